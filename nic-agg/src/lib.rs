@@ -1,0 +1,1 @@
+//! Loads and feeds the eBPF aggregator.

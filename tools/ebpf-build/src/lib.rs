@@ -1,0 +1,1 @@
+//! Builds an eBPF crate from the build script of the crate that loads it.

@@ -1,0 +1,1 @@
+//! Labs of network namespaces.

@@ -1,0 +1,1 @@
+//! A trainer's client of the local API.

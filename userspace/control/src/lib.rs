@@ -1,0 +1,1 @@
+//! The control plane between daemons and the aggregator.

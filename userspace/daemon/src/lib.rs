@@ -1,0 +1,1 @@
+//! The daemon of a host.

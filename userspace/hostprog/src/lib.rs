@@ -1,0 +1,1 @@
+//! Loads the host's XDP program.

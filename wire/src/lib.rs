@@ -1,0 +1,1 @@
+//! The packet of Sumac and the decisions of a slot.
