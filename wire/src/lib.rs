@@ -1,1 +1,45 @@
-//! The packet of Sumac and the decisions of a slot.
+//! The packet of Sumac and the decisions about it, shared by the eBPF programs, the daemons, the
+//! host aggregator, the simulator and the tests.
+//!
+//! `no_std`, no allocation, no `unsafe`: everything here is a pure function over bytes and small
+//! structs, so that it compiles for `bpfel-unknown-none` and passes the verifier.
+//!
+//! | module | what it decides |
+//! | --- | --- |
+//! | [`bytes`] | how a packet's bytes are read, in eBPF and in user space |
+//! | [`frame`] | Ethernet, 802.1Q, IPv4, UDP: is the frame ours, and where is its payload |
+//! | [`header`] | the 56 bytes in front of the elements |
+//! | [`checksum`] | the Internet checksum over header and payload |
+//! | [`tables`] | what the loaders tell the programs about jobs and workers |
+//! | [`admit`] | may this packet of this job go on |
+//! | [`slot`] | what a contribution does to its slot (SwitchML's Algorithm 3) |
+//! | [`stream`] | which slot and pool version a chunk takes (SwitchML's Algorithm 4) |
+//! | [`reason`] | the one list of counters |
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod admit;
+pub mod bytes;
+pub mod checksum;
+pub mod frame;
+pub mod header;
+pub mod reason;
+pub mod slot;
+pub mod stream;
+pub mod tables;
+
+pub use header::{Header, Kind};
+pub use reason::Reason;
+
+/// Most elements in one packet: a frame of 3.4 KB, the largest that a veth takes without frags.
+pub const MAX_ELEMENTS: usize = 832;
+/// Most workers below one aggregator: the width of a bitmap.
+pub const MAX_WORKERS: usize = 32;
+/// Most jobs at once on one aggregator; job numbers run from 1 to `MAX_JOBS - 1`.
+pub const MAX_JOBS: usize = 64;
+/// Default UDP destination port of shard 0.
+pub const DEFAULT_BASE_PORT: u16 = 48700;
+/// Default TCP port of the control plane.
+pub const DEFAULT_CONTROL_PORT: u16 = 48600;
+/// Default number of elements in a chunk: 1,024 bytes of payload (SwitchML section 5).
+pub const DEFAULT_ELEMENTS: u16 = 256;

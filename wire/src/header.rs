@@ -1,0 +1,317 @@
+//! The header in front of the elements: 56 bytes, network order, the same in every mode.
+//!
+//! The table of its fields stands in `docs/protocol.md`. Fields that only the dynamic (ATP) and
+//! direct (MLT) modes use are carried, and checked to be what the static mode sends.
+
+use crate::{Reason, bytes::Bytes};
+
+/// The version of the packet that this build speaks.
+pub const VERSION: u8 = 1;
+/// Bytes in the header.
+pub const HEADER_LEN: usize = 56;
+/// `slot` of a packet that no aggregator shall touch.
+pub const NO_SLOT: u32 = u32::MAX;
+
+/// Where each field begins, in bytes from the start of the UDP payload.
+pub mod offset {
+    /// Version in the high four bits, [`super::Kind`] in the low four.
+    pub const VERSION_KIND: usize = 0;
+    /// [`super::Format`] of the elements.
+    pub const FORMAT: usize = 1;
+    /// [`super::flag`] bits.
+    pub const FLAGS: usize = 2;
+    /// The job.
+    pub const JOB: usize = 4;
+    /// The job's incarnation.
+    pub const EPOCH: usize = 6;
+    /// The chunk's number in the job's stream.
+    pub const SEQ: usize = 8;
+    /// The slot, counted from the job's first.
+    pub const SLOT: usize = 12;
+    /// Contributions that complete level 0.
+    pub const FAN_IN_0: usize = 16;
+    /// Contributions that complete level 1.
+    pub const FAN_IN_1: usize = 17;
+    /// Elements in the payload.
+    pub const ELEMENTS: usize = 18;
+    /// The worker below its first aggregator, one bit.
+    pub const BITMAP_0: usize = 20;
+    /// That aggregator below the second, one bit.
+    pub const BITMAP_1: usize = 24;
+    /// In a result: how many workers' values the sum holds.
+    pub const CONTRIBUTORS: usize = 28;
+    /// Block floating point: this chunk's exponent.
+    pub const EXPONENT: usize = 30;
+    /// Block floating point: the exponent of the slot's next chunk.
+    pub const NEXT_EXPONENT: usize = 31;
+    /// The tensor that the elements belong to.
+    pub const TENSOR: usize = 32;
+    /// The first element's index in its tensor.
+    pub const OFFSET: usize = 36;
+    /// The sender's clock in microseconds, echoed.
+    pub const TIMESTAMP: usize = 40;
+    /// Reserved for the chunk that the slot takes next; zero.
+    pub const NEXT_SEQ: usize = 44;
+    /// The job's secret number.
+    pub const TOKEN: usize = 48;
+}
+
+/// Bits of the flags field.
+pub mod flag {
+    /// Sent again (all modes).
+    pub const RESEND: u16 = 1 << 0;
+    /// The slot was busy with another chunk (dynamic mode).
+    pub const COLLISION: u16 = 1 << 1;
+    /// A value did not fit and was clamped; slots merge it into their result.
+    pub const OVERFLOW: u16 = 1 << 2;
+    /// The sum holds fewer than all workers (bounded loss).
+    pub const PARTIAL: u16 = 1 << 3;
+    /// The elements are raw floats, not to be added as integers (dynamic mode).
+    pub const RAW_FLOAT: u16 = 1 << 4;
+    /// The network marked congestion on the way; slots merge it into their result.
+    pub const ECN_ECHO: u16 = 1 << 5;
+    /// The packet is between the first and the second aggregator.
+    pub const LEVEL: u16 = 1 << 6;
+    /// Which of the slot's two versions this chunk uses (SwitchML's `ver`).
+    pub const POOL_VERSION: u16 = 1 << 7;
+    /// Flags that a slot keeps from every contribution and gives to its result.
+    pub const MERGED: u16 = OVERFLOW | ECN_ECHO;
+}
+
+/// The type of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A worker's elements for one chunk.
+    Contribution = 1,
+    /// The sum of a chunk.
+    Result = 2,
+    /// Asks for an answer of the same length (handshake); in direct mode: what is missing?
+    Probe = 3,
+    /// Answers a probe.
+    Report = 4,
+    /// Direct mode: enough has arrived.
+    Stop = 5,
+    /// Complete the slot with what it has (bounded loss).
+    Flush = 6,
+    /// Reserved for in-band control.
+    Control = 7,
+}
+
+impl Kind {
+    /// The type with this number.
+    #[inline(always)]
+    pub const fn from_number(number: u8) -> Option<Kind> {
+        Some(match number {
+            1 => Kind::Contribution,
+            2 => Kind::Result,
+            3 => Kind::Probe,
+            4 => Kind::Report,
+            5 => Kind::Stop,
+            6 => Kind::Flush,
+            7 => Kind::Control,
+            _ => return None,
+        })
+    }
+}
+
+/// How the elements of the payload are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Format {
+    /// Scaled 32-bit integers, network order.
+    Int32 = 0,
+}
+
+/// Bytes of one [`Format::Int32`] element.
+pub const ELEMENT_LEN: usize = 4;
+
+/// The header's fields in host order. See [`offset`] for their meaning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is documented once, at its offset")]
+pub struct Header {
+    pub kind: u8,
+    pub format: u8,
+    pub flags: u16,
+    pub job: u16,
+    pub epoch: u16,
+    pub seq: u32,
+    pub slot: u32,
+    pub fan_in_0: u8,
+    pub fan_in_1: u8,
+    pub elements: u16,
+    pub bitmap_0: u32,
+    pub bitmap_1: u32,
+    pub contributors: u16,
+    pub exponent: i8,
+    pub next_exponent: i8,
+    pub tensor: u32,
+    pub offset: u32,
+    pub timestamp: u32,
+    pub next_seq: u32,
+    pub token: u64,
+}
+
+impl Header {
+    /// Reads the header at `at`, and holds the payload's length against the elements it announces.
+    ///
+    /// `payload_len` counts the bytes of the UDP payload: header and elements.
+    #[inline(always)]
+    pub fn read<B: Bytes + ?Sized>(bytes: &B, at: usize, payload_len: usize) -> Result<Header, Reason> {
+        let header = Header::fields(bytes, at).ok_or(Reason::Truncated)?;
+        let version_kind = bytes.u8(at + offset::VERSION_KIND).ok_or(Reason::Truncated)?;
+        if version_kind >> 4 != VERSION {
+            return Err(Reason::BadVersion);
+        }
+        if Kind::from_number(header.kind).is_none() {
+            return Err(Reason::BadType);
+        }
+        if header.format != Format::Int32 as u8 {
+            return Err(Reason::BadFormat);
+        }
+        if payload_len != HEADER_LEN + header.elements as usize * ELEMENT_LEN {
+            return Err(Reason::BadLength);
+        }
+        Ok(header)
+    }
+
+    /// Every field as it stands in the packet, unchecked.
+    #[inline(always)]
+    fn fields<B: Bytes + ?Sized>(bytes: &B, at: usize) -> Option<Header> {
+        Some(Header {
+            kind: bytes.u8(at + offset::VERSION_KIND)? & 0x0f,
+            format: bytes.u8(at + offset::FORMAT)?,
+            flags: bytes.be16(at + offset::FLAGS)?,
+            job: bytes.be16(at + offset::JOB)?,
+            epoch: bytes.be16(at + offset::EPOCH)?,
+            seq: bytes.be32(at + offset::SEQ)?,
+            slot: bytes.be32(at + offset::SLOT)?,
+            fan_in_0: bytes.u8(at + offset::FAN_IN_0)?,
+            fan_in_1: bytes.u8(at + offset::FAN_IN_1)?,
+            elements: bytes.be16(at + offset::ELEMENTS)?,
+            bitmap_0: bytes.be32(at + offset::BITMAP_0)?,
+            bitmap_1: bytes.be32(at + offset::BITMAP_1)?,
+            contributors: bytes.be16(at + offset::CONTRIBUTORS)?,
+            exponent: bytes.u8(at + offset::EXPONENT)? as i8,
+            next_exponent: bytes.u8(at + offset::NEXT_EXPONENT)? as i8,
+            tensor: bytes.be32(at + offset::TENSOR)?,
+            offset: bytes.be32(at + offset::OFFSET)?,
+            timestamp: bytes.be32(at + offset::TIMESTAMP)?,
+            next_seq: bytes.be32(at + offset::NEXT_SEQ)?,
+            token: bytes.be64(at + offset::TOKEN)?,
+        })
+    }
+
+    /// The header's 56 bytes, in network order.
+    pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
+        let mut out = [0; HEADER_LEN];
+        out[offset::VERSION_KIND] = VERSION << 4 | self.kind & 0x0f;
+        out[offset::FORMAT] = self.format;
+        put(&mut out, offset::FLAGS, self.flags.to_be_bytes());
+        put(&mut out, offset::JOB, self.job.to_be_bytes());
+        put(&mut out, offset::EPOCH, self.epoch.to_be_bytes());
+        put(&mut out, offset::SEQ, self.seq.to_be_bytes());
+        put(&mut out, offset::SLOT, self.slot.to_be_bytes());
+        out[offset::FAN_IN_0] = self.fan_in_0;
+        out[offset::FAN_IN_1] = self.fan_in_1;
+        put(&mut out, offset::ELEMENTS, self.elements.to_be_bytes());
+        put(&mut out, offset::BITMAP_0, self.bitmap_0.to_be_bytes());
+        put(&mut out, offset::BITMAP_1, self.bitmap_1.to_be_bytes());
+        put(&mut out, offset::CONTRIBUTORS, self.contributors.to_be_bytes());
+        out[offset::EXPONENT] = self.exponent as u8;
+        out[offset::NEXT_EXPONENT] = self.next_exponent as u8;
+        put(&mut out, offset::TENSOR, self.tensor.to_be_bytes());
+        put(&mut out, offset::OFFSET, self.offset.to_be_bytes());
+        put(&mut out, offset::TIMESTAMP, self.timestamp.to_be_bytes());
+        put(&mut out, offset::NEXT_SEQ, self.next_seq.to_be_bytes());
+        put(&mut out, offset::TOKEN, self.token.to_be_bytes());
+        out
+    }
+
+    /// Whether any bit of `flags` is set.
+    #[inline(always)]
+    pub const fn has(&self, flags: u16) -> bool {
+        self.flags & flags != 0
+    }
+
+    /// The slot's version that this chunk uses: 0 or 1.
+    #[inline(always)]
+    pub const fn pool_version(&self) -> u8 {
+        self.has(flag::POOL_VERSION) as u8
+    }
+}
+
+#[inline]
+fn put<const N: usize>(out: &mut [u8; HEADER_LEN], at: usize, value: [u8; N]) {
+    out[at..at + N].copy_from_slice(&value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_header() -> impl Strategy<Value = Header> {
+        let ids = (1..=7u8, any::<u16>(), any::<u16>(), any::<u16>(), any::<u32>(), any::<u32>());
+        let tree = (any::<u8>(), any::<u8>(), 0..=832u16, any::<u32>(), any::<u32>(), any::<u16>());
+        let place = (any::<i8>(), any::<i8>(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u64>());
+        (ids, tree, place).prop_map(|(ids, tree, place)| Header {
+            kind: ids.0,
+            format: 0,
+            flags: ids.1,
+            job: ids.2,
+            epoch: ids.3,
+            seq: ids.4,
+            slot: ids.5,
+            fan_in_0: tree.0,
+            fan_in_1: tree.1,
+            elements: tree.2,
+            bitmap_0: tree.3,
+            bitmap_1: tree.4,
+            contributors: tree.5,
+            exponent: place.0,
+            next_exponent: place.1,
+            tensor: place.2,
+            offset: place.3,
+            timestamp: place.4,
+            next_seq: 0,
+            token: place.5,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(header in any_header()) {
+            let bytes = header.to_bytes();
+            let len = HEADER_LEN + header.elements as usize * ELEMENT_LEN;
+            prop_assert_eq!(Header::read(&bytes[..], 0, len), Ok(header));
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80), len in any::<usize>()) {
+            let _ = Header::read(&bytes[..], 0, len);
+        }
+    }
+
+    #[test]
+    fn refusals_are_named() {
+        let good = Header { kind: 1, elements: 2, ..Header::default() };
+        let bytes = good.to_bytes();
+        for cut in 0..HEADER_LEN {
+            assert_eq!(Header::read(&bytes[..cut], 0, 64), Err(Reason::Truncated), "cut at {cut}");
+        }
+        let table: [(&str, usize, u8, Reason); 4] = [
+            ("version 2", 0, 0x21, Reason::BadVersion),
+            ("type 0", 0, 0x10, Reason::BadType),
+            ("type 15", 0, 0x1f, Reason::BadType),
+            ("format 1", 1, 1, Reason::BadFormat),
+        ];
+        for (what, at, value, reason) in table {
+            let mut bad = bytes;
+            bad[at] = value;
+            assert_eq!(Header::read(&bad[..], 0, 64), Err(reason), "{what}");
+        }
+        assert_eq!(Header::read(&bytes[..], 0, 63), Err(Reason::BadLength));
+        assert_eq!(Header::read(&bytes[..], 0, 68), Err(Reason::BadLength));
+    }
+}

@@ -1,0 +1,110 @@
+//! What the loaders tell the programs: the values of their maps. Host order, fixed layout, no
+//! padding that is not named, so that user space can hand them over as plain bytes.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::MAX_WORKERS;
+
+/// Bits of [`JobEntry::flags`] and [`HostJobEntry::flags`].
+pub mod job_flag {
+    /// The entry is in use.
+    pub const ACTIVE: u16 = 1 << 0;
+    /// Contributions and results carry a UDP checksum, and it is verified.
+    pub const CHECKSUM: u16 = 1 << 1;
+    /// Results go to [`super::JobEntry::group_ip`] once, not to each worker.
+    pub const MULTICAST: u16 = 1 << 2;
+}
+
+/// One job at an aggregator; the entry's index is the job's number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct JobEntry {
+    /// Random, known to the job's workers only.
+    pub token: u64,
+    /// The pool's index of the job's slot 0.
+    pub slot_base: u32,
+    /// Slots of the job, a power of two.
+    pub slots: u32,
+    /// The multicast group of [`job_flag::MULTICAST`].
+    pub group_ip: u32,
+    /// The incarnation.
+    pub epoch: u16,
+    /// Workers, 1 to [`MAX_WORKERS`].
+    pub world: u16,
+    /// Most elements in a chunk.
+    pub elements: u16,
+    /// [`job_flag`] bits.
+    pub flags: u16,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// One worker of a job at an aggregator; its index is [`worker_index`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct WorkerEntry {
+    /// The worker's address: contributions must come from it.
+    pub ip: u32,
+    /// The aggregator's address on the worker's side: where its results come from.
+    pub aggregator_ip: u32,
+    /// The interface behind which the worker is.
+    pub ifindex: u32,
+    /// The worker's UDP port for shard 0's results.
+    pub port: u16,
+    /// The worker's MAC address, or its router's.
+    pub mac: [u8; 6],
+    /// The MAC address of the aggregator's interface.
+    pub aggregator_mac: [u8; 6],
+    /// Zero.
+    pub reserved: [u8; 6],
+}
+
+/// Finds the worker of a job behind a port of the aggregator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct EgressKey {
+    /// The job.
+    pub job: u32,
+    /// The interface.
+    pub ifindex: u32,
+}
+
+/// What one worker did, as its aggregator saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct WorkerCounters {
+    /// Contributions that were added.
+    pub added: u64,
+    /// Of these, how many completed their slot: the worker was last.
+    pub last: u64,
+    /// Contributions that had been added before.
+    pub duplicates: u64,
+    /// Results that were sent to it again.
+    pub replies: u64,
+}
+
+/// Index of a worker in the tables of workers.
+#[inline(always)]
+pub const fn worker_index(job: u16, rank: u16) -> u32 {
+    job as u32 * MAX_WORKERS as u32 + rank as u32
+}
+
+/// One job at a worker's host: which results its program lets in. The key is the job's number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HostJobEntry {
+    /// Random, known to the job's workers only.
+    pub token: u64,
+    /// Results must come from this address.
+    pub aggregator_ip: u32,
+    /// The incarnation.
+    pub epoch: u16,
+    /// Most elements in a chunk.
+    pub elements: u16,
+    /// Workers.
+    pub world: u16,
+    /// [`job_flag`] bits.
+    pub flags: u16,
+    /// Zero.
+    pub reserved: u32,
+}
