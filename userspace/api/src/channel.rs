@@ -1,0 +1,316 @@
+//! Moves messages and file descriptors over a `SOCK_SEQPACKET` Unix socket.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use crate::{MAX_FDS, MAX_MESSAGE};
+
+/// Why a message could not be moved.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// The path cannot be a socket's address.
+    #[error("{path:?} cannot be a socket's address: {source}; it may have 107 bytes")]
+    Path {
+        /// The path given.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Nobody answers at the path.
+    #[error("cannot connect to {path:?}: {source}; is the daemon running (`sumac daemon --config FILE`)?")]
+    Connect {
+        /// The path given.
+        path: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A message is longer than the limit; what came of it is gone.
+    #[error("a message of {length} bytes exceeds the limit of {MAX_MESSAGE} bytes")]
+    TooLarge {
+        /// The message's length in bytes.
+        length: usize,
+    },
+    /// More file descriptors came than any command takes; all were closed.
+    #[error("more than {MAX_FDS} file descriptor came with a message")]
+    TooManyFds,
+    /// The other side does not read, so that the socket's buffer is full.
+    #[error("the other side does not read its messages")]
+    Full,
+    /// Nothing has arrived (of a receive that does not block).
+    #[error("no message has arrived")]
+    Empty,
+    /// The connection is gone.
+    #[error("the connection is closed")]
+    Closed,
+    /// The system refused.
+    #[error("cannot {doing} the local socket: {source}")]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// What a receive brought.
+#[derive(Debug)]
+pub enum Inbound<'a> {
+    /// A message.
+    Message(Message<'a>),
+    /// The other side has closed the connection (or sent an empty message, which says the same).
+    End,
+}
+
+/// A message and what travelled with it.
+#[derive(Debug)]
+pub struct Message<'a> {
+    /// The JSON text.
+    pub bytes: &'a [u8],
+    /// At most [`MAX_FDS`] descriptors, close-on-exec.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// One end of a connection. Sending and receiving take `&self` and may happen on different threads.
+#[derive(Debug)]
+pub struct Channel {
+    socket: OwnedFd,
+}
+
+impl Channel {
+    /// Connects to the daemon that listens at `path`.
+    ///
+    /// # Errors
+    /// When the path is too long or nobody listens there.
+    pub fn connect(path: &Path) -> Result<Channel, FrameError> {
+        let shown = || path.display().to_string();
+        let address = SocketAddrUnix::new(path)
+            .map_err(|errno| FrameError::Path { path: shown(), source: errno.into() })?;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(|errno| FrameError::System { doing: "create", source: errno.into() })?;
+        rustix::net::connect(&socket, &address)
+            .map_err(|errno| FrameError::Connect { path: shown(), source: errno.into() })?;
+        Ok(Channel { socket })
+    }
+
+    /// Takes over a connected socket.
+    #[must_use]
+    pub fn from_socket(socket: OwnedFd) -> Channel {
+        Channel { socket }
+    }
+
+    /// Two connected ends, for tests.
+    ///
+    /// # Errors
+    /// When the system has no descriptors left.
+    pub fn pair() -> Result<(Channel, Channel), FrameError> {
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map(|(a, b)| (Channel { socket: a }, Channel { socket: b }))
+            .map_err(|errno| FrameError::System { doing: "create", source: errno.into() })
+    }
+
+    /// Sends one message, waiting while the other side's buffer is full.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLarge`], [`FrameError::Closed`], or what the system said.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
+        self.send_with(bytes, fds, SendFlags::NOSIGNAL)
+    }
+
+    /// Sends one message, or says [`FrameError::Full`] without waiting.
+    ///
+    /// # Errors
+    /// As [`Channel::send`], and [`FrameError::Full`].
+    pub fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
+        self.send_with(bytes, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<(), FrameError> {
+        if bytes.len() > MAX_MESSAGE {
+            return Err(FrameError::TooLarge { length: bytes.len() });
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(FrameError::TooManyFds);
+        }
+        let sent = rustix::io::retry_on_intr(|| {
+            rustix::net::sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags)
+        });
+        match sent {
+            Ok(_) => Ok(()),
+            Err(Errno::AGAIN | Errno::NOBUFS) => Err(FrameError::Full),
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(FrameError::Closed),
+            Err(errno) => Err(FrameError::System { doing: "send on", source: errno.into() }),
+        }
+    }
+
+    /// Receives one message into `buffer`, which must hold [`MAX_MESSAGE`] bytes, and waits for it.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLarge`] and [`FrameError::TooManyFds`] concern one message only; the connection can go on.
+    pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Inbound<'a>, FrameError> {
+        self.receive_with(buffer, RecvFlags::empty())
+    }
+
+    /// Receives one message, or says [`FrameError::Empty`] without waiting.
+    ///
+    /// # Errors
+    /// As [`Channel::receive`], and [`FrameError::Empty`].
+    pub fn try_receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Inbound<'a>, FrameError> {
+        self.receive_with(buffer, RecvFlags::DONTWAIT)
+    }
+
+    fn receive_with<'a>(&self, buffer: &'a mut [u8], flags: RecvFlags) -> Result<Inbound<'a>, FrameError> {
+        // Room for one more than allowed tells "too many" from "the most"; whatever came is owned, and so closed.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS + 1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        // TRUNC makes the kernel tell the message's real length, also when the buffer was too small for it.
+        let flags = flags | RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
+        let received = rustix::io::retry_on_intr(|| {
+            let mut parts = [IoSliceMut::new(&mut *buffer)];
+            rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags)
+        });
+        let received = match received {
+            Ok(received) => received,
+            Err(Errno::AGAIN) => return Err(FrameError::Empty),
+            Err(Errno::CONNRESET | Errno::NOTCONN) => return Err(FrameError::Closed),
+            Err(errno) => {
+                return Err(FrameError::System { doing: "receive from", source: errno.into() });
+            }
+        };
+        let mut fds = Vec::new();
+        for ancillary in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = ancillary {
+                fds.extend(rights);
+            }
+        }
+        if received.flags.contains(ReturnFlags::TRUNC) {
+            return Err(FrameError::TooLarge { length: received.bytes });
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > MAX_FDS {
+            return Err(FrameError::TooManyFds);
+        }
+        if received.bytes == 0 {
+            return Ok(Inbound::End);
+        }
+        match buffer.get(..received.bytes) {
+            Some(bytes) => Ok(Inbound::Message(Message { bytes, fds })),
+            None => Err(FrameError::TooLarge { length: received.bytes }),
+        }
+    }
+
+    /// Ends the connection in both directions; a thread that waits in [`Channel::receive`] returns.
+    pub fn shutdown(&self) {
+        // The only error is that the other side was faster.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffer() -> Vec<u8> {
+        vec![0; MAX_MESSAGE]
+    }
+
+    fn message(inbound: Inbound<'_>) -> Message<'_> {
+        match inbound {
+            Inbound::Message(message) => message,
+            Inbound::End => panic!("the connection ended"),
+        }
+    }
+
+    #[test]
+    fn messages_keep_their_boundaries() {
+        let (a, b) = Channel::pair().unwrap();
+        a.send(b"one", &[]).unwrap();
+        a.send(b"two", &[]).unwrap();
+        let mut room = buffer();
+        assert_eq!(message(b.receive(&mut room).unwrap()).bytes, b"one");
+        assert_eq!(message(b.receive(&mut room).unwrap()).bytes, b"two");
+    }
+
+    #[test]
+    fn a_descriptor_travels_with_its_message() {
+        let (a, b) = Channel::pair().unwrap();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        a.send(b"pipe", &[write.as_fd()]).unwrap();
+        drop(write);
+        let mut room = buffer();
+        let got = message(b.receive(&mut room).unwrap());
+        assert_eq!(got.fds.len(), 1);
+        rustix::io::write(&got.fds[0], b"x").unwrap();
+        let mut byte = [0; 1];
+        assert_eq!(rustix::io::read(&read, &mut byte).unwrap(), 1);
+    }
+
+    #[test]
+    fn the_longest_message_passes_and_a_longer_one_is_named() {
+        let (a, b) = Channel::pair().unwrap();
+        let mut room = buffer();
+        a.send(&vec![b'x'; MAX_MESSAGE], &[]).unwrap();
+        assert_eq!(message(b.receive(&mut room).unwrap()).bytes.len(), MAX_MESSAGE);
+        assert!(matches!(a.send(&vec![b'x'; MAX_MESSAGE + 1], &[]), Err(FrameError::TooLarge { .. })));
+        // A hostile sender is not held by our own check.
+        rustix::net::send(&a, &vec![b'x'; MAX_MESSAGE + 1], SendFlags::empty()).unwrap();
+        assert!(matches!(
+            b.receive(&mut room),
+            Err(FrameError::TooLarge { length }) if length == MAX_MESSAGE + 1
+        ));
+        a.send(b"after", &[]).unwrap();
+        assert_eq!(message(b.receive(&mut room).unwrap()).bytes, b"after");
+    }
+
+    #[test]
+    fn too_many_descriptors_are_closed_and_named() {
+        let (a, b) = Channel::pair().unwrap();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let many = [write.as_fd(); 20];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(20))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+        let text = [IoSlice::new(b"many")];
+        rustix::net::sendmsg(&a, &text, &mut control, SendFlags::empty()).unwrap();
+        let mut room = buffer();
+        assert!(matches!(b.receive(&mut room), Err(FrameError::TooManyFds)));
+        drop(write);
+        // With every copy closed the reader sees the end of the pipe; a leaked one would block here.
+        let mut byte = [0; 1];
+        assert_eq!(rustix::io::read(&read, &mut byte).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_fills_the_buffer_and_is_named() {
+        let (a, _b) = Channel::pair().unwrap();
+        let message = vec![b'x'; 1024];
+        let full = (0..100_000).find_map(|_| a.try_send(&message, &[]).err());
+        assert!(matches!(full, Some(FrameError::Full)));
+    }
+
+    #[test]
+    fn a_peer_that_leaves_ends_the_connection() {
+        let (a, b) = Channel::pair().unwrap();
+        let mut room = buffer();
+        assert!(matches!(b.try_receive(&mut room), Err(FrameError::Empty)));
+        drop(a);
+        assert!(matches!(b.receive(&mut room), Ok(Inbound::End)));
+        assert!(matches!(b.send(b"x", &[]), Err(FrameError::Closed)));
+    }
+}

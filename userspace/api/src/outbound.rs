@@ -1,0 +1,258 @@
+//! What the daemon says: one reply per request, and events.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Code, Failure};
+
+/// What a connection may hold at once; the daemon tells them in its hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bytes of one message.
+    pub message_bytes: u64,
+    /// Regions registered on one connection.
+    pub regions: u32,
+    /// Bytes of one region.
+    pub region_bytes: u64,
+    /// Jobs open, or being opened, on one connection.
+    pub jobs: u32,
+    /// Operations outstanding on one connection.
+    pub operations: u32,
+    /// Finished operations that `wait` still knows.
+    pub finished: u32,
+}
+
+/// The answer to `hello`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HelloReply {
+    /// The version that both speak from here on.
+    pub version: u32,
+    /// The daemon's program and release.
+    pub daemon: String,
+    /// How frames move: `xdp` or `udp`.
+    pub backend: String,
+    /// What a connection may hold at once.
+    pub limits: Limits,
+}
+
+/// The answer to `open`, which comes with an eventfd.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OpenReply {
+    /// The handle of the job on this connection.
+    pub job: u64,
+    /// The job's number in packets.
+    pub wire_job: u16,
+    /// The job's incarnation.
+    pub epoch: u16,
+    /// This worker's number.
+    pub rank: u16,
+    /// How many workers the job has.
+    pub world: u16,
+    /// Slots that the job streams through.
+    pub slots: u32,
+    /// Elements per chunk.
+    pub elements: u16,
+    /// What floats are multiplied with.
+    pub scale: f32,
+    /// The largest magnitude that a worker's int32 may have.
+    pub max_int: i32,
+    /// The largest magnitude that a worker's float may have.
+    pub max_float: f64,
+    /// How frames move: `xdp` or `udp`.
+    pub backend: String,
+    /// The aggregator's kind: `ebpf` or `host`.
+    pub plane: String,
+}
+
+/// The answer to `register`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegisterReply {
+    /// The handle of the region on this connection.
+    pub region: u64,
+}
+
+/// The answer to `allreduce`: the operation is queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllreduceReply {
+    /// The handle of the operation on this connection.
+    pub op: u64,
+    /// The tensor's number: the one given, or one that the daemon chose.
+    pub tensor: u32,
+}
+
+/// The answer to `wait` when the operation succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitReply {
+    /// The operation.
+    pub op: u64,
+    /// From submission to the last element's arrival, in nanoseconds.
+    pub duration_ns: u64,
+}
+
+/// The answer to `cancel`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelReply {
+    /// False when the operation had already finished.
+    pub cancelled: bool,
+}
+
+/// A job in `stats`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobStats {
+    /// The job's name.
+    pub name: String,
+    /// The job's number in packets.
+    pub job: u16,
+    /// The job's incarnation.
+    pub epoch: u16,
+    /// This worker's number.
+    pub rank: u16,
+    /// How many workers the job has.
+    pub world: u16,
+    /// The engine's counters (`EngineStats`).
+    pub engine: Value,
+}
+
+/// The answer to `stats`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatsReply {
+    /// How frames move: `xdp` or `udp`.
+    pub backend: String,
+    /// Why the backend is not the one that was asked for; empty when it is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fallback: String,
+    /// Connections at the moment.
+    pub clients: u32,
+    /// The open jobs.
+    pub jobs: Vec<JobStats>,
+    /// The network ports (`PortReport`): what was bound, and counters.
+    pub ports: Vec<Value>,
+    /// The host program's counters by reason (XDP only).
+    #[serde(default)]
+    pub host_program: serde_json::Map<String, Value>,
+}
+
+/// What the daemon says without being asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// An operation finished; the job's eventfd was incremented by one.
+    Completed {
+        /// The operation.
+        op: u64,
+        /// Its job.
+        job: u64,
+        /// From submission to the end, in nanoseconds.
+        duration_ns: u64,
+        /// Why it failed, if it did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<Failure>,
+    },
+    /// The job ended for all workers; its operations have completed with this error.
+    JobFailed {
+        /// The job.
+        job: u64,
+        /// Why.
+        error: Failure,
+    },
+}
+
+/// One message of the daemon.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outbound {
+    /// The answer to a request; `id` is absent when the request had none.
+    Reply {
+        /// The request's id.
+        id: Option<u64>,
+        /// What came of it.
+        result: Result<Value, Failure>,
+    },
+    /// Something that happened.
+    Event(Event),
+}
+
+/// A message of the daemon as it stands in JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Shape {
+    Event(Event),
+    Failed { id: Option<u64>, error: Failure },
+    Done { id: Option<u64>, ok: Value },
+}
+
+impl Outbound {
+    /// The reply to a request that succeeded.
+    #[must_use]
+    pub fn ok<T: Serialize>(id: u64, value: &T) -> Outbound {
+        let result = serde_json::to_value(value)
+            .map_err(|error| Failure::new(Code::Internal, format!("the reply has no JSON form: {error}")));
+        Outbound::Reply { id: Some(id), result }
+    }
+
+    /// The reply to a request that failed.
+    #[must_use]
+    pub fn failed(id: Option<u64>, failure: Failure) -> Outbound {
+        Outbound::Reply { id, result: Err(failure) }
+    }
+
+    /// The message as bytes.
+    ///
+    /// # Errors
+    /// When a number in it has no JSON form.
+    pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let shape = match self.clone() {
+            Outbound::Event(event) => Shape::Event(event),
+            Outbound::Reply { id, result: Ok(ok) } => Shape::Done { id, ok },
+            Outbound::Reply { id, result: Err(error) } => Shape::Failed { id, error },
+        };
+        serde_json::to_vec(&shape)
+    }
+
+    /// Reads one message of the daemon.
+    ///
+    /// # Errors
+    /// When it is neither a reply nor a known event.
+    pub fn parse(bytes: &[u8]) -> Result<Outbound, serde_json::Error> {
+        Ok(match serde_json::from_slice(bytes)? {
+            Shape::Event(event) => Outbound::Event(event),
+            Shape::Done { id, ok } => Outbound::Reply { id, result: Ok(ok) },
+            Shape::Failed { id, error } => Outbound::Reply { id, result: Err(error) },
+        })
+    }
+}
+
+/// Reads the body of a reply.
+///
+/// # Errors
+/// When the daemon's reply has another shape than this version's.
+pub fn body<T: DeserializeOwned>(value: Value) -> Result<T, serde_json::Error> {
+    serde_json::from_value(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_and_events_survive_the_way_to_bytes_and_back() {
+        let failure = Failure::new(Code::JobFailed, "rank 2 (10.77.2.2) stopped answering");
+        let messages = [
+            Outbound::ok(7, &RegisterReply { region: 3 }),
+            Outbound::failed(Some(8), failure.clone()),
+            Outbound::failed(None, failure.clone()),
+            Outbound::Event(Event::Completed { op: 1, job: 2, duration_ns: 3, error: None }),
+            Outbound::Event(Event::JobFailed { job: 2, error: failure }),
+        ];
+        for message in messages {
+            let bytes = message.encode().unwrap();
+            assert_eq!(Outbound::parse(&bytes).unwrap(), message);
+        }
+    }
+
+    #[test]
+    fn a_reply_looks_as_documented() {
+        let bytes = Outbound::ok(7, &RegisterReply { region: 3 }).encode().unwrap();
+        assert_eq!(bytes, br#"{"id":7,"ok":{"region":3}}"#);
+    }
+}

@@ -1,0 +1,374 @@
+//! What a client may ask for, and how a request is read from bytes that nobody vouches for.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{Code, Failure};
+
+/// The type of a tensor's elements, in the byte order of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// IEEE 754 single precision, scaled to fixed point on the wire.
+    Float32,
+    /// Two's complement, 32 bits, sent as it is.
+    Int32,
+}
+
+impl DType {
+    /// Bytes of one element.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            DType::Float32 | DType::Int32 => 4,
+        }
+    }
+}
+
+/// A job's shared secret; it never shows in logs.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Agrees on the version; must be the first command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hello {
+    /// The version the client speaks.
+    pub version: u32,
+    /// The client's name, for the daemon's log.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub client: String,
+}
+
+/// Opens a job as one of its ranks; answered when all ranks have joined.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Open {
+    /// The job's name, the same on all workers.
+    pub job: String,
+    /// This worker's number, `0..world`.
+    pub rank: u16,
+    /// How many workers the job has.
+    pub world: u16,
+    /// The job's secret; without it the daemon's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Secret>,
+    /// The aggregator's control plane, `address:port`; without it the daemon's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aggregator: Option<String>,
+    /// Elements per chunk; without it the daemon's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elements: Option<u16>,
+    /// Slots, a power of two; without it the aggregator decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// What a float is multiplied with before rounding to an integer; the same on all workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<f32>,
+    /// How long to wait for the others, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<f64>,
+}
+
+/// Registers a sealed memory file, which travels with the message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Register {
+    /// Bytes of the file to map, from its start.
+    pub size: u64,
+}
+
+/// Sums a range of a region over all workers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Allreduce {
+    /// The job's handle, from `open`.
+    pub job: u64,
+    /// The region that holds the input.
+    pub region: u64,
+    /// The elements' type.
+    pub dtype: DType,
+    /// Where the input starts, in bytes.
+    pub offset: u64,
+    /// How many elements.
+    pub count: u64,
+    /// The region that takes the sum; without it the input's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_region: Option<u64>,
+    /// Where the sum goes, in bytes; without it the input's place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_offset: Option<u64>,
+    /// A number for the tensor, for error messages and statistics.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tensor: Option<u32>,
+    /// The layer's priority, 0 the highest.
+    #[serde(default)]
+    pub priority: u8,
+    /// The fraction of contributions that may be missing.
+    #[serde(default)]
+    pub loss_bound: f32,
+}
+
+/// Answers when an operation has finished.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wait {
+    /// The operation's handle, from `allreduce`.
+    pub op: u64,
+    /// How long to wait, in milliseconds; without it for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+}
+
+/// Gives an operation up, and with it its job on all workers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cancel {
+    /// The operation's handle.
+    pub op: u64,
+}
+
+/// Asks for the daemon's counters.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stats {}
+
+/// Gives a region back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unregister {
+    /// The region's handle, from `register`.
+    pub region: u64,
+}
+
+/// Leaves a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Close {
+    /// The job's handle.
+    pub job: u64,
+}
+
+/// Everything a client can ask for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "cmd", rename_all = "lowercase")]
+#[expect(missing_docs, reason = "each variant is documented by the struct it holds")]
+pub enum Command {
+    Hello(Hello),
+    Open(Open),
+    Register(Register),
+    Allreduce(Allreduce),
+    Wait(Wait),
+    Cancel(Cancel),
+    Stats(Stats),
+    Unregister(Unregister),
+    Close(Close),
+}
+
+/// One message of a client.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Request {
+    /// The client's own number for the request, repeated in the reply.
+    pub id: u64,
+    /// What it asks for.
+    #[serde(flatten)]
+    pub command: Command,
+}
+
+/// A request that could not be read, with the id to answer to, where there was one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rejected {
+    /// The request's id, if it had one.
+    pub id: Option<u64>,
+    /// Why it was rejected.
+    pub failure: Box<Failure>,
+}
+
+impl Rejected {
+    fn new(id: Option<u64>, failure: Failure) -> Rejected {
+        Rejected { id, failure: Box::new(failure) }
+    }
+}
+
+impl Request {
+    /// The request as the bytes of one message.
+    ///
+    /// # Errors
+    /// When a number in it has no JSON form (an infinite `scale` or `timeout_s`).
+    pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
+
+    /// Reads one message.
+    ///
+    /// # Errors
+    /// A [`Rejected`] that says what is wrong: not an object, no id, unknown command, bad field.
+    pub fn parse(bytes: &[u8]) -> Result<Request, Rejected> {
+        let mut object = parse_object(bytes).map_err(|failure| Rejected::new(None, failure))?;
+        let id = match object.remove("id") {
+            Some(Value::Number(n)) if n.is_u64() => n.as_u64(),
+            _ => None,
+        };
+        let Some(id) = id else {
+            let failure = Failure::new(
+                Code::BadMessage,
+                "the request has no \"id\" that is a whole number from 0 to 2^64-1",
+            )
+            .hint("number the requests of a connection; the reply repeats the number");
+            return Err(Rejected::new(None, failure));
+        };
+        parse_command(object)
+            .map(|command| Request { id, command })
+            .map_err(|failure| Rejected::new(Some(id), failure))
+    }
+}
+
+fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, Failure> {
+    match serde_json::from_slice(bytes) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(Failure::new(Code::BadMessage, "the message is JSON, but not an object")
+            .hint("send one object per message, see docs/api.md")),
+        Err(error) => Err(Failure::new(Code::BadMessage, format!("the message is not JSON: {error}"))
+            .hint("send one JSON object per SOCK_SEQPACKET message, in UTF-8, without a terminator")),
+    }
+}
+
+fn parse_command(mut object: Map<String, Value>) -> Result<Command, Failure> {
+    let Some(Value::String(name)) = object.remove("cmd") else {
+        return Err(Failure::new(Code::BadMessage, "the request has no \"cmd\" that is a string")
+            .hint("see docs/api.md for the commands"));
+    };
+    match name.as_str() {
+        "hello" => fields(&name, object).map(Command::Hello),
+        "open" => fields(&name, object).map(Command::Open),
+        "register" => fields(&name, object).map(Command::Register),
+        "allreduce" => fields(&name, object).map(Command::Allreduce),
+        "wait" => fields(&name, object).map(Command::Wait),
+        "cancel" => fields(&name, object).map(Command::Cancel),
+        "stats" => fields(&name, object).map(Command::Stats),
+        "unregister" => fields(&name, object).map(Command::Unregister),
+        "close" => fields(&name, object).map(Command::Close),
+        _ => Err(Failure::new(Code::UnknownCommand, format!("no command {:?}", shorten(&name)))
+            .hint("hello, open, register, allreduce, wait, cancel, stats, unregister, close")),
+    }
+}
+
+fn fields<T: DeserializeOwned>(name: &str, object: Map<String, Value>) -> Result<T, Failure> {
+    serde_json::from_value(Value::Object(object)).map_err(|error| {
+        Failure::new(Code::BadField, format!("{name}: {}", shorten(&error.to_string())))
+            .hint(format!("see `{name}` in docs/api.md"))
+    })
+}
+
+/// Keeps what a client wrote from filling the log or the reply.
+fn shorten(text: &str) -> String {
+    const KEEP: usize = 200;
+    if text.chars().count() <= KEEP {
+        text.to_owned()
+    } else {
+        text.chars().take(KEEP).chain("...".chars()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_survive_the_way_to_bytes_and_back() {
+        let open = Open {
+            job: "digits".into(),
+            rank: 1,
+            world: 4,
+            secret: Some(Secret("s".into())),
+            aggregator: None,
+            elements: Some(256),
+            slots: None,
+            scale: Some(65536.0),
+            timeout_s: Some(1.5),
+        };
+        let allreduce = Allreduce {
+            job: 1,
+            region: 2,
+            dtype: DType::Float32,
+            offset: 64,
+            count: 1000,
+            out_region: None,
+            out_offset: Some(0),
+            tensor: Some(9),
+            priority: 3,
+            loss_bound: 0.0,
+        };
+        let commands = [
+            Command::Hello(Hello { version: 1, client: "test".into() }),
+            Command::Open(open),
+            Command::Register(Register { size: 4096 }),
+            Command::Allreduce(allreduce),
+            Command::Wait(Wait { op: 3, timeout_ms: None }),
+            Command::Cancel(Cancel { op: 3 }),
+            Command::Stats(Stats {}),
+            Command::Unregister(Unregister { region: 2 }),
+            Command::Close(Close { job: 1 }),
+        ];
+        for (id, command) in (0..).zip(commands) {
+            let request = Request { id, command };
+            let bytes = request.encode().unwrap();
+            assert_eq!(Request::parse(&bytes), Ok(request));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_rejected_by_kind_and_keeps_its_id() {
+        let cases: &[(&str, &[u8], Option<u64>, Code)] = &[
+            ("empty", b"", None, Code::BadMessage),
+            ("not UTF-8", b"\xff\xfe", None, Code::BadMessage),
+            ("an array", b"[]", None, Code::BadMessage),
+            ("two objects", b"{}{}", None, Code::BadMessage),
+            ("no id", br#"{"cmd":"stats"}"#, None, Code::BadMessage),
+            ("negative id", br#"{"id":-1,"cmd":"stats"}"#, None, Code::BadMessage),
+            ("fractional id", br#"{"id":1.5,"cmd":"stats"}"#, None, Code::BadMessage),
+            ("no cmd", br#"{"id":1}"#, Some(1), Code::BadMessage),
+            ("cmd a number", br#"{"id":1,"cmd":7}"#, Some(1), Code::BadMessage),
+            ("no such command", br#"{"id":1,"cmd":"x"}"#, Some(1), Code::UnknownCommand),
+            ("unknown field", br#"{"id":1,"cmd":"wait","op":1,"x":0}"#, Some(1), Code::BadField),
+            ("missing field", br#"{"id":1,"cmd":"wait"}"#, Some(1), Code::BadField),
+            ("negative op", br#"{"id":1,"cmd":"wait","op":-1}"#, Some(1), Code::BadField),
+            (
+                "rank too large",
+                br#"{"id":1,"cmd":"open","job":"a","rank":65536,"world":1}"#,
+                Some(1),
+                Code::BadField,
+            ),
+        ];
+        for (name, bytes, id, code) in cases {
+            let rejected = Request::parse(bytes).unwrap_err();
+            assert_eq!((rejected.id, rejected.failure.code), (*id, *code), "{name}");
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_refused_and_not_recursed_into() {
+        let deep = vec![b'['; 100_000];
+        assert_eq!(Request::parse(&deep).unwrap_err().failure.code, Code::BadMessage);
+    }
+
+    #[test]
+    fn a_long_name_is_not_echoed_in_full() {
+        let request = format!(r#"{{"id":1,"cmd":"{}"}}"#, "x".repeat(10_000));
+        let rejected = Request::parse(request.as_bytes()).unwrap_err();
+        assert!(rejected.failure.message.len() < 300);
+    }
+
+    #[test]
+    fn a_secret_does_not_show_in_debug_output() {
+        assert_eq!(format!("{:?}", Secret("hunter2".into())), "Secret(..)");
+    }
+}
