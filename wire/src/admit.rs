@@ -167,8 +167,8 @@ mod tests {
 
     #[test]
     fn aggregator_refuses() {
-        type Change = fn(&mut Header);
-        let table: [(&str, Change, Result<Option<u32>, Reason>); 13] = [
+        type Case = (&'static str, fn(&mut Header), Result<Option<u32>, Reason>);
+        let table: [Case; 13] = [
             ("a good one", |_| (), Ok(Some(0b1000))),
             ("a probe", |h| h.kind = Kind::Probe as u8, Ok(None)),
             ("a probe that is too long", |h| (h.kind, h.elements) = (3, 257), Err(Reason::WrongElements)),

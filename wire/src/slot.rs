@@ -155,7 +155,8 @@ mod tests {
     fn table_of_cases() {
         let empty = Version::default();
         let store = Action::Store { complete: false };
-        let table: [(&str, [Version; 2], Contribution, Action, [Version; 2]); 14] = [
+        type Case = (&'static str, [Version; 2], Contribution, Action, [Version; 2]);
+        let table: [Case; 14] = [
             ("first ever", [empty, empty], contribution(3, 0, 1), store, [version(3, 1), empty]),
             (
                 "first ever, on version 1",

@@ -108,3 +108,35 @@ pub struct HostJobEntry {
     /// Zero.
     pub reserved: u32,
 }
+
+/// Most receive queues of an interface that the host program steers.
+pub const MAX_QUEUES: usize = 256;
+
+/// How the host program was attached: the only entry of its table of settings. Every attachment has a
+/// table of its own, so that replacing a program replaces its settings in the same instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct HostConfig {
+    /// UDP destination port of shard 0.
+    pub base_port: u16,
+    /// Shards, each with a port of its own.
+    pub shards: u16,
+    /// The mode that was asked for, by its place in the command line's list; the program does not read it.
+    pub mode: u32,
+    /// A bit for each queue that sockets shall be opened on, from queue 0 up; the program does not read it.
+    pub queues: [u64; MAX_QUEUES / 64],
+}
+
+/// What arrived on one receive queue of a host, in frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct QueueCounters {
+    /// Not Sumac's.
+    pub foreign: u64,
+    /// Handed to the queue's socket.
+    pub steered: u64,
+    /// Ours and valid, without a socket on this queue.
+    pub no_socket: u64,
+    /// Ours by its port, and refused.
+    pub refused: u64,
+}
