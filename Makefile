@@ -1,0 +1,51 @@
+# Sumac's tasks. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# cargo installs bpf-linker there; rustup's cargo stays in front of Debian's.
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
+
+BIN := target/release
+
+.PHONY: help
+help: ## list the tasks
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | expand -t 12
+
+.PHONY: setup
+setup: ## install what is missing (Debian 12); the only task that touches the system
+	@tools/setup.sh
+
+.PHONY: build
+build: setup ## build the binaries into target/release
+	cargo build --release --locked --bins
+	@ls -1 $(BIN)/sumac $(BIN)/sumac-agg $(BIN)/sumac-lab
+
+.PHONY: demo
+demo: build ## train on real data over a lab of 4 workers, without and with packet loss
+	$(BIN)/sumac-lab demo
+
+.PHONY: test
+test: build ## everything: units, simulation, model checking, eBPF programs, end to end
+	@tools/test.sh
+
+.PHONY: bench
+bench: build ## measure, and write docs/results.md's numbers as JSON (long; installs what it compares with)
+	@tools/setup.sh --compare
+	tools/bench.sh
+
+.PHONY: lint
+lint: setup ## clippy with warnings denied, and formatting
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+.PHONY: doc
+doc: build ## man pages and completions into target/doc-cli
+	@mkdir -p target/doc-cli
+	$(BIN)/sumac man target/doc-cli
+	$(BIN)/sumac-agg man target/doc-cli
+
+.PHONY: clean
+clean: ## remove what was built (nothing outside this folder)
+	cargo clean
+	rm -rf xdp-prog/target nic-agg/ebpf/target

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# The only step that touches the system: installs what building, testing and the lab need on Debian 12.
+#   tools/setup.sh            tool chain, lab tools, Python for the demo
+#   tools/setup.sh --compare  also PyTorch's Gloo and Open MPI, for `sumac-lab compare` and `make bench`
+# A second run finds everything in place and does nothing.
+set -euo pipefail
+
+BPF_LINKER_VERSION=0.13.0
+BPF_TOOLCHAIN=debian-bpf
+LLVM=22
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+build_packages=(
+    build-essential ca-certificates pkg-config protobuf-compiler
+    # Rust with `core` prebuilt for BPF, and the LLVM that bpf-linker links against.
+    rustc-web cargo-web rust-web-llvm rust-web-src libstd-rust-web-dev-bpf
+    "llvm-$LLVM-dev" "libpolly-$LLVM-dev" zlib1g-dev libzstd-dev
+)
+lab_packages=(iproute2 nftables iperf3 ethtool util-linux procps python3-numpy python3-sklearn)
+compare_packages=(python3-torch openmpi-bin libopenmpi-dev python3-mpi4py)
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+install_missing() {
+    local missing=() package
+    for package in "$@"; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+    done
+    [ "${#missing[@]}" -eq 0 ] && return
+    say "installing Debian packages: ${missing[*]}"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# The workspace builds with rustup's toolchain; on a machine without it Debian's own is new enough.
+link_toolchain() {
+    if ! command -v rustup >/dev/null; then
+        command -v cargo >/dev/null || die "no cargo on PATH after installing cargo-web; is /usr/bin on PATH?"
+        return
+    fi
+    rustup toolchain list | grep -q "^$BPF_TOOLCHAIN" && return
+    say "linking Debian's Rust as rustup toolchain $BPF_TOOLCHAIN"
+    rustup toolchain link "$BPF_TOOLCHAIN" /usr
+}
+
+install_bpf_linker() {
+    local bin="${CARGO_HOME:-$HOME/.cargo}/bin/bpf-linker"
+    if [ -x "$bin" ] || command -v bpf-linker >/dev/null; then return; fi
+    say "building bpf-linker $BPF_LINKER_VERSION (about a minute)"
+    LLVM_PREFIX="/usr/lib/llvm-$LLVM" LLVM_SYS_221_PREFIX="/usr/lib/llvm-$LLVM" cargo install --quiet bpf-linker \
+        --version "$BPF_LINKER_VERSION" --no-default-features --features "llvm-$LLVM"
+}
+
+command -v apt-get >/dev/null || die "this script knows Debian 12 only; install by hand: ${build_packages[*]}"
+install_missing "${build_packages[@]}" "${lab_packages[@]}"
+if [ "${1:-}" = --compare ]; then install_missing "${compare_packages[@]}"; fi
+link_toolchain
+install_bpf_linker
+say "everything is in place"
