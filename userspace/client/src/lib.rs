@@ -1,1 +1,32 @@
-//! A trainer's client of the local API.
+//! A trainer's client of its host's daemon: shared tensors, and sums of them over all workers of a job.
+//!
+//! ```no_run
+//! use sumac_client::{Client, JobOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::connect("/run/sumac/sumac.sock")?;
+//! let job = client.open(&JobOptions::new("digits", 0, 4))?;
+//! let mut gradient = client.tensor::<f32>(1_000)?;
+//! gradient.fill(0.5);
+//! let sum = job.allreduce(gradient)?.wait()?;
+//! assert_eq!(sum[0], 2.0);
+//! job.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A tensor lives in memory that the daemon maps too, so nothing is copied on the way. It is handed over with
+//! [`Job::allreduce`] and comes back from [`Pending::wait`]; until then nobody can touch it.
+#![forbid(unsafe_code)]
+
+mod client;
+mod connection;
+mod error;
+mod job;
+mod tensor;
+
+pub use client::{Client, JobOptions};
+pub use error::{ClientError, Failed};
+pub use job::{Job, OpOptions, Pending};
+pub use sumac_api::{Code, DType, Failure, HelloReply, JobStats, Limits, OpenReply, Secret, StatsReply};
+pub use tensor::{Element, Tensor};

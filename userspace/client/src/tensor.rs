@@ -1,0 +1,139 @@
+//! Tensors in memory that the trainer and the daemon share.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use sumac_api::{Command, DType, Register, RegisterReply, Unregister};
+use sumac_xsk::mapping::{Lease, Shared};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::ClientError;
+use crate::client::body;
+use crate::connection::Connection;
+
+/// Tensors of one region start at multiples of this many bytes, so that no two share a cache line.
+const ALIGNMENT: usize = 64;
+
+/// A type that the network can add up.
+pub trait Element: FromBytes + IntoBytes + Immutable + Copy + sealed::Sealed + 'static {
+    /// Its name in the API.
+    const DTYPE: DType;
+}
+
+impl Element for f32 {
+    const DTYPE: DType = DType::Float32;
+}
+
+impl Element for i32 {
+    const DTYPE: DType = DType::Int32;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for i32 {}
+}
+
+/// A registered region; the daemon forgets it when its last tensor is dropped.
+#[derive(Debug)]
+pub(crate) struct Region {
+    connection: Arc<Connection>,
+    pub(crate) handle: u64,
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.connection.tell(Command::Unregister(Unregister { region: self.handle }));
+    }
+}
+
+/// A slice of shared memory that belongs to the trainer until it is handed to [`crate::Job::allreduce`].
+#[derive(Debug)]
+pub struct Tensor<T> {
+    lease: Lease,
+    pub(crate) region: Arc<Region>,
+    /// Where it starts in its region, in bytes.
+    pub(crate) offset: usize,
+    pub(crate) count: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Deref for Tensor<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        let bytes = self.lease.input(0, self.count * size_of::<T>());
+        // The lease has just this length, and mappings start at pages: neither step can fail.
+        bytes.and_then(|bytes| <[T]>::ref_from_bytes(bytes).ok()).unwrap_or(&[])
+    }
+}
+
+impl<T: Element> DerefMut for Tensor<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        let bytes = self.lease.output(0, self.count * size_of::<T>());
+        bytes.and_then(|bytes| <[T]>::mut_from_bytes(bytes).ok()).unwrap_or(&mut [])
+    }
+}
+
+/// Makes one region that holds tensors of these lengths.
+pub(crate) fn allocate<T: Element>(
+    connection: &Arc<Connection>,
+    counts: &[usize],
+) -> Result<Vec<Tensor<T>>, ClientError> {
+    let (starts, size) = layout::<T>(counts).ok_or(ClientError::TooLarge)?;
+    let (shared, file) = Shared::create(size)?;
+    let command = Command::Register(Register { size: size as u64 });
+    let answer = connection.call(command, &[file.as_fd()])?;
+    let RegisterReply { region } = body(answer.value)?;
+    let region = Arc::new(Region { connection: connection.clone(), handle: region });
+    let memory = shared.into_region();
+    starts
+        .into_iter()
+        .zip(counts)
+        .map(|(offset, &count)| {
+            let range = offset..offset + count * size_of::<T>();
+            let lease = memory.lease(range.clone(), range)?;
+            Ok(Tensor { lease, region: region.clone(), offset, count, element: PhantomData })
+        })
+        .collect()
+}
+
+/// Where each tensor starts and how long the region is, in bytes; `None` when that does not fit a number.
+fn layout<T>(counts: &[usize]) -> Option<(Vec<usize>, usize)> {
+    let mut starts = Vec::with_capacity(counts.len());
+    let mut end = 0usize;
+    for count in counts {
+        starts.push(end);
+        end = count
+            .checked_mul(size_of::<T>())
+            .and_then(|bytes| bytes.checked_add(end))
+            .and_then(|end| end.checked_next_multiple_of(ALIGNMENT))?;
+    }
+    // An empty file cannot be mapped.
+    Some((starts, end.max(ALIGNMENT)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_do_not_overlap_or_share_cache_lines() {
+        let (starts, size) = layout::<f32>(&[1, 16, 17, 0, 3]).unwrap();
+        assert_eq!(starts, [0, 64, 128, 256, 256]);
+        assert_eq!(size, 320);
+    }
+
+    #[test]
+    fn lengths_that_overflow_are_refused() {
+        assert!(layout::<f32>(&[usize::MAX]).is_none());
+        assert!(layout::<f32>(&[usize::MAX / 4, usize::MAX / 4]).is_none());
+    }
+
+    #[test]
+    fn a_region_is_never_empty() {
+        assert_eq!(layout::<f32>(&[]).unwrap().1, ALIGNMENT);
+    }
+}
