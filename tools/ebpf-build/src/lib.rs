@@ -1,1 +1,201 @@
 //! Builds an eBPF crate from the build script of the crate that loads it.
+//!
+//! eBPF crates build for another target with another compiler, so they are workspaces of their
+//! own and cargo cannot depend on them. A loader's `build.rs` calls [`build`] instead:
+//!
+//! ```no_run
+//! // build.rs
+//! let manifest_dir = std::path::Path::new("../xdp-prog");
+//! let object = sumac_ebpf_build::build(manifest_dir, "sumac-xdp")?;
+//! println!("cargo:rustc-env=SUMAC_XDP_OBJECT={}", object.display());
+//! # Ok::<(), sumac_ebpf_build::BuildError>(())
+//! ```
+//!
+//! and its library holds the object with `aya::include_bytes_aligned!(env!("SUMAC_XDP_OBJECT"))`.
+#![forbid(unsafe_code)]
+
+mod dep_info;
+mod toolchain;
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+pub use toolchain::Toolchain;
+
+/// Why an eBPF crate could not be built, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// Called outside of a build script.
+    #[error("{0} is not set: sumac_ebpf_build::build is for build scripts")]
+    NotABuildScript(&'static str),
+    /// The eBPF crate is not where the caller says.
+    #[error("no eBPF crate at {path}: {source}")]
+    NoCrate {
+        /// Where its manifest was expected.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No compiler that builds for eBPF.
+    #[error(
+        "no compiler for eBPF: neither a rustup toolchain `debian-bpf` nor a nightly with rust-src; run `make setup`"
+    )]
+    NoToolchain,
+    /// The linker is missing.
+    #[error("bpf-linker is not on PATH; run `make setup`")]
+    NoLinker,
+    /// cargo could not be started.
+    #[error("starting cargo with toolchain {toolchain}: {source}")]
+    Spawn {
+        /// The toolchain that was chosen.
+        toolchain: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// cargo ran and failed; its messages are on standard error.
+    #[error("building {bin} in {dir} with toolchain {toolchain} failed; the compiler's messages are above")]
+    Failed {
+        /// The binary that was asked for.
+        bin: String,
+        /// The eBPF crate.
+        dir: PathBuf,
+        /// The toolchain that was chosen.
+        toolchain: &'static str,
+    },
+    /// cargo succeeded, but a file that it should have written cannot be read.
+    #[error("reading {path}, which cargo should have written: {source}")]
+    NoOutput {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Builds binary `bin` of the eBPF crate at `manifest_dir` and returns the object's path.
+///
+/// For build scripts: it reads what cargo told the script, builds below `OUT_DIR`, and tells cargo
+/// to run the script again when any source of the object changed.
+pub fn build(manifest_dir: &Path, bin: &str) -> Result<PathBuf, BuildError> {
+    let manifest = manifest_dir.join("Cargo.toml");
+    let manifest =
+        manifest.canonicalize().map_err(|source| BuildError::NoCrate { path: manifest, source })?;
+    let dir = manifest.parent().unwrap_or(manifest_dir);
+    let target_dir = PathBuf::from(variable("OUT_DIR")?).join("ebpf");
+    let endian = variable("CARGO_CFG_TARGET_ENDIAN")?;
+    let target = if endian == "big" { "bpfeb-unknown-none" } else { "bpfel-unknown-none" };
+
+    let toolchain = Toolchain::find().ok_or(BuildError::NoToolchain)?;
+    if !on_path("bpf-linker") {
+        return Err(BuildError::NoLinker);
+    }
+    let status = cargo(toolchain, dir, &target_dir)
+        .args(["build", "--release", "-Z", "build-std=core", "--target", target, "--bin", bin])
+        .env("CARGO_ENCODED_RUSTFLAGS", rustflags(&variable("CARGO_CFG_TARGET_ARCH")?))
+        .status()
+        .map_err(|source| BuildError::Spawn { toolchain: toolchain.name(), source })?;
+    if !status.success() {
+        let (bin, dir) = (bin.to_owned(), dir.to_owned());
+        return Err(BuildError::Failed { bin, dir, toolchain: toolchain.name() });
+    }
+
+    let object = target_dir.join(target).join("release").join(bin);
+    fs::metadata(&object).map_err(|source| BuildError::NoOutput { path: object.clone(), source })?;
+    rerun_if_changed(&manifest, &object)?;
+    Ok(object)
+}
+
+fn variable(name: &'static str) -> Result<OsString, BuildError> {
+    println!("cargo:rerun-if-env-changed={name}");
+    env::var_os(name).ok_or(BuildError::NotABuildScript(name))
+}
+
+/// cargo of `toolchain`, without what the outer cargo told this script: with the outer compiler's
+/// path, flags or clippy's wrapper in its environment the inner one would build with those.
+fn cargo(toolchain: Toolchain, dir: &Path, target_dir: &Path) -> Command {
+    let mut command = toolchain.cargo();
+    for (name, _) in env::vars_os() {
+        if is_outer_cargo(&name) {
+            command.env_remove(name);
+        }
+    }
+    // aya-ebpf asks for one unstable feature, and build-std is one; "1" allows them in a stable compiler.
+    command.env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_DIR", target_dir).current_dir(dir);
+    command
+}
+
+fn is_outer_cargo(name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else { return false };
+    const KEPT: [&str; 4] = ["CARGO_HOME", "CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTR"];
+    let of_cargo = name == "CARGO" || name.starts_with("CARGO_") && !KEPT.iter().any(|k| name.starts_with(k));
+    of_cargo
+        || name.starts_with("RUSTC")
+        || name.starts_with("RUSTDOC")
+        || name == "RUSTFLAGS"
+        || name == "TARGET"
+}
+
+/// Flags as cargo wants them in one variable: separated by unit separators.
+///
+/// BTF (and the debug information it is made of) describes maps with spin locks; `v3` has the
+/// 32-bit comparisons, without which the verifier loses track of lengths.
+fn rustflags(arch: &OsStr) -> OsString {
+    let mut flags = OsString::from("--cfg=bpf_target_arch=\"");
+    flags.push(arch);
+    flags.push("\"\u{1f}-Ctarget-cpu=v3\u{1f}-Cdebuginfo=2\u{1f}-Clink-arg=--btf");
+    flags
+}
+
+fn on_path(program: &str) -> bool {
+    println!("cargo:rerun-if-env-changed=PATH");
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// Names every source of the object, those of its path dependencies among them.
+fn rerun_if_changed(manifest: &Path, object: &Path) -> Result<(), BuildError> {
+    let path = object.with_extension("d");
+    let text = fs::read_to_string(&path).map_err(|source| BuildError::NoOutput { path, source })?;
+    println!("cargo:rerun-if-changed={}", manifest.display());
+    println!("cargo:rerun-if-changed={}", manifest.with_file_name("Cargo.lock").display());
+    for source in dep_info::sources(&text) {
+        println!("cargo:rerun-if-changed={source}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_outer_cargo_says_is_removed() {
+        let table = [
+            ("CARGO", true),
+            ("CARGO_ENCODED_RUSTFLAGS", true),
+            ("CARGO_CFG_TARGET_OS", true),
+            ("RUSTC_WORKSPACE_WRAPPER", true),
+            ("RUSTC", true),
+            ("RUSTFLAGS", true),
+            ("CARGO_HOME", false),
+            ("CARGO_NET_OFFLINE", false),
+            ("CARGO_REGISTRIES_MIRROR_INDEX", false),
+            ("PATH", false),
+            ("RUSTUP_HOME", false),
+        ];
+        for (name, removed) in table {
+            assert_eq!(is_outer_cargo(OsStr::new(name)), removed, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_missing_crate_is_named() {
+        let error = build(Path::new("/nonexistent/ebpf"), "x").unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/ebpf/Cargo.toml"), "{error}");
+    }
+}
