@@ -1,1 +1,34 @@
-//! AF_XDP sockets.
+//! AF_XDP sockets, and the memory that a client shares with the daemon.
+//!
+//! This crate holds all `unsafe` code about frames and mappings, so that everything above it can forbid
+//! it. One concept per file:
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`abi`] | the kernel's structures and what their numbers mean |
+//! | `syscall` | the system calls, each a safe function where that can be |
+//! | [`mapping`] | memory that is unmapped when dropped; [`mapping::Shared`] of two processes |
+//! | [`ring`] | the four rings between user space and the kernel |
+//! | [`umem`] | the frames, and whose each is at the moment |
+//! | [`port`] | rings and frames together: receive, send, reap; runs without a kernel too |
+//! | [`socket`] | a [`port::Port`] that is bound to a queue of an interface |
+//! | [`error`] | what can fail, and what to do about it |
+//!
+//! The invariant that everything rests on: *a frame belongs to one side at a time*. User space touches a
+//! frame's bytes only through a token ([`umem::TxFrame`], or the closure of [`port::Port::receive`]) that
+//! exists once and is given up when the frame goes to the kernel.
+//! The states are written down per frame, so a descriptor that the kernel hands back twice is refused and counted.
+
+pub mod abi;
+pub mod error;
+pub mod mapping;
+pub mod port;
+pub mod ring;
+pub mod socket;
+mod syscall;
+pub mod umem;
+
+pub use error::OpenError;
+pub use port::Port;
+pub use socket::{Bound, Mode, Socket, SocketConfig};
+pub use umem::{Conservation, TxFrame};

@@ -1,0 +1,144 @@
+//! AF_XDP sockets on a real kernel. All needs CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN (for the namespace).
+//!
+//! ```text
+//!   thread's namespace:   socket A -- xa ======= xb -- socket B     (veth, XDP in driver mode on both ends)
+//! ```
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::{
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use sumac_xsk::{Mode, OpenError, Socket, SocketConfig};
+use support::{Redirect, in_namespace, veth};
+
+const LEN: usize = 200;
+
+fn config(interface: &str, mode: Mode) -> SocketConfig {
+    SocketConfig { frames: 64, mode, ..SocketConfig::new(interface, 0) }
+}
+
+/// An Ethernet frame of a local experimental type, with a number in it.
+fn write(bytes: &mut [u8], number: u32) {
+    bytes[..LEN].fill(number as u8);
+    bytes[..12].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1]);
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+    bytes[14..18].copy_from_slice(&number.to_be_bytes());
+}
+
+/// Submits as many of the frames from `next` on as there is room for.
+fn send(socket: &mut Socket, next: &mut u32, end: u32) {
+    while *next < end {
+        let Some(mut frame) = socket.port().frame() else { break };
+        write(socket.port().bytes_mut(&mut frame), *next);
+        socket.port().submit(frame, LEN).unwrap();
+        *next += 1;
+    }
+    socket.flush().unwrap();
+}
+
+/// Waits until everything that was sent is completed.
+fn settle(socket: &mut Socket) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while socket.conservation().sent > 0 && Instant::now() < deadline {
+        socket.flush().unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let conservation = socket.conservation();
+    assert!(conservation.holds() && conservation.sent == 0, "{conservation:?}");
+}
+
+#[test]
+fn frames_cross_a_veth_in_order_and_none_is_lost_or_leaked() {
+    in_namespace("frames_cross_a_veth", || {
+        veth("xa", "xb");
+        let programs = [Redirect::attach("xa").unwrap(), Redirect::attach("xb").unwrap()];
+        let mut a = Socket::open(&config("xa", Mode::Auto)).unwrap();
+        let mut b = Socket::open(&config("xb", Mode::Copy)).unwrap();
+        programs[0].set_socket(0, a.as_fd()).unwrap();
+        programs[1].set_socket(0, b.as_fd()).unwrap();
+
+        const COUNT: u32 = 5000;
+        let (mut next, mut arrived) = (0, 0);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while arrived < COUNT && Instant::now() < deadline {
+            // No more under way than B has frames for.
+            let end = COUNT.min(arrived + 48);
+            send(&mut a, &mut next, end);
+            let mut fds = [PollFd::new(b.as_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, PollTimeout::from(100u8)).unwrap();
+            b.receive(usize::MAX, |packet| {
+                let mut expected = [0; LEN];
+                write(&mut expected, arrived);
+                assert_eq!(packet, expected, "packet {arrived}");
+                arrived += 1;
+            });
+        }
+        assert_eq!(arrived, COUNT, "{:?} {:?}", a.statistics(), b.statistics());
+        settle(&mut a);
+        settle(&mut b);
+        let statistics = b.statistics().unwrap();
+        assert_eq!((statistics.rx_dropped, statistics.rx_ring_full), (0, 0), "{statistics:?}");
+        assert_eq!(a.statistics().unwrap().tx_invalid_descriptors, 0);
+    });
+}
+
+#[test]
+fn an_overrun_receiver_drops_and_keeps_its_frames() {
+    in_namespace("an_overrun_receiver", || {
+        veth("xa", "xb");
+        let programs = [Redirect::attach("xa").unwrap(), Redirect::attach("xb").unwrap()];
+        let mut a = Socket::open(&config("xa", Mode::Copy)).unwrap();
+        let mut b = Socket::open(&config("xb", Mode::Copy)).unwrap();
+        programs[0].set_socket(0, a.as_fd()).unwrap();
+        programs[1].set_socket(0, b.as_fd()).unwrap();
+        let mut next = 0;
+        for _ in 0..100 {
+            let end = next + 64;
+            send(&mut a, &mut next, end);
+            settle(&mut a);
+        }
+        let mut arrived = 0;
+        b.receive(usize::MAX, |_| arrived += 1);
+        assert_eq!(arrived, 64, "B has 64 frames to receive with");
+        settle(&mut b);
+        assert_eq!(b.conservation().filled, 64);
+    });
+}
+
+#[test]
+fn what_cannot_be_bound_is_named() {
+    in_namespace("what_cannot_be_bound", || {
+        veth("xa", "xb");
+        let open = |queue, mode| Socket::open(&SocketConfig { queue, ..config("xa", mode) });
+        assert!(
+            matches!(open(0, Mode::ZeroCopy), Err(OpenError::NoZeroCopy { .. })),
+            "a veth has no zero-copy"
+        );
+        assert!(matches!(open(99, Mode::Auto), Err(OpenError::NoQueue { queue: 99, .. })));
+        let socket = open(0, Mode::Auto).unwrap();
+        assert!(!socket.bound().zero_copy);
+        assert!(socket.bound().fallback.as_ref().is_some_and(|why| why.contains("zero-copy")));
+        assert!(matches!(open(0, Mode::Copy), Err(OpenError::QueueInUse { queue: 0, .. })));
+        drop(socket);
+        let socket = open(0, Mode::Copy).unwrap();
+        assert_eq!(socket.bound().fallback, None, "copy was asked for");
+    });
+}
+
+#[test]
+fn without_the_capability_the_error_names_it() {
+    in_namespace("without_the_capability", || {
+        veth("xa", "xb");
+        // SAFETY: takes numbers only; the raw call changes this thread alone, which ends with the test.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
+        let error = Socket::open(&config("xa", Mode::Auto)).map(|_| ()).unwrap_err();
+        assert!(matches!(error, OpenError::NotPermitted { .. }), "{error}");
+        assert!(error.to_string().contains("CAP_NET_RAW"), "{error}");
+    });
+}
