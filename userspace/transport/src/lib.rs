@@ -1,1 +1,48 @@
-//! The sans-IO engine.
+//! Sumac's sans-IO engine: what a worker sends, when it sends it again, and where results go.
+//!
+//! No sockets, no clock, no threads, and no allocation per packet: the caller hands in UDP payloads
+//! and the time, and takes out UDP payloads, a deadline and completed operations. The same code
+//! runs over AF_XDP, over a UDP socket and in the seeded simulation that tests it.
+//!
+//! ```text
+//!   submit ──> stream of chunks ──> slots in flight ──> poll_transmit ──> network
+//!                                    ^   |  timer, three later results       |
+//!   poll_completion <── operation <──┴───┴────────────── on_frame <──────────┘
+//! ```
+//!
+//! | module | its one concern |
+//! | --- | --- |
+//! | [`engine`] | ties the others together; the only type that most callers need |
+//! | [`params`] | what must be known of a job, and what may be tuned |
+//! | [`operation`] | an allreduce of one tensor: what goes in and what comes out |
+//! | [`convert`] | tensor bytes to wire elements and back |
+//! | [`stats`] | what happened, in numbers |
+//! | [`error`] | what went wrong, by phase |
+//!
+//! Private: `placement` (which slot a chunk takes and how far a worker may run ahead: all that is
+//! particular to the static mode), `stream` (operations as one sequence of chunks), `slots` and
+//! `queues` (what is in flight), `timer`, `rtt` and `loss` (when to send again), `handshake`.
+#![deny(unsafe_code)]
+
+pub mod convert;
+pub mod engine;
+pub mod error;
+mod handshake;
+mod loss;
+pub mod operation;
+pub mod params;
+mod placement;
+mod queues;
+mod rtt;
+mod slots;
+pub mod stats;
+mod stream;
+mod time;
+mod timer;
+
+pub use engine::{Engine, JobState, Transmit};
+pub use error::{JobError, OpError, ParamError, SubmitError};
+pub use operation::{Buffer, Completion, DType, OpId, Operation};
+pub use params::{JobParams, Tuning};
+pub use stats::EngineStats;
+pub use time::Time;

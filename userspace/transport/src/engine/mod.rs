@@ -1,0 +1,238 @@
+//! The engine of one job on one worker: SwitchML's Algorithm 4 as a continuous stream over many
+//! operations, with timers that adapt and a faster sign of loss.
+//!
+//! The calling loop, whatever does its input and output:
+//!
+//! ```text
+//!   for each payload received:      engine.on_frame(now, payload)
+//!   if poll_timeout() <= now:       engine.on_timeout(now)
+//!   while poll_transmit(now, buf):  send it
+//!   while poll_completion():        hand it back
+//!   wait for a frame, a submission, or poll_timeout()
+//! ```
+//!
+//! The handshake starts with the first `poll_transmit`, also before anything is submitted.
+
+mod receive;
+mod transmit;
+
+use sumac_wire::admit::payload_len;
+
+pub use transmit::Transmit;
+
+use crate::{
+    convert::Codec,
+    error::{JobError, ParamError, SubmitError},
+    handshake::{Handshake, Verdict},
+    loss::LaterResults,
+    operation::{Completion, OpId, Operation},
+    params::{JobParams, Tuning},
+    placement::StaticPool,
+    rtt::RttEstimator,
+    slots::Slots,
+    stats::{EngineStats, RttStats},
+    stream::Stream,
+    time::Time,
+    timer::{self, Backoff},
+};
+
+/// How far a job has come on this worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobState<'a> {
+    /// The aggregator has not answered a probe of full size yet.
+    Probing,
+    /// Chunks flow, or would.
+    Ready,
+    /// The job is over.
+    Failed(&'a JobError),
+}
+
+#[derive(Debug)]
+enum Phase {
+    Probing(Handshake),
+    Ready,
+    Failed(JobError),
+}
+
+/// One job on one worker. See the module for how to drive it.
+pub struct Engine {
+    params: JobParams,
+    phase: Phase,
+    codec: Codec,
+    pool: StaticPool,
+    stream: Stream,
+    slots: Slots,
+    rtt: RttEstimator,
+    backoff: Backoff,
+    later: LaterResults,
+    /// Send index of the next packet.
+    next_index: u64,
+    /// The latest time that the caller told.
+    now: Time,
+    stats: EngineStats,
+}
+
+impl Engine {
+    /// An engine whose stream begins with chunk 0.
+    pub fn new(params: JobParams) -> Result<Engine, ParamError> {
+        Engine::starting_at(params, &Tuning::default(), 0)
+    }
+
+    /// An engine with other timeouts, whose stream begins with chunk `first_seq`. All workers of a job
+    /// must begin with the same; tunings may differ.
+    pub fn starting_at(params: JobParams, tuning: &Tuning, first_seq: u32) -> Result<Engine, ParamError> {
+        params.check()?;
+        tuning.check()?;
+        let pool = StaticPool::new(params.slots);
+        let first = u64::from(first_seq);
+        Ok(Engine {
+            phase: Phase::Probing(Handshake::new(tuning)),
+            codec: Codec::new(params.scale, params.world),
+            pool,
+            stream: Stream::new(first, params.elements),
+            slots: Slots::new(pool, first),
+            rtt: RttEstimator::new(tuning),
+            backoff: Backoff::default(),
+            later: LaterResults::default(),
+            next_index: 1,
+            now: Time(0),
+            stats: EngineStats::default(),
+            params,
+        })
+    }
+
+    /// Queues an operation. After the job has failed it completes at once, with the job's error.
+    pub fn submit(&mut self, now: Time, operation: Operation) -> Result<OpId, (SubmitError, Operation)> {
+        self.now = now;
+        if let Err(error) = acceptable(&operation) {
+            return Err((error, operation));
+        }
+        self.stats.operations_submitted += 1;
+        let (number, chunks) = self.stream.push(operation, now);
+        if let Phase::Failed(why) = &self.phase {
+            self.stream.fail_last(why);
+            return Ok(OpId(number));
+        }
+        // Further chunks follow by themselves: each slot goes on when its result arrives.
+        for seq in chunks.take(self.params.slots as usize) {
+            self.slots.wake(self.pool.slot(seq), seq, number);
+        }
+        Ok(OpId(number))
+    }
+
+    /// When [`Engine::on_timeout`] wants to be called; `None` while nothing is in flight.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Probing(handshake) => handshake.deadline(),
+            Phase::Ready => timer::next_deadline(&self.slots, &self.rtt),
+            Phase::Failed(_) => None,
+        }
+    }
+
+    /// Does what is due at `now`: queues expired chunks and probes for sending.
+    pub fn on_timeout(&mut self, now: Time) {
+        self.now = now;
+        match &mut self.phase {
+            Phase::Probing(handshake) => {
+                if let Some(verdict) = handshake.on_timeout(now, &self.params) {
+                    self.conclude(verdict);
+                }
+            }
+            Phase::Ready => {
+                while let Some(slot) = timer::expired(&self.slots, &self.rtt, now) {
+                    self.slots.lose(slot, true);
+                    self.stats.retransmits_timer += 1;
+                }
+            }
+            Phase::Failed(_) => {}
+        }
+    }
+
+    /// The next operation that ended, in the order of submission.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        let completion = self.stream.pop_complete()?;
+        match completion.result {
+            Ok(()) => self.stats.operations_completed += 1,
+            Err(_) => self.stats.operations_failed += 1,
+        }
+        Some(completion)
+    }
+
+    /// Ends the job: everything outstanding and everything submitted later fails with `why`. The
+    /// first reason stays.
+    pub fn fail(&mut self, why: JobError) {
+        if matches!(self.phase, Phase::Failed(_)) {
+            return;
+        }
+        self.stream.fail(&why, self.now);
+        self.slots.clear();
+        self.phase = Phase::Failed(why);
+        self.refresh_gauges();
+    }
+
+    /// Counters and the timer's view of the path.
+    pub fn stats(&self) -> &EngineStats {
+        &self.stats
+    }
+
+    /// Whether no operation is under way or waits to be collected. The handshake may go on.
+    pub fn is_idle(&self) -> bool {
+        self.stream.is_empty()
+    }
+
+    /// How far the job has come.
+    pub fn state(&self) -> JobState<'_> {
+        match &self.phase {
+            Phase::Probing(_) => JobState::Probing,
+            Phase::Ready => JobState::Ready,
+            Phase::Failed(why) => JobState::Failed(why),
+        }
+    }
+
+    /// The job.
+    pub fn params(&self) -> &JobParams {
+        &self.params
+    }
+
+    /// Bytes of UDP payload of the job's longest packet: what `poll_transmit` needs room for.
+    pub fn frame_len(&self) -> usize {
+        payload_len(self.params.elements)
+    }
+
+    /// Ends the handshake, one way or the other.
+    fn conclude(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Ready(rtt) => {
+                if let Some(rtt) = rtt {
+                    self.rtt.sample(rtt, 0, self.next_index);
+                }
+                self.phase = Phase::Ready;
+                self.refresh_gauges();
+            }
+            Verdict::Failed(why) => self.fail(why),
+        }
+    }
+
+    /// Brings those statistics up to date that are states, not counters.
+    fn refresh_gauges(&mut self) {
+        self.stats.in_flight = self.slots.in_flight() as u64;
+        self.stats.rtt = RttStats {
+            smoothed_ns: self.rtt.smoothed(),
+            variation_ns: self.rtt.variation(),
+            shortest_ns: self.rtt.shortest(),
+            timeout_ns: self.rtt.timeout(usize::from(self.backoff.level())),
+        };
+    }
+}
+
+/// Whether this mode can carry the operation.
+fn acceptable(operation: &Operation) -> Result<(), SubmitError> {
+    let Operation { tensor, count, loss_bound, .. } = *operation;
+    if u32::try_from(count).is_err() {
+        return Err(SubmitError::TooLong { tensor, count });
+    }
+    if loss_bound != 0.0 {
+        return Err(SubmitError::LossBound { tensor, bound: loss_bound });
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! The way in: every frame ends in exactly one counter, and only the answer to a chunk in flight
+//! changes anything.
+
+use sumac_wire::{
+    Header, Kind, Reason,
+    header::{HEADER_LEN, flag},
+    stream::is_later,
+};
+
+use super::{Engine, Phase};
+use crate::{
+    error::OpError,
+    slots::{Slot, State},
+    time::Time,
+    timer,
+};
+
+/// Flags of the other modes: a result with one of them is not what was asked for.
+const FOREIGN_FLAGS: u16 = flag::COLLISION | flag::PARTIAL | flag::RAW_FLOAT | flag::LEVEL;
+
+impl Engine {
+    /// Takes one UDP payload: Sumac's header and elements. What is not the answer to something in
+    /// flight is counted by reason and changes nothing.
+    pub fn on_frame(&mut self, now: Time, payload: &[u8]) {
+        self.now = now;
+        self.stats.bytes_received += payload.len() as u64;
+        let reason = match self.dispatch(now, payload) {
+            Ok(()) => Reason::Steered,
+            Err(reason) => reason,
+        };
+        self.stats.frames.count(reason);
+    }
+
+    fn dispatch(&mut self, now: Time, payload: &[u8]) -> Result<(), Reason> {
+        let header = Header::read(payload, 0, payload.len())?;
+        self.identify(&header)?;
+        if header.kind == Kind::Result as u8 {
+            let (slot, entry) = self.outstanding(&header)?;
+            self.accept(now, slot, entry, &header, &payload[HEADER_LEN..])
+        } else if header.kind == Kind::Report as u8 {
+            self.report(now, &header);
+            Ok(())
+        } else {
+            Err(Reason::BadType)
+        }
+    }
+
+    /// Is it this job's?
+    fn identify(&self, header: &Header) -> Result<(), Reason> {
+        if matches!(self.phase, Phase::Failed(_)) || header.job != self.params.job {
+            return Err(Reason::UnknownJob);
+        }
+        if header.token != self.params.token {
+            return Err(Reason::BadToken);
+        }
+        if header.epoch != self.params.epoch {
+            return Err(Reason::WrongEpoch);
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, now: Time, header: &Header) {
+        self.stats.reports += 1;
+        // A late answer to a repeated probe is as good as none.
+        let Phase::Probing(handshake) = &mut self.phase else { return };
+        if let Some(verdict) = handshake.on_report(now, header, &self.params) {
+            self.conclude(verdict);
+        }
+    }
+
+    /// The chunk in flight that this result answers.
+    fn outstanding(&self, header: &Header) -> Result<(usize, Slot), Reason> {
+        if header.has(FOREIGN_FLAGS) {
+            return Err(Reason::BadType);
+        }
+        if header.contributors != self.params.world {
+            return Err(Reason::WrongWorker);
+        }
+        let slot = self.pool.slot(u64::from(header.seq));
+        let entry = *self.slots.get(slot);
+        let expected = entry.seq as u32;
+        if is_later(expected, header.seq) {
+            let previous = expected.wrapping_sub(self.params.slots);
+            return Err(if header.seq == previous { Reason::Duplicate } else { Reason::Stale });
+        }
+        if header.seq != expected || !matches!(entry.state, State::Flying | State::Lost) {
+            return Err(Reason::OutOfTurn);
+        }
+        let place = self.pool.place(entry.seq);
+        if header.slot != place.slot || header.pool_version() != place.version {
+            return Err(Reason::WrongSlot);
+        }
+        Ok((slot, entry))
+    }
+
+    /// Writes a result to its tensor and lets the slot go on.
+    fn accept(
+        &mut self,
+        now: Time,
+        slot: usize,
+        entry: Slot,
+        header: &Header,
+        elements: &[u8],
+    ) -> Result<(), Reason> {
+        let pending = self.stream.get_mut(entry.op).ok_or(Reason::Internal)?;
+        let range = pending.range(entry.seq, usize::from(self.params.elements));
+        if usize::from(header.elements) != range.elements {
+            return Err(Reason::WrongElements);
+        }
+        let operation = &mut pending.operation;
+        if header.tensor != operation.tensor || header.offset != range.first as u32 {
+            return Err(Reason::WrongPlace);
+        }
+        let size = operation.dtype.size();
+        let output = operation.buffer.output(range.first * size, range.elements * size);
+        let written = output.len() / size;
+        self.codec.decode(operation.dtype, elements, output);
+        if written < range.elements {
+            let index = range.first + written;
+            pending.blame(OpError::ShortBuffer { tensor: header.tensor, index });
+        }
+        if header.has(flag::OVERFLOW) {
+            pending.blame_peer(range);
+            self.stats.results_saturated += 1;
+        }
+        pending.chunk_done(now);
+        self.stats.results += 1;
+        self.stats.elements_received += range.elements as u64;
+
+        let next = self.pool.next(entry.seq);
+        let op = self.stream.find(next, entry.op);
+        self.slots.advance(slot, next, op);
+        self.learn(now, &entry);
+        self.refresh_gauges();
+        Ok(())
+    }
+
+    /// What the answer says about the path, and about packets sent before the one it answers.
+    fn learn(&mut self, now: Time, answered: &Slot) {
+        self.stats.retransmits_spared += u64::from(answered.state == State::Lost);
+        if answered.resent || answered.state == State::Lost {
+            // Nobody knows which transmission was answered: no sample, and no sign of order.
+            self.backoff.keep(answered.level);
+            return;
+        }
+        if self.rtt.sample(now.since(answered.sent), answered.index, self.next_index) {
+            self.backoff.reset();
+        }
+        self.later.note(answered.index);
+        while let Some((slot, index)) = timer::oldest(&self.slots) {
+            if !self.later.outrun(index) {
+                break;
+            }
+            self.slots.lose(slot, false);
+            self.stats.retransmits_fast += 1;
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The handshake before data: does the aggregator know the job, and do whole chunks reach it?
+//!
+//! The worker sends a probe as long as its longest packet; the aggregator sends it back as a report. When
+//! the first stays unanswered, later ones go in pairs with a probe without elements, so that a path
+//! that only drops large packets can be told from one that drops all.
+
+use sumac_wire::{Header, header::NO_SLOT, header::flag};
+
+use crate::{
+    error::JobError,
+    params::{JobParams, Tuning},
+    time::{Time, nanos},
+};
+
+/// What a report, or the passing of time, has led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Whole chunks get through; the round trip in nanoseconds if it could be measured.
+    Ready(Option<u64>),
+    /// They never will.
+    Failed(JobError),
+}
+
+/// The state of the handshake of one job.
+#[derive(Debug)]
+pub(crate) struct Handshake {
+    interval: u64,
+    longest_interval: u64,
+    patience: u64,
+    /// When the first probe was sent.
+    started: Option<Time>,
+    /// When the last round of probes was sent, its number, and when the next is due.
+    round: Option<(Time, u32)>,
+    due: Time,
+    small_due: bool,
+    large_due: bool,
+    small_answered: bool,
+    sent: u64,
+}
+
+impl Handshake {
+    /// A handshake whose first probe is due at once.
+    pub fn new(tuning: &Tuning) -> Handshake {
+        Handshake {
+            interval: nanos(tuning.probe_interval),
+            longest_interval: nanos(tuning.max_rto).max(nanos(tuning.probe_interval)),
+            patience: nanos(tuning.probe_timeout),
+            started: None,
+            round: None,
+            due: Time(0),
+            small_due: false,
+            large_due: true,
+            small_answered: false,
+            sent: 0,
+        }
+    }
+
+    /// The next probe to send: how many elements it carries and its number.
+    pub fn poll(&mut self, now: Time, chunk: u16) -> Option<(u16, u32)> {
+        let (elements, due) =
+            if self.large_due { (chunk, &mut self.large_due) } else { (0, &mut self.small_due) };
+        if !std::mem::take(due) {
+            return None;
+        }
+        self.sent += 1;
+        self.started.get_or_insert(now);
+        let number = match self.round {
+            Some((_, number)) => number,
+            None => self.begin_round(now, 0),
+        };
+        Some((elements, number))
+    }
+
+    fn begin_round(&mut self, now: Time, number: u32) -> u32 {
+        self.round = Some((now, number));
+        self.due = now.plus(self.interval);
+        self.interval = (self.interval * 2).min(self.longest_interval);
+        number
+    }
+
+    /// When something is to be done, once the first probe was sent.
+    pub fn deadline(&self) -> Option<Time> {
+        self.started.map(|started| self.due.min(started.plus(self.patience)))
+    }
+
+    /// Sends further probes when they are due, and gives up in the end.
+    pub fn on_timeout(&mut self, now: Time, params: &JobParams) -> Option<Verdict> {
+        let started = self.started?;
+        if now.since(started) >= self.patience {
+            return Some(Verdict::Failed(self.failure(now.since(started), params)));
+        }
+        if now >= self.due {
+            let number = self.round.map_or(0, |(_, number)| number.wrapping_add(1));
+            self.begin_round(now, number);
+            self.large_due = true;
+            self.small_due = !self.small_answered;
+        }
+        None
+    }
+
+    fn failure(&self, waited: u64, params: &JobParams) -> JobError {
+        if self.small_answered {
+            let bytes = sumac_wire::admit::payload_len(params.elements);
+            return JobError::MtuTooSmall { elements: params.elements, bytes };
+        }
+        JobError::NoReply { probes: self.sent, waited_ms: waited / 1_000_000 }
+    }
+
+    /// A report arrived that carries the job's number, epoch and token.
+    pub fn on_report(&mut self, now: Time, report: &Header, params: &JobParams) -> Option<Verdict> {
+        if report.elements == 0 {
+            self.small_answered = true;
+            return None;
+        }
+        let checks = [
+            ("chunk size", u64::from(params.elements), u64::from(report.elements)),
+            ("world size", u64::from(params.world), u64::from(report.fan_in_0)),
+            ("worker bit", 1 << params.rank, u64::from(report.bitmap_0)),
+        ];
+        if let Some((field, ours, theirs)) = checks.into_iter().find(|(_, ours, theirs)| ours != theirs) {
+            return Some(Verdict::Failed(JobError::Mismatch { field, ours, theirs }));
+        }
+        let rtt = self.round.filter(|(_, number)| *number == report.seq).map(|(sent, _)| now.since(sent));
+        Some(Verdict::Ready(rtt))
+    }
+}
+
+/// The header of a probe.
+pub(crate) fn probe(params: &JobParams, now: Time, elements: u16, number: u32) -> Header {
+    Header {
+        kind: sumac_wire::Kind::Probe as u8,
+        flags: if number == 0 { 0 } else { flag::RESEND },
+        job: params.job,
+        epoch: params.epoch,
+        seq: number,
+        slot: NO_SLOT,
+        fan_in_0: params.world as u8,
+        elements,
+        bitmap_0: 1 << params.rank,
+        timestamp: now.stamp(),
+        token: params.token,
+        ..Header::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn params() -> JobParams {
+        JobParams {
+            job: 1,
+            epoch: 2,
+            token: 3,
+            rank: 1,
+            world: 2,
+            slots: 8,
+            elements: 256,
+            scale: 1.0,
+            shards: 1,
+        }
+    }
+
+    fn sizes(handshake: &mut Handshake, now: Time) -> Vec<u16> {
+        std::iter::from_fn(|| handshake.poll(now, 256)).map(|(elements, _)| elements).collect()
+    }
+
+    /// Runs to the end, answering probes of the sizes that `answered` accepts.
+    fn run(answered: fn(u16) -> bool) -> (Option<Verdict>, u64) {
+        let mut handshake = Handshake::new(&Tuning::default());
+        let mut now = Time(5);
+        for _ in 0..100 {
+            while let Some((elements, number)) = handshake.poll(now, 256) {
+                let report = probe(&params(), now, elements, number);
+                let after = now.plus(MS);
+                let verdict = answered(elements).then(|| handshake.on_report(after, &report, &params()));
+                if let Some(Some(verdict)) = verdict {
+                    return (Some(verdict), after.0);
+                }
+            }
+            now = handshake.deadline().unwrap_or(now);
+            if let Some(verdict) = handshake.on_timeout(now, &params()) {
+                return (Some(verdict), now.0);
+            }
+        }
+        (None, now.0)
+    }
+
+    #[test]
+    fn an_answer_to_the_first_probe_measures_the_path() {
+        assert_eq!(run(|_| true), (Some(Verdict::Ready(Some(MS))), 5 + MS));
+    }
+
+    #[test]
+    fn failures_are_told_apart() {
+        let (verdict, at) = run(|_| false);
+        assert_eq!(at, 5 + 3000 * MS);
+        assert!(matches!(
+            verdict,
+            Some(Verdict::Failed(JobError::NoReply { probes: 10.., waited_ms: 3000 }))
+        ));
+        let (verdict, _) = run(|elements| elements == 0);
+        let expected = JobError::MtuTooSmall { elements: 256, bytes: 56 + 1024 };
+        assert_eq!(verdict, Some(Verdict::Failed(expected)));
+    }
+
+    #[test]
+    fn an_aggregator_that_changes_the_job_is_named() {
+        let mut handshake = Handshake::new(&Tuning::default());
+        let report = Header { fan_in_0: 3, ..probe(&params(), Time(0), 256, 0) };
+        let expected = JobError::Mismatch { field: "world size", ours: 2, theirs: 3 };
+        assert_eq!(handshake.on_report(Time(1), &report, &params()), Some(Verdict::Failed(expected)));
+    }
+
+    #[test]
+    fn the_second_round_is_a_pair_and_late_answers_count() {
+        let mut handshake = Handshake::new(&Tuning::default());
+        assert_eq!(handshake.deadline(), None, "no probe was sent yet");
+        assert_eq!(sizes(&mut handshake, Time(0)), [256]);
+        assert_eq!(handshake.on_timeout(Time(20 * MS), &params()), None);
+        assert_eq!(sizes(&mut handshake, Time(20 * MS)), [256, 0]);
+        let late = probe(&params(), Time(0), 256, 0);
+        assert_eq!(
+            handshake.on_report(Time(21 * MS), &late, &params()),
+            Some(Verdict::Ready(None)),
+            "an answer to the first probe is one, but no measure"
+        );
+    }
+}

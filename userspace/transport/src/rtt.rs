@@ -1,0 +1,150 @@
+//! How long a result takes: RFC 6298's estimator, fed by Karn's rule and once per round.
+//!
+//! A window of hundreds of chunks yields hundreds of samples in a round trip; fed one by one they
+//! would wash out what the estimator knows within a round. It gets the longest of each round
+//! instead, so that the timeout covers the slowest chunk of a window. Chunks that were sent again yield no
+//! sample, because nobody can tell which transmission was answered.
+
+use crate::{params::Tuning, time::nanos};
+
+/// Smoothed round trip, its variation, and the timeout that follows. All in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RttEstimator {
+    smoothed: Option<u64>,
+    variation: u64,
+    shortest: u64,
+    timeout: u64,
+    bounds: (u64, u64),
+    /// Longest sample of this round; 0: none yet.
+    longest: u64,
+    /// The round ends with the result of a packet with this send index or a later one.
+    round_end: u64,
+}
+
+impl RttEstimator {
+    /// An estimator that knows nothing yet.
+    pub fn new(tuning: &Tuning) -> RttEstimator {
+        RttEstimator {
+            smoothed: None,
+            variation: 0,
+            shortest: u64::MAX,
+            timeout: nanos(tuning.initial_rto),
+            bounds: (nanos(tuning.min_rto), nanos(tuning.max_rto)),
+            longest: 0,
+            round_end: 0,
+        }
+    }
+
+    /// The packet with send index `index`, sent once, was answered after `rtt`; the next packet gets
+    /// `next_index`. Says whether a round ended and the timeout follows the path anew.
+    pub fn sample(&mut self, rtt: u64, index: u64, next_index: u64) -> bool {
+        self.longest = self.longest.max(rtt.max(1));
+        self.shortest = self.shortest.min(rtt);
+        let round_ends = index >= self.round_end;
+        if round_ends {
+            self.update(self.longest);
+            self.longest = 0;
+            self.round_end = next_index;
+        }
+        round_ends
+    }
+
+    /// RFC 6298, section 2.
+    fn update(&mut self, rtt: u64) {
+        let smoothed = match self.smoothed {
+            None => {
+                self.variation = rtt / 2;
+                rtt
+            }
+            Some(smoothed) => {
+                self.variation = (3 * self.variation + smoothed.abs_diff(rtt)) / 4;
+                (7 * smoothed + rtt) / 8
+            }
+        };
+        self.smoothed = Some(smoothed);
+        self.timeout = (smoothed + 4 * self.variation).clamp(self.bounds.0, self.bounds.1);
+    }
+
+    /// The timeout of a packet that has been backed off `level` times.
+    pub fn timeout(&self, level: usize) -> u64 {
+        (self.timeout << level.min(32)).min(self.bounds.1)
+    }
+
+    /// Smoothed round trip; zero before the first sample.
+    pub fn smoothed(&self) -> u64 {
+        self.smoothed.unwrap_or(0)
+    }
+
+    /// Its variation.
+    pub fn variation(&self) -> u64 {
+        self.variation
+    }
+
+    /// The shortest round trip seen; zero before the first sample.
+    pub fn shortest(&self) -> u64 {
+        if self.shortest == u64::MAX { 0 } else { self.shortest }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn estimator() -> RttEstimator {
+        let ms = Duration::from_millis;
+        RttEstimator::new(&Tuning {
+            initial_rto: ms(20),
+            min_rto: ms(1),
+            max_rto: ms(100),
+            ..Tuning::default()
+        })
+    }
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn first_sample_sets_both_as_in_the_rfc() {
+        let mut rtt = estimator();
+        assert_eq!(rtt.timeout(0), 20 * MS, "before any sample");
+        rtt.sample(8 * MS, 1, 2);
+        assert_eq!(rtt.smoothed(), 8 * MS);
+        assert_eq!(rtt.variation(), 4 * MS);
+        assert_eq!(rtt.timeout(0), 24 * MS);
+    }
+
+    #[test]
+    fn follows_the_path_within_the_bounds() {
+        let mut rtt = estimator();
+        for index in 1..100 {
+            rtt.sample(MS / 10, index, index + 1);
+        }
+        assert_eq!(rtt.timeout(0), MS, "a fast and steady path: the lower bound");
+        for index in 100..200 {
+            rtt.sample(30 * MS, index, index + 1);
+        }
+        assert!((30 * MS..40 * MS).contains(&rtt.timeout(0)), "{}", rtt.timeout(0));
+        rtt.sample(5000 * MS, 200, 201);
+        assert_eq!(rtt.timeout(0), 100 * MS, "the upper bound");
+        assert_eq!(rtt.shortest(), MS / 10);
+    }
+
+    #[test]
+    fn a_round_counts_once_by_its_longest() {
+        let mut rtt = estimator();
+        rtt.sample(4 * MS, 1, 9);
+        rtt.sample(90 * MS, 2, 10);
+        rtt.sample(4 * MS, 8, 16);
+        assert_eq!(rtt.smoothed(), 4 * MS, "packets 2 to 8 belong to one round");
+        rtt.sample(4 * MS, 9, 17);
+        assert_eq!(rtt.smoothed(), (7 * 4 * MS + 90 * MS) / 8);
+    }
+
+    #[test]
+    fn backs_off_up_to_the_bound() {
+        let rtt = estimator();
+        let timeouts: Vec<u64> = (0..5).map(|level| rtt.timeout(level) / MS).collect();
+        assert_eq!(timeouts, [20, 40, 80, 100, 100]);
+    }
+}
