@@ -1,1 +1,44 @@
-//! The control plane between daemons and the aggregator.
+//! The control plane between daemons and an aggregator: who takes part in which job, with which
+//! slots, and who has stopped answering.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`client`] | [`join`]: take part in a job, stay in it by heartbeats, [`Member::leave`] |
+//! | [`coordinator`] | the server's state machine, without sockets, clock or threads |
+//! | [`server`] | the gRPC service around it |
+//! | [`plane`] | what the server needs of an aggregator: [`DataPlane`] |
+//! | [`neighbour`] | which interface and MAC address lead to an IPv4 address |
+//! | `seal`, `gate` | mutual authentication with the job's shared secret; replays are refused |
+//!
+//! The messages are in `proto/control.proto`.
+#![forbid(unsafe_code)]
+
+pub mod client;
+mod convert;
+pub mod coordinator;
+mod failure;
+mod gate;
+pub mod neighbour;
+pub mod plane;
+mod pool;
+mod refusal;
+mod seal;
+mod secret;
+pub mod server;
+
+/// The generated messages and stubs.
+pub(crate) mod rpc {
+    #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "generated from control.proto")]
+    tonic::include_proto!("sumac.control.v1");
+}
+
+pub use client::{Assignment, JoinError, JoinSpec, LeaveError, Member, MemberState, join};
+pub use coordinator::Outcome;
+pub use failure::{FailureKind, JobFailure};
+pub use gate::Secrets;
+pub use plane::{DataPlane, PlaneKind};
+pub use refusal::{Refusal, RefusalKind, Refused};
+pub use secret::{Secret, SecretError};
+
+/// The version of the control protocol that this build speaks.
+pub const PROTOCOL_VERSION: u32 = 1;

@@ -1,0 +1,230 @@
+//! The worker's side: join a job, stay in it, leave it.
+
+mod member;
+mod session;
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use rand::{TryRngCore, rngs::OsRng};
+use thiserror::Error;
+use tokio::time::{Instant, sleep, timeout};
+
+pub use self::member::{LeaveError, Member, MemberState};
+use self::session::{CallError, News, Session};
+use crate::{
+    JobFailure, RefusalKind, Refused, Secret, coordinator::Grant, plane::PlaneKind, seal::NONCE_LEN,
+};
+
+/// An aggregator without an authentic answer for this long is dead.
+pub const SILENCE: Duration = Duration::from_secs(2);
+/// Between two attempts to reach an aggregator.
+const RETRY: Duration = Duration::from_millis(200);
+/// The aggregator names the missing ranks at the deadline; it has this much longer to do so.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Who joins which job.
+#[derive(Clone, Debug)]
+pub struct JoinSpec {
+    /// The job's name, the same for all workers.
+    pub job: String,
+    /// How many workers the job has: 1 to 32.
+    pub world: u16,
+    /// This worker's rank, from 0.
+    pub rank: u16,
+    /// The job's shared secret.
+    pub secret: Secret,
+    /// Where this worker's data packets come from. 0.0.0.0: the same address as the control connection.
+    pub data_ip: Ipv4Addr,
+    /// The UDP port for results of shard 0: the UDP backend's own, or XDP's base port.
+    pub data_port: u16,
+    /// This worker's MAC address; zeros with the UDP backend.
+    pub mac: [u8; 6],
+    /// Most elements in a chunk.
+    pub elements: u16,
+    /// Slots, a power of two; `None` leaves them to the aggregator.
+    pub slots: Option<u32>,
+    /// The factor between floats and the integers on the wire.
+    pub scale: f32,
+    /// Whether packets carry UDP checksums.
+    pub checksum: bool,
+    /// How long to wait for the aggregator and for the other ranks.
+    pub deadline: Duration,
+}
+
+/// What a job got from its aggregator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assignment {
+    /// The job's number.
+    pub job: u16,
+    /// Its incarnation.
+    pub epoch: u16,
+    /// The secret number for all of its packets.
+    pub token: u64,
+    /// Its slots, a power of two.
+    pub slots: u32,
+    /// Most elements in a chunk.
+    pub elements: u16,
+    /// The factor between floats and the integers on the wire.
+    pub scale: f32,
+    /// Where contributions go.
+    pub aggregator_ip: Ipv4Addr,
+    /// UDP port of shard 0.
+    pub base_port: u16,
+    /// How many shards.
+    pub shards: u16,
+    /// What kind of aggregator it is.
+    pub plane: PlaneKind,
+    /// The multicast group of results, if they do not come to each worker's own address.
+    pub result_group: Option<Ipv4Addr>,
+}
+
+impl From<&Grant> for Assignment {
+    fn from(grant: &Grant) -> Assignment {
+        Assignment {
+            job: grant.job,
+            epoch: grant.epoch,
+            token: grant.token,
+            slots: grant.slots,
+            elements: grant.elements,
+            scale: grant.scale,
+            aggregator_ip: grant.aggregator_ip,
+            base_port: grant.base_port,
+            shards: grant.shards,
+            plane: grant.plane,
+            result_group: grant.result_group,
+        }
+    }
+}
+
+/// Why a worker did not get into its job.
+#[derive(Debug, Error)]
+pub enum JoinError {
+    /// The aggregator could not be reached before the deadline.
+    #[error(
+        "cannot reach the aggregator at {endpoint} within {waited:.1?}: {why}; is `sumac-agg serve` running there?"
+    )]
+    Unreachable {
+        /// Where it should be.
+        endpoint: SocketAddr,
+        /// How long it was tried.
+        waited: Duration,
+        /// The last error.
+        why: String,
+    },
+    /// The aggregator turned the worker away before it knew who it is: wrong secret, for instance.
+    #[error("the aggregator at {endpoint} turned the worker away: {why}")]
+    Denied {
+        /// Who.
+        endpoint: SocketAddr,
+        /// Why.
+        why: String,
+    },
+    /// What answers does not know the secret.
+    #[error(
+        "what answers at {endpoint} does not know the job's shared secret: a wrong address, or an impostor"
+    )]
+    Impostor {
+        /// Who.
+        endpoint: SocketAddr,
+    },
+    /// The deadline passed before all ranks had joined.
+    #[error("{message}")]
+    Missing {
+        /// Who has not joined.
+        ranks: Vec<u16>,
+        /// Names the job and them.
+        message: String,
+    },
+    /// The aggregator refused.
+    #[error(transparent)]
+    Refused(Refused),
+    /// The job failed while it was being started.
+    #[error(transparent)]
+    Failed(JobFailure),
+    /// The aggregator did not keep to the protocol.
+    #[error("the aggregator at {endpoint} gave an answer that makes no sense: {what}")]
+    Nonsense {
+        /// Who.
+        endpoint: SocketAddr,
+        /// What.
+        what: &'static str,
+    },
+    /// There is no randomness.
+    #[error("the system gives no random numbers: {0}")]
+    Random(String),
+}
+
+impl From<Refused> for JoinError {
+    fn from(refused: Refused) -> JoinError {
+        match refused.kind {
+            RefusalKind::Missing => JoinError::Missing { ranks: refused.ranks, message: refused.message },
+            _ => JoinError::Refused(refused),
+        }
+    }
+}
+
+/// Joins a job: waits until all of its workers have joined and the aggregator has it.
+///
+/// Dropping the future gives the place up: it is free for another after two seconds.
+pub async fn join(endpoint: SocketAddr, spec: JoinSpec) -> Result<Member, JoinError> {
+    let start = Instant::now();
+    let (mut session, mut news) = enter(endpoint, &spec, start).await?;
+    let deadline = start + spec.deadline + GRACE;
+    let mut last_answer = Instant::now();
+    loop {
+        let missing = match news {
+            News::Waiting(missing) => missing,
+            News::Running(grant) => return Ok(Member::start(session, &grant)),
+            News::Refused(refused) => return Err(refused.into()),
+            News::Failed(failure) => return Err(JoinError::Failed(failure)),
+            News::Left => return Err(JoinError::Nonsense { endpoint, what: "the place was given up" }),
+        };
+        if Instant::now() >= deadline {
+            let message = format!("job `{}`: still waiting for ranks {missing:?} at the deadline", spec.job);
+            return Err(JoinError::Missing { ranks: missing, message });
+        }
+        news = match session.heartbeat(SILENCE).await {
+            Ok(news) => {
+                last_answer = Instant::now();
+                news
+            }
+            Err(error) if last_answer.elapsed() >= SILENCE => {
+                let why = error.to_string();
+                return Err(JoinError::Failed(JobFailure::aggregator_silent(
+                    endpoint,
+                    last_answer.elapsed(),
+                    &why,
+                )));
+            }
+            Err(_) => {
+                sleep(RETRY).await;
+                News::Waiting(missing)
+            }
+        };
+    }
+}
+
+/// Knocks until somebody opens.
+async fn enter(endpoint: SocketAddr, spec: &JoinSpec, start: Instant) -> Result<(Session, News), JoinError> {
+    loop {
+        let mut nonce = [0; NONCE_LEN];
+        OsRng.try_fill_bytes(&mut nonce).map_err(|error| JoinError::Random(error.to_string()))?;
+        let left = spec.deadline.saturating_sub(start.elapsed()).max(RETRY);
+        let attempt = timeout(SILENCE.min(left), Session::enter(endpoint, spec, left, nonce)).await;
+        let why = match attempt {
+            Ok(Ok(entered)) => return Ok(entered),
+            Ok(Err(CallError::Unreachable(why))) => why,
+            Ok(Err(CallError::Denied(why))) => return Err(JoinError::Denied { endpoint, why }),
+            Ok(Err(CallError::NotAuthentic)) => return Err(JoinError::Impostor { endpoint }),
+            Ok(Err(CallError::Nonsense(what))) => return Err(JoinError::Nonsense { endpoint, what }),
+            Err(_) => "no answer".into(),
+        };
+        if start.elapsed() + RETRY >= spec.deadline {
+            return Err(JoinError::Unreachable { endpoint, waited: start.elapsed(), why });
+        }
+        sleep(RETRY).await;
+    }
+}

@@ -1,0 +1,289 @@
+//! What happens to runs after the joins: starts, silence, leaves, the plane's answers, the end.
+
+use super::{
+    Action, Coordinator, End, HELD_UP, Hold, MemberId, Outcome, PLANE_PATIENCE, Phase, Refusal, RunId,
+    SILENCE, Time,
+};
+use crate::{
+    failure::JobFailure,
+    plane::{Installed, PlaneInfo},
+    pool::Pool,
+};
+
+/// How long until a job that the plane would not give up is removed again.
+const RETRY: Time = Time::from_secs(1);
+
+impl Coordinator {
+    /// A worker leaves.
+    pub fn leave(&mut self, member: MemberId, outcome: &Outcome) {
+        let Some((id, rank)) = self.members.get(&member).copied() else { return };
+        self.forget(member);
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        tracing::info!(name = run.name, rank, ?outcome, "worker left");
+        if !run.is_live() {
+            self.vacate(id, rank);
+            return;
+        }
+        match outcome {
+            Outcome::Failed(reason) => {
+                let failure = JobFailure::left(rank, run.ip_of(rank), reason);
+                run.seats.remove(&rank);
+                self.end(id, End::Failed(failure));
+            }
+            Outcome::Done => {
+                if let Some(seat) = run.seats.get_mut(&rank) {
+                    seat.departed = true;
+                }
+                run.revision += 1;
+                if run.present().is_empty() {
+                    self.end(id, End::Finished);
+                }
+            }
+        }
+    }
+
+    /// The plane has taken a job, or not.
+    pub fn on_installed(&mut self, id: RunId, result: Result<Installed, String>) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        match result {
+            Ok(installed) if run.phase == Phase::Installing => {
+                tracing::info!(name = run.name, job = run.job, epoch = run.epoch, "job runs");
+                run.enter(Phase::Running(installed));
+            }
+            // It ended while the plane was at work.
+            Ok(_) => self.remove(id),
+            Err(what) => {
+                self.end(id, End::Refused(Refusal::Plane { what }));
+                self.remove(id);
+            }
+        }
+    }
+
+    /// The plane has given a job up, or not.
+    pub fn on_removed(&mut self, now: Time, id: RunId, result: Result<(), String>) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        if let Err(error) = result {
+            tracing::warn!(
+                name = run.name,
+                job = run.job,
+                error,
+                "cannot remove the job yet; its slots stay taken"
+            );
+            run.hold = Hold::RetryAt(now + RETRY);
+            return;
+        }
+        run.hold = Hold::Nothing;
+        if let Some(range) = run.range.take() {
+            self.pool.give_back(range);
+        }
+        let name = run.name.clone();
+        let next = self.names.get_mut(&name).and_then(|name| {
+            name.on_plane = None;
+            name.current
+        });
+        self.bury(id);
+        if let Some(next) = next {
+            self.advance(next);
+        }
+    }
+
+    /// What the plane says of itself. To be called about twice a second.
+    pub fn on_plane(&mut self, now: Time, report: Result<(u64, PlaneInfo), String>) {
+        match report {
+            Ok((instance, info)) => {
+                if let Some((since, _)) = self.plane_down.take() {
+                    tracing::info!(away = ?now.saturating_sub(since), "the data plane is back");
+                }
+                if instance != self.instance {
+                    self.on_state_lost(instance, info);
+                }
+            }
+            Err(why) => {
+                if self.plane_down.is_none() {
+                    tracing::warn!(why, "the data plane is away");
+                }
+                let since = self.plane_down.get_or_insert((now, why)).0;
+                if now.saturating_sub(since) >= PLANE_PATIENCE {
+                    self.on_plane_gone(now.saturating_sub(since));
+                }
+            }
+        }
+    }
+
+    fn on_state_lost(&mut self, instance: u64, info: PlaneInfo) {
+        tracing::warn!(before = self.instance, after = instance, "the data plane lost its state");
+        for id in self.live() {
+            self.end(id, End::Failed(JobFailure::state_lost(self.instance, instance)));
+        }
+        self.instance = instance;
+        self.plane = info;
+        self.pool = Pool::new(info.slots);
+        for run in self.runs.values_mut() {
+            run.range = None;
+        }
+    }
+
+    fn on_plane_gone(&mut self, away: Time) {
+        let why = self.plane_down.as_ref().map(|(_, why)| why.clone()).unwrap_or_default();
+        for id in self.live() {
+            self.end(id, End::Failed(JobFailure::plane_down(away, &why)));
+        }
+    }
+
+    /// Time passes. To be called several times a second.
+    pub fn tick(&mut self, now: Time) {
+        let held_up = now.saturating_sub(self.last_tick) > HELD_UP;
+        self.last_tick = now;
+        let ids: Vec<RunId> = self.runs.keys().copied().collect();
+        for id in ids {
+            if held_up {
+                self.forgive(now, id);
+            }
+            self.expire_seats(now, id);
+            self.expire_wait(now, id);
+            self.retry_removal(now, id);
+            self.bury(id);
+        }
+    }
+
+    /// Nobody's heartbeat could be heard while the server itself stood still.
+    fn forgive(&mut self, now: Time, id: RunId) {
+        for seat in self.runs.get_mut(&id).into_iter().flat_map(|run| run.seats.values_mut()) {
+            seat.seen = now;
+        }
+    }
+
+    fn expire_seats(&mut self, now: Time, id: RunId) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        let is_silent = |seat: &super::Seat| !seat.departed && now.saturating_sub(seat.seen) >= SILENCE;
+        let silent: Vec<u16> =
+            run.seats.iter().filter(|(_, seat)| is_silent(seat)).map(|(rank, _)| *rank).collect();
+        for rank in silent {
+            let Some(run) = self.runs.get(&id) else { return };
+            let failure = JobFailure::silent(rank, run.ip_of(rank));
+            if run.is_live() {
+                self.end(id, End::Failed(failure));
+            }
+            self.vacate(id, rank);
+        }
+    }
+
+    fn expire_wait(&mut self, now: Time, id: RunId) {
+        let Some(run) = self.runs.get(&id).filter(|run| run.is_waiting()) else { return };
+        let Some(seat) = run.seats.values().find(|seat| now >= seat.gives_up) else { return };
+        let job = run.name.clone();
+        let refusal = if run.phase == Phase::Ready {
+            let earlier = self.names.get(&job).and_then(|name| self.runs.get(&name.on_plane?));
+            Refusal::Held { job, ranks: earlier.map(|run| run.present()).unwrap_or_default() }
+        } else {
+            Refusal::Missing { job, ranks: run.missing(), waited: seat.patience }
+        };
+        self.end(id, End::Refused(refusal));
+    }
+
+    fn retry_removal(&mut self, now: Time, id: RunId) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        if matches!(run.hold, Hold::RetryAt(at) if now >= at) {
+            run.hold = Hold::Installed;
+            self.remove(id);
+        }
+    }
+
+    /// Fails every job, as the server is about to end.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+        let ids: Vec<RunId> = self.runs.iter().filter(|(_, run)| !run.is_over()).map(|(id, _)| *id).collect();
+        for id in ids {
+            let live = self.runs.get(&id).is_some_and(|run| run.is_live());
+            self.end(
+                id,
+                if live { End::Failed(JobFailure::stopped()) } else { End::Refused(Refusal::Stopping) },
+            );
+        }
+    }
+
+    /// Starts a run as soon as everybody and everything is there.
+    pub(super) fn advance(&mut self, id: RunId) {
+        let Some(run) = self.runs.get_mut(&id).filter(|run| run.is_waiting()) else { return };
+        let phase = if run.missing().is_empty() { Phase::Ready } else { Phase::Gathering };
+        if run.phase != phase {
+            run.enter(phase);
+        }
+        let Some(name) = self.names.get_mut(&run.name) else { return };
+        if run.phase != Phase::Ready || name.on_plane.is_some() {
+            return;
+        }
+        let sizes = run.slots_to_try();
+        let range = match sizes.iter().find_map(|slots| self.pool.take(*slots).ok()) {
+            Some(range) => range,
+            None => {
+                let refusal = self.pool.full(sizes.last().copied().unwrap_or(1));
+                return self.end(id, End::Refused(refusal));
+            }
+        };
+        name.on_plane = Some(id);
+        run.range = Some(range);
+        run.hold = Hold::Installed;
+        self.actions.push_back(Action::Install(id, run.order(range)));
+        run.enter(Phase::Installing);
+    }
+
+    /// Ends a run. Its members learn of it by their next heartbeat.
+    pub(super) fn end(&mut self, id: RunId, end: End) {
+        let Some(run) = self.runs.get_mut(&id).filter(|run| !run.is_over()) else { return };
+        match &end {
+            End::Refused(why) => tracing::warn!(name = run.name, %why, "job refused"),
+            End::Failed(why) => tracing::warn!(name = run.name, job = run.job, %why, "job failed"),
+            End::Finished => tracing::info!(name = run.name, job = run.job, "job finished"),
+        }
+        let was_installing = run.phase == Phase::Installing;
+        run.enter(Phase::Over(end));
+        if let Some(name) = self.names.get_mut(&run.name).filter(|name| name.current == Some(id)) {
+            name.current = None;
+        }
+        // While the plane is at work its answer decides.
+        if !was_installing {
+            self.remove(id);
+        }
+    }
+
+    /// Orders the plane to give up a run, if it has it.
+    fn remove(&mut self, id: RunId) {
+        let Some(run) = self.runs.get_mut(&id).filter(|run| run.hold == Hold::Installed) else { return };
+        run.hold = Hold::Removing;
+        self.actions.push_back(Action::Remove(id, run.job));
+    }
+
+    /// Empties a seat.
+    fn vacate(&mut self, id: RunId, rank: u16) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        let Some(seat) = run.seats.remove(&rank) else { return };
+        run.revision += 1;
+        self.forget(seat.member);
+        self.advance(id);
+        let is_deserted = self.runs.get(&id).is_some_and(|run| run.is_waiting() && run.seats.is_empty());
+        if is_deserted {
+            self.end(id, End::Finished);
+        }
+        self.bury(id);
+    }
+
+    fn forget(&mut self, member: MemberId) {
+        if self.members.remove(&member).is_some() {
+            self.actions.push_back(Action::Forget(member));
+        }
+    }
+
+    /// Drops a run that is over, that the plane has not, and that nobody asks about any more.
+    fn bury(&mut self, id: RunId) {
+        let is_done =
+            |run: &super::Run| run.is_over() && run.hold == Hold::Nothing && run.present().is_empty();
+        if self.runs.get(&id).is_some_and(is_done) {
+            self.runs.remove(&id);
+        }
+    }
+
+    fn live(&self) -> Vec<RunId> {
+        self.runs.iter().filter(|(_, run)| run.is_live()).map(|(id, _)| *id).collect()
+    }
+}

@@ -1,0 +1,107 @@
+//! Which job number a name has, and which incarnation comes next.
+//!
+//! Slots remember `(job, epoch)` as their owner, so no pair may ever be used twice on one plane: the
+//! epoch counts on with the job's *number*, also when the number goes to another name.
+
+use std::collections::HashMap;
+
+use sumac_wire::MAX_JOBS;
+
+use super::RunId;
+use crate::{plane::LastEpoch, refusal::Refusal};
+
+/// What is known of a name.
+#[derive(Debug)]
+pub(super) struct Name {
+    pub job: u16,
+    /// Its latest run.
+    pub current: Option<RunId>,
+    /// The run that the plane has.
+    pub on_plane: Option<RunId>,
+    /// When it was last used, as a count.
+    used: u64,
+}
+
+/// All names that have a number.
+#[derive(Debug)]
+pub(super) struct Names {
+    names: HashMap<String, Name>,
+    epochs: [u16; MAX_JOBS],
+    clock: u64,
+}
+
+impl Names {
+    /// No names; epochs go on from `last`.
+    pub fn new(last: &[LastEpoch]) -> Names {
+        let mut epochs = [0; MAX_JOBS];
+        for last in last {
+            if let Some(epoch) = epochs.get_mut(usize::from(last.job)) {
+                *epoch = last.epoch;
+            }
+        }
+        Names { names: HashMap::new(), epochs, clock: 0 }
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Name> {
+        self.names.get(name)
+    }
+
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut Name> {
+        self.names.get_mut(name)
+    }
+
+    /// Makes `run` the latest of `name`: gives its job number and epoch. An idle name loses its
+    /// number when all are given away.
+    pub fn begin(&mut self, name: &str, run: RunId) -> Result<(u16, u16), Refusal> {
+        let job = match self.names.get(name) {
+            Some(name) => name.job,
+            None => self.number()?,
+        };
+        self.clock += 1;
+        let on_plane = self.names.get(name).and_then(|name| name.on_plane);
+        self.names.insert(name.into(), Name { job, current: Some(run), on_plane, used: self.clock });
+        let epoch = &mut self.epochs[usize::from(job)];
+        *epoch = epoch.checked_add(1).unwrap_or(1);
+        Ok((job, *epoch))
+    }
+
+    fn number(&mut self) -> Result<u16, Refusal> {
+        let most = MAX_JOBS - 1;
+        let free = (1..MAX_JOBS as u16).find(|job| self.names.values().all(|name| name.job != *job));
+        if let Some(job) = free {
+            return Ok(job);
+        }
+        let idle = self.names.iter().filter(|(_, name)| name.current.is_none() && name.on_plane.is_none());
+        let oldest = idle.min_by_key(|(_, name)| name.used).map(|(name, _)| name.clone());
+        let freed = oldest.and_then(|name| self.names.remove(&name));
+        freed.map(|name| name.job).ok_or(Refusal::TooManyJobs { max: most })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_go_on_with_the_number() {
+        let mut names = Names::new(&[LastEpoch { job: 1, epoch: 7 }, LastEpoch { job: 9999, epoch: 1 }]);
+        assert_eq!(names.begin("a", RunId(0)), Ok((1, 8)));
+        assert_eq!(names.begin("a", RunId(1)), Ok((1, 9)));
+        assert_eq!(names.begin("b", RunId(2)), Ok((2, 1)));
+        let mut names = Names::new(&[LastEpoch { job: 1, epoch: u16::MAX }]);
+        assert_eq!(names.begin("a", RunId(0)), Ok((1, 1)), "zero is no epoch");
+    }
+
+    #[test]
+    fn the_longest_idle_name_loses_its_number() {
+        let mut names = Names::new(&[]);
+        for index in 1..MAX_JOBS {
+            assert_eq!(names.begin(&index.to_string(), RunId(0)), Ok((index as u16, 1)));
+        }
+        assert_eq!(names.begin("one more", RunId(0)), Err(Refusal::TooManyJobs { max: MAX_JOBS - 1 }));
+        for idle in ["5", "3"] {
+            names.get_mut(idle).unwrap().current = None;
+        }
+        assert_eq!(names.begin("one more", RunId(0)), Ok((3, 2)));
+    }
+}

@@ -1,0 +1,1 @@
+//! The state machine by tables and random sequences.

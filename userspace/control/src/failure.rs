@@ -1,0 +1,77 @@
+//! Why a running job ended for all of its workers.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use thiserror::Error;
+
+/// What a [`JobFailure`] is about, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FailureKind {
+    /// A rank's heartbeats stopped.
+    Silent,
+    /// A rank gave up, and said why.
+    Left,
+    /// The aggregator's slots are not what they were.
+    StateLost,
+    /// The aggregator's data plane has been away for too long.
+    PlaneDown,
+    /// The aggregator's control plane was stopped.
+    Stopped,
+    /// The aggregator's control plane does not answer this worker (found by the worker itself).
+    AggregatorSilent,
+    /// A kind that this build does not know.
+    Unknown,
+}
+
+/// Why a job failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{message}")]
+pub struct JobFailure {
+    /// What it is about.
+    pub kind: FailureKind,
+    /// Names who or what is at fault.
+    pub message: String,
+    /// The rank at fault, when one is.
+    pub culprit: Option<u16>,
+}
+
+impl JobFailure {
+    /// A rank's heartbeats stopped.
+    pub fn silent(rank: u16, ip: Ipv4Addr) -> JobFailure {
+        let message = format!("rank {rank} ({ip}) stopped answering");
+        JobFailure { kind: FailureKind::Silent, message, culprit: Some(rank) }
+    }
+
+    /// A rank gave up.
+    pub fn left(rank: u16, ip: Ipv4Addr, reason: &str) -> JobFailure {
+        let message = format!("rank {rank} ({ip}) left: {reason}");
+        JobFailure { kind: FailureKind::Left, message, culprit: Some(rank) }
+    }
+
+    /// The aggregator's instance changed.
+    pub fn state_lost(before: u64, after: u64) -> JobFailure {
+        let message = format!("aggregator lost its state (instance {before:x} -> {after:x})");
+        JobFailure { kind: FailureKind::StateLost, message, culprit: None }
+    }
+
+    /// The aggregator's data plane has been away for `since`.
+    pub fn plane_down(since: Duration, why: &str) -> JobFailure {
+        let message = format!("aggregator out of service for {since:.1?}: {why}");
+        JobFailure { kind: FailureKind::PlaneDown, message, culprit: None }
+    }
+
+    /// The control plane was stopped.
+    pub fn stopped() -> JobFailure {
+        let message = "the aggregator's control plane was stopped".into();
+        JobFailure { kind: FailureKind::Stopped, message, culprit: None }
+    }
+
+    /// No authentic answer for `since`.
+    pub fn aggregator_silent(endpoint: SocketAddr, since: Duration, last: &str) -> JobFailure {
+        let message = format!("aggregator {endpoint} stopped answering {since:.1?} ago ({last})");
+        JobFailure { kind: FailureKind::AggregatorSilent, message, culprit: None }
+    }
+}

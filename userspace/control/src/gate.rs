@@ -1,0 +1,269 @@
+//! The server's door: only authentic and fresh messages get past it, and only those are remembered.
+//!
+//! A cookie is 16 random bytes, the time of issue and a MAC over both with a key that lives as long as
+//! the process. The server keeps nothing for a cookie that it gave away; it remembers those that an
+//! authentic join has used, until they are too old to be used again.
+
+use std::{collections::HashMap, time::Duration};
+
+use prost::Message;
+use thiserror::Error;
+
+use crate::{
+    Secret,
+    coordinator::{MemberId, Time},
+    rpc,
+    seal::{self, Key, NONCE_LEN, Purpose},
+};
+
+/// How long a cookie may be used.
+const COOKIE_AGE: Duration = Duration::from_secs(10);
+const RANDOM_LEN: usize = 16;
+const ISSUED_LEN: usize = 8;
+const COOKIE_LEN: usize = RANDOM_LEN + ISSUED_LEN + seal::MAC_LEN;
+/// Used cookies that are remembered at once: joins within [`COOKIE_AGE`].
+const MOST_USED: usize = 16_384;
+/// Longest name of a job, in bytes.
+pub const JOB_NAME_LEN: usize = 64;
+
+/// Why a message was turned away. Nothing was changed by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Rejected {
+    /// It cannot be read.
+    #[error("malformed message; are both sides of the same version?")]
+    Malformed,
+    /// Its MAC is not what the job's secret makes of it, or the job has no secret here.
+    #[error("the shared secret does not match this job's at the aggregator; compare the secret files")]
+    WrongSecret,
+    /// The cookie is too old, of another server process, or made up.
+    #[error("the join came too late after its challenge; join again")]
+    StaleCookie,
+    /// This very message, or one like it, came before.
+    #[error("replayed message")]
+    Replayed,
+    /// The session ended, or was with an earlier server process.
+    #[error("unknown session; the aggregator's control plane may have been restarted: join again")]
+    UnknownSession,
+    /// Too many joins in a short time.
+    #[error("too many joins within 10 seconds; try again later")]
+    Busy,
+}
+
+/// Which secret belongs to which job.
+#[derive(Clone, Debug, Default)]
+pub struct Secrets {
+    /// For jobs that have none of their own.
+    pub default: Option<Secret>,
+    /// By job name.
+    pub jobs: HashMap<String, Secret>,
+}
+
+impl Secrets {
+    fn of(&self, job: &str) -> Option<&Secret> {
+        self.jobs.get(job).or(self.default.as_ref())
+    }
+}
+
+struct Session {
+    key: Key,
+    last_counter: u64,
+}
+
+/// Cookies, sessions, and what of them has been used.
+pub struct Gate {
+    secrets: Secrets,
+    boot_key: [u8; 32],
+    used: HashMap<Vec<u8>, Time>,
+    sessions: HashMap<MemberId, Session>,
+}
+
+impl Gate {
+    /// `boot_key` must be random and never leave the process.
+    pub fn new(secrets: Secrets, boot_key: [u8; 32]) -> Gate {
+        Gate { secrets, boot_key, used: HashMap::new(), sessions: HashMap::new() }
+    }
+
+    /// A cookie from fresh random bytes.
+    pub fn cookie(&self, now: Time, random: [u8; RANDOM_LEN]) -> Vec<u8> {
+        let mut cookie = random.to_vec();
+        cookie.extend((now.as_millis() as u64).to_be_bytes());
+        let mac = seal::authenticate(&self.boot_key, &[b"cookie", &cookie]);
+        cookie.extend(mac);
+        cookie
+    }
+
+    /// Opens a join. Its cookie is used up, whatever becomes of it.
+    pub fn join(&mut self, now: Time, sealed: &rpc::Sealed) -> Result<(rpc::JoinRequest, Key), Rejected> {
+        // The job's name is needed to find the key: read first, believe nothing before the MAC fits.
+        let request = rpc::JoinRequest::decode(&sealed.body[..]).map_err(|_| Rejected::Malformed)?;
+        if request.job.len() > JOB_NAME_LEN || request.nonce.len() != NONCE_LEN {
+            return Err(Rejected::Malformed);
+        }
+        let secret = self.secrets.of(&request.job).ok_or(Rejected::WrongSecret)?;
+        Key::join(secret, &request.job).open(Purpose::Join, sealed).map_err(|_| Rejected::WrongSecret)?;
+        let key = Key::session(secret, &request.job, &request.cookie, &request.nonce);
+        self.use_cookie(now, &request.cookie)?;
+        Ok((request, key))
+    }
+
+    fn use_cookie(&mut self, now: Time, cookie: &[u8]) -> Result<(), Rejected> {
+        if cookie.len() != COOKIE_LEN {
+            return Err(Rejected::StaleCookie);
+        }
+        let (facts, mac) = cookie.split_at(RANDOM_LEN + ISSUED_LEN);
+        seal::verify(&self.boot_key, &[b"cookie", facts], mac).map_err(|_| Rejected::StaleCookie)?;
+        let issued = facts.last_chunk().map_or(0, |issued| u64::from_be_bytes(*issued));
+        if now.saturating_sub(Duration::from_millis(issued)) > COOKIE_AGE {
+            return Err(Rejected::StaleCookie);
+        }
+        self.used.retain(|_, used| now.saturating_sub(*used) <= COOKIE_AGE);
+        if self.used.contains_key(cookie) {
+            return Err(Rejected::Replayed);
+        }
+        if self.used.len() >= MOST_USED {
+            return Err(Rejected::Busy);
+        }
+        self.used.insert(cookie.to_vec(), now);
+        Ok(())
+    }
+
+    /// Remembers an admitted member's key.
+    pub fn open_session(&mut self, member: MemberId, key: Key) {
+        self.sessions.insert(member, Session { key, last_counter: 0 });
+    }
+
+    /// Opens a message of a session.
+    pub fn session(
+        &mut self,
+        purpose: Purpose,
+        sealed: &rpc::Sealed,
+    ) -> Result<(MemberId, rpc::SessionRequest, Key), Rejected> {
+        let request = rpc::SessionRequest::decode(&sealed.body[..]).map_err(|_| Rejected::Malformed)?;
+        let member = MemberId(request.session);
+        let session = self.sessions.get_mut(&member).ok_or(Rejected::UnknownSession)?;
+        session.key.open(purpose, sealed).map_err(|_| Rejected::WrongSecret)?;
+        if request.counter <= session.last_counter {
+            return Err(Rejected::Replayed);
+        }
+        session.last_counter = request.counter;
+        Ok((member, request, session.key.clone()))
+    }
+
+    /// Forgets a session.
+    pub fn forget(&mut self, member: MemberId) {
+        self.sessions.remove(&member);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Time = Duration::from_secs(100);
+
+    fn gate() -> Gate {
+        let secrets = Secrets {
+            default: Some(Secret::new("the default secret").unwrap()),
+            jobs: HashMap::from([("own".into(), Secret::new("a secret of its own").unwrap())]),
+        };
+        Gate::new(secrets, [7; 32])
+    }
+
+    fn join(cookie: Vec<u8>, job: &str, secret: &str) -> rpc::Sealed {
+        let nonce = vec![1; NONCE_LEN];
+        let request = rpc::JoinRequest { cookie, nonce, job: job.into(), ..Default::default() };
+        Key::join(&Secret::new(secret).unwrap(), job).seal(Purpose::Join, request.encode_to_vec())
+    }
+
+    #[test]
+    fn joins() {
+        let forged = |gate: &Gate| {
+            let mut cookie = gate.cookie(START, [0; 16]);
+            cookie[20] ^= 1;
+            cookie
+        };
+        type Cookie = fn(&Gate) -> Vec<u8>;
+        type Case = (&'static str, Cookie, &'static str, &'static str, Duration, Option<Rejected>);
+        let fresh: Cookie = |gate| gate.cookie(START, [0; 16]);
+        let table: [Case; 9] = [
+            ("default secret", fresh, "any", "the default secret", START, None),
+            ("own secret", fresh, "own", "a secret of its own", START, None),
+            (
+                "default for one with its own",
+                fresh,
+                "own",
+                "the default secret",
+                START,
+                Some(Rejected::WrongSecret),
+            ),
+            ("wrong secret", fresh, "any", "a wrong secret....", START, Some(Rejected::WrongSecret)),
+            ("at the last moment", fresh, "any", "the default secret", START + COOKIE_AGE, None),
+            (
+                "too late",
+                fresh,
+                "any",
+                "the default secret",
+                START + COOKIE_AGE * 2,
+                Some(Rejected::StaleCookie),
+            ),
+            ("no cookie", |_| vec![], "any", "the default secret", START, Some(Rejected::StaleCookie)),
+            ("forged cookie", forged, "any", "the default secret", START, Some(Rejected::StaleCookie)),
+            (
+                "another process's cookie",
+                |_| Gate::new(Secrets::default(), [8; 32]).cookie(START, [0; 16]),
+                "any",
+                "the default secret",
+                START,
+                Some(Rejected::StaleCookie),
+            ),
+        ];
+        for (what, cookie, job, secret, now, expected) in table {
+            let mut gate = gate();
+            let sealed = join(cookie(&gate), job, secret);
+            assert_eq!(gate.join(now, &sealed).err(), expected, "{what}");
+            assert_eq!(
+                gate.used.len(),
+                usize::from(expected.is_none()),
+                "{what}: nothing is kept of a refused one"
+            );
+        }
+    }
+
+    #[test]
+    fn a_cookie_is_used_once_and_forgotten_when_stale() {
+        let mut gate = gate();
+        let sealed = join(gate.cookie(START, [0; 16]), "any", "the default secret");
+        assert!(gate.join(START, &sealed).is_ok());
+        assert_eq!(gate.join(START, &sealed).err(), Some(Rejected::Replayed));
+        assert_eq!(gate.join(START + COOKIE_AGE * 2, &sealed).err(), Some(Rejected::StaleCookie));
+        let later = START + COOKIE_AGE * 3;
+        let next = join(gate.cookie(later, [1; 16]), "any", "the default secret");
+        assert!(gate.join(later, &next).is_ok());
+        assert_eq!(gate.used.len(), 1, "the stale one is gone");
+    }
+
+    #[test]
+    fn sessions_refuse_replays_and_other_keys() {
+        let mut gate = gate();
+        let key = Key::session(&Secret::new("the default secret").unwrap(), "any", b"cookie", b"nonce");
+        let member = MemberId(5);
+        gate.open_session(member, key.clone());
+        let request =
+            |counter| rpc::SessionRequest { session: 5, counter, ..Default::default() }.encode_to_vec();
+        let heartbeat = key.seal(Purpose::Heartbeat, request(1));
+        let error = |r: Result<(MemberId, _, _), Rejected>| r.map(|(member, _, _)| member);
+        assert_eq!(error(gate.session(Purpose::Leave, &heartbeat)), Err(Rejected::WrongSecret), "as a leave");
+        assert_eq!(error(gate.session(Purpose::Heartbeat, &heartbeat)), Ok(member));
+        assert_eq!(error(gate.session(Purpose::Heartbeat, &heartbeat)), Err(Rejected::Replayed));
+        let late = key.seal(Purpose::Heartbeat, request(9));
+        let early = key.seal(Purpose::Heartbeat, request(8));
+        assert_eq!(error(gate.session(Purpose::Heartbeat, &late)), Ok(member));
+        assert_eq!(error(gate.session(Purpose::Heartbeat, &early)), Err(Rejected::Replayed), "out of order");
+        gate.forget(member);
+        let next = key.seal(Purpose::Heartbeat, request(10));
+        assert_eq!(error(gate.session(Purpose::Heartbeat, &next)), Err(Rejected::UnknownSession));
+        let nonsense = rpc::Sealed { body: vec![0xff; 9], mac: vec![] };
+        assert_eq!(error(gate.session(Purpose::Heartbeat, &nonsense)), Err(Rejected::Malformed));
+        assert_eq!(gate.join(START, &nonsense).err(), Some(Rejected::Malformed));
+    }
+}

@@ -1,0 +1,242 @@
+//! Which interface and MAC address lead to an IPv4 address, by the kernel's own routes and neighbours.
+//!
+//! What sends frames past the kernel's IP layer, the daemon with AF_XDP and the eBPF aggregator, needs
+//! these beforehand. Needs no privilege. Answers are for the calling thread's network namespace.
+
+use std::{
+    io,
+    net::{Ipv4Addr, UdpSocket},
+    thread,
+    time::{Duration, Instant},
+};
+
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    link::{LinkAttribute, LinkMessage},
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
+    route::{RouteAddress, RouteAttribute, RouteMessage, RouteType},
+};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use thiserror::Error;
+
+/// ARP asks three times, a second apart.
+const PATIENCE: Duration = Duration::from_millis(3200);
+/// Between two looks at the table of neighbours.
+const LOOK: Duration = Duration::from_millis(20);
+/// Between two datagrams that make the kernel ask.
+const POKE: Duration = Duration::from_secs(1);
+/// The discard service: nobody answers.
+const DISCARD_PORT: u16 = 9;
+
+/// The way to an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Index of the interface that packets leave through.
+    pub ifindex: u32,
+    /// Its name.
+    pub ifname: String,
+    /// Its MAC address; zeros when it has none.
+    pub own_mac: [u8; 6],
+    /// The MAC address of the next hop: the peer's own, or its router's; zeros where none is needed.
+    pub mac: [u8; 6],
+    /// The address that packets are sent from.
+    pub src_ip: Ipv4Addr,
+}
+
+/// Why there is no way to an address.
+#[derive(Debug, Error)]
+pub enum ResolveError {
+    /// The kernel could not be asked.
+    #[error("cannot ask the kernel for {what} (netlink): {source}")]
+    Netlink {
+        /// What for.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No route.
+    #[error("no route to {ip} ({source}); check `ip route get {ip}`")]
+    NoRoute {
+        /// Whereto.
+        ip: Ipv4Addr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is this host's own address.
+    #[error("{ip} is this host's own address: no frame leaves through an interface for it")]
+    Own {
+        /// Which.
+        ip: Ipv4Addr,
+    },
+    /// Nobody answers ARP.
+    #[error(
+        "{next_hop} on {ifname} does not answer ARP (the way to {ip}); is it up, and is the cable the right one?"
+    )]
+    NoAnswer {
+        /// Whereto.
+        ip: Ipv4Addr,
+        /// Who should answer: the address itself or a router.
+        next_hop: Ipv4Addr,
+        /// Where it was asked.
+        ifname: String,
+    },
+}
+
+/// Finds the way to `ip`, asking by ARP when nobody has yet. Blocks, for up to three seconds then.
+pub fn resolve(ip: Ipv4Addr) -> Result<Neighbour, ResolveError> {
+    let mut netlink = Netlink::open().map_err(|source| ResolveError::Netlink { what: "a socket", source })?;
+    let route = netlink.route(ip)?;
+    let (ifname, own_mac) = netlink.link(route.ifindex)?;
+    let next_hop = route.gateway.unwrap_or(ip);
+    let start = Instant::now();
+    let mut poked: Option<Instant> = None;
+    loop {
+        if let Some(mac) = netlink.neighbour(route.ifindex, next_hop)? {
+            return Ok(Neighbour { ifindex: route.ifindex, ifname, own_mac, mac, src_ip: route.src_ip });
+        }
+        if start.elapsed() >= PATIENCE {
+            return Err(ResolveError::NoAnswer { ip, next_hop, ifname });
+        }
+        if poked.is_none_or(|poked| poked.elapsed() >= POKE) {
+            poked = Some(Instant::now());
+            // Its only purpose is the ARP request; a refusal shows in the table of neighbours.
+            let _ = poke(ip);
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+fn poke(ip: Ipv4Addr) -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.connect((ip, DISCARD_PORT))?;
+    socket.send(&[]).map(|_| ())
+}
+
+struct Route {
+    ifindex: u32,
+    gateway: Option<Ipv4Addr>,
+    src_ip: Ipv4Addr,
+}
+
+/// A conversation with the kernel: one question, one answer.
+struct Netlink {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl Netlink {
+    fn open() -> io::Result<Netlink> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Netlink { socket, sequence: 0 })
+    }
+
+    fn ask(&mut self, question: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
+        self.sequence += 1;
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(question));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+        loop {
+            let (bytes, _) = self.socket.recv_from_full()?;
+            let answer =
+                NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes).map_err(io::Error::other)?;
+            if answer.header.sequence_number != self.sequence {
+                continue;
+            }
+            return match answer.payload {
+                NetlinkPayload::InnerMessage(answer) => Ok(answer),
+                NetlinkPayload::Error(error) => Err(error.to_io()),
+                _ => Err(io::Error::new(io::ErrorKind::InvalidData, "an answer of an unknown kind")),
+            };
+        }
+    }
+
+    fn route(&mut self, ip: Ipv4Addr) -> Result<Route, ResolveError> {
+        let mut question = RouteMessage::default();
+        question.header.address_family = AddressFamily::Inet;
+        question.header.destination_prefix_length = 32;
+        question.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(ip)));
+        let no_route = |source| ResolveError::NoRoute { ip, source };
+        let RouteNetlinkMessage::NewRoute(answer) =
+            self.ask(RouteNetlinkMessage::GetRoute(question)).map_err(no_route)?
+        else {
+            return Err(no_route(unexpected()));
+        };
+        if answer.header.kind == RouteType::Local {
+            return Err(ResolveError::Own { ip });
+        }
+        let (mut ifindex, mut gateway, mut src_ip) = (None, None, None);
+        for attribute in answer.attributes {
+            match attribute {
+                RouteAttribute::Oif(index) => ifindex = Some(index),
+                RouteAttribute::Gateway(RouteAddress::Inet(ip)) => gateway = Some(ip),
+                RouteAttribute::PrefSource(RouteAddress::Inet(ip)) => src_ip = Some(ip),
+                _ => {}
+            }
+        }
+        match (ifindex, src_ip) {
+            (Some(ifindex), Some(src_ip)) => Ok(Route { ifindex, gateway, src_ip }),
+            _ => Err(no_route(unexpected())),
+        }
+    }
+
+    /// Name and MAC address of an interface.
+    fn link(&mut self, ifindex: u32) -> Result<(String, [u8; 6]), ResolveError> {
+        let failed = |source| ResolveError::Netlink { what: "an interface", source };
+        let mut question = LinkMessage::default();
+        question.header.index = ifindex;
+        let RouteNetlinkMessage::NewLink(answer) =
+            self.ask(RouteNetlinkMessage::GetLink(question)).map_err(failed)?
+        else {
+            return Err(failed(unexpected()));
+        };
+        let (mut name, mut mac) = (String::new(), [0; 6]);
+        for attribute in answer.attributes {
+            match attribute {
+                LinkAttribute::IfName(ifname) => name = ifname,
+                LinkAttribute::Address(address) => mac = address.try_into().unwrap_or([0; 6]),
+                _ => {}
+            }
+        }
+        Ok((name, mac))
+    }
+
+    /// The MAC address of a neighbour, when it is known.
+    fn neighbour(&mut self, ifindex: u32, ip: Ipv4Addr) -> Result<Option<[u8; 6]>, ResolveError> {
+        let failed = |source| ResolveError::Netlink { what: "a neighbour", source };
+        let mut question = NeighbourMessage::default();
+        question.header.family = AddressFamily::Inet;
+        question.header.ifindex = ifindex;
+        question.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)));
+        let answer = match self.ask(RouteNetlinkMessage::GetNeighbour(question)) {
+            Ok(RouteNetlinkMessage::NewNeighbour(answer)) => answer,
+            Ok(_) => return Err(failed(unexpected())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let mac = answer.attributes.into_iter().find_map(|attribute| match attribute {
+            NeighbourAttribute::LinkLayerAddress(mac) => mac.try_into().ok(),
+            _ => None,
+        });
+        Ok(match answer.header.state {
+            NeighbourState::Noarp => Some(mac.unwrap_or([0; 6])),
+            NeighbourState::Reachable
+            | NeighbourState::Stale
+            | NeighbourState::Delay
+            | NeighbourState::Probe
+            | NeighbourState::Permanent => mac,
+            _ => None,
+        })
+    }
+}
+
+fn unexpected() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the answer is not to the question")
+}

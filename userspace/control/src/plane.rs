@@ -1,0 +1,153 @@
+//! What the control plane needs of an aggregator's data plane, be it eBPF or a host process.
+
+use std::net::Ipv4Addr;
+
+use thiserror::Error;
+
+/// Which kind of aggregator adds the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PlaneKind {
+    /// XDP programs.
+    Ebpf,
+    /// A host process with a UDP socket.
+    Host,
+}
+
+impl PlaneKind {
+    /// `ebpf` or `host`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PlaneKind::Ebpf => "ebpf",
+            PlaneKind::Host => "host",
+        }
+    }
+}
+
+/// What a data plane has to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaneInfo {
+    /// Its kind.
+    pub kind: PlaneKind,
+    /// Slots in the pool.
+    pub slots: u32,
+    /// Most elements in a chunk.
+    pub max_elements: u16,
+    /// UDP port of shard 0.
+    pub base_port: u16,
+    /// How many shards, each on a port of its own.
+    pub shards: u16,
+}
+
+/// One worker of a job that is to be installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerInstall {
+    /// Contributions must come from here, and results go here.
+    pub ip: Ipv4Addr,
+    /// The worker's UDP port for results of shard 0.
+    pub port: u16,
+    /// The worker's own MAC address, as it says. Behind a router the plane needs the router's.
+    pub mac: [u8; 6],
+    /// The aggregator's address on the worker's control connection.
+    pub local_ip: Ipv4Addr,
+}
+
+/// A job that is to be installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobInstall {
+    /// Its number: 1 to `MAX_JOBS - 1`.
+    pub job: u16,
+    /// Its incarnation. Never used before with this job number on this plane.
+    pub epoch: u16,
+    /// The secret number in all of its packets.
+    pub token: u64,
+    /// Its first slot in the pool.
+    pub first_slot: u32,
+    /// Its slots, a power of two.
+    pub slots: u32,
+    /// Most elements in a chunk.
+    pub elements: u16,
+    /// Whether packets carry UDP checksums that are to be verified.
+    pub checksum: bool,
+    /// The workers, by rank.
+    pub workers: Vec<WorkerInstall>,
+}
+
+/// Where the workers of an installed job find the plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installed {
+    /// The address that each rank sends to, by rank.
+    pub aggregator_ips: Vec<Ipv4Addr>,
+    /// The multicast group that results are sent to, if not to each worker.
+    pub result_group: Option<Ipv4Addr>,
+}
+
+/// The last incarnation that a plane knows of a job number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastEpoch {
+    /// The job number.
+    pub job: u16,
+    /// Its incarnation.
+    pub epoch: u16,
+}
+
+/// Why a data plane did not do what was asked.
+#[derive(Debug, Error)]
+pub enum PlaneError {
+    /// It is not there: detached, or its process is gone.
+    #[error("data plane unavailable: {what}")]
+    Unavailable {
+        /// What is missing and what to do.
+        what: String,
+    },
+    /// A worker cannot be reached.
+    #[error("no way to rank {rank} at {ip}: {what}")]
+    NoWay {
+        /// The worker.
+        rank: usize,
+        /// Its address.
+        ip: Ipv4Addr,
+        /// Why.
+        what: String,
+    },
+    /// It refused.
+    #[error("{doing}: {what}")]
+    Failed {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        what: String,
+    },
+}
+
+/// An aggregator's data plane. Calls may block; the server makes them one at a time, off its
+/// asynchronous threads.
+pub trait DataPlane: Send + Sync + 'static {
+    /// What it has to give.
+    fn info(&self) -> Result<PlaneInfo, PlaneError>;
+    /// Removes all jobs that an earlier control plane left, and says which incarnations were used.
+    fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError>;
+    /// Starts to aggregate for a job.
+    fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError>;
+    /// Stops it, without leaving anything of it. A job that is not there is no error.
+    fn remove(&self, job: u16) -> Result<(), PlaneError>;
+    /// Names the memory that holds the slots: another number means that their contents are lost.
+    fn instance(&self) -> Result<u64, PlaneError>;
+}
+
+impl<P: DataPlane + ?Sized> DataPlane for Box<P> {
+    fn info(&self) -> Result<PlaneInfo, PlaneError> {
+        (**self).info()
+    }
+    fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError> {
+        (**self).take_over()
+    }
+    fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
+        (**self).install(job)
+    }
+    fn remove(&self, job: u16) -> Result<(), PlaneError> {
+        (**self).remove(job)
+    }
+    fn instance(&self) -> Result<u64, PlaneError> {
+        (**self).instance()
+    }
+}

@@ -1,0 +1,180 @@
+//! Why a worker did not get into a job, in words that say what to do.
+
+use std::{net::Ipv4Addr, time::Duration};
+
+use thiserror::Error;
+
+/// What a [`Refusal`] is about, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RefusalKind {
+    /// The two sides speak different versions of the control protocol.
+    Version,
+    /// A parameter that no job can have.
+    Invalid,
+    /// The deadline passed before all ranks had joined.
+    Missing,
+    /// Somebody is in the rank's place.
+    RankTaken,
+    /// Two ranks want different jobs under one name.
+    Mismatch,
+    /// The aggregator has not as many slots left.
+    PoolFull,
+    /// The chunk is larger than the aggregator's slots.
+    TooManyElements,
+    /// The aggregator has no job number left.
+    TooManyJobs,
+    /// The aggregator's data plane did not take the job.
+    Plane,
+    /// The control plane is being stopped.
+    Stopping,
+    /// A kind that this build does not know.
+    Unknown,
+}
+
+/// Why a join is refused, with the facts.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum Refusal {
+    /// See [`RefusalKind::Version`].
+    #[error(
+        "the worker speaks version {theirs} of the control protocol, the aggregator {ours}: install the same release on both"
+    )]
+    Version {
+        /// The server's.
+        ours: u32,
+        /// The client's.
+        theirs: u32,
+    },
+    /// See [`RefusalKind::Invalid`].
+    #[error("{what}")]
+    Invalid {
+        /// What is wrong and what would be right.
+        what: String,
+    },
+    /// See [`RefusalKind::Missing`].
+    #[error(
+        "job `{job}`: after {waited:?} still waiting for ranks {ranks:?}; start them, or give a longer deadline"
+    )]
+    Missing {
+        /// The job's name.
+        job: String,
+        /// Who has not joined.
+        ranks: Vec<u16>,
+        /// The deadline that passed.
+        waited: Duration,
+    },
+    /// See [`RefusalKind::RankTaken`].
+    #[error(
+        "job `{job}`: rank {rank} has joined already, from {holder}; give every worker a rank of its own \
+         (a dead worker's place is free 2 s after its last heartbeat)"
+    )]
+    RankTaken {
+        /// The job's name.
+        job: String,
+        /// The rank.
+        rank: u16,
+        /// Who has it.
+        holder: Ipv4Addr,
+    },
+    /// The job's earlier incarnation is not over.
+    #[error(
+        "job `{job}` is still being run by ranks {ranks:?}; wait until they have left, or take another name"
+    )]
+    Held {
+        /// The job's name.
+        job: String,
+        /// Who is still in it.
+        ranks: Vec<u16>,
+    },
+    /// See [`RefusalKind::Mismatch`].
+    #[error("job `{job}`: rank {} wants {what} {}, rank {} wants {}; give all workers the same", ranks[0], values[0], ranks[1], values[1])]
+    Mismatch {
+        /// The job's name.
+        job: String,
+        /// Which parameter.
+        what: &'static str,
+        /// The two ranks.
+        ranks: [u16; 2],
+        /// What each of them wants.
+        values: [String; 2],
+    },
+    /// See [`RefusalKind::PoolFull`].
+    #[error(
+        "{wanted} slots are not free: {free} of {total} are, at most {largest} together; ask for fewer, wait for \
+         a job to end, or attach the aggregator with more"
+    )]
+    PoolFull {
+        /// Slots asked for.
+        wanted: u32,
+        /// Slots that no job has.
+        free: u32,
+        /// The largest range that could be given.
+        largest: u32,
+        /// All slots.
+        total: u32,
+    },
+    /// See [`RefusalKind::TooManyElements`].
+    #[error(
+        "chunks of {wanted} elements do not fit this aggregator's slots of {max}; ask for at most {max}, or attach it with a larger chunk"
+    )]
+    TooManyElements {
+        /// Elements asked for.
+        wanted: u16,
+        /// The plane's maximum.
+        max: u16,
+    },
+    /// See [`RefusalKind::TooManyJobs`].
+    #[error("the aggregator runs {max} jobs already, which is all it can; wait until one ends")]
+    TooManyJobs {
+        /// How many it can run.
+        max: usize,
+    },
+    /// See [`RefusalKind::Plane`].
+    #[error("the aggregator could not take the job: {what}")]
+    Plane {
+        /// The plane's own words.
+        what: String,
+    },
+    /// See [`RefusalKind::Stopping`].
+    #[error("the aggregator's control plane is being stopped; join again when it is back")]
+    Stopping,
+}
+
+impl Refusal {
+    /// What it is about.
+    pub fn kind(&self) -> RefusalKind {
+        match self {
+            Refusal::Version { .. } => RefusalKind::Version,
+            Refusal::Invalid { .. } => RefusalKind::Invalid,
+            Refusal::Missing { .. } => RefusalKind::Missing,
+            Refusal::RankTaken { .. } | Refusal::Held { .. } => RefusalKind::RankTaken,
+            Refusal::Mismatch { .. } => RefusalKind::Mismatch,
+            Refusal::PoolFull { .. } => RefusalKind::PoolFull,
+            Refusal::TooManyElements { .. } => RefusalKind::TooManyElements,
+            Refusal::TooManyJobs { .. } => RefusalKind::TooManyJobs,
+            Refusal::Plane { .. } => RefusalKind::Plane,
+            Refusal::Stopping => RefusalKind::Stopping,
+        }
+    }
+
+    /// The ranks that it is about.
+    pub fn ranks(&self) -> Vec<u16> {
+        match self {
+            Refusal::Missing { ranks, .. } | Refusal::Held { ranks, .. } => ranks.clone(),
+            Refusal::RankTaken { rank, .. } => vec![*rank],
+            Refusal::Mismatch { ranks, .. } => ranks.to_vec(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// A [`Refusal`] as it arrives at a client: the words are the server's.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{message}")]
+pub struct Refused {
+    /// What it is about.
+    pub kind: RefusalKind,
+    /// What is wrong and what to do.
+    pub message: String,
+    /// The ranks that it is about.
+    pub ranks: Vec<u16>,
+}

@@ -1,0 +1,82 @@
+//! A job's shared secret: read, compared and kept without ever being shown.
+
+use std::{fmt, fs, io, path::Path};
+
+use thiserror::Error;
+
+/// Shorter secrets can be guessed from a recorded exchange; they are accepted with a warning.
+const RECOMMENDED_LEN: usize = 16;
+
+/// Why a secret cannot be used.
+#[derive(Debug, Error)]
+pub enum SecretError {
+    /// It has no bytes.
+    #[error("the shared secret is empty; make one with `head -c 32 /dev/urandom | base64`")]
+    Empty,
+    /// Its file cannot be read.
+    #[error("cannot read the shared secret from {path}: {source}; give the file to the user that runs this")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A secret that all workers of a job and its aggregator share. It is never sent.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// Takes the bytes as they are.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Secret, SecretError> {
+        let bytes = bytes.into();
+        if bytes.is_empty() {
+            return Err(SecretError::Empty);
+        }
+        if bytes.len() < RECOMMENDED_LEN {
+            tracing::warn!(bytes = bytes.len(), "the shared secret is short enough to be guessed");
+        }
+        Ok(Secret(bytes))
+    }
+
+    /// Reads a file, without white space at its end.
+    pub fn from_file(path: &Path) -> Result<Secret, SecretError> {
+        let bytes = fs::read(path)
+            .map_err(|source| SecretError::Unreadable { path: path.display().to_string(), source })?;
+        Secret::new(bytes.trim_ascii_end())
+    }
+
+    /// The key for message authentication.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_not_shown_and_not_empty() {
+        let secret = Secret::new("correct horse battery").unwrap();
+        assert_eq!(format!("{secret:?}"), "Secret(..)");
+        assert!(matches!(Secret::new(""), Err(SecretError::Empty)));
+    }
+
+    #[test]
+    fn files_lose_their_newline() {
+        let path = std::env::temp_dir().join(format!("sumac-secret-{}", std::process::id()));
+        fs::write(&path, "correct horse battery\n").unwrap();
+        let read = Secret::from_file(&path);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(read.unwrap(), Secret::new("correct horse battery").unwrap());
+        assert!(matches!(Secret::from_file(&path), Err(SecretError::Unreadable { .. })));
+    }
+}

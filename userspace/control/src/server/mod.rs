@@ -1,0 +1,155 @@
+//! The gRPC service around the [`Coordinator`](crate::coordinator::Coordinator): sockets, clock, and
+//! the one task that talks to the data plane.
+
+mod driver;
+mod limit;
+mod service;
+
+use std::{
+    future::Future,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use rand::{SeedableRng, TryRngCore, rngs::OsRng, rngs::StdRng};
+use thiserror::Error;
+use tokio::{net::TcpListener, sync::watch};
+use tonic::transport::Server;
+
+use self::{limit::Limited, service::Service};
+use crate::{
+    DataPlane, Secrets,
+    coordinator::{Coordinator, Time},
+    gate::Gate,
+    plane::PlaneError,
+    rpc::control_server::ControlServer,
+};
+
+/// Messages are some hundred bytes.
+const LARGEST_MESSAGE: usize = 4096;
+/// Requests of one connection that may be under way at once.
+const REQUESTS_PER_CONNECTION: usize = 8;
+/// How long members have, when the server ends, to hear of it.
+const FAREWELL: Duration = Duration::from_millis(1200);
+
+/// Why the control plane cannot be served.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; choose another with --listen")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The data plane is not there at the start.
+    #[error("the control plane cannot start: {0}")]
+    Plane(#[from] PlaneError),
+    /// There is no randomness.
+    #[error("the system gives no random numbers: {0}")]
+    Random(String),
+    /// The server ended by itself.
+    #[error("the gRPC server failed: {0}")]
+    Transport(#[from] tonic::transport::Error),
+    /// Setting it up on the data plane was interrupted.
+    #[error("the task that talks to the data plane ended: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// What all connections share.
+struct Shared {
+    start: Instant,
+    state: Mutex<State>,
+    /// Counts the moments at which something may have changed for somebody.
+    news: watch::Sender<u64>,
+    /// Wakes the driver.
+    orders: tokio::sync::Notify,
+}
+
+struct State {
+    coordinator: Coordinator,
+    gate: Gate,
+}
+
+impl Shared {
+    fn now(&self) -> Time {
+        self.start.elapsed()
+    }
+
+    /// A panic elsewhere does not make the state worse than it is: every change is whole.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells waiting members and the driver that something has changed.
+    fn announce(&self) {
+        self.news.send_modify(|count| *count = count.wrapping_add(1));
+        self.orders.notify_one();
+    }
+}
+
+/// A control plane that listens already; [`Listening::serve`] runs it.
+pub struct Listening<P> {
+    listener: TcpListener,
+    address: SocketAddr,
+    plane: Arc<P>,
+    secrets: Secrets,
+}
+
+impl<P: DataPlane> Listening<P> {
+    /// Opens the socket. Nothing is answered before [`Listening::serve`].
+    pub async fn open(address: SocketAddr, plane: P, secrets: Secrets) -> Result<Self, ServeError> {
+        let listen = |source| ServeError::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        Ok(Listening { listener, address, plane: Arc::new(plane), secrets })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop` is ready. Then all jobs are failed by name and removed from the plane.
+    pub async fn serve(self, stop: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
+        let plane = self.plane.clone();
+        let shared = tokio::task::spawn_blocking(move || shared(&*plane, self.secrets)).await??;
+        let driver = tokio::spawn(driver::run(shared.clone(), self.plane.clone()));
+        let control = ControlServer::new(Service::new(shared.clone()))
+            .max_decoding_message_size(LARGEST_MESSAGE)
+            .max_encoding_message_size(LARGEST_MESSAGE);
+        let farewell = async {
+            stop.await;
+            shared.lock().coordinator.stop();
+            shared.announce();
+            driver::wait_until_idle(&shared, FAREWELL).await;
+        };
+        let served = Server::builder()
+            .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION)
+            .max_concurrent_streams(REQUESTS_PER_CONNECTION as u32)
+            .http2_keepalive_interval(Some(Duration::from_secs(5)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(5)))
+            .add_service(control)
+            .serve_with_incoming_shutdown(Limited::new(self.listener), farewell);
+        let result = served.await;
+        driver.abort();
+        Ok(result?)
+    }
+}
+
+fn shared<P: DataPlane>(plane: &P, secrets: Secrets) -> Result<Arc<Shared>, ServeError> {
+    let last_epochs = plane.take_over()?;
+    let (info, instance) = (plane.info()?, plane.instance()?);
+    let mut boot_key = [0; 32];
+    OsRng.try_fill_bytes(&mut boot_key).map_err(|error| ServeError::Random(error.to_string()))?;
+    let random = StdRng::try_from_rng(&mut OsRng).map_err(|error| ServeError::Random(error.to_string()))?;
+    let coordinator = Coordinator::new(Time::ZERO, info, instance, &last_epochs, Box::new(random));
+    Ok(Arc::new(Shared {
+        start: Instant::now(),
+        state: Mutex::new(State { coordinator, gate: Gate::new(secrets, boot_key) }),
+        news: watch::Sender::new(0),
+        orders: tokio::sync::Notify::new(),
+    }))
+}

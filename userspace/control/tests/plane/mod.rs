@@ -1,0 +1,72 @@
+//! A data plane that records what it is told.
+
+use std::{
+    net::Ipv4Addr,
+    sync::{Arc, Mutex},
+};
+
+use sumac_control::plane::{DataPlane, Installed, JobInstall, LastEpoch, PlaneError, PlaneInfo, PlaneKind};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    Install(JobInstall),
+    Remove(u16),
+}
+
+#[derive(Clone)]
+pub struct FakePlane(Arc<Mutex<Inner>>);
+
+struct Inner {
+    slots: u32,
+    instance: Option<u64>,
+    refusal: Option<&'static str>,
+    calls: Vec<Call>,
+}
+
+impl FakePlane {
+    pub fn new(slots: u32) -> FakePlane {
+        FakePlane(Arc::new(Mutex::new(Inner { slots, instance: Some(1), refusal: None, calls: Vec::new() })))
+    }
+
+    pub fn set_instance(&self, instance: Option<u64>) {
+        self.0.lock().unwrap().instance = instance;
+    }
+
+    pub fn refuse_installs(&self, why: &'static str) {
+        self.0.lock().unwrap().refusal = Some(why);
+    }
+
+    pub fn calls(&self) -> Vec<Call> {
+        self.0.lock().unwrap().calls.clone()
+    }
+}
+
+impl DataPlane for FakePlane {
+    fn info(&self) -> Result<PlaneInfo, PlaneError> {
+        let slots = self.0.lock().unwrap().slots;
+        Ok(PlaneInfo { kind: PlaneKind::Host, slots, max_elements: 360, base_port: 48700, shards: 1 })
+    }
+
+    fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError> {
+        Ok(Vec::new())
+    }
+
+    fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
+        let mut inner = self.0.lock().unwrap();
+        if let Some(why) = inner.refusal {
+            return Err(PlaneError::Failed { doing: "installing a job", what: why.into() });
+        }
+        inner.calls.push(Call::Install(job.clone()));
+        Ok(Installed { aggregator_ips: vec![Ipv4Addr::LOCALHOST; job.workers.len()], result_group: None })
+    }
+
+    fn remove(&self, job: u16) -> Result<(), PlaneError> {
+        self.0.lock().unwrap().calls.push(Call::Remove(job));
+        Ok(())
+    }
+
+    fn instance(&self) -> Result<u64, PlaneError> {
+        let instance = self.0.lock().unwrap().instance;
+        instance.ok_or(PlaneError::Unavailable { what: "detached".into() })
+    }
+}

@@ -1,0 +1,306 @@
+//! Client and server over loopback TCP.
+//!
+//! ```text
+//! worker 0 ---+
+//! worker 1 ---+--- 127.0.0.1 --- control plane --- recording data plane
+//! worker 2 ---+
+//! ```
+
+mod plane;
+
+use std::{net::Ipv4Addr, net::SocketAddr, time::Duration};
+
+use plane::{Call, FakePlane};
+use sumac_control::{
+    FailureKind, JoinError, JoinSpec, Member, MemberState, Outcome, RefusalKind, Secret, Secrets, join,
+    server::Listening,
+};
+use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
+
+const SECRET: &str = "a secret for these tests";
+/// Far above what anything here takes: it ends a hanging test, and says nothing about speed.
+const HANGS: Duration = Duration::from_secs(60);
+
+struct Server {
+    address: SocketAddr,
+    plane: FakePlane,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    async fn start(plane: FakePlane) -> Server {
+        Server::start_at("127.0.0.1:0".parse().unwrap(), plane).await
+    }
+
+    async fn start_at(address: SocketAddr, plane: FakePlane) -> Server {
+        let secrets = Secrets { default: Some(Secret::new(SECRET).unwrap()), ..Secrets::default() };
+        let listening = Listening::open(address, plane.clone(), secrets).await.unwrap();
+        let address = listening.address();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(async move {
+            listening.serve(async { drop(stopped.await) }).await.unwrap();
+        });
+        Server { address, plane, stop: Some(stop), task }
+    }
+
+    async fn stop(mut self) {
+        drop(self.stop.take());
+        timeout(HANGS, self.task).await.unwrap().unwrap();
+    }
+
+    /// All ranks join.
+    async fn all(&self, spec: impl Fn(u16) -> JoinSpec, world: u16) -> Vec<Member> {
+        let joins: Vec<_> = (0..world).map(|rank| tokio::spawn(join(self.address, spec(rank)))).collect();
+        let mut members = Vec::new();
+        for join in joins {
+            members.push(timeout(HANGS, join).await.unwrap().unwrap().unwrap());
+        }
+        members
+    }
+}
+
+fn spec(rank: u16, world: u16) -> JoinSpec {
+    JoinSpec {
+        job: "train".into(),
+        world,
+        rank,
+        secret: Secret::new(SECRET).unwrap(),
+        data_ip: Ipv4Addr::new(10, 77, rank as u8, 2),
+        data_port: 48700,
+        mac: [2, 0, 0, 0, 0, rank as u8],
+        elements: 256,
+        slots: Some(64),
+        scale: 1000.0,
+        checksum: true,
+        deadline: Duration::from_secs(20),
+    }
+}
+
+async fn failure(member: &Member) -> sumac_control::JobFailure {
+    timeout(HANGS, member.failed()).await.expect("the job does not fail")
+}
+
+#[tokio::test]
+async fn three_workers_join_and_leave_and_join_again() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let members = server.all(|rank| spec(rank, 3), 3).await;
+    let first = members[0].assignment().clone();
+    assert_eq!((first.epoch, first.slots, first.elements, first.scale), (1, 64, 256, 1000.0));
+    assert_eq!((first.base_port, first.shards), (48700, 1));
+    for (rank, member) in members.iter().enumerate() {
+        let own =
+            sumac_control::Assignment { aggregator_ip: first.aggregator_ip, ..member.assignment().clone() };
+        assert_eq!(own, first, "rank {rank}");
+    }
+    let calls = server.plane.calls();
+    let Call::Install(job) = &calls[0] else { panic!("{calls:?}") };
+    assert_eq!((job.job, job.epoch, job.token, job.slots), (first.job, 1, first.token, 64));
+    assert_eq!(job.workers[2].ip, Ipv4Addr::new(10, 77, 2, 2));
+    assert_eq!(job.workers[2].local_ip, Ipv4Addr::LOCALHOST);
+
+    let mut others = members.into_iter();
+    let (last, mut state) = {
+        let zero = others.next().unwrap();
+        let one = others.next().unwrap();
+        let two = others.next().unwrap();
+        zero.leave(Outcome::Done).await.unwrap();
+        one.leave(Outcome::Done).await.unwrap();
+        let state = two.watch();
+        (two, state)
+    };
+    let departed = MemberState::Running { departed: vec![0, 1] };
+    timeout(HANGS, state.wait_for(|state| *state == departed)).await.unwrap().unwrap();
+    last.leave(Outcome::Done).await.unwrap();
+
+    let again = server.all(|rank| spec(rank, 3), 3).await;
+    let second = again[0].assignment();
+    assert_eq!((second.job, second.epoch), (first.job, 2), "the next incarnation");
+    assert_ne!(second.token, first.token);
+    let calls = server.plane.calls();
+    assert!(matches!(calls[1], Call::Remove(job) if job == first.job), "{calls:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_missing_rank_is_named() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let impatient = |rank| JoinSpec { deadline: Duration::from_millis(700), ..spec(rank, 4) };
+    let (zero, two) = tokio::join!(join(server.address, impatient(0)), join(server.address, impatient(2)));
+    for result in [zero, two] {
+        match result {
+            Err(JoinError::Missing { ranks, message }) => {
+                assert_eq!(ranks, [1, 3]);
+                assert!(message.contains("ranks [1, 3]"), "{message}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(server.plane.calls().is_empty());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_killed_member_fails_the_others_by_name() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let mut members = server.all(|rank| spec(rank, 3), 3).await;
+    drop(members.pop());
+    for member in &members {
+        let failure = failure(member).await;
+        assert_eq!((failure.kind, failure.culprit), (FailureKind::Silent, Some(2)));
+        assert_eq!(failure.message, "rank 2 (10.77.2.2) stopped answering");
+    }
+    assert!(server.plane.calls().iter().any(|call| matches!(call, Call::Remove(_))), "its slots are free");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_member_that_gives_up_says_why() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let mut members = server.all(|rank| spec(rank, 2), 2).await;
+    members.pop().unwrap().leave(Outcome::Failed("out of memory".into())).await.unwrap();
+    assert_eq!(failure(&members[0]).await.message, "rank 1 (10.77.1.2) left: out of memory");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_wrong_secret_is_denied_and_changes_nothing() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let wrong = JoinSpec { secret: Secret::new("not the right secret").unwrap(), ..spec(0, 1) };
+    match join(server.address, wrong).await {
+        Err(JoinError::Denied { why, .. }) => assert!(why.contains("secret"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(server.plane.calls().is_empty());
+    let right = join(server.address, spec(0, 1)).await.unwrap();
+    assert_eq!(right.assignment().epoch, 1);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn workers_that_disagree_are_both_named() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let (three, four) = tokio::join!(join(server.address, spec(0, 3)), join(server.address, spec(1, 4)));
+    // Either may have been the first.
+    let messages = [
+        "job `train`: rank 0 wants world size 3, rank 1 wants 4; give all workers the same",
+        "job `train`: rank 1 wants world size 4, rank 0 wants 3; give all workers the same",
+    ];
+    for result in [three, four] {
+        match result {
+            Err(JoinError::Refused(refused)) => {
+                assert_eq!(refused.kind, RefusalKind::Mismatch);
+                assert!(messages.contains(&refused.message.as_str()), "{}", refused.message);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn refusals_say_what_to_do() {
+    let server = Server::start(FakePlane::new(96)).await;
+    let holder = join(server.address, spec(0, 1)).await.unwrap();
+    let other = JoinSpec { job: "other".into(), ..spec(0, 1) };
+    let table = [
+        ("rank taken", spec(0, 1), RefusalKind::RankTaken, "rank 0 has joined already, from 10.77.0.2"),
+        (
+            "pool full",
+            other.clone(),
+            RefusalKind::PoolFull,
+            "64 slots are not free: 32 of 96 are, at most 32 together",
+        ),
+        (
+            "elements",
+            JoinSpec { elements: 400, ..other.clone() },
+            RefusalKind::TooManyElements,
+            "at most 360",
+        ),
+        ("world", JoinSpec { world: 33, ..other.clone() }, RefusalKind::Invalid, "1 to 32 workers"),
+        ("rank", JoinSpec { rank: 1, ..other.clone() }, RefusalKind::Invalid, "ranks count from 0"),
+        ("slots", JoinSpec { slots: Some(33), ..other.clone() }, RefusalKind::Invalid, "such as 64"),
+        ("scale", JoinSpec { scale: f32::NAN, ..other.clone() }, RefusalKind::Invalid, "finite"),
+    ];
+    for (what, spec, kind, words) in table {
+        match join(server.address, spec).await {
+            Err(JoinError::Refused(refused)) => {
+                assert_eq!(refused.kind, kind, "{what}");
+                assert!(refused.message.contains(words), "{what}: {}", refused.message);
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+    let smaller = join(server.address, JoinSpec { slots: Some(32), ..other }).await.unwrap();
+    assert_ne!(smaller.assignment().job, holder.assignment().job);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn lost_state_fails_the_job_and_a_pause_does_not() {
+    let plane = FakePlane::new(1024);
+    let server = Server::start(plane.clone()).await;
+    let member = join(server.address, spec(0, 1)).await.unwrap();
+    plane.set_instance(None);
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    plane.set_instance(Some(1));
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(
+        *member.watch().borrow(),
+        MemberState::Running { departed: vec![] },
+        "detached and attached again"
+    );
+    plane.set_instance(Some(0xb));
+    let failure = failure(&member).await;
+    assert_eq!(failure.kind, FailureKind::StateLost);
+    assert_eq!(failure.message, "aggregator lost its state (instance 1 -> b)");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_stopped_server_ends_its_jobs_and_a_lost_one_is_noticed() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let plane = server.plane.clone();
+    let member = join(server.address, spec(0, 1)).await.unwrap();
+    server.stop().await;
+    assert_eq!(failure(&member).await.kind, FailureKind::Stopped);
+    assert!(matches!(plane.calls().last(), Some(Call::Remove(_))));
+
+    let server = Server::start(FakePlane::new(1024)).await;
+    let member = join(server.address, spec(0, 1)).await.unwrap();
+    server.task.abort();
+    let failure = failure(&member).await;
+    assert_eq!(failure.kind, FailureKind::AggregatorSilent);
+    assert!(failure.message.contains(&server.address.to_string()), "{failure}");
+}
+
+#[tokio::test]
+async fn nobody_there_is_said_with_the_address() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let error =
+        join(address, JoinSpec { deadline: Duration::from_millis(500), ..spec(0, 1) }).await.unwrap_err();
+    assert!(matches!(error, JoinError::Unreachable { endpoint, .. } if endpoint == address), "{error}");
+    // A server that comes up in time is found.
+    let waiting = tokio::spawn(join(address, spec(0, 1)));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let server = Server::start_at(address, FakePlane::new(1024)).await;
+    timeout(HANGS, waiting).await.unwrap().unwrap().unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_plane_that_fails_is_quoted() {
+    let plane = FakePlane::new(1024);
+    plane.refuse_installs("no XDP program on any interface");
+    let server = Server::start(plane.clone()).await;
+    match join(server.address, spec(0, 1)).await {
+        Err(JoinError::Refused(refused)) => {
+            assert_eq!(refused.kind, RefusalKind::Plane);
+            assert!(refused.message.contains("no XDP program"), "{refused}");
+        }
+        other => panic!("{other:?}"),
+    }
+    server.stop().await;
+}
