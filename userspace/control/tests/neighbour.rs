@@ -4,6 +4,7 @@
 //!  namespace sctl<pid>a            namespace sctl<pid>b
 //!  10.99.1.1/24  near ---veth--- far  10.99.1.2/24, and 10.99.2.1 behind it
 //! ```
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 use std::{net::Ipv4Addr, process::Command, thread};
 

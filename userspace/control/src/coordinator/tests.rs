@@ -1,1 +1,515 @@
 //! The state machine by tables and random sequences.
+
+use proptest::prelude::*;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+use crate::{failure::FailureKind, plane::Installed, refusal::RefusalKind};
+
+const fn seconds(seconds: u64) -> Time {
+    Time::from_secs(seconds)
+}
+
+const fn millis(millis: u64) -> Time {
+    Time::from_millis(millis)
+}
+
+const INFO: PlaneInfo =
+    PlaneInfo { kind: PlaneKind::Host, slots: 256, max_elements: 360, base_port: 48700, shards: 1 };
+
+fn request(job: &str, rank: u16, world: u16) -> JoinRequest {
+    JoinRequest {
+        job: job.into(),
+        rank,
+        world,
+        elements: 256,
+        slots: Some(64),
+        scale: 1e6,
+        checksum: true,
+        worker: WorkerInstall {
+            ip: Ipv4Addr::new(10, 77, rank as u8, 2),
+            port: 48700,
+            mac: [2; 6],
+            local_ip: Ipv4Addr::new(10, 77, rank as u8, 1),
+        },
+        deadline: seconds(30),
+    }
+}
+
+/// A coordinator, its clock, and a plane that does as it is told.
+struct World {
+    coordinator: Coordinator,
+    now: Time,
+    /// Jobs on the plane, with their first slot and number of slots.
+    plane: BTreeMap<u16, (RunId, u32, u32)>,
+    used: Vec<(u16, u16)>,
+    forgotten: Vec<MemberId>,
+    refuse_removal: bool,
+}
+
+impl World {
+    fn new() -> World {
+        let random = Box::new(ChaCha8Rng::seed_from_u64(1));
+        World {
+            coordinator: Coordinator::new(Time::ZERO, INFO, 0xa, &[], random),
+            now: Time::ZERO,
+            plane: BTreeMap::new(),
+            used: Vec::new(),
+            forgotten: Vec::new(),
+            refuse_removal: false,
+        }
+    }
+
+    fn join(&mut self, request: &JoinRequest) -> Result<MemberId, Refusal> {
+        let result = self.coordinator.join(self.now, request);
+        self.work();
+        result
+    }
+
+    /// All ranks of a job join.
+    fn start(&mut self, job: &str, world: u16) -> Vec<MemberId> {
+        (0..world).map(|rank| self.join(&request(job, rank, world)).unwrap()).collect()
+    }
+
+    fn leave(&mut self, member: MemberId, outcome: Outcome) {
+        self.coordinator.leave(member, &outcome);
+        self.work();
+    }
+
+    /// Does what the coordinator orders, and holds it against what a plane can do.
+    fn work(&mut self) {
+        while let Some(action) = self.coordinator.poll_action() {
+            match action {
+                Action::Forget(member) => self.forgotten.push(member),
+                Action::Install(run, job) => {
+                    self.check_install(run, &job);
+                    let ips = job.workers.iter().map(|worker| worker.local_ip).collect();
+                    let installed = Installed { aggregator_ips: ips, result_group: None };
+                    self.coordinator.on_installed(run, Ok(installed));
+                }
+                Action::Remove(run, _) if self.refuse_removal => {
+                    self.coordinator.on_removed(self.now, run, Err("busy".into()));
+                }
+                Action::Remove(run, job) => {
+                    // Nothing is there when the plane has lost its memory meanwhile.
+                    if let Some(held) = self.plane.remove(&job) {
+                        assert_eq!(held.0, run);
+                    }
+                    self.coordinator.on_removed(self.now, run, Ok(()));
+                }
+            }
+        }
+    }
+
+    fn check_install(&mut self, run: RunId, job: &JobInstall) {
+        assert!(!self.used.contains(&(job.job, job.epoch)), "an incarnation is used twice");
+        self.used.push((job.job, job.epoch));
+        assert!(job.first_slot + job.slots <= INFO.slots && job.slots.is_power_of_two());
+        for (_, first, slots) in self.plane.values() {
+            assert!(job.first_slot + job.slots <= *first || first + slots <= job.first_slot, "slots overlap");
+        }
+        let replaced = self.plane.insert(job.job, (run, job.first_slot, job.slots));
+        assert_eq!(replaced, None, "the earlier incarnation is still there");
+    }
+
+    /// Time passes in small steps, with heartbeats of `alive`.
+    fn pass(&mut self, time: Time, alive: &[MemberId]) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now += millis(100);
+            for member in alive {
+                self.coordinator.heartbeat(self.now, *member);
+            }
+            self.coordinator.tick(self.now);
+            self.work();
+        }
+    }
+
+    fn status(&self, member: MemberId) -> Status {
+        self.coordinator.status(member).expect("a member").1
+    }
+
+    fn failure(&self, member: MemberId) -> JobFailure {
+        match self.status(member) {
+            Status::Failed(failure) => failure,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refusal(&self, member: MemberId) -> Refusal {
+        match self.status(member) {
+            Status::Refused(refusal) => refusal,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn grant(&self, member: MemberId) -> Grant {
+        match self.status(member) {
+            Status::Running(grant) => grant,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn nobody_starts_before_all_have_joined() {
+    let mut world = World::new();
+    let zero = world.join(&request("a", 0, 3)).unwrap();
+    assert_eq!(world.status(zero), Status::Waiting(vec![1, 2]));
+    let two = world.join(&request("a", 2, 3)).unwrap();
+    assert_eq!(world.status(zero), Status::Waiting(vec![1]));
+    assert!(world.plane.is_empty());
+    let one = world.join(&request("a", 1, 3)).unwrap();
+    for (rank, member) in [zero, one, two].into_iter().enumerate() {
+        let grant = world.grant(member);
+        assert_eq!((grant.job, grant.epoch, grant.slots, grant.departed), (1, 1, 64, vec![]));
+        assert_eq!(grant.aggregator_ip, Ipv4Addr::new(10, 77, rank as u8, 1));
+    }
+}
+
+#[test]
+fn refused_joins_change_nothing() {
+    type Change = fn(&mut JoinRequest);
+    let table: [(&str, Change, RefusalKind); 14] = [
+        ("rank taken", |r| r.rank = 0, RefusalKind::RankTaken),
+        ("no name", |r| r.job = String::new(), RefusalKind::Invalid),
+        ("long name", |r| r.job = "x".repeat(65), RefusalKind::Invalid),
+        ("control characters", |r| r.job = "a\nb".into(), RefusalKind::Invalid),
+        ("world of none", |r| (r.world, r.rank) = (0, 0), RefusalKind::Invalid),
+        ("world of 33", |r| r.world = 33, RefusalKind::Invalid),
+        ("rank outside", |r| r.rank = 3, RefusalKind::Invalid),
+        ("no elements", |r| r.elements = 0, RefusalKind::Invalid),
+        ("elements", |r| r.elements = 361, RefusalKind::TooManyElements),
+        ("scale of zero", |r| r.scale = 0.0, RefusalKind::Invalid),
+        ("infinite scale", |r| r.scale = f32::INFINITY, RefusalKind::Invalid),
+        ("slots of no power of two", |r| r.slots = Some(0), RefusalKind::Invalid),
+        ("more slots than there are", |r| r.slots = Some(512), RefusalKind::PoolFull),
+        ("no port", |r| r.worker.port = 0, RefusalKind::Invalid),
+    ];
+    let mut world = World::new();
+    let zero = world.join(&request("a", 0, 3)).unwrap();
+    for (what, change, kind) in table {
+        let mut bad = request("a", 1, 3);
+        change(&mut bad);
+        let refusal = world.join(&bad).expect_err(what);
+        assert_eq!(refusal.kind(), kind, "{what}: {refusal}");
+        assert_eq!(world.status(zero), Status::Waiting(vec![1, 2]), "{what}");
+    }
+    assert_eq!(world.coordinator.members.len(), 1);
+    assert_eq!(world.coordinator.runs.len(), 1);
+}
+
+#[test]
+fn a_mismatch_ends_the_gathering_for_all_and_names_both() {
+    type Change = fn(&mut JoinRequest);
+    let table: [(&str, Change); 5] = [
+        ("world size", |r| r.world = 4),
+        ("chunk elements", |r| r.elements = 64),
+        ("scale", |r| r.scale = 2.0),
+        ("checksum", |r| r.checksum = false),
+        ("slots", |r| r.slots = None),
+    ];
+    for (what, change) in table {
+        let mut world = World::new();
+        let zero = world.join(&request("a", 0, 3)).unwrap();
+        let mut other = request("a", 2, 3);
+        change(&mut other);
+        let refusal = world.join(&other).expect_err(what);
+        assert_eq!((refusal.kind(), refusal.ranks()), (RefusalKind::Mismatch, vec![0, 2]), "{what}");
+        assert!(refusal.to_string().contains(what), "{what}: {refusal}");
+        assert_eq!(world.refusal(zero), refusal, "{what}");
+    }
+}
+
+#[test]
+fn at_the_first_deadline_all_learn_who_is_missing() {
+    let mut world = World::new();
+    let zero = world.join(&JoinRequest { deadline: seconds(5), ..request("a", 0, 4) }).unwrap();
+    let two = world.join(&request("a", 2, 4)).unwrap();
+    world.pass(millis(4900), &[zero, two]);
+    assert_eq!(world.status(zero), Status::Waiting(vec![1, 3]));
+    world.pass(millis(200), &[zero, two]);
+    for member in [zero, two] {
+        let waited = seconds(5);
+        assert_eq!(world.refusal(member), Refusal::Missing { job: "a".into(), ranks: vec![1, 3], waited });
+    }
+    let fresh = world.join(&request("a", 0, 4)).unwrap();
+    assert_eq!(world.status(fresh), Status::Waiting(vec![1, 2, 3]), "a new gathering");
+}
+
+#[test]
+fn the_dead_lose_their_seat_while_gathering() {
+    let mut world = World::new();
+    let zero = world.join(&request("a", 0, 2)).unwrap();
+    let one = world.join(&request("b", 0, 2)).unwrap();
+    world.pass(seconds(3), &[one]);
+    assert_eq!(world.coordinator.status(zero), None);
+    assert_eq!(world.forgotten, [zero]);
+    world.start("a", 2);
+    assert_eq!(world.plane.len(), 1);
+}
+
+#[test]
+fn a_silent_rank_fails_the_job_on_all_others_and_frees_its_slots() {
+    let mut world = World::new();
+    let members = world.start("a", 3);
+    world.pass(seconds(30), &members);
+    assert_eq!(world.grant(members[0]).epoch, 1);
+    world.pass(millis(1900), &members[..2]);
+    assert_eq!(world.grant(members[0]).epoch, 1, "not yet");
+    world.pass(millis(200), &members[..2]);
+    for member in &members[..2] {
+        let failure = world.failure(*member);
+        assert_eq!((failure.kind, failure.culprit), (FailureKind::Silent, Some(2)));
+        assert_eq!(failure.message, "rank 2 (10.77.2.2) stopped answering");
+    }
+    assert!(world.plane.is_empty());
+    assert_eq!(world.coordinator.pool.free(), 256);
+    world.pass(seconds(5), &[]);
+    assert!(world.coordinator.runs.is_empty() && world.coordinator.members.is_empty(), "nothing is left");
+}
+
+#[test]
+fn a_server_that_stood_still_blames_nobody() {
+    let mut world = World::new();
+    let members = world.start("a", 2);
+    world.pass(seconds(1), &members);
+    world.now += seconds(60);
+    world.coordinator.tick(world.now);
+    assert_eq!(world.grant(members[0]).epoch, 1);
+    world.pass(seconds(3), &members[..1]);
+    assert_eq!(world.failure(members[0]).culprit, Some(1));
+}
+
+#[test]
+fn leaves() {
+    let mut world = World::new();
+    let members = world.start("a", 3);
+    world.leave(members[1], Outcome::Done);
+    assert_eq!(world.grant(members[0]).departed, [1]);
+    world.pass(seconds(10), &[members[0], members[2]]);
+    assert_eq!(world.grant(members[0]).departed, [1], "who has left is not silent");
+    world.leave(members[2], Outcome::Failed("cancelled by the user".into()));
+    let failure = world.failure(members[0]);
+    assert_eq!(failure.message, "rank 2 (10.77.2.2) left: cancelled by the user");
+    assert_eq!((failure.kind, failure.culprit), (FailureKind::Left, Some(2)));
+    assert!(world.plane.is_empty());
+
+    let members = world.start("b", 2);
+    for member in members {
+        world.leave(member, Outcome::Done);
+    }
+    assert!(world.plane.is_empty());
+    assert!(world.coordinator.is_idle());
+}
+
+#[test]
+fn the_next_incarnation_waits_for_the_last_worker_of_the_one_before() {
+    let mut world = World::new();
+    let first = world.start("a", 2);
+    world.leave(first[0], Outcome::Done);
+    let zero = world.join(&request("a", 0, 1)).unwrap();
+    assert_eq!(world.status(zero), Status::Waiting(vec![]), "rank 1 is still in the first");
+    assert_eq!(world.grant(first[1]).epoch, 1);
+    world.leave(first[1], Outcome::Done);
+    let grant = world.grant(zero);
+    assert_eq!((grant.job, grant.epoch), (1, 2));
+}
+
+#[test]
+fn it_does_not_wait_for_ever() {
+    let mut world = World::new();
+    let first = world.start("a", 2);
+    world.leave(first[0], Outcome::Done);
+    let zero = world.join(&JoinRequest { deadline: seconds(4), ..request("a", 0, 1) }).unwrap();
+    world.pass(seconds(5), &[first[1], zero]);
+    assert_eq!(world.refusal(zero), Refusal::Held { job: "a".into(), ranks: vec![1] });
+    assert_eq!(world.grant(first[1]).epoch, 1);
+}
+
+#[test]
+fn epochs_grow_by_name_and_jobs_have_numbers_of_their_own() {
+    let mut world = World::new();
+    for epoch in 1..=3 {
+        let members = world.start("a", 2);
+        assert_eq!((world.grant(members[0]).job, world.grant(members[0]).epoch), (1, epoch));
+        world.leave(members[0], Outcome::Failed("again".into()));
+    }
+    let members = world.start("b", 1);
+    assert_eq!((world.grant(members[0]).job, world.grant(members[0]).epoch), (2, 1));
+}
+
+#[test]
+fn a_full_pool_says_what_is_free_and_unspecified_slots_take_what_there_is() {
+    let mut world = World::new();
+    world.start("a", 1);
+    world.start("b", 1);
+    world.start("c", 1);
+    let wanted = JoinRequest { slots: Some(128), ..request("d", 0, 1) };
+    let full = Refusal::PoolFull { wanted: 128, free: 64, largest: 64, total: 256 };
+    assert_eq!(world.join(&wanted), Err(full));
+    let any = world.join(&JoinRequest { slots: None, ..request("d", 0, 1) }).unwrap();
+    assert_eq!(world.grant(any).slots, 64);
+    let none = world.join(&JoinRequest { slots: None, ..request("e", 0, 1) }).unwrap();
+    assert_eq!(world.refusal(none).kind(), RefusalKind::PoolFull);
+}
+
+#[test]
+fn lost_state_ends_all_jobs_and_frees_the_pool() {
+    let mut world = World::new();
+    let members = world.start("a", 2);
+    let waiting = world.join(&request("b", 0, 2)).unwrap();
+    world.coordinator.on_plane(world.now, Ok((0xa, INFO)));
+    assert_eq!(world.grant(members[0]).epoch, 1, "the same memory");
+    world.coordinator.on_plane(world.now, Ok((0xb, PlaneInfo { slots: 64, ..INFO })));
+    world.work();
+    let message = "aggregator lost its state (instance a -> b)";
+    assert_eq!(world.failure(members[0]).message, message);
+    assert_eq!(world.status(waiting), Status::Waiting(vec![1]), "has nothing to lose yet");
+    assert_eq!((world.coordinator.pool.free(), world.coordinator.pool.total()), (64, 64));
+}
+
+#[test]
+fn an_absent_plane_is_waited_for_and_not_for_ever() {
+    let mut world = World::new();
+    let members = world.start("a", 1);
+    let away = || Err("detached".to_string());
+    world.coordinator.on_plane(world.now, away());
+    world.pass(seconds(9), &members);
+    world.coordinator.on_plane(world.now, away());
+    assert_eq!(world.grant(members[0]).epoch, 1);
+    world.coordinator.on_plane(world.now, Ok((0xa, INFO)));
+    world.pass(seconds(5), &members);
+    world.coordinator.on_plane(world.now, away());
+    assert_eq!(world.grant(members[0]).epoch, 1, "counts from the last time it was there");
+    world.pass(seconds(10), &members);
+    world.coordinator.on_plane(world.now, away());
+    let failure = world.failure(members[0]);
+    assert_eq!(failure.kind, FailureKind::PlaneDown);
+    assert!(failure.message.contains("detached"), "{failure}");
+}
+
+#[test]
+fn slots_stay_taken_until_the_plane_has_given_the_job_up() {
+    let mut world = World::new();
+    let members = world.start("a", 1);
+    world.refuse_removal = true;
+    world.leave(members[0], Outcome::Done);
+    assert_eq!(world.coordinator.pool.free(), 192);
+    let next = world.join(&request("a", 0, 1)).unwrap();
+    world.pass(seconds(3), &[next]);
+    assert_eq!(world.status(next), Status::Waiting(vec![]));
+    world.refuse_removal = false;
+    world.pass(seconds(2), &[next]);
+    assert_eq!(world.grant(next).epoch, 2);
+}
+
+#[test]
+fn an_install_that_comes_too_late_or_fails_is_undone() {
+    let mut world = World::new();
+    let member = world.coordinator.join(Time::ZERO, &request("a", 0, 1)).unwrap();
+    let Some(Action::Install(run, job)) = world.coordinator.poll_action() else { panic!("no order") };
+    world.coordinator.leave(member, &Outcome::Failed("cancelled".into()));
+    assert_eq!(world.coordinator.poll_action(), Some(Action::Forget(member)));
+    assert_eq!(world.coordinator.poll_action(), None, "the plane is at work");
+    let installed = Installed { aggregator_ips: vec![Ipv4Addr::LOCALHOST], result_group: None };
+    world.coordinator.on_installed(run, Ok(installed));
+    assert_eq!(world.coordinator.poll_action(), Some(Action::Remove(run, job.job)));
+    world.coordinator.on_removed(Time::ZERO, run, Ok(()));
+    assert!(world.coordinator.runs.is_empty());
+
+    let member = world.coordinator.join(Time::ZERO, &request("b", 0, 1)).unwrap();
+    let Some(Action::Install(run, job)) = world.coordinator.poll_action() else { panic!("no order") };
+    world.coordinator.on_installed(run, Err("no way to rank 0".into()));
+    assert_eq!(world.refusal(member), Refusal::Plane { what: "no way to rank 0".into() });
+    assert_eq!(world.coordinator.poll_action(), Some(Action::Remove(run, job.job)), "what was half done");
+}
+
+#[test]
+fn a_stop_tells_everybody() {
+    let mut world = World::new();
+    let running = world.start("a", 1);
+    let waiting = world.join(&request("b", 0, 2)).unwrap();
+    world.coordinator.stop();
+    world.work();
+    assert_eq!(world.failure(running[0]).kind, FailureKind::Stopped);
+    assert_eq!(world.refusal(waiting), Refusal::Stopping);
+    assert!(world.plane.is_empty() && world.coordinator.is_idle());
+    assert_eq!(world.join(&request("c", 0, 1)), Err(Refusal::Stopping));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Join { job: u8, rank: u16, world: u16, slots: Option<u32> },
+    Leave { which: prop::sample::Index, done: bool },
+    Die(prop::sample::Index),
+    Pass(u64),
+    LoseState,
+    RefuseRemoval(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let slots = prop_oneof![Just(None), (0u32..9).prop_map(|log2| Some(1 << log2))];
+    prop_oneof![
+        8 => (0u8..5, 0u16..3, 1u16..4, slots)
+            .prop_map(|(job, rank, world, slots)| Step::Join { job, rank, world, slots }),
+        3 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(which, done)| Step::Leave { which, done }),
+        1 => any::<prop::sample::Index>().prop_map(Step::Die),
+        2 => (1u64..4000).prop_map(Step::Pass),
+        1 => Just(Step::LoseState),
+        1 => any::<bool>().prop_map(Step::RefuseRemoval),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+    /// Whatever happens: no incarnation twice, no slots of two jobs (both checked at every install),
+    /// and in the end nothing is left, of members, runs, sessions and slots.
+    #[test]
+    fn nothing_leaks(steps in prop::collection::vec(step(), 0..60)) {
+        let mut world = World::new();
+        let mut alive: Vec<MemberId> = Vec::new();
+        let mut ever = 0;
+        let mut instance = 0xa;
+        for step in steps {
+            match step {
+                Step::Join { job, rank, world: size, slots } => {
+                    let join = JoinRequest { slots, ..request(&format!("job {job}"), rank, size) };
+                    if let Ok(member) = world.join(&join) {
+                        alive.push(member);
+                        ever += 1;
+                    }
+                }
+                Step::Leave { which, done } if !alive.is_empty() => {
+                    let member = alive.swap_remove(which.index(alive.len()));
+                    world.leave(member, if done { Outcome::Done } else { Outcome::Failed("so".into()) });
+                }
+                Step::Die(which) if !alive.is_empty() => {
+                    alive.swap_remove(which.index(alive.len()));
+                }
+                Step::Pass(time) => world.pass(millis(time), &alive.clone()),
+                Step::LoseState => {
+                    instance += 1;
+                    let now = world.now;
+                    world.coordinator.on_plane(now, Ok((instance, INFO)));
+                    world.plane.clear();
+                    world.work();
+                }
+                Step::RefuseRemoval(refuse) => world.refuse_removal = refuse,
+                Step::Leave { .. } | Step::Die(_) => {}
+            }
+            for member in &alive {
+                // Everybody who is alive has a status, or has been forgotten for good.
+                prop_assert!(world.coordinator.status(*member).is_some() || world.forgotten.contains(member));
+            }
+        }
+        world.refuse_removal = false;
+        world.pass(seconds(8), &[]);
+        prop_assert!(world.coordinator.runs.is_empty(), "{:?}", world.coordinator.runs);
+        prop_assert!(world.coordinator.members.is_empty());
+        prop_assert!(world.plane.is_empty());
+        prop_assert_eq!(world.coordinator.pool.free(), INFO.slots);
+        prop_assert_eq!(world.forgotten.len(), ever);
+    }
+}
