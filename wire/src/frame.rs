@@ -110,12 +110,15 @@ pub fn parse<B: Bytes + ?Sized>(bytes: &B, ports: Ports) -> Parsed {
 #[inline(always)]
 fn ipv4<B: Bytes + ?Sized>(bytes: &B, tagged: bool, ports: Ports) -> Parsed {
     let l3 = if tagged { ETH_LEN + VLAN_LEN } else { ETH_LEN };
-    let (Some(version_ihl), Some(protocol), Some(fragment)) =
-        (bytes.u8(l3), bytes.u8(l3 + 9), bytes.be16(l3 + 6))
-    else {
+    // One question at a time: joined conditions become arithmetic that the verifier refuses.
+    if bytes.u8(l3) != Some(0x45) {
         return Parsed::Foreign;
-    };
-    if version_ihl != 0x45 || protocol != PROTOCOL_UDP || fragment & FRAGMENT_OFFSET != 0 {
+    }
+    let Some(fragment) = bytes.be16(l3 + 6) else { return Parsed::Foreign };
+    if fragment & FRAGMENT_OFFSET != 0 {
+        return Parsed::Foreign;
+    }
+    if bytes.u8(l3 + 9) != Some(PROTOCOL_UDP) {
         return Parsed::Foreign;
     }
     match bytes.be16(l3 + IPV4_LEN + 2) {

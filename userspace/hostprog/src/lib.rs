@@ -1,1 +1,35 @@
-//! Loads the host's XDP program.
+//! Loads, pins, replaces and reads the XDP program of a worker's host.
+//!
+//! Everything the program needs is pinned below a directory per interface (see [`pins`]), so that it outlives the
+//! process that attached it: a daemon opens it with [`Attached::open`], puts its AF_XDP sockets and jobs into it,
+//! and may die without the host's other traffic noticing.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`attach`] | puts the program on an interface, or replaces it there |
+//! | [`attached`] | the handle on an attached program: sockets, jobs, counters |
+//! | [`remove`] | takes it away again: one interface, or all |
+//! | [`status`] | what is attached, as the kernel sees it |
+//! | [`preflight`] | what attaching needs from the system, checked before |
+//! | [`pins`], [`mode`], [`interface`], [`log`] | places, modes, interfaces, the program's messages |
+#![forbid(unsafe_code)]
+
+pub mod attach;
+pub mod attached;
+pub mod interface;
+pub mod log;
+pub mod mode;
+mod netlink;
+pub mod pins;
+pub mod preflight;
+pub mod program;
+pub mod queues;
+pub mod remove;
+pub mod status;
+
+pub use attach::{AttachError, AttachOptions, attach};
+pub use attached::{Attached, MapError, OpenError};
+pub use mode::{BoundMode, Mode};
+pub use pins::DEFAULT_PIN_ROOT;
+pub use queues::Queues;
+pub use remove::{RemoveError, clean, detach};

@@ -1,0 +1,73 @@
+//! One blocking netlink request and its answer.
+//!
+//! sysfs shows the devices of the network namespace it was mounted in, netlink those of the calling thread;
+//! only the second is right under `nsenter --net`.
+
+use std::io;
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_REQUEST, NetlinkDeserializable, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
+};
+use netlink_packet_generic::{
+    GenlMessage,
+    ctrl::{GenlCtrl, GenlCtrlCmd, nlas::GenlCtrlAttrs},
+};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_GENERIC};
+
+/// Room for one answer; the kernel's answers about one device stay below 32 KiB.
+const ANSWER_BYTES: usize = 64 * 1024;
+
+/// Sends one request and returns the first message of its answer.
+///
+/// # Errors
+/// The socket's errors, the kernel's own error for the request, or `InvalidData` for an answer that does not parse.
+pub fn request<T>(protocol: isize, message: impl Into<NetlinkPayload<T>>) -> io::Result<T>
+where
+    T: NetlinkSerializable + NetlinkDeserializable,
+{
+    let mut socket = Socket::new(protocol)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+
+    let mut request = NetlinkMessage::new(Default::default(), message.into());
+    request.header.flags = NLM_F_REQUEST | NLM_F_ACK;
+    request.finalize();
+    let mut bytes = vec![0; request.buffer_len()];
+    request.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+
+    let mut answer = Vec::with_capacity(ANSWER_BYTES);
+    socket.recv(&mut answer, 0)?;
+    let answer = NetlinkMessage::<T>::deserialize(&answer).map_err(invalid)?;
+    match answer.payload {
+        NetlinkPayload::InnerMessage(inner) => Ok(inner),
+        NetlinkPayload::Error(error) => Err(error.to_io()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "netlink answered without a message")),
+    }
+}
+
+/// The number the kernel gave to a generic netlink family at boot.
+///
+/// # Errors
+/// As [`request`]; `NotFound` when the kernel has no such family.
+pub fn generic_family(name: &str) -> io::Result<u16> {
+    let mut question = GenlMessage::from_payload(GenlCtrl {
+        cmd: GenlCtrlCmd::GetFamily,
+        nlas: vec![GenlCtrlAttrs::FamilyName(name.to_owned())],
+    });
+    question.finalize();
+    let answer = request(NETLINK_GENERIC, question)?;
+    answer
+        .payload
+        .nlas
+        .iter()
+        .find_map(|attribute| match attribute {
+            GenlCtrlAttrs::FamilyId(id) => Some(*id),
+            _ => None,
+        })
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no netlink family {name}")))
+}
+
+fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

@@ -1,0 +1,95 @@
+//! Takes the program away again: from one interface, or whatever Sumac left on the host.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use aya::programs::links::PinnedLink;
+use thiserror::Error;
+
+use crate::pins::{self, PinDir};
+
+/// Why something of Sumac's is still there.
+#[derive(Debug, Error)]
+pub enum RemoveError {
+    /// Nothing to detach.
+    #[error("no host program on {ifname} (looked for {path}); `sumac status` lists what is attached")]
+    NotAttached {
+        /// The interface.
+        ifname: String,
+        /// Where its pins would be.
+        path: PathBuf,
+    },
+    /// The file system refused.
+    #[error("could not remove {path}: {source}; are you root?")]
+    Remove {
+        /// What was to be removed.
+        path: PathBuf,
+        /// What the file system said.
+        source: io::Error,
+    },
+}
+
+/// Detaches the host program from an interface and removes its pins. Gives the paths that were removed.
+///
+/// # Errors
+/// When nothing is attached, or a pin cannot be removed.
+pub fn detach(ifname: &str, pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
+    let root = pin_root.as_ref();
+    let pins =
+        PinDir::here(root, ifname).map_err(|source| RemoveError::Remove { path: root.to_owned(), source })?;
+    if !pins.path().exists() {
+        return Err(RemoveError::NotAttached { ifname: ifname.to_owned(), path: pins.path().to_owned() });
+    }
+    remove(&pins)
+}
+
+/// Removes everything that Sumac has pinned below `pin_root`, in every network namespace: host programs, and with
+/// them whatever else is there, such as an aggregator's. Gives the paths that were removed.
+///
+/// # Errors
+/// The first that cannot be removed; what was removed before stays removed.
+pub fn clean(pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
+    let root = pin_root.as_ref();
+    let listed =
+        PinDir::list(root).map_err(|source| RemoveError::Remove { path: pins::host_root(root), source })?;
+    let mut removed = Vec::new();
+    for pins in listed {
+        removed.extend(remove(&pins)?);
+    }
+    remove_tree(root, &mut removed)?;
+    Ok(removed)
+}
+
+fn remove(pins: &PinDir) -> Result<Vec<PathBuf>, RemoveError> {
+    // Held over the removal: closing the last handle detaches at once, removing the last pin some time later.
+    let link = PinnedLink::from_pin(pins.pin(pins::LINK)).ok();
+    let removed =
+        pins.remove().map_err(|source| RemoveError::Remove { path: pins.path().to_owned(), source })?;
+    drop(link);
+    Ok(removed)
+}
+
+fn remove_tree(path: &Path, removed: &mut Vec<PathBuf>) -> Result<(), RemoveError> {
+    let failed = |path: &Path, source| RemoveError::Remove { path: path.to_owned(), source };
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(failed(path, source)),
+    };
+    for entry in entries {
+        let entry = entry.map_err(|source| failed(path, source))?;
+        let child = entry.path();
+        let kind = entry.file_type().map_err(|source| failed(&child, source))?;
+        if kind.is_dir() {
+            remove_tree(&child, removed)?;
+        } else {
+            fs::remove_file(&child).map_err(|source| failed(&child, source))?;
+            removed.push(child);
+        }
+    }
+    fs::remove_dir(path).map_err(|source| failed(path, source))?;
+    removed.push(path.to_owned());
+    Ok(())
+}

@@ -1,0 +1,275 @@
+//! The host program frame by frame, through the kernel's test run: what goes in, the verdict, the counter.
+//!
+//! ```text
+//!   [h0]===veth===[h1]     h0: two queues, the program, an AF_XDP socket on queue 0 and none on queue 1
+//! ```
+
+mod support;
+
+use aya::{TestRun as _, TestRunOptions, programs::Xdp};
+use std::os::fd::AsFd as _;
+use sumac_hostprog::{AttachOptions, Attached, attach, program};
+use sumac_wire::{Header, MAX_ELEMENTS, Reason, tables::HostJobEntry};
+use sumac_xsk::{Socket, SocketConfig};
+use support::{AGGREGATOR, ENTRY, JOB, Namespace, frame, frame_from, header, privileged, tagged};
+
+const DROP: u32 = 1;
+const PASS: u32 = 2;
+const REDIRECT: u32 = 4;
+
+/// An attached program and what it needs; the calling thread is inside the namespace.
+struct Bench {
+    attached: Attached,
+    program: Xdp,
+    _socket: Socket,
+    _namespace: Namespace,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let namespace = Namespace::new();
+        namespace.enter();
+        let link =
+            "link add h0 numrxqueues 2 numtxqueues 2 type veth peer name h1 numrxqueues 2 numtxqueues 2";
+        namespace.run("ip", &link.split(' ').collect::<Vec<_>>());
+        for end in ["h0", "h1"] {
+            namespace.run("ip", &["link", "set", end, "up"]);
+        }
+        let options = AttachOptions { pin_root: namespace.pins.clone(), ..AttachOptions::new("h0") };
+        let mut attached = attach(&options).unwrap();
+        let socket = Socket::open(&SocketConfig::new("h0", 0)).unwrap();
+        attached.set_socket(0, socket.as_fd()).unwrap();
+        attached.add_job(JOB, ENTRY).unwrap();
+        let program = program::open(&attached.pin_path().join("prog")).unwrap();
+        Self { attached, program, _socket: socket, _namespace: namespace }
+    }
+
+    /// Shows a frame to the program as if it came on `queue`; gives the verdict and the one counter that grew.
+    fn show(&self, queue: u32, bytes: &[u8]) -> (u32, Reason) {
+        let before = self.attached.counters().unwrap();
+        let ifindex = self.attached.interface().index;
+        // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+        let context = [0, bytes.len() as u32, 0, ifindex, queue, 0].map(u32::to_ne_bytes).concat();
+        let mut out = vec![0; bytes.len() + 256];
+        let result = self
+            .program
+            .test_run(TestRunOptions {
+                data_in: Some(bytes),
+                data_out: Some(&mut out),
+                ctx_in: Some(&context),
+                ..TestRunOptions::new()
+            })
+            .unwrap();
+        assert_eq!(&out[..result.data_size_out as usize], bytes, "the program wrote into a frame");
+        let after = self.attached.counters().unwrap();
+        let grew: Vec<_> = before
+            .iter()
+            .zip(&after)
+            .filter(|(before, after)| before != after)
+            .map(|(before, after)| (after.0, after.1 - before.1))
+            .collect();
+        assert!(matches!(grew[..], [(_, 1)]), "one frame counted as {grew:?}");
+        (result.return_value, grew[0].0)
+    }
+}
+
+fn set16(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+#[test]
+fn a_result_goes_to_the_socket_of_its_queue() {
+    if !privileged("a_result_goes_to_the_socket_of_its_queue") {
+        return;
+    }
+    let bench = Bench::new();
+    let report = Header { kind: 4, ..header(256) };
+    let mut padded = frame(&header(0));
+    padded.extend([0; 18]);
+    let table: [(&str, u32, Vec<u8>, u32, Reason); 9] = [
+        ("a result", 0, frame(&header(256)), REDIRECT, Reason::Steered),
+        ("a result of one element", 0, frame(&header(1)), REDIRECT, Reason::Steered),
+        ("a result of an odd number", 0, frame(&header(253)), REDIRECT, Reason::Steered),
+        ("a result in a VLAN", 0, tagged(frame(&header(256))), REDIRECT, Reason::Steered),
+        ("a report", 0, frame(&report), REDIRECT, Reason::Steered),
+        ("padded by Ethernet", 0, padded, REDIRECT, Reason::Steered),
+        ("no socket on the queue", 1, frame(&header(256)), PASS, Reason::NoSocket),
+        ("no socket, VLAN", 1, tagged(frame(&header(3))), PASS, Reason::NoSocket),
+        ("a wrong token on that queue", 1, frame(&Header { token: 1, ..header(9) }), DROP, Reason::BadToken),
+    ];
+    for (what, queue, bytes, verdict, reason) in table {
+        assert_eq!(bench.show(queue, &bytes), (verdict, reason), "{what}");
+    }
+    let queues = bench.attached.queue_counters().unwrap();
+    let seen: Vec<_> =
+        queues.iter().map(|(q, c)| (*q, c.steered, c.no_socket, c.refused, c.foreign)).collect();
+    assert_eq!(seen, [(0, 6, 0, 0, 0), (1, 0, 2, 1, 0)]);
+}
+
+#[test]
+fn the_daemon_gone_frames_pass() {
+    if !privileged("the_daemon_gone_frames_pass") {
+        return;
+    }
+    let Bench { mut attached, program, _socket: socket, _namespace } = Bench::new();
+    let bytes = frame(&header(256));
+    attached.clear_socket(0).unwrap();
+    attached.clear_socket(0).unwrap();
+    let bench = Bench { attached, program, _socket: socket, _namespace };
+    assert_eq!(bench.show(0, &bytes), (PASS, Reason::NoSocket), "taken out");
+    let Bench { mut attached, program, _socket: socket, _namespace } = bench;
+    attached.set_socket(0, socket.as_fd()).unwrap();
+    // A closed socket, as when the daemon is killed, leaves the map by itself, a moment later.
+    drop(socket);
+    let context = [0, bytes.len() as u32, 0, attached.interface().index, 0, 0].map(u32::to_ne_bytes).concat();
+    let verdict = || {
+        let options =
+            TestRunOptions { data_in: Some(&bytes), ctx_in: Some(&context), ..TestRunOptions::new() };
+        program.test_run(options).unwrap().return_value
+    };
+    let passed = (0..500).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        verdict() == PASS
+    });
+    assert!(passed, "the closed socket still takes frames");
+}
+
+#[test]
+fn what_is_not_ours_passes_untouched() {
+    if !privileged("what_is_not_ours_passes_untouched") {
+        return;
+    }
+    let bench = Bench::new();
+    type Change = fn(&mut Vec<u8>);
+    let table: [(&str, Change); 12] = [
+        ("ARP", |b| set16(b, 12, 0x0806)),
+        ("IPv6", |b| set16(b, 12, 0x86dd)),
+        ("an unknown EtherType", |b| set16(b, 12, 0x88b5)),
+        ("TCP", |b| b[23] = 6),
+        ("ICMP", |b| b[23] = 1),
+        ("another UDP port", |b| set16(b, 36, 53)),
+        ("the port below", |b| set16(b, 36, support::PORT - 1)),
+        ("the port above", |b| set16(b, 36, support::PORT + 1)),
+        ("our port as the source only", |b| (set16(b, 34, support::PORT), set16(b, 36, 5000)).1),
+        ("IPv4 options", |b| b[14] = 0x46),
+        ("a later fragment", |b| b[21] = 8),
+        ("two VLAN tags", |b| *b = tagged(tagged(std::mem::take(b)))),
+    ];
+    for (what, change) in table {
+        let mut bytes = frame(&header(16));
+        change(&mut bytes);
+        for queue in [0, 1] {
+            assert_eq!(bench.show(queue, &bytes), (PASS, Reason::Foreign), "{what}, queue {queue}");
+        }
+    }
+}
+
+#[test]
+fn hostile_frames_are_dropped_by_reason() {
+    if !privileged("hostile_frames_are_dropped_by_reason") {
+        return;
+    }
+    let bench = Bench::new();
+    let good = header(16);
+    let with = |change: fn(&mut Header)| {
+        let mut header = good;
+        change(&mut header);
+        frame(&header)
+    };
+    let bent = |change: fn(&mut Vec<u8>)| {
+        let mut bytes = frame(&good);
+        change(&mut bytes);
+        bytes
+    };
+    let table: [(&str, Vec<u8>, Reason); 24] = [
+        ("version 2", bent(|b| b[42] = 0x22), Reason::BadVersion),
+        ("version 0", bent(|b| b[42] = 0x02), Reason::BadVersion),
+        ("type 0", bent(|b| b[42] = 0x10), Reason::BadType),
+        ("type 15", bent(|b| b[42] = 0x1f), Reason::BadType),
+        ("a contribution", with(|h| h.kind = 1), Reason::BadType),
+        ("a probe", with(|h| h.kind = 3), Reason::BadType),
+        ("a format nobody knows", with(|h| h.format = 9), Reason::BadFormat),
+        ("an unknown job", with(|h| h.job = 4), Reason::UnknownJob),
+        ("a job beyond the table", with(|h| h.job = 65535), Reason::UnknownJob),
+        ("the last epoch", with(|h| h.epoch -= 1), Reason::WrongEpoch),
+        ("the next epoch", with(|h| h.epoch += 1), Reason::WrongEpoch),
+        ("no token", with(|h| h.token = 0), Reason::BadToken),
+        ("one bit of the token", with(|h| h.token ^= 1 << 63), Reason::BadToken),
+        ("a stranger", frame_from(&good, AGGREGATOR + 1), Reason::WrongSource),
+        ("more elements than a chunk", frame(&header(257)), Reason::WrongElements),
+        ("more elements than the payload", bent(|b| set16(b, 60, 17)), Reason::BadLength),
+        ("fewer elements than the payload", bent(|b| set16(b, 60, 15)), Reason::BadLength),
+        ("all elements", bent(|b| set16(b, 60, 65535)), Reason::BadLength),
+        ("a UDP length of the header only", bent(|b| set16(b, 38, 8)), Reason::BadLength),
+        ("an IPv4 length beyond UDP's", bent(|b| set16(b, 16, 200)), Reason::BadLength),
+        ("a first fragment", bent(|b| b[20] |= 0x20), Reason::Fragment),
+        ("no checksum", bent(|b| set16(b, 40, 0)), Reason::BadChecksum),
+        ("a flipped bit in the last element", bent(|b| *b.last_mut().unwrap() ^= 1), Reason::BadChecksum),
+        ("a flipped bit in the sequence number", bent(|b| b[53] ^= 0x80), Reason::BadChecksum),
+    ];
+    for (what, bytes, reason) in table {
+        assert_eq!(bench.show(0, &bytes), (DROP, reason), "{what}");
+        assert_eq!(bench.show(0, &tagged(bytes)), (DROP, reason), "{what}, in a VLAN");
+    }
+    assert_eq!(bench.show(0, &frame(&good)), (REDIRECT, Reason::Steered), "and the good one still goes in");
+}
+
+#[test]
+fn frames_cut_anywhere_are_foreign_or_truncated() {
+    if !privileged("frames_cut_anywhere_are_foreign_or_truncated") {
+        return;
+    }
+    let bench = Bench::new();
+    for bytes in [frame(&header(16)), tagged(frame(&header(16)))] {
+        let ports_end = bytes.len() - (56 + 16 * 4) - 8 + 4;
+        // The kernel's test run takes no frame below an Ethernet header.
+        for cut in 14..bytes.len() {
+            let expected = if cut < ports_end { (PASS, Reason::Foreign) } else { (DROP, Reason::Truncated) };
+            assert_eq!(bench.show(0, &bytes[..cut]), expected, "cut at {cut} of {}", bytes.len());
+        }
+    }
+}
+
+#[test]
+fn checksums_of_every_length_are_verified() {
+    if !privileged("checksums_of_every_length_are_verified") {
+        return;
+    }
+    let mut bench = Bench::new();
+    bench.attached.add_job(JOB, HostJobEntry { elements: MAX_ELEMENTS as u16, ..ENTRY }).unwrap();
+    for elements in (0..64).chain([127, 128, 255, 256, 359, 360, 361, 824, 831, 832]) {
+        let bytes = frame(&header(elements));
+        assert_eq!(bench.show(0, &bytes), (REDIRECT, Reason::Steered), "{elements} elements");
+        for at in [42 + 50, bytes.len() - 1] {
+            let mut bad = bytes.clone();
+            bad[at] ^= 0x04;
+            let (verdict, _) = bench.show(0, &bad);
+            assert_eq!(verdict, DROP, "{elements} elements, byte {at}");
+        }
+    }
+    bench.attached.add_job(JOB, HostJobEntry { flags: 0, ..ENTRY }).unwrap();
+    let mut unchecked = frame(&header(16));
+    set16(&mut unchecked, 40, 0);
+    assert_eq!(bench.show(0, &unchecked), (REDIRECT, Reason::Steered), "a job without checksums");
+}
+
+#[test]
+fn jobs_come_and_go() {
+    if !privileged("jobs_come_and_go") {
+        return;
+    }
+    let mut bench = Bench::new();
+    let bytes = frame(&header(16));
+    bench.attached.remove_job(JOB).unwrap();
+    assert_eq!(bench.show(0, &bytes), (DROP, Reason::UnknownJob), "removed");
+    bench.attached.add_job(JOB, HostJobEntry { epoch: 8, ..ENTRY }).unwrap();
+    assert_eq!(bench.show(0, &bytes), (DROP, Reason::WrongEpoch), "restarted");
+    bench.attached.add_job(JOB, ENTRY).unwrap();
+    assert_eq!(bench.show(0, &bytes), (REDIRECT, Reason::Steered), "back");
+    let numbers: Vec<_> = bench.attached.jobs().unwrap().iter().map(|(job, _)| *job).collect();
+    assert_eq!(numbers, [JOB]);
+    bench.attached.clear_jobs().unwrap();
+    assert!(bench.attached.jobs().unwrap().is_empty());
+    let error = bench.attached.add_job(64, ENTRY).unwrap_err().to_string();
+    assert!(error.contains("1 to 63"), "{error}");
+}

@@ -1,0 +1,53 @@
+//! Whose frame it is, and whether it may go in.
+
+use aya_ebpf::programs::XdpContext;
+use sumac_wire::{
+    Header, Reason, admit,
+    frame::{self, Frame, Parsed, Ports},
+    tables::{HostJobEntry, job_flag},
+};
+
+use crate::{
+    checksum,
+    maps::{CONFIG, JOBS},
+    packet::Packet,
+    report,
+};
+
+/// `Ok` for a frame that belongs to a job of this host and is intact; else why it does not go in.
+#[inline(always)]
+pub fn classify(ctx: &XdpContext, packet: &Packet) -> Result<(), Reason> {
+    // Without settings no port is ours.
+    let config = CONFIG.get(0).ok_or(Reason::Foreign)?;
+    let ports = Ports { base: config.base_port, shards: config.shards };
+    match frame::parse(packet, ports) {
+        Parsed::Foreign => Err(Reason::Foreign),
+        Parsed::Bad(reason) => Err(reason),
+        Parsed::Ours(frame) => admit(ctx, packet, &frame),
+    }
+}
+
+#[inline(always)]
+fn admit(ctx: &XdpContext, packet: &Packet, frame: &Frame) -> Result<(), Reason> {
+    let headers = packet.headers(frame).ok_or(Reason::Truncated)?;
+    let header = Header::read(&headers, 0, frame.payload_len())?;
+    let job = match job(&header, frame.src_ip) {
+        Ok(job) => job,
+        Err(reason) => {
+            report::refused(ctx, reason, &header, frame.src_ip);
+            return Err(reason);
+        }
+    };
+    if job.flags & job_flag::CHECKSUM != 0 && !checksum::is_intact(packet, frame, &headers, header.elements) {
+        return Err(Reason::BadChecksum);
+    }
+    Ok(())
+}
+
+/// The job whose packet this is, when the packet says all that an answer to this host must.
+#[inline(always)]
+fn job(header: &Header, src_ip: u32) -> Result<&'static HostJobEntry, Reason> {
+    let job = JOBS.get(u32::from(header.job)).ok_or(Reason::UnknownJob)?;
+    admit::answer(header, src_ip, job)?;
+    Ok(job)
+}

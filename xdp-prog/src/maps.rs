@@ -1,0 +1,44 @@
+//! What user space tells the program, and what the program tells back.
+
+use aya_ebpf::{
+    btf_maps::{Array, PerCpuArray, XskMap},
+    macros::btf_map,
+};
+use sumac_wire::{
+    MAX_JOBS,
+    reason::COUNTERS as REASONS,
+    tables::{HostConfig, HostJobEntry, MAX_QUEUES, QueueCounters},
+};
+
+/// The attachment's settings, its only entry.
+#[btf_map]
+pub static CONFIG: Array<HostConfig, 1> = Array::new();
+
+/// The host's jobs, by number.
+#[btf_map]
+pub static JOBS: Array<HostJobEntry, MAX_JOBS> = Array::new();
+
+/// The AF_XDP sockets, by receive queue.
+#[btf_map]
+pub static SOCKETS: XskMap<MAX_QUEUES> = XskMap::new();
+
+/// Frames by what became of them, by `Reason`.
+#[btf_map]
+pub static COUNTERS: PerCpuArray<u64, REASONS> = PerCpuArray::new();
+
+/// Frames by receive queue.
+#[btf_map]
+pub static QUEUES: PerCpuArray<QueueCounters, MAX_QUEUES> = PerCpuArray::new();
+
+/// When each kind of message was last written, and how many frames have had none since.
+#[btf_map]
+pub static QUIET: PerCpuArray<Quiet, 3> = PerCpuArray::new();
+
+/// The rate limit of one kind of message on one CPU.
+#[repr(C)]
+pub struct Quiet {
+    /// Nanoseconds of the monotonic clock; no message before.
+    pub until: u64,
+    /// Frames since the last message that would have been worth one.
+    pub silent: u64,
+}

@@ -1,0 +1,138 @@
+//! The packet's bytes behind the comparisons that the verifier wants to see.
+//!
+//! Everything is inlined: the verifier follows a packet pointer through registers, not through calls. Loads are
+//! plain dereferences: BPF loads any address, and of `read_unaligned` LLVM makes loads of single bytes.
+
+use aya_ebpf::programs::XdpContext;
+use sumac_wire::{
+    bytes::Bytes,
+    frame::{Frame, UDP_LEN},
+    header::HEADER_LEN,
+};
+
+/// The readable part of a frame, as addresses that the verifier tracks.
+pub struct Packet {
+    start: usize,
+    end: usize,
+}
+
+impl Packet {
+    /// The frame of a program's context.
+    #[inline(always)]
+    pub fn new(ctx: &XdpContext) -> Self {
+        Self { start: ctx.data(), end: ctx.data_end() }
+    }
+
+    /// The address behind the frame's last byte.
+    #[inline(always)]
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    /// The UDP and Sumac headers, when the frame holds both to their end.
+    #[inline(always)]
+    pub fn headers(&self, frame: &Frame) -> Option<Headers> {
+        let udp = self.start + frame.l4();
+        if udp + Headers::LEN > self.end { None } else { Some(Headers { udp }) }
+    }
+
+    #[inline(always)]
+    fn load<T: Copy>(&self, at: usize) -> Option<T> {
+        let from = self.start + at;
+        if from + size_of::<T>() > self.end {
+            return None;
+        }
+        // SAFETY: the bytes lie in the frame, as was just compared; frames do not change under the program.
+        Some(unsafe { *(from as *const T) })
+    }
+}
+
+impl Bytes for Packet {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.end - self.start
+    }
+    #[inline(always)]
+    fn u8(&self, at: usize) -> Option<u8> {
+        self.load(at)
+    }
+    #[inline(always)]
+    fn be16(&self, at: usize) -> Option<u16> {
+        self.load(at).map(u16::from_be)
+    }
+    #[inline(always)]
+    fn be32(&self, at: usize) -> Option<u32> {
+        self.load(at).map(u32::from_be)
+    }
+    #[inline(always)]
+    fn be64(&self, at: usize) -> Option<u64> {
+        self.load(at).map(u64::from_be)
+    }
+}
+
+/// The UDP header and Sumac's behind it, known to be in the frame. As [`Bytes`] it is Sumac's header alone, whose
+/// loads need no comparison with the frame's end any more.
+pub struct Headers {
+    udp: usize,
+}
+
+impl Headers {
+    /// Bytes of both.
+    pub const LEN: usize = UDP_LEN + HEADER_LEN;
+
+    /// The address of the first element; not known to be in the frame.
+    #[inline(always)]
+    pub fn elements(&self) -> usize {
+        self.udp + Self::LEN
+    }
+
+    /// UDP's checksum field as it lies in memory; zero says "none".
+    #[inline(always)]
+    pub fn checksum(&self) -> u16 {
+        // SAFETY: bytes 6 and 7 of the UDP header, which lies in the frame.
+        unsafe { *((self.udp + 6) as *const u16) }
+    }
+
+    /// The checksum's sum over both headers, in memory order.
+    #[inline(always)]
+    pub fn sum(&self) -> u64 {
+        let mut sum = 0;
+        for word in 0..Self::LEN / 4 {
+            // SAFETY: within both headers, which lie in the frame.
+            sum += u64::from(unsafe { *((self.udp + word * 4) as *const u32) });
+        }
+        sum
+    }
+
+    #[inline(always)]
+    fn load<T: Copy>(&self, at: usize) -> Option<T> {
+        if at + size_of::<T>() > HEADER_LEN {
+            return None;
+        }
+        // SAFETY: within Sumac's header, which lies in the frame.
+        Some(unsafe { *((self.udp + UDP_LEN + at) as *const T) })
+    }
+}
+
+impl Bytes for Headers {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        HEADER_LEN
+    }
+    #[inline(always)]
+    fn u8(&self, at: usize) -> Option<u8> {
+        self.load(at)
+    }
+    #[inline(always)]
+    fn be16(&self, at: usize) -> Option<u16> {
+        self.load(at).map(u16::from_be)
+    }
+    #[inline(always)]
+    fn be32(&self, at: usize) -> Option<u32> {
+        self.load(at).map(u32::from_be)
+    }
+    #[inline(always)]
+    fn be64(&self, at: usize) -> Option<u64> {
+        self.load(at).map(u64::from_be)
+    }
+}
