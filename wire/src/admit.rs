@@ -77,7 +77,10 @@ pub fn request(header: &Header, job: &JobEntry) -> Result<Option<Contribution>, 
     if header.kind != Kind::Contribution as u8 {
         return Err(Reason::BadType);
     }
-    if header.slot >= job.slots {
+    // The chunk names its slot and version too (`stream::place`; the number of slots is a power of
+    // two). Their agreement is what keeps a sender's mistake out of a slot that others use.
+    let chunk_version = (header.seq & job.slots != 0) as u8;
+    if header.slot != header.seq & job.slots.wrapping_sub(1) || header.pool_version() != chunk_version {
         return Err(Reason::WrongSlot);
     }
     if header.elements == 0 || header.elements > job.elements {
@@ -145,6 +148,7 @@ mod tests {
             kind: Kind::Contribution as u8,
             job: 1,
             epoch: 7,
+            seq: 31,
             slot: 31,
             fan_in_0: 4,
             elements: 256,
@@ -168,7 +172,7 @@ mod tests {
     #[test]
     fn aggregator_refuses() {
         type Case = (&'static str, fn(&mut Header), Result<Option<u32>, Reason>);
-        let table: [Case; 13] = [
+        let table: [Case; 15] = [
             ("a good one", |_| (), Ok(Some(0b1000))),
             ("a probe", |h| h.kind = Kind::Probe as u8, Ok(None)),
             ("a probe that is too long", |h| (h.kind, h.elements) = (3, 257), Err(Reason::WrongElements)),
@@ -179,7 +183,9 @@ mod tests {
             ("second level", |h| h.bitmap_1 = 1, Err(Reason::WrongWorker)),
             ("two workers", |h| h.bitmap_0 = 3, Err(Reason::WrongWorker)),
             ("no such worker", |h| h.bitmap_0 = 16, Err(Reason::WrongWorker)),
-            ("slot", |h| h.slot = 32, Err(Reason::WrongSlot)),
+            ("slot beyond the range", |h| (h.seq, h.slot) = (32, 32), Err(Reason::WrongSlot)),
+            ("slot of another chunk", |h| h.slot = 30, Err(Reason::WrongSlot)),
+            ("version of another chunk", |h| h.seq = 63, Err(Reason::WrongSlot)),
             ("no elements", |h| h.elements = 0, Err(Reason::WrongElements)),
             ("too many elements", |h| h.elements = 257, Err(Reason::WrongElements)),
         ];

@@ -113,7 +113,8 @@ fn decide_version(active: Version, shadow: Version, c: &Contribution) -> (Versio
     // A newer chunk. It may take this version once the chunk in the other one is complete: only
     // a worker that has that result moves on, and only when all of them had this version's.
     let fresh = !used && shadow.seen == 0;
-    let in_turn = shadow.seen == c.all && is_later(c.seq, shadow.seq) && (!used || active.seen == c.all);
+    let follows_shadow = shadow.seen == c.all && is_later(c.seq, shadow.seq);
+    let in_turn = follows_shadow && (!used || active.seen == c.all && is_later(shadow.seq, active.seq));
     if !fresh && !in_turn {
         return (active, Action::Ignore(Reason::OutOfTurn));
     }
@@ -123,12 +124,13 @@ fn decide_version(active: Version, shadow: Version, c: &Contribution) -> (Versio
 
 #[inline(always)]
 fn same_chunk(active: Version, c: &Contribution) -> (Version, Action) {
+    // Before anything else: a kept result of another length would not fit the packet that asks for it.
+    if active.elements != c.elements {
+        return (active, Action::Ignore(Reason::WrongElements));
+    }
     if active.seen & c.worker != 0 {
         let action = if active.seen == c.all { Action::Reply } else { Action::Ignore(Reason::Duplicate) };
         return (active, action);
-    }
-    if active.elements != c.elements {
-        return (active, Action::Ignore(Reason::WrongElements));
     }
     let added =
         Version { seen: active.seen | c.worker, flags: active.flags | c.flags & flag::MERGED, ..active };
@@ -156,7 +158,7 @@ mod tests {
         let empty = Version::default();
         let store = Action::Store { complete: false };
         type Case = (&'static str, [Version; 2], Contribution, Action, [Version; 2]);
-        let table: [Case; 14] = [
+        let table: [Case; 15] = [
             ("first ever", [empty, empty], contribution(3, 0, 1), store, [version(3, 1), empty]),
             (
                 "first ever, on version 1",
@@ -236,6 +238,13 @@ mod tests {
                 [version(3, 7), empty],
             ),
             (
+                "two rounds ahead: the newest result is not known to have arrived",
+                [version(19, 7), version(11, 7)],
+                contribution(35, 0, 1),
+                Action::Ignore(Reason::OutOfTurn),
+                [version(19, 7), version(11, 7)],
+            ),
+            (
                 "older than the other version, this one unused",
                 [empty, version(11, 7)],
                 contribution(3, 0, 1),
@@ -285,7 +294,9 @@ mod tests {
     #[test]
     fn a_different_length_is_refused() {
         let (after, _) = decide(&SlotMeta::default(), &contribution(3, 0, 1));
-        let c = Contribution { elements: 5, ..contribution(3, 0, 2) };
-        assert_eq!(decide(&after, &c), (after, Action::Ignore(Reason::WrongElements)));
+        for worker in [1, 2] {
+            let c = Contribution { elements: 5, ..contribution(3, 0, worker) };
+            assert_eq!(decide(&after, &c), (after, Action::Ignore(Reason::WrongElements)), "worker {worker}");
+        }
     }
 }
