@@ -14,7 +14,10 @@ use std::{
 
 use rand::{SeedableRng, TryRngCore, rngs::OsRng, rngs::StdRng};
 use thiserror::Error;
-use tokio::{net::TcpListener, sync::watch};
+use tokio::{
+    net::TcpListener,
+    sync::{oneshot, watch},
+};
 use tonic::transport::Server;
 
 use self::{limit::Limited, service::Service};
@@ -120,11 +123,21 @@ impl<P: DataPlane> Listening<P> {
         let control = ControlServer::new(Service::new(shared.clone()))
             .max_decoding_message_size(LARGEST_MESSAGE)
             .max_encoding_message_size(LARGEST_MESSAGE);
+        let (said_farewell, farewell_said) = oneshot::channel();
         let farewell = async {
             stop.await;
             shared.lock().coordinator.stop();
             shared.announce();
             driver::wait_until_idle(&shared, FAREWELL).await;
+            // Whoever waits for this has been dropped only when serving ended by itself.
+            let _ = said_farewell.send(());
+        };
+        // Connections may go on for a moment; those that say nothing more do not hold up the end.
+        let overdue = async {
+            if farewell_said.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            tokio::time::sleep(FAREWELL).await;
         };
         let served = Server::builder()
             .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION)
@@ -133,7 +146,10 @@ impl<P: DataPlane> Listening<P> {
             .http2_keepalive_timeout(Some(Duration::from_secs(5)))
             .add_service(control)
             .serve_with_incoming_shutdown(Limited::new(self.listener), farewell);
-        let result = served.await;
+        let result = tokio::select! {
+            result = served => result,
+            () = overdue => Ok(()),
+        };
         driver.abort();
         Ok(result?)
     }
