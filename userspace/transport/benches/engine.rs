@@ -1,0 +1,103 @@
+//! What the engine costs per chunk, beyond the converting pass.
+//!
+//! One worker, whose own contributions come straight back as results: header changed, elements as
+//! they are. `engine` minus `convert` is the price of slots, timers, headers and bookkeeping.
+#![allow(missing_docs, reason = "criterion's macros")]
+#![allow(clippy::expect_used, reason = "a benchmark that cannot go on")]
+
+use std::hint::black_box;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use sumac_transport::{DType, Engine, JobParams, Operation, Time, convert::Codec};
+use sumac_wire::{
+    Kind,
+    header::{HEADER_LEN, VERSION, offset},
+};
+
+const ELEMENTS: u16 = 256;
+/// Chunks of one operation: 1 MB, so that the tensor stays in the second-level cache.
+const CHUNKS: usize = 1024;
+const FRAME: usize = HEADER_LEN + ELEMENTS as usize * 4;
+
+fn job(slots: u32) -> JobParams {
+    let (job, epoch, token, rank, world, shards) = (1, 1, 7, 0, 1, 1);
+    JobParams { job, epoch, token, rank, world, slots, elements: ELEMENTS, scale: 65536.0, shards }
+}
+
+/// Makes the answer of a contribution or probe.
+fn turn_round(frame: &mut [u8]) {
+    let kind = if frame[0] & 0x0f == Kind::Probe as u8 { Kind::Report } else { Kind::Result };
+    frame[0] = VERSION << 4 | kind as u8;
+    frame[offset::CONTRIBUTORS + 1] = 1;
+}
+
+/// A window of frames that fly: what was sent in one turn is answered in the next.
+struct Wire {
+    frames: Vec<[u8; FRAME]>,
+    lengths: Vec<usize>,
+    now: Time,
+}
+
+impl Wire {
+    fn turn(&mut self, engine: &mut Engine) -> bool {
+        self.lengths.clear();
+        for frame in &mut self.frames {
+            self.now = self.now.plus(100);
+            let Some(sent) = engine.poll_transmit(self.now, frame) else { break };
+            turn_round(frame);
+            self.lengths.push(sent.len);
+        }
+        for (frame, len) in self.frames.iter().zip(&self.lengths) {
+            self.now = self.now.plus(100);
+            engine.on_frame(self.now, &frame[..*len]);
+        }
+        !self.lengths.is_empty()
+    }
+}
+
+fn engine(c: &mut Criterion) {
+    let mut group = c.benchmark_group("engine");
+    group.throughput(Throughput::Elements(CHUNKS as u64));
+    for slots in [64u32, 512] {
+        let mut engine = Engine::new(job(slots)).expect("good parameters");
+        let frames = vec![[0; FRAME]; slots as usize];
+        let mut wire = Wire { frames, lengths: Vec::with_capacity(slots as usize), now: Time(0) };
+        let count = CHUNKS * usize::from(ELEMENTS);
+        let mut buffer: Option<Box<dyn sumac_transport::Buffer>> = Some(Box::new(vec![0u8; count * 4]));
+        group.bench_function(format!("round trips, {slots} slots"), |b| {
+            b.iter(|| {
+                let operation = Operation {
+                    tensor: 0,
+                    dtype: DType::F32,
+                    count,
+                    priority: 0,
+                    loss_bound: 0.0,
+                    buffer: buffer.take().expect("handed back"),
+                };
+                engine.submit(wire.now, operation).expect("a good operation");
+                while wire.turn(&mut engine) {}
+                buffer = engine.poll_completion().map(|completion| completion.buffer);
+            });
+        });
+    }
+    conversions(&mut group);
+    group.finish();
+}
+
+/// The same bytes through the codec alone.
+fn conversions(group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>) {
+    let codec = Codec::new(65536.0, 1);
+    let mut tensor = vec![0u8; CHUNKS * usize::from(ELEMENTS) * 4];
+    let mut frames = vec![[0u8; FRAME]; 64];
+    group.bench_function("conversions alone", |b| {
+        b.iter(|| {
+            for (chunk, at) in tensor.chunks_mut(usize::from(ELEMENTS) * 4).zip((0..64).cycle()) {
+                black_box(codec.encode(DType::F32, chunk, &mut frames[at][HEADER_LEN..]));
+                codec.decode(DType::F32, black_box(&frames[at][HEADER_LEN..]), chunk);
+            }
+        });
+    });
+}
+
+criterion_group!(benches, engine);
+criterion_main!(benches);

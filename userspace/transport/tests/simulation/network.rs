@@ -1,0 +1,106 @@
+//! The network: an event queue in simulated time, and cables that lose, repeat, delay and reorder.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::scenario::Faults;
+
+/// Something that happens.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Event {
+    /// A worker's trainer submits its next tensor.
+    Submit { rank: u16 },
+    /// A frame arrives at the aggregator.
+    ToAggregator { payload: Vec<u8> },
+    /// A frame arrives at a worker.
+    ToWorker { rank: u16, payload: Vec<u8> },
+    /// A worker's timer may be due.
+    Timer { rank: u16 },
+    /// A worker's ring has room for frames again.
+    Room { rank: u16 },
+}
+
+/// One direction of one cable: when it is free again.
+#[derive(Clone, Copy, Default)]
+struct Cable {
+    free: u64,
+}
+
+/// All cables, and what is under way.
+pub struct Network {
+    faults: Faults,
+    rng: ChaCha8Rng,
+    up: Vec<Cable>,
+    down: Vec<Cable>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    scheduled: u64,
+    pub lost: u64,
+    pub duplicated: u64,
+    pub held_back: u64,
+}
+
+impl Network {
+    pub fn new(faults: Faults, world: u16, seed: u64) -> Network {
+        Network {
+            faults,
+            rng: ChaCha8Rng::seed_from_u64(!seed),
+            up: vec![Cable::default(); usize::from(world)],
+            down: vec![Cable::default(); usize::from(world)],
+            events: BinaryHeap::new(),
+            scheduled: 0,
+            lost: 0,
+            duplicated: 0,
+            held_back: 0,
+        }
+    }
+
+    /// Lets `event` happen at `at`; events of the same time happen in the order of this call.
+    pub fn schedule(&mut self, at: u64, event: Event) {
+        self.scheduled += 1;
+        self.events.push(Reverse((at, self.scheduled, event)));
+    }
+
+    /// The next event and its time.
+    pub fn next(&mut self) -> Option<(u64, Event)> {
+        self.events.pop().map(|Reverse((at, _, event))| (at, event))
+    }
+
+    /// A worker sends a frame to the aggregator.
+    pub fn send_up(&mut self, now: u64, rank: u16, payload: &[u8]) {
+        for at in self.arrivals(now, rank, true) {
+            self.schedule(at, Event::ToAggregator { payload: payload.to_vec() });
+        }
+    }
+
+    /// The aggregator sends a frame to a worker.
+    pub fn send_down(&mut self, now: u64, rank: u16, payload: &[u8]) {
+        for at in self.arrivals(now, rank, false) {
+            self.schedule(at, Event::ToWorker { rank, payload: payload.to_vec() });
+        }
+    }
+
+    /// When a frame that is sent now arrives: never, once, or twice.
+    fn arrivals(&mut self, now: u64, rank: u16, up: bool) -> impl Iterator<Item = u64> + use<> {
+        let cable = &mut if up { &mut self.up } else { &mut self.down }[usize::from(rank)];
+        cable.free = cable.free.max(now) + self.faults.spacing;
+        let at = cable.free + self.faults.delay;
+        if self.rng.random_bool(self.faults.loss) {
+            self.lost += 1;
+            return [None, None].into_iter().flatten();
+        }
+        let first = at + self.held_back();
+        let second = self.rng.random_bool(self.faults.duplication).then(|| at + self.held_back());
+        self.duplicated += u64::from(second.is_some());
+        [Some(first), second].into_iter().flatten()
+    }
+
+    fn held_back(&mut self) -> u64 {
+        if !self.rng.random_bool(self.faults.reordering) {
+            return 0;
+        }
+        self.held_back += 1;
+        self.rng.random_range(0..self.faults.held_back)
+    }
+}
