@@ -1,0 +1,282 @@
+//! A port that is an ordinary UDP socket: no privilege, and copies in the kernel.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    time::Instant,
+};
+
+use nix::{
+    errno::Errno,
+    poll::PollFlags,
+    sys::socket::{
+        ControlMessage, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt,
+    },
+};
+use sumac_transport::Transmit;
+use sumac_wire::{MAX_ELEMENTS, admit::payload_len};
+
+use super::{
+    port::{Attempt, Build, Peer, Port, PortReport, Received},
+    wait::wait,
+};
+
+/// Datagrams per system call.
+const BATCH: usize = 64;
+/// Bytes of the longest packet; a longer datagram is cut off, and refused for its length.
+const CAPACITY: usize = payload_len(MAX_ELEMENTS as u16);
+/// What the kernel may hold each way: some thousand packets.
+const SOCKET_BUFFER: usize = 8 << 20;
+
+/// Where a staged datagram goes, and how.
+#[derive(Clone, Copy, Debug)]
+struct Staged {
+    len: usize,
+    to: SocketAddrV4,
+    dscp_ecn: u8,
+}
+
+/// A non-blocking UDP socket with room for a batch of datagrams each way.
+#[derive(Debug)]
+pub struct UdpPort {
+    socket: UdpSocket,
+    local: SocketAddrV4,
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+    /// What `outgoing` holds, from its start.
+    staged: Vec<Staged>,
+    /// How many of `staged` the kernel has taken.
+    taken: usize,
+    /// The DSCP and ECN byte that the socket has now.
+    dscp_ecn: u8,
+    counters: PortReport,
+}
+
+impl UdpPort {
+    /// Binds a socket to `ip` and `port`; port 0 takes any that is free, see [`UdpPort::local`].
+    ///
+    /// # Errors
+    /// What the kernel says to the address.
+    pub fn bind(ip: Ipv4Addr, port: u16) -> io::Result<UdpPort> {
+        let socket = UdpSocket::bind((ip, port))?;
+        socket.set_nonblocking(true)?;
+        enlarge(&socket);
+        let local = match socket.local_addr()? {
+            std::net::SocketAddr::V4(local) => local,
+            std::net::SocketAddr::V6(_) => return Err(io::ErrorKind::AddrNotAvailable.into()),
+        };
+        let counters = PortReport { backend: "udp", local: Some(local), ..PortReport::default() };
+        Ok(UdpPort {
+            socket,
+            local,
+            incoming: vec![0; BATCH * CAPACITY],
+            outgoing: vec![0; BATCH * CAPACITY],
+            staged: Vec::with_capacity(BATCH),
+            taken: 0,
+            dscp_ecn: 0,
+            counters,
+        })
+    }
+
+    /// The address and port that were bound.
+    pub fn local(&self) -> SocketAddrV4 {
+        self.local
+    }
+
+    /// Hands the kernel the staged datagrams that share the first one's DSCP; says how many it took.
+    fn send_some(&mut self) -> nix::Result<usize> {
+        let rest = &self.staged[self.taken..];
+        let Some(first) = rest.first() else { return Ok(0) };
+        let alike = rest.iter().take_while(|datagram| datagram.dscp_ecn == first.dscp_ecn).count();
+        if self.dscp_ecn != first.dscp_ecn {
+            setsockopt(&self.socket, sockopt::Ipv4Tos, &i32::from(first.dscp_ecn))?;
+            self.dscp_ecn = first.dscp_ecn;
+        }
+        let rest = &rest[..alike];
+        let slots = self.outgoing.chunks_exact(CAPACITY).skip(self.taken);
+        let slices: Vec<[IoSlice<'_>; 1]> =
+            slots.zip(rest).map(|(bytes, datagram)| [IoSlice::new(&bytes[..datagram.len])]).collect();
+        let addresses: Vec<Option<SockaddrIn>> =
+            rest.iter().map(|datagram| Some(SockaddrIn::from(datagram.to))).collect();
+        let mut headers = MultiHeaders::preallocate(alike, None);
+        let none: [ControlMessage<'_>; 0] = [];
+        let flags = MsgFlags::MSG_DONTWAIT;
+        let sent = sendmmsg(self.socket.as_raw_fd(), &mut headers, &slices, &addresses, none, flags)?;
+        Ok(sent.count())
+    }
+
+    /// Forgets one datagram that the kernel refuses, and says so.
+    fn refuse(&mut self, error: Errno) {
+        let to = self.staged[self.taken].to;
+        self.taken += 1;
+        self.counters.refused += 1;
+        let message = format!("send to {to}: {}", error.desc());
+        if self.counters.last_refusal.as_ref() != Some(&message) {
+            tracing::warn!(%to, error = error.desc(), "the kernel refuses to send a packet");
+            self.counters.last_refusal = Some(message);
+        }
+    }
+}
+
+/// Asks for large socket buffers; the privileged form goes above the system's maximum.
+fn enlarge(socket: &UdpSocket) {
+    if setsockopt(socket, sockopt::RcvBufForce, &SOCKET_BUFFER).is_err() {
+        let _ = setsockopt(socket, sockopt::RcvBuf, &SOCKET_BUFFER);
+    }
+    if setsockopt(socket, sockopt::SndBufForce, &SOCKET_BUFFER).is_err() {
+        let _ = setsockopt(socket, sockopt::SndBuf, &SOCKET_BUFFER);
+    }
+}
+
+impl Port for UdpPort {
+    fn capacity(&self) -> usize {
+        CAPACITY
+    }
+
+    fn shards(&self) -> u16 {
+        1
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(Received, &[u8])) -> io::Result<usize> {
+        let mut slices: Vec<[IoSliceMut<'_>; 1]> =
+            self.incoming.chunks_exact_mut(CAPACITY).map(|bytes| [IoSliceMut::new(bytes)]).collect();
+        let mut headers = MultiHeaders::<SockaddrIn>::preallocate(BATCH, None);
+        let flags = MsgFlags::MSG_DONTWAIT;
+        let fd = self.socket.as_raw_fd();
+        let messages = match recvmmsg(fd, &mut headers, slices.iter_mut(), flags, None) {
+            Ok(messages) => messages,
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(0),
+            Err(error) => return Err(error.into()),
+        };
+        let mut count = 0;
+        for message in messages {
+            count += 1;
+            let (Some(from), Some(bytes)) = (message.address, message.iovs().next()) else { continue };
+            each(Received { from: from.into(), port: self.local.port() }, bytes);
+        }
+        self.counters.received += count as u64;
+        self.counters.batches_received += 1;
+        Ok(count)
+    }
+
+    fn transmit(&mut self, to: &Peer, build: Build<'_>) -> io::Result<Attempt> {
+        if self.staged.len() == BATCH {
+            self.flush()?;
+        }
+        if self.staged.len() == BATCH {
+            self.counters.full += 1;
+            return Ok(Attempt::Full);
+        }
+        let start = self.staged.len() * CAPACITY;
+        let Some(Transmit { len, port_offset, dscp_ecn, .. }) =
+            build(&mut self.outgoing[start..start + CAPACITY])
+        else {
+            return Ok(Attempt::Nothing);
+        };
+        let to = SocketAddrV4::new(to.ip, to.base_port.wrapping_add(port_offset));
+        self.staged.push(Staged { len: len.min(CAPACITY), to, dscp_ecn });
+        Ok(Attempt::Staged)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while self.taken < self.staged.len() {
+            match self.send_some() {
+                Ok(count) => {
+                    self.taken += count;
+                    self.counters.sent += count as u64;
+                    self.counters.batches_sent += 1;
+                }
+                Err(Errno::EAGAIN | Errno::ENOBUFS) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                Err(error) => self.refuse(error),
+            }
+        }
+        self.staged.clear();
+        self.taken = 0;
+        Ok(())
+    }
+
+    fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
+        let mut interest = PollFlags::POLLIN;
+        interest.set(PollFlags::POLLOUT, !self.staged.is_empty());
+        wait(&[(self.socket.as_fd(), interest), (wake, PollFlags::POLLIN)], deadline)
+    }
+
+    fn quiesce(&mut self, _deadline: Instant) {
+        // The kernel has copies of what was sent; there is nothing to wait for.
+    }
+
+    fn report(&self) -> PortReport {
+        self.counters.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn pair() -> (UdpPort, UdpPort, Peer) {
+        let [one, other] = [0; 2].map(|port| UdpPort::bind(Ipv4Addr::LOCALHOST, port).unwrap());
+        let peer =
+            Peer { ip: Ipv4Addr::LOCALHOST, base_port: other.local().port(), mac: [0; 6], checksum: true };
+        (one, other, peer)
+    }
+
+    fn packet(number: usize) -> impl FnMut(&mut [u8]) -> Option<Transmit> {
+        move |bytes| {
+            bytes[..8].copy_from_slice(&number.to_be_bytes());
+            let dscp_ecn = (number / 10 % 3) as u8 * 32;
+            Some(Transmit { len: 100, port_offset: 0, entropy: 0, dscp_ecn })
+        }
+    }
+
+    #[test]
+    fn datagrams_arrive_in_order_with_their_sender() {
+        let (mut one, mut other, peer) = pair();
+        // More than a batch, and several priorities within one.
+        for number in 0..200 {
+            assert_eq!(one.transmit(&peer, &mut packet(number)).unwrap(), Attempt::Staged);
+        }
+        one.flush().unwrap();
+        let mut arrived = 0usize;
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while arrived < 200 && Instant::now() < deadline {
+            other.wait(Some(deadline), one.socket.as_fd()).unwrap();
+            let from = one.local();
+            other
+                .receive(&mut |received, bytes| {
+                    assert_eq!((received.from, bytes.len()), (from, 100));
+                    assert_eq!(bytes[..8], arrived.to_be_bytes());
+                    arrived += 1;
+                })
+                .unwrap();
+        }
+        assert_eq!((arrived, one.report().sent, other.report().received), (200, 200, 200));
+        assert!(one.report().batches_sent < 100, "{:?}", one.report());
+    }
+
+    #[test]
+    fn nothing_to_receive_and_nothing_to_send_are_no_errors() {
+        let (mut one, _other, peer) = pair();
+        assert_eq!(one.receive(&mut |_, _| unreachable!()).unwrap(), 0);
+        assert_eq!(one.transmit(&peer, &mut |_| None).unwrap(), Attempt::Nothing);
+        one.flush().unwrap();
+        assert_eq!(one.report().sent, 0);
+    }
+
+    #[test]
+    fn a_packet_that_cannot_be_sent_is_counted_and_holds_up_no_other() {
+        let (mut one, mut other, peer) = pair();
+        let unreachable = Peer { ip: Ipv4Addr::BROADCAST, ..peer };
+        one.transmit(&unreachable, &mut packet(1)).unwrap();
+        one.transmit(&peer, &mut packet(0)).unwrap();
+        one.flush().unwrap();
+        let report = one.report();
+        assert_eq!((report.refused, report.sent), (1, 1), "{report:?}");
+        assert!(report.last_refusal.is_some_and(|why| why.contains("255.255.255.255")));
+        other.wait(Some(Instant::now() + Duration::from_secs(5)), one.socket.as_fd()).unwrap();
+        assert_eq!(other.receive(&mut |_, _| ()).unwrap(), 1);
+    }
+}

@@ -1,0 +1,172 @@
+//! The thread's loop: orders, receive, timers, transmit, tell, and sleep when there was nothing to do.
+
+use std::{
+    io,
+    os::fd::AsFd,
+    sync::{
+        Arc,
+        mpsc::{Receiver, TryRecvError},
+    },
+    time::{Duration, Instant},
+};
+
+use nix::sys::eventfd::EventFd;
+use sumac_transport::JobError;
+
+use super::{
+    command::{Command, Sink},
+    engines::{Clock, Engines},
+    port::Port,
+    stats::DatapathStats,
+};
+
+/// How long packets on their way out are waited for at the end.
+const QUIESCE: Duration = Duration::from_millis(500);
+/// A pause after an error of the port, so that one that stays does not take the CPU.
+const ERROR_PAUSE: Duration = Duration::from_millis(10);
+
+pub(super) struct Worker {
+    pub(super) name: String,
+    pub(super) cpu: Option<usize>,
+    pub(super) port: Box<dyn Port>,
+    pub(super) commands: Receiver<Command>,
+    pub(super) wake: Arc<EventFd>,
+    pub(super) sink: Sink,
+    pub(super) state: State,
+}
+
+/// What the loop carries from round to round.
+pub(super) struct State {
+    engines: Engines,
+    clock: Clock,
+    rounds: u64,
+    sleeps: u64,
+    port_errors: u64,
+    last_port_error: Option<String>,
+}
+
+impl State {
+    pub(super) fn new() -> State {
+        State {
+            engines: Engines::default(),
+            clock: Clock::new(),
+            rounds: 0,
+            sleeps: 0,
+            port_errors: 0,
+            last_port_error: None,
+        }
+    }
+}
+
+impl Worker {
+    /// Runs until it is told to stop, or nobody is left to tell it. Returns the last report.
+    pub(super) fn run(mut self) -> DatapathStats {
+        while self.obey() {
+            self.state.rounds += 1;
+            let received = self.receive();
+            self.advance();
+            if received == 0 {
+                self.sleep();
+            }
+        }
+        self.finish()
+    }
+
+    /// Carries out the orders that have come in; `false`: the last one was to stop.
+    fn obey(&mut self) -> bool {
+        loop {
+            let now = self.state.clock.now();
+            let engines = &mut self.state.engines;
+            match self.commands.try_recv() {
+                Ok(Command::AddJob { params, peer, reply }) => {
+                    let _ = reply.send(engines.add(params, peer, &*self.port));
+                }
+                Ok(Command::Submit { job, tag, operation }) => {
+                    engines.submit(now, job, tag, operation, &mut self.sink);
+                }
+                Ok(Command::FailJob { job, why }) => engines.fail(job, why),
+                Ok(Command::RemoveJob { job, reply }) => {
+                    let why = JobError::Ended { reason: "this worker has left it".to_owned() };
+                    engines.remove(job, why, &mut self.sink);
+                    let _ = reply.send(());
+                }
+                Ok(Command::Stats { reply }) => {
+                    let _ = reply.send(self.stats());
+                }
+                Ok(Command::Shutdown) | Err(TryRecvError::Disconnected) => return false,
+                Err(TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    /// Gives what has arrived to the engines. Returns how many packets there were.
+    fn receive(&mut self) -> usize {
+        let engines = &mut self.state.engines;
+        let now = self.state.clock.now();
+        let outcome = self.port.receive(&mut |received, payload| engines.on_payload(now, received, payload));
+        self.note("receive", outcome).unwrap_or(0)
+    }
+
+    /// Timers, then packets, then events. A batch of results has become a batch of contributions here.
+    fn advance(&mut self) {
+        let now = self.state.clock.now();
+        self.state.engines.on_time(now);
+        let outcome = self.state.engines.transmit(now, &mut *self.port);
+        self.note("send", outcome);
+        self.state.engines.tell(&mut self.sink);
+    }
+
+    /// Sleeps until a packet, an order or a timer. Events of this round have been told.
+    fn sleep(&mut self) {
+        self.state.sleeps += 1;
+        let deadline = self.state.engines.deadline().map(|time| self.state.clock.instant(time));
+        let outcome = self.port.wait(deadline, self.wake.as_fd());
+        if self.note("wait", outcome) == Some(true) {
+            // Only to make it wait again; the orders are in the channel.
+            let _ = self.wake.read();
+        }
+    }
+
+    /// Counts an error of the port, and logs it when it is another than the last.
+    fn note<T>(&mut self, doing: &str, outcome: io::Result<T>) -> Option<T> {
+        let error = match outcome {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        self.state.port_errors += 1;
+        let message = format!("{doing}: {error}");
+        if self.state.last_port_error.as_ref() != Some(&message) {
+            tracing::warn!(datapath = self.name, "the port fails: {message}");
+            self.state.last_port_error = Some(message);
+        }
+        std::thread::sleep(ERROR_PAUSE);
+        None
+    }
+
+    fn stats(&self) -> DatapathStats {
+        DatapathStats {
+            name: self.name.clone(),
+            cpu: self.cpu,
+            jobs: self.state.engines.stats(),
+            port: self.port.report(),
+            strays: self.state.engines.strays(),
+            rounds: self.state.rounds,
+            sleeps: self.state.sleeps,
+            port_errors: self.state.port_errors,
+            last_port_error: self.state.last_port_error.clone(),
+        }
+    }
+
+    /// Ends all jobs, waits for what is on its way out, and accounts for every frame.
+    fn finish(mut self) -> DatapathStats {
+        let jobs = self.state.engines.stats();
+        let why = JobError::Ended { reason: "the daemon of this host stops".to_owned() };
+        self.state.engines.clear(&why, &mut self.sink);
+        self.port.quiesce(Instant::now() + QUIESCE);
+        let stats = DatapathStats { jobs, ..self.stats() };
+        if !stats.frames_are_conserved() {
+            tracing::error!(datapath = self.name, frames = ?stats.port.frames, "frames are missing; please report it");
+        }
+        stats
+    }
+}

@@ -1,0 +1,293 @@
+//! A port that is the AF_XDP sockets of an interface's queues.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddrV4},
+    os::fd::{AsFd, BorrowedFd},
+    time::{Duration, Instant},
+};
+
+use nix::poll::PollFlags;
+use sumac_hostprog::{Attached, MapError, Mode as HostMode};
+use sumac_transport::Transmit;
+use sumac_wire::frame::{self, Endpoints, OVERHEAD, Parsed, Ports};
+use sumac_xsk::{Conservation, Mode, OpenError, Socket, SocketConfig};
+
+use super::{
+    port::{Attempt, Build, Peer, Port, PortReport, Received, SocketReport},
+    wait::wait,
+};
+
+/// Packets taken from one socket before the engines have their turn.
+const BUDGET: usize = 64;
+/// How soon to try again when the kernel has no room: nothing tells when a frame is free again.
+const RETRY: Duration = Duration::from_millis(1);
+/// UDP source ports carry path entropy: the dynamic range of RFC 6335.
+const ENTROPY_BASE: u16 = 49152;
+const ENTROPY_MASK: u16 = 0x3fff;
+/// The kernel keeps these bytes of a frame in front of what it receives.
+const HEADROOM: u32 = 256;
+/// Ethernet and one tag, beside what an MTU counts.
+const LINK_HEADER: u32 = 18;
+
+/// How to open a port on an interface.
+#[derive(Clone, Debug)]
+pub struct XdpConfig {
+    /// This host's address, which contributions come from.
+    pub local_ip: Ipv4Addr,
+    /// Zero-copy or copy; `None`: as the program was attached.
+    pub mode: Option<Mode>,
+    /// The queues to bind; `None`: those that the program was attached for.
+    pub queues: Option<Vec<u32>>,
+    /// Frames of each socket, each way.
+    pub frames: u32,
+}
+
+impl XdpConfig {
+    /// The defaults: as attached, 1,024 frames.
+    pub fn new(local_ip: Ipv4Addr) -> XdpConfig {
+        XdpConfig { local_ip, mode: None, queues: None, frames: 1024 }
+    }
+}
+
+/// Why a port could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum XdpError {
+    /// The program was attached for no queue, or none was configured.
+    #[error("no queue of {interface} to open a socket on; attach with --queues, or set `queues`")]
+    NoQueues {
+        /// The interface.
+        interface: String,
+    },
+    /// The interface has no Ethernet address.
+    #[error("cannot find the Ethernet address of {interface}: {source}; Sumac needs an Ethernet interface")]
+    Address {
+        /// The interface.
+        interface: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A socket.
+    #[error("queue {queue}: {source}")]
+    Open {
+        /// Its queue.
+        queue: u32,
+        /// Why.
+        source: OpenError,
+    },
+    /// The program did not take a socket.
+    #[error(transparent)]
+    Steer(#[from] MapError),
+}
+
+struct Queue {
+    number: u32,
+    socket: Socket,
+    received: u64,
+}
+
+/// The sockets of an interface. Closing them takes them out of the program, which stays attached.
+pub struct XdpPort {
+    queues: Vec<Queue>,
+    /// Which queue sends the next batch.
+    next: usize,
+    /// Packets staged on it.
+    staged: u32,
+    /// Whether the last attempt found no frame.
+    is_full: bool,
+    mac: [u8; 6],
+    local_ip: Ipv4Addr,
+    ports: Ports,
+    capacity: usize,
+    counters: PortReport,
+}
+
+impl XdpPort {
+    /// Opens a socket on each queue and has the attached program steer to them.
+    ///
+    /// # Errors
+    /// See [`XdpError`]. No socket stays open after an error.
+    pub fn open(config: &XdpConfig, attached: &mut Attached) -> Result<XdpPort, XdpError> {
+        let interface = attached.interface().clone();
+        let name = interface.name.as_str();
+        let mac =
+            mac_address(name).map_err(|source| XdpError::Address { interface: name.to_owned(), source })?;
+        let frame_size = if interface.mtu + LINK_HEADER + HEADROOM <= 2048 { 2048 } else { 4096 };
+        let mode = config.mode.unwrap_or(match attached.requested_mode() {
+            HostMode::Auto => Mode::Auto,
+            HostMode::ZeroCopy => Mode::ZeroCopy,
+            HostMode::Copy | HostMode::Generic => Mode::Copy,
+        });
+        let mut queues = Vec::new();
+        for number in config.queues.clone().unwrap_or_else(|| attached.queues()) {
+            let wanted =
+                SocketConfig { frames: config.frames, frame_size, mode, ..SocketConfig::new(name, number) };
+            let socket = Socket::open(&wanted).map_err(|source| XdpError::Open { queue: number, source })?;
+            attached.set_socket(number, socket.as_fd())?;
+            let bound = socket.bound();
+            let (zero_copy, fallback) = (bound.zero_copy, bound.fallback.as_deref());
+            tracing::info!(interface = name, queue = number, zero_copy, fallback, "AF_XDP socket bound");
+            queues.push(Queue { number, socket, received: 0 });
+        }
+        if queues.is_empty() {
+            return Err(XdpError::NoQueues { interface: name.to_owned() });
+        }
+        let (base, shards) = attached.ports();
+        let counters = PortReport {
+            backend: "xdp",
+            interface: Some(name.to_owned()),
+            xdp_mode: Some(format!("{:?}", attached.mode()).to_lowercase()),
+            local: Some(SocketAddrV4::new(config.local_ip, base)),
+            ..PortReport::default()
+        };
+        Ok(XdpPort {
+            queues,
+            next: 0,
+            staged: 0,
+            is_full: false,
+            mac,
+            local_ip: config.local_ip,
+            ports: Ports { base, shards },
+            capacity: frame_size as usize - OVERHEAD,
+            counters,
+        })
+    }
+
+    /// This host's MAC address, for the control plane.
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    fn endpoints(&self, to: &Peer, packet: &Transmit) -> Endpoints {
+        Endpoints {
+            src_mac: self.mac,
+            dst_mac: to.mac,
+            src_ip: self.local_ip.into(),
+            dst_ip: to.ip.into(),
+            src_port: ENTROPY_BASE | packet.entropy & ENTROPY_MASK,
+            dst_port: to.base_port.wrapping_add(packet.port_offset),
+            dscp_ecn: packet.dscp_ecn,
+        }
+    }
+
+    fn frames(&self) -> Conservation {
+        self.queues.iter().map(|queue| queue.socket.conservation()).fold(
+            Conservation::default(),
+            |sum, one| Conservation {
+                frames: sum.frames + one.frames,
+                free: sum.free + one.free,
+                held: sum.held + one.held,
+                sent: sum.sent + one.sent,
+                filled: sum.filled + one.filled,
+                reading: sum.reading + one.reading,
+                misplaced: sum.misplaced + one.misplaced,
+            },
+        )
+    }
+}
+
+impl Port for XdpPort {
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn shards(&self) -> u16 {
+        self.ports.shards
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(Received, &[u8])) -> io::Result<usize> {
+        let (ports, mut malformed, mut total) = (self.ports, 0, 0);
+        for queue in &mut self.queues {
+            let count = queue.socket.receive(BUDGET, |bytes| match frame::parse(bytes, ports) {
+                Parsed::Ours(frame) => {
+                    let from = SocketAddrV4::new(frame.src_ip.into(), frame.src_port);
+                    let end = frame.payload() + frame.payload_len();
+                    each(Received { from, port: frame.dst_port }, &bytes[frame.payload()..end]);
+                }
+                Parsed::Foreign | Parsed::Bad(_) => malformed += 1,
+            });
+            queue.received += count as u64;
+            total += count;
+        }
+        self.counters.malformed += malformed;
+        self.counters.received += total as u64;
+        self.counters.batches_received += u64::from(total > 0);
+        Ok(total)
+    }
+
+    fn transmit(&mut self, to: &Peer, build: Build<'_>) -> io::Result<Attempt> {
+        let port = self.queues[self.next].socket.port();
+        let Some(mut frame) = port.frame() else {
+            self.is_full = true;
+            self.counters.full += 1;
+            return Ok(Attempt::Full);
+        };
+        self.is_full = false;
+        let Some(packet) = build(&mut port.bytes_mut(&mut frame)[OVERHEAD..]) else {
+            port.cancel(frame);
+            return Ok(Attempt::Nothing);
+        };
+        let endpoints = self.endpoints(to, &packet);
+        let port = self.queues[self.next].socket.port();
+        let bytes = port.bytes_mut(&mut frame);
+        // Both can only fail on a packet longer than the bytes that `build` was given.
+        let len = frame::emit(bytes, &endpoints, packet.len, to.checksum).unwrap_or(0);
+        if let Err(frame) = port.submit(frame, len) {
+            port.cancel(frame);
+            return Err(io::Error::other(format!("a packet of {} bytes does not fit a frame", packet.len)));
+        }
+        self.staged += 1;
+        Ok(Attempt::Staged)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let staged = std::mem::take(&mut self.staged);
+        self.counters.sent += u64::from(staged);
+        self.counters.batches_sent += u64::from(staged > 0);
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            if index == self.next && staged > 0 || queue.socket.port().pending() > 0 {
+                queue.socket.flush()?;
+            }
+        }
+        self.next = (self.next + 1) % self.queues.len();
+        Ok(())
+    }
+
+    fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
+        let is_stuck = self.is_full || self.queues.iter_mut().any(|queue| queue.socket.port().pending() > 0);
+        let soon = is_stuck.then(|| Instant::now() + RETRY);
+        let deadline = [deadline, soon].into_iter().flatten().min();
+        let sockets = self.queues.iter().map(|queue| (queue.socket.as_fd(), PollFlags::POLLIN));
+        let fds: Vec<_> = sockets.chain([(wake, PollFlags::POLLIN)]).collect();
+        wait(&fds, deadline)
+    }
+
+    fn quiesce(&mut self, deadline: Instant) {
+        while self.frames().sent > 0 && Instant::now() < deadline {
+            for queue in &mut self.queues {
+                // What cannot be sent any more shows as sent and not completed.
+                let _ = queue.socket.flush();
+            }
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    fn report(&self) -> PortReport {
+        let sockets = self.queues.iter().map(|queue| SocketReport {
+            queue: queue.number,
+            bound: queue.socket.bound().clone(),
+            received: queue.received,
+            kernel: queue.socket.statistics().ok(),
+            frames: queue.socket.conservation(),
+        });
+        PortReport { sockets: sockets.collect(), frames: Some(self.frames()), ..self.counters.clone() }
+    }
+}
+
+/// The Ethernet address of an interface in the caller's network namespace.
+fn mac_address(interface: &str) -> io::Result<[u8; 6]> {
+    nix::ifaddrs::getifaddrs()?
+        .filter(|entry| entry.interface_name == interface)
+        .find_map(|entry| entry.address?.as_link_addr()?.addr())
+        .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+}
