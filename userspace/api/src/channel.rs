@@ -176,10 +176,17 @@ impl Channel {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         // TRUNC makes the kernel tell the message's real length, also when the buffer was too small for it.
         let flags = flags | RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
-        let received = rustix::io::retry_on_intr(|| {
-            let mut parts = [IoSliceMut::new(&mut *buffer)];
-            rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags)
-        });
+        let mut receive = || {
+            rustix::io::retry_on_intr(|| {
+                let mut parts = [IoSliceMut::new(&mut *buffer)];
+                rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags)
+            })
+        };
+        let received = match receive() {
+            // A peer that closed without having read everything: said once, before what it sent last.
+            Err(Errno::CONNRESET) => receive(),
+            received => received,
+        };
         let received = match received {
             Ok(received) => received,
             Err(Errno::AGAIN) => return Err(FrameError::Empty),
@@ -302,6 +309,17 @@ mod tests {
         let message = vec![b'x'; 1024];
         let full = (0..100_000).find_map(|_| a.try_send(&message, &[]).err());
         assert!(matches!(full, Some(FrameError::Full)));
+    }
+
+    #[test]
+    fn last_words_are_heard_although_the_peer_did_not_listen() {
+        let (a, b) = Channel::pair().unwrap();
+        b.send(b"unread", &[]).unwrap();
+        a.send(b"goodbye", &[]).unwrap();
+        drop(a);
+        let mut room = buffer();
+        assert_eq!(message(b.receive(&mut room).unwrap()).bytes, b"goodbye");
+        assert!(matches!(b.receive(&mut room), Ok(Inbound::End)));
     }
 
     #[test]

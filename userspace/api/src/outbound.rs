@@ -110,6 +110,11 @@ pub struct JobStats {
     pub rank: u16,
     /// How many workers the job has.
     pub world: u16,
+    /// `probing`, `ready` or `failed`.
+    pub state: String,
+    /// Why it failed; empty when it did not.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub error: String,
     /// The engine's counters (`EngineStats`).
     pub engine: Value,
 }
@@ -128,6 +133,12 @@ pub struct StatsReply {
     pub jobs: Vec<JobStats>,
     /// The network ports (`PortReport`): what was bound, and counters.
     pub ports: Vec<Value>,
+    /// The data path's threads: rounds, sleeps, packets of no job.
+    #[serde(default)]
+    pub threads: Vec<Value>,
+    /// Where the UMEM's frames are; they must add up to `frames` (XDP only).
+    #[serde(default)]
+    pub frames: Value,
     /// The host program's counters by reason (XDP only).
     #[serde(default)]
     pub host_program: serde_json::Map<String, Value>,

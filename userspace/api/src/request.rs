@@ -109,7 +109,7 @@ pub struct Allreduce {
     /// A number for the tensor, for error messages and statistics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tensor: Option<u32>,
-    /// The layer's priority, 0 the highest.
+    /// The layer's priority, 0 (least) to 7 (most urgent).
     #[serde(default)]
     pub priority: u8,
     /// The fraction of contributions that may be missing.

@@ -25,7 +25,7 @@ pub struct Job {
 pub struct OpOptions {
     /// The tensor's number in error messages and statistics; the daemon counts them otherwise.
     pub tensor: Option<u32>,
-    /// The layer's priority, 0 the highest.
+    /// The layer's priority, 0 (least) to 7 (most urgent).
     pub priority: u8,
     /// The fraction of contributions that may be missing; 0 for exact sums.
     pub loss_bound: f32,

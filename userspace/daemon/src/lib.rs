@@ -1,1 +1,40 @@
-//! The daemon of a host.
+//! The daemon of a host: trainers hand it tensors over a local socket, and it moves them through the network.
+//!
+//! ```text
+//!   trainer --- session --- job ------------------ control plane (sumac-control)
+//!      |            \        |  \
+//!      |             \     hub   host program (sumac-hostprog)
+//!   memory -------- datapath (engine, port) ------ network
+//! ```
+//!
+//! | module | its one concern |
+//! | --- | --- |
+//! | [`config`] | the configuration file |
+//! | `server`, `access` | the socket, and who may use it |
+//! | `session` | one trainer's connection |
+//! | `operations`, `region`, `bell`, `inbox` | what a session is made of |
+//! | `job` | one job of one trainer, from joining to leaving |
+//! | `hub` | what all sessions share |
+//! | `carrier` | the backend: XDP or UDP |
+//! | [`datapath`] | packets, and the engines that make and take them |
+//! | `explain` | errors of other crates in the API's words |
+#![forbid(unsafe_code)]
+
+mod access;
+mod bell;
+mod carrier;
+pub mod config;
+mod daemon;
+pub mod datapath;
+mod explain;
+mod hub;
+mod inbox;
+mod job;
+mod operations;
+mod region;
+mod server;
+mod session;
+
+pub use carrier::CarrierError;
+pub use daemon::{Daemon, DaemonError};
+pub use server::ServeError;

@@ -1,0 +1,308 @@
+//! How this host's packets move: the backend that was chosen, and what a job needs of it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Map, Value};
+use sumac_api::{Code, Failure};
+use sumac_control::{Assignment, JoinSpec, neighbour};
+use sumac_hostprog::{AttachOptions, Attached, OpenError, Queues, attach};
+use sumac_transport::{JobError, JobParams, Operation};
+use sumac_wire::tables::{HostJobEntry, job_flag};
+
+use crate::config::{Backend, Config};
+use crate::datapath::{Datapath, DatapathStats, Peer, Port, Sink, UdpPort, XdpConfig, XdpPort};
+
+/// Why no backend could be had.
+#[derive(Debug, thiserror::Error)]
+pub enum CarrierError {
+    /// The UDP socket.
+    #[error("cannot bind a UDP socket to {address}: {source}; is `address` one of this host's?")]
+    Udp {
+        /// The address.
+        address: Ipv4Addr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// AF_XDP.
+    #[error("cannot use XDP: {0}")]
+    Xdp(String),
+    /// The data path's thread.
+    #[error("cannot start the data path's thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// This host's end of a job's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Local {
+    pub(crate) ip: Ipv4Addr,
+    pub(crate) port: u16,
+    pub(crate) mac: [u8; 6],
+}
+
+/// What the data path and the host program count.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) jobs: Vec<MeasuredJob>,
+    pub(crate) ports: Vec<Value>,
+    pub(crate) threads: Vec<Value>,
+    pub(crate) frames: Value,
+    pub(crate) host_program: Map<String, Value>,
+}
+
+/// A job as the data path knows it.
+#[derive(Debug)]
+pub(crate) struct MeasuredJob {
+    pub(crate) job: u16,
+    pub(crate) state: String,
+    pub(crate) error: String,
+    pub(crate) engine: Value,
+}
+
+/// What is particular to the backend.
+enum Way {
+    Udp { ip: Ipv4Addr, port: u16 },
+    Xdp { program: Box<Mutex<Attached>>, local: Local },
+}
+
+/// The chosen backend with its data path.
+pub(crate) struct Carrier {
+    way: Way,
+    datapath: Datapath,
+    fallback: String,
+}
+
+impl std::fmt::Debug for Carrier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Carrier").field("backend", &self.backend()).finish_non_exhaustive()
+    }
+}
+
+impl Carrier {
+    /// Sets up the configured backend; `auto` falls back to UDP, and says so.
+    pub(crate) fn start(config: &Config, sink: Sink) -> Result<Carrier, CarrierError> {
+        let (way, port, fallback) = match config.backend {
+            Backend::Udp => udp(config).map(|(way, port)| (way, port, String::new()))?,
+            Backend::Xdp => xdp(config).map(|(way, port)| (way, port, String::new()))?,
+            Backend::Auto => match xdp(config) {
+                Ok((way, port)) => (way, port, String::new()),
+                Err(error) => {
+                    tracing::warn!(%error, "falling back to UDP; `sumac doctor` says what is missing");
+                    udp(config).map(|(way, port)| (way, port, error.to_string()))?
+                }
+            },
+        };
+        let cpu = config.cpus.first().copied();
+        let datapath = Datapath::start("sumac-datapath", port, cpu, sink).map_err(CarrierError::Thread)?;
+        Ok(Carrier { way, datapath, fallback })
+    }
+
+    /// `xdp` or `udp`.
+    pub(crate) fn backend(&self) -> &'static str {
+        match self.way {
+            Way::Udp { .. } => "udp",
+            Way::Xdp { .. } => "xdp",
+        }
+    }
+
+    /// Why the backend is not the one that was asked for; empty when it is.
+    pub(crate) fn fallback(&self) -> &str {
+        &self.fallback
+    }
+
+    /// This host's end of the path to an aggregator.
+    pub(crate) fn local(&self) -> Local {
+        match &self.way {
+            Way::Udp { ip, port } => Local { ip: *ip, port: *port, mac: [0; 6] },
+            Way::Xdp { local, .. } => *local,
+        }
+    }
+
+    /// Lets a job's results in, and starts its handshake. May wait for ARP.
+    pub(crate) fn add_job(&self, assigned: &Assignment, spec: &JoinSpec) -> Result<(), Failure> {
+        let mac = match &self.way {
+            Way::Udp { .. } => {
+                match assigned.result_group {
+                    None => [0; 6],
+                    Some(group) => {
+                        return Err(Failure::new(
+                        Code::Unsupported,
+                        format!("the aggregator sends results to the group {group}, which UDP sockets do not join"),
+                    )
+                    .hint("use the XDP backend, or attach the aggregator without a result group"));
+                    }
+                }
+            }
+            Way::Xdp { program, .. } => {
+                let neighbour = neighbour::resolve(assigned.aggregator_ip)
+                    .map_err(|error| Failure::new(Code::Unreachable, format!("the data plane: {error}")))?;
+                let entry = HostJobEntry {
+                    token: assigned.token,
+                    aggregator_ip: u32::from(assigned.aggregator_ip),
+                    epoch: assigned.epoch,
+                    elements: assigned.elements,
+                    world: spec.world,
+                    flags: if spec.checksum { job_flag::CHECKSUM } else { 0 },
+                    reserved: 0,
+                };
+                lock(program)
+                    .add_job(assigned.job, entry)
+                    .map_err(|error| Failure::new(Code::Datapath, error.to_string()))?;
+                neighbour.mac
+            }
+        };
+        let params = JobParams {
+            job: assigned.job,
+            epoch: assigned.epoch,
+            token: assigned.token,
+            rank: spec.rank,
+            world: spec.world,
+            slots: assigned.slots,
+            elements: assigned.elements,
+            scale: assigned.scale,
+            shards: assigned.shards,
+        };
+        let peer =
+            Peer { ip: assigned.aggregator_ip, base_port: assigned.base_port, mac, checksum: spec.checksum };
+        self.datapath.add_job(params, peer).map_err(|error| Failure::new(Code::Datapath, error.to_string()))
+    }
+
+    /// Hands an operation to a job's engine; its end comes as an event with the tag.
+    pub(crate) fn submit(&self, job: u16, tag: u64, operation: Operation) -> Result<(), Failure> {
+        self.datapath
+            .submit(job, tag, operation)
+            .map_err(|_| Failure::new(Code::ShuttingDown, "the data path has stopped"))
+    }
+
+    /// Ends a job's operations with this error.
+    pub(crate) fn fail_job(&self, job: u16, error: JobError) {
+        self.datapath.fail_job(job, error);
+    }
+
+    /// Lets no more of a job's results in. All its events have been delivered when this returns.
+    pub(crate) fn remove_job(&self, job: u16) -> Result<(), Failure> {
+        self.datapath.remove_job(job);
+        match &self.way {
+            Way::Udp { .. } => Ok(()),
+            Way::Xdp { program, .. } => {
+                lock(program).remove_job(job).map_err(|error| Failure::new(Code::Datapath, error.to_string()))
+            }
+        }
+    }
+
+    /// All counters.
+    pub(crate) fn stats(&self) -> Result<Measured, Failure> {
+        let stopped = || Failure::new(Code::ShuttingDown, "the data path has stopped");
+        let stats = self.datapath.stats().ok_or_else(stopped)?;
+        let host_program = self.host_program()?;
+        measured(&stats, host_program)
+            .map_err(|error| Failure::new(Code::Internal, format!("the counters have no JSON form: {error}")))
+    }
+
+    /// The host program's counters by reason; none over UDP.
+    fn host_program(&self) -> Result<Map<String, Value>, Failure> {
+        let Way::Xdp { program, .. } = &self.way else { return Ok(Map::new()) };
+        let counters =
+            lock(program).counters().map_err(|error| Failure::new(Code::Datapath, error.to_string()))?;
+        Ok(counters.into_iter().map(|(reason, count)| (reason.name().to_owned(), count.into())).collect())
+    }
+
+    /// Ends the data path's thread, and looks whether every frame came back.
+    pub(crate) fn stop(&self) {
+        let Some(stats) = self.datapath.shutdown() else { return };
+        let (sent, received) = (stats.port.sent, stats.port.received);
+        if stats.frames_are_conserved() {
+            tracing::info!(backend = self.backend(), sent, received, "data path stopped");
+        } else {
+            tracing::error!(frames = ?stats.port.frames, sent, received, "frames are missing; please report it");
+        }
+    }
+}
+
+/// The data path's report in the API's form.
+fn measured(stats: &DatapathStats, host_program: Map<String, Value>) -> Result<Measured, serde_json::Error> {
+    let jobs = stats.jobs.iter().map(|job| {
+        Ok(MeasuredJob {
+            job: job.job,
+            state: job.state.to_owned(),
+            error: job.error.clone().unwrap_or_default(),
+            engine: serde_json::to_value(&job.engine)?,
+        })
+    });
+    let mut thread = serde_json::to_value(stats)?;
+    if let Value::Object(thread) = &mut thread {
+        // They have places of their own.
+        thread.retain(|key, _| key != "jobs" && key != "port");
+    }
+    Ok(Measured {
+        jobs: jobs.collect::<Result<_, serde_json::Error>>()?,
+        ports: vec![serde_json::to_value(&stats.port)?],
+        threads: vec![thread],
+        frames: serde_json::to_value(stats.port.frames)?,
+        host_program,
+    })
+}
+
+fn lock(program: &Mutex<Attached>) -> MutexGuard<'_, Attached> {
+    // What is behind it are maps in the kernel, which a panic leaves as they were.
+    program.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn udp(config: &Config) -> Result<(Way, Box<dyn Port>), CarrierError> {
+    let ip = config.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
+    let port = UdpPort::bind(ip, 0).map_err(|source| CarrierError::Udp { address: ip, source })?;
+    let local = port.local();
+    tracing::info!(%local, "packets move over a UDP socket");
+    Ok((Way::Udp { ip, port: local.port() }, Box::new(port)))
+}
+
+fn xdp(config: &Config) -> Result<(Way, Box<dyn Port>), CarrierError> {
+    let failed = |error: &dyn std::fmt::Display| CarrierError::Xdp(error.to_string());
+    let route = match config.aggregator {
+        Some(SocketAddr::V4(endpoint)) => neighbour::resolve(*endpoint.ip()).map_err(|error| failed(&error)),
+        _ => Err(CarrierError::Xdp("the configuration names no `aggregator` with an IPv4 address".into())),
+    };
+    let (ifname, ip) = match (&config.interface, config.address) {
+        (Some(ifname), Some(ip)) => (ifname.clone(), ip),
+        (ifname, ip) => {
+            let route = route?;
+            (ifname.clone().unwrap_or(route.ifname), ip.unwrap_or(route.src_ip))
+        }
+    };
+    let mut program = open_or_attach(config, &ifname)?;
+    // Those of a daemon that died; nobody is left to hear of them.
+    program.clear_jobs().map_err(|error| failed(&error))?;
+    let port_config = XdpConfig { queues: config.queues.clone(), ..XdpConfig::new(ip) };
+    let port = XdpPort::open(&port_config, &mut program).map_err(|error| failed(&error))?;
+    let local = Local { ip, port: program.ports().0, mac: port.mac() };
+    tracing::info!(ifname, program = ?program.mode(), "packets move over AF_XDP");
+    Ok((Way::Xdp { program: Box::new(Mutex::new(program)), local }, Box::new(port)))
+}
+
+/// The program that is on the interface already, or a new one.
+fn open_or_attach(config: &Config, ifname: &str) -> Result<Attached, CarrierError> {
+    match Attached::open(ifname, &config.pin_root) {
+        Ok(program) => {
+            if program.requested_mode() != config.mode {
+                tracing::warn!(
+                    ifname,
+                    attached = %program.requested_mode(),
+                    configured = %config.mode,
+                    "the program on the interface was attached in another mode, which is kept"
+                );
+            }
+            return Ok(program);
+        }
+        Err(OpenError::NotAttached { .. } | OpenError::Detached { .. }) => {}
+        Err(error) => return Err(CarrierError::Xdp(error.to_string())),
+    }
+    let options = AttachOptions {
+        mode: config.mode,
+        queues: config.queues.clone().map_or(Queues::All, Queues::Only),
+        base_port: config.base_port,
+        shards: config.shards,
+        pin_root: config.pin_root.clone(),
+        ..AttachOptions::new(ifname)
+    };
+    attach(&options).map_err(|error| CarrierError::Xdp(error.to_string()))
+}

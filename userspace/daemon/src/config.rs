@@ -1,0 +1,312 @@
+//! The daemon's configuration: a TOML file, read once, with errors that name the file and the key.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use sumac_control::Secret;
+use sumac_hostprog::Mode;
+use sumac_wire::MAX_ELEMENTS;
+
+/// How frames move between this host and the aggregator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// AF_XDP where it can be had, else UDP with a warning.
+    #[default]
+    Auto,
+    /// AF_XDP or nothing.
+    Xdp,
+    /// An ordinary socket; needs no privilege.
+    Udp,
+}
+
+/// A file of `docs/operations.md`'s form; every key but `aggregator` has a default.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Where trainers connect.
+    #[serde(default = "default_socket")]
+    pub socket: PathBuf,
+    /// The socket's permissions, octal digits in a string.
+    #[serde(default = "default_socket_mode")]
+    pub socket_mode: String,
+    /// Who may connect besides root and the daemon's own user; absent: whom `socket_mode` lets in.
+    pub allow_uids: Option<Vec<u32>>,
+    /// How frames move.
+    #[serde(default)]
+    pub backend: Backend,
+    /// The interface towards the aggregator (XDP); absent: the one that the route to `aggregator` takes.
+    pub interface: Option<String>,
+    /// How to attach and bind (XDP).
+    #[serde(default)]
+    pub mode: Mode,
+    /// Receive queues to bind (XDP); absent: all.
+    pub queues: Option<Vec<u32>>,
+    /// Where the host program is pinned (XDP).
+    #[serde(default = "default_pin_root")]
+    pub pin_root: PathBuf,
+    /// The data plane's UDP port of shard 0 (XDP).
+    #[serde(default = "default_base_port")]
+    pub base_port: u16,
+    /// How many ports from `base_port` the host program takes for Sumac's (XDP).
+    #[serde(default = "one")]
+    pub shards: u16,
+    /// This host's address in the data plane; absent: the one that the route to the aggregator takes.
+    pub address: Option<Ipv4Addr>,
+    /// The aggregator's control plane.
+    pub aggregator: Option<SocketAddr>,
+    /// The secret of jobs that bring none.
+    pub secret: Option<String>,
+    /// A file that holds it instead.
+    pub secret_file: Option<PathBuf>,
+    /// CPUs to pin the data path's threads to, in turn; absent: wherever the scheduler likes.
+    #[serde(default)]
+    pub cpus: Vec<usize>,
+    /// Slots to ask for; absent: the aggregator decides.
+    pub slots: Option<u32>,
+    /// Elements per chunk.
+    #[serde(default = "default_elements")]
+    pub elements: u16,
+    /// What floats are multiplied with; a power of two loses nothing.
+    #[serde(default = "default_scale")]
+    pub scale: f32,
+    /// Whether packets carry UDP checksums that the aggregator verifies.
+    #[serde(default = "yes")]
+    pub checksum: bool,
+    /// How long a job waits for its workers, in seconds.
+    #[serde(default = "default_join_timeout")]
+    pub join_timeout_s: f64,
+}
+
+fn default_socket() -> PathBuf {
+    sumac_api::DEFAULT_SOCKET.into()
+}
+fn default_socket_mode() -> String {
+    "0660".into()
+}
+fn default_pin_root() -> PathBuf {
+    "/sys/fs/bpf/sumac".into()
+}
+fn default_base_port() -> u16 {
+    48700
+}
+fn one() -> u16 {
+    1
+}
+fn default_elements() -> u16 {
+    256
+}
+/// 20 bits behind the point: steps of a millionth, and magnitudes up to 2047 / world.
+fn default_scale() -> f32 {
+    1_048_576.0
+}
+fn yes() -> bool {
+    true
+}
+fn default_join_timeout() -> f64 {
+    60.0
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {file}: {source}; give an existing file to --config")]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is not TOML, or has a key or a type that is not known; the message shows the line.
+    #[error("{file}: {source}")]
+    Parse {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong and where.
+        source: Box<toml::de::Error>,
+    },
+    /// A value that cannot be meant.
+    #[error("{file}: {key}: {problem}")]
+    Value {
+        /// The file.
+        file: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn load(file: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(file)
+            .map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
+        Config::parse(&text, file)
+    }
+
+    /// Checks the text of a file; `file` is for messages.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(text: &str, file: &Path) -> Result<Config, ConfigError> {
+        let config: Config = toml::from_str(text)
+            .map_err(|source| ConfigError::Parse { file: file.to_owned(), source: Box::new(source) })?;
+        match config.problem() {
+            None => Ok(config),
+            Some((key, problem)) => Err(ConfigError::Value { file: file.to_owned(), key, problem }),
+        }
+    }
+
+    /// The socket's permission bits.
+    #[must_use]
+    pub fn mode_bits(&self) -> Option<u32> {
+        u32::from_str_radix(&self.socket_mode, 8).ok().filter(|bits| *bits <= 0o777)
+    }
+
+    /// How long a job waits for its workers unless it says otherwise.
+    #[must_use]
+    pub fn join_timeout(&self) -> Duration {
+        Duration::try_from_secs_f64(self.join_timeout_s).unwrap_or(Duration::from_secs(60))
+    }
+
+    /// The secret of jobs that bring none; `None` when there is none.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or the secret is empty.
+    pub fn default_secret(&self) -> Result<Option<Secret>, sumac_control::SecretError> {
+        match (&self.secret, &self.secret_file) {
+            (Some(secret), _) => Secret::new(secret.as_bytes()).map(Some),
+            (None, Some(file)) => Secret::from_file(file).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// The first key with a value that cannot be meant, and what is wrong with it.
+    fn problem(&self) -> Option<(&'static str, String)> {
+        let checks = [
+            (
+                "socket_mode",
+                self.mode_bits().is_none(),
+                format!("{:?} is no permission; write it like \"0660\"", self.socket_mode),
+            ),
+            (
+                "secret",
+                self.secret.is_some() && self.secret_file.is_some(),
+                "is given beside secret_file; keep one of the two".into(),
+            ),
+            (
+                "base_port",
+                self.base_port == 0 || self.base_port.checked_add(self.shards).is_none(),
+                format!("{} leaves no room for {} ports", self.base_port, self.shards),
+            ),
+            ("shards", self.shards == 0, "must be at least 1".into()),
+            (
+                "slots",
+                self.slots.is_some_and(|slots| !slots.is_power_of_two()),
+                format!("{} is not a power of two", self.slots.unwrap_or(0)),
+            ),
+            (
+                "elements",
+                self.elements == 0 || usize::from(self.elements) > MAX_ELEMENTS,
+                format!("{} is not between 1 and {MAX_ELEMENTS}", self.elements),
+            ),
+            (
+                "scale",
+                !self.scale.is_normal() || self.scale < 0.0,
+                format!("{} is not a positive number", self.scale),
+            ),
+            (
+                "join_timeout_s",
+                Duration::try_from_secs_f64(self.join_timeout_s).is_err(),
+                format!("{} is no time in seconds", self.join_timeout_s),
+            ),
+            (
+                "queues",
+                self.queues.as_ref().is_some_and(Vec::is_empty),
+                "names no queue; leave it out for all".into(),
+            ),
+        ];
+        checks.into_iter().find_map(|(key, wrong, problem)| wrong.then_some((key, problem)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(text, Path::new("/etc/sumac/daemon.toml"))
+    }
+
+    #[test]
+    fn an_empty_file_is_the_defaults() {
+        let config = parse("").unwrap();
+        assert_eq!(config.mode_bits(), Some(0o660));
+        assert_eq!(config.backend, Backend::Auto);
+        assert_eq!(config.join_timeout(), Duration::from_secs(60));
+        assert!(config.default_secret().unwrap().is_none());
+    }
+
+    #[test]
+    fn every_key_of_the_documentation_is_known() {
+        let text = r#"
+            socket = "/tmp/s.sock"
+            socket_mode = "0600"
+            allow_uids = [1000, 1001]
+            backend = "udp"
+            interface = "eth1"
+            mode = "copy"
+            queues = [0, 1]
+            pin_root = "/sys/fs/bpf/sumac"
+            base_port = 48700
+            shards = 1
+            address = "10.77.1.1"
+            aggregator = "10.77.0.1:48600"
+            secret = "a secret of some length"
+            cpus = [1]
+            slots = 128
+            elements = 352
+            scale = 65536.0
+            checksum = false
+            join_timeout_s = 2.5
+        "#;
+        let config = parse(text).unwrap();
+        assert_eq!(config.allow_uids, Some(vec![1000, 1001]));
+        assert_eq!(config.aggregator, Some("10.77.0.1:48600".parse().unwrap()));
+        assert!(config.default_secret().unwrap().is_some());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_file_and_key() {
+        let cases = [
+            ("unknown key", "sokcet = \"x\"", "sokcet"),
+            ("wrong type", "elements = \"many\"", "elements"),
+            ("not TOML", "elements =", "elements"),
+            ("unknown backend", "backend = \"rdma\"", "backend"),
+            ("mode not octal", "socket_mode = \"rw\"", "socket_mode"),
+            ("mode too large", "socket_mode = \"7777\"", "socket_mode"),
+            ("two secrets", "secret = \"a\"\nsecret_file = \"b\"", "secret"),
+            ("port 0", "base_port = 0", "base_port"),
+            ("slots odd", "slots = 3", "slots"),
+            ("no elements", "elements = 0", "elements"),
+            ("too many elements", "elements = 833", "elements"),
+            ("scale 0", "scale = 0.0", "scale"),
+            ("scale not a number", "scale = nan", "scale"),
+            ("negative timeout", "join_timeout_s = -1.0", "join_timeout_s"),
+            ("endless timeout", "join_timeout_s = inf", "join_timeout_s"),
+            ("no queue", "queues = []", "queues"),
+        ];
+        for (name, text, key) in cases {
+            let message = parse(text).unwrap_err().to_string();
+            assert!(message.contains("/etc/sumac/daemon.toml"), "{name}: {message}");
+            assert!(message.contains(key), "{name}: {message}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Errors of the layers below, in the words and codes of the local API.
+
+use sumac_api::{Code, Failure};
+use sumac_control::{FailureKind, JobFailure, JoinError, RefusalKind};
+use sumac_transport::{JobError, OpError};
+
+/// Why a job could not be joined.
+pub(crate) fn join_error(error: &JoinError) -> Failure {
+    let message = error.to_string();
+    match error {
+        JoinError::Unreachable { .. } => Failure::new(Code::Unreachable, message),
+        JoinError::Denied { .. } | JoinError::Impostor { .. } => {
+            Failure::new(Code::Refused, message).hint("give all workers and the aggregator the same secret")
+        }
+        JoinError::Missing { ranks, .. } => Failure::new(Code::RanksMissing, message)
+            .hint("start the missing workers, or open with a longer timeout_s")
+            .ranks(ranks.iter().copied()),
+        JoinError::Refused(refused) => {
+            let code = match refused.kind {
+                RefusalKind::RankTaken => Code::RankTaken,
+                RefusalKind::Version => Code::Version,
+                _ => Code::Refused,
+            };
+            Failure::new(code, message).ranks(refused.ranks.iter().copied())
+        }
+        JoinError::Failed(failure) => job_failure(failure),
+        JoinError::Nonsense { .. } => Failure::new(Code::Unreachable, message),
+        JoinError::Random(_) => Failure::new(Code::Internal, message),
+    }
+}
+
+/// Why a running job ended, as the control plane says it.
+pub(crate) fn job_failure(failure: &JobFailure) -> Failure {
+    Failure::new(Code::JobFailed, failure.message.clone())
+        .hint("open the job again on all workers")
+        .ranks(failure.culprit)
+}
+
+/// The same for the engine, whose operations end with it.
+pub(crate) fn engine_error(failure: &JobFailure) -> JobError {
+    match (failure.culprit, failure.kind) {
+        (Some(rank), _) => {
+            let named = format!("rank {rank} ");
+            let reason = failure.message.strip_prefix(&named).unwrap_or(&failure.message);
+            JobError::Worker { rank, reason: reason.to_owned() }
+        }
+        (None, FailureKind::StateLost | FailureKind::PlaneDown | FailureKind::AggregatorSilent) => {
+            JobError::AggregatorLost { reason: failure.message.clone() }
+        }
+        (None, _) => JobError::Ended { reason: failure.message.clone() },
+    }
+}
+
+/// Why a job ended, as the engine says it.
+pub(crate) fn job_error(error: &JobError) -> Failure {
+    let code = match error {
+        JobError::NoReply { .. }
+        | JobError::MtuTooSmall { .. }
+        | JobError::Mismatch { .. }
+        | JobError::FrameTooSmall { .. } => Code::Handshake,
+        JobError::Cancelled { .. } => Code::Cancelled,
+        JobError::Worker { .. } | JobError::AggregatorLost { .. } | JobError::Ended { .. } => Code::JobFailed,
+    };
+    let failure = Failure::new(code, error.to_string());
+    match error {
+        JobError::Worker { rank, .. } => failure.ranks([*rank]),
+        _ => failure,
+    }
+}
+
+/// Why an operation failed.
+pub(crate) fn op_error(error: &OpError) -> Failure {
+    let message = error.to_string();
+    match error {
+        OpError::Saturated { tensor, index, .. } | OpError::NotFinite { tensor, index, .. } => {
+            Failure::new(Code::Saturated, message).elements(*tensor, *index as u64, None)
+        }
+        OpError::Peer { tensor, first, last } => Failure::new(Code::Saturated, message).elements(
+            *tensor,
+            *first as u64,
+            Some((*last as u64).saturating_add(1)),
+        ),
+        OpError::ShortBuffer { .. } => Failure::new(Code::OutOfRange, message),
+        OpError::Job(error) => job_error(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rank_at_fault_survives_the_way_through_the_engine() {
+        let failure = JobFailure::silent(2, "10.77.2.2".parse().unwrap());
+        let error = engine_error(&failure);
+        let told = op_error(&OpError::Job(error));
+        assert_eq!(told.message, "rank 2 (10.77.2.2) stopped answering");
+        assert_eq!(told.code, Code::JobFailed);
+        assert_eq!(told.ranks, [2]);
+    }
+
+    #[test]
+    fn a_lost_aggregator_is_nobodys_rank() {
+        let told = job_error(&engine_error(&JobFailure::state_lost(1, 2)));
+        assert_eq!(told.code, Code::JobFailed);
+        assert!(told.ranks.is_empty());
+        assert!(told.message.contains("lost its state"));
+    }
+
+    #[test]
+    fn an_element_at_fault_is_named() {
+        let error = OpError::NotFinite { tensor: 4, index: 7, value: f32::NAN };
+        let told = op_error(&error);
+        assert_eq!((told.code, told.tensor, told.index), (Code::Saturated, Some(4), Some(7)));
+        let told = op_error(&OpError::Peer { tensor: 4, first: 256, last: 511 });
+        assert_eq!((told.index, told.index_end), (Some(256), Some(512)));
+    }
+}
