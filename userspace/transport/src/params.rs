@@ -66,7 +66,8 @@ impl JobParams {
 pub struct Tuning {
     /// The retransmission timeout before any round trip was measured.
     pub initial_rto: Duration,
-    /// The shortest timeout: a host's scheduling delays look like losses below it.
+    /// How far the timeout stays above the smoothed round trip at least: a host's scheduling delays
+    /// look like losses below it.
     pub min_rto: Duration,
     /// The longest timeout, however often it was backed off.
     pub max_rto: Duration,

@@ -28,7 +28,7 @@ use std::{
 use run::Totals;
 use scenario::Scenario;
 
-const SCENARIOS: u64 = 10_000;
+const SCENARIOS: u64 = 30_000;
 
 #[test]
 fn every_scenario_ends_with_the_exact_sum_everywhere() {

@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
 pub mod aggregator;
+pub mod lone;
 
 use sumac_transport::JobParams;
 

@@ -1,0 +1,154 @@
+//! Frames that lie: each ends in its counter, changes nothing, and the honest result still counts.
+#![allow(clippy::expect_used, reason = "a test that cannot go on")]
+
+mod support;
+
+use proptest::prelude::*;
+use sumac_transport::{DType, EngineStats, JobState};
+use sumac_wire::{Header, Kind, Reason, header::flag};
+use support::{
+    job,
+    lone::{Lone, Sent},
+};
+
+/// A worker of two with chunks 0 to 3 in flight; the tensor's last chunk, 10, has 2 elements.
+fn start() -> (Lone, Vec<Sent>) {
+    let mut lone = Lone::ready(job(2, 4, 8), 50_000);
+    lone.submit_floats(&[2.0; 82]);
+    let sent = lone.send_all();
+    assert_eq!(sent.len(), 4);
+    (lone, sent)
+}
+
+/// What a frame may not change.
+fn essence(stats: &EngineStats) -> (u64, u64, u64, u64) {
+    (stats.results, stats.elements_received, stats.in_flight, stats.reports)
+}
+
+/// Completes everything honestly.
+fn finish(lone: &mut Lone, mut flying: Vec<Sent>) -> Vec<u8> {
+    while !flying.is_empty() {
+        flying.iter().for_each(|sent| lone.take(&sent.answer()));
+        flying = lone.send_all();
+    }
+    let completion = lone.engine.poll_completion().expect("the operation ends");
+    assert_eq!(completion.result, Ok(()));
+    completion.buffer.input(0, 82 * 4).to_vec()
+}
+
+#[test]
+fn tampered_results_are_refused_by_reason() {
+    type Change = fn(&mut Header);
+    let table: [(&str, Change, Reason); 21] = [
+        ("another job", |h| h.job += 1, Reason::UnknownJob),
+        ("another epoch", |h| h.epoch += 1, Reason::WrongEpoch),
+        ("another token", |h| h.token ^= 1 << 63, Reason::BadToken),
+        ("a contribution", |h| h.kind = Kind::Contribution as u8, Reason::BadType),
+        ("a probe", |h| h.kind = Kind::Probe as u8, Reason::BadType),
+        ("a stop", |h| h.kind = Kind::Stop as u8, Reason::BadType),
+        ("a format", |h| h.format = 1, Reason::BadFormat),
+        ("a partial sum", |h| h.flags |= flag::PARTIAL, Reason::BadType),
+        ("a collision", |h| h.flags |= flag::COLLISION, Reason::BadType),
+        ("raw floats", |h| h.flags |= flag::RAW_FLOAT, Reason::BadType),
+        ("between aggregators", |h| h.flags |= flag::LEVEL, Reason::BadType),
+        ("one contributor", |h| h.contributors = 1, Reason::WrongWorker),
+        ("another slot", |h| h.slot = 1, Reason::WrongSlot),
+        ("the other version", |h| h.flags ^= flag::POOL_VERSION, Reason::WrongSlot),
+        ("the slot's next chunk", |h| h.seq = 4, Reason::OutOfTurn),
+        ("a chunk far ahead", |h| h.seq = 1 << 30, Reason::OutOfTurn),
+        ("the chunk before", |h| h.seq = 4u32.wrapping_neg(), Reason::Duplicate),
+        ("a chunk far behind", |h| h.seq = 1 << 31 | 4, Reason::Stale),
+        ("another tensor", |h| h.tensor = 78, Reason::WrongPlace),
+        ("another offset", |h| h.offset = 8, Reason::WrongPlace),
+        ("an offset outside", |h| h.offset = u32::MAX, Reason::WrongPlace),
+    ];
+    let (mut lone, sent) = start();
+    for (what, change, reason) in table {
+        let before = (essence(lone.engine.stats()), lone.engine.stats().frames.get(reason));
+        lone.take(&sent[0].answer_with(change));
+        let after = (essence(lone.engine.stats()), lone.engine.stats().frames.get(reason));
+        assert_eq!(after, (before.0, before.1 + 1), "{what}");
+    }
+    assert_eq!(lone.engine.stats().frames.dropped(), table.len() as u64, "each counts once");
+    let sum: Vec<u8> = [2.0f32; 82].iter().flat_map(|v| v.to_ne_bytes()).collect();
+    assert_eq!(finish(&mut lone, sent), sum);
+}
+
+#[test]
+fn cut_and_stretched_results_are_refused() {
+    let (mut lone, sent) = start();
+    let good = sent[1].answer();
+    for cut in 0..good.len() {
+        lone.take(&good[..cut]);
+    }
+    let mut long = good.clone();
+    long.extend([0; 4]);
+    lone.take(&long);
+    // Lengths that agree with each other, but not with the chunk.
+    for elements in [0u16, 7, 9, 832] {
+        let mut other = sent[1].answer_with(|header| header.elements = elements);
+        other.resize(56 + usize::from(elements) * 4, 0xff);
+        lone.take(&other);
+    }
+    let frames = &lone.engine.stats().frames;
+    assert_eq!(frames.get(Reason::Truncated), 56);
+    assert_eq!(frames.get(Reason::BadLength), 32 + 1);
+    assert_eq!(frames.get(Reason::WrongElements), 4);
+    assert_eq!(lone.engine.stats().results, 0);
+}
+
+#[test]
+fn results_for_chunks_that_were_not_sent_are_refused() {
+    let (mut lone, sent) = start();
+    let next = Sent {
+        header: Header { seq: 4, offset: 32, flags: flag::POOL_VERSION, ..sent[0].header },
+        ..sent[0].clone()
+    };
+    lone.take(&next.answer());
+    lone.take(&sent[0].answer());
+    // Chunk 4 may be sent now, but was not.
+    lone.take(&next.answer());
+    assert_eq!(lone.engine.stats().frames.get(Reason::OutOfTurn), 2);
+    assert_eq!(lone.engine.stats().results, 1);
+}
+
+#[test]
+fn strangers_cannot_end_the_handshake() {
+    let mut lone = Lone::new(job(2, 4, 8));
+    let probe = lone.send().expect("a probe");
+    lone.take(&probe.answer_with(|header| header.token = 0));
+    lone.take(&probe.answer_with(|header| header.job = 9));
+    lone.take(&probe.answer_with(|header| header.kind = Kind::Result as u8));
+    assert_eq!(lone.engine.state(), JobState::Probing);
+    lone.take(&probe.answer());
+    assert_eq!(lone.engine.state(), JobState::Ready);
+}
+
+proptest! {
+    /// Whatever arrives: no panic, one counter, and memory around the tensor stays as it is.
+    #[test]
+    fn any_bytes_are_survived(
+        flips in proptest::collection::vec((0..4usize, 0..60usize, any::<u8>()), 1..60),
+        lengths in proptest::collection::vec(0..120usize, 1..60),
+    ) {
+        let mut lone = Lone::ready(job(2, 4, 8), 50_000);
+        // The buffer is longer than the operation: 82 elements, then 20 that nobody may touch.
+        let guarded = [vec![0u8; 82 * 4], vec![0x5a; 80]].concat();
+        lone.submit(DType::I32, 82, guarded);
+        let sent = lone.send_all();
+        for ((which, at, value), len) in flips.iter().zip(&lengths) {
+            let mut frame = sent[*which].answer();
+            if let Some(byte) = frame.get_mut(*at) {
+                *byte = *value;
+            }
+            lone.take(&frame);
+            frame.truncate(*len);
+            lone.take(&frame);
+        }
+        let stats = lone.engine.stats();
+        prop_assert_eq!(stats.frames.total(), 1 + 2 * flips.len().min(lengths.len()) as u64);
+        lone.engine.fail(sumac_transport::JobError::Ended { reason: "test over".into() });
+        let completion = lone.engine.poll_completion().expect("one operation");
+        prop_assert_eq!(completion.buffer.input(82 * 4, 80), &[0x5a; 80]);
+    }
+}

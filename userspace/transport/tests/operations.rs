@@ -1,0 +1,225 @@
+//! What an operation's owner sees: order, errors that name the element, failure of the job.
+#![allow(clippy::expect_used, reason = "a test that cannot go on")]
+
+mod support;
+
+use sumac_transport::{DType, JobError, JobState, OpError, OpId, Operation, SubmitError};
+use sumac_wire::header::flag;
+use support::{
+    job,
+    lone::{Lone, Sent},
+};
+
+const RTT: u64 = 50_000;
+
+fn complete(lone: &mut Lone) -> Vec<(OpId, Result<(), OpError>)> {
+    loop {
+        let sent = lone.send_all();
+        if sent.is_empty() {
+            break;
+        }
+        sent.iter().for_each(|sent| lone.take(&sent.answer()));
+    }
+    results(lone)
+}
+
+fn results(lone: &mut Lone) -> Vec<(OpId, Result<(), OpError>)> {
+    std::iter::from_fn(|| lone.engine.poll_completion()).map(|c| (c.id, c.result)).collect()
+}
+
+#[test]
+fn operations_share_the_window_without_a_gap() {
+    let mut lone = Lone::ready(job(2, 16, 4), RTT);
+    [5, 0, 4, 17].iter().for_each(|count| lone.submit_floats(&vec![1.0; *count]));
+    let sent = lone.send_all();
+    let places: Vec<_> = sent.iter().map(|s| (s.header.seq, s.header.offset, s.header.elements)).collect();
+    let expected = [(0, 0, 4), (1, 4, 1), (2, 0, 4), (3, 0, 4), (4, 4, 4), (5, 8, 4), (6, 12, 4), (7, 16, 1)];
+    assert_eq!(places, expected);
+}
+
+#[test]
+fn completions_come_in_the_order_of_submission() {
+    let mut lone = Lone::ready(job(2, 8, 4), RTT);
+    [8, 0, 4].iter().for_each(|count| lone.submit_floats(&vec![1.0; *count]));
+    let sent = lone.send_all();
+    lone.take(&sent[2].answer());
+    lone.take(&sent[0].answer());
+    assert_eq!(results(&mut lone), [], "the first still waits for chunk 1");
+    lone.take(&sent[1].answer());
+    assert_eq!(results(&mut lone), [(OpId(0), Ok(())), (OpId(1), Ok(())), (OpId(2), Ok(()))]);
+    assert!(lone.engine.is_idle());
+}
+
+#[test]
+fn an_empty_operation_completes_at_once() {
+    let mut lone = Lone::new(job(2, 8, 4));
+    lone.submit_floats(&[]);
+    assert_eq!(results(&mut lone), [(OpId(0), Ok(()))], "before any handshake");
+}
+
+#[test]
+fn packets_say_where_and_how_they_want_to_go() {
+    let params = sumac_transport::JobParams { shards: 4, ..job(2, 8, 4) };
+    let mut lone = Lone::ready(params, RTT);
+    lone.submit_floats(&[1.0; 32]);
+    let mut frame = [0; 4096];
+    let sent: Vec<_> = std::iter::from_fn(|| lone.engine.poll_transmit(lone.now, &mut frame)).collect();
+    let shards: Vec<u16> = sent.iter().map(|sent| sent.port_offset).collect();
+    assert_eq!(shards, [0, 1, 2, 3, 0, 1, 2, 3]);
+    assert!(sent.iter().all(|sent| sent.dscp_ecn == 0xa0 && sent.len == 56 + 16), "class selector 5");
+    let mut entropies: Vec<u16> = sent.iter().map(|sent| sent.entropy).collect();
+    entropies.sort_unstable();
+    entropies.dedup();
+    assert_eq!(entropies.len(), 8, "every packet may take another path");
+}
+
+#[test]
+fn the_worker_at_fault_names_the_element() {
+    type Expected = fn(&OpError) -> bool;
+    let table: [(&str, f32, Expected); 3] = [
+        ("too large", 1e9, |e| {
+            matches!(e, OpError::Saturated { tensor: 77, index: 41, value: 1e9, scale: 65536.0, .. })
+        }),
+        (
+            "NaN",
+            f32::NAN,
+            |e| matches!(e, OpError::NotFinite { tensor: 77, index: 41, value } if value.is_nan()),
+        ),
+        ("infinite", f32::NEG_INFINITY, |e| {
+            matches!(e, OpError::NotFinite { tensor: 77, index: 41, value: f32::NEG_INFINITY })
+        }),
+    ];
+    for (what, value, expected) in table {
+        let mut lone = Lone::ready(job(2, 4, 4), RTT);
+        let mut values = [1.0; 100];
+        values[41] = value;
+        values[60] = value;
+        lone.submit_floats(&values);
+        lone.submit_floats(&[1.0; 100]);
+        let ended = complete(&mut lone);
+        let Err(error) = &ended[0].1 else { panic!("{what}: no error") };
+        assert!(expected(error), "{what}: {error:?}");
+        assert_eq!(ended[1], (OpId(1), Ok(())), "{what}: the next operation is unharmed");
+        let stats = lone.engine.stats();
+        assert_eq!((stats.chunks_saturated, stats.operations_failed), (2, 1), "{what}");
+    }
+}
+
+#[test]
+fn the_flag_goes_out_and_the_others_learn_the_range() {
+    let mut lone = Lone::ready(job(2, 32, 4), RTT);
+    let mut values = [1.0; 8];
+    values[6] = f32::INFINITY;
+    lone.submit_floats(&values);
+    let sent = lone.send_all();
+    assert!(!sent[0].header.has(flag::OVERFLOW) && sent[1].header.has(flag::OVERFLOW));
+    assert_eq!(sent[1].payload[56 + 8..56 + 12], [0; 4], "what is not finite counts as zero");
+
+    let mut other = Lone::ready(job(2, 32, 4), RTT);
+    other.submit_floats(&[1.0; 8]);
+    let sent: Vec<Sent> = other.send_all();
+    other.take(&sent[0].answer());
+    other.take(&sent[1].answer_with(|header| header.flags |= flag::OVERFLOW));
+    let expected = OpError::Peer { tensor: 77, first: 4, last: 7 };
+    assert_eq!(results(&mut other), [(OpId(0), Err(expected))]);
+}
+
+#[test]
+fn integers_too_large_for_the_sum_are_named() {
+    let mut lone = Lone::ready(job(4, 4, 4), RTT);
+    let values = [i32::MAX / 4, -(i32::MAX / 4), i32::MAX / 4 + 1];
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+    lone.submit(DType::I32, 3, bytes);
+    let limit = i32::MAX / 4;
+    let error = OpError::Saturated { tensor: 77, index: 2, value: f64::from(values[2]), scale: 1.0, limit };
+    assert_eq!(complete(&mut lone), [(OpId(0), Err(error))]);
+}
+
+#[test]
+fn a_buffer_that_is_too_short_fails_its_operation_only() {
+    let mut lone = Lone::ready(job(2, 4, 4), RTT);
+    lone.submit(DType::F32, 10, vec![0; 7 * 4]);
+    lone.submit_floats(&[1.0; 4]);
+    let expected = [(OpId(0), Err(OpError::ShortBuffer { tensor: 77, index: 7 })), (OpId(1), Ok(()))];
+    assert_eq!(complete(&mut lone), expected);
+}
+
+#[test]
+fn what_this_mode_cannot_carry_is_handed_back() {
+    let mut lone = Lone::ready(job(2, 4, 4), RTT);
+    let operation = |count, loss_bound| Operation {
+        tensor: 1,
+        dtype: DType::F32,
+        count,
+        priority: 0,
+        loss_bound,
+        buffer: Box::new(vec![9u8; 4]),
+    };
+    let (error, back) = lone.engine.submit(lone.now, operation(1, 0.1)).expect_err("a loss bound");
+    assert_eq!(error, SubmitError::LossBound { tensor: 1, bound: 0.1 });
+    assert_eq!(back.buffer.input(0, 4), [9; 4], "with its buffer");
+    let (error, _) = lone.engine.submit(lone.now, operation(1 << 32, 0.0)).expect_err("too long");
+    assert_eq!(error, SubmitError::TooLong { tensor: 1, count: 1 << 32 });
+    assert!(lone.engine.submit(lone.now, operation(1, f32::NAN)).is_err());
+}
+
+#[test]
+fn a_failed_job_ends_everything_by_name() {
+    let mut lone = Lone::ready(job(2, 4, 4), RTT);
+    lone.submit_floats(&[1.0; 100]);
+    lone.submit_floats(&[]);
+    lone.submit_floats(&[1.0; 4]);
+    let sent = lone.send_all();
+    let why = JobError::Worker { rank: 2, reason: "(10.77.2.2) stopped answering".into() };
+    lone.engine.fail(why.clone());
+    lone.engine.fail(JobError::Cancelled { by: "nobody, too late".into() });
+    lone.submit_floats(&[1.0; 4]);
+    lone.submit_floats(&[]);
+    let failed = |id| (OpId(id), Err(OpError::Job(why.clone())));
+    let expected = [failed(0), (OpId(1), Ok(())), failed(2), failed(3), failed(4)];
+    assert_eq!(results(&mut lone), expected);
+    assert_eq!(why.to_string(), "rank 2 (10.77.2.2) stopped answering");
+    assert_eq!(lone.engine.state(), JobState::Failed(&why));
+    assert!(lone.send().is_none() && lone.engine.poll_timeout().is_none());
+    sent.iter().for_each(|sent| lone.take(&sent.answer()));
+    assert!(lone.engine.is_idle());
+}
+
+#[test]
+fn an_aggregator_that_never_answers_fails_the_job() {
+    let mut lone = Lone::new(job(2, 4, 4));
+    lone.submit_floats(&[1.0; 4]);
+    let mut probes = 0;
+    while lone.engine.state() == JobState::Probing {
+        probes += lone.send_all().len() as u64;
+        lone.expire();
+    }
+    assert_eq!(lone.engine.stats().probes_sent, probes);
+    let ended = results(&mut lone);
+    assert!(
+        matches!(ended[..], [(OpId(0), Err(OpError::Job(JobError::NoReply { waited_ms: 3000, .. })))]),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn a_path_that_drops_large_packets_is_named() {
+    let mut lone = Lone::new(job(2, 4, 4));
+    while lone.engine.state() == JobState::Probing {
+        for probe in lone.send_all().into_iter().filter(|probe| probe.header.elements == 0) {
+            lone.take(&probe.answer());
+        }
+        lone.expire();
+    }
+    let error = JobError::MtuTooSmall { elements: 4, bytes: 72 };
+    assert_eq!(lone.engine.state(), JobState::Failed(&error));
+}
+
+#[test]
+fn a_port_with_short_frames_is_named() {
+    let mut lone = Lone::ready(job(2, 4, 256), RTT);
+    lone.submit_floats(&[1.0; 4]);
+    assert_eq!(lone.engine.poll_transmit(lone.now, &mut [0; 1079]), None);
+    let error = JobError::FrameTooSmall { needed: 1080, given: 1079 };
+    assert_eq!(results(&mut lone), [(OpId(0), Err(OpError::Job(error)))]);
+}

@@ -1,0 +1,103 @@
+//! How often a tensor is touched: once per transmission, once per result, and never otherwise.
+#![allow(clippy::expect_used, reason = "a test that cannot go on")]
+
+mod support;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use sumac_transport::{Buffer, DType};
+use support::{job, lone::Lone};
+
+const SIZE: usize = 4;
+
+/// How often each element was asked for.
+#[derive(Clone)]
+struct Counts {
+    reads: Arc<Vec<AtomicUsize>>,
+    writes: Arc<Vec<AtomicUsize>>,
+}
+
+impl Counts {
+    fn new(elements: usize) -> Counts {
+        let zeros = || Arc::new((0..elements).map(|_| AtomicUsize::new(0)).collect());
+        Counts { reads: zeros(), writes: zeros() }
+    }
+
+    fn seen(&self) -> (Vec<usize>, Vec<usize>) {
+        let load = |counts: &[AtomicUsize]| counts.iter().map(|c| c.load(Ordering::Relaxed)).collect();
+        (load(&self.reads), load(&self.writes))
+    }
+}
+
+/// Memory that counts. The engine has no way to it but this.
+struct Counting {
+    bytes: Vec<u8>,
+    counts: Counts,
+}
+
+fn count(counts: &[AtomicUsize], byte_offset: usize, len: usize) {
+    assert!(byte_offset.is_multiple_of(SIZE) && len.is_multiple_of(SIZE), "whole elements");
+    for counter in &counts[byte_offset / SIZE..(byte_offset + len) / SIZE] {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Buffer for Counting {
+    fn input(&self, byte_offset: usize, len: usize) -> &[u8] {
+        count(&self.counts.reads, byte_offset, len);
+        self.bytes.input(byte_offset, len)
+    }
+
+    fn output(&mut self, byte_offset: usize, len: usize) -> &mut [u8] {
+        count(&self.counts.writes, byte_offset, len);
+        self.bytes.output(byte_offset, len)
+    }
+}
+
+/// 10 chunks of 16 elements and one of 5, in 4 slots.
+const ELEMENTS: usize = 165;
+
+fn start() -> (Lone, Counts) {
+    let mut lone = Lone::ready(job(2, 4, 16), 50_000);
+    let counts = Counts::new(ELEMENTS);
+    lone.submit(DType::F32, ELEMENTS, Counting { bytes: vec![0; ELEMENTS * SIZE], counts: counts.clone() });
+    (lone, counts)
+}
+
+#[test]
+fn without_loss_every_element_is_read_once_and_written_once() {
+    let (mut lone, counts) = start();
+    loop {
+        let sent = lone.send_all();
+        if sent.is_empty() {
+            break;
+        }
+        sent.iter().for_each(|sent| lone.take(&sent.answer()));
+    }
+    assert!(lone.engine.poll_completion().is_some_and(|completion| completion.result.is_ok()));
+    assert_eq!(counts.seen(), (vec![1; ELEMENTS], vec![1; ELEMENTS]));
+}
+
+#[test]
+fn a_retransmission_reads_again_and_a_duplicate_writes_nothing() {
+    let (mut lone, counts) = start();
+    let first = lone.send_all();
+    lone.wait(1_000_000_000);
+    lone.expire();
+    let again = lone.send_all();
+    assert_eq!((first.len(), again.len()), (4, 4));
+    for sent in first.iter().chain(&again) {
+        lone.take(&sent.answer());
+        lone.take(&sent.answer());
+    }
+    let (reads, writes) = counts.seen();
+    assert_eq!(reads[..64], [2; 64], "once per transmission");
+    assert_eq!(writes[..64], [1; 64], "once per chunk");
+    assert_eq!((&reads[64..], &writes[64..]), (&[0; 101][..], &[0; 101][..]), "nothing ahead of its turn");
+    let stats = lone.engine.stats();
+    assert_eq!(stats.elements_sent, reads.iter().sum::<usize>() as u64);
+    assert_eq!(stats.elements_received, writes.iter().sum::<usize>() as u64);
+}

@@ -1,0 +1,167 @@
+//! When a chunk is sent again: the timer, three later results, and when neither has work to do.
+#![allow(clippy::expect_used, reason = "a test that cannot go on")]
+
+mod support;
+
+use sumac_transport::Time;
+use sumac_wire::header::flag;
+use support::{
+    job,
+    lone::{Lone, Sent},
+};
+
+const MICRO: u64 = 1_000;
+const MILLI: u64 = 1_000_000;
+
+/// A worker with 8 slots of 4 elements and a tensor that is long enough.
+fn start(rtt: u64) -> Lone {
+    let mut lone = Lone::ready(job(2, 8, 4), rtt);
+    lone.submit_floats(&[1.0; 4000]);
+    lone
+}
+
+fn seqs(sent: &[Sent]) -> Vec<u32> {
+    sent.iter().map(|sent| sent.header.seq).collect()
+}
+
+#[test]
+fn nothing_is_done_twice_and_no_timer_fires_without_loss() {
+    let mut lone = start(100 * MICRO);
+    let mut flying = lone.send_all();
+    while !flying.is_empty() {
+        lone.wait(100 * MICRO);
+        let due = lone.engine.poll_timeout();
+        assert!(due.is_some_and(|due| due > lone.now), "the timer is ahead: {due:?}");
+        // A timer that is asked too early has nothing to do either.
+        lone.engine.on_timeout(lone.now);
+        flying.iter().for_each(|sent| lone.take(&sent.answer()));
+        flying = lone.send_all();
+    }
+    let stats = lone.engine.stats();
+    assert_eq!((stats.results, stats.retransmits(), stats.frames.dropped()), (1000, 0, 0));
+    assert_eq!(lone.engine.poll_timeout(), None);
+}
+
+#[test]
+fn three_later_results_are_faster_than_the_timer() {
+    let mut lone = start(100 * MICRO);
+    let sent = lone.send_all();
+    lone.wait(100 * MICRO);
+    for later in &sent[1..3] {
+        lone.take(&later.answer());
+    }
+    assert_eq!(seqs(&lone.send_all()), [9, 10], "two later results: only new chunks");
+    lone.take(&sent[3].answer());
+    let next = lone.send_all();
+    assert_eq!(seqs(&next), [0, 11], "the third: the lost chunk, before the new one");
+    assert!(next[0].header.has(flag::RESEND) && !next[1].header.has(flag::RESEND));
+    assert_eq!(next[0].payload[56..], sent[0].payload[56..], "the same elements");
+    let stats = lone.engine.stats();
+    assert_eq!((stats.retransmits_fast, stats.retransmits_timer), (1, 0));
+}
+
+#[test]
+fn a_retransmission_that_is_lost_too_needs_three_results_later_than_itself() {
+    let mut lone = start(100 * MICRO);
+    let sent = lone.send_all();
+    sent[1..4].iter().for_each(|later| lone.take(&later.answer()));
+    let next = lone.send_all();
+    assert_eq!(seqs(&next), [0, 9, 10, 11]);
+    sent[4..8].iter().for_each(|earlier| lone.take(&earlier.answer()));
+    assert_eq!(seqs(&lone.send_all()), [12, 13, 14, 15], "sent before the retransmission: no sign");
+    next[1..4].iter().for_each(|later| lone.take(&later.answer()));
+    assert_eq!(seqs(&lone.send_all()), [0, 17, 18, 19]);
+    assert_eq!(lone.engine.stats().retransmits_fast, 2);
+}
+
+#[test]
+fn slots_go_on_while_one_waits() {
+    let mut lone = start(100 * MICRO);
+    let mut flying = lone.send_all();
+    for _ in 0..20 {
+        flying.iter().filter(|sent| sent.header.slot != 0).for_each(|sent| lone.take(&sent.answer()));
+        flying = lone.send_all();
+    }
+    let highest = flying.iter().map(|sent| sent.header.seq).max();
+    assert!(highest > Some(160), "seven slots move on: {highest:?}");
+}
+
+#[test]
+fn the_timer_backs_off_and_stops_at_its_bound() {
+    let mut lone = Lone::ready(job(2, 1, 4), 4 * MILLI);
+    lone.submit_floats(&[1.0; 4]);
+    let first = lone.send().expect("a chunk");
+    let waits: Vec<u64> = (0..7)
+        .map(|_| {
+            let waited = lone.expire();
+            let again = lone.send().expect("the chunk again");
+            assert_eq!(again.header.seq, first.header.seq);
+            assert!(again.header.has(flag::RESEND));
+            waited / MILLI
+        })
+        .collect();
+    // The probe took 4 ms: RFC 6298 makes 4 + 4 * 2 of it.
+    assert_eq!(waits, [12, 24, 48, 96, 192, 200, 200]);
+    assert_eq!(lone.engine.stats().retransmits_timer, 7);
+}
+
+#[test]
+fn the_timer_follows_the_path() {
+    let mut lone = start(100 * MICRO);
+    let fast = lone.engine.stats().rtt.timeout_ns;
+    assert_eq!(fast, 2 * MILLI + 100 * MICRO, "a fast path: the lower bound above it");
+    for _ in 0..50 {
+        let flying = lone.send_all();
+        lone.wait(10 * MILLI);
+        flying.iter().for_each(|sent| lone.take(&sent.answer()));
+    }
+    let slow = lone.engine.stats().rtt;
+    assert!((9 * MILLI..11 * MILLI).contains(&slow.smoothed_ns), "{slow:?}");
+    assert!((11 * MILLI..15 * MILLI).contains(&slow.timeout_ns), "{slow:?}");
+}
+
+#[test]
+fn what_was_sent_twice_is_no_sample_and_its_back_off_holds_for_new_chunks() {
+    let mut lone = Lone::ready(job(2, 1, 4), 100 * MICRO);
+    lone.submit_floats(&[1.0; 40]);
+    let before = lone.engine.stats().rtt;
+    let first = lone.send().expect("a chunk");
+    let timeout = before.timeout_ns;
+    assert_eq!(lone.expire(), timeout);
+    lone.send().expect("the chunk again");
+    lone.wait(MILLI);
+    lone.take(&first.answer());
+    let after = lone.engine.stats().rtt;
+    assert_eq!(after.smoothed_ns, before.smoothed_ns, "Karn: no sample");
+    let second = lone.send().expect("the next chunk");
+    let due = lone.engine.poll_timeout().expect("a timer");
+    assert_eq!(due.since(lone.now), 2 * timeout, "and the back-off holds");
+    lone.wait(3 * MILLI);
+    lone.take(&second.answer());
+    let third = lone.send().expect("the one after");
+    assert_eq!((second.header.seq, third.header.seq), (1, 2));
+    let timeout = lone.engine.poll_timeout().map(|due| due.since(lone.now));
+    assert_eq!(timeout, Some(lone.engine.stats().rtt.timeout_ns), "until a clean sample");
+}
+
+#[test]
+fn a_result_spares_the_retransmission_that_was_queued() {
+    let mut lone = start(100 * MICRO);
+    let sent = lone.send_all();
+    lone.expire();
+    lone.take(&sent[0].answer());
+    let stats = lone.engine.stats();
+    assert_eq!((stats.retransmits_spared, stats.in_flight), (1, 7));
+    assert!(!seqs(&lone.send_all()).contains(&0));
+}
+
+#[test]
+fn a_clock_that_jumps_back_harms_nothing() {
+    let mut lone = start(100 * MICRO);
+    let sent = lone.send_all();
+    lone.now = Time(0);
+    sent.iter().for_each(|sent| lone.take(&sent.answer()));
+    assert_eq!(lone.send_all().len(), 8);
+    lone.engine.on_timeout(Time(u64::MAX));
+    assert_eq!(lone.send_all().len(), 8);
+}

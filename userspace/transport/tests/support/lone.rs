@@ -1,0 +1,105 @@
+//! One engine whose frames the test sees and answers one by one.
+
+use sumac_transport::{Buffer, DType, Engine, JobParams, Operation, Time};
+use sumac_wire::{Header, Kind, admit::all_workers, header::HEADER_LEN};
+
+/// A frame that the engine sent.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub header: Header,
+    pub payload: Vec<u8>,
+}
+
+impl Sent {
+    /// The result whose sum is this contribution (the others gave zeros), or the answer to a probe.
+    pub fn answer(&self) -> Vec<u8> {
+        self.answer_with(|_| ())
+    }
+
+    /// The same with a header that was tampered with.
+    pub fn answer_with(&self, change: impl FnOnce(&mut Header)) -> Vec<u8> {
+        let world = u16::from(self.header.fan_in_0);
+        let mut header = match self.header.kind {
+            kind if kind == Kind::Probe as u8 => Header { kind: Kind::Report as u8, ..self.header },
+            _ => Header {
+                kind: Kind::Result as u8,
+                bitmap_0: all_workers(world),
+                contributors: world,
+                ..self.header
+            },
+        };
+        change(&mut header);
+        let mut payload = self.payload.clone();
+        payload[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+        payload
+    }
+}
+
+/// An engine, and the time.
+pub struct Lone {
+    pub engine: Engine,
+    pub now: Time,
+}
+
+impl Lone {
+    /// An engine that has not sent its probe yet.
+    pub fn new(params: JobParams) -> Lone {
+        Lone { engine: Engine::new(params).expect("good parameters"), now: Time(1_000_000) }
+    }
+
+    /// An engine after the handshake, which took `rtt` nanoseconds.
+    pub fn ready(params: JobParams, rtt: u64) -> Lone {
+        let mut lone = Lone::new(params);
+        let probe = lone.send().expect("a probe");
+        lone.wait(rtt);
+        lone.take(&probe.answer());
+        lone
+    }
+
+    pub fn submit(&mut self, dtype: DType, count: usize, buffer: impl Buffer + 'static) {
+        let buffer = Box::new(buffer);
+        let operation = Operation { tensor: 77, dtype, count, priority: 5, loss_bound: 0.0, buffer };
+        self.engine.submit(self.now, operation).expect("a good operation");
+    }
+
+    /// Submits floats, to be summed in place.
+    pub fn submit_floats(&mut self, values: &[f32]) {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        self.submit(DType::F32, values.len(), bytes);
+    }
+
+    /// The next frame, if there is one.
+    pub fn send(&mut self) -> Option<Sent> {
+        let mut payload = vec![0; 4096];
+        let sent = self.engine.poll_transmit(self.now, &mut payload)?;
+        payload.truncate(sent.len);
+        let header = Header::read(&payload[..], 0, payload.len()).expect("a valid packet");
+        Some(Sent { header, payload })
+    }
+
+    /// All frames that can be sent now, a microsecond apart.
+    pub fn send_all(&mut self) -> Vec<Sent> {
+        std::iter::from_fn(|| {
+            self.wait(1_000);
+            self.send()
+        })
+        .collect()
+    }
+
+    pub fn take(&mut self, payload: &[u8]) {
+        self.engine.on_frame(self.now, payload);
+    }
+
+    pub fn wait(&mut self, nanos: u64) {
+        self.now = self.now.plus(nanos);
+    }
+
+    /// Lets time pass until the engine's timer is due; gives the nanoseconds that passed.
+    pub fn expire(&mut self) -> u64 {
+        let due = self.engine.poll_timeout().expect("a timer").max(self.now);
+        let passed = due.since(self.now);
+        self.now = due;
+        self.engine.on_timeout(due);
+        passed
+    }
+}
