@@ -1,0 +1,149 @@
+//! A daemon in a directory of its own, and a trainer who says whatever the test likes.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sumac_api::{Channel, FrameError, Inbound, MAX_MESSAGE};
+use sumac_daemon::Daemon;
+use sumac_daemon::config::Config;
+
+pub const SECRET: &str = "a secret of some length";
+/// No message of a daemon takes longer, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory that is removed when dropped.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("sumac-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A daemon on the UDP backend, with further lines in its configuration.
+pub fn daemon(scratch: &Scratch, name: &str, further: &str) -> (Daemon, PathBuf) {
+    let socket = scratch.path().join(format!("{name}.sock"));
+    let text = format!("socket = {socket:?}\nbackend = \"udp\"\nsecret = {SECRET:?}\n{further}");
+    let config = Config::parse(&text, Path::new("test.toml")).unwrap();
+    (Daemon::start(config).unwrap(), socket)
+}
+
+/// A trainer by hand.
+pub struct Raw {
+    pub channel: Channel,
+    next: u64,
+    buffer: Vec<u8>,
+    /// Events that came while a reply was awaited.
+    pub events: Vec<Value>,
+}
+
+impl Raw {
+    pub fn connect(socket: &Path) -> Raw {
+        let channel = Channel::connect(socket).unwrap();
+        Raw { channel, next: 0, buffer: vec![0; MAX_MESSAGE], events: Vec::new() }
+    }
+
+    /// Connected and greeted.
+    pub fn greeted(socket: &Path) -> Raw {
+        let mut raw = Raw::connect(socket);
+        let reply = raw.ask(json!({"cmd": "hello", "version": 1}));
+        assert_eq!(reply["ok"]["version"], 1, "{reply}");
+        raw
+    }
+
+    /// Sends a command, with a number of its own.
+    pub fn say(&mut self, command: Value, fds: &[BorrowedFd<'_>]) -> u64 {
+        self.next += 1;
+        let mut command = command;
+        command["id"] = self.next.into();
+        self.channel.send(command.to_string().as_bytes(), fds).unwrap();
+        self.next
+    }
+
+    /// Sends a command and gives its reply.
+    pub fn ask(&mut self, command: Value) -> Value {
+        self.ask_with(command, &[]).0
+    }
+
+    pub fn ask_with(&mut self, command: Value, fds: &[BorrowedFd<'_>]) -> (Value, Vec<OwnedFd>) {
+        let id = self.say(command, fds);
+        self.reply_to(id)
+    }
+
+    pub fn reply_to(&mut self, id: u64) -> (Value, Vec<OwnedFd>) {
+        loop {
+            let (message, fds) = self.hear().expect("the daemon hung up");
+            if message["id"] == id {
+                return (message, fds);
+            }
+            self.events.push(message);
+        }
+    }
+
+    /// The next message; `None` when the daemon has hung up.
+    pub fn hear(&mut self) -> Option<(Value, Vec<OwnedFd>)> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.channel.try_receive(&mut self.buffer) {
+                Ok(Inbound::Message(message)) => {
+                    return Some((serde_json::from_slice(message.bytes).unwrap(), message.fds));
+                }
+                Ok(Inbound::End) | Err(FrameError::Closed) => return None,
+                Err(FrameError::Empty) => {
+                    assert!(Instant::now() < deadline, "no message from the daemon");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// The next event.
+    pub fn event(&mut self) -> Value {
+        if self.events.is_empty() {
+            self.hear().expect("the daemon hung up").0
+        } else {
+            self.events.remove(0)
+        }
+    }
+
+    /// Registers a memfd of this size, sealed or not.
+    pub fn register(&mut self, file: &OwnedFd, size: u64) -> Value {
+        self.ask_with(json!({"cmd": "register", "size": size}), &[file.as_fd()]).0
+    }
+}
+
+/// A memfd of this size.
+pub fn memfd(size: u64, sealed: bool) -> OwnedFd {
+    use rustix::fs::{MemfdFlags, SealFlags};
+
+    let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&file, size).unwrap();
+    if sealed {
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+    }
+    file
+}
+
+/// The code of an error reply.
+pub fn code(reply: &Value) -> &str {
+    reply["error"]["code"].as_str().unwrap_or("none")
+}

@@ -1,0 +1,270 @@
+//! Trainers who do everything wrong: each gets an error with a name, and nobody else notices.
+
+mod common;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+
+use common::{Raw, Scratch, code, daemon, memfd};
+use serde_json::json;
+use sumac_client::Client;
+use sumac_daemon::config::Config;
+use sumac_daemon::{Daemon, DaemonError, ServeError};
+
+/// Whether the daemon serves somebody who behaves.
+fn is_well(socket: &std::path::Path) {
+    let client = Client::connect(socket).unwrap();
+    let mut tensor = client.tensor::<f32>(1000).unwrap();
+    tensor[999] = 1.0;
+    assert_eq!(client.stats().unwrap().backend, "udp");
+}
+
+#[test]
+fn nonsense_is_answered_by_name() {
+    let scratch = Scratch::new();
+    let (_daemon, socket) = daemon(&scratch, "a", "");
+    let mut raw = Raw::greeted(&socket);
+    let cases: [(&str, &[u8], &str); 7] = [
+        ("binary", b"\0\xff\x80", "bad_message"),
+        ("an array", b"[1,2]", "bad_message"),
+        ("no id", b"{\"cmd\":\"stats\"}", "bad_message"),
+        ("deep", &[b'['; 4096], "bad_message"),
+        ("unknown command", b"{\"id\":9,\"cmd\":\"format\"}", "unknown_command"),
+        ("unknown field", b"{\"id\":9,\"cmd\":\"stats\",\"x\":1}", "bad_field"),
+        ("wrong type", b"{\"id\":9,\"cmd\":\"wait\",\"op\":\"one\"}", "bad_field"),
+    ];
+    for (name, bytes, expected) in cases {
+        raw.channel.send(bytes, &[]).unwrap();
+        let (reply, _) = raw.hear().unwrap();
+        assert_eq!(code(&reply), expected, "{name}: {reply}");
+    }
+    is_well(&socket);
+}
+
+#[test]
+fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
+    let scratch = Scratch::new();
+    let (_daemon, socket) = daemon(&scratch, "a", "");
+    let mut raw = Raw::greeted(&socket);
+    let long = vec![b' '; sumac_api::MAX_MESSAGE + 1];
+    rustix::net::send(&raw.channel, &long, rustix::net::SendFlags::empty()).unwrap();
+    let (reply, _) = raw.hear().unwrap();
+    assert_eq!(code(&reply), "too_large");
+    assert!(raw.ask(json!({"cmd": "stats"}))["ok"].is_object());
+}
+
+#[test]
+fn hello_comes_first_and_versions_must_agree() {
+    let scratch = Scratch::new();
+    let (_daemon, socket) = daemon(&scratch, "a", "");
+    let mut raw = Raw::connect(&socket);
+    assert_eq!(code(&raw.ask(json!({"cmd": "stats"}))), "hello_first");
+    assert_eq!(code(&raw.ask(json!({"cmd": "hello", "version": 99}))), "version");
+    assert_eq!(code(&raw.ask(json!({"cmd": "stats"}))), "hello_first");
+    assert!(raw.ask(json!({"cmd": "hello", "version": 1}))["ok"].is_object());
+}
+
+#[test]
+fn files_that_could_fail_under_the_daemon_are_refused() {
+    let scratch = Scratch::new();
+    let (_daemon, socket) = daemon(&scratch, "a", "");
+    let mut raw = Raw::greeted(&socket);
+    assert_eq!(code(&raw.ask(json!({"cmd": "register", "size": 4096}))), "missing_fd");
+    let ordinary = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+    let socket_fd = raw.channel.as_fd().try_clone_to_owned().unwrap();
+    let cases = [
+        ("unsealed", memfd(4096, false), 4096),
+        ("shorter than announced", memfd(4095, true), 4096),
+        ("no bytes", memfd(4096, true), 0),
+        ("more than there are addresses", memfd(4096, true), u64::MAX),
+        ("an ordinary file", ordinary, 4096),
+        ("a socket", socket_fd, 4096),
+    ];
+    for (name, file, size) in &cases {
+        let reply = raw.register(file, *size);
+        assert!(["bad_region", "limit"].contains(&code(&reply)), "{name}: {reply}");
+    }
+    let fine = memfd(4096, true);
+    assert!(raw.register(&fine, 4096)["ok"]["region"].is_u64());
+    is_well(&socket);
+}
+
+#[test]
+fn descriptors_that_nobody_asked_for_are_closed() {
+    let scratch = Scratch::new();
+    let (_daemon, socket) = daemon(&scratch, "a", "");
+    let mut raw = Raw::greeted(&socket);
+    let file = memfd(4096, true);
+    let (reply, _) = raw.ask_with(json!({"cmd": "stats"}), &[file.as_fd()]);
+    assert_eq!(code(&reply), "unexpected_fd");
+    is_well(&socket);
+}
+
+#[test]
+fn handles_that_do_not_exist_are_named() {
+    let scratch = Scratch::new();
+    let (_daemon, socket) = daemon(&scratch, "a", "");
+    let mut raw = Raw::greeted(&socket);
+    let file = memfd(4096, true);
+    let region = raw.register(&file, 4096)["ok"]["region"].clone();
+    let cases = [
+        (json!({"cmd": "close", "job": 1}), "unknown_job"),
+        (json!({"cmd": "close", "job": u64::MAX}), "unknown_job"),
+        (json!({"cmd": "wait", "op": 1}), "unknown_op"),
+        (json!({"cmd": "cancel", "op": 1}), "unknown_op"),
+        (json!({"cmd": "unregister", "region": 77}), "unknown_region"),
+        (
+            json!({"cmd": "allreduce", "job": 5, "region": region, "dtype": "float32", "offset": 0, "count": 1}),
+            "unknown_job",
+        ),
+    ];
+    for (command, expected) in cases {
+        let reply = raw.ask(command.clone());
+        assert_eq!(code(&reply), expected, "{command}");
+    }
+    assert!(raw.ask(json!({"cmd": "unregister", "region": region}))["ok"].is_object());
+    assert_eq!(code(&raw.ask(json!({"cmd": "unregister", "region": region}))), "unknown_region");
+}
+
+#[test]
+fn a_region_of_another_connection_cannot_be_used() {
+    let scratch = Scratch::new();
+    let (_daemon, socket) = daemon(&scratch, "a", "");
+    let (mut one, mut other) = (Raw::greeted(&socket), Raw::greeted(&socket));
+    let file = memfd(4096, true);
+    let region = one.register(&file, 4096)["ok"]["region"].clone();
+    assert_eq!(code(&other.ask(json!({"cmd": "unregister", "region": region}))), "unknown_region");
+}
+
+#[test]
+fn jobs_that_cannot_be_are_refused_before_anybody_is_asked() {
+    let scratch = Scratch::new();
+    let (_daemon, socket) = daemon(&scratch, "a", "aggregator = \"127.0.0.1:1\"");
+    let mut raw = Raw::greeted(&socket);
+    let open = |more: serde_json::Value| {
+        let mut open = json!({"cmd": "open", "job": "j", "rank": 0, "world": 2});
+        open.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        open
+    };
+    let cases = [
+        ("no name", json!({"job": ""})),
+        ("a name with a newline", json!({"job": "a\nb"})),
+        ("a long name", json!({"job": "x".repeat(1000)})),
+        ("rank beyond world", json!({"rank": 2})),
+        ("no workers", json!({"world": 0})),
+        ("too many workers", json!({"world": 33})),
+        ("scale 0", json!({"scale": 0.0})),
+        ("negative scale", json!({"scale": -1.0})),
+        ("negative timeout", json!({"timeout_s": -1.0})),
+        ("endless timeout", json!({"timeout_s": 1e300})),
+        ("no address", json!({"aggregator": "somewhere"})),
+        ("empty secret", json!({"secret": ""})),
+    ];
+    for (name, more) in cases {
+        let reply = raw.ask(open(more));
+        assert_eq!(code(&reply), "bad_field", "{name}: {reply}");
+    }
+}
+
+#[test]
+fn an_aggregator_that_is_not_there_is_an_error_with_a_deadline() {
+    let scratch = Scratch::new();
+    let (_daemon, socket) = daemon(&scratch, "a", "aggregator = \"127.0.0.1:1\"");
+    let mut raw = Raw::greeted(&socket);
+    let open = json!({"cmd": "open", "job": "j", "rank": 0, "world": 2, "timeout_s": 0.3});
+    let first = raw.say(open.clone(), &[]);
+    // The same rank again is refused at once, by its own name.
+    assert_eq!(code(&raw.ask(open.clone())), "rank_taken");
+    assert_eq!(code(&raw.reply_to(first).0), "unreachable");
+    assert_eq!(code(&raw.ask(open)), "unreachable");
+}
+
+#[test]
+fn who_does_not_read_is_cut_off_and_nobody_waits() {
+    let scratch = Scratch::new();
+    let (_daemon, socket) = daemon(&scratch, "a", "");
+    let raw = Raw::greeted(&socket);
+    let flood = br#"{"id":1,"cmd":"nothing"}"#;
+    let cut = (0..1_000_000).any(|_| raw.channel.send(flood, &[]).is_err());
+    assert!(cut, "a million unread replies");
+    is_well(&socket);
+}
+
+#[test]
+fn limits_are_errors_and_not_growth() {
+    let scratch = Scratch::new();
+    let (_daemon, socket) = daemon(&scratch, "a", "");
+    let mut raw = Raw::greeted(&socket);
+    let file = memfd(4096, true);
+    let refused = (0..10_000).find_map(|_| {
+        let reply = raw.register(&file, 4096);
+        reply["error"].is_object().then_some(reply)
+    });
+    assert_eq!(code(&refused.expect("ten thousand regions")), "limit");
+    // What a connection held is given back with it.
+    drop(raw);
+    is_well(&socket);
+}
+
+#[test]
+fn many_connections_that_say_nothing_hold_nobody() {
+    let scratch = Scratch::new();
+    let (_daemon, socket) = daemon(&scratch, "a", "");
+    let silent: Vec<Raw> = (0..50).map(|_| Raw::connect(&socket)).collect();
+    is_well(&socket);
+    drop(silent);
+    is_well(&socket);
+}
+
+#[test]
+fn users_who_are_not_listed_are_turned_away() {
+    let scratch = Scratch::new();
+    let socket = scratch.path().join("a.sock");
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP users_who_are_not_listed_are_turned_away: needs root to become another user");
+        return;
+    }
+    let config = format!("socket = {socket:?}\nbackend = \"udp\"\nallow_uids = [1]\nsocket_mode = \"0666\"");
+    let _daemon = Daemon::start(Config::parse(&config, "test.toml".as_ref()).unwrap()).unwrap();
+    std::fs::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // Only this thread becomes the other user, and it ends with the test.
+    let (path, outcome) = (socket.clone(), std::sync::mpsc::channel());
+    std::thread::spawn(move || {
+        rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(65534)).unwrap();
+        let mut raw = Raw::connect(&path);
+        let refused = raw.hear().map(|(message, _)| message);
+        outcome.0.send((refused, raw.hear().is_none())).unwrap();
+    });
+    let (refused, hung_up) = outcome.1.recv().unwrap();
+    assert_eq!(code(&refused.unwrap()), "denied");
+    assert!(hung_up);
+    is_well(&socket);
+}
+
+#[test]
+fn the_socket_has_the_configured_permissions_and_one_owner() {
+    let scratch = Scratch::new();
+    let (first, socket) = daemon(&scratch, "a", "socket_mode = \"0600\"");
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let config = Config::parse(&format!("socket = {socket:?}\nbackend = \"udp\""), "t".as_ref()).unwrap();
+    assert!(matches!(Daemon::start(config.clone()), Err(DaemonError::Serve(ServeError::Taken(_)))));
+    first.stop();
+    assert!(!socket.exists());
+    // A leftover of a daemon that was killed is replaced; a file that is none is not.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    Daemon::start(config.clone()).unwrap().stop();
+    std::fs::write(&socket, "precious").unwrap();
+    assert!(matches!(Daemon::start(config), Err(DaemonError::Serve(ServeError::NotASocket(_)))));
+    assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
+}
+
+#[test]
+fn trainers_are_told_when_the_daemon_stops() {
+    let scratch = Scratch::new();
+    let (daemon, socket) = daemon(&scratch, "a", "");
+    let mut raw = Raw::greeted(&socket);
+    daemon.stop();
+    assert!(raw.hear().is_none());
+    let client = Client::connect(&socket);
+    assert!(client.is_err());
+}

@@ -1,0 +1,133 @@
+//! Workers of a job on data paths, and what they tell.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, channel},
+    },
+    time::Duration,
+};
+
+use sumac_daemon::datapath::{Datapath, Event, Peer, Port};
+use sumac_transport::{Buffer, DType, JobParams, Operation};
+
+/// Long enough for the slowest machine; nothing is asserted about how much of it is used.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn params(rank: u16, world: u16) -> JobParams {
+    JobParams {
+        job: 7,
+        epoch: 3,
+        token: 0x5eed,
+        rank,
+        world,
+        slots: 32,
+        elements: 64,
+        scale: 1024.0,
+        shards: 1,
+    }
+}
+
+/// A data path and its events.
+pub struct Worker {
+    pub path: Datapath,
+    pub events: Receiver<Event>,
+}
+
+impl Worker {
+    pub fn start(name: &str, port: Box<dyn Port>) -> Worker {
+        let (sender, events) = channel();
+        let sink = Box::new(move |event| {
+            let _ = sender.send(event);
+        });
+        Worker { path: Datapath::start(name, port, None, sink).unwrap(), events }
+    }
+
+    /// A worker with an open job.
+    pub fn join(name: &str, port: Box<dyn Port>, params: JobParams, peer: Peer) -> Worker {
+        let worker = Worker::start(name, port);
+        worker.path.add_job(params, peer).unwrap();
+        worker
+    }
+
+    pub fn event(&self) -> Event {
+        self.events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no event; {:#?}", self.path.stats()))
+    }
+
+    pub fn ready(&self) {
+        assert!(matches!(self.event(), Event::JobReady { .. }));
+    }
+
+    /// Submits a tensor; its copies are counted.
+    pub fn submit(&self, tag: u64, values: &[f32]) -> Counters {
+        let counters = Counters::default();
+        let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        let buffer = Box::new(Counted { bytes, counters: counters.clone() });
+        let (dtype, count) = (DType::F32, values.len());
+        let operation = Operation { tensor: tag as u32, dtype, count, priority: 0, loss_bound: 0.0, buffer };
+        assert!(self.path.submit(7, tag, operation).is_ok());
+        counters
+    }
+
+    /// Waits for an operation to end well: its tag and the sum.
+    pub fn sum(&self) -> (u64, Vec<f32>) {
+        match self.event() {
+            Event::Completed { tag, completion, .. } => {
+                completion.result.unwrap();
+                let len = completion.buffer.input(0, usize::MAX).len();
+                let bytes = completion.buffer.input(0, len);
+                let values = bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+                (tag, values.collect())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Bytes that were read from a tensor and written to it.
+#[derive(Clone, Default)]
+pub struct Counters {
+    pub read: Arc<AtomicUsize>,
+    pub written: Arc<AtomicUsize>,
+}
+
+impl Counters {
+    pub fn get(&self) -> (usize, usize) {
+        (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed))
+    }
+}
+
+/// A tensor that counts how much of it the engine asks for.
+struct Counted {
+    bytes: Vec<u8>,
+    counters: Counters,
+}
+
+impl Buffer for Counted {
+    fn input(&self, byte_offset: usize, len: usize) -> &[u8] {
+        let bytes = self.bytes.input(byte_offset, len);
+        self.counters.read.fetch_add(bytes.len(), Ordering::Relaxed);
+        bytes
+    }
+
+    fn output(&mut self, byte_offset: usize, len: usize) -> &mut [u8] {
+        let bytes = self.bytes.output(byte_offset, len);
+        self.counters.written.fetch_add(bytes.len(), Ordering::Relaxed);
+        bytes
+    }
+}
+
+/// Values that 1/1024 steps hold exactly, different on every worker.
+pub fn values(rank: u16, count: usize) -> Vec<f32> {
+    (0..count).map(|i| (i % 1000) as f32 * 0.5 - f32::from(rank) * 3.25).collect()
+}
+
+/// The sum over all workers.
+pub fn expected(world: u16, count: usize) -> Vec<f32> {
+    let mut sum = vec![0.0; count];
+    for rank in 0..world {
+        sum.iter_mut().zip(values(rank, count)).for_each(|(sum, value)| *sum += value);
+    }
+    sum
+}
