@@ -10,14 +10,18 @@
 //! | [`attached`] | the handle on an attached program: sockets, jobs, counters |
 //! | [`remove`] | takes it away again: one interface, or all |
 //! | [`status`] | what is attached, as the kernel sees it |
+//! | [`doctor`] | finds what usually goes wrong, and says how to mend it |
 //! | [`preflight`] | what attaching needs from the system, checked before |
-//! | [`pins`], [`mode`], [`interface`], [`log`] | places, modes, interfaces, the program's messages |
+//! | [`measure`] | nanoseconds per frame |
+//! | [`pins`], [`queues`], [`mode`], [`interface`], [`log`] | places, modes, interfaces, the program's messages |
 #![forbid(unsafe_code)]
 
 pub mod attach;
 pub mod attached;
+pub mod doctor;
 pub mod interface;
 pub mod log;
+pub mod measure;
 pub mod mode;
 mod netlink;
 pub mod pins;

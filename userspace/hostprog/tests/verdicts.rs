@@ -4,6 +4,8 @@
 //!   [h0]===veth===[h1]     h0: two queues, the program, an AF_XDP socket on queue 0 and none on queue 1
 //! ```
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what went wrong by failing")]
+
 mod support;
 
 use aya::{TestRun as _, TestRunOptions, programs::Xdp};

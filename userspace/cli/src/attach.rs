@@ -1,0 +1,75 @@
+//! `sumac attach`: puts the program on an interface.
+
+use std::{io::Write as _, process::ExitCode};
+
+use sumac_hostprog::{AttachOptions, Attached, Mode, Queues};
+
+use crate::{exit, pin_root::PinRoot};
+
+/// Puts Sumac's program on an interface; it stays when this command ends.
+///
+/// Attaching again replaces the program in one step, without losing a frame; sockets, jobs and counters stay.
+#[derive(Debug, clap::Args)]
+#[command(after_help = exit::HELP, after_long_help = EXAMPLES)]
+pub struct Args {
+    /// The interface that leads to the aggregator.
+    #[arg(value_name = "IFACE")]
+    interface: String,
+    /// auto: the driver's XDP, or the slower generic one with a warning; zerocopy and copy: the driver's XDP or
+    /// nothing, and sockets of that kind; generic: the generic XDP.
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = parse_mode())]
+    mode: Mode,
+    /// Receive queues to open sockets on: all, or a list such as 0,2-3.
+    #[arg(long, value_name = "LIST", default_value = "all")]
+    queues: Queues,
+    /// UDP port of the first shard; results arrive on it.
+    #[arg(long, value_name = "PORT", default_value_t = sumac_wire::DEFAULT_BASE_PORT)]
+    base_port: u16,
+    /// Number of shards, each with the next port.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    shards: u16,
+    #[command(flatten)]
+    pin_root: PinRoot,
+}
+
+const EXAMPLES: &str = concat!(
+    "Examples:\n",
+    "  sumac attach eth1                      as fast as the driver can\n",
+    "  sumac attach eth1 --mode zerocopy      or not at all\n",
+    "  sumac attach eth1 --queues 0,1         sockets on two of its queues\n\n",
+    exit::help_text!(),
+);
+
+fn parse_mode() -> impl clap::builder::TypedValueParser<Value = Mode> {
+    use clap::builder::TypedValueParser as _;
+    clap::builder::PossibleValuesParser::new(Mode::ALL.map(Mode::name)).try_map(|word| word.parse::<Mode>())
+}
+
+/// Attaches, and says what was really bound.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let attached = sumac_hostprog::attach(&AttachOptions {
+        ifname: args.interface.clone(),
+        mode: args.mode,
+        queues: args.queues.clone(),
+        base_port: args.base_port,
+        shards: args.shards,
+        pin_root: args.pin_root.path.clone(),
+    })?;
+    report(&args.interface, &attached)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(interface: &str, attached: &Attached) -> std::io::Result<()> {
+    let (first, shards) = attached.ports();
+    let queues = Queues::Only(attached.queues());
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{interface}: program {} in {} mode, queues {queues} of {}, UDP ports {first}-{}, pinned at {}",
+        attached.program_id(),
+        attached.mode(),
+        attached.interface().rx_queues,
+        u32::from(first) + u32::from(shards) - 1,
+        attached.pin_path().display(),
+    )
+}

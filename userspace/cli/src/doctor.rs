@@ -1,0 +1,86 @@
+//! `sumac doctor`: what would go wrong, and how to mend it.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use sumac_client::Client;
+use sumac_hostprog::doctor::{Check, Level, Subject, examine};
+
+use crate::{exit, pin_root::PinRoot, socket::Socket};
+
+/// Looks for what usually goes wrong, and says how to mend it. Changes nothing.
+#[derive(Debug, clap::Args)]
+#[command(after_help = exit::HELP, after_long_help = EXAMPLES)]
+pub struct Args {
+    /// The interface that leads to the aggregator; without it only the system is examined.
+    #[arg(value_name = "IFACE")]
+    interface: Option<String>,
+    /// Elements in a chunk, for the check of the MTU.
+    #[arg(long, value_name = "N", default_value_t = sumac_wire::DEFAULT_ELEMENTS)]
+    chunk: u16,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    pin_root: PinRoot,
+    #[command(flatten)]
+    socket: Socket,
+}
+
+const EXAMPLES: &str = concat!(
+    "Examples:\n",
+    "  sumac doctor                          the system only\n",
+    "  sumac doctor eth1                     and the interface\n",
+    "  sumac doctor eth1 --chunk 360         would chunks of 360 elements fit?\n\n",
+    exit::help_text!(),
+);
+
+/// Prints every check; asks for attention when one failed.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut checks = examine(&Subject {
+        interface: args.interface.clone(),
+        elements: args.chunk,
+        pin_root: args.pin_root.path.clone(),
+    });
+    checks.push(daemon(args));
+    let worst = checks.iter().map(|check| check.level).max().unwrap_or(Level::Ok);
+    let mut out = io::stdout().lock();
+    if args.json {
+        let all = serde_json::json!({ "worst": worst, "checks": checks });
+        serde_json::to_writer_pretty(&mut out, &all).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        show(&mut out, &checks)?;
+    }
+    Ok(if worst == Level::Fail { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
+}
+
+fn daemon(args: &Args) -> Check {
+    let path = args.socket.path.display();
+    let (level, found, mend) = match Client::connect(&args.socket.path).and_then(|client| client.stats()) {
+        Ok(stats) if stats.fallback.is_empty() => {
+            (Level::Ok, format!("answers at {path}, backend {}", stats.backend), None)
+        }
+        Ok(stats) => {
+            let found = format!("runs on {}: {}", stats.backend, stats.fallback);
+            (Level::Warn, found, Some("mend what stands above, then restart it".to_owned()))
+        }
+        Err(error) => {
+            (Level::Warn, error.to_string(), Some("sumac daemon --config /etc/sumac/daemon.toml".to_owned()))
+        }
+    };
+    Check { name: "daemon", level, found, mend }
+}
+
+fn show(out: &mut impl Write, checks: &[Check]) -> io::Result<()> {
+    for check in checks {
+        writeln!(out, "{:<5}{:<14}{}", check.level.name(), check.name, check.found)?;
+        if let Some(mend) = &check.mend {
+            writeln!(out, "{:<19}-> {mend}", "")?;
+        }
+    }
+    let count = |level| checks.iter().filter(|check| check.level == level).count();
+    writeln!(out, "{} checks, {} to look at, {} failed", checks.len(), count(Level::Warn), count(Level::Fail))
+}

@@ -1,0 +1,167 @@
+//! `sumac stats`: what the daemon is doing.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use sumac_client::Client;
+
+use crate::{exit, socket::Socket};
+
+/// Shows the running daemon's counters.
+#[derive(Debug, clap::Args)]
+#[command(after_help = exit::HELP, after_long_help = EXAMPLES)]
+pub struct Args {
+    /// Show them again and again, with what changed since the last time, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = parse_seconds, requires = "watch")]
+    interval: f64,
+    /// Print JSON, one object for each look.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    socket: Socket,
+}
+
+const EXAMPLES: &str = concat!(
+    "Examples:\n",
+    "  sumac stats                       the counters once\n",
+    "  sumac stats --watch               what changes each second\n",
+    "  sumac stats --watch --json        the same for a program, one object a line\n\n",
+    exit::help_text!(),
+);
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("give a number of seconds from 0.05 to 3600".to_owned()),
+    }
+}
+
+/// Prints counters once, or until interrupted.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let client = Client::connect(&args.socket.path)?;
+    let mut before: Option<(Instant, Vec<(String, Value)>)> = None;
+    loop {
+        let stats = client.stats_json()?;
+        let now = Instant::now();
+        let mut out = io::stdout().lock();
+        if args.json {
+            serde_json::to_writer(&mut out, &stats).map_err(io::Error::from)?;
+            writeln!(out)?;
+        } else {
+            let leaves = leaves(&stats);
+            match &before {
+                None => show_all(&mut out, &leaves)?,
+                Some((then, old)) => show_changes(&mut out, old, &leaves, now - *then)?,
+            }
+            before = Some((now, leaves));
+        }
+        out.flush()?;
+        drop(out);
+        if !args.watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+        thread::sleep(Duration::from_secs_f64(args.interval));
+    }
+}
+
+/// Every number and word in the statistics, under the path that leads to it.
+fn leaves(stats: &Value) -> Vec<(String, Value)> {
+    fn walk(path: &str, value: &Value, into: &mut Vec<(String, Value)>) {
+        let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+        match value {
+            Value::Object(fields) => fields.iter().for_each(|(key, value)| walk(&below(key), value, into)),
+            Value::Array(items) => {
+                items.iter().enumerate().for_each(|(n, item)| walk(&below(&name(n, item)), item, into));
+            }
+            Value::Null => {}
+            leaf => into.push((path.to_owned(), leaf.clone())),
+        }
+    }
+    let mut found = Vec::new();
+    walk("", stats, &mut found);
+    found
+}
+
+/// What an item of a list is called: its own name where it has one, else its place.
+fn name(place: usize, item: &Value) -> String {
+    let named = ["name", "interface", "backend"].iter().find_map(|key| item[*key].as_str());
+    named.map_or_else(|| place.to_string(), str::to_owned)
+}
+
+fn show_all(out: &mut impl Write, leaves: &[(String, Value)]) -> io::Result<()> {
+    let width = leaves.iter().map(|(path, _)| path.len()).max().unwrap_or(0);
+    for (path, value) in leaves {
+        match value {
+            Value::String(word) => writeln!(out, "{path:<width$}  {word}")?,
+            other => writeln!(out, "{path:<width$}  {other}")?,
+        }
+    }
+    Ok(())
+}
+
+fn show_changes(
+    out: &mut impl Write,
+    old: &[(String, Value)],
+    new: &[(String, Value)],
+    elapsed: Duration,
+) -> io::Result<()> {
+    let seconds = elapsed.as_secs_f64();
+    writeln!(out, "-- after {seconds:.1} s")?;
+    let mut quiet = true;
+    for (path, value) in new {
+        let was = old.iter().find(|(other, _)| other == path).map(|(_, value)| value);
+        if was == Some(value) {
+            continue;
+        }
+        quiet = false;
+        match (was.and_then(Value::as_u64), value.as_u64()) {
+            (Some(was), Some(is)) if is >= was => {
+                writeln!(out, "{path}  {is} (+{:.0}/s)", (is - was) as f64 / seconds)?;
+            }
+            _ => writeln!(out, "{path}  {value}")?,
+        }
+    }
+    if quiet {
+        writeln!(out, "nothing changed")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn counters_are_named_by_their_path() {
+        let stats = json!({ "backend": "xdp", "jobs": [{ "name": "digits", "engine": { "sent": 3 } }], "ports": [{ "full": 1 }] });
+        let paths: Vec<_> = leaves(&stats).into_iter().map(|(path, _)| path).collect();
+        assert_eq!(paths, ["backend", "jobs.digits.engine.sent", "jobs.digits.name", "ports.0.full"]);
+    }
+
+    #[test]
+    fn only_what_changes_is_shown_again() {
+        let old = leaves(&json!({ "sent": 100, "backend": "xdp", "level": 5 }));
+        let new = leaves(&json!({ "sent": 300, "backend": "xdp", "level": 4 }));
+        let mut out = Vec::new();
+        show_changes(&mut out, &old, &new, Duration::from_secs(2)).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, "-- after 2.0 s\nlevel  4\nsent  300 (+100/s)\n");
+    }
+
+    #[test]
+    fn an_interval_is_a_number_of_seconds() {
+        assert_eq!(parse_seconds("0.5"), Ok(0.5));
+        for bad in ["0", "-1", "nan", "x", "1e9"] {
+            assert!(parse_seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

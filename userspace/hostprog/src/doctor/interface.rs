@@ -1,0 +1,216 @@
+//! What one interface must have.
+
+use super::{Check, Subject, irq, offloads};
+use crate::{
+    attached::{Attached, OpenError},
+    interface::{self, Interface},
+    mode::{BoundMode, Mode},
+    pins::PinDir,
+};
+use sumac_wire::{
+    MAX_ELEMENTS, admit,
+    frame::{IPV4_LEN, UDP_LEN},
+    header::{ELEMENT_LEN, HEADER_LEN},
+};
+
+/// The largest MTU with which a veth takes an XDP program that does not ask for fragments.
+const VETH_XDP_MTU: u32 = 3506;
+/// Receive descriptors that a window of a few hundred packets wants.
+const ENOUGH_DESCRIPTORS: u32 = 512;
+
+pub fn examine(name: &str, subject: &Subject) -> Vec<Check> {
+    let interface = match Interface::by_name(name) {
+        Ok(interface) => interface,
+        Err(error) => {
+            let found = format!("no {name} in this network namespace ({error})");
+            return vec![Check::fail(
+                "interface",
+                found,
+                "see `ip link`; `nsenter --net=` enters another namespace",
+            )];
+        }
+    };
+    let attached = Attached::open(name, &subject.pin_root);
+    let mut checks = vec![
+        state(&interface),
+        program(&interface, &attached, subject),
+        mtu(&interface, subject.elements),
+        queues(&interface, attached.as_ref().ok()),
+        rings(&interface),
+    ];
+    checks.extend(offloads::examine(&interface));
+    checks.push(irq::examine(&interface));
+    checks
+}
+
+fn state(interface: &Interface) -> Check {
+    const NAME: &str = "interface";
+    let Interface { name, index, rx_queues, .. } = interface;
+    if interface.up {
+        let kind = interface.kind.as_deref().unwrap_or("hardware");
+        return Check::ok(NAME, format!("{name} is up: index {index}, {kind}, {rx_queues} receive queue(s)"));
+    }
+    Check::fail(
+        NAME,
+        format!("{name} is down: sockets cannot be bound to it"),
+        format!("ip link set dev {name} up"),
+    )
+}
+
+fn program(interface: &Interface, attached: &Result<Attached, OpenError>, subject: &Subject) -> Check {
+    const NAME: &str = "program";
+    let name = &interface.name;
+    let again = format!("sumac attach {name}");
+    match attached {
+        Ok(attached)
+            if attached.mode() == BoundMode::Generic && attached.requested_mode() != Mode::Generic =>
+        {
+            Check::warn(
+                NAME,
+                "attached, but in generic mode: the driver refused it",
+                format!("mend what stands below, then {again}"),
+            )
+        }
+        Ok(attached) => Check::ok(NAME, format!("attached in {} mode", attached.mode())),
+        Err(OpenError::NotAttached { .. }) => match interface.xdp.first() {
+            Some(foreign) => Check::fail(
+                NAME,
+                format!("XDP program {} ({}) is on {name} and not Sumac's", foreign.id, foreign.mode),
+                format!(
+                    "bpftool prog show id {}; when it is stale: ip link set dev {name} xdp off",
+                    foreign.id
+                ),
+            ),
+            None => Check::warn(NAME, "not attached: the daemon would use UDP", again),
+        },
+        Err(OpenError::Detached { .. }) => {
+            let pins = PinDir::here(&subject.pin_root, name).map(|pins| pins.path().display().to_string());
+            let found = format!("stale pins at {}: their program is not on {name}", pins.unwrap_or_default());
+            Check::fail(NAME, found, again)
+        }
+        Err(error) => Check::fail(NAME, error.to_string(), format!("sumac clean, then {again}")),
+    }
+}
+
+fn mtu(interface: &Interface, elements: u16) -> Check {
+    const NAME: &str = "mtu";
+    let (name, mtu) = (&interface.name, interface.mtu);
+    let needed = (IPV4_LEN + UDP_LEN + admit::payload_len(elements)) as u32;
+    if mtu < needed {
+        let room = (mtu as usize).saturating_sub(IPV4_LEN + UDP_LEN + HEADER_LEN) / ELEMENT_LEN;
+        return Check::fail(
+            NAME,
+            format!("{mtu}: a chunk of {elements} elements takes {needed}"),
+            format!(
+                "use chunks of at most {} elements, or: ip link set dev {name} mtu {needed}",
+                room.min(MAX_ELEMENTS)
+            ),
+        );
+    }
+    if interface.kind.as_deref() == Some("veth") && mtu > VETH_XDP_MTU {
+        return Check::fail(
+            NAME,
+            format!("{mtu}: a veth takes Sumac's program up to {VETH_XDP_MTU}"),
+            format!("ip link set dev {name} mtu 1500, and the same for its peer"),
+        );
+    }
+    Check::ok(NAME, format!("{mtu}: chunks of {elements} elements fit ({needed} bytes)"))
+}
+
+fn queues(interface: &Interface, attached: Option<&Attached>) -> Check {
+    const NAME: &str = "queues";
+    let name = &interface.name;
+    let Some(attached) = attached else {
+        return Check::ok(NAME, format!("{} receive queue(s); nothing counted yet", interface.rx_queues));
+    };
+    let counters = match attached.queue_counters() {
+        Ok(counters) => counters,
+        Err(error) => return Check::fail(NAME, error.to_string(), "run as root"),
+    };
+    let selected = attached.queues();
+    let left_out: Vec<_> = counters
+        .iter()
+        .filter(|(queue, counters)| counters.no_socket > 0 && !selected.contains(queue))
+        .map(|(queue, counters)| format!("{} on queue {queue}", counters.no_socket))
+        .collect();
+    if !left_out.is_empty() {
+        return Check::warn(
+            NAME,
+            format!("packets arrived on queues that were left out: {}", left_out.join(", ")),
+            format!(
+                "sumac attach {name} --queues all, or steer them: ethtool -N {name} flow-type udp4 dst-port {} action {}",
+                attached.ports().0,
+                selected.first().copied().unwrap_or(0)
+            ),
+        );
+    }
+    let without: u64 = counters.iter().map(|(_, counters)| counters.no_socket).sum();
+    let steered: u64 = counters.iter().map(|(_, counters)| counters.steered).sum();
+    if without > 0 {
+        return Check::warn(
+            NAME,
+            format!("{without} packet(s) found no socket on their queue, {steered} did"),
+            "harmless when the daemon was not running; else look whether it runs and what `sumac status` says of its sockets",
+        );
+    }
+    Check::ok(NAME, format!("{steered} packet(s) steered, none without a socket"))
+}
+
+fn rings(interface: &Interface) -> Check {
+    const NAME: &str = "rings";
+    let name = &interface.name;
+    match interface::rings(name) {
+        Ok(rings) if rings.rx < ENOUGH_DESCRIPTORS && rings.rx < rings.rx_max => Check::warn(
+            NAME,
+            format!("{} receive descriptors: a full window may overrun them", rings.rx),
+            format!("ethtool -G {name} rx {}", rings.rx_max.min(2048)),
+        ),
+        Ok(rings) => Check::ok(NAME, format!("{} receive and {} transmit descriptors", rings.rx, rings.tx)),
+        Err(_) => Check::ok(NAME, "the driver's rings have a fixed size"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Level, *};
+
+    fn veth(mtu: u32) -> Interface {
+        Interface {
+            name: "v0".to_owned(),
+            index: 7,
+            mtu,
+            up: true,
+            kind: Some("veth".to_owned()),
+            peer: None,
+            rx_queues: 1,
+            xdp: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_chunk_must_fit_the_mtu() {
+        let table = [
+            ("the default", 1500, 256, Level::Ok),
+            ("the last that fits", 1500, 354, Level::Ok),
+            ("one too many", 1500, 355, Level::Fail),
+            ("360 in 1524", 1524, 360, Level::Ok),
+            ("360 in 1500", 1500, 360, Level::Fail),
+            ("the longest on a veth", 3506, 832, Level::Ok),
+            ("a jumbo veth", 9000, 256, Level::Fail),
+        ];
+        for (what, size, elements, level) in table {
+            assert_eq!(mtu(&veth(size), elements).level, level, "{what}");
+        }
+        let mend = mtu(&veth(1500), 360).mend.unwrap();
+        assert!(mend.contains("at most 354 elements"), "{mend}");
+    }
+
+    #[test]
+    fn an_interface_that_is_down_or_missing_fails() {
+        assert_eq!(state(&veth(1500)).level, Level::Ok);
+        assert_eq!(state(&Interface { up: false, ..veth(1500) }).level, Level::Fail);
+        let subject = Subject { interface: Some("no-such-if".to_owned()), ..Subject::default() };
+        let checks = examine("no-such-if", &subject);
+        assert_eq!((checks.len(), checks[0].level), (1, Level::Fail));
+    }
+}

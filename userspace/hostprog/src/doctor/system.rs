@@ -1,0 +1,168 @@
+//! What the machine must have, whatever the interface.
+
+use std::{fs, path::Path};
+
+use super::Check;
+use crate::preflight::{self, IPC_LOCK, NET_RAW, OLDEST_KERNEL, SYS_ADMIN};
+
+/// Packet memory of one queue with the daemon's defaults: 2 x 1,024 frames of 2 KiB.
+const QUEUE_MEMORY: u64 = 2 * 1024 * 2048;
+
+pub fn examine(pin_root: &Path) -> Vec<Check> {
+    let capabilities = preflight::effective_capabilities().unwrap_or(0);
+    vec![
+        kernel(&preflight::kernel_release()),
+        btf(Path::new("/sys/kernel/btf/vmlinux").exists()),
+        jit(fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").ok().as_deref()),
+        check_capabilities(capabilities),
+        memlock(capabilities, fs::read_to_string("/proc/self/limits").ok().as_deref()),
+        bpffs(pin_root, capabilities),
+    ]
+}
+
+fn kernel(release: &str) -> Check {
+    const NAME: &str = "kernel";
+    match preflight::kernel_version(release) {
+        Some(version) if version >= OLDEST_KERNEL => Check::ok(NAME, release),
+        Some(_) => Check::fail(
+            NAME,
+            format!("{release}: older than 5.15, the oldest that Sumac's programs load on"),
+            "use a newer kernel, or the daemon's UDP backend (backend = \"udp\")",
+        ),
+        None => Check::warn(NAME, format!("{release:?}: cannot tell its version"), "use 5.15 or newer"),
+    }
+}
+
+fn btf(present: bool) -> Check {
+    const NAME: &str = "btf";
+    if present {
+        return Check::ok(NAME, "the kernel describes its types");
+    }
+    Check::warn(
+        NAME,
+        "the kernel has no BTF: programs load, but the verifier's messages and bpftool say less",
+        "use a kernel with CONFIG_DEBUG_INFO_BTF=y",
+    )
+}
+
+fn jit(setting: Option<&str>) -> Check {
+    const NAME: &str = "jit";
+    match setting.map(str::trim) {
+        Some("0") => Check::warn(
+            NAME,
+            "BPF programs are interpreted, several times slower",
+            "sysctl -w net.core.bpf_jit_enable=1",
+        ),
+        Some("2") => Check::warn(
+            NAME,
+            "BPF programs are compiled, and dumped to the kernel's log each time",
+            "sysctl -w net.core.bpf_jit_enable=1",
+        ),
+        Some(_) => Check::ok(NAME, "BPF programs are compiled"),
+        // The setting shows in the machine's first network namespace only.
+        None => {
+            Check::ok(NAME, "cannot be told from this network namespace; on unless somebody turned it off")
+        }
+    }
+}
+
+fn check_capabilities(set: u64) -> Check {
+    const NAME: &str = "capabilities";
+    let missing = preflight::missing(set);
+    if !missing.is_empty() {
+        let needs: Vec<_> =
+            missing.iter().map(|needed| format!("{} {}", needed.name, needed.purpose)).collect();
+        return Check::fail(
+            NAME,
+            format!("missing: {}", needs.join(", ")),
+            "run as root, or: setcap cap_bpf,cap_perfmon,cap_net_admin,cap_net_raw+ep $(command -v sumac)",
+        );
+    }
+    if !preflight::holds(set, NET_RAW) {
+        return Check::warn(
+            NAME,
+            format!("{} is missing, needed {}", NET_RAW.name, NET_RAW.purpose),
+            "give it to the daemon (AmbientCapabilities= in its systemd unit)",
+        );
+    }
+    Check::ok(NAME, "may load and attach programs and open AF_XDP sockets")
+}
+
+fn memlock(capabilities: u64, limits: Option<&str>) -> Check {
+    const NAME: &str = "memlock";
+    if preflight::holds(capabilities, IPC_LOCK) {
+        return Check::ok(NAME, "no limit (CAP_IPC_LOCK)");
+    }
+    let limit = limits.and_then(locked_memory);
+    match limit {
+        Some(limit) if limit < QUEUE_MEMORY => Check::fail(
+            NAME,
+            format!("{limit} bytes may be locked; a queue's packet memory takes {QUEUE_MEMORY}"),
+            "ulimit -l unlimited, LimitMEMLOCK=infinity in the systemd unit, or CAP_IPC_LOCK",
+        ),
+        Some(limit) => Check::ok(NAME, format!("{} queue(s) fit the limit", limit / QUEUE_MEMORY)),
+        None => Check::warn(NAME, "could not read /proc/self/limits", "mount /proc"),
+    }
+}
+
+/// The soft limit on locked memory in bytes.
+fn locked_memory(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+fn bpffs(pin_root: &Path, capabilities: u64) -> Check {
+    const NAME: &str = "bpffs";
+    let shown = pin_root.display();
+    if preflight::is_on_bpffs(pin_root) {
+        return Check::ok(NAME, format!("{shown} can hold pins"));
+    }
+    let found = format!("{shown} is on no bpf file system: programs could not outlive the process");
+    if preflight::holds(capabilities, SYS_ADMIN) && pin_root.starts_with("/sys/fs/bpf") {
+        return Check::warn(NAME, found, "`sumac attach` mounts it, or: mount -t bpf bpf /sys/fs/bpf");
+    }
+    Check::fail(
+        NAME,
+        found,
+        "mount -t bpf bpf /sys/fs/bpf, as root; `ip netns exec` hides it, `nsenter --net=` does not",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Level, *};
+
+    #[test]
+    fn findings() {
+        const LIMITS: &str =
+            "Limit  Soft Limit  Hard Limit  Units\nMax locked memory         65536    65536   bytes\n";
+        const PLENTY: &str =
+            "Max locked memory         unlimited            unlimited            bytes     \n";
+        const ALL: u64 = (1 << 41) - 1;
+        let table: [(&str, Check, Level); 16] = [
+            ("a new kernel", kernel("6.18.44"), Level::Ok),
+            ("the oldest kernel", kernel("5.15.0-91-generic"), Level::Ok),
+            ("an old kernel", kernel("5.10.0"), Level::Fail),
+            ("a strange kernel", kernel(""), Level::Warn),
+            ("no BTF", btf(false), Level::Warn),
+            ("JIT", jit(Some("1\n")), Level::Ok),
+            ("no JIT", jit(Some("0\n")), Level::Warn),
+            ("JIT unknown", jit(None), Level::Ok),
+            ("root", check_capabilities(ALL), Level::Ok),
+            ("nobody", check_capabilities(0), Level::Fail),
+            ("no raw sockets", check_capabilities(ALL & !(1 << 13)), Level::Warn),
+            ("root locks memory", memlock(ALL, None), Level::Ok),
+            ("little memory", memlock(0, Some(LIMITS)), Level::Fail),
+            ("plenty of memory", memlock(0, Some(PLENTY)), Level::Ok),
+            ("no bpffs, may mount", bpffs(Path::new("/sys/fs/bpf-not"), ALL), Level::Fail),
+            ("pins in /tmp", bpffs(Path::new("/tmp/x"), ALL), Level::Fail),
+        ];
+        for (what, check, level) in table {
+            assert_eq!(check.level, level, "{what}: {check:?}");
+            assert_eq!(check.mend.is_some(), level != Level::Ok, "{what}: {check:?}");
+        }
+    }
+}
