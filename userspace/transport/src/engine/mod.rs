@@ -11,7 +11,27 @@
 //!   wait for a frame, a submission, or poll_timeout()
 //! ```
 //!
-//! The handshake starts with the first `poll_transmit`, also before anything is submitted.
+//! The handshake starts with the first `poll_transmit`, also before anything is submitted:
+//!
+//! ```
+//! use sumac_transport::{DType, Engine, JobParams, JobState, Operation, Time};
+//!
+//! let (job, epoch, token, rank, world, shards) = (1, 1, 0x5eed, 0, 2, 1);
+//! let (slots, elements, scale) = (64, 256, 65536.0);
+//! let params = JobParams { job, epoch, token, rank, world, slots, elements, scale, shards };
+//! let mut engine = Engine::new(params)?;
+//!
+//! let buffer = Box::new(vec![0u8; 1000 * 4]);
+//! let (tensor, dtype, count, priority, loss_bound) = (0, DType::F32, 1000, 0, 0.0);
+//! let operation = Operation { tensor, dtype, count, priority, loss_bound, buffer };
+//! engine.submit(Time(0), operation).map_err(|(error, _operation)| error)?;
+//!
+//! let mut payload = vec![0; engine.frame_len()];
+//! let probe = engine.poll_transmit(Time(0), &mut payload).map(|sent| sent.len);
+//! assert_eq!(probe, Some(56 + 256 * 4), "the first packet asks whether whole chunks get through");
+//! assert_eq!(engine.state(), JobState::Probing);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod receive;
 mod transmit;

@@ -1,0 +1,69 @@
+//! No allocation per packet: a whole operation, with losses, costs none.
+
+#![allow(clippy::expect_used, reason = "a test that cannot go on")]
+
+mod support;
+
+use std::alloc::System;
+
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use sumac_transport::{DType, Engine, Operation, Time};
+use sumac_wire::{
+    Kind,
+    header::{VERSION, offset},
+};
+use support::job;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Makes the answer of a lone worker's contribution or probe, in place.
+fn turn_round(frame: &mut [u8]) {
+    let kind = if frame[0] & 0x0f == Kind::Probe as u8 { Kind::Report } else { Kind::Result };
+    frame[0] = VERSION << 4 | kind as u8;
+    frame[offset::CONTRIBUTORS + 1] = 1;
+}
+
+/// Runs an operation of `count` elements in which every seventh frame is lost; gives the number of
+/// allocations between its submission and its completion.
+fn allocations(engine: &mut Engine, now: &mut Time, count: usize) -> usize {
+    let buffer = Box::new(vec![0u8; count * 4]);
+    let operation = Operation { tensor: 0, dtype: DType::F32, count, priority: 0, loss_bound: 0.0, buffer };
+    let mut frame = [0; 128];
+    let mut frames = 0u32;
+    let region = Region::new(ALLOCATOR);
+    engine.submit(*now, operation).map_err(|(error, _)| error).expect("a good operation");
+    let completion = loop {
+        if let Some(completion) = engine.poll_completion() {
+            break completion;
+        }
+        *now = now.plus(1_000);
+        if let Some(sent) = engine.poll_transmit(*now, &mut frame) {
+            frames += 1;
+            turn_round(&mut frame[..sent.len]);
+            if !frames.is_multiple_of(7) {
+                engine.on_frame(*now, &frame[..sent.len]);
+            }
+        } else if let Some(due) = engine.poll_timeout() {
+            *now = due.max(*now);
+            engine.on_timeout(*now);
+        }
+    };
+    let allocations = region.change().allocations;
+    assert_eq!(completion.result, Ok(()));
+    allocations
+}
+
+// One test in this file: the allocator counts for the whole process.
+#[test]
+fn packets_cost_no_allocation() {
+    let params = sumac_transport::JobParams { world: 1, ..job(1, 8, 4) };
+    let mut engine = Engine::new(params).expect("good parameters");
+    let mut now = Time(1);
+    // The first operation makes room in the list of operations.
+    allocations(&mut engine, &mut now, 4);
+    // The test runner's own thread may allocate beside it: the best of three.
+    let fewest = (0..3).map(|_| allocations(&mut engine, &mut now, 40_000)).min();
+    assert_eq!(fewest, Some(0), "10,000 chunks");
+    assert!(engine.stats().retransmits() > 1000, "and the recovery of lost ones");
+}
