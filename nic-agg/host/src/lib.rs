@@ -1,1 +1,21 @@
-//! The aggregator as a host process.
+//! The aggregator as a host process, for where XDP is not to be had: the same packets, the same
+//! admission and slot decisions (`sumac-wire`), the same counters as the eBPF aggregator's.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`aggregator`] | the sans-IO core: a packet in, its answer and whom it is for out |
+//! | `values` | the passes over elements, with vector instructions |
+//! | [`udp`] | sockets and threads around the core |
+//! | [`plane`] | the control plane's view: install and remove jobs while it runs |
+//!
+//! One difference is the kernel's: it verifies UDP checksums before a socket sees the packet, and a
+//! socket cannot see whether there was one.
+#![deny(unsafe_code)]
+
+pub mod aggregator;
+pub mod plane;
+pub mod udp;
+mod values;
+
+pub use aggregator::{Answer, HostAggregator, JobError};
+pub use plane::HostPlane;

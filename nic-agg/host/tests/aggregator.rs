@@ -1,0 +1,282 @@
+//! The core, packet by packet.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends by panicking")]
+
+#[allow(dead_code, reason = "each test file uses a part")]
+mod common;
+
+use std::net::Ipv4Addr;
+
+use common::*;
+use proptest::prelude::*;
+use sumac_agg_host::{Answer, HostAggregator, JobError};
+use sumac_wire::{Header, Kind, Reason, header::flag, reason::COUNTERS, tables::JobEntry};
+
+#[test]
+fn the_last_of_three_brings_the_sum_to_all() {
+    let mut aggregator = aggregator(3);
+    for (rank, expected) in
+        [(1, Answer::None(Reason::Added)), (0, Answer::None(Reason::Added)), (2, Answer::All(JOB))]
+    {
+        let mut packet = contribution(3, rank, 6);
+        let answer = aggregator.on_packet(worker_ip(rank), &mut packet);
+        assert_eq!(answer, expected, "rank {rank}");
+        if answer == Answer::All(JOB) {
+            let sent = header(3, 2, 6, ELEMENTS);
+            let result = Header {
+                kind: Kind::Result as u8,
+                flags: flag::POOL_VERSION,
+                bitmap_0: 0b111,
+                contributors: 3,
+                ..sent
+            };
+            assert_eq!(read(&packet), result, "everything else is the last contribution's");
+            assert_eq!(elements(&packet), reference(3, 6, ELEMENTS));
+        }
+    }
+    assert_eq!(aggregator.workers(JOB), [worker(0), worker(1), worker(2)]);
+    let counters = aggregator.worker_counters(JOB, 2);
+    assert_eq!((counters.added, counters.last), (1, 1));
+}
+
+#[test]
+fn duplicates_are_not_added_and_late_ones_get_the_sum_again() {
+    let mut aggregator = aggregator(2);
+    let mut send = |rank: u16| {
+        let mut packet = contribution(2, rank, 1);
+        (aggregator.on_packet(worker_ip(rank), &mut packet), packet)
+    };
+    assert_eq!(send(0).0, Answer::None(Reason::Added));
+    assert_eq!(send(0).0, Answer::None(Reason::Duplicate));
+    let (answer, sum) = send(1);
+    assert_eq!(answer, Answer::All(JOB));
+    assert_eq!(elements(&sum), reference(2, 1, ELEMENTS));
+    for rank in [0, 1, 0] {
+        let (answer, again) = send(rank);
+        assert_eq!(answer, Answer::One(Reason::Replied, worker(rank)));
+        assert_eq!(elements(&again), elements(&sum));
+        assert_eq!(read(&again).kind, Kind::Result as u8);
+    }
+    let counters = aggregator.worker_counters(JOB, 0);
+    assert_eq!((counters.added, counters.last, counters.duplicates, counters.replies), (1, 0, 1, 2));
+}
+
+#[test]
+fn probes_are_answered_to_the_registered_address_with_the_same_bytes() {
+    let mut aggregator = aggregator(2);
+    let probe = Header { kind: Kind::Probe as u8, ..header(2, 1, 0, ELEMENTS) };
+    let mut packet = packet(&probe, &vec![0; usize::from(ELEMENTS)]);
+    let sent = packet.clone();
+    assert_eq!(aggregator.on_packet(worker_ip(1), &mut packet), Answer::One(Reason::Probed, worker(1)));
+    assert_eq!(packet[0], 0x14, "report");
+    assert_eq!(packet[1..], sent[1..]);
+}
+
+#[test]
+fn overflow_is_merged_into_the_result() {
+    let mut aggregator = aggregator(2);
+    let clamped = Header { flags: flag::OVERFLOW | flag::RESEND, ..header(2, 0, 0, ELEMENTS) };
+    aggregator.on_packet(worker_ip(0), &mut packet(&clamped, &values(0, 0, ELEMENTS)));
+    let mut last = contribution(2, 1, 0);
+    aggregator.on_packet(worker_ip(1), &mut last);
+    assert_eq!(read(&last).flags, flag::OVERFLOW);
+}
+
+/// Every way in which a packet can be wrong is refused by its name, and changes nothing: the slot
+/// then completes as if it had never come.
+#[test]
+fn hostile_packets_change_nothing_and_are_counted() {
+    type Change = fn(&mut Vec<u8>);
+    let table: [(&str, Change, Reason); 24] = [
+        ("version 0", |p| p[0] = 0x01, Reason::BadVersion),
+        ("version 2", |p| p[0] = 0x21, Reason::BadVersion),
+        ("type 0", |p| p[0] = 0x10, Reason::BadType),
+        ("type 8", |p| p[0] = 0x18, Reason::BadType),
+        ("a result", |p| p[0] = 0x12, Reason::BadType),
+        ("a report", |p| p[0] = 0x14, Reason::BadType),
+        ("a flush", |p| p[0] = 0x16, Reason::BadType),
+        ("format", |p| p[1] = 1, Reason::BadFormat),
+        ("a job without entry", |p| p[5] = 6, Reason::UnknownJob),
+        ("a job outside the table", |p| p[4] = 0xff, Reason::UnknownJob),
+        ("epoch before", |p| p[7] = 2, Reason::WrongEpoch),
+        ("epoch after", |p| p[7] = 4, Reason::WrongEpoch),
+        ("slot after the last", |p| p[15] = 4, Reason::WrongSlot),
+        ("another chunk's slot", |p| p[15] = 1, Reason::WrongSlot),
+        ("the slot's other version", |p| p[3] ^= 0x80, Reason::WrongSlot),
+        ("no slot", |p| p[12..16].fill(0xff), Reason::WrongSlot),
+        ("fan-in", |p| p[16] = 3, Reason::WrongWorker),
+        ("no worker", |p| p[23] = 0, Reason::WrongWorker),
+        ("two workers", |p| p[23] = 3, Reason::WrongWorker),
+        ("worker outside", |p| p[23] = 4, Reason::WrongWorker),
+        ("second level", |p| p[27] = 1, Reason::WrongWorker),
+        ("token", |p| p[55] ^= 1, Reason::BadToken),
+        ("one element too many", |p| p.extend([0; 4]), Reason::BadLength),
+        ("announced but not there", |p| p[19] += 1, Reason::BadLength),
+    ];
+    for (what, change, reason) in table {
+        let mut bad = contribution(2, 1, 0);
+        change(&mut bad);
+        refused(what, worker_ip(1), bad, reason);
+    }
+    refused("another's address", worker_ip(0), contribution(2, 1, 0), Reason::WrongSource);
+    refused("a stranger's address", Ipv4Addr::new(192, 0, 2, 1), contribution(2, 1, 0), Reason::WrongSource);
+    let sized = |elements: u16| packet(&header(2, 1, 0, elements), &vec![7; usize::from(elements)]);
+    refused("no elements", worker_ip(1), sized(0), Reason::WrongElements);
+    refused("more than a chunk", worker_ip(1), sized(ELEMENTS + 1), Reason::WrongElements);
+    refused("fewer than the first", worker_ip(1), sized(ELEMENTS - 1), Reason::WrongElements);
+    refused("two rounds ahead", worker_ip(1), contribution(2, 1, 2 * SLOTS), Reason::OutOfTurn);
+    let whole = contribution(2, 1, 0);
+    for cut in 0..whole.len() {
+        refused(&format!("cut at {cut}"), worker_ip(1), whole[..cut].to_vec(), Reason::BadLength);
+    }
+}
+
+fn refused(what: &str, source: Ipv4Addr, mut bad: Vec<u8>, reason: Reason) {
+    let mut aggregator = aggregator(2);
+    assert_eq!(
+        aggregator.on_packet(worker_ip(0), &mut contribution(2, 0, 0)),
+        Answer::None(Reason::Added),
+        "{what}"
+    );
+    let before = bad.clone();
+    assert_eq!(aggregator.on_packet(source, &mut bad), Answer::None(reason), "{what}");
+    assert_eq!(bad, before, "{what}: the packet is as it was");
+    assert_eq!(aggregator.counter(reason), 1, "{what}");
+    let mut last = contribution(2, 1, 0);
+    assert_eq!(aggregator.on_packet(worker_ip(1), &mut last), Answer::All(JOB), "{what}");
+    assert_eq!(elements(&last), reference(2, 0, ELEMENTS), "{what}");
+}
+
+#[test]
+fn removed_jobs_and_new_incarnations() {
+    let mut aggregator = aggregator(2);
+    aggregator.on_packet(worker_ip(0), &mut contribution(2, 0, 0));
+    assert!(aggregator.remove(JOB));
+    assert!(!aggregator.remove(JOB));
+    let answer = aggregator.on_packet(worker_ip(1), &mut contribution(2, 1, 0));
+    assert_eq!(answer, Answer::None(Reason::UnknownJob));
+    let next = JobEntry { epoch: EPOCH + 1, ..entry() };
+    aggregator.install(JOB, next, vec![worker(0), worker(1)]).unwrap();
+    for (rank, expected) in [(0, Answer::None(Reason::Added)), (1, Answer::All(JOB))] {
+        let header = Header { epoch: EPOCH + 1, ..header(2, rank, 0, ELEMENTS) };
+        let mut packet = packet(&header, &values(rank, 0, ELEMENTS));
+        assert_eq!(aggregator.on_packet(worker_ip(rank), &mut packet), expected);
+        if rank == 1 {
+            assert_eq!(elements(&packet), reference(2, 0, ELEMENTS), "the abandoned slot was not added to");
+        }
+    }
+}
+
+#[test]
+fn jobs_that_do_not_fit_are_refused() {
+    let mut aggregator = HostAggregator::new(16, 64);
+    let workers = |count: u16| (0..count).map(worker).collect::<Vec<_>>();
+    let good = JobEntry { slot_base: 8, slots: 8, elements: 64, ..JobEntry::default() };
+    let table = [
+        ("number 0", 0, good, 1, JobError::Number(0)),
+        ("number 64", 64, good, 1, JobError::Number(64)),
+        ("nobody", 1, good, 0, JobError::World(0)),
+        ("33", 1, good, 33, JobError::World(33)),
+        ("no elements", 1, JobEntry { elements: 0, ..good }, 1, JobError::Elements { wanted: 0, max: 64 }),
+        ("elements", 1, JobEntry { elements: 65, ..good }, 1, JobError::Elements { wanted: 65, max: 64 }),
+        ("slots", 1, JobEntry { slots: 6, ..good }, 1, JobError::Slots { first: 8, slots: 6, total: 16 }),
+        ("end", 1, JobEntry { slot_base: 9, ..good }, 1, JobError::Slots { first: 9, slots: 8, total: 16 }),
+        (
+            "wrap",
+            1,
+            JobEntry { slot_base: u32::MAX, ..good },
+            1,
+            JobError::Slots { first: u32::MAX, slots: 8, total: 16 },
+        ),
+    ];
+    for (what, number, entry, world, error) in table {
+        assert_eq!(aggregator.install(number, entry, workers(world)), Err(error), "{what}");
+    }
+    assert_eq!(aggregator.install(1, good, workers(32)), Ok(()));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    /// Workers in lock-step over a network that loses, repeats and reorders: every result that any
+    /// worker gets is the reference, bit by bit, and all workers get all of them.
+    #[test]
+    fn every_sum_is_the_reference(
+        world in 1u16..6,
+        start in prop_oneof![Just(0u32), any::<u32>(), Just(u32::MAX - 5)],
+        choices in prop::collection::vec(any::<u32>(), 200..600),
+    ) {
+        let chunks = 20u32;
+        let mut aggregator = aggregator(world);
+        // What each worker has got, and the chunks in flight towards the aggregator.
+        let mut got = vec![vec![None; chunks as usize]; usize::from(world)];
+        let mut flying: Vec<(u16, u32)> = Vec::new();
+        let seq = |chunk: u32| start.wrapping_add(chunk);
+        // Algorithm 4: a slot's next chunk goes out when its result is there.
+        let may_send = |got: &[Option<Vec<i32>>], chunk: u32| {
+            got[chunk as usize].is_none() && (chunk < SLOTS || got[(chunk - SLOTS) as usize].is_some())
+        };
+        let mut step = |choice: u32, flying: &mut Vec<(u16, u32)>, got: &mut Vec<Vec<Option<Vec<i32>>>>| {
+            if !choice.is_multiple_of(3) || flying.is_empty() {
+                let rank = (choice >> 8) as u16 % world;
+                let open: Vec<u32> = (0..chunks).filter(|chunk| may_send(&got[usize::from(rank)], *chunk)).collect();
+                if !open.is_empty() {
+                    flying.push((rank, open[(choice >> 16) as usize % open.len()]));
+                }
+                return;
+            }
+            let at = (choice >> 8) as usize % flying.len();
+            // Some are delivered and stay, to be delivered again.
+            let (rank, chunk) = if choice.is_multiple_of(2) { flying[at] } else { flying.swap_remove(at) };
+            let mut packet = contribution(world, rank, seq(chunk));
+            let to: Vec<u16> = match aggregator.on_packet(worker_ip(rank), &mut packet) {
+                Answer::None(_) => return,
+                Answer::One(..) => vec![rank],
+                Answer::All(_) => (0..world).collect(),
+            };
+            for receiver in to {
+                // A third of the results is lost.
+                if !(choice >> 20).wrapping_add(u32::from(receiver)).is_multiple_of(3) {
+                    got[usize::from(receiver)][chunk as usize] = Some(elements(&packet));
+                }
+            }
+        };
+        for choice in choices {
+            step(choice, &mut flying, &mut got);
+        }
+        // Now the network is kind: everybody gets everything.
+        let mut choice = 0u32;
+        for _ in 0..20_000 {
+            choice = choice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            step(choice >> 3, &mut flying, &mut got);
+        }
+        for (rank, got) in got.iter().enumerate() {
+            for (chunk, sum) in got.iter().enumerate() {
+                let reference = reference(world, seq(chunk as u32), ELEMENTS);
+                prop_assert_eq!(sum.as_ref(), Some(&reference), "rank {} chunk {}", rank, chunk);
+            }
+        }
+    }
+
+    /// No bytes whatever make it panic, and every packet is counted exactly once.
+    #[test]
+    fn no_packet_panics(
+        packets in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..400), any::<bool>()), 1..20),
+    ) {
+        let mut aggregator = aggregator(2);
+        let count = packets.len() as u64;
+        for (noise, keep_header) in packets {
+            let mut packet = if keep_header { contribution(2, 0, 0) } else { Vec::new() };
+            for (at, byte) in noise.into_iter().enumerate() {
+                if at < packet.len() {
+                    packet[at] ^= if byte < 16 { byte } else { 0 };
+                } else {
+                    packet.push(byte);
+                }
+            }
+            aggregator.on_packet(worker_ip(0), &mut packet);
+        }
+        let counted: u64 = Reason::ALL.iter().map(|reason| aggregator.counter(*reason)).sum();
+        prop_assert_eq!(counted, count);
+        prop_assert!(Reason::ALL.len() <= COUNTERS);
+    }
+}

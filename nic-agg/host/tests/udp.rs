@@ -1,0 +1,136 @@
+//! The aggregator behind its socket, on loopback, with jobs that come and go while it runs.
+//!
+//! ```text
+//! worker 0 (127.0.0.1) ---+
+//! worker 1 (127.0.0.2) ---+--- UDP --- aggregator (127.0.0.1)
+//! worker 2 (127.0.0.3) ---+
+//! ```
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends by panicking")]
+
+#[allow(dead_code, reason = "each test file uses a part")]
+mod common;
+
+use std::{
+    net::{Ipv4Addr, UdpSocket},
+    time::Duration,
+};
+
+use common::{EPOCH, JOB, SLOTS, TOKEN, contribution, elements, read, reference};
+use sumac_agg_host::HostPlane;
+use sumac_control::plane::{DataPlane, JobInstall, PlaneKind, WorkerInstall};
+use sumac_wire::{Kind, Reason};
+
+/// Ends a test that hangs; nothing here takes as long.
+const HANGS: Duration = Duration::from_secs(20);
+
+struct Worker {
+    rank: u16,
+    socket: UdpSocket,
+}
+
+impl Worker {
+    fn new(rank: u16) -> Worker {
+        let socket = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, rank as u8 + 1), 0)).unwrap();
+        socket.set_read_timeout(Some(HANGS)).unwrap();
+        Worker { rank, socket }
+    }
+
+    fn install(&self) -> WorkerInstall {
+        let std::net::SocketAddr::V4(local) = self.socket.local_addr().unwrap() else { panic!("no IPv4") };
+        WorkerInstall { ip: *local.ip(), port: local.port(), mac: [0; 6], local_ip: Ipv4Addr::LOCALHOST }
+    }
+
+    fn send(&self, plane: &HostPlane, packet: &[u8]) {
+        self.socket.send_to(packet, plane.running().local()).unwrap();
+    }
+
+    fn receive(&self) -> Vec<u8> {
+        let mut buffer = [0; 4096];
+        let len = self.socket.recv(&mut buffer).unwrap();
+        buffer[..len].to_vec()
+    }
+}
+
+fn install(plane: &HostPlane, workers: &[Worker], epoch: u16) {
+    let job = JobInstall {
+        job: JOB,
+        epoch,
+        token: TOKEN,
+        first_slot: 0,
+        slots: SLOTS,
+        elements: 64,
+        checksum: true,
+        workers: workers.iter().map(Worker::install).collect(),
+    };
+    let installed = plane.install(&job).unwrap();
+    assert_eq!(installed.aggregator_ips, vec![Ipv4Addr::LOCALHOST; workers.len()]);
+}
+
+#[test]
+fn all_workers_get_all_sums() {
+    let plane = HostPlane::start(64, 360, Ipv4Addr::LOCALHOST, 0).unwrap();
+    let info = plane.info().unwrap();
+    assert_eq!((info.kind, info.slots, info.max_elements), (PlaneKind::Host, 64, 360));
+    let workers: Vec<Worker> = (0..3).map(Worker::new).collect();
+    install(&plane, &workers, EPOCH);
+    for seq in 0..200 {
+        for worker in &workers {
+            worker.send(&plane, &contribution(3, worker.rank, seq));
+        }
+        for worker in &workers {
+            let result = worker.receive();
+            assert_eq!((read(&result).kind, read(&result).seq), (Kind::Result as u8, seq));
+            assert_eq!(elements(&result), reference(3, seq, 64), "rank {} chunk {seq}", worker.rank);
+        }
+    }
+    // A worker that lost the last result asks again.
+    workers[1].send(&plane, &contribution(3, 1, 199));
+    assert_eq!(elements(&workers[1].receive()), reference(3, 199, 64));
+    let core = plane.running().core();
+    assert_eq!((core.counter(Reason::Added), core.counter(Reason::Completed)), (400, 200));
+    assert_eq!(core.counter(Reason::Replied), 1);
+}
+
+#[test]
+fn jobs_come_and_go_while_it_runs() {
+    let plane = HostPlane::start(64, 360, Ipv4Addr::LOCALHOST, 0).unwrap();
+    let instance = plane.instance().unwrap();
+    let workers: Vec<Worker> = (0..2).map(Worker::new).collect();
+    let probe = |epoch: u16| {
+        let header = sumac_wire::Header { kind: Kind::Probe as u8, epoch, ..common::header(2, 0, 0, 64) };
+        common::packet(&header, &[0; 64])
+    };
+    for epoch in 1..4 {
+        install(&plane, &workers, epoch);
+        workers[0].send(&plane, &probe(epoch));
+        let report = workers[0].receive();
+        assert_eq!((read(&report).kind, read(&report).epoch), (Kind::Report as u8, epoch));
+        plane.remove(JOB).unwrap();
+        plane.remove(JOB).unwrap();
+        // Packets keep their order here: this one is refused before the next epoch's probe comes.
+        workers[0].send(&plane, &probe(epoch));
+        while plane.running().core().counter(Reason::UnknownJob) < u64::from(epoch) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    assert_eq!(plane.instance().unwrap(), instance);
+    // A datagram longer than any buffer, an empty one, and one from a stranger do no harm.
+    workers[0].send(&plane, &[contribution(2, 0, 0), vec![0; 60_000]].concat());
+    workers[0].send(&plane, &[]);
+    install(&plane, &workers, 9);
+    workers[1].send(&plane, &probe(9));
+    workers[0].send(&plane, &probe(9));
+    assert_eq!(read(&workers[0].receive()).epoch, 9);
+    let core = plane.running().core();
+    assert_eq!((core.counter(Reason::BadLength), core.counter(Reason::WrongSource)), (2, 1));
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let first = HostPlane::start(8, 64, Ipv4Addr::LOCALHOST, 0).unwrap();
+    let port = first.running().local().port();
+    let error = HostPlane::start(8, 64, Ipv4Addr::LOCALHOST, port).err().unwrap().to_string();
+    assert!(error.contains(&format!("127.0.0.1:{port}")), "{error}");
+    drop(first);
+    assert!(HostPlane::start(8, 64, Ipv4Addr::LOCALHOST, port).is_ok(), "a dropped one lets go");
+}
