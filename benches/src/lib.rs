@@ -1,1 +1,1 @@
-//! Benchmarks.
+//! Holds the benchmarks beside it; has no code of its own.

@@ -1,6 +1,6 @@
 //! The converting pass against a plain copy of the same bytes.
 //!
-//! `cargo bench -p sumac-transport --bench convert`. A chunk stays in the first-level cache; a tensor
+//! `cargo bench -p sumac-benches --bench convert`. A chunk stays in the first-level cache; a tensor
 //! of 100 MB shows what memory allows.
 #![allow(missing_docs, reason = "criterion's macros")]
 
