@@ -47,7 +47,7 @@ pub enum Code {
     RangeBusy,
     /// What was asked for is not built yet, or not in this backend.
     Unsupported,
-    /// The job and rank are already open on this daemon.
+    /// Somebody has the place: the job is open on this daemon already, or the rank elsewhere.
     RankTaken,
     /// Not all ranks joined in time; `ranks` names the missing.
     RanksMissing,

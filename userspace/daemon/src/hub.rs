@@ -1,6 +1,7 @@
 //! What all sessions share: the carrier of frames, the jobs of this host, and who is told of what.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -139,16 +140,16 @@ impl Routes {
     }
 }
 
-/// A place that a trainer of this host has in a job, free again when dropped.
+/// A job's name, taken on this host until dropped: a host is one worker of a job.
 #[derive(Debug)]
 pub(crate) struct Place {
     hub: Arc<Hub>,
-    key: (String, u16),
+    name: String,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.hub.places().remove(&self.key);
+        self.hub.places().remove(&self.name);
     }
 }
 
@@ -160,7 +161,8 @@ pub(crate) struct Hub {
     pub(crate) routes: Arc<Routes>,
     pub(crate) clients: AtomicU32,
     runtime: tokio::runtime::Handle,
-    places: Mutex<HashSet<(String, u16)>>,
+    /// The names of the jobs that are open or being opened, with their ranks.
+    places: Mutex<HashMap<String, u16>>,
 }
 
 impl Hub {
@@ -173,7 +175,7 @@ impl Hub {
         Hub { config, carrier, routes, clients: AtomicU32::new(0), runtime, places: Mutex::default() }
     }
 
-    fn places(&self) -> MutexGuard<'_, HashSet<(String, u16)>> {
+    fn places(&self) -> MutexGuard<'_, HashMap<String, u16>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -191,16 +193,7 @@ impl Hub {
         handle: u64,
     ) -> Result<JobLine, Failure> {
         let plan = job::Plan::new(&self.config, &open)?;
-        let key = (open.job.clone(), open.rank);
-        if !self.places().insert(key.clone()) {
-            return Err(Failure::new(
-                Code::RankTaken,
-                format!("job {:?}: rank {} is already open on this daemon", open.job, open.rank),
-            )
-            .hint("give every trainer a rank of its own, and close a job before opening it again")
-            .ranks([open.rank]));
-        }
-        let place = Place { hub: self.clone(), key };
+        let place = self.take_place(&open)?;
         let (orders, received) = mpsc::unbounded_channel();
         let outstanding = Arc::new(AtomicUsize::new(0));
         let line = JobLine { orders: orders.clone(), outstanding: outstanding.clone() };
@@ -210,6 +203,24 @@ impl Hub {
             drop(place);
         });
         Ok(line)
+    }
+
+    fn take_place(self: &Arc<Hub>, open: &Open) -> Result<Place, Failure> {
+        match self.places().entry(open.job.clone()) {
+            Entry::Occupied(taken) => {
+                let rank = *taken.get();
+                Err(Failure::new(
+                    Code::RankTaken,
+                    format!("job {:?} is open on this daemon already, as rank {rank}", open.job),
+                )
+                .hint("a daemon is one worker of a job; close the job before it is opened again")
+                .ranks([rank]))
+            }
+            Entry::Vacant(free) => {
+                free.insert(open.rank);
+                Ok(Place { hub: self.clone(), name: open.job.clone() })
+            }
+        }
     }
 
     /// Everything that is counted.

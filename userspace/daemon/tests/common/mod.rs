@@ -1,6 +1,8 @@
 //! A daemon in a directory of its own, and a trainer who says whatever the test likes.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod lab;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,0 +1,259 @@
+//! Sums through daemons, the UDP backend and a host aggregator. See `common/lab.rs` for the topology.
+
+mod common;
+
+use std::time::Duration;
+
+use common::lab::Lab;
+use common::{Raw, memfd};
+use serde_json::json;
+use sumac_client::{Code, Job, OpOptions};
+
+/// What rank `rank` puts at place `i`: both signs, with digits behind the point.
+fn value(rank: u16, i: usize) -> f32 {
+    (f32::from(rank) + 1.0) * ((i % 1009) as f32 - 500.0) / 1024.0
+}
+
+#[test]
+fn floats_are_the_same_exact_sums_everywhere() {
+    let lab = Lab::new(3);
+    let count = 100_003;
+    let sums = lab.train(
+        "floats",
+        |o| o,
+        move |client, job, rank| {
+            let mut tensor = client.tensor::<f32>(count).unwrap();
+            for (i, x) in tensor.iter_mut().enumerate() {
+                *x = value(rank, i);
+            }
+            let sum = job.allreduce(tensor).unwrap().wait().unwrap().to_vec();
+            job.close().unwrap();
+            sum
+        },
+    );
+    // The values are multiples of 1/1024 and the scale is a power of two: nothing is rounded anywhere.
+    let expected: Vec<f32> = (0..count).map(|i| (0..3).map(|rank| value(rank, i)).sum()).collect();
+    for (rank, sum) in sums.iter().enumerate() {
+        assert_eq!(*sum, expected, "rank {rank}");
+    }
+}
+
+#[test]
+fn integers_keep_their_bits() {
+    let lab = Lab::new(2);
+    let sums = lab.train(
+        "integers",
+        |o| o.elements(352),
+        |client, job, rank| {
+            let mut tensor = client.tensor::<i32>(1000).unwrap();
+            for (i, x) in tensor.iter_mut().enumerate() {
+                *x = (i as i32 - 500) * 1_000_003 * (i32::from(rank) + 1);
+            }
+            let sum = job.allreduce(tensor).unwrap().wait().unwrap().to_vec();
+            job.close().unwrap();
+            sum
+        },
+    );
+    let expected: Vec<i32> = (0..1000).map(|i| (i - 500) * 1_000_003 * 3).collect();
+    assert_eq!(sums, [expected.clone(), expected]);
+}
+
+#[test]
+fn many_operations_of_many_lengths_are_outstanding_at_once() {
+    let lab = Lab::new(2);
+    let counts: Vec<usize> = (0..100).map(|i| [0, 1, 255, 256, 257, 4000][i % 6]).collect();
+    let lengths = counts.clone();
+    let sums = lab.train(
+        "many",
+        |o| o,
+        move |client, job, rank| {
+            let mut tensors = client.tensors::<f32>(&lengths).unwrap();
+            for (number, tensor) in tensors.iter_mut().enumerate() {
+                tensor.fill((number as f32) * f32::from(rank + 1));
+            }
+            let pending: Vec<_> = tensors.into_iter().map(|tensor| job.allreduce(tensor).unwrap()).collect();
+            // Waited for in the opposite order: every end finds whoever asks for it.
+            let mut sums: Vec<Vec<f32>> =
+                pending.into_iter().rev().map(|pending| pending.wait().unwrap().to_vec()).collect();
+            sums.reverse();
+            job.close().unwrap();
+            sums
+        },
+    );
+    for sum in sums {
+        for (number, (sum, count)) in sum.iter().zip(&counts).enumerate() {
+            assert_eq!(*sum, vec![(number * 3) as f32; *count], "operation {number}");
+        }
+    }
+}
+
+#[test]
+fn several_trainers_of_a_host_do_not_notice_each_other() {
+    let lab = Lab::new(2);
+    std::thread::scope(|scope| {
+        for number in 0..4u16 {
+            let lab = &lab;
+            scope.spawn(move || {
+                let sums = lab.train(
+                    &format!("job{number}"),
+                    |o| o.slots(64),
+                    move |client, job, rank| {
+                        let mut last = Vec::new();
+                        let mut tensor = client.tensor::<f32>(2000).unwrap();
+                        for _ in 0..20 {
+                            tensor.fill(f32::from(rank + number));
+                            tensor = job.allreduce(tensor).unwrap().wait().unwrap();
+                            last = tensor.to_vec();
+                        }
+                        job.close().unwrap();
+                        last
+                    },
+                );
+                let expected = vec![f32::from(2 * number + 1); 2000];
+                assert_eq!(sums, [expected.clone(), expected], "job {number}");
+            });
+        }
+    });
+}
+
+#[test]
+fn threads_share_a_connection() {
+    let lab = Lab::new(2);
+    lab.train(
+        "shared",
+        |o| o,
+        |client, job, rank| {
+            let tensors = client.tensors::<i32>(&[500; 16]).unwrap();
+            let pending: Vec<_> = tensors
+                .into_iter()
+                .map(|mut tensor| {
+                    tensor.fill(i32::from(rank) + 1);
+                    job.allreduce(tensor).unwrap()
+                })
+                .collect();
+            std::thread::scope(|scope| {
+                for pending in pending {
+                    scope.spawn(|| assert_eq!(pending.wait().unwrap()[499], 3));
+                }
+            });
+            job.close().unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_job_can_be_opened_again() {
+    let lab = Lab::new(2);
+    for round in 0..3u16 {
+        let epochs = lab.train(
+            "again",
+            |o| o,
+            |client, job, _| {
+                let mut tensor = client.tensor::<f32>(10).unwrap();
+                tensor.fill(1.0);
+                assert_eq!(job.allreduce(tensor).unwrap().wait().unwrap()[9], 2.0);
+                let epoch = job.opened().epoch;
+                job.close().unwrap();
+                epoch
+            },
+        );
+        assert_eq!(epochs[0], epochs[1], "round {round}");
+    }
+}
+
+#[test]
+fn counters_tell_what_happened() {
+    let lab = Lab::new(2);
+    let stats = lab.train(
+        "counted",
+        |o| o.elements(100),
+        |client, job, _| {
+            let tensor = client.tensor::<f32>(1000).unwrap();
+            let (_, duration) = job.allreduce(tensor).unwrap().wait_timed().unwrap();
+            assert!(duration > Duration::ZERO);
+            let stats = client.stats().unwrap();
+            job.close().unwrap();
+            stats
+        },
+    );
+    for (rank, stats) in stats.iter().enumerate() {
+        assert_eq!((stats.backend.as_str(), stats.clients), ("udp", 1));
+        let job = &stats.jobs[0];
+        assert_eq!((job.name.as_str(), usize::from(job.rank), job.world), ("counted", rank, 2));
+        assert_eq!(job.state, "ready");
+        assert!(job.engine.is_object() && stats.ports[0]["sent"].as_u64().unwrap() >= 10, "{stats:?}");
+    }
+}
+
+#[test]
+fn a_value_that_does_not_fit_is_named_on_all_workers() {
+    let lab = Lab::new(2);
+    let failures = lab.train(
+        "saturated",
+        |o| o,
+        |client, job, rank| {
+            let mut tensor = client.tensor::<f32>(1000).unwrap();
+            if rank == 1 {
+                tensor[700] = 1e9;
+            }
+            let options = OpOptions { tensor: Some(5), ..OpOptions::default() };
+            let failed = job.allreduce_with(tensor, options).unwrap().wait().unwrap_err();
+            // The job goes on with values that fit.
+            let tensor = client.tensor::<f32>(10).unwrap();
+            job.allreduce(tensor).unwrap().wait().unwrap();
+            job.close().unwrap();
+            match failed.error {
+                sumac_client::ClientError::Daemon(failure) => failure,
+                other => panic!("{other}"),
+            }
+        },
+    );
+    for failure in &failures {
+        assert_eq!((failure.code, failure.tensor), (Code::Saturated, Some(5)), "{failure}");
+    }
+    assert_eq!((failures[1].index, failures[1].index_end), (Some(700), None));
+    let (first, end) = (failures[0].index.unwrap(), failures[0].index_end.unwrap());
+    assert!((first..end).contains(&700), "{}", failures[0]);
+}
+
+/// A trainer by hand beside one of the library, so that every message can be looked at.
+#[test]
+fn the_exchange_of_the_documentation() {
+    let lab = Lab::new(2);
+    let client = lab.client(1);
+    let partner = std::thread::spawn(move || {
+        let job: Job = client.open(&sumac_client::JobOptions::new("worked", 1, 2)).unwrap();
+        for _ in 0..2 {
+            let mut tensor = client.tensor::<f32>(8).unwrap();
+            tensor.fill(2.0);
+            job.allreduce(tensor).unwrap().wait().unwrap();
+        }
+        job.close().unwrap();
+    });
+    let mut raw = Raw::greeted(&lab.hosts[0].1);
+    let (opened, fds) = raw.ask_with(json!({"cmd": "open", "job": "worked", "rank": 0, "world": 2}), &[]);
+    let job = opened["ok"]["job"].clone();
+    assert_eq!(fds.len(), 1, "{opened}");
+    let file = memfd(4096, true);
+    let region = raw.register(&file, 4096)["ok"]["region"].clone();
+    let ones: Vec<u8> = std::iter::repeat_n(1.0f32.to_ne_bytes(), 8).flatten().collect();
+    rustix::io::pwrite(&file, &ones, 64).unwrap();
+    let ask = json!({
+        "cmd": "allreduce", "job": job, "region": region, "dtype": "float32", "offset": 64, "count": 8,
+        "out_offset": 1024, "priority": 1,
+    });
+    let op = raw.ask(ask.clone())["ok"]["op"].clone();
+    let event = raw.event();
+    assert_eq!((&event["event"], &event["op"], &event["job"]), (&json!("completed"), &op, &job), "{event}");
+    let mut sums = vec![0; 32];
+    rustix::io::pread(&file, &mut sums, 1024).unwrap();
+    assert_eq!(sums, std::iter::repeat_n(3.0f32.to_ne_bytes(), 8).flatten().collect::<Vec<_>>());
+    let op = raw.ask(ask)["ok"]["op"].clone();
+    assert!(raw.ask(json!({"cmd": "wait", "op": op}))["ok"]["duration_ns"].is_u64());
+    let mut count = [0; 8];
+    while rustix::io::read(&fds[0], &mut count) == Err(rustix::io::Errno::AGAIN) {}
+    assert!((1..=2).contains(&u64::from_ne_bytes(count)));
+    assert!(raw.ask(json!({"cmd": "unregister", "region": region}))["ok"].is_object());
+    assert!(raw.ask(json!({"cmd": "close", "job": job}))["ok"].is_object());
+    partner.join().unwrap();
+}
