@@ -1,7 +1,7 @@
 //! The handle on an attached program: its sockets, jobs, counters and settings, through its pins.
 
 use std::{
-    io,
+    fmt, io,
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
 };
@@ -115,6 +115,16 @@ pub struct Attached {
     jobs: Array<MapData, JobBytes>,
     counters: PerCpuArray<MapData, u64>,
     queues: PerCpuArray<MapData, QueueBytes>,
+}
+
+impl fmt::Debug for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attached")
+            .field("pins", &self.pins.path())
+            .field("program_id", &self.program_id)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Attached {

@@ -11,9 +11,13 @@ mod support;
 use aya::{TestRun as _, TestRunOptions, programs::Xdp};
 use std::os::fd::AsFd as _;
 use sumac_hostprog::{AttachOptions, Attached, attach, program};
-use sumac_wire::{Header, MAX_ELEMENTS, Reason, tables::HostJobEntry};
+use sumac_wire::{
+    Header, MAX_ELEMENTS, Reason,
+    frame::{self, Endpoints, OVERHEAD},
+    tables::HostJobEntry,
+};
 use sumac_xsk::{Socket, SocketConfig};
-use support::{AGGREGATOR, ENTRY, JOB, Namespace, frame, frame_from, header, privileged, tagged};
+use support::{AGGREGATOR, ENTRY, HOST, JOB, Namespace, PORT, header, payload, privileged};
 
 const DROP: u32 = 1;
 const PASS: u32 = 2;
@@ -73,6 +77,35 @@ impl Bench {
         assert!(matches!(grew[..], [(_, 1)]), "one frame counted as {grew:?}");
         (result.return_value, grew[0].0)
     }
+}
+
+/// A frame with that header, and elements that are not all alike; with a UDP checksum.
+fn frame(header: &Header) -> Vec<u8> {
+    frame_from(header, AGGREGATOR)
+}
+
+/// The same from another sender.
+fn frame_from(header: &Header, src_ip: u32) -> Vec<u8> {
+    let mut bytes = vec![0; OVERHEAD];
+    bytes.extend(payload(header));
+    let to = Endpoints {
+        src_mac: [2, 0, 0, 0, 0, 1],
+        dst_mac: [2, 0, 0, 0, 0, 2],
+        src_ip,
+        dst_ip: HOST,
+        src_port: 50123,
+        dst_port: PORT,
+        dscp_ecn: 0,
+    };
+    let len = bytes.len() - OVERHEAD;
+    frame::emit(&mut bytes, &to, len, true).unwrap();
+    bytes
+}
+
+/// Puts an 802.1Q tag into a frame.
+fn tagged(mut frame: Vec<u8>) -> Vec<u8> {
+    frame.splice(12..12, [0x81, 0x00, 0x00, 0x07]);
+    frame
 }
 
 fn set16(bytes: &mut [u8], at: usize, value: u16) {
@@ -150,9 +183,9 @@ fn what_is_not_ours_passes_untouched() {
         ("TCP", |b| b[23] = 6),
         ("ICMP", |b| b[23] = 1),
         ("another UDP port", |b| set16(b, 36, 53)),
-        ("the port below", |b| set16(b, 36, support::PORT - 1)),
-        ("the port above", |b| set16(b, 36, support::PORT + 1)),
-        ("our port as the source only", |b| (set16(b, 34, support::PORT), set16(b, 36, 5000)).1),
+        ("the port below", |b| set16(b, 36, PORT - 1)),
+        ("the port above", |b| set16(b, 36, PORT + 1)),
+        ("our port as the source only", |b| (set16(b, 34, PORT), set16(b, 36, 5000)).1),
         ("IPv4 options", |b| b[14] = 0x46),
         ("a later fragment", |b| b[21] = 8),
         ("two VLAN tags", |b| *b = tagged(tagged(std::mem::take(b)))),

@@ -1,0 +1,251 @@
+//! The `sumac` command as a user runs it: exit codes, words, and what is left when it ends.
+//!
+//! ```text
+//!   one namespace:  [h0]===veth===[h1]
+//! ```
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what went wrong by failing")]
+
+use std::{
+    os::unix::process::CommandExt as _,
+    path::Path,
+    process::{Command, Output},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use serde_json::Value;
+
+const SUMAC: &str = env!("CARGO_BIN_EXE_sumac");
+const NOBODY: u32 = 65534;
+
+/// Whether the test may run; says why when not.
+fn privileged(test: &str) -> bool {
+    let set = sumac_hostprog::preflight::effective_capabilities().unwrap();
+    if sumac_hostprog::preflight::missing(set).is_empty() {
+        return true;
+    }
+    assert!(std::env::var_os("REQUIRE_PRIVILEGED").is_none(), "{test}: not privileged");
+    println!("SKIP {test}: XDP programs and namespaces need root");
+    false
+}
+
+/// A namespace with a veth, and a directory for pins; both go with it.
+struct Lab {
+    name: String,
+    pins: String,
+}
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+impl Lab {
+    fn new() -> Self {
+        let name = format!("sumaccli{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let lab = Self { pins: format!("/sys/fs/bpf/{name}"), name };
+        lab.shell(&format!("ip netns add {}", lab.name));
+        lab.inside("ip link add h0 type veth peer name h1");
+        lab.inside("ip link set h0 up");
+        lab.inside("ip link set h1 up");
+        lab
+    }
+
+    fn shell(&self, line: &str) {
+        let output = Command::new("sh").args(["-c", line]).output().unwrap();
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn inside(&self, line: &str) {
+        self.shell(&format!("nsenter --net=/run/netns/{} {line}", self.name));
+    }
+
+    /// Runs the command inside: exit code, standard output, standard error.
+    fn sumac(&self, arguments: &str) -> (i32, String, String) {
+        let net = format!("--net=/run/netns/{}", self.name);
+        let mut command = Command::new("nsenter");
+        command.args([&net, SUMAC]).args(arguments.split_whitespace());
+        told(command.env("SUMAC_PIN_ROOT", &self.pins).env("SUMAC_SOCKET", "/nonexistent/sumac.sock"))
+    }
+
+    fn json(&self, arguments: &str) -> Value {
+        let (_, out, error) = self.sumac(arguments);
+        serde_json::from_str(&out).unwrap_or_else(|bad| panic!("{arguments}: {bad}: {out}{error}"))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = sumac_hostprog::clean(&self.pins);
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+fn told(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+#[test]
+fn what_one_process_attaches_others_see_and_remove() {
+    if !privileged("what_one_process_attaches_others_see_and_remove") {
+        return;
+    }
+    let lab = Lab::new();
+    let (code, out, error) = lab.sumac("attach h0 --mode copy --base-port 50000 --shards 4");
+    assert_eq!(code, 0, "{error}");
+    assert!(out.contains("in driver mode, queues 0 of 1, UDP ports 50000-50003"), "{out}");
+
+    let told = lab.json("status --json");
+    let h0 = &told["interfaces"][0];
+    assert_eq!((&h0["interface"], &h0["state"]), (&"h0".into(), &"attached".into()), "{told}");
+    assert_eq!((&h0["mode"], &h0["requested_mode"]), (&"driver".into(), &"copy".into()), "{told}");
+    assert_eq!(told["daemon"]["running"], false, "{told}");
+    let (code, out, _) = lab.sumac("status");
+    assert!(code == 0 && out.contains("in driver mode (asked for copy)"), "{out}");
+
+    let first = h0["program_id"].clone();
+    assert_eq!(lab.sumac("attach h0 --mode auto").0, 0);
+    assert_ne!(lab.json("status --json")["interfaces"][0]["program_id"], first, "replaced");
+
+    let (code, out, error) = lab.sumac("detach h0");
+    assert!(code == 0 && out.contains("/link\n"), "{out}{error}");
+    assert_eq!(lab.json("status --json")["interfaces"].as_array().unwrap().len(), 0);
+    let (code, _, error) = lab.sumac("detach h0");
+    assert!(code == 1 && error.contains("no host program on h0"), "{error}");
+    assert!(!Path::new(&lab.pins).exists(), "something is left");
+}
+
+#[test]
+fn clean_lists_what_it_removes() {
+    if !privileged("clean_lists_what_it_removes") {
+        return;
+    }
+    let lab = Lab::new();
+    for end in ["h0", "h1"] {
+        assert_eq!(lab.sumac(&format!("attach {end}")).0, 0);
+    }
+    let (code, out, error) = lab.sumac("clean");
+    assert_eq!((code, out.matches("/link\n").count()), (0, 2), "{out}{error}");
+    let (code, out, _) = lab.sumac("clean");
+    assert!(code == 0 && out.contains("nothing of Sumac's"), "{out}");
+}
+
+#[test]
+fn broken_pins_ask_for_attention() {
+    if !privileged("broken_pins_ask_for_attention") {
+        return;
+    }
+    let lab = Lab::new();
+    assert_eq!(lab.sumac("attach h0").0, 0);
+    lab.inside("ip link del h0");
+    let (code, out, _) = lab.sumac("status");
+    assert!(code == 3 && out.contains("h0"), "{code} {out}");
+    assert_eq!(lab.sumac("clean").0, 0);
+}
+
+#[test]
+fn the_doctor_finds_what_is_wrong() {
+    if !privileged("the_doctor_finds_what_is_wrong") {
+        return;
+    }
+    let lab = Lab::new();
+    let level = |report: &Value, name: &str| {
+        let checks = report["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["name"] == name);
+        check.unwrap_or_else(|| panic!("no {name} in {report}"))["level"].as_str().unwrap().to_owned()
+    };
+    lab.inside("ethtool -K h0 gro off tx off");
+    let before = lab.json("doctor h0 --json");
+    for (name, expected) in [
+        ("kernel", "ok"),
+        ("capabilities", "ok"),
+        ("interface", "ok"),
+        ("program", "warn"),
+        ("mtu", "ok"),
+        ("checksums", "ok"),
+        ("napi", "warn"),
+        ("daemon", "warn"),
+    ] {
+        assert_eq!(level(&before, name), expected, "{name} in {before}");
+    }
+    assert_eq!(lab.sumac("attach h0").0, 0);
+    let after = lab.json("doctor h0 --json");
+    assert_eq!((level(&after, "program"), level(&after, "napi")), ("ok".to_owned(), "ok".to_owned()));
+
+    lab.inside("ethtool -K h0 tx on");
+    assert_eq!(level(&lab.json("doctor h0 --json"), "checksums"), "warn");
+    let (code, out, _) = lab.sumac("doctor h0 --chunk 360");
+    assert!(code == 3 && out.contains("chunks of at most 354 elements"), "{out}");
+    lab.inside("ip link set h0 down");
+    let (code, out, _) = lab.sumac("doctor h0");
+    assert!(code == 3 && out.contains("ip link set dev h0 up"), "{out}");
+    assert_eq!(lab.sumac("doctor nope0").0, 3);
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    if !privileged("errors_say_what_to_do") {
+        return;
+    }
+    let lab = Lab::new();
+    let table = [
+        ("attach nope0", 1, "see `ip link`"),
+        ("attach h0 --queues 1", 1, "h0 receives on 1 queue(s)"),
+        ("attach h0 --queues x", 2, "no list of queues"),
+        ("attach h0 --mode fast", 2, "[possible values: auto, zerocopy, copy, generic]"),
+        ("attach h0 --base-port 65535 --shards 2", 1, "do not fit below 65536"),
+        ("attach h0 --pin-root /tmp/sumac-no-bpffs", 1, "mount -t bpf"),
+        ("stats", 1, "is the daemon running"),
+        ("stats --interval 0.001 --watch", 2, "0.05 to 3600"),
+        ("events h0", 1, "sumac attach h0"),
+        ("fly", 2, "Usage"),
+    ];
+    for (arguments, expected, words) in table {
+        let (code, _, error) = lab.sumac(arguments);
+        assert!(code == expected && error.contains(words), "{arguments}: {code}: {error}");
+    }
+    assert!(!Path::new(&lab.pins).exists(), "something is left");
+}
+
+#[test]
+fn nobody_is_told_what_is_missing() {
+    if !privileged("nobody_is_told_what_is_missing") {
+        return;
+    }
+    // A copy that everybody may run, wherever the build directory is. Written by a process of its own: a file
+    // that this one wrote would be busy for as long as another test's new process still holds it.
+    let directory = tempfile::tempdir_in("/tmp").unwrap();
+    let copy = directory.path().join("sumac");
+    assert!(Command::new("cp").arg(SUMAC).arg(&copy).status().unwrap().success());
+    std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let (code, _, error) = told(Command::new(&copy).args(["attach", "lo"]).uid(NOBODY).gid(NOBODY));
+    assert!(code == 1 && error.contains("CAP_BPF") && error.contains("root"), "{error}");
+    let (code, out, _) = told(Command::new(&copy).args(["doctor"]).uid(NOBODY).gid(NOBODY));
+    assert!(code == 3 && out.contains("fail capabilities"), "{out}");
+}
+
+#[test]
+fn pages_and_completions_are_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let (code, _, error) = told(Command::new(SUMAC).arg("man").arg(directory.path()));
+    assert_eq!(code, 0, "{error}");
+    let page = std::fs::read_to_string(directory.path().join("sumac-attach.1")).unwrap();
+    assert!(page.contains("zerocopy") && directory.path().join("sumac.1").exists());
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, out, _) = told(Command::new(SUMAC).args(["completions", shell]));
+        assert!(code == 0 && out.contains("attach"), "{shell}");
+    }
+    for verb in ["doctor", "attach", "detach", "status", "clean", "stats"] {
+        let (code, out, _) = told(Command::new(SUMAC).args([verb, "--help"]));
+        assert!(code == 0 && out.contains("Exit codes:"), "{verb}: {out}");
+    }
+}
+
+#[test]
+fn the_program_is_measured() {
+    if !privileged("the_program_is_measured") {
+        return;
+    }
+    let (code, out, error) = told(Command::new(SUMAC).args(["bench-xdp", "--repeat", "1000", "--json"]));
+    assert_eq!(code, 0, "{error}");
+    let measured: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(measured.as_array().unwrap().len(), 7, "{measured}");
+}

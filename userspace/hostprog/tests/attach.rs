@@ -1,0 +1,419 @@
+//! Attaching, replacing and removing the host program on real interfaces, with traffic.
+//!
+//! ```text
+//!   namespace "peer"                        namespace "host"
+//!   [p0 10.77.0.1]==========veth==========[h0 10.77.0.2]   the program is on h0
+//! ```
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what went wrong by failing")]
+
+mod support;
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket},
+    os::fd::AsFd as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use sumac_hostprog::{
+    AttachError, AttachOptions, Attached, BoundMode, Mode, OpenError, attach, clean, detach,
+    interface::Interface,
+    status::{State, status},
+};
+use sumac_wire::{Header, Reason, header::offset, tables::HostJobEntry};
+use sumac_xsk::{Socket, SocketConfig};
+use support::{AGGREGATOR, ENTRY, HOST, JOB, Namespace, PORT, header, payload, privileged};
+
+/// The two namespaces of the picture above; the calling thread is inside "host".
+struct Lab {
+    host: Namespace,
+    peer: Namespace,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let lab = Self { host: Namespace::new(), peer: Namespace::new() };
+        lab.connect();
+        lab.host.enter();
+        lab
+    }
+
+    fn connect(&self) {
+        let words = ["link", "add", "h0", "type", "veth", "peer", "name", "p0", "netns", &self.peer.name];
+        self.host.run("ip", &words);
+        for (namespace, end, address) in [(&self.host, "h0", HOST), (&self.peer, "p0", AGGREGATOR)] {
+            let address = format!("{}/24", Ipv4Addr::from_bits(address));
+            namespace.run("ip", &["addr", "add", &address, "dev", end]);
+            namespace.run("ip", &["link", "set", end, "up"]);
+        }
+    }
+
+    fn options(&self) -> AttachOptions {
+        AttachOptions { pin_root: self.host.pins.clone(), ..AttachOptions::new("h0") }
+    }
+
+    /// Runs a thread inside "peer".
+    fn at_peer<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+        let file = std::fs::File::open(format!("/run/netns/{}", self.peer.name)).unwrap();
+        thread::spawn(move || {
+            nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            work()
+        })
+    }
+}
+
+/// The XDP programs on h0.
+fn programs() -> Vec<u32> {
+    Interface::by_name("h0").unwrap().xdp.iter().map(|program| program.id).collect()
+}
+
+fn count(attached: &Attached, reason: Reason) -> u64 {
+    attached.counters().unwrap().iter().find(|(found, _)| *found == reason).unwrap().1
+}
+
+/// Waits for something that the kernel or another thread brings about soon.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_is_attached_outlives_its_handle_and_leaves_nothing() {
+    if !privileged("what_is_attached_outlives_its_handle_and_leaves_nothing") {
+        return;
+    }
+    let lab = Lab::new();
+    let root = &lab.host.pins;
+    assert!(matches!(Attached::open("h0", root), Err(OpenError::NotAttached { .. })));
+    drop(attach(&lab.options()).unwrap());
+
+    let mut again = Attached::open("h0", root).unwrap();
+    assert_eq!((again.mode(), again.requested_mode()), (BoundMode::Driver, Mode::Auto));
+    assert_eq!((programs(), again.ports(), again.queues()), (vec![again.program_id()], (PORT, 1), vec![0]));
+    again.add_job(JOB, ENTRY).unwrap();
+    drop(again);
+
+    let told = status(root).unwrap();
+    let [told] = &told.interfaces[..] else { panic!("{told:?}") };
+    let State::Attached(details) = &told.state else { panic!("{told:?}") };
+    assert_eq!((details.mode, details.fell_back, details.jobs.len()), (BoundMode::Driver, false, 1));
+
+    let removed = detach("h0", root).unwrap();
+    assert_eq!(removed.len(), 9, "{removed:?}");
+    assert_eq!(programs(), []);
+    assert!(!root.exists(), "pins are left");
+    assert!(detach("h0", root).unwrap_err().to_string().contains("no host program on h0"));
+}
+
+#[test]
+fn replacing_under_traffic_loses_no_frame() {
+    if !privileged("replacing_under_traffic_loses_no_frame") {
+        return;
+    }
+    const REPLACEMENTS: u32 = 25;
+    let lab = Lab::new();
+    let mut attached = attach(&lab.options()).unwrap();
+    // What an ordinary socket sends over a veth has half a checksum.
+    attached.add_job(JOB, HostJobEntry { flags: 0, ..ENTRY }).unwrap();
+    let mut socket = Socket::open(&SocketConfig::new("h0", 0)).unwrap();
+    attached.set_socket(0, socket.as_fd()).unwrap();
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let arrived = Arc::new(AtomicU32::new(0));
+    let sender = {
+        let (stop, arrived) = (stop.clone(), arrived.clone());
+        lab.at_peer(move || {
+            let from = UdpSocket::bind((Ipv4Addr::from_bits(AGGREGATOR), 0)).unwrap();
+            let mut sent = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let packet = payload(&Header { seq: sent, ..header(64) });
+                from.send_to(&packet, (Ipv4Addr::from_bits(HOST), PORT)).unwrap();
+                sent += 1;
+                // A window, so that no ring runs over: what is lost then was lost by the program.
+                while sent - arrived.load(Ordering::Relaxed) > 64 && !stop.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+            }
+            sent
+        })
+    };
+    let replacing = {
+        let (options, stop, arrived) = (lab.options(), stop.clone(), arrived.clone());
+        let file = std::fs::File::open(format!("/run/netns/{}", lab.host.name)).unwrap();
+        thread::spawn(move || {
+            nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let mut ids = Vec::new();
+            for shards in 1..=REPLACEMENTS {
+                let before = arrived.load(Ordering::Relaxed);
+                let options = AttachOptions { shards: shards as u16, ..options.clone() };
+                ids.push(attach(&options).unwrap().program_id());
+                eventually("traffic after a replacement", || arrived.load(Ordering::Relaxed) > before + 100);
+            }
+            stop.store(true, Ordering::Relaxed);
+            ids
+        })
+    };
+    let mut next = 0;
+    let mut take = |socket: &mut Socket| {
+        socket.receive(64, |frame| {
+            let seq = &frame[42 + offset::SEQ..][..4];
+            assert_eq!(u32::from_be_bytes(seq.try_into().unwrap()), next, "a frame was lost");
+            next += 1;
+        });
+        arrived.store(next, Ordering::Relaxed);
+        next
+    };
+    while !replacing.is_finished() {
+        take(&mut socket);
+    }
+    let (sent, ids) = (sender.join().unwrap(), replacing.join().unwrap());
+    eventually("the last frames", || take(&mut socket) == sent);
+
+    assert_eq!(programs(), [*ids.last().unwrap()], "the last program is the one that stays");
+    assert!(ids.windows(2).all(|pair| pair[0] != pair[1]), "every attachment brought a new program: {ids:?}");
+    let attached = Attached::open("h0", &lab.host.pins).unwrap();
+    assert_eq!(attached.ports(), (PORT, REPLACEMENTS as u16));
+    assert_eq!(count(&attached, Reason::Steered), u64::from(sent), "counters are kept");
+    assert_eq!(count(&attached, Reason::NoSocket), 0, "the socket is kept");
+}
+
+#[test]
+fn foreign_traffic_goes_on_through_everything() {
+    if !privileged("foreign_traffic_goes_on_through_everything") {
+        return;
+    }
+    let lab = Lab::new();
+    let here = Ipv4Addr::from_bits(HOST);
+    let (tcp, udp) = (TcpListener::bind((here, 7001)).unwrap(), UdpSocket::bind((here, 7002)).unwrap());
+    udp.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let echo_tcp = thread::spawn(move || {
+        let (mut stream, _) = tcp.accept().unwrap();
+        let mut bytes = [0; 4096];
+        while let Ok(n @ 1..) = stream.read(&mut bytes) {
+            stream.write_all(&bytes[..n]).unwrap();
+        }
+    });
+    let echo_udp = {
+        let stop = stop.clone();
+        thread::spawn(move || {
+            let mut bytes = [0; 2048];
+            while !stop.load(Ordering::Relaxed) {
+                if let Ok((n, from)) = udp.recv_from(&mut bytes) {
+                    udp.send_to(&bytes[..n], from).unwrap();
+                }
+            }
+        })
+    };
+    let rounds = Arc::new(AtomicU32::new(0));
+    let traffic = {
+        let (stop, rounds) = (stop.clone(), rounds.clone());
+        lab.at_peer(move || {
+            let mut stream = TcpStream::connect((here, 7001)).unwrap();
+            let datagrams = UdpSocket::bind((Ipv4Addr::from_bits(AGGREGATOR), 0)).unwrap();
+            datagrams.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            let mut got = [0; 3000];
+            for round in 0u32.. {
+                let sent = [round as u8; 3000];
+                stream.write_all(&sent).unwrap();
+                stream.read_exact(&mut got).unwrap();
+                assert_eq!(got, sent, "TCP, round {round}");
+                datagrams.send_to(&sent[..999], (here, 7002)).unwrap();
+                assert_eq!(datagrams.recv(&mut got).unwrap(), 999, "UDP, round {round}");
+                rounds.fetch_add(1, Ordering::Relaxed);
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        })
+    };
+    let flows = |after: &str| {
+        let before = rounds.load(Ordering::Relaxed);
+        eventually(after, || rounds.load(Ordering::Relaxed) > before + 50);
+    };
+    flows("traffic without the program");
+    drop(attach(&lab.options()).unwrap());
+    flows("traffic with the program and no daemon");
+    let socket = Socket::open(&SocketConfig::new("h0", 0)).unwrap();
+    attach(&lab.options()).unwrap().set_socket(0, socket.as_fd()).unwrap();
+    flows("traffic beside a socket");
+    drop(socket);
+    flows("traffic after the daemon died");
+    let generic = attach(&AttachOptions { mode: Mode::Generic, ..lab.options() }).unwrap();
+    assert_eq!((generic.mode(), generic.fallback()), (BoundMode::Generic, None));
+    flows("traffic through generic mode");
+    assert_eq!(attach(&lab.options()).unwrap().mode(), BoundMode::Driver);
+    flows("traffic back in driver mode");
+    let attached = Attached::open("h0", &lab.host.pins).unwrap();
+    assert!(count(&attached, Reason::Foreign) > 100);
+    assert_eq!(count(&attached, Reason::Steered), 0);
+    drop(attached);
+    detach("h0", &lab.host.pins).unwrap();
+    flows("traffic after the program is gone");
+    stop.store(true, Ordering::Relaxed);
+    for thread in [traffic, echo_udp, echo_tcp] {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn the_mode_is_what_the_driver_can() {
+    if !privileged("the_mode_is_what_the_driver_can") {
+        return;
+    }
+    let lab = Lab::new();
+    lab.host.run("ip", &["link", "add", "b0", "type", "bridge"]);
+    let on_bridge = AttachOptions { ifname: "b0".to_owned(), ..lab.options() };
+    let error = attach(&AttachOptions { mode: Mode::Copy, ..on_bridge.clone() }).unwrap_err().to_string();
+    assert!(error.contains("b0 in driver mode") && error.contains("--mode generic"), "{error}");
+    assert!(!lab.host.pins.exists(), "a failed attachment left pins");
+
+    let fell_back = attach(&on_bridge).unwrap();
+    assert_eq!((fell_back.mode(), fell_back.requested_mode()), (BoundMode::Generic, Mode::Auto));
+    assert!(fell_back.fallback().unwrap().contains("no XDP"), "{:?}", fell_back.fallback());
+    let details = sumac_hostprog::status::details(&fell_back).unwrap();
+    assert!(details.fell_back, "status must tell");
+
+    for (end, namespace) in [("h0", &lab.host), ("p0", &lab.peer)] {
+        namespace.run("ip", &["link", "set", end, "mtu", "9000"]);
+    }
+    let error = attach(&AttachOptions { mode: Mode::Copy, ..lab.options() }).unwrap_err().to_string();
+    assert!(error.contains("3506"), "{error}");
+    assert_eq!(attach(&lab.options()).unwrap().mode(), BoundMode::Generic);
+    clean(&lab.host.pins).unwrap();
+}
+
+#[test]
+fn a_program_of_somebody_else_stays() {
+    if !privileged("a_program_of_somebody_else_stays") {
+        return;
+    }
+    let lab = Lab::new();
+    let mut foreign = sumac_hostprog::program::load().unwrap();
+    let program = sumac_hostprog::program::xdp(&mut foreign).unwrap();
+    program.attach("h0", aya::programs::XdpMode::Driver).unwrap();
+    let id = program.info().unwrap().id();
+    match attach(&lab.options()) {
+        Err(AttachError::Occupied { id: found, mode, .. }) => {
+            assert_eq!((found, mode), (id, BoundMode::Driver))
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("attached over a foreign program"),
+    }
+    assert_eq!(programs(), [id]);
+    drop(foreign);
+    eventually("the foreign program leaves", || programs().is_empty());
+    attach(&lab.options()).unwrap();
+}
+
+#[test]
+fn pins_of_an_interface_that_is_gone_are_told_and_renewed() {
+    if !privileged("pins_of_an_interface_that_is_gone_are_told_and_renewed") {
+        return;
+    }
+    let lab = Lab::new();
+    attach(&lab.options()).unwrap().add_job(JOB, ENTRY).unwrap();
+    lab.host.run("ip", &["link", "del", "h0"]);
+    let broken = |root| matches!(&status(root).unwrap().interfaces[..], [one] if matches!(one.state, State::Broken { .. }));
+    assert!(broken(&lab.host.pins), "the interface is gone");
+    lab.connect();
+    assert!(broken(&lab.host.pins), "another interface has its name");
+    assert!(matches!(Attached::open("h0", &lab.host.pins), Err(OpenError::Detached { .. })));
+    let attached = attach(&lab.options()).unwrap();
+    assert_eq!((programs(), attached.jobs().unwrap()), (vec![attached.program_id()], vec![]));
+}
+
+#[test]
+fn cleaning_reaches_every_namespace() {
+    if !privileged("cleaning_reaches_every_namespace") {
+        return;
+    }
+    let lab = Lab::new();
+    let options = lab.options();
+    drop(attach(&options).unwrap());
+    let at_peer = AttachOptions { ifname: "p0".to_owned(), ..options.clone() };
+    lab.at_peer(move || drop(attach(&at_peer).unwrap())).join().unwrap();
+
+    let told = status(&options.pin_root).unwrap();
+    let elsewhere = told.interfaces.iter().filter(|one| matches!(one.state, State::ElsewhereAttached { .. }));
+    assert_eq!((told.interfaces.len(), elsewhere.count()), (2, 1));
+    let removed = clean(&options.pin_root).unwrap();
+    assert_eq!(removed.iter().filter(|path| path.ends_with("link")).count(), 2, "{removed:?}");
+    let left = lab.at_peer(|| Interface::by_name("p0").unwrap().xdp);
+    assert_eq!((programs(), left.join().unwrap()), (vec![], vec![]));
+    assert_eq!(clean(&options.pin_root).unwrap(), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn two_that_attach_at_once_agree() {
+    if !privileged("two_that_attach_at_once_agree") {
+        return;
+    }
+    let lab = Lab::new();
+    let attaching: Vec<_> = (0..4)
+        .map(|_| {
+            let options = lab.options();
+            // Threads start in the namespace of the one that starts them.
+            thread::spawn(move || attach(&options).map(|attached| attached.program_id()))
+        })
+        .collect();
+    let ids: Vec<_> = attaching.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect();
+    let [stays] = programs()[..] else { panic!("{:?}", programs()) };
+    assert!(ids.contains(&stays), "{stays} of {ids:?}");
+    assert_eq!(Attached::open("h0", &lab.host.pins).unwrap().program_id(), stays);
+}
+
+#[test]
+fn a_burst_of_bad_tokens_is_reported_once() {
+    if !privileged("a_burst_of_bad_tokens_is_reported_once") {
+        return;
+    }
+    let lab = Lab::new();
+    let mut attached = attach(&lab.options()).unwrap();
+    attached.add_job(JOB, ENTRY).unwrap();
+    lab.at_peer(|| {
+        let from = UdpSocket::bind((Ipv4Addr::from_bits(AGGREGATOR), 0)).unwrap();
+        for _ in 0..100 {
+            let packet = payload(&Header { token: 1, ..header(8) });
+            from.send_to(&packet, (Ipv4Addr::from_bits(HOST), PORT)).unwrap();
+        }
+    })
+    .join()
+    .unwrap();
+    eventually("all are counted", || count(&attached, Reason::BadToken) == 100);
+
+    let text = Captured::default();
+    let writer = text.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        sumac_hostprog::log::ProgramLog::open(&attached).unwrap().flush();
+    });
+    let text = String::from_utf8(text.0.lock().unwrap().clone()).unwrap();
+    assert!(text.contains("job 3: 1 packet(s) with a wrong token, the last from 10.77.0.1"), "{text}");
+    let lines = text.lines().count();
+    assert!((1..20).contains(&lines), "{lines} messages about 100 packets:\n{text}");
+}
+
+/// A place to which messages are written.
+#[derive(Clone, Default)]
+struct Captured(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Captured {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
