@@ -6,17 +6,14 @@ use aya::{
     Ebpf,
     maps::{Array, MapError},
     pin::PinError,
-    programs::{
-        ProgramError, XdpMode,
-        links::{FdLink, LinkError, PinnedLink},
-        xdp::XdpLink,
-    },
+    programs::links::{FdLink, LinkError, PinnedLink},
 };
 use sumac_wire::{DEFAULT_BASE_PORT, tables::HostConfig};
 use thiserror::Error;
 
 use crate::{
-    attached::{Attached, MapError as AttachedMapError, OpenError},
+    attached::{Attached, OpenError},
+    bind,
     interface::Interface,
     mode::{BoundMode, Mode},
     pins::{self, PinDir},
@@ -137,9 +134,6 @@ pub enum AttachError {
     /// The new program could not be opened again.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// A map that is kept.
-    #[error(transparent)]
-    Kept(#[from] AttachedMapError),
 }
 
 /// Attaches the host program to an interface and pins it there.
@@ -188,20 +182,11 @@ fn attach_locked(
     let mut ebpf = program::load_over(pins)?;
     write_settings(&mut ebpf, config)?;
     let fallback = match existing {
-        Some((link, mode)) if fits(options.mode, mode) => {
-            replace(&mut ebpf, link, options, pins)?;
-            None
+        Some((link, mode)) if bind::fits(options.mode, mode) => {
+            bind::replace(&mut ebpf, link, options, pins)?
         }
-        Some((link, mode)) => {
-            tracing::warn!(
-                interface = options.ifname,
-                "changing from {mode} mode needs a moment without the program; frames go to the kernel meanwhile"
-            );
-            // Unpinned before it is closed: the last handle detaches.
-            drop(link.unpin().map_err(|source| at(&pins.pin(pins::LINK), source))?);
-            bind_and_pin(&mut ebpf, options, pins)?
-        }
-        None => bind_and_pin(&mut ebpf, options, pins)?,
+        Some((link, mode)) => bind::change_mode(&mut ebpf, link, mode, options, pins)?,
+        None => bind::bind(&mut ebpf, options, pins)?,
     };
     pin_program(&mut ebpf, pins)?;
     Ok(Attached::open_pins(pins.clone())?.with_fallback(fallback))
@@ -274,63 +259,6 @@ fn write_settings(ebpf: &mut Ebpf, config: &HostConfig) -> Result<(), AttachErro
     Ok(map.set(0, bytes, 0)?)
 }
 
-/// Whether a program that runs in `bound` mode is what `asked` wants.
-fn fits(asked: Mode, bound: BoundMode) -> bool {
-    match asked {
-        Mode::Generic => bound == BoundMode::Generic,
-        Mode::Auto | Mode::ZeroCopy | Mode::Copy => bound != BoundMode::Generic,
-    }
-}
-
-fn replace(
-    ebpf: &mut Ebpf,
-    link: PinnedLink,
-    options: &AttachOptions,
-    pins: &PinDir,
-) -> Result<(), AttachError> {
-    let link = XdpLink::try_from(FdLink::from(link))
-        .map_err(|source| AttachError::Link { path: pins.pin(pins::LINK), source })?;
-    program::xdp(ebpf)?
-        .attach_to_link(link)
-        .map_err(|error| bind_error(options, BoundMode::Driver, &error))?;
-    Ok(())
-}
-
-/// Attaches anew. Gives the reason when it had to fall back to generic mode.
-fn bind_and_pin(
-    ebpf: &mut Ebpf,
-    options: &AttachOptions,
-    pins: &PinDir,
-) -> Result<Option<String>, AttachError> {
-    let (link, fallback) = match options.mode {
-        Mode::Generic => (bind(ebpf, options, BoundMode::Generic)?, None),
-        Mode::ZeroCopy | Mode::Copy => (bind(ebpf, options, BoundMode::Driver)?, None),
-        Mode::Auto => match bind(ebpf, options, BoundMode::Driver) {
-            Ok(link) => (link, None),
-            Err(error) => {
-                tracing::warn!("{error}; falling back to generic mode, which is several times slower");
-                (bind(ebpf, options, BoundMode::Generic)?, Some(error.to_string()))
-            }
-        },
-    };
-    let path = pins.pin(pins::LINK);
-    link.pin(&path).map_err(|source| AttachError::Pin { path, source })?;
-    Ok(fallback)
-}
-
-fn bind(ebpf: &mut Ebpf, options: &AttachOptions, mode: BoundMode) -> Result<FdLink, AttachError> {
-    let failed = |error: ProgramError| bind_error(options, mode, &error);
-    let flag = if mode == BoundMode::Generic { XdpMode::Skb } else { XdpMode::Driver };
-    let program = program::xdp(ebpf)?;
-    let id = program.attach(&options.ifname, flag).map_err(failed)?;
-    let link = program.take_link(id).map_err(failed)?;
-    FdLink::try_from(link).map_err(|_| AttachError::Bind {
-        ifname: options.ifname.clone(),
-        mode,
-        reason: "this kernel gave no link that could outlive the process".to_owned(),
-    })
-}
-
 /// Pins program and settings beside the link. By way of a second name, so that the old pins are replaced, not missed.
 fn pin_program(ebpf: &mut Ebpf, pins: &PinDir) -> Result<(), AttachError> {
     let (program_new, config_new) = (pins.pin("prog-new"), pins.pin("config-new"));
@@ -349,51 +277,6 @@ fn pin_program(ebpf: &mut Ebpf, pins: &PinDir) -> Result<(), AttachError> {
     Ok(())
 }
 
-fn at(path: &std::path::Path, source: io::Error) -> AttachError {
+pub(crate) fn at(path: &std::path::Path, source: io::Error) -> AttachError {
     AttachError::Pins { path: path.to_owned(), source }
-}
-
-fn bind_error(options: &AttachOptions, mode: BoundMode, error: &ProgramError) -> AttachError {
-    AttachError::Bind { ifname: options.ifname.clone(), mode, reason: explain(error, &options.ifname) }
-}
-
-/// The kernel's answer in words that help; its own text follows.
-fn explain(error: &ProgramError, ifname: &str) -> String {
-    let mut number = None;
-    let mut cause: Option<&dyn std::error::Error> = Some(error);
-    while let (Some(this), None) = (cause, number) {
-        number = this.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
-        cause = this.source();
-    }
-    let advice = match number.map(nix::errno::Errno::from_raw) {
-        Some(nix::errno::Errno::EOPNOTSUPP) => "its driver has no XDP; use --mode generic".to_owned(),
-        Some(nix::errno::Errno::ERANGE) => {
-            format!(
-                "its MTU, or its peer's, is too large for XDP; a veth takes at most 3506: ip link set dev {ifname} mtu 1500"
-            )
-        }
-        Some(nix::errno::Errno::EINVAL) => {
-            "the driver refused it; often an MTU above one page, LRO or too few queues (dmesg tells)"
-                .to_owned()
-        }
-        Some(nix::errno::Errno::EBUSY | nix::errno::Errno::EEXIST) => {
-            format!("another XDP program came in between: ip link show dev {ifname}")
-        }
-        Some(nix::errno::Errno::EPERM) => "not permitted; run as root".to_owned(),
-        _ => return error.to_string(),
-    };
-    format!("{advice} ({error})")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_generic_and_driver_need_a_fresh_link() {
-        for mode in Mode::ALL {
-            assert_eq!(fits(mode, BoundMode::Generic), mode == Mode::Generic, "{mode}");
-            assert_eq!(fits(mode, BoundMode::Driver), mode != Mode::Generic, "{mode}");
-        }
-    }
 }

@@ -18,6 +18,7 @@
 
 pub mod attach;
 pub mod attached;
+mod bind;
 pub mod doctor;
 pub mod interface;
 pub mod log;

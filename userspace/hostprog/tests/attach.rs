@@ -288,7 +288,15 @@ fn the_mode_is_what_the_driver_can() {
     }
     let error = attach(&AttachOptions { mode: Mode::Copy, ..lab.options() }).unwrap_err().to_string();
     assert!(error.contains("3506"), "{error}");
-    assert_eq!(attach(&lab.options()).unwrap().mode(), BoundMode::Generic);
+    let generic = attach(&lab.options()).unwrap();
+    assert_eq!((generic.mode(), programs()), (BoundMode::Generic, vec![generic.program_id()]));
+    attach(&AttachOptions { mode: Mode::Copy, ..lab.options() }).unwrap_err();
+    let stays = Attached::open("h0", &lab.host.pins).unwrap();
+    assert_eq!(
+        (stays.mode(), stays.program_id()),
+        (BoundMode::Generic, generic.program_id()),
+        "not replaced"
+    );
     clean(&lab.host.pins).unwrap();
 }
 
