@@ -1,1 +1,20 @@
-//! Labs of network namespaces.
+//! Labs of network namespaces: hosts, cables and an aggregator on one machine, what runs in them, and what it took.
+//!
+//! A lab is made by [`Lab::up`] from a [`LabSpec`] and removed when the value is dropped. What it made is written to
+//! `/run/sumac-lab/<name>.json` before it is made, so that [`record::Record::remove`] finds all of it after a crash too.
+#![forbid(unsafe_code)]
+
+pub mod cable;
+pub mod command;
+pub mod cpu;
+pub mod interrupt;
+pub mod lab;
+pub mod namespace;
+pub mod process;
+pub mod record;
+pub mod spec;
+pub mod units;
+mod wiring;
+
+pub use lab::{Lab, LabError};
+pub use spec::{Faults, LabSpec, Topology};

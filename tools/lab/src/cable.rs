@@ -1,0 +1,224 @@
+//! A cable: a bridge in a namespace of its own that shapes, loses, duplicates and reorders what passes.
+//!
+//! ```text
+//!            namespace <lab>-c<rank>
+//!        +-------------------------------+
+//! worker-| near ====== bridge ====== far |-aggregator or switch
+//!        |   \  nft at each ingress  /   |      up: near -> far, down: far -> near
+//!        |    `-> out ~tbf~> in ----´    |      one detour per direction
+//!        +-------------------------------+
+//! ```
+//!
+//! A frame that comes in at a port is dropped, copied to the other port, sent on the detour, or left to the bridge, each
+//! by a throw of nftables' random generator, which takes no seed. At the other port a token bucket shapes. So all frames
+//! meet the same link, whoever made them: AF_XDP, an XDP program's redirect, or the kernel's TCP.
+//!
+//! The detour makes later frames overtake. This kernel has no netem, and a token bucket does not hold up a single frame: it
+//! has tokens saved. So a frame goes in twice, marked first and second. The first spends the tokens and is dropped
+//! behind the bucket, the second waits for new ones and goes on to the far port.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::command::{self, CommandError};
+use crate::namespace::Namespace;
+use crate::spec::{Faults, LabSpec};
+use crate::units::Rate;
+
+/// What a shaped port lets pass at once when it was idle. Less, and the timers of this kernel lose a third of 1 Gbit/s.
+pub const BURST_BYTES: u64 = 256 * 1024;
+
+/// What waits at a shaped port before frames are dropped, as in the buffers of a small switch.
+pub const QUEUE_BYTES: u64 = 1024 * 1024;
+
+/// How fast the detour is: a full frame waits some 60 us there.
+const DETOUR: Rate = Rate(200_000_000);
+
+/// The port towards the worker.
+pub const NEAR: &str = "near";
+/// The port towards the aggregator.
+pub const FAR: &str = "far";
+
+/// One cable.
+#[derive(Clone, Debug)]
+pub struct Cable {
+    namespace: Namespace,
+}
+
+/// What happened to the frames of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Injected {
+    /// Frames that came in.
+    pub frames: u64,
+    /// Dropped on purpose.
+    pub lost: u64,
+    /// Sent on twice on purpose.
+    pub duplicated: u64,
+    /// Held up on purpose.
+    pub reordered: u64,
+    /// Dropped because the shaper's queue was full.
+    pub overflowed: u64,
+}
+
+impl std::ops::AddAssign for Injected {
+    fn add_assign(&mut self, other: Injected) {
+        self.frames += other.frames;
+        self.lost += other.lost;
+        self.duplicated += other.duplicated;
+        self.reordered += other.reordered;
+        self.overflowed += other.overflowed;
+    }
+}
+
+/// Both directions of a cable, or of several together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CableCounters {
+    /// From the worker.
+    pub up: Injected,
+    /// To the worker.
+    pub down: Injected,
+}
+
+impl std::ops::AddAssign for CableCounters {
+    fn add_assign(&mut self, other: CableCounters) {
+        self.up += other.up;
+        self.down += other.down;
+    }
+}
+
+impl Cable {
+    /// The cable in this namespace, whether it is built or not.
+    pub(crate) fn of(namespace: Namespace) -> Cable {
+        Cable { namespace }
+    }
+
+    /// Its namespace.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Joins the two ports, which exist, and arms shapers and faults.
+    pub(crate) fn build(&self, spec: &LabSpec) -> Result<(), CommandError> {
+        let mtu = spec.mtu;
+        let mut lines = vec![format!(
+            "link add name patch mtu {mtu} type bridge mcast_snooping 0 stp_state 0 forward_delay 0"
+        )];
+        for port in [NEAR, FAR] {
+            // Frames stay one by one: what GRO would gather here would be lost, or not, all together.
+            lines.push(format!("link set dev {port} master patch gro_max_size 1"));
+        }
+        lines.push("link set dev patch up".into());
+        for direction in ["up", "down"] {
+            lines.push(format!(
+                "link add name {direction}-out mtu {mtu} type veth peer name {direction}-in mtu {mtu}"
+            ));
+        }
+        self.namespace.ip(&lines)?;
+        for interface in ["up-out", "up-in", "down-out", "down-in"] {
+            self.namespace.wire_like(interface)?;
+        }
+        self.namespace.tc(&shapers(spec))?;
+        self.namespace.nft(&rules(spec.faults))
+    }
+
+    /// What has been injected so far.
+    ///
+    /// # Errors
+    /// When the cable is gone.
+    pub fn counters(&self) -> Result<CableCounters, CommandError> {
+        let rules = command::json(self.namespace.command("nft").args(["-j", "list", "counters"]))?;
+        let queues = command::json(self.namespace.command("tc").args(["-j", "-s", "qdisc", "show"]))?;
+        let read = |direction: &str, port: &str| Injected {
+            frames: rule_count(&rules, &format!("{direction}_frames")),
+            lost: rule_count(&rules, &format!("{direction}_lost")),
+            duplicated: rule_count(&rules, &format!("{direction}_duplicated")),
+            reordered: rule_count(&rules, &format!("{direction}_reordered")),
+            overflowed: queue_drops(&queues, port),
+        };
+        Ok(CableCounters { up: read("up", FAR), down: read("down", NEAR) })
+    }
+
+    /// Replaces the faults of both directions; the counters start again at zero.
+    ///
+    /// # Errors
+    /// When nftables refuses.
+    pub fn set_faults(&self, faults: Faults) -> Result<(), CommandError> {
+        self.namespace.nft(&format!("delete table netdev cable\n{}", rules(faults)))
+    }
+}
+
+fn shapers(spec: &LabSpec) -> Vec<String> {
+    // The detour's bucket holds one frame of the largest size, headers included.
+    let largest = spec.mtu + 64;
+    let mut lines: Vec<_> = ["up-out", "down-out"]
+        .iter()
+        .map(|out| {
+            let rate = DETOUR.0;
+            format!("qdisc add dev {out} root tbf rate {rate}bit burst {largest} limit {QUEUE_BYTES}")
+        })
+        .collect();
+    if let Some(rate) = spec.rate {
+        for port in [NEAR, FAR] {
+            let rate = rate.0;
+            lines.push(format!(
+                "qdisc add dev {port} root tbf rate {rate}bit burst {BURST_BYTES} limit {QUEUE_BYTES}"
+            ));
+        }
+    }
+    lines
+}
+
+/// The nftables script of both directions.
+fn rules(faults: Faults) -> String {
+    let up = direction("up", NEAR, FAR, faults);
+    let down = direction("down", FAR, NEAR, faults);
+    format!("table netdev cable {{\n{up}{down}}}\n")
+}
+
+fn direction(name: &str, from: &str, to: &str, faults: Faults) -> String {
+    let Faults { loss, duplicate, reorder } = faults;
+    let throw = |probability: u32, then: String| match probability {
+        0 => String::new(),
+        millionths => format!("  numgen random mod 1000000 < {millionths} {then}\n"),
+    };
+    let mut text = String::new();
+    for counter in ["frames", "lost", "duplicated", "reordered"] {
+        text += &format!(" counter {name}_{counter} {{ }}\n");
+    }
+    text += &format!(" chain {name} {{\n  type filter hook ingress device \"{from}\" priority 0\n");
+    text += &format!("  counter name {name}_frames\n");
+    text += &throw(loss.0, format!("counter name {name}_lost drop"));
+    text += &throw(duplicate.0, format!("counter name {name}_duplicated dup to \"{to}\""));
+    let detour = format!("meta mark set 1 dup to \"{name}-out\" meta mark set 2 fwd to \"{name}-out\"");
+    text += &throw(reorder.0, format!("counter name {name}_reordered {detour}"));
+    text += &format!(
+        " }}\n chain {name}-detour {{\n  type filter hook ingress device \"{name}-in\" priority 0\n  \
+         meta mark 1 drop\n  meta mark 2 meta mark set 0 fwd to \"{to}\"\n }}\n"
+    );
+    text
+}
+
+fn rule_count(rules: &Value, name: &str) -> u64 {
+    let counters =
+        rules["nftables"].as_array().into_iter().flatten().filter_map(|entry| entry.get("counter"));
+    counters.filter(|c| c["name"] == name).filter_map(|c| c["packets"].as_u64()).sum()
+}
+
+fn queue_drops(queues: &Value, port: &str) -> u64 {
+    let queues = queues.as_array().into_iter().flatten();
+    queues.filter(|queue| queue["dev"] == port).filter_map(|queue| queue["drops"].as_u64()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Probability;
+
+    #[test]
+    fn only_faults_that_are_asked_for_are_thrown() {
+        let faults = Faults { loss: Probability(10_000), ..Faults::default() };
+        let script = rules(faults);
+        assert_eq!(script.matches("numgen random mod 1000000 < 10000").count(), 2, "{script}");
+        assert_eq!(script.matches("numgen").count(), 2, "{script}");
+    }
+}

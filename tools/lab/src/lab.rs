@@ -1,0 +1,246 @@
+//! A lab that stands, and what can be done in it.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::cable::{Cable, CableCounters};
+use crate::command::CommandError;
+use crate::interrupt::{self, Interrupted, Waited};
+use crate::namespace::Namespace;
+use crate::process::{Process, ProcessError};
+use crate::record::{ProcessRecord, Record, RecordError};
+use crate::spec::{LabSpec, SpecError};
+use crate::wiring::{Hosts, WORKER_PORT};
+
+/// Why a lab could not be built or used.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// What was asked for cannot be.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Not root.
+    #[error("a lab is made of network namespaces, which needs root")]
+    NotRoot,
+    /// Building failed.
+    #[error("building the lab: {0}")]
+    Build(#[from] CommandError),
+    /// The record.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A program in it.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// Ctrl-C.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
+    /// Hosts that do not reach the aggregator.
+    #[error("worker {rank} does not reach the aggregator at {address}: no answer within {seconds} s")]
+    Unreachable {
+        /// Which worker.
+        rank: u16,
+        /// Whom it asked.
+        address: Ipv4Addr,
+        /// For how long.
+        seconds: u64,
+    },
+}
+
+/// A lab. Dropping it removes it, unless [`Lab::keep`] was called.
+#[derive(Debug)]
+pub struct Lab {
+    spec: LabSpec,
+    hosts: Hosts,
+    record: Arc<Mutex<Record>>,
+    kept: bool,
+}
+
+impl Lab {
+    /// Builds a lab and waits until every worker reaches the aggregator.
+    ///
+    /// # Errors
+    /// When something is missing or refused; nothing is left behind then.
+    pub fn up(spec: LabSpec) -> Result<Lab, LabError> {
+        spec.check()?;
+        if !nix::unistd::geteuid().is_root() {
+            return Err(LabError::NotRoot);
+        }
+        let hosts = Hosts::of(&spec);
+        let record = Record {
+            owner: ProcessRecord::of(std::process::id(), "sumac-lab"),
+            namespaces: hosts.all().map(|host| host.name().to_owned()).collect(),
+            pins: vec![pin_root(&spec.name)],
+            processes: Vec::new(),
+            spec: spec.clone(),
+        };
+        record.create()?;
+        // From here on dropping the value removes what there is.
+        let lab = Lab { spec, hosts, record: Arc::new(Mutex::new(record)), kept: false };
+        lab.hosts.build(&lab.spec)?;
+        lab.wait_reachable()?;
+        Ok(lab)
+    }
+
+    /// What it was built from.
+    pub fn spec(&self) -> &LabSpec {
+        &self.spec
+    }
+
+    /// A worker's host.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    pub fn worker(&self, rank: u16) -> &Namespace {
+        &self.hosts.workers[usize::from(rank)]
+    }
+
+    /// The worker's interface towards the aggregator.
+    pub fn worker_interface(&self) -> &'static str {
+        WORKER_PORT
+    }
+
+    /// The aggregator's host.
+    pub fn aggregator(&self) -> &Namespace {
+        &self.hosts.aggregator
+    }
+
+    /// The cables, by rank; none when the veths are straight.
+    pub fn cables(&self) -> &[Cable] {
+        &self.hosts.cables
+    }
+
+    /// What all cables have injected.
+    ///
+    /// # Errors
+    /// When a cable is gone.
+    pub fn injected(&self) -> Result<CableCounters, CommandError> {
+        let mut total = CableCounters::default();
+        for cable in self.cables() {
+            total += cable.counters()?;
+        }
+        Ok(total)
+    }
+
+    /// The lab's folder for sockets, configurations and logs.
+    pub fn folder(&self) -> PathBuf {
+        Record::folder(&self.spec.name)
+    }
+
+    /// The lab's folder in bpffs.
+    pub fn pin_root(&self) -> PathBuf {
+        pin_root(&self.spec.name)
+    }
+
+    /// Starts a program in a host; it is ended with the lab or when its value is dropped.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(
+        &self,
+        host: &Namespace,
+        what: &str,
+        program: &mut Command,
+    ) -> Result<Process, ProcessError> {
+        Process::start(inside(host, program), what, &self.record, false)
+    }
+
+    /// As [`Lab::start`], with the standard output to be read from the value.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_piped(
+        &self,
+        host: &Namespace,
+        what: &str,
+        program: &mut Command,
+    ) -> Result<Process, ProcessError> {
+        Process::start(inside(host, program), what, &self.record, true)
+    }
+
+    /// Leaves the lab standing when the value is dropped; `sumac-lab down` removes it.
+    pub fn keep(mut self) -> Record {
+        self.kept = true;
+        self.record().clone()
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// When something of it cannot be removed.
+    pub fn down(mut self) -> Result<(), RecordError> {
+        self.kept = true;
+        self.remove()
+    }
+
+    fn remove(&self) -> Result<(), RecordError> {
+        let mut record = self.record();
+        let removed = record.remove();
+        // Programs whose values still live have nothing to strike from a record that is gone.
+        record.processes.clear();
+        removed
+    }
+
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a host answers, if only to say that nobody listens at its port 9.
+    fn answers(&self, rank: u16, address: Ipv4Addr) -> bool {
+        let mut knock = self.worker(rank).command("timeout");
+        knock.args(["2", "bash", "-c", &format!("exec 3<>/dev/tcp/{address}/9")]).env("LC_ALL", "C");
+        match crate::command::output(&mut knock) {
+            Ok(_) => true,
+            Err(error) => error.to_string().contains("refused"),
+        }
+    }
+
+    fn wait_reachable(&self) -> Result<(), LabError> {
+        const LIMIT: Duration = Duration::from_secs(10);
+        for rank in 0..self.spec.workers {
+            let address = self.spec.aggregator_ip(rank);
+            let answered = interrupt::wait_for(LIMIT, || self.answers(rank, address).then_some(()));
+            match answered {
+                Waited::Done(_) => {}
+                Waited::TimedOut => {
+                    return Err(LabError::Unreachable { rank, address, seconds: LIMIT.as_secs() });
+                }
+                Waited::Interrupted => return Err(Interrupted.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        if let Err(error) = self.remove() {
+            eprintln!("sumac-lab: removing lab {}: {error}", self.spec.name);
+        }
+    }
+}
+
+/// The lab's folder in bpffs.
+fn pin_root(name: &str) -> PathBuf {
+    PathBuf::from("/sys/fs/bpf").join(format!("sumac-lab-{name}"))
+}
+
+/// `program` with its arguments, variables and folder, in a host.
+fn inside(host: &Namespace, program: &Command) -> Command {
+    let mut command = host.command(program.get_program());
+    command.args(program.get_args());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    if let Some(folder) = program.get_current_dir() {
+        command.current_dir(folder);
+    }
+    command
+}

@@ -1,0 +1,190 @@
+//! A network namespace and the commands that configure it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::command::{self, CommandError};
+
+/// A named network namespace. The value is only a name: creating and deleting are calls of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// The namespace of this name, whether it exists or not.
+    pub fn named(name: impl Into<String>) -> Namespace {
+        Namespace { name: name.into() }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.name)
+    }
+
+    /// Whether it exists.
+    pub fn exists(&self) -> bool {
+        self.path().exists()
+    }
+
+    /// Creates it, without IPv6, whose neighbour discovery would add frames of its own.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn create(&self) -> Result<(), CommandError> {
+        command::output(Command::new("ip").args(["netns", "add", &self.name]))?;
+        self.sysctl("net.ipv6.conf.all.disable_ipv6=1\nnet.ipv6.conf.default.disable_ipv6=1\n")?;
+        self.ip(&["link set dev lo up".into()])
+    }
+
+    /// Sets kernel parameters of its network, `name=value` a line.
+    ///
+    /// # Errors
+    /// When the kernel knows no such parameter.
+    pub fn sysctl(&self, settings: &str) -> Result<(), CommandError> {
+        command::output_of(self.command("sysctl").args(["-q", "-p", "-"]), settings).map(|_| ())
+    }
+
+    /// Deletes it, and with it every interface in it.
+    ///
+    /// # Errors
+    /// When the kernel refuses; that it did not exist is not an error.
+    pub fn delete(&self) -> Result<(), CommandError> {
+        if !self.exists() {
+            return Ok(());
+        }
+        command::output(Command::new("ip").args(["netns", "del", &self.name])).map(|_| ())
+    }
+
+    /// A command that runs `program` in this network namespace and in the mounts of ours, so that bpffs is seen.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.path().display())).arg("--").arg(program);
+        command
+    }
+
+    /// Runs lines of `ip -batch`.
+    ///
+    /// # Errors
+    /// When one of them fails.
+    pub fn ip(&self, lines: &[String]) -> Result<(), CommandError> {
+        let input = lines.join("\n") + "\n";
+        command::output_of(self.command("ip").args(["-batch", "-"]), &input).map(|_| ())
+    }
+
+    /// Runs lines of `tc -batch`.
+    ///
+    /// # Errors
+    /// When one of them fails.
+    pub fn tc(&self, lines: &[String]) -> Result<(), CommandError> {
+        let input = lines.join("\n") + "\n";
+        command::output_of(self.command("tc").args(["-batch", "-"]), &input).map(|_| ())
+    }
+
+    /// Loads an nftables script.
+    ///
+    /// # Errors
+    /// When it does not load.
+    pub fn nft(&self, script: &str) -> Result<(), CommandError> {
+        command::output_of(self.command("nft").args(["-f", "-"]), script).map(|_| ())
+    }
+
+    /// Makes an interface carry what a wire carries, and brings it up.
+    ///
+    /// Segments and checksums are made by the sender, not left to the receiver. GRO is on because it gives the veth a
+    /// NAPI, without which frames that XDP redirects to it vanish. Received frames of one flow stay in order: with
+    /// `rps_cpus` naming all CPUs they are queued by flow and not by where the sender or a shaper's timer ran.
+    ///
+    /// # Errors
+    /// When ethtool or sysfs refuse.
+    pub fn wire_like(&self, interface: &str) -> Result<(), CommandError> {
+        let features = ["tx", "off", "tso", "off", "gso", "off", "gro", "on"];
+        command::output(self.command("ethtool").args(["-K", interface]).args(features))?;
+        let script = format!("echo {} > /sys/class/net/{interface}/queues/rx-0/rps_cpus", all_cpus());
+        // sysfs shows the interfaces of the namespace that it was mounted in, so this needs a mount of its own.
+        command::output(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", &script]))?;
+        self.ip(&[format!("link set dev {interface} up")])
+    }
+
+    /// An interface's MAC address.
+    ///
+    /// # Errors
+    /// When there is no such interface.
+    pub fn mac(&self, interface: &str) -> Result<[u8; 6], CommandError> {
+        let mut show = self.command("ip");
+        show.args(["-json", "link", "show", "dev", interface]);
+        let json = command::json(&mut show)?;
+        let text = json[0]["address"].as_str().unwrap_or_default();
+        parse_mac(text).ok_or_else(|| CommandError::Output {
+            line: command::line(&show),
+            why: format!("{text:?} is not a MAC address"),
+        })
+    }
+
+    /// Processes that are in it.
+    ///
+    /// # Errors
+    /// When it does not exist.
+    pub fn pids(&self) -> Result<Vec<u32>, CommandError> {
+        let text = command::output(Command::new("ip").args(["netns", "pids", &self.name]))?;
+        Ok(text.lines().filter_map(|line| line.trim().parse().ok()).collect())
+    }
+}
+
+/// Joins two namespaces by a pair of veths.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn veth(a: (&Namespace, &str), b: (&Namespace, &str), mtu: u32) -> Result<(), CommandError> {
+    let mut add = Command::new("ip");
+    add.args(["link", "add", "name", a.1, "mtu", &mtu.to_string(), "netns", a.0.name(), "type", "veth"]);
+    add.args(["peer", "name", b.1, "mtu", &mtu.to_string(), "netns", b.0.name()]);
+    command::output(&mut add)?;
+    a.0.wire_like(a.1)?;
+    b.0.wire_like(b.1)
+}
+
+fn all_cpus() -> String {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(32);
+    format!("{:x}", (1u64 << cpus) - 1)
+}
+
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let mut bytes = text.split(':').map(|byte| u8::from_str_radix(byte, 16));
+    let mut mac = [0; 6];
+    for byte in &mut mac {
+        *byte = bytes.next()?.ok()?;
+    }
+    bytes.next().is_none().then_some(mac)
+}
+
+/// Every named network namespace of this machine.
+///
+/// # Errors
+/// When `/run/netns` cannot be read, other than because nothing has ever been mounted there.
+pub fn all() -> io::Result<Vec<String>> {
+    match std::fs::read_dir("/run/netns") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+        Ok(entries) => entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn macs() {
+        assert_eq!(parse_mac("02:00:00:00:00:ff"), Some([2, 0, 0, 0, 0, 255]));
+        for text in ["", "02:00", "02:00:00:00:00:00:00", "zz:00:00:00:00:00"] {
+            assert_eq!(parse_mac(text), None, "{text}");
+        }
+    }
+}
