@@ -10,7 +10,7 @@ use sumac_daemon::datapath::{AddError, Event, Peer, UdpPort, command::Refusal};
 use sumac_transport::{DType, JobError, JobParams, OpError, Operation};
 use support::{
     aggregator::{Aggregator, Faults},
-    job::{Worker, expected, params, values},
+    job::{Counters, Worker, expected, params, values},
 };
 
 const COUNT: usize = 20_000;
@@ -47,16 +47,12 @@ fn two_workers_sum_and_copy_once() {
     for (worker, counters) in workers.iter().zip(counters) {
         let stats = worker.path.shutdown().unwrap();
         let engine = &stats.jobs[0].engine;
-        let (read, written) = counters.iter().map(super_get).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        let (read, written) = counters.iter().map(Counters::get).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         assert_eq!(read as u64, 4 * engine.elements_sent, "one reading per element sent");
         assert_eq!(written, 4 * 4 * COUNT, "one writing per element");
         assert_eq!(engine.elements_received as usize, 4 * COUNT);
         assert_eq!((stats.port.malformed, stats.port_errors), (0, 0), "{stats:?}");
     }
-}
-
-fn super_get(counters: &support::job::Counters) -> (usize, usize) {
-    counters.get()
 }
 
 #[test]
@@ -159,13 +155,13 @@ fn strangers_reach_no_engine() {
     for packet in [&[][..], &[1, 2, 3], &of_another_job, &of_this_job, &[0xff; 5000]] {
         stranger.send_to(packet, local).unwrap();
     }
-    let strays = loop {
-        let strays = workers[0].path.stats().unwrap().strays;
-        if strays.truncated + strays.unknown_job + strays.wrong_source == 5 {
-            break strays;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    };
+    let strays = (0..5000)
+        .map(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            workers[0].path.stats().unwrap().strays
+        })
+        .find(|strays| strays.truncated + strays.unknown_job + strays.wrong_source >= 5)
+        .unwrap();
     assert_eq!((strays.truncated, strays.unknown_job, strays.wrong_source), (2, 2, 1));
     for (rank, worker) in workers.iter().enumerate() {
         worker.submit(1, &values(rank as u16, 100));

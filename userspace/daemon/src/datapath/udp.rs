@@ -152,7 +152,8 @@ impl Port for UdpPort {
         let mut count = 0;
         for message in messages {
             count += 1;
-            let (Some(from), Some(bytes)) = (message.address, message.iovs().next()) else { continue };
+            let Some(from) = message.address else { continue };
+            let bytes = message.iovs().next().unwrap_or(&[]);
             each(Received { from: from.into(), port: self.local.port() }, bytes);
         }
         self.counters.received += count as u64;

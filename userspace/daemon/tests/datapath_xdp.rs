@@ -1,0 +1,199 @@
+//! The data path over AF_XDP with the real host program, in a network namespace of the test's own.
+//! Needs CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and a mounted /sys/fs/bpf.
+//!
+//! ```text
+//!                     .-- a1 10.0.1.1 ====== w1 10.0.1.2 -- XDP program -- AF_XDP -- worker 0
+//!   aggregator (UDP) -+
+//!                     '-- a2 10.0.2.1 ====== w2 10.0.2.2 -- XDP program -- AF_XDP -- worker 1
+//! ```
+//!
+//! The kernel knows nothing of the w addresses: what gets through got through the program and the sockets.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::{
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+};
+
+use sumac_daemon::datapath::{Peer, Port, XdpConfig, XdpPort};
+use sumac_hostprog::{AttachOptions, Attached, attach, detach};
+use sumac_wire::{
+    Reason,
+    tables::{HostJobEntry, job_flag},
+};
+use support::{
+    aggregator::{Aggregator, Faults},
+    job::{Counters, Worker, expected, params, values},
+};
+
+const COUNT: usize = 50_000;
+const BASE_PORT: u16 = 48700;
+
+/// Runs `test` in a thread with a fresh network namespace, which vanishes with the thread.
+fn in_namespace(name: &'static str, test: fn(PathBuf)) {
+    let outcome = thread::spawn(move || {
+        let unshared = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET);
+        let bpffs = is_bpffs();
+        if unshared.is_err() || !bpffs {
+            assert_ne!(
+                std::env::var("REQUIRE_PRIVILEGED").as_deref(),
+                Ok("1"),
+                "{name}: {unshared:?} {bpffs}"
+            );
+            println!("SKIP {name}: needs CAP_SYS_ADMIN ({unshared:?}) and bpffs on /sys/fs/bpf ({bpffs})");
+            return;
+        }
+        let pins = PathBuf::from(format!("/sys/fs/bpf/sumac-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&pins).unwrap();
+        let _clean = RemoveOnDrop(pins.clone());
+        test(pins);
+    })
+    .join();
+    assert!(outcome.is_ok(), "{name} failed");
+}
+
+fn is_bpffs() -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').nth(1) == Some("/sys/fs/bpf"))
+}
+
+struct RemoveOnDrop(PathBuf);
+
+impl Drop for RemoveOnDrop {
+    fn drop(&mut self) {
+        let _ = sumac_hostprog::clean(&self.0);
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn run(command: &str) {
+    let mut words = command.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// One worker's cable, its program and its port.
+struct Host {
+    ifname: String,
+    attached: Attached,
+    peer: Peer,
+    port: XdpPort,
+}
+
+fn host(rank: u16, pins: &Path) -> Host {
+    let n = rank + 1;
+    let ifname = format!("w{n}");
+    let (mine, theirs) = (Ipv4Addr::new(10, 0, n as u8, 2), Ipv4Addr::new(10, 0, n as u8, 1));
+    let mac = [2, 0, 0, 0, n as u8, 1];
+    run("ip link set lo up");
+    run(&format!(
+        "ip link add {ifname} address 02:00:00:00:0{n}:02 type veth peer name a{n} address 02:00:00:00:0{n}:01"
+    ));
+    run(&format!("ip address add {theirs}/24 dev a{n}"));
+    // The program verifies checksums, which a veth leaves to hardware that it does not have.
+    run(&format!("ethtool -K a{n} tx off"));
+    run(&format!("ip link set {ifname} up"));
+    run(&format!("ip link set a{n} up"));
+    run(&format!("ip neighbour replace {mine} lladdr 02:00:00:00:0{n}:02 dev a{n} nud permanent"));
+    let options = AttachOptions { pin_root: pins.to_owned(), ..AttachOptions::new(&ifname) };
+    let mut attached = attach(&options).unwrap();
+    let port = XdpPort::open(&XdpConfig { frames: 256, ..XdpConfig::new(mine) }, &mut attached).unwrap();
+    assert_eq!(port.mac(), [2, 0, 0, 0, n as u8, 2]);
+    let params = params(rank, 2);
+    let entry = HostJobEntry {
+        token: params.token,
+        aggregator_ip: theirs.into(),
+        epoch: params.epoch,
+        elements: params.elements,
+        world: params.world,
+        flags: job_flag::ACTIVE | job_flag::CHECKSUM,
+        ..HostJobEntry::default()
+    };
+    attached.add_job(params.job, entry).unwrap();
+    Host { ifname, attached, peer: Peer { ip: theirs, base_port: BASE_PORT, mac, checksum: true }, port }
+}
+
+/// Two workers sum; every byte is copied once each way; every frame is accounted for at the end.
+fn sums(pins: &Path, faults: Faults) {
+    let hosts = [host(0, pins), host(1, pins)];
+    let aggregator = Aggregator::start(Ipv4Addr::UNSPECIFIED, BASE_PORT, Some(BASE_PORT), faults);
+    assert_eq!(aggregator.port, BASE_PORT);
+    let mut running = Vec::new();
+    for (rank, host) in hosts.into_iter().enumerate() {
+        let report = host.port.report();
+        assert_eq!((report.backend, report.xdp_mode.as_deref()), ("xdp", Some("driver")));
+        assert!(!report.sockets[0].bound.zero_copy && report.sockets[0].bound.fallback.is_some());
+        let worker = Worker::join("xdp", Box::new(host.port), params(rank as u16, 2), host.peer);
+        running.push((host.ifname, host.attached, worker));
+    }
+    let counters: Vec<Vec<Counters>> = running
+        .iter()
+        .enumerate()
+        .map(|(rank, (_, _, worker))| {
+            worker.ready();
+            (0..3).map(|tag| worker.submit(tag, &values(rank as u16, COUNT))).collect()
+        })
+        .collect();
+    for (_, _, worker) in &running {
+        for tag in 0..3 {
+            assert_eq!(worker.sum(), (tag, expected(2, COUNT)), "operation {tag}");
+        }
+    }
+    for ((ifname, attached, worker), counters) in running.into_iter().zip(counters) {
+        let stats = worker.path.shutdown().unwrap();
+        let frames = stats.port.frames.unwrap();
+        assert!(frames.holds(), "{frames:?}");
+        assert_eq!((frames.sent, frames.held, frames.reading), (0, 0, 0), "{frames:?}");
+        assert_eq!((stats.port.malformed, stats.port_errors), (0, 0), "{stats:?}");
+        let engine = &stats.jobs[0].engine;
+        let copied = counters.iter().map(Counters::get).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        assert_eq!(copied.0 as u64, 4 * engine.elements_sent, "one reading per element sent");
+        assert_eq!(copied.1, 3 * 4 * COUNT, "one writing per element");
+        let steered = attached.counters().unwrap().into_iter().find(|(reason, _)| *reason == Reason::Steered);
+        assert_eq!(steered.unwrap().1, stats.port.received, "all that was steered was received");
+        println!(
+            "{ifname}: {} sent in {} batches, {} received in {}, {} retransmissions, {} rounds, {} sleeps",
+            stats.port.sent,
+            stats.port.batches_sent,
+            stats.port.received,
+            stats.port.batches_received,
+            engine.retransmits(),
+            stats.rounds,
+            stats.sleeps
+        );
+        detach(&ifname, pins).unwrap();
+    }
+}
+
+#[test]
+fn two_workers_sum_over_the_real_program() {
+    in_namespace("xdp-sum", |pins| sums(&pins, Faults::default()));
+}
+
+#[test]
+fn losses_change_no_bit() {
+    in_namespace("xdp-loss", |pins| sums(&pins, Faults { lose_every: 97, ..Faults::default() }));
+}
+
+/// A daemon that comes back opens new sockets under the program that stayed.
+#[test]
+fn a_port_can_be_opened_again() {
+    in_namespace("xdp-again", |pins| {
+        let host = host(0, &pins);
+        let config = XdpConfig { frames: 256, ..XdpConfig::new(Ipv4Addr::new(10, 0, 1, 2)) };
+        drop(host.port);
+        let mut attached = Attached::open("w1", &pins).unwrap();
+        XdpPort::open(&config, &mut attached).unwrap();
+        let none = XdpConfig { queues: Some(vec![]), ..config.clone() };
+        let error = XdpPort::open(&none, &mut attached).err().unwrap().to_string();
+        assert!(error.contains("no queue of w1"), "{error}");
+        let far = XdpConfig { queues: Some(vec![9]), ..config };
+        let error = XdpPort::open(&far, &mut attached).err().unwrap().to_string();
+        assert!(error.contains("queue 9"), "{error}");
+    });
+}
