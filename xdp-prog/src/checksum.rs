@@ -5,7 +5,7 @@ use sumac_wire::{MAX_ELEMENTS, checksum, frame::Frame};
 use crate::packet::{Headers, Packet};
 
 /// Elements in a block: one comparison with the frame's end for each block.
-const BLOCK: usize = 8;
+const BLOCK: usize = 16;
 /// Bytes of an element.
 const WORD: usize = 4;
 
