@@ -1,1 +1,37 @@
-//! Loads and feeds the eBPF aggregator.
+//! Loads, feeds and shows the eBPF aggregator.
+//!
+//! Programs, links and maps are pinned in a directory per network namespace ([`pins`]), so that they
+//! outlive the process that attached them: the aggregator goes on without any process of its own.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`attach`] | puts the programs on ports, or replaces them there |
+//! | [`aggregator`] | the handle on an attached aggregator |
+//! | [`detach`] | takes the programs off, and the memory away |
+//! | [`job`] | adds and removes jobs |
+//! | [`status`] | what is bound, counted and installed |
+//! | [`plane`] | jobs of remote daemons, by the control plane |
+//! | [`tables`] | typed access to the maps |
+//! | [`program`] | the object, and how it is loaded |
+//! | [`preflight`] | what attaching needs from the system, checked before |
+//! | [`log`], [`mode`], [`pins`] | the programs' messages, modes, places |
+#![forbid(unsafe_code)]
+
+pub mod aggregator;
+pub mod attach;
+pub mod detach;
+pub mod job;
+pub mod log;
+pub mod mode;
+pub mod pins;
+pub mod plane;
+pub mod preflight;
+pub mod program;
+pub mod status;
+pub mod tables;
+
+pub use aggregator::{Aggregator, OpenError};
+pub use attach::{AttachError, AttachOptions, attach};
+pub use detach::{DetachError, clean, detach};
+pub use job::{JobError, NewJob, NewWorker};
+pub use mode::Mode;

@@ -1,0 +1,129 @@
+//! Turns a frame, in place, into the answer to it. Tag, lengths and payload stay where they are.
+
+use sumac_wire::{
+    Kind, checksum,
+    frame::{IPV4_LEN, UDP_LEN},
+    header::{HEADER_LEN, VERSION, offset},
+    tables::{JobEntry, WorkerEntry},
+};
+
+use crate::{packet::Headers, slot::Sum};
+
+/// Where an answer goes and where it comes from, host order.
+#[derive(Clone, Copy)]
+pub struct Addresses {
+    pub src_ip: u32,
+    pub dst_ip: u32,
+    pub src_port: u16,
+    pub dst_port: u16,
+}
+
+impl Addresses {
+    /// To one worker, from the aggregator's address on its side.
+    #[inline(always)]
+    pub fn worker(worker: &WorkerEntry, base_port: u16, shard: u16) -> Addresses {
+        Addresses {
+            src_ip: worker.aggregator_ip,
+            dst_ip: worker.ip,
+            src_port: base_port.wrapping_add(shard),
+            dst_port: worker.port.wrapping_add(shard),
+        }
+    }
+}
+
+/// Offsets from the IPv4 header.
+const TTL: usize = 8;
+const IP_CHECKSUM: usize = 10;
+const SRC_IP: usize = 12;
+const DST_IP: usize = 16;
+const SRC_PORT: usize = Headers::UDP;
+const DST_PORT: usize = Headers::UDP + 2;
+const UDP_LENGTH: usize = Headers::UDP + 4;
+const UDP_CHECKSUM: usize = Headers::UDP + 6;
+
+const IP_WORDS: usize = IPV4_LEN / 4;
+const UDP_WORDS: usize = UDP_LEN / 4;
+const SUMAC_WORDS: usize = HEADER_LEN / 4;
+
+/// Hops that an answer may go.
+const HOPS: u8 = 64;
+
+/// The checksum's sum over pseudo header, UDP header and Sumac header of a frame that arrived;
+/// `None` when the sender left the checksum out.
+#[inline(always)]
+pub fn headers_sum(headers: Headers, pseudo_header: u64) -> Option<u64> {
+    if headers.get::<u16>(UDP_CHECKSUM) == 0 {
+        return None;
+    }
+    Some(pseudo_header + headers.sum(Headers::UDP, UDP_WORDS + SUMAC_WORDS))
+}
+
+/// Makes the Sumac header that of a result.
+#[inline(always)]
+pub fn make_result(headers: Headers, job: &JobEntry, all: u32, sum: Sum) {
+    set_kind(headers, Kind::Result);
+    headers.set(Headers::SUMAC + offset::FLAGS, sum.flags.to_be());
+    headers.set(Headers::SUMAC + offset::BITMAP_0, all.to_be());
+    headers.set(Headers::SUMAC + offset::CONTRIBUTORS, job.world.to_be());
+}
+
+/// Makes the Sumac header that of a report.
+#[inline(always)]
+pub fn make_report(headers: Headers) {
+    set_kind(headers, Kind::Report);
+}
+
+#[inline(always)]
+fn set_kind(headers: Headers, kind: Kind) {
+    headers.set(Headers::SUMAC + offset::VERSION_KIND, VERSION << 4 | kind as u8);
+}
+
+/// Writes addresses and checksums. `payload` is the checksum's sum over the payload, `None` when the
+/// job goes without.
+#[inline(always)]
+pub fn address(headers: Headers, to: Addresses, payload: Option<u64>) {
+    set_addresses(headers, to);
+    headers.set(UDP_CHECKSUM, 0u16);
+    if let Some(payload) = payload {
+        let udp_len = u16::from_be(headers.get(UDP_LENGTH));
+        let sum = checksum::pseudo_header(to.src_ip, to.dst_ip, udp_len);
+        let sum = sum + headers.sum(Headers::UDP, UDP_WORDS + SUMAC_WORDS) + payload;
+        headers.set(UDP_CHECKSUM, checksum::finish_udp(sum));
+    }
+}
+
+/// Writes other addresses into a frame that [`address`] finished; its checksum is adjusted without
+/// another pass over the payload (RFC 1624, equation 3).
+#[inline(always)]
+pub fn readdress(headers: Headers, to: Addresses) {
+    let before = addresses_sum(headers, |word| !word);
+    set_addresses(headers, to);
+    let old = headers.get::<u16>(UDP_CHECKSUM);
+    if old != 0 {
+        let sum = u64::from(!old) + before + addresses_sum(headers, |word| word);
+        headers.set(UDP_CHECKSUM, checksum::finish_udp(sum));
+    }
+}
+
+#[inline(always)]
+fn addresses_sum(headers: Headers, form: impl Fn(u32) -> u32) -> u64 {
+    [SRC_IP, DST_IP, SRC_PORT].into_iter().map(|at| u64::from(form(headers.get(at)))).sum()
+}
+
+#[inline(always)]
+fn set_addresses(headers: Headers, to: Addresses) {
+    headers.set(TTL, HOPS);
+    headers.set(SRC_IP, to.src_ip.to_be());
+    headers.set(DST_IP, to.dst_ip.to_be());
+    headers.set(SRC_PORT, to.src_port.to_be());
+    headers.set(DST_PORT, to.dst_port.to_be());
+    headers.set(IP_CHECKSUM, 0u16);
+    headers.set(IP_CHECKSUM, !checksum::fold(headers.sum(0, IP_WORDS)));
+}
+
+/// The MAC address of an IPv4 multicast group (RFC 1112, 6.4).
+#[inline(always)]
+pub fn group_mac(ip: u32) -> [u8; 6] {
+    let [_, b, c, d] = ip.to_be_bytes();
+    [0x01, 0x00, 0x5e, b & 0x7f, c, d]
+}

@@ -1,0 +1,50 @@
+//! Addresses each worker's copy of a result, on the way out of the port that the worker is behind.
+//!
+//! The broadcast makes a copy for every port of the aggregator; what is not for the job dies here.
+
+use aya_ebpf::{
+    bindings::xdp_action::{XDP_DROP, XDP_PASS},
+    programs::XdpContext,
+};
+use sumac_wire::{
+    Reason,
+    bytes::Bytes,
+    frame,
+    header::offset,
+    tables::{EgressKey, worker_index},
+};
+
+use crate::{
+    answer::{self, Addresses},
+    maps::{EGRESS, STATE, WORKERS},
+    packet::{Headers, Packet},
+    pipeline::Outcome,
+};
+
+#[inline(always)]
+pub fn run(ctx: &XdpContext) -> Outcome {
+    match copy(ctx) {
+        Ok(()) => Outcome { reason: Reason::Sent, verdict: XDP_PASS },
+        Err(reason) => Outcome { reason, verdict: XDP_DROP },
+    }
+}
+
+#[inline(always)]
+fn copy(ctx: &XdpContext) -> Result<(), Reason> {
+    // Only results come here, which `sumac_agg` has checked before it sent them.
+    let packet = Packet::new(ctx);
+    packet.be64(frame::ETH_LEN - 8).ok_or(Reason::Internal)?;
+    let headers = packet.headers().ok_or(Reason::Internal)?;
+    let job = u16::from_be(headers.get(Headers::SUMAC + offset::JOB));
+    // SAFETY: the context of a program on a device map has the egress port's index.
+    let ifindex = unsafe { (*ctx.ctx).egress_ifindex };
+    let key = EgressKey { job: u32::from(job), ifindex };
+    // SAFETY: the value is read once; a torn rank cannot be, it is one word.
+    let rank = unsafe { EGRESS.get(key) }.ok_or(Reason::NotForPort)?;
+    let worker = WORKERS.get(worker_index(job, *rank as u16)).ok_or(Reason::Internal)?;
+    let state = STATE.get(0).ok_or(Reason::Internal)?;
+    let shard = u16::from_be(headers.get(Headers::UDP)).wrapping_sub(state.base_port);
+    headers.set_macs(worker.mac, worker.aggregator_mac);
+    answer::readdress(headers, Addresses::worker(worker, state.base_port, shard));
+    Ok(())
+}

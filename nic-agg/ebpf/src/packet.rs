@@ -1,0 +1,236 @@
+//! Checked pointers into a frame. Everything here is inlined: the verifier follows a packet pointer
+//! through registers, not through calls.
+//!
+//! Loads are plain dereferences, never `read_unaligned`, of which LLVM makes loads of single bytes.
+//! BPF has no alignment to keep.
+
+use aya_ebpf::programs::XdpContext;
+use sumac_wire::{
+    bytes::Bytes,
+    frame,
+    header::{HEADER_LEN, offset},
+};
+
+/// Where the Ethernet header holds its type.
+const ETHERTYPE: usize = 12;
+
+/// A frame between its first byte and the one after its last.
+#[derive(Clone, Copy)]
+pub struct Packet {
+    data: usize,
+    end: usize,
+}
+
+impl Packet {
+    #[inline(always)]
+    pub fn new(ctx: &XdpContext) -> Packet {
+        Packet { data: ctx.data(), end: ctx.data_end() }
+    }
+
+    /// Where the frame ends.
+    #[inline(always)]
+    pub fn end(self) -> usize {
+        self.end
+    }
+
+    /// The headers from IPv4 on, when the frame holds them all up to the first element.
+    ///
+    /// Only for a frame that is known to hold an Ethernet header with the type of IPv4 or 802.1Q.
+    #[inline(always)]
+    pub fn headers(self) -> Option<Headers> {
+        // One base and one comparison for all: the verifier forgets a length when the sum is made anew.
+        let l3 = self.l3();
+        if l3 + Headers::LEN > self.end {
+            return None;
+        }
+        Some(Headers { eth: self.data, l3 })
+    }
+
+    /// Where the elements start: a pointer of its own at every call.
+    ///
+    /// The verifier keeps the length that was compared with a pointer and with all that share its
+    /// base. Were the base of all loops the same, then every number of elements at which one loop
+    /// can end would be a state of its own for the loops that follow, beyond all limits.
+    #[inline(always)]
+    pub fn elements(self) -> usize {
+        self.l3() + Headers::LEN
+    }
+
+    /// Where the IPv4 header starts, by a bit in which the types of IPv4 (0x0800) and 802.1Q (0x8100)
+    /// differ: without a branch the verifier sees one way through the program for both.
+    #[inline(always)]
+    fn l3(self) -> usize {
+        const TAG: usize = frame::VLAN_LEN;
+        const _: () = assert!(0x81 >> 5 & TAG == TAG && 0x08 >> 5 & TAG == 0);
+        let high = (self.data + ETHERTYPE) as *const u8;
+        // SAFETY: the caller knows that the frame holds an Ethernet header.
+        let high = usize::from(unsafe { high.read_volatile() });
+        self.data + frame::ETH_LEN + (high >> 5 & TAG)
+    }
+
+    #[inline(always)]
+    fn load<T: Copy>(self, at: usize) -> Option<T> {
+        if self.data + at + size_of::<T>() > self.end {
+            return None;
+        }
+        // SAFETY: the bytes lie before the end of the frame, as was just compared.
+        Some(unsafe { *((self.data + at) as *const T) })
+    }
+}
+
+impl Bytes for Packet {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.end - self.data
+    }
+    #[inline(always)]
+    fn u8(&self, at: usize) -> Option<u8> {
+        self.load(at)
+    }
+    #[inline(always)]
+    fn be16(&self, at: usize) -> Option<u16> {
+        self.load(at).map(u16::from_be)
+    }
+    #[inline(always)]
+    fn be32(&self, at: usize) -> Option<u32> {
+        self.load(at).map(u32::from_be)
+    }
+    #[inline(always)]
+    fn be64(&self, at: usize) -> Option<u64> {
+        self.load(at).map(u64::from_be)
+    }
+}
+
+/// IPv4, UDP and Sumac headers of one frame, which are known to be there, and the Ethernet
+/// addresses in front of them. Offsets count from the IPv4 header.
+#[derive(Clone, Copy)]
+pub struct Headers {
+    eth: usize,
+    l3: usize,
+}
+
+impl Headers {
+    /// Where the UDP header is.
+    pub const UDP: usize = frame::IPV4_LEN;
+    /// Where Sumac's header is.
+    pub const SUMAC: usize = Self::UDP + frame::UDP_LEN;
+    /// Bytes of all three.
+    pub const LEN: usize = Self::SUMAC + HEADER_LEN;
+
+    /// Sumac's header as bytes.
+    #[inline(always)]
+    pub fn sumac(self) -> SumacHeader {
+        SumacHeader(self.l3 + Self::SUMAC)
+    }
+
+    /// Reads what lies at `at`, as it lies in memory.
+    #[inline(always)]
+    pub fn get<T: Copy>(self, at: usize) -> T {
+        debug_assert!(at + size_of::<T>() <= Self::LEN);
+        // SAFETY: `at` is a constant of the headers, which were compared with the end of the frame.
+        unsafe { *((self.l3 + at) as *const T) }
+    }
+
+    /// The number of elements, from the packet at every call.
+    #[inline(always)]
+    pub fn element_count(self) -> u16 {
+        let field = (self.l3 + Self::SUMAC + offset::ELEMENTS) as *const u16;
+        // SAFETY: as in `get`.
+        u16::from_be(unsafe { field.read_volatile() })
+    }
+
+    /// Writes `value` at `at`, as it lies in memory.
+    #[inline(always)]
+    pub fn set<T: Copy>(self, at: usize, value: T) {
+        debug_assert!(at + size_of::<T>() <= Self::LEN);
+        // SAFETY: as in `get`; the frame is this program's alone.
+        unsafe { *((self.l3 + at) as *mut T) = value };
+    }
+
+    /// The checksum's sum over `words` 32-bit words from `at`, in memory order.
+    #[inline(always)]
+    pub fn sum(self, at: usize, words: usize) -> u64 {
+        let mut sum = 0;
+        for word in 0..words {
+            sum += u64::from(self.get::<u32>(at + 4 * word));
+        }
+        sum
+    }
+
+    /// Sends the frame back to where it came from.
+    #[inline(always)]
+    pub fn swap_macs(self) {
+        let (to, from) = (self.mac(0), self.mac(6));
+        self.set_mac(0, from);
+        self.set_mac(6, to);
+    }
+
+    /// Writes destination and source of the Ethernet header.
+    #[inline(always)]
+    pub fn set_macs(self, to: [u8; 6], from: [u8; 6]) {
+        let halves = |m: [u8; 6]| {
+            [
+                u16::from_ne_bytes([m[0], m[1]]),
+                u16::from_ne_bytes([m[2], m[3]]),
+                u16::from_ne_bytes([m[4], m[5]]),
+            ]
+        };
+        self.set_mac(0, halves(to));
+        self.set_mac(6, halves(from));
+    }
+
+    #[inline(always)]
+    fn mac(self, at: usize) -> [u16; 3] {
+        let p = (self.eth + at) as *const u16;
+        // SAFETY: the Ethernet header precedes the headers that were compared with the frame's end.
+        unsafe { [*p, *p.add(1), *p.add(2)] }
+    }
+
+    #[inline(always)]
+    fn set_mac(self, at: usize, mac: [u16; 3]) {
+        let p = (self.eth + at) as *mut u16;
+        // SAFETY: as in `mac`.
+        unsafe {
+            *p = mac[0];
+            *p.add(1) = mac[1];
+            *p.add(2) = mac[2];
+        }
+    }
+}
+
+/// Sumac's header within [`Headers`]: its loads need no comparison any more.
+pub struct SumacHeader(usize);
+
+impl SumacHeader {
+    #[inline(always)]
+    fn load<T: Copy>(&self, at: usize) -> Option<T> {
+        if at + size_of::<T>() > HEADER_LEN {
+            return None;
+        }
+        // SAFETY: within the header, which lies within the frame.
+        Some(unsafe { *((self.0 + at) as *const T) })
+    }
+}
+
+impl Bytes for SumacHeader {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        HEADER_LEN
+    }
+    #[inline(always)]
+    fn u8(&self, at: usize) -> Option<u8> {
+        self.load(at)
+    }
+    #[inline(always)]
+    fn be16(&self, at: usize) -> Option<u16> {
+        self.load(at).map(u16::from_be)
+    }
+    #[inline(always)]
+    fn be32(&self, at: usize) -> Option<u32> {
+        self.load(at).map(u32::from_be)
+    }
+    #[inline(always)]
+    fn be64(&self, at: usize) -> Option<u64> {
+        self.load(at).map(u64::from_be)
+    }
+}

@@ -1,0 +1,131 @@
+//! The loops over a packet's elements.
+//!
+//! Each goes over the whole payload once, eight elements at a time with one comparison against the
+//! frame's end, then over what is left. All give the checksum's sum over the payload as it stood
+//! (or, in [`write`], as it was left), in memory order.
+
+use core::hint::black_box;
+
+use sumac_wire::MAX_ELEMENTS;
+
+use crate::packet::{Headers, Packet};
+
+/// Elements per comparison.
+const STRIDE: usize = 8;
+
+/// The elements of one packet.
+#[derive(Clone, Copy)]
+pub struct Payload {
+    /// The frame.
+    pub packet: Packet,
+    /// The headers in front of the elements.
+    pub headers: Headers,
+}
+
+impl Payload {
+    /// Sums the payload and leaves everything as it is.
+    #[inline(always)]
+    pub fn sum(self) -> u64 {
+        let mut sum = 0;
+        self.each(|_, element| {
+            // SAFETY: `each` gives pointers into the frame only.
+            sum += u64::from(unsafe { *element });
+        });
+        sum
+    }
+
+    /// Replaces the values by the elements.
+    #[inline(always)]
+    pub fn store(self, values: *mut u32) -> u64 {
+        let mut sum = 0;
+        self.each(|i, element| {
+            // SAFETY: `each` gives pointers into the frame, and indices below `MAX_ELEMENTS`.
+            unsafe {
+                let raw = *element;
+                *values.add(i) = u32::from_be(raw);
+                sum += u64::from(raw);
+            }
+        });
+        sum
+    }
+
+    /// Adds the elements to the values.
+    #[inline(always)]
+    pub fn add(self, values: *mut u32) -> u64 {
+        let mut sum = 0;
+        self.each(|i, element| {
+            // SAFETY: as in `store`.
+            unsafe {
+                let raw = *element;
+                *values.add(i) = (*values.add(i)).wrapping_add(u32::from_be(raw));
+                sum += u64::from(raw);
+            }
+        });
+        sum
+    }
+
+    /// Takes back what [`Payload::add`] did: wrapping addition is exactly invertible.
+    #[inline(always)]
+    pub fn subtract(self, values: *mut u32) {
+        self.each(|i, element| {
+            // SAFETY: as in `store`.
+            unsafe { *values.add(i) = (*values.add(i)).wrapping_sub(u32::from_be(*element)) };
+        });
+    }
+
+    /// Replaces the elements by the values.
+    #[inline(always)]
+    pub fn write(self, values: *const u32) -> u64 {
+        let mut sum = 0;
+        self.each(|i, element| {
+            // SAFETY: as in `store`; the frame is this program's alone.
+            unsafe {
+                let raw = (*values.add(i)).to_be();
+                *element = raw;
+                sum += u64::from(raw);
+            }
+        });
+        sum
+    }
+
+    /// Calls `visit` with each element's index and place.
+    ///
+    /// The frame is long enough, as `frame::parse` has seen; the comparisons are for the verifier.
+    #[inline(always)]
+    fn each(self, mut visit: impl FnMut(usize, *mut u32)) {
+        let (at, end) = (self.packet.elements(), self.packet.end());
+        let elements = self.elements();
+        for stride in 0..MAX_ELEMENTS / STRIDE {
+            let first = stride * STRIDE;
+            let p = at + first * 4;
+            if first + STRIDE > elements || p + STRIDE * 4 > end {
+                break;
+            }
+            for lane in 0..STRIDE {
+                visit(first + lane, (p + lane * 4) as *mut u32);
+            }
+        }
+        let at = self.packet.elements();
+        let elements = self.elements();
+        // Opaque, or LLVM compares another number of which it knows the same, and the verifier does not.
+        let done = black_box(elements & !(STRIDE - 1));
+        if done > MAX_ELEMENTS - STRIDE {
+            return;
+        }
+        for lane in 0..STRIDE - 1 {
+            let i = done + lane;
+            let p = at + i * 4;
+            if i >= elements || p + 4 > end {
+                break;
+            }
+            visit(i, p as *mut u32);
+        }
+    }
+
+    /// How many elements, read anew each time it matters: what the verifier learns about the number
+    /// in one loop it would otherwise carry into the next, as a state of its own for every number.
+    #[inline(always)]
+    fn elements(self) -> usize {
+        usize::from(self.headers.element_count())
+    }
+}

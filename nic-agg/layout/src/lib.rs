@@ -1,0 +1,103 @@
+//! What lies where in the maps of the eBPF aggregator, shared by its programs and their loader.
+//! Host order everywhere.
+#![no_std]
+#![forbid(unsafe_code)]
+
+use core::mem::{offset_of, size_of};
+
+use sumac_wire::{MAX_ELEMENTS, MAX_JOBS, MAX_WORKERS, slot::SlotMeta};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Names of maps and programs, as they stand in the object and below the pin directory.
+pub mod name {
+    /// One [`super::State`].
+    pub const STATE: &str = "STATE";
+    /// [`sumac_wire::tables::JobEntry`] by the job's number.
+    pub const JOBS: &str = "JOBS";
+    /// [`sumac_wire::tables::WorkerEntry`] by `worker_index`.
+    pub const WORKERS: &str = "WORKERS";
+    /// The rank, by [`sumac_wire::tables::EgressKey`].
+    pub const EGRESS: &str = "EGRESS";
+    /// The ports that results leave through, with the egress program of each.
+    pub const PORTS: &str = "PORTS";
+    /// [`super::Slot`]s.
+    pub const SLOTS: &str = "SLOTS";
+    /// Per CPU, frames by `Reason`.
+    pub const COUNTERS: &str = "COUNTERS";
+    /// Per CPU, `WorkerCounters` by `worker_index`.
+    pub const WORKER_COUNTERS: &str = "WORKER_COUNTERS";
+    /// Per CPU, [`super::Limiter`]s of events.
+    pub const LIMITERS: &str = "LIMITERS";
+    /// aya-log's ring.
+    pub const LOGS: &str = "AYA_LOGS";
+    /// The program that aggregates, on every port's ingress.
+    pub const INGRESS_PROGRAM: &str = "sumac_agg";
+    /// The program that addresses each copy of a result, on the port map's egress.
+    pub const EGRESS_PROGRAM: &str = "sumac_agg_out";
+}
+
+/// Most ports that results leave through by broadcast: one for each worker of a job.
+pub const MAX_PORTS: usize = MAX_WORKERS;
+/// Entries in the tables of workers.
+pub const WORKER_ENTRIES: usize = MAX_JOBS * MAX_WORKERS;
+/// Bytes of values of one version of a slot.
+pub const VALUES_LEN: usize = MAX_ELEMENTS * size_of::<i32>();
+
+/// A slot: lock, metadata, and the values of both versions, the whole a multiple of a cache line.
+///
+/// The programs see a `bpf_spin_lock` where `lock` stands; user space reads zero there.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Slot {
+    /// The spin lock, first, as the kernel's BTF of the map says.
+    pub lock: u32,
+    /// Whose the slot is and what it holds.
+    pub meta: SlotMeta,
+    /// Fills the first cache line.
+    pub reserved: [u32; 8],
+    /// The sums, in host order; a version's first `elements` count.
+    pub values: [[u32; MAX_ELEMENTS]; 2],
+}
+
+const _: () = assert!(offset_of!(Slot, values) == 64 && size_of::<Slot>().is_multiple_of(64));
+
+/// What the loader tells the programs, and later loaders about this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct State {
+    /// Random; another one means that the slots' contents were lost.
+    pub instance: u64,
+    /// Slots in the pool.
+    pub slots: u32,
+    /// Largest chunk that a job may ask for.
+    pub elements: u16,
+    /// UDP destination port of shard 0.
+    pub base_port: u16,
+    /// Shards.
+    pub shards: u16,
+    /// Zero.
+    pub reserved: [u16; 3],
+}
+
+/// Which event a [`Limiter`] limits: its index in the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Event {
+    /// Packets for a job that is not here.
+    UnknownJob = 0,
+    /// Packets with a wrong token.
+    BadToken = 1,
+}
+
+/// How many events there are.
+pub const EVENTS: usize = 2;
+
+/// Limits how often one CPU tells of one event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Limiter {
+    /// When the window began, in nanoseconds of the monotonic clock.
+    pub began: u64,
+    /// Events in the window.
+    pub events: u64,
+}

@@ -1,0 +1,413 @@
+//! Puts the programs on ports, or replaces them there without losing a frame.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use aya::{
+    Ebpf,
+    pin::PinError,
+    programs::{
+        ProgramError, Xdp, XdpMode,
+        links::{FdLink, LinkError, PinnedLink},
+        xdp::XdpLink,
+    },
+};
+use sumac_agg_layout::{MAX_PORTS, State, name};
+use sumac_hostprog::{interface::Interface, mode::BoundMode};
+use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS};
+use thiserror::Error;
+
+use crate::{
+    aggregator::Aggregator,
+    detach::active_jobs,
+    mode::Mode,
+    pins::{self, DEFAULT_PIN_ROOT, PinDir},
+    preflight::{self, NotReady},
+    program::{self, LoadError},
+    tables::{TableError, Tables},
+};
+
+/// Slots in the pool unless told otherwise: 26 MiB.
+pub const DEFAULT_SLOTS: u32 = 4096;
+
+/// What to attach, and where.
+#[derive(Clone, Debug)]
+pub struct AttachOptions {
+    /// The ports, by name, in the calling thread's network namespace.
+    pub interfaces: Vec<String>,
+    /// Slots in the pool that all jobs share.
+    pub slots: u32,
+    /// Largest chunk that a job may ask for, in elements.
+    pub elements: u16,
+    /// UDP destination port of shard 0.
+    pub base_port: u16,
+    /// Shards, each with a port of its own; 1 or more.
+    pub shards: u16,
+    /// Where to run.
+    pub mode: Mode,
+    /// Where pins go; must be on a bpffs.
+    pub pin_root: PathBuf,
+}
+
+impl AttachOptions {
+    /// The defaults for some ports.
+    #[must_use]
+    pub fn new(interfaces: Vec<String>) -> AttachOptions {
+        AttachOptions {
+            interfaces,
+            slots: DEFAULT_SLOTS,
+            elements: MAX_ELEMENTS as u16,
+            base_port: DEFAULT_BASE_PORT,
+            shards: 1,
+            mode: Mode::Auto,
+            pin_root: DEFAULT_PIN_ROOT.into(),
+        }
+    }
+}
+
+/// Why the programs are not on the ports.
+#[derive(Debug, Error)]
+pub enum AttachError {
+    /// The system is not ready.
+    #[error(transparent)]
+    NotReady(#[from] NotReady),
+    /// Something that cannot be.
+    #[error("{what}")]
+    Options {
+        /// What is wrong with the options.
+        what: String,
+    },
+    /// No such interface.
+    #[error("no interface {interface} in this network namespace: {source}; see `ip link`")]
+    Interface {
+        /// The name asked for.
+        interface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Somebody else's program is there.
+    #[error(
+        "{interface} carries XDP program {id} ({mode}) which is not this aggregator's; if it is stale remove it: \
+         ip link set dev {interface} xdp off"
+    )]
+    Occupied {
+        /// The interface.
+        interface: String,
+        /// The kernel's number of the program.
+        id: u32,
+        /// Where it runs.
+        mode: BoundMode,
+    },
+    /// Other options than the pool that is there was made with.
+    #[error(
+        "the pool of this aggregator has {have} and jobs {jobs:?} are in it; attach with the same options, \
+         or remove the jobs first"
+    )]
+    PoolInUse {
+        /// Its options.
+        have: String,
+        /// The jobs.
+        jobs: Vec<u16>,
+    },
+    /// The driver refused.
+    #[error("attaching to {interface} in {mode} mode: {source}; {advice}")]
+    Bind {
+        /// The interface.
+        interface: String,
+        /// The mode tried.
+        mode: BoundMode,
+        /// What the kernel said.
+        source: Box<ProgramError>,
+        /// What helps.
+        advice: &'static str,
+    },
+    /// Too many ports.
+    #[error("no room for {interface}: results leave through at most {MAX_PORTS} ports")]
+    TooManyPorts {
+        /// The one too many.
+        interface: String,
+    },
+    /// A pin or its directory.
+    #[error("keeping the aggregator at {path}: {source}")]
+    Pins {
+        /// The pin or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A pin.
+    #[error("pinning at {path}: {source}")]
+    Pin {
+        /// The pin.
+        path: PathBuf,
+        /// What the kernel said.
+        source: Box<PinError>,
+    },
+    /// A pinned link.
+    #[error("opening the pinned link {path}: {source}; `sumac-agg detach --all` removes it")]
+    Link {
+        /// The pin.
+        path: PathBuf,
+        /// What the kernel said.
+        source: LinkError,
+    },
+    /// Loading.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A map.
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+/// A port as it was bound.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct BoundPort {
+    /// Its interface.
+    pub interface: String,
+    /// Where the program runs.
+    pub mode: BoundMode,
+    /// Why it does not run in the driver, when that was asked for.
+    pub fallback: Option<String>,
+}
+
+/// Attaches the aggregator to its ports and pins it there.
+///
+/// A pool that is there already is kept, with its jobs. Programs of this aggregator that are on a
+/// port are replaced in one step; ports that are not named stay as they are, with the new programs.
+///
+/// # Errors
+/// See [`AttachError`]. What was attached before stays.
+pub fn attach(options: &AttachOptions) -> Result<(Aggregator, Vec<BoundPort>), AttachError> {
+    check(options)?;
+    preflight::check(&options.pin_root, options.slots)?;
+    let pins = PinDir::here(&options.pin_root).map_err(|source| at(&options.pin_root, source))?;
+    let fresh = !pins.path().exists();
+    let _lock = pins.create_locked().map_err(|source| at(pins.path(), source))?;
+    match attach_locked(options, &pins) {
+        Ok(bound) => Ok((Aggregator::new(pins), bound)),
+        Err(error) => {
+            if fresh {
+                // The first error is the one to tell; what is left is found by `detach --all`.
+                let _ = pins.remove_all();
+            }
+            Err(error)
+        }
+    }
+}
+
+fn check(options: &AttachOptions) -> Result<(), AttachError> {
+    let wrong = |what: String| Err(AttachError::Options { what });
+    let AttachOptions { base_port, shards, slots, elements, .. } = *options;
+    if options.interfaces.is_empty() {
+        return wrong("name at least one interface".into());
+    }
+    if shards == 0 || base_port.checked_add(shards - 1).is_none() {
+        return wrong(format!(
+            "ports {base_port} and the {shards} from there do not fit below 65536; give at least one shard"
+        ));
+    }
+    if slots == 0 || elements == 0 || usize::from(elements) > MAX_ELEMENTS {
+        return wrong(format!(
+            "{slots} slots of {elements} elements: at least 1 of each, and at most {MAX_ELEMENTS} elements"
+        ));
+    }
+    Ok(())
+}
+
+fn attach_locked(options: &AttachOptions, pins: &PinDir) -> Result<Vec<BoundPort>, AttachError> {
+    let named =
+        options.interfaces.iter().map(|name| Port::look_at(pins, name)).collect::<Result<Vec<_>, _>>()?;
+    keep_or_drop_pool(options, pins)?;
+    let mut ebpf = program::load_over(pins, options.slots)?;
+    let mut tables = Tables::open(pins)?;
+    let instance = Some(tables.state()?.instance).filter(|instance| *instance != 0);
+    tables.set_state(State {
+        instance: instance.unwrap_or_else(|| rand::random_range(1..=u64::MAX)),
+        slots: tables.pool_len(),
+        elements: options.elements,
+        base_port: options.base_port,
+        shards: options.shards,
+        reserved: [0; 3],
+    })?;
+    let others = pins.interfaces().map_err(|source| at(pins.path(), source))?;
+    let others = others.into_iter().filter(|name| !options.interfaces.contains(name));
+    let mut bound = Vec::new();
+    // The others keep their links, but the new programs: old and new must not share a broadcast.
+    for port in named.into_iter().chain(others.filter_map(|name| Port::look_at(pins, &name).ok()?.if_ours()))
+    {
+        let egress = program::egress(&mut ebpf)?.fd().map_err(|source| LoadError::Refused {
+            program: name::EGRESS_PROGRAM,
+            source: Box::new(source),
+        })?;
+        if !tables.add_port(port.interface.index, egress)? {
+            return Err(AttachError::TooManyPorts { interface: port.interface.name });
+        }
+        bound.push(port.bind(&mut ebpf, options.mode, pins)?);
+    }
+    pin_programs(&mut ebpf, pins)?;
+    Ok(bound)
+}
+
+/// Removes a pool that does not fit the options, unless jobs are in it.
+fn keep_or_drop_pool(options: &AttachOptions, pins: &PinDir) -> Result<(), AttachError> {
+    if !pins.map(name::STATE).exists() {
+        return Ok(());
+    }
+    let tables = Tables::open(pins).and_then(|tables| Ok((tables.state()?, tables)));
+    let jobs = match &tables {
+        Ok((state, tables)) => {
+            let same = state.slots == options.slots && state.elements == options.elements;
+            if same && state.base_port == options.base_port && state.shards == options.shards {
+                return Ok(());
+            }
+            active_jobs(tables)
+        }
+        Err(error) => {
+            tracing::warn!("{error}: the maps of another version are replaced");
+            Vec::new()
+        }
+    };
+    if let (Ok((state, _)), false) = (&tables, jobs.is_empty()) {
+        let State { slots, elements, base_port, shards, .. } = state;
+        let have = format!("--slots {slots} --elements {elements} --base-port {base_port} --shards {shards}");
+        return Err(AttachError::PoolInUse { have, jobs });
+    }
+    drop(tables);
+    for map in pins::MAPS {
+        let pin = pins.map(map);
+        pins.remove(&pin).map_err(|source| at(&pin, source))?;
+    }
+    Ok(())
+}
+
+/// An interface, and this aggregator's link on it when there is one.
+struct Port {
+    interface: Interface,
+    ours: Option<(PinnedLink, BoundMode)>,
+}
+
+impl Port {
+    /// Looks for this aggregator's link. Removes the pin of a link that is not on the interface any more.
+    fn look_at(pins: &PinDir, name: &str) -> Result<Port, AttachError> {
+        let interface = Interface::by_name(name)
+            .map_err(|source| AttachError::Interface { interface: name.to_owned(), source })?;
+        let path = pins.link(name);
+        let mut ours = None;
+        if path.exists() {
+            let failed = |source| AttachError::Link { path: path.clone(), source };
+            let link = FdLink::from(PinnedLink::from_pin(&path).map_err(failed)?);
+            let id = link.info().map_err(failed)?.program_id();
+            drop(link);
+            match interface.xdp.iter().find(|program| program.id == id) {
+                Some(program) => ours = Some((PinnedLink::from_pin(&path).map_err(failed)?, *program)),
+                None => drop(pins.remove(&path).map_err(|source| at(&path, source))?),
+            }
+        }
+        let ours_id = ours.as_ref().map(|(_, program)| program.id);
+        if let Some(foreign) = interface.xdp.iter().find(|program| Some(program.id) != ours_id) {
+            return Err(AttachError::Occupied {
+                interface: interface.name.clone(),
+                id: foreign.id,
+                mode: foreign.mode,
+            });
+        }
+        Ok(Port { interface, ours: ours.map(|(link, program)| (link, program.mode)) })
+    }
+
+    fn if_ours(self) -> Option<Port> {
+        self.ours.is_some().then_some(self)
+    }
+
+    /// Replaces the program on the port, or binds it anew.
+    fn bind(self, ebpf: &mut Ebpf, mode: Mode, pins: &PinDir) -> Result<BoundPort, AttachError> {
+        let Port { interface, ours } = self;
+        let path = pins.link(&interface.name);
+        match ours {
+            Some((link, bound))
+                if mode == Mode::Auto || (mode == Mode::Generic) == (bound == BoundMode::Generic) =>
+            {
+                let link = XdpLink::try_from(FdLink::from(link))
+                    .map_err(|source| AttachError::Link { path, source })?;
+                let program = program::ingress(ebpf)?;
+                program.attach_to_link(link).map_err(|source| refused(&interface.name, bound, source))?;
+                return Ok(BoundPort { interface: interface.name, mode: bound, fallback: None });
+            }
+            // Unpinned before it is closed: the last handle detaches.
+            Some((link, _)) => drop(link.unpin().map_err(|source| at(&path, source))?),
+            None => {}
+        }
+        let (link, bound, fallback) = bind_anew(ebpf, &interface.name, mode)?;
+        link.pin(&path).map_err(|source| AttachError::Pin { path, source: Box::new(source) })?;
+        Ok(BoundPort { interface: interface.name, mode: bound, fallback })
+    }
+}
+
+fn bind_anew(
+    ebpf: &mut Ebpf,
+    interface: &str,
+    mode: Mode,
+) -> Result<(FdLink, BoundMode, Option<String>), AttachError> {
+    let program = program::ingress(ebpf)?;
+    if mode == Mode::Generic {
+        return Ok((bind_in(program, interface, BoundMode::Generic)?, BoundMode::Generic, None));
+    }
+    match bind_in(program, interface, BoundMode::Driver) {
+        Ok(link) => Ok((link, BoundMode::Driver, None)),
+        Err(error) if mode == Mode::Auto => {
+            tracing::warn!("{error}; falling back to generic mode, which is several times slower");
+            let link = bind_in(program, interface, BoundMode::Generic)?;
+            Ok((link, BoundMode::Generic, Some(error.to_string())))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn bind_in(program: &mut Xdp, interface: &str, mode: BoundMode) -> Result<FdLink, AttachError> {
+    let flag = if mode == BoundMode::Generic { XdpMode::Skb } else { XdpMode::Driver };
+    let link = program
+        .attach(interface, flag)
+        .and_then(|id| program.take_link(id))
+        .map_err(|source| refused(interface, mode, source))?;
+    FdLink::try_from(link).map_err(|_| AttachError::Options {
+        what: format!("this kernel gave no link on {interface} that could outlive the process; 5.15 does"),
+    })
+}
+
+fn refused(interface: &str, mode: BoundMode, source: ProgramError) -> AttachError {
+    let mut number = None;
+    let mut cause: Option<&dyn std::error::Error> = Some(&source);
+    while let (Some(this), None) = (cause, number) {
+        number = this.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+        cause = this.source();
+    }
+    let advice = match number.map(nix::errno::Errno::from_raw) {
+        Some(nix::errno::Errno::EOPNOTSUPP) => "its driver has no XDP: use --mode generic",
+        Some(nix::errno::Errno::ERANGE) => "its MTU or its peer's is too large: a veth takes at most 3506",
+        Some(nix::errno::Errno::EBUSY | nix::errno::Errno::EEXIST) => {
+            "another XDP program is there: see `ip link`"
+        }
+        Some(nix::errno::Errno::EPERM) => "not permitted: run as root",
+        _ => "dmesg may tell more: often an MTU above one page, LRO, or too few queues",
+    };
+    AttachError::Bind { interface: interface.to_owned(), mode, source: Box::new(source), advice }
+}
+
+/// Pins both programs by way of a second name, so that the old pins are replaced and never missing.
+fn pin_programs(ebpf: &mut Ebpf, pins: &PinDir) -> Result<(), AttachError> {
+    for pin in [pins::INGRESS, pins::EGRESS] {
+        let new = pins.pin(&format!("{pin}-new"));
+        pins.remove(&new).map_err(|source| at(&new, source))?;
+        let program = if pin == pins::INGRESS { program::ingress(ebpf)? } else { program::egress(ebpf)? };
+        program
+            .pin(&new)
+            .map_err(|source| AttachError::Pin { path: new.clone(), source: Box::new(source) })?;
+        fs::rename(&new, pins.pin(pin)).map_err(|source| at(&new, source))?;
+    }
+    Ok(())
+}
+
+fn at(path: &Path, source: io::Error) -> AttachError {
+    AttachError::Pins { path: path.to_owned(), source }
+}

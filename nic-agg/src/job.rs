@@ -1,0 +1,394 @@
+//! Adds jobs to the tables of the programs, and removes them.
+
+use std::{collections::HashSet, net::Ipv4Addr, thread, time::Duration};
+
+use sumac_wire::{
+    MAX_JOBS, MAX_WORKERS,
+    tables::{JobEntry, WorkerEntry, job_flag},
+};
+use thiserror::Error;
+
+use crate::tables::{TableError, Tables};
+
+/// How long a program that has read a job's entry may still be busy with it. Programs run for
+/// microseconds, on a CPU that nothing but an interrupt takes from them.
+const GRACE: Duration = Duration::from_millis(10);
+
+/// One worker of a job that is to be added, and the way to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewWorker {
+    /// The worker's address: contributions must come from it.
+    pub ip: Ipv4Addr,
+    /// The worker's UDP port for results of shard 0.
+    pub port: u16,
+    /// The worker's MAC address, or its router's.
+    pub mac: [u8; 6],
+    /// The aggregator's interface towards it.
+    pub ifindex: u32,
+    /// The aggregator's address on that interface, which the worker sends to.
+    pub aggregator_ip: Ipv4Addr,
+    /// That interface's MAC address.
+    pub aggregator_mac: [u8; 6],
+}
+
+/// A job that is to be added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewJob {
+    /// Its number: 1 to `MAX_JOBS - 1`.
+    pub job: u16,
+    /// Its incarnation: never used before with this number.
+    pub epoch: u16,
+    /// The secret number in all of its packets.
+    pub token: u64,
+    /// Its first slot in the pool; none: the first place that is free.
+    pub first_slot: Option<u32>,
+    /// Its slots, a power of two.
+    pub slots: u32,
+    /// Most elements in a chunk.
+    pub elements: u16,
+    /// Whether packets carry UDP checksums that are to be verified.
+    pub checksum: bool,
+    /// The multicast group for its results. None: one is chosen when all workers are behind one
+    /// port, and each gets a copy of its own when each has a port of its own.
+    pub group: Option<Ipv4Addr>,
+    /// The workers, by rank.
+    pub workers: Vec<NewWorker>,
+}
+
+/// Where a job was put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Its first slot in the pool.
+    pub first_slot: u32,
+    /// The multicast group that its results are sent to, if not to each worker.
+    pub group: Option<Ipv4Addr>,
+}
+
+/// Why a job was not added.
+#[derive(Debug, Error)]
+pub enum JobError {
+    /// A number outside of the table.
+    #[error("job number {job}: must be 1 to {}", MAX_JOBS - 1)]
+    Number {
+        /// The number asked for.
+        job: u16,
+    },
+    /// The number is in use.
+    #[error("job {job} is there already (epoch {epoch}); remove it first")]
+    Taken {
+        /// The number.
+        job: u16,
+        /// The epoch of the job that is there.
+        epoch: u16,
+    },
+    /// Its slots may remember that epoch's chunks.
+    #[error("job {job} had epoch {epoch} before, and slots remember it; take a later one")]
+    EpochUsed {
+        /// The number.
+        job: u16,
+        /// The epoch asked for.
+        epoch: u16,
+    },
+    /// Too few or too many workers.
+    #[error("a job of {world} workers: must be 1 to {MAX_WORKERS}")]
+    World {
+        /// How many were given.
+        world: usize,
+    },
+    /// One address, two workers.
+    #[error("two workers have the address {ip}: contributions tell workers apart by it")]
+    SameAddress {
+        /// The address.
+        ip: Ipv4Addr,
+    },
+    /// Not a power of two.
+    #[error("{slots} slots: must be a power of two")]
+    Slots {
+        /// How many were asked for.
+        slots: u32,
+    },
+    /// No place in the pool.
+    #[error("no {slots} free slots in a row in the pool of {pool}: remove jobs, or attach with more --slots")]
+    PoolFull {
+        /// How many were asked for.
+        slots: u32,
+        /// How many there are.
+        pool: u32,
+    },
+    /// Chunks that do not fit.
+    #[error("chunks of {elements} elements: this aggregator takes 1 to {max} (see attach --elements)")]
+    Elements {
+        /// How many were asked for.
+        elements: u16,
+        /// How many are possible.
+        max: u16,
+    },
+    /// Frames that do not fit through a port.
+    #[error("chunks of {elements} elements need an MTU of {needed}, but {interface} has {mtu}")]
+    Mtu {
+        /// How many were asked for.
+        elements: u16,
+        /// Bytes of an IPv4 packet with them.
+        needed: u32,
+        /// The port.
+        interface: String,
+        /// Its MTU.
+        mtu: u32,
+    },
+    /// The worker is not behind a port of the aggregator.
+    #[error(
+        "rank {rank} ({ip}) is behind interface {ifindex}, where the aggregator is not attached; \
+         attach it there: sumac-agg attach IFACE"
+    )]
+    NoPort {
+        /// The worker.
+        rank: usize,
+        /// Its address.
+        ip: Ipv4Addr,
+        /// The interface.
+        ifindex: u32,
+    },
+    /// Neither one port for all nor one for each.
+    #[error(
+        "some of the workers share a port and some do not: results go either through a port for each \
+         worker, or to a multicast group behind one port for all"
+    )]
+    Mixed,
+    /// Multicast to different ports.
+    #[error("workers that share a multicast group must share their UDP port too")]
+    GroupPorts,
+    /// Not a group.
+    #[error("{group} is no multicast address (224.0.0.0 to 239.255.255.255)")]
+    Group {
+        /// The address given.
+        group: Ipv4Addr,
+    },
+    /// The maps.
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+/// Adds a job: from now on its contributions are taken.
+///
+/// # Errors
+/// See [`JobError`]; nothing is added then.
+pub fn add(tables: &mut Tables, new: &NewJob) -> Result<Placed, JobError> {
+    let state = tables.state()?;
+    check(new, state.elements)?;
+    let before = tables.job(new.job)?;
+    if before.flags & job_flag::ACTIVE != 0 {
+        return Err(JobError::Taken { job: new.job, epoch: before.epoch });
+    }
+    if before != JobEntry::default() && before.epoch == new.epoch {
+        return Err(JobError::EpochUsed { job: new.job, epoch: new.epoch });
+    }
+    let group = group(new)?;
+    let taken = tables.jobs()?.into_iter().filter(|(_, job)| job.flags & job_flag::ACTIVE != 0);
+    let taken = taken.map(|(_, job)| (job.slot_base, job.slots)).collect();
+    let first_slot =
+        place(new, taken, state.slots).ok_or(JobError::PoolFull { slots: new.slots, pool: state.slots })?;
+    write(tables, new, Placed { first_slot, group })?;
+    Ok(Placed { first_slot, group })
+}
+
+/// Removes a job: its packets are refused from now on, and its slots are free. `false`: it was not there.
+///
+/// # Errors
+/// As the kernel answers.
+pub fn remove(tables: &mut Tables, job: u16) -> Result<bool, TableError> {
+    let entry = if usize::from(job) < MAX_JOBS { tables.job(job)? } else { JobEntry::default() };
+    if entry.flags & job_flag::ACTIVE == 0 {
+        return Ok(false);
+    }
+    // The epoch stays, so that nobody uses it again while slots remember it.
+    tables.set_job(job, JobEntry { epoch: entry.epoch, ..JobEntry::default() })?;
+    thread::sleep(GRACE);
+    tables.clear_egress(job)?;
+    for rank in 0..entry.world {
+        tables.set_worker(job, rank, WorkerEntry::default())?;
+    }
+    Ok(true)
+}
+
+fn check(new: &NewJob, max_elements: u16) -> Result<(), JobError> {
+    if new.job == 0 || usize::from(new.job) >= MAX_JOBS {
+        return Err(JobError::Number { job: new.job });
+    }
+    if new.workers.is_empty() || new.workers.len() > MAX_WORKERS {
+        return Err(JobError::World { world: new.workers.len() });
+    }
+    let mut addresses = HashSet::new();
+    if let Some(worker) = new.workers.iter().find(|worker| !addresses.insert(worker.ip)) {
+        return Err(JobError::SameAddress { ip: worker.ip });
+    }
+    if !new.slots.is_power_of_two() {
+        return Err(JobError::Slots { slots: new.slots });
+    }
+    if new.elements == 0 || new.elements > max_elements {
+        return Err(JobError::Elements { elements: new.elements, max: max_elements });
+    }
+    Ok(())
+}
+
+/// The multicast group of the job's results, or none when each worker has a port of its own.
+fn group(new: &NewJob) -> Result<Option<Ipv4Addr>, JobError> {
+    let ports: HashSet<u32> = new.workers.iter().map(|worker| worker.ifindex).collect();
+    let group = match (new.group, ports.len()) {
+        (Some(group), _) if !group.is_multicast() => return Err(JobError::Group { group }),
+        (Some(group), 1) => group,
+        (None, n) if n == new.workers.len() => return Ok(None),
+        // Of the block for one administration's own use (RFC 2365).
+        (None, 1) => Ipv4Addr::new(239, 77, (new.job >> 8) as u8, new.job as u8),
+        _ => return Err(JobError::Mixed),
+    };
+    if new.workers.iter().any(|worker| worker.port != new.workers[0].port) {
+        return Err(JobError::GroupPorts);
+    }
+    Ok(Some(group))
+}
+
+/// The job's first slot among those of others, given as first slot and number.
+fn place(new: &NewJob, mut taken: Vec<(u32, u32)>, pool: u32) -> Option<u32> {
+    let fits = |first: u32| first.checked_add(new.slots).is_some_and(|end| end <= pool);
+    if let Some(first) = new.first_slot {
+        let free = |(base, slots)| first + new.slots <= base || base + slots <= first;
+        return (fits(first) && taken.into_iter().all(free)).then_some(first);
+    }
+    taken.sort_unstable();
+    let mut first = 0;
+    for (base, slots) in taken {
+        if first + new.slots <= base {
+            break;
+        }
+        first = base + slots;
+    }
+    fits(first).then_some(first)
+}
+
+fn write(tables: &mut Tables, new: &NewJob, placed: Placed) -> Result<(), TableError> {
+    tables.clear_egress(new.job)?;
+    tables.clear_worker_counters(new.job)?;
+    for (rank, worker) in (0..).zip(&new.workers) {
+        let entry = WorkerEntry {
+            ip: worker.ip.to_bits(),
+            aggregator_ip: worker.aggregator_ip.to_bits(),
+            ifindex: worker.ifindex,
+            port: worker.port,
+            mac: worker.mac,
+            aggregator_mac: worker.aggregator_mac,
+            ..WorkerEntry::default()
+        };
+        tables.set_worker(new.job, rank, entry)?;
+        if placed.group.is_none() {
+            tables.set_egress(new.job, worker.ifindex, rank)?;
+        }
+    }
+    let checksum = if new.checksum { job_flag::CHECKSUM } else { 0 };
+    let multicast = if placed.group.is_some() { job_flag::MULTICAST } else { 0 };
+    let entry = JobEntry {
+        token: new.token,
+        slot_base: placed.first_slot,
+        slots: new.slots,
+        group_ip: placed.group.map_or(0, Ipv4Addr::to_bits),
+        epoch: new.epoch,
+        world: new.workers.len() as u16,
+        elements: new.elements,
+        flags: checksum | multicast,
+        reserved: 0,
+    };
+    // In two steps: the kernel copies an entry word by word, and a program that reads half of it must
+    // find it inactive.
+    tables.set_job(new.job, entry)?;
+    tables.set_job(new.job, JobEntry { flags: entry.flags | job_flag::ACTIVE, ..entry })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(last: u8, ifindex: u32) -> NewWorker {
+        NewWorker {
+            ip: Ipv4Addr::new(10, 0, 0, last),
+            port: 48700,
+            mac: [2, 0, 0, 0, 0, last],
+            ifindex,
+            aggregator_ip: Ipv4Addr::new(10, 0, 0, 254),
+            aggregator_mac: [2, 0, 0, 0, 0, 254],
+        }
+    }
+
+    fn job(workers: Vec<NewWorker>) -> NewJob {
+        NewJob {
+            job: 258,
+            epoch: 1,
+            token: 1,
+            first_slot: None,
+            slots: 8,
+            elements: 256,
+            checksum: true,
+            group: None,
+            workers,
+        }
+    }
+
+    #[test]
+    fn fan_out_follows_the_ports() {
+        let chosen = Some(Ipv4Addr::new(239, 77, 1, 2));
+        let mine = Some(Ipv4Addr::new(239, 1, 1, 1));
+        let each = vec![worker(1, 1), worker(2, 2)];
+        let one = vec![worker(1, 7), worker(2, 7)];
+        let mixed = vec![worker(1, 7), worker(2, 7), worker(3, 8)];
+        assert_eq!(group(&job(each.clone())).unwrap(), None, "a port each");
+        assert_eq!(group(&job(one.clone())).unwrap(), chosen, "one port for all");
+        assert_eq!(group(&NewJob { group: mine, ..job(one.clone()) }).unwrap(), mine, "a group given");
+        assert_eq!(group(&job(vec![worker(1, 7)])).unwrap(), None, "one worker");
+        assert!(matches!(group(&job(mixed)), Err(JobError::Mixed)));
+        assert!(matches!(group(&NewJob { group: mine, ..job(each) }), Err(JobError::Mixed)));
+        let unicast = Some(Ipv4Addr::new(10, 0, 0, 1));
+        assert!(matches!(group(&NewJob { group: unicast, ..job(one.clone()) }), Err(JobError::Group { .. })));
+        let ports = vec![one[0], NewWorker { port: 1, ..one[1] }];
+        assert!(matches!(group(&job(ports)), Err(JobError::GroupPorts)));
+    }
+
+    #[test]
+    fn slots_are_found_between_those_of_others() {
+        let eight = job(vec![worker(1, 1)]);
+        type Case = (&'static str, Option<u32>, Vec<(u32, u32)>, u32, Option<u32>);
+        let table: [Case; 9] = [
+            ("an empty pool", None, vec![], 8, Some(0)),
+            ("a small pool", None, vec![], 7, None),
+            ("behind", None, vec![(0, 4)], 16, Some(4)),
+            ("between", None, vec![(12, 4), (0, 4)], 16, Some(4)),
+            ("too narrow between", None, vec![(11, 4), (0, 4)], 32, Some(15)),
+            ("full", None, vec![(0, 16)], 16, None),
+            ("where asked", Some(8), vec![(0, 8), (16, 8)], 32, Some(8)),
+            ("asked in the way", Some(9), vec![(0, 8), (16, 8)], 32, None),
+            ("asked beyond the end", Some(u32::MAX - 3), vec![], 32, None),
+        ];
+        for (what, first_slot, taken, pool, expected) in table {
+            assert_eq!(place(&NewJob { first_slot, ..eight.clone() }, taken, pool), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        let good = NewJob { job: 1, ..job(vec![worker(1, 1), worker(2, 2)]) };
+        assert!(check(&good, 256).is_ok());
+        type Case = (&'static str, fn(&mut NewJob), &'static str);
+        let table: [Case; 7] = [
+            ("job 0", |j| j.job = 0, "job number 0"),
+            ("job 64", |j| j.job = 64, "job number 64"),
+            ("nobody", |j| j.workers.clear(), "0 workers"),
+            ("twins", |j| j.workers[1].ip = j.workers[0].ip, "10.0.0.1"),
+            ("no slots", |j| j.slots = 0, "0 slots"),
+            ("twelve slots", |j| j.slots = 12, "power of two"),
+            ("long chunks", |j| j.elements = 257, "257 elements"),
+        ];
+        for (what, change, expected) in table {
+            let mut bad = good.clone();
+            change(&mut bad);
+            let text = check(&bad, 256).unwrap_err().to_string();
+            assert!(text.contains(expected), "{what}: {text}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The object with the XDP programs, and how it is brought into the kernel.
+
+use aya::{
+    Ebpf, EbpfError, EbpfLoader,
+    programs::{ProgramError, Xdp},
+};
+use sumac_agg_layout::name;
+use thiserror::Error;
+
+use crate::pins::{self, PinDir};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_AGG_OBJECT"));
+
+/// Why the programs did not come into the kernel.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The maps could not be made or opened.
+    #[error(
+        "making or opening the aggregator's maps: {0}; `sumac-agg detach --all` removes those of another version"
+    )]
+    Maps(#[source] Box<EbpfError>),
+    /// The kernel refused a program.
+    #[error("the kernel refused program {program}: {source}")]
+    Refused {
+        /// The program.
+        program: &'static str,
+        /// What the kernel said, the verifier's log included.
+        source: Box<ProgramError>,
+    },
+    /// The object lacks a program.
+    #[error("this build holds no XDP program {program}: build it again with `make build`")]
+    Missing {
+        /// The program.
+        program: &'static str,
+    },
+}
+
+/// Loads programs and maps with a pool of `slots`, without pins: for tests and measurements.
+///
+/// # Errors
+/// When the kernel refuses the maps or a program.
+pub fn load(slots: u32) -> Result<Ebpf, LoadError> {
+    load_with(EbpfLoader::new().map_max_entries(name::SLOTS, slots))
+}
+
+/// Loads the programs over the maps that are pinned already, and makes and pins those that are not.
+pub(crate) fn load_over(pins: &PinDir, slots: u32) -> Result<Ebpf, LoadError> {
+    let mut loader = EbpfLoader::new();
+    loader.map_max_entries(name::SLOTS, slots);
+    for map in pins::MAPS {
+        loader.map_pin_path(map, pins.map(map));
+    }
+    load_with(&mut loader)
+}
+
+fn load_with(loader: &mut EbpfLoader<'_>) -> Result<Ebpf, LoadError> {
+    let mut ebpf = loader.load(OBJECT).map_err(|error| LoadError::Maps(Box::new(error)))?;
+    for program in [name::INGRESS_PROGRAM, name::EGRESS_PROGRAM] {
+        let xdp = find(&mut ebpf, program)?;
+        xdp.load().map_err(|source| LoadError::Refused { program, source: Box::new(source) })?;
+    }
+    Ok(ebpf)
+}
+
+/// The program that aggregates.
+///
+/// # Errors
+/// [`LoadError::Missing`] when the object is not the aggregator's.
+pub fn ingress(ebpf: &mut Ebpf) -> Result<&mut Xdp, LoadError> {
+    find(ebpf, name::INGRESS_PROGRAM)
+}
+
+/// The program that addresses the copies of results.
+///
+/// # Errors
+/// As [`ingress`].
+pub fn egress(ebpf: &mut Ebpf) -> Result<&mut Xdp, LoadError> {
+    find(ebpf, name::EGRESS_PROGRAM)
+}
+
+fn find<'a>(ebpf: &'a mut Ebpf, program: &'static str) -> Result<&'a mut Xdp, LoadError> {
+    let found = ebpf.program_mut(program).ok_or(LoadError::Missing { program })?;
+    found.try_into().map_err(|source| LoadError::Refused { program, source: Box::new(source) })
+}

@@ -1,0 +1,242 @@
+//! `sumac-agg serve`: the control plane that lets remote daemons open jobs on this aggregator.
+
+use std::{
+    collections::HashMap,
+    net::{Ipv4Addr, SocketAddr},
+    os::fd::AsFd,
+    path::PathBuf,
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use sumac_agg::{Aggregator, attach::DEFAULT_SLOTS, log::ProgramLog, pins::DEFAULT_PIN_ROOT, plane::EbpfPlane};
+use sumac_agg_host::HostPlane;
+use sumac_control::{DataPlane, Secret, Secrets, server::Listening};
+use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, Reason};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How often it is looked for whether the programs were replaced.
+const LOOK: Duration = Duration::from_millis(500);
+
+const EXAMPLES: &str = "\
+Examples:
+  head -c 32 /dev/urandom | base64 > /etc/sumac/secret
+  sumac-agg serve --secret-file /etc/sumac/secret
+        jobs on the attached eBPF aggregator, one secret for all
+  sumac-agg serve --job-secret train=/etc/sumac/train.secret --job-secret eval=/etc/sumac/eval.secret
+        each job with a secret of its own; no others
+  sumac-agg serve --plane host --slots 1024 --secret-file secret
+        aggregate in this process, over a UDP socket: no privilege needed
+
+SIGTERM and SIGINT end it: its jobs fail on all workers by name, and nothing of them stays.";
+
+/// Let remote daemons open jobs on this aggregator
+///
+/// Workers join a job by name with a shared secret, which is never sent. A job starts when all of its
+/// workers have joined, and fails on all of them when one stops answering.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Where workers' daemons reach the control plane (TCP)
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:48600")]
+    listen: SocketAddr,
+
+    /// What adds the packets: the attached XDP programs, or this process
+    #[arg(long, default_value = "ebpf")]
+    plane: Plane,
+
+    /// The secret of all jobs that have none of their own
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+
+    /// The secret of one job; may be given several times
+    #[arg(long, value_name = "JOB=FILE", value_parser = job_secret)]
+    job_secret: Vec<(String, PathBuf)>,
+
+    /// Where the eBPF aggregator is pinned
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_ROOT)]
+    pin_root: PathBuf,
+
+    /// Slots in the pool (--plane host; the eBPF pool is made by `sumac-agg attach --slots`)
+    #[arg(long, value_name = "N")]
+    slots: Option<u32>,
+
+    /// Most elements in a chunk (--plane host; else `sumac-agg attach --elements`)
+    #[arg(long, value_name = "N")]
+    elements: Option<u16>,
+
+    /// UDP port for contributions (--plane host; else `sumac-agg attach --base-port`)
+    #[arg(long, value_name = "PORT")]
+    base_port: Option<u16>,
+
+    /// Address for contributions (--plane host): all of this host's unless given
+    #[arg(long, value_name = "IP")]
+    data_ip: Option<Ipv4Addr>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Plane {
+    /// XDP programs, attached by `sumac-agg attach`
+    Ebpf,
+    /// This process, over a UDP socket
+    Host,
+}
+
+fn job_secret(argument: &str) -> Result<(String, PathBuf), String> {
+    match argument.split_once('=') {
+        Some((job, file)) if !job.is_empty() && !file.is_empty() => Ok((job.into(), file.into())),
+        _ => Err("give JOB=FILE".into()),
+    }
+}
+
+/// Serves until a signal ends it.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let secrets = args.secrets()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start the control plane's threads")?;
+    match args.plane {
+        Plane::Ebpf => {
+            args.refuse_host_options()?;
+            let plane = EbpfPlane::open(&args.pin_root)?;
+            follow_log(plane.aggregator().clone())?;
+            runtime.block_on(serve(args.listen, plane, secrets))?;
+        }
+        Plane::Host => {
+            let plane = std::sync::Arc::new(args.host_plane()?);
+            let served = runtime.block_on(serve(args.listen, plane.clone(), secrets));
+            report(&plane);
+            served?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    fn secrets(&self) -> anyhow::Result<Secrets> {
+        let default = self.secret_file.as_deref().map(Secret::from_file).transpose()?;
+        let jobs = self.job_secret.iter().map(|(job, file)| Ok((job.clone(), Secret::from_file(file)?)));
+        let jobs = jobs.collect::<anyhow::Result<HashMap<_, _>>>()?;
+        if default.is_none() && jobs.is_empty() {
+            bail!("no job could ever join: give --secret-file FILE, or --job-secret JOB=FILE for each job");
+        }
+        Ok(Secrets { default, jobs })
+    }
+
+    fn refuse_host_options(&self) -> anyhow::Result<()> {
+        let given = [
+            ("--slots", self.slots.is_some()),
+            ("--elements", self.elements.is_some()),
+            ("--base-port", self.base_port.is_some()),
+            ("--data-ip", self.data_ip.is_some()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => bail!("{option} is for --plane host; the eBPF aggregator is made by `sumac-agg attach`"),
+            None => Ok(()),
+        }
+    }
+
+    fn host_plane(&self) -> anyhow::Result<HostPlane> {
+        let elements = self.elements.unwrap_or(MAX_ELEMENTS as u16);
+        if elements == 0 || usize::from(elements) > MAX_ELEMENTS {
+            bail!("--elements {elements}: give 1 to {MAX_ELEMENTS}");
+        }
+        let ip = self.data_ip.unwrap_or(Ipv4Addr::UNSPECIFIED);
+        let slots = self.slots.unwrap_or(DEFAULT_SLOTS);
+        Ok(HostPlane::start(slots, elements, ip, self.base_port.unwrap_or(DEFAULT_BASE_PORT))?)
+    }
+}
+
+async fn serve<P: DataPlane>(listen: SocketAddr, plane: P, secrets: Secrets) -> anyhow::Result<()> {
+    let info = plane.info()?;
+    // Before the socket: whoever sees it open may send a signal.
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let listening = Listening::open(listen, plane, secrets).await?;
+    tracing::info!(
+        control = %listening.address(), plane = info.kind.name(), slots = info.slots, elements = info.max_elements,
+        data_port = info.base_port, "waiting for workers"
+    );
+    listening
+        .serve(async move {
+            let name = tokio::select! {
+                _ = term.recv() => "SIGTERM",
+                _ = int.recv() => "SIGINT",
+            };
+            tracing::info!(signal = name, "ending all jobs");
+        })
+        .await?;
+    Ok(())
+}
+
+/// Gives the messages of the eBPF programs to the log, until the process ends.
+fn follow_log(aggregator: Aggregator) -> anyhow::Result<()> {
+    let follow = move || {
+        loop {
+            match ProgramLog::open(&aggregator) {
+                Ok(log) => follow_instance(&aggregator, log),
+                Err(error) => tracing::debug!(%error, "no messages of the eBPF programs for now"),
+            }
+            thread::sleep(LOOK);
+        }
+    };
+    thread::Builder::new().name("ebpf-log".into()).spawn(follow).context("cannot start the log's thread")?;
+    Ok(())
+}
+
+/// Returns when the aggregator is another one than at the start.
+fn follow_instance(aggregator: &Aggregator, mut log: ProgramLog) {
+    let instance = || aggregator.state().ok().map(|state| state.instance);
+    let first = instance();
+    while instance() == first {
+        let mut waiting = [PollFd::new(log.as_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::MAX);
+        if let Err(error) = poll(&mut waiting, timeout) {
+            tracing::debug!(%error, "waiting for messages of the eBPF programs");
+            thread::sleep(LOOK);
+        }
+        log.flush();
+    }
+}
+
+/// Says what the host aggregator did.
+fn report(plane: &HostPlane) {
+    let core = plane.running().core();
+    for reason in Reason::ALL.iter().filter(|reason| core.counter(**reason) > 0) {
+        tracing::info!(reason = reason.name(), packets = core.counter(*reason), "host aggregator");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &[&str]) -> Args {
+        Line::try_parse_from([&["serve"], line].concat()).unwrap().args
+    }
+
+    #[test]
+    fn a_secret_is_required_and_host_options_belong_to_the_host_plane() {
+        assert!(args(&[]).secrets().unwrap_err().to_string().contains("--secret-file"));
+        let missing = args(&["--job-secret", "train=/nonexistent/secret"]).secrets().unwrap_err();
+        assert!(missing.to_string().contains("/nonexistent/secret"), "{missing}");
+        assert!(Line::try_parse_from(["serve", "--job-secret", "train"]).is_err());
+        for option in ["--slots", "--elements", "--base-port"] {
+            let refused = args(&[option, "64"]).refuse_host_options().unwrap_err();
+            assert!(refused.to_string().contains(option), "{refused}");
+        }
+        assert!(args(&[]).refuse_host_options().is_ok());
+        assert!(args(&["--plane", "host", "--elements", "2000"]).host_plane().is_err());
+    }
+}

@@ -1,0 +1,293 @@
+//! Typed access to the maps, by pins or of an object that was just loaded.
+
+use aya::{
+    Ebpf,
+    maps::{
+        Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues,
+        xdp::{DevMap, XdpMapError},
+    },
+    programs::ProgramFd,
+};
+use sumac_agg_layout::{Slot, State, name};
+use sumac_wire::{
+    MAX_JOBS, MAX_WORKERS, Reason,
+    tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry, worker_index},
+};
+use thiserror::Error;
+use zerocopy::transmute;
+
+use crate::pins::PinDir;
+
+/// What went wrong with a map.
+#[derive(Debug, Error)]
+#[error("{doing} map {map}: {source}")]
+pub struct TableError {
+    doing: &'static str,
+    map: &'static str,
+    source: MapError,
+}
+
+type Result<T> = std::result::Result<T, TableError>;
+
+/// aya takes plain bytes without `unsafe`, zerocopy makes them of our structs.
+type Bytes<const N: usize> = Array<MapData, [u8; N]>;
+
+/// All maps but the log's.
+pub struct Tables {
+    state: Bytes<{ size_of::<State>() }>,
+    jobs: Bytes<{ size_of::<JobEntry>() }>,
+    workers: Bytes<{ size_of::<WorkerEntry>() }>,
+    egress: HashMap<MapData, [u8; size_of::<EgressKey>()], u32>,
+    ports: DevMap<MapData>,
+    slots: Bytes<{ size_of::<Slot>() }>,
+    counters: PerCpuArray<MapData, u64>,
+    worker_counters: PerCpuArray<MapData, [u8; size_of::<WorkerCounters>()]>,
+}
+
+fn at(doing: &'static str, map: &'static str) -> impl FnOnce(MapError) -> TableError {
+    move |source| TableError { doing, map, source }
+}
+
+impl Tables {
+    /// Those that are pinned.
+    ///
+    /// # Errors
+    /// When one is not there, or is of another layout.
+    pub fn open(pins: &PinDir) -> Result<Tables> {
+        Tables::of(|name| Map::from_map_data(MapData::from_pin(pins.map(name))?))
+    }
+
+    /// Those of an object that was loaded without pins. The programs keep theirs.
+    ///
+    /// # Errors
+    /// When one is not there: they were taken before.
+    pub fn take(ebpf: &mut Ebpf) -> Result<Tables> {
+        Tables::of(|name| ebpf.take_map(name).ok_or(MapError::ElementNotFound))
+    }
+
+    fn of(mut map: impl FnMut(&'static str) -> std::result::Result<Map, MapError>) -> Result<Tables> {
+        macro_rules! open {
+            ($name:expr) => {
+                map($name).and_then(|map| map.try_into()).map_err(at("opening", $name))?
+            };
+        }
+        Ok(Tables {
+            state: open!(name::STATE),
+            jobs: open!(name::JOBS),
+            workers: open!(name::WORKERS),
+            egress: open!(name::EGRESS),
+            ports: open!(name::PORTS),
+            slots: open!(name::SLOTS),
+            counters: open!(name::COUNTERS),
+            worker_counters: open!(name::WORKER_COUNTERS),
+        })
+    }
+
+    /// What the loader told the programs.
+    ///
+    /// # Errors
+    /// As the kernel answers; so for every function here.
+    pub fn state(&self) -> Result<State> {
+        self.state.get(&0, 0).map(|bytes| transmute!(bytes)).map_err(at("reading", name::STATE))
+    }
+
+    /// Tells the programs.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn set_state(&mut self, state: State) -> Result<()> {
+        let bytes: [u8; size_of::<State>()] = transmute!(state);
+        self.state.set(0, bytes, 0).map_err(at("writing", name::STATE))
+    }
+
+    /// A job's entry; inactive when there is none.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn job(&self, job: u16) -> Result<JobEntry> {
+        self.jobs.get(&u32::from(job), 0).map(|bytes| transmute!(bytes)).map_err(at("reading", name::JOBS))
+    }
+
+    /// All entries of jobs that were ever used, by number.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn jobs(&self) -> Result<Vec<(u16, JobEntry)>> {
+        let all = (0..MAX_JOBS as u16).map(|job| Ok((job, self.job(job)?))).collect::<Result<Vec<_>>>()?;
+        Ok(all.into_iter().filter(|(_, entry)| *entry != JobEntry::default()).collect())
+    }
+
+    /// Writes a job's entry.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn set_job(&mut self, job: u16, entry: JobEntry) -> Result<()> {
+        let bytes: [u8; size_of::<JobEntry>()] = transmute!(entry);
+        self.jobs.set(u32::from(job), bytes, 0).map_err(at("writing", name::JOBS))
+    }
+
+    /// A worker's entry.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn worker(&self, job: u16, rank: u16) -> Result<WorkerEntry> {
+        let index = worker_index(job, rank);
+        self.workers.get(&index, 0).map(|bytes| transmute!(bytes)).map_err(at("reading", name::WORKERS))
+    }
+
+    /// Writes a worker's entry.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn set_worker(&mut self, job: u16, rank: u16, entry: WorkerEntry) -> Result<()> {
+        let bytes: [u8; size_of::<WorkerEntry>()] = transmute!(entry);
+        self.workers.set(worker_index(job, rank), bytes, 0).map_err(at("writing", name::WORKERS))
+    }
+
+    /// Says which rank of a job is behind an interface.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn set_egress(&mut self, job: u16, ifindex: u32, rank: u16) -> Result<()> {
+        let key: [u8; size_of::<EgressKey>()] = transmute!(EgressKey { job: u32::from(job), ifindex });
+        self.egress.insert(key, u32::from(rank), 0).map_err(at("writing", name::EGRESS))
+    }
+
+    /// Removes all ranks of a job from all interfaces.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn clear_egress(&mut self, job: u16) -> Result<()> {
+        let keys: Vec<_> =
+            self.egress.keys().collect::<std::result::Result<_, _>>().map_err(at("reading", name::EGRESS))?;
+        for bytes in keys {
+            let key: EgressKey = transmute!(bytes);
+            if key.job == u32::from(job) {
+                self.egress.remove(&bytes).map_err(at("writing", name::EGRESS))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The interfaces that results leave through.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn ports(&self) -> Result<Vec<u32>> {
+        Ok(self.port_entries()?.into_iter().flatten().collect())
+    }
+
+    fn port_entries(&self) -> Result<Vec<Option<u32>>> {
+        let entry = |index| match self.ports.get(index, 0) {
+            Ok(value) => Ok((value.if_index != 0).then_some(value.if_index)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(error),
+        };
+        (0..self.ports.len())
+            .map(entry)
+            .collect::<std::result::Result<_, _>>()
+            .map_err(at("reading", name::PORTS))
+    }
+
+    /// Lets results leave through an interface. `false`: there are too many already.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn add_port(&mut self, ifindex: u32, egress: &ProgramFd) -> Result<bool> {
+        let entries = self.port_entries()?;
+        let known = entries.iter().position(|entry| *entry == Some(ifindex));
+        let Some(index) = known.or_else(|| entries.iter().position(Option::is_none)) else {
+            return Ok(false);
+        };
+        self.set_port(index as u32, ifindex, Some(egress))?;
+        Ok(true)
+    }
+
+    /// No results through an interface any more.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn remove_port(&mut self, ifindex: u32) -> Result<()> {
+        match self.port_entries()?.iter().position(|entry| *entry == Some(ifindex)) {
+            // The kernel takes interface 0 as "none".
+            Some(index) => self.set_port(index as u32, 0, None),
+            None => Ok(()),
+        }
+    }
+
+    fn set_port(&mut self, index: u32, ifindex: u32, egress: Option<&ProgramFd>) -> Result<()> {
+        self.ports.set(index, ifindex, egress, 0).map_err(|error| {
+            let source = match error {
+                XdpMapError::MapError(source) => source,
+                XdpMapError::ChainedProgramNotSupported => MapError::ProgIdNotSupported,
+            };
+            TableError { doing: "writing", map: name::PORTS, source }
+        })
+    }
+
+    /// A slot of the pool, its two versions' sums included.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn slot(&self, index: u32) -> Result<Slot> {
+        self.slots.get(&index, 0).map(|bytes| transmute!(bytes)).map_err(at("reading", name::SLOTS))
+    }
+
+    /// How many slots the pool's map has.
+    #[must_use]
+    pub fn pool_len(&self) -> u32 {
+        self.slots.len()
+    }
+
+    /// Frames by reason, of all CPUs.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn counters(&self) -> Result<Vec<(Reason, u64)>> {
+        let count = |reason: &Reason| {
+            let per_cpu = self.counters.get(&(*reason as u32), 0)?;
+            Ok((*reason, per_cpu.iter().sum()))
+        };
+        Reason::ALL
+            .iter()
+            .map(count)
+            .collect::<std::result::Result<_, _>>()
+            .map_err(at("reading", name::COUNTERS))
+    }
+
+    /// What a worker did, of all CPUs.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn worker_counters(&self, job: u16, rank: u16) -> Result<WorkerCounters> {
+        let index = worker_index(job, rank);
+        let per_cpu = self.worker_counters.get(&index, 0).map_err(at("reading", name::WORKER_COUNTERS))?;
+        let mut sum = WorkerCounters::default();
+        for bytes in per_cpu.iter() {
+            let one: WorkerCounters = transmute!(*bytes);
+            sum.added += one.added;
+            sum.last += one.last;
+            sum.duplicates += one.duplicates;
+            sum.replies += one.replies;
+        }
+        Ok(sum)
+    }
+
+    /// Sets a job's worker counters to zero.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn clear_worker_counters(&mut self, job: u16) -> Result<()> {
+        let failed = at("writing", name::WORKER_COUNTERS);
+        let clear = || {
+            for rank in 0..MAX_WORKERS as u16 {
+                let cpus = self.worker_counters.get(&worker_index(job, rank), 0)?.len();
+                let zero = vec![[0; size_of::<WorkerCounters>()]; cpus];
+                self.worker_counters.set(worker_index(job, rank), PerCpuValues::try_from(zero)?, 0)?;
+            }
+            Ok(())
+        };
+        let mut clear = clear;
+        clear().map_err(failed)
+    }
+}

@@ -1,0 +1,319 @@
+//! The slot's table of cases (docs/protocol.md) on the program in the kernel: contributions in, and
+//! for the last of each row verdict, counter, frame, and slot afterwards.
+
+mod support;
+
+use sumac_agg::NewJob;
+use sumac_wire::{
+    Kind, Reason,
+    header::flag,
+    slot::{Version, owner},
+};
+use support::{
+    AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT, TX,
+    frames::{Answer, answer, contribution, frame_of, header, sum, tag},
+    job_of, privileged,
+};
+
+const ALL: u32 = 0b111;
+
+fn version(seq: u32, seen: u32, elements: u16) -> Version {
+    Version { seq, seen, elements, flags: 0 }
+}
+
+/// The ranks of a bitmap.
+fn ranks(seen: u32) -> Vec<usize> {
+    (0..32).filter(|rank| seen >> rank & 1 == 1).collect()
+}
+
+/// Checks a result's header and sums, but not whom it goes to.
+fn check_result(what: &str, job: &NewJob, got: &Answer, asked_by: usize, seq: u32, elements: u16) {
+    let asked = header(job, asked_by, seq, elements);
+    let world = job.workers.len();
+    assert_eq!(got.header.kind, Kind::Result as u8, "{what}");
+    assert_eq!(
+        (got.header.bitmap_0, got.header.contributors),
+        ((1u64 << world).wrapping_sub(1) as u32, world as u16),
+        "{what}"
+    );
+    let same = [
+        (got.header.seq, asked.seq),
+        (got.header.slot, asked.slot),
+        (got.header.tensor, asked.tensor),
+        (got.header.offset, asked.offset),
+        (got.header.timestamp, asked.timestamp),
+        (u32::from(got.header.flags), u32::from(asked.flags)),
+        (u32::from(got.header.job), u32::from(asked.job)),
+        (u32::from(got.header.epoch), u32::from(asked.epoch)),
+    ];
+    assert!(same.iter().all(|(got, asked)| got == asked), "{what}: {same:?}");
+    assert_eq!(got.header.token, asked.token, "{what}");
+    assert_eq!(got.values, sum(0..world, seq, usize::from(elements)), "{what}");
+}
+
+#[test]
+fn table_of_cases() {
+    if !privileged("table_of_cases") {
+        return;
+    }
+    // Slots of 8, slot 3, three workers: as in sumac_wire's table. Each row: contributions as (rank, seq), what
+    // becomes of the last, and both versions of the slot afterwards as (seq, seen).
+    type Row = (&'static str, &'static [(usize, u32)], u32, Reason, [(u32, u32); 2]);
+    let table: [Row; 15] = [
+        ("first ever", &[(0, 3)], DROP, Reason::Added, [(3, 1), (0, 0)]),
+        ("first ever, on version 1", &[(1, 11)], DROP, Reason::Added, [(0, 0), (11, 2)]),
+        ("second worker", &[(0, 3), (1, 3)], DROP, Reason::Added, [(3, 3), (0, 0)]),
+        ("last worker", &[(0, 3), (1, 3), (2, 3)], REDIRECT, Reason::Completed, [(3, ALL), (0, 0)]),
+        ("sent again, slot waits", &[(0, 3), (1, 3), (1, 3)], DROP, Reason::Duplicate, [(3, 3), (0, 0)]),
+        (
+            "sent again, slot complete",
+            &[(0, 3), (1, 3), (2, 3), (1, 3)],
+            TX,
+            Reason::Replied,
+            [(3, ALL), (0, 0)],
+        ),
+        ("next chunk", &[(0, 3), (1, 3), (2, 3), (1, 11)], DROP, Reason::Added, [(3, ALL), (11, 2)]),
+        (
+            "result lost, others moved on",
+            &[(0, 3), (1, 3), (2, 3), (0, 11), (1, 11), (2, 3)],
+            TX,
+            Reason::Replied,
+            [(3, ALL), (11, 3)],
+        ),
+        (
+            "chunk after next",
+            &[(0, 3), (1, 3), (2, 3), (0, 11), (1, 11), (2, 11), (0, 19)],
+            DROP,
+            Reason::Added,
+            [(19, 1), (11, ALL)],
+        ),
+        (
+            "chunk after next completes",
+            &[(0, 3), (1, 3), (2, 3), (0, 11), (1, 11), (2, 11), (0, 19), (2, 19), (1, 19)],
+            REDIRECT,
+            Reason::Completed,
+            [(19, ALL), (11, ALL)],
+        ),
+        (
+            "delayed duplicate of the chunk before last",
+            &[(0, 3), (1, 3), (2, 3), (0, 11), (1, 11), (2, 11), (0, 19), (1, 3)],
+            DROP,
+            Reason::Stale,
+            [(19, 1), (11, ALL)],
+        ),
+        (
+            "next chunk before this one is complete",
+            &[(0, 3), (1, 3), (0, 11)],
+            DROP,
+            Reason::OutOfTurn,
+            [(3, 3), (0, 0)],
+        ),
+        (
+            "this version again before the other was used",
+            &[(0, 3), (1, 3), (2, 3), (0, 19)],
+            DROP,
+            Reason::OutOfTurn,
+            [(3, ALL), (0, 0)],
+        ),
+        (
+            "older than the other version, this one unused",
+            &[(0, 11), (1, 11), (2, 11), (0, 3)],
+            DROP,
+            Reason::OutOfTurn,
+            [(0, 0), (11, ALL)],
+        ),
+        (
+            "over the wrap of seq",
+            &[
+                (0, u32::MAX - 12),
+                (1, u32::MAX - 12),
+                (2, u32::MAX - 12),
+                (0, u32::MAX - 4),
+                (1, u32::MAX - 4),
+                (2, u32::MAX - 4),
+                (0, 3),
+            ],
+            DROP,
+            Reason::Added,
+            [(3, 1), (u32::MAX - 4, ALL)],
+        ),
+    ];
+    for (what, contributions, verdict, reason, after) in table {
+        let job = job_of(3, 20);
+        let bench = Bench::new(std::slice::from_ref(&job));
+        let (last, before) = contributions.split_last().unwrap();
+        for (rank, seq) in before {
+            bench.show(&contribution(&job, *rank, *seq, 20));
+        }
+        let shown = bench.show(&contribution(&job, last.0, last.1, 20));
+        assert_eq!((shown.verdict, shown.reason), (verdict, reason), "{what}");
+        let slot = bench.slot(16 + 3);
+        assert_eq!(slot.meta.owner, owner(job.job, job.epoch), "{what}");
+        for (v, (seq, seen)) in after.into_iter().enumerate() {
+            let expected = if seen == 0 { Version::default() } else { version(seq, seen, 20) };
+            assert_eq!(slot.meta.versions[v], expected, "{what}: version {v}");
+            if seen != 0 {
+                let values: Vec<i32> = slot.values[v][..20].iter().map(|value| *value as i32).collect();
+                assert_eq!(values, sum(ranks(seen), seq, 20), "{what}: values of version {v}");
+            }
+        }
+        if matches!(verdict, REDIRECT | TX) {
+            check_result(what, &job, &answer(&shown.out), last.0, last.1, 20);
+        }
+    }
+}
+
+#[test]
+fn results_and_replies_are_addressed() {
+    if !privileged("results_and_replies_are_addressed") {
+        return;
+    }
+    for tagged in [false, true] {
+        let job = job_of(2, 20);
+        let bench = Bench::new(std::slice::from_ref(&job));
+        let show = |rank| {
+            let frame = contribution(&job, rank, 0, 20);
+            bench.show(&if tagged { tag(frame) } else { frame })
+        };
+        show(0);
+        let completed = show(1);
+        let result = answer(&completed.out);
+        assert_eq!(result.frame.tagged, tagged);
+        // The broadcast's egress program gives each copy its worker's addresses; until then it is the last one's.
+        assert_eq!(result.frame.dst_ip, job.workers[1].ip.to_bits());
+        let reply = show(0);
+        assert_eq!(reply.verdict, TX);
+        let got = answer(&reply.out);
+        assert_eq!((got.frame.src_ip, got.frame.dst_ip), (AGGREGATOR.to_bits(), job.workers[0].ip.to_bits()));
+        assert_eq!(
+            (got.frame.src_port, got.frame.dst_port),
+            (48700, 49000),
+            "the registered port, not the source"
+        );
+        assert_eq!(got.macs, [job.workers[0].mac, AGGREGATOR_MAC]);
+        assert_eq!((got.frame.tagged, got.frame.dscp_ecn), (tagged, 0x28), "tag and priority stay");
+    }
+}
+
+#[test]
+fn one_armed_jobs_get_one_multicast_result() {
+    if !privileged("one_armed_jobs_get_one_multicast_result") {
+        return;
+    }
+    let mut job = job_of(3, 20);
+    job.workers.iter_mut().for_each(|worker| worker.ifindex = 7);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    bench.show(&contribution(&job, 0, 0, 20));
+    bench.show(&contribution(&job, 1, 0, 20));
+    let completed = bench.show(&contribution(&job, 2, 0, 20));
+    assert_eq!((completed.verdict, completed.reason), (TX, Reason::Completed));
+    let result = answer(&completed.out);
+    check_result("multicast", &job, &result, 2, 0, 20);
+    assert_eq!(std::net::Ipv4Addr::from_bits(result.frame.dst_ip).to_string(), "239.77.0.5");
+    assert_eq!(result.macs, [[1, 0, 0x5e, 77, 0, 5], AGGREGATOR_MAC]);
+    assert_eq!((result.frame.src_port, result.frame.dst_port), (48700, 49000));
+}
+
+#[test]
+fn every_length_is_summed_to_its_last_element() {
+    if !privileged("every_length_is_summed_to_its_last_element") {
+        return;
+    }
+    let job = job_of(2, 832);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    for (seq, elements) in (0..).zip((1..40).chain([62, 64, 255, 256, 257, 352, 360, 825, 831, 832])) {
+        bench.show(&contribution(&job, 0, seq, elements));
+        let completed = bench.show(&contribution(&job, 1, seq, elements));
+        assert_eq!(completed.reason, Reason::Completed, "{elements} elements");
+        check_result(&format!("{elements} elements"), &job, &answer(&completed.out), 1, seq, elements);
+    }
+}
+
+#[test]
+fn all_world_sizes_complete() {
+    if !privileged("all_world_sizes_complete") {
+        return;
+    }
+    for world in [1, 2, 31, 32u8] {
+        let job = job_of(world, 9);
+        let bench = Bench::new(std::slice::from_ref(&job));
+        for seq in 0..20 {
+            for rank in 0..usize::from(world) {
+                let shown = bench.show(&contribution(&job, rank, seq, 9));
+                let expected = if rank + 1 == usize::from(world) { Reason::Completed } else { Reason::Added };
+                assert_eq!(shown.reason, expected, "rank {rank} of {world}, chunk {seq}");
+                if shown.reason == Reason::Completed {
+                    check_result("complete", &job, &answer(&shown.out), rank, seq, 9);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn overflow_is_merged_into_the_result_and_sums_wrap() {
+    if !privileged("overflow_is_merged_into_the_result_and_sums_wrap") {
+        return;
+    }
+    let job = job_of(2, 4);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    let mut first = header(&job, 0, 8, 4);
+    first.flags |= flag::OVERFLOW | flag::RESEND;
+    bench.show(&frame_of(&job, 0, &first));
+    let result = answer(&bench.show(&contribution(&job, 1, 8, 4)).out);
+    assert_eq!(result.header.flags, flag::OVERFLOW | flag::POOL_VERSION, "merged, and no RESEND");
+}
+
+#[test]
+fn jobs_without_checksums_have_none_in_results() {
+    if !privileged("jobs_without_checksums_have_none_in_results") {
+        return;
+    }
+    let job = NewJob { checksum: false, ..job_of(2, 20) };
+    let bench = Bench::new(std::slice::from_ref(&job));
+    bench.show(&contribution(&job, 0, 0, 20));
+    let out = bench.show(&contribution(&job, 1, 0, 20)).out;
+    check_result("without", &job, &answer(&out), 1, 0, 20);
+    assert_eq!(out[40..42], [0, 0]);
+}
+
+#[test]
+fn probes_are_answered_with_the_same_length() {
+    if !privileged("probes_are_answered_with_the_same_length") {
+        return;
+    }
+    let job = job_of(2, 256);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    let before = bench.pool();
+    for elements in [0, 1, 256] {
+        let probe = sumac_wire::Header { kind: Kind::Probe as u8, ..header(&job, 1, 0, elements) };
+        let frame = frame_of(&job, 1, &probe);
+        let shown = bench.show(&frame);
+        assert_eq!((shown.verdict, shown.reason), (TX, Reason::Probed), "{elements} elements");
+        let report = answer(&shown.out);
+        assert_eq!(shown.out.len(), frame.len());
+        assert_eq!(report.header, sumac_wire::Header { kind: Kind::Report as u8, ..probe });
+        assert_eq!((report.frame.dst_ip, report.frame.dst_port), (job.workers[1].ip.to_bits(), 49000));
+        assert_eq!(report.macs, [job.workers[1].mac, AGGREGATOR_MAC]);
+    }
+    assert!(bench.pool() == before, "a probe touched a slot");
+}
+
+#[test]
+fn workers_are_counted() {
+    if !privileged("workers_are_counted") {
+        return;
+    }
+    let job = job_of(2, 4);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    for (rank, seq) in [(0, 0), (0, 0), (1, 0), (0, 0), (1, 1), (0, 1)] {
+        bench.show(&contribution(&job, rank, seq, 4));
+    }
+    let tables = bench.tables.lock().unwrap();
+    let of = |rank| {
+        let c = tables.worker_counters(job.job, rank).unwrap();
+        (c.added, c.last, c.duplicates, c.replies)
+    };
+    assert_eq!(of(0), (2, 1, 1, 1));
+    assert_eq!(of(1), (2, 1, 0, 0));
+}

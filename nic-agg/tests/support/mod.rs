@@ -1,0 +1,131 @@
+//! What the tests of this crate share: an aggregator of their own in the kernel, and frames for it.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+pub mod frames;
+pub mod net;
+
+use std::{net::Ipv4Addr, sync::Mutex};
+
+use aya::{Ebpf, TestRun as _, TestRunOptions};
+use sumac_agg::{NewJob, NewWorker, job, program, tables::Tables};
+use sumac_agg_layout::{Slot, State};
+use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, Reason};
+
+pub const DROP: u32 = 1;
+pub const PASS: u32 = 2;
+pub const TX: u32 = 3;
+pub const REDIRECT: u32 = 4;
+
+pub const TOKEN: u64 = 0x5eed_f00d_cafe_1234;
+pub const AGGREGATOR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub const AGGREGATOR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xff];
+
+/// Whether the test can run. Prints why not, or panics when it must.
+pub fn privileged(test: &str) -> bool {
+    let may = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
+        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let set = line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
+        set >> 12 & set >> 21 & 1 == 1
+    });
+    if !may {
+        let why = format!("SKIP {test}: needs CAP_SYS_ADMIN and CAP_NET_ADMIN to load XDP programs");
+        assert!(std::env::var_os("REQUIRE_PRIVILEGED").is_none_or(|value| value != "1"), "{why}");
+        println!("{why}");
+    }
+    may
+}
+
+/// Programs and maps of one test, without pins.
+pub struct Bench {
+    pub ebpf: Ebpf,
+    pub tables: Mutex<Tables>,
+}
+
+/// What became of a frame.
+pub struct Shown {
+    pub verdict: u32,
+    pub reason: Reason,
+    pub out: Vec<u8>,
+}
+
+impl Bench {
+    pub fn new(jobs: &[NewJob]) -> Bench {
+        let slots = 64;
+        let mut ebpf = program::load(slots).unwrap();
+        let mut tables = Tables::take(&mut ebpf).unwrap();
+        tables
+            .set_state(State {
+                instance: 1,
+                slots,
+                elements: MAX_ELEMENTS as u16,
+                base_port: DEFAULT_BASE_PORT,
+                shards: 1,
+                reserved: [0; 3],
+            })
+            .unwrap();
+        for new in jobs {
+            job::add(&mut tables, new).unwrap();
+        }
+        Bench { ebpf, tables: Mutex::new(tables) }
+    }
+
+    /// Shows a frame to the program, and gives verdict, frame afterwards, and the one counter that grew.
+    pub fn show(&self, frame: &[u8]) -> Shown {
+        let before = self.tables.lock().unwrap().counters().unwrap();
+        let (verdict, out) = self.run(frame);
+        let after = self.tables.lock().unwrap().counters().unwrap();
+        let grew: Vec<_> = before.iter().zip(&after).filter(|(before, after)| before != after).collect();
+        assert!(grew.len() == 1 && grew[0].1.1 == grew[0].0.1 + 1, "one frame was counted as {grew:?}");
+        Shown { verdict, reason: grew[0].0.0, out }
+    }
+
+    /// Shows a frame to the program, and gives verdict and frame afterwards.
+    pub fn run(&self, frame: &[u8]) -> (u32, Vec<u8>) {
+        let program = self.ebpf.program("sumac_agg").unwrap();
+        let program: &aya::programs::Xdp = program.try_into().unwrap();
+        let mut out = vec![0; frame.len() + 64];
+        let options =
+            TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ..TestRunOptions::new() };
+        let result = program.test_run(options).unwrap();
+        out.truncate(result.data_size_out as usize);
+        (result.return_value, out)
+    }
+
+    pub fn slot(&self, index: u32) -> Slot {
+        self.tables.lock().unwrap().slot(index).unwrap()
+    }
+
+    /// All slots as bytes, to be compared.
+    pub fn pool(&self) -> Vec<u8> {
+        let tables = self.tables.lock().unwrap();
+        (0..tables.pool_len())
+            .flat_map(|index| zerocopy::IntoBytes::as_bytes(&tables.slot(index).unwrap()).to_vec())
+            .collect()
+    }
+}
+
+pub fn worker(rank: u8) -> NewWorker {
+    NewWorker {
+        ip: Ipv4Addr::new(10, 77, 0, 10 + rank),
+        port: 49000,
+        mac: [2, 0, 0, 0, 0, rank],
+        ifindex: 100 + u32::from(rank),
+        aggregator_ip: AGGREGATOR,
+        aggregator_mac: AGGREGATOR_MAC,
+    }
+}
+
+/// A job with 8 slots whose workers have a port each.
+pub fn job_of(world: u8, elements: u16) -> NewJob {
+    NewJob {
+        job: 5,
+        epoch: 3,
+        token: TOKEN,
+        first_slot: Some(16),
+        slots: 8,
+        elements,
+        checksum: true,
+        group: None,
+        workers: (0..world).map(worker).collect(),
+    }
+}
