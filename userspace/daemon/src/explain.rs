@@ -4,6 +4,8 @@ use sumac_api::{Code, Failure};
 use sumac_control::{FailureKind, JobFailure, JoinError, RefusalKind};
 use sumac_transport::{JobError, OpError};
 
+use crate::datapath::command::Refusal;
+
 /// Why a job could not be joined.
 pub(crate) fn join_error(error: &JoinError) -> Failure {
     let message = error.to_string();
@@ -65,6 +67,15 @@ pub(crate) fn job_error(error: &JobError) -> Failure {
     match error {
         JobError::Worker { rank, .. } => failure.ranks([*rank]),
         _ => failure,
+    }
+}
+
+/// Why the data path did not take an operation.
+pub(crate) fn refusal(refusal: &Refusal) -> Failure {
+    match refusal {
+        Refusal::Submit(error) => Failure::new(Code::Unsupported, error.to_string()),
+        // It was submitted while the job was ending.
+        Refusal::NoJob { .. } => Failure::new(Code::JobFailed, "the job has ended"),
     }
 }
 

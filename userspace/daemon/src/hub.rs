@@ -118,7 +118,7 @@ impl Routes {
             }
             Event::Refused { job, tag, error, operation } => {
                 drop(operation);
-                let error = Some(Failure::new(Code::Unsupported, error.to_string()));
+                let error = Some(explain::refusal(&error));
                 self.completed(job, tag, Outcome { duration_ns: 0, error });
             }
         }
@@ -260,7 +260,7 @@ impl Hub {
 /// The reason that other workers read when this host ends a job.
 pub(crate) fn spoken(error: &JobError) -> String {
     match error {
-        JobError::Cancelled { by } => format!("cancelled by {by}"),
+        JobError::Ended { reason } => reason.clone(),
         other => other.to_string(),
     }
 }

@@ -1,5 +1,7 @@
 //! Sums through daemons, the UDP backend and a host aggregator. See `common/lab.rs` for the topology.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
 mod common;
 
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Trainers who do everything wrong: each gets an error with a name, and nobody else notices.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
 mod common;
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -143,7 +143,7 @@ impl Session {
         match self.jobs.get(&handle).map(|job| &job.state) {
             Some(JobState::Open { wire_job }) => Ok(*wire_job),
             Some(JobState::Failed(failure)) => Err(failure.clone()),
-            Some(JobState::Opening | JobState::Closing) | None => Err(unknown_job(handle)),
+            Some(JobState::Opening | JobState::Closing { .. }) | None => Err(unknown_job(handle)),
         }
     }
 
@@ -242,10 +242,10 @@ impl Session {
             }
             JobState::Open { .. } => {
                 job.get().line.close(id);
-                job.get_mut().state = JobState::Closing;
+                job.get_mut().state = JobState::Closing { request: id };
                 Ok(None)
             }
-            JobState::Opening | JobState::Closing => Err(unknown_job(handle)),
+            JobState::Opening | JobState::Closing { .. } => Err(unknown_job(handle)),
         }
     }
 

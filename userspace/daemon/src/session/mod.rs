@@ -67,7 +67,7 @@ enum JobState {
     /// Over; nothing is left to do but `close`.
     Failed(Failure),
     /// The request that closes it waits for the aggregator.
-    Closing,
+    Closing { request: u64 },
 }
 
 /// Why a session ends.

@@ -72,15 +72,18 @@ impl Session {
     }
 
     fn job_failed(&mut self, handle: u64, failure: Failure) -> Result<(), End> {
-        let Some(job) = self.jobs.get_mut(&handle) else { return Ok(()) };
-        if !matches!(job.state, JobState::Closing) {
-            job.state = JobState::Failed(failure.clone());
-        }
         // What was submitted while the data path was already letting go of the job ends here.
         for op in self.operations.of_job(handle) {
             self.completed(op, &Outcome { duration_ns: 0, error: Some(failure.clone()) })?;
         }
-        self.send(&Outbound::Event(Event::JobFailed { job: handle, error: failure }))
+        let Some(job) = self.jobs.get_mut(&handle) else { return Ok(()) };
+        let before = std::mem::replace(&mut job.state, JobState::Failed(failure.clone()));
+        self.send(&Outbound::Event(Event::JobFailed { job: handle, error: failure }))?;
+        match before {
+            // The end came first: the close finds a job that is over, and lets go of it as of any such.
+            JobState::Closing { request } => self.closed(request, handle, Ok(())),
+            _ => Ok(()),
+        }
     }
 
     fn closed(&mut self, request: u64, job: u64, result: Result<(), Failure>) -> Result<(), End> {

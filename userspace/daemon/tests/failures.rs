@@ -1,0 +1,252 @@
+//! Jobs that end badly: everybody is told, by name, and nothing is left. See `common/lab.rs` for the topology.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::lab::Lab;
+use common::{Raw, code, memfd};
+use serde_json::{Value, json};
+use sumac_client::{Client, ClientError, Code, Failure, JobOptions};
+
+/// Opens a job by hand on one host and by the library on the other.
+fn pair(lab: &Lab, name: &str) -> (Raw, Value, Client, sumac_client::Job) {
+    let client = lab.client(1);
+    let (other, options) = (client.clone(), JobOptions::new(name, 1, 2));
+    let partner = std::thread::spawn(move || other.open(&options).unwrap());
+    let mut raw = Raw::greeted(&lab.hosts[0].1);
+    let opened = raw.ask(json!({"cmd": "open", "job": name, "rank": 0, "world": 2}));
+    assert!(opened["ok"].is_object(), "{opened}");
+    (raw, opened["ok"]["job"].clone(), client, partner.join().unwrap())
+}
+
+fn allreduce(job: &Value, region: &Value, offset: u64, count: u64) -> Value {
+    json!({"cmd": "allreduce", "job": job, "region": region, "dtype": "float32", "offset": offset, "count": count})
+}
+
+/// What the daemon says of a sum that will never come.
+fn sum_fails(client: &Client, job: &sumac_client::Job) -> Failure {
+    let tensor = client.tensor::<f32>(1000).unwrap();
+    let error = match job.allreduce(tensor) {
+        Ok(pending) => pending.wait().unwrap_err().error,
+        Err(failed) => failed.error,
+    };
+    match error {
+        ClientError::Daemon(failure) => failure,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn ranges_are_checked_before_anything_is_sent() {
+    let lab = Lab::new(2);
+    let (mut raw, job, _client, _partner) = pair(&lab, "ranges");
+    let file = memfd(4096, true);
+    let region = raw.register(&file, 4096)["ok"]["region"].clone();
+    let with = |mut ask: Value, more: Value| {
+        ask.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        ask
+    };
+    let base = allreduce(&job, &region, 0, 4);
+    let cases = [
+        ("behind the end", allreduce(&job, &region, 4096, 1), "out_of_range"),
+        ("over the end", allreduce(&job, &region, 4, 1024), "out_of_range"),
+        ("length overflows", allreduce(&job, &region, 0, u64::MAX), "bad_field"),
+        ("length overflows in bytes", allreduce(&job, &region, 0, 0xffff_ffff), "out_of_range"),
+        ("offset overflows", allreduce(&job, &region, u64::MAX - 3, 4), "out_of_range"),
+        ("misaligned", allreduce(&job, &region, 2, 4), "misaligned"),
+        ("output over the end", with(base.clone(), json!({"out_offset": 4084})), "out_of_range"),
+        ("output misaligned", with(base.clone(), json!({"out_offset": 1025})), "misaligned"),
+        ("output overlaps", with(base.clone(), json!({"out_offset": 8})), "out_of_range"),
+        ("no such output", with(base.clone(), json!({"out_region": 99})), "unknown_region"),
+        ("no such dtype", with(base.clone(), json!({"dtype": "float16"})), "bad_field"),
+        ("loss bound", with(base.clone(), json!({"loss_bound": 0.1})), "unsupported"),
+        ("priority", with(base.clone(), json!({"priority": 8})), "bad_field"),
+    ];
+    for (name, ask, expected) in cases {
+        let reply = raw.ask(ask);
+        assert_eq!(code(&reply), expected, "{name}: {reply}");
+    }
+}
+
+#[test]
+fn what_an_operation_uses_cannot_be_taken_away() {
+    let lab = Lab::new(2);
+    let (mut raw, job, _client, _partner) = pair(&lab, "busy");
+    let file = memfd(4096, true);
+    let region = raw.register(&file, 4096)["ok"]["region"].clone();
+    // The partner never submits, so this stays outstanding.
+    let op = raw.ask(allreduce(&job, &region, 0, 16))["ok"]["op"].clone();
+    assert!(op.is_u64());
+    let cases = [
+        (json!({"cmd": "unregister", "region": region}), "region_busy"),
+        (json!({"cmd": "close", "job": job}), "job_busy"),
+        (allreduce(&job, &region, 32, 16), "range_busy"),
+        (json!({"cmd": "wait", "op": op, "timeout_ms": 20}), "timeout"),
+        (json!({"cmd": "wait", "op": op, "timeout_ms": 0}), "timeout"),
+    ];
+    for (ask, expected) in cases {
+        let reply = raw.ask(ask.clone());
+        assert_eq!(code(&reply), expected, "{ask}: {reply}");
+    }
+    assert!(raw.ask(allreduce(&job, &region, 64, 16))["ok"].is_object());
+}
+
+#[test]
+fn operations_outstanding_are_bounded() {
+    let lab = Lab::new(2);
+    let (mut raw, job, _client, _partner) = pair(&lab, "bounded");
+    let file = memfd(1 << 20, true);
+    let region = raw.register(&file, 1 << 20)["ok"]["region"].clone();
+    let refused = (0..10_000).find_map(|i| {
+        let reply = raw.ask(allreduce(&job, &region, i * 64, 16));
+        reply["error"].is_object().then_some(reply)
+    });
+    assert_eq!(code(&refused.unwrap()), "limit");
+}
+
+#[test]
+fn a_trainer_that_dies_ends_the_job_by_its_rank() {
+    let lab = Lab::new(2);
+    let (mut raw, job, client, partner) = pair(&lab, "dies");
+    let file = memfd(4096, true);
+    let region = raw.register(&file, 4096)["ok"]["region"].clone();
+    raw.ask(allreduce(&job, &region, 0, 16));
+    // In the middle of an operation; the kernel closes the socket of a killed process just so.
+    drop(raw);
+    let failure = sum_fails(&client, &partner);
+    assert_eq!((failure.code, &failure.ranks[..]), (Code::JobFailed, &[0][..]), "{failure}");
+    assert!(failure.message.contains("went away"), "{failure}");
+    // The handle is let go, and both hosts serve the next job of the same name.
+    partner.close().unwrap();
+    let sums = lab.train(
+        "dies",
+        |o| o,
+        |client, job, _| {
+            let mut tensor = client.tensor::<i32>(3).unwrap();
+            tensor.fill(1);
+            let sum = job.allreduce(tensor).unwrap().wait().unwrap()[2];
+            job.close().unwrap();
+            sum
+        },
+    );
+    assert_eq!(sums, [2, 2]);
+}
+
+#[test]
+fn a_trainer_that_does_not_read_ends_its_job_by_its_rank() {
+    let lab = Lab::new(2);
+    let (raw, _, client, partner) = pair(&lab, "deaf");
+    let flood = br#"{"id":1,"cmd":"nothing"}"#;
+    while raw.channel.send(flood, &[]).is_ok() {}
+    let failure = sum_fails(&client, &partner);
+    assert_eq!(failure.ranks, [0], "{failure}");
+    assert!(failure.message.contains("does not read"), "{failure}");
+}
+
+#[test]
+fn cancelling_ends_the_job_on_all_workers() {
+    let lab = Lab::new(2);
+    let (mut raw, job, client, partner) = pair(&lab, "cancelled");
+    let pending = partner.allreduce(client.tensor::<f32>(1000).unwrap()).unwrap();
+    assert!(pending.cancel().unwrap());
+    let error = pending.wait().unwrap_err().error;
+    assert_eq!(error.code(), Some(Code::Cancelled), "{error}");
+    let event = raw.event();
+    assert_eq!((&event["event"], &event["job"]), (&json!("job_failed"), &job), "{event}");
+    assert_eq!(event["error"]["ranks"], json!([1]), "{event}");
+    assert!(event["error"]["message"].as_str().unwrap().contains("cancelled"), "{event}");
+    let file = memfd(4096, true);
+    let region = raw.register(&file, 4096)["ok"]["region"].clone();
+    assert_eq!(code(&raw.ask(allreduce(&job, &region, 0, 16))), "job_failed");
+    assert!(raw.ask(json!({"cmd": "close", "job": job}))["ok"].is_object());
+    assert_eq!(code(&raw.ask(json!({"cmd": "close", "job": job}))), "unknown_job");
+}
+
+#[test]
+fn cancelling_what_is_over_changes_nothing() {
+    let lab = Lab::new(2);
+    let cancelled = lab.train(
+        "late",
+        |o| o,
+        |client, job, _| {
+            let mut pending = job.allreduce(client.tensor::<f32>(10).unwrap()).unwrap();
+            while !pending.wait_timeout(Duration::from_secs(60)).unwrap() {}
+            let cancelled = pending.cancel().unwrap();
+            drop(pending.wait().unwrap());
+            job.close().unwrap();
+            cancelled
+        },
+    );
+    assert_eq!(cancelled, [false, false]);
+}
+
+#[test]
+fn missing_ranks_are_named() {
+    let lab = Lab::new(2);
+    let client = lab.client(1);
+    let options = JobOptions::new("missing", 1, 4).timeout(Duration::from_millis(500));
+    let error = client.open(&options).unwrap_err();
+    let ClientError::Daemon(failure) = error else { panic!("{error}") };
+    assert_eq!((failure.code, &failure.ranks[..]), (Code::RanksMissing, &[0, 2, 3][..]), "{failure}");
+}
+
+#[test]
+fn a_wrong_secret_is_refused() {
+    let lab = Lab::new(1);
+    let error =
+        lab.client(0).open(&JobOptions::new("secret", 0, 1).secret("not the one it should be")).unwrap_err();
+    assert_eq!(error.code(), Some(Code::Refused), "{error}");
+}
+
+#[test]
+fn a_daemon_that_stops_ends_its_jobs_by_rank_and_serves_again() {
+    let mut lab = Lab::new(2);
+    let (mut raw, job, client, partner) = pair(&lab, "stops");
+    if let Some(daemon) = lab.hosts[0].0.take() {
+        daemon.stop();
+    }
+    let event = raw.event();
+    assert_eq!((&event["event"], &event["job"]), (&json!("job_failed"), &job), "{event}");
+    assert_eq!(event["error"]["code"], "shutting_down");
+    let failure = sum_fails(&client, &partner);
+    assert_eq!((failure.code, &failure.ranks[..]), (Code::JobFailed, &[0][..]), "{failure}");
+    partner.close().unwrap();
+    let further = format!("address = \"127.0.0.10\"\naggregator = \"{}\"", lab.aggregator.address);
+    lab.hosts[0].0 = Some(common::daemon(&lab.scratch, "host0", &further).0);
+    lab.train(
+        "stops",
+        |o| o,
+        |client, job, _| {
+            job.allreduce(client.tensor::<f32>(100).unwrap()).unwrap().wait().unwrap();
+            job.close().unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_sum_that_waits_for_a_worker_who_has_left_fails_by_its_rank() {
+    let lab = Lab::new(2);
+    let (mut raw, job, client, partner) = pair(&lab, "left");
+    assert!(raw.ask(json!({"cmd": "close", "job": job}))["ok"].is_object());
+    let failure = sum_fails(&client, &partner);
+    assert_eq!((failure.code, &failure.ranks[..]), (Code::JobFailed, &[0][..]), "{failure}");
+}
+
+#[test]
+fn a_trainer_that_dies_while_it_waits_for_others_frees_its_place() {
+    let lab = Lab::new(2);
+    let mut raw = Raw::greeted(&lab.hosts[0].1);
+    raw.say(json!({"cmd": "open", "job": "early", "rank": 0, "world": 2}), &[]);
+    drop(raw);
+    lab.train(
+        "early",
+        |o| o,
+        |client, job, _| {
+            job.allreduce(client.tensor::<f32>(100).unwrap()).unwrap().wait().unwrap();
+            job.close().unwrap();
+        },
+    );
+}
