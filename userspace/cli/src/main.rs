@@ -4,10 +4,12 @@
 //! [`exit`].
 #![forbid(unsafe_code)]
 
+mod allreduce;
 mod attach;
 mod bench_xdp;
 mod clean;
 mod completions;
+mod daemon;
 mod detach;
 mod doctor;
 mod events;
@@ -38,7 +40,9 @@ const EXAMPLES: &str = concat!(
     "  sumac doctor eth1                     what would go wrong, and how to mend it\n",
     "  sumac attach eth1                     put the program on eth1, as fast as it can be had\n",
     "  sumac status                          what is attached, queue by queue\n",
+    "  sumac daemon --config FILE            serve trainers until told to stop\n",
     "  sumac stats --watch                   what the daemon is doing, once a second\n",
+    "  sumac allreduce --job J --rank R --world N IN.npy OUT.npy   one sum, from a shell\n",
     "  sumac detach eth1                     take the program away\n",
     "\n",
     "Messages: set RUST_LOG=debug for more of them, on standard error.\n",
@@ -53,6 +57,8 @@ enum Verb {
     Detach(detach::Args),
     Status(status::Args),
     Clean(clean::Args),
+    Daemon(daemon::Args),
+    Allreduce(allreduce::Args),
     Stats(stats::Args),
     Events(events::Args),
     Man(man::Args),
@@ -69,6 +75,8 @@ fn main() -> ExitCode {
         Verb::Detach(args) => detach::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Clean(args) => clean::run(&args),
+        Verb::Daemon(args) => daemon::run(&args),
+        Verb::Allreduce(args) => allreduce::run(&args),
         Verb::Stats(args) => stats::run(&args),
         Verb::Events(args) => events::run(&args),
         Verb::Man(args) => man::run(&args),
