@@ -1,0 +1,15 @@
+"""Sums of gradients inside the network: a trainer's client of its host's Sumac daemon.
+
+>>> import numpy as np, sumac
+>>> client = sumac.Client("/run/sumac/sumac.sock")
+>>> job = client.open("digits", rank=0, world=4)
+>>> gradient = job.buffer((64, 10), np.float32)
+>>> job.allreduce(gradient)
+"""
+
+from .client import Client
+from .errors import ConnectionLost, JobFailed, SumacError, WaitTimeout
+from .job import Handle, Job
+
+__all__ = ["Client", "ConnectionLost", "Handle", "Job", "JobFailed", "SumacError", "WaitTimeout"]
+__version__ = "0.1.0"

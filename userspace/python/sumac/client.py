@@ -1,0 +1,88 @@
+"""The connection as a trainer sees it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional
+
+import numpy as np
+
+from .connection import Connection
+from .errors import ConnectionLost
+from .job import Job
+from .memory import Memory, Shape
+
+VERSION = 1
+"""The version of the protocol that this package speaks."""
+
+DEFAULT_SOCKET = "/run/sumac/sumac.sock"
+
+
+class Client:
+    """A connection to the host's daemon. Threads may share it; processes may not."""
+
+    def __init__(self, socket: "str | os.PathLike[str]" = DEFAULT_SOCKET) -> None:
+        self._connection = Connection(os.fspath(socket))
+        try:
+            self.hello, _ = self._connection.call("hello", version=VERSION, client="sumac-python")
+        except BaseException:
+            self._connection.close()
+            raise
+        self._memory = Memory(self._connection)
+
+    @property
+    def backend(self) -> str:
+        """How the daemon's packets move: ``xdp`` or ``udp``."""
+        return self.hello["backend"]
+
+    def open(
+        self,
+        job: str,
+        rank: int,
+        world: int,
+        *,
+        secret: Optional[str] = None,
+        aggregator: Optional[str] = None,
+        elements: Optional[int] = None,
+        slots: Optional[int] = None,
+        scale: Optional[float] = None,
+        timeout: Optional[float] = None,
+    ) -> Job:
+        """Joins a job as one of its workers; returns when all have joined.
+
+        ``elements`` per packet and ``slots`` are the daemon's and the aggregator's defaults unless given. Floats are
+        multiplied with ``scale`` and rounded before they are summed. ``timeout`` is in seconds.
+        """
+        opened, fds = self._connection.call(
+            "open",
+            job=job,
+            rank=rank,
+            world=world,
+            secret=secret,
+            aggregator=aggregator,
+            elements=elements,
+            slots=slots,
+            scale=scale,
+            timeout_s=timeout,
+        )
+        if not fds:
+            raise ConnectionLost("the reply to open came without an eventfd")
+        return Job(self._connection, self._memory, opened, fds[0])
+
+    def buffer(self, shape: Shape, dtype: object = np.float32) -> np.ndarray:
+        """An array of zeros in memory that the daemon maps too."""
+        return self._memory.buffer(shape, dtype)
+
+    def stats(self) -> dict[str, Any]:
+        """The daemon's counters; ``docs/api.md`` names them."""
+        return self._connection.call("stats")[0]
+
+    def close(self) -> None:
+        """Ends the connection. Jobs that were not closed fail on all workers."""
+        self._connection.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

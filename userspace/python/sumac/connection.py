@@ -1,0 +1,181 @@
+"""One connection to the daemon, shared by threads.
+
+There is no reading thread. Whoever waits and finds nobody reading reads for all, files what comes, and stops when its
+own answer is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import threading
+import time
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
+
+from .errors import ConnectionLost, SumacError, from_daemon
+
+MAX_MESSAGE = 128 * 1024
+"""The longest message in bytes, in both directions."""
+
+Found = TypeVar("Found")
+
+
+class Outcome(NamedTuple):
+    """How an operation ended."""
+
+    duration: float
+    """Seconds from submission to the end."""
+    error: Optional[SumacError]
+
+
+class Connection:
+    """Requests out; replies and events back to whoever waits for them."""
+
+    def __init__(self, path: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._socket.connect(path)
+        except OSError as error:
+            self._socket.close()
+            raise ConnectionLost(
+                f"cannot connect to {path}: {error.strerror}; is the daemon running (sumac daemon --config FILE)?"
+            ) from error
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._reading = False
+        self._lost: Optional[str] = None
+        self._last_id = 0
+        self._replies: dict[int, tuple[dict[str, Any], list[int]]] = {}
+        self._finished: dict[int, Outcome] = {}
+        self._abandoned: set[int] = set()
+        self._failures: dict[int, SumacError] = {}
+
+    def call(self, cmd: str, fds: tuple[int, ...] = (), **fields: Any) -> tuple[dict[str, Any], list[int]]:
+        """Sends a command and waits for its reply: the ``ok`` object, and descriptors that now belong to the caller."""
+        with self._changed:
+            self._check()
+            self._last_id += 1
+            request = self._last_id
+        message = {"id": request, "cmd": cmd}
+        message.update((key, value) for key, value in fields.items() if value is not None)
+        try:
+            socket.send_fds(self._socket, [json.dumps(message, allow_nan=False).encode()], list(fds))
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # What the daemon said before it hung up is worth more; the wait finds it.
+        except OSError as error:
+            raise ConnectionLost(error.strerror or str(error)) from error
+        reply = self._wait(lambda: self._replies.pop(request, None), None)
+        assert reply is not None
+        body, received = reply
+        if "error" in body:
+            raise from_daemon(body["error"])
+        return body.get("ok", {}), received
+
+    def finished(self, op: int, timeout: Optional[float]) -> Optional[Outcome]:
+        """Waits until an operation has ended; ``None`` when the time runs out first."""
+        return self._wait(lambda: self._finished.pop(op, None), timeout)
+
+    def abandon(self, op: int) -> None:
+        """Forgets an operation's end, which may have come already."""
+        with self._changed:  # Reentrant: this may run in a finalizer of the thread that holds it.
+            if self._finished.pop(op, None) is None:
+                self._abandoned.add(op)
+
+    def failure(self, job: int) -> Optional[SumacError]:
+        """Why a job has ended, as far as the daemon's messages have been read."""
+        return self._failures.get(job)
+
+    def forget(self, job: int) -> None:
+        """Forgets a job that was closed."""
+        self._failures.pop(job, None)
+
+    def close(self) -> None:
+        """Ends the connection; jobs that are still open fail on all workers."""
+        with self._changed:
+            self._lost = self._lost or "it was closed"
+            self._changed.notify_all()
+        if os.getpid() == self._pid:
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # The daemon was faster.
+        self._socket.close()
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise ConnectionLost(self._lost)
+        if os.getpid() != self._pid:
+            raise ConnectionLost("it belongs to the parent process; every process needs a Client of its own")
+
+    def _wait(self, take: Callable[[], Optional[Found]], timeout: Optional[float]) -> Optional[Found]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        first = True
+        with self._changed:
+            while True:
+                found = take()
+                if found is not None:
+                    return found
+                self._check()
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                # A wait of no time still reads what has come already.
+                if left == 0.0 and not first:
+                    return None
+                first = False
+                if self._reading:
+                    self._changed.wait(left)
+                    continue
+                self._read_for_all(left)
+
+    def _read_for_all(self, left: Optional[float]) -> None:
+        """Reads and files one message, with the lock let go while waiting for it."""
+        self._reading = True
+        self._changed.release()
+        message, lost = None, None
+        try:
+            message = self._receive(left)
+        except (OSError, ValueError) as error:
+            lost = str(error)
+        finally:
+            self._changed.acquire()
+            self._reading = False
+            self._changed.notify_all()
+        if lost is not None:
+            self._lost = self._lost or lost
+        elif message is not None:
+            self._file(*message)
+
+    def _receive(self, left: Optional[float]) -> Optional[tuple[dict[str, Any], list[int]]]:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        if not poll.poll(None if left is None else left * 1000):
+            return None
+        try:
+            data, fds, _, _ = socket.recv_fds(self._socket, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            # Said once by a daemon that hung up without reading everything; what it sent last comes after.
+            data, fds, _, _ = socket.recv_fds(self._socket, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            raise OSError("the daemon hung up")
+        return json.loads(data), list(fds)
+
+    def _file(self, message: dict[str, Any], fds: list[int]) -> None:
+        event = message.get("event")
+        if event is None and message.get("id") is not None:
+            self._replies[message["id"]] = (message, fds)
+        elif event is None:
+            # Only a refusal of the whole connection answers no request of ours.
+            self._lost = str(from_daemon(message.get("error", {})))
+        elif event == "completed":
+            self._complete(message)
+        elif event == "job_failed":
+            self._failures[message["job"]] = from_daemon(message["error"])
+
+    def _complete(self, message: dict[str, Any]) -> None:
+        op = message["op"]
+        if op in self._abandoned:
+            self._abandoned.discard(op)
+            return
+        error = from_daemon(message["error"]) if "error" in message else None
+        self._finished[op] = Outcome(message["duration_ns"] * 1e-9, error)

@@ -1,0 +1,64 @@
+"""What can go wrong, with the daemon's codes."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional
+
+
+class SumacError(Exception):
+    """An error of the daemon: ``code`` for programs, ``message`` and ``hint`` for people.
+
+    ``ranks`` names the workers that are missing or at fault; ``tensor`` and ``index`` the element, or with
+    ``index_end`` the range of elements, that could not be summed.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        hint: str = "",
+        ranks: tuple[int, ...] = (),
+        tensor: Optional[int] = None,
+        index: Optional[int] = None,
+        index_end: Optional[int] = None,
+    ) -> None:
+        super().__init__(f"{message} ({code}){'; ' + hint if hint else ''}")
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.ranks = ranks
+        self.tensor = tensor
+        self.index = index
+        self.index_end = index_end
+
+
+class JobFailed(SumacError):
+    """The job is over for all of its workers; open it again on all of them."""
+
+
+class WaitTimeout(SumacError, TimeoutError):
+    """The operation has not finished in the time given; it goes on."""
+
+
+class ConnectionLost(SumacError, ConnectionError):
+    """The connection to the daemon is gone; connect and open the job again."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__("connection_lost", f"the connection to the daemon is gone: {why}", "connect again")
+
+
+_CLASSES = {"job_failed": JobFailed, "cancelled": JobFailed, "shutting_down": JobFailed, "timeout": WaitTimeout}
+
+
+def from_daemon(error: Mapping[str, Any]) -> SumacError:
+    """The exception for an ``error`` object of a message."""
+    code = str(error.get("code", "unknown"))
+    return _CLASSES.get(code, SumacError)(
+        code,
+        str(error.get("message", "the daemon gave no reason")),
+        str(error.get("hint", "")),
+        tuple(error.get("ranks", ())),
+        error.get("tensor"),
+        error.get("index"),
+        error.get("index_end"),
+    )

@@ -1,0 +1,107 @@
+"""Arrays in memory that the daemon maps too."""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import fcntl
+import math
+import mmap
+import os
+import threading
+import weakref
+from typing import Optional, Union
+
+import numpy as np
+
+from .connection import Connection
+from .errors import SumacError
+
+DTYPES = {np.dtype(np.float32): "float32", np.dtype(np.int32): "int32"}
+"""The types that the network can add up, with their names in the API."""
+
+Shape = Union[int, "tuple[int, ...]"]
+
+
+class Memory:
+    """The regions of one connection, found again by the addresses of the arrays in them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.RLock()
+        self._starts: list[int] = []
+        self._regions: list[tuple[int, int, int]] = []  # start, end, handle; ascending like _starts
+        # Filled by finalizers, which may run in the middle of anything and so must do nothing else.
+        self._dropped: collections.deque[int] = collections.deque()
+        self._unused: list[int] = []
+
+    def buffer(self, shape: Shape, dtype: object) -> np.ndarray:
+        """An array of zeros that the daemon can see. It is given back when its last view is gone."""
+        kind = np.dtype(dtype)
+        if kind not in DTYPES:
+            raise ValueError(f"the network cannot add up {kind}; use float32 or int32")
+        dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+        count = math.prod(dimensions)
+        size = max(count * kind.itemsize, mmap.PAGESIZE)
+        with self._lock:
+            self._give_back()
+            memory, handle = self._register(size)
+            flat = np.frombuffer(memory, dtype=kind, count=count)
+            start = flat.__array_interface__["data"][0]
+            at = bisect.bisect(self._starts, start)
+            self._starts.insert(at, start)
+            self._regions.insert(at, (start, start + size, handle))
+            weakref.finalize(memory, self._dropped.append, handle).atexit = False
+        return flat.reshape(dimensions)
+
+    def find(self, array: np.ndarray) -> tuple[int, int]:
+        """The region of an array, and where in it the array starts."""
+        if not isinstance(array, np.ndarray) or array.dtype not in DTYPES:
+            raise ValueError("allreduce takes numpy arrays of float32 or int32")
+        if not array.flags.c_contiguous or not array.flags.writeable:
+            raise ValueError("allreduce takes contiguous, writeable arrays; slice along the first axis, or flatten")
+        start = array.__array_interface__["data"][0]
+        region = self._around(start, start + array.nbytes)
+        if region is None:
+            raise ValueError("the array is not in shared memory; make it with job.buffer(shape, dtype)")
+        return region[2], start - region[0]
+
+    def _around(self, start: int, end: int) -> Optional[tuple[int, int, int]]:
+        with self._lock:
+            self._forget()
+            at = bisect.bisect(self._starts, start) - 1
+            if at < 0:
+                return None
+            region = self._regions[at]
+            return region if end <= region[1] else None
+
+    def _forget(self) -> None:
+        """Forgets regions that are no longer mapped: other memory may be at their addresses by now."""
+        while self._dropped:
+            handle = self._dropped.popleft()
+            at = next(i for i, region in enumerate(self._regions) if region[2] == handle)
+            del self._regions[at], self._starts[at]
+            self._unused.append(handle)
+
+    def _register(self, size: int) -> tuple[mmap.mmap, int]:
+        file = os.memfd_create("sumac-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(file, size)
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            memory = mmap.mmap(file, size)
+            reply, _ = self._connection.call("register", (file,), size=size)
+        finally:
+            os.close(file)
+        return memory, reply["region"]
+
+    def _give_back(self) -> None:
+        """Unregisters what is no longer mapped here."""
+        self._forget()
+        unused, self._unused = self._unused, []
+        for handle in unused:
+            try:
+                self._connection.call("unregister", region=handle)
+            except SumacError as error:
+                if error.code != "region_busy":
+                    raise
+                self._unused.append(handle)  # An operation that nobody waited for still uses it.
