@@ -1,30 +1,41 @@
 #!/usr/bin/env bash
-# Runs every test, as the user, the privileged ones among them (which skip without root unless
+# Runs every test, the privileged ones among them (which skip without root unless
 # REQUIRE_PRIVILEGED=1), and ends with one line that counts them all: `N passed, N failed, N skipped`.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-failed_steps=0
+broken_steps=0
 
 step() {
     printf '\n== %s\n' "$1"
     shift
     "$@" 2>&1 | tee -a "$log"
-    [ "${PIPESTATUS[0]}" -eq 0 ] || { failed_steps=$((failed_steps + 1)); printf 'FAILED: %s\n' "$*" | tee -a "$log"; }
+    [ "${PIPESTATUS[0]}" -eq 0 ] || { broken_steps=$((broken_steps + 1)); printf 'FAILED: %s\n' "$*"; }
 }
 
 step "units, simulation, model checking, eBPF programs" \
-    cargo test --workspace --exclude sumac-tests --locked --no-fail-fast -- --nocapture --test-threads 2
+    cargo test --workspace --exclude sumac-tests --exclude sumac-benches --locked --no-fail-fast -- --nocapture --test-threads 2
+for folder in userspace/python tools/demo tools/compare; do
+    step "Python: $folder" /usr/bin/python3 -m unittest discover -v -t "$folder" -s "$folder/tests"
+done
 # One at a time: each test has its lab on the same two cores.
 step "end to end" cargo test -p sumac-tests --locked --no-fail-fast -- --nocapture --test-threads 1
 
-results=$(grep -E '^test result:' "$log")
-passed=$(grep -oE '[0-9]+ passed' <<<"$results" | awk '{ n += $1 } END { print n + 0 }')
-failed=$(grep -oE '[0-9]+ failed' <<<"$results" | awk '{ n += $1 } END { print n + 0 }')
-skipped=$(grep -cE '(^|[^A-Za-z])SKIP ' "$log")
-# A step that failed without a failing test (a build error, a crash) must not pass for success.
-[ "$failed_steps" -gt 0 ] && [ "$failed" -eq 0 ] && failed=$failed_steps
-printf '\n%d passed, %d failed, %d skipped\n' "$((passed - skipped))" "$failed" "$skipped"
+total() { awk '{ n += $1 } END { print n + 0 }'; }
+passed=$(grep -E '^test result:' "$log" | grep -oE '[0-9]+ passed' | total)
+failed=$(grep -E '^test result:' "$log" | grep -oE '[0-9]+ failed' | total)
+# unittest says `Ran 5 tests in 1s`, then `OK (skipped=1)` or `FAILED (failures=1, errors=1)`.
+ran=$(grep -oE '^Ran [0-9]+ test' "$log" | grep -oE '[0-9]+' | total)
+wrong=$(grep -E '^FAILED \(' "$log" | grep -oE '(failures|errors)=[0-9]+' | grep -oE '[0-9]+' | total)
+left_out=$(grep -E '^(OK|FAILED) \(' "$log" | grep -oE 'skipped=[0-9]+' | grep -oE '[0-9]+' | total)
+# A Rust test that cannot run says `SKIP name: why` and passes.
+skipped=$(grep -cE '^(test .* \.\.\. )?SKIP ' "$log")
+passed=$((passed - skipped + ran - wrong - left_out))
+failed=$((failed + wrong))
+skipped=$((skipped + left_out))
+# A step that broke without a failing test (a build error, a crash) must not pass for success.
+if [ "$broken_steps" -gt 0 ] && [ "$failed" -eq 0 ]; then failed=$broken_steps; fi
+printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" -eq 0 ]
