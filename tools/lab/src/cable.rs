@@ -79,6 +79,23 @@ pub struct CableCounters {
     pub down: Injected,
 }
 
+impl std::ops::SubAssign for Injected {
+    fn sub_assign(&mut self, earlier: Injected) {
+        self.frames -= earlier.frames;
+        self.lost -= earlier.lost;
+        self.duplicated -= earlier.duplicated;
+        self.reordered -= earlier.reordered;
+        self.overflowed -= earlier.overflowed;
+    }
+}
+
+impl std::ops::SubAssign for CableCounters {
+    fn sub_assign(&mut self, earlier: CableCounters) {
+        self.up -= earlier.up;
+        self.down -= earlier.down;
+    }
+}
+
 impl std::ops::AddAssign for CableCounters {
     fn add_assign(&mut self, other: CableCounters) {
         self.up += other.up;

@@ -20,6 +20,18 @@ pub struct MachineTime {
     pub softirq: f64,
 }
 
+impl std::ops::Add for MachineTime {
+    type Output = MachineTime;
+
+    fn add(self, other: MachineTime) -> MachineTime {
+        MachineTime {
+            user: self.user + other.user,
+            system: self.system + other.system,
+            softirq: self.softirq + other.softirq,
+        }
+    }
+}
+
 impl MachineTime {
     /// Now; zeros when /proc/stat cannot be read.
     pub fn now() -> MachineTime {

@@ -7,11 +7,14 @@
 pub mod cable;
 pub mod command;
 pub mod cpu;
+pub mod deployment;
 pub mod interrupt;
 pub mod lab;
 pub mod namespace;
 pub mod process;
+pub mod programs;
 pub mod record;
+pub mod run;
 pub mod spec;
 pub mod units;
 mod wiring;

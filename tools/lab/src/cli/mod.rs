@@ -3,6 +3,7 @@
 mod down;
 mod list;
 mod options;
+mod run;
 mod up;
 
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
+  sumac-lab run --workers 4 --elements 25000000 --rate 1gbit --loss 1% --json
   sumac-lab up --name lab1 --workers 4 --rate 1gbit --loss 1%
   nsenter --net=/run/netns/lab1-w0 ping 10.77.0.1
   sumac-lab down --name lab1
@@ -32,6 +34,8 @@ enum Verb {
     Up(up::Up),
     /// End a lab's programs and remove it
     Down(down::Down),
+    /// Sum tensors over all workers in a lab of their own, check every element, and report
+    Run(run::Run),
     /// Name the labs that exist
     List(list::List),
 }
@@ -46,6 +50,7 @@ pub fn main() -> ExitCode {
     let result = match cli.verb {
         Verb::Up(verb) => verb.run(),
         Verb::Down(verb) => verb.run(),
+        Verb::Run(verb) => verb.run(),
         Verb::List(verb) => verb.run(),
     };
     match result {

@@ -1,0 +1,47 @@
+//! Medians and tails of a few times.
+
+use serde::Serialize;
+
+/// Seconds that the measured allreduces took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Times {
+    /// The middle one; of an even number the mean of the two in the middle.
+    pub median: f64,
+    /// The shortest.
+    pub min: f64,
+    /// The longest.
+    pub max: f64,
+    /// 99 of 100 are at most this long, by nearest rank: with fewer than 100 it is the longest.
+    pub p99: f64,
+}
+
+impl Times {
+    /// Of these times; zeros of none.
+    pub fn of(times: &[f64]) -> Times {
+        let mut sorted = times.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (Some(&min), Some(&max)) = (sorted.first(), sorted.last()) else { return Times::default() };
+        let rank = (sorted.len() as f64 * 0.99).ceil() as usize;
+        let middle = sorted.len() / 2;
+        let median = if sorted.len() % 2 == 1 {
+            sorted[middle]
+        } else {
+            f64::midpoint(sorted[middle - 1], sorted[middle])
+        };
+        Times { median, min, max, p99: sorted[rank.clamp(1, sorted.len()) - 1] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_few_and_many() {
+        assert_eq!(Times::of(&[]), Times::default());
+        assert_eq!(Times::of(&[3.0, 1.0, 2.0]), Times { median: 2.0, min: 1.0, max: 3.0, p99: 3.0 });
+        assert_eq!(Times::of(&[1.0, 2.0]).median, 1.5);
+        let many: Vec<f64> = (1..=200).map(f64::from).collect();
+        assert_eq!(Times::of(&many).p99, 198.0);
+    }
+}

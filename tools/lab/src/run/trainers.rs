@@ -1,0 +1,211 @@
+//! The trainers of a run: one connection, job and tensor per worker, all at once.
+
+use std::sync::{Barrier, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sumac_client::{Client, ClientError, Job, JobOptions, Tensor};
+
+use super::contents::{Comparison, Contents};
+use crate::deployment::{DeployError, Deployment};
+use crate::interrupt;
+
+/// How often a waiting trainer looks whether the user interrupts.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How long the workers have to find each other.
+const JOIN_LIMIT: Duration = Duration::from_secs(30);
+
+/// Why a trainer could not do its part.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// Its daemon could not be reached.
+    #[error(transparent)]
+    Deploy(#[from] DeployError),
+    /// Its daemon refused or failed.
+    #[error("worker {rank}, {doing}: {source}")]
+    Client {
+        /// Which worker.
+        rank: u16,
+        /// What it was doing.
+        doing: &'static str,
+        /// What it was told.
+        source: Box<ClientError>,
+    },
+    /// The sum did not come.
+    #[error(
+        "worker {rank} waited {seconds} s for its sum; `sumac stats` and the logs in the lab's folder tell more"
+    )]
+    Late {
+        /// Which worker.
+        rank: u16,
+        /// How long.
+        seconds: u64,
+    },
+    /// A thread of the lab itself died.
+    #[error("a trainer's thread of the lab panicked")]
+    Thread,
+    /// Ctrl-C.
+    #[error(transparent)]
+    Interrupted(#[from] interrupt::Interrupted),
+}
+
+struct Trainer {
+    rank: u16,
+    client: Client,
+    job: Job,
+    tensor: Option<Tensor<f32>>,
+}
+
+/// One job with all its workers.
+pub struct Trainers {
+    all: Vec<Trainer>,
+    elements: usize,
+}
+
+/// When a worker began and when it had its sum.
+type Span = (Instant, Instant);
+
+impl Trainers {
+    /// Connects to all daemons, joins the job `name` as all its workers and makes a tensor for each.
+    ///
+    /// # Errors
+    /// The first worker's that cannot.
+    pub fn join(deployment: &Deployment<'_>, name: &str, elements: usize) -> Result<Trainers, TrainError> {
+        let world = deployment.lab().spec().workers;
+        let mut clients = Vec::new();
+        for rank in 0..world {
+            clients.push((rank, deployment.client(rank)?));
+        }
+        // A worker's join returns when all have joined, so they must come at the same time.
+        let all = in_parallel(clients, |(rank, client)| {
+            let fail =
+                |doing| move |source: ClientError| TrainError::Client { rank, doing, source: source.into() };
+            let tensor = client.tensor::<f32>(elements).map_err(fail("making its tensor"))?;
+            let options = JobOptions::new(name, rank, world).timeout(JOIN_LIMIT);
+            let job = client.open(&options).map_err(fail("joining the job"))?;
+            Ok(Trainer { rank, client, job, tensor: Some(tensor) })
+        })?;
+        Ok(Trainers { all, elements })
+    }
+
+    /// Writes each worker's values.
+    ///
+    /// # Errors
+    /// Only when a thread dies.
+    pub fn fill(&mut self, contents: Contents) -> Result<(), TrainError> {
+        in_parallel(self.all.iter_mut().collect(), |trainer: &mut Trainer| {
+            if let Some(tensor) = &mut trainer.tensor {
+                contents.fill(trainer.rank, 0, tensor);
+            }
+            Ok(())
+        })
+        .map(|_| ())
+    }
+
+    /// Sums all tensors, all workers at once; returns the time from the first one's start to the last one's end.
+    ///
+    /// # Errors
+    /// The first worker's that fails or takes longer than `limit`.
+    pub fn allreduce(&mut self, limit: Duration) -> Result<Duration, TrainError> {
+        let start = Barrier::new(self.all.len());
+        let spans = in_parallel(self.all.iter_mut().collect(), |trainer: &mut Trainer| {
+            start.wait();
+            trainer.allreduce(limit)
+        })?;
+        let begin = spans.iter().map(|(begin, _): &Span| *begin).min();
+        let end = spans.iter().map(|(_, end)| *end).max();
+        Ok(begin.zip(end).map_or(Duration::ZERO, |(begin, end)| end - begin))
+    }
+
+    /// Compares every element of every worker with the reference, on all CPUs.
+    ///
+    /// # Errors
+    /// Only when a thread dies.
+    pub fn compare(&self, contents: Contents) -> Result<Comparison, TrainError> {
+        const BLOCK: usize = 1 << 16;
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let results: Vec<&[f32]> =
+            self.all.iter().map(|trainer| trainer.tensor.as_deref().unwrap_or(&[])).collect();
+        let next = RwLock::new((0..self.elements).step_by(BLOCK));
+        let take = || next.write().unwrap_or_else(PoisonError::into_inner).next();
+        let parts = in_parallel((0..cpus).collect(), |_| {
+            let mut comparison = Comparison::default();
+            while let Some(first) = take() {
+                let last = (first + BLOCK).min(self.elements);
+                comparison = comparison.and(contents.compare(first..last, &results));
+            }
+            Ok(comparison)
+        })?;
+        Ok(parts.into_iter().fold(Comparison::default(), Comparison::and))
+    }
+
+    /// Each daemon's statistics, as long as the job is open.
+    ///
+    /// # Errors
+    /// When one does not answer.
+    pub fn stats(&self) -> Result<Vec<Value>, TrainError> {
+        let ask = |trainer: &Trainer| {
+            let rank = trainer.rank;
+            let fail = |source: ClientError| TrainError::Client {
+                rank,
+                doing: "asking for statistics",
+                source: source.into(),
+            };
+            trainer.client.stats_json().map_err(fail)
+        };
+        self.all.iter().map(ask).collect()
+    }
+
+    /// Leaves the job, all together.
+    ///
+    /// # Errors
+    /// The first worker's that is not let go.
+    pub fn leave(self) -> Result<(), TrainError> {
+        in_parallel(self.all, |trainer| {
+            let rank = trainer.rank;
+            trainer.job.close().map_err(|source| TrainError::Client {
+                rank,
+                doing: "leaving the job",
+                source: source.into(),
+            })
+        })
+        .map(|_| ())
+    }
+}
+
+impl Trainer {
+    fn allreduce(&mut self, limit: Duration) -> Result<Span, TrainError> {
+        let rank = self.rank;
+        let fail = |source: ClientError| TrainError::Client { rank, doing: "summing", source: source.into() };
+        let tensor = match self.tensor.take() {
+            Some(tensor) => tensor,
+            // An earlier operation failed and kept it; that error ended the run already.
+            None => return Err(TrainError::Thread),
+        };
+        let begin = Instant::now();
+        let mut pending = self.job.allreduce(tensor).map_err(|failed| fail(failed.error))?;
+        while !pending.wait_timeout(LOOK).map_err(|failed| fail(failed.error))? {
+            interrupt::check()?;
+            if begin.elapsed() > limit {
+                return Err(TrainError::Late { rank, seconds: limit.as_secs() });
+            }
+        }
+        let end = Instant::now();
+        self.tensor = Some(pending.wait().map_err(|failed| fail(failed.error))?);
+        Ok((begin, end))
+    }
+}
+
+/// Does `work` on every item in a thread of its own, and returns the results in the items' order.
+fn in_parallel<I: Send, O: Send>(
+    items: Vec<I>,
+    work: impl Fn(I) -> Result<O, TrainError> + Sync,
+) -> Result<Vec<O>, TrainError> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(move || work(item))).collect();
+        let results = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(TrainError::Thread)));
+        results.collect::<Vec<_>>().into_iter().collect()
+    })
+}
