@@ -12,7 +12,9 @@ use std::{
 
 use anyhow::{Context, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use sumac_agg::{Aggregator, attach::DEFAULT_SLOTS, log::ProgramLog, pins::DEFAULT_PIN_ROOT, plane::EbpfPlane};
+use sumac_agg::{
+    Aggregator, attach::DEFAULT_SLOTS, log::ProgramLog, pins::DEFAULT_PIN_ROOT, plane::EbpfPlane,
+};
 use sumac_agg_host::HostPlane;
 use sumac_control::{DataPlane, Secret, Secrets, server::Listening};
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, Reason};
@@ -136,7 +138,9 @@ impl Args {
             ("--data-ip", self.data_ip.is_some()),
         ];
         match given.iter().find(|(_, given)| *given) {
-            Some((option, _)) => bail!("{option} is for --plane host; the eBPF aggregator is made by `sumac-agg attach`"),
+            Some((option, _)) => {
+                bail!("{option} is for --plane host; the eBPF aggregator is made by `sumac-agg attach`")
+            }
             None => Ok(()),
         }
     }

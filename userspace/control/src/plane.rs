@@ -134,7 +134,7 @@ pub trait DataPlane: Send + Sync + 'static {
     fn instance(&self) -> Result<u64, PlaneError>;
 }
 
-impl<P: DataPlane + ?Sized> DataPlane for Box<P> {
+impl<P: DataPlane> DataPlane for std::sync::Arc<P> {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
         (**self).info()
     }
