@@ -14,6 +14,7 @@
 //! | [`tables`] | typed access to the maps |
 //! | [`program`] | the object, and how it is loaded |
 //! | [`preflight`] | what attaching needs from the system, checked before |
+//! | [`measure`] | nanoseconds per frame |
 //! | [`log`], [`mode`], [`pins`] | the programs' messages, modes, places |
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ pub mod attach;
 pub mod detach;
 pub mod job;
 pub mod log;
+pub mod measure;
 pub mod mode;
 pub mod pins;
 pub mod plane;

@@ -11,6 +11,8 @@ use crate::pins::{self, PinDir};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_AGG_OBJECT"));
 
+const ATTACHED: [&str; 2] = [name::INGRESS_PROGRAM, name::EGRESS_PROGRAM];
+
 /// Why the programs did not come into the kernel.
 #[derive(Debug, Error)]
 pub enum LoadError {
@@ -40,7 +42,15 @@ pub enum LoadError {
 /// # Errors
 /// When the kernel refuses the maps or a program.
 pub fn load(slots: u32) -> Result<Ebpf, LoadError> {
-    load_with(EbpfLoader::new().map_max_entries(name::SLOTS, slots))
+    load_with(EbpfLoader::new().map_max_entries(name::SLOTS, slots), &ATTACHED)
+}
+
+/// Loads the program that plays jobs, without pins.
+///
+/// # Errors
+/// When the kernel refuses the maps or the program.
+pub(crate) fn load_rehearsal(slots: u32) -> Result<Ebpf, LoadError> {
+    load_with(EbpfLoader::new().map_max_entries(name::SLOTS, slots), &[name::REHEARSAL_PROGRAM])
 }
 
 /// Loads the programs over the maps that are pinned already, and makes and pins those that are not.
@@ -50,12 +60,12 @@ pub(crate) fn load_over(pins: &PinDir, slots: u32) -> Result<Ebpf, LoadError> {
     for map in pins::MAPS {
         loader.map_pin_path(map, pins.map(map));
     }
-    load_with(&mut loader)
+    load_with(&mut loader, &ATTACHED)
 }
 
-fn load_with(loader: &mut EbpfLoader<'_>) -> Result<Ebpf, LoadError> {
+fn load_with(loader: &mut EbpfLoader<'_>, programs: &[&'static str]) -> Result<Ebpf, LoadError> {
     let mut ebpf = loader.load(OBJECT).map_err(|error| LoadError::Maps(Box::new(error)))?;
-    for program in [name::INGRESS_PROGRAM, name::EGRESS_PROGRAM] {
+    for program in programs {
         let xdp = find(&mut ebpf, program)?;
         xdp.load().map_err(|source| LoadError::Refused { program, source: Box::new(source) })?;
     }
@@ -76,6 +86,11 @@ pub fn ingress(ebpf: &mut Ebpf) -> Result<&mut Xdp, LoadError> {
 /// As [`ingress`].
 pub fn egress(ebpf: &mut Ebpf) -> Result<&mut Xdp, LoadError> {
     find(ebpf, name::EGRESS_PROGRAM)
+}
+
+/// The program that plays jobs.
+pub(crate) fn rehearsal(ebpf: &mut Ebpf) -> Result<&mut Xdp, LoadError> {
+    find(ebpf, name::REHEARSAL_PROGRAM)
 }
 
 fn find<'a>(ebpf: &'a mut Ebpf, program: &'static str) -> Result<&'a mut Xdp, LoadError> {

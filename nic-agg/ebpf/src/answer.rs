@@ -73,6 +73,29 @@ pub fn make_report(headers: Headers) {
     set_kind(headers, Kind::Report);
 }
 
+/// Makes the Sumac header that of a contribution (for rehearsals).
+#[inline(always)]
+pub fn make_contribution(headers: Headers, chunk: &Chunk) {
+    let words = |form: fn(u32) -> u32| -> u64 {
+        (0..SUMAC_WORDS).map(|word| u64::from(form(headers.get(Headers::SUMAC + 4 * word)))).sum()
+    };
+    let before = words(|word| !word);
+    set_kind(headers, Kind::Contribution);
+    headers.set(Headers::SUMAC + offset::FLAGS, chunk.flags.to_be());
+    headers.set(Headers::SUMAC + offset::SEQ, chunk.seq.to_be());
+    headers.set(Headers::SUMAC + offset::SLOT, chunk.slot.to_be());
+    headers.set(Headers::SUMAC + offset::BITMAP_0, chunk.worker.to_be());
+    adjust_checksum(headers, before + words(|word| word));
+}
+
+/// What tells one contribution of a job from another.
+pub struct Chunk {
+    pub flags: u16,
+    pub seq: u32,
+    pub slot: u32,
+    pub worker: u32,
+}
+
 #[inline(always)]
 fn set_kind(headers: Headers, kind: Kind) {
     headers.set(Headers::SUMAC + offset::VERSION_KIND, VERSION << 4 | kind as u8);
@@ -98,10 +121,15 @@ pub fn address(headers: Headers, to: Addresses, payload: Option<u64>) {
 pub fn readdress(headers: Headers, to: Addresses) {
     let before = addresses_sum(headers, |word| !word);
     set_addresses(headers, to);
+    adjust_checksum(headers, before + addresses_sum(headers, |word| word));
+}
+
+/// Adjusts the UDP checksum, if there is one, by the sum of the new words and the old ones' complements.
+#[inline(always)]
+fn adjust_checksum(headers: Headers, change: u64) {
     let old = headers.get::<u16>(UDP_CHECKSUM);
     if old != 0 {
-        let sum = u64::from(!old) + before + addresses_sum(headers, |word| word);
-        headers.set(UDP_CHECKSUM, checksum::finish_udp(sum));
+        headers.set(UDP_CHECKSUM, checksum::finish_udp(u64::from(!old) + change));
     }
 }
 

@@ -10,6 +10,7 @@
 //! | [`egress`] | addresses each worker's copy of a result |
 //! | [`maps`] | all maps |
 //! | [`events`] | rate limited messages to the operator |
+//! | [`rehearsal`] | plays a job from one frame, to be measured |
 #![no_std]
 #![no_main]
 
@@ -20,9 +21,10 @@ mod maps;
 mod packet;
 mod payload;
 mod pipeline;
+mod rehearsal;
 mod slot;
 
-use aya_ebpf::{macros::xdp, programs::XdpContext};
+use aya_ebpf::{bindings::xdp_action::XDP_PASS, macros::xdp, programs::XdpContext};
 
 /// Aggregates what arrives at a port. Every frame leaves through here and is counted once.
 #[xdp]
@@ -36,6 +38,17 @@ pub fn sumac_agg(ctx: XdpContext) -> u32 {
 #[xdp(map = "devmap")]
 pub fn sumac_agg_out(ctx: XdpContext) -> u32 {
     let outcome = egress::run(&ctx);
+    maps::count(outcome.reason);
+    outcome.verdict
+}
+
+/// Makes each frame of a test run the next contribution of a job, and aggregates it. Never attached.
+#[xdp]
+pub fn sumac_agg_rehearsal(ctx: XdpContext) -> u32 {
+    if !rehearsal::next(&ctx) {
+        return XDP_PASS;
+    }
+    let outcome = pipeline::run(&ctx);
     maps::count(outcome.reason);
     outcome.verdict
 }

@@ -5,7 +5,7 @@ use aya_ebpf::{
     btf_maps::{Array, DevMap, HashMap, PerCpuArray},
     macros::btf_map,
 };
-use sumac_agg_layout::{EVENTS, Limiter, MAX_PORTS, State, WORKER_ENTRIES};
+use sumac_agg_layout::{EVENTS, Limiter, MAX_PORTS, Rehearsal, State, WORKER_ENTRIES};
 use sumac_wire::{
     MAX_ELEMENTS, MAX_JOBS, Reason,
     reason::COUNTERS as REASONS,
@@ -47,6 +47,8 @@ pub static COUNTERS: PerCpuArray<u64, REASONS> = PerCpuArray::new();
 pub static WORKER_COUNTERS: PerCpuArray<WorkerCounters, WORKER_ENTRIES> = PerCpuArray::new();
 #[btf_map]
 pub static LIMITERS: PerCpuArray<Limiter, EVENTS> = PerCpuArray::new();
+#[btf_map]
+pub static REHEARSAL: Array<Rehearsal, 1> = Array::new();
 
 /// Adds one to a reason's counter of this CPU.
 #[inline(always)]

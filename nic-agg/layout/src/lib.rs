@@ -28,12 +28,16 @@ pub mod name {
     pub const WORKER_COUNTERS: &str = "WORKER_COUNTERS";
     /// Per CPU, [`super::Limiter`]s of events.
     pub const LIMITERS: &str = "LIMITERS";
+    /// One [`super::Rehearsal`].
+    pub const REHEARSAL: &str = "REHEARSAL";
     /// aya-log's ring.
     pub const LOGS: &str = "AYA_LOGS";
     /// The program that aggregates, on every port's ingress.
     pub const INGRESS_PROGRAM: &str = "sumac_agg";
     /// The program that addresses each copy of a result, on the port map's egress.
     pub const EGRESS_PROGRAM: &str = "sumac_agg_out";
+    /// The program that plays a whole job from one frame: for measurements, never attached.
+    pub const REHEARSAL_PROGRAM: &str = "sumac_agg_rehearsal";
 }
 
 /// Most ports that results leave through by broadcast: one for each worker of a job.
@@ -100,4 +104,22 @@ pub struct Limiter {
     pub began: u64,
     /// Events in the window.
     pub events: u64,
+}
+
+/// What the rehearsal plays. It keeps `turn`, the rest is the loader's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Rehearsal {
+    /// Contributions played; the next one is of rank `turn mod world` to chunk `turn / world`.
+    pub turn: u32,
+    /// Workers of the job.
+    pub world: u32,
+    /// Slots of the job, a power of two.
+    pub slots: u32,
+    /// Rank 0's address; rank r has the r-th after it.
+    pub first_ip: u32,
+    /// The aggregator's address.
+    pub aggregator_ip: u32,
+    /// Not zero: stop before the pipeline, to measure what the rehearsal itself costs.
+    pub dry: u32,
 }

@@ -1,0 +1,91 @@
+//! `sumac-agg attach`: puts the programs on ports.
+
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use serde::Serialize;
+use sumac_agg::{
+    AttachOptions, Mode,
+    attach::{BoundPort, DEFAULT_SLOTS, attach},
+    preflight::pool_memory,
+};
+use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS};
+
+use super::{PinRoot, print_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  sumac-agg attach eth1 eth2 eth3 eth4
+        each worker behind a port of its own: every result leaves through each of them
+  sumac-agg attach eth1
+        all workers behind one port: results go to a multicast group
+  sumac-agg attach eth1 --slots 16384 --elements 352
+        room for more jobs; chunks of what an MTU of 1500 holds at most
+  sumac-agg attach eth1 --mode generic
+        a driver without XDP; several times slower";
+
+/// Put the aggregator on ports, or replace it there
+///
+/// Attaching again keeps the pool with its jobs and replaces the programs without losing a frame.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The ports
+    #[arg(value_name = "IFACE", required = true)]
+    interfaces: Vec<String>,
+    /// Slots in the pool, which jobs share; each takes 6.6 KiB of kernel memory
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_SLOTS)]
+    slots: u32,
+    /// Largest chunk that a job may ask for, in elements of 4 bytes
+    #[arg(long, value_name = "N", default_value_t = MAX_ELEMENTS as u16)]
+    elements: u16,
+    /// UDP destination port of shard 0
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_BASE_PORT)]
+    base_port: u16,
+    /// UDP ports from the base port on, one for each shard of a job's slots
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    shards: u16,
+    /// Where to run: in the driver, in the kernel's generic path, or in the driver if possible
+    #[arg(long, value_enum, default_value_t = Mode::Auto)]
+    mode: Mode,
+    #[command(flatten)]
+    pins: PinRoot,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Attached {
+    instance: u64,
+    slots: u32,
+    pool_bytes: u64,
+    ports: Vec<BoundPort>,
+}
+
+/// Attaches, and says what was really bound.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let (aggregator, ports) = attach(&AttachOptions {
+        interfaces: args.interfaces.clone(),
+        slots: args.slots,
+        elements: args.elements,
+        base_port: args.base_port,
+        shards: args.shards,
+        mode: args.mode,
+        pin_root: args.pins.pin_root.clone(),
+    })?;
+    let state = aggregator.state()?;
+    let pool_bytes = pool_memory(state.slots);
+    if args.json {
+        return print_json(&Attached { instance: state.instance, slots: state.slots, pool_bytes, ports });
+    }
+    let mut out = io::stdout().lock();
+    for BoundPort { interface, mode, .. } in &ports {
+        writeln!(out, "{interface}: attached in {mode} mode")?;
+    }
+    let mib = pool_bytes as f64 / f64::from(1 << 20);
+    writeln!(out, "pool: {} slots of up to {} elements, {mib:.1} MiB", state.slots, state.elements)?;
+    Ok(ExitCode::SUCCESS)
+}

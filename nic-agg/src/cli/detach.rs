@@ -1,0 +1,63 @@
+//! `sumac-agg detach`: takes the programs off.
+
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use anyhow::bail;
+use sumac_agg::{clean, detach};
+
+use super::PinRoot;
+
+const EXAMPLES: &str = "\
+Examples:
+  sumac-agg detach                        take the programs off all ports; jobs keep their slots,
+                                          and go on when the programs are attached again
+  sumac-agg detach eth1                   take them off one port
+  sumac-agg detach --all                  take everything away, jobs and slots included
+  sumac-agg detach --all-namespaces       the same, of all network namespaces, also of those that are gone";
+
+/// Take the aggregator off its ports
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The ports; all when none is given
+    #[arg(value_name = "IFACE", conflicts_with_all = ["all", "all_namespaces"])]
+    interfaces: Vec<String>,
+    /// Remove jobs and slots too
+    #[arg(long)]
+    all: bool,
+    /// Remove everything in all network namespaces
+    #[arg(long)]
+    all_namespaces: bool,
+    #[command(flatten)]
+    pins: PinRoot,
+}
+
+/// Detaches, and says what is kept.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    if args.all || args.all_namespaces {
+        for path in clean(&args.pins.pin_root, args.all_namespaces)? {
+            writeln!(out, "removed {}", path.display())?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let detached = detach(&args.pins.pin_root, &args.interfaces)?;
+    for interface in &detached.interfaces {
+        writeln!(out, "{interface}: detached")?;
+    }
+    if !detached.kept_jobs.is_empty() {
+        let jobs = &detached.kept_jobs;
+        writeln!(
+            out,
+            "kept the slots of jobs {jobs:?} for the next attach; `sumac-agg detach --all` removes them"
+        )?;
+    }
+    let missing: Vec<_> = args.interfaces.iter().filter(|name| !detached.interfaces.contains(name)).collect();
+    if !missing.is_empty() {
+        bail!("not attached to {missing:?}: see sumac-agg status");
+    }
+    Ok(ExitCode::SUCCESS)
+}

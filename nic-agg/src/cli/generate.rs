@@ -1,0 +1,47 @@
+//! `sumac-agg man` and `completions`: files made of the command line's own description.
+
+use std::{fs, io::Write as _, path::PathBuf, process::ExitCode};
+
+use anyhow::Context as _;
+use clap::CommandFactory as _;
+use clap_complete::Shell;
+
+use super::Cli;
+
+/// Write manual pages (sumac-agg.1 and one for each verb) into a directory
+#[derive(Debug, clap::Args)]
+#[command(hide = true)]
+pub struct ManArgs {
+    /// The directory; made when it is missing
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// Print a completion script for a shell
+#[derive(Debug, clap::Args)]
+#[command(
+    hide = true,
+    after_help = "Example:\n  sumac-agg completions bash > /etc/bash_completion.d/sumac-agg"
+)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+}
+
+/// Writes the pages.
+pub fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
+    let shown = args.directory.display();
+    fs::create_dir_all(&args.directory).with_context(|| format!("making {shown}"))?;
+    clap_mangen::generate_to(Cli::command(), &args.directory)
+        .with_context(|| format!("writing to {shown}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the script.
+pub fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "sumac-agg", &mut script);
+    std::io::stdout().lock().write_all(&script)?;
+    Ok(ExitCode::SUCCESS)
+}

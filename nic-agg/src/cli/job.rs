@@ -1,0 +1,178 @@
+//! `sumac-agg job`: jobs by hand, without a control plane.
+
+use std::{
+    io::{self, Write as _},
+    net::{Ipv4Addr, SocketAddrV4},
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, anyhow};
+use sumac_agg::{Aggregator, NewJob, NewWorker};
+use sumac_control::neighbour;
+use sumac_wire::{DEFAULT_BASE_PORT, DEFAULT_ELEMENTS};
+
+use super::{PinRoot, print_json, status::show_job};
+
+const ADD_EXAMPLES: &str = "\
+Examples:
+  sumac-agg job add 7 --token 0x5eed --worker 10.0.1.2 --worker 10.0.2.2
+        two workers, rank 0 first; their interfaces and MAC addresses are looked up
+  sumac-agg job add 7 --token 0x5eed --worker 10.0.1.2:50000 --worker 10.0.1.3:50000 --group 239.1.2.3
+        both behind one port, results to this multicast group";
+
+/// Add, remove and list jobs by hand
+///
+/// Remote daemons get their jobs by `sumac-agg serve`; this is for workers that are told by other means.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Add a job
+    #[command(after_help = ADD_EXAMPLES)]
+    Add(AddArgs),
+    /// Remove a job: its packets are refused, its slots are free
+    #[command(after_help = "Example:\n  sumac-agg job remove 7")]
+    Remove {
+        /// The job's number
+        job: u16,
+        #[command(flatten)]
+        pins: PinRoot,
+    },
+    /// List jobs
+    #[command(after_help = "Example:\n  sumac-agg job list --json")]
+    List {
+        #[command(flatten)]
+        pins: PinRoot,
+        /// Print one JSON array
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct AddArgs {
+    /// The job's number: 1 to 63
+    job: u16,
+    /// A worker's address and, if not the base port, UDP port; in the order of ranks
+    #[arg(long = "worker", value_name = "IP[:PORT]", required = true, value_parser = endpoint)]
+    workers: Vec<SocketAddrV4>,
+    /// The secret number that all packets of the job carry
+    #[arg(long, value_name = "NUMBER", value_parser = number)]
+    token: u64,
+    /// The job's incarnation; the one after the last unless given
+    #[arg(long, value_name = "N")]
+    epoch: Option<u16>,
+    /// Slots of the job, a power of two
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    slots: u32,
+    /// Most elements in a chunk
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_ELEMENTS)]
+    elements: u16,
+    /// Neither verify nor write UDP checksums
+    #[arg(long)]
+    no_checksum: bool,
+    /// The multicast group for results, when all workers are behind one port
+    #[arg(long, value_name = "IP")]
+    group: Option<Ipv4Addr>,
+    #[command(flatten)]
+    pins: PinRoot,
+}
+
+fn endpoint(text: &str) -> Result<SocketAddrV4, String> {
+    let ip = text.parse().map(|ip| SocketAddrV4::new(ip, DEFAULT_BASE_PORT));
+    ip.or_else(|_| text.parse()).map_err(|_| "give an IPv4 address, or address:port".into())
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|error| error.to_string())
+}
+
+/// Does what was asked of jobs.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.what {
+        What::Add(args) => add(args),
+        What::Remove { job, pins } => {
+            if !Aggregator::open(&pins.pin_root)?.remove_job(*job)? {
+                return Err(anyhow!("no job {job}: see sumac-agg job list"));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        What::List { pins, json } => {
+            let jobs = Aggregator::open(&pins.pin_root)?.jobs()?;
+            if *json {
+                return print_json(&jobs);
+            }
+            let mut out = io::stdout().lock();
+            jobs.iter().try_for_each(|job| show_job(&mut out, job))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
+    let aggregator = Aggregator::open(&args.pins.pin_root)?;
+    let workers = args.workers.iter().map(way).collect::<anyhow::Result<Vec<_>>>()?;
+    let epoch = match args.epoch {
+        Some(epoch) => epoch,
+        None => {
+            let jobs = aggregator.tables()?.jobs()?;
+            let last = jobs.iter().find(|(number, _)| *number == args.job).map(|(_, entry)| entry.epoch);
+            last.unwrap_or(0).wrapping_add(1)
+        }
+    };
+    let placed = aggregator.add_job(&NewJob {
+        job: args.job,
+        epoch,
+        token: args.token,
+        first_slot: None,
+        slots: args.slots,
+        elements: args.elements,
+        checksum: !args.no_checksum,
+        group: args.group,
+        workers,
+    })?;
+    let to = placed.group.map_or("each worker's port".to_owned(), |group| group.to_string());
+    let last_slot = placed.first_slot + args.slots - 1;
+    writeln!(
+        io::stdout(),
+        "job {} epoch {epoch}: slots {} to {last_slot}, results to {to}",
+        args.job,
+        placed.first_slot
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The way to a worker, by the kernel's routes and neighbours.
+fn way(worker: &SocketAddrV4) -> anyhow::Result<NewWorker> {
+    let way = neighbour::resolve(*worker.ip()).with_context(|| format!("looking for worker {worker}"))?;
+    Ok(NewWorker {
+        ip: *worker.ip(),
+        port: worker.port(),
+        mac: way.mac,
+        ifindex: way.ifindex,
+        aggregator_ip: way.src_ip,
+        aggregator_mac: way.own_mac,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_and_tokens() {
+        assert_eq!(endpoint("10.0.0.1").unwrap().to_string(), "10.0.0.1:48700");
+        assert_eq!(endpoint("10.0.0.1:5").unwrap().to_string(), "10.0.0.1:5");
+        assert!(endpoint("worker-1").is_err());
+        assert_eq!((number("0xff"), number("255")), (Ok(255), Ok(255)));
+        assert!(number("0xxyz").is_err());
+    }
+}
