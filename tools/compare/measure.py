@@ -53,16 +53,16 @@ class Meter:
         self.process = {"user": 0.0, "system": 0.0}
         self.machine = {"user": 0.0, "system": 0.0, "softirq": 0.0}
 
-    def around(self, work: Callable[[], None]) -> float:
-        """Does the work, adds up what it took, and gives its seconds."""
+    def around(self, work: Callable[[], None]) -> tuple[float, float]:
+        """Does the work, adds up what it took, and gives begin and end by the clock that all processes share."""
         process, machine = _process(), _machine()
-        begin = time.perf_counter()
+        begin = time.monotonic()
         work()
-        seconds = time.perf_counter() - begin
+        end = time.monotonic()
         for total, before, now in [(self.process, process, _process()), (self.machine, machine, _machine())]:
             for kind in total:
                 total[kind] += now[kind] - before[kind]
-        return seconds
+        return begin, end
 
 
 def _process() -> dict[str, float]:
@@ -86,14 +86,14 @@ def measure(
     """Sums again and again, checks every element every time, and writes what it took as JSON."""
     mine, expected = values(rank, options.elements), sums(world, options.elements)
     buffer = np.empty_like(mine)
-    times: list[float] = []
+    spans: list[tuple[float, float]] = []
     meter, verified = Meter(), True
     for iteration in range(options.warmup + options.iterations):
         if iteration == options.warmup:
-            times, meter = [], Meter()
+            spans, meter = [], Meter()
         buffer[:] = mine
         barrier()
-        times.append(meter.around(lambda: allreduce(buffer)))
+        spans.append(meter.around(lambda: allreduce(buffer)))
         barrier()  # Nobody checks, which takes CPU, while another still sums.
         verified = verified and np.array_equal(buffer, expected)
     write(options.out, {
@@ -101,7 +101,8 @@ def measure(
         "rank": rank,
         "world": world,
         "elements": options.elements,
-        "times_s": times,
+        "times_s": [end - begin for begin, end in spans],
+        "spans_s": spans,
         "cpu_s": meter.process,
         "machine_s": meter.machine,
         "verified": verified,

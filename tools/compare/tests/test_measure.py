@@ -57,6 +57,8 @@ class Measuring(unittest.TestCase):
         result = self.run_with(add)
         self.assertTrue(result["verified"])
         self.assertEqual(len(result["times_s"]), 3)
+        moments = [moment for span in result["spans_s"] for moment in span]
+        self.assertEqual(moments, sorted(moments))
         self.assertEqual(result["cpu_s"].keys(), {"user", "system"})
         self.assertEqual(result["machine_s"].keys(), {"user", "system", "softirq"})
 
