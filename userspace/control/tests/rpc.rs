@@ -382,3 +382,53 @@ async fn a_recorded_connection_played_again_changes_nothing() {
     assert_eq!(fresh.assignment().epoch, 2, "the recorded join took no incarnation");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_worker_that_gives_up_waiting_frees_its_place_at_once() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let first = tokio::spawn(join(server.address, spec(0, 2)));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    first.abort();
+    let members = server.all(|rank| spec(rank, 2), 2).await;
+    assert_eq!(members.len(), 2);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_died_gets_its_rank_back() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let mut members = server.all(|rank| spec(rank, 2), 2).await;
+    drop(members.pop());
+    let again = tokio::spawn(join(server.address, spec(1, 2)));
+    assert_eq!(failure(&members[0]).await.culprit, Some(1), "the old incarnation");
+    let zero = join(server.address, spec(0, 2)).await.unwrap();
+    let one = timeout(HANGS, again).await.unwrap().unwrap().unwrap();
+    assert_eq!((zero.assignment().epoch, one.assignment().epoch), (2, 2));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn strangers_use_up_nothing() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let mut idle = Vec::new();
+    for _ in 0..200 {
+        idle.push(tokio::net::TcpStream::connect(server.address).await.unwrap());
+    }
+    // Of one address, the server keeps some and closes the others.
+    let mut buffer = [0; 256];
+    let mut closed = 0;
+    for stream in idle.iter_mut().rev().take(50) {
+        closed +=
+            usize::from(matches!(timeout(HANGS, stream.read(&mut buffer)).await.unwrap(), Ok(0) | Err(_)));
+    }
+    assert_eq!(closed, 50, "those over the limit");
+    drop(idle);
+    for nonsense in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 5000], &[PREFACE, &[0xff; 64]].concat()] {
+        let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+        // The server may close before it has read all.
+        let _ = stream.write_all(nonsense).await;
+        while let Ok(1..) = timeout(HANGS, stream.read(&mut buffer)).await.unwrap() {}
+    }
+    join(server.address, spec(0, 1)).await.unwrap();
+    server.stop().await;
+}

@@ -15,7 +15,10 @@ use tokio::time::{Instant, sleep, timeout};
 pub use self::member::{LeaveError, Member, MemberState};
 use self::session::{CallError, News, Session};
 use crate::{
-    JobFailure, RefusalKind, Refused, Secret, coordinator::Grant, plane::PlaneKind, seal::NONCE_LEN,
+    JobFailure, RefusalKind, Refused, Secret,
+    coordinator::{Grant, Outcome},
+    plane::PlaneKind,
+    seal::NONCE_LEN,
 };
 
 /// An aggregator without an authentic answer for this long is dead.
@@ -24,6 +27,8 @@ pub const SILENCE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(200);
 /// The aggregator names the missing ranks at the deadline; it has this much longer to do so.
 const GRACE: Duration = Duration::from_secs(3);
+/// How long a place that is taken may be the one of a process that died: [`SILENCE`], and a little more.
+const HELD_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Who joins which job.
 #[derive(Clone, Debug)]
@@ -168,16 +173,33 @@ impl From<Refused> for JoinError {
 
 /// Joins a job: waits until all of its workers have joined and the aggregator has it.
 ///
-/// Dropping the future gives the place up: it is free for another after two seconds.
+/// A place that is still held is waited for: it may be this worker's own, of a process that died a
+/// moment ago. Dropping the future gives the place up.
 pub async fn join(endpoint: SocketAddr, spec: JoinSpec) -> Result<Member, JoinError> {
     let start = Instant::now();
-    let (mut session, mut news) = enter(endpoint, &spec, start).await?;
+    loop {
+        match join_once(endpoint, &spec, start).await {
+            Err(JoinError::Refused(refused))
+                if refused.kind == RefusalKind::RankTaken
+                    && start.elapsed() + RETRY < spec.deadline.min(HELD_PATIENCE) =>
+            {
+                tracing::info!(job = spec.job, rank = spec.rank, %refused, "waiting for the place");
+                sleep(RETRY).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+async fn join_once(endpoint: SocketAddr, spec: &JoinSpec, start: Instant) -> Result<Member, JoinError> {
+    let (session, mut news) = enter(endpoint, spec, start).await?;
+    let mut place = Place(Some(session));
     let deadline = start + spec.deadline + GRACE;
     let mut last_answer = Instant::now();
     loop {
         let missing = match news {
             News::Waiting(missing) => missing,
-            News::Running(grant) => return Ok(Member::start(session, &grant)),
+            News::Running(grant) => return place.keep(&grant),
             News::Refused(refused) => return Err(refused.into()),
             News::Failed(failure) => return Err(JoinError::Failed(failure)),
             News::Left => return Err(JoinError::Nonsense { endpoint, what: "the place was given up" }),
@@ -186,17 +208,17 @@ pub async fn join(endpoint: SocketAddr, spec: JoinSpec) -> Result<Member, JoinEr
             let message = format!("job `{}`: still waiting for ranks {missing:?} at the deadline", spec.job);
             return Err(JoinError::Missing { ranks: missing, message });
         }
-        news = match session.heartbeat(SILENCE).await {
+        news = match place.heartbeat().await {
             Ok(news) => {
                 last_answer = Instant::now();
                 news
             }
             Err(error) if last_answer.elapsed() >= SILENCE => {
-                let why = error.to_string();
+                let since = last_answer.elapsed();
                 return Err(JoinError::Failed(JobFailure::aggregator_silent(
                     endpoint,
-                    last_answer.elapsed(),
-                    &why,
+                    since,
+                    &error.to_string(),
                 )));
             }
             Err(_) => {
@@ -204,6 +226,42 @@ pub async fn join(endpoint: SocketAddr, spec: JoinSpec) -> Result<Member, JoinEr
                 News::Waiting(missing)
             }
         };
+    }
+}
+
+/// A place among those who wait. Given up when dropped.
+struct Place(Option<Session>);
+
+impl Place {
+    async fn heartbeat(&mut self) -> Result<News, CallError> {
+        match &mut self.0 {
+            Some(session) => session.heartbeat(SILENCE).await,
+            None => Err(CallError::Nonsense("the place was given up")),
+        }
+    }
+
+    fn keep(&mut self, grant: &Grant) -> Result<Member, JoinError> {
+        let session = self.0.take().ok_or(JoinError::Failed(JobFailure {
+            kind: crate::FailureKind::Unknown,
+            message: "the place was given up".into(),
+            culprit: None,
+        }))?;
+        Ok(Member::start(session, grant))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(mut session) = self.0.take() else { return };
+        // Without a runtime the aggregator finds out by itself, two seconds later.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let gone = Outcome::Failed("gave up waiting".into());
+                if let Err(error) = session.leave(&gone, SILENCE).await {
+                    tracing::debug!(%error, "the aggregator was not told that a worker gave up");
+                }
+            });
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
+    time::Instant,
 };
 
 use tokio::{
@@ -16,6 +17,8 @@ use tokio::{
 };
 use tokio_stream::Stream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
+
+use super::noise::Noise;
 
 const MOST_CONNECTIONS: usize = 1024;
 const MOST_OF_ONE_ADDRESS: usize = 128;
@@ -26,11 +29,12 @@ type Counts = Arc<Mutex<HashMap<IpAddr, usize>>>;
 pub struct Limited {
     listener: TcpListener,
     counts: Counts,
+    closed: Noise,
 }
 
 impl Limited {
     pub fn new(listener: TcpListener) -> Limited {
-        Limited { listener, counts: Counts::default() }
+        Limited { listener, counts: Counts::default(), closed: Noise::new(Instant::now()) }
     }
 
     fn admit(&self, stream: TcpStream, peer: IpAddr) -> Option<Connection> {
@@ -38,7 +42,9 @@ impl Limited {
         let total: usize = counts.values().sum();
         let own = counts.get(&peer).copied().unwrap_or(0);
         if total >= MOST_CONNECTIONS || own >= MOST_OF_ONE_ADDRESS {
-            tracing::warn!(%peer, total, own, "too many connections; this one is closed");
+            if let Some(untold) = self.closed.tell(Instant::now()) {
+                tracing::warn!(%peer, total, own, untold, "too many connections; this one is closed");
+            }
             return None;
         }
         if let Err(error) = stream.set_nodelay(true) {

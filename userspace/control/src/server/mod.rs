@@ -3,6 +3,7 @@
 
 mod driver;
 mod limit;
+mod noise;
 mod service;
 
 use std::{

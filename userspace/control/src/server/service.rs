@@ -11,7 +11,7 @@ use rand::{TryRngCore, rngs::OsRng};
 use tokio::time::{Instant, timeout_at};
 use tonic::{Request, Response, Status as Denial};
 
-use super::Shared;
+use super::{Shared, noise::Noise};
 use crate::{
     convert,
     coordinator::{MemberId, Outcome, Status},
@@ -28,11 +28,26 @@ const LONGEST_REASON: usize = 512;
 /// The service, one for all connections.
 pub struct Service {
     shared: Arc<Shared>,
+    turned_away: Noise,
 }
 
 impl Service {
     pub fn new(shared: Arc<Shared>) -> Service {
-        Service { shared }
+        let turned_away = Noise::new(shared.start);
+        Service { shared, turned_away }
+    }
+
+    fn denied(&self, peer: Ipv4Addr, why: Rejected) -> Denial {
+        if let Some(untold) = self.turned_away.tell(std::time::Instant::now()) {
+            tracing::warn!(%peer, %why, untold, "message turned away");
+        }
+        match why {
+            Rejected::Malformed => Denial::invalid_argument(why.to_string()),
+            Rejected::WrongSecret => Denial::unauthenticated(why.to_string()),
+            Rejected::StaleCookie | Rejected::Replayed => Denial::permission_denied(why.to_string()),
+            Rejected::UnknownSession => Denial::not_found(why.to_string()),
+            Rejected::Busy => Denial::resource_exhausted(why.to_string()),
+        }
     }
 
     /// Answers as soon as the member's revision is not `known`, or after [`LONG_POLL`].
@@ -68,7 +83,8 @@ impl Control for Service {
         let now = self.shared.now();
         let (key, member, revision, status) = {
             let mut state = self.shared.lock();
-            let (join, key) = state.gate.join(now, request.get_ref()).map_err(|why| denied(peer, why))?;
+            let (join, key) =
+                state.gate.join(now, request.get_ref()).map_err(|why| self.denied(peer, why))?;
             let joined = convert::join_request(&join, peer, local)
                 .and_then(|request| state.coordinator.join(now, &request));
             match joined {
@@ -92,8 +108,10 @@ impl Control for Service {
         let peer = ipv4(request.remote_addr())?;
         let (member, body, key) = {
             let mut state = self.shared.lock();
-            let (member, body, key) =
-                state.gate.session(Purpose::Heartbeat, request.get_ref()).map_err(|why| denied(peer, why))?;
+            let (member, body, key) = state
+                .gate
+                .session(Purpose::Heartbeat, request.get_ref())
+                .map_err(|why| self.denied(peer, why))?;
             state.coordinator.heartbeat(self.shared.now(), member);
             (member, body, key)
         };
@@ -105,8 +123,10 @@ impl Control for Service {
         let peer = ipv4(request.remote_addr())?;
         let (member, body, key) = {
             let mut state = self.shared.lock();
-            let (member, body, key) =
-                state.gate.session(Purpose::Leave, request.get_ref()).map_err(|why| denied(peer, why))?;
+            let (member, body, key) = state
+                .gate
+                .session(Purpose::Leave, request.get_ref())
+                .map_err(|why| self.denied(peer, why))?;
             let reason = body.leave.as_ref().map(|leave| leave.reason.as_str()).unwrap_or_default();
             let outcome =
                 if reason.is_empty() { Outcome::Done } else { Outcome::Failed(shortened(reason).into()) };
@@ -127,17 +147,6 @@ fn sealed(
 ) -> Response<rpc::Sealed> {
     let reply = convert::status_reply(key, member.0, counter, revision, status);
     Response::new(key.seal(Purpose::Reply, reply.encode_to_vec()))
-}
-
-fn denied(peer: Ipv4Addr, why: Rejected) -> Denial {
-    tracing::warn!(%peer, %why, "message turned away");
-    match why {
-        Rejected::Malformed => Denial::invalid_argument(why.to_string()),
-        Rejected::WrongSecret => Denial::unauthenticated(why.to_string()),
-        Rejected::StaleCookie | Rejected::Replayed => Denial::permission_denied(why.to_string()),
-        Rejected::UnknownSession => Denial::not_found(why.to_string()),
-        Rejected::Busy => Denial::resource_exhausted(why.to_string()),
-    }
 }
 
 fn ipv4(address: Option<std::net::SocketAddr>) -> Result<Ipv4Addr, Denial> {
