@@ -193,6 +193,8 @@ fn errors_say_what_to_do() {
         ("attach h0 --mode fast", 2, "[possible values: auto, zerocopy, copy, generic]"),
         ("attach h0 --base-port 65535 --shards 2", 1, "do not fit below 65536"),
         ("attach h0 --pin-root /tmp/sumac-no-bpffs", 1, "mount -t bpf"),
+        ("clean --pin-root /sys/fs/bpf", 1, "the whole bpf file system"),
+        ("clean --pin-root /tmp", 1, "on no bpf file system"),
         ("stats", 1, "is the daemon running"),
         ("stats --interval 0.001 --watch", 2, "0.05 to 3600"),
         ("events h0", 1, "sumac attach h0"),

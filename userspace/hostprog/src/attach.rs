@@ -6,13 +6,13 @@ use aya::{
     Ebpf,
     maps::{Array, MapError},
     pin::PinError,
-    programs::links::{FdLink, LinkError, PinnedLink},
+    programs::links::{LinkError, PinnedLink},
 };
 use sumac_wire::{DEFAULT_BASE_PORT, tables::HostConfig};
 use thiserror::Error;
 
 use crate::{
-    attached::{Attached, OpenError},
+    attached::{self, Attached, OpenError},
     bind,
     interface::Interface,
     mode::{BoundMode, Mode},
@@ -151,8 +151,9 @@ pub fn attach(options: &AttachOptions) -> Result<Attached, AttachError> {
     let config = settings(options, &interface)?;
     let pins = PinDir::here(&options.pin_root, &options.ifname)
         .map_err(|source| AttachError::Pins { path: options.pin_root.clone(), source })?;
-    let fresh = !pins.exists();
     let lock = pins.create_locked().map_err(|source| at(pins.path(), source))?;
+    // Asked under the lock: another process may have attached until now.
+    let fresh = !pins.exists();
     let attached = attach_locked(options, &interface, &config, &pins);
     if attached.is_err() && fresh {
         // The first error is the one to tell; what is left is found by `sumac clean`.
@@ -197,12 +198,13 @@ fn existing(pins: &PinDir, interface: &Interface) -> Result<Option<(PinnedLink, 
     let path = pins.pin(pins::LINK);
     let mut ours = None;
     if path.exists() {
-        let failed = |source| AttachError::Link { path: path.clone(), source };
-        let link = FdLink::from(PinnedLink::from_pin(&path).map_err(failed)?);
-        let id = link.info().map_err(failed)?.program_id();
-        drop(link);
+        let id = attached::linked_program(pins)?;
         match interface.xdp.iter().find(|program| program.id == id) {
-            Some(program) => ours = Some((PinnedLink::from_pin(&path).map_err(failed)?, *program)),
+            Some(program) => {
+                let link =
+                    PinnedLink::from_pin(&path).map_err(|source| AttachError::Link { path, source })?;
+                ours = Some((link, *program));
+            }
             None => {
                 tracing::info!(interface = interface.name, "removing the pins of an interface that is gone");
                 forget(pins)?;

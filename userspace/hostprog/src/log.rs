@@ -1,6 +1,6 @@
 //! The program's messages (bursts of bad tokens, strangers, unknown jobs), read from the kernel and given to `tracing`.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use aya_log::EbpfLogger;
 use log::{Level, Log, Metadata, Record};
@@ -42,6 +42,12 @@ impl ProgramLog {
 impl AsFd for ProgramLog {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+impl AsRawFd for ProgramLog {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }
 

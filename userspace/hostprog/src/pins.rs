@@ -46,8 +46,12 @@ impl PinDir {
     /// The directory for an interface of the calling thread's network namespace.
     ///
     /// # Errors
-    /// When /proc does not tell the namespace.
+    /// When /proc does not tell the namespace, or no interface can have that name.
     pub fn here(pin_root: &Path, interface: &str) -> io::Result<Self> {
+        if interface.is_empty() || interface.contains(['/', ':', '\0']) {
+            let error = format!("{interface:?} is no name of an interface");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+        }
         Ok(Self::new(pin_root, current_namespace()?, interface))
     }
 
@@ -185,6 +189,9 @@ mod tests {
         assert_eq!(here.remove().unwrap(), [here.path().to_owned()]);
         assert_eq!(here.remove().unwrap(), Vec::<PathBuf>::new());
         assert_eq!(PinDir::list(&root).unwrap(), []);
+        for bad in ["", "../x", "a:b"] {
+            assert!(PinDir::here(&root, bad).is_err(), "{bad}");
+        }
         fs::remove_dir_all(root).unwrap();
     }
 }

@@ -2,13 +2,17 @@
 
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use aya::programs::links::PinnedLink;
 use thiserror::Error;
 
-use crate::pins::{self, PinDir};
+use crate::{
+    pins::{self, PinDir},
+    preflight,
+};
 
 /// Why something of Sumac's is still there.
 #[derive(Debug, Error)]
@@ -20,6 +24,16 @@ pub enum RemoveError {
         ifname: String,
         /// Where its pins would be.
         path: PathBuf,
+    },
+    /// The directory given is not one of pins: nothing was touched.
+    #[error(
+        "{path} is not a directory of Sumac's pins: {why}; give the one that programs were attached with"
+    )]
+    NotPins {
+        /// The directory.
+        path: PathBuf,
+        /// What speaks against it.
+        why: &'static str,
     },
     /// The file system refused.
     #[error("could not remove {path}: {source}; are you root?")]
@@ -49,9 +63,14 @@ pub fn detach(ifname: &str, pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, 
 /// them whatever else is there, such as an aggregator's. Gives the paths that were removed.
 ///
 /// # Errors
-/// The first that cannot be removed; what was removed before stays removed.
+/// When `pin_root` is not a directory on a bpffs of its own, and then nothing is removed; else the first that cannot
+/// be removed, and what was removed before stays removed.
 pub fn clean(pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
     let root = pin_root.as_ref();
+    if !root.exists() {
+        return Ok(Vec::new());
+    }
+    check_root(root)?;
     let listed =
         PinDir::list(root).map_err(|source| RemoveError::Remove { path: pins::host_root(root), source })?;
     let mut removed = Vec::new();
@@ -60,6 +79,19 @@ pub fn clean(pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
     }
     remove_tree(root, &mut removed)?;
     Ok(removed)
+}
+
+/// A slip of the pen must not empty another directory, nor take away what others pinned.
+fn check_root(root: &Path) -> Result<(), RemoveError> {
+    let refuse = |why| Err(RemoveError::NotPins { path: root.to_owned(), why });
+    if !preflight::is_on_bpffs(root) {
+        return refuse("it is on no bpf file system");
+    }
+    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    if device(root) != root.canonicalize().ok().and_then(|path| device(path.parent()?)) {
+        return refuse("it is the whole bpf file system");
+    }
+    Ok(())
 }
 
 fn remove(pins: &PinDir) -> Result<Vec<PathBuf>, RemoveError> {
@@ -92,4 +124,19 @@ fn remove_tree(path: &Path, removed: &mut Vec<PathBuf>) -> Result<(), RemoveErro
     fs::remove_dir(path).map_err(|source| failed(path, source))?;
     removed.push(path.to_owned());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_directories_are_not_emptied() {
+        let root = std::env::temp_dir().join(format!("sumac-clean-{}", std::process::id()));
+        fs::create_dir_all(root.join("host")).unwrap();
+        fs::write(root.join("host/precious"), "x").unwrap();
+        assert!(matches!(clean(&root), Err(RemoveError::NotPins { .. })));
+        assert!(root.join("host/precious").exists());
+        fs::remove_dir_all(root).unwrap();
+    }
 }
