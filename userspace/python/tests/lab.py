@@ -1,0 +1,127 @@
+"""An aggregator and two daemons on this machine's loopback, as processes.
+
+    trainers --- daemon 127.x.y.11 ---+
+                                      +--- sumac-agg serve --plane host, 127.x.y.1
+    trainers --- daemon 127.x.y.12 ---+
+
+x and y come from the process's number, so that labs at the same time do not meet.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from typing import Any, Callable, Optional
+
+import sumac
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+SECRET = "a secret of some length"
+PATIENCE = 60.0
+"""Seconds that nothing here takes, however busy the machine is."""
+
+
+def program(name: str) -> Optional[pathlib.Path]:
+    """A built program: from SUMAC_BIN_DIR, else the newest build."""
+    folder = os.environ.get("SUMAC_BIN_DIR")
+    places = [pathlib.Path(folder)] if folder else [ROOT / "target" / kind for kind in ("release", "debug")]
+    built = [place / name for place in places if (place / name).exists()]
+    return max(built, key=lambda path: path.stat().st_mtime, default=None)
+
+
+class Lab:
+    """Two hosts with a daemon each."""
+
+    WORLD = 2
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="sumac-python-")
+        self.path = pathlib.Path(self._folder.name)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        number = os.getpid()
+        self._net = f"127.{1 + (number >> 8) % 254}.{number % 256}"
+        secret = self.path / "secret"
+        secret.write_text(SECRET)
+        try:
+            self._start_all(secret)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start_all(self, secret: pathlib.Path) -> None:
+        self._spawn(
+            "sumac-agg", "serve", "--plane", "host", "--slots", "1024", "--elements", "352",
+            "--listen", f"{self._net}.1:48600", "--data-ip", f"{self._net}.1", "--secret-file", str(secret),
+        )
+        for rank in range(self.WORLD):
+            self.start_daemon(rank, secret)
+
+    def start_daemon(self, rank: int, secret: pathlib.Path) -> subprocess.Popen[bytes]:
+        """Starts a host's daemon and waits until it listens."""
+        config = self.path / f"daemon{rank}.toml"
+        config.write_text(
+            f'socket = "{self.socket(rank)}"\nbackend = "udp"\naddress = "{self._net}.{11 + rank}"\n'
+            f'aggregator = "{self._net}.1:48600"\nsecret_file = "{secret}"\n'
+        )
+        process = self._spawn("sumac", "daemon", "--config", str(config))
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                sumac.Client(self.socket(rank)).close()
+                return process
+            except sumac.ConnectionLost:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    def _spawn(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        path = program(name)
+        assert path is not None
+        log = open(self.path / f"{name}.log", "ab")
+        process = subprocess.Popen([str(path), *arguments], stdout=log, stderr=log)
+        log.close()
+        self._processes.append(process)
+        return process
+
+    def socket(self, rank: int) -> str:
+        """Where a host's daemon listens."""
+        return str(self.path / f"host{rank}.sock")
+
+    def train(self, job: str, work: Callable[[sumac.Client, sumac.Job, int], Any], **options: Any) -> list[Any]:
+        """Runs ``work`` as each rank, in a thread of its own, and gives what they return."""
+        results: list[Any] = [None] * self.WORLD
+        errors: list[BaseException] = []
+
+        def trainer(rank: int) -> None:
+            try:
+                with sumac.Client(self.socket(rank)) as client:
+                    with client.open(job, rank, self.WORLD, timeout=PATIENCE, **options) as opened:
+                        results[rank] = work(client, opened, rank)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=trainer, args=(rank,)) for rank in range(self.WORLD)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE * 2)
+        if errors:
+            raise errors[0]
+        return results
+
+    def stop(self) -> None:
+        """Ends all processes and removes the files."""
+        for process in reversed(self._processes):
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes:
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._folder.cleanup()

@@ -1,0 +1,303 @@
+"""The Python client, the documentation's example and ``sumac allreduce`` against real daemons."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import subprocess
+import sys
+import textwrap
+import threading
+import unittest
+
+import numpy as np
+
+import sumac
+
+from .lab import PATIENCE, ROOT, Lab, program
+
+
+@unittest.skipUnless(program("sumac") and program("sumac-agg"), "sumac and sumac-agg are not built: make build")
+class WithLab(unittest.TestCase):
+    lab: Lab
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.lab = Lab()
+        cls.addClassCleanup(cls.lab.stop)
+
+
+class Sums(WithLab):
+    def test_floats_in_place(self) -> None:
+        def work(_: sumac.Client, job: sumac.Job, rank: int) -> np.ndarray:
+            array = job.buffer((100, 37), np.float32)
+            array[:] = np.arange(3700).reshape(100, 37) * (rank + 1) / 1024
+            result = job.allreduce(array)
+            self.assertIs(result, array)
+            return result.copy()
+
+        expected = (np.arange(3700).reshape(100, 37) * 3 / 1024).astype(np.float32)
+        for result in self.lab.train("floats", work):
+            np.testing.assert_array_equal(result, expected)
+
+    def test_integers_into_another_array(self) -> None:
+        def work(_: sumac.Client, job: sumac.Job, rank: int) -> tuple[np.ndarray, np.ndarray]:
+            array, out = job.buffer(1000, np.int32), job.buffer((10, 100), np.int32)
+            array[:] = np.arange(1000) - 500 * rank
+            job.allreduce(array, out)
+            return array.copy(), out.copy()
+
+        for rank, (array, out) in enumerate(self.lab.train("integers", work)):
+            np.testing.assert_array_equal(array, np.arange(1000) - 500 * rank)
+            np.testing.assert_array_equal(out.ravel(), 2 * np.arange(1000) - 500)
+
+    def test_views_of_one_buffer_are_summed_at_once(self) -> None:
+        def work(_: sumac.Client, job: sumac.Job, rank: int) -> np.ndarray:
+            array = job.buffer((64, 300))
+            array[:] = (np.arange(64) * (rank + 1))[:, None]
+            handles = [job.allreduce_async(row, priority=row_number % 8) for row_number, row in enumerate(array)]
+            for handle in reversed(handles):
+                handle.wait(PATIENCE)
+                self.assertTrue(handle.done())
+                self.assertGreater(handle.duration, 0)
+            return array.copy()
+
+        for result in self.lab.train("views", work):
+            np.testing.assert_array_equal(result, np.repeat(np.arange(64) * 3, 300).reshape(64, 300))
+
+    def test_threads_share_a_client(self) -> None:
+        def work(_: sumac.Client, job: sumac.Job, rank: int) -> list[float]:
+            arrays = [job.buffer(500) for _ in range(16)]
+            for array in arrays:
+                array[:] = rank + 1
+            handles = [job.allreduce_async(array) for array in arrays]
+            threads = [threading.Thread(target=handle.wait, args=(PATIENCE,)) for handle in handles]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return [float(array[-1]) for array in arrays]
+
+        self.assertEqual(self.lab.train("threads", work), [[3.0] * 16] * 2)
+
+    def test_the_eventfd_tells_of_ends(self) -> None:
+        def work(_: sumac.Client, job: sumac.Job, __: int) -> int:
+            handle = job.allreduce_async(job.buffer(10))
+            select.select([job], [], [], PATIENCE)
+            self.assertTrue(handle.done())
+            return os.eventfd_read(job.fileno())
+
+        self.assertEqual(self.lab.train("eventfd", work), [1, 1])
+
+    def test_counters(self) -> None:
+        def work(client: sumac.Client, job: sumac.Job, rank: int) -> None:
+            job.allreduce(job.buffer(1000))
+            stats = job.stats()
+            self.assertEqual((stats["name"], stats["rank"], stats["state"]), ("counted", rank, "ready"))
+            self.assertEqual(stats["engine"]["operations_completed"], 1)
+            self.assertEqual((client.backend, client.stats()["backend"]), ("udp", "udp"))
+
+        self.lab.train("counted", work, elements=100)
+
+
+class Memory(WithLab):
+    def setUp(self) -> None:
+        self.client = sumac.Client(self.lab.socket(0))
+        self.addCleanup(self.client.close)
+
+    def test_buffers_are_given_back_with_their_last_view(self) -> None:
+        for _ in range(1000):  # Four times as many as one connection may hold.
+            view = self.client.buffer(10)[2:]
+            self.assertEqual(view.sum(), 0)
+
+    def test_only_types_that_can_be_summed(self) -> None:
+        for dtype in (np.float64, np.int64, np.uint8, np.dtype(">f4")):
+            with self.assertRaises(ValueError, msg=dtype):
+                self.client.buffer(10, dtype)
+
+    def test_arrays_that_the_daemon_cannot_see(self) -> None:
+        with self.client.open("alone", 0, 1) as job:
+            shared = job.buffer((10, 10))
+            for name, array in (
+                ("ordinary memory", np.zeros(10, np.float32)),
+                ("not contiguous", shared[:, 3]),
+                ("another type", np.zeros(10)),
+                ("no array", [1.0, 2.0]),
+            ):
+                with self.subTest(name), self.assertRaises(ValueError):
+                    job.allreduce(array)
+            with self.assertRaises(ValueError):
+                job.allreduce(shared[0], shared[1, :5])
+            shared[:] = 1
+            self.assertEqual(job.allreduce(shared[3])[9], 1.0)
+
+    def test_memory_elsewhere_is_not_taken_for_a_buffer_that_is_gone(self) -> None:
+        with self.client.open("gone", 0, 1) as job:
+            for _ in range(50):
+                job.allreduce(job.buffer(1 << 20))
+                with self.assertRaises(ValueError):
+                    job.allreduce(np.zeros(1 << 20, np.float32))
+
+    def test_empty_arrays(self) -> None:
+        with self.client.open("empty", 0, 1) as job:
+            self.assertEqual(job.allreduce(job.buffer(0)).size, 0)
+
+
+class Errors(WithLab):
+    def test_a_value_that_does_not_fit_is_named(self) -> None:
+        def work(_: sumac.Client, job: sumac.Job, rank: int) -> sumac.SumacError:
+            array = job.buffer(1000)
+            if rank == 0:
+                array[321] = np.inf
+            with self.assertRaises(sumac.SumacError) as caught:
+                job.allreduce(array, tensor=7)
+            return caught.exception
+
+        mine, theirs = self.lab.train("saturated", work)
+        self.assertEqual((mine.code, mine.tensor, mine.index), ("saturated", 7, 321))
+        self.assertEqual((theirs.code, theirs.tensor), ("saturated", 7))
+        self.assertIn(321, range(theirs.index, theirs.index_end))
+
+    def test_missing_ranks_are_named(self) -> None:
+        with sumac.Client(self.lab.socket(0)) as client:
+            with self.assertRaises(sumac.SumacError) as caught:
+                client.open("missing", 1, 3, timeout=0.5)
+        self.assertEqual((caught.exception.code, caught.exception.ranks), ("ranks_missing", (0, 2)))
+
+    def test_a_killed_trainer_fails_the_job_by_its_rank(self) -> None:
+        script = """
+            import sys, time, numpy, sumac
+            job = sumac.Client(sys.argv[1]).open("killed", 1, 2)
+            handle = job.allreduce_async(job.buffer(10))
+            print("ready", flush=True)
+            time.sleep(3600)
+        """
+        command = [sys.executable, "-c", textwrap.dedent(script), self.lab.socket(1)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "userspace" / "python")}
+        other = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+        self.addCleanup(other.stdout.close)
+        self.addCleanup(other.wait)
+        self.addCleanup(other.kill)
+        with sumac.Client(self.lab.socket(0)) as client:
+            job = client.open("killed", 0, 2)
+            job.allreduce(job.buffer(10))
+            other.stdout.readline()
+            handle = job.allreduce_async(job.buffer(10))
+            with self.assertRaises(sumac.WaitTimeout):
+                handle.wait(0.05)
+            other.kill()
+            with self.assertRaises(sumac.JobFailed) as caught:
+                handle.wait(PATIENCE)
+            self.assertEqual(caught.exception.ranks, (1,))
+            job.close()
+
+    def test_cancelling_ends_the_job_here_and_there(self) -> None:
+        def work(client: sumac.Client, job: sumac.Job, rank: int) -> tuple[str, tuple[int, ...]]:
+            with self.assertRaises(sumac.JobFailed) as caught:
+                if rank == 0:
+                    handle = job.allreduce_async(job.buffer(10))
+                    self.assertTrue(handle.cancel())
+                    handle.wait(PATIENCE)
+                while job.failure() is None:
+                    client.stats()  # Reads what has come.
+                job.allreduce(job.buffer(10))
+            return caught.exception.code, caught.exception.ranks
+
+        mine, theirs = self.lab.train("cancelled", work)
+        self.assertEqual(mine[0], "cancelled")
+        self.assertEqual(theirs, ("job_failed", (0,)))
+
+    def test_a_socket_where_nobody_listens(self) -> None:
+        with self.assertRaises(sumac.ConnectionLost):
+            sumac.Client("/nonexistent/sumac.sock")
+
+    def test_a_client_belongs_to_its_process(self) -> None:
+        with sumac.Client(self.lab.socket(0)) as client:
+            child = os.fork()
+            if child == 0:
+                try:
+                    client.stats()
+                except sumac.ConnectionLost:
+                    os._exit(0)
+                os._exit(1)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            self.assertIn("jobs", client.stats())
+
+    def test_a_closed_client_says_so(self) -> None:
+        client = sumac.Client(self.lab.socket(0))
+        client.close()
+        with self.assertRaises(sumac.ConnectionLost):
+            client.stats()
+
+
+class Documentation(WithLab):
+    def test_the_example_without_a_library(self) -> None:
+        text = (ROOT / "docs" / "api.md").read_text()
+        code = re.search(r"```python\n(.*?)```", text, re.S).group(1)
+        code = code.replace("/run/sumac/sumac.sock", self.lab.socket(0))
+        example = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        with sumac.Client(self.lab.socket(1)) as client, client.open("worked", 1, 2, timeout=PATIENCE) as job:
+            array = job.buffer(8)
+            array[:] = 2
+            job.allreduce(array)
+        printed, _ = example.communicate(timeout=PATIENCE)
+        self.assertEqual(example.returncode, 0)
+        self.assertIn(str((3.0,) * 8), printed.splitlines())
+
+
+class Shell(WithLab):
+    """``sumac allreduce``."""
+
+    def sum(self, job: str, arrays: list[np.ndarray], version: tuple[int, int] = (1, 0)) -> list[np.ndarray]:
+        running = []
+        for rank, array in enumerate(arrays):
+            source, target = self.lab.path / f"{job}{rank}.npy", self.lab.path / f"{job}{rank}.sum.npy"
+            with open(source, "wb") as file:
+                np.lib.format.write_array(file, array, version)
+            command = [
+                str(program("sumac")), "allreduce", "--socket", self.lab.socket(rank), "--job", job,
+                "--rank", str(rank), "--world", "2", "--timeout", "60", str(source), str(target),
+            ]
+            running.append((subprocess.Popen(command, stderr=subprocess.PIPE, text=True), target))
+        sums = []
+        for process, target in running:
+            _, messages = process.communicate(timeout=PATIENCE)
+            self.assertEqual(process.returncode, 0, messages)
+            sums.append(np.load(target))
+        return sums
+
+    def test_shapes_types_orders_and_versions_survive(self) -> None:
+        floats = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+        for number, (array, version) in enumerate((
+            (floats, (1, 0)),
+            (floats, (2, 0)),
+            (np.asfortranarray(floats), (1, 0)),
+            (np.arange(1000, dtype=np.int32), (1, 0)),
+            (floats.astype(">f4"), (1, 0)),
+            (np.float32(5).reshape(()), (1, 0)),
+        )):
+            for result in self.sum(f"shell{number}", [array, np.asarray(array * 2, array.dtype)], version):
+                np.testing.assert_array_equal(result, array * 3)
+                self.assertEqual(result.dtype.kind, array.dtype.kind)
+                self.assertEqual(result.flags.f_contiguous, array.flags.f_contiguous)
+
+    def test_what_cannot_be_summed_is_an_error_with_a_name(self) -> None:
+        cases = {"float64": np.zeros(3), "cut off": np.zeros(1000, np.float32), "missing": None}
+        for name, array in cases.items():
+            source = self.lab.path / f"bad {name}.npy"
+            if array is not None:
+                np.save(source, array)
+            if name == "cut off":
+                os.truncate(source, 200)
+            command = [
+                str(program("sumac")), "allreduce", "--socket", self.lab.socket(0), "--job", "bad", "--rank", "0",
+                "--world", "1", str(source), str(self.lab.path / "out.npy"),
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+            self.assertEqual(done.returncode, 1, name)
+            self.assertIn(f"bad {name}.npy", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
