@@ -411,6 +411,24 @@ fn a_burst_of_bad_tokens_is_reported_once() {
     assert!((1..20).contains(&lines), "{lines} messages about 100 packets:\n{text}");
 }
 
+#[test]
+fn a_follower_ends_when_it_is_dropped() {
+    if !privileged("a_follower_ends_when_it_is_dropped") {
+        return;
+    }
+    let lab = Lab::new();
+    let attached = attach(&lab.options()).unwrap();
+    let follower = sumac_hostprog::log::follow(&attached).unwrap();
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
+        names.filter(|name| name.trim() == "sumac-events").count()
+    };
+    eventually("the thread starts", || threads() == 1);
+    drop(follower);
+    eventually("the thread ends", || threads() == 0);
+}
+
 /// A place to which messages are written.
 #[derive(Clone, Default)]
 struct Captured(Arc<std::sync::Mutex<Vec<u8>>>);
