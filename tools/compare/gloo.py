@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, torch: Any, distributed: Any) -> bool:
         timeout=datetime.timedelta(seconds=options.timeout),
     )
     right = measure.measure(
-        f"gloo (torch {torch.__version__})",
+        f"Gloo (PyTorch {torch.__version__})",
         options.rank,
         options.world,
         options,

@@ -27,7 +27,7 @@ def main() -> int:
     if options.out:
         options.out = options.out.with_name(f"{options.out.name}.{rank}")
     right = measure.measure(
-        MPI.Get_library_version().split(",")[0].lower().replace("open mpi v", "openmpi "),
+        MPI.Get_library_version().split(",")[0].replace(" v", " "),
         rank,
         world.Get_size(),
         options,

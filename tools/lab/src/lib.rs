@@ -5,7 +5,9 @@
 #![forbid(unsafe_code)]
 
 pub mod cable;
+pub mod checkout;
 pub mod command;
+pub mod compare;
 pub mod cpu;
 pub mod deployment;
 pub mod interrupt;

@@ -1,5 +1,6 @@
 //! The command line: one file per verb.
 
+mod compare;
 mod down;
 mod list;
 mod options;
@@ -21,6 +22,7 @@ struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   sumac-lab run --workers 4 --elements 25000000 --rate 1gbit --loss 1% --json
+  sumac-lab compare --workers 4 --elements 25000000
   sumac-lab up --name lab1 --workers 4 --rate 1gbit --loss 1%
   nsenter --net=/run/netns/lab1-w0 ping 10.77.0.1
   sumac-lab down --name lab1
@@ -36,6 +38,8 @@ enum Verb {
     Down(down::Down),
     /// Sum tensors over all workers in a lab of their own, check every element, and report
     Run(run::Run),
+    /// Sum with Sumac, Gloo and Open MPI in the same lab, and print one table
+    Compare(compare::Compare),
     /// Name the labs that exist
     List(list::List),
 }
@@ -51,6 +55,7 @@ pub fn main() -> ExitCode {
         Verb::Up(verb) => verb.run(),
         Verb::Down(verb) => verb.run(),
         Verb::Run(verb) => verb.run(),
+        Verb::Compare(verb) => verb.run(),
         Verb::List(verb) => verb.run(),
     };
     match result {

@@ -1,0 +1,77 @@
+//! `sumac-lab compare`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use sumac_lab::compare::compare;
+use sumac_lab::deployment::SumacOptions;
+use sumac_lab::run::RunOptions;
+
+use super::options::LabOptions;
+
+const EXAMPLES: &str = "\
+Examples:
+  sumac-lab compare --workers 4 --elements 25000000
+  sumac-lab compare --workers 4 --elements 2500000 --rate 100mbit --loss 0.1% --json
+
+Gloo needs Debian's python3-torch, Open MPI openmpi-bin and python3-mpi4py; `tools/setup.sh --compare` installs them.
+A library that is not installed is named and left out.
+Exit codes: 0 all sums right, 1 wrong or failed, 2 wrong usage, 130 interrupted.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Compare {
+    #[command(flatten)]
+    lab: LabOptions,
+    /// Elements of each worker's float32 tensor
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
+    elements: u32,
+    /// Elements per chunk of Sumac's
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=832))]
+    chunk: u16,
+    /// Slots of Sumac's job, a power of two; by default as many as the topology's veths bear
+    #[arg(long)]
+    slots: Option<u32>,
+    /// Measured allreduces of each library
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    iterations: u32,
+    /// Allreduces of each library before them, verified and not measured
+    #[arg(long, default_value_t = 1)]
+    warmup: u32,
+    /// Seconds after which an allreduce is given up
+    #[arg(long, default_value_t = 120)]
+    timeout: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Compare {
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let options = RunOptions {
+            lab: self.lab.spec(),
+            sumac: SumacOptions { chunk: self.chunk, slots: self.slots, ..SumacOptions::default() },
+            elements: self.elements as usize,
+            iterations: self.iterations,
+            warmup: self.warmup,
+            seed: 1,
+            limit: Duration::from_secs(self.timeout),
+        };
+        let spinner = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {msg}") {
+            spinner.set_style(style);
+        }
+        spinner.enable_steady_tick(Duration::from_millis(500));
+        let comparison = compare(&options, |turn| spinner.set_message(turn.to_owned()));
+        spinner.finish_and_clear();
+        let comparison = comparison?;
+        if self.json {
+            println!("{}", serde_json::to_string(&comparison)?);
+        } else {
+            println!("{comparison}");
+        }
+        Ok(if comparison.is_right() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
