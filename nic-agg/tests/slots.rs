@@ -10,7 +10,7 @@ use sumac_wire::{
     slot::{Version, owner},
 };
 use support::{
-    AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT, TX,
+    AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT,
     frames::{Answer, answer, contribution, frame_of, header, sum, tag},
     job_of, privileged,
 };
@@ -68,7 +68,7 @@ fn table_of_cases() {
         (
             "sent again, slot complete",
             &[(0, 3), (1, 3), (2, 3), (1, 3)],
-            TX,
+            REDIRECT,
             Reason::Replied,
             [(3, ALL), (0, 0)],
         ),
@@ -76,7 +76,7 @@ fn table_of_cases() {
         (
             "result lost, others moved on",
             &[(0, 3), (1, 3), (2, 3), (0, 11), (1, 11), (2, 3)],
-            TX,
+            REDIRECT,
             Reason::Replied,
             [(3, ALL), (11, 3)],
         ),
@@ -157,7 +157,7 @@ fn table_of_cases() {
                 assert_eq!(values, sum(ranks(seen), seq, 20), "{what}: values of version {v}");
             }
         }
-        if matches!(verdict, REDIRECT | TX) {
+        if verdict == REDIRECT {
             check_result(what, &job, &answer(&shown.out), last.0, last.1, 20);
         }
     }
@@ -182,7 +182,7 @@ fn results_and_replies_are_addressed() {
         // The broadcast's egress program gives each copy its worker's addresses; until then it is the last one's.
         assert_eq!(result.frame.dst_ip, job.workers[1].ip.to_bits());
         let reply = show(0);
-        assert_eq!(reply.verdict, TX);
+        assert_eq!(reply.verdict, REDIRECT);
         let got = answer(&reply.out);
         assert_eq!((got.frame.src_ip, got.frame.dst_ip), (AGGREGATOR.to_bits(), job.workers[0].ip.to_bits()));
         assert_eq!(
@@ -206,7 +206,7 @@ fn one_armed_jobs_get_one_multicast_result() {
     bench.show(&contribution(&job, 0, 0, 20));
     bench.show(&contribution(&job, 1, 0, 20));
     let completed = bench.show(&contribution(&job, 2, 0, 20));
-    assert_eq!((completed.verdict, completed.reason), (TX, Reason::Completed));
+    assert_eq!((completed.verdict, completed.reason), (REDIRECT, Reason::Completed));
     let result = answer(&completed.out);
     check_result("multicast", &job, &result, 2, 0, 20);
     assert_eq!(std::net::Ipv4Addr::from_bits(result.frame.dst_ip).to_string(), "239.77.0.5");
@@ -289,7 +289,7 @@ fn probes_are_answered_with_the_same_length() {
         let probe = sumac_wire::Header { kind: Kind::Probe as u8, ..header(&job, 1, 0, elements) };
         let frame = frame_of(&job, 1, &probe);
         let shown = bench.show(&frame);
-        assert_eq!((shown.verdict, shown.reason), (TX, Reason::Probed), "{elements} elements");
+        assert_eq!((shown.verdict, shown.reason), (REDIRECT, Reason::Probed), "{elements} elements");
         let report = answer(&shown.out);
         assert_eq!(shown.out.len(), frame.len());
         assert_eq!(report.header, sumac_wire::Header { kind: Kind::Report as u8, ..probe });

@@ -4,8 +4,9 @@
 use aya_ebpf::{
     bindings::{
         BPF_F_BROADCAST,
-        xdp_action::{XDP_DROP, XDP_PASS, XDP_TX},
+        xdp_action::{XDP_DROP, XDP_PASS},
     },
+    helpers::generated::bpf_redirect,
     programs::XdpContext,
 };
 use sumac_wire::{
@@ -92,10 +93,10 @@ fn ours(ctx: &XdpContext, packet: Packet, frame: &Frame, ports: Ports) -> Result
     // the contribution that a probe has not through a register that the verifier finds unset.
     if header.kind == Kind::Probe as u8 {
         admit::request(&header, job)?;
-        return report(&packed, sum);
+        return report(ctx, &packed, sum);
     }
     let contribution = admit::request(&header, job)?.ok_or(Reason::BadType)?;
-    contribute(&packed, header.slot, &contribution, sum)
+    contribute(ctx, &packed, header.slot, &contribution, sum)
 }
 
 #[inline(always)]
@@ -116,7 +117,7 @@ fn headers_sum(packed: &Packed<'_>, frame: &Frame) -> Result<Option<u64>, Reason
 
 /// Answers a probe with the same frame: what can go to the aggregator and back is no longer than this.
 #[inline(always)]
-fn report(packed: &Packed<'_>, headers_sum: Option<u64>) -> Result<Outcome, Reason> {
+fn report(ctx: &XdpContext, packed: &Packed<'_>, headers_sum: Option<u64>) -> Result<Outcome, Reason> {
     let payload_sum = match headers_sum {
         Some(headers_sum) => {
             let payload_sum = packed.payload.sum();
@@ -130,11 +131,12 @@ fn report(packed: &Packed<'_>, headers_sum: Option<u64>) -> Result<Outcome, Reas
     answer::make_report(packed.headers);
     packed.headers.swap_macs();
     answer::address(packed.headers, packed.back, payload_sum);
-    Ok(Outcome::new(Reason::Probed, XDP_TX))
+    Ok(Outcome::new(Reason::Probed, back(ctx)))
 }
 
 #[inline(always)]
 fn contribute(
+    ctx: &XdpContext,
     packed: &Packed<'_>,
     slot: u32,
     contribution: &Contribution,
@@ -160,19 +162,19 @@ fn contribute(
     if !completed {
         packed.headers.swap_macs();
         answer::address(packed.headers, packed.back, payload_sum);
-        return Ok(Outcome::new(Reason::Replied, XDP_TX));
+        return Ok(Outcome::new(Reason::Replied, back(ctx)));
     }
-    send_to_all(packed, payload_sum)
+    send_to_all(ctx, packed, payload_sum)
 }
 
 /// Sends a result to all workers of its job.
 #[inline(always)]
-fn send_to_all(packed: &Packed<'_>, payload_sum: Option<u64>) -> Result<Outcome, Reason> {
+fn send_to_all(ctx: &XdpContext, packed: &Packed<'_>, payload_sum: Option<u64>) -> Result<Outcome, Reason> {
     let job = packed.job;
     if job.flags & job_flag::MULTICAST != 0 {
         packed.headers.set_macs(answer::group_mac(job.group_ip), packed.worker.aggregator_mac);
         answer::address(packed.headers, Addresses { dst_ip: job.group_ip, ..packed.back }, payload_sum);
-        return Ok(Outcome::new(Reason::Completed, XDP_TX));
+        return Ok(Outcome::new(Reason::Completed, back(ctx)));
     }
     // The egress program gives each copy the addresses of the worker behind its port.
     answer::address(packed.headers, packed.back, payload_sum);
@@ -180,4 +182,14 @@ fn send_to_all(packed: &Packed<'_>, payload_sum: Option<u64>) -> Result<Outcome,
         Ok(verdict) => Ok(Outcome::new(Reason::Completed, verdict)),
         Err(_) => Err(Reason::Internal),
     }
+}
+
+/// Sends the frame out of the port that it came in by.
+///
+/// Not by `XDP_TX`: a veth then wakes its peer only if that has an XDP program too, and a frame to a
+/// worker without one would lie in the ring until something else arrives.
+#[inline(always)]
+fn back(ctx: &XdpContext) -> u32 {
+    // SAFETY: the helper reads nothing but its arguments, and the context is this run's.
+    unsafe { bpf_redirect((*ctx.ctx).ingress_ifindex, 0) as u32 }
 }

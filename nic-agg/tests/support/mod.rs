@@ -13,7 +13,6 @@ use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, Reason};
 
 pub const DROP: u32 = 1;
 pub const PASS: u32 = 2;
-pub const TX: u32 = 3;
 pub const REDIRECT: u32 = 4;
 
 pub const TOKEN: u64 = 0x5eed_f00d_cafe_1234;

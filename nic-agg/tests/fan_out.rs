@@ -1,0 +1,199 @@
+//! Results reach the workers over real veths, in driver mode, in both ways. Workers are UDP sockets.
+
+mod support;
+
+use std::{
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    time::Duration,
+};
+
+use sumac_agg::{Aggregator, AttachOptions, Mode, NewJob, NewWorker, attach};
+use sumac_control::neighbour;
+use sumac_hostprog::mode::BoundMode;
+use sumac_wire::{DEFAULT_BASE_PORT, Header, Kind, header::HEADER_LEN};
+use support::{
+    TOKEN,
+    frames::{header, sum, value},
+    net::{Namespace, PATIENCE, Pins, cable},
+    privileged,
+};
+
+const ELEMENTS: u16 = 352;
+const WORKER_PORT: u16 = 48700;
+
+/// Sockets of the workers, and the aggregator's job for them.
+struct Job {
+    new: NewJob,
+    sockets: Vec<UdpSocket>,
+}
+
+impl Job {
+    /// Adds a job for workers that can be reached from `namespace`.
+    fn add(namespace: &Namespace, aggregator: &Aggregator, sockets: Vec<UdpSocket>, ips: &[Ipv4Addr]) -> Job {
+        let new = namespace.inside(|| {
+            let way = |ip: &Ipv4Addr| {
+                let way = neighbour::resolve(*ip).unwrap();
+                NewWorker {
+                    ip: *ip,
+                    port: WORKER_PORT,
+                    mac: way.mac,
+                    ifindex: way.ifindex,
+                    aggregator_ip: way.src_ip,
+                    aggregator_mac: way.own_mac,
+                }
+            };
+            let new = NewJob {
+                job: 5,
+                epoch: 1,
+                token: TOKEN,
+                first_slot: None,
+                slots: 8,
+                elements: ELEMENTS,
+                checksum: true,
+                group: None,
+                workers: ips.iter().map(way).collect(),
+            };
+            aggregator.add_job(&new).unwrap();
+            new
+        });
+        Job { new, sockets }
+    }
+
+    fn send(&self, rank: usize, header: &Header) {
+        let values = (0..usize::from(header.elements)).flat_map(|i| value(rank, header.seq, i).to_be_bytes());
+        let payload: Vec<u8> = header.to_bytes().into_iter().chain(values).collect();
+        let to = SocketAddrV4::new(self.new.workers[rank].aggregator_ip, DEFAULT_BASE_PORT);
+        self.sockets[rank].send_to(&payload, to).unwrap();
+    }
+
+    fn contribute(&self, rank: usize, seq: u32, elements: u16) {
+        self.send(rank, &header(&self.new, rank, seq, elements));
+    }
+
+    /// The next packet that a worker's socket receives: it comes from the aggregator, by a kernel that has
+    /// verified its checksums.
+    fn receive(&self, rank: usize) -> (Header, Vec<i32>) {
+        let mut bytes = [0; 4000];
+        let (len, from) = self.sockets[rank].recv_from(&mut bytes).expect("no answer");
+        assert_eq!(from, SocketAddrV4::new(self.new.workers[rank].aggregator_ip, DEFAULT_BASE_PORT).into());
+        let header = Header::read(&bytes[..len], 0, len).unwrap();
+        let values = bytes[HEADER_LEN..len].as_chunks::<4>().0.iter().map(|chunk| i32::from_be_bytes(*chunk));
+        (header, values.collect())
+    }
+
+    fn expect_result(&self, rank: usize, seq: u32, elements: u16) {
+        let (header, values) = self.receive(rank);
+        assert_eq!((header.kind, header.seq), (Kind::Result as u8, seq), "rank {rank}");
+        assert_eq!(values, sum(0..self.sockets.len(), seq, elements.into()), "rank {rank}, chunk {seq}");
+    }
+
+    /// Nothing more comes: neither a second copy nor somebody else's.
+    fn expect_silence(&self, rank: usize) {
+        self.sockets[rank].set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        assert!(self.sockets[rank].recv(&mut [0; 4000]).is_err(), "rank {rank} got more than its results");
+        self.sockets[rank].set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+
+    /// A whole conversation: probe, chunks of all lengths in any order of ranks, a lost result asked for again.
+    fn play(&self) {
+        let world = self.sockets.len();
+        for rank in 0..world {
+            let probe = Header { kind: Kind::Probe as u8, ..header(&self.new, rank, 0, ELEMENTS) };
+            self.send(rank, &probe);
+            assert_eq!(self.receive(rank).0, Header { kind: Kind::Report as u8, ..probe });
+        }
+        for seq in 0..50 {
+            let elements = if seq % 3 == 0 { ELEMENTS } else { 1 + seq as u16 };
+            (0..world).for_each(|turn| self.contribute((turn + seq as usize) % world, seq, elements));
+            (0..world).for_each(|rank| self.expect_result(rank, seq, elements));
+        }
+        self.contribute(1, 49, 50);
+        self.expect_result(1, 49, 50);
+        (0..world).for_each(|rank| self.expect_silence(rank));
+    }
+}
+
+fn attach_to(namespace: &Namespace, pins: &Pins, interfaces: &[&str]) -> Aggregator {
+    namespace.inside(|| {
+        let interfaces = interfaces.iter().map(ToString::to_string).collect();
+        let options = AttachOptions {
+            slots: 64,
+            mode: Mode::Driver,
+            pin_root: pins.0.clone(),
+            ..AttachOptions::new(interfaces)
+        };
+        let (aggregator, bound) = attach(&options).unwrap();
+        assert!(bound.iter().all(|port| port.mode == BoundMode::Driver), "{bound:?}");
+        aggregator
+    })
+}
+
+/// ```text
+///   [w0]==p0 \
+///   [w1]==p1  [aggregator]     a port each: broadcast to all ports; p3 has no worker of the job
+///   [w2]==p2 /
+///   [x ]==p3
+/// ```
+#[test]
+fn each_worker_behind_a_port_of_its_own() {
+    if !privileged("each_worker_behind_a_port_of_its_own") {
+        return;
+    }
+    let (middle, pins) = (Namespace::new("agg"), Pins::new());
+    let (mut namespaces, mut sockets, mut ips) = (Vec::new(), Vec::new(), Vec::new());
+    for rank in 0..4u8 {
+        let namespace = Namespace::new("w");
+        let (own, peer) = (format!("10.77.{rank}.2/24"), format!("10.77.{rank}.1/24"));
+        cable((&middle, &format!("p{rank}"), Some(&peer)), (&namespace, "w", Some(&own)));
+        let ip = Ipv4Addr::new(10, 77, rank, 2);
+        sockets.push(namespace.socket(ip, WORKER_PORT));
+        ips.push(ip);
+        namespaces.push(namespace);
+    }
+    let stranger = sockets.pop().unwrap();
+    let aggregator = attach_to(&middle, &pins, &["p0", "p1", "p2", "p3"]);
+    let job = Job::add(&middle, &aggregator, sockets, &ips[..3]);
+    job.play();
+    stranger.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert!(stranger.recv(&mut [0; 4000]).is_err(), "a port without a worker of the job got a result");
+    let status = middle.inside(|| aggregator.status().unwrap());
+    let count = |reason| status.counters.get(reason).copied().unwrap_or(0);
+    assert_eq!((count("completed"), count("replied"), count("probed")), (50, 1, 3), "{status:?}");
+    assert_eq!((count("sent"), count("not_for_port")), (150, 50), "{status:?}");
+    assert!(status.jobs[0].workers.iter().all(|worker| worker.added == 50), "{status:?}");
+}
+
+/// ```text
+///   [w0]==\
+///   [w1]== [bridge]==p0 [aggregator]     one port for all: results go to a multicast group
+///   [w2]==/
+/// ```
+#[test]
+fn all_workers_behind_one_port() {
+    if !privileged("all_workers_behind_one_port") {
+        return;
+    }
+    let (middle, bridge, pins) = (Namespace::new("agg"), Namespace::new("br"), Pins::new());
+    bridge.run("ip link add br0 type bridge mcast_snooping 0");
+    bridge.run("ip link set br0 up");
+    cable((&middle, "p0", Some("10.77.0.1/24")), (&bridge, "agg", None));
+    bridge.run("ip link set agg master br0");
+    let (mut namespaces, mut sockets, mut ips) = (Vec::new(), Vec::new(), Vec::new());
+    for rank in 0..3u8 {
+        let namespace = Namespace::new("w");
+        let ip = Ipv4Addr::new(10, 77, 0, 10 + rank);
+        cable((&bridge, &format!("b{rank}"), None), (&namespace, "w", Some(&format!("{ip}/24"))));
+        bridge.run(&format!("ip link set b{rank} master br0"));
+        let socket = namespace.socket(Ipv4Addr::UNSPECIFIED, WORKER_PORT);
+        namespace.inside(|| socket.join_multicast_v4(&Ipv4Addr::new(239, 77, 0, 5), &ip).unwrap());
+        sockets.push(socket);
+        ips.push(ip);
+        namespaces.push(namespace);
+    }
+    let aggregator = attach_to(&middle, &pins, &["p0"]);
+    let job = Job::add(&middle, &aggregator, sockets, &ips);
+    job.play();
+    let status = middle.inside(|| aggregator.status().unwrap());
+    assert_eq!(status.jobs[0].group, Some(Ipv4Addr::new(239, 77, 0, 5)));
+    assert_eq!(status.counters.get("sent"), None, "{status:?}");
+}

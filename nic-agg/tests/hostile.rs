@@ -1,0 +1,237 @@
+//! Frames that must change nothing: whatever is wrong with one, no slot changes (all are compared, byte by byte),
+//! the frame is dropped as it came, and counted by what is wrong with it.
+
+mod support;
+
+use sumac_agg::NewJob;
+use sumac_wire::{Header, Kind, Reason, header::flag};
+use support::{
+    Bench, DROP, PASS, REDIRECT,
+    frames::{answer, contribution, emit, frame_of, header, sum, tag},
+    job_of, privileged,
+};
+
+const ELEMENTS: u16 = 20;
+
+/// What slot 3 and the others look like when a hostile frame comes.
+const SITUATIONS: [(&str, &[(usize, u32)]); 4] = [
+    ("empty slot", &[]),
+    ("waiting slot", &[(0, 3)]),
+    ("complete slot", &[(0, 3), (1, 3), (2, 3)]),
+    ("both versions", &[(0, 3), (1, 3), (2, 3), (0, 11), (2, 11)]),
+];
+
+/// A job in one of the situations. Rank 1's contribution to chunk 3 is what is tampered with.
+fn prepared(contributions: &[(usize, u32)]) -> (NewJob, Bench) {
+    let job = job_of(3, ELEMENTS);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    for (rank, seq) in contributions {
+        bench.show(&contribution(&job, *rank, *seq, ELEMENTS));
+    }
+    (job, bench)
+}
+
+/// Shows a frame that must change nothing.
+fn refused(bench: &Bench, what: &str, frame: &[u8], verdict: u32, reason: Reason) {
+    let before = bench.pool();
+    let shown = bench.show(frame);
+    assert_eq!((shown.verdict, shown.reason), (verdict, reason), "{what}");
+    assert!(shown.out == frame, "{what}: the frame was written to");
+    assert!(bench.pool() == before, "{what}: a slot changed");
+}
+
+#[test]
+fn wrong_fields_are_refused() {
+    if !privileged("wrong_fields_are_refused") {
+        return;
+    }
+    type Change = fn(&mut Header);
+    let table: [(&str, Change, Reason); 21] = [
+        ("type 0", |h| h.kind = 0, Reason::BadType),
+        ("a result", |h| h.kind = Kind::Result as u8, Reason::BadType),
+        ("a report", |h| h.kind = Kind::Report as u8, Reason::BadType),
+        ("a flush", |h| h.kind = Kind::Flush as u8, Reason::BadType),
+        ("type 8", |h| h.kind = 8, Reason::BadType),
+        ("format 1", |h| h.format = 1, Reason::BadFormat),
+        ("job 0", |h| h.job = 0, Reason::UnknownJob),
+        ("another job", |h| h.job = 6, Reason::UnknownJob),
+        ("a job beyond the table", |h| h.job = 64, Reason::UnknownJob),
+        ("the largest job", |h| h.job = u16::MAX, Reason::UnknownJob),
+        ("the epoch before", |h| h.epoch -= 1, Reason::WrongEpoch),
+        ("no token", |h| h.token = 0, Reason::BadToken),
+        ("a token with one bit changed", |h| h.token ^= 1 << 63, Reason::BadToken),
+        ("no worker", |h| h.bitmap_0 = 0, Reason::WrongWorker),
+        ("two workers", |h| h.bitmap_0 = 0b11, Reason::WrongWorker),
+        ("a worker beyond the world", |h| h.bitmap_0 = 0b1000, Reason::WrongWorker),
+        ("another fan-in", |h| h.fan_in_0 = 2, Reason::WrongWorker),
+        ("another worker than the address's", |h| h.bitmap_0 = 0b100, Reason::WrongSource),
+        ("a slot that is not the chunk's", |h| h.slot = 4, Reason::WrongSlot),
+        ("a slot beyond the job's", |h| h.slot = 8, Reason::WrongSlot),
+        ("the other version", |h| h.flags ^= flag::POOL_VERSION, Reason::WrongSlot),
+    ];
+    for (situation, contributions) in SITUATIONS {
+        let (job, bench) = prepared(contributions);
+        for (what, change, reason) in &table {
+            let mut bad = header(&job, 1, 3, ELEMENTS);
+            change(&mut bad);
+            refused(&bench, &format!("{situation}: {what}"), &frame_of(&job, 1, &bad), DROP, *reason);
+        }
+        let mut version = contribution(&job, 1, 3, ELEMENTS);
+        version[42] = 2 << 4 | 1;
+        refused(&bench, &format!("{situation}: version 2"), &version, DROP, Reason::BadVersion);
+        let none = contribution(&job, 1, 3, 0);
+        refused(&bench, &format!("{situation}: no elements"), &none, DROP, Reason::WrongElements);
+        let long = contribution(&job, 1, 3, ELEMENTS + 1);
+        refused(&bench, &format!("{situation}: too many elements"), &long, DROP, Reason::WrongElements);
+        let probe = Header { kind: Kind::Probe as u8, ..header(&job, 1, 3, ELEMENTS + 1) };
+        let probe = frame_of(&job, 1, &probe);
+        refused(&bench, &format!("{situation}: a probe too long"), &probe, DROP, Reason::WrongElements);
+    }
+}
+
+#[test]
+fn another_length_than_the_slots_is_refused() {
+    if !privileged("another_length_than_the_slots_is_refused") {
+        return;
+    }
+    for (situation, contributions) in &SITUATIONS[1..] {
+        let (job, bench) = prepared(contributions);
+        let short = contribution(&job, 1, 3, ELEMENTS - 1);
+        refused(&bench, situation, &short, DROP, Reason::WrongElements);
+    }
+}
+
+#[test]
+fn headers_that_announce_another_length_are_refused() {
+    if !privileged("headers_that_announce_another_length_are_refused") {
+        return;
+    }
+    let (job, bench) = prepared(&[(0, 3)]);
+    for elements in [0, 1, ELEMENTS - 1, ELEMENTS + 1, 832, 833, u16::MAX] {
+        let lying = Header { elements, ..header(&job, 1, 3, ELEMENTS) };
+        let mut payload = lying.to_bytes().to_vec();
+        payload.extend([0; ELEMENTS as usize * 4]);
+        refused(&bench, &format!("{elements} announced"), &emit(&job, 1, &payload), DROP, Reason::BadLength);
+    }
+    let good = contribution(&job, 1, 3, ELEMENTS);
+    for (what, at, value) in [("IPv4 length", 16, 1), ("UDP length", 38, 1), ("UDP length 0", 38, 0)] {
+        let mut bad = good.clone();
+        bad[at..at + 2].copy_from_slice(&[0, value]);
+        refused(&bench, what, &bad, DROP, Reason::BadLength);
+    }
+}
+
+#[test]
+fn frames_cut_at_every_byte_are_refused() {
+    if !privileged("frames_cut_at_every_byte_are_refused") {
+        return;
+    }
+    for tagged in [false, true] {
+        let (job, bench) = prepared(&[(0, 3)]);
+        let plain = contribution(&job, 1, 3, ELEMENTS);
+        let (frame, l4) = if tagged { (tag(plain), 38) } else { (plain, 34) };
+        // The kernel's test run wants an Ethernet header at least, as every driver does.
+        for cut in 14..frame.len() {
+            let (verdict, reason) =
+                if cut < l4 + 4 { (PASS, Reason::Foreign) } else { (DROP, Reason::Truncated) };
+            refused(&bench, &format!("cut at {cut} of {}", frame.len()), &frame[..cut], verdict, reason);
+        }
+        let whole = bench.show(&frame);
+        assert_eq!(whole.reason, Reason::Added, "the whole frame");
+    }
+}
+
+#[test]
+fn foreign_frames_pass_untouched() {
+    if !privileged("foreign_frames_pass_untouched") {
+        return;
+    }
+    let (job, bench) = prepared(&[(0, 3)]);
+    type Change = fn(&mut Vec<u8>);
+    let table: [(&str, Change); 9] = [
+        ("ARP", |b| b[12..14].copy_from_slice(&[8, 6])),
+        ("IPv6", |b| b[12..14].copy_from_slice(&[0x86, 0xdd])),
+        ("another ethertype with 802.1Q's bit", |b| b[12..14].copy_from_slice(&[0x81, 1])),
+        ("two tags", |b| *b = tag(tag(b.clone()))),
+        ("IPv4 options", |b| b[14] = 0x46),
+        ("TCP", |b| b[23] = 6),
+        ("a later fragment", |b| b[21] = 1),
+        ("another port", |b| b[37] += 1),
+        ("a port with the bytes swapped", |b| b.swap(36, 37)),
+    ];
+    for (what, change) in table {
+        let mut frame = contribution(&job, 1, 3, ELEMENTS);
+        change(&mut frame);
+        refused(&bench, what, &frame, PASS, Reason::Foreign);
+    }
+    let mut fragment = contribution(&job, 1, 3, ELEMENTS);
+    fragment[20] |= 0x20;
+    refused(&bench, "a first fragment", &fragment, DROP, Reason::Fragment);
+}
+
+#[test]
+fn wrong_sources_are_refused() {
+    if !privileged("wrong_sources_are_refused") {
+        return;
+    }
+    let (job, bench) = prepared(&[(0, 3)]);
+    for from in [0, 2] {
+        let stolen = frame_of(&job, from, &header(&job, 1, 3, ELEMENTS));
+        refused(&bench, &format!("rank 1's, from rank {from}'s address"), &stolen, DROP, Reason::WrongSource);
+    }
+}
+
+#[test]
+fn damaged_payloads_are_refused_and_taken_back() {
+    if !privileged("damaged_payloads_are_refused_and_taken_back") {
+        return;
+    }
+    for (situation, contributions) in SITUATIONS {
+        let (job, bench) = prepared(contributions);
+        let good = contribution(&job, 1, 3, ELEMENTS);
+        // Where the header says what to do, damage is seen by that first; from the tensor on by the checksum alone.
+        for at in (42 + 32..42 + 48).chain(42 + 56..good.len()) {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            refused(&bench, &format!("{situation}: byte {at}"), &bad, DROP, Reason::BadChecksum);
+        }
+        for checksum in [[0, 0], [good[40], good[41] ^ 1]] {
+            let mut bad = good.clone();
+            bad[40..42].copy_from_slice(&checksum);
+            refused(&bench, &format!("{situation}: checksum {checksum:?}"), &bad, DROP, Reason::BadChecksum);
+        }
+    }
+}
+
+#[test]
+fn damaged_probes_are_refused() {
+    if !privileged("damaged_probes_are_refused") {
+        return;
+    }
+    let (job, bench) = prepared(&[]);
+    let probe = Header { kind: Kind::Probe as u8, ..header(&job, 1, 3, ELEMENTS) };
+    let mut frame = frame_of(&job, 1, &probe);
+    *frame.last_mut().unwrap() ^= 1;
+    refused(&bench, "a damaged probe", &frame, DROP, Reason::BadChecksum);
+}
+
+#[test]
+fn sums_are_right_after_all_that() {
+    if !privileged("sums_are_right_after_all_that") {
+        return;
+    }
+    let (job, bench) = prepared(&[]);
+    for seq in 0..40 {
+        for rank in 0..3 {
+            let good = contribution(&job, rank, seq, ELEMENTS);
+            let mut bad = good.clone();
+            bad[120] ^= 0xff;
+            assert_eq!(bench.show(&bad).reason, Reason::BadChecksum);
+            let shown = bench.show(&good);
+            if rank == 2 {
+                assert_eq!(shown.verdict, REDIRECT);
+                assert_eq!(answer(&shown.out).values, sum(0..3, seq, ELEMENTS.into()), "chunk {seq}");
+            }
+        }
+    }
+}
