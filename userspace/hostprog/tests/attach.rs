@@ -79,7 +79,7 @@ fn count(attached: &Attached, reason: Reason) -> u64 {
 
 /// Waits for something that the kernel or another thread brings about soon.
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !holds() {
         assert!(Instant::now() < deadline, "never happened: {what}");
         thread::sleep(Duration::from_millis(5));
@@ -220,15 +220,19 @@ fn foreign_traffic_goes_on_through_everything() {
         lab.at_peer(move || {
             let mut stream = TcpStream::connect((here, 7001)).unwrap();
             let datagrams = UdpSocket::bind((Ipv4Addr::from_bits(AGGREGATOR), 0)).unwrap();
-            datagrams.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            datagrams.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
             let mut got = [0; 3000];
             for round in 0u32.. {
                 let sent = [round as u8; 3000];
                 stream.write_all(&sent).unwrap();
                 stream.read_exact(&mut got).unwrap();
                 assert_eq!(got, sent, "TCP, round {round}");
-                datagrams.send_to(&sent[..999], (here, 7002)).unwrap();
-                assert_eq!(datagrams.recv(&mut got).unwrap(), 999, "UDP, round {round}");
+                // Asked again when no answer comes: a veth empties its ring when its mode changes.
+                let answer = (0..100).find_map(|_| {
+                    datagrams.send_to(&sent[..999], (here, 7002)).unwrap();
+                    datagrams.recv(&mut got).ok()
+                });
+                assert_eq!(answer, Some(999), "UDP, round {round}");
                 rounds.fetch_add(1, Ordering::Relaxed);
                 if stop.load(Ordering::Relaxed) {
                     return;
