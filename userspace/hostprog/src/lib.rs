@@ -6,10 +6,10 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`attach`] | puts the program on an interface, or replaces it there |
+//! | [`mod@attach`] | puts the program on an interface, or replaces it there |
 //! | [`attached`] | the handle on an attached program: sockets, jobs, counters |
 //! | [`remove`] | takes it away again: one interface, or all |
-//! | [`status`] | what is attached, as the kernel sees it |
+//! | [`mod@status`] | what is attached, as the kernel sees it |
 //! | [`doctor`] | finds what usually goes wrong, and says how to mend it |
 //! | [`preflight`] | what attaching needs from the system, checked before |
 //! | [`measure`] | nanoseconds per frame |
