@@ -77,6 +77,42 @@ pub enum Code {
 }
 
 impl Code {
+    /// All codes that a daemon of this version sends.
+    pub const ALL: &[Code] = &[
+        Code::BadMessage,
+        Code::TooLarge,
+        Code::UnknownCommand,
+        Code::BadField,
+        Code::HelloFirst,
+        Code::Version,
+        Code::Denied,
+        Code::Limit,
+        Code::MissingFd,
+        Code::UnexpectedFd,
+        Code::BadRegion,
+        Code::UnknownRegion,
+        Code::RegionBusy,
+        Code::UnknownJob,
+        Code::JobBusy,
+        Code::UnknownOp,
+        Code::OutOfRange,
+        Code::Misaligned,
+        Code::RangeBusy,
+        Code::Unsupported,
+        Code::RankTaken,
+        Code::RanksMissing,
+        Code::Refused,
+        Code::Unreachable,
+        Code::Handshake,
+        Code::Datapath,
+        Code::JobFailed,
+        Code::Cancelled,
+        Code::Saturated,
+        Code::Timeout,
+        Code::ShuttingDown,
+        Code::Internal,
+    ];
+
     /// The code as it stands in JSON.
     #[must_use]
     pub fn name(self) -> String {
