@@ -3,10 +3,11 @@
 //!
 //! ```text
 //!                     .-- a1 10.0.1.1 ====== w1 10.0.1.2 -- XDP program -- AF_XDP -- worker 0
-//!   aggregator (UDP) -+
+//!   aggregator -------+
 //!                     '-- a2 10.0.2.1 ====== w2 10.0.2.2 -- XDP program -- AF_XDP -- worker 1
 //! ```
 //!
+//! The aggregator is a UDP socket of this test, which can lose packets, or the XDP program of `sumac-agg` on a1 and a2.
 //! The kernel knows nothing of the w addresses: what gets through got through the program and the sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -118,11 +119,79 @@ fn host(rank: u16, pins: &Path) -> Host {
     Host { ifname, attached, peer: Peer { ip: theirs, base_port: BASE_PORT, mac, checksum: true }, port }
 }
 
+/// What adds.
+enum Sum {
+    Socket(Faults),
+    Program,
+}
+
+/// Keeps an aggregator at work.
+enum Adding {
+    Socket { _aggregator: Aggregator },
+    Program { pins: PathBuf },
+}
+
+impl Sum {
+    fn start(self, pins: &Path) -> Adding {
+        match self {
+            Sum::Socket(faults) => {
+                let aggregator = Aggregator::start(Ipv4Addr::UNSPECIFIED, BASE_PORT, Some(BASE_PORT), faults);
+                assert_eq!(aggregator.port, BASE_PORT);
+                Adding::Socket { _aggregator: aggregator }
+            }
+            Sum::Program => {
+                let pins = pins.join("agg");
+                std::fs::create_dir(&pins).unwrap();
+                attach_aggregator(&pins);
+                Adding::Program { pins }
+            }
+        }
+    }
+}
+
+impl Drop for Adding {
+    fn drop(&mut self) {
+        if let Adding::Program { pins } = self {
+            let _ = sumac_agg::clean(pins, true);
+        }
+    }
+}
+
+fn attach_aggregator(pins: &Path) {
+    let ports = ["a1", "a2"];
+    let options = sumac_agg::AttachOptions {
+        pin_root: pins.to_owned(),
+        slots: 64,
+        ..sumac_agg::AttachOptions::new(ports.map(str::to_owned).to_vec())
+    };
+    let (aggregator, _) = sumac_agg::attach(&options).unwrap();
+    let worker = |n: u8| sumac_agg::NewWorker {
+        ip: Ipv4Addr::new(10, 0, n, 2),
+        port: BASE_PORT,
+        mac: [2, 0, 0, 0, n, 2],
+        ifindex: nix::net::if_::if_nametoindex(format!("a{n}").as_str()).unwrap(),
+        aggregator_ip: Ipv4Addr::new(10, 0, n, 1),
+        aggregator_mac: [2, 0, 0, 0, n, 1],
+    };
+    let params = params(0, 2);
+    let job = sumac_agg::NewJob {
+        job: params.job,
+        epoch: params.epoch,
+        token: params.token,
+        first_slot: None,
+        slots: params.slots,
+        elements: params.elements,
+        checksum: true,
+        group: None,
+        workers: vec![worker(1), worker(2)],
+    };
+    aggregator.add_job(&job).unwrap();
+}
+
 /// Two workers sum; every byte is copied once each way; every frame is accounted for at the end.
-fn sums(pins: &Path, faults: Faults) {
+fn sums(pins: &Path, sum: Sum) {
     let hosts = [host(0, pins), host(1, pins)];
-    let aggregator = Aggregator::start(Ipv4Addr::UNSPECIFIED, BASE_PORT, Some(BASE_PORT), faults);
-    assert_eq!(aggregator.port, BASE_PORT);
+    let _adding = sum.start(pins);
     let mut running = Vec::new();
     for (rank, host) in hosts.into_iter().enumerate() {
         let report = host.port.report();
@@ -172,12 +241,17 @@ fn sums(pins: &Path, faults: Faults) {
 
 #[test]
 fn two_workers_sum_over_the_real_program() {
-    in_namespace("xdp-sum", |pins| sums(&pins, Faults::default()));
+    in_namespace("xdp-sum", |pins| sums(&pins, Sum::Socket(Faults::default())));
+}
+
+#[test]
+fn two_workers_sum_in_the_kernel() {
+    in_namespace("xdp-kernel", |pins| sums(&pins, Sum::Program));
 }
 
 #[test]
 fn losses_change_no_bit() {
-    in_namespace("xdp-loss", |pins| sums(&pins, Faults { lose_every: 97, ..Faults::default() }));
+    in_namespace("xdp-loss", |pins| sums(&pins, Sum::Socket(Faults { lose_every: 97, ..Faults::default() })));
 }
 
 /// A daemon that comes back opens new sockets under the program that stayed.
