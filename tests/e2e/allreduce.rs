@@ -1,0 +1,153 @@
+//! Sums over every path, exact to the bit.
+//!
+//! ```text
+//! per port                             one arm
+//!
+//! w0 net0 ------ port0 +-----+         w0 net0 ------ +--------+
+//! w1 net0 ------ port1 | agg |         w1 net0 ------ | switch | ------ port0 agg
+//! w2 net0 ------ port2 +-----+         w2 net0 ------ +--------+
+//! ```
+//!
+//! On `net0` the host program and an AF_XDP socket of the daemon, on each `port` the aggregator's program; or UDP
+//! sockets on both sides.
+
+use sumac_lab::deployment::{Backend, SumacOptions};
+use sumac_lab::{LabSpec, Topology};
+use sumac_tests::site::with_sumac;
+use sumac_tests::{Crew, exact, stats};
+
+const SEED: u64 = 7;
+
+/// Neither a multiple of a chunk nor of a vector.
+const COUNT: usize = 100_003;
+
+/// The path of one deployment.
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    workers: u16,
+    topology: Topology,
+    backend: Backend,
+}
+
+/// Sums the same values over a path, in two runs that differ in nothing, and gives one worker's bits.
+fn sums_over(path: Path) -> Option<Vec<f32>> {
+    let Path { workers, topology, backend } = path;
+    let options = SumacOptions { backend, ..SumacOptions::default() };
+    let spec = LabSpec { topology, ..LabSpec::new(workers) };
+    let mut result = None;
+    with_sumac("sums_over", spec, &options, |sumac| {
+        let mut runs = Vec::new();
+        for run in 0..2 {
+            let crew = Crew::join(sumac, &format!("run{run}"));
+            let sums = crew.allreduce(SEED, COUNT);
+            exact::assert_sums(&format!("{path:?}, run {run}"), SEED, &sums);
+            for trainer in &crew.trainers {
+                stats::assert_bound(&trainer.client, backend);
+                assert_eq!(trainer.job.opened().backend, backend.name());
+                let plane = if backend == Backend::Xdp { "ebpf" } else { "host" };
+                assert_eq!(trainer.job.opened().plane, plane);
+            }
+            crew.leave();
+            runs.push(sums);
+        }
+        assert_eq!(runs[0], runs[1], "{path:?}: two runs differ");
+        if backend == Backend::Xdp {
+            assert_summed_in_the_kernel(&sumac.aggregator_status().unwrap(), &path);
+        }
+        result = runs.pop().and_then(|mut sums| sums.pop());
+    });
+    result
+}
+
+/// Asserts that it was the XDP programs, in driver mode, that added, and every chunk once for each worker.
+fn assert_summed_in_the_kernel(status: &serde_json::Value, path: &Path) {
+    let ports = status["ports"].as_array().unwrap();
+    let expected = if path.topology == Topology::OneArm { 1 } else { usize::from(path.workers) };
+    assert_eq!(ports.len(), expected, "{status}");
+    assert!(ports.iter().all(|port| port["mode"] == "driver"), "{path:?}: {status}");
+    let counter = |name: &str| status["counters"][name].as_u64().unwrap_or(0);
+    let chunks = 2 * (COUNT as u64).div_ceil(256);
+    assert_eq!(counter("completed"), chunks, "{path:?}: {status}");
+    assert_eq!(counter("added") + counter("completed"), chunks * u64::from(path.workers), "{path:?}: {status}");
+}
+
+fn assert_exact_over(topology: Topology, backend: Backend) {
+    for workers in [2, 4] {
+        sums_over(Path { workers, topology, backend });
+    }
+}
+
+#[test]
+fn over_xdp_each_worker_on_its_own_port() {
+    assert_exact_over(Topology::PerPort, Backend::Xdp);
+}
+
+#[test]
+fn over_xdp_all_workers_behind_one_port() {
+    assert_exact_over(Topology::OneArm, Backend::Xdp);
+}
+
+#[test]
+fn over_udp_through_a_process() {
+    assert_exact_over(Topology::PerPort, Backend::Udp);
+    assert_exact_over(Topology::OneArm, Backend::Udp);
+}
+
+#[test]
+fn kernel_and_process_agree_to_the_bit() {
+    let path = Path { workers: 3, topology: Topology::PerPort, backend: Backend::Xdp };
+    let kernel = sums_over(path);
+    let process = sums_over(Path { backend: Backend::Udp, ..path });
+    let bits = |sums: Option<Vec<f32>>| sums.map(|sums| sums.into_iter().map(f32::to_bits).collect::<Vec<_>>());
+    assert_eq!(bits(kernel), bits(process));
+}
+
+#[test]
+fn chunks_of_every_size_and_tensors_of_every_length() {
+    // The largest chunk needs the largest MTU that XDP on a veth takes.
+    for (chunk, mtu) in [(32, 1500), (352, 1500), (360, 1524), (832, 3506)] {
+        let options = SumacOptions { chunk, ..SumacOptions::default() };
+        let spec = LabSpec { mtu, ..LabSpec::new(2) };
+        with_sumac("chunks", spec, &options, |sumac| {
+            let crew = Crew::join(sumac, "chunks");
+            let chunk = usize::from(chunk);
+            for (seed, count) in (0..).zip([0, 1, chunk - 1, chunk, chunk + 1, 20_001]) {
+                let what = format!("{count} elements in chunks of {chunk}");
+                exact::assert_sums(&what, seed, &crew.allreduce(seed, count));
+            }
+            crew.leave();
+        });
+    }
+}
+
+#[test]
+fn integers_are_summed_as_they_are() {
+    with_sumac("integers", LabSpec::new(3), &SumacOptions::default(), |sumac| {
+        let crew = Crew::join(sumac, "integers");
+        let submit = |trainer: &sumac_tests::Trainer| {
+            trainer.submit_of::<i32>(5_000, |index| exact::integer(SEED, trainer.rank, index))
+        };
+        let pending: Vec<_> = crew.trainers.iter().map(submit).collect();
+        let expected: Vec<_> = (0..5_000).map(|index| exact::integer_sum(SEED, 3, index)).collect();
+        for (rank, pending) in pending.into_iter().enumerate() {
+            assert_eq!(sumac_tests::crew::sum(pending)[..], expected, "rank {rank}");
+        }
+        crew.leave();
+    });
+}
+
+#[test]
+fn jobs_beside_each_other_do_not_mix() {
+    let options = SumacOptions { slots: Some(32), ..SumacOptions::default() };
+    with_sumac("jobs", LabSpec::new(3), &options, |sumac| {
+        let crews: Vec<_> = ["one", "two", "three"].map(|name| Crew::join(sumac, name)).into_iter().collect();
+        let pending: Vec<_> = (0..).zip(&crews).map(|(seed, crew)| (seed, crew.submit(seed, COUNT))).collect();
+        for (seed, pending) in pending {
+            let sums: Vec<_> = pending.into_iter().map(|p| sumac_tests::crew::sum(p).to_vec()).collect();
+            exact::assert_sums(&format!("job {seed}"), seed, &sums);
+        }
+        for crew in crews {
+            crew.leave();
+        }
+    });
+}

@@ -1,0 +1,105 @@
+//! What a user starts by hand: `sumac allreduce`, a trainer in Python, `sumac-lab run`.
+//!
+//! ```text
+//! w0 net0 ------ port0 +-----+
+//! w1 net0 ------ port1 | agg |
+//!                      +-----+
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sumac_client::JobOptions;
+use sumac_lab::LabSpec;
+use sumac_lab::deployment::SumacOptions;
+use sumac_lab::programs::Programs;
+use sumac_tests::crew::{open_one, sum};
+use sumac_tests::site::{turn, with_sumac};
+use sumac_tests::wait::LIMIT;
+use sumac_tests::{exact, npy};
+
+const SEED: u64 = 5;
+const COUNT: usize = 10_007;
+
+#[test]
+fn a_shell_sums_numpy_files() {
+    with_sumac("numpy_files", LabSpec::new(2), &SumacOptions::default(), |sumac| {
+        let lab = sumac.lab();
+        let file = |rank: u16, what: &str| lab.folder().join(format!("{what}{rank}.npy"));
+        let start = |rank: u16| {
+            npy::write(&file(rank, "in"), (0..COUNT).map(|index| exact::value(SEED, rank, index)));
+            let mut command = Programs::find().unwrap().sumac();
+            command.args(["allreduce", "--job", "shell", "--world", "2", "--rank", &rank.to_string()]);
+            command.arg("--socket").arg(sumac.socket(rank)).args([file(rank, "in"), file(rank, "out")]);
+            lab.start(lab.worker(rank), &format!("allreduce{rank}"), &mut command).unwrap()
+        };
+        for mut process in [0, 1].map(start) {
+            process.wait_success("the sum", LIMIT).unwrap();
+        }
+        exact::assert_sums("numpy files", SEED, &[0, 1].map(|rank| npy::read(&file(rank, "out"))));
+    });
+}
+
+#[test]
+fn python_and_rust_trainers_share_a_job() {
+    const TRAINER: &str = "import sys, numpy, sumac
+socket, source, target = sys.argv[1:]
+with sumac.Client(socket) as client, client.open('mixed', rank=0, world=2, timeout=60) as job:
+    values = numpy.load(source)
+    gradient = job.buffer(values.shape, values.dtype)
+    gradient[:] = values
+    job.allreduce(gradient)
+    numpy.save(target, gradient)
+";
+    with_sumac("python", LabSpec::new(2), &SumacOptions::default(), |sumac| {
+        let lab = sumac.lab();
+        let (source, target) = (lab.folder().join("in.npy"), lab.folder().join("out.npy"));
+        npy::write(&source, (0..COUNT).map(|index| exact::value(SEED, 0, index)));
+        let mut command = Command::new("/usr/bin/python3");
+        command.args(["-c", TRAINER]).arg(sumac.socket(0)).args([&source, &target]);
+        command.env("PYTHONPATH", workspace().join("userspace/python"));
+        let mut python = lab.start(lab.worker(0), "python", &mut command).unwrap();
+
+        let options = JobOptions::new("mixed", 1, 2).timeout(LIMIT);
+        let rust = open_one(sumac.socket(1), 1, &options).unwrap_or_else(|e| panic!("{e}: {}", python.log_tail()));
+        let rusts = sum(rust.submit(SEED, COUNT)).to_vec();
+        python.wait_success("the sum", LIMIT).unwrap();
+        rust.job.close().unwrap();
+        exact::assert_sums("Python beside Rust", SEED, &[npy::read(&target), rusts]);
+    });
+}
+
+#[test]
+fn a_lab_run_reports_what_it_measured() {
+    const KEYS: &[&str] = &[
+        "/workers", "/elements", "/chunk", "/backend", "/modes/workers/0", "/modes/aggregator/0", "/tat_s/median",
+        "/tat_s/min", "/tat_s/max", "/tat_s/p99", "/ate_per_s", "/goodput_bits_per_s", "/link_efficiency", "/verified",
+        "/max_abs_error", "/retransmits", "/frames/contributions", "/frames/results", "/drops", "/cpu_s/user",
+        "/cpu_s/system",
+    ];
+    let Some(_turn) = turn("a_lab_run") else { return };
+    for backend in ["xdp", "udp"] {
+        let name = format!("e2erun{}-{backend}", std::process::id());
+        let sumac = Programs::find().unwrap().sumac();
+        let mut run = Command::new(Path::new(sumac.get_program()).with_file_name("sumac-lab"));
+        run.args(["run", "--json", "--name", &name, "--workers", "2", "--elements", "200000", "--rate", "1gbit"]);
+        run.args(["--loss", "1%", "--duplicate", "1%", "--reorder", "1%", "--backend", backend, "--mtu", "1500"]);
+        run.args(["--chunk", "256", "--iterations", "3", "--seed", "1"]);
+        let report = sumac_lab::command::json(&mut run).unwrap();
+        for key in KEYS {
+            assert!(report.pointer(key).is_some_and(|value| !value.is_null()), "no {key} in {report:#}");
+        }
+        assert_eq!(report["verified"], true, "{report:#}");
+        assert_eq!(report["workers"], 2, "{report:#}");
+        assert_eq!(report["elements"], 200_000, "{report:#}");
+        assert_eq!(report["backend"], backend, "{report:#}");
+        let left = sumac_lab::namespace::all().unwrap();
+        assert!(!left.iter().any(|namespace| namespace.starts_with(&name)), "{left:?}");
+    }
+}
+
+/// The folder of the repository.
+fn workspace() -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().unwrap_or(tests).to_owned()
+}

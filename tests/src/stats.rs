@@ -1,0 +1,133 @@
+//! What daemons and aggregator say of themselves.
+
+use serde_json::Value;
+use sumac_client::Client;
+use sumac_lab::deployment::{Backend, Deployment};
+
+use crate::crew::{Crew, Trainer};
+use crate::wait::eventually;
+
+/// Asserts that each running daemon knows where all its frames are.
+///
+/// # Panics
+/// When one does not, or does not answer.
+pub fn assert_frames_conserved(sumac: &mut Deployment<'_>) {
+    if sumac.options().backend == Backend::Udp {
+        return;
+    }
+    for rank in 0..sumac.lab().spec().workers {
+        if sumac.daemon(rank).is_none_or(|daemon| daemon.ended().is_some()) {
+            continue;
+        }
+        let stats = sumac.client(rank).unwrap().stats_json().unwrap();
+        let frames = &stats["frames"];
+        let count = |key: &str| frames[key].as_u64().unwrap_or_else(|| panic!("frames.{key} in {stats}"));
+        let placed: u64 = ["free", "held", "sent", "filled", "reading"].map(count).iter().sum();
+        assert!(count("frames") > 0, "rank {rank} has no frames");
+        assert_eq!(placed, count("frames"), "rank {rank}: {frames}");
+        assert_eq!(count("misplaced"), 0, "rank {rank}: {frames}");
+    }
+}
+
+/// Asserts that a daemon's packets move as it was told: driver XDP and AF_XDP in copy mode, which is what veths have,
+/// or a UDP socket.
+///
+/// # Panics
+/// When they move otherwise.
+pub fn assert_bound(client: &Client, backend: Backend) {
+    let stats = client.stats_json().unwrap();
+    assert_eq!(stats["backend"], backend.name(), "{stats}");
+    assert!(stats["fallback"].as_str().unwrap_or_default().is_empty(), "{stats}");
+    let ports = stats["ports"].as_array().unwrap();
+    for port in ports {
+        assert_eq!(port["backend"], backend.name(), "{port}");
+        if backend == Backend::Xdp {
+            assert_eq!(port["xdp_mode"], "driver", "{port}");
+            let sockets = port["sockets"].as_array().unwrap();
+            assert!(!sockets.is_empty(), "{port}");
+            assert!(sockets.iter().all(|socket| socket["bound"]["zero_copy"] == false), "{port}");
+        }
+    }
+    assert!(!ports.is_empty(), "{stats}");
+}
+
+/// The counters of the engine of the trainer's only job.
+///
+/// # Panics
+/// When there is no such job.
+#[must_use]
+pub fn engine(trainer: &Trainer) -> Value {
+    let stats = trainer.client.stats().unwrap();
+    assert_eq!(stats.jobs.len(), 1, "jobs of rank {}", trainer.rank);
+    stats.jobs[0].engine.clone()
+}
+
+/// One counter of it.
+///
+/// # Panics
+/// When there is none of this name.
+#[must_use]
+pub fn counter(trainer: &Trainer, name: &str) -> u64 {
+    let engine = engine(trainer);
+    engine[name].as_u64().unwrap_or_else(|| panic!("no counter {name} in {engine}"))
+}
+
+/// Chunks that all workers sent again.
+#[must_use]
+pub fn retransmits(crew: &Crew) -> u64 {
+    let causes = ["retransmits_fast", "retransmits_timer"];
+    crew.trainers.iter().flat_map(|trainer| causes.map(|cause| counter(trainer, cause))).sum()
+}
+
+/// Waits until the job's engine has written this many results more; it must have that many to come.
+///
+/// # Panics
+/// When they do not come.
+pub fn wait_for_results(trainer: &Trainer, more: u64) {
+    let before = counter(trainer, "results");
+    eventually("results on the way", || (counter(trainer, "results") >= before + more).then_some(()));
+}
+
+/// Waits until a worker has a whole window of chunks on the way, which sit in their slots for want of another worker's.
+///
+/// # Panics
+/// When it does not get there.
+pub fn wait_until_stuck(trainer: &Trainer) {
+    let slots = u64::from(trainer.job.opened().slots);
+    eventually("a window of chunks without results", || {
+        (counter(trainer, "in_flight") == slots).then_some(())
+    });
+}
+
+/// How many frames ended in this reason at the eBPF aggregator.
+///
+/// # Panics
+/// When it does not say.
+#[must_use]
+pub fn at_aggregator(sumac: &Deployment<'_>, reason: &str) -> u64 {
+    let status = sumac.aggregator_status().unwrap();
+    status["counters"][reason].as_u64().unwrap_or(0)
+}
+
+/// How many frames ended in this reason in a worker's host program.
+///
+/// # Panics
+/// When its daemon does not say.
+#[must_use]
+pub fn at_host(client: &Client, reason: &str) -> u64 {
+    client.stats().unwrap().host_program.get(reason).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// The number of the program on a worker's interface.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn program_id(sumac: &Deployment<'_>, rank: u16) -> u64 {
+    let status: Value = serde_json::from_str(&sumac.sumac(rank, &["status", "--json"]).unwrap()).unwrap();
+    let interfaces = status["interfaces"].as_array().unwrap();
+    // The lab's workers share a folder of pins; those of other namespaces are listed as such.
+    let here = interfaces.iter().find(|interface| interface["state"] == "attached");
+    here.and_then(|here| here["program_id"].as_u64())
+        .unwrap_or_else(|| panic!("nothing is attached on rank {rank}: {status}"))
+}

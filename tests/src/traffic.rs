@@ -1,0 +1,101 @@
+//! Foreign traffic through a lab: iperf3, watched from its receiving end.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+use sumac_lab::Lab;
+use sumac_lab::process::Process;
+
+use crate::wait::{LIMIT, eventually};
+
+/// What iperf3 sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A stream.
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+/// One iperf3 from a worker's host to another's, until it is told to end.
+#[derive(Debug)]
+pub struct Traffic {
+    kind: Kind,
+    client: Process,
+    server: Process,
+}
+
+impl Traffic {
+    /// Starts it, and waits until it flows.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn start(lab: &Lab, kind: Kind, from: u16, to: u16) -> Traffic {
+        let port = match kind {
+            Kind::Tcp => "5201",
+            Kind::Udp => "5202",
+        };
+        let mut serve = Command::new("iperf3");
+        serve.args(["-s", "-1", "-p", port, "-i", "0.2", "--forceflush"]);
+        let mut server = lab.start(lab.worker(to), &format!("iperf3-{kind:?}-server"), &mut serve).unwrap();
+        let log = server.log().to_owned();
+        server.wait_until("listening", LIMIT, || read(&log).contains("listening")).unwrap();
+
+        let mut send = Command::new("iperf3");
+        let address = lab.spec().worker_ip(to).to_string();
+        // A hundredth of what the machine can: the allreduce beside it needs its share.
+        send.args(["-c", &address, "-p", port, "-t", "600", "-b", "20M", "--forceflush"]);
+        if kind == Kind::Udp {
+            send.args(["-u", "-l", "1200"]);
+        }
+        let client = lab.start(lab.worker(from), &format!("iperf3-{kind:?}-client"), &mut send).unwrap();
+        let mut traffic = Traffic { kind, client, server };
+        traffic.assert_flows("at first");
+        traffic
+    }
+
+    /// Asserts that it goes on: the receiver has bytes in intervals that are still to come.
+    ///
+    /// # Panics
+    /// When it has ended, or nothing comes.
+    pub fn assert_flows(&mut self, when: &str) {
+        let log = self.server.log().to_owned();
+        let before = intervals_with_bytes(&read(&log));
+        eventually(&format!("{:?} traffic {when}", self.kind), || {
+            for end in [&mut self.client, &mut self.server] {
+                let status = end.ended();
+                assert!(status.is_none(), "{} {when} ended with {status:?}: {}", end.what(), end.log_tail());
+            }
+            // The first new interval may have begun before what the test did.
+            (intervals_with_bytes(&read(&log)) >= before + 3).then_some(())
+        });
+    }
+
+    /// Ends it as a user would, and asserts that it ends of nothing else.
+    ///
+    /// # Panics
+    /// When iperf3 complains of anything but being told to end.
+    pub fn end(mut self) {
+        self.client.signal(Signal::SIGINT);
+        eventually("the end of iperf3", || self.client.ended());
+        let said = read(&self.client.log().to_owned());
+        let complaints: Vec<_> = said.lines().filter(|line| line.starts_with("iperf3:")).collect();
+        assert_eq!(complaints, ["iperf3: interrupt - the client has terminated"], "{:?}", self.kind);
+        eventually("the end of the server", || self.server.ended());
+    }
+}
+
+/// How many of the report's intervals had bytes in them.
+fn intervals_with_bytes(report: &str) -> usize {
+    // "[  5]   0.20-0.40   sec   488 KBytes  20.0 Mbits/sec": the number behind "sec".
+    let bytes = |line: &str| {
+        let mut words = line.split_whitespace().skip_while(|word| *word != "sec").skip(1);
+        words.next()?.parse::<f64>().ok()
+    };
+    report.lines().filter_map(bytes).filter(|bytes| *bytes > 0.0).count()
+}
+
+fn read(log: &PathBuf) -> String {
+    std::fs::read_to_string(log).unwrap_or_default()
+}

@@ -1,0 +1,21 @@
+//! Waiting for what must come, however slow the machine is.
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take. Far above what anything takes: it ends a test that hangs, and measures nothing.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// Asks again and again until there is an answer.
+///
+/// # Panics
+/// When there is none within [`LIMIT`].
+pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < LIMIT, "{what}: not within {} s", LIMIT.as_secs());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
