@@ -46,7 +46,7 @@ pub fn detach(pin_root: &Path, interfaces: &[String]) -> Result<Detached, Detach
     let mut detached = nothing;
     for interface in all.iter().filter(|name| interfaces.is_empty() || interfaces.contains(name)) {
         let link = pins.link(interface);
-        pins.remove(&link).map_err(at(&link))?;
+        pins.remove_link(&link).map_err(at(&link))?;
         if let (Some(tables), Ok(found)) = (&mut tables, Interface::by_name(interface)) {
             // Frames no longer come in; a port that cannot be taken out of the broadcast only wastes copies.
             let _ = tables.remove_port(found.index);

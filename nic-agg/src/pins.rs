@@ -16,6 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use aya::programs::links::PinnedLink;
 use sumac_agg_layout::name;
 pub use sumac_hostprog::DEFAULT_PIN_ROOT;
 use sumac_hostprog::pins::current_namespace;
@@ -137,6 +138,19 @@ impl PinDir {
         }
     }
 
+    /// Takes a link's program off its interface, and removes the pin, if they are there.
+    ///
+    /// # Errors
+    /// As the file system answers.
+    pub fn remove_link(&self, pin: &Path) -> io::Result<bool> {
+        match PinnedLink::from_pin(pin) {
+            // Closing the last handle detaches at once; the kernel lets go of a removed pin some time later.
+            Ok(link) => link.unpin().map(drop).map(|()| true),
+            // Not a link, or gone: what is left is a name.
+            Err(_) => self.remove(pin),
+        }
+    }
+
     /// Removes all pins and the directory; gives what was removed.
     ///
     /// Links go first: from then on no frame meets the programs whose maps go next.
@@ -145,12 +159,13 @@ impl PinDir {
     /// The first that the file system gives; what was removed before stays removed.
     pub fn remove_all(&self) -> io::Result<Vec<PathBuf>> {
         let mut pins = entries(&self.0)?;
-        pins.sort_by_key(|pin| {
-            let is_link = pin.file_name().is_some_and(|name| name.to_string_lossy().starts_with(LINK_PREFIX));
-            (!is_link, pin.clone())
-        });
+        pins.sort_by_key(|pin| (!is_link(pin), pin.clone()));
         for pin in &pins {
-            fs::remove_file(pin)?;
+            if is_link(pin) {
+                self.remove_link(pin)?
+            } else {
+                self.remove(pin)?
+            };
         }
         if self.0.exists() {
             fs::remove_dir(&self.0)?;
@@ -164,6 +179,10 @@ impl PinDir {
         }
         Ok(pins)
     }
+}
+
+fn is_link(pin: &Path) -> bool {
+    pin.file_name().is_some_and(|name| name.to_string_lossy().starts_with(LINK_PREFIX))
 }
 
 fn root(pin_root: &Path) -> PathBuf {

@@ -1,4 +1,5 @@
 //! Results reach the workers over real veths, in driver mode, in both ways. Workers are UDP sockets.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
 

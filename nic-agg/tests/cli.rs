@@ -1,0 +1,179 @@
+//! The command line as a shell sees it: output, exit codes, and the programs' messages.
+//!
+//! ```text
+//!   [w]==p0 [aggregator]
+//! ```
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
+mod support;
+
+use std::{
+    io::{BufRead as _, BufReader},
+    net::Ipv4Addr,
+    process::{Command, Output, Stdio},
+};
+
+use support::{
+    frames::header,
+    job_of,
+    net::{Namespace, Pins, cable},
+    privileged,
+};
+
+const BIN: &str = env!("CARGO_BIN_EXE_sumac-agg");
+
+struct Shell {
+    middle: Namespace,
+    worker: Namespace,
+    pins: Pins,
+}
+
+impl Shell {
+    fn new() -> Shell {
+        let (middle, worker) = (Namespace::new("agg"), Namespace::new("w"));
+        cable((&middle, "p0", Some("10.79.0.1/24")), (&worker, "w", Some("10.79.0.2/24")));
+        Shell { middle, worker, pins: Pins::new() }
+    }
+
+    fn run(&self, line: &str) -> Output {
+        self.middle.output(&format!("{BIN} {line} --pin-root {}", self.pins.0.display()))
+    }
+
+    /// Standard output of a line that succeeds.
+    fn done(&self, line: &str) -> String {
+        let output = self.run(line);
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Exit code and standard error of a line that fails.
+    fn fails(&self, line: &str) -> (i32, String) {
+        let output = self.run(line);
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    }
+
+    fn json(&self, line: &str) -> serde_json::Value {
+        serde_json::from_str(&self.done(line)).unwrap()
+    }
+}
+
+#[test]
+fn verbs_in_their_usual_order() {
+    if !privileged("verbs_in_their_usual_order") {
+        return;
+    }
+    let shell = Shell::new();
+    let (code, text) = shell.fails("status");
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("sumac-agg attach IFACE"), "{text}");
+    let (code, text) = shell.fails("attach nowhere");
+    assert!(code == 1 && text.contains("no interface nowhere"), "{text}");
+    let (code, text) = shell.fails("attach p0 --elements 833");
+    assert!(code == 1 && text.contains("at most 832"), "{text}");
+    let (code, text) = shell.fails("attach p0 --slots 4000000000");
+    assert!(code == 1 && text.contains("MiB of kernel memory"), "{text}");
+
+    let attached = shell.json("attach p0 --slots 32 --elements 256 --json");
+    assert_eq!(attached["ports"][0]["mode"], "driver", "{attached}");
+    assert_eq!(attached["slots"], 32);
+    let added = shell.done("job add 7 --token 0x5eed --worker 10.79.0.2:5000 --slots 16");
+    assert_eq!(added, "job 7 epoch 1: slots 0 to 15, results to each worker's port\n");
+    let jobs = shell.json("job list --json");
+    assert_eq!((&jobs[0]["job"], &jobs[0]["workers"][0]["port"]), (&7.into(), &5000.into()), "{jobs}");
+    assert!(!jobs.to_string().contains("24301"), "the token is shown: {jobs}");
+    let status = shell.json("status --json");
+    assert_eq!(status["slots_used"], 16);
+    assert_eq!(status["ports"][0]["interface"], "p0");
+    let text = shell.done("status");
+    assert!(
+        text.contains("p0 (index") && text.contains("driver mode") && text.contains("10.79.0.2:5000"),
+        "{text}"
+    );
+    let (code, text) = shell.fails("job add 7 --token 1 --worker 10.79.0.2 --slots 16");
+    assert!(code == 1 && text.contains("remove it first"), "{text}");
+    let (code, text) = shell.fails("job add 8 --token 1 --worker 10.79.0.2 --elements 257");
+    assert!(code == 1 && text.contains("attach --elements"), "{text}");
+
+    assert!(shell.done("detach").contains("kept the slots of jobs [7]"));
+    shell.done("attach p0 --slots 32 --elements 256");
+    shell.done("job remove 7");
+    assert_eq!(shell.fails("job remove 7").0, 1);
+    let again = shell.done("job add 7 --token 0x5eed --worker 10.79.0.2 --slots 16");
+    assert!(again.starts_with("job 7 epoch 2:"), "{again}");
+    let removed = shell.done("detach --all");
+    assert!(removed.lines().next().unwrap().ends_with("link-p0"), "{removed}");
+    assert_eq!(shell.fails("job list").0, 3);
+}
+
+#[test]
+fn rejected_jobs_and_bad_tokens_are_told_once() {
+    if !privileged("rejected_jobs_and_bad_tokens_are_told_once") {
+        return;
+    }
+    let shell = Shell::new();
+    shell.done("attach p0 --slots 32");
+    shell.done("job add 5 --token 77 --worker 10.79.0.2 --slots 16");
+    let net = format!("--net=/run/netns/{}", shell.middle.name);
+    let mut logs = Command::new("nsenter")
+        .args([&net, BIN, "logs", "--pin-root"])
+        .arg(&shell.pins.0)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(logs.stderr.take().unwrap()).lines();
+    let socket = shell.worker.socket(Ipv4Addr::new(10, 79, 0, 2), 48700);
+    let mut new = job_of(1, 4);
+    let mut send = |job, times| {
+        new.job = job;
+        let mut payload = header(&new, 0, 0, 1).to_bytes().to_vec();
+        payload.extend([0; 4]);
+        for _ in 0..times {
+            socket.send_to(&payload, (Ipv4Addr::new(10, 79, 0, 1), 48700)).unwrap();
+        }
+    };
+    send(33, 100);
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.contains("no job 33 here") && line.contains("10.79.0.2"), "{line}");
+    send(5, 100);
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.contains("burst of bad tokens") && line.contains("job 5 from 10.79.0.2"), "{line}");
+    logs.kill().unwrap();
+    logs.wait().unwrap();
+    let told = lines.map_while(Result::ok).count();
+    // At most one of each per CPU and second, of 200.
+    assert!(told <= 8, "{told} more messages");
+    let status = shell.json("status --json");
+    assert_eq!(
+        (&status["counters"]["unknown_job"], &status["counters"]["bad_token"]),
+        (&100.into(), &100.into())
+    );
+}
+
+#[test]
+fn help_shows_examples_and_generated_files_are_whole() {
+    let run = |arguments: &[&str]| Command::new(BIN).args(arguments).output().unwrap();
+    for verb in ["attach", "detach", "status", "serve", "logs"] {
+        let text = String::from_utf8(run(&[verb, "--help"]).stdout).unwrap();
+        assert!(text.contains("Example"), "{verb}: {text}");
+    }
+    assert_eq!(run(&["attach"]).status.code(), Some(2), "a line without an interface");
+    let script = String::from_utf8(run(&["completions", "bash"]).stdout).unwrap();
+    assert!(script.contains("complete -F _sumac__agg"), "{script}");
+    let directory = std::env::temp_dir().join(format!("sumac-agg-man-{}", std::process::id()));
+    assert!(run(&["man", directory.to_str().unwrap()]).status.success());
+    let page = std::fs::read_to_string(directory.join("sumac-agg.1")).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert!(page.contains("attach"), "{page}");
+}
+
+#[test]
+fn bench_prints_a_number_for_every_case() {
+    if !privileged("bench_prints_a_number_for_every_case") {
+        return;
+    }
+    let output =
+        Command::new(BIN).args(["bench", "--json", "--repeat", "1000", "--workers", "2"]).output().unwrap();
+    let measured: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(measured.as_array().unwrap().len(), 3, "{measured}");
+    assert_eq!((&measured[1]["elements"], &measured[1]["bytes"]), (&256.into(), &1122.into()));
+}

@@ -1,0 +1,243 @@
+//! Attach, detach, attach again: what is kept, what is replaced, what is refused, and that nothing is left.
+//!
+//! ```text
+//!   [w0]==p0 [aggregator]
+//!   [w1]==p1
+//! ```
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
+mod support;
+
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+
+use sumac_agg::{
+    Aggregator, AttachError, AttachOptions, JobError, Mode, NewJob, NewWorker, aggregator::ChangeError,
+    attach, clean, detach,
+};
+use sumac_control::neighbour;
+use sumac_hostprog::{interface::Interface, mode::BoundMode};
+use sumac_wire::{DEFAULT_BASE_PORT, Header};
+use support::{
+    TOKEN,
+    frames::{header, sum, value},
+    net::{Namespace, Pins, cable},
+    privileged,
+};
+
+const ELEMENTS: u16 = 64;
+
+struct Lab {
+    middle: Namespace,
+    pins: Pins,
+    sockets: Vec<UdpSocket>,
+    _workers: Vec<Namespace>,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        let middle = Namespace::new("agg");
+        let (mut sockets, mut workers) = (Vec::new(), Vec::new());
+        for rank in 0..2u8 {
+            let worker = Namespace::new("w");
+            let (own, peer) = (format!("10.78.{rank}.2/24"), format!("10.78.{rank}.1/24"));
+            cable((&middle, &format!("p{rank}"), Some(&peer)), (&worker, "w", Some(&own)));
+            sockets.push(worker.socket(Ipv4Addr::new(10, 78, rank, 2), DEFAULT_BASE_PORT));
+            workers.push(worker);
+        }
+        Lab { middle, pins: Pins::new(), sockets, _workers: workers }
+    }
+
+    fn options(&self) -> AttachOptions {
+        let both = vec!["p0".to_owned(), "p1".to_owned()];
+        AttachOptions { slots: 64, elements: 256, pin_root: self.pins.0.clone(), ..AttachOptions::new(both) }
+    }
+
+    fn attach(&self, options: &AttachOptions) -> Result<Aggregator, AttachError> {
+        self.middle.inside(|| attach(options).map(|(aggregator, _)| aggregator))
+    }
+
+    fn job(&self) -> NewJob {
+        let way = |rank: u8| {
+            let ip = Ipv4Addr::new(10, 78, rank, 2);
+            let way = self.middle.inside(|| neighbour::resolve(ip).unwrap());
+            NewWorker {
+                ip,
+                port: DEFAULT_BASE_PORT,
+                mac: way.mac,
+                ifindex: way.ifindex,
+                aggregator_ip: way.src_ip,
+                aggregator_mac: way.own_mac,
+            }
+        };
+        NewJob {
+            job: 9,
+            epoch: 1,
+            token: TOKEN,
+            first_slot: None,
+            slots: 8,
+            elements: ELEMENTS,
+            checksum: true,
+            group: None,
+            workers: (0..2).map(way).collect(),
+        }
+    }
+
+    fn contribute(&self, job: &NewJob, rank: usize, seq: u32) {
+        let header = header(job, rank, seq, ELEMENTS);
+        let values = (0..usize::from(ELEMENTS)).flat_map(|i| value(rank, seq, i).to_be_bytes());
+        let payload: Vec<u8> = header.to_bytes().into_iter().chain(values).collect();
+        let to = SocketAddrV4::new(job.workers[rank].aggregator_ip, DEFAULT_BASE_PORT);
+        self.sockets[rank].send_to(&payload, to).unwrap();
+    }
+
+    fn expect_result(&self, seq: u32) {
+        for (rank, socket) in self.sockets.iter().enumerate() {
+            let mut bytes = [0; 2000];
+            let len =
+                socket.recv(&mut bytes).unwrap_or_else(|error| panic!("rank {rank}, chunk {seq}: {error}"));
+            assert_eq!(Header::read(&bytes[..len], 0, len).unwrap().seq, seq, "rank {rank}");
+            let values = bytes[56..len].as_chunks::<4>().0.iter().map(|chunk| i32::from_be_bytes(*chunk));
+            assert_eq!(values.collect::<Vec<_>>(), sum(0..2, seq, ELEMENTS.into()), "rank {rank}");
+        }
+    }
+
+    /// How the programs on both ports are bound.
+    fn bound(&self) -> Vec<Vec<BoundMode>> {
+        let modes = |name| Interface::by_name(name).unwrap().xdp.iter().map(|program| program.mode).collect();
+        self.middle.inside(|| ["p0", "p1"].map(modes).to_vec())
+    }
+}
+
+const DRIVER: [BoundMode; 1] = [BoundMode::Driver];
+const GENERIC: [BoundMode; 1] = [BoundMode::Generic];
+
+#[test]
+fn a_job_goes_on_after_detach_and_attach() {
+    if !privileged("a_job_goes_on_after_detach_and_attach") {
+        return;
+    }
+    let lab = Lab::new();
+    let aggregator = lab.attach(&lab.options()).unwrap();
+    let instance = lab.middle.inside(|| aggregator.state().unwrap().instance);
+    let job = lab.job();
+    lab.middle.inside(|| aggregator.add_job(&job).unwrap());
+    lab.contribute(&job, 0, 0);
+    let detached = lab.middle.inside(|| detach(&lab.pins.0, &[]).unwrap());
+    assert_eq!(detached.interfaces, ["p0", "p1"]);
+    assert_eq!(detached.kept_jobs, [9]);
+    assert_eq!(lab.bound(), [[], []]);
+    assert!(!lab.middle.inside(|| aggregator.is_bound().unwrap()));
+    lab.attach(&lab.options()).unwrap();
+    assert_eq!(lab.middle.inside(|| aggregator.state().unwrap().instance), instance, "the same slots");
+    lab.contribute(&job, 1, 0);
+    lab.expect_result(0);
+    // And once more by replacing the programs while they are attached.
+    lab.contribute(&job, 1, 1);
+    lab.attach(&lab.options()).unwrap();
+    lab.contribute(&job, 0, 1);
+    lab.expect_result(1);
+}
+
+#[test]
+fn a_pool_with_jobs_is_not_replaced() {
+    if !privileged("a_pool_with_jobs_is_not_replaced") {
+        return;
+    }
+    let lab = Lab::new();
+    let aggregator = lab.attach(&lab.options()).unwrap();
+    let instance = || lab.middle.inside(|| aggregator.state().unwrap().instance);
+    let first = instance();
+    let job = lab.job();
+    lab.middle.inside(|| aggregator.add_job(&job).unwrap());
+    let larger = AttachOptions { slots: 128, ..lab.options() };
+    let refused = lab.attach(&larger).unwrap_err();
+    assert!(matches!(&refused, AttachError::PoolInUse { jobs, .. } if jobs[..] == [9]), "{refused}");
+    assert!(refused.to_string().contains("--slots 64 --elements 256 --base-port 48700"), "{refused}");
+    assert_eq!(lab.bound(), [DRIVER, DRIVER], "a refusal detaches nothing");
+    assert_eq!(instance(), first);
+    assert!(lab.middle.inside(|| aggregator.remove_job(9).unwrap()));
+    assert!(!lab.middle.inside(|| aggregator.remove_job(9).unwrap()), "twice");
+    lab.attach(&larger).unwrap();
+    assert_ne!(instance(), first, "other slots, another instance");
+    assert_eq!(lab.middle.inside(|| aggregator.state().unwrap().slots), 128);
+}
+
+#[test]
+fn what_is_bound_is_what_was_asked_for() {
+    if !privileged("what_is_bound_is_what_was_asked_for") {
+        return;
+    }
+    let lab = Lab::new();
+    lab.attach(&AttachOptions { mode: Mode::Generic, ..lab.options() }).unwrap();
+    assert_eq!(lab.bound(), [GENERIC, GENERIC]);
+    lab.attach(&lab.options()).unwrap();
+    assert_eq!(lab.bound(), [GENERIC, GENERIC], "auto keeps what is there");
+    lab.attach(&AttachOptions { mode: Mode::Driver, ..lab.options() }).unwrap();
+    assert_eq!(lab.bound(), [DRIVER, DRIVER]);
+    let detached = lab.middle.inside(|| detach(&lab.pins.0, &["p1".to_owned()]).unwrap());
+    assert_eq!(detached.interfaces, ["p1"]);
+    assert_eq!(lab.bound(), [DRIVER.to_vec(), vec![]]);
+}
+
+#[test]
+fn a_port_of_another_aggregator_is_refused() {
+    if !privileged("a_port_of_another_aggregator_is_refused") {
+        return;
+    }
+    let lab = Lab::new();
+    let other = Pins::new();
+    lab.attach(&AttachOptions { interfaces: vec!["p1".into()], pin_root: other.0.clone(), ..lab.options() })
+        .unwrap();
+    let refused = lab.attach(&lab.options()).unwrap_err();
+    assert!(matches!(&refused, AttachError::Occupied { interface, .. } if interface == "p1"), "{refused}");
+    assert_eq!(lab.bound(), [vec![], DRIVER.to_vec()], "p0 was not touched either");
+    assert!(!lab.pins.0.exists(), "nothing is left of what failed");
+}
+
+#[test]
+fn jobs_need_ports_slots_and_a_new_epoch() {
+    if !privileged("jobs_need_ports_slots_and_a_new_epoch") {
+        return;
+    }
+    let lab = Lab::new();
+    let aggregator = lab.attach(&lab.options()).unwrap();
+    let add = |job: &NewJob| match lab.middle.inside(|| aggregator.add_job(job)) {
+        Ok(placed) => Ok(placed.first_slot),
+        Err(ChangeError::Job(error)) => Err(error),
+        Err(ChangeError::Open(error)) => panic!("{error}"),
+    };
+    let job = lab.job();
+    assert_eq!(add(&job).unwrap(), 0);
+    assert!(matches!(add(&job), Err(JobError::Taken { job: 9, epoch: 1 })));
+    let second = NewJob { job: 10, slots: 32, ..job.clone() };
+    assert_eq!(add(&second).unwrap(), 8);
+    let third = NewJob { job: 11, slots: 32, ..job.clone() };
+    assert!(matches!(add(&third), Err(JobError::PoolFull { slots: 32, pool: 64 })));
+    let long = NewJob { job: 12, elements: 257, ..job.clone() };
+    assert!(matches!(add(&long), Err(JobError::Elements { max: 256, .. })));
+    lab.middle.inside(|| aggregator.remove_job(9).unwrap());
+    assert!(matches!(add(&job), Err(JobError::EpochUsed { epoch: 1, .. })), "slots remember epoch 1");
+    assert_eq!(add(&NewJob { epoch: 2, ..job.clone() }).unwrap(), 0);
+    lab.middle.inside(|| detach(&lab.pins.0, &["p1".to_owned()]).unwrap());
+    assert!(matches!(add(&NewJob { job: 13, ..job }), Err(JobError::NoPort { rank: 1, .. })));
+}
+
+#[test]
+fn nothing_is_left() {
+    if !privileged("nothing_is_left") {
+        return;
+    }
+    let lab = Lab::new();
+    let aggregator = lab.attach(&lab.options()).unwrap();
+    lab.middle.inside(|| detach(&lab.pins.0, &[]).unwrap());
+    assert!(!lab.pins.0.exists(), "without jobs nothing is kept");
+    assert!(lab.middle.inside(|| aggregator.state().is_err()));
+    assert_eq!(lab.middle.inside(|| detach(&lab.pins.0, &[]).unwrap()).interfaces, [""; 0], "twice");
+    lab.attach(&lab.options()).unwrap();
+    let job = lab.job();
+    lab.middle.inside(|| aggregator.add_job(&job).unwrap());
+    let removed = lab.middle.inside(|| clean(&lab.pins.0, false).unwrap());
+    assert_eq!(removed.len(), 2 + 2 + sumac_agg::pins::MAPS.len() + 1, "{removed:?}");
+    assert!(!lab.pins.0.exists());
+    assert_eq!(lab.bound(), [[], []]);
+}
