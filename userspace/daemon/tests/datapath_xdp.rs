@@ -86,14 +86,15 @@ struct Host {
     port: XdpPort,
 }
 
-fn host(rank: u16, pins: &Path) -> Host {
+fn host(rank: u16, pins: &Path, queues: usize) -> Host {
     let n = rank + 1;
     let ifname = format!("w{n}");
     let (mine, theirs) = (Ipv4Addr::new(10, 0, n as u8, 2), Ipv4Addr::new(10, 0, n as u8, 1));
     let mac = [2, 0, 0, 0, n as u8, 1];
     run("ip link set lo up");
+    let many = format!("numrxqueues {queues} numtxqueues {queues}");
     run(&format!(
-        "ip link add {ifname} address 02:00:00:00:0{n}:02 type veth peer name a{n} address 02:00:00:00:0{n}:01"
+        "ip link add {ifname} address 02:00:00:00:0{n}:02 {many} type veth peer name a{n} address 02:00:00:00:0{n}:01 {many}"
     ));
     run(&format!("ip address add {theirs}/24 dev a{n}"));
     // The program verifies checksums, which a veth leaves to hardware that it does not have.
@@ -105,6 +106,7 @@ fn host(rank: u16, pins: &Path) -> Host {
     let mut attached = attach(&options).unwrap();
     let port = XdpPort::open(&XdpConfig { frames: 256, ..XdpConfig::new(mine) }, &mut attached).unwrap();
     assert_eq!(port.mac(), [2, 0, 0, 0, n as u8, 2]);
+    assert_eq!(port.report().sockets.len(), queues);
     let params = params(rank, 2);
     let entry = HostJobEntry {
         token: params.token,
@@ -189,8 +191,8 @@ fn attach_aggregator(pins: &Path) {
 }
 
 /// Two workers sum; every byte is copied once each way; every frame is accounted for at the end.
-fn sums(pins: &Path, sum: Sum) {
-    let hosts = [host(0, pins), host(1, pins)];
+fn sums(pins: &Path, sum: Sum, queues: usize) {
+    let hosts = [host(0, pins, queues), host(1, pins, queues)];
     let _adding = sum.start(pins);
     let mut running = Vec::new();
     for (rank, host) in hosts.into_iter().enumerate() {
@@ -225,6 +227,8 @@ fn sums(pins: &Path, sum: Sum) {
         assert_eq!(copied.1, 3 * 4 * COUNT, "one writing per element");
         let steered = attached.counters().unwrap().into_iter().find(|(reason, _)| *reason == Reason::Steered);
         assert_eq!(steered.unwrap().1, stats.port.received, "all that was steered was received");
+        let by_queue: Vec<u64> = stats.port.sockets.iter().map(|socket| socket.received).collect();
+        assert_eq!(by_queue.iter().sum::<u64>(), stats.port.received, "{by_queue:?}");
         println!(
             "{ifname}: {} sent in {} batches, {} received in {}, {} retransmissions, {} rounds, {} sleeps",
             stats.port.sent,
@@ -241,24 +245,32 @@ fn sums(pins: &Path, sum: Sum) {
 
 #[test]
 fn two_workers_sum_over_the_real_program() {
-    in_namespace("xdp-sum", |pins| sums(&pins, Sum::Socket(Faults::default())));
+    in_namespace("xdp-sum", |pins| sums(&pins, Sum::Socket(Faults::default()), 1));
 }
 
 #[test]
 fn two_workers_sum_in_the_kernel() {
-    in_namespace("xdp-kernel", |pins| sums(&pins, Sum::Program));
+    in_namespace("xdp-kernel", |pins| sums(&pins, Sum::Program, 1));
 }
 
 #[test]
 fn losses_change_no_bit() {
-    in_namespace("xdp-loss", |pins| sums(&pins, Sum::Socket(Faults { lose_every: 97, ..Faults::default() })));
+    in_namespace("xdp-loss", |pins| {
+        sums(&pins, Sum::Socket(Faults { lose_every: 97, ..Faults::default() }), 1)
+    });
+}
+
+/// Results may arrive on any queue, and batches leave by each in turn.
+#[test]
+fn every_queue_has_a_socket() {
+    in_namespace("xdp-queues", |pins| sums(&pins, Sum::Socket(Faults::default()), 2));
 }
 
 /// A daemon that comes back opens new sockets under the program that stayed.
 #[test]
 fn a_port_can_be_opened_again() {
     in_namespace("xdp-again", |pins| {
-        let host = host(0, &pins);
+        let host = host(0, &pins, 1);
         let config = XdpConfig { frames: 256, ..XdpConfig::new(Ipv4Addr::new(10, 0, 1, 2)) };
         drop(host.port);
         let mut attached = Attached::open("w1", &pins).unwrap();

@@ -91,6 +91,56 @@ fn files_that_could_fail_under_the_daemon_are_refused() {
     is_well(&socket);
 }
 
+/// Commands that are well formed and mean nothing, from several trainers at once.
+#[test]
+fn random_commands_are_answered_one_by_one() {
+    let scratch = Scratch::new();
+    let (_daemon, socket) = daemon(&scratch, "a", "aggregator = \"127.0.0.1:1\"");
+    let trainers: Vec<_> = (1..=4u64)
+        .map(|seed| {
+            let socket = socket.clone();
+            std::thread::spawn(move || talk(&socket, seed))
+        })
+        .collect();
+    for trainer in trainers {
+        trainer.join().unwrap();
+    }
+    is_well(&socket);
+}
+
+/// A thousand commands; each gets an answer with its number. The seed gives the same ones again.
+fn talk(socket: &std::path::Path, seed: u64) {
+    let mut raw = Raw::greeted(socket);
+    let mut state = seed;
+    let mut roll = move |sides: u64| {
+        // Numerical Recipes' constants: any sequence does.
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % sides
+    };
+    for _ in 0..1000 {
+        let handle = [roll(4), roll(300), u64::MAX][roll(3) as usize];
+        let size = [0, 1, 4096, 1 << 20, u64::MAX][roll(5) as usize];
+        let file = memfd([0, 1, 4096, 1 << 20][roll(4) as usize], roll(2) == 0);
+        let command = match roll(8) {
+            0 => json!({"cmd": "register", "size": size}),
+            1 => json!({"cmd": "unregister", "region": handle}),
+            2 => json!({"cmd": "wait", "op": handle, "timeout_ms": roll(3)}),
+            3 => json!({"cmd": "cancel", "op": handle}),
+            4 => json!({"cmd": "close", "job": handle}),
+            5 => json!({"cmd": "stats"}),
+            6 => {
+                json!({"cmd": "open", "job": format!("job{handle}"), "rank": roll(3), "world": roll(3), "timeout_s": 0.0})
+            }
+            _ => {
+                json!({"cmd": "allreduce", "job": handle, "region": handle, "dtype": "int32", "offset": size, "count": size})
+            }
+        };
+        let fds = [file.as_fd()];
+        let (reply, _) = raw.ask_with(command, &fds[..roll(2) as usize]);
+        assert!(reply["ok"].is_object() || reply["error"]["code"].is_string(), "{reply}");
+    }
+}
+
 #[test]
 fn descriptors_that_nobody_asked_for_are_closed() {
     let scratch = Scratch::new();
