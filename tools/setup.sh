@@ -6,7 +6,6 @@
 set -euo pipefail
 
 BPF_LINKER_VERSION=0.13.0
-BPF_TOOLCHAIN=debian-bpf
 LLVM=22
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -14,7 +13,8 @@ die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 build_packages=(
     build-essential ca-certificates pkg-config protobuf-compiler
-    # Rust with `core` prebuilt for BPF, and the LLVM that bpf-linker links against.
+    # Rust with `core` prebuilt for BPF (and for everything where there is no rustup), and the LLVM
+    # that bpf-linker links against.
     rustc-web cargo-web rust-web-llvm rust-web-src libstd-rust-web-dev-bpf
     "llvm-$LLVM-dev" "libpolly-$LLVM-dev" zlib1g-dev libzstd-dev
 )
@@ -36,17 +36,6 @@ install_missing() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# The workspace builds with rustup's toolchain; on a machine without it Debian's own is new enough.
-link_toolchain() {
-    if ! command -v rustup >/dev/null; then
-        command -v cargo >/dev/null || die "no cargo on PATH after installing cargo-web; is /usr/bin on PATH?"
-        return
-    fi
-    rustup toolchain list | grep -q "^$BPF_TOOLCHAIN" && return
-    say "linking Debian's Rust as rustup toolchain $BPF_TOOLCHAIN"
-    rustup toolchain link "$BPF_TOOLCHAIN" /usr
-}
-
 install_bpf_linker() {
     local bin="${CARGO_HOME:-$HOME/.cargo}/bin/bpf-linker"
     if [ -x "$bin" ] || command -v bpf-linker >/dev/null; then return; fi
@@ -58,6 +47,5 @@ install_bpf_linker() {
 command -v apt-get >/dev/null || die "this script knows Debian 12 only; install by hand: ${build_packages[*]}"
 install_missing "${build_packages[@]}" "${lab_packages[@]}"
 if [ "${1:-}" = --compare ]; then install_missing "${compare_packages[@]}"; fi
-link_toolchain
 install_bpf_linker
 say "everything is in place"

@@ -43,7 +43,8 @@ pub enum BuildError {
     },
     /// No compiler that builds for eBPF.
     #[error(
-        "no compiler for eBPF: neither a rustup toolchain `debian-bpf` nor a nightly with rust-src; run `make setup`"
+        "no compiler for eBPF: neither Debian's rustc-web with libstd-rust-web-dev-bpf nor rustup's nightly with \
+         rust-src; run `make setup`"
     )]
     NoToolchain,
     /// The linker is missing.
@@ -79,23 +80,28 @@ pub enum BuildError {
 
 /// Builds binary `bin` of the eBPF crate at `manifest_dir` and returns the object's path.
 ///
-/// For build scripts: it reads what cargo told the script, builds below `OUT_DIR`, and tells cargo
-/// to run the script again when any source of the object changed.
+/// For build scripts: it reads what cargo told the script, leaves the object in `OUT_DIR`, and tells
+/// cargo to run the script again when any source of the object changed. What cargo builds on the way
+/// is shared by all profiles of the outer build, since it is the same for all of them.
 pub fn build(manifest_dir: &Path, bin: &str) -> Result<PathBuf, BuildError> {
     let manifest = manifest_dir.join("Cargo.toml");
     let manifest =
         manifest.canonicalize().map_err(|source| BuildError::NoCrate { path: manifest, source })?;
     let dir = manifest.parent().unwrap_or(manifest_dir);
-    let target_dir = PathBuf::from(variable("OUT_DIR")?).join("ebpf");
+    let out_dir = PathBuf::from(variable("OUT_DIR")?);
+    // OUT_DIR is <target>/<profile>/build/<package>/out.
+    let target_dir = out_dir.ancestors().nth(4).unwrap_or(&out_dir).join("ebpf");
     let endian = variable("CARGO_CFG_TARGET_ENDIAN")?;
     let target = if endian == "big" { "bpfeb-unknown-none" } else { "bpfel-unknown-none" };
 
-    let toolchain = Toolchain::find().ok_or(BuildError::NoToolchain)?;
+    let toolchain = Toolchain::find(target).ok_or(BuildError::NoToolchain)?;
     if !on_path("bpf-linker") {
         return Err(BuildError::NoLinker);
     }
+    let core: &[&str] = if toolchain.builds_core() { &["-Z", "build-std=core"] } else { &[] };
     let status = cargo(toolchain, dir, &target_dir)
-        .args(["build", "--release", "-Z", "build-std=core", "--target", target, "--bin", bin])
+        .args(["build", "--release", "--locked", "--target", target, "--bin", bin])
+        .args(core)
         .env("CARGO_ENCODED_RUSTFLAGS", rustflags(&variable("CARGO_CFG_TARGET_ARCH")?))
         .status()
         .map_err(|source| BuildError::Spawn { toolchain: toolchain.name(), source })?;
@@ -104,14 +110,15 @@ pub fn build(manifest_dir: &Path, bin: &str) -> Result<PathBuf, BuildError> {
         return Err(BuildError::Failed { bin, dir, toolchain: toolchain.name() });
     }
 
-    let object = target_dir.join(target).join("release").join(bin);
-    fs::metadata(&object).map_err(|source| BuildError::NoOutput { path: object.clone(), source })?;
-    rerun_if_changed(&manifest, &object)?;
+    let built = target_dir.join(target).join("release").join(bin);
+    rerun_if_changed(&manifest, &built)?;
+    // A copy of its own: another profile's build may write the shared one anew while this one is read.
+    let object = out_dir.join(bin);
+    fs::copy(&built, &object).map_err(|source| BuildError::NoOutput { path: built, source })?;
     Ok(object)
 }
 
 fn variable(name: &'static str) -> Result<OsString, BuildError> {
-    println!("cargo:rerun-if-env-changed={name}");
     env::var_os(name).ok_or(BuildError::NotABuildScript(name))
 }
 
@@ -120,7 +127,7 @@ fn variable(name: &'static str) -> Result<OsString, BuildError> {
 fn cargo(toolchain: Toolchain, dir: &Path, target_dir: &Path) -> Command {
     let mut command = toolchain.cargo();
     for (name, _) in env::vars_os() {
-        if is_outer_cargo(&name) {
+        if is_outer_cargo(&name) && !command.get_envs().any(|(own, _)| own == name) {
             command.env_remove(name);
         }
     }
@@ -152,7 +159,6 @@ fn rustflags(arch: &OsStr) -> OsString {
 }
 
 fn on_path(program: &str) -> bool {
-    println!("cargo:rerun-if-env-changed=PATH");
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }

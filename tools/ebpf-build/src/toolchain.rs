@@ -2,48 +2,67 @@
 
 use std::{path::PathBuf, process::Command};
 
-/// A rustup toolchain that builds `core` for eBPF.
+/// A compiler that has `core` for eBPF, or its sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Toolchain {
+    /// Debian's `rustc-web`, with `core` built for eBPF in `libstd-rust-web-dev-bpf`. Called by its
+    /// path, so that it serves beside a rustup and on a machine without one.
+    Debian,
     /// rustup's nightly with its component rust-src: aya's usual way.
     Nightly,
-    /// Debian's `rustc-web`, linked as a toolchain of this name by the set-up script.
-    DebianBpf,
 }
 
 impl Toolchain {
-    /// The first toolchain that is here and has the sources of `core`.
-    pub fn find() -> Option<Toolchain> {
-        [Toolchain::Nightly, Toolchain::DebianBpf].into_iter().find(|toolchain| toolchain.has_sources())
+    /// The first that is here and complete, for `target`.
+    pub fn find(target: &str) -> Option<Toolchain> {
+        [Toolchain::Debian, Toolchain::Nightly].into_iter().find(|toolchain| toolchain.is_complete(target))
     }
 
-    /// Its name for rustup.
+    /// What it is called in messages.
     pub const fn name(self) -> &'static str {
         match self {
-            Toolchain::Nightly => "nightly",
-            Toolchain::DebianBpf => "debian-bpf",
+            Toolchain::Debian => "/usr/bin/cargo (Debian)",
+            Toolchain::Nightly => "nightly (rustup)",
         }
     }
 
-    /// A command that runs this toolchain's cargo.
+    /// A command that runs its cargo, which will call its rustc.
     pub fn cargo(self) -> Command {
         self.run("cargo")
     }
 
-    fn run(self, program: &str) -> Command {
-        let mut command = Command::new("rustup");
-        command.args(["run", self.name(), program]);
-        command
+    /// Whether `core` has to be built along.
+    pub const fn builds_core(self) -> bool {
+        matches!(self, Toolchain::Nightly)
     }
 
-    fn has_sources(self) -> bool {
-        // The outer cargo's choice of compiler must not answer for this toolchain.
-        let output = self.run("rustc").env_remove("RUSTUP_TOOLCHAIN").args(["--print", "sysroot"]).output();
-        let Ok(output) = output else { return false };
-        if !output.status.success() {
-            return false;
+    fn run(self, program: &str) -> Command {
+        match self {
+            Toolchain::Debian => {
+                let mut command = Command::new(format!("/usr/bin/{program}"));
+                // cargo looks for rustc on PATH, where rustup's may stand in front.
+                command.env("RUSTC", "/usr/bin/rustc");
+                command
+            }
+            Toolchain::Nightly => {
+                let mut command = Command::new("rustup");
+                command.args(["run", "nightly", program]);
+                command
+            }
         }
-        let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim_end());
-        sysroot.join("lib/rustlib/src/rust/library/core/src/lib.rs").is_file()
+    }
+
+    fn is_complete(self, target: &str) -> bool {
+        let (what, below) = match self {
+            Toolchain::Debian => (vec!["--print", "target-libdir", "--target", target], ""),
+            Toolchain::Nightly => {
+                (vec!["--print", "sysroot"], "lib/rustlib/src/rust/library/core/src/lib.rs")
+            }
+        };
+        // The outer cargo's choice of compiler must not answer for this toolchain.
+        let output = self.run("rustc").env_remove("RUSTUP_TOOLCHAIN").args(what).output();
+        let Ok(output) = output else { return false };
+        let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim_end()).join(below);
+        output.status.success() && path.exists()
     }
 }
