@@ -111,6 +111,10 @@ impl Datapath {
     pub fn shutdown(&self) -> Option<DatapathStats> {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let _ = self.order(Command::Shutdown);
+        if thread.thread().id() == std::thread::current().id() {
+            // The sink dropped the last handle: the thread ends by itself, after this event.
+            return None;
+        }
         let report = thread.join();
         if report.is_err() {
             tracing::error!("a data path's thread has panicked; please report it");
