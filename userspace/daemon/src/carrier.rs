@@ -199,6 +199,12 @@ impl Carrier {
             .map_err(|error| Failure::new(Code::Internal, format!("the counters have no JSON form: {error}")))
     }
 
+    /// How many results of a job have arrived.
+    pub(crate) fn results(&self, job: u16) -> Option<u64> {
+        let stats = self.datapath.stats()?;
+        stats.jobs.iter().find(|measured| measured.job == job).map(|measured| measured.engine.results)
+    }
+
     /// The host program's counters by reason; none over UDP.
     fn host_program(&self) -> Result<Map<String, Value>, Failure> {
         let Way::Xdp { program, .. } = &self.way else { return Ok(Map::new()) };

@@ -75,6 +75,9 @@ pub struct Config {
     /// Whether packets carry UDP checksums that the aggregator verifies.
     #[serde(default = "yes")]
     pub checksum: bool,
+    /// The most MiB that trainers may register in all; absent: half of this host's memory. The daemon allocates what
+    /// they register, so without a limit a trainer could take all memory through it.
+    pub memory_mib: Option<u64>,
     /// How long a job waits for its workers, in seconds.
     #[serde(default = "default_join_timeout")]
     pub join_timeout_s: f64,
@@ -176,6 +179,15 @@ impl Config {
         Duration::try_from_secs_f64(self.join_timeout_s).unwrap_or(Duration::from_secs(60))
     }
 
+    /// The most bytes that trainers may register in all.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        match self.memory_mib {
+            Some(mib) => mib.saturating_mul(1 << 20),
+            None => host_memory() / 2,
+        }
+    }
+
     /// The secret of jobs that bring none; `None` when there is none.
     ///
     /// # Errors
@@ -237,6 +249,17 @@ impl Config {
     }
 }
 
+/// This host's memory in bytes; endless when the system does not say.
+fn host_memory() -> u64 {
+    use nix::unistd::{SysconfVar, sysconf};
+
+    let number = |variable| sysconf(variable).ok().flatten().and_then(|number| u64::try_from(number).ok());
+    match (number(SysconfVar::_PHYS_PAGES), number(SysconfVar::PAGE_SIZE)) {
+        (Some(pages), Some(size)) => pages.saturating_mul(size),
+        _ => u64::MAX,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,12 +298,14 @@ mod tests {
             elements = 352
             scale = 65536.0
             checksum = false
+            memory_mib = 100
             join_timeout_s = 2.5
         "#;
         let config = parse(text).unwrap();
         assert_eq!(config.allow_uids, Some(vec![1000, 1001]));
         assert_eq!(config.aggregator, Some("10.77.0.1:48600".parse().unwrap()));
         assert!(config.default_secret().unwrap().is_some());
+        assert_eq!(config.memory_bytes(), 100 << 20);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::datapath::Event;
 use crate::explain;
 use crate::inbox::Inbox;
 use crate::job::{self, Order};
+use crate::memory::Budget;
 use crate::operations::Outcome;
 use crate::session::Note;
 
@@ -160,6 +161,7 @@ pub(crate) struct Hub {
     pub(crate) carrier: Carrier,
     pub(crate) routes: Arc<Routes>,
     pub(crate) clients: AtomicU32,
+    pub(crate) memory: Arc<Budget>,
     runtime: tokio::runtime::Handle,
     /// The names of the jobs that are open or being opened, with their ranks.
     places: Mutex<HashMap<String, u16>>,
@@ -172,7 +174,8 @@ impl Hub {
         routes: Arc<Routes>,
         runtime: tokio::runtime::Handle,
     ) -> Hub {
-        Hub { config, carrier, routes, clients: AtomicU32::new(0), runtime, places: Mutex::default() }
+        let memory = Arc::new(Budget::new(config.memory_bytes()));
+        Hub { config, carrier, routes, clients: AtomicU32::new(0), memory, runtime, places: Mutex::default() }
     }
 
     fn places(&self) -> MutexGuard<'_, HashMap<String, u16>> {

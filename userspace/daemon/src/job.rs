@@ -4,6 +4,7 @@
 //! all of them and keeps the order: all workers join, then results are let in, then the path is probed, and only then
 //! is the trainer told. At the end operations fail first, then their memory is free, then the trainer is told.
 
+use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,6 +28,8 @@ const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 const DEPARTURE_GRACE: Duration = Duration::from_secs(3);
 /// How often a job looks whether it waits for a worker that has left.
 const DEPARTURE_LOOK: Duration = Duration::from_millis(250);
+/// How long sums may stand still before the log says so. No error: another worker may still be computing.
+const STANDSTILL: Duration = Duration::from_secs(10);
 /// The longest name of a job in bytes.
 const NAME_LIMIT: usize = 128;
 
@@ -251,6 +254,7 @@ impl Job {
                 tracing::warn!(?departed, wire_job = assignment.job, "sums wait for workers that have left");
                 ours(error)
             }
+            never = self.complain(assignment.job) => match never {},
         }
     }
 
@@ -280,6 +284,27 @@ impl Job {
             } else if since.get_or_insert_with(Instant::now).elapsed() >= DEPARTURE_GRACE {
                 return departed;
             }
+        }
+    }
+
+    /// Says so in the log when operations are outstanding and nothing has come back for long.
+    async fn complain(&self, job: u16) -> Infallible {
+        let mut before = None;
+        loop {
+            sleep(STANDSTILL).await;
+            let outstanding = self.outstanding.load(Ordering::Relaxed);
+            let hub = self.hub.clone();
+            let results = blocking(move || hub.carrier.results(job)).await.ok().flatten();
+            if outstanding > 0 && results.is_some() && results == before {
+                tracing::warn!(
+                    job = self.plan.spec.job,
+                    outstanding,
+                    results,
+                    "no result for {STANDSTILL:?}: has every worker handed in the same tensor? \
+                     `sumac-agg status` counts what the aggregator refuses"
+                );
+            }
+            before = results.filter(|_| outstanding > 0);
         }
     }
 

@@ -12,7 +12,7 @@
 //! | [`config`] | the configuration file |
 //! | `server`, `access` | the socket, and who may use it |
 //! | `session` | one trainer's connection |
-//! | `operations`, `region`, `bell`, `inbox` | what a session is made of |
+//! | `operations`, `region`, `memory`, `bell`, `inbox` | what a session is made of |
 //! | `job` | one job of one trainer, from joining to leaving |
 //! | `hub` | what all sessions share |
 //! | `carrier` | the backend: XDP or UDP |
@@ -30,6 +30,7 @@ mod explain;
 mod hub;
 mod inbox;
 mod job;
+mod memory;
 mod operations;
 mod region;
 mod server;

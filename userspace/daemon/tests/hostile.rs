@@ -259,6 +259,19 @@ fn limits_are_errors_and_not_growth() {
 }
 
 #[test]
+fn memory_is_bounded_over_all_trainers_and_given_back() {
+    let scratch = Scratch::new();
+    let (_daemon, socket) = daemon(&scratch, "a", "memory_mib = 1");
+    let (mut one, mut other) = (Raw::greeted(&socket), Raw::greeted(&socket));
+    let file = memfd(1 << 20, true);
+    let region = one.register(&file, 1 << 20)["ok"]["region"].clone();
+    assert!(region.is_u64());
+    assert_eq!(code(&other.register(&file, 1)), "limit");
+    assert!(one.ask(json!({"cmd": "unregister", "region": region}))["ok"].is_object());
+    assert!(other.register(&file, 1 << 20)["ok"].is_object());
+}
+
+#[test]
 fn many_connections_that_say_nothing_hold_nobody() {
     let scratch = Scratch::new();
     let (_daemon, socket) = daemon(&scratch, "a", "");

@@ -38,13 +38,16 @@ class Lab:
     """Two hosts with a daemon each."""
 
     WORLD = 2
+    _made = 0
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="sumac-python-")
         self.path = pathlib.Path(self._folder.name)
         self._processes: list[subprocess.Popen[bytes]] = []
+        self.daemons: list[subprocess.Popen[bytes]] = []
         number = os.getpid()
-        self._net = f"127.{1 + (number >> 8) % 254}.{number % 256}"
+        Lab._made += 1
+        self._net = f"127.{1 + (number * 8 + Lab._made) // 256 % 254}.{(number * 8 + Lab._made) % 256}"
         secret = self.path / "secret"
         secret.write_text(SECRET)
         try:
@@ -59,7 +62,7 @@ class Lab:
             "--listen", f"{self._net}.1:48600", "--data-ip", f"{self._net}.1", "--secret-file", str(secret),
         )
         for rank in range(self.WORLD):
-            self.start_daemon(rank, secret)
+            self.daemons.append(self.start_daemon(rank, secret))
 
     def start_daemon(self, rank: int, secret: pathlib.Path) -> subprocess.Popen[bytes]:
         """Starts a host's daemon and waits until it listens."""

@@ -282,6 +282,31 @@ class Shell(WithLab):
                 self.assertEqual(result.dtype.kind, array.dtype.kind)
                 self.assertEqual(result.flags.f_contiguous, array.flags.f_contiguous)
 
+    def test_a_configuration_with_a_mistake_is_named_by_file_and_key(self) -> None:
+        config = self.lab.path / "wrong.toml"
+        for text, key in (("sokcet = 'x'", "sokcet"), ("elements = 'many'", "elements"), ("slots = 3", "slots")):
+            config.write_text(text)
+            command = [str(program("sumac")), "daemon", "--config", str(config), "--check"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(str(config), done.stderr)
+            self.assertIn(key, done.stderr)
+
+    def test_a_daemon_that_is_told_to_stop_leaves_in_good_order(self) -> None:
+        lab = Lab()
+        self.addCleanup(lab.stop)
+        with sumac.Client(lab.socket(0)) as client:
+            job = client.open("stopped", 0, 1)
+            job.allreduce(job.buffer(10))
+            daemon = lab.daemons[0]
+            daemon.terminate()
+            self.assertEqual(daemon.wait(PATIENCE), 0)
+            self.assertFalse(os.path.exists(lab.socket(0)))
+            with self.assertRaises(sumac.ConnectionLost):
+                while True:
+                    client.stats()
+            self.assertEqual(job.failure().code, "shutting_down")
+
     def test_what_cannot_be_summed_is_an_error_with_a_name(self) -> None:
         cases = {"float64": np.zeros(3), "cut off": np.zeros(1000, np.float32), "missing": None}
         for name, array in cases.items():

@@ -13,7 +13,7 @@ use sumac_transport::Operation;
 use sumac_xsk::mapping::{LeaseError, Region, Shared, SharedError};
 
 use super::notes::wait_reply;
-use super::{JobState, LIMITS, Session, SessionJob};
+use super::{JobState, LIMITS, Registered, Session, SessionJob};
 use crate::bell::Bell;
 use crate::operations::{Running, WaitState};
 use crate::region::Ranges;
@@ -95,13 +95,20 @@ impl Session {
                 format!("a region has at most {} bytes, not {}", LIMITS.region_bytes, register.size),
             ));
         }
+        let share = self.hub.memory.take(register.size).ok_or_else(|| {
+            Failure::new(
+                Code::Limit,
+                format!("{} bytes more exceed the {} of all regions", register.size, self.hub.memory.limit()),
+            )
+            .hint("register less, or raise memory_mib in the daemon's configuration")
+        })?;
         let shared = match usize::try_from(register.size) {
             Ok(size) => Shared::from_fd(fd.as_fd(), size),
             Err(_) => Err(SharedError::Size { size: register.size }),
         };
         let shared = shared.map_err(|error| Failure::new(Code::BadRegion, error.to_string()))?;
         let region = self.next_handle();
-        self.regions.insert(region, shared.into_region());
+        self.regions.insert(region, Registered { region: shared.into_region(), _share: share });
         now(id, &RegisterReply { region })
     }
 
@@ -180,7 +187,7 @@ impl Session {
     }
 
     fn region(&self, handle: u64) -> Result<&Region, Failure> {
-        self.regions.get(&handle).ok_or_else(|| {
+        self.regions.get(&handle).map(|registered| &registered.region).ok_or_else(|| {
             Failure::new(Code::UnknownRegion, format!("this connection has no region {handle}"))
                 .hint("use the handle from the reply to register")
         })

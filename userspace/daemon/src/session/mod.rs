@@ -20,6 +20,7 @@ use sumac_xsk::mapping::Region;
 use crate::bell::Bell;
 use crate::hub::{Hub, JobLine};
 use crate::inbox::Inbox;
+use crate::memory::Share;
 use crate::operations::Operations;
 
 pub(crate) use notes::Note;
@@ -70,6 +71,14 @@ enum JobState {
     Closing { request: u64 },
 }
 
+/// A region, and what it takes of the host's memory.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    region: Region,
+    /// Held for its drop.
+    _share: Share,
+}
+
 /// Why a session ends.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum End {
@@ -92,7 +101,7 @@ pub(crate) struct Session {
     inbox: Arc<Inbox<Note>>,
     greeted: bool,
     handles: u64,
-    regions: HashMap<u64, Region>,
+    regions: HashMap<u64, Registered>,
     jobs: HashMap<u64, SessionJob>,
     operations: Operations,
 }
