@@ -115,7 +115,7 @@ impl Cable {
     }
 
     /// Joins the two ports, which exist, and arms shapers and faults.
-    pub(crate) fn build(&self, spec: &LabSpec) -> Result<(), CommandError> {
+    pub(crate) fn build(&self, spec: &LabSpec, cpu: usize) -> Result<(), CommandError> {
         let mtu = spec.mtu;
         let mut lines = vec![format!(
             "link add name patch mtu {mtu} type bridge mcast_snooping 0 stp_state 0 forward_delay 0"
@@ -132,7 +132,7 @@ impl Cable {
         }
         self.namespace.ip(&lines)?;
         for interface in ["up-out", "up-in", "down-out", "down-in"] {
-            self.namespace.wire_like(interface)?;
+            self.namespace.wire_like(interface, cpu)?;
         }
         self.namespace.tc(&shapers(spec))?;
         self.namespace.nft(&rules(spec.faults))

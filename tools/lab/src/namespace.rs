@@ -97,19 +97,28 @@ impl Namespace {
 
     /// Makes an interface carry what a wire carries, and brings it up.
     ///
-    /// Segments and checksums are made by the sender, not left to the receiver. GRO is on because it gives the veth a
-    /// NAPI, without which frames that XDP redirects to it vanish. Received frames of one flow stay in order: with
-    /// `rps_cpus` naming all CPUs they are queued by flow and not by where the sender or a shaper's timer ran.
+    /// Segments and checksums are made by the sender, not left to the receiver. Received frames stay in order, as on a
+    /// wire: `rps_cpus` queues them all to `cpu` (of those that there are), and not to where the sender or a shaper's timer
+    /// ran. Were it to name several CPUs, only frames of one flow would stay in order, and Sumac's flows are many.
     ///
     /// # Errors
     /// When ethtool or sysfs refuse.
-    pub fn wire_like(&self, interface: &str) -> Result<(), CommandError> {
-        let features = ["tx", "off", "tso", "off", "gso", "off", "gro", "on"];
-        command::output(self.command("ethtool").args(["-K", interface]).args(features))?;
-        let script = format!("echo {} > /sys/class/net/{interface}/queues/rx-0/rps_cpus", all_cpus());
+    pub fn wire_like(&self, interface: &str, cpu: usize) -> Result<(), CommandError> {
+        self.offload(interface, &["tx", "off", "tso", "off", "gso", "off", "gro", "off"])?;
+        let script = format!("echo {} > /sys/class/net/{interface}/queues/rx-0/rps_cpus", cpu_mask(cpu));
         // sysfs shows the interfaces of the namespace that it was mounted in, so this needs a mount of its own.
         command::output(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", &script]))?;
         self.ip(&[format!("link set dev {interface} up")])
+    }
+
+    /// Gives a veth a NAPI, without which frames that XDP redirects to it vanish: GRO does that. The kernel notes that
+    /// its peer may be redirected to only when GRO is switched on while both are up.
+    pub(crate) fn take_redirects(&self, interface: &str) -> Result<(), CommandError> {
+        self.offload(interface, &["gro", "on"])
+    }
+
+    fn offload(&self, interface: &str, features: &[&str]) -> Result<(), CommandError> {
+        command::output(self.command("ethtool").args(["-K", interface]).args(features)).map(|_| ())
     }
 
     /// An interface's MAC address.
@@ -137,22 +146,33 @@ impl Namespace {
     }
 }
 
-/// Joins two namespaces by a pair of veths.
+/// Joins two namespaces by a pair of veths whose frames are queued to `cpu`.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(crate) fn veth(a: (&Namespace, &str), b: (&Namespace, &str), mtu: u32) -> Result<(), CommandError> {
+pub(crate) fn veth(
+    a: (&Namespace, &str),
+    b: (&Namespace, &str),
+    mtu: u32,
+    cpu: usize,
+) -> Result<(), CommandError> {
     let mut add = Command::new("ip");
     add.args(["link", "add", "name", a.1, "mtu", &mtu.to_string(), "netns", a.0.name(), "type", "veth"]);
     add.args(["peer", "name", b.1, "mtu", &mtu.to_string(), "netns", b.0.name()]);
     command::output(&mut add)?;
-    a.0.wire_like(a.1)?;
-    b.0.wire_like(b.1)
+    for (host, interface) in [a, b] {
+        host.wire_like(interface, cpu)?;
+    }
+    for (host, interface) in [a, b] {
+        host.take_redirects(interface)?;
+    }
+    Ok(())
 }
 
-fn all_cpus() -> String {
+/// One of the first 32 CPUs as the kernel's bitmap.
+fn cpu_mask(cpu: usize) -> String {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(32);
-    format!("{:x}", (1u64 << cpus) - 1)
+    format!("{:x}", 1u64 << (cpu % cpus))
 }
 
 fn parse_mac(text: &str) -> Option<[u8; 6]> {

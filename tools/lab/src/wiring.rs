@@ -71,23 +71,25 @@ impl Hosts {
             ),
             "link set dev fabric up".into(),
         ])?;
-        namespace::veth((&self.aggregator, "port0"), (switch, "agg"), mtu)?;
+        namespace::veth((&self.aggregator, "port0"), (switch, "agg"), mtu, 0)?;
         switch.ip(&["link set dev agg master fabric".into()])?;
         self.aggregator.ip(&[format!("addr add {}/24 dev port0", spec.aggregator_ip(0))])
     }
 
     fn plug_in(&self, rank: u16, spec: &LabSpec) -> Result<(), CommandError> {
+        // A cable's frames stay on one CPU, the cables spread over all.
+        let cpu = usize::from(rank);
         let worker = &self.workers[usize::from(rank)];
         let (far_host, far_port) = match &self.switch {
             None => (&self.aggregator, format!("port{rank}")),
             Some(switch) => (switch, format!("w{rank}")),
         };
         match self.cables.get(usize::from(rank)) {
-            None => namespace::veth((worker, WORKER_PORT), (far_host, &far_port), spec.mtu)?,
+            None => namespace::veth((worker, WORKER_PORT), (far_host, &far_port), spec.mtu, cpu)?,
             Some(cable) => {
-                namespace::veth((worker, WORKER_PORT), (cable.namespace(), NEAR), spec.mtu)?;
-                namespace::veth((cable.namespace(), FAR), (far_host, &far_port), spec.mtu)?;
-                cable.build(spec)?;
+                namespace::veth((worker, WORKER_PORT), (cable.namespace(), NEAR), spec.mtu, cpu)?;
+                namespace::veth((cable.namespace(), FAR), (far_host, &far_port), spec.mtu, cpu)?;
+                cable.build(spec, cpu)?;
             }
         }
         let gateway = spec.aggregator_ip(rank);

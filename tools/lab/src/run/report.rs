@@ -86,10 +86,14 @@ pub struct Modes {
 pub struct Frames {
     /// Chunks sent for the first time.
     pub contributions: u64,
-    /// Chunks sent again because later results had come.
-    pub resent_fast: u64,
-    /// Chunks sent again because a timer expired.
-    pub resent_timer: u64,
+    /// Chunks sent again.
+    pub resent: u64,
+    /// Chunks taken for lost because later results had come.
+    pub lost_by_order: u64,
+    /// Chunks taken for lost because a timer expired.
+    pub lost_by_timer: u64,
+    /// Of both, those whose result came before they were sent again.
+    pub spared: u64,
     /// Results taken.
     pub results: u64,
     /// Probes sent.
@@ -138,7 +142,7 @@ impl Report {
             verified: measured.comparison.wrong == 0,
             wrong_elements: measured.comparison.wrong,
             max_abs_error: measured.comparison.max_abs_error,
-            retransmits: frames.resent_fast + frames.resent_timer,
+            retransmits: frames.resent,
             frames,
             drops: Drops::of(stats, aggregator),
             cpu_s: measured.cpu,
@@ -179,18 +183,22 @@ fn port_mode(port: &Value) -> String {
     }
 }
 
-fn bound_name(bound: &Value) -> String {
-    bound.as_str().map_or_else(|| bound.to_string(), str::to_owned)
+fn bound_name(bound: &Value) -> &'static str {
+    if bound["zero_copy"].as_bool() == Some(true) { "zero-copy" } else { "copy" }
 }
 
 impl Frames {
     fn of(stats: &[Value], aggregator: &Value) -> Frames {
         let engines: Vec<&Value> = engines(stats).collect();
         let sum = |field: &str| engines.iter().filter_map(|engine| engine[field].as_u64()).sum();
+        let [lost_by_order, lost_by_timer, spared] =
+            ["retransmits_fast", "retransmits_timer", "retransmits_spared"].map(sum);
         Frames {
             contributions: sum("chunks_sent"),
-            resent_fast: sum("retransmits_fast"),
-            resent_timer: sum("retransmits_timer"),
+            resent: (lost_by_order + lost_by_timer).saturating_sub(spared),
+            lost_by_order,
+            lost_by_timer,
+            spared,
             results: sum("results"),
             probes: sum("probes_sent"),
             reports: sum("reports"),
@@ -279,8 +287,8 @@ mod tests {
     fn frames_and_drops_come_from_all_workers() {
         let worker = |chunks: u64| {
             json!({
-                "jobs": [{"engine": {"chunks_sent": chunks, "retransmits_fast": 1, "frames": {"steered": 5, "duplicate": 2}}}],
-                "ports": [{"backend": "xdp", "xdp_mode": "driver", "sockets": [{"bound": "copy"}]}],
+                "jobs": [{"engine": {"chunks_sent": chunks, "retransmits_fast": 3, "retransmits_spared": 1, "frames": {"steered": 5, "duplicate": 2}}}],
+                "ports": [{"backend": "xdp", "xdp_mode": "driver", "sockets": [{"bound": {"zero_copy": false}}]}],
                 "host_program": {"foreign": 9, "bad_token": 3},
             })
         };
@@ -288,7 +296,7 @@ mod tests {
             json!({"ports": [{"mode": "driver"}], "counters": {"added": 7, "stale": 1, "sent": 0}});
         let stats = [worker(10), worker(20)];
         let frames = Frames::of(&stats, &aggregator);
-        assert_eq!((frames.contributions, frames.resent_fast), (30, 2));
+        assert_eq!((frames.contributions, frames.resent, frames.spared), (30, 4, 2));
         assert_eq!(frames.aggregator, BTreeMap::from([("added".to_owned(), 7)]));
         let drops = Drops::of(&stats, &aggregator);
         assert_eq!(drops.engine, BTreeMap::from([("duplicate".to_owned(), 4)]));
