@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .connection import Connection
 from .errors import ConnectionLost
@@ -21,7 +22,7 @@ DEFAULT_SOCKET = "/run/sumac/sumac.sock"
 class Client:
     """A connection to the host's daemon. Threads may share it; processes may not."""
 
-    def __init__(self, socket: "str | os.PathLike[str]" = DEFAULT_SOCKET) -> None:
+    def __init__(self, socket: str | os.PathLike[str] = DEFAULT_SOCKET) -> None:
         self._connection = Connection(os.fspath(socket))
         try:
             self.hello, _ = self._connection.call("hello", version=VERSION, client="sumac-python")
@@ -33,7 +34,7 @@ class Client:
     @property
     def backend(self) -> str:
         """How the daemon's packets move: ``xdp`` or ``udp``."""
-        return self.hello["backend"]
+        return str(self.hello["backend"])
 
     def open(
         self,
@@ -41,12 +42,12 @@ class Client:
         rank: int,
         world: int,
         *,
-        secret: Optional[str] = None,
-        aggregator: Optional[str] = None,
-        elements: Optional[int] = None,
-        slots: Optional[int] = None,
-        scale: Optional[float] = None,
-        timeout: Optional[float] = None,
+        secret: str | None = None,
+        aggregator: str | None = None,
+        elements: int | None = None,
+        slots: int | None = None,
+        scale: float | None = None,
+        timeout: float | None = None,
     ) -> Job:
         """Joins a job as one of its workers; returns when all have joined.
 
@@ -69,7 +70,7 @@ class Client:
             raise ConnectionLost("the reply to open came without an eventfd")
         return Job(self._connection, self._memory, opened, fds[0])
 
-    def buffer(self, shape: Shape, dtype: object = np.float32) -> np.ndarray:
+    def buffer(self, shape: Shape, dtype: npt.DTypeLike = np.float32) -> np.ndarray:
         """An array of zeros in memory that the daemon maps too."""
         return self._memory.buffer(shape, dtype)
 
@@ -81,7 +82,7 @@ class Client:
         """Ends the connection. Jobs that were not closed fail on all workers."""
         self._connection.close()
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_: object) -> None:

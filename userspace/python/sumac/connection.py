@@ -12,7 +12,8 @@ import select
 import socket
 import threading
 import time
-from typing import Any, Callable, NamedTuple, Optional, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from .errors import ConnectionLost, SumacError, from_daemon
 
@@ -27,7 +28,7 @@ class Outcome(NamedTuple):
 
     duration: float
     """Seconds from submission to the end."""
-    error: Optional[SumacError]
+    error: SumacError | None
 
 
 class Connection:
@@ -45,7 +46,7 @@ class Connection:
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._reading = False
-        self._lost: Optional[str] = None
+        self._lost: str | None = None
         self._last_id = 0
         self._replies: dict[int, tuple[dict[str, Any], list[int]]] = {}
         self._finished: dict[int, Outcome] = {}
@@ -73,7 +74,7 @@ class Connection:
             raise from_daemon(body["error"])
         return body.get("ok", {}), received
 
-    def finished(self, op: int, timeout: Optional[float]) -> Optional[Outcome]:
+    def finished(self, op: int, timeout: float | None) -> Outcome | None:
         """Waits until an operation has ended; ``None`` when the time runs out first."""
         return self._wait(lambda: self._finished.pop(op, None), timeout)
 
@@ -83,7 +84,7 @@ class Connection:
             if self._finished.pop(op, None) is None:
                 self._abandoned.add(op)
 
-    def failure(self, job: int) -> Optional[SumacError]:
+    def failure(self, job: int) -> SumacError | None:
         """Why a job has ended, as far as the daemon's messages have been read."""
         return self._failures.get(job)
 
@@ -109,7 +110,7 @@ class Connection:
         if os.getpid() != self._pid:
             raise ConnectionLost("it belongs to the parent process; every process needs a Client of its own")
 
-    def _wait(self, take: Callable[[], Optional[Found]], timeout: Optional[float]) -> Optional[Found]:
+    def _wait(self, take: Callable[[], Found | None], timeout: float | None) -> Found | None:
         deadline = None if timeout is None else time.monotonic() + timeout
         first = True
         with self._changed:
@@ -128,7 +129,7 @@ class Connection:
                     continue
                 self._read_for_all(left)
 
-    def _read_for_all(self, left: Optional[float]) -> None:
+    def _read_for_all(self, left: float | None) -> None:
         """Reads and files one message, with the lock let go while waiting for it."""
         self._reading = True
         self._changed.release()
@@ -146,7 +147,7 @@ class Connection:
         elif message is not None:
             self._file(*message)
 
-    def _receive(self, left: Optional[float]) -> Optional[tuple[dict[str, Any], list[int]]]:
+    def _receive(self, left: float | None) -> tuple[dict[str, Any], list[int]] | None:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         if not poll.poll(None if left is None else left * 1000):

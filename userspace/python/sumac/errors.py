@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 
 class SumacError(Exception):
@@ -18,9 +19,9 @@ class SumacError(Exception):
         message: str,
         hint: str = "",
         ranks: tuple[int, ...] = (),
-        tensor: Optional[int] = None,
-        index: Optional[int] = None,
-        index_end: Optional[int] = None,
+        tensor: int | None = None,
+        index: int | None = None,
+        index_end: int | None = None,
     ) -> None:
         super().__init__(f"{message} ({code}){'; ' + hint if hint else ''}")
         self.code = code

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .connection import Connection, Outcome
 from .errors import SumacError, WaitTimeout
@@ -30,12 +31,12 @@ class Job:
         self.rank: int = opened["rank"]
         self.world: int = opened["world"]
 
-    def buffer(self, shape: Shape, dtype: object = np.float32) -> np.ndarray:
+    def buffer(self, shape: Shape, dtype: npt.DTypeLike = np.float32) -> np.ndarray:
         """An array of zeros in memory that the daemon maps too."""
         return self._memory.buffer(shape, dtype)
 
     def allreduce(
-        self, array: np.ndarray, out: Optional[np.ndarray] = None, timeout: Optional[float] = None, **options: Any
+        self, array: np.ndarray, out: np.ndarray | None = None, timeout: float | None = None, **options: Any
     ) -> np.ndarray:
         """Sums an array over all workers and waits for it; see :meth:`allreduce_async`."""
         return self.allreduce_async(array, out, **options).wait(timeout)
@@ -43,12 +44,12 @@ class Job:
     def allreduce_async(
         self,
         array: np.ndarray,
-        out: Optional[np.ndarray] = None,
+        out: np.ndarray | None = None,
         *,
-        tensor: Optional[int] = None,
-        priority: Optional[int] = None,
-        loss_bound: Optional[float] = None,
-    ) -> "Handle":
+        tensor: int | None = None,
+        priority: int | None = None,
+        loss_bound: float | None = None,
+    ) -> Handle:
         """Begins to sum an array over all workers, into ``out`` or in place.
 
         All workers hand in the same shapes and types in the same order. Both arrays belong to the daemon until
@@ -74,7 +75,7 @@ class Job:
         )
         return Handle(self._connection, reply["op"], array, target)
 
-    def failure(self) -> Optional[SumacError]:
+    def failure(self) -> SumacError | None:
         """Why the job has ended, as far as the daemon's messages have been read."""
         return self._connection.failure(self._handle)
 
@@ -95,10 +96,10 @@ class Job:
             self._connection.forget(self._handle)
             self._close_bell()
 
-    def __enter__(self) -> "Job":
+    def __enter__(self) -> Job:
         return self
 
-    def __exit__(self, kind: Optional[type], *_: object) -> None:
+    def __exit__(self, kind: type | None, *_: object) -> None:
         if kind is None:
             self.close()
 
@@ -110,10 +111,10 @@ class Handle:
         self._connection = connection
         self._array = array  # Kept, so that its memory is not given back before the end.
         self._out = out
-        self._outcome: Optional[Outcome] = None
+        self._outcome: Outcome | None = None
         self.op = op
 
-    def wait(self, timeout: Optional[float] = None) -> np.ndarray:
+    def wait(self, timeout: float | None = None) -> np.ndarray:
         """Waits for the sum, at most ``timeout`` seconds, and returns the array that holds it."""
         if not self._ended(timeout):
             raise WaitTimeout("timeout", f"operation {self.op} has not finished after {timeout} s", "it goes on")
@@ -127,7 +128,7 @@ class Handle:
         return self._ended(0.0)
 
     @property
-    def duration(self) -> Optional[float]:
+    def duration(self) -> float | None:
         """Seconds from submission to the end, by the daemon's clock; ``None`` before the end is known."""
         return None if self._outcome is None else self._outcome.duration
 
@@ -135,7 +136,7 @@ class Handle:
         """Gives the operation up, and with it the job on all workers. False when it had ended already."""
         return bool(self._connection.call("cancel", op=self.op)[0]["cancelled"])
 
-    def _ended(self, timeout: Optional[float]) -> bool:
+    def _ended(self, timeout: float | None) -> bool:
         if self._outcome is None:
             self._outcome = self._connection.finished(self.op, timeout)
         return self._outcome is not None

@@ -10,9 +10,10 @@ import mmap
 import os
 import threading
 import weakref
-from typing import Optional, Union
+from typing import Union
 
 import numpy as np
+import numpy.typing as npt
 
 from .connection import Connection
 from .errors import SumacError
@@ -35,7 +36,7 @@ class Memory:
         self._dropped: collections.deque[int] = collections.deque()
         self._unused: list[int] = []
 
-    def buffer(self, shape: Shape, dtype: object) -> np.ndarray:
+    def buffer(self, shape: Shape, dtype: npt.DTypeLike) -> np.ndarray:
         """An array of zeros that the daemon can see. It is given back when its last view is gone."""
         kind = np.dtype(dtype)
         if kind not in DTYPES:
@@ -66,7 +67,7 @@ class Memory:
             raise ValueError("the array is not in shared memory; make it with job.buffer(shape, dtype)")
         return region[2], start - region[0]
 
-    def _around(self, start: int, end: int) -> Optional[tuple[int, int, int]]:
+    def _around(self, start: int, end: int) -> tuple[int, int, int] | None:
         with self._lock:
             self._forget()
             at = bisect.bisect(self._starts, start) - 1

@@ -16,7 +16,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Optional
+from collections.abc import Callable
+from typing import Any
 
 import sumac
 
@@ -26,7 +27,7 @@ PATIENCE = 60.0
 """Seconds that nothing here takes, however busy the machine is."""
 
 
-def program(name: str) -> Optional[pathlib.Path]:
+def program(name: str) -> pathlib.Path | None:
     """A built program: from SUMAC_BIN_DIR, else the newest build."""
     folder = os.environ.get("SUMAC_BIN_DIR")
     places = [pathlib.Path(folder)] if folder else [ROOT / "target" / kind for kind in ("release", "debug")]

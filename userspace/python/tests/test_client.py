@@ -160,9 +160,8 @@ class Errors(WithLab):
         self.assertIn(321, range(theirs.index, theirs.index_end))
 
     def test_missing_ranks_are_named(self) -> None:
-        with sumac.Client(self.lab.socket(0)) as client:
-            with self.assertRaises(sumac.SumacError) as caught:
-                client.open("missing", 1, 3, timeout=0.5)
+        with sumac.Client(self.lab.socket(0)) as client, self.assertRaises(sumac.SumacError) as caught:
+            client.open("missing", 1, 3, timeout=0.5)
         self.assertEqual((caught.exception.code, caught.exception.ranks), ("ranks_missing", (0, 2)))
 
     def test_a_killed_trainer_fails_the_job_by_its_rank(self) -> None:
@@ -234,7 +233,7 @@ class Errors(WithLab):
 class Documentation(WithLab):
     def test_the_example_without_a_library(self) -> None:
         text = (ROOT / "docs" / "api.md").read_text()
-        code = re.search(r"```python\n(.*?)```", text, re.S).group(1)
+        code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
         code = code.replace("/run/sumac/sumac.sock", self.lab.socket(0))
         example = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
         with sumac.Client(self.lab.socket(1)) as client, client.open("worked", 1, 2, timeout=PATIENCE) as job:
