@@ -108,6 +108,27 @@ fn operations_outstanding_are_bounded() {
 }
 
 #[test]
+fn the_ends_of_all_operations_wait_for_a_trainer_who_does_not_read() {
+    let lab = Lab::new(2);
+    let (mut raw, job, client, partner) = pair(&lab, "unread");
+    let file = memfd(1 << 20, true);
+    let region = raw.register(&file, 1 << 20)["ok"]["region"].clone();
+    let limits = raw.ask(json!({"cmd": "hello", "version": 1}))["ok"]["limits"].clone();
+    let operations = limits["operations"].as_u64().unwrap();
+    for number in 0..operations {
+        assert!(raw.ask(allreduce(&job, &region, number * 64, 1))["ok"].is_object());
+    }
+    // All of them fail at once, which makes the longest messages; nobody reads until the last has been sent.
+    drop((partner, client));
+    std::thread::sleep(Duration::from_millis(200));
+    for number in 0..operations {
+        let event = raw.event();
+        assert_eq!(event["event"], "completed", "{number}: {event}");
+    }
+    assert_eq!(raw.event()["event"], "job_failed");
+}
+
+#[test]
 fn a_trainer_that_dies_ends_the_job_by_its_rank() {
     let lab = Lab::new(2);
     let (mut raw, job, client, partner) = pair(&lab, "dies");

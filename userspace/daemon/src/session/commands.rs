@@ -63,7 +63,7 @@ impl Session {
             version: VERSION,
             daemon: format!("sumac {}", env!("CARGO_PKG_VERSION")),
             backend: self.hub.carrier.backend().to_owned(),
-            limits: LIMITS,
+            limits: self.limits,
         };
         now(id, &reply)
     }
@@ -114,8 +114,8 @@ impl Session {
 
     fn allreduce(&mut self, id: u64, ask: &Allreduce) -> Answer {
         let wire_job = self.ready_job(ask.job)?;
-        if self.operations.outstanding() >= LIMITS.operations as usize {
-            return Err(limit("outstanding operations", LIMITS.operations, "wait for one first"));
+        if self.operations.outstanding() >= self.limits.operations as usize {
+            return Err(limit("outstanding operations", self.limits.operations, "wait for one first"));
         }
         check_options(ask)?;
         let out_region = ask.out_region.unwrap_or(ask.region);

@@ -25,16 +25,33 @@ use crate::operations::Operations;
 
 pub(crate) use notes::Note;
 
-/// What one connection may hold. The completions of all its operations fit the socket's buffer, so that a trainer who
-/// waits for the last of them before it reads loses none.
-pub(crate) const LIMITS: Limits = Limits {
+/// What any connection may hold; its operations depend on its socket, see [`operations_that_fit`].
+const LIMITS: Limits = Limits {
     message_bytes: MAX_MESSAGE as u64,
     regions: 256,
     region_bytes: 1 << 36,
     jobs: 16,
-    operations: 128,
+    operations: 1024,
     finished: 1024,
 };
+
+/// What the kernel charges a socket's buffer for a small message, at most: a page for the text, and its own header.
+const MESSAGE_COST: usize = 2048;
+/// What is asked for as a socket's buffer, for the completions of all operations.
+const BUFFER: usize = LIMITS.operations as usize * MESSAGE_COST;
+
+/// How many operations may be outstanding, so that their completions fit the socket's buffer beside some replies:
+/// a trainer who waits for the last of them before it reads loses none.
+fn operations_that_fit(channel: &Channel) -> u32 {
+    use nix::sys::socket::{getsockopt, setsockopt, sockopt};
+
+    // The privileged form goes above the system's maximum. Without either the default has to do.
+    if setsockopt(channel, sockopt::SndBufForce, &BUFFER).is_err() {
+        let _ = setsockopt(channel, sockopt::SndBuf, &BUFFER);
+    }
+    let buffer = getsockopt(channel, sockopt::SndBuf).unwrap_or(0);
+    u32::try_from(buffer / MESSAGE_COST).unwrap_or(u32::MAX).clamp(16, LIMITS.operations)
+}
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +116,7 @@ pub(crate) struct Session {
     channel: Channel,
     peer: Peer,
     inbox: Arc<Inbox<Note>>,
+    limits: Limits,
     greeted: bool,
     handles: u64,
     regions: HashMap<u64, Registered>,
@@ -108,7 +126,9 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) fn new(hub: Arc<Hub>, channel: Channel, peer: Peer, inbox: Arc<Inbox<Note>>) -> Session {
+        let limits = Limits { operations: operations_that_fit(&channel), ..LIMITS };
         Session {
+            limits,
             hub,
             channel,
             peer,
