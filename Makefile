@@ -34,6 +34,10 @@ bench: build ## measure, and write docs/results.md's numbers as JSON (long; inst
 	@tools/setup.sh --compare
 	tools/bench.sh
 
+.PHONY: vm
+vm: build ## run a lab on Debian's own kernel under emulation (needs qemu-system-x86 busybox-static cpio)
+	tools/vm/run.sh
+
 .PHONY: lint
 lint: setup ## clippy with warnings denied, and formatting
 	cargo fmt --all --check

@@ -18,7 +18,7 @@ build_packages=(
     rustc-web cargo-web rust-web-llvm rust-web-src libstd-rust-web-dev-bpf
     "llvm-$LLVM-dev" "libpolly-$LLVM-dev" zlib1g-dev libzstd-dev
 )
-lab_packages=(iproute2 iputils-ping nftables iperf3 ethtool util-linux procps python3-numpy python3-sklearn)
+lab_packages=(iproute2 nftables iperf3 ethtool util-linux procps python3-numpy python3-sklearn)
 compare_packages=(python3-torch openmpi-bin libopenmpi-dev python3-mpi4py)
 
 as_root() {

@@ -37,7 +37,7 @@ add() { # a program and the libraries that it needs, at the same paths
     done
 }
 for binary in sumac sumac-agg sumac-lab; do add "target/release/$binary" "/usr/bin/$binary"; done
-for tool in ip tc nft ethtool nsenter sysctl; do
+for tool in bash ip tc nft ethtool nsenter ss sysctl timeout; do
     path=$(command -v "$tool") || continue
     add "$(readlink -f "$path")" "/usr/bin/$tool"
 done
