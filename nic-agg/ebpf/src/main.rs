@@ -29,7 +29,7 @@ use aya_ebpf::{bindings::xdp_action::XDP_PASS, macros::xdp, programs::XdpContext
 /// Aggregates what arrives at a port. Every frame leaves through here and is counted once.
 #[xdp]
 pub fn sumac_agg(ctx: XdpContext) -> u32 {
-    let outcome = pipeline::run(&ctx);
+    let outcome = pipeline::run::<true>(&ctx);
     maps::count(outcome.reason);
     outcome.verdict
 }
@@ -48,7 +48,7 @@ pub fn sumac_agg_rehearsal(ctx: XdpContext) -> u32 {
     if !rehearsal::next(&ctx) {
         return XDP_PASS;
     }
-    let outcome = pipeline::run(&ctx);
+    let outcome = pipeline::run::<false>(&ctx);
     maps::count(outcome.reason);
     outcome.verdict
 }

@@ -4,7 +4,10 @@
 //! Two CPUs may hold packets for one slot at once. The lock covers decision and passes, so that
 //! metadata and values never disagree; no helper may be called inside it.
 
+use core::hint::black_box;
+
 use aya_ebpf::helpers::generated::{bpf_spin_lock, bpf_spin_unlock};
+use sumac_agg_layout::VALUES_LEN;
 use sumac_wire::{
     Reason, checksum,
     header::flag,
@@ -65,7 +68,12 @@ fn locked(
     let slot = unsafe { &mut *slot };
     let (after, action) = decide(&slot.meta, contribution);
     let version = usize::from(contribution.version & 1);
-    let values = (&raw mut slot.values).cast::<u32>().wrapping_add(version * sumac_wire::MAX_ELEMENTS);
+    let offset = black_box(version * VALUES_LEN);
+    if offset > VALUES_LEN {
+        // Cannot be, but 5.15's verifier does not see through what LLVM makes of the multiplication.
+        return Err(Reason::Internal);
+    }
+    let values = (&raw mut slot.values).cast::<u32>().wrapping_byte_add(offset);
     match action {
         Action::Ignore(reason) => return Err(reason),
         // These overwrite values or frame: what cannot be taken back is verified before.
