@@ -8,7 +8,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::carrier::{Carrier, CarrierError};
 use crate::config::Config;
-use crate::hub::{Hub, Routes};
+use crate::hub::Hub;
+use crate::routes::Routes;
 use crate::server::{ServeError, Server};
 
 /// How long jobs have to tell their aggregators that this host leaves.

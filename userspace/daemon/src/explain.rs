@@ -70,6 +70,14 @@ pub(crate) fn job_error(error: &JobError) -> Failure {
     }
 }
 
+/// The reason that other workers read when this host ends a job.
+pub(crate) fn spoken(error: &JobError) -> String {
+    match error {
+        JobError::Ended { reason } => reason.clone(),
+        other => other.to_string(),
+    }
+}
+
 /// Why the data path did not take an operation.
 pub(crate) fn refusal(refusal: &Refusal) -> Failure {
     match refusal {

@@ -1,145 +1,26 @@
-//! What all sessions share: the carrier of frames, the jobs of this host, and who is told of what.
+//! What all sessions share: the carrier of packets, the names of this host's jobs, and what is counted.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use sumac_api::{Code, Failure, JobStats, Open, StatsReply};
-use sumac_transport::JobError;
-use tokio::sync::mpsc;
+use sumac_api::{Code, Failure, Open, StatsReply};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, timeout_at};
 
 use crate::carrier::Carrier;
 use crate::config::Config;
-use crate::datapath::Event;
-use crate::explain;
 use crate::inbox::Inbox;
-use crate::job::{self, Order};
+use crate::job;
+use crate::line::JobLine;
 use crate::memory::Budget;
-use crate::operations::Outcome;
+use crate::routes::Routes;
 use crate::session::Note;
 
-/// The session's line to its job.
-#[derive(Debug)]
-pub(crate) struct JobLine {
-    orders: mpsc::UnboundedSender<Order>,
-    /// Operations that have not completed; see [`Route::outstanding`].
-    outstanding: Arc<AtomicUsize>,
-}
-
-impl JobLine {
-    /// Leaves the job in good order; answered by [`Note::Closed`].
-    pub(crate) fn close(&self, request: u64) {
-        self.order(Order::Close { request });
-    }
-
-    /// Ends the job for all workers, because the trainer gave an operation up.
-    pub(crate) fn cancel(&self) {
-        self.order(Order::Cancel);
-    }
-
-    /// Ends the job for all workers, because its trainer is no longer there.
-    pub(crate) fn abandon(&self, reason: String) {
-        self.order(Order::Abandon { reason });
-    }
-
-    /// Counts an operation that is about to be submitted.
-    pub(crate) fn count_operation(&self) {
-        self.outstanding.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Takes the count back: the operation was not taken.
-    pub(crate) fn discount_operation(&self) {
-        self.outstanding.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    fn order(&self, order: Order) {
-        // Fails when the job is over, which its session has been told or is about to be.
-        let _ = self.orders.send(order);
-    }
-}
-
-impl Drop for JobLine {
-    fn drop(&mut self) {
-        // Whatever ends a session, its jobs do not outlive it. A job that is over does not hear this.
-        self.abandon("its trainer's session ended".into());
-    }
-}
-
-/// Whom the data path's news of a job go to.
-#[derive(Debug)]
-pub(crate) struct Route {
-    pub(crate) inbox: Arc<Inbox<Note>>,
-    pub(crate) orders: mpsc::UnboundedSender<Order>,
-    /// Operations that have not completed. The job looks at it when a worker has left.
-    pub(crate) outstanding: Arc<AtomicUsize>,
-    pub(crate) name: String,
-    pub(crate) epoch: u16,
-    pub(crate) rank: u16,
-    pub(crate) world: u16,
-}
-
-/// The routes of all jobs that the data path carries, by their number in packets.
-#[derive(Debug, Default)]
-pub(crate) struct Routes {
-    by_job: Mutex<HashMap<u16, Route>>,
-}
-
-impl Routes {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u16, Route>> {
-        // Every statement leaves the map whole.
-        self.by_job.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds a route, unless the number is taken: two aggregators may give out the same.
-    pub(crate) fn add(&self, job: u16, route: Route) -> bool {
-        let mut routes = self.lock();
-        if routes.contains_key(&job) {
-            return false;
-        }
-        routes.insert(job, route);
-        true
-    }
-
-    pub(crate) fn remove(&self, job: u16) {
-        self.lock().remove(&job);
-    }
-
-    /// Takes news from the data path's thread. Never blocks for longer than a push into a queue.
-    pub(crate) fn deliver(&self, event: Event) {
-        match event {
-            Event::JobReady { job } => self.order(job, Order::Ready),
-            Event::JobFailed { job, error } => self.order(job, Order::Broken(error)),
-            Event::Completed { job, tag, completion } => {
-                let duration = completion.finished.0.saturating_sub(completion.started.0);
-                let error = completion.result.as_ref().err().map(explain::op_error);
-                // The memory is the trainer's again before it hears of the end.
-                drop(completion);
-                self.completed(job, tag, Outcome { duration_ns: duration, error });
-            }
-            Event::Refused { job, tag, error, operation } => {
-                drop(operation);
-                let error = Some(explain::refusal(&error));
-                self.completed(job, tag, Outcome { duration_ns: 0, error });
-            }
-        }
-    }
-
-    fn order(&self, job: u16, order: Order) {
-        if let Some(route) = self.lock().get(&job) {
-            // Fails when the job is over already.
-            let _ = route.orders.send(order);
-        }
-    }
-
-    fn completed(&self, job: u16, op: u64, outcome: Outcome) {
-        if let Some(route) = self.lock().get(&job) {
-            route.outstanding.fetch_sub(1, Ordering::Relaxed);
-            // Fails when the session is over, and then nobody wants to know.
-            let _ = route.inbox.push(Note::Completed { op, outcome });
-        }
-    }
-}
+/// How long an open waits for the end of the job that has its name on this host: it may be telling the aggregator.
+const PLACE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// A job's name, taken on this host until dropped: a host is one worker of a job.
 #[derive(Debug)]
@@ -151,6 +32,7 @@ pub(crate) struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.hub.places().remove(&self.name);
+        self.hub.freed.notify_waiters();
     }
 }
 
@@ -165,6 +47,8 @@ pub(crate) struct Hub {
     runtime: tokio::runtime::Handle,
     /// The names of the jobs that are open or being opened, with their ranks.
     places: Mutex<HashMap<String, u16>>,
+    /// Told when a name is free again.
+    freed: Notify,
 }
 
 impl Hub {
@@ -175,7 +59,16 @@ impl Hub {
         runtime: tokio::runtime::Handle,
     ) -> Hub {
         let memory = Arc::new(Budget::new(config.memory_bytes()));
-        Hub { config, carrier, routes, clients: AtomicU32::new(0), memory, runtime, places: Mutex::default() }
+        Hub {
+            config,
+            carrier,
+            routes,
+            clients: AtomicU32::new(0),
+            memory,
+            runtime,
+            places: Mutex::default(),
+            freed: Notify::new(),
+        }
     }
 
     fn places(&self) -> MutexGuard<'_, HashMap<String, u16>> {
@@ -196,32 +89,42 @@ impl Hub {
         handle: u64,
     ) -> Result<JobLine, Failure> {
         let plan = job::Plan::new(&self.config, &open)?;
-        let place = self.take_place(&open)?;
         let (orders, received) = mpsc::unbounded_channel();
         let outstanding = Arc::new(AtomicUsize::new(0));
-        let line = JobLine { orders: orders.clone(), outstanding: outstanding.clone() };
+        let line = JobLine::new(orders.clone(), outstanding.clone());
         let member = job::Job { hub: self.clone(), plan, inbox, request, handle, orders, outstanding };
-        self.runtime.spawn(async move {
-            member.run(received).await;
-            drop(place);
-        });
+        self.runtime.spawn(member.run(received));
         Ok(line)
     }
 
-    fn take_place(self: &Arc<Hub>, open: &Open) -> Result<Place, Failure> {
-        match self.places().entry(open.job.clone()) {
-            Entry::Occupied(taken) => {
-                let rank = *taken.get();
-                Err(Failure::new(
+    /// Takes a job's name, and waits a little for whoever had it: a trainer that is started again meets the end of the
+    /// one before.
+    pub(crate) async fn take_place(self: &Arc<Hub>, name: &str, rank: u16) -> Result<Place, Failure> {
+        let deadline = Instant::now() + PLACE_PATIENCE;
+        loop {
+            // Before the look, so that no end is missed in between.
+            let freed = self.freed.notified();
+            let Err(holder) = self.try_place(name, rank) else {
+                return Ok(Place { hub: self.clone(), name: name.to_owned() });
+            };
+            if timeout_at(deadline, freed).await.is_err() {
+                return Err(Failure::new(
                     Code::RankTaken,
-                    format!("job {:?} is open on this daemon already, as rank {rank}", open.job),
+                    format!("job {name:?} is open on this daemon already, as rank {holder}"),
                 )
                 .hint("a daemon is one worker of a job; close the job before it is opened again")
-                .ranks([rank]))
+                .ranks([holder]));
             }
+        }
+    }
+
+    /// Takes a name, or tells the rank that has it.
+    fn try_place(&self, name: &str, rank: u16) -> Result<(), u16> {
+        match self.places().entry(name.to_owned()) {
+            Entry::Occupied(taken) => Err(*taken.get()),
             Entry::Vacant(free) => {
-                free.insert(open.rank);
-                Ok(Place { hub: self.clone(), name: open.job.clone() })
+                free.insert(rank);
+                Ok(())
             }
         }
     }
@@ -229,24 +132,7 @@ impl Hub {
     /// Everything that is counted.
     pub(crate) fn stats(&self) -> Result<StatsReply, Failure> {
         let measured = self.carrier.stats()?;
-        let routes = self.routes.lock();
-        let jobs = measured
-            .jobs
-            .into_iter()
-            .filter_map(|measured| {
-                let route = routes.get(&measured.job)?;
-                Some(JobStats {
-                    name: route.name.clone(),
-                    job: measured.job,
-                    epoch: route.epoch,
-                    rank: route.rank,
-                    world: route.world,
-                    state: measured.state,
-                    error: measured.error,
-                    engine: measured.engine,
-                })
-            })
-            .collect();
+        let jobs = self.routes.name(measured.jobs);
         Ok(StatsReply {
             backend: self.carrier.backend().to_owned(),
             fallback: self.carrier.fallback().to_owned(),
@@ -257,13 +143,5 @@ impl Hub {
             frames: measured.frames,
             host_program: measured.host_program,
         })
-    }
-}
-
-/// The reason that other workers read when this host ends a job.
-pub(crate) fn spoken(error: &JobError) -> String {
-    match error {
-        JobError::Ended { reason } => reason.clone(),
-        other => other.to_string(),
     }
 }

@@ -18,8 +18,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::config::Config;
 use crate::explain;
-use crate::hub::{Hub, Route, spoken};
+use crate::hub::{Hub, Place};
 use crate::inbox::Inbox;
+use crate::line::Order;
+use crate::routes::Route;
 use crate::session::Note;
 
 /// The engine gives its probes up earlier; this is for a data path that says nothing at all.
@@ -32,21 +34,6 @@ const DEPARTURE_LOOK: Duration = Duration::from_millis(250);
 const STANDSTILL: Duration = Duration::from_secs(10);
 /// The longest name of a job in bytes.
 const NAME_LIMIT: usize = 128;
-
-/// What a job is told by its session and by the data path.
-#[derive(Debug)]
-pub(crate) enum Order {
-    /// The path to the aggregator works.
-    Ready,
-    /// The data path has ended the job.
-    Broken(JobError),
-    /// The trainer leaves in good order.
-    Close { request: u64 },
-    /// The trainer gave an operation up.
-    Cancel,
-    /// The trainer is gone.
-    Abandon { reason: String },
-}
 
 /// What is asked of the control plane, checked.
 #[derive(Debug)]
@@ -161,8 +148,9 @@ impl Job {
             // Before the handshake begins the only order is that the trainer is gone; the place falls free by itself.
             _ = orders.recv() => return,
         };
-        let member = match opened {
-            Ok(member) => member,
+        // The place falls free at the very end.
+        let (_place, member) = match opened {
+            Ok(joined) => joined,
             Err(failure) => return self.tell_opened(Err(failure)),
         };
         let assignment = member.assignment().clone();
@@ -173,6 +161,9 @@ impl Job {
             epoch = assignment.epoch,
             "all workers have joined"
         );
+        if let Err(failure) = self.route(&assignment) {
+            return self.give_up(member, failure).await;
+        }
         match self.begin(&assignment, &mut orders).await {
             Ok(()) => {
                 self.tell_opened(Ok(self.reply(&assignment)));
@@ -181,29 +172,32 @@ impl Job {
             }
             Err(failure) => {
                 self.clear(assignment.job).await;
-                let reason = format!("its start failed: {}", failure.message);
-                leave(member, Outcome::Failed(reason)).await;
-                self.tell_opened(Err(failure));
+                self.give_up(member, failure).await;
             }
         }
     }
 
-    async fn join(&self) -> Result<Member, Failure> {
+    /// Leaves a job that could not start, for all workers.
+    async fn give_up(&self, member: Member, failure: Failure) {
+        leave(member, Outcome::Failed(format!("its start failed: {}", failure.message))).await;
+        self.tell_opened(Err(failure));
+    }
+
+    async fn join(&self) -> Result<(Place, Member), Failure> {
+        let place = self.hub.take_place(&self.plan.spec.job, self.plan.spec.rank).await?;
         let mut spec = self.plan.spec.clone();
         let endpoint = self.plan.endpoint;
         let local = self.hub.carrier.local();
         spec.data_ip = local.ip;
         spec.data_port = local.port;
         spec.mac = local.mac;
-        sumac_control::join(endpoint, spec).await.map_err(|error| explain::join_error(&error))
+        let member =
+            sumac_control::join(endpoint, spec).await.map_err(|error| explain::join_error(&error))?;
+        Ok((place, member))
     }
 
-    /// Lets the job's packets in and probes the path.
-    async fn begin(
-        &self,
-        assignment: &Assignment,
-        orders: &mut UnboundedReceiver<Order>,
-    ) -> Result<(), Failure> {
+    /// Has the data path's news of the job sent here.
+    fn route(&self, assignment: &Assignment) -> Result<(), Failure> {
         let spec = &self.plan.spec;
         let route = Route {
             inbox: self.inbox.clone(),
@@ -224,8 +218,17 @@ impl Job {
             )
             .hint("use one aggregator per daemon"));
         }
+        Ok(())
+    }
+
+    /// Lets the job's packets in and probes the path.
+    async fn begin(
+        &self,
+        assignment: &Assignment,
+        orders: &mut UnboundedReceiver<Order>,
+    ) -> Result<(), Failure> {
         let hub = self.hub.clone();
-        let (assigned, spec) = (assignment.clone(), spec.clone());
+        let (assigned, spec) = (assignment.clone(), self.plan.spec.clone());
         blocking(move || hub.carrier.add_job(&assigned, &spec)).await??;
         match timeout(HANDSHAKE_PATIENCE, orders.recv()).await {
             Ok(Some(Order::Ready)) => Ok(()),
@@ -379,7 +382,7 @@ impl Job {
 
 /// An end that comes from this host.
 fn ours(error: JobError) -> End {
-    End::Ours { reason: spoken(&error), failure: explain::job_error(&error), error }
+    End::Ours { reason: explain::spoken(&error), failure: explain::job_error(&error), error }
 }
 
 async fn leave(member: Member, outcome: Outcome) {

@@ -14,6 +14,7 @@
 //! | `session` | one trainer's connection |
 //! | `operations`, `region`, `memory`, `bell`, `inbox` | what a session is made of |
 //! | `job` | one job of one trainer, from joining to leaving |
+//! | `line`, `routes` | how session and data path reach the job, and the job them |
 //! | `hub` | what all sessions share |
 //! | `carrier` | the backend: XDP or UDP |
 //! | [`datapath`] | packets, and the engines that make and take them |
@@ -30,9 +31,11 @@ mod explain;
 mod hub;
 mod inbox;
 mod job;
+mod line;
 mod memory;
 mod operations;
 mod region;
+mod routes;
 mod server;
 mod session;
 

@@ -18,8 +18,9 @@ use sumac_api::{
 use sumac_xsk::mapping::Region;
 
 use crate::bell::Bell;
-use crate::hub::{Hub, JobLine};
+use crate::hub::Hub;
 use crate::inbox::Inbox;
+use crate::line::JobLine;
 use crate::memory::Share;
 use crate::operations::Operations;
 
