@@ -117,7 +117,8 @@ impl Namespace {
         self.offload(interface, &["gro", "on"])
     }
 
-    fn offload(&self, interface: &str, features: &[&str]) -> Result<(), CommandError> {
+    /// Switches features of an interface, as `ethtool -K` names them.
+    pub(crate) fn offload(&self, interface: &str, features: &[&str]) -> Result<(), CommandError> {
         command::output(self.command("ethtool").args(["-K", interface]).args(features)).map(|_| ())
     }
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use sumac_lab::LabSpec;
-use sumac_lab::compare::{Outcome, compare};
+use sumac_lab::compare::{Outcome, TcpOffloads, compare};
 use sumac_lab::deployment::SumacOptions;
 use sumac_lab::run::RunOptions;
 
@@ -28,7 +28,7 @@ fn all_libraries_sum_in_one_lab() {
         seed: 1,
         limit: Duration::from_secs(60),
     };
-    let comparison = compare(&options, |_| ()).unwrap();
+    let comparison = compare(&options, TcpOffloads::default(), |_| ()).unwrap();
     println!("{comparison}");
     assert_eq!(comparison.rows.len(), 4);
     for row in &comparison.rows {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use sumac_lab::compare::compare;
+use sumac_lab::compare::{TcpOffloads, compare};
 use sumac_lab::deployment::SumacOptions;
 use sumac_lab::run::RunOptions;
 
@@ -15,6 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   sumac-lab compare --workers 4 --elements 25000000
   sumac-lab compare --workers 4 --elements 2500000 --rate 100mbit --loss 0.1% --json
+  sumac-lab compare --workers 4 --tcp-offloads all
 
 Gloo needs Debian's python3-torch, Open MPI openmpi-bin and python3-mpi4py; `tools/setup.sh --compare` installs them.
 A library that is not installed is named and left out.
@@ -43,6 +44,9 @@ pub struct Compare {
     /// Seconds after which an allreduce is given up
     #[arg(long, default_value_t = 120)]
     timeout: u64,
+    /// What the veths do for the TCP of the other libraries
+    #[arg(long, value_enum, default_value_t)]
+    tcp_offloads: TcpOffloads,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -50,8 +54,14 @@ pub struct Compare {
 
 impl Compare {
     pub fn run(self) -> anyhow::Result<ExitCode> {
+        let lab = self.lab.spec();
+        if self.tcp_offloads.exceed_the_mtu() && lab.has_cables() {
+            let why =
+                "--tcp-offloads all: a cable with rate or faults shapes and loses frames of the MTU's size\n";
+            clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, why).exit();
+        }
         let options = RunOptions {
-            lab: self.lab.spec(),
+            lab,
             sumac: SumacOptions { chunk: self.chunk, slots: self.slots, ..SumacOptions::default() },
             elements: self.elements as usize,
             iterations: self.iterations,
@@ -64,7 +74,7 @@ impl Compare {
             spinner.set_style(style);
         }
         spinner.enable_steady_tick(Duration::from_millis(500));
-        let comparison = compare(&options, |turn| spinner.set_message(turn.to_owned()));
+        let comparison = compare(&options, self.tcp_offloads, |turn| spinner.set_message(turn.to_owned()));
         spinner.finish_and_clear();
         let comparison = comparison?;
         if self.json {

@@ -1,6 +1,7 @@
 //! Sumac beside other libraries: the same lab, tensor size, clock and checks for each, one row for each.
 
 mod library;
+mod offloads;
 mod rank;
 mod table;
 
@@ -9,6 +10,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 pub use library::LibraryError;
+pub use offloads::TcpOffloads;
 
 use crate::deployment::{Backend, Deployment, SumacOptions};
 use crate::interrupt;
@@ -26,6 +28,8 @@ pub struct Comparison {
     pub elements: usize,
     /// Measured allreduces of each library.
     pub iterations: u32,
+    /// What the veths did for the other libraries' TCP.
+    pub tcp_offloads: TcpOffloads,
     /// One for each library, Sumac's first.
     pub rows: Vec<Row>,
 }
@@ -104,20 +108,26 @@ const CONTENDERS: [Contender; 4] = [
 ///
 /// # Errors
 /// When the lab does not come up or the user interrupts. A library that fails or is missing has a row that says so.
-pub fn compare(options: &RunOptions, mut tell: impl FnMut(&str)) -> Result<Comparison, RunError> {
+pub fn compare(
+    options: &RunOptions,
+    tcp_offloads: TcpOffloads,
+    mut tell: impl FnMut(&str),
+) -> Result<Comparison, RunError> {
     tell("building the lab");
     let lab = Lab::up(options.lab.clone())?;
     let mut rows = Vec::new();
     for contender in CONTENDERS.into_iter().rev() {
         tell(contender.name());
-        let row = contender.run(&lab, options);
+        let offloads = if contender.uses_tcp() { tcp_offloads } else { TcpOffloads::default() };
+        offloads.set(&lab)?;
+        let row = contender.run(&lab, options, offloads);
         // What a Ctrl-C ended has not failed.
         interrupt::check().map_err(LabError::from)?;
         rows.push(row);
     }
     lab.down().map_err(LabError::from)?;
     rows.reverse();
-    Ok(Comparison::new(options, rows))
+    Ok(Comparison::new(options, tcp_offloads, rows))
 }
 
 impl Contender {
@@ -129,7 +139,11 @@ impl Contender {
         }
     }
 
-    fn run(self, lab: &Lab, options: &RunOptions) -> Row {
+    fn uses_tcp(self) -> bool {
+        matches!(self, Contender::Other(_))
+    }
+
+    fn run(self, lab: &Lab, options: &RunOptions, offloads: TcpOffloads) -> Row {
         let name = self.name().to_owned();
         let (library, path, outcome) = match self {
             Contender::Sumac(backend) => match sumac(lab, options, backend) {
@@ -138,7 +152,7 @@ impl Contender {
             },
             Contender::Other(other) => match other.run(lab, options) {
                 Ok(Measured { version, measurement }) => {
-                    (version, "kernel TCP between workers".to_owned(), Outcome::Measured(measurement))
+                    (version, offloads.path().to_owned(), Outcome::Measured(measurement))
                 }
                 Err(LibraryError::Missing { install }) => (name, String::new(), Outcome::Missing { install }),
                 Err(error) => (name, String::new(), Outcome::Failed { error: error.to_string() }),
@@ -175,7 +189,7 @@ impl From<Report> for Measurement {
 }
 
 impl Comparison {
-    fn new(options: &RunOptions, mut rows: Vec<Row>) -> Comparison {
+    fn new(options: &RunOptions, tcp_offloads: TcpOffloads, mut rows: Vec<Row>) -> Comparison {
         let unit = rows.first().and_then(|row| row.outcome.measurement()).map(|sumac| sumac.tat_s.median);
         for row in &mut rows {
             if let Outcome::Measured(measurement) = &mut row.outcome {
@@ -187,6 +201,7 @@ impl Comparison {
             lab: options.lab.clone(),
             elements: options.elements,
             iterations: options.iterations,
+            tcp_offloads,
             rows,
         }
     }

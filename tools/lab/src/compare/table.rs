@@ -80,7 +80,7 @@ fn line(f: &mut fmt::Formatter<'_>, cells: &[String; 10], widths: &[usize]) -> f
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::Cpu;
+    use crate::compare::{Cpu, TcpOffloads};
     use crate::run::Times;
     use crate::spec::{Faults, LabSpec};
     use crate::units::{Probability, Rate};
@@ -107,7 +107,7 @@ mod tests {
             Row { library: "Gloo".into(), path: "-".into(), outcome: missing },
             Row { library: "Open MPI".into(), path: "-".into(), outcome: failed },
         ];
-        Comparison { lab, elements: 1000, iterations: 5, rows }
+        Comparison { lab, elements: 1000, iterations: 5, tcp_offloads: TcpOffloads::Gro, rows }
     }
 
     #[test]
