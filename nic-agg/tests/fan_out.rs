@@ -1,4 +1,4 @@
-//! Results reach the workers over real veths, in driver mode, in both ways. Workers are UDP sockets.
+//! Results reach the workers over real veths, in both ways and both modes. Workers are UDP sockets.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
@@ -114,17 +114,14 @@ impl Job {
     }
 }
 
-fn attach_to(namespace: &Namespace, pins: &Pins, interfaces: &[&str]) -> Aggregator {
+fn attach_to(namespace: &Namespace, pins: &Pins, interfaces: &[&str], mode: Mode) -> Aggregator {
     namespace.inside(|| {
         let interfaces = interfaces.iter().map(ToString::to_string).collect();
-        let options = AttachOptions {
-            slots: 64,
-            mode: Mode::Driver,
-            pin_root: pins.0.clone(),
-            ..AttachOptions::new(interfaces)
-        };
+        let options =
+            AttachOptions { slots: 64, mode, pin_root: pins.0.clone(), ..AttachOptions::new(interfaces) };
         let (aggregator, bound) = attach(&options).unwrap();
-        assert!(bound.iter().all(|port| port.mode == BoundMode::Driver), "{bound:?}");
+        let expected = if mode == Mode::Generic { BoundMode::Generic } else { BoundMode::Driver };
+        assert!(bound.iter().all(|port| port.mode == expected), "{bound:?}");
         aggregator
     })
 }
@@ -135,11 +132,7 @@ fn attach_to(namespace: &Namespace, pins: &Pins, interfaces: &[&str]) -> Aggrega
 ///   [w2]==p2 /
 ///   [x ]==p3
 /// ```
-#[test]
-fn each_worker_behind_a_port_of_its_own() {
-    if !privileged("each_worker_behind_a_port_of_its_own") {
-        return;
-    }
+fn play_behind_ports_of_their_own(mode: Mode) {
     let (middle, pins) = (Namespace::new("agg"), Pins::new());
     let (mut namespaces, mut sockets, mut ips) = (Vec::new(), Vec::new(), Vec::new());
     for rank in 0..4u8 {
@@ -152,7 +145,7 @@ fn each_worker_behind_a_port_of_its_own() {
         namespaces.push(namespace);
     }
     let stranger = sockets.pop().unwrap();
-    let aggregator = attach_to(&middle, &pins, &["p0", "p1", "p2", "p3"]);
+    let aggregator = attach_to(&middle, &pins, &["p0", "p1", "p2", "p3"], mode);
     let job = Job::add(&middle, &aggregator, sockets, &ips[..3]);
     job.play();
     stranger.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -169,11 +162,7 @@ fn each_worker_behind_a_port_of_its_own() {
 ///   [w1]== [bridge]==p0 [aggregator]     one port for all: results go to a multicast group
 ///   [w2]==/
 /// ```
-#[test]
-fn all_workers_behind_one_port() {
-    if !privileged("all_workers_behind_one_port") {
-        return;
-    }
+fn play_behind_one_port(mode: Mode) {
     let (middle, bridge, pins) = (Namespace::new("agg"), Namespace::new("br"), Pins::new());
     bridge.run("ip link add br0 type bridge mcast_snooping 0");
     bridge.run("ip link set br0 up");
@@ -191,10 +180,38 @@ fn all_workers_behind_one_port() {
         ips.push(ip);
         namespaces.push(namespace);
     }
-    let aggregator = attach_to(&middle, &pins, &["p0"]);
+    let aggregator = attach_to(&middle, &pins, &["p0"], mode);
     let job = Job::add(&middle, &aggregator, sockets, &ips);
     job.play();
     let status = middle.inside(|| aggregator.status().unwrap());
     assert_eq!(status.jobs[0].group, Some(Ipv4Addr::new(239, 77, 0, 5)));
     assert_eq!(status.counters.get("sent"), None, "{status:?}");
+}
+
+#[test]
+fn each_worker_behind_a_port_of_its_own() {
+    if privileged("each_worker_behind_a_port_of_its_own") {
+        play_behind_ports_of_their_own(Mode::Driver);
+    }
+}
+
+#[test]
+fn each_worker_behind_a_port_of_its_own_in_generic_mode() {
+    if privileged("each_worker_behind_a_port_of_its_own_in_generic_mode") {
+        play_behind_ports_of_their_own(Mode::Generic);
+    }
+}
+
+#[test]
+fn all_workers_behind_one_port() {
+    if privileged("all_workers_behind_one_port") {
+        play_behind_one_port(Mode::Driver);
+    }
+}
+
+#[test]
+fn all_workers_behind_one_port_in_generic_mode() {
+    if privileged("all_workers_behind_one_port_in_generic_mode") {
+        play_behind_one_port(Mode::Generic);
+    }
 }
