@@ -77,7 +77,7 @@ class Measuring(unittest.TestCase):
 class Libraries(unittest.TestCase):
     """Each library, on this machine alone."""
 
-    @unittest.skipUnless(importlib.util.find_spec("torch"), "SKIP gloo: no PyTorch; apt-get install python3-torch")
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "no PyTorch; apt-get install python3-torch")
     def test_gloo(self) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -93,7 +93,7 @@ class Libraries(unittest.TestCase):
 
     @unittest.skipUnless(
         shutil.which("mpirun") and importlib.util.find_spec("mpi4py"),
-        "SKIP mpi: no Open MPI; apt-get install openmpi-bin python3-mpi4py",
+        "no Open MPI; apt-get install openmpi-bin python3-mpi4py",
     )
     def test_open_mpi(self) -> None:
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--np", "2", sys.executable, HERE / "mpi.py"]
