@@ -43,7 +43,11 @@ fn a_sum_goes_on_when_the_programs_are_attached_again() {
             assert_half_way(&crew);
             let status = sumac.aggregator_status().unwrap();
             assert_eq!(status["ports"].as_array().map(Vec::len), Some(0), "{status}");
-            assert_eq!(status["jobs"].as_array().map(Vec::len), Some(1), "the job's slots are kept: {status}");
+            assert_eq!(
+                status["jobs"].as_array().map(Vec::len),
+                Some(1),
+                "the job's slots are kept: {status}"
+            );
             // Chunks go unanswered until their timers have noticed.
             let before = stats::retransmits(&crew);
             eventually("chunks sent in vain", || (stats::retransmits(&crew) > before).then_some(()));

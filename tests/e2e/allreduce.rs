@@ -68,7 +68,11 @@ fn assert_summed_in_the_kernel(status: &serde_json::Value, path: &Path) {
     let counter = |name: &str| status["counters"][name].as_u64().unwrap_or(0);
     let chunks = 2 * (COUNT as u64).div_ceil(256);
     assert_eq!(counter("completed"), chunks, "{path:?}: {status}");
-    assert_eq!(counter("added") + counter("completed"), chunks * u64::from(path.workers), "{path:?}: {status}");
+    assert_eq!(
+        counter("added") + counter("completed"),
+        chunks * u64::from(path.workers),
+        "{path:?}: {status}"
+    );
 }
 
 fn assert_exact_over(topology: Topology, backend: Backend) {
@@ -98,7 +102,8 @@ fn kernel_and_process_agree_to_the_bit() {
     let path = Path { workers: 3, topology: Topology::PerPort, backend: Backend::Xdp };
     let kernel = sums_over(path);
     let process = sums_over(Path { backend: Backend::Udp, ..path });
-    let bits = |sums: Option<Vec<f32>>| sums.map(|sums| sums.into_iter().map(f32::to_bits).collect::<Vec<_>>());
+    let bits =
+        |sums: Option<Vec<f32>>| sums.map(|sums| sums.into_iter().map(f32::to_bits).collect::<Vec<_>>());
     assert_eq!(bits(kernel), bits(process));
 }
 
@@ -141,7 +146,8 @@ fn jobs_beside_each_other_do_not_mix() {
     let options = SumacOptions { slots: Some(32), ..SumacOptions::default() };
     with_sumac("jobs", LabSpec::new(3), &options, |sumac| {
         let crews: Vec<_> = ["one", "two", "three"].map(|name| Crew::join(sumac, name)).into_iter().collect();
-        let pending: Vec<_> = (0..).zip(&crews).map(|(seed, crew)| (seed, crew.submit(seed, COUNT))).collect();
+        let pending: Vec<_> =
+            (0..).zip(&crews).map(|(seed, crew)| (seed, crew.submit(seed, COUNT))).collect();
         for (seed, pending) in pending {
             let sums: Vec<_> = pending.into_iter().map(|p| sumac_tests::crew::sum(p).to_vec()).collect();
             exact::assert_sums(&format!("job {seed}"), seed, &sums);

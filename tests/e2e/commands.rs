@@ -61,7 +61,8 @@ with sumac.Client(socket) as client, client.open('mixed', rank=0, world=2, timeo
         let mut python = lab.start(lab.worker(0), "python", &mut command).unwrap();
 
         let options = JobOptions::new("mixed", 1, 2).timeout(LIMIT);
-        let rust = open_one(sumac.socket(1), 1, &options).unwrap_or_else(|e| panic!("{e}: {}", python.log_tail()));
+        let rust =
+            open_one(sumac.socket(1), 1, &options).unwrap_or_else(|e| panic!("{e}: {}", python.log_tail()));
         let rusts = sum(rust.submit(SEED, COUNT)).to_vec();
         python.wait_success("the sum", LIMIT).unwrap();
         rust.job.close().unwrap();
@@ -72,9 +73,26 @@ with sumac.Client(socket) as client, client.open('mixed', rank=0, world=2, timeo
 #[test]
 fn a_lab_run_reports_what_it_measured() {
     const KEYS: &[&str] = &[
-        "/workers", "/elements", "/chunk", "/backend", "/modes/workers/0", "/modes/aggregator/0", "/tat_s/median",
-        "/tat_s/min", "/tat_s/max", "/tat_s/p99", "/ate_per_s", "/goodput_bits_per_s", "/link_efficiency", "/verified",
-        "/max_abs_error", "/retransmits", "/frames/contributions", "/frames/results", "/drops", "/cpu_s/user",
+        "/workers",
+        "/elements",
+        "/chunk",
+        "/backend",
+        "/modes/workers/0",
+        "/modes/aggregator/0",
+        "/tat_s/median",
+        "/tat_s/min",
+        "/tat_s/max",
+        "/tat_s/p99",
+        "/ate_per_s",
+        "/goodput_bits_per_s",
+        "/link_efficiency",
+        "/verified",
+        "/max_abs_error",
+        "/retransmits",
+        "/frames/contributions",
+        "/frames/results",
+        "/drops",
+        "/cpu_s/user",
         "/cpu_s/system",
     ];
     let Some(_turn) = turn("a_lab_run") else { return };
@@ -82,8 +100,30 @@ fn a_lab_run_reports_what_it_measured() {
         let name = format!("e2erun{}-{backend}", std::process::id());
         let sumac = Programs::find().unwrap().sumac();
         let mut run = Command::new(Path::new(sumac.get_program()).with_file_name("sumac-lab"));
-        run.args(["run", "--json", "--name", &name, "--workers", "2", "--elements", "200000", "--rate", "1gbit"]);
-        run.args(["--loss", "1%", "--duplicate", "1%", "--reorder", "1%", "--backend", backend, "--mtu", "1500"]);
+        run.args([
+            "run",
+            "--json",
+            "--name",
+            &name,
+            "--workers",
+            "2",
+            "--elements",
+            "200000",
+            "--rate",
+            "1gbit",
+        ]);
+        run.args([
+            "--loss",
+            "1%",
+            "--duplicate",
+            "1%",
+            "--reorder",
+            "1%",
+            "--backend",
+            backend,
+            "--mtu",
+            "1500",
+        ]);
         run.args(["--chunk", "256", "--iterations", "3", "--seed", "1"]);
         let report = sumac_lab::command::json(&mut run).unwrap();
         for key in KEYS {

@@ -1,41 +1,45 @@
 //! Forged frames, injected on the live wire: each is counted by its reason, and no sum is any different.
 //!
 //! ```text
-//! per port                             one arm
-//!
-//! w0 net0 ------ port0 +-----+         w0 net0 ------ +--------+
-//! w1 net0 ------ port1 | agg |         w1 net0 ------ | switch | ------ port0 agg
-//!      forges ---^     +-----+              forges -^ +--------+
+//! w0 net0 ------ port0 +-----+
+//!         ^            | agg |
+//! w1 net0 ------ port1 +-----+
+//!         ^
+//!         forged frames are sent here
 //! ```
 //!
-//! Worker 1's host is the forger's. To the aggregator it sends contributions to the very chunk that waits for worker
-//! 1's, wrong in one thing each; on the switch it sends worker 0 results of that chunk that pretend to be the
-//! aggregator's. Whatever is let in ruins the sum: every element is 0x55555555.
+//! To the aggregator come contributions to the very chunk that waits for worker 1's, from its own host, wrong in one
+//! thing each; to worker 0 come results of that chunk, from the aggregator's end of its wire. Whatever is let in ruins
+//! the sum: every element is 0x55555555.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
-use sumac_lab::deployment::{Deployment, SumacOptions};
-use sumac_lab::{LabSpec, Topology};
+use sumac_lab::LabSpec;
+use sumac_lab::deployment::SumacOptions;
 use sumac_tests::crew::sum;
 use sumac_tests::forge::{Finish, Forgery};
 use sumac_tests::inject::{Injector, STRANGER, only_job, to_aggregator, to_worker};
 use sumac_tests::site::with_sumac;
 use sumac_tests::wait::eventually;
 use sumac_tests::{Crew, exact, stats};
-use sumac_wire::frame::OVERHEAD;
+use sumac_wire::frame::{Endpoints, OVERHEAD};
 use sumac_wire::header::{HEADER_LEN, Kind};
 use sumac_wire::tables::HostJobEntry;
 
 const SEED: u64 = 11;
 const COUNT: usize = 300_000;
 
-/// How often each frame is sent while worker 0 waits.
-const TIMES: u64 = 5;
+/// Whose place the forger would take.
+const FORGER: u16 = 1;
 
-/// What is wrong with a frame, what makes it so, and the reason that it is counted by.
+/// Where the UDP ports of an untagged frame end.
+const PORTS_END: usize = 38;
+
+/// What is wrong with a good frame, what makes it so, and the reason that it is counted by.
 type Case = (&'static str, fn(&mut Forgery), &'static str);
 
 /// Wrong for everybody who might receive it.
@@ -83,13 +87,13 @@ const AT_AGGREGATOR: &[Case] = &[
     ("the slot's other version", |f| f.header.flags = sumac_wire::header::flag::POOL_VERSION, "wrong_slot"),
     ("no elements", |f| more_elements(f, -256), "wrong_elements"),
     ("fewer elements than the slot's first", |f| more_elements(f, -1), "wrong_elements"),
-    ("a chunk far ahead", |f| far_ahead(f), "out_of_turn"),
+    ("a chunk far ahead", |f| f.header.seq = 1 << 20, "out_of_turn"),
 ];
 
 /// Wrong at a worker's host, which takes results and answers to probes.
 const AT_HOST: &[Case] = &[
     ("a contribution", |f| f.header.kind = Kind::Contribution as u8, "bad_type"),
-    ("from worker 1", |f| f.from(Ipv4Addr::new(10, 77, 0, 11)), "wrong_source"),
+    ("from worker 1", |f| f.from(Ipv4Addr::new(10, 77, 1, 2)), "wrong_source"),
 ];
 
 fn more_elements(forgery: &mut Forgery, more: i16) {
@@ -97,125 +101,132 @@ fn more_elements(forgery: &mut Forgery, more: i16) {
     forgery.elements_len = usize::from(forgery.header.elements) * 4;
 }
 
-/// The chunk that slot 0 takes after two others that it has not had yet.
-fn far_ahead(forgery: &mut Forgery) {
-    forgery.header.seq = 1 << 20;
-}
-
-/// A frame of worker 0's job that would be let in, for chunk 0.
-fn good(kind: Kind, sumac: &Deployment<'_>, job: (u16, HostJobEntry)) -> Forgery {
-    let (number, entry) = job;
-    let to = if kind == Kind::Result { to_worker(sumac, 0) } else { to_aggregator(sumac, 1) };
-    let mut forgery = Forgery::new(kind, to, 1, entry.world, entry.elements);
+/// A frame that would be let in, for chunk 0 of this job.
+fn good(kind: Kind, to: Endpoints, (number, job): (u16, HostJobEntry)) -> Forgery {
+    let mut forgery = Forgery::new(kind, to, FORGER, job.world, job.elements);
     forgery.header.job = number;
-    forgery.header.epoch = entry.epoch;
-    forgery.header.token = entry.token;
+    forgery.header.epoch = job.epoch;
+    forgery.header.token = job.token;
     forgery
 }
 
-/// All frames of these cases, and how many of them each reason counts.
-fn forge(good: &Forgery, cases: &[&[Case]]) -> Vec<(&'static str, Vec<u8>, &'static str)> {
-    let mut frames: Vec<_> = cases
-        .iter()
-        .copied()
-        .flatten()
-        .map(|(what, change, reason)| {
-            let mut forgery = good.clone();
-            change(&mut forgery);
-            (*what, forgery.bytes(), *reason)
-        })
-        .collect();
-    // Cut at every byte of the headers and a few of the elements. Before its ports are there it is nobody's.
-    let whole = OVERHEAD + HEADER_LEN + 16;
-    for len in 14..whole {
-        let reason = if len < 38 { "foreign" } else { "truncated" };
-        frames.push(("cut short", Forgery { finish: Finish::Cut(len), ..good.clone() }.bytes(), reason));
-    }
+/// A frame, what is wrong with it, and the reason that counts it.
+struct Forged {
+    what: String,
+    bytes: Vec<u8>,
+    reason: &'static str,
+}
+
+/// All frames of these cases.
+fn forge(good: &Forgery, cases: &[&[Case]]) -> Vec<Forged> {
+    let case = |(what, change, reason): &Case| {
+        let mut forgery = good.clone();
+        change(&mut forgery);
+        Forged { what: (*what).to_owned(), bytes: forgery.bytes(), reason }
+    };
+    let mut frames: Vec<_> = cases.iter().copied().flatten().map(case).collect();
+    // Cut at every byte of the headers and of a few elements. Before its ports are there it is nobody's.
+    frames.extend((14..OVERHEAD + HEADER_LEN + 16).map(|len| Forged {
+        what: format!("cut to {len} bytes"),
+        bytes: Forgery { finish: Finish::Cut(len), ..good.clone() }.bytes(),
+        reason: if len < PORTS_END { "foreign" } else { "truncated" },
+    }));
     frames
 }
 
-/// Sends each frame a few times and waits until each reason has counted as many as it should.
-fn assert_counted(
-    injector: &Injector,
-    frames: &[(&'static str, Vec<u8>, &'static str)],
-    count: impl Fn(&str) -> u64,
-) {
-    let mut expected = BTreeMap::new();
-    for (_, _, reason) in frames {
-        *expected.entry(*reason).or_insert_with(|| count(reason)) += TIMES;
-    }
-    for _ in 0..TIMES {
-        for (_, frame, _) in frames {
-            injector.send(frame);
+/// Sends each frame alone, and asserts that it is counted by its reason and by no other.
+fn assert_each_counted(injector: &Injector, frames: &[Forged], counters: impl Fn() -> BTreeMap<String, u64>) {
+    let mut before = counters();
+    for Forged { what, bytes, reason } in frames {
+        injector.send(bytes);
+        let of = |counters: &BTreeMap<String, u64>, name: &str| counters.get(name).copied().unwrap_or(0);
+        let mut after = BTreeMap::new();
+        eventually(&format!("{what}: {reason} counts it"), || {
+            after = counters();
+            (of(&after, reason) > of(&before, reason)).then_some(())
+        });
+        for name in after.keys().filter(|name| !["foreign", "probed"].contains(&name.as_str())) {
+            let grown = of(&after, name) - of(&before, name);
+            let expected = u64::from(name == reason);
+            // Contributions that wait for the other worker are sent again now and then.
+            let alive = ["duplicate", "added"].contains(&name.as_str());
+            assert!(alive || grown == expected, "{what}: {name} grew by {grown}");
         }
+        before = after;
     }
-    for (reason, expected) in expected {
-        let mut counted = 0;
-        let of: Vec<_> = frames.iter().filter(|frame| frame.2 == reason).map(|frame| frame.0).collect();
-        let arrived = || {
-            counted = count(reason);
-            (counted >= expected).then_some(())
-        };
-        eventually(&format!("{reason} to grow to {expected} by {of:?}"), arrived);
-        // The control plane's own traffic is foreign too; nothing else is refused while nothing else is sent.
-        assert!(reason == "foreign" || counted == expected, "{reason}: {counted}, not {expected}, by {of:?}");
+}
+
+/// Ends the fire when it goes, also in a panic.
+struct CeaseFire<'flag>(&'flag AtomicBool);
+
+impl Drop for CeaseFire<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
 /// Runs a sum while all frames are sent again and again.
-fn assert_sum_undisturbed(crew: &Crew, injector: &Injector, frames: &[(&'static str, Vec<u8>, &'static str)]) {
+fn assert_sum_undisturbed(crew: &Crew, injector: &Injector, frames: &[Forged]) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let fire = scope.spawn(|| {
+            let mut sent = 0u64;
             while !done.load(Ordering::Relaxed) {
-                for (_, frame, _) in frames {
-                    injector.send(frame);
+                for Forged { bytes, .. } in frames.iter().filter(|frame| frame.reason != "out_of_turn") {
+                    injector.send(bytes);
+                    sent += 1;
                 }
+                // The workers share these CPUs.
+                thread::sleep(Duration::from_millis(1));
             }
+            sent
         });
+        let cease = CeaseFire(&done);
         let sums = crew.allreduce(SEED + 1, COUNT);
-        done.store(true, Ordering::Relaxed);
+        drop(cease);
+        println!("{} forged frames during the sum", fire.join().unwrap());
         exact::assert_sums("under fire", SEED + 1, &sums);
     });
+}
+
+/// Worker 0 waits for worker 1 while each frame comes once; then the sum is made, and another one under fire.
+fn assert_harmless(
+    crew: &Crew,
+    injector: &Injector,
+    frames: &[Forged],
+    counters: impl Fn() -> BTreeMap<String, u64>,
+) {
+    let waiting = crew.trainers[0].submit(SEED, COUNT);
+    stats::wait_until_stuck(&crew.trainers[0]);
+    assert_each_counted(injector, frames, counters);
+    assert_eq!(stats::counter(&crew.trainers[0], "results"), 0, "a forged frame completed a chunk");
+    let last = crew.trainers[1].submit(SEED, COUNT);
+    let sums = [waiting, last].map(|pending| sum(pending).to_vec());
+    exact::assert_sums("after the forgeries", SEED, &sums);
+    assert_sum_undisturbed(crew, injector, frames);
 }
 
 #[test]
 fn the_aggregator_lets_no_forged_contribution_in() {
     with_sumac("forged_contributions", LabSpec::new(2), &SumacOptions::default(), |sumac| {
         let crew = Crew::join(sumac, "besieged");
-        let injector = Injector::new(sumac.lab().worker(1), sumac.lab().worker_interface());
-        let frames = forge(
-            &good(Kind::Contribution, sumac, only_job(sumac, 0)),
-            &[ANYWHERE, AT_AGGREGATOR],
-        );
-        // Worker 0's window waits in its slots for worker 1's contributions while these come.
-        let waiting = crew.trainers[0].submit(SEED, COUNT);
-        stats::wait_until_stuck(&crew.trainers[0]);
-        assert_counted(&injector, &frames, |reason| stats::at_aggregator(sumac, reason));
-        assert_eq!(stats::counter(&crew.trainers[0], "results"), 0, "nothing completed a chunk");
-        let last = crew.trainers[1].submit(SEED, COUNT);
-        let sums = [waiting, last].map(|pending| sum(pending).to_vec());
-        exact::assert_sums("after the forgeries", SEED, &sums);
-        assert_sum_undisturbed(&crew, &injector, &frames);
+        let injector = Injector::new(sumac.lab().worker(FORGER), sumac.lab().worker_interface());
+        let good = good(Kind::Contribution, to_aggregator(sumac, FORGER), only_job(sumac, 0));
+        let frames = forge(&good, &[ANYWHERE, AT_AGGREGATOR]);
+        assert_harmless(&crew, &injector, &frames, || stats::at_aggregator(sumac));
         crew.leave();
     });
 }
 
 #[test]
 fn a_host_lets_no_forged_result_in() {
-    let spec = LabSpec { topology: Topology::OneArm, ..LabSpec::new(2) };
-    with_sumac("forged_results", spec, &SumacOptions::default(), |sumac| {
+    with_sumac("forged_results", LabSpec::new(2), &SumacOptions::default(), |sumac| {
         let crew = Crew::join(sumac, "besieged");
-        let injector = Injector::new(sumac.lab().worker(1), sumac.lab().worker_interface());
-        let frames = forge(&good(Kind::Result, sumac, only_job(sumac, 0)), &[ANYWHERE, AT_HOST]);
-        let waiting = crew.trainers[0].submit(SEED, COUNT);
-        stats::wait_until_stuck(&crew.trainers[0]);
-        assert_counted(&injector, &frames, |reason| stats::at_host(&crew.trainers[0].client, reason));
-        assert_eq!(stats::counter(&crew.trainers[0], "results"), 0, "nothing was taken for a result");
-        let last = crew.trainers[1].submit(SEED, COUNT);
-        let sums = [waiting, last].map(|pending| sum(pending).to_vec());
-        exact::assert_sums("after the forgeries", SEED, &sums);
-        assert_sum_undisturbed(&crew, &injector, &frames);
+        let injector = Injector::new(sumac.lab().aggregator(), &sumac.lab().spec().aggregator_ports()[0]);
+        let good = good(Kind::Result, to_worker(sumac, 0), only_job(sumac, 0));
+        let frames = forge(&good, &[ANYWHERE, AT_HOST]);
+        let victim = &crew.trainers[0].client;
+        assert_harmless(&crew, &injector, &frames, || stats::at_host(victim));
         crew.leave();
     });
 }

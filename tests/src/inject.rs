@@ -8,9 +8,7 @@ use std::thread;
 use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::sched::{CloneFlags, setns};
-use nix::sys::socket::{
-    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, bind, send, socket,
-};
+use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, bind, send, socket};
 use sumac_hostprog::Attached;
 use sumac_lab::deployment::Deployment;
 use sumac_lab::namespace::Namespace;
@@ -50,8 +48,7 @@ impl Injector {
     pub fn new(host: &Namespace, interface: &str) -> Injector {
         inside(host, || {
             // Protocol 0: it receives nothing.
-            let socket =
-                socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None).unwrap();
+            let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None).unwrap();
             bind(socket.as_raw_fd(), &link(interface)).unwrap();
             Injector { socket }
         })

@@ -75,7 +75,8 @@ impl Site {
         lab.down().unwrap();
 
         let namespaces = sumac_lab::namespace::all().unwrap();
-        let left: Vec<_> = namespaces.iter().filter(|namespace| record.namespaces.contains(namespace)).collect();
+        let left: Vec<_> =
+            namespaces.iter().filter(|namespace| record.namespaces.contains(namespace)).collect();
         assert!(left.is_empty(), "namespaces outlived their lab: {left:?}");
         for pin in &record.pins {
             assert!(!pin.exists(), "{} outlived its lab", pin.display());

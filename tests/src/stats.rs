@@ -1,5 +1,7 @@
 //! What daemons and aggregator say of themselves.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 use sumac_client::Client;
 use sumac_lab::deployment::{Backend, Deployment};
@@ -73,10 +75,18 @@ pub fn counter(trainer: &Trainer, name: &str) -> u64 {
 }
 
 /// Chunks that all workers sent again.
+///
+/// # Panics
+/// When a daemon does not say.
 #[must_use]
 pub fn retransmits(crew: &Crew) -> u64 {
-    let causes = ["retransmits_fast", "retransmits_timer"];
-    crew.trainers.iter().flat_map(|trainer| causes.map(|cause| counter(trainer, cause))).sum()
+    let of = |trainer: &Trainer| {
+        let engine = engine(trainer);
+        let count = |name: &str| engine[name].as_u64().unwrap_or_else(|| panic!("no {name} in {engine}"));
+        // Spared: marked for sending again, and then their result came.
+        count("retransmits_fast") + count("retransmits_timer") - count("retransmits_spared")
+    };
+    crew.trainers.iter().map(of).sum()
 }
 
 /// Waits until the job's engine has written this many results more; it must have that many to come.
@@ -99,23 +109,27 @@ pub fn wait_until_stuck(trainer: &Trainer) {
     });
 }
 
-/// How many frames ended in this reason at the eBPF aggregator.
+/// The eBPF aggregator's frames by what became of them; what never happened is left out.
 ///
 /// # Panics
 /// When it does not say.
 #[must_use]
-pub fn at_aggregator(sumac: &Deployment<'_>, reason: &str) -> u64 {
-    let status = sumac.aggregator_status().unwrap();
-    status["counters"][reason].as_u64().unwrap_or(0)
+pub fn at_aggregator(sumac: &Deployment<'_>) -> BTreeMap<String, u64> {
+    numbers(&sumac.aggregator_status().unwrap()["counters"])
 }
 
-/// How many frames ended in this reason in a worker's host program.
+/// The frames of a worker's host program by what became of them.
 ///
 /// # Panics
 /// When its daemon does not say.
 #[must_use]
-pub fn at_host(client: &Client, reason: &str) -> u64 {
-    client.stats().unwrap().host_program.get(reason).and_then(Value::as_u64).unwrap_or(0)
+pub fn at_host(client: &Client) -> BTreeMap<String, u64> {
+    numbers(&client.stats_json().unwrap()["host_program"])
+}
+
+fn numbers(object: &Value) -> BTreeMap<String, u64> {
+    let entries = object.as_object().into_iter().flatten();
+    entries.filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect()
 }
 
 /// The number of the program on a worker's interface.
