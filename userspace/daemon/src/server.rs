@@ -1,6 +1,7 @@
 //! The socket that trainers connect to: made, guarded, and a thread for each who comes.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -37,6 +38,14 @@ pub enum ServeError {
     /// Something else is at the path.
     #[error("{0} is there and is no socket; remove it, or set another `socket`")]
     NotASocket(PathBuf),
+    /// A socket is there that may be in use.
+    #[error("{path} is a socket that is not a dead daemon's ({source}); remove it, or set another `socket`")]
+    Foreign {
+        /// Where.
+        path: PathBuf,
+        /// What the system said to a connection.
+        source: std::io::Error,
+    },
     /// The path cannot be a socket's address.
     #[error(transparent)]
     Path(#[from] FrameError),
@@ -151,12 +160,16 @@ fn clear(path: &Path) -> Result<(), ServeError> {
     }
     match Channel::connect(path) {
         Ok(_) => Err(ServeError::Taken(path.to_owned())),
-        Err(error @ FrameError::Path { .. }) => Err(error.into()),
-        Err(_) => std::fs::remove_file(path).map_err(|source| ServeError::System {
-            doing: "remove the leftover",
-            path: path.to_owned(),
-            source,
-        }),
+        // Only this says that nobody listens. A socket of another type or of somebody else's is in use for all we know.
+        Err(FrameError::Connect { source, .. }) if source.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|source| ServeError::System {
+                doing: "remove the leftover",
+                path: path.to_owned(),
+                source,
+            })
+        }
+        Err(FrameError::Connect { source, .. }) => Err(ServeError::Foreign { path: path.to_owned(), source }),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -265,5 +278,27 @@ impl Drop for Guest {
     fn drop(&mut self) {
         self.inboxes.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
         self.hub.clients.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_socket_that_nobody_serves_is_replaced() {
+        let directory = std::env::temp_dir().join(format!("sumac-server-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("s.sock");
+        let daemon = listen(&path, 0o600).unwrap();
+        assert!(matches!(clear(&path), Err(ServeError::Taken(_))));
+        drop(daemon);
+        clear(&path).unwrap();
+        assert!(!path.exists(), "a leftover goes");
+        let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(matches!(clear(&path), Err(ServeError::Foreign { .. })), "another program's stays");
+        assert!(path.exists());
+        drop(other);
+        std::fs::remove_dir_all(directory).unwrap();
     }
 }
