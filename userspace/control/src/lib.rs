@@ -35,7 +35,7 @@ pub(crate) mod rpc {
 pub use client::{Assignment, JoinError, JoinSpec, LeaveError, Member, MemberState, join};
 pub use coordinator::Outcome;
 pub use failure::{FailureKind, JobFailure};
-pub use gate::Secrets;
+pub use gate::{JOB_NAME_LEN, Secrets};
 pub use plane::{DataPlane, PlaneKind};
 pub use refusal::{Refusal, RefusalKind, Refused};
 pub use secret::{Secret, SecretError};

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sumac_api::{Code, Failure, Open, OpenReply};
-use sumac_control::{Assignment, JobFailure, JoinSpec, Member, MemberState, Outcome, Secret};
+use sumac_control::{Assignment, JOB_NAME_LEN, JobFailure, JoinSpec, Member, MemberState, Outcome, Secret};
 use sumac_transport::JobError;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep, timeout};
@@ -32,8 +32,6 @@ const DEPARTURE_GRACE: Duration = Duration::from_secs(3);
 const DEPARTURE_LOOK: Duration = Duration::from_millis(250);
 /// How long sums may stand still before the log says so. No error: another worker may still be computing.
 const STANDSTILL: Duration = Duration::from_secs(10);
-/// The longest name of a job in bytes.
-const NAME_LIMIT: usize = 128;
 
 /// What is asked of the control plane, checked.
 #[derive(Debug)]
@@ -45,9 +43,9 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn new(config: &Config, open: &Open) -> Result<Plan, Failure> {
         let bad = |problem: String| Failure::new(Code::BadField, format!("open: {problem}"));
-        if open.job.is_empty() || open.job.len() > NAME_LIMIT || open.job.contains(char::is_control) {
+        if open.job.is_empty() || open.job.len() > JOB_NAME_LEN || open.job.contains(char::is_control) {
             return Err(bad(format!(
-                "the job's name must have 1 to {NAME_LIMIT} bytes and no control characters"
+                "the job's name must have 1 to {JOB_NAME_LEN} bytes and no control characters"
             )));
         }
         if open.world == 0 || usize::from(open.world) > sumac_wire::MAX_WORKERS {
