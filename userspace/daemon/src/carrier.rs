@@ -1,12 +1,16 @@
 //! How this host's packets move: the backend that was chosen, and what a job needs of it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value};
 use sumac_api::{Code, Failure};
 use sumac_control::{Assignment, JoinSpec, neighbour};
-use sumac_hostprog::{AttachOptions, Attached, OpenError, Queues, attach};
+use sumac_hostprog::{
+    AttachOptions, Attached, OpenError, Queues, attach,
+    log::{Follower, follow},
+};
 use sumac_transport::{JobError, JobParams, Operation};
 use sumac_wire::tables::{HostJobEntry, job_flag};
 
@@ -61,8 +65,41 @@ pub(crate) struct MeasuredJob {
 
 /// What is particular to the backend.
 enum Way {
-    Udp { ip: Ipv4Addr, port: u16 },
-    Xdp { program: Box<Mutex<Attached>>, local: Local },
+    Udp {
+        ip: Ipv4Addr,
+        port: u16,
+    },
+    Xdp {
+        program: Box<Mutex<Attached>>,
+        local: Local,
+        groups: Groups,
+        /// Held for its drop: it hands the program's messages to the log.
+        _messages: Option<Follower>,
+    },
+}
+
+/// The memberships of multicast groups that jobs' results are sent to, by job. The frames come through AF_XDP; it is
+/// the NIC's filter and the switches on the way that would not let them through to a host that has not joined.
+#[derive(Debug, Default)]
+struct Groups(Mutex<HashMap<u16, UdpSocket>>);
+
+impl Groups {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u16, UdpSocket>> {
+        // Every statement leaves the map whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Joins a job's group on the interface with the address `ip`, until [`Groups::leave`].
+    fn join(&self, job: u16, group: Ipv4Addr, ip: Ipv4Addr) -> std::io::Result<()> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.join_multicast_v4(&group, &ip)?;
+        self.lock().insert(job, socket);
+        Ok(())
+    }
+
+    fn leave(&self, job: u16) {
+        self.lock().remove(&job);
+    }
 }
 
 /// The chosen backend with its data path.
@@ -133,9 +170,21 @@ impl Carrier {
                     }
                 }
             }
-            Way::Xdp { program, .. } => {
+            Way::Xdp { program, local, groups, .. } => {
                 let neighbour = neighbour::resolve(assigned.aggregator_ip)
                     .map_err(|error| Failure::new(Code::Unreachable, format!("the data plane: {error}")))?;
+                if let Some(group) = assigned.result_group {
+                    groups.join(assigned.job, group, local.ip).map_err(|error| {
+                        Failure::new(
+                            Code::Datapath,
+                            format!(
+                                "cannot join {group}, which results are sent to, on {}: {error}",
+                                local.ip
+                            ),
+                        )
+                        .hint("give `address` in the daemon's configuration an address of the interface")
+                    })?;
+                }
                 let entry = HostJobEntry {
                     token: assigned.token,
                     aggregator_ip: u32::from(assigned.aggregator_ip),
@@ -184,7 +233,8 @@ impl Carrier {
         self.datapath.remove_job(job);
         match &self.way {
             Way::Udp { .. } => Ok(()),
-            Way::Xdp { program, .. } => {
+            Way::Xdp { program, groups, .. } => {
+                groups.leave(job);
                 lock(program).remove_job(job).map_err(|error| Failure::new(Code::Datapath, error.to_string()))
             }
         }
@@ -276,13 +326,22 @@ fn xdp(config: &Config) -> Result<(Way, Box<dyn Port>), CarrierError> {
         }
     };
     let mut program = open_or_attach(config, &ifname)?;
-    // Those of a daemon that died; nobody is left to hear of them.
-    program.clear_jobs().map_err(|error| failed(&error))?;
     let port_config = XdpConfig { queues: config.queues.clone(), ..XdpConfig::new(ip) };
     let port = XdpPort::open(&port_config, &mut program).map_err(|error| failed(&error))?;
+    // Those of a daemon that died; nobody is left to hear of them. Not before the sockets are open: that they could be
+    // shows that no other daemon is alive on the interface, whose jobs these would be.
+    program.clear_jobs().map_err(|error| failed(&error))?;
+    let messages = match follow(&program) {
+        Ok(messages) => Some(messages),
+        Err(error) => {
+            tracing::warn!(%error, "the host program's messages will be missing here; see `sumac events`");
+            None
+        }
+    };
     let local = Local { ip, port: program.ports().0, mac: port.mac() };
     tracing::info!(ifname, program = ?program.mode(), "packets move over AF_XDP");
-    Ok((Way::Xdp { program: Box::new(Mutex::new(program)), local }, Box::new(port)))
+    let program = Box::new(Mutex::new(program));
+    Ok((Way::Xdp { program, local, groups: Groups::default(), _messages: messages }, Box::new(port)))
 }
 
 /// The program that is on the interface already, or a new one.
@@ -311,4 +370,27 @@ fn open_or_attach(config: &Config, ifname: &str) -> Result<Attached, CarrierErro
         ..AttachOptions::new(ifname)
     };
     attach(&options).map_err(|error| CarrierError::Xdp(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether this network namespace has joined a group on any interface.
+    fn has_joined(group: Ipv4Addr) -> bool {
+        let little_endian = format!("{:08X}", u32::from_le_bytes(group.octets()));
+        std::fs::read_to_string("/proc/self/net/igmp").is_ok_and(|table| table.contains(&little_endian))
+    }
+
+    #[test]
+    fn a_job_is_in_its_group_until_it_leaves() {
+        // Random enough that no other test's: the groups of a namespace are shared.
+        let group = Ipv4Addr::from(0xef4d_0000 | std::process::id() & 0xffff);
+        let groups = Groups::default();
+        groups.join(1, group, Ipv4Addr::LOCALHOST).unwrap();
+        assert!(has_joined(group));
+        groups.leave(1);
+        assert!(!has_joined(group));
+        assert!(groups.join(1, Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST).is_err(), "no group");
+    }
 }
