@@ -237,10 +237,9 @@ fn attach_locked(options: &AttachOptions, pins: &PinDir) -> Result<Vec<BoundPort
     // The others keep their links, but the new programs: old and new must not share a broadcast.
     for port in named.into_iter().chain(others.filter_map(|name| Port::look_at(pins, &name).ok()?.if_ours()))
     {
-        let egress = program::egress(&mut ebpf)?.fd().map_err(|source| LoadError::Refused {
-            program: name::EGRESS_PROGRAM,
-            source: Box::new(source),
-        })?;
+        let egress = program::egress(&mut ebpf)?
+            .fd()
+            .map_err(|source| LoadError::refused(name::EGRESS_PROGRAM, source))?;
         if !tables.add_port(port.interface.index, egress)? {
             return Err(AttachError::TooManyPorts { interface: port.interface.name });
         }

@@ -22,11 +22,13 @@ pub enum LoadError {
     )]
     Maps(#[source] Box<EbpfError>),
     /// The kernel refused a program.
-    #[error("the kernel refused program {program}: {source}")]
+    #[error("the kernel refused program {program}: {what}")]
     Refused {
         /// The program.
         program: &'static str,
-        /// What the kernel said, the verifier's log included.
+        /// What the kernel said, and the end of the verifier's log.
+        what: String,
+        /// The whole of it.
         source: Box<ProgramError>,
     },
     /// The object lacks a program.
@@ -35,6 +37,23 @@ pub enum LoadError {
         /// The program.
         program: &'static str,
     },
+}
+
+impl LoadError {
+    pub(crate) fn refused(program: &'static str, source: ProgramError) -> LoadError {
+        let what = match &source {
+            ProgramError::LoadError { io_error, verifier_log } => {
+                // The log tells the way of every state, by the megabyte; its end tells what was wrong.
+                const LINES: usize = 8;
+                let log = verifier_log.to_string();
+                let lines: Vec<_> = log.lines().collect();
+                let end = lines[lines.len().saturating_sub(LINES)..].join("\n  ");
+                format!("{io_error}; its verifier says:\n  {end}")
+            }
+            other => other.to_string(),
+        };
+        LoadError::Refused { program, what, source: Box::new(source) }
+    }
 }
 
 /// Loads programs and maps with a pool of `slots`, without pins: for tests and measurements.
@@ -67,7 +86,7 @@ fn load_with(loader: &mut EbpfLoader<'_>, programs: &[&'static str]) -> Result<E
     let mut ebpf = loader.load(OBJECT).map_err(|error| LoadError::Maps(Box::new(error)))?;
     for program in programs {
         let xdp = find(&mut ebpf, program)?;
-        xdp.load().map_err(|source| LoadError::Refused { program, source: Box::new(source) })?;
+        xdp.load().map_err(|source| LoadError::refused(program, source))?;
     }
     Ok(ebpf)
 }
@@ -95,7 +114,7 @@ pub(crate) fn rehearsal(ebpf: &mut Ebpf) -> Result<&mut Xdp, LoadError> {
 
 fn find<'a>(ebpf: &'a mut Ebpf, program: &'static str) -> Result<&'a mut Xdp, LoadError> {
     let found = ebpf.program_mut(program).ok_or(LoadError::Missing { program })?;
-    found.try_into().map_err(|source| LoadError::Refused { program, source: Box::new(source) })
+    found.try_into().map_err(|source| LoadError::refused(program, source))
 }
 
 #[cfg(test)]

@@ -318,3 +318,17 @@ fn workers_are_counted() {
     assert_eq!(of(0), (2, 1, 1, 1));
     assert_eq!(of(1), (2, 1, 0, 0));
 }
+
+#[test]
+fn verification_stays_far_below_the_kernels_limit() {
+    if !privileged("verification_stays_far_below_the_kernels_limit") {
+        return;
+    }
+    let bench = Bench::new(&[]);
+    for (name, program) in bench.ebpf.programs().filter(|(_, program)| program.fd().is_ok()) {
+        let steps = program.info().unwrap().verified_instruction_count();
+        println!("{name}: {steps:?} steps");
+        // The limit is a million, and other kernels need more steps than this one.
+        assert!(steps.is_none_or(|steps| steps < 600_000), "{name}: {steps:?} steps");
+    }
+}

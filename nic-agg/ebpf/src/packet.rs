@@ -6,7 +6,7 @@
 
 use aya_ebpf::programs::XdpContext;
 use sumac_wire::{
-    bytes::Bytes,
+    bytes::Load,
     frame,
     header::{HEADER_LEN, offset},
 };
@@ -67,37 +67,20 @@ impl Packet {
         let high = usize::from(unsafe { high.read_volatile() });
         self.data + frame::ETH_LEN + (high >> 5 & TAG)
     }
+}
 
+impl Load for Packet {
     #[inline(always)]
-    fn load<T: Copy>(self, at: usize) -> Option<T> {
+    fn size(&self) -> usize {
+        self.end - self.data
+    }
+    #[inline(always)]
+    fn load<T: Copy>(&self, at: usize) -> Option<T> {
         if self.data + at + size_of::<T>() > self.end {
             return None;
         }
         // SAFETY: the bytes lie before the end of the frame, as was just compared.
         Some(unsafe { *((self.data + at) as *const T) })
-    }
-}
-
-impl Bytes for Packet {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        self.end - self.data
-    }
-    #[inline(always)]
-    fn u8(&self, at: usize) -> Option<u8> {
-        self.load(at)
-    }
-    #[inline(always)]
-    fn be16(&self, at: usize) -> Option<u16> {
-        self.load(at).map(u16::from_be)
-    }
-    #[inline(always)]
-    fn be32(&self, at: usize) -> Option<u32> {
-        self.load(at).map(u32::from_be)
-    }
-    #[inline(always)]
-    fn be64(&self, at: usize) -> Option<u64> {
-        self.load(at).map(u64::from_be)
     }
 }
 
@@ -201,7 +184,11 @@ impl Headers {
 /// Sumac's header within [`Headers`]: its loads need no comparison any more.
 pub struct SumacHeader(usize);
 
-impl SumacHeader {
+impl Load for SumacHeader {
+    #[inline(always)]
+    fn size(&self) -> usize {
+        HEADER_LEN
+    }
     #[inline(always)]
     fn load<T: Copy>(&self, at: usize) -> Option<T> {
         if at + size_of::<T>() > HEADER_LEN {
@@ -209,28 +196,5 @@ impl SumacHeader {
         }
         // SAFETY: within the header, which lies within the frame.
         Some(unsafe { *((self.0 + at) as *const T) })
-    }
-}
-
-impl Bytes for SumacHeader {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        HEADER_LEN
-    }
-    #[inline(always)]
-    fn u8(&self, at: usize) -> Option<u8> {
-        self.load(at)
-    }
-    #[inline(always)]
-    fn be16(&self, at: usize) -> Option<u16> {
-        self.load(at).map(u16::from_be)
-    }
-    #[inline(always)]
-    fn be32(&self, at: usize) -> Option<u32> {
-        self.load(at).map(u32::from_be)
-    }
-    #[inline(always)]
-    fn be64(&self, at: usize) -> Option<u64> {
-        self.load(at).map(u64::from_be)
     }
 }
