@@ -3,14 +3,14 @@
 # each measurement's JSON into docs/results/, then the page from those files.
 #
 #   tools/bench.sh            everything (a quarter of an hour)
-#   tools/bench.sh NAME...    only these: programs straight mbit100 gbit1 loss0.01 loss0.1 loss1 small
+#   tools/bench.sh NAME...    only these: programs straight super small mbit100 gbit1 loss0.01 loss0.1 loss1
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=target/release out=docs/results
 mkdir -p "$out"
 
 wanted=("$@")
-[ "$#" -gt 0 ] || wanted=(programs straight mbit100 gbit1 loss0.01 loss0.1 loss1 small)
+[ "$#" -gt 0 ] || wanted=(programs straight super small mbit100 gbit1 loss0.01 loss0.1 loss1)
 
 compare() { # NAME OPTIONS...: Sumac on XDP and UDP, Gloo and Open MPI, one after the other in one lab
     local name=$1
@@ -26,12 +26,13 @@ for name in "${wanted[@]}"; do
         "$bin/sumac-agg" bench --elements 64,256,360 --workers 1,4,32 --repeat 2000000 --json > "$out/aggregator.json"
         "$bin/sumac" bench-xdp --elements 64,256,360 --repeat 2000000 --json > "$out/host.json"
         ;;
-    straight) compare straight --elements 25000000 ;;
+    straight) compare straight --elements 25000000 --tcp-offloads none ;;
+    super) compare super --elements 25000000 --tcp-offloads all ;;
     mbit100) compare mbit100 --elements 2500000 --rate 100mbit ;;
     gbit1) compare gbit1 --elements 25000000 --rate 1gbit ;;
     # The first has cables, whose loss is next to none: the others are relative to it.
     loss*) compare "$name" --elements 2500000 --rate 100mbit --loss "${name#loss}%" ;;
-    small) compare small --elements 65536 --iterations 50 ;;
+    small) compare small --elements 65536 --iterations 50 --tcp-offloads none ;;
     *) printf 'bench: no measurement %s\n' "$name" >&2; exit 2 ;;
     esac
 done

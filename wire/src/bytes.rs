@@ -21,6 +21,39 @@ pub trait Bytes {
     fn be64(&self, at: usize) -> Option<u64>;
 }
 
+/// A packet whose words are loaded from memory as they lie there: how the eBPF programs see it.
+///
+/// What implements it gets [`Bytes`] with it.
+pub trait Load {
+    /// Bytes in the packet.
+    fn size(&self) -> usize;
+    /// The word at `at`, in the order of memory; `None` beyond the end.
+    fn load<T: Copy>(&self, at: usize) -> Option<T>;
+}
+
+impl<L: Load> Bytes for L {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.size()
+    }
+    #[inline(always)]
+    fn u8(&self, at: usize) -> Option<u8> {
+        self.load(at)
+    }
+    #[inline(always)]
+    fn be16(&self, at: usize) -> Option<u16> {
+        self.load(at).map(u16::from_be)
+    }
+    #[inline(always)]
+    fn be32(&self, at: usize) -> Option<u32> {
+        self.load(at).map(u32::from_be)
+    }
+    #[inline(always)]
+    fn be64(&self, at: usize) -> Option<u64> {
+        self.load(at).map(u64::from_be)
+    }
+}
+
 impl Bytes for [u8] {
     #[inline]
     fn len(&self) -> usize {

@@ -5,7 +5,7 @@
 
 use aya_ebpf::programs::XdpContext;
 use sumac_wire::{
-    bytes::Bytes,
+    bytes::Load,
     frame::{Frame, UDP_LEN},
     header::HEADER_LEN,
 };
@@ -35,7 +35,13 @@ impl Packet {
         let udp = self.start + frame.l4();
         if udp + Headers::LEN > self.end { None } else { Some(Headers { udp }) }
     }
+}
 
+impl Load for Packet {
+    #[inline(always)]
+    fn size(&self) -> usize {
+        self.end - self.start
+    }
     #[inline(always)]
     fn load<T: Copy>(&self, at: usize) -> Option<T> {
         let from = self.start + at;
@@ -47,30 +53,7 @@ impl Packet {
     }
 }
 
-impl Bytes for Packet {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        self.end - self.start
-    }
-    #[inline(always)]
-    fn u8(&self, at: usize) -> Option<u8> {
-        self.load(at)
-    }
-    #[inline(always)]
-    fn be16(&self, at: usize) -> Option<u16> {
-        self.load(at).map(u16::from_be)
-    }
-    #[inline(always)]
-    fn be32(&self, at: usize) -> Option<u32> {
-        self.load(at).map(u32::from_be)
-    }
-    #[inline(always)]
-    fn be64(&self, at: usize) -> Option<u64> {
-        self.load(at).map(u64::from_be)
-    }
-}
-
-/// The UDP header and Sumac's behind it, known to be in the frame. As [`Bytes`] it is Sumac's header alone, whose
+/// The UDP header and Sumac's behind it, known to be in the frame. As [`Load`] it is Sumac's header alone, whose
 /// loads need no comparison with the frame's end any more.
 pub struct Headers {
     udp: usize,
@@ -103,7 +86,13 @@ impl Headers {
         }
         sum
     }
+}
 
+impl Load for Headers {
+    #[inline(always)]
+    fn size(&self) -> usize {
+        HEADER_LEN
+    }
     #[inline(always)]
     fn load<T: Copy>(&self, at: usize) -> Option<T> {
         if at + size_of::<T>() > HEADER_LEN {
@@ -111,28 +100,5 @@ impl Headers {
         }
         // SAFETY: within Sumac's header, which lies in the frame.
         Some(unsafe { *((self.udp + UDP_LEN + at) as *const T) })
-    }
-}
-
-impl Bytes for Headers {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        HEADER_LEN
-    }
-    #[inline(always)]
-    fn u8(&self, at: usize) -> Option<u8> {
-        self.load(at)
-    }
-    #[inline(always)]
-    fn be16(&self, at: usize) -> Option<u16> {
-        self.load(at).map(u16::from_be)
-    }
-    #[inline(always)]
-    fn be32(&self, at: usize) -> Option<u32> {
-        self.load(at).map(u32::from_be)
-    }
-    #[inline(always)]
-    fn be64(&self, at: usize) -> Option<u64> {
-        self.load(at).map(u64::from_be)
     }
 }
