@@ -41,6 +41,8 @@ vm: build ## run a lab on Debian's own kernel under emulation (needs qemu-system
 .PHONY: lint
 lint: setup ## clippy with warnings denied, and formatting
 	cargo fmt --all --check
+	cargo fmt --check --manifest-path xdp-prog/Cargo.toml
+	cargo fmt --check --manifest-path nic-agg/ebpf/Cargo.toml
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 .PHONY: doc
