@@ -35,7 +35,7 @@ fn sums_over(path: Path) -> Option<Vec<f32>> {
     let options = SumacOptions { backend, ..SumacOptions::default() };
     let spec = LabSpec { topology, ..LabSpec::new(workers) };
     let mut result = None;
-    with_sumac("sums_over", spec, &options, |sumac| {
+    with_sumac(spec, &options, |sumac| {
         let mut runs = Vec::new();
         for run in 0..2 {
             let crew = Crew::join(sumac, &format!("run{run}"));
@@ -113,7 +113,7 @@ fn chunks_of_every_size_and_tensors_of_every_length() {
     for (chunk, mtu) in [(32, 1500), (352, 1500), (360, 1524), (832, 3506)] {
         let options = SumacOptions { chunk, ..SumacOptions::default() };
         let spec = LabSpec { mtu, ..LabSpec::new(2) };
-        with_sumac("chunks", spec, &options, |sumac| {
+        with_sumac(spec, &options, |sumac| {
             let crew = Crew::join(sumac, "chunks");
             let chunk = usize::from(chunk);
             for (seed, count) in (0..).zip([0, 1, chunk - 1, chunk, chunk + 1, 20_001]) {
@@ -127,7 +127,7 @@ fn chunks_of_every_size_and_tensors_of_every_length() {
 
 #[test]
 fn integers_are_summed_as_they_are() {
-    with_sumac("integers", LabSpec::new(3), &SumacOptions::default(), |sumac| {
+    with_sumac(LabSpec::new(3), &SumacOptions::default(), |sumac| {
         let crew = Crew::join(sumac, "integers");
         let submit = |trainer: &sumac_tests::Trainer| {
             trainer.submit_of::<i32>(5_000, |index| exact::integer(SEED, trainer.rank, index))
@@ -142,9 +142,36 @@ fn integers_are_summed_as_they_are() {
 }
 
 #[test]
+fn sixteen_workers_are_the_most_that_a_lab_has() {
+    for topology in [Topology::PerPort, Topology::OneArm] {
+        with_sumac(LabSpec { topology, ..LabSpec::new(16) }, &SumacOptions::default(), |sumac| {
+            let crew = Crew::join(sumac, "sixteen");
+            exact::assert_sums(&format!("sixteen, {topology:?}"), SEED, &crew.allreduce(SEED, 10_000));
+            crew.leave();
+        });
+    }
+}
+
+#[test]
+fn operations_of_one_job_are_outstanding_together() {
+    with_sumac(LabSpec::new(2), &SumacOptions::default(), |sumac| {
+        let crew = Crew::join(sumac, "outstanding");
+        let counts = (0..24).map(|number: usize| number * number * 40 + number % 3);
+        let pending: Vec<_> =
+            (0..).zip(counts).map(|(seed, count)| (seed, crew.submit(seed, count))).collect();
+        // The last first: an operation's end waits for whoever asks for it.
+        for (seed, pending) in pending.into_iter().rev() {
+            let sums: Vec<_> = pending.into_iter().map(|p| sumac_tests::crew::sum(p).to_vec()).collect();
+            exact::assert_sums(&format!("operation {seed}"), seed, &sums);
+        }
+        crew.leave();
+    });
+}
+
+#[test]
 fn jobs_beside_each_other_do_not_mix() {
     let options = SumacOptions { slots: Some(32), ..SumacOptions::default() };
-    with_sumac("jobs", LabSpec::new(3), &options, |sumac| {
+    with_sumac(LabSpec::new(3), &options, |sumac| {
         let crews: Vec<_> = ["one", "two", "three"].map(|name| Crew::join(sumac, name)).into_iter().collect();
         let pending: Vec<_> =
             (0..).zip(&crews).map(|(seed, crew)| (seed, crew.submit(seed, COUNT))).collect();

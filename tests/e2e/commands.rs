@@ -23,7 +23,7 @@ const COUNT: usize = 10_007;
 
 #[test]
 fn a_shell_sums_numpy_files() {
-    with_sumac("numpy_files", LabSpec::new(2), &SumacOptions::default(), |sumac| {
+    with_sumac(LabSpec::new(2), &SumacOptions::default(), |sumac| {
         let lab = sumac.lab();
         let file = |rank: u16, what: &str| lab.folder().join(format!("{what}{rank}.npy"));
         let start = |rank: u16| {
@@ -51,7 +51,7 @@ with sumac.Client(socket) as client, client.open('mixed', rank=0, world=2, timeo
     job.allreduce(gradient)
     numpy.save(target, gradient)
 ";
-    with_sumac("python", LabSpec::new(2), &SumacOptions::default(), |sumac| {
+    with_sumac(LabSpec::new(2), &SumacOptions::default(), |sumac| {
         let lab = sumac.lab();
         let (source, target) = (lab.folder().join("in.npy"), lab.folder().join("out.npy"));
         npy::write(&source, (0..COUNT).map(|index| exact::value(SEED, 0, index)));
@@ -95,7 +95,7 @@ fn a_lab_run_reports_what_it_measured() {
         "/cpu_s/user",
         "/cpu_s/system",
     ];
-    let Some(_turn) = turn("a_lab_run") else { return };
+    let Some(_turn) = turn() else { return };
     for backend in ["xdp", "udp"] {
         let name = format!("e2erun{}-{backend}", std::process::id());
         let sumac = Programs::find().unwrap().sumac();

@@ -17,7 +17,7 @@ const COUNT: usize = 50_000;
 
 #[test]
 fn a_restarted_daemon_serves_over_the_same_program() {
-    with_sumac("restarted", LabSpec::new(2), &SumacOptions::default(), |sumac| {
+    with_sumac(LabSpec::new(2), &SumacOptions::default(), |sumac| {
         let programs = [0, 1].map(|rank| stats::program_id(sumac, rank));
         let mut traffic = Traffic::start(sumac.lab(), Kind::Tcp, 0, 1);
         for round in 0..3 {

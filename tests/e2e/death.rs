@@ -28,8 +28,8 @@ const COUNT: usize = 100_000;
 /// Far beyond the 5 s that the failure may take on a machine of its own. What it took is printed.
 const BOUND: Duration = Duration::from_secs(20);
 
-fn in_lab(test: &str, body: impl FnOnce(&mut Deployment<'_>)) {
-    with_sumac(test, LabSpec::new(4), &SumacOptions::default(), body);
+fn in_lab(body: impl FnOnce(&mut Deployment<'_>)) {
+    with_sumac(LabSpec::new(4), &SumacOptions::default(), body);
 }
 
 /// Asserts that each of these operations fails, and by the victim's rank.
@@ -56,7 +56,7 @@ fn assert_next_job_works(sumac: &Deployment<'_>, name: &str) {
 
 #[test]
 fn a_daemon_that_is_killed_fails_its_job_by_rank() {
-    in_lab("daemon_killed", |sumac| {
+    in_lab(|sumac| {
         let crew = Crew::join(sumac, "daemon-killed");
         let living = crew.trainers.iter().filter(|trainer| trainer.rank < 3);
         let mut pending: Vec<_> = living.map(|trainer| (trainer.rank, trainer.submit(0, COUNT))).collect();
@@ -83,7 +83,7 @@ fn a_daemon_that_is_killed_fails_its_job_by_rank() {
 
 #[test]
 fn a_trainer_that_is_killed_fails_its_job_by_rank() {
-    in_lab("trainer_killed", |sumac| {
+    in_lab(|sumac| {
         let name = "trainer-killed";
         let options = |rank| JobOptions::new(name, rank, 4).timeout(LIMIT);
         let mut victim = start_trainer(sumac, name);

@@ -21,7 +21,7 @@ const PERCENT: Probability = Probability(10_000);
 fn sums_survive(backend: Backend) {
     let faults = Faults { loss: PERCENT, duplicate: PERCENT, reorder: PERCENT };
     let options = SumacOptions { backend, ..SumacOptions::default() };
-    with_sumac("sums_survive", LabSpec { faults, ..LabSpec::new(3) }, &options, |sumac| {
+    with_sumac(LabSpec { faults, ..LabSpec::new(3) }, &options, |sumac| {
         let before = sumac.lab().injected().unwrap();
         let crew = Crew::join(sumac, "lossy");
         for seed in 0..ROUNDS {

@@ -16,7 +16,7 @@ const COUNT: usize = 200_000;
 
 #[test]
 fn tcp_and_udp_go_on_through_attach_sum_kill_and_detach() {
-    let Some(site) = Site::up("foreign", LabSpec::new(2)) else { return };
+    let Some(site) = Site::up(LabSpec::new(2)) else { return };
     let mut traffic = [Kind::Tcp, Kind::Udp].map(|kind| Traffic::start(&site, kind, 0, 1));
     let mut assert_flow = |when: &str| traffic.iter_mut().for_each(|traffic| traffic.assert_flows(when));
 

@@ -208,7 +208,7 @@ fn assert_harmless(
 
 #[test]
 fn the_aggregator_lets_no_forged_contribution_in() {
-    with_sumac("forged_contributions", LabSpec::new(2), &SumacOptions::default(), |sumac| {
+    with_sumac(LabSpec::new(2), &SumacOptions::default(), |sumac| {
         let crew = Crew::join(sumac, "besieged");
         let injector = Injector::new(sumac.lab().worker(FORGER), sumac.lab().worker_interface());
         let good = good(Kind::Contribution, to_aggregator(sumac, FORGER), only_job(sumac, 0));
@@ -220,7 +220,7 @@ fn the_aggregator_lets_no_forged_contribution_in() {
 
 #[test]
 fn a_host_lets_no_forged_result_in() {
-    with_sumac("forged_results", LabSpec::new(2), &SumacOptions::default(), |sumac| {
+    with_sumac(LabSpec::new(2), &SumacOptions::default(), |sumac| {
         let crew = Crew::join(sumac, "besieged");
         let injector = Injector::new(sumac.lab().aggregator(), &sumac.lab().spec().aggregator_ports()[0]);
         let good = good(Kind::Result, to_worker(sumac, 0), only_job(sumac, 0));

@@ -47,7 +47,7 @@ fn refusals(
 
 #[test]
 fn what_cannot_begin_is_explained() {
-    with_sumac("joining", LabSpec::new(4), &SumacOptions::default(), |sumac| {
+    with_sumac(LabSpec::new(4), &SumacOptions::default(), |sumac| {
         missing_workers_are_named(sumac);
         a_wrong_secret_joins_nothing(sumac);
         workers_must_agree_on_the_world(sumac);

@@ -14,3 +14,4 @@ mod faults;
 mod foreign;
 mod hostile;
 mod joining;
+mod saturation;

@@ -24,19 +24,34 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 /// The right to have a lab, until it is dropped.
 pub type Turn = MutexGuard<'static, ()>;
 
+/// Tests that have said that they cannot have a lab: each says so once, because these lines are counted.
+static SKIPPED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
 /// Waits for this test's turn; `None`, after saying so, when this machine cannot have a lab.
 ///
 /// # Panics
 /// With `REQUIRE_PRIVILEGED=1` for want of root.
-pub fn turn(test: &str) -> Option<Turn> {
+pub fn turn() -> Option<Turn> {
     if nix::unistd::geteuid().is_root() {
         // A test that failed with a lab has taken it down in its panic.
-        return Some(TURN.lock().unwrap_or_else(PoisonError::into_inner));
+        return Some(lock(&TURN));
     }
+    let test = test_name();
     let required = std::env::var_os("REQUIRE_PRIVILEGED").is_some_and(|value| value == "1");
-    assert!(!required, "{test} needs root (CAP_NET_ADMIN, CAP_BPF, CAP_SYS_ADMIN)");
-    println!("SKIP {test}: network namespaces and XDP need root");
+    assert!(!required, "{test} needs root (CAP_NET_ADMIN, CAP_BPF, CAP_SYS_ADMIN, CAP_NET_RAW)");
+    if lock(&SKIPPED).insert(test.clone()) {
+        println!("SKIP {test}: network namespaces and XDP need root");
+    }
     None
+}
+
+/// The name of the test that runs on this thread.
+fn test_name() -> String {
+    std::thread::current().name().unwrap_or("a test").to_owned()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A lab. End a test with [`Site::leave_nothing`]; a test that panics has it removed too.
@@ -51,11 +66,11 @@ impl Site {
     ///
     /// # Panics
     /// When it cannot be built, and with `REQUIRE_PRIVILEGED=1` also for want of root.
-    pub fn up(test: &str, spec: LabSpec) -> Option<Site> {
-        let turn = turn(test)?;
+    pub fn up(spec: LabSpec) -> Option<Site> {
+        let turn = turn()?;
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let spec = LabSpec { name: format!("e2e{}-{number}", std::process::id()), ..spec };
-        let lab = Lab::up(spec).unwrap_or_else(|error| panic!("{test}: {error}"));
+        let lab = Lab::up(spec).unwrap_or_else(|error| panic!("{error}"));
         Some(Site { lab, turn })
     }
 
@@ -104,9 +119,9 @@ impl Deref for Site {
 ///
 /// # Panics
 /// When one of these fails, or `body` does.
-pub fn with_sumac(test: &str, spec: LabSpec, options: &SumacOptions, body: impl FnOnce(&mut Deployment<'_>)) {
-    let Some(site) = Site::up(test, spec) else { return };
-    let mut sumac = Deployment::start(&site, options).unwrap_or_else(|error| panic!("{test}: {error}"));
+pub fn with_sumac(spec: LabSpec, options: &SumacOptions, body: impl FnOnce(&mut Deployment<'_>)) {
+    let Some(site) = Site::up(spec) else { return };
+    let mut sumac = Deployment::start(&site, options).unwrap_or_else(|error| panic!("{error}"));
     body(&mut sumac);
     stats::assert_frames_conserved(&mut sumac);
     drop(sumac);

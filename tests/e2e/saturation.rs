@@ -1,0 +1,59 @@
+//! Values that do not fit the wire's fixed point: an error on every worker, which names tensor and element.
+//!
+//! ```text
+//! w0 net0 ------ port0 +-----+
+//! w1 net0 ------ port1 | agg |
+//! w2 net0 ------ port2 +-----+
+//! ```
+
+use sumac_client::{Code, OpOptions};
+use sumac_lab::LabSpec;
+use sumac_lab::deployment::SumacOptions;
+use sumac_tests::crew::failure;
+use sumac_tests::site::with_sumac;
+use sumac_tests::wait::LIMIT;
+use sumac_tests::{Crew, exact};
+
+const COUNT: usize = 20_000;
+
+/// Whose value it is, and where it stands.
+const CULPRIT: u16 = 1;
+const INDEX: usize = 12_345;
+
+#[test]
+fn what_does_not_fit_is_named_and_ends_nothing_else() {
+    with_sumac(LabSpec::new(3), &SumacOptions::default(), |sumac| {
+        let crew = Crew::join(sumac, "saturation");
+        for (tensor, bad) in (40..).zip([1e6, f32::NEG_INFINITY, f32::NAN]) {
+            let pending: Vec<_> = crew
+                .trainers
+                .iter()
+                .map(|trainer| {
+                    let mut values = trainer.client.tensor::<f32>(COUNT).unwrap();
+                    if trainer.rank == CULPRIT {
+                        values[INDEX] = bad;
+                    }
+                    let options = OpOptions { tensor: Some(tensor), ..OpOptions::default() };
+                    trainer.job.allreduce_with(values, options).unwrap()
+                })
+                .collect();
+            for (rank, pending) in (0..).zip(pending) {
+                let failure = failure(pending, LIMIT);
+                println!("{bad}, rank {rank}: {failure}");
+                assert_eq!(failure.code, Code::Saturated, "{bad}, rank {rank}: {failure}");
+                assert_eq!(failure.tensor, Some(tensor), "{bad}, rank {rank}: {failure}");
+                let first = failure.index.unwrap();
+                if rank == CULPRIT {
+                    assert_eq!(first, INDEX as u64, "{bad}, rank {rank}: {failure}");
+                } else {
+                    // The others know the chunk.
+                    let chunk = first..failure.index_end.unwrap();
+                    assert!(chunk.contains(&(INDEX as u64)), "{bad}, rank {rank}: {failure}");
+                }
+            }
+            // The job goes on.
+            exact::assert_sums("the next operation", 5, &crew.allreduce(5, COUNT));
+        }
+        crew.leave();
+    });
+}
