@@ -21,7 +21,8 @@
 //!
 //! Private: `placement` (which slot a chunk takes and how far a worker may run ahead: all that is
 //! particular to the static mode), `stream` (operations as one sequence of chunks), `slots` and
-//! `queues` (what is in flight), `timer`, `rtt` and `loss` (when to send again), `handshake`.
+//! `queues` (what is in flight), `timer`, `silence`, `rtt` and `loss` (when to send
+//! again), `handshake`.
 #![deny(unsafe_code)]
 
 pub mod convert;
@@ -34,6 +35,7 @@ pub mod params;
 mod placement;
 mod queues;
 mod rtt;
+mod silence;
 mod slots;
 pub mod stats;
 mod stream;

@@ -2,16 +2,19 @@
 //!
 //! Results come back in the order in which contributions were sent, but for reordering on the way.
 //! One lost packet therefore shows long before any timer: when three packets sent after it were answered.
+//! One such packet is enough to let the lost one's timer run; without any, it may just be early.
 
 /// Remembers the three latest-sent packets that were answered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LaterResults {
     /// Send indices, highest first. Indices count from 1; 0: none.
     highest: [u64; 3],
+    /// The highest send index of a chunk that was sent again and then answered.
+    again: u64,
 }
 
 impl LaterResults {
-    /// The packet with send index `index` was answered.
+    /// The packet with send index `index`, sent once, was answered.
     pub fn note(&mut self, index: u64) {
         let [first, second, third] = self.highest;
         if index > first {
@@ -21,11 +24,27 @@ impl LaterResults {
         } else if index > third {
             self.highest[2] = index;
         }
+        if index < self.again {
+            // Packets are still being answered that were sent before it: it was its first
+            // transmission that was answered.
+            self.again = 0;
+        }
+    }
+
+    /// A chunk was answered that was last sent with send index `index`: perhaps that packet, perhaps
+    /// an earlier one. No sign of loss, but reason enough for the timers of packets before it.
+    pub fn note_again(&mut self, index: u64) {
+        self.again = self.again.max(index);
     }
 
     /// Whether three packets that were sent after `index` were answered.
     pub fn outrun(&self, index: u64) -> bool {
         index < self.highest[2]
+    }
+
+    /// Whether a packet that was sent after `index` was answered, as far as one can tell.
+    pub fn overtaken(&self, index: u64) -> bool {
+        index < self.highest[0].max(self.again)
     }
 }
 
@@ -48,5 +67,17 @@ mod tests {
             results.iter().for_each(|index| later.note(*index));
             assert_eq!(later.outrun(index), expected, "{what}");
         }
+    }
+
+    #[test]
+    fn one_later_result_overtakes() {
+        let mut later = LaterResults::default();
+        assert!(!later.overtaken(1));
+        later.note(2);
+        assert!(later.overtaken(1) && !later.overtaken(2));
+        later.note_again(9);
+        assert!(later.overtaken(8) && !later.outrun(1), "a sign for the timer only");
+        later.note(3);
+        assert!(!later.overtaken(3), "it was the first transmission of packet 9's chunk after all");
     }
 }

@@ -72,6 +72,12 @@ impl RttEstimator {
         (self.timeout << level.min(32)).min(self.bounds.1)
     }
 
+    /// Whether an answer this long after a packet is likely to be to that packet: no faster than any, and
+    /// not slower than nearly all.
+    pub fn is_likely(&self, rtt: u64) -> bool {
+        (self.shortest..=self.smoothed() + 4 * self.variation).contains(&rtt)
+    }
+
     /// Smoothed round trip; zero before the first sample.
     pub fn smoothed(&self) -> u64 {
         self.smoothed.unwrap_or(0)
@@ -141,6 +147,16 @@ mod tests {
         assert_eq!(rtt.smoothed(), 4 * MS, "packets 2 to 8 belong to one round");
         rtt.sample(4 * MS, 9, 17);
         assert_eq!(rtt.smoothed(), (7 * 4 * MS + 90 * MS) / 8);
+    }
+
+    #[test]
+    fn likely_is_what_was_seen() {
+        let mut rtt = estimator();
+        rtt.sample(4 * MS, 1, 2);
+        rtt.sample(3 * MS, 3, 4);
+        let (longest, seen) = (rtt.smoothed() + 4 * rtt.variation(), [3 * MS, 4 * MS]);
+        assert!(seen.iter().all(|seen| rtt.is_likely(*seen)) && rtt.is_likely(longest));
+        assert!(!rtt.is_likely(3 * MS - 1) && !rtt.is_likely(longest + 1));
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub struct EngineStats {
     pub chunks_sent: u64,
     /// Chunks sent again because three later results arrived.
     pub retransmits_fast: u64,
-    /// Chunks sent again because their timer expired.
+    /// Chunks sent again because their timer expired, or to probe a silent path.
     pub retransmits_timer: u64,
     /// Chunks that were to be sent again when their result arrived after all.
     pub retransmits_spared: u64,

@@ -3,26 +3,56 @@
 //! Chunks of one level share one timeout, so the first of each queue expires first, also after
 //! the timeout changed: a queue keeps times of sending, not deadlines. A packet costs one append, its
 //! result one removal; nothing is scanned, and nothing happens while nothing is lost.
+//!
+//! | of the chunk, when its timeout is over | it is | and so |
+//! | --- | --- | --- |
+//! | a packet sent after it was answered | overtaken: lost, it seems | it is sent again |
+//! | none was, but there were results during that time | behind those that wait | it waits with them |
+//! | none was, and there was no result for a whole timeout | in a [silence](crate::silence) | the oldest chunks are probed |
+//!
+//! Only the first case says something of this chunk. In the others a worker may be late.
 
 use crate::{
+    loss::LaterResults,
     rtt::RttEstimator,
+    silence::Silence,
     slots::{LEVELS, Slots},
     time::Time,
 };
 
-/// When the next chunk expires, if any is in flight.
-pub(crate) fn next_deadline(slots: &Slots, rtt: &RttEstimator) -> Option<Time> {
-    (0..LEVELS)
-        .filter_map(|level| slots.first_sent(level).map(|(_, slot)| slot.sent.plus(rtt.timeout(level))))
-        .min()
+/// What expires next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expiry {
+    /// This slot's chunk, which was overtaken.
+    Chunk(usize),
+    /// Everybody's patience: the path is silent.
+    Path,
 }
 
-/// A slot whose chunk has expired at `now`.
-pub(crate) fn expired(slots: &Slots, rtt: &RttEstimator, now: Time) -> Option<usize> {
-    (0..LEVELS).find_map(|level| {
-        let (slot, first) = slots.first_sent(level)?;
-        (first.sent.plus(rtt.timeout(level)) <= now).then_some(slot)
-    })
+/// All that decides when a timer expires.
+pub(crate) struct Timers<'a> {
+    pub slots: &'a Slots,
+    pub rtt: &'a RttEstimator,
+    pub later: &'a LaterResults,
+    pub silence: &'a Silence,
+    pub backoff: Backoff,
+}
+
+impl Timers<'_> {
+    /// What expires next and when, if anything is in flight.
+    pub fn next(&self) -> Option<(Time, Expiry)> {
+        (0..LEVELS).filter_map(|level| self.next_of(level)).min_by_key(|(at, _)| *at)
+    }
+
+    fn next_of(&self, level: usize) -> Option<(Time, Expiry)> {
+        let (slot, first) = self.slots.first_sent(level)?;
+        let due = self.silence.timer_start(first.sent).plus(self.rtt.timeout(level));
+        Some(if self.later.overtaken(first.index) {
+            (due, Expiry::Chunk(slot))
+        } else {
+            (due.max(self.silence.until(self.rtt, self.backoff.level())), Expiry::Path)
+        })
+    }
 }
 
 /// Of all chunks in flight, the one whose last packet was sent first, with that packet's index.
@@ -66,42 +96,80 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn flying(sent: &[u64]) -> (Slots, RttEstimator) {
-        let mut slots = Slots::new(StaticPool::new(8), 0);
-        for (slot, at) in sent.iter().enumerate() {
-            slots.wake(slot, slot as u64, 0);
-            slots.launch(slot, Time(at * MS), slot as u64 + 1, 0);
+    /// Chunks in slots 0, 1, ... that were sent at these milliseconds.
+    struct Flight {
+        slots: Slots,
+        rtt: RttEstimator,
+        later: LaterResults,
+        silence: Silence,
+    }
+
+    impl Flight {
+        fn new(sent: &[u64]) -> Flight {
+            let mut slots = Slots::new(StaticPool::new(8), 0);
+            for (slot, at) in sent.iter().enumerate() {
+                slots.wake(slot, slot as u64, 0);
+                slots.launch(slot, Time(at * MS), slot as u64 + 1, 0);
+            }
+            let rtt = RttEstimator::new(&Tuning::default());
+            Flight { slots, rtt, later: LaterResults::default(), silence: Silence::default() }
         }
-        (slots, RttEstimator::new(&Tuning::default()))
+
+        /// What expires next, and in which millisecond.
+        fn next(&self) -> Option<(u64, Expiry)> {
+            let Flight { slots, rtt, later, silence } = self;
+            let timers = Timers { slots, rtt, later, silence, backoff: Backoff::default() };
+            timers.next().map(|(at, expiry)| (at.0 / MS, expiry))
+        }
     }
 
     #[test]
     fn the_first_sent_expires_first() {
-        let (mut slots, rtt) = flying(&[1, 2, 3]);
-        assert_eq!(next_deadline(&slots, &rtt), Some(Time(21 * MS)));
-        assert_eq!(expired(&slots, &rtt, Time(21 * MS - 1)), None);
-        assert_eq!(expired(&slots, &rtt, Time(21 * MS)), Some(0));
-        slots.lose(0, true);
-        assert_eq!(expired(&slots, &rtt, Time(21 * MS)), None);
-        slots.launch(0, Time(21 * MS), 4, 0);
-        assert_eq!(next_deadline(&slots, &rtt), Some(Time(22 * MS)), "slot 1, at level 0");
-        slots.advance(1, 9, None);
-        slots.advance(2, 10, None);
-        assert_eq!(next_deadline(&slots, &rtt), Some(Time(61 * MS)), "slot 0, doubled");
-        slots.advance(0, 8, None);
-        assert_eq!(next_deadline(&slots, &rtt), None, "nothing in flight, no timer");
+        let mut flight = Flight::new(&[1, 2, 3]);
+        flight.later.note(9);
+        assert_eq!(flight.next(), Some((21, Expiry::Chunk(0))));
+        flight.slots.lose(0, true);
+        assert_eq!(flight.next(), Some((22, Expiry::Chunk(1))));
+        flight.slots.launch(0, Time(21 * MS), 4, 0);
+        flight.slots.advance(1, 9, None);
+        flight.slots.advance(2, 10, None);
+        assert_eq!(flight.next(), Some((61, Expiry::Chunk(0))), "doubled");
+        flight.slots.advance(0, 8, None);
+        assert_eq!(flight.next(), None, "nothing in flight, no timer");
+    }
+
+    #[test]
+    fn what_was_not_overtaken_waits_for_silence() {
+        let mut flight = Flight::new(&[1, 2, 3]);
+        assert_eq!(flight.next(), Some((21, Expiry::Path)));
+        flight.silence.end(Time(15 * MS));
+        assert_eq!(flight.next(), Some((35, Expiry::Path)), "a whole timeout without a result");
+        flight.later.note(2);
+        assert_eq!(flight.next(), Some((21, Expiry::Chunk(0))), "but slot 0 is overtaken");
+        flight.slots.advance(0, 8, None);
+        assert_eq!(flight.next(), Some((35, Expiry::Path)));
+    }
+
+    #[test]
+    fn a_silence_backs_off_and_its_end_restarts_the_timers() {
+        let mut flight = Flight::new(&[1, 2, 3]);
+        flight.silence.deepen(Time(21 * MS));
+        assert_eq!(flight.next(), Some((61, Expiry::Path)));
+        flight.silence.end(Time(50 * MS));
+        flight.later.note_again(9);
+        assert_eq!(flight.next(), Some((70, Expiry::Chunk(0))), "overtaken, but with time to catch up");
     }
 
     #[test]
     fn queues_stay_in_order_when_the_timeout_shrinks() {
-        let (slots, mut rtt) = flying(&[0, 10]);
-        rtt.sample(MS, 1, 2);
-        assert_eq!(next_deadline(&slots, &rtt), Some(Time(3 * MS)));
+        let mut flight = Flight::new(&[0, 10]);
+        flight.rtt.sample(MS, 1, 2);
+        assert_eq!(flight.next(), Some((3, Expiry::Path)));
     }
 
     #[test]
     fn the_oldest_is_found_over_all_levels() {
-        let (mut slots, _) = flying(&[0, 0, 0]);
+        let mut slots = Flight::new(&[0, 0, 0]).slots;
         assert_eq!(oldest(&slots), Some((0, 1)));
         slots.lose(0, true);
         slots.launch(0, Time(MS), 4, 0);

@@ -145,6 +145,117 @@ fn what_was_sent_twice_is_no_sample_and_its_back_off_holds_for_new_chunks() {
 }
 
 #[test]
+fn silence_is_probed_by_two_chunks_in_turn() {
+    let mut lone = start(100 * MICRO);
+    let timeout = lone.engine.stats().rtt.timeout_ns;
+    assert_eq!(lone.send_all().len(), 8);
+    let mut probed = Vec::new();
+    let mut waits = Vec::new();
+    for _ in 0..5 {
+        let before = lone.now;
+        lone.expire();
+        waits.push(lone.now.since(before) / timeout);
+        probed.push(seqs(&lone.send_all()));
+    }
+    assert_eq!(probed, [[0, 1], [2, 3], [4, 5], [6, 7], [0, 1]], "never the window");
+    assert_eq!(waits, [0, 1, 3, 7, 15], "backed off as a whole: twice the pause each time, less a few us");
+}
+
+#[test]
+fn a_straggler_costs_two_probes_and_does_not_stretch_the_timeout() {
+    let mut lone = start(100 * MICRO);
+    let sent = lone.send_all();
+    let before = lone.engine.stats().rtt;
+    lone.expire();
+    let probes = lone.send_all();
+    assert_eq!(seqs(&probes), [0, 1]);
+    lone.wait(3 * MILLI);
+    // The straggler is there; the answers to the probes follow.
+    sent.iter().chain(&probes).for_each(|sent| lone.take(&sent.answer()));
+    let after = lone.engine.stats();
+    assert_eq!((after.results, after.retransmits()), (8, 2));
+    assert_eq!(after.rtt.smoothed_ns, before.smoothed_ns, "how late it was is no round trip");
+    assert_eq!(seqs(&lone.send_all()), [8, 9, 10, 11, 12, 13, 14, 15]);
+}
+
+#[test]
+fn a_straggler_that_stalls_again_costs_two_probes_again() {
+    let mut lone = start(100 * MICRO);
+    let sent = lone.send_all();
+    lone.expire();
+    assert_eq!(seqs(&lone.send_all()), [0, 1]);
+    lone.wait(3 * MILLI);
+    sent[..4].iter().for_each(|sent| lone.take(&sent.answer()));
+    assert_eq!(seqs(&lone.send_all()), [8, 9, 10, 11]);
+    lone.expire();
+    assert_eq!(seqs(&lone.send_all()), [4, 5]);
+    assert_eq!(lone.engine.stats().retransmits(), 4);
+}
+
+#[test]
+fn after_a_lost_window_the_probes_lead_to_the_rest() {
+    let mut lone = start(100 * MICRO);
+    lone.send_all();
+    lone.expire();
+    let probes = lone.send_all();
+    assert_eq!(seqs(&probes), [0, 1]);
+    probes.iter().for_each(|probe| lone.take(&probe.answer()));
+    let next = lone.send_all();
+    assert_eq!(seqs(&next), [8, 9], "their slots go on");
+    next.iter().for_each(|sent| lone.take(&sent.answer()));
+    let next = lone.send_all();
+    assert_eq!(seqs(&next), [16, 17], "two later results");
+    lone.take(&next[0].answer());
+    assert_eq!(seqs(&lone.send_all()), [2, 3, 4, 5, 6, 7, 24], "the third");
+}
+
+#[test]
+fn a_lost_tail_takes_two_timeouts() {
+    let mut lone = Lone::ready(job(2, 8, 4), 100 * MICRO);
+    lone.submit_floats(&[1.0; 32]);
+    let sent = lone.send_all();
+    sent[..2].iter().for_each(|sent| lone.take(&sent.answer()));
+    lone.expire();
+    let probes = lone.send_all();
+    assert_eq!(seqs(&probes), [2, 3]);
+    lone.wait(100 * MICRO);
+    probes.iter().for_each(|probe| lone.take(&probe.answer()));
+    let waited = lone.expire();
+    assert!(waited <= 2 * lone.engine.stats().rtt.timeout_ns, "{waited}");
+    lone.wait(10 * MICRO);
+    lone.engine.on_timeout(lone.now);
+    assert_eq!(seqs(&lone.send_all()), [4, 5, 6, 7], "all of the rest at once");
+}
+
+#[test]
+fn a_late_answer_to_a_probe_says_nothing_of_the_tail() {
+    let mut lone = Lone::ready(job(2, 8, 4), 100 * MICRO);
+    lone.submit_floats(&[1.0; 32]);
+    lone.send_all();
+    lone.expire();
+    let probes = lone.send_all();
+    assert_eq!(seqs(&probes), [0, 1]);
+    // The straggler sums its first two chunks, and is away again.
+    lone.wait(MILLI);
+    probes.iter().for_each(|probe| lone.take(&probe.answer()));
+    lone.expire();
+    assert_eq!(seqs(&lone.send_all()), [2, 3], "not the rest");
+}
+
+#[test]
+fn one_later_result_lets_the_timer_of_a_chunk_run() {
+    let mut lone = start(100 * MICRO);
+    let sent = lone.send_all();
+    let timeout = lone.engine.stats().rtt.timeout_ns;
+    lone.wait(100 * MICRO);
+    lone.take(&sent[1].answer());
+    assert_eq!(seqs(&lone.send_all()), [9]);
+    let waited = lone.expire() + 100 * MICRO;
+    assert!(waited <= timeout, "from its sending, not from the last result: {waited}");
+    assert_eq!(seqs(&lone.send_all()), [0], "alone");
+}
+
+#[test]
 fn a_result_spares_the_retransmission_that_was_queued() {
     let mut lone = start(100 * MICRO);
     let sent = lone.send_all();

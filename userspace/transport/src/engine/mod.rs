@@ -49,11 +49,12 @@ use crate::{
     params::{JobParams, Tuning},
     placement::StaticPool,
     rtt::RttEstimator,
+    silence::{PROBES, Silence},
     slots::Slots,
     stats::{EngineStats, RttStats},
     stream::Stream,
     time::Time,
-    timer::{self, Backoff},
+    timer::{self, Backoff, Expiry, Timers},
 };
 
 /// How far a job has come on this worker.
@@ -85,6 +86,7 @@ pub struct Engine {
     rtt: RttEstimator,
     backoff: Backoff,
     later: LaterResults,
+    silence: Silence,
     /// Send index of the next packet.
     next_index: u64,
     /// The latest time that the caller told.
@@ -114,6 +116,7 @@ impl Engine {
             rtt: RttEstimator::new(tuning),
             backoff: Backoff::default(),
             later: LaterResults::default(),
+            silence: Silence::default(),
             next_index: 1,
             now: Time(0),
             stats: EngineStats::default(),
@@ -144,7 +147,7 @@ impl Engine {
     pub fn poll_timeout(&self) -> Option<Time> {
         match &self.phase {
             Phase::Probing(handshake) => handshake.deadline(),
-            Phase::Ready => timer::next_deadline(&self.slots, &self.rtt),
+            Phase::Ready => self.timers().next().map(|(at, _)| at),
             Phase::Failed(_) => None,
         }
     }
@@ -158,14 +161,34 @@ impl Engine {
                     self.conclude(verdict);
                 }
             }
-            Phase::Ready => {
-                while let Some(slot) = timer::expired(&self.slots, &self.rtt, now) {
-                    self.slots.lose(slot, true);
-                    self.stats.retransmits_timer += 1;
-                }
-            }
+            Phase::Ready => self.expire(now),
             Phase::Failed(_) => {}
         }
+    }
+
+    fn timers(&self) -> Timers<'_> {
+        let Engine { slots, rtt, later, silence, backoff, .. } = self;
+        Timers { slots, rtt, later, silence, backoff: *backoff }
+    }
+
+    /// Queues what has expired for sending.
+    fn expire(&mut self, now: Time) {
+        while let Some((_, expiry)) = self.timers().next().filter(|(at, _)| *at <= now) {
+            match expiry {
+                Expiry::Chunk(slot) => self.expire_chunk(slot),
+                Expiry::Path => {
+                    self.silence.deepen(now);
+                    for _ in 0..PROBES {
+                        timer::oldest(&self.slots).into_iter().for_each(|(slot, _)| self.expire_chunk(slot));
+                    }
+                }
+            }
+        }
+    }
+
+    fn expire_chunk(&mut self, slot: usize) {
+        self.slots.lose(slot, true);
+        self.stats.retransmits_timer += 1;
     }
 
     /// The next operation that ended, in the order of submission.

@@ -138,12 +138,18 @@ impl Engine {
     /// What the answer says about the path, and about packets sent before the one it answers.
     fn learn(&mut self, now: Time, answered: &Slot) {
         self.stats.retransmits_spared += u64::from(answered.state == State::Lost);
+        self.silence.end(now);
         if answered.resent || answered.state == State::Lost {
-            // Nobody knows which transmission was answered: no sample, and no sign of order.
+            // Nobody knows which transmission was answered: no sample, and no sure sign of order.
             self.backoff.keep(answered.level);
+            if !self.silence.delayed(answered.sent) || self.rtt.is_likely(now.since(answered.sent)) {
+                self.later.note_again(answered.index);
+            }
             return;
         }
-        if self.rtt.sample(now.since(answered.sent), answered.index, self.next_index) {
+        if !self.silence.delayed(answered.sent)
+            && self.rtt.sample(now.since(answered.sent), answered.index, self.next_index)
+        {
             self.backoff.reset();
         }
         self.later.note(answered.index);

@@ -12,11 +12,13 @@
 #![allow(clippy::panic, reason = "that is how a test fails")]
 
 mod network;
+mod patience;
 mod run;
 mod scenario;
 #[path = "../support/mod.rs"]
 mod support;
 mod tensors;
+mod timing;
 
 use std::{
     any::Any,

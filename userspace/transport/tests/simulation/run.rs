@@ -5,6 +5,7 @@ use sumac_wire::{Header, Kind, Reason, slot::Action};
 
 use crate::{
     network::{Event, Network},
+    patience::Patience,
     scenario::Scenario,
     support::aggregator::{Aggregator, Outcome},
     tensors,
@@ -30,6 +31,8 @@ pub struct Totals {
     pub stale: u64,
     pub duplicates: u64,
     pub failed_operations: u64,
+    /// Sent again by the timer although the network lost nothing.
+    pub needless: u64,
 }
 
 impl Totals {
@@ -46,10 +49,11 @@ impl Totals {
         self.stale += other.stale;
         self.duplicates += other.duplicates;
         self.failed_operations += other.failed_operations;
+        self.needless += other.needless;
     }
 
     /// What a set of scenarios must have gone through to prove anything.
-    pub fn hardships(&self) -> [(&'static str, u64); 9] {
+    pub fn hardships(&self) -> [(&'static str, u64); 10] {
         [
             ("loss", self.lost),
             ("duplication", self.duplicated),
@@ -60,21 +64,29 @@ impl Totals {
             ("a lost result sent again", self.replies),
             ("a stale frame", self.stale),
             ("a failed operation", self.failed_operations),
+            ("a probe of a straggler", self.needless),
         ]
     }
 }
 
 /// Runs a scenario to its end; panics where something does not hold.
 pub fn run(scenario: &Scenario) -> Totals {
+    run_timed(scenario).0
+}
+
+/// The same, and the simulated time in nanoseconds at which the last worker had its last result.
+pub fn run_timed(scenario: &Scenario) -> (Totals, u64) {
     let mut sim = Simulation::new(scenario);
+    let mut finished = 0;
     while let Some((now, event)) = sim.network.next() {
         assert!(now < LONGEST, "hangs: {:?}", sim.done);
         sim.step(now, event);
         if sim.done.iter().all(|done| *done == scenario.tensors.len()) {
+            finished = now;
             break;
         }
     }
-    sim.finish()
+    (sim.finish(), finished)
 }
 
 struct Simulation<'a> {
@@ -95,6 +107,8 @@ struct Simulation<'a> {
     /// How often the contribution of each chunk and rank was added.
     added: Vec<u8>,
     frames_to_worker: Vec<u64>,
+    /// How often each worker may probe while nothing is lost.
+    patience: Vec<Patience>,
     /// Whose rings have no room.
     full: Vec<bool>,
     totals: Totals,
@@ -128,6 +142,7 @@ impl<'a> Simulation<'a> {
             latest: vec![vec![0; scenario.params.slots as usize]; per_worker],
             added: vec![0; scenario.chunks() * per_worker],
             frames_to_worker: vec![0; per_worker],
+            patience: vec![Patience::default(); per_worker],
             full: vec![false; per_worker],
             totals: Totals::default(),
             answer: Vec::new(),
@@ -149,6 +164,7 @@ impl<'a> Simulation<'a> {
             Event::Submit { rank } => self.submit(now, rank),
             Event::ToWorker { rank, payload } => {
                 self.frames_to_worker[usize::from(rank)] += 1;
+                self.patience[usize::from(rank)].heard(now);
                 self.engines[usize::from(rank)].on_frame(Time(now), &payload);
             }
             Event::Timer { rank } => self.timer(now, rank),
@@ -166,6 +182,9 @@ impl<'a> Simulation<'a> {
         let worker = usize::from(rank);
         let number = self.submitted[worker];
         self.submitted[worker] += 1;
+        if self.engines[worker].is_idle() {
+            self.patience[worker].begin(now);
+        }
         let operation = Operation {
             tensor: number as u32,
             dtype: self.scenario.tensors[number].dtype,
@@ -306,6 +325,12 @@ impl<'a> Simulation<'a> {
                 assert_eq!(stats.retransmits(), 0, "rank {rank}: sent again for nothing");
                 assert_eq!(stats.elements_sent, elements as u64, "rank {rank}");
                 assert_eq!(stats.frames.dropped(), 0, "rank {rank}");
+            }
+            if self.scenario.has_perfect_network() {
+                let most = self.patience[rank].probes();
+                assert_eq!(stats.retransmits_fast, 0, "rank {rank}: nothing was lost");
+                assert!(stats.retransmits_timer <= most, "rank {rank}: {stats:?}, {most} allowed");
+                self.totals.needless += stats.retransmits_timer;
             }
             self.totals.retransmits_fast += stats.retransmits_fast;
             self.totals.retransmits_timer += stats.retransmits_timer;
