@@ -9,6 +9,7 @@ pub mod checkout;
 pub mod command;
 pub mod compare;
 pub mod cpu;
+pub mod demo;
 pub mod deployment;
 pub mod interrupt;
 pub mod lab;

@@ -1,6 +1,7 @@
 //! The command line: one file per verb.
 
 mod compare;
+mod demo;
 mod down;
 mod list;
 mod options;
@@ -40,6 +41,8 @@ enum Verb {
     Run(run::Run),
     /// Sum with Sumac, Gloo and Open MPI in the same lab, and print one table
     Compare(compare::Compare),
+    /// Train a network over a lab, without and with loss, and show that nothing changes
+    Demo(demo::Demo),
     /// Name the labs that exist
     List(list::List),
 }
@@ -56,6 +59,7 @@ pub fn main() -> ExitCode {
         Verb::Down(verb) => verb.run(),
         Verb::Run(verb) => verb.run(),
         Verb::Compare(verb) => verb.run(),
+        Verb::Demo(verb) => verb.run(),
         Verb::List(verb) => verb.run(),
     };
     match result {

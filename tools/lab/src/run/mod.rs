@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-pub use report::{Drops, Report};
+pub use report::{Drops, Frames, Modes, Report};
 pub use statistics::Times;
 pub use trainers::{TrainError, Trainers};
 
 use crate::command::CommandError;
 use crate::cpu::MachineTime;
 use crate::deployment::{DeployError, Deployment, SumacOptions};
+use crate::interrupt;
 use crate::lab::{Lab, LabError};
 use crate::process::{CpuTime, Process};
 use crate::spec::LabSpec;
@@ -55,6 +56,9 @@ pub enum RunError {
     /// A counter that could not be read.
     #[error(transparent)]
     Command(#[from] CommandError),
+    /// Ctrl-C.
+    #[error(transparent)]
+    Interrupted(#[from] interrupt::Interrupted),
     /// Nothing to do.
     #[error("a run needs at least one element and one iteration")]
     Nothing,
@@ -103,6 +107,7 @@ pub fn run_in(
     let injected_before = deployment.lab().injected()?;
     let mut measured = Measured::default();
     for iteration in 0..options.warmup + options.iterations {
+        interrupt::check()?;
         let contents = Contents { seed: options.seed, iteration, scale: options.sumac.scale };
         bar.set_message("filling tensors");
         trainers.fill(contents)?;

@@ -159,7 +159,8 @@ impl Report {
 }
 
 impl Modes {
-    fn of(stats: &[Value], aggregator: &Value) -> Modes {
+    /// From the daemons' statistics and the aggregator's status.
+    pub(crate) fn of(stats: &[Value], aggregator: &Value) -> Modes {
         let workers = stats.iter().flat_map(|stats| list(&stats["ports"])).map(port_mode).collect();
         let ports = list(&aggregator["ports"]);
         let mut aggregator: BTreeSet<_> =
@@ -188,7 +189,8 @@ fn bound_name(bound: &Value) -> &'static str {
 }
 
 impl Frames {
-    fn of(stats: &[Value], aggregator: &Value) -> Frames {
+    /// From the daemons' statistics and the aggregator's status.
+    pub(crate) fn of(stats: &[Value], aggregator: &Value) -> Frames {
         let engines: Vec<&Value> = engines(stats).collect();
         let sum = |field: &str| engines.iter().filter_map(|engine| engine[field].as_u64()).sum();
         let [lost_by_order, lost_by_timer, spared] =

@@ -1,0 +1,136 @@
+//! What the demo says.
+
+use serde_json::json;
+
+use super::training::{Epoch, Trained};
+use super::{DemoError, DemoOptions};
+use crate::cable::CableCounters;
+use crate::deployment::{DeployError, Deployment};
+use crate::lab::LabError;
+use crate::run::{Frames, Modes};
+
+const EXPLANATION: &str = "
+  One process rounds as the trainers do: the gradients of each worker's part of a batch are multiplied by 2^20
+  and rounded to integers, which are then added. So not only the accuracies agree: every bit of every weight
+  does. Floats added in another order would have other last bits; the plain training shows what the rounding costs.";
+
+/// Says what is going to happen.
+pub(super) fn opening(options: &DemoOptions) {
+    let DemoOptions { workers, epochs, .. } = options;
+    println!(
+        "{workers} trainers on {workers} hosts learn to read scikit-learn's digits, {epochs} epochs, each with its part of\n\
+         every batch. An aggregator on the path, an XDP program, adds up their gradients. Beside each epoch stands the\n\
+         accuracy of the same training in one process on the same batches."
+    );
+}
+
+/// Begins a part.
+pub(super) fn chapter(title: &str) {
+    println!("\n{title}\n");
+}
+
+/// One epoch of the first trainer, beside the same in one process.
+pub(super) fn epoch(line: &str, single: Option<&Epoch>) {
+    match single {
+        Some(single) => println!("  {line}   one process: {:.2} %", single.accuracy * 100.0),
+        None => println!("  {line}"),
+    }
+}
+
+/// What happened on the wire while they trained.
+pub(super) fn wire(deployment: &Deployment<'_>, trained: &[Trained]) -> Result<(), DemoError> {
+    let aggregator = deployment.aggregator_status()?;
+    let injected = deployment.lab().injected().map_err(LabError::from)?;
+    let mut stats = Vec::new();
+    for (rank, result) in (0..).zip(trained) {
+        let daemon = deployment.client(rank)?.stats_json();
+        let daemon = daemon.map_err(|source| DeployError::Client { rank, source: source.into() })?;
+        // The trainer asked for its job's counters before it left the job, which took them along.
+        stats.push(
+            json!({ "jobs": [result.job], "ports": daemon["ports"], "host_program": daemon["host_program"] }),
+        );
+    }
+    let frames = Frames::of(&stats, &aggregator);
+    let modes = Modes::of(&stats, &aggregator);
+    let counter = |name: &str| frames.aggregator.get(name).copied().unwrap_or(0);
+    let steered: u64 = stats.iter().filter_map(|stats| stats["host_program"]["steered"].as_u64()).sum();
+
+    println!("\n  on the wire");
+    let chunk = deployment.options().chunk;
+    println!("    chunks         {} summed, of at most {chunk} elements", counter("completed"));
+    println!(
+        "    sent           {} frames, of these {} again",
+        frames.contributions + frames.resent,
+        frames.resent
+    );
+    println!("    workers' path  {}; {steered} results steered to sockets", list(&modes.workers));
+    println!(
+        "    aggregator     {}; {} contributions added in the kernel, {} results sent",
+        list(&modes.aggregator),
+        counter("added") + counter("completed"),
+        counter("sent") + counter("replied")
+    );
+    if injected != CableCounters::default() {
+        let (up, down) = (injected.up, injected.down);
+        println!(
+            "    cables         {} of {} frames lost on the way up, {} of {} on the way down",
+            up.lost, up.frames, down.lost, down.frames
+        );
+    }
+    if let Some(spent) =
+        trained.first().and_then(|result| result.epochs.last()).and_then(|epoch| epoch.allreduce_s)
+    {
+        println!(
+            "    allreduce      {:.2} ms median, {:.2} ms most, of {} in the last epoch",
+            spent.median * 1e3,
+            spent.max * 1e3,
+            spent.count
+        );
+    }
+    Ok(())
+}
+
+/// Compares the weights of all trainings; returns whether those that must be the same are.
+pub(super) fn weights(single: &Trained, plain: &Trained, clean: &[Trained], lossy: &[Trained]) -> bool {
+    let hash = &single.weights_sha256;
+    let same = |results: &[Trained]| results.iter().all(|result| result.weights_sha256 == *hash);
+    let told = |what: &str, results: &[Trained]| {
+        let verdict = if same(results) { "bit-identical to one process" } else { "DIFFERENT" };
+        let accuracy = results.first().map_or(0.0, |result| result.accuracy * 100.0);
+        println!("  {what:<22} accuracy {accuracy:.2} %   weights {}  {verdict}", short(results));
+    };
+    println!(
+        "  {:<22} accuracy {:.2} %   weights {}",
+        "one process",
+        single.accuracy * 100.0,
+        hash.get(..16).unwrap_or_default()
+    );
+    told(&format!("{} hosts", clean.len()), clean);
+    told(&format!("{} hosts, with loss", lossy.len()), lossy);
+    println!(
+        "  {:<22} accuracy {:.2} %   (floats all the way)",
+        "one process, plain",
+        plain.accuracy * 100.0
+    );
+    println!("{}", EXPLANATION);
+    same(clean) && same(lossy)
+}
+
+/// Says what is left of the labs.
+pub(super) fn left_behind(left: &[String]) {
+    if left.is_empty() {
+        println!("\n  Left behind: no namespace, no program, no pin, no process (looked for each of them).");
+    } else {
+        println!("\n  LEFT BEHIND: {}", left.join(", "));
+    }
+}
+
+fn short(results: &[Trained]) -> String {
+    let hashes: std::collections::BTreeSet<_> =
+        results.iter().map(|result| result.weights_sha256.get(..16).unwrap_or_default()).collect();
+    hashes.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+fn list(modes: &std::collections::BTreeSet<String>) -> String {
+    modes.iter().cloned().collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,139 @@
+//! The trainings: in one process, and by one trainer per worker.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdout, Command};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{DemoError, DemoOptions, story};
+use crate::checkout::script;
+use crate::command;
+use crate::deployment::Deployment;
+use crate::process::Process;
+
+/// Debian's Python, which has Debian's packages.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// How long one training may take. It takes seconds, but machines differ.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// The result of `tools/demo/train.py`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Trained {
+    /// Epoch by epoch.
+    pub epochs: Vec<Epoch>,
+    /// Part of the test images that the last network reads right.
+    pub accuracy: f64,
+    /// A hash of all weights.
+    pub weights_sha256: String,
+    /// The worker's counters; none where it trained alone.
+    #[serde(default)]
+    pub job: Value,
+}
+
+/// One pass over the training images.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Epoch {
+    /// Which, from 1.
+    pub epoch: u32,
+    /// Part of the test images that are read right after it.
+    pub accuracy: f64,
+    /// How long its operations took.
+    pub allreduce_s: Option<Spent>,
+}
+
+/// Seconds that the operations of an epoch took.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Spent {
+    /// How many.
+    pub count: u64,
+    /// The middle one.
+    pub median: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+/// Checks that Python has what the trainers need.
+pub(super) fn check_python() -> Result<(), DemoError> {
+    let mut import = Command::new(PYTHON);
+    import.args(["-c", "import numpy, sklearn.datasets"]);
+    match command::output(&mut import) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let text = error.to_string();
+            let why = text.lines().last().unwrap_or_default().to_owned();
+            Err(DemoError::Python { python: PYTHON, why })
+        }
+    }
+}
+
+/// Trains in one process, `how` being `--single` (with the integers of all workers) or `--plain` (with floats).
+pub(super) fn alone(folder: &Path, options: &DemoOptions, how: &str) -> Result<Trained, DemoError> {
+    let out = folder.join("alone.json");
+    let mut train = trainer(options, &out)?;
+    command::output(train.arg(how)).map_err(crate::LabError::from)?;
+    read(&out)
+}
+
+/// Trains with one trainer per worker, prints the first one's progress beside that of `single`, and returns all results.
+pub(super) fn together(
+    deployment: &Deployment<'_>,
+    options: &DemoOptions,
+    single: &Trained,
+) -> Result<Vec<Trained>, DemoError> {
+    let lab = deployment.lab();
+    let outs: Vec<PathBuf> =
+        (0..options.workers).map(|rank| lab.folder().join(format!("trained{rank}.json"))).collect();
+    let mut trainers = Vec::new();
+    for (rank, out) in (0..options.workers).zip(&outs) {
+        let mut train = trainer(options, out)?;
+        train.args(["--rank", &rank.to_string(), "--socket"]).arg(deployment.socket(rank));
+        train.arg("--secret-file").arg(deployment.secret_file());
+        trainers.push(lab.start_piped(lab.worker(rank), &format!("trainer{rank}"), &mut train)?);
+    }
+    let speakers: Vec<_> = trainers
+        .iter_mut()
+        .filter_map(Process::take_stdout)
+        .zip(0..)
+        .map(|(out, rank)| {
+            let single = single.clone();
+            std::thread::spawn(move || speak(out, rank, &single))
+        })
+        .collect();
+    for trainer in &mut trainers {
+        trainer.wait_success("the end of its training", LIMIT)?;
+    }
+    for speaker in speakers {
+        // It ends with the trainer's output; what it could not print is no reason to fail.
+        let _ = speaker.join();
+    }
+    outs.iter().map(|out| read(out)).collect()
+}
+
+/// Prints the first trainer's lines, each with the accuracy that one process had then; the others say nothing new.
+fn speak(out: ChildStdout, rank: u16, single: &Trained) {
+    let mut epochs = single.epochs.iter();
+    for line in BufReader::new(out).lines().map_while(Result::ok) {
+        if rank == 0 && line.starts_with("epoch ") {
+            story::epoch(&line, epochs.next());
+        }
+    }
+}
+
+fn trainer(options: &DemoOptions, out: &Path) -> Result<Command, DemoError> {
+    let mut train = Command::new(PYTHON);
+    // No caches of compiled Python in the checkout: the demo leaves nothing behind.
+    train.arg("-B").arg(script("demo/train.py")?);
+    train.args(["--world", &options.workers.to_string(), "--epochs", &options.epochs.to_string(), "--out"]);
+    train.arg(out);
+    Ok(train)
+}
+
+fn read(path: &Path) -> Result<Trained, DemoError> {
+    let error = |why: String| DemoError::Result { path: path.to_owned(), why };
+    let text = std::fs::read_to_string(path).map_err(|source| error(source.to_string()))?;
+    serde_json::from_str(&text).map_err(|source| error(source.to_string()))
+}

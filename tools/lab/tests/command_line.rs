@@ -1,0 +1,145 @@
+//! The program as a user calls it, on labs of its own.
+#![expect(clippy::unwrap_used, reason = "a test says why it failed by panicking")]
+
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use sumac_lab::programs::Programs;
+use sumac_lab::record::Record;
+
+const SUMAC_LAB: &str = env!("CARGO_BIN_EXE_sumac-lab");
+
+/// A lab's name for a test, or none when this machine cannot run it, which REQUIRE_PRIVILEGED=1 turns into a failure.
+fn name(test: &str) -> Option<String> {
+    let why = if !nix::unistd::geteuid().is_root() {
+        "network namespaces need root".to_owned()
+    } else if let Err(error) = Programs::find() {
+        error.to_string()
+    } else {
+        return Some(format!("cli{}{test}", std::process::id()));
+    };
+    assert!(std::env::var_os("REQUIRE_PRIVILEGED").is_none_or(|v| v != "1"), "{test}: {why}");
+    println!("SKIP {test}: {why}");
+    None
+}
+
+fn sumac_lab(arguments: &[&str]) -> Output {
+    Command::new(SUMAC_LAB).args(arguments).output().unwrap()
+}
+
+/// A run that goes on until it is ended, once its daemons stand.
+fn endless(name: &str) -> Child {
+    let mut run = Command::new(SUMAC_LAB);
+    run.args(["run", "--name", name, "--workers", "2", "--elements", "100000", "--iterations", "1000000"]);
+    let child = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let running = || Record::load(name).is_ok_and(|record| record.processes.len() == 3);
+    wait(running, "the lab's programs");
+    child
+}
+
+fn wait(mut ready: impl FnMut() -> bool, what: &str) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !ready() {
+        assert!(Instant::now() < deadline, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Namespaces, record and pins of a lab that are there.
+fn left(name: &str) -> Vec<String> {
+    let mut left = sumac_lab::namespace::all().unwrap();
+    left.retain(|namespace| namespace.starts_with(name));
+    let pins = format!("/sys/fs/bpf/sumac-lab-{name}");
+    let files = [Record::path(name), Record::folder(name), pins.into()];
+    left.extend(files.iter().filter(|path| path.exists()).map(|path| path.display().to_string()));
+    left
+}
+
+#[test]
+fn a_run_reports_what_it_promises() {
+    let Some(name) = name("json") else { return };
+    let run =
+        ["run", "--name", &name, "--workers", "2", "--elements", "100001", "--iterations", "2", "--json"];
+    let faults = ["--rate", "1gbit", "--loss", "1%", "--duplicate", "1%", "--reorder", "1%"];
+    let output = sumac_lab(&[&run[..], &faults[..]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let keys = [
+        "workers",
+        "elements",
+        "chunk",
+        "backend",
+        "modes",
+        "ate_per_s",
+        "goodput_bits_per_s",
+        "link_efficiency",
+        "verified",
+        "max_abs_error",
+        "retransmits",
+        "frames",
+        "drops",
+    ];
+    for key in keys {
+        assert!(!report[key].is_null(), "{key} is missing in {report}");
+    }
+    for key in ["median", "min", "max", "p99"] {
+        assert!(report["tat_s"][key].as_f64().unwrap() > 0.0, "{report}");
+    }
+    assert!(report["cpu_s"]["user"].is_number() && report["cpu_s"]["system"].is_number(), "{report}");
+    assert_eq!(report["verified"], true);
+    // Half a step of 2^-20 per worker, and the rounding of the sum to a float.
+    assert!(report["max_abs_error"].as_f64().unwrap() < 1.1e-6, "{report}");
+    assert!(report["injected"]["up"]["lost"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(left(&name), Vec::<String>::new());
+}
+
+#[test]
+fn both_backends_sum_in_both_topologies() {
+    let Some(name) = name("all") else { return };
+    for backend in ["xdp", "udp"] {
+        for topology in ["per-port", "one-arm"] {
+            let run = ["run", "--name", &name, "--workers", "3", "--elements", "50000", "--iterations", "1"];
+            let output = sumac_lab(&[&run[..], &["--backend", backend, "--topology", topology]].concat());
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{backend} {topology}: {stderr}");
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing() {
+    let Some(name) = name("int") else { return };
+    let mut run = endless(&name);
+    kill(Pid::from_raw(run.id() as i32), Signal::SIGINT).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(130));
+    assert_eq!(left(&name), Vec::<String>::new());
+}
+
+#[test]
+fn down_removes_what_a_killed_run_left() {
+    let Some(name) = name("kill") else { return };
+    let mut run = endless(&name);
+    let processes = Record::load(&name).unwrap().processes;
+    assert!(!sumac_lab(&["down", "--name", &name]).status.success(), "the lab is in use");
+    run.kill().unwrap();
+    run.wait().unwrap();
+    assert!(processes.iter().all(|process| process.lives()), "daemons and aggregator outlive their lab");
+    let down = sumac_lab(&["down", "--name", &name]);
+    assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+    assert!(!processes.iter().any(|process| process.lives()), "a program outlived its lab");
+    assert_eq!(left(&name), Vec::<String>::new());
+}
+
+#[test]
+fn wrong_usage_is_told() {
+    for wrong in [&["run", "--rate", "fast"][..], &["run", "--loss", "90%"], &["run", "--chunk", "0"]] {
+        assert_eq!(sumac_lab(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+    let unknown = sumac_lab(&["down", "--name", "no-such-lab"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("sumac-lab list"));
+}
