@@ -116,6 +116,7 @@ impl Cable {
 
     /// Joins the two ports, which exist, and arms shapers and faults.
     pub(crate) fn build(&self, spec: &LabSpec, cpu: usize) -> Result<(), CommandError> {
+        self.namespace.bridge_like_a_wire()?;
         let mtu = spec.mtu;
         let mut lines = vec![format!(
             "link add name patch mtu {mtu} type bridge mcast_snooping 0 stp_state 0 forward_delay 0"

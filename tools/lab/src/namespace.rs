@@ -69,6 +69,15 @@ impl Namespace {
         command
     }
 
+    /// Keeps the firewall's hooks away from bridged frames: where br_netfilter is loaded they parse them as IP, and
+    /// drop what is broken, which a wire does not.
+    pub(crate) fn bridge_like_a_wire(&self) -> Result<(), CommandError> {
+        let settings = "net.bridge.bridge-nf-call-iptables=0\nnet.bridge.bridge-nf-call-ip6tables=0\n\
+                        net.bridge.bridge-nf-call-arptables=0\n";
+        // Ignoring unknown names: without br_netfilter there are none of these.
+        command::output_of(self.command("sysctl").args(["-q", "-e", "-p", "-"]), settings).map(|_| ())
+    }
+
     /// Runs lines of `ip -batch`.
     ///
     /// # Errors

@@ -63,6 +63,7 @@ impl Hosts {
     }
 
     fn build_switch(&self, switch: &Namespace, spec: &LabSpec) -> Result<(), CommandError> {
+        switch.bridge_like_a_wire()?;
         let mtu = spec.mtu;
         switch.ip(&[
             // Without snooping multicast goes to all ports, as on a switch that nobody has configured.
