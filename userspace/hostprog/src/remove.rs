@@ -95,6 +95,10 @@ fn check_root(root: &Path) -> Result<(), RemoveError> {
 }
 
 fn remove(pins: &PinDir) -> Result<Vec<PathBuf>, RemoveError> {
+    // Not in the middle of somebody's attach, which would find its pins gone.
+    let _lock = pins
+        .create_locked()
+        .map_err(|source| RemoveError::Remove { path: pins.path().to_owned(), source })?;
     // Held over the removal: closing the last handle detaches at once, removing the last pin some time later.
     let link = PinnedLink::from_pin(pins.pin(pins::LINK)).ok();
     let removed =
