@@ -171,6 +171,9 @@ impl Carrier {
                 }
             }
             Way::Xdp { program, local, groups, .. } => {
+                lock(program)
+                    .check_current()
+                    .map_err(|error| Failure::new(Code::Datapath, error.to_string()))?;
                 let neighbour = neighbour::resolve(assigned.aggregator_ip)
                     .map_err(|error| Failure::new(Code::Unreachable, format!("the data plane: {error}")))?;
                 if let Some(group) = assigned.result_group {

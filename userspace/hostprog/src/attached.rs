@@ -7,7 +7,7 @@ use std::{
 };
 
 use aya::{
-    maps::{Array, Map, MapData, PerCpuArray, XskMap},
+    maps::{Array, Map, MapData, MapInfo, PerCpuArray, XskMap},
     programs::links::{FdLink, LinkError, PinnedLink},
 };
 use sumac_wire::{
@@ -47,6 +47,15 @@ pub enum OpenError {
         ifname: String,
         /// Its pins.
         path: PathBuf,
+    },
+    /// It is there, with other maps than the handle's.
+    #[error(
+        "the host program was taken off {ifname} and attached anew since it was opened; restart the daemon, so that \
+         its sockets and jobs are known to the new one"
+    )]
+    Renewed {
+        /// The interface.
+        ifname: String,
     },
     /// The system's own calls.
     #[error("could not look at {what}: {source}")]
@@ -111,6 +120,8 @@ pub struct Attached {
     program_id: u32,
     config: HostConfig,
     fallback: Option<String>,
+    /// The kernel's number of the table of sockets.
+    sockets_id: u32,
     sockets: XskMap<MapData>,
     jobs: Array<MapData, JobBytes>,
     counters: PerCpuArray<MapData, u64>,
@@ -155,6 +166,7 @@ impl Attached {
             program_id,
             config: config(&pins)?,
             fallback: None,
+            sockets_id: map_id(&pins, "xsks")?,
             sockets: open_map(&pins, "xsks", Map::XskMap)?,
             jobs: open_map(&pins, "jobs", Map::Array)?,
             counters: counters_map(&pins)?,
@@ -165,6 +177,21 @@ impl Attached {
 
     pub(crate) fn with_fallback(self, fallback: Option<String>) -> Self {
         Self { fallback, ..self }
+    }
+
+    /// Fails when this handle is not the interface's any more: the program was taken off, or taken off and attached
+    /// anew, with maps that know neither sockets nor jobs of this handle. A program that was replaced in its place has
+    /// kept them.
+    ///
+    /// # Errors
+    /// As [`Attached::open`], or [`OpenError::Renewed`].
+    pub fn check_current(&self) -> Result<(), OpenError> {
+        let now = Self::open_pins(self.pins.clone())?;
+        if now.sockets_id == self.sockets_id {
+            Ok(())
+        } else {
+            Err(OpenError::Renewed { ifname: self.pins.interface().to_owned() })
+        }
     }
 
     /// Where the program really runs.
@@ -335,6 +362,11 @@ pub(crate) fn counters_map(pins: &PinDir) -> Result<PerCpuArray<MapData, u64>, O
 
 pub(crate) fn queues_map(pins: &PinDir) -> Result<PerCpuArray<MapData, QueueBytes>, OpenError> {
     open_map(pins, "queues", Map::PerCpuArray)
+}
+
+fn map_id(pins: &PinDir, name: &str) -> Result<u32, OpenError> {
+    let path = pins.pin(name);
+    MapInfo::from_pin(&path).map(|info| info.id()).map_err(|source| OpenError::Map { path, source })
 }
 
 fn open_map<T>(pins: &PinDir, name: &str, kind: fn(MapData) -> Map) -> Result<T, OpenError>

@@ -345,6 +345,22 @@ fn pins_of_an_interface_that_is_gone_are_told_and_renewed() {
 }
 
 #[test]
+fn a_handle_knows_when_its_program_is_another() {
+    if !privileged("a_handle_knows_when_its_program_is_another") {
+        return;
+    }
+    let lab = Lab::new();
+    let handle = attach(&lab.options()).unwrap();
+    drop(attach(&lab.options()).unwrap());
+    handle.check_current().unwrap();
+    detach("h0", &lab.host.pins).unwrap();
+    assert!(matches!(handle.check_current(), Err(OpenError::NotAttached { .. })));
+    let renewed = attach(&lab.options()).unwrap();
+    assert!(matches!(handle.check_current(), Err(OpenError::Renewed { .. })));
+    renewed.check_current().unwrap();
+}
+
+#[test]
 fn cleaning_reaches_every_namespace() {
     if !privileged("cleaning_reaches_every_namespace") {
         return;
