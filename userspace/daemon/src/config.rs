@@ -61,7 +61,8 @@ pub struct Config {
     pub secret: Option<String>,
     /// A file that holds it instead.
     pub secret_file: Option<PathBuf>,
-    /// CPUs to pin the data path's threads to, in turn; absent: wherever the scheduler likes.
+    /// The CPU to pin the data path's thread to, in a list of one: there is one thread. Absent: wherever the scheduler
+    /// likes.
     #[serde(default)]
     pub cpus: Vec<usize>,
     /// Slots to ask for; absent: the aggregator decides.
@@ -240,6 +241,11 @@ impl Config {
                 format!("{} is no time in seconds", self.join_timeout_s),
             ),
             (
+                "cpus",
+                self.cpus.len() > 1,
+                format!("names {} CPUs, and the data path has one thread; name one", self.cpus.len()),
+            ),
+            (
                 "queues",
                 self.queues.as_ref().is_some_and(Vec::is_empty),
                 "names no queue; leave it out for all".into(),
@@ -327,6 +333,7 @@ mod tests {
             ("negative timeout", "join_timeout_s = -1.0", "join_timeout_s"),
             ("endless timeout", "join_timeout_s = inf", "join_timeout_s"),
             ("no queue", "queues = []", "queues"),
+            ("two CPUs", "cpus = [0, 1]", "cpus"),
         ];
         for (name, text, key) in cases {
             let message = parse(text).unwrap_err().to_string();
