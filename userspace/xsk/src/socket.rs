@@ -36,8 +36,6 @@ pub struct SocketConfig {
     pub frame_size: u32,
     /// Zero-copy or copy.
     pub mode: Mode,
-    /// Let the driver sleep until it is woken. Without it some drivers busy-poll.
-    pub need_wakeup: bool,
 }
 
 impl SocketConfig {
@@ -49,7 +47,6 @@ impl SocketConfig {
             frames: 1024,
             frame_size: 2048,
             mode: Mode::Auto,
-            need_wakeup: true,
         }
     }
 }

@@ -100,8 +100,9 @@ fn attempt(
     let port = rings.port(umem, config.frames)?;
     syscall::raise_send_buffer(fd.as_fd(), about.umem_bytes as usize * 2);
 
-    let wakeup = if config.need_wakeup { libc::XDP_USE_NEED_WAKEUP } else { 0 };
-    syscall::bind(fd.as_fd(), ifindex, config.queue, mode | wakeup).map_err(fail(Step::Bind))?;
+    // The driver sleeps until it is woken; without this flag some busy-poll.
+    let flags = mode | libc::XDP_USE_NEED_WAKEUP;
+    syscall::bind(fd.as_fd(), ifindex, config.queue, flags).map_err(fail(Step::Bind))?;
     let zero_copy = syscall::is_zero_copy(fd.as_fd()).map_err(fail(Step::Ask))?;
     Ok(Socket { fd, port, bound: Bound { zero_copy, fallback } })
 }
