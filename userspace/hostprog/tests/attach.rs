@@ -195,7 +195,8 @@ fn foreign_traffic_goes_on_through_everything() {
     let here = Ipv4Addr::from_bits(HOST);
     let (tcp, udp) = (TcpListener::bind((here, 7001)).unwrap(), UdpSocket::bind((here, 7002)).unwrap());
     udp.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-    let stop = Arc::new(AtomicBool::new(false));
+    // The one who answers ends after the one who asks, who would wait for an answer.
+    let (stop, hush) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let echo_tcp = thread::spawn(move || {
         let (mut stream, _) = tcp.accept().unwrap();
         let mut bytes = [0; 4096];
@@ -204,10 +205,10 @@ fn foreign_traffic_goes_on_through_everything() {
         }
     });
     let echo_udp = {
-        let stop = stop.clone();
+        let hush = hush.clone();
         thread::spawn(move || {
             let mut bytes = [0; 2048];
-            while !stop.load(Ordering::Relaxed) {
+            while !hush.load(Ordering::Relaxed) {
                 if let Ok((n, from)) = udp.recv_from(&mut bytes) {
                     udp.send_to(&bytes[..n], from).unwrap();
                 }
@@ -264,7 +265,9 @@ fn foreign_traffic_goes_on_through_everything() {
     detach("h0", &lab.host.pins).unwrap();
     flows("traffic after the program is gone");
     stop.store(true, Ordering::Relaxed);
-    for thread in [traffic, echo_udp, echo_tcp] {
+    traffic.join().unwrap();
+    hush.store(true, Ordering::Relaxed);
+    for thread in [echo_udp, echo_tcp] {
         thread.join().unwrap();
     }
 }
