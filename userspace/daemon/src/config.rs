@@ -247,12 +247,17 @@ impl Config {
             ),
             (
                 "queues",
-                self.queues.as_ref().is_some_and(Vec::is_empty),
-                "names no queue; leave it out for all".into(),
+                self.queues.as_deref().is_some_and(|queues| queues.is_empty() || has_twins(queues)),
+                "names no queue, or one twice; leave it out for all".into(),
             ),
         ];
         checks.into_iter().find_map(|(key, wrong, problem)| wrong.then_some((key, problem)))
     }
+}
+
+fn has_twins(numbers: &[u32]) -> bool {
+    let mut seen = std::collections::HashSet::new();
+    !numbers.iter().all(|number| seen.insert(number))
 }
 
 /// This host's memory in bytes; endless when the system does not say.
@@ -333,6 +338,7 @@ mod tests {
             ("negative timeout", "join_timeout_s = -1.0", "join_timeout_s"),
             ("endless timeout", "join_timeout_s = inf", "join_timeout_s"),
             ("no queue", "queues = []", "queues"),
+            ("a queue twice", "queues = [1, 1]", "queues"),
             ("two CPUs", "cpus = [0, 1]", "cpus"),
         ];
         for (name, text, key) in cases {

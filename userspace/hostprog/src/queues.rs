@@ -11,7 +11,7 @@ pub enum Queues {
     /// Every queue that the interface has.
     #[default]
     All,
-    /// These, ascending and each once.
+    /// These.
     Only(Vec<u32>),
 }
 
@@ -47,15 +47,17 @@ pub enum QueuesError {
 }
 
 impl Queues {
-    /// The queues as numbers, for an interface with `count` of them.
+    /// The queues as numbers, ascending and each once, for an interface with `count` of them.
     ///
     /// # Errors
     /// When one is named that the interface does not have, or that the program cannot steer.
     pub fn resolve(&self, interface: &str, count: u32) -> Result<Vec<u32>, QueuesError> {
-        let queues = match self {
+        let mut queues: Vec<u32> = match self {
             Self::All => (0..count).collect(),
             Self::Only(list) => list.clone(),
         };
+        queues.sort_unstable();
+        queues.dedup();
         match queues.last() {
             Some(last) if *last as usize >= MAX_QUEUES => Err(QueuesError::TooMany(*last)),
             Some(last) if *last >= count => {
@@ -158,6 +160,8 @@ mod tests {
         let error = Queues::Only(vec![0, 2]).resolve("eth0", 2).unwrap_err();
         assert!(error.to_string().contains("queue 2 is not there: eth0 receives on 2"), "{error}");
         assert_eq!(Queues::All.resolve("eth0", 300), Err(QueuesError::TooMany(299)));
+        assert_eq!(Queues::Only(vec![2, 0, 2]).resolve("eth0", 3), Ok(vec![0, 2]), "in any order");
+        assert_eq!(Queues::Only(vec![300, 0]).resolve("eth0", 2), Err(QueuesError::TooMany(300)));
     }
 
     #[test]
