@@ -161,6 +161,22 @@ async fn a_killed_member_fails_the_others_by_name() {
 }
 
 #[tokio::test]
+async fn an_install_that_takes_long_hides_no_death() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let mut members = server.all(|rank| spec(rank, 2), 2).await;
+    server.plane.hold_installs(true);
+    let other = tokio::spawn(join(server.address, JoinSpec { job: "other".into(), ..spec(0, 1) }));
+    while server.plane.waiting_installs() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(members.pop());
+    assert_eq!(failure(&members[0]).await.culprit, Some(1));
+    server.plane.hold_installs(false);
+    timeout(HANGS, other).await.unwrap().unwrap().unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_member_that_gives_up_says_why() {
     let server = Server::start(FakePlane::new(1024)).await;
     let mut members = server.all(|rank| spec(rank, 2), 2).await;

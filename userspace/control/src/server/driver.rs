@@ -1,4 +1,4 @@
-//! The one task that lets time pass and carries orders to the data plane, one at a time.
+//! The task that lets time pass and carries orders to the data plane, one at a time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,23 +10,33 @@ const TICK: Duration = Duration::from_millis(100);
 const TICKS_PER_REPORT: u32 = 5;
 
 /// Runs for ever; to be aborted.
+///
+/// Time does not wait for orders: one that asks by ARP for a worker that is not there takes seconds, in which the
+/// workers of other jobs can die.
 pub async fn run<P: DataPlane>(shared: Arc<Shared>, plane: Arc<P>) {
+    tokio::join!(pass_time(&shared, &plane), serve_orders(&shared, &plane));
+}
+
+async fn pass_time<P: DataPlane>(shared: &Shared, plane: &Arc<P>) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut count = 0u32;
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {
-                count = count.wrapping_add(1);
-                if count.is_multiple_of(TICKS_PER_REPORT) {
-                    report(&shared, &plane).await;
-                }
-                let now = shared.now();
-                shared.lock().coordinator.tick(now);
-            }
-            () = shared.orders.notified() => {}
+        ticks.tick().await;
+        count = count.wrapping_add(1);
+        if count.is_multiple_of(TICKS_PER_REPORT) {
+            report(shared, plane).await;
         }
-        carry_out(&shared, &plane).await;
+        let now = shared.now();
+        shared.lock().coordinator.tick(now);
+        shared.orders.notify_one();
+    }
+}
+
+async fn serve_orders<P: DataPlane>(shared: &Shared, plane: &Arc<P>) {
+    loop {
+        shared.orders.notified().await;
+        carry_out(shared, plane).await;
     }
 }
 

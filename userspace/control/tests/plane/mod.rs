@@ -3,6 +3,8 @@
 use std::{
     net::Ipv4Addr,
     sync::{Arc, Mutex},
+    thread,
+    time::Duration,
 };
 
 use sumac_control::plane::{DataPlane, Installed, JobInstall, LastEpoch, PlaneError, PlaneInfo, PlaneKind};
@@ -20,12 +22,23 @@ struct Inner {
     slots: u32,
     instance: Option<u64>,
     refusal: Option<&'static str>,
+    /// Installs wait while this is set, as for a worker that does not answer ARP.
+    is_held: bool,
+    /// Installs that wait.
+    waiting: usize,
     calls: Vec<Call>,
 }
 
 impl FakePlane {
     pub fn new(slots: u32) -> FakePlane {
-        FakePlane(Arc::new(Mutex::new(Inner { slots, instance: Some(1), refusal: None, calls: Vec::new() })))
+        FakePlane(Arc::new(Mutex::new(Inner {
+            slots,
+            instance: Some(1),
+            refusal: None,
+            is_held: false,
+            waiting: 0,
+            calls: Vec::new(),
+        })))
     }
 
     pub fn set_instance(&self, instance: Option<u64>) {
@@ -34,6 +47,14 @@ impl FakePlane {
 
     pub fn refuse_installs(&self, why: &'static str) {
         self.0.lock().unwrap().refusal = Some(why);
+    }
+
+    pub fn hold_installs(&self, is_held: bool) {
+        self.0.lock().unwrap().is_held = is_held;
+    }
+
+    pub fn waiting_installs(&self) -> usize {
+        self.0.lock().unwrap().waiting
     }
 
     pub fn calls(&self) -> Vec<Call> {
@@ -52,6 +73,11 @@ impl DataPlane for FakePlane {
     }
 
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
+        self.0.lock().unwrap().waiting += 1;
+        while self.0.lock().unwrap().is_held {
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.0.lock().unwrap().waiting -= 1;
         let mut inner = self.0.lock().unwrap();
         if let Some(why) = inner.refusal {
             return Err(PlaneError::Failed { doing: "installing a job", what: why.into() });
