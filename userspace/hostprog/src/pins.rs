@@ -120,7 +120,12 @@ impl PinDir {
     pub fn create_locked(&self) -> io::Result<File> {
         loop {
             fs::create_dir_all(&self.path)?;
-            let directory = File::open(&self.path)?;
+            let directory = match File::open(&self.path) {
+                Ok(directory) => directory,
+                // Removed in between, by whoever held the lock.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
             directory.lock()?;
             // Whoever held the lock before may have removed the directory on the way out.
             if fs::metadata(&self.path)
@@ -176,6 +181,25 @@ pub fn current_namespace() -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_that_others_remove_is_locked_all_the_same() {
+        let root = std::env::temp_dir().join(format!("sumac-pins-race-{}", std::process::id()));
+        let here = PinDir::here(&root, "eth0").unwrap();
+        let others = here.clone();
+        // Keeps the parents, which are not the point.
+        fs::create_dir_all(host_root(&root).join("kept")).unwrap();
+        let remover = std::thread::spawn(move || {
+            for _ in 0..2000 {
+                let _ = fs::remove_dir(others.path());
+            }
+        });
+        while !remover.is_finished() {
+            drop(here.create_locked().unwrap());
+        }
+        remover.join().unwrap();
+        fs::remove_dir_all(root).unwrap();
+    }
 
     #[test]
     fn directories_are_listed_with_namespace_and_interface() {
