@@ -65,8 +65,16 @@ fn admission(c: &mut Criterion) {
             admit::request(&header, &job).ok()?
         });
     });
-    let contribution =
-        Contribution { owner: 1 << 16 | 1, seq: 0, version: 0, worker: 2, all: 15, elements: 256, flags: 0 };
+    let contribution = Contribution {
+        owner: 1 << 16 | 1,
+        seq: 0,
+        version: 0,
+        worker: 2,
+        all: 15,
+        slots: 64,
+        elements: 256,
+        flags: 0,
+    };
     let (meta, _) = decide(&SlotMeta::default(), &Contribution { worker: 1, ..contribution });
     group.bench_function("decide", |b| b.iter(|| decide(black_box(&meta), black_box(&contribution))));
     group.finish();

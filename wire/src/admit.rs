@@ -92,6 +92,7 @@ pub fn request(header: &Header, job: &JobEntry) -> Result<Option<Contribution>, 
         version: header.pool_version(),
         worker: header.bitmap_0,
         all: all_workers(job.world),
+        slots: job.slots,
         elements: header.elements,
         flags: header.flags,
     }))

@@ -58,6 +58,8 @@ pub struct Contribution {
     pub worker: u32,
     /// The bits of all workers.
     pub all: u32,
+    /// Slots of the job: the distance between two chunks of one slot.
+    pub slots: u32,
     /// Elements in the chunk.
     pub elements: u16,
     /// The packet's flags.
@@ -113,8 +115,10 @@ fn decide_version(active: Version, shadow: Version, c: &Contribution) -> (Versio
     // A newer chunk. It may take this version once the chunk in the other one is complete: only
     // a worker that has that result moves on, and only when all of them had this version's.
     let fresh = !used && shadow.seen == 0;
-    let follows_shadow = shadow.seen == c.all && is_later(c.seq, shadow.seq);
-    let in_turn = follows_shadow && (!used || active.seen == c.all && is_later(shadow.seq, active.seq));
+    // The step from chunk to chunk is always the same: a frame from far ahead would hold the slot for good.
+    let follows =
+        |after: u32, before: Version| before.seen == c.all && after.wrapping_sub(before.seq) == c.slots;
+    let in_turn = follows(c.seq, shadow) && (!used || follows(shadow.seq, active));
     if !fresh && !in_turn {
         return (active, Action::Ignore(Reason::OutOfTurn));
     }
@@ -149,7 +153,7 @@ mod tests {
     }
 
     fn contribution(seq: u32, v: u8, worker: u32) -> Contribution {
-        Contribution { owner: OWNER, seq, version: v, worker, all: ALL, elements: 4, flags: 0 }
+        Contribution { owner: OWNER, seq, version: v, worker, all: ALL, slots: 8, elements: 4, flags: 0 }
     }
 
     /// The table of `docs/protocol.md`, row by row: slots of 8, slot 3.
@@ -158,7 +162,7 @@ mod tests {
         let empty = Version::default();
         let store = Action::Store { complete: false };
         type Case = (&'static str, [Version; 2], Contribution, Action, [Version; 2]);
-        let table: [Case; 15] = [
+        let table: [Case; 16] = [
             ("first ever", [empty, empty], contribution(3, 0, 1), store, [version(3, 1), empty]),
             (
                 "first ever, on version 1",
@@ -241,6 +245,13 @@ mod tests {
                 "two rounds ahead: the newest result is not known to have arrived",
                 [version(19, 7), version(11, 7)],
                 contribution(35, 0, 1),
+                Action::Ignore(Reason::OutOfTurn),
+                [version(19, 7), version(11, 7)],
+            ),
+            (
+                "from far ahead",
+                [version(19, 7), version(11, 7)],
+                contribution(1 << 20 | 3, 1, 1),
                 Action::Ignore(Reason::OutOfTurn),
                 [version(19, 7), version(11, 7)],
             ),

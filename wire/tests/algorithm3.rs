@@ -24,9 +24,16 @@ fn term(worker: u32, chunk: u32) -> Sum {
     1 << (2 * (worker * 8 + chunk))
 }
 
+/// What an aggregator knows of the job.
+#[derive(Clone, Copy)]
+struct Sizes {
+    workers: u32,
+    slots: u32,
+}
+
 /// How an aggregator treats a slot.
 trait Slot: Clone + Hash + PartialEq + std::fmt::Debug + Send + Sync + Default + 'static {
-    fn receive(&mut self, workers: u32, worker: u32, seq: u32, version: u8, sum: Sum) -> Answer;
+    fn receive(&mut self, sizes: Sizes, worker: u32, seq: u32, version: u8, sum: Sum) -> Answer;
 }
 
 /// What it sends.
@@ -45,13 +52,14 @@ struct Numbered {
 }
 
 impl Slot for Numbered {
-    fn receive(&mut self, workers: u32, worker: u32, seq: u32, version: u8, sum: Sum) -> Answer {
+    fn receive(&mut self, sizes: Sizes, worker: u32, seq: u32, version: u8, sum: Sum) -> Answer {
         let contribution = Contribution {
             owner: owner(1, 1),
             seq,
             version,
             worker: 1 << worker,
-            all: all_workers(workers as u16),
+            all: all_workers(sizes.workers as u16),
+            slots: sizes.slots,
             elements: 1,
             flags: 0,
         };
@@ -83,14 +91,14 @@ struct AsPrinted {
 }
 
 impl Slot for AsPrinted {
-    fn receive(&mut self, workers: u32, worker: u32, _seq: u32, version: u8, sum: Sum) -> Answer {
+    fn receive(&mut self, sizes: Sizes, worker: u32, _seq: u32, version: u8, sum: Sum) -> Answer {
         let (v, bit) = (version as usize, 1 << worker);
         if self.seen[v] & bit != 0 {
             return if self.count[v] == 0 { Answer::ToOne(self.pool[v]) } else { Answer::Nothing };
         }
         self.seen[v] |= bit;
         self.seen[1 - v] &= !bit;
-        self.count[v] = (self.count[v] + 1) % workers;
+        self.count[v] = (self.count[v] + 1) % sizes.workers;
         self.pool[v] = if self.count[v] == 1 { sum } else { self.pool[v].wrapping_add(sum) };
         if self.count[v] == 0 { Answer::ToAll(self.pool[v]) } else { Answer::Nothing }
     }
@@ -167,12 +175,13 @@ impl<S: Slot> Model for System<S> {
                 let at = place(seq, self.slots_log2);
                 let sum = term(worker, seq >> self.slots_log2);
                 let slot = &mut state.slots[at.slot as usize];
+                let sizes = Sizes { workers: self.workers, slots: self.slots() };
                 let send = |results: &mut Vec<(u32, Sum)>, sum| {
                     if !results.contains(&(seq, sum)) {
                         results.push((seq, sum));
                     }
                 };
-                match slot.receive(self.workers, worker, seq, at.version, sum) {
+                match slot.receive(sizes, worker, seq, at.version, sum) {
                     Answer::Nothing => {}
                     Answer::ToOne(sum) => send(&mut state.results[worker as usize], sum),
                     Answer::ToAll(sum) => state.results.iter_mut().for_each(|to| send(to, sum)),

@@ -75,7 +75,12 @@ impl RttEstimator {
     /// Whether an answer this long after a packet is likely to be to that packet: no faster than any, and
     /// not slower than nearly all.
     pub fn is_likely(&self, rtt: u64) -> bool {
-        (self.shortest..=self.smoothed() + 4 * self.variation).contains(&rtt)
+        rtt >= self.shortest && self.is_usual(rtt)
+    }
+
+    /// Whether a round trip is not slower than nearly all were; before the first, any is.
+    pub fn is_usual(&self, rtt: u64) -> bool {
+        self.smoothed.is_none_or(|smoothed| rtt <= smoothed + 4 * self.variation)
     }
 
     /// Smoothed round trip; zero before the first sample.

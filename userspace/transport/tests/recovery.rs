@@ -171,7 +171,7 @@ fn a_straggler_costs_two_probes_and_does_not_stretch_the_timeout() {
     assert_eq!(seqs(&probes), [0, 1]);
     lone.wait(3 * MILLI);
     // The straggler is there; the answers to the probes follow.
-    sent.iter().chain(&probes).for_each(|sent| lone.take(&sent.answer()));
+    sent.iter().chain(&probes).for_each(|sent| lone.take(&sent.answer_to_another()));
     let after = lone.engine.stats();
     assert_eq!((after.results, after.retransmits()), (8, 2));
     assert_eq!(after.rtt.smoothed_ns, before.smoothed_ns, "how late it was is no round trip");
@@ -275,4 +275,22 @@ fn a_clock_that_jumps_back_harms_nothing() {
     assert_eq!(lone.send_all().len(), 8);
     lone.engine.on_timeout(Time(u64::MAX));
     assert_eq!(lone.send_all().len(), 8);
+}
+
+#[test]
+fn only_the_last_worker_learns_that_the_path_became_slower() {
+    for (was_last, slower) in [(false, false), (true, true)] {
+        let mut lone = start(100 * MICRO);
+        let before = lone.engine.stats().rtt.timeout_ns;
+        for _ in 0..20 {
+            let sent = lone.send_all();
+            lone.wait(900 * MICRO);
+            for sent in &sent {
+                lone.take(&if was_last { sent.answer() } else { sent.answer_to_another() });
+            }
+        }
+        let after = lone.engine.stats();
+        assert_eq!(after.retransmits(), 0, "no later than the timeout");
+        assert_eq!(after.rtt.timeout_ns > before, slower, "last: {was_last}");
+    }
 }

@@ -132,6 +132,7 @@ impl Core {
             version,
             worker: header.bitmap_0,
             all,
+            slots: super::job::SLOTS,
             elements: header.elements,
             flags: header.flags,
         };

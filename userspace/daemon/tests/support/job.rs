@@ -15,6 +15,9 @@ use sumac_transport::{Buffer, DType, JobParams, Operation};
 /// Long enough for the slowest machine; nothing is asserted about how much of it is used.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Slots of every job in these tests.
+pub const SLOTS: u32 = 32;
+
 pub fn params(rank: u16, world: u16) -> JobParams {
     JobParams {
         job: 7,
@@ -22,7 +25,7 @@ pub fn params(rank: u16, world: u16) -> JobParams {
         token: 0x5eed,
         rank,
         world,
-        slots: 32,
+        slots: SLOTS,
         elements: 64,
         scale: 1024.0,
         shards: 1,

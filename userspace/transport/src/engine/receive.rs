@@ -130,26 +130,32 @@ impl Engine {
         let next = self.pool.next(entry.seq);
         let op = self.stream.find(next, entry.op);
         self.slots.advance(slot, next, op);
-        self.learn(now, &entry);
+        self.learn(now, &entry, header.timestamp);
         self.refresh_gauges();
         Ok(())
     }
 
     /// What the answer says about the path, and about packets sent before the one it answers.
-    fn learn(&mut self, now: Time, answered: &Slot) {
+    ///
+    /// A result echoes the clock of the packet that completed its slot, or asked for it again. `echo`
+    /// being this worker's own, nobody was waited for: the time is the path's. Else the answer may be
+    /// as late as the slowest worker, or as another's recovery from a loss; it counts only when it
+    /// is no later than usual, or a loss anywhere would lengthen everybody's timeouts.
+    fn learn(&mut self, now: Time, answered: &Slot, echo: u32) {
         self.stats.retransmits_spared += u64::from(answered.state == State::Lost);
         self.silence.end(now);
+        let rtt = now.since(answered.sent);
+        let own = echo == answered.sent.stamp();
         if answered.resent || answered.state == State::Lost {
             // Nobody knows which transmission was answered: no sample, and no sure sign of order.
             self.backoff.keep(answered.level);
-            if !self.silence.delayed(answered.sent) || self.rtt.is_likely(now.since(answered.sent)) {
+            if !self.silence.delayed(answered.sent) || self.rtt.is_likely(rtt) {
                 self.later.note_again(answered.index);
             }
             return;
         }
-        if !self.silence.delayed(answered.sent)
-            && self.rtt.sample(now.since(answered.sent), answered.index, self.next_index)
-        {
+        let of_path = own || !self.silence.delayed(answered.sent) && self.rtt.is_usual(rtt);
+        if of_path && self.rtt.sample(rtt, answered.index, self.next_index) {
             self.backoff.reset();
         }
         self.later.note(answered.index);

@@ -16,6 +16,11 @@ impl Sent {
         self.answer_with(|_| ())
     }
 
+    /// The same when another worker was the last, whose clock the result echoes.
+    pub fn answer_to_another(&self) -> Vec<u8> {
+        self.answer_with(|header| header.timestamp ^= 1 << 31)
+    }
+
     /// The same with a header that was tampered with.
     pub fn answer_with(&self, change: impl FnOnce(&mut Header)) -> Vec<u8> {
         let world = u16::from(self.header.fan_in_0);
