@@ -237,7 +237,7 @@ fn a_late_answer_to_a_probe_says_nothing_of_the_tail() {
     assert_eq!(seqs(&probes), [0, 1]);
     // The straggler sums its first two chunks, and is away again.
     lone.wait(MILLI);
-    probes.iter().for_each(|probe| lone.take(&probe.answer()));
+    probes.iter().for_each(|probe| lone.take(&probe.answer_to_another()));
     lone.expire();
     assert_eq!(seqs(&lone.send_all()), [2, 3], "not the rest");
 }

@@ -146,17 +146,20 @@ impl Engine {
         self.silence.end(now);
         let rtt = now.since(answered.sent);
         let own = echo == answered.sent.stamp();
-        if answered.resent || answered.state == State::Lost {
-            // Nobody knows which transmission was answered: no sample, and no sure sign of order.
+        let once = !answered.resent && answered.state != State::Lost;
+        let delayed = self.silence.delayed(answered.sent);
+        if own || once && !delayed && self.rtt.is_usual(rtt) {
+            self.rtt.sample(rtt, answered.index, self.next_index);
+            self.backoff.reset();
+        } else if !once {
             self.backoff.keep(answered.level);
-            if !self.silence.delayed(answered.sent) || self.rtt.is_likely(rtt) {
+        }
+        if !once {
+            // Nobody knows which transmission was answered: no sure sign of order.
+            if !delayed || self.rtt.is_likely(rtt) {
                 self.later.note_again(answered.index);
             }
             return;
-        }
-        let of_path = own || !self.silence.delayed(answered.sent) && self.rtt.is_usual(rtt);
-        if of_path && self.rtt.sample(rtt, answered.index, self.next_index) {
-            self.backoff.reset();
         }
         self.later.note(answered.index);
         while let Some((slot, index)) = timer::oldest(&self.slots) {
