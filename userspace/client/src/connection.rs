@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
-use sumac_api::{Channel, Command, Event, Failure, FrameError, Inbound, MAX_MESSAGE, Outbound, Request};
+use sumac_api::{
+    Channel, Code, Command, Event, Failure, FrameError, Inbound, MAX_MESSAGE, Outbound, Request, Unregister,
+};
 
 use crate::ClientError;
 
@@ -30,8 +32,10 @@ pub(crate) struct Answer {
 struct State {
     next_id: u64,
     replies: HashMap<u64, Result<Answer, Failure>>,
-    /// Requests whose reply nobody waits for.
-    unheeded: HashSet<u64>,
+    /// Requests to give a region back, whose reply nobody waits for, with the region.
+    unregistering: HashMap<u64, u64>,
+    /// Regions that were still busy when they were given back.
+    busy_regions: Vec<u64>,
     finished: HashMap<u64, Outcome>,
     /// Operations whose end nobody waits for.
     abandoned: HashSet<u64>,
@@ -40,6 +44,21 @@ struct State {
     lost: Option<String>,
     /// Somebody is reading for all.
     reading: bool,
+}
+
+impl State {
+    fn file_reply(&mut self, id: u64, result: Result<Answer, Failure>) {
+        match self.unregistering.remove(&id) {
+            Some(region) => {
+                if result.is_err_and(|failure| failure.code == Code::RegionBusy) {
+                    self.busy_regions.push(region);
+                }
+            }
+            None => {
+                self.replies.insert(id, result);
+            }
+        }
+    }
 }
 
 pub(crate) struct Connection {
@@ -62,7 +81,8 @@ impl Connection {
 
     /// Sends a command and waits for its reply.
     pub(crate) fn call(&self, command: Command, fds: &[BorrowedFd<'_>]) -> Result<Answer, ClientError> {
-        let id = self.send(command, fds, false)?;
+        self.retry_busy_regions()?;
+        let id = self.send(command, fds)?;
         let reply = self.wait_for(None, |state| state.replies.remove(&id))?;
         match reply {
             Some(reply) => Ok(reply?),
@@ -70,10 +90,18 @@ impl Connection {
         }
     }
 
-    /// Sends a command whose reply does not matter.
-    pub(crate) fn tell(&self, command: Command) {
-        // Used when a value is dropped: nobody could be told of an error, and a lost connection frees everything.
-        let _ = self.send(command, &[], true);
+    /// Gives a region back without waiting for the reply. An operation that nobody waited for may still use it: then
+    /// it is given back again at a later call.
+    pub(crate) fn unregister(&self, region: u64) -> Result<(), ClientError> {
+        let id = self.next_id()?;
+        // Before the request leaves: another thread may read the reply at once.
+        self.state().unregistering.insert(id, region);
+        self.transmit(id, Command::Unregister(Unregister { region }), &[])
+    }
+
+    fn retry_busy_regions(&self) -> Result<(), ClientError> {
+        let busy = std::mem::take(&mut self.state().busy_regions);
+        busy.into_iter().try_for_each(|region| self.unregister(region))
     }
 
     /// Waits until the operation has ended; `None` when the deadline comes first.
@@ -103,26 +131,29 @@ impl Connection {
         self.state().failed.remove(&job);
     }
 
-    fn send(&self, command: Command, fds: &[BorrowedFd<'_>], unheeded: bool) -> Result<u64, ClientError> {
-        let id = {
-            let mut state = self.state();
-            if let Some(why) = &state.lost {
-                return Err(ClientError::Lost(why.clone()));
-            }
-            state.next_id += 1;
-            let id = state.next_id;
-            if unheeded {
-                state.unheeded.insert(id);
-            }
-            id
-        };
+    fn send(&self, command: Command, fds: &[BorrowedFd<'_>]) -> Result<u64, ClientError> {
+        let id = self.next_id()?;
+        self.transmit(id, command, fds)?;
+        Ok(id)
+    }
+
+    fn next_id(&self) -> Result<u64, ClientError> {
+        let mut state = self.state();
+        if let Some(why) = &state.lost {
+            return Err(ClientError::Lost(why.clone()));
+        }
+        state.next_id += 1;
+        Ok(state.next_id)
+    }
+
+    fn transmit(&self, id: u64, command: Command, fds: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
         let bytes =
             Request { id, command }.encode().map_err(|error| ClientError::Protocol(error.to_string()))?;
         match self.channel.send(&bytes, fds) {
-            Ok(()) => Ok(id),
+            Ok(()) => Ok(()),
             // What the daemon said before it hung up is worth more than that it did.
             Err(FrameError::Closed) => self
-                .wait_for(None, |state| state.replies.contains_key(&id).then_some(id))?
+                .wait_for(None, |state| state.replies.contains_key(&id).then_some(()))?
                 .ok_or_else(|| ClientError::Lost("the daemon hung up".into())),
             Err(error) => Err(error.into()),
         }
@@ -211,9 +242,7 @@ impl Connection {
                 });
             }
             Outbound::Reply { id: Some(id), result } => {
-                if !state.unheeded.remove(&id) {
-                    state.replies.insert(id, result.map(|value| Answer { value, fds }));
-                }
+                state.file_reply(id, result.map(|value| Answer { value, fds }));
             }
             Outbound::Event(Event::Completed { op, duration_ns, error, .. }) => {
                 if !state.abandoned.remove(&op) {
@@ -247,5 +276,22 @@ impl fmt::Debug for Connection {
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_region_is_remembered_and_one_given_back_is_not() {
+        let mut state = State::default();
+        state.unregistering.extend([(7, 70), (8, 80)]);
+        state.file_reply(7, Err(Failure::new(Code::RegionBusy, "an operation uses it")));
+        state.file_reply(8, Ok(Answer { value: Value::Null, fds: Vec::new() }));
+        assert_eq!(state.busy_regions, [70]);
+        assert!(state.unregistering.is_empty() && state.replies.is_empty());
+        state.file_reply(9, Err(Failure::new(Code::RegionBusy, "somebody waits for this one")));
+        assert!(state.replies.contains_key(&9));
     }
 }

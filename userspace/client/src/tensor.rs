@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use sumac_api::{Command, DType, Register, RegisterReply, Unregister};
+use sumac_api::{Command, DType, Register, RegisterReply};
 use sumac_xsk::mapping::{Lease, Shared};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -45,7 +45,8 @@ pub(crate) struct Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        self.connection.tell(Command::Unregister(Unregister { region: self.handle }));
+        // Nobody could be told of an error here, and a lost connection frees everything.
+        let _ = self.connection.unregister(self.handle);
     }
 }
 
