@@ -1,6 +1,6 @@
 //! A job's shared secret: read, compared and kept without ever being shown.
 
-use std::{fmt, fs, io, path::Path};
+use std::{fmt, fs, io, os::unix::fs::PermissionsExt as _, path::Path};
 
 use thiserror::Error;
 
@@ -40,10 +40,16 @@ impl Secret {
         Ok(Secret(bytes))
     }
 
-    /// Reads a file, without white space at its end.
+    /// Reads a file, without white space at its end. Warns when others than its owner may open it.
     pub fn from_file(path: &Path) -> Result<Secret, SecretError> {
         let bytes = fs::read(path)
             .map_err(|source| SecretError::Unreadable { path: path.display().to_string(), source })?;
+        if let Ok(metadata) = fs::metadata(path)
+            && open_to_others(metadata.permissions().mode())
+        {
+            let path = path.display();
+            tracing::warn!("others can open the shared secret in {path}; run `chmod 600 {path}`");
+        }
         Secret::new(bytes.trim_ascii_end())
     }
 
@@ -51,6 +57,11 @@ impl Secret {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
+}
+
+/// Whether a file with this mode is open to its group or to everybody.
+fn open_to_others(mode: u32) -> bool {
+    mode & 0o077 != 0
 }
 
 impl fmt::Debug for Secret {
@@ -68,6 +79,12 @@ mod tests {
         let secret = Secret::new("correct horse battery").unwrap();
         assert_eq!(format!("{secret:?}"), "Secret(..)");
         assert!(matches!(Secret::new(""), Err(SecretError::Empty)));
+    }
+
+    #[test]
+    fn only_its_owner_should_be_able_to_open_the_file() {
+        assert!(!open_to_others(0o100600) && !open_to_others(0o100400));
+        assert!(open_to_others(0o100644) && open_to_others(0o100640));
     }
 
     #[test]
