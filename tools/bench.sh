@@ -3,14 +3,14 @@
 # each measurement's JSON into docs/results/, then the page from those files.
 #
 #   tools/bench.sh            everything (a quarter of an hour)
-#   tools/bench.sh NAME...    only these: programs straight super small mbit100 gbit1 loss0.01 loss0.1 loss1
+#   tools/bench.sh NAME...    only these: programs straight chunk352 super small mbit100 gbit1 loss0.01 loss0.1 loss1
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=target/release out=docs/results
 mkdir -p "$out"
 
 wanted=("$@")
-[ "$#" -gt 0 ] || wanted=(programs straight super small mbit100 gbit1 loss0.01 loss0.1 loss1)
+[ "$#" -gt 0 ] || wanted=(programs straight chunk352 super small mbit100 gbit1 loss0.01 loss0.1 loss1)
 
 compare() { # NAME OPTIONS...: Sumac on XDP and UDP, Gloo and Open MPI, one after the other in one lab
     local name=$1
@@ -27,6 +27,7 @@ for name in "${wanted[@]}"; do
         "$bin/sumac" bench-xdp --elements 64,256,360 --repeat 2000000 --json > "$out/host.json"
         ;;
     straight) compare straight --elements 25000000 --tcp-offloads none ;;
+    chunk352) compare chunk352 --elements 25000000 --chunk 352 --tcp-offloads none ;;
     super) compare super --elements 25000000 --tcp-offloads all ;;
     mbit100) compare mbit100 --elements 2500000 --rate 100mbit ;;
     gbit1) compare gbit1 --elements 25000000 --rate 1gbit ;;
