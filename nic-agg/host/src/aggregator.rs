@@ -64,6 +64,20 @@ pub enum JobError {
     },
 }
 
+/// The pool does not fit this host's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{slots} slots of {elements} elements take {bytes} bytes, more than half of this host's memory; give fewer --slots or --elements"
+)]
+pub struct NoMemory {
+    /// Slots asked for.
+    pub slots: u32,
+    /// Elements of each.
+    pub elements: u16,
+    /// What that takes.
+    pub bytes: u64,
+}
+
 #[derive(Clone, Debug, Default)]
 struct Job {
     entry: JobEntry,
@@ -84,17 +98,28 @@ pub struct HostAggregator {
 
 impl HostAggregator {
     /// `slots` slots, each for chunks of at most `max_elements` (limited to what a packet can carry).
-    pub fn new(slots: u32, max_elements: u16) -> HostAggregator {
+    ///
+    /// # Errors
+    /// When the slots do not fit half of the memory that this host has.
+    pub fn new(slots: u32, max_elements: u16) -> Result<HostAggregator, NoMemory> {
         let max_elements = max_elements.min(MAX_ELEMENTS as u16);
-        HostAggregator {
+        // Cannot overflow: 2^32 slots of two times 832 values of 4 bytes are less than 2^45.
+        let values = u64::from(slots) * 2 * u64::from(max_elements);
+        let bytes = values * size_of::<i32>() as u64 + u64::from(slots) * size_of::<SlotMeta>() as u64;
+        let refused = NoMemory { slots, elements: max_elements, bytes };
+        // The kernel promises more than it has, and kills who takes the promise at its word.
+        if bytes > host_memory() / 2 {
+            return Err(refused);
+        }
+        Ok(HostAggregator {
             max_elements,
             jobs: vec![Job::default(); MAX_JOBS],
             workers: vec![WorkerEntry::default(); MAX_JOBS * MAX_WORKERS],
-            slots: vec![SlotMeta::default(); slots as usize],
-            values: vec![0; slots as usize * 2 * usize::from(max_elements)],
+            slots: filled(u64::from(slots), SlotMeta::default()).ok_or(refused)?,
+            values: filled(values, 0).ok_or(refused)?,
             counters: [0; COUNTERS],
             worker_counters: vec![WorkerCounters::default(); MAX_JOBS * MAX_WORKERS],
-        }
+        })
     }
 
     /// Slots in the pool.
@@ -255,6 +280,26 @@ impl HostAggregator {
             Err(Reason::Duplicate) => counters.duplicates += 1,
             Err(_) => {}
         }
+    }
+}
+
+/// This many copies of a value; `None` without the memory for them.
+fn filled<T: Clone>(count: u64, value: T) -> Option<Vec<T>> {
+    let count = usize::try_from(count).ok()?;
+    let mut values = Vec::new();
+    values.try_reserve_exact(count).ok()?;
+    values.resize(count, value);
+    Some(values)
+}
+
+/// Bytes of memory in this host; without bound when it does not say.
+fn host_memory() -> u64 {
+    use nix::unistd::{SysconfVar, sysconf};
+
+    let number = |variable| sysconf(variable).ok().flatten().and_then(|number| u64::try_from(number).ok());
+    match (number(SysconfVar::_PHYS_PAGES), number(SysconfVar::PAGE_SIZE)) {
+        (Some(pages), Some(size)) => pages.saturating_mul(size),
+        _ => u64::MAX,
     }
 }
 

@@ -17,5 +17,5 @@ pub mod plane;
 pub mod udp;
 mod values;
 
-pub use aggregator::{Answer, HostAggregator, JobError};
+pub use aggregator::{Answer, HostAggregator, JobError, NoMemory};
 pub use plane::HostPlane;

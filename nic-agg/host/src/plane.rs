@@ -26,7 +26,7 @@ impl HostPlane {
             what: "get a random number",
             source: std::io::Error::other(error.to_string()),
         })?;
-        let running = Running::start(HostAggregator::new(slots, elements), ip, port)?;
+        let running = Running::start(HostAggregator::new(slots, elements)?, ip, port)?;
         Ok(HostPlane { running, instance })
     }
 

@@ -19,7 +19,7 @@ use nix::{
 use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS, admit::payload_len};
 use thiserror::Error;
 
-use crate::aggregator::{Answer, HostAggregator};
+use crate::aggregator::{Answer, HostAggregator, NoMemory};
 
 /// Packets that are received at once.
 const BATCH: usize = 32;
@@ -33,6 +33,9 @@ const IDLE: Duration = Duration::from_millis(200);
 /// Why the aggregator cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
+    /// The pool is too large.
+    #[error(transparent)]
+    Memory(#[from] NoMemory),
     /// The address cannot be bound.
     #[error(
         "cannot bind UDP {address}: {source}; is another aggregator running? choose a port with --base-port"

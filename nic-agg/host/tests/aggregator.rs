@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 
 use common::*;
 use proptest::prelude::*;
-use sumac_agg_host::{Answer, HostAggregator, JobError};
+use sumac_agg_host::{Answer, HostAggregator, JobError, NoMemory};
 use sumac_wire::{Header, Kind, Reason, header::flag, reason::COUNTERS, tables::JobEntry};
 
 #[test]
@@ -167,8 +167,15 @@ fn removed_jobs_and_new_incarnations() {
 }
 
 #[test]
+fn a_pool_that_no_host_has_memory_for_is_refused() {
+    let Err(refused) = HostAggregator::new(u32::MAX, 832) else { panic!("it was made") };
+    assert!(matches!(refused, NoMemory { slots: u32::MAX, elements: 832, .. }), "{refused:?}");
+    assert!(refused.to_string().contains("--slots"), "{refused}");
+}
+
+#[test]
 fn jobs_that_do_not_fit_are_refused() {
-    let mut aggregator = HostAggregator::new(16, 64);
+    let mut aggregator = HostAggregator::new(16, 64).unwrap();
     let workers = |count: u16| (0..count).map(worker).collect::<Vec<_>>();
     let good = JobEntry { slot_base: 8, slots: 8, elements: 64, ..JobEntry::default() };
     let table = [

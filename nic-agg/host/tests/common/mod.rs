@@ -33,7 +33,7 @@ pub fn worker(rank: u16) -> SocketAddrV4 {
 
 /// An aggregator whose slots 8 to 11 are the job's.
 pub fn aggregator(world: u16) -> HostAggregator {
-    let mut aggregator = HostAggregator::new(16, 360);
+    let mut aggregator = HostAggregator::new(16, 360).unwrap();
     aggregator.install(JOB, entry(), (0..world).map(worker).collect()).unwrap();
     aggregator
 }
