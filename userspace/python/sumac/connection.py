@@ -6,6 +6,7 @@ own answer is there.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -66,13 +67,21 @@ class Connection:
         except (BrokenPipeError, ConnectionResetError):
             pass  # What the daemon said before it hung up is worth more; the wait finds it.
         except OSError as error:
-            raise ConnectionLost(error.strerror or str(error)) from error
+            raise self._not_sent(cmd, error) from error
         reply = self._wait(lambda: self._replies.pop(request, None), None)
         assert reply is not None
         body, received = reply
         if "error" in body:
             raise from_daemon(body["error"])
         return body.get("ok", {}), received
+
+    @staticmethod
+    def _not_sent(cmd: str, error: OSError) -> SumacError:
+        """What to raise for a command that did not leave; the connection is still good then, unless it was closed."""
+        if error.errno in (errno.EBADF, errno.ENOTCONN):
+            return ConnectionLost(error.strerror or str(error))
+        hint = f"a message has at most {MAX_MESSAGE} bytes" if error.errno == errno.EMSGSIZE else ""
+        return SumacError("not_sent", f"cannot send {cmd} to the daemon: {error.strerror or error}", hint)
 
     def finished(self, op: int, timeout: float | None) -> Outcome | None:
         """Waits until an operation has ended; ``None`` when the time runs out first."""
