@@ -1,9 +1,9 @@
-//! How long a result takes: RFC 6298's estimator, fed by Karn's rule and once per round.
+//! How long a result takes: RFC 6298's estimator, fed once per round.
 //!
 //! A window of hundreds of chunks yields hundreds of samples in a round trip; fed one by one they
 //! would wash out what the estimator knows within a round. It gets the longest of each round
-//! instead, so that the timeout covers the slowest chunk of a window. Chunks that were sent again yield no
-//! sample, because nobody can tell which transmission was answered.
+//! instead, so that the timeout covers the slowest chunk of a window. Which
+//! answers are samples is decided where they arrive (`engine::receive`).
 
 use crate::{params::Tuning, time::nanos};
 
@@ -35,18 +35,15 @@ impl RttEstimator {
         }
     }
 
-    /// The packet with send index `index`, sent once, was answered after `rtt`; the next packet gets
-    /// `next_index`. Says whether a round ended and the timeout follows the path anew.
-    pub fn sample(&mut self, rtt: u64, index: u64, next_index: u64) -> bool {
+    /// The packet with send index `index` was answered after `rtt`; the next packet gets `next_index`.
+    pub fn sample(&mut self, rtt: u64, index: u64, next_index: u64) {
         self.longest = self.longest.max(rtt.max(1));
         self.shortest = self.shortest.min(rtt);
-        let round_ends = index >= self.round_end;
-        if round_ends {
+        if index >= self.round_end {
             self.update(self.longest);
             self.longest = 0;
             self.round_end = next_index;
         }
-        round_ends
     }
 
     /// RFC 6298, section 2. The clock's granularity there is a host's scheduling here: a steady path

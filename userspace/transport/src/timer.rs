@@ -66,19 +66,19 @@ pub(crate) fn oldest(slots: &Slots) -> Option<(usize, u64)> {
 ///
 /// While everything has to be sent twice (say, because the others are late at every operation) there
 /// is no sample to learn a longer timeout from; so what one chunk backed off to holds for
-/// the next, until a chunk is answered that was sent once.
+/// the next, until an answer is a sample of the path again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Backoff {
     level: u8,
 }
 
 impl Backoff {
-    /// A chunk was answered that had been sent again, at this level.
+    /// A chunk that had been sent again at this level was answered, and nobody knows by which sending.
     pub fn keep(&mut self, level: u8) {
         self.level = self.level.max(level);
     }
 
-    /// The timeout follows the path anew: a chunk was answered that had been sent once.
+    /// The timeout follows the path anew: an answer was a sample of it.
     pub fn reset(&mut self) {
         self.level = 0;
     }
