@@ -50,8 +50,11 @@ fn admission(c: &mut Criterion) {
     let job = JobEntry {
         token: 7,
         slots: 64,
+        lane_slots_log2: 6,
+        shards: 1,
         epoch: 1,
         world: 4,
+        contributors: 4,
         elements: 832,
         flags: job_flag::ACTIVE,
         ..JobEntry::default()
@@ -62,18 +65,23 @@ fn admission(c: &mut Criterion) {
             let Parsed::Ours(frame) = parse(black_box(&bytes[..]), PORTS) else { return None };
             let header = Header::read(&bytes[..], frame.payload(), frame.payload_len()).ok()?;
             admit::sender(&header, black_box(&job)).ok()?;
-            admit::request(&header, &job).ok()?
+            admit::request(&header, &job, 0).ok()?
         });
     });
     let contribution = Contribution {
         owner: 1 << 16 | 1,
         seq: 0,
+        slot: 0,
+        lane: 0,
         version: 0,
         worker: 2,
         all: 15,
         slots: 64,
+        tensor: 9,
         elements: 256,
         flags: 0,
+        next_exponent: -3,
+        child: false,
     };
     let (meta, _) = decide(&SlotMeta::default(), &Contribution { worker: 1, ..contribution });
     group.bench_function("decide", |b| b.iter(|| decide(black_box(&meta), black_box(&contribution))));

@@ -16,7 +16,7 @@ use aya::{
 };
 use sumac_agg_layout::{MAX_PORTS, State, name};
 use sumac_hostprog::{interface::Interface, mode::BoundMode};
-use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS};
+use sumac_wire::{DEFAULT_BASE_PORT, PAGE_ELEMENTS};
 use thiserror::Error;
 
 use crate::{
@@ -58,7 +58,7 @@ impl AttachOptions {
         AttachOptions {
             interfaces,
             slots: DEFAULT_SLOTS,
-            elements: MAX_ELEMENTS as u16,
+            elements: PAGE_ELEMENTS as u16,
             base_port: DEFAULT_BASE_PORT,
             shards: 1,
             mode: Mode::Auto,
@@ -208,9 +208,9 @@ fn check(options: &AttachOptions) -> Result<(), AttachError> {
             "ports {base_port} and the {shards} from there do not fit below 65536; give at least one shard"
         ));
     }
-    if slots == 0 || elements == 0 || usize::from(elements) > MAX_ELEMENTS {
+    if slots == 0 || elements == 0 || usize::from(elements) > PAGE_ELEMENTS {
         return wrong(format!(
-            "{slots} slots of {elements} elements: at least 1 of each, and at most {MAX_ELEMENTS} elements"
+            "{slots} slots of {elements} elements: at least 1 of each, and at most {PAGE_ELEMENTS} elements"
         ));
     }
     Ok(())

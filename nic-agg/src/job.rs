@@ -294,7 +294,10 @@ fn write(tables: &mut Tables, new: &NewJob, placed: Placed) -> Result<(), TableE
         world: new.workers.len() as u16,
         elements: new.elements,
         flags: checksum | multicast,
-        reserved: 0,
+        contributors: new.workers.len() as u16,
+        shards: 1,
+        lane_slots_log2: new.slots.ilog2() as u16,
+        ..JobEntry::default()
     };
     // In two steps: the kernel copies an entry word by word, and a program that reads half of it must
     // find it inactive.

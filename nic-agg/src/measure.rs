@@ -14,7 +14,7 @@ use aya::{
 use serde::Serialize;
 use sumac_agg_layout::{Rehearsal, State, name};
 use sumac_wire::{
-    DEFAULT_BASE_PORT, Header, Kind, MAX_ELEMENTS, MAX_WORKERS, Reason,
+    DEFAULT_BASE_PORT, Header, Kind, MAX_WORKERS, PAGE_ELEMENTS, Reason,
     admit::payload_len,
     frame::{self, Endpoints, OVERHEAD},
 };
@@ -103,7 +103,7 @@ fn one(workers: u8, elements: u16, checksum: bool, repeat: u32) -> Result<Measur
     tables.set_state(State {
         instance: 1,
         slots: SLOTS,
-        elements: MAX_ELEMENTS as u16,
+        elements: PAGE_ELEMENTS as u16,
         base_port: DEFAULT_BASE_PORT,
         shards: 1,
         reserved: [0; 3],

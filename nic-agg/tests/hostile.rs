@@ -53,7 +53,7 @@ fn wrong_fields_are_refused() {
         ("a report", |h| h.kind = Kind::Report as u8, Reason::BadType),
         ("a flush", |h| h.kind = Kind::Flush as u8, Reason::BadType),
         ("type 8", |h| h.kind = 8, Reason::BadType),
-        ("format 1", |h| h.format = 1, Reason::BadFormat),
+        ("format 3", |h| h.format = 3, Reason::BadFormat),
         ("job 0", |h| h.job = 0, Reason::UnknownJob),
         ("another job", |h| h.job = 6, Reason::UnknownJob),
         ("a job beyond the table", |h| h.job = 64, Reason::UnknownJob),

@@ -3,8 +3,8 @@
 
 use crate::{
     Header, Kind, Reason,
-    header::{ELEMENT_LEN, HEADER_LEN},
-    slot::{Contribution, owner},
+    header::{ELEMENT_LEN, HEADER_LEN, flag},
+    slot::{Conclusion, Contribution, owner},
     tables::{HostJobEntry, JobEntry, WorkerEntry, job_flag},
 };
 
@@ -40,24 +40,42 @@ pub const fn rank(bitmap: u32, world: u16) -> Option<u16> {
     Some(rank)
 }
 
-/// Checks who speaks, of a packet to an aggregator: gives the sender's rank.
-///
-/// The caller looks the worker up by that rank and goes on with [`source`].
+/// Checks whose packet it is: the job's, in this incarnation.
 #[inline(always)]
-pub fn sender(header: &Header, job: &JobEntry) -> Result<u16, Reason> {
-    if job.flags & job_flag::ACTIVE == 0 {
+fn identity(header: &Header, flags: u16, token: u64, epoch: u16) -> Result<(), Reason> {
+    if flags & job_flag::ACTIVE == 0 {
         return Err(Reason::UnknownJob);
     }
-    if header.token != job.token {
+    if header.token != token {
         return Err(Reason::BadToken);
     }
-    if header.epoch != job.epoch {
+    if header.epoch != epoch {
         return Err(Reason::WrongEpoch);
     }
-    if header.fan_in_0 as u16 != job.world || header.bitmap_1 != 0 || header.fan_in_1 > 1 {
+    Ok(())
+}
+
+/// Checks who speaks, of a packet to an aggregator: gives the sender's rank; at the root, the rack's.
+///
+/// The caller looks the sender up by that rank and goes on with [`source`].
+#[inline(always)]
+pub fn sender(header: &Header, job: &JobEntry) -> Result<u16, Reason> {
+    identity(header, job.flags, job.token, job.epoch)?;
+    let (fan_in, bitmap) = if job.flags & job_flag::ROOT != 0 {
+        if !header.has(flag::LEVEL) {
+            return Err(Reason::WrongWorker);
+        }
+        (header.fan_in_1, header.bitmap_1)
+    } else {
+        if header.has(flag::LEVEL) || header.bitmap_1 != 0 || header.fan_in_1 > 1 {
+            return Err(Reason::WrongWorker);
+        }
+        (header.fan_in_0, header.bitmap_0)
+    };
+    if fan_in as u16 != job.world {
         return Err(Reason::WrongWorker);
     }
-    rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)
+    rank(bitmap, job.world).ok_or(Reason::WrongWorker)
 }
 
 /// Checks that a packet comes from the address bound to its worker.
@@ -66,50 +84,105 @@ pub fn source(src_ip: u32, worker: &WorkerEntry) -> Result<(), Reason> {
     if worker.ip == src_ip { Ok(()) } else { Err(Reason::WrongSource) }
 }
 
+/// The slot that a packet names, within its lane.
+struct Place {
+    lane: u16,
+    slot: u32,
+}
+
+/// Checks that a packet names a slot of its job, and one of the shard whose port it came by.
+#[inline(always)]
+fn place(header: &Header, job: &JobEntry, shard: u16) -> Result<Place, Reason> {
+    let lane = header.slot >> (job.lane_slots_log2 & 31);
+    // What keeps a slot on the one queue, and so on the one CPU, that its shard's packets come by.
+    if header.slot >= job.slots || job.shards == 0 || lane % job.shards as u32 != shard as u32 {
+        return Err(Reason::WrongSlot);
+    }
+    Ok(Place { lane: lane as u16, slot: header.slot & job.lane_slots().wrapping_sub(1) })
+}
+
+/// Checks how many elements a packet carries: an exponent round none, everything else up to the job's chunk.
+#[inline(always)]
+fn elements(header: &Header, job: &JobEntry) -> Result<(), Reason> {
+    let is_none = header.elements == 0;
+    if is_none != header.has(flag::EXPONENT) || header.elements > job.elements {
+        return Err(Reason::WrongElements);
+    }
+    Ok(())
+}
+
 /// Checks what a packet to an aggregator wants: a contribution's slot and size, or a probe.
 ///
-/// Gives what [`crate::slot::decide`] needs, and `None` for a probe.
+/// `shard` is that of the port that it came by. Gives what [`crate::slot::decide`] needs, and `None` for a probe.
 #[inline(always)]
-pub fn request(header: &Header, job: &JobEntry) -> Result<Option<Contribution>, Reason> {
+pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Contribution>, Reason> {
     if header.kind == Kind::Probe as u8 {
         return if header.elements <= job.elements { Ok(None) } else { Err(Reason::WrongElements) };
     }
-    if header.kind != Kind::Contribution as u8 {
+    if header.kind != Kind::Contribution as u8 || header.has(flag::MISMATCH) {
         return Err(Reason::BadType);
     }
-    // The chunk names its slot and version too (`stream::place`; the number of slots is a power of
-    // two). Their agreement is what keeps a sender's mistake out of a slot that others use.
-    let chunk_version = (header.seq & job.slots != 0) as u8;
-    if header.slot != header.seq & job.slots.wrapping_sub(1) || header.pool_version() != chunk_version {
-        return Err(Reason::WrongSlot);
-    }
-    if header.elements == 0 || header.elements > job.elements {
-        return Err(Reason::WrongElements);
-    }
+    let place = place(header, job, shard)?;
+    elements(header, job)?;
+    let is_root = job.flags & job_flag::ROOT != 0;
     Ok(Some(Contribution {
         owner: owner(header.job, header.epoch),
         seq: header.seq,
+        slot: place.slot,
+        lane: place.lane,
         version: header.pool_version(),
-        worker: header.bitmap_0,
-        all: all_workers(job.world),
-        slots: job.slots,
+        worker: if is_root { header.bitmap_1 } else { header.bitmap_0 },
+        all: job.all(),
+        slots: job.lane_slots(),
+        tensor: header.tensor,
         elements: header.elements,
         flags: header.flags,
+        next_exponent: header.next_exponent,
+        child: job.flags & job_flag::CHILD != 0,
+    }))
+}
+
+/// Checks a packet from the parent of a [`job_flag::CHILD`]: gives what [`crate::slot::conclude`] needs, and `None`
+/// for a report, the answer to a probe.
+#[inline(always)]
+pub fn conclusion(
+    header: &Header,
+    src_ip: u32,
+    job: &JobEntry,
+    parent: &WorkerEntry,
+    shard: u16,
+) -> Result<Option<Conclusion>, Reason> {
+    identity(header, job.flags, job.token, job.epoch)?;
+    source(src_ip, parent)?;
+    if job.flags & job_flag::CHILD == 0 || !header.has(flag::LEVEL) {
+        return Err(Reason::BadType);
+    }
+    if header.kind == Kind::Report as u8 {
+        return Ok(None);
+    }
+    if header.kind != Kind::Result as u8 {
+        return Err(Reason::BadType);
+    }
+    place(header, job, shard)?;
+    elements(header, job)?;
+    Ok(Some(Conclusion {
+        owner: owner(header.job, header.epoch),
+        seq: header.seq,
+        version: header.pool_version(),
+        all: job.all(),
+        tensor: header.tensor,
+        elements: header.elements,
+        flags: header.flags,
+        exponent: header.exponent,
+        next_exponent: header.next_exponent,
+        next_seq: header.next_seq,
     }))
 }
 
 /// Checks a packet that comes to a worker's host: a result, or the answer to a probe.
 #[inline(always)]
 pub fn answer(header: &Header, src_ip: u32, job: &HostJobEntry) -> Result<(), Reason> {
-    if job.flags & job_flag::ACTIVE == 0 {
-        return Err(Reason::UnknownJob);
-    }
-    if header.token != job.token {
-        return Err(Reason::BadToken);
-    }
-    if header.epoch != job.epoch {
-        return Err(Reason::WrongEpoch);
-    }
+    identity(header, job.flags, job.token, job.epoch)?;
     if src_ip != job.aggregator_ip {
         return Err(Reason::WrongSource);
     }
@@ -135,12 +208,17 @@ mod tests {
     const JOB: JobEntry = JobEntry {
         token: 0xfeed,
         slot_base: 64,
-        slots: 32,
+        slots: 128,
         group_ip: 0,
         epoch: 7,
         world: 4,
         elements: 256,
         flags: job_flag::ACTIVE,
+        contributors: 4,
+        shards: 2,
+        lane_slots_log2: 5,
+        rack: 0,
+        racks: 0,
         reserved: 0,
     };
 
@@ -150,7 +228,7 @@ mod tests {
             job: 1,
             epoch: 7,
             seq: 31,
-            slot: 31,
+            slot: 63,
             fan_in_0: 4,
             elements: 256,
             bitmap_0: 0b1000,
@@ -172,33 +250,82 @@ mod tests {
 
     #[test]
     fn aggregator_refuses() {
-        type Case = (&'static str, fn(&mut Header), Result<Option<u32>, Reason>);
-        let table: [Case; 15] = [
-            ("a good one", |_| (), Ok(Some(0b1000))),
+        type Case = (&'static str, fn(&mut Header), Result<Option<(u32, u16, u32)>, Reason>);
+        let table: [Case; 22] = [
+            ("a good one", |_| (), Ok(Some((0b1000, 1, 31)))),
+            ("the other lane of the shard", |h| h.slot = 96, Ok(Some((0b1000, 3, 0)))),
             ("a probe", |h| h.kind = Kind::Probe as u8, Ok(None)),
             ("a probe that is too long", |h| (h.kind, h.elements) = (3, 257), Err(Reason::WrongElements)),
             ("a result", |h| h.kind = Kind::Result as u8, Err(Reason::BadType)),
+            ("one marked as a refusal", |h| h.flags = flag::MISMATCH, Err(Reason::BadType)),
             ("token", |h| h.token = 0, Err(Reason::BadToken)),
             ("epoch", |h| h.epoch = 6, Err(Reason::WrongEpoch)),
             ("fan-in", |h| h.fan_in_0 = 5, Err(Reason::WrongWorker)),
             ("second level", |h| h.bitmap_1 = 1, Err(Reason::WrongWorker)),
+            ("from a rack", |h| h.flags = flag::LEVEL, Err(Reason::WrongWorker)),
             ("two workers", |h| h.bitmap_0 = 3, Err(Reason::WrongWorker)),
             ("no such worker", |h| h.bitmap_0 = 16, Err(Reason::WrongWorker)),
-            ("slot beyond the range", |h| (h.seq, h.slot) = (32, 32), Err(Reason::WrongSlot)),
-            ("slot of another chunk", |h| h.slot = 30, Err(Reason::WrongSlot)),
-            ("version of another chunk", |h| h.seq = 63, Err(Reason::WrongSlot)),
+            ("slot beyond the range", |h| h.slot = 128, Err(Reason::WrongSlot)),
+            ("no slot", |h| h.slot = u32::MAX, Err(Reason::WrongSlot)),
+            ("slot of the other shard", |h| h.slot = 64, Err(Reason::WrongSlot)),
+            ("slot of the other shard, first lane", |h| h.slot = 31, Err(Reason::WrongSlot)),
             ("no elements", |h| h.elements = 0, Err(Reason::WrongElements)),
             ("too many elements", |h| h.elements = 257, Err(Reason::WrongElements)),
+            ("an exponent round", |h| (h.elements, h.flags) = (0, flag::EXPONENT), Ok(Some((0b1000, 1, 31)))),
+            ("an exponent round with elements", |h| h.flags = flag::EXPONENT, Err(Reason::WrongElements)),
+            ("any chunk: the slot decides", |h| h.seq = 77, Ok(Some((0b1000, 1, 31)))),
         ];
         for (what, change, expected) in table {
             let mut header = good();
             change(&mut header);
-            let got = sender(&header, &JOB).and_then(|_| request(&header, &JOB));
-            assert_eq!(got.map(|c| c.map(|c| c.worker)), expected, "{what}");
+            let got = sender(&header, &JOB).and_then(|_| request(&header, &JOB, 1));
+            assert_eq!(got.map(|c| c.map(|c| (c.worker, c.lane, c.slot))), expected, "{what}");
         }
         assert_eq!(sender(&good(), &JobEntry { flags: 0, ..JOB }), Err(Reason::UnknownJob));
         let worker = WorkerEntry { ip: 9, ..WorkerEntry::default() };
         assert_eq!((source(9, &worker), source(8, &worker)), (Ok(()), Err(Reason::WrongSource)));
+    }
+
+    #[test]
+    fn a_root_has_racks_for_workers() {
+        let root = JobEntry { flags: job_flag::ACTIVE | job_flag::ROOT, ..JOB };
+        let rack = Header { flags: flag::LEVEL, fan_in_1: 4, bitmap_1: 2, bitmap_0: 0xff, ..good() };
+        assert_eq!(sender(&rack, &root), Ok(1));
+        let contribution = request(&rack, &root, 1).map(|c| c.map(|c| (c.worker, c.child)));
+        assert_eq!(contribution, Ok(Some((2, false))));
+        assert_eq!(sender(&good(), &root), Err(Reason::WrongWorker), "a worker past its rack");
+        assert_eq!(sender(&Header { bitmap_1: 3, ..rack }, &root), Err(Reason::WrongWorker));
+    }
+
+    #[test]
+    fn a_child_listens_to_its_parent() {
+        let child = JobEntry { flags: job_flag::ACTIVE | job_flag::CHILD, ..JOB };
+        let parent = WorkerEntry { ip: 9, ..WorkerEntry::default() };
+        let result = Header { kind: Kind::Result as u8, flags: flag::LEVEL, next_seq: 99, ..good() };
+        let got =
+            |header: &Header, ip, job| conclusion(header, ip, job, &parent, 1).map(|c| c.map(|c| c.next_seq));
+        assert_eq!(got(&result, 9, &child), Ok(Some(99)));
+        assert_eq!(got(&Header { kind: Kind::Report as u8, ..result }, 9, &child), Ok(None));
+        type Change = fn(&mut Header);
+        let table: [(&str, Change, Reason); 6] = [
+            ("a contribution", |h| h.kind = Kind::Contribution as u8, Reason::BadType),
+            ("not between levels", |h| h.flags = 0, Reason::BadType),
+            ("token", |h| h.token = 1, Reason::BadToken),
+            ("epoch", |h| h.epoch = 8, Reason::WrongEpoch),
+            ("slot", |h| h.slot = 0, Reason::WrongSlot),
+            ("elements", |h| h.elements = 0, Reason::WrongElements),
+        ];
+        for (what, change, reason) in table {
+            let mut header = result;
+            change(&mut header);
+            assert_eq!(got(&header, 9, &child), Err(reason), "{what}");
+        }
+        assert_eq!(got(&result, 8, &child), Err(Reason::WrongSource));
+        assert_eq!(got(&result, 9, &JOB), Err(Reason::BadType), "it has no parent");
+        assert_eq!(
+            sender(&good(), &child).and_then(|_| request(&good(), &child, 1)).map(|c| c.map(|c| c.child)),
+            Ok(Some(true))
+        );
     }
 
     #[test]

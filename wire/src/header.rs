@@ -1,7 +1,7 @@
 //! The header in front of the elements: 56 bytes, network order, the same in every mode.
 //!
 //! The table of its fields stands in `docs/protocol.md`. Fields that only the dynamic (ATP) and
-//! direct (MLT) modes use are carried, and checked to be what the static mode sends.
+//! direct (MLT) modes use are carried unchanged.
 
 use crate::{Reason, bytes::Bytes};
 
@@ -32,7 +32,7 @@ pub mod offset {
     pub const FAN_IN_0: usize = 16;
     /// Contributions that complete level 1.
     pub const FAN_IN_1: usize = 17;
-    /// Elements in the payload.
+    /// Elements in the payload: 32-bit words, whatever they hold.
     pub const ELEMENTS: usize = 18;
     /// The worker below its first aggregator, one bit.
     pub const BITMAP_0: usize = 20;
@@ -40,17 +40,17 @@ pub mod offset {
     pub const BITMAP_1: usize = 24;
     /// In a result: how many workers' values the sum holds.
     pub const CONTRIBUTORS: usize = 28;
-    /// Block floating point: this chunk's exponent.
+    /// Block floating point: the exponent that this chunk is scaled by ([`super::exponent`]).
     pub const EXPONENT: usize = 30;
-    /// Block floating point: the exponent of the slot's next chunk.
+    /// Block floating point: the sender's exponent of the slot's next chunk; in a result the largest.
     pub const NEXT_EXPONENT: usize = 31;
-    /// The tensor that the elements belong to.
+    /// The operation's signature: the same on two workers only if they mean the same operation.
     pub const TENSOR: usize = 32;
     /// The first element's index in its tensor.
     pub const OFFSET: usize = 36;
     /// The sender's clock in microseconds, echoed.
     pub const TIMESTAMP: usize = 40;
-    /// Reserved for the chunk that the slot takes next; zero.
+    /// In a result: the chunk that takes this version of the slot next.
     pub const NEXT_SEQ: usize = 44;
     /// The job's secret number.
     pub const TOKEN: usize = 48;
@@ -74,8 +74,34 @@ pub mod flag {
     pub const LEVEL: u16 = 1 << 6;
     /// Which of the slot's two versions this chunk uses (SwitchML's `ver`).
     pub const POOL_VERSION: u16 = 1 << 7;
+    /// The sum is to be the signed maximum of the elements.
+    pub const MAXIMUM: u16 = 1 << 8;
+    /// An exponent round: no elements, only the sender's exponent of the chunk, in `next exponent`;
+    /// in a result, the largest of them, in `exponent`.
+    pub const EXPONENT: u16 = 1 << 9;
+    /// In a result: not a sum, but the sender's own packet, whose signature is not the slot's.
+    pub const MISMATCH: u16 = 1 << 10;
+    /// A value was NaN or infinite, and zero stands in its place; slots merge it into their result.
+    pub const NOT_FINITE: u16 = 1 << 11;
     /// Flags that a slot keeps from every contribution and gives to its result.
-    pub const MERGED: u16 = OVERFLOW | ECN_ECHO;
+    pub const MERGED: u16 = OVERFLOW | ECN_ECHO | NOT_FINITE;
+}
+
+/// Exponents of block floating point (SwitchML section 4.6), one byte each.
+///
+/// A chunk with the largest magnitude h, and the smallest m with h <= 2^m, has the exponent
+/// `max(m, -125) - 2`, which is at least [`exponent::LEAST`] and at most 126. The largest byte of all
+/// workers is the exponent of their sum.
+pub mod exponent {
+    /// There is nothing to agree on: the chunk holds no floats that are scaled by block.
+    pub const NONE: i8 = i8::MIN;
+    /// The chunk's values are tiny or zero.
+    pub const LEAST: i8 = -127;
+    /// The sender does not have the chunk yet. It wins over every exponent, so that all workers learn that
+    /// they have to ask for it.
+    pub const UNKNOWN: i8 = i8::MAX;
+    /// What is added to m.
+    pub const BIAS: i32 = -2;
 }
 
 /// The type of a packet.
@@ -119,11 +145,16 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Format {
-    /// Scaled 32-bit integers, network order.
+    /// 32-bit integers, network order: scaled values, or an order's keys.
     Int32 = 0,
+    /// Two scaled 16-bit integers a word: `high * 2^16 + low`, the low one's sign borrowed from the high
+    /// one, so that adding words adds both.
+    Int16 = 1,
+    /// Bytes of the tensor itself, where all workers but one send zeros.
+    Raw = 2,
 }
 
-/// Bytes of one [`Format::Int32`] element.
+/// Bytes of one element, in every format.
 pub const ELEMENT_LEN: usize = 4;
 
 /// The header's fields in host order. See [`offset`] for their meaning.
@@ -166,7 +197,7 @@ impl Header {
         if Kind::from_number(header.kind).is_none() {
             return Err(Reason::BadType);
         }
-        if header.format != Format::Int32 as u8 {
+        if header.format > Format::Raw as u8 {
             return Err(Reason::BadFormat);
         }
         if payload_len != HEADER_LEN + header.elements as usize * ELEMENT_LEN {
@@ -257,7 +288,7 @@ mod tests {
         let place = (any::<i8>(), any::<i8>(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u64>());
         (ids, tree, place).prop_map(|(ids, tree, place)| Header {
             kind: ids.0,
-            format: 0,
+            format: ids.0 % 3,
             flags: ids.1,
             job: ids.2,
             epoch: ids.3,
@@ -274,7 +305,7 @@ mod tests {
             tensor: place.2,
             offset: place.3,
             timestamp: place.4,
-            next_seq: 0,
+            next_seq: place.4.rotate_left(7),
             token: place.5,
         })
     }
@@ -304,7 +335,7 @@ mod tests {
             ("version 2", 0, 0x21, Reason::BadVersion),
             ("type 0", 0, 0x10, Reason::BadType),
             ("type 15", 0, 0x1f, Reason::BadType),
-            ("format 1", 1, 1, Reason::BadFormat),
+            ("format 3", 1, 3, Reason::BadFormat),
         ];
         for (what, at, value, reason) in table {
             let mut bad = bytes;

@@ -31,10 +31,17 @@ pub mod tables;
 pub use header::{Header, Kind};
 pub use reason::Reason;
 
-/// Most elements in one packet: a frame of 3.4 KB, the largest that a veth takes without frags.
-pub const MAX_ELEMENTS: usize = 832;
+/// Most elements in one packet: a frame of 9,000 bytes.
+pub const MAX_ELEMENTS: usize = 2224;
+/// Most elements in a frame without frags: 3.4 KB, the largest that a veth takes; longer chunks are handled in
+/// pages of this size.
+pub const PAGE_ELEMENTS: usize = 832;
 /// Most workers below one aggregator: the width of a bitmap.
 pub const MAX_WORKERS: usize = 32;
+/// Most lanes of a job: classes times shards.
+pub const MAX_LANES: usize = 32;
+/// Classes of priority, each with lanes of its own: 0 for priorities 0 to 3, 1 for 4 to 7.
+pub const CLASSES: u16 = 2;
 /// Most jobs at once on one aggregator; job numbers run from 1 to `MAX_JOBS - 1`.
 pub const MAX_JOBS: usize = 64;
 /// Default UDP destination port of shard 0.

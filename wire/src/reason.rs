@@ -44,6 +44,14 @@ reasons! {
     Stale = 9, "stale";
     /// A copy of a result at a port where no worker of its job is.
     NotForPort = 10, "not_for_port";
+    /// A sum of this aggregator's workers went up to its parent.
+    Forwarded = 11, "forwarded";
+    /// A parent's result was taken and went to all workers.
+    Concluded = 12, "concluded";
+    /// Dropped on purpose, by an operator's drop injection.
+    Injected = 13, "injected_drop";
+    /// An ARP or ICMP request for the aggregator's own address was answered.
+    Answered = 14, "answered";
     /// The frame ends before its headers do.
     Truncated = 16, "truncated";
     /// The lengths in IPv4, UDP and Sumac headers contradict each other.
@@ -66,7 +74,7 @@ reasons! {
     WrongWorker = 25, "wrong_worker";
     /// The source address is not the one bound to the sender.
     WrongSource = 26, "wrong_source";
-    /// A slot outside the job's range, or one that does not match the chunk.
+    /// A slot outside the job's range, one of another shard than the port's, or not the chunk's.
     WrongSlot = 27, "wrong_slot";
     /// More elements than the job's chunk, none, or another number than the slot's first.
     WrongElements = 28, "wrong_elements";
@@ -76,8 +84,10 @@ reasons! {
     BadChecksum = 30, "bad_checksum";
     /// A result whose tensor or offset is not what was asked for.
     WrongPlace = 31, "wrong_place";
+    /// A chunk of another operation than the slot's: it went back to its sender, marked.
+    Mismatch = 32, "mismatch";
     /// Cannot happen: a map without its entry, a redirect that the kernel refused.
-    Internal = 32, "internal";
+    Internal = 33, "internal";
 }
 
 /// Size of a table of counters: the numbers have gaps, so that new reasons keep their kind together.

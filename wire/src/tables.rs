@@ -13,6 +13,12 @@ pub mod job_flag {
     pub const CHECKSUM: u16 = 1 << 1;
     /// Results go to [`super::JobEntry::group_ip`] once, not to each worker.
     pub const MULTICAST: u16 = 1 << 2;
+    /// A completed slot takes whatever chunk of its lane comes next, not every `lane_slots`-th.
+    pub const STEALING: u16 = 1 << 3;
+    /// Sums go up to a parent, whose results go down to the workers (SwitchML section 7).
+    pub const CHILD: u16 = 1 << 4;
+    /// The job's workers are aggregators that have this one as their parent.
+    pub const ROOT: u16 = 1 << 5;
 }
 
 /// One job at an aggregator; the entry's index is the job's number.
@@ -23,20 +29,51 @@ pub struct JobEntry {
     pub token: u64,
     /// The pool's index of the job's slot 0.
     pub slot_base: u32,
-    /// Slots of the job, a power of two.
+    /// Slots of the job, all lanes together.
     pub slots: u32,
     /// The multicast group of [`job_flag::MULTICAST`].
     pub group_ip: u32,
     /// The incarnation.
     pub epoch: u16,
-    /// Workers, 1 to [`MAX_WORKERS`].
+    /// Workers below this aggregator, 1 to [`MAX_WORKERS`]; racks where the job is [`job_flag::ROOT`].
     pub world: u16,
     /// Most elements in a chunk.
     pub elements: u16,
     /// [`job_flag`] bits.
     pub flags: u16,
+    /// Workers of the whole job, which a result's `contributors` says.
+    pub contributors: u16,
+    /// Shards: a lane's is its number modulo this.
+    pub shards: u16,
+    /// Logarithm to base 2 of the slots of one lane.
+    pub lane_slots_log2: u16,
+    /// The job's rack below its parent, of a [`job_flag::CHILD`].
+    pub rack: u16,
+    /// The job's racks below its parent, of a [`job_flag::CHILD`].
+    pub racks: u16,
     /// Zero.
-    pub reserved: u32,
+    pub reserved: u16,
+}
+
+impl JobEntry {
+    /// Slots of one lane.
+    #[inline(always)]
+    pub const fn lane_slots(&self) -> u32 {
+        // The table is the loader's; the mask is for a reader that cannot know.
+        1 << (self.lane_slots_log2 & 31)
+    }
+
+    /// What the workers' bitmaps of a complete slot are.
+    #[inline(always)]
+    pub const fn all(&self) -> u32 {
+        crate::admit::all_workers(self.world)
+    }
+}
+
+/// Index of a lane's counter in the table of lanes: the number of the chunk that is drawn next.
+#[inline(always)]
+pub const fn lane_index(job: u16, lane: u16) -> u32 {
+    job as u32 * crate::MAX_LANES as u32 + lane as u32
 }
 
 /// One worker of a job at an aggregator; its index is [`worker_index`].

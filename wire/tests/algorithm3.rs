@@ -10,7 +10,7 @@ use std::hash::Hash;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use sumac_wire::{
     admit::all_workers,
-    slot::{Action, Contribution, SlotMeta, decide, owner},
+    slot::{Action, Contribution, SlotMeta, Then, decide, owner},
     stream::place,
 };
 
@@ -56,29 +56,37 @@ impl Slot for Numbered {
         let contribution = Contribution {
             owner: owner(1, 1),
             seq,
+            slot: seq & (sizes.slots - 1),
+            lane: 0,
             version,
             worker: 1 << worker,
             all: all_workers(sizes.workers as u16),
             slots: sizes.slots,
+            tensor: 0,
             elements: 1,
             flags: 0,
+            next_exponent: 0,
+            child: false,
         };
-        let (meta, action) = decide(&self.meta, &contribution);
-        self.meta = meta;
+        let (mut meta, action) = decide(&self.meta, &contribution);
         let values = &mut self.values[version as usize];
-        let complete = match action {
-            Action::Store { complete } => {
+        let then = match action {
+            Action::Store(then) => {
                 *values = sum;
-                complete
+                then
             }
-            Action::Add { complete } => {
+            Action::Add(then) => {
                 *values = values.wrapping_add(sum);
-                complete
+                then
             }
             Action::Reply => return Answer::ToOne(*values),
-            Action::Ignore(_) => return Answer::Nothing,
+            _ => return Answer::Nothing,
         };
-        if complete { Answer::ToAll(*values) } else { Answer::Nothing }
+        if then == Then::Complete {
+            meta.set_next(version, seq + 2 * sizes.slots);
+        }
+        self.meta = meta;
+        if then == Then::Complete { Answer::ToAll(*values) } else { Answer::Nothing }
     }
 }
 

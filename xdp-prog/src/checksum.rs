@@ -1,6 +1,6 @@
 //! The UDP checksum over headers and elements, in blocks that the verifier can follow.
 
-use sumac_wire::{MAX_ELEMENTS, checksum, frame::Frame};
+use sumac_wire::{PAGE_ELEMENTS, checksum, frame::Frame};
 
 use crate::packet::{Headers, Packet};
 
@@ -27,7 +27,7 @@ pub fn is_intact(packet: &Packet, frame: &Frame, headers: &Headers, elements: u1
 #[inline(always)]
 fn sum_elements(mut from: usize, end: usize, mut left: usize) -> Option<u64> {
     let mut sum = 0;
-    for _ in 0..MAX_ELEMENTS / BLOCK {
+    for _ in 0..PAGE_ELEMENTS / BLOCK {
         if left < BLOCK {
             break;
         }

@@ -7,7 +7,7 @@ use aya_ebpf::{
 };
 use sumac_agg_layout::{EVENTS, Limiter, MAX_PORTS, Rehearsal, State, WORKER_ENTRIES};
 use sumac_wire::{
-    MAX_ELEMENTS, MAX_JOBS, Reason,
+    PAGE_ELEMENTS, MAX_JOBS, Reason,
     reason::COUNTERS as REASONS,
     slot::SlotMeta,
     tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry},
@@ -18,8 +18,7 @@ use sumac_wire::{
 pub struct Slot {
     pub lock: bpf_spin_lock,
     pub meta: SlotMeta,
-    reserved: [u32; 8],
-    pub values: [[u32; MAX_ELEMENTS]; 2],
+    pub values: [[u32; PAGE_ELEMENTS]; 2],
 }
 
 const _: () = assert!(size_of::<Slot>() == size_of::<sumac_agg_layout::Slot>());

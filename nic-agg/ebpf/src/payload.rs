@@ -6,7 +6,7 @@
 
 use core::hint::black_box;
 
-use sumac_wire::MAX_ELEMENTS;
+use sumac_wire::PAGE_ELEMENTS;
 
 use crate::packet::{Headers, Packet};
 
@@ -39,7 +39,7 @@ impl Payload {
     pub fn store(self, values: *mut u32) -> u64 {
         let mut sum = 0;
         self.each(|i, element| {
-            // SAFETY: `each` gives pointers into the frame, and indices below `MAX_ELEMENTS`.
+            // SAFETY: `each` gives pointers into the frame, and indices below `PAGE_ELEMENTS`.
             unsafe {
                 let raw = *element;
                 *values.add(i) = u32::from_be(raw);
@@ -95,7 +95,7 @@ impl Payload {
     fn each(self, mut visit: impl FnMut(usize, *mut u32)) {
         let (at, end) = (self.packet.elements(), self.packet.end());
         let elements = self.elements();
-        for stride in 0..MAX_ELEMENTS / STRIDE {
+        for stride in 0..PAGE_ELEMENTS / STRIDE {
             let first = stride * STRIDE;
             let p = at + first * 4;
             if first + STRIDE > elements || p + STRIDE * 4 > end {
@@ -109,7 +109,7 @@ impl Payload {
         let elements = self.elements();
         // Opaque, or LLVM compares another number of which it knows the same, and the verifier does not.
         let done = black_box(elements & !(STRIDE - 1));
-        if done > MAX_ELEMENTS - STRIDE {
+        if done > PAGE_ELEMENTS - STRIDE {
             return;
         }
         for lane in 0..STRIDE - 1 {

@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_wire::{
     Header, Kind, MAX_ELEMENTS, MAX_JOBS, MAX_WORKERS, Reason, admit,
-    header::{HEADER_LEN, VERSION, flag, offset},
+    header::{HEADER_LEN, VERSION, offset},
     reason::COUNTERS,
-    slot::{Action, Contribution, SlotMeta, decide},
+    slot::{Action, Contribution, SlotMeta, Then, answer, decide},
     tables::{JobEntry, WorkerCounters, WorkerEntry, job_flag, worker_index},
 };
 use thiserror::Error;
@@ -155,14 +155,14 @@ impl HostAggregator {
         if !slots.is_power_of_two() || first.checked_add(slots).is_none_or(|end| end > total) {
             return Err(JobError::Slots { first, slots, total });
         }
+        let world = addresses.len() as u16;
         for (rank, address) in addresses.iter().enumerate() {
             let index = worker_index(number, rank as u16) as usize;
             self.workers[index] =
                 WorkerEntry { ip: address.ip().to_bits(), port: address.port(), ..WorkerEntry::default() };
             self.worker_counters[index] = WorkerCounters::default();
         }
-        let entry =
-            JobEntry { world: addresses.len() as u16, flags: entry.flags | job_flag::ACTIVE, ..entry };
+        let entry = JobEntry { world, contributors: world, flags: entry.flags | job_flag::ACTIVE, ..entry };
         self.jobs[usize::from(number)] = Job { entry, addresses };
         Ok(())
     }
@@ -219,13 +219,13 @@ impl HostAggregator {
         let worker = self.workers.get(index).ok_or(Reason::Internal)?;
         admit::source(source.to_bits(), worker)?;
         let back = SocketAddrV4::new(worker.ip.into(), worker.port);
-        match admit::request(&header, &job)? {
+        match admit::request(&header, &job, 0)? {
             None => {
                 set_kind(packet, Kind::Report);
                 Ok(Answer::One(Reason::Probed, back))
             }
             Some(contribution) => {
-                let applied = self.apply(&job, header.slot, &contribution, packet);
+                let applied = self.apply(&job, &header, &contribution, packet);
                 self.count_worker(index, applied);
                 Ok(match applied? {
                     Applied::Added => Answer::None(Reason::Added),
@@ -240,32 +240,43 @@ impl HostAggregator {
     fn apply(
         &mut self,
         job: &JobEntry,
-        slot: u32,
+        header: &Header,
         contribution: &Contribution,
         packet: &mut [u8],
     ) -> Result<Applied, Reason> {
-        let index = (job.slot_base + slot) as usize;
+        let index = (job.slot_base + header.slot) as usize;
         let meta = self.slots.get_mut(index).ok_or(Reason::Internal)?;
         let version = usize::from(contribution.version & 1);
         let stride = usize::from(self.max_elements);
         let values = self.values.chunks_exact_mut(stride).nth(index * 2 + version).ok_or(Reason::Internal)?;
-        let (after, action) = decide(meta, contribution);
+        let (mut after, action) = decide(meta, contribution);
         let (_, payload) = packet.split_at_mut(HEADER_LEN);
         match action {
             Action::Ignore(reason) => return Err(reason),
-            Action::Store { .. } => values::store(values, payload),
-            Action::Add { .. } => values::add(values, payload),
-            Action::Reply => {}
+            Action::Store(_) => values::store(values, payload),
+            Action::Add(_) => values::add(values, payload),
+            _ => {}
+        }
+        if let Action::Store(Then::Complete) | Action::Add(Then::Complete) = action {
+            after.set_next(contribution.version, contribution.seq.wrapping_add(2 * contribution.slots));
         }
         *meta = after;
-        if let Action::Store { complete: false } | Action::Add { complete: false } = action {
-            return Ok(Applied::Added);
+        let held = after.version(contribution.version);
+        let (header, applied) = match action {
+            Action::Store(Then::Complete) | Action::Add(Then::Complete) => {
+                (answer::result(header, &held, job), Applied::Completed)
+            }
+            Action::Reply => (answer::result(header, &held, job), Applied::Replied),
+            Action::Ask(Then::Complete) => (answer::agreed(header, &held, job), Applied::Completed),
+            Action::ReplyExponent => (answer::agreed(header, &held, job), Applied::Replied),
+            Action::Refuse => (answer::refusal(header, &held, job), Applied::Replied),
+            _ => return Ok(Applied::Added),
+        };
+        if !matches!(action, Action::Refuse) && header.elements > 0 {
+            values::write(payload, values);
         }
-        values::write(payload, values);
-        let kept = after.versions[version];
-        let pool_version = if version == 0 { 0 } else { flag::POOL_VERSION };
-        make_result(packet, kept.flags | pool_version, contribution.all, job.world);
-        Ok(if action == Action::Reply { Applied::Replied } else { Applied::Completed })
+        packet[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+        Ok(applied)
     }
 
     fn count_worker(&mut self, index: usize, applied: Result<Applied, Reason>) {
@@ -309,14 +320,6 @@ enum Applied {
     Added,
     Completed,
     Replied,
-}
-
-/// Makes a contribution's header that of its result; the rest of it stays as the sender wrote it.
-fn make_result(packet: &mut [u8], flags: u16, all: u32, world: u16) {
-    set_kind(packet, Kind::Result);
-    packet[offset::FLAGS..offset::FLAGS + 2].copy_from_slice(&flags.to_be_bytes());
-    packet[offset::BITMAP_0..offset::BITMAP_0 + 4].copy_from_slice(&all.to_be_bytes());
-    packet[offset::CONTRIBUTORS..offset::CONTRIBUTORS + 2].copy_from_slice(&world.to_be_bytes());
 }
 
 fn set_kind(packet: &mut [u8], kind: Kind) {

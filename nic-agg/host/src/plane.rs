@@ -77,6 +77,9 @@ impl DataPlane for HostPlane {
             epoch: job.epoch,
             elements: job.elements,
             flags: if job.checksum { job_flag::CHECKSUM } else { 0 },
+            contributors: job.workers.len() as u16,
+            shards: 1,
+            lane_slots_log2: job.slots.ilog2() as u16,
             ..JobEntry::default()
         };
         let addresses = job.workers.iter().map(|worker| SocketAddrV4::new(worker.ip, worker.port)).collect();

@@ -27,6 +27,7 @@ fn the_last_of_three_brings_the_sum_to_all() {
                 flags: flag::POOL_VERSION,
                 bitmap_0: 0b111,
                 contributors: 3,
+                next_seq: 6 + 2 * SLOTS,
                 ..sent
             };
             assert_eq!(read(&packet), result, "everything else is the last contribution's");
@@ -94,14 +95,14 @@ fn hostile_packets_change_nothing_and_are_counted() {
         ("a result", |p| p[0] = 0x12, Reason::BadType),
         ("a report", |p| p[0] = 0x14, Reason::BadType),
         ("a flush", |p| p[0] = 0x16, Reason::BadType),
-        ("format", |p| p[1] = 1, Reason::BadFormat),
+        ("format", |p| p[1] = 3, Reason::BadFormat),
         ("a job without entry", |p| p[5] = 6, Reason::UnknownJob),
         ("a job outside the table", |p| p[4] = 0xff, Reason::UnknownJob),
         ("epoch before", |p| p[7] = 2, Reason::WrongEpoch),
         ("epoch after", |p| p[7] = 4, Reason::WrongEpoch),
         ("slot after the last", |p| p[15] = 4, Reason::WrongSlot),
-        ("another chunk's slot", |p| p[15] = 1, Reason::WrongSlot),
-        ("the slot's other version", |p| p[3] ^= 0x80, Reason::WrongSlot),
+        ("another chunk's slot", |p| p[15] = 1, Reason::OutOfTurn),
+        ("the slot's other version", |p| p[3] ^= 0x80, Reason::OutOfTurn),
         ("no slot", |p| p[12..16].fill(0xff), Reason::WrongSlot),
         ("fan-in", |p| p[16] = 3, Reason::WrongWorker),
         ("no worker", |p| p[23] = 0, Reason::WrongWorker),

@@ -5,7 +5,7 @@
 
 use core::mem::{offset_of, size_of};
 
-use sumac_wire::{MAX_ELEMENTS, MAX_JOBS, MAX_WORKERS, slot::SlotMeta};
+use sumac_wire::{MAX_JOBS, MAX_WORKERS, PAGE_ELEMENTS, slot::SlotMeta};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Names of maps and programs, as they stand in the object and below the pin directory.
@@ -45,7 +45,7 @@ pub const MAX_PORTS: usize = MAX_WORKERS;
 /// Entries in the tables of workers.
 pub const WORKER_ENTRIES: usize = MAX_JOBS * MAX_WORKERS;
 /// Bytes of values of one version of a slot.
-pub const VALUES_LEN: usize = MAX_ELEMENTS * size_of::<i32>();
+pub const VALUES_LEN: usize = PAGE_ELEMENTS * size_of::<i32>();
 
 /// A slot: lock, metadata, and the values of both versions, the whole a multiple of a cache line.
 ///
@@ -57,10 +57,8 @@ pub struct Slot {
     pub lock: u32,
     /// Whose the slot is and what it holds.
     pub meta: SlotMeta,
-    /// Fills the first cache line.
-    pub reserved: [u32; 8],
     /// The sums, in host order; a version's first `elements` count.
-    pub values: [[u32; MAX_ELEMENTS]; 2],
+    pub values: [[u32; PAGE_ELEMENTS]; 2],
 }
 
 const _: () = assert!(offset_of!(Slot, values) == 64 && size_of::<Slot>().is_multiple_of(64));

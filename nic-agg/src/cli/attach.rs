@@ -11,7 +11,7 @@ use sumac_agg::{
     attach::{BoundPort, DEFAULT_SLOTS, attach},
     preflight::pool_memory,
 };
-use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS};
+use sumac_wire::{DEFAULT_BASE_PORT, PAGE_ELEMENTS};
 
 use super::{PinRoot, print_json};
 
@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = DEFAULT_SLOTS)]
     slots: u32,
     /// Largest chunk that a job may ask for, in elements of 4 bytes
-    #[arg(long, value_name = "N", default_value_t = MAX_ELEMENTS as u16)]
+    #[arg(long, value_name = "N", default_value_t = PAGE_ELEMENTS as u16)]
     elements: u16,
     /// UDP destination port of shard 0
     #[arg(long, value_name = "PORT", default_value_t = DEFAULT_BASE_PORT)]

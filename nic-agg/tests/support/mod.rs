@@ -9,7 +9,7 @@ use std::{net::Ipv4Addr, sync::Mutex};
 use aya::{Ebpf, TestRun as _, TestRunOptions};
 use sumac_agg::{NewJob, NewWorker, job, program, tables::Tables};
 use sumac_agg_layout::{Slot, State};
-use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, Reason};
+use sumac_wire::{DEFAULT_BASE_PORT, PAGE_ELEMENTS, Reason};
 
 pub const DROP: u32 = 1;
 pub const PASS: u32 = 2;
@@ -56,7 +56,7 @@ impl Bench {
             .set_state(State {
                 instance: 1,
                 slots,
-                elements: MAX_ELEMENTS as u16,
+                elements: PAGE_ELEMENTS as u16,
                 base_port: DEFAULT_BASE_PORT,
                 shards: 1,
                 reserved: [0; 3],

@@ -24,7 +24,7 @@ pub struct JobParams {
     pub world: u16,
     /// Slots of the job, a power of two: the window, in chunks (SwitchML appendix C).
     pub slots: u32,
-    /// Elements in a chunk, 1 to 832.
+    /// Elements in a chunk, 1 to 2,224.
     pub elements: u16,
     /// What a float is multiplied by before it is rounded to an integer; results are multiplied by
     /// `1.0 / scale`. A power of two loses nothing.
@@ -131,7 +131,7 @@ mod tests {
             (|p| p.slots = 0, ParamError::Slots { slots: 0 }),
             (|p| p.slots = 65, ParamError::Slots { slots: 65 }),
             (|p| p.slots = 1 << 17, ParamError::Slots { slots: 1 << 17 }),
-            (|p| p.elements = 833, ParamError::Elements { elements: 833 }),
+            (|p| p.elements = 2225, ParamError::Elements { elements: 2225 }),
             (|p| p.scale = -1.0, ParamError::Scale { scale: -1.0 }),
             (|p| p.scale = 1e-39, ParamError::Scale { scale: 1e-39 }),
             (|p| p.shards = 65, ParamError::Shards { shards: 65, slots: 64 }),

@@ -46,7 +46,7 @@ fn tampered_results_are_refused_by_reason() {
         ("a contribution", |h| h.kind = Kind::Contribution as u8, Reason::BadType),
         ("a probe", |h| h.kind = Kind::Probe as u8, Reason::BadType),
         ("a stop", |h| h.kind = Kind::Stop as u8, Reason::BadType),
-        ("a format", |h| h.format = 1, Reason::BadFormat),
+        ("a format", |h| h.format = 3, Reason::BadFormat),
         ("a partial sum", |h| h.flags |= flag::PARTIAL, Reason::BadType),
         ("a collision", |h| h.flags |= flag::COLLISION, Reason::BadType),
         ("raw floats", |h| h.flags |= flag::RAW_FLOAT, Reason::BadType),

@@ -17,6 +17,8 @@ pub fn entry() -> JobEntry {
         token: TOKEN,
         slot_base: 8,
         slots: SLOTS,
+        lane_slots_log2: SLOTS_LOG2 as u16,
+        shards: 1,
         epoch: EPOCH,
         elements: ELEMENTS,
         ..JobEntry::default()

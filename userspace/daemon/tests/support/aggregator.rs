@@ -14,7 +14,8 @@ use std::{
 use sumac_wire::{
     Header, Kind, Reason,
     header::HEADER_LEN,
-    slot::{Action, Contribution, SlotMeta, decide, owner},
+    slot::{Action, SlotMeta, Then, answer, decide},
+    tables::{JobEntry, job_flag},
 };
 
 /// The thread; it ends when this is dropped.
@@ -124,43 +125,39 @@ impl Core {
     }
 
     fn contribute(&mut self, from: SocketAddr, header: &Header, bytes: &[u8]) {
-        let all = sumac_wire::admit::all_workers(u16::from(header.fan_in_0));
-        let version = header.pool_version();
-        let contribution = Contribution {
-            owner: owner(header.job, header.epoch),
-            seq: header.seq,
-            version,
-            worker: header.bitmap_0,
-            all,
+        let world = u16::from(header.fan_in_0);
+        let job = JobEntry {
             slots: super::job::SLOTS,
-            elements: header.elements,
-            flags: header.flags,
+            lane_slots_log2: super::job::SLOTS.ilog2() as u16,
+            world,
+            contributors: world,
+            elements: u16::MAX,
+            shards: 1,
+            flags: job_flag::ACTIVE,
+            ..JobEntry::default()
         };
+        let contribution = sumac_wire::admit::request(header, &job, 0).unwrap().expect("probes are answered");
+        let version = contribution.version;
         let slot = self.slots.entry((header.job, header.slot)).or_default();
-        let (meta, action) = decide(&slot.meta, &contribution);
-        slot.meta = meta;
+        let (mut meta, action) = decide(&slot.meta, &contribution);
         let values = &mut slot.values[usize::from(version)];
         let elements =
             bytes[HEADER_LEN..].chunks_exact(4).map(|b| i32::from_be_bytes([b[0], b[1], b[2], b[3]]));
-        let complete = match action {
-            Action::Store { complete } => {
-                *values = elements.collect();
-                complete
-            }
-            Action::Add { complete } => {
-                values.iter_mut().zip(elements).for_each(|(sum, value)| *sum += value);
-                complete
-            }
-            Action::Reply => false,
-            Action::Ignore(Reason::Duplicate | Reason::Stale) => return,
-            Action::Ignore(reason) => unreachable!("{}", reason.name()),
-        };
-        let flags = header.flags | meta.versions[usize::from(version)].flags;
-        let contributors = u16::from(header.fan_in_0);
-        let result = Header { kind: Kind::Result as u8, flags, bitmap_0: all, contributors, ..*header };
+        match action {
+            Action::Store(_) => *values = elements.collect(),
+            Action::Add(_) => values.iter_mut().zip(elements).for_each(|(sum, value)| *sum += value),
+            Action::Reply | Action::Ignore(Reason::Duplicate | Reason::Stale) => {}
+            other => unreachable!("{other:?}"),
+        }
+        let is_complete = matches!(action, Action::Store(Then::Complete) | Action::Add(Then::Complete));
+        if is_complete {
+            meta.set_next(version, header.seq.wrapping_add(2 * contribution.slots));
+        }
+        slot.meta = meta;
+        let result = answer::result(header, &meta.version(version), &job);
         let mut packet = result.to_bytes().to_vec();
         packet.extend(values.iter().flat_map(|value| value.to_be_bytes()));
-        if complete {
+        if is_complete {
             let job = self.workers.range((header.job, 0)..=(header.job, u32::MAX));
             for to in job.map(|(_, to)| *to).collect::<Vec<_>>() {
                 self.send(to, &packet);

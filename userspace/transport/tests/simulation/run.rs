@@ -248,7 +248,7 @@ impl<'a> Simulation<'a> {
         }
         let world = self.scenario.params.world;
         let outcome = self.aggregator.handle(payload, &mut self.answer);
-        if let Some((seq, rank, Action::Store { .. } | Action::Add { .. })) = self.aggregator.last {
+        if let Some((seq, rank, Action::Store(_) | Action::Add(_))) = self.aggregator.last {
             let chunk = seq.wrapping_sub(self.scenario.first_seq) as usize;
             self.added[chunk * usize::from(world) + usize::from(rank)] += 1;
         }

@@ -4,7 +4,7 @@ use sumac_transport::JobParams;
 use sumac_wire::{
     Header, Kind, Reason, admit,
     header::HEADER_LEN,
-    slot::{Action, SlotMeta, decide},
+    slot::{Action, SlotMeta, Then, answer, decide},
     tables::{JobEntry, job_flag},
 };
 
@@ -34,6 +34,9 @@ impl Aggregator {
         let job = JobEntry {
             token: params.token,
             slots: params.slots,
+            lane_slots_log2: params.slots.ilog2() as u16,
+            shards: 1,
+            contributors: params.world,
             epoch: params.epoch,
             world: params.world,
             elements: params.elements,
@@ -58,26 +61,30 @@ impl Aggregator {
             return Err(Reason::UnknownJob);
         }
         let rank = admit::sender(&header, &self.job)?;
-        let Some(contribution) = admit::request(&header, &self.job)? else {
+        let Some(contribution) = admit::request(&header, &self.job, 0)? else {
             write_answer(answer, &Header { kind: Kind::Report as u8, ..header }, &payload[HEADER_LEN..]);
             return Ok(Outcome::Unicast(rank));
         };
         let slot = header.slot as usize;
-        let (after, action) = decide(&self.metas[slot], &contribution);
+        let (mut after, action) = decide(&self.metas[slot], &contribution);
+        if let Action::Store(Then::Complete) | Action::Add(Then::Complete) = action {
+            after.set_next(contribution.version, contribution.seq.wrapping_add(2 * contribution.slots));
+        }
         self.metas[slot] = after;
         self.last = Some((header.seq, rank, action));
         let version = usize::from(contribution.version);
         let outcome = match action {
-            Action::Store { complete } => {
+            Action::Store(then) => {
                 self.merge(&header, version, payload, |_, new| new);
-                if complete { Outcome::Multicast } else { Outcome::Silent }
+                if then == Then::Complete { Outcome::Multicast } else { Outcome::Silent }
             }
-            Action::Add { complete } => {
+            Action::Add(then) => {
                 self.merge(&header, version, payload, |sum, new| sum.checked_add(new).expect("an overflow"));
-                if complete { Outcome::Multicast } else { Outcome::Silent }
+                if then == Then::Complete { Outcome::Multicast } else { Outcome::Silent }
             }
             Action::Reply => Outcome::Unicast(rank),
             Action::Ignore(reason) => return Err(reason),
+            other => unreachable!("{other:?}"),
         };
         if outcome != Outcome::Silent {
             self.answer(&header, version, answer);
@@ -98,20 +105,12 @@ impl Aggregator {
         }
     }
 
-    fn answer(&self, header: &Header, version: usize, answer: &mut Vec<u8>) {
-        let all = admit::all_workers(self.job.world);
-        let merged = self.metas[header.slot as usize].versions[version].flags;
-        let keep = header.flags & sumac_wire::header::flag::POOL_VERSION;
-        let result = Header {
-            kind: Kind::Result as u8,
-            flags: keep | merged,
-            bitmap_0: all,
-            contributors: self.job.world,
-            ..*header
-        };
-        write_answer(answer, &result, &[]);
+    fn answer(&self, header: &Header, version: usize, out: &mut Vec<u8>) {
+        let held = self.metas[header.slot as usize].versions[version];
+        let result = answer::result(header, &held, &self.job);
+        write_answer(out, &result, &[]);
         for sum in &self.values[self.range(header, version)] {
-            answer.extend(sum.to_be_bytes());
+            out.extend(sum.to_be_bytes());
         }
     }
 }

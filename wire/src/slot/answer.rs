@@ -1,0 +1,82 @@
+//! The headers of what a slot sends. Each is the header of the packet that asked for it, with some fields changed:
+//! what is not named here comes back as its sender wrote it.
+
+use super::{SlotMeta, Version};
+use crate::{
+    Header, Kind,
+    header::flag,
+    tables::{JobEntry, job_flag},
+};
+
+impl SlotMeta {
+    /// The version that a packet names.
+    #[inline(always)]
+    pub fn version(&self, number: u8) -> Version {
+        if number == 0 { self.versions[0] } else { self.versions[1] }
+    }
+}
+
+/// Marks and bitmaps of an answer to all senders of the job: a root's senders are racks.
+#[inline(always)]
+fn to_senders(request: &Header, flags: u16, job: &JobEntry) -> Header {
+    let keep = flags | request.flags & flag::POOL_VERSION;
+    let answer = Header { kind: Kind::Result as u8, contributors: job.contributors, ..*request };
+    if job.flags & job_flag::ROOT != 0 {
+        Header { flags: keep | flag::LEVEL, bitmap_1: job.all(), ..answer }
+    } else {
+        Header { flags: keep, bitmap_0: job.all(), bitmap_1: 0, fan_in_0: job.world as u8, ..answer }
+    }
+}
+
+/// The result of a final version; the elements are the version's values.
+#[inline(always)]
+pub fn result(request: &Header, version: &Version, job: &JobEntry) -> Header {
+    Header {
+        next_seq: version.next,
+        next_exponent: version.next_exponent,
+        elements: version.elements,
+        ..to_senders(request, version.flags, job)
+    }
+}
+
+/// The result of an exponent round.
+#[inline(always)]
+pub fn agreed(request: &Header, version: &Version, job: &JobEntry) -> Header {
+    Header { exponent: version.exponent, ..to_senders(request, flag::EXPONENT, job) }
+}
+
+/// The refusal of another operation's chunk: names the operation that the slot holds.
+#[inline(always)]
+pub fn refusal(request: &Header, version: &Version, job: &JobEntry) -> Header {
+    let flags = flag::MISMATCH | request.flags & flag::EXPONENT;
+    Header { tensor: version.tensor, ..to_senders(request, flags, job) }
+}
+
+/// A child's part on its way to the parent; the elements are the version's values.
+#[inline(always)]
+pub fn part(request: &Header, version: &Version, job: &JobEntry) -> Header {
+    Header {
+        next_exponent: version.next_exponent,
+        elements: version.elements,
+        ..up(request, version.flags, job)
+    }
+}
+
+/// A child's exponent on its way to the parent.
+#[inline(always)]
+pub fn part_of_round(request: &Header, version: &Version, job: &JobEntry) -> Header {
+    Header { next_exponent: version.exponent, ..up(request, flag::EXPONENT, job) }
+}
+
+#[inline(always)]
+fn up(request: &Header, flags: u16, job: &JobEntry) -> Header {
+    let keep = request.flags & (flag::POOL_VERSION | flag::MAXIMUM | flag::RESEND);
+    Header {
+        kind: Kind::Contribution as u8,
+        flags: flags | keep | flag::LEVEL,
+        bitmap_0: job.all(),
+        bitmap_1: 1 << (job.rack & 31),
+        fan_in_1: job.racks as u8,
+        ..*request
+    }
+}

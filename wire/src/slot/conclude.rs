@@ -1,0 +1,76 @@
+//! What a parent's result does to the slot of its child (SwitchML section 7).
+
+use super::{Action, SlotMeta, Then, Version, state};
+use crate::{Reason, header::flag};
+
+/// What the decision needs of an admitted result of the parent (see [`crate::admit::conclusion`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conclusion {
+    /// [`super::owner`] of the job.
+    pub owner: u32,
+    /// The chunk.
+    pub seq: u32,
+    /// The slot's version that the chunk uses: 0 or 1.
+    pub version: u8,
+    /// The bits of all workers below this aggregator.
+    pub all: u32,
+    /// The operation's signature.
+    pub tensor: u32,
+    /// Elements in the chunk.
+    pub elements: u16,
+    /// The packet's flags.
+    pub flags: u16,
+    /// The chunk's exponent, of an exponent round.
+    pub exponent: i8,
+    /// The exponent of the slot's next chunk.
+    pub next_exponent: i8,
+    /// The chunk that takes the version next.
+    pub next_seq: u32,
+}
+
+/// Decides what the parent's result does to a slot, and gives the slot's metadata afterwards.
+///
+/// [`Action::Store`] and [`Action::Ask`], both with [`Then::Complete`], or [`Action::Ignore`]; and
+/// [`Action::Refuse`] when the parent refused this aggregator's part as another operation's: all workers shall hear it.
+#[inline(always)]
+pub fn conclude(before: &SlotMeta, conclusion: &Conclusion) -> (SlotMeta, Action) {
+    let c = conclusion;
+    let (active, shadow) = before.pair(c.owner, c.version);
+    let (active, action) = conclude_version(active, c);
+    if action.changes_nothing() {
+        return (*before, action);
+    }
+    (SlotMeta::of(c.owner, c.version, active, shadow), action)
+}
+
+#[inline(always)]
+fn conclude_version(active: Version, c: &Conclusion) -> (Version, Action) {
+    if !active.is_used() || active.seq != c.seq {
+        // The workers have moved on: they had this result.
+        return (active, Action::Ignore(Reason::Stale));
+    }
+    let is_round = c.flags & flag::EXPONENT != 0;
+    let (heard, done) = if is_round { (active.asked, state::AGREED) } else { (active.seen, state::FINAL) };
+    if active.is(done) {
+        return (active, Action::Ignore(Reason::Duplicate));
+    }
+    if heard != c.all {
+        return (active, Action::Ignore(Reason::OutOfTurn));
+    }
+    if c.flags & flag::MISMATCH != 0 {
+        return (active, Action::Refuse);
+    }
+    if active.tensor != c.tensor {
+        return (active, Action::Ignore(Reason::WrongPlace));
+    }
+    let state = active.state | done;
+    if is_round {
+        return (Version { exponent: c.exponent, state, ..active }, Action::Ask(Then::Complete));
+    }
+    if active.elements != c.elements {
+        return (active, Action::Ignore(Reason::WrongElements));
+    }
+    let flags = c.flags & flag::MERGED;
+    let version = Version { flags, next_exponent: c.next_exponent, next: c.next_seq, state, ..active };
+    (version, Action::Store(Then::Complete))
+}

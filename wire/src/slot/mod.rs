@@ -1,0 +1,347 @@
+//! What a contribution does to its slot: SwitchML's Algorithm 3 as one pure function, with the rounds that agree
+//! on an exponent (section 4.6), and two levels of aggregators (section 7).
+//!
+//! The XDP aggregator, the host aggregator, the simulator and the model checker call [`decide`] and
+//! [`conclude`]; the table of their cases stands in `docs/protocol.md`.
+//!
+//! Three things differ from the paper's listing. The paper tells a slot's two phases apart by one
+//! bit, which is enough when packets are only lost; a *delayed duplicate* of the chunk before last
+//! carries the same bit and would be added to the wrong chunk (`tests/algorithm3.rs` finds that run). Here
+//! each version keeps its chunk's number, and what is older is stale. Where the paper clears a
+//! worker's bit in the other version, here the first contribution for a newer chunk replaces the
+//! whole bitmap, which is the same: it proves that every worker has the older result. And where the paper's
+//! slot takes every s-th chunk, here the result names the one that takes the version next.
+
+pub mod answer;
+mod conclude;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+pub use conclude::{Conclusion, conclude};
+
+use crate::{
+    Reason,
+    header::{exponent, flag},
+    stream::is_later,
+};
+
+/// Bits of [`Version::state`].
+pub mod state {
+    /// The values are the sum of all workers of the job: the result may be sent again.
+    pub const FINAL: u8 = 1 << 0;
+    /// The exponent is that of all workers of the job.
+    pub const AGREED: u8 = 1 << 1;
+}
+
+/// One version of a slot: the chunk that it holds, without the values. Host order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Version {
+    /// The chunk. Meaningless while `seen` and `asked` are zero.
+    pub seq: u32,
+    /// Which workers' contributions the values hold.
+    pub seen: u32,
+    /// Which workers' exponents `exponent` is the largest of; zero when the chunk needed no exponent round.
+    pub asked: u32,
+    /// The chunk that takes this version next; known once the version is final.
+    pub next: u32,
+    /// The operation's signature, of the first contribution.
+    pub tensor: u32,
+    /// Elements in the chunk; zero while only its exponent is asked for.
+    pub elements: u16,
+    /// [`flag::MERGED`] flags of all contributions.
+    pub flags: u16,
+    /// The largest exponent of this chunk, from its exponent round.
+    pub exponent: i8,
+    /// The largest exponent that contributions gave for the slot's next chunk.
+    pub next_exponent: i8,
+    /// [`state`] bits.
+    pub state: u8,
+    /// Zero.
+    pub reserved: u8,
+}
+
+impl Version {
+    /// Whether it ever held a chunk of its owner's.
+    #[inline(always)]
+    const fn is_used(&self) -> bool {
+        self.seen | self.asked != 0
+    }
+
+    #[inline(always)]
+    const fn is(&self, bit: u8) -> bool {
+        self.state & bit != 0
+    }
+}
+
+/// Both versions of a slot, and whose they are. Host order. With a lock in front it fills one cache line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SlotMeta {
+    /// [`owner`] of the contributions that it holds. Another owner finds the slot empty, so no
+    /// slot has to be cleared when a job ends or starts anew.
+    pub owner: u32,
+    /// The two versions; a chunk's `pool version` flag says which it uses.
+    pub versions: [Version; 2],
+}
+
+const _: () = assert!(size_of::<SlotMeta>() == 60);
+
+/// Names one incarnation of a job, as slots remember it. Never zero, since jobs count from 1.
+#[inline(always)]
+pub const fn owner(job: u16, epoch: u16) -> u32 {
+    (job as u32) << 16 | epoch as u32
+}
+
+/// What the decision needs of an admitted contribution (see [`crate::admit`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Contribution {
+    /// [`owner`] of the job.
+    pub owner: u32,
+    /// The chunk.
+    pub seq: u32,
+    /// The slot, counted from its lane's first.
+    pub slot: u32,
+    /// The lane, counted from the job's first.
+    pub lane: u16,
+    /// The slot's version that the chunk uses: 0 or 1.
+    pub version: u8,
+    /// The sender's bit: a worker's, or a rack's at the root.
+    pub worker: u32,
+    /// The bits of all senders.
+    pub all: u32,
+    /// Slots of the lane: a power of two.
+    pub slots: u32,
+    /// The operation's signature.
+    pub tensor: u32,
+    /// Elements in the chunk.
+    pub elements: u16,
+    /// The packet's flags.
+    pub flags: u16,
+    /// The sender's exponent: of this chunk in an exponent round, else of the slot's next chunk.
+    pub next_exponent: i8,
+    /// Whether a complete version is only a part, to be sent up to a parent.
+    pub child: bool,
+}
+
+/// What follows on what was done to a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Then {
+    /// The version waits for more.
+    Wait,
+    /// That was the last: send the result to all.
+    Complete,
+    /// That was the last of this aggregator: send its part up.
+    Up,
+}
+
+/// What is to be done to the values of the version.
+///
+/// Whoever is told to `Store` or `Add` and then `Complete` draws the version's next chunk, and notes it by
+/// [`SlotMeta::set_next`] before it sends the result. [`conclude`] has done that already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Replace the values by the packet's.
+    Store(Then),
+    /// Add the packet's values, or take the larger ones under [`flag::MAXIMUM`].
+    Add(Then),
+    /// Leave the values: the exponent was taken in.
+    Ask(Then),
+    /// Leave the values; send them to this sender again.
+    Reply,
+    /// Send the agreed exponent to this sender again.
+    ReplyExponent,
+    /// Leave the values; send them up again.
+    Forward,
+    /// Send the exponent up again.
+    ForwardExponent,
+    /// Another operation's chunk: mark the packet as [`flag::MISMATCH`] and send it back.
+    Refuse,
+    /// Leave everything as it is and count the reason.
+    Ignore(Reason),
+}
+
+impl Action {
+    /// Whether the metadata stay as they were.
+    #[inline(always)]
+    const fn changes_nothing(&self) -> bool {
+        !matches!(self, Action::Store(_) | Action::Add(_) | Action::Ask(_))
+    }
+}
+
+impl SlotMeta {
+    /// The version with this number, and the other one.
+    #[inline(always)]
+    fn pair(&self, owner: u32, version: u8) -> (Version, Version) {
+        if self.owner != owner {
+            return Default::default();
+        }
+        let [first, second] = self.versions;
+        if version == 0 { (first, second) } else { (second, first) }
+    }
+
+    #[inline(always)]
+    fn of(owner: u32, version: u8, active: Version, other: Version) -> SlotMeta {
+        SlotMeta { owner, versions: if version == 0 { [active, other] } else { [other, active] } }
+    }
+
+    /// Notes the chunk that takes `version` next.
+    #[inline(always)]
+    pub fn set_next(&mut self, version: u8, seq: u32) {
+        // Two constant indices: eBPF's verifier follows no other.
+        if version == 0 {
+            self.versions[0].next = seq;
+        } else {
+            self.versions[1].next = seq;
+        }
+    }
+}
+
+/// Decides what `contribution` does to a slot, and gives the slot's metadata afterwards: those of before, unless
+/// the action is to store, to add or to ask.
+#[inline(always)]
+pub fn decide(before: &SlotMeta, contribution: &Contribution) -> (SlotMeta, Action) {
+    let c = contribution;
+    let (active, shadow) = before.pair(c.owner, c.version);
+    let (active, action) = decide_version(active, shadow, c);
+    if action.changes_nothing() {
+        return (*before, action);
+    }
+    (SlotMeta::of(c.owner, c.version, active, shadow), action)
+}
+
+/// The decision proper, on the version that the contribution names and the other one.
+#[inline(always)]
+fn decide_version(active: Version, shadow: Version, c: &Contribution) -> (Version, Action) {
+    if active.is_used() {
+        if active.seq == c.seq {
+            return same_chunk(active, c);
+        }
+        if !is_later(c.seq, active.seq) {
+            return (active, Action::Ignore(Reason::Stale));
+        }
+    }
+    // A newer chunk. It may take this version once the one in the other is final: only a worker
+    // that has that result moves on, and only when all of them had this version's. Which chunk it is was said in
+    // this version's result; a frame from far ahead would hold the slot for good.
+    let in_turn = if active.is_used() {
+        shadow.is(state::FINAL) && is_later(shadow.seq, active.seq) && c.seq == active.next
+    } else if shadow.is_used() {
+        shadow.is(state::FINAL) && c.seq.wrapping_sub(shadow.seq) == c.slots
+    } else {
+        c.seq & (c.slots.wrapping_sub(1)) == c.slot
+    };
+    if !in_turn {
+        return (active, Action::Ignore(Reason::OutOfTurn));
+    }
+    let empty = Version { seq: c.seq, tensor: c.tensor, exponent: exponent::NONE, ..Version::default() };
+    if c.flags & flag::EXPONENT != 0 { ask(empty, c) } else { store(empty, c) }
+}
+
+#[inline(always)]
+fn same_chunk(active: Version, c: &Contribution) -> (Version, Action) {
+    if active.tensor != c.tensor {
+        return (active, Action::Refuse);
+    }
+    if c.flags & flag::EXPONENT != 0 {
+        return same_round(active, c);
+    }
+    if active.asked != 0 && !active.is(state::AGREED) {
+        return (active, Action::Ignore(Reason::OutOfTurn));
+    }
+    if active.seen == 0 {
+        return store(active, c);
+    }
+    // Before anything else: a kept result of another length would not fit the packet that asks for it.
+    if active.elements != c.elements {
+        return (active, Action::Ignore(Reason::WrongElements));
+    }
+    if active.seen & c.worker != 0 {
+        let action = match () {
+            () if active.is(state::FINAL) => Action::Reply,
+            () if active.seen == c.all => Action::Forward,
+            () => Action::Ignore(Reason::Duplicate),
+        };
+        return (active, action);
+    }
+    let added = Version {
+        seen: active.seen | c.worker,
+        flags: active.flags | c.flags & flag::MERGED,
+        next_exponent: larger(active.next_exponent, c.next_exponent),
+        ..active
+    };
+    let (added, then) = values_in(added, c);
+    (added, Action::Add(then))
+}
+
+/// A contribution to the exponent round of the chunk that the version holds.
+#[inline(always)]
+fn same_round(active: Version, c: &Contribution) -> (Version, Action) {
+    if active.asked == 0 {
+        // All others went without a round, as this one's last result told it to.
+        return (active, Action::Ignore(Reason::OutOfTurn));
+    }
+    if active.asked & c.worker == 0 {
+        return ask(active, c);
+    }
+    let action = match () {
+        () if active.is(state::AGREED) => Action::ReplyExponent,
+        () if active.asked == c.all => Action::ForwardExponent,
+        () => Action::Ignore(Reason::Duplicate),
+    };
+    (active, action)
+}
+
+#[inline(always)]
+fn ask(active: Version, c: &Contribution) -> (Version, Action) {
+    let mut asked = Version {
+        asked: active.asked | c.worker,
+        exponent: larger(active.exponent, c.next_exponent),
+        ..active
+    };
+    let then = then(asked.asked, c);
+    if then == Then::Complete {
+        asked.state |= state::AGREED;
+    }
+    (asked, Action::Ask(then))
+}
+
+/// The first elements of a chunk.
+#[inline(always)]
+fn store(active: Version, c: &Contribution) -> (Version, Action) {
+    let stored = Version {
+        seen: c.worker,
+        elements: c.elements,
+        flags: c.flags & flag::MERGED,
+        next_exponent: c.next_exponent,
+        ..active
+    };
+    let (stored, then) = values_in(stored, c);
+    (stored, Action::Store(then))
+}
+
+#[inline(always)]
+fn values_in(mut version: Version, c: &Contribution) -> (Version, Then) {
+    let then = then(version.seen, c);
+    if then == Then::Complete {
+        version.state |= state::FINAL;
+    }
+    (version, then)
+}
+
+#[inline(always)]
+fn then(seen: u32, c: &Contribution) -> Then {
+    match () {
+        () if seen != c.all => Then::Wait,
+        () if c.child => Then::Up,
+        () => Then::Complete,
+    }
+}
+
+#[inline(always)]
+fn larger(a: i8, b: i8) -> i8 {
+    if a > b { a } else { b }
+}
+
+#[cfg(test)]
+mod tests;
