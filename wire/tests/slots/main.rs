@@ -1,0 +1,56 @@
+//! Checks the slot's decision and the workers' rule exhaustively, with exponent rounds, work stealing and two
+//! levels of aggregators, on a network that loses, delays, reorders and duplicates.
+//!
+//! A packet that was sent once may arrive at any later time, any number of times, or never: that
+//! is every behaviour of such a network at once, and retransmission too. `algorithm3.rs` checks the plain case, and
+//! that the paper's listing does not withstand it.
+
+mod aggregator;
+mod model;
+mod packet;
+
+use model::System;
+use stateright::{Checker, Model};
+
+fn hold(what: &str, system: System) {
+    let checker = system.checker().threads(2).spawn_bfs().join();
+    println!("{what}: {} states", checker.unique_state_count());
+    assert!(checker.is_done());
+    checker.assert_properties();
+}
+
+const PLAIN: System =
+    System { racks: 0, workers: 2, slots_log2: 0, chunks: 4, stealing: false, rounds: false };
+
+#[test]
+fn exponent_rounds() {
+    hold("2 workers, 1 slot, exponent rounds", System { rounds: true, chunks: 3, ..PLAIN });
+}
+
+#[test]
+fn work_stealing() {
+    hold("2 workers, 2 slots, work stealing", System { slots_log2: 1, chunks: 6, stealing: true, ..PLAIN });
+}
+
+#[test]
+fn three_workers_steal() {
+    hold("3 workers, 1 slot, work stealing", System { workers: 3, chunks: 4, stealing: true, ..PLAIN });
+}
+
+#[test]
+fn two_levels() {
+    hold("2 racks of 2 workers, 1 slot", System { racks: 2, chunks: 3, ..PLAIN });
+}
+
+#[test]
+fn two_levels_of_one_worker_each() {
+    hold("2 racks of 1 worker, 1 slot", System { racks: 2, workers: 1, chunks: 4, ..PLAIN });
+}
+
+#[test]
+fn two_levels_with_exponent_rounds() {
+    hold(
+        "2 racks of 1 worker, 1 slot, exponent rounds",
+        System { racks: 2, workers: 1, chunks: 2, rounds: true, ..PLAIN },
+    );
+}

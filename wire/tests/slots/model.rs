@@ -1,0 +1,294 @@
+//! The workers, the network and what must hold.
+
+use std::collections::BTreeSet;
+
+use stateright::{Model, Property};
+use sumac_wire::{
+    Kind,
+    header::{exponent, flag},
+    tables::{JobEntry, job_flag},
+};
+
+use crate::{
+    aggregator::{Aggregator, Sent},
+    packet::Packet,
+};
+
+/// What is checked.
+#[derive(Clone, Copy, Debug)]
+pub struct System {
+    /// Aggregators below the root; none: workers speak to it themselves.
+    pub racks: u32,
+    /// Workers of each rack, or of the root.
+    pub workers: u32,
+    pub slots_log2: u32,
+    /// Chunks of the stream.
+    pub chunks: u32,
+    pub stealing: bool,
+    /// Whether chunks need an exponent, and workers may or may not know it a chunk ahead.
+    pub rounds: bool,
+}
+
+/// A worker's slot: Algorithm 4.
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub struct Place {
+    seq: u32,
+    /// The chunk after this one.
+    next: u32,
+    version: u8,
+    /// The exponent of this chunk, when it is agreed on.
+    agreed: Option<i8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub struct State {
+    root: Aggregator,
+    racks: Vec<Aggregator>,
+    /// `[worker][slot]`.
+    places: Vec<Vec<Place>>,
+    /// `[worker]`: what it sent for chunks that it is done with.
+    sent: Vec<BTreeSet<Packet>>,
+    /// `[worker]`: results that were sent to it.
+    results: Vec<BTreeSet<Packet>>,
+    /// What racks sent to the root.
+    parts: BTreeSet<Packet>,
+    /// `[rack]`: what the root sent to it.
+    conclusions: Vec<BTreeSet<Packet>>,
+}
+
+/// A packet arrives.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    AtAggregator(Packet, u32),
+    AtRoot(Packet),
+    AtRack(u32, Packet),
+    AtWorker(u32, Packet),
+}
+
+impl System {
+    fn all_workers(&self) -> u32 {
+        self.workers * self.racks.max(1)
+    }
+
+    /// What one worker's contribution to a chunk adds to its sum: one, in two bits of its own.
+    fn term(&self, worker: u32, chunk: u32) -> u64 {
+        1 << (2 * (worker * 8 + chunk))
+    }
+
+    fn correct(&self, chunk: u32) -> u64 {
+        (0..self.all_workers()).map(|worker| self.term(worker, chunk)).sum()
+    }
+
+    /// A worker's exponent of a chunk: now this worker's is the largest, now another's.
+    fn exponent(&self, worker: u32, chunk: u32) -> i8 {
+        ((worker + chunk) % 2) as i8
+    }
+
+    fn largest_exponent(&self, chunk: u32) -> i8 {
+        (0..self.all_workers()).map(|worker| self.exponent(worker, chunk)).max().unwrap_or(exponent::NONE)
+    }
+
+    fn job(&self, flags: u16, world: u32, rack: u32) -> JobEntry {
+        let stealing = if self.stealing { job_flag::STEALING } else { 0 };
+        JobEntry {
+            slots: 1 << self.slots_log2,
+            lane_slots_log2: self.slots_log2 as u16,
+            shards: 1,
+            elements: 1,
+            epoch: 1,
+            world: world as u16,
+            contributors: self.all_workers() as u16,
+            rack: rack as u16,
+            racks: self.racks as u16,
+            flags: flags | stealing | job_flag::ACTIVE,
+            ..JobEntry::default()
+        }
+    }
+
+    fn root_job(&self) -> JobEntry {
+        match self.racks {
+            0 => self.job(0, self.workers, 0),
+            racks => self.job(job_flag::ROOT, racks, 0),
+        }
+    }
+
+    fn rack_job(&self, rack: u32) -> JobEntry {
+        self.job(job_flag::CHILD, self.workers, rack)
+    }
+
+    /// What a worker may send for a slot now: with its next chunk's exponent, or before it has that chunk.
+    fn packets(&self, worker: u32, slot: u32, place: &Place) -> Vec<Packet> {
+        if place.seq >= self.chunks {
+            return vec![];
+        }
+        let version = if place.version == 1 { flag::POOL_VERSION } else { 0 };
+        let round = self.rounds && place.agreed.is_none();
+        let packet = Packet {
+            kind: Kind::Contribution as u8,
+            flags: version | if round { flag::EXPONENT } else { 0 },
+            seq: place.seq,
+            slot,
+            elements: if round { 0 } else { 1 },
+            fan_in: [self.workers as u8, 0],
+            bitmap: [1 << (worker % self.workers), 0],
+            contributors: 0,
+            exponent: place.agreed.unwrap_or(exponent::NONE),
+            next_exponent: exponent::NONE,
+            next_seq: 0,
+            sum: if round { 0 } else { self.term(worker, place.seq) },
+        };
+        if round {
+            return vec![Packet { next_exponent: self.exponent(worker, place.seq), ..packet }];
+        }
+        if !self.rounds {
+            return vec![packet];
+        }
+        let known = Packet { next_exponent: self.exponent(worker, place.next), ..packet };
+        vec![known, Packet { next_exponent: exponent::UNKNOWN, ..packet }]
+    }
+
+    /// Algorithm 4: a result of what the slot waits for moves it on.
+    fn take(&self, state: &mut State, worker: u32, result: &Packet) {
+        let place = &state.places[worker as usize][result.slot as usize];
+        let version = u8::from(result.has(flag::POOL_VERSION));
+        if place.seq != result.seq || place.version != version {
+            return;
+        }
+        let waits_for_round = self.rounds && place.agreed.is_none();
+        if waits_for_round != result.is_round() {
+            return;
+        }
+        let sent = self.packets(worker, result.slot, place);
+        state.sent[worker as usize].extend(sent);
+        let place = &mut state.places[worker as usize][result.slot as usize];
+        if result.is_round() {
+            place.agreed = Some(result.exponent);
+        } else {
+            let agreed = (result.next_exponent != exponent::UNKNOWN).then_some(result.next_exponent);
+            *place = Place { seq: place.next, next: result.next_seq, version: 1 - version, agreed };
+        }
+    }
+
+    /// Hands on what an aggregator sent.
+    fn deliver(&self, state: &mut State, rack: Option<u32>, sender: u32, sent: Sent) {
+        let sender = sender as usize;
+        match (sent, rack) {
+            (Sent::Up(part), _) => {
+                state.parts.insert(part);
+            }
+            (Sent::One(answer), None) if self.racks > 0 => {
+                state.conclusions[sender].insert(answer);
+            }
+            (Sent::All(answer), None) if self.racks > 0 => {
+                for conclusions in &mut state.conclusions {
+                    conclusions.insert(answer);
+                }
+            }
+            (Sent::One(answer), _) => {
+                state.results[sender].insert(answer);
+            }
+            (Sent::All(answer), rack) => {
+                let first = (rack.unwrap_or(0) * self.workers) as usize;
+                for results in &mut state.results[first..first + self.workers as usize] {
+                    results.insert(answer);
+                }
+            }
+        }
+    }
+}
+
+impl Model for System {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        let slots = 1 << self.slots_log2;
+        let place = |slot| Place { seq: slot, next: slots + slot, version: 0, agreed: None };
+        let workers = self.all_workers() as usize;
+        vec![State {
+            root: Aggregator::new(&self.root_job()),
+            racks: (0..self.racks).map(|rack| Aggregator::new(&self.rack_job(rack))).collect(),
+            places: vec![(0..slots).map(place).collect(); workers],
+            sent: vec![BTreeSet::new(); workers],
+            results: vec![BTreeSet::new(); workers],
+            parts: BTreeSet::new(),
+            conclusions: vec![BTreeSet::new(); self.racks as usize],
+        }]
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        for worker in 0..self.all_workers() {
+            let index = worker as usize;
+            for (slot, place) in state.places[index].iter().enumerate() {
+                let now = self.packets(worker, slot as u32, place);
+                steps.extend(now.into_iter().map(|packet| Step::AtAggregator(packet, worker)));
+            }
+            steps.extend(state.sent[index].iter().map(|packet| Step::AtAggregator(*packet, worker)));
+            steps.extend(state.results[index].iter().map(|packet| Step::AtWorker(worker, *packet)));
+        }
+        steps.extend(state.parts.iter().map(|packet| Step::AtRoot(*packet)));
+        for (rack, packets) in state.conclusions.iter().enumerate() {
+            steps.extend(packets.iter().map(|packet| Step::AtRack(rack as u32, *packet)));
+        }
+    }
+
+    fn next_state(&self, before: &State, step: Step) -> Option<State> {
+        let mut state = before.clone();
+        let (rack, sender, sent) = match step {
+            Step::AtAggregator(packet, worker) if self.racks > 0 => {
+                let rack = worker / self.workers;
+                let sent = state.racks[rack as usize].receive(&self.rack_job(rack), &packet);
+                (Some(rack), worker, sent)
+            }
+            Step::AtAggregator(packet, worker) => {
+                (None, worker, state.root.receive(&self.root_job(), &packet))
+            }
+            Step::AtRoot(packet) => {
+                let rack = packet.bitmap[1].trailing_zeros();
+                (None, rack, state.root.receive(&self.root_job(), &packet))
+            }
+            Step::AtRack(rack, packet) => {
+                let sent = state.racks[rack as usize].receive(&self.rack_job(rack), &packet);
+                (Some(rack), 0, sent)
+            }
+            Step::AtWorker(worker, packet) => {
+                self.take(&mut state, worker, &packet);
+                return (state != *before).then_some(state);
+            }
+        };
+        if let Ok(Some(sent)) = sent {
+            self.deliver(&mut state, rack, sender, sent);
+        }
+        (state != *before).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("every sum holds every worker exactly once", |system: &Self, state: &State| {
+                let sums = state.results.iter().flatten().filter(|result| !result.is_round());
+                sums.into_iter().all(|result| result.sum == system.correct(result.seq))
+            }),
+            Property::always("an exponent is the largest of all workers'", |system: &Self, state: &State| {
+                let places = state.places.iter().flatten().filter(|place| place.seq < system.chunks);
+                !system.rounds
+                    || places.into_iter().all(|place| {
+                        place.agreed.is_none_or(|agreed| agreed == system.largest_exponent(place.seq))
+                    })
+            }),
+            Property::always("all workers are told the same next chunk", |_: &Self, state: &State| {
+                let sums = || state.results.iter().flatten().filter(|result| !result.is_round());
+                sums().all(|a| sums().all(|b| a.seq != b.seq || a.next_seq == b.next_seq))
+            }),
+            Property::always("no chunk is in two slots", |_: &Self, state: &State| {
+                state.places.iter().all(|places| {
+                    let chunks: BTreeSet<u32> = places.iter().map(|place| place.seq).collect();
+                    chunks.len() == places.len()
+                })
+            }),
+            // With every packet allowed to arrive, whoever gets stuck is stuck for good.
+            Property::eventually("every chunk completes", |system: &Self, state: &State| {
+                state.places.iter().flatten().all(|place| place.seq >= system.chunks)
+            }),
+        ]
+    }
+}
