@@ -19,7 +19,7 @@ build_packages=(
     "llvm-$LLVM-dev" "libpolly-$LLVM-dev" zlib1g-dev libzstd-dev
 )
 lab_packages=(iproute2 nftables iperf3 ethtool util-linux procps python3-numpy python3-sklearn)
-compare_packages=(python3-torch openmpi-bin libopenmpi-dev python3-mpi4py)
+compare_packages=(python3-torch openmpi-bin libopenmpi-dev python3-mpi4py python3-matplotlib)
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi

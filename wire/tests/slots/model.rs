@@ -56,13 +56,13 @@ pub struct State {
     conclusions: Vec<BTreeSet<Packet>>,
 }
 
-/// A packet arrives.
+/// What arrives: of a worker at its aggregator, of a rack at the root, of the root at a rack, of an aggregator at a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    AtAggregator(Packet, u32),
-    AtRoot(Packet),
-    AtRack(u32, Packet),
-    AtWorker(u32, Packet),
+    Contribution(Packet, u32),
+    Part(Packet),
+    Conclusion(u32, Packet),
+    Result(u32, Packet),
 }
 
 impl System {
@@ -221,37 +221,37 @@ impl Model for System {
             let index = worker as usize;
             for (slot, place) in state.places[index].iter().enumerate() {
                 let now = self.packets(worker, slot as u32, place);
-                steps.extend(now.into_iter().map(|packet| Step::AtAggregator(packet, worker)));
+                steps.extend(now.into_iter().map(|packet| Step::Contribution(packet, worker)));
             }
-            steps.extend(state.sent[index].iter().map(|packet| Step::AtAggregator(*packet, worker)));
-            steps.extend(state.results[index].iter().map(|packet| Step::AtWorker(worker, *packet)));
+            steps.extend(state.sent[index].iter().map(|packet| Step::Contribution(*packet, worker)));
+            steps.extend(state.results[index].iter().map(|packet| Step::Result(worker, *packet)));
         }
-        steps.extend(state.parts.iter().map(|packet| Step::AtRoot(*packet)));
+        steps.extend(state.parts.iter().map(|packet| Step::Part(*packet)));
         for (rack, packets) in state.conclusions.iter().enumerate() {
-            steps.extend(packets.iter().map(|packet| Step::AtRack(rack as u32, *packet)));
+            steps.extend(packets.iter().map(|packet| Step::Conclusion(rack as u32, *packet)));
         }
     }
 
     fn next_state(&self, before: &State, step: Step) -> Option<State> {
         let mut state = before.clone();
         let (rack, sender, sent) = match step {
-            Step::AtAggregator(packet, worker) if self.racks > 0 => {
+            Step::Contribution(packet, worker) if self.racks > 0 => {
                 let rack = worker / self.workers;
                 let sent = state.racks[rack as usize].receive(&self.rack_job(rack), &packet);
                 (Some(rack), worker, sent)
             }
-            Step::AtAggregator(packet, worker) => {
+            Step::Contribution(packet, worker) => {
                 (None, worker, state.root.receive(&self.root_job(), &packet))
             }
-            Step::AtRoot(packet) => {
+            Step::Part(packet) => {
                 let rack = packet.bitmap[1].trailing_zeros();
                 (None, rack, state.root.receive(&self.root_job(), &packet))
             }
-            Step::AtRack(rack, packet) => {
+            Step::Conclusion(rack, packet) => {
                 let sent = state.racks[rack as usize].receive(&self.rack_job(rack), &packet);
                 (Some(rack), 0, sent)
             }
-            Step::AtWorker(worker, packet) => {
+            Step::Result(worker, packet) => {
                 self.take(&mut state, worker, &packet);
                 return (state != *before).then_some(state);
             }
