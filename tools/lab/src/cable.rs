@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::command::{self, CommandError};
-use crate::namespace::Namespace;
+use crate::namespace::{Link, Namespace};
 use crate::spec::{Faults, LabSpec};
 use crate::units::Rate;
 
@@ -115,25 +115,26 @@ impl Cable {
     }
 
     /// Joins the two ports, which exist, and arms shapers and faults.
-    pub(crate) fn build(&self, spec: &LabSpec, cpu: usize) -> Result<(), CommandError> {
+    pub(crate) fn build(&self, spec: &LabSpec, link: Link) -> Result<(), CommandError> {
         self.namespace.bridge_like_a_wire()?;
-        let mtu = spec.mtu;
         let mut lines = vec![format!(
-            "link add name patch mtu {mtu} type bridge mcast_snooping 0 stp_state 0 forward_delay 0"
+            "link add name patch mtu {} type bridge mcast_snooping 0 stp_state 0 forward_delay 0",
+            link.mtu
         )];
         for port in [NEAR, FAR] {
             // Frames stay one by one: what GRO would gather here would be lost, or not, all together.
             lines.push(format!("link set dev {port} master patch gro_max_size 1"));
         }
         lines.push("link set dev patch up".into());
+        let end = link.arguments();
         for direction in ["up", "down"] {
             lines.push(format!(
-                "link add name {direction}-out mtu {mtu} type veth peer name {direction}-in mtu {mtu}"
+                "link add name {direction}-out {end} type veth peer name {direction}-in {end}"
             ));
         }
         self.namespace.ip(&lines)?;
         for interface in ["up-out", "up-in", "down-out", "down-in"] {
-            self.namespace.wire_like(interface, cpu)?;
+            self.namespace.wire_like(interface, link)?;
         }
         self.namespace.tc(&shapers(spec))?;
         self.namespace.nft(&rules(spec.faults))

@@ -13,7 +13,7 @@ use crate::namespace::Namespace;
 use crate::process::{Process, ProcessError};
 use crate::record::{ProcessRecord, Record, RecordError};
 use crate::spec::{LabSpec, SpecError};
-use crate::wiring::{Hosts, WORKER_PORT};
+use crate::wiring::{Hosts, UPLINK, WORKER_PORT};
 
 /// Why a lab could not be built or used.
 #[derive(Debug, thiserror::Error)]
@@ -36,11 +36,11 @@ pub enum LabError {
     /// Ctrl-C.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
-    /// Hosts that do not reach the aggregator.
-    #[error("worker {rank} does not reach the aggregator at {address}: no answer within {seconds} s")]
+    /// Hosts that do not reach their aggregator.
+    #[error("{host} does not reach the aggregator at {address}: no answer within {seconds} s")]
     Unreachable {
-        /// Which worker.
-        rank: u16,
+        /// Which worker's or rack's namespace.
+        host: String,
         /// Whom it asked.
         address: Ipv4Addr,
         /// For how long.
@@ -101,12 +101,27 @@ impl Lab {
         WORKER_PORT
     }
 
-    /// The aggregator's host.
+    /// The aggregator's host; in a lab of racks the root's.
     pub fn aggregator(&self) -> &Namespace {
         &self.hosts.aggregator
     }
 
-    /// The cables, by rank; none when the veths are straight.
+    /// The racks' aggregators; none in a lab of one level.
+    pub fn racks(&self) -> &[Namespace] {
+        &self.hosts.racks
+    }
+
+    /// A rack's interface towards the root.
+    pub fn uplink(&self) -> &'static str {
+        UPLINK
+    }
+
+    /// The aggregator that a worker hangs on: its rack's, or the only one.
+    pub fn aggregator_of(&self, rank: u16) -> &Namespace {
+        self.hosts.aggregator_of(rank, &self.spec)
+    }
+
+    /// The cables: of the workers, by rank, then of the racks; none when the veths are straight.
     pub fn cables(&self) -> &[Cable] {
         &self.hosts.cables
     }
@@ -186,30 +201,32 @@ impl Lab {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a host answers, if only to say that nobody listens at its port 9.
-    fn answers(&self, rank: u16, address: Ipv4Addr) -> bool {
-        let mut knock = self.worker(rank).command("timeout");
-        knock.args(["2", "bash", "-c", &format!("exec 3<>/dev/tcp/{address}/9")]).env("LC_ALL", "C");
-        match crate::command::output(&mut knock) {
-            Ok(_) => true,
-            Err(error) => error.to_string().contains("refused"),
-        }
-    }
-
     fn wait_reachable(&self) -> Result<(), LabError> {
-        const LIMIT: Duration = Duration::from_secs(10);
-        for rank in 0..self.spec.workers {
-            let address = self.spec.aggregator_ip(rank);
-            let answered = interrupt::wait_for(LIMIT, || self.answers(rank, address).then_some(()));
-            match answered {
-                Waited::Done(_) => {}
-                Waited::TimedOut => {
-                    return Err(LabError::Unreachable { rank, address, seconds: LIMIT.as_secs() });
-                }
-                Waited::Interrupted => return Err(Interrupted.into()),
-            }
+        let workers = (0..self.spec.workers).map(|rank| (self.worker(rank), self.spec.aggregator_ip(rank)));
+        let racks = (0..).zip(self.racks()).map(|(rack, host)| (host, self.spec.root_ip(rack)));
+        workers.chain(racks).try_for_each(|(host, address)| wait_reachable(host, address))
+    }
+}
+
+/// Waits until a host reaches its aggregator.
+fn wait_reachable(host: &Namespace, address: Ipv4Addr) -> Result<(), LabError> {
+    const LIMIT: Duration = Duration::from_secs(10);
+    match interrupt::wait_for(LIMIT, || answers(host, address).then_some(())) {
+        Waited::Done(()) => Ok(()),
+        Waited::TimedOut => {
+            Err(LabError::Unreachable { host: host.name().to_owned(), address, seconds: LIMIT.as_secs() })
         }
-        Ok(())
+        Waited::Interrupted => Err(Interrupted.into()),
+    }
+}
+
+/// Whether `address` answers a host, if only to say that nobody listens at its port 9.
+fn answers(host: &Namespace, address: Ipv4Addr) -> bool {
+    let mut knock = host.command("timeout");
+    knock.args(["2", "bash", "-c", &format!("exec 3<>/dev/tcp/{address}/9")]).env("LC_ALL", "C");
+    match crate::command::output(&mut knock) {
+        Ok(_) => true,
+        Err(error) => error.to_string().contains("refused"),
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub mod cable;
 pub mod checkout;
+pub mod clock;
 pub mod command;
 pub mod compare;
 pub mod cpu;
@@ -19,6 +20,7 @@ pub mod programs;
 pub mod record;
 pub mod run;
 pub mod spec;
+pub mod trace;
 pub mod units;
 mod wiring;
 

@@ -107,14 +107,18 @@ impl Namespace {
     /// Makes an interface carry what a wire carries, and brings it up.
     ///
     /// Segments and checksums are made by the sender, not left to the receiver. Received frames stay in order, as on a
-    /// wire: `rps_cpus` queues them all to `cpu` (of those that there are), and not to where the sender or a shaper's timer
-    /// ran. Were it to name several CPUs, only frames of one flow would stay in order, and Sumac's flows are many.
+    /// wire: `rps_cpus` queues those of a queue to one CPU, and not to where the sender or a shaper's timer ran. Were it to
+    /// name several CPUs, only frames of one flow would stay in order, and Sumac's flows are many.
     ///
     /// # Errors
     /// When ethtool or sysfs refuse.
-    pub fn wire_like(&self, interface: &str, cpu: usize) -> Result<(), CommandError> {
+    pub fn wire_like(&self, interface: &str, link: Link) -> Result<(), CommandError> {
         self.offload(interface, &["tx", "off", "tso", "off", "gso", "off", "gro", "off"])?;
-        let script = format!("echo {} > /sys/class/net/{interface}/queues/rx-0/rps_cpus", cpu_mask(cpu));
+        let line = |queue: u16| {
+            let mask = cpu_mask(link.cpu + usize::from(queue));
+            format!("echo {mask} > /sys/class/net/{interface}/queues/rx-{queue}/rps_cpus")
+        };
+        let script = (0..link.queues).map(line).collect::<Vec<_>>().join(" && ");
         // sysfs shows the interfaces of the namespace that it was mounted in, so this needs a mount of its own.
         command::output(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", &script]))?;
         self.ip(&[format!("link set dev {interface} up")])
@@ -156,22 +160,37 @@ impl Namespace {
     }
 }
 
-/// Joins two namespaces by a pair of veths whose frames are queued to `cpu`.
+/// How a pair of veths carries frames.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// MTU of both ends.
+    pub mtu: u32,
+    /// Queues of both ends, in each direction. A frame that is sent from a queue arrives in the one of the same number.
+    pub queues: u16,
+    /// To which CPU, of those that there are, the first queue's received frames go; the others' go to the next ones.
+    pub cpu: usize,
+}
+
+impl Link {
+    /// The options of `ip link add` for one end.
+    pub(crate) fn arguments(self) -> String {
+        let Link { mtu, queues, .. } = self;
+        format!("mtu {mtu} numtxqueues {queues} numrxqueues {queues}")
+    }
+}
+
+/// Joins two namespaces by a pair of veths.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(crate) fn veth(
-    a: (&Namespace, &str),
-    b: (&Namespace, &str),
-    mtu: u32,
-    cpu: usize,
-) -> Result<(), CommandError> {
-    let mut add = Command::new("ip");
-    add.args(["link", "add", "name", a.1, "mtu", &mtu.to_string(), "netns", a.0.name(), "type", "veth"]);
-    add.args(["peer", "name", b.1, "mtu", &mtu.to_string(), "netns", b.0.name()]);
-    command::output(&mut add)?;
+pub(crate) fn veth(a: (&Namespace, &str), b: (&Namespace, &str), link: Link) -> Result<(), CommandError> {
+    let end = |(host, interface): (&Namespace, &str)| {
+        format!("name {interface} {} netns {}", link.arguments(), host.name())
+    };
+    let line = format!("link add {} type veth peer {}", end(a), end(b));
+    command::output(Command::new("ip").args(line.split(' ')))?;
     for (host, interface) in [a, b] {
-        host.wire_like(interface, cpu)?;
+        host.wire_like(interface, link)?;
     }
     for (host, interface) in [a, b] {
         host.take_redirects(interface)?;

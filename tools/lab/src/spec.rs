@@ -9,8 +9,17 @@ use crate::units::{Probability, Rate};
 /// How many workers a lab can have.
 pub const WORKERS: std::ops::RangeInclusive<u16> = 2..=16;
 
-/// The largest MTU that a veth takes with an XDP program whose packets are in one piece.
-pub const LARGEST_MTU: u32 = 3506;
+/// The largest MTU: jumbo frames. Up to 3506 a veth hands XDP programs a frame in one piece, above in several.
+pub const LARGEST_MTU: u32 = 9000;
+
+/// How many queues an interface can have, each with a shard of a job's slots.
+pub const QUEUES: std::ops::RangeInclusive<u16> = 1..=8;
+
+/// How many racks a lab of two levels can have.
+pub const RACKS: std::ops::RangeInclusive<u16> = 2..=8;
+
+/// The third byte of the subnet that joins the first rack to the root; those of workers are below.
+const UPLINKS: u8 = 100;
 
 /// How workers and aggregator are joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -50,6 +59,10 @@ pub struct LabSpec {
     pub workers: u16,
     /// How they are joined.
     pub topology: Topology,
+    /// Racks, each with an aggregator and an equal part of the workers, below a root; 0: one aggregator for all.
+    pub racks: u16,
+    /// Queues of every interface.
+    pub queues: u16,
     /// MTU of every interface.
     pub mtu: u32,
     /// Rate of each cable, each way; none: as fast as the machine can.
@@ -67,9 +80,26 @@ pub enum SpecError {
     /// Too few or too many.
     #[error("a lab has {first} to {last} workers, not {0}", first = WORKERS.start(), last = WORKERS.end())]
     Workers(u16),
-    /// Too small for IPv4 hosts or too large for XDP on a veth.
-    #[error("MTU {0} is not between 576 and {LARGEST_MTU}, the most that XDP on a veth takes")]
+    /// Too small for IPv4 hosts or larger than jumbo frames.
+    #[error("MTU {0} is not between 576 and {LARGEST_MTU}")]
     Mtu(u32),
+    /// Too few or too many.
+    #[error("an interface has {first} to {last} queues, not {0}", first = QUEUES.start(), last = QUEUES.end())]
+    Queues(u16),
+    /// Workers that cannot be dealt out.
+    #[error(
+        "{workers} workers cannot be in {racks} racks: there are {first} to {last} racks, all of one size",
+        first = RACKS.start(), last = RACKS.end()
+    )]
+    Racks {
+        /// How many racks were asked for.
+        racks: u16,
+        /// For how many workers.
+        workers: u16,
+    },
+    /// Two things that do not go together.
+    #[error("racks have a port for each worker; leave out --topology one-arm")]
+    OneArmedRacks,
 }
 
 impl LabSpec {
@@ -79,6 +109,8 @@ impl LabSpec {
             name: format!("sumac{}", std::process::id()),
             workers,
             topology: Topology::PerPort,
+            racks: 0,
+            queues: 1,
             mtu: 1500,
             rate: None,
             faults: Faults::default(),
@@ -97,6 +129,23 @@ impl LabSpec {
         if !(576..=LARGEST_MTU).contains(&self.mtu) {
             return Err(SpecError::Mtu(self.mtu));
         }
+        if !QUEUES.contains(&self.queues) {
+            return Err(SpecError::Queues(self.queues));
+        }
+        self.check_racks()
+    }
+
+    fn check_racks(&self) -> Result<(), SpecError> {
+        let LabSpec { racks, workers, topology, .. } = *self;
+        if racks == 0 {
+            return Ok(());
+        }
+        if !RACKS.contains(&racks) || !workers.is_multiple_of(racks) {
+            return Err(SpecError::Racks { racks, workers });
+        }
+        if topology == Topology::OneArm {
+            return Err(SpecError::OneArmedRacks);
+        }
         Ok(())
     }
 
@@ -113,7 +162,22 @@ impl LabSpec {
         }
     }
 
-    /// The aggregator's address as this worker sees it, which is its gateway.
+    /// The rack of a worker; none where one aggregator serves all.
+    pub fn rack_of(&self, rank: u16) -> Option<u16> {
+        self.workers.checked_div(self.racks).map(|size| rank / size)
+    }
+
+    /// A rack's address on its way to the root.
+    pub fn uplink_ip(&self, rack: u16) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, UPLINKS + rack as u8, 2)
+    }
+
+    /// The root's address as this rack sees it.
+    pub fn root_ip(&self, rack: u16) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, UPLINKS + rack as u8, 1)
+    }
+
+    /// The address of this worker's aggregator as the worker sees it, which is its gateway.
     pub fn aggregator_ip(&self, rank: u16) -> Ipv4Addr {
         match self.topology {
             Topology::PerPort => Ipv4Addr::new(10, 77, rank as u8, 1),
@@ -121,13 +185,33 @@ impl LabSpec {
         }
     }
 
-    /// The aggregator's interfaces.
+    /// The interfaces of the aggregator, or of the root towards the racks.
     pub fn aggregator_ports(&self) -> Vec<String> {
-        match self.topology {
-            Topology::PerPort => (0..self.workers).map(|rank| format!("port{rank}")).collect(),
-            Topology::OneArm => vec!["port0".to_owned()],
+        match (self.topology, self.racks) {
+            (Topology::OneArm, _) => vec![port(0)],
+            (Topology::PerPort, 0) => (0..self.workers).map(port).collect(),
+            (Topology::PerPort, racks) => (0..racks).map(port).collect(),
         }
     }
+
+    /// A rack's interfaces towards its workers.
+    pub fn rack_ports(&self) -> Vec<String> {
+        let size = self.workers.checked_div(self.racks).unwrap_or(0);
+        (0..size).map(port).collect()
+    }
+
+    /// The interface of a worker's aggregator towards it.
+    pub fn port_of(&self, rank: u16) -> String {
+        match (self.topology, self.workers.checked_div(self.racks)) {
+            (Topology::OneArm, _) => port(0),
+            (Topology::PerPort, None) => port(rank),
+            (Topology::PerPort, Some(size)) => port(rank % size),
+        }
+    }
+}
+
+fn port(number: u16) -> String {
+    format!("port{number}")
 }
 
 /// Checks that a name can be part of a namespace's and a file's name.
@@ -154,12 +238,32 @@ mod tests {
         for workers in [0, 1, 17] {
             assert_eq!(LabSpec { workers, ..spec.clone() }.check(), Err(SpecError::Workers(workers)));
         }
-        for mtu in [100, 9000] {
+        for mtu in [100, 9001] {
             assert_eq!(LabSpec { mtu, ..spec.clone() }.check(), Err(SpecError::Mtu(mtu)));
+        }
+        for queues in [0, 9] {
+            assert_eq!(LabSpec { queues, ..spec.clone() }.check(), Err(SpecError::Queues(queues)));
         }
         for name in ["", "../x", "a b", "-x", "abcdefghijklmnopqrstu"] {
             assert!(LabSpec { name: name.into(), ..spec.clone() }.check().is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn racks_are_of_one_size() {
+        let racks = |racks, workers| LabSpec { racks, ..LabSpec::new(workers) };
+        assert_eq!(racks(2, 6).check(), Ok(()));
+        for (count, workers) in [(1, 4), (2, 5), (9, 9)] {
+            let error = SpecError::Racks { racks: count, workers };
+            assert_eq!(racks(count, workers).check(), Err(error));
+        }
+        let one_arm = LabSpec { topology: Topology::OneArm, ..racks(2, 4) };
+        assert_eq!(one_arm.check(), Err(SpecError::OneArmedRacks));
+        let spec = racks(2, 6);
+        assert_eq!([0, 2, 3, 5].map(|rank| spec.rack_of(rank)), [0, 0, 1, 1].map(Some));
+        assert_eq!([0, 2, 3, 5].map(|rank| spec.port_of(rank)), ["port0", "port2", "port0", "port2"]);
+        assert_eq!((spec.rack_ports().len(), spec.aggregator_ports().len()), (3, 2));
+        assert_eq!(LabSpec::new(4).rack_of(3), None);
     }
 
     #[test]

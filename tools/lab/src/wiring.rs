@@ -1,4 +1,4 @@
-//! Which interface is plugged into which: the two topologies, with and without cables.
+//! Which interface is plugged into which: the topologies, with and without cables.
 //!
 //! ```text
 //! per-port                                      one-arm
@@ -6,36 +6,56 @@
 //! w0 net0 --[c0]-- port0 +-----+                w0 net0 --[c0]-- w0 +----------+
 //! w1 net0 --[c1]-- port1 | agg |                w1 net0 --[c1]-- w1 | switch   | agg -- port0 agg
 //! w2 net0 --[c2]-- port2 +-----+                w2 net0 --[c2]-- w2 +----------+
+//!
+//! two racks
+//!
+//! w0 net0 --[c0]-- port0 +-------+
+//! w1 net0 --[c1]-- port1 | rack0 | up --[u0]-- port0 +-----+
+//!                        +-------+                   | agg |
+//! w2 net0 --[c2]-- port0 +-------+ up --[u1]-- port1 +-----+
+//! w3 net0 --[c3]-- port1 | rack1 |
+//!                        +-------+
 //! ```
 //!
-//! Where a lab has no cables, `[c]` is a straight veth.
+//! Where a lab has no cables, `[c]` and `[u]` are straight veths.
 
 use crate::cable::{Cable, FAR, NEAR};
 use crate::command::CommandError;
-use crate::namespace::{self, Namespace};
+use crate::namespace::{self, Link, Namespace};
 use crate::spec::{LabSpec, Topology};
 
 /// A worker's interface.
 pub(crate) const WORKER_PORT: &str = "net0";
 
+/// A rack's interface towards the root.
+pub(crate) const UPLINK: &str = "up";
+
 /// The namespaces of a lab, by role.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {
     pub(crate) workers: Vec<Namespace>,
+    /// The only aggregator, or the root.
     pub(crate) aggregator: Namespace,
+    pub(crate) racks: Vec<Namespace>,
+    /// Those of the workers, by rank, then those of the racks.
     pub(crate) cables: Vec<Cable>,
     pub(crate) switch: Option<Namespace>,
 }
+
+/// One end of a link: a host and the interface in it.
+type End<'a> = (&'a Namespace, &'a str);
 
 impl Hosts {
     /// The namespaces that this lab has, not created yet.
     pub(crate) fn of(spec: &LabSpec) -> Hosts {
         let named = |suffix: String| Namespace::named(format!("{}-{suffix}", spec.name));
-        let cables = if spec.has_cables() { spec.workers } else { 0 };
+        let cables = (0..spec.workers).map(|rank| format!("c{rank}"));
+        let cables = cables.chain((0..spec.racks).map(|rack| format!("u{rack}")));
         Hosts {
             workers: (0..spec.workers).map(|rank| named(format!("w{rank}"))).collect(),
             aggregator: named("agg".into()),
-            cables: (0..cables).map(|rank| Cable::of(named(format!("c{rank}")))).collect(),
+            racks: (0..spec.racks).map(|rack| named(format!("rack{rack}"))).collect(),
+            cables: cables.filter(|_| spec.has_cables()).map(|name| Cable::of(named(name))).collect(),
             switch: (spec.topology == Topology::OneArm).then(|| named("switch".into())),
         }
     }
@@ -43,7 +63,7 @@ impl Hosts {
     /// All of them.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Namespace> {
         let cables = self.cables.iter().map(Cable::namespace);
-        self.workers.iter().chain([&self.aggregator]).chain(cables).chain(&self.switch)
+        self.workers.iter().chain([&self.aggregator]).chain(&self.racks).chain(cables).chain(&self.switch)
     }
 
     /// Creates namespaces, interfaces, addresses and routes.
@@ -52,12 +72,17 @@ impl Hosts {
             host.create()?;
         }
         // What other libraries send from worker to worker is routed here, as by the switch that Sumac's slots live in.
-        self.aggregator.sysctl("net.ipv4.ip_forward=1\n")?;
+        for router in self.racks.iter().chain([&self.aggregator]) {
+            router.sysctl("net.ipv4.ip_forward=1\n")?;
+        }
         if let Some(switch) = &self.switch {
             self.build_switch(switch, spec)?;
         }
+        for rack in 0..spec.racks {
+            self.plug_in_rack(rack, spec)?;
+        }
         for rank in 0..spec.workers {
-            self.plug_in(rank, spec)?;
+            self.plug_in_worker(rank, spec)?;
         }
         Ok(())
     }
@@ -72,35 +97,74 @@ impl Hosts {
             ),
             "link set dev fabric up".into(),
         ])?;
-        namespace::veth((&self.aggregator, "port0"), (switch, "agg"), mtu, 0)?;
+        namespace::veth((&self.aggregator, "port0"), (switch, "agg"), link(spec, 0))?;
         switch.ip(&["link set dev agg master fabric".into()])?;
         self.aggregator.ip(&[format!("addr add {}/24 dev port0", spec.aggregator_ip(0))])
     }
 
-    fn plug_in(&self, rank: u16, spec: &LabSpec) -> Result<(), CommandError> {
-        // A cable's frames stay on one CPU, the cables spread over all.
-        let cpu = usize::from(rank);
-        let worker = &self.workers[usize::from(rank)];
-        let (far_host, far_port) = match &self.switch {
-            None => (&self.aggregator, format!("port{rank}")),
-            Some(switch) => (switch, format!("w{rank}")),
-        };
-        match self.cables.get(usize::from(rank)) {
-            None => namespace::veth((worker, WORKER_PORT), (far_host, &far_port), spec.mtu, cpu)?,
-            Some(cable) => {
-                namespace::veth((worker, WORKER_PORT), (cable.namespace(), NEAR), spec.mtu, cpu)?;
-                namespace::veth((cable.namespace(), FAR), (far_host, &far_port), spec.mtu, cpu)?;
-                cable.build(spec, cpu)?;
-            }
-        }
-        let gateway = spec.aggregator_ip(rank);
+    fn plug_in_rack(&self, rack: u16, spec: &LabSpec) -> Result<(), CommandError> {
+        let number = usize::from(rack);
+        let (host, port) = (&self.racks[number], format!("port{rack}"));
+        let cable = self.cables.get(usize::from(spec.workers) + number);
+        join((host, UPLINK), (&self.aggregator, &port), cable, spec, link(spec, number))?;
+        let (up, root) = (spec.uplink_ip(rack), spec.root_ip(rack));
+        self.aggregator.ip(&[format!("addr add {root}/24 dev {port}")])?;
+        host.ip(&[format!("addr add {up}/24 dev {UPLINK}"), format!("route add default via {root}")])?;
+        let workers = (0..spec.workers).filter(|rank| spec.rack_of(*rank) == Some(rack));
+        let routes = workers.map(|rank| format!("route add {}/32 via {up}", spec.worker_ip(rank)));
+        self.aggregator.ip(&routes.collect::<Vec<_>>())
+    }
+
+    fn plug_in_worker(&self, rank: u16, spec: &LabSpec) -> Result<(), CommandError> {
+        let number = usize::from(rank);
+        let (worker, gateway) = (&self.workers[number], spec.aggregator_ip(rank));
+        let cable = self.cables.get(number);
+        let near = (worker, WORKER_PORT);
         match &self.switch {
-            None => self.aggregator.ip(&[format!("addr add {gateway}/24 dev {far_port}")])?,
-            Some(switch) => switch.ip(&[format!("link set dev {far_port} master fabric")])?,
+            None => {
+                let (aggregator, port) = (self.aggregator_of(rank, spec), spec.port_of(rank));
+                join(near, (aggregator, &port), cable, spec, link(spec, number))?;
+                aggregator.ip(&[format!("addr add {gateway}/24 dev {port}")])?;
+            }
+            Some(switch) => {
+                let port = format!("w{rank}");
+                join(near, (switch, &port), cable, spec, link(spec, number))?;
+                switch.ip(&[format!("link set dev {port} master fabric")])?;
+            }
         }
         worker.ip(&[
             format!("addr add {}/24 dev {WORKER_PORT}", spec.worker_ip(rank)),
             format!("route add default via {gateway}"),
         ])
+    }
+
+    /// The aggregator that a worker hangs on: its rack's, or the only one.
+    pub(crate) fn aggregator_of(&self, rank: u16, spec: &LabSpec) -> &Namespace {
+        spec.rack_of(rank).and_then(|rack| self.racks.get(usize::from(rack))).unwrap_or(&self.aggregator)
+    }
+}
+
+/// How the veths of one cable carry frames. Those of a queue stay on one CPU: with a single one the cables are spread
+/// over all, with several queue 0 is the first CPU's everywhere, as a shard's frames are one CPU's.
+fn link(spec: &LabSpec, number: usize) -> Link {
+    let LabSpec { mtu, queues, .. } = *spec;
+    Link { mtu, queues, cpu: if queues == 1 { number } else { 0 } }
+}
+
+/// Joins two interfaces, by a cable where there is one.
+fn join(
+    near: End<'_>,
+    far: End<'_>,
+    cable: Option<&Cable>,
+    spec: &LabSpec,
+    link: Link,
+) -> Result<(), CommandError> {
+    match cable {
+        None => namespace::veth(near, far, link),
+        Some(cable) => {
+            namespace::veth(near, (cable.namespace(), NEAR), link)?;
+            namespace::veth((cable.namespace(), FAR), far, link)?;
+            cable.build(spec, link)
+        }
     }
 }

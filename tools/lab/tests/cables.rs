@@ -124,6 +124,29 @@ fn without_faults_everything_arrives_in_order() {
 }
 
 #[test]
+fn racks_reach_each_other_with_jumbo_frames_and_several_queues() {
+    let Some(lab) = lab("rack", |spec| {
+        (spec.workers, spec.racks, spec.queues, spec.mtu) = (4, 2, 2, 9000);
+        spec.rate = Some(Rate(1_000_000_000));
+    }) else {
+        return;
+    };
+    assert_eq!((lab.racks().len(), lab.cables().len()), (2, 6));
+    // Ethernet's payload: 20 bytes of IPv4 and 8 of ICMP around the ping's.
+    let mut ping = lab.worker(0).command("ping");
+    ping.args(["-c", "1", "-W", "5", "-M", "do", "-s", "8972", &lab.spec().worker_ip(3).to_string()]);
+    sumac_lab::command::output(&mut ping).unwrap();
+    for host in [lab.worker(3), lab.aggregator_of(3)] {
+        let mut show = host.command("ip");
+        let links =
+            sumac_lab::command::json(show.args(["-j", "-d", "link", "show", "type", "veth"])).unwrap();
+        for link in links.as_array().unwrap() {
+            assert_eq!((&link["num_rx_queues"], &link["num_tx_queues"]), (&2.into(), &2.into()), "{link}");
+        }
+    }
+}
+
+#[test]
 fn a_rate_is_a_ceiling() {
     let Some(lab) = lab("rate", |spec| spec.rate = Some(Rate(100_000_000))) else { return };
     let report = iperf(&lab, &[]);

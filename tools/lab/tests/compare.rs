@@ -27,13 +27,19 @@ fn all_libraries_sum_in_one_lab() {
         warmup: 1,
         seed: 1,
         limit: Duration::from_secs(60),
+        trace: true,
     };
     let comparison = compare(&options, TcpOffloads::default(), |_| ()).unwrap();
     println!("{comparison}");
     assert_eq!(comparison.rows.len(), 4);
     for row in &comparison.rows {
         match &row.outcome {
-            Outcome::Measured(measurement) => assert!(measurement.verified, "{}", row.library),
+            Outcome::Measured(measurement) => {
+                assert!(measurement.verified, "{}", row.library);
+                // 5000 elements are at least 20 KB, whoever sends them.
+                let sent: f64 = measurement.trace.iter().flat_map(|trace| &trace.frames).sum();
+                assert!(sent > 3.0, "{}: {sent} frames", row.library);
+            }
             Outcome::Missing { install } => println!("{} is not installed: {install}", row.library),
             Outcome::Failed { error } => panic!("{}: {error}", row.library),
         }

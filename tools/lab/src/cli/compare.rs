@@ -47,6 +47,9 @@ pub struct Compare {
     /// What the veths do for the TCP of the other libraries
     #[arg(long, value_enum, default_value_t)]
     tcp_offloads: TcpOffloads,
+    /// Count what worker 0 sends in each 10 ms of the allreduce nearest to the median; told with --json
+    #[arg(long)]
+    trace: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -68,6 +71,7 @@ impl Compare {
             warmup: self.warmup,
             seed: 1,
             limit: Duration::from_secs(self.timeout),
+            trace: self.trace,
         };
         let spinner = ProgressBar::new_spinner();
         if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {msg}") {

@@ -53,6 +53,9 @@ pub struct Run {
     /// Seconds after which an allreduce is given up
     #[arg(long, default_value_t = 120)]
     timeout: u64,
+    /// Count what worker 0 sends in each 10 ms of the allreduce nearest to the median; told with --json
+    #[arg(long)]
+    trace: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -74,6 +77,7 @@ impl Run {
             warmup: self.warmup,
             seed: self.seed,
             limit: Duration::from_secs(self.timeout),
+            trace: self.trace,
         };
         let report = run(&options)?;
         if self.json {

@@ -11,6 +11,7 @@ use crate::checkout::{NoScript, script};
 use crate::lab::Lab;
 use crate::process::{Process, ProcessError};
 use crate::run::RunOptions;
+use crate::trace::{Sampler, TraceError};
 
 /// The Python that Debian's PyTorch and mpi4py are built for.
 const PYTHON: &str = "/usr/bin/python3";
@@ -47,6 +48,9 @@ pub enum LibraryError {
         /// Why not.
         source: std::io::Error,
     },
+    /// The frames of a worker could not be counted.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     /// The ranks' results do not fit together.
     #[error("the ranks tell of different numbers of allreduces")]
     Disagreement,
@@ -83,6 +87,7 @@ impl Library {
 
     /// Runs it in the lab.
     pub(super) fn run(self, lab: &Lab, options: &RunOptions) -> Result<Measured, LibraryError> {
+        let sampler = options.trace.then(|| Sampler::start(lab));
         let mut processes = match self {
             Library::Gloo => start_gloo(lab, options),
             Library::OpenMpi => start_open_mpi(lab, options).map(|process| vec![process]),
@@ -93,7 +98,11 @@ impl Library {
         }
         let workers = 0..lab.spec().workers;
         let ranks = workers.map(|rank| self.result(lab, rank)).collect::<Result<Vec<_>, _>>()?;
-        let measurement = rank::together(&ranks).ok_or(LibraryError::Disagreement)?;
+        let spans = rank::spans(&ranks).ok_or(LibraryError::Disagreement)?;
+        let mut measurement = rank::together(&ranks).ok_or(LibraryError::Disagreement)?;
+        if let Some(sampler) = sampler {
+            measurement.trace = Some(sampler.finish()?.of_typical(&spans, measurement.tat_s.median));
+        }
         let version = ranks.into_iter().next().map_or_else(|| self.name().to_owned(), |first| first.library);
         Ok(Measured { version, measurement })
     }

@@ -17,6 +17,7 @@ use crate::interrupt;
 use crate::lab::{Lab, LabError};
 use crate::run::{Report, RunError, RunOptions, Times, run_in};
 use crate::spec::LabSpec;
+use crate::trace::Trace;
 use library::{Library, Measured};
 
 /// What all libraries took in one lab.
@@ -65,7 +66,7 @@ pub enum Outcome {
 }
 
 /// What a library took.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measurement {
     /// Seconds of an allreduce, from the first worker's start to the last worker's sum.
     pub tat_s: Times,
@@ -77,6 +78,9 @@ pub struct Measurement {
     pub machine_cpu_s: f64,
     /// Whether every element of every worker was right every time.
     pub verified: bool,
+    /// What worker 0 sent in each 10 ms, when that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Trace>,
 }
 
 /// CPU seconds.
@@ -184,6 +188,7 @@ impl From<Report> for Measurement {
             cpu_s: Cpu { user: report.cpu_s.user * each, system: report.cpu_s.system * each },
             machine_cpu_s: report.machine_cpu_s.total() * each,
             verified: report.verified,
+            trace: report.trace,
         }
     }
 }

@@ -34,13 +34,18 @@ impl TcpOffloads {
         }
     }
 
-    /// Sets the veths of workers and aggregator. What labs come with, and what Sumac needs, is `Gro`.
+    /// Sets the veths of workers and aggregators. What labs come with, and what Sumac needs, is `Gro`.
     pub(super) fn set(self, lab: &Lab) -> Result<(), CommandError> {
         for rank in 0..lab.spec().workers {
             self.set_on(lab.worker(rank), lab.worker_interface())?;
         }
         for port in lab.spec().aggregator_ports() {
             self.set_on(lab.aggregator(), &port)?;
+        }
+        for rack in lab.racks() {
+            for port in lab.spec().rack_ports().iter().map(String::as_str).chain([lab.uplink()]) {
+                self.set_on(rack, port)?;
+            }
         }
         Ok(())
     }

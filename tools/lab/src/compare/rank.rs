@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::{Cpu, Measurement};
+use crate::clock::Span;
 use crate::run::Times;
 
 /// One rank's own account.
@@ -11,7 +12,7 @@ pub(super) struct RankResult {
     /// The library with its version.
     pub(super) library: String,
     /// Begin and end of each measured allreduce, by the clock that all processes of the machine share.
-    spans_s: Vec<(f64, f64)>,
+    spans_s: Vec<Span>,
     /// Of this process, over all measured allreduces.
     cpu_s: RankCpu,
     /// Of the whole machine meanwhile.
@@ -27,28 +28,34 @@ struct RankCpu {
     softirq: f64,
 }
 
-/// Puts the ranks' accounts together; none when they are of no allreduce or of different numbers of them.
-pub(super) fn together(ranks: &[RankResult]) -> Option<Measurement> {
-    let first = ranks.first()?;
-    let count = first.spans_s.len();
+/// From the first rank's start to the last one's sum, for each allreduce; none when the ranks tell of no allreduce or of
+/// different numbers of them.
+pub(super) fn spans(ranks: &[RankResult]) -> Option<Vec<Span>> {
+    let count = ranks.first()?.spans_s.len();
     if count == 0 || ranks.iter().any(|rank| rank.spans_s.len() != count) {
         return None;
     }
-    let took = |iteration: usize| {
+    let span = |iteration: usize| {
         let spans = || ranks.iter().map(|rank| rank.spans_s[iteration]);
         let begin = spans().map(|(begin, _)| begin).fold(f64::INFINITY, f64::min);
-        spans().map(|(_, end)| end).fold(f64::NEG_INFINITY, f64::max) - begin
+        (begin, spans().map(|(_, end)| end).fold(f64::NEG_INFINITY, f64::max))
     };
-    let times: Vec<f64> = (0..count).map(took).collect();
-    let each = 1.0 / count as f64;
+    Some((0..count).map(span).collect())
+}
+
+/// Puts the ranks' accounts together; none as in [`spans`].
+pub(super) fn together(ranks: &[RankResult]) -> Option<Measurement> {
+    let (first, spans) = (ranks.first()?, spans(ranks)?);
+    let each = 1.0 / spans.len() as f64;
     let sum = |part: fn(&RankCpu) -> f64| ranks.iter().map(|rank| part(&rank.cpu_s)).sum::<f64>() * each;
     let machine = first.machine_s;
     Some(Measurement {
-        tat_s: Times::of(&times),
+        tat_s: Times::of_spans(&spans),
         ratio: None,
         cpu_s: Cpu { user: sum(|cpu| cpu.user), system: sum(|cpu| cpu.system) },
         machine_cpu_s: (machine.user + machine.system + machine.softirq) * each,
         verified: ranks.iter().all(|rank| rank.verified),
+        trace: None,
     })
 }
 

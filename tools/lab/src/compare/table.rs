@@ -4,8 +4,19 @@ use std::fmt;
 
 use super::{Comparison, Measurement, Outcome, Row};
 
-const HEAD: [&str; 10] =
-    ["library", "median s", "min s", "max s", "ratio", "user s", "system s", "machine s", "verified", "path"];
+const HEAD: [&str; 11] = [
+    "library",
+    "median s",
+    "p99 s",
+    "min s",
+    "max s",
+    "ratio",
+    "user s",
+    "system s",
+    "machine s",
+    "verified",
+    "path",
+];
 
 const LEGEND: &str = "from the first worker's start to the last one's sum. CPU seconds are of one allreduce: user and
 system of the other libraries' ranks and of Sumac's daemons and aggregator; machine of all CPUs, whose interrupts run
@@ -49,11 +60,12 @@ fn cables(comparison: &Comparison) -> String {
     faults.fold(rate, |text, (name, probability)| format!("{text}, {probability} {name}"))
 }
 
-fn cells(row: &Row) -> Option<[String; 10]> {
-    let Measurement { tat_s, ratio, cpu_s, machine_cpu_s, verified } = row.outcome.measurement()?;
+fn cells(row: &Row) -> Option<[String; 11]> {
+    let Measurement { tat_s, ratio, cpu_s, machine_cpu_s, verified, .. } = row.outcome.measurement()?;
     Some([
         row.library.clone(),
         format!("{:.4}", tat_s.median),
+        format!("{:.4}", tat_s.p99),
         format!("{:.4}", tat_s.min),
         format!("{:.4}", tat_s.max),
         ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
@@ -65,7 +77,7 @@ fn cells(row: &Row) -> Option<[String; 10]> {
     ])
 }
 
-fn line(f: &mut fmt::Formatter<'_>, cells: &[String; 10], widths: &[usize]) -> fmt::Result {
+fn line(f: &mut fmt::Formatter<'_>, cells: &[String; 11], widths: &[usize]) -> fmt::Result {
     for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
         if column < FIRST_NUMBER {
             write!(f, "{cell:width$}  ")?;
@@ -92,6 +104,7 @@ mod tests {
             cpu_s: Cpu { user: 0.5, system: 0.25 },
             machine_cpu_s: 1.0,
             verified: library != "Wrong",
+            trace: None,
         };
         Row { library: library.into(), path: "TCP".into(), outcome: Outcome::Measured(measurement) }
     }

@@ -13,6 +13,7 @@ pub use report::{Drops, Frames, Modes, Report};
 pub use statistics::Times;
 pub use trainers::{TrainError, Trainers};
 
+use crate::clock::Span;
 use crate::command::CommandError;
 use crate::cpu::MachineTime;
 use crate::deployment::{DeployError, Deployment, SumacOptions};
@@ -20,6 +21,7 @@ use crate::interrupt;
 use crate::lab::{Lab, LabError};
 use crate::process::{CpuTime, Process};
 use crate::spec::LabSpec;
+use crate::trace::{Sampler, Trace, TraceError};
 use contents::{Comparison, Contents};
 
 /// What to run in a lab.
@@ -39,6 +41,8 @@ pub struct RunOptions {
     pub seed: u64,
     /// How long one allreduce may take before it is called stuck.
     pub limit: Duration,
+    /// Whether to count what worker 0 sends in each 10 ms.
+    pub trace: bool,
 }
 
 /// Why a run has no report.
@@ -56,6 +60,9 @@ pub enum RunError {
     /// A counter that could not be read.
     #[error(transparent)]
     Command(#[from] CommandError),
+    /// The frames of a worker could not be counted.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     /// Ctrl-C.
     #[error(transparent)]
     Interrupted(#[from] interrupt::Interrupted),
@@ -67,7 +74,8 @@ pub enum RunError {
 /// What the measured part of a run took.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
-    pub(crate) times: Vec<f64>,
+    pub(crate) spans: Vec<Span>,
+    pub(crate) trace: Option<Trace>,
     pub(crate) cpu: CpuTime,
     pub(crate) machine: MachineTime,
     pub(crate) comparison: Comparison,
@@ -104,6 +112,7 @@ pub fn run_in(
     bar: &ProgressBar,
 ) -> Result<Report, RunError> {
     let mut trainers = Trainers::join(deployment, "lab", options.elements)?;
+    let sampler = options.trace.then(|| Sampler::start(deployment.lab()));
     let injected_before = deployment.lab().injected()?;
     let mut measured = Measured::default();
     for iteration in 0..options.warmup + options.iterations {
@@ -115,13 +124,17 @@ pub fn run_in(
         let (cpu, machine) = (cpu_of(deployment), MachineTime::now());
         let took = trainers.allreduce(options.limit)?;
         if iteration >= options.warmup {
-            measured.times.push(took.as_secs_f64());
+            measured.spans.push(took);
             measured.cpu = measured.cpu + (cpu_of(deployment) - cpu);
             measured.machine = measured.machine + MachineTime::now().since(machine);
         }
         bar.set_message("verifying");
         measured.comparison = measured.comparison.and(trainers.compare(contents)?);
         bar.inc(1);
+    }
+    if let Some(sampler) = sampler {
+        let samples = sampler.finish()?;
+        measured.trace = Some(samples.of_typical(&measured.spans, Times::of_spans(&measured.spans).median));
     }
     let stats = trainers.stats()?;
     let aggregator = deployment.aggregator_status()?;

@@ -14,6 +14,7 @@ use crate::cpu::MachineTime;
 use crate::deployment::Deployment;
 use crate::process::CpuTime;
 use crate::spec::Topology;
+use crate::trace::Trace;
 
 /// Ethernet, IPv4 and UDP headers of a frame.
 const FRAME_HEADERS: usize = 14 + 20 + 8;
@@ -70,6 +71,9 @@ pub struct Report {
     pub rate: Option<u64>,
     /// What the cables did to frames, all together.
     pub injected: CableCounters,
+    /// What worker 0 sent in each 10 ms, when that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Trace>,
 }
 
 /// What was really bound.
@@ -125,7 +129,7 @@ impl Report {
         injected: CableCounters,
     ) -> Report {
         let spec = deployment.lab().spec();
-        let times = Times::of(&measured.times);
+        let times = Times::of_spans(&measured.spans);
         let elements = options.elements;
         let bits = wire_bytes(elements, options.sumac.chunk) as f64 * 8.0;
         let frames = Frames::of(stats, aggregator);
@@ -154,6 +158,7 @@ impl Report {
             mtu: spec.mtu,
             rate: spec.rate.map(|rate| rate.0),
             injected,
+            trace: measured.trace.clone(),
         }
     }
 }

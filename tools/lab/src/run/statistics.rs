@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::clock::Span;
+
 /// Seconds that the measured allreduces took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Times {
@@ -16,6 +18,11 @@ pub struct Times {
 }
 
 impl Times {
+    /// How long these spans are; zeros of none.
+    pub fn of_spans(spans: &[Span]) -> Times {
+        Times::of(&spans.iter().map(|(begin, end)| end - begin).collect::<Vec<_>>())
+    }
+
     /// Of these times; zeros of none.
     pub fn of(times: &[f64]) -> Times {
         let mut sorted = times.to_vec();

@@ -7,6 +7,7 @@ use serde_json::Value;
 use sumac_client::{Client, ClientError, Job, JobOptions, Tensor};
 
 use super::contents::{Comparison, Contents};
+use crate::clock::{Span, monotonic};
 use crate::deployment::{DeployError, Deployment};
 use crate::interrupt;
 
@@ -63,9 +64,6 @@ pub struct Trainers {
     elements: usize,
 }
 
-/// When a worker began and when it had its sum.
-type Span = (Instant, Instant);
-
 impl Trainers {
     /// Connects to all daemons, joins the job `name` as all its workers and makes a tensor for each.
     ///
@@ -103,19 +101,19 @@ impl Trainers {
         .map(|_| ())
     }
 
-    /// Sums all tensors, all workers at once; returns the time from the first one's start to the last one's end.
+    /// Sums all tensors, all workers at once; returns the first one's start and the last one's end.
     ///
     /// # Errors
     /// The first worker's that fails or takes longer than `limit`.
-    pub fn allreduce(&mut self, limit: Duration) -> Result<Duration, TrainError> {
+    pub fn allreduce(&mut self, limit: Duration) -> Result<Span, TrainError> {
         let start = Barrier::new(self.all.len());
         let spans = in_parallel(self.all.iter_mut().collect(), |trainer: &mut Trainer| {
             start.wait();
             trainer.allreduce(limit)
         })?;
-        let begin = spans.iter().map(|(begin, _): &Span| *begin).min();
-        let end = spans.iter().map(|(_, end)| *end).max();
-        Ok(begin.zip(end).map_or(Duration::ZERO, |(begin, end)| end - begin))
+        let begin = spans.iter().map(|(begin, _): &Span| *begin).fold(f64::INFINITY, f64::min);
+        let end = spans.iter().map(|(_, end)| *end).fold(f64::NEG_INFINITY, f64::max);
+        Ok((begin, end))
     }
 
     /// Compares every element of every worker with the reference, on all CPUs.
@@ -183,15 +181,15 @@ impl Trainer {
             // An earlier operation failed and kept it; that error ended the run already.
             None => return Err(TrainError::Thread),
         };
-        let begin = Instant::now();
+        let (begin, deadline) = (monotonic(), Instant::now() + limit);
         let mut pending = self.job.allreduce(tensor).map_err(|failed| fail(failed.error))?;
         while !pending.wait_timeout(LOOK).map_err(|failed| fail(failed.error))? {
             interrupt::check()?;
-            if begin.elapsed() > limit {
+            if Instant::now() > deadline {
                 return Err(TrainError::Late { rank, seconds: limit.as_secs() });
             }
         }
-        let end = Instant::now();
+        let end = monotonic();
         self.tensor = Some(pending.wait().map_err(|failed| fail(failed.error))?);
         Ok((begin, end))
     }
