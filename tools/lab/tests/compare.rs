@@ -6,8 +6,9 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use sumac_lab::LabSpec;
-use sumac_lab::compare::{Outcome, TcpOffloads, compare};
+use sumac_lab::compare::{Contender, Outcome, TcpOffloads, compare};
 use sumac_lab::deployment::SumacOptions;
 use sumac_lab::run::RunOptions;
 
@@ -29,7 +30,7 @@ fn all_libraries_sum_in_one_lab() {
         limit: Duration::from_secs(60),
         trace: true,
     };
-    let comparison = compare(&options, TcpOffloads::default(), |_| ()).unwrap();
+    let comparison = compare(&options, Contender::value_variants(), TcpOffloads::default(), |_| ()).unwrap();
     println!("{comparison}");
     assert_eq!(comparison.rows.len(), 4);
     for row in &comparison.rows {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use sumac_lab::compare::{TcpOffloads, compare};
+use sumac_lab::compare::{Contender, TcpOffloads, compare};
 use sumac_lab::deployment::SumacOptions;
 use sumac_lab::run::RunOptions;
 
@@ -44,6 +44,9 @@ pub struct Compare {
     /// Seconds after which an allreduce is given up
     #[arg(long, default_value_t = 120)]
     timeout: u64,
+    /// Whom to compare; Sumac's time on XDP is the unit of the ratios
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "xdp,udp,gloo,mpi")]
+    libraries: Vec<Contender>,
     /// What the veths do for the TCP of the other libraries
     #[arg(long, value_enum, default_value_t)]
     tcp_offloads: TcpOffloads,
@@ -58,9 +61,8 @@ pub struct Compare {
 impl Compare {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let lab = self.lab.spec();
-        if self.tcp_offloads.exceed_the_mtu() && lab.has_cables() {
-            let why =
-                "--tcp-offloads all: a cable with rate or faults shapes and loses frames of the MTU's size\n";
+        if self.tcp_offloads.exceed_the_mtu() && !lab.faults.is_none() {
+            let why = "--tcp-offloads all: a cable with faults loses frames of the MTU's size one by one\n";
             clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, why).exit();
         }
         let options = RunOptions {
@@ -78,7 +80,9 @@ impl Compare {
             spinner.set_style(style);
         }
         spinner.enable_steady_tick(Duration::from_millis(500));
-        let comparison = compare(&options, self.tcp_offloads, |turn| spinner.set_message(turn.to_owned()));
+        let comparison = compare(&options, &self.libraries, self.tcp_offloads, |turn| {
+            spinner.set_message(turn.to_owned())
+        });
         spinner.finish_and_clear();
         let comparison = comparison?;
         if self.json {

@@ -56,7 +56,7 @@ pub enum LibraryError {
     Disagreement,
 }
 
-/// Which library.
+/// Another library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Library {
     Gloo,

@@ -78,9 +78,25 @@ pub struct Measurement {
     pub machine_cpu_s: f64,
     /// Whether every element of every worker was right every time.
     pub verified: bool,
+    /// What only Sumac tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sumac: Option<Details>,
     /// What worker 0 sent in each 10 ms, when that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
+}
+
+/// What only Sumac tells, in the words of its [`Report`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Details {
+    /// Words of a chunk.
+    pub chunk: u16,
+    /// Slots of the job.
+    pub slots: u32,
+    /// How much of the cables' rate was used, less what an idle cable lets pass at once.
+    pub link_efficiency: Option<f64>,
+    /// Chunks sent again by all workers, of all allreduces.
+    pub retransmits: u64,
 }
 
 /// CPU seconds.
@@ -92,35 +108,36 @@ pub struct Cpu {
     pub system: f64,
 }
 
-/// Whose turn it is.
-#[derive(Clone, Copy, Debug)]
-enum Contender {
-    Sumac(Backend),
-    Other(Library),
+/// Who may be compared, in the order of the table's rows. They run the other way round: attached XDP programs would be
+/// in the way of other libraries' TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Contender {
+    /// Sumac with XDP programs and AF_XDP
+    Xdp,
+    /// Sumac with UDP sockets and an aggregator process
+    Udp,
+    /// Gloo, by PyTorch
+    Gloo,
+    /// Open MPI, by mpi4py
+    Mpi,
 }
 
-/// In the order of the table's rows. They run the other way round: attached XDP programs would be in the way of
-/// other libraries' TCP.
-const CONTENDERS: [Contender; 4] = [
-    Contender::Sumac(Backend::Xdp),
-    Contender::Sumac(Backend::Udp),
-    Contender::Other(Library::Gloo),
-    Contender::Other(Library::OpenMpi),
-];
-
-/// Builds a lab and lets each library sum in it; `tell` hears whose turn it is. The backend in the options is not used.
+/// Builds a lab and lets each of `contenders` sum in it; `tell` hears whose turn it is. The backend in the options is
+/// not used.
 ///
 /// # Errors
 /// When the lab does not come up or the user interrupts. A library that fails or is missing has a row that says so.
 pub fn compare(
     options: &RunOptions,
+    contenders: &[Contender],
     tcp_offloads: TcpOffloads,
     mut tell: impl FnMut(&str),
 ) -> Result<Comparison, RunError> {
     tell("building the lab");
     let lab = Lab::up(options.lab.clone())?;
     let mut rows = Vec::new();
-    for contender in CONTENDERS.into_iter().rev() {
+    let turns: BTreeSet<Contender> = contenders.iter().copied().collect();
+    for contender in turns.into_iter().rev() {
         tell(contender.name());
         let offloads = if contender.uses_tcp() { tcp_offloads } else { TcpOffloads::default() };
         offloads.set(&lab)?;
@@ -137,32 +154,42 @@ pub fn compare(
 impl Contender {
     fn name(self) -> &'static str {
         match self {
-            Contender::Sumac(Backend::Xdp) => "Sumac XDP",
-            Contender::Sumac(Backend::Udp) => "Sumac UDP",
-            Contender::Other(library) => library.name(),
+            Contender::Xdp => "Sumac XDP",
+            Contender::Udp => "Sumac UDP",
+            Contender::Gloo => Library::Gloo.name(),
+            Contender::Mpi => Library::OpenMpi.name(),
         }
     }
 
     fn uses_tcp(self) -> bool {
-        matches!(self, Contender::Other(_))
+        matches!(self, Contender::Gloo | Contender::Mpi)
     }
 
     fn run(self, lab: &Lab, options: &RunOptions, offloads: TcpOffloads) -> Row {
-        let name = self.name().to_owned();
-        let (library, path, outcome) = match self {
-            Contender::Sumac(backend) => match sumac(lab, options, backend) {
-                Ok(report) => (name, path_of(&report), Outcome::Measured(report.into())),
-                Err(error) => (name, String::new(), Outcome::Failed { error: error.to_string() }),
+        let without = |outcome| Row { library: self.name().to_owned(), path: String::new(), outcome };
+        let sumac = |backend| match sumac(lab, options, backend) {
+            Ok(report) => Row {
+                library: self.name().to_owned(),
+                path: path_of(&report),
+                outcome: Outcome::Measured(report.into()),
             },
-            Contender::Other(other) => match other.run(lab, options) {
-                Ok(Measured { version, measurement }) => {
-                    (version, offloads.path().to_owned(), Outcome::Measured(measurement))
-                }
-                Err(LibraryError::Missing { install }) => (name, String::new(), Outcome::Missing { install }),
-                Err(error) => (name, String::new(), Outcome::Failed { error: error.to_string() }),
-            },
+            Err(error) => without(Outcome::Failed { error: error.to_string() }),
         };
-        Row { library, path, outcome }
+        let other = |library: Library| match library.run(lab, options) {
+            Ok(Measured { version, measurement }) => Row {
+                library: version,
+                path: offloads.path().to_owned(),
+                outcome: Outcome::Measured(measurement),
+            },
+            Err(LibraryError::Missing { install }) => without(Outcome::Missing { install }),
+            Err(error) => without(Outcome::Failed { error: error.to_string() }),
+        };
+        match self {
+            Contender::Xdp => sumac(Backend::Xdp),
+            Contender::Udp => sumac(Backend::Udp),
+            Contender::Gloo => other(Library::Gloo),
+            Contender::Mpi => other(Library::OpenMpi),
+        }
     }
 }
 
@@ -188,6 +215,12 @@ impl From<Report> for Measurement {
             cpu_s: Cpu { user: report.cpu_s.user * each, system: report.cpu_s.system * each },
             machine_cpu_s: report.machine_cpu_s.total() * each,
             verified: report.verified,
+            sumac: Some(Details {
+                chunk: report.chunk,
+                slots: report.slots,
+                link_efficiency: report.link_efficiency,
+                retransmits: report.retransmits,
+            }),
             trace: report.trace,
         }
     }
@@ -195,7 +228,8 @@ impl From<Report> for Measurement {
 
 impl Comparison {
     fn new(options: &RunOptions, tcp_offloads: TcpOffloads, mut rows: Vec<Row>) -> Comparison {
-        let unit = rows.first().and_then(|row| row.outcome.measurement()).map(|sumac| sumac.tat_s.median);
+        let sumac = rows.iter().find(|row| row.library == Contender::Xdp.name());
+        let unit = sumac.and_then(|row| row.outcome.measurement()).map(|sumac| sumac.tat_s.median);
         for row in &mut rows {
             if let Outcome::Measured(measurement) = &mut row.outcome {
                 measurement.ratio =

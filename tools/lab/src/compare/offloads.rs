@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::cable::{FAR, NEAR};
 use crate::command::CommandError;
 use crate::lab::Lab;
 use crate::namespace::Namespace;
@@ -20,7 +21,7 @@ pub enum TcpOffloads {
 }
 
 impl TcpOffloads {
-    /// Whether frames are larger than a cable, which counts and loses them one by one, may see.
+    /// Whether frames are larger than a cable may see that loses them one by one. One with a rate counts their bytes.
     pub fn exceed_the_mtu(self) -> bool {
         self == TcpOffloads::All
     }
@@ -34,7 +35,7 @@ impl TcpOffloads {
         }
     }
 
-    /// Sets the veths of workers and aggregators. What labs come with, and what Sumac needs, is `Gro`.
+    /// Sets the veths of workers, aggregators and cables. What labs come with, and what Sumac needs, is `Gro`.
     pub(super) fn set(self, lab: &Lab) -> Result<(), CommandError> {
         for rank in 0..lab.spec().workers {
             self.set_on(lab.worker(rank), lab.worker_interface())?;
@@ -47,12 +48,17 @@ impl TcpOffloads {
                 self.set_on(rack, port)?;
             }
         }
+        for cable in lab.cables() {
+            for port in [NEAR, FAR] {
+                self.set_on(cable.namespace(), port)?;
+            }
+        }
         Ok(())
     }
 
     fn set_on(self, host: &Namespace, interface: &str) -> Result<(), CommandError> {
-        let cut = if self.exceed_the_mtu() { "on" } else { "off" };
-        host.offload(interface, &["tx", cut, "tso", cut, "gso", cut, "gro", "off"])?;
+        let whole = if self.exceed_the_mtu() { "on" } else { "off" };
+        host.offload(interface, &["tx", whole, "tso", whole, "gso", whole, "gro", "off"])?;
         if self == TcpOffloads::None { Ok(()) } else { host.take_redirects(interface) }
     }
 }

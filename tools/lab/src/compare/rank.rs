@@ -55,6 +55,7 @@ pub(super) fn together(ranks: &[RankResult]) -> Option<Measurement> {
         cpu_s: Cpu { user: sum(|cpu| cpu.user), system: sum(|cpu| cpu.system) },
         machine_cpu_s: (machine.user + machine.system + machine.softirq) * each,
         verified: ranks.iter().all(|rank| rank.verified),
+        sumac: None,
         trace: None,
     })
 }

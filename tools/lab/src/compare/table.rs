@@ -104,6 +104,7 @@ mod tests {
             cpu_s: Cpu { user: 0.5, system: 0.25 },
             machine_cpu_s: 1.0,
             verified: library != "Wrong",
+            sumac: None,
             trace: None,
         };
         Row { library: library.into(), path: "TCP".into(), outcome: Outcome::Measured(measurement) }

@@ -9,7 +9,7 @@ use sumac_wire::Reason;
 use sumac_wire::header::HEADER_LEN;
 
 use super::{Measured, RunOptions, Times};
-use crate::cable::CableCounters;
+use crate::cable::{BURST_BYTES, CableCounters};
 use crate::cpu::MachineTime;
 use crate::deployment::Deployment;
 use crate::process::CpuTime;
@@ -38,8 +38,8 @@ pub struct Report {
     pub ate_per_s: f64,
     /// Bits of tensor per second per worker and direction, by the median.
     pub goodput_bits_per_s: f64,
-    /// The time that all frames of one direction take at the cable's rate, headers included, as part of the median;
-    /// none without a rate.
+    /// The time that all frames of one direction take at the cable's rate, headers included, as part of the median, less
+    /// what an idle cable lets pass at once; none without a rate.
     pub link_efficiency: Option<f64>,
     /// Whether every element of every worker has the bits of the reference.
     pub verified: bool,
@@ -132,6 +132,7 @@ impl Report {
         let times = Times::of_spans(&measured.spans);
         let elements = options.elements;
         let bits = wire_bytes(elements, options.sumac.chunk) as f64 * 8.0;
+        let at_once = BURST_BYTES as f64 * 8.0;
         let frames = Frames::of(stats, aggregator);
         Report {
             workers: spec.workers,
@@ -142,7 +143,7 @@ impl Report {
             tat_s: times,
             ate_per_s: elements as f64 / times.median,
             goodput_bits_per_s: elements as f64 * 32.0 / times.median,
-            link_efficiency: spec.rate.map(|rate| bits / rate.0 as f64 / times.median),
+            link_efficiency: spec.rate.map(|rate| (bits - at_once).max(0.0) / rate.0 as f64 / times.median),
             verified: measured.comparison.wrong == 0,
             wrong_elements: measured.comparison.wrong,
             max_abs_error: measured.comparison.max_abs_error,
