@@ -1,41 +1,84 @@
 #!/usr/bin/env bash
-# Measures what docs/results.md says, on this machine, and writes that page anew:
-# each measurement's JSON into docs/results/, then the page from those files.
+# Measures what docs/results.md says, on this machine, and writes that page anew: each case's JSON into docs/results/, then
+# figures and page from those files.
 #
-#   tools/bench.sh            everything (a quarter of an hour)
-#   tools/bench.sh NAME...    only these: programs straight chunk352 super small mbit100 gbit1 loss0.01 loss0.1 loss1
+#   tools/bench.sh            everything (twenty-five minutes)
+#   tools/bench.sh NAME...    only these cases or groups of cases
+#   tools/bench.sh page       figures and page from the JSON that is there
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=target/release out=docs/results
 mkdir -p "$out"
 
-wanted=("$@")
-[ "$#" -gt 0 ] || wanted=(programs straight chunk352 super small mbit100 gbit1 loss0.01 loss0.1 loss1)
+declare -A groups=(
+    [straight]="n4-1500 n4-1500-gro n8-1500 n4-3506 n8-3506 n4-9000 n8-9000"
+    [mbit]="mbit2 mbit4 mbit8 mbit16"
+    [gbit]="gbit4-1500 gbit8-1500 gbit4-super gbit8-super"
+    [latency]="small small-super small-loss0.1 small-loss1"
+    [loss]="loss0.01 loss0.1 loss1 loss1-fixed"
+    [pool]="pool-mbit2 pool-mbit4 pool-mbit8 pool-mbit16 pool-mbit32 pool-mbit64 pool-mbit128
+            pool-n2 pool-n4 pool-n8 pool-n16 pool-n32 pool-n64 pool-n128"
+    [conversion]="conv-int32 conv-float32-fixed conv-float32 conv-float16 conv-bfloat16 conv-int16 conv-others"
+)
 
-compare() { # NAME OPTIONS...: Sumac on XDP and UDP, Gloo and Open MPI, one after the other in one lab
-    local name=$1
-    shift
-    printf 'bench: %s: sumac-lab compare %s\n' "$name" "$*" >&2
-    "$bin/sumac-lab" compare --workers 4 "$@" --json > "$out/$name.json"
+# What a case is: who sums, and the options of `sumac-lab`.
+all=(compare --libraries xdp,gloo,mpi)
+large=(--elements 25000000 --iterations 3)
+link_bound=(--workers 4 --elements 2500000 --rate 100mbit --iterations 5 --trace)
+small=(--workers 4 --elements 65536 --iterations 300 --warmup 5)
+
+case_of() { # NAME: the words of its command
+    local digits=${1//[!0-9]/}
+    case $1 in
+    n4-1500) echo compare --workers 4 --tcp-offloads none "${large[@]}" ;;
+    n4-1500-gro) echo "${all[@]}" --workers 4 "${large[@]}" ;;
+    n8-1500) echo "${all[@]}" --workers 8 --tcp-offloads none "${large[@]}" ;;
+    n[48]-3506 | n[48]-9000)
+        echo "${all[@]}" --workers "${1:1:1}" --mtu "${1#n?-}" --tcp-offloads all "${large[@]}" ;;
+    mbit4) echo "${all[@]}" "${link_bound[@]}" ;;
+    mbit2 | mbit8 | mbit16) echo "${all[@]}" --workers "$digits" --elements 2500000 --rate 100mbit --iterations 3 ;;
+    gbit[48]-1500) echo "${all[@]}" --workers "${1:4:1}" --rate 1gbit "${large[@]}" ;;
+    # Whoever sends frames larger than the MTU does not mind which it is; Sumac does.
+    gbit[48]-super) echo "${all[@]}" --workers "${1:4:1}" --rate 1gbit --mtu 9000 --tcp-offloads all "${large[@]}" ;;
+    small) echo "${all[@]}" "${small[@]}" ;;
+    small-super) echo "${all[@]}" "${small[@]}" --mtu 9000 --tcp-offloads all ;;
+    small-loss*) echo "${all[@]}" "${small[@]}" --loss "${1#small-loss}%" ;;
+    loss1-fixed) echo compare --libraries xdp --no-stealing "${link_bound[@]}" --loss 1% ;;
+    loss*) echo "${all[@]}" "${link_bound[@]}" --loss "${1#loss}%" ;;
+    pool-mbit*) echo run --workers 4 --elements 2500000 --rate 100mbit --iterations 3 --slots "$digits" ;;
+    pool-n*) echo run --workers 4 --elements 25000000 --iterations 2 --slots "$digits" ;;
+    conv-others) echo compare --libraries gloo,mpi --workers 4 --elements 10000000 --tcp-offloads all ;;
+    conv-int16) echo run --workers 4 --elements 10000000 --wire int16 ;;
+    conv-float32-fixed) echo run --workers 4 --elements 10000000 --scale 1048576 ;;
+    conv-*) echo run --workers 4 --elements 10000000 --dtype "${1#conv-}" ;;
+    *) return 1 ;;
+    esac
 }
 
-for name in "${wanted[@]}"; do
+measure() { # NAME
+    local words
+    words=$(case_of "$1") || { printf 'bench: no case %s; groups: programs %s\n' "$1" "${!groups[*]}" >&2; exit 2; }
+    printf 'bench: %s: sumac-lab %s\n' "$1" "$words" >&2
+    # Renamed into place: a case that is interrupted leaves the last whole one. A library that fails has a row that says so.
+    # shellcheck disable=SC2086 # no word has a space
+    "$bin/sumac-lab" $words --json > "$out/$1.draft" || printf 'bench: %s did not end with right sums\n' "$1" >&2
+    if [ -s "$out/$1.draft" ]; then mv "$out/$1.draft" "$out/$1.json"; else rm "$out/$1.draft"; fi
+}
+
+programs() {
+    printf 'bench: the XDP programs, by the kernel'\''s own test run\n' >&2
+    "$bin/sumac-agg" bench --elements 64,256,360,832 --workers 1,4,32 --repeat 2000000 --json > "$out/aggregator.json"
+    "$bin/sumac" bench-xdp --elements 64,256,360,832 --repeat 2000000 --json > "$out/host.json"
+}
+
+[ "$#" -gt 0 ] || set -- programs straight mbit gbit latency loss pool conversion
+for name in "$@"; do
     case $name in
-    programs)
-        printf 'bench: the XDP programs, by the kernel'\''s own test run\n' >&2
-        "$bin/sumac-agg" bench --elements 64,256,360 --workers 1,4,32 --repeat 2000000 --json > "$out/aggregator.json"
-        "$bin/sumac" bench-xdp --elements 64,256,360 --repeat 2000000 --json > "$out/host.json"
-        ;;
-    straight) compare straight --elements 25000000 --tcp-offloads none ;;
-    chunk352) compare chunk352 --elements 25000000 --chunk 352 --tcp-offloads none ;;
-    super) compare super --elements 25000000 --tcp-offloads all ;;
-    mbit100) compare mbit100 --elements 2500000 --rate 100mbit ;;
-    gbit1) compare gbit1 --elements 25000000 --rate 1gbit ;;
-    # The first has cables, whose loss is next to none: the others are relative to it.
-    loss*) compare "$name" --elements 2500000 --rate 100mbit --loss "${name#loss}%" ;;
-    small) compare small --elements 65536 --iterations 50 --tcp-offloads none ;;
-    *) printf 'bench: no measurement %s\n' "$name" >&2; exit 2 ;;
+    programs) programs ;;
+    page) ;;
+    *) for member in ${groups[$name]:-$name}; do measure "$member"; done ;;
     esac
 done
-/usr/bin/python3 tools/bench/render.py "$out" > docs/results.md
+tools/bench/plot.py "$out"
+tools/bench/render.py "$out" > docs/results.md
 printf 'bench: wrote docs/results.md\n' >&2

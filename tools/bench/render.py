@@ -1,128 +1,166 @@
-"""Renders docs/results.md from the JSON of tools/bench.sh: `render.py FOLDER > docs/results.md`.
+#!/usr/bin/python3
+"""Renders docs/results.md from the JSON of tools/bench.sh:
 
-Says nothing that is not in the files, and leaves out what was not measured.
+  tools/bench/render.py docs/results > docs/results.md
+
+Says nothing that is not in the files, and leaves out what was not measured. What bounds the numbers is told by hand, in
+the folder's notes.md, which becomes a part of the page.
 """
 
-import json
+from __future__ import annotations
+
 import os
 import platform
 import sys
+from pathlib import Path
+from typing import Any, Iterable, Optional
 
-# Bytes of one element on the wire, and of what surrounds a chunk up to Ethernet's header, which is what tbf counts.
-ELEMENT = 4
-HEADERS = 14 + 20 + 8 + 56
+from goals import GOALS
+from results import Results
 
 HEAD = """# Results
 
-Measured by `make bench`, which writes this page. {machine}
-Machines are shared and noisy: read ratios, and minima beside medians. Veths in namespaces on one machine are not NICs: every frame of every
-worker, cable and aggregator is moved by the same {cores} cores. Sumac's path is driver XDP with AF_XDP in copy mode, which is what a veth offers.
+Measured by `make bench`, which writes this page from the JSON in `docs/results/` and draws the figures from the same files by
+`tools/bench/plot.py docs/results`. Linux {kernel}, {cores} cores, {machine}. Each table says its command; `tools/bench.sh NAME` repeats one.
+
+Machines are shared and noisy: read ratios within a table, whose rows were measured one after the other in one lab, and minima beside medians.
+Veths in namespaces on one machine are not NICs: every frame of every worker, cable and aggregator is moved by the same {cores} cores.
+Times are from the first worker's start to the last one's sum. CPU seconds are of one allreduce: those of the library's processes, and those of
+the whole machine, in whose interrupts XDP programs, veths and cables run.
 """
 
+FIGURES = [
+    ("fig03-rate-against-workers", "Figure 3 of the paper: elements per second against the number of workers",
+     "mbit2 mbit4 mbit8 mbit16 gbit4-super gbit8-super n4-9000 n8-9000",
+     "Dashed: what a link carries with Sumac's headers. An idle link lets 256 KB pass at once, whoever sends, which lifts all points at 100 Mbit/s by 2.4 %."),
+    ("fig06-loss-inflation", "Figure 6: time with loss, relative to the library's own without, and in seconds",
+     "mbit4 loss0.01 loss0.1 loss1", "100 Mbit/s, 4 workers, 10 MB."),
+    ("fig07-packets-under-loss", "Figure 7: frames sent per 10 ms by worker 0, by its interface's counter",
+     "mbit4 loss0.01 loss1 loss1-fixed", "100 Mbit/s, 4 workers, 10 MB; the allreduce nearest to the median. Without stealing the chunks of a slot are fixed (`sumac-agg serve --no-stealing`)."),
+    ("fig09-pool-size", "Figure 9: slots against time and round trip", "pool", "4 workers, MTU 1500; 10 MB at 100 Mbit/s, 100 MB without limit."),
+    ("fig12-conversion", "Figure 12: cost of conversion", "conversion", "4 workers, no rate limit, 10 million elements. float16 and bfloat16 travel as 32-bit integers, int16 on the wire as half of that."),
+]
 
-def load(folder, name):
-    path = os.path.join(folder, name + ".json")
-    if not os.path.exists(path):
-        return None
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
 
-
-def table(head, rows):
+def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A table in Markdown."""
+    head = list(head)
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
-def seconds(value):
+def seconds(value: float) -> str:
+    """A time, in the unit that fits."""
     return f"{value * 1000:.2f} ms" if value < 0.1 else f"{value:.3f} s"
 
 
-def programs(folder):
-    aggregator, host = load(folder, "aggregator"), load(folder, "host")
+def goals(results: Results) -> str:
+    """What was to be reached."""
+    rows = []
+    for goal in GOALS:
+        reached = goal.measure(results)
+        told = reached.told if reached else "not measured"
+        verdict = "" if reached is None or goal.goal.startswith("(") else "reached" if reached.good else "**not reached**"
+        rows.append((goal.what, goal.goal, told, verdict))
+    return "\n## Goals\n\n" + table(("case", "to reach", "measured", ""), rows)
+
+
+def figures(folder: Path) -> str:
+    """Those that were drawn."""
+    text = ""
+    for name, title, cases, remark in FIGURES:
+        if (folder / f"{name}.svg").exists():
+            text += f"\n**{title}.** {remark} Measured by `tools/bench.sh {cases}`.\n\n![{title}]({folder.name}/{name}.svg)\n"
+    return "\n## Figures\n" + text if text else ""
+
+
+def programs(results: Results) -> str:
+    """The XDP programs by themselves."""
+    aggregator, host = results.case("aggregator"), results.case("host")
     if aggregator is None or host is None:
         return ""
-    text = "\n## The XDP programs\n\nNanoseconds per frame by the kernel's own test run (`sumac-agg bench`, `sumac bench-xdp`), "
+    text = "\n## The XDP programs\n\nNanoseconds per frame by the kernel's own test run (`sumac-agg bench`, `sumac bench-xdp`; `tools/bench.sh programs`), "
     text += "all checks and UDP checksums on. With 1 worker every frame completes its slot and carries the sum away; with 32 nearly none does.\n\n"
-    rows = [
-        (f"aggregator, {row['workers']} workers", row["elements"], f"{row['ns_per_frame']:.0f}")
-        for row in aggregator
-    ]
+    rows = [(f"aggregator, {row['workers']} workers", row["elements"], f"{row['ns_per_frame']:.0f}") for row in aggregator]
     for row in host["frames"] if isinstance(host, dict) else host:
         rows.append((f"host, {row['frame']}", row.get("elements") or "", f"{row['ns_per_frame']:.0f}"))
     return text + table(("program", "elements", "ns per frame"), rows)
 
 
-def ideal(elements, chunk, rate):
-    """Seconds that a cable needs for one worker's contributions, headers included."""
-    chunks = -(-elements // chunk)
-    return (elements * ELEMENT + chunks * HEADERS) * 8 / rate
+COMPARISONS = [
+    ("No rate limit, 1500-byte frames", ["n4-1500", "n4-1500-gro", "n8-1500"]),
+    ("No rate limit, larger frames beside 64 KB super-frames of TCP", ["n4-3506", "n8-3506", "n4-9000", "n8-9000"]),
+    ("100 Mbit/s per link", ["mbit2", "mbit4", "mbit8", "mbit16"]),
+    ("1 Gbit/s per link", ["gbit4-1500", "gbit8-1500", "gbit4-super", "gbit8-super"]),
+    ("256 KB", ["small", "small-super", "small-loss0.1", "small-loss1"]),
+    ("Loss, 100 Mbit/s per link", ["loss0.01", "loss0.1", "loss1", "loss1-fixed"]),
+]
 
 
-def comparison(folder, name, title, remark=""):
-    data = load(folder, name)
+def comparisons(results: Results) -> str:
+    """A table for each group of cases."""
+    text = ""
+    for title, cases in COMPARISONS:
+        rows = [row for case in cases for row in comparison(results, case)]
+        if rows:
+            head = ("case", "library", "median", "p99", "min", "to Sumac XDP", "CPU s, processes", "CPU s, machine", "of the link")
+            text += f"\n### {title}\n\n" + "".join(lab(results, case) for case in cases) + "\n" + table(head, rows)
+    return "\n## All comparisons\n" + text if text else ""
+
+
+def lab(results: Results, case: str) -> str:
+    """A case in a line."""
+    data = results.case(case)
     if data is None:
         return ""
-    lab = data["lab"]
-    text = f"\n## {title}\n\n"
-    text += f"{lab['workers']} workers, {data['elements']:,} float32 elements each, MTU {lab['mtu']}, "
-    text += f"{data['iterations']} allreduces after a warm-up. {remark}\n\n"
-    rate = lab.get("rate")
+    spec = data["lab"]
+    rate = f"{spec['rate'] // 10**6} Mbit/s" if spec["rate"] else "no rate limit"
+    loss = f", {spec['faults']['loss'] / 1e4:g} % loss" if spec["faults"]["loss"] else ""
+    tcp = {"none": "no offloads", "gro": "MTU-sized frames, GRO", "all": "64 KB super-frames"}[data["tcp_offloads"]]
+    elements = f"{data['elements']:,} float32 elements"
+    return f"- `{case}`: {spec['workers']} workers, {elements}, MTU {spec['mtu']}, {rate}{loss}; TCP with {tcp}; {data['iterations']} allreduces\n"
+
+
+def comparison(results: Results, case: str) -> list[tuple[str, ...]]:
+    """The rows of a case."""
     rows = []
-    for row in data["rows"]:
+    for row in (results.case(case) or {}).get("rows", []):
         if row["outcome"] != "measured":
-            rows.append((row["library"], row["path"], row.get("error") or row.get("install"), "", "", "", "", ""))
+            rows.append((case, row["library"], row.get("error") or row.get("install"), "", "", "", "", "", ""))
             continue
-        times, cpu = row["tat_s"], row["cpu_s"]
-        share = ""
-        if rate and row["library"].startswith("Sumac"):
-            share = f"{ideal(data['elements'], 256, rate) / times['median']:.1%}"
+        times, cpu, own = row["tat_s"], row["cpu_s"], row.get("sumac") or {}
+        efficiency: Optional[float] = own.get("link_efficiency")
         rows.append((
-            row["library"], row["path"], seconds(times["median"]), f"{seconds(times['min'])} to {seconds(times['max'])}",
+            case, row["library"] if row["verified"] else f"{row['library']} WRONG",
+            seconds(times["median"]), seconds(times["p99"]), seconds(times["min"]),
             f"{row['ratio']:.2f}" if row["ratio"] else "", f"{cpu['user']:.2f} + {cpu['system']:.2f}",
-            f"{row['machine_cpu_s']:.2f}", share,
+            f"{row['machine_cpu_s']:.2f}", f"{efficiency:.1%}" if efficiency else "",
         ))
-    head = ("library", "path", "median", "range", "to Sumac XDP", "CPU s, processes", "CPU s, machine", "of the link")
-    return text + table(head, rows)
+    return rows
 
 
-def losses(folder):
-    runs = [("none", load(folder, "mbit100"))]
-    runs += [(rate + " %", load(folder, "loss" + rate)) for rate in ("0.01", "0.1", "1")]
-    if any(run is None for _, run in runs):
-        return ""
-    text = "\n## Loss\n\n100 Mbit/s, 2,500,000 elements, loss in every direction of every cable; median time relative to none, and the slowest run's.\n\n"
-    names = [row["library"] for row in runs[0][1]["rows"]]
-    base = {row["library"]: row["tat_s"]["median"] for row in runs[0][1]["rows"] if row["outcome"] == "measured"}
-    rows = []
-    for name in names:
-        cells = [name]
-        for _, run in runs:
-            row = next(row for row in run["rows"] if row["library"] == name)
-            if row["outcome"] != "measured" or name not in base:
-                cells.append("failed")
-                continue
-            times = row["tat_s"]
-            cells.append(f"{times['median'] / base[name]:.3f} ({times['max'] / base[name]:.3f})")
-        rows.append(cells)
-    return text + table(["library"] + [name for name, _ in runs], rows)
-
-
-def main():
-    folder = sys.argv[1]
-    machine = f"Last run: Linux {platform.release()}, {os.cpu_count()} cores, {platform.machine()}."
+def main() -> int:
+    """Writes the page to the standard output."""
+    if len(sys.argv) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    folder = Path(sys.argv[1])
+    results = Results(folder)
+    notes = folder / "notes.md"
     parts = [
-        HEAD.format(machine=machine, cores=os.cpu_count()),
-        programs(folder),
-        comparison(folder, "straight", "No rate limit", "Straight veths without offloads: every library's frames are of the MTU's size. Bound by the cores."),
-        comparison(folder, "chunk352", "No rate limit, chunks of 352 elements", "The most that fits MTU 1500. What a frame costs does not depend on its length, so larger chunks pay."),
-        comparison(folder, "super", "No rate limit, TCP in 64 KiB super-frames", "The same with TSO, GSO and GRO, which veths hand on without ever cutting them: no network does, but it is what TCP gets between containers of one machine."),
-        comparison(folder, "mbit100", "100 Mbit/s", "Bound by the links: `of the link` is the time that a cable needs for elements and headers, by the time taken; more than all of it, because an idle tbf lets 256 KiB pass at once."),
-        comparison(folder, "gbit1", "1 Gbit/s", "The cores cannot forward eight cables of 1 Gbit/s in frames of 1500 bytes: bound by them, not by the links."),
-        comparison(folder, "small", "256 KiB", "Straight veths."),
-        losses(folder),
+        HEAD.format(kernel=platform.release(), cores=os.cpu_count(), machine=platform.machine()),
+        goals(results),
+        "\n" + notes.read_text() if notes.exists() else "",
+        figures(folder),
+        programs(results),
+        comparisons(results),
     ]
-    sys.stdout.write("".join(part for part in parts if part))
+    if wrong := results.wrong():
+        parts.insert(1, "\n**Not right:**\n\n" + "".join(f"- {line}\n" for line in wrong))
+    sys.stdout.write("".join(parts))
+    return 0
 
 
-main()
+if __name__ == "__main__":
+    sys.exit(main())

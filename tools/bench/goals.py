@@ -1,0 +1,128 @@
+"""What was to be reached, and what was: the project's goals for speed, each computed from the measurements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Optional
+
+from results import Results, present
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A number beside its goal."""
+
+    told: str
+    good: bool
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One line of the table."""
+
+    what: str
+    goal: str
+    measure: Callable[[Results], Optional[Reached]]
+
+
+def at_least(value: Optional[float], goal: float, form: str = "{:.2f} x") -> Optional[Reached]:
+    """A number that should not be smaller."""
+    return None if value is None else Reached(form.format(value), value >= goal)
+
+
+def at_most(value: Optional[float], goal: float, form: str) -> Optional[Reached]:
+    """A number that should not be larger."""
+    return None if value is None else Reached(form.format(value), value <= goal)
+
+
+def ahead(case: str) -> Callable[[Results], Optional[Reached]]:
+    """Sumac before both others, in time and in CPU seconds."""
+
+    def measure(results: Results) -> Optional[Reached]:
+        others = ("Gloo", "Open MPI")
+        times = present(results.ratio((case, other), (case, "Sumac")) for other in others)
+        cpu = results.cpu(case, "Sumac")
+        cpus = present(results.cpu(case, other) for other in others)
+        if len(times) < 2 or cpu is None:
+            return None
+        told = "time {:.2f} x Gloo's speed, {:.2f} x Open MPI's; ".format(*times)
+        told += "CPU {:.2f} s beside {:.2f} and {:.2f}".format(cpu, *cpus)
+        return Reached(told, min(times) > 1 and cpu < min(cpus))
+
+    return measure
+
+
+def faster(case: str, other: str, goal: float) -> Callable[[Results], Optional[Reached]]:
+    """Sumac so many times as fast as another library in the same lab."""
+    return lambda results: at_least(results.ratio((case, other), (case, "Sumac")), goal)
+
+
+def links_full(results: Results) -> Optional[Reached]:
+    """The worst of all numbers of workers."""
+    counts = {count: results.efficiency(f"mbit{count}") for count in (2, 4, 8, 16)}
+    measured = {count: value for count, value in counts.items() if value is not None}
+    if not measured:
+        return None
+    told = ", ".join(f"{value:.1%} ({count})" for count, value in measured.items())
+    return Reached(told, min(measured.values()) >= 0.98)
+
+
+def latency(results: Results) -> Optional[Reached]:
+    """The median of 256 KB beside both others' in the faster of their two ways to send."""
+    own, gloo, mpi = (
+        min(present(results.time(case, library) for case in ("small", "small-super")), default=None)
+        for library in ("Sumac", "Gloo", "Open MPI")
+    )
+    if own is None or gloo is None or mpi is None:
+        return None
+    told = f"{own * 1e3:.2f} ms; Gloo {gloo * 1e3:.2f}, Open MPI {mpi * 1e3:.2f}"
+    return Reached(told, own < mpi and own < gloo / 4)
+
+
+def inflation(case: str, goal: float) -> Callable[[Results], Optional[Reached]]:
+    """The time with loss by the time without."""
+    return lambda results: at_most(results.ratio((case, "Sumac"), ("mbit4", "Sumac")), goal, "{:.3f} x")
+
+
+def tail(results: Results) -> Optional[Reached]:
+    """The slowest one in a hundred."""
+    times = {library: results.time("small-loss1", library, "p99") for library in ("Sumac", "Gloo", "Open MPI")}
+    if times["Sumac"] is None:
+        return None
+    told = ", ".join(f"{name} {time * 1e3:.1f} ms" for name, time in times.items() if time is not None)
+    return Reached(told, times["Sumac"] < 0.010)
+
+
+def program(results: Results) -> Optional[Reached]:
+    """Nanoseconds per frame where no frame completes its slot, and where every fourth does."""
+    rows = {row["workers"]: row for row in results.case("aggregator") or [] if row["elements"] == 256}
+    if not {4, 32} <= rows.keys():
+        return None
+    adding, mixed = rows[32]["ns_per_frame"], rows[4]["ns_per_frame"]
+    return Reached(f"{adding:.0f} ns adding, {mixed:.0f} ns with every fourth one completing", adding < 150)
+
+
+GOALS = [
+    Goal("4 workers, no rate limit, MTU 1500", "2 x as fast as Gloo with 1500-byte frames", faster("n4-1500", "Gloo", 2)),
+    Goal("the same, TCP with GRO", "(beside)", faster("n4-1500-gro", "Gloo", 2)),
+    *(
+        Goal(
+            f"{workers} workers, no rate limit, frames of {mtu} bytes",
+            "ahead of Gloo and Open MPI with 64 KB super-frames, in time and in CPU seconds",
+            ahead(f"n{workers}-{mtu}"),
+        )
+        for mtu in (3506, 9000)
+        for workers in (4, 8)
+    ),
+    Goal("2, 4, 8, 16 workers at 100 Mbit/s", "98 % of the goodput that the header allows, at every count", links_full),
+    Goal("4 workers at 1 Gbit/s", "1.4 x Gloo with super-frames", faster("gbit4-super", "Gloo", 1.4)),
+    Goal("8 workers at 1 Gbit/s", "1.6 x Gloo with super-frames", faster("gbit8-super", "Gloo", 1.6)),
+    Goal("4 workers at 1 Gbit/s, 1500-byte frames", "2 x Gloo", faster("gbit4-1500", "Gloo", 2)),
+    Goal("8 workers at 1 Gbit/s, 1500-byte frames", "2 x Gloo", faster("gbit8-1500", "Gloo", 2)),
+    Goal("256 KB, 4 workers, no rate limit", "median below Open MPI's and a quarter of Gloo's", latency),
+    Goal("0.01 % loss per direction, 100 Mbit/s", "within 1.01 of no loss", inflation("loss0.01", 1.01)),
+    Goal("0.1 % loss", "within 1.03", inflation("loss0.1", 1.03)),
+    Goal("1 % loss", "within 1.10", inflation("loss1", 1.10)),
+    Goal("256 KB at 1 % loss", "p99 under 10 ms", tail),
+    Goal("aggregator's program, 256 elements, all checks", "under 150 ns per frame", program),
+]
