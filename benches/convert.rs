@@ -9,7 +9,10 @@ use std::hint::black_box;
 use criterion::{
     BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
 };
-use sumac_transport::{DType, convert::Codec};
+use sumac_transport::{
+    DType,
+    convert::{Arithmetic, Codec, Scaling, WireFormat},
+};
 
 /// Elements of each run: three chunk sizes, and 100 MB in chunks of 256.
 const CHUNKS: [usize; 3] = [64, 256, 832];
@@ -20,7 +23,7 @@ fn floats(count: usize) -> Vec<u8> {
 }
 
 fn one_chunk(group: &mut BenchmarkGroup<'_, WallTime>, count: usize) {
-    let codec = Codec::new(65536.0, 4);
+    let codec = Codec::new(4, WireFormat::Int32, Scaling::Fixed(65536.0));
     let tensor = floats(count);
     let mut out = vec![0; tensor.len()];
     group.throughput(Throughput::Bytes(tensor.len() as u64));
@@ -32,10 +35,10 @@ fn one_chunk(group: &mut BenchmarkGroup<'_, WallTime>, count: usize) {
         for codec in [codec, codec.scalar()] {
             let how = if codec.is_vector() { "vector" } else { "scalar" };
             group.bench_function(format!("encode {dtype:?} {how}/{count}"), |b| {
-                b.iter(|| codec.encode(dtype, black_box(tensor), black_box(&mut out)));
+                b.iter(|| codec.encode(dtype, Arithmetic::Sum, 0, black_box(tensor), black_box(&mut out)));
             });
             group.bench_function(format!("decode {dtype:?} {how}/{count}"), |b| {
-                b.iter(|| codec.decode(dtype, black_box(tensor), black_box(&mut out)));
+                b.iter(|| codec.decode(dtype, Arithmetic::Sum, 0, black_box(tensor), black_box(&mut out)));
             });
         }
     }
@@ -43,7 +46,7 @@ fn one_chunk(group: &mut BenchmarkGroup<'_, WallTime>, count: usize) {
 
 /// A tensor from memory into one frame after the other, and back.
 fn whole_tensor(group: &mut BenchmarkGroup<'_, WallTime>) {
-    let codec = Codec::new(65536.0, 4);
+    let codec = Codec::new(4, WireFormat::Int32, Scaling::Fixed(65536.0));
     let mut tensor = floats(TENSOR);
     let mut frame = vec![0; 1024];
     group.throughput(Throughput::Bytes(tensor.len() as u64)).sample_size(10);
@@ -53,7 +56,7 @@ fn whole_tensor(group: &mut BenchmarkGroup<'_, WallTime>) {
     group.bench_function("encode to frames/100 MB", |b| {
         b.iter(|| {
             for chunk in tensor.chunks(1024) {
-                black_box(codec.encode(DType::F32, chunk, black_box(&mut frame)));
+                black_box(codec.encode(DType::F32, Arithmetic::Sum, 0, chunk, black_box(&mut frame)));
             }
         });
     });
@@ -62,7 +65,9 @@ fn whole_tensor(group: &mut BenchmarkGroup<'_, WallTime>) {
     });
     group.bench_function("decode from frames/100 MB", |b| {
         b.iter(|| {
-            tensor.chunks_mut(1024).for_each(|chunk| codec.decode(DType::F32, black_box(&frame), chunk));
+            tensor
+                .chunks_mut(1024)
+                .for_each(|chunk| codec.decode(DType::F32, Arithmetic::Sum, 0, black_box(&frame), chunk));
         });
     });
 }

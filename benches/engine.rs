@@ -8,7 +8,10 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use sumac_transport::{DType, Engine, JobParams, Operation, Time, convert::Codec};
+use sumac_transport::{
+    DType, Engine, JobParams, Operation, Time,
+    convert::{Arithmetic, Codec, Scaling, WireFormat},
+};
 use sumac_wire::{
     Kind,
     header::{HEADER_LEN, VERSION, offset},
@@ -86,14 +89,14 @@ fn engine(c: &mut Criterion) {
 
 /// The same bytes through the codec alone.
 fn conversions(group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>) {
-    let codec = Codec::new(65536.0, 1);
+    let codec = Codec::new(1, WireFormat::Int32, Scaling::Fixed(65536.0));
     let mut tensor = vec![0u8; CHUNKS * usize::from(ELEMENTS) * 4];
     let mut frames = vec![[0u8; FRAME]; 64];
     group.bench_function("conversions alone", |b| {
         b.iter(|| {
             for (chunk, at) in tensor.chunks_mut(usize::from(ELEMENTS) * 4).zip((0..64).cycle()) {
-                black_box(codec.encode(DType::F32, chunk, &mut frames[at][HEADER_LEN..]));
-                codec.decode(DType::F32, black_box(&frames[at][HEADER_LEN..]), chunk);
+                black_box(codec.encode(DType::F32, Arithmetic::Sum, 0, chunk, &mut frames[at][HEADER_LEN..]));
+                codec.decode(DType::F32, Arithmetic::Sum, 0, black_box(&frames[at][HEADER_LEN..]), chunk);
             }
         });
     });

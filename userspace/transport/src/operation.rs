@@ -11,8 +11,12 @@ use crate::{error::OpError, time::Time};
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum DType {
-    /// IEEE 754 single precision, scaled and rounded half to even on the way.
+    /// IEEE 754 single precision.
     F32,
+    /// IEEE 754 half precision.
+    F16,
+    /// The upper half of a single-precision float.
+    BF16,
     /// Two's complement, summed exactly.
     I32,
 }
@@ -22,6 +26,7 @@ impl DType {
     pub const fn size(self) -> usize {
         match self {
             DType::F32 | DType::I32 => 4,
+            DType::F16 | DType::BF16 => 2,
         }
     }
 }

@@ -1,52 +1,170 @@
-//! The conversion one element at a time: the definition that vector code is held to.
+//! The conversion one value at a time: the definition that vector code is held to.
+//!
+//! Slices come from [`super::Codec`], which cut them to the same number of values.
 
-use super::Limits;
-use crate::operation::DType;
+use half::{bf16, f16};
 
-/// Tensor to wire; gives the index of the first value that did not fit.
-pub(super) fn encode(dtype: DType, limits: &Limits, tensor: &[u8], wire: &mut [u8]) -> Option<usize> {
-    let (values, _) = tensor.as_chunks::<4>();
-    let (elements, _) = wire.as_chunks_mut::<4>();
-    let mut misfit = None;
-    for (index, (value, element)) in values.iter().zip(elements).enumerate() {
-        let (integer, fits) = match dtype {
-            DType::F32 => quantize(limits, f32::from_ne_bytes(*value)),
-            DType::I32 => clamp(limits, i32::from_ne_bytes(*value)),
-        };
-        *element = integer.to_be_bytes();
-        if !fits && misfit.is_none() {
-            misfit = Some(index);
+use super::{
+    Decoding, Encoded, Encoding, WORD, pack,
+    real::{Float, Real},
+    scale::{Dequantizer, Quantizer},
+};
+
+/// Tensor to wire.
+pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Encoded {
+    match encoding {
+        Encoding::Scaled { float, quantizer, packed } => match float {
+            Float::F32 => encode_scaled::<f32>(quantizer, packed, tensor, wire),
+            Float::F16 => encode_scaled::<f16>(quantizer, packed, tensor, wire),
+            Float::Bf16 => encode_scaled::<bf16>(quantizer, packed, tensor, wire),
+        },
+        Encoding::Integers { limit } => encode_integers(limit, tensor, wire),
+        Encoding::FloatKeys { float, flip } => match float {
+            Float::F32 => encode_keys::<f32>(flip, tensor, wire),
+            Float::F16 => encode_keys::<f16>(flip, tensor, wire),
+            Float::Bf16 => encode_keys::<bf16>(flip, tensor, wire),
+        },
+        Encoding::IntegerKeys { flip } => {
+            map_words(tensor, wire, |word| (i32::from_ne_bytes(word) ^ flip).to_be_bytes());
+            Encoded::default()
         }
+        Encoding::Bits => copy_bits(tensor, wire),
     }
-    misfit
 }
 
 /// Wire to tensor.
-pub(super) fn decode(dtype: DType, limits: &Limits, wire: &[u8], tensor: &mut [u8]) {
-    let (elements, _) = wire.as_chunks::<4>();
-    let (values, _) = tensor.as_chunks_mut::<4>();
-    for (element, value) in elements.iter().zip(values) {
-        let sum = i32::from_be_bytes(*element);
-        *value = match dtype {
-            DType::F32 => (sum as f32 * limits.inverse).to_ne_bytes(),
-            DType::I32 => sum.to_ne_bytes(),
-        };
+pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
+    match decoding {
+        Decoding::Scaled { float, dequantizer, packed } => match float {
+            Float::F32 => decode_scaled::<f32>(dequantizer, packed, wire, tensor),
+            Float::F16 => decode_scaled::<f16>(dequantizer, packed, wire, tensor),
+            Float::Bf16 => decode_scaled::<bf16>(dequantizer, packed, wire, tensor),
+        },
+        Decoding::Integers { divisor } => decode_integers(divisor, wire, tensor),
+        Decoding::FloatKeys { float, flip } => match float {
+            Float::F32 => decode_keys::<f32>(flip, wire, tensor),
+            Float::F16 => decode_keys::<f16>(flip, wire, tensor),
+            Float::Bf16 => decode_keys::<bf16>(flip, wire, tensor),
+        },
+        Decoding::IntegerKeys { flip } => {
+            map_words(wire, tensor, |word| (i32::from_be_bytes(word) ^ flip).to_ne_bytes());
+        }
+        Decoding::Bits => tensor.copy_from_slice(&wire[..tensor.len()]),
     }
 }
 
-/// A float as an integer, and whether it was within the limit.
-fn quantize(limits: &Limits, value: f32) -> (i32, bool) {
-    let scaled = value * limits.scale;
-    if !scaled.is_finite() {
-        return (0, false);
+/// The largest finite magnitude, in bits of a single-precision float.
+pub(super) fn magnitude(float: Float, tensor: &[u8]) -> u32 {
+    fn largest<R: Real>(tensor: &[u8]) -> u32 {
+        let magnitudes = tensor.chunks_exact(R::SIZE).map(|bytes| R::read(bytes).to_f32().abs());
+        magnitudes.filter(|magnitude| magnitude.is_finite()).map(f32::to_bits).max().unwrap_or(0)
     }
-    // The limit is an integer, so it makes no difference that clamping comes before rounding.
-    let clamped = scaled.clamp(-limits.float, limits.float);
-    (clamped.round_ties_even() as i32, scaled.abs() <= limits.float)
+    match float {
+        Float::F32 => largest::<f32>(tensor),
+        Float::F16 => largest::<f16>(tensor),
+        Float::Bf16 => largest::<bf16>(tensor),
+    }
 }
 
-/// An integer within the limit, and whether it was.
-fn clamp(limits: &Limits, value: i32) -> (i32, bool) {
-    let clamped = value.clamp(-limits.integer, limits.integer);
-    (clamped, clamped == value)
+impl Encoded {
+    /// A value as it goes on: zero when it is not finite. Notes what is wrong with it.
+    fn check(&mut self, index: usize, value: f32, fits: bool) -> f32 {
+        if !value.is_finite() {
+            self.not_finite.get_or_insert(index);
+            return 0.0;
+        }
+        if !fits {
+            self.saturated.get_or_insert(index);
+        }
+        value
+    }
+}
+
+fn encode_scaled<R: Real>(quantizer: Quantizer, packed: bool, tensor: &[u8], wire: &mut [u8]) -> Encoded {
+    let mut encoded = Encoded::default();
+    let mut integers = tensor.chunks_exact(R::SIZE).enumerate().map(|(index, bytes)| {
+        let value = R::read(bytes).to_f32();
+        quantizer.integer(encoded.check(index, value, quantizer.fits(value)))
+    });
+    for word in wire.as_chunks_mut::<WORD>().0 {
+        let first = integers.next().unwrap_or(0);
+        let integer = if packed { pack::word(first, integers.next().unwrap_or(0)) } else { first };
+        *word = integer.to_be_bytes();
+    }
+    encoded
+}
+
+fn decode_scaled<R: Real>(dequantizer: Dequantizer, packed: bool, wire: &[u8], tensor: &mut [u8]) {
+    let mut values = tensor.chunks_exact_mut(R::SIZE);
+    let mut put = |sum| {
+        if let Some(bytes) = values.next() {
+            R::of_f32(dequantizer.value(sum)).write(bytes);
+        }
+    };
+    for word in wire.as_chunks::<WORD>().0 {
+        let sum = i32::from_be_bytes(*word);
+        if packed {
+            let (high, low) = pack::halves(sum);
+            put(high);
+            put(low);
+        } else {
+            put(sum);
+        }
+    }
+}
+
+fn encode_keys<R: Real>(flip: i32, tensor: &[u8], wire: &mut [u8]) -> Encoded {
+    let mut encoded = Encoded::default();
+    let words = wire.as_chunks_mut::<WORD>().0.iter_mut();
+    for (index, (bytes, word)) in tensor.chunks_exact(R::SIZE).zip(words).enumerate() {
+        let value = R::read(bytes);
+        let is_finite = value.to_f32().is_finite();
+        encoded.check(index, value.to_f32(), true);
+        let key = if is_finite { value.key() } else { 0 };
+        *word = (key ^ flip).to_be_bytes();
+    }
+    encoded
+}
+
+fn decode_keys<R: Real>(flip: i32, wire: &[u8], tensor: &mut [u8]) {
+    for (word, bytes) in wire.as_chunks::<WORD>().0.iter().zip(tensor.chunks_exact_mut(R::SIZE)) {
+        R::of_key(i32::from_be_bytes(*word) ^ flip).write(bytes);
+    }
+}
+
+fn encode_integers(limit: i32, tensor: &[u8], wire: &mut [u8]) -> Encoded {
+    let mut encoded = Encoded::default();
+    let mut index = 0;
+    map_words(tensor, wire, |word| {
+        let value = i32::from_ne_bytes(word);
+        let clamped = value.clamp(-limit, limit);
+        if clamped != value {
+            encoded.saturated.get_or_insert(index);
+        }
+        index += 1;
+        clamped.to_be_bytes()
+    });
+    encoded
+}
+
+fn decode_integers(divisor: u16, wire: &[u8], tensor: &mut [u8]) {
+    map_words(wire, tensor, |word| {
+        // A quotient of 31 bits by 10 that is halfway between integers is exact in a double.
+        let quotient = f64::from(i32::from_be_bytes(word)) / f64::from(divisor);
+        (quotient.round_ties_even() as i32).to_ne_bytes()
+    });
+}
+
+/// The tensor's bytes as they are; the rest of the last word is zero.
+fn copy_bits(tensor: &[u8], wire: &mut [u8]) -> Encoded {
+    let (values, padding) = wire.split_at_mut(tensor.len());
+    values.copy_from_slice(tensor);
+    padding.fill(0);
+    Encoded::default()
+}
+
+fn map_words(from: &[u8], to: &mut [u8], mut f: impl FnMut([u8; WORD]) -> [u8; WORD]) {
+    for (from, to) in from.as_chunks().0.iter().zip(to.as_chunks_mut().0) {
+        *to = f(*from);
+    }
 }

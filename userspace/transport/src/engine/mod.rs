@@ -41,7 +41,7 @@ use sumac_wire::admit::payload_len;
 pub use transmit::Transmit;
 
 use crate::{
-    convert::Codec,
+    convert::{Codec, Scaling, WireFormat},
     error::{JobError, ParamError, SubmitError},
     handshake::{Handshake, Verdict},
     loss::LaterResults,
@@ -109,7 +109,7 @@ impl Engine {
         let first = u64::from(first_seq);
         Ok(Engine {
             phase: Phase::Probing(Handshake::new(tuning)),
-            codec: Codec::new(params.scale, params.world),
+            codec: Codec::new(params.world, WireFormat::Int32, Scaling::Fixed(params.scale)),
             pool,
             stream: Stream::new(first, params.elements),
             slots: Slots::new(pool, first),

@@ -3,12 +3,13 @@
 
 use sumac_wire::{
     Header, Kind, Reason,
-    header::{HEADER_LEN, flag},
+    header::{HEADER_LEN, exponent, flag},
     stream::is_later,
 };
 
 use super::{Engine, Phase};
 use crate::{
+    convert::Arithmetic,
     error::OpError,
     slots::{Slot, State},
     time::Time,
@@ -114,7 +115,7 @@ impl Engine {
         let size = operation.dtype.size();
         let output = operation.buffer.output(range.first * size, range.elements * size);
         let written = output.len() / size;
-        self.codec.decode(operation.dtype, elements, output);
+        self.codec.decode(operation.dtype, Arithmetic::Sum, exponent::NONE, elements, output);
         if written < range.elements {
             let index = range.first + written;
             pending.blame(OpError::ShortBuffer { tensor: header.tensor, index });

@@ -2,12 +2,12 @@
 
 use sumac_wire::{
     Header, Kind,
-    header::{HEADER_LEN, flag},
+    header::{HEADER_LEN, exponent, flag},
 };
 
 use super::{Engine, Phase};
 use crate::{
-    convert::Codec,
+    convert::{Arithmetic, Codec},
     error::{JobError, OpError},
     handshake,
     operation::{DType, Operation},
@@ -123,12 +123,13 @@ fn write_elements(
     let fault = if input.len() < range.elements * size {
         wire.fill(0);
         let index = range.first + input.len() / size;
-        codec.encode(dtype, input, wire);
+        codec.encode(dtype, Arithmetic::Sum, exponent::NONE, input, wire);
         Some(OpError::ShortBuffer { tensor, index })
     } else {
-        codec
-            .encode(dtype, input, wire)
-            .map(|at| describe(tensor, dtype, range.first + at, &input[at * size..], codec, params.scale))
+        let encoded = codec.encode(dtype, Arithmetic::Sum, exponent::NONE, input, wire);
+        // The first of the two.
+        let fault = encoded.saturated.into_iter().chain(encoded.not_finite).min();
+        fault.map(|at| describe(tensor, dtype, range.first + at, &input[at * size..], codec, params.scale))
     };
     let saturated = fault.is_some();
     fault.into_iter().for_each(|fault| pending.blame(fault));
@@ -137,19 +138,22 @@ fn write_elements(
 
 /// The error for the element at the front of `bytes`, which did not fit.
 fn describe(tensor: u32, dtype: DType, index: usize, bytes: &[u8], codec: &Codec, scale: f32) -> OpError {
-    let word = bytes.first_chunk().copied().unwrap_or_default();
-    let limit = codec.limit();
-    match dtype {
-        DType::F32 => match f32::from_ne_bytes(word) {
-            value if value.is_finite() => {
-                OpError::Saturated { tensor, index, value: f64::from(value), scale, limit }
-            }
-            value => OpError::NotFinite { tensor, index, value },
-        },
+    let word: [u8; 4] = bytes.first_chunk().copied().unwrap_or_default();
+    let half: [u8; 2] = bytes.first_chunk().copied().unwrap_or_default();
+    let limit = codec.limit(dtype, Arithmetic::Sum);
+    let value = match dtype {
+        DType::F32 => f32::from_ne_bytes(word),
+        DType::F16 => half::f16::from_ne_bytes(half).to_f32(),
+        DType::BF16 => half::bf16::from_ne_bytes(half).to_f32(),
         DType::I32 => {
             let value = f64::from(i32::from_ne_bytes(word));
-            OpError::Saturated { tensor, index, value, scale: 1.0, limit }
+            return OpError::Saturated { tensor, index, value, scale: 1.0, limit };
         }
+    };
+    if value.is_finite() {
+        OpError::Saturated { tensor, index, value: f64::from(value), scale, limit }
+    } else {
+        OpError::NotFinite { tensor, index, value }
     }
 }
 

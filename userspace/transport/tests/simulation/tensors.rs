@@ -50,9 +50,9 @@ pub fn sum(dtype: DType, scale: f32, inputs: &[&[u8]]) -> Vec<u8> {
                     i32::try_from(sum).unwrap().to_ne_bytes()
                 }
                 _ => {
-                    let wire = |value: f32| f64::from(value * scale).round_ties_even() as i64;
+                    let wire = |value: f32| (f64::from(value) * f64::from(scale)).round_ties_even() as i64;
                     let sum: i64 = inputs.iter().map(|i| wire(f32::from_ne_bytes(word(i)))).sum();
-                    (i32::try_from(sum).unwrap() as f32 * (1.0 / scale)).to_ne_bytes()
+                    ((f64::from(i32::try_from(sum).unwrap()) * (1.0 / f64::from(scale))) as f32).to_ne_bytes()
                 }
             }
         })

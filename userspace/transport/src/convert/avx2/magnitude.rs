@@ -1,0 +1,36 @@
+//! The largest magnitude of a run of floats.
+
+use std::arch::x86_64::{
+    _mm256_and_si256, _mm256_max_epi32, _mm256_max_epu16, _mm256_set1_epi16, _mm256_set1_epi32,
+    _mm256_setzero_si256,
+};
+
+use super::{
+    block::{BLOCK, largest_u32, load, store},
+    floats::{F32, Floats},
+};
+
+/// In bits of a single-precision float; `None`: a value is not finite.
+#[target_feature(enable = "avx2")]
+pub(super) fn of_f32(blocks: &[[u8; BLOCK]]) -> Option<u32> {
+    let magnitude = _mm256_set1_epi32(i32::MAX);
+    let mut largest = _mm256_setzero_si256();
+    for block in blocks {
+        largest = _mm256_max_epi32(largest, _mm256_and_si256(load(block), magnitude));
+    }
+    Some(largest_u32(largest)).filter(|bits| *bits < F32::INFINITY)
+}
+
+/// In bits of the type itself; `None`: a value is not finite.
+#[target_feature(enable = "avx2")]
+pub(super) fn of_16_bits<T: Floats>(blocks: &[[u8; BLOCK]]) -> Option<u16> {
+    let magnitude = _mm256_set1_epi16(i16::MAX);
+    let mut largest = _mm256_setzero_si256();
+    for block in blocks {
+        largest = _mm256_max_epu16(largest, _mm256_and_si256(load(block), magnitude));
+    }
+    let mut lanes = [0; BLOCK];
+    store(&mut lanes, largest);
+    let largest = lanes.as_chunks().0.iter().map(|bits| u16::from_ne_bytes(*bits)).max();
+    largest.filter(|bits| u32::from(*bits) < T::INFINITY)
+}

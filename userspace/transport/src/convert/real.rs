@@ -1,0 +1,115 @@
+//! What the conversion needs to know of each type of float.
+
+use half::{bf16, f16};
+
+use super::keys;
+use crate::operation::DType;
+
+/// The types of [`DType`] that are floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Float {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Float {
+    pub(super) fn of(dtype: DType) -> Option<Float> {
+        match dtype {
+            DType::F32 => Some(Float::F32),
+            DType::F16 => Some(Float::F16),
+            DType::BF16 => Some(Float::Bf16),
+            DType::I32 => None,
+        }
+    }
+
+    /// Bytes of one value.
+    pub(super) fn size(self) -> usize {
+        match self {
+            Float::F32 => 4,
+            Float::F16 | Float::Bf16 => 2,
+        }
+    }
+}
+
+/// A float of 32 or 16 bits. The narrow ones are converted to single precision, which is exact, and
+/// results are rounded to it first.
+pub(super) trait Real: Copy {
+    /// Bytes of one value.
+    const SIZE: usize;
+    /// Reads the first value of `bytes`, which has one.
+    fn read(bytes: &[u8]) -> Self;
+    /// Writes the first value of `bytes`, which has room for one.
+    fn write(self, bytes: &mut [u8]);
+    fn to_f32(self) -> f32;
+    /// The nearest, half to even; infinity when it is too large.
+    fn of_f32(value: f32) -> Self;
+    /// An integer in the floats' order.
+    fn key(self) -> i32;
+    /// The float of a key.
+    fn of_key(key: i32) -> Self;
+}
+
+impl Real for f32 {
+    const SIZE: usize = 4;
+
+    fn read(bytes: &[u8]) -> f32 {
+        f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    }
+
+    fn write(self, bytes: &mut [u8]) {
+        bytes[..4].copy_from_slice(&self.to_ne_bytes());
+    }
+
+    fn to_f32(self) -> f32 {
+        self
+    }
+
+    fn of_f32(value: f32) -> f32 {
+        value
+    }
+
+    fn key(self) -> i32 {
+        keys::of_32_bits(self.to_bits() as i32)
+    }
+
+    fn of_key(key: i32) -> f32 {
+        f32::from_bits(keys::of_32_bits(key) as u32)
+    }
+}
+
+/// The same for both types of 16 bits.
+macro_rules! narrow {
+    ($float:ty) => {
+        impl Real for $float {
+            const SIZE: usize = 2;
+
+            fn read(bytes: &[u8]) -> $float {
+                <$float>::from_ne_bytes([bytes[0], bytes[1]])
+            }
+
+            fn write(self, bytes: &mut [u8]) {
+                bytes[..2].copy_from_slice(&self.to_ne_bytes());
+            }
+
+            fn to_f32(self) -> f32 {
+                <$float>::to_f32(self)
+            }
+
+            fn of_f32(value: f32) -> $float {
+                <$float>::from_f32(value)
+            }
+
+            fn key(self) -> i32 {
+                i32::from(keys::of_16_bits(self.to_bits() as i16))
+            }
+
+            fn of_key(key: i32) -> $float {
+                <$float>::from_bits(keys::of_16_bits(key as i16) as u16)
+            }
+        }
+    };
+}
+
+narrow!(f16);
+narrow!(bf16);

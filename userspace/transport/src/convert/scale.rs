@@ -1,0 +1,108 @@
+//! The factor between values and the integers on the wire (SwitchML section 4.6 and appendix E).
+//!
+//! With `n` workers, `|value| <= 2^m` and `f = (2^31 - 1) / (n 2^m)`, a scaled value is at most
+//! `(2^31 - 1) / n`, and its integer is kept within the floor of that: `n` of them add up to at most
+//! 2^31 - 1 (Theorem 2). Rounding is off by at most a half and clamping by less than one, so the sum is off
+//! by less than `n` in units of `1 / f` (Theorem 1). With 16 bits, 2^15 - 1 stands for 2^31 - 1.
+
+use super::exponent;
+
+/// One chunk's factor, and how far integers may go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scale {
+    factor: f64,
+    inverse: f64,
+    /// Largest magnitude of one worker's integer.
+    limit: i32,
+}
+
+impl Scale {
+    /// The same factor for all chunks.
+    pub(super) fn fixed(scale: f32, world: u16, full_range: i32) -> Scale {
+        let factor = f64::from(scale);
+        Scale { factor, inverse: 1.0 / factor, limit: full_range / i32::from(world) }
+    }
+
+    /// Block floating point: the largest factor with which `world` values of up to `2^m` fit.
+    pub(super) fn block(exponent: i8, world: u16, full_range: i32) -> Scale {
+        let m = exponent::power(exponent);
+        let (full, workers) = (f64::from(full_range), f64::from(world));
+        // Products with powers of two are exact: each number is rounded once, in its quotient.
+        Scale {
+            factor: full / workers * power_of_two(-m),
+            inverse: workers / full * power_of_two(m),
+            limit: full_range / i32::from(world),
+        }
+    }
+
+    pub(super) fn quantizer(self) -> Quantizer {
+        Quantizer { factor: self.factor, limit: self.limit }
+    }
+
+    /// `divisor`: 1 for a sum, the number of workers for a mean.
+    pub(super) fn dequantizer(self, divisor: u16) -> Dequantizer {
+        Dequantizer { inverse: self.inverse / f64::from(divisor) }
+    }
+}
+
+/// From values to integers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quantizer {
+    pub(super) factor: f64,
+    pub(super) limit: i32,
+}
+
+impl Quantizer {
+    /// A finite value as an integer.
+    pub(super) fn integer(&self, value: f32) -> i32 {
+        let limit = f64::from(self.limit);
+        // The limit is an integer, so it makes no difference that clamping comes before rounding.
+        let clamped = (f64::from(value) * self.factor).clamp(-limit, limit);
+        clamped.round_ties_even() as i32
+    }
+
+    /// Whether a finite value of this magnitude is off by less than one integer. What lies between the limit and
+    /// the next integer is clamped without notice: Theorem 1 allows that much, and by block floating
+    /// point the largest values are there.
+    pub(super) fn fits(&self, magnitude: f32) -> bool {
+        f64::from(magnitude.abs()) * self.factor < f64::from(self.limit) + 1.0
+    }
+}
+
+/// The same for vectors, which round before they clamp.
+impl Quantizer {
+    /// Whether a value of this magnitude rounds to an `i32`. With one worker, one that fits may round to 2^31.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn rounds_into_range(&self, magnitude: f32) -> bool {
+        f64::from(magnitude.abs()) * self.factor < f64::from(i32::MAX) + 0.5
+    }
+}
+
+/// From sums of integers to values.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dequantizer {
+    pub(super) inverse: f64,
+}
+
+impl Dequantizer {
+    pub(super) fn value(&self, sum: i32) -> f32 {
+        (f64::from(sum) * self.inverse) as f32
+    }
+}
+
+/// 2^m for an m whose power is a normal double.
+fn power_of_two(m: i32) -> f64 {
+    f64::from_bits(((f64::MAX_EXP - 1 + m) as u64) << (f64::MANTISSA_DIGITS - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn powers_of_two() {
+        for m in -128..=128 {
+            assert_eq!(power_of_two(m), 2f64.powi(m), "2^{m}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The definition on known values, its error bounds, and the vector code against the definition.
+
+mod twins;
+mod values;
+
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+use super::*;
+
+const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::I32];
+const ARITHMETICS: [Arithmetic; 5] =
+    [Arithmetic::Sum, Arithmetic::Mean, Arithmetic::Max, Arithmetic::Min, Arithmetic::Bits];
+const WIRES: [WireFormat; 2] = [WireFormat::Int32, WireFormat::Int16];
+
+/// The bytes of a tensor with these values, rounded to the dtype where it is narrower.
+fn tensor_of(dtype: DType, values: &[f32]) -> Vec<u8> {
+    let bytes = |value: &f32| match dtype {
+        DType::F32 => value.to_ne_bytes().to_vec(),
+        DType::F16 => f16::from_f32(*value).to_ne_bytes().to_vec(),
+        DType::BF16 => bf16::from_f32(*value).to_ne_bytes().to_vec(),
+        DType::I32 => (*value as i32).to_ne_bytes().to_vec(),
+    };
+    values.iter().flat_map(bytes).collect()
+}
+
+fn wire_len(codec: &Codec, dtype: DType, arithmetic: Arithmetic, tensor: &[u8]) -> usize {
+    (tensor.len() / dtype.size()).div_ceil(codec.values_per_word(dtype, arithmetic)) * WORD
+}
+
+/// A worker's contribution.
+fn encode(codec: &Codec, dtype: DType, op: Arithmetic, exponent: i8, tensor: &[u8]) -> (Vec<u8>, Encoded) {
+    let mut wire = vec![0xaa; wire_len(codec, dtype, op, tensor)];
+    let encoded = codec.encode(dtype, op, exponent, tensor, &mut wire);
+    (wire, encoded)
+}
+
+fn words(wire: &[u8]) -> Vec<i32> {
+    wire.as_chunks().0.iter().map(|word| i32::from_be_bytes(*word)).collect()
+}
+
+fn bytes(words: &[i32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// Bit patterns of floats of every kind and every dtype, as single precision.
+fn any_float() -> impl Strategy<Value = f32> {
+    prop_oneof![
+        3 => any::<u32>().prop_map(f32::from_bits),
+        2 => -1e4f32..1e4,
+        1 => prop::sample::select(vec![
+            0.0, -0.0, 1.0, -1.0, f32::MAX, f32::MIN, f32::MIN_POSITIVE, 1e-45, -1e-45, f32::INFINITY,
+            f32::NEG_INFINITY, f32::NAN, -f32::NAN, 65504.0, 6e-8, 3.4e38,
+        ]),
+        1 => (-20i32..20, 0..4i32).prop_map(|(n, quarter)| n as f32 + quarter as f32 / 4.0),
+        1 => (-126..128i32).prop_map(|m| 2f32.powi(m)),
+    ]
+}
