@@ -69,7 +69,7 @@ class InNetwork:
         handles = []
         for layer in network.backward(mine, len(batch), self._buffers):
             urgency = max(0, 7 - layer)
-            handles.append(self._job.allreduce_async(self._buffers[layer], tensor=layer, priority=urgency))
+            handles.append(self._job.allreduce_async(self._buffers[layer], name=f"layer {layer}", priority=urgency))
         for handle in handles:
             handle.wait(self._timeout)
             self.durations.append(handle.duration)

@@ -101,7 +101,7 @@ class StandIn:
         """As a job's."""
         return np.zeros(size, dtype)
 
-    def allreduce_async(self, array: np.ndarray, tensor: int, priority: int) -> "StandInHandle":
+    def allreduce_async(self, array: np.ndarray, name: str, priority: int) -> "StandInHandle":
         """As a job's, but nothing happens before somebody waits."""
         return StandInHandle(self, array)
 

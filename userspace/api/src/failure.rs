@@ -61,6 +61,8 @@ pub enum Code {
     Datapath,
     /// The job has failed; `ranks` names whose fault it was where that is known.
     JobFailed,
+    /// The workers do not do the same; `ranks` names those who differ, where that is known.
+    Mismatch,
     /// The operation was cancelled, and its job with it.
     Cancelled,
     /// A value did not fit the wire's fixed point; `tensor` and `index` name it.
@@ -106,6 +108,7 @@ impl Code {
         Code::Handshake,
         Code::Datapath,
         Code::JobFailed,
+        Code::Mismatch,
         Code::Cancelled,
         Code::Saturated,
         Code::Timeout,
@@ -143,9 +146,9 @@ pub struct Failure {
     /// The ranks that are missing or at fault, where that is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<u16>,
-    /// The tensor at fault.
+    /// The tensor at fault: its operation's name, or number where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tensor: Option<u32>,
+    pub tensor: Option<String>,
     /// The first element at fault, counted from the start of its tensor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u64>,
@@ -185,8 +188,8 @@ impl Failure {
 
     /// Adds the elements it is about: `index` of `tensor`, or up to `end` (exclusive) when only a range is known.
     #[must_use]
-    pub fn elements(mut self, tensor: u32, index: u64, end: Option<u64>) -> Failure {
-        self.tensor = Some(tensor);
+    pub fn elements(mut self, tensor: impl Into<String>, index: u64, end: Option<u64>) -> Failure {
+        self.tensor = Some(tensor.into());
         self.index = Some(index);
         self.index_end = end;
         self

@@ -7,23 +7,24 @@
 #![forbid(unsafe_code)]
 
 mod channel;
+mod collective;
 mod failure;
+mod open;
 mod outbound;
 mod request;
 
 pub use channel::{Channel, FrameError, Inbound, Message};
+pub use collective::{Collective, DType, Kind, Reduction};
 pub use failure::{Code, Failure};
+pub use open::{Attach, Chosen, NotFinite, Open, Order, Scale, Secret, Wire};
 pub use outbound::{
-    AllreduceReply, CancelReply, Event, HelloReply, JobStats, Limits, OpenReply, Outbound, RegisterReply,
+    CancelReply, Event, HelloReply, JobStats, Limits, OpenReply, OperationReply, Outbound, RegisterReply,
     StatsReply, WaitReply, body,
 };
-pub use request::{
-    Allreduce, Cancel, Close, Command, DType, Hello, Open, Register, Rejected, Request, Secret, Stats,
-    Unregister, Wait,
-};
+pub use request::{Cancel, Close, Command, Hello, Register, Rejected, Request, Stats, Unregister, Wait};
 
 /// The version of the protocol that this crate speaks.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The longest message in bytes, in both directions.
 pub const MAX_MESSAGE: usize = 128 * 1024;

@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Code, Failure};
+use crate::{Code, Failure, NotFinite, Order, Scale, Wire};
 
 /// What a connection may hold at once; the daemon tells them in its hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ pub struct HelloReply {
     pub limits: Limits,
 }
 
-/// The answer to `open`, which comes with an eventfd.
+/// The answer to `open` and `attach`, which comes with an eventfd.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OpenReply {
     /// The handle of the job on this connection.
@@ -49,16 +49,27 @@ pub struct OpenReply {
     pub rank: u16,
     /// How many workers the job has.
     pub world: u16,
-    /// Slots that the job streams through.
+    /// Slots of each lane.
     pub slots: u32,
-    /// Elements per chunk.
+    /// Why that many: what was measured, or who asked for them.
+    pub slots_reason: String,
+    /// Shards that a tensor is spread over.
+    pub shards: u16,
+    /// Most 32-bit words in a packet.
     pub elements: u16,
     /// What floats are multiplied with.
-    pub scale: f32,
-    /// The largest magnitude that a worker's int32 may have.
+    pub scale: Scale,
+    /// How floats are written into packets.
+    pub wire: Wire,
+    /// What becomes of NaN and infinity.
+    pub not_finite: NotFinite,
+    /// Which operations of the workers belong together.
+    pub order: Order,
+    /// The largest magnitude that a worker's int32 may have in a sum.
     pub max_int: i32,
-    /// The largest magnitude that a worker's float may have.
-    pub max_float: f64,
+    /// The largest magnitude that a worker's float may have in a sum; absent where there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_float: Option<f64>,
     /// How frames move: `xdp` or `udp`.
     pub backend: String,
     /// The aggregator's kind: `ebpf` or `host`.
@@ -72,13 +83,11 @@ pub struct RegisterReply {
     pub region: u64,
 }
 
-/// The answer to `allreduce`: the operation is queued.
+/// The answer to a command that begins an operation: it is queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AllreduceReply {
-    /// The handle of the operation on this connection.
+pub struct OperationReply {
+    /// The operation's handle on this connection.
     pub op: u64,
-    /// The tensor's number: the one given, or one that the daemon chose.
-    pub tensor: u32,
 }
 
 /// The answer to `wait` when the operation succeeded.
@@ -115,8 +124,22 @@ pub struct JobStats {
     /// Why it failed; empty when it did not.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// The engine's counters (`EngineStats`).
+    /// Connections that submit into it.
+    pub clients: u32,
+    /// Slots of each lane.
+    pub slots: u32,
+    /// Why that many.
+    pub slots_reason: String,
+    /// Most 32-bit words in a packet.
+    pub elements: u16,
+    /// Operations that have been taken.
+    pub operations_submitted: u64,
+    /// Operations that have ended, well or not.
+    pub operations_ended: u64,
+    /// The engine's counters (`EngineStats`), of all lanes together.
     pub engine: Value,
+    /// The same for each lane.
+    pub lanes: Vec<Value>,
 }
 
 /// The answer to `stats`.

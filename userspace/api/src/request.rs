@@ -4,38 +4,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Code, Failure};
-
-/// The type of a tensor's elements, in the byte order of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DType {
-    /// IEEE 754 single precision, scaled to fixed point on the wire.
-    Float32,
-    /// Two's complement, 32 bits, sent as it is.
-    Int32,
-}
-
-impl DType {
-    /// Bytes of one element.
-    #[must_use]
-    pub const fn size(self) -> usize {
-        match self {
-            DType::Float32 | DType::Int32 => 4,
-        }
-    }
-}
-
-/// A job's shared secret; it never shows in logs.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Secret(pub String);
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
+use crate::{Attach, Code, Collective, Failure, Kind, Open};
 
 /// Agrees on the version; must be the first command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,36 +17,6 @@ pub struct Hello {
     pub client: String,
 }
 
-/// Opens a job as one of its ranks; answered when all ranks have joined.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Open {
-    /// The job's name, the same on all workers.
-    pub job: String,
-    /// This worker's number, `0..world`.
-    pub rank: u16,
-    /// How many workers the job has.
-    pub world: u16,
-    /// The job's secret; without it the daemon's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret: Option<Secret>,
-    /// The aggregator's control plane, `address:port`; without it the daemon's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub aggregator: Option<String>,
-    /// Elements per chunk; without it the daemon's default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub elements: Option<u16>,
-    /// Slots, a power of two; without it the aggregator decides.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slots: Option<u32>,
-    /// What a float is multiplied with before rounding to an integer; the same on all workers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scale: Option<f32>,
-    /// How long to wait for the others, in seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout_s: Option<f64>,
-}
-
 /// Registers a sealed memory file, which travels with the message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -86,42 +25,11 @@ pub struct Register {
     pub size: u64,
 }
 
-/// Sums a range of a region over all workers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Allreduce {
-    /// The job's handle, from `open`.
-    pub job: u64,
-    /// The region that holds the input.
-    pub region: u64,
-    /// The elements' type.
-    pub dtype: DType,
-    /// Where the input starts, in bytes.
-    pub offset: u64,
-    /// How many elements.
-    pub count: u64,
-    /// The region that takes the sum; without it the input's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub out_region: Option<u64>,
-    /// Where the sum goes, in bytes; without it the input's place.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub out_offset: Option<u64>,
-    /// A number for the tensor, for error messages and statistics.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tensor: Option<u32>,
-    /// The layer's priority, 0 (least) to 7 (most urgent).
-    #[serde(default)]
-    pub priority: u8,
-    /// The fraction of contributions that may be missing.
-    #[serde(default)]
-    pub loss_bound: f32,
-}
-
 /// Answers when an operation has finished.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wait {
-    /// The operation's handle, from `allreduce`.
+    /// The operation's handle, from the reply to the command that began it.
     pub op: u64,
     /// How long to wait, in milliseconds; without it for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,7 +57,7 @@ pub struct Unregister {
     pub region: u64,
 }
 
-/// Leaves a job.
+/// Leaves a job, or detaches from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Close {
@@ -159,18 +67,37 @@ pub struct Close {
 
 /// Everything a client can ask for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "cmd", rename_all = "lowercase")]
+#[serde(tag = "cmd", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each variant is documented by the struct it holds")]
 pub enum Command {
     Hello(Hello),
     Open(Open),
+    Attach(Attach),
     Register(Register),
-    Allreduce(Allreduce),
+    Allreduce(Collective),
+    Broadcast(Collective),
+    Reduce(Collective),
+    ReduceScatter(Collective),
+    Allgather(Collective),
     Wait(Wait),
     Cancel(Cancel),
     Stats(Stats),
     Unregister(Unregister),
     Close(Close),
+}
+
+impl Command {
+    /// The command that begins an operation of this kind.
+    #[must_use]
+    pub fn collective(kind: Kind, ask: Collective) -> Command {
+        match kind {
+            Kind::Allreduce => Command::Allreduce(ask),
+            Kind::Broadcast => Command::Broadcast(ask),
+            Kind::Reduce => Command::Reduce(ask),
+            Kind::ReduceScatter => Command::ReduceScatter(ask),
+            Kind::Allgather => Command::Allgather(ask),
+        }
+    }
 }
 
 /// One message of a client.
@@ -246,26 +173,43 @@ fn parse_command(mut object: Map<String, Value>) -> Result<Command, Failure> {
         return Err(Failure::new(Code::BadMessage, "the request has no \"cmd\" that is a string")
             .hint("see docs/api.md for the commands"));
     };
+    if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) {
+        return collective(kind, object);
+    }
     match name.as_str() {
         "hello" => fields(&name, object).map(Command::Hello),
         "open" => fields(&name, object).map(Command::Open),
+        "attach" => fields(&name, object).map(Command::Attach),
         "register" => fields(&name, object).map(Command::Register),
-        "allreduce" => fields(&name, object).map(Command::Allreduce),
         "wait" => fields(&name, object).map(Command::Wait),
         "cancel" => fields(&name, object).map(Command::Cancel),
         "stats" => fields(&name, object).map(Command::Stats),
         "unregister" => fields(&name, object).map(Command::Unregister),
         "close" => fields(&name, object).map(Command::Close),
         _ => Err(Failure::new(Code::UnknownCommand, format!("no command {:?}", shorten(&name)))
-            .hint("hello, open, register, allreduce, wait, cancel, stats, unregister, close")),
+            .hint(COMMANDS)),
+    }
+}
+
+/// All commands, for whoever names one that is none.
+const COMMANDS: &str = "hello, open, attach, register, allreduce, broadcast, reduce, reduce_scatter, allgather, wait, \
+                        cancel, stats, unregister, close";
+
+fn collective(kind: Kind, object: Map<String, Value>) -> Result<Command, Failure> {
+    let ask: Collective = fields(kind.name(), object)?;
+    match ask.misfit(kind) {
+        None => Ok(Command::collective(kind, ask)),
+        Some(problem) => Err(bad_field(kind.name(), problem)),
     }
 }
 
 fn fields<T: DeserializeOwned>(name: &str, object: Map<String, Value>) -> Result<T, Failure> {
-    serde_json::from_value(Value::Object(object)).map_err(|error| {
-        Failure::new(Code::BadField, format!("{name}: {}", shorten(&error.to_string())))
-            .hint(format!("see `{name}` in docs/api.md"))
-    })
+    serde_json::from_value(Value::Object(object)).map_err(|error| bad_field(name, &error.to_string()))
+}
+
+fn bad_field(name: &str, problem: &str) -> Failure {
+    Failure::new(Code::BadField, format!("{name}: {}", shorten(problem)))
+        .hint(format!("see `{name}` in docs/api.md"))
 }
 
 /// Keeps what a client wrote from filling the log or the reply.
@@ -281,21 +225,22 @@ fn shorten(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{DType, NotFinite, Order, Reduction, Scale, Secret, Wire};
 
     #[test]
     fn requests_survive_the_way_to_bytes_and_back() {
         let open = Open {
-            job: "digits".into(),
-            rank: 1,
-            world: 4,
             secret: Some(Secret("s".into())),
-            aggregator: None,
             elements: Some(256),
-            slots: None,
-            scale: Some(65536.0),
+            scale: Some(Scale::Fixed(65536.0)),
+            wire: Some(Wire::Int16),
+            not_finite: Some(NotFinite::Carry),
+            order: Some(Order::Name),
+            shards: Some(2),
             timeout_s: Some(1.5),
+            ..Open::new("digits", 1, 4)
         };
-        let allreduce = Allreduce {
+        let ask = Collective {
             job: 1,
             region: 2,
             dtype: DType::Float32,
@@ -303,15 +248,24 @@ mod tests {
             count: 1000,
             out_region: None,
             out_offset: Some(0),
-            tensor: Some(9),
+            reduction: None,
+            root: None,
+            name: Some("layer1".into()),
             priority: 3,
             loss_bound: 0.0,
         };
+        let rooted = Collective { root: Some(3), ..ask.clone() };
+        let reduced = Collective { reduction: Some(Reduction::Mean), ..ask.clone() };
         let commands = [
-            Command::Hello(Hello { version: 1, client: "test".into() }),
+            Command::Hello(Hello { version: 2, client: "test".into() }),
             Command::Open(open),
+            Command::Attach(Attach { job: "digits".into(), secret: None }),
             Command::Register(Register { size: 4096 }),
-            Command::Allreduce(allreduce),
+            Command::Allreduce(reduced.clone()),
+            Command::Broadcast(rooted.clone()),
+            Command::Reduce(rooted),
+            Command::ReduceScatter(reduced),
+            Command::Allgather(ask),
             Command::Wait(Wait { op: 3, timeout_ms: None }),
             Command::Cancel(Cancel { op: 3 }),
             Command::Stats(Stats {}),
@@ -342,6 +296,12 @@ mod tests {
             ("missing field", br#"{"id":1,"cmd":"wait"}"#, Some(1), Code::BadField),
             ("negative op", br#"{"id":1,"cmd":"wait","op":-1}"#, Some(1), Code::BadField),
             (
+                "a root where there is none",
+                br#"{"id":1,"cmd":"allreduce","job":1,"region":1,"dtype":"int32","offset":0,"count":1,"root":0}"#,
+                Some(1),
+                Code::BadField,
+            ),
+            (
                 "rank too large",
                 br#"{"id":1,"cmd":"open","job":"a","rank":65536,"world":1}"#,
                 Some(1),
@@ -365,10 +325,5 @@ mod tests {
         let request = format!(r#"{{"id":1,"cmd":"{}"}}"#, "x".repeat(10_000));
         let rejected = Request::parse(request.as_bytes()).unwrap_err();
         assert!(rejected.failure.message.len() < 300);
-    }
-
-    #[test]
-    fn a_secret_does_not_show_in_debug_output() {
-        assert_eq!(format!("{:?}", Secret("hunter2".into())), "Secret(..)");
     }
 }

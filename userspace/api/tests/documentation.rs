@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 use sumac_api::{
-    AllreduceReply, CancelReply, Code, HelloReply, OpenReply, Outbound, RegisterReply, Request, WaitReply,
+    CancelReply, Code, HelloReply, OpenReply, OperationReply, Outbound, RegisterReply, Request, WaitReply,
 };
 
 const DOCUMENT: &str = include_str!("../../../docs/api.md");
@@ -28,9 +28,10 @@ fn every_code_is_explained() {
 
 #[test]
 fn every_command_has_a_section() {
-    for command in
-        ["hello", "open", "register", "allreduce", "wait", "cancel", "stats", "unregister", "close"]
-    {
+    for command in [
+        "hello", "open", "attach", "register", "allreduce", "broadcast", "reduce", "reduce_scatter", "allgather",
+        "wait", "cancel", "stats", "unregister", "close",
+    ] {
         assert!(DOCUMENT.contains(&format!("\n### {command}\n")), "{command}");
         // It is a command: what is wrong with it is not its name.
         let failure =
@@ -77,9 +78,9 @@ fn has_the_shape(command: &str, body: Value) -> bool {
     }
     match command {
         "hello" => same::<HelloReply>(body),
-        "open" => same::<OpenReply>(body),
+        "open" | "attach" => same::<OpenReply>(body),
         "register" => same::<RegisterReply>(body),
-        "allreduce" => same::<AllreduceReply>(body),
+        "allreduce" | "broadcast" | "reduce" | "reduce_scatter" | "allgather" => same::<OperationReply>(body),
         "wait" => same::<WaitReply>(body),
         "cancel" => same::<CancelReply>(body),
         _ => body == Value::Object(serde_json::Map::new()),

@@ -2,88 +2,19 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::Value;
-use sumac_api::{Command, Hello, HelloReply, Open, Secret, Stats, StatsReply, VERSION};
+use sumac_api::{Attach, Command, Hello, HelloReply, Secret, Stats, StatsReply, VERSION};
 
 use crate::connection::{Answer, Connection};
 use crate::tensor::{self, Element, Tensor};
-use crate::{ClientError, Job};
+use crate::{ClientError, Job, JobOptions};
 
 /// A connection to the host's daemon. Clones share it, and threads may too.
 #[derive(Clone, Debug)]
 pub struct Client {
     connection: Arc<Connection>,
     hello: Arc<HelloReply>,
-}
-
-/// Which job to open, and as whom.
-#[derive(Clone, Debug)]
-pub struct JobOptions {
-    open: Open,
-}
-
-impl JobOptions {
-    /// Worker `rank` of the `world` workers of the job `name`, with the daemon's defaults for the rest.
-    #[must_use]
-    pub fn new(name: impl Into<String>, rank: u16, world: u16) -> JobOptions {
-        JobOptions {
-            open: Open {
-                job: name.into(),
-                rank,
-                world,
-                secret: None,
-                aggregator: None,
-                elements: None,
-                slots: None,
-                scale: None,
-                timeout_s: None,
-            },
-        }
-    }
-
-    /// The job's shared secret, instead of the daemon's.
-    #[must_use]
-    pub fn secret(mut self, secret: impl Into<String>) -> JobOptions {
-        self.open.secret = Some(Secret(secret.into()));
-        self
-    }
-
-    /// The aggregator's control plane, `address:port`, instead of the daemon's.
-    #[must_use]
-    pub fn aggregator(mut self, endpoint: impl Into<String>) -> JobOptions {
-        self.open.aggregator = Some(endpoint.into());
-        self
-    }
-
-    /// Elements per chunk.
-    #[must_use]
-    pub fn elements(mut self, elements: u16) -> JobOptions {
-        self.open.elements = Some(elements);
-        self
-    }
-
-    /// Slots to stream through, a power of two.
-    #[must_use]
-    pub fn slots(mut self, slots: u32) -> JobOptions {
-        self.open.slots = Some(slots);
-        self
-    }
-
-    /// What floats are multiplied with before they are rounded.
-    #[must_use]
-    pub fn scale(mut self, scale: f32) -> JobOptions {
-        self.open.scale = Some(scale);
-        self
-    }
-
-    /// How long to wait for the other workers.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> JobOptions {
-        self.open.timeout_s = Some(timeout.as_secs_f64());
-        self
-    }
 }
 
 impl Client {
@@ -112,12 +43,26 @@ impl Client {
     /// # Errors
     /// Among the daemon's: `ranks_missing` (names them), `refused`, `unreachable`, `handshake`, `rank_taken`.
     pub fn open(&self, options: &JobOptions) -> Result<Job, ClientError> {
-        let Answer { value, fds } = self.connection.call(Command::Open(options.open.clone()), &[])?;
+        self.enter(Command::Open(options.open.clone()))
+    }
+
+    /// Comes into a job that another connection of this host has opened, to submit operations beside it.
+    ///
+    /// Only the user who opened it may, unless `secret` is the job's.
+    ///
+    /// # Errors
+    /// Among the daemon's: `unknown_job`, `denied`.
+    pub fn attach(&self, name: impl Into<String>, secret: Option<String>) -> Result<Job, ClientError> {
+        self.enter(Command::Attach(Attach { job: name.into(), secret: secret.map(Secret) }))
+    }
+
+    fn enter(&self, command: Command) -> Result<Job, ClientError> {
+        let Answer { value, fds } = self.connection.call(command, &[])?;
         let opened = body(value)?;
         let bell = fds
             .into_iter()
             .next()
-            .ok_or_else(|| ClientError::Protocol("the reply to open came without eventfd".into()))?;
+            .ok_or_else(|| ClientError::Protocol("the job came without eventfd".into()))?;
         Ok(Job::new(self.connection.clone(), opened, bell))
     }
 

@@ -1,34 +1,24 @@
 //! A job and its operations.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sumac_api::{Allreduce, AllreduceReply, Cancel, CancelReply, Close, Command, Failure, OpenReply};
+use sumac_api::{Cancel, CancelReply, Close, Collective, Command, Failure, Kind, OpenReply, OperationReply};
 
 use crate::client::body;
 use crate::connection::Connection;
 use crate::tensor::{Element, Tensor};
-use crate::{ClientError, Failed};
+use crate::{ClientError, Failed, OpOptions};
 
 /// A job that this trainer is a worker of. Dropping it without [`Job::close`] leaves the job open until the connection
-/// ends, which then fails it for the others.
+/// ends, which then fails it for the others (of an attached client only when operations of its own are outstanding).
 #[derive(Debug)]
 pub struct Job {
     connection: Arc<Connection>,
     opened: OpenReply,
     bell: OwnedFd,
-}
-
-/// How an operation is to be done.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct OpOptions {
-    /// The tensor's number in error messages and statistics; the daemon counts them otherwise.
-    pub tensor: Option<u32>,
-    /// The layer's priority, 0 (least) to 7 (most urgent).
-    pub priority: u8,
-    /// The fraction of contributions that may be missing; 0 for exact sums.
-    pub loss_bound: f32,
 }
 
 impl Job {
@@ -64,16 +54,85 @@ impl Job {
         self.allreduce_with(tensor, OpOptions::default())
     }
 
-    /// As [`Job::allreduce`], with options.
+    /// As [`Job::allreduce`], with options: another reduction than the sum, a name, a priority.
     ///
     /// # Errors
     /// When the operation was not accepted; the tensor comes back with the error.
     pub fn allreduce_with<T: Element>(
         &self,
         tensor: Tensor<T>,
-        options: OpOptions,
+        options: OpOptions<'_>,
     ) -> Result<Pending<T>, Box<Failed<T>>> {
-        let command = Command::Allreduce(Allreduce {
+        self.submit(Kind::Allreduce, None, tensor, options)
+    }
+
+    /// Replaces the tensor of all workers by that of `root`.
+    ///
+    /// # Errors
+    /// When the operation was not accepted; the tensor comes back with the error.
+    pub fn broadcast<T: Element>(
+        &self,
+        root: u16,
+        tensor: Tensor<T>,
+        options: OpOptions<'_>,
+    ) -> Result<Pending<T>, Box<Failed<T>>> {
+        self.submit(Kind::Broadcast, Some(root), tensor, options)
+    }
+
+    /// Reduces a tensor over all workers, for `root` alone; the others' stay as they are.
+    ///
+    /// # Errors
+    /// When the operation was not accepted; the tensor comes back with the error.
+    pub fn reduce<T: Element>(
+        &self,
+        root: u16,
+        tensor: Tensor<T>,
+        options: OpOptions<'_>,
+    ) -> Result<Pending<T>, Box<Failed<T>>> {
+        self.submit(Kind::Reduce, Some(root), tensor, options)
+    }
+
+    /// Reduces a tensor of `world` equal blocks over all workers; each gets its own block ([`Job::block`]) of the result, in
+    /// place. The other blocks stay as they are.
+    ///
+    /// # Errors
+    /// When the operation was not accepted; the tensor comes back with the error.
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        tensor: Tensor<T>,
+        options: OpOptions<'_>,
+    ) -> Result<Pending<T>, Box<Failed<T>>> {
+        self.submit(Kind::ReduceScatter, None, tensor, options)
+    }
+
+    /// Fills a tensor of `world` equal blocks with each worker's own block ([`Job::block`]).
+    ///
+    /// # Errors
+    /// When the operation was not accepted; the tensor comes back with the error.
+    pub fn allgather<T: Element>(
+        &self,
+        tensor: Tensor<T>,
+        options: OpOptions<'_>,
+    ) -> Result<Pending<T>, Box<Failed<T>>> {
+        self.submit(Kind::Allgather, None, tensor, options)
+    }
+
+    /// This worker's own block of a tensor of `count` elements, for [`Job::reduce_scatter`] and [`Job::allgather`].
+    #[must_use]
+    pub fn block(&self, count: usize) -> Range<usize> {
+        let size = count / usize::from(self.opened.world);
+        let start = usize::from(self.opened.rank) * size;
+        start..start + size
+    }
+
+    fn submit<T: Element>(
+        &self,
+        kind: Kind,
+        root: Option<u16>,
+        tensor: Tensor<T>,
+        options: OpOptions<'_>,
+    ) -> Result<Pending<T>, Box<Failed<T>>> {
+        let ask = Collective {
             job: self.opened.job,
             region: tensor.region.handle,
             dtype: T::DTYPE,
@@ -81,21 +140,24 @@ impl Job {
             count: tensor.count as u64,
             out_region: None,
             out_offset: None,
-            tensor: options.tensor,
+            reduction: kind.reduces().then_some(options.reduction),
+            root,
+            name: options.name.map(str::to_owned),
             priority: options.priority,
             loss_bound: options.loss_bound,
-        });
-        let reply =
-            self.connection.call(command, &[]).and_then(|answer| body::<AllreduceReply>(answer.value));
+        };
+        let command = Command::collective(kind, ask);
+        let reply = self.connection.call(command, &[]).and_then(|answer| body::<OperationReply>(answer.value));
         match reply {
-            Ok(AllreduceReply { op, .. }) => {
+            Ok(OperationReply { op }) => {
                 Ok(Pending { connection: self.connection.clone(), op, tensor: Some(tensor), duration: None })
             }
             Err(error) => Err(Failed::new(error, Some(tensor))),
         }
     }
 
-    /// Leaves the job in good order, after its last operation.
+    /// Leaves the job in good order, after its last operation. An attached client leaves alone; with the one who opened it
+    /// the job ends for all clients of this host.
     ///
     /// # Errors
     /// `job_busy` while operations are outstanding; the job's own error when it had failed.
@@ -123,7 +185,7 @@ impl<T: Element> Pending<T> {
         self.op
     }
 
-    /// Waits for the sum.
+    /// Waits for the result.
     ///
     /// # Errors
     /// The operation's error (`job_failed` names the rank at fault, `saturated` the element), with the tensor.

@@ -1,4 +1,4 @@
-//! A trainer's client of its host's daemon: shared tensors, and sums of them over all workers of a job.
+//! A trainer's client of its host's daemon: shared tensors, and operations on them over all workers of a job.
 //!
 //! ```no_run
 //! use sumac_client::{Client, JobOptions};
@@ -23,10 +23,16 @@ mod client;
 mod connection;
 mod error;
 mod job;
+mod options;
 mod tensor;
 
-pub use client::{Client, JobOptions};
+pub use client::Client;
 pub use error::{ClientError, Failed};
-pub use job::{Job, OpOptions, Pending};
-pub use sumac_api::{Code, DType, Failure, HelloReply, JobStats, Limits, OpenReply, Secret, StatsReply};
+pub use half::{bf16, f16};
+pub use job::{Job, Pending};
+pub use options::{JobOptions, OpOptions};
+pub use sumac_api::{
+    Code, DType, Failure, HelloReply, JobStats, Limits, NotFinite, OpenReply, Order, Reduction, Scale, Secret,
+    StatsReply, Wire,
+};
 pub use tensor::{Element, Tensor};

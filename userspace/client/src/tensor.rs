@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use half::{bf16, f16};
 use sumac_api::{Command, DType, Register, RegisterReply};
 use sumac_xsk::mapping::{Lease, Shared};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -16,7 +17,7 @@ use crate::connection::Connection;
 /// Tensors of one region start at multiples of this many bytes, so that no two share a cache line.
 const ALIGNMENT: usize = 64;
 
-/// A type that the network can add up.
+/// A type that the network can reduce.
 pub trait Element: FromBytes + IntoBytes + Immutable + Copy + sealed::Sealed + 'static {
     /// Its name in the API.
     const DTYPE: DType;
@@ -26,6 +27,14 @@ impl Element for f32 {
     const DTYPE: DType = DType::Float32;
 }
 
+impl Element for f16 {
+    const DTYPE: DType = DType::Float16;
+}
+
+impl Element for bf16 {
+    const DTYPE: DType = DType::Bfloat16;
+}
+
 impl Element for i32 {
     const DTYPE: DType = DType::Int32;
 }
@@ -33,6 +42,8 @@ impl Element for i32 {
 mod sealed {
     pub trait Sealed {}
     impl Sealed for f32 {}
+    impl Sealed for half::f16 {}
+    impl Sealed for half::bf16 {}
     impl Sealed for i32 {}
 }
 
@@ -50,7 +61,7 @@ impl Drop for Region {
     }
 }
 
-/// A slice of shared memory that belongs to the trainer until it is handed to [`crate::Job::allreduce`].
+/// A slice of shared memory that belongs to the trainer until it is handed to an operation of a [`crate::Job`].
 #[derive(Debug)]
 pub struct Tensor<T> {
     lease: Lease,

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value};
-use sumac_api::{Code, Failure};
+use sumac_api::{Code, DType, Failure, Kind, Reduction};
 use sumac_control::{Assignment, JoinSpec, neighbour};
 use sumac_hostprog::{
     AttachOptions, Attached, OpenError, Queues, attach,
@@ -16,6 +16,7 @@ use sumac_wire::tables::{HostJobEntry, job_flag};
 
 use crate::config::{Backend, Config};
 use crate::datapath::{Datapath, DatapathStats, Peer, Port, Sink, UdpPort, XdpConfig, XdpPort};
+use crate::stream::Errand;
 
 /// Why no backend could be had.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +62,7 @@ pub(crate) struct MeasuredJob {
     pub(crate) state: String,
     pub(crate) error: String,
     pub(crate) engine: Value,
+    pub(crate) lanes: Vec<Value>,
 }
 
 /// What is particular to the backend.
@@ -219,10 +221,25 @@ impl Carrier {
         self.datapath.add_job(params, peer).map_err(|error| Failure::new(Code::Datapath, error.to_string()))
     }
 
-    /// Hands an operation to a job's engine; its end comes as an event with the tag.
-    pub(crate) fn submit(&self, job: u16, tag: u64, operation: Operation) -> Result<(), Failure> {
+    /// Hands a part of an operation to its lane; its end comes as an event with its number.
+    pub(crate) fn submit(&self, errand: Errand<'_>) -> Result<(), Failure> {
+        let Errand { wire_job, number, signature, what, priority, part, .. } = errand;
+        let unsupported = what.kind != Kind::Allreduce || what.reduction != Reduction::Sum;
+        let dtype = match what.dtype {
+            DType::Float32 if !unsupported => sumac_transport::DType::F32,
+            DType::Int32 if !unsupported => sumac_transport::DType::I32,
+            _ => return Err(Failure::new(Code::Unsupported, "only sums of float32 and int32")),
+        };
+        let operation = Operation {
+            tensor: signature,
+            dtype,
+            count: usize::try_from(part.count).unwrap_or(usize::MAX),
+            priority,
+            loss_bound: 0.0,
+            buffer: Box::new(part.memory),
+        };
         self.datapath
-            .submit(job, tag, operation)
+            .submit(wire_job, u64::from(number), operation)
             .map_err(|_| Failure::new(Code::ShuttingDown, "the data path has stopped"))
     }
 
@@ -286,6 +303,7 @@ fn measured(stats: &DatapathStats, host_program: Map<String, Value>) -> Result<M
             state: job.state.to_owned(),
             error: job.error.clone().unwrap_or_default(),
             engine: serde_json::to_value(&job.engine)?,
+            lanes: Vec::new(),
         })
     });
     let mut thread = serde_json::to_value(stats)?;

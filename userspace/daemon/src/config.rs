@@ -65,14 +65,12 @@ pub struct Config {
     /// likes.
     #[serde(default)]
     pub cpus: Vec<usize>,
-    /// Slots to ask for; absent: the aggregator decides.
+    /// Slots of each lane to ask for; absent: as many as the measured path needs.
     pub slots: Option<u32>,
-    /// Elements per chunk.
-    #[serde(default = "default_elements")]
-    pub elements: u16,
-    /// What floats are multiplied with; a power of two loses nothing.
-    #[serde(default = "default_scale")]
-    pub scale: f32,
+    /// 32-bit words per packet; absent: what MTU and aggregator allow.
+    pub elements: Option<u16>,
+    /// What floats are multiplied with, a power of two loses nothing; absent: block floating point.
+    pub scale: Option<f32>,
     /// Whether packets carry UDP checksums that the aggregator verifies.
     #[serde(default = "yes")]
     pub checksum: bool,
@@ -98,13 +96,6 @@ fn default_base_port() -> u16 {
 }
 fn one() -> u16 {
     1
-}
-fn default_elements() -> u16 {
-    256
-}
-/// 20 bits behind the point: steps of a millionth, and magnitudes up to 2047 / world.
-fn default_scale() -> f32 {
-    1_048_576.0
 }
 fn yes() -> bool {
     true
@@ -227,13 +218,13 @@ impl Config {
             ),
             (
                 "elements",
-                self.elements == 0 || usize::from(self.elements) > MAX_ELEMENTS,
-                format!("{} is not between 1 and {MAX_ELEMENTS}", self.elements),
+                self.elements.is_some_and(|elements| elements == 0 || usize::from(elements) > MAX_ELEMENTS),
+                format!("{} is not between 1 and {MAX_ELEMENTS}", self.elements.unwrap_or(0)),
             ),
             (
                 "scale",
-                !self.scale.is_normal() || self.scale < 0.0,
-                format!("{} is not a positive number", self.scale),
+                self.scale.is_some_and(|scale| !scale.is_normal() || scale < 0.0),
+                format!("{} is not a positive number", self.scale.unwrap_or(0.0)),
             ),
             (
                 "join_timeout_s",
@@ -332,7 +323,7 @@ mod tests {
             ("port 0", "base_port = 0", "base_port"),
             ("slots odd", "slots = 3", "slots"),
             ("no elements", "elements = 0", "elements"),
-            ("too many elements", "elements = 833", "elements"),
+            ("too many elements", "elements = 2225", "elements"),
             ("scale 0", "scale = 0.0", "scale"),
             ("scale not a number", "scale = nan", "scale"),
             ("negative timeout", "join_timeout_s = -1.0", "join_timeout_s"),

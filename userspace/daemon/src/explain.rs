@@ -5,6 +5,19 @@ use sumac_control::{FailureKind, JobFailure, JoinError, RefusalKind};
 use sumac_transport::{JobError, OpError};
 
 use crate::datapath::command::Refusal;
+use crate::stream::PartEnd;
+
+/// The longest message of an error that ends an operation, in bytes: many of them must fit a socket's buffer.
+pub(crate) const MESSAGE_LEN: usize = 900;
+
+/// Cuts a message off where it gets too long; what comes from elsewhere may be.
+fn bounded(mut message: String) -> String {
+    if message.len() > MESSAGE_LEN {
+        message.truncate(message.floor_char_boundary(MESSAGE_LEN - 3));
+        message += "...";
+    }
+    message
+}
 
 /// Why a job could not be joined.
 pub(crate) fn join_error(error: &JoinError) -> Failure {
@@ -33,7 +46,7 @@ pub(crate) fn join_error(error: &JoinError) -> Failure {
 
 /// Why a running job ended, as the control plane says it.
 pub(crate) fn job_failure(failure: &JobFailure) -> Failure {
-    Failure::new(Code::JobFailed, failure.message.clone())
+    Failure::new(Code::JobFailed, bounded(failure.message.clone()))
         .hint("open the job again on all workers")
         .ranks(failure.culprit)
 }
@@ -63,7 +76,7 @@ pub(crate) fn job_error(error: &JobError) -> Failure {
         JobError::Cancelled { .. } => Code::Cancelled,
         JobError::Worker { .. } | JobError::AggregatorLost { .. } | JobError::Ended { .. } => Code::JobFailed,
     };
-    let failure = Failure::new(code, error.to_string());
+    let failure = Failure::new(code, bounded(error.to_string()));
     match error {
         JobError::Worker { rank, .. } => failure.ranks([*rank]),
         _ => failure,
@@ -78,29 +91,28 @@ pub(crate) fn spoken(error: &JobError) -> String {
     }
 }
 
-/// Why the data path did not take an operation.
-pub(crate) fn refusal(refusal: &Refusal) -> Failure {
+/// Why the data path did not take a part of an operation.
+pub(crate) fn refusal(refusal: &Refusal) -> PartEnd {
     match refusal {
-        Refusal::Submit(error) => Failure::new(Code::Unsupported, error.to_string()),
+        Refusal::Submit(error) => PartEnd::Ours(Failure::new(Code::Unsupported, error.to_string())),
         // It was submitted while the job was ending.
-        Refusal::NoJob { .. } => Failure::new(Code::JobFailed, "the job has ended"),
+        Refusal::NoJob { .. } => PartEnd::Job,
     }
 }
 
-/// Why an operation failed.
-pub(crate) fn op_error(error: &OpError) -> Failure {
-    let message = error.to_string();
+/// Why a part of an operation failed; `tensor` is what the operation's is called.
+pub(crate) fn part_end(error: &OpError, tensor: &str) -> PartEnd {
+    let message = bounded(error.to_string());
+    let saturated = |index: u64, end| Failure::new(Code::Saturated, &message).elements(tensor, index, end);
     match error {
-        OpError::Saturated { tensor, index, .. } | OpError::NotFinite { tensor, index, .. } => {
-            Failure::new(Code::Saturated, message).elements(*tensor, *index as u64, None)
+        OpError::Saturated { index, .. } | OpError::NotFinite { index, .. } => {
+            PartEnd::Ours(saturated(*index as u64, None))
         }
-        OpError::Peer { tensor, first, last } => Failure::new(Code::Saturated, message).elements(
-            *tensor,
-            *first as u64,
-            Some((*last as u64).saturating_add(1)),
-        ),
-        OpError::ShortBuffer { .. } => Failure::new(Code::OutOfRange, message),
-        OpError::Job(error) => job_error(error),
+        OpError::Peer { first, last, .. } => {
+            PartEnd::Theirs(saturated(*first as u64, Some((*last as u64).saturating_add(1))))
+        }
+        OpError::ShortBuffer { .. } => PartEnd::Ours(Failure::new(Code::OutOfRange, message)),
+        OpError::Job(_) => PartEnd::Job,
     }
 }
 
@@ -112,10 +124,11 @@ mod tests {
     fn the_rank_at_fault_survives_the_way_through_the_engine() {
         let failure = JobFailure::silent(2, "10.77.2.2".parse().unwrap());
         let error = engine_error(&failure);
-        let told = op_error(&OpError::Job(error));
+        let told = job_error(&error);
         assert_eq!(told.message, "rank 2 (10.77.2.2) stopped answering");
         assert_eq!(told.code, Code::JobFailed);
         assert_eq!(told.ranks, [2]);
+        assert_eq!(part_end(&OpError::Job(error), "w"), PartEnd::Job);
     }
 
     #[test]
@@ -129,9 +142,17 @@ mod tests {
     #[test]
     fn an_element_at_fault_is_named() {
         let error = OpError::NotFinite { tensor: 4, index: 7, value: f32::NAN };
-        let told = op_error(&error);
-        assert_eq!((told.code, told.tensor, told.index), (Code::Saturated, Some(4), Some(7)));
-        let told = op_error(&OpError::Peer { tensor: 4, first: 256, last: 511 });
+        let PartEnd::Ours(told) = part_end(&error, "layer 1") else { panic!("{error}") };
+        assert_eq!((told.code, told.tensor.as_deref(), told.index), (Code::Saturated, Some("layer 1"), Some(7)));
+        let error = OpError::Peer { tensor: 4, first: 256, last: 511 };
+        let PartEnd::Theirs(told) = part_end(&error, "layer 1") else { panic!("{error}") };
         assert_eq!((told.index, told.index_end), (Some(256), Some(512)));
+    }
+
+    #[test]
+    fn what_others_say_is_cut_off_between_letters() {
+        let message = bounded("é".repeat(1000));
+        assert!(message.len() <= MESSAGE_LEN && message.ends_with("é..."), "{}", message.len());
+        assert_eq!(bounded("short".into()), "short");
     }
 }

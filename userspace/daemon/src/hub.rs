@@ -2,25 +2,62 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sumac_api::{Code, Failure, Open, StatsReply};
+use sumac_api::{Attach, Code, Failure, Open, OpenReply, StatsReply};
+use sumac_control::Secret;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout_at};
 
 use crate::carrier::Carrier;
 use crate::config::Config;
-use crate::inbox::Inbox;
 use crate::job;
 use crate::line::JobLine;
 use crate::memory::Budget;
 use crate::routes::Routes;
-use crate::session::Note;
+use crate::session::{Entered, Note};
+use crate::stream::{Client, ClientId, Stream};
 
 /// How long an open waits for the end of the job that has its name on this host: it may be telling the aggregator.
 const PLACE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// What stands behind a job's name on this host.
+#[derive(Debug)]
+struct Tenant {
+    rank: u16,
+    /// Set while the job is open.
+    door: Option<Door>,
+}
+
+/// Where further clients come into a job.
+#[derive(Debug)]
+pub(crate) struct Door {
+    pub(crate) stream: Arc<Stream>,
+    /// The job's secret, which lets in any user who knows it.
+    pub(crate) secret: Secret,
+    /// The user who opened the job.
+    pub(crate) uid: u32,
+    /// What a client is told; the handle is its session's.
+    pub(crate) reply: OpenReply,
+}
+
+impl Door {
+    /// Lets a client in, or says why not.
+    fn admit(&self, attach: &Attach, uid: u32) -> Result<(), Failure> {
+        let denied = |why: String| {
+            let message = format!("job {:?}: {why}", attach.job);
+            Err(Failure::new(Code::Denied, message).hint("attach as the user who opened it, or with its secret"))
+        };
+        match &attach.secret {
+            Some(secret) if Secret::new(secret.0.as_bytes()).is_ok_and(|given| given == self.secret) => Ok(()),
+            Some(_) => denied("this is not its secret".into()),
+            None if uid == self.uid => Ok(()),
+            None => denied(format!("user {} has opened it, not user {uid}", self.uid)),
+        }
+    }
+}
 
 /// A job's name, taken on this host until dropped: a host is one worker of a job.
 #[derive(Debug)]
@@ -45,8 +82,8 @@ pub(crate) struct Hub {
     pub(crate) clients: AtomicU32,
     pub(crate) memory: Arc<Budget>,
     runtime: tokio::runtime::Handle,
-    /// The names of the jobs that are open or being opened, with their ranks.
-    places: Mutex<HashMap<String, u16>>,
+    /// The jobs that are open or being opened, by name.
+    places: Mutex<HashMap<String, Tenant>>,
     /// Told when a name is free again.
     freed: Notify,
 }
@@ -71,7 +108,7 @@ impl Hub {
         }
     }
 
-    fn places(&self) -> MutexGuard<'_, HashMap<String, u16>> {
+    fn places(&self) -> MutexGuard<'_, HashMap<String, Tenant>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -81,20 +118,33 @@ impl Hub {
     }
 
     /// Starts to join a job; its session hears the rest as notes.
-    pub(crate) fn open(
-        self: &Arc<Hub>,
-        open: Open,
-        inbox: Arc<Inbox<Note>>,
-        request: u64,
-        handle: u64,
-    ) -> Result<JobLine, Failure> {
+    pub(crate) fn open(self: &Arc<Hub>, open: Open, client: Client, request: u64) -> Result<JobLine, Failure> {
         let plan = job::Plan::new(&self.config, &open)?;
         let (orders, received) = mpsc::unbounded_channel();
-        let outstanding = Arc::new(AtomicUsize::new(0));
-        let line = JobLine::new(orders.clone(), outstanding.clone());
-        let member = job::Job { hub: self.clone(), plan, inbox, request, handle, orders, outstanding };
+        let line = JobLine::new(orders.clone());
+        let member = job::Job { hub: self.clone(), plan, client, request, orders };
         self.runtime.spawn(member.run(received));
         Ok(line)
+    }
+
+    /// Lets a further client into a job that is open on this host.
+    pub(crate) fn attach(&self, attach: &Attach, client: Client, request: u64) -> Result<(), Failure> {
+        let places = self.places();
+        let door = places.get(&attach.job).and_then(|tenant| tenant.door.as_ref()).ok_or_else(|| {
+            Failure::new(Code::UnknownJob, format!("job {:?} is not open on this host", attach.job))
+                .hint("one client opens it as this host's rank; others attach when all ranks have joined")
+        })?;
+        door.admit(attach, client.peer.uid)?;
+        let (stream, reply, job) = (door.stream.clone(), door.reply.clone(), client.handle);
+        let entered = |client: ClientId| Box::new(Entered { stream: stream.clone(), client, reply });
+        door.stream.attach(client, |id| Note::Opened { request, job, result: Ok(entered(id)) })
+    }
+
+    /// Lets further clients come into a job, until its place is given up.
+    pub(crate) fn unlock(&self, name: &str, door: Door) {
+        if let Some(tenant) = self.places().get_mut(name) {
+            tenant.door = Some(door);
+        }
     }
 
     /// Takes a job's name, and waits a little for whoever had it: a trainer that is started again meets the end of the
@@ -112,7 +162,7 @@ impl Hub {
                     Code::RankTaken,
                     format!("job {name:?} is open on this daemon already, as rank {holder}"),
                 )
-                .hint("a daemon is one worker of a job; close the job before it is opened again")
+                .hint("a daemon is one worker of a job; attach to it, or close it before it is opened again")
                 .ranks([holder]));
             }
         }
@@ -121,9 +171,9 @@ impl Hub {
     /// Takes a name, or tells the rank that has it.
     fn try_place(&self, name: &str, rank: u16) -> Result<(), u16> {
         match self.places().entry(name.to_owned()) {
-            Entry::Occupied(taken) => Err(*taken.get()),
+            Entry::Occupied(taken) => Err(taken.get().rank),
             Entry::Vacant(free) => {
-                free.insert(rank);
+                free.insert(Tenant { rank, door: None });
                 Ok(())
             }
         }

@@ -38,6 +38,7 @@ mod region;
 mod routes;
 mod server;
 mod session;
+mod stream;
 
 pub use carrier::CarrierError;
 pub use daemon::{Daemon, DaemonError};

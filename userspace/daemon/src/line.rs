@@ -1,62 +1,53 @@
-//! What a job is told, and its session's end of the line.
+//! What a job is told, and its opener's end of the line.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
+use sumac_api::Failure;
 use sumac_transport::JobError;
 use tokio::sync::mpsc;
 
-/// What a job is told by its session and by the data path.
+use crate::stream::{Announced, Difference, Doubt};
+
+/// What a job is told by its clients, its stream and the data path.
 #[derive(Debug)]
 pub(crate) enum Order {
     /// The path to the aggregator works.
     Ready,
     /// The data path has ended the job.
     Broken(JobError),
-    /// The trainer leaves in good order.
+    /// The client that opened the job leaves in good order.
     Close { request: u64 },
-    /// The trainer gave an operation up.
-    Cancel,
-    /// The trainer is gone.
+    /// A client gave an operation up.
+    Cancel { by: String },
+    /// The client that opened the job is gone, or one that had operations outstanding.
     Abandon { reason: String },
+    /// An operation waits for the other workers to come to its name.
+    Announce(Announced),
+    /// A value of this worker could not be sent: the others want to know which.
+    Blame { number: u32, failure: Failure },
+    /// A value of another worker could not be sent: which?
+    Doubt(Doubt),
+    /// Another worker has something else under the number of an operation.
+    Differ(Difference),
 }
 
-/// The session's line to its job.
+/// The line of the session that opened the job.
 #[derive(Debug)]
 pub(crate) struct JobLine {
     orders: mpsc::UnboundedSender<Order>,
-    /// Operations that have not completed. The job looks at it when a worker has left.
-    outstanding: Arc<AtomicUsize>,
 }
 
 impl JobLine {
-    pub(crate) fn new(orders: mpsc::UnboundedSender<Order>, outstanding: Arc<AtomicUsize>) -> JobLine {
-        JobLine { orders, outstanding }
+    pub(crate) fn new(orders: mpsc::UnboundedSender<Order>) -> JobLine {
+        JobLine { orders }
     }
 
-    /// Leaves the job in good order; answered by [`Note::Closed`].
+    /// Leaves the job in good order; answered by [`crate::session::Note::Closed`].
     pub(crate) fn close(&self, request: u64) {
         self.order(Order::Close { request });
     }
 
-    /// Ends the job for all workers, because the trainer gave an operation up.
-    pub(crate) fn cancel(&self) {
-        self.order(Order::Cancel);
-    }
-
-    /// Ends the job for all workers, because its trainer is no longer there.
+    /// Ends the job for all workers, because the client that opened it is no longer there.
     pub(crate) fn abandon(&self, reason: String) {
         self.order(Order::Abandon { reason });
-    }
-
-    /// Counts an operation that is about to be submitted.
-    pub(crate) fn count_operation(&self) {
-        self.outstanding.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Takes the count back: the operation was not taken.
-    pub(crate) fn discount_operation(&self) {
-        self.outstanding.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn order(&self, order: Order) {

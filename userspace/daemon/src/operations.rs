@@ -20,6 +20,8 @@ pub(crate) struct Running {
     pub(crate) job: u64,
     /// The regions it borrows from; twice the same for most.
     pub(crate) regions: [u64; 2],
+    /// When it was submitted.
+    pub(crate) since: Instant,
 }
 
 /// What a `wait` comes to at first.
@@ -90,10 +92,10 @@ impl Operations {
         self.running.values().any(|running| running.job == job)
     }
 
-    /// The outstanding operations of a job, in the order of submission.
-    pub(crate) fn of_job(&self, job: u64) -> Vec<u64> {
+    /// The outstanding operations of a job in the order of submission, and when that was.
+    pub(crate) fn of_job(&self, job: u64) -> Vec<(u64, Instant)> {
         let of_job = self.running.iter().filter(|(_, running)| running.job == job);
-        let mut ops: Vec<u64> = of_job.map(|(op, _)| *op).collect();
+        let mut ops: Vec<_> = of_job.map(|(op, running)| (*op, running.since)).collect();
         ops.sort_unstable();
         ops
     }
@@ -152,7 +154,9 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    const RUNNING: Running = Running { job: 1, regions: [2, 3] };
+    fn running() -> Running {
+        Running { job: 1, regions: [2, 3], since: Instant::now() }
+    }
 
     fn done(duration_ns: u64) -> Outcome {
         Outcome { duration_ns, error: None }
@@ -161,10 +165,11 @@ mod tests {
     #[test]
     fn everybody_who_waits_is_answered_once() {
         let mut ops = Operations::new(4);
-        let op = ops.start(RUNNING);
+        let running = running();
+        let op = ops.start(running);
         assert_eq!(ops.wait(op, 10, None), WaitState::Waiting);
         assert_eq!(ops.wait(op, 11, None), WaitState::Waiting);
-        assert_eq!(ops.finish(op, &done(5)), Some((RUNNING, vec![10, 11])));
+        assert_eq!(ops.finish(op, &done(5)), Some((running, vec![10, 11])));
         assert_eq!(ops.finish(op, &done(6)), None);
         assert_eq!(ops.wait(op, 12, None), WaitState::Ended(done(5)));
     }
@@ -172,7 +177,7 @@ mod tests {
     #[test]
     fn only_the_last_outcomes_are_kept() {
         let mut ops = Operations::new(2);
-        let handles: Vec<u64> = (0..3).map(|_| ops.start(RUNNING)).collect();
+        let handles: Vec<u64> = (0..3).map(|_| ops.start(running())).collect();
         for op in &handles {
             ops.finish(*op, &done(*op));
         }
@@ -183,7 +188,8 @@ mod tests {
     #[test]
     fn a_wait_runs_out_and_the_operation_goes_on() {
         let mut ops = Operations::new(4);
-        let op = ops.start(RUNNING);
+        let running = running();
+        let op = ops.start(running);
         let now = Instant::now();
         let soon = now + Duration::from_millis(1);
         ops.wait(op, 10, Some(soon));
@@ -192,13 +198,13 @@ mod tests {
         assert!(ops.expire(now).is_empty());
         assert_eq!(ops.expire(soon), [(op, 10)]);
         assert_eq!(ops.deadline(), None);
-        assert_eq!(ops.finish(op, &done(1)), Some((RUNNING, vec![11])));
+        assert_eq!(ops.finish(op, &done(1)), Some((running, vec![11])));
     }
 
     #[test]
     fn waits_are_bounded() {
         let mut ops = Operations::new(1);
-        let op = ops.start(RUNNING);
+        let op = ops.start(running());
         assert_eq!(ops.wait(op, 1, None), WaitState::Waiting);
         assert_eq!(ops.wait(op, 2, None), WaitState::TooMany);
     }
@@ -206,9 +212,9 @@ mod tests {
     #[test]
     fn what_is_in_use_is_known() {
         let mut ops = Operations::new(4);
-        let op = ops.start(RUNNING);
+        let op = ops.start(running());
         assert!(ops.uses_job(1) && ops.uses_region(2) && ops.uses_region(3));
-        assert_eq!(ops.of_job(1), [op]);
+        assert_eq!(ops.of_job(1).iter().map(|(op, _)| *op).collect::<Vec<_>>(), [op]);
         assert!(!ops.uses_job(2) && !ops.uses_region(1));
         ops.withdraw(op);
         assert!(!ops.uses_job(1) && !ops.uses_region(2));

@@ -1,31 +1,28 @@
 //! Where the data path's news of a job go.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sumac_api::JobStats;
+use sumac_api::{JobStats, OpenReply};
+use sumac_transport::Completion;
 use tokio::sync::mpsc;
 
 use crate::carrier::MeasuredJob;
 use crate::datapath::Event;
 use crate::explain;
-use crate::inbox::Inbox;
 use crate::line::Order;
-use crate::operations::Outcome;
-use crate::session::Note;
+use crate::stream::{PartEnd, Stream};
 
 /// Whom the data path's news of a job go to.
 #[derive(Debug)]
 pub(crate) struct Route {
-    pub(crate) inbox: Arc<Inbox<Note>>,
     pub(crate) orders: mpsc::UnboundedSender<Order>,
-    /// Operations that have not completed; the session counts up, this down.
-    pub(crate) outstanding: Arc<AtomicUsize>,
+    /// Collects the parts of operations; there when the job's shape is known.
+    pub(crate) stream: Arc<Stream>,
+    /// The job's name.
     pub(crate) name: String,
-    pub(crate) epoch: u16,
-    pub(crate) rank: u16,
-    pub(crate) world: u16,
+    /// What was agreed on; slots only once they are known.
+    pub(crate) reply: OpenReply,
 }
 
 /// The routes of all jobs that the data path carries, by their number in packets.
@@ -54,22 +51,16 @@ impl Routes {
         self.lock().remove(&job);
     }
 
-    /// Takes news from the data path's thread. Never blocks for longer than a push into a queue.
+    /// Takes news from a thread of the data path. Never blocks for longer than the hand-over of an operation.
     pub(crate) fn deliver(&self, event: Event) {
         match event {
             Event::JobReady { job } => self.order(job, Order::Ready),
             Event::JobFailed { job, error } => self.order(job, Order::Broken(error)),
-            Event::Completed { job, tag, completion } => {
-                let duration = completion.finished.0.saturating_sub(completion.started.0);
-                let error = completion.result.as_ref().err().map(explain::op_error);
-                // The memory is the trainer's again before it hears of the end.
-                drop(completion);
-                self.completed(job, tag, Outcome { duration_ns: duration, error });
-            }
+            Event::Completed { job, tag, completion } => self.completed(job, tag, completion),
             Event::Refused { job, tag, error, operation } => {
+                // The memory is the trainer's again before it hears of the end.
                 drop(operation);
-                let error = Some(explain::refusal(&error));
-                self.completed(job, tag, Outcome { duration_ns: 0, error });
+                self.part_ended(job, tag, (0, 0), |_| explain::refusal(&error));
             }
         }
     }
@@ -81,11 +72,29 @@ impl Routes {
         }
     }
 
-    fn completed(&self, job: u16, op: u64, outcome: Outcome) {
-        if let Some(route) = self.lock().get(&job) {
-            route.outstanding.fetch_sub(1, Ordering::Relaxed);
-            // Fails when the session is over, and then nobody wants to know.
-            let _ = route.inbox.push(Note::Completed { op, outcome });
+    fn completed(&self, job: u16, tag: u64, completion: Completion) {
+        let times = (completion.started.0, completion.finished.0);
+        let result = completion.result.clone();
+        // The memory is the trainer's again before it hears of the end.
+        drop(completion);
+        self.part_ended(job, tag, times, |tensor| match &result {
+            Ok(()) => PartEnd::Done,
+            Err(error) => explain::part_end(error, tensor),
+        });
+    }
+
+    fn part_ended(&self, job: u16, tag: u64, times: (u64, u64), end: impl FnOnce(&str) -> PartEnd) {
+        let stream = self.lock().get(&job).map(|route| route.stream.clone());
+        // The tag is a number that the stream gave.
+        if let (Some(stream), Ok(number)) = (stream, u32::try_from(tag)) {
+            stream.part_ended(number, times, end);
+        }
+    }
+
+    /// Notes what was agreed on when the path had been measured.
+    pub(crate) fn settle(&self, job: u16, reply: OpenReply) {
+        if let Some(route) = self.lock().get_mut(&job) {
+            route.reply = reply;
         }
     }
 
@@ -93,16 +102,24 @@ impl Routes {
     pub(crate) fn name(&self, measured: Vec<MeasuredJob>) -> Vec<JobStats> {
         let routes = self.lock();
         let named = measured.into_iter().filter_map(|measured| {
-            let route = routes.get(&measured.job)?;
+            let Route { stream, name, reply, .. } = routes.get(&measured.job)?;
+            let (operations_submitted, operations_ended) = stream.counts();
             Some(JobStats {
-                name: route.name.clone(),
+                name: name.clone(),
                 job: measured.job,
-                epoch: route.epoch,
-                rank: route.rank,
-                world: route.world,
+                epoch: reply.epoch,
+                rank: reply.rank,
+                world: reply.world,
                 state: measured.state,
                 error: measured.error,
+                clients: stream.clients(),
+                slots: reply.slots,
+                slots_reason: reply.slots_reason.clone(),
+                elements: reply.elements,
+                operations_submitted,
+                operations_ended,
                 engine: measured.engine,
+                lanes: measured.lanes,
             })
         });
         named.collect()

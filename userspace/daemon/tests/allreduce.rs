@@ -198,8 +198,7 @@ fn a_value_that_does_not_fit_is_named_on_all_workers() {
             if rank == 1 {
                 tensor[700] = 1e9;
             }
-            let options = OpOptions { tensor: Some(5), ..OpOptions::default() };
-            let failed = job.allreduce_with(tensor, options).unwrap().wait().unwrap_err();
+            let failed = job.allreduce_with(tensor, OpOptions::named("layer 5")).unwrap().wait().unwrap_err();
             // The job goes on with values that fit.
             let tensor = client.tensor::<f32>(10).unwrap();
             job.allreduce(tensor).unwrap().wait().unwrap();
@@ -211,7 +210,7 @@ fn a_value_that_does_not_fit_is_named_on_all_workers() {
         },
     );
     for failure in &failures {
-        assert_eq!((failure.code, failure.tensor), (Code::Saturated, Some(5)), "{failure}");
+        assert_eq!((failure.code, failure.tensor.as_deref()), (Code::Saturated, Some("layer 5")), "{failure}");
     }
     assert_eq!((failures[1].index, failures[1].index_end), (Some(700), None));
     let (first, end) = (failures[0].index.unwrap(), failures[0].index_end.unwrap());

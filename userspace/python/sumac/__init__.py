@@ -10,6 +10,17 @@
 from .client import Client
 from .errors import ConnectionLost, JobFailed, SumacError, WaitTimeout
 from .job import Handle, Job
+from .memory import from_bfloat16, to_bfloat16
 
-__all__ = ["Client", "ConnectionLost", "Handle", "Job", "JobFailed", "SumacError", "WaitTimeout"]
+__all__ = [
+    "Client",
+    "ConnectionLost",
+    "Handle",
+    "Job",
+    "JobFailed",
+    "SumacError",
+    "WaitTimeout",
+    "from_bfloat16",
+    "to_bfloat16",
+]
 __version__ = "0.1.0"

@@ -13,7 +13,7 @@ from .errors import ConnectionLost
 from .job import Job
 from .memory import Memory, Shape
 
-VERSION = 1
+VERSION = 2
 """The version of the protocol that this package speaks."""
 
 DEFAULT_SOCKET = "/run/sumac/sumac.sock"
@@ -46,15 +46,21 @@ class Client:
         aggregator: str | None = None,
         elements: int | None = None,
         slots: int | None = None,
-        scale: float | None = None,
+        scale: float | str | None = None,
+        wire: str | None = None,
+        not_finite: str | None = None,
+        order: str | None = None,
+        shards: int | None = None,
         timeout: float | None = None,
     ) -> Job:
         """Joins a job as one of its workers; returns when all have joined.
 
-        ``elements`` per packet and ``slots`` are the daemon's and the aggregator's defaults unless given. Floats are
-        multiplied with ``scale`` and rounded before they are summed. ``timeout`` is in seconds.
+        ``elements`` (32-bit words per packet) follows the MTU and ``slots`` the measured path unless given. ``scale`` is
+        ``"block"`` (block floating point) or a number that floats are multiplied with before they are rounded. ``wire`` is
+        ``"int32"`` or ``"int16"``, ``not_finite`` is ``"error"`` or ``"carry"``, ``order`` is ``"submission"`` or ``"name"``.
+        ``timeout`` is in seconds.
         """
-        opened, fds = self._connection.call(
+        return self._enter(
             "open",
             job=job,
             rank=rank,
@@ -64,10 +70,24 @@ class Client:
             elements=elements,
             slots=slots,
             scale=scale,
+            wire=wire,
+            not_finite=not_finite,
+            order=order,
+            shards=shards,
             timeout_s=timeout,
         )
+
+    def attach(self, job: str, *, secret: str | None = None) -> Job:
+        """Comes into a job that another connection of this host has opened, to submit operations beside it.
+
+        Only the user who opened it may, unless ``secret`` is the job's.
+        """
+        return self._enter("attach", job=job, secret=secret)
+
+    def _enter(self, command: str, **fields: Any) -> Job:
+        opened, fds = self._connection.call(command, **fields)
         if not fds:
-            raise ConnectionLost("the reply to open came without an eventfd")
+            raise ConnectionLost(f"the reply to {command} came without an eventfd")
         return Job(self._connection, self._memory, opened, fds[0])
 
     def buffer(self, shape: Shape, dtype: npt.DTypeLike = np.float32) -> np.ndarray:

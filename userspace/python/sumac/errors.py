@@ -19,7 +19,7 @@ class SumacError(Exception):
         message: str,
         hint: str = "",
         ranks: tuple[int, ...] = (),
-        tensor: int | None = None,
+        tensor: str | None = None,
         index: int | None = None,
         index_end: int | None = None,
     ) -> None:
@@ -48,7 +48,7 @@ class ConnectionLost(SumacError, ConnectionError):
         super().__init__("connection_lost", f"the connection to the daemon is gone: {why}", "connect again")
 
 
-_CLASSES = {"job_failed": JobFailed, "cancelled": JobFailed, "shutting_down": JobFailed, "timeout": WaitTimeout}
+_CLASSES = {"job_failed": JobFailed, "cancelled": JobFailed, "mismatch": JobFailed, "shutting_down": JobFailed, "timeout": WaitTimeout}
 
 
 def from_daemon(error: Mapping[str, Any]) -> SumacError:

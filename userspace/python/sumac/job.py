@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from .connection import Connection, Outcome
 from .errors import SumacError, WaitTimeout
-from .memory import DTYPES, Memory, Shape
+from .memory import Memory, Shape, name_of
 
 
 class Job:
@@ -38,42 +38,108 @@ class Job:
     def allreduce(
         self, array: np.ndarray, out: np.ndarray | None = None, timeout: float | None = None, **options: Any
     ) -> np.ndarray:
-        """Sums an array over all workers and waits for it; see :meth:`allreduce_async`."""
+        """Reduces an array over all workers and waits for it; see :meth:`allreduce_async`."""
         return self.allreduce_async(array, out, **options).wait(timeout)
 
     def allreduce_async(
-        self,
-        array: np.ndarray,
-        out: np.ndarray | None = None,
-        *,
-        tensor: int | None = None,
-        priority: int | None = None,
-        loss_bound: float | None = None,
+        self, array: np.ndarray, out: np.ndarray | None = None, *, reduction: str | None = None, **options: Any
     ) -> Handle:
-        """Begins to sum an array over all workers, into ``out`` or in place.
+        """Begins to reduce an array over all workers, into ``out`` or in place.
 
-        All workers hand in the same shapes and types in the same order. Both arrays belong to the daemon until
+        ``reduction`` is ``"sum"`` (the default), ``"mean"``, ``"min"`` or ``"max"``. All operations take ``name`` (the same on
+        all workers; necessary in a job in order of names) and ``priority`` (0 to 7; from 4 on it overtakes those below).
+
+        All workers hand in the same shapes and types in the same order. The arrays belong to the daemon until
         :meth:`Handle.wait` has returned.
         """
+        self._same(array, out, 1, 1)
+        return self._begin("allreduce", array.size, array, out, reduction=reduction, **options)
+
+    def broadcast(self, array: np.ndarray, root: int, timeout: float | None = None, **options: Any) -> np.ndarray:
+        """Replaces the array of all workers by that of ``root`` and waits for it."""
+        return self.broadcast_async(array, root, **options).wait(timeout)
+
+    def broadcast_async(self, array: np.ndarray, root: int, **options: Any) -> Handle:
+        """Begins to replace the array of all workers by that of ``root``."""
+        return self._begin("broadcast", array.size, array, None, root=root, **options)
+
+    def reduce(
+        self, array: np.ndarray, root: int, out: np.ndarray | None = None, timeout: float | None = None, **options: Any
+    ) -> np.ndarray:
+        """Reduces an array over all workers for ``root`` and waits for it; see :meth:`reduce_async`."""
+        return self.reduce_async(array, root, out, **options).wait(timeout)
+
+    def reduce_async(
+        self,
+        array: np.ndarray,
+        root: int,
+        out: np.ndarray | None = None,
+        *,
+        reduction: str | None = None,
+        **options: Any,
+    ) -> Handle:
+        """Begins to reduce an array over all workers, for ``root`` alone; nothing of the others' is written."""
+        self._same(array, out, 1, 1)
+        return self._begin("reduce", array.size, array, out, root=root, reduction=reduction, **options)
+
+    def reduce_scatter(
+        self, array: np.ndarray, out: np.ndarray | None = None, timeout: float | None = None, **options: Any
+    ) -> np.ndarray:
+        """Reduces blocks over all workers, one for each, and waits for it; see :meth:`reduce_scatter_async`."""
+        return self.reduce_scatter_async(array, out, **options).wait(timeout)
+
+    def reduce_scatter_async(
+        self, array: np.ndarray, out: np.ndarray | None = None, *, reduction: str | None = None, **options: Any
+    ) -> Handle:
+        """Begins to reduce an array of ``world`` equal blocks over all workers, of which each gets its own.
+
+        The block goes to ``out``, or stays in its place; the result is ``out``, or a flat view of the block.
+        """
+        self._same(array, out, 1, self.world)
+        handle = self._begin("reduce_scatter", array.size, array, out, reduction=reduction, **options)
+        if out is None:
+            handle.give(self.block(array))
+        return handle
+
+    def allgather(
+        self, array: np.ndarray, out: np.ndarray | None = None, timeout: float | None = None, **options: Any
+    ) -> np.ndarray:
+        """Collects the blocks of all workers and waits for it; see :meth:`allgather_async`."""
+        return self.allgather_async(array, out, **options).wait(timeout)
+
+    def allgather_async(self, array: np.ndarray, out: np.ndarray | None = None, **options: Any) -> Handle:
+        """Begins to collect the blocks of all workers on all workers.
+
+        ``array`` is this worker's block and ``out`` takes all of them; without ``out``, ``array`` takes all of them, and this
+        worker's (:meth:`block`) is in its place there.
+        """
+        self._same(array, out, self.world, 1)
+        whole = array if out is None else out
+        return self._begin("allgather", whole.size, array, out, **options)
+
+    def block(self, array: np.ndarray) -> np.ndarray:
+        """A flat view of this worker's block of an array of ``world`` equal blocks."""
+        size = array.size // self.world
+        return array.reshape(-1)[self.rank * size : (self.rank + 1) * size]
+
+    @staticmethod
+    def _same(array: np.ndarray, out: np.ndarray | None, times: int, divided: int) -> None:
+        """``out`` must be of the same type, and ``times`` as large, or ``divided`` by so much."""
+        if out is None:
+            return
+        if out.dtype != array.dtype or out.size * divided != array.size * times:
+            raise ValueError("out must have the array's type and as many elements as the result")
+
+    def _begin(
+        self, command: str, count: int, array: np.ndarray, out: np.ndarray | None, **fields: Any
+    ) -> Handle:
         region, offset = self._memory.find(array)
-        target = array if out is None else out
-        out_region, out_offset = self._memory.find(target)
-        if target.dtype != array.dtype or target.size != array.size:
-            raise ValueError("out must have as many elements as the array, and the same type")
+        if out is not None:
+            fields["out_region"], fields["out_offset"] = self._memory.find(out)
         reply, _ = self._connection.call(
-            "allreduce",
-            job=self._handle,
-            region=region,
-            dtype=DTYPES[array.dtype],
-            offset=offset,
-            count=array.size,
-            out_region=out_region,
-            out_offset=out_offset,
-            tensor=tensor,
-            priority=priority,
-            loss_bound=loss_bound,
+            command, job=self._handle, region=region, dtype=name_of(array.dtype), offset=offset, count=count, **fields
         )
-        return Handle(self._connection, reply["op"], array, target)
+        return Handle(self._connection, reply["op"], array, array if out is None else out)
 
     def failure(self) -> SumacError | None:
         """Why the job has ended, as far as the daemon's messages have been read."""
@@ -90,7 +156,7 @@ class Job:
         return next((job for job in jobs if job["job"] == wire_job), {})
 
     def close(self) -> None:
-        """Leaves the job in good order, after its last operation."""
+        """Leaves the job in good order, after its last operation. An attached client leaves alone."""
         if self._close_bell.alive:
             self._connection.call("close", job=self._handle)
             self._connection.forget(self._handle)
@@ -115,13 +181,17 @@ class Handle:
         self.op = op
 
     def wait(self, timeout: float | None = None) -> np.ndarray:
-        """Waits for the sum, at most ``timeout`` seconds, and returns the array that holds it."""
+        """Waits for the result, at most ``timeout`` seconds, and returns the array that holds it."""
         if not self._ended(timeout):
             raise WaitTimeout("timeout", f"operation {self.op} has not finished after {timeout} s", "it goes on")
         assert self._outcome is not None
         if self._outcome.error is not None:
             raise self._outcome.error
         return self._out
+
+    def give(self, result: np.ndarray) -> None:
+        """Sets what :meth:`wait` returns: a part of the array."""
+        self._out = result
 
     def done(self) -> bool:
         """Whether the operation has ended, well or not. Does not wait."""

@@ -18,8 +18,39 @@ import numpy.typing as npt
 from .connection import Connection
 from .errors import SumacError
 
-DTYPES = {np.dtype(np.float32): "float32", np.dtype(np.int32): "int32"}
-"""The types that the network can add up, with their names in the API."""
+DTYPES = {
+    np.dtype(np.float32): "float32",
+    np.dtype(np.float16): "float16",
+    np.dtype(np.int32): "int32",
+    np.dtype(np.uint16): "bfloat16",
+}
+"""The types that the network can reduce, with their names in the API. Numpy has no bfloat16: its bits stand as uint16."""
+
+
+def name_of(dtype: np.dtype) -> str:
+    """A type's name in the API; also of the bfloat16 that other packages add to numpy."""
+    known = DTYPES.get(dtype)
+    if known is None and dtype.name == "bfloat16" and dtype.itemsize == 2:
+        known = "bfloat16"
+    if known is None:
+        raise ValueError(f"the network cannot reduce {dtype}; use float32, float16, int32, or uint16 for bfloat16")
+    return known
+
+
+def to_bfloat16(array: npt.ArrayLike) -> np.ndarray:
+    """The bits of float32 values as bfloat16, rounded half to even, as uint16."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    # Rounding would carry a NaN's bits into its exponent and beyond; it stays one.
+    quiet = (bits >> 16) | 0x40
+    is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    return np.where(is_nan, quiet, rounded).astype(np.uint16)
+
+
+def from_bfloat16(bits: npt.ArrayLike) -> np.ndarray:
+    """The float32 values of bfloat16 bits that stand as uint16."""
+    return (np.asarray(bits, np.uint16).astype(np.uint32) << 16).view(np.float32)
+
 
 Shape = Union[int, "tuple[int, ...]"]
 
@@ -39,8 +70,7 @@ class Memory:
     def buffer(self, shape: Shape, dtype: npt.DTypeLike) -> np.ndarray:
         """An array of zeros that the daemon can see. It is given back when its last view is gone."""
         kind = np.dtype(dtype)
-        if kind not in DTYPES:
-            raise ValueError(f"the network cannot add up {kind}; use float32 or int32")
+        name_of(kind)
         dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
         count = math.prod(dimensions)
         size = max(count * kind.itemsize, mmap.PAGESIZE)
@@ -57,10 +87,11 @@ class Memory:
 
     def find(self, array: np.ndarray) -> tuple[int, int]:
         """The region of an array, and where in it the array starts."""
-        if not isinstance(array, np.ndarray) or array.dtype not in DTYPES:
-            raise ValueError("allreduce takes numpy arrays of float32 or int32")
+        if not isinstance(array, np.ndarray):
+            raise ValueError("operations take numpy arrays")
+        name_of(array.dtype)
         if not array.flags.c_contiguous or not array.flags.writeable:
-            raise ValueError("allreduce takes contiguous, writeable arrays; slice along the first axis, or flatten")
+            raise ValueError("operations take contiguous, writeable arrays; slice along the first axis, or flatten")
         start = array.__array_interface__["data"][0]
         region = self._around(start, start + array.nbytes)
         if region is None:

@@ -151,12 +151,12 @@ class Errors(WithLab):
             if rank == 0:
                 array[321] = np.inf
             with self.assertRaises(sumac.SumacError) as caught:
-                job.allreduce(array, tensor=7)
+                job.allreduce(array, name="layer 7")
             return caught.exception
 
         mine, theirs = self.lab.train("saturated", work)
-        self.assertEqual((mine.code, mine.tensor, mine.index), ("saturated", 7, 321))
-        self.assertEqual((theirs.code, theirs.tensor), ("saturated", 7))
+        self.assertEqual((mine.code, mine.tensor, mine.index), ("saturated", "layer 7", 321))
+        self.assertEqual((theirs.code, theirs.tensor), ("saturated", "layer 7"))
         self.assertIn(321, range(theirs.index, theirs.index_end))
 
     def test_missing_ranks_are_named(self) -> None:

@@ -3,8 +3,10 @@
 //! Everything a trainer can do wrong ends here. Its thread is the only one that waits for it, and nothing waits for it
 //! to read: a message that does not fit the socket's buffer ends the session, and with it the trainer's jobs.
 
+mod collective;
 mod commands;
 mod notes;
+mod tensors;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,8 +25,9 @@ use crate::inbox::Inbox;
 use crate::line::JobLine;
 use crate::memory::Share;
 use crate::operations::Operations;
+use crate::stream::{ClientId, Stream};
 
-pub(crate) use notes::Note;
+pub(crate) use notes::{Entered, Note};
 
 /// What any connection may hold; its operations depend on its socket, see [`operations_that_fit`].
 const LIMITS: Limits = Limits {
@@ -36,8 +39,9 @@ const LIMITS: Limits = Limits {
     finished: 1024,
 };
 
-/// What the kernel charges a socket's buffer for a small message, at most: a page for the text, and its own header.
-const MESSAGE_COST: usize = 2048;
+/// What the kernel charges a socket's buffer for a message of up to 1,728 bytes: 2,048 for the text, and its own header. The
+/// completions of operations are no longer, since [`crate::explain::MESSAGE_LEN`] bounds what is said of an error.
+const MESSAGE_COST: usize = 2304;
 /// What is asked for as a socket's buffer, for the completions of all operations.
 const BUFFER: usize = LIMITS.operations as usize * MESSAGE_COST;
 
@@ -70,19 +74,18 @@ impl std::fmt::Display for Peer {
 /// A job as its trainer's session knows it.
 #[derive(Debug)]
 pub(crate) struct SessionJob {
-    line: JobLine,
+    /// Of the job that was opened here; none of one that this connection has attached to.
+    line: Option<JobLine>,
     bell: Bell,
     state: JobState,
-    /// Numbers for tensors that come without.
-    tensors: u32,
 }
 
 #[derive(Debug)]
 enum JobState {
     /// The others have not all joined yet.
     Opening,
-    /// Ready, under this number in packets.
-    Open { wire_job: u16 },
+    /// Ready, and this session one of its clients.
+    Open { stream: Arc<Stream>, client: ClientId },
     /// Over; nothing is left to do but `close`.
     Failed(Failure),
     /// The request that closes it waits for the aggregator.
@@ -253,7 +256,12 @@ impl Session {
             tracing::debug!(peer = %self.peer, "a trainer {end}");
         }
         for (_, job) in self.jobs.drain() {
-            job.line.abandon(format!("its trainer ({}) {end}", self.peer));
+            match (job.line, job.state) {
+                (Some(line), _) => line.abandon(format!("its trainer ({}) {end}", self.peer)),
+                (None, JobState::Open { stream, client }) => stream.detach(client, &end.to_string()),
+                // It is over.
+                (None, _) => {}
+            }
         }
         // Regions stay mapped until the data path has dropped the operations that borrow from them.
     }

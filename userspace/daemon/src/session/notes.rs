@@ -1,20 +1,31 @@
 //! What happened elsewhere, as a session tells its trainer.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use sumac_api::{Code, Event, Failure, OpenReply, Outbound, WaitReply};
 
 use super::{End, JobState, Session};
 use crate::operations::Outcome;
+use crate::stream::{ClientId, Stream};
+
+/// A client's way into a job that is open.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    pub(crate) stream: Arc<Stream>,
+    pub(crate) client: ClientId,
+    /// What the client is told, but for the handle, which is the session's.
+    pub(crate) reply: OpenReply,
+}
 
 /// Something that a session must know.
 #[derive(Debug)]
 pub(crate) enum Note {
     /// A job is ready, or is not to be had.
-    Opened { request: u64, job: u64, result: Result<OpenReply, Failure> },
+    Opened { request: u64, job: u64, result: Result<Box<Entered>, Failure> },
     /// An operation has ended; its memory has been given back.
     Completed { op: u64, outcome: Outcome },
-    /// A job that was open has ended.
+    /// A job that was open has ended, and its outstanding operations with it; their memory has been given back.
     JobFailed { job: u64, failure: Failure },
     /// A job was left.
     Closed { request: u64, job: u64, result: Result<(), Failure> },
@@ -36,12 +47,19 @@ impl Session {
         }
     }
 
-    fn opened(&mut self, request: u64, handle: u64, result: Result<OpenReply, Failure>) -> Result<(), End> {
+    fn opened(
+        &mut self,
+        request: u64,
+        handle: u64,
+        result: Result<Box<Entered>, Failure>,
+    ) -> Result<(), End> {
         match result {
-            Ok(reply) => {
+            Ok(entered) => {
+                let Entered { stream, client, reply } = *entered;
                 let Some(job) = self.jobs.get_mut(&handle) else { return Ok(()) };
-                job.state = JobState::Open { wire_job: reply.wire_job };
+                job.state = JobState::Open { stream, client };
                 let Some(job) = self.jobs.get(&handle) else { return Ok(()) };
+                let reply = OpenReply { job: handle, ..reply };
                 self.send_with(&Outbound::ok(request, &reply), &[job.bell.as_fd()])
             }
             Err(failure) => {
@@ -72,9 +90,9 @@ impl Session {
     }
 
     fn job_failed(&mut self, handle: u64, failure: Failure) -> Result<(), End> {
-        // What was submitted while the data path was already letting go of the job ends here.
-        for op in self.operations.of_job(handle) {
-            self.completed(op, &Outcome { duration_ns: 0, error: Some(failure.clone()) })?;
+        for (op, since) in self.operations.of_job(handle) {
+            let duration_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.completed(op, &Outcome { duration_ns, error: Some(failure.clone()) })?;
         }
         let Some(job) = self.jobs.get_mut(&handle) else { return Ok(()) };
         let before = std::mem::replace(&mut job.state, JobState::Failed(failure.clone()));

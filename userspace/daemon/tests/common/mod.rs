@@ -66,8 +66,8 @@ impl Raw {
     /// Connected and greeted.
     pub fn greeted(socket: &Path) -> Raw {
         let mut raw = Raw::connect(socket);
-        let reply = raw.ask(json!({"cmd": "hello", "version": 1}));
-        assert_eq!(reply["ok"]["version"], 1, "{reply}");
+        let reply = raw.ask(json!({"cmd": "hello", "version": 2}));
+        assert_eq!(reply["ok"]["version"], 2, "{reply}");
         raw
     }
 

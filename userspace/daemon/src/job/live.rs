@@ -1,0 +1,234 @@
+//! A job while it is open: what its clients, the data path and the other workers say, until something ends it.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use sumac_control::{Member, MemberState};
+use sumac_transport::JobError;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use super::dispute::{Dispute, Doubts, Verdict, mismatch};
+use super::{End, Job, blocking};
+use crate::explain;
+use crate::line::Order;
+use crate::stream::notice::{Blame, Topic};
+use crate::stream::{Claim, Stream};
+
+/// How often a job looks at what has a deadline.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long results may still be on their way when a worker has left: it had all of them when it did.
+const DEPARTURE_GRACE: Duration = Duration::from_secs(3);
+/// How long the oldest operation may last before the other workers are told of it. They only hold it against what they
+/// have under its number, so that one that is merely long does no harm.
+const STANDSTILL: Duration = Duration::from_secs(1);
+/// How long sums may stand still before the log says so. No error: another worker may still be computing.
+const COMPLAINT: Duration = Duration::from_secs(10);
+
+/// See the module.
+pub(super) struct Life<'a> {
+    job: &'a Job,
+    stream: &'a Stream,
+    member: &'a Member,
+    dispute: Option<Dispute>,
+    doubts: Doubts,
+    /// Since when operations wait for workers that have left.
+    deserted: Option<Instant>,
+    /// The oldest operation, since when it is, and whether the others have been told.
+    oldest: Option<(u32, Instant, bool)>,
+}
+
+impl<'a> Life<'a> {
+    pub(super) fn new(job: &'a Job, stream: &'a Stream, member: &'a Member) -> Life<'a> {
+        Life { job, stream, member, dispute: None, doubts: Doubts::default(), deserted: None, oldest: None }
+    }
+
+    /// Waits for whatever ends the job.
+    pub(super) async fn run(mut self, orders: &mut UnboundedReceiver<Order>) -> End {
+        let mut failed = std::pin::pin!(self.member.failed());
+        let mut complaint = std::pin::pin!(complain(self.job, self.stream));
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let end = loop {
+            let end = tokio::select! {
+                biased;
+                failure = &mut failed => Some(self.theirs(&failure)),
+                order = orders.recv() => self.obey(order),
+                _ = look.tick() => self.look(),
+                never = &mut complaint => match never {},
+            };
+            if let Some(end) = end {
+                break end;
+            }
+        };
+        // Who has named its value by now has; the memory was given back long ago.
+        for doubt in self.doubts.expire(Instant::now() + DEPARTURE_GRACE) {
+            self.stream.settle(doubt);
+        }
+        end
+    }
+
+    fn rank(&self) -> u16 {
+        self.stream.shape().rank
+    }
+
+    fn theirs(&self, failure: &sumac_control::JobFailure) -> End {
+        match End::theirs(failure) {
+            // What this worker was about to find out by itself.
+            End::Theirs { error, failure } if self.dispute.is_some() => {
+                End::Theirs { error, failure: mismatch(failure.message).ranks(failure.ranks) }
+            }
+            end => end,
+        }
+    }
+
+    fn obey(&mut self, order: Option<Order>) -> Option<End> {
+        match order {
+            Some(Order::Close { request }) => Some(End::Closed { request }),
+            Some(Order::Cancel { by }) => Some(End::ours(JobError::Cancelled { by })),
+            Some(Order::Broken(error)) => self.broken(error),
+            Some(Order::Abandon { reason }) => Some(End::ours(JobError::Ended { reason })),
+            Some(Order::Announce(announced)) => {
+                self.announce(announced);
+                None
+            }
+            Some(Order::Blame { number, failure }) => {
+                let blame = Blame { index: failure.index, problem: failure.message };
+                self.post(Topic::Fault { number }, &blame);
+                None
+            }
+            Some(Order::Doubt(doubt)) => {
+                if let Some(settled) = self.doubts.add(doubt) {
+                    self.stream.settle(settled);
+                }
+                None
+            }
+            Some(Order::Differ(difference)) => Some(self.convict(&Verdict::of(self.rank(), &difference))),
+            Some(Order::Ready) | None => {
+                Some(End::ours(JobError::Ended { reason: "the daemon lost count".into() }))
+            }
+        }
+    }
+
+    /// What another daemon of the job says.
+    fn hear(&mut self, rank: u16, key: u64, text: &str) -> Option<End> {
+        match Topic::of(key)? {
+            Topic::Mismatch { lane, seq } => {
+                let claim = read(rank, text)?;
+                if self.dispute.is_none() {
+                    self.open_dispute(lane, seq);
+                }
+                let own = self.rank();
+                let verdict = self.dispute.as_mut()?.hear(own, rank, claim)?;
+                Some(self.convict(&verdict))
+            }
+            Topic::Fault { number } => {
+                for doubt in self.doubts.blame(number, rank, read(rank, text)?) {
+                    self.stream.settle(doubt);
+                }
+                None
+            }
+            Topic::Standstill { .. } => {
+                let difference = self.stream.compare(rank, read(rank, text)?)?;
+                Some(self.convict(&Verdict::of(self.rank(), &difference)))
+            }
+        }
+    }
+
+    /// Tells what this worker has at a place, and waits for what the others have there.
+    fn open_dispute(&mut self, lane: u16, seq: u32) {
+        let ours = self.stream.at(lane, seq);
+        if let Some(claim) = &ours {
+            self.post(Topic::Mismatch { lane, seq }, claim);
+        }
+        self.dispute = Some(Dispute::new(lane, seq, ours));
+    }
+
+    /// Ends the job because the workers do not do the same.
+    fn convict(&self, verdict: &Verdict) -> End {
+        let reason = verdict.text().to_owned();
+        End::Ours { error: JobError::Ended { reason: reason.clone() }, reason, failure: verdict.failure() }
+    }
+
+    /// Does what is due.
+    fn look(&mut self) -> Option<End> {
+        let now = Instant::now();
+        for doubt in self.doubts.expire(now) {
+            self.stream.settle(doubt);
+        }
+        self.look_at_oldest(now);
+        let late = self.dispute.as_ref().and_then(|dispute| dispute.expire(self.rank(), now));
+        late.map(|verdict| self.convict(&verdict)).or_else(|| self.look_at_departed(now))
+    }
+
+    /// Tells the others of the oldest operation when it does not come to an end.
+    fn look_at_oldest(&mut self, now: Instant) {
+        let Some(claim) = self.stream.oldest() else { return self.oldest = None };
+        match &mut self.oldest {
+            Some((number, since, told)) if *number == claim.number => {
+                if !*told && now.duration_since(*since) >= STANDSTILL {
+                    *told = true;
+                    self.post(Topic::Standstill { number: claim.number }, &claim);
+                }
+            }
+            _ => self.oldest = Some((claim.number, now, false)),
+        }
+    }
+
+    /// Ends the job when operations have waited for too long for workers that have left.
+    fn look_at_departed(&mut self, now: Instant) -> Option<End> {
+        let departed = match &*self.member.watch().borrow() {
+            MemberState::Running { departed } => departed.clone(),
+            MemberState::Failed(_) => Vec::new(),
+        };
+        if departed.is_empty() || self.stream.outstanding() == 0 {
+            self.deserted = None;
+            return None;
+        }
+        let since = *self.deserted.get_or_insert(now);
+        if now.duration_since(since) < DEPARTURE_GRACE {
+            return None;
+        }
+        let rank = departed.first().copied().unwrap_or_default();
+        let reason = format!("has left job {:?} while sums were outstanding here", self.job.plan.spec.job);
+        tracing::warn!(?departed, job = self.job.plan.spec.job, "sums wait for workers that have left");
+        Some(End::ours(JobError::Worker { rank, reason }))
+    }
+
+    fn broken(&mut self, error: JobError) -> Option<End> {
+        Some(End::ours(error))
+    }
+
+    fn announce(&self, _announced: crate::stream::Announced) {}
+
+    fn post(&self, _topic: Topic, _what: &impl serde::Serialize) {}
+}
+
+/// Reads a notice's text; one that makes no sense is as good as lost.
+fn read<T: serde::de::DeserializeOwned>(rank: u16, text: &str) -> Option<T> {
+    serde_json::from_str(text)
+        .inspect_err(|error| tracing::warn!(rank, %error, "a notice of another daemon makes no sense"))
+        .ok()
+}
+
+/// Says so in the log when operations are outstanding and nothing has come back for long.
+async fn complain(job: &Job, stream: &Stream) -> Infallible {
+    let number = stream.shape().wire_job;
+    let mut before = None;
+    loop {
+        sleep(COMPLAINT).await;
+        let outstanding = stream.outstanding();
+        let hub = job.hub.clone();
+        let results = blocking(move || hub.carrier.results(number)).await.ok().flatten();
+        if outstanding > 0 && results.is_some() && results == before {
+            tracing::warn!(
+                job = job.plan.spec.job,
+                outstanding,
+                results,
+                "no result for {COMPLAINT:?}: have all workers submitted the operation? \
+                 `sumac-agg status` counts what the aggregator refuses"
+            );
+        }
+        before = results.filter(|_| outstanding > 0);
+    }
+}

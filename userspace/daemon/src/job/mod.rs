@@ -1,0 +1,276 @@
+//! One job of one trainer, from joining to leaving: the only place where its three parties meet.
+//!
+//! The clients ask, the data path carries, the control plane decides with the other hosts. A task per job listens to
+//! all of them and keeps the order: all workers join, then results are let in, then the path is probed and measured, and
+//! only then is the trainer told. At the end operations fail first, then their memory is free, then the clients are told.
+
+mod dispute;
+mod live;
+mod path;
+mod plan;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sumac_api::{Code, Failure, OpenReply, Scale};
+use sumac_control::{Assignment, JobFailure, Member, Outcome};
+use sumac_transport::JobError;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::timeout;
+
+use crate::explain;
+use crate::hub::{Door, Hub, Place};
+use crate::line::Order;
+use crate::routes::Route;
+use crate::session::{Entered, Note};
+use crate::stream::{Client, ClientId, Shape, Stream};
+
+pub(crate) use self::plan::Plan;
+
+/// The engine gives its probes up earlier; this is for a data path that says nothing at all.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A job's task.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) plan: Plan,
+    /// Who opens it.
+    pub(crate) client: Client,
+    pub(crate) request: u64,
+    pub(crate) orders: tokio::sync::mpsc::UnboundedSender<Order>,
+}
+
+/// How a job came to its end.
+enum End {
+    Closed {
+        request: u64,
+    },
+    /// For all workers, by this host: what the engine says, what the others read, what the trainer is told.
+    Ours {
+        error: JobError,
+        reason: String,
+        failure: Failure,
+    },
+    /// For all workers, by somebody else.
+    Theirs { error: JobError, failure: Failure },
+}
+
+impl End {
+    /// An end that comes from this host.
+    fn ours(error: JobError) -> End {
+        End::Ours { reason: explain::spoken(&error), failure: explain::job_error(&error), error }
+    }
+
+    /// An end that the control plane tells of.
+    fn theirs(failure: &JobFailure) -> End {
+        End::Theirs { error: explain::engine_error(failure), failure: explain::job_failure(failure) }
+    }
+}
+
+impl Job {
+    /// Joins, runs and leaves.
+    pub(crate) async fn run(self, mut orders: UnboundedReceiver<Order>) {
+        let opened = tokio::select! {
+            opened = self.join() => opened,
+            // Before the handshake begins the only order is that the trainer is gone; the place falls free by itself.
+            _ = orders.recv() => return,
+        };
+        // The place falls free at the very end.
+        let (_place, member) = match opened {
+            Ok(joined) => joined,
+            Err(failure) => return self.tell_opened(Err(failure)),
+        };
+        let assignment = member.assignment().clone();
+        let name = &self.plan.spec.job;
+        tracing::info!(
+            job = name,
+            wire_job = assignment.job,
+            epoch = assignment.epoch,
+            "all workers have joined"
+        );
+        let reply = self.reply(&assignment);
+        let stream = Arc::new(Stream::new(self.shape(&assignment), self.orders.clone(), self.client.clone()));
+        if let Err(failure) = self.route(&stream, &reply) {
+            return self.give_up(member, failure).await;
+        }
+        match self.begin(&assignment, &mut orders).await {
+            Ok(()) => {
+                self.greet(&stream, reply);
+                let end = live::Life::new(&self, &stream, &member).run(&mut orders).await;
+                self.finish(member, &stream, end).await;
+            }
+            Err(failure) => {
+                self.clear(assignment.job).await;
+                self.give_up(member, failure).await;
+            }
+        }
+    }
+
+    /// Tells the trainer that the job is open, and lets others attach.
+    fn greet(&self, stream: &Arc<Stream>, reply: OpenReply) {
+        let door = Door {
+            stream: stream.clone(),
+            secret: self.plan.spec.secret.clone(),
+            uid: self.client.peer.uid,
+            reply: reply.clone(),
+        };
+        self.hub.unlock(&self.plan.spec.job, door);
+        let entered = Entered { stream: stream.clone(), client: ClientId::OPENER, reply };
+        self.tell_opened(Ok(Box::new(entered)));
+    }
+
+    /// Leaves a job that could not start, for all workers.
+    async fn give_up(&self, member: Member, failure: Failure) {
+        leave(member, Outcome::Failed(format!("its start failed: {}", failure.message))).await;
+        self.tell_opened(Err(failure));
+    }
+
+    async fn join(&self) -> Result<(Place, Member), Failure> {
+        let place = self.hub.take_place(&self.plan.spec.job, self.plan.spec.rank).await?;
+        let mut spec = self.plan.spec.clone();
+        let endpoint = self.plan.endpoint;
+        let local = self.hub.carrier.local();
+        spec.data_ip = local.ip;
+        spec.data_port = local.port;
+        spec.mac = local.mac;
+        let member =
+            sumac_control::join(endpoint, spec).await.map_err(|error| explain::join_error(&error))?;
+        Ok((place, member))
+    }
+
+    /// Has the data path's news of the job sent here.
+    fn route(&self, stream: &Arc<Stream>, reply: &OpenReply) -> Result<(), Failure> {
+        let route = Route {
+            orders: self.orders.clone(),
+            stream: stream.clone(),
+            name: self.plan.spec.job.clone(),
+            reply: reply.clone(),
+        };
+        if self.hub.routes.add(reply.wire_job, route) {
+            return Ok(());
+        }
+        let message =
+            format!("the aggregator gave out number {}, which another job of this host has", reply.wire_job);
+        Err(Failure::new(Code::Refused, message).hint("use one aggregator per daemon"))
+    }
+
+    fn shape(&self, assignment: &Assignment) -> Shape {
+        Shape {
+            wire_job: assignment.job,
+            rank: self.plan.spec.rank,
+            world: self.plan.spec.world,
+            classes: 1,
+            shards: 1,
+            elements: assignment.elements,
+            is_short: self.plan.wire == sumac_api::Wire::Int16,
+            by_name: self.plan.order == sumac_api::Order::Name,
+        }
+    }
+
+    /// Starts the handshake and waits for its end.
+    async fn begin(
+        &self,
+        assignment: &Assignment,
+        orders: &mut UnboundedReceiver<Order>,
+    ) -> Result<(), Failure> {
+        let hub = self.hub.clone();
+        let (assigned, spec) = (assignment.clone(), self.plan.spec.clone());
+        blocking(move || hub.carrier.add_job(&assigned, &spec)).await??;
+        match timeout(HANDSHAKE_PATIENCE, orders.recv()).await {
+            Ok(Some(Order::Ready)) => Ok(()),
+            Ok(Some(Order::Broken(error))) => Err(explain::job_error(&error)),
+            Ok(_) => Err(Failure::new(Code::JobFailed, "its trainer went away")),
+            Err(_) => Err(Failure::new(Code::Handshake, "the data path does not finish the handshake")
+                .hint("see the daemon's log, and `sumac doctor`")),
+        }
+    }
+
+    async fn finish(&self, member: Member, stream: &Stream, end: End) {
+        let job = stream.shape().wire_job;
+        let name = &self.plan.spec.job;
+        match end {
+            End::Closed { request } => {
+                self.clear(job).await;
+                let failure = Failure::new(Code::JobFailed, "the client that opened the job has closed it");
+                stream.end(&failure, |client| client != ClientId::OPENER);
+                leave(member, Outcome::Done).await;
+                tracing::info!(job = name, wire_job = job, "closed");
+                self.client.tell(Note::Closed { request, job: self.client.handle, result: Ok(()) });
+            }
+            End::Ours { error, reason, failure } => {
+                tracing::warn!(job = name, wire_job = job, reason, "ended for all workers by this host");
+                self.hub.carrier.fail_job(job, error);
+                self.clear(job).await;
+                leave(member, Outcome::Failed(reason)).await;
+                stream.end(&failure, |_| true);
+            }
+            End::Theirs { error, failure } => {
+                tracing::warn!(job = name, wire_job = job, %failure, "ended for all workers");
+                self.hub.carrier.fail_job(job, error);
+                self.clear(job).await;
+                stream.end(&failure, |_| true);
+            }
+        }
+    }
+
+    /// Takes the job off the data path; its last completions are delivered before this returns.
+    async fn clear(&self, job: u16) {
+        let hub = self.hub.clone();
+        let cleared = blocking(move || hub.carrier.remove_job(job)).await;
+        self.hub.routes.remove(job);
+        if let Err(failure) = cleared {
+            tracing::error!(%failure, wire_job = job, "cannot take a job off the data path");
+        }
+    }
+
+    /// What the trainer is told when the job is open.
+    fn reply(&self, assignment: &Assignment) -> OpenReply {
+        let Plan { spec, scale, wire, not_finite, order, .. } = &self.plan;
+        let max_int = i32::MAX / i32::from(spec.world);
+        let max_float = match scale {
+            Scale::Fixed(scale) => Some(f64::from(max_int) / f64::from(*scale)),
+            Scale::Chosen(_) => None,
+        };
+        OpenReply {
+            job: self.client.handle,
+            wire_job: assignment.job,
+            epoch: assignment.epoch,
+            rank: spec.rank,
+            world: spec.world,
+            slots: assignment.slots,
+            slots_reason: String::new(),
+            shards: 1,
+            elements: assignment.elements,
+            scale: *scale,
+            wire: *wire,
+            not_finite: *not_finite,
+            order: *order,
+            max_int,
+            max_float,
+            backend: self.hub.carrier.backend().to_owned(),
+            plane: assignment.plane.name().to_owned(),
+        }
+    }
+
+    fn tell_opened(&self, result: Result<Box<Entered>, Failure>) {
+        if let Err(failure) = &result {
+            tracing::warn!(job = self.plan.spec.job, rank = self.plan.spec.rank, %failure, "cannot open a job");
+        }
+        self.client.tell(Note::Opened { request: self.request, job: self.client.handle, result });
+    }
+}
+
+async fn leave(member: Member, outcome: Outcome) {
+    if let Err(error) = member.leave(outcome).await {
+        // It finds out by itself, when the heartbeats stop.
+        tracing::warn!(%error, "the aggregator was not told");
+    }
+}
+
+/// Runs what waits for the kernel or the data path beside the asynchronous threads.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Failure::new(Code::Internal, format!("a part of the daemon has failed: {error}")))
+}

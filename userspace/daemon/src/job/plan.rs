@@ -1,0 +1,100 @@
+//! What a trainer asks for when it opens a job, checked and completed from the configuration.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use sumac_api::{Code, Failure, NotFinite, Open, Order, Scale, Wire};
+use sumac_control::{JOB_NAME_LEN, JoinSpec, Secret};
+
+use crate::config::Config;
+
+/// What is asked of the control plane, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(super) endpoint: SocketAddr,
+    pub(super) spec: JoinSpec,
+    pub(super) scale: Scale,
+    pub(super) wire: Wire,
+    pub(super) not_finite: NotFinite,
+    pub(super) order: Order,
+}
+
+impl Plan {
+    pub(crate) fn new(config: &Config, open: &Open) -> Result<Plan, Failure> {
+        let bad = |problem: String| Failure::new(Code::BadField, format!("open: {problem}"));
+        if open.job.is_empty() || open.job.len() > JOB_NAME_LEN || open.job.contains(char::is_control) {
+            return Err(bad(format!(
+                "the job's name must have 1 to {JOB_NAME_LEN} bytes and no control characters"
+            )));
+        }
+        if open.world == 0 || usize::from(open.world) > sumac_wire::MAX_WORKERS {
+            return Err(bad(format!(
+                "world {} is not between 1 and {}",
+                open.world,
+                sumac_wire::MAX_WORKERS
+            )));
+        }
+        if open.rank >= open.world {
+            return Err(bad(format!("rank {} is not below world {}", open.rank, open.world)));
+        }
+        let scale = open.scale.or(config.scale.map(Scale::Fixed)).unwrap_or(Scale::BLOCK);
+        if let Scale::Fixed(scale) = scale
+            && (!scale.is_normal() || scale < 0.0)
+        {
+            return Err(bad(format!("scale {scale} is not a positive number")));
+        }
+        let deadline = match open.timeout_s {
+            None => config.join_timeout(),
+            Some(seconds) => Duration::try_from_secs_f64(seconds)
+                .map_err(|_| bad(format!("timeout_s {seconds} is no time in seconds")))?,
+        };
+        let spec = JoinSpec {
+            job: open.job.clone(),
+            world: open.world,
+            rank: open.rank,
+            secret: secret(config, open)?,
+            data_ip: Ipv4Addr::UNSPECIFIED,
+            data_port: 0,
+            mac: [0; 6],
+            elements: open.elements.or(config.elements).unwrap_or(352),
+            slots: open.slots.or(config.slots),
+            scale: if let Scale::Fixed(scale) = scale { scale } else { 1_048_576.0 },
+            checksum: config.checksum,
+            deadline,
+        };
+        Ok(Plan {
+            endpoint: endpoint(config, open)?,
+            spec,
+            scale,
+            wire: open.wire.unwrap_or_default(),
+            not_finite: open.not_finite.unwrap_or_default(),
+            order: open.order.unwrap_or_default(),
+        })
+    }
+}
+
+fn secret(config: &Config, open: &Open) -> Result<Secret, Failure> {
+    let secret = match &open.secret {
+        Some(secret) => Secret::new(secret.0.as_bytes()).map(Some),
+        None => config.default_secret(),
+    };
+    match secret {
+        Ok(Some(secret)) => Ok(secret),
+        Ok(None) => Err(Failure::new(Code::BadField, "open: neither the job nor the daemon has a secret")
+            .hint("give `secret`, or secret_file in the daemon's configuration")),
+        Err(error) => Err(Failure::new(Code::BadField, format!("open: {error}"))),
+    }
+}
+
+fn endpoint(config: &Config, open: &Open) -> Result<SocketAddr, Failure> {
+    match &open.aggregator {
+        Some(text) => text.parse().map_err(|_| {
+            Failure::new(Code::BadField, format!("open: aggregator {text:?} is not address:port"))
+                .hint("write it like 10.77.0.1:48600")
+        }),
+        None => config.aggregator.ok_or_else(|| {
+            Failure::new(Code::BadField, "open: neither the job nor the daemon has an aggregator")
+                .hint("give `aggregator`, or set it in the daemon's configuration")
+        }),
+    }
+}
