@@ -29,6 +29,7 @@ mod scalar;
 mod scale;
 
 use half::{bf16, f16};
+use sumac_wire::header::exponent::NONE;
 
 use crate::operation::DType;
 use real::Float;
@@ -152,9 +153,10 @@ impl Codec {
     /// The exponent of these values as a packet carries it ([`sumac_wire::header::exponent`]), NaN and infinity
     /// left out; `NONE` when there is nothing to agree on.
     pub fn exponent(&self, dtype: DType, arithmetic: Arithmetic, tensor: &[u8]) -> i8 {
-        let Some(float) = Float::of(dtype).filter(|_| self.needs_exponent(dtype, arithmetic)) else {
-            return sumac_wire::header::exponent::NONE;
-        };
+        let Some(float) = Float::of(dtype) else { return NONE };
+        if !self.needs_exponent(dtype, arithmetic) || tensor.is_empty() {
+            return NONE;
+        }
         #[cfg(target_arch = "x86_64")]
         if self.vector {
             return exponent::of_magnitude(avx2::magnitude(float, tensor));

@@ -1,5 +1,7 @@
 //! The definition on known values, its error bounds, and the vector code against the definition.
 
+mod bounds;
+mod exponents;
 mod twins;
 mod values;
 
@@ -23,6 +25,17 @@ fn tensor_of(dtype: DType, values: &[f32]) -> Vec<u8> {
         DType::I32 => (*value as i32).to_ne_bytes().to_vec(),
     };
     values.iter().flat_map(bytes).collect()
+}
+
+/// The values of a tensor; those of floats are exact.
+fn values_of(dtype: DType, tensor: &[u8]) -> Vec<f64> {
+    let value = |bytes: &[u8]| match dtype {
+        DType::F32 => f64::from(f32::from_ne_bytes(bytes.try_into().unwrap())),
+        DType::F16 => f64::from(f16::from_ne_bytes(bytes.try_into().unwrap())),
+        DType::BF16 => f64::from(bf16::from_ne_bytes(bytes.try_into().unwrap())),
+        DType::I32 => f64::from(i32::from_ne_bytes(bytes.try_into().unwrap())),
+    };
+    tensor.chunks_exact(dtype.size()).map(value).collect()
 }
 
 fn wire_len(codec: &Codec, dtype: DType, arithmetic: Arithmetic, tensor: &[u8]) -> usize {

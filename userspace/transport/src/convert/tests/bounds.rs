@@ -1,0 +1,218 @@
+//! Theorems 1 and 2 of SwitchML's appendix E, on inputs chosen to break them.
+
+use super::*;
+
+/// Values of one chunk that are hard to add up.
+fn hard_values(len: usize) -> impl Strategy<Value = Vec<f32>> {
+    let sign = || prop::sample::select(vec![1f32, -1.0]);
+    let same = move |value: f32| {
+        prop::collection::vec(sign(), len).prop_map(move |signs| signs.iter().map(|s| s * value).collect())
+    };
+    let huge = (0..len, sign(), prop::collection::vec(-1f32..1.0, len)).prop_map(|(at, sign, mut values)| {
+        values[at] = sign * 3e38;
+        values
+    });
+    let subnormal = (0..=0x7f_ffffu32, sign()).prop_map(|(bits, sign)| sign * f32::from_bits(bits));
+    let power = (sign(), -149..128i32).prop_map(|(sign, m)| sign * (2f64.powi(m) as f32));
+    let finite = any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |value| value.is_finite());
+    prop_oneof![
+        prop::collection::vec(-1f32..1.0, len),
+        prop::collection::vec(finite, len),
+        prop::collection::vec(subnormal, len),
+        prop::collection::vec(power, len),
+        huge,
+        same(f32::MAX),
+        same(1.0),
+        same(1.0f32.next_down()),
+        same(f32::MIN_POSITIVE),
+        same(1e-45),
+        same(0.0),
+    ]
+}
+
+/// The chunks of 1 to 32 workers: each its own kind, or all the same values, which add up to the most.
+fn workers() -> impl Strategy<Value = Vec<Vec<f32>>> {
+    (1..=32usize, 1..40usize).prop_flat_map(|(world, len)| {
+        prop_oneof![
+            prop::collection::vec(hard_values(len), world),
+            hard_values(len).prop_map(move |values| vec![values; world]),
+        ]
+    })
+}
+
+/// The sum of the workers' words as an aggregator adds them, and of their integers without any wrapping.
+fn add_up(per_word: usize, wires: &[Vec<u8>]) -> (Vec<i32>, Vec<i64>) {
+    let mut sums = vec![0i32; wires[0].len() / WORD];
+    let mut exact = vec![0i64; sums.len() * per_word];
+    for wire in wires {
+        for (at, word) in words(wire).into_iter().enumerate() {
+            sums[at] = sums[at].wrapping_add(word);
+            if per_word == 2 {
+                let (high, low) = pack::halves(word);
+                exact[2 * at] += i64::from(high);
+                exact[2 * at + 1] += i64::from(low);
+            } else {
+                exact[at] += i64::from(word);
+            }
+        }
+    }
+    (sums, exact)
+}
+
+/// Theorem 2: no sum leaves its 32 or 16 bits, on the way or at the end.
+fn assert_no_overflow(per_word: usize, wires: &[Vec<u8>]) -> (Vec<i32>, Vec<i64>) {
+    let most = if per_word == 2 { i64::from(i16::MAX) } else { i64::from(i32::MAX) };
+    for end in 1..=wires.len() {
+        let (_, exact) = add_up(per_word, &wires[..end]);
+        assert!(exact.iter().all(|sum| sum.abs() <= most), "the sum of {end} workers overflows");
+    }
+    let (sums, exact) = add_up(per_word, wires);
+    for (at, sum) in sums.iter().enumerate() {
+        if per_word == 2 {
+            let (high, low) = pack::halves(*sum);
+            assert_eq!((i64::from(high), i64::from(low)), (exact[2 * at], exact[2 * at + 1]));
+        } else {
+            assert_eq!(i64::from(*sum), exact[at]);
+        }
+    }
+    (sums, exact)
+}
+
+/// Half the distance between neighbours of the dtype around `value`, and what rounding to single precision first
+/// adds to it.
+fn rounding(dtype: DType, value: f64) -> f64 {
+    let (bits, least) = match dtype {
+        DType::F16 => (11, -25),
+        DType::BF16 => (8, -134),
+        DType::F32 | DType::I32 => (24, -150),
+    };
+    value.abs() * (2f64.powi(-bits) + 2f64.powi(-24)) + 2f64.powi(least)
+}
+
+/// The largest finite value.
+fn largest(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 65504.0,
+        DType::BF16 => f64::from(bf16::MAX),
+        DType::F32 | DType::I32 => f64::from(f32::MAX),
+    }
+}
+
+/// Theorem 1: the sum's error is at most `n / f`, and what the dtype itself rounds off; a mean's is `1 / f`.
+fn assert_close(dtype: DType, divisor: f64, bound: f64, exact: &[f64], tensor: &[u8]) {
+    for (value, sum) in values_of(dtype, tensor).into_iter().zip(exact) {
+        let exact = sum / divisor;
+        if value.is_infinite() {
+            assert!(exact.abs() + bound >= largest(dtype), "{exact} became infinite");
+            assert_eq!(value.is_sign_positive(), exact.is_sign_positive());
+        } else {
+            let error = (value - exact).abs();
+            assert!(
+                error <= bound + rounding(dtype, value),
+                "{exact} became {value}, {error} off, {bound} allowed"
+            );
+        }
+    }
+}
+
+/// The chunks' tensors, without what the dtype has no finite value for, and the exact sum of each element.
+fn tensors(dtype: DType, workers: &[Vec<f32>]) -> (Vec<Vec<u8>>, Vec<f64>) {
+    let most = largest(dtype) as f32;
+    let chunk = |values: &Vec<f32>| {
+        tensor_of(dtype, &values.iter().map(|value| value.clamp(-most, most)).collect::<Vec<_>>())
+    };
+    let tensors: Vec<Vec<u8>> = workers.iter().map(chunk).collect();
+    let mut sums = vec![0.0; workers[0].len()];
+    for tensor in &tensors {
+        sums.iter_mut().zip(values_of(dtype, tensor)).for_each(|(sum, value)| *sum += value);
+    }
+    (tensors, sums)
+}
+
+/// The smallest m, at least -125, with `2^m` not below any value: found by trying.
+fn power_above(dtype: DType, tensors: &[Vec<u8>]) -> i32 {
+    let largest = tensors.iter().flat_map(|t| values_of(dtype, t)).fold(0f64, |h, v| h.max(v.abs()));
+    (-125..=128).find(|m| 2f64.powi(*m) >= largest).expect("a finite value")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(800))]
+
+    #[test]
+    fn block_floating_point(
+        workers in workers(),
+        dtype in prop::sample::select(FLOATS.to_vec()),
+        wire in prop::sample::select(WIRES.to_vec()),
+    ) {
+        let codec = Codec::new(workers.len() as u16, wire, Scaling::Block);
+        let (tensors, exact) = tensors(dtype, &workers);
+        let exponents = tensors.iter().map(|tensor| codec.exponent(dtype, Arithmetic::Sum, tensor));
+        let agreed = exponents.max().unwrap();
+        let mut wires = Vec::new();
+        for tensor in &tensors {
+            let (wire, encoded) = encode(&codec, dtype, Arithmetic::Sum, agreed, tensor);
+            prop_assert_eq!(encoded, Encoded::default());
+            wires.push(wire);
+        }
+        let per_word = codec.values_per_word(dtype, Arithmetic::Sum);
+        let (sums, integers) = assert_no_overflow(per_word, &wires);
+
+        let n = workers.len() as f64;
+        let full = if wire == WireFormat::Int16 { 32767.0 } else { 2147483647.0 };
+        let f = full / (n * 2f64.powi(power_above(dtype, &tensors)));
+        for (integer, exact) in integers.iter().zip(&exact) {
+            let error = (*integer as f64 / f - exact).abs();
+            prop_assert!(error <= n / f, "{} is off by {}, allowed is {}", exact, error, n / f);
+        }
+        let mut tensor = tensors[0].clone();
+        codec.decode(dtype, Arithmetic::Sum, agreed, &bytes(&sums), &mut tensor);
+        assert_close(dtype, 1.0, n / f, &exact, &tensor);
+        codec.decode(dtype, Arithmetic::Mean, agreed, &bytes(&sums), &mut tensor);
+        assert_close(dtype, n, 1.0 / f, &exact, &tensor);
+    }
+
+    #[test]
+    fn fixed_scale(
+        workers in workers(),
+        dtype in prop::sample::select(FLOATS.to_vec()),
+        wire in prop::sample::select(WIRES.to_vec()),
+        scale in 1e-3f32..1e6,
+    ) {
+        let codec = Codec::new(workers.len() as u16, wire, Scaling::Fixed(scale));
+        let most = 0.99 * codec.limit(dtype, Arithmetic::Sum) as f32 / scale;
+        let fitting: Vec<Vec<f32>> = workers.iter().map(|w| w.iter().map(|v| v.clamp(-most, most)).collect()).collect();
+        let (tensors, exact) = tensors(dtype, &fitting);
+        let wires: Vec<Vec<u8>> = tensors
+            .iter()
+            .map(|tensor| {
+                let (wire, encoded) = encode(&codec, dtype, Arithmetic::Sum, NONE, tensor);
+                assert_eq!(encoded, Encoded::default());
+                wire
+            })
+            .collect();
+        let (sums, _) = assert_no_overflow(codec.values_per_word(dtype, Arithmetic::Sum), &wires);
+        let (n, f) = (workers.len() as f64, f64::from(scale));
+        let mut tensor = tensors[0].clone();
+        codec.decode(dtype, Arithmetic::Sum, NONE, &bytes(&sums), &mut tensor);
+        assert_close(dtype, 1.0, n / f, &exact, &tensor);
+    }
+
+    /// Whatever is sent with whatever exponent: sums hold.
+    #[test]
+    fn nothing_overflows(
+        workers in prop_oneof![
+            workers(),
+            (1..=32usize, any_float()).prop_map(|(world, value)| vec![vec![value; 20]; world]),
+        ],
+        (dtype, wire) in (prop::sample::select(DTYPES.to_vec()), prop::sample::select(WIRES.to_vec())),
+        exponent in any::<i8>(),
+        scaling in prop_oneof![Just(Scaling::Block), (1e-6f32..1e30).prop_map(Scaling::Fixed)],
+    ) {
+        let codec = Codec::new(workers.len() as u16, wire, scaling);
+        let contribution = |values: &Vec<f32>| {
+            encode(&codec, dtype, Arithmetic::Sum, exponent, &tensor_of(dtype, values)).0
+        };
+        let wires: Vec<Vec<u8>> = workers.iter().map(contribution).collect();
+        assert_no_overflow(codec.values_per_word(dtype, Arithmetic::Sum), &wires);
+    }
+}
