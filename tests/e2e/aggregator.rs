@@ -13,7 +13,7 @@ use sumac_client::{Code, Pending};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Deployment, SumacOptions};
 use sumac_lab::units::Rate;
-use sumac_tests::crew::{failure, sum};
+use sumac_tests::crew::failure;
 use sumac_tests::site::with_sumac;
 use sumac_tests::wait::{LIMIT, eventually};
 use sumac_tests::{Crew, exact, stats};
@@ -56,8 +56,7 @@ fn sums_go_on_when_the_programs_are_attached_again() {
         assert_eq!(status["jobs"].as_array().map(Vec::len), Some(1), "the job's slots are kept: {status}");
         wait_for_retransmits(&crew);
         sumac.attach_aggregator().unwrap();
-        let sums: Vec<_> = whole.into_iter().map(|pending| sum(pending).to_vec()).collect();
-        exact::assert_sums("interrupted half way", SEED, &sums);
+        exact::assert_sums("interrupted half way", SEED, &crew.results(whole));
 
         // Once more, while the slots hold two contributions of three.
         stats::wait_until_stuck(&crew.trainers[0]);
@@ -65,8 +64,7 @@ fn sums_go_on_when_the_programs_are_attached_again() {
         rest.push(crew.trainers[LATE].submit(SEED + 1, COUNT));
         wait_for_retransmits(&crew);
         sumac.attach_aggregator().unwrap();
-        let sums: Vec<_> = rest.into_iter().map(|pending| sum(pending).to_vec()).collect();
-        exact::assert_sums("interrupted with slots half full", SEED + 1, &sums);
+        exact::assert_sums("interrupted with slots half full", SEED + 1, &crew.results(rest));
         crew.leave();
     });
 }

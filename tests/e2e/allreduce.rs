@@ -11,6 +11,7 @@
 //! On `net0` the host program and an AF_XDP socket of the daemon, on each `port` the aggregator's program; or UDP
 //! sockets on both sides.
 
+use sumac_client::Reduction;
 use sumac_lab::deployment::{Backend, SumacOptions};
 use sumac_lab::{LabSpec, Topology};
 use sumac_tests::site::with_sumac;
@@ -48,7 +49,7 @@ fn sums_over(path: Path) -> Option<Vec<f32>> {
                 assert_eq!(trainer.job.opened().plane, plane);
             }
             crew.leave();
-            runs.push(sums);
+            runs.push(sums.by_rank);
         }
         assert_eq!(runs[0], runs[1], "{path:?}: two runs differ");
         if backend == Backend::Xdp {
@@ -111,7 +112,7 @@ fn kernel_and_process_agree_to_the_bit() {
 fn chunks_of_every_size_and_tensors_of_every_length() {
     // The largest chunk needs the largest MTU that XDP on a veth takes.
     for (chunk, mtu) in [(32, 1500), (352, 1500), (360, 1524), (832, 3506)] {
-        let options = SumacOptions { chunk, ..SumacOptions::default() };
+        let options = SumacOptions { chunk: Some(chunk), ..SumacOptions::default() };
         let spec = LabSpec { mtu, ..LabSpec::new(2) };
         with_sumac(spec, &options, |sumac| {
             let crew = Crew::join(sumac, "chunks");
@@ -129,14 +130,7 @@ fn chunks_of_every_size_and_tensors_of_every_length() {
 fn integers_are_summed_as_they_are() {
     with_sumac(LabSpec::new(3), &SumacOptions::default(), |sumac| {
         let crew = Crew::join(sumac, "integers");
-        let submit = |trainer: &sumac_tests::Trainer| {
-            trainer.submit_of::<i32>(5_000, |index| exact::integer(SEED, trainer.rank, index))
-        };
-        let pending: Vec<_> = crew.trainers.iter().map(submit).collect();
-        let expected: Vec<_> = (0..5_000).map(|index| exact::integer_sum(SEED, 3, index)).collect();
-        for (rank, pending) in pending.into_iter().enumerate() {
-            assert_eq!(sumac_tests::crew::sum(pending)[..], expected, "rank {rank}");
-        }
+        exact::assert_sums("integers", SEED, &crew.reduce::<i32>(SEED, 5_000, Reduction::Sum));
         crew.leave();
     });
 }
@@ -161,8 +155,7 @@ fn operations_of_one_job_are_outstanding_together() {
             (0..).zip(counts).map(|(seed, count)| (seed, crew.submit(seed, count))).collect();
         // The last first: an operation's end waits for whoever asks for it.
         for (seed, pending) in pending.into_iter().rev() {
-            let sums: Vec<_> = pending.into_iter().map(|p| sumac_tests::crew::sum(p).to_vec()).collect();
-            exact::assert_sums(&format!("operation {seed}"), seed, &sums);
+            exact::assert_sums(&format!("operation {seed}"), seed, &crew.results(pending));
         }
         crew.leave();
     });
@@ -175,9 +168,8 @@ fn jobs_beside_each_other_do_not_mix() {
         let crews: Vec<_> = ["one", "two", "three"].map(|name| Crew::join(sumac, name)).into_iter().collect();
         let pending: Vec<_> =
             (0..).zip(&crews).map(|(seed, crew)| (seed, crew.submit(seed, COUNT))).collect();
-        for (seed, pending) in pending {
-            let sums: Vec<_> = pending.into_iter().map(|p| sumac_tests::crew::sum(p).to_vec()).collect();
-            exact::assert_sums(&format!("job {seed}"), seed, &sums);
+        for ((seed, pending), crew) in pending.into_iter().zip(&crews) {
+            exact::assert_sums(&format!("job {seed}"), seed, &crew.results(pending));
         }
         for crew in crews {
             crew.leave();

@@ -9,17 +9,21 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sumac_client::JobOptions;
+use sumac_client::{JobOptions, Reduction, Wire};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::SumacOptions;
 use sumac_lab::programs::Programs;
 use sumac_tests::crew::{open_one, sum};
+use sumac_tests::exact::{self, Numbers, Results};
+use sumac_tests::npy;
 use sumac_tests::site::{turn, with_sumac};
 use sumac_tests::wait::LIMIT;
-use sumac_tests::{exact, npy};
 
 const SEED: u64 = 5;
 const COUNT: usize = 10_007;
+
+/// What a packet holds at an MTU of 1500 unless somebody asks for less.
+const DEFAULT_WORDS: usize = 352;
 
 #[test]
 fn a_shell_sums_numpy_files() {
@@ -36,7 +40,11 @@ fn a_shell_sums_numpy_files() {
         for mut process in [0, 1].map(start) {
             process.wait_success("the sum", LIMIT).unwrap();
         }
-        exact::assert_sums("numpy files", SEED, &[0, 1].map(|rank| npy::read(&file(rank, "out"))));
+        let by_rank = [0, 1].map(|rank| npy::read(&file(rank, "out"))).into();
+        // The command takes the daemon's defaults.
+        let numbers =
+            Numbers { scale: None, wire: Wire::Int32, words: DEFAULT_WORDS, reduction: Reduction::Sum };
+        exact::assert_sums("numpy files", SEED, &Results { numbers, by_rank });
     });
 }
 
@@ -65,8 +73,14 @@ with sumac.Client(socket) as client, client.open('mixed', rank=0, world=2, timeo
             open_one(sumac.socket(1), 1, &options).unwrap_or_else(|e| panic!("{e}: {}", python.log_tail()));
         let rusts = sum(rust.submit(SEED, COUNT)).to_vec();
         python.wait_success("the sum", LIMIT).unwrap();
+        let numbers = Numbers::of(rust.job.opened(), Reduction::Sum);
         rust.job.close().unwrap();
-        exact::assert_sums("Python beside Rust", SEED, &[npy::read(&target), rusts]);
+        assert_eq!(numbers.words, DEFAULT_WORDS);
+        exact::assert_sums(
+            "Python beside Rust",
+            SEED,
+            &Results { numbers, by_rank: vec![npy::read(&target), rusts] },
+        );
     });
 }
 

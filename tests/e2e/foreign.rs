@@ -26,8 +26,7 @@ fn tcp_and_udp_go_on_through_attach_sum_kill_and_detach() {
     exact::assert_sums("beside foreign traffic", 1, &crew.allreduce(1, COUNT));
     let pending = crew.submit(2, COUNT);
     assert_flow("during a sum");
-    let sums: Vec<_> = pending.into_iter().map(|p| sumac_tests::crew::sum(p).to_vec()).collect();
-    exact::assert_sums("beside foreign traffic", 2, &sums);
+    exact::assert_sums("beside foreign traffic", 2, &crew.results(pending));
     assert!(stats::at_host(&crew.trainers[1].client)["foreign"] > 0, "the traffic passed the program");
     assert!(stats::at_aggregator(&sumac)["foreign"] > 0, "the traffic passed the aggregator's program");
 

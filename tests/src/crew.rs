@@ -3,10 +3,12 @@
 use std::thread;
 use std::time::Duration;
 
-use sumac_client::{Client, ClientError, Element, Failure, Job, JobOptions, Pending, Tensor};
+use sumac_client::{
+    Client, ClientError, Element, Failure, Job, JobOptions, OpOptions, Pending, Reduction, Tensor,
+};
 use sumac_lab::deployment::Deployment;
 
-use crate::exact;
+use crate::exact::{self, Numbers, Results, Value};
 use crate::wait::LIMIT;
 
 /// One worker's trainer with its job open.
@@ -58,21 +60,21 @@ pub fn open_one(
 }
 
 impl Trainer {
-    /// Hands in this worker's values.
+    /// Hands in this worker's values for a sum.
     pub fn submit(&self, seed: u64, count: usize) -> Pending<f32> {
-        self.submit_of(count, |index| exact::value(seed, self.rank, index))
+        self.submit_as(seed, count, Reduction::Sum)
     }
 
-    /// Hands in a tensor of any type.
+    /// Hands in this worker's values, of any type and for any reduction.
     ///
     /// # Panics
-    /// When it is not accepted.
-    pub fn submit_of<T: Element>(&self, count: usize, value: impl Fn(usize) -> T) -> Pending<T> {
+    /// When they are not accepted.
+    pub fn submit_as<T: Value>(&self, seed: u64, count: usize, reduction: Reduction) -> Pending<T> {
         let mut tensor = self.client.tensor::<T>(count).unwrap();
         for (index, element) in tensor.iter_mut().enumerate() {
-            *element = value(index);
+            *element = exact::value(seed, self.rank, index);
         }
-        let pending = self.job.allreduce(tensor);
+        let pending = self.job.allreduce_with(tensor, OpOptions { reduction, ..OpOptions::default() });
         pending.unwrap_or_else(|error| panic!("rank {}: {error}", self.rank))
     }
 }
@@ -95,13 +97,35 @@ impl Crew {
     ///
     /// # Panics
     /// When one of them fails or does not end.
-    pub fn allreduce(&self, seed: u64, count: usize) -> Vec<Vec<f32>> {
-        self.submit(seed, count).into_iter().map(|pending| sum(pending).to_vec()).collect()
+    pub fn allreduce(&self, seed: u64, count: usize) -> Results<f32> {
+        self.results(self.submit(seed, count))
     }
 
-    /// All workers hand in their values.
+    /// All workers hand in their values for a sum.
     pub fn submit(&self, seed: u64, count: usize) -> Vec<Pending<f32>> {
         self.trainers.iter().map(|trainer| trainer.submit(seed, count)).collect()
+    }
+
+    /// What comes of a sum that all workers handed in, by rank.
+    ///
+    /// # Panics
+    /// When it fails or does not end.
+    pub fn results(&self, pending: Vec<Pending<f32>>) -> Results<f32> {
+        self.results_of(pending, Reduction::Sum)
+    }
+
+    /// The results of an operation of all workers on values of any type.
+    ///
+    /// # Panics
+    /// When it fails or does not end.
+    pub fn reduce<T: Value>(&self, seed: u64, count: usize, reduction: Reduction) -> Results<T> {
+        let pending = self.trainers.iter().map(|trainer| trainer.submit_as(seed, count, reduction)).collect();
+        self.results_of(pending, reduction)
+    }
+
+    fn results_of<T: Value>(&self, pending: Vec<Pending<T>>, reduction: Reduction) -> Results<T> {
+        let numbers = Numbers::of(self.trainers[0].job.opened(), reduction);
+        Results { numbers, by_rank: pending.into_iter().map(|pending| sum(pending).to_vec()).collect() }
     }
 
     /// All workers leave in good order.

@@ -1,5 +1,6 @@
 //! Sumac in a lab: the aggregator, a host program and a daemon per worker, as an operator would start them.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -13,16 +14,13 @@ use crate::lab::Lab;
 use crate::namespace::Namespace;
 use crate::process::{Process, ProcessError};
 use crate::programs::{NotFound, Programs};
-use crate::spec::Topology;
+use crate::units::Probability;
 
 /// TCP port of the control plane.
 const CONTROL_PORT: u16 = 48600;
 
 /// How long a program has until it listens. Generous: sixteen daemons may start at once on one CPU.
 const START_LIMIT: Duration = Duration::from_secs(30);
-
-/// Frames that a veth's ring holds. What is in flight towards one port stays below, or frames are dropped there.
-const VETH_RING: u32 = 256;
 
 /// What moves and adds the packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -50,19 +48,31 @@ impl Backend {
 pub struct SumacOptions {
     /// What moves and adds the packets.
     pub backend: Backend,
-    /// Elements per chunk.
-    pub chunk: u16,
-    /// Slots per job; none: what the topology bears.
+    /// 32-bit words per packet; none: what the MTU allows.
+    pub chunk: Option<u16>,
+    /// Slots of each lane of a job; none: what the measured path needs.
     pub slots: Option<u32>,
-    /// What floats are multiplied with.
-    pub scale: f32,
+    /// What floats are multiplied with; none: block floating point.
+    pub scale: Option<f32>,
     /// Whether packets carry checksums that the aggregator verifies.
     pub checksum: bool,
+    /// Whether slots take chunks from each other.
+    pub stealing: bool,
+    /// Part of the frames that the aggregators drop on purpose.
+    pub drop: Probability,
 }
 
 impl Default for SumacOptions {
     fn default() -> SumacOptions {
-        SumacOptions { backend: Backend::Xdp, chunk: 256, slots: None, scale: 1_048_576.0, checksum: true }
+        SumacOptions {
+            backend: Backend::Xdp,
+            chunk: None,
+            slots: None,
+            scale: None,
+            checksum: true,
+            stealing: true,
+            drop: Probability::default(),
+        }
     }
 }
 
@@ -106,9 +116,15 @@ struct DaemonConfig {
     pin_root: PathBuf,
     aggregator: String,
     secret_file: PathBuf,
-    slots: u32,
-    elements: u16,
-    scale: f32,
+    shards: u16,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cpus: Vec<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slots: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    elements: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scale: Option<f32>,
     checksum: bool,
 }
 
@@ -118,7 +134,8 @@ pub struct Deployment<'lab> {
     lab: &'lab Lab,
     options: SumacOptions,
     programs: Programs,
-    aggregator: Option<Process>,
+    /// Control planes: the only one's or the root's, then the racks'.
+    aggregators: Vec<Option<Process>>,
     daemons: Vec<Option<Process>>,
 }
 
@@ -132,7 +149,7 @@ impl<'lab> Deployment<'lab> {
             lab,
             options: options.clone(),
             programs: Programs::find()?,
-            aggregator: None,
+            aggregators: (0..=lab.spec().racks).map(|_| None).collect(),
             daemons: (0..lab.spec().workers).map(|_| None).collect(),
         };
         deployment.write_secret()?;
@@ -142,6 +159,7 @@ impl<'lab> Deployment<'lab> {
                 deployment.attach_worker(rank)?;
             }
         }
+        deployment.drop_at_aggregators(options.drop)?;
         deployment.start_aggregator()?;
         for rank in 0..lab.spec().workers {
             deployment.start_daemon(rank)?;
@@ -157,11 +175,6 @@ impl<'lab> Deployment<'lab> {
     /// How it runs.
     pub fn options(&self) -> &SumacOptions {
         &self.options
-    }
-
-    /// Slots of each job.
-    pub fn slots(&self) -> u32 {
-        self.options.slots.unwrap_or_else(|| default_slots(self.lab.spec().topology, self.lab.spec().workers))
     }
 
     /// The socket of a worker's daemon.
@@ -183,9 +196,9 @@ impl<'lab> Deployment<'lab> {
             .map_err(|source| DeployError::Client { rank, source: source.into() })
     }
 
-    /// The aggregator's process, while it runs.
+    /// The process of the aggregator, or of the root, while it runs.
     pub fn aggregator(&mut self) -> Option<&mut Process> {
-        self.aggregator.as_mut()
+        self.aggregators.first_mut()?.as_mut()
     }
 
     /// A worker's daemon, while it runs.
@@ -195,15 +208,23 @@ impl<'lab> Deployment<'lab> {
 
     /// All of Sumac's processes that run.
     pub fn processes(&self) -> impl Iterator<Item = &Process> {
-        self.daemons.iter().flatten().chain(&self.aggregator)
+        self.daemons.iter().chain(&self.aggregators).flatten()
     }
 
-    /// `sumac-agg` with these arguments on the aggregator; returns what it prints.
+    /// `sumac-agg` with these arguments on the aggregator, or on the root; returns what it prints.
     ///
     /// # Errors
     /// When it fails.
     pub fn sumac_agg(&self, arguments: &[&str]) -> Result<String, DeployError> {
-        self.call(self.lab.aggregator(), self.programs.sumac_agg(), arguments)
+        self.sumac_agg_on(self.lab.aggregator(), arguments)
+    }
+
+    /// `sumac-agg` with these arguments on the host of an aggregator; returns what it prints.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn sumac_agg_on(&self, host: &Namespace, arguments: &[&str]) -> Result<String, DeployError> {
+        self.call(host, self.programs.sumac_agg(), arguments)
     }
 
     /// `sumac` with these arguments on a worker; returns what it prints.
@@ -214,15 +235,12 @@ impl<'lab> Deployment<'lab> {
         self.call(self.lab.worker(rank), self.programs.sumac(), arguments)
     }
 
-    /// Puts the aggregator's programs on all its ports.
+    /// Puts the aggregators' programs on all their ports.
     ///
     /// # Errors
     /// What `sumac-agg attach` says.
     pub fn attach_aggregator(&self) -> Result<(), DeployError> {
-        let ports = self.lab.spec().aggregator_ports();
-        let mut arguments = vec!["attach"];
-        arguments.extend(ports.iter().map(String::as_str));
-        self.sumac_agg(&arguments).map(|_| ())
+        self.with_ports("attach")
     }
 
     /// Takes them off.
@@ -230,19 +248,55 @@ impl<'lab> Deployment<'lab> {
     /// # Errors
     /// What `sumac-agg detach` says.
     pub fn detach_aggregator(&self) -> Result<(), DeployError> {
-        let ports = self.lab.spec().aggregator_ports();
-        let mut arguments = vec!["detach"];
-        arguments.extend(ports.iter().map(String::as_str));
-        self.sumac_agg(&arguments).map(|_| ())
+        self.with_ports("detach")
     }
 
-    /// What the eBPF aggregator says of itself; null when a process aggregates.
+    fn with_ports(&self, verb: &str) -> Result<(), DeployError> {
+        let spec = self.lab.spec();
+        let call = |host, ports: &[String]| {
+            let arguments: Vec<&str> = [verb].into_iter().chain(ports.iter().map(String::as_str)).collect();
+            self.sumac_agg_on(host, &arguments).map(|_| ())
+        };
+        call(self.lab.aggregator(), &spec.aggregator_ports())?;
+        let mut ports = spec.rack_ports();
+        ports.push(self.lab.uplink().to_owned());
+        self.lab.racks().iter().try_for_each(|rack| call(rack, &ports))
+    }
+
+    /// The hosts of all aggregators, the root's first.
+    pub fn aggregator_hosts(&self) -> impl Iterator<Item = &'lab Namespace> {
+        [self.lab.aggregator()].into_iter().chain(self.lab.racks())
+    }
+
+    /// Lets the aggregators' programs drop a part of Sumac's frames, and counts them.
+    ///
+    /// # Errors
+    /// What `sumac-agg drop` says.
+    pub fn drop_at_aggregators(&self, part: Probability) -> Result<(), DeployError> {
+        if part.is_zero() {
+            return Ok(());
+        }
+        let part = part.to_string();
+        self.aggregator_hosts().try_for_each(|host| self.sumac_agg_on(host, &["drop", &part]).map(|_| ()))
+    }
+
+    /// What the eBPF aggregator, or the root, says of itself; null when a process aggregates.
     ///
     /// # Errors
     /// What `sumac-agg status` says.
     pub fn aggregator_status(&self) -> Result<Value, DeployError> {
+        self.aggregator_status_on(self.lab.aggregator())
+    }
+
+    /// What the eBPF aggregator of a host says of itself; null when a process aggregates.
+    ///
+    /// # Errors
+    /// What `sumac-agg status` says.
+    pub fn aggregator_status_on(&self, host: &Namespace) -> Result<Value, DeployError> {
         match self.options.backend {
-            Backend::Xdp => parse(&self.sumac_agg(&["status", "--json"])?, "sumac-agg status --json"),
+            Backend::Xdp => {
+                parse(&self.sumac_agg_on(host, &["status", "--json"])?, "sumac-agg status --json")
+            }
             Backend::Udp => Ok(Value::Null),
         }
     }
@@ -255,12 +309,26 @@ impl<'lab> Deployment<'lab> {
         self.sumac(rank, &["attach", self.lab.worker_interface()]).map(|_| ())
     }
 
-    /// Starts the aggregator's control plane, which it must not have.
+    /// Starts the control planes of all aggregators, which they must not have.
     ///
     /// # Errors
-    /// When it does not come to listen.
+    /// When one does not come to listen.
     pub fn start_aggregator(&mut self) -> Result<(), DeployError> {
-        let host = self.lab.aggregator();
+        // The root first: a rack has nobody to ask without it.
+        let lab = self.lab;
+        self.start_control_plane(0, lab.aggregator(), None)?;
+        for (rack, host) in (0..).zip(lab.racks()) {
+            self.start_control_plane(usize::from(rack) + 1, host, Some(lab.spec().root_ip(rack)))?;
+        }
+        Ok(())
+    }
+
+    fn start_control_plane(
+        &mut self,
+        place: usize,
+        host: &Namespace,
+        parent: Option<Ipv4Addr>,
+    ) -> Result<(), DeployError> {
         let mut serve = self.programs.sumac_agg();
         serve.args(["serve", "--listen", &format!("0.0.0.0:{CONTROL_PORT}"), "--secret-file"]);
         serve.arg(self.secret_file());
@@ -268,14 +336,21 @@ impl<'lab> Deployment<'lab> {
             Backend::Xdp => serve.args(["--plane", "ebpf", "--pin-root"]).arg(self.lab.pin_root()),
             Backend::Udp => serve.args(["--plane", "host"]),
         };
-        let process = self.aggregator.insert(self.lab.start(host, "aggregator", &mut serve)?);
+        if let Some(parent) = parent {
+            serve.args(["--parent", &format!("{parent}:{CONTROL_PORT}")]);
+        }
+        if !self.options.stealing {
+            serve.arg("--no-stealing");
+        }
+        let what = if parent.is_some() { format!("rack{}", place - 1) } else { "aggregator".to_owned() };
+        let process = self.aggregators[place].insert(self.lab.start(host, &what, &mut serve)?);
         process.wait_until("listening", START_LIMIT, || listens(host, CONTROL_PORT))?;
         Ok(())
     }
 
-    /// Ends the aggregator's control plane.
+    /// Ends the control planes of all aggregators.
     pub fn stop_aggregator(&mut self) {
-        self.aggregator = None;
+        self.aggregators.iter_mut().for_each(|process| *process = None);
     }
 
     /// Starts a worker's daemon, which must not run.
@@ -319,7 +394,9 @@ impl<'lab> Deployment<'lab> {
             pin_root: self.lab.pin_root(),
             aggregator: format!("{}:{CONTROL_PORT}", self.lab.spec().aggregator_ip(rank)),
             secret_file: self.secret_file(),
-            slots: self.slots(),
+            shards: self.lab.spec().queues,
+            cpus: self.cpus(),
+            slots: self.options.slots,
             elements: self.options.chunk,
             scale: self.options.scale,
             checksum: self.options.checksum,
@@ -331,22 +408,17 @@ impl<'lab> Deployment<'lab> {
         Ok(path)
     }
 
+    /// The CPU of each shard's thread: the one that works on the queue of this number. A single one may run anywhere.
+    fn cpus(&self) -> Vec<usize> {
+        let queues = usize::from(self.lab.spec().queues);
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        if queues == 1 { Vec::new() } else { (0..queues).map(|queue| queue % cpus).collect() }
+    }
+
     fn call(&self, host: &Namespace, program: Command, arguments: &[&str]) -> Result<String, DeployError> {
         let mut command = host.command(program.get_program());
         command.args(arguments).arg("--pin-root").arg(self.lab.pin_root());
         Ok(command::output(&mut command)?)
-    }
-}
-
-/// As many slots as keep what is in flight to one port below its ring.
-fn default_slots(topology: Topology, workers: u16) -> u32 {
-    match topology {
-        Topology::PerPort => VETH_RING / 2,
-        // All workers' contributions meet at the one port.
-        Topology::OneArm => {
-            let share = VETH_RING / u32::from(workers);
-            1 << share.max(1).ilog2()
-        }
     }
 }
 
@@ -360,18 +432,4 @@ fn listens(host: &Namespace, port: u16) -> bool {
 fn parse(text: &str, line: &str) -> Result<Value, DeployError> {
     serde_json::from_str(text)
         .map_err(|error| CommandError::Output { line: line.to_owned(), why: format!("JSON: {error}") }.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_in_flight_fits_a_ring() {
-        for workers in 2..=16 {
-            let slots = default_slots(Topology::OneArm, workers);
-            assert!(slots.is_power_of_two() && slots * u32::from(workers) <= VETH_RING, "{workers}: {slots}");
-        }
-        assert_eq!(default_slots(Topology::PerPort, 16), 128);
-    }
 }

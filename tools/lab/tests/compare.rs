@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use sumac_lab::LabSpec;
 use sumac_lab::compare::{Contender, Outcome, TcpOffloads, compare};
 use sumac_lab::deployment::SumacOptions;
-use sumac_lab::run::RunOptions;
+use sumac_lab::run::{Operation, RunOptions};
 
 #[test]
 fn all_libraries_sum_in_one_lab() {
@@ -23,7 +23,7 @@ fn all_libraries_sum_in_one_lab() {
     let options = RunOptions {
         lab: LabSpec { name: format!("cmp{}", std::process::id()), ..LabSpec::new(2) },
         sumac: SumacOptions::default(),
-        elements: 5000,
+        operation: Operation::sum(5000),
         iterations: 2,
         warmup: 1,
         seed: 1,

@@ -6,10 +6,10 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use sumac_lab::compare::{Contender, TcpOffloads, compare};
-use sumac_lab::deployment::SumacOptions;
-use sumac_lab::run::RunOptions;
+use sumac_lab::deployment::Backend;
+use sumac_lab::run::{Operation, RunOptions};
 
-use super::options::LabOptions;
+use super::options::{LabOptions, SumacArguments};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,15 +26,11 @@ Exit codes: 0 all sums right, 1 wrong or failed, 2 wrong usage, 130 interrupted.
 pub struct Compare {
     #[command(flatten)]
     lab: LabOptions,
+    #[command(flatten)]
+    sumac: SumacArguments,
     /// Elements of each worker's float32 tensor
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
     elements: u32,
-    /// Elements per chunk of Sumac's
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=832))]
-    chunk: u16,
-    /// Slots of Sumac's job, a power of two; by default as many as the topology's veths bear
-    #[arg(long)]
-    slots: Option<u32>,
     /// Measured allreduces of each library
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     iterations: u32,
@@ -67,8 +63,8 @@ impl Compare {
         }
         let options = RunOptions {
             lab,
-            sumac: SumacOptions { chunk: self.chunk, slots: self.slots, ..SumacOptions::default() },
-            elements: self.elements as usize,
+            sumac: self.sumac.sumac(Backend::Xdp),
+            operation: Operation { wire: self.sumac.wire, ..Operation::sum(self.elements as usize) },
             iterations: self.iterations,
             warmup: self.warmup,
             seed: 1,

@@ -1,6 +1,8 @@
 //! Options that describe a lab, shared by the verbs that build one.
 
 use clap::Args;
+use sumac_client::{DType, Reduction, Wire};
+use sumac_lab::deployment::{Backend, SumacOptions};
 use sumac_lab::spec::Faults;
 use sumac_lab::units::{Probability, Rate};
 use sumac_lab::{LabSpec, Topology};
@@ -64,4 +66,69 @@ impl LabOptions {
             faults: Faults { loss: self.loss, duplicate: self.duplicate, reorder: self.reorder },
         }
     }
+}
+
+/// How Sumac is to run in it.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Sumac")]
+pub struct SumacArguments {
+    /// 32-bit words per packet; by default what the MTU allows
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=2224))]
+    pub chunk: Option<u16>,
+    /// Slots of each lane of the job, a power of two; by default what the measured path needs
+    #[arg(long)]
+    pub slots: Option<u32>,
+    /// Multiply floats with this number before they are rounded; by default block floating point
+    #[arg(long)]
+    pub scale: Option<f32>,
+    /// How floats travel: int32, or int16 for half the bytes and a larger error
+    #[arg(long, value_parser = wire, default_value = "int32")]
+    pub wire: Wire,
+    /// Send contributions without UDP checksum
+    #[arg(long)]
+    pub no_checksum: bool,
+    /// Fix which chunks a slot takes, whatever was lost
+    #[arg(long)]
+    pub no_stealing: bool,
+    /// Part of the frames that the aggregators drop on purpose, each way
+    #[arg(long, default_value = "0", value_name = "PROBABILITY")]
+    pub aggregator_drop: Probability,
+}
+
+impl SumacArguments {
+    /// Sumac as these options ask for.
+    pub fn sumac(&self, backend: Backend) -> SumacOptions {
+        SumacOptions {
+            backend,
+            chunk: self.chunk,
+            slots: self.slots,
+            scale: self.scale,
+            checksum: !self.no_checksum,
+            stealing: !self.no_stealing,
+            drop: self.aggregator_drop,
+        }
+    }
+}
+
+/// A type of elements by its name.
+pub fn dtype(name: &str) -> Result<DType, String> {
+    by_name(name, &[DType::Float32, DType::Float16, DType::Bfloat16, DType::Int32], |dtype| dtype.name())
+}
+
+/// A reduction by its name.
+pub fn reduction(name: &str) -> Result<Reduction, String> {
+    let all = [Reduction::Sum, Reduction::Mean, Reduction::Min, Reduction::Max];
+    by_name(name, &all, |reduction| reduction.name())
+}
+
+fn wire(name: &str) -> Result<Wire, String> {
+    by_name(name, &[Wire::Int32, Wire::Int16], |wire| match wire {
+        Wire::Int32 => "int32",
+        Wire::Int16 => "int16",
+    })
+}
+
+fn by_name<T: Copy>(name: &str, all: &[T], name_of: impl Fn(T) -> &'static str) -> Result<T, String> {
+    let names = || all.iter().map(|one| name_of(*one)).collect::<Vec<_>>().join(", ");
+    all.iter().copied().find(|one| name_of(*one) == name).ok_or_else(|| format!("one of {}", names()))
 }

@@ -4,15 +4,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use sumac_lab::deployment::{Backend, SumacOptions};
-use sumac_lab::run::{RunOptions, run};
+use sumac_client::{DType, Reduction};
+use sumac_lab::deployment::Backend;
+use sumac_lab::run::{Operation, RunOptions, run};
 
-use super::options::LabOptions;
+use super::options::{LabOptions, SumacArguments, dtype, reduction};
 
 const EXAMPLES: &str = "\
 Examples:
   sumac-lab run --workers 4 --elements 25000000
   sumac-lab run --workers 4 --elements 2500000 --rate 100mbit --loss 1% --json
+  sumac-lab run --racks 2 --workers-per-rack 4 --dtype bfloat16 --op mean --aggregator-drop 0.1%
+  sumac-lab run --workers 2 --queues 2 --mtu 9000 --elements 25000000
   sumac-lab run --workers 8 --topology one-arm --elements 1000000 --backend udp
 
 Values come from --seed and are the same in every run; which frames the cables lose is not, as nftables takes no seed.
@@ -23,18 +26,20 @@ Exit codes: 0 verified, 1 not verified or failed, 2 wrong usage, 130 interrupted
 pub struct Run {
     #[command(flatten)]
     lab: LabOptions,
-    /// Elements of each worker's float32 tensor
+    #[command(flatten)]
+    sumac: SumacArguments,
+    /// Elements of each worker's tensor
     #[arg(long, default_value_t = 1_000_000)]
     elements: usize,
+    /// Their type: float32, float16, bfloat16 or int32
+    #[arg(long, value_parser = dtype, default_value = "float32")]
+    dtype: DType,
+    /// What is made of the workers' values: sum, mean, min or max
+    #[arg(long = "op", value_parser = reduction, default_value = "sum")]
+    reduction: Reduction,
     /// What moves and adds the packets
     #[arg(long, value_enum, default_value_t)]
     backend: Backend,
-    /// Elements per chunk
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=832))]
-    chunk: u16,
-    /// Slots of the job, a power of two; by default as many as the topology's veths bear
-    #[arg(long)]
-    slots: Option<u32>,
     /// Measured allreduces
     #[arg(long, default_value_t = 5)]
     iterations: u32,
@@ -44,12 +49,6 @@ pub struct Run {
     /// What makes the tensors' values
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// What floats are multiplied with before they are rounded
-    #[arg(long, default_value_t = 1_048_576.0)]
-    scale: f32,
-    /// Send contributions without UDP checksum
-    #[arg(long)]
-    no_checksum: bool,
     /// Seconds after which an allreduce is given up
     #[arg(long, default_value_t = 120)]
     timeout: u64,
@@ -65,14 +64,13 @@ impl Run {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let options = RunOptions {
             lab: self.lab.spec(),
-            sumac: SumacOptions {
-                backend: self.backend,
-                chunk: self.chunk,
-                slots: self.slots,
-                scale: self.scale,
-                checksum: !self.no_checksum,
+            sumac: self.sumac.sumac(self.backend),
+            operation: Operation {
+                elements: self.elements,
+                dtype: self.dtype,
+                reduction: self.reduction,
+                wire: self.sumac.wire,
             },
-            elements: self.elements,
             iterations: self.iterations,
             warmup: self.warmup,
             seed: self.seed,

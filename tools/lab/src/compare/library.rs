@@ -159,9 +159,9 @@ fn start_open_mpi(lab: &Lab, options: &RunOptions) -> Result<Process, LibraryErr
 }
 
 fn sizes(options: &RunOptions) -> Vec<String> {
-    let RunOptions { elements, iterations, warmup, .. } = options;
+    let RunOptions { operation, iterations, warmup, .. } = options;
     let pairs = [
-        ("--elements", elements.to_string()),
+        ("--elements", operation.elements.to_string()),
         ("--iterations", iterations.to_string()),
         ("--warmup", warmup.to_string()),
     ];

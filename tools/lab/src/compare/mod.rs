@@ -238,7 +238,7 @@ impl Comparison {
         }
         Comparison {
             lab: options.lab.clone(),
-            elements: options.elements,
+            elements: options.operation.elements,
             iterations: options.iterations,
             tcp_offloads,
             rows,

@@ -39,7 +39,7 @@ pub(super) fn epoch(line: &str, single: Option<&Epoch>) {
 
 /// What happened on the wire while they trained.
 pub(super) fn wire(deployment: &Deployment<'_>, trained: &[Trained]) -> Result<(), DemoError> {
-    let aggregator = deployment.aggregator_status()?;
+    let aggregators = [deployment.aggregator_status()?];
     let injected = deployment.lab().injected().map_err(LabError::from)?;
     let mut stats = Vec::new();
     for (rank, result) in (0..).zip(trained) {
@@ -50,13 +50,13 @@ pub(super) fn wire(deployment: &Deployment<'_>, trained: &[Trained]) -> Result<(
             json!({ "jobs": [result.job], "ports": daemon["ports"], "host_program": daemon["host_program"] }),
         );
     }
-    let frames = Frames::of(&stats, &aggregator);
-    let modes = Modes::of(&stats, &aggregator);
+    let frames = Frames::of(&stats, &aggregators);
+    let modes = Modes::of(&stats, &aggregators);
     let counter = |name: &str| frames.aggregator.get(name).copied().unwrap_or(0);
     let steered: u64 = stats.iter().filter_map(|stats| stats["host_program"]["steered"].as_u64()).sum();
 
     println!("\n  on the wire");
-    let chunk = deployment.options().chunk;
+    let chunk = trained.first().and_then(|result| result.opened["elements"].as_u64()).unwrap_or(0);
     println!("    chunks         {} summed, of at most {chunk} elements", counter("completed"));
     println!(
         "    sent           {} frames, of these {} again",

@@ -32,6 +32,9 @@ pub struct Trained {
     /// The worker's counters; none where it trained alone.
     #[serde(default)]
     pub job: Value,
+    /// What it was told of its job; none where it trained alone.
+    #[serde(default)]
+    pub opened: Value,
 }
 
 /// One pass over the training images.

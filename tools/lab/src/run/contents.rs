@@ -1,10 +1,14 @@
 //! What the workers add up, and what must come out.
 //!
-//! A value is a function of seed, iteration, rank and index, so that nobody needs to keep the tensors. The reference knows
-//! the rounding rule and nothing else of Sumac: each value is multiplied with the scale in single precision and rounded
-//! half to even, the integers are added in 64 bits, and the sum is multiplied with the reciprocal of the scale.
+//! A value is a function of seed, iteration, rank and index, so that nobody needs to keep the tensors; what sums are to be
+//! is [`Numbers`]' affair.
 
 use std::ops::Range;
+
+use super::numbers::{Numbers, Value};
+
+/// So many neighbours have the same magnitude: some packets lie within one, some do not.
+const NEIGHBOURS: usize = 1000;
 
 /// One round of an allreduce.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,8 +17,6 @@ pub struct Contents {
     pub seed: u64,
     /// Which round of it.
     pub iteration: u32,
-    /// What floats are multiplied with.
-    pub scale: f32,
 }
 
 /// How a worker's result compares with the reference.
@@ -24,7 +26,7 @@ pub struct Comparison {
     pub wrong: u64,
     /// The first of them.
     pub first_wrong: Option<usize>,
-    /// Largest distance to the sum in double precision without rounding.
+    /// Largest distance to the result in double precision without rounding.
     pub max_abs_error: f64,
 }
 
@@ -41,52 +43,65 @@ impl Comparison {
 }
 
 impl Contents {
-    /// A worker's value: 24 random bits between -1 and 1, so that scaled by 2^20 three bits are rounded away, and every
-    /// eighth value lies just between two integers.
-    pub fn value(self, rank: u16, index: usize) -> f32 {
-        let stream = self.seed ^ (u64::from(self.iteration) << 40) ^ (u64::from(rank) << 56);
-        let bits = mix(stream.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-        ((bits >> 32) as i32 >> 8) as f32 * (1.0 / 8_388_608.0)
+    /// A worker's value: 24 random bits, half of them negative, with a magnitude that changes along the tensor. Scaled by
+    /// 2^20 bits are rounded away, and many values lie just between two integers.
+    pub fn value<T: Value>(self, rank: u16, index: usize) -> T {
+        T::of((self.random(rank, index) >> 32) as i32 >> 8, self.shift(rank, index))
     }
 
-    /// Fills a worker's tensor, or a part of it that begins at `first`.
-    pub fn fill(self, rank: u16, first: usize, tensor: &mut [f32]) {
-        for (index, element) in (first..).zip(tensor) {
-            *element = self.value(rank, index);
+    /// Fills a worker's tensor.
+    pub fn fill<T: Value>(self, rank: u16, tensor: &mut [T]) {
+        for (block, values) in tensor.chunks_mut(NEIGHBOURS).enumerate() {
+            let first = block * NEIGHBOURS;
+            let shift = self.shift(rank, first);
+            for (index, value) in (first..).zip(values) {
+                *value = T::of((self.random(rank, index) >> 32) as i32 >> 8, shift);
+            }
         }
     }
 
-    /// Compares some elements of every worker's result with the reference.
-    pub fn compare(self, elements: Range<usize>, results: &[&[f32]]) -> Comparison {
-        let workers = results.len() as u16;
+    /// Compares some elements of every worker's result with the reference; they begin at the first one of a packet.
+    pub fn compare<T: Value>(self, numbers: Numbers, elements: Range<usize>, results: &[&[T]]) -> Comparison {
         let mut comparison = Comparison::default();
-        for index in elements {
-            let (expected, exact) = self.reference(workers, index);
-            for result in results {
-                // A result that is too short is as wrong as a wrong value.
-                let got = result.get(index).copied().unwrap_or(f32::NAN);
-                if got.to_bits() != expected.to_bits() {
-                    comparison.wrong += 1;
-                    comparison.first_wrong.get_or_insert(index);
+        for first in elements.clone().step_by(numbers.packet::<T>()) {
+            let packet = first..(first + numbers.packet::<T>()).min(elements.end);
+            let values = |rank| packet.clone().map(|index| self.value(rank, index)).collect();
+            let workers: Vec<Vec<T>> = (0..results.len() as u16).map(values).collect();
+            let expected = numbers.reduce(&workers);
+            for (at, expected) in expected.iter().enumerate() {
+                let exact = numbers.exact(workers.iter().map(|values| values[at].exact()));
+                for result in results {
+                    comparison.hold(result.get(first + at), *expected, exact, first + at);
                 }
-                let error = (f64::from(got) - exact).abs();
-                // NaN is an error without bound, which f64::max would hide.
-                let error = if error.is_nan() { f64::INFINITY } else { error };
-                comparison.max_abs_error = comparison.max_abs_error.max(error);
             }
         }
         comparison
     }
 
-    /// The sum over all workers as Sumac defines it, and without rounding.
-    fn reference(self, workers: u16, index: usize) -> (f32, f64) {
-        let (mut sum, mut exact) = (0i64, 0f64);
-        for rank in 0..workers {
-            let value = self.value(rank, index);
-            sum += (value * self.scale).round_ties_even() as i64;
-            exact += f64::from(value);
+    fn stream(self, rank: u16) -> u64 {
+        self.seed ^ (u64::from(self.iteration) << 40) ^ (u64::from(rank) << 56)
+    }
+
+    fn random(self, rank: u16, index: usize) -> u64 {
+        mix(self.stream(rank).wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+
+    fn shift(self, rank: u16, index: usize) -> u32 {
+        (mix(!self.stream(rank) ^ (index / NEIGHBOURS) as u64) % 8) as u32
+    }
+}
+
+impl Comparison {
+    /// Takes one element of one worker in. A result that is too short is as wrong as a wrong value.
+    fn hold<T: Value>(&mut self, got: Option<&T>, expected: T, exact: f64, index: usize) {
+        if !got.is_some_and(|got| got.same(expected)) {
+            self.wrong += 1;
+            self.first_wrong.get_or_insert(index);
         }
-        (sum as f32 * (1.0 / self.scale), exact)
+        let error = (got.map_or(f64::NAN, |got| got.exact()) - exact).abs();
+        // NaN is an error without bound, which f64::max would hide.
+        let error = if error.is_nan() { f64::INFINITY } else { error };
+        self.max_abs_error = self.max_abs_error.max(error);
     }
 }
 
@@ -99,35 +114,53 @@ fn mix(mut x: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use sumac_client::{Reduction, Wire};
+
     use super::*;
 
-    const CONTENTS: Contents = Contents { seed: 7, iteration: 1, scale: 1_048_576.0 };
+    const CONTENTS: Contents = Contents { seed: 7, iteration: 1 };
+    const NUMBERS: Numbers =
+        Numbers { scale: Some(1_048_576.0), wire: Wire::Int32, words: 10, reduction: Reduction::Sum };
 
     #[test]
     fn values_differ_by_rank_index_and_iteration_and_repeat_by_seed() {
-        let value = CONTENTS.value(1, 5);
-        assert_eq!(value, CONTENTS.value(1, 5));
-        assert!(value.abs() <= 1.0);
-        let others =
-            [CONTENTS.value(2, 5), CONTENTS.value(1, 6), Contents { iteration: 2, ..CONTENTS }.value(1, 5)];
-        assert!(others.iter().all(|other| *other != value));
+        let value = |contents: Contents, rank, index| contents.value::<f32>(rank, index);
+        let first = value(CONTENTS, 1, 5);
+        assert_eq!(first, value(CONTENTS, 1, 5));
+        assert!(first.abs() <= 1.0);
+        let later = Contents { iteration: 2, ..CONTENTS };
+        let others = [value(CONTENTS, 2, 5), value(CONTENTS, 1, 6), value(later, 1, 5)];
+        assert!(others.iter().all(|other| *other != first));
+        let mut tensor = [0f32; 2500];
+        CONTENTS.fill(1, &mut tensor);
+        assert!(tensor.iter().enumerate().all(|(index, filled)| *filled == value(CONTENTS, 1, index)));
     }
 
     #[test]
-    fn ties_are_among_the_values() {
-        let scaled = (0..1000).map(|index| CONTENTS.value(0, index) * CONTENTS.scale);
-        assert!(scaled.filter(|x| x.fract().abs() == 0.5).count() > 50);
+    fn ties_and_several_magnitudes_are_among_the_values() {
+        let scaled = (0..20_000).map(|index| CONTENTS.value::<f32>(0, index) * 1_048_576.0);
+        assert!(scaled.filter(|x| x.fract().abs() == 0.5).count() > 300);
+        let shifts: std::collections::BTreeSet<_> =
+            (0..20_000).map(|index| CONTENTS.shift(0, index)).collect();
+        assert!(shifts.len() > 4, "{shifts:?}");
     }
 
     #[test]
     fn one_wrong_bit_is_found() {
-        let right: Vec<f32> = (0..100).map(|index| CONTENTS.reference(2, index).0).collect();
-        let mut wrong = right.clone();
-        wrong[53] = f32::from_bits(wrong[53].to_bits() ^ 1);
-        assert_eq!(CONTENTS.compare(0..100, &[&right, &right]).wrong, 0);
-        let found = CONTENTS.compare(50..60, &[&right, &wrong]);
-        assert_eq!((found.wrong, found.first_wrong), (1, Some(53)));
-        assert_eq!(CONTENTS.compare(0..100, &[&right, &right[..99]]).first_wrong, Some(99));
-        assert!(found.max_abs_error < 2e-6);
+        for numbers in [NUMBERS, Numbers { scale: None, ..NUMBERS }] {
+            let values = |rank| (0..100).map(|index| CONTENTS.value::<f32>(rank, index)).collect::<Vec<_>>();
+            let workers = [values(0), values(1)];
+            let packets = (0..100).step_by(10).map(|first| {
+                numbers.reduce(&workers.clone().map(|values| values[first..first + 10].to_vec()))
+            });
+            let right: Vec<f32> = packets.flatten().collect();
+            let mut wrong = right.clone();
+            wrong[53] = f32::from_bits(wrong[53].to_bits() ^ 1);
+            assert_eq!(CONTENTS.compare(numbers, 0..100, &[&right, &right]).wrong, 0);
+            let found = CONTENTS.compare(numbers, 50..60, &[&right, &wrong]);
+            assert_eq!((found.wrong, found.first_wrong), (1, Some(53)));
+            assert_eq!(CONTENTS.compare(numbers, 0..100, &[&right, &right[..99]]).first_wrong, Some(99));
+            assert!(found.max_abs_error < 2e-6);
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! A measured run: allreduces of all workers at once, every element checked, and what it took.
 
 pub mod contents;
+mod counters;
+pub mod numbers;
 mod report;
 mod statistics;
 mod trainers;
@@ -9,7 +11,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-pub use report::{Drops, Frames, Modes, Report};
+pub use counters::{Drops, Frames, Modes, RoundTrips};
+pub use report::Report;
 pub use statistics::Times;
 pub use trainers::{TrainError, Trainers};
 
@@ -23,6 +26,8 @@ use crate::process::{CpuTime, Process};
 use crate::spec::LabSpec;
 use crate::trace::{Sampler, Trace, TraceError};
 use contents::{Comparison, Contents};
+use numbers::Value as Element;
+use sumac_client::{DType, OpenReply, Reduction, Wire, bf16, f16};
 
 /// What to run in a lab.
 #[derive(Clone, Debug)]
@@ -31,8 +36,8 @@ pub struct RunOptions {
     pub lab: LabSpec,
     /// Sumac in it.
     pub sumac: SumacOptions,
-    /// Elements of the tensor that each worker brings.
-    pub elements: usize,
+    /// What is summed.
+    pub operation: Operation,
     /// Measured allreduces.
     pub iterations: u32,
     /// Allreduces before them, verified and not measured: the first one touches fresh memory everywhere.
@@ -43,6 +48,26 @@ pub struct RunOptions {
     pub limit: Duration,
     /// Whether to count what worker 0 sends in each 10 ms.
     pub trace: bool,
+}
+
+/// An allreduce.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Operation {
+    /// Elements of the tensor that each worker brings.
+    pub elements: usize,
+    /// Their type.
+    pub dtype: DType,
+    /// What is made of the workers' values.
+    pub reduction: Reduction,
+    /// How floats travel.
+    pub wire: Wire,
+}
+
+impl Operation {
+    /// The sum of this many float32 elements, as 32-bit integers.
+    pub fn sum(elements: usize) -> Operation {
+        Operation { elements, dtype: DType::Float32, reduction: Reduction::Sum, wire: Wire::Int32 }
+    }
 }
 
 /// Why a run has no report.
@@ -72,8 +97,10 @@ pub enum RunError {
 }
 
 /// What the measured part of a run took.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Measured {
+    /// What the workers were told of their job.
+    pub(crate) opened: OpenReply,
     pub(crate) spans: Vec<Span>,
     pub(crate) trace: Option<Trace>,
     pub(crate) cpu: CpuTime,
@@ -81,12 +108,25 @@ pub(crate) struct Measured {
     pub(crate) comparison: Comparison,
 }
 
+impl Measured {
+    fn of(opened: OpenReply) -> Measured {
+        Measured {
+            opened,
+            spans: Vec::new(),
+            trace: None,
+            cpu: CpuTime::default(),
+            machine: MachineTime::default(),
+            comparison: Comparison::default(),
+        }
+    }
+}
+
 /// Builds the lab, runs, measures, and removes the lab.
 ///
 /// # Errors
 /// When the lab or Sumac in it does not come up, or an allreduce fails. A wrong sum is not an error: the report says it.
 pub fn run(options: &RunOptions) -> Result<Report, RunError> {
-    if options.elements == 0 || options.iterations == 0 {
+    if options.operation.elements == 0 || options.iterations == 0 {
         return Err(RunError::Nothing);
     }
     let bar = progress(options);
@@ -111,13 +151,26 @@ pub fn run_in(
     options: &RunOptions,
     bar: &ProgressBar,
 ) -> Result<Report, RunError> {
-    let mut trainers = Trainers::join(deployment, "lab", options.elements)?;
+    match options.operation.dtype {
+        DType::Float32 => run_with::<f32>(deployment, options, bar),
+        DType::Float16 => run_with::<f16>(deployment, options, bar),
+        DType::Bfloat16 => run_with::<bf16>(deployment, options, bar),
+        DType::Int32 => run_with::<i32>(deployment, options, bar),
+    }
+}
+
+fn run_with<T: Element>(
+    deployment: &Deployment<'_>,
+    options: &RunOptions,
+    bar: &ProgressBar,
+) -> Result<Report, RunError> {
+    let mut trainers = Trainers::<T>::join(deployment, "lab", options.operation)?;
     let sampler = options.trace.then(|| Sampler::start(deployment.lab()));
     let injected_before = deployment.lab().injected()?;
-    let mut measured = Measured::default();
+    let mut measured = Measured::of(trainers.opened()?.clone());
     for iteration in 0..options.warmup + options.iterations {
         interrupt::check()?;
-        let contents = Contents { seed: options.seed, iteration, scale: options.sumac.scale };
+        let contents = Contents { seed: options.seed, iteration };
         bar.set_message("filling tensors");
         trainers.fill(contents)?;
         bar.set_message("summing");
@@ -137,11 +190,13 @@ pub fn run_in(
         measured.trace = Some(samples.of_typical(&measured.spans, Times::of_spans(&measured.spans).median));
     }
     let stats = trainers.stats()?;
-    let aggregator = deployment.aggregator_status()?;
+    let hosts = deployment.aggregator_hosts();
+    let aggregators =
+        hosts.map(|host| deployment.aggregator_status_on(host)).collect::<Result<Vec<_>, _>>()?;
     let mut injected = deployment.lab().injected()?;
     injected -= injected_before;
     trainers.leave()?;
-    Ok(Report::new(deployment, options, &measured, &stats, &aggregator, injected))
+    Ok(Report::new(deployment, options, &measured, &stats, &aggregators, injected))
 }
 
 fn cpu_of(deployment: &Deployment<'_>) -> CpuTime {

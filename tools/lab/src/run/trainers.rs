@@ -4,9 +4,11 @@ use std::sync::{Barrier, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sumac_client::{Client, ClientError, Job, JobOptions, Tensor};
+use sumac_client::{Client, ClientError, Job, JobOptions, OpOptions, OpenReply, Tensor};
 
+use super::Operation;
 use super::contents::{Comparison, Contents};
+use super::numbers::{Numbers, Value as Element};
 use crate::clock::{Span, monotonic};
 use crate::deployment::{DeployError, Deployment};
 use crate::interrupt;
@@ -43,6 +45,9 @@ pub enum TrainError {
         /// How long.
         seconds: u64,
     },
+    /// A lab without workers.
+    #[error("a job needs workers")]
+    Nobody,
     /// A thread of the lab itself died.
     #[error("a trainer's thread of the lab panicked")]
     Thread,
@@ -51,25 +56,29 @@ pub enum TrainError {
     Interrupted(#[from] interrupt::Interrupted),
 }
 
-struct Trainer {
+struct Trainer<T> {
     rank: u16,
     client: Client,
     job: Job,
-    tensor: Option<Tensor<f32>>,
+    tensor: Option<Tensor<T>>,
 }
 
 /// One job with all its workers.
-pub struct Trainers {
-    all: Vec<Trainer>,
-    elements: usize,
+pub struct Trainers<T> {
+    all: Vec<Trainer<T>>,
+    operation: Operation,
 }
 
-impl Trainers {
+impl<T: Element> Trainers<T> {
     /// Connects to all daemons, joins the job `name` as all its workers and makes a tensor for each.
     ///
     /// # Errors
     /// The first worker's that cannot.
-    pub fn join(deployment: &Deployment<'_>, name: &str, elements: usize) -> Result<Trainers, TrainError> {
+    pub fn join(
+        deployment: &Deployment<'_>,
+        name: &str,
+        operation: Operation,
+    ) -> Result<Trainers<T>, TrainError> {
         let world = deployment.lab().spec().workers;
         let mut clients = Vec::new();
         for rank in 0..world {
@@ -79,12 +88,20 @@ impl Trainers {
         let all = in_parallel(clients, |(rank, client)| {
             let fail =
                 |doing| move |source: ClientError| TrainError::Client { rank, doing, source: source.into() };
-            let tensor = client.tensor::<f32>(elements).map_err(fail("making its tensor"))?;
-            let options = JobOptions::new(name, rank, world).timeout(JOIN_LIMIT);
+            let tensor = client.tensor::<T>(operation.elements).map_err(fail("making its tensor"))?;
+            let options = JobOptions::new(name, rank, world).wire(operation.wire).timeout(JOIN_LIMIT);
             let job = client.open(&options).map_err(fail("joining the job"))?;
             Ok(Trainer { rank, client, job, tensor: Some(tensor) })
         })?;
-        Ok(Trainers { all, elements })
+        Ok(Trainers { all, operation })
+    }
+
+    /// What the workers were told of their job.
+    ///
+    /// # Errors
+    /// When there are none.
+    pub fn opened(&self) -> Result<&OpenReply, TrainError> {
+        self.all.first().map(|trainer| trainer.job.opened()).ok_or(TrainError::Nobody)
     }
 
     /// Writes each worker's values.
@@ -92,9 +109,9 @@ impl Trainers {
     /// # Errors
     /// Only when a thread dies.
     pub fn fill(&mut self, contents: Contents) -> Result<(), TrainError> {
-        in_parallel(self.all.iter_mut().collect(), |trainer: &mut Trainer| {
+        in_parallel(self.all.iter_mut().collect(), |trainer: &mut Trainer<T>| {
             if let Some(tensor) = &mut trainer.tensor {
-                contents.fill(trainer.rank, 0, tensor);
+                contents.fill(trainer.rank, tensor);
             }
             Ok(())
         })
@@ -107,9 +124,10 @@ impl Trainers {
     /// The first worker's that fails or takes longer than `limit`.
     pub fn allreduce(&mut self, limit: Duration) -> Result<Span, TrainError> {
         let start = Barrier::new(self.all.len());
-        let spans = in_parallel(self.all.iter_mut().collect(), |trainer: &mut Trainer| {
+        let options = OpOptions { reduction: self.operation.reduction, ..OpOptions::default() };
+        let spans = in_parallel(self.all.iter_mut().collect(), |trainer: &mut Trainer<T>| {
             start.wait();
-            trainer.allreduce(limit)
+            trainer.allreduce(options, limit)
         })?;
         let begin = spans.iter().map(|(begin, _): &Span| *begin).fold(f64::INFINITY, f64::min);
         let end = spans.iter().map(|(_, end)| *end).fold(f64::NEG_INFINITY, f64::max);
@@ -121,17 +139,19 @@ impl Trainers {
     /// # Errors
     /// Only when a thread dies.
     pub fn compare(&self, contents: Contents) -> Result<Comparison, TrainError> {
-        const BLOCK: usize = 1 << 16;
+        const PACKETS: usize = 100;
+        let numbers = Numbers::of(self.opened()?, self.operation.reduction);
+        let (block, elements) = (PACKETS * numbers.packet::<T>(), self.operation.elements);
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let results: Vec<&[f32]> =
+        let results: Vec<&[T]> =
             self.all.iter().map(|trainer| trainer.tensor.as_deref().unwrap_or(&[])).collect();
-        let next = RwLock::new((0..self.elements).step_by(BLOCK));
+        let next = RwLock::new((0..elements).step_by(block));
         let take = || next.write().unwrap_or_else(PoisonError::into_inner).next();
         let parts = in_parallel((0..cpus).collect(), |_| {
             let mut comparison = Comparison::default();
             while let Some(first) = take() {
-                let last = (first + BLOCK).min(self.elements);
-                comparison = comparison.and(contents.compare(first..last, &results));
+                let last = (first + block).min(elements);
+                comparison = comparison.and(contents.compare(numbers, first..last, &results));
             }
             Ok(comparison)
         })?;
@@ -143,7 +163,7 @@ impl Trainers {
     /// # Errors
     /// When one does not answer.
     pub fn stats(&self) -> Result<Vec<Value>, TrainError> {
-        let ask = |trainer: &Trainer| {
+        let ask = |trainer: &Trainer<T>| {
             let rank = trainer.rank;
             let fail = |source: ClientError| TrainError::Client {
                 rank,
@@ -172,8 +192,8 @@ impl Trainers {
     }
 }
 
-impl Trainer {
-    fn allreduce(&mut self, limit: Duration) -> Result<Span, TrainError> {
+impl<T: Element> Trainer<T> {
+    fn allreduce(&mut self, options: OpOptions<'_>, limit: Duration) -> Result<Span, TrainError> {
         let rank = self.rank;
         let fail = |source: ClientError| TrainError::Client { rank, doing: "summing", source: source.into() };
         let tensor = match self.tensor.take() {
@@ -182,7 +202,7 @@ impl Trainer {
             None => return Err(TrainError::Thread),
         };
         let (begin, deadline) = (monotonic(), Instant::now() + limit);
-        let mut pending = self.job.allreduce(tensor).map_err(|failed| fail(failed.error))?;
+        let mut pending = self.job.allreduce_with(tensor, options).map_err(|failed| fail(failed.error))?;
         while !pending.wait_timeout(LOOK).map_err(|failed| fail(failed.error))? {
             interrupt::check()?;
             if Instant::now() > deadline {

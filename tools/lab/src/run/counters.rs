@@ -1,0 +1,201 @@
+//! What daemons and aggregators counted, added up over all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use serde_json::Value;
+use sumac_wire::Reason;
+
+/// What was really bound.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Modes {
+    /// Of the workers, such as `driver XDP, AF_XDP copy`; several when they differ.
+    pub workers: BTreeSet<String>,
+    /// Of the aggregator's ports; a process when there is no program.
+    pub aggregator: BTreeSet<String>,
+}
+
+/// Frames by kind, of all workers together.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Frames {
+    /// Chunks sent for the first time.
+    pub contributions: u64,
+    /// Chunks sent again.
+    pub resent: u64,
+    /// Chunks taken for lost because later results had come.
+    pub lost_by_order: u64,
+    /// Chunks taken for lost because a timer expired.
+    pub lost_by_timer: u64,
+    /// Of both, those whose result came before they were sent again.
+    pub spared: u64,
+    /// Results taken.
+    pub results: u64,
+    /// Probes sent.
+    pub probes: u64,
+    /// Their answers.
+    pub reports: u64,
+    /// Chunks that a slot took from another.
+    pub steals: u64,
+    /// Rounds that agreed on an exponent before a chunk.
+    pub exponent_rounds: u64,
+    /// The eBPF aggregators' counters of frames that were welcome: added, completed, replied, sent and the like.
+    pub aggregator: BTreeMap<String, u64>,
+}
+
+/// Frames that were not taken, by reason.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Drops {
+    /// By the eBPF aggregators.
+    pub aggregator: BTreeMap<String, u64>,
+    /// By the workers' XDP programs.
+    pub host_program: BTreeMap<String, u64>,
+    /// By the workers' engines.
+    pub engine: BTreeMap<String, u64>,
+}
+
+impl Modes {
+    /// From the daemons' statistics and the aggregators' status.
+    pub(crate) fn of(stats: &[Value], aggregators: &[Value]) -> Modes {
+        let workers = stats.iter().flat_map(|stats| list(&stats["ports"])).map(port_mode).collect();
+        let ports = aggregators.iter().flat_map(|aggregator| list(&aggregator["ports"]));
+        let mut aggregator: BTreeSet<_> =
+            ports.map(|port| format!("{} XDP", port["mode"].as_str().unwrap_or("no"))).collect();
+        if aggregator.is_empty() {
+            aggregator.insert("process".to_owned());
+        }
+        Modes { workers, aggregator }
+    }
+}
+
+fn port_mode(port: &Value) -> String {
+    match port["xdp_mode"].as_str() {
+        None => format!("{} socket", port["backend"].as_str().unwrap_or("no").to_uppercase()),
+        Some(mode) => {
+            let bound: BTreeSet<_> =
+                list(&port["sockets"]).map(|socket| bound_name(&socket["bound"])).collect();
+            let bound = bound.into_iter().collect::<Vec<_>>().join(" and ");
+            format!("{mode} XDP, AF_XDP {bound}")
+        }
+    }
+}
+
+fn bound_name(bound: &Value) -> &'static str {
+    if bound["zero_copy"].as_bool() == Some(true) { "zero-copy" } else { "copy" }
+}
+
+impl Frames {
+    /// From the daemons' statistics and the aggregators' status.
+    pub(crate) fn of(stats: &[Value], aggregators: &[Value]) -> Frames {
+        let engines: Vec<&Value> = engines(stats).collect();
+        let sum = |field: &str| engines.iter().filter_map(|engine| engine[field].as_u64()).sum();
+        let [lost_by_order, lost_by_timer, spared] =
+            ["retransmits_fast", "retransmits_timer", "retransmits_spared"].map(sum);
+        Frames {
+            contributions: sum("chunks_sent"),
+            resent: (lost_by_order + lost_by_timer).saturating_sub(spared),
+            lost_by_order,
+            lost_by_timer,
+            spared,
+            results: sum("results"),
+            probes: sum("probes_sent"),
+            reports: sum("reports"),
+            steals: sum("steals"),
+            exponent_rounds: sum("exponent_rounds"),
+            aggregator: counters(counters_of(aggregators), |name| !is_drop(name)),
+        }
+    }
+}
+
+impl Drops {
+    pub(super) fn of(stats: &[Value], aggregators: &[Value]) -> Drops {
+        Drops {
+            aggregator: counters(counters_of(aggregators), is_drop),
+            host_program: counters(stats.iter().map(|stats| &stats["host_program"]), is_drop),
+            engine: counters(engines(stats).map(|engine| &engine["frames"]), is_drop),
+        }
+    }
+}
+
+/// Round trips, of the worker with the longest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct RoundTrips {
+    /// Half of them are at most this long, in seconds.
+    pub p50: f64,
+    /// 99 of 100 are at most this long, in seconds.
+    pub p99: f64,
+}
+
+impl RoundTrips {
+    /// From the daemons' statistics; none when nothing was measured.
+    pub(super) fn of(stats: &[Value]) -> Option<RoundTrips> {
+        let longest = |quantile: &str| {
+            let of = |engine: &Value| engine["rtt_histogram"][quantile].as_f64();
+            engines(stats).filter_map(of).reduce(f64::max).map(|ns| ns * 1e-9)
+        };
+        Some(RoundTrips { p50: longest("p50_ns")?, p99: longest("p99_ns")? })
+    }
+}
+
+/// Whether a counter counts frames that were not taken.
+fn is_drop(name: &str) -> bool {
+    let reason = Reason::ALL.iter().find(|reason| reason.name() == name);
+    let spared = [Reason::NoSocket, Reason::Duplicate, Reason::Stale, Reason::NotForPort, Reason::Internal];
+    reason.is_some_and(|reason| reason.is_refusal() || spared.contains(reason))
+}
+
+/// Adds up maps of counters, of the names that `wanted` likes, leaving out what never happened.
+fn counters<'a>(
+    maps: impl IntoIterator<Item = &'a Value>,
+    wanted: impl Fn(&str) -> bool,
+) -> BTreeMap<String, u64> {
+    let mut sum = BTreeMap::new();
+    for (name, count) in maps.into_iter().filter_map(Value::as_object).flatten() {
+        let count = count.as_u64().unwrap_or(0);
+        if count > 0 && wanted(name) {
+            *sum.entry(name.clone()).or_default() += count;
+        }
+    }
+    sum
+}
+
+fn counters_of(aggregators: &[Value]) -> impl Iterator<Item = &Value> {
+    aggregators.iter().map(|aggregator| &aggregator["counters"])
+}
+
+fn engines(stats: &[Value]) -> impl Iterator<Item = &Value> {
+    stats.iter().flat_map(|stats| list(&stats["jobs"])).map(|job| &job["engine"])
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn frames_and_drops_come_from_all_workers() {
+        let worker = |chunks: u64| {
+            json!({
+                "jobs": [{"engine": {"chunks_sent": chunks, "retransmits_fast": 3, "retransmits_spared": 1, "frames": {"steered": 5, "duplicate": 2}}}],
+                "ports": [{"backend": "xdp", "xdp_mode": "driver", "sockets": [{"bound": {"zero_copy": false}}]}],
+                "host_program": {"foreign": 9, "bad_token": 3},
+            })
+        };
+        let aggregator =
+            [json!({"ports": [{"mode": "driver"}], "counters": {"added": 7, "stale": 1, "sent": 0}})];
+        let stats = [worker(10), worker(20)];
+        let frames = Frames::of(&stats, &aggregator);
+        assert_eq!((frames.contributions, frames.resent, frames.spared), (30, 4, 2));
+        assert_eq!(frames.aggregator, BTreeMap::from([("added".to_owned(), 7)]));
+        let drops = Drops::of(&stats, &aggregator);
+        assert_eq!(drops.engine, BTreeMap::from([("duplicate".to_owned(), 4)]));
+        assert_eq!(drops.host_program, BTreeMap::from([("bad_token".to_owned(), 6)]));
+        assert_eq!(drops.aggregator, BTreeMap::from([("stale".to_owned(), 1)]));
+        let modes = Modes::of(&stats, &aggregator);
+        assert_eq!(modes.workers, BTreeSet::from(["driver XDP, AF_XDP copy".to_owned()]));
+        assert_eq!(modes.aggregator, BTreeSet::from(["driver XDP".to_owned()]));
+    }
+}

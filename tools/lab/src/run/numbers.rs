@@ -1,0 +1,260 @@
+//! The arithmetic of sums as the documentation defines it (docs/protocol.md, Numbers), with nothing of Sumac's code: what
+//! the results of every worker are held to, bit by bit.
+//!
+//! Values are gone through packet by packet, since by block floating point a packet's largest value decides the factor of
+//! all of them.
+
+use sumac_client::{DType, Element, OpenReply, Reduction, Scale, Wire, bf16, f16};
+
+/// The least exponent that a packet can carry.
+const LEAST_EXPONENT: i32 = -125;
+
+/// A type of elements that the lab can make and check.
+pub trait Value: Element + Send + Sync + PartialEq + std::fmt::Debug {
+    /// The most that rounding a number to this type is off, for numbers of up to 1.
+    const HALF_STEP: f64;
+
+    /// A value from 24 random bits and a magnitude of 2^-shift, at most 1; integers at most a sixteenth of their range,
+    /// which is what sixteen workers can add.
+    fn of(random: i32, shift: u32) -> Self;
+    /// The same number in double precision, which holds every value of every type.
+    fn exact(self) -> f64;
+    /// The value nearest to a number.
+    fn nearest(number: f64) -> Self;
+    /// Whether both are the same bits.
+    fn same(self, other: Self) -> bool;
+}
+
+impl Value for f32 {
+    const HALF_STEP: f64 = 1.0 / 33_554_432.0;
+
+    fn of(random: i32, shift: u32) -> f32 {
+        (random as f32 / 8_388_608.0) * (1.0 / (1u32 << shift) as f32)
+    }
+
+    fn exact(self) -> f64 {
+        f64::from(self)
+    }
+
+    fn nearest(number: f64) -> f32 {
+        number as f32
+    }
+
+    fn same(self, other: f32) -> bool {
+        self.to_bits() == other.to_bits()
+    }
+}
+
+impl Value for f16 {
+    const HALF_STEP: f64 = 1.0 / 4096.0;
+
+    fn of(random: i32, shift: u32) -> f16 {
+        f16::from_f32(f32::of(random, shift))
+    }
+
+    fn exact(self) -> f64 {
+        self.to_f64()
+    }
+
+    fn nearest(number: f64) -> f16 {
+        // Sums become floats of single precision first.
+        f16::from_f32(number as f32)
+    }
+
+    fn same(self, other: f16) -> bool {
+        self.to_bits() == other.to_bits()
+    }
+}
+
+impl Value for bf16 {
+    const HALF_STEP: f64 = 1.0 / 512.0;
+
+    fn of(random: i32, shift: u32) -> bf16 {
+        bf16::from_f32(f32::of(random, shift))
+    }
+
+    fn exact(self) -> f64 {
+        self.to_f64()
+    }
+
+    fn nearest(number: f64) -> bf16 {
+        bf16::from_f32(number as f32)
+    }
+
+    fn same(self, other: bf16) -> bool {
+        self.to_bits() == other.to_bits()
+    }
+}
+
+impl Value for i32 {
+    const HALF_STEP: f64 = 0.0;
+
+    fn of(random: i32, shift: u32) -> i32 {
+        (random << 4) >> shift
+    }
+
+    fn exact(self) -> f64 {
+        f64::from(self)
+    }
+
+    fn nearest(number: f64) -> i32 {
+        number as i32
+    }
+
+    fn same(self, other: i32) -> bool {
+        self == other
+    }
+}
+
+/// How a job's sums are computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Numbers {
+    /// What floats are multiplied with; none: block floating point.
+    pub scale: Option<f32>,
+    /// How floats travel.
+    pub wire: Wire,
+    /// 32-bit words of a packet.
+    pub words: usize,
+    /// What is made of the workers' values.
+    pub reduction: Reduction,
+}
+
+/// One packet's factor.
+#[derive(Clone, Copy, Debug)]
+struct Factor {
+    up: f64,
+    down: f64,
+    limit: f64,
+}
+
+impl Numbers {
+    /// Those of an open job.
+    pub fn of(opened: &OpenReply, reduction: Reduction) -> Numbers {
+        let scale = match opened.scale {
+            Scale::Fixed(scale) => Some(scale),
+            Scale::Chosen(_) => None,
+        };
+        Numbers { scale, wire: opened.wire, words: usize::from(opened.elements), reduction }
+    }
+
+    /// Values of a packet.
+    pub fn packet<T: Value>(self) -> usize {
+        self.words * self.values_per_word(T::DTYPE)
+    }
+
+    /// Values that share a word: two where floats are summed as 16-bit integers.
+    pub fn values_per_word(self, dtype: DType) -> usize {
+        if self.wire == Wire::Int16 && self.is_scaled(dtype) { 2 } else { 1 }
+    }
+
+    /// What becomes of a packet's values, given by worker; all have the same length.
+    pub fn reduce<T: Value>(self, workers: &[Vec<T>]) -> Vec<T> {
+        let length = workers.first().map_or(0, Vec::len);
+        let column = |index: usize| workers.iter().map(move |values| values[index].exact());
+        match self.reduction {
+            Reduction::Min => {
+                (0..length).map(|i| T::nearest(column(i).fold(f64::INFINITY, f64::min))).collect()
+            }
+            Reduction::Max => {
+                (0..length).map(|i| T::nearest(column(i).fold(f64::NEG_INFINITY, f64::max))).collect()
+            }
+            // Sums of integers are exact in double precision; the mean of integers is rounded half to even.
+            Reduction::Sum | Reduction::Mean if !self.is_scaled(T::DTYPE) => {
+                (0..length).map(|i| T::nearest(self.exact(column(i)).round_ties_even())).collect()
+            }
+            Reduction::Sum | Reduction::Mean => {
+                let largest = workers.iter().flatten().map(|value| value.exact().abs()).fold(0.0, f64::max);
+                let factor = self.factor(workers.len() as f64, largest);
+                (0..length).map(|i| T::nearest(factor.sum(column(i)))).collect()
+            }
+        }
+    }
+
+    /// The same without rounding anything on the way.
+    pub fn exact(self, values: impl ExactSizeIterator<Item = f64>) -> f64 {
+        let workers = values.len() as f64;
+        match self.reduction {
+            Reduction::Sum => values.sum(),
+            Reduction::Mean => values.sum::<f64>() / workers,
+            Reduction::Min => values.fold(f64::INFINITY, f64::min),
+            Reduction::Max => values.fold(f64::NEG_INFINITY, f64::max),
+        }
+    }
+
+    fn is_scaled(self, dtype: DType) -> bool {
+        dtype != DType::Int32 && matches!(self.reduction, Reduction::Sum | Reduction::Mean)
+    }
+
+    fn factor(self, workers: f64, largest: f64) -> Factor {
+        let full = match self.wire {
+            Wire::Int32 => f64::from(i32::MAX),
+            Wire::Int16 => f64::from(i16::MAX),
+        };
+        let (up, down) = match self.scale {
+            Some(scale) => (f64::from(scale), 1.0 / f64::from(scale)),
+            None => {
+                let power = power_above(largest);
+                (full / (workers * power), workers * power / full)
+            }
+        };
+        let divisor = if self.reduction == Reduction::Mean { workers } else { 1.0 };
+        Factor { up, down: down / divisor, limit: (full / workers).floor() }
+    }
+}
+
+impl Factor {
+    fn sum(self, values: impl Iterator<Item = f64>) -> f64 {
+        let integer = |value: f64| (value * self.up).clamp(-self.limit, self.limit).round_ties_even() as i64;
+        values.map(integer).sum::<i64>() as f64 * self.down
+    }
+}
+
+/// The smallest power of two that is not below a number, and that a packet can carry.
+fn power_above(largest: f64) -> f64 {
+    let mut exponent = LEAST_EXPONENT;
+    while f64::exp2(f64::from(exponent)) < largest {
+        exponent += 1;
+    }
+    f64::exp2(f64::from(exponent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: Numbers = Numbers { scale: None, wire: Wire::Int32, words: 4, reduction: Reduction::Sum };
+
+    #[test]
+    fn the_largest_value_decides_the_factor_of_all() {
+        let workers = [vec![1.0f32, 1e-9, -1.0], vec![1.0, 1e-9, 1.0]];
+        let sums = BLOCK.reduce(&workers);
+        // f = (2^31 - 1) / 2: 1e-9 is 1.07 steps, which is one step of each worker.
+        assert_eq!(sums, [2.0, (4.0 / f64::from(i32::MAX)) as f32, 0.0]);
+        let fixed = Numbers { scale: Some(1024.0), ..BLOCK };
+        assert_eq!(fixed.reduce(&workers), [2.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn means_and_extremes() {
+        let integers = [vec![1, -7, 3], vec![2, 9, 4]];
+        let reduce = |reduction| Numbers { reduction, ..BLOCK }.reduce(&integers);
+        assert_eq!(reduce(Reduction::Sum), [3, 2, 7]);
+        assert_eq!(reduce(Reduction::Mean), [2, 1, 4]);
+        assert_eq!(reduce(Reduction::Min), [1, -7, 3]);
+        assert_eq!(reduce(Reduction::Max), [2, 9, 4]);
+    }
+
+    #[test]
+    fn two_halves_share_a_word_where_floats_are_summed() {
+        let int16 = Numbers { wire: Wire::Int16, ..BLOCK };
+        assert_eq!((int16.packet::<f32>(), int16.packet::<i32>(), BLOCK.packet::<f16>()), (8, 4, 4));
+        let max = Numbers { reduction: Reduction::Max, ..int16 };
+        assert_eq!(max.packet::<f32>(), 4);
+    }
+
+    #[test]
+    fn powers_of_two_are_their_own() {
+        assert_eq!([0.5, 0.75, 1.0, 1.5].map(power_above), [0.5, 1.0, 1.0, 2.0]);
+        assert_eq!(power_above(0.0), f64::exp2(-125.0));
+    }
+}
