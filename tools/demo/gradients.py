@@ -37,10 +37,10 @@ class Plain:
 class FixedPoint:
     """One process that does what `world` workers and the aggregator do, one after the other."""
 
-    def __init__(self, network: Network, world: int, scale: float) -> None:
+    def __init__(self, network: Network, world: int, arithmetic: fixedpoint.Arithmetic) -> None:
         self.durations: list[float] = []
         self._world = world
-        self._scale = scale
+        self._arithmetic = arithmetic
         self._shares = [[np.zeros(size, np.float32) for size in network.sizes] for _ in range(world)]
 
     def gradients(self, network: Network, images: Images, batch: np.ndarray) -> list[np.ndarray]:
@@ -48,7 +48,7 @@ class FixedPoint:
             mine = take(images, share(batch, rank, self._world))
             for _ in network.backward(mine, len(batch), buffers):
                 pass
-        return [fixedpoint.total(parts, self._scale, self._world) for parts in zip(*self._shares)]
+        return [self._arithmetic.total(parts) for parts in zip(*self._shares)]
 
 
 class InNetwork:

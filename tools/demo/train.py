@@ -65,7 +65,8 @@ def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
     where.add_argument("--socket", default="/run/sumac/sumac.sock", help="the daemon's (default %(default)s)")
     where.add_argument("--job", default="digits", help="the job's name (default %(default)s)")
     where.add_argument("--secret-file", type=Path, help="the job's secret; the daemon's own unless given")
-    where.add_argument("--scale", type=float, default=2.0**20, help="floats times this are added as integers")
+    where.add_argument("--scale", type=float, help="floats times this are added as integers; block floating point unless given")
+    where.add_argument("--elements", type=int, default=352, help="of a packet, which share a block (default %(default)s)")
     where.add_argument("--timeout", type=float, default=60, help="seconds that joining or one sum may take")
     how = parser.add_argument_group("how to train")
     how.add_argument("--epochs", type=int, default=20, help="passes over the images (default %(default)s)")
@@ -99,11 +100,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if options.plain:
         return train(options, data, network, Plain(network))
     if options.single:
-        return train(options, data, network, FixedPoint(network, options.world, options.scale))
+        arithmetic = fixedpoint.Arithmetic(options.world, options.elements, options.scale)
+        return train(options, data, network, FixedPoint(network, options.world, arithmetic))
     secret = options.secret_file.read_text().rstrip() if options.secret_file else None
     with sumac.Client(options.socket) as client:
+        scale = "block" if options.scale is None else options.scale
         job = client.open(
-            options.job, options.rank, options.world, secret=secret, scale=options.scale, timeout=options.timeout
+            options.job, options.rank, options.world, secret=secret, elements=options.elements, scale=scale,
+            timeout=options.timeout,
         )
         with job:
             result = train(options, data, network, InNetwork(network, job, options.timeout))

@@ -10,9 +10,10 @@ use crate::lab::LabError;
 use crate::run::{Frames, Modes};
 
 const EXPLANATION: &str = "
-  One process rounds as the trainers do: the gradients of each worker's part of a batch are multiplied by 2^20
-  and rounded to integers, which are then added. So not only the accuracies agree: every bit of every weight
-  does. Floats added in another order would have other last bits; the plain training shows what the rounding costs.";
+  One process rounds as the trainers do: the gradients of each worker's part of a batch are multiplied by what the
+  largest value in a packet allows (block floating point), rounded to integers, and then added. So not only the accuracies
+  agree: every bit of every weight does. Floats added in another order would have other last bits; the plain training
+  shows what the rounding costs.";
 
 /// Says what is going to happen.
 pub(super) fn opening(options: &DemoOptions) {
