@@ -9,12 +9,12 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sumac_transport::{
-    DType, Engine, JobParams, Operation, Time,
+    DType, Engine, JobParams, NotFinite, Operation, Time,
     convert::{Arithmetic, Codec, Scaling, WireFormat},
 };
 use sumac_wire::{
     Kind,
-    header::{HEADER_LEN, VERSION, offset},
+    header::{HEADER_LEN, VERSION, flag, offset},
 };
 
 const ELEMENTS: u16 = 256;
@@ -22,16 +22,39 @@ const ELEMENTS: u16 = 256;
 const CHUNKS: usize = 1024;
 const FRAME: usize = HEADER_LEN + ELEMENTS as usize * 4;
 
-fn job(slots: u32) -> JobParams {
-    let (job, epoch, token, rank, world, shards) = (1, 1, 7, 0, 1, 1);
-    JobParams { job, epoch, token, rank, world, slots, elements: ELEMENTS, scale: 65536.0, shards }
+fn job(slots: u32, scaling: Scaling) -> JobParams {
+    let (job, epoch, token, lane, shards, elements) = (1, 1, 7, 0, 1, ELEMENTS);
+    let (rank, world, rack_rank, rack_world) = (0, 1, 0, 1);
+    let (wire, not_finite, measure) = (WireFormat::Int32, NotFinite::Error, false);
+    JobParams {
+        job,
+        epoch,
+        token,
+        rank,
+        world,
+        rack_rank,
+        rack_world,
+        lane,
+        shards,
+        slots,
+        elements,
+        wire,
+        scaling,
+        not_finite,
+        measure,
+    }
 }
 
-/// Makes the answer of a contribution or probe.
-fn turn_round(frame: &mut [u8]) {
+/// Makes the answer of a contribution, an exponent round or a probe.
+fn turn_round(frame: &mut [u8], slots: u32) {
     let kind = if frame[0] & 0x0f == Kind::Probe as u8 { Kind::Report } else { Kind::Result };
     frame[0] = VERSION << 4 | kind as u8;
     frame[offset::CONTRIBUTORS + 1] = 1;
+    if u16::from_be_bytes([frame[offset::FLAGS], frame[offset::FLAGS + 1]]) & flag::EXPONENT != 0 {
+        frame[offset::EXPONENT] = frame[offset::NEXT_EXPONENT];
+    }
+    let seq = frame[offset::SEQ..].first_chunk().copied().map_or(0, u32::from_be_bytes);
+    frame[offset::NEXT_SEQ..][..4].copy_from_slice(&seq.wrapping_add(2 * slots).to_be_bytes());
 }
 
 /// A window of frames that fly: what was sent in one turn is answered in the next.
@@ -47,7 +70,7 @@ impl Wire {
         for frame in &mut self.frames {
             self.now = self.now.plus(100);
             let Some(sent) = engine.poll_transmit(self.now, frame) else { break };
-            turn_round(frame);
+            turn_round(frame, engine.params().slots);
             self.lengths.push(sent.len);
         }
         for (frame, len) in self.frames.iter().zip(&self.lengths) {
@@ -61,22 +84,17 @@ impl Wire {
 fn engine(c: &mut Criterion) {
     let mut group = c.benchmark_group("engine");
     group.throughput(Throughput::Elements(CHUNKS as u64));
-    for slots in [64u32, 512] {
-        let mut engine = Engine::new(job(slots)).expect("good parameters");
+    let scalings = [("fixed", Scaling::Fixed(65536.0)), ("block", Scaling::Block)];
+    for (slots, (name, scaling)) in [64u32, 512].into_iter().flat_map(|slots| scalings.map(|s| (slots, s))) {
+        let mut engine = Engine::new(job(slots, scaling)).expect("good parameters");
         let frames = vec![[0; FRAME]; slots as usize];
         let mut wire = Wire { frames, lengths: Vec::with_capacity(slots as usize), now: Time(0) };
         let count = CHUNKS * usize::from(ELEMENTS);
         let mut buffer: Option<Box<dyn sumac_transport::Buffer>> = Some(Box::new(vec![0u8; count * 4]));
-        group.bench_function(format!("round trips, {slots} slots"), |b| {
+        group.bench_function(format!("round trips, {slots} slots, {name} scale"), |b| {
             b.iter(|| {
-                let operation = Operation {
-                    tensor: 0,
-                    dtype: DType::F32,
-                    count,
-                    priority: 0,
-                    loss_bound: 0.0,
-                    buffer: buffer.take().expect("handed back"),
-                };
+                let buffer_back = buffer.take().expect("handed back");
+                let operation = Operation::allreduce(0, DType::F32, Arithmetic::Sum, count, buffer_back);
                 engine.submit(wire.now, operation).expect("a good operation");
                 while wire.turn(&mut engine) {}
                 buffer = engine.poll_completion().map(|completion| completion.buffer);

@@ -71,10 +71,13 @@ pub(crate) fn job_error(error: &JobError) -> Failure {
     let code = match error {
         JobError::NoReply { .. }
         | JobError::MtuTooSmall { .. }
-        | JobError::Mismatch { .. }
+        | JobError::Disagrees { .. }
         | JobError::FrameTooSmall { .. } => Code::Handshake,
         JobError::Cancelled { .. } => Code::Cancelled,
-        JobError::Worker { .. } | JobError::AggregatorLost { .. } | JobError::Ended { .. } => Code::JobFailed,
+        JobError::Worker { .. }
+        | JobError::Mismatch { .. }
+        | JobError::AggregatorLost { .. }
+        | JobError::Ended { .. } => Code::JobFailed,
     };
     let failure = Failure::new(code, bounded(error.to_string()));
     match error {
@@ -141,10 +144,13 @@ mod tests {
 
     #[test]
     fn an_element_at_fault_is_named() {
-        let error = OpError::NotFinite { tensor: 4, index: 7, value: f32::NAN };
+        let error = OpError::NotFinite { index: 7, value: f32::NAN };
         let PartEnd::Ours(told) = part_end(&error, "layer 1") else { panic!("{error}") };
-        assert_eq!((told.code, told.tensor.as_deref(), told.index), (Code::Saturated, Some("layer 1"), Some(7)));
-        let error = OpError::Peer { tensor: 4, first: 256, last: 511 };
+        assert_eq!(
+            (told.code, told.tensor.as_deref(), told.index),
+            (Code::Saturated, Some("layer 1"), Some(7))
+        );
+        let error = OpError::Peer { first: 256, last: 511 };
         let PartEnd::Theirs(told) = part_end(&error, "layer 1") else { panic!("{error}") };
         assert_eq!((told.index, told.index_end), (Some(256), Some(512)));
     }

@@ -7,7 +7,7 @@ mod support;
 use std::{net::Ipv4Addr, time::Duration};
 
 use sumac_daemon::datapath::{AddError, Event, Peer, UdpPort, command::Refusal};
-use sumac_transport::{DType, JobError, JobParams, OpError, Operation};
+use sumac_transport::{Arithmetic, DType, JobError, JobParams, OpError, Operation};
 use support::{
     aggregator::{Aggregator, Faults},
     job::{Counters, Worker, expected, params, values},
@@ -75,13 +75,8 @@ fn two_jobs_share_a_thread() {
         worker.path.add_job(JobParams { job, ..params(0, 1) }, peer(aggregator.port)).unwrap();
         worker.ready();
     }
-    let operation = |buffer: Vec<u8>| Operation {
-        tensor: 1,
-        dtype: DType::I32,
-        count: buffer.len() / 4,
-        priority: 3,
-        loss_bound: 0.0,
-        buffer: Box::new(buffer),
+    let operation = |buffer: Vec<u8>| {
+        Operation::allreduce(1, DType::I32, Arithmetic::Sum, buffer.len() / 4, Box::new(buffer))
     };
     for job in [7, 8] {
         assert!(worker.path.submit(job, u64::from(job), operation(vec![job as u8; 40_000])).is_ok());
@@ -137,7 +132,7 @@ fn jobs_that_cannot_run_are_refused_by_name() {
     assert_eq!(add(params(0, 1)), AddError::Exists { job: 7 });
     let shards = add(JobParams { job: 8, shards: 4, ..params(0, 1) });
     assert_eq!(shards, AddError::Shards { asked: 4, given: 1 });
-    assert!(matches!(add(JobParams { job: 8, world: 99, ..params(0, 1) }), AddError::Params(_)));
+    assert!(matches!(add(JobParams { job: 8, rack_world: 99, ..params(0, 1) }), AddError::Params(_)));
     worker.path.shutdown().unwrap();
     assert_eq!(add(JobParams { job: 8, ..params(0, 1) }), AddError::Stopped);
     assert!(worker.path.stats().is_none() && worker.path.shutdown().is_none());

@@ -1,9 +1,11 @@
 //! What goes wrong, one type per phase: parameters, submission, one operation, the whole job.
 
-use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS};
+use std::ops::Range;
+
+use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_WORKERS};
 use thiserror::Error;
 
-use crate::params::MAX_SLOTS;
+use crate::params::{MAX_SHARDS, MAX_SLOTS, MAX_WORLD};
 
 /// A job that cannot be set up: its parameters contradict the protocol.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -11,18 +13,24 @@ use crate::params::MAX_SLOTS;
 pub enum ParamError {
     #[error("job number 0 means no job; jobs count from 1")]
     Job,
-    #[error("a job of {world} workers; one aggregator serves 1 to {MAX_WORKERS}")]
+    #[error("a job of {world} workers; two levels of aggregators serve 1 to {MAX_WORLD}")]
     World { world: u16 },
     #[error("rank {rank} in a job of {world} workers; ranks count from 0")]
     Rank { rank: u16, world: u16 },
+    #[error(
+        "{rack_world} workers below one aggregator in a job of {world}; 1 to {MAX_WORKERS} have their bits there"
+    )]
+    Rack { rack_world: u16, world: u16 },
     #[error("{slots} slots; a power of two up to {MAX_SLOTS} is needed")]
     Slots { slots: u32 },
     #[error("chunks of {elements} elements; 1 to {MAX_ELEMENTS} fit a packet")]
     Elements { elements: u16 },
     #[error("scale {scale}; it must be positive, and neither it nor its inverse zero, denormal or infinite")]
     Scale { scale: f32 },
-    #[error("{shards} shards for {slots} slots; every shard needs a slot")]
-    Shards { shards: u16, slots: u32 },
+    #[error("lane {lane} of {shards} shards; a job has 1 to {MAX_SHARDS} shards with {CLASSES} lanes each")]
+    Lane { lane: u16, shards: u16 },
+    #[error("the slots of a job cannot change once a chunk was sent")]
+    Started,
     #[error("timeouts must be above zero, min_rto <= initial_rto <= max_rto, probe_interval < probe_timeout")]
     Tuning,
 }
@@ -31,36 +39,46 @@ pub enum ParamError {
 #[derive(Clone, Debug, PartialEq, Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum SubmitError {
-    #[error("tensor {tensor}: {count} elements; packets address at most 2^32, split the tensor")]
-    TooLong { tensor: u32, count: usize },
-    #[error("tensor {tensor}: loss bound {bound}; this job is reliable, ask for 0")]
-    LossBound { tensor: u32, bound: f32 },
+    #[error(
+        "operation {signature:08x}: {count} values from {base} on; packets address at most 2^32, split the tensor"
+    )]
+    TooLong { signature: u32, count: usize, base: u32 },
+    #[error("operation {signature:08x}: values {range:?} of {count}")]
+    Range { signature: u32, range: Range<usize>, count: usize },
+    #[error(
+        "operation {signature:08x}: gives {gives:?} of {count}; a minimum or maximum needs every worker's values"
+    )]
+    Gives { signature: u32, gives: Range<usize>, count: usize },
+    #[error("operation {signature:08x}: loss bound {bound}; this job is reliable, ask for 0")]
+    LossBound { signature: u32, bound: f32 },
 }
 
 /// An operation that was carried through, or given up, without a usable result.
 ///
-/// The contents of its output are then unspecified.
+/// The contents of its output are then unspecified. Elements are counted in their whole tensor
+/// ([`base`](crate::Operation::base) and index); the engine knows tensors by their signatures only, their names are
+/// its caller's.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum OpError {
     /// A value of this worker was too large for the wire; all workers' operations fail.
     #[error(
-        "tensor {tensor}, element {index}: {value} times scale {scale} exceeds {limit}, this job's largest \
-         value per worker; lower the job's scale or clip the gradients"
+        "element {index}: {value} times scale {scale} exceeds {limit}, this job's largest value per worker; \
+         lower the job's scale or clip the values"
     )]
-    Saturated { tensor: u32, index: usize, value: f64, scale: f32, limit: i32 },
+    Saturated { index: usize, value: f64, scale: f32, limit: i32 },
     /// A value of this worker was NaN or infinite; all workers' operations fail.
-    #[error("tensor {tensor}, element {index} is {value}; only finite values can be summed")]
-    NotFinite { tensor: u32, index: usize, value: f32 },
+    #[error("element {index} is {value}; only finite values can be reduced")]
+    NotFinite { index: usize, value: f32 },
     /// Another worker reported one of the above for this range; that worker knows the element.
     #[error(
-        "tensor {tensor}: a value of another worker among elements {first} to {last} was too large or not \
-         finite; that worker's error names the element"
+        "a value of another worker among elements {first} to {last} was too large or not finite; that \
+         worker's error names the element"
     )]
-    Peer { tensor: u32, first: usize, last: usize },
+    Peer { first: usize, last: usize },
     /// The buffer gave fewer bytes than the operation's count asks for.
-    #[error("tensor {tensor}: the buffer ends before element {index}; register enough memory for the count")]
-    ShortBuffer { tensor: u32, index: usize },
+    #[error("the buffer ends before element {index}; register enough memory for the count")]
+    ShortBuffer { index: usize },
     /// The whole job failed.
     #[error(transparent)]
     Job(#[from] JobError),
@@ -81,7 +99,13 @@ pub enum JobError {
     )]
     MtuTooSmall { elements: u16, bytes: usize },
     #[error("the aggregator has {field} {theirs} where this worker has {ours}; restart the job")]
-    Mismatch { field: &'static str, ours: u64, theirs: u64 },
+    Disagrees { field: &'static str, ours: u64, theirs: u64 },
+    /// Another worker means another operation by the same chunk of the lane's stream.
+    #[error(
+        "chunk {seq} of lane {lane}, element {base} of operation {signature:08x} here, belongs to another \
+         operation ({theirs:08x}) on another worker; submit the same operations in the same order"
+    )]
+    Mismatch { lane: u16, seq: u32, base: u32, signature: u32, theirs: u32 },
     #[error("packets of this job need {needed} bytes, the port gives {given}; choose smaller chunks")]
     FrameTooSmall { needed: usize, given: usize },
     /// Another worker is at fault; `reason` reads like "(10.77.2.2) stopped answering".

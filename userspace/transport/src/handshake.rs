@@ -114,11 +114,11 @@ impl Handshake {
         }
         let checks = [
             ("chunk size", u64::from(params.elements), u64::from(report.elements)),
-            ("world size", u64::from(params.world), u64::from(report.fan_in_0)),
-            ("worker bit", 1 << params.rank, u64::from(report.bitmap_0)),
+            ("world size", u64::from(params.rack_world), u64::from(report.fan_in_0)),
+            ("worker bit", 1 << params.rack_rank, u64::from(report.bitmap_0)),
         ];
         if let Some((field, ours, theirs)) = checks.into_iter().find(|(_, ours, theirs)| ours != theirs) {
-            return Some(Verdict::Failed(JobError::Mismatch { field, ours, theirs }));
+            return Some(Verdict::Failed(JobError::Disagrees { field, ours, theirs }));
         }
         let rtt = self.round.filter(|(_, number)| *number == report.seq).map(|(sent, _)| now.since(sent));
         Some(Verdict::Ready(rtt))
@@ -134,9 +134,11 @@ pub(crate) fn probe(params: &JobParams, now: Time, elements: u16, number: u32) -
         epoch: params.epoch,
         seq: number,
         slot: NO_SLOT,
-        fan_in_0: params.world as u8,
+        fan_in_0: params.rack_world as u8,
         elements,
-        bitmap_0: 1 << params.rank,
+        bitmap_0: 1 << params.rack_rank,
+        // Which of the worker's engines asked: probes touch no slot that would say so.
+        tensor: u32::from(params.lane),
         timestamp: now.stamp(),
         token: params.token,
         ..Header::default()
@@ -146,6 +148,10 @@ pub(crate) fn probe(params: &JobParams, now: Time, elements: u16, number: u32) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        convert::{Scaling, WireFormat},
+        params::NotFinite,
+    };
 
     const MS: u64 = 1_000_000;
 
@@ -156,10 +162,16 @@ mod tests {
             token: 3,
             rank: 1,
             world: 2,
+            rack_rank: 1,
+            rack_world: 2,
+            lane: 0,
+            shards: 1,
             slots: 8,
             elements: 256,
-            scale: 1.0,
-            shards: 1,
+            wire: WireFormat::Int32,
+            scaling: Scaling::Fixed(1.0),
+            not_finite: NotFinite::Error,
+            measure: false,
         }
     }
 
@@ -210,7 +222,7 @@ mod tests {
     fn an_aggregator_that_changes_the_job_is_named() {
         let mut handshake = Handshake::new(&Tuning::default());
         let report = Header { fan_in_0: 3, ..probe(&params(), Time(0), 256, 0) };
-        let expected = JobError::Mismatch { field: "world size", ours: 2, theirs: 3 };
+        let expected = JobError::Disagrees { field: "world size", ours: 2, theirs: 3 };
         assert_eq!(handshake.on_report(Time(1), &report, &params()), Some(Verdict::Failed(expected)));
     }
 

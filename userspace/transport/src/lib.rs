@@ -14,22 +14,27 @@
 //! | --- | --- |
 //! | [`engine`] | ties the others together; the only type that most callers need |
 //! | [`params`] | what must be known of a job, and what may be tuned |
-//! | [`operation`] | an allreduce of one tensor: what goes in and what comes out |
+//! | [`operation`] | a collective operation on one tensor: what goes in and what comes out |
 //! | [`convert`] | tensor bytes to wire elements and back |
+//! | [`measure`] | what the path can do, and so how many slots it takes |
 //! | [`stats`] | what happened, in numbers |
+//! | [`histogram`] | how long things took |
 //! | [`error`] | what went wrong, by phase |
 //!
 //! Private: `placement` (which slot a chunk takes and how far a worker may run ahead: all that is
-//! particular to the static mode), `stream` (operations as one sequence of chunks), `slots` and
-//! `queues` (what is in flight), `timer`, `silence`, `rtt` and `loss` (when to send
+//! particular to the static mode), `stream` (operations as one sequence of chunks), `chunk` (which of a chunk's values
+//! are whose), `slots` and `queues` (what is in flight), `timer`, `silence`, `rtt` and `loss` (when to send
 //! again), `handshake`.
 #![deny(unsafe_code)]
 
+mod chunk;
 pub mod convert;
 pub mod engine;
 pub mod error;
 mod handshake;
+pub mod histogram;
 mod loss;
+pub mod measure;
 pub mod operation;
 pub mod params;
 mod placement;
@@ -42,9 +47,13 @@ mod stream;
 mod time;
 mod timer;
 
+pub use convert::{Arithmetic, Scaling, WireFormat};
 pub use engine::{Engine, JobState, Transmit};
 pub use error::{JobError, OpError, ParamError, SubmitError};
+pub use histogram::Histogram;
+pub use measure::PathMeasure;
 pub use operation::{Buffer, Completion, DType, OpId, Operation};
-pub use params::{JobParams, Tuning};
+pub use params::{JobParams, NotFinite, Tuning};
+pub use placement::lane_of;
 pub use stats::EngineStats;
 pub use time::Time;

@@ -2,14 +2,35 @@
 
 use std::time::Duration;
 
-use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS};
+use serde::Serialize;
+use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_LANES, MAX_WORKERS};
 
-use crate::error::ParamError;
+use crate::{
+    convert::{Arithmetic, Codec, Scaling, WireFormat},
+    error::ParamError,
+    operation::DType,
+};
 
 /// Most slots that one engine keeps in flight.
 pub const MAX_SLOTS: u32 = 1 << 16;
 
-/// A job as the control plane hands it out; the same on all workers but for `rank`.
+/// Most shards of a job: each has a lane in every class.
+pub const MAX_SHARDS: u16 = MAX_LANES as u16 / CLASSES;
+/// Most workers of a job, below two levels of aggregators.
+pub const MAX_WORLD: u16 = (MAX_WORKERS * MAX_WORKERS) as u16;
+
+/// What becomes of NaN and infinity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NotFinite {
+    /// The operation fails on every worker.
+    #[default]
+    Error,
+    /// Every worker gets NaN in all elements of the chunk.
+    Carry,
+}
+
+/// One lane of a job as the control plane hands it out; the same on all workers but for the ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobParams {
     /// The job's number on its aggregator, from 1.
@@ -20,45 +41,78 @@ pub struct JobParams {
     pub token: u64,
     /// This worker, from 0.
     pub rank: u16,
-    /// How many workers, 1 to 32.
+    /// How many workers, 1 to 1,024.
     pub world: u16,
-    /// Slots of the job, a power of two: the window, in chunks (SwitchML appendix C).
-    pub slots: u32,
-    /// Elements in a chunk, 1 to 2,224.
-    pub elements: u16,
-    /// What a float is multiplied by before it is rounded to an integer; results are multiplied by
-    /// `1.0 / scale`. A power of two loses nothing.
-    pub scale: f32,
-    /// Chunks go to UDP port `base + slot % shards`.
+    /// This worker among those below the same aggregator, from 0: `rank` where there is only one.
+    pub rack_rank: u16,
+    /// How many workers are below the same aggregator, 1 to 32: `world` where there is only one.
+    pub rack_world: u16,
+    /// Which of the job's streams this is: class times shards plus shard.
+    pub lane: u16,
+    /// Lane `l` goes to UDP port `base + l % shards`.
     pub shards: u16,
+    /// Slots of the lane, a power of two: the window, in chunks (SwitchML appendix C).
+    pub slots: u32,
+    /// 32-bit words in a chunk, 1 to 2,224.
+    pub elements: u16,
+    /// How many bits a float has on the wire.
+    pub wire: WireFormat,
+    /// What floats are multiplied by before they are rounded to integers.
+    pub scaling: Scaling,
+    /// What becomes of NaN and infinity.
+    pub not_finite: NotFinite,
+    /// Whether the engine measures the path and then waits to be told the number of slots
+    /// ([`Engine::start`](crate::Engine::start)).
+    pub measure: bool,
 }
 
 impl JobParams {
     /// Refuses what no aggregator could have given out.
     pub fn check(&self) -> Result<(), ParamError> {
+        let JobParams { rank, world, rack_rank, rack_world, lane, shards, .. } = *self;
         if self.job == 0 {
             return Err(ParamError::Job);
         }
-        if self.world == 0 || usize::from(self.world) > MAX_WORKERS {
-            return Err(ParamError::World { world: self.world });
+        if world == 0 || world > MAX_WORLD {
+            return Err(ParamError::World { world });
         }
-        if self.rank >= self.world {
-            return Err(ParamError::Rank { rank: self.rank, world: self.world });
+        if rank >= world {
+            return Err(ParamError::Rank { rank, world });
         }
-        if !self.slots.is_power_of_two() || self.slots > MAX_SLOTS {
-            return Err(ParamError::Slots { slots: self.slots });
+        if rack_world == 0 || usize::from(rack_world) > MAX_WORKERS || rack_world > world {
+            return Err(ParamError::Rack { rack_world, world });
+        }
+        if rack_rank >= rack_world {
+            return Err(ParamError::Rank { rank: rack_rank, world: rack_world });
+        }
+        if shards == 0 || shards > MAX_SHARDS || lane >= CLASSES * shards {
+            return Err(ParamError::Lane { lane, shards });
         }
         if self.elements == 0 || usize::from(self.elements) > MAX_ELEMENTS {
             return Err(ParamError::Elements { elements: self.elements });
         }
-        if !(self.scale.is_normal() && self.scale > 0.0 && (1.0 / self.scale).is_normal()) {
-            return Err(ParamError::Scale { scale: self.scale });
+        if let Scaling::Fixed(scale) = self.scaling
+            && !(scale.is_normal() && scale > 0.0 && (1.0 / scale).is_normal())
+        {
+            return Err(ParamError::Scale { scale });
         }
-        if self.shards == 0 || u32::from(self.shards) > self.slots {
-            return Err(ParamError::Shards { shards: self.shards, slots: self.slots });
-        }
-        Ok(())
+        check_slots(self.slots)
     }
+
+    /// How many chunks of its lane's stream an operation takes.
+    pub fn chunks(&self, dtype: DType, arithmetic: Arithmetic, count: usize) -> u64 {
+        let words = count.div_ceil(self.codec().values_per_word(dtype, arithmetic));
+        words.div_ceil(usize::from(self.elements)) as u64
+    }
+
+    pub(crate) fn codec(&self) -> Codec {
+        Codec::new(self.world, self.wire, self.scaling)
+    }
+}
+
+/// Refuses what is no number of slots.
+pub(crate) fn check_slots(slots: u32) -> Result<(), ParamError> {
+    if slots.is_power_of_two() && slots <= MAX_SLOTS { Ok(()) } else { Err(ParamError::Slots { slots }) }
 }
 
 /// What may differ between workers and has a default that fits a rack.
@@ -110,12 +164,18 @@ mod tests {
             job: 1,
             epoch: 0,
             token: 0,
-            rank: 31,
-            world: 32,
+            rank: 63,
+            world: 64,
+            rack_rank: 31,
+            rack_world: 32,
+            lane: 31,
+            shards: 16,
             slots: 64,
-            elements: 832,
-            scale: 1e8,
-            shards: 64,
+            elements: 2224,
+            wire: WireFormat::Int32,
+            scaling: Scaling::Block,
+            not_finite: NotFinite::Error,
+            measure: false,
         }
     }
 
@@ -123,26 +183,43 @@ mod tests {
     fn jobs_are_checked() {
         assert_eq!(good().check(), Ok(()));
         type Change = fn(&mut JobParams);
-        let table: [(Change, ParamError); 11] = [
+        let table: [(Change, ParamError); 18] = [
             (|p| p.job = 0, ParamError::Job),
             (|p| p.world = 0, ParamError::World { world: 0 }),
-            (|p| p.world = 33, ParamError::World { world: 33 }),
-            (|p| p.rank = 32, ParamError::Rank { rank: 32, world: 32 }),
+            (|p| p.world = 1025, ParamError::World { world: 1025 }),
+            (|p| p.rank = 64, ParamError::Rank { rank: 64, world: 64 }),
+            (|p| p.rack_rank = 32, ParamError::Rank { rank: 32, world: 32 }),
+            (|p| p.rack_world = 0, ParamError::Rack { rack_world: 0, world: 64 }),
+            (|p| p.rack_world = 33, ParamError::Rack { rack_world: 33, world: 64 }),
+            (|p| (p.rank, p.world) = (0, 31), ParamError::Rack { rack_world: 32, world: 31 }),
             (|p| p.slots = 0, ParamError::Slots { slots: 0 }),
             (|p| p.slots = 65, ParamError::Slots { slots: 65 }),
             (|p| p.slots = 1 << 17, ParamError::Slots { slots: 1 << 17 }),
             (|p| p.elements = 2225, ParamError::Elements { elements: 2225 }),
-            (|p| p.scale = -1.0, ParamError::Scale { scale: -1.0 }),
-            (|p| p.scale = 1e-39, ParamError::Scale { scale: 1e-39 }),
-            (|p| p.shards = 65, ParamError::Shards { shards: 65, slots: 64 }),
+            (|p| p.scaling = Scaling::Fixed(-1.0), ParamError::Scale { scale: -1.0 }),
+            (|p| p.scaling = Scaling::Fixed(1e-39), ParamError::Scale { scale: 1e-39 }),
+            (|p| p.shards = 0, ParamError::Lane { lane: 31, shards: 0 }),
+            (|p| p.shards = 17, ParamError::Lane { lane: 31, shards: 17 }),
+            (|p| p.lane = 32, ParamError::Lane { lane: 32, shards: 16 }),
+            (|p| p.shards = 15, ParamError::Lane { lane: 31, shards: 15 }),
         ];
         for (change, error) in table {
             let mut params = good();
             change(&mut params);
             assert_eq!(params.check(), Err(error.clone()), "{error}");
         }
-        assert!(JobParams { scale: f32::NAN, ..good() }.check().is_err());
-        assert!(JobParams { scale: f32::INFINITY, ..good() }.check().is_err());
+        for scale in [f32::NAN, f32::INFINITY] {
+            assert!(JobParams { scaling: Scaling::Fixed(scale), ..good() }.check().is_err());
+        }
+    }
+
+    #[test]
+    fn chunks_count_words() {
+        let params = JobParams { elements: 8, wire: WireFormat::Int16, ..good() };
+        for (dtype, chunks) in [(DType::F32, 2), (DType::I32, 3)] {
+            assert_eq!(params.chunks(dtype, Arithmetic::Sum, 24), chunks, "{dtype:?}");
+            assert_eq!(params.chunks(dtype, Arithmetic::Sum, 0), 0);
+        }
     }
 
     #[test]

@@ -1,20 +1,24 @@
 //! What is particular to the static mode (SwitchML): which slot a chunk takes, and how far a worker
 //! may run ahead. A mode that hashes chunks to slots under a window has another of these.
 
-use sumac_wire::stream::{Place, place};
+use sumac_wire::{
+    Header, Kind,
+    stream::{is_later, place},
+};
 
-/// The job's own range of slots: chunk `seq` takes slot `seq % slots`, and the slot's next chunk may
-/// be sent when this one's result is there (Algorithm 4). Chunks are counted in 64 bits here; packets carry
-/// the low 32, of which slot and version are bits.
+/// The lane's own range of slots. Slot `i` begins with the i-th chunk of the lane's stream; its second is the one
+/// `slots` later; from then on the result of each chunk names the slot's chunk after next, which takes the same of the
+/// slot's two versions (see the packet's `next seq`). Chunks are counted in 64 bits here; packets carry the low 32.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StaticPool {
     slots_log2: u32,
+    lane: u16,
 }
 
 impl StaticPool {
-    /// A pool of `slots`, a power of two.
-    pub fn new(slots: u32) -> StaticPool {
-        StaticPool { slots_log2: slots.trailing_zeros() }
+    /// The pool of `lane`, of `slots`, a power of two.
+    pub fn new(slots: u32, lane: u16) -> StaticPool {
+        StaticPool { slots_log2: slots.trailing_zeros(), lane }
     }
 
     /// How many slots: the most chunks in flight.
@@ -22,25 +26,47 @@ impl StaticPool {
         1 << self.slots_log2
     }
 
-    /// The slot that chunk `seq` takes, and which of its versions.
-    pub fn place(self, seq: u64) -> Place {
-        place(seq as u32, self.slots_log2)
+    /// The first chunk of a slot in a stream that begins with chunk `first`, and which version it takes.
+    pub fn first_of(self, slot: usize, first: u64) -> (u64, u8) {
+        let seq = first + ((slot as u64).wrapping_sub(first) & (self.slots() - 1));
+        (seq, place(seq as u32, self.slots_log2).version)
     }
 
-    /// The slot of chunk `seq` as an index.
-    pub fn slot(self, seq: u64) -> usize {
-        self.place(seq).slot as usize
+    /// The chunk after next of the slot that carries `seq`, if no slot stole work.
+    pub fn regular(self, seq: u64) -> u64 {
+        seq + 2 * self.slots()
     }
 
-    /// The first chunk at or after `first` that `slot` takes.
-    pub fn first_of(self, slot: usize, first: u64) -> u64 {
-        first + ((slot as u64).wrapping_sub(first) & (self.slots() - 1))
+    /// The chunk that `next_seq` names, which must be later than `after`, the slot's latest so far.
+    pub fn follow(self, after: u64, next_seq: u32) -> Option<u64> {
+        let low = after as u32;
+        is_later(next_seq, low).then(|| after + u64::from(next_seq.wrapping_sub(low)))
     }
 
-    /// The chunk that takes the slot of `seq` after it.
-    pub fn next(self, seq: u64) -> u64 {
-        seq + self.slots()
+    /// The number of a slot in packets: counted from the job's first.
+    pub fn number(self, slot: usize) -> u32 {
+        (u32::from(self.lane) << self.slots_log2) + slot as u32
     }
+
+    /// The slot with this number, if it is one of this lane's.
+    pub fn slot(self, number: u32) -> Option<usize> {
+        let is_ours = number >> self.slots_log2 == u32::from(self.lane);
+        is_ours.then_some((number & ((1 << self.slots_log2) - 1)) as usize)
+    }
+}
+
+/// The lane that an arriving payload is for, by a header that nobody has checked; `None` when the payload does not say.
+///
+/// `lane_slots` are the slots of one lane of the job, as far as they are known: only the answers to probes name
+/// their lane without them.
+pub fn lane_of(payload: &[u8], lane_slots: Option<u32>) -> Option<u16> {
+    let header = Header::read(payload, 0, payload.len()).ok()?;
+    let lane = if header.kind == Kind::Report as u8 {
+        header.tensor
+    } else {
+        header.slot.checked_div(lane_slots?)?
+    };
+    u16::try_from(lane).ok()
 }
 
 #[cfg(test)]
@@ -48,16 +74,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_partition_the_stream() {
-        let pool = StaticPool::new(8);
+    fn slots_begin_with_a_window_of_the_stream() {
+        let pool = StaticPool::new(8, 0);
         for first in [0, 3, 8, u64::from(u32::MAX) - 2] {
+            let mut begins: Vec<u64> = (0..8).map(|slot| pool.first_of(slot, first).0).collect();
+            begins.sort_unstable();
+            assert_eq!(begins, (first..first + 8).collect::<Vec<_>>());
             for slot in 0..8 {
-                let seq = pool.first_of(slot, first);
-                assert!((first..first + 8).contains(&seq), "slot {slot} from {first}");
-                assert_eq!(pool.slot(seq), slot);
-                assert_eq!(pool.slot(pool.next(seq)), slot);
-                assert_ne!(pool.place(seq).version, pool.place(pool.next(seq)).version);
+                let (seq, version) = pool.first_of(slot, first);
+                let (_, second) = pool.first_of(slot, seq + 1);
+                assert_eq!((seq as usize % 8, second), (slot, 1 - version), "slot {slot} from {first}");
             }
         }
+    }
+
+    #[test]
+    fn chunks_are_followed_over_the_wrap_and_never_back() {
+        let pool = StaticPool::new(8, 0);
+        let end = u64::from(u32::MAX);
+        assert_eq!(pool.follow(end, 4), Some(end + 5));
+        assert_eq!(pool.follow(end + 5, 5), Some(end + 6));
+        for back in [4, 3, u32::MAX, 4 + (1 << 31)] {
+            assert_eq!(pool.follow(end + 5, back), None, "{back}");
+        }
+    }
+
+    #[test]
+    fn lanes_have_slots_of_their_own() {
+        let pool = StaticPool::new(8, 3);
+        assert_eq!((pool.number(0), pool.number(7)), (24, 31));
+        assert_eq!((pool.slot(24), pool.slot(31)), (Some(0), Some(7)));
+        assert_eq!((pool.slot(23), pool.slot(32), pool.slot(u32::MAX)), (None, None, None));
+    }
+
+    #[test]
+    fn payloads_name_their_lane() {
+        let result = Header { kind: Kind::Result as u8, slot: 31, ..Header::default() }.to_bytes();
+        assert_eq!((lane_of(&result, Some(8)), lane_of(&result, None)), (Some(3), None));
+        assert_eq!(lane_of(&result, Some(0)), None, "nonsense is survived");
+        let report = Header { kind: Kind::Report as u8, tensor: 5, slot: u32::MAX, ..Header::default() };
+        assert_eq!(lane_of(&report.to_bytes(), None), Some(5));
+        assert_eq!(lane_of(&result[..20], Some(8)), None);
     }
 }

@@ -1,4 +1,8 @@
-//! What is in flight: for every slot, the chunk that it carries or will carry next.
+//! What is in flight: for every slot, the chunk that it carries or will carry next, and the one after that.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use sumac_wire::header::exponent;
 
 use crate::{placement::StaticPool, queues::Queues, time::Time};
 
@@ -14,7 +18,7 @@ const READY: usize = LEVELS + 1;
 pub(crate) enum State {
     /// The stream has not reached the slot's next chunk yet.
     Waiting,
-    /// To be sent for the first time.
+    /// To be sent for the first time, or its elements after its exponent round.
     Ready,
     /// Sent, and not answered.
     Flying,
@@ -27,9 +31,21 @@ pub(crate) enum State {
 pub(crate) struct Slot {
     /// The chunk.
     pub seq: u64,
+    /// The slot's next chunk, which is known while this one is on its way.
+    pub after: u64,
+    /// The chunk before, as packets carry it.
+    pub previous: u32,
+    /// Which of the slot's versions the chunk uses.
+    pub version: u8,
+    /// The exponent that all workers scale the chunk by; `UNKNOWN` asks for an exponent round.
+    pub exponent: i8,
+    /// Whether what was sent is the chunk's exponent round, not its elements.
+    pub asks: bool,
     /// The number of the operation that the chunk belongs to; meaningless while waiting.
     pub op: u64,
-    /// When the chunk was last sent.
+    /// When the chunk was sent for the first time, or its exponent round was.
+    pub begun: Time,
+    /// When the last packet was sent.
     pub sent: Time,
     /// Send index of that packet, counted from 1 over all packets.
     pub index: u64,
@@ -37,33 +53,44 @@ pub(crate) struct Slot {
     pub state: State,
     /// How often its timeout is doubled.
     pub level: u8,
-    /// Whether it was sent more than once.
+    /// Whether the packet was sent more than once.
     pub resent: bool,
 }
 
 /// All slots, and the queues they stand in: one per back-off level in the order of sending, one of
-/// lost chunks, one of ready ones.
+/// lost chunks, one of ready ones; those that wait for the stream, by their chunk.
 #[derive(Debug)]
 pub(crate) struct Slots {
     table: Box<[Slot]>,
     queues: Queues<{ LEVELS + 2 }>,
+    waiting: BinaryHeap<Reverse<(u64, u32)>>,
     in_flight: usize,
 }
 
 impl Slots {
     /// Slots that wait for their first chunk of a stream that begins with chunk `first`.
     pub fn new(pool: StaticPool, first: u64) -> Slots {
-        let slot = |slot| Slot {
-            seq: pool.first_of(slot, first),
-            op: 0,
-            sent: Time(0),
-            index: 0,
-            state: State::Waiting,
-            level: 0,
-            resent: false,
+        let slot = |slot| {
+            let (seq, version) = pool.first_of(slot, first);
+            Slot {
+                seq,
+                after: seq + pool.slots(),
+                previous: (seq as u32).wrapping_sub(pool.slots() as u32),
+                version,
+                exponent: exponent::UNKNOWN,
+                asks: false,
+                op: 0,
+                begun: Time(0),
+                sent: Time(0),
+                index: 0,
+                state: State::Waiting,
+                level: 0,
+                resent: false,
+            }
         };
         let table: Box<[Slot]> = (0..pool.slots() as usize).map(slot).collect();
-        Slots { queues: Queues::new(table.len()), table, in_flight: 0 }
+        let waiting = table.iter().zip(0..).map(|(entry, slot)| Reverse((entry.seq, slot))).collect();
+        Slots { queues: Queues::new(table.len()), table, waiting, in_flight: 0 }
     }
 
     /// The slot with this index, which comes from [`StaticPool`] or a queue.
@@ -71,19 +98,28 @@ impl Slots {
         &self.table[slot]
     }
 
-    /// Chunks sent and not answered.
+    /// Packets sent and not answered.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// The stream has reached the chunk `seq` of operation `op`: its slot is ready if it waits for it.
-    pub fn wake(&mut self, slot: usize, seq: u64, op: u64) {
-        let entry = &mut self.table[slot];
-        if entry.state == State::Waiting && entry.seq == seq {
-            entry.state = State::Ready;
-            entry.op = op;
-            self.queues.append(READY, slot);
+    /// The earliest chunk that a slot waits for.
+    pub fn waits_for(&self) -> Option<u64> {
+        self.waiting.peek().map(|Reverse((seq, _))| *seq)
+    }
+
+    /// The stream has reached the earliest chunk that a slot waits for: it is one of operation `op`.
+    pub fn wake(&mut self, op: u64) {
+        if let Some(Reverse((_, slot))) = self.waiting.pop() {
+            self.make_ready(slot as usize, op);
         }
+    }
+
+    fn make_ready(&mut self, slot: usize, op: u64) {
+        let entry = &mut self.table[slot];
+        entry.state = State::Ready;
+        entry.op = op;
+        self.queues.append(READY, slot);
     }
 
     /// What should be sent next: lost chunks before new ones.
@@ -91,17 +127,21 @@ impl Slots {
         self.queues.front(LOST).or_else(|| self.queues.front(READY))
     }
 
-    /// The slot's chunk was sent at `now` as packet `index`. `level` is the back-off that a chunk
-    /// starts with.
-    pub fn launch(&mut self, slot: usize, now: Time, index: u64, level: u8) {
+    /// The slot's chunk, or its exponent round (`asks`), was sent at `now` as packet `index`. `level` is the
+    /// back-off that a packet starts with.
+    pub fn launch(&mut self, slot: usize, now: Time, index: u64, level: u8, asks: bool) {
         let entry = &mut self.table[slot];
         if entry.state == State::Lost {
             entry.resent = true;
         } else {
+            if asks || !entry.asks {
+                entry.begun = now;
+            }
             entry.resent = false;
             entry.level = level;
             self.in_flight += 1;
         }
+        entry.asks = asks;
         entry.state = State::Flying;
         entry.sent = now;
         entry.index = index;
@@ -118,17 +158,31 @@ impl Slots {
         self.queues.append(LOST, slot);
     }
 
-    /// The chunk was answered: the slot goes on to chunk `seq`, of operation `op` or not there yet.
-    pub fn advance(&mut self, slot: usize, seq: u64, op: Option<u64>) {
+    /// The chunk's exponent round was answered: its elements may be sent.
+    pub fn agree(&mut self, slot: usize, exponent: i8) {
+        self.in_flight -= 1;
+        let entry = &mut self.table[slot];
+        entry.exponent = exponent;
+        entry.state = State::Ready;
+        self.queues.append(READY, slot);
+    }
+
+    /// The chunk was answered: the slot goes on to its next chunk, of operation `op` or not there yet, in its other
+    /// version, with this `exponent`; `after` is the one after that.
+    pub fn advance(&mut self, slot: usize, after: u64, exponent: i8, op: Option<u64>) {
         self.in_flight -= 1;
         self.queues.remove(slot);
         let entry = &mut self.table[slot];
-        entry.seq = seq;
+        entry.previous = entry.seq as u32;
+        entry.seq = entry.after;
+        entry.after = after;
+        entry.version ^= 1;
+        entry.exponent = exponent;
+        entry.asks = false;
         entry.state = State::Waiting;
-        if let Some(op) = op {
-            entry.state = State::Ready;
-            entry.op = op;
-            self.queues.append(READY, slot);
+        match op {
+            Some(op) => self.make_ready(slot, op),
+            None => self.waiting.push(Reverse((entry.seq, slot as u32))),
         }
     }
 
@@ -140,6 +194,7 @@ impl Slots {
     /// Forgets everything: nothing will be sent any more.
     pub fn clear(&mut self) {
         self.queues.clear();
+        self.waiting.clear();
         self.table.iter_mut().for_each(|slot| slot.state = State::Waiting);
         self.in_flight = 0;
     }
@@ -150,43 +205,80 @@ mod tests {
     use super::*;
 
     fn slots() -> Slots {
-        Slots::new(StaticPool::new(4), 0)
+        Slots::new(StaticPool::new(4, 0), 0)
     }
 
     #[test]
     fn a_slot_goes_round() {
         let mut slots = slots();
-        assert_eq!(slots.next_to_send(), None);
-        slots.wake(2, 6, 0);
-        assert_eq!(slots.next_to_send(), None, "slot 2 waits for chunk 2, not 6");
-        slots.wake(2, 2, 0);
-        assert_eq!(slots.next_to_send(), Some(2));
-        slots.launch(2, Time(5), 1, 0);
+        assert_eq!((slots.next_to_send(), slots.waits_for()), (None, Some(0)));
+        slots.wake(7);
+        assert_eq!((slots.next_to_send(), slots.waits_for()), (Some(0), Some(1)));
+        slots.launch(0, Time(5), 1, 0, false);
         assert_eq!((slots.next_to_send(), slots.in_flight()), (None, 1));
-        assert_eq!(slots.first_sent(0).map(|(slot, _)| slot), Some(2));
-        slots.advance(2, 6, None);
+        assert_eq!(slots.first_sent(0).map(|(slot, _)| slot), Some(0));
+        slots.advance(0, 11, 3, None);
         assert_eq!((slots.next_to_send(), slots.in_flight()), (None, 0));
-        slots.wake(2, 6, 1);
-        assert_eq!(slots.next_to_send(), Some(2));
+        let entry = *slots.get(0);
+        assert_eq!((entry.previous, entry.seq, entry.after, entry.version), (0, 4, 11, 1));
+        (0..4).for_each(|_| slots.wake(8));
+        assert_eq!((slots.get(0).op, slots.get(0).exponent), (8, 3));
+        slots.launch(0, Time(6), 2, 0, false);
+        slots.advance(0, 12, 3, Some(9));
+        assert_eq!((slots.get(0).seq, slots.get(0).version, slots.get(0).op), (11, 0, 9));
+    }
+
+    #[test]
+    fn slots_wake_in_the_order_of_their_chunks() {
+        let mut slots = slots();
+        (0..4).for_each(|_| slots.wake(0));
+        (0..4).for_each(|slot| slots.launch(slot, Time(0), slot as u64 + 1, 0, false));
+        // Slot 2 went twice while the others went once: it stole chunk 8.
+        slots.advance(2, 8, 0, Some(0));
+        slots.launch(2, Time(0), 5, 0, false);
+        slots.advance(2, 13, 0, None);
+        slots.advance(3, 9, 0, None);
+        slots.advance(0, 10, 0, None);
+        let woken = |slots: &mut Slots| {
+            let seq = slots.waits_for();
+            slots.wake(1);
+            seq
+        };
+        assert_eq!([woken(&mut slots), woken(&mut slots), woken(&mut slots)], [Some(4), Some(7), Some(8)]);
+        assert_eq!(woken(&mut slots), None, "slot 1 flies");
+    }
+
+    #[test]
+    fn an_exponent_round_comes_before_the_elements() {
+        let mut slots = slots();
+        slots.wake(0);
+        slots.launch(0, Time(5), 1, 0, true);
+        assert!(slots.get(0).asks);
+        slots.agree(0, -3);
+        assert_eq!((slots.next_to_send(), slots.in_flight(), slots.get(0).exponent), (Some(0), 0, -3));
+        slots.launch(0, Time(9), 2, 0, false);
+        let entry = slots.get(0);
+        assert_eq!((entry.begun, entry.sent, entry.asks), (Time(5), Time(9), false));
     }
 
     #[test]
     fn lost_chunks_go_first_and_back_off_only_by_the_timer() {
         let mut slots = slots();
-        slots.wake(0, 0, 0);
-        slots.wake(1, 1, 0);
-        slots.launch(0, Time(0), 1, 0);
+        slots.wake(0);
+        slots.wake(0);
+        slots.launch(0, Time(0), 1, 0, false);
         slots.lose(0, false);
         assert_eq!(slots.next_to_send(), Some(0), "before slot 1, which is ready");
-        slots.launch(0, Time(1), 2, 0);
+        slots.launch(0, Time(1), 2, 0, false);
         assert_eq!((slots.get(0).level, slots.get(0).resent, slots.in_flight()), (0, true, 1));
         for round in 1..20usize {
             slots.lose(0, true);
-            slots.launch(0, Time(2), 3, 0);
+            slots.launch(0, Time(2), 3, 0, false);
             assert_eq!(usize::from(slots.get(0).level), round.min(LEVELS - 1));
         }
-        slots.advance(0, 4, Some(0));
-        slots.launch(0, Time(3), 4, 0);
+        assert_eq!(slots.get(0).begun, Time(0));
+        slots.advance(0, 8, 0, Some(0));
+        slots.launch(0, Time(3), 4, 0, false);
         assert_eq!((slots.get(0).level, slots.get(0).resent), (0, false), "a new chunk starts anew");
     }
 }

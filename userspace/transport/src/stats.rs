@@ -3,6 +3,8 @@
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use sumac_wire::{Reason, reason::COUNTERS};
 
+use crate::histogram::Histogram;
+
 /// How many frames ended in each [`Reason`]. Serialises as a map of those that are not zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reasons([u64; COUNTERS]);
@@ -17,6 +19,11 @@ impl Reasons {
     /// Counts one frame.
     pub(crate) fn count(&mut self, reason: Reason) {
         self.0[reason as usize] += 1;
+    }
+
+    /// Adds what another one counted.
+    fn merge(&mut self, other: &Reasons) {
+        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }
 
     /// Frames that ended in `reason`.
@@ -75,15 +82,23 @@ pub struct EngineStats {
     pub retransmits_timer: u64,
     /// Chunks that were to be sent again when their result arrived after all.
     pub retransmits_spared: u64,
-    /// Chunks whose result was written.
+    /// Chunks whose result came.
     pub results: u64,
-    /// Own chunks with a value that did not fit.
-    pub chunks_saturated: u64,
+    /// Exponent rounds: chunks whose exponent had to be asked for before they could be sent.
+    pub exponent_rounds: u64,
+    /// Chunks that a slot took out of its turn, since another slot was held up.
+    pub steals: u64,
+    /// Chunks that another worker takes for another operation's.
+    pub mismatches: u64,
+    /// Own chunks with a value that did not fit or was not finite.
+    pub chunks_faulty: u64,
     /// Results with such a value of any worker.
-    pub results_saturated: u64,
-    /// Elements read from tensors, those of retransmissions included.
+    pub results_faulty: u64,
+    /// Values read from tensors into packets, those of retransmissions included.
     pub elements_sent: u64,
-    /// Elements written to tensors.
+    /// Values read from tensors for their exponents alone.
+    pub elements_scanned: u64,
+    /// Values written to tensors.
     pub elements_received: u64,
     /// Bytes of UDP payload handed out.
     pub bytes_sent: u64,
@@ -93,10 +108,14 @@ pub struct EngineStats {
     pub probes_sent: u64,
     /// Answers to them.
     pub reports: u64,
-    /// Chunks in flight now.
+    /// Packets in flight now.
     pub in_flight: u64,
     /// The timer's view of the path.
     pub rtt: RttStats,
+    /// From a packet to its answer, of packets that were sent once: the path, and the slowest worker.
+    pub round_trips: Histogram,
+    /// From a chunk's first packet to its result, whatever happened on the way.
+    pub completions: Histogram,
     /// What became of every frame that arrived; `steered`: taken.
     pub frames: Reasons,
 }
@@ -105,6 +124,37 @@ impl EngineStats {
     /// Chunks sent again for any cause.
     pub fn retransmits(&self) -> u64 {
         self.retransmits_fast + self.retransmits_timer
+    }
+
+    /// Adds another lane's: counters and histograms add up, and the slower path of the two stays.
+    pub fn merge(&mut self, other: &EngineStats) {
+        self.operations_submitted += other.operations_submitted;
+        self.operations_completed += other.operations_completed;
+        self.operations_failed += other.operations_failed;
+        self.chunks_sent += other.chunks_sent;
+        self.retransmits_fast += other.retransmits_fast;
+        self.retransmits_timer += other.retransmits_timer;
+        self.retransmits_spared += other.retransmits_spared;
+        self.results += other.results;
+        self.exponent_rounds += other.exponent_rounds;
+        self.steals += other.steals;
+        self.mismatches += other.mismatches;
+        self.chunks_faulty += other.chunks_faulty;
+        self.results_faulty += other.results_faulty;
+        self.elements_sent += other.elements_sent;
+        self.elements_scanned += other.elements_scanned;
+        self.elements_received += other.elements_received;
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_received += other.bytes_received;
+        self.probes_sent += other.probes_sent;
+        self.reports += other.reports;
+        self.in_flight += other.in_flight;
+        if other.rtt.smoothed_ns > self.rtt.smoothed_ns {
+            self.rtt = other.rtt;
+        }
+        self.round_trips.merge(&other.round_trips);
+        self.completions.merge(&other.completions);
+        self.frames.merge(&other.frames);
     }
 }
 
@@ -120,5 +170,15 @@ mod tests {
         let json = serde_json::to_value(&stats).map(|json| json["frames"].to_string());
         assert_eq!(json.ok().as_deref(), Some(r#"{"stale":1,"steered":1}"#));
         assert_eq!((stats.frames.total(), stats.frames.dropped()), (2, 1));
+    }
+
+    #[test]
+    fn lanes_add_up() {
+        let mut stats = EngineStats { results: 3, ..EngineStats::default() };
+        stats.completions.record(70);
+        stats.frames.count(Reason::Steered);
+        let mut sum = stats.clone();
+        sum.merge(&stats);
+        assert_eq!((sum.results, sum.completions.count(), sum.frames.total()), (6, 2, 2));
     }
 }

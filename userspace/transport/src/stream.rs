@@ -4,24 +4,18 @@
 use std::collections::VecDeque;
 
 use crate::{
+    chunk::Span,
     error::{JobError, OpError},
     operation::{Completion, OpId, Operation},
     time::Time,
 };
 
-/// Where a chunk's elements are in their tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
-    /// Index of the first element.
-    pub first: usize,
-    /// How many elements; fits the packet's 16 bits.
-    pub elements: usize,
-}
-
 /// An operation that is under way or waits to be collected.
 pub(crate) struct Pending {
     /// What was submitted.
     pub operation: Operation,
+    /// Values in a whole chunk.
+    chunk: usize,
     first_seq: u64,
     chunks: u64,
     remaining: u64,
@@ -31,10 +25,14 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// The elements of chunk `seq`, which must be one of this operation's.
-    pub fn range(&self, seq: u64, chunk: usize) -> Range {
-        let first = (seq - self.first_seq) as usize * chunk;
-        Range { first, elements: chunk.min(self.operation.count - first) }
+    /// The index of the first value of chunk `seq`, which must be one of this operation's.
+    pub fn first(&self, seq: u64) -> usize {
+        (seq - self.first_seq) as usize * self.chunk
+    }
+
+    /// Whether a result is still to come.
+    pub fn is_open(&self) -> bool {
+        self.remaining > 0
     }
 
     /// Whether chunk `seq` is one of this operation's.
@@ -53,17 +51,17 @@ impl Pending {
         }
     }
 
-    /// Another worker's value in this range is at fault, unless one of this worker's own is.
-    pub fn blame_peer(&mut self, range: Range) {
+    /// Another worker's value in this span is at fault, unless one of this worker's own is.
+    pub fn blame_peer(&mut self, span: Span) {
         if self.fault.is_none() {
-            let last = range.first + range.elements - 1;
-            self.fault = Some(OpError::Peer { tensor: self.operation.tensor, first: range.first, last });
+            let first = self.operation.base as usize + span.first;
+            self.fault = Some(OpError::Peer { first, last: first + span.values - 1 });
         }
     }
 
     /// One more result is in place.
     pub fn chunk_done(&mut self, now: Time) {
-        self.remaining -= 1;
+        self.remaining = self.remaining.saturating_sub(1);
         self.finished = now;
     }
 }
@@ -85,23 +83,23 @@ pub(crate) struct Stream {
     front: u64,
     /// The first chunk that no operation has taken.
     end: u64,
-    chunk: usize,
 }
 
 impl Stream {
-    /// An empty stream that begins with chunk `first`, of `chunk` elements each.
-    pub fn new(first: u64, chunk: u16) -> Stream {
-        Stream { pending: VecDeque::new(), front: 0, end: first, chunk: usize::from(chunk) }
+    /// An empty stream that begins with chunk `first`.
+    pub fn new(first: u64) -> Stream {
+        Stream { pending: VecDeque::new(), front: 0, end: first }
     }
 
-    /// Appends an operation; gives its number and its chunks.
-    pub fn push(&mut self, operation: Operation, now: Time) -> (u64, std::ops::Range<u64>) {
+    /// Appends an operation, in chunks of `chunk` values; gives its number.
+    pub fn push(&mut self, operation: Operation, chunk: usize, now: Time) -> u64 {
         let number = self.front + self.pending.len() as u64;
-        let chunks = operation.count.div_ceil(self.chunk) as u64;
+        let chunks = operation.count.div_ceil(chunk) as u64;
         let first_seq = self.end;
         self.end += chunks;
         self.pending.push_back(Pending {
             operation,
+            chunk,
             first_seq,
             chunks,
             remaining: chunks,
@@ -109,7 +107,7 @@ impl Stream {
             started: now,
             finished: now,
         });
-        (number, first_seq..self.end)
+        number
     }
 
     /// The operation with this number, unless it was collected.
@@ -174,59 +172,54 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::DType;
+    use crate::{convert::Arithmetic, operation::DType};
 
     fn operation(count: usize) -> Operation {
-        Operation {
-            tensor: 9,
-            dtype: DType::I32,
-            count,
-            priority: 0,
-            loss_bound: 0.0,
-            buffer: Box::new(vec![0u8; count * 4]),
-        }
+        Operation::allreduce(9, DType::I32, Arithmetic::Sum, count, Box::new(vec![0u8; count * 4]))
     }
 
     #[test]
     fn operations_follow_without_gap() {
-        let mut stream = Stream::new(100, 10);
-        let spans: Vec<_> =
-            [25, 0, 10, 1].map(|count| stream.push(operation(count), Time(0))).into_iter().collect();
-        assert_eq!(spans, [(0, 100..103), (1, 103..103), (2, 103..104), (3, 104..105)]);
+        let mut stream = Stream::new(100);
+        let numbers = [25, 0, 10, 1].map(|count| stream.push(operation(count), 10, Time(0)));
+        assert_eq!(numbers, [0, 1, 2, 3]);
         for (seq, expected) in [(100, Some(0)), (102, Some(0)), (103, Some(2)), (104, Some(3)), (105, None)] {
             for near in 0..4 {
                 assert_eq!(stream.find(seq, near), expected, "chunk {seq} near {near}");
             }
         }
-        let last = stream.get_mut(0).map(|pending| pending.range(102, 10));
-        assert_eq!(last, Some(Range { first: 20, elements: 5 }));
+        assert_eq!(stream.get_mut(0).map(|pending| pending.first(102)), Some(20));
+        // Other operations have other chunks: two values a word, say.
+        stream.push(operation(25), 20, Time(0));
+        assert_eq!((stream.find(106, 0), stream.find(107, 0)), (Some(4), None));
+        assert_eq!(stream.get_mut(4).map(|pending| pending.first(106)), Some(20));
     }
 
     #[test]
     fn completions_keep_the_order() {
-        let mut stream = Stream::new(0, 10);
-        stream.push(operation(10), Time(0));
-        stream.push(operation(0), Time(1));
+        let mut stream = Stream::new(0);
+        stream.push(operation(10), 10, Time(0));
+        stream.push(operation(0), 10, Time(1));
         assert!(stream.pop_complete().is_none(), "the empty one waits for its turn");
         stream.get_mut(0).into_iter().for_each(|pending| pending.chunk_done(Time(7)));
         let ids: Vec<_> = std::iter::from_fn(|| stream.pop_complete()).map(|c| (c.id, c.finished)).collect();
         assert_eq!(ids, [(OpId(0), Time(7)), (OpId(1), Time(1))]);
         assert!(stream.is_empty() && stream.get_mut(0).is_none());
-        stream.push(operation(5), Time(2));
+        stream.push(operation(5), 10, Time(2));
         assert_eq!(stream.find(1, 0), Some(2));
     }
 
     #[test]
     fn own_faults_go_before_others_and_the_first_is_kept() {
-        let mut stream = Stream::new(0, 10);
-        stream.push(operation(100), Time(0));
+        let mut stream = Stream::new(0);
+        stream.push(operation(100), 10, Time(0));
         let Some(pending) = stream.get_mut(0) else { panic!("just pushed") };
-        let own = |index| OpError::NotFinite { tensor: 9, index, value: f32::INFINITY };
-        pending.blame_peer(Range { first: 10, elements: 10 });
-        assert_eq!(pending.fault, Some(OpError::Peer { tensor: 9, first: 10, last: 19 }));
+        let own = |index| OpError::NotFinite { index, value: f32::INFINITY };
+        pending.blame_peer(Span { first: 10, values: 10, words: 10 });
+        assert_eq!(pending.fault, Some(OpError::Peer { first: 10, last: 19 }));
         pending.blame(own(50));
         pending.blame(own(70));
-        pending.blame_peer(Range { first: 0, elements: 10 });
+        pending.blame_peer(Span { first: 0, values: 10, words: 10 });
         assert_eq!(pending.fault, Some(own(50)));
         pending.blame(own(20));
         assert_eq!(pending.fault, Some(own(20)));

@@ -106,10 +106,10 @@ mod tests {
 
     impl Flight {
         fn new(sent: &[u64]) -> Flight {
-            let mut slots = Slots::new(StaticPool::new(8), 0);
+            let mut slots = Slots::new(StaticPool::new(8, 0), 0);
             for (slot, at) in sent.iter().enumerate() {
-                slots.wake(slot, slot as u64, 0);
-                slots.launch(slot, Time(at * MS), slot as u64 + 1, 0);
+                slots.wake(0);
+                slots.launch(slot, Time(at * MS), slot as u64 + 1, 0, false);
             }
             let rtt = RttEstimator::new(&Tuning::default());
             Flight { slots, rtt, later: LaterResults::default(), silence: Silence::default() }
@@ -130,11 +130,11 @@ mod tests {
         assert_eq!(flight.next(), Some((21, Expiry::Chunk(0))));
         flight.slots.lose(0, true);
         assert_eq!(flight.next(), Some((22, Expiry::Chunk(1))));
-        flight.slots.launch(0, Time(21 * MS), 4, 0);
-        flight.slots.advance(1, 9, None);
-        flight.slots.advance(2, 10, None);
+        flight.slots.launch(0, Time(21 * MS), 4, 0, false);
+        flight.slots.advance(1, 9, 0, None);
+        flight.slots.advance(2, 10, 0, None);
         assert_eq!(flight.next(), Some((61, Expiry::Chunk(0))), "doubled");
-        flight.slots.advance(0, 8, None);
+        flight.slots.advance(0, 8, 0, None);
         assert_eq!(flight.next(), None, "nothing in flight, no timer");
     }
 
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(flight.next(), Some((35, Expiry::Path)), "a whole timeout without a result");
         flight.later.note(2);
         assert_eq!(flight.next(), Some((21, Expiry::Chunk(0))), "but slot 0 is overtaken");
-        flight.slots.advance(0, 8, None);
+        flight.slots.advance(0, 8, 0, None);
         assert_eq!(flight.next(), Some((35, Expiry::Path)));
     }
 
@@ -172,10 +172,10 @@ mod tests {
         let mut slots = Flight::new(&[0, 0, 0]).slots;
         assert_eq!(oldest(&slots), Some((0, 1)));
         slots.lose(0, true);
-        slots.launch(0, Time(MS), 4, 0);
+        slots.launch(0, Time(MS), 4, 0, false);
         assert_eq!(oldest(&slots), Some((1, 2)));
-        slots.advance(1, 9, None);
-        slots.advance(2, 10, None);
+        slots.advance(1, 9, 0, None);
+        slots.advance(2, 10, 0, None);
         assert_eq!(oldest(&slots), Some((0, 4)));
     }
 

@@ -7,28 +7,35 @@ mod support;
 use std::alloc::System;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use sumac_transport::{DType, Engine, Operation, Time};
+use sumac_transport::{Arithmetic, DType, Engine, Operation, Time};
 use sumac_wire::{
     Kind,
-    header::{VERSION, offset},
+    header::{VERSION, flag, offset},
 };
-use support::job;
+use support::block;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Makes the answer of a lone worker's contribution or probe, in place.
+/// Makes the answer of a lone worker's contribution, exponent round or probe, in place.
 fn turn_round(frame: &mut [u8]) {
     let kind = if frame[0] & 0x0f == Kind::Probe as u8 { Kind::Report } else { Kind::Result };
     frame[0] = VERSION << 4 | kind as u8;
     frame[offset::CONTRIBUTORS + 1] = 1;
+    if frame[offset::FLAGS] & (flag::EXPONENT >> 8) as u8 != 0 {
+        frame[offset::EXPONENT] = frame[offset::NEXT_EXPONENT];
+    }
+    let seq = frame[offset::SEQ..].first_chunk().copied().map_or(0, u32::from_be_bytes);
+    frame[offset::NEXT_SEQ..][..4].copy_from_slice(&seq.wrapping_add(2 * SLOTS).to_be_bytes());
 }
+
+const SLOTS: u32 = 8;
 
 /// Runs an operation of `count` elements in which every seventh frame is lost; gives the number of
 /// allocations between its submission and its completion.
 fn allocations(engine: &mut Engine, now: &mut Time, count: usize) -> usize {
     let buffer = Box::new(vec![0u8; count * 4]);
-    let operation = Operation { tensor: 0, dtype: DType::F32, count, priority: 0, loss_bound: 0.0, buffer };
+    let operation = Operation::allreduce(0, DType::F32, Arithmetic::Sum, count, buffer);
     let mut frame = [0; 128];
     let mut frames = 0u32;
     let region = Region::new(ALLOCATOR);
@@ -57,13 +64,14 @@ fn allocations(engine: &mut Engine, now: &mut Time, count: usize) -> usize {
 // One test in this file: the allocator counts for the whole process.
 #[test]
 fn packets_cost_no_allocation() {
-    let params = sumac_transport::JobParams { world: 1, ..job(1, 8, 4) };
-    let mut engine = Engine::new(params).expect("good parameters");
+    let mut engine = Engine::new(block(1, SLOTS, 4)).expect("good parameters");
     let mut now = Time(1);
     // The first operation makes room in the list of operations.
     allocations(&mut engine, &mut now, 4);
     // The test runner's own thread may allocate beside it: the best of three.
     let fewest = (0..3).map(|_| allocations(&mut engine, &mut now, 40_000)).min();
     assert_eq!(fewest, Some(0), "10,000 chunks");
-    assert!(engine.stats().retransmits() > 1000, "and the recovery of lost ones");
+    let stats = engine.stats();
+    assert!(stats.retransmits() > 1000, "and the recovery of lost ones");
+    assert!(stats.exponent_rounds >= 8 && stats.elements_scanned > 3 * 40_000, "and exponents");
 }

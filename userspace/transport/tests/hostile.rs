@@ -39,7 +39,7 @@ fn finish(lone: &mut Lone, mut flying: Vec<Sent>) -> Vec<u8> {
 #[test]
 fn tampered_results_are_refused_by_reason() {
     type Change = fn(&mut Header);
-    let table: [(&str, Change, Reason); 21] = [
+    let table: [(&str, Change, Reason); 31] = [
         ("another job", |h| h.job += 1, Reason::UnknownJob),
         ("another epoch", |h| h.epoch += 1, Reason::WrongEpoch),
         ("another token", |h| h.token ^= 1 << 63, Reason::BadToken),
@@ -47,12 +47,16 @@ fn tampered_results_are_refused_by_reason() {
         ("a probe", |h| h.kind = Kind::Probe as u8, Reason::BadType),
         ("a stop", |h| h.kind = Kind::Stop as u8, Reason::BadType),
         ("a format", |h| h.format = 3, Reason::BadFormat),
+        ("two values a word", |h| h.format = 1, Reason::BadFormat),
+        ("raw bytes", |h| h.format = 2, Reason::BadFormat),
         ("a partial sum", |h| h.flags |= flag::PARTIAL, Reason::BadType),
         ("a collision", |h| h.flags |= flag::COLLISION, Reason::BadType),
         ("raw floats", |h| h.flags |= flag::RAW_FLOAT, Reason::BadType),
         ("between aggregators", |h| h.flags |= flag::LEVEL, Reason::BadType),
         ("one contributor", |h| h.contributors = 1, Reason::WrongWorker),
-        ("another slot", |h| h.slot = 1, Reason::WrongSlot),
+        ("another slot", |h| h.slot = 1, Reason::Stale),
+        ("another lane's slot", |h| h.slot = 4, Reason::WrongSlot),
+        ("no slot", |h| h.slot = u32::MAX, Reason::WrongSlot),
         ("the other version", |h| h.flags ^= flag::POOL_VERSION, Reason::WrongSlot),
         ("the slot's next chunk", |h| h.seq = 4, Reason::OutOfTurn),
         ("a chunk far ahead", |h| h.seq = 1 << 30, Reason::OutOfTurn),
@@ -61,6 +65,16 @@ fn tampered_results_are_refused_by_reason() {
         ("another tensor", |h| h.tensor = 78, Reason::WrongPlace),
         ("another offset", |h| h.offset = 8, Reason::WrongPlace),
         ("an offset outside", |h| h.offset = u32::MAX, Reason::WrongPlace),
+        ("an exponent that nobody asked for", |h| h.flags |= flag::EXPONENT, Reason::Duplicate),
+        ("another operation that is ours", |h| h.flags |= flag::MISMATCH, Reason::WrongPlace),
+        (
+            "another operation elsewhere",
+            |h| (h.flags, h.tensor, h.offset) = (flag::MISMATCH, 78, 8),
+            Reason::WrongPlace,
+        ),
+        ("the next chunk before the next one", |h| h.next_seq = 4, Reason::OutOfTurn),
+        ("the next chunk in the past", |h| h.next_seq = 1 << 31 | 4, Reason::OutOfTurn),
+        ("no next chunk", |h| h.next_seq = 0, Reason::OutOfTurn),
     ];
     let (mut lone, sent) = start();
     for (what, change, reason) in table {

@@ -4,9 +4,9 @@
 
 mod support;
 
-use sumac_transport::{Completion, DType, Engine, JobState, Operation, Time};
+use sumac_transport::{Arithmetic, Completion, DType, Engine, JobState, Operation, Time};
 use support::{
-    aggregator::{Aggregator, Outcome},
+    aggregator::{ALONE, Aggregator, Outcome},
     job,
 };
 
@@ -20,24 +20,21 @@ struct Loop {
 impl Loop {
     fn new(world: u16, slots: u32, elements: u16) -> Loop {
         let params = job(world, slots, elements);
-        let engine = |rank| Engine::new(sumac_transport::JobParams { rank, ..params.clone() }).unwrap();
+        let engine = |rank| {
+            Engine::new(sumac_transport::JobParams { rank, rack_rank: rank, ..params.clone() }).unwrap()
+        };
         Loop {
             engines: (0..world).map(engine).collect(),
-            aggregator: Aggregator::new(&params),
+            aggregator: Aggregator::new(&params, ALONE),
             now: Time(1_000),
         }
     }
 
     fn submit(&mut self, tensors: &[Vec<f32>]) {
         for (engine, tensor) in self.engines.iter_mut().zip(tensors) {
-            let operation = Operation {
-                tensor: 5,
-                dtype: DType::F32,
-                count: tensor.len(),
-                priority: 3,
-                loss_bound: 0.0,
-                buffer: Box::new(tensor.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<u8>>()),
-            };
+            let bytes: Vec<u8> = tensor.iter().flat_map(|v| v.to_ne_bytes()).collect();
+            let operation =
+                Operation::allreduce(5, DType::F32, Arithmetic::Sum, tensor.len(), Box::new(bytes));
             engine.submit(self.now, operation).unwrap();
         }
     }
@@ -52,8 +49,8 @@ impl Loop {
                 let Some(sent) = self.engines[rank].poll_transmit(self.now, &mut frame) else { continue };
                 moved = true;
                 self.now = self.now.plus(1_000);
-                match self.aggregator.handle(&frame[..sent.len], &mut answer).unwrap() {
-                    Outcome::Silent => {}
+                match self.aggregator.handle(0, &frame[..sent.len], &mut answer).unwrap() {
+                    Outcome::Silent | Outcome::Up => {}
                     Outcome::Unicast(rank) => self.engines[usize::from(rank)].on_frame(self.now, &answer),
                     Outcome::Multicast => {
                         self.engines.iter_mut().for_each(|engine| engine.on_frame(self.now, &answer));

@@ -3,7 +3,7 @@
 
 mod support;
 
-use sumac_transport::{DType, JobError, JobState, OpError, OpId, Operation, SubmitError};
+use sumac_transport::{Arithmetic, DType, JobError, JobState, OpError, OpId, Operation, SubmitError};
 use sumac_wire::header::flag;
 use support::{
     job,
@@ -59,13 +59,12 @@ fn an_empty_operation_completes_at_once() {
 
 #[test]
 fn packets_say_where_and_how_they_want_to_go() {
-    let params = sumac_transport::JobParams { shards: 4, ..job(2, 8, 4) };
+    let params = sumac_transport::JobParams { shards: 4, lane: 6, ..job(2, 8, 4) };
     let mut lone = Lone::ready(params, RTT);
     lone.submit_floats(&[1.0; 32]);
     let mut frame = [0; 4096];
     let sent: Vec<_> = std::iter::from_fn(|| lone.engine.poll_transmit(lone.now, &mut frame)).collect();
-    let shards: Vec<u16> = sent.iter().map(|sent| sent.port_offset).collect();
-    assert_eq!(shards, [0, 1, 2, 3, 0, 1, 2, 3]);
+    assert!(sent.iter().all(|sent| sent.port_offset == 2), "lane 6 is the urgent one of shard 2");
     assert!(sent.iter().all(|sent| sent.dscp_ecn == 0xa0 && sent.len == 56 + 16), "class selector 5");
     let mut entropies: Vec<u16> = sent.iter().map(|sent| sent.entropy).collect();
     entropies.sort_unstable();
@@ -77,16 +76,10 @@ fn packets_say_where_and_how_they_want_to_go() {
 fn the_worker_at_fault_names_the_element() {
     type Expected = fn(&OpError) -> bool;
     let table: [(&str, f32, Expected); 3] = [
-        ("too large", 1e9, |e| {
-            matches!(e, OpError::Saturated { tensor: 77, index: 41, value: 1e9, scale: 65536.0, .. })
-        }),
-        (
-            "NaN",
-            f32::NAN,
-            |e| matches!(e, OpError::NotFinite { tensor: 77, index: 41, value } if value.is_nan()),
-        ),
+        ("too large", 1e9, |e| matches!(e, OpError::Saturated { index: 41, value: 1e9, scale: 65536.0, .. })),
+        ("NaN", f32::NAN, |e| matches!(e, OpError::NotFinite { index: 41, value } if value.is_nan())),
         ("infinite", f32::NEG_INFINITY, |e| {
-            matches!(e, OpError::NotFinite { tensor: 77, index: 41, value: f32::NEG_INFINITY })
+            matches!(e, OpError::NotFinite { index: 41, value: f32::NEG_INFINITY })
         }),
     ];
     for (what, value, expected) in table {
@@ -101,7 +94,7 @@ fn the_worker_at_fault_names_the_element() {
         assert!(expected(error), "{what}: {error:?}");
         assert_eq!(ended[1], (OpId(1), Ok(())), "{what}: the next operation is unharmed");
         let stats = lone.engine.stats();
-        assert_eq!((stats.chunks_saturated, stats.operations_failed), (2, 1), "{what}");
+        assert_eq!((stats.chunks_faulty, stats.operations_failed), (2, 1), "{what}");
     }
 }
 
@@ -112,15 +105,15 @@ fn the_flag_goes_out_and_the_others_learn_the_range() {
     values[6] = f32::INFINITY;
     lone.submit_floats(&values);
     let sent = lone.send_all();
-    assert!(!sent[0].header.has(flag::OVERFLOW) && sent[1].header.has(flag::OVERFLOW));
+    assert!(!sent[0].header.has(flag::NOT_FINITE) && sent[1].header.has(flag::NOT_FINITE));
     assert_eq!(sent[1].payload[56 + 8..56 + 12], [0; 4], "what is not finite counts as zero");
 
     let mut other = Lone::ready(job(2, 32, 4), RTT);
     other.submit_floats(&[1.0; 8]);
     let sent: Vec<Sent> = other.send_all();
     other.take(&sent[0].answer());
-    other.take(&sent[1].answer_with(|header| header.flags |= flag::OVERFLOW));
-    let expected = OpError::Peer { tensor: 77, first: 4, last: 7 };
+    other.take(&sent[1].answer_with(|header| header.flags |= flag::NOT_FINITE));
+    let expected = OpError::Peer { first: 4, last: 7 };
     assert_eq!(results(&mut other), [(OpId(0), Err(expected))]);
 }
 
@@ -131,7 +124,7 @@ fn integers_too_large_for_the_sum_are_named() {
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
     lone.submit(DType::I32, 3, bytes);
     let limit = i32::MAX / 4;
-    let error = OpError::Saturated { tensor: 77, index: 2, value: f64::from(values[2]), scale: 1.0, limit };
+    let error = OpError::Saturated { index: 2, value: f64::from(values[2]), scale: 1.0, limit };
     assert_eq!(complete(&mut lone), [(OpId(0), Err(error))]);
 }
 
@@ -140,27 +133,34 @@ fn a_buffer_that_is_too_short_fails_its_operation_only() {
     let mut lone = Lone::ready(job(2, 4, 4), RTT);
     lone.submit(DType::F32, 10, vec![0; 7 * 4]);
     lone.submit_floats(&[1.0; 4]);
-    let expected = [(OpId(0), Err(OpError::ShortBuffer { tensor: 77, index: 7 })), (OpId(1), Ok(()))];
+    let expected = [(OpId(0), Err(OpError::ShortBuffer { index: 7 })), (OpId(1), Ok(()))];
     assert_eq!(complete(&mut lone), expected);
 }
 
 #[test]
 fn what_this_mode_cannot_carry_is_handed_back() {
     let mut lone = Lone::ready(job(2, 4, 4), RTT);
-    let operation = |count, loss_bound| Operation {
-        tensor: 1,
-        dtype: DType::F32,
-        count,
-        priority: 0,
-        loss_bound,
-        buffer: Box::new(vec![9u8; 4]),
-    };
-    let (error, back) = lone.engine.submit(lone.now, operation(1, 0.1)).expect_err("a loss bound");
-    assert_eq!(error, SubmitError::LossBound { tensor: 1, bound: 0.1 });
-    assert_eq!(back.buffer.input(0, 4), [9; 4], "with its buffer");
-    let (error, _) = lone.engine.submit(lone.now, operation(1 << 32, 0.0)).expect_err("too long");
-    assert_eq!(error, SubmitError::TooLong { tensor: 1, count: 1 << 32 });
-    assert!(lone.engine.submit(lone.now, operation(1, f32::NAN)).is_err());
+    let operation =
+        |count| Operation::allreduce(1, DType::F32, Arithmetic::Min, count, Box::new(vec![9u8; 4]));
+    type Change = fn(&mut Operation);
+    let signature = 1;
+    let table: [(&str, Change, SubmitError); 6] = [
+        ("a loss bound", |o| o.loss_bound = 0.1, SubmitError::LossBound { signature, bound: 0.1 }),
+        ("too long", |o| o.count = 1 << 32, SubmitError::TooLong { signature, count: 1 << 32, base: 0 }),
+        ("too far", |o| o.base = u32::MAX, SubmitError::TooLong { signature, count: 1, base: u32::MAX }),
+        ("gives beyond", |o| o.gives = 0..2, SubmitError::Range { signature, range: 0..2, count: 1 }),
+        ("takes beyond", |o| o.takes = 2..3, SubmitError::Range { signature, range: 2..3, count: 1 }),
+        ("a minimum of some", |o| o.gives = 0..0, SubmitError::Gives { signature, gives: 0..0, count: 1 }),
+    ];
+    for (what, change, expected) in table {
+        let mut operation = operation(1);
+        change(&mut operation);
+        let (error, back) = lone.engine.submit(lone.now, operation).expect_err(what);
+        assert_eq!(error, expected, "{what}");
+        assert_eq!(back.buffer.input(0, 4), [9; 4], "{what}: with its buffer");
+    }
+    let nan = Operation { loss_bound: f32::NAN, ..operation(1) };
+    assert!(lone.engine.submit(lone.now, nan).is_err());
 }
 
 #[test]

@@ -218,6 +218,7 @@ impl Job {
         let params = self.engine.params();
         let (state, error) = match self.engine.state() {
             JobState::Probing => ("probing", None),
+            JobState::Measured(_) => ("measured", None),
             JobState::Ready => ("ready", None),
             JobState::Failed(why) => ("failed", Some(why.to_string())),
         };

@@ -10,7 +10,7 @@ use std::{
 };
 
 use sumac_daemon::datapath::{Datapath, Event, Peer, Port};
-use sumac_transport::{Buffer, DType, JobParams, Operation};
+use sumac_transport::{Arithmetic, Buffer, DType, JobParams, NotFinite, Operation, Scaling, WireFormat};
 
 /// Long enough for the slowest machine; nothing is asserted about how much of it is used.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,10 +25,16 @@ pub fn params(rank: u16, world: u16) -> JobParams {
         token: 0x5eed,
         rank,
         world,
+        rack_rank: rank,
+        rack_world: world,
+        lane: 0,
+        shards: 1,
         slots: SLOTS,
         elements: 64,
-        scale: 1024.0,
-        shards: 1,
+        wire: WireFormat::Int32,
+        scaling: Scaling::Fixed(1024.0),
+        not_finite: NotFinite::Error,
+        measure: false,
     }
 }
 
@@ -67,8 +73,7 @@ impl Worker {
         let counters = Counters::default();
         let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         let buffer = Box::new(Counted { bytes, counters: counters.clone() });
-        let (dtype, count) = (DType::F32, values.len());
-        let operation = Operation { tensor: tag as u32, dtype, count, priority: 0, loss_bound: 0.0, buffer };
+        let operation = Operation::allreduce(tag as u32, DType::F32, Arithmetic::Sum, values.len(), buffer);
         assert!(self.path.submit(7, tag, operation).is_ok());
         counters
     }

@@ -1,4 +1,4 @@
-//! The engine of one job on one worker: SwitchML's Algorithm 4 as a continuous stream over many
+//! The engine of one lane of a job on one worker: SwitchML's Algorithm 4 as a continuous stream over many
 //! operations, with timers that adapt and a faster sign of loss.
 //!
 //! The calling loop, whatever does its input and output:
@@ -14,16 +14,19 @@
 //! The handshake starts with the first `poll_transmit`, also before anything is submitted:
 //!
 //! ```
-//! use sumac_transport::{DType, Engine, JobParams, JobState, Operation, Time};
+//! use sumac_transport::{Arithmetic, DType, Engine, JobParams, JobState, NotFinite, Operation, Scaling, Time, WireFormat};
 //!
-//! let (job, epoch, token, rank, world, shards) = (1, 1, 0x5eed, 0, 2, 1);
-//! let (slots, elements, scale) = (64, 256, 65536.0);
-//! let params = JobParams { job, epoch, token, rank, world, slots, elements, scale, shards };
-//! let mut engine = Engine::new(params)?;
+//! let (job, epoch, token, rank, world) = (1, 1, 0x5eed, 0, 2);
+//! let (rack_rank, rack_world) = (rank, world); // one level of aggregators
+//! let (lane, shards, slots, elements) = (0, 1, 64, 256);
+//! let (wire, scaling, not_finite) = (WireFormat::Int32, Scaling::Block, NotFinite::Error);
+//! let mut engine = Engine::new(JobParams {
+//!     job, epoch, token, rank, world, rack_rank, rack_world, lane, shards, slots, elements,
+//!     wire, scaling, not_finite, measure: false,
+//! })?;
 //!
 //! let buffer = Box::new(vec![0u8; 1000 * 4]);
-//! let (tensor, dtype, count, priority, loss_bound) = (0, DType::F32, 1000, 0, 0.0);
-//! let operation = Operation { tensor, dtype, count, priority, loss_bound, buffer };
+//! let operation = Operation::allreduce(0xfeed, DType::F32, Arithmetic::Sum, 1000, buffer);
 //! engine.submit(Time(0), operation).map_err(|(error, _operation)| error)?;
 //!
 //! let mut payload = vec![0; engine.frame_len()];
@@ -33,6 +36,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod path;
 mod receive;
 mod transmit;
 
@@ -41,10 +45,11 @@ use sumac_wire::admit::payload_len;
 pub use transmit::Transmit;
 
 use crate::{
-    convert::{Codec, Scaling, WireFormat},
+    chunk::Numbers,
     error::{JobError, ParamError, SubmitError},
-    handshake::{Handshake, Verdict},
+    handshake::Handshake,
     loss::LaterResults,
+    measure::{PathMeasure, Train},
     operation::{Completion, OpId, Operation},
     params::{JobParams, Tuning},
     placement::StaticPool,
@@ -60,8 +65,10 @@ use crate::{
 /// How far a job has come on this worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState<'a> {
-    /// The aggregator has not answered a probe of full size yet.
+    /// The aggregator has not answered a probe of full size yet, or the path is being measured.
     Probing,
+    /// The path is known, and [`Engine::start`] is waited for.
+    Measured(PathMeasure),
     /// Chunks flow, or would.
     Ready,
     /// The job is over.
@@ -71,15 +78,18 @@ pub enum JobState<'a> {
 #[derive(Debug)]
 enum Phase {
     Probing(Handshake),
+    Measuring(Train),
+    Measured(PathMeasure),
     Ready,
     Failed(JobError),
 }
 
-/// One job on one worker. See the module for how to drive it.
+/// One lane of a job on one worker. See the module for how to drive it.
 pub struct Engine {
     params: JobParams,
+    tuning: Tuning,
     phase: Phase,
-    codec: Codec,
+    numbers: Numbers,
     pool: StaticPool,
     stream: Stream,
     slots: Slots,
@@ -87,6 +97,8 @@ pub struct Engine {
     backoff: Backoff,
     later: LaterResults,
     silence: Silence,
+    /// The stream's first chunk.
+    first: u64,
     /// Send index of the next packet.
     next_index: u64,
     /// The latest time that the caller told.
@@ -105,14 +117,16 @@ impl Engine {
     pub fn starting_at(params: JobParams, tuning: &Tuning, first_seq: u32) -> Result<Engine, ParamError> {
         params.check()?;
         tuning.check()?;
-        let pool = StaticPool::new(params.slots);
+        let pool = StaticPool::new(params.slots, params.lane);
         let first = u64::from(first_seq);
         Ok(Engine {
+            tuning: tuning.clone(),
             phase: Phase::Probing(Handshake::new(tuning)),
-            codec: Codec::new(params.world, WireFormat::Int32, Scaling::Fixed(params.scale)),
+            numbers: Numbers::new(&params),
             pool,
-            stream: Stream::new(first, params.elements),
+            stream: Stream::new(first),
             slots: Slots::new(pool, first),
+            first,
             rtt: RttEstimator::new(tuning),
             backoff: Backoff::default(),
             later: LaterResults::default(),
@@ -127,28 +141,35 @@ impl Engine {
     /// Queues an operation. After the job has failed it completes at once, with the job's error.
     pub fn submit(&mut self, now: Time, operation: Operation) -> Result<OpId, (SubmitError, Operation)> {
         self.now = now;
-        if let Err(error) = acceptable(&operation) {
+        if let Err(error) = operation.check() {
             return Err((error, operation));
         }
         self.stats.operations_submitted += 1;
-        let (number, chunks) = self.stream.push(operation, now);
+        let chunk = self.numbers.chunk(&operation);
+        let number = self.stream.push(operation, chunk, now);
         if let Phase::Failed(why) = &self.phase {
             self.stream.fail_last(why);
-            return Ok(OpId(number));
-        }
-        // Further chunks follow by themselves: each slot goes on when its result arrives.
-        for seq in chunks.take(self.params.slots as usize) {
-            self.slots.wake(self.pool.slot(seq), seq, number);
+        } else {
+            self.wake(number);
         }
         Ok(OpId(number))
+    }
+
+    /// Gives the slots that wait for the stream what it has reached; further chunks follow by themselves, since each
+    /// slot goes on when its result arrives. `near` is the number of the operation that most of them will find.
+    fn wake(&mut self, near: u64) {
+        while let Some(op) = self.slots.waits_for().and_then(|seq| self.stream.find(seq, near)) {
+            self.slots.wake(op);
+        }
     }
 
     /// When [`Engine::on_timeout`] wants to be called; `None` while nothing is in flight.
     pub fn poll_timeout(&self) -> Option<Time> {
         match &self.phase {
             Phase::Probing(handshake) => handshake.deadline(),
+            Phase::Measuring(train) => Some(train.deadline()),
             Phase::Ready => self.timers().next().map(|(at, _)| at),
-            Phase::Failed(_) => None,
+            Phase::Measured(_) | Phase::Failed(_) => None,
         }
     }
 
@@ -157,12 +178,15 @@ impl Engine {
         self.now = now;
         match &mut self.phase {
             Phase::Probing(handshake) => {
-                if let Some(verdict) = handshake.on_timeout(now, &self.params) {
-                    self.conclude(verdict);
-                }
+                let verdict = handshake.on_timeout(now, &self.params);
+                self.conclude(now, verdict);
+            }
+            Phase::Measuring(train) => {
+                let measure = train.on_timeout(now);
+                self.measured(measure);
             }
             Phase::Ready => self.expire(now),
-            Phase::Failed(_) => {}
+            Phase::Measured(_) | Phase::Failed(_) => {}
         }
     }
 
@@ -226,34 +250,21 @@ impl Engine {
     /// How far the job has come.
     pub fn state(&self) -> JobState<'_> {
         match &self.phase {
-            Phase::Probing(_) => JobState::Probing,
+            Phase::Probing(_) | Phase::Measuring(_) => JobState::Probing,
+            Phase::Measured(measure) => JobState::Measured(*measure),
             Phase::Ready => JobState::Ready,
             Phase::Failed(why) => JobState::Failed(why),
         }
     }
 
-    /// The job.
+    /// The lane of the job, with the slots that [`Engine::start`] gave it.
     pub fn params(&self) -> &JobParams {
         &self.params
     }
 
-    /// Bytes of UDP payload of the job's longest packet: what `poll_transmit` needs room for.
+    /// Bytes of UDP payload of the lane's longest packet: what `poll_transmit` needs room for.
     pub fn frame_len(&self) -> usize {
         payload_len(self.params.elements)
-    }
-
-    /// Ends the handshake, one way or the other.
-    fn conclude(&mut self, verdict: Verdict) {
-        match verdict {
-            Verdict::Ready(rtt) => {
-                if let Some(rtt) = rtt {
-                    self.rtt.sample(rtt, 0, self.next_index);
-                }
-                self.phase = Phase::Ready;
-                self.refresh_gauges();
-            }
-            Verdict::Failed(why) => self.fail(why),
-        }
     }
 
     /// Brings those statistics up to date that are states, not counters.
@@ -266,16 +277,4 @@ impl Engine {
             timeout_ns: self.rtt.timeout(usize::from(self.backoff.level())),
         };
     }
-}
-
-/// Whether this mode can carry the operation.
-fn acceptable(operation: &Operation) -> Result<(), SubmitError> {
-    let Operation { tensor, count, loss_bound, .. } = *operation;
-    if u32::try_from(count).is_err() {
-        return Err(SubmitError::TooLong { tensor, count });
-    }
-    if loss_bound != 0.0 {
-        return Err(SubmitError::LossBound { tensor, bound: loss_bound });
-    }
-    Ok(())
 }

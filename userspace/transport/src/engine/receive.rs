@@ -9,8 +9,8 @@ use sumac_wire::{
 
 use super::{Engine, Phase};
 use crate::{
-    convert::Arithmetic,
-    error::OpError,
+    error::JobError,
+    params::NotFinite,
     slots::{Slot, State},
     time::Time,
     timer,
@@ -37,10 +37,15 @@ impl Engine {
         self.identify(&header)?;
         if header.kind == Kind::Result as u8 {
             let (slot, entry) = self.outstanding(&header)?;
-            self.accept(now, slot, entry, &header, &payload[HEADER_LEN..])
+            if header.has(flag::MISMATCH) {
+                self.mismatch(&entry, &header)
+            } else if header.has(flag::EXPONENT) {
+                self.agree(now, slot, entry, &header)
+            } else {
+                self.accept(now, slot, entry, &header, &payload[HEADER_LEN..])
+            }
         } else if header.kind == Kind::Report as u8 {
-            self.report(now, &header);
-            Ok(())
+            self.report(now, &header)
         } else {
             Err(Reason::BadType)
         }
@@ -60,13 +65,24 @@ impl Engine {
         Ok(())
     }
 
-    fn report(&mut self, now: Time, header: &Header) {
-        self.stats.reports += 1;
-        // A late answer to a repeated probe is as good as none.
-        let Phase::Probing(handshake) = &mut self.phase else { return };
-        if let Some(verdict) = handshake.on_report(now, header, &self.params) {
-            self.conclude(verdict);
+    fn report(&mut self, now: Time, header: &Header) -> Result<(), Reason> {
+        if header.tensor != u32::from(self.params.lane) {
+            return Err(Reason::WrongPlace);
         }
+        self.stats.reports += 1;
+        match &mut self.phase {
+            Phase::Probing(handshake) => {
+                let verdict = handshake.on_report(now, header, &self.params);
+                self.conclude(now, verdict);
+            }
+            Phase::Measuring(train) => {
+                let measure = train.on_report(now, header.seq);
+                self.measured(measure);
+            }
+            // A late answer to a repeated probe is as good as none.
+            Phase::Measured(_) | Phase::Ready | Phase::Failed(_) => {}
+        }
+        Ok(())
     }
 
     /// The chunk in flight that this result answers.
@@ -77,21 +93,60 @@ impl Engine {
         if header.contributors != self.params.world {
             return Err(Reason::WrongWorker);
         }
-        let slot = self.pool.slot(u64::from(header.seq));
+        let slot = self.pool.slot(header.slot).ok_or(Reason::WrongSlot)?;
         let entry = *self.slots.get(slot);
         let expected = entry.seq as u32;
         if is_later(expected, header.seq) {
-            let previous = expected.wrapping_sub(self.params.slots);
-            return Err(if header.seq == previous { Reason::Duplicate } else { Reason::Stale });
+            return Err(if header.seq == entry.previous { Reason::Duplicate } else { Reason::Stale });
         }
-        if header.seq != expected || !matches!(entry.state, State::Flying | State::Lost) {
+        if header.seq != expected {
             return Err(Reason::OutOfTurn);
         }
-        let place = self.pool.place(entry.seq);
-        if header.slot != place.slot || header.pool_version() != place.version {
+        let is_flying = matches!(entry.state, State::Flying | State::Lost);
+        if header.has(flag::EXPONENT) && !(entry.asks && is_flying) {
+            // The elements may be on their way already; or, of a chunk that was not sent at all, nothing is.
+            return Err(if entry.asks || is_flying { Reason::Duplicate } else { Reason::OutOfTurn });
+        }
+        if !is_flying || entry.asks != header.has(flag::EXPONENT) {
+            return Err(Reason::OutOfTurn);
+        }
+        if header.pool_version() != entry.version {
             return Err(Reason::WrongSlot);
         }
         Ok((slot, entry))
+    }
+
+    /// Another worker takes the chunk for another operation's: the job is over.
+    fn mismatch(&mut self, entry: &Slot, header: &Header) -> Result<(), Reason> {
+        let pending = self.stream.get_mut(entry.op).ok_or(Reason::Internal)?;
+        let operation = &pending.operation;
+        let base = operation.base.wrapping_add(pending.first(entry.seq) as u32);
+        let (signature, theirs) = (operation.signature, header.tensor);
+        if header.offset != base || theirs == signature {
+            return Err(Reason::WrongPlace);
+        }
+        self.stats.mismatches += 1;
+        self.fail(JobError::Mismatch { lane: self.params.lane, seq: header.seq, base, signature, theirs });
+        Ok(())
+    }
+
+    /// All workers' exponents of a chunk are known: its elements may go.
+    fn agree(&mut self, now: Time, slot: usize, entry: Slot, header: &Header) -> Result<(), Reason> {
+        let pending = self.stream.get_mut(entry.op).ok_or(Reason::Internal)?;
+        let operation = &pending.operation;
+        let offset = operation.base.wrapping_add(pending.first(entry.seq) as u32);
+        // Everybody has the chunk, or it would not have been asked for.
+        let is_theirs = header.tensor == operation.signature && header.offset == offset;
+        if !is_theirs || header.exponent == exponent::UNKNOWN {
+            return Err(Reason::WrongPlace);
+        }
+        if header.elements != 0 {
+            return Err(Reason::WrongElements);
+        }
+        self.slots.agree(slot, header.exponent);
+        self.learn(now, &entry, header.timestamp);
+        self.refresh_gauges();
+        Ok(())
     }
 
     /// Writes a result to its tensor and lets the slot go on.
@@ -103,34 +158,41 @@ impl Engine {
         header: &Header,
         elements: &[u8],
     ) -> Result<(), Reason> {
-        let pending = self.stream.get_mut(entry.op).ok_or(Reason::Internal)?;
-        let range = pending.range(entry.seq, usize::from(self.params.elements));
-        if usize::from(header.elements) != range.elements {
+        let pending =
+            self.stream.get_mut(entry.op).filter(|pending| pending.is_open()).ok_or(Reason::Internal)?;
+        let first = pending.first(entry.seq);
+        let operation = &mut pending.operation;
+        let span = self.numbers.span(operation, first);
+        if header.format != self.numbers.format(operation) as u8 {
+            return Err(Reason::BadFormat);
+        }
+        if usize::from(header.elements) != span.words {
             return Err(Reason::WrongElements);
         }
-        let operation = &mut pending.operation;
-        if header.tensor != operation.tensor || header.offset != range.first as u32 {
+        let is_theirs = header.tensor == operation.signature
+            && header.offset == operation.base.wrapping_add(span.first as u32);
+        let needs_exponent = self.numbers.needs_exponent(operation);
+        if !is_theirs || needs_exponent && header.exponent != entry.exponent {
             return Err(Reason::WrongPlace);
         }
-        let size = operation.dtype.size();
-        let output = operation.buffer.output(range.first * size, range.elements * size);
-        let written = output.len() / size;
-        self.codec.decode(operation.dtype, Arithmetic::Sum, exponent::NONE, elements, output);
-        if written < range.elements {
-            let index = range.first + written;
-            pending.blame(OpError::ShortBuffer { tensor: header.tensor, index });
-        }
-        if header.has(flag::OVERFLOW) {
-            pending.blame_peer(range);
-            self.stats.results_saturated += 1;
+        let after = self.pool.follow(entry.after, header.next_seq).ok_or(Reason::OutOfTurn)?;
+
+        let is_faulty = header.has(flag::OVERFLOW | flag::NOT_FINITE);
+        let carries = header.has(flag::NOT_FINITE) && self.params.not_finite == NotFinite::Carry;
+        let read = self.numbers.read(operation, span, entry.exponent, elements, carries);
+        self.stats.elements_received += read.values as u64;
+        read.fault.into_iter().for_each(|fault| pending.blame(fault));
+        if header.has(flag::OVERFLOW) || header.has(flag::NOT_FINITE) && !carries {
+            pending.blame_peer(span);
         }
         pending.chunk_done(now);
+        self.stats.results_faulty += u64::from(is_faulty);
         self.stats.results += 1;
-        self.stats.elements_received += range.elements as u64;
+        self.stats.steals += u64::from(after != self.pool.regular(entry.seq));
+        self.stats.completions.record(now.since(entry.begun));
 
-        let next = self.pool.next(entry.seq);
-        let op = self.stream.find(next, entry.op);
-        self.slots.advance(slot, next, op);
+        let op = self.stream.find(entry.after, entry.op);
+        self.slots.advance(slot, after, header.next_exponent, op);
         self.learn(now, &entry, header.timestamp);
         self.refresh_gauges();
         Ok(())
@@ -149,6 +211,9 @@ impl Engine {
         let own = echo == answered.sent.stamp();
         let once = !answered.resent && answered.state != State::Lost;
         let delayed = self.silence.delayed(answered.sent);
+        if once {
+            self.stats.round_trips.record(rtt);
+        }
         if own || once && !delayed && self.rtt.is_usual(rtt) {
             self.rtt.sample(rtt, answered.index, self.next_index);
             self.backoff.reset();

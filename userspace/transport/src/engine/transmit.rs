@@ -2,17 +2,16 @@
 
 use sumac_wire::{
     Header, Kind,
+    admit::payload_len,
     header::{HEADER_LEN, exponent, flag},
 };
 
 use super::{Engine, Phase};
 use crate::{
-    convert::{Arithmetic, Codec},
-    error::{JobError, OpError},
+    convert::Arithmetic,
+    error::JobError,
     handshake,
-    operation::{DType, Operation},
-    slots::State,
-    stream::{Pending, Range},
+    slots::{Slot, State},
     time::Time,
 };
 
@@ -21,12 +20,18 @@ use crate::{
 pub struct Transmit {
     /// Bytes written: header and elements.
     pub len: usize,
-    /// Goes to the job's base port plus this: the shard of the chunk's slot.
+    /// Goes to the job's base port plus this: the lane's shard.
     pub port_offset: u16,
     /// Varies from packet to packet; spread over source ports it makes ECMP use all paths.
     pub entropy: u16,
     /// IPv4's DSCP and ECN byte: the class selector of the operation's priority, not ECN-capable.
     pub dscp_ecn: u8,
+}
+
+/// What a slot sends: its chunk's elements, or the question for their exponent.
+struct Packet {
+    header: Header,
+    dscp_ecn: u8,
 }
 
 impl Engine {
@@ -36,124 +41,122 @@ impl Engine {
     pub fn poll_transmit(&mut self, now: Time, out: &mut [u8]) -> Option<Transmit> {
         self.now = now;
         match &self.phase {
-            Phase::Failed(_) => None,
+            Phase::Failed(_) | Phase::Measured(_) => None,
             _ if out.len() < self.frame_len() => {
                 self.fail(JobError::FrameTooSmall { needed: self.frame_len(), given: out.len() });
                 None
             }
-            Phase::Probing(_) => self.send_probe(now, out),
+            Phase::Probing(_) | Phase::Measuring(_) => self.send_probe(now, out),
             Phase::Ready => self.send_chunk(now, out),
         }
     }
 
     fn send_probe(&mut self, now: Time, out: &mut [u8]) -> Option<Transmit> {
-        let Phase::Probing(handshake) = &mut self.phase else { return None };
-        let (elements, number) = handshake.poll(now, self.params.elements)?;
+        let (elements, number) = match &mut self.phase {
+            Phase::Probing(handshake) => handshake.poll(now, self.params.elements)?,
+            Phase::Measuring(train) => (self.params.elements, train.poll(now)?),
+            _ => return None,
+        };
         let header = handshake::probe(&self.params, now, elements, number);
-        let len = sumac_wire::admit::payload_len(elements);
+        let len = payload_len(elements);
         out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
         out[HEADER_LEN..len].fill(0);
         self.stats.probes_sent += 1;
         self.stats.bytes_sent += len as u64;
-        Some(Transmit { len, port_offset: 0, entropy: entropy(u64::from(number)), dscp_ecn: 0 })
+        Some(Transmit { len, port_offset: self.shard(), entropy: entropy(u64::from(number)), dscp_ecn: 0 })
     }
 
     fn send_chunk(&mut self, now: Time, out: &mut [u8]) -> Option<Transmit> {
         let slot = self.slots.next_to_send()?;
         let entry = *self.slots.get(slot);
-        let resend = entry.state == State::Lost;
-        // A slot with a chunk to send belongs to an operation that is not complete.
-        let pending = self.stream.get_mut(entry.op)?;
-        let range = pending.range(entry.seq, usize::from(self.params.elements));
-        let len = HEADER_LEN + range.elements * sumac_wire::header::ELEMENT_LEN;
-        let (head, elements) = out[..len].split_at_mut(HEADER_LEN);
-        let saturated = write_elements(&self.codec, &self.params, pending, range, elements);
+        let is_first = entry.state != State::Lost;
+        let Some(Packet { header, dscp_ecn }) = self.write_packet(now, slot, &entry, out) else {
+            // Only an aggregator that gave the same chunk to two slots can have completed it by another.
+            let reason =
+                format!("it gave chunk {} of lane {} to two slots", entry.seq as u32, self.params.lane);
+            self.fail(JobError::AggregatorLost { reason });
+            return None;
+        };
+        let index = self.next_index;
+        let asks = header.has(flag::EXPONENT);
+        let len = payload_len(header.elements);
+        self.next_index += 1;
+        self.slots.launch(slot, now, index, self.backoff.level(), asks);
+        self.stats.exponent_rounds += u64::from(is_first && asks);
+        self.stats.chunks_sent += u64::from(is_first && !asks);
+        let is_faulty = header.has(flag::OVERFLOW | flag::NOT_FINITE);
+        self.stats.chunks_faulty += u64::from(is_first && is_faulty);
+        self.stats.bytes_sent += len as u64;
+        self.stats.in_flight = self.slots.in_flight() as u64;
+        Some(Transmit { len, port_offset: self.shard(), entropy: entropy(index), dscp_ecn })
+    }
 
-        let place = self.pool.place(entry.seq);
-        let mut flags = if place.version == 1 { flag::POOL_VERSION } else { 0 };
-        flags |= if resend { flag::RESEND } else { 0 };
-        flags |= if saturated { flag::OVERFLOW } else { 0 };
-        let header = Header {
+    /// Writes the packet that a slot is to send; `None` when its operation is over.
+    fn write_packet(&mut self, now: Time, slot: usize, entry: &Slot, out: &mut [u8]) -> Option<Packet> {
+        let needs_exponent = self.numbers.needs_exponent(&self.stream.get_mut(entry.op)?.operation);
+        let asks = needs_exponent && entry.exponent == exponent::UNKNOWN;
+        let ahead = if asks { exponent::NONE } else { self.look_ahead(entry) };
+        let pending = self.stream.get_mut(entry.op).filter(|pending| pending.is_open())?;
+        let operation = &pending.operation;
+        let span = self.numbers.span(operation, pending.first(entry.seq));
+        let resend = if entry.state == State::Lost { flag::RESEND } else { 0 };
+        let version = if entry.version == 1 { flag::POOL_VERSION } else { 0 };
+        let order = matches!(operation.arithmetic, Arithmetic::Max | Arithmetic::Min);
+        let mut header = Header {
             kind: Kind::Contribution as u8,
-            flags,
+            format: self.numbers.format(operation) as u8,
+            flags: resend | version | if order { flag::MAXIMUM } else { 0 },
             job: self.params.job,
             epoch: self.params.epoch,
             seq: entry.seq as u32,
-            slot: place.slot,
-            fan_in_0: self.params.world as u8,
-            elements: range.elements as u16,
-            bitmap_0: 1 << self.params.rank,
-            tensor: pending.operation.tensor,
-            offset: range.first as u32,
+            slot: self.pool.number(slot),
+            fan_in_0: self.params.rack_world as u8,
+            bitmap_0: 1 << self.params.rack_rank,
+            tensor: operation.signature,
+            offset: operation.base.wrapping_add(span.first as u32),
             timestamp: now.stamp(),
             token: self.params.token,
             ..Header::default()
         };
-        head.copy_from_slice(&header.to_bytes());
-        let dscp_ecn = pending.operation.priority.min(7) << 5;
-
-        let index = self.next_index;
-        self.next_index += 1;
-        self.slots.launch(slot, now, index, self.backoff.level());
-        self.stats.chunks_sent += u64::from(!resend);
-        self.stats.chunks_saturated += u64::from(saturated && !resend);
-        self.stats.elements_sent += range.elements as u64;
-        self.stats.bytes_sent += len as u64;
-        self.stats.in_flight = self.slots.in_flight() as u64;
-        Some(Transmit { len, port_offset: self.shard(place.slot), entropy: entropy(index), dscp_ecn })
-    }
-
-    fn shard(&self, slot: u32) -> u16 {
-        (slot % u32::from(self.params.shards)) as u16
-    }
-}
-
-/// Converts a chunk's input straight into the packet; says whether a value did not fit, and
-/// remembers which.
-fn write_elements(
-    codec: &Codec,
-    params: &crate::params::JobParams,
-    pending: &mut Pending,
-    range: Range,
-    wire: &mut [u8],
-) -> bool {
-    let Operation { tensor, dtype, ref buffer, .. } = pending.operation;
-    let size = dtype.size();
-    let input = buffer.input(range.first * size, range.elements * size);
-    let fault = if input.len() < range.elements * size {
-        wire.fill(0);
-        let index = range.first + input.len() / size;
-        codec.encode(dtype, Arithmetic::Sum, exponent::NONE, input, wire);
-        Some(OpError::ShortBuffer { tensor, index })
-    } else {
-        let encoded = codec.encode(dtype, Arithmetic::Sum, exponent::NONE, input, wire);
-        // The first of the two.
-        let fault = encoded.saturated.into_iter().chain(encoded.not_finite).min();
-        fault.map(|at| describe(tensor, dtype, range.first + at, &input[at * size..], codec, params.scale))
-    };
-    let saturated = fault.is_some();
-    fault.into_iter().for_each(|fault| pending.blame(fault));
-    saturated
-}
-
-/// The error for the element at the front of `bytes`, which did not fit.
-fn describe(tensor: u32, dtype: DType, index: usize, bytes: &[u8], codec: &Codec, scale: f32) -> OpError {
-    let word: [u8; 4] = bytes.first_chunk().copied().unwrap_or_default();
-    let half: [u8; 2] = bytes.first_chunk().copied().unwrap_or_default();
-    let limit = codec.limit(dtype, Arithmetic::Sum);
-    let value = match dtype {
-        DType::F32 => f32::from_ne_bytes(word),
-        DType::F16 => half::f16::from_ne_bytes(half).to_f32(),
-        DType::BF16 => half::bf16::from_ne_bytes(half).to_f32(),
-        DType::I32 => {
-            let value = f64::from(i32::from_ne_bytes(word));
-            return OpError::Saturated { tensor, index, value, scale: 1.0, limit };
+        if asks {
+            header.flags |= flag::EXPONENT;
+            header.exponent = exponent::NONE;
+            header.next_exponent = self.numbers.exponent(operation, span);
+            self.stats.elements_scanned += self.numbers.given(operation, span) as u64;
+        } else {
+            header.exponent = if needs_exponent { entry.exponent } else { exponent::NONE };
+            header.next_exponent = ahead;
+            header.elements = span.words as u16;
+            let elements = &mut out[HEADER_LEN..payload_len(header.elements)];
+            let written = self.numbers.write(operation, span, header.exponent, elements);
+            header.flags |= written.flags;
+            self.stats.elements_sent += written.values as u64;
+            written.fault.into_iter().for_each(|fault| pending.blame(fault));
         }
-    };
-    if value.is_finite() {
-        OpError::Saturated { tensor, index, value: f64::from(value), scale, limit }
-    } else {
-        OpError::NotFinite { tensor, index, value }
+        let dscp_ecn = pending.operation.priority.min(7) << 5;
+        out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+        Some(Packet { header, dscp_ecn })
+    }
+
+    /// The exponent of what this worker will give to the slot's next chunk (SwitchML section 4.6): all workers' go
+    /// with this chunk's contributions, so that the next chunk's scale is known with this one's result.
+    fn look_ahead(&mut self, entry: &Slot) -> i8 {
+        let Some(pending) =
+            self.stream.find(entry.after, entry.op).and_then(|number| self.stream.get_mut(number))
+        else {
+            return exponent::UNKNOWN;
+        };
+        let operation = &pending.operation;
+        if !self.numbers.needs_exponent(operation) {
+            return exponent::NONE;
+        }
+        let span = self.numbers.span(operation, pending.first(entry.after));
+        self.stats.elements_scanned += self.numbers.given(operation, span) as u64;
+        self.numbers.exponent(operation, span)
+    }
+
+    fn shard(&self) -> u16 {
+        self.params.lane % self.params.shards
     }
 }
 

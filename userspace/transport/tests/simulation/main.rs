@@ -1,16 +1,23 @@
 //! Whole jobs in a simulated network: everything that may go wrong on the way does, from a seed.
 //!
 //! ```text
-//!   worker 0 ──┐   each arrow: loss, duplication, reordering, delay, serialisation
-//!   worker 1 ──┼── aggregator (sumac_wire::slot::decide; may be unreachable for a while)
-//!   ...        │
-//!   worker 7 ──┘   workers start late and pause
+//!   worker 0 ──┐   each line: loss, duplication, reordering, delay, serialisation
+//!   worker 1 ──┼── aggregator ──┐    sumac_wire::slot::decide; may be unreachable for a while,
+//!   ...        │                │    or lose its state: then the job begins anew
+//!   worker 3 ──┘                ├── root, where there are two racks
+//!   worker 4 ──┬── aggregator ──┘
+//!   ...        │       workers start late and pause
 //! ```
+//!
+//! Jobs have one lane or two (a bulk and an urgent one), block exponents or a fixed scale, 32 or 16 bits on the
+//! wire, and operations of all kinds and types. Every worker's memory must come out bit for bit as computed beside
+//! the engine, which knows nothing of levels, lanes and slots: so all of these give the same bits.
 //!
 //! `SUMAC_SIM_SCENARIOS=100000` runs more; `SUMAC_SIM_SEED=17` replays exactly one and prints it.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on")]
 #![allow(clippy::panic, reason = "that is how a test fails")]
 
+mod ledger;
 mod network;
 mod patience;
 mod run;
@@ -19,6 +26,8 @@ mod scenario;
 mod support;
 mod tensors;
 mod timing;
+mod totals;
+mod worker;
 
 use std::{
     any::Any,
@@ -27,8 +36,8 @@ use std::{
     thread,
 };
 
-use run::Totals;
 use scenario::Scenario;
+use totals::Totals;
 
 const SCENARIOS: u64 = 30_000;
 

@@ -7,19 +7,30 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::scenario::Faults;
 
+/// A frame's payload and the shard of its port.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Frame {
+    pub shard: u16,
+    pub payload: Vec<u8>,
+}
+
 /// Something that happens.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    /// A worker's trainer submits its next tensor.
-    Submit { rank: u16 },
-    /// A frame arrives at the aggregator.
-    ToAggregator { payload: Vec<u8> },
+    /// A worker's trainer submits the tensor with this number.
+    Submit { rank: u16, number: usize },
+    /// A frame arrives at an aggregator from below.
+    Up { node: usize, frame: Frame },
+    /// A frame arrives at a rack's aggregator from its parent.
+    Down { node: usize, frame: Frame },
     /// A frame arrives at a worker.
-    ToWorker { rank: u16, payload: Vec<u8> },
+    ToWorker { rank: u16, frame: Frame },
     /// A worker's timer may be due.
     Timer { rank: u16 },
     /// A worker's ring has room for frames again.
     Room { rank: u16 },
+    /// The aggregators lose their state, and the job begins anew.
+    Restart,
 }
 
 /// One direction of one cable: when it is free again.
@@ -28,7 +39,7 @@ struct Cable {
     free: u64,
 }
 
-/// All cables, and what is under way.
+/// All cables, and what is under way. Cables are numbered: worker 0, worker 1, ..., then a rack each.
 pub struct Network {
     faults: Faults,
     rng: ChaCha8Rng,
@@ -42,12 +53,12 @@ pub struct Network {
 }
 
 impl Network {
-    pub fn new(faults: Faults, world: u16, seed: u64) -> Network {
+    pub fn new(faults: Faults, cables: usize, seed: u64) -> Network {
         Network {
             faults,
             rng: ChaCha8Rng::seed_from_u64(!seed),
-            up: vec![Cable::default(); usize::from(world)],
-            down: vec![Cable::default(); usize::from(world)],
+            up: vec![Cable::default(); cables],
+            down: vec![Cable::default(); cables],
             events: BinaryHeap::new(),
             scheduled: 0,
             lost: 0,
@@ -67,23 +78,23 @@ impl Network {
         self.events.pop().map(|Reverse((at, _, event))| (at, event))
     }
 
-    /// A worker sends a frame to the aggregator.
-    pub fn send_up(&mut self, now: u64, rank: u16, payload: &[u8]) {
-        for at in self.arrivals(now, rank, true) {
-            self.schedule(at, Event::ToAggregator { payload: payload.to_vec() });
+    /// A frame goes up the cable with this number, to aggregator `node`.
+    pub fn send_up(&mut self, now: u64, cable: usize, node: usize, shard: u16, payload: &[u8]) {
+        for at in self.arrivals(now, cable, true) {
+            self.schedule(at, Event::Up { node, frame: Frame { shard, payload: payload.to_vec() } });
         }
     }
 
-    /// The aggregator sends a frame to a worker.
-    pub fn send_down(&mut self, now: u64, rank: u16, payload: &[u8]) {
-        for at in self.arrivals(now, rank, false) {
-            self.schedule(at, Event::ToWorker { rank, payload: payload.to_vec() });
+    /// A frame goes down the cable with this number, where `event` makes it arrive.
+    pub fn send_down(&mut self, now: u64, cable: usize, event: impl Fn() -> Event) {
+        for at in self.arrivals(now, cable, false) {
+            self.schedule(at, event());
         }
     }
 
     /// When a frame that is sent now arrives: never, once, or twice.
-    fn arrivals(&mut self, now: u64, rank: u16, up: bool) -> impl Iterator<Item = u64> + use<> {
-        let cable = &mut if up { &mut self.up } else { &mut self.down }[usize::from(rank)];
+    fn arrivals(&mut self, now: u64, cable: usize, up: bool) -> impl Iterator<Item = u64> + use<> {
+        let cable = &mut if up { &mut self.up } else { &mut self.down }[cable];
         cable.free = cable.free.max(now) + self.faults.spacing;
         let at = cable.free + self.faults.delay;
         if self.rng.random_bool(self.faults.loss) {

@@ -1,14 +1,16 @@
 //! Runs one scenario and checks what must hold in it.
 
-use sumac_transport::{Engine, OpError, OpId, Operation, Time, Tuning};
-use sumac_wire::{Header, Kind, Reason, slot::Action};
+use sumac_transport::{Completion, JobError, JobParams, OpError, Time, lane_of};
+use sumac_wire::{Header, Reason, slot::Action};
 
 use crate::{
-    network::{Event, Network},
-    patience::Patience,
+    ledger::Ledger,
+    network::{Event, Frame, Network},
     scenario::Scenario,
-    support::aggregator::{Aggregator, Outcome},
+    support::aggregator::{Aggregator, Level, Outcome},
     tensors,
+    totals::Totals,
+    worker::Worker,
 };
 
 /// No job here takes longer, in nanoseconds of simulated time: it hangs.
@@ -16,58 +18,6 @@ const LONGEST: u64 = 600_000_000_000;
 
 /// How long a full ring takes to drain, in nanoseconds.
 const DRAINED: u64 = 30_000;
-
-/// What happened in one or many scenarios.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Totals {
-    pub chunks: u64,
-    pub lost: u64,
-    pub duplicated: u64,
-    pub held_back: u64,
-    pub retransmits_fast: u64,
-    pub retransmits_timer: u64,
-    pub retransmits_spared: u64,
-    pub replies: u64,
-    pub stale: u64,
-    pub duplicates: u64,
-    pub failed_operations: u64,
-    /// Sent again by the timer although the network lost nothing.
-    pub needless: u64,
-}
-
-impl Totals {
-    pub fn add(&mut self, other: &Totals) {
-        let Totals { chunks, lost, duplicated, held_back, .. } = other;
-        self.chunks += chunks;
-        self.lost += lost;
-        self.duplicated += duplicated;
-        self.held_back += held_back;
-        self.retransmits_fast += other.retransmits_fast;
-        self.retransmits_timer += other.retransmits_timer;
-        self.retransmits_spared += other.retransmits_spared;
-        self.replies += other.replies;
-        self.stale += other.stale;
-        self.duplicates += other.duplicates;
-        self.failed_operations += other.failed_operations;
-        self.needless += other.needless;
-    }
-
-    /// What a set of scenarios must have gone through to prove anything.
-    pub fn hardships(&self) -> [(&'static str, u64); 10] {
-        [
-            ("loss", self.lost),
-            ("duplication", self.duplicated),
-            ("reordering", self.held_back),
-            ("fast retransmission", self.retransmits_fast),
-            ("retransmission by timer", self.retransmits_timer),
-            ("a result just before its retransmission", self.retransmits_spared),
-            ("a lost result sent again", self.replies),
-            ("a stale frame", self.stale),
-            ("a failed operation", self.failed_operations),
-            ("a probe of a straggler", self.needless),
-        ]
-    }
-}
 
 /// Runs a scenario to its end; panics where something does not hold.
 pub fn run(scenario: &Scenario) -> Totals {
@@ -79,9 +29,9 @@ pub fn run_timed(scenario: &Scenario) -> (Totals, u64) {
     let mut sim = Simulation::new(scenario);
     let mut finished = 0;
     while let Some((now, event)) = sim.network.next() {
-        assert!(now < LONGEST, "hangs: {:?}", sim.done);
+        assert!(now < LONGEST, "hangs");
         sim.step(now, event);
-        if sim.done.iter().all(|done| *done == scenario.tensors.len()) {
+        if sim.is_done() {
             finished = now;
             break;
         }
@@ -92,25 +42,15 @@ pub fn run_timed(scenario: &Scenario) -> (Totals, u64) {
 struct Simulation<'a> {
     scenario: &'a Scenario,
     network: Network,
-    engines: Vec<Engine>,
-    aggregator: Aggregator,
-    /// `inputs[rank][tensor]`.
-    inputs: Vec<Vec<Vec<u8>>>,
-    /// `sums[tensor]`.
-    sums: Vec<Option<Vec<u8>>>,
-    submitted: Vec<usize>,
-    done: Vec<usize>,
-    /// When each worker's timer event is scheduled.
-    timers: Vec<Option<u64>>,
-    /// `latest[rank][slot]`: number in the stream of the last chunk sent, plus the slots' number.
-    latest: Vec<Vec<u64>>,
-    /// How often the contribution of each chunk and rank was added.
-    added: Vec<u8>,
-    frames_to_worker: Vec<u64>,
-    /// How often each worker may probe while nothing is lost.
-    patience: Vec<Patience>,
-    /// Whose rings have no room.
-    full: Vec<bool>,
+    workers: Vec<Worker>,
+    /// The racks' aggregators and then their root; or the only one.
+    nodes: Vec<Aggregator>,
+    /// `outputs[tensor][rank]`; none where the operation must fail.
+    outputs: Vec<Option<Vec<Vec<u8>>>>,
+    ledger: Ledger,
+    epoch: u16,
+    /// The tensor of each lane that the job's incarnation began with.
+    resumed: Vec<usize>,
     totals: Totals,
     answer: Vec<u8>,
 }
@@ -118,57 +58,58 @@ struct Simulation<'a> {
 impl<'a> Simulation<'a> {
     fn new(scenario: &'a Scenario) -> Simulation<'a> {
         let world = scenario.params.world;
-        let engine = |rank| {
-            let params = sumac_transport::JobParams { rank, ..scenario.params.clone() };
-            Engine::starting_at(params, &Tuning::default(), scenario.first_seq).expect("good parameters")
-        };
-        let inputs: Vec<_> = (0..world).map(|rank| tensors::inputs(scenario, rank)).collect();
-        let mut network = Network::new(scenario.faults, world, scenario.seed);
-        for tensor in &scenario.tensors {
+        let workers: Vec<Worker> = (0..world).map(|rank| Worker::new(scenario, rank)).collect();
+        let inputs: Vec<_> = workers.iter().map(|worker| worker.inputs.clone()).collect();
+        let cables = usize::from(world + scenario.racks);
+        let mut network = Network::new(scenario.faults, cables, scenario.seed);
+        for (number, tensor) in scenario.tensors.iter().enumerate() {
             for (rank, late) in (0..world).zip(&scenario.lateness) {
-                network.schedule(tensor.at + late, Event::Submit { rank });
+                network.schedule(tensor.at + late, Event::Submit { rank, number });
             }
         }
-        let per_worker = usize::from(world);
+        scenario.restart.into_iter().for_each(|at| network.schedule(at, Event::Restart));
+        let outputs = (0..scenario.tensors.len()).map(|number| tensors::outputs(scenario, number, &inputs));
         Simulation {
             network,
-            engines: (0..world).map(engine).collect(),
-            aggregator: Aggregator::new(&scenario.params),
-            sums: sums(scenario, &inputs),
-            inputs,
-            submitted: vec![0; per_worker],
-            done: vec![0; per_worker],
-            timers: vec![None; per_worker],
-            latest: vec![vec![0; scenario.params.slots as usize]; per_worker],
-            added: vec![0; scenario.chunks() * per_worker],
-            frames_to_worker: vec![0; per_worker],
-            patience: vec![Patience::default(); per_worker],
-            full: vec![false; per_worker],
-            totals: Totals::default(),
+            outputs: outputs.collect(),
+            workers,
+            nodes: nodes(scenario, scenario.params.epoch),
+            ledger: Ledger::default(),
+            epoch: scenario.params.epoch,
+            resumed: vec![0; usize::from(scenario.lanes)],
+            totals: Totals { scenarios: 1, ..Totals::default() },
             answer: Vec::new(),
             scenario,
         }
     }
 
+    fn is_done(&self) -> bool {
+        let counts: Vec<usize> =
+            (0..self.scenario.lanes).map(|lane| self.scenario.of_lane(lane).count()).collect();
+        let is_done =
+            |worker: &Worker| worker.lanes.iter().zip(&counts).all(|(lane, count)| lane.done == *count);
+        self.workers.iter().all(is_done)
+    }
+
     fn step(&mut self, now: u64, event: Event) {
         let rank = match &event {
-            Event::ToAggregator { .. } => None,
-            Event::Submit { rank } | Event::ToWorker { rank, .. } => Some(*rank),
+            Event::Up { .. } | Event::Down { .. } | Event::Restart => None,
+            Event::Submit { rank, .. } | Event::ToWorker { rank, .. } => Some(*rank),
             Event::Timer { rank } | Event::Room { rank } => Some(*rank),
         };
         if let Some(until) = rank.and_then(|rank| self.paused(rank, now)) {
             return self.network.schedule(until, event);
         }
         match event {
-            Event::ToAggregator { payload } => self.at_aggregator(now, &payload),
-            Event::Submit { rank } => self.submit(now, rank),
-            Event::ToWorker { rank, payload } => {
-                self.frames_to_worker[usize::from(rank)] += 1;
-                self.patience[usize::from(rank)].heard(now);
-                self.engines[usize::from(rank)].on_frame(Time(now), &payload);
+            Event::Up { node, frame } => self.at_node(now, node, &frame, false),
+            Event::Down { node, frame } => self.at_node(now, node, &frame, true),
+            Event::Submit { rank, number } => {
+                self.workers[usize::from(rank)].submit(now, self.scenario, number);
             }
+            Event::ToWorker { rank, frame } => self.deliver(now, rank, &frame.payload),
             Event::Timer { rank } => self.timer(now, rank),
-            Event::Room { rank } => self.full[usize::from(rank)] = false,
+            Event::Room { rank } => self.workers[usize::from(rank)].full = false,
+            Event::Restart => self.restart(now),
         }
         rank.into_iter().for_each(|rank| self.pump(now, rank));
     }
@@ -178,166 +119,219 @@ impl<'a> Simulation<'a> {
         (who == rank && (from..until).contains(&now)).then_some(until)
     }
 
-    fn submit(&mut self, now: u64, rank: u16) {
-        let worker = usize::from(rank);
-        let number = self.submitted[worker];
-        self.submitted[worker] += 1;
-        if self.engines[worker].is_idle() {
-            self.patience[worker].begin(now);
-        }
-        let operation = Operation {
-            tensor: number as u32,
-            dtype: self.scenario.tensors[number].dtype,
-            count: self.scenario.tensors[number].count,
-            priority: 0,
-            loss_bound: 0.0,
-            buffer: Box::new(self.inputs[worker][number].clone()),
-        };
-        let id = self.engines[worker].submit(Time(now), operation).map_err(|(error, _)| error);
-        assert_eq!(id, Ok(OpId(number as u64)));
+    fn deliver(&mut self, now: u64, rank: u16, payload: &[u8]) {
+        let lane = lane_of(payload, Some(self.scenario.params.slots)).expect("a lane");
+        let lane = &mut self.workers[usize::from(rank)].lanes[usize::from(lane)];
+        lane.frames += 1;
+        lane.patience.heard(now);
+        let before = lane.engine.stats().clone();
+        lane.engine.on_frame(Time(now), payload);
+        let stats = lane.engine.stats();
+        assert_eq!(stats.frames.total(), before.frames.total() + 1, "every frame counts once");
     }
 
     fn timer(&mut self, now: u64, rank: u16) {
-        let worker = usize::from(rank);
-        if self.timers[worker].is_some_and(|scheduled| scheduled <= now) {
-            self.timers[worker] = None;
+        let worker = &mut self.workers[usize::from(rank)];
+        if worker.timer.is_some_and(|scheduled| scheduled <= now) {
+            worker.timer = None;
         }
-        if self.engines[worker].poll_timeout().is_some_and(|at| at <= Time(now)) {
-            self.engines[worker].on_timeout(Time(now));
+        for lane in &mut worker.lanes {
+            if lane.engine.poll_timeout().is_some_and(|at| at <= Time(now)) {
+                lane.engine.on_timeout(Time(now));
+            }
         }
     }
 
-    /// Takes out of a worker's engine all that it has to say.
+    /// Takes out of a worker's engines all that they have to say.
     fn pump(&mut self, now: u64, rank: u16) {
-        let worker = usize::from(rank);
         self.transmit(now, rank);
-        while let Some(completion) = self.engines[worker].poll_completion() {
-            self.check_completion(rank, &completion);
-            self.done[worker] += 1;
+        for lane in 0..usize::from(self.scenario.lanes) {
+            while let Some((number, completion)) = self.workers[usize::from(rank)].collect(lane) {
+                self.check(rank, number, completion);
+            }
         }
-        if let Some(Time(at)) = self.engines[worker].poll_timeout() {
+        let worker = &mut self.workers[usize::from(rank)];
+        if let Some(Time(at)) = worker.lanes.iter().filter_map(|lane| lane.engine.poll_timeout()).min() {
             let at = at.max(now);
-            if self.timers[worker].is_none_or(|scheduled| at < scheduled) {
-                self.timers[worker] = Some(at);
+            if worker.timer.is_none_or(|scheduled| at < scheduled) {
+                worker.timer = Some(at);
                 self.network.schedule(at, Event::Timer { rank });
             }
         }
     }
 
-    /// Sends until the engine has nothing to send or the worker's ring is full, which takes a while
-    /// to drain.
+    /// Sends until the engines have nothing to send or the worker's ring is full, which takes a while
+    /// to drain. The urgent class, the later lane, goes first.
     fn transmit(&mut self, now: u64, rank: u16) {
-        let worker = usize::from(rank);
+        let (world, slots) = (self.scenario.params.world, self.scenario.params.slots);
+        let worker = &mut self.workers[usize::from(rank)];
         let mut frame = [0; 256];
         for _ in 0..self.scenario.ring {
-            if self.full[worker] {
+            if worker.full {
                 return;
             }
-            let Some(sent) = self.engines[worker].poll_transmit(Time(now), &mut frame) else { return };
-            self.check_sent(rank, &frame[..sent.len]);
-            self.network.send_up(now, rank, &frame[..sent.len]);
+            let sent = worker
+                .lanes
+                .iter_mut()
+                .rev()
+                .find_map(|lane| lane.engine.poll_transmit(Time(now), &mut frame));
+            let Some(sent) = sent else { return };
+            let payload = &frame[..sent.len];
+            let header = Header::read(payload, 0, payload.len()).expect("a valid packet");
+            self.ledger.sent(rank, world, slots, &header);
+            let rack = usize::from(rank / self.scenario.params.rack_world);
+            self.network.send_up(now, usize::from(rank), rack, sent.port_offset, payload);
         }
-        self.full[worker] = true;
+        worker.full = true;
         self.network.schedule(now + DRAINED, Event::Room { rank });
     }
 
-    fn at_aggregator(&mut self, now: u64, payload: &[u8]) {
+    /// A frame is at an aggregator, from its workers or racks, or from its parent.
+    fn at_node(&mut self, now: u64, node: usize, frame: &Frame, from_parent: bool) {
         if self.scenario.outage.is_some_and(|(from, until)| (from..until).contains(&now)) {
             self.totals.lost += 1;
             return;
         }
-        let world = self.scenario.params.world;
-        let outcome = self.aggregator.handle(payload, &mut self.answer);
-        if let Some((seq, rank, Action::Store(_) | Action::Add(_))) = self.aggregator.last {
-            let chunk = seq.wrapping_sub(self.scenario.first_seq) as usize;
-            self.added[chunk * usize::from(world) + usize::from(rank)] += 1;
+        let Frame { shard, payload } = frame;
+        let aggregator = &mut self.nodes[node];
+        let outcome = if from_parent {
+            aggregator.conclude(*shard, payload, &mut self.answer)
+        } else {
+            aggregator.handle(*shard, payload, &mut self.answer)
+        };
+        if !from_parent {
+            let last = aggregator.last;
+            self.totals.forwarded +=
+                u64::from(matches!(last, Some((_, _, Action::Forward | Action::ForwardExponent))));
+            self.totals.replies +=
+                u64::from(matches!(last, Some((_, _, Action::Reply | Action::ReplyExponent))));
+            self.ledger.added(node, self.scenario.params.slots, last);
         }
         match outcome {
             Ok(Outcome::Silent) => {}
-            Ok(Outcome::Unicast(rank)) => {
-                self.totals.replies += u64::from(self.aggregator.last.is_some());
-                self.network.send_down(now, rank, &self.answer);
-            }
+            Ok(Outcome::Unicast(sender)) => self.send_down(now, node, sender, *shard),
             Ok(Outcome::Multicast) => {
-                (0..world).for_each(|rank| self.network.send_down(now, rank, &self.answer));
+                (0..self.below(node)).for_each(|sender| self.send_down(now, node, sender, *shard));
+            }
+            Ok(Outcome::Up) => {
+                let (cable, root) = (usize::from(self.scenario.params.world) + node, self.nodes.len() - 1);
+                self.network.send_up(now, cable, root, *shard, &self.answer);
             }
             Err(Reason::Stale) => self.totals.stale += 1,
             Err(Reason::Duplicate) => self.totals.duplicates += 1,
-            Err(reason) => panic!("the aggregator refuses an honest worker's frame: {}", reason.name()),
+            Err(Reason::WrongEpoch) if self.scenario.restart.is_some() => {}
+            // A rack's part that the root answered by another path; or what was sent before the others moved on.
+            Err(Reason::OutOfTurn) if self.scenario.faults.reordering > 0.0 => self.totals.stale += 1,
+            Err(reason) => panic!("node {node} refuses an honest frame: {}", reason.name()),
         }
     }
 
-    /// No worker is more than one chunk ahead of another on a slot.
-    fn check_sent(&mut self, rank: u16, payload: &[u8]) {
-        let header = Header::read(payload, 0, payload.len()).expect("a valid packet");
-        if header.kind == Kind::Probe as u8 {
-            return;
-        }
-        let slots = u64::from(self.scenario.params.slots);
-        let chunk = u64::from(header.seq.wrapping_sub(self.scenario.first_seq)) + slots;
-        let slot = header.slot as usize;
-        self.latest[usize::from(rank)][slot] = chunk;
-        for (other, latest) in self.latest.iter().enumerate() {
-            // Before its first chunk a slot is at the one that would have been before.
-            let there = if latest[slot] == 0 { chunk % slots } else { latest[slot] };
-            assert!(chunk <= there + slots, "rank {rank} at {chunk}, rank {other} at {there}");
+    /// Senders below an aggregator.
+    fn below(&self, node: usize) -> u16 {
+        let is_root = self.scenario.racks > 1 && node + 1 == self.nodes.len();
+        if is_root { self.scenario.racks } else { self.scenario.params.rack_world }
+    }
+
+    fn send_down(&mut self, now: u64, node: usize, sender: u16, shard: u16) {
+        let frame = || Frame { shard, payload: self.answer.clone() };
+        let world = usize::from(self.scenario.params.world);
+        if self.scenario.racks > 1 && node + 1 == self.nodes.len() {
+            let node = usize::from(sender);
+            self.network.send_down(now, world + node, || Event::Down { node, frame: frame() });
+        } else {
+            let rank = node as u16 * self.scenario.params.rack_world + sender;
+            self.network.send_down(now, usize::from(rank), || Event::ToWorker { rank, frame: frame() });
         }
     }
 
-    /// Operations complete in order, with the exact sum, or with an error that names the value.
-    fn check_completion(&self, rank: u16, completion: &sumac_transport::Completion) {
-        let number = self.done[usize::from(rank)];
-        assert_eq!(completion.id, OpId(number as u64), "rank {rank}");
+    /// The aggregators lose their state, and the control plane ends the job; its trainers begin it anew.
+    fn restart(&mut self, now: u64) {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.totals.restarts += 1;
+        for rank in 0..self.scenario.params.world {
+            for lane in 0..usize::from(self.scenario.lanes) {
+                let why = JobError::AggregatorLost { reason: "it started anew".into() };
+                self.workers[usize::from(rank)].lanes[lane].engine.fail(why);
+                while let Some((number, completion)) = self.workers[usize::from(rank)].collect(lane) {
+                    if !matches!(completion.result, Err(OpError::Job(_))) {
+                        self.check(rank, number, completion);
+                    }
+                }
+            }
+        }
+        let done = |lane: usize| self.workers.iter().map(|worker| worker.lanes[lane].done).min();
+        self.resumed = (0..usize::from(self.scenario.lanes)).filter_map(done).collect();
+        self.nodes = nodes(self.scenario, self.epoch);
+        self.ledger = Ledger::default();
+        for worker in &mut self.workers {
+            worker.lanes.iter().for_each(|lane| self.totals.engines.merge(lane.engine.stats()));
+            worker.restart(now, self.scenario, self.epoch, &self.resumed);
+        }
+        (0..self.scenario.params.world).for_each(|rank| self.pump(now, rank));
+    }
+
+    /// Operations complete with the exact result, or with an error that names the value.
+    fn check(&mut self, rank: u16, number: usize, completion: Completion) {
         let tensor = &self.scenario.tensors[number];
-        match (&self.sums[number], &completion.result) {
-            (Some(sum), Ok(())) => {
-                let output = completion.buffer.input(0, tensor.count * 4);
-                assert!(output == sum, "rank {rank}, tensor {number}: wrong sum");
+        let what = || format!("rank {rank}, tensor {number}, {tensor:?}");
+        match (&self.outputs[number], &completion.result) {
+            (Some(outputs), Ok(())) => {
+                let memory = completion.buffer.input(0, tensor.count * tensor.dtype.size());
+                assert!(memory == outputs[usize::from(rank)], "{}: wrong result", what());
+                self.totals.carried += u64::from(tensor.poison.is_some());
             }
             (None, Err(error)) => {
                 let (culprit, at) = tensor.poison.expect("only poison fails an operation");
+                let at = 1000 + at;
                 let named = match error {
                     OpError::Saturated { index, .. } | OpError::NotFinite { index, .. } => {
                         rank == culprit && *index == at
                     }
-                    OpError::Peer { first, last, .. } => rank != culprit && (*first..=*last).contains(&at),
+                    OpError::Peer { first, last } => rank != culprit && (*first..=*last).contains(&at),
                     _ => false,
                 };
-                assert!(named, "rank {rank}, tensor {number}, poison {culprit} {at}: {error:?}");
+                assert!(named, "{}: {error:?}", what());
             }
-            (_, result) => panic!("rank {rank}, tensor {number}: {result:?}"),
+            (_, result) => panic!("{}: {result:?}", what()),
         }
     }
 
     /// What must hold at the end.
     fn finish(mut self) -> Totals {
-        let chunks = self.scenario.chunks() as u64;
-        assert!(self.added.iter().all(|times| *times == 1), "added other than once: {:?}", self.added);
-        let elements: usize = self.scenario.tensors.iter().map(|tensor| tensor.count).sum();
-        for (rank, engine) in self.engines.iter().enumerate() {
-            let stats = engine.stats();
-            assert_eq!(self.done[rank], self.scenario.tensors.len(), "rank {rank} hangs");
-            assert!(engine.is_idle() && stats.in_flight == 0, "rank {rank}");
-            assert_eq!((stats.chunks_sent, stats.results), (chunks, chunks), "rank {rank}");
-            assert_eq!(stats.elements_received, elements as u64, "rank {rank}");
-            assert_eq!(stats.frames.total(), self.frames_to_worker[rank], "rank {rank}: every frame counts");
-            if self.scenario.is_perfect() {
-                assert_eq!(stats.retransmits(), 0, "rank {rank}: sent again for nothing");
-                assert_eq!(stats.elements_sent, elements as u64, "rank {rank}");
-                assert_eq!(stats.frames.dropped(), 0, "rank {rank}");
+        let scenario = self.scenario;
+        assert!(self.is_done(), "hangs");
+        let running = |lane: u16| scenario.of_lane(lane).skip(self.resumed[usize::from(lane)]);
+        let chunks =
+            |lane| running(lane).map(|number| scenario.chunks(&scenario.tensors[number])).sum::<u64>();
+        let senders =
+            if scenario.racks > 1 { scenario.params.world + scenario.racks } else { scenario.params.world };
+        self.ledger.close((0..scenario.lanes).map(chunks).sum::<u64>() * u64::from(senders));
+        for worker in &self.workers {
+            for (number, lane) in (0..).zip(&worker.lanes) {
+                let what = format!("rank {}, lane {number}", worker.rank);
+                let stats = lane.engine.stats();
+                assert!(lane.engine.is_idle() && stats.in_flight == 0, "{what}");
+                assert_eq!((stats.chunks_sent, stats.results), (chunks(number), chunks(number)), "{what}");
+                assert_eq!(stats.completions.count(), stats.results, "{what}");
+                assert_eq!(stats.frames.total(), lane.frames, "{what}: every frame counts");
+                let parts =
+                    |number: usize| scenario.tensors[number].parts(worker.rank, scenario.params.world);
+                let taken: usize = running(number).map(|number| parts(number).1.len()).sum();
+                assert_eq!(stats.elements_received, taken as u64, "{what}");
+                assert!(scenario.stealing || stats.steals == 0, "{what}");
+                if scenario.is_perfect() {
+                    let given: usize = running(number).map(|number| parts(number).0.len()).sum();
+                    assert_eq!(stats.retransmits(), 0, "{what}: sent again for nothing");
+                    assert_eq!(stats.elements_sent, given as u64, "{what}");
+                    assert_eq!(stats.frames.dropped(), 0, "{what}");
+                }
+                if scenario.has_perfect_network() {
+                    self.totals.needless += stats.retransmits();
+                    self.totals.overtaken += stats.retransmits_fast;
+                }
+                self.totals.engines.merge(stats);
             }
-            if self.scenario.has_perfect_network() {
-                let most = self.patience[rank].probes();
-                assert_eq!(stats.retransmits_fast, 0, "rank {rank}: nothing was lost");
-                assert!(stats.retransmits_timer <= most, "rank {rank}: {stats:?}, {most} allowed");
-                self.totals.needless += stats.retransmits_timer;
-            }
-            self.totals.retransmits_fast += stats.retransmits_fast;
-            self.totals.retransmits_timer += stats.retransmits_timer;
-            self.totals.retransmits_spared += stats.retransmits_spared;
-            self.totals.failed_operations += stats.operations_failed;
         }
-        self.totals.chunks = chunks;
         self.totals.lost += self.network.lost;
         self.totals.duplicated = self.network.duplicated;
         self.totals.held_back = self.network.held_back;
@@ -345,12 +339,13 @@ impl<'a> Simulation<'a> {
     }
 }
 
-/// The exact sum of each tensor; none where a value is poisoned.
-fn sums(scenario: &Scenario, inputs: &[Vec<Vec<u8>>]) -> Vec<Option<Vec<u8>>> {
-    let sum = |(number, tensor): (usize, &crate::scenario::Tensor)| {
-        let all: Vec<&[u8]> = inputs.iter().map(|worker| worker[number].as_slice()).collect();
-        let sum = || tensors::sum(tensor.dtype, scenario.params.scale, &all);
-        tensor.poison.is_none().then(sum)
+/// All aggregators of a scenario.
+fn nodes(scenario: &Scenario, epoch: u16) -> Vec<Aggregator> {
+    let racks = scenario.racks;
+    let params = JobParams { epoch, ..scenario.params.clone() };
+    let levels: Vec<Level> = match racks {
+        1 => vec![Level::Only],
+        _ => (0..racks).map(|rack| Level::Rack { rack, racks }).chain([Level::Root { racks }]).collect(),
     };
-    scenario.tensors.iter().enumerate().map(sum).collect()
+    levels.into_iter().map(|level| Aggregator::new(&params, scenario.setup(level))).collect()
 }

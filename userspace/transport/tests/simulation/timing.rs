@@ -1,10 +1,10 @@
 //! How long recovery takes, on the simulated clock: the same on every machine.
 
-use sumac_transport::{DType, JobParams};
+use sumac_transport::{Arithmetic, DType};
 
 use crate::{
     run::run_timed,
-    scenario::{Faults, Scenario, Tensor},
+    scenario::{Faults, Kind, Scenario, Tensor},
     support,
 };
 
@@ -14,10 +14,14 @@ const START: u64 = 2_000_000_000;
 
 /// Four workers, 64 slots, a round trip of about 50 µs, and loss alone.
 fn lossy(seed: u64, loss: f64, chunks: usize) -> Scenario {
-    let tensor = |count, at| Tensor { dtype: DType::I32, count, at, poison: None };
-    let params = JobParams { scale: 1024.0, ..support::job(4, 64, 2) };
+    let kind = Kind::AllReduce(Arithmetic::Sum);
+    let tensor = |count, at| Tensor { kind, dtype: DType::I32, count, lane: 0, at, poison: None };
+    let params = support::job(4, 64, 2);
     Scenario {
         seed,
+        lanes: 1,
+        racks: 1,
+        stealing: true,
         first_seq: 0,
         // The empty one begins the handshake.
         tensors: vec![tensor(0, 0), tensor(chunks * 2, START)],
@@ -33,6 +37,7 @@ fn lossy(seed: u64, loss: f64, chunks: usize) -> Scenario {
         lateness: vec![0; usize::from(params.world)],
         pause: None,
         outage: None,
+        restart: None,
         params,
     }
 }
@@ -86,6 +91,6 @@ fn stragglers_cost_a_few_probes() {
     scenario.lateness[3] = 6_000 * MICRO;
     let totals = run_timed(&scenario).0;
     println!("{} of {} chunks sent again", totals.needless, 20 * 64 * 4);
-    assert_eq!(totals.retransmits_fast, 0);
+    assert_eq!(totals.engines.retransmits_fast, 0);
     assert!((1..=3 * 2 * 2).contains(&totals.needless), "{}", totals.needless);
 }

@@ -1,17 +1,27 @@
 //! One engine whose frames the test sees and answers one by one.
 
-use sumac_transport::{Buffer, DType, Engine, JobParams, Operation, Time};
-use sumac_wire::{Header, Kind, admit::all_workers, header::HEADER_LEN};
+use sumac_transport::{Arithmetic, Buffer, DType, Engine, JobParams, Operation, Time};
+use sumac_wire::{
+    Header, Kind,
+    admit::all_workers,
+    header::{HEADER_LEN, exponent, flag},
+};
+
+/// The signature of every operation here.
+pub const SIGNATURE: u32 = 77;
 
 /// A frame that the engine sent.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub header: Header,
     pub payload: Vec<u8>,
+    /// Slots of the lane.
+    pub slots: u32,
 }
 
 impl Sent {
-    /// The result whose sum is this contribution (the others gave zeros), or the answer to a probe.
+    /// The result whose sum is this contribution (the others gave zeros, and as small ones in the next chunk), of an
+    /// aggregator without stealing; or the answer to a probe or to an exponent round.
     pub fn answer(&self) -> Vec<u8> {
         self.answer_with(|_| ())
     }
@@ -30,9 +40,14 @@ impl Sent {
                 kind: Kind::Result as u8,
                 bitmap_0: all_workers(world),
                 contributors: world,
+                next_seq: self.header.seq.wrapping_add(2 * self.slots),
                 ..self.header
             },
         };
+        if self.header.has(flag::EXPONENT) {
+            (header.exponent, header.next_exponent) = (self.header.next_exponent, exponent::NONE);
+            header.next_seq = 0;
+        }
         change(&mut header);
         let mut payload = self.payload.clone();
         payload[..HEADER_LEN].copy_from_slice(&header.to_bytes());
@@ -62,8 +77,12 @@ impl Lone {
     }
 
     pub fn submit(&mut self, dtype: DType, count: usize, buffer: impl Buffer + 'static) {
-        let buffer = Box::new(buffer);
-        let operation = Operation { tensor: 77, dtype, count, priority: 5, loss_bound: 0.0, buffer };
+        self.operate(Operation::allreduce(SIGNATURE, dtype, Arithmetic::Sum, count, Box::new(buffer)));
+    }
+
+    /// Submits whatever it is.
+    pub fn operate(&mut self, operation: Operation) {
+        let operation = Operation { priority: 5, ..operation };
         self.engine.submit(self.now, operation).expect("a good operation");
     }
 
@@ -79,7 +98,7 @@ impl Lone {
         let sent = self.engine.poll_transmit(self.now, &mut payload)?;
         payload.truncate(sent.len);
         let header = Header::read(&payload[..], 0, payload.len()).expect("a valid packet");
-        Some(Sent { header, payload })
+        Some(Sent { header, payload, slots: self.engine.params().slots })
     }
 
     /// All frames that can be sent now, a microsecond apart.

@@ -5,9 +5,9 @@
 pub mod aggregator;
 pub mod lone;
 
-use sumac_transport::JobParams;
+use sumac_transport::{JobParams, NotFinite, Scaling, WireFormat};
 
-/// A small job; rank 0.
+/// A small job with a fixed scale; rank 0.
 pub fn job(world: u16, slots: u32, elements: u16) -> JobParams {
     JobParams {
         job: 3,
@@ -15,9 +15,20 @@ pub fn job(world: u16, slots: u32, elements: u16) -> JobParams {
         token: 0x5eed_cafe_f00d_beef,
         rank: 0,
         world,
+        rack_rank: 0,
+        rack_world: world,
+        lane: 0,
+        shards: 1,
         slots,
         elements,
-        scale: 65536.0,
-        shards: 1,
+        wire: WireFormat::Int32,
+        scaling: Scaling::Fixed(65536.0),
+        not_finite: NotFinite::Error,
+        measure: false,
     }
+}
+
+/// The same with exponents that the workers agree on.
+pub fn block(world: u16, slots: u32, elements: u16) -> JobParams {
+    JobParams { scaling: Scaling::Block, ..job(world, slots, elements) }
 }

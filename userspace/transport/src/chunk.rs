@@ -1,0 +1,251 @@
+//! One chunk of an operation: what this worker puts into its packet, and what it takes out of its result.
+//!
+//! An operation says which of its values a worker gives and which it takes. What is not given travels as zeros;
+//! what is not taken is not written. Both may begin and end within a chunk, and within a word that holds two
+//! values: then the other half of the word is somebody else's.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+use sumac_wire::header::{ELEMENT_LEN, Format, exponent, flag};
+
+use crate::{
+    convert::{Arithmetic, Codec, Scaling, fill_nan},
+    error::OpError,
+    operation::{DType, Operation},
+    params::{JobParams, NotFinite},
+};
+
+/// Bytes of the two values that share a word, at most.
+const PAIR: usize = 2 * 4;
+
+/// Where a chunk's values are in their operation, and how many words they take in its packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Index of the first value.
+    pub first: usize,
+    /// How many values.
+    pub values: usize,
+    /// How many words; fits the packet's 16 bits.
+    pub words: usize,
+}
+
+impl Span {
+    fn overlap(&self, range: &Range<usize>) -> Range<usize> {
+        let first = self.first.max(range.start);
+        first..(self.first + self.values).min(range.end).max(first)
+    }
+}
+
+/// How the values of a job's operations become words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbers {
+    pub codec: Codec,
+    pub scaling: Scaling,
+    pub not_finite: NotFinite,
+    /// Words of a chunk.
+    pub words: usize,
+}
+
+/// What came of reading a chunk's result.
+#[derive(Debug, Default)]
+pub(crate) struct Read {
+    /// What this worker's trainer is told of it.
+    pub fault: Option<OpError>,
+    /// Values written to the tensor.
+    pub values: usize,
+}
+
+/// What came of writing a chunk's packet.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// Flags that tell the others of values that did not fit.
+    pub flags: u16,
+    /// What this worker's trainer is told of them.
+    pub fault: Option<OpError>,
+    /// Values read from the tensor.
+    pub values: usize,
+}
+
+impl Numbers {
+    pub fn new(params: &JobParams) -> Numbers {
+        let JobParams { scaling, not_finite, elements, .. } = *params;
+        Numbers { codec: params.codec(), scaling, not_finite, words: usize::from(elements) }
+    }
+
+    /// Values in a whole chunk of an operation.
+    pub fn chunk(&self, operation: &Operation) -> usize {
+        self.words * self.codec.values_per_word(operation.dtype, operation.arithmetic)
+    }
+
+    /// The chunk of an operation that begins with value `first`.
+    pub fn span(&self, operation: &Operation, first: usize) -> Span {
+        let per_word = self.codec.values_per_word(operation.dtype, operation.arithmetic);
+        let values = (self.words * per_word).min(operation.count - first);
+        Span { first, values, words: values.div_ceil(per_word) }
+    }
+
+    /// Whether the chunks of an operation are scaled by an exponent that the workers agree on.
+    pub fn needs_exponent(&self, operation: &Operation) -> bool {
+        self.codec.needs_exponent(operation.dtype, operation.arithmetic)
+    }
+
+    /// How the words of an operation's packets are to be understood.
+    pub fn format(&self, operation: &Operation) -> Format {
+        match operation.arithmetic {
+            Arithmetic::Bits => Format::Raw,
+            _ if self.codec.values_per_word(operation.dtype, operation.arithmetic) > 1 => Format::Int16,
+            _ => Format::Int32,
+        }
+    }
+
+    /// How many values of a chunk this worker gives.
+    pub fn given(&self, operation: &Operation, span: Span) -> usize {
+        span.overlap(&operation.gives).len()
+    }
+
+    /// The exponent of what this worker gives of a chunk: one pass over the values.
+    pub fn exponent(&self, operation: &Operation, span: Span) -> i8 {
+        let given = span.overlap(&operation.gives);
+        if given.is_empty() || !self.needs_exponent(operation) {
+            return exponent::NONE;
+        }
+        let size = operation.dtype.size();
+        let input = operation.buffer.input(given.start * size, given.len() * size);
+        self.codec.exponent(operation.dtype, operation.arithmetic, whole(input, size))
+    }
+
+    /// Converts what this worker gives of a chunk straight into its packet: one pass over the values.
+    pub fn write(&self, operation: &Operation, span: Span, exponent: i8, wire: &mut [u8]) -> Written {
+        let Operation { dtype, arithmetic, base, .. } = *operation;
+        let given = span.overlap(&operation.gives);
+        if given.is_empty() {
+            wire.fill(0);
+            return Written::default();
+        }
+        let size = dtype.size();
+        let input = whole(operation.buffer.input(given.start * size, given.len() * size), size);
+        let per_word = self.codec.values_per_word(dtype, arithmetic);
+        let at = given.start - span.first;
+        let mut written = Written { values: input.len() / size, ..Written::default() };
+        // The value at fault: the first in the tensor that does not fit, or is not finite.
+        let (mut saturated, mut not_finite) = (None, None);
+        let (mut from, mut word) = (0, at / per_word);
+        wire[..word * ELEMENT_LEN].fill(0);
+        let mut encode = |from: usize, skipped: usize, tensor: &[u8], wire: &mut [u8]| {
+            let encoded = self.codec.encode(dtype, arithmetic, exponent, tensor, wire);
+            saturated = saturated.or(encoded.saturated.map(|at| from + at - skipped));
+            not_finite = not_finite.or(encoded.not_finite.map(|at| from + at - skipped));
+        };
+        if !at.is_multiple_of(per_word) && !input.is_empty() {
+            let mut pair = [0; PAIR];
+            pair[size..2 * size].copy_from_slice(&input[..size]);
+            encode(0, 1, &pair[..2 * size], &mut wire[word * ELEMENT_LEN..][..ELEMENT_LEN]);
+            (from, word) = (1, word + 1);
+        }
+        let rest = input.get(from * size..).unwrap_or(&[]);
+        let end = word + (rest.len() / size).div_ceil(per_word);
+        encode(from, 0, rest, &mut wire[word * ELEMENT_LEN..end * ELEMENT_LEN]);
+        wire[end * ELEMENT_LEN..].fill(0);
+
+        let index = |at: usize| base as usize + given.start + at;
+        let value = |at: usize| number(dtype, &input[at * size..]);
+        if let Some(at) = not_finite {
+            written.flags |= flag::NOT_FINITE;
+            if self.not_finite == NotFinite::Error {
+                written.fault = Some(OpError::NotFinite { index: index(at), value: value(at) as f32 });
+            }
+        }
+        if let Some(at) = saturated {
+            written.flags |= flag::OVERFLOW;
+            let fault = self.saturated(operation, index(at), value(at));
+            let is_first = not_finite.is_none_or(|other| at < other);
+            written.fault = if is_first { Some(fault) } else { written.fault.or(Some(fault)) };
+        }
+        if written.values < given.len() {
+            written.flags |= flag::OVERFLOW;
+            written.fault = Some(OpError::ShortBuffer { index: index(written.values) });
+        }
+        written
+    }
+
+    fn saturated(&self, operation: &Operation, index: usize, value: f64) -> OpError {
+        let scale = match self.scaling {
+            Scaling::Fixed(scale) if operation.dtype != DType::I32 => scale,
+            _ => 1.0,
+        };
+        let limit = self.codec.limit(operation.dtype, operation.arithmetic);
+        OpError::Saturated { index, value, scale, limit }
+    }
+
+    /// Converts what this worker takes of a chunk's result into its tensor: one pass over the values. `carries`: all of
+    /// them become NaN.
+    pub fn read(
+        &self,
+        operation: &mut Operation,
+        span: Span,
+        exponent: i8,
+        wire: &[u8],
+        carries: bool,
+    ) -> Read {
+        let Operation { dtype, arithmetic, base, .. } = *operation;
+        let taken = span.overlap(&operation.takes);
+        if taken.is_empty() {
+            return Read::default();
+        }
+        let size = dtype.size();
+        let output = operation.buffer.output(taken.start * size, taken.len() * size);
+        let values = output.len() / size;
+        let output = &mut output[..values * size];
+        if carries {
+            fill_nan(dtype, output);
+        } else {
+            self.decode(dtype, arithmetic, taken.start - span.first, exponent, wire, output);
+        }
+        let is_short = values < taken.len();
+        let index = base as usize + taken.start + values;
+        Read { fault: is_short.then_some(OpError::ShortBuffer { index }), values }
+    }
+
+    /// Decodes the values from number `at` of a chunk on.
+    fn decode(
+        &self,
+        dtype: DType,
+        arithmetic: Arithmetic,
+        at: usize,
+        exponent: i8,
+        wire: &[u8],
+        output: &mut [u8],
+    ) {
+        let size = dtype.size();
+        let per_word = self.codec.values_per_word(dtype, arithmetic);
+        let mut word = at / per_word;
+        let mut rest = output;
+        if !at.is_multiple_of(per_word) && !rest.is_empty() {
+            let mut pair = [0; PAIR];
+            let first = &wire[word * ELEMENT_LEN..][..ELEMENT_LEN];
+            self.codec.decode(dtype, arithmetic, exponent, first, &mut pair[..2 * size]);
+            let (value, others) = rest.split_at_mut(size);
+            value.copy_from_slice(&pair[size..2 * size]);
+            (rest, word) = (others, word + 1);
+        }
+        self.codec.decode(dtype, arithmetic, exponent, &wire[word * ELEMENT_LEN..], rest);
+    }
+}
+
+/// As many whole values of `size` bytes as there are.
+fn whole(bytes: &[u8], size: usize) -> &[u8] {
+    &bytes[..bytes.len() / size * size]
+}
+
+/// The value at the front of `bytes`, for a message.
+fn number(dtype: DType, bytes: &[u8]) -> f64 {
+    let word = bytes.first_chunk().copied().unwrap_or_default();
+    let half = bytes.first_chunk().copied().unwrap_or_default();
+    match dtype {
+        DType::F32 => f64::from(f32::from_ne_bytes(word)),
+        DType::F16 => f16::from_ne_bytes(half).to_f64(),
+        DType::BF16 => bf16::from_ne_bytes(half).to_f64(),
+        DType::I32 => f64::from(i32::from_ne_bytes(word)),
+    }
+}
