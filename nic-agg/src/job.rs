@@ -3,7 +3,7 @@
 use std::{collections::HashSet, net::Ipv4Addr, thread, time::Duration};
 
 use sumac_wire::{
-    MAX_JOBS, MAX_WORKERS,
+    MAX_JOBS, MAX_LANES, MAX_WORKERS,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 use thiserror::Error;
@@ -31,6 +31,44 @@ pub struct NewWorker {
     pub aggregator_mac: [u8; 6],
 }
 
+impl NewWorker {
+    fn entry(&self) -> WorkerEntry {
+        WorkerEntry {
+            ip: self.ip.to_bits(),
+            aggregator_ip: self.aggregator_ip.to_bits(),
+            ifindex: self.ifindex,
+            port: self.port,
+            mac: self.mac,
+            aggregator_mac: self.aggregator_mac,
+            ..WorkerEntry::default()
+        }
+    }
+}
+
+/// Where this aggregator stands in the job (SwitchML section 7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Level {
+    /// It is the only one.
+    #[default]
+    Only,
+    /// Its workers are the aggregators of racks.
+    Root {
+        /// Workers of all racks.
+        contributors: u16,
+    },
+    /// Its sums go up to a root, whose results go down to its workers.
+    Rack {
+        /// Its number among the root's racks.
+        rack: u16,
+        /// How many racks the root has.
+        racks: u16,
+        /// Workers of all racks.
+        contributors: u16,
+        /// The way to the root; `port` is where the root takes contributions of shard 0.
+        parent: NewWorker,
+    },
+}
+
 /// A job that is to be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewJob {
@@ -42,8 +80,16 @@ pub struct NewJob {
     pub token: u64,
     /// Its first slot in the pool; none: the first place that is free.
     pub first_slot: Option<u32>,
-    /// Its slots, a power of two.
+    /// Its slots, all lanes together.
     pub slots: u32,
+    /// The slots of one lane, a power of two.
+    pub lane_slots: u32,
+    /// Its shards: lane l belongs to shard l mod this, and each shard has a port of its own.
+    pub shards: u16,
+    /// Whether a completed slot takes whatever chunk of its lane comes next.
+    pub stealing: bool,
+    /// Where this aggregator stands in the job.
+    pub level: Level,
     /// Most elements in a chunk.
     pub elements: u16,
     /// Whether packets carry UDP checksums that are to be verified.
@@ -102,10 +148,33 @@ pub enum JobError {
         ip: Ipv4Addr,
     },
     /// Not a power of two.
-    #[error("{slots} slots: must be a power of two")]
+    #[error("{lane_slots} slots in a lane: must be a power of two")]
     Slots {
         /// How many were asked for.
+        lane_slots: u32,
+    },
+    /// Slots, lanes and shards that do not go together.
+    #[error(
+        "{slots} slots in lanes of {lane_slots} over {shards} shards: must be 1 to {MAX_LANES} lanes, as many in each \
+         shard, and this aggregator has {ports} shards (see attach --shards)"
+    )]
+    Lanes {
+        /// Slots of all lanes.
         slots: u32,
+        /// Slots of one.
+        lane_slots: u32,
+        /// Shards asked for.
+        shards: u16,
+        /// Shards that there are.
+        ports: u16,
+    },
+    /// A rack that its root does not have.
+    #[error("rack {rack} of {racks}: a root has 1 to {MAX_WORKERS} racks, counted from 0")]
+    Rack {
+        /// Its number.
+        rack: u16,
+        /// How many there are.
+        racks: u16,
     },
     /// No place in the pool.
     #[error("no {slots} free slots in a row in the pool of {pool}: remove jobs, or attach with more --slots")]
@@ -174,7 +243,7 @@ pub enum JobError {
 /// See [`JobError`]; nothing is added then.
 pub fn add(tables: &mut Tables, new: &NewJob) -> Result<Placed, JobError> {
     let state = tables.state()?;
-    check(new, state.elements)?;
+    check(new, state.elements, state.shards)?;
     let before = tables.job(new.job)?;
     if before.flags & job_flag::ACTIVE != 0 {
         return Err(JobError::Taken { job: new.job, epoch: before.epoch });
@@ -204,13 +273,14 @@ pub fn remove(tables: &mut Tables, job: u16) -> Result<bool, TableError> {
     tables.set_job(job, JobEntry { epoch: entry.epoch, ..JobEntry::default() })?;
     thread::sleep(GRACE);
     tables.clear_egress(job)?;
+    tables.set_parent(job, WorkerEntry::default())?;
     for rank in 0..entry.world {
         tables.set_worker(job, rank, WorkerEntry::default())?;
     }
     Ok(true)
 }
 
-fn check(new: &NewJob, max_elements: u16) -> Result<(), JobError> {
+fn check(new: &NewJob, max_elements: u16, ports: u16) -> Result<(), JobError> {
     if new.job == 0 || usize::from(new.job) >= MAX_JOBS {
         return Err(JobError::Number { job: new.job });
     }
@@ -221,8 +291,19 @@ fn check(new: &NewJob, max_elements: u16) -> Result<(), JobError> {
     if let Some(worker) = new.workers.iter().find(|worker| !addresses.insert(worker.ip)) {
         return Err(JobError::SameAddress { ip: worker.ip });
     }
-    if !new.slots.is_power_of_two() {
-        return Err(JobError::Slots { slots: new.slots });
+    let NewJob { slots, lane_slots, shards, .. } = *new;
+    if !lane_slots.is_power_of_two() {
+        return Err(JobError::Slots { lane_slots });
+    }
+    let lanes = slots / lane_slots;
+    let shared = shards > 0 && shards <= ports && lanes.is_multiple_of(u32::from(shards));
+    if !slots.is_multiple_of(lane_slots) || lanes == 0 || lanes as usize > MAX_LANES || !shared {
+        return Err(JobError::Lanes { slots, lane_slots, shards, ports });
+    }
+    if let Level::Rack { rack, racks, .. } = new.level
+        && (rack >= racks || usize::from(racks) > MAX_WORKERS)
+    {
+        return Err(JobError::Rack { rack, racks });
     }
     if new.elements == 0 || new.elements > max_elements {
         return Err(JobError::Elements { elements: new.elements, max: max_elements });
@@ -269,40 +350,54 @@ fn write(tables: &mut Tables, new: &NewJob, placed: Placed) -> Result<(), TableE
     tables.clear_egress(new.job)?;
     tables.clear_worker_counters(new.job)?;
     for (rank, worker) in (0..).zip(&new.workers) {
-        let entry = WorkerEntry {
-            ip: worker.ip.to_bits(),
-            aggregator_ip: worker.aggregator_ip.to_bits(),
-            ifindex: worker.ifindex,
-            port: worker.port,
-            mac: worker.mac,
-            aggregator_mac: worker.aggregator_mac,
-            ..WorkerEntry::default()
-        };
-        tables.set_worker(new.job, rank, entry)?;
+        tables.set_worker(new.job, rank, worker.entry())?;
         if placed.group.is_none() {
             tables.set_egress(new.job, worker.ifindex, rank)?;
         }
     }
-    let checksum = if new.checksum { job_flag::CHECKSUM } else { 0 };
-    let multicast = if placed.group.is_some() { job_flag::MULTICAST } else { 0 };
-    let entry = JobEntry {
+    if let Level::Rack { parent, .. } = new.level {
+        tables.set_parent(new.job, parent.entry())?;
+    }
+    for lane in 0..MAX_LANES as u16 {
+        // A lane's slots take their first two chunks by their number; what is drawn comes after those.
+        tables.set_lane(new.job, lane, new.lane_slots.wrapping_mul(2))?;
+    }
+    let entry = entry(new, placed);
+    // In two steps: the kernel copies an entry word by word, and a program that reads half of it must
+    // find it inactive.
+    tables.set_job(new.job, entry)?;
+    tables.set_job(new.job, JobEntry { flags: entry.flags | job_flag::ACTIVE, ..entry })
+}
+
+/// The job's entry, not active yet.
+fn entry(new: &NewJob, placed: Placed) -> JobEntry {
+    let world = new.workers.len() as u16;
+    let (level, contributors, rack, racks) = match new.level {
+        Level::Only => (0, world, 0, 0),
+        Level::Root { contributors } => (job_flag::ROOT, contributors, 0, 0),
+        Level::Rack { rack, racks, contributors, .. } => (job_flag::CHILD, contributors, rack, racks),
+    };
+    let given = [
+        (job_flag::CHECKSUM, new.checksum),
+        (job_flag::MULTICAST, placed.group.is_some()),
+        (job_flag::STEALING, new.stealing),
+    ];
+    JobEntry {
         token: new.token,
         slot_base: placed.first_slot,
         slots: new.slots,
         group_ip: placed.group.map_or(0, Ipv4Addr::to_bits),
         epoch: new.epoch,
-        world: new.workers.len() as u16,
+        world,
         elements: new.elements,
-        flags: checksum | multicast,
-        contributors: new.workers.len() as u16,
-        shards: 1,
-        lane_slots_log2: new.slots.ilog2() as u16,
-        ..JobEntry::default()
-    };
-    // In two steps: the kernel copies an entry word by word, and a program that reads half of it must
-    // find it inactive.
-    tables.set_job(new.job, entry)?;
-    tables.set_job(new.job, JobEntry { flags: entry.flags | job_flag::ACTIVE, ..entry })
+        flags: given.iter().filter(|(_, given)| *given).fold(level, |flags, (flag, _)| flags | flag),
+        contributors,
+        shards: new.shards,
+        lane_slots_log2: new.lane_slots.ilog2() as u16,
+        rack,
+        racks,
+        reserved: 0,
+    }
 }
 
 #[cfg(test)]
@@ -327,6 +422,10 @@ mod tests {
             token: 1,
             first_slot: None,
             slots: 8,
+            lane_slots: 8,
+            shards: 1,
+            stealing: true,
+            level: Level::Only,
             elements: 256,
             checksum: true,
             group: None,
@@ -376,21 +475,26 @@ mod tests {
     #[test]
     fn nonsense_is_named() {
         let good = NewJob { job: 1, ..job(vec![worker(1, 1), worker(2, 2)]) };
-        assert!(check(&good, 256).is_ok());
+        assert!(check(&good, 256, 2).is_ok());
         type Case = (&'static str, fn(&mut NewJob), &'static str);
-        let table: [Case; 7] = [
+        let table: [Case; 12] = [
             ("job 0", |j| j.job = 0, "job number 0"),
             ("job 64", |j| j.job = 64, "job number 64"),
             ("nobody", |j| j.workers.clear(), "0 workers"),
             ("twins", |j| j.workers[1].ip = j.workers[0].ip, "10.0.0.1"),
             ("no slots", |j| j.slots = 0, "0 slots"),
-            ("twelve slots", |j| j.slots = 12, "power of two"),
+            ("lanes of twelve slots", |j| j.lane_slots = 12, "power of two"),
+            ("half a lane", |j| j.slots = 12, "12 slots in lanes of 8"),
+            ("33 lanes", |j| j.slots = 33 * 8, "1 to 32 lanes"),
+            ("no shards", |j| j.shards = 0, "over 0 shards"),
+            ("three shards", |j| (j.slots, j.shards) = (24, 3), "has 2 shards"),
+            ("three lanes on two shards", |j| (j.slots, j.shards) = (24, 2), "as many in each"),
             ("long chunks", |j| j.elements = 257, "257 elements"),
         ];
         for (what, change, expected) in table {
             let mut bad = good.clone();
             change(&mut bad);
-            let text = check(&bad, 256).unwrap_err().to_string();
+            let text = check(&bad, 256, 2).unwrap_err().to_string();
             assert!(text.contains(expected), "{what}: {text}");
         }
     }

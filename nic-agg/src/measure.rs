@@ -21,7 +21,7 @@ use sumac_wire::{
 use thiserror::Error;
 
 use crate::{
-    job::{self, JobError, NewJob, NewWorker},
+    job::{self, JobError, Level, NewJob, NewWorker},
     program::{self, LoadError},
     tables::{TableError, Tables},
 };
@@ -167,6 +167,10 @@ fn job_of(workers: u8, elements: u16, checksum: bool) -> NewJob {
         token: TOKEN,
         first_slot: None,
         slots: SLOTS,
+        lane_slots: SLOTS,
+        shards: 1,
+        stealing: false,
+        level: Level::Only,
         elements,
         checksum,
         group: None,

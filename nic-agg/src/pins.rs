@@ -26,10 +26,12 @@ pub const INGRESS: &str = "prog";
 /// The egress program's pin.
 pub const EGRESS: &str = "prog-out";
 /// Every map that is kept.
-pub const MAPS: [&str; 9] = [
+pub const MAPS: [&str; 11] = [
     name::STATE,
     name::JOBS,
     name::WORKERS,
+    name::PARENTS,
+    name::LANES,
     name::EGRESS,
     name::PORTS,
     name::SLOTS,

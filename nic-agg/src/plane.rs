@@ -11,7 +11,7 @@ use sumac_wire::tables::job_flag;
 
 use crate::{
     aggregator::{Aggregator, OpenError},
-    job::{NewJob, NewWorker},
+    job::{Level, NewJob, NewWorker},
 };
 
 /// An attached aggregator that takes jobs from a control plane.
@@ -77,6 +77,10 @@ impl DataPlane for EbpfPlane {
             token: job.token,
             first_slot: Some(job.first_slot),
             slots: job.slots,
+            lane_slots: job.slots,
+            shards: 1,
+            stealing: false,
+            level: Level::Only,
             elements: job.elements,
             checksum: job.checksum,
             group: None,

@@ -11,7 +11,7 @@ use aya::{
 use sumac_agg_layout::{Slot, State, name};
 use sumac_wire::{
     MAX_JOBS, MAX_WORKERS, Reason,
-    tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry, worker_index},
+    tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry, lane_index, worker_index},
 };
 use thiserror::Error;
 use zerocopy::transmute;
@@ -37,6 +37,8 @@ pub struct Tables {
     state: Bytes<{ size_of::<State>() }>,
     jobs: Bytes<{ size_of::<JobEntry>() }>,
     workers: Bytes<{ size_of::<WorkerEntry>() }>,
+    parents: Bytes<{ size_of::<WorkerEntry>() }>,
+    lanes: Array<MapData, u32>,
     egress: HashMap<MapData, [u8; size_of::<EgressKey>()], u32>,
     ports: DevMap<MapData>,
     slots: Bytes<{ size_of::<Slot>() }>,
@@ -75,6 +77,8 @@ impl Tables {
             state: open!(name::STATE),
             jobs: open!(name::JOBS),
             workers: open!(name::WORKERS),
+            parents: open!(name::PARENTS),
+            lanes: open!(name::LANES),
             egress: open!(name::EGRESS),
             ports: open!(name::PORTS),
             slots: open!(name::SLOTS),
@@ -142,6 +146,40 @@ impl Tables {
     pub fn set_worker(&mut self, job: u16, rank: u16, entry: WorkerEntry) -> Result<()> {
         let bytes: [u8; size_of::<WorkerEntry>()] = transmute!(entry);
         self.workers.set(worker_index(job, rank), bytes, 0).map_err(at("writing", name::WORKERS))
+    }
+
+    /// A job's parent.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn parent(&self, job: u16) -> Result<WorkerEntry> {
+        let bytes = self.parents.get(&u32::from(job), 0).map_err(at("reading", name::PARENTS))?;
+        Ok(transmute!(bytes))
+    }
+
+    /// Writes a job's parent.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn set_parent(&mut self, job: u16, entry: WorkerEntry) -> Result<()> {
+        let bytes: [u8; size_of::<WorkerEntry>()] = transmute!(entry);
+        self.parents.set(u32::from(job), bytes, 0).map_err(at("writing", name::PARENTS))
+    }
+
+    /// The chunk that a lane's next slot draws.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn lane(&self, job: u16, lane: u16) -> Result<u32> {
+        self.lanes.get(&lane_index(job, lane), 0).map_err(at("reading", name::LANES))
+    }
+
+    /// Says which chunk a lane's next slot draws.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn set_lane(&mut self, job: u16, lane: u16, seq: u32) -> Result<()> {
+        self.lanes.set(lane_index(job, lane), seq, 0).map_err(at("writing", name::LANES))
     }
 
     /// Says which rank of a job is behind an interface.

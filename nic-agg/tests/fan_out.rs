@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use sumac_agg::{Aggregator, AttachOptions, Mode, NewJob, NewWorker, attach};
+use sumac_agg::{Aggregator, AttachOptions, Level, Mode, NewJob, NewWorker, attach};
 use sumac_control::neighbour;
 use sumac_hostprog::mode::BoundMode;
 use sumac_wire::{DEFAULT_BASE_PORT, Header, Kind, header::HEADER_LEN};
@@ -49,6 +49,10 @@ impl Job {
                 token: TOKEN,
                 first_slot: None,
                 slots: 8,
+                lane_slots: 8,
+                shards: 1,
+                stealing: false,
+                level: Level::Only,
                 elements: ELEMENTS,
                 checksum: true,
                 group: None,

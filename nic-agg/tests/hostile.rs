@@ -47,7 +47,7 @@ fn wrong_fields_are_refused() {
         return;
     }
     type Change = fn(&mut Header);
-    let table: [(&str, Change, Reason); 21] = [
+    let table: [(&str, Change, Reason); 25] = [
         ("type 0", |h| h.kind = 0, Reason::BadType),
         ("a result", |h| h.kind = Kind::Result as u8, Reason::BadType),
         ("a report", |h| h.kind = Kind::Report as u8, Reason::BadType),
@@ -66,9 +66,13 @@ fn wrong_fields_are_refused() {
         ("a worker beyond the world", |h| h.bitmap_0 = 0b1000, Reason::WrongWorker),
         ("another fan-in", |h| h.fan_in_0 = 2, Reason::WrongWorker),
         ("another worker than the address's", |h| h.bitmap_0 = 0b100, Reason::WrongSource),
-        ("a slot that is not the chunk's", |h| h.slot = 4, Reason::WrongSlot),
+        ("a slot that is not the chunk's", |h| h.slot = 4, Reason::OutOfTurn),
         ("a slot beyond the job's", |h| h.slot = 8, Reason::WrongSlot),
-        ("the other version", |h| h.flags ^= flag::POOL_VERSION, Reason::WrongSlot),
+        ("a part from a rack", |h| h.flags |= flag::LEVEL, Reason::WrongWorker),
+        ("a rack's bit", |h| h.bitmap_1 = 1, Reason::WrongWorker),
+        ("two levels", |h| h.fan_in_1 = 2, Reason::WrongWorker),
+        ("marked as refused", |h| h.flags |= flag::MISMATCH, Reason::BadType),
+        ("elements in an exponent round", |h| h.flags |= flag::EXPONENT, Reason::WrongElements),
     ];
     for (situation, contributions) in SITUATIONS {
         let (job, bench) = prepared(contributions);
@@ -87,6 +91,21 @@ fn wrong_fields_are_refused() {
         let probe = Header { kind: Kind::Probe as u8, ..header(&job, 1, 3, ELEMENTS + 1) };
         let probe = frame_of(&job, 1, &probe);
         refused(&bench, &format!("{situation}: a probe too long"), &probe, DROP, Reason::WrongElements);
+    }
+}
+
+#[test]
+fn the_other_version_is_refused() {
+    if !privileged("the_other_version_is_refused") {
+        return;
+    }
+    // An empty slot knows no version yet: what comes first says it.
+    let reasons = [Reason::OutOfTurn, Reason::OutOfTurn, Reason::Stale];
+    for ((situation, contributions), reason) in SITUATIONS[1..].iter().zip(reasons) {
+        let (job, bench) = prepared(contributions);
+        let mut bad = header(&job, 1, 3, ELEMENTS);
+        bad.flags ^= flag::POOL_VERSION;
+        refused(&bench, situation, &frame_of(&job, 1, &bad), DROP, reason);
     }
 }
 

@@ -11,8 +11,8 @@ mod support;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 
 use sumac_agg::{
-    Aggregator, AttachError, AttachOptions, JobError, Mode, NewJob, NewWorker, aggregator::ChangeError,
-    attach, clean, detach,
+    Aggregator, AttachError, AttachOptions, JobError, Level, Mode, NewJob, NewWorker,
+    aggregator::ChangeError, attach, clean, detach,
 };
 use sumac_control::neighbour;
 use sumac_hostprog::{interface::Interface, mode::BoundMode};
@@ -75,6 +75,10 @@ impl Lab {
             token: TOKEN,
             first_slot: None,
             slots: 8,
+            lane_slots: 8,
+            shards: 1,
+            stealing: false,
+            level: Level::Only,
             elements: ELEMENTS,
             checksum: true,
             group: None,

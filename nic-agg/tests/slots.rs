@@ -7,8 +7,8 @@ mod support;
 use sumac_agg::NewJob;
 use sumac_wire::{
     Kind, Reason,
-    header::flag,
-    slot::{Version, owner},
+    header::{exponent, flag},
+    slot::{Version, owner, state},
 };
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT,
@@ -19,7 +19,17 @@ use support::{
 const ALL: u32 = 0b111;
 
 fn version(seq: u32, seen: u32, elements: u16) -> Version {
-    Version { seq, seen, elements, flags: 0 }
+    let is_final = seen == ALL;
+    Version {
+        seq,
+        seen,
+        next: if is_final { seq.wrapping_add(16) } else { 0 },
+        tensor: 7,
+        elements,
+        exponent: exponent::NONE,
+        state: if is_final { state::FINAL } else { 0 },
+        ..Version::default()
+    }
 }
 
 /// The ranks of a bitmap.
@@ -49,6 +59,7 @@ fn check_result(what: &str, job: &NewJob, got: &Answer, asked_by: usize, seq: u3
     ];
     assert!(same.iter().all(|(got, asked)| got == asked), "{what}: {same:?}");
     assert_eq!(got.header.token, asked.token, "{what}");
+    assert_eq!(got.header.next_seq, seq.wrapping_add(16), "{what}: the version's next chunk");
     assert_eq!(got.values, sum(0..world, seq, usize::from(elements)), "{what}");
 }
 

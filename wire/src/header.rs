@@ -206,9 +206,9 @@ impl Header {
         Ok(header)
     }
 
-    /// Every field as it stands in the packet, unchecked.
+    /// Every field as it stands in the packet, unchecked: of a header that [`Header::read`] has seen before.
     #[inline(always)]
-    fn fields<B: Bytes + ?Sized>(bytes: &B, at: usize) -> Option<Header> {
+    pub fn fields<B: Bytes + ?Sized>(bytes: &B, at: usize) -> Option<Header> {
         Some(Header {
             kind: bytes.u8(at + offset::VERSION_KIND)? & 0x0f,
             format: bytes.u8(at + offset::FORMAT)?,

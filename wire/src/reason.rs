@@ -52,6 +52,8 @@ reasons! {
     Injected = 13, "injected_drop";
     /// An ARP or ICMP request for the aggregator's own address was answered.
     Answered = 14, "answered";
+    /// Another CPU held the slot for too long; dropped as if the network had lost it.
+    Busy = 15, "slot_busy";
     /// The frame ends before its headers do.
     Truncated = 16, "truncated";
     /// The lengths in IPv4, UDP and Sumac headers contradict each other.

@@ -1,13 +1,13 @@
 //! Turns a frame, in place, into the answer to it. Tag, lengths and payload stay where they are.
 
 use sumac_wire::{
-    Kind, checksum,
+    Header, Kind, checksum,
     frame::{IPV4_LEN, UDP_LEN},
     header::{HEADER_LEN, VERSION, offset},
-    tables::{JobEntry, WorkerEntry},
+    tables::WorkerEntry,
 };
 
-use crate::{packet::Headers, slot::Sum};
+use crate::{packet::Headers, work::Work};
 
 /// Where an answer goes and where it comes from, host order.
 #[derive(Clone, Copy)]
@@ -19,9 +19,9 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// To one worker, from the aggregator's address on its side.
+    /// To a worker, or a parent, from the aggregator's address on its side.
     #[inline(always)]
-    pub fn worker(worker: &WorkerEntry, base_port: u16, shard: u16) -> Addresses {
+    pub fn to(worker: &WorkerEntry, base_port: u16, shard: u16) -> Addresses {
         Addresses {
             src_ip: worker.aggregator_ip,
             dst_ip: worker.ip,
@@ -48,29 +48,36 @@ const SUMAC_WORDS: usize = HEADER_LEN / 4;
 /// Hops that an answer may go.
 const HOPS: u8 = 64;
 
-/// The checksum's sum over pseudo header, UDP header and Sumac header of a frame that arrived;
-/// `None` when the sender left the checksum out.
+/// The checksum's sum over UDP header and Sumac header, of a frame that has a checksum.
 #[inline(always)]
-pub fn headers_sum(headers: Headers, pseudo_header: u64) -> Option<u64> {
+pub fn headers_sum(headers: Headers) -> Option<u64> {
     if headers.get::<u16>(UDP_CHECKSUM) == 0 {
         return None;
     }
-    Some(pseudo_header + headers.sum(Headers::UDP, UDP_WORDS + SUMAC_WORDS))
+    Some(headers.sum(Headers::UDP, UDP_WORDS + SUMAC_WORDS))
 }
 
-/// Makes the Sumac header that of a result.
+/// Writes the fields of `header` in which any answer differs from its request.
 #[inline(always)]
-pub fn make_result(headers: Headers, job: &JobEntry, all: u32, sum: Sum) {
-    set_kind(headers, Kind::Result);
-    headers.set(Headers::SUMAC + offset::FLAGS, sum.flags.to_be());
-    headers.set(Headers::SUMAC + offset::BITMAP_0, all.to_be());
-    headers.set(Headers::SUMAC + offset::CONTRIBUTORS, job.world.to_be());
+pub fn write_header(headers: Headers, header: &Header) {
+    const AT: usize = Headers::SUMAC;
+    set_kind(headers, header.kind);
+    headers.set(AT + offset::FLAGS, header.flags.to_be());
+    headers.set(AT + offset::FAN_IN_0, header.fan_in_0);
+    headers.set(AT + offset::FAN_IN_1, header.fan_in_1);
+    headers.set(AT + offset::BITMAP_0, header.bitmap_0.to_be());
+    headers.set(AT + offset::BITMAP_1, header.bitmap_1.to_be());
+    headers.set(AT + offset::CONTRIBUTORS, header.contributors.to_be());
+    headers.set(AT + offset::EXPONENT, header.exponent);
+    headers.set(AT + offset::NEXT_EXPONENT, header.next_exponent);
+    headers.set(AT + offset::TENSOR, header.tensor.to_be());
+    headers.set(AT + offset::NEXT_SEQ, header.next_seq.to_be());
 }
 
 /// Makes the Sumac header that of a report.
 #[inline(always)]
 pub fn make_report(headers: Headers) {
-    set_kind(headers, Kind::Report);
+    set_kind(headers, Kind::Report as u8);
 }
 
 /// Makes the Sumac header that of a contribution (for rehearsals).
@@ -80,7 +87,7 @@ pub fn make_contribution(headers: Headers, chunk: &Chunk) {
         (0..SUMAC_WORDS).map(|word| u64::from(form(headers.get(Headers::SUMAC + 4 * word)))).sum()
     };
     let before = words(|word| !word);
-    set_kind(headers, Kind::Contribution);
+    set_kind(headers, Kind::Contribution as u8);
     headers.set(Headers::SUMAC + offset::FLAGS, chunk.flags.to_be());
     headers.set(Headers::SUMAC + offset::SEQ, chunk.seq.to_be());
     headers.set(Headers::SUMAC + offset::SLOT, chunk.slot.to_be());
@@ -97,20 +104,19 @@ pub struct Chunk {
 }
 
 #[inline(always)]
-fn set_kind(headers: Headers, kind: Kind) {
-    headers.set(Headers::SUMAC + offset::VERSION_KIND, VERSION << 4 | kind as u8);
+fn set_kind(headers: Headers, kind: u8) {
+    headers.set(Headers::SUMAC + offset::VERSION_KIND, VERSION << 4 | kind);
 }
 
-/// Writes addresses and checksums. `payload` is the checksum's sum over the payload, `None` when the
-/// job goes without.
+/// Writes addresses and checksums.
 #[inline(always)]
-pub fn address(headers: Headers, to: Addresses, payload: Option<u64>) {
+pub fn address(headers: Headers, to: Addresses, work: &Work) {
     set_addresses(headers, to);
     headers.set(UDP_CHECKSUM, 0u16);
-    if let Some(payload) = payload {
+    if work.is_checked != 0 {
         let udp_len = u16::from_be(headers.get(UDP_LENGTH));
         let sum = checksum::pseudo_header(to.src_ip, to.dst_ip, udp_len);
-        let sum = sum + headers.sum(Headers::UDP, UDP_WORDS + SUMAC_WORDS) + payload;
+        let sum = sum + headers.sum(Headers::UDP, UDP_WORDS + SUMAC_WORDS) + work.payload_sum;
         headers.set(UDP_CHECKSUM, checksum::finish_udp(sum));
     }
 }

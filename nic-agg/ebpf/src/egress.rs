@@ -45,6 +45,6 @@ fn copy(ctx: &XdpContext) -> Result<(), Reason> {
     let state = STATE.get(0).ok_or(Reason::Internal)?;
     let shard = u16::from_be(headers.get(Headers::UDP)).wrapping_sub(state.base_port);
     headers.set_macs(worker.mac, worker.aggregator_mac);
-    answer::readdress(headers, Addresses::worker(worker, state.base_port, shard));
+    answer::readdress(headers, Addresses::to(worker, state.base_port, shard));
     Ok(())
 }

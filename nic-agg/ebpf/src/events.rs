@@ -3,35 +3,45 @@
 use aya_ebpf::{helpers::bpf_ktime_get_ns, programs::XdpContext};
 use aya_log_ebpf::warn;
 use sumac_agg_layout::Event;
-use sumac_wire::{Header, Reason};
+use sumac_wire::{Reason, bytes::Bytes, frame};
 
-use crate::maps::LIMITERS;
+use crate::{maps::LIMITERS, packet::Packet};
 
 /// Nanoseconds in which one event is told once.
 const WINDOW: u64 = 1_000_000_000;
 /// Wrong tokens in a window that make a burst: a stray packet of an old run is no news.
 const BURST: u64 = 16;
 
-/// Looks whether a refused packet is worth a message.
+/// Looks whether a frame that ended in `reason` is worth a message.
+///
+/// After all is done, with pointers of its own into the frame: what only strangers' frames need shall not be a way of
+/// its own through the rest.
 #[inline(always)]
-pub fn refused(ctx: &XdpContext, reason: Reason, header: &Header, src_ip: u32) {
-    match reason {
-        Reason::UnknownJob if nth(Event::UnknownJob) == 1 => {
-            warn!(
-                ctx,
-                "rejected: no job {} here (epoch {}), asked for by {:i}", header.job, header.epoch, src_ip
-            );
+pub fn tell(ctx: &XdpContext, reason: Reason) {
+    let event = match reason {
+        Reason::UnknownJob => Event::UnknownJob,
+        Reason::BadToken => Event::BadToken,
+        _ => return,
+    };
+    let nth = nth(event);
+    if nth != 1 && nth != BURST {
+        return;
+    }
+    let packet = Packet::new(ctx);
+    if packet.be64(frame::ETH_LEN - 8).is_none() {
+        return;
+    }
+    let Some(headers) = packet.headers() else { return };
+    let (job, epoch, from) = (headers.job(), headers.epoch(), headers.src_ip());
+    if reason as u32 == Reason::UnknownJob as u32 {
+        if nth == 1 {
+            warn!(ctx, "rejected: no job {} here (epoch {}), asked for by {:i}", job, epoch, from);
         }
-        Reason::BadToken if nth(Event::BadToken) == BURST => {
-            warn!(
-                ctx,
-                "burst of bad tokens: {} within a second, the last for job {} from {:i}",
-                BURST,
-                header.job,
-                src_ip
-            );
-        }
-        _ => {}
+    } else if nth == BURST {
+        warn!(
+            ctx,
+            "burst of bad tokens: {} within a second, the last for job {} from {:i}", BURST, job, from
+        );
     }
 }
 

@@ -4,38 +4,51 @@
 //! | --- | --- |
 //! | [`packet`] | checked pointers into the frame |
 //! | [`pipeline`] | parse, admit, hand on; gives one verdict and one reason |
+//! | [`lock`] | one CPU at a time in a slot |
 //! | [`slot`] | the decision and what it does to the values, under the slot's lock |
+//! | [`plan`] | what a decision asks for, as bits |
 //! | [`payload`] | the loops over elements |
-//! | [`answer`] | turns the frame into a result or report |
+//! | [`answer`] | writes headers and addresses |
+//! | [`send`] | makes the frame what it is to become, and sends it |
+//! | [`work`] | what the stages hand to each other |
 //! | [`egress`] | addresses each worker's copy of a result |
 //! | [`maps`] | all maps |
 //! | [`events`] | rate limited messages to the operator |
 //! | [`rehearsal`] | plays a job from one frame, to be measured |
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch, core_intrinsics)]
+#![allow(internal_features, reason = "the target has no atomics in core::sync, only as intrinsics")]
 
 mod answer;
 mod egress;
 mod events;
+mod lock;
 mod maps;
 mod packet;
 mod payload;
 mod pipeline;
+mod plan;
 mod rehearsal;
+mod send;
 mod slot;
+mod work;
 
 use aya_ebpf::{bindings::xdp_action::XDP_PASS, macros::xdp, programs::XdpContext};
 
 /// Aggregates what arrives at a port. Every frame leaves through here and is counted once.
 #[xdp]
+#[inline(always)]
 pub fn sumac_agg(ctx: XdpContext) -> u32 {
-    let outcome = pipeline::run::<true>(&ctx);
+    let outcome = pipeline::run(&ctx);
     maps::count(outcome.reason);
+    events::tell(&ctx, outcome.reason);
     outcome.verdict
 }
 
 /// Addresses the copy of a result that is about to leave through a port of the broadcast.
 #[xdp(map = "devmap")]
+#[inline(always)]
 pub fn sumac_agg_out(ctx: XdpContext) -> u32 {
     let outcome = egress::run(&ctx);
     maps::count(outcome.reason);
@@ -44,11 +57,12 @@ pub fn sumac_agg_out(ctx: XdpContext) -> u32 {
 
 /// Makes each frame of a test run the next contribution of a job, and aggregates it. Never attached.
 #[xdp]
+#[inline(always)]
 pub fn sumac_agg_rehearsal(ctx: XdpContext) -> u32 {
     if !rehearsal::next(&ctx) {
         return XDP_PASS;
     }
-    let outcome = pipeline::run::<false>(&ctx);
+    let outcome = pipeline::run(&ctx);
     maps::count(outcome.reason);
     outcome.verdict
 }

@@ -1,31 +1,17 @@
 //! All maps of both programs. Names and layouts are those of `sumac_agg_layout`.
 
 use aya_ebpf::{
-    bindings::bpf_spin_lock,
     btf_maps::{Array, DevMap, HashMap, PerCpuArray},
     macros::btf_map,
 };
-use sumac_agg_layout::{EVENTS, Limiter, MAX_PORTS, Rehearsal, State, WORKER_ENTRIES};
+use sumac_agg_layout::{EVENTS, LANE_ENTRIES, Limiter, MAX_PORTS, Rehearsal, Slot, State, WORKER_ENTRIES};
 use sumac_wire::{
-    PAGE_ELEMENTS, MAX_JOBS, Reason,
+    MAX_JOBS, Reason,
     reason::COUNTERS as REASONS,
-    slot::SlotMeta,
     tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry},
 };
 
-/// [`sumac_agg_layout::Slot`] as the kernel wants to see it: a lock is known by its type's name.
-#[repr(C)]
-pub struct Slot {
-    pub lock: bpf_spin_lock,
-    pub meta: SlotMeta,
-    pub values: [[u32; PAGE_ELEMENTS]; 2],
-}
-
-const _: () = assert!(size_of::<Slot>() == size_of::<sumac_agg_layout::Slot>());
-const _: () = assert!(
-    core::mem::offset_of!(Slot, values) == core::mem::offset_of!(sumac_agg_layout::Slot, values)
-        && core::mem::offset_of!(Slot, meta) == core::mem::offset_of!(sumac_agg_layout::Slot, meta)
-);
+use crate::work::Work;
 
 #[btf_map]
 pub static STATE: Array<State, 1> = Array::new();
@@ -33,6 +19,12 @@ pub static STATE: Array<State, 1> = Array::new();
 pub static JOBS: Array<JobEntry, MAX_JOBS> = Array::new();
 #[btf_map]
 pub static WORKERS: Array<WorkerEntry, WORKER_ENTRIES> = Array::new();
+/// The parent of each job that has one, seen from this aggregator.
+#[btf_map]
+pub static PARENTS: Array<WorkerEntry, MAX_JOBS> = Array::new();
+/// The chunk that is drawn next, by job and lane.
+#[btf_map]
+pub static LANES: Array<u32, LANE_ENTRIES> = Array::new();
 #[btf_map]
 pub static EGRESS: HashMap<EgressKey, u32, WORKER_ENTRIES> = HashMap::new();
 #[btf_map]
@@ -46,6 +38,8 @@ pub static COUNTERS: PerCpuArray<u64, REASONS> = PerCpuArray::new();
 pub static WORKER_COUNTERS: PerCpuArray<WorkerCounters, WORKER_ENTRIES> = PerCpuArray::new();
 #[btf_map]
 pub static LIMITERS: PerCpuArray<Limiter, EVENTS> = PerCpuArray::new();
+#[btf_map]
+pub static WORK: PerCpuArray<Work, 1> = PerCpuArray::new();
 #[btf_map]
 pub static REHEARSAL: Array<Rehearsal, 1> = Array::new();
 

@@ -122,6 +122,31 @@ impl Headers {
         u16::from_be(unsafe { field.read_volatile() })
     }
 
+    /// The job's number.
+    #[inline(always)]
+    pub fn job(self) -> u16 {
+        u16::from_be(self.get(Self::SUMAC + offset::JOB))
+    }
+
+    /// The job's incarnation.
+    #[inline(always)]
+    pub fn epoch(self) -> u16 {
+        u16::from_be(self.get(Self::SUMAC + offset::EPOCH))
+    }
+
+    /// The IPv4 source address, host order.
+    #[inline(always)]
+    pub fn src_ip(self) -> u32 {
+        const SRC_IP: usize = 12;
+        u32::from_be(self.get(SRC_IP))
+    }
+
+    /// The slot.
+    #[inline(always)]
+    pub fn slot(self) -> u32 {
+        u32::from_be(self.get(Self::SUMAC + offset::SLOT))
+    }
+
     /// Writes `value` at `at`, as it lies in memory.
     #[inline(always)]
     pub fn set<T: Copy>(self, at: usize, value: T) {

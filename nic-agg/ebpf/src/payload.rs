@@ -4,7 +4,7 @@
 //! frame's end, then over what is left. All give the checksum's sum over the payload as it stood
 //! (or, in [`write`], as it was left), in memory order.
 
-use core::hint::black_box;
+use core::{arch::asm, hint::black_box};
 
 use sumac_wire::PAGE_ELEMENTS;
 
@@ -36,17 +36,20 @@ impl Payload {
 
     /// Replaces the values by the elements.
     #[inline(always)]
-    pub fn store(self, values: *mut u32) -> u64 {
-        let mut sum = 0;
+    pub fn store(self, values: *mut u32) {
         self.each(|i, element| {
             // SAFETY: `each` gives pointers into the frame, and indices below `PAGE_ELEMENTS`.
-            unsafe {
-                let raw = *element;
-                *values.add(i) = u32::from_be(raw);
-                sum += u64::from(raw);
-            }
+            unsafe { *values.add(i) = u32::from_be(*element) };
         });
-        sum
+    }
+
+    /// Replaces values that are smaller than their elements, as signed numbers.
+    #[inline(always)]
+    pub fn maximum(self, values: *mut u32) {
+        self.each(|i, element| {
+            // SAFETY: as in `store`.
+            unsafe { *values.add(i) = larger(u32::from_be(*element), *values.add(i)) };
+        });
     }
 
     /// Adds the elements to the values.
@@ -128,4 +131,14 @@ impl Payload {
     fn elements(self) -> usize {
         usize::from(self.headers.element_count())
     }
+}
+
+/// The larger of two as signed numbers, without a branch: a branch for every element would be two ways for the
+/// verifier each time.
+#[inline(always)]
+fn larger(a: u32, b: u32) -> u32 {
+    let mut is_smaller = i64::from(a as i32) - i64::from(b as i32);
+    // SAFETY: all bits become the sign. Written out, since LLVM would make of the shift the branch that it stands for.
+    unsafe { asm!("{0} s>>= 63", inout(reg) is_smaller, options(pure, nomem, nostack)) };
+    a ^ (a ^ b) & is_smaller as u32
 }

@@ -2,27 +2,24 @@
 //! next one needs, or the reason why there is no next one.
 
 use aya_ebpf::{
-    bindings::{
-        BPF_F_BROADCAST,
-        xdp_action::{XDP_DROP, XDP_PASS},
-    },
-    helpers::generated::bpf_redirect,
+    bindings::xdp_action::{XDP_DROP, XDP_PASS},
     programs::XdpContext,
 };
 use sumac_wire::{
-    Header, Kind, Reason, admit, checksum,
+    Header, Reason, admit, checksum,
     frame::{self, Frame, Parsed, Ports},
-    slot::Contribution,
-    tables::{JobEntry, WorkerEntry, job_flag, worker_index},
+    header::flag,
+    tables::{WorkerCounters, job_flag, lane_index, worker_index},
 };
 
 use crate::{
-    answer::{self, Addresses},
-    events,
-    maps::{JOBS, PORTS, SLOTS, STATE, WORKERS, count_worker},
+    answer,
+    maps::{JOBS, LANES, PARENTS, SLOTS, STATE, WORKERS, count_worker},
     packet::{Headers, Packet},
     payload::Payload,
-    slot::{self, Effect},
+    plan, send,
+    slot::{self, Draw},
+    work::{Work, stage_ends},
 };
 
 /// What to do with a frame, and why.
@@ -38,11 +35,9 @@ impl Outcome {
     }
 }
 
-/// `TELL` says whether the operator is told of refused frames. Only one program may: the code that writes
-/// messages is inlined where it is called once, and a function of its own where twice. Kernels before
-/// 6.2 follow no program that has functions as far as this one needs.
+/// Takes a frame through all stages.
 #[inline(always)]
-pub fn run<const TELL: bool>(ctx: &XdpContext) -> Outcome {
+pub fn run(ctx: &XdpContext) -> Outcome {
     let packet = Packet::new(ctx);
     let Some(state) = STATE.get(0) else { return Outcome::new(Reason::Internal, XDP_PASS) };
     let ports = Ports { base: state.base_port, shards: state.shards };
@@ -51,155 +46,115 @@ pub fn run<const TELL: bool>(ctx: &XdpContext) -> Outcome {
         Parsed::Bad(reason) => return Outcome::new(reason, XDP_DROP),
         Parsed::Ours(frame) => frame,
     };
-    match ours::<TELL>(ctx, packet, &frame, ports) {
+    match ours(ctx, packet, &frame, ports) {
         Ok(outcome) => outcome,
         Err(reason) => Outcome::new(reason, XDP_DROP),
     }
 }
 
-/// A frame of ours with everything known about its sender.
-struct Packed<'a> {
-    headers: Headers,
-    payload: Payload,
-    job: &'a JobEntry,
-    worker: &'a WorkerEntry,
-    /// Index of the worker in its tables.
-    worker_index: u32,
-    /// Where an answer to this sender goes.
-    back: Addresses,
-}
-
 #[inline(always)]
-fn ours<const TELL: bool>(
-    ctx: &XdpContext,
-    packet: Packet,
-    frame: &Frame,
-    ports: Ports,
-) -> Result<Outcome, Reason> {
+fn ours(ctx: &XdpContext, packet: Packet, frame: &Frame, ports: Ports) -> Result<Outcome, Reason> {
+    let work = Work::get().ok_or(Reason::Internal)?;
     let headers = packet.headers().ok_or(Reason::Truncated)?;
     let header = Header::read(&headers.sumac(), 0, frame.payload_len())?;
-    let (job, rank) = match sender(&header) {
-        Ok(sender) => sender,
-        Err(reason) => {
-            if TELL {
-                events::refused(ctx, reason, &header, frame.src_ip);
-            }
-            return Err(reason);
-        }
-    };
-    let worker_index = worker_index(header.job, rank);
-    let worker = WORKERS.get(worker_index).ok_or(Reason::Internal)?;
-    admit::source(frame.src_ip, worker)?;
-    let packed = Packed {
-        headers,
-        payload: Payload { packet, headers },
-        job,
-        worker,
-        worker_index,
-        back: Addresses::worker(worker, ports.base, frame.dst_port.wrapping_sub(ports.base)),
-    };
-    let sum = headers_sum(&packed, frame)?;
-    // Two ways from here on, with a call of `request` each: merged again behind it, LLVM would carry
-    // the contribution that a probe has not through a register that the verifier finds unset.
-    if header.kind == Kind::Probe as u8 {
-        admit::request(&header, job)?;
-        return report(ctx, &packed, sum);
+    (work.base_port, work.shard) = (ports.base, frame.dst_port.wrapping_sub(ports.base));
+    let wants_slot = admit(&header, frame, work)?;
+    sum_headers(headers, frame, work)?;
+    stage_ends();
+    let payload = Payload { packet, headers };
+    // SAFETY: the context is this run's.
+    let ingress = unsafe { (*ctx.ctx).ingress_ifindex };
+    if !wants_slot {
+        return report(payload, work, ingress);
     }
-    let contribution = admit::request(&header, job)?.ok_or(Reason::BadType)?;
-    contribute(ctx, &packed, header.slot, &contribution, sum)
+    take(payload, work, ingress)
 }
 
+/// Checks who sent the packet and notes what it wants of a slot. `false`: it is a probe, which wants nothing.
 #[inline(always)]
-fn sender(header: &Header) -> Result<(&'static JobEntry, u16), Reason> {
+fn admit(header: &Header, frame: &Frame, work: &mut Work) -> Result<bool, Reason> {
     let job = JOBS.get(u32::from(header.job)).ok_or(Reason::UnknownJob)?;
-    Ok((job, admit::sender(header, job)?))
+    work.is_checked = u32::from(job.flags & job_flag::CHECKSUM);
+    if job.flags & job_flag::CHILD != 0 && header.has(flag::LEVEL) {
+        let parent = PARENTS.get(u32::from(header.job)).ok_or(Reason::Internal)?;
+        let conclusion = admit::conclusion(header, frame.src_ip, job, parent, work.shard)?;
+        work.conclusion = conclusion.ok_or(Reason::BadType)?;
+        work.is_parents = 1;
+        work.worker_index = worker_index(header.job, 0);
+        return Ok(true);
+    }
+    let index = worker_index(header.job, admit::sender(header, job)?);
+    admit::source(frame.src_ip, WORKERS.get(index).ok_or(Reason::Internal)?)?;
+    work.is_parents = 0;
+    work.worker_index = index;
+    match admit::request(header, job, work.shard)? {
+        Some(contribution) => work.contribution = contribution,
+        None => return Ok(false),
+    }
+    Ok(true)
 }
 
-/// The checksum's sum in front of the payload, `None` when the job goes without.
+/// Notes the checksum's sum over what is in front of the payload.
 #[inline(always)]
-fn headers_sum(packed: &Packed<'_>, frame: &Frame) -> Result<Option<u64>, Reason> {
-    if packed.job.flags & job_flag::CHECKSUM == 0 {
-        return Ok(None);
+fn sum_headers(headers: Headers, frame: &Frame, work: &mut Work) -> Result<(), Reason> {
+    let sum = answer::headers_sum(headers);
+    if sum.is_none() && work.is_checked != 0 {
+        return Err(Reason::BadChecksum);
     }
     let pseudo_header = checksum::pseudo_header(frame.src_ip, frame.dst_ip, frame.udp_len);
-    answer::headers_sum(packed.headers, pseudo_header).map(Some).ok_or(Reason::BadChecksum)
+    work.headers_sum = sum.unwrap_or(0) + pseudo_header;
+    Ok(())
 }
 
 /// Answers a probe with the same frame: what can go to the aggregator and back is no longer than this.
 #[inline(always)]
-fn report(ctx: &XdpContext, packed: &Packed<'_>, headers_sum: Option<u64>) -> Result<Outcome, Reason> {
-    let payload_sum = match headers_sum {
-        Some(headers_sum) => {
-            let payload_sum = packed.payload.sum();
-            if !checksum::is_intact(headers_sum + payload_sum) {
-                return Err(Reason::BadChecksum);
-            }
-            Some(payload_sum)
+fn report(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
+    if work.is_checked != 0 {
+        work.payload_sum = payload.sum();
+        if !checksum::is_intact(work.headers_sum + work.payload_sum) {
+            return Err(Reason::BadChecksum);
         }
-        None => None,
+    }
+    answer::make_report(payload.headers);
+    Ok(Outcome::new(Reason::Probed, send::back(payload.headers, work, ingress)?))
+}
+
+/// Lets a packet do what it wants to its slot, and sends what follows.
+#[inline(always)]
+fn take(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
+    let headers = payload.headers;
+    let (job, slot) = (headers.job(), headers.slot());
+    let entry = JOBS.get(u32::from(job)).ok_or(Reason::Internal)?;
+    let lane = slot >> (entry.lane_slots_log2 & 31);
+    let draw = Draw {
+        counter: LANES.get_ptr_mut(lane_index(job, lane as u16)).ok_or(Reason::Internal)?,
+        slots: entry.lane_slots(),
+        steal: entry.flags & job_flag::STEALING != 0,
     };
-    answer::make_report(packed.headers);
-    packed.headers.swap_macs();
-    answer::address(packed.headers, packed.back, payload_sum);
-    Ok(Outcome::new(Reason::Probed, back(ctx)))
+    let slot = SLOTS.get_ptr_mut(entry.slot_base.wrapping_add(slot)).ok_or(Reason::Internal)?;
+    let done = slot::apply(slot, draw, work, payload);
+    stage_ends();
+    if work.is_parents == 0 {
+        count_worker(work.worker_index, |counters| count_effect(counters, work.plan, done));
+    }
+    done?;
+    if work.plan & plan::ANSWER == 0 {
+        return Ok(Outcome::new(Reason::Added, XDP_DROP));
+    }
+    send::answer(headers, work, ingress)
 }
 
 #[inline(always)]
-fn contribute(
-    ctx: &XdpContext,
-    packed: &Packed<'_>,
-    slot: u32,
-    contribution: &Contribution,
-    headers_sum: Option<u64>,
-) -> Result<Outcome, Reason> {
-    let job = packed.job;
-    let slot = SLOTS.get_ptr_mut(job.slot_base.wrapping_add(slot)).ok_or(Reason::Internal)?;
-    let effect = slot::apply(slot, contribution, packed.payload, headers_sum);
-    count_worker(packed.worker_index, |counters| match effect {
-        Ok(Effect::Added) => counters.added += 1,
-        Ok(Effect::Completed(_)) => (counters.added, counters.last) = (counters.added + 1, counters.last + 1),
-        Ok(Effect::Replied(_)) => counters.replies += 1,
+fn count_effect(counters: &mut WorkerCounters, plan: u32, done: Result<(), Reason>) {
+    match done {
+        Ok(()) if plan & plan::KEEP != 0 => {
+            counters.added += 1;
+            if plan & plan::ANSWER != 0 {
+                counters.last += 1;
+            }
+        }
+        Ok(()) => counters.replies += 1,
         Err(Reason::Duplicate) => counters.duplicates += 1,
         Err(_) => {}
-    });
-    let (sum, completed) = match effect? {
-        Effect::Added => return Ok(Outcome::new(Reason::Added, XDP_DROP)),
-        Effect::Completed(sum) => (sum, true),
-        Effect::Replied(sum) => (sum, false),
-    };
-    answer::make_result(packed.headers, job, contribution.all, sum);
-    let payload_sum = headers_sum.map(|_| sum.checksum);
-    if !completed {
-        packed.headers.swap_macs();
-        answer::address(packed.headers, packed.back, payload_sum);
-        return Ok(Outcome::new(Reason::Replied, back(ctx)));
     }
-    send_to_all(ctx, packed, payload_sum)
-}
-
-/// Sends a result to all workers of its job.
-#[inline(always)]
-fn send_to_all(ctx: &XdpContext, packed: &Packed<'_>, payload_sum: Option<u64>) -> Result<Outcome, Reason> {
-    let job = packed.job;
-    if job.flags & job_flag::MULTICAST != 0 {
-        packed.headers.set_macs(answer::group_mac(job.group_ip), packed.worker.aggregator_mac);
-        answer::address(packed.headers, Addresses { dst_ip: job.group_ip, ..packed.back }, payload_sum);
-        return Ok(Outcome::new(Reason::Completed, back(ctx)));
-    }
-    // The egress program gives each copy the addresses of the worker behind its port.
-    answer::address(packed.headers, packed.back, payload_sum);
-    match PORTS.redirect(0, u64::from(BPF_F_BROADCAST)) {
-        Ok(verdict) => Ok(Outcome::new(Reason::Completed, verdict)),
-        Err(_) => Err(Reason::Internal),
-    }
-}
-
-/// Sends the frame out of the port that it came in by.
-///
-/// Not by `XDP_TX`: a veth then wakes its peer only if that has an XDP program too, and a frame to a
-/// worker without one would lie in the ring until something else arrives.
-#[inline(always)]
-fn back(ctx: &XdpContext) -> u32 {
-    // SAFETY: the helper reads nothing but its arguments, and the context is this run's.
-    unsafe { bpf_redirect((*ctx.ctx).ingress_ifindex, 0) as u32 }
 }

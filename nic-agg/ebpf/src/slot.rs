@@ -1,108 +1,220 @@
-//! What a contribution does to its slot: the shared decision, and the passes over the payload that
-//! it asks for, all under the slot's lock.
+//! What a packet does to its slot: the shared decision, and the passes over the payload that it asks for, all
+//! under the slot's lock.
 //!
 //! Two CPUs may hold packets for one slot at once. The lock covers decision and passes, so that
-//! metadata and values never disagree; no helper may be called inside it.
+//! metadata and values never disagree.
 
-use core::hint::black_box;
-
-use aya_ebpf::helpers::generated::{bpf_spin_lock, bpf_spin_unlock};
-use sumac_agg_layout::VALUES_LEN;
-use sumac_wire::{
-    Reason, checksum,
-    header::flag,
-    slot::{Action, Contribution, decide},
+use core::{
+    hint::black_box,
+    intrinsics::{AtomicOrdering::Relaxed, atomic_xadd},
 };
 
-use crate::{maps::Slot, payload::Payload};
+use sumac_agg_layout::{Slot, VALUES_LEN};
+use sumac_wire::{
+    Reason, checksum,
+    slot::{Action, Version, conclude_version, decide_version},
+};
 
-/// What became of a contribution.
+use crate::{
+    lock,
+    payload::Payload,
+    plan,
+    work::{Work, stage_ends},
+};
+
+/// Where the number of a version's next chunk comes from.
 #[derive(Clone, Copy)]
-pub enum Effect {
-    /// It is in the slot, which waits for more.
-    Added,
-    /// It was the slot's last: the payload holds the sum now.
-    Completed(Sum),
-    /// It was in the slot, which is complete: the payload holds the sum now.
-    Replied(Sum),
+pub struct Draw {
+    /// The lane's counter, of a job that steals work.
+    pub counter: *mut u32,
+    /// Slots of the lane, for a job that does not.
+    pub slots: u32,
+    /// Whether the job does.
+    pub steal: bool,
 }
 
-/// A result's payload, as it was written into the frame.
-#[derive(Clone, Copy)]
-pub struct Sum {
-    /// Flags that the slot gives to the result.
-    pub flags: u16,
-    /// The checksum's sum over the payload, in memory order.
-    pub checksum: u64,
-}
-
-/// Applies `contribution` to `slot`.
+/// Does to `slot` what the work wants, and notes in it what follows: plan, version, and sum of the payload.
 ///
-/// `headers` is the checksum's sum over everything in front of the payload when the checksum is to
-/// be verified. A payload that fails it leaves the slot's metadata and sums as they were.
+/// A payload that fails its checksum leaves the slot's metadata and sums as they were.
 #[inline(always)]
-pub fn apply(
-    slot: *mut Slot,
-    contribution: &Contribution,
-    payload: Payload,
-    headers: Option<u64>,
-) -> Result<Effect, Reason> {
-    // SAFETY: `slot` is a value of the map whose BTF names the lock, from a lookup in this run.
-    let lock = unsafe { &raw mut (*slot).lock };
-    // SAFETY: as above; the lock is released on the one path out of `locked`.
-    unsafe { bpf_spin_lock(lock) };
-    let effect = locked(slot, contribution, payload, headers);
-    // SAFETY: the lock is held.
-    unsafe { bpf_spin_unlock(lock) };
-    effect
+pub fn apply(slot: *mut Slot, draw: Draw, work: &mut Work, payload: Payload) -> Result<(), Reason> {
+    // SAFETY: `slot` is a value of the map, from a lookup in this run.
+    let word = unsafe { &raw mut (*slot).lock };
+    // SAFETY: as above.
+    if !unsafe { lock::take(word) } {
+        return Err(Reason::Busy);
+    }
+    let done = locked(slot, draw, work, payload);
+    // SAFETY: as above, and the lock is held.
+    unsafe { lock::give(word) };
+    done
 }
 
 #[inline(always)]
-fn locked(
-    slot: *mut Slot,
-    contribution: &Contribution,
-    payload: Payload,
-    headers: Option<u64>,
-) -> Result<Effect, Reason> {
-    // SAFETY: the lock is held, so this CPU alone reads and writes the value.
-    let slot = unsafe { &mut *slot };
-    let (after, action) = decide(&slot.meta, contribution);
-    let version = usize::from(contribution.version & 1);
-    let offset = black_box(version * VALUES_LEN);
-    if offset > VALUES_LEN {
-        // Cannot be, but 5.15's verifier does not see through what LLVM makes of the multiplication.
-        return Err(Reason::Internal);
-    }
-    let values = (&raw mut slot.values).cast::<u32>().wrapping_byte_add(offset);
-    match action {
-        Action::Ignore(reason) => return Err(reason),
-        // These overwrite values or frame: what cannot be taken back is verified before.
-        Action::Store { .. } | Action::Reply => {
-            if let Some(headers) = headers
-                && !checksum::is_intact(headers + payload.sum())
-            {
-                return Err(Reason::BadChecksum);
-            }
-            if let Action::Store { .. } = action {
-                payload.store(values);
-            }
+fn locked(slot: *mut Slot, draw: Draw, work: &mut Work, payload: Payload) -> Result<(), Reason> {
+    let versions = Versions::of(slot, work)?;
+    versions.decide(work)?;
+    stage_ends();
+    let values = values(slot, work)?;
+    pass(work, payload, values)?;
+    stage_ends();
+    if work.plan & plan::KEEP != 0 {
+        if work.plan & plan::DRAW != 0 {
+            work.version.next = next(draw, work.version.seq);
         }
-        Action::Add { .. } => {
-            let sum = payload.add(values);
-            if let Some(headers) = headers
-                && !checksum::is_intact(headers + sum)
-            {
-                payload.subtract(values);
-                return Err(Reason::BadChecksum);
-            }
+        versions.keep(work);
+    }
+    if work.plan & plan::WRITE != 0 {
+        work.payload_sum = payload.write(values);
+    }
+    Ok(())
+}
+
+/// The passes that take the payload in.
+#[inline(always)]
+fn pass(work: &mut Work, payload: Payload, values: *mut u32) -> Result<(), Reason> {
+    let is = |bits: u32| work.plan & bits != 0;
+    let (is_checked, headers) = (work.is_checked != 0, work.headers_sum);
+    if is(plan::ADD) {
+        let sum = payload.add(values);
+        if is_checked && !checksum::is_intact(headers + sum) {
+            payload.subtract(values);
+            return Err(Reason::BadChecksum);
+        }
+        return Ok(());
+    }
+    // What follows overwrites values or frame and cannot be taken back: it is verified before.
+    if is_checked {
+        let sum = payload.sum();
+        if !checksum::is_intact(headers + sum) {
+            return Err(Reason::BadChecksum);
+        }
+        work.payload_sum = sum;
+    }
+    if is(plan::STORE) {
+        payload.store(values);
+    } else if is(plan::MAXIMUM) {
+        payload.maximum(values);
+    }
+    Ok(())
+}
+
+/// The values of the version that the packet names.
+#[inline(always)]
+fn values(slot: *mut Slot, work: &Work) -> Result<*mut u32, Reason> {
+    // SAFETY: `slot` is a value of the map, from a lookup in this run.
+    let values = unsafe { &raw mut (*slot).values };
+    Ok(values.cast::<u32>().wrapping_byte_add(number(work)? * VALUES_LEN))
+}
+
+/// The number of the version that the packet names: 0 or 1, and known to the verifier to be.
+#[inline(always)]
+fn number(work: &Work) -> Result<usize, Reason> {
+    let of = if work.is_parents != 0 { work.conclusion.version } else { work.contribution.version };
+    // Opaque, or LLVM makes of multiplications with it what verifiers do not see through.
+    let number = black_box(usize::from(of));
+    if number > 1 { Err(Reason::Internal) } else { Ok(number) }
+}
+
+/// The two versions of a slot, where they lie.
+#[derive(Clone, Copy)]
+struct Versions {
+    owner: *mut u32,
+    /// The one that the packet names.
+    active: *mut Version,
+    /// The other one.
+    shadow: *mut Version,
+}
+
+impl Versions {
+    #[inline(always)]
+    fn of(slot: *mut Slot, work: &Work) -> Result<Versions, Reason> {
+        const LEN: usize = size_of::<Version>();
+        let number = number(work)?;
+        let other = black_box(number ^ 1);
+        if other > 1 {
+            return Err(Reason::Internal);
+        }
+        // SAFETY: `slot` is a value of the map, from a lookup in this run, and so are its parts.
+        let meta = unsafe { &raw mut (*slot).meta };
+        // SAFETY: as above.
+        let (owner, versions) = unsafe { (&raw mut (*meta).owner, &raw mut (*meta).versions) };
+        let first = versions.cast::<Version>();
+        Ok(Versions {
+            owner,
+            active: first.wrapping_byte_add(number * LEN),
+            shadow: first.wrapping_byte_add(other * LEN),
+        })
+    }
+
+    /// The shared decision: notes the version that the packet names as it will be, and what to do.
+    #[inline(always)]
+    fn decide(self, work: &mut Work) -> Result<(), Reason> {
+        // SAFETY: the lock is held, so this CPU alone reads and writes the slot.
+        let (owner, mut active, mut shadow) = unsafe { (*self.owner, *self.active, *self.shadow) };
+        // Under another owner neither was used.
+        let mine = mask_if_equal(owner, owner_of(work));
+        (active.seen, active.asked) = (active.seen & mine, active.asked & mine);
+        (shadow.seen, shadow.asked) = (shadow.seen & mine, shadow.asked & mine);
+        let is_parents = work.is_parents != 0;
+        let (version, action) = if is_parents {
+            conclude_version(active, &work.conclusion)
+        } else {
+            decide_version(active, &shadow, &work.contribution)
+        };
+        if let Action::Ignore(reason) = action {
+            return Err(reason);
+        }
+        work.version = version;
+        work.plan = plan::of(action, work.contribution.flags, is_parents);
+        Ok(())
+    }
+
+    /// Writes what the decision gave.
+    #[inline(always)]
+    fn keep(self, work: &Work) {
+        let owner = owner_of(work);
+        // SAFETY: as in `decide`.
+        unsafe {
+            let mine = mask_if_equal(*self.owner, owner);
+            (*self.shadow).seen &= mine;
+            (*self.shadow).asked &= mine;
+            *self.owner = owner;
+            copy(&work.version, self.active);
         }
     }
-    slot.meta = after;
-    if let Action::Store { complete: false } | Action::Add { complete: false } = action {
-        return Ok(Effect::Added);
+}
+
+/// Copies a version word by word: the compiler would call a function for it.
+///
+/// # Safety
+/// `to` may be written to.
+#[inline(always)]
+unsafe fn copy(from: &Version, to: *mut Version) {
+    let (from, to) = (&raw const *from, to.cast::<u32>());
+    for word in 0..size_of::<Version>() / size_of::<u32>() {
+        // SAFETY: by the caller's promise, and the struct is made of words.
+        unsafe { *to.add(word) = from.cast::<u32>().add(word).read_volatile() };
     }
-    let flags =
-        if version == 0 { after.versions[0].flags } else { after.versions[1].flags | flag::POOL_VERSION };
-    let sum = Sum { flags, checksum: payload.write(values) };
-    Ok(if let Action::Reply = action { Effect::Replied(sum) } else { Effect::Completed(sum) })
+}
+
+#[inline(always)]
+fn owner_of(work: &Work) -> u32 {
+    if work.is_parents != 0 { work.conclusion.owner } else { work.contribution.owner }
+}
+
+/// All ones when `a` is `b`, else zero: without a branch.
+#[inline(always)]
+fn mask_if_equal(a: u32, b: u32) -> u32 {
+    (u64::from(a ^ b).wrapping_sub(1) as i64 >> 63) as u32
+}
+
+/// The chunk that takes the version of chunk `seq` next.
+#[inline(always)]
+fn next(draw: Draw, seq: u32) -> u32 {
+    if !draw.steal {
+        return seq.wrapping_add(draw.slots.wrapping_mul(2));
+    }
+    // SAFETY: the counter is a value of its map, from a lookup in this run.
+    unsafe { atomic_xadd::<u32, u32, { Relaxed }>(draw.counter, 1) }
 }

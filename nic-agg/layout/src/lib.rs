@@ -5,7 +5,7 @@
 
 use core::mem::{offset_of, size_of};
 
-use sumac_wire::{MAX_JOBS, MAX_WORKERS, PAGE_ELEMENTS, slot::SlotMeta};
+use sumac_wire::{MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS, slot::SlotMeta};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Names of maps and programs, as they stand in the object and below the pin directory.
@@ -16,6 +16,10 @@ pub mod name {
     pub const JOBS: &str = "JOBS";
     /// [`sumac_wire::tables::WorkerEntry`] by `worker_index`.
     pub const WORKERS: &str = "WORKERS";
+    /// [`sumac_wire::tables::WorkerEntry`] of a job's parent, by the job's number.
+    pub const PARENTS: &str = "PARENTS";
+    /// The chunk that is drawn next, by [`sumac_wire::tables::lane_index`].
+    pub const LANES: &str = "LANES";
     /// The rank, by [`sumac_wire::tables::EgressKey`].
     pub const EGRESS: &str = "EGRESS";
     /// The ports that results leave through, with the egress program of each.
@@ -44,16 +48,16 @@ pub mod name {
 pub const MAX_PORTS: usize = MAX_WORKERS;
 /// Entries in the tables of workers.
 pub const WORKER_ENTRIES: usize = MAX_JOBS * MAX_WORKERS;
+/// Entries in the table of lanes.
+pub const LANE_ENTRIES: usize = MAX_JOBS * MAX_LANES;
 /// Bytes of values of one version of a slot.
 pub const VALUES_LEN: usize = PAGE_ELEMENTS * size_of::<i32>();
 
 /// A slot: lock, metadata, and the values of both versions, the whole a multiple of a cache line.
-///
-/// The programs see a `bpf_spin_lock` where `lock` stands; user space reads zero there.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Slot {
-    /// The spin lock, first, as the kernel's BTF of the map says.
+    /// Not zero while a program has the slot for itself.
     pub lock: u32,
     /// Whose the slot is and what it holds.
     pub meta: SlotMeta,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
-use sumac_agg::{Aggregator, NewJob, NewWorker};
+use sumac_agg::{Aggregator, Level, NewJob, NewWorker};
 use sumac_control::neighbour;
 use sumac_wire::{DEFAULT_BASE_PORT, DEFAULT_ELEMENTS};
 
@@ -66,9 +66,18 @@ struct AddArgs {
     /// The job's incarnation; the one after the last unless given
     #[arg(long, value_name = "N")]
     epoch: Option<u16>,
-    /// Slots of the job, a power of two
+    /// Slots of each of the job's lanes, a power of two
     #[arg(long, value_name = "N", default_value_t = 512)]
     slots: u32,
+    /// Lanes: each a stream of its own, with slots of its own
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    lanes: u16,
+    /// Shards: lane l's packets come by UDP port base + l mod N
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    shards: u16,
+    /// A completed slot takes the chunk one lane's slots further, not whatever chunk comes next
+    #[arg(long)]
+    no_stealing: bool,
     /// Most elements in a chunk
     #[arg(long, value_name = "N", default_value_t = DEFAULT_ELEMENTS)]
     elements: u16,
@@ -133,14 +142,18 @@ fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
         epoch,
         token: args.token,
         first_slot: None,
-        slots: args.slots,
+        slots: args.slots.saturating_mul(u32::from(args.lanes)),
+        lane_slots: args.slots,
+        shards: args.shards,
+        stealing: !args.no_stealing,
+        level: Level::Only,
         elements: args.elements,
         checksum: !args.no_checksum,
         group: args.group,
         workers,
     })?;
     let to = placed.group.map_or("each worker's port".to_owned(), |group| group.to_string());
-    let last_slot = placed.first_slot + args.slots - 1;
+    let last_slot = placed.first_slot + args.slots * u32::from(args.lanes) - 1;
     writeln!(
         io::stdout(),
         "job {} epoch {epoch}: slots {} to {last_slot}, results to {to}",

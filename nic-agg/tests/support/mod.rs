@@ -7,7 +7,7 @@ pub mod net;
 use std::{net::Ipv4Addr, sync::Mutex};
 
 use aya::{Ebpf, TestRun as _, TestRunOptions};
-use sumac_agg::{NewJob, NewWorker, job, program, tables::Tables};
+use sumac_agg::{Level, NewJob, NewWorker, job, program, tables::Tables};
 use sumac_agg_layout::{Slot, State};
 use sumac_wire::{DEFAULT_BASE_PORT, PAGE_ELEMENTS, Reason};
 
@@ -122,6 +122,10 @@ pub fn job_of(world: u8, elements: u16) -> NewJob {
         token: TOKEN,
         first_slot: Some(16),
         slots: 8,
+        lane_slots: 8,
+        shards: 1,
+        stealing: false,
+        level: Level::Only,
         elements,
         checksum: true,
         group: None,

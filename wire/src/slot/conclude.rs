@@ -43,8 +43,9 @@ pub fn conclude(before: &SlotMeta, conclusion: &Conclusion) -> (SlotMeta, Action
     (SlotMeta::of(c.owner, c.version, active, shadow), action)
 }
 
+/// The decision proper, on the version that the result names: as [`super::decide_version`].
 #[inline(always)]
-fn conclude_version(active: Version, c: &Conclusion) -> (Version, Action) {
+pub fn conclude_version(active: Version, c: &Conclusion) -> (Version, Action) {
     if !active.is_used() || active.seq != c.seq {
         // The workers have moved on: they had this result.
         return (active, Action::Ignore(Reason::Stale));

@@ -17,7 +17,7 @@ mod conclude;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-pub use conclude::{Conclusion, conclude};
+pub use conclude::{Conclusion, conclude, conclude_version};
 
 use crate::{
     Reason,
@@ -164,7 +164,7 @@ pub enum Action {
 impl Action {
     /// Whether the metadata stay as they were.
     #[inline(always)]
-    const fn changes_nothing(&self) -> bool {
+    pub const fn changes_nothing(&self) -> bool {
         !matches!(self, Action::Store(_) | Action::Add(_) | Action::Ask(_))
     }
 }
@@ -203,16 +203,18 @@ impl SlotMeta {
 pub fn decide(before: &SlotMeta, contribution: &Contribution) -> (SlotMeta, Action) {
     let c = contribution;
     let (active, shadow) = before.pair(c.owner, c.version);
-    let (active, action) = decide_version(active, shadow, c);
+    let (active, action) = decide_version(active, &shadow, c);
     if action.changes_nothing() {
         return (*before, action);
     }
     (SlotMeta::of(c.owner, c.version, active, shadow), action)
 }
 
-/// The decision proper, on the version that the contribution names and the other one.
+/// The decision proper, on the version that the contribution names and the other one: for the eBPF program, which has
+/// no room for copies of both. Neither is used when the slot has another owner. What is given back is the version
+/// that the contribution names, as it was unless the action is to store, to add or to ask.
 #[inline(always)]
-fn decide_version(active: Version, shadow: Version, c: &Contribution) -> (Version, Action) {
+pub fn decide_version(active: Version, shadow: &Version, c: &Contribution) -> (Version, Action) {
     if active.is_used() {
         if active.seq == c.seq {
             return same_chunk(active, c);

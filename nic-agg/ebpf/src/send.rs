@@ -1,0 +1,98 @@
+//! Sends what a packet became: back, to all workers, or up.
+
+use aya_ebpf::{bindings::BPF_F_BROADCAST, helpers::generated::bpf_redirect};
+use sumac_wire::{
+    Header, Reason,
+    slot::answer as wire,
+    tables::{JobEntry, job_flag},
+};
+
+use crate::{
+    answer::{self, Addresses},
+    maps::{JOBS, PARENTS, PORTS, WORKERS},
+    packet::Headers,
+    pipeline::Outcome,
+    plan,
+    work::{Work, stage_ends},
+};
+
+/// Makes the frame what the plan says, and sends it.
+#[inline(always)]
+pub fn answer(headers: Headers, work: &Work, ingress: u32) -> Result<Outcome, Reason> {
+    let job = JOBS.get(u32::from(headers.job())).ok_or(Reason::Internal)?;
+    write(headers, work, job)?;
+    stage_ends();
+    let is = |bits: u32| work.plan & bits != 0;
+    let reason = match () {
+        () if is(plan::REFUSAL) => Reason::Mismatch,
+        () if is(plan::PARENTS) => Reason::Concluded,
+        () if is(plan::TO_ALL) => Reason::Completed,
+        () if is(plan::PART | plan::PART_OF_ROUND) => Reason::Forwarded,
+        () => Reason::Replied,
+    };
+    let verdict = match () {
+        () if is(plan::TO_ALL) => to_all(headers, work, job)?,
+        () if is(plan::PART | plan::PART_OF_ROUND) => up(headers, work)?,
+        () => back(headers, work, ingress)?,
+    };
+    Ok(Outcome { reason, verdict })
+}
+
+/// Writes the answer's header.
+#[inline(always)]
+fn write(headers: Headers, work: &Work, job: &JobEntry) -> Result<(), Reason> {
+    let request = Header::fields(&headers.sumac(), 0).ok_or(Reason::Internal)?;
+    let is = |bits: u32| work.plan & bits != 0;
+    let answer = match () {
+        () if is(plan::RESULT) => wire::result(&request, &work.version, job),
+        () if is(plan::PART) => wire::part(&request, &work.version, job),
+        () if is(plan::AGREED) => wire::agreed(&request, &work.version, job),
+        () if is(plan::PART_OF_ROUND) => wire::part_of_round(&request, &work.version, job),
+        () => wire::refusal(&request, &work.version, job),
+    };
+    answer::write_header(headers, &answer);
+    Ok(())
+}
+
+/// To the sender.
+#[inline(always)]
+pub fn back(headers: Headers, work: &Work, ingress: u32) -> Result<u32, Reason> {
+    let worker = WORKERS.get(work.worker_index).ok_or(Reason::Internal)?;
+    headers.swap_macs();
+    answer::address(headers, Addresses::to(worker, work.base_port, work.shard), work);
+    Ok(out_of(ingress))
+}
+
+/// To the job's parent.
+#[inline(always)]
+fn up(headers: Headers, work: &Work) -> Result<u32, Reason> {
+    let parent = PARENTS.get(u32::from(headers.job())).ok_or(Reason::Internal)?;
+    headers.set_macs(parent.mac, parent.aggregator_mac);
+    answer::address(headers, Addresses::to(parent, work.base_port, work.shard), work);
+    Ok(out_of(parent.ifindex))
+}
+
+/// To all workers of the job.
+#[inline(always)]
+fn to_all(headers: Headers, work: &Work, job: &JobEntry) -> Result<u32, Reason> {
+    let worker = WORKERS.get(work.worker_index).ok_or(Reason::Internal)?;
+    let to = Addresses::to(worker, work.base_port, work.shard);
+    if job.flags & job_flag::MULTICAST != 0 {
+        headers.set_macs(answer::group_mac(job.group_ip), worker.aggregator_mac);
+        answer::address(headers, Addresses { dst_ip: job.group_ip, ..to }, work);
+        return Ok(out_of(worker.ifindex));
+    }
+    // The egress program gives each copy the addresses of the worker behind its port.
+    answer::address(headers, to, work);
+    PORTS.redirect(0, u64::from(BPF_F_BROADCAST)).map_err(|_| Reason::Internal)
+}
+
+/// Sends the frame out of a port.
+///
+/// Not by `XDP_TX` where it is the frame's own: a veth then wakes its peer only if that has an XDP program too, and a
+/// frame to a worker without one would lie in the ring until something else arrives.
+#[inline(always)]
+fn out_of(ifindex: u32) -> u32 {
+    // SAFETY: the helper reads nothing but its arguments.
+    unsafe { bpf_redirect(ifindex, 0) as u32 }
+}

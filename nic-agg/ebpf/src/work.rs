@@ -1,0 +1,54 @@
+//! What the stages of one frame's way hand to each other, in memory of the CPU's own.
+//!
+//! Not on the stack, which holds 512 bytes, and not in registers: of a value that was written to a map and read
+//! again the verifier knows nothing, so that all the ways through a stage are one way for the next.
+
+use core::arch::asm;
+
+use sumac_wire::slot::{Conclusion, Contribution, Version};
+
+use crate::maps::WORK;
+
+/// One frame's work.
+#[repr(C)]
+pub struct Work {
+    /// What a contribution wants, unless `is_parents`.
+    pub contribution: Contribution,
+    /// What a parent's result wants.
+    pub conclusion: Conclusion,
+    /// Not zero for a parent's result.
+    pub is_parents: u32,
+    /// Index of the sender in the tables of workers; for a parent's result, of the job's first worker.
+    pub worker_index: u32,
+    /// The first shard's port.
+    pub base_port: u16,
+    /// The shard of the port that the frame came by.
+    pub shard: u16,
+    /// Not zero when checksums are to be verified and written.
+    pub is_checked: u32,
+    /// The checksum's sum over everything in front of the payload as it came.
+    pub headers_sum: u64,
+    /// The checksum's sum over the payload as it is, once that is known.
+    pub payload_sum: u64,
+    /// [`crate::plan`] bits.
+    pub plan: u32,
+    /// What the slot's version holds after the decision.
+    pub version: Version,
+}
+
+impl Work {
+    /// This CPU's.
+    #[inline(always)]
+    pub fn get() -> Option<&'static mut Work> {
+        // SAFETY: the pointer is to this CPU's value, and nothing else runs on it meanwhile. Every stage reads what
+        // the one before it wrote, never what another frame left.
+        WORK.get_ptr_mut(0).map(|work| unsafe { &mut *work })
+    }
+}
+
+/// The end of a stage: whatever was written is read again, not remembered.
+#[inline(always)]
+pub fn stage_ends() {
+    // SAFETY: does nothing; the compiler must think that it changes memory.
+    unsafe { asm!("") };
+}
