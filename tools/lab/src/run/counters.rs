@@ -129,7 +129,7 @@ impl RoundTrips {
     /// From the daemons' statistics; none when nothing was measured.
     pub(super) fn of(stats: &[Value]) -> Option<RoundTrips> {
         let longest = |quantile: &str| {
-            let of = |engine: &Value| engine["rtt_histogram"][quantile].as_f64();
+            let of = |engine: &Value| engine["round_trips"][quantile].as_f64();
             engines(stats).filter_map(of).reduce(f64::max).map(|ns| ns * 1e-9)
         };
         Some(RoundTrips { p50: longest("p50_ns")?, p99: longest("p99_ns")? })
