@@ -31,7 +31,9 @@ pub enum ParamError {
     Lane { lane: u16, shards: u16 },
     #[error("the slots of a job cannot change once a chunk was sent")]
     Started,
-    #[error("timeouts must be above zero, min_rto <= initial_rto <= max_rto, probe_interval < probe_timeout")]
+    #[error(
+        "timeouts must be above zero, min_rto_begun <= min_rto <= initial_rto <= max_rto, probe_interval < probe_timeout"
+    )]
     Tuning,
 }
 

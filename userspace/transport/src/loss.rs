@@ -37,6 +37,11 @@ impl LaterResults {
         self.again = self.again.max(index);
     }
 
+    /// The highest send index of a packet that was answered; 0: none was.
+    pub fn latest(&self) -> u64 {
+        self.highest[0].max(self.again)
+    }
+
     /// Whether three packets that were sent after `index` were answered.
     pub fn outrun(&self, index: u64) -> bool {
         index < self.highest[2]
@@ -44,7 +49,7 @@ impl LaterResults {
 
     /// Whether a packet that was sent after `index` was answered, as far as one can tell.
     pub fn overtaken(&self, index: u64) -> bool {
-        index < self.highest[0].max(self.again)
+        index < self.latest()
     }
 }
 

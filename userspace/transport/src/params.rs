@@ -123,6 +123,9 @@ pub struct Tuning {
     /// How far the timeout stays above the smoothed round trip at least: a host's scheduling delays
     /// look like losses below it.
     pub min_rto: Duration,
+    /// The same where all workers are known to have begun the operation, so that nobody's lateness is waited
+    /// for.
+    pub min_rto_begun: Duration,
     /// The longest timeout, however often it was backed off.
     pub max_rto: Duration,
     /// Pause before the second probe; doubles with each further one, up to `max_rto`.
@@ -136,6 +139,7 @@ impl Default for Tuning {
         Tuning {
             initial_rto: Duration::from_millis(20),
             min_rto: Duration::from_millis(2),
+            min_rto_begun: Duration::from_micros(500),
             max_rto: Duration::from_millis(200),
             probe_interval: Duration::from_millis(20),
             probe_timeout: Duration::from_secs(3),
@@ -146,7 +150,8 @@ impl Default for Tuning {
 impl Tuning {
     /// Refuses zero and contradictory times.
     pub fn check(&self) -> Result<(), ParamError> {
-        let ordered = !self.min_rto.is_zero()
+        let ordered = !self.min_rto_begun.is_zero()
+            && self.min_rto_begun <= self.min_rto
             && self.min_rto <= self.initial_rto
             && self.initial_rto <= self.max_rto
             && !self.probe_interval.is_zero()
@@ -225,7 +230,7 @@ mod tests {
     #[test]
     fn times_are_checked() {
         assert_eq!(Tuning::default().check(), Ok(()));
-        let zero = Tuning { min_rto: Duration::ZERO, ..Tuning::default() };
+        let zero = Tuning { min_rto_begun: Duration::ZERO, ..Tuning::default() };
         assert_eq!(zero.check(), Err(ParamError::Tuning));
         let inverted = Tuning { max_rto: Duration::from_millis(1), ..Tuning::default() };
         assert_eq!(inverted.check(), Err(ParamError::Tuning));

@@ -40,6 +40,12 @@ impl<const N: usize> Queues<N> {
         (front != NIL).then_some(front as usize)
     }
 
+    /// The slot that came last to `queue`.
+    pub fn back(&self, queue: usize) -> Option<usize> {
+        let back = self.ends[queue].back;
+        (back != NIL).then_some(back as usize)
+    }
+
     /// Puts `slot` at the end of `queue`, out of the queue where it was.
     pub fn append(&mut self, queue: usize, slot: usize) {
         self.remove(slot);
@@ -111,6 +117,7 @@ mod tests {
                 }
                 for (queue, oracle) in oracle.iter().enumerate() {
                     prop_assert_eq!(queues.front(queue), oracle.front().copied());
+                    prop_assert_eq!(queues.back(queue), oracle.back().copied());
                 }
             }
             for (queue, oracle) in oracle.iter_mut().enumerate() {

@@ -7,14 +7,24 @@
 
 use crate::{params::Tuning, time::nanos};
 
+/// How far the timeouts stay above the smoothed round trip at least, and the longest of all.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    margin: u64,
+    margin_begun: u64,
+    longest: u64,
+}
+
 /// Smoothed round trip, its variation, and the timeout that follows. All in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RttEstimator {
     smoothed: Option<u64>,
     variation: u64,
     shortest: u64,
+    /// Of operations that a worker may not have begun, and of those that all have.
     timeout: u64,
-    bounds: (u64, u64),
+    timeout_begun: u64,
+    bounds: Bounds,
     /// Longest sample of this round; 0: none yet.
     longest: u64,
     /// The round ends with the result of a packet with this send index or a later one.
@@ -29,7 +39,12 @@ impl RttEstimator {
             variation: 0,
             shortest: u64::MAX,
             timeout: nanos(tuning.initial_rto),
-            bounds: (nanos(tuning.min_rto), nanos(tuning.max_rto)),
+            timeout_begun: nanos(tuning.initial_rto),
+            bounds: Bounds {
+                margin: nanos(tuning.min_rto),
+                margin_begun: nanos(tuning.min_rto_begun),
+                longest: nanos(tuning.max_rto),
+            },
             longest: 0,
             round_end: 0,
         }
@@ -60,13 +75,19 @@ impl RttEstimator {
             }
         };
         self.smoothed = Some(smoothed);
-        let (shortest, longest) = self.bounds;
-        self.timeout = (smoothed + (4 * self.variation).max(shortest)).min(longest);
+        let variation = 4 * self.variation;
+        let above = |margin: u64| (smoothed + margin.max(variation)).min(self.bounds.longest);
+        (self.timeout, self.timeout_begun) = (above(self.bounds.margin), above(self.bounds.margin_begun));
     }
 
-    /// The timeout of a packet that has been backed off `level` times.
+    /// The timeout of a packet that has been backed off `level` times, while another worker may be late.
     pub fn timeout(&self, level: usize) -> u64 {
-        (self.timeout << level.min(32)).min(self.bounds.1)
+        (self.timeout << level.min(32)).min(self.bounds.longest)
+    }
+
+    /// The same when all workers are at the operation.
+    pub fn timeout_begun(&self, level: usize) -> u64 {
+        (self.timeout_begun << level.min(32)).min(self.bounds.longest)
     }
 
     /// Whether an answer this long after a packet is likely to be to that packet: no faster than any, and
@@ -107,6 +128,7 @@ mod tests {
         RttEstimator::new(&Tuning {
             initial_rto: ms(20),
             min_rto: ms(1),
+            min_rto_begun: ms(1) / 2,
             max_rto: ms(100),
             ..Tuning::default()
         })
@@ -131,6 +153,7 @@ mod tests {
             rtt.sample(MS / 10, index, index + 1);
         }
         assert_eq!(rtt.timeout(0), MS + MS / 10, "a fast and steady path: the lower bound above it");
+        assert_eq!(rtt.timeout_begun(0), MS / 2 + MS / 10, "half of it when nobody is late");
         for index in 100..200 {
             rtt.sample(30 * MS, index, index + 1);
         }

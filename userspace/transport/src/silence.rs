@@ -40,10 +40,12 @@ impl Silence {
         self.level = (self.level + 1).min(LEVELS);
     }
 
-    /// How long the path may be silent before (further) probes; new chunks are backed off by `backoff`.
-    pub fn until(&self, rtt: &RttEstimator, backoff: u8) -> Time {
+    /// How long the path may be silent before (further) probes; new chunks are backed off by `backoff`. `is_sure`: a
+    /// chunk is waited for that all workers have begun.
+    pub fn until(&self, rtt: &RttEstimator, backoff: u8, is_sure: bool) -> Time {
         let from = if self.level == 0 { self.heard } else { self.probed };
-        from.plus(rtt.timeout(usize::from(backoff) + self.level))
+        let level = usize::from(backoff) + self.level;
+        from.plus(if is_sure { rtt.timeout_begun(level) } else { rtt.timeout(level) })
     }
 
     /// When the timer of a packet began that was sent at `sent`: the end of a silence restarts it.
@@ -72,7 +74,7 @@ mod tests {
         silence.end(Time(5 * MS));
         let mut now = Time(5 * MS);
         let mut pause = || {
-            let until = silence.until(&rtt, 0);
+            let until = silence.until(&rtt, 0, false);
             let pause = until.since(now) / MS;
             now = until;
             silence.deepen(now);
@@ -82,8 +84,8 @@ mod tests {
         assert_eq!(pauses, [20, 40, 80, 160, 200, 200, 200, 200, 200, 200, 200, 200]);
         let end = now.plus(MS);
         silence.end(end);
-        assert_eq!(silence.until(&rtt, 0), end.plus(20 * MS));
-        assert_eq!(silence.until(&rtt, 1), end.plus(40 * MS), "on top of the back-off of new chunks");
+        assert_eq!(silence.until(&rtt, 0, false), end.plus(20 * MS));
+        assert_eq!(silence.until(&rtt, 1, false), end.plus(40 * MS), "on top of the back-off of new chunks");
     }
 
     #[test]

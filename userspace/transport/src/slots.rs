@@ -12,6 +12,8 @@ pub(crate) const LEVELS: usize = 8;
 const LOST: usize = LEVELS;
 /// The queue of chunks that were never sent.
 const READY: usize = LEVELS + 1;
+/// The queue of chunks that were sent, of operations that perhaps not all workers have begun.
+const UNSURE: usize = LEVELS + 2;
 
 /// What is to become of a slot's chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +49,12 @@ pub(crate) struct Slot {
     pub begun: Time,
     /// When the last packet was sent.
     pub sent: Time,
+    /// When its timer began: then, or later when all workers were known to have begun the operation.
+    pub since: Time,
     /// Send index of that packet, counted from 1 over all packets.
     pub index: u64,
+    /// Only answers to packets with a higher send index than this are a sign that it is lost.
+    pub threshold: u64,
     /// Where the chunk stands.
     pub state: State,
     /// How often its timeout is doubled.
@@ -57,12 +63,13 @@ pub(crate) struct Slot {
     pub resent: bool,
 }
 
-/// All slots, and the queues they stand in: one per back-off level in the order of sending, one of
-/// lost chunks, one of ready ones; those that wait for the stream, by their chunk.
+/// All slots, and the queues they stand in: one per back-off level in the order of sending, one of those whose
+/// operation some worker may not have begun, one of lost chunks, one of ready ones; those that wait for the stream, by
+/// their chunk.
 #[derive(Debug)]
 pub(crate) struct Slots {
     table: Box<[Slot]>,
-    queues: Queues<{ LEVELS + 2 }>,
+    queues: Queues<{ LEVELS + 3 }>,
     waiting: BinaryHeap<Reverse<(u64, u32)>>,
     in_flight: usize,
 }
@@ -82,7 +89,9 @@ impl Slots {
                 op: 0,
                 begun: Time(0),
                 sent: Time(0),
+                since: Time(0),
                 index: 0,
+                threshold: 0,
                 state: State::Waiting,
                 level: 0,
                 resent: false,
@@ -128,8 +137,8 @@ impl Slots {
     }
 
     /// The slot's chunk, or its exponent round (`asks`), was sent at `now` as packet `index`. `level` is the
-    /// back-off that a packet starts with.
-    pub fn launch(&mut self, slot: usize, now: Time, index: u64, level: u8, asks: bool) {
+    /// back-off that a packet starts with; `is_sure`: all workers have begun the operation.
+    pub fn launch(&mut self, slot: usize, now: Time, index: u64, level: u8, asks: bool, is_sure: bool) {
         let entry = &mut self.table[slot];
         if entry.state == State::Lost {
             entry.resent = true;
@@ -143,8 +152,19 @@ impl Slots {
         }
         entry.asks = asks;
         entry.state = State::Flying;
-        entry.sent = now;
-        entry.index = index;
+        (entry.sent, entry.since) = (now, now);
+        (entry.index, entry.threshold) = (index, index);
+        let queue = if is_sure { usize::from(entry.level) } else { UNSURE };
+        self.queues.append(queue, slot);
+    }
+
+    /// All workers have begun the operation of a flying slot. `anew`: its timer begins now, and only packets after
+    /// this send index are a sign of its loss.
+    pub fn make_sure(&mut self, slot: usize, anew: Option<(Time, u64)>) {
+        let entry = &mut self.table[slot];
+        if let Some((since, threshold)) = anew {
+            (entry.since, entry.threshold) = (since, threshold);
+        }
         self.queues.append(usize::from(entry.level), slot);
     }
 
@@ -191,6 +211,17 @@ impl Slots {
         self.queues.front(level).map(|slot| (slot, &self.table[slot]))
     }
 
+    /// Of the flying slots whose operation some worker may not have begun, the one that was sent first.
+    pub fn first_unsure(&self) -> Option<(usize, &Slot)> {
+        self.first_sent(UNSURE)
+    }
+
+    /// A send index that no packet of all other flying slots exceeds; 0: there are none.
+    pub fn latest_sure(&self) -> u64 {
+        let latest = |level| self.queues.back(level).map(|slot| self.table[slot].threshold);
+        (0..LEVELS).filter_map(latest).max().unwrap_or(0)
+    }
+
     /// Forgets everything: nothing will be sent any more.
     pub fn clear(&mut self) {
         self.queues.clear();
@@ -214,7 +245,7 @@ mod tests {
         assert_eq!((slots.next_to_send(), slots.waits_for()), (None, Some(0)));
         slots.wake(7);
         assert_eq!((slots.next_to_send(), slots.waits_for()), (Some(0), Some(1)));
-        slots.launch(0, Time(5), 1, 0, false);
+        slots.launch(0, Time(5), 1, 0, false, true);
         assert_eq!((slots.next_to_send(), slots.in_flight()), (None, 1));
         assert_eq!(slots.first_sent(0).map(|(slot, _)| slot), Some(0));
         slots.advance(0, 11, 3, None);
@@ -223,7 +254,7 @@ mod tests {
         assert_eq!((entry.previous, entry.seq, entry.after, entry.version), (0, 4, 11, 1));
         (0..4).for_each(|_| slots.wake(8));
         assert_eq!((slots.get(0).op, slots.get(0).exponent), (8, 3));
-        slots.launch(0, Time(6), 2, 0, false);
+        slots.launch(0, Time(6), 2, 0, false, true);
         slots.advance(0, 12, 3, Some(9));
         assert_eq!((slots.get(0).seq, slots.get(0).version, slots.get(0).op), (11, 0, 9));
     }
@@ -232,10 +263,10 @@ mod tests {
     fn slots_wake_in_the_order_of_their_chunks() {
         let mut slots = slots();
         (0..4).for_each(|_| slots.wake(0));
-        (0..4).for_each(|slot| slots.launch(slot, Time(0), slot as u64 + 1, 0, false));
+        (0..4).for_each(|slot| slots.launch(slot, Time(0), slot as u64 + 1, 0, false, true));
         // Slot 2 went twice while the others went once: it stole chunk 8.
         slots.advance(2, 8, 0, Some(0));
-        slots.launch(2, Time(0), 5, 0, false);
+        slots.launch(2, Time(0), 5, 0, false, true);
         slots.advance(2, 13, 0, None);
         slots.advance(3, 9, 0, None);
         slots.advance(0, 10, 0, None);
@@ -252,11 +283,11 @@ mod tests {
     fn an_exponent_round_comes_before_the_elements() {
         let mut slots = slots();
         slots.wake(0);
-        slots.launch(0, Time(5), 1, 0, true);
+        slots.launch(0, Time(5), 1, 0, true, true);
         assert!(slots.get(0).asks);
         slots.agree(0, -3);
         assert_eq!((slots.next_to_send(), slots.in_flight(), slots.get(0).exponent), (Some(0), 0, -3));
-        slots.launch(0, Time(9), 2, 0, false);
+        slots.launch(0, Time(9), 2, 0, false, true);
         let entry = slots.get(0);
         assert_eq!((entry.begun, entry.sent, entry.asks), (Time(5), Time(9), false));
     }
@@ -266,19 +297,36 @@ mod tests {
         let mut slots = slots();
         slots.wake(0);
         slots.wake(0);
-        slots.launch(0, Time(0), 1, 0, false);
+        slots.launch(0, Time(0), 1, 0, false, true);
         slots.lose(0, false);
         assert_eq!(slots.next_to_send(), Some(0), "before slot 1, which is ready");
-        slots.launch(0, Time(1), 2, 0, false);
+        slots.launch(0, Time(1), 2, 0, false, true);
         assert_eq!((slots.get(0).level, slots.get(0).resent, slots.in_flight()), (0, true, 1));
         for round in 1..20usize {
             slots.lose(0, true);
-            slots.launch(0, Time(2), 3, 0, false);
+            slots.launch(0, Time(2), 3, 0, false, true);
             assert_eq!(usize::from(slots.get(0).level), round.min(LEVELS - 1));
         }
         assert_eq!(slots.get(0).begun, Time(0));
         slots.advance(0, 8, 0, Some(0));
-        slots.launch(0, Time(3), 4, 0, false);
+        slots.launch(0, Time(3), 4, 0, false, true);
         assert_eq!((slots.get(0).level, slots.get(0).resent), (0, false), "a new chunk starts anew");
+    }
+
+    #[test]
+    fn the_unsure_wait_apart_until_they_are_sure() {
+        let mut slots = slots();
+        (0..3).for_each(|_| slots.wake(0));
+        slots.launch(0, Time(1), 1, 0, false, false);
+        slots.launch(1, Time(2), 2, 0, false, false);
+        slots.launch(2, Time(3), 3, 0, false, true);
+        assert_eq!(slots.first_unsure().map(|(slot, _)| slot), Some(0));
+        assert_eq!((slots.first_sent(0).map(|(slot, _)| slot), slots.latest_sure()), (Some(2), 3));
+        slots.make_sure(0, Some((Time(9), 4)));
+        let entry = slots.get(0);
+        assert_eq!((entry.sent, entry.since), (Time(1), Time(9)));
+        assert_eq!((entry.index, entry.threshold, slots.latest_sure()), (1, 4, 4));
+        slots.make_sure(1, None);
+        assert_eq!((slots.get(1).since, slots.first_unsure().is_none()), (Time(2), true));
     }
 }

@@ -63,6 +63,8 @@ pub struct RttStats {
     pub shortest_ns: u64,
     /// The timeout of a chunk that is sent now, in nanoseconds.
     pub timeout_ns: u64,
+    /// The same of an operation that all workers have begun.
+    pub timeout_begun_ns: u64,
 }
 
 /// Counters since the engine was made.

@@ -11,6 +11,10 @@
 //! | none was, and there was no result for a whole timeout | in a [silence](crate::silence) | the oldest chunks are probed |
 //!
 //! Only the first case says something of this chunk. In the others a worker may be late.
+//!
+//! As long as no result of an operation came, nobody knows whether all workers have begun it: its chunks wait apart,
+//! and only silence has them sent again. Otherwise results of the operation before would overtake them, whenever
+//! one worker is an operation ahead of another. Once all are at it, timeouts are closer to the round trip.
 
 use crate::{
     loss::LaterResults,
@@ -41,25 +45,42 @@ pub(crate) struct Timers<'a> {
 impl Timers<'_> {
     /// What expires next and when, if anything is in flight.
     pub fn next(&self) -> Option<(Time, Expiry)> {
-        (0..LEVELS).filter_map(|level| self.next_of(level)).min_by_key(|(at, _)| *at)
+        let sure = (0..LEVELS).filter_map(|level| self.next_of(level)).min_by_key(|(at, _)| *at);
+        // Of a silence, those that all workers are at say first when it has lasted too long.
+        sure.or_else(|| self.next_unsure())
+    }
+
+    fn next_unsure(&self) -> Option<(Time, Expiry)> {
+        let (_, first) = self.slots.first_unsure()?;
+        let due = self.silence.timer_start(first.since).plus(self.rtt.timeout(usize::from(first.level)));
+        Some((due.max(self.silence.until(self.rtt, self.backoff.level(), false)), Expiry::Path))
     }
 
     fn next_of(&self, level: usize) -> Option<(Time, Expiry)> {
         let (slot, first) = self.slots.first_sent(level)?;
-        let due = self.silence.timer_start(first.sent).plus(self.rtt.timeout(level));
-        Some(if self.later.overtaken(first.index) {
+        let due = self.silence.timer_start(first.since).plus(self.rtt.timeout_begun(level));
+        Some(if self.later.overtaken(first.threshold) {
             (due, Expiry::Chunk(slot))
         } else {
-            (due.max(self.silence.until(self.rtt, self.backoff.level())), Expiry::Path)
+            (due.max(self.silence.until(self.rtt, self.backoff.level(), true)), Expiry::Path)
         })
     }
 }
 
-/// Of all chunks in flight, the one whose last packet was sent first, with that packet's index.
+/// Of all chunks in flight that all workers are at, the one whose last packet was sent first, with the send index after
+/// which an answer is a sign of its loss.
 pub(crate) fn oldest(slots: &Slots) -> Option<(usize, u64)> {
     (0..LEVELS)
-        .filter_map(|level| slots.first_sent(level).map(|(slot, first)| (slot, first.index)))
-        .min_by_key(|(_, index)| *index)
+        .filter_map(|level| slots.first_sent(level).map(|(slot, first)| (slot, first.threshold)))
+        .min_by_key(|(_, threshold)| *threshold)
+}
+
+/// Of all chunks in flight, the one whose last packet was sent first. Also of those that perhaps not all workers are
+/// at: one of them may be what another worker waits for.
+pub(crate) fn oldest_of_all(slots: &Slots) -> Option<usize> {
+    let sure = (0..LEVELS).filter_map(|level| slots.first_sent(level));
+    let all = sure.chain(slots.first_unsure());
+    all.min_by_key(|(_, first)| first.index).map(|(slot, _)| slot)
 }
 
 /// The back-off that new chunks start with: the second half of Karn's algorithm.
@@ -109,7 +130,7 @@ mod tests {
             let mut slots = Slots::new(StaticPool::new(8, 0), 0);
             for (slot, at) in sent.iter().enumerate() {
                 slots.wake(0);
-                slots.launch(slot, Time(at * MS), slot as u64 + 1, 0, false);
+                slots.launch(slot, Time(at * MS), slot as u64 + 1, 0, false, true);
             }
             let rtt = RttEstimator::new(&Tuning::default());
             Flight { slots, rtt, later: LaterResults::default(), silence: Silence::default() }
@@ -130,7 +151,7 @@ mod tests {
         assert_eq!(flight.next(), Some((21, Expiry::Chunk(0))));
         flight.slots.lose(0, true);
         assert_eq!(flight.next(), Some((22, Expiry::Chunk(1))));
-        flight.slots.launch(0, Time(21 * MS), 4, 0, false);
+        flight.slots.launch(0, Time(21 * MS), 4, 0, false, true);
         flight.slots.advance(1, 9, 0, None);
         flight.slots.advance(2, 10, 0, None);
         assert_eq!(flight.next(), Some((61, Expiry::Chunk(0))), "doubled");
@@ -172,7 +193,7 @@ mod tests {
         let mut slots = Flight::new(&[0, 0, 0]).slots;
         assert_eq!(oldest(&slots), Some((0, 1)));
         slots.lose(0, true);
-        slots.launch(0, Time(MS), 4, 0, false);
+        slots.launch(0, Time(MS), 4, 0, false, true);
         assert_eq!(oldest(&slots), Some((1, 2)));
         slots.advance(1, 9, 0, None);
         slots.advance(2, 10, 0, None);

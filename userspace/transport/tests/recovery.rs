@@ -135,13 +135,13 @@ fn what_was_sent_twice_is_no_sample_and_its_back_off_holds_for_new_chunks() {
     assert_eq!(after.smoothed_ns, before.smoothed_ns, "Karn: no sample");
     let second = lone.send().expect("the next chunk");
     let due = lone.engine.poll_timeout().expect("a timer");
-    assert_eq!(due.since(lone.now), 2 * timeout, "and the back-off holds");
+    assert_eq!(due.since(lone.now), 2 * before.timeout_begun_ns, "and the back-off holds");
     lone.wait(3 * MILLI);
     lone.take(&second.answer());
     let third = lone.send().expect("the one after");
     assert_eq!((second.header.seq, third.header.seq), (1, 2));
     let timeout = lone.engine.poll_timeout().map(|due| due.since(lone.now));
-    assert_eq!(timeout, Some(lone.engine.stats().rtt.timeout_ns), "until a clean sample");
+    assert_eq!(timeout, Some(lone.engine.stats().rtt.timeout_begun_ns), "until a clean sample");
 }
 
 #[test]

@@ -97,6 +97,9 @@ pub struct Engine {
     backoff: Backoff,
     later: LaterResults,
     silence: Silence,
+    /// Operations below this number have been begun by all workers: a result of the last one, or of a later one,
+    /// came.
+    begun: u64,
     /// The stream's first chunk.
     first: u64,
     /// Send index of the next packet.
@@ -126,6 +129,7 @@ impl Engine {
             pool,
             stream: Stream::new(first),
             slots: Slots::new(pool, first),
+            begun: 0,
             first,
             rtt: RttEstimator::new(tuning),
             backoff: Backoff::default(),
@@ -203,7 +207,9 @@ impl Engine {
                 Expiry::Path => {
                     self.silence.deepen(now);
                     for _ in 0..PROBES {
-                        timer::oldest(&self.slots).into_iter().for_each(|(slot, _)| self.expire_chunk(slot));
+                        timer::oldest_of_all(&self.slots)
+                            .into_iter()
+                            .for_each(|slot| self.expire_chunk(slot));
                     }
                 }
             }
@@ -275,6 +281,7 @@ impl Engine {
             variation_ns: self.rtt.variation(),
             shortest_ns: self.rtt.shortest(),
             timeout_ns: self.rtt.timeout(usize::from(self.backoff.level())),
+            timeout_begun_ns: self.rtt.timeout_begun(usize::from(self.backoff.level())),
         };
     }
 }

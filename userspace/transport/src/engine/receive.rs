@@ -198,6 +198,23 @@ impl Engine {
         Ok(())
     }
 
+    /// An answer for a chunk of this operation: all workers have begun it, and those before it. Its other chunks in
+    /// flight may be lost from now on, and not only early.
+    fn begin(&mut self, now: Time, op: u64) {
+        if op < self.begun {
+            return;
+        }
+        self.begun = op + 1;
+        // Packets that were sent later but belong to an operation before say nothing of these: where there are any, only
+        // what is sent from now on does.
+        let latest = self.later.latest().max(self.slots.latest_sure());
+        let is_first = |first: &Slot| first.index > latest;
+        let anew = !self.slots.first_unsure().is_some_and(|(_, first)| is_first(first));
+        while let Some((slot, _)) = self.slots.first_unsure().filter(|(_, first)| first.op <= op) {
+            self.slots.make_sure(slot, anew.then_some((now, self.next_index - 1)));
+        }
+    }
+
     /// What the answer says about the path, and about packets sent before the one it answers.
     ///
     /// A result echoes the clock of the packet that completed its slot, or asked for it again. `echo`
@@ -205,6 +222,7 @@ impl Engine {
     /// as late as the slowest worker, or as another's recovery from a loss; it counts only when it
     /// is no later than usual, or a loss anywhere would lengthen everybody's timeouts.
     fn learn(&mut self, now: Time, answered: &Slot, echo: u32) {
+        self.begin(now, answered.op);
         self.stats.retransmits_spared += u64::from(answered.state == State::Lost);
         self.silence.end(now);
         let rtt = now.since(answered.sent);
@@ -228,8 +246,8 @@ impl Engine {
             return;
         }
         self.later.note(answered.index);
-        while let Some((slot, index)) = timer::oldest(&self.slots) {
-            if !self.later.outrun(index) {
+        while let Some((slot, threshold)) = timer::oldest(&self.slots) {
+            if !self.later.outrun(threshold) {
                 break;
             }
             self.slots.lose(slot, false);

@@ -81,7 +81,7 @@ impl Engine {
         let asks = header.has(flag::EXPONENT);
         let len = payload_len(header.elements);
         self.next_index += 1;
-        self.slots.launch(slot, now, index, self.backoff.level(), asks);
+        self.slots.launch(slot, now, index, self.backoff.level(), asks, entry.op < self.begun);
         self.stats.exponent_rounds += u64::from(is_first && asks);
         self.stats.chunks_sent += u64::from(is_first && !asks);
         let is_faulty = header.has(flag::OVERFLOW | flag::NOT_FINITE);

@@ -1,7 +1,7 @@
 //! How often a worker may ask while it hears nothing, counted from outside: from its silences alone.
 
 /// The timeouts of `Tuning::default()` that no timeout is shorter than, and the longest, in nanoseconds.
-const SHORTEST: u64 = 2_000_000;
+const SHORTEST: u64 = 500_000;
 const LONGEST: u64 = 200_000_000;
 
 /// Chunks that may be sent again each time.

@@ -19,8 +19,10 @@ pub struct Totals {
     pub carried: u64,
     /// Sent again although the network lost nothing.
     pub needless: u64,
-    /// Of these, by three later results: where workers are late, they may send in another order than the others.
+    /// Of these, more than silence explains: where workers are late, they may send in another order than the others.
     pub overtaken: u64,
+    /// Chunks of scenarios in which the network lost nothing.
+    pub lossless: u64,
     /// All workers' engines together.
     pub engines: EngineStats,
 }
@@ -39,6 +41,7 @@ impl Totals {
         self.carried += other.carried;
         self.needless += other.needless;
         self.overtaken += other.overtaken;
+        self.lossless += other.lossless;
         self.engines.merge(&other.engines);
     }
 

@@ -6,7 +6,7 @@ use std::arch::x86_64::{
 };
 
 use super::{
-    block::{BLOCK, largest_u32, load, store, swap},
+    block::{BLOCK, largest_u32, load, store, swap, will_read, will_write},
     floats::{F32, Floats, load_16_bits, store_16_bits},
 };
 
@@ -19,6 +19,7 @@ pub(super) fn encode_f32(flip: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
     let (magnitude, flip) = (_mm256_set1_epi32(i32::MAX), _mm256_set1_epi32(flip));
     let mut largest = _mm256_setzero_si256();
     for (from, to) in tensor.as_chunks().0.iter().zip(wire.as_chunks_mut().0) {
+        will_read(from.as_ptr());
         let bits = load(from);
         largest = _mm256_max_epi32(largest, _mm256_and_si256(bits, magnitude));
         store(to, swap(_mm256_xor_si256(reorder(bits, magnitude), flip)));
@@ -32,6 +33,7 @@ pub(super) fn encode_16_bits<T: Floats>(flip: i32, tensor: &[u8], wire: &mut [u8
     let (magnitude, flip) = (_mm256_set1_epi32(i32::from(i16::MAX)), _mm256_set1_epi32(flip));
     let mut largest = _mm256_setzero_si256();
     for (from, to) in tensor.as_chunks::<HALF_BLOCK>().0.iter().zip(wire.as_chunks_mut().0) {
+        will_read(from.as_ptr());
         // SAFETY: the chunk has 16 bytes.
         let bits = unsafe { load_16_bits(from.as_ptr()) };
         largest = _mm256_max_epi32(largest, _mm256_and_si256(bits, magnitude));
@@ -43,7 +45,11 @@ pub(super) fn encode_16_bits<T: Floats>(flip: i32, tensor: &[u8], wire: &mut [u8
 /// Always true: every integer has a key.
 #[target_feature(enable = "avx2")]
 pub(super) fn encode_i32(flip: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
-    decode_i32(flip, tensor, wire);
+    let flip = _mm256_set1_epi32(flip);
+    for (from, to) in tensor.as_chunks().0.iter().zip(wire.as_chunks_mut().0) {
+        will_read(from.as_ptr());
+        store(to, swap(_mm256_xor_si256(load(from), flip)));
+    }
     true
 }
 
@@ -51,6 +57,7 @@ pub(super) fn encode_i32(flip: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
 pub(super) fn decode_f32(flip: i32, wire: &[u8], tensor: &mut [u8]) {
     let (magnitude, flip) = (_mm256_set1_epi32(i32::MAX), _mm256_set1_epi32(flip));
     for (from, to) in wire.as_chunks().0.iter().zip(tensor.as_chunks_mut().0) {
+        will_write(to.as_ptr());
         let keys = _mm256_xor_si256(swap(load(from)), flip);
         store(to, reorder(keys, magnitude));
     }
@@ -62,6 +69,7 @@ pub(super) fn decode_16_bits(flip: i32, wire: &[u8], tensor: &mut [u8]) {
     let magnitude = _mm256_set1_epi32(i32::from(i16::MAX) << 16);
     let flip = _mm256_set1_epi32(flip);
     for (from, to) in wire.as_chunks().0.iter().zip(tensor.as_chunks_mut::<HALF_BLOCK>().0) {
+        will_write(to.as_ptr());
         let keys = _mm256_slli_epi32::<16>(_mm256_xor_si256(swap(load(from)), flip));
         let bits = _mm256_srli_epi32::<16>(reorder(keys, magnitude));
         // SAFETY: the chunk has 16 bytes.
@@ -69,11 +77,11 @@ pub(super) fn decode_16_bits(flip: i32, wire: &[u8], tensor: &mut [u8]) {
     }
 }
 
-/// Keys are integers already: the way there and the way back are the same.
 #[target_feature(enable = "avx2")]
 pub(super) fn decode_i32(flip: i32, wire: &[u8], tensor: &mut [u8]) {
     let flip = _mm256_set1_epi32(flip);
     for (from, to) in wire.as_chunks().0.iter().zip(tensor.as_chunks_mut().0) {
+        will_write(to.as_ptr());
         store(to, swap(_mm256_xor_si256(load(from), flip)));
     }
 }

@@ -11,7 +11,7 @@ use std::arch::x86_64::{
 };
 
 use super::{
-    block::{BLOCK, largest_u32, load, store, swap},
+    block::{BLOCK, largest_u32, load, store, swap, will_read, will_write},
     floats::{F32, Floats},
 };
 use crate::convert::scale::{Dequantizer, Quantizer};
@@ -27,6 +27,7 @@ pub(super) fn encode<T: Floats>(quantizer: Quantizer, packed: bool, tensor: &[u8
     let blocks = wire.as_chunks_mut::<BLOCK>().0.iter_mut();
     if packed {
         for (from, to) in tensor.chunks_exact(2 * LANES * T::SIZE).zip(blocks) {
+            will_read(from.as_ptr());
             let (first, second) = from.split_at(LANES * T::SIZE);
             // SAFETY: both halves have 8 values.
             let (first, second) = unsafe { (T::load(first.as_ptr()), T::load(second.as_ptr())) };
@@ -35,6 +36,7 @@ pub(super) fn encode<T: Floats>(quantizer: Quantizer, packed: bool, tensor: &[u8
         }
     } else {
         for (from, to) in tensor.chunks_exact(LANES * T::SIZE).zip(blocks) {
+            will_read(from.as_ptr());
             // SAFETY: the chunk has 8 values.
             let values = unsafe { T::load(from.as_ptr()) };
             store(to, swap(to_integers.convert(values)));
@@ -50,6 +52,7 @@ pub(super) fn decode<T: Floats>(dequantizer: Dequantizer, packed: bool, wire: &[
     let blocks = wire.as_chunks::<BLOCK>().0.iter();
     if packed {
         for (from, to) in blocks.zip(tensor.chunks_exact_mut(2 * LANES * T::SIZE)) {
+            will_write(to.as_ptr());
             let (first, second) = unpack(swap(load(from)));
             let (to_first, to_second) = to.split_at_mut(LANES * T::SIZE);
             // SAFETY: both halves have room for 8 values.
@@ -60,6 +63,7 @@ pub(super) fn decode<T: Floats>(dequantizer: Dequantizer, packed: bool, wire: &[
         }
     } else {
         for (from, to) in blocks.zip(tensor.chunks_exact_mut(LANES * T::SIZE)) {
+            will_write(to.as_ptr());
             let values = to_values(swap(load(from)), inverse);
             // SAFETY: the chunk has room for 8 values.
             unsafe { T::store(to.as_mut_ptr(), values) };
