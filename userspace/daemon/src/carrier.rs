@@ -5,13 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value};
-use sumac_api::{Code, DType, Failure, Kind, Reduction};
+use sumac_api::{Code, Failure};
 use sumac_control::{Assignment, JoinSpec, neighbour};
 use sumac_hostprog::{
     AttachOptions, Attached, OpenError, Queues, attach,
     log::{Follower, follow},
 };
-use sumac_transport::{JobError, JobParams, Operation};
+use sumac_transport::{JobError, JobParams, NotFinite, Scaling, WireFormat};
 use sumac_wire::tables::{HostJobEntry, job_flag};
 
 use crate::config::{Backend, Config};
@@ -211,10 +211,16 @@ impl Carrier {
             token: assigned.token,
             rank: spec.rank,
             world: spec.world,
+            rack_rank: spec.rank,
+            rack_world: spec.world,
+            lane: 0,
+            shards: assigned.shards,
             slots: assigned.slots,
             elements: assigned.elements,
-            scale: assigned.scale,
-            shards: assigned.shards,
+            wire: WireFormat::Int32,
+            scaling: Scaling::Fixed(assigned.scale),
+            not_finite: NotFinite::Error,
+            measure: false,
         };
         let peer =
             Peer { ip: assigned.aggregator_ip, base_port: assigned.base_port, mac, checksum: spec.checksum };
@@ -222,22 +228,8 @@ impl Carrier {
     }
 
     /// Hands a part of an operation to its lane; its end comes as an event with its number.
-    pub(crate) fn submit(&self, errand: Errand<'_>) -> Result<(), Failure> {
-        let Errand { wire_job, number, signature, what, priority, part, .. } = errand;
-        let unsupported = what.kind != Kind::Allreduce || what.reduction != Reduction::Sum;
-        let dtype = match what.dtype {
-            DType::Float32 if !unsupported => sumac_transport::DType::F32,
-            DType::Int32 if !unsupported => sumac_transport::DType::I32,
-            _ => return Err(Failure::new(Code::Unsupported, "only sums of float32 and int32")),
-        };
-        let operation = Operation {
-            tensor: signature,
-            dtype,
-            count: usize::try_from(part.count).unwrap_or(usize::MAX),
-            priority,
-            loss_bound: 0.0,
-            buffer: Box::new(part.memory),
-        };
+    pub(crate) fn submit(&self, errand: Errand) -> Result<(), Failure> {
+        let Errand { wire_job, number, operation, .. } = errand;
         self.datapath
             .submit(wire_job, u64::from(number), operation)
             .map_err(|_| Failure::new(Code::ShuttingDown, "the data path has stopped"))

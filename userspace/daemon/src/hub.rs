@@ -48,10 +48,13 @@ impl Door {
     fn admit(&self, attach: &Attach, uid: u32) -> Result<(), Failure> {
         let denied = |why: String| {
             let message = format!("job {:?}: {why}", attach.job);
-            Err(Failure::new(Code::Denied, message).hint("attach as the user who opened it, or with its secret"))
+            Err(Failure::new(Code::Denied, message)
+                .hint("attach as the user who opened it, or with its secret"))
         };
         match &attach.secret {
-            Some(secret) if Secret::new(secret.0.as_bytes()).is_ok_and(|given| given == self.secret) => Ok(()),
+            Some(secret) if Secret::new(secret.0.as_bytes()).is_ok_and(|given| given == self.secret) => {
+                Ok(())
+            }
             Some(_) => denied("this is not its secret".into()),
             None if uid == self.uid => Ok(()),
             None => denied(format!("user {} has opened it, not user {uid}", self.uid)),
@@ -118,7 +121,12 @@ impl Hub {
     }
 
     /// Starts to join a job; its session hears the rest as notes.
-    pub(crate) fn open(self: &Arc<Hub>, open: Open, client: Client, request: u64) -> Result<JobLine, Failure> {
+    pub(crate) fn open(
+        self: &Arc<Hub>,
+        open: Open,
+        client: Client,
+        request: u64,
+    ) -> Result<JobLine, Failure> {
         let plan = job::Plan::new(&self.config, &open)?;
         let (orders, received) = mpsc::unbounded_channel();
         let line = JobLine::new(orders.clone());

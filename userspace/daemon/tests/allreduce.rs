@@ -210,7 +210,11 @@ fn a_value_that_does_not_fit_is_named_on_all_workers() {
         },
     );
     for failure in &failures {
-        assert_eq!((failure.code, failure.tensor.as_deref()), (Code::Saturated, Some("layer 5")), "{failure}");
+        assert_eq!(
+            (failure.code, failure.tensor.as_deref()),
+            (Code::Saturated, Some("layer 5")),
+            "{failure}"
+        );
     }
     assert_eq!((failures[1].index, failures[1].index_end), (Some(700), None));
     let (first, end) = (failures[0].index.unwrap(), failures[0].index_end.unwrap());

@@ -53,8 +53,9 @@ impl Verdict {
 
 /// An end of the job because the workers do not do the same.
 pub(super) fn mismatch(message: String) -> Failure {
-    Failure::new(Code::Mismatch, message)
-        .hint("submit the same operations in the same order on all workers, or open the job in order of names")
+    Failure::new(Code::Mismatch, message).hint(
+        "submit the same operations in the same order on all workers, or open the job in order of names",
+    )
 }
 
 /// A place where the workers' operations differ.
@@ -131,7 +132,8 @@ impl Doubts {
 
     /// Takes a blame, and gives the doubts that it settles.
     pub(super) fn blame(&mut self, number: u32, rank: u16, blame: Blame) -> Vec<Doubt> {
-        let (met, open) = std::mem::take(&mut self.open).into_iter().partition(|(doubt, _)| doubt.number == number);
+        let (met, open) =
+            std::mem::take(&mut self.open).into_iter().partition(|(doubt, _)| doubt.number == number);
         self.open = open;
         let met: Vec<(Doubt, Instant)> = met;
         let settled = met.into_iter().map(|(doubt, _)| settled(doubt, rank, &blame)).collect();

@@ -53,7 +53,10 @@ enum End {
         failure: Failure,
     },
     /// For all workers, by somebody else.
-    Theirs { error: JobError, failure: Failure },
+    Theirs {
+        error: JobError,
+        failure: Failure,
+    },
 }
 
 impl End {

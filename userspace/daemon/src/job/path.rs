@@ -34,7 +34,8 @@ mod tests {
 
     #[test]
     fn packets_are_as_large_as_the_mtu_lets_them() {
-        let cases = [(576, 120), (1500, 352), (3506, 832), (4000, 976), (9000, 2224), (65536, 2224), (90, 1), (0, 1)];
+        let cases =
+            [(576, 120), (1500, 352), (3506, 832), (4000, 976), (9000, 2224), (65536, 2224), (90, 1), (0, 1)];
         for (mtu, expected) in cases {
             assert_eq!(words(mtu), expected, "MTU {mtu}");
         }

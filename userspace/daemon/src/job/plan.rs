@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sumac_api::{Code, Failure, NotFinite, Open, Order, Scale, Wire};
 use sumac_control::{JOB_NAME_LEN, JoinSpec, Secret};
+use sumac_transport::params::MAX_WORLD;
 
 use crate::config::Config;
 
@@ -27,12 +28,8 @@ impl Plan {
                 "the job's name must have 1 to {JOB_NAME_LEN} bytes and no control characters"
             )));
         }
-        if open.world == 0 || usize::from(open.world) > sumac_wire::MAX_WORKERS {
-            return Err(bad(format!(
-                "world {} is not between 1 and {}",
-                open.world,
-                sumac_wire::MAX_WORKERS
-            )));
+        if open.world == 0 || open.world > MAX_WORLD {
+            return Err(bad(format!("world {} is not between 1 and {MAX_WORLD}", open.world)));
         }
         if open.rank >= open.world {
             return Err(bad(format!("rank {} is not below world {}", open.rank, open.world)));

@@ -55,8 +55,13 @@ impl Session {
         let [from, to] = tensors.regions();
         let (from, to) = (self.region(from)?, self.region(to)?);
         tensors.check(from, to)?;
-        let request =
-            Request { what: What::new(kind, ask), priority: ask.priority, client, op, share: tensors.share() };
+        let request = Request {
+            what: What::new(kind, ask),
+            priority: ask.priority,
+            client,
+            op,
+            share: tensors.share(),
+        };
         stream.submit(&self.hub.carrier, request, |part, share| tensors.lend(from, to, part, share))
     }
 }

@@ -195,7 +195,9 @@ impl Session {
             (state @ JobState::Open { .. }, Some(line)) => {
                 if let JobState::Open { stream, .. } = &*state {
                     stream.begin_close().map_err(|others| {
-                        job_busy(format!("{others} operations of clients attached to job {handle} are outstanding"))
+                        job_busy(format!(
+                            "{others} operations of clients attached to job {handle} are outstanding"
+                        ))
                     })?;
                 }
                 line.close(id);

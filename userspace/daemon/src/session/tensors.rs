@@ -51,7 +51,11 @@ impl Tensors {
         Tensors {
             size,
             input: Side { region: ask.region, start: place(ask.offset, &share.gives), elements: share.gives },
-            output: Side { region: out_region, start: place(out_offset, &share.takes), elements: share.takes },
+            output: Side {
+                region: out_region,
+                start: place(out_offset, &share.takes),
+                elements: share.takes,
+            },
         }
     }
 

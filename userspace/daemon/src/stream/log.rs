@@ -80,10 +80,10 @@ mod tests {
     fn a_place_leads_to_its_operation() {
         let mut log = Log::default();
         log.add(claim(0), vec![Stretch { lane: 0, first: u32::MAX, chunks: 3 }]);
-        log.add(claim(1), vec![
-            Stretch { lane: 0, first: 2, chunks: 1 },
-            Stretch { lane: 1, first: 0, chunks: 2 },
-        ]);
+        log.add(
+            claim(1),
+            vec![Stretch { lane: 0, first: 2, chunks: 1 }, Stretch { lane: 1, first: 0, chunks: 2 }],
+        );
         let number = |lane, seq| log.at(lane, seq).map(|claim| claim.number);
         assert_eq!([number(0, u32::MAX), number(0, 1), number(0, 2)], [Some(0), Some(0), Some(1)]);
         assert_eq!([number(0, 3), number(1, 1), number(1, 2), number(2, 0)], [None, Some(1), None, None]);

@@ -9,6 +9,7 @@
 //! order. In a job in order of names an operation waits here until the aggregator has heard its name from all workers.
 
 mod clients;
+mod errand;
 mod log;
 mod named;
 pub(crate) mod notice;
@@ -24,6 +25,7 @@ use sumac_api::{Code, Failure};
 use tokio::sync::mpsc::UnboundedSender;
 
 use self::clients::Clients;
+use self::errand::LentPart;
 use self::log::{Log, Stretch};
 use self::named::Named;
 use self::what::{numbered, signature};
@@ -35,6 +37,7 @@ use crate::region::Ranges;
 use crate::session::Note;
 
 pub(crate) use self::clients::{Client, ClientId};
+pub(crate) use self::errand::Errand;
 pub(crate) use self::log::Claim;
 pub(crate) use self::parts::Share;
 pub(crate) use self::what::What;
@@ -63,30 +66,6 @@ impl Shape {
     fn per_chunk(&self, what: &What) -> u64 {
         u64::from(self.elements) * what.values_per_word(self.is_short)
     }
-}
-
-/// A part of an operation with the memory it works on.
-#[derive(Debug)]
-pub(crate) struct LentPart {
-    /// The index in its tensor of the part's first element.
-    pub(crate) base: u64,
-    pub(crate) count: u64,
-    /// From the part's start.
-    pub(crate) share: Share,
-    pub(crate) memory: Ranges,
-}
-
-/// What the data path is handed.
-#[derive(Debug)]
-pub(crate) struct Errand<'a> {
-    pub(crate) wire_job: u16,
-    pub(crate) lane: u16,
-    /// Comes back with the part's end.
-    pub(crate) number: u32,
-    pub(crate) signature: u32,
-    pub(crate) what: &'a What,
-    pub(crate) priority: u8,
-    pub(crate) part: LentPart,
 }
 
 /// An operation as its session hands it in.
@@ -239,7 +218,8 @@ impl Stream {
         } else {
             state.turns.get(self.class(what)).copied().unwrap_or(0)
         };
-        let parts = parts::divide(what.count, self.shape.per_chunk(what), self.shape.shards, turn).into_iter();
+        let parts =
+            parts::divide(what.count, self.shape.per_chunk(what), self.shape.shards, turn).into_iter();
         let parts = parts.map(|part| {
             let share = request.share.within(&part.range);
             let memory = lend(&part.range, &share)?;
@@ -280,7 +260,8 @@ impl Stream {
         state.working.insert(number, Work::new(what.clone(), client, op, parts.len()));
         for (shard, _, part) in parts {
             let (wire_job, lane) = (self.shape.wire_job, lane(shard));
-            let errand = Errand { wire_job, lane, number, signature, what: &what, priority, part };
+            let operation = errand::operation(&what, signature, priority, part);
+            let errand = Errand { wire_job, lane, number, operation };
             if let Err(failure) = carrier.submit(errand) {
                 // The data path has stopped: parts that it took end with it, and nobody waits for them.
                 state.working.remove(&number);
@@ -307,7 +288,12 @@ impl Stream {
 
     /// Takes in the end of a part, with its times on the data path's clock; the operation's client is told when it was the
     /// last. `end` is given what the operation's tensor is called.
-    pub(crate) fn part_ended(&self, number: u32, (started, finished): (u64, u64), end: impl FnOnce(&str) -> PartEnd) {
+    pub(crate) fn part_ended(
+        &self,
+        number: u32,
+        (started, finished): (u64, u64),
+        end: impl FnOnce(&str) -> PartEnd,
+    ) {
         let mut state = self.lock();
         let Some(work) = state.working.get_mut(&number) else { return };
         let end = end(&work.what.tensor(number));
@@ -321,6 +307,7 @@ impl Stream {
         match end {
             PartEnd::Done => state.tell(client, op, outcome(None)),
             PartEnd::Ours(failure) => {
+                let failure = failure.ranks([self.shape.rank]);
                 self.order(Order::Blame { number, failure: failure.clone() });
                 state.tell(client, op, outcome(Some(failure)));
             }
@@ -360,7 +347,11 @@ impl Stream {
     }
 
     /// Lets another connection in. `greeting` is what it is told first: before anything else that the job has to say.
-    pub(crate) fn attach(&self, client: Client, greeting: impl FnOnce(ClientId) -> Note) -> Result<(), Failure> {
+    pub(crate) fn attach(
+        &self,
+        client: Client,
+        greeting: impl FnOnce(ClientId) -> Note,
+    ) -> Result<(), Failure> {
         let mut state = self.lock();
         if let Some(failure) = &state.over {
             return Err(failure.clone());
@@ -380,7 +371,9 @@ impl Stream {
         state.clients.remove(id);
         if left_behind > 0 && state.over.is_none() {
             self.order(Order::Abandon {
-                reason: format!("a client of its job ({peer}) {how}, with {left_behind} operations outstanding"),
+                reason: format!(
+                    "a client of its job ({peer}) {how}, with {left_behind} operations outstanding"
+                ),
             });
         }
     }
@@ -450,8 +443,9 @@ impl Stream {
         if state.rumours.is_empty() {
             return;
         }
-        let (met, kept): (Vec<_>, _) =
-            std::mem::take(&mut state.rumours).into_iter().partition(|(_, theirs)| theirs.number == ours.number);
+        let (met, kept): (Vec<_>, _) = std::mem::take(&mut state.rumours)
+            .into_iter()
+            .partition(|(_, theirs)| theirs.number == ours.number);
         state.rumours = kept;
         for (rank, theirs) in met {
             if theirs.words != ours.words {

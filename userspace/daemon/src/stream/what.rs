@@ -108,7 +108,10 @@ mod tests {
     #[test]
     fn the_signature_is_fnv_1a() {
         // The published vectors.
-        assert_eq!([signature(""), signature("a"), signature("foobar")], [0x811c_9dc5, 0xe40c_292c, 0xbf9c_f968]);
+        assert_eq!(
+            [signature(""), signature("a"), signature("foobar")],
+            [0x811c_9dc5, 0xe40c_292c, 0xbf9c_f968]
+        );
     }
 
     #[test]
