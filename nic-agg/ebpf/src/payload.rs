@@ -1,12 +1,12 @@
 //! The loops over a packet's elements.
 //!
 //! Each goes over the whole payload once, eight elements at a time with one comparison against the
-//! frame's end, then over what is left. All give the checksum's sum over the payload as it stood
-//! (or, in [`write`], as it was left), in memory order.
+//! frame's end, then over what is left. Sums are the checksum's, over the payload as it stood (or, in
+//! [`Payload::write`], as it was left), in memory order.
 
 use core::{arch::asm, hint::black_box};
 
-use sumac_wire::PAGE_ELEMENTS;
+use sumac_wire::{PAGE_ELEMENTS, Reason};
 
 use crate::packet::{Headers, Packet};
 
@@ -25,36 +25,36 @@ pub struct Payload {
 impl Payload {
     /// Sums the payload and leaves everything as it is.
     #[inline(always)]
-    pub fn sum(self) -> u64 {
+    pub fn sum(self) -> Result<u64, Reason> {
         let mut sum = 0;
         self.each(|_, element| {
             // SAFETY: `each` gives pointers into the frame only.
             sum += u64::from(unsafe { *element });
-        });
-        sum
+        })?;
+        Ok(sum)
     }
 
     /// Replaces the values by the elements.
     #[inline(always)]
-    pub fn store(self, values: *mut u32) {
+    pub fn store(self, values: *mut u32) -> Result<(), Reason> {
         self.each(|i, element| {
             // SAFETY: `each` gives pointers into the frame, and indices below `PAGE_ELEMENTS`.
             unsafe { *values.add(i) = u32::from_be(*element) };
-        });
+        })
     }
 
     /// Replaces values that are smaller than their elements, as signed numbers.
     #[inline(always)]
-    pub fn maximum(self, values: *mut u32) {
+    pub fn maximum(self, values: *mut u32) -> Result<(), Reason> {
         self.each(|i, element| {
             // SAFETY: as in `store`.
             unsafe { *values.add(i) = larger(u32::from_be(*element), *values.add(i)) };
-        });
+        })
     }
 
     /// Adds the elements to the values.
     #[inline(always)]
-    pub fn add(self, values: *mut u32) -> u64 {
+    pub fn add(self, values: *mut u32) -> Result<u64, Reason> {
         let mut sum = 0;
         self.each(|i, element| {
             // SAFETY: as in `store`.
@@ -63,22 +63,22 @@ impl Payload {
                 *values.add(i) = (*values.add(i)).wrapping_add(u32::from_be(raw));
                 sum += u64::from(raw);
             }
-        });
-        sum
+        })?;
+        Ok(sum)
     }
 
     /// Takes back what [`Payload::add`] did: wrapping addition is exactly invertible.
     #[inline(always)]
-    pub fn subtract(self, values: *mut u32) {
+    pub fn subtract(self, values: *mut u32) -> Result<(), Reason> {
         self.each(|i, element| {
             // SAFETY: as in `store`.
             unsafe { *values.add(i) = (*values.add(i)).wrapping_sub(u32::from_be(*element)) };
-        });
+        })
     }
 
     /// Replaces the elements by the values.
     #[inline(always)]
-    pub fn write(self, values: *const u32) -> u64 {
+    pub fn write(self, values: *const u32) -> Result<u64, Reason> {
         let mut sum = 0;
         self.each(|i, element| {
             // SAFETY: as in `store`; the frame is this program's alone.
@@ -87,22 +87,27 @@ impl Payload {
                 *element = raw;
                 sum += u64::from(raw);
             }
-        });
-        sum
+        })?;
+        Ok(sum)
     }
 
     /// Calls `visit` with each element's index and place.
     ///
-    /// The frame is long enough, as `frame::parse` has seen; the comparisons are for the verifier.
+    /// The frame is long enough, as `frame::parse` has seen; the comparisons are for the verifier. Where one fails
+    /// the frame's way ends: were it to go on like the others, then each length at which it can fail would
+    /// be a state of its own for all that follows.
     #[inline(always)]
-    fn each(self, mut visit: impl FnMut(usize, *mut u32)) {
+    fn each(self, mut visit: impl FnMut(usize, *mut u32)) -> Result<(), Reason> {
         let (at, end) = (self.packet.elements(), self.packet.end());
         let elements = self.elements();
         for stride in 0..PAGE_ELEMENTS / STRIDE {
             let first = stride * STRIDE;
-            let p = at + first * 4;
-            if first + STRIDE > elements || p + STRIDE * 4 > end {
+            if first + STRIDE > elements {
                 break;
+            }
+            let p = at + first * 4;
+            if p + STRIDE * 4 > end {
+                return Err(Reason::Internal);
             }
             for lane in 0..STRIDE {
                 visit(first + lane, (p + lane * 4) as *mut u32);
@@ -113,16 +118,20 @@ impl Payload {
         // Opaque, or LLVM compares another number of which it knows the same, and the verifier does not.
         let done = black_box(elements & !(STRIDE - 1));
         if done > PAGE_ELEMENTS - STRIDE {
-            return;
+            return Ok(());
         }
         for lane in 0..STRIDE - 1 {
             let i = done + lane;
-            let p = at + i * 4;
-            if i >= elements || p + 4 > end {
+            if i >= elements {
                 break;
+            }
+            let p = at + i * 4;
+            if p + 4 > end {
+                return Err(Reason::Internal);
             }
             visit(i, p as *mut u32);
         }
+        Ok(())
     }
 
     /// How many elements, read anew each time it matters: what the verifier learns about the number

@@ -110,7 +110,7 @@ fn sum_headers(headers: Headers, frame: &Frame, work: &mut Work) -> Result<(), R
 #[inline(always)]
 fn report(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
     if work.is_checked != 0 {
-        work.payload_sum = payload.sum();
+        work.payload_sum = payload.sum()?;
         if !checksum::is_intact(work.headers_sum + work.payload_sum) {
             return Err(Reason::BadChecksum);
         }

@@ -65,7 +65,7 @@ fn locked(slot: *mut Slot, draw: Draw, work: &mut Work, payload: Payload) -> Res
         versions.keep(work);
     }
     if work.plan & plan::WRITE != 0 {
-        work.payload_sum = payload.write(values);
+        work.payload_sum = payload.write(values)?;
     }
     Ok(())
 }
@@ -76,25 +76,25 @@ fn pass(work: &mut Work, payload: Payload, values: *mut u32) -> Result<(), Reaso
     let is = |bits: u32| work.plan & bits != 0;
     let (is_checked, headers) = (work.is_checked != 0, work.headers_sum);
     if is(plan::ADD) {
-        let sum = payload.add(values);
+        let sum = payload.add(values)?;
         if is_checked && !checksum::is_intact(headers + sum) {
-            payload.subtract(values);
+            payload.subtract(values)?;
             return Err(Reason::BadChecksum);
         }
         return Ok(());
     }
     // What follows overwrites values or frame and cannot be taken back: it is verified before.
     if is_checked {
-        let sum = payload.sum();
+        let sum = payload.sum()?;
         if !checksum::is_intact(headers + sum) {
             return Err(Reason::BadChecksum);
         }
         work.payload_sum = sum;
     }
     if is(plan::STORE) {
-        payload.store(values);
+        payload.store(values)?;
     } else if is(plan::MAXIMUM) {
-        payload.maximum(values);
+        payload.maximum(values)?;
     }
     Ok(())
 }
