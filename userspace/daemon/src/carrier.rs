@@ -45,6 +45,14 @@ pub(crate) struct Local {
     pub(crate) mac: [u8; 6],
 }
 
+/// How a job's numbers travel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbers {
+    pub(crate) wire: WireFormat,
+    pub(crate) scaling: Scaling,
+    pub(crate) not_finite: NotFinite,
+}
+
 /// What the data path and the host program count.
 #[derive(Debug)]
 pub(crate) struct Measured {
@@ -158,7 +166,12 @@ impl Carrier {
     }
 
     /// Lets a job's results in, and starts its handshake. May wait for ARP.
-    pub(crate) fn add_job(&self, assigned: &Assignment, spec: &JoinSpec) -> Result<(), Failure> {
+    pub(crate) fn add_job(
+        &self,
+        assigned: &Assignment,
+        spec: &JoinSpec,
+        numbers: Numbers,
+    ) -> Result<(), Failure> {
         let mac = match &self.way {
             Way::Udp { .. } => {
                 match assigned.result_group {
@@ -217,9 +230,9 @@ impl Carrier {
             shards: assigned.shards,
             slots: assigned.slots,
             elements: assigned.elements,
-            wire: WireFormat::Int32,
-            scaling: Scaling::Fixed(assigned.scale),
-            not_finite: NotFinite::Error,
+            wire: numbers.wire,
+            scaling: numbers.scaling,
+            not_finite: numbers.not_finite,
             measure: false,
         };
         let peer =

@@ -195,8 +195,13 @@ impl<'a> Life<'a> {
         Some(End::ours(JobError::Worker { rank, reason }))
     }
 
+    /// The data path has ended the job; where the workers differ, what the others had is waited for.
     fn broken(&mut self, error: JobError) -> Option<End> {
-        Some(End::ours(error))
+        let JobError::Mismatch { lane, seq, .. } = error else { return Some(End::ours(error)) };
+        if self.dispute.is_none() {
+            self.open_dispute(lane, seq);
+        }
+        None
     }
 
     fn announce(&self, _announced: crate::stream::Announced) {}

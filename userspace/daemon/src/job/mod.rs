@@ -178,8 +178,8 @@ impl Job {
         orders: &mut UnboundedReceiver<Order>,
     ) -> Result<(), Failure> {
         let hub = self.hub.clone();
-        let (assigned, spec) = (assignment.clone(), self.plan.spec.clone());
-        blocking(move || hub.carrier.add_job(&assigned, &spec)).await??;
+        let (assigned, spec, numbers) = (assignment.clone(), self.plan.spec.clone(), self.plan.numbers());
+        blocking(move || hub.carrier.add_job(&assigned, &spec, numbers)).await??;
         match timeout(HANDSHAKE_PATIENCE, orders.recv()).await {
             Ok(Some(Order::Ready)) => Ok(()),
             Ok(Some(Order::Broken(error))) => Err(explain::job_error(&error)),

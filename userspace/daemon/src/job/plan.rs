@@ -3,10 +3,12 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use sumac_api::{Code, Failure, NotFinite, Open, Order, Scale, Wire};
+use sumac_api::{Chosen, Code, Failure, NotFinite, Open, Order, Scale, Wire};
 use sumac_control::{JOB_NAME_LEN, JoinSpec, Secret};
 use sumac_transport::params::MAX_WORLD;
+use sumac_transport::{Scaling, WireFormat};
 
+use crate::carrier::Numbers;
 use crate::config::Config;
 
 /// What is asked of the control plane, checked.
@@ -67,6 +69,26 @@ impl Plan {
             not_finite: open.not_finite.unwrap_or_default(),
             order: open.order.unwrap_or_default(),
         })
+    }
+}
+
+impl Plan {
+    /// How the job's numbers travel, in the engine's terms.
+    pub(super) fn numbers(&self) -> Numbers {
+        Numbers {
+            wire: match self.wire {
+                Wire::Int32 => WireFormat::Int32,
+                Wire::Int16 => WireFormat::Int16,
+            },
+            scaling: match self.scale {
+                Scale::Fixed(scale) => Scaling::Fixed(scale),
+                Scale::Chosen(Chosen::Block) => Scaling::Block,
+            },
+            not_finite: match self.not_finite {
+                NotFinite::Error => sumac_transport::NotFinite::Error,
+                NotFinite::Carry => sumac_transport::NotFinite::Carry,
+            },
+        }
     }
 }
 
