@@ -13,7 +13,7 @@ use criterion::{
 };
 use sumac_transport::{
     DType,
-    convert::{Arithmetic, Codec, Scaling, WireFormat},
+    convert::{Arithmetic, Codec, Instructions, Scaling, WireFormat},
 };
 
 /// Words of a chunk: what fits a frame of 3.4 KB.
@@ -83,7 +83,7 @@ const KINDS: [Kind; 11] = [
     Kind::new("bits", DType::F32, Arithmetic::Bits, WireFormat::Int32),
 ];
 
-/// One chunk in the first-level cache, by both implementations.
+/// One chunk in the first-level cache, by every implementation.
 fn hot(c: &mut Criterion) {
     let mut group = c.benchmark_group("hot");
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));
@@ -96,20 +96,26 @@ fn hot(c: &mut Criterion) {
         group.bench_function(format!("{name}/copy"), |b| {
             b.iter(|| black_box(&mut copy).copy_from_slice(black_box(&tensor)));
         });
-        for (how, codec) in [("", kind.codec()), (" scalar", kind.codec().scalar())] {
+        for instructions in [Instructions::Avx512, Instructions::Avx2, Instructions::Scalar] {
+            let codec = kind.codec().on(instructions);
+            if codec.instructions() != instructions {
+                println!("SKIP {name} on {instructions:?}: this machine does not have it");
+                continue;
+            }
+            let how = format!("{instructions:?}").to_lowercase();
             let exponent = codec.exponent(dtype, arithmetic, &tensor);
-            group.bench_function(format!("{name}/encode{how}"), |b| {
+            group.bench_function(format!("{name}/encode {how}"), |b| {
                 b.iter(|| {
                     codec.encode(dtype, arithmetic, exponent, black_box(&tensor), black_box(&mut wire))
                 });
             });
-            group.bench_function(format!("{name}/decode{how}"), |b| {
+            group.bench_function(format!("{name}/decode {how}"), |b| {
                 b.iter(|| {
                     codec.decode(dtype, arithmetic, exponent, black_box(&wire), black_box(&mut tensor))
                 });
             });
             if codec.needs_exponent(dtype, arithmetic) {
-                group.bench_function(format!("{name}/exponent{how}"), |b| {
+                group.bench_function(format!("{name}/exponent {how}"), |b| {
                     b.iter(|| codec.exponent(dtype, arithmetic, black_box(&tensor)));
                 });
             }

@@ -16,15 +16,22 @@
 //! sum is off by at most `n / f` (Theorem 1). All arithmetic is in double precision; a mean is divided
 //! when its sum comes back. NaN and infinity count as zero and are reported.
 //!
-//! There are two implementations with the same bits: AVX2 with F16C, chosen at run time, and a
-//! scalar one, which is also the definition.
+//! There are three implementations with the same bits: AVX-512 and AVX2 with F16C, chosen at run time, and a
+//! scalar one, which is also the definition. `cargo bench -p sumac-benches --bench convert` compares them with
+//! copying the same bytes.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod exponent;
 mod keys;
 mod pack;
+#[cfg(target_arch = "x86_64")]
+mod prefetch;
 mod real;
+#[cfg(target_arch = "x86_64")]
+mod run;
 mod scalar;
 mod scale;
 
@@ -89,7 +96,34 @@ pub struct Codec {
     world: u16,
     wire: WireFormat,
     scaling: Scaling,
-    vector: bool,
+    instructions: Instructions,
+}
+
+/// What the conversion runs on. All have the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Instructions {
+    /// One value at a time, on any machine.
+    Scalar,
+    /// Eight words at a time.
+    Avx2,
+    /// Sixteen words at a time for sums and means of floats, eight for the rest.
+    Avx512,
+}
+
+impl Instructions {
+    /// The best that this machine has. AVX-512 counts only on processors that came with its byte permutations (Ice
+    /// Lake, Zen 4, and later): older ones lower their clock for it.
+    pub fn best() -> Instructions {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            if has!("avx2") && has!("f16c") {
+                let wide = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vbmi");
+                return if wide { Instructions::Avx512 } else { Instructions::Avx2 };
+            }
+        }
+        Instructions::Scalar
+    }
 }
 
 /// How one slice is written: a row of the table.
@@ -116,18 +150,24 @@ impl Codec {
     /// A codec for a job of `world` workers (1 to 1,024; other numbers count as the nearest), on the best
     /// instructions that the machine has.
     pub fn new(world: u16, wire: WireFormat, scaling: Scaling) -> Codec {
-        Codec { world: world.clamp(1, 1024), wire, scaling, vector: has_vectors() }
+        Codec { world: world.clamp(1, 1024), wire, scaling, instructions: Instructions::best() }
     }
 
-    /// The same codec without vector instructions, bit for bit.
+    /// The same codec on these instructions, or the best before them that the machine has.
+    #[must_use]
+    pub fn on(self, instructions: Instructions) -> Codec {
+        Codec { instructions: instructions.min(Instructions::best()), ..self }
+    }
+
+    /// The same codec without vector instructions.
     #[must_use]
     pub fn scalar(self) -> Codec {
-        Codec { vector: false, ..self }
+        self.on(Instructions::Scalar)
     }
 
-    /// Whether vector instructions are used.
-    pub fn is_vector(&self) -> bool {
-        self.vector
+    /// What is used.
+    pub fn instructions(&self) -> Instructions {
+        self.instructions
     }
 
     /// How many values share a word: 2 for sums of floats in [`WireFormat::Int16`] and for the bits of
@@ -157,11 +197,11 @@ impl Codec {
         if !self.needs_exponent(dtype, arithmetic) || tensor.is_empty() {
             return NONE;
         }
-        #[cfg(target_arch = "x86_64")]
-        if self.vector {
-            return exponent::of_magnitude(avx2::magnitude(float, tensor));
-        }
-        exponent::of_magnitude(scalar::magnitude(float, tensor))
+        exponent::of_magnitude(match self.instructions {
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 | Instructions::Avx512 => avx2::magnitude(float, tensor),
+            _ => scalar::magnitude(float, tensor),
+        })
     }
 
     /// The largest magnitude that one worker's value may have on the wire: `floor((2^31 - 1) / n)`, or of
@@ -183,11 +223,13 @@ impl Codec {
         let (tensor_len, wire_len) = self.common(dtype, arithmetic, tensor.len(), wire.len());
         let (tensor, wire) = (&tensor[..tensor_len], &mut wire[..wire_len]);
         let encoding = self.encoding(dtype, arithmetic, exponent);
-        #[cfg(target_arch = "x86_64")]
-        if self.vector {
-            return avx2::encode(encoding, tensor, wire);
+        match self.instructions {
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => avx512::encode(encoding, tensor, wire),
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => avx2::encode(encoding, tensor, wire),
+            _ => scalar::encode(encoding, tensor, wire),
         }
-        scalar::encode(encoding, tensor, wire)
     }
 
     /// Writes the results in `wire` to `tensor`, both of whole elements; the shorter counts. `exponent` is the one
@@ -198,11 +240,13 @@ impl Codec {
         let (tensor_len, wire_len) = self.common(dtype, arithmetic, tensor.len(), wire.len());
         let (wire, tensor) = (&wire[..wire_len], &mut tensor[..tensor_len]);
         let decoding = self.decoding(dtype, arithmetic, exponent);
-        #[cfg(target_arch = "x86_64")]
-        if self.vector {
-            return avx2::decode(decoding, wire, tensor);
+        match self.instructions {
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => avx512::decode(decoding, wire, tensor),
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => avx2::decode(decoding, wire, tensor),
+            _ => scalar::decode(decoding, wire, tensor),
         }
-        scalar::decode(decoding, wire, tensor);
     }
 
     /// The bytes of tensor and wire that hold the same values.
@@ -283,16 +327,6 @@ pub fn fill_nan(dtype: DType, tensor: &mut [u8]) {
         DType::BF16 => fill(tensor, bf16::NAN.to_ne_bytes()),
         DType::I32 => {}
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_vectors() -> bool {
-    std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_vectors() -> bool {
-    false
 }
 
 #[cfg(test)]

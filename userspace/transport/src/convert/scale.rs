@@ -69,12 +69,15 @@ impl Quantizer {
     }
 }
 
-/// The same for vectors, which round before they clamp.
+/// For vectors, which convert at once and look at the largest magnitude afterwards.
+#[cfg(target_arch = "x86_64")]
 impl Quantizer {
-    /// Whether a value of this magnitude rounds to an `i32`. With one worker, one that fits may round to 2^31.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn rounds_into_range(&self, magnitude: f32) -> bool {
-        f64::from(magnitude.abs()) * self.factor < f64::from(i32::MAX) + 0.5
+    /// Whether vectors have the definition's integers for all values up to this magnitude, in bits of a float: it is
+    /// finite, and fits, and does not round to 2^31, which a single worker's may.
+    pub(super) fn all_fit(&self, largest: u32) -> bool {
+        let magnitude = f32::from_bits(largest);
+        let rounds_into_range = f64::from(magnitude) * self.factor < f64::from(i32::MAX) + 0.5;
+        magnitude.is_finite() && self.fits(magnitude) && rounds_into_range
     }
 }
 

@@ -1,31 +1,11 @@
 //! Vectors from and to bytes, and the order of bytes on the wire.
 
 use std::arch::x86_64::{
-    __m256i, _MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch, _mm256_loadu_si256, _mm256_setr_epi8,
-    _mm256_shuffle_epi8, _mm256_storeu_si256,
+    __m256i, _mm256_loadu_si256, _mm256_setr_epi8, _mm256_shuffle_epi8, _mm256_storeu_si256,
 };
 
 /// Bytes of a vector: eight words.
 pub(super) const BLOCK: usize = 32;
-
-/// How far ahead a tensor's memory is fetched. Chunks follow one another, but their slices are too short for the
-/// processor to see that: it would wait for memory at the head of each. Measured on Zen 5 from 1 to 12 KB: without,
-/// a chunk from memory takes 1.5 times as long.
-const AHEAD: usize = 8 << 10;
-
-/// Fetches what will be read when the next chunks are encoded.
-#[inline(always)]
-pub(super) fn will_read(at: *const u8) {
-    // SAFETY: a prefetch is a hint; it accesses nothing, at any address.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast()) }
-}
-
-/// Fetches what will be written when the next chunks are decoded.
-#[inline(always)]
-pub(super) fn will_write(at: *const u8) {
-    // SAFETY: a prefetch is a hint; it accesses nothing, at any address.
-    unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.wrapping_add(AHEAD).cast()) }
-}
 
 #[inline]
 #[target_feature(enable = "avx2")]

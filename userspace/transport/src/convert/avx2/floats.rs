@@ -9,7 +9,7 @@ use std::arch::x86_64::{
 };
 
 /// A type of float.
-pub(super) trait Floats {
+pub(in crate::convert) trait Floats {
     /// Bytes of one value.
     const SIZE: usize;
     /// The bits of infinity, in the type's own width.
@@ -27,11 +27,11 @@ pub(super) trait Floats {
 }
 
 /// IEEE 754 single precision.
-pub(super) struct F32;
+pub(in crate::convert) struct F32;
 /// IEEE 754 half precision.
-pub(super) struct F16;
+pub(in crate::convert) struct F16;
 /// The upper half of a single-precision float.
-pub(super) struct Bf16;
+pub(in crate::convert) struct Bf16;
 
 impl Floats for F32 {
     const SIZE: usize = 4;

@@ -6,7 +6,8 @@ use std::arch::x86_64::{
     _mm256_movemask_epi8, _mm256_set_m128i, _mm256_set1_epi32, _mm256_set1_pd,
 };
 
-use super::block::{load, store, swap, will_read, will_write};
+use super::block::{load, store, swap};
+use crate::convert::prefetch::{will_read, will_write};
 
 /// False: a value does not fit, and what was written is of no use.
 #[target_feature(enable = "avx2")]

@@ -6,9 +6,10 @@ use std::arch::x86_64::{
 };
 
 use super::{
-    block::{BLOCK, largest_u32, load, store, swap, will_read, will_write},
+    block::{BLOCK, largest_u32, load, store, swap},
     floats::{F32, Floats, load_16_bits, store_16_bits},
 };
+use crate::convert::prefetch::{will_read, will_write};
 
 /// Bytes of eight values of 16 bits.
 const HALF_BLOCK: usize = BLOCK / 2;

@@ -6,9 +6,10 @@ use std::arch::x86_64::{
 };
 
 use super::{
-    block::{BLOCK, largest_u32, load, store, will_read},
+    block::{BLOCK, largest_u32, load, store},
     floats::{F32, Floats},
 };
+use crate::convert::prefetch::will_read;
 
 /// In bits of a single-precision float; `None`: a value is not finite.
 #[target_feature(enable = "avx2")]

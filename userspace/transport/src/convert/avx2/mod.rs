@@ -14,7 +14,7 @@
 #![allow(unsafe_code, reason = "vector loads and stores, and calls into code for AVX2")]
 
 mod block;
-mod floats;
+pub(super) mod floats;
 mod integers;
 mod keys;
 mod magnitude;
@@ -22,14 +22,13 @@ mod scaled;
 
 use half::{bf16, f16};
 
-use super::{Decoding, Encoded, Encoding, WORD, real::Float, scalar};
+use super::{Decoding, Encoded, Encoding, real::Float, run::Run, scalar};
 use block::BLOCK;
 use floats::{Bf16, F16, F32};
 
 /// Tensor to wire.
 pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Encoded {
-    debug_assert!(super::has_vectors());
-    let Some(run) = Run::of(encoding.shape(), tensor.len(), wire.len()) else {
+    let Some(run) = Run::of::<BLOCK>(encoding.shape(), tensor.len(), wire.len()) else {
         return scalar::encode(encoding, tensor, wire);
     };
     let (from, to) = (&tensor[..run.tensor], &mut wire[..run.wire]);
@@ -55,15 +54,12 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
         // Rare: let the definition find the value.
         return scalar::encode(encoding, tensor, wire);
     }
-    let tail = scalar::encode(encoding, &tensor[run.tensor..], &mut wire[run.wire..]);
-    let index = |at: Option<usize>| at.map(|at| run.values + at);
-    Encoded { saturated: index(tail.saturated), not_finite: index(tail.not_finite) }
+    run.then(scalar::encode(encoding, &tensor[run.tensor..], &mut wire[run.wire..]))
 }
 
 /// Wire to tensor.
 pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
-    debug_assert!(super::has_vectors());
-    let Some(run) = Run::of(decoding.shape(), tensor.len(), wire.len()) else {
+    let Some(run) = Run::of::<BLOCK>(decoding.shape(), tensor.len(), wire.len()) else {
         return scalar::decode(decoding, wire, tensor);
     };
     let (from, to) = (&wire[..run.wire], &mut tensor[..run.tensor]);
@@ -89,7 +85,6 @@ pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
 
 /// The largest finite magnitude, in bits of a single-precision float.
 pub(super) fn magnitude(float: Float, tensor: &[u8]) -> u32 {
-    debug_assert!(super::has_vectors());
     let (blocks, tail) = tensor.as_chunks::<BLOCK>();
     // SAFETY: callers found AVX2 and F16C.
     let largest = unsafe {
@@ -106,48 +101,5 @@ pub(super) fn magnitude(float: Float, tensor: &[u8]) -> u32 {
     match largest {
         Some(largest) => largest.max(scalar::magnitude(float, tail)),
         None => scalar::magnitude(float, tensor),
-    }
-}
-
-/// Bytes of one value and values of one word; `None`: a plain copy.
-type Shape = Option<(usize, usize)>;
-
-impl Encoding {
-    fn shape(&self) -> Shape {
-        match *self {
-            Encoding::Scaled { float, packed, .. } => Some((float.size(), if packed { 2 } else { 1 })),
-            Encoding::FloatKeys { float, .. } => Some((float.size(), 1)),
-            Encoding::Integers { .. } | Encoding::IntegerKeys { .. } => Some((WORD, 1)),
-            Encoding::Bits => None,
-        }
-    }
-}
-
-impl Decoding {
-    fn shape(&self) -> Shape {
-        match *self {
-            Decoding::Scaled { float, packed, .. } => Some((float.size(), if packed { 2 } else { 1 })),
-            Decoding::FloatKeys { float, .. } => Some((float.size(), 1)),
-            Decoding::Integers { .. } | Decoding::IntegerKeys { .. } => Some((WORD, 1)),
-            Decoding::Bits => None,
-        }
-    }
-}
-
-/// The part at the front that is whole blocks of words, each with all its values.
-struct Run {
-    values: usize,
-    tensor: usize,
-    wire: usize,
-}
-
-impl Run {
-    /// `None` when there is no such part.
-    fn of(shape: Shape, tensor: usize, wire: usize) -> Option<Run> {
-        let (size, per_word) = shape?;
-        let blocks = (wire / BLOCK).min(tensor / size / per_word / (BLOCK / WORD));
-        let words = blocks * (BLOCK / WORD);
-        let values = words * per_word;
-        (blocks > 0).then_some(Run { values, tensor: values * size, wire: words * WORD })
     }
 }

@@ -11,10 +11,13 @@ use std::arch::x86_64::{
 };
 
 use super::{
-    block::{BLOCK, largest_u32, load, store, swap, will_read, will_write},
-    floats::{F32, Floats},
+    block::{BLOCK, largest_u32, load, store, swap},
+    floats::Floats,
 };
-use crate::convert::scale::{Dequantizer, Quantizer};
+use crate::convert::{
+    prefetch::{will_read, will_write},
+    scale::{Dequantizer, Quantizer},
+};
 
 /// Values in a vector.
 const LANES: usize = 8;
@@ -42,7 +45,7 @@ pub(super) fn encode<T: Floats>(quantizer: Quantizer, packed: bool, tensor: &[u8
             store(to, swap(to_integers.convert(values)));
         }
     }
-    to_integers.all_fit(quantizer)
+    quantizer.all_fit(largest_u32(to_integers.largest))
 }
 
 /// Reads one block of wire for each 8 values, or 16 when `packed`.
@@ -108,16 +111,6 @@ impl ToIntegers {
     #[target_feature(enable = "avx2")]
     fn convert_half(&self, values: __m128) -> __m128i {
         _mm256_cvtpd_epi32(_mm256_mul_pd(_mm256_cvtps_pd(values), self.factor))
-    }
-
-    /// Whether all values were finite and fit. Values that round to 2^31 do not: the conversion has no integer
-    /// for them, while the definition clamps.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn all_fit(&self, quantizer: Quantizer) -> bool {
-        let bits = largest_u32(self.largest);
-        let largest = f32::from_bits(bits);
-        bits < F32::INFINITY && quantizer.fits(largest) && quantizer.rounds_into_range(largest)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A codec for every choice, mostly with vectors where there are any.
+/// A codec for every choice, on all vector instructions that there are.
 fn any_codec() -> impl Strategy<Value = Codec> {
     let scaling = prop_oneof![
         Just(Scaling::Block),
@@ -10,8 +10,9 @@ fn any_codec() -> impl Strategy<Value = Codec> {
         Just(Scaling::Fixed(65536.0)),
         (1e-6f32..1e9).prop_map(Scaling::Fixed),
     ];
-    (1..=32u16, prop::sample::select(WIRES.to_vec()), scaling)
-        .prop_map(|(world, wire, scaling)| Codec::new(world, wire, scaling))
+    let instructions = prop::sample::select(vec![Instructions::Avx2, Instructions::Avx512]);
+    (1..=32u16, prop::sample::select(WIRES.to_vec()), scaling, instructions)
+        .prop_map(|(world, wire, scaling, instructions)| Codec::new(world, wire, scaling).on(instructions))
 }
 
 fn any_kind() -> impl Strategy<Value = (DType, Arithmetic)> {
@@ -102,35 +103,40 @@ proptest! {
 #[test]
 fn every_half() {
     let tensor: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
-    for dtype in [DType::F16, DType::BF16] {
-        for op in ARITHMETICS {
-            for wire in WIRES {
-                let codec = Codec::new(3, wire, Scaling::Block);
+    for instructions in [Instructions::Avx2, Instructions::Avx512] {
+        for wire in WIRES {
+            let codec = Codec::new(3, wire, Scaling::Block).on(instructions);
+            for op in ARITHMETICS {
                 // Pieces, so that those without NaN and infinity stay in vector code.
                 for piece in tensor.chunks(1 << 10) {
-                    let exponent = codec.exponent(dtype, op, piece);
-                    let twin = codec.scalar();
-                    let (wire, what) = encode(&codec, dtype, op, exponent, piece);
-                    assert_eq!(
-                        (wire.clone(), what),
-                        encode(&twin, dtype, op, exponent, piece),
-                        "{dtype:?} {op:?}"
-                    );
-                    let (mut one, mut two) = (vec![0; piece.len()], vec![0; piece.len()]);
-                    codec.decode(dtype, op, exponent, &wire, &mut one);
-                    twin.decode(dtype, op, exponent, &wire, &mut two);
-                    assert_eq!(one, two, "{dtype:?} {op:?}");
+                    assert_twins(&codec, DType::F16, op, piece);
+                    assert_twins(&codec, DType::BF16, op, piece);
                 }
             }
         }
     }
 }
 
+/// The way there and back has the same bits as the definition's.
+fn assert_twins(codec: &Codec, dtype: DType, op: Arithmetic, tensor: &[u8]) {
+    let twin = codec.scalar();
+    let exponent = codec.exponent(dtype, op, tensor);
+    assert_eq!(exponent, twin.exponent(dtype, op, tensor));
+    let (wire, encoded) = encode(codec, dtype, op, exponent, tensor);
+    assert_eq!((wire.clone(), encoded), encode(&twin, dtype, op, exponent, tensor), "{dtype:?} {op:?}");
+    let (mut one, mut two) = (vec![0; tensor.len()], vec![0; tensor.len()]);
+    codec.decode(dtype, op, exponent, &wire, &mut one);
+    twin.decode(dtype, op, exponent, &wire, &mut two);
+    assert_eq!(one, two, "{dtype:?} {op:?}");
+}
+
 #[test]
 fn this_machine_has_vectors() {
     let codec = Codec::new(1, WireFormat::Int32, Scaling::Block);
-    assert!(!codec.scalar().is_vector());
-    if !codec.is_vector() {
-        println!("SKIP comparisons: no AVX2 with F16C here");
+    assert_eq!(codec.scalar().instructions(), Instructions::Scalar);
+    for instructions in [Instructions::Avx2, Instructions::Avx512] {
+        if codec.on(instructions).instructions() != instructions {
+            println!("SKIP comparisons with {instructions:?}: this machine does not have it");
+        }
     }
 }

@@ -1,0 +1,58 @@
+//! Sums and means of floats sixteen words at a time, with AVX-512. Everything else, and what is left at the end, is
+//! AVX2's; every slice with a value that is not finite or does not fit is the scalar twin's.
+//!
+//! All of it is called only after [`super::Codec`] found the features at run time.
+#![allow(unsafe_code, reason = "vector loads and stores, and calls into code for AVX-512")]
+
+mod floats;
+mod scaled;
+
+use super::{Decoding, Encoded, Encoding, avx2, real::Float, run::Run, scalar};
+use avx2::floats::{Bf16, F16, F32};
+
+/// Bytes of a vector: sixteen words.
+const BLOCK: usize = 64;
+
+/// Tensor to wire.
+pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Encoded {
+    let Encoding::Scaled { float, quantizer, packed } = encoding else {
+        return avx2::encode(encoding, tensor, wire);
+    };
+    let Some(run) = Run::of::<BLOCK>(encoding.shape(), tensor.len(), wire.len()) else {
+        return avx2::encode(encoding, tensor, wire);
+    };
+    let (from, to) = (&tensor[..run.tensor], &mut wire[..run.wire]);
+    // SAFETY: callers found the features.
+    let is_clean = unsafe {
+        match float {
+            Float::F32 => scaled::encode::<F32>(quantizer, packed, from, to),
+            Float::F16 => scaled::encode::<F16>(quantizer, packed, from, to),
+            Float::Bf16 => scaled::encode::<Bf16>(quantizer, packed, from, to),
+        }
+    };
+    if !is_clean {
+        // Rare: let the definition find the value.
+        return scalar::encode(encoding, tensor, wire);
+    }
+    run.then(avx2::encode(encoding, &tensor[run.tensor..], &mut wire[run.wire..]))
+}
+
+/// Wire to tensor.
+pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
+    let Decoding::Scaled { float, dequantizer, packed } = decoding else {
+        return avx2::decode(decoding, wire, tensor);
+    };
+    let Some(run) = Run::of::<BLOCK>(decoding.shape(), tensor.len(), wire.len()) else {
+        return avx2::decode(decoding, wire, tensor);
+    };
+    let (from, to) = (&wire[..run.wire], &mut tensor[..run.tensor]);
+    // SAFETY: callers found the features.
+    unsafe {
+        match float {
+            Float::F32 => scaled::decode::<F32>(dequantizer, packed, from, to),
+            Float::F16 => scaled::decode::<F16>(dequantizer, packed, from, to),
+            Float::Bf16 => scaled::decode::<Bf16>(dequantizer, packed, from, to),
+        }
+    }
+    avx2::decode(decoding, &wire[run.wire..], &mut tensor[run.tensor..]);
+}
