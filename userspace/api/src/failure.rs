@@ -139,10 +139,10 @@ pub struct Failure {
     /// What kind of error it is.
     pub code: Code,
     /// What was being done, on what, and what went wrong.
-    pub message: String,
+    pub message: Box<str>,
     /// What to do next; may be empty.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub hint: String,
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub hint: Box<str>,
     /// The ranks that are missing or at fault, where that is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<u16>,
@@ -160,11 +160,11 @@ pub struct Failure {
 impl Failure {
     /// An error of this kind.
     #[must_use]
-    pub fn new(code: Code, message: impl Into<String>) -> Failure {
+    pub fn new(code: Code, message: impl Into<Box<str>>) -> Failure {
         Failure {
             code,
             message: message.into(),
-            hint: String::new(),
+            hint: "".into(),
             ranks: Vec::new(),
             tensor: None,
             index: None,
@@ -174,7 +174,7 @@ impl Failure {
 
     /// Adds what to do next.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Failure {
+    pub fn hint(mut self, hint: impl Into<Box<str>>) -> Failure {
         self.hint = hint.into();
         self
     }

@@ -186,8 +186,9 @@ fn parse_command(mut object: Map<String, Value>) -> Result<Command, Failure> {
         "stats" => fields(&name, object).map(Command::Stats),
         "unregister" => fields(&name, object).map(Command::Unregister),
         "close" => fields(&name, object).map(Command::Close),
-        _ => Err(Failure::new(Code::UnknownCommand, format!("no command {:?}", shorten(&name)))
-            .hint(COMMANDS)),
+        _ => {
+            Err(Failure::new(Code::UnknownCommand, format!("no command {:?}", shorten(&name))).hint(COMMANDS))
+        }
     }
 }
 

@@ -29,8 +29,20 @@ fn every_code_is_explained() {
 #[test]
 fn every_command_has_a_section() {
     for command in [
-        "hello", "open", "attach", "register", "allreduce", "broadcast", "reduce", "reduce_scatter", "allgather",
-        "wait", "cancel", "stats", "unregister", "close",
+        "hello",
+        "open",
+        "attach",
+        "register",
+        "allreduce",
+        "broadcast",
+        "reduce",
+        "reduce_scatter",
+        "allgather",
+        "wait",
+        "cancel",
+        "stats",
+        "unregister",
+        "close",
     ] {
         assert!(DOCUMENT.contains(&format!("\n### {command}\n")), "{command}");
         // It is a command: what is wrong with it is not its name.

@@ -147,7 +147,8 @@ impl Job {
             loss_bound: options.loss_bound,
         };
         let command = Command::collective(kind, ask);
-        let reply = self.connection.call(command, &[]).and_then(|answer| body::<OperationReply>(answer.value));
+        let reply =
+            self.connection.call(command, &[]).and_then(|answer| body::<OperationReply>(answer.value));
         match reply {
             Ok(OperationReply { op }) => {
                 Ok(Pending { connection: self.connection.clone(), op, tensor: Some(tensor), duration: None })

@@ -13,7 +13,8 @@ pub(crate) const MESSAGE_LEN: usize = 900;
 /// Cuts a message off where it gets too long; what comes from elsewhere may be.
 fn bounded(mut message: String) -> String {
     if message.len() > MESSAGE_LEN {
-        message.truncate(message.floor_char_boundary(MESSAGE_LEN - 3));
+        let end = (0..=MESSAGE_LEN - 3).rev().find(|end| message.is_char_boundary(*end));
+        message.truncate(end.unwrap_or(0));
         message += "...";
     }
     message
@@ -106,7 +107,7 @@ pub(crate) fn refusal(refusal: &Refusal) -> PartEnd {
 /// Why a part of an operation failed; `tensor` is what the operation's is called.
 pub(crate) fn part_end(error: &OpError, tensor: &str) -> PartEnd {
     let message = bounded(error.to_string());
-    let saturated = |index: u64, end| Failure::new(Code::Saturated, &message).elements(tensor, index, end);
+    let saturated = |index: u64, end| Failure::new(Code::Saturated, &*message).elements(tensor, index, end);
     match error {
         OpError::Saturated { index, .. } | OpError::NotFinite { index, .. } => {
             PartEnd::Ours(saturated(*index as u64, None))
@@ -128,7 +129,7 @@ mod tests {
         let failure = JobFailure::silent(2, "10.77.2.2".parse().unwrap());
         let error = engine_error(&failure);
         let told = job_error(&error);
-        assert_eq!(told.message, "rank 2 (10.77.2.2) stopped answering");
+        assert_eq!(&*told.message, "rank 2 (10.77.2.2) stopped answering");
         assert_eq!(told.code, Code::JobFailed);
         assert_eq!(told.ranks, [2]);
         assert_eq!(part_end(&OpError::Job(error), "w"), PartEnd::Job);

@@ -164,9 +164,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let read = |source| AllreduceError::Read { path: args.input.clone(), source };
     let Input { form, array } = Input::open(&args.input).map_err(read)?;
     // The type is complained of first: of another one the count says little.
-    let form = || {
-        form.map_err(|promised| AllreduceError::Short { path: args.input.clone(), promised })
-    };
+    let form = || form.map_err(|promised| AllreduceError::Short { path: args.input.clone(), promised });
     let array = match array.try_data::<f32>() {
         Ok(values) => return sum::<f32>(args, &form()?, values),
         Err(array) => array,

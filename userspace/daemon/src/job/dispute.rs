@@ -52,7 +52,7 @@ impl Verdict {
 }
 
 /// An end of the job because the workers do not do the same.
-pub(super) fn mismatch(message: String) -> Failure {
+pub(super) fn mismatch(message: impl Into<Box<str>>) -> Failure {
     Failure::new(Code::Mismatch, message).hint(
         "submit the same operations in the same order on all workers, or open the job in order of names",
     )
@@ -156,7 +156,7 @@ impl Doubts {
 /// Names the worker and its value.
 fn settled(mut doubt: Doubt, rank: u16, blame: &Blame) -> Doubt {
     if let Some(failure) = &mut doubt.outcome.error {
-        failure.message = format!("rank {rank}: {}", blame.problem);
+        failure.message = format!("rank {rank}: {}", blame.problem).into();
         failure.ranks = vec![rank];
         failure.index = blame.index.or(failure.index);
         failure.index_end = failure.index_end.filter(|_| blame.index.is_none());

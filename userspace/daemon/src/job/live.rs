@@ -10,10 +10,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::dispute::{Dispute, Doubts, Verdict, mismatch};
 use super::{End, Job, blocking};
-use crate::explain;
 use crate::line::Order;
 use crate::stream::notice::{Blame, Topic};
-use crate::stream::{Claim, Stream};
+use crate::stream::Stream;
 
 /// How often a job looks at what has a deadline.
 const LOOK: Duration = Duration::from_millis(100);
@@ -93,7 +92,7 @@ impl<'a> Life<'a> {
                 None
             }
             Some(Order::Blame { number, failure }) => {
-                let blame = Blame { index: failure.index, problem: failure.message };
+                let blame = Blame { index: failure.index, problem: failure.message.into() };
                 self.post(Topic::Fault { number }, &blame);
                 None
             }
