@@ -72,13 +72,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Every number and word in the statistics, under the path that leads to it.
+/// Every number, word and list of numbers (a histogram's) in the statistics, under the path that leads to it.
 fn leaves(stats: &Value) -> Vec<(String, Value)> {
     fn walk(path: &str, value: &Value, into: &mut Vec<(String, Value)>) {
         let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
         match value {
             Value::Object(fields) => fields.iter().for_each(|(key, value)| walk(&below(key), value, into)),
-            Value::Array(items) => {
+            Value::Array(items) if items.iter().all(Value::is_object) => {
                 items.iter().enumerate().for_each(|(n, item)| walk(&below(&name(n, item)), item, into));
             }
             Value::Null => {}
@@ -145,6 +145,14 @@ mod tests {
         let stats = json!({ "backend": "xdp", "jobs": [{ "name": "digits", "engine": { "sent": 3 } }], "ports": [{ "full": 1 }] });
         let paths: Vec<_> = leaves(&stats).into_iter().map(|(path, _)| path).collect();
         assert_eq!(paths, ["backend", "jobs.digits.engine.sent", "jobs.digits.name", "ports.0.full"]);
+    }
+
+    #[test]
+    fn a_histogram_is_one_line() {
+        let stats = json!({ "lanes": [{ "lane": 0, "completions": { "buckets": [[1024, 7], [2048, 1]] } }, { "lane": 1 }] });
+        let found = leaves(&stats);
+        assert_eq!(found[0], ("lanes.0.completions.buckets".to_owned(), json!([[1024, 7], [2048, 1]])));
+        assert_eq!(found.len(), 3);
     }
 
     #[test]

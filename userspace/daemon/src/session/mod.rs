@@ -266,3 +266,17 @@ impl Session {
         // Regions stay mapped until the data path has dropped the operations that borrow from them.
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_of_the_longest_completions_fit_as_operations_may_be_outstanding() {
+        let (ours, _theirs) = Channel::pair().unwrap();
+        let message = vec![b' '; 1728];
+        for number in 0..operations_that_fit(&ours) {
+            ours.try_send(&message, &[]).unwrap_or_else(|error| panic!("message {number}: {error}"));
+        }
+    }
+}
