@@ -1,23 +1,20 @@
 //! One chunk of an operation: what this worker puts into its packet, and what it takes out of its result.
 //!
 //! An operation says which of its values a worker gives and which it takes. What is not given travels as zeros;
-//! what is not taken is not written. Both may begin and end within a chunk, and within a word that holds two
-//! values: then the other half of the word is somebody else's.
+//! what is not taken is not written. Both may begin and end anywhere in a chunk.
 
 use std::ops::Range;
 
 use half::{bf16, f16};
-use sumac_wire::header::{ELEMENT_LEN, Format, exponent, flag};
+use sumac_wire::header::{Format, exponent, flag};
 
 use crate::{
     convert::{Arithmetic, Codec, Scaling, fill_nan},
     error::OpError,
     operation::{DType, Operation},
     params::{JobParams, NotFinite},
+    words::Words,
 };
-
-/// Bytes of the two values that share a word, at most.
-const PAIR: usize = 2 * 4;
 
 /// Where a chunk's values are in their operation, and how many words they take in its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,56 +114,40 @@ impl Numbers {
 
     /// Converts what this worker gives of a chunk straight into its packet: one pass over the values.
     pub fn write(&self, operation: &Operation, span: Span, exponent: i8, wire: &mut [u8]) -> Written {
-        let Operation { dtype, arithmetic, base, .. } = *operation;
         let given = span.overlap(&operation.gives);
         if given.is_empty() {
             wire.fill(0);
             return Written::default();
         }
-        let size = dtype.size();
+        let size = operation.dtype.size();
         let input = whole(operation.buffer.input(given.start * size, given.len() * size), size);
-        let per_word = self.codec.values_per_word(dtype, arithmetic);
-        let at = given.start - span.first;
-        let mut written = Written { values: input.len() / size, ..Written::default() };
-        // The value at fault: the first in the tensor that does not fit, or is not finite.
-        let (mut saturated, mut not_finite) = (None, None);
-        let (mut from, mut word) = (0, at / per_word);
-        wire[..word * ELEMENT_LEN].fill(0);
-        let mut encode = |from: usize, skipped: usize, tensor: &[u8], wire: &mut [u8]| {
-            let encoded = self.codec.encode(dtype, arithmetic, exponent, tensor, wire);
-            saturated = saturated.or(encoded.saturated.map(|at| from + at - skipped));
-            not_finite = not_finite.or(encoded.not_finite.map(|at| from + at - skipped));
-        };
-        if !at.is_multiple_of(per_word) && !input.is_empty() {
-            let mut pair = [0; PAIR];
-            pair[size..2 * size].copy_from_slice(&input[..size]);
-            encode(0, 1, &pair[..2 * size], &mut wire[word * ELEMENT_LEN..][..ELEMENT_LEN]);
-            (from, word) = (1, word + 1);
-        }
-        let rest = input.get(from * size..).unwrap_or(&[]);
-        let end = word + (rest.len() / size).div_ceil(per_word);
-        encode(from, 0, rest, &mut wire[word * ELEMENT_LEN..end * ELEMENT_LEN]);
-        wire[end * ELEMENT_LEN..].fill(0);
-
-        let index = |at: usize| base as usize + given.start + at;
-        let value = |at: usize| number(dtype, &input[at * size..]);
-        if let Some(at) = not_finite {
+        let met = self.words(operation, exponent).encode(given.start - span.first, input, wire);
+        let values = input.len() / size;
+        let mut written = Written { values, ..Written::default() };
+        let index = |at: usize| operation.base as usize + given.start + at;
+        let value = |at: usize| number(operation.dtype, &input[at * size..]);
+        let not_finite = met.not_finite.map(|at| {
             written.flags |= flag::NOT_FINITE;
-            if self.not_finite == NotFinite::Error {
-                written.fault = Some(OpError::NotFinite { index: index(at), value: value(at) as f32 });
-            }
-        }
-        if let Some(at) = saturated {
+            (at, OpError::NotFinite { index: index(at), value: value(at) as f32 })
+        });
+        let not_finite = not_finite.filter(|_| self.not_finite == NotFinite::Error);
+        let saturated = met.saturated.map(|at| {
             written.flags |= flag::OVERFLOW;
-            let fault = self.saturated(operation, index(at), value(at));
-            let is_first = not_finite.is_none_or(|other| at < other);
-            written.fault = if is_first { Some(fault) } else { written.fault.or(Some(fault)) };
-        }
-        if written.values < given.len() {
+            (at, self.saturated(operation, index(at), value(at)))
+        });
+        let short = (values < given.len()).then(|| {
             written.flags |= flag::OVERFLOW;
-            written.fault = Some(OpError::ShortBuffer { index: index(written.values) });
-        }
+            (values, OpError::ShortBuffer { index: index(values) })
+        });
+        // The one that comes first in the tensor.
+        let faults = [not_finite, saturated, short].into_iter().flatten();
+        written.fault = faults.min_by_key(|(at, _)| *at).map(|(_, fault)| fault);
         written
+    }
+
+    fn words(&self, operation: &Operation, exponent: i8) -> Words {
+        let Operation { dtype, arithmetic, .. } = *operation;
+        Words { codec: self.codec, dtype, arithmetic, exponent }
     }
 
     fn saturated(&self, operation: &Operation, index: usize, value: f64) -> OpError {
@@ -188,48 +169,23 @@ impl Numbers {
         wire: &[u8],
         carries: bool,
     ) -> Read {
-        let Operation { dtype, arithmetic, base, .. } = *operation;
         let taken = span.overlap(&operation.takes);
         if taken.is_empty() {
             return Read::default();
         }
-        let size = dtype.size();
+        let words = self.words(operation, exponent);
+        let size = operation.dtype.size();
         let output = operation.buffer.output(taken.start * size, taken.len() * size);
         let values = output.len() / size;
         let output = &mut output[..values * size];
         if carries {
-            fill_nan(dtype, output);
+            fill_nan(operation.dtype, output);
         } else {
-            self.decode(dtype, arithmetic, taken.start - span.first, exponent, wire, output);
+            words.decode(taken.start - span.first, wire, output);
         }
         let is_short = values < taken.len();
-        let index = base as usize + taken.start + values;
+        let index = operation.base as usize + taken.start + values;
         Read { fault: is_short.then_some(OpError::ShortBuffer { index }), values }
-    }
-
-    /// Decodes the values from number `at` of a chunk on.
-    fn decode(
-        &self,
-        dtype: DType,
-        arithmetic: Arithmetic,
-        at: usize,
-        exponent: i8,
-        wire: &[u8],
-        output: &mut [u8],
-    ) {
-        let size = dtype.size();
-        let per_word = self.codec.values_per_word(dtype, arithmetic);
-        let mut word = at / per_word;
-        let mut rest = output;
-        if !at.is_multiple_of(per_word) && !rest.is_empty() {
-            let mut pair = [0; PAIR];
-            let first = &wire[word * ELEMENT_LEN..][..ELEMENT_LEN];
-            self.codec.decode(dtype, arithmetic, exponent, first, &mut pair[..2 * size]);
-            let (value, others) = rest.split_at_mut(size);
-            value.copy_from_slice(&pair[size..2 * size]);
-            (rest, word) = (others, word + 1);
-        }
-        self.codec.decode(dtype, arithmetic, exponent, &wire[word * ELEMENT_LEN..], rest);
     }
 }
 

@@ -22,8 +22,8 @@
 //! | [`error`] | what went wrong, by phase |
 //!
 //! Private: `placement` (which slot a chunk takes and how far a worker may run ahead: all that is
-//! particular to the static mode), `stream` (operations as one sequence of chunks), `chunk` (which of a chunk's values
-//! are whose), `slots` and `queues` (what is in flight), `timer`, `silence`, `rtt` and `loss` (when to send
+//! particular to the static mode), `stream` and `received` (operations as one sequence of chunks), `chunk` and `words` (which of a chunk's
+//! values are whose), `slots` and `queues` (what is in flight), `timer`, `silence`, `rtt` and `loss` (when to send
 //! again), `handshake`.
 #![deny(unsafe_code)]
 
@@ -39,6 +39,7 @@ pub mod operation;
 pub mod params;
 mod placement;
 mod queues;
+mod received;
 mod rtt;
 mod silence;
 mod slots;
@@ -46,6 +47,7 @@ pub mod stats;
 mod stream;
 mod time;
 mod timer;
+mod words;
 
 pub use convert::{Arithmetic, Scaling, WireFormat};
 pub use engine::{Engine, JobState, Transmit};

@@ -88,7 +88,8 @@ pub struct EngineStats {
     pub results: u64,
     /// Exponent rounds: chunks whose exponent had to be asked for before they could be sent.
     pub exponent_rounds: u64,
-    /// Chunks that a slot took out of its turn, since another slot was held up.
+    /// Results that named another chunk than the regular one, two rounds of all slots later: since some slot was held
+    /// up, or had been.
     pub steals: u64,
     /// Chunks that another worker takes for another operation's.
     pub mismatches: u64,

@@ -7,6 +7,7 @@ use crate::{
     chunk::Span,
     error::{JobError, OpError},
     operation::{Completion, OpId, Operation},
+    received::Received,
     time::Time,
 };
 
@@ -28,11 +29,6 @@ impl Pending {
     /// The index of the first value of chunk `seq`, which must be one of this operation's.
     pub fn first(&self, seq: u64) -> usize {
         (seq - self.first_seq) as usize * self.chunk
-    }
-
-    /// Whether a result is still to come.
-    pub fn is_open(&self) -> bool {
-        self.remaining > 0
     }
 
     /// Whether chunk `seq` is one of this operation's.
@@ -58,12 +54,6 @@ impl Pending {
             self.fault = Some(OpError::Peer { first, last: first + span.values - 1 });
         }
     }
-
-    /// One more result is in place.
-    pub fn chunk_done(&mut self, now: Time) {
-        self.remaining = self.remaining.saturating_sub(1);
-        self.finished = now;
-    }
 }
 
 /// The element that an error of this worker names.
@@ -83,12 +73,13 @@ pub(crate) struct Stream {
     front: u64,
     /// The first chunk that no operation has taken.
     end: u64,
+    received: Received,
 }
 
 impl Stream {
     /// An empty stream that begins with chunk `first`.
     pub fn new(first: u64) -> Stream {
-        Stream { pending: VecDeque::new(), front: 0, end: first }
+        Stream { pending: VecDeque::new(), front: 0, end: first, received: Received::new(first) }
     }
 
     /// Appends an operation, in chunks of `chunk` values; gives its number.
@@ -97,6 +88,7 @@ impl Stream {
         let chunks = operation.count.div_ceil(chunk) as u64;
         let first_seq = self.end;
         self.end += chunks;
+        self.received.extend(self.end);
         self.pending.push_back(Pending {
             operation,
             chunk,
@@ -114,6 +106,23 @@ impl Stream {
     pub fn get_mut(&mut self, number: u64) -> Option<&mut Pending> {
         let index = usize::try_from(number.checked_sub(self.front)?).ok()?;
         self.pending.get_mut(index)
+    }
+
+    /// The operation with this number if it waits for the result of chunk `seq`, one of its own.
+    pub fn waiting(&mut self, number: u64, seq: u64) -> Option<&mut Pending> {
+        if self.received.contains(seq) {
+            return None;
+        }
+        self.get_mut(number)
+    }
+
+    /// The result of chunk `seq` of this operation is in place.
+    pub fn chunk_done(&mut self, number: u64, seq: u64, now: Time) {
+        self.received.insert(seq);
+        if let Some(pending) = self.get_mut(number) {
+            pending.remaining = pending.remaining.saturating_sub(1);
+            pending.finished = now;
+        }
     }
 
     /// The number of the operation that chunk `seq` belongs to, if it was submitted. `near` is
@@ -159,6 +168,7 @@ impl Stream {
         let pending = self.pending.pop_front()?;
         let id = OpId(self.front);
         self.front += 1;
+        self.received.forget(pending.first_seq + pending.chunks);
         Some(Completion {
             id,
             result: pending.fault.map_or(Ok(()), Err),
@@ -201,7 +211,9 @@ mod tests {
         stream.push(operation(10), 10, Time(0));
         stream.push(operation(0), 10, Time(1));
         assert!(stream.pop_complete().is_none(), "the empty one waits for its turn");
-        stream.get_mut(0).into_iter().for_each(|pending| pending.chunk_done(Time(7)));
+        assert!(stream.waiting(0, 0).is_some());
+        stream.chunk_done(0, 0, Time(7));
+        assert!(stream.waiting(0, 0).is_none());
         let ids: Vec<_> = std::iter::from_fn(|| stream.pop_complete()).map(|c| (c.id, c.finished)).collect();
         assert_eq!(ids, [(OpId(0), Time(7)), (OpId(1), Time(1))]);
         assert!(stream.is_empty() && stream.get_mut(0).is_none());

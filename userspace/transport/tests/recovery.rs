@@ -6,7 +6,7 @@ mod support;
 use sumac_transport::Time;
 use sumac_wire::header::flag;
 use support::{
-    job,
+    block, job,
     lone::{Lone, Sent},
 };
 
@@ -293,4 +293,45 @@ fn only_the_last_worker_learns_that_the_path_became_slower() {
         assert_eq!(after.retransmits(), 0, "no later than the timeout");
         assert_eq!(after.rtt.timeout_ns > before, slower, "last: {was_last}");
     }
+}
+
+#[test]
+fn an_operation_that_others_have_not_begun_is_not_overtaken_by_the_one_before() {
+    let mut lone = Lone::ready(block(2, 8, 4), 100 * MICRO);
+    // Another worker has the first operation, of chunks 0 to 3, and not the second.
+    lone.submit_floats(&[1.0; 16]);
+    lone.submit_floats(&[1.0; 16]);
+    let rounds = lone.send_all();
+    lone.wait(100 * MICRO);
+    rounds[..4].iter().for_each(|round| lone.take(&round.answer()));
+    let chunks = lone.send_all();
+    assert_eq!(seqs(&chunks), [0, 1, 2, 3]);
+    lone.wait(100 * MICRO);
+    chunks.iter().for_each(|sent| lone.take(&sent.answer()));
+    assert_eq!(lone.send_all().len(), 0, "four results of packets that were sent later say nothing");
+    assert!(lone.engine.poll_timeout() > Some(lone.now.plus(2 * MILLI)), "only silence does, in its time");
+    // Now it has; the answer to chunk 5 is lost.
+    lone.take(&rounds[4].answer());
+    lone.take(&rounds[6].answer());
+    lone.take(&rounds[7].answer());
+    let chunks = lone.send_all();
+    assert_eq!(seqs(&chunks), [4, 6, 7], "what was sent before says nothing yet");
+    lone.wait(100 * MICRO);
+    chunks.iter().for_each(|sent| lone.take(&sent.answer()));
+    let again = lone.send_all();
+    assert_eq!((seqs(&again), again[0].header.has(flag::EXPONENT)), (vec![5], true));
+}
+
+#[test]
+fn a_tail_that_all_are_at_does_not_wait_for_stragglers() {
+    let mut lone = Lone::ready(job(2, 8, 4), 100 * MICRO);
+    lone.submit_floats(&[1.0; 32]);
+    let sent = lone.send_all();
+    let rtt = lone.engine.stats().rtt;
+    assert!(rtt.timeout_begun_ns < rtt.timeout_ns);
+    assert!(lone.expire() > rtt.timeout_begun_ns, "perhaps another worker has not begun");
+    sent[..6].iter().for_each(|sent| lone.take(&sent.answer()));
+    lone.wait(10 * MICRO);
+    lone.send_all();
+    assert!(lone.expire() <= lone.engine.stats().rtt.timeout_begun_ns);
 }

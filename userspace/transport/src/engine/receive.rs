@@ -158,8 +158,10 @@ impl Engine {
         header: &Header,
         elements: &[u8],
     ) -> Result<(), Reason> {
-        let pending =
-            self.stream.get_mut(entry.op).filter(|pending| pending.is_open()).ok_or(Reason::Internal)?;
+        let Some(pending) = self.stream.waiting(entry.op, entry.seq) else {
+            self.given_twice(&entry);
+            return Err(Reason::Internal);
+        };
         let first = pending.first(entry.seq);
         let operation = &mut pending.operation;
         let span = self.numbers.span(operation, first);
@@ -185,7 +187,7 @@ impl Engine {
         if header.has(flag::OVERFLOW) || header.has(flag::NOT_FINITE) && !carries {
             pending.blame_peer(span);
         }
-        pending.chunk_done(now);
+        self.stream.chunk_done(entry.op, entry.seq, now);
         self.stats.results_faulty += u64::from(is_faulty);
         self.stats.results += 1;
         self.stats.steals += u64::from(after != self.pool.regular(entry.seq));

@@ -71,10 +71,7 @@ impl Engine {
         let entry = *self.slots.get(slot);
         let is_first = entry.state != State::Lost;
         let Some(Packet { header, dscp_ecn }) = self.write_packet(now, slot, &entry, out) else {
-            // Only an aggregator that gave the same chunk to two slots can have completed it by another.
-            let reason =
-                format!("it gave chunk {} of lane {} to two slots", entry.seq as u32, self.params.lane);
-            self.fail(JobError::AggregatorLost { reason });
+            self.given_twice(&entry);
             return None;
         };
         let index = self.next_index;
@@ -91,12 +88,20 @@ impl Engine {
         Some(Transmit { len, port_offset: self.shard(), entropy: entropy(index), dscp_ecn })
     }
 
-    /// Writes the packet that a slot is to send; `None` when its operation is over.
+    /// Only an aggregator that gave the same chunk to two slots can have completed it by another: it cannot be
+    /// trusted any more.
+    pub(super) fn given_twice(&mut self, entry: &Slot) {
+        let reason = format!("it gave chunk {} of lane {} to two slots", entry.seq as u32, self.params.lane);
+        self.fail(JobError::AggregatorLost { reason });
+    }
+
+    /// Writes the packet that a slot is to send; `None` when the chunk's result is there already.
     fn write_packet(&mut self, now: Time, slot: usize, entry: &Slot, out: &mut [u8]) -> Option<Packet> {
-        let needs_exponent = self.numbers.needs_exponent(&self.stream.get_mut(entry.op)?.operation);
+        let waiting = self.stream.waiting(entry.op, entry.seq)?;
+        let needs_exponent = self.numbers.needs_exponent(&waiting.operation);
         let asks = needs_exponent && entry.exponent == exponent::UNKNOWN;
         let ahead = if asks { exponent::NONE } else { self.look_ahead(entry) };
-        let pending = self.stream.get_mut(entry.op).filter(|pending| pending.is_open())?;
+        let pending = self.stream.get_mut(entry.op)?;
         let operation = &pending.operation;
         let span = self.numbers.span(operation, pending.first(entry.seq));
         let resend = if entry.state == State::Lost { flag::RESEND } else { 0 };

@@ -20,6 +20,7 @@
 mod ledger;
 mod network;
 mod patience;
+mod plain;
 mod run;
 mod scenario;
 #[path = "../support/mod.rs"]

@@ -1,45 +1,14 @@
 //! How long recovery takes, on the simulated clock: the same on every machine.
 
-use sumac_transport::{Arithmetic, DType, JobParams, Scaling};
-
 use crate::{
-    run::run_timed,
-    scenario::{Faults, Kind, Scenario, Tensor},
-    support,
+    plain::{MICRO, START, link_bound, lossy, short},
+    run::{run, run_traced},
+    scenario::{Scenario, Tensor},
 };
 
-const MICRO: u64 = 1_000;
-/// When the tensor is submitted: after the handshake, however often that was lost.
-const START: u64 = 2_000_000_000;
-
-/// Four workers, 64 slots, a round trip of about 50 µs, and loss alone.
-fn lossy(seed: u64, loss: f64, chunks: usize) -> Scenario {
-    let kind = Kind::AllReduce(Arithmetic::Sum);
-    let tensor = |count, at| Tensor { kind, dtype: DType::I32, count, lane: 0, at, poison: None };
-    let params = support::job(4, 64, 2);
-    Scenario {
-        seed,
-        lanes: 1,
-        racks: 1,
-        stealing: true,
-        first_seq: 0,
-        // The empty one begins the handshake.
-        tensors: vec![tensor(0, 0), tensor(chunks * 2, START)],
-        faults: Faults {
-            loss,
-            duplication: 0.0,
-            reordering: 0.0,
-            held_back: MICRO,
-            delay: 20 * MICRO,
-            spacing: 500,
-        },
-        ring: 128,
-        lateness: vec![0; usize::from(params.world)],
-        pause: None,
-        outage: None,
-        restart: None,
-        params,
-    }
+/// When the last tensor's last result was at the last worker, in nanoseconds from its submission.
+fn took(scenario: &Scenario) -> u64 {
+    run_traced(scenario).ends.last().map_or(0, |end| end - START)
 }
 
 /// What many runs took.
@@ -50,7 +19,7 @@ struct Times {
 }
 
 fn times(seeds: u64, loss: f64, chunks: usize) -> Times {
-    let finished = |seed| (run_timed(&lossy(seed, loss, chunks)).1 - START) / MICRO;
+    let finished = |seed| took(&lossy(seed, loss, chunks)) / MICRO;
     let mut times: Vec<u64> = (0..seeds).map(finished).collect();
     times.sort_unstable();
     Times { median: times[times.len() / 2], mean: times.iter().sum::<u64>() / seeds }
@@ -89,17 +58,10 @@ fn stragglers_cost_a_few_probes() {
     let step = |step: u64| Tensor { at: START + step * 20_000 * MICRO, ..tensor };
     scenario.tensors = (0..20).map(step).collect();
     scenario.lateness[3] = 6_000 * MICRO;
-    let totals = run_timed(&scenario).0;
+    let totals = run(&scenario);
     println!("{} of {} chunks sent again", totals.needless, 20 * 64 * 4);
     assert_eq!(totals.engines.retransmits_fast, 0);
     assert!((1..=3 * 2 * 2).contains(&totals.needless), "{}", totals.needless);
-}
-
-/// A tensor over links that carry a frame in 12 µs (1,500 bytes at 1 Gbit/s), in a window of ten times the path.
-fn link_bound(seed: u64, loss: f64) -> Scenario {
-    let mut scenario = lossy(seed, loss, 10_000);
-    scenario.faults.spacing = 12 * MICRO;
-    scenario
 }
 
 /// Losing 0.01, 0.1 and 1 % of all frames in each direction of each of four workers costs less than 1, 3 and 10 %
@@ -108,7 +70,7 @@ fn link_bound(seed: u64, loss: f64) -> Scenario {
 fn loss_costs_little_more_than_its_frames() {
     let mean = |loss| {
         let seeds = 4;
-        (0..seeds).map(|seed| run_timed(&link_bound(seed, loss)).1 - START).sum::<u64>() / seeds
+        (0..seeds).map(|seed| took(&link_bound(seed, loss, 10_000))).sum::<u64>() / seeds
     };
     let perfect = mean(0.0);
     for (loss, most) in [(0.0001, 1.01), (0.001, 1.03), (0.01, 1.10)] {
@@ -121,7 +83,7 @@ fn loss_costs_little_more_than_its_frames() {
 /// 256 KB by four workers over a fast path, at 1 % loss: the 99th of 100 is no slow one.
 #[test]
 fn short_operations_have_no_long_tail() {
-    let finished = |seed| (run_timed(&short(seed)).1 - START) / MICRO;
+    let finished = |seed| took(&short(seed)) / MICRO;
     let mut times: Vec<u64> = (0..1000).map(finished).collect();
     times.sort_unstable();
     let at = |fraction: f64| times[(times.len() as f64 * fraction) as usize];
@@ -129,10 +91,41 @@ fn short_operations_have_no_long_tail() {
     assert!(at(0.99) < 10_000);
 }
 
-fn short(seed: u64) -> Scenario {
-    let mut scenario = lossy(seed, 0.01, 187);
-    scenario.params = JobParams { scaling: Scaling::Block, slots: 128, ..scenario.params };
-    scenario.tensors[1].dtype = DType::F32;
-    scenario.faults.spacing = 2 * MICRO;
-    scenario
+/// A lost frame holds its slot up for all four workers, and none can tell whose it was: each sends once more, and hardly
+/// ever twice.
+#[test]
+fn a_loss_costs_one_retransmission_of_each_worker() {
+    let totals = run(&link_bound(0, 0.01, 10_000));
+    let again = totals.engines.retransmits();
+    println!(
+        "{} lost, {again} sent again; {} were there already, {} results sent again",
+        totals.lost, totals.duplicates, totals.replies
+    );
+    assert!(again <= 4 * totals.lost);
+}
+
+/// Random loss leaves slots uneven; those that were spared take the work of the others (the paper's figure 7).
+#[test]
+fn stealing_shortens_the_tail() {
+    let mean = |stealing| {
+        let run = |seed| took(&Scenario { stealing, ..link_bound(seed, 0.01, 10_000) });
+        (0..4).map(run).sum::<u64>() / 4 / MICRO
+    };
+    let (with, without) = (mean(true), mean(false));
+    println!("10,000 chunks at 1 % loss: {with} us with stealing, {without} us without");
+    assert!(with < without);
+}
+
+/// A small urgent tensor in the middle of a long one: it has slots of its own and goes first.
+#[test]
+fn what_is_urgent_waits_for_nobody() {
+    let mut scenario = link_bound(0, 0.0, 10_000);
+    let bulk = scenario.tensors[1];
+    scenario.lanes = 2;
+    scenario.tensors.push(Tensor { lane: 1, count: 20, at: START + 10_000 * MICRO, ..bulk });
+    let ends = run_traced(&scenario).ends;
+    let urgent = ends[2] - scenario.tensors[2].at;
+    println!("urgent: {} us, bulk: {} us", urgent / MICRO, (ends[1] - START) / MICRO);
+    // The window of the bulk tensor is in the cables already: 64 frames of 12 us.
+    assert!(ends[2] < ends[1] && urgent < 1_200 * MICRO);
 }

@@ -1,0 +1,127 @@
+//! Where a lane's chunks go: the next one that results name, other workers' operations, the measured path.
+#![allow(clippy::expect_used, reason = "a test that cannot go on")]
+
+mod support;
+
+use sumac_transport::{Engine, JobError, JobParams, JobState, OpError, OpId, ParamError, PathMeasure, Time};
+use sumac_wire::{Kind, header::flag};
+use support::{
+    block, job,
+    lone::{Lone, SIGNATURE, Sent},
+};
+
+const RTT: u64 = 50_000;
+
+/// Slot, version and chunk.
+fn places(sent: &[Sent]) -> Vec<(u32, u8, u32)> {
+    sent.iter().map(|sent| (sent.header.slot, sent.header.pool_version(), sent.header.seq)).collect()
+}
+
+#[test]
+fn slots_go_where_results_send_them() {
+    let mut lone = Lone::ready(JobParams { lane: 1, ..job(2, 2, 4) }, RTT);
+    lone.submit_floats(&[1.0; 32]);
+    let first = lone.send_all();
+    assert_eq!(places(&first), [(2, 0, 0), (3, 0, 1)], "the lane's slots come after lane 0's");
+    // Slot 2 is held up: slot 3 goes on alone, and steals.
+    lone.take(&first[1].answer_with(|header| header.next_seq = 4));
+    let second = lone.send_all();
+    assert_eq!(places(&second), [(3, 1, 3)]);
+    lone.take(&second[0].answer_with(|header| header.next_seq = 5));
+    let third = lone.send_all();
+    assert_eq!(places(&third), [(3, 0, 4)]);
+    lone.take(&third[0].answer_with(|header| header.next_seq = 6));
+    let fourth = lone.send_all();
+    assert_eq!(places(&fourth), [(2, 0, 0), (3, 1, 5)], "and what seems lost is sent again");
+    assert_eq!(lone.engine.stats().steals, 3, "chunks 4 to 6 come out of turn");
+    lone.take(&fourth[1].answer_with(|header| header.next_seq = 9));
+    lone.take(&first[0].answer_with(|header| header.next_seq = 7));
+    let rest = lone.send_all();
+    assert_eq!(places(&rest), [(3, 0, 6), (2, 1, 2)]);
+    rest.iter().for_each(|sent| lone.take(&sent.answer_with(|header| header.next_seq += 40)));
+    let rest = lone.send_all();
+    assert_eq!(places(&rest), [(2, 0, 7)], "slot 3 waits for chunk 9, which nobody has yet");
+    lone.take(&rest[0].answer_with(|header| header.next_seq += 80));
+    assert_eq!(lone.engine.poll_completion().map(|end| (end.id, end.result)), Some((OpId(0), Ok(()))));
+    lone.submit_floats(&[1.0; 8]);
+    assert_eq!(places(&lone.send_all()), [(3, 1, 9)], "of chunks 8 and 9");
+}
+
+#[test]
+fn another_operation_of_another_worker_ends_the_job_and_names_both() {
+    for (params, what) in [(job(2, 4, 4), "elements"), (block(2, 4, 4), "an exponent round")] {
+        let mut lone = Lone::ready(params, RTT);
+        lone.submit_floats(&[1.0; 16]);
+        let sent = lone.send_all();
+        lone.take(&sent[2].answer_with(|header| {
+            (header.flags, header.tensor) = (header.flags | flag::MISMATCH, 0xbad);
+        }));
+        let why = JobError::Mismatch { lane: 0, seq: 2, base: 8, signature: SIGNATURE, theirs: 0xbad };
+        assert_eq!(lone.engine.state(), JobState::Failed(&why), "{what}");
+        let end = lone.engine.poll_completion().map(|end| end.result);
+        assert_eq!(end, Some(Err(OpError::Job(why))), "{what}");
+        assert_eq!(lone.engine.stats().mismatches, 1, "{what}");
+    }
+}
+
+#[test]
+fn a_chunk_in_two_slots_fails_the_job() {
+    let mut lone = Lone::ready(job(2, 2, 4), RTT);
+    lone.submit_floats(&[1.0; 24]);
+    let first = lone.send_all();
+    first.iter().for_each(|sent| lone.take(&sent.answer_with(|header| header.next_seq = 4)));
+    let second = lone.send_all();
+    second.iter().for_each(|sent| lone.take(&sent.answer_with(|header| header.next_seq += 20)));
+    let third = lone.send_all();
+    assert_eq!(places(&third), [(0, 0, 4), (1, 0, 4)], "an aggregator that cannot count");
+    third.iter().for_each(|sent| lone.take(&sent.answer_with(|header| header.next_seq += 40)));
+    let end = lone.engine.poll_completion().map(|end| end.result);
+    assert!(matches!(end, Some(Err(OpError::Job(JobError::AggregatorLost { .. })))), "{end:?}");
+}
+
+#[test]
+fn a_path_is_measured_before_its_slots_are_given_out() {
+    let params = JobParams { lane: 3, shards: 2, measure: true, ..job(2, 1, 242) };
+    let mut lone = Lone::ready(params, RTT);
+    assert_eq!(lone.engine.state(), JobState::Probing, "the train is still to come");
+    lone.submit_floats(&[1.0; 242 * 8]);
+    let train = lone.send_all();
+    assert!(train.len() > 100 && train.iter().all(|probe| probe.header.kind == Kind::Probe as u8));
+    assert!(train.iter().all(|probe| probe.payload.len() == 1024 && probe.header.tensor == 3));
+    // 1,024 bytes every 10 µs.
+    for probe in &train {
+        lone.wait(10_000);
+        lone.take(&probe.answer());
+    }
+    let JobState::Measured(PathMeasure { rtt_ns, bytes_per_s }) = lone.engine.state() else {
+        panic!("{:?}", lone.engine.state());
+    };
+    assert_eq!((rtt_ns, bytes_per_s), (RTT, 102_400_000));
+    assert!(lone.send().is_none() && lone.engine.poll_timeout().is_none(), "it waits");
+    assert_eq!(lone.engine.start(3), Err(ParamError::Slots { slots: 3 }));
+    assert_eq!(lone.engine.start(4), Ok(()));
+    let sent = lone.send_all();
+    assert_eq!(places(&sent), [(12, 0, 0), (13, 0, 1), (14, 0, 2), (15, 0, 3)]);
+    assert_eq!(lone.engine.start(8), Err(ParamError::Started));
+    assert_eq!(lone.engine.params().slots, 4);
+}
+
+#[test]
+fn slots_may_be_given_out_before_or_without_a_measure() {
+    for measure in [false, true] {
+        let mut engine = Engine::new(JobParams { measure, ..job(2, 1, 4) }).expect("good parameters");
+        assert_eq!(engine.start(4), Ok(()));
+        let mut payload = [0; 128];
+        assert!(engine.poll_transmit(Time(0), &mut payload).is_some(), "the probe");
+        let mut lone = Lone { engine, now: Time(0) };
+        let probe = Sent {
+            header: sumac_wire::Header::read(&payload[..], 0, 72).expect("a probe"),
+            payload: payload[..72].to_vec(),
+            slots: 4,
+        };
+        lone.take(&probe.answer());
+        assert_eq!(lone.engine.state(), JobState::Ready, "measure: {measure}");
+        lone.submit_floats(&[1.0; 40]);
+        assert_eq!(lone.send_all().len(), 4);
+    }
+}
