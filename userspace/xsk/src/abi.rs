@@ -11,9 +11,12 @@ pub struct Descriptor {
     pub address: u64,
     /// Bytes of the packet.
     pub len: u32,
-    /// Zero: Sumac sends and receives no packets of several frames.
+    /// [`CONTINUES`] or zero.
     pub options: u32,
 }
+
+/// The packet goes on in the next descriptor (`XDP_PKT_CONTD`).
+pub const CONTINUES: u32 = libc::XDP_PKT_CONTD;
 
 /// An entry of the fill and completion rings: a frame's address in the UMEM.
 pub type Address = u64;

@@ -9,6 +9,7 @@
 //! | `syscall` | the system calls, each a safe function where that can be |
 //! | [`mapping`] | memory that is unmapped when dropped; [`mapping::Shared`] of two processes |
 //! | [`ring`] | the four rings between user space and the kernel |
+//! | `layout` | how the frames' memory is cut |
 //! | [`umem`] | the frames, and whose each is at the moment |
 //! | [`port`] | rings and frames together: receive, send, reap; runs without a kernel too |
 //! | [`socket`] | a [`port::Port`] that is bound to a queue of an interface |
@@ -21,6 +22,7 @@
 
 pub mod abi;
 pub mod error;
+mod layout;
 pub mod mapping;
 pub mod port;
 pub mod ring;
@@ -30,5 +32,5 @@ pub mod umem;
 
 pub use error::OpenError;
 pub use port::Port;
-pub use socket::{Bound, Mode, Socket, SocketConfig};
+pub use socket::{Bound, LINK_HEADER, Mode, Socket, SocketConfig};
 pub use umem::{Conservation, TxFrame};

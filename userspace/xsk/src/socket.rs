@@ -23,6 +23,9 @@ pub enum Mode {
     Copy,
 }
 
+/// Ethernet's header and one tag, which an MTU does not count.
+pub const LINK_HEADER: u32 = 18;
+
 /// What kind of socket is wanted.
 #[derive(Clone, Debug)]
 pub struct SocketConfig {
@@ -30,22 +33,23 @@ pub struct SocketConfig {
     pub interface: String,
     /// The queue of the interface, from 0.
     pub queue: u32,
-    /// Frames for sending; the same number is for receiving. At least 1, at most 65,536.
+    /// Packets that can be on their way out; as many can wait to be received. At least 1, at most 65,536.
     pub frames: u32,
-    /// Bytes of a frame: 2048 or 4096 (the kernel keeps 256 of them in front of received packets).
-    pub frame_size: u32,
+    /// Most bytes of a packet, from its Ethernet header on. Above 3,840 it goes in several descriptors
+    /// (`XDP_USE_SG`, Linux 6.6), and the program that steers to the socket must be one for frames in pieces.
+    pub packet_size: u32,
     /// Zero-copy or copy.
     pub mode: Mode,
 }
 
 impl SocketConfig {
-    /// The defaults for a queue: 1,024 frames of 2,048 bytes each way.
+    /// The defaults for a queue: 1,024 packets each way, as an MTU of 1,500 has them.
     pub fn new(interface: &str, queue: u32) -> SocketConfig {
         SocketConfig {
             interface: interface.to_owned(),
             queue,
             frames: 1024,
-            frame_size: 2048,
+            packet_size: 1500 + LINK_HEADER,
             mode: Mode::Auto,
         }
     }

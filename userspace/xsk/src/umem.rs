@@ -1,4 +1,7 @@
 //! The frames, and whose each is at the moment.
+//!
+//! A frame is what a packet that is to be sent lies in, one chunk of the kernel's or several neighbouring ones; or a chunk
+//! that the kernel receives into.
 
 use std::sync::{
     Arc,
@@ -9,7 +12,8 @@ use std::{io, slice};
 use serde::Serialize;
 
 use crate::{
-    abi::{Address, Descriptor},
+    abi::{Address, CONTINUES, Descriptor},
+    layout::Layout,
     mapping::Mapping,
 };
 
@@ -20,8 +24,9 @@ enum State {
     Free,
     /// A [`TxFrame`] exists for it.
     Held,
-    /// The kernel's: in the transmit ring, on its way, or in the completion ring.
-    Sent,
+    /// The kernel's: in the transmit ring, on its way, or in the completion ring. The bits are the chunks that have not
+    /// come back.
+    Sent(u32),
     /// The kernel's: in the fill ring, being filled, or in the receive ring.
     Filled,
     /// A received packet is being read.
@@ -44,7 +49,7 @@ pub struct TxFrame {
 pub struct Conservation {
     /// All frames of the UMEM.
     pub frames: u32,
-    /// Free for sending.
+    /// Free for sending, or for receiving and not with the kernel.
     pub free: u32,
     /// Being written, by tokens that exist.
     pub held: u32,
@@ -66,29 +71,34 @@ impl Conservation {
     }
 }
 
-/// Memory cut into frames of one size.
+/// Memory cut into frames for sending, and behind them frames for receiving.
 #[derive(Debug)]
 pub(crate) struct Umem {
     id: u32,
     memory: Arc<Mapping>,
-    frame_size: u32,
+    layout: Layout,
+    /// Of the frames for sending, then of those for receiving.
     states: Vec<State>,
     free: Vec<u32>,
+    /// Frames for receiving that the kernel does not have.
+    spare: Vec<u32>,
     misplaced: u64,
 }
 
 impl Umem {
-    /// Allocates `frames` frames of `frame_size` bytes, all free for sending. `frame_size` is a power of two.
-    pub(crate) fn new(frames: u32, frame_size: u32) -> io::Result<Umem> {
+    /// Allocates the frames, which all are free.
+    pub(crate) fn new(layout: Layout) -> io::Result<Umem> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let memory = Arc::new(Mapping::anonymous(frames as usize * frame_size as usize)?);
+        let bytes = usize::try_from(layout.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let frames = layout.sending + layout.receiving;
         Ok(Umem {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            memory,
-            frame_size,
+            memory: Arc::new(Mapping::anonymous(bytes)?),
+            layout,
             states: vec![State::Free; frames as usize],
             // The lowest index on top: few frames in flight stay few in the cache.
-            free: (0..frames).rev().collect(),
+            free: (0..layout.sending).rev().collect(),
+            spare: (layout.sending..frames).rev().collect(),
             misplaced: 0,
         })
     }
@@ -98,9 +108,9 @@ impl Umem {
         &self.memory
     }
 
-    /// Bytes of a frame.
-    pub(crate) fn frame_size(&self) -> u32 {
-        self.frame_size
+    /// Bytes of a frame for sending.
+    pub(crate) fn packet_size(&self) -> u32 {
+        self.layout.packet()
     }
 
     /// Free frames for sending.
@@ -130,38 +140,64 @@ impl Umem {
 
     /// The bytes of a held frame; none when the token is another UMEM's.
     pub(crate) fn bytes_mut(&mut self, frame: &mut TxFrame) -> &mut [u8] {
-        let len = if self.owns(frame) { self.frame_size as usize } else { 0 };
+        let len = if self.owns(frame) { self.layout.packet() as usize } else { 0 };
         let Some(start) = self.memory.at(frame.index as usize * len, len) else { return &mut [] };
         // SAFETY: inside the mapping. The frame is held: the kernel does not have it, and the borrows of
         // `self` and of the only token shut out every other access of this process.
         unsafe { slice::from_raw_parts_mut(start.as_ptr(), len) }
     }
 
-    /// Gives a held frame to the kernel for sending: its descriptor.
-    pub(crate) fn send(&mut self, frame: TxFrame, len: u32) -> Descriptor {
-        self.states[frame.index as usize] = State::Sent;
-        Descriptor { address: self.address(frame.index), len, options: 0 }
+    /// Gives a held frame to the kernel for sending: its descriptors, of which there is at least one.
+    pub(crate) fn send(&mut self, frame: TxFrame, len: u32) -> impl Iterator<Item = Descriptor> + use<> {
+        let Layout { chunk, .. } = self.layout;
+        let count = len.div_ceil(chunk).max(1);
+        self.states[frame.index as usize] = State::Sent((1 << count) - 1);
+        let start = self.address(frame.index);
+        (0..count).map(move |piece| {
+            let before = piece * chunk;
+            let options = if piece + 1 < count { CONTINUES } else { 0 };
+            Descriptor { address: start + u64::from(before), len: (len - before).min(chunk), options }
+        })
     }
 
-    /// Takes back a frame that the kernel has sent.
+    /// Takes back a chunk that the kernel has sent, and its frame with the last one.
     pub(crate) fn completed(&mut self, address: Address) {
-        match self.transfer(address, State::Sent, State::Free) {
-            Some(index) => self.free.push(index),
-            None => self.misplaced += 1,
+        if self.complete(address).is_none() {
+            self.misplaced += 1;
         }
+    }
+
+    fn complete(&mut self, address: Address) -> Option<()> {
+        let index = self.index_of(address)?;
+        let piece = address % u64::from(self.layout.packet()) / u64::from(self.layout.chunk);
+        let state = self.states.get_mut(index as usize)?;
+        match *state {
+            State::Sent(out) if index < self.layout.sending && out & 1 << piece != 0 => {
+                match out & !(1 << piece) {
+                    0 => {
+                        *state = State::Free;
+                        self.free.push(index);
+                    }
+                    out => *state = State::Sent(out),
+                }
+            }
+            _ => return None,
+        }
+        Some(())
     }
 
     /// Gives a free frame to the kernel for receiving: its address.
     pub(crate) fn fill(&mut self) -> Option<Address> {
-        let index = self.free.pop()?;
+        let index = self.spare.pop()?;
         self.states[index as usize] = State::Filled;
         Some(self.address(index))
     }
 
-    /// Takes a received packet's frame from the kernel: its index.
+    /// Takes the frame of a received packet, or of a piece of one, from the kernel: its index.
     pub(crate) fn received(&mut self, packet: Descriptor) -> Option<u32> {
-        let end = (packet.address & u64::from(self.frame_size - 1)) + u64::from(packet.len);
-        let index = match end <= u64::from(self.frame_size) {
+        let chunk = self.layout.chunk;
+        let end = (packet.address & u64::from(chunk - 1)) + u64::from(packet.len);
+        let index = match end <= u64::from(chunk) {
             true => self.transfer(packet.address, State::Filled, State::Reading),
             false => None,
         };
@@ -185,21 +221,34 @@ impl Umem {
         self.address(index)
     }
 
-    /// Undoes a fill that found no room in its ring: the frame serves for sending instead.
+    /// Undoes a fill that found no room in its ring.
     pub(crate) fn unfill(&mut self, address: Address) {
         match self.transfer(address, State::Filled, State::Free) {
-            Some(index) => self.free.push(index),
+            Some(index) => self.spare.push(index),
             None => self.misplaced += 1,
         }
     }
 
     fn address(&self, index: u32) -> Address {
-        u64::from(index) * u64::from(self.frame_size)
+        let Layout { chunk, sending, .. } = self.layout;
+        match index.checked_sub(sending) {
+            None => u64::from(index) * u64::from(self.layout.packet()),
+            Some(behind) => self.layout.receiving_from() + u64::from(behind) * u64::from(chunk),
+        }
+    }
+
+    /// The frame that holds an address.
+    fn index_of(&self, address: Address) -> Option<u32> {
+        let Layout { chunk, sending, .. } = self.layout;
+        match address.checked_sub(self.layout.receiving_from()) {
+            None => u32::try_from(address / u64::from(self.layout.packet())).ok(),
+            Some(behind) => u32::try_from(behind / u64::from(chunk)).ok()?.checked_add(sending),
+        }
     }
 
     /// Moves the frame that holds `address` from one state to another, if it is in the first.
     fn transfer(&mut self, address: Address, from: State, to: State) -> Option<u32> {
-        let index = u32::try_from(address / u64::from(self.frame_size)).ok()?;
+        let index = self.index_of(address)?;
         let state = self.states.get_mut(index as usize)?;
         if *state != from {
             return None;
@@ -211,12 +260,13 @@ impl Umem {
     /// Counts where the frames are.
     pub(crate) fn conservation(&self) -> Conservation {
         let count = |state| self.states.iter().filter(|s| **s == state).count() as u32;
+        let sent = self.states.iter().filter(|state| matches!(state, State::Sent(_)));
         Conservation {
             frames: self.states.len() as u32,
-            // From the list, not from the states: the two must agree.
-            free: self.free.len() as u32,
+            // From the lists, not from the states: the two must agree.
+            free: (self.free.len() + self.spare.len()) as u32,
             held: count(State::Held),
-            sent: count(State::Sent),
+            sent: sent.count() as u32,
             filled: count(State::Filled),
             reading: count(State::Reading),
             misplaced: self.misplaced,
@@ -228,45 +278,71 @@ impl Umem {
 mod tests {
     use super::*;
 
+    fn umem(sending: u32, receiving: u32) -> Umem {
+        Umem::new(Layout { chunk: 2048, span: 1, sending, receiving }).unwrap()
+    }
+
     #[test]
     fn a_frame_goes_round_once() {
-        let mut umem = Umem::new(4, 2048).unwrap();
+        let mut umem = umem(4, 0);
         let mut frame = umem.take().unwrap();
         umem.bytes_mut(&mut frame).fill(9);
         assert_eq!(umem.conservation().held, 1);
-        let descriptor = umem.send(frame, 60);
-        assert_eq!((descriptor.address, descriptor.len), (0, 60));
-        umem.completed(descriptor.address);
+        let descriptors: Vec<_> = umem.send(frame, 60).collect();
+        assert_eq!(descriptors, [Descriptor { address: 0, len: 60, options: 0 }]);
+        umem.completed(0);
         assert!(umem.conservation().holds());
         assert_eq!(umem.free(), 4);
-        umem.completed(descriptor.address);
+        umem.completed(0);
         assert_eq!((umem.free(), umem.conservation().misplaced), (4, 1), "a second completion frees nothing");
         assert!(!umem.conservation().holds());
     }
 
     #[test]
+    fn a_packet_of_several_chunks_comes_back_with_the_last_of_them() {
+        let mut umem = Umem::new(Layout { chunk: 2048, span: 3, sending: 2, receiving: 1 }).unwrap();
+        let (_, mut frame) = (umem.take().unwrap(), umem.take().unwrap());
+        assert_eq!(umem.bytes_mut(&mut frame).len(), 6144);
+        let descriptors: Vec<_> = umem.send(frame, 5000).collect();
+        let piece = |address, len, options| Descriptor { address, len, options };
+        assert_eq!(
+            descriptors,
+            [piece(6144, 2048, CONTINUES), piece(8192, 2048, CONTINUES), piece(10240, 904, 0)]
+        );
+        umem.completed(10240);
+        umem.completed(6144);
+        umem.completed(6144);
+        assert_eq!((umem.free(), umem.conservation().misplaced), (0, 1), "one chunk twice is not two");
+        umem.completed(8192);
+        assert_eq!(umem.free(), 1);
+        assert_eq!(umem.fill(), Some(12288), "frames for receiving lie behind those for sending");
+    }
+
+    #[test]
     fn what_the_kernel_does_not_have_is_not_read() {
-        let mut umem = Umem::new(4, 2048).unwrap();
+        let mut umem = umem(1, 4);
         let address = umem.fill().unwrap();
+        assert_eq!(address, 2048);
         let packet = |address, len| Descriptor { address, len, options: 0 };
         let refused = [
+            ("for sending", packet(0, 60)),
             ("not filled", packet(address + 2048, 60)),
-            ("outside", packet(4 * 2048, 60)),
+            ("outside", packet(5 * 2048, 60)),
             ("far outside", packet(u64::MAX - 2048, 60)),
             ("over the frame's end", packet(address + 256, 1793)),
         ];
         for (what, descriptor) in refused {
             assert_eq!(umem.received(descriptor), None, "{what}");
         }
-        assert_eq!(umem.received(packet(address + 256, 1792)), Some(0));
+        assert_eq!(umem.received(packet(address + 256, 1792)), Some(1));
         assert_eq!(umem.packet(packet(address + 256, 1792)).len(), 1792);
         assert_eq!(umem.received(packet(address + 256, 1792)), None, "twice");
-        assert_eq!(umem.conservation().misplaced, 5);
+        assert_eq!(umem.conservation().misplaced, 6);
     }
 
     #[test]
     fn a_token_of_another_umem_opens_nothing() {
-        let (mut one, mut other) = (Umem::new(1, 2048).unwrap(), Umem::new(1, 2048).unwrap());
+        let (mut one, mut other) = (umem(1, 0), umem(1, 0));
         let mut frame = one.take().unwrap();
         assert!(other.bytes_mut(&mut frame).is_empty());
         other.cancel(frame);

@@ -14,7 +14,7 @@ use std::{
 };
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use sumac_xsk::{Mode, OpenError, Socket, SocketConfig};
+use sumac_xsk::{LINK_HEADER, Mode, OpenError, Socket, SocketConfig};
 use support::{Redirect, in_namespace, veth};
 
 const LEN: usize = 200;
@@ -85,6 +85,52 @@ fn frames_cross_a_veth_in_order_and_none_is_lost_or_leaked() {
         let statistics = b.statistics().unwrap();
         assert_eq!((statistics.rx_dropped, statistics.rx_ring_full), (0, 0), "{statistics:?}");
         assert_eq!(a.statistics().unwrap().tx_invalid_descriptors, 0);
+    });
+}
+
+#[test]
+fn packets_of_several_chunks_cross_whole() {
+    in_namespace("packets_of_several_chunks", || {
+        veth("xa", "xb");
+        for name in ["xa", "xb"] {
+            support::ip(&format!("link set {name} mtu 9000"));
+        }
+        let programs = [Redirect::attach("xa").unwrap(), Redirect::attach("xb").unwrap()];
+        let jumbo = |name| SocketConfig { packet_size: 9000 + LINK_HEADER, ..config(name, Mode::Copy) };
+        let (mut a, mut b) = (Socket::open(&jumbo("xa")).unwrap(), Socket::open(&jumbo("xb")).unwrap());
+        programs[0].set_socket(0, a.as_fd()).unwrap();
+        programs[1].set_socket(0, b.as_fd()).unwrap();
+        // One chunk, just more than one, and as much as the MTU lets through.
+        let lengths = [60, 3840, 3841, 4096, 4097, 8192, 8193, 9014];
+        let bytes = |len: usize| {
+            let mut bytes = vec![0; len.max(LEN)];
+            write(&mut bytes, len as u32);
+            bytes.iter_mut().enumerate().skip(LEN).for_each(|(at, byte)| *byte = at as u8);
+            bytes.truncate(len);
+            bytes
+        };
+        for round in 0..40 {
+            let mut expected = Vec::new();
+            for len in lengths {
+                let mut frame = a.port().frame().unwrap();
+                a.port().bytes_mut(&mut frame)[..len].copy_from_slice(&bytes(len));
+                a.port().submit(frame, len).unwrap();
+                expected.push(bytes(len));
+            }
+            a.flush().unwrap();
+            let mut arrived = Vec::new();
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while arrived.len() < expected.len() && Instant::now() < deadline {
+                b.receive(usize::MAX, |packet| arrived.push(packet.to_vec()));
+            }
+            assert!(
+                arrived == expected,
+                "round {round}: {:?}",
+                arrived.iter().map(Vec::len).collect::<Vec<_>>()
+            );
+            settle(&mut a);
+        }
+        settle(&mut b);
     });
 }
 

@@ -11,7 +11,7 @@ use nix::poll::PollFlags;
 use sumac_hostprog::{Attached, MapError, Mode as HostMode};
 use sumac_transport::Transmit;
 use sumac_wire::frame::{self, Endpoints, OVERHEAD, Parsed, Ports};
-use sumac_xsk::{Conservation, Mode, OpenError, Socket, SocketConfig};
+use sumac_xsk::{Conservation, LINK_HEADER, Mode, OpenError, Socket, SocketConfig};
 
 use super::{
     port::{Attempt, Build, Peer, Port, PortReport, Received, SocketReport},
@@ -25,10 +25,6 @@ const RETRY: Duration = Duration::from_millis(1);
 /// UDP source ports carry path entropy: the dynamic range of RFC 6335.
 const ENTROPY_BASE: u16 = 49152;
 const ENTROPY_MASK: u16 = 0x3fff;
-/// The kernel keeps these bytes of a frame in front of what it receives.
-const HEADROOM: u32 = 256;
-/// Ethernet and one tag, beside what an MTU counts.
-const LINK_HEADER: u32 = 18;
 
 /// How to open a port on an interface.
 #[derive(Clone, Debug)]
@@ -112,7 +108,8 @@ impl XdpPort {
         let name = interface.name.as_str();
         let mac =
             mac_address(name).map_err(|source| XdpError::Address { interface: name.to_owned(), source })?;
-        let frame_size = if interface.mtu + LINK_HEADER + HEADROOM <= 2048 { 2048 } else { 4096 };
+        // Above a page the frames of a packet come and go in several descriptors.
+        let packet_size = interface.mtu + LINK_HEADER;
         let mode = config.mode.unwrap_or(match attached.requested_mode() {
             HostMode::Auto => Mode::Auto,
             HostMode::ZeroCopy => Mode::ZeroCopy,
@@ -121,7 +118,7 @@ impl XdpPort {
         let mut queues = Vec::new();
         for number in config.queues.clone().unwrap_or_else(|| attached.queues()) {
             let wanted =
-                SocketConfig { frames: config.frames, frame_size, mode, ..SocketConfig::new(name, number) };
+                SocketConfig { frames: config.frames, packet_size, mode, ..SocketConfig::new(name, number) };
             let socket = Socket::open(&wanted).map_err(|source| XdpError::Open { queue: number, source })?;
             attached.set_socket(number, socket.as_fd())?;
             let bound = socket.bound();
@@ -148,7 +145,7 @@ impl XdpPort {
             mac,
             local_ip: config.local_ip,
             ports: Ports { base, shards },
-            capacity: frame_size as usize - OVERHEAD,
+            capacity: packet_size as usize - OVERHEAD,
             counters,
         })
     }

@@ -11,6 +11,7 @@ use super::{Bound, Mode, Socket, SocketConfig};
 use crate::{
     abi::Plain,
     error::{Attempt, OpenError, Step},
+    layout::{LARGEST_PACKET, Layout as Frames},
     mapping::Mapping,
     port::Port,
     ring::{Completion, End, Fill, Layout, Rx, Side, Tx},
@@ -45,9 +46,9 @@ fn check(config: &SocketConfig) -> Result<(), OpenError> {
         let what = format!("{} frames each way", config.frames);
         return Err(OpenError::Config { what, must: "between 1 and 65,536" });
     }
-    if !matches!(config.frame_size, 2048 | 4096) {
-        let what = format!("frames of {} bytes", config.frame_size);
-        return Err(OpenError::Config { what, must: "2048, or 4096 for packets above 1,792 bytes" });
+    if !(64..=LARGEST_PACKET).contains(&config.packet_size) {
+        let what = format!("packets of {} bytes", config.packet_size);
+        return Err(OpenError::Config { what, must: "between 64 and 65,553" });
     }
     Ok(())
 }
@@ -75,33 +76,35 @@ fn attempt(
     mode: u16,
     fallback: Option<String>,
 ) -> Result<Socket, OpenError> {
+    let layout = Frames::for_packets(config.packet_size, config.frames);
     let about = Attempt {
         interface: &config.interface,
         queue: config.queue,
-        umem_bytes: 2 * u64::from(config.frames) * u64::from(config.frame_size),
+        umem_bytes: layout.bytes(),
         zero_copy: mode == libc::XDP_ZEROCOPY,
     };
     let fail = |step| move |source| about.error(step, source);
 
     let fd = syscall::open().map_err(fail(Step::Create))?;
-    let umem = Umem::new(2 * config.frames, config.frame_size).map_err(fail(Step::Allocate))?;
+    let umem = Umem::new(layout).map_err(fail(Step::Allocate))?;
     let memory = umem.memory();
     // SAFETY: `Socket` closes the descriptor before it drops the port, and with it this memory. When a later step
     // fails the memory goes first, but then nothing is bound, and the kernel holds the pages by itself.
-    unsafe { syscall::register_umem(fd.as_fd(), memory.address().as_ptr(), memory.len(), config.frame_size) }
+    unsafe { syscall::register_umem(fd.as_fd(), memory.address().as_ptr(), memory.len(), layout.chunk) }
         .map_err(fail(Step::Register))?;
 
-    // All frames fit into each ring, so no ring can overflow.
-    let entries = (2 * config.frames).next_power_of_two();
+    // All chunks fit into each ring, so no ring can overflow.
+    let entries = layout.chunks().next_power_of_two();
     for ring in [RingKind::Fill, RingKind::Completion, RingKind::Rx, RingKind::Tx] {
         syscall::set_ring_size(fd.as_fd(), ring, entries).map_err(fail(Step::SizeRings))?;
     }
     let rings = Rings { fd: &fd, about, entries };
-    let port = rings.port(umem, config.frames)?;
+    let port = rings.port(umem)?;
     syscall::raise_send_buffer(fd.as_fd(), about.umem_bytes as usize * 2);
 
     // The driver sleeps until it is woken; without this flag some busy-poll.
-    let flags = mode | libc::XDP_USE_NEED_WAKEUP;
+    let scattered = if layout.is_scattered() { libc::XDP_USE_SG } else { 0 };
+    let flags = mode | scattered | libc::XDP_USE_NEED_WAKEUP;
     syscall::bind(fd.as_fd(), ifindex, config.queue, flags).map_err(fail(Step::Bind))?;
     let zero_copy = syscall::is_zero_copy(fd.as_fd()).map_err(fail(Step::Ask))?;
     Ok(Socket { fd, port, bound: Bound { zero_copy, fallback } })
@@ -115,7 +118,7 @@ struct Rings<'a> {
 }
 
 impl Rings<'_> {
-    fn port(&self, umem: Umem, receive: u32) -> Result<Port, OpenError> {
+    fn port(&self, umem: Umem) -> Result<Port, OpenError> {
         let at = syscall::offsets(self.fd.as_fd()).map_err(|e| self.about.error(Step::MapRings, e))?;
         let fill = libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t;
         let completion = libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t;
@@ -123,7 +126,7 @@ impl Rings<'_> {
         let completion = Completion(self.end("completion", completion, &at.cr, Side::Consumer)?);
         let rx = Rx(self.end("receive", libc::XDP_PGOFF_RX_RING, &at.rx, Side::Consumer)?);
         let tx = Tx(self.end("transmit", libc::XDP_PGOFF_TX_RING, &at.tx, Side::Producer)?);
-        Ok(Port::new(umem, fill, rx, tx, completion, receive))
+        Ok(Port::new(umem, fill, rx, tx, completion))
     }
 
     fn end<T: Plain>(
@@ -158,7 +161,8 @@ mod tests {
         let cases = [
             (SocketConfig { frames: 0, ..good.clone() }, "0 frames"),
             (SocketConfig { frames: MAX_FRAMES + 1, ..good.clone() }, "65537 frames"),
-            (SocketConfig { frame_size: 1024, ..good.clone() }, "1024 bytes"),
+            (SocketConfig { packet_size: 63, ..good.clone() }, "63 bytes"),
+            (SocketConfig { packet_size: 70_000, ..good.clone() }, "70000 bytes"),
             (SocketConfig { interface: "no-such-if".into(), ..good.clone() }, "no interface no-such-if"),
             (SocketConfig { interface: "nul\0".into(), ..good }, "no interface"),
         ];

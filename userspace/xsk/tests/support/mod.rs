@@ -71,6 +71,7 @@ impl Redirect {
         const XDP: u32 = 6;
         const BPF_XDP: u32 = 37;
         const DRIVER_MODE: u32 = 1 << 2;
+        const HAS_FRAGS: u32 = 1 << 5;
         let map = bpf(0, &words(&[XSKMAP, 4, 4, 4]))?;
         let fd = map.as_raw_fd() as u32;
         let instructions: [u64; 6] = [
@@ -84,6 +85,8 @@ impl Redirect {
         let mut load = words(&[XDP, instructions.len() as u32]);
         pointer(&mut load, 8, instructions.as_ptr().cast());
         pointer(&mut load, 16, c"GPL".as_ptr().cast());
+        // `prog_flags`: frames in several pieces, which an interface of a large MTU asks for.
+        load[44..48].copy_from_slice(&HAS_FRAGS.to_ne_bytes());
         let program = bpf(5, &load)?;
         let ifindex = nix::net::if_::if_nametoindex(interface)?;
         let link = bpf(28, &words(&[program.as_raw_fd() as u32, ifindex, BPF_XDP, DRIVER_MODE]))?;
