@@ -12,9 +12,8 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Blocks of `BLOCK` bytes on the wire. `None` when there are none, or nothing to convert.
-    pub(super) fn of<const BLOCK: usize>(shape: Shape, tensor: usize, wire: usize) -> Option<Run> {
-        let (size, per_word) = shape?;
+    /// Blocks of `BLOCK` bytes on the wire. `None` when there are none.
+    pub(super) fn of<const BLOCK: usize>((size, per_word): Shape, tensor: usize, wire: usize) -> Option<Run> {
         let words_per_block = BLOCK / WORD;
         let blocks = (wire / BLOCK).min(tensor / size / per_word / words_per_block);
         let words = blocks * words_per_block;
@@ -29,16 +28,15 @@ impl Run {
     }
 }
 
-/// Bytes of one value and values of one word; `None`: a plain copy.
-type Shape = Option<(usize, usize)>;
+/// Bytes of one value and values of one word. What is copied counts as whole words.
+type Shape = (usize, usize);
 
 impl Encoding {
     pub(super) fn shape(&self) -> Shape {
         match *self {
-            Encoding::Scaled { float, packed, .. } => Some((float.size(), if packed { 2 } else { 1 })),
-            Encoding::FloatKeys { float, .. } => Some((float.size(), 1)),
-            Encoding::Integers { .. } | Encoding::IntegerKeys { .. } => Some((WORD, 1)),
-            Encoding::Bits => None,
+            Encoding::Scaled { float, packed, .. } => (float.size(), if packed { 2 } else { 1 }),
+            Encoding::FloatKeys { float, .. } => (float.size(), 1),
+            Encoding::Integers { .. } | Encoding::IntegerKeys { .. } | Encoding::Bits => (WORD, 1),
         }
     }
 }
@@ -46,10 +44,9 @@ impl Encoding {
 impl Decoding {
     pub(super) fn shape(&self) -> Shape {
         match *self {
-            Decoding::Scaled { float, packed, .. } => Some((float.size(), if packed { 2 } else { 1 })),
-            Decoding::FloatKeys { float, .. } => Some((float.size(), 1)),
-            Decoding::Integers { .. } | Decoding::IntegerKeys { .. } => Some((WORD, 1)),
-            Decoding::Bits => None,
+            Decoding::Scaled { float, packed, .. } => (float.size(), if packed { 2 } else { 1 }),
+            Decoding::FloatKeys { float, .. } => (float.size(), 1),
+            Decoding::Integers { .. } | Decoding::IntegerKeys { .. } | Decoding::Bits => (WORD, 1),
         }
     }
 }

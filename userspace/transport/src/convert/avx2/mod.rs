@@ -3,6 +3,7 @@
 //!
 //! | module | its one concern |
 //! | --- | --- |
+//! | `bits` | copies |
 //! | `block` | vectors from and to bytes |
 //! | `floats` | eight floats of each type as single precision, and back |
 //! | `scaled` | sums and means of floats |
@@ -13,6 +14,7 @@
 //! All of it is called only after [`super::Codec`] found both features at run time.
 #![allow(unsafe_code, reason = "vector loads and stores, and calls into code for AVX2")]
 
+mod bits;
 mod block;
 pub(super) mod floats;
 mod integers;
@@ -47,7 +49,7 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
                 Float::Bf16 => keys::encode_16_bits::<Bf16>(flip, from, to),
             },
             Encoding::IntegerKeys { flip } => keys::encode_i32(flip, from, to),
-            Encoding::Bits => false,
+            Encoding::Bits => bits::encode(from, to),
         }
     };
     if !is_clean {
@@ -77,7 +79,7 @@ pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
                 Float::F16 | Float::Bf16 => keys::decode_16_bits(flip, from, to),
             },
             Decoding::IntegerKeys { flip } => keys::decode_i32(flip, from, to),
-            Decoding::Bits => {}
+            Decoding::Bits => bits::decode(from, to),
         }
     }
     scalar::decode(decoding, &wire[run.wire..], &mut tensor[run.tensor..]);
