@@ -15,7 +15,7 @@ use sumac_transport::{JobError, JobParams, NotFinite, Scaling, WireFormat};
 use sumac_wire::tables::{HostJobEntry, job_flag};
 
 use crate::config::{Backend, Config};
-use crate::datapath::{Datapath, DatapathStats, Peer, Port, Sink, UdpPort, XdpConfig, XdpPort};
+use crate::datapath::{Datapath, DatapathStats, JobPlan, Peer, Port, Sink, UdpPort, XdpConfig, XdpPort};
 use crate::stream::Errand;
 
 /// Why no backend could be had.
@@ -128,19 +128,19 @@ impl std::fmt::Debug for Carrier {
 impl Carrier {
     /// Sets up the configured backend; `auto` falls back to UDP, and says so.
     pub(crate) fn start(config: &Config, sink: Sink) -> Result<Carrier, CarrierError> {
-        let (way, port, fallback) = match config.backend {
-            Backend::Udp => udp(config).map(|(way, port)| (way, port, String::new()))?,
-            Backend::Xdp => xdp(config).map(|(way, port)| (way, port, String::new()))?,
+        let (way, ports, fallback) = match config.backend {
+            Backend::Udp => udp(config).map(|(way, ports)| (way, ports, String::new()))?,
+            Backend::Xdp => xdp(config).map(|(way, ports)| (way, ports, String::new()))?,
             Backend::Auto => match xdp(config) {
-                Ok((way, port)) => (way, port, String::new()),
+                Ok((way, ports)) => (way, ports, String::new()),
                 Err(error) => {
                     tracing::warn!(%error, "falling back to UDP; `sumac doctor` says what is missing");
-                    udp(config).map(|(way, port)| (way, port, error.to_string()))?
+                    udp(config).map(|(way, ports)| (way, ports, error.to_string()))?
                 }
             },
         };
-        let cpu = config.cpus.first().copied();
-        let datapath = Datapath::start("sumac-datapath", port, cpu, sink).map_err(CarrierError::Thread)?;
+        let datapath =
+            Datapath::start("sumac-datapath", ports, &config.cpus, sink).map_err(CarrierError::Thread)?;
         Ok(Carrier { way, datapath, fallback })
     }
 
@@ -237,14 +237,15 @@ impl Carrier {
         };
         let peer =
             Peer { ip: assigned.aggregator_ip, base_port: assigned.base_port, mac, checksum: spec.checksum };
-        self.datapath.add_job(params, peer).map_err(|error| Failure::new(Code::Datapath, error.to_string()))
+        let plan = JobPlan { lanes: vec![params], peer };
+        self.datapath.add_job(plan).map_err(|error| Failure::new(Code::Datapath, error.to_string()))
     }
 
     /// Hands a part of an operation to its lane; its end comes as an event with its number.
     pub(crate) fn submit(&self, errand: Errand) -> Result<(), Failure> {
-        let Errand { wire_job, number, operation, .. } = errand;
+        let Errand { wire_job, lane, number, operation } = errand;
         self.datapath
-            .submit(wire_job, u64::from(number), operation)
+            .submit(wire_job, lane, u64::from(number), operation)
             .map_err(|_| Failure::new(Code::ShuttingDown, "the data path has stopped"))
     }
 
@@ -277,7 +278,8 @@ impl Carrier {
     /// How many results of a job have arrived.
     pub(crate) fn results(&self, job: u16) -> Option<u64> {
         let stats = self.datapath.stats()?;
-        stats.jobs.iter().find(|measured| measured.job == job).map(|measured| measured.engine.results)
+        let lanes = stats.iter().flat_map(|thread| &thread.jobs).filter(|lane| lane.job == job);
+        lanes.map(|lane| lane.engine.results).reduce(|sum, more| sum + more)
     }
 
     /// The host program's counters by reason; none over UDP.
@@ -290,37 +292,44 @@ impl Carrier {
 
     /// Ends the data path's thread, and looks whether every frame came back.
     pub(crate) fn stop(&self) {
-        let Some(stats) = self.datapath.shutdown() else { return };
-        let (sent, received) = (stats.port.sent, stats.port.received);
-        if stats.frames_are_conserved() {
-            tracing::info!(backend = self.backend(), sent, received, "data path stopped");
-        } else {
-            tracing::error!(frames = ?stats.port.frames, sent, received, "frames are missing; please report it");
+        for thread in self.datapath.shutdown().unwrap_or_default() {
+            let (name, sent, received) = (thread.name.as_str(), thread.port.sent, thread.port.received);
+            if thread.frames_are_conserved() {
+                tracing::info!(backend = self.backend(), name, sent, received, "data path stopped");
+            } else {
+                tracing::error!(name, frames = ?thread.port.frames, sent, received, "frames are missing; please report it");
+            }
         }
     }
 }
 
 /// The data path's report in the API's form.
-fn measured(stats: &DatapathStats, host_program: Map<String, Value>) -> Result<Measured, serde_json::Error> {
-    let jobs = stats.jobs.iter().map(|job| {
+fn measured(
+    threads: &[DatapathStats],
+    host_program: Map<String, Value>,
+) -> Result<Measured, serde_json::Error> {
+    let jobs = DatapathStats::merge_jobs(threads).into_iter().map(|(job, lanes)| {
         Ok(MeasuredJob {
             job: job.job,
             state: job.state.to_owned(),
-            error: job.error.clone().unwrap_or_default(),
+            error: job.error.unwrap_or_default(),
             engine: serde_json::to_value(&job.engine)?,
-            lanes: Vec::new(),
+            lanes: lanes.into_iter().map(serde_json::to_value).collect::<Result<_, _>>()?,
         })
     });
-    let mut thread = serde_json::to_value(stats)?;
-    if let Value::Object(thread) = &mut thread {
-        // They have places of their own.
-        thread.retain(|key, _| key != "jobs" && key != "port");
-    }
+    let reports = threads.iter().map(|thread| {
+        let mut report = serde_json::to_value(thread)?;
+        if let Value::Object(report) = &mut report {
+            // They have places of their own.
+            report.retain(|key, _| key != "jobs" && key != "port");
+        }
+        Ok(report)
+    });
     Ok(Measured {
         jobs: jobs.collect::<Result<_, serde_json::Error>>()?,
-        ports: vec![serde_json::to_value(&stats.port)?],
-        threads: vec![thread],
-        frames: serde_json::to_value(stats.port.frames)?,
+        ports: threads.iter().map(|thread| serde_json::to_value(&thread.port)).collect::<Result<_, _>>()?,
+        threads: reports.collect::<Result<_, serde_json::Error>>()?,
+        frames: serde_json::to_value(DatapathStats::frames(threads))?,
         host_program,
     })
 }
@@ -330,15 +339,19 @@ fn lock(program: &Mutex<Attached>) -> MutexGuard<'_, Attached> {
     program.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn udp(config: &Config) -> Result<(Way, Box<dyn Port>), CarrierError> {
+/// A port for each thread of the data path.
+type DataPorts = Vec<Box<dyn Port>>;
+
+fn udp(config: &Config) -> Result<(Way, DataPorts), CarrierError> {
     let ip = config.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
-    let port = UdpPort::bind(ip, 0).map_err(|source| CarrierError::Udp { address: ip, source })?;
-    let local = port.local();
-    tracing::info!(%local, "packets move over a UDP socket");
-    Ok((Way::Udp { ip, port: local.port() }, Box::new(port)))
+    let ports = UdpPort::bind_shards(ip, config.shards)
+        .map_err(|source| CarrierError::Udp { address: ip, source })?;
+    let port = ports.first().map_or(0, |port| port.local().port());
+    tracing::info!(%ip, port, shards = config.shards, "packets move over UDP sockets");
+    Ok((Way::Udp { ip, port }, ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect()))
 }
 
-fn xdp(config: &Config) -> Result<(Way, Box<dyn Port>), CarrierError> {
+fn xdp(config: &Config) -> Result<(Way, DataPorts), CarrierError> {
     let failed = |error: &dyn std::fmt::Display| CarrierError::Xdp(error.to_string());
     let route = match config.aggregator {
         Some(SocketAddr::V4(endpoint)) => neighbour::resolve(*endpoint.ip()).map_err(|error| failed(&error)),
@@ -353,7 +366,7 @@ fn xdp(config: &Config) -> Result<(Way, Box<dyn Port>), CarrierError> {
     };
     let mut program = open_or_attach(config, &ifname)?;
     let port_config = XdpConfig { queues: config.queues.clone(), ..XdpConfig::new(ip) };
-    let port = XdpPort::open(&port_config, &mut program).map_err(|error| failed(&error))?;
+    let ports = XdpPort::open(&port_config, &mut program).map_err(|error| failed(&error))?;
     // Those of a daemon that died; nobody is left to hear of them. Not before the sockets are open: that they could be
     // shows that no other daemon is alive on the interface, whose jobs these would be.
     program.clear_jobs().map_err(|error| failed(&error))?;
@@ -364,10 +377,11 @@ fn xdp(config: &Config) -> Result<(Way, Box<dyn Port>), CarrierError> {
             None
         }
     };
-    let local = Local { ip, port: program.ports().0, mac: port.mac() };
+    let local = Local { ip, port: program.ports().0, mac: ports.first().map_or([0; 6], XdpPort::mac) };
     tracing::info!(ifname, program = ?program.mode(), "packets move over AF_XDP");
     let program = Box::new(Mutex::new(program));
-    Ok((Way::Xdp { program, local, groups: Groups::default(), _messages: messages }, Box::new(port)))
+    let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
+    Ok((Way::Xdp { program, local, groups: Groups::default(), _messages: messages }, ports))
 }
 
 /// The program that is on the interface already, or a new one.

@@ -61,8 +61,8 @@ pub struct Config {
     pub secret: Option<String>,
     /// A file that holds it instead.
     pub secret_file: Option<PathBuf>,
-    /// The CPU to pin the data path's thread to, in a list of one: there is one thread. Absent: wherever the scheduler
-    /// likes.
+    /// CPUs to pin the data path's threads to, in the order of the queues (over UDP, of the shards). Threads beyond the list
+    /// run where the scheduler likes.
     #[serde(default)]
     pub cpus: Vec<usize>,
     /// Slots of each lane to ask for; absent: as many as the measured path needs.
@@ -232,11 +232,6 @@ impl Config {
                 format!("{} is no time in seconds", self.join_timeout_s),
             ),
             (
-                "cpus",
-                self.cpus.len() > 1,
-                format!("names {} CPUs, and the data path has one thread; name one", self.cpus.len()),
-            ),
-            (
                 "queues",
                 self.queues.as_deref().is_some_and(|queues| queues.is_empty() || has_twins(queues)),
                 "names no queue, or one twice; leave it out for all".into(),
@@ -330,7 +325,6 @@ mod tests {
             ("endless timeout", "join_timeout_s = inf", "join_timeout_s"),
             ("no queue", "queues = []", "queues"),
             ("a queue twice", "queues = [1, 1]", "queues"),
-            ("two CPUs", "cpus = [0, 1]", "cpus"),
         ];
         for (name, text, key) in cases {
             let message = parse(text).unwrap_err().to_string();

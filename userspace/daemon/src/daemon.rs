@@ -56,7 +56,7 @@ impl Daemon {
             .map_err(DaemonError::Runtime)?;
         let routes = Arc::new(Routes::default());
         let news = routes.clone();
-        let carrier = Carrier::start(&config, Box::new(move |event| news.deliver(event)))?;
+        let carrier = Carrier::start(&config, Arc::new(move |event| news.deliver(event)))?;
         let hub = Arc::new(Hub::new(config, carrier, routes, runtime.handle().clone()));
         let server = Server::start(hub.clone())?;
         Ok(Daemon { hub, server: Some(server), runtime: Some(runtime) })

@@ -55,9 +55,11 @@ impl Routes {
     pub(crate) fn deliver(&self, event: Event) {
         match event {
             Event::JobReady { job } => self.order(job, Order::Ready),
+            // No job asks for it yet.
+            Event::JobMeasured { .. } => {}
             Event::JobFailed { job, error } => self.order(job, Order::Broken(error)),
-            Event::Completed { job, tag, completion } => self.completed(job, tag, completion),
-            Event::Refused { job, tag, error, operation } => {
+            Event::Completed { job, tag, completion, .. } => self.completed(job, tag, completion),
+            Event::Refused { job, tag, error, operation, .. } => {
                 // The memory is the trainer's again before it hears of the end.
                 drop(operation);
                 self.part_ended(job, tag, (0, 0), |_| explain::refusal(&error));

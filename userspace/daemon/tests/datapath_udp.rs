@@ -6,17 +6,21 @@ mod support;
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use sumac_daemon::datapath::{AddError, Event, Peer, UdpPort, command::Refusal};
+use sumac_daemon::datapath::{
+    AddError, DatapathStats, Event, JobPlan, Peer, Port, UdpPort, command::Refusal,
+};
 use sumac_transport::{Arithmetic, DType, JobError, JobParams, OpError, Operation};
 use support::{
     aggregator::{Aggregator, Faults},
-    job::{Counters, Worker, expected, params, values},
+    job::{Counters, Worker, expected, params, plan, values},
 };
 
 const COUNT: usize = 20_000;
 
-fn port() -> Box<UdpPort> {
-    Box::new(UdpPort::bind(Ipv4Addr::LOCALHOST, 0).unwrap())
+/// Ports for the threads of a data path with so many shards.
+fn ports(shards: u16) -> Vec<Box<dyn Port>> {
+    let ports = UdpPort::bind_shards(Ipv4Addr::LOCALHOST, shards).unwrap();
+    ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect()
 }
 
 fn peer(base_port: u16) -> Peer {
@@ -25,7 +29,7 @@ fn peer(base_port: u16) -> Peer {
 
 fn two_workers(faults: Faults) -> (Aggregator, [Worker; 2]) {
     let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, faults);
-    let workers = [0, 1].map(|rank| Worker::join("udp", port(), params(rank, 2), peer(aggregator.port)));
+    let workers = [0, 1].map(|rank| Worker::join("udp", ports(1), params(rank, 2), peer(aggregator.port)));
     workers.iter().for_each(Worker::ready);
     (aggregator, workers)
 }
@@ -45,7 +49,7 @@ fn two_workers_sum_and_copy_once() {
         }
     }
     for (worker, counters) in workers.iter().zip(counters) {
-        let stats = worker.path.shutdown().unwrap();
+        let [stats] = <[_; 1]>::try_from(worker.path.shutdown().unwrap()).unwrap();
         let engine = &stats.jobs[0].engine;
         let (read, written) = counters.iter().map(Counters::get).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         assert_eq!(read as u64, 4 * engine.elements_sent, "one reading per element sent");
@@ -63,26 +67,26 @@ fn losses_change_no_bit() {
     }
     for worker in &workers {
         assert_eq!(worker.sum(), (1, expected(2, COUNT)));
-        assert!(worker.path.stats().unwrap().jobs[0].engine.retransmits() > 0);
+        assert!(worker.path.stats().unwrap()[0].jobs[0].engine.retransmits() > 0);
     }
 }
 
 #[test]
 fn two_jobs_share_a_thread() {
     let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, Faults::default());
-    let worker = Worker::start("udp", port());
+    let worker = Worker::start("udp", ports(1));
     for job in [7, 8] {
-        worker.path.add_job(JobParams { job, ..params(0, 1) }, peer(aggregator.port)).unwrap();
+        worker.path.add_job(plan(JobParams { job, ..params(0, 1) }, 1, peer(aggregator.port))).unwrap();
         worker.ready();
     }
     let operation = |buffer: Vec<u8>| {
         Operation::allreduce(1, DType::I32, Arithmetic::Sum, buffer.len() / 4, Box::new(buffer))
     };
     for job in [7, 8] {
-        assert!(worker.path.submit(job, u64::from(job), operation(vec![job as u8; 40_000])).is_ok());
+        assert!(worker.path.submit(job, 0, u64::from(job), operation(vec![job as u8; 40_000])).is_ok());
     }
     for _ in 0..2 {
-        let Event::Completed { job, tag, completion } = worker.event() else { panic!() };
+        let Event::Completed { job, tag, completion, .. } = worker.event() else { panic!() };
         completion.result.unwrap();
         assert_eq!(u64::from(job), tag);
         assert_eq!(completion.buffer.input(0, 40_000), vec![job as u8; 40_000]);
@@ -93,7 +97,7 @@ fn two_jobs_share_a_thread() {
 fn a_silent_aggregator_fails_the_job_and_its_operations() {
     let deaf = Faults { is_deaf: true, ..Faults::default() };
     let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, deaf);
-    let worker = Worker::join("udp", port(), params(0, 1), peer(aggregator.port));
+    let worker = Worker::join("udp", ports(1), params(0, 1), peer(aggregator.port));
     worker.submit(5, &values(0, 10));
     let Event::JobFailed { job: 7, error } = worker.event() else { panic!() };
     assert!(matches!(error, JobError::NoReply { .. }), "{error}");
@@ -101,14 +105,14 @@ fn a_silent_aggregator_fails_the_job_and_its_operations() {
     assert_eq!(completion.result, Err(OpError::Job(error)));
     // The thread serves other jobs as before.
     worker.path.remove_job(7);
-    worker.path.add_job(params(0, 1), peer(aggregator.port)).unwrap();
+    worker.path.add_job(plan(params(0, 1), 1, peer(aggregator.port))).unwrap();
 }
 
 #[test]
 fn a_job_that_is_failed_or_removed_gives_everything_back() {
     let deaf = Faults { is_deaf: true, ..Faults::default() };
     let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, deaf);
-    let worker = Worker::join("udp", port(), params(0, 1), peer(aggregator.port));
+    let worker = Worker::join("udp", ports(1), params(0, 1), peer(aggregator.port));
     worker.submit(1, &values(0, 10));
     let why = JobError::Worker { rank: 2, reason: "(10.77.2.2) stopped answering".to_owned() };
     worker.path.fail_job(7, why.clone());
@@ -121,18 +125,21 @@ fn a_job_that_is_failed_or_removed_gives_everything_back() {
     );
     worker.path.remove_job(7);
     worker.submit(3, &values(0, 10));
-    let Event::Refused { job: 7, tag: 3, error, operation } = worker.event() else { panic!() };
+    let Event::Refused { job: 7, tag: 3, error, operation, .. } = worker.event() else { panic!() };
     assert_eq!((error, operation.count), (Refusal::NoJob { job: 7 }, 10));
 }
 
 #[test]
 fn jobs_that_cannot_run_are_refused_by_name() {
-    let worker = Worker::join("udp", port(), params(0, 1), peer(9));
-    let add = |params| worker.path.add_job(params, peer(9)).unwrap_err();
+    let worker = Worker::join("udp", ports(1), params(0, 1), peer(9));
+    let add = |params| worker.path.add_job(plan(params, 1, peer(9))).unwrap_err();
     assert_eq!(add(params(0, 1)), AddError::Exists { job: 7 });
     let shards = add(JobParams { job: 8, shards: 4, ..params(0, 1) });
     assert_eq!(shards, AddError::Shards { asked: 4, given: 1 });
     assert!(matches!(add(JobParams { job: 8, rack_world: 99, ..params(0, 1) }), AddError::Params(_)));
+    let gap = plan(params(0, 1), 2, peer(9)).lanes.split_off(1);
+    let error = worker.path.add_job(JobPlan { lanes: gap, peer: peer(9) }).unwrap_err();
+    assert_eq!(error, AddError::Lanes { job: 7, given: 1 });
     worker.path.shutdown().unwrap();
     assert_eq!(add(JobParams { job: 8, ..params(0, 1) }), AddError::Stopped);
     assert!(worker.path.stats().is_none() && worker.path.shutdown().is_none());
@@ -141,7 +148,7 @@ fn jobs_that_cannot_run_are_refused_by_name() {
 #[test]
 fn strangers_reach_no_engine() {
     let (_aggregator, workers) = two_workers(Faults::default());
-    let local = workers[0].path.stats().unwrap().port.local.unwrap();
+    let local = workers[0].path.stats().unwrap()[0].port.local.unwrap();
     let stranger = std::net::UdpSocket::bind("127.0.0.2:0").unwrap();
     let mut of_another_job = [0; 56];
     of_another_job[5] = 8;
@@ -153,7 +160,7 @@ fn strangers_reach_no_engine() {
     let strays = (0..5000)
         .map(|_| {
             std::thread::sleep(Duration::from_millis(1));
-            workers[0].path.stats().unwrap().strays
+            workers[0].path.stats().unwrap()[0].strays
         })
         .find(|strays| strays.truncated + strays.unknown_job + strays.wrong_source >= 5)
         .unwrap();
@@ -168,9 +175,108 @@ fn strangers_reach_no_engine() {
 #[test]
 fn an_idle_thread_sleeps() {
     let (_aggregator, workers) = two_workers(Faults::default());
-    let before = workers[0].path.stats().unwrap();
+    let before = workers[0].path.stats().unwrap().remove(0);
     std::thread::sleep(Duration::from_millis(300));
-    let after = workers[0].path.stats().unwrap();
+    let after = workers[0].path.stats().unwrap().remove(0);
     // The two questions themselves, and a straggling answer to a probe.
     assert!(after.rounds - before.rounds <= 6, "{} rounds", after.rounds - before.rounds);
+}
+
+/// Two shards are on two threads, in two classes each: lanes have their own slots and their own sockets.
+#[test]
+fn shards_have_threads_of_their_own() {
+    let aggregator = Aggregator::start_shards(2);
+    let workers = [0, 1].map(|rank| {
+        let worker = Worker::start("udp", ports(2));
+        let params = JobParams { shards: 2, ..params(rank, 2) };
+        worker.path.add_job(plan(params, 4, peer(aggregator.port))).unwrap();
+        worker
+    });
+    workers.iter().for_each(Worker::ready);
+    for (rank, worker) in workers.iter().enumerate() {
+        (0..4).for_each(|lane| drop(worker.submit_to(lane, u64::from(lane), &values(rank as u16, COUNT))));
+    }
+    for worker in &workers {
+        let mut ended: Vec<_> = (0..4).map(|_| worker.sum()).collect();
+        ended.sort_by_key(|(tag, _)| *tag);
+        for (tag, (got, sum)) in (0..).zip(ended) {
+            assert!(got == tag && sum == expected(2, COUNT), "lane {tag}");
+        }
+        let threads = worker.path.shutdown().unwrap();
+        let lanes: Vec<Vec<u16>> =
+            threads.iter().map(|thread| thread.jobs.iter().map(|job| job.lane).collect()).collect();
+        assert_eq!(lanes, [[2, 0], [3, 1]], "by thread, the urgent one first");
+        for thread in &threads {
+            assert!(thread.jobs.iter().all(|lane| lane.engine.results > 0), "{thread:?}");
+            assert_eq!((thread.strays.crossed, thread.strays.no_lane), (0, 0));
+        }
+        let jobs = DatapathStats::merge_jobs(&threads);
+        let results: u64 =
+            threads.iter().flat_map(|thread| &thread.jobs).map(|lane| lane.engine.results).sum();
+        assert_eq!((jobs.len(), jobs[0].1.len(), jobs[0].0.engine.results), (1, 4, results));
+    }
+}
+
+/// A payload at the wrong port is not lost: it goes to the thread that has its lane.
+#[test]
+fn payloads_cross_to_the_thread_that_has_their_lane() {
+    let aggregator = Aggregator::start_shards(2);
+    let worker = Worker::start("udp", ports(2));
+    let params = JobParams { shards: 2, ..params(0, 1) };
+    worker.path.add_job(plan(params.clone(), 4, peer(aggregator.port))).unwrap();
+    worker.ready();
+    let first = worker.path.stats().unwrap()[0].port.local.unwrap();
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let header = |lane: u32| sumac_wire::Header {
+        kind: sumac_wire::Kind::Result as u8,
+        job: params.job,
+        epoch: params.epoch,
+        slot: lane * params.slots,
+        token: params.token,
+        ..Default::default()
+    };
+    for lane in [0, 1, 2, 3, 4, 77] {
+        sender.send_to(&header(lane).to_bytes(), first).unwrap();
+    }
+    let arrived = (0..5000).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        let threads = worker.path.stats().unwrap();
+        let frames: u64 =
+            threads.iter().flat_map(|thread| &thread.jobs).map(|lane| lane.engine.frames.dropped()).sum();
+        let no_lane: u64 = threads.iter().map(|thread| thread.strays.no_lane).sum();
+        (frames == 4 && no_lane == 2).then_some(threads)
+    });
+    let threads = arrived.unwrap_or_else(|| panic!("{:#?}", worker.path.stats()));
+    // Lanes 1 and 3 are the other thread's, and so would 77 be.
+    assert_eq!((threads[0].strays.crossed, threads[1].strays.crossed), (3, 0));
+}
+
+/// The path is measured on one lane, and all wait for the answer to it.
+#[test]
+fn a_measured_job_waits_for_its_slots() {
+    let aggregator = Aggregator::start_shards(2);
+    let worker = Worker::start("udp", ports(2));
+    let mut lanes = plan(JobParams { shards: 2, ..params(0, 1) }, 4, peer(aggregator.port));
+    lanes.lanes[0].measure = true;
+    worker.path.add_job(lanes).unwrap();
+    let Event::JobMeasured { job: 7, measure } = worker.event() else { panic!() };
+    assert!(measure.rtt_ns > 0 && measure.bytes_per_s > 0, "{measure:?}");
+    worker.path.start_job(7, support::job::SLOTS).unwrap();
+    worker.ready();
+    worker.submit_to(3, 1, &values(0, COUNT));
+    assert_eq!(worker.sum(), (1, expected(1, COUNT)));
+    assert_eq!(worker.path.start_job(9, 8), Err(AddError::NoJob { job: 9 }));
+    assert!(worker.path.start_job(7, 8).is_err(), "chunks have been sent");
+}
+
+#[test]
+fn one_lanes_failure_is_the_jobs() {
+    let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, Faults::default());
+    let worker = Worker::start("udp", ports(2));
+    // Nobody listens at the second shard's port, or somebody who does not know the job.
+    worker.path.add_job(plan(JobParams { shards: 2, ..params(0, 1) }, 2, peer(aggregator.port))).unwrap();
+    worker.submit_to(0, 1, &values(0, 10));
+    let mut events = vec![worker.event(), worker.event()];
+    events.sort_by_key(|event| matches!(event, Event::Completed { .. }));
+    assert!(matches!(events[0], Event::JobFailed { job: 7, .. }), "{events:?}");
 }

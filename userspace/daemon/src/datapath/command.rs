@@ -1,17 +1,28 @@
-//! What a data path's thread is told, and what it tells.
+//! What a data path's threads are told, and what they tell.
 
-use std::sync::mpsc::Sender;
+use std::sync::{Arc, mpsc::Sender};
 
-use sumac_transport::{Completion, JobError, JobParams, Operation, ParamError, SubmitError};
+use sumac_transport::{Completion, JobError, JobParams, Operation, ParamError, PathMeasure, SubmitError};
 
 use super::{port::Peer, stats::DatapathStats};
 
-/// An order to the thread. `reply` channels are answered once; that nobody listens any more is no error.
+/// A job as all threads must know it.
+#[derive(Clone, Debug)]
+pub struct JobPlan {
+    /// Its lanes, by number. All agree but for the lane; one may be there to measure the path.
+    pub lanes: Vec<JobParams>,
+    /// Its aggregator.
+    pub peer: Peer,
+}
+
+/// An order to a thread. `reply` channels are answered once; that nobody listens any more is no error.
 pub(super) enum Command {
-    /// Make an engine for a job and start its handshake.
-    AddJob { params: JobParams, peer: Peer, reply: Sender<Result<(), AddError>> },
-    /// Queue an operation.
-    Submit { job: u16, tag: u64, operation: Operation },
+    /// Make engines for the thread's lanes of a job, and start their handshakes.
+    AddJob { plan: JobPlan, reply: Sender<Result<(), AddError>> },
+    /// Let the chunks of a job go, with so many slots in each lane.
+    StartJob { job: u16, slots: u32, reply: Sender<Result<(), AddError>> },
+    /// Queue an operation in a lane.
+    Submit { job: u16, lane: u16, tag: u64, operation: Operation },
     /// End a job: its operations fail, later ones too.
     FailJob { job: u16, why: JobError },
     /// End a job and forget it.
@@ -28,6 +39,20 @@ pub enum AddError {
     /// The parameters contradict the protocol.
     #[error(transparent)]
     Params(#[from] ParamError),
+    /// The lanes are not those of one job, or there are none.
+    #[error("the {given} lanes of job number {job} are not numbered from 0, or not of one job")]
+    Lanes {
+        /// The number.
+        job: u16,
+        /// How many lanes.
+        given: usize,
+    },
+    /// There is no such job, or no more.
+    #[error("job number {job} is not open on this host")]
+    NoJob {
+        /// The number.
+        job: u16,
+    },
     /// The number is taken. Two aggregators may hand out the same; a host serves one of them at a time.
     #[error("job number {job} is in use on this host already; end the other job first")]
     Exists {
@@ -48,7 +73,7 @@ pub enum AddError {
     },
     /// Results would arrive at ports where nobody listens.
     #[error(
-        "the job's results come in {asked} shards, this port listens to {given}; use the XDP backend with --shards {asked}"
+        "the job's results come in {asked} shards, this host listens to {given}; set `shards = {asked}` in the daemon's configuration"
     )]
     Shards {
         /// The job's.
@@ -56,20 +81,27 @@ pub enum AddError {
         /// The port's.
         given: u16,
     },
-    /// The thread has ended.
+    /// The threads have ended.
     #[error("the data path has stopped; restart the daemon and see its log")]
     Stopped,
 }
 
-/// Something that happened on the thread.
+/// Something that happened on a thread.
 #[derive(Debug)]
 pub enum Event {
-    /// The aggregator has answered: chunks flow.
+    /// The path is measured, and [`super::Datapath::start_job`] is waited for.
+    JobMeasured {
+        /// The job.
+        job: u16,
+        /// What was measured.
+        measure: PathMeasure,
+    },
+    /// The aggregator has answered on every lane: chunks flow.
     JobReady {
         /// The job.
         job: u16,
     },
-    /// The job is over. Its operations follow, each with an error.
+    /// The job is over, in all lanes. Its operations end, each with an error; those of other lanes may have before.
     JobFailed {
         /// The job.
         job: u16,
@@ -80,6 +112,8 @@ pub enum Event {
     Completed {
         /// Its job.
         job: u16,
+        /// The lane that it was submitted to.
+        lane: u16,
         /// What it was submitted under.
         tag: u64,
         /// How it ended; holds its buffer.
@@ -89,6 +123,8 @@ pub enum Event {
     Refused {
         /// Its job.
         job: u16,
+        /// The lane that it was submitted to.
+        lane: u16,
         /// What it was submitted under.
         tag: u64,
         /// Why.
@@ -112,5 +148,5 @@ pub enum Refusal {
     },
 }
 
-/// Takes events, on the data path's thread: it must be quick and must not wait for the data path.
-pub type Sink = Box<dyn FnMut(Event) + Send>;
+/// Takes events, on the data path's threads: it must be quick and must not wait for the data path.
+pub type Sink = Arc<dyn Fn(Event) + Send + Sync>;

@@ -1,21 +1,22 @@
-//! The jobs on one thread: which payload is whose, whose turn it is to send, when the next timer expires.
+//! The lanes on one thread: which payload is whose, whose turn it is to send, when the next timer expires.
 
-use std::{collections::VecDeque, io, time::Instant};
-
-use sumac_transport::{Engine, JobError, JobParams, JobState, OpId, Operation, Time};
-use sumac_wire::{
-    bytes::Bytes,
-    header::{ELEMENT_LEN, HEADER_LEN, offset},
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
 };
+
+use sumac_transport::{JobError, Operation, Time, lane_of};
+use sumac_wire::{bytes::Bytes, header::offset};
 
 use super::{
-    command::{AddError, Event, Refusal, Sink},
-    port::{Attempt, Peer, Port, Received},
+    command::{AddError, Event, JobPlan, Refusal},
+    lane::Lane,
+    links::{Links, thread_of},
+    port::{Peer, Port, Received},
+    progress::Progress,
     stats::{JobStats, Strays},
 };
-
-/// Packets of one job before the next job has its turn, and before a kick.
-const TURN: usize = 64;
 
 /// Turns the monotonic clock into the engines' time and back.
 #[derive(Clone, Copy, Debug)]
@@ -24,8 +25,9 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub(super) fn new() -> Clock {
-        Clock { start: Instant::now() }
+    /// All threads of a data path count from `start`: an operation's parts are on several.
+    pub(super) fn new(start: Instant) -> Clock {
+        Clock { start }
     }
 
     pub(super) fn now(&self) -> Time {
@@ -33,96 +35,111 @@ impl Clock {
     }
 
     pub(super) fn instant(&self, time: Time) -> Instant {
-        self.start + std::time::Duration::from_nanos(time.0)
+        self.start + Duration::from_nanos(time.0)
     }
 }
 
-/// What has been told about a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    Nothing,
-    Ready,
-    Failed,
+/// A job as one thread knows it: also without a lane here, since its frames may arrive here.
+struct Job {
+    number: u16,
+    shards: u16,
+    /// Slots of a lane, once they are settled.
+    lane_slots: Option<u32>,
+    peer: Peer,
+    /// The lanes on this thread, the urgent ones first.
+    lanes: Vec<Lane>,
 }
 
-struct Job {
-    engine: Engine,
-    peer: Peer,
-    tags: VecDeque<(OpId, u64)>,
-    told: Told,
+impl Job {
+    fn lane(&mut self, lane: u16) -> Option<&mut Lane> {
+        self.lanes.iter_mut().find(|entry| entry.number() == lane)
+    }
 }
 
 /// All jobs of one thread. There are few, so a list is searched.
-#[derive(Default)]
 pub(super) struct Engines {
+    thread: usize,
+    links: Links,
+    progress: Arc<Progress>,
     jobs: Vec<Job>,
     strays: Strays,
 }
 
 impl Engines {
-    fn find(&mut self, job: u16) -> Option<&mut Job> {
-        self.jobs.iter_mut().find(|entry| entry.engine.params().job == job)
+    pub(super) fn new(thread: usize, links: Links, progress: Arc<Progress>) -> Engines {
+        Engines { thread, links, progress, jobs: Vec::new(), strays: Strays::default() }
     }
 
-    pub(super) fn add(&mut self, params: JobParams, peer: Peer, port: &dyn Port) -> Result<(), AddError> {
-        let job = params.job;
-        if self.find(job).is_some() {
-            return Err(AddError::Exists { job });
+    fn find(&mut self, job: u16) -> Option<&mut Job> {
+        self.jobs.iter_mut().find(|entry| entry.number == job)
+    }
+
+    /// Makes engines for this thread's lanes.
+    pub(super) fn add(&mut self, plan: JobPlan, port: &dyn Port) -> Result<(), AddError> {
+        let JobPlan { lanes, peer } = plan;
+        let Some(first) = lanes.first() else { return Err(AddError::Lanes { job: 0, given: 0 }) };
+        let (number, shards, slots) = (first.job, first.shards, first.slots);
+        if self.find(number).is_some() {
+            return Err(AddError::Exists { job: number });
         }
-        if params.shards > port.shards() {
-            return Err(AddError::Shards { asked: params.shards, given: port.shards() });
-        }
-        let engine = Engine::new(params)?;
-        let (needed, capacity) = (engine.frame_len(), port.capacity());
-        if needed > capacity {
-            let elements = capacity.saturating_sub(HEADER_LEN) / ELEMENT_LEN;
-            return Err(AddError::TooLong { needed, capacity, elements });
-        }
-        self.jobs.push(Job { engine, peer, tags: VecDeque::new(), told: Told::Nothing });
+        let is_settled = !lanes.iter().any(|lane| lane.measure);
+        let threads = self.links.len();
+        let mine = lanes.into_iter().filter(|lane| thread_of(lane.lane, shards, threads) == self.thread);
+        let mut lanes = mine.map(|params| Lane::new(params, port)).collect::<Result<Vec<_>, _>>()?;
+        // Classes go up with the number, and with the urgency.
+        lanes.sort_by_key(|lane| std::cmp::Reverse(lane.class()));
+        let lane_slots = is_settled.then_some(slots);
+        self.jobs.push(Job { number, shards, lane_slots, peer, lanes });
         Ok(())
     }
 
-    pub(super) fn submit(&mut self, now: Time, job: u16, tag: u64, operation: Operation, sink: &mut Sink) {
-        let Some(entry) = self.find(job) else {
-            return sink(Event::Refused { job, tag, error: Refusal::NoJob { job }, operation });
+    /// Settles the number of slots.
+    pub(super) fn start(&mut self, job: u16, slots: u32) -> Result<(), AddError> {
+        let entry = self.find(job).ok_or(AddError::NoJob { job })?;
+        entry.lane_slots = Some(slots);
+        entry.lanes.iter_mut().try_for_each(|lane| Ok(lane.start(slots)?))
+    }
+
+    pub(super) fn submit(&mut self, now: Time, job: u16, lane: u16, tag: u64, operation: Operation) {
+        let refused = match self.find(job).and_then(|job| job.lane(lane)) {
+            None => Some((Refusal::NoJob { job }, operation)),
+            Some(entry) => entry.submit(now, tag, operation).err(),
         };
-        match entry.engine.submit(now, operation) {
-            Ok(id) => entry.tags.push_back((id, tag)),
-            Err((error, operation)) => {
-                sink(Event::Refused { job, tag, error: error.into(), operation });
-            }
+        if let Some((error, operation)) = refused {
+            self.progress.tell(Event::Refused { job, lane, tag, error, operation });
         }
     }
 
-    pub(super) fn fail(&mut self, job: u16, why: JobError) {
+    pub(super) fn fail(&mut self, job: u16, why: &JobError) {
         if let Some(entry) = self.find(job) {
-            entry.engine.fail(why);
+            entry.lanes.iter_mut().for_each(|lane| lane.fail(why));
         }
     }
 
     /// Ends and forgets a job; its operations complete with `why`.
-    pub(super) fn remove(&mut self, job: u16, why: JobError, sink: &mut Sink) {
-        let Some(at) = self.jobs.iter().position(|entry| entry.engine.params().job == job) else { return };
+    pub(super) fn remove(&mut self, job: u16, why: &JobError) {
+        let Some(at) = self.jobs.iter().position(|entry| entry.number == job) else { return };
         let mut entry = self.jobs.remove(at);
-        entry.engine.fail(why);
-        entry.tell(sink);
+        entry.lanes.iter_mut().for_each(|lane| {
+            lane.fail(why);
+            lane.tell(&self.progress);
+        });
     }
 
     /// Ends and forgets all jobs.
-    pub(super) fn clear(&mut self, why: &JobError, sink: &mut Sink) {
-        for mut entry in self.jobs.drain(..) {
-            entry.engine.fail(why.clone());
-            entry.tell(sink);
+    pub(super) fn clear(&mut self, why: &JobError) {
+        while let Some(job) = self.jobs.last().map(|job| job.number) {
+            self.remove(job, why);
         }
     }
 
-    /// Gives a payload to its job's engine.
+    /// Gives a payload to its lane's engine, or to the thread that has the lane.
     pub(super) fn on_payload(&mut self, now: Time, received: Received, payload: &[u8]) {
         let Some(job) = payload.be16(offset::JOB) else {
             self.strays.truncated += 1;
             return;
         };
-        let Some(entry) = self.find(job) else {
+        let Some(entry) = self.jobs.iter_mut().find(|entry| entry.number == job) else {
             self.strays.unknown_job += 1;
             return;
         };
@@ -130,25 +147,43 @@ impl Engines {
             self.strays.wrong_source += 1;
             return;
         }
-        entry.engine.on_frame(now, payload);
+        let Some(lane) = lane_of(payload, entry.lane_slots) else {
+            self.strays.no_lane += 1;
+            return;
+        };
+        if let Some(lane) = entry.lane(lane) {
+            return lane.on_frame(now, payload);
+        }
+        let thread = thread_of(lane, entry.shards, self.links.len());
+        match self.links.get(thread) {
+            // A lane that the job does not have would go round for ever.
+            Some(link) if thread != self.thread => {
+                self.strays.crossed += 1;
+                self.strays.crossed_lost += u64::from(!link.cross(received, payload));
+            }
+            _ => self.strays.no_lane += 1,
+        }
     }
 
     /// Does what is due at `now`.
     pub(super) fn on_time(&mut self, now: Time) {
-        for entry in &mut self.jobs {
-            if entry.engine.poll_timeout().is_some_and(|due| due <= now) {
-                entry.engine.on_timeout(now);
-            }
-        }
+        self.lanes().for_each(|lane| lane.on_time(now));
     }
 
-    /// Sends what the engines have, in turns with a kick after each. An error ends the round, not the jobs: what
-    /// was not sent is sent again when its timer expires.
+    /// Sends what the engines have, in turns with a kick after each; a bulk lane waits until all urgent ones have
+    /// nothing to send. An error ends the round, not the jobs: what was not sent is sent again when its timer expires.
     pub(super) fn transmit(&mut self, now: Time, port: &mut dyn Port) -> io::Result<()> {
         loop {
             let mut is_more = false;
-            for entry in &mut self.jobs {
-                is_more |= entry.take_turn(now, port)?;
+            for class in (0..sumac_wire::CLASSES).rev() {
+                for Job { peer, lanes, .. } in &mut self.jobs {
+                    for lane in lanes.iter_mut().filter(|lane| lane.class() == class) {
+                        is_more |= lane.take_turn(now, peer, port)?;
+                    }
+                }
+                if is_more {
+                    break;
+                }
             }
             port.flush()?;
             if !is_more {
@@ -158,15 +193,15 @@ impl Engines {
     }
 
     /// Tells what has changed since the last time.
-    pub(super) fn tell(&mut self, sink: &mut Sink) {
-        for entry in &mut self.jobs {
-            entry.tell(sink);
+    pub(super) fn tell(&mut self) {
+        for lane in self.jobs.iter_mut().flat_map(|job| &mut job.lanes) {
+            lane.tell(&self.progress);
         }
     }
 
     /// When the next timer expires.
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.jobs.iter().filter_map(|entry| entry.engine.poll_timeout()).min()
+        self.jobs.iter().flat_map(|job| &job.lanes).filter_map(Lane::deadline).min()
     }
 
     pub(super) fn strays(&self) -> Strays {
@@ -174,62 +209,10 @@ impl Engines {
     }
 
     pub(super) fn stats(&self) -> Vec<JobStats> {
-        self.jobs.iter().map(Job::stats).collect()
-    }
-}
-
-impl Job {
-    /// Sends up to a turn of packets; says whether there may be more.
-    fn take_turn(&mut self, now: Time, port: &mut dyn Port) -> io::Result<bool> {
-        let Job { engine, peer, .. } = self;
-        for _ in 0..TURN {
-            match port.transmit(peer, &mut |bytes| engine.poll_transmit(now, bytes))? {
-                Attempt::Staged => {}
-                Attempt::Nothing | Attempt::Full => return Ok(false),
-            }
-        }
-        Ok(true)
+        self.jobs.iter().flat_map(|job| &job.lanes).map(Lane::stats).collect()
     }
 
-    fn tell(&mut self, sink: &mut Sink) {
-        let job = self.engine.params().job;
-        match (self.engine.state(), self.told) {
-            (JobState::Ready, Told::Nothing) => {
-                self.told = Told::Ready;
-                sink(Event::JobReady { job });
-            }
-            (JobState::Failed(why), Told::Nothing | Told::Ready) => {
-                let error = why.clone();
-                self.told = Told::Failed;
-                sink(Event::JobFailed { job, error });
-            }
-            _ => {}
-        }
-        while let Some(completion) = self.engine.poll_completion() {
-            // Completions come in the order of submission, so the search ends at the first.
-            let Some(at) = self.tags.iter().position(|(id, _)| *id == completion.id) else { continue };
-            if let Some((_, tag)) = self.tags.remove(at) {
-                sink(Event::Completed { job, tag, completion });
-            }
-        }
-    }
-
-    fn stats(&self) -> JobStats {
-        let params = self.engine.params();
-        let (state, error) = match self.engine.state() {
-            JobState::Probing => ("probing", None),
-            JobState::Measured(_) => ("measured", None),
-            JobState::Ready => ("ready", None),
-            JobState::Failed(why) => ("failed", Some(why.to_string())),
-        };
-        JobStats {
-            job: params.job,
-            epoch: params.epoch,
-            rank: params.rank,
-            world: params.world,
-            state,
-            error,
-            engine: self.engine.stats().clone(),
-        }
+    fn lanes(&mut self) -> impl Iterator<Item = &mut Lane> {
+        self.jobs.iter_mut().flat_map(|job| &mut job.lanes)
     }
 }

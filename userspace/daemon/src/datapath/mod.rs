@@ -1,15 +1,20 @@
-//! The data path: ports that move packets, and the thread that drives the jobs' engines over one.
+//! The data path: ports that move packets, and a thread for each, which drives its lanes' engines over it.
+//!
+//! A lane of a job is on one thread, with its slots, its engine and its queue: packets share no state between threads.
 //!
 //! | module | what it is |
 //! | --- | --- |
-//! | [`port`] | what the thread needs of a way to move packets |
-//! | [`xdp`] | AF_XDP sockets on all queues of an interface |
+//! | [`port`] | what a thread needs of a way to move packets |
+//! | [`xdp`] | the AF_XDP socket of one queue of an interface |
 //! | [`udp`] | an ordinary UDP socket |
-//! | [`command`] | what the thread is told, and what it tells |
-//! | [`stats`] | what it reports |
-//! | `engines` | the jobs on one thread, without input and output |
+//! | [`command`] | what the threads are told, and what they tell |
+//! | [`stats`] | what they report |
+//! | `lane` | one lane of a job |
+//! | `engines` | the lanes on one thread, without input and output |
 //! | `worker` | the loop: receive, transmit, kick, wait |
-//! | [`handle`] | the thread as the rest of the daemon sees it |
+//! | `links` | how threads reach each other |
+//! | `progress` | one event of what a job's lanes tell |
+//! | [`handle`] | the threads as the rest of the daemon sees them |
 //!
 //! A tensor's way, which is all the copies there are: the engine reads the trainer's registered memory and writes
 //! converted elements straight into a frame of the UMEM ([`port::Port::transmit`] lends it the frame's bytes); on the
@@ -19,14 +24,17 @@
 pub mod command;
 mod engines;
 pub mod handle;
+mod lane;
+mod links;
 pub mod port;
+mod progress;
 pub mod stats;
 pub mod udp;
 pub mod wait;
 mod worker;
 pub mod xdp;
 
-pub use command::{AddError, Event, Sink};
+pub use command::{AddError, Event, JobPlan, Sink};
 pub use handle::Datapath;
 pub use port::{Peer, Port, PortReport};
 pub use stats::{DatapathStats, JobStats};

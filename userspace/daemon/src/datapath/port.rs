@@ -52,7 +52,7 @@ pub trait Port: Send {
     /// Most bytes of a UDP payload that can be sent.
     fn capacity(&self) -> usize;
 
-    /// How many destination ports, from the base port up, results can arrive at.
+    /// Most shards that a job can have over all ports of the data path.
     fn shards(&self) -> u16;
 
     /// Shows each payload that has arrived, up to the port's budget. Returns how many.

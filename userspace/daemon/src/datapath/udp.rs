@@ -26,6 +26,8 @@ use super::{
 const BATCH: usize = 64;
 /// Bytes of the longest packet; a longer datagram is cut off, and refused for its length.
 const CAPACITY: usize = payload_len(MAX_ELEMENTS as u16);
+/// How often to look for free consecutive ports.
+const STRETCHES: usize = 64;
 /// What the kernel may hold each way: some thousand packets.
 const SOCKET_BUFFER: usize = 8 << 20;
 
@@ -42,6 +44,8 @@ struct Staged {
 pub struct UdpPort {
     socket: UdpSocket,
     local: SocketAddrV4,
+    /// How many sockets share the job's shards among them.
+    shards: u16,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
     /// What `outgoing` holds, from its start.
@@ -54,6 +58,27 @@ pub struct UdpPort {
 }
 
 impl UdpPort {
+    /// Binds a socket for each shard to `ip` and consecutive ports, any that are free: results of a shard come to its port.
+    ///
+    /// # Errors
+    /// What the kernel says to the address, or that it has no such stretch of ports.
+    pub fn bind_shards(ip: Ipv4Addr, shards: u16) -> io::Result<Vec<UdpPort>> {
+        let mut last = io::Error::from(io::ErrorKind::InvalidInput);
+        for _ in 0..STRETCHES {
+            let first = UdpPort::bind(ip, 0)?;
+            let next = first.local.port();
+            let others = (1..shards).map(|shard| {
+                let port = next.checked_add(shard).ok_or(io::ErrorKind::AddrInUse)?;
+                UdpPort::bind(ip, port)
+            });
+            match std::iter::once(Ok(first)).chain(others).collect::<io::Result<Vec<_>>>() {
+                Ok(ports) => return Ok(ports.into_iter().map(|port| UdpPort { shards, ..port }).collect()),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
     /// Binds a socket to `ip` and `port`; port 0 takes any that is free, see [`UdpPort::local`].
     ///
     /// # Errors
@@ -70,6 +95,7 @@ impl UdpPort {
         Ok(UdpPort {
             socket,
             local,
+            shards: 1,
             incoming: vec![0; BATCH * CAPACITY],
             outgoing: vec![0; BATCH * CAPACITY],
             staged: Vec::with_capacity(BATCH),
@@ -135,7 +161,7 @@ impl Port for UdpPort {
     }
 
     fn shards(&self) -> u16 {
-        1
+        self.shards
     }
 
     fn receive(&mut self, each: &mut dyn FnMut(Received, &[u8])) -> io::Result<usize> {
@@ -256,6 +282,15 @@ mod tests {
         }
         assert_eq!((arrived, one.report().sent, other.report().received), (200, 200, 200));
         assert!(one.report().batches_sent < 100, "{:?}", one.report());
+    }
+
+    #[test]
+    fn shards_have_consecutive_ports() {
+        let ports = UdpPort::bind_shards(Ipv4Addr::LOCALHOST, 4).unwrap();
+        let first = ports[0].local().port();
+        let expected: Vec<_> = (first..first + 4).collect();
+        assert_eq!(ports.iter().map(|port| port.local().port()).collect::<Vec<_>>(), expected);
+        assert!(ports.iter().all(|port| port.shards() == 4));
     }
 
     #[test]

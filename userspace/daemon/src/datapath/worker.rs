@@ -10,12 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crossbeam_queue::ArrayQueue;
 use nix::sys::eventfd::EventFd;
 use sumac_transport::JobError;
 
 use super::{
-    command::{Command, Sink},
+    command::Command,
     engines::{Clock, Engines},
+    links::{CROSSING, Crossed},
     port::Port,
     stats::DatapathStats,
 };
@@ -31,7 +33,8 @@ pub(super) struct Worker {
     pub(super) port: Box<dyn Port>,
     pub(super) commands: Receiver<Command>,
     pub(super) wake: Arc<EventFd>,
-    pub(super) sink: Sink,
+    /// What arrived on other threads' queues.
+    pub(super) crossing: Arc<ArrayQueue<Crossed>>,
     pub(super) state: State,
 }
 
@@ -46,10 +49,10 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new() -> State {
+    pub(super) fn new(engines: Engines, start: Instant) -> State {
         State {
-            engines: Engines::default(),
-            clock: Clock::new(),
+            engines,
+            clock: Clock::new(start),
             rounds: 0,
             sleeps: 0,
             port_errors: 0,
@@ -78,16 +81,19 @@ impl Worker {
             let now = self.state.clock.now();
             let engines = &mut self.state.engines;
             match self.commands.try_recv() {
-                Ok(Command::AddJob { params, peer, reply }) => {
-                    let _ = reply.send(engines.add(params, peer, &*self.port));
+                Ok(Command::AddJob { plan, reply }) => {
+                    let _ = reply.send(engines.add(plan, &*self.port));
                 }
-                Ok(Command::Submit { job, tag, operation }) => {
-                    engines.submit(now, job, tag, operation, &mut self.sink);
+                Ok(Command::StartJob { job, slots, reply }) => {
+                    let _ = reply.send(engines.start(job, slots));
                 }
-                Ok(Command::FailJob { job, why }) => engines.fail(job, why),
+                Ok(Command::Submit { job, lane, tag, operation }) => {
+                    engines.submit(now, job, lane, tag, operation);
+                }
+                Ok(Command::FailJob { job, why }) => engines.fail(job, &why),
                 Ok(Command::RemoveJob { job, reply }) => {
                     let why = JobError::Ended { reason: "this worker has left it".to_owned() };
-                    engines.remove(job, why, &mut self.sink);
+                    engines.remove(job, &why);
                     let _ = reply.send(());
                 }
                 Ok(Command::Stats { reply }) => {
@@ -103,8 +109,11 @@ impl Worker {
     fn receive(&mut self) -> usize {
         let engines = &mut self.state.engines;
         let now = self.state.clock.now();
+        // Bounded: others may fill it as fast as it is emptied.
+        let crossed = std::iter::from_fn(|| self.crossing.pop()).take(CROSSING);
+        let crossed = crossed.map(|one| engines.on_payload(now, one.received, &one.payload)).count();
         let outcome = self.port.receive(&mut |received, payload| engines.on_payload(now, received, payload));
-        self.note("receive", outcome).unwrap_or(0)
+        crossed + self.note("receive", outcome).unwrap_or(0)
     }
 
     /// Timers, then packets, then events. A batch of results has become a batch of contributions here.
@@ -113,7 +122,7 @@ impl Worker {
         self.state.engines.on_time(now);
         let outcome = self.state.engines.transmit(now, &mut *self.port);
         self.note("send", outcome);
-        self.state.engines.tell(&mut self.sink);
+        self.state.engines.tell();
     }
 
     /// Sleeps until a packet, an order or a timer. Events of this round have been told.
@@ -161,7 +170,7 @@ impl Worker {
     fn finish(mut self) -> DatapathStats {
         let jobs = self.state.engines.stats();
         let why = JobError::Ended { reason: "the daemon of this host stops".to_owned() };
-        self.state.engines.clear(&why, &mut self.sink);
+        self.state.engines.clear(&why);
         self.port.quiesce(Instant::now() + QUIESCE);
         let stats = DatapathStats { jobs, ..self.stats() };
         if !stats.frames_are_conserved() {

@@ -1,4 +1,4 @@
-//! A port that is the AF_XDP sockets of an interface's queues.
+//! A port that is the AF_XDP socket of one queue of an interface.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use nix::poll::PollFlags;
 use sumac_hostprog::{Attached, MapError, Mode as HostMode};
 use sumac_transport::Transmit;
 use sumac_wire::frame::{self, Endpoints, OVERHEAD, Parsed, Ports};
-use sumac_xsk::{Conservation, LINK_HEADER, Mode, OpenError, Socket, SocketConfig};
+use sumac_xsk::{LINK_HEADER, Mode, OpenError, Socket, SocketConfig};
 
 use super::{
     port::{Attempt, Build, Peer, Port, PortReport, Received, SocketReport},
@@ -76,18 +76,11 @@ pub enum XdpError {
     Steer(#[from] MapError),
 }
 
-struct Queue {
-    number: u32,
-    socket: Socket,
-    received: u64,
-}
-
-/// The sockets of an interface. Closing them takes them out of the program, which stays attached.
+/// The socket of one queue. Closing it takes it out of the program, which stays attached.
 pub struct XdpPort {
-    queues: Vec<Queue>,
-    /// Which queue sends the next batch.
-    next: usize,
-    /// Packets staged on it.
+    queue: u32,
+    socket: Socket,
+    /// Packets staged and not flushed.
     staged: u32,
     /// Whether the last attempt found no frame.
     is_full: bool,
@@ -103,7 +96,16 @@ impl XdpPort {
     ///
     /// # Errors
     /// See [`XdpError`]. No socket stays open after an error.
-    pub fn open(config: &XdpConfig, attached: &mut Attached) -> Result<XdpPort, XdpError> {
+    pub fn open(config: &XdpConfig, attached: &mut Attached) -> Result<Vec<XdpPort>, XdpError> {
+        let interface = attached.interface().name.clone();
+        let queues = config.queues.clone().unwrap_or_else(|| attached.queues());
+        if queues.is_empty() {
+            return Err(XdpError::NoQueues { interface });
+        }
+        queues.into_iter().map(|queue| XdpPort::open_queue(config, queue, attached)).collect()
+    }
+
+    fn open_queue(config: &XdpConfig, queue: u32, attached: &mut Attached) -> Result<XdpPort, XdpError> {
         let interface = attached.interface().clone();
         let name = interface.name.as_str();
         let mac =
@@ -115,20 +117,13 @@ impl XdpPort {
             HostMode::ZeroCopy => Mode::ZeroCopy,
             HostMode::Copy | HostMode::Generic => Mode::Copy,
         });
-        let mut queues = Vec::new();
-        for number in config.queues.clone().unwrap_or_else(|| attached.queues()) {
-            let wanted =
-                SocketConfig { frames: config.frames, packet_size, mode, ..SocketConfig::new(name, number) };
-            let socket = Socket::open(&wanted).map_err(|source| XdpError::Open { queue: number, source })?;
-            attached.set_socket(number, socket.as_fd())?;
-            let bound = socket.bound();
-            let (zero_copy, fallback) = (bound.zero_copy, bound.fallback.as_deref());
-            tracing::info!(interface = name, queue = number, zero_copy, fallback, "AF_XDP socket bound");
-            queues.push(Queue { number, socket, received: 0 });
-        }
-        if queues.is_empty() {
-            return Err(XdpError::NoQueues { interface: name.to_owned() });
-        }
+        let wanted =
+            SocketConfig { frames: config.frames, packet_size, mode, ..SocketConfig::new(name, queue) };
+        let socket = Socket::open(&wanted).map_err(|source| XdpError::Open { queue, source })?;
+        attached.set_socket(queue, socket.as_fd())?;
+        let bound = socket.bound();
+        let (zero_copy, fallback) = (bound.zero_copy, bound.fallback.as_deref());
+        tracing::info!(interface = name, queue, zero_copy, fallback, "AF_XDP socket bound");
         let (base, shards) = attached.ports();
         let counters = PortReport {
             backend: "xdp",
@@ -138,8 +133,8 @@ impl XdpPort {
             ..PortReport::default()
         };
         Ok(XdpPort {
-            queues,
-            next: 0,
+            queue,
+            socket,
             staged: 0,
             is_full: false,
             mac,
@@ -166,21 +161,6 @@ impl XdpPort {
             dscp_ecn: packet.dscp_ecn,
         }
     }
-
-    fn frames(&self) -> Conservation {
-        self.queues.iter().map(|queue| queue.socket.conservation()).fold(
-            Conservation::default(),
-            |sum, one| Conservation {
-                frames: sum.frames + one.frames,
-                free: sum.free + one.free,
-                held: sum.held + one.held,
-                sent: sum.sent + one.sent,
-                filled: sum.filled + one.filled,
-                reading: sum.reading + one.reading,
-                misplaced: sum.misplaced + one.misplaced,
-            },
-        )
-    }
 }
 
 impl Port for XdpPort {
@@ -193,27 +173,23 @@ impl Port for XdpPort {
     }
 
     fn receive(&mut self, each: &mut dyn FnMut(Received, &[u8])) -> io::Result<usize> {
-        let (ports, mut malformed, mut total) = (self.ports, 0, 0);
-        for queue in &mut self.queues {
-            let count = queue.socket.receive(BUDGET, |bytes| match frame::parse(bytes, ports) {
-                Parsed::Ours(frame) => {
-                    let from = SocketAddrV4::new(frame.src_ip.into(), frame.src_port);
-                    let end = frame.payload() + frame.payload_len();
-                    each(Received { from, port: frame.dst_port }, &bytes[frame.payload()..end]);
-                }
-                Parsed::Foreign | Parsed::Bad(_) => malformed += 1,
-            });
-            queue.received += count as u64;
-            total += count;
-        }
+        let (ports, mut malformed) = (self.ports, 0);
+        let count = self.socket.receive(BUDGET, |bytes| match frame::parse(bytes, ports) {
+            Parsed::Ours(frame) => {
+                let from = SocketAddrV4::new(frame.src_ip.into(), frame.src_port);
+                let end = frame.payload() + frame.payload_len();
+                each(Received { from, port: frame.dst_port }, &bytes[frame.payload()..end]);
+            }
+            Parsed::Foreign | Parsed::Bad(_) => malformed += 1,
+        });
         self.counters.malformed += malformed;
-        self.counters.received += total as u64;
-        self.counters.batches_received += u64::from(total > 0);
-        Ok(total)
+        self.counters.received += count as u64;
+        self.counters.batches_received += u64::from(count > 0);
+        Ok(count)
     }
 
     fn transmit(&mut self, to: &Peer, build: Build<'_>) -> io::Result<Attempt> {
-        let port = self.queues[self.next].socket.port();
+        let port = self.socket.port();
         let Some(mut frame) = port.frame() else {
             self.is_full = true;
             self.counters.full += 1;
@@ -225,7 +201,7 @@ impl Port for XdpPort {
             return Ok(Attempt::Nothing);
         };
         let endpoints = self.endpoints(to, &packet);
-        let port = self.queues[self.next].socket.port();
+        let port = self.socket.port();
         let bytes = port.bytes_mut(&mut frame);
         // Both can only fail on a packet longer than the bytes that `build` was given.
         let len = frame::emit(bytes, &endpoints, packet.len, to.checksum).unwrap_or(0);
@@ -241,43 +217,34 @@ impl Port for XdpPort {
         let staged = std::mem::take(&mut self.staged);
         self.counters.sent += u64::from(staged);
         self.counters.batches_sent += u64::from(staged > 0);
-        for (index, queue) in self.queues.iter_mut().enumerate() {
-            if index == self.next && staged > 0 || queue.socket.port().pending() > 0 {
-                queue.socket.flush()?;
-            }
-        }
-        self.next = (self.next + 1) % self.queues.len();
-        Ok(())
+        if staged > 0 || self.socket.port().pending() > 0 { self.socket.flush() } else { Ok(()) }
     }
 
     fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
-        let is_stuck = self.is_full || self.queues.iter_mut().any(|queue| queue.socket.port().pending() > 0);
+        let is_stuck = self.is_full || self.socket.port().pending() > 0;
         let soon = is_stuck.then(|| Instant::now() + RETRY);
         let deadline = [deadline, soon].into_iter().flatten().min();
-        let sockets = self.queues.iter().map(|queue| (queue.socket.as_fd(), PollFlags::POLLIN));
-        let fds: Vec<_> = sockets.chain([(wake, PollFlags::POLLIN)]).collect();
-        wait(&fds, deadline)
+        wait(&[(self.socket.as_fd(), PollFlags::POLLIN), (wake, PollFlags::POLLIN)], deadline)
     }
 
     fn quiesce(&mut self, deadline: Instant) {
-        while self.frames().sent > 0 && Instant::now() < deadline {
-            for queue in &mut self.queues {
-                // What cannot be sent any more shows as sent and not completed.
-                let _ = queue.socket.flush();
-            }
+        while self.socket.conservation().sent > 0 && Instant::now() < deadline {
+            // What cannot be sent any more shows as sent and not completed.
+            let _ = self.socket.flush();
             std::thread::sleep(RETRY);
         }
     }
 
     fn report(&self) -> PortReport {
-        let sockets = self.queues.iter().map(|queue| SocketReport {
-            queue: queue.number,
-            bound: queue.socket.bound().clone(),
-            received: queue.received,
-            kernel: queue.socket.statistics().ok(),
-            frames: queue.socket.conservation(),
-        });
-        PortReport { sockets: sockets.collect(), frames: Some(self.frames()), ..self.counters.clone() }
+        let frames = self.socket.conservation();
+        let socket = SocketReport {
+            queue: self.queue,
+            bound: self.socket.bound().clone(),
+            received: self.counters.received,
+            kernel: self.socket.statistics().ok(),
+            frames,
+        };
+        PortReport { sockets: vec![socket], frames: Some(frames), ..self.counters.clone() }
     }
 }
 

@@ -1,10 +1,11 @@
-//! An aggregator in a thread: the slot decision of `sumac-wire` over an ordinary UDP socket, with losses on request.
+//! An aggregator in threads, one for each shard's port: the slot decision of `sumac-wire` over ordinary UDP sockets, with
+//! losses on request.
 
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr, UdpSocket},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -18,11 +19,11 @@ use sumac_wire::{
     tables::{JobEntry, job_flag},
 };
 
-/// The thread; it ends when this is dropped.
+/// The threads; they end when this is dropped.
 pub struct Aggregator {
     pub port: u16,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 /// What it does to packets.
@@ -37,33 +38,60 @@ pub struct Faults {
 impl Aggregator {
     /// Listens on `ip`. Results go to the worker's address at `result_port`, or where its packets came from.
     pub fn start(ip: Ipv4Addr, port: u16, result_port: Option<u16>, faults: Faults) -> Aggregator {
-        let socket = UdpSocket::bind((ip, port)).unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        let port = socket.local_addr().unwrap().port();
+        Aggregator::serve(vec![UdpSocket::bind((ip, port)).unwrap()], result_port, faults)
+    }
+
+    /// Listens on the loopback interface at consecutive ports, one for each shard.
+    pub fn start_shards(shards: u16) -> Aggregator {
+        let sockets = (0..64).find_map(|_| {
+            let first = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let next = first.local_addr().unwrap().port();
+            let others =
+                (1..shards).map(|shard| UdpSocket::bind(("127.0.0.1", next.checked_add(shard)?)).ok());
+            std::iter::once(Some(first)).chain(others).collect()
+        });
+        Aggregator::serve(sockets.expect("a stretch of free ports"), None, Faults::default())
+    }
+
+    fn serve(sockets: Vec<UdpSocket>, result_port: Option<u16>, faults: Faults) -> Aggregator {
+        let port = sockets[0].local_addr().unwrap().port();
         let stop = Arc::new(AtomicBool::new(false));
-        let mut core = Core { socket, result_port, faults, ..Core::new() };
-        let thread = {
-            let stop = stop.clone();
+        let shards = sockets.len() as u16;
+        let core = Arc::new(Mutex::new(Core { shards, result_port, faults, ..Core::default() }));
+        let threads = sockets.into_iter().enumerate().map(|(shard, socket)| {
+            socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            let (core, stop) = (core.clone(), stop.clone());
             std::thread::spawn(move || {
                 let mut bytes = [0; 4096];
                 while !stop.load(Ordering::Relaxed) {
-                    if let Ok((len, from)) = core.socket.recv_from(&mut bytes) {
-                        core.on_packet(from, &mut bytes[..len]);
+                    if let Ok((len, from)) = socket.recv_from(&mut bytes) {
+                        let mut core = core.lock().unwrap();
+                        core.on_packet(
+                            &Way { socket: &socket, shard: shard as u16 },
+                            from,
+                            &mut bytes[..len],
+                        );
                     }
                 }
             })
-        };
-        Aggregator { port, stop, thread: Some(thread) }
+        });
+        Aggregator { port, threads: threads.collect(), stop }
     }
 }
 
 impl Drop for Aggregator {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
+}
+
+/// What a packet came by.
+struct Way<'a> {
+    socket: &'a UdpSocket,
+    shard: u16,
 }
 
 #[derive(Default)]
@@ -72,44 +100,35 @@ struct Slot {
     values: [Vec<i32>; 2],
 }
 
+#[derive(Default)]
 struct Core {
-    socket: UdpSocket,
+    shards: u16,
     result_port: Option<u16>,
     faults: Faults,
     packets: u64,
     slots: BTreeMap<(u16, u32), Slot>,
-    workers: BTreeMap<(u16, u32), SocketAddr>,
+    /// By job, shard and the worker's bit.
+    workers: BTreeMap<(u16, u16, u32), SocketAddr>,
 }
 
 impl Core {
-    fn new() -> Core {
-        Core {
-            socket: UdpSocket::bind("127.0.0.1:0").unwrap(),
-            result_port: None,
-            faults: Faults::default(),
-            packets: 0,
-            slots: BTreeMap::new(),
-            workers: BTreeMap::new(),
-        }
-    }
-
     fn is_lost(&mut self) -> bool {
         self.packets += 1;
         self.faults.lose_every > 0 && self.packets.is_multiple_of(self.faults.lose_every)
     }
 
-    fn send(&mut self, to: SocketAddr, bytes: &[u8]) {
+    fn send(&mut self, way: &Way<'_>, to: SocketAddr, bytes: &[u8]) {
         if !self.is_lost() {
-            self.socket.send_to(bytes, to).unwrap();
+            way.socket.send_to(bytes, to).unwrap();
         }
     }
 
-    fn on_packet(&mut self, mut from: SocketAddr, bytes: &mut [u8]) {
+    fn on_packet(&mut self, way: &Way<'_>, mut from: SocketAddr, bytes: &mut [u8]) {
         let header = Header::read(&*bytes, 0, bytes.len()).expect("workers send whole packets");
         if let Some(port) = self.result_port {
             from.set_port(port);
         }
-        self.workers.insert((header.job, header.bitmap_0), from);
+        self.workers.insert((header.job, way.shard, header.bitmap_0), from);
         if self.is_lost() {
             return;
         }
@@ -117,26 +136,27 @@ impl Core {
             let report = Header { kind: Kind::Report as u8, ..header };
             bytes[..HEADER_LEN].copy_from_slice(&report.to_bytes());
             if !self.faults.is_deaf {
-                self.send(from, bytes);
+                self.send(way, from, bytes);
             }
         } else {
-            self.contribute(from, &header, bytes);
+            self.contribute(way, from, &header, bytes);
         }
     }
 
-    fn contribute(&mut self, from: SocketAddr, header: &Header, bytes: &[u8]) {
+    fn contribute(&mut self, way: &Way<'_>, from: SocketAddr, header: &Header, bytes: &[u8]) {
         let world = u16::from(header.fan_in_0);
         let job = JobEntry {
-            slots: super::job::SLOTS,
+            slots: super::job::SLOTS * 2 * u32::from(self.shards),
             lane_slots_log2: super::job::SLOTS.ilog2() as u16,
             world,
             contributors: world,
             elements: u16::MAX,
-            shards: 1,
+            shards: self.shards,
             flags: job_flag::ACTIVE,
             ..JobEntry::default()
         };
-        let contribution = sumac_wire::admit::request(header, &job, 0).unwrap().expect("probes are answered");
+        let contribution =
+            sumac_wire::admit::request(header, &job, way.shard).unwrap().expect("probes are answered");
         let version = contribution.version;
         let slot = self.slots.entry((header.job, header.slot)).or_default();
         let (mut meta, action) = decide(&slot.meta, &contribution);
@@ -158,12 +178,12 @@ impl Core {
         let mut packet = result.to_bytes().to_vec();
         packet.extend(values.iter().flat_map(|value| value.to_be_bytes()));
         if is_complete {
-            let job = self.workers.range((header.job, 0)..=(header.job, u32::MAX));
+            let job = self.workers.range((header.job, way.shard, 0)..=(header.job, way.shard, u32::MAX));
             for to in job.map(|(_, to)| *to).collect::<Vec<_>>() {
-                self.send(to, &packet);
+                self.send(way, to, &packet);
             }
         } else if action == Action::Reply {
-            self.send(from, &packet);
+            self.send(way, from, &packet);
         }
     }
 }

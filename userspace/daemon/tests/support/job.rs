@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use sumac_daemon::datapath::{Datapath, Event, Peer, Port};
+use sumac_daemon::datapath::{Datapath, Event, JobPlan, Peer, Port};
 use sumac_transport::{Arithmetic, Buffer, DType, JobParams, NotFinite, Operation, Scaling, WireFormat};
 
 /// Long enough for the slowest machine; nothing is asserted about how much of it is used.
@@ -44,19 +44,24 @@ pub struct Worker {
     pub events: Receiver<Event>,
 }
 
+/// All lanes of a job with this one lane's parameters.
+pub fn plan(params: JobParams, lanes: u16, peer: Peer) -> JobPlan {
+    JobPlan { lanes: (0..lanes).map(|lane| JobParams { lane, ..params.clone() }).collect(), peer }
+}
+
 impl Worker {
-    pub fn start(name: &str, port: Box<dyn Port>) -> Worker {
+    pub fn start(name: &str, ports: Vec<Box<dyn Port>>) -> Worker {
         let (sender, events) = channel();
-        let sink = Box::new(move |event| {
+        let sink = Arc::new(move |event| {
             let _ = sender.send(event);
         });
-        Worker { path: Datapath::start(name, port, None, sink).unwrap(), events }
+        Worker { path: Datapath::start(name, ports, &[], sink).unwrap(), events }
     }
 
-    /// A worker with an open job.
-    pub fn join(name: &str, port: Box<dyn Port>, params: JobParams, peer: Peer) -> Worker {
-        let worker = Worker::start(name, port);
-        worker.path.add_job(params, peer).unwrap();
+    /// A worker with an open job of one lane.
+    pub fn join(name: &str, ports: Vec<Box<dyn Port>>, params: JobParams, peer: Peer) -> Worker {
+        let worker = Worker::start(name, ports);
+        worker.path.add_job(plan(params, 1, peer)).unwrap();
         worker
     }
 
@@ -68,13 +73,17 @@ impl Worker {
         assert!(matches!(self.event(), Event::JobReady { .. }));
     }
 
-    /// Submits a tensor; its copies are counted.
+    /// Submits a tensor to the first lane; its copies are counted.
     pub fn submit(&self, tag: u64, values: &[f32]) -> Counters {
+        self.submit_to(0, tag, values)
+    }
+
+    pub fn submit_to(&self, lane: u16, tag: u64, values: &[f32]) -> Counters {
         let counters = Counters::default();
         let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         let buffer = Box::new(Counted { bytes, counters: counters.clone() });
         let operation = Operation::allreduce(tag as u32, DType::F32, Arithmetic::Sum, values.len(), buffer);
-        assert!(self.path.submit(7, tag, operation).is_ok());
+        assert!(self.path.submit(7, lane, tag, operation).is_ok());
         counters
     }
 
