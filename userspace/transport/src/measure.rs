@@ -2,7 +2,7 @@
 //!
 //! After the handshake the worker sends a train of probes as long as its longest packet, as fast as they go. The
 //! aggregator sends each back. The quickest is the round trip; how close behind each other the later ones arrive is
-//! the rate of the slowest link, or host, on the way. Only the train's second half counts for the rate: a link that
+//! the rate of the slowest link, or host, on the way. The train's second half counts for the rate: a link that
 //! is shaped lets a burst through first.
 
 use crate::{
@@ -111,11 +111,16 @@ impl Train {
             (nanos > 0 && packets > 0).then(|| u64::try_from(bytes / u128::from(nanos)).unwrap_or(u64::MAX))
         };
         let half = self.arrivals.len() / 2;
-        // Two looks may see the whole train at once; then it took as long as from its departure, and at most one
-        // packet a round trip is certain of a path that brings nothing back.
-        let bytes_per_s = rate(self.arrivals.len().saturating_sub(half + 1), self.arrivals.get(half))
-            .or_else(|| rate(self.arrivals.len(), self.sent.first()))
-            .unwrap_or(self.bytes * 1_000_000_000 / rtt_ns);
+        let second = rate(self.arrivals.len().saturating_sub(half + 1), self.arrivals.get(half));
+        let whole = rate(self.arrivals.len(), self.sent.first());
+        // Whoever looks at a queue of arrivals sees many at once: the second half may seem to take no time. The whole train
+        // takes the round trip longer than it should, but is never more than twice too slow when its halves are alike.
+        let bytes_per_s = match (second, whole) {
+            (Some(second), Some(whole)) => second.min(whole.saturating_mul(2)),
+            (None, Some(whole)) => whole,
+            // One packet a round trip is certain of a path that brings nothing back.
+            _ => self.bytes * 1_000_000_000 / rtt_ns,
+        };
         PathMeasure { rtt_ns, bytes_per_s }
     }
 }

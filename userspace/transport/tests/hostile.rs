@@ -5,9 +5,12 @@ mod support;
 
 use proptest::prelude::*;
 use sumac_transport::{DType, EngineStats, JobState};
-use sumac_wire::{Header, Kind, Reason, header::flag};
+use sumac_wire::{
+    Header, Kind, Reason,
+    header::{exponent, flag},
+};
 use support::{
-    job,
+    block, job,
     lone::{Lone, Sent},
 };
 
@@ -138,17 +141,53 @@ fn strangers_cannot_end_the_handshake() {
     assert_eq!(lone.engine.state(), JobState::Ready);
 }
 
+#[test]
+fn tampered_answers_to_an_exponent_round_are_refused_by_reason() {
+    type Change = fn(&mut Header);
+    let table: [(&str, Change, Reason); 8] = [
+        ("a result", |h| h.flags &= !flag::EXPONENT, Reason::OutOfTurn),
+        ("no exponent after all", |h| h.exponent = exponent::UNKNOWN, Reason::WrongPlace),
+        ("another operation's", |h| h.tensor ^= 1, Reason::WrongPlace),
+        ("another offset", |h| h.offset = 8, Reason::WrongPlace),
+        ("the other version", |h| h.flags ^= flag::POOL_VERSION, Reason::WrongSlot),
+        ("one contributor", |h| h.contributors = 1, Reason::WrongWorker),
+        ("between aggregators", |h| h.flags |= flag::LEVEL, Reason::BadType),
+        ("another operation that is ours", |h| h.flags |= flag::MISMATCH, Reason::WrongPlace),
+    ];
+    let mut lone = Lone::ready(block(2, 4, 8), 50_000);
+    lone.submit_floats(&[2.0; 82]);
+    let rounds = lone.send_all();
+    for (what, change, reason) in table {
+        let before = lone.engine.stats().frames.get(reason);
+        lone.take(&rounds[0].answer_with(change));
+        assert_eq!(lone.engine.stats().frames.get(reason), before + 1, "{what}");
+    }
+    let mut long = rounds[0].answer_with(|header| header.elements = 1);
+    long.extend([0; 4]);
+    lone.take(&long);
+    assert_eq!(lone.engine.stats().frames.get(Reason::WrongElements), 1);
+    assert_eq!((lone.engine.stats().in_flight, lone.engine.stats().results), (4, 0));
+    // A result that is scaled by another exponent than was agreed on would be read wrongly.
+    rounds.iter().for_each(|round| lone.take(&round.answer()));
+    let sent = lone.send_all();
+    lone.take(&sent[0].answer_with(|header| header.exponent += 1));
+    assert_eq!(lone.engine.stats().frames.get(Reason::WrongPlace), 5);
+    let sum: Vec<u8> = [2.0f32; 82].iter().flat_map(|v| v.to_ne_bytes()).collect();
+    assert_eq!(finish(&mut lone, sent), sum);
+}
+
 proptest! {
     /// Whatever arrives: no panic, one counter, and memory around the tensor stays as it is.
     #[test]
     fn any_bytes_are_survived(
         flips in proptest::collection::vec((0..4usize, 0..60usize, any::<u8>()), 1..60),
         lengths in proptest::collection::vec(0..120usize, 1..60),
+        asks in any::<bool>(),
     ) {
-        let mut lone = Lone::ready(job(2, 4, 8), 50_000);
+        let mut lone = Lone::ready(block(2, 4, 8), 50_000);
         // The buffer is longer than the operation: 82 elements, then 20 that nobody may touch.
         let guarded = [vec![0u8; 82 * 4], vec![0x5a; 80]].concat();
-        lone.submit(DType::I32, 82, guarded);
+        lone.submit(if asks { DType::F32 } else { DType::I32 }, 82, guarded);
         let sent = lone.send_all();
         for ((which, at, value), len) in flips.iter().zip(&lengths) {
             let mut frame = sent[*which].answer();

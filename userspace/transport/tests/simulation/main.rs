@@ -38,6 +38,7 @@ use std::{
 };
 
 use scenario::Scenario;
+use sumac_transport::JobParams;
 use totals::Totals;
 
 const SCENARIOS: u64 = 30_000;
@@ -59,6 +60,28 @@ fn every_scenario_ends_with_the_exact_sum_everywhere() {
         for (what, count) in totals.hardships() {
             assert!(count > scenarios / 100, "{what} happened {count} times only");
         }
+    }
+}
+
+/// The aggregators between do not show in the sums: neither their number, nor what is lost on the way.
+#[test]
+fn two_levels_give_the_bits_of_one() {
+    let two: Vec<Scenario> =
+        (0..2000).map(Scenario::from_seed).filter(|scenario| scenario.racks == 2).collect();
+    assert!(two.len() > 300);
+    for two in two {
+        let params = JobParams { rack_world: two.params.world, ..two.params.clone() };
+        let one = Scenario { racks: 1, params, ..two.clone() };
+        let inputs = |scenario: &Scenario| -> Vec<_> {
+            (0..scenario.params.world).map(|rank| tensors::inputs(scenario, rank)).collect()
+        };
+        for number in 0..two.tensors.len() {
+            let outputs = |scenario: &Scenario| tensors::outputs(scenario, number, &inputs(scenario));
+            assert!(outputs(&one) == outputs(&two), "seed {}, tensor {number}", two.seed);
+        }
+        // Both hold what they do against these outputs.
+        run::run(&one);
+        run::run(&two);
     }
 }
 
