@@ -53,7 +53,7 @@ class Job:
         :meth:`Handle.wait` has returned.
         """
         self._same(array, out, 1, 1)
-        return self._begin("allreduce", array.size, array, out, reduction=reduction, **options)
+        return self._begin("allreduce", array, out, reduction=reduction, **options)
 
     def broadcast(self, array: np.ndarray, root: int, timeout: float | None = None, **options: Any) -> np.ndarray:
         """Replaces the array of all workers by that of ``root`` and waits for it."""
@@ -61,7 +61,7 @@ class Job:
 
     def broadcast_async(self, array: np.ndarray, root: int, **options: Any) -> Handle:
         """Begins to replace the array of all workers by that of ``root``."""
-        return self._begin("broadcast", array.size, array, None, root=root, **options)
+        return self._begin("broadcast", array, None, root=root, **options)
 
     def reduce(
         self, array: np.ndarray, root: int, out: np.ndarray | None = None, timeout: float | None = None, **options: Any
@@ -80,7 +80,7 @@ class Job:
     ) -> Handle:
         """Begins to reduce an array over all workers, for ``root`` alone; nothing of the others' is written."""
         self._same(array, out, 1, 1)
-        return self._begin("reduce", array.size, array, out, root=root, reduction=reduction, **options)
+        return self._begin("reduce", array, out, root=root, reduction=reduction, **options)
 
     def reduce_scatter(
         self, array: np.ndarray, out: np.ndarray | None = None, timeout: float | None = None, **options: Any
@@ -96,7 +96,7 @@ class Job:
         The block goes to ``out``, or stays in its place; the result is ``out``, or a flat view of the block.
         """
         self._same(array, out, 1, self.world)
-        handle = self._begin("reduce_scatter", array.size, array, out, reduction=reduction, **options)
+        handle = self._begin("reduce_scatter", array, out, reduction=reduction, **options)
         if out is None:
             handle.give(self.block(array))
         return handle
@@ -114,8 +114,7 @@ class Job:
         worker's (:meth:`block`) is in its place there.
         """
         self._same(array, out, self.world, 1)
-        whole = array if out is None else out
-        return self._begin("allgather", whole.size, array, out, **options)
+        return self._begin("allgather", array, out, **options)
 
     def block(self, array: np.ndarray) -> np.ndarray:
         """A flat view of this worker's block of an array of ``world`` equal blocks."""
@@ -125,17 +124,17 @@ class Job:
     @staticmethod
     def _same(array: np.ndarray, out: np.ndarray | None, times: int, divided: int) -> None:
         """``out`` must be of the same type, and ``times`` as large, or ``divided`` by so much."""
-        if out is None:
-            return
+        if out is None or not isinstance(array, np.ndarray) or not isinstance(out, np.ndarray):
+            return  # What is no array is refused where it is looked for.
         if out.dtype != array.dtype or out.size * divided != array.size * times:
             raise ValueError("out must have the array's type and as many elements as the result")
 
-    def _begin(
-        self, command: str, count: int, array: np.ndarray, out: np.ndarray | None, **fields: Any
-    ) -> Handle:
+    def _begin(self, command: str, array: np.ndarray, out: np.ndarray | None, **fields: Any) -> Handle:
         region, offset = self._memory.find(array)
         if out is not None:
             fields["out_region"], fields["out_offset"] = self._memory.find(out)
+        # That of the whole tensor: of two arrays the larger.
+        count = array.size if out is None else max(array.size, out.size)
         reply, _ = self._connection.call(
             command, job=self._handle, region=region, dtype=name_of(array.dtype), offset=offset, count=count, **fields
         )
