@@ -1,8 +1,12 @@
 //! The UDP checksum over headers and elements, in blocks that the verifier can follow.
 
+use aya_ebpf::{helpers::generated::bpf_xdp_load_bytes, programs::XdpContext};
 use sumac_wire::{PAGE_ELEMENTS, checksum, frame::Frame};
 
-use crate::packet::{Headers, Packet};
+use crate::{
+    maps::{TAIL, TAIL_ELEMENTS},
+    packet::{Headers, Packet},
+};
 
 /// Elements in a block: one comparison with the frame's end for each block.
 const BLOCK: usize = 16;
@@ -11,15 +15,79 @@ const WORD: usize = 4;
 
 /// Whether the datagram carries a checksum and it is right.
 #[inline(always)]
-pub fn is_intact(packet: &Packet, frame: &Frame, headers: &Headers, elements: u16) -> bool {
+pub fn is_intact<const JUMBO: bool>(
+    ctx: &XdpContext,
+    packet: &Packet,
+    frame: &Frame,
+    headers: &Headers,
+    elements: u16,
+) -> bool {
     if headers.checksum() == 0 {
         return false;
     }
     let sum = checksum::pseudo_header(frame.src_ip, frame.dst_ip, frame.udp_len) + headers.sum();
+    if JUMBO && elements as usize > PAGE_ELEMENTS {
+        let Some(page) = sum_page(headers.elements(), packet.end()) else { return false };
+        // Behind the Ethernet, IPv4, UDP and Sumac headers and the first page of elements.
+        let at = frame.l4() + Headers::LEN + PAGE_ELEMENTS * WORD;
+        return match sum_tail(ctx, at as u32, elements as usize - PAGE_ELEMENTS) {
+            Some(tail) => checksum::is_intact(sum + page + tail),
+            None => false,
+        };
+    }
     match sum_elements(headers.elements(), packet.end(), elements as usize) {
         Some(elements) => checksum::is_intact(sum + elements),
         None => false,
     }
+}
+
+/// Sums a whole page of elements from the address `from`. `None` when what can be read ends before.
+#[inline(always)]
+fn sum_page(from: usize, end: usize) -> Option<u64> {
+    if from + PAGE_ELEMENTS * WORD > end {
+        return None;
+    }
+    let (mut low, mut high) = (0, 0);
+    for at in 0..PAGE_ELEMENTS / 2 {
+        // SAFETY: the comparison above keeps the page inside the frame.
+        low += unsafe { word(from + at * WORD) };
+        // SAFETY: as above, the page's second half.
+        high += unsafe { word(from + (at + PAGE_ELEMENTS / 2) * WORD) };
+    }
+    Some(low + high)
+}
+
+/// Sums `count` elements that begin `at` so many bytes from the frame's start. `None` when the frame ends before.
+#[inline(always)]
+fn sum_tail(ctx: &XdpContext, at: u32, count: usize) -> Option<u64> {
+    if count == 0 || count > TAIL_ELEMENTS {
+        return None;
+    }
+    let buffer = TAIL.get_ptr_mut(0)?.cast::<u32>();
+    // SAFETY: the buffer has room for that many elements.
+    let copied = unsafe { bpf_xdp_load_bytes(ctx.ctx, at, buffer.cast(), (count * WORD) as u32) };
+    if copied != 0 {
+        return None;
+    }
+    let (mut sum, mut done) = (0, 0);
+    while done < TAIL_ELEMENTS {
+        if done + BLOCK > count {
+            break;
+        }
+        for at in 0..BLOCK {
+            // SAFETY: below TAIL_ELEMENTS, of which BLOCK is a divisor.
+            sum += u64::from(unsafe { *buffer.wrapping_add(done + at) });
+        }
+        done += BLOCK;
+    }
+    for at in 0..BLOCK - 1 {
+        if done + at >= count || done + at >= TAIL_ELEMENTS {
+            break;
+        }
+        // SAFETY: below TAIL_ELEMENTS, as was just compared.
+        sum += u64::from(unsafe { *buffer.wrapping_add(done + at) });
+    }
+    Some(sum)
 }
 
 /// Sums `left` elements from the address `from`. `None` when the frame ends before, or for more than the longest

@@ -16,19 +16,19 @@ use crate::{
 
 /// `Ok` for a frame that belongs to a job of this host and is intact; else why it does not go in.
 #[inline(always)]
-pub fn classify(ctx: &XdpContext, packet: &Packet) -> Result<(), Reason> {
+pub fn classify<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet) -> Result<(), Reason> {
     // Without settings no port is ours.
     let config = CONFIG.get(0).ok_or(Reason::Foreign)?;
     let ports = Ports { base: config.base_port, shards: config.shards };
     match frame::parse(packet, ports) {
         Parsed::Foreign => Err(Reason::Foreign),
         Parsed::Bad(reason) => Err(reason),
-        Parsed::Ours(frame) => admit(ctx, packet, &frame),
+        Parsed::Ours(frame) => admit::<JUMBO>(ctx, packet, &frame),
     }
 }
 
 #[inline(always)]
-fn admit(ctx: &XdpContext, packet: &Packet, frame: &Frame) -> Result<(), Reason> {
+fn admit<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet, frame: &Frame) -> Result<(), Reason> {
     let headers = packet.headers(frame).ok_or(Reason::Truncated)?;
     let header = Header::read(&headers, 0, frame.payload_len())?;
     let job = match job(&header, frame.src_ip) {
@@ -38,10 +38,13 @@ fn admit(ctx: &XdpContext, packet: &Packet, frame: &Frame) -> Result<(), Reason>
             return Err(reason);
         }
     };
-    if job.flags & job_flag::CHECKSUM != 0 && !checksum::is_intact(packet, frame, &headers, header.elements) {
-        return Err(Reason::BadChecksum);
+    if job.flags & job_flag::CHECKSUM == 0 {
+        return Ok(());
     }
-    Ok(())
+    match checksum::is_intact::<JUMBO>(ctx, packet, frame, &headers, header.elements) {
+        true => Ok(()),
+        false => Err(Reason::BadChecksum),
+    }
 }
 
 /// The job whose packet this is, when the packet says all that an answer to this host must.

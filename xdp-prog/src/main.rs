@@ -30,8 +30,19 @@ use crate::{
 /// Looks at one frame. Every frame leaves through [`leave`], which counts it.
 #[xdp]
 pub fn sumac_host(ctx: XdpContext) -> u32 {
+    look::<false>(&ctx, &Packet::new(&ctx))
+}
+
+/// The same for frames of several buffers (Linux 5.18), where the MTU is larger than a page.
+#[xdp(frags)]
+pub fn sumac_host_jumbo(ctx: XdpContext) -> u32 {
+    look::<true>(&ctx, &Packet::jumbo(&ctx))
+}
+
+#[inline(always)]
+fn look<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet) -> u32 {
     let queue = ctx.rx_queue_index();
-    let reason = match classify::classify(&ctx, &Packet::new(&ctx)) {
+    let reason = match classify::classify::<JUMBO>(ctx, packet) {
         Ok(()) => steer(queue),
         Err(reason) => reason,
     };

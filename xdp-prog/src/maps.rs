@@ -5,7 +5,7 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use sumac_wire::{
-    MAX_JOBS,
+    MAX_ELEMENTS, MAX_JOBS, PAGE_ELEMENTS,
     reason::COUNTERS as REASONS,
     tables::{HostConfig, HostJobEntry, MAX_QUEUES, QueueCounters},
 };
@@ -33,6 +33,13 @@ pub static QUEUES: PerCpuArray<QueueCounters, MAX_QUEUES> = PerCpuArray::new();
 /// When each kind of message was last written, and how many frames have had none since.
 #[btf_map]
 pub static QUIET: PerCpuArray<Quiet, 3> = PerCpuArray::new();
+
+/// Where the elements of a frame beyond its first page are copied to be summed: programs read only a first buffer.
+#[btf_map]
+pub static TAIL: PerCpuArray<[u32; TAIL_ELEMENTS], 1> = PerCpuArray::new();
+
+/// Elements of a packet beyond those of the first page.
+pub const TAIL_ELEMENTS: usize = MAX_ELEMENTS - PAGE_ELEMENTS;
 
 /// The rate limit of one kind of message on one CPU.
 #[repr(C)]

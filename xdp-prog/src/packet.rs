@@ -3,33 +3,44 @@
 //! Everything is inlined: the verifier follows a packet pointer through registers, not through calls. Loads are
 //! plain dereferences: BPF loads any address, and of `read_unaligned` LLVM makes loads of single bytes.
 
-use aya_ebpf::programs::XdpContext;
+use aya_ebpf::{helpers::generated::bpf_xdp_get_buff_len, programs::XdpContext};
 use sumac_wire::{
     bytes::Load,
     frame::{Frame, UDP_LEN},
     header::HEADER_LEN,
 };
 
-/// The readable part of a frame, as addresses that the verifier tracks.
+/// The readable part of a frame, as addresses that the verifier tracks. Of a frame in several buffers that is the first.
 pub struct Packet {
     start: usize,
     end: usize,
+    /// Bytes of the whole frame.
+    len: usize,
 }
 
 impl Packet {
     /// The frame of a program's context.
     #[inline(always)]
     pub fn new(ctx: &XdpContext) -> Self {
-        Self { start: ctx.data(), end: ctx.data_end() }
+        let (start, end) = (ctx.data(), ctx.data_end());
+        Self { start, end, len: end - start }
     }
 
-    /// The address behind the frame's last byte.
+    /// The frame of a program's context that may have several buffers.
+    #[inline(always)]
+    pub fn jumbo(ctx: &XdpContext) -> Self {
+        // SAFETY: the context is this run's.
+        let len = unsafe { bpf_xdp_get_buff_len(ctx.ctx) } as usize;
+        Self { start: ctx.data(), end: ctx.data_end(), len }
+    }
+
+    /// The address behind the last readable byte.
     #[inline(always)]
     pub fn end(&self) -> usize {
         self.end
     }
 
-    /// The UDP and Sumac headers, when the frame holds both to their end.
+    /// The UDP and Sumac headers, when both can be read to their end.
     #[inline(always)]
     pub fn headers(&self, frame: &Frame) -> Option<Headers> {
         let udp = self.start + frame.l4();
@@ -40,7 +51,7 @@ impl Packet {
 impl Load for Packet {
     #[inline(always)]
     fn size(&self) -> usize {
-        self.end - self.start
+        self.len
     }
     #[inline(always)]
     fn load<T: Copy>(&self, at: usize) -> Option<T> {
@@ -48,7 +59,7 @@ impl Load for Packet {
         if from + size_of::<T>() > self.end {
             return None;
         }
-        // SAFETY: the bytes lie in the frame, as was just compared; frames do not change under the program.
+        // SAFETY: the bytes can be read, as was just compared; frames do not change under the program.
         Some(unsafe { *(from as *const T) })
     }
 }

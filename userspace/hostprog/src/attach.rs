@@ -18,7 +18,7 @@ use crate::{
     mode::{BoundMode, Mode},
     pins::{self, PinDir},
     preflight::{self, PreflightError},
-    program::{self, LoadError},
+    program::{self, LoadError, Variant},
     queues::{self, Queues, QueuesError},
 };
 
@@ -180,16 +180,19 @@ fn attach_locked(
     pins: &PinDir,
 ) -> Result<Attached, AttachError> {
     let existing = existing(pins, interface)?;
-    let mut ebpf = program::load_over(pins)?;
+    let variant = Variant::for_mtu(interface.mtu);
+    let mut ebpf = program::load_over(pins, variant)?;
     write_settings(&mut ebpf, config)?;
     let fallback = match existing {
         Some((link, mode)) if bind::fits(options.mode, mode) => {
-            bind::replace(&mut ebpf, link, options, pins)?
+            bind::replace(program::xdp(&mut ebpf, variant)?, link, options, pins)?
         }
-        Some((link, mode)) => bind::change_mode(&mut ebpf, link, mode, options, pins)?,
-        None => bind::bind(&mut ebpf, options, pins)?,
+        Some((link, mode)) => {
+            bind::change_mode(program::xdp(&mut ebpf, variant)?, link, mode, options, pins)?
+        }
+        None => bind::bind(program::xdp(&mut ebpf, variant)?, options, pins)?,
     };
-    pin_program(&mut ebpf, pins)?;
+    pin_program(&mut ebpf, variant, pins)?;
     Ok(Attached::open_pins(pins.clone())?.with_fallback(fallback))
 }
 
@@ -262,11 +265,11 @@ fn write_settings(ebpf: &mut Ebpf, config: &HostConfig) -> Result<(), AttachErro
 }
 
 /// Pins program and settings beside the link. By way of a second name, so that the old pins are replaced, not missed.
-fn pin_program(ebpf: &mut Ebpf, pins: &PinDir) -> Result<(), AttachError> {
+fn pin_program(ebpf: &mut Ebpf, variant: Variant, pins: &PinDir) -> Result<(), AttachError> {
     let (program_new, config_new) = (pins.pin("prog-new"), pins.pin("config-new"));
     remove_if_there(pins, "prog-new")?;
     remove_if_there(pins, "config-new")?;
-    program::xdp(ebpf)?
+    program::xdp(ebpf, variant)?
         .pin(&program_new)
         .map_err(|source| AttachError::Pin { path: program_new.clone(), source })?;
     ebpf.map(pins::CONFIG.0)

@@ -2,13 +2,10 @@
 
 use std::{error::Error, io};
 
-use aya::{
-    Ebpf,
-    programs::{
-        ProgramError, Xdp, XdpMode,
-        links::{FdLink, PinnedLink},
-        xdp::XdpLink,
-    },
+use aya::programs::{
+    ProgramError, Xdp, XdpMode,
+    links::{FdLink, PinnedLink},
+    xdp::XdpLink,
 };
 use nix::errno::Errno;
 
@@ -32,23 +29,21 @@ pub fn fits(asked: Mode, bound: BoundMode) -> bool {
 
 /// Puts the program in place of the one on the link: from one frame to the next, and in the mode of the link.
 pub fn replace(
-    ebpf: &mut Ebpf,
+    program: &mut Xdp,
     link: PinnedLink,
     options: &AttachOptions,
     pins: &PinDir,
 ) -> Result<Fallback, AttachError> {
     let link = XdpLink::try_from(FdLink::from(link))
         .map_err(|source| AttachError::Link { path: pins.pin(pins::LINK), source })?;
-    program::xdp(ebpf)?
-        .attach_to_link(link)
-        .map_err(|error| refused(&options.ifname, BoundMode::Driver, &error))?;
+    program.attach_to_link(link).map_err(|error| refused(&options.ifname, BoundMode::Driver, &error))?;
     Ok(None)
 }
 
 /// Takes the old program off, which the kernel demands between driver and generic mode, and binds the new one. When
 /// that cannot be, the old one comes back.
 pub fn change_mode(
-    ebpf: &mut Ebpf,
+    program: &mut Xdp,
     link: PinnedLink,
     old: BoundMode,
     options: &AttachOptions,
@@ -61,16 +56,15 @@ pub fn change_mode(
     let mut old_program = program::open(&pins.pin(pins::PROGRAM))?;
     // Unpinned before it is closed: the last handle detaches.
     drop(link.unpin().map_err(|source| at(&pins.pin(pins::LINK), source))?);
-    bind(ebpf, options, pins).or_else(|error| {
+    bind(program, options, pins).or_else(|error| {
         pin(bind_in(&mut old_program, &options.ifname, old)?, pins)?;
         Err(error)
     })
 }
 
 /// Binds the program to an interface that has none.
-pub fn bind(ebpf: &mut Ebpf, options: &AttachOptions, pins: &PinDir) -> Result<Fallback, AttachError> {
+pub fn bind(program: &mut Xdp, options: &AttachOptions, pins: &PinDir) -> Result<Fallback, AttachError> {
     let ifname = &options.ifname;
-    let program = program::xdp(ebpf)?;
     let (link, fallback) = match options.mode {
         Mode::Generic => (bind_in(program, ifname, BoundMode::Generic)?, None),
         Mode::ZeroCopy | Mode::Copy => (bind_in(program, ifname, BoundMode::Driver)?, None),
@@ -113,7 +107,7 @@ fn explain(error: &ProgramError, ifname: &str) -> String {
     let advice = match system_error(error) {
         Some(Errno::EOPNOTSUPP) => "its driver has no XDP; use --mode generic".to_owned(),
         Some(Errno::ERANGE) => format!(
-            "its MTU, or its peer's, is too large for XDP; a veth takes at most 3506: ip link set dev {ifname} mtu 1500"
+            "its MTU, or its peer's, is too large for this program: ip link set dev {ifname} mtu 1500, on both ends of a veth, or more than 3506 on both"
         ),
         Some(Errno::EINVAL) => {
             "the driver refused it; often an MTU above one page, LRO or too few queues (dmesg tells)"

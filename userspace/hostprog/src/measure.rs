@@ -1,16 +1,20 @@
 //! Measures the program through the kernel's test run: no interface, no attachment, one CPU.
 
-use aya::{Ebpf, TestRun as _, TestRunOptions, maps::Array, programs::ProgramError};
+use aya::{
+    Ebpf, TestRun as _, TestRunOptions,
+    maps::Array,
+    programs::{ProgramError, Xdp},
+};
 use serde::Serialize;
 use sumac_wire::{
-    DEFAULT_BASE_PORT, Header, Kind, MAX_ELEMENTS,
+    DEFAULT_BASE_PORT, Header, Kind, MAX_ELEMENTS, PAGE_ELEMENTS,
     frame::{self, Endpoints, OVERHEAD},
     header::{ELEMENT_LEN, HEADER_LEN},
     tables::{HostConfig, HostJobEntry, job_flag},
 };
 use thiserror::Error;
 
-use crate::program::{self, LoadError};
+use crate::program::{self, LoadError, Variant};
 
 const JOB: u16 = 1;
 const AGGREGATOR: u32 = 0x0a4d_0001;
@@ -64,18 +68,27 @@ pub enum MeasureError {
 /// # Errors
 /// When the program does not load or a length is impossible.
 pub fn measure(lengths: &[u16], repeat: u32) -> Result<Vec<Measurement>, MeasureError> {
-    let mut ebpf = program::load()?;
+    let largest = lengths.iter().copied().max().unwrap_or(0);
+    let variant = if usize::from(largest) > PAGE_ELEMENTS { Variant::Jumbo } else { Variant::Plain };
+    let mut ebpf = program::load(variant)?;
     let config = HostConfig { base_port: DEFAULT_BASE_PORT, shards: 1, ..HostConfig::default() };
     let bytes: [u8; size_of::<HostConfig>()] = zerocopy::transmute!(config);
     let mut map: Array<_, [u8; size_of::<HostConfig>()]> =
         ebpf.map_mut("CONFIG").ok_or(LoadError::Missing)?.try_into()?;
     map.set(0, bytes, 0)?;
 
-    let mut measured = vec![run(&mut ebpf, "foreign", 64, DEFAULT_BASE_PORT - 1, repeat)?];
+    let mut measured =
+        vec![run(program::xdp(&mut ebpf, variant)?, "foreign", 64, DEFAULT_BASE_PORT - 1, repeat)?];
     for (frame, flags) in [("result", 0), ("result with checksum", job_flag::CHECKSUM)] {
         set_job(&mut ebpf, flags)?;
         for elements in lengths {
-            measured.push(run(&mut ebpf, frame, *elements, DEFAULT_BASE_PORT, repeat)?);
+            measured.push(run(
+                program::xdp(&mut ebpf, variant)?,
+                frame,
+                *elements,
+                DEFAULT_BASE_PORT,
+                repeat,
+            )?);
         }
     }
     Ok(measured)
@@ -96,7 +109,7 @@ fn set_job(ebpf: &mut Ebpf, flags: u16) -> Result<(), MeasureError> {
 }
 
 fn run(
-    ebpf: &mut Ebpf,
+    program: &mut Xdp,
     frame: &'static str,
     elements: u16,
     port: u16,
@@ -105,7 +118,7 @@ fn run(
     const XDP_PASS: u32 = 2;
     let bytes = result(elements, port).ok_or(MeasureError::TooLong(elements))?;
     let options = TestRunOptions { data_in: Some(&bytes), repeat, ..TestRunOptions::new() };
-    let result = program::xdp(ebpf)?.test_run(options)?;
+    let result = program.test_run(options)?;
     if result.return_value != XDP_PASS {
         return Err(MeasureError::Refused { frame, elements, verdict: result.return_value });
     }

@@ -17,8 +17,34 @@ use thiserror::Error;
 
 use crate::pins::{self, PinDir};
 
-/// The program's name in the object file and in the kernel's list of programs.
-pub const NAME: &str = "sumac_host";
+/// Which of the object's programs: by how large frames can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// For frames in one buffer.
+    Plain,
+    /// For frames of several (`xdp.frags`, Linux 5.18).
+    Jumbo,
+}
+
+impl Variant {
+    /// The largest MTU whose frames a veth hands over in one piece; NICs differ by little.
+    pub const ONE_BUFFER: u32 = 3506;
+
+    /// The one for an interface of this MTU.
+    #[must_use]
+    pub fn for_mtu(mtu: u32) -> Variant {
+        if mtu > Variant::ONE_BUFFER { Variant::Jumbo } else { Variant::Plain }
+    }
+
+    /// Its name in the object file and, cut to 15 letters, in the kernel's list of programs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Variant::Plain => "sumac_host",
+            Variant::Jumbo => "sumac_host_jumbo",
+        }
+    }
+}
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_HOST_OBJECT"));
 
@@ -32,7 +58,7 @@ pub enum LoadError {
     #[error("the kernel refused the host program: {0}")]
     Program(#[source] Box<ProgramError>),
     /// The object file holds no program of the expected name.
-    #[error("this build holds no XDP program named {NAME}: build it again with `make build`")]
+    #[error("this build's XDP programs are not whole: build it again with `make build`")]
     Missing,
 }
 
@@ -40,34 +66,34 @@ pub enum LoadError {
 ///
 /// # Errors
 /// When the kernel refuses the maps or the program.
-pub fn load() -> Result<Ebpf, LoadError> {
-    load_with(&mut EbpfLoader::new())
+pub fn load(variant: Variant) -> Result<Ebpf, LoadError> {
+    load_with(&mut EbpfLoader::new(), variant)
 }
 
 /// Loads the program over the maps that are pinned already, and pins those that are not.
 ///
 /// # Errors
 /// When the kernel refuses the maps or the program.
-pub(crate) fn load_over(pins: &PinDir) -> Result<Ebpf, LoadError> {
+pub(crate) fn load_over(pins: &PinDir, variant: Variant) -> Result<Ebpf, LoadError> {
     let mut loader = EbpfLoader::new();
     for (map, pin) in pins::KEPT {
         loader.map_pin_path(map, pins.pin(pin));
     }
-    load_with(&mut loader)
+    load_with(&mut loader, variant)
 }
 
-fn load_with(loader: &mut EbpfLoader<'_>) -> Result<Ebpf, LoadError> {
+fn load_with(loader: &mut EbpfLoader<'_>, variant: Variant) -> Result<Ebpf, LoadError> {
     let mut ebpf = loader.load(OBJECT).map_err(|error| LoadError::Object(Box::new(error)))?;
-    xdp(&mut ebpf)?.load().map_err(|error| LoadError::Program(Box::new(error)))?;
+    xdp(&mut ebpf, variant)?.load().map_err(|error| LoadError::Program(Box::new(error)))?;
     Ok(ebpf)
 }
 
-/// The XDP program of a loaded object.
+/// A program of a loaded object.
 ///
 /// # Errors
 /// [`LoadError::Missing`] when the object is not the host program's.
-pub fn xdp(ebpf: &mut Ebpf) -> Result<&mut Xdp, LoadError> {
-    let program = ebpf.program_mut(NAME).ok_or(LoadError::Missing)?;
+pub fn xdp(ebpf: &mut Ebpf, variant: Variant) -> Result<&mut Xdp, LoadError> {
+    let program = ebpf.program_mut(variant.name()).ok_or(LoadError::Missing)?;
     program.try_into().map_err(|error| LoadError::Program(Box::new(error)))
 }
 

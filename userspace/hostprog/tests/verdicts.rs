@@ -16,7 +16,7 @@ use sumac_wire::{
     frame::{self, Endpoints, OVERHEAD},
     tables::HostJobEntry,
 };
-use sumac_xsk::{Socket, SocketConfig};
+use sumac_xsk::{LINK_HEADER, Socket, SocketConfig};
 use support::{AGGREGATOR, ENTRY, HOST, JOB, Namespace, PORT, header, payload, privileged};
 
 const DROP: u32 = 1;
@@ -33,17 +33,23 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::with_mtu(1500)
+    }
+
+    fn with_mtu(mtu: u32) -> Self {
         let namespace = Namespace::new();
         namespace.enter();
         let link =
             "link add h0 numrxqueues 2 numtxqueues 2 type veth peer name h1 numrxqueues 2 numtxqueues 2";
         namespace.run("ip", &link.split(' ').collect::<Vec<_>>());
         for end in ["h0", "h1"] {
-            namespace.run("ip", &["link", "set", end, "up"]);
+            namespace.run("ip", &["link", "set", end, "mtu", &mtu.to_string(), "up"]);
         }
         let options = AttachOptions { pin_root: namespace.pins.clone(), ..AttachOptions::new("h0") };
         let mut attached = attach(&options).unwrap();
-        let socket = Socket::open(&SocketConfig::new("h0", 0)).unwrap();
+        let socket =
+            Socket::open(&SocketConfig { packet_size: mtu + LINK_HEADER, ..SocketConfig::new("h0", 0) })
+                .unwrap();
         attached.set_socket(0, socket.as_fd()).unwrap();
         attached.add_job(JOB, ENTRY).unwrap();
         let program = program::open(&attached.pin_path().join("prog")).unwrap();
@@ -271,21 +277,37 @@ fn checksums_of_every_length_are_verified() {
         return;
     }
     let mut bench = Bench::new();
-    bench.attached.add_job(JOB, HostJobEntry { elements: MAX_ELEMENTS as u16, ..ENTRY }).unwrap();
-    for elements in (0..64).chain([127, 128, 255, 256, 359, 360, 361, 824, 831, 832]) {
-        let bytes = frame(&header(elements));
-        assert_eq!(bench.show(0, &bytes), (REDIRECT, Reason::Steered), "{elements} elements");
-        for at in [42 + 50, bytes.len() - 1] {
-            let mut bad = bytes.clone();
-            bad[at] ^= 0x04;
-            let (verdict, _) = bench.show(0, &bad);
-            assert_eq!(verdict, DROP, "{elements} elements, byte {at}");
-        }
-    }
+    assert_checksums_verified(&mut bench, (0..64).chain([127, 128, 255, 256, 359, 360, 361, 824, 831, 832]));
     bench.attached.add_job(JOB, HostJobEntry { flags: 0, ..ENTRY }).unwrap();
     let mut unchecked = frame(&header(16));
     set16(&mut unchecked, 40, 0);
     assert_eq!(bench.show(0, &unchecked), (REDIRECT, Reason::Steered), "a job without checksums");
+}
+
+#[test]
+fn checksums_of_jumbo_frames_are_verified() {
+    if !privileged("checksums_of_jumbo_frames_are_verified") {
+        return;
+    }
+    // Above 832 elements a frame does not fit its first buffer.
+    let lengths = [0, 1, 256, 831, 832, 833, 840, 847, 848, 849, 1664, 1665, 2000, 2223, 2224];
+    assert_checksums_verified(&mut Bench::with_mtu(9000), lengths);
+}
+
+/// Shows results of these lengths, whole and with one bit turned: in the header, in each page, at the end.
+fn assert_checksums_verified(bench: &mut Bench, lengths: impl IntoIterator<Item = u16>) {
+    bench.attached.add_job(JOB, HostJobEntry { elements: MAX_ELEMENTS as u16, ..ENTRY }).unwrap();
+    for elements in lengths {
+        let bytes = frame(&header(elements));
+        assert_eq!(bench.show(0, &bytes), (REDIRECT, Reason::Steered), "{elements} elements");
+        for at in [42 + 50, 3425, 3426, 3520, 7616, bytes.len() - 1] {
+            let mut bad = bytes.clone();
+            let Some(byte) = bad.get_mut(at) else { continue };
+            *byte ^= 0x04;
+            let (verdict, _) = bench.show(0, &bad);
+            assert_eq!(verdict, DROP, "{elements} elements, byte {at}");
+        }
+    }
 }
 
 #[test]
