@@ -6,6 +6,8 @@ use crate::{
     interface::{self, Interface},
     mode::{BoundMode, Mode},
     pins::PinDir,
+    preflight,
+    program::Variant,
 };
 use sumac_wire::{
     MAX_ELEMENTS, admit,
@@ -13,8 +15,8 @@ use sumac_wire::{
     header::{ELEMENT_LEN, HEADER_LEN},
 };
 
-/// The largest MTU with which a veth takes an XDP program that does not ask for fragments.
-const VETH_XDP_MTU: u32 = 3506;
+/// The oldest kernel with AF_XDP sockets for frames in several buffers.
+const JUMBO_KERNEL: (u32, u32) = (6, 6);
 /// Receive descriptors that a window of a few hundred packets wants.
 const ENOUGH_DESCRIPTORS: u32 = 512;
 
@@ -107,11 +109,14 @@ fn mtu(interface: &Interface, elements: u16) -> Check {
             ),
         );
     }
-    if interface.kind.as_deref() == Some("veth") && mtu > VETH_XDP_MTU {
+    let release = preflight::kernel_release();
+    if Variant::for_mtu(mtu) == Variant::Jumbo
+        && preflight::kernel_version(&release).is_some_and(|version| version < JUMBO_KERNEL)
+    {
         return Check::fail(
             NAME,
-            format!("{mtu}: a veth takes Sumac's program up to {VETH_XDP_MTU}"),
-            format!("ip link set dev {name} mtu 1500, and the same for its peer"),
+            format!("{mtu}: frames come in several buffers, which AF_XDP of Linux {release} does not take"),
+            format!("ip link set dev {name} mtu {}, or Linux 6.6", Variant::ONE_BUFFER),
         );
     }
     Check::ok(NAME, format!("{mtu}: chunks of {elements} elements fit ({needed} bytes)"))
@@ -196,7 +201,7 @@ mod tests {
             ("360 in 1524", 1524, 360, Level::Ok),
             ("360 in 1500", 1500, 360, Level::Fail),
             ("the longest on a veth", 3506, 832, Level::Ok),
-            ("a jumbo veth", 9000, 256, Level::Fail),
+            ("jumbo frames", 9000, 2224, Level::Ok),
         ];
         for (what, size, elements, level) in table {
             assert_eq!(mtu(&veth(size), elements).level, level, "{what}");
