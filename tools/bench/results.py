@@ -64,6 +64,19 @@ class Results:
         row = self.row(case, library)
         return row.get("trace") if row else None
 
+    def tail(self, case: str, library: str) -> Optional[float]:
+        """Seconds from when worker 0 had sent 95 % of its frames to the end."""
+        trace = self.trace(case, library)
+        if not trace or not trace["frames"]:
+            return None
+        left = sum(trace["frames"]) * 0.95
+        for step, frames in enumerate(trace["frames"]):
+            if frames >= left:
+                begin = (step + left / max(frames, 1e-9)) * trace["step_s"]
+                return max(trace["tat_s"] - begin, 0.0)
+            left -= frames
+        return 0.0
+
     def wrong(self) -> list[str]:
         """Everything that did not end with right sums."""
         found = []

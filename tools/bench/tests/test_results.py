@@ -66,6 +66,13 @@ class Goals(WithFolder):
         results = self.write(mbit2=case(row("Sumac XDP", 1, 0.99)), mbit16=case(row("Sumac XDP", 1, 0.97)))
         self.assertEqual(goals.links_full(results), goals.Reached("99.0% (2), 97.0% (16)", False))
 
+    def test_a_tail_is_what_follows_95_percent_of_the_frames(self) -> None:
+        trace = {"step_s": 0.01, "tat_s": 0.1, "frames": [50.0, 50.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]}
+        traced = row("Sumac XDP", 0.1) | {"trace": trace}
+        results = self.write(mbit4=case(row("Sumac XDP", 0.1)), loss1=case(traced), loss1_fixed=case(traced))
+        self.assertAlmostEqual(results.tail("loss1", "Sumac"), 0.1 - 0.019)
+        self.assertEqual(goals.stealing(results).told, "81 ms with, 81 ms without, where the time is 1.000 x")
+
     def test_every_goal_bears_that_nothing_was_measured(self) -> None:
         results = self.write()
         self.assertEqual({goal.measure(results) for goal in goals.GOALS}, {None})
