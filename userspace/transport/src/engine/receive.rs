@@ -9,7 +9,9 @@ use sumac_wire::{
 
 use super::{Engine, Phase};
 use crate::{
+    chunk::{Numbers, Span},
     error::JobError,
+    operation::Operation,
     params::NotFinite,
     slots::{Slot, State},
     time::Time,
@@ -165,18 +167,7 @@ impl Engine {
         let first = pending.first(entry.seq);
         let operation = &mut pending.operation;
         let span = self.numbers.span(operation, first);
-        if header.format != self.numbers.format(operation) as u8 {
-            return Err(Reason::BadFormat);
-        }
-        if usize::from(header.elements) != span.words {
-            return Err(Reason::WrongElements);
-        }
-        let is_theirs = header.tensor == operation.signature
-            && header.offset == operation.base.wrapping_add(span.first as u32);
-        let needs_exponent = self.numbers.needs_exponent(operation);
-        if !is_theirs || needs_exponent && header.exponent != entry.exponent {
-            return Err(Reason::WrongPlace);
-        }
+        check_place(&self.numbers, operation, span, entry.exponent, header)?;
         let after = self.pool.follow(entry.after, header.next_seq).ok_or(Reason::OutOfTurn)?;
 
         let is_faulty = header.has(flag::OVERFLOW | flag::NOT_FINITE);
@@ -256,4 +247,26 @@ impl Engine {
             self.stats.retransmits_fast += 1;
         }
     }
+}
+
+/// Whether a result is of these values, as they were asked for.
+fn check_place(
+    numbers: &Numbers,
+    operation: &Operation,
+    span: Span,
+    exponent: i8,
+    header: &Header,
+) -> Result<(), Reason> {
+    if header.format != numbers.format(operation) as u8 {
+        return Err(Reason::BadFormat);
+    }
+    if usize::from(header.elements) != span.words {
+        return Err(Reason::WrongElements);
+    }
+    let offset = operation.base.wrapping_add(span.first as u32);
+    let is_scaled_alike = !numbers.needs_exponent(operation) || header.exponent == exponent;
+    if header.tensor != operation.signature || header.offset != offset || !is_scaled_alike {
+        return Err(Reason::WrongPlace);
+    }
+    Ok(())
 }

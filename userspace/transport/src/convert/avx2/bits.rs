@@ -1,13 +1,13 @@
 //! Bits: a copy that fetches ahead. Chunks are too short for the processor to do so by itself, as for conversions.
 
-use super::block::{load, store};
+use super::block::{BLOCK, load, store};
 use crate::convert::prefetch::{will_read, will_write};
 
 /// Always true: all bits can be sent.
 #[target_feature(enable = "avx2")]
 pub(super) fn encode(tensor: &[u8], wire: &mut [u8]) -> bool {
     for (from, to) in tensor.as_chunks().0.iter().zip(wire.as_chunks_mut().0) {
-        will_read(from.as_ptr());
+        will_read(from.as_ptr(), BLOCK);
         store(to, load(from));
     }
     true
@@ -16,7 +16,7 @@ pub(super) fn encode(tensor: &[u8], wire: &mut [u8]) -> bool {
 #[target_feature(enable = "avx2")]
 pub(super) fn decode(wire: &[u8], tensor: &mut [u8]) {
     for (from, to) in wire.as_chunks().0.iter().zip(tensor.as_chunks_mut().0) {
-        will_write(to.as_ptr());
+        will_write(to.as_ptr(), BLOCK);
         store(to, load(from));
     }
 }

@@ -6,7 +6,7 @@ use std::arch::x86_64::{
     _mm256_movemask_epi8, _mm256_set_m128i, _mm256_set1_epi32, _mm256_set1_pd,
 };
 
-use super::block::{load, store, swap};
+use super::block::{BLOCK, load, store, swap};
 use crate::convert::prefetch::{will_read, will_write};
 
 /// False: a value does not fit, and what was written is of no use.
@@ -15,7 +15,7 @@ pub(super) fn encode(limit: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
     let (high, low) = (_mm256_set1_epi32(limit), _mm256_set1_epi32(-limit));
     let mut all_fit = _mm256_set1_epi32(-1);
     for (from, to) in tensor.as_chunks().0.iter().zip(wire.as_chunks_mut().0) {
-        will_read(from.as_ptr());
+        will_read(from.as_ptr(), BLOCK);
         let integers = load(from);
         let clamped = _mm256_min_epi32(_mm256_max_epi32(integers, low), high);
         store(to, swap(clamped));
@@ -29,7 +29,7 @@ pub(super) fn encode(limit: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
 pub(super) fn decode(divisor: u16, wire: &[u8], tensor: &mut [u8]) {
     let divide = _mm256_set1_pd(f64::from(divisor));
     for (from, to) in wire.as_chunks().0.iter().zip(tensor.as_chunks_mut().0) {
-        will_write(to.as_ptr());
+        will_write(to.as_ptr(), BLOCK);
         let sums = swap(load(from));
         if divisor == 1 {
             store(to, sums);

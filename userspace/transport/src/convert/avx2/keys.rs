@@ -20,7 +20,7 @@ pub(super) fn encode_f32(flip: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
     let (magnitude, flip) = (_mm256_set1_epi32(i32::MAX), _mm256_set1_epi32(flip));
     let mut largest = _mm256_setzero_si256();
     for (from, to) in tensor.as_chunks().0.iter().zip(wire.as_chunks_mut().0) {
-        will_read(from.as_ptr());
+        will_read(from.as_ptr(), BLOCK);
         let bits = load(from);
         largest = _mm256_max_epi32(largest, _mm256_and_si256(bits, magnitude));
         store(to, swap(_mm256_xor_si256(reorder(bits, magnitude), flip)));
@@ -34,7 +34,7 @@ pub(super) fn encode_16_bits<T: Floats>(flip: i32, tensor: &[u8], wire: &mut [u8
     let (magnitude, flip) = (_mm256_set1_epi32(i32::from(i16::MAX)), _mm256_set1_epi32(flip));
     let mut largest = _mm256_setzero_si256();
     for (from, to) in tensor.as_chunks::<HALF_BLOCK>().0.iter().zip(wire.as_chunks_mut().0) {
-        will_read(from.as_ptr());
+        will_read(from.as_ptr(), HALF_BLOCK);
         // SAFETY: the chunk has 16 bytes.
         let bits = unsafe { load_16_bits(from.as_ptr()) };
         largest = _mm256_max_epi32(largest, _mm256_and_si256(bits, magnitude));
@@ -48,7 +48,7 @@ pub(super) fn encode_16_bits<T: Floats>(flip: i32, tensor: &[u8], wire: &mut [u8
 pub(super) fn encode_i32(flip: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
     let flip = _mm256_set1_epi32(flip);
     for (from, to) in tensor.as_chunks().0.iter().zip(wire.as_chunks_mut().0) {
-        will_read(from.as_ptr());
+        will_read(from.as_ptr(), BLOCK);
         store(to, swap(_mm256_xor_si256(load(from), flip)));
     }
     true
@@ -58,7 +58,7 @@ pub(super) fn encode_i32(flip: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
 pub(super) fn decode_f32(flip: i32, wire: &[u8], tensor: &mut [u8]) {
     let (magnitude, flip) = (_mm256_set1_epi32(i32::MAX), _mm256_set1_epi32(flip));
     for (from, to) in wire.as_chunks().0.iter().zip(tensor.as_chunks_mut().0) {
-        will_write(to.as_ptr());
+        will_write(to.as_ptr(), BLOCK);
         let keys = _mm256_xor_si256(swap(load(from)), flip);
         store(to, reorder(keys, magnitude));
     }
@@ -70,7 +70,7 @@ pub(super) fn decode_16_bits(flip: i32, wire: &[u8], tensor: &mut [u8]) {
     let magnitude = _mm256_set1_epi32(i32::from(i16::MAX) << 16);
     let flip = _mm256_set1_epi32(flip);
     for (from, to) in wire.as_chunks().0.iter().zip(tensor.as_chunks_mut::<HALF_BLOCK>().0) {
-        will_write(to.as_ptr());
+        will_write(to.as_ptr(), HALF_BLOCK);
         let keys = _mm256_slli_epi32::<16>(_mm256_xor_si256(swap(load(from)), flip));
         let bits = _mm256_srli_epi32::<16>(reorder(keys, magnitude));
         // SAFETY: the chunk has 16 bytes.
@@ -82,7 +82,7 @@ pub(super) fn decode_16_bits(flip: i32, wire: &[u8], tensor: &mut [u8]) {
 pub(super) fn decode_i32(flip: i32, wire: &[u8], tensor: &mut [u8]) {
     let flip = _mm256_set1_epi32(flip);
     for (from, to) in wire.as_chunks().0.iter().zip(tensor.as_chunks_mut().0) {
-        will_write(to.as_ptr());
+        will_write(to.as_ptr(), BLOCK);
         store(to, swap(_mm256_xor_si256(load(from), flip)));
     }
 }

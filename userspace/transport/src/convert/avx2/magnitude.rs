@@ -17,7 +17,7 @@ pub(super) fn of_f32(blocks: &[[u8; BLOCK]]) -> Option<u32> {
     let magnitude = _mm256_set1_epi32(i32::MAX);
     let mut largest = _mm256_setzero_si256();
     for block in blocks {
-        will_read(block.as_ptr());
+        will_read(block.as_ptr(), BLOCK);
         largest = _mm256_max_epi32(largest, _mm256_and_si256(load(block), magnitude));
     }
     Some(largest_u32(largest)).filter(|bits| *bits < F32::INFINITY)
@@ -29,7 +29,7 @@ pub(super) fn of_16_bits<T: Floats>(blocks: &[[u8; BLOCK]]) -> Option<u16> {
     let magnitude = _mm256_set1_epi16(i16::MAX);
     let mut largest = _mm256_setzero_si256();
     for block in blocks {
-        will_read(block.as_ptr());
+        will_read(block.as_ptr(), BLOCK);
         largest = _mm256_max_epu16(largest, _mm256_and_si256(load(block), magnitude));
     }
     let mut lanes = [0; BLOCK];

@@ -30,8 +30,9 @@ pub(super) fn encode<T: Floats>(quantizer: Quantizer, packed: bool, tensor: &[u8
     let blocks = wire.as_chunks_mut::<BLOCK>().0.iter_mut();
     if packed {
         for (from, to) in tensor.chunks_exact(2 * LANES * T::SIZE).zip(blocks) {
-            will_read(from.as_ptr());
             let (first, second) = from.split_at(LANES * T::SIZE);
+            will_read(first.as_ptr(), LANES * T::SIZE);
+            will_read(second.as_ptr(), LANES * T::SIZE);
             // SAFETY: both halves have 8 values.
             let (first, second) = unsafe { (T::load(first.as_ptr()), T::load(second.as_ptr())) };
             let (first, second) = (to_integers.convert(first), to_integers.convert(second));
@@ -39,7 +40,7 @@ pub(super) fn encode<T: Floats>(quantizer: Quantizer, packed: bool, tensor: &[u8
         }
     } else {
         for (from, to) in tensor.chunks_exact(LANES * T::SIZE).zip(blocks) {
-            will_read(from.as_ptr());
+            will_read(from.as_ptr(), LANES * T::SIZE);
             // SAFETY: the chunk has 8 values.
             let values = unsafe { T::load(from.as_ptr()) };
             store(to, swap(to_integers.convert(values)));
@@ -55,9 +56,10 @@ pub(super) fn decode<T: Floats>(dequantizer: Dequantizer, packed: bool, wire: &[
     let blocks = wire.as_chunks::<BLOCK>().0.iter();
     if packed {
         for (from, to) in blocks.zip(tensor.chunks_exact_mut(2 * LANES * T::SIZE)) {
-            will_write(to.as_ptr());
             let (first, second) = unpack(swap(load(from)));
             let (to_first, to_second) = to.split_at_mut(LANES * T::SIZE);
+            will_write(to_first.as_ptr(), LANES * T::SIZE);
+            will_write(to_second.as_ptr(), LANES * T::SIZE);
             // SAFETY: both halves have room for 8 values.
             unsafe {
                 T::store(to_first.as_mut_ptr(), to_values(first, inverse));
@@ -66,7 +68,7 @@ pub(super) fn decode<T: Floats>(dequantizer: Dequantizer, packed: bool, wire: &[
         }
     } else {
         for (from, to) in blocks.zip(tensor.chunks_exact_mut(LANES * T::SIZE)) {
-            will_write(to.as_ptr());
+            will_write(to.as_ptr(), LANES * T::SIZE);
             let values = to_values(swap(load(from)), inverse);
             // SAFETY: the chunk has room for 8 values.
             unsafe { T::store(to.as_mut_ptr(), values) };

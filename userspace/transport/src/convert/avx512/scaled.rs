@@ -34,8 +34,8 @@ pub(super) fn encode<T: WideFloats>(
     if packed {
         for (from, to) in tensor.chunks_exact(2 * LANES * T::SIZE).zip(blocks) {
             let (first, second) = from.split_at(LANES * T::SIZE);
-            will_read(first.as_ptr());
-            will_read(second.as_ptr());
+            will_read(first.as_ptr(), LANES * T::SIZE);
+            will_read(second.as_ptr(), LANES * T::SIZE);
             // SAFETY: both halves have 16 values.
             let (first, second) = unsafe { (T::load_wide(first.as_ptr()), T::load_wide(second.as_ptr())) };
             let (first, second) = (to_integers.convert(first), to_integers.convert(second));
@@ -43,7 +43,7 @@ pub(super) fn encode<T: WideFloats>(
         }
     } else {
         for (from, to) in tensor.chunks_exact(LANES * T::SIZE).zip(blocks) {
-            will_read(from.as_ptr());
+            will_read(from.as_ptr(), LANES * T::SIZE);
             // SAFETY: the chunk has 16 values.
             let values = unsafe { T::load_wide(from.as_ptr()) };
             store(to, swap(to_integers.convert(values)));
@@ -61,8 +61,8 @@ pub(super) fn decode<T: WideFloats>(dequantizer: Dequantizer, packed: bool, wire
         for (from, to) in blocks.zip(tensor.chunks_exact_mut(2 * LANES * T::SIZE)) {
             let (first, second) = unpack(swap(load(from)));
             let (to_first, to_second) = to.split_at_mut(LANES * T::SIZE);
-            will_write(to_first.as_ptr());
-            will_write(to_second.as_ptr());
+            will_write(to_first.as_ptr(), LANES * T::SIZE);
+            will_write(to_second.as_ptr(), LANES * T::SIZE);
             // SAFETY: both halves have room for 16 values.
             unsafe {
                 T::store_wide(to_first.as_mut_ptr(), to_values(first, inverse));
@@ -71,7 +71,7 @@ pub(super) fn decode<T: WideFloats>(dequantizer: Dequantizer, packed: bool, wire
         }
     } else {
         for (from, to) in blocks.zip(tensor.chunks_exact_mut(LANES * T::SIZE)) {
-            will_write(to.as_ptr());
+            will_write(to.as_ptr(), LANES * T::SIZE);
             let values = to_values(swap(load(from)), inverse);
             // SAFETY: the chunk has room for 16 values.
             unsafe { T::store_wide(to.as_mut_ptr(), values) };
