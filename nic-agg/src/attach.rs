@@ -14,9 +14,9 @@ use aya::{
         xdp::XdpLink,
     },
 };
-use sumac_agg_layout::{MAX_PORTS, State, name};
+use sumac_agg_layout::{MAX_PORTS, State, name, state_flag};
 use sumac_hostprog::{interface::Interface, mode::BoundMode};
-use sumac_wire::{DEFAULT_BASE_PORT, PAGE_ELEMENTS};
+use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, PAGE_ELEMENTS};
 use thiserror::Error;
 
 use crate::{
@@ -25,12 +25,15 @@ use crate::{
     mode::Mode,
     pins::{self, DEFAULT_PIN_ROOT, PinDir},
     preflight::{self, NotReady},
-    program::{self, LoadError},
+    program::{self, LoadError, Variant},
     tables::{TableError, Tables},
 };
 
-/// Slots in the pool unless told otherwise: 26 MiB.
+/// Slots in the pool unless told otherwise: 26 MiB, or 70 MiB for jumbo frames.
 pub const DEFAULT_SLOTS: u32 = 4096;
+
+/// Largest MTU at which a frame has one buffer: what a veth takes, and most drivers' page.
+const ONE_BUFFER: u32 = 3506;
 
 /// What to attach, and where.
 #[derive(Clone, Debug)]
@@ -39,8 +42,10 @@ pub struct AttachOptions {
     pub interfaces: Vec<String>,
     /// Slots in the pool that all jobs share.
     pub slots: u32,
-    /// Largest chunk that a job may ask for, in elements.
-    pub elements: u16,
+    /// Largest chunk that a job may ask for, in elements. None: what the programs can.
+    pub elements: Option<u16>,
+    /// Whether to load the programs for frames of several buffers whatever the ports' MTU.
+    pub jumbo: bool,
     /// UDP destination port of shard 0.
     pub base_port: u16,
     /// Shards, each with a port of its own; 1 or more.
@@ -58,7 +63,8 @@ impl AttachOptions {
         AttachOptions {
             interfaces,
             slots: DEFAULT_SLOTS,
-            elements: PAGE_ELEMENTS as u16,
+            elements: None,
+            jumbo: false,
             base_port: DEFAULT_BASE_PORT,
             shards: 1,
             mode: Mode::Auto,
@@ -180,12 +186,13 @@ pub struct BoundPort {
 /// # Errors
 /// See [`AttachError`]. What was attached before stays.
 pub fn attach(options: &AttachOptions) -> Result<(Aggregator, Vec<BoundPort>), AttachError> {
-    check(options)?;
-    preflight::check(&options.pin_root, options.slots)?;
     let pins = PinDir::here(&options.pin_root).map_err(|source| at(&options.pin_root, source))?;
+    let variant = variant(options, &pins)?;
+    let elements = check(options, variant)?;
+    preflight::check(&options.pin_root, options.slots, variant)?;
     let fresh = !pins.path().exists();
     let _lock = pins.create_locked().map_err(|source| at(pins.path(), source))?;
-    match attach_locked(options, &pins) {
+    match attach_locked(options, &pins, variant, elements) {
         Ok(bound) => Ok((Aggregator::new(pins), bound)),
         Err(error) => {
             if fresh {
@@ -197,9 +204,30 @@ pub fn attach(options: &AttachOptions) -> Result<(Aggregator, Vec<BoundPort>), A
     }
 }
 
-fn check(options: &AttachOptions) -> Result<(), AttachError> {
+/// Which programs the ports need.
+fn variant(options: &AttachOptions, pins: &PinDir) -> Result<Variant, AttachError> {
+    let named = options.interfaces.iter().map(|name| {
+        let found = Interface::by_name(name);
+        found.map_err(|source| AttachError::Interface { interface: name.clone(), source })
+    });
+    let named = named.collect::<Result<Vec<_>, _>>()?;
+    let bound = pins.interfaces().map_err(|source| at(pins.path(), source))?;
+    // One that is gone is looked at later, when its pin is.
+    let bound = bound.iter().filter_map(|name| Interface::by_name(name).ok());
+    let is_long = named.into_iter().chain(bound).any(|port| port.mtu > ONE_BUFFER);
+    Ok(if options.jumbo || is_long { Variant::Jumbo } else { Variant::Plain })
+}
+
+/// Which programs an aggregator has.
+#[must_use]
+pub fn variant_of(state: &State) -> Variant {
+    if state.flags & state_flag::JUMBO != 0 { Variant::Jumbo } else { Variant::Plain }
+}
+
+/// Checks the options; gives the largest chunk.
+fn check(options: &AttachOptions, variant: Variant) -> Result<u16, AttachError> {
     let wrong = |what: String| Err(AttachError::Options { what });
-    let AttachOptions { base_port, shards, slots, elements, .. } = *options;
+    let AttachOptions { base_port, shards, slots, .. } = *options;
     if options.interfaces.is_empty() {
         return wrong("name at least one interface".into());
     }
@@ -208,57 +236,89 @@ fn check(options: &AttachOptions) -> Result<(), AttachError> {
             "ports {base_port} and the {shards} from there do not fit below 65536; give at least one shard"
         ));
     }
-    if slots == 0 || elements == 0 || usize::from(elements) > PAGE_ELEMENTS {
+    let most = if variant == Variant::Jumbo { MAX_ELEMENTS } else { PAGE_ELEMENTS } as u16;
+    let elements = options.elements.unwrap_or(most);
+    if slots == 0 || elements == 0 || elements > most {
         return wrong(format!(
-            "{slots} slots of {elements} elements: at least 1 of each, and at most {PAGE_ELEMENTS} elements"
+            "{slots} slots of {elements} elements: at least 1 of each, and at most {most} elements; {MAX_ELEMENTS} on \
+             ports with an MTU above {ONE_BUFFER}, or with --jumbo"
         ));
     }
-    Ok(())
+    Ok(elements)
 }
 
-fn attach_locked(options: &AttachOptions, pins: &PinDir) -> Result<Vec<BoundPort>, AttachError> {
+fn attach_locked(
+    options: &AttachOptions,
+    pins: &PinDir,
+    variant: Variant,
+    elements: u16,
+) -> Result<Vec<BoundPort>, AttachError> {
     let named =
         options.interfaces.iter().map(|name| Port::look_at(pins, name)).collect::<Result<Vec<_>, _>>()?;
-    keep_or_drop_pool(options, pins)?;
-    let mut ebpf = program::load_over(pins, options.slots)?;
-    let mut tables = Tables::open(pins)?;
-    let instance = Some(tables.state()?.instance).filter(|instance| *instance != 0);
-    tables.set_state(State {
-        instance: instance.unwrap_or_else(|| rand::random_range(1..=u64::MAX)),
-        slots: tables.pool_len(),
-        elements: options.elements,
+    let flags = if variant == Variant::Jumbo { state_flag::JUMBO } else { 0 };
+    let mut state = State {
+        instance: 0,
+        slots: options.slots,
+        elements,
         base_port: options.base_port,
         shards: options.shards,
-        reserved: [0; 3],
-    })?;
+        flags,
+        reserved: [0; 2],
+    };
+    keep_or_drop_pool(&state, pins)?;
+    let mut ebpf = program::load_over(pins, variant, options.slots)?;
+    let mut tables = Tables::open(pins)?;
+    let instance = Some(tables.state()?.instance).filter(|instance| *instance != 0);
+    state.instance = instance.unwrap_or_else(|| rand::random_range(1..=u64::MAX));
     let others = pins.interfaces().map_err(|source| at(pins.path(), source))?;
     let others = others.into_iter().filter(|name| !options.interfaces.contains(name));
-    let mut bound = Vec::new();
     // The others keep their links, but the new programs: old and new must not share a broadcast.
-    for port in named.into_iter().chain(others.filter_map(|name| Port::look_at(pins, &name).ok()?.if_ours()))
-    {
-        let egress = program::egress(&mut ebpf)?
+    let others = others.filter_map(|name| Port::look_at(pins, &name).ok()?.if_ours());
+    let ports: Vec<_> = named.into_iter().chain(others).collect();
+    // Until it is known otherwise, frames of several buffers go to one port only.
+    tables.set_state(State { flags: flags | state_flag::NO_COPIES, ..state })?;
+    let (wanted, why) = mode(options.mode, variant, ports.len());
+    let is_alone = ports.len() == 1;
+    let mut bound = Vec::new();
+    for port in ports {
+        let egress = program::egress(&mut ebpf, variant)?
             .fd()
             .map_err(|source| LoadError::refused(name::EGRESS_PROGRAM, source))?;
         if !tables.add_port(port.interface.index, egress)? {
             return Err(AttachError::TooManyPorts { interface: port.interface.name });
         }
-        bound.push(port.bind(&mut ebpf, options.mode, pins)?);
+        let port = port.bind(program::ingress(&mut ebpf, variant)?, wanted, pins)?;
+        bound.push(BoundPort { fallback: port.fallback.or_else(|| why.map(str::to_owned)), ..port });
     }
-    pin_programs(&mut ebpf, pins)?;
+    if is_alone || bound.iter().all(|port| port.mode == BoundMode::Generic) {
+        tables.set_state(state)?;
+    }
+    pin_programs(&mut ebpf, variant, pins)?;
     Ok(bound)
 }
 
+/// The mode to ask for, and why it is not the driver's when nothing was said.
+fn mode(asked: Mode, variant: Variant, ports: usize) -> (Mode, Option<&'static str>) {
+    if asked == Mode::Auto && variant == Variant::Jumbo && ports > 1 {
+        let why = "in the driver the kernel does not copy frames of several buffers to several ports";
+        tracing::warn!("generic mode on all ports: {why}; --mode driver keeps chunks to one buffer");
+        return (Mode::Generic, Some(why));
+    }
+    (asked, None)
+}
+
 /// Removes a pool that does not fit the options, unless jobs are in it.
-fn keep_or_drop_pool(options: &AttachOptions, pins: &PinDir) -> Result<(), AttachError> {
+fn keep_or_drop_pool(wanted: &State, pins: &PinDir) -> Result<(), AttachError> {
     if !pins.map(name::STATE).exists() {
         return Ok(());
     }
     let tables = Tables::open(pins).and_then(|tables| Ok((tables.state()?, tables)));
     let jobs = match &tables {
         Ok((state, tables)) => {
-            let same = state.slots == options.slots && state.elements == options.elements;
-            if same && state.base_port == options.base_port && state.shards == options.shards {
+            // All but who it is and how its ports are bound at the moment.
+            let like =
+                |state: &State| State { instance: 0, flags: state.flags & state_flag::JUMBO, ..*state };
+            if like(state) == like(wanted) {
                 return Ok(());
             }
             active_jobs(tables)
@@ -270,7 +330,9 @@ fn keep_or_drop_pool(options: &AttachOptions, pins: &PinDir) -> Result<(), Attac
     };
     if let (Ok((state, _)), false) = (&tables, jobs.is_empty()) {
         let State { slots, elements, base_port, shards, .. } = state;
-        let have = format!("--slots {slots} --elements {elements} --base-port {base_port} --shards {shards}");
+        let jumbo = if variant_of(state) == Variant::Jumbo { " --jumbo" } else { "" };
+        let have =
+            format!("--slots {slots} --elements {elements} --base-port {base_port} --shards {shards}{jumbo}");
         return Err(AttachError::PoolInUse { have, jobs });
     }
     drop(tables);
@@ -320,7 +382,7 @@ impl Port {
     }
 
     /// Replaces the program on the port, or binds it anew.
-    fn bind(self, ebpf: &mut Ebpf, mode: Mode, pins: &PinDir) -> Result<BoundPort, AttachError> {
+    fn bind(self, program: &mut Xdp, mode: Mode, pins: &PinDir) -> Result<BoundPort, AttachError> {
         let Port { interface, ours } = self;
         let path = pins.link(&interface.name);
         match ours {
@@ -329,7 +391,6 @@ impl Port {
             {
                 let link = XdpLink::try_from(FdLink::from(link))
                     .map_err(|source| AttachError::Link { path, source })?;
-                let program = program::ingress(ebpf)?;
                 program.attach_to_link(link).map_err(|source| refused(&interface.name, bound, source))?;
                 return Ok(BoundPort { interface: interface.name, mode: bound, fallback: None });
             }
@@ -337,18 +398,17 @@ impl Port {
             Some((link, _)) => drop(link.unpin().map_err(|source| at(&path, source))?),
             None => {}
         }
-        let (link, bound, fallback) = bind_anew(ebpf, &interface.name, mode)?;
+        let (link, bound, fallback) = bind_anew(program, &interface.name, mode)?;
         link.pin(&path).map_err(|source| AttachError::Pin { path, source: Box::new(source) })?;
         Ok(BoundPort { interface: interface.name, mode: bound, fallback })
     }
 }
 
 fn bind_anew(
-    ebpf: &mut Ebpf,
+    program: &mut Xdp,
     interface: &str,
     mode: Mode,
 ) -> Result<(FdLink, BoundMode, Option<String>), AttachError> {
-    let program = program::ingress(ebpf)?;
     if mode == Mode::Generic {
         return Ok((bind_in(program, interface, BoundMode::Generic)?, BoundMode::Generic, None));
     }
@@ -383,7 +443,9 @@ fn refused(interface: &str, mode: BoundMode, source: ProgramError) -> AttachErro
     }
     let advice = match number.map(nix::errno::Errno::from_raw) {
         Some(nix::errno::Errno::EOPNOTSUPP) => "its driver has no XDP: use --mode generic",
-        Some(nix::errno::Errno::ERANGE) => "its MTU or its peer's is too large: a veth takes at most 3506",
+        Some(nix::errno::Errno::ERANGE) => {
+            "its MTU or its peer's is too large for frames of one buffer (a veth takes 3506): use --jumbo"
+        }
         Some(nix::errno::Errno::EBUSY | nix::errno::Errno::EEXIST) => {
             "another XDP program is there: see `ip link`"
         }
@@ -394,11 +456,15 @@ fn refused(interface: &str, mode: BoundMode, source: ProgramError) -> AttachErro
 }
 
 /// Pins both programs by way of a second name, so that the old pins are replaced and never missing.
-fn pin_programs(ebpf: &mut Ebpf, pins: &PinDir) -> Result<(), AttachError> {
+fn pin_programs(ebpf: &mut Ebpf, variant: Variant, pins: &PinDir) -> Result<(), AttachError> {
     for pin in [pins::INGRESS, pins::EGRESS] {
         let new = pins.pin(&format!("{pin}-new"));
         pins.remove(&new).map_err(|source| at(&new, source))?;
-        let program = if pin == pins::INGRESS { program::ingress(ebpf)? } else { program::egress(ebpf)? };
+        let program = if pin == pins::INGRESS {
+            program::ingress(ebpf, variant)?
+        } else {
+            program::egress(ebpf, variant)?
+        };
         program
             .pin(&new)
             .map_err(|source| AttachError::Pin { path: new.clone(), source: Box::new(source) })?;

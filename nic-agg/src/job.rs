@@ -2,8 +2,9 @@
 
 use std::{collections::HashSet, net::Ipv4Addr, thread, time::Duration};
 
+use sumac_agg_layout::state_flag;
 use sumac_wire::{
-    MAX_JOBS, MAX_LANES, MAX_WORKERS,
+    MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 use thiserror::Error;
@@ -192,6 +193,15 @@ pub enum JobError {
         /// How many are possible.
         max: u16,
     },
+    /// Results that the kernel cannot copy.
+    #[error(
+        "chunks of {elements} elements: results of more than {PAGE_ELEMENTS} cannot go to several ports when one of \
+         them runs in the driver, where the kernel does not copy them; attach with --mode generic"
+    )]
+    Copies {
+        /// How many were asked for.
+        elements: u16,
+    },
     /// Frames that do not fit through a port.
     #[error("chunks of {elements} elements need an MTU of {needed}, but {interface} has {mtu}")]
     Mtu {
@@ -252,6 +262,10 @@ pub fn add(tables: &mut Tables, new: &NewJob) -> Result<Placed, JobError> {
         return Err(JobError::EpochUsed { job: new.job, epoch: new.epoch });
     }
     let group = group(new)?;
+    let is_long = usize::from(new.elements) > PAGE_ELEMENTS;
+    if group.is_none() && is_long && state.flags & state_flag::NO_COPIES != 0 {
+        return Err(JobError::Copies { elements: new.elements });
+    }
     let taken = tables.jobs()?.into_iter().filter(|(_, job)| job.flags & job_flag::ACTIVE != 0);
     let taken = taken.map(|(_, job)| (job.slot_base, job.slots)).collect();
     let first_slot =

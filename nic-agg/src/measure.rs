@@ -106,7 +106,8 @@ fn one(workers: u8, elements: u16, checksum: bool, repeat: u32) -> Result<Measur
         elements: PAGE_ELEMENTS as u16,
         base_port: DEFAULT_BASE_PORT,
         shards: 1,
-        reserved: [0; 3],
+        flags: 0,
+        reserved: [0; 2],
     })?;
     job::add(&mut tables, &job)?;
     let frame = first_frame(&job);

@@ -26,7 +26,7 @@ pub const INGRESS: &str = "prog";
 /// The egress program's pin.
 pub const EGRESS: &str = "prog-out";
 /// Every map that is kept.
-pub const MAPS: [&str; 11] = [
+pub const MAPS: [&str; 12] = [
     name::STATE,
     name::JOBS,
     name::WORKERS,
@@ -35,6 +35,7 @@ pub const MAPS: [&str; 11] = [
     name::EGRESS,
     name::PORTS,
     name::SLOTS,
+    name::TAILS,
     name::COUNTERS,
     name::WORKER_COUNTERS,
     name::LOGS,

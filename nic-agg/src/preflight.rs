@@ -7,9 +7,11 @@ use aya::{
     programs::ProgramType,
     sys::{is_map_supported, is_program_supported},
 };
-use sumac_agg_layout::Slot;
+use sumac_agg_layout::{Slot, Tail};
 use sumac_hostprog::preflight::{self, PreflightError};
 use thiserror::Error;
+
+use crate::program::Variant;
 
 /// Why the system is not ready.
 #[derive(Debug, Error)]
@@ -28,7 +30,7 @@ pub enum NotReady {
     /// Not enough memory.
     #[error(
         "{slots} slots need {needed_mib} MiB of kernel memory, but {available_mib} MiB are available; \
-         give fewer --slots (a job needs {} KiB for each)", size_of::<Slot>() / 1024
+         give fewer --slots"
     )]
     Memory {
         /// Slots asked for.
@@ -53,10 +55,10 @@ const MAPS: [(MapType, &str); 5] = [
 ///
 /// # Errors
 /// What is missing, and what to do about it.
-pub fn check(pin_root: &Path, slots: u32) -> Result<(), NotReady> {
+pub fn check(pin_root: &Path, slots: u32, variant: Variant) -> Result<(), NotReady> {
     preflight::check(pin_root)?;
     features()?;
-    memory(slots, available_memory())?;
+    memory(slots, variant, available_memory())?;
     if fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").is_ok_and(|on| on.trim() == "0") {
         tracing::warn!("the kernel interprets BPF, which is slow: sysctl net.core.bpf_jit_enable=1");
     }
@@ -77,8 +79,9 @@ fn features() -> Result<(), NotReady> {
 
 /// Bytes of kernel memory that a pool takes.
 #[must_use]
-pub fn pool_memory(slots: u32) -> u64 {
-    u64::from(slots) * size_of::<Slot>() as u64
+pub fn pool_memory(slots: u32, variant: Variant) -> u64 {
+    let tail = if variant == Variant::Jumbo { size_of::<Tail>() } else { 0 };
+    u64::from(slots) * (size_of::<Slot>() + tail) as u64
 }
 
 /// Bytes that the kernel could give; none when it does not say.
@@ -88,9 +91,9 @@ fn available_memory() -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-fn memory(slots: u32, available: Option<u64>) -> Result<(), NotReady> {
+fn memory(slots: u32, variant: Variant, available: Option<u64>) -> Result<(), NotReady> {
     const MIB: u64 = 1 << 20;
-    let needed = pool_memory(slots);
+    let needed = pool_memory(slots, variant);
     match available {
         Some(available) if needed > available => {
             Err(NotReady::Memory { slots, needed_mib: needed.div_ceil(MIB), available_mib: available / MIB })
@@ -105,9 +108,10 @@ mod tests {
 
     #[test]
     fn a_pool_that_does_not_fit_says_by_how_much() {
-        assert!(memory(1024, None).is_ok());
-        assert!(memory(1024, Some(7 << 20)).is_ok());
-        let text = memory(1024, Some(6 << 20)).unwrap_err().to_string();
+        assert!(memory(1024, Variant::Plain, None).is_ok());
+        assert!(memory(1024, Variant::Plain, Some(7 << 20)).is_ok());
+        let text = memory(1024, Variant::Plain, Some(6 << 20)).unwrap_err().to_string();
+        assert!(memory(1024, Variant::Jumbo, Some(16 << 20)).is_err(), "jumbo frames need more");
         assert!(text.contains("1024 slots need 7 MiB") && text.contains("6 MiB are available"), "{text}");
     }
 }

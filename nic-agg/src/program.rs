@@ -11,7 +11,39 @@ use crate::pins::{self, PinDir};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_AGG_OBJECT"));
 
-const ATTACHED: [&str; 2] = [name::INGRESS_PROGRAM, name::EGRESS_PROGRAM];
+/// Which of the programs are loaded. The kernel lets no map of ports have programs of both kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Variant {
+    /// For frames of one buffer.
+    #[default]
+    Plain,
+    /// For frames of several buffers (Linux 5.18).
+    Jumbo,
+}
+
+impl Variant {
+    fn ingress(self) -> &'static str {
+        match self {
+            Variant::Plain => name::INGRESS_PROGRAM,
+            Variant::Jumbo => name::JUMBO_INGRESS_PROGRAM,
+        }
+    }
+
+    fn egress(self) -> &'static str {
+        match self {
+            Variant::Plain => name::EGRESS_PROGRAM,
+            Variant::Jumbo => name::JUMBO_EGRESS_PROGRAM,
+        }
+    }
+
+    /// Slots that hold more than one page.
+    fn tails(self, slots: u32) -> u32 {
+        match self {
+            Variant::Plain => 1,
+            Variant::Jumbo => slots,
+        }
+    }
+}
 
 /// Why the programs did not come into the kernel.
 #[derive(Debug, Error)]
@@ -60,8 +92,8 @@ impl LoadError {
 ///
 /// # Errors
 /// When the kernel refuses the maps or a program.
-pub fn load(slots: u32) -> Result<Ebpf, LoadError> {
-    load_with(EbpfLoader::new().map_max_entries(name::SLOTS, slots), &ATTACHED)
+pub fn load(variant: Variant, slots: u32) -> Result<Ebpf, LoadError> {
+    load_with(&mut EbpfLoader::new(), variant, slots, &[variant.ingress(), variant.egress()])
 }
 
 /// Loads the program that plays jobs, without pins.
@@ -69,20 +101,26 @@ pub fn load(slots: u32) -> Result<Ebpf, LoadError> {
 /// # Errors
 /// When the kernel refuses the maps or the program.
 pub(crate) fn load_rehearsal(slots: u32) -> Result<Ebpf, LoadError> {
-    load_with(EbpfLoader::new().map_max_entries(name::SLOTS, slots), &[name::REHEARSAL_PROGRAM])
+    load_with(&mut EbpfLoader::new(), Variant::Plain, slots, &[name::REHEARSAL_PROGRAM])
 }
 
 /// Loads the programs over the maps that are pinned already, and makes and pins those that are not.
-pub(crate) fn load_over(pins: &PinDir, slots: u32) -> Result<Ebpf, LoadError> {
+pub(crate) fn load_over(pins: &PinDir, variant: Variant, slots: u32) -> Result<Ebpf, LoadError> {
     let mut loader = EbpfLoader::new();
-    loader.map_max_entries(name::SLOTS, slots);
     for map in pins::MAPS {
         loader.map_pin_path(map, pins.map(map));
     }
-    load_with(&mut loader, &ATTACHED)
+    load_with(&mut loader, variant, slots, &[variant.ingress(), variant.egress()])
 }
 
-fn load_with(loader: &mut EbpfLoader<'_>, programs: &[&'static str]) -> Result<Ebpf, LoadError> {
+fn load_with(
+    loader: &mut EbpfLoader<'_>,
+    variant: Variant,
+    slots: u32,
+    programs: &[&'static str],
+) -> Result<Ebpf, LoadError> {
+    loader.map_max_entries(name::SLOTS, slots);
+    loader.map_max_entries(name::TAILS, variant.tails(slots));
     let mut ebpf = loader.load(OBJECT).map_err(|error| LoadError::Maps(Box::new(error)))?;
     for program in programs {
         let xdp = find(&mut ebpf, program)?;
@@ -95,16 +133,16 @@ fn load_with(loader: &mut EbpfLoader<'_>, programs: &[&'static str]) -> Result<E
 ///
 /// # Errors
 /// [`LoadError::Missing`] when the object is not the aggregator's.
-pub fn ingress(ebpf: &mut Ebpf) -> Result<&mut Xdp, LoadError> {
-    find(ebpf, name::INGRESS_PROGRAM)
+pub fn ingress(ebpf: &mut Ebpf, variant: Variant) -> Result<&mut Xdp, LoadError> {
+    find(ebpf, variant.ingress())
 }
 
 /// The program that addresses the copies of results.
 ///
 /// # Errors
 /// As [`ingress`].
-pub fn egress(ebpf: &mut Ebpf) -> Result<&mut Xdp, LoadError> {
-    find(ebpf, name::EGRESS_PROGRAM)
+pub fn egress(ebpf: &mut Ebpf, variant: Variant) -> Result<&mut Xdp, LoadError> {
+    find(ebpf, variant.egress())
 }
 
 /// The program that plays jobs.
@@ -127,7 +165,7 @@ mod tests {
     fn programs_call_no_functions() {
         const R_BPF_64_32: u32 = 10;
         let object = object::File::parse(super::OBJECT).unwrap();
-        for name in ["xdp", "xdp/devmap"] {
+        for name in ["xdp", "xdp/devmap", "xdp.frags", "xdp.frags/devmap"] {
             let section = object.section_by_name(name).unwrap();
             let calls = section.relocations().filter(|(_, relocation)| {
                 matches!(relocation.flags(), RelocationFlags::Elf { r_type: R_BPF_64_32 })

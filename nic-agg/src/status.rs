@@ -8,7 +8,9 @@ use sumac_wire::tables::{JobEntry, job_flag};
 
 use crate::{
     aggregator::{Aggregator, OpenError},
+    attach::variant_of,
     preflight::pool_memory,
+    program::Variant,
     tables::{TableError, Tables},
 };
 
@@ -25,6 +27,8 @@ pub struct Status {
     pub pool_bytes: u64,
     /// Largest chunk that a job may ask for.
     pub elements: u16,
+    /// Whether the programs are those for frames of several buffers.
+    pub jumbo: bool,
     /// UDP destination port of shard 0.
     pub base_port: u16,
     /// Shards.
@@ -112,8 +116,9 @@ impl Aggregator {
             instance: state.instance,
             slots: state.slots,
             slots_used: jobs.iter().map(|job| job.slots).sum(),
-            pool_bytes: pool_memory(state.slots),
+            pool_bytes: pool_memory(state.slots, variant_of(&state)),
             elements: state.elements,
+            jumbo: variant_of(&state) == Variant::Jumbo,
             base_port: state.base_port,
             shards: state.shards,
             ports: interfaces.into_iter().map(port).collect(),

@@ -8,7 +8,7 @@ use aya::{
     },
     programs::ProgramFd,
 };
-use sumac_agg_layout::{Slot, State, name};
+use sumac_agg_layout::{Slot, State, Tail, name};
 use sumac_wire::{
     MAX_JOBS, MAX_WORKERS, Reason,
     tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry, lane_index, worker_index},
@@ -42,6 +42,7 @@ pub struct Tables {
     egress: HashMap<MapData, [u8; size_of::<EgressKey>()], u32>,
     ports: DevMap<MapData>,
     slots: Bytes<{ size_of::<Slot>() }>,
+    tails: Bytes<{ size_of::<Tail>() }>,
     counters: PerCpuArray<MapData, u64>,
     worker_counters: PerCpuArray<MapData, [u8; size_of::<WorkerCounters>()]>,
 }
@@ -82,6 +83,7 @@ impl Tables {
             egress: open!(name::EGRESS),
             ports: open!(name::PORTS),
             slots: open!(name::SLOTS),
+            tails: open!(name::TAILS),
             counters: open!(name::COUNTERS),
             worker_counters: open!(name::WORKER_COUNTERS),
         })
@@ -269,6 +271,14 @@ impl Tables {
     /// As [`Tables::state`].
     pub fn slot(&self, index: u32) -> Result<Slot> {
         self.slots.get(&index, 0).map(|bytes| transmute!(bytes)).map_err(at("reading", name::SLOTS))
+    }
+
+    /// What a slot of a pool for jumbo frames holds beyond the first page.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn tail(&self, index: u32) -> Result<Tail> {
+        self.tails.get(&index, 0).map(|bytes| transmute!(bytes)).map_err(at("reading", name::TAILS))
     }
 
     /// How many slots the pool's map has.

@@ -49,7 +49,12 @@ impl Lab {
 
     fn options(&self) -> AttachOptions {
         let both = vec!["p0".to_owned(), "p1".to_owned()];
-        AttachOptions { slots: 64, elements: 256, pin_root: self.pins.0.clone(), ..AttachOptions::new(both) }
+        AttachOptions {
+            slots: 64,
+            elements: Some(256),
+            pin_root: self.pins.0.clone(),
+            ..AttachOptions::new(both)
+        }
     }
 
     fn attach(&self, options: &AttachOptions) -> Result<Aggregator, AttachError> {

@@ -7,6 +7,7 @@
 //! | [`lock`] | one CPU at a time in a slot |
 //! | [`slot`] | the decision and what it does to the values, under the slot's lock |
 //! | [`plan`] | what a decision asks for, as bits |
+//! | [`tail`] | what a jumbo frame holds beyond its first page |
 //! | [`payload`] | the loops over elements |
 //! | [`answer`] | writes headers and addresses |
 //! | [`send`] | makes the frame what it is to become, and sends it |
@@ -32,6 +33,7 @@ mod plan;
 mod rehearsal;
 mod send;
 mod slot;
+mod tail;
 mod work;
 
 use aya_ebpf::{bindings::xdp_action::XDP_PASS, macros::xdp, programs::XdpContext};
@@ -40,9 +42,18 @@ use aya_ebpf::{bindings::xdp_action::XDP_PASS, macros::xdp, programs::XdpContext
 #[xdp]
 #[inline(always)]
 pub fn sumac_agg(ctx: XdpContext) -> u32 {
-    let outcome = pipeline::run(&ctx);
+    let outcome = pipeline::run::<false>(&ctx);
     maps::count(outcome.reason);
     events::tell(&ctx, outcome.reason);
+    outcome.verdict
+}
+
+/// The same for frames of several buffers (Linux 5.18), where a port's MTU is larger than a page.
+#[xdp(frags)]
+#[inline(always)]
+pub fn sumac_agg_jumbo(ctx: XdpContext) -> u32 {
+    let outcome = pipeline::run::<true>(&ctx);
+    maps::count(outcome.reason);
     outcome.verdict
 }
 
@@ -55,6 +66,15 @@ pub fn sumac_agg_out(ctx: XdpContext) -> u32 {
     outcome.verdict
 }
 
+/// The same for frames of several buffers.
+#[xdp(frags, map = "devmap")]
+#[inline(always)]
+pub fn sumac_agg_out_jumbo(ctx: XdpContext) -> u32 {
+    let outcome = egress::run(&ctx);
+    maps::count(outcome.reason);
+    outcome.verdict
+}
+
 /// Makes each frame of a test run the next contribution of a job, and aggregates it. Never attached.
 #[xdp]
 #[inline(always)]
@@ -62,7 +82,7 @@ pub fn sumac_agg_rehearsal(ctx: XdpContext) -> u32 {
     if !rehearsal::next(&ctx) {
         return XDP_PASS;
     }
-    let outcome = pipeline::run(&ctx);
+    let outcome = pipeline::run::<false>(&ctx);
     maps::count(outcome.reason);
     outcome.verdict
 }

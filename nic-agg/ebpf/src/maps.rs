@@ -4,7 +4,9 @@ use aya_ebpf::{
     btf_maps::{Array, DevMap, HashMap, PerCpuArray},
     macros::btf_map,
 };
-use sumac_agg_layout::{EVENTS, LANE_ENTRIES, Limiter, MAX_PORTS, Rehearsal, Slot, State, WORKER_ENTRIES};
+use sumac_agg_layout::{
+    EVENTS, LANE_ENTRIES, Limiter, MAX_PORTS, Rehearsal, Slot, State, TAIL_ELEMENTS, Tail, WORKER_ENTRIES,
+};
 use sumac_wire::{
     MAX_JOBS, Reason,
     reason::COUNTERS as REASONS,
@@ -32,6 +34,12 @@ pub static PORTS: DevMap<MAX_PORTS> = DevMap::new();
 /// The loader sets the number of slots.
 #[btf_map]
 pub static SLOTS: Array<Slot, 1> = Array::new();
+/// As many as slots in a pool for jumbo frames.
+#[btf_map]
+pub static TAILS: Array<Tail, 1> = Array::new();
+/// The elements beyond the first page of the frame that this CPU has, as they lie in the packet.
+#[btf_map]
+pub static TAIL_BUFFER: PerCpuArray<[u32; TAIL_ELEMENTS], 1> = PerCpuArray::new();
 #[btf_map]
 pub static COUNTERS: PerCpuArray<u64, REASONS> = PerCpuArray::new();
 #[btf_map]

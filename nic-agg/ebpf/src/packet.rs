@@ -4,7 +4,7 @@
 //! Loads are plain dereferences, never `read_unaligned`, of which LLVM makes loads of single bytes.
 //! BPF has no alignment to keep.
 
-use aya_ebpf::programs::XdpContext;
+use aya_ebpf::{helpers::generated::bpf_xdp_get_buff_len, programs::XdpContext};
 use sumac_wire::{
     bytes::Load,
     frame,
@@ -14,17 +14,34 @@ use sumac_wire::{
 /// Where the Ethernet header holds its type.
 const ETHERTYPE: usize = 12;
 
-/// A frame between its first byte and the one after its last.
+/// A frame, or of a jumbo frame its first buffer, between its first byte and the one after its last.
 #[derive(Clone, Copy)]
 pub struct Packet {
     data: usize,
     end: usize,
+    /// Bytes of the whole frame, all buffers together.
+    len: usize,
 }
 
 impl Packet {
     #[inline(always)]
     pub fn new(ctx: &XdpContext) -> Packet {
-        Packet { data: ctx.data(), end: ctx.data_end() }
+        let (data, end) = (ctx.data(), ctx.data_end());
+        Packet { data, end, len: end - data }
+    }
+
+    /// A frame that may have several buffers.
+    #[inline(always)]
+    pub fn jumbo(ctx: &XdpContext) -> Packet {
+        // SAFETY: the context is this run's.
+        let len = unsafe { bpf_xdp_get_buff_len(ctx.ctx) } as usize;
+        Packet { data: ctx.data(), end: ctx.data_end(), len }
+    }
+
+    /// Whether the first buffer holds the first `count` elements.
+    #[inline(always)]
+    pub fn holds(self, count: usize) -> bool {
+        self.end - self.elements() >= count * 4
     }
 
     /// Where the frame ends.
@@ -72,7 +89,7 @@ impl Packet {
 impl Load for Packet {
     #[inline(always)]
     fn size(&self) -> usize {
-        self.end - self.data
+        self.len
     }
     #[inline(always)]
     fn load<T: Copy>(&self, at: usize) -> Option<T> {

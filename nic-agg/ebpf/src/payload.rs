@@ -2,7 +2,7 @@
 //!
 //! Each goes over the whole payload once, eight elements at a time with one comparison against the
 //! frame's end, then over what is left. Sums are the checksum's, over the payload as it stood (or, in
-//! [`Payload::write`], as it was left), in memory order.
+//! [`Elements::write`], as it was left), in memory order.
 
 use core::{arch::asm, hint::black_box};
 
@@ -11,24 +11,19 @@ use sumac_wire::{PAGE_ELEMENTS, Reason};
 use crate::packet::{Headers, Packet};
 
 /// Elements per comparison.
-const STRIDE: usize = 8;
+pub const STRIDE: usize = 8;
 
-/// The elements of one packet.
-#[derive(Clone, Copy)]
-pub struct Payload {
-    /// The frame.
-    pub packet: Packet,
-    /// The headers in front of the elements.
-    pub headers: Headers,
-}
+/// Elements of one packet, and what can be done with them.
+pub trait Elements: Copy {
+    /// Calls `visit` with each element's index and place.
+    fn each(self, visit: impl FnMut(usize, *mut u32)) -> Result<(), Reason>;
 
-impl Payload {
     /// Sums the payload and leaves everything as it is.
     #[inline(always)]
-    pub fn sum(self) -> Result<u64, Reason> {
+    fn sum(self) -> Result<u64, Reason> {
         let mut sum = 0;
         self.each(|_, element| {
-            // SAFETY: `each` gives pointers into the frame only.
+            // SAFETY: `each` gives pointers to elements only.
             sum += u64::from(unsafe { *element });
         })?;
         Ok(sum)
@@ -36,16 +31,16 @@ impl Payload {
 
     /// Replaces the values by the elements.
     #[inline(always)]
-    pub fn store(self, values: *mut u32) -> Result<(), Reason> {
+    fn store(self, values: *mut u32) -> Result<(), Reason> {
         self.each(|i, element| {
-            // SAFETY: `each` gives pointers into the frame, and indices below `PAGE_ELEMENTS`.
+            // SAFETY: `each` gives pointers to elements, and indices of values.
             unsafe { *values.add(i) = u32::from_be(*element) };
         })
     }
 
     /// Replaces values that are smaller than their elements, as signed numbers.
     #[inline(always)]
-    pub fn maximum(self, values: *mut u32) -> Result<(), Reason> {
+    fn maximum(self, values: *mut u32) -> Result<(), Reason> {
         self.each(|i, element| {
             // SAFETY: as in `store`.
             unsafe { *values.add(i) = larger(u32::from_be(*element), *values.add(i)) };
@@ -54,7 +49,7 @@ impl Payload {
 
     /// Adds the elements to the values.
     #[inline(always)]
-    pub fn add(self, values: *mut u32) -> Result<u64, Reason> {
+    fn add(self, values: *mut u32) -> Result<u64, Reason> {
         let mut sum = 0;
         self.each(|i, element| {
             // SAFETY: as in `store`.
@@ -67,9 +62,9 @@ impl Payload {
         Ok(sum)
     }
 
-    /// Takes back what [`Payload::add`] did: wrapping addition is exactly invertible.
+    /// Takes back what [`Elements::add`] did: wrapping addition is exactly invertible.
     #[inline(always)]
-    pub fn subtract(self, values: *mut u32) -> Result<(), Reason> {
+    fn subtract(self, values: *mut u32) -> Result<(), Reason> {
         self.each(|i, element| {
             // SAFETY: as in `store`.
             unsafe { *values.add(i) = (*values.add(i)).wrapping_sub(u32::from_be(*element)) };
@@ -78,7 +73,7 @@ impl Payload {
 
     /// Replaces the elements by the values.
     #[inline(always)]
-    pub fn write(self, values: *const u32) -> Result<u64, Reason> {
+    fn write(self, values: *const u32) -> Result<u64, Reason> {
         let mut sum = 0;
         self.each(|i, element| {
             // SAFETY: as in `store`; the frame is this program's alone.
@@ -90,9 +85,18 @@ impl Payload {
         })?;
         Ok(sum)
     }
+}
 
-    /// Calls `visit` with each element's index and place.
-    ///
+/// The elements in a frame's first buffer: up to [`PAGE_ELEMENTS`].
+#[derive(Clone, Copy)]
+pub struct Payload {
+    /// The frame.
+    pub packet: Packet,
+    /// The headers in front of the elements.
+    pub headers: Headers,
+}
+
+impl Elements for Payload {
     /// The frame is long enough, as `frame::parse` has seen; the comparisons are for the verifier. Where one fails
     /// the frame's way ends: were it to go on like the others, then each length at which it can fail would
     /// be a state of its own for all that follows.
@@ -133,7 +137,9 @@ impl Payload {
         }
         Ok(())
     }
+}
 
+impl Payload {
     /// How many elements, read anew each time it matters: what the verifier learns about the number
     /// in one loop it would otherwise carry into the next, as a state of its own for every number.
     #[inline(always)]

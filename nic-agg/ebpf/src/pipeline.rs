@@ -6,9 +6,9 @@ use aya_ebpf::{
     programs::XdpContext,
 };
 use sumac_wire::{
-    Header, Reason, admit, checksum,
+    Header, PAGE_ELEMENTS, Reason, admit, checksum,
     frame::{self, Frame, Parsed, Ports},
-    header::flag,
+    header::{HEADER_LEN, flag},
     tables::{WorkerCounters, job_flag, lane_index, worker_index},
 };
 
@@ -19,6 +19,7 @@ use crate::{
     payload::Payload,
     plan, send,
     slot::{self, Draw},
+    tail::Tail,
     work::{Work, stage_ends},
 };
 
@@ -37,8 +38,8 @@ impl Outcome {
 
 /// Takes a frame through all stages.
 #[inline(always)]
-pub fn run(ctx: &XdpContext) -> Outcome {
-    let packet = Packet::new(ctx);
+pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
+    let packet = if JUMBO { Packet::jumbo(ctx) } else { Packet::new(ctx) };
     let Some(state) = STATE.get(0) else { return Outcome::new(Reason::Internal, XDP_PASS) };
     let ports = Ports { base: state.base_port, shards: state.shards };
     let frame = match frame::parse(&packet, ports) {
@@ -46,28 +47,44 @@ pub fn run(ctx: &XdpContext) -> Outcome {
         Parsed::Bad(reason) => return Outcome::new(reason, XDP_DROP),
         Parsed::Ours(frame) => frame,
     };
-    match ours(ctx, packet, &frame, ports) {
+    match ours::<JUMBO>(ctx, packet, &frame, ports) {
         Ok(outcome) => outcome,
         Err(reason) => Outcome::new(reason, XDP_DROP),
     }
 }
 
 #[inline(always)]
-fn ours(ctx: &XdpContext, packet: Packet, frame: &Frame, ports: Ports) -> Result<Outcome, Reason> {
+fn ours<const JUMBO: bool>(
+    ctx: &XdpContext,
+    packet: Packet,
+    frame: &Frame,
+    ports: Ports,
+) -> Result<Outcome, Reason> {
     let work = Work::get().ok_or(Reason::Internal)?;
     let headers = packet.headers().ok_or(Reason::Truncated)?;
     let header = Header::read(&headers.sumac(), 0, frame.payload_len())?;
     (work.base_port, work.shard) = (ports.base, frame.dst_port.wrapping_sub(ports.base));
     let wants_slot = admit(&header, frame, work)?;
     sum_headers(headers, frame, work)?;
+    if JUMBO {
+        let count = usize::from(header.elements);
+        // Drivers may split frames wherever they like; passes that end in the middle could not be taken back.
+        if !packet.holds(count.min(PAGE_ELEMENTS)) {
+            return Err(Reason::Internal);
+        }
+        work.tail = count.saturating_sub(PAGE_ELEMENTS) as u32;
+        work.elements_at = (frame.payload() + HEADER_LEN) as u32;
+        stage_ends();
+        Tail::load(ctx, work)?;
+    }
     stage_ends();
     let payload = Payload { packet, headers };
     // SAFETY: the context is this run's.
     let ingress = unsafe { (*ctx.ctx).ingress_ifindex };
     if !wants_slot {
-        return report(payload, work, ingress);
+        return report::<JUMBO>(payload, work, ingress);
     }
-    take(payload, work, ingress)
+    take::<JUMBO>(ctx, payload, work, ingress)
 }
 
 /// Checks who sent the packet and notes what it wants of a slot. `false`: it is a probe, which wants nothing.
@@ -108,10 +125,10 @@ fn sum_headers(headers: Headers, frame: &Frame, work: &mut Work) -> Result<(), R
 
 /// Answers a probe with the same frame: what can go to the aggregator and back is no longer than this.
 #[inline(always)]
-fn report(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
+fn report<const JUMBO: bool>(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
     if work.is_checked != 0 {
-        work.payload_sum = payload.sum()?;
-        if !checksum::is_intact(work.headers_sum + work.payload_sum) {
+        slot::sum::<JUMBO>(work, payload)?;
+        if !slot::is_intact(work) {
             return Err(Reason::BadChecksum);
         }
     }
@@ -121,7 +138,12 @@ fn report(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Re
 
 /// Lets a packet do what it wants to its slot, and sends what follows.
 #[inline(always)]
-fn take(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
+fn take<const JUMBO: bool>(
+    ctx: &XdpContext,
+    payload: Payload,
+    work: &mut Work,
+    ingress: u32,
+) -> Result<Outcome, Reason> {
     let headers = payload.headers;
     let (job, slot) = (headers.job(), headers.slot());
     let entry = JOBS.get(u32::from(job)).ok_or(Reason::Internal)?;
@@ -131,8 +153,9 @@ fn take(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reas
         slots: entry.lane_slots(),
         steal: entry.flags & job_flag::STEALING != 0,
     };
-    let slot = SLOTS.get_ptr_mut(entry.slot_base.wrapping_add(slot)).ok_or(Reason::Internal)?;
-    let done = slot::apply(slot, draw, work, payload);
+    work.slot = entry.slot_base.wrapping_add(slot);
+    let slot = SLOTS.get_ptr_mut(work.slot).ok_or(Reason::Internal)?;
+    let done = slot::apply::<JUMBO>(slot, draw, work, payload);
     stage_ends();
     if work.is_parents == 0 {
         count_worker(work.worker_index, |counters| count_effect(counters, work.plan, done));
@@ -141,7 +164,11 @@ fn take(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reas
     if work.plan & plan::ANSWER == 0 {
         return Ok(Outcome::new(Reason::Added, XDP_DROP));
     }
-    send::answer(headers, work, ingress)
+    let outcome = send::answer::<JUMBO>(headers, work, ingress)?;
+    if JUMBO && work.plan & plan::WRITE != 0 {
+        Tail::save(ctx, work)?;
+    }
+    Ok(outcome)
 }
 
 #[inline(always)]

@@ -1,6 +1,7 @@
 //! Sends what a packet became: back, to all workers, or up.
 
 use aya_ebpf::{bindings::BPF_F_BROADCAST, helpers::generated::bpf_redirect};
+use sumac_agg_layout::state_flag;
 use sumac_wire::{
     Header, Reason,
     slot::answer as wire,
@@ -9,7 +10,7 @@ use sumac_wire::{
 
 use crate::{
     answer::{self, Addresses},
-    maps::{JOBS, PARENTS, PORTS, WORKERS},
+    maps::{JOBS, PARENTS, PORTS, STATE, WORKERS},
     packet::Headers,
     pipeline::Outcome,
     plan,
@@ -18,7 +19,7 @@ use crate::{
 
 /// Makes the frame what the plan says, and sends it.
 #[inline(always)]
-pub fn answer(headers: Headers, work: &Work, ingress: u32) -> Result<Outcome, Reason> {
+pub fn answer<const JUMBO: bool>(headers: Headers, work: &Work, ingress: u32) -> Result<Outcome, Reason> {
     let job = JOBS.get(u32::from(headers.job())).ok_or(Reason::Internal)?;
     write(headers, work, job)?;
     stage_ends();
@@ -31,7 +32,7 @@ pub fn answer(headers: Headers, work: &Work, ingress: u32) -> Result<Outcome, Re
         () => Reason::Replied,
     };
     let verdict = match () {
-        () if is(plan::TO_ALL) => to_all(headers, work, job)?,
+        () if is(plan::TO_ALL) => to_all::<JUMBO>(headers, work, job)?,
         () if is(plan::PART | plan::PART_OF_ROUND) => up(headers, work)?,
         () => back(headers, work, ingress)?,
     };
@@ -74,13 +75,16 @@ fn up(headers: Headers, work: &Work) -> Result<u32, Reason> {
 
 /// To all workers of the job.
 #[inline(always)]
-fn to_all(headers: Headers, work: &Work, job: &JobEntry) -> Result<u32, Reason> {
+fn to_all<const JUMBO: bool>(headers: Headers, work: &Work, job: &JobEntry) -> Result<u32, Reason> {
     let worker = WORKERS.get(work.worker_index).ok_or(Reason::Internal)?;
     let to = Addresses::to(worker, work.base_port, work.shard);
     if job.flags & job_flag::MULTICAST != 0 {
         headers.set_macs(answer::group_mac(job.group_ip), worker.aggregator_mac);
         answer::address(headers, Addresses { dst_ip: job.group_ip, ..to }, work);
         return Ok(out_of(worker.ifindex));
+    }
+    if JUMBO && work.tail != 0 && STATE.get(0).is_none_or(|state| state.flags & state_flag::NO_COPIES != 0) {
+        return Err(Reason::Internal);
     }
     // The egress program gives each copy the addresses of the worker behind its port.
     answer::address(headers, to, work);

@@ -6,7 +6,7 @@
 
 use core::{
     hint::black_box,
-    intrinsics::{AtomicOrdering::Relaxed, atomic_xadd},
+    intrinsics::{AtomicOrdering::SeqCst, atomic_xadd},
 };
 
 use sumac_agg_layout::{Slot, VALUES_LEN};
@@ -17,8 +17,9 @@ use sumac_wire::{
 
 use crate::{
     lock,
-    payload::Payload,
+    payload::{Elements as _, Payload},
     plan,
+    tail::{self, Tail},
     work::{Work, stage_ends},
 };
 
@@ -37,26 +38,35 @@ pub struct Draw {
 ///
 /// A payload that fails its checksum leaves the slot's metadata and sums as they were.
 #[inline(always)]
-pub fn apply(slot: *mut Slot, draw: Draw, work: &mut Work, payload: Payload) -> Result<(), Reason> {
+pub fn apply<const JUMBO: bool>(
+    slot: *mut Slot,
+    draw: Draw,
+    work: &mut Work,
+    payload: Payload,
+) -> Result<(), Reason> {
     // SAFETY: `slot` is a value of the map, from a lookup in this run.
     let word = unsafe { &raw mut (*slot).lock };
     // SAFETY: as above.
     if !unsafe { lock::take(word) } {
         return Err(Reason::Busy);
     }
-    let done = locked(slot, draw, work, payload);
+    let done = locked::<JUMBO>(slot, draw, work, payload);
     // SAFETY: as above, and the lock is held.
     unsafe { lock::give(word) };
     done
 }
 
 #[inline(always)]
-fn locked(slot: *mut Slot, draw: Draw, work: &mut Work, payload: Payload) -> Result<(), Reason> {
+fn locked<const JUMBO: bool>(
+    slot: *mut Slot,
+    draw: Draw,
+    work: &mut Work,
+    payload: Payload,
+) -> Result<(), Reason> {
     let versions = Versions::of(slot, work)?;
     versions.decide(work)?;
     stage_ends();
-    let values = values(slot, work)?;
-    pass(work, payload, values)?;
+    take_in::<JUMBO>(slot, work, payload)?;
     stage_ends();
     if work.plan & plan::KEEP != 0 {
         if work.plan & plan::DRAW != 0 {
@@ -65,38 +75,74 @@ fn locked(slot: *mut Slot, draw: Draw, work: &mut Work, payload: Payload) -> Res
         versions.keep(work);
     }
     if work.plan & plan::WRITE != 0 {
-        work.payload_sum = payload.write(values)?;
+        work.payload_sum = payload.write(values(slot, work)?)?;
+        stage_ends();
+        if JUMBO && work.tail != 0 {
+            work.payload_sum += Tail::of(work)?.write(tail::values(work.slot, number(work)?)?)?;
+        }
     }
     Ok(())
 }
 
 /// The passes that take the payload in.
 #[inline(always)]
-fn pass(work: &mut Work, payload: Payload, values: *mut u32) -> Result<(), Reason> {
-    let is = |bits: u32| work.plan & bits != 0;
-    let (is_checked, headers) = (work.is_checked != 0, work.headers_sum);
-    if is(plan::ADD) {
-        let sum = payload.add(values)?;
-        if is_checked && !checksum::is_intact(headers + sum) {
-            payload.subtract(values)?;
-            return Err(Reason::BadChecksum);
+fn take_in<const JUMBO: bool>(slot: *mut Slot, work: &mut Work, payload: Payload) -> Result<(), Reason> {
+    if work.plan & plan::ADD != 0 {
+        work.payload_sum = payload.add(values(slot, work)?)?;
+        stage_ends();
+        if JUMBO && work.tail != 0 {
+            work.payload_sum += Tail::of(work)?.add(tail::values(work.slot, number(work)?)?)?;
+            stage_ends();
         }
-        return Ok(());
+        if is_intact(work) {
+            return Ok(());
+        }
+        payload.subtract(values(slot, work)?)?;
+        stage_ends();
+        if JUMBO && work.tail != 0 {
+            Tail::of(work)?.subtract(tail::values(work.slot, number(work)?)?)?;
+        }
+        return Err(Reason::BadChecksum);
     }
     // What follows overwrites values or frame and cannot be taken back: it is verified before.
-    if is_checked {
-        let sum = payload.sum()?;
-        if !checksum::is_intact(headers + sum) {
+    if work.is_checked != 0 {
+        sum::<JUMBO>(work, payload)?;
+        if !is_intact(work) {
             return Err(Reason::BadChecksum);
         }
-        work.payload_sum = sum;
     }
-    if is(plan::STORE) {
-        payload.store(values)?;
-    } else if is(plan::MAXIMUM) {
-        payload.maximum(values)?;
+    if work.plan & plan::STORE != 0 {
+        payload.store(values(slot, work)?)?;
+        stage_ends();
+        if JUMBO && work.tail != 0 {
+            Tail::of(work)?.store(tail::values(work.slot, number(work)?)?)?;
+        }
+    } else if work.plan & plan::MAXIMUM != 0 {
+        payload.maximum(values(slot, work)?)?;
+        stage_ends();
+        if JUMBO && work.tail != 0 {
+            Tail::of(work)?.maximum(tail::values(work.slot, number(work)?)?)?;
+        }
     }
     Ok(())
+}
+
+/// Notes the checksum's sum over the payload.
+#[inline(always)]
+pub fn sum<const JUMBO: bool>(work: &mut Work, payload: Payload) -> Result<(), Reason> {
+    work.payload_sum = payload.sum()?;
+    stage_ends();
+    if JUMBO && work.tail != 0 {
+        work.payload_sum += Tail::of(work)?.sum()?;
+        stage_ends();
+    }
+    Ok(())
+}
+
+/// Whether the checksum is right, when it is to be verified.
+#[inline(always)]
+pub fn is_intact(work: &Work) -> bool {
+    work.is_checked == 0 || checksum::is_intact(work.headers_sum + work.payload_sum)
 }
 
 /// The values of the version that the packet names.
@@ -165,7 +211,13 @@ impl Versions {
         if let Action::Ignore(reason) = action {
             return Err(reason);
         }
-        work.version = version;
+        // A parent's refusal names what the parent holds.
+        let tensor = if matches!(action, Action::Refuse) && is_parents {
+            work.conclusion.tensor
+        } else {
+            version.tensor
+        };
+        work.version = Version { tensor, ..version };
         work.plan = plan::of(action, work.contribution.flags, is_parents);
         Ok(())
     }
@@ -215,6 +267,7 @@ fn next(draw: Draw, seq: u32) -> u32 {
     if !draw.steal {
         return seq.wrapping_add(draw.slots.wrapping_mul(2));
     }
+    // Relaxed would do, but LLVM takes the addend for the result of a relaxed addition.
     // SAFETY: the counter is a value of its map, from a lookup in this run.
-    unsafe { atomic_xadd::<u32, u32, { Relaxed }>(draw.counter, 1) }
+    unsafe { atomic_xadd::<u32, u32, { SeqCst }>(draw.counter, 1) }
 }

@@ -30,6 +30,12 @@ pub struct Work {
     pub headers_sum: u64,
     /// The checksum's sum over the payload as it is, once that is known.
     pub payload_sum: u64,
+    /// Elements beyond the first page.
+    pub tail: u32,
+    /// Where the elements start in the frame.
+    pub elements_at: u32,
+    /// The slot, counted from the pool's first.
+    pub slot: u32,
     /// [`crate::plan`] bits.
     pub plan: u32,
     /// What the slot's version holds after the decision.

@@ -5,7 +5,7 @@
 
 use core::mem::{offset_of, size_of};
 
-use sumac_wire::{MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS, slot::SlotMeta};
+use sumac_wire::{MAX_ELEMENTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS, slot::SlotMeta};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Names of maps and programs, as they stand in the object and below the pin directory.
@@ -26,6 +26,8 @@ pub mod name {
     pub const PORTS: &str = "PORTS";
     /// [`super::Slot`]s.
     pub const SLOTS: &str = "SLOTS";
+    /// [`super::Tail`]s of the slots, of a pool for jumbo frames; else one.
+    pub const TAILS: &str = "TAILS";
     /// Per CPU, frames by `Reason`.
     pub const COUNTERS: &str = "COUNTERS";
     /// Per CPU, `WorkerCounters` by `worker_index`.
@@ -40,6 +42,10 @@ pub mod name {
     pub const INGRESS_PROGRAM: &str = "sumac_agg";
     /// The program that addresses each copy of a result, on the port map's egress.
     pub const EGRESS_PROGRAM: &str = "sumac_agg_out";
+    /// [`INGRESS_PROGRAM`] for frames of several buffers.
+    pub const JUMBO_INGRESS_PROGRAM: &str = "sumac_agg_jumbo";
+    /// [`EGRESS_PROGRAM`] for frames of several buffers.
+    pub const JUMBO_EGRESS_PROGRAM: &str = "sumac_agg_out_jumbo";
     /// The program that plays a whole job from one frame: for measurements, never attached.
     pub const REHEARSAL_PROGRAM: &str = "sumac_agg_rehearsal";
 }
@@ -65,6 +71,19 @@ pub struct Slot {
     pub values: [[u32; PAGE_ELEMENTS]; 2],
 }
 
+/// Most elements of a chunk beyond the first page.
+pub const TAIL_ELEMENTS: usize = MAX_ELEMENTS - PAGE_ELEMENTS;
+/// Bytes of values of one version beyond the first page.
+pub const TAIL_LEN: usize = TAIL_ELEMENTS * size_of::<i32>();
+
+/// What a slot holds beyond the first page, under the slot's lock: the values of both versions.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Tail {
+    /// The sums, in host order.
+    pub values: [[u32; TAIL_ELEMENTS]; 2],
+}
+
 const _: () = assert!(offset_of!(Slot, values) == 64 && size_of::<Slot>().is_multiple_of(64));
 
 /// What the loader tells the programs, and later loaders about this one.
@@ -81,8 +100,19 @@ pub struct State {
     pub base_port: u16,
     /// Shards.
     pub shards: u16,
+    /// [`state_flag`] bits.
+    pub flags: u16,
     /// Zero.
-    pub reserved: [u16; 3],
+    pub reserved: [u16; 2],
+}
+
+/// Bits of [`State::flags`].
+pub mod state_flag {
+    /// The programs and the pool are those for jumbo frames.
+    pub const JUMBO: u16 = 1 << 0;
+    /// Frames of several buffers must not be sent to several ports: one of these runs in the driver, where the kernel
+    /// copies a frame's first buffer only.
+    pub const NO_COPIES: u16 = 1 << 1;
 }
 
 /// Which event a [`Limiter`] limits: its index in the map.

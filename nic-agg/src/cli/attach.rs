@@ -8,10 +8,11 @@ use std::{
 use serde::Serialize;
 use sumac_agg::{
     AttachOptions, Mode,
-    attach::{BoundPort, DEFAULT_SLOTS, attach},
+    attach::{BoundPort, DEFAULT_SLOTS, attach, variant_of},
     preflight::pool_memory,
+    program::Variant,
 };
-use sumac_wire::{DEFAULT_BASE_PORT, PAGE_ELEMENTS};
+use sumac_wire::DEFAULT_BASE_PORT;
 
 use super::{PinRoot, print_json};
 
@@ -35,12 +36,15 @@ pub struct Args {
     /// The ports
     #[arg(value_name = "IFACE", required = true)]
     interfaces: Vec<String>,
-    /// Slots in the pool, which jobs share; each takes 6.6 KiB of kernel memory
+    /// Slots in the pool, which jobs share; each takes 6.6 KiB of kernel memory, or 17.4 KiB for jumbo frames
     #[arg(long, value_name = "N", default_value_t = DEFAULT_SLOTS)]
     slots: u32,
-    /// Largest chunk that a job may ask for, in elements of 4 bytes
-    #[arg(long, value_name = "N", default_value_t = PAGE_ELEMENTS as u16)]
-    elements: u16,
+    /// Largest chunk that a job may ask for, in elements of 4 bytes [default: 832, or 2224 for jumbo frames]
+    #[arg(long, value_name = "N")]
+    elements: Option<u16>,
+    /// Load the programs for frames of several buffers, as a port with an MTU above 3506 needs them anyway
+    #[arg(long)]
+    jumbo: bool,
     /// UDP destination port of shard 0
     #[arg(long, value_name = "PORT", default_value_t = DEFAULT_BASE_PORT)]
     base_port: u16,
@@ -71,21 +75,24 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         interfaces: args.interfaces.clone(),
         slots: args.slots,
         elements: args.elements,
+        jumbo: args.jumbo,
         base_port: args.base_port,
         shards: args.shards,
         mode: args.mode,
         pin_root: args.pins.pin_root.clone(),
     })?;
     let state = aggregator.state()?;
-    let pool_bytes = pool_memory(state.slots);
+    let pool_bytes = pool_memory(state.slots, variant_of(&state));
     if args.json {
         return print_json(&Attached { instance: state.instance, slots: state.slots, pool_bytes, ports });
     }
     let mut out = io::stdout().lock();
-    for BoundPort { interface, mode, .. } in &ports {
-        writeln!(out, "{interface}: attached in {mode} mode")?;
+    for BoundPort { interface, mode, fallback } in &ports {
+        let why = fallback.as_ref().map_or(String::new(), |why| format!(": {why}"));
+        writeln!(out, "{interface}: attached in {mode} mode{why}")?;
     }
     let mib = pool_bytes as f64 / f64::from(1 << 20);
-    writeln!(out, "pool: {} slots of up to {} elements, {mib:.1} MiB", state.slots, state.elements)?;
+    let jumbo = if variant_of(&state) == Variant::Jumbo { ", for jumbo frames" } else { "" };
+    writeln!(out, "pool: {} slots of up to {} elements, {mib:.1} MiB{jumbo}", state.slots, state.elements)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -52,8 +52,11 @@ fn overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
     writeln!(out, "instance {:016x}, UDP ports {} to {last_port}", status.instance, status.base_port)?;
     writeln!(
         out,
-        "pool     {} of {} slots used, up to {} elements, {mib:.1} MiB",
-        status.slots_used, status.slots, status.elements
+        "pool     {} of {} slots used, up to {} elements{}, {mib:.1} MiB",
+        status.slots_used,
+        status.slots,
+        status.elements,
+        if status.jumbo { " (jumbo frames)" } else { "" },
     )?;
     for port in &status.ports {
         match port.mode {

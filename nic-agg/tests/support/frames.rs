@@ -4,6 +4,7 @@ use sumac_agg::NewJob;
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind,
     bytes::Bytes,
+    checksum,
     frame::{self, Endpoints, Frame, OVERHEAD, Parsed, Ports},
     header::{HEADER_LEN, flag},
 };
@@ -53,7 +54,23 @@ pub fn contribution(job: &NewJob, rank: usize, seq: u32, elements: u16) -> Vec<u
 pub fn frame_of(job: &NewJob, rank: usize, header: &Header) -> Vec<u8> {
     let mut payload = header.to_bytes().to_vec();
     payload.extend((0..usize::from(header.elements)).flat_map(|i| value(rank, header.seq, i).to_be_bytes()));
-    emit(job, rank, &payload)
+    let mut frame = emit(job, rank, &payload);
+    let shard = header.slot / job.lane_slots % u32::from(job.shards);
+    move_to_port(&mut frame, DEFAULT_BASE_PORT + shard as u16);
+    frame
+}
+
+/// Sends an untagged frame to another UDP port.
+pub fn move_to_port(frame: &mut [u8], port: u16) {
+    let parsed = frame::parse(&*frame, Ports { base: frame.be16(36).unwrap(), shards: 1 });
+    let Parsed::Ours(parsed) = parsed else { panic!("{parsed:?}") };
+    frame[36..38].copy_from_slice(&port.to_be_bytes());
+    if frame[40..42] != [0, 0] {
+        frame[40..42].fill(0);
+        let sum = checksum::pseudo_header(parsed.src_ip, parsed.dst_ip, parsed.udp_len);
+        let sum = checksum::add(sum, &frame[34..34 + usize::from(parsed.udp_len)]);
+        frame[40..42].copy_from_slice(&checksum::finish_udp(sum).to_ne_bytes());
+    }
 }
 
 /// A frame from `rank` with this UDP payload.

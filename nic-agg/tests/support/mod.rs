@@ -7,14 +7,20 @@ pub mod net;
 use std::{net::Ipv4Addr, sync::Mutex};
 
 use aya::{Ebpf, TestRun as _, TestRunOptions};
-use sumac_agg::{Level, NewJob, NewWorker, job, program, tables::Tables};
-use sumac_agg_layout::{Slot, State};
-use sumac_wire::{DEFAULT_BASE_PORT, PAGE_ELEMENTS, Reason};
+use sumac_agg::{
+    Level, NewJob, NewWorker, job,
+    program::{self, Variant},
+    tables::Tables,
+};
+use sumac_agg_layout::{Slot, State, name};
+use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, PAGE_ELEMENTS, Reason};
 
 pub const DROP: u32 = 1;
 pub const PASS: u32 = 2;
 pub const REDIRECT: u32 = 4;
 
+/// Shards of the aggregator; a job has one unless it says otherwise.
+pub const SHARDS: u16 = 2;
 pub const TOKEN: u64 = 0x5eed_f00d_cafe_1234;
 pub const AGGREGATOR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const AGGREGATOR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xff];
@@ -36,6 +42,7 @@ pub fn privileged(test: &str) -> bool {
 
 /// Programs and maps of one test, without pins.
 pub struct Bench {
+    variant: Variant,
     pub ebpf: Ebpf,
     pub tables: Mutex<Tables>,
 }
@@ -49,23 +56,28 @@ pub struct Shown {
 
 impl Bench {
     pub fn new(jobs: &[NewJob]) -> Bench {
+        Bench::of(Variant::Plain, jobs)
+    }
+
+    pub fn of(variant: Variant, jobs: &[NewJob]) -> Bench {
         let slots = 64;
-        let mut ebpf = program::load(slots).unwrap();
+        let mut ebpf = program::load(variant, slots).unwrap();
         let mut tables = Tables::take(&mut ebpf).unwrap();
         tables
             .set_state(State {
                 instance: 1,
                 slots,
-                elements: PAGE_ELEMENTS as u16,
+                elements: if variant == Variant::Jumbo { MAX_ELEMENTS } else { PAGE_ELEMENTS } as u16,
                 base_port: DEFAULT_BASE_PORT,
-                shards: 1,
-                reserved: [0; 3],
+                shards: SHARDS,
+                flags: 0,
+                reserved: [0; 2],
             })
             .unwrap();
         for new in jobs {
             job::add(&mut tables, new).unwrap();
         }
-        Bench { ebpf, tables: Mutex::new(tables) }
+        Bench { variant, ebpf, tables: Mutex::new(tables) }
     }
 
     /// Shows a frame to the program, and gives verdict, frame afterwards, and the one counter that grew.
@@ -80,7 +92,11 @@ impl Bench {
 
     /// Shows a frame to the program, and gives verdict and frame afterwards.
     pub fn run(&self, frame: &[u8]) -> (u32, Vec<u8>) {
-        let program = self.ebpf.program("sumac_agg").unwrap();
+        let name = match self.variant {
+            Variant::Plain => name::INGRESS_PROGRAM,
+            Variant::Jumbo => name::JUMBO_INGRESS_PROGRAM,
+        };
+        let program = self.ebpf.program(name).unwrap();
         let program: &aya::programs::Xdp = program.try_into().unwrap();
         let mut out = vec![0; frame.len() + 64];
         let options =

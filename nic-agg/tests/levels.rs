@@ -1,0 +1,254 @@
+//! Two levels of aggregators (SwitchML section 7): what one program sends is shown to the other.
+//!
+//! ```text
+//!   w0 w1 \           / w0 w1 w2
+//!          rack 0 - root - rack 1
+//! ```
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
+mod support;
+
+use std::net::Ipv4Addr;
+
+use sumac_agg::{Level, NewJob, NewWorker};
+use sumac_wire::{
+    DEFAULT_BASE_PORT, Header, Kind, Reason,
+    header::{exponent, flag},
+};
+use support::{
+    AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT, Shown,
+    frames::{answer, frame_of, header, sum},
+    job_of, privileged,
+};
+
+const ELEMENTS: u16 = 37;
+const ROOT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
+const ROOT_MAC: [u8; 6] = [2, 9, 9, 0, 0, 1];
+/// Workers of the racks.
+const RACKS: [u8; 2] = [2, 3];
+const CONTRIBUTORS: u16 = 5;
+
+fn uplink(rack: usize) -> (Ipv4Addr, [u8; 6]) {
+    (Ipv4Addr::new(10, 99, 0, 10 + rack as u8), [2, 9, 9, 0, 1, rack as u8])
+}
+
+fn rack_job(rack: usize, stealing: bool) -> NewJob {
+    let (aggregator_ip, aggregator_mac) = uplink(rack);
+    let parent = NewWorker {
+        ip: ROOT,
+        port: DEFAULT_BASE_PORT,
+        mac: ROOT_MAC,
+        ifindex: 77,
+        aggregator_ip,
+        aggregator_mac,
+    };
+    let level = Level::Rack { rack: rack as u16, racks: 2, contributors: CONTRIBUTORS, parent };
+    NewJob { level, stealing, ..job_of(RACKS[rack], ELEMENTS) }
+}
+
+fn root_job(stealing: bool) -> NewJob {
+    let worker = |rack| {
+        let (ip, mac) = uplink(rack);
+        let ifindex = 200 + rack as u32;
+        NewWorker { ip, port: DEFAULT_BASE_PORT, mac, ifindex, aggregator_ip: ROOT, aggregator_mac: ROOT_MAC }
+    };
+    let level = Level::Root { contributors: CONTRIBUTORS };
+    NewJob { level, stealing, workers: (0..2).map(worker).collect(), ..job_of(2, ELEMENTS) }
+}
+
+/// Two racks and their root.
+struct Tree {
+    racks: [(NewJob, Bench); 2],
+    root: Bench,
+}
+
+impl Tree {
+    fn new(stealing: bool) -> Tree {
+        let rack = |rack| {
+            let job = rack_job(rack, stealing);
+            let bench = Bench::new(std::slice::from_ref(&job));
+            (job, bench)
+        };
+        Tree { racks: [rack(0), rack(1)], root: Bench::new(&[root_job(stealing)]) }
+    }
+
+    /// A worker's contribution; ranks count within the rack, values over all racks.
+    fn frame(&self, rack: usize, rank: usize, change: impl FnOnce(&mut Header)) -> Vec<u8> {
+        let (job, _) = &self.racks[rack];
+        let mut header = header(job, rank, 3, ELEMENTS);
+        change(&mut header);
+        frame_of(job, rank, &header)
+    }
+
+    fn show(&self, rack: usize, rank: usize, change: impl FnOnce(&mut Header)) -> Shown {
+        self.racks[rack].1.show(&self.frame(rack, rank, change))
+    }
+
+    /// Everything up to the root's result for a chunk; the last frame that each rack sent up, and the result.
+    fn up(&self, change: impl Fn(&mut Header) + Copy) -> ([Vec<u8>; 2], Shown) {
+        let part = |rack: usize| {
+            for rank in 1..usize::from(RACKS[rack]) {
+                assert_eq!(self.show(rack, rank, change).reason, Reason::Added);
+            }
+            let last = self.show(rack, 0, change);
+            assert_eq!((last.verdict, last.reason), (REDIRECT, Reason::Forwarded), "rack {rack}");
+            last.out
+        };
+        let parts = [part(0), part(1)];
+        assert_eq!(self.root.show(&parts[0]).reason, Reason::Added);
+        let result = self.root.show(&parts[1]);
+        assert_eq!((result.verdict, result.reason), (REDIRECT, Reason::Completed));
+        (parts, result)
+    }
+}
+
+/// The sum of the ranks of both racks.
+fn total(seq: u32) -> Vec<i32> {
+    let sums = RACKS.map(|world| sum(0..usize::from(world), seq, ELEMENTS.into()));
+    sums[0].iter().zip(&sums[1]).map(|(a, b)| a + b).collect()
+}
+
+#[test]
+fn a_part_goes_up_and_the_result_comes_down() {
+    if !privileged("a_part_goes_up_and_the_result_comes_down") {
+        return;
+    }
+    let tree = Tree::new(true);
+    let flags = flag::OVERFLOW;
+    let (parts, result) = tree.up(|h| (h.flags, h.next_exponent) = (h.flags | flags, -7));
+    for (rack, part) in parts.iter().enumerate() {
+        let part = answer(part);
+        let (ip, mac) = uplink(rack);
+        assert_eq!(part.macs, [ROOT_MAC, mac], "rack {rack}");
+        assert_eq!((part.frame.src_ip, part.frame.dst_ip), (ip.to_bits(), ROOT.to_bits()));
+        let expected = (Kind::Contribution as u8, flag::LEVEL | flags, 1 << rack, 2);
+        let header = part.header;
+        assert_eq!((header.kind, header.flags, header.bitmap_1, header.fan_in_1), expected, "rack {rack}");
+        assert_eq!((header.bitmap_0, header.next_exponent), ((1 << RACKS[rack]) - 1, -7));
+        assert_eq!(part.values, sum(0..usize::from(RACKS[rack]), 3, ELEMENTS.into()));
+    }
+    let at_root = answer(&result.out).header;
+    assert_eq!((at_root.flags, at_root.bitmap_1, at_root.next_seq), (flag::LEVEL | flags, 0b11, 16));
+    for (rack, (job, bench)) in tree.racks.iter().enumerate() {
+        let down = bench.show(&result.out);
+        assert_eq!((down.verdict, down.reason), (REDIRECT, Reason::Concluded), "rack {rack}");
+        let down = answer(&down.out);
+        let header = down.header;
+        assert_eq!((header.kind, header.flags, header.bitmap_1), (Kind::Result as u8, flags, 0));
+        assert_eq!((header.contributors, header.next_seq, header.next_exponent), (CONTRIBUTORS, 16, -7));
+        assert_eq!((header.bitmap_0, header.fan_in_0), ((1 << RACKS[rack]) - 1, RACKS[rack]));
+        assert_eq!(down.values, total(3));
+        assert_eq!(down.frame.src_ip, AGGREGATOR.to_bits(), "from the address that workers know");
+        // A worker that lost it asks again.
+        let again = tree.show(rack, 0, |_| ());
+        assert_eq!(again.reason, Reason::Replied);
+        let again = answer(&again.out);
+        assert_eq!((again.values, again.header.next_seq), (total(3), 16));
+        assert_eq!(again.macs, [job.workers[0].mac, AGGREGATOR_MAC]);
+    }
+}
+
+#[test]
+fn losses_between_the_levels_are_made_good() {
+    if !privileged("losses_between_the_levels_are_made_good") {
+        return;
+    }
+    let tree = Tree::new(false);
+    let (parts, result) = tree.up(|_| ());
+    // The root's result for rack 0 was lost: a worker asks, the part goes up again, the root replies to the rack.
+    let asked = tree.show(0, 1, |_| ());
+    assert_eq!((asked.verdict, asked.reason), (REDIRECT, Reason::Forwarded));
+    assert_eq!(answer(&asked.out).values, answer(&parts[0]).values);
+    let reply = tree.root.show(&asked.out);
+    assert_eq!((reply.verdict, reply.reason), (REDIRECT, Reason::Replied));
+    assert_eq!(answer(&reply.out).values, total(3));
+    assert_eq!(answer(&reply.out).frame.dst_ip, uplink(0).0.to_bits());
+    assert_eq!(tree.racks[0].1.show(&reply.out).reason, Reason::Concluded);
+    // The first one comes after all, and once more.
+    let before = tree.racks[0].1.pool();
+    assert_eq!(tree.racks[0].1.show(&result.out).reason, Reason::Duplicate);
+    assert!(tree.racks[0].1.pool() == before);
+}
+
+#[test]
+fn exponent_rounds_go_through_both_levels() {
+    if !privileged("exponent_rounds_go_through_both_levels") {
+        return;
+    }
+    let tree = Tree::new(true);
+    let round = |h: &mut Header| {
+        (h.elements, h.flags) = (0, h.flags | flag::EXPONENT);
+        h.next_exponent = h.bitmap_0 as i8;
+    };
+    let (parts, result) = tree.up(round);
+    assert_eq!(parts.map(|part| answer(&part).header.next_exponent), [2, 4], "the largest of each rack");
+    let asked_again = tree.show(1, 2, round);
+    assert_eq!(asked_again.reason, Reason::Forwarded);
+    for (rack, (_, bench)) in tree.racks.iter().enumerate() {
+        let down = bench.show(&result.out);
+        assert_eq!((down.verdict, down.reason), (REDIRECT, Reason::Concluded));
+        let header = answer(&down.out).header;
+        assert_eq!((header.exponent, header.flags), (4, flag::EXPONENT), "rack {rack}");
+        let again = tree.show(rack, 0, round);
+        assert_eq!((again.reason, answer(&again.out).header.exponent), (Reason::Replied, 4));
+    }
+    let (_, result) = tree.up(|h| (h.exponent, h.next_exponent) = (4, exponent::UNKNOWN));
+    let down = answer(&tree.racks[1].1.show(&result.out).out);
+    assert_eq!((down.values, down.header.next_exponent), (total(3), exponent::UNKNOWN));
+    assert_eq!(down.header.exponent, 4);
+}
+
+#[test]
+fn a_root_refuses_another_operation_for_all_workers() {
+    if !privileged("a_root_refuses_another_operation_for_all_workers") {
+        return;
+    }
+    let tree = Tree::new(true);
+    for rack in 0..2 {
+        for rank in 1..usize::from(RACKS[rack]) {
+            tree.show(rack, rank, |h| h.tensor = rack as u32);
+        }
+    }
+    let parts = [tree.show(0, 0, |h| h.tensor = 0).out, tree.show(1, 0, |h| h.tensor = 1).out];
+    assert_eq!(tree.root.show(&parts[0]).reason, Reason::Added);
+    let refused = tree.root.show(&parts[1]);
+    assert_eq!((refused.verdict, refused.reason), (REDIRECT, Reason::Mismatch));
+    let down = tree.racks[1].1.show(&refused.out);
+    assert_eq!((down.verdict, down.reason), (REDIRECT, Reason::Mismatch));
+    let header = answer(&down.out).header;
+    assert_eq!((header.kind, header.flags, header.tensor), (Kind::Result as u8, flag::MISMATCH, 0));
+}
+
+#[test]
+fn strangers_do_not_speak_for_the_parent() {
+    if !privileged("strangers_do_not_speak_for_the_parent") {
+        return;
+    }
+    let tree = Tree::new(true);
+    let (_, result) = tree.up(|_| ());
+    let (job, bench) = &tree.racks[0];
+    type Change = fn(&mut Vec<u8>);
+    let table: [(&str, Change, Reason); 6] = [
+        ("another address", |b| b[29] ^= 1, Reason::WrongSource),
+        ("no mark of the level", |b| b[45] &= !(flag::LEVEL as u8), Reason::WrongWorker),
+        ("a token", |b| b[90] ^= 1, Reason::BadToken),
+        ("an epoch", |b| b[49] ^= 1, Reason::WrongEpoch),
+        ("a slot of nobody", |b| b[56] = 9, Reason::WrongSlot),
+        ("a damaged payload", |b| *b.last_mut().unwrap() ^= 1, Reason::BadChecksum),
+    ];
+    for (what, change, reason) in table {
+        let mut bad = result.out.clone();
+        change(&mut bad);
+        let before = bench.pool();
+        let shown = bench.show(&bad);
+        assert_eq!((shown.verdict, shown.reason), (DROP, reason), "{what}");
+        assert!(bench.pool() == before, "{what}: a slot changed");
+    }
+    // A worker of the rack that plays the parent, and a rack at a rack.
+    let played = tree.frame(0, 0, |h| (h.kind, h.flags) = (Kind::Result as u8, h.flags | flag::LEVEL));
+    assert_eq!(bench.show(&played).reason, Reason::WrongSource);
+    let up = bench.show(&tree.frame(0, 1, |_| ()));
+    assert_eq!(up.reason, Reason::Forwarded);
+    assert_eq!(bench.show(&up.out).reason, Reason::WrongSource, "its own part");
+    assert_eq!(tree.root.show(&frame_of(job, 0, &header(job, 0, 3, ELEMENTS))).reason, Reason::WrongWorker);
+}
