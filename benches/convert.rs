@@ -20,8 +20,8 @@ use sumac_transport::{
 const WORDS: usize = 832;
 /// Bytes of the tensor in memory.
 const TENSOR: usize = 256 << 20;
-/// Frames in flight, all in the second-level cache: on pages of their own, as an AF_XDP socket has them, with room for a
-/// copy of the longest chunk.
+/// Frames in flight, all in the second-level cache: on pages of their own, as an AF_XDP socket has them, with room
+/// for a copy of the longest chunk.
 const FRAMES: usize = 64;
 const FRAME: usize = 8192;
 /// Where elements begin in a frame: behind the headers of Ethernet, IPv4, UDP and Sumac.
