@@ -121,7 +121,7 @@ fn talk(socket: &std::path::Path, seed: u64) {
         let handle = [roll(4), roll(300), u64::MAX][roll(3) as usize];
         let size = [0, 1, 4096, 1 << 20, u64::MAX][roll(5) as usize];
         let file = memfd([0, 1, 4096, 1 << 20][roll(4) as usize], roll(2) == 0);
-        let command = match roll(8) {
+        let command = match roll(10) {
             0 => json!({"cmd": "register", "size": size}),
             1 => json!({"cmd": "unregister", "region": handle}),
             2 => json!({"cmd": "wait", "op": handle, "timeout_ms": roll(3)}),
@@ -130,6 +130,10 @@ fn talk(socket: &std::path::Path, seed: u64) {
             5 => json!({"cmd": "stats"}),
             6 => {
                 json!({"cmd": "open", "job": format!("job{handle}"), "rank": roll(3), "world": roll(3), "timeout_s": 0.0})
+            }
+            7 => json!({"cmd": "attach", "job": format!("job{handle}")}),
+            8 => {
+                json!({"cmd": "broadcast", "job": handle, "region": handle, "dtype": "float16", "offset": size, "count": size, "root": roll(3)})
             }
             _ => {
                 json!({"cmd": "allreduce", "job": handle, "region": handle, "dtype": "int32", "offset": size, "count": size})
@@ -152,6 +156,50 @@ fn descriptors_that_nobody_asked_for_are_closed() {
     is_well(&socket);
 }
 
+/// Operations of all kinds in and out of range, in a job of one worker: each is refused, or ends.
+#[test]
+fn random_operations_are_refused_or_end() {
+    let lab = common::lab::Lab::new(1);
+    let mut raw = Raw::greeted(&lab.hosts[0].1);
+    let job = raw.ask(json!({"cmd": "open", "job": "random", "rank": 0, "world": 1}))["ok"]["job"].clone();
+    let files = [memfd(1 << 16, true), memfd(1 << 12, true)];
+    let regions = [(1 << 16, &files[0]), (1 << 12, &files[1])]
+        .map(|(size, file)| raw.register(file, size)["ok"]["region"].clone());
+    let mut state = 7u64;
+    let mut roll = move |sides: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % sides
+    };
+    let mut ended = 0;
+    for _ in 0..1500 {
+        let dtype = ["float32", "float16", "bfloat16", "int32"][roll(4) as usize];
+        let kind = ["allreduce", "broadcast", "reduce", "reduce_scatter", "allgather"][roll(5) as usize];
+        let place = |roll: &mut dyn FnMut(u64) -> u64| roll(40) * roll(40) * if roll(4) == 0 { 1 } else { 4 };
+        let (offset, out) = (place(&mut roll), place(&mut roll));
+        let count = roll(40) * roll(400);
+        let mut ask = json!({"cmd": kind, "job": job, "region": regions[roll(2) as usize], "dtype": dtype, "offset": offset, "count": count, "priority": roll(9)});
+        let mut add = |key: &str, value: serde_json::Value, is_there: bool| {
+            if is_there {
+                ask[key] = value;
+            }
+        };
+        add("root", json!(roll(2)), matches!(kind, "broadcast" | "reduce"));
+        add("reduction", json!(["sum", "mean", "min", "max"][roll(4) as usize]), roll(2) == 0);
+        add("out_offset", json!(out), roll(2) == 0);
+        add("out_region", regions[roll(2) as usize].clone(), roll(3) == 0);
+        let reply = raw.ask(ask.clone());
+        if let Some(op) = reply["ok"]["op"].as_u64() {
+            // Random bytes are not all finite; that is an end too.
+            let reply = raw.ask(json!({"cmd": "wait", "op": op}));
+            assert!(reply["ok"].is_object() || code(&reply) == "saturated", "{ask}: {reply}");
+            ended += 1;
+        }
+    }
+    assert!(ended > 100, "{ended}");
+    assert!(raw.ask(json!({"cmd": "close", "job": job}))["ok"].is_object());
+    is_well(&lab.hosts[0].1);
+}
+
 #[test]
 fn handles_that_do_not_exist_are_named() {
     let scratch = Scratch::new();
@@ -165,6 +213,7 @@ fn handles_that_do_not_exist_are_named() {
         (json!({"cmd": "wait", "op": 1}), "unknown_op"),
         (json!({"cmd": "cancel", "op": 1}), "unknown_op"),
         (json!({"cmd": "unregister", "region": 77}), "unknown_region"),
+        (json!({"cmd": "attach", "job": "nobody's"}), "unknown_job"),
         (
             json!({"cmd": "allreduce", "job": 5, "region": region, "dtype": "float32", "offset": 0, "count": 1}),
             "unknown_job",
@@ -204,7 +253,11 @@ fn jobs_that_cannot_be_are_refused_before_anybody_is_asked() {
         ("a long name", json!({"job": "x".repeat(65)})),
         ("rank beyond world", json!({"rank": 2})),
         ("no workers", json!({"world": 0})),
-        ("too many workers", json!({"world": 33})),
+        ("too many workers", json!({"world": 1025})),
+        ("no such wire format", json!({"wire": "int8"})),
+        ("no such policy", json!({"not_finite": "ignore"})),
+        ("no such order", json!({"order": "size"})),
+        ("no such scale", json!({"scale": "blocks"})),
         ("scale 0", json!({"scale": 0.0})),
         ("negative scale", json!({"scale": -1.0})),
         ("negative timeout", json!({"timeout_s": -1.0})),
