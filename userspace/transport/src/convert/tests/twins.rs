@@ -99,7 +99,7 @@ proptest! {
     }
 }
 
-/// All halves there are: conversions to and from single precision by instruction and in software agree.
+/// All halves there are.
 #[test]
 fn every_half() {
     let tensor: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
