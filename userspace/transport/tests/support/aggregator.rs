@@ -5,7 +5,7 @@ use sumac_transport::JobParams;
 use sumac_wire::{
     Header, Kind, Reason, admit,
     header::{HEADER_LEN, flag},
-    slot::{Action, SlotMeta, Then, answer, conclude, decide},
+    slot::{Action, SlotMeta, Then, Version, answer, conclude, decide},
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 
@@ -176,7 +176,10 @@ impl Aggregator {
             Action::Refuse => {
                 let is_from_above = header.kind == Kind::Result as u8;
                 let outcome = if is_from_above { Outcome::Multicast } else { Outcome::Unicast(sender) };
-                write_answer(out, &answer::refusal(header, &held, &self.job), &payload[HEADER_LEN..]);
+                // What the parent holds, then, not what this one does.
+                let tensor = if is_from_above { header.tensor } else { held.tensor };
+                let refusal = answer::refusal(header, &Version { tensor, ..held }, &self.job);
+                write_answer(out, &refusal, &payload[HEADER_LEN..]);
                 return Ok(outcome);
             }
         };
