@@ -57,7 +57,7 @@ case_of() { # NAME: the words of its command
 
 measure() { # NAME
     local words
-    words=$(case_of "$1") || { printf 'bench: no case %s; groups: programs %s\n' "$1" "${!groups[*]}" >&2; exit 2; }
+    words=$(case_of "$1") || { printf 'bench: no case %s; groups: programs convert %s\n' "$1" "${!groups[*]}" >&2; exit 2; }
     printf 'bench: %s: sumac-lab %s\n' "$1" "$words" >&2
     # Renamed into place: a case that is interrupted leaves the last whole one. A library that fails has a row that says so.
     # shellcheck disable=SC2086 # no word has a space
@@ -71,10 +71,18 @@ programs() {
     "$bin/sumac" bench-xdp --elements 64,256,360,832 --repeat 2000000 --json > "$out/host.json"
 }
 
-[ "$#" -gt 0 ] || set -- programs straight mbit gbit latency loss pool conversion
+convert() {
+    printf 'bench: the converting pass, by criterion\n' >&2
+    rm -rf target/criterion/memory
+    cargo bench --quiet -p sumac-benches --bench convert -- '^memory/(i32 mean|f32|f32 fixed|f32 int16|f16|bf16)/' >&2
+    tools/bench/criterion.py target/criterion/memory > "$out/convert.json"
+}
+
+[ "$#" -gt 0 ] || set -- programs convert straight mbit gbit latency loss pool conversion
 for name in "$@"; do
     case $name in
     programs) programs ;;
+    convert) convert ;;
     page) ;;
     *) for member in ${groups[$name]:-$name}; do measure "$member"; done ;;
     esac

@@ -103,6 +103,20 @@ def stealing(results: Results) -> Optional[Reached]:
     return Reached(told, tails[0] <= tails[1])
 
 
+def converting(results: Results) -> Optional[Reached]:
+    """The converting pass from and to memory, beside copies of the same bytes."""
+    rates = (results.case("convert") or {}).get("f32")
+    if not rates:
+        return None
+    shares = {
+        "encode": rates["encode"] / rates["copy out"],
+        "encode with look-ahead": rates["encode and look ahead"] / rates["copy out"],
+        "decode": rates["decode"] / rates["copy back"],
+    }
+    told = ", ".join(f"{step} {share:.0%}" for step, share in shares.items())
+    return Reached(told, min(shares.values()) >= 0.8)
+
+
 def program(results: Results) -> Optional[Reached]:
     """Nanoseconds per frame where no frame completes its slot, and where every fourth does."""
     rows = {row["workers"]: row for row in results.case("aggregator") or [] if row["elements"] == 256}
@@ -135,5 +149,6 @@ GOALS = [
     Goal("1 % loss", "within 1.10", inflation("loss1", 1.10)),
     Goal("1 % loss: from 95 % of the frames to the end", "(work stealing, beside fixed slots)", stealing),
     Goal("256 KB at 1 % loss", "p99 under 10 ms", tail),
+    Goal("converting float32 from and to memory", "80 % of memcpy's bandwidth", converting),
     Goal("aggregator's program, 256 elements, all checks", "under 150 ns per frame", program),
 ]

@@ -88,6 +88,23 @@ def programs(results: Results) -> str:
     return text + table(("program", "elements", "ns per frame"), rows)
 
 
+def converting(results: Results) -> str:
+    """The converting pass by itself."""
+    kinds = results.case("convert")
+    if kinds is None:
+        return ""
+    text = "\n## The converting pass\n\nGiB of tensor per second, one thread, a tensor of 256 MB in chunks of 832 words, and the part of what memcpy makes of the same "
+    text += "pieces (`cargo bench -p sumac-benches --bench convert -- memory`; `tools/bench.sh convert`). Look-ahead is the largest magnitude of the chunk after next.\n\n"
+    steps = (("encode", "copy out"), ("encode and look ahead", "copy out"), ("decode", "copy back"))
+    rows = []
+    for kind, rates in kinds.items():
+        cells = [kind]
+        for step, copy in steps:
+            cells.append(f"{rates[step]:.1f} ({rates[step] / rates[copy]:.0%})" if {step, copy} <= rates.keys() else "")
+        rows.append((*cells, f"{rates['copy out']:.1f}", f"{rates['copy back']:.1f}"))
+    return text + table(("type and wire", "encode", "encode and look ahead", "decode", "copy out", "copy back"), rows)
+
+
 COMPARISONS = [
     ("No rate limit, 1500-byte frames", ["n4-1500", "n4-1500-gro", "n8-1500"]),
     ("No rate limit, larger frames beside 64 KB super-frames of TCP", ["n4-3506", "n8-3506", "n4-9000", "n8-9000"]),
@@ -154,6 +171,7 @@ def main() -> int:
         "\n" + notes.read_text() if notes.exists() else "",
         figures(folder),
         programs(results),
+        converting(results),
         comparisons(results),
     ]
     if wrong := results.wrong():
