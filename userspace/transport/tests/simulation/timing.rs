@@ -26,19 +26,19 @@ fn times(seeds: u64, loss: f64, chunks: usize) -> Times {
 }
 
 /// The bounds are what the engine takes, rounded up by a fifth: a rule that detects loss later than by a round
-/// trip or, at a tensor's end, by one or two timeouts of 2 ms does not keep them.
+/// trip or, at a tensor's end, by one or two timeouts of 0.5 ms does not keep them.
 #[test]
 fn recovery_is_fast() {
     // Chunks, loss of each frame on each cable; most microseconds in the median and in the mean.
     let table = [
         (64, 0.0, 75, 75),
-        (64, 0.001, 90, 150),
-        (64, 0.01, 140, 900),
-        (64, 0.05, 2_600, 4_600),
+        (64, 0.001, 90, 110),
+        (64, 0.01, 140, 330),
+        (64, 0.05, 800, 1_400),
         (4000, 0.0, 2_700, 2_700),
-        (4000, 0.001, 3_200, 3_300),
-        (4000, 0.01, 3_700, 4_300),
-        (4000, 0.05, 12_200, 13_400),
+        (4000, 0.001, 3_200, 3_200),
+        (4000, 0.01, 3_500, 3_600),
+        (4000, 0.05, 5_300, 5_700),
     ];
     for (chunks, loss, median, mean) in table {
         let seeds = if chunks == 64 { 200 } else { 40 };
@@ -80,7 +80,8 @@ fn loss_costs_little_more_than_its_frames() {
     }
 }
 
-/// 256 KB by four workers over a fast path, at 1 % loss: the 99th of 100 is no slow one.
+/// 256 KB by four workers over a fast path, at 1 % loss: the slowest of 100 is to end within 10 ms on hosts that have
+/// other things to do; the protocol needs less than 4 of them.
 #[test]
 fn short_operations_have_no_long_tail() {
     let finished = |seed| took(&short(seed)) / MICRO;
@@ -88,7 +89,7 @@ fn short_operations_have_no_long_tail() {
     times.sort_unstable();
     let at = |fraction: f64| times[(times.len() as f64 * fraction) as usize];
     println!("256 KB at 1 % loss: p50 {}, p90 {}, p99 {}, p999 {} us", at(0.5), at(0.9), at(0.99), at(0.999));
-    assert!(at(0.99) < 10_000);
+    assert!(at(0.99) < 4_000);
 }
 
 /// A lost frame holds its slot up for all four workers, and none can tell whose it was: each sends once more, and hardly
