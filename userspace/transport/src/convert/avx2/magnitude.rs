@@ -16,8 +16,13 @@ use crate::convert::prefetch::will_read;
 pub(super) fn of_f32(blocks: &[[u8; BLOCK]]) -> Option<u32> {
     let magnitude = _mm256_set1_epi32(i32::MAX);
     let mut largest = _mm256_setzero_si256();
-    for block in blocks {
-        will_read(block.as_ptr(), BLOCK);
+    let (pairs, last) = blocks.as_chunks::<2>();
+    for [one, other] in pairs {
+        will_read(one.as_ptr(), 2 * BLOCK);
+        largest = _mm256_max_epi32(largest, _mm256_and_si256(load(one), magnitude));
+        largest = _mm256_max_epi32(largest, _mm256_and_si256(load(other), magnitude));
+    }
+    for block in last {
         largest = _mm256_max_epi32(largest, _mm256_and_si256(load(block), magnitude));
     }
     Some(largest_u32(largest)).filter(|bits| *bits < F32::INFINITY)
@@ -28,8 +33,13 @@ pub(super) fn of_f32(blocks: &[[u8; BLOCK]]) -> Option<u32> {
 pub(super) fn of_16_bits<T: Floats>(blocks: &[[u8; BLOCK]]) -> Option<u16> {
     let magnitude = _mm256_set1_epi16(i16::MAX);
     let mut largest = _mm256_setzero_si256();
-    for block in blocks {
-        will_read(block.as_ptr(), BLOCK);
+    let (pairs, last) = blocks.as_chunks::<2>();
+    for [one, other] in pairs {
+        will_read(one.as_ptr(), 2 * BLOCK);
+        largest = _mm256_max_epu16(largest, _mm256_and_si256(load(one), magnitude));
+        largest = _mm256_max_epu16(largest, _mm256_and_si256(load(other), magnitude));
+    }
+    for block in last {
         largest = _mm256_max_epu16(largest, _mm256_and_si256(load(block), magnitude));
     }
     let mut lanes = [0; BLOCK];
