@@ -187,8 +187,8 @@ pub struct BoundPort {
 /// See [`AttachError`]. What was attached before stays.
 pub fn attach(options: &AttachOptions) -> Result<(Aggregator, Vec<BoundPort>), AttachError> {
     let pins = PinDir::here(&options.pin_root).map_err(|source| at(&options.pin_root, source))?;
-    let variant = variant(options, &pins)?;
-    let elements = check(options, variant)?;
+    let (variant, ports) = variant(options, &pins)?;
+    let elements = check(options, variant, ports)?;
     preflight::check(&options.pin_root, options.slots, variant)?;
     let fresh = !pins.path().exists();
     let _lock = pins.create_locked().map_err(|source| at(pins.path(), source))?;
@@ -204,18 +204,20 @@ pub fn attach(options: &AttachOptions) -> Result<(Aggregator, Vec<BoundPort>), A
     }
 }
 
-/// Which programs the ports need.
-fn variant(options: &AttachOptions, pins: &PinDir) -> Result<Variant, AttachError> {
+/// Which programs the ports need, and how many ports there are.
+fn variant(options: &AttachOptions, pins: &PinDir) -> Result<(Variant, usize), AttachError> {
     let named = options.interfaces.iter().map(|name| {
         let found = Interface::by_name(name);
         found.map_err(|source| AttachError::Interface { interface: name.clone(), source })
     });
-    let named = named.collect::<Result<Vec<_>, _>>()?;
+    let mut ports = named.collect::<Result<Vec<_>, _>>()?;
     let bound = pins.interfaces().map_err(|source| at(pins.path(), source))?;
     // One that is gone is looked at later, when its pin is.
-    let bound = bound.iter().filter_map(|name| Interface::by_name(name).ok());
-    let is_long = named.into_iter().chain(bound).any(|port| port.mtu > ONE_BUFFER);
-    Ok(if options.jumbo || is_long { Variant::Jumbo } else { Variant::Plain })
+    ports.extend(bound.iter().filter_map(|name| Interface::by_name(name).ok()));
+    ports.sort_by_key(|port| port.index);
+    ports.dedup_by_key(|port| port.index);
+    let is_long = ports.iter().any(|port| port.mtu > ONE_BUFFER);
+    Ok((if options.jumbo || is_long { Variant::Jumbo } else { Variant::Plain }, ports.len()))
 }
 
 /// Which programs an aggregator has.
@@ -225,7 +227,7 @@ pub fn variant_of(state: &State) -> Variant {
 }
 
 /// Checks the options; gives the largest chunk.
-fn check(options: &AttachOptions, variant: Variant) -> Result<u16, AttachError> {
+fn check(options: &AttachOptions, variant: Variant, ports: usize) -> Result<u16, AttachError> {
     let wrong = |what: String| Err(AttachError::Options { what });
     let AttachOptions { base_port, shards, slots, .. } = *options;
     if options.interfaces.is_empty() {
@@ -237,7 +239,9 @@ fn check(options: &AttachOptions, variant: Variant) -> Result<u16, AttachError> 
         ));
     }
     let most = if variant == Variant::Jumbo { MAX_ELEMENTS } else { PAGE_ELEMENTS } as u16;
-    let elements = options.elements.unwrap_or(most);
+    // The kernel does not copy longer results to several ports. Who has several ports and all workers behind one of
+    // them may say so.
+    let elements = options.elements.unwrap_or(if ports > 1 { PAGE_ELEMENTS as u16 } else { most });
     if slots == 0 || elements == 0 || elements > most {
         return wrong(format!(
             "{slots} slots of {elements} elements: at least 1 of each, and at most {most} elements; {MAX_ELEMENTS} on \
@@ -255,14 +259,13 @@ fn attach_locked(
 ) -> Result<Vec<BoundPort>, AttachError> {
     let named =
         options.interfaces.iter().map(|name| Port::look_at(pins, name)).collect::<Result<Vec<_>, _>>()?;
-    let flags = if variant == Variant::Jumbo { state_flag::JUMBO } else { 0 };
     let mut state = State {
         instance: 0,
         slots: options.slots,
         elements,
         base_port: options.base_port,
         shards: options.shards,
-        flags,
+        flags: if variant == Variant::Jumbo { state_flag::JUMBO } else { 0 },
         reserved: [0; 2],
     };
     keep_or_drop_pool(&state, pins)?;
@@ -270,41 +273,23 @@ fn attach_locked(
     let mut tables = Tables::open(pins)?;
     let instance = Some(tables.state()?.instance).filter(|instance| *instance != 0);
     state.instance = instance.unwrap_or_else(|| rand::random_range(1..=u64::MAX));
+    tables.set_state(state)?;
     let others = pins.interfaces().map_err(|source| at(pins.path(), source))?;
     let others = others.into_iter().filter(|name| !options.interfaces.contains(name));
-    // The others keep their links, but the new programs: old and new must not share a broadcast.
-    let others = others.filter_map(|name| Port::look_at(pins, &name).ok()?.if_ours());
-    let ports: Vec<_> = named.into_iter().chain(others).collect();
-    // Until it is known otherwise, frames of several buffers go to one port only.
-    tables.set_state(State { flags: flags | state_flag::NO_COPIES, ..state })?;
-    let (wanted, why) = mode(options.mode, variant, ports.len());
-    let is_alone = ports.len() == 1;
     let mut bound = Vec::new();
-    for port in ports {
+    // The others keep their links, but the new programs: old and new must not share a broadcast.
+    for port in named.into_iter().chain(others.filter_map(|name| Port::look_at(pins, &name).ok()?.if_ours()))
+    {
         let egress = program::egress(&mut ebpf, variant)?
             .fd()
             .map_err(|source| LoadError::refused(name::EGRESS_PROGRAM, source))?;
         if !tables.add_port(port.interface.index, egress)? {
             return Err(AttachError::TooManyPorts { interface: port.interface.name });
         }
-        let port = port.bind(program::ingress(&mut ebpf, variant)?, wanted, pins)?;
-        bound.push(BoundPort { fallback: port.fallback.or_else(|| why.map(str::to_owned)), ..port });
-    }
-    if is_alone || bound.iter().all(|port| port.mode == BoundMode::Generic) {
-        tables.set_state(state)?;
+        bound.push(port.bind(program::ingress(&mut ebpf, variant)?, options.mode, pins)?);
     }
     pin_programs(&mut ebpf, variant, pins)?;
     Ok(bound)
-}
-
-/// The mode to ask for, and why it is not the driver's when nothing was said.
-fn mode(asked: Mode, variant: Variant, ports: usize) -> (Mode, Option<&'static str>) {
-    if asked == Mode::Auto && variant == Variant::Jumbo && ports > 1 {
-        let why = "in the driver the kernel does not copy frames of several buffers to several ports";
-        tracing::warn!("generic mode on all ports: {why}; --mode driver keeps chunks to one buffer");
-        return (Mode::Generic, Some(why));
-    }
-    (asked, None)
 }
 
 /// Removes a pool that does not fit the options, unless jobs are in it.

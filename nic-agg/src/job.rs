@@ -2,7 +2,6 @@
 
 use std::{collections::HashSet, net::Ipv4Addr, thread, time::Duration};
 
-use sumac_agg_layout::state_flag;
 use sumac_wire::{
     MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS,
     tables::{JobEntry, WorkerEntry, job_flag},
@@ -195,8 +194,8 @@ pub enum JobError {
     },
     /// Results that the kernel cannot copy.
     #[error(
-        "chunks of {elements} elements: results of more than {PAGE_ELEMENTS} cannot go to several ports when one of \
-         them runs in the driver, where the kernel does not copy them; attach with --mode generic"
+        "chunks of {elements} elements: the kernel does not copy results of more than {PAGE_ELEMENTS} to several \
+         ports; ask for shorter chunks, or put all workers behind one port"
     )]
     Copies {
         /// How many were asked for.
@@ -226,6 +225,25 @@ pub enum JobError {
         ip: Ipv4Addr,
         /// The interface.
         ifindex: u32,
+    },
+    /// The way to the root leads past the aggregator.
+    #[error(
+        "the root ({ip}) is behind interface {ifindex}, where the aggregator is not attached and would not see its \
+         results; attach it there too: sumac-agg attach IFACE... UPLINK"
+    )]
+    NoUplink {
+        /// The root.
+        ip: Ipv4Addr,
+        /// The interface.
+        ifindex: u32,
+    },
+    /// A job that is not there, or has not as many slots.
+    #[error("job {job} cannot be left {lane_slots} slots in each lane: it is not there, or has not as many")]
+    Resize {
+        /// Its number.
+        job: u16,
+        /// How many it was to have.
+        lane_slots: u32,
     },
     /// Neither one port for all nor one for each.
     #[error(
@@ -263,7 +281,7 @@ pub fn add(tables: &mut Tables, new: &NewJob) -> Result<Placed, JobError> {
     }
     let group = group(new)?;
     let is_long = usize::from(new.elements) > PAGE_ELEMENTS;
-    if group.is_none() && is_long && state.flags & state_flag::NO_COPIES != 0 {
+    if group.is_none() && is_long && new.workers.len() > 1 {
         return Err(JobError::Copies { elements: new.elements });
     }
     let taken = tables.jobs()?.into_iter().filter(|(_, job)| job.flags & job_flag::ACTIVE != 0);
@@ -292,6 +310,31 @@ pub fn remove(tables: &mut Tables, job: u16) -> Result<bool, TableError> {
         tables.set_worker(job, rank, WorkerEntry::default())?;
     }
     Ok(true)
+}
+
+/// Leaves a job only the first of its slots, `lane_slots` in each lane, before any of its workers has contributed.
+///
+/// # Errors
+/// When it is not there or has not as many, and as the kernel answers.
+pub fn resize(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), JobError> {
+    let entry = if usize::from(job) < MAX_JOBS { tables.job(job)? } else { JobEntry::default() };
+    let before = entry.lane_slots();
+    if entry.flags & job_flag::ACTIVE == 0 || !lane_slots.is_power_of_two() || lane_slots > before {
+        return Err(JobError::Resize { job, lane_slots });
+    }
+    // As in `write`: nobody reads half of an entry. Probes that come meanwhile are refused, and sent again.
+    tables.set_job(job, JobEntry { flags: entry.flags & !job_flag::ACTIVE, ..entry })?;
+    reset_lanes(tables, job, lane_slots)?;
+    let slots = entry.slots / before * lane_slots;
+    let lane_slots_log2 = lane_slots.ilog2() as u16;
+    let resized = JobEntry { slots, lane_slots_log2, flags: entry.flags & !job_flag::ACTIVE, ..entry };
+    tables.set_job(job, resized)?;
+    Ok(tables.set_job(job, JobEntry { flags: entry.flags, ..resized })?)
+}
+
+/// A lane's slots take their first two chunks by their number; what is drawn comes after those.
+fn reset_lanes(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), TableError> {
+    (0..MAX_LANES as u16).try_for_each(|lane| tables.set_lane(job, lane, lane_slots.wrapping_mul(2)))
 }
 
 fn check(new: &NewJob, max_elements: u16, ports: u16) -> Result<(), JobError> {
@@ -372,10 +415,7 @@ fn write(tables: &mut Tables, new: &NewJob, placed: Placed) -> Result<(), TableE
     if let Level::Rack { parent, .. } = new.level {
         tables.set_parent(new.job, parent.entry())?;
     }
-    for lane in 0..MAX_LANES as u16 {
-        // A lane's slots take their first two chunks by their number; what is drawn comes after those.
-        tables.set_lane(new.job, lane, new.lane_slots.wrapping_mul(2))?;
-    }
+    reset_lanes(tables, new.job, new.lane_slots)?;
     let entry = entry(new, placed);
     // In two steps: the kernel copies an entry word by word, and a program that reads half of it must
     // find it inactive.

@@ -11,7 +11,7 @@ use std::{
 use sumac_agg::{Aggregator, AttachOptions, Level, Mode, NewJob, NewWorker, attach};
 use sumac_control::neighbour;
 use sumac_hostprog::mode::BoundMode;
-use sumac_wire::{DEFAULT_BASE_PORT, Header, Kind, header::HEADER_LEN};
+use sumac_wire::{DEFAULT_BASE_PORT, Header, Kind, MAX_ELEMENTS, PAGE_ELEMENTS, header::HEADER_LEN};
 use support::{
     TOKEN,
     frames::{header, sum, value},
@@ -19,6 +19,7 @@ use support::{
     privileged,
 };
 
+/// What an MTU of 1500 carries.
 const ELEMENTS: u16 = 352;
 const WORKER_PORT: u16 = 48700;
 
@@ -30,7 +31,13 @@ struct Job {
 
 impl Job {
     /// Adds a job for workers that can be reached from `namespace`.
-    fn add(namespace: &Namespace, aggregator: &Aggregator, sockets: Vec<UdpSocket>, ips: &[Ipv4Addr]) -> Job {
+    fn add(
+        namespace: &Namespace,
+        aggregator: &Aggregator,
+        sockets: Vec<UdpSocket>,
+        ips: &[Ipv4Addr],
+        elements: u16,
+    ) -> Job {
         let new = namespace.inside(|| {
             let way = |ip: &Ipv4Addr| {
                 let way = neighbour::resolve(*ip).unwrap();
@@ -53,7 +60,7 @@ impl Job {
                 shards: 1,
                 stealing: false,
                 level: Level::Only,
-                elements: ELEMENTS,
+                elements,
                 checksum: true,
                 group: None,
                 workers: ips.iter().map(way).collect(),
@@ -78,7 +85,7 @@ impl Job {
     /// The next packet that a worker's socket receives: it comes from the aggregator, by a kernel that has
     /// verified its checksums.
     fn receive(&self, rank: usize) -> (Header, Vec<i32>) {
-        let mut bytes = [0; 4000];
+        let mut bytes = [0; 10_000];
         let (len, from) = self.sockets[rank].recv_from(&mut bytes).expect("no answer");
         assert_eq!(from, SocketAddrV4::new(self.new.workers[rank].aggregator_ip, DEFAULT_BASE_PORT).into());
         let header = Header::read(&bytes[..len], 0, len).unwrap();
@@ -101,19 +108,20 @@ impl Job {
 
     /// A whole conversation: probe, chunks of all lengths in any order of ranks, a lost result asked for again.
     fn play(&self) {
-        let world = self.sockets.len();
+        let (world, full) = (self.sockets.len(), self.new.elements);
         for rank in 0..world {
-            let probe = Header { kind: Kind::Probe as u8, ..header(&self.new, rank, 0, ELEMENTS) };
+            let probe = Header { kind: Kind::Probe as u8, ..header(&self.new, rank, 0, full) };
             self.send(rank, &probe);
             assert_eq!(self.receive(rank).0, Header { kind: Kind::Report as u8, ..probe });
         }
         for seq in 0..50 {
-            let elements = if seq % 3 == 0 { ELEMENTS } else { 1 + seq as u16 };
+            let elements = if seq % 3 == 0 { full } else { 1 + seq as u16 * (full / 60) };
             (0..world).for_each(|turn| self.contribute((turn + seq as usize) % world, seq, elements));
             (0..world).for_each(|rank| self.expect_result(rank, seq, elements));
         }
-        self.contribute(1, 49, 50);
-        self.expect_result(1, 49, 50);
+        let elements = 1 + 49 * (full / 60);
+        self.contribute(1, 49, elements);
+        self.expect_result(1, 49, elements);
         (0..world).for_each(|rank| self.expect_silence(rank));
     }
 }
@@ -136,13 +144,17 @@ fn attach_to(namespace: &Namespace, pins: &Pins, interfaces: &[&str], mode: Mode
 ///   [w2]==p2 /
 ///   [x ]==p3
 /// ```
-fn play_behind_ports_of_their_own(mode: Mode) {
+fn play_behind_ports_of_their_own(mode: Mode, elements: u16) {
     let (middle, pins) = (Namespace::new("agg"), Pins::new());
     let (mut namespaces, mut sockets, mut ips) = (Vec::new(), Vec::new(), Vec::new());
     for rank in 0..4u8 {
         let namespace = Namespace::new("w");
         let (own, peer) = (format!("10.77.{rank}.2/24"), format!("10.77.{rank}.1/24"));
         cable((&middle, &format!("p{rank}"), Some(&peer)), (&namespace, "w", Some(&own)));
+        if elements > ELEMENTS {
+            middle.run(&format!("ip link set p{rank} mtu 9000"));
+            namespace.run("ip link set w mtu 9000");
+        }
         let ip = Ipv4Addr::new(10, 77, rank, 2);
         sockets.push(namespace.socket(ip, WORKER_PORT));
         ips.push(ip);
@@ -150,7 +162,7 @@ fn play_behind_ports_of_their_own(mode: Mode) {
     }
     let stranger = sockets.pop().unwrap();
     let aggregator = attach_to(&middle, &pins, &["p0", "p1", "p2", "p3"], mode);
-    let job = Job::add(&middle, &aggregator, sockets, &ips[..3]);
+    let job = Job::add(&middle, &aggregator, sockets, &ips[..3], elements);
     job.play();
     stranger.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     assert!(stranger.recv(&mut [0; 4000]).is_err(), "a port without a worker of the job got a result");
@@ -166,18 +178,27 @@ fn play_behind_ports_of_their_own(mode: Mode) {
 ///   [w1]== [bridge]==p0 [aggregator]     one port for all: results go to a multicast group
 ///   [w2]==/
 /// ```
-fn play_behind_one_port(mode: Mode) {
+fn play_behind_one_port(mode: Mode, elements: u16) {
     let (middle, bridge, pins) = (Namespace::new("agg"), Namespace::new("br"), Pins::new());
     bridge.run("ip link add br0 type bridge mcast_snooping 0");
     bridge.run("ip link set br0 up");
     cable((&middle, "p0", Some("10.77.0.1/24")), (&bridge, "agg", None));
     bridge.run("ip link set agg master br0");
+    let is_long = elements > ELEMENTS;
+    if is_long {
+        bridge.run("ip link set agg mtu 9000");
+        middle.run("ip link set p0 mtu 9000");
+    }
     let (mut namespaces, mut sockets, mut ips) = (Vec::new(), Vec::new(), Vec::new());
     for rank in 0..3u8 {
         let namespace = Namespace::new("w");
         let ip = Ipv4Addr::new(10, 77, 0, 10 + rank);
         cable((&bridge, &format!("b{rank}"), None), (&namespace, "w", Some(&format!("{ip}/24"))));
         bridge.run(&format!("ip link set b{rank} master br0"));
+        if is_long {
+            bridge.run(&format!("ip link set b{rank} mtu 9000"));
+            namespace.run("ip link set w mtu 9000");
+        }
         let socket = namespace.socket(Ipv4Addr::UNSPECIFIED, WORKER_PORT);
         namespace.inside(|| socket.join_multicast_v4(&Ipv4Addr::new(239, 77, 0, 5), &ip).unwrap());
         sockets.push(socket);
@@ -185,7 +206,7 @@ fn play_behind_one_port(mode: Mode) {
         namespaces.push(namespace);
     }
     let aggregator = attach_to(&middle, &pins, &["p0"], mode);
-    let job = Job::add(&middle, &aggregator, sockets, &ips);
+    let job = Job::add(&middle, &aggregator, sockets, &ips, elements);
     job.play();
     let status = middle.inside(|| aggregator.status().unwrap());
     assert_eq!(status.jobs[0].group, Some(Ipv4Addr::new(239, 77, 0, 5)));
@@ -195,27 +216,42 @@ fn play_behind_one_port(mode: Mode) {
 #[test]
 fn each_worker_behind_a_port_of_its_own() {
     if privileged("each_worker_behind_a_port_of_its_own") {
-        play_behind_ports_of_their_own(Mode::Driver);
+        play_behind_ports_of_their_own(Mode::Driver, ELEMENTS);
     }
 }
 
 #[test]
 fn each_worker_behind_a_port_of_its_own_in_generic_mode() {
     if privileged("each_worker_behind_a_port_of_its_own_in_generic_mode") {
-        play_behind_ports_of_their_own(Mode::Generic);
+        play_behind_ports_of_their_own(Mode::Generic, ELEMENTS);
     }
 }
 
 #[test]
 fn all_workers_behind_one_port() {
     if privileged("all_workers_behind_one_port") {
-        play_behind_one_port(Mode::Driver);
+        play_behind_one_port(Mode::Driver, ELEMENTS);
     }
 }
 
 #[test]
 fn all_workers_behind_one_port_in_generic_mode() {
     if privileged("all_workers_behind_one_port_in_generic_mode") {
-        play_behind_one_port(Mode::Generic);
+        play_behind_one_port(Mode::Generic, ELEMENTS);
+    }
+}
+
+#[test]
+fn long_frames_to_each_worker_behind_a_port_of_its_own() {
+    if privileged("long_frames_to_each_worker_behind_a_port_of_its_own") {
+        // The longest that the kernel copies to several ports.
+        play_behind_ports_of_their_own(Mode::Driver, PAGE_ELEMENTS as u16);
+    }
+}
+
+#[test]
+fn jumbo_frames_to_all_workers_behind_one_port() {
+    if privileged("jumbo_frames_to_all_workers_behind_one_port") {
+        play_behind_one_port(Mode::Driver, MAX_ELEMENTS as u16);
     }
 }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use sumac_agg::{NewJob, program::Variant};
+use sumac_agg::{JobError, NewJob, program::Variant};
 use sumac_wire::{Kind, MAX_ELEMENTS, Reason, header::flag};
 use support::{
     Bench, DROP, REDIRECT,
@@ -33,8 +33,23 @@ const LENGTHS: [u16; 18] = [
     MAX_ELEMENTS as u16,
 ];
 
+/// All workers are behind one port: long results go nowhere else.
 fn job(world: u8) -> NewJob {
-    job_of(world, MAX_ELEMENTS as u16)
+    let mut job = job_of(world, MAX_ELEMENTS as u16);
+    job.workers.iter_mut().for_each(|worker| worker.ifindex = 7);
+    job
+}
+
+#[test]
+fn long_results_are_not_promised_to_several_ports() {
+    if !privileged("long_results_are_not_promised_to_several_ports") {
+        return;
+    }
+    let bench = Bench::of(Variant::Jumbo, &[]);
+    let mut tables = bench.tables.lock().unwrap();
+    let refused = sumac_agg::job::add(&mut tables, &job_of(2, 833)).unwrap_err();
+    assert!(matches!(refused, JobError::Copies { elements: 833 }), "{refused}");
+    sumac_agg::job::add(&mut tables, &job_of(2, 832)).unwrap();
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Sends what a packet became: back, to all workers, or up.
 
 use aya_ebpf::{bindings::BPF_F_BROADCAST, helpers::generated::bpf_redirect};
-use sumac_agg_layout::state_flag;
 use sumac_wire::{
     Header, Reason,
     slot::answer as wire,
@@ -10,7 +9,7 @@ use sumac_wire::{
 
 use crate::{
     answer::{self, Addresses},
-    maps::{JOBS, PARENTS, PORTS, STATE, WORKERS},
+    maps::{JOBS, PARENTS, PORTS, WORKERS},
     packet::Headers,
     pipeline::Outcome,
     plan,
@@ -83,8 +82,14 @@ fn to_all<const JUMBO: bool>(headers: Headers, work: &Work, job: &JobEntry) -> R
         answer::address(headers, Addresses { dst_ip: job.group_ip, ..to }, work);
         return Ok(out_of(worker.ifindex));
     }
-    if JUMBO && work.tail != 0 && STATE.get(0).is_none_or(|state| state.flags & state_flag::NO_COPIES != 0) {
-        return Err(Reason::Internal);
+    if JUMBO && work.tail != 0 {
+        // The kernel copies no frame of several buffers to several ports; the loader lets no such job in.
+        if job.world != 1 {
+            return Err(Reason::Internal);
+        }
+        headers.set_macs(worker.mac, worker.aggregator_mac);
+        answer::address(headers, to, work);
+        return Ok(out_of(worker.ifindex));
     }
     // The egress program gives each copy the addresses of the worker behind its port.
     answer::address(headers, to, work);

@@ -110,9 +110,6 @@ pub struct State {
 pub mod state_flag {
     /// The programs and the pool are those for jumbo frames.
     pub const JUMBO: u16 = 1 << 0;
-    /// Frames of several buffers must not be sent to several ports: one of these runs in the driver, where the kernel
-    /// copies a frame's first buffer only.
-    pub const NO_COPIES: u16 = 1 << 1;
 }
 
 /// Which event a [`Limiter`] limits: its index in the map.

@@ -39,7 +39,7 @@ pub struct Args {
     /// Slots in the pool, which jobs share; each takes 6.6 KiB of kernel memory, or 17.4 KiB for jumbo frames
     #[arg(long, value_name = "N", default_value_t = DEFAULT_SLOTS)]
     slots: u32,
-    /// Largest chunk that a job may ask for, in elements of 4 bytes [default: 832, or 2224 for jumbo frames]
+    /// Largest chunk that a job may ask for, in elements of 4 bytes [default: 832, or 2224 for jumbo frames by one port]
     #[arg(long, value_name = "N")]
     elements: Option<u16>,
     /// Load the programs for frames of several buffers, as a port with an MTU above 3506 needs them anyway
