@@ -20,6 +20,10 @@ pub enum FailureKind {
     PlaneDown,
     /// The aggregator's control plane was stopped.
     Stopped,
+    /// Two ranks want different operations at the same place, or one what no job can have.
+    Mismatch,
+    /// A rack's aggregator stopped answering, or lost its state.
+    Rack,
     /// The aggregator's control plane does not answer this worker (found by the worker itself).
     AggregatorSilent,
     /// A kind that this build does not know.
@@ -60,6 +64,23 @@ impl JobFailure {
     /// The aggregator's data plane has been away for `since`.
     pub fn plane_down(since: Duration, why: &str) -> JobFailure {
         let message = format!("aggregator out of service for {since:.1?}: {why}");
+        JobFailure { kind: FailureKind::PlaneDown, message, culprit: None }
+    }
+
+    /// What two ranks want does not fit together; `rank` said so last.
+    pub fn mismatch(rank: Option<u16>, message: String) -> JobFailure {
+        JobFailure { kind: FailureKind::Mismatch, message, culprit: rank }
+    }
+
+    /// A rack's aggregator is lost.
+    pub fn rack(name: &str, ip: Ipv4Addr, what: &str) -> JobFailure {
+        let message = format!("the aggregator of rack `{name}` ({ip}) {what}");
+        JobFailure { kind: FailureKind::Rack, message, culprit: None }
+    }
+
+    /// The aggregator's data plane did not do what was asked.
+    pub fn plane(what: &str) -> JobFailure {
+        let message = format!("the aggregator's data plane failed: {what}");
         JobFailure { kind: FailureKind::PlaneDown, message, culprit: None }
     }
 

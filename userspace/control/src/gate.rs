@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::{
     Secret,
-    coordinator::{MemberId, Time},
+    coordinator::{MemberId, RACK_NAME_LEN, RackId, Time},
     rpc,
     seal::{self, Key, NONCE_LEN, Purpose},
 };
@@ -35,6 +35,12 @@ pub enum Rejected {
     /// Its MAC is not what the job's secret makes of it, or the job has no secret here.
     #[error("the shared secret does not match this job's at the aggregator; compare the secret files")]
     WrongSecret,
+    /// The MAC of a rack's message is not what the racks' secret makes of it.
+    #[error("the racks' secret does not match the root's; compare the files given with --rack-secret-file")]
+    WrongRackSecret,
+    /// There is no secret for racks.
+    #[error("this aggregator takes no racks; start it with --rack-secret-file")]
+    NoRacks,
     /// The cookie is too old, of another server process, or made up.
     #[error("the join came too late after its challenge; join again")]
     StaleCookie,
@@ -56,6 +62,8 @@ pub struct Secrets {
     pub default: Option<Secret>,
     /// By job name.
     pub jobs: HashMap<String, Secret>,
+    /// For the aggregators of racks; without it there are none.
+    pub racks: Option<Secret>,
 }
 
 impl Secrets {
@@ -67,6 +75,13 @@ impl Secrets {
 struct Session {
     key: Key,
     last_counter: u64,
+    /// Posts go beside heartbeats, so they are counted by themselves.
+    last_post: u64,
+}
+
+struct RackSession {
+    key: Key,
+    last_counter: u64,
 }
 
 /// Cookies, sessions, and what of them has been used.
@@ -75,12 +90,13 @@ pub struct Gate {
     boot_key: [u8; 32],
     used: HashMap<Vec<u8>, Time>,
     sessions: HashMap<MemberId, Session>,
+    racks: HashMap<RackId, RackSession>,
 }
 
 impl Gate {
     /// `boot_key` must be random and never leave the process.
     pub fn new(secrets: Secrets, boot_key: [u8; 32]) -> Gate {
-        Gate { secrets, boot_key, used: HashMap::new(), sessions: HashMap::new() }
+        Gate { secrets, boot_key, used: HashMap::new(), sessions: HashMap::new(), racks: HashMap::new() }
     }
 
     /// A cookie from fresh random bytes.
@@ -129,7 +145,7 @@ impl Gate {
 
     /// Remembers an admitted member's key.
     pub fn open_session(&mut self, member: MemberId, key: Key) {
-        self.sessions.insert(member, Session { key, last_counter: 0 });
+        self.sessions.insert(member, Session { key, last_counter: 0, last_post: 0 });
     }
 
     /// Opens a message of a session.
@@ -142,11 +158,62 @@ impl Gate {
         let member = MemberId(request.session);
         let session = self.sessions.get_mut(&member).ok_or(Rejected::UnknownSession)?;
         session.key.open(purpose, sealed).map_err(|_| Rejected::WrongSecret)?;
-        if request.counter <= session.last_counter {
+        let last = match purpose {
+            Purpose::Post => &mut session.last_post,
+            _ => &mut session.last_counter,
+        };
+        if request.counter <= *last {
             return Err(Rejected::Replayed);
         }
-        session.last_counter = request.counter;
+        *last = request.counter;
         Ok((member, request, session.key.clone()))
+    }
+
+    /// Opens a rack's entry. Its cookie is used up, whatever becomes of it.
+    pub fn enter_rack(&mut self, now: Time, sealed: &rpc::Sealed) -> Result<(rpc::RackHello, Key), Rejected> {
+        let hello = rpc::RackHello::decode(&sealed.body[..]).map_err(|_| Rejected::Malformed)?;
+        if hello.name.len() > RACK_NAME_LEN || hello.nonce.len() != NONCE_LEN {
+            return Err(Rejected::Malformed);
+        }
+        let secret = self.secrets.racks.as_ref().ok_or(Rejected::NoRacks)?;
+        Key::rack(secret, &hello.name)
+            .open(Purpose::EnterRack, sealed)
+            .map_err(|_| Rejected::WrongRackSecret)?;
+        let key = Key::rack_session(secret, &hello.name, &hello.cookie, &hello.nonce);
+        self.use_cookie(now, &hello.cookie)?;
+        Ok((hello, key))
+    }
+
+    /// Remembers an admitted rack's key.
+    pub fn open_rack(&mut self, rack: RackId, key: Key) {
+        self.racks.insert(rack, RackSession { key, last_counter: 0 });
+    }
+
+    /// Opens a rack's report.
+    pub fn rack_report(&mut self, sealed: &rpc::Sealed) -> Result<(RackId, rpc::RackReport, Key), Rejected> {
+        let report = rpc::RackReport::decode(&sealed.body[..]).map_err(|_| Rejected::Malformed)?;
+        let rack = RackId(report.session);
+        let session = self.racks.get_mut(&rack).ok_or(Rejected::UnknownSession)?;
+        session.key.open(Purpose::ServeRack, sealed).map_err(|_| Rejected::WrongRackSecret)?;
+        if report.counter <= session.last_counter {
+            return Err(Rejected::Replayed);
+        }
+        session.last_counter = report.counter;
+        Ok((rack, report, session.key.clone()))
+    }
+
+    /// Opens what a rack passes on. It may come in any order, and again: the call within it has a counter of its own.
+    pub fn relayed(&self, sealed: &rpc::Sealed) -> Result<(RackId, rpc::RelayedCall), Rejected> {
+        let call = rpc::RelayedCall::decode(&sealed.body[..]).map_err(|_| Rejected::Malformed)?;
+        let rack = RackId(call.session);
+        let session = self.racks.get(&rack).ok_or(Rejected::UnknownSession)?;
+        session.key.open(Purpose::Relay, sealed).map_err(|_| Rejected::WrongRackSecret)?;
+        Ok((rack, call))
+    }
+
+    /// Forgets a rack's session.
+    pub fn forget_rack(&mut self, rack: RackId) {
+        self.racks.remove(&rack);
     }
 
     /// Forgets a session.
@@ -165,6 +232,7 @@ mod tests {
         let secrets = Secrets {
             default: Some(Secret::new("the default secret").unwrap()),
             jobs: HashMap::from([("own".into(), Secret::new("a secret of its own").unwrap())]),
+            racks: Some(Secret::new("the racks' own secret").unwrap()),
         };
         Gate::new(secrets, [7; 32])
     }
@@ -259,11 +327,49 @@ mod tests {
         let early = key.seal(Purpose::Heartbeat, request(8));
         assert_eq!(error(gate.session(Purpose::Heartbeat, &late)), Ok(member));
         assert_eq!(error(gate.session(Purpose::Heartbeat, &early)), Err(Rejected::Replayed), "out of order");
+        let post = |counter| key.seal(Purpose::Post, request(counter));
+        assert_eq!(error(gate.session(Purpose::Post, &post(1))), Ok(member), "posts have their own count");
+        assert_eq!(error(gate.session(Purpose::Post, &post(1))), Err(Rejected::Replayed));
         gate.forget(member);
         let next = key.seal(Purpose::Heartbeat, request(10));
         assert_eq!(error(gate.session(Purpose::Heartbeat, &next)), Err(Rejected::UnknownSession));
         let nonsense = rpc::Sealed { body: vec![0xff; 9], mac: vec![] };
         assert_eq!(error(gate.session(Purpose::Heartbeat, &nonsense)), Err(Rejected::Malformed));
         assert_eq!(gate.join(START, &nonsense).err(), Some(Rejected::Malformed));
+    }
+
+    #[test]
+    fn racks_have_a_secret_of_their_own() {
+        let mut gate = gate();
+        let hello = |gate: &Gate, secret: &str| {
+            let hello = rpc::RackHello {
+                cookie: gate.cookie(START, [3; 16]),
+                nonce: vec![1; NONCE_LEN],
+                name: "r0".into(),
+                ..Default::default()
+            };
+            Key::rack(&Secret::new(secret).unwrap(), "r0").seal(Purpose::EnterRack, hello.encode_to_vec())
+        };
+        let wrong = hello(&gate, "the default secret");
+        assert_eq!(gate.enter_rack(START, &wrong).err(), Some(Rejected::WrongRackSecret), "a job's secret");
+        let right = hello(&gate, "the racks' own secret");
+        let (_, key) = gate.enter_rack(START, &right).unwrap();
+        assert_eq!(gate.enter_rack(START, &right).err(), Some(Rejected::Replayed));
+        let rack = RackId(9);
+        gate.open_rack(rack, key.clone());
+        let report = |counter| {
+            let report = rpc::RackReport { session: 9, counter, ..Default::default() };
+            key.seal(Purpose::ServeRack, report.encode_to_vec())
+        };
+        assert!(gate.rack_report(&report(1)).is_ok());
+        assert_eq!(gate.rack_report(&report(1)).err(), Some(Rejected::Replayed));
+        let call = rpc::RelayedCall { session: 9, ..Default::default() }.encode_to_vec();
+        assert!(gate.relayed(&key.seal(Purpose::Relay, call.clone())).is_ok());
+        let as_report = key.seal(Purpose::ServeRack, call);
+        assert_eq!(gate.relayed(&as_report).err(), Some(Rejected::WrongRackSecret));
+        gate.forget_rack(rack);
+        assert_eq!(gate.rack_report(&report(2)).err(), Some(Rejected::UnknownSession));
+        let mut without = Gate::new(Secrets::default(), [7; 32]);
+        assert_eq!(without.enter_rack(START, &right).err(), Some(Rejected::NoRacks));
     }
 }

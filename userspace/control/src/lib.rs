@@ -6,13 +6,17 @@
 //! | [`client`] | [`join`]: take part in a job, stay in it by heartbeats, [`Member::leave`] |
 //! | [`coordinator`] | the server's state machine, without sockets, clock or threads |
 //! | [`server`] | the gRPC service around it |
+//! | [`rack`] | the aggregator of a rack: relays its workers' calls to a root, and takes the root's orders |
 //! | [`plane`] | what the server needs of an aggregator: [`DataPlane`] |
 //! | [`neighbour`] | which interface and MAC address lead to an IPv4 address |
+//! | [`post`] | what members tell each other: notices, announcements of operations by name |
+//! | `tune` | how many slots a measured path asks for |
 //! | `seal`, `gate` | mutual authentication with the job's shared secret; replays are refused |
 //!
 //! The messages are in `proto/control.proto`.
 #![forbid(unsafe_code)]
 
+mod assignment;
 pub mod client;
 mod convert;
 pub mod coordinator;
@@ -21,10 +25,13 @@ mod gate;
 pub mod neighbour;
 pub mod plane;
 mod pool;
+pub mod post;
+pub mod rack;
 mod refusal;
 mod seal;
 mod secret;
 pub mod server;
+mod tune;
 
 /// The generated messages and stubs.
 pub(crate) mod rpc {
@@ -32,13 +39,15 @@ pub(crate) mod rpc {
     tonic::include_proto!("sumac.control.v1");
 }
 
-pub use client::{Assignment, JoinError, JoinSpec, LeaveError, Member, MemberState, join};
+pub use assignment::{Assignment, Tuned};
+pub use client::{DenialKind, JoinError, JoinSpec, LeaveError, Member, MemberState, join};
 pub use coordinator::Outcome;
 pub use failure::{FailureKind, JobFailure};
 pub use gate::{JOB_NAME_LEN, Secrets};
 pub use plane::{DataPlane, PlaneKind};
+pub use post::{Announcement, Notice, Order};
 pub use refusal::{Refusal, RefusalKind, Refused};
 pub use secret::{Secret, SecretError};
 
 /// The version of the control protocol that this build speaks.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;

@@ -1,6 +1,6 @@
 //! What the control plane needs of an aggregator's data plane, be it eBPF or a host process.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use thiserror::Error;
 
@@ -62,14 +62,53 @@ pub struct JobInstall {
     pub token: u64,
     /// Its first slot in the pool.
     pub first_slot: u32,
-    /// Its slots, a power of two.
-    pub slots: u32,
+    /// Slots of each lane, a power of two.
+    pub lane_slots: u32,
+    /// Its lanes.
+    pub lanes: u16,
+    /// Its shards: lane l belongs to shard l mod this, and each shard has a port of its own.
+    pub shards: u16,
     /// Most elements in a chunk.
     pub elements: u16,
     /// Whether packets carry UDP checksums that are to be verified.
     pub checksum: bool,
-    /// The workers, by rank.
+    /// Whether a completed slot takes whatever chunk of its lane comes next.
+    pub stealing: bool,
+    /// Where this plane stands in the job.
+    pub level: Level,
+    /// The workers below this plane, by rank; racks where it is the root.
     pub workers: Vec<WorkerInstall>,
+}
+
+impl JobInstall {
+    /// Its slots in the pool, all lanes together.
+    pub const fn slots(&self) -> u32 {
+        self.lane_slots.saturating_mul(self.lanes as u32)
+    }
+}
+
+/// Where a plane stands in a job (SwitchML section 7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Level {
+    /// It is the only one.
+    #[default]
+    Only,
+    /// Its workers are the planes of racks.
+    Root {
+        /// Workers of all racks.
+        contributors: u16,
+    },
+    /// Its sums go up to a root, whose results go down to its workers.
+    Rack {
+        /// Its number among the root's racks.
+        rack: u16,
+        /// How many racks the root has.
+        racks: u16,
+        /// Workers of all racks.
+        contributors: u16,
+        /// Where the root takes contributions of shard 0.
+        parent: SocketAddrV4,
+    },
 }
 
 /// Where the workers of an installed job find the plane.
@@ -128,6 +167,8 @@ pub trait DataPlane: Send + Sync + 'static {
     fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError>;
     /// Starts to aggregate for a job.
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError>;
+    /// Leaves an installed job only so many slots in each lane, before any of its workers has sent a contribution.
+    fn resize(&self, job: u16, lane_slots: u32) -> Result<(), PlaneError>;
     /// Stops it, without leaving anything of it. A job that is not there is no error.
     fn remove(&self, job: u16) -> Result<(), PlaneError>;
     /// Names the memory that holds the slots: another number means that their contents are lost.
@@ -143,6 +184,9 @@ impl<P: DataPlane> DataPlane for std::sync::Arc<P> {
     }
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
         (**self).install(job)
+    }
+    fn resize(&self, job: u16, lane_slots: u32) -> Result<(), PlaneError> {
+        (**self).resize(job, lane_slots)
     }
     fn remove(&self, job: u16) -> Result<(), PlaneError> {
         (**self).remove(job)

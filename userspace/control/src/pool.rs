@@ -1,19 +1,17 @@
-//! The pool of slots: ranges of a power of two, each aligned to its size (first fit).
-
-use crate::refusal::Refusal;
+//! The pool of slots: a range for each job (first fit).
 
 /// A range of slots that belongs to one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// The first slot.
     pub first: u32,
-    /// How many, a power of two.
+    /// How many, at least 1.
     pub slots: u32,
 }
 
 impl Range {
-    fn end(self) -> u64 {
-        u64::from(self.first) + u64::from(self.slots)
+    const fn end(self) -> u32 {
+        self.first.saturating_add(self.slots)
     }
 }
 
@@ -31,27 +29,28 @@ impl Pool {
         Pool { total, taken: Vec::new() }
     }
 
-    /// All slots.
-    pub fn total(&self) -> u32 {
-        self.total
+    /// Slots below `limit`.
+    pub fn total(&self, limit: u32) -> u32 {
+        self.total.min(limit)
     }
 
-    /// Slots that no job has.
-    pub fn free(&self) -> u32 {
-        self.total - self.taken.iter().map(|range| range.slots).sum::<u32>()
+    /// Slots below `limit` that no job has.
+    pub fn free(&self, limit: u32) -> u32 {
+        self.gaps(limit).map(|gap| gap.slots).sum()
     }
 
-    /// The largest range that can be taken; 0 when there is none.
-    pub fn largest(&self) -> u32 {
-        (0..u32::BITS).rev().map(|log2| 1 << log2).find(|slots| self.find(*slots).is_some()).unwrap_or(0)
+    /// The largest range below `limit` that can be taken; 0 when there is none.
+    pub fn largest(&self, limit: u32) -> u32 {
+        self.gaps(limit).map(|gap| gap.slots).max().unwrap_or(0)
     }
 
-    /// Takes `slots`, a power of two.
-    pub fn take(&mut self, slots: u32) -> Result<Range, Refusal> {
-        let range = self.find(slots).ok_or_else(|| self.full(slots))?;
+    /// Takes the first range of `slots` that ends at `limit` or before.
+    pub fn take(&mut self, slots: u32, limit: u32) -> Option<Range> {
+        let gap = self.gaps(limit).find(|gap| gap.slots >= slots && slots > 0)?;
+        let range = Range { first: gap.first, slots };
         let at = self.taken.partition_point(|taken| taken.first < range.first);
         self.taken.insert(at, range);
-        Ok(range)
+        Some(range)
     }
 
     /// Gives a range back.
@@ -59,22 +58,22 @@ impl Pool {
         self.taken.retain(|taken| *taken != range);
     }
 
-    /// Says what is free.
-    pub fn full(&self, wanted: u32) -> Refusal {
-        Refusal::PoolFull { wanted, free: self.free(), largest: self.largest(), total: self.total }
+    /// Gives all but the first `slots` of a range back.
+    pub fn shrink(&mut self, range: Range, slots: u32) -> Range {
+        let kept = Range { slots: slots.clamp(1, range.slots), ..range };
+        for taken in self.taken.iter_mut().filter(|taken| **taken == range) {
+            *taken = kept;
+        }
+        kept
     }
 
-    fn find(&self, slots: u32) -> Option<Range> {
-        let mut first = 0u64;
-        let ends = self.taken.iter().map(|taken| (u64::from(taken.first), taken.end()));
-        for (gap_end, next) in ends.chain([(u64::from(self.total), u64::from(self.total))]) {
-            first = first.next_multiple_of(u64::from(slots));
-            if first + u64::from(slots) <= gap_end {
-                return Some(Range { first: u32::try_from(first).ok()?, slots });
-            }
-            first = first.max(next);
-        }
-        None
+    /// What is between the taken ranges, up to `limit`.
+    fn gaps(&self, limit: u32) -> impl Iterator<Item = Range> {
+        let limit = self.total(limit);
+        let ends = std::iter::once(0).chain(self.taken.iter().map(|taken| taken.end()));
+        let starts = self.taken.iter().map(|taken| taken.first).chain([limit]);
+        let between = ends.zip(starts).map(move |(from, to)| (from, to.min(limit)));
+        between.filter(|(from, to)| from < to).map(|(first, to)| Range { first, slots: to - first })
     }
 }
 
@@ -84,44 +83,53 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_full_pool_says_what_is_free() {
+    fn a_pool_knows_what_is_free() {
         let mut pool = Pool::new(96);
-        let first = pool.take(32).unwrap();
-        let second = pool.take(16).unwrap();
+        let first = pool.take(32, 96).unwrap();
+        let second = pool.take(16, 96).unwrap();
         assert_eq!((first.first, second.first), (0, 32));
-        assert_eq!(pool.take(64), Err(Refusal::PoolFull { wanted: 64, free: 48, largest: 32, total: 96 }));
-        assert_eq!(pool.take(32).unwrap().first, 64);
+        assert_eq!(pool.take(64, 96), None);
+        assert_eq!((pool.free(96), pool.largest(96)), (48, 48));
+        assert_eq!((pool.free(64), pool.largest(64)), (16, 16), "below a limit");
+        assert_eq!(pool.take(17, 64), None, "above the limit");
+        assert_eq!(pool.take(32, 96).unwrap().first, 48);
         pool.give_back(first);
-        assert_eq!((pool.free(), pool.largest()), (48, 32));
-        assert_eq!(Pool::new(0).largest(), 0);
+        assert_eq!((pool.free(96), pool.largest(96)), (48, 32));
+        let shrunk = pool.shrink(second, 4);
+        assert_eq!((shrunk.slots, pool.largest(96)), (4, 32));
+        assert_eq!(Pool::new(0).largest(9), 0);
+        assert_eq!(Pool::new(4).take(0, 4), None);
     }
 
     proptest! {
         #[test]
         fn ranges_never_overlap(
             total in 0u32..5000,
-            steps in proptest::collection::vec((any::<bool>(), 0u32..12, any::<proptest::sample::Index>()), 0..80),
+            steps in proptest::collection::vec((0u8..3, 1u32..900, any::<proptest::sample::Index>()), 0..80),
         ) {
             let mut pool = Pool::new(total);
             let mut held: Vec<Range> = Vec::new();
-            for (take, log2, which) in steps {
-                if take {
-                    match pool.take(1 << log2) {
-                        Ok(range) => {
-                            prop_assert_eq!(range.first % range.slots, 0);
-                            prop_assert!(range.end() <= u64::from(total));
-                            for other in &held {
-                                let apart = range.end() <= u64::from(other.first) || other.end() <= u64::from(range.first);
-                                prop_assert!(apart, "{:?} and {:?}", range, other);
-                            }
-                            held.push(range);
-                        }
-                        Err(_) => prop_assert!(pool.largest() < 1 << log2),
+            for (what, slots, which) in steps {
+                if what == 0 {
+                    let largest = pool.largest(u32::MAX);
+                    match pool.take(slots, u32::MAX) {
+                        Some(range) => held.push(range),
+                        None => prop_assert!(largest < slots, "{largest} are free, {slots} were refused"),
                     }
                 } else if !held.is_empty() {
-                    pool.give_back(held.swap_remove(which.index(held.len())));
+                    let range = held.swap_remove(which.index(held.len()));
+                    if what == 1 {
+                        pool.give_back(range);
+                    } else {
+                        held.push(pool.shrink(range, slots));
+                    }
                 }
-                prop_assert_eq!(pool.free(), total - held.iter().map(|range| range.slots).sum::<u32>());
+                held.sort_by_key(|range| range.first);
+                for pair in held.windows(2) {
+                    prop_assert!(pair[0].end() <= pair[1].first);
+                }
+                prop_assert!(held.iter().all(|range| range.end() <= total && range.slots > 0));
+                prop_assert_eq!(pool.free(u32::MAX), total - held.iter().map(|range| range.slots).sum::<u32>());
             }
         }
     }

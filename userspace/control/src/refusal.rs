@@ -99,8 +99,9 @@ pub enum Refusal {
     },
     /// See [`RefusalKind::PoolFull`].
     #[error(
-        "{wanted} slots are not free: {free} of {total} are, at most {largest} together; ask for fewer, wait for \
-         a job to end, or attach the aggregator with more"
+        "{wanted} slots are not free: {free} of {total} are, at most {largest} together{}; ask for fewer, wait for \
+         a job to end, or attach the aggregator with more",
+        held(holders)
     )]
     PoolFull {
         /// Slots asked for.
@@ -111,6 +112,8 @@ pub enum Refusal {
         largest: u32,
         /// All slots.
         total: u32,
+        /// The jobs that have the rest, with how many.
+        holders: Vec<(String, u32)>,
     },
     /// See [`RefusalKind::TooManyElements`].
     #[error(
@@ -137,6 +140,15 @@ pub enum Refusal {
     /// See [`RefusalKind::Stopping`].
     #[error("the aggregator's control plane is being stopped; join again when it is back")]
     Stopping,
+}
+
+/// Who has the slots that are not free.
+fn held(holders: &[(String, u32)]) -> String {
+    if holders.is_empty() {
+        return String::new();
+    }
+    let holders: Vec<_> = holders.iter().map(|(job, slots)| format!("`{job}` {slots}")).collect();
+    format!(" (taken by {})", holders.join(", "))
 }
 
 impl Refusal {

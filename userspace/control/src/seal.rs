@@ -7,7 +7,9 @@
 //! | --- | --- | --- |
 //! | join | secret, `"join" job` | the client's `JoinRequest` |
 //! | session | secret, `"session" job cookie nonce` | all else: the server chose the cookie, the client the nonce |
-//! | mask | session key, `"token"` | hides the job's token from who listens to the control plane |
+//! | rack | the racks' secret, `"rack" name` | a rack's `RackHello` |
+//! | rack session | the racks' secret, `"rack session" name cookie nonce` | all else between a rack and its root |
+//! | mask | session key, `"token" job epoch` | hides the job's token from who listens to the control plane |
 //!
 //! The server shows that it knows the secret by its first reply, under the session key.
 
@@ -30,10 +32,20 @@ pub enum Purpose {
     Join,
     /// Client to server: heartbeat.
     Heartbeat,
+    /// Client to server: something for the others.
+    Post,
     /// Client to server: leave.
     Leave,
     /// Server to client: the answer to any of these.
     Reply,
+    /// Rack to root: enter.
+    EnterRack,
+    /// Rack to root: how it is, and what came of orders.
+    ServeRack,
+    /// Rack to root: a worker's call.
+    Relay,
+    /// Root to rack: orders.
+    Orders,
 }
 
 impl Purpose {
@@ -41,8 +53,13 @@ impl Purpose {
         match self {
             Purpose::Join => b"seal join",
             Purpose::Heartbeat => b"seal heartbeat",
+            Purpose::Post => b"seal post",
             Purpose::Leave => b"seal leave",
             Purpose::Reply => b"seal reply",
+            Purpose::EnterRack => b"seal enter rack",
+            Purpose::ServeRack => b"seal serve rack",
+            Purpose::Relay => b"seal relay",
+            Purpose::Orders => b"seal orders",
         }
     }
 }
@@ -67,9 +84,20 @@ impl Key {
         Key(authenticate(secret.bytes(), &[b"session", job.as_bytes(), cookie, nonce]))
     }
 
-    /// Hides or shows the job's token.
-    pub fn mask(&self, token: u64) -> u64 {
-        let [a, b, c, d, e, f, g, h, ..] = authenticate(&self.0, &[b"token"]);
+    /// What a rack seals its `RackHello` with.
+    pub fn rack(secret: &Secret, name: &str) -> Key {
+        Key(authenticate(secret.bytes(), &[b"rack", name.as_bytes()]))
+    }
+
+    /// What a rack and its root seal everything after that with.
+    pub fn rack_session(secret: &Secret, name: &str, cookie: &[u8], nonce: &[u8]) -> Key {
+        Key(authenticate(secret.bytes(), &[b"rack session", name.as_bytes(), cookie, nonce]))
+    }
+
+    /// Hides or shows a job's token. Every incarnation has a mask of its own: who knows one token learns no other.
+    pub fn mask(&self, job: u32, epoch: u32, token: u64) -> u64 {
+        let mask = authenticate(&self.0, &[b"token", &job.to_be_bytes(), &epoch.to_be_bytes()]);
+        let [a, b, c, d, e, f, g, h, ..] = mask;
         token ^ u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }
 
@@ -140,8 +168,9 @@ mod tests {
     fn the_mask_is_its_own_inverse_and_differs_by_session() {
         let secret = Secret::new("a long enough secret").unwrap();
         let (one, two) = (Key::session(&secret, "j", b"c", b"1"), Key::session(&secret, "j", b"c", b"2"));
-        assert_eq!(one.mask(one.mask(0xfeed)), 0xfeed);
-        assert_ne!(one.mask(0xfeed), two.mask(0xfeed));
-        assert_ne!(one.mask(0xfeed), 0xfeed);
+        assert_eq!(one.mask(1, 2, one.mask(1, 2, 0xfeed)), 0xfeed);
+        assert_ne!(one.mask(1, 2, 0xfeed), two.mask(1, 2, 0xfeed));
+        assert_ne!(one.mask(1, 2, 0xfeed), one.mask(1, 3, 0xfeed), "another incarnation");
+        assert_ne!(one.mask(1, 2, 0xfeed), 0xfeed);
     }
 }

@@ -1,22 +1,28 @@
-//! A worker's membership of a running job: heartbeats in the background, and how the job fares.
+//! A worker's membership of a running job: heartbeats in the background, how the job fares, and what members tell
+//! each other.
 
 use std::future::Future;
 
+use sumac_transport::PathMeasure;
 use thiserror::Error;
 use tokio::{
-    sync::{oneshot, watch},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
     time::{Instant, sleep},
 };
 
 use super::{
-    Assignment, RETRY, SILENCE,
-    session::{CallError, News, Session},
+    RETRY, SILENCE,
+    session::{Answer, CallError, DenialKind, News, Session, Speaker},
 };
 use crate::{
-    FailureKind, JobFailure,
-    coordinator::{Grant, Outcome},
+    Announcement, Assignment, FailureKind, JobFailure, Notice, Tuned,
+    coordinator::{Event, Grant, Outcome, Post},
+    post::{DESCRIPTION_LEN, NOTICE_LEN, shortened},
 };
+
+/// Bytes of posts in one call; the aggregator takes 16 KiB.
+const POSTS_PER_CALL: usize = 8 << 10;
 
 /// How the job fares.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,18 +46,39 @@ pub struct LeaveError(String);
 pub struct Member {
     assignment: Assignment,
     state: watch::Receiver<MemberState>,
+    tuned: watch::Receiver<Option<Tuned>>,
+    posts: mpsc::UnboundedSender<Post>,
+    notices: Option<mpsc::UnboundedReceiver<(u16, Notice)>>,
+    released: Option<mpsc::UnboundedReceiver<String>>,
     leave: Option<oneshot::Sender<LeaveOrder>>,
-    task: JoinHandle<()>,
+    tasks: [JoinHandle<()>; 2],
 }
 
 type LeaveOrder = (Outcome, oneshot::Sender<Result<(), LeaveError>>);
 
 impl Member {
-    pub(super) fn start(session: Session, grant: &Grant) -> Member {
-        let (tell, state) = watch::channel(MemberState::Running { departed: grant.departed.clone() });
+    pub(super) fn start(session: Session, rank: u16, grant: Grant) -> Member {
+        let Grant { assignment, departed } = grant;
+        let (state_to, state) = watch::channel(MemberState::Running { departed });
+        let (tuned_to, tuned) = watch::channel(tuned(&assignment));
+        let (notices_to, notices) = mpsc::unbounded_channel();
+        let (released_to, released) = mpsc::unbounded_channel();
+        let (posts, queue) = mpsc::unbounded_channel();
         let (leave, orders) = oneshot::channel();
-        let task = tokio::spawn(stay(session, tell, orders));
-        Member { assignment: grant.into(), state, leave: Some(leave), task }
+        let ears =
+            Ears { rank, state: state_to, tuned: tuned_to, notices: notices_to, released: released_to };
+        let speaking = tokio::spawn(speak(session.speaker(), queue));
+        let staying = tokio::spawn(stay(session, ears, orders));
+        Member {
+            assignment,
+            state,
+            tuned,
+            posts,
+            notices: Some(notices),
+            released: Some(released),
+            leave: Some(leave),
+            tasks: [speaking, staying],
+        }
     }
 
     /// What the job got.
@@ -83,6 +110,49 @@ impl Member {
         }
     }
 
+    /// Reports what this worker measured of its path, and waits until all have and the slots are fixed. For a job whose
+    /// [`Assignment::tune`] says so; others are answered at once.
+    ///
+    /// # Errors
+    /// When the job fails meanwhile.
+    pub async fn tune(&self, measure: PathMeasure) -> Result<Tuned, JobFailure> {
+        self.say(Post::Measure(measure));
+        let mut tuned = self.tuned.clone();
+        let known = tokio::select! {
+            known = tuned.wait_for(Option::is_some) => known.ok().and_then(|tuned| tuned.clone()),
+            failure = self.failed() => return Err(failure),
+        };
+        known.ok_or_else(|| lost("this worker left while the slots were being fixed"))
+    }
+
+    /// Tells all other members something: sent at once, in order.
+    pub fn post(&self, notice: Notice) {
+        let text = shortened(&notice.text, NOTICE_LEN).to_owned();
+        self.say(Post::Notice(Notice { text, ..notice }));
+    }
+
+    /// Says that this worker is ready for an operation of a job whose order is by name: sent at once, in order.
+    pub fn announce(&self, announcement: Announcement) {
+        let description = shortened(&announcement.description, DESCRIPTION_LEN).to_owned();
+        self.say(Post::Announcement(Announcement { description, ..announcement }));
+    }
+
+    fn say(&self, post: Post) {
+        // Nobody listens once the job has ended.
+        let _ = self.posts.send(post);
+    }
+
+    /// The other members' notices, with their ranks. To be taken once; a second one brings nothing.
+    pub fn notices(&mut self) -> mpsc::UnboundedReceiver<(u16, Notice)> {
+        self.notices.take().unwrap_or_else(|| mpsc::unbounded_channel().1)
+    }
+
+    /// The names of operations that all workers have announced, in the order of the job. To be taken once; a second
+    /// one brings nothing.
+    pub fn released(&mut self) -> mpsc::UnboundedReceiver<String> {
+        self.released.take().unwrap_or_else(|| mpsc::unbounded_channel().1)
+    }
+
     /// Leaves: the place is free when this returns. `Outcome::Failed` ends the job on all others.
     pub async fn leave(mut self, outcome: Outcome) -> Result<(), LeaveError> {
         let (answer, answered) = oneshot::channel();
@@ -97,16 +167,31 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.task.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
+/// The slots, when they are final.
+fn tuned(assignment: &Assignment) -> Option<Tuned> {
+    let Assignment { lane_slots, tune, slots_reason, .. } = assignment;
+    (!tune).then(|| Tuned { slots: *lane_slots, reason: slots_reason.clone() })
+}
+
+fn lost(message: &str) -> JobFailure {
+    JobFailure { kind: FailureKind::Unknown, message: message.into(), culprit: None }
+}
+
+/// Where what a member hears goes.
+struct Ears {
+    rank: u16,
+    state: watch::Sender<MemberState>,
+    tuned: watch::Sender<Option<Tuned>>,
+    notices: mpsc::UnboundedSender<(u16, Notice)>,
+    released: mpsc::UnboundedSender<String>,
+}
+
 /// Sends heartbeats until the job ends, the aggregator falls silent, or the worker leaves.
-async fn stay(
-    mut session: Session,
-    tell: watch::Sender<MemberState>,
-    mut orders: oneshot::Receiver<LeaveOrder>,
-) {
+async fn stay(mut session: Session, ears: Ears, mut orders: oneshot::Receiver<LeaveOrder>) {
     let mut last_answer = Instant::now();
     loop {
         let beat = tokio::select! {
@@ -122,10 +207,10 @@ async fn stay(
             beat = session.heartbeat(SILENCE) => beat,
         };
         match beat {
-            Ok(news) => {
+            Ok(answer) => {
                 last_answer = Instant::now();
-                if let Some(failure) = learn(news, &tell) {
-                    tell.send_replace(MemberState::Failed(failure));
+                if let Some(failure) = ears.hear(answer) {
+                    ears.state.send_replace(MemberState::Failed(failure));
                     return;
                 }
             }
@@ -135,7 +220,7 @@ async fn stay(
                     last_answer.elapsed(),
                     &error.to_string(),
                 );
-                tell.send_replace(MemberState::Failed(failure));
+                ears.state.send_replace(MemberState::Failed(failure));
                 return;
             }
             Err(error) => {
@@ -146,31 +231,83 @@ async fn stay(
     }
 }
 
-/// Takes in what the aggregator says; gives the failure if the job is over.
-fn learn(news: News, tell: &watch::Sender<MemberState>) -> Option<JobFailure> {
-    match news {
-        News::Running(grant) => {
-            let state = MemberState::Running { departed: grant.departed };
-            tell.send_if_modified(|known| {
-                let is_new = *known != state;
-                *known = state;
-                is_new
-            });
-            None
+/// Sends what is to be said, as many posts at once as are there; what was not answered is sent again.
+async fn speak(mut speaker: Speaker, mut queue: mpsc::UnboundedReceiver<Post>) {
+    let mut left_over = None;
+    loop {
+        let Some(first) = (match left_over.take() {
+            Some(post) => Some(post),
+            None => queue.recv().await,
+        }) else {
+            return;
+        };
+        let mut bytes = size(&first);
+        let mut posts = vec![first];
+        while let Ok(post) = queue.try_recv() {
+            bytes += size(&post);
+            if bytes > POSTS_PER_CALL {
+                left_over = Some(post);
+                break;
+            }
+            posts.push(post);
         }
-        News::Failed(failure) => Some(failure),
-        News::Refused(refused) => {
-            Some(JobFailure { kind: FailureKind::Unknown, message: refused.message, culprit: None })
+        while let Err(error) = speaker.say(&posts, SILENCE).await {
+            // Heartbeats find out whether the aggregator is gone.
+            tracing::debug!(%error, "posts unanswered");
+            if matches!(error, CallError::Denied { kind: DenialKind::Request, .. }) {
+                return;
+            }
+            sleep(RETRY).await;
         }
-        News::Waiting(_) | News::Left => Some(JobFailure {
-            kind: FailureKind::Unknown,
-            message: "the aggregator no longer counts this worker as a member of the job".into(),
-            culprit: None,
-        }),
     }
+}
+
+/// About how many bytes a post has in a message.
+fn size(post: &Post) -> usize {
+    let text = match post {
+        Post::Notice(notice) => notice.text.len(),
+        Post::Announcement(announced) => announced.name.len() + announced.description.len(),
+        Post::Measure(_) => 0,
+    };
+    text + 64
+}
+
+impl Ears {
+    /// Takes in what the aggregator says; gives the failure if the job is over.
+    fn hear(&self, answer: Answer) -> Option<JobFailure> {
+        for event in answer.events {
+            // Nobody may listen to one or the other.
+            match event {
+                Event::Notice { rank, .. } if rank == self.rank => {}
+                Event::Notice { rank, notice } => drop(self.notices.send((rank, notice))),
+                Event::Released(name) => drop(self.released.send(name)),
+            }
+        }
+        match answer.news {
+            News::Running(Grant { assignment, departed }) => {
+                replace(&self.state, MemberState::Running { departed });
+                replace(&self.tuned, tuned(&assignment));
+                None
+            }
+            News::Failed(failure) => Some(failure),
+            News::Refused(refused) => Some(lost(&refused.message)),
+            News::Waiting(_) | News::Left => {
+                Some(lost("the aggregator no longer counts this worker as a member of the job"))
+            }
+        }
+    }
+}
+
+/// Wakes nobody when nothing has changed.
+fn replace<T: PartialEq>(known: &watch::Sender<T>, state: T) {
+    known.send_if_modified(|known| {
+        let is_new = *known != state;
+        *known = state;
+        is_new
+    });
 }
 
 /// A session that the aggregator does not know is as good as left.
 fn forgotten(error: CallError) -> Result<(), CallError> {
-    if matches!(error, CallError::Denied(_)) { Ok(()) } else { Err(error) }
+    if matches!(error, CallError::Denied { kind: DenialKind::Request, .. }) { Ok(()) } else { Err(error) }
 }

@@ -1,7 +1,7 @@
 //! The worker's side: join a job, stay in it, leave it.
 
 mod member;
-mod session;
+pub(crate) mod session;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -12,12 +12,16 @@ use rand::{TryRngCore, rngs::OsRng};
 use thiserror::Error;
 use tokio::time::{Instant, sleep, timeout};
 
-pub use self::member::{LeaveError, Member, MemberState};
-use self::session::{CallError, News, Session};
+use sumac_transport::{NotFinite, Scaling, WireFormat};
+
+use self::session::{Answer, CallError, News, Session};
+pub use self::{
+    member::{LeaveError, Member, MemberState},
+    session::DenialKind,
+};
 use crate::{
-    JobFailure, RefusalKind, Refused, Secret,
-    coordinator::{Grant, Outcome},
-    plane::PlaneKind,
+    JobFailure, Order, RefusalKind, Refused, Secret,
+    coordinator::{Grant, Outcome, Wishes},
     seal::NONCE_LEN,
 };
 
@@ -47,59 +51,45 @@ pub struct JoinSpec {
     pub data_port: u16,
     /// This worker's MAC address; zeros with the UDP backend.
     pub mac: [u8; 6],
-    /// Most elements in a chunk.
-    pub elements: u16,
-    /// Slots, a power of two; `None` leaves them to the aggregator.
+    /// 32-bit words in a chunk; `None`: as many as all workers and their aggregators can carry.
+    pub elements: Option<u16>,
+    /// The most that this worker's packets can carry.
+    pub max_elements: u16,
+    /// Slots of a lane, a power of two; `None`: measured, see [`Member::tune`].
     pub slots: Option<u32>,
-    /// The factor between floats and the integers on the wire.
-    pub scale: f32,
+    /// Shards; `None`: as many as all workers and their aggregators have.
+    pub shards: Option<u16>,
+    /// The most that this worker has.
+    pub max_shards: u16,
+    /// What floats are multiplied by before they are rounded.
+    pub scaling: Scaling,
+    /// How many bits a float has on the wire.
+    pub wire: WireFormat,
+    /// What becomes of NaN and infinity.
+    pub not_finite: NotFinite,
+    /// In which order operations run.
+    pub order: Order,
     /// Whether packets carry UDP checksums.
     pub checksum: bool,
     /// How long to wait for the aggregator and for the other ranks.
     pub deadline: Duration,
 }
 
-/// What a job got from its aggregator.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Assignment {
-    /// The job's number.
-    pub job: u16,
-    /// Its incarnation.
-    pub epoch: u16,
-    /// The secret number for all of its packets.
-    pub token: u64,
-    /// Its slots, a power of two.
-    pub slots: u32,
-    /// Most elements in a chunk.
-    pub elements: u16,
-    /// The factor between floats and the integers on the wire.
-    pub scale: f32,
-    /// Where contributions go.
-    pub aggregator_ip: Ipv4Addr,
-    /// UDP port of shard 0.
-    pub base_port: u16,
-    /// How many shards.
-    pub shards: u16,
-    /// What kind of aggregator it is.
-    pub plane: PlaneKind,
-    /// The multicast group of results, if they do not come to each worker's own address.
-    pub result_group: Option<Ipv4Addr>,
-}
-
-impl From<&Grant> for Assignment {
-    fn from(grant: &Grant) -> Assignment {
-        Assignment {
-            job: grant.job,
-            epoch: grant.epoch,
-            token: grant.token,
-            slots: grant.slots,
-            elements: grant.elements,
-            scale: grant.scale,
-            aggregator_ip: grant.aggregator_ip,
-            base_port: grant.base_port,
-            shards: grant.shards,
-            plane: grant.plane,
-            result_group: grant.result_group,
+impl JoinSpec {
+    /// What must fit what the other ranks say. A size that is asked for by one and left open by others is everybody's.
+    fn wishes(&self) -> Wishes {
+        Wishes {
+            world: self.world,
+            elements: self.elements,
+            max_elements: self.max_elements,
+            slots: self.slots,
+            shards: self.shards,
+            max_shards: self.max_shards,
+            scaling: self.scaling,
+            wire: self.wire,
+            not_finite: self.not_finite,
+            order: self.order,
+            checksum: self.checksum,
         }
     }
 }
@@ -124,6 +114,8 @@ pub enum JoinError {
     Denied {
         /// Who.
         endpoint: SocketAddr,
+        /// What for.
+        kind: DenialKind,
         /// Why.
         why: String,
     },
@@ -199,7 +191,7 @@ async fn join_once(endpoint: SocketAddr, spec: &JoinSpec, start: Instant) -> Res
     loop {
         let missing = match news {
             News::Waiting(missing) => missing,
-            News::Running(grant) => return place.keep(&grant),
+            News::Running(grant) => return place.keep(spec.rank, grant),
             News::Refused(refused) => return Err(refused.into()),
             News::Failed(failure) => return Err(JoinError::Failed(failure)),
             News::Left => return Err(JoinError::Nonsense { endpoint, what: "the place was given up" }),
@@ -209,9 +201,9 @@ async fn join_once(endpoint: SocketAddr, spec: &JoinSpec, start: Instant) -> Res
             return Err(JoinError::Missing { ranks: missing, message });
         }
         news = match place.heartbeat().await {
-            Ok(news) => {
+            Ok(answer) => {
                 last_answer = Instant::now();
-                news
+                answer.news
             }
             Err(error) if last_answer.elapsed() >= SILENCE => {
                 let since = last_answer.elapsed();
@@ -233,20 +225,20 @@ async fn join_once(endpoint: SocketAddr, spec: &JoinSpec, start: Instant) -> Res
 struct Place(Option<Session>);
 
 impl Place {
-    async fn heartbeat(&mut self) -> Result<News, CallError> {
+    async fn heartbeat(&mut self) -> Result<Answer, CallError> {
         match &mut self.0 {
             Some(session) => session.heartbeat(SILENCE).await,
             None => Err(CallError::Nonsense("the place was given up")),
         }
     }
 
-    fn keep(&mut self, grant: &Grant) -> Result<Member, JoinError> {
+    fn keep(&mut self, rank: u16, grant: Grant) -> Result<Member, JoinError> {
         let session = self.0.take().ok_or(JoinError::Failed(JobFailure {
             kind: crate::FailureKind::Unknown,
             message: "the place was given up".into(),
             culprit: None,
         }))?;
-        Ok(Member::start(session, grant))
+        Ok(Member::start(session, rank, grant))
     }
 }
 
@@ -275,7 +267,9 @@ async fn enter(endpoint: SocketAddr, spec: &JoinSpec, start: Instant) -> Result<
         let why = match attempt {
             Ok(Ok(entered)) => return Ok(entered),
             Ok(Err(CallError::Unreachable(why))) => why,
-            Ok(Err(CallError::Denied(why))) => return Err(JoinError::Denied { endpoint, why }),
+            Ok(Err(CallError::Denied { kind, why })) => {
+                return Err(JoinError::Denied { endpoint, kind, why });
+            }
             Ok(Err(CallError::NotAuthentic)) => return Err(JoinError::Impostor { endpoint }),
             Ok(Err(CallError::Nonsense(what))) => return Err(JoinError::Nonsense { endpoint, what }),
             Err(_) => "no answer".into(),

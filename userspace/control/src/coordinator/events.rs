@@ -1,15 +1,19 @@
 //! What happens to runs after the joins: starts, silence, leaves, the plane's answers, the end.
 
 use super::{
-    Action, Coordinator, End, HELD_UP, Hold, MemberId, Outcome, PLANE_PATIENCE, Phase, Refusal, RunId,
+    Action, Coordinator, Door, End, HELD_UP, Hold, MemberId, Outcome, PLANE_PATIENCE, Phase, Refusal, RunId,
     SILENCE, Time,
+    run::{Slots, Tuning},
+    terms::{Limits, Terms},
 };
 use crate::{
     failure::JobFailure,
-    plane::{Installed, PlaneInfo},
-    pool::Pool,
+    plane::PlaneInfo,
+    pool::{Pool, Range},
 };
 
+/// Slots of a lane while the workers measure: the most that they may turn out to need. The second: less is not tried.
+const PROVISIONAL: [u32; 2] = [512, 16];
 /// How long until a job that the plane would not give up is removed again.
 const RETRY: Time = Time::from_secs(1);
 
@@ -30,6 +34,10 @@ impl Coordinator {
                 run.seats.remove(&rank);
                 self.end(id, End::Failed(failure));
             }
+            Outcome::Mismatch(message) => {
+                run.seats.remove(&rank);
+                self.end(id, End::Failed(JobFailure::mismatch(None, message.clone())));
+            }
             Outcome::Done => {
                 if let Some(seat) = run.seats.get_mut(&rank) {
                     seat.departed = true;
@@ -43,12 +51,12 @@ impl Coordinator {
     }
 
     /// The plane has taken a job, or not.
-    pub fn on_installed(&mut self, id: RunId, result: Result<Installed, String>) {
+    pub fn on_installed(&mut self, id: RunId, result: Result<Vec<Door>, String>) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         match result {
-            Ok(installed) if run.phase == Phase::Installing => {
+            Ok(doors) if run.phase == Phase::Installing => {
                 tracing::info!(name = run.name, job = run.job, epoch = run.epoch, "job runs");
-                run.enter(Phase::Running(installed));
+                run.enter(Phase::Running(doors));
             }
             // It ended while the plane was at work.
             Ok(_) => self.remove(id),
@@ -134,6 +142,7 @@ impl Coordinator {
     pub fn tick(&mut self, now: Time) {
         let held_up = now.saturating_sub(self.last_tick) > HELD_UP;
         self.last_tick = now;
+        self.expire_racks(now, held_up);
         let ids: Vec<RunId> = self.runs.keys().copied().collect();
         for id in ids {
             if held_up {
@@ -209,23 +218,50 @@ impl Coordinator {
         if run.phase != phase {
             run.enter(phase);
         }
-        let Some(name) = self.names.get_mut(&run.name) else { return };
-        if run.phase != Phase::Ready || name.on_plane.is_some() {
-            return;
-        }
-        let sizes = run.slots_to_try();
-        let range = match sizes.iter().find_map(|slots| self.pool.take(*slots).ok()) {
-            Some(range) => range,
-            None => {
-                let refusal = self.pool.full(sizes.last().copied().unwrap_or(1));
-                return self.end(id, End::Refused(refusal));
+        let is_free = self.names.get(&run.name).is_some_and(|name| name.on_plane.is_none());
+        if run.phase == Phase::Ready && is_free {
+            let started = self.start(id);
+            if let Err(refusal) = started {
+                self.end(id, End::Refused(refusal));
             }
-        };
-        name.on_plane = Some(id);
-        run.range = Some(range);
+        }
+    }
+
+    /// Gives a run whose ranks are all there what it needs, and orders the planes to take it.
+    fn start(&mut self, id: RunId) -> Result<(), Refusal> {
+        let Some(run) = self.runs.get(&id) else { return Ok(()) };
+        let job = run.job;
+        let (terms, limits) = self.terms(run)?;
+        let (range, slots) = self.find_room(&terms, limits)?;
+        let (epoch, stealing) = (self.names.next_epoch(job), self.stealing);
+        let Some(run) = self.runs.get_mut(&id) else { return Ok(()) };
+        if let Some(name) = self.names.get_mut(&run.name) {
+            name.on_plane = Some(id);
+        }
+        (run.epoch, run.terms, run.range, run.slots) = (epoch, Some(terms), Some(range), slots);
         run.hold = Hold::Installed;
-        self.actions.push_back(Action::Install(id, run.order(range)));
+        let order = run.order(&terms, range, stealing);
         run.enter(Phase::Installing);
+        self.actions.push_back(Action::Install(id, order));
+        Ok(())
+    }
+
+    /// Takes the slots that were asked for, or as many as are to be had until the path is measured.
+    fn find_room(&mut self, terms: &Terms, limits: Limits) -> Result<(Range, Slots), Refusal> {
+        let lanes = u32::from(terms.lanes());
+        if let Some(lane) = terms.slots {
+            let wanted = lane.saturating_mul(lanes);
+            let range =
+                self.pool.take(wanted, limits.slots).ok_or_else(|| self.full(wanted, limits.slots))?;
+            let reason = "asked for when the job was opened".into();
+            return Ok((range, Slots { lane, reason, state: Tuning::Done }));
+        }
+        let [most, fewest] = PROVISIONAL;
+        let mut sizes =
+            std::iter::successors(Some(most), |lane| Some(lane / 2)).take_while(|lane| *lane >= fewest);
+        let found = sizes.find_map(|lane| Some((lane, self.pool.take(lane * lanes, limits.slots)?)));
+        let (lane, range) = found.ok_or_else(|| self.full(fewest * lanes, limits.slots))?;
+        Ok((range, Slots { lane, reason: String::new(), state: Tuning::Measuring }))
     }
 
     /// Ends a run. Its members learn of it by their next heartbeat.

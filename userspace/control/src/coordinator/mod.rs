@@ -9,8 +9,13 @@
 //! ```
 
 mod events;
+mod log;
 mod names;
+mod naming;
+mod posts;
+mod racks;
 mod run;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -21,13 +26,22 @@ use std::{
 };
 
 use rand::RngCore;
-use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS};
+use sumac_wire::{CLASSES, MAX_WORKERS};
 
+pub use self::{
+    log::Event,
+    posts::Post,
+    racks::{RACK_NAME_LEN, RackEntry, RackId},
+    terms::Wishes,
+};
 use self::{
     names::Names,
-    run::{End, Hold, Phase, Run, Seat, Shape},
+    racks::Rack,
+    run::{End, Hold, Phase, Run, Seat},
+    terms::Limits,
 };
 use crate::{
+    assignment::Assignment,
     failure::JobFailure,
     gate::JOB_NAME_LEN,
     plane::{JobInstall, LastEpoch, PlaneInfo, PlaneKind, WorkerInstall},
@@ -65,18 +79,12 @@ pub struct JoinRequest {
     pub job: String,
     /// The worker's rank.
     pub rank: u16,
-    /// How many workers the job has.
-    pub world: u16,
-    /// Most elements in a chunk.
-    pub elements: u16,
-    /// Slots, a power of two; `None` leaves them to the aggregator.
-    pub slots: Option<u32>,
-    /// The factor between the trainer's floats and the integers on the wire.
-    pub scale: f32,
-    /// Whether packets carry UDP checksums.
-    pub checksum: bool,
+    /// What it wants of the job.
+    pub wishes: Wishes,
     /// Where the worker is.
     pub worker: WorkerInstall,
+    /// The rack through which it joins; `None`: at this aggregator itself.
+    pub rack: Option<RackId>,
     /// How long to wait for the other ranks.
     pub deadline: Duration,
 }
@@ -88,6 +96,8 @@ pub enum Outcome {
     Done,
     /// It gives up: the job fails on all others with this reason.
     Failed(String),
+    /// The ranks do not want the same: the job fails on all others with exactly this text, which names both sides.
+    Mismatch(String),
 }
 
 /// What a member is told.
@@ -105,29 +115,48 @@ pub enum Status {
     Left,
 }
 
-/// What a job got.
+/// What a job got, and who has left it.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "each is documented at `client::Assignment`")]
 pub struct Grant {
-    pub job: u16,
-    pub epoch: u16,
-    pub token: u64,
-    pub slots: u32,
-    pub elements: u16,
-    pub scale: f32,
-    pub aggregator_ip: Ipv4Addr,
-    pub base_port: u16,
-    pub shards: u16,
-    pub plane: PlaneKind,
-    pub result_group: Option<Ipv4Addr>,
+    /// What it got.
+    pub assignment: Assignment,
+    /// Ranks that have left because their work is done.
     pub departed: Vec<u16>,
+}
+
+/// Where one worker of an installed job sends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Door {
+    /// The address of its aggregator.
+    pub aggregator_ip: Ipv4Addr,
+    /// The UDP port of shard 0.
+    pub base_port: u16,
+    /// What kind of aggregator it is.
+    pub plane: PlaneKind,
+    /// The multicast group that results are sent to, if not to each worker.
+    pub result_group: Option<Ipv4Addr>,
+    /// The worker among those below the same aggregator, from 0.
+    pub rack_rank: u16,
+    /// How many those are.
+    pub rack_world: u16,
+}
+
+/// A job for one aggregator, or for those of several racks and the root above them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobOrder {
+    /// The job with all of its workers, by rank.
+    pub install: JobInstall,
+    /// Which rack each worker is below.
+    pub racks: Vec<Option<RackId>>,
 }
 
 /// What is to be done outside, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Install a job; answer with [`Coordinator::on_installed`].
-    Install(RunId, JobInstall),
+    Install(RunId, JobOrder),
+    /// Leave a job so many slots in each lane; answer with [`Coordinator::on_resized`].
+    Resize(RunId, u16, u32),
     /// Remove a job; answer with [`Coordinator::on_removed`].
     Remove(RunId, u16),
     /// The member is no more: forget its session.
@@ -141,6 +170,9 @@ pub struct Coordinator {
     names: Names,
     runs: BTreeMap<RunId, Run>,
     members: HashMap<MemberId, (RunId, u16)>,
+    racks: BTreeMap<RackId, Rack>,
+    lost_racks: Vec<RackId>,
+    stealing: bool,
     actions: VecDeque<Action>,
     random: Box<dyn RngCore + Send>,
     next_run: u64,
@@ -151,7 +183,8 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Nobody has joined yet. `random` makes tokens: it must not be guessable outside of tests.
+    /// Nobody has joined yet. `random` makes tokens: it must not be guessable outside of tests. Jobs steal work: see
+    /// [`Coordinator::without_stealing`].
     pub fn new(
         now: Time,
         plane: PlaneInfo,
@@ -165,6 +198,9 @@ impl Coordinator {
             names: Names::new(last_epochs),
             runs: BTreeMap::new(),
             members: HashMap::new(),
+            racks: BTreeMap::new(),
+            lost_racks: Vec::new(),
+            stealing: true,
             actions: VecDeque::new(),
             random,
             next_run: 0,
@@ -173,6 +209,13 @@ impl Coordinator {
             last_tick: now,
             stopping: false,
         }
+    }
+
+    /// Every slot of a job takes each lane's slots-th chunk, however late it is: SwitchML as published.
+    #[must_use]
+    pub fn without_stealing(mut self) -> Coordinator {
+        self.stealing = false;
+        self
     }
 
     /// A worker joins. The answer comes with [`Coordinator::status`].
@@ -184,14 +227,7 @@ impl Coordinator {
         };
         let member = self.new_member();
         let patience = request.deadline.min(LONGEST_DEADLINE);
-        let seat = Seat {
-            member,
-            worker: request.worker.clone(),
-            gives_up: now + patience,
-            patience,
-            seen: now,
-            departed: false,
-        };
+        let seat = Seat::new(now, member, request, patience);
         if let Some(state) = self.runs.get_mut(&run) {
             state.seats.insert(request.rank, seat);
             state.revision += 1;
@@ -211,42 +247,27 @@ impl Coordinator {
         if name.is_empty() || name.len() > JOB_NAME_LEN || name.chars().any(char::is_control) {
             return invalid(format!("a job's name has 1 to {JOB_NAME_LEN} bytes and no control characters"));
         }
-        if request.world == 0 || usize::from(request.world) > MAX_WORKERS {
-            return invalid(format!(
-                "a world of {}: an aggregator takes 1 to {MAX_WORKERS} workers",
-                request.world
-            ));
+        let world = request.wishes.world;
+        let most = if request.rack.is_some() { MAX_WORKERS * MAX_WORKERS } else { MAX_WORKERS };
+        if world == 0 || usize::from(world) > most {
+            return invalid(format!("a world of {world}: an aggregator takes 1 to {MAX_WORKERS} workers"));
         }
-        if request.rank >= request.world {
-            return invalid(format!(
-                "rank {} in a world of {}: ranks count from 0",
-                request.rank, request.world
-            ));
+        if request.rank >= world {
+            return invalid(format!("rank {} in a world of {world}: ranks count from 0", request.rank));
         }
-        if request.elements == 0 {
-            return invalid("chunks of 0 elements: give at least 1".into());
-        }
-        let max = self.plane.max_elements.min(MAX_ELEMENTS as u16);
-        if request.elements > max {
-            return Err(Refusal::TooManyElements { wanted: request.elements, max });
-        }
-        if !(request.scale.is_finite() && request.scale > 0.0) {
-            return invalid(format!("a scale of {}: it must be finite and above 0", request.scale));
+        request.wishes.check(Limits::of(&self.plane))?;
+        if let Some(slots) = request.wishes.slots
+            && slots.saturating_mul(CLASSES.into()) > self.plane.slots
+        {
+            return Err(self.full(slots.saturating_mul(CLASSES.into()), u32::MAX));
         }
         if request.worker.port == 0 || request.worker.ip.is_unspecified() {
             return invalid("the worker's data address is missing".into());
         }
-        match request.slots {
-            Some(slots) if !slots.is_power_of_two() => invalid(format!(
-                "{slots} slots: give a power of two, such as {}",
-                slots.max(1).next_power_of_two()
-            )),
-            Some(slots) if slots > self.pool.total() => Err(self.pool.full(slots)),
-            _ if self.members.len() >= MOST_MEMBERS => {
-                invalid("too many workers at once; try again later".into())
-            }
-            _ => Ok(()),
+        if self.members.len() >= MOST_MEMBERS {
+            return invalid("too many workers at once; try again later".into());
         }
+        Ok(())
     }
 
     /// The run that waits for this rank, if one does.
@@ -262,7 +283,7 @@ impl Coordinator {
             // The rank has done its part and comes for the next incarnation.
             Some(_) => Ok(None),
             None if run.is_live() => Err(Refusal::Held { job, ranks: run.present() }),
-            None => match run.mismatch(request.rank, &Shape::of(request)) {
+            None => match run.mismatch(request.rank, &request.wishes) {
                 None => Ok(Some(id)),
                 Some(refusal) => {
                     self.end(id, End::Refused(refusal.clone()));
@@ -275,32 +296,36 @@ impl Coordinator {
     fn new_run(&mut self, request: &JoinRequest) -> Result<RunId, Refusal> {
         self.check_room(request)?;
         let id = RunId(self.next_run);
-        let (job, epoch) = self.names.begin(&request.job, id)?;
+        let job = self.names.begin(&request.job, id)?;
         self.next_run += 1;
-        let run = Run {
-            name: request.job.clone(),
-            job,
-            epoch,
-            token: self.random.next_u64(),
-            shape: Shape::of(request),
-            seats: BTreeMap::new(),
-            phase: Phase::Gathering,
-            hold: Hold::Nothing,
-            range: None,
-            revision: 1,
-        };
-        tracing::info!(name = run.name, job, epoch, world = run.shape.world, "job opened");
+        let run = Run::new(request, job, self.random.next_u64());
+        tracing::info!(name = run.name, job, world = run.world, "job opened");
         self.runs.insert(id, run);
         Ok(id)
     }
 
     /// Refuses early what cannot be had even when the job's own earlier incarnation is gone.
     fn check_room(&self, request: &JoinRequest) -> Result<(), Refusal> {
-        let Some(wanted) = request.slots else { return Ok(()) };
+        let Some(lane_slots) = request.wishes.slots else { return Ok(()) };
+        let shards = request.wishes.shards.unwrap_or(1);
+        let wanted = lane_slots.saturating_mul(u32::from(CLASSES * shards));
         let earlier = self.names.get(&request.job).and_then(|name| name.on_plane);
         let own = earlier.and_then(|run| self.runs.get(&run)).and_then(|run| run.range);
-        let is_enough = self.pool.largest() >= wanted || own.is_some_and(|range| range.slots >= wanted);
-        if is_enough { Ok(()) } else { Err(self.pool.full(wanted)) }
+        let is_enough =
+            self.pool.largest(u32::MAX) >= wanted || own.is_some_and(|range| range.slots >= wanted);
+        if is_enough { Ok(()) } else { Err(self.full(wanted, u32::MAX)) }
+    }
+
+    /// The refusal of a job for which there is no room below `limit`: says what is free, and who has the rest.
+    fn full(&self, wanted: u32, limit: u32) -> Refusal {
+        let held = self.runs.values().filter_map(|run| Some((run.name.clone(), run.range?.slots)));
+        Refusal::PoolFull {
+            wanted,
+            free: self.pool.free(limit),
+            largest: self.pool.largest(limit),
+            total: self.pool.total(limit),
+            holders: held.collect(),
+        }
     }
 
     fn new_member(&mut self) -> MemberId {
@@ -332,20 +357,9 @@ impl Coordinator {
         let status = match &run.phase {
             Phase::Gathering => Status::Waiting(run.missing()),
             Phase::Ready | Phase::Installing => Status::Waiting(Vec::new()),
-            Phase::Running(installed) => Status::Running(Grant {
-                job: run.job,
-                epoch: run.epoch,
-                token: run.token,
-                slots: run.range.map_or(0, |range| range.slots),
-                elements: run.shape.elements,
-                scale: run.shape.scale,
-                aggregator_ip: *installed.aggregator_ips.get(usize::from(*rank))?,
-                base_port: self.plane.base_port,
-                shards: self.plane.shards,
-                plane: self.plane.kind,
-                result_group: installed.result_group,
-                departed: run.departed(),
-            }),
+            Phase::Running(_) => {
+                Status::Running(Grant { assignment: run.assignment(*rank)?, departed: run.departed() })
+            }
             Phase::Over(End::Refused(refusal)) => Status::Refused(refusal.clone()),
             Phase::Over(End::Failed(failure)) => Status::Failed(failure.clone()),
             Phase::Over(End::Finished) => Status::Left,

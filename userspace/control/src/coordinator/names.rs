@@ -33,13 +33,25 @@ pub(super) struct Names {
 impl Names {
     /// No names; epochs go on from `last`.
     pub fn new(last: &[LastEpoch]) -> Names {
-        let mut epochs = [0; MAX_JOBS];
+        let mut names = Names { names: HashMap::new(), epochs: [0; MAX_JOBS], clock: 0 };
+        names.raise(last);
+        names
+    }
+
+    /// Another plane remembers these incarnations.
+    pub fn raise(&mut self, last: &[LastEpoch]) {
         for last in last {
-            if let Some(epoch) = epochs.get_mut(usize::from(last.job)) {
-                *epoch = last.epoch;
+            if let Some(epoch) = self.epochs.get_mut(usize::from(last.job)) {
+                *epoch = last.epoch.max(*epoch);
             }
         }
-        Names { names: HashMap::new(), epochs, clock: 0 }
+    }
+
+    /// The next incarnation of a job number.
+    pub fn next_epoch(&mut self, job: u16) -> u16 {
+        let Some(epoch) = self.epochs.get_mut(usize::from(job)) else { return 1 };
+        *epoch = epoch.checked_add(1).unwrap_or(1);
+        *epoch
     }
 
     pub fn get(&self, name: &str) -> Option<&Name> {
@@ -50,9 +62,8 @@ impl Names {
         self.names.get_mut(name)
     }
 
-    /// Makes `run` the latest of `name`: gives its job number and epoch. An idle name loses its
-    /// number when all are given away.
-    pub fn begin(&mut self, name: &str, run: RunId) -> Result<(u16, u16), Refusal> {
+    /// Makes `run` the latest of `name`: gives its job number. An idle name loses its number when all are given away.
+    pub fn begin(&mut self, name: &str, run: RunId) -> Result<u16, Refusal> {
         let job = match self.names.get(name) {
             Some(name) => name.job,
             None => self.number()?,
@@ -60,9 +71,7 @@ impl Names {
         self.clock += 1;
         let on_plane = self.names.get(name).and_then(|name| name.on_plane);
         self.names.insert(name.into(), Name { job, current: Some(run), on_plane, used: self.clock });
-        let epoch = &mut self.epochs[usize::from(job)];
-        *epoch = epoch.checked_add(1).unwrap_or(1);
-        Ok((job, *epoch))
+        Ok(job)
     }
 
     fn number(&mut self) -> Result<u16, Refusal> {
@@ -85,23 +94,24 @@ mod tests {
     #[test]
     fn epochs_go_on_with_the_number() {
         let mut names = Names::new(&[LastEpoch { job: 1, epoch: 7 }, LastEpoch { job: 9999, epoch: 1 }]);
-        assert_eq!(names.begin("a", RunId(0)), Ok((1, 8)));
-        assert_eq!(names.begin("a", RunId(1)), Ok((1, 9)));
-        assert_eq!(names.begin("b", RunId(2)), Ok((2, 1)));
-        let mut names = Names::new(&[LastEpoch { job: 1, epoch: u16::MAX }]);
-        assert_eq!(names.begin("a", RunId(0)), Ok((1, 1)), "zero is no epoch");
+        assert_eq!((names.begin("a", RunId(0)), names.next_epoch(1)), (Ok(1), 8));
+        assert_eq!((names.begin("a", RunId(1)), names.next_epoch(1)), (Ok(1), 9));
+        assert_eq!((names.begin("b", RunId(2)), names.next_epoch(2)), (Ok(2), 1));
+        names.raise(&[LastEpoch { job: 1, epoch: 4 }, LastEpoch { job: 2, epoch: 20 }]);
+        assert_eq!((names.next_epoch(1), names.next_epoch(2)), (10, 21), "another plane's memory");
+        assert_eq!(Names::new(&[LastEpoch { job: 1, epoch: u16::MAX }]).next_epoch(1), 1, "zero is no epoch");
     }
 
     #[test]
     fn the_longest_idle_name_loses_its_number() {
         let mut names = Names::new(&[]);
         for index in 1..MAX_JOBS {
-            assert_eq!(names.begin(&index.to_string(), RunId(0)), Ok((index as u16, 1)));
+            assert_eq!(names.begin(&index.to_string(), RunId(0)), Ok(index as u16));
         }
         assert_eq!(names.begin("one more", RunId(0)), Err(Refusal::TooManyJobs { max: MAX_JOBS - 1 }));
         for idle in ["5", "3"] {
             names.get_mut(idle).unwrap().current = None;
         }
-        assert_eq!(names.begin("one more", RunId(0)), Ok((3, 2)));
+        assert_eq!(names.begin("one more", RunId(0)), Ok(3));
     }
 }

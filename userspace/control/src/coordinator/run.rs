@@ -2,60 +2,31 @@
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
-use super::{JoinRequest, MemberId, Time};
+use sumac_transport::PathMeasure;
+
+use super::{
+    Door, JobOrder, JoinRequest, MemberId, Time,
+    log::{Event, Log},
+    naming::Naming,
+    racks::RackId,
+    terms::{Terms, Wishes},
+};
 use crate::{
+    assignment::Assignment,
     failure::JobFailure,
-    plane::{Installed, JobInstall, WorkerInstall},
+    plane::{JobInstall, Level, WorkerInstall},
     pool::Range,
     refusal::Refusal,
 };
-
-/// Slots of a job whose workers leave the number open, if there are as many: enough for a gigabit
-/// link at a round trip of a millisecond, and few enough for a veth's ring of 256 frames.
-const DEFAULT_SLOTS: u32 = 128;
-/// Fewer are not given unasked.
-const FEWEST_SLOTS: u32 = 16;
-
-/// What all ranks of a job must agree on.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Shape {
-    pub world: u16,
-    pub elements: u16,
-    pub scale: f32,
-    pub checksum: bool,
-    pub slots: Option<u32>,
-}
-
-impl Shape {
-    pub fn of(request: &JoinRequest) -> Shape {
-        Shape {
-            world: request.world,
-            elements: request.elements,
-            scale: request.scale,
-            checksum: request.checksum,
-            slots: request.slots,
-        }
-    }
-
-    /// The first parameter in which two shapes differ, and both values.
-    fn difference(&self, other: &Shape) -> Option<(&'static str, [String; 2])> {
-        let slots = |slots: Option<u32>| slots.map_or("unspecified".into(), |slots| slots.to_string());
-        let pairs = [
-            ("world size", self.world.to_string(), other.world.to_string()),
-            ("chunk elements", self.elements.to_string(), other.elements.to_string()),
-            ("scale", self.scale.to_string(), other.scale.to_string()),
-            ("checksum", self.checksum.to_string(), other.checksum.to_string()),
-            ("slots", slots(self.slots), slots(other.slots)),
-        ];
-        pairs.into_iter().find(|(_, a, b)| a != b).map(|(what, a, b)| (what, [a, b]))
-    }
-}
 
 /// A rank's place.
 #[derive(Clone, Debug)]
 pub(super) struct Seat {
     pub member: MemberId,
+    pub wishes: Wishes,
     pub worker: WorkerInstall,
+    /// The rack that its aggregator is of; none: this aggregator itself.
+    pub rack: Option<RackId>,
     /// When the rank gives up waiting for the others.
     pub gives_up: Time,
     /// How long that is from its join.
@@ -64,6 +35,31 @@ pub(super) struct Seat {
     pub seen: Time,
     /// It has left because its work is done.
     pub departed: bool,
+    /// Events that it knows.
+    pub heard: u64,
+    /// Posts of it that were taken.
+    pub posted: u64,
+    /// What it measured of its path.
+    pub measure: Option<PathMeasure>,
+}
+
+impl Seat {
+    /// A place that was just taken.
+    pub fn new(now: Time, member: MemberId, request: &JoinRequest, patience: Time) -> Seat {
+        Seat {
+            member,
+            wishes: request.wishes.clone(),
+            worker: request.worker.clone(),
+            rack: request.rack,
+            gives_up: now + patience,
+            patience,
+            seen: now,
+            departed: false,
+            heard: 0,
+            posted: 0,
+            measure: None,
+        }
+    }
 }
 
 /// Why a run is over.
@@ -86,8 +82,8 @@ pub(super) enum Phase {
     Ready,
     /// The plane is taking the job.
     Installing,
-    /// Workers may send.
-    Running(Installed),
+    /// Workers may send; where each sends to, by rank.
+    Running(Vec<Door>),
     /// Over; seats are kept until each rank has been told or is gone.
     Over(End),
 }
@@ -104,25 +100,69 @@ pub(super) enum Hold {
     RetryAt(Time),
 }
 
+/// How many slots each lane has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Slots {
+    pub lane: u32,
+    pub reason: String,
+    pub state: Tuning,
+}
+
+/// How final that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tuning {
+    /// The workers measure their paths.
+    Measuring,
+    /// The plane is told of the new number.
+    Resizing,
+    Done,
+}
+
 /// One incarnation of a job.
 #[derive(Debug)]
 pub(super) struct Run {
     pub name: String,
     pub job: u16,
+    /// 0 before the plane takes it.
     pub epoch: u16,
     pub token: u64,
-    pub shape: Shape,
+    pub world: u16,
     pub seats: BTreeMap<u16, Seat>,
     pub phase: Phase,
     pub hold: Hold,
+    /// Known once all ranks are there.
+    pub terms: Option<Terms>,
     pub range: Option<Range>,
+    pub slots: Slots,
+    pub naming: Naming,
+    pub log: Log,
     pub revision: u64,
 }
 
 impl Run {
+    /// Nobody is in it yet.
+    pub fn new(request: &JoinRequest, job: u16, token: u64) -> Run {
+        Run {
+            name: request.job.clone(),
+            job,
+            epoch: 0,
+            token,
+            world: request.wishes.world,
+            seats: BTreeMap::new(),
+            phase: Phase::Gathering,
+            hold: Hold::Nothing,
+            terms: None,
+            range: None,
+            slots: Slots { lane: 0, reason: String::new(), state: Tuning::Done },
+            naming: Naming::default(),
+            log: Log::default(),
+            revision: 1,
+        }
+    }
+
     /// Ranks without a worker.
     pub fn missing(&self) -> Vec<u16> {
-        (0..self.shape.world).filter(|rank| !self.seats.contains_key(rank)).collect()
+        (0..self.world).filter(|rank| !self.seats.contains_key(rank)).collect()
     }
 
     /// Ranks that have left because their work is done.
@@ -150,41 +190,79 @@ impl Run {
         matches!(self.phase, Phase::Over(_))
     }
 
+    /// Whether any of its workers is below this rack.
+    pub fn is_below(&self, rack: RackId) -> bool {
+        self.seats.values().any(|seat| seat.rack == Some(rack))
+    }
+
     /// Changes the phase, and lets everybody know.
     pub fn enter(&mut self, phase: Phase) {
         self.phase = phase;
         self.revision += 1;
     }
 
-    /// Why `rank` with `shape` cannot be in this run, naming both sides.
-    pub fn mismatch(&self, rank: u16, shape: &Shape) -> Option<Refusal> {
-        let (what, values) = self.shape.difference(shape)?;
-        let first = self.seats.keys().next().copied()?;
-        Some(Refusal::Mismatch { job: self.name.clone(), what, ranks: [first, rank], values })
+    /// Why `rank` with these wishes cannot be in this run, naming both sides.
+    pub fn mismatch(&self, rank: u16, wishes: &Wishes) -> Option<Refusal> {
+        let differs = |(other, seat): (&u16, &Seat)| Some((*other, seat.wishes.difference(wishes)?));
+        let (other, (what, values)) = self.seats.iter().find_map(differs)?;
+        Some(Refusal::Mismatch { job: self.name.clone(), what, ranks: [other, rank], values })
     }
 
-    /// The sizes to try, in this order.
-    pub fn slots_to_try(&self) -> Vec<u32> {
-        match self.shape.slots {
-            Some(slots) => vec![slots],
-            None => std::iter::successors(Some(DEFAULT_SLOTS), |slots| Some(slots / 2))
-                .take_while(|slots| *slots >= FEWEST_SLOTS)
-                .collect(),
+    /// The order for the planes.
+    pub fn order(&self, terms: &Terms, range: Range, stealing: bool) -> JobOrder {
+        JobOrder {
+            install: JobInstall {
+                job: self.job,
+                epoch: self.epoch,
+                token: self.token,
+                first_slot: range.first,
+                lane_slots: self.slots.lane,
+                lanes: terms.lanes(),
+                shards: terms.shards,
+                elements: terms.elements,
+                checksum: terms.checksum,
+                stealing,
+                level: Level::Only,
+                workers: self.seats.values().map(|seat| seat.worker.clone()).collect(),
+            },
+            racks: self.seats.values().map(|seat| seat.rack).collect(),
         }
     }
 
-    /// The order for the plane.
-    pub fn order(&self, range: Range) -> JobInstall {
-        JobInstall {
+    /// What a rank gets.
+    pub fn assignment(&self, rank: u16) -> Option<Assignment> {
+        let (Phase::Running(doors), Some(terms)) = (&self.phase, &self.terms) else { return None };
+        let door = doors.get(usize::from(rank))?;
+        let tune = self.slots.state != Tuning::Done;
+        Some(Assignment {
             job: self.job,
             epoch: self.epoch,
             token: self.token,
-            first_slot: range.first,
-            slots: range.slots,
-            elements: self.shape.elements,
-            checksum: self.shape.checksum,
-            workers: self.seats.values().map(|seat| seat.worker.clone()).collect(),
-        }
+            lane_slots: self.slots.lane,
+            tune,
+            slots_reason: if tune { String::new() } else { self.slots.reason.clone() },
+            elements: terms.elements,
+            shards: terms.shards,
+            aggregator_ip: door.aggregator_ip,
+            base_port: door.base_port,
+            plane: door.plane,
+            result_group: door.result_group,
+            rack_rank: door.rack_rank,
+            rack_world: door.rack_world,
+        })
+    }
+
+    /// Lets all hear of something. `false`: one of them does not listen.
+    pub fn tell(&mut self, event: Event) -> bool {
+        let heard = self.seats.values().filter(|seat| !seat.departed).map(|seat| seat.heard).min();
+        self.log.forget(heard.unwrap_or(u64::MAX));
+        self.log.push(event)
+    }
+
+    /// Who has heard least.
+    pub fn deafest(&self) -> Option<u16> {
+        let present = self.seats.iter().filter(|(_, seat)| !seat.departed);
+        present.min_by_key(|(_, seat)| seat.heard).map(|(rank, _)| *rank)
     }
 
     /// The address of a rank, for messages.

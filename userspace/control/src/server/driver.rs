@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::Shared;
+use super::{Shared, tree::Tree};
 use crate::{DataPlane, coordinator::Action};
 
 const TICK: Duration = Duration::from_millis(100);
@@ -13,11 +13,11 @@ const TICKS_PER_REPORT: u32 = 5;
 ///
 /// Time does not wait for orders: one that asks by ARP for a worker that is not there takes seconds, in which the
 /// workers of other jobs can die.
-pub async fn run<P: DataPlane>(shared: Arc<Shared>, plane: Arc<P>) {
+pub async fn run<P: DataPlane>(shared: Arc<Shared>, plane: Arc<Tree<P>>) {
     tokio::join!(pass_time(&shared, &plane), serve_orders(&shared, &plane));
 }
 
-async fn pass_time<P: DataPlane>(shared: &Shared, plane: &Arc<P>) {
+async fn pass_time<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut count = 0u32;
@@ -28,35 +28,45 @@ async fn pass_time<P: DataPlane>(shared: &Shared, plane: &Arc<P>) {
             report(shared, plane).await;
         }
         let now = shared.now();
-        shared.lock().coordinator.tick(now);
+        {
+            let mut state = shared.lock();
+            state.coordinator.tick(now);
+            shared.forget_racks(&mut state);
+        }
         shared.orders.notify_one();
     }
 }
 
-async fn serve_orders<P: DataPlane>(shared: &Shared, plane: &Arc<P>) {
+async fn serve_orders<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
     loop {
         shared.orders.notified().await;
         carry_out(shared, plane).await;
     }
 }
 
-async fn report<P: DataPlane>(shared: &Shared, plane: &Arc<P>) {
+async fn report<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
     let plane = plane.clone();
-    let asked = tokio::task::spawn_blocking(move || Ok((plane.instance()?, plane.info()?))).await;
+    let asked = tokio::task::spawn_blocking(move || Ok((plane.local.instance()?, plane.local.info()?))).await;
     let report = flatten(asked);
     let now = shared.now();
     shared.lock().coordinator.on_plane(now, report);
 }
 
-async fn carry_out<P: DataPlane>(shared: &Shared, plane: &Arc<P>) {
+async fn carry_out<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
     loop {
         let Some(action) = shared.lock().coordinator.poll_action() else { break };
         match action {
             Action::Forget(member) => shared.lock().gate.forget(member),
-            Action::Install(run, job) => {
+            Action::Install(run, order) => {
                 let plane = plane.clone();
-                let result = flatten(tokio::task::spawn_blocking(move || plane.install(&job)).await);
+                let result = flatten(tokio::task::spawn_blocking(move || plane.install(&order)).await);
                 shared.lock().coordinator.on_installed(run, result);
+            }
+            Action::Resize(run, job, lane_slots) => {
+                let plane = plane.clone();
+                let result =
+                    flatten(tokio::task::spawn_blocking(move || plane.resize(job, lane_slots)).await);
+                shared.lock().coordinator.on_resized(run, result);
             }
             Action::Remove(run, job) => {
                 let plane = plane.clone();

@@ -1,10 +1,13 @@
 //! The gRPC service around the [`Coordinator`](crate::coordinator::Coordinator): sockets, clock, and
 //! the one task that talks to the data plane.
 
+mod desk;
 mod driver;
-mod limit;
+pub(crate) mod limit;
 mod noise;
-mod service;
+mod racks;
+pub(crate) mod service;
+mod tree;
 
 use std::{
     future::Future,
@@ -21,7 +24,7 @@ use tokio::{
 };
 use tonic::transport::Server;
 
-use self::{limit::Limited, service::Service};
+use self::{desk::Desks, limit::Limited, service::Service, tree::Tree};
 use crate::{
     DataPlane, Secrets,
     coordinator::{Coordinator, Time},
@@ -30,10 +33,10 @@ use crate::{
     rpc::control_server::ControlServer,
 };
 
-/// Messages are some hundred bytes.
-const LARGEST_MESSAGE: usize = 4096;
-/// Requests of one connection that may be under way at once.
-const REQUESTS_PER_CONNECTION: usize = 8;
+/// Messages are some hundred bytes, and up to 8 KiB with posts or events.
+pub(crate) const LARGEST_MESSAGE: usize = 16 << 10;
+/// Requests of one connection that may be under way at once: a rack passes on two for each of its workers.
+pub(crate) const REQUESTS_PER_CONNECTION: usize = 256;
 /// How long members have, when the server ends, to hear of it.
 const FAREWELL: Duration = Duration::from_millis(1200);
 
@@ -63,13 +66,15 @@ pub enum ServeError {
 }
 
 /// What all connections share.
-struct Shared {
+pub(crate) struct Shared {
     start: Instant,
     state: Mutex<State>,
     /// Counts the moments at which something may have changed for somebody.
     news: watch::Sender<u64>,
     /// Wakes the driver.
     orders: tokio::sync::Notify,
+    /// What racks are told to do.
+    desks: Arc<Desks>,
 }
 
 struct State {
@@ -87,6 +92,14 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Closes the books on racks that are gone.
+    fn forget_racks(&self, state: &mut State) {
+        while let Some(rack) = state.coordinator.poll_lost_rack() {
+            state.gate.forget_rack(rack);
+            self.desks.close(rack);
+        }
+    }
+
     /// Tells waiting members and the driver that something has changed.
     fn announce(&self) {
         self.news.send_modify(|count| *count = count.wrapping_add(1));
@@ -98,8 +111,9 @@ impl Shared {
 pub struct Listening<P> {
     listener: TcpListener,
     address: SocketAddr,
-    plane: Arc<P>,
+    plane: Arc<Tree<P>>,
     secrets: Secrets,
+    stealing: bool,
 }
 
 impl<P: DataPlane> Listening<P> {
@@ -108,7 +122,13 @@ impl<P: DataPlane> Listening<P> {
         let listen = |source| ServeError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
-        Ok(Listening { listener, address, plane: Arc::new(plane), secrets })
+        Ok(Listening { listener, address, plane: Arc::new(Tree::new(plane)), secrets, stealing: true })
+    }
+
+    /// Jobs take the chunks of each lane in turn, as SwitchML published it, and steal no work.
+    #[must_use]
+    pub fn without_stealing(self) -> Self {
+        Listening { stealing: false, ..self }
     }
 
     /// Where it listens.
@@ -119,7 +139,8 @@ impl<P: DataPlane> Listening<P> {
     /// Serves until `stop` is ready. Then all jobs are failed by name and removed from the plane.
     pub async fn serve(self, stop: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
         let plane = self.plane.clone();
-        let shared = tokio::task::spawn_blocking(move || shared(&*plane, self.secrets)).await??;
+        let shared =
+            tokio::task::spawn_blocking(move || shared(&plane, self.secrets, self.stealing)).await??;
         let driver = tokio::spawn(driver::run(shared.clone(), self.plane.clone()));
         let control = ControlServer::new(Service::new(shared.clone()))
             .max_decoding_message_size(LARGEST_MESSAGE)
@@ -156,17 +177,23 @@ impl<P: DataPlane> Listening<P> {
     }
 }
 
-fn shared<P: DataPlane>(plane: &P, secrets: Secrets) -> Result<Arc<Shared>, ServeError> {
-    let last_epochs = plane.take_over()?;
-    let (info, instance) = (plane.info()?, plane.instance()?);
+fn shared<P: DataPlane>(
+    plane: &Tree<P>,
+    secrets: Secrets,
+    stealing: bool,
+) -> Result<Arc<Shared>, ServeError> {
+    let last_epochs = plane.local.take_over()?;
+    let (info, instance) = (plane.local.info()?, plane.local.instance()?);
     let mut boot_key = [0; 32];
     OsRng.try_fill_bytes(&mut boot_key).map_err(|error| ServeError::Random(error.to_string()))?;
     let random = StdRng::try_from_rng(&mut OsRng).map_err(|error| ServeError::Random(error.to_string()))?;
     let coordinator = Coordinator::new(Time::ZERO, info, instance, &last_epochs, Box::new(random));
+    let coordinator = if stealing { coordinator } else { coordinator.without_stealing() };
     Ok(Arc::new(Shared {
         start: Instant::now(),
         state: Mutex::new(State { coordinator, gate: Gate::new(secrets, boot_key) }),
         news: watch::Sender::new(0),
         orders: tokio::sync::Notify::new(),
+        desks: plane.desks.clone(),
     }))
 }

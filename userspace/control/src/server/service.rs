@@ -1,4 +1,4 @@
-//! The four calls: each passes the gate, changes the coordinator, and answers under the session's key.
+//! The calls: each passes the gate, changes the coordinator, and answers under the session's key.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -13,21 +13,24 @@ use tonic::{Request, Response, Status as Denial};
 
 use super::{Shared, noise::Noise};
 use crate::{
-    convert,
+    convert::{self, Caller},
     coordinator::{MemberId, Outcome, Status},
     gate::Rejected,
+    post::shortened,
     rpc::{self, control_server::Control},
     seal::{Key, Purpose},
 };
 
 /// How long a heartbeat may wait for news: clients send the next one when it is answered.
-const LONG_POLL: Duration = Duration::from_millis(500);
+pub(super) const LONG_POLL: Duration = Duration::from_millis(500);
 /// Longest reason of a leave that is passed on, in bytes.
-const LONGEST_REASON: usize = 512;
+const LONGEST_REASON: usize = 1024;
+/// Bytes of events in one answer.
+const EVENTS_PER_ANSWER: usize = 8 << 10;
 
 /// The service, one for all connections.
 pub struct Service {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     turned_away: Noise,
 }
 
@@ -37,32 +40,118 @@ impl Service {
         Service { shared, turned_away }
     }
 
-    fn denied(&self, peer: Ipv4Addr, why: Rejected) -> Denial {
+    pub(super) fn denied(&self, peer: Ipv4Addr, why: Rejected) -> Denial {
         if let Some(untold) = self.turned_away.tell(std::time::Instant::now()) {
             tracing::warn!(%peer, %why, untold, "message turned away");
         }
         match why {
             Rejected::Malformed => Denial::invalid_argument(why.to_string()),
-            Rejected::WrongSecret => Denial::unauthenticated(why.to_string()),
+            Rejected::WrongSecret | Rejected::WrongRackSecret => Denial::unauthenticated(why.to_string()),
             Rejected::StaleCookie | Rejected::Replayed => Denial::permission_denied(why.to_string()),
             Rejected::UnknownSession => Denial::not_found(why.to_string()),
+            Rejected::NoRacks => Denial::failed_precondition(why.to_string()),
             Rejected::Busy => Denial::resource_exhausted(why.to_string()),
         }
     }
 
-    /// Answers as soon as the member's revision is not `known`, or after [`LONG_POLL`].
-    async fn news(&self, member: MemberId, known: u64) -> (u64, Status) {
+    /// Waits until the member's revision is not `known`, or there are events beyond `heard`; at most [`LONG_POLL`].
+    async fn wait(&self, member: MemberId, known: u64, heard: u64) {
         let deadline = Instant::now() + LONG_POLL;
         let mut news = self.shared.news.subscribe();
         loop {
-            let (revision, status) =
-                self.shared.lock().coordinator.status(member).unwrap_or((0, Status::Left));
-            if revision != known || Instant::now() >= deadline {
-                return (revision, status);
+            {
+                let coordinator = &self.shared.lock().coordinator;
+                let revision = coordinator.status(member).map_or(0, |(revision, _)| revision);
+                if revision != known || coordinator.has_events(member, heard) || Instant::now() >= deadline {
+                    return;
+                }
             }
             // Either way the loop looks again.
             let _ = timeout_at(deadline, news.changed()).await;
         }
+    }
+
+    pub(super) fn do_join(&self, caller: Caller, sealed: &rpc::Sealed) -> Result<rpc::Sealed, Denial> {
+        let now = self.shared.now();
+        let reply = {
+            let mut state = self.shared.lock();
+            let (join, key) = state.gate.join(now, sealed).map_err(|why| self.denied(caller.peer, why))?;
+            let joined = convert::join_request(&join, caller)
+                .and_then(|request| state.coordinator.join(now, &request));
+            match joined {
+                Ok(member) => {
+                    state.gate.open_session(member, key.clone());
+                    let (revision, status) = state.coordinator.status(member).unwrap_or((0, Status::Left));
+                    tracing::info!(name = join.job, rank = join.rank, peer = %caller.peer, "worker joined");
+                    seal(&key, convert::status_reply(&key, member.0, 0, revision, &status))
+                }
+                Err(refusal) => {
+                    let peer = caller.peer;
+                    tracing::warn!(name = join.job, rank = join.rank, %peer, %refusal, "join refused");
+                    seal(&key, convert::status_reply(&key, 0, 0, 0, &Status::Refused(refusal)))
+                }
+            }
+        };
+        self.shared.announce();
+        Ok(reply)
+    }
+
+    pub(super) async fn do_heartbeat(
+        &self,
+        caller: Caller,
+        sealed: &rpc::Sealed,
+    ) -> Result<rpc::Sealed, Denial> {
+        let (member, body, key) = {
+            let mut state = self.shared.lock();
+            let opened = state.gate.session(Purpose::Heartbeat, sealed);
+            let (member, body, key) = opened.map_err(|why| self.denied(caller.peer, why))?;
+            state.coordinator.heartbeat(self.shared.now(), member);
+            state.coordinator.heard(member, body.heard);
+            (member, body, key)
+        };
+        self.wait(member, body.revision, body.heard).await;
+        let coordinator = &self.shared.lock().coordinator;
+        let (revision, status) = coordinator.status(member).unwrap_or((0, Status::Left));
+        let (first_event, events) = coordinator.events(member, body.heard, EVENTS_PER_ANSWER);
+        let reply = rpc::StatusReply {
+            first_event,
+            events: events.iter().map(convert::write_event).collect(),
+            ..convert::status_reply(&key, member.0, body.counter, revision, &status)
+        };
+        Ok(seal(&key, reply))
+    }
+
+    pub(super) fn do_post(&self, caller: Caller, sealed: &rpc::Sealed) -> Result<rpc::Sealed, Denial> {
+        let reply = {
+            let mut state = self.shared.lock();
+            let opened = state.gate.session(Purpose::Post, sealed);
+            let (member, body, key) = opened.map_err(|why| self.denied(caller.peer, why))?;
+            let posts = body.posts.into_iter().map(convert::read_post).collect::<Option<Vec<_>>>();
+            let posts = posts.ok_or_else(|| self.denied(caller.peer, Rejected::Malformed))?;
+            state.coordinator.post(self.shared.now(), member, body.first_post, posts);
+            let (revision, status) = state.coordinator.status(member).unwrap_or((0, Status::Left));
+            seal(&key, convert::status_reply(&key, member.0, body.counter, revision, &status))
+        };
+        self.shared.announce();
+        Ok(reply)
+    }
+
+    pub(super) fn do_leave(&self, caller: Caller, sealed: &rpc::Sealed) -> Result<rpc::Sealed, Denial> {
+        let reply = {
+            let mut state = self.shared.lock();
+            let opened = state.gate.session(Purpose::Leave, sealed);
+            let (member, body, key) = opened.map_err(|why| self.denied(caller.peer, why))?;
+            let leave = body.leave.unwrap_or_default();
+            let outcome = match shortened(&leave.reason, LONGEST_REASON) {
+                "" => Outcome::Done,
+                reason if leave.mismatch => Outcome::Mismatch(reason.into()),
+                reason => Outcome::Failed(reason.into()),
+            };
+            state.coordinator.leave(member, &outcome);
+            seal(&key, convert::status_reply(&key, member.0, body.counter, 0, &Status::Left))
+        };
+        self.shared.announce();
+        Ok(reply)
     }
 }
 
@@ -79,74 +168,49 @@ impl Control for Service {
     }
 
     async fn join(&self, request: Request<rpc::Sealed>) -> Result<Response<rpc::Sealed>, Denial> {
-        let (peer, local) = (ipv4(request.remote_addr())?, ipv4(request.local_addr())?);
-        let now = self.shared.now();
-        let (key, member, revision, status) = {
-            let mut state = self.shared.lock();
-            let (join, key) =
-                state.gate.join(now, request.get_ref()).map_err(|why| self.denied(peer, why))?;
-            let joined = convert::join_request(&join, peer, local)
-                .and_then(|request| state.coordinator.join(now, &request));
-            match joined {
-                Ok(member) => {
-                    tracing::info!(name = join.job, rank = join.rank, %peer, "worker joined");
-                    state.gate.open_session(member, key.clone());
-                    let (revision, status) = state.coordinator.status(member).unwrap_or((0, Status::Left));
-                    (key, member, revision, status)
-                }
-                Err(refusal) => {
-                    tracing::warn!(name = join.job, rank = join.rank, %peer, %refusal, "join refused");
-                    (key, MemberId(0), 0, Status::Refused(refusal))
-                }
-            }
-        };
-        self.shared.announce();
-        Ok(sealed(&key, member, 0, revision, &status))
+        let caller = caller(&request)?;
+        self.do_join(caller, request.get_ref()).map(Response::new)
     }
 
     async fn heartbeat(&self, request: Request<rpc::Sealed>) -> Result<Response<rpc::Sealed>, Denial> {
-        let peer = ipv4(request.remote_addr())?;
-        let (member, body, key) = {
-            let mut state = self.shared.lock();
-            let (member, body, key) = state
-                .gate
-                .session(Purpose::Heartbeat, request.get_ref())
-                .map_err(|why| self.denied(peer, why))?;
-            state.coordinator.heartbeat(self.shared.now(), member);
-            (member, body, key)
-        };
-        let (revision, status) = self.news(member, body.revision).await;
-        Ok(sealed(&key, member, body.counter, revision, &status))
+        let caller = caller(&request)?;
+        self.do_heartbeat(caller, request.get_ref()).await.map(Response::new)
+    }
+
+    async fn post(&self, request: Request<rpc::Sealed>) -> Result<Response<rpc::Sealed>, Denial> {
+        let caller = caller(&request)?;
+        self.do_post(caller, request.get_ref()).map(Response::new)
     }
 
     async fn leave(&self, request: Request<rpc::Sealed>) -> Result<Response<rpc::Sealed>, Denial> {
-        let peer = ipv4(request.remote_addr())?;
-        let (member, body, key) = {
-            let mut state = self.shared.lock();
-            let (member, body, key) = state
-                .gate
-                .session(Purpose::Leave, request.get_ref())
-                .map_err(|why| self.denied(peer, why))?;
-            let reason = body.leave.as_ref().map(|leave| leave.reason.as_str()).unwrap_or_default();
-            let outcome =
-                if reason.is_empty() { Outcome::Done } else { Outcome::Failed(shortened(reason).into()) };
-            state.coordinator.leave(member, &outcome);
-            (member, body, key)
-        };
-        self.shared.announce();
-        Ok(sealed(&key, member, body.counter, 0, &Status::Left))
+        let caller = caller(&request)?;
+        self.do_leave(caller, request.get_ref()).map(Response::new)
+    }
+
+    async fn enter_rack(&self, request: Request<rpc::Sealed>) -> Result<Response<rpc::Sealed>, Denial> {
+        let caller = caller(&request)?;
+        self.do_enter_rack(caller.peer, request.get_ref()).map(Response::new)
+    }
+
+    async fn serve_rack(&self, request: Request<rpc::Sealed>) -> Result<Response<rpc::Sealed>, Denial> {
+        let caller = caller(&request)?;
+        self.do_serve_rack(caller.peer, request.get_ref()).await.map(Response::new)
+    }
+
+    async fn relay(&self, request: Request<rpc::Sealed>) -> Result<Response<rpc::Sealed>, Denial> {
+        let caller = caller(&request)?;
+        self.do_relay(caller.peer, request.get_ref()).await.map(Response::new)
     }
 }
 
-fn sealed(
-    key: &Key,
-    member: MemberId,
-    counter: u64,
-    revision: u64,
-    status: &Status,
-) -> Response<rpc::Sealed> {
-    let reply = convert::status_reply(key, member.0, counter, revision, status);
-    Response::new(key.seal(Purpose::Reply, reply.encode_to_vec()))
+fn seal(key: &Key, reply: rpc::StatusReply) -> rpc::Sealed {
+    key.seal(Purpose::Reply, reply.encode_to_vec())
+}
+
+/// The two ends of a connection.
+pub(crate) fn caller<T>(request: &Request<T>) -> Result<Caller, Denial> {
+    let ends = (ipv4(request.remote_addr())?, ipv4(request.local_addr())?);
+    Ok(Caller { peer: ends.0, local: ends.1, rack: None })
 }
 
 fn ipv4(address: Option<std::net::SocketAddr>) -> Result<Ipv4Addr, Denial> {
@@ -154,10 +218,4 @@ fn ipv4(address: Option<std::net::SocketAddr>) -> Result<Ipv4Addr, Denial> {
         Some(IpAddr::V4(ip)) => Ok(ip),
         _ => Err(Denial::failed_precondition("the control plane needs IPv4 addresses on both ends")),
     }
-}
-
-/// Cuts at a character's border.
-fn shortened(reason: &str) -> &str {
-    let end = (0..=reason.len().min(LONGEST_REASON)).rev().find(|end| reason.is_char_boundary(*end));
-    &reason[..end.unwrap_or(0)]
 }

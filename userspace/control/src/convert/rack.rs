@@ -1,0 +1,137 @@
+//! The messages between a root and the aggregators of its racks.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::{read_kind, write_kind};
+use crate::{
+    plane::{Installed, JobInstall, LastEpoch, Level, PlaneInfo, WorkerInstall},
+    rpc::{self, rack_order},
+    seal::Key,
+};
+
+/// Writes what a plane is.
+pub fn write_plane(info: &PlaneInfo, instance: u64) -> rpc::RackPlane {
+    rpc::RackPlane {
+        kind: write_kind(info.kind).into(),
+        slots: info.slots,
+        max_elements: info.max_elements.into(),
+        base_port: info.base_port.into(),
+        shards: info.shards.into(),
+        instance,
+    }
+}
+
+/// Reads what a plane is; `None` when a field is out of its range.
+pub fn read_plane(plane: &rpc::RackPlane) -> Option<(u64, PlaneInfo)> {
+    let info = PlaneInfo {
+        kind: read_kind(plane.kind)?,
+        slots: plane.slots,
+        max_elements: plane.max_elements.try_into().ok()?,
+        base_port: plane.base_port.try_into().ok()?,
+        shards: plane.shards.try_into().ok()?,
+    };
+    Some((plane.instance, info))
+}
+
+/// Reads the incarnations that a rack remembers; those out of range are none.
+pub fn read_epochs(epochs: &[rpc::LastEpoch]) -> Vec<LastEpoch> {
+    let read = |last: &rpc::LastEpoch| {
+        Some(LastEpoch { job: last.job.try_into().ok()?, epoch: last.epoch.try_into().ok()? })
+    };
+    epochs.iter().filter_map(read).collect()
+}
+
+/// Writes them.
+pub fn write_epochs(epochs: &[LastEpoch]) -> Vec<rpc::LastEpoch> {
+    let write = |last: &LastEpoch| rpc::LastEpoch { job: last.job.into(), epoch: last.epoch.into() };
+    epochs.iter().map(write).collect()
+}
+
+/// Writes a rack's part of a job, its token bare: [`mask`] hides it. `None` for what is no rack's part.
+pub fn write_install(job: &JobInstall) -> Option<rpc::RackInstall> {
+    let Level::Rack { rack, racks, contributors, parent } = job.level else { return None };
+    let write = |worker: &WorkerInstall| rpc::RackWorker {
+        ip: worker.ip.to_bits(),
+        port: worker.port.into(),
+        mac: worker.mac.to_vec(),
+        local_ip: worker.local_ip.to_bits(),
+    };
+    Some(rpc::RackInstall {
+        job: job.job.into(),
+        epoch: job.epoch.into(),
+        masked_token: job.token,
+        first_slot: job.first_slot,
+        lane_slots: job.lane_slots,
+        lanes: job.lanes.into(),
+        shards: job.shards.into(),
+        elements: job.elements.into(),
+        checksum: job.checksum,
+        rack: rack.into(),
+        racks: racks.into(),
+        contributors: contributors.into(),
+        parent_ip: parent.ip().to_bits(),
+        parent_port: parent.port().into(),
+        workers: job.workers.iter().map(write).collect(),
+    })
+}
+
+/// Hides the token of an order to install, if it is one.
+pub fn mask(key: &Key, mut order: rpc::RackOrder) -> rpc::RackOrder {
+    if let Some(rack_order::What::Install(install)) = &mut order.what {
+        install.masked_token = key.mask(install.job, install.epoch, install.masked_token);
+    }
+    order
+}
+
+/// Reads an order to install; `None` when a field is out of its range.
+pub fn read_install(key: &Key, job: &rpc::RackInstall) -> Option<JobInstall> {
+    let read = |worker: &rpc::RackWorker| {
+        Some(WorkerInstall {
+            ip: Ipv4Addr::from_bits(worker.ip),
+            port: worker.port.try_into().ok()?,
+            mac: worker.mac[..].try_into().ok()?,
+            local_ip: Ipv4Addr::from_bits(worker.local_ip),
+        })
+    };
+    Some(JobInstall {
+        job: job.job.try_into().ok()?,
+        epoch: job.epoch.try_into().ok()?,
+        token: key.mask(job.job, job.epoch, job.masked_token),
+        first_slot: job.first_slot,
+        lane_slots: job.lane_slots,
+        lanes: job.lanes.try_into().ok()?,
+        shards: job.shards.try_into().ok()?,
+        elements: job.elements.try_into().ok()?,
+        checksum: job.checksum,
+        // What is drawn is drawn at the root.
+        stealing: false,
+        level: Level::Rack {
+            rack: job.rack.try_into().ok()?,
+            racks: job.racks.try_into().ok()?,
+            contributors: job.contributors.try_into().ok()?,
+            parent: SocketAddrV4::new(Ipv4Addr::from_bits(job.parent_ip), job.parent_port.try_into().ok()?),
+        },
+        workers: job.workers.iter().map(read).collect::<Option<_>>()?,
+    })
+}
+
+/// The order to resize a job.
+pub fn resize(job: u16, lane_slots: u32) -> rack_order::What {
+    rack_order::What::Resize(rpc::RackResize { job: job.into(), lane_slots })
+}
+
+/// Writes what came of an install.
+pub fn write_installed(installed: &Installed) -> rpc::RackInstalled {
+    rpc::RackInstalled {
+        aggregator_ips: installed.aggregator_ips.iter().map(|ip| ip.to_bits()).collect(),
+        result_group: installed.result_group.map_or(0, Ipv4Addr::to_bits),
+    }
+}
+
+/// Reads it.
+pub fn read_installed(installed: &rpc::RackInstalled) -> Installed {
+    Installed {
+        aggregator_ips: installed.aggregator_ips.iter().copied().map(Ipv4Addr::from_bits).collect(),
+        result_group: (installed.result_group != 0).then(|| Ipv4Addr::from_bits(installed.result_group)),
+    }
+}

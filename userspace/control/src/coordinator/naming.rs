@@ -1,0 +1,140 @@
+//! The order of operations that workers announce by name: each is released when all have announced it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::post::{Announcement, DESCRIPTION_LEN, OPERATION_NAME_LEN, shortened};
+
+/// Operations that wait for some worker, of one job.
+const MOST_WAITING: usize = 65_536;
+
+/// What is announced and not released.
+#[derive(Debug, Default)]
+pub(super) struct Naming {
+    waiting: HashMap<String, Waiting>,
+    /// By how urgent they are, then by when they became complete.
+    ready: BTreeMap<(std::cmp::Reverse<u8>, u64), String>,
+    completed: u64,
+}
+
+/// An operation that some have announced.
+#[derive(Debug)]
+struct Waiting {
+    first: u16,
+    signature: u32,
+    description: String,
+    priority: u8,
+    ranks: Vec<u16>,
+}
+
+impl Naming {
+    /// A rank of a job with `world` ranks is ready for an operation. An error ends the job: it says why.
+    pub fn announce(&mut self, rank: u16, world: u16, announced: Announcement) -> Result<(), String> {
+        let Announcement { name, signature, description, priority } = announced;
+        if name.is_empty() || name.len() > OPERATION_NAME_LEN {
+            return Err(format!(
+                "rank {rank} announced an operation whose name has {} bytes; it must have 1 to {OPERATION_NAME_LEN}",
+                name.len()
+            ));
+        }
+        let description = shortened(&description, DESCRIPTION_LEN);
+        let waiting = self.waiting.len();
+        let known = match self.waiting.get_mut(&name) {
+            Some(known) => known,
+            None if waiting >= MOST_WAITING => {
+                return Err(format!(
+                    "rank {rank} announced `{name}` while {MOST_WAITING} operations wait for other workers"
+                ));
+            }
+            None => self.waiting.entry(name.clone()).or_insert_with(|| Waiting {
+                first: rank,
+                signature,
+                description: description.into(),
+                priority,
+                ranks: Vec::with_capacity(usize::from(world)),
+            }),
+        };
+        if known.ranks.contains(&rank) {
+            return Err(format!("rank {rank} announced `{name}` again before it was released"));
+        }
+        if (known.signature, &known.description[..]) != (signature, description) {
+            return Err(format!(
+                "operation `{name}`: rank {rank} has {description} where rank {} has {}",
+                known.first, known.description
+            ));
+        }
+        if known.priority != priority {
+            return Err(format!(
+                "operation `{name}`: rank {rank} gives it priority {priority} where rank {} gives it {}",
+                known.first, known.priority
+            ));
+        }
+        known.ranks.push(rank);
+        if known.ranks.len() == usize::from(world) {
+            self.waiting.remove(&name);
+            self.ready.insert((std::cmp::Reverse(priority), self.completed), name);
+            self.completed += 1;
+        }
+        Ok(())
+    }
+
+    /// The next operation for all.
+    pub fn release(&mut self) -> Option<String> {
+        self.ready.pop_first().map(|(_, name)| name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str, priority: u8) -> Announcement {
+        Announcement { name: name.into(), signature: 7, description: "a sum of 5 float32".into(), priority }
+    }
+
+    #[test]
+    fn a_name_is_released_when_all_have_announced_it() {
+        let mut naming = Naming::default();
+        for rank in [1, 0] {
+            naming.announce(rank, 3, of("a", 0)).unwrap();
+            naming.announce(rank, 3, of("b", 5)).unwrap();
+            assert_eq!(naming.release(), None);
+        }
+        for name in [("a", 0), ("b", 5)] {
+            naming.announce(2, 3, of(name.0, name.1)).unwrap();
+        }
+        assert_eq!(naming.release().as_deref(), Some("b"), "of two that are ready the urgent one");
+        assert_eq!(naming.release().as_deref(), Some("a"));
+        assert_eq!(naming.release(), None);
+        naming.announce(0, 1, of("a", 0)).unwrap();
+        assert_eq!(naming.release().as_deref(), Some("a"), "a name may come again");
+    }
+
+    #[test]
+    fn both_sides_of_a_difference_are_named() {
+        let other = Announcement { description: "a sum of 6 float32".into(), ..of("a", 0) };
+        let table = [
+            (other, "operation `a`: rank 1 has a sum of 6 float32 where rank 0 has a sum of 5 float32"),
+            (of("a", 4), "operation `a`: rank 1 gives it priority 4 where rank 0 gives it 0"),
+            (of("", 0), "rank 1 announced an operation whose name has 0 bytes; it must have 1 to 256"),
+        ];
+        for (second, expected) in table {
+            let mut naming = Naming::default();
+            naming.announce(0, 2, of("a", 0)).unwrap();
+            assert_eq!(naming.announce(1, 2, second), Err(expected.into()));
+        }
+        let mut naming = Naming::default();
+        naming.announce(0, 2, of("a", 0)).unwrap();
+        let twice = naming.announce(0, 2, of("a", 0)).unwrap_err();
+        assert_eq!(twice, "rank 0 announced `a` again before it was released");
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let mut naming = Naming::default();
+        for name in 0..MOST_WAITING {
+            naming.announce(0, 2, of(&name.to_string(), 0)).unwrap();
+        }
+        assert!(naming.announce(0, 2, of("one more", 0)).unwrap_err().contains("one more"));
+        assert!(naming.announce(1, 2, of("0", 0)).is_ok(), "what is known goes on");
+    }
+}

@@ -1,0 +1,214 @@
+//! What each rank wants of a job, whether they all fit together, and what comes out of it.
+
+use sumac_transport::{NotFinite, Scaling, WireFormat};
+use sumac_wire::{CLASSES, MAX_LANES};
+
+use crate::{plane::PlaneInfo, post::Order, refusal::Refusal};
+
+/// What one rank wants of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wishes {
+    /// How many workers the job has.
+    pub world: u16,
+    /// 32-bit words in a chunk; `None`: what all can carry.
+    pub elements: Option<u16>,
+    /// The most words that this rank's packets can carry.
+    pub max_elements: u16,
+    /// Slots of a lane, a power of two; `None`: to be measured.
+    pub slots: Option<u32>,
+    /// Shards; `None`: as many as all have.
+    pub shards: Option<u16>,
+    /// The most shards that this rank has.
+    pub max_shards: u16,
+    /// What floats are multiplied by.
+    pub scaling: Scaling,
+    /// How many bits a float has on the wire.
+    pub wire: WireFormat,
+    /// What becomes of NaN and infinity.
+    pub not_finite: NotFinite,
+    /// In which order operations run.
+    pub order: Order,
+    /// Whether packets carry UDP checksums.
+    pub checksum: bool,
+}
+
+impl Wishes {
+    /// The first parameter in which two ranks differ, and both values. What a rank leaves open differs from nothing.
+    pub(super) fn difference(&self, other: &Wishes) -> Option<(&'static str, [String; 2])> {
+        let pairs = [
+            ("world size", Some(self.world.to_string()), Some(other.world.to_string())),
+            ("chunk elements", text(self.elements), text(other.elements)),
+            ("scaling", Some(scaling(self.scaling)), Some(scaling(other.scaling))),
+            ("wire format", Some(wire(self.wire)), Some(wire(other.wire))),
+            ("NaN policy", Some(not_finite(self.not_finite)), Some(not_finite(other.not_finite))),
+            ("order", Some(order(self.order)), Some(order(other.order))),
+            ("checksum", Some(self.checksum.to_string()), Some(other.checksum.to_string())),
+            ("slots", text(self.slots), text(other.slots)),
+            ("shards", text(self.shards), text(other.shards)),
+        ];
+        pairs.into_iter().find_map(|(what, a, b)| match (a, b) {
+            (Some(a), Some(b)) if a != b => Some((what, [a, b])),
+            _ => None,
+        })
+    }
+
+    /// Refuses what no job can have, or none on this aggregator.
+    pub(super) fn check(&self, limits: Limits) -> Result<(), Refusal> {
+        let invalid = |what: String| Err(Refusal::Invalid { what });
+        if self.elements == Some(0) || self.max_elements == 0 {
+            return invalid("chunks of 0 elements: give at least 1".into());
+        }
+        if let Some(wanted) = self.elements
+            && wanted > limits.elements
+        {
+            return Err(Refusal::TooManyElements { wanted, max: limits.elements });
+        }
+        if let Scaling::Fixed(scale) = self.scaling
+            && !(scale.is_normal() && scale > 0.0)
+        {
+            return invalid(format!("a scale of {scale}: it must be finite and above 0"));
+        }
+        if let Some(slots) = self.slots
+            && !slots.is_power_of_two()
+        {
+            let instead = slots.max(1).checked_next_power_of_two().unwrap_or(1 << 31);
+            return invalid(format!("{slots} slots: give a power of two, such as {instead}"));
+        }
+        if self.shards == Some(0) || self.max_shards == 0 {
+            return invalid("0 shards: give at least 1".into());
+        }
+        match self.shards {
+            Some(shards) if shards > limits.shards => invalid(format!(
+                "{shards} shards: the aggregator has {}; ask for fewer, or attach it with more",
+                limits.shards
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the aggregators of a job can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub slots: u32,
+    pub elements: u16,
+    pub shards: u16,
+}
+
+impl Limits {
+    /// Those of one aggregator.
+    pub fn of(plane: &PlaneInfo) -> Limits {
+        Limits {
+            slots: plane.slots,
+            elements: plane.max_elements.min(sumac_wire::MAX_ELEMENTS as u16),
+            shards: plane.shards.min(MAX_LANES as u16 / CLASSES),
+        }
+    }
+
+    /// Those of this one and another together.
+    pub fn and(self, other: Limits) -> Limits {
+        Limits {
+            slots: self.slots.min(other.slots),
+            elements: self.elements.min(other.elements),
+            shards: self.shards.min(other.shards),
+        }
+    }
+}
+
+/// What all ranks of a job have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    pub elements: u16,
+    pub shards: u16,
+    /// Slots of a lane; `None`: to be measured.
+    pub slots: Option<u32>,
+    pub checksum: bool,
+    pub order: Order,
+}
+
+impl Terms {
+    /// Number of lanes.
+    pub fn lanes(&self) -> u16 {
+        CLASSES * self.shards
+    }
+
+    /// Brings the wishes of all ranks together, which do not differ.
+    pub fn of<'a>(
+        ranks: impl Iterator<Item = (u16, &'a Wishes)> + Clone,
+        limits: Limits,
+    ) -> Result<Terms, Refusal> {
+        let asked = |wish: fn(&Wishes) -> Option<u16>| ranks.clone().find_map(|(_, wishes)| wish(wishes));
+        let elements = asked(|wishes| wishes.elements);
+        if let Some(wanted) = elements.filter(|wanted| *wanted > limits.elements) {
+            return Err(Refusal::TooManyElements { wanted, max: limits.elements });
+        }
+        let elements = least(ranks.clone(), elements, limits.elements, "chunk elements", |w| w.max_elements)?;
+        let shards = asked(|wishes| wishes.shards);
+        if let Some(shards) = shards.filter(|shards| *shards > limits.shards) {
+            let what = format!("{shards} shards: the aggregators have {}; ask for fewer", limits.shards);
+            return Err(Refusal::Invalid { what });
+        }
+        let shards = least(ranks.clone(), shards, limits.shards, "shards", |w| w.max_shards)?;
+        let mut wishes = ranks.clone().map(|(_, wishes)| wishes);
+        Ok(Terms {
+            elements,
+            shards,
+            slots: wishes.clone().find_map(|wishes| wishes.slots),
+            checksum: wishes.clone().any(|wishes| wishes.checksum),
+            order: wishes.next().map_or(Order::Submission, |wishes| wishes.order),
+        })
+    }
+}
+
+/// What was asked for, if every rank has as much; else the least that any has.
+fn least<'a>(
+    ranks: impl Iterator<Item = (u16, &'a Wishes)>,
+    asked: Option<u16>,
+    limit: u16,
+    what: &str,
+    most: fn(&Wishes) -> u16,
+) -> Result<u16, Refusal> {
+    let Some((rank, least)) = ranks.map(|(rank, wishes)| (rank, most(wishes))).min_by_key(|(_, most)| *most)
+    else {
+        return Ok(limit);
+    };
+    match asked {
+        Some(asked) if asked > least => Err(Refusal::Invalid {
+            what: format!("{asked} {what} were asked for, but rank {rank} has at most {least}"),
+        }),
+        Some(asked) => Ok(asked),
+        None => Ok(least.min(limit)),
+    }
+}
+
+fn text(value: Option<impl ToString>) -> Option<String> {
+    value.map(|value| value.to_string())
+}
+
+fn scaling(scaling: Scaling) -> String {
+    match scaling {
+        Scaling::Fixed(scale) => format!("by the fixed factor {scale}"),
+        Scaling::Block => "by block".into(),
+    }
+}
+
+fn wire(wire: WireFormat) -> String {
+    match wire {
+        WireFormat::Int32 => "int32".into(),
+        WireFormat::Int16 => "int16".into(),
+    }
+}
+
+fn not_finite(policy: NotFinite) -> String {
+    match policy {
+        NotFinite::Error => "error".into(),
+        NotFinite::Carry => "carry".into(),
+    }
+}
+
+fn order(order: Order) -> String {
+    match order {
+        Order::Submission => "by submission".into(),
+        Order::Name => "by name".into(),
+    }
+}

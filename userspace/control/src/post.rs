@@ -1,0 +1,58 @@
+//! What the members of a job tell each other through the control plane.
+
+/// Longest text of a notice, in bytes; more is cut off.
+pub const NOTICE_LEN: usize = 1024;
+/// Longest name of an operation, in bytes.
+pub const OPERATION_NAME_LEN: usize = 256;
+/// Longest description of an operation, in bytes; more is cut off.
+pub const DESCRIPTION_LEN: usize = 512;
+
+/// In which order operations run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// As they are submitted, which is the same on all workers.
+    #[default]
+    Submission,
+    /// As the aggregator releases their names: each when all workers have announced it.
+    Name,
+}
+
+/// A message to all other members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// What it is about; means nothing here.
+    pub key: u64,
+    /// For people: at most [`NOTICE_LEN`] bytes.
+    pub text: String,
+}
+
+/// An operation that a worker is ready for, in a job of [`Order::Name`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// Its name: 1 to [`OPERATION_NAME_LEN`] bytes. May come again once it was released.
+    pub name: String,
+    /// Equal on all workers if and only if they mean the same.
+    pub signature: u32,
+    /// What it is, for people: at most [`DESCRIPTION_LEN`] bytes.
+    pub description: String,
+    /// Of those that are released together, the higher comes first.
+    pub priority: u8,
+}
+
+/// Cuts a text at a character's border.
+pub(crate) fn shortened(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_between_characters() {
+        assert_eq!(shortened("abc", 5), "abc");
+        assert_eq!(shortened("aäb", 2), "a");
+        assert_eq!(shortened("aäb", 3), "aä");
+        assert_eq!(shortened("ä", 0), "");
+    }
+}

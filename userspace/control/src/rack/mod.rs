@@ -1,0 +1,111 @@
+//! The aggregator of a rack: a data plane below a root's (SwitchML section 7).
+//!
+//! ```text
+//! worker --- calls ---> station === relayed calls ===> root
+//!                       station === reports =========> root
+//!            data plane <- station <== orders ======== root
+//! ```
+//!
+//! Workers talk to their rack as if it were the only aggregator. It passes their calls on unread, with where they came
+//! from; the seals of workers and root are end to end. What the root decides comes back as orders for the rack's plane. A
+//! rack that has lost its root removes all jobs and enters anew: the root has failed them by then.
+
+mod duty;
+mod relay;
+
+use std::{
+    future::Future,
+    net::SocketAddr,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use tokio::net::TcpListener;
+use tonic::transport::{Channel, Server};
+
+use self::{duty::Duty, relay::Relay};
+use crate::{
+    DataPlane, Secret,
+    rpc::{control_client::ControlClient, control_server::ControlServer},
+    seal::Key,
+    server::{LARGEST_MESSAGE, REQUESTS_PER_CONNECTION, ServeError, limit::Limited},
+};
+
+/// A rack's session with its root, while there is one.
+#[derive(Clone)]
+struct Uplink {
+    client: ControlClient<Channel>,
+    key: Key,
+    id: u64,
+}
+
+/// Where the session is found by those who pass calls on.
+#[derive(Default)]
+struct Link(RwLock<Option<Uplink>>);
+
+impl Link {
+    fn get(&self) -> Option<Uplink> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, uplink: Option<Uplink>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = uplink;
+    }
+}
+
+/// A rack's control plane that listens already; [`Station::serve`] runs it.
+pub struct Station<P> {
+    listener: TcpListener,
+    address: SocketAddr,
+    duty: Duty<P>,
+    link: Arc<Link>,
+}
+
+impl<P: DataPlane> Station<P> {
+    /// Opens the socket for workers. `name` is the rack's among those of the root at `parent`; `secret` is the one that
+    /// the root has for racks.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on.
+    pub async fn open(
+        listen: SocketAddr,
+        plane: P,
+        parent: SocketAddr,
+        name: String,
+        secret: Secret,
+    ) -> Result<Self, ServeError> {
+        let refused = |source| ServeError::Listen { address: listen, source };
+        let listener = TcpListener::bind(listen).await.map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let link = Arc::new(Link::default());
+        let duty = Duty { plane: Arc::new(plane), parent, name, secret, link: link.clone() };
+        Ok(Station { listener, address, duty, link })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop` is ready. Then the plane has none of the root's jobs any more.
+    ///
+    /// # Errors
+    /// When the data plane is not there at the start, or the server ends by itself.
+    pub async fn serve(self, stop: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
+        self.duty.take_over().await?;
+        let relay = ControlServer::new(Relay { link: self.link })
+            .max_decoding_message_size(LARGEST_MESSAGE)
+            .max_encoding_message_size(LARGEST_MESSAGE);
+        let served = Server::builder()
+            .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION)
+            .max_concurrent_streams(REQUESTS_PER_CONNECTION as u32)
+            .add_service(relay)
+            .serve_with_incoming(Limited::new(self.listener));
+        let result = tokio::select! {
+            served = served => served,
+            () = self.duty.run() => Ok(()),
+            () = stop => Ok(()),
+        };
+        self.duty.take_over().await?;
+        Ok(result?)
+    }
+}

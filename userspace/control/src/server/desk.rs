@@ -1,0 +1,113 @@
+//! Orders for the aggregators of racks, which fetch them by their reports, and wait for what came of them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::Ipv4Addr,
+    sync::{Mutex, MutexGuard, PoisonError, mpsc},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+
+use crate::{
+    coordinator::RackId,
+    plane::PlaneInfo,
+    rpc::{RackAnswer, RackInstalled, RackOrder, rack_answer, rack_order},
+};
+
+/// How long an order may take: a worker that does not answer ARP takes some seconds. A rack that dies ends it earlier.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What came of an order.
+pub type Outcome = Result<RackInstalled, String>;
+
+struct Desk {
+    ip: Ipv4Addr,
+    plane: PlaneInfo,
+    last: u64,
+    /// Orders without an answer.
+    open: BTreeMap<u64, (rack_order::What, mpsc::Sender<Outcome>)>,
+}
+
+/// The desks of all racks.
+pub struct Desks {
+    desks: Mutex<HashMap<RackId, Desk>>,
+    /// Counts the moments at which there may be orders for somebody.
+    pub news: watch::Sender<u64>,
+}
+
+/// An order on its way.
+pub struct Ordered(mpsc::Receiver<Outcome>);
+
+impl Ordered {
+    /// Waits for what comes of it. Blocks.
+    pub fn wait(self) -> Outcome {
+        self.0.recv_timeout(PATIENCE).unwrap_or_else(|error| {
+            Err(match error {
+                mpsc::RecvTimeoutError::Timeout => format!("no answer within {PATIENCE:?}"),
+                mpsc::RecvTimeoutError::Disconnected => "it is gone".into(),
+            })
+        })
+    }
+}
+
+impl Desks {
+    /// No racks.
+    pub fn new() -> Desks {
+        Desks { desks: Mutex::new(HashMap::new()), news: watch::Sender::new(0) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RackId, Desk>> {
+        self.desks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A rack is there.
+    pub fn open(&self, rack: RackId, ip: Ipv4Addr, plane: PlaneInfo) {
+        self.lock().insert(rack, Desk { ip, plane, last: 0, open: BTreeMap::new() });
+    }
+
+    /// It is there no more: its orders come to nothing.
+    pub fn close(&self, rack: RackId) {
+        self.lock().remove(&rack);
+    }
+
+    /// Where a rack is, and what its plane has to give.
+    pub fn rack(&self, rack: RackId) -> Option<(Ipv4Addr, PlaneInfo)> {
+        self.lock().get(&rack).map(|desk| (desk.ip, desk.plane))
+    }
+
+    /// Gives an order. That for a rack that is gone comes to nothing.
+    pub fn order(&self, rack: RackId, what: rack_order::What) -> Ordered {
+        let (answer, answered) = mpsc::channel();
+        if let Some(desk) = self.lock().get_mut(&rack) {
+            desk.last += 1;
+            desk.open.insert(desk.last, (what, answer));
+        }
+        self.news.send_modify(|count| *count = count.wrapping_add(1));
+        Ordered(answered)
+    }
+
+    /// Takes a rack's report: how its plane is, and what came of orders.
+    pub fn report(&self, rack: RackId, plane: Option<PlaneInfo>, answers: Vec<RackAnswer>) {
+        let mut desks = self.lock();
+        let Some(desk) = desks.get_mut(&rack) else { return };
+        desk.plane = plane.unwrap_or(desk.plane);
+        for answer in answers {
+            let Some((_, told)) = desk.open.remove(&answer.order) else { continue };
+            let outcome = match answer.result {
+                Some(rack_answer::Result::Installed(installed)) => Ok(installed),
+                Some(rack_answer::Result::Failed(why)) => Err(why),
+                None => Err("its answer cannot be read".into()),
+            };
+            // Whoever ordered it may have stopped waiting.
+            let _ = told.send(outcome);
+        }
+    }
+
+    /// The orders that a rack has not answered.
+    pub fn orders(&self, rack: RackId) -> Vec<RackOrder> {
+        let desks = self.lock();
+        let open = desks.get(&rack).into_iter().flat_map(|desk| &desk.open);
+        open.map(|(number, (what, _))| RackOrder { number: *number, what: Some(what.clone()) }).collect()
+    }
+}

@@ -1,0 +1,119 @@
+//! How many slots a job gets: from the bandwidth-delay product of its workers' paths (SwitchML, appendix C).
+
+use sumac_transport::PathMeasure;
+use sumac_wire::admit::payload_len;
+
+/// Fewer are not given, whatever the product says: packets are received and sent by the batch of up to 32, and a window
+/// of two batches keeps the pipe busy while one batch is worked on. An idle path answers a single probe faster than a busy
+/// one answers a full window, too.
+pub const FEWEST: u32 = 64;
+
+/// The slots of one lane for workers that measured this, of which no more than `most` are to be had; and why.
+///
+/// A chunk is done when the slowest worker's contribution is there, so the largest round trip counts, and all together are
+/// as fast as the slowest. `shards` lanes share the path.
+pub fn slots(measures: &[PathMeasure], elements: u16, shards: u16, most: u32) -> (u32, String) {
+    let rtt_ns = measures.iter().map(|measure| measure.rtt_ns).max().unwrap_or(0);
+    let rate = measures.iter().map(|measure| measure.bytes_per_s).min().unwrap_or(0);
+    let bytes = u128::from(rtt_ns) * u128::from(rate) / 1_000_000_000;
+    let packet = payload_len(elements) as u128;
+    let packets = bytes.div_ceil(packet);
+    let share = packets.div_ceil(u128::from(shards.max(1))).max(1);
+    let wanted = u32::try_from(share).ok().and_then(u32::checked_next_power_of_two).unwrap_or(1 << 31);
+    let mut reason = format!(
+        "{} ms x {} Mbit/s = {} = {packets} packets of {}",
+        decimals(u128::from(rtt_ns), 1_000_000),
+        u128::from(rate) * 8 / 1_000_000,
+        size(bytes),
+        size(packet)
+    );
+    if shards > 1 {
+        reason.push_str(&format!(", {share} for each of {shards} shards"));
+    }
+    reason.push_str(&format!(", next power of two {wanted}"));
+    let slots = wanted.max(FEWEST).min(most);
+    if slots > wanted {
+        reason.push_str(&format!("; {slots}, so that batches overlap"));
+    } else if slots < wanted {
+        reason.push_str(&format!("; {slots}, the most that the aggregator had free"));
+    }
+    (slots, reason)
+}
+
+/// In units of `unit`, with one decimal, or two when it is small.
+fn decimals(value: u128, unit: u128) -> String {
+    let hundredths = value * 100 / unit;
+    if hundredths < 100 {
+        format!("0.{hundredths:02}")
+    } else {
+        format!("{}.{}", hundredths / 100, hundredths % 100 / 10)
+    }
+}
+
+fn size(bytes: u128) -> String {
+    match bytes {
+        0..1000 => format!("{bytes} B"),
+        1000..100_000 => format!("{} KB", decimals(bytes, 1000)),
+        100_000..10_000_000 => format!("{} KB", bytes / 1000),
+        _ => format!("{} MB", bytes / 1_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_follow_from_the_slowest_path() {
+        let path =
+            |rtt_us: u64, mbit: u64| PathMeasure { rtt_ns: rtt_us * 1000, bytes_per_s: mbit * 125_000 };
+        let table = [
+            (
+                vec![path(1200, 950), path(300, 990)],
+                1,
+                512,
+                128,
+                "1.2 ms x 950 Mbit/s = 142 KB = 98 packets of 1.4 KB, next power of two 128",
+            ),
+            (
+                vec![path(100, 950)],
+                1,
+                512,
+                64,
+                "0.10 ms x 950 Mbit/s = 11.8 KB = 9 packets of 1.4 KB, next power of two 16; 64, so that batches overlap",
+            ),
+            (
+                vec![path(5000, 10_000)],
+                1,
+                512,
+                512,
+                "5.0 ms x 10000 Mbit/s = 6250 KB = 4270 packets of 1.4 KB, next power of two 8192; 512, the most that the \
+                 aggregator had free",
+            ),
+            (
+                vec![path(5000, 1000)],
+                4,
+                512,
+                128,
+                "5.0 ms x 1000 Mbit/s = 625 KB = 427 packets of 1.4 KB, 107 for each of 4 shards, next power of two 128",
+            ),
+            (
+                vec![path(0, 0)],
+                1,
+                16,
+                16,
+                "0.00 ms x 0 Mbit/s = 0 B = 0 packets of 1.4 KB, next power of two 1; 16, so that batches overlap",
+            ),
+        ];
+        for (measures, shards, most, slots, reason) in table {
+            assert_eq!(super::slots(&measures, 352, shards, most), (slots, reason.to_owned()));
+        }
+    }
+
+    #[test]
+    fn no_measure_overflows() {
+        let wild = PathMeasure { rtt_ns: u64::MAX, bytes_per_s: u64::MAX };
+        assert_eq!(slots(&[wild], 1, 1, 256).0, 256);
+        assert_eq!(slots(&[], 1, 1, 256).0, FEWEST);
+    }
+}
