@@ -11,7 +11,7 @@ use sumac_wire::{
 use thiserror::Error;
 
 use crate::{
-    job::{self, JobError, NewJob, Placed},
+    job::{self, JobError, Level, NewJob, Placed},
     pins::PinDir,
     tables::{TableError, Tables},
 };
@@ -128,6 +128,15 @@ impl Aggregator {
         Ok(job::add(&mut tables, new)?)
     }
 
+    /// Leaves a job only the first of its slots: see [`job::resize`].
+    ///
+    /// # Errors
+    /// When it is not there or has not as many.
+    pub fn resize_job(&self, job: u16, lane_slots: u32) -> Result<(), ChangeError> {
+        let _lock = self.lock()?;
+        Ok(job::resize(&mut self.tables()?, job, lane_slots)?)
+    }
+
     /// Removes a job. `false`: it was not there.
     ///
     /// # Errors
@@ -143,9 +152,14 @@ impl Aggregator {
     }
 }
 
-/// Every worker must be behind a port of the aggregator that its frames fit through.
+/// Every worker must be behind a port of the aggregator that its frames fit through, and so must the root.
 fn check_ports(new: &NewJob, ports: &[u32]) -> Result<(), JobError> {
     let needed = (IPV4_LEN + UDP_LEN + payload_len(new.elements)) as u32;
+    if let Level::Rack { parent, .. } = new.level
+        && !ports.contains(&parent.ifindex)
+    {
+        return Err(JobError::NoUplink { ip: parent.ip, ifindex: parent.ifindex });
+    }
     for (rank, worker) in new.workers.iter().enumerate() {
         let no_port = || JobError::NoPort { rank, ip: worker.ip, ifindex: worker.ifindex };
         if !ports.contains(&worker.ifindex) {

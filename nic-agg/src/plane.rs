@@ -1,13 +1,23 @@
 //! The eBPF aggregator as a data plane of the control plane.
 
-use std::{path::Path, thread};
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    path::Path,
+    thread,
+};
 
 use sumac_agg_layout::State;
 use sumac_control::{
     neighbour::{self, Neighbour},
-    plane::{DataPlane, Installed, JobInstall, LastEpoch, PlaneError, PlaneInfo, PlaneKind, WorkerInstall},
+    plane::{self, DataPlane, Installed, JobInstall, LastEpoch, PlaneError, PlaneInfo, PlaneKind},
 };
-use sumac_wire::tables::job_flag;
+use sumac_hostprog::interface::Interface;
+use sumac_wire::{
+    admit::payload_len,
+    frame::{IPV4_LEN, UDP_LEN},
+    header::ELEMENT_LEN,
+    tables::job_flag,
+};
 
 use crate::{
     aggregator::{Aggregator, OpenError},
@@ -47,10 +57,12 @@ impl EbpfPlane {
 impl DataPlane for EbpfPlane {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
         let state = self.bound_state()?;
+        let ports = self.aggregator.tables().map_err(unavailable)?.ports();
+        let ports = ports.map_err(|error| failed("reading the ports", &error))?;
         Ok(PlaneInfo {
             kind: PlaneKind::Ebpf,
             slots: state.slots,
-            max_elements: state.elements,
+            max_elements: ports.into_iter().filter_map(carried).fold(state.elements, u16::min),
             base_port: state.base_port,
             shards: state.shards,
         })
@@ -69,18 +81,18 @@ impl DataPlane for EbpfPlane {
     }
 
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
-        let workers = ways(&job.workers)?;
+        let (workers, level) = ways(job)?;
         let aggregator_ips = workers.iter().map(|worker| worker.aggregator_ip).collect();
         let new = NewJob {
             job: job.job,
             epoch: job.epoch,
             token: job.token,
             first_slot: Some(job.first_slot),
-            slots: job.slots,
-            lane_slots: job.slots,
-            shards: 1,
-            stealing: false,
-            level: Level::Only,
+            slots: job.slots(),
+            lane_slots: job.lane_slots,
+            shards: job.shards,
+            stealing: job.stealing,
+            level,
             elements: job.elements,
             checksum: job.checksum,
             group: None,
@@ -88,6 +100,11 @@ impl DataPlane for EbpfPlane {
         };
         let placed = self.aggregator.add_job(&new).map_err(|error| failed("installing a job", &error))?;
         Ok(Installed { aggregator_ips, result_group: placed.group })
+    }
+
+    fn resize(&self, job: u16, lane_slots: u32) -> Result<(), PlaneError> {
+        let resized = self.aggregator.resize_job(job, lane_slots);
+        resized.map_err(|error| failed("changing a job's slots", &error))
     }
 
     fn remove(&self, job: u16) -> Result<(), PlaneError> {
@@ -104,26 +121,56 @@ impl DataPlane for EbpfPlane {
     }
 }
 
-/// The ways to all workers, by rank. They are asked for at once: each may take seconds.
-fn ways(workers: &[WorkerInstall]) -> Result<Vec<NewWorker>, PlaneError> {
-    thread::scope(|scope| {
-        let asked: Vec<_> =
-            workers.iter().map(|worker| scope.spawn(|| neighbour::resolve(worker.ip))).collect();
-        let answers = asked.into_iter().zip(workers).enumerate();
-        answers
-            .map(|(rank, (asked, worker))| {
-                let no_way = |what: String| PlaneError::NoWay { rank, ip: worker.ip, what };
-                let answer = asked.join().map_err(|_| no_way("the look-up panicked".into()))?;
-                Ok(way(worker, &answer.map_err(|error| no_way(error.to_string()))?))
-            })
-            .collect()
-    })
+/// The most elements in a frame that fits through a port; `None` when the port is no more.
+fn carried(ifindex: u32) -> Option<u16> {
+    let mtu = Interface::by_index(ifindex).ok()?.mtu;
+    let headers = (IPV4_LEN + UDP_LEN + payload_len(0)) as u32;
+    let elements = mtu.saturating_sub(headers) / ELEMENT_LEN as u32;
+    Some(u16::try_from(elements).unwrap_or(u16::MAX))
 }
 
-fn way(worker: &WorkerInstall, neighbour: &Neighbour) -> NewWorker {
+/// The ways to all workers, by rank, and to the root. They are asked for at once: each may take seconds.
+fn ways(job: &JobInstall) -> Result<(Vec<NewWorker>, Level), PlaneError> {
+    let workers = job.workers.iter().map(|worker| SocketAddrV4::new(worker.ip, worker.port));
+    let parent = match job.level {
+        plane::Level::Rack { parent, .. } => Some(parent),
+        plane::Level::Only | plane::Level::Root { .. } => None,
+    };
+    let whereto: Vec<SocketAddrV4> = workers.chain(parent).collect();
+    let mut ways = thread::scope(|scope| {
+        let asked: Vec<_> = whereto.iter().map(|to| scope.spawn(|| neighbour::resolve(*to.ip()))).collect();
+        let answers = asked.into_iter().zip(&whereto).enumerate();
+        answers
+            .map(|(rank, (asked, to))| {
+                let no_way = |what: String| no_way(job, rank, *to.ip(), what);
+                let answer = asked.join().map_err(|_| no_way("the look-up panicked".into()))?;
+                Ok(way(*to, &answer.map_err(|error| no_way(error.to_string()))?))
+            })
+            .collect::<Result<Vec<NewWorker>, PlaneError>>()
+    })?;
+    let level = match job.level {
+        plane::Level::Only => Level::Only,
+        plane::Level::Root { contributors } => Level::Root { contributors },
+        plane::Level::Rack { rack, racks, contributors, parent } => {
+            let none = || no_way(job, job.workers.len(), *parent.ip(), "it was not looked up".into());
+            Level::Rack { rack, racks, contributors, parent: ways.pop().ok_or_else(none)? }
+        }
+    };
+    Ok((ways, level))
+}
+
+/// Why there is no way to a worker, or, behind the last of them, to the root.
+fn no_way(job: &JobInstall, rank: usize, ip: Ipv4Addr, what: String) -> PlaneError {
+    if rank < job.workers.len() {
+        return PlaneError::NoWay { rank, ip, what };
+    }
+    PlaneError::Failed { doing: "looking for the way to the root", what: format!("{ip}: {what}") }
+}
+
+fn way(to: SocketAddrV4, neighbour: &Neighbour) -> NewWorker {
     NewWorker {
-        ip: worker.ip,
-        port: worker.port,
+        ip: *to.ip(),
+        port: to.port(),
         mac: neighbour.mac,
         ifindex: neighbour.ifindex,
         aggregator_ip: neighbour.src_ip,

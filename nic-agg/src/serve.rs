@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
     os::fd::AsFd,
     path::PathBuf,
     process::ExitCode,
@@ -16,7 +16,7 @@ use sumac_agg::{
     Aggregator, attach::DEFAULT_SLOTS, log::ProgramLog, pins::DEFAULT_PIN_ROOT, plane::EbpfPlane,
 };
 use sumac_agg_host::HostPlane;
-use sumac_control::{DataPlane, Secret, Secrets, server::Listening};
+use sumac_control::{DataPlane, Secret, Secrets, plane::PlaneInfo, rack::Station, server::Listening};
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, Reason};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -32,6 +32,8 @@ Examples:
         each job with a secret of its own; no others
   sumac-agg serve --plane host --slots 1024 --secret-file secret
         aggregate in this process, over a UDP socket: no privilege needed
+  sumac-agg serve --parent 10.77.100.1:48600 --secret-file /etc/sumac/secret
+        as the aggregator of a rack: its workers join here, the one at 10.77.100.1 adds up the racks' sums
 
 SIGTERM and SIGINT end it: its jobs fail on all workers by name, and nothing of them stays.";
 
@@ -55,8 +57,24 @@ pub struct Args {
     secret_file: Option<PathBuf>,
 
     /// The secret of one job; may be given several times
-    #[arg(long, value_name = "JOB=FILE", value_parser = job_secret)]
+    #[arg(long, value_name = "JOB=FILE", value_parser = job_secret, conflicts_with = "parent")]
     job_secret: Vec<(String, PathBuf)>,
+
+    /// The control plane of the aggregator above: this one is a rack's, and jobs are the other's business
+    #[arg(long, value_name = "IP:PORT")]
+    parent: Option<SocketAddr>,
+
+    /// What this rack is called at the aggregator above; its address towards it unless given
+    #[arg(long, value_name = "NAME", requires = "parent")]
+    rack_name: Option<String>,
+
+    /// The secret between the aggregators of racks and the one above them; that of --secret-file unless given
+    #[arg(long, value_name = "FILE")]
+    rack_secret_file: Option<PathBuf>,
+
+    /// Let each slot take the chunks that its number says, even when it is late; a rack does as the one above does
+    #[arg(long)]
+    no_stealing: bool,
 
     /// Where the eBPF aggregator is pinned
     #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_ROOT)]
@@ -73,6 +91,10 @@ pub struct Args {
     /// UDP port for contributions (--plane host; else `sumac-agg attach --base-port`)
     #[arg(long, value_name = "PORT")]
     base_port: Option<u16>,
+
+    /// Shards, each a thread with a pool and a port of its own (--plane host; else `sumac-agg attach --shards`)
+    #[arg(long, value_name = "N")]
+    shards: Option<u16>,
 
     /// Address for contributions (--plane host): all of this host's unless given
     #[arg(long, value_name = "IP")]
@@ -94,9 +116,17 @@ fn job_secret(argument: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
+/// What this control plane does.
+enum Role {
+    /// It decides on jobs.
+    Root { secrets: Secrets, is_stealing: bool },
+    /// It passes its workers' calls on, and does what the root orders.
+    Rack { parent: SocketAddr, name: String, secret: Secret },
+}
+
 /// Serves until a signal ends it.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let secrets = args.secrets()?;
+    let role = args.role()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -107,11 +137,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             args.refuse_host_options()?;
             let plane = EbpfPlane::open(&args.pin_root)?;
             follow_log(plane.aggregator().clone())?;
-            runtime.block_on(serve(args.listen, plane, secrets))?;
+            runtime.block_on(serve(args.listen, plane, role))?;
         }
         Plane::Host => {
             let plane = std::sync::Arc::new(args.host_plane()?);
-            let served = runtime.block_on(serve(args.listen, plane.clone(), secrets));
+            let served = runtime.block_on(serve(args.listen, plane.clone(), role));
             report(&plane);
             served?;
         }
@@ -120,14 +150,34 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    fn secrets(&self) -> anyhow::Result<Secrets> {
+    fn role(&self) -> anyhow::Result<Role> {
         let default = self.secret_file.as_deref().map(Secret::from_file).transpose()?;
+        let racks = self.rack_secret_file.as_deref().map(Secret::from_file).transpose()?;
+        let racks = racks.or_else(|| default.clone());
+        if let Some(parent) = self.parent {
+            let secret =
+                racks.context("the aggregator above lets no stranger in: give --rack-secret-file FILE")?;
+            return Ok(Role::Rack { parent, name: self.name_towards(parent)?, secret });
+        }
         let jobs = self.job_secret.iter().map(|(job, file)| Ok((job.clone(), Secret::from_file(file)?)));
         let jobs = jobs.collect::<anyhow::Result<HashMap<_, _>>>()?;
         if default.is_none() && jobs.is_empty() {
             bail!("no job could ever join: give --secret-file FILE, or --job-secret JOB=FILE for each job");
         }
-        Ok(Secrets { default, jobs })
+        Ok(Role::Root { secrets: Secrets { default, jobs, racks }, is_stealing: !self.no_stealing })
+    }
+
+    /// The rack's name: as given, or the address that packets to the aggregator above leave from.
+    fn name_towards(&self, parent: SocketAddr) -> anyhow::Result<String> {
+        if let Some(name) = &self.rack_name {
+            return Ok(name.clone());
+        }
+        let local = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
+            socket.connect(parent)?;
+            socket.local_addr()
+        });
+        let local = local.with_context(|| format!("there is no way to the aggregator above at {parent}"))?;
+        Ok(local.ip().to_string())
     }
 
     fn refuse_host_options(&self) -> anyhow::Result<()> {
@@ -135,6 +185,7 @@ impl Args {
             ("--slots", self.slots.is_some()),
             ("--elements", self.elements.is_some()),
             ("--base-port", self.base_port.is_some()),
+            ("--shards", self.shards.is_some()),
             ("--data-ip", self.data_ip.is_some()),
         ];
         match given.iter().find(|(_, given)| *given) {
@@ -152,29 +203,44 @@ impl Args {
         }
         let ip = self.data_ip.unwrap_or(Ipv4Addr::UNSPECIFIED);
         let slots = self.slots.unwrap_or(DEFAULT_SLOTS);
-        Ok(HostPlane::start(slots, elements, ip, self.base_port.unwrap_or(DEFAULT_BASE_PORT))?)
+        let port = self.base_port.unwrap_or(DEFAULT_BASE_PORT);
+        Ok(HostPlane::start(slots, elements, self.shards.unwrap_or(1), ip, port)?)
     }
 }
 
-async fn serve<P: DataPlane>(listen: SocketAddr, plane: P, secrets: Secrets) -> anyhow::Result<()> {
+async fn serve<P: DataPlane>(listen: SocketAddr, plane: P, role: Role) -> anyhow::Result<()> {
     let info = plane.info()?;
     // Before the socket: whoever sees it open may send a signal.
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let listening = Listening::open(listen, plane, secrets).await?;
-    tracing::info!(
-        control = %listening.address(), plane = info.kind.name(), slots = info.slots, elements = info.max_elements,
-        data_port = info.base_port, "waiting for workers"
-    );
-    listening
-        .serve(async move {
-            let name = tokio::select! {
-                _ = term.recv() => "SIGTERM",
-                _ = int.recv() => "SIGINT",
-            };
-            tracing::info!(signal = name, "ending all jobs");
-        })
-        .await?;
+    let stop = async move {
+        let name = tokio::select! {
+            _ = term.recv() => "SIGTERM",
+            _ = int.recv() => "SIGINT",
+        };
+        tracing::info!(signal = name, "ending all jobs");
+    };
+    match role {
+        Role::Root { secrets, is_stealing } => {
+            let listening = Listening::open(listen, plane, secrets).await?;
+            announce(listening.address(), &info);
+            let listening = if is_stealing { listening } else { listening.without_stealing() };
+            listening.serve(stop).await?;
+        }
+        Role::Rack { parent, name, secret } => {
+            tracing::info!(%parent, name, "a rack's aggregator, below another");
+            let station = Station::open(listen, plane, parent, name, secret).await?;
+            announce(station.address(), &info);
+            station.serve(stop).await?;
+        }
+    }
     Ok(())
+}
+
+fn announce(control: SocketAddr, info: &PlaneInfo) {
+    tracing::info!(
+        %control, plane = info.kind.name(), slots = info.slots, elements = info.max_elements,
+        data_port = info.base_port, shards = info.shards, "waiting for workers"
+    );
 }
 
 /// Gives the messages of the eBPF programs to the log, until the process ends.
@@ -209,9 +275,9 @@ fn follow_instance(aggregator: &Aggregator, mut log: ProgramLog) {
 
 /// Says what the host aggregator did.
 fn report(plane: &HostPlane) {
-    let core = plane.running().core();
-    for reason in Reason::ALL.iter().filter(|reason| core.counter(**reason) > 0) {
-        tracing::info!(reason = reason.name(), packets = core.counter(*reason), "host aggregator");
+    let running = plane.running();
+    for reason in Reason::ALL.iter().filter(|reason| running.counter(**reason) > 0) {
+        tracing::info!(reason = reason.name(), packets = running.counter(*reason), "host aggregator");
     }
 }
 
@@ -232,11 +298,16 @@ mod tests {
 
     #[test]
     fn a_secret_is_required_and_host_options_belong_to_the_host_plane() {
-        assert!(args(&[]).secrets().unwrap_err().to_string().contains("--secret-file"));
-        let missing = args(&["--job-secret", "train=/nonexistent/secret"]).secrets().unwrap_err();
-        assert!(missing.to_string().contains("/nonexistent/secret"), "{missing}");
+        let refused = |line: &[&str]| args(line).role().err().unwrap().to_string();
+        assert!(refused(&[]).contains("--secret-file"));
+        assert!(refused(&["--parent", "127.0.0.1:48600"]).contains("--rack-secret-file"));
+        let missing = refused(&["--job-secret", "train=/nonexistent/secret"]);
+        assert!(missing.contains("/nonexistent/secret"), "{missing}");
         assert!(Line::try_parse_from(["serve", "--job-secret", "train"]).is_err());
-        for option in ["--slots", "--elements", "--base-port"] {
+        for line in [&["--rack-name", "a"][..], &["--parent", "127.0.0.1:1", "--job-secret", "a=b"]] {
+            assert!(Line::try_parse_from([&["serve"], line].concat()).is_err(), "{line:?}");
+        }
+        for option in ["--slots", "--elements", "--base-port", "--shards"] {
             let refused = args(&[option, "64"]).refuse_host_options().unwrap_err();
             assert!(refused.to_string().contains(option), "{refused}");
         }

@@ -21,8 +21,10 @@ use std::{
 
 use sumac_agg::{AttachOptions, attach, clean, detach, plane::EbpfPlane};
 use sumac_control::{
-    FailureKind, JobFailure, JoinSpec, Member, MemberState, Outcome, Secret, Secrets, join, server::Listening,
+    FailureKind, JobFailure, JoinSpec, Member, MemberState, Order, Outcome, Secret, Secrets, join,
+    server::Listening,
 };
+use sumac_transport::{NotFinite, PathMeasure, Scaling, WireFormat};
 use sumac_wire::{DEFAULT_BASE_PORT, Header, Kind, header::flag, stream::place};
 use tokio::{runtime::Runtime, sync::oneshot};
 
@@ -88,7 +90,7 @@ impl Lab {
     fn attach(&self) {
         let options = AttachOptions {
             slots: 64,
-            elements: 360,
+            elements: Some(360),
             pin_root: self.pin_root.clone(),
             ..AttachOptions::new((0..WORKERS).map(|rank| format!("w{rank}")).collect())
         };
@@ -139,6 +141,7 @@ struct Worker {
     member: Option<Member>,
     socket: UdpSocket,
     aggregator: SocketAddr,
+    lane_slots: u32,
 }
 
 impl Worker {
@@ -152,9 +155,15 @@ impl Worker {
             data_ip: Ipv4Addr::UNSPECIFIED,
             data_port: DEFAULT_BASE_PORT,
             mac: [0; 6],
-            elements: ELEMENTS,
-            slots: Some(16),
-            scale: 1e6,
+            elements: Some(ELEMENTS),
+            max_elements: 360,
+            slots: None,
+            shards: None,
+            max_shards: 1,
+            scaling: Scaling::Block,
+            wire: WireFormat::Int32,
+            not_finite: NotFinite::Error,
+            order: Order::Submission,
             checksum: true,
             deadline: HANGS,
         };
@@ -165,7 +174,13 @@ impl Worker {
         let assignment = member.assignment();
         assert_eq!(assignment.aggregator_ip, gateway);
         let aggregator = SocketAddr::from((assignment.aggregator_ip, assignment.base_port));
-        Worker { rank, runtime, member: Some(member), socket, aggregator }
+        assert!(assignment.tune, "the slots are left open");
+        let most = assignment.lane_slots;
+        // 20 us x 1 Gbit/s: two packets.
+        let measure = PathMeasure { rtt_ns: 20_000, bytes_per_s: 125_000_000 };
+        let tuned = runtime.block_on(member.tune(measure)).unwrap();
+        assert!(tuned.slots <= most, "{tuned:?}");
+        Worker { rank, runtime, member: Some(member), socket, aggregator, lane_slots: tuned.slots }
     }
 
     fn member(&self) -> &Member {
@@ -186,7 +201,7 @@ impl Worker {
 
     fn contribution(&self, seq: u32) -> Vec<u8> {
         let assignment = self.member().assignment();
-        let place = place(seq, assignment.slots.ilog2());
+        let place = place(seq, self.lane_slots.ilog2());
         let header = Header {
             kind: Kind::Contribution as u8,
             flags: if place.version == 1 { flag::POOL_VERSION } else { 0 },

@@ -4,7 +4,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
@@ -14,7 +14,9 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use sumac_control::{FailureKind, JoinError, JoinSpec, PlaneKind, Secret, join};
+use sumac_control::{FailureKind, JoinError, JoinSpec, Member, Order, PlaneKind, Secret, join};
+use sumac_transport::{NotFinite, Scaling, WireFormat};
+use sumac_wire::{Header, Kind, header::flag, stream::place};
 
 /// Ends a test that hangs; nothing here takes as long.
 const HANGS: Duration = Duration::from_secs(60);
@@ -29,6 +31,17 @@ struct Server {
 
 impl Server {
     fn start(test: &str) -> Server {
+        let own = |files: &[PathBuf]| vec!["--job-secret".into(), format!("own={}", files[1].display())];
+        Server::start_with(test, own)
+    }
+
+    /// A rack's aggregator, below another.
+    fn rack(test: &str, root: &Server) -> Server {
+        let parent = root.control.to_string();
+        Server::start_with(test, |_| ["--parent", &parent, "--rack-name", test].map(String::from).to_vec())
+    }
+
+    fn start_with(test: &str, arguments: impl Fn(&[PathBuf]) -> Vec<String>) -> Server {
         let file = |name: &str, secret: &str| {
             let path = std::env::temp_dir().join(format!("sumac-serve-{test}-{}-{name}", std::process::id()));
             fs::write(&path, secret).unwrap();
@@ -39,8 +52,7 @@ impl Server {
             .args(["serve", "--plane", "host", "--listen", "127.0.0.1:0", "--base-port", "0"])
             .args(["--slots", "64", "--elements", "300", "--data-ip", "127.0.0.1", "--secret-file"])
             .arg(&files[0])
-            .arg("--job-secret")
-            .arg(format!("own={}", files[1].display()))
+            .args(arguments(&files))
             .env("RUST_LOG", "info")
             .stderr(Stdio::piped())
             .spawn()
@@ -84,9 +96,15 @@ fn spec(job: &str, secret: &str) -> JoinSpec {
         data_ip: Ipv4Addr::UNSPECIFIED,
         data_port: 48700,
         mac: [0; 6],
-        elements: 256,
-        slots: None,
-        scale: 1e6,
+        elements: Some(256),
+        max_elements: 352,
+        slots: Some(32),
+        shards: None,
+        max_shards: 4,
+        scaling: Scaling::Block,
+        wire: WireFormat::Int32,
+        not_finite: NotFinite::Error,
+        order: Order::Submission,
         checksum: true,
         deadline: Duration::from_secs(20),
     }
@@ -97,7 +115,8 @@ async fn jobs_have_their_secrets_and_hear_of_the_end() {
     let mut server = Server::start("end");
     let member = join(server.control, spec("any", "the secret of all")).await.unwrap();
     let assignment = member.assignment();
-    assert_eq!((assignment.plane, assignment.slots, assignment.elements), (PlaneKind::Host, 64, 256));
+    assert_eq!((assignment.plane, assignment.lane_slots, assignment.elements), (PlaneKind::Host, 32, 256));
+    assert_eq!((assignment.shards, assignment.tune), (1, false));
     assert_eq!((assignment.aggregator_ip, assignment.base_port), (Ipv4Addr::LOCALHOST, server.data_port));
     for (job, secret) in [("own", "the secret of all"), ("any", "a secret of its own")] {
         let refused = join(server.control, spec(job, secret)).await;
@@ -130,5 +149,118 @@ fn what_is_wrong_is_said() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{what}: {said}");
         assert!(said.contains(words), "{what}: {said}");
+    }
+}
+
+const WORLD: u16 = 4;
+const ELEMENTS: usize = 32;
+
+/// A member with a socket in place of a daemon's.
+struct Worker {
+    rank: u16,
+    member: Member,
+    socket: UdpSocket,
+}
+
+impl Worker {
+    async fn join(rank: u16, control: SocketAddr) -> Worker {
+        let ip = Ipv4Addr::new(127, 0, 0, 10 + rank as u8);
+        let socket = UdpSocket::bind((ip, 0)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let data_port = socket.local_addr().unwrap().port();
+        let spec = JoinSpec {
+            world: WORLD,
+            rank,
+            data_ip: ip,
+            data_port,
+            slots: Some(4),
+            ..spec("train", "the secret of all")
+        };
+        Worker { rank, member: join(control, spec).await.unwrap(), socket }
+    }
+
+    fn value(rank: u16, seq: u32, i: usize) -> i32 {
+        (seq as i32 * 31 + i as i32 * 7 - 500) * (i32::from(rank) + 1)
+    }
+
+    /// Sends until the result comes, and checks it.
+    fn sum(&self, seq: u32) {
+        let job = self.member.assignment();
+        let place = place(seq, job.lane_slots.ilog2());
+        let header = Header {
+            kind: Kind::Contribution as u8,
+            flags: if place.version == 1 { flag::POOL_VERSION } else { 0 },
+            job: job.job,
+            epoch: job.epoch,
+            seq,
+            slot: place.slot,
+            fan_in_0: job.rack_world as u8,
+            elements: ELEMENTS as u16,
+            bitmap_0: 1 << job.rack_rank,
+            token: job.token,
+            ..Header::default()
+        };
+        let values = (0..ELEMENTS).flat_map(|i| Worker::value(self.rank, seq, i).to_be_bytes());
+        let packet: Vec<u8> = header.to_bytes().into_iter().chain(values).collect();
+        let mut buffer = [0; 4096];
+        for _ in 0..100 {
+            self.socket.send_to(&packet, (job.aggregator_ip, job.base_port)).unwrap();
+            while let Ok(len) = self.socket.recv(&mut buffer) {
+                let result = Header::read(&buffer[..], 0, len).unwrap();
+                if result.kind == Kind::Result as u8 && result.seq == seq {
+                    assert_eq!(result.contributors, WORLD);
+                    for (i, bytes) in buffer[56..len].chunks(4).enumerate() {
+                        let expected: i32 = (0..WORLD).map(|rank| Worker::value(rank, seq, i)).sum();
+                        assert_eq!(
+                            i32::from_be_bytes(bytes.try_into().unwrap()),
+                            expected,
+                            "chunk {seq} at {i}"
+                        );
+                    }
+                    return;
+                }
+            }
+        }
+        panic!("rank {}: no result for chunk {seq}", self.rank);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn racks_add_up_below_a_root_and_are_named_when_they_die() {
+    let root = Server::start("root");
+    let mut racks = vec![Server::rack("north", &root), Server::rack("south", &root)];
+    let joins: Vec<_> = (0..WORLD)
+        .map(|rank| tokio::spawn(Worker::join(rank, racks[usize::from(rank) / 2].control)))
+        .collect();
+    let mut workers = Vec::new();
+    for join in joins {
+        workers.push(tokio::time::timeout(HANGS, join).await.unwrap().unwrap());
+    }
+    for (rank, worker) in (0..).zip(&workers) {
+        let job = worker.member.assignment();
+        assert_eq!((job.rack_rank, job.rack_world), (rank % 2, 2));
+        assert_eq!(job.base_port, racks[usize::from(rank) / 2].data_port);
+    }
+    let failed: Vec<_> = workers.iter().map(|worker| worker.member.failed()).collect();
+    let summed: Vec<_> = workers
+        .into_iter()
+        .map(|worker| {
+            tokio::task::spawn_blocking(move || {
+                (0..40).for_each(|seq| worker.sum(seq));
+                worker
+            })
+        })
+        .collect();
+    // They stay members while they wait.
+    let mut workers = Vec::new();
+    for worker in summed {
+        workers.push(worker.await.unwrap());
+    }
+    let south = racks.pop().unwrap();
+    drop(south);
+    for failed in failed.into_iter().take(2) {
+        let failure = tokio::time::timeout(HANGS, failed).await.unwrap();
+        assert_eq!(failure.kind, FailureKind::Rack, "{failure}");
+        assert!(failure.message.contains("south"), "{failure}");
     }
 }

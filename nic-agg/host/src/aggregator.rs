@@ -4,33 +4,34 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_wire::{
-    Header, Kind, MAX_ELEMENTS, MAX_JOBS, MAX_WORKERS, Reason, admit,
-    header::{HEADER_LEN, VERSION, offset},
+    Header, Kind, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, Reason, admit,
+    header::{HEADER_LEN, VERSION, flag, offset},
     reason::COUNTERS,
-    slot::{Action, Contribution, SlotMeta, Then, answer, decide},
-    tables::{JobEntry, WorkerCounters, WorkerEntry, job_flag, worker_index},
+    slot::{Action, Conclusion, Contribution, Then, Version, answer, conclude, decide},
+    tables::{JobEntry, WorkerCounters, WorkerEntry, job_flag, lane_index, worker_index},
 };
 use thiserror::Error;
 
-use crate::values;
+use crate::{pool::Pool, values};
+
+pub use crate::pool::NoMemory;
 
 /// What is to be done with the packet, which is its own answer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Nothing: it was taken in, or refused.
     None(Reason),
-    /// Send it to this worker.
+    /// Send it there: to a worker, a rack, or the parent.
     One(Reason, SocketAddrV4),
     /// Send it to all workers of this job: [`HostAggregator::workers`].
-    All(u16),
+    All(Reason, u16),
 }
 
 impl Answer {
     /// What became of the packet.
     pub fn reason(self) -> Reason {
         match self {
-            Answer::None(reason) | Answer::One(reason, _) => reason,
-            Answer::All(_) => Reason::Completed,
+            Answer::None(reason) | Answer::One(reason, _) | Answer::All(reason, _) => reason,
         }
     }
 }
@@ -52,71 +53,92 @@ pub enum JobError {
         /// The slots' size.
         max: u16,
     },
-    /// The slots are no power of two, or not in the pool.
-    #[error("slots {first} to {first} + {slots} of {total}: give a power of two within the pool")]
+    /// Slots and lanes that do not go together, or are not in the pool.
+    #[error(
+        "slots {first} to {first} + {slots} of {total} in lanes of {lane_slots}: give 1 to {MAX_LANES} lanes of a \
+         power of two, within the pool"
+    )]
     Slots {
         /// The first slot.
         first: u32,
         /// How many.
         slots: u32,
+        /// How many in each lane.
+        lane_slots: u32,
         /// The pool.
         total: u32,
     },
+    /// More shards than there are, none, or not as many lanes in each.
+    #[error("{wanted} shards for {lanes} lanes: this aggregator has {ports}, and each takes as many lanes")]
+    Shards {
+        /// Shards asked for.
+        wanted: u16,
+        /// The job's lanes.
+        lanes: u32,
+        /// The aggregator's shards.
+        ports: u16,
+    },
+    /// A child's parent is missing, or somebody else's is there.
+    #[error("a job has a parent exactly when it is a child")]
+    Parent,
 }
 
-/// The pool does not fit this host's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error(
-    "{slots} slots of {elements} elements take {bytes} bytes, more than half of this host's memory; give fewer --slots or --elements"
-)]
-pub struct NoMemory {
-    /// Slots asked for.
-    pub slots: u32,
-    /// Elements of each.
-    pub elements: u16,
-    /// What that takes.
-    pub bytes: u64,
+/// A job that is to be aggregated for. Addresses are those of shard 0.
+#[derive(Clone, Debug, Default)]
+pub struct NewJob {
+    /// The job; `world` and the active flag are set by the aggregator. `epoch` must be new for the job's number, since
+    /// slots are not cleared.
+    pub entry: JobEntry,
+    /// The workers by rank; racks at a root.
+    pub workers: Vec<SocketAddrV4>,
+    /// The aggregator above, of a [`job_flag::CHILD`].
+    pub parent: Option<SocketAddrV4>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Job {
     entry: JobEntry,
     addresses: Vec<SocketAddrV4>,
+    parent: Option<SocketAddrV4>,
 }
 
-/// The slots, the jobs, and the counters.
+/// The slots, the jobs, and the counters of one shard. Shards have nothing in common: each has a port, a thread and an
+/// aggregator of its own, which knows all jobs and takes only the packets of its lanes.
 pub struct HostAggregator {
-    max_elements: u16,
+    shard: u16,
+    shards: u16,
+    pool: Pool,
     jobs: Vec<Job>,
     workers: Vec<WorkerEntry>,
-    slots: Vec<SlotMeta>,
-    /// Both versions of each slot, `max_elements` values each.
-    values: Vec<i32>,
+    /// The chunk that each lane's next completed slot takes, by [`lane_index`].
+    lanes: Vec<u32>,
     counters: [u64; COUNTERS],
     worker_counters: Vec<WorkerCounters>,
 }
 
 impl HostAggregator {
-    /// `slots` slots, each for chunks of at most `max_elements` (limited to what a packet can carry).
+    /// `slots` slots, each for chunks of at most `max_elements` (limited to what a packet can carry), in the only shard.
     ///
     /// # Errors
     /// When the slots do not fit half of the memory that this host has.
     pub fn new(slots: u32, max_elements: u16) -> Result<HostAggregator, NoMemory> {
-        let max_elements = max_elements.min(MAX_ELEMENTS as u16);
-        // Cannot overflow: 2^32 slots of two times 832 values of 4 bytes are less than 2^45.
-        let values = u64::from(slots) * 2 * u64::from(max_elements);
-        let bytes = values * size_of::<i32>() as u64 + u64::from(slots) * size_of::<SlotMeta>() as u64;
-        let refused = NoMemory { slots, elements: max_elements, bytes };
-        // The kernel promises more than it has, and kills who takes the promise at its word.
-        if bytes > host_memory() / 2 {
-            return Err(refused);
-        }
+        HostAggregator::of_shard(0, 1, slots, max_elements)
+    }
+
+    /// The same for one of several shards.
+    pub fn of_shard(
+        shard: u16,
+        shards: u16,
+        slots: u32,
+        max_elements: u16,
+    ) -> Result<HostAggregator, NoMemory> {
         Ok(HostAggregator {
-            max_elements,
+            shard,
+            shards,
+            pool: Pool::new(slots, max_elements.min(MAX_ELEMENTS as u16), shards)?,
             jobs: vec![Job::default(); MAX_JOBS],
             workers: vec![WorkerEntry::default(); MAX_JOBS * MAX_WORKERS],
-            slots: filled(u64::from(slots), SlotMeta::default()).ok_or(refused)?,
-            values: filled(values, 0).ok_or(refused)?,
+            lanes: vec![0; MAX_JOBS * MAX_LANES],
             counters: [0; COUNTERS],
             worker_counters: vec![WorkerCounters::default(); MAX_JOBS * MAX_WORKERS],
         })
@@ -124,47 +146,85 @@ impl HostAggregator {
 
     /// Slots in the pool.
     pub fn slots(&self) -> u32 {
-        self.slots.len() as u32
+        self.pool.slots()
     }
 
     /// Most elements in a chunk.
     pub fn max_elements(&self) -> u16 {
-        self.max_elements
+        self.pool.max_elements()
     }
 
-    /// Starts to aggregate for job `number`. `addresses` are the workers', by rank.
-    ///
-    /// `entry.world` and the active flag are set here; `entry.epoch` must be new for this number, since
-    /// slots are not cleared.
-    pub fn install(
-        &mut self,
-        number: u16,
-        entry: JobEntry,
-        addresses: Vec<SocketAddrV4>,
-    ) -> Result<(), JobError> {
+    /// Starts to aggregate for job `number`.
+    pub fn install(&mut self, number: u16, new: NewJob) -> Result<(), JobError> {
+        self.check(number, &new)?;
+        let world = new.workers.len() as u16;
+        let shard = self.shard;
+        let here =
+            |address: SocketAddrV4| SocketAddrV4::new(*address.ip(), address.port().wrapping_add(shard));
+        for (rank, address) in new.workers.iter().enumerate() {
+            let index = worker_index(number, rank as u16) as usize;
+            self.workers[index] = WorkerEntry {
+                ip: address.ip().to_bits(),
+                port: here(*address).port(),
+                ..WorkerEntry::default()
+            };
+            self.worker_counters[index] = WorkerCounters::default();
+        }
+        let entry = JobEntry { world, flags: new.entry.flags | job_flag::ACTIVE, ..new.entry };
+        self.reset_lanes(number, entry.lane_slots());
+        let addresses = new.workers.into_iter().map(here).collect();
+        self.jobs[usize::from(number)] = Job { entry, addresses, parent: new.parent.map(here) };
+        Ok(())
+    }
+
+    fn check(&self, number: u16, new: &NewJob) -> Result<(), JobError> {
+        let NewJob { entry, workers, parent } = new;
         if number == 0 || usize::from(number) >= MAX_JOBS {
             return Err(JobError::Number(number));
         }
-        if addresses.is_empty() || addresses.len() > MAX_WORKERS {
-            return Err(JobError::World(addresses.len()));
+        if workers.is_empty() || workers.len() > MAX_WORKERS {
+            return Err(JobError::World(workers.len()));
         }
-        if entry.elements == 0 || entry.elements > self.max_elements {
-            return Err(JobError::Elements { wanted: entry.elements, max: self.max_elements });
+        if entry.elements == 0 || entry.elements > self.max_elements() {
+            return Err(JobError::Elements { wanted: entry.elements, max: self.max_elements() });
         }
-        let (first, slots, total) = (entry.slot_base, entry.slots, self.slots());
-        if !slots.is_power_of_two() || first.checked_add(slots).is_none_or(|end| end > total) {
-            return Err(JobError::Slots { first, slots, total });
+        let (first, slots, total, lane_slots) =
+            (entry.slot_base, entry.slots, self.slots(), entry.lane_slots());
+        let lanes = slots / lane_slots;
+        let in_pool = first.checked_add(slots).is_some_and(|end| end <= total);
+        if lanes == 0 || lanes as usize > MAX_LANES || !slots.is_multiple_of(lane_slots) || !in_pool {
+            return Err(JobError::Slots { first, slots, lane_slots, total });
         }
-        let world = addresses.len() as u16;
-        for (rank, address) in addresses.iter().enumerate() {
-            let index = worker_index(number, rank as u16) as usize;
-            self.workers[index] =
-                WorkerEntry { ip: address.ip().to_bits(), port: address.port(), ..WorkerEntry::default() };
-            self.worker_counters[index] = WorkerCounters::default();
+        let (wanted, ports) = (entry.shards, self.shards);
+        if wanted == 0 || wanted > ports || !lanes.is_multiple_of(u32::from(wanted)) {
+            return Err(JobError::Shards { wanted, lanes, ports });
         }
-        let entry = JobEntry { world, contributors: world, flags: entry.flags | job_flag::ACTIVE, ..entry };
-        self.jobs[usize::from(number)] = Job { entry, addresses };
+        if parent.is_some() != (entry.flags & job_flag::CHILD != 0) {
+            return Err(JobError::Parent);
+        }
         Ok(())
+    }
+
+    /// Leaves a job only so many slots in each lane; none of its workers may have contributed yet. Says whether it is there
+    /// and has as many.
+    pub fn resize(&mut self, number: u16, lane_slots: u32) -> bool {
+        let Some(job) = self.jobs.get_mut(usize::from(number)) else { return false };
+        let before = job.entry.lane_slots();
+        if job.entry.flags & job_flag::ACTIVE == 0 || !lane_slots.is_power_of_two() || lane_slots > before {
+            return false;
+        }
+        job.entry.slots = job.entry.slots / before * lane_slots;
+        job.entry.lane_slots_log2 = lane_slots.ilog2() as u16;
+        self.reset_lanes(number, lane_slots);
+        true
+    }
+
+    /// A lane's slots take their first two chunks by their number; what is drawn comes after those.
+    fn reset_lanes(&mut self, number: u16, lane_slots: u32) {
+        let first = lane_index(number, 0) as usize;
+        if let Some(lanes) = self.lanes.get_mut(first..first + MAX_LANES) {
+            lanes.fill(lane_slots.wrapping_mul(2));
+        }
     }
 
     /// Stops to aggregate for a job. Says whether there was one.
@@ -172,12 +232,19 @@ impl HostAggregator {
         match self.jobs.get_mut(usize::from(number)) {
             Some(job) => {
                 let was_active = job.entry.flags & job_flag::ACTIVE != 0;
-                job.entry.flags = 0;
-                job.addresses.clear();
+                // The epoch stays: slots remember it.
+                let entry = JobEntry { epoch: job.entry.epoch, ..JobEntry::default() };
+                *job = Job { entry, ..Job::default() };
                 was_active
             }
             None => false,
         }
+    }
+
+    /// Every job number that was used with its last epoch, and whether it is in use.
+    pub fn epochs(&self) -> impl Iterator<Item = (u16, u16, bool)> {
+        let jobs = (0..).zip(&self.jobs).filter(|(_, job)| job.entry != JobEntry::default());
+        jobs.map(|(number, job)| (number, job.entry.epoch, job.entry.flags & job_flag::ACTIVE != 0))
     }
 
     /// The addresses of a job's workers, by rank.
@@ -213,105 +280,144 @@ impl HostAggregator {
             return Err(Reason::BadLength);
         }
         let header = Header::read(&*packet, 0, packet.len())?;
-        let job = self.jobs.get(usize::from(header.job)).ok_or(Reason::UnknownJob)?.entry;
-        let rank = admit::sender(&header, &job)?;
+        let job = self.jobs.get(usize::from(header.job)).ok_or(Reason::UnknownJob)?;
+        let (entry, parent) = (job.entry, job.parent);
+        if let Some(parent) = parent.filter(|_| header.has(flag::LEVEL)) {
+            return self.take_result(&entry, &header, source, parent, packet);
+        }
+        let rank = admit::sender(&header, &entry)?;
         let index = worker_index(header.job, rank) as usize;
         let worker = self.workers.get(index).ok_or(Reason::Internal)?;
         admit::source(source.to_bits(), worker)?;
         let back = SocketAddrV4::new(worker.ip.into(), worker.port);
-        match admit::request(&header, &job, 0)? {
-            None => {
-                set_kind(packet, Kind::Report);
-                Ok(Answer::One(Reason::Probed, back))
-            }
-            Some(contribution) => {
-                let applied = self.apply(&job, &header, &contribution, packet);
-                self.count_worker(index, applied);
-                Ok(match applied? {
-                    Applied::Added => Answer::None(Reason::Added),
-                    Applied::Completed => Answer::All(header.job),
-                    Applied::Replied => Answer::One(Reason::Replied, back),
-                })
-            }
-        }
+        let Some(contribution) = admit::request(&header, &entry, self.shard)? else {
+            set_kind(packet, Kind::Report);
+            return Ok(Answer::One(Reason::Probed, back));
+        };
+        let applied = self.contribute(&entry, &header, &contribution, packet);
+        self.count_worker(index, applied);
+        Ok(match applied? {
+            Applied::Added => Answer::None(Reason::Added),
+            Applied::Completed => Answer::All(Reason::Completed, header.job),
+            Applied::Replied => Answer::One(Reason::Replied, back),
+            Applied::Refused => Answer::One(Reason::Mismatch, back),
+            Applied::Up | Applied::UpAgain => Answer::One(Reason::Forwarded, parent.ok_or(Reason::Internal)?),
+        })
     }
 
-    /// Does to the slot what the decision says; a complete slot's sum replaces the packet's elements.
-    fn apply(
+    /// Does to the slot what the decision says; what the packet is answered with replaces it.
+    fn contribute(
         &mut self,
         job: &JobEntry,
         header: &Header,
         contribution: &Contribution,
         packet: &mut [u8],
     ) -> Result<Applied, Reason> {
-        let index = (job.slot_base + header.slot) as usize;
-        let meta = self.slots.get_mut(index).ok_or(Reason::Internal)?;
-        let version = usize::from(contribution.version & 1);
-        let stride = usize::from(self.max_elements);
-        let values = self.values.chunks_exact_mut(stride).nth(index * 2 + version).ok_or(Reason::Internal)?;
+        let (meta, values) =
+            self.pool.get(job.slot_base + header.slot, contribution.version).ok_or(Reason::Internal)?;
         let (mut after, action) = decide(meta, contribution);
         let (_, payload) = packet.split_at_mut(HEADER_LEN);
         match action {
             Action::Ignore(reason) => return Err(reason),
             Action::Store(_) => values::store(values, payload),
+            Action::Add(_) if header.has(flag::MAXIMUM) => values::maximum(values, payload),
             Action::Add(_) => values::add(values, payload),
             _ => {}
         }
         if let Action::Store(Then::Complete) | Action::Add(Then::Complete) = action {
-            after.set_next(contribution.version, contribution.seq.wrapping_add(2 * contribution.slots));
+            let lane = lane_index(header.job, contribution.lane) as usize;
+            let lane = self.lanes.get_mut(lane).ok_or(Reason::Internal)?;
+            after.set_next(contribution.version, draw(job, contribution, lane));
         }
         *meta = after;
         let held = after.version(contribution.version);
-        let (header, applied) = match action {
-            Action::Store(Then::Complete) | Action::Add(Then::Complete) => {
-                (answer::result(header, &held, job), Applied::Completed)
-            }
-            Action::Reply => (answer::result(header, &held, job), Applied::Replied),
-            Action::Ask(Then::Complete) => (answer::agreed(header, &held, job), Applied::Completed),
-            Action::ReplyExponent => (answer::agreed(header, &held, job), Applied::Replied),
-            Action::Refuse => (answer::refusal(header, &held, job), Applied::Replied),
-            _ => return Ok(Applied::Added),
+        let Some((header, applied)) = answer_to(action, header, &held, job) else {
+            return Ok(Applied::Added);
         };
-        if !matches!(action, Action::Refuse) && header.elements > 0 {
+        if matches!(action, Action::Add(_) | Action::Reply | Action::Forward) {
             values::write(payload, values);
         }
         packet[..HEADER_LEN].copy_from_slice(&header.to_bytes());
         Ok(applied)
     }
 
+    /// Takes a packet of a job's parent: a result ends the chunk for all workers.
+    fn take_result(
+        &mut self,
+        job: &JobEntry,
+        header: &Header,
+        source: Ipv4Addr,
+        parent: SocketAddrV4,
+        packet: &mut [u8],
+    ) -> Result<Answer, Reason> {
+        let parent = WorkerEntry { ip: parent.ip().to_bits(), ..WorkerEntry::default() };
+        let conclusion = admit::conclusion(header, source.to_bits(), job, &parent, self.shard)?;
+        // The answer to a probe: nobody here sends one.
+        let conclusion: Conclusion = conclusion.ok_or(Reason::BadType)?;
+        let (meta, values) =
+            self.pool.get(job.slot_base + header.slot, conclusion.version).ok_or(Reason::Internal)?;
+        let (after, action) = conclude(meta, &conclusion);
+        if let Action::Store(_) = action {
+            values::store(values, &packet[HEADER_LEN..]);
+        }
+        *meta = after;
+        let held = after.version(conclusion.version);
+        let answer = match action {
+            Action::Ignore(reason) => return Err(reason),
+            Action::Store(_) => answer::result(header, &held, job),
+            Action::Ask(_) => answer::agreed(header, &held, job),
+            // What the parent holds, not what is held here.
+            Action::Refuse => answer::refusal(header, &Version { tensor: header.tensor, ..held }, job),
+            _ => return Err(Reason::Internal),
+        };
+        packet[..HEADER_LEN].copy_from_slice(&answer.to_bytes());
+        Ok(Answer::All(Reason::Concluded, header.job))
+    }
+
     fn count_worker(&mut self, index: usize, applied: Result<Applied, Reason>) {
         let Some(counters) = self.worker_counters.get_mut(index) else { return };
         match applied {
             Ok(Applied::Added) => counters.added += 1,
-            Ok(Applied::Completed) => {
+            Ok(Applied::Completed | Applied::Up) => {
                 counters.added += 1;
                 counters.last += 1;
             }
             Ok(Applied::Replied) => counters.replies += 1,
+            Ok(Applied::Refused | Applied::UpAgain) => {}
             Err(Reason::Duplicate) => counters.duplicates += 1,
             Err(_) => {}
         }
     }
 }
 
-/// This many copies of a value; `None` without the memory for them.
-fn filled<T: Clone>(count: u64, value: T) -> Option<Vec<T>> {
-    let count = usize::try_from(count).ok()?;
-    let mut values = Vec::new();
-    values.try_reserve_exact(count).ok()?;
-    values.resize(count, value);
-    Some(values)
+/// The chunk that takes a version next, after the one that completed it.
+fn draw(job: &JobEntry, completed: &Contribution, lane: &mut u32) -> u32 {
+    if job.flags & job_flag::STEALING == 0 {
+        return completed.seq.wrapping_add(2 * completed.slots);
+    }
+    let drawn = *lane;
+    *lane = lane.wrapping_add(1);
+    drawn
 }
 
-/// Bytes of memory in this host; without bound when it does not say.
-fn host_memory() -> u64 {
-    use nix::unistd::{SysconfVar, sysconf};
-
-    let number = |variable| sysconf(variable).ok().flatten().and_then(|number| u64::try_from(number).ok());
-    match (number(SysconfVar::_PHYS_PAGES), number(SysconfVar::PAGE_SIZE)) {
-        (Some(pages), Some(size)) => pages.saturating_mul(size),
-        _ => u64::MAX,
-    }
+/// The header of what a contribution is answered with, and what that means; `None` when it only waits.
+fn answer_to(action: Action, header: &Header, held: &Version, job: &JobEntry) -> Option<(Header, Applied)> {
+    Some(match action {
+        Action::Store(Then::Complete) | Action::Add(Then::Complete) => {
+            (answer::result(header, held, job), Applied::Completed)
+        }
+        Action::Ask(Then::Complete) => (answer::agreed(header, held, job), Applied::Completed),
+        Action::Store(Then::Up) | Action::Add(Then::Up) => (answer::part(header, held, job), Applied::Up),
+        Action::Ask(Then::Up) => (answer::part_of_round(header, held, job), Applied::Up),
+        Action::Reply => (answer::result(header, held, job), Applied::Replied),
+        Action::ReplyExponent => (answer::agreed(header, held, job), Applied::Replied),
+        Action::Forward => (answer::part(header, held, job), Applied::UpAgain),
+        Action::ForwardExponent => (answer::part_of_round(header, held, job), Applied::UpAgain),
+        Action::Refuse => (answer::refusal(header, held, job), Applied::Refused),
+        Action::Store(Then::Wait) | Action::Add(Then::Wait) | Action::Ask(Then::Wait) | Action::Ignore(_) => {
+            return None;
+        }
+    })
 }
 
 /// What became of a contribution.
@@ -320,6 +426,9 @@ enum Applied {
     Added,
     Completed,
     Replied,
+    Refused,
+    Up,
+    UpAgain,
 }
 
 fn set_kind(packet: &mut [u8], kind: Kind) {

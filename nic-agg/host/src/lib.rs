@@ -4,6 +4,7 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | [`aggregator`] | the sans-IO core: a packet in, its answer and whom it is for out |
+//! | `pool` | the slots' memory |
 //! | `values` | the passes over elements, with vector instructions |
 //! | [`udp`] | sockets and threads around the core |
 //! | [`plane`] | the control plane's view: install and remove jobs while it runs |
@@ -14,8 +15,9 @@
 
 pub mod aggregator;
 pub mod plane;
+mod pool;
 pub mod udp;
 mod values;
 
-pub use aggregator::{Answer, HostAggregator, JobError, NoMemory};
+pub use aggregator::{Answer, HostAggregator, JobError, NewJob, NoMemory};
 pub use plane::HostPlane;

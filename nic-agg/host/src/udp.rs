@@ -1,4 +1,4 @@
-//! A socket and a thread around the core: packets in and out by the batch.
+//! A socket and a thread around each shard's core: packets in and out by the batch.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -16,10 +16,10 @@ use nix::{
     errno::Errno,
     sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt},
 };
-use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS, admit::payload_len};
+use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS, Reason, admit::payload_len, tables::WorkerCounters};
 use thiserror::Error;
 
-use crate::aggregator::{Answer, HostAggregator, NoMemory};
+use crate::aggregator::{Answer, HostAggregator, JobError, NewJob, NoMemory};
 
 /// Packets that are received at once.
 const BATCH: usize = 32;
@@ -36,6 +36,16 @@ pub enum StartError {
     /// The pool is too large.
     #[error(transparent)]
     Memory(#[from] NoMemory),
+    /// Ports that do not exist.
+    #[error(
+        "{shards} shards from UDP port {port} on: give at least 1, and a --base-port that leaves as many ports"
+    )]
+    Ports {
+        /// Shards asked for.
+        shards: u16,
+        /// The first port.
+        port: u16,
+    },
     /// The address cannot be bound.
     #[error(
         "cannot bind UDP {address}: {source}; is another aggregator running? choose a port with --base-port"
@@ -58,56 +68,150 @@ pub enum StartError {
 
 /// A running aggregator. Ends when dropped.
 pub struct Running {
-    core: Arc<Mutex<HostAggregator>>,
+    shards: Vec<Shard>,
     local: SocketAddrV4,
     stop: Arc<AtomicBool>,
+}
+
+/// One shard: its port's socket and its core belong to its thread.
+struct Shard {
+    core: Arc<Mutex<HostAggregator>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Running {
-    /// Binds `ip:port` (port 0: any) and starts the thread.
-    pub fn start(core: HostAggregator, ip: Ipv4Addr, port: u16) -> Result<Running, StartError> {
-        let address = SocketAddrV4::new(ip, port);
-        let socket = UdpSocket::bind(address).map_err(|source| StartError::Bind { address, source })?;
-        let setup = |what| move |source| StartError::Setup { what, source };
-        socket.set_read_timeout(Some(IDLE)).map_err(setup("limit how long the socket waits"))?;
-        enlarge(&socket);
-        let port = socket.local_addr().map_err(setup("ask for the socket's port"))?.port();
-        let core = Arc::new(Mutex::new(core));
-        let stop = Arc::new(AtomicBool::new(false));
-        let pump = Pump { socket, core: core.clone(), stop: stop.clone() };
-        let thread = thread::Builder::new()
-            .name("aggregate".into())
-            .spawn(move || pump.run())
-            .map_err(setup("start the aggregating thread"))?;
-        Ok(Running { core, local: SocketAddrV4::new(ip, port), stop, thread: Some(thread) })
+    /// Binds `ip:port` (port 0: any) for the first of `shards` shards, the next ports for the others, and starts their
+    /// threads. Each has a pool of `slots` slots for chunks of at most `max_elements`.
+    pub fn start(
+        slots: u32,
+        max_elements: u16,
+        shards: u16,
+        ip: Ipv4Addr,
+        port: u16,
+    ) -> Result<Running, StartError> {
+        let mut running = Running {
+            shards: Vec::new(),
+            local: SocketAddrV4::new(ip, port),
+            stop: Arc::new(AtomicBool::new(false)),
+        };
+        if shards == 0 {
+            return Err(StartError::Ports { shards, port });
+        }
+        for shard in 0..shards {
+            let first = running.local.port();
+            let port = if shard == 0 { first } else { first.checked_add(shard).unwrap_or(0) };
+            if port == 0 && shard > 0 {
+                return Err(StartError::Ports { shards, port: first });
+            }
+            let socket = bind(SocketAddrV4::new(ip, port))?;
+            if shard == 0 {
+                let source = |source| StartError::Setup { what: "ask for the socket's port", source };
+                running.local.set_port(socket.local_addr().map_err(source)?.port());
+            }
+            let core = HostAggregator::of_shard(shard, shards, slots, max_elements)?;
+            running.shards.push(Shard::start(shard, core, socket, running.stop.clone())?);
+        }
+        Ok(running)
     }
 
-    /// Where it listens.
+    /// Where its first shard listens.
     pub fn local(&self) -> SocketAddrV4 {
         self.local
     }
 
-    /// The core, between two batches.
-    pub fn core(&self) -> MutexGuard<'_, HostAggregator> {
-        lock(&self.core)
+    /// How many shards it has.
+    pub fn shards(&self) -> u16 {
+        self.shards.len() as u16
     }
 
-    /// Whether the thread is still at work.
+    /// Slots in the pool.
+    pub fn slots(&self) -> u32 {
+        self.shards.iter().map(|shard| lock(&shard.core).slots()).min().unwrap_or(0)
+    }
+
+    /// Most elements in a chunk.
+    pub fn max_elements(&self) -> u16 {
+        self.shards.iter().map(|shard| lock(&shard.core).max_elements()).min().unwrap_or(0)
+    }
+
+    /// Starts to aggregate for a job.
+    pub fn install(&self, number: u16, new: &NewJob) -> Result<(), JobError> {
+        self.shards.iter().try_for_each(|shard| lock(&shard.core).install(number, new.clone()))
+    }
+
+    /// Leaves a job only so many slots in each lane: see [`HostAggregator::resize`].
+    pub fn resize(&self, number: u16, lane_slots: u32) -> bool {
+        self.shards.iter().all(|shard| lock(&shard.core).resize(number, lane_slots))
+    }
+
+    /// Stops to aggregate for a job.
+    pub fn remove(&self, number: u16) {
+        for shard in &self.shards {
+            lock(&shard.core).remove(number);
+        }
+    }
+
+    /// Every job number that was used with its last epoch, and whether it is in use.
+    pub fn epochs(&self) -> Vec<(u16, u16, bool)> {
+        self.shards.first().map_or_else(Vec::new, |shard| lock(&shard.core).epochs().collect())
+    }
+
+    /// Packets by what became of them.
+    pub fn counter(&self, reason: Reason) -> u64 {
+        self.shards.iter().map(|shard| lock(&shard.core).counter(reason)).sum()
+    }
+
+    /// What a worker did.
+    pub fn worker_counters(&self, job: u16, rank: u16) -> WorkerCounters {
+        let all = self.shards.iter().map(|shard| lock(&shard.core).worker_counters(job, rank));
+        all.fold(WorkerCounters::default(), |sum, next| WorkerCounters {
+            added: sum.added + next.added,
+            last: sum.last + next.last,
+            duplicates: sum.duplicates + next.duplicates,
+            replies: sum.replies + next.replies,
+        })
+    }
+
+    /// Whether all threads are still at work.
     pub fn is_alive(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.shards.iter().all(|shard| shard.thread.as_ref().is_some_and(|thread| !thread.is_finished()))
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the aggregating thread panicked");
+        for thread in self.shards.iter_mut().filter_map(|shard| shard.thread.take()) {
+            if thread.join().is_err() {
+                tracing::error!("an aggregating thread panicked");
+            }
         }
     }
+}
+
+impl Shard {
+    fn start(
+        number: u16,
+        core: HostAggregator,
+        socket: UdpSocket,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Shard, StartError> {
+        let core = Arc::new(Mutex::new(core));
+        let pump = Pump { socket, core: core.clone(), stop };
+        let thread = thread::Builder::new()
+            .name(format!("aggregate{number}"))
+            .spawn(move || pump.run())
+            .map_err(|source| StartError::Setup { what: "start an aggregating thread", source })?;
+        Ok(Shard { core, thread: Some(thread) })
+    }
+}
+
+fn bind(address: SocketAddrV4) -> Result<UdpSocket, StartError> {
+    let socket = UdpSocket::bind(address).map_err(|source| StartError::Bind { address, source })?;
+    let limit = |source| StartError::Setup { what: "limit how long the socket waits", source };
+    socket.set_read_timeout(Some(IDLE)).map_err(limit)?;
+    enlarge(&socket);
+    Ok(socket)
 }
 
 fn lock(core: &Mutex<HostAggregator>) -> MutexGuard<'_, HostAggregator> {
@@ -185,7 +289,7 @@ impl Pump {
             match core.on_packet(*source, &mut buffer[..*len]) {
                 Answer::None(_) => {}
                 Answer::One(_, to) => outgoing.push(Outgoing { packet, to, is_copy: false }),
-                Answer::All(job) => {
+                Answer::All(_, job) => {
                     let copies = core.workers(job).iter();
                     outgoing.extend(copies.map(|to| Outgoing { packet, to: *to, is_copy: true }));
                 }

@@ -11,6 +11,11 @@ pub fn add(values: &mut [i32], payload: &[u8]) {
     dispatch(Pass::Add, values, payload);
 }
 
+/// Replaces the first values by the larger ones of them and the elements of `payload`, as signed numbers.
+pub fn maximum(values: &mut [i32], payload: &[u8]) {
+    dispatch(Pass::Maximum, values, payload);
+}
+
 /// Replaces the elements of `payload` by the first values.
 pub fn write(payload: &mut [u8], values: &[i32]) {
     let (elements, _) = payload.as_chunks_mut::<4>();
@@ -23,6 +28,7 @@ pub fn write(payload: &mut [u8], values: &[i32]) {
 enum Pass {
     Store,
     Add,
+    Maximum,
 }
 
 /// Takes the widest vectors that the machine has. Both ways are the same source and give the same bits.
@@ -51,6 +57,9 @@ fn pass_portable(pass: Pass, values: &mut [i32], payload: &[u8]) {
         Pass::Add => {
             pairs.for_each(|(value, element)| *value = value.wrapping_add(i32::from_be_bytes(*element)));
         }
+        Pass::Maximum => {
+            pairs.for_each(|(value, element)| *value = (*value).max(i32::from_be_bytes(*element)));
+        }
     }
 }
 
@@ -70,6 +79,11 @@ mod tests {
             pass_portable(Pass::Add, &mut plain, &payload);
             prop_assert_eq!(&fast, &oracle);
             prop_assert_eq!(&plain, &oracle);
+            let larger: Vec<i32> =
+                values.iter().zip(&elements).map(|(a, b)| if a > b { *a } else { *b }).collect();
+            let mut largest = values.clone();
+            maximum(&mut largest, &payload);
+            prop_assert_eq!(&largest, &larger);
             let mut stored = values;
             store(&mut stored, &payload);
             prop_assert_eq!(&stored, &elements);

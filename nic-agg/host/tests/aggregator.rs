@@ -14,13 +14,15 @@ use sumac_wire::{Header, Kind, Reason, header::flag, reason::COUNTERS, tables::J
 #[test]
 fn the_last_of_three_brings_the_sum_to_all() {
     let mut aggregator = aggregator(3);
-    for (rank, expected) in
-        [(1, Answer::None(Reason::Added)), (0, Answer::None(Reason::Added)), (2, Answer::All(JOB))]
-    {
+    for (rank, expected) in [
+        (1, Answer::None(Reason::Added)),
+        (0, Answer::None(Reason::Added)),
+        (2, Answer::All(Reason::Completed, JOB)),
+    ] {
         let mut packet = contribution(3, rank, 6);
         let answer = aggregator.on_packet(worker_ip(rank), &mut packet);
         assert_eq!(answer, expected, "rank {rank}");
-        if answer == Answer::All(JOB) {
+        if answer == Answer::All(Reason::Completed, JOB) {
             let sent = header(3, 2, 6, ELEMENTS);
             let result = Header {
                 kind: Kind::Result as u8,
@@ -49,7 +51,7 @@ fn duplicates_are_not_added_and_late_ones_get_the_sum_again() {
     assert_eq!(send(0).0, Answer::None(Reason::Added));
     assert_eq!(send(0).0, Answer::None(Reason::Duplicate));
     let (answer, sum) = send(1);
-    assert_eq!(answer, Answer::All(JOB));
+    assert_eq!(answer, Answer::All(Reason::Completed, JOB));
     assert_eq!(elements(&sum), reference(2, 1, ELEMENTS));
     for rank in [0, 1, 0] {
         let (answer, again) = send(rank);
@@ -143,7 +145,7 @@ fn refused(what: &str, source: Ipv4Addr, mut bad: Vec<u8>, reason: Reason) {
     assert_eq!(bad, before, "{what}: the packet is as it was");
     assert_eq!(aggregator.counter(reason), 1, "{what}");
     let mut last = contribution(2, 1, 0);
-    assert_eq!(aggregator.on_packet(worker_ip(1), &mut last), Answer::All(JOB), "{what}");
+    assert_eq!(aggregator.on_packet(worker_ip(1), &mut last), Answer::All(Reason::Completed, JOB), "{what}");
     assert_eq!(elements(&last), reference(2, 0, ELEMENTS), "{what}");
 }
 
@@ -156,8 +158,8 @@ fn removed_jobs_and_new_incarnations() {
     let answer = aggregator.on_packet(worker_ip(1), &mut contribution(2, 1, 0));
     assert_eq!(answer, Answer::None(Reason::UnknownJob));
     let next = JobEntry { epoch: EPOCH + 1, ..entry() };
-    aggregator.install(JOB, next, vec![worker(0), worker(1)]).unwrap();
-    for (rank, expected) in [(0, Answer::None(Reason::Added)), (1, Answer::All(JOB))] {
+    aggregator.install(JOB, job(next, 2)).unwrap();
+    for (rank, expected) in [(0, Answer::None(Reason::Added)), (1, Answer::All(Reason::Completed, JOB))] {
         let header = Header { epoch: EPOCH + 1, ..header(2, rank, 0, ELEMENTS) };
         let mut packet = packet(&header, &values(rank, 0, ELEMENTS));
         assert_eq!(aggregator.on_packet(worker_ip(rank), &mut packet), expected);
@@ -177,8 +179,16 @@ fn a_pool_that_no_host_has_memory_for_is_refused() {
 #[test]
 fn jobs_that_do_not_fit_are_refused() {
     let mut aggregator = HostAggregator::new(16, 64).unwrap();
-    let workers = |count: u16| (0..count).map(worker).collect::<Vec<_>>();
-    let good = JobEntry { slot_base: 8, slots: 8, elements: 64, ..JobEntry::default() };
+    let good = JobEntry {
+        slot_base: 8,
+        slots: 8,
+        lane_slots_log2: 2,
+        shards: 1,
+        elements: 64,
+        ..JobEntry::default()
+    };
+    let slots = |first, slots, lane_slots| JobError::Slots { first, slots, lane_slots, total: 16 };
+    let child = JobEntry { flags: sumac_wire::tables::job_flag::CHILD, ..good };
     let table = [
         ("number 0", 0, good, 1, JobError::Number(0)),
         ("number 64", 64, good, 1, JobError::Number(64)),
@@ -186,20 +196,32 @@ fn jobs_that_do_not_fit_are_refused() {
         ("33", 1, good, 33, JobError::World(33)),
         ("no elements", 1, JobEntry { elements: 0, ..good }, 1, JobError::Elements { wanted: 0, max: 64 }),
         ("elements", 1, JobEntry { elements: 65, ..good }, 1, JobError::Elements { wanted: 65, max: 64 }),
-        ("slots", 1, JobEntry { slots: 6, ..good }, 1, JobError::Slots { first: 8, slots: 6, total: 16 }),
-        ("end", 1, JobEntry { slot_base: 9, ..good }, 1, JobError::Slots { first: 9, slots: 8, total: 16 }),
+        ("half a lane", 1, JobEntry { slots: 6, ..good }, 1, slots(8, 6, 4)),
+        ("less than a lane", 1, JobEntry { lane_slots_log2: 4, ..good }, 1, slots(8, 8, 16)),
+        ("end", 1, JobEntry { slot_base: 9, ..good }, 1, slots(9, 8, 4)),
+        ("wrap", 1, JobEntry { slot_base: u32::MAX, ..good }, 1, slots(u32::MAX, 8, 4)),
         (
-            "wrap",
+            "no shards",
             1,
-            JobEntry { slot_base: u32::MAX, ..good },
+            JobEntry { shards: 0, ..good },
             1,
-            JobError::Slots { first: u32::MAX, slots: 8, total: 16 },
+            JobError::Shards { wanted: 0, lanes: 2, ports: 1 },
         ),
+        (
+            "two shards",
+            1,
+            JobEntry { shards: 2, ..good },
+            1,
+            JobError::Shards { wanted: 2, lanes: 2, ports: 1 },
+        ),
+        ("an orphan", 1, child, 1, JobError::Parent),
     ];
     for (what, number, entry, world, error) in table {
-        assert_eq!(aggregator.install(number, entry, workers(world)), Err(error), "{what}");
+        assert_eq!(aggregator.install(number, job(entry, world)), Err(error), "{what}");
     }
-    assert_eq!(aggregator.install(1, good, workers(32)), Ok(()));
+    assert_eq!(aggregator.install(1, job(good, 32)), Ok(()));
+    assert!(!aggregator.resize(1, 8) && !aggregator.resize(1, 3) && !aggregator.resize(2, 1));
+    assert!(aggregator.resize(1, 2));
 }
 
 proptest! {
@@ -239,7 +261,7 @@ proptest! {
             let to: Vec<u16> = match aggregator.on_packet(worker_ip(rank), &mut packet) {
                 Answer::None(_) => return,
                 Answer::One(..) => vec![rank],
-                Answer::All(_) => (0..world).collect(),
+                Answer::All(..) => (0..world).collect(),
             };
             for receiver in to {
                 // A third of the results is lost.

@@ -17,7 +17,7 @@ use std::{
 
 use common::{EPOCH, JOB, SLOTS, TOKEN, contribution, elements, read, reference};
 use sumac_agg_host::HostPlane;
-use sumac_control::plane::{DataPlane, JobInstall, PlaneKind, WorkerInstall};
+use sumac_control::plane::{DataPlane, JobInstall, Level, PlaneKind, WorkerInstall};
 use sumac_wire::{Kind, Reason};
 
 /// Ends a test that hangs; nothing here takes as long.
@@ -57,9 +57,13 @@ fn install(plane: &HostPlane, workers: &[Worker], epoch: u16) {
         epoch,
         token: TOKEN,
         first_slot: 0,
-        slots: SLOTS,
+        lane_slots: SLOTS,
+        lanes: 1,
+        shards: 1,
         elements: 64,
         checksum: true,
+        stealing: false,
+        level: Level::Only,
         workers: workers.iter().map(Worker::install).collect(),
     };
     let installed = plane.install(&job).unwrap();
@@ -68,7 +72,7 @@ fn install(plane: &HostPlane, workers: &[Worker], epoch: u16) {
 
 #[test]
 fn all_workers_get_all_sums() {
-    let plane = HostPlane::start(64, 360, Ipv4Addr::LOCALHOST, 0).unwrap();
+    let plane = HostPlane::start(64, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
     let info = plane.info().unwrap();
     assert_eq!((info.kind, info.slots, info.max_elements), (PlaneKind::Host, 64, 360));
     let workers: Vec<Worker> = (0..3).map(Worker::new).collect();
@@ -86,14 +90,14 @@ fn all_workers_get_all_sums() {
     // A worker that lost the last result asks again.
     workers[1].send(&plane, &contribution(3, 1, 199));
     assert_eq!(elements(&workers[1].receive()), reference(3, 199, 64));
-    let core = plane.running().core();
+    let core = plane.running();
     assert_eq!((core.counter(Reason::Added), core.counter(Reason::Completed)), (400, 200));
     assert_eq!(core.counter(Reason::Replied), 1);
 }
 
 #[test]
 fn jobs_come_and_go_while_it_runs() {
-    let plane = HostPlane::start(64, 360, Ipv4Addr::LOCALHOST, 0).unwrap();
+    let plane = HostPlane::start(64, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
     let instance = plane.instance().unwrap();
     let workers: Vec<Worker> = (0..2).map(Worker::new).collect();
     let probe = |epoch: u16| {
@@ -109,7 +113,7 @@ fn jobs_come_and_go_while_it_runs() {
         plane.remove(JOB).unwrap();
         // Packets keep their order here: this one is refused before the next epoch's probe comes.
         workers[0].send(&plane, &probe(epoch));
-        while plane.running().core().counter(Reason::UnknownJob) < u64::from(epoch) {
+        while plane.running().counter(Reason::UnknownJob) < u64::from(epoch) {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -121,16 +125,62 @@ fn jobs_come_and_go_while_it_runs() {
     workers[1].send(&plane, &probe(9));
     workers[0].send(&plane, &probe(9));
     assert_eq!(read(&workers[0].receive()).epoch, 9);
-    let core = plane.running().core();
+    let core = plane.running();
     assert_eq!((core.counter(Reason::BadLength), core.counter(Reason::WrongSource)), (2, 1));
 }
 
 #[test]
 fn a_port_that_is_taken_is_named() {
-    let first = HostPlane::start(8, 64, Ipv4Addr::LOCALHOST, 0).unwrap();
+    let first = HostPlane::start(8, 64, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
     let port = first.running().local().port();
-    let error = HostPlane::start(8, 64, Ipv4Addr::LOCALHOST, port).err().unwrap().to_string();
+    let error = HostPlane::start(8, 64, 1, Ipv4Addr::LOCALHOST, port).err().unwrap().to_string();
     assert!(error.contains(&format!("127.0.0.1:{port}")), "{error}");
     drop(first);
-    assert!(HostPlane::start(8, 64, Ipv4Addr::LOCALHOST, port).is_ok(), "a dropped one lets go");
+    assert!(HostPlane::start(8, 64, 1, Ipv4Addr::LOCALHOST, port).is_ok(), "a dropped one lets go");
+}
+
+#[test]
+fn every_shard_has_a_port_and_answers_to_one() {
+    let Ok(plane) = HostPlane::start(64, 360, 2, Ipv4Addr::LOCALHOST, 0) else {
+        return println!(
+            "SKIP every_shard_has_a_port_and_answers_to_one: the port after a free one is taken"
+        );
+    };
+    let (first, second) = (Worker::new(0), Worker::new(0));
+    let base = plane.running().local();
+    let mut install = first.install();
+    // The second shard's results go to the next port.
+    let other = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 1), 0)).unwrap();
+    install.port = other.local_addr().unwrap().port().wrapping_sub(1);
+    drop((first, second));
+    let job = JobInstall {
+        job: JOB,
+        epoch: EPOCH,
+        token: TOKEN,
+        first_slot: 4,
+        lane_slots: SLOTS,
+        lanes: 4,
+        shards: 2,
+        elements: 64,
+        checksum: true,
+        stealing: true,
+        level: Level::Only,
+        workers: vec![install],
+    };
+    plane.install(&job).unwrap();
+    assert_eq!(plane.info().unwrap().shards, 2);
+    other.set_read_timeout(Some(HANGS)).unwrap();
+    let lane_3 = sumac_wire::Header { slot: 3 * SLOTS, ..common::header(1, 0, 0, 64) };
+    let packet = common::packet(&lane_3, &common::values(0, 0, 64));
+    let mut buffer = [0; 4096];
+    other.send_to(&packet, base).unwrap();
+    other.send_to(&packet, (*base.ip(), base.port() + 1)).unwrap();
+    let (len, from) = other.recv_from(&mut buffer).unwrap();
+    assert_eq!(from.port(), base.port() + 1);
+    assert_eq!(elements(&buffer[..len]), reference(1, 0, 64));
+    while plane.running().counter(Reason::WrongSlot) < 1 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    plane.resize(JOB, SLOTS / 2).unwrap();
+    assert!(plane.resize(JOB, SLOTS).is_err(), "it does not grow");
 }

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use sumac_agg_host::HostAggregator;
+use sumac_agg_host::{HostAggregator, NewJob};
 use sumac_wire::{Header, Kind, header::flag, stream::place, tables::JobEntry};
 
 pub const JOB: u16 = 5;
@@ -33,10 +33,16 @@ pub fn worker(rank: u16) -> SocketAddrV4 {
     SocketAddrV4::new(worker_ip(rank), 50_000 + rank)
 }
 
+/// A job of one level, with `world` workers.
+pub fn job(entry: JobEntry, world: u16) -> NewJob {
+    NewJob { entry, workers: (0..world).map(worker).collect(), parent: None }
+}
+
 /// An aggregator whose slots 8 to 11 are the job's.
 pub fn aggregator(world: u16) -> HostAggregator {
     let mut aggregator = HostAggregator::new(16, 360).unwrap();
-    aggregator.install(JOB, entry(), (0..world).map(worker).collect()).unwrap();
+    let entry = JobEntry { contributors: world, ..entry() };
+    aggregator.install(JOB, job(entry, world)).unwrap();
     aggregator
 }
 

@@ -21,6 +21,9 @@ use tokio::sync::oneshot;
 
 use super::{SECRET, Scratch, daemon};
 
+/// The aggregator's; a job has as many as its daemons have, one unless configured.
+const SHARDS: u16 = 2;
+
 /// A host aggregator with its control plane.
 pub struct Aggregator {
     pub address: SocketAddr,
@@ -32,7 +35,7 @@ impl Aggregator {
     pub fn start() -> Aggregator {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let plane = HostPlane::start(1024, 352, Ipv4Addr::LOCALHOST, 0).unwrap();
+        let plane = HostPlane::start(1024, 352, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
         let secrets = Secrets { default: Some(Secret::new(SECRET).unwrap()), ..Secrets::default() };
         let listening =
             runtime.block_on(Listening::open("127.0.0.1:0".parse().unwrap(), plane, secrets)).unwrap();
@@ -61,12 +64,20 @@ pub struct Lab {
 
 impl Lab {
     pub fn new(hosts: usize) -> Lab {
+        Lab::with(hosts, "")
+    }
+
+    /// With further lines in the daemons' configurations.
+    pub fn with(hosts: usize, further: &str) -> Lab {
         let scratch = Scratch::new();
         let aggregator = Aggregator::start();
         let hosts = (0..hosts)
             .map(|host| {
-                let further =
-                    format!("address = \"127.0.0.{}\"\naggregator = \"{}\"", 10 + host, aggregator.address);
+                let further = format!(
+                    "address = \"127.0.0.{}\"\naggregator = \"{}\"\n{further}",
+                    10 + host,
+                    aggregator.address
+                );
                 let (daemon, socket) = daemon(&scratch, &format!("host{host}"), &further);
                 (Some(daemon), socket)
             })
