@@ -11,8 +11,10 @@ use sumac_hostprog::{
     AttachOptions, Attached, OpenError, Queues, attach,
     log::{Follower, follow},
 };
-use sumac_transport::{JobError, JobParams, NotFinite, Scaling, WireFormat};
+use sumac_transport::{JobError, JobParams};
+use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 use sumac_wire::tables::{HostJobEntry, job_flag};
+use sumac_wire::{CLASSES, MAX_ELEMENTS};
 
 use crate::config::{Backend, Config};
 use crate::datapath::{Datapath, DatapathStats, JobPlan, Peer, Port, Sink, UdpPort, XdpConfig, XdpPort};
@@ -43,14 +45,6 @@ pub(crate) struct Local {
     pub(crate) ip: Ipv4Addr,
     pub(crate) port: u16,
     pub(crate) mac: [u8; 6],
-}
-
-/// How a job's numbers travel.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Numbers {
-    pub(crate) wire: WireFormat,
-    pub(crate) scaling: Scaling,
-    pub(crate) not_finite: NotFinite,
 }
 
 /// What the data path and the host program count.
@@ -166,12 +160,7 @@ impl Carrier {
     }
 
     /// Lets a job's results in, and starts its handshake. May wait for ARP.
-    pub(crate) fn add_job(
-        &self,
-        assigned: &Assignment,
-        spec: &JoinSpec,
-        numbers: Numbers,
-    ) -> Result<(), Failure> {
+    pub(crate) fn add_job(&self, assigned: &Assignment, spec: &JoinSpec) -> Result<(), Failure> {
         let mac = match &self.way {
             Way::Udp { .. } => {
                 match assigned.result_group {
@@ -218,27 +207,28 @@ impl Carrier {
                 neighbour.mac
             }
         };
-        let params = JobParams {
-            job: assigned.job,
-            epoch: assigned.epoch,
-            token: assigned.token,
-            rank: spec.rank,
-            world: spec.world,
-            rack_rank: spec.rank,
-            rack_world: spec.world,
-            lane: 0,
-            shards: assigned.shards,
-            slots: assigned.slots,
-            elements: assigned.elements,
-            wire: numbers.wire,
-            scaling: numbers.scaling,
-            not_finite: numbers.not_finite,
-            measure: false,
-        };
         let peer =
             Peer { ip: assigned.aggregator_ip, base_port: assigned.base_port, mac, checksum: spec.checksum };
-        let plan = JobPlan { lanes: vec![params], peer };
+        let lanes = (0..CLASSES * assigned.shards).map(|lane| params(assigned, spec, lane)).collect();
+        let plan = JobPlan { lanes, peer };
         self.datapath.add_job(plan).map_err(|error| Failure::new(Code::Datapath, error.to_string()))
+    }
+
+    /// Starts the lanes of a job whose path has been measured, each with so many slots.
+    pub(crate) fn start_job(&self, job: u16, slots: u32) -> Result<(), Failure> {
+        let started = self.datapath.start_job(job, slots);
+        started.map_err(|error| Failure::new(Code::Datapath, error.to_string()))
+    }
+
+    /// The most 32-bit words that a packet can have.
+    pub(crate) fn most_words(&self) -> u16 {
+        let words = self.datapath.capacity().saturating_sub(HEADER_LEN) / ELEMENT_LEN;
+        u16::try_from(words.min(MAX_ELEMENTS)).unwrap_or(u16::MAX)
+    }
+
+    /// The most shards that a job can have.
+    pub(crate) fn shards(&self) -> u16 {
+        self.datapath.shards()
     }
 
     /// Hands a part of an operation to its lane; its end comes as an event with its number.
@@ -300,6 +290,27 @@ impl Carrier {
                 tracing::error!(name, frames = ?thread.port.frames, sent, received, "frames are missing; please report it");
             }
         }
+    }
+}
+
+/// A lane of a job. The first measures the path, for all of them.
+fn params(assigned: &Assignment, spec: &JoinSpec, lane: u16) -> JobParams {
+    JobParams {
+        job: assigned.job,
+        epoch: assigned.epoch,
+        token: assigned.token,
+        rank: spec.rank,
+        world: spec.world,
+        rack_rank: assigned.rack_rank,
+        rack_world: assigned.rack_world,
+        lane,
+        shards: assigned.shards,
+        slots: assigned.lane_slots,
+        elements: assigned.elements,
+        wire: spec.wire,
+        scaling: spec.scaling,
+        not_finite: spec.not_finite,
+        measure: assigned.tune && lane == 0,
     }
 }
 

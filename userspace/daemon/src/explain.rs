@@ -1,7 +1,7 @@
 //! Errors of the layers below, in the words and codes of the local API.
 
 use sumac_api::{Code, Failure};
-use sumac_control::{FailureKind, JobFailure, JoinError, RefusalKind};
+use sumac_control::{DenialKind, FailureKind, JobFailure, JoinError, RefusalKind};
 use sumac_transport::{JobError, OpError};
 
 use crate::datapath::command::Refusal;
@@ -25,8 +25,9 @@ pub(crate) fn join_error(error: &JoinError) -> Failure {
     let message = error.to_string();
     match error {
         JoinError::Unreachable { .. } => Failure::new(Code::Unreachable, message),
-        JoinError::Denied { .. } | JoinError::Impostor { .. } => {
-            Failure::new(Code::Refused, message).hint("give all workers and the aggregator the same secret")
+        JoinError::Denied { kind, .. } => Failure::new(Code::Refused, message).hint(denial_hint(*kind)),
+        JoinError::Impostor { .. } => {
+            Failure::new(Code::Refused, message).hint(denial_hint(DenialKind::Secret))
         }
         JoinError::Missing { ranks, .. } => Failure::new(Code::RanksMissing, message)
             .hint("start the missing workers, or open with a longer timeout_s")
@@ -45,14 +46,32 @@ pub(crate) fn join_error(error: &JoinError) -> Failure {
     }
 }
 
+fn denial_hint(kind: DenialKind) -> &'static str {
+    match kind {
+        DenialKind::Secret => "give all workers and the aggregator the same secret",
+        DenialKind::Stale => "try again; the aggregator may just have been started anew",
+        DenialKind::Request => "check the aggregator's address, and that it has this daemon's version",
+    }
+}
+
 /// Why a running job ended, as the control plane says it.
 pub(crate) fn job_failure(failure: &JobFailure) -> Failure {
+    if failure.kind == FailureKind::Mismatch {
+        return mismatch(bounded(failure.message.clone()));
+    }
     Failure::new(Code::JobFailed, bounded(failure.message.clone()))
         .hint("open the job again on all workers")
         .ranks(failure.culprit)
 }
 
-/// The same for the engine, whose operations end with it.
+/// The end of a job whose workers do not do the same.
+pub(crate) fn mismatch(message: impl Into<Box<str>>) -> Failure {
+    Failure::new(Code::Mismatch, message).hint(
+        "submit the same operations in the same order on all workers, or open the job in order of names",
+    )
+}
+
+/// Why a running job ended, for the engine, whose operations end with it.
 pub(crate) fn engine_error(failure: &JobFailure) -> JobError {
     match (failure.culprit, failure.kind) {
         (Some(rank), _) => {
@@ -133,6 +152,19 @@ mod tests {
         assert_eq!(told.code, Code::JobFailed);
         assert_eq!(told.ranks, [2]);
         assert_eq!(part_end(&OpError::Job(error), "w"), PartEnd::Job);
+    }
+
+    #[test]
+    fn only_a_wrong_secret_is_blamed_on_the_secret() {
+        let hint = |kind| {
+            let endpoint = "10.77.2.1:48600".parse().unwrap();
+            let told = join_error(&JoinError::Denied { endpoint, kind, why: "turned away".into() });
+            assert_eq!(told.code, Code::Refused);
+            told.hint
+        };
+        assert!(hint(DenialKind::Secret).contains("secret"));
+        assert!(!hint(DenialKind::Stale).contains("secret"));
+        assert!(!hint(DenialKind::Request).contains("secret"));
     }
 
     #[test]

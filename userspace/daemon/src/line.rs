@@ -1,7 +1,7 @@
 //! What a job is told, and its opener's end of the line.
 
 use sumac_api::Failure;
-use sumac_transport::JobError;
+use sumac_transport::{JobError, PathMeasure};
 use tokio::sync::mpsc;
 
 use crate::stream::{Announced, Difference, Doubt};
@@ -9,6 +9,8 @@ use crate::stream::{Announced, Difference, Doubt};
 /// What a job is told by its clients, its stream and the data path.
 #[derive(Debug)]
 pub(crate) enum Order {
+    /// The path to the aggregator has been measured; it waits for a number of slots.
+    Measured(PathMeasure),
     /// The path to the aggregator works.
     Ready,
     /// The data path has ended the job.

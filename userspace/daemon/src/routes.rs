@@ -55,8 +55,7 @@ impl Routes {
     pub(crate) fn deliver(&self, event: Event) {
         match event {
             Event::JobReady { job } => self.order(job, Order::Ready),
-            // No job asks for it yet.
-            Event::JobMeasured { .. } => {}
+            Event::JobMeasured { job, measure } => self.order(job, Order::Measured(measure)),
             Event::JobFailed { job, error } => self.order(job, Order::Broken(error)),
             Event::Completed { job, tag, completion, .. } => self.completed(job, tag, completion),
             Event::Refused { job, tag, error, operation, .. } => {

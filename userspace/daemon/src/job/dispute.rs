@@ -5,9 +5,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use sumac_api::{Code, Failure};
+use sumac_api::Failure;
 use tokio::time::Instant;
 
+use crate::explain::mismatch;
 use crate::stream::notice::Blame;
 use crate::stream::{Claim, Difference, Doubt};
 
@@ -49,13 +50,6 @@ impl Verdict {
     pub(super) fn failure(&self) -> Failure {
         mismatch(self.text.clone()).ranks(self.ranks.iter().copied())
     }
-}
-
-/// An end of the job because the workers do not do the same.
-pub(super) fn mismatch(message: impl Into<Box<str>>) -> Failure {
-    Failure::new(Code::Mismatch, message).hint(
-        "submit the same operations in the same order on all workers, or open the job in order of names",
-    )
 }
 
 /// A place where the workers' operations differ.
@@ -169,6 +163,7 @@ mod tests {
     use super::*;
     use crate::operations::Outcome;
     use crate::stream::ClientId;
+    use sumac_api::Code;
 
     fn claim(words: &str) -> Claim {
         Claim { number: 5, words: words.into() }

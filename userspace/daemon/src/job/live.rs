@@ -3,16 +3,17 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use sumac_control::{Member, MemberState};
+use sumac_control::{Announcement, Member, MemberState, Notice};
 use sumac_transport::JobError;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::dispute::{Dispute, Doubts, Verdict, mismatch};
+use super::dispute::{Dispute, Doubts, Verdict};
 use super::{End, Job, blocking};
+use crate::explain::mismatch;
 use crate::line::Order;
 use crate::stream::notice::{Blame, Topic};
-use crate::stream::Stream;
+use crate::stream::{Announced, Stream};
 
 /// How often a job looks at what has a deadline.
 const LOOK: Duration = Duration::from_millis(100);
@@ -23,6 +24,15 @@ const DEPARTURE_GRACE: Duration = Duration::from_secs(3);
 const STANDSTILL: Duration = Duration::from_secs(1);
 /// How long sums may stand still before the log says so. No error: another worker may still be computing.
 const COMPLAINT: Duration = Duration::from_secs(10);
+
+/// Where a job listens.
+pub(super) struct Ears {
+    pub(super) orders: UnboundedReceiver<Order>,
+    /// What the other daemons say, with their ranks.
+    pub(super) notices: UnboundedReceiver<(u16, Notice)>,
+    /// Names that all workers have announced.
+    pub(super) released: UnboundedReceiver<String>,
+}
 
 /// See the module.
 pub(super) struct Life<'a> {
@@ -43,7 +53,8 @@ impl<'a> Life<'a> {
     }
 
     /// Waits for whatever ends the job.
-    pub(super) async fn run(mut self, orders: &mut UnboundedReceiver<Order>) -> End {
+    pub(super) async fn run(mut self, ears: Ears) -> End {
+        let Ears { mut orders, mut notices, mut released } = ears;
         let mut failed = std::pin::pin!(self.member.failed());
         let mut complaint = std::pin::pin!(complain(self.job, self.stream));
         let mut look = interval(LOOK);
@@ -53,6 +64,11 @@ impl<'a> Life<'a> {
                 biased;
                 failure = &mut failed => Some(self.theirs(&failure)),
                 order = orders.recv() => self.obey(order),
+                Some((rank, notice)) = notices.recv() => self.hear(rank, notice.key, &notice.text),
+                Some(name) = released.recv() => {
+                    self.stream.release(&self.job.hub.carrier, &name);
+                    None
+                }
                 _ = look.tick() => self.look(),
                 never = &mut complaint => match never {},
             };
@@ -103,7 +119,7 @@ impl<'a> Life<'a> {
                 None
             }
             Some(Order::Differ(difference)) => Some(self.convict(&Verdict::of(self.rank(), &difference))),
-            Some(Order::Ready) | None => {
+            Some(Order::Ready | Order::Measured(_)) | None => {
                 Some(End::ours(JobError::Ended { reason: "the daemon lost count".into() }))
             }
         }
@@ -203,9 +219,18 @@ impl<'a> Life<'a> {
         None
     }
 
-    fn announce(&self, _announced: crate::stream::Announced) {}
+    fn announce(&self, announced: Announced) {
+        let Announced { name, signature, words, priority } = announced;
+        self.member.announce(Announcement { name, signature, description: words, priority });
+    }
 
-    fn post(&self, _topic: Topic, _what: &impl serde::Serialize) {}
+    /// Tells the other daemons of the job.
+    fn post(&self, topic: Topic, what: &impl serde::Serialize) {
+        match serde_json::to_string(what) {
+            Ok(text) => self.member.post(Notice { key: topic.key(), text }),
+            Err(error) => tracing::error!(%error, ?topic, "a notice has no JSON form"),
+        }
+    }
 }
 
 /// Reads a notice's text; one that makes no sense is as good as lost.

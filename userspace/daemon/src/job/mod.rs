@@ -8,27 +8,25 @@ mod dispute;
 mod live;
 mod path;
 mod plan;
+mod start;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use sumac_api::{Code, Failure, OpenReply, Scale};
 use sumac_control::{Assignment, JobFailure, Member, Outcome};
 use sumac_transport::JobError;
+use sumac_wire::CLASSES;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::timeout;
 
 use crate::explain;
-use crate::hub::{Door, Hub, Place};
+use crate::hub::{Door, Hub};
 use crate::line::Order;
 use crate::routes::Route;
 use crate::session::{Entered, Note};
 use crate::stream::{Client, ClientId, Shape, Stream};
 
+use self::plan::Options;
 pub(crate) use self::plan::Plan;
-
-/// The engine gives its probes up earlier; this is for a data path that says nothing at all.
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A job's task.
 #[derive(Debug)]
@@ -80,27 +78,23 @@ impl Job {
             _ = orders.recv() => return,
         };
         // The place falls free at the very end.
-        let (_place, member) = match opened {
+        let (_place, mut member) = match opened {
             Ok(joined) => joined,
             Err(failure) => return self.tell_opened(Err(failure)),
         };
         let assignment = member.assignment().clone();
-        let name = &self.plan.spec.job;
-        tracing::info!(
-            job = name,
-            wire_job = assignment.job,
-            epoch = assignment.epoch,
-            "all workers have joined"
-        );
-        let reply = self.reply(&assignment);
+        let (name, wire_job, epoch) = (&self.plan.spec.job, assignment.job, assignment.epoch);
+        tracing::info!(job = name, wire_job, epoch, "all workers have joined");
+        let mut reply = self.reply(&assignment);
         let stream = Arc::new(Stream::new(self.shape(&assignment), self.orders.clone(), self.client.clone()));
         if let Err(failure) = self.route(&stream, &reply) {
             return self.give_up(member, failure).await;
         }
-        match self.begin(&assignment, &mut orders).await {
+        match self.begin(&member, &mut reply, &mut orders).await {
             Ok(()) => {
+                let ears = live::Ears { orders, notices: member.notices(), released: member.released() };
                 self.greet(&stream, reply);
-                let end = live::Life::new(&self, &stream, &member).run(&mut orders).await;
+                let end = live::Life::new(&self, &stream, &member).run(ears).await;
                 self.finish(member, &stream, end).await;
             }
             Err(failure) => {
@@ -129,19 +123,6 @@ impl Job {
         self.tell_opened(Err(failure));
     }
 
-    async fn join(&self) -> Result<(Place, Member), Failure> {
-        let place = self.hub.take_place(&self.plan.spec.job, self.plan.spec.rank).await?;
-        let mut spec = self.plan.spec.clone();
-        let endpoint = self.plan.endpoint;
-        let local = self.hub.carrier.local();
-        spec.data_ip = local.ip;
-        spec.data_port = local.port;
-        spec.mac = local.mac;
-        let member =
-            sumac_control::join(endpoint, spec).await.map_err(|error| explain::join_error(&error))?;
-        Ok((place, member))
-    }
-
     /// Has the data path's news of the job sent here.
     fn route(&self, stream: &Arc<Stream>, reply: &OpenReply) -> Result<(), Failure> {
         let route = Route {
@@ -163,29 +144,11 @@ impl Job {
             wire_job: assignment.job,
             rank: self.plan.spec.rank,
             world: self.plan.spec.world,
-            classes: 1,
-            shards: 1,
+            classes: CLASSES,
+            shards: assignment.shards,
             elements: assignment.elements,
-            is_short: self.plan.wire == sumac_api::Wire::Int16,
-            by_name: self.plan.order == sumac_api::Order::Name,
-        }
-    }
-
-    /// Starts the handshake and waits for its end.
-    async fn begin(
-        &self,
-        assignment: &Assignment,
-        orders: &mut UnboundedReceiver<Order>,
-    ) -> Result<(), Failure> {
-        let hub = self.hub.clone();
-        let (assigned, spec, numbers) = (assignment.clone(), self.plan.spec.clone(), self.plan.numbers());
-        blocking(move || hub.carrier.add_job(&assigned, &spec, numbers)).await??;
-        match timeout(HANDSHAKE_PATIENCE, orders.recv()).await {
-            Ok(Some(Order::Ready)) => Ok(()),
-            Ok(Some(Order::Broken(error))) => Err(explain::job_error(&error)),
-            Ok(_) => Err(Failure::new(Code::JobFailed, "its trainer went away")),
-            Err(_) => Err(Failure::new(Code::Handshake, "the data path does not finish the handshake")
-                .hint("see the daemon's log, and `sumac doctor`")),
+            is_short: self.plan.options.wire == sumac_api::Wire::Int16,
+            by_name: self.plan.options.order == sumac_api::Order::Name,
         }
     }
 
@@ -205,7 +168,11 @@ impl Job {
                 tracing::warn!(job = name, wire_job = job, reason, "ended for all workers by this host");
                 self.hub.carrier.fail_job(job, error);
                 self.clear(job).await;
-                leave(member, Outcome::Failed(reason)).await;
+                let outcome = match failure.code {
+                    Code::Mismatch => Outcome::Mismatch(reason),
+                    _ => Outcome::Failed(reason),
+                };
+                leave(member, outcome).await;
                 stream.end(&failure, |_| true);
             }
             End::Theirs { error, failure } => {
@@ -229,7 +196,7 @@ impl Job {
 
     /// What the trainer is told when the job is open.
     fn reply(&self, assignment: &Assignment) -> OpenReply {
-        let Plan { spec, scale, wire, not_finite, order, .. } = &self.plan;
+        let Plan { spec, options: Options { scale, wire, not_finite, order }, .. } = &self.plan;
         let max_int = i32::MAX / i32::from(spec.world);
         let max_float = match scale {
             Scale::Fixed(scale) => Some(f64::from(max_int) / f64::from(*scale)),
@@ -241,9 +208,9 @@ impl Job {
             epoch: assignment.epoch,
             rank: spec.rank,
             world: spec.world,
-            slots: assignment.slots,
-            slots_reason: String::new(),
-            shards: 1,
+            slots: assignment.lane_slots,
+            slots_reason: assignment.slots_reason.clone(),
+            shards: assignment.shards,
             elements: assignment.elements,
             scale: *scale,
             wire: *wire,

@@ -8,7 +8,6 @@ use sumac_control::{JOB_NAME_LEN, JoinSpec, Secret};
 use sumac_transport::params::MAX_WORLD;
 use sumac_transport::{Scaling, WireFormat};
 
-use crate::carrier::Numbers;
 use crate::config::Config;
 
 /// What is asked of the control plane, checked.
@@ -16,6 +15,12 @@ use crate::config::Config;
 pub(crate) struct Plan {
     pub(super) endpoint: SocketAddr,
     pub(super) spec: JoinSpec,
+    pub(super) options: Options,
+}
+
+/// What the trainer is told again when the job is open.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Options {
     pub(super) scale: Scale,
     pub(super) wire: Wire,
     pub(super) not_finite: NotFinite,
@@ -36,17 +41,12 @@ impl Plan {
         if open.rank >= open.world {
             return Err(bad(format!("rank {} is not below world {}", open.rank, open.world)));
         }
-        let scale = open.scale.or(config.scale.map(Scale::Fixed)).unwrap_or(Scale::BLOCK);
-        if let Scale::Fixed(scale) = scale
-            && (!scale.is_normal() || scale < 0.0)
-        {
-            return Err(bad(format!("scale {scale} is not a positive number")));
-        }
         let deadline = match open.timeout_s {
             None => config.join_timeout(),
             Some(seconds) => Duration::try_from_secs_f64(seconds)
                 .map_err(|_| bad(format!("timeout_s {seconds} is no time in seconds")))?,
         };
+        let options = Options::new(config, open).map_err(bad)?;
         let spec = JoinSpec {
             job: open.job.clone(),
             world: open.world,
@@ -55,39 +55,64 @@ impl Plan {
             data_ip: Ipv4Addr::UNSPECIFIED,
             data_port: 0,
             mac: [0; 6],
-            elements: open.elements.or(config.elements).unwrap_or(352),
+            elements: open.elements.or(config.elements),
+            // What this host can carry is asked of the data path when the job is joined.
+            max_elements: 0,
             slots: open.slots.or(config.slots),
-            scale: if let Scale::Fixed(scale) = scale { scale } else { 1_048_576.0 },
+            shards: open.shards,
+            max_shards: 0,
+            scaling: options.scaling(),
+            wire: options.wire_format(),
+            not_finite: options.policy(),
+            order: options.control_order(),
             checksum: config.checksum,
             deadline,
         };
-        Ok(Plan {
-            endpoint: endpoint(config, open)?,
-            spec,
+        Ok(Plan { endpoint: endpoint(config, open)?, spec, options })
+    }
+}
+
+impl Options {
+    fn new(config: &Config, open: &Open) -> Result<Options, String> {
+        let scale = open.scale.or(config.scale.map(Scale::Fixed)).unwrap_or(Scale::BLOCK);
+        if let Scale::Fixed(scale) = scale
+            && (!scale.is_normal() || scale < 0.0)
+        {
+            return Err(format!("scale {scale} is not a positive number"));
+        }
+        Ok(Options {
             scale,
             wire: open.wire.unwrap_or_default(),
             not_finite: open.not_finite.unwrap_or_default(),
             order: open.order.unwrap_or_default(),
         })
     }
-}
 
-impl Plan {
-    /// How the job's numbers travel, in the engine's terms.
-    pub(super) fn numbers(&self) -> Numbers {
-        Numbers {
-            wire: match self.wire {
-                Wire::Int32 => WireFormat::Int32,
-                Wire::Int16 => WireFormat::Int16,
-            },
-            scaling: match self.scale {
-                Scale::Fixed(scale) => Scaling::Fixed(scale),
-                Scale::Chosen(Chosen::Block) => Scaling::Block,
-            },
-            not_finite: match self.not_finite {
-                NotFinite::Error => sumac_transport::NotFinite::Error,
-                NotFinite::Carry => sumac_transport::NotFinite::Carry,
-            },
+    fn scaling(&self) -> Scaling {
+        match self.scale {
+            Scale::Fixed(scale) => Scaling::Fixed(scale),
+            Scale::Chosen(Chosen::Block) => Scaling::Block,
+        }
+    }
+
+    fn wire_format(&self) -> WireFormat {
+        match self.wire {
+            Wire::Int32 => WireFormat::Int32,
+            Wire::Int16 => WireFormat::Int16,
+        }
+    }
+
+    fn policy(&self) -> sumac_transport::NotFinite {
+        match self.not_finite {
+            NotFinite::Error => sumac_transport::NotFinite::Error,
+            NotFinite::Carry => sumac_transport::NotFinite::Carry,
+        }
+    }
+
+    fn control_order(&self) -> sumac_control::Order {
+        match self.order {
+            Order::Submission => sumac_control::Order::Submission,
+            Order::Name => sumac_control::Order::Name,
         }
     }
 }

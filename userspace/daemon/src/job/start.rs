@@ -1,0 +1,105 @@
+//! How a job starts: a place on this host, a seat among the workers, a path that is probed and measured.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use sumac_api::{Code, Failure, OpenReply};
+use sumac_control::Member;
+use sumac_transport::PathMeasure;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::timeout;
+
+use super::{Job, blocking, path};
+use crate::explain;
+use crate::hub::Place;
+use crate::line::Order;
+
+/// The engine gives its probes up earlier; this is for a data path that says nothing at all.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+/// What is taken for the MTU of a path that the kernel does not tell it of.
+const USUAL_MTU: usize = 1500;
+
+impl Job {
+    /// Joins the other workers.
+    pub(super) async fn join(&self) -> Result<(Place, Member), Failure> {
+        let place = self.hub.take_place(&self.plan.spec.job, self.plan.spec.rank).await?;
+        let mut spec = self.plan.spec.clone();
+        let endpoint = self.plan.endpoint;
+        let local = self.hub.carrier.local();
+        spec.data_ip = local.ip;
+        spec.data_port = local.port;
+        spec.mac = local.mac;
+        spec.max_elements = path::words(mtu(endpoint)).min(self.hub.carrier.most_words());
+        spec.max_shards = self.hub.carrier.shards();
+        let member =
+            sumac_control::join(endpoint, spec).await.map_err(|error| explain::join_error(&error))?;
+        Ok((place, member))
+    }
+
+    /// Lets the job's packets in, and has the path probed, and measured where nobody has asked for a number of slots.
+    pub(super) async fn begin(
+        &self,
+        member: &Member,
+        reply: &mut OpenReply,
+        orders: &mut UnboundedReceiver<Order>,
+    ) -> Result<(), Failure> {
+        let hub = self.hub.clone();
+        let (assigned, spec) = (member.assignment().clone(), self.plan.spec.clone());
+        blocking(move || hub.carrier.add_job(&assigned, &spec)).await??;
+        tokio::select! {
+            biased;
+            failure = member.failed() => Err(explain::job_failure(&failure)),
+            begun = self.handshake(member, reply, orders) => begun,
+        }
+    }
+
+    async fn handshake(
+        &self,
+        member: &Member,
+        reply: &mut OpenReply,
+        orders: &mut UnboundedReceiver<Order>,
+    ) -> Result<(), Failure> {
+        loop {
+            match timeout(HANDSHAKE_PATIENCE, orders.recv()).await {
+                Ok(Some(Order::Ready)) => return Ok(()),
+                Ok(Some(Order::Measured(measure))) => self.tune(member, measure, reply).await?,
+                Ok(Some(Order::Broken(error))) => return Err(explain::job_error(&error)),
+                Ok(_) => return Err(Failure::new(Code::JobFailed, "its trainer went away")),
+                Err(_) => {
+                    return Err(Failure::new(Code::Handshake, "the data path does not finish the handshake")
+                        .hint("see the daemon's log, and `sumac doctor`"));
+                }
+            }
+        }
+    }
+
+    /// Has the number of slots decided by what all workers have measured.
+    async fn tune(
+        &self,
+        member: &Member,
+        measure: PathMeasure,
+        reply: &mut OpenReply,
+    ) -> Result<(), Failure> {
+        let tuned = member.tune(measure).await.map_err(|failure| explain::job_failure(&failure))?;
+        tracing::info!(
+            job = self.plan.spec.job,
+            slots = tuned.slots,
+            reason = tuned.reason,
+            "the window is chosen"
+        );
+        reply.slots = tuned.slots;
+        reply.slots_reason = tuned.reason;
+        self.hub.routes.settle(reply.wire_job, reply.clone());
+        let (hub, job, slots) = (self.hub.clone(), reply.wire_job, reply.slots);
+        blocking(move || hub.carrier.start_job(job, slots)).await?
+    }
+}
+
+/// The MTU of the way to an aggregator.
+fn mtu(endpoint: SocketAddr) -> usize {
+    let SocketAddr::V4(endpoint) = endpoint else { return USUAL_MTU };
+    path::mtu(*endpoint.ip()).unwrap_or_else(|error| {
+        tracing::warn!(%endpoint, %error, "the way to the aggregator has no MTU that can be asked for; taking {USUAL_MTU}");
+        USUAL_MTU
+    })
+}

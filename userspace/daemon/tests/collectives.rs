@@ -1,0 +1,245 @@
+//! Every kind of operation with every type through daemons, the UDP backend and a host aggregator. See `common/lab.rs` for
+//! the topology.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
+mod common;
+
+use common::lab::Lab;
+use sumac_client::{
+    Client, Element, Job, JobOptions, NotFinite, OpOptions, Pending, Reduction, Tensor, Wire, bf16, f16,
+};
+
+const WORLD: u16 = 3;
+/// Three blocks, and no whole number of packets.
+const COUNT: usize = 3 * 1111;
+
+/// A type that small integers can be made of.
+trait Number: Element + PartialEq + std::fmt::Debug + Send {
+    fn of(value: i32) -> Self;
+}
+
+impl Number for f32 {
+    fn of(value: i32) -> f32 {
+        value as f32
+    }
+}
+impl Number for f16 {
+    fn of(value: i32) -> f16 {
+        f16::from_f32(value as f32)
+    }
+}
+impl Number for bf16 {
+    fn of(value: i32) -> bf16 {
+        bf16::from_f32(value as f32)
+    }
+}
+impl Number for i32 {
+    fn of(value: i32) -> i32 {
+        value
+    }
+}
+
+/// What a rank puts at place `i`: small enough for the sums to be exact in eight bits of mantissa.
+fn value(rank: u16, i: usize) -> i32 {
+    (i % 31) as i32 * if (i / 31 + usize::from(rank)).is_multiple_of(2) { 1 } else { -1 } + i32::from(rank)
+}
+
+fn filled<T: Number>(client: &Client, rank: u16) -> Tensor<T> {
+    let mut tensor = client.tensor::<T>(COUNT).unwrap();
+    for (i, place) in tensor.iter_mut().enumerate() {
+        *place = T::of(value(rank, i));
+    }
+    tensor
+}
+
+fn ended<T: Element + std::fmt::Debug>(pending: Result<Pending<T>, Box<sumac_client::Failed<T>>>) -> Vec<T> {
+    pending.unwrap().wait().unwrap().to_vec()
+}
+
+/// All values of all ranks at place `i`.
+fn column(i: usize) -> impl Iterator<Item = i32> {
+    (0..WORLD).map(move |rank| value(rank, i))
+}
+
+fn expect<T: Number>(what: &str, found: &[T], expected: impl Fn(usize) -> i32) {
+    for (i, found) in found.iter().enumerate() {
+        assert_eq!(*found, T::of(expected(i)), "{what}, {:?}, element {i}", T::DTYPE);
+    }
+}
+
+/// All kinds of operations, one after the other, in one job.
+fn every_kind<T: Number>(client: &Client, job: &Job, rank: u16) {
+    let with = |reduction| OpOptions { reduction, ..OpOptions::default() };
+    let plain = OpOptions::default();
+    let sums = ended(job.allreduce(filled::<T>(client, rank)));
+    expect("sum", &sums, |i| column(i).sum());
+    let least = ended(job.allreduce_with(filled::<T>(client, rank), with(Reduction::Min)));
+    expect("min", &least, |i| column(i).min().unwrap());
+    let greatest = ended(job.allreduce_with(filled::<T>(client, rank), with(Reduction::Max)));
+    expect("max", &greatest, |i| column(i).max().unwrap());
+    let sent = ended(job.broadcast(1, filled::<T>(client, rank), plain));
+    expect("broadcast", &sent, |i| value(1, i));
+    let reduced = ended(job.reduce(2, filled::<T>(client, rank), plain));
+    expect("reduce", &reduced, |i| if rank == 2 { column(i).sum() } else { value(rank, i) });
+    let own = job.block(COUNT);
+    let scattered = ended(job.reduce_scatter(filled::<T>(client, rank), with(Reduction::Max)));
+    expect("reduce_scatter", &scattered, |i| {
+        if own.contains(&i) { column(i).max().unwrap() } else { value(rank, i) }
+    });
+    let gathered = ended(job.allgather(filled::<T>(client, rank), plain));
+    expect("allgather", &gathered, |i| value((i / (COUNT / usize::from(WORLD))) as u16, i));
+    let urgent = OpOptions { priority: 7, ..plain };
+    let pending =
+        [plain, urgent].map(|options| job.allreduce_with(filled::<T>(client, rank), options).unwrap());
+    for pending in pending {
+        expect("urgent and not", &pending.wait().unwrap(), |i| column(i).sum());
+    }
+}
+
+fn all(options: impl Fn(JobOptions) -> JobOptions, work: fn(&Client, &Job, u16)) {
+    all_of(&Lab::new(usize::from(WORLD)), options, work);
+}
+
+fn all_of(lab: &Lab, options: impl Fn(JobOptions) -> JobOptions, work: fn(&Client, &Job, u16)) {
+    lab.train("kinds", options, move |client, job, rank| {
+        work(&client, &job, rank);
+        job.close().unwrap();
+    });
+}
+
+#[test]
+fn every_kind_does_what_it_says_with_every_type() {
+    // A power of two, so that small integers are exact.
+    all(
+        |o| o.scale(65536.0),
+        |client, job, rank| {
+            every_kind::<f32>(client, job, rank);
+            every_kind::<f16>(client, job, rank);
+            every_kind::<bf16>(client, job, rank);
+            every_kind::<i32>(client, job, rank);
+        },
+    );
+}
+
+#[test]
+fn shards_and_small_packets_change_nothing() {
+    let lab = Lab::with(usize::from(WORLD), "shards = 2");
+    all_of(
+        &lab,
+        |o| o.scale(65536.0).elements(40).slots(16),
+        |client, job, rank| {
+            let opened = job.opened();
+            assert_eq!((opened.shards, opened.elements, opened.slots), (2, 40, 16));
+            every_kind::<f16>(client, job, rank);
+            every_kind::<i32>(client, job, rank);
+            let lanes = &client.stats().unwrap().jobs[0].lanes;
+            assert_eq!(lanes.len(), 4);
+            assert!(lanes.iter().all(|lane| lane["engine"]["results"].as_u64() > Some(0)), "{lanes:?}");
+        },
+    );
+}
+
+#[test]
+fn slots_follow_the_path_and_packets_the_mtu() {
+    all(
+        |o| o,
+        |client, job, _| {
+            let opened = job.opened();
+            // The aggregator's; the loopback would carry more.
+            assert_eq!(opened.elements, 352);
+            assert!(opened.slots.is_power_of_two() && opened.slots_reason.contains("ms x"), "{opened:?}");
+            let stats = client.stats().unwrap();
+            assert_eq!(
+                (stats.jobs[0].slots, &stats.jobs[0].slots_reason),
+                (opened.slots, &opened.slots_reason)
+            );
+        },
+    );
+}
+
+#[test]
+fn means_are_sums_divided() {
+    all(
+        |o| o.scale(65536.0),
+        |client, job, rank| {
+            let mut tensor = client.tensor::<f32>(100).unwrap();
+            tensor.fill(f32::from(rank) * 3.0);
+            let mean = OpOptions { reduction: Reduction::Mean, ..OpOptions::default() };
+            assert_eq!(ended(job.allreduce_with(tensor, mean)), [3.0; 100]);
+            let mut tensor = client.tensor::<i32>(1).unwrap();
+            tensor[0] = i32::from(rank) * 5;
+            assert_eq!(ended(job.allreduce_with(tensor, mean)), [5]);
+        },
+    );
+}
+
+/// Large and small values side by side: block floating point keeps to its bound, whatever the magnitude.
+fn keeps_to_its_bound(client: &Client, job: &Job, rank: u16, levels: f64) {
+    for magnitude in [1e-30, 1.0, 1e30] {
+        let mut tensor = client.tensor::<f32>(5000).unwrap();
+        let mine =
+            |rank: u16, i: usize| (((i * 7919 + usize::from(rank) * 31) % 2001) as f32 - 1000.0) * magnitude;
+        for (i, place) in tensor.iter_mut().enumerate() {
+            *place = mine(rank, i);
+        }
+        let sums = ended(job.allreduce(tensor));
+        let n = f64::from(WORLD);
+        let bound = n * n * f64::from(magnitude) * 1024.0 / levels;
+        for (i, sum) in sums.iter().enumerate() {
+            let exact: f64 = (0..WORLD).map(|rank| f64::from(mine(rank, i))).sum();
+            let error = (f64::from(*sum) - exact).abs();
+            let rounding = exact.abs() * f64::from(f32::EPSILON);
+            assert!(error <= bound + rounding, "{magnitude:e}, element {i}: {sum} for {exact}");
+        }
+    }
+}
+
+#[test]
+fn block_floating_point_fits_all_magnitudes() {
+    all(
+        |o| o.block(),
+        |client, job, rank| {
+            assert_eq!(job.opened().max_float, None);
+            keeps_to_its_bound(client, job, rank, f64::from(i32::MAX));
+        },
+    );
+}
+
+#[test]
+fn sixteen_bits_round_more_and_still_keep_to_their_bound() {
+    all(|o| o.wire(Wire::Int16), |client, job, rank| keeps_to_its_bound(client, job, rank, 32767.0));
+}
+
+#[test]
+fn what_is_not_finite_can_be_carried() {
+    all(
+        |o| o.not_finite(NotFinite::Carry).elements(100),
+        |client, job, rank| {
+            let mut tensor = client.tensor::<f32>(1000).unwrap();
+            tensor.fill(1.0);
+            if rank == 1 {
+                tensor[555] = f32::INFINITY;
+            }
+            let sums = ended(job.allreduce(tensor));
+            assert!(sums[555].is_nan());
+            assert!(sums[..500].iter().chain(&sums[600..]).all(|sum| (*sum - 3.0).abs() < 1e-6), "{sums:?}");
+        },
+    );
+}
+
+#[test]
+fn an_operation_without_elements_waits_for_all() {
+    use std::sync::atomic::{AtomicU16, Ordering};
+    static ARRIVED: AtomicU16 = AtomicU16::new(0);
+
+    all(
+        |o| o,
+        |client, job, rank| {
+            std::thread::sleep(std::time::Duration::from_millis(20 * u64::from(rank)));
+            ARRIVED.fetch_add(1, Ordering::SeqCst);
+            job.allreduce(client.tensor::<f32>(0).unwrap()).unwrap().wait().unwrap();
+            assert_eq!(ARRIVED.load(Ordering::SeqCst), WORLD);
+        },
+    );
+}

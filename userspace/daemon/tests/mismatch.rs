@@ -1,0 +1,146 @@
+//! Workers that do not do the same: an error on all of them that names both sides. See `common/lab.rs` for the topology.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
+mod common;
+
+use common::lab::Lab;
+use sumac_client::{
+    Client, ClientError, Code, Failed, Failure, Job, JobOptions, OpOptions, Order, Pending, Reduction,
+};
+
+fn failure<T: sumac_client::Element + std::fmt::Debug>(
+    pending: Result<Pending<T>, Box<Failed<T>>>,
+) -> Failure {
+    match pending.and_then(Pending::wait).unwrap_err().error {
+        ClientError::Daemon(failure) => failure,
+        other => panic!("{other}"),
+    }
+}
+
+/// Two workers that do different things after one that is the same; both must be told what both had.
+fn differ(
+    options: impl Fn(JobOptions) -> JobOptions,
+    work: fn(&Client, &Job, u16) -> Failure,
+    sides: [&str; 2],
+) {
+    let lab = Lab::new(2);
+    let failures = lab.train("differ", options, move |client, job, rank| {
+        let same = OpOptions::named("same");
+        job.allreduce_with(client.tensor::<f32>(10).unwrap(), same).unwrap().wait().unwrap();
+        let failure = work(&client, &job, rank);
+        job.close().unwrap();
+        failure
+    });
+    for (rank, failure) in failures.iter().enumerate() {
+        println!("rank {rank}: {failure}");
+        assert_eq!(failure.code, Code::Mismatch, "rank {rank}: {failure}");
+        for (other, side) in sides.iter().enumerate() {
+            let words = format!("rank {other} has {side}");
+            assert!(failure.message.contains(&words), "rank {rank}: {words:?} is missing in {failure}");
+        }
+    }
+}
+
+fn sum(client: &Client, job: &Job, count: usize, options: OpOptions<'_>) -> Failure {
+    failure(job.allreduce_with(client.tensor::<f32>(count).unwrap(), options))
+}
+
+#[test]
+fn sizes() {
+    differ(
+        |o| o,
+        |client, job, rank| sum(client, job, 1000 - usize::from(rank), OpOptions::default()),
+        ["#1 allreduce sum float32[1000]", "#1 allreduce sum float32[999]"],
+    );
+}
+
+#[test]
+fn types() {
+    differ(
+        |o| o,
+        |client, job, rank| match rank {
+            0 => sum(client, job, 1000, OpOptions::default()),
+            _ => failure(job.allreduce(client.tensor::<i32>(1000).unwrap())),
+        },
+        ["#1 allreduce sum float32[1000]", "#1 allreduce sum int32[1000]"],
+    );
+}
+
+#[test]
+fn names_and_so_the_order() {
+    differ(
+        |o| o,
+        |client, job, rank| {
+            let names = if rank == 0 { ["a", "b"] } else { ["b", "a"] };
+            let pending = names.map(|name| {
+                job.allreduce_with(client.tensor::<f32>(5000).unwrap(), OpOptions::named(name)).unwrap()
+            });
+            let [first, second] = pending.map(|pending| failure(Ok(pending)));
+            assert_eq!(first, second);
+            first
+        },
+        ["#1 allreduce sum float32[5000] \"a\"", "#1 allreduce sum float32[5000] \"b\""],
+    );
+}
+
+#[test]
+fn kinds_reductions_and_roots() {
+    differ(
+        |o| o,
+        |client, job, rank| match rank {
+            0 => failure(job.broadcast(0, client.tensor::<f32>(500).unwrap(), OpOptions::default())),
+            _ => failure(job.broadcast(1, client.tensor::<f32>(500).unwrap(), OpOptions::default())),
+        },
+        ["#1 broadcast float32[500] root 0", "#1 broadcast float32[500] root 1"],
+    );
+    differ(
+        |o| o,
+        |client, job, rank| {
+            let reduction = if rank == 0 { Reduction::Sum } else { Reduction::Max };
+            sum(client, job, 100, OpOptions { reduction, ..OpOptions::default() })
+        },
+        ["#1 allreduce sum float32[100]", "#1 allreduce max float32[100]"],
+    );
+}
+
+/// They are in different lanes and never meet in a slot.
+#[test]
+fn urgent_and_not() {
+    differ(
+        |o| o,
+        |client, job, rank| {
+            let priority = if rank == 0 { 7 } else { 0 };
+            sum(client, job, 1000, OpOptions { priority, ..OpOptions::default() })
+        },
+        ["#1 allreduce sum float32[1000] urgent", "#1 allreduce sum float32[1000]"],
+    );
+}
+
+#[test]
+fn one_name_for_two_things() {
+    differ(
+        |o| o.order(Order::Name),
+        |client, job, rank| sum(client, job, 100 + usize::from(rank), OpOptions::named("layer")),
+        ["allreduce sum float32[100] \"layer\"", "allreduce sum float32[101] \"layer\""],
+    );
+}
+
+/// Whoever submits less than the others may still be computing: no mismatch, until it leaves.
+#[test]
+fn less_is_not_different() {
+    let lab = Lab::new(2);
+    let codes = lab.train(
+        "less",
+        |o| o,
+        |client, job, rank| {
+            if rank == 1 {
+                std::thread::sleep(std::time::Duration::from_millis(1500));
+            }
+            let failure = (rank == 0).then(|| sum(&client, &job, 10, OpOptions::default()));
+            job.close().unwrap();
+            failure.map(|failure| (failure.code, failure.ranks))
+        },
+    );
+    assert_eq!(codes, [Some((Code::JobFailed, vec![1])), None]);
+}
