@@ -12,10 +12,11 @@ enum Step {
     Pass(u64),
     LoseState,
     RefuseRemoval(bool),
+    Measure(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let slots = prop_oneof![Just(None), (0u32..9).prop_map(|log2| Some(1 << log2))];
+    let slots = prop_oneof![Just(None), (0u32..8).prop_map(|log2| Some(1 << log2))];
     prop_oneof![
         8 => (0u8..5, 0u16..3, 1u16..4, slots)
             .prop_map(|(job, rank, world, slots)| Step::Join { job, rank, world, slots }),
@@ -24,6 +25,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (1u64..4000).prop_map(Step::Pass),
         1 => Just(Step::LoseState),
         1 => any::<bool>().prop_map(Step::RefuseRemoval),
+        3 => (1u64..1 << 40).prop_map(Step::Measure),
     ]
 }
 
@@ -40,7 +42,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Join { job, rank, world: size, slots } => {
-                    let join = JoinRequest { slots, ..request(&format!("job {job}"), rank, size) };
+                    let join = wanting(&format!("job {job}"), rank, size, |wishes| wishes.slots = slots);
                     if let Ok(member) = world.join(&join) {
                         alive.push(member);
                         ever += 1;
@@ -62,6 +64,12 @@ proptest! {
                     world.work();
                 }
                 Step::RefuseRemoval(refuse) => world.refuse_removal = refuse,
+                Step::Measure(rtt_ns) => {
+                    for member in alive.clone() {
+                        let measure = PathMeasure { rtt_ns, bytes_per_s: 125_000_000 };
+                        world.post(member, 0, vec![Post::Measure(measure)]);
+                    }
+                }
                 Step::Leave { .. } | Step::Die(_) => {}
             }
             for member in &alive {
@@ -74,7 +82,7 @@ proptest! {
         prop_assert!(world.coordinator.runs.is_empty(), "{:?}", world.coordinator.runs);
         prop_assert!(world.coordinator.members.is_empty());
         prop_assert!(world.plane.is_empty());
-        prop_assert_eq!(world.coordinator.pool.free(), INFO.slots);
+        prop_assert_eq!(world.coordinator.pool.free(u32::MAX), INFO.slots);
         prop_assert_eq!(world.forgotten.len(), ever);
     }
 }
