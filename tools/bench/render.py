@@ -135,8 +135,9 @@ def lab(results: Results, case: str) -> str:
     rate = f"{spec['rate'] // 10**6} Mbit/s" if spec["rate"] else "no rate limit"
     loss = f", {spec['faults']['loss'] / 1e4:g} % loss" if spec["faults"]["loss"] else ""
     tcp = {"none": "no offloads", "gro": "MTU-sized frames, GRO", "all": "64 KB super-frames"}[data["tcp_offloads"]]
+    napi = {"threaded": "NAPI in threads", "softirq": "NAPI in the sender's system call"}[spec["napi"]]
     elements = f"{data['elements']:,} float32 elements"
-    return f"- `{case}`: {spec['workers']} workers, {elements}, MTU {spec['mtu']}, {rate}{loss}; TCP with {tcp}; {data['iterations']} allreduces\n"
+    return f"- `{case}`: {spec['workers']} workers, {elements}, MTU {spec['mtu']}, {rate}{loss}, {napi}; TCP with {tcp}; {data['iterations']} allreduces\n"
 
 
 def comparison(results: Results, case: str) -> list[tuple[str, ...]]:

@@ -31,7 +31,7 @@ def row(library: str, median: float, efficiency: Optional[float] = None, verifie
 
 def case(*rows: dict[str, Any]) -> dict[str, Any]:
     faults = {"loss": 0, "duplicate": 0, "reorder": 0}
-    lab = {"workers": 4, "mtu": 1500, "rate": None, "faults": faults}
+    lab = {"napi": "threaded", "workers": 4, "mtu": 1500, "rate": None, "faults": faults}
     return {"lab": lab, "elements": 1000, "iterations": 3, "tcp_offloads": "none", "rows": list(rows)}
 
 

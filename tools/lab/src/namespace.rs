@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{self, CommandError};
+use crate::spec::Napi;
 
 /// A named network namespace. The value is only a name: creating and deleting are calls of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,16 +119,24 @@ impl Namespace {
             let mask = cpu_mask(link.cpu + usize::from(queue));
             format!("echo {mask} > /sys/class/net/{interface}/queues/rx-{queue}/rps_cpus")
         };
-        let script = (0..link.queues).map(line).collect::<Vec<_>>().join(" && ");
-        // sysfs shows the interfaces of the namespace that it was mounted in, so this needs a mount of its own.
-        command::output(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", &script]))?;
+        self.sysfs(&(0..link.queues).map(line).collect::<Vec<_>>().join(" && "))?;
         self.ip(&[format!("link set dev {interface} up")])
     }
 
     /// Gives a veth a NAPI, without which frames that XDP redirects to it vanish: GRO does that. The kernel notes that
-    /// its peer may be redirected to only when GRO is switched on while both are up.
-    pub(crate) fn take_redirects(&self, interface: &str) -> Result<(), CommandError> {
-        self.offload(interface, &["gro", "on"])
+    /// its peer may be redirected to only when GRO is switched on while both are up. Only an interface that has a NAPI
+    /// can be told where to run it.
+    pub(crate) fn take_redirects(&self, interface: &str, napi: Napi) -> Result<(), CommandError> {
+        self.offload(interface, &["gro", "on"])?;
+        let is_threaded = u8::from(napi == Napi::Threaded);
+        self.sysfs(&format!("echo {is_threaded} > /sys/class/net/{interface}/threaded"))
+    }
+
+    /// Runs a shell script where sysfs shows this namespace's interfaces: it shows those of the namespace that it was
+    /// mounted in, so this needs a mount of its own.
+    fn sysfs(&self, script: &str) -> Result<(), CommandError> {
+        command::output(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", script]))
+            .map(|_| ())
     }
 
     /// Switches features of an interface, as `ethtool -K` names them.
@@ -167,6 +176,8 @@ pub struct Link {
     pub mtu: u32,
     /// Queues of both ends, in each direction. A frame that is sent from a queue arrives in the one of the same number.
     pub queues: u16,
+    /// Where received frames are worked on, at both ends.
+    pub napi: Napi,
     /// To which CPU, of those that there are, the first queue's received frames go; the others' go to the next ones.
     pub cpu: usize,
 }
@@ -193,7 +204,7 @@ pub(crate) fn veth(a: (&Namespace, &str), b: (&Namespace, &str), link: Link) -> 
         host.wire_like(interface, link)?;
     }
     for (host, interface) in [a, b] {
-        host.take_redirects(interface)?;
+        host.take_redirects(interface, link.napi)?;
     }
     Ok(())
 }

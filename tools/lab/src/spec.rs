@@ -32,6 +32,17 @@ pub enum Topology {
     OneArm,
 }
 
+/// Where a veth's received frames are worked on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Napi {
+    /// In a kernel thread of each queue, in batches: as an interrupt would on a NIC.
+    #[default]
+    Threaded,
+    /// In the system call of whoever sends, frame by frame.
+    Softirq,
+}
+
 /// What goes wrong on a cable, in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
@@ -65,6 +76,8 @@ pub struct LabSpec {
     pub queues: u16,
     /// MTU of every interface.
     pub mtu: u32,
+    /// Where received frames are worked on.
+    pub napi: Napi,
     /// Rate of each cable, each way; none: as fast as the machine can.
     pub rate: Option<Rate>,
     /// What goes wrong on each cable.
@@ -112,6 +125,7 @@ impl LabSpec {
             racks: 0,
             queues: 1,
             mtu: 1500,
+            napi: Napi::default(),
             rate: None,
             faults: Faults::default(),
         }

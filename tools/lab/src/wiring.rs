@@ -147,8 +147,8 @@ impl Hosts {
 /// How the veths of one cable carry frames. Those of a queue stay on one CPU: with a single one the cables are spread
 /// over all, with several queue 0 is the first CPU's everywhere, as a shard's frames are one CPU's.
 fn link(spec: &LabSpec, number: usize) -> Link {
-    let LabSpec { mtu, queues, .. } = *spec;
-    Link { mtu, queues, cpu: if queues == 1 { number } else { 0 } }
+    let LabSpec { mtu, queues, napi, .. } = *spec;
+    Link { mtu, queues, napi, cpu: if queues == 1 { number } else { 0 } }
 }
 
 /// Joins two interfaces, by a cable where there is one.

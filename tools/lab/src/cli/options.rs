@@ -3,7 +3,7 @@
 use clap::Args;
 use sumac_client::{DType, Reduction, Wire};
 use sumac_lab::deployment::{Backend, SumacOptions};
-use sumac_lab::spec::Faults;
+use sumac_lab::spec::{Faults, Napi};
 use sumac_lab::units::{Probability, Rate};
 use sumac_lab::{LabSpec, Topology};
 
@@ -44,6 +44,9 @@ pub struct LabOptions {
     /// MTU of every interface, at most 9000
     #[arg(long, default_value_t = 1500)]
     pub mtu: u32,
+    /// Where received frames are worked on
+    #[arg(long, value_enum, default_value_t)]
+    pub napi: Napi,
 }
 
 impl LabOptions {
@@ -62,6 +65,7 @@ impl LabOptions {
             queues: self.queues,
             topology: self.topology,
             mtu: self.mtu,
+            napi: self.napi,
             rate: self.rate,
             faults: Faults { loss: self.loss, duplicate: self.duplicate, reorder: self.reorder },
         }

@@ -38,27 +38,27 @@ impl TcpOffloads {
     /// Sets the veths of workers, aggregators and cables. What labs come with, and what Sumac needs, is `Gro`.
     pub(super) fn set(self, lab: &Lab) -> Result<(), CommandError> {
         for rank in 0..lab.spec().workers {
-            self.set_on(lab.worker(rank), lab.worker_interface())?;
+            self.set_on(lab, lab.worker(rank), lab.worker_interface())?;
         }
         for port in lab.spec().aggregator_ports() {
-            self.set_on(lab.aggregator(), &port)?;
+            self.set_on(lab, lab.aggregator(), &port)?;
         }
         for rack in lab.racks() {
             for port in lab.spec().rack_ports().iter().map(String::as_str).chain([lab.uplink()]) {
-                self.set_on(rack, port)?;
+                self.set_on(lab, rack, port)?;
             }
         }
         for cable in lab.cables() {
             for port in [NEAR, FAR] {
-                self.set_on(cable.namespace(), port)?;
+                self.set_on(lab, cable.namespace(), port)?;
             }
         }
         Ok(())
     }
 
-    fn set_on(self, host: &Namespace, interface: &str) -> Result<(), CommandError> {
+    fn set_on(self, lab: &Lab, host: &Namespace, interface: &str) -> Result<(), CommandError> {
         let whole = if self.exceed_the_mtu() { "on" } else { "off" };
         host.offload(interface, &["tx", whole, "tso", whole, "gso", whole, "gro", "off"])?;
-        if self == TcpOffloads::None { Ok(()) } else { host.take_redirects(interface) }
+        if self == TcpOffloads::None { Ok(()) } else { host.take_redirects(interface, lab.spec().napi) }
     }
 }
