@@ -35,7 +35,7 @@ impl Aggregator {
     pub fn start() -> Aggregator {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let plane = HostPlane::start(1024, 352, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
+        let plane = HostPlane::start(4096, 352, SHARDS, Ipv4Addr::LOCALHOST, 0).unwrap();
         let secrets = Secrets { default: Some(Secret::new(SECRET).unwrap()), ..Secrets::default() };
         let listening =
             runtime.block_on(Listening::open("127.0.0.1:0".parse().unwrap(), plane, secrets)).unwrap();
