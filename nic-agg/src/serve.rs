@@ -312,6 +312,6 @@ mod tests {
             assert!(refused.to_string().contains(option), "{refused}");
         }
         assert!(args(&[]).refuse_host_options().is_ok());
-        assert!(args(&["--plane", "host", "--elements", "2000"]).host_plane().is_err());
+        assert!(args(&["--plane", "host", "--elements", "2225"]).host_plane().is_err());
     }
 }
