@@ -41,7 +41,8 @@ pub struct Announcement {
 
 /// Cuts a text at a character's border.
 pub(crate) fn shortened(text: &str, most: usize) -> &str {
-    &text[..text.floor_char_boundary(most)]
+    let end = (0..=text.len().min(most)).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
 }
 
 #[cfg(test)]

@@ -13,9 +13,10 @@ use std::{net::Ipv4Addr, net::SocketAddr, time::Duration};
 
 use plane::{Call, FakePlane};
 use sumac_control::{
-    FailureKind, JoinError, JoinSpec, Member, MemberState, Outcome, RefusalKind, Secret, Secrets, join,
-    server::Listening,
+    Announcement, DenialKind, FailureKind, JoinError, JoinSpec, Member, MemberState, Notice, Order, Outcome,
+    RefusalKind, Secret, Secrets, join, server::Listening,
 };
+use sumac_transport::{NotFinite, PathMeasure, Scaling, WireFormat};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::oneshot,
@@ -75,9 +76,15 @@ fn spec(rank: u16, world: u16) -> JoinSpec {
         data_ip: Ipv4Addr::new(10, 77, rank as u8, 2),
         data_port: 48700,
         mac: [2, 0, 0, 0, 0, rank as u8],
-        elements: 256,
-        slots: Some(64),
-        scale: 1000.0,
+        elements: Some(256),
+        max_elements: 352,
+        slots: Some(32),
+        shards: Some(1),
+        max_shards: 1,
+        scaling: Scaling::Fixed(1000.0),
+        wire: WireFormat::Int32,
+        not_finite: NotFinite::Error,
+        order: Order::Submission,
         checksum: true,
         deadline: Duration::from_secs(20),
     }
@@ -92,16 +99,15 @@ async fn three_workers_join_and_leave_and_join_again() {
     let server = Server::start(FakePlane::new(1024)).await;
     let members = server.all(|rank| spec(rank, 3), 3).await;
     let first = members[0].assignment().clone();
-    assert_eq!((first.epoch, first.slots, first.elements, first.scale), (1, 64, 256, 1000.0));
+    assert_eq!((first.epoch, first.lane_slots, first.elements, first.lanes()), (1, 32, 256, 2));
     assert_eq!((first.base_port, first.shards), (48700, 1));
     for (rank, member) in members.iter().enumerate() {
-        let own =
-            sumac_control::Assignment { aggregator_ip: first.aggregator_ip, ..member.assignment().clone() };
-        assert_eq!(own, first, "rank {rank}");
+        let own = sumac_control::Assignment { rack_rank: first.rack_rank, ..member.assignment().clone() };
+        assert_eq!((own, member.assignment().rack_rank), (first.clone(), rank as u16));
     }
     let calls = server.plane.calls();
     let Call::Install(job) = &calls[0] else { panic!("{calls:?}") };
-    assert_eq!((job.job, job.epoch, job.token, job.slots), (first.job, 1, first.token, 64));
+    assert_eq!((job.job, job.epoch, job.token, job.slots()), (first.job, 1, first.token, 64));
     assert_eq!(job.workers[2].ip, Ipv4Addr::new(10, 77, 2, 2));
     assert_eq!(job.workers[2].local_ip, Ipv4Addr::LOCALHOST);
 
@@ -190,7 +196,10 @@ async fn a_wrong_secret_is_denied_and_changes_nothing() {
     let server = Server::start(FakePlane::new(1024)).await;
     let wrong = JoinSpec { secret: Secret::new("not the right secret").unwrap(), ..spec(0, 1) };
     match join(server.address, wrong).await {
-        Err(JoinError::Denied { why, .. }) => assert!(why.contains("secret"), "{why}"),
+        Err(JoinError::Denied { why, kind, .. }) => {
+            assert_eq!(kind, DenialKind::Secret);
+            assert!(why.contains("secret"), "{why}");
+        }
         other => panic!("{other:?}"),
     }
     assert!(server.plane.calls().is_empty());
@@ -221,6 +230,71 @@ async fn workers_that_disagree_are_both_named() {
 }
 
 #[tokio::test]
+async fn slots_follow_from_what_all_have_measured() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let members = server.all(|rank| JoinSpec { slots: None, ..spec(rank, 2) }, 2).await;
+    let first = members[0].assignment();
+    assert_eq!((first.lane_slots, first.tune), (512, true));
+    let measure = |rtt_us: u64| PathMeasure { rtt_ns: rtt_us * 1000, bytes_per_s: 118_750_000 };
+    let both = async { tokio::join!(members[0].tune(measure(1200)), members[1].tune(measure(300))) };
+    let (zero, one) = timeout(HANGS, both).await.unwrap();
+    let tuned = zero.unwrap();
+    assert_eq!(tuned, one.unwrap());
+    assert_eq!(tuned.slots, 256);
+    assert_eq!(tuned.reason, "1.2 ms x 950 Mbit/s = 142 KB = 132 packets of 1.0 KB, next power of two 256");
+    assert!(server.plane.calls().contains(&Call::Resize(first.job, 256)));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn members_hear_each_other_in_one_order() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let mut members = server.all(|rank| JoinSpec { order: Order::Name, ..spec(rank, 3) }, 3).await;
+    for (rank, member) in members.iter().enumerate() {
+        member.post(Notice { key: 5, text: format!("from {rank}") });
+    }
+    let names: Vec<String> = (0..300).map(|number| format!("layer {number}")).collect();
+    for (rank, member) in members.iter().enumerate() {
+        // Each in an order of its own.
+        for at in 0..names.len() {
+            let name = names[(at * [1, 7, 11][rank]) % names.len()].clone();
+            let description = format!("a sum of {} float32", name.len());
+            member.announce(Announcement { name, signature: 1, description, priority: 0 });
+        }
+    }
+    let mut orders = Vec::new();
+    for (rank, member) in members.iter_mut().enumerate() {
+        let (mut notices, mut released) = (member.notices(), member.released());
+        let mut heard = Vec::new();
+        while heard.len() < names.len() {
+            heard.push(timeout(HANGS, released.recv()).await.unwrap().unwrap());
+        }
+        orders.push(heard);
+        let mut others: Vec<u16> = Vec::new();
+        for _ in 0..2 {
+            let (from, notice) = timeout(HANGS, notices.recv()).await.unwrap().unwrap();
+            assert_eq!(notice, Notice { key: 5, text: format!("from {from}") });
+            others.push(from);
+        }
+        others.sort_unstable();
+        assert_eq!(others, (0..3).filter(|other| usize::from(*other) != rank).collect::<Vec<u16>>());
+    }
+    assert!(orders.iter().all(|order| *order == orders[0]), "one order for all");
+    let mut all = orders.swap_remove(0);
+    all.sort();
+    let mut expected = names;
+    expected.sort();
+    assert_eq!(all, expected, "each once");
+
+    // The last word of one who gives up names both sides, as it stands.
+    let text = "rank 2 has a sum where rank 0 has a maximum";
+    members.pop().unwrap().leave(Outcome::Mismatch(text.into())).await.unwrap();
+    let failure = failure(&members[0]).await;
+    assert_eq!((failure.kind, failure.message.as_str()), (FailureKind::Mismatch, text));
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn refusals_say_what_to_do() {
     let server = Server::start(FakePlane::new(96)).await;
     let holder = join(server.address, spec(0, 1)).await.unwrap();
@@ -235,14 +309,19 @@ async fn refusals_say_what_to_do() {
         ),
         (
             "elements",
-            JoinSpec { elements: 400, ..other.clone() },
+            JoinSpec { elements: Some(400), ..other.clone() },
             RefusalKind::TooManyElements,
             "at most 360",
         ),
         ("world", JoinSpec { world: 33, ..other.clone() }, RefusalKind::Invalid, "1 to 32 workers"),
         ("rank", JoinSpec { rank: 1, ..other.clone() }, RefusalKind::Invalid, "ranks count from 0"),
         ("slots", JoinSpec { slots: Some(33), ..other.clone() }, RefusalKind::Invalid, "such as 64"),
-        ("scale", JoinSpec { scale: f32::NAN, ..other.clone() }, RefusalKind::Invalid, "finite"),
+        (
+            "scale",
+            JoinSpec { scaling: Scaling::Fixed(f32::NAN), ..other.clone() },
+            RefusalKind::Invalid,
+            "finite",
+        ),
     ];
     for (what, spec, kind, words) in table {
         match join(server.address, spec).await {
@@ -253,7 +332,7 @@ async fn refusals_say_what_to_do() {
             other => panic!("{what}: {other:?}"),
         }
     }
-    let smaller = join(server.address, JoinSpec { slots: Some(32), ..other }).await.unwrap();
+    let smaller = join(server.address, JoinSpec { slots: Some(16), ..other }).await.unwrap();
     assert_ne!(smaller.assignment().job, holder.assignment().job);
     server.stop().await;
 }

@@ -71,6 +71,11 @@ impl Desks {
         self.lock().remove(&rack);
     }
 
+    /// The server ends: whoever waits for a rack waits no longer.
+    pub fn close_all(&self) {
+        self.lock().clear();
+    }
+
     /// Where a rack is, and what its plane has to give.
     pub fn rack(&self, rack: RackId) -> Option<(Ipv4Addr, PlaneInfo)> {
         self.lock().get(&rack).map(|desk| (desk.ip, desk.plane))

@@ -173,6 +173,7 @@ impl<P: DataPlane> Listening<P> {
             () = overdue => Ok(()),
         };
         driver.abort();
+        shared.desks.close_all();
         Ok(result?)
     }
 }

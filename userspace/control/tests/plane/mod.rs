@@ -12,6 +12,7 @@ use sumac_control::plane::{DataPlane, Installed, JobInstall, LastEpoch, PlaneErr
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
     Install(JobInstall),
+    Resize(u16, u32),
     Remove(u16),
 }
 
@@ -65,7 +66,7 @@ impl FakePlane {
 impl DataPlane for FakePlane {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
         let slots = self.0.lock().unwrap().slots;
-        Ok(PlaneInfo { kind: PlaneKind::Host, slots, max_elements: 360, base_port: 48700, shards: 1 })
+        Ok(PlaneInfo { kind: PlaneKind::Host, slots, max_elements: 360, base_port: 48700, shards: 2 })
     }
 
     fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError> {
@@ -84,6 +85,11 @@ impl DataPlane for FakePlane {
         }
         inner.calls.push(Call::Install(job.clone()));
         Ok(Installed { aggregator_ips: vec![Ipv4Addr::LOCALHOST; job.workers.len()], result_group: None })
+    }
+
+    fn resize(&self, job: u16, lane_slots: u32) -> Result<(), PlaneError> {
+        self.0.lock().unwrap().calls.push(Call::Resize(job, lane_slots));
+        Ok(())
     }
 
     fn remove(&self, job: u16) -> Result<(), PlaneError> {

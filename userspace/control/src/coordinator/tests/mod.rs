@@ -422,7 +422,10 @@ fn a_full_pool_says_what_is_free_and_who_has_the_rest() {
     let full = Refusal::PoolFull { wanted: 128, free: 96, largest: 96, total: 256, holders };
     let wanted = wanting("d", 0, 1, |w| w.slots = Some(64));
     assert_eq!(world.join(&wanted), Err(full.clone()));
-    assert!(full.to_string().contains("96 of 256 are, at most 96 together (taken by `a` 64, `b` 64, `c` 32)"), "{full}");
+    assert!(
+        full.to_string().contains("96 of 256 are, at most 96 together (taken by `a` 64, `b` 64, `c` 32)"),
+        "{full}"
+    );
     // What is to be measured gets the most that there is until then.
     let any = world.join(&wanting("d", 0, 1, |w| w.slots = None)).unwrap();
     assert_eq!((world.grant(any).lane_slots, world.grant(any).tune), (32, true));

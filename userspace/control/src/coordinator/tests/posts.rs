@@ -13,7 +13,12 @@ fn announce(name: &str, priority: u8) -> Post {
 
 fn announce_as(name: &str, priority: u8, description: &str) -> Post {
     let signature = description.len() as u32;
-    Post::Announcement(Announcement { name: name.into(), signature, description: description.into(), priority })
+    Post::Announcement(Announcement {
+        name: name.into(),
+        signature,
+        description: description.into(),
+        priority,
+    })
 }
 
 fn notice(text: &str) -> Post {
@@ -47,7 +52,11 @@ fn every_member_hears_every_notice_once() {
     world.post(members[1], 9, vec![notice("from the future")]);
     world.post(members[1], 1, vec![notice(&"x".repeat(5000))]);
     let last = heard(&world, members[0], 0);
-    assert_eq!((last.len(), last[0].len()), (1, 3 + crate::post::NOTICE_LEN), "what all know is gone; texts are cut");
+    assert_eq!(
+        (last.len(), last[0].len()),
+        (1, 3 + crate::post::NOTICE_LEN),
+        "what all know is gone; texts are cut"
+    );
     world.leave(members[1], Outcome::Done);
     assert_eq!(heard(&world, members[0], 4).len(), 1, "also of one who has left");
 }
@@ -107,7 +116,11 @@ fn slots_are_fixed_when_all_have_measured_and_the_rest_is_given_back() {
     let open = |rank| wanting("a", rank, 2, |wishes| wishes.slots = None);
     let members: Vec<_> = (0..2).map(|rank| world.join(&open(rank)).unwrap()).collect();
     let grant = world.grant(members[0]);
-    assert_eq!((grant.lane_slots, grant.tune, grant.slots_reason.as_str()), (128, true, ""), "all that there is");
+    assert_eq!(
+        (grant.lane_slots, grant.tune, grant.slots_reason.as_str()),
+        (128, true, ""),
+        "all that there is"
+    );
     assert_eq!(world.coordinator.pool.free(u32::MAX), 0);
     world.post(members[0], 0, measure(100, 950));
     assert!(world.grant(members[0]).tune, "rank 1 still measures");

@@ -31,7 +31,8 @@ impl Racks {
 
     fn running() -> Racks {
         let mut world = Racks::entered();
-        let members = (0..4).map(|rank| world.join(&below(u64::from(rank % 2), request("a", rank, 4))).unwrap());
+        let members =
+            (0..4).map(|rank| world.join(&below(u64::from(rank % 2), request("a", rank, 4))).unwrap());
         Racks { members: members.collect(), world }
     }
 
@@ -127,7 +128,10 @@ fn workers_are_all_below_racks_or_none() {
     world.join(&below(1, request("a", 1, 2))).unwrap();
     let refusal = world.refusal(zero);
     assert_eq!(refusal.kind(), RefusalKind::Invalid);
-    assert!(refusal.to_string().contains("rank 0 joined at the root itself and rank 1 at rack `r1`"), "{refusal}");
+    assert!(
+        refusal.to_string().contains("rank 0 joined at the root itself and rank 1 at rack `r1`"),
+        "{refusal}"
+    );
     let refusal = world.join(&request("b", 0, 33)).unwrap_err();
     assert!(refusal.to_string().contains("1 to 32"), "{refusal}");
     assert!(world.join(&below(0, request("b", 0, 33))).is_ok(), "more than 32 have room in two racks");
