@@ -134,7 +134,7 @@ fn a_trainer_that_dies_ends_the_job_by_its_rank() {
     let (mut raw, job, client, partner) = pair(&lab, "dies");
     let file = memfd(4096, true);
     let region = raw.register(&file, 4096)["ok"]["region"].clone();
-    raw.ask(allreduce(&job, &region, 0, 16));
+    raw.ask(allreduce(&job, &region, 0, 1000));
     // In the middle of an operation; the kernel closes the socket of a killed process just so.
     drop(raw);
     let failure = sum_fails(&client, &partner);
@@ -261,6 +261,8 @@ fn a_trainer_that_dies_while_it_waits_for_others_frees_its_place() {
     let lab = Lab::new(2);
     let mut raw = Raw::greeted(&lab.hosts[0].1);
     raw.say(json!({"cmd": "open", "job": "early", "rank": 0, "world": 2}), &[]);
+    // By then it has its place; one whose request is still on its way falls free only after two seconds of silence.
+    std::thread::sleep(Duration::from_millis(300));
     drop(raw);
     lab.train(
         "early",

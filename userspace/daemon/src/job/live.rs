@@ -10,7 +10,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::dispute::{Dispute, Doubts, Verdict};
 use super::{End, Job, blocking};
-use crate::explain::mismatch;
 use crate::line::Order;
 use crate::stream::notice::{Blame, Topic};
 use crate::stream::{Announced, Stream};
@@ -62,7 +61,7 @@ impl<'a> Life<'a> {
         let end = loop {
             let end = tokio::select! {
                 biased;
-                failure = &mut failed => Some(self.theirs(&failure)),
+                failure = &mut failed => Some(End::theirs(&failure)),
                 order = orders.recv() => self.obey(order),
                 Some((rank, notice)) = notices.recv() => self.hear(rank, notice.key, &notice.text),
                 Some(name) = released.recv() => {
@@ -85,16 +84,6 @@ impl<'a> Life<'a> {
 
     fn rank(&self) -> u16 {
         self.stream.shape().rank
-    }
-
-    fn theirs(&self, failure: &sumac_control::JobFailure) -> End {
-        match End::theirs(failure) {
-            // What this worker was about to find out by itself.
-            End::Theirs { error, failure } if self.dispute.is_some() => {
-                End::Theirs { error, failure: mismatch(failure.message).ranks(failure.ranks) }
-            }
-            end => end,
-        }
     }
 
     fn obey(&mut self, order: Option<Order>) -> Option<End> {
