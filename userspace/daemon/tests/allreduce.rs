@@ -11,6 +11,8 @@ use common::{Raw, memfd};
 use serde_json::json;
 use sumac_client::{Code, Job, OpOptions};
 
+const DOCUMENT: &str = include_str!("../../../docs/api.md");
+
 /// What rank `rank` puts at place `i`: both signs, with digits behind the point.
 fn value(rank: u16, i: usize) -> f32 {
     (f32::from(rank) + 1.0) * ((i % 1009) as f32 - 500.0) / 1024.0
@@ -183,7 +185,10 @@ fn counters_tell_what_happened() {
         let job = &stats.jobs[0];
         assert_eq!((job.name.as_str(), usize::from(job.rank), job.world), ("counted", rank, 2));
         assert_eq!(job.state, "ready");
-        assert!(job.engine.is_object() && stats.ports[0]["sent"].as_u64().unwrap() >= 10, "{stats:?}");
+        assert!(stats.ports[0]["sent"].as_u64().unwrap() >= 10, "{stats:?}");
+        for counter in job.engine.as_object().unwrap().keys() {
+            assert!(DOCUMENT.contains(&format!("`{counter}`")), "{counter} is not in docs/api.md");
+        }
     }
 }
 
