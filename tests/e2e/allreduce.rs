@@ -22,6 +22,9 @@ const SEED: u64 = 7;
 /// Neither a multiple of a chunk nor of a vector.
 const COUNT: usize = 100_003;
 
+/// What a packet holds at an MTU of 1500.
+const WORDS: u64 = 352;
+
 /// The path of one deployment.
 #[derive(Clone, Copy, Debug)]
 struct Path {
@@ -37,11 +40,12 @@ fn sums_over(path: Path) -> Option<Vec<f32>> {
     let spec = LabSpec { topology, ..LabSpec::new(workers) };
     let mut result = None;
     with_sumac(spec, &options, |sumac| {
-        let mut runs = Vec::new();
+        let (mut runs, mut rounds) = (Vec::new(), 0);
         for run in 0..2 {
             let crew = Crew::join(sumac, &format!("run{run}"));
             let sums = crew.allreduce(SEED, COUNT);
             exact::assert_sums(&format!("{path:?}, run {run}"), SEED, &sums);
+            rounds += stats::counter(&crew.trainers[0], "exponent_rounds");
             for trainer in &crew.trainers {
                 stats::assert_bound(&trainer.client, backend);
                 assert_eq!(trainer.job.opened().backend, backend.name());
@@ -53,21 +57,22 @@ fn sums_over(path: Path) -> Option<Vec<f32>> {
         }
         assert_eq!(runs[0], runs[1], "{path:?}: two runs differ");
         if backend == Backend::Xdp {
-            assert_summed_in_the_kernel(&sumac.aggregator_status().unwrap(), &path);
+            assert_summed_in_the_kernel(&sumac.aggregator_status().unwrap(), &path, rounds);
         }
         result = runs.pop().and_then(|mut sums| sums.pop());
     });
     result
 }
 
-/// Asserts that it was the XDP programs, in driver mode, that added, and every chunk once for each worker.
-fn assert_summed_in_the_kernel(status: &serde_json::Value, path: &Path) {
+/// Asserts that it was the XDP programs, in driver mode, that added, and every chunk, or round for its exponent, once for
+/// each worker.
+fn assert_summed_in_the_kernel(status: &serde_json::Value, path: &Path, rounds: u64) {
     let ports = status["ports"].as_array().unwrap();
     let expected = if path.topology == Topology::OneArm { 1 } else { usize::from(path.workers) };
     assert_eq!(ports.len(), expected, "{status}");
     assert!(ports.iter().all(|port| port["mode"] == "driver"), "{path:?}: {status}");
     let counter = |name: &str| status["counters"][name].as_u64().unwrap_or(0);
-    let chunks = 2 * (COUNT as u64).div_ceil(256);
+    let chunks = 2 * (COUNT as u64).div_ceil(WORDS) + rounds;
     assert_eq!(counter("completed"), chunks, "{path:?}: {status}");
     assert_eq!(
         counter("added") + counter("completed"),
@@ -110,13 +115,23 @@ fn kernel_and_process_agree_to_the_bit() {
 
 #[test]
 fn chunks_of_every_size_and_tensors_of_every_length() {
-    // The largest chunk needs the largest MTU that XDP on a veth takes.
-    for (chunk, mtu) in [(32, 1500), (352, 1500), (360, 1524), (832, 3506)] {
-        let options = SumacOptions { chunk: Some(chunk), ..SumacOptions::default() };
-        let spec = LabSpec { mtu, ..LabSpec::new(2) };
+    use Topology::{OneArm, PerPort};
+    // By default a packet is as large as the MTU allows. Above 832 words it comes to XDP programs in several pieces, which
+    // the kernel cannot copy to several ports: where there are several, 832 are the most.
+    let cases = [
+        (Some(32), 32, 1500, PerPort),
+        (None, 352, 1500, PerPort),
+        (Some(360), 360, 1524, PerPort),
+        (None, 832, 3506, PerPort),
+        (None, 832, 9000, PerPort),
+        (None, 2224, 9000, OneArm),
+    ];
+    for (asked, chunk, mtu, topology) in cases {
+        let options = SumacOptions { chunk: asked, ..SumacOptions::default() };
+        let spec = LabSpec { mtu, topology, ..LabSpec::new(2) };
         with_sumac(spec, &options, |sumac| {
             let crew = Crew::join(sumac, "chunks");
-            let chunk = usize::from(chunk);
+            assert_eq!(usize::from(crew.trainers[0].job.opened().elements), chunk, "MTU {mtu}");
             for (seed, count) in (0..).zip([0, 1, chunk - 1, chunk, chunk + 1, 20_001]) {
                 let what = format!("{count} elements in chunks of {chunk}");
                 exact::assert_sums(&what, seed, &crew.allreduce(seed, count));

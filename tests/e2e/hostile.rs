@@ -26,7 +26,7 @@ use sumac_tests::site::with_sumac;
 use sumac_tests::wait::eventually;
 use sumac_tests::{Crew, exact, stats};
 use sumac_wire::frame::{Endpoints, OVERHEAD};
-use sumac_wire::header::{HEADER_LEN, Kind};
+use sumac_wire::header::{HEADER_LEN, Kind, flag};
 use sumac_wire::tables::HostJobEntry;
 
 const SEED: u64 = 11;
@@ -49,7 +49,7 @@ const ANYWHERE: &[Case] = &[
     ("type 0", |f| f.header.kind = 0, "bad_type"),
     ("type 15", |f| f.header.kind = 15, "bad_type"),
     ("a type of another mode", |f| f.header.kind = Kind::Stop as u8, "bad_type"),
-    ("a format that nobody knows", |f| f.header.format = 1, "bad_format"),
+    ("a format that nobody knows", |f| f.header.format = 9, "bad_format"),
     ("a job that is not open", |f| f.header.job += 1, "unknown_job"),
     ("a job beyond the table", |f| f.header.job = u16::MAX, "unknown_job"),
     ("no token", |f| f.header.token = 0, "bad_token"),
@@ -80,11 +80,14 @@ const AT_AGGREGATOR: &[Case] = &[
     ("the bit of a worker that the job has not", |f| f.header.bitmap_0 = 1 << 31, "wrong_worker"),
     ("another world", |f| f.header.fan_in_0 = 1, "wrong_worker"),
     ("a second level", |f| f.header.bitmap_1 = 1, "wrong_worker"),
-    ("another chunk's slot", |f| f.header.slot = 1, "wrong_slot"),
+    ("from a rack", |f| f.header.flags = flag::LEVEL, "wrong_worker"),
+    ("another chunk's slot", |f| f.header.slot = 1, "stale"),
     ("a slot beyond the job's", |f| f.header.slot = 1 << 20, "wrong_slot"),
     ("no slot at all", |f| f.header.slot = u32::MAX, "wrong_slot"),
-    ("the slot's other version", |f| f.header.flags = sumac_wire::header::flag::POOL_VERSION, "wrong_slot"),
-    ("no elements", |f| more_elements(f, -256), "wrong_elements"),
+    ("the slot's other version", |f| f.header.flags = flag::POOL_VERSION, "out_of_turn"),
+    ("no elements", no_elements, "wrong_elements"),
+    ("a round for an exponent, with elements", |f| f.header.flags = flag::EXPONENT, "wrong_elements"),
+    ("a refusal", |f| f.header.flags = flag::MISMATCH, "bad_type"),
     ("fewer elements than the slot's first", |f| more_elements(f, -1), "wrong_elements"),
     ("a chunk far ahead", |f| f.header.seq = 1 << 20, "out_of_turn"),
 ];
@@ -94,6 +97,10 @@ const AT_HOST: &[Case] = &[
     ("a contribution", |f| f.header.kind = Kind::Contribution as u8, "bad_type"),
     ("from worker 1", |f| f.from(Ipv4Addr::new(10, 77, 1, 2)), "wrong_source"),
 ];
+
+fn no_elements(forgery: &mut Forgery) {
+    (forgery.header.elements, forgery.elements_len) = (0, 0);
+}
 
 fn more_elements(forgery: &mut Forgery, more: i16) {
     forgery.header.elements = forgery.header.elements.wrapping_add_signed(more);
@@ -106,7 +113,18 @@ fn good(kind: Kind, to: Endpoints, (number, job): (u16, HostJobEntry)) -> Forger
     forgery.header.job = number;
     forgery.header.epoch = job.epoch;
     forgery.header.token = job.token;
+    forgery.header.tensor = signature(&format!("#0 allreduce sum float32[{COUNT}]"));
     forgery
+}
+
+/// The signature of an operation in the words of docs/api.md: FNV-1a of 32 bits.
+fn signature(words: &str) -> u32 {
+    words.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// A fixed scale: no chunk is preceded by a round for its exponent.
+fn options() -> SumacOptions {
+    SumacOptions { scale: Some(1_048_576.0), ..SumacOptions::default() }
 }
 
 /// A frame, what is wrong with it, and the reason that counts it.
@@ -208,7 +226,7 @@ fn assert_harmless(
 
 #[test]
 fn the_aggregator_lets_no_forged_contribution_in() {
-    with_sumac(LabSpec::new(2), &SumacOptions::default(), |sumac| {
+    with_sumac(LabSpec::new(2), &options(), |sumac| {
         let crew = Crew::join(sumac, "besieged");
         let injector = Injector::new(sumac.lab().worker(FORGER), sumac.lab().worker_interface());
         let good = good(Kind::Contribution, to_aggregator(sumac, FORGER), only_job(sumac, 0));
@@ -220,7 +238,7 @@ fn the_aggregator_lets_no_forged_contribution_in() {
 
 #[test]
 fn a_host_lets_no_forged_result_in() {
-    with_sumac(LabSpec::new(2), &SumacOptions::default(), |sumac| {
+    with_sumac(LabSpec::new(2), &options(), |sumac| {
         let crew = Crew::join(sumac, "besieged");
         let injector = Injector::new(sumac.lab().aggregator(), &sumac.lab().spec().aggregator_ports()[0]);
         let good = good(Kind::Result, to_worker(sumac, 0), only_job(sumac, 0));

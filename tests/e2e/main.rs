@@ -7,6 +7,7 @@
 
 mod aggregator;
 mod allreduce;
+mod collectives;
 mod commands;
 mod daemon;
 mod death;
@@ -14,4 +15,9 @@ mod faults;
 mod foreign;
 mod hostile;
 mod joining;
+mod loss;
+mod mismatch;
+mod numbers;
+mod queues;
+mod racks;
 mod saturation;

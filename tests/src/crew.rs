@@ -85,8 +85,21 @@ impl Crew {
     /// # Panics
     /// When one of them cannot.
     pub fn join(sumac: &Deployment<'_>, name: &str) -> Crew {
+        Crew::join_with(sumac, name, |options| options)
+    }
+
+    /// All workers join the job `name`, with options.
+    ///
+    /// # Panics
+    /// When one of them cannot.
+    pub fn join_with(
+        sumac: &Deployment<'_>,
+        name: &str,
+        change: impl Fn(JobOptions) -> JobOptions + Sync,
+    ) -> Crew {
         let world = sumac.lab().spec().workers;
-        let opened = open(sumac, 0..world, |rank| JobOptions::new(name, rank, world).timeout(LIMIT));
+        let options = |rank| change(JobOptions::new(name, rank, world).timeout(LIMIT));
+        let opened = open(sumac, 0..world, options);
         let trainer = |(rank, opened): (u16, Result<Trainer, ClientError>)| {
             opened.unwrap_or_else(|error| panic!("rank {rank} opens {name}: {error}"))
         };

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use sumac_client::Client;
 use sumac_lab::deployment::{Backend, Deployment};
+use sumac_lab::namespace::Namespace;
 
 use crate::crew::{Crew, Trainer};
 use crate::wait::eventually;
@@ -116,6 +117,15 @@ pub fn wait_until_stuck(trainer: &Trainer) {
 #[must_use]
 pub fn at_aggregator(sumac: &Deployment<'_>) -> BTreeMap<String, u64> {
     numbers(&sumac.aggregator_status().unwrap()["counters"])
+}
+
+/// The same of the aggregator on a host, such as a rack's.
+///
+/// # Panics
+/// When it does not say.
+#[must_use]
+pub fn counters_of(sumac: &Deployment<'_>, host: &Namespace) -> BTreeMap<String, u64> {
+    numbers(&sumac.aggregator_status_on(host).unwrap()["counters"])
 }
 
 /// The frames of a worker's host program by what became of them.

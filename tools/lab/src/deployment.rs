@@ -152,7 +152,7 @@ impl<'lab> Deployment<'lab> {
             aggregators: (0..=lab.spec().racks).map(|_| None).collect(),
             daemons: (0..lab.spec().workers).map(|_| None).collect(),
         };
-        deployment.write_secret()?;
+        deployment.write_secrets()?;
         if options.backend == Backend::Xdp {
             deployment.attach_aggregator()?;
             for rank in 0..lab.spec().workers {
@@ -180,6 +180,11 @@ impl<'lab> Deployment<'lab> {
     /// The socket of a worker's daemon.
     pub fn socket(&self, rank: u16) -> PathBuf {
         self.lab.folder().join(format!("w{rank}.sock"))
+    }
+
+    /// The file with the secret between the root and its racks.
+    pub fn rack_secret_file(&self) -> PathBuf {
+        self.lab.folder().join("rack-secret")
     }
 
     /// The file with the secret of all jobs.
@@ -240,7 +245,7 @@ impl<'lab> Deployment<'lab> {
     /// # Errors
     /// What `sumac-agg attach` says.
     pub fn attach_aggregator(&self) -> Result<(), DeployError> {
-        self.with_ports("attach")
+        self.with_ports(&["attach", "--shards", &self.lab.spec().queues.to_string()])
     }
 
     /// Takes them off.
@@ -248,13 +253,13 @@ impl<'lab> Deployment<'lab> {
     /// # Errors
     /// What `sumac-agg detach` says.
     pub fn detach_aggregator(&self) -> Result<(), DeployError> {
-        self.with_ports("detach")
+        self.with_ports(&["detach"])
     }
 
-    fn with_ports(&self, verb: &str) -> Result<(), DeployError> {
+    fn with_ports(&self, verb: &[&str]) -> Result<(), DeployError> {
         let spec = self.lab.spec();
         let call = |host, ports: &[String]| {
-            let arguments: Vec<&str> = [verb].into_iter().chain(ports.iter().map(String::as_str)).collect();
+            let arguments: Vec<&str> = verb.iter().copied().chain(ports.iter().map(String::as_str)).collect();
             self.sumac_agg_on(host, &arguments).map(|_| ())
         };
         call(self.lab.aggregator(), &spec.aggregator_ports())?;
@@ -268,7 +273,7 @@ impl<'lab> Deployment<'lab> {
         [self.lab.aggregator()].into_iter().chain(self.lab.racks())
     }
 
-    /// Lets the aggregators' programs drop a part of Sumac's frames, and counts them.
+    /// Lets the aggregators' programs drop a part of the frames of jobs, each way, and count them.
     ///
     /// # Errors
     /// What `sumac-agg drop` says.
@@ -277,7 +282,8 @@ impl<'lab> Deployment<'lab> {
             return Ok(());
         }
         let part = part.to_string();
-        self.aggregator_hosts().try_for_each(|host| self.sumac_agg_on(host, &["drop", &part]).map(|_| ()))
+        let drop = ["drop", "--up", &part, "--down", &part];
+        self.aggregator_hosts().try_for_each(|host| self.sumac_agg_on(host, &drop).map(|_| ()))
     }
 
     /// What the eBPF aggregator, or the root, says of itself; null when a process aggregates.
@@ -306,7 +312,8 @@ impl<'lab> Deployment<'lab> {
     /// # Errors
     /// What `sumac attach` says.
     pub fn attach_worker(&self, rank: u16) -> Result<(), DeployError> {
-        self.sumac(rank, &["attach", self.lab.worker_interface()]).map(|_| ())
+        let shards = self.lab.spec().queues.to_string();
+        self.sumac(rank, &["attach", self.lab.worker_interface(), "--shards", &shards]).map(|_| ())
     }
 
     /// Starts the control planes of all aggregators, which they must not have.
@@ -334,10 +341,13 @@ impl<'lab> Deployment<'lab> {
         serve.arg(self.secret_file());
         match self.options.backend {
             Backend::Xdp => serve.args(["--plane", "ebpf", "--pin-root"]).arg(self.lab.pin_root()),
-            Backend::Udp => serve.args(["--plane", "host"]),
+            Backend::Udp => serve.args(["--plane", "host", "--shards", &self.lab.spec().queues.to_string()]),
         };
+        if self.lab.spec().racks > 0 {
+            serve.arg("--rack-secret-file").arg(self.rack_secret_file());
+        }
         if let Some(parent) = parent {
-            serve.args(["--parent", &format!("{parent}:{CONTROL_PORT}")]);
+            serve.args(["--parent", &format!("{parent}:{CONTROL_PORT}"), "--rack-name", host.name()]);
         }
         if !self.options.stealing {
             serve.arg("--no-stealing");
@@ -378,11 +388,14 @@ impl<'lab> Deployment<'lab> {
         }
     }
 
-    fn write_secret(&self) -> Result<(), DeployError> {
-        // Nobody outside the lab can reach its aggregator; that it is checked is what matters here.
-        let secret = format!("lab {} of pid {}", self.lab.spec().name, std::process::id());
-        let path = self.secret_file();
-        std::fs::write(&path, secret).map_err(|source| DeployError::File { path, source })
+    fn write_secrets(&self) -> Result<(), DeployError> {
+        // Nobody outside the lab can reach its aggregators; that they are checked is what matters here.
+        let (name, pid) = (&self.lab.spec().name, std::process::id());
+        for (path, whose) in [(self.secret_file(), "jobs"), (self.rack_secret_file(), "racks")] {
+            let secret = format!("{whose} of lab {name} of pid {pid}");
+            std::fs::write(&path, secret).map_err(|source| DeployError::File { path, source })?;
+        }
+        Ok(())
     }
 
     fn write_config(&self, rank: u16) -> Result<PathBuf, DeployError> {

@@ -1,0 +1,106 @@
+//! Workers that do not do the same: an error on all of them that names both sides, and no hang.
+//!
+//! ```text
+//! w0 net0 ------ port0 +-----+
+//! w1 net0 ------ port1 | agg |
+//! w2 net0 ------ port2 +-----+
+//! ```
+
+use sumac_client::{Code, Element, Failed, OpOptions, Order, Pending, Reduction, f16};
+use sumac_lab::LabSpec;
+use sumac_lab::deployment::{Deployment, SumacOptions};
+use sumac_tests::crew::failure;
+use sumac_tests::site::with_sumac;
+use sumac_tests::wait::LIMIT;
+use sumac_tests::{Crew, Trainer, exact};
+
+const COUNT: usize = 3_000;
+
+/// Who differs.
+const ODD: u16 = 1;
+
+/// An operation that was not refused at once, whatever its type.
+enum Waiting {
+    F32(Pending<f32>),
+    F16(Pending<f16>),
+}
+
+impl Waiting {
+    fn failure(self) -> sumac_client::Failure {
+        match self {
+            Waiting::F32(pending) => failure(pending, LIMIT),
+            Waiting::F16(pending) => failure(pending, LIMIT),
+        }
+    }
+}
+
+fn allreduce<T: Element>(
+    trainer: &Trainer,
+    count: usize,
+    options: OpOptions<'_>,
+) -> Result<Pending<T>, Box<Failed<T>>> {
+    trainer.job.allreduce_with(trainer.client.tensor::<T>(count).unwrap(), options)
+}
+
+fn named(name: &str) -> OpOptions<'_> {
+    OpOptions::named(name)
+}
+
+/// What the odd one does instead of summing 3,000 float32 under the name `layer`, and how it is told.
+fn deviate(trainer: &Trainer, how: &str) -> Waiting {
+    let wrong = |error: Box<Failed<f32>>| panic!("{how}: {error}");
+    match how {
+        "float32[2999]" => Waiting::F32(allreduce(trainer, COUNT - 1, named("layer")).unwrap_or_else(wrong)),
+        "\"other\"" => Waiting::F32(allreduce(trainer, COUNT, named("other")).unwrap_or_else(wrong)),
+        "float16" => Waiting::F16(allreduce(trainer, COUNT, named("layer")).unwrap()),
+        "max" => {
+            let options = OpOptions { reduction: Reduction::Max, ..named("layer") };
+            Waiting::F32(allreduce(trainer, COUNT, options).unwrap_or_else(wrong))
+        }
+        "root 2" => {
+            let tensor = trainer.client.tensor::<f32>(COUNT).unwrap();
+            Waiting::F32(trainer.job.broadcast(2, tensor, named("layer")).unwrap_or_else(wrong))
+        }
+        "urgent" => {
+            let options = OpOptions { priority: 7, ..named("layer") };
+            Waiting::F32(allreduce(trainer, COUNT, options).unwrap_or_else(wrong))
+        }
+        _ => unreachable!("{how} is not a deviation"),
+    }
+}
+
+fn assert_named(sumac: &Deployment<'_>, how: &str, order: Order) {
+    let crew = Crew::join_with(sumac, "odd", |options| options.order(order));
+    let waiting: Vec<_> = crew
+        .trainers
+        .iter()
+        .map(|trainer| match trainer.rank {
+            ODD => deviate(trainer, how),
+            _ => Waiting::F32(allreduce(trainer, COUNT, named("layer")).unwrap()),
+        })
+        .collect();
+    for (rank, waiting) in waiting.into_iter().enumerate() {
+        let failure = waiting.failure();
+        println!("{how}, rank {rank}: {failure}");
+        assert_eq!(failure.code, Code::Mismatch, "{how}, rank {rank}: {failure}");
+        for side in [how, "rank 1", "sum float32[3000]"] {
+            assert!(failure.message.contains(side), "{how}, rank {rank}: {side} is not in {failure}");
+        }
+    }
+}
+
+#[test]
+fn whoever_differs_is_named_on_all_workers_with_both_sides() {
+    with_sumac(LabSpec::new(3), &SumacOptions::default(), |sumac| {
+        for how in ["float32[2999]", "\"other\"", "float16", "max", "root 2", "urgent"] {
+            assert_named(sumac, how, Order::Submission);
+        }
+        for how in ["float32[2999]", "float16"] {
+            assert_named(sumac, how, Order::Name);
+        }
+        // None of this is in the way of the next job.
+        let crew = Crew::join(sumac, "odd");
+        exact::assert_sums("afterwards", 1, &crew.allreduce(1, COUNT));
+        crew.leave();
+    });
+}
