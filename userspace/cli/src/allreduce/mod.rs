@@ -201,6 +201,8 @@ fn sum<T: Stored>(
     let write = |source| AllreduceError::Write { path: args.output.clone(), source };
     let output = Output::create(&args.output).map_err(write)?;
     let job = open(&client, args)?;
+    let opened = job.opened();
+    tracing::info!(slots = opened.slots, reason = opened.slots_reason, chunk = opened.elements, "joined");
     let options = OpOptions { reduction: args.op.into(), ..OpOptions::default() };
     let pending = job.allreduce_with(tensor, options).map_err(ClientError::from)?;
     let (tensor, duration) = pending.wait_timed().map_err(ClientError::from)?;
