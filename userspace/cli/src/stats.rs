@@ -79,7 +79,7 @@ fn leaves(stats: &Value) -> Vec<(String, Value)> {
         match value {
             Value::Object(fields) => fields.iter().for_each(|(key, value)| walk(&below(key), value, into)),
             Value::Array(items) if items.iter().all(Value::is_object) => {
-                items.iter().enumerate().for_each(|(n, item)| walk(&below(&name(n, item)), item, into));
+                items.iter().enumerate().for_each(|(n, item)| walk(&below(&name(n, items)), item, into));
             }
             Value::Null => {}
             leaf => into.push((path.to_owned(), leaf.clone())),
@@ -90,10 +90,20 @@ fn leaves(stats: &Value) -> Vec<(String, Value)> {
     found
 }
 
-/// What an item of a list is called: its own name where it has one, else its place.
-fn name(place: usize, item: &Value) -> String {
-    let named = ["name", "interface", "backend"].iter().find_map(|key| item[*key].as_str());
-    named.map_or_else(|| place.to_string(), str::to_owned)
+/// What an item of a list is called: its own name where it has one that no other has, else its place.
+fn name(place: usize, items: &[Value]) -> String {
+    let own = |item: &Value| {
+        let named = ["name", "interface", "backend"].iter().find_map(|key| item[*key].as_str());
+        named.map(str::to_owned)
+    };
+    let named = items.get(place).and_then(own);
+    match named {
+        Some(name) if items.iter().filter(|item| own(item).as_ref() == Some(&name)).count() > 1 => {
+            format!("{name}.{place}")
+        }
+        Some(name) => name,
+        None => place.to_string(),
+    }
 }
 
 fn show_all(out: &mut impl Write, leaves: &[(String, Value)]) -> io::Result<()> {
@@ -145,6 +155,16 @@ mod tests {
         let stats = json!({ "backend": "xdp", "jobs": [{ "name": "digits", "engine": { "sent": 3 } }], "ports": [{ "full": 1 }] });
         let paths: Vec<_> = leaves(&stats).into_iter().map(|(path, _)| path).collect();
         assert_eq!(paths, ["backend", "jobs.digits.engine.sent", "jobs.digits.name", "ports.0.full"]);
+    }
+
+    #[test]
+    fn two_ports_of_one_name_are_told_apart() {
+        let stats = json!({ "ports": [{ "backend": "udp", "sent": 1 }, { "backend": "udp", "sent": 2 }] });
+        let paths: Vec<_> = leaves(&stats).into_iter().map(|(path, _)| path).collect();
+        assert!(
+            paths.contains(&"ports.udp.0.sent".to_owned()) && paths.contains(&"ports.udp.1.sent".to_owned()),
+            "{paths:?}"
+        );
     }
 
     #[test]
