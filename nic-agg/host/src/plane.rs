@@ -101,6 +101,17 @@ impl DataPlane for HostPlane {
     }
 
     fn remove(&self, job: u16) -> Result<(), PlaneError> {
+        for (rank, worker) in self.running.worker_counters(job).into_iter().enumerate() {
+            tracing::info!(
+                job,
+                rank,
+                added = worker.added,
+                last = worker.last,
+                duplicates = worker.duplicates,
+                replies = worker.replies,
+                "a worker of a job that ends; `last`: how often the others waited for it"
+            );
+        }
         self.running.remove(job);
         Ok(())
     }

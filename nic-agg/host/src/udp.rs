@@ -161,15 +161,21 @@ impl Running {
         self.shards.iter().map(|shard| lock(&shard.core).counter(reason)).sum()
     }
 
-    /// What a worker did.
-    pub fn worker_counters(&self, job: u16, rank: u16) -> WorkerCounters {
-        let all = self.shards.iter().map(|shard| lock(&shard.core).worker_counters(job, rank));
-        all.fold(WorkerCounters::default(), |sum, next| WorkerCounters {
-            added: sum.added + next.added,
-            last: sum.last + next.last,
-            duplicates: sum.duplicates + next.duplicates,
-            replies: sum.replies + next.replies,
-        })
+    /// What a job's workers did, by rank; nothing of a job that is not there.
+    pub fn worker_counters(&self, job: u16) -> Vec<WorkerCounters> {
+        let mut sums = Vec::new();
+        for shard in &self.shards {
+            let core = lock(&shard.core);
+            sums.resize(core.workers(job).len(), WorkerCounters::default());
+            for (rank, sum) in (0..).zip(&mut sums) {
+                let own = core.worker_counters(job, rank);
+                sum.added += own.added;
+                sum.last += own.last;
+                sum.duplicates += own.duplicates;
+                sum.replies += own.replies;
+            }
+        }
+        sums
     }
 
     /// Whether all threads are still at work.

@@ -93,6 +93,9 @@ fn all_workers_get_all_sums() {
     let core = plane.running();
     assert_eq!((core.counter(Reason::Added), core.counter(Reason::Completed)), (400, 200));
     assert_eq!(core.counter(Reason::Replied), 1);
+    let workers = core.worker_counters(JOB);
+    assert_eq!((workers.len(), workers.iter().map(|worker| worker.last).sum::<u64>()), (3, 200));
+    assert_eq!((workers[1].added, workers[1].replies), (200, 1));
 }
 
 #[test]
