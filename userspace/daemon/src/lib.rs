@@ -1,10 +1,11 @@
 //! The daemon of a host: trainers hand it tensors over a local socket, and it moves them through the network.
 //!
 //! ```text
-//!   trainer --- session --- job ------------------ control plane (sumac-control)
-//!      |            \        |  \
-//!      |             \     hub   host program (sumac-hostprog)
-//!   memory -------- datapath (engine, port) ------ network
+//!   trainers --- sessions --- job ---------------- control plane (sumac-control)
+//!      |             \         |  \
+//!      |           stream     hub   host program (sumac-hostprog)
+//!      |               \
+//!   memory ----- datapath (a thread, engines and a port for each queue) --- network
 //! ```
 //!
 //! | module | its one concern |
@@ -13,7 +14,8 @@
 //! | `server`, `access` | the socket, and who may use it |
 //! | `session` | one trainer's connection |
 //! | `operations`, `region`, `memory`, `bell`, `inbox` | what a session is made of |
-//! | `job` | one job of one trainer, from joining to leaving |
+//! | `stream` | one job's operations, of all its clients, on their way into the lanes and back |
+//! | `job` | one job of this host, from joining to leaving |
 //! | `line`, `routes` | how session and data path reach the job, and the job them |
 //! | `hub` | what all sessions share |
 //! | `carrier` | the backend: XDP or UDP |
