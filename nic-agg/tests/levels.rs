@@ -204,8 +204,8 @@ fn a_root_refuses_another_operation_for_all_workers() {
         return;
     }
     let tree = Tree::new(true);
-    for rack in 0..2 {
-        for rank in 1..usize::from(RACKS[rack]) {
+    for (rack, workers) in RACKS.into_iter().enumerate() {
+        for rank in 1..usize::from(workers) {
             tree.show(rack, rank, |h| h.tensor = rack as u32);
         }
     }
