@@ -243,3 +243,18 @@ fn an_operation_without_elements_waits_for_all() {
         },
     );
 }
+
+#[test]
+fn what_is_urgent_overtakes_what_is_not() {
+    all(
+        |o| o,
+        |client, job, _| {
+            // Thousands of packets, of which the small one's would be the last.
+            let mut large = job.allreduce(client.tensor::<f32>(3_000_000).unwrap()).unwrap();
+            let urgent = OpOptions { priority: 7, ..OpOptions::default() };
+            job.allreduce_with(client.tensor::<f32>(100).unwrap(), urgent).unwrap().wait().unwrap();
+            assert!(!large.wait_timeout(std::time::Duration::ZERO).unwrap());
+            large.wait().unwrap();
+        },
+    );
+}

@@ -76,3 +76,38 @@ pub(super) fn arithmetic(what: &What) -> Arithmetic {
         Reduction::Max => Arithmetic::Max,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sumac_api::Kind;
+    use sumac_transport::convert::Codec;
+    use sumac_transport::{Scaling, WireFormat};
+
+    /// The stream counts chunks before the engine does, and must come to the same number.
+    #[test]
+    fn as_many_values_fit_a_word_as_the_engine_puts_there() {
+        let dtypes = [DType::Float32, DType::Float16, DType::Bfloat16, DType::Int32];
+        let reductions = [Reduction::Sum, Reduction::Mean, Reduction::Min, Reduction::Max];
+        for (wire, is_short) in [(WireFormat::Int32, false), (WireFormat::Int16, true)] {
+            let codec = Codec::new(4, wire, Scaling::Block);
+            for kind in Kind::ALL {
+                for element in dtypes {
+                    for reduction in reductions {
+                        let what = What {
+                            kind,
+                            reduction,
+                            dtype: element,
+                            count: 9,
+                            root: None,
+                            name: None,
+                            is_urgent: false,
+                        };
+                        let expected = codec.values_per_word(dtype(element), arithmetic(&what)) as u64;
+                        assert_eq!(what.values_per_word(is_short), expected, "{what:?}, {wire:?}");
+                    }
+                }
+            }
+        }
+    }
+}
