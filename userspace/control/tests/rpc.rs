@@ -262,7 +262,7 @@ async fn members_hear_each_other_in_one_order() {
             member.announce(Announcement { name, signature: 1, description, priority: 0 });
         }
     }
-    let mut orders = Vec::new();
+    let (mut orders, mut ears) = (Vec::new(), Vec::new());
     for (rank, member) in members.iter_mut().enumerate() {
         let (mut notices, mut released) = (member.notices(), member.released());
         let mut heard = Vec::new();
@@ -278,6 +278,7 @@ async fn members_hear_each_other_in_one_order() {
         }
         others.sort_unstable();
         assert_eq!(others, (0..3).filter(|other| usize::from(*other) != rank).collect::<Vec<u16>>());
+        ears.push(notices);
     }
     assert!(orders.iter().all(|order| *order == orders[0]), "one order for all");
     let mut all = orders.swap_remove(0);
@@ -288,9 +289,13 @@ async fn members_hear_each_other_in_one_order() {
 
     // The last word of one who gives up names both sides, as it stands.
     let text = "rank 2 has a sum where rank 0 has a maximum";
-    members.pop().unwrap().leave(Outcome::Mismatch(text.into())).await.unwrap();
+    let last = members.pop().unwrap();
+    last.post(Notice { key: 6, text: "before the last word".into() });
+    last.leave(Outcome::Mismatch(text.into())).await.unwrap();
     let failure = failure(&members[0]).await;
     assert_eq!((failure.kind, failure.message.as_str()), (FailureKind::Mismatch, text));
+    let (from, notice) = timeout(HANGS, ears[0].recv()).await.unwrap().unwrap();
+    assert_eq!((from, notice.text.as_str()), (2, "before the last word"));
     server.stop().await;
 }
 

@@ -8,7 +8,7 @@ use thiserror::Error;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
@@ -47,11 +47,12 @@ pub struct Member {
     assignment: Assignment,
     state: watch::Receiver<MemberState>,
     tuned: watch::Receiver<Option<Tuned>>,
-    posts: mpsc::UnboundedSender<Post>,
+    posts: Option<mpsc::UnboundedSender<Post>>,
     notices: Option<mpsc::UnboundedReceiver<(u16, Notice)>>,
     released: Option<mpsc::UnboundedReceiver<String>>,
     leave: Option<oneshot::Sender<LeaveOrder>>,
-    tasks: [JoinHandle<()>; 2],
+    speaking: JoinHandle<()>,
+    staying: JoinHandle<()>,
 }
 
 type LeaveOrder = (Outcome, oneshot::Sender<Result<(), LeaveError>>);
@@ -73,11 +74,12 @@ impl Member {
             assignment,
             state,
             tuned,
-            posts,
+            posts: Some(posts),
             notices: Some(notices),
             released: Some(released),
             leave: Some(leave),
-            tasks: [speaking, staying],
+            speaking,
+            staying,
         }
     }
 
@@ -139,7 +141,7 @@ impl Member {
 
     fn say(&self, post: Post) {
         // Nobody listens once the job has ended.
-        let _ = self.posts.send(post);
+        let _ = self.posts.as_ref().map(|posts| posts.send(post));
     }
 
     /// The other members' notices, with their ranks. To be taken once; a second one brings nothing.
@@ -153,8 +155,13 @@ impl Member {
         self.released.take().unwrap_or_else(|| mpsc::unbounded_channel().1)
     }
 
-    /// Leaves: the place is free when this returns. `Outcome::Failed` ends the job on all others.
+    /// Leaves, after what was posted has been sent: the place is free when this returns. All outcomes but
+    /// [`Outcome::Done`] end the job on all others.
     pub async fn leave(mut self, outcome: Outcome) -> Result<(), LeaveError> {
+        drop(self.posts.take());
+        if timeout(SILENCE, &mut self.speaking).await.is_err() {
+            tracing::debug!("left before all posts were sent");
+        }
         let (answer, answered) = oneshot::channel();
         let sent = self.leave.take().is_some_and(|leave| leave.send((outcome, answer)).is_ok());
         if !sent {
@@ -167,7 +174,8 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.speaking.abort();
+        self.staying.abort();
     }
 }
 

@@ -1,4 +1,4 @@
-//! The gRPC service around the [`Coordinator`](crate::coordinator::Coordinator): sockets, clock, and
+//! The gRPC service around the [`Coordinator`]: sockets, clock, and
 //! the one task that talks to the data plane.
 
 mod desk;
