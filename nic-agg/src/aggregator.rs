@@ -146,7 +146,7 @@ impl Aggregator {
         Ok(job::remove(&mut self.tables()?, job)?)
     }
 
-    fn lock(&self) -> Result<Option<std::fs::File>, OpenError> {
+    pub(crate) fn lock(&self) -> Result<Option<std::fs::File>, OpenError> {
         let path = || self.pins.path().display().to_string();
         self.pins.lock().map_err(|source| OpenError::Pins { path: path(), source })
     }

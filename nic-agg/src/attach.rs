@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
 };
 
@@ -50,6 +51,8 @@ pub struct AttachOptions {
     pub base_port: u16,
     /// Shards, each with a port of its own; 1 or more.
     pub shards: u16,
+    /// An address of the aggregator's own, that no kernel has: the programs answer ARP and ICMP echo for it.
+    pub own_ip: Option<Ipv4Addr>,
     /// Where to run.
     pub mode: Mode,
     /// Where pins go; must be on a bpffs.
@@ -67,6 +70,7 @@ impl AttachOptions {
             jumbo: false,
             base_port: DEFAULT_BASE_PORT,
             shards: 1,
+            own_ip: None,
             mode: Mode::Auto,
             pin_root: DEFAULT_PIN_ROOT.into(),
         }
@@ -266,13 +270,15 @@ fn attach_locked(
         base_port: options.base_port,
         shards: options.shards,
         flags: if variant == Variant::Jumbo { state_flag::JUMBO } else { 0 },
-        reserved: [0; 2],
+        own_ip: options.own_ip.map_or(0, Ipv4Addr::to_bits),
     };
     keep_or_drop_pool(&state, pins)?;
     let mut ebpf = program::load_over(pins, variant, options.slots)?;
     let mut tables = Tables::open(pins)?;
-    let instance = Some(tables.state()?.instance).filter(|instance| *instance != 0);
+    let before = tables.state()?;
+    let instance = Some(before.instance).filter(|instance| *instance != 0);
     state.instance = instance.unwrap_or_else(|| rand::random_range(1..=u64::MAX));
+    state.flags |= before.flags & state_flag::DROPS;
     tables.set_state(state)?;
     let others = pins.interfaces().map_err(|source| at(pins.path(), source))?;
     let others = others.into_iter().filter(|name| !options.interfaces.contains(name));
@@ -286,10 +292,19 @@ fn attach_locked(
         if !tables.add_port(port.interface.index, egress)? {
             return Err(AttachError::TooManyPorts { interface: port.interface.name });
         }
+        if let Some(mac) = mac(&port.interface.name) {
+            tables.set_own(port.interface.index, mac)?;
+        }
         bound.push(port.bind(program::ingress(&mut ebpf, variant)?, options.mode, pins)?);
     }
     pin_programs(&mut ebpf, variant, pins)?;
     Ok(bound)
+}
+
+/// The MAC address of an interface in the calling thread's network namespace.
+fn mac(interface: &str) -> Option<[u8; 6]> {
+    let mut found = nix::ifaddrs::getifaddrs().ok()?.filter(|entry| entry.interface_name == interface);
+    found.find_map(|entry| entry.address?.as_link_addr()?.addr())
 }
 
 /// Removes a pool that does not fit the options, unless jobs are in it.

@@ -405,7 +405,7 @@ fn place(new: &NewJob, mut taken: Vec<(u32, u32)>, pool: u32) -> Option<u32> {
 
 fn write(tables: &mut Tables, new: &NewJob, placed: Placed) -> Result<(), TableError> {
     tables.clear_egress(new.job)?;
-    tables.clear_worker_counters(new.job)?;
+    tables.clear_counters(new.job)?;
     for (rank, worker) in (0..).zip(&new.workers) {
         tables.set_worker(new.job, rank, worker.entry())?;
         if placed.group.is_none() {
@@ -455,101 +455,4 @@ fn entry(new: &NewJob, placed: Placed) -> JobEntry {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn worker(last: u8, ifindex: u32) -> NewWorker {
-        NewWorker {
-            ip: Ipv4Addr::new(10, 0, 0, last),
-            port: 48700,
-            mac: [2, 0, 0, 0, 0, last],
-            ifindex,
-            aggregator_ip: Ipv4Addr::new(10, 0, 0, 254),
-            aggregator_mac: [2, 0, 0, 0, 0, 254],
-        }
-    }
-
-    fn job(workers: Vec<NewWorker>) -> NewJob {
-        NewJob {
-            job: 258,
-            epoch: 1,
-            token: 1,
-            first_slot: None,
-            slots: 8,
-            lane_slots: 8,
-            shards: 1,
-            stealing: true,
-            level: Level::Only,
-            elements: 256,
-            checksum: true,
-            group: None,
-            workers,
-        }
-    }
-
-    #[test]
-    fn fan_out_follows_the_ports() {
-        let chosen = Some(Ipv4Addr::new(239, 77, 1, 2));
-        let mine = Some(Ipv4Addr::new(239, 1, 1, 1));
-        let each = vec![worker(1, 1), worker(2, 2)];
-        let one = vec![worker(1, 7), worker(2, 7)];
-        let mixed = vec![worker(1, 7), worker(2, 7), worker(3, 8)];
-        assert_eq!(group(&job(each.clone())).unwrap(), None, "a port each");
-        assert_eq!(group(&job(one.clone())).unwrap(), chosen, "one port for all");
-        assert_eq!(group(&NewJob { group: mine, ..job(one.clone()) }).unwrap(), mine, "a group given");
-        assert_eq!(group(&job(vec![worker(1, 7)])).unwrap(), None, "one worker");
-        assert!(matches!(group(&job(mixed)), Err(JobError::Mixed)));
-        assert!(matches!(group(&NewJob { group: mine, ..job(each) }), Err(JobError::Mixed)));
-        let unicast = Some(Ipv4Addr::new(10, 0, 0, 1));
-        assert!(matches!(group(&NewJob { group: unicast, ..job(one.clone()) }), Err(JobError::Group { .. })));
-        let ports = vec![one[0], NewWorker { port: 1, ..one[1] }];
-        assert!(matches!(group(&job(ports)), Err(JobError::GroupPorts)));
-    }
-
-    #[test]
-    fn slots_are_found_between_those_of_others() {
-        let eight = job(vec![worker(1, 1)]);
-        type Case = (&'static str, Option<u32>, Vec<(u32, u32)>, u32, Option<u32>);
-        let table: [Case; 9] = [
-            ("an empty pool", None, vec![], 8, Some(0)),
-            ("a small pool", None, vec![], 7, None),
-            ("behind", None, vec![(0, 4)], 16, Some(4)),
-            ("between", None, vec![(12, 4), (0, 4)], 16, Some(4)),
-            ("too narrow between", None, vec![(11, 4), (0, 4)], 32, Some(15)),
-            ("full", None, vec![(0, 16)], 16, None),
-            ("where asked", Some(8), vec![(0, 8), (16, 8)], 32, Some(8)),
-            ("asked in the way", Some(9), vec![(0, 8), (16, 8)], 32, None),
-            ("asked beyond the end", Some(u32::MAX - 3), vec![], 32, None),
-        ];
-        for (what, first_slot, taken, pool, expected) in table {
-            assert_eq!(place(&NewJob { first_slot, ..eight.clone() }, taken, pool), expected, "{what}");
-        }
-    }
-
-    #[test]
-    fn nonsense_is_named() {
-        let good = NewJob { job: 1, ..job(vec![worker(1, 1), worker(2, 2)]) };
-        assert!(check(&good, 256, 2).is_ok());
-        type Case = (&'static str, fn(&mut NewJob), &'static str);
-        let table: [Case; 12] = [
-            ("job 0", |j| j.job = 0, "job number 0"),
-            ("job 64", |j| j.job = 64, "job number 64"),
-            ("nobody", |j| j.workers.clear(), "0 workers"),
-            ("twins", |j| j.workers[1].ip = j.workers[0].ip, "10.0.0.1"),
-            ("no slots", |j| j.slots = 0, "0 slots"),
-            ("lanes of twelve slots", |j| j.lane_slots = 12, "power of two"),
-            ("half a lane", |j| j.slots = 12, "12 slots in lanes of 8"),
-            ("33 lanes", |j| j.slots = 33 * 8, "1 to 32 lanes"),
-            ("no shards", |j| j.shards = 0, "over 0 shards"),
-            ("three shards", |j| (j.slots, j.shards) = (24, 3), "has 2 shards"),
-            ("three lanes on two shards", |j| (j.slots, j.shards) = (24, 2), "as many in each"),
-            ("long chunks", |j| j.elements = 257, "257 elements"),
-        ];
-        for (what, change, expected) in table {
-            let mut bad = good.clone();
-            change(&mut bad);
-            let text = check(&bad, 256, 2).unwrap_err().to_string();
-            assert!(text.contains(expected), "{what}: {text}");
-        }
-    }
-}
+mod tests;

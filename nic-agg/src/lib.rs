@@ -9,6 +9,7 @@
 //! | [`aggregator`] | the handle on an attached aggregator |
 //! | [`detach`] | takes the programs off, and the memory away |
 //! | [`job`] | adds and removes jobs |
+//! | [`drops`] | drops on purpose |
 //! | [`status`] | what is bound, counted and installed |
 //! | [`plane`] | jobs of remote daemons, by the control plane |
 //! | [`tables`] | typed access to the maps |
@@ -21,6 +22,7 @@
 pub mod aggregator;
 pub mod attach;
 pub mod detach;
+pub mod drops;
 pub mod job;
 pub mod log;
 pub mod measure;

@@ -107,7 +107,7 @@ fn one(workers: u8, elements: u16, checksum: bool, repeat: u32) -> Result<Measur
         base_port: DEFAULT_BASE_PORT,
         shards: 1,
         flags: 0,
-        reserved: [0; 2],
+        own_ip: 0,
     })?;
     job::add(&mut tables, &job)?;
     let frame = first_frame(&job);

@@ -26,7 +26,7 @@ pub const INGRESS: &str = "prog";
 /// The egress program's pin.
 pub const EGRESS: &str = "prog-out";
 /// Every map that is kept.
-pub const MAPS: [&str; 12] = [
+pub const MAPS: [&str; 19] = [
     name::STATE,
     name::JOBS,
     name::WORKERS,
@@ -37,7 +37,14 @@ pub const MAPS: [&str; 12] = [
     name::SLOTS,
     name::TAILS,
     name::COUNTERS,
+    name::JOB_COUNTERS,
     name::WORKER_COUNTERS,
+    name::DROPS,
+    name::INJECTED,
+    name::BEGAN,
+    name::TIMES,
+    name::LATENESS,
+    name::OWN,
     name::LOGS,
 ];
 

@@ -120,6 +120,7 @@ fn load_with(
     programs: &[&'static str],
 ) -> Result<Ebpf, LoadError> {
     loader.map_max_entries(name::SLOTS, slots);
+    loader.map_max_entries(name::BEGAN, slots);
     loader.map_max_entries(name::TAILS, variant.tails(slots));
     let mut ebpf = loader.load(OBJECT).map_err(|error| LoadError::Maps(Box::new(error)))?;
     for program in programs {

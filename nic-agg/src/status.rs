@@ -3,12 +3,14 @@
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use serde::Serialize;
+use sumac_agg_layout::Times;
 use sumac_hostprog::{interface::Interface, mode::BoundMode};
 use sumac_wire::tables::{JobEntry, job_flag};
 
 use crate::{
     aggregator::{Aggregator, OpenError},
     attach::variant_of,
+    drops::percent,
     preflight::pool_memory,
     program::Variant,
     tables::{TableError, Tables},
@@ -33,6 +35,8 @@ pub struct Status {
     pub base_port: u16,
     /// Shards.
     pub shards: u16,
+    /// The address that the programs answer ARP and ICMP echo for.
+    pub own_ip: Option<Ipv4Addr>,
     /// The ports.
     pub ports: Vec<PortStatus>,
     /// Frames by reason, those never seen left out.
@@ -65,14 +69,105 @@ pub struct JobStatus {
     pub first_slot: u32,
     /// Its slots.
     pub slots: u32,
+    /// Its lanes: streams of their own, with as many slots each.
+    pub lanes: u32,
+    /// Its shards.
+    pub shards: u16,
+    /// Whether a completed slot takes whatever chunk of its lane comes next.
+    pub stealing: bool,
+    /// What it is in a tree of aggregators.
+    pub level: LevelStatus,
     /// Most elements in a chunk.
     pub elements: u16,
     /// Whether UDP checksums are verified.
     pub checksum: bool,
     /// The multicast group of its results; none: each worker gets a copy through its own port.
     pub group: Option<Ipv4Addr>,
-    /// Its workers, by rank.
+    /// Frames by reason, those never seen left out.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// What is dropped on purpose; none: nothing.
+    pub drops: Option<DropStatus>,
+    /// How long chunks took from the first contribution to the last, of one in 16.
+    pub aggregation: Histogram,
+    /// Who keeps the others waiting, when somebody does.
+    pub straggler: Option<Straggler>,
+    /// Its workers, by rank; at a root its racks.
     pub workers: Vec<WorkerStatus>,
+}
+
+/// What an aggregator is to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LevelStatus {
+    /// The only one.
+    Only,
+    /// Its workers are racks.
+    Root,
+    /// A rack, with this parent.
+    Rack {
+        /// Its number.
+        rack: u16,
+        /// The parent's address.
+        parent: Ipv4Addr,
+    },
+}
+
+/// What is dropped on purpose.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct DropStatus {
+    /// Percent of what arrives.
+    pub up_percent: f64,
+    /// Percent of what leaves.
+    pub down_percent: f64,
+    /// Frames that arrived and were dropped.
+    pub up: u64,
+    /// Frames that would have left and were dropped.
+    pub down: u64,
+}
+
+/// Times in buckets that double.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Histogram {
+    /// How many.
+    pub count: u64,
+    /// Half of them took less, in nanoseconds.
+    pub p50_ns: u64,
+    /// 99 % of them took less, in nanoseconds.
+    pub p99_ns: u64,
+    /// Upper bound in nanoseconds and how many, of buckets that are not empty.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+impl Histogram {
+    fn of(times: &Times) -> Histogram {
+        let all = times.buckets.iter().enumerate().map(|(log2, count)| (2u64 << log2, *count));
+        let buckets: Vec<_> = all.filter(|(_, count)| *count > 0).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum::<u64>();
+        let below = |percent: u64| {
+            let mut seen = 0;
+            let of = buckets.iter().find(|(_, here)| {
+                seen += here;
+                seen * 100 >= count * percent
+            });
+            of.map_or(0, |(upper, _)| *upper)
+        };
+        Histogram { count, p50_ns: below(50), p99_ns: below(99), buckets }
+    }
+}
+
+/// The worker that completes more than its part of the chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Straggler {
+    /// Its rank.
+    pub rank: u16,
+    /// Its address.
+    pub ip: Ipv4Addr,
+    /// Percent of all chunks that waited for it last.
+    pub last_percent: f64,
+    /// How late it was behind the chunks' first contributions on average, in nanoseconds.
+    pub late_mean_ns: u64,
+    /// At most.
+    pub late_max_ns: u64,
 }
 
 /// One worker of a job.
@@ -96,6 +191,10 @@ pub struct WorkerStatus {
     pub duplicates: u64,
     /// Results that it was sent again.
     pub replies: u64,
+    /// How late it was behind the chunks' first contributions on average, in nanoseconds, of one chunk in 16.
+    pub late_mean_ns: u64,
+    /// At most.
+    pub late_max_ns: u64,
 }
 
 impl Aggregator {
@@ -121,6 +220,7 @@ impl Aggregator {
             jumbo: variant_of(&state) == Variant::Jumbo,
             base_port: state.base_port,
             shards: state.shards,
+            own_ip: (state.own_ip != 0).then(|| Ipv4Addr::from_bits(state.own_ip)),
             ports: interfaces.into_iter().map(port).collect(),
             counters: counters.map(|(reason, count)| (reason.name(), count)).collect(),
             jobs,
@@ -152,21 +252,61 @@ fn port(interface: String) -> PortStatus {
 
 fn job(tables: &Tables, number: u16, entry: &JobEntry) -> Result<JobStatus, TableError> {
     let has = |flag| entry.flags & flag != 0;
+    let workers = (0..entry.world).map(|rank| worker(tables, number, rank)).collect::<Result<Vec<_>, _>>()?;
+    let (drops, injected) = (tables.drops(number)?, tables.injected(number)?);
+    let drops = DropStatus {
+        up_percent: percent(drops.up),
+        down_percent: percent(drops.down),
+        up: injected.up,
+        down: injected.down,
+    };
+    let is_dropping = drops.up_percent + drops.down_percent > 0.0 || drops.up + drops.down > 0;
+    let parent = tables.parent(number)?;
+    let level = match () {
+        () if has(job_flag::ROOT) => LevelStatus::Root,
+        () if has(job_flag::CHILD) => {
+            LevelStatus::Rack { rack: entry.rack, parent: Ipv4Addr::from_bits(parent.ip) }
+        }
+        () => LevelStatus::Only,
+    };
     Ok(JobStatus {
         job: number,
         epoch: entry.epoch,
         first_slot: entry.slot_base,
         slots: entry.slots,
+        lanes: entry.slots / entry.lane_slots(),
+        shards: entry.shards,
+        stealing: has(job_flag::STEALING),
+        level,
         elements: entry.elements,
         checksum: has(job_flag::CHECKSUM),
         group: has(job_flag::MULTICAST).then(|| Ipv4Addr::from_bits(entry.group_ip)),
-        workers: (0..entry.world).map(|rank| worker(tables, number, rank)).collect::<Result<_, _>>()?,
+        counters: tables.job_counters(number)?.into_iter().map(|(r, count)| (r.name(), count)).collect(),
+        drops: is_dropping.then_some(drops),
+        aggregation: Histogram::of(&tables.times(number)?),
+        straggler: straggler(&workers),
+        workers,
+    })
+}
+
+/// Who is last more than half as often again as an even share.
+fn straggler(workers: &[WorkerStatus]) -> Option<Straggler> {
+    let chunks = workers.iter().map(|worker| worker.last).sum::<u64>();
+    let slowest = workers.iter().max_by_key(|worker| worker.last)?;
+    let last = slowest.last as f64 / chunks.max(1) as f64;
+    let is_slow = workers.len() > 1 && last * workers.len() as f64 > 1.5;
+    is_slow.then_some(Straggler {
+        rank: slowest.rank,
+        ip: slowest.ip,
+        last_percent: last * 100.0,
+        late_mean_ns: slowest.late_mean_ns,
+        late_max_ns: slowest.late_max_ns,
     })
 }
 
 fn worker(tables: &Tables, job: u16, rank: u16) -> Result<WorkerStatus, TableError> {
     let entry = tables.worker(job, rank)?;
-    let counters = tables.worker_counters(job, rank)?;
+    let (counters, late) = (tables.worker_counters(job, rank)?, tables.lateness(job, rank)?);
     Ok(WorkerStatus {
         rank,
         ip: Ipv4Addr::from_bits(entry.ip),
@@ -177,5 +317,53 @@ fn worker(tables: &Tables, job: u16, rank: u16) -> Result<WorkerStatus, TableErr
         last: counters.last,
         duplicates: counters.duplicates,
         replies: counters.replies,
+        late_mean_ns: late.sum / late.chunks.max(1),
+        late_max_ns: late.max,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(rank: u16, last: u64) -> WorkerStatus {
+        WorkerStatus {
+            rank,
+            ip: Ipv4Addr::new(10, 0, 0, rank as u8),
+            port: 48700,
+            mac: String::new(),
+            ifindex: 1,
+            added: 100,
+            last,
+            duplicates: 0,
+            replies: 0,
+            late_mean_ns: 5,
+            late_max_ns: 7,
+        }
+    }
+
+    #[test]
+    fn stragglers_are_last_more_often_than_the_others() {
+        let of = |last: &[u64]| {
+            let workers: Vec<_> = (0..).zip(last).map(|(rank, last)| worker(rank, *last)).collect();
+            straggler(&workers).map(|straggler| (straggler.rank, straggler.last_percent))
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[100]), None, "alone");
+        assert_eq!(of(&[0, 0]), None, "nothing yet");
+        assert_eq!(of(&[25, 30, 25, 20]), None, "nobody in particular");
+        assert_eq!(of(&[10, 10, 80, 0]), Some((2, 80.0)));
+        assert_eq!(of(&[30, 70]), None, "two take turns");
+        assert_eq!(of(&[10, 90]), Some((1, 90.0)));
+    }
+
+    #[test]
+    fn quantiles_are_the_buckets_upper_bounds() {
+        assert_eq!(Histogram::of(&Times::default()), Histogram::default());
+        let mut times = Times::default();
+        (times.buckets[9], times.buckets[10], times.buckets[20]) = (60, 39, 1);
+        let histogram = Histogram::of(&times);
+        assert_eq!((histogram.count, histogram.p50_ns, histogram.p99_ns), (100, 1024, 2048));
+        assert_eq!(histogram.buckets, [(1024, 60), (2048, 39), (2 << 20, 1)]);
+    }
 }

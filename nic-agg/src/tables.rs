@@ -1,16 +1,19 @@
 //! Typed access to the maps, by pins or of an object that was just loaded.
 
+mod counters;
+
 use aya::{
     Ebpf,
     maps::{
-        Array, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues,
+        Array, HashMap, Map, MapData, MapError, PerCpuArray,
         xdp::{DevMap, XdpMapError},
     },
     programs::ProgramFd,
 };
-use sumac_agg_layout::{Slot, State, Tail, name};
+use sumac_agg_layout::{Drops, Injected, Lateness, Slot, State, Tail, Times, name};
 use sumac_wire::{
-    MAX_JOBS, MAX_WORKERS, Reason,
+    MAX_JOBS, Reason,
+    reason::COUNTERS,
     tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry, lane_index, worker_index},
 };
 use thiserror::Error;
@@ -31,6 +34,7 @@ type Result<T> = std::result::Result<T, TableError>;
 
 /// aya takes plain bytes without `unsafe`, zerocopy makes them of our structs.
 type Bytes<const N: usize> = Array<MapData, [u8; N]>;
+type PerCpu<const N: usize> = PerCpuArray<MapData, [u8; N]>;
 
 /// All maps but the log's.
 pub struct Tables {
@@ -44,7 +48,13 @@ pub struct Tables {
     slots: Bytes<{ size_of::<Slot>() }>,
     tails: Bytes<{ size_of::<Tail>() }>,
     counters: PerCpuArray<MapData, u64>,
-    worker_counters: PerCpuArray<MapData, [u8; size_of::<WorkerCounters>()]>,
+    job_counters: PerCpu<{ size_of::<[u64; COUNTERS]>() }>,
+    worker_counters: PerCpu<{ size_of::<WorkerCounters>() }>,
+    drops: Bytes<{ size_of::<Drops>() }>,
+    injected: PerCpu<{ size_of::<Injected>() }>,
+    times: PerCpu<{ size_of::<Times>() }>,
+    lateness: PerCpu<{ size_of::<Lateness>() }>,
+    own: HashMap<MapData, u32, u64>,
 }
 
 fn at(doing: &'static str, map: &'static str) -> impl FnOnce(MapError) -> TableError {
@@ -85,7 +95,13 @@ impl Tables {
             slots: open!(name::SLOTS),
             tails: open!(name::TAILS),
             counters: open!(name::COUNTERS),
+            job_counters: open!(name::JOB_COUNTERS),
             worker_counters: open!(name::WORKER_COUNTERS),
+            drops: open!(name::DROPS),
+            injected: open!(name::INJECTED),
+            times: open!(name::TIMES),
+            lateness: open!(name::LATENESS),
+            own: open!(name::OWN),
         })
     }
 
@@ -265,6 +281,16 @@ impl Tables {
         })
     }
 
+    /// The MAC address that a port answers ARP with.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn set_own(&mut self, ifindex: u32, mac: [u8; 6]) -> Result<()> {
+        let [a, b, c, d, e, f] = mac;
+        let value = u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]);
+        self.own.insert(ifindex, value, 0).map_err(at("writing", name::OWN))
+    }
+
     /// A slot of the pool, its two versions' sums included.
     ///
     /// # Errors
@@ -301,41 +327,5 @@ impl Tables {
             .map(count)
             .collect::<std::result::Result<_, _>>()
             .map_err(at("reading", name::COUNTERS))
-    }
-
-    /// What a worker did, of all CPUs.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
-    pub fn worker_counters(&self, job: u16, rank: u16) -> Result<WorkerCounters> {
-        let index = worker_index(job, rank);
-        let per_cpu = self.worker_counters.get(&index, 0).map_err(at("reading", name::WORKER_COUNTERS))?;
-        let mut sum = WorkerCounters::default();
-        for bytes in per_cpu.iter() {
-            let one: WorkerCounters = transmute!(*bytes);
-            sum.added += one.added;
-            sum.last += one.last;
-            sum.duplicates += one.duplicates;
-            sum.replies += one.replies;
-        }
-        Ok(sum)
-    }
-
-    /// Sets a job's worker counters to zero.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
-    pub fn clear_worker_counters(&mut self, job: u16) -> Result<()> {
-        let failed = at("writing", name::WORKER_COUNTERS);
-        let clear = || {
-            for rank in 0..MAX_WORKERS as u16 {
-                let cpus = self.worker_counters.get(&worker_index(job, rank), 0)?.len();
-                let zero = vec![[0; size_of::<WorkerCounters>()]; cpus];
-                self.worker_counters.set(worker_index(job, rank), PerCpuValues::try_from(zero)?, 0)?;
-            }
-            Ok(())
-        };
-        let mut clear = clear;
-        clear().map_err(failed)
     }
 }

@@ -6,13 +6,13 @@ mod support;
 
 use sumac_agg::NewJob;
 use sumac_wire::{
-    Kind, Reason,
+    DEFAULT_BASE_PORT, Header, Kind, Reason,
     header::{exponent, flag},
-    slot::{Version, owner, state},
+    slot::{SlotMeta, Version, owner, state},
 };
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT,
-    frames::{Answer, answer, contribution, frame_of, header, sum, tag},
+    frames::{Answer, answer, contribution, emit, frame_of, header, move_to_port, sum, tag, value},
     job_of, privileged,
 };
 
@@ -259,6 +259,143 @@ fn all_world_sizes_complete() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn the_largest_value_is_kept() {
+    if !privileged("the_largest_value_is_kept") {
+        return;
+    }
+    let job = job_of(3, 9);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    let extremes = [i32::MIN, i32::MAX, -1, 0, 1, i32::MIN + 1, 77, -77, 1 << 30];
+    let mut last = Vec::new();
+    for rank in 0..3 {
+        let mut header = header(&job, rank, 3, 9);
+        header.flags |= flag::MAXIMUM;
+        let mut payload = header.to_bytes().to_vec();
+        payload.extend((0..9).flat_map(|i| extremes[(i + 2 * rank) % 9].to_be_bytes()));
+        let frame = emit(&job, rank, &payload);
+        let mut bad = frame.clone();
+        *bad.last_mut().unwrap() ^= 0x40;
+        let before = bench.pool();
+        assert_eq!(bench.show(&bad).reason, Reason::BadChecksum, "rank {rank}");
+        assert!(bench.pool() == before, "what cannot be taken back is verified before");
+        last = bench.show(&frame).out;
+    }
+    let largest = |i: usize| (0..3).map(|rank| extremes[(i + 2 * rank) % 9]).max().unwrap();
+    assert_eq!(answer(&last).values, (0..9).map(largest).collect::<Vec<_>>());
+}
+
+#[test]
+fn exponents_are_agreed_on_and_looked_ahead() {
+    if !privileged("exponents_are_agreed_on_and_looked_ahead") {
+        return;
+    }
+    let job = job_of(3, 4);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    let round = |rank: usize, own: i8| {
+        let mut header = header(&job, rank, 3, 0);
+        (header.flags, header.next_exponent) = (header.flags | flag::EXPONENT, own);
+        bench.show(&frame_of(&job, rank, &header))
+    };
+    let data = |rank: usize, next: i8| {
+        let mut header = header(&job, rank, 3, 4);
+        (header.exponent, header.next_exponent) = (9, next);
+        bench.show(&frame_of(&job, rank, &header))
+    };
+    assert_eq!(round(0, -3).reason, Reason::Added);
+    assert_eq!(data(0, 1).reason, Reason::OutOfTurn, "no elements before the exponent");
+    assert_eq!(round(2, 9).reason, Reason::Added);
+    assert_eq!(round(2, 9).reason, Reason::Duplicate);
+    let agreed = round(1, exponent::LEAST);
+    assert_eq!((agreed.verdict, agreed.reason), (REDIRECT, Reason::Completed));
+    let expected = (Kind::Result as u8, flag::EXPONENT, 0, 9);
+    let of = |out: &[u8]| {
+        let header = answer(out).header;
+        (header.kind, header.flags, header.elements, header.exponent)
+    };
+    assert_eq!(of(&agreed.out), expected);
+    assert_eq!(data(0, 5).reason, Reason::Added);
+    let again = round(1, exponent::LEAST);
+    assert_eq!((again.reason, of(&again.out)), (Reason::Replied, expected), "asked again while data comes");
+    assert_eq!(data(1, exponent::NONE).reason, Reason::Added);
+    let result = answer(&data(2, exponent::UNKNOWN).out).header;
+    assert_eq!((result.exponent, result.next_exponent), (9, exponent::UNKNOWN), "unknown wins");
+}
+
+#[test]
+fn another_operation_is_sent_back_marked() {
+    if !privileged("another_operation_is_sent_back_marked") {
+        return;
+    }
+    let job = job_of(2, 4);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    bench.show(&contribution(&job, 0, 3, 4));
+    let before = bench.pool();
+    let theirs = Header { tensor: 8, ..header(&job, 1, 3, 4) };
+    let refused = bench.show(&frame_of(&job, 1, &theirs));
+    assert_eq!((refused.verdict, refused.reason), (REDIRECT, Reason::Mismatch));
+    let back = answer(&refused.out);
+    assert_eq!(
+        (back.header.kind, back.header.flags, back.header.tensor),
+        (Kind::Result as u8, flag::MISMATCH, 7)
+    );
+    assert_eq!((back.header.seq, back.values), (3, (0..4).map(|i| value(1, 3, i)).collect()));
+    assert_eq!(back.frame.dst_ip, job.workers[1].ip.to_bits());
+    assert!(bench.pool() == before, "a slot changed");
+}
+
+#[test]
+fn slots_steal_what_their_lane_has_next() {
+    if !privileged("slots_steal_what_their_lane_has_next") {
+        return;
+    }
+    let mut job = NewJob { stealing: true, lane_slots: 2, shards: 2, ..job_of(1, 4) };
+    job.slots = 8;
+    let bench = Bench::new(std::slice::from_ref(&job));
+    // Two shards of two lanes each: a lane draws of its own counter.
+    let show = |lane: u32, seq: u32, slot: u32, version: bool| {
+        let mut header = header(&job, 0, seq, 4);
+        header.slot = lane * 2 + slot;
+        header.flags = if version { flag::POOL_VERSION } else { 0 };
+        answer(&bench.show(&frame_of(&job, 0, &header)).out).header.next_seq
+    };
+    assert_eq!(show(0, 0, 0, false), 4);
+    assert_eq!(show(3, 0, 0, false), 4, "another lane's counter");
+    assert_eq!(show(0, 2, 0, true), 5, "the same slot's second chunk");
+    assert_eq!(show(0, 4, 0, false), 6, "the other slot is late, and this one goes on");
+    assert_eq!(show(0, 4, 0, false), 6, "a repeated result repeats it");
+    assert_eq!(show(0, 1, 1, false), 7);
+    assert_eq!(show(0, 7, 1, true), 0, "not this slot's: it was never told of chunk 7");
+}
+
+#[test]
+fn a_port_reaches_its_own_shards_slots_only() {
+    if !privileged("a_port_reaches_its_own_shards_slots_only") {
+        return;
+    }
+    let job = NewJob { lane_slots: 2, shards: 2, ..job_of(2, 4) };
+    let other = NewJob { job: 6, first_slot: Some(24), ..job_of(2, 4) };
+    let bench = Bench::new(&[job.clone(), other]);
+    for slot in 0..10u32 {
+        for shard in 0..2u16 {
+            let mut header = header(&job, 0, slot % 2, 4);
+            header.slot = slot;
+            let mut frame = frame_of(&job, 0, &header);
+            move_to_port(&mut frame, DEFAULT_BASE_PORT + shard);
+            let before = bench.pool();
+            let shown = bench.show(&frame);
+            let is_own = slot < 8 && slot / 2 % 2 == u32::from(shard);
+            let expected = if is_own { Reason::Added } else { Reason::WrongSlot };
+            assert_eq!(shown.reason, expected, "slot {slot} by shard {shard}");
+            assert!(is_own || bench.pool() == before, "slot {slot} by shard {shard} changed a slot");
+        }
+    }
+    // What the job did is in its own eight slots and nowhere else.
+    for index in (0..64).filter(|index| !(16..24).contains(index)) {
+        assert_eq!(bench.slot(index).meta, SlotMeta::default(), "slot {index}");
     }
 }
 

@@ -16,6 +16,7 @@ use sumac_wire::{
 
 use crate::{
     answer::{self, Addresses},
+    drops,
     maps::{EGRESS, STATE, WORKERS},
     packet::{Headers, Packet},
     pipeline::Outcome,
@@ -24,13 +25,13 @@ use crate::{
 #[inline(always)]
 pub fn run(ctx: &XdpContext) -> Outcome {
     match copy(ctx) {
-        Ok(()) => Outcome { reason: Reason::Sent, verdict: XDP_PASS },
-        Err(reason) => Outcome { reason, verdict: XDP_DROP },
+        Ok(job) => Outcome { reason: Reason::Sent, verdict: XDP_PASS, job },
+        Err(reason) => Outcome::new(reason, XDP_DROP),
     }
 }
 
 #[inline(always)]
-fn copy(ctx: &XdpContext) -> Result<(), Reason> {
+fn copy(ctx: &XdpContext) -> Result<u16, Reason> {
     // Only results come here, which `sumac_agg` has checked before it sent them.
     let packet = Packet::new(ctx);
     packet.be64(frame::ETH_LEN - 8).ok_or(Reason::Internal)?;
@@ -43,8 +44,11 @@ fn copy(ctx: &XdpContext) -> Result<(), Reason> {
     let rank = unsafe { EGRESS.get(key) }.ok_or(Reason::NotForPort)?;
     let worker = WORKERS.get(worker_index(job, *rank as u16)).ok_or(Reason::Internal)?;
     let state = STATE.get(0).ok_or(Reason::Internal)?;
+    if drops::on_leaving(state, job) {
+        return Err(Reason::Injected);
+    }
     let shard = u16::from_be(headers.get(Headers::UDP)).wrapping_sub(state.base_port);
     headers.set_macs(worker.mac, worker.aggregator_mac);
     answer::readdress(headers, Addresses::to(worker, state.base_port, shard));
-    Ok(())
+    Ok(job)
 }

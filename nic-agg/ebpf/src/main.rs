@@ -13,6 +13,9 @@
 //! | [`send`] | makes the frame what it is to become, and sends it |
 //! | [`work`] | what the stages hand to each other |
 //! | [`egress`] | addresses each worker's copy of a result |
+//! | [`own`] | ARP and ICMP for an address of its own |
+//! | [`drops`] | drops on purpose |
+//! | [`times`] | how long chunks take, and who keeps them waiting |
 //! | [`maps`] | all maps |
 //! | [`events`] | rate limited messages to the operator |
 //! | [`rehearsal`] | plays a job from one frame, to be measured |
@@ -22,10 +25,12 @@
 #![allow(internal_features, reason = "the target has no atomics in core::sync, only as intrinsics")]
 
 mod answer;
+mod drops;
 mod egress;
 mod events;
 mod lock;
 mod maps;
+mod own;
 mod packet;
 mod payload;
 mod pipeline;
@@ -34,6 +39,7 @@ mod rehearsal;
 mod send;
 mod slot;
 mod tail;
+mod times;
 mod work;
 
 use aya_ebpf::{bindings::xdp_action::XDP_PASS, macros::xdp, programs::XdpContext};
@@ -43,7 +49,7 @@ use aya_ebpf::{bindings::xdp_action::XDP_PASS, macros::xdp, programs::XdpContext
 #[inline(always)]
 pub fn sumac_agg(ctx: XdpContext) -> u32 {
     let outcome = pipeline::run::<false>(&ctx);
-    maps::count(outcome.reason);
+    maps::count(outcome.reason, outcome.job);
     events::tell(&ctx, outcome.reason);
     outcome.verdict
 }
@@ -53,7 +59,7 @@ pub fn sumac_agg(ctx: XdpContext) -> u32 {
 #[inline(always)]
 pub fn sumac_agg_jumbo(ctx: XdpContext) -> u32 {
     let outcome = pipeline::run::<true>(&ctx);
-    maps::count(outcome.reason);
+    maps::count(outcome.reason, outcome.job);
     outcome.verdict
 }
 
@@ -62,7 +68,7 @@ pub fn sumac_agg_jumbo(ctx: XdpContext) -> u32 {
 #[inline(always)]
 pub fn sumac_agg_out(ctx: XdpContext) -> u32 {
     let outcome = egress::run(&ctx);
-    maps::count(outcome.reason);
+    maps::count(outcome.reason, outcome.job);
     outcome.verdict
 }
 
@@ -71,7 +77,7 @@ pub fn sumac_agg_out(ctx: XdpContext) -> u32 {
 #[inline(always)]
 pub fn sumac_agg_out_jumbo(ctx: XdpContext) -> u32 {
     let outcome = egress::run(&ctx);
-    maps::count(outcome.reason);
+    maps::count(outcome.reason, outcome.job);
     outcome.verdict
 }
 
@@ -83,7 +89,7 @@ pub fn sumac_agg_rehearsal(ctx: XdpContext) -> u32 {
         return XDP_PASS;
     }
     let outcome = pipeline::run::<false>(&ctx);
-    maps::count(outcome.reason);
+    maps::count(outcome.reason, outcome.job);
     outcome.verdict
 }
 

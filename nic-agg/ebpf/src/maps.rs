@@ -5,7 +5,8 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use sumac_agg_layout::{
-    EVENTS, LANE_ENTRIES, Limiter, MAX_PORTS, Rehearsal, Slot, State, TAIL_ELEMENTS, Tail, WORKER_ENTRIES,
+    Began, Drops, EVENTS, Injected, LANE_ENTRIES, Lateness, Limiter, MAX_PORTS, Rehearsal, Slot, State,
+    TAIL_ELEMENTS, Tail, Times, WORKER_ENTRIES,
 };
 use sumac_wire::{
     MAX_JOBS, Reason,
@@ -43,6 +44,21 @@ pub static TAIL_BUFFER: PerCpuArray<[u32; TAIL_ELEMENTS], 1> = PerCpuArray::new(
 #[btf_map]
 pub static COUNTERS: PerCpuArray<u64, REASONS> = PerCpuArray::new();
 #[btf_map]
+pub static JOB_COUNTERS: PerCpuArray<[u64; REASONS], MAX_JOBS> = PerCpuArray::new();
+#[btf_map]
+pub static DROPS: Array<Drops, MAX_JOBS> = Array::new();
+#[btf_map]
+pub static INJECTED: PerCpuArray<Injected, MAX_JOBS> = PerCpuArray::new();
+/// As many as slots.
+#[btf_map]
+pub static BEGAN: Array<[Began; 2], 1> = Array::new();
+#[btf_map]
+pub static TIMES: PerCpuArray<Times, MAX_JOBS> = PerCpuArray::new();
+#[btf_map]
+pub static LATENESS: PerCpuArray<Lateness, WORKER_ENTRIES> = PerCpuArray::new();
+#[btf_map]
+pub static OWN: HashMap<u32, u64, MAX_PORTS> = HashMap::new();
+#[btf_map]
 pub static WORKER_COUNTERS: PerCpuArray<WorkerCounters, WORKER_ENTRIES> = PerCpuArray::new();
 #[btf_map]
 pub static LIMITERS: PerCpuArray<Limiter, EVENTS> = PerCpuArray::new();
@@ -51,12 +67,22 @@ pub static WORK: PerCpuArray<Work, 1> = PerCpuArray::new();
 #[btf_map]
 pub static REHEARSAL: Array<Rehearsal, 1> = Array::new();
 
-/// Adds one to a reason's counter of this CPU.
+/// Counts a frame of `job`, 0 for none, on this CPU.
 #[inline(always)]
-pub fn count(reason: Reason) {
+pub fn count(reason: Reason, job: u16) {
     if let Some(counter) = COUNTERS.get_ptr_mut(reason as u32) {
         // SAFETY: the pointer is to this CPU's value, and nothing else runs on it meanwhile.
         unsafe { *counter += 1 };
+    }
+    if job == 0 {
+        return;
+    }
+    if let Some(counters) = JOB_COUNTERS.get_ptr_mut(u32::from(job)) {
+        let at = reason as usize;
+        if at < REASONS {
+            // SAFETY: as above, and the index was compared.
+            unsafe { *counters.cast::<u64>().add(at) += 1 };
+        }
     }
 }
 

@@ -44,6 +44,15 @@ impl Packet {
         self.end - self.elements() >= count * 4
     }
 
+    /// The frame's first `len` bytes, to be written to.
+    #[inline(always)]
+    pub fn writable(self, len: usize) -> Option<Writable> {
+        if self.data + len > self.end {
+            return None;
+        }
+        Some(Writable(self.data))
+    }
+
     /// Where the frame ends.
     #[inline(always)]
     pub fn end(self) -> usize {
@@ -98,6 +107,27 @@ impl Load for Packet {
         }
         // SAFETY: the bytes lie before the end of the frame, as was just compared.
         Some(unsafe { *((self.data + at) as *const T) })
+    }
+}
+
+/// The beginning of a frame, as long as was asked for.
+#[derive(Clone, Copy)]
+pub struct Writable(usize);
+
+impl Writable {
+    /// Writes `value` at `at`, as it lies in memory.
+    #[inline(always)]
+    pub fn set<T: Copy>(self, at: usize, value: T) {
+        // SAFETY: `at` is a constant below the length that was compared with the frame's end.
+        unsafe { *((self.0 + at) as *mut T) = value };
+    }
+
+    /// Writes a MAC address.
+    #[inline(always)]
+    pub fn set_mac(self, at: usize, mac: [u16; 3]) {
+        self.set(at, mac[0]);
+        self.set(at + 2, mac[1]);
+        self.set(at + 4, mac[2]);
     }
 }
 

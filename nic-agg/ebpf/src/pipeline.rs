@@ -5,6 +5,7 @@ use aya_ebpf::{
     bindings::xdp_action::{XDP_DROP, XDP_PASS},
     programs::XdpContext,
 };
+use sumac_agg_layout::State;
 use sumac_wire::{
     Header, PAGE_ELEMENTS, Reason, admit, checksum,
     frame::{self, Frame, Parsed, Ports},
@@ -13,13 +14,15 @@ use sumac_wire::{
 };
 
 use crate::{
-    answer,
+    answer, drops,
     maps::{JOBS, LANES, PARENTS, SLOTS, STATE, WORKERS, count_worker},
+    own,
     packet::{Headers, Packet},
     payload::Payload,
     plan, send,
     slot::{self, Draw},
     tail::Tail,
+    times,
     work::{Work, stage_ends},
 };
 
@@ -28,11 +31,14 @@ use crate::{
 pub struct Outcome {
     pub reason: Reason,
     pub verdict: u32,
+    /// The job that it is counted for; 0: none.
+    pub job: u16,
 }
 
 impl Outcome {
-    const fn new(reason: Reason, verdict: u32) -> Outcome {
-        Outcome { reason, verdict }
+    /// Of no job.
+    pub const fn new(reason: Reason, verdict: u32) -> Outcome {
+        Outcome { reason, verdict, job: 0 }
     }
 }
 
@@ -43,14 +49,29 @@ pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
     let Some(state) = STATE.get(0) else { return Outcome::new(Reason::Internal, XDP_PASS) };
     let ports = Ports { base: state.base_port, shards: state.shards };
     let frame = match frame::parse(&packet, ports) {
-        Parsed::Foreign => return Outcome::new(Reason::Foreign, XDP_PASS),
+        Parsed::Foreign => return foreign(ctx, packet, state.own_ip),
         Parsed::Bad(reason) => return Outcome::new(reason, XDP_DROP),
         Parsed::Ours(frame) => frame,
     };
-    match ours::<JUMBO>(ctx, packet, &frame, ports) {
+    let Some(work) = Work::get() else { return Outcome::new(Reason::Internal, XDP_DROP) };
+    work.job = 0;
+    let outcome = match ours::<JUMBO>(ctx, packet, &frame, state, work) {
         Ok(outcome) => outcome,
         Err(reason) => Outcome::new(reason, XDP_DROP),
+    };
+    stage_ends();
+    Outcome { job: work.job as u16, ..outcome }
+}
+
+/// Not Sumac's: the kernel's, unless it asks for an address that the kernel does not have.
+#[inline(always)]
+fn foreign(ctx: &XdpContext, packet: Packet, own_ip: u32) -> Outcome {
+    // SAFETY: the context is this run's.
+    let ingress = unsafe { (*ctx.ctx).ingress_ifindex };
+    if own_ip != 0 && own::answer(packet, own_ip, ingress) {
+        return Outcome::new(Reason::Answered, send::out_of(ingress));
     }
+    Outcome::new(Reason::Foreign, XDP_PASS)
 }
 
 #[inline(always)]
@@ -58,13 +79,16 @@ fn ours<const JUMBO: bool>(
     ctx: &XdpContext,
     packet: Packet,
     frame: &Frame,
-    ports: Ports,
+    state: &State,
+    work: &mut Work,
 ) -> Result<Outcome, Reason> {
-    let work = Work::get().ok_or(Reason::Internal)?;
     let headers = packet.headers().ok_or(Reason::Truncated)?;
     let header = Header::read(&headers.sumac(), 0, frame.payload_len())?;
-    (work.base_port, work.shard) = (ports.base, frame.dst_port.wrapping_sub(ports.base));
+    (work.base_port, work.shard) = (state.base_port, frame.dst_port.wrapping_sub(state.base_port));
     let wants_slot = admit(&header, frame, work)?;
+    if drops::on_arrival(state, header.job) {
+        return Err(Reason::Injected);
+    }
     sum_headers(headers, frame, work)?;
     if JUMBO {
         let count = usize::from(header.elements);
@@ -91,6 +115,9 @@ fn ours<const JUMBO: bool>(
 #[inline(always)]
 fn admit(header: &Header, frame: &Frame, work: &mut Work) -> Result<bool, Reason> {
     let job = JOBS.get(u32::from(header.job)).ok_or(Reason::UnknownJob)?;
+    if job.flags & job_flag::ACTIVE != 0 {
+        work.job = u32::from(header.job);
+    }
     work.is_checked = u32::from(job.flags & job_flag::CHECKSUM);
     if job.flags & job_flag::CHILD != 0 && header.has(flag::LEVEL) {
         let parent = PARENTS.get(u32::from(header.job)).ok_or(Reason::Internal)?;
@@ -161,6 +188,9 @@ fn take<const JUMBO: bool>(
         count_worker(work.worker_index, |counters| count_effect(counters, work.plan, done));
     }
     done?;
+    if work.is_parents == 0 {
+        times::look(work, job);
+    }
     if work.plan & plan::ANSWER == 0 {
         return Ok(Outcome::new(Reason::Added, XDP_DROP));
     }

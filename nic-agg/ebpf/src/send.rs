@@ -9,7 +9,8 @@ use sumac_wire::{
 
 use crate::{
     answer::{self, Addresses},
-    maps::{JOBS, PARENTS, PORTS, WORKERS},
+    drops,
+    maps::{JOBS, PARENTS, PORTS, STATE, WORKERS},
     packet::Headers,
     pipeline::Outcome,
     plan,
@@ -30,12 +31,18 @@ pub fn answer<const JUMBO: bool>(headers: Headers, work: &Work, ingress: u32) ->
         () if is(plan::PART | plan::PART_OF_ROUND) => Reason::Forwarded,
         () => Reason::Replied,
     };
+    // Copies for several ports are drawn for one by one, as they leave.
+    let is_single = !is(plan::TO_ALL) || job.flags & job_flag::MULTICAST != 0;
+    let state = STATE.get(0).ok_or(Reason::Internal)?;
+    if is_single && drops::on_leaving(state, headers.job()) {
+        return Err(Reason::Injected);
+    }
     let verdict = match () {
         () if is(plan::TO_ALL) => to_all::<JUMBO>(headers, work, job)?,
         () if is(plan::PART | plan::PART_OF_ROUND) => up(headers, work)?,
         () => back(headers, work, ingress)?,
     };
-    Ok(Outcome { reason, verdict })
+    Ok(Outcome::new(reason, verdict))
 }
 
 /// Writes the answer's header.
@@ -101,7 +108,7 @@ fn to_all<const JUMBO: bool>(headers: Headers, work: &Work, job: &JobEntry) -> R
 /// Not by `XDP_TX` where it is the frame's own: a veth then wakes its peer only if that has an XDP program too, and a
 /// frame to a worker without one would lie in the ring until something else arrives.
 #[inline(always)]
-fn out_of(ifindex: u32) -> u32 {
+pub fn out_of(ifindex: u32) -> u32 {
     // SAFETY: the helper reads nothing but its arguments.
     unsafe { bpf_redirect(ifindex, 0) as u32 }
 }

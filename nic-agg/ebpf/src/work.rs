@@ -18,6 +18,8 @@ pub struct Work {
     pub conclusion: Conclusion,
     /// Not zero for a parent's result.
     pub is_parents: u32,
+    /// The job that the frame is counted for; 0: none.
+    pub job: u32,
     /// Index of the sender in the tables of workers; for a parent's result, of the job's first worker.
     pub worker_index: u32,
     /// The first shard's port.

@@ -24,12 +24,26 @@ pub mod name {
     pub const EGRESS: &str = "EGRESS";
     /// The ports that results leave through, with the egress program of each.
     pub const PORTS: &str = "PORTS";
+    /// [`super::Began`] of both versions of each slot.
+    pub const BEGAN: &str = "BEGAN";
     /// [`super::Slot`]s.
     pub const SLOTS: &str = "SLOTS";
     /// [`super::Tail`]s of the slots, of a pool for jumbo frames; else one.
     pub const TAILS: &str = "TAILS";
     /// Per CPU, frames by `Reason`.
     pub const COUNTERS: &str = "COUNTERS";
+    /// Per CPU, frames by `Reason`, of each job, by the job's number.
+    pub const JOB_COUNTERS: &str = "JOB_COUNTERS";
+    /// [`super::Drops`] by the job's number.
+    pub const DROPS: &str = "DROPS";
+    /// Per CPU, [`super::Injected`] by the job's number.
+    pub const INJECTED: &str = "INJECTED";
+    /// Per CPU, [`super::Times`] by the job's number.
+    pub const TIMES: &str = "TIMES";
+    /// Per CPU, [`super::Lateness`] by `worker_index`.
+    pub const LATENESS: &str = "LATENESS";
+    /// The MAC address of each port, in the low 48 bits as they lie in memory, by its interface's index.
+    pub const OWN: &str = "OWN";
     /// Per CPU, `WorkerCounters` by `worker_index`.
     pub const WORKER_COUNTERS: &str = "WORKER_COUNTERS";
     /// Per CPU, [`super::Limiter`]s of events.
@@ -102,14 +116,73 @@ pub struct State {
     pub shards: u16,
     /// [`state_flag`] bits.
     pub flags: u16,
-    /// Zero.
-    pub reserved: [u16; 2],
+    /// The address that the programs answer ARP and ICMP for; zero: none.
+    pub own_ip: u32,
 }
 
 /// Bits of [`State::flags`].
 pub mod state_flag {
     /// The programs and the pool are those for jumbo frames.
     pub const JUMBO: u16 = 1 << 0;
+    /// Frames are dropped on purpose: see [`super::Drops`].
+    pub const DROPS: u16 = 1 << 1;
+}
+
+/// How many of a job's frames are dropped on purpose, as parts of 2^32: the switch's drop simulator of SwitchML (section 5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Drops {
+    /// Of those that arrive.
+    pub up: u32,
+    /// Of those that leave; of a result, each worker's copy for itself.
+    pub down: u32,
+}
+
+/// How many frames were dropped on purpose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Injected {
+    /// Of those that arrived.
+    pub up: u64,
+    /// Of those that would have left.
+    pub down: u64,
+}
+
+/// One chunk of this many is looked at for [`Times`] and [`Lateness`].
+pub const SAMPLED: u32 = 16;
+/// Entries of [`Times`].
+pub const TIME_BUCKETS: usize = 32;
+
+/// How long chunks took, from their first contribution to their last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Times {
+    /// How many took less than 2^(index + 1) nanoseconds, and not less than 2^index.
+    pub buckets: [u64; TIME_BUCKETS],
+}
+
+/// How late one worker's contributions came, behind their chunks' first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Lateness {
+    /// Chunks that were looked at.
+    pub chunks: u64,
+    /// The sum of all, in nanoseconds.
+    pub sum: u64,
+    /// The latest, in nanoseconds.
+    pub max: u64,
+}
+
+/// When the chunk that a slot's version holds began; of sampled chunks only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Began {
+    /// Nanoseconds of the monotonic clock.
+    pub at: u64,
+    /// The chunk.
+    pub seq: u32,
+    /// [`SlotMeta::owner`].
+    pub owner: u32,
 }
 
 /// Which event a [`Limiter`] limits: its index in the map.

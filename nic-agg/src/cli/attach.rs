@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Write as _},
+    net::Ipv4Addr,
     process::ExitCode,
 };
 
@@ -24,6 +25,8 @@ Examples:
         all workers behind one port: results go to a multicast group
   sumac-agg attach eth1 --slots 16384 --elements 352
         room for more jobs; chunks of what an MTU of 1500 holds at most
+  sumac-agg attach eth1 --own 10.0.0.9
+        an address that no kernel has: ARP and ping are answered by the program
   sumac-agg attach eth1 --mode generic
         a driver without XDP; several times slower";
 
@@ -51,6 +54,9 @@ pub struct Args {
     /// UDP ports from the base port on, one for each shard of a job's slots
     #[arg(long, value_name = "N", default_value_t = 1)]
     shards: u16,
+    /// Answer ARP and ping for this address, which no kernel has: the workers know the aggregator by it
+    #[arg(long, value_name = "IP")]
+    own: Option<Ipv4Addr>,
     /// Where to run: in the driver, in the kernel's generic path, or in the driver if possible
     #[arg(long, value_enum, default_value_t = Mode::Auto)]
     mode: Mode,
@@ -78,6 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         jumbo: args.jumbo,
         base_port: args.base_port,
         shards: args.shards,
+        own_ip: args.own,
         mode: args.mode,
         pin_root: args.pins.pin_root.clone(),
     })?;

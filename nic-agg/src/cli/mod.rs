@@ -3,6 +3,7 @@
 mod attach;
 mod bench;
 mod detach;
+mod drop;
 mod generate;
 mod job;
 mod logs;
@@ -53,6 +54,7 @@ enum Verb {
     Detach(detach::Args),
     Status(status::Args),
     Job(job::Args),
+    Drop(drop::Args),
     Serve(serve::Args),
     Logs(logs::Args),
     Bench(bench::Args),
@@ -79,6 +81,7 @@ pub fn main() -> ExitCode {
         Verb::Detach(args) => detach::run(&args),
         Verb::Status(args) => status::run(&args),
         Verb::Job(args) => job::run(&args),
+        Verb::Drop(args) => drop::run(&args),
         Verb::Serve(args) => serve::run(&args),
         Verb::Logs(args) => logs::run(&args),
         Verb::Bench(args) => bench::run(&args),

@@ -7,7 +7,7 @@ use std::{
 
 use sumac_agg::{
     Aggregator,
-    status::{JobStatus, Status},
+    status::{JobStatus, LevelStatus, Status},
 };
 
 use super::{PinRoot, print_json};
@@ -58,6 +58,9 @@ fn overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
         status.elements,
         if status.jumbo { " (jumbo frames)" } else { "" },
     )?;
+    if let Some(ip) = status.own_ip {
+        writeln!(out, "own      {ip}: answers ARP and ping")?;
+    }
     for port in &status.ports {
         match port.mode {
             Some(mode) => writeln!(
@@ -79,26 +82,88 @@ pub fn show_job(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
     let to = job.group.map_or("each worker's port".to_owned(), |group| group.to_string());
     writeln!(
         out,
-        "job {} epoch {}: slots {} to {}, {} elements, {}, results to {to}",
+        "job {} epoch {}: slots {} to {} in {} lanes of {} shards{}, {} elements, {}, results to {to}",
         job.job,
         job.epoch,
         job.first_slot,
         job.first_slot + job.slots.saturating_sub(1),
+        job.lanes,
+        job.shards,
+        if job.stealing { ", stealing" } else { "" },
         job.elements,
         if job.checksum { "checksums" } else { "no checksums" },
     )?;
+    match job.level {
+        LevelStatus::Only => {}
+        LevelStatus::Root => writeln!(out, "  root: its workers are racks")?,
+        LevelStatus::Rack { rack, parent } => writeln!(out, "  rack {rack} of the root {parent}")?,
+    }
+    if let Some(drops) = &job.drops {
+        writeln!(
+            out,
+            "  DROPS ON PURPOSE: {} % of what arrives ({} so far), {} % of what leaves ({} so far)",
+            rounded(drops.up_percent),
+            drops.up,
+            rounded(drops.down_percent),
+            drops.down
+        )?;
+    }
+    let times = &job.aggregation;
+    if times.count > 0 {
+        let (p50, p99) = (time(times.p50_ns), time(times.p99_ns));
+        writeln!(
+            out,
+            "  chunks complete within {p50} (half), {p99} (99 %) of their first packet; {} seen",
+            times.count
+        )?;
+    }
+    if let Some(slow) = &job.straggler {
+        let (mean, max) = (time(slow.late_mean_ns), time(slow.late_max_ns));
+        writeln!(
+            out,
+            "  straggler: rank {} ({}) is last in {:.0} % of the chunks, {mean} behind the first on average, at most {max}",
+            slow.rank, slow.ip, slow.last_percent
+        )?;
+    }
+    show_workers(out, job)?;
+    let counters: Vec<_> = job.counters.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    if counters.is_empty() { Ok(()) } else { writeln!(out, "  frames: {}", counters.join(", ")) }
+}
+
+fn show_workers(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
     writeln!(
         out,
-        "  {:>4} {:<21} {:>12} {:>12} {:>12} {:>12}",
-        "rank", "address", "added", "last", "duplicates", "replies"
+        "  {:>4} {:<21} {:>12} {:>12} {:>12} {:>12} {:>10} {:>10}",
+        "rank", "address", "added", "last", "duplicates", "replies", "late", "latest"
     )?;
     for worker in &job.workers {
         let address = format!("{}:{}", worker.ip, worker.port);
         writeln!(
             out,
-            "  {:>4} {address:<21} {:>12} {:>12} {:>12} {:>12}",
-            worker.rank, worker.added, worker.last, worker.duplicates, worker.replies
+            "  {:>4} {address:<21} {:>12} {:>12} {:>12} {:>12} {:>10} {:>10}",
+            worker.rank,
+            worker.added,
+            worker.last,
+            worker.duplicates,
+            worker.replies,
+            time(worker.late_mean_ns),
+            time(worker.late_max_ns)
         )?;
     }
     Ok(())
+}
+
+/// A percentage without the noise of its binary form.
+fn rounded(percent: f64) -> f64 {
+    (percent * 1e4).round() / 1e4
+}
+
+/// A time with a unit that leaves few digits.
+fn time(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.1} s", ns as f64 / 1e9),
+    }
 }

@@ -71,7 +71,7 @@ impl Bench {
                 base_port: DEFAULT_BASE_PORT,
                 shards: SHARDS,
                 flags: 0,
-                reserved: [0; 2],
+                own_ip: 0,
             })
             .unwrap();
         for new in jobs {

@@ -1,0 +1,230 @@
+//! What an operator asks of a running aggregator: drops on purpose, ARP and ping for its own address, counts, times.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
+mod support;
+
+use sumac_agg::NewJob;
+use sumac_agg_layout::{Drops, State, state_flag};
+use sumac_wire::{Kind, Reason, checksum};
+use support::{
+    AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, PASS, REDIRECT,
+    frames::{contribution, frame_of, header},
+    job_of, privileged,
+};
+
+const ELEMENTS: u16 = 8;
+
+fn bench() -> (NewJob, Bench) {
+    let job = job_of(2, ELEMENTS);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    (job, bench)
+}
+
+impl Bench {
+    fn set_drops(&self, job: u16, up: u32, down: u32) {
+        let mut tables = self.tables.lock().unwrap();
+        tables.set_drops(job, Drops { up, down }).unwrap();
+        let state = tables.state().unwrap();
+        tables.set_state(State { flags: state.flags | state_flag::DROPS, ..state }).unwrap();
+    }
+}
+
+#[test]
+fn what_arrives_is_dropped_in_proportion() {
+    if !privileged("what_arrives_is_dropped_in_proportion") {
+        return;
+    }
+    let (job, bench) = bench();
+    bench.set_drops(job.job, u32::MAX / 4, 0);
+    let probe = sumac_wire::Header { kind: Kind::Probe as u8, ..header(&job, 0, 0, ELEMENTS) };
+    let frame = frame_of(&job, 0, &probe);
+    let answered = (0..4000).filter(|_| bench.run(&frame).0 == REDIRECT).count();
+    // Ten standard deviations of 27 to either side.
+    assert!((2730..3270).contains(&answered), "{answered} of 4000 probes came through");
+    let tables = bench.tables.lock().unwrap();
+    let injected = tables.injected(job.job).unwrap();
+    assert_eq!((injected.up, injected.down), (4000 - answered as u64, 0));
+    let of_job = tables.job_counters(job.job).unwrap();
+    let expected = [(Reason::Probed, answered as u64), (Reason::Injected, 4000 - answered as u64)];
+    assert_eq!(of_job, expected);
+}
+
+#[test]
+fn drops_are_a_jobs_own_and_touch_no_slot_on_arrival() {
+    if !privileged("drops_are_a_jobs_own_and_touch_no_slot_on_arrival") {
+        return;
+    }
+    let (job, bench) = bench();
+    bench.set_drops(job.job + 1, u32::MAX, u32::MAX);
+    assert_eq!(bench.show(&contribution(&job, 0, 0, ELEMENTS)).reason, Reason::Added, "another job's");
+    bench.set_drops(job.job, u32::MAX, 0);
+    let before = bench.pool();
+    let dropped = bench.show(&contribution(&job, 1, 0, ELEMENTS));
+    assert_eq!((dropped.verdict, dropped.reason), (DROP, Reason::Injected));
+    assert!(bench.pool() == before, "a dropped frame changed a slot");
+}
+
+#[test]
+fn what_leaves_is_dropped_after_its_effect() {
+    if !privileged("what_leaves_is_dropped_after_its_effect") {
+        return;
+    }
+    let (job, bench) = bench();
+    bench.show(&contribution(&job, 0, 0, ELEMENTS));
+    bench.show(&contribution(&job, 1, 0, ELEMENTS));
+    bench.set_drops(job.job, 0, u32::MAX);
+    let reply = bench.show(&contribution(&job, 0, 0, ELEMENTS));
+    assert_eq!((reply.verdict, reply.reason), (DROP, Reason::Injected));
+    bench.set_drops(job.job, 0, 0);
+    assert_eq!(
+        bench.show(&contribution(&job, 0, 0, ELEMENTS)).reason,
+        Reason::Replied,
+        "nothing was lost but it"
+    );
+    let injected = bench.tables.lock().unwrap().injected(job.job).unwrap();
+    assert_eq!((injected.up, injected.down), (0, 1));
+}
+
+/// Who has `AGGREGATOR`? From rank 0.
+fn arp_request() -> Vec<u8> {
+    let mut frame = [[0xff; 6], [2, 0, 0, 0, 0, 0]].concat();
+    frame.extend([0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.extend([2, 0, 0, 0, 0, 0]);
+    frame.extend([10, 77, 0, 10]);
+    frame.extend([0; 6]);
+    frame.extend(AGGREGATOR.octets());
+    frame.resize(60, 0);
+    frame
+}
+
+/// Are you there, `AGGREGATOR`? From rank 0, with a payload.
+fn echo_request() -> Vec<u8> {
+    let mut frame = [AGGREGATOR_MAC, [2, 0, 0, 0, 0, 0]].concat();
+    frame.extend([0x08, 0x00]);
+    let mut ip = vec![0x45, 0, 0, 20 + 8 + 32, 0, 7, 0x40, 0, 64, 1, 0, 0, 10, 77, 0, 10];
+    ip.extend(AGGREGATOR.octets());
+    let sum = !checksum::fold(checksum::add(0, &ip));
+    ip[10..12].copy_from_slice(&sum.to_ne_bytes());
+    let mut icmp = vec![8, 0, 0, 0, 0x12, 0x34, 0, 1];
+    icmp.extend(0..32);
+    let sum = !checksum::fold(checksum::add(0, &icmp));
+    icmp[2..4].copy_from_slice(&sum.to_ne_bytes());
+    frame.extend(ip);
+    frame.extend(icmp);
+    frame
+}
+
+impl Bench {
+    fn own(&self) {
+        let mut tables = self.tables.lock().unwrap();
+        let state = tables.state().unwrap();
+        tables.set_state(State { own_ip: AGGREGATOR.to_bits(), ..state }).unwrap();
+        // A test run's frames come in by the loopback.
+        tables.set_own(1, AGGREGATOR_MAC).unwrap();
+    }
+}
+
+#[test]
+fn arp_for_the_own_address_is_answered() {
+    if !privileged("arp_for_the_own_address_is_answered") {
+        return;
+    }
+    let (_, bench) = bench();
+    assert_eq!(bench.show(&arp_request()).reason, Reason::Foreign, "without an own address");
+    bench.own();
+    let shown = bench.show(&arp_request());
+    assert_eq!((shown.verdict, shown.reason), (REDIRECT, Reason::Answered));
+    let mut expected = [[2, 0, 0, 0, 0, 0], AGGREGATOR_MAC].concat();
+    expected.extend([0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 2]);
+    expected.extend(AGGREGATOR_MAC);
+    expected.extend(AGGREGATOR.octets());
+    expected.extend([2, 0, 0, 0, 0, 0]);
+    expected.extend([10, 77, 0, 10]);
+    assert_eq!(shown.out[..42], expected);
+    type Change = fn(&mut Vec<u8>);
+    let table: [(&str, Change); 5] = [
+        ("another address", |b| b[41] ^= 1),
+        ("an answer", |b| b[21] = 2),
+        ("another hardware", |b| b[15] = 6),
+        ("other lengths", |b| b[18] = 8),
+        ("cut short", |b| b.truncate(41)),
+    ];
+    for (what, change) in table {
+        let mut frame = arp_request();
+        change(&mut frame);
+        let shown = bench.show(&frame);
+        assert_eq!((shown.verdict, shown.reason), (PASS, Reason::Foreign), "{what}");
+        assert!(shown.out == frame, "{what}: the frame was written to");
+    }
+}
+
+#[test]
+fn pings_of_the_own_address_are_answered() {
+    if !privileged("pings_of_the_own_address_are_answered") {
+        return;
+    }
+    let (_, bench) = bench();
+    assert_eq!(bench.show(&echo_request()).reason, Reason::Foreign, "without an own address");
+    bench.own();
+    let request = echo_request();
+    let shown = bench.show(&request);
+    assert_eq!((shown.verdict, shown.reason), (REDIRECT, Reason::Answered));
+    let out = shown.out;
+    assert_eq!((&out[..6], &out[6..12]), (&request[6..12], &request[..6]));
+    assert_eq!((&out[26..30], &out[30..34]), (&request[30..34], &request[26..30]));
+    assert_eq!(out[34..36], [0, 0]);
+    assert_eq!(out[38..], request[38..], "identifier, number and payload");
+    assert!(checksum::is_intact(checksum::add(0, &out[14..34])), "IPv4 checksum");
+    assert!(checksum::is_intact(checksum::add(0, &out[34..])), "ICMP checksum");
+    type Change = fn(&mut Vec<u8>);
+    let table: [(&str, Change); 6] = [
+        ("another address", |b| b[33] ^= 1),
+        ("an echo reply", |b| b[34] = 0),
+        ("a fragment", |b| b[20] = 0x20),
+        ("options", |b| b[14] = 0x46),
+        ("TCP", |b| b[23] = 6),
+        ("cut short", |b| b.truncate(41)),
+    ];
+    for (what, change) in table {
+        let mut frame = echo_request();
+        change(&mut frame);
+        let shown = bench.show(&frame);
+        assert_eq!((shown.verdict, shown.reason), (PASS, Reason::Foreign), "{what}");
+        assert!(shown.out == frame, "{what}: the frame was written to");
+    }
+}
+
+#[test]
+fn times_are_taken_of_one_chunk_in_sixteen() {
+    if !privileged("times_are_taken_of_one_chunk_in_sixteen") {
+        return;
+    }
+    let (job, bench) = bench();
+    for seq in 0..64 {
+        for rank in 0..2 {
+            bench.show(&contribution(&job, rank, seq, ELEMENTS));
+        }
+    }
+    let tables = bench.tables.lock().unwrap();
+    assert_eq!(tables.times(job.job).unwrap().buckets.iter().sum::<u64>(), 4);
+    let late = [0, 1].map(|rank| tables.lateness(job.job, rank).unwrap());
+    assert_eq!(late.map(|late| late.chunks), [4, 4]);
+    assert_eq!((late[0].sum, late[0].max), (0, 0), "the first is never late");
+    assert!(late[1].max > 0 && late[1].sum >= late[1].max, "{late:?}");
+}
+
+#[test]
+fn a_new_job_counts_from_zero() {
+    if !privileged("a_new_job_counts_from_zero") {
+        return;
+    }
+    let (job, bench) = bench();
+    bench.show(&contribution(&job, 0, 0, ELEMENTS));
+    let mut tables = bench.tables.lock().unwrap();
+    assert_eq!(tables.job_counters(job.job).unwrap(), [(Reason::Added, 1)]);
+    sumac_agg::job::remove(&mut tables, job.job).unwrap();
+    sumac_agg::job::add(&mut tables, &NewJob { epoch: job.epoch + 1, ..job.clone() }).unwrap();
+    assert_eq!(tables.job_counters(job.job).unwrap(), []);
+    assert_eq!(tables.worker_counters(job.job, 0).unwrap().added, 0);
+    assert_eq!(tables.lateness(job.job, 0).unwrap().chunks, 0);
+}
