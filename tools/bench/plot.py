@@ -35,7 +35,7 @@ def rate_against_workers(results: Results) -> Optional[Any]:
     panels = [
         ("100 Mbit/s per link", {count: f"mbit{count}" for count in (2, 4, 8, 16)}, 100e6),
         ("1 Gbit/s per link", {count: f"gbit{count}-super" for count in (4, 8)}, 1e9),
-        ("no rate limit", {count: f"n{count}-9000" for count in (4, 8)}, None),
+        ("no rate limit", {count: f"n{count}-3506" for count in (4, 8)}, None),
     ]
     if not results.rate("mbit4", "Sumac"):
         return None
@@ -108,7 +108,7 @@ def packets_under_loss(results: Results) -> Optional[Any]:
         axis.set_title(title, fontsize=8, loc="left", pad=2)
     axes[-1, 0].set_xlabel("seconds (dotted: the end)")
     axes[len(rows) // 2, 0].set_ylabel("frames sent per 10 ms by worker 0", fontsize=9)
-    axes[0, 0].legend(fontsize=8, ncols=3, loc="upper right")
+    axes[0, 0].legend(fontsize=8, ncols=3, loc="upper right", frameon=True, facecolor="white", edgecolor="none")
     return figure
 
 

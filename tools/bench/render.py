@@ -31,14 +31,14 @@ the whole machine, in whose interrupts XDP programs, veths and cables run.
 
 FIGURES = [
     ("fig03-rate-against-workers", "Figure 3 of the paper: elements per second against the number of workers",
-     "mbit2 mbit4 mbit8 mbit16 gbit4-super gbit8-super n4-9000 n8-9000",
+     "mbit2 mbit4 mbit8 mbit16 gbit4-super gbit8-super n4-3506 n8-3506",
      "Dashed: what a link carries with Sumac's headers. An idle link lets 256 KB pass at once, whoever sends, which lifts all points at 100 Mbit/s by 2.4 %."),
     ("fig06-loss-inflation", "Figure 6: time with loss, relative to the library's own without, and in seconds",
-     "mbit4 loss0.01 loss0.1 loss1", "100 Mbit/s, 4 workers, 10 MB."),
+     "mbit4 loss0.01 loss0.1 loss1", "100 Mbit/s, 4 workers, 10 MB, 64 slots."),
     ("fig07-packets-under-loss", "Figure 7: frames sent per 10 ms by worker 0, by its interface's counter",
      "mbit4 loss0.01 loss1 loss1-fixed", "100 Mbit/s, 4 workers, 10 MB; the allreduce nearest to the median. Without stealing the chunks of a slot are fixed (`sumac-agg serve --no-stealing`)."),
     ("fig09-pool-size", "Figure 9: slots against time and round trip", "pool", "4 workers, MTU 1500; 10 MB at 100 Mbit/s, 100 MB without limit."),
-    ("fig12-conversion", "Figure 12: cost of conversion", "conversion", "4 workers, no rate limit, 10 million elements. float16 and bfloat16 travel as 32-bit integers, int16 on the wire as half of that."),
+    ("fig12-conversion", "Figure 12: cost of conversion", "conversion", "4 workers, no rate limit, 10 million elements, 64 slots. float16 and bfloat16 travel as 32-bit integers, int16 on the wire as half of that."),
 ]
 
 
