@@ -7,7 +7,7 @@ mod support;
 use sumac_agg::NewJob;
 use sumac_wire::{Header, Kind, Reason, header::flag};
 use support::{
-    Bench, DROP, PASS, REDIRECT,
+    Bench, DROP, PASS, REDIRECT, SHARDS,
     frames::{answer, contribution, emit, frame_of, header, sum, tag},
     job_of, privileged,
 };
@@ -176,7 +176,7 @@ fn foreign_frames_pass_untouched() {
         ("IPv4 options", |b| b[14] = 0x46),
         ("TCP", |b| b[23] = 6),
         ("a later fragment", |b| b[21] = 1),
-        ("another port", |b| b[37] += 1),
+        ("another port", |b| b[37] += SHARDS as u8),
         ("a port with the bytes swapped", |b| b.swap(36, 37)),
     ];
     for (what, change) in table {

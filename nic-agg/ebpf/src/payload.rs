@@ -1,17 +1,20 @@
 //! The loops over a packet's elements.
 //!
-//! Each goes over the whole payload once, eight elements at a time with one comparison against the
+//! Each goes over the whole payload once, sixteen elements at a time with one comparison against the
 //! frame's end, then over what is left. Sums are the checksum's, over the payload as it stood (or, in
 //! [`Elements::write`], as it was left), in memory order.
 
 use core::{arch::asm, hint::black_box};
 
+use sumac_agg_layout::TAIL_ELEMENTS;
 use sumac_wire::{PAGE_ELEMENTS, Reason};
 
 use crate::packet::{Headers, Packet};
 
 /// Elements per comparison.
-pub const STRIDE: usize = 8;
+pub const STRIDE: usize = 16;
+
+const _: () = assert!(PAGE_ELEMENTS.is_multiple_of(STRIDE) && TAIL_ELEMENTS.is_multiple_of(STRIDE));
 
 /// Elements of one packet, and what can be done with them.
 pub trait Elements: Copy {
@@ -24,7 +27,7 @@ pub trait Elements: Copy {
         let mut sum = 0;
         self.each(|_, element| {
             // SAFETY: `each` gives pointers to elements only.
-            sum += u64::from(unsafe { *element });
+            sum = counted(sum, unsafe { *element });
         })?;
         Ok(sum)
     }
@@ -56,7 +59,7 @@ pub trait Elements: Copy {
             unsafe {
                 let raw = *element;
                 *values.add(i) = (*values.add(i)).wrapping_add(u32::from_be(raw));
-                sum += u64::from(raw);
+                sum = counted(sum, raw);
             }
         })?;
         Ok(sum)
@@ -80,7 +83,7 @@ pub trait Elements: Copy {
             unsafe {
                 let raw = (*values.add(i)).to_be();
                 *element = raw;
-                sum += u64::from(raw);
+                sum = counted(sum, raw);
             }
         })?;
         Ok(sum)
@@ -146,6 +149,16 @@ impl Payload {
     fn elements(self) -> usize {
         usize::from(self.headers.element_count())
     }
+}
+
+/// `sum` and one element more.
+///
+/// Written out, or LLVM adds up a stride of elements at once, and has to keep them all until then, on the stack.
+#[inline(always)]
+fn counted(mut sum: u64, element: u32) -> u64 {
+    // SAFETY: one addition of registers.
+    unsafe { asm!("{0} += {1}", inout(reg) sum, in(reg) u64::from(element), options(pure, nomem, nostack)) };
+    sum
 }
 
 /// The larger of two as signed numbers, without a branch: a branch for every element would be two ways for the
