@@ -1,6 +1,6 @@
 //! The handle on an attached aggregator: its jobs, counters and identity.
 
-use std::{io, path::Path};
+use std::{io, net::Ipv4Addr, path::Path};
 
 use sumac_agg_layout::State;
 use sumac_hostprog::interface::Interface;
@@ -104,6 +104,15 @@ impl Aggregator {
     /// When it is not attached any more.
     pub fn state(&self) -> Result<State, OpenError> {
         Ok(self.tables()?.state()?)
+    }
+
+    /// The address of its own, which workers know it by instead of the kernel's on their side.
+    ///
+    /// # Errors
+    /// When it is not attached any more.
+    pub fn own_ip(&self) -> Result<Option<Ipv4Addr>, OpenError> {
+        let own_ip = self.state()?.own_ip;
+        Ok((own_ip != 0).then(|| Ipv4Addr::from_bits(own_ip)))
     }
 
     /// Whether the programs are on any port; else only slots and jobs are kept, for the next attach.

@@ -81,7 +81,10 @@ impl DataPlane for EbpfPlane {
     }
 
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
-        let (workers, level) = ways(job)?;
+        let (mut workers, level) = ways(job)?;
+        if let Some(own) = self.aggregator.own_ip().map_err(unavailable)? {
+            workers.iter_mut().for_each(|worker| worker.aggregator_ip = own);
+        }
         let aggregator_ips = workers.iter().map(|worker| worker.aggregator_ip).collect();
         let new = NewJob {
             job: job.job,

@@ -150,9 +150,66 @@ fn rejected_jobs_and_bad_tokens_are_told_once() {
 }
 
 #[test]
+fn an_address_of_its_own_answers_and_aggregates() {
+    if !privileged("an_address_of_its_own_answers_and_aggregates") {
+        return;
+    }
+    let shell = Shell::new();
+    let own = Ipv4Addr::new(10, 79, 0, 9);
+    shell.done("attach p0 --slots 32 --own 10.79.0.9");
+    let pinged = shell.worker.run("ping -c 2 -i 0.2 -W 2 10.79.0.9");
+    assert!(pinged.contains(" 0% packet loss"), "{pinged}");
+    shell.done(
+        "job add 5 --token 0x5eedf00dcafe1234 --epoch 3 --worker 10.79.0.2:5000 --slots 8 --elements 8",
+    );
+    let mut new = job_of(1, 8);
+    new.token = 0x5eed_f00d_cafe_1234;
+    let socket = shell.worker.socket(Ipv4Addr::new(10, 79, 0, 2), 5000);
+    let mut payload = header(&new, 0, 0, 8).to_bytes().to_vec();
+    payload.extend([7; 32]);
+    socket.send_to(&payload, (own, 48700)).unwrap();
+    let mut result = [0; 200];
+    let (len, from) = socket.recv_from(&mut result).unwrap();
+    assert_eq!((len, from.ip()), (payload.len(), own.into()));
+    let text = shell.done("status");
+    assert!(text.contains("10.79.0.9: answers ARP and ping"), "{text}");
+}
+
+#[test]
+fn drops_on_purpose_are_set_counted_and_shown() {
+    if !privileged("drops_on_purpose_are_set_counted_and_shown") {
+        return;
+    }
+    let shell = Shell::new();
+    shell.done("attach p0 --slots 32");
+    shell.done(
+        "job add 5 --token 0x5eedf00dcafe1234 --epoch 3 --worker 10.79.0.2:5000 --slots 8 --elements 8",
+    );
+    shell.done("drop --up 100% --down 0.5% --job 5");
+    let socket = shell.worker.socket(Ipv4Addr::new(10, 79, 0, 2), 5000);
+    let mut payload = header(&job_of(1, 8), 0, 0, 8).to_bytes().to_vec();
+    payload.extend([7; 32]);
+    for _ in 0..10 {
+        socket.send_to(&payload, (Ipv4Addr::new(10, 79, 0, 1), 48700)).unwrap();
+    }
+    let text = shell.done("status");
+    let shown = "DROPS ON PURPOSE: 100 % of what arrives (10 so far), 0.5 % of what leaves (0 so far)";
+    assert!(text.contains(shown), "{text}");
+    let status = shell.json("status --json");
+    assert_eq!(status["jobs"][0]["counters"]["injected_drop"], 10, "{status}");
+    shell.done("drop --up 0 --down 0");
+    socket.send_to(&payload, (Ipv4Addr::new(10, 79, 0, 1), 48700)).unwrap();
+    socket.recv(&mut [0; 200]).unwrap();
+    let (code, text) = shell.fails("drop --up 101% --down 0");
+    assert!(code == 2 && text.contains("percentage"), "{text}");
+    let (code, text) = shell.fails("drop --up 0 --down 0 --job 64");
+    assert!(code == 1 && text.contains("job number 64"), "{text}");
+}
+
+#[test]
 fn help_shows_examples_and_generated_files_are_whole() {
     let run = |arguments: &[&str]| Command::new(BIN).args(arguments).output().unwrap();
-    for verb in ["attach", "detach", "status", "serve", "logs"] {
+    for verb in ["attach", "detach", "status", "drop", "serve", "logs"] {
         let text = String::from_utf8(run(&[verb, "--help"]).stdout).unwrap();
         assert!(text.contains("Example"), "{verb}: {text}");
     }

@@ -128,7 +128,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
     let aggregator = Aggregator::open(&args.pins.pin_root)?;
-    let workers = args.workers.iter().map(way).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut workers = args.workers.iter().map(way).collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some(own) = aggregator.own_ip()? {
+        workers.iter_mut().for_each(|worker| worker.aggregator_ip = own);
+    }
     let epoch = match args.epoch {
         Some(epoch) => epoch,
         None => {
