@@ -6,7 +6,7 @@
 //! w2 net0 ------ port2 +-----+
 //! ```
 
-use sumac_client::{Code, Element, Failed, OpOptions, Order, Pending, Reduction, f16};
+use sumac_client::{ClientError, Code, Element, Failed, OpOptions, Order, Pending, Reduction, f16};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Deployment, SumacOptions};
 use sumac_tests::crew::failure;
@@ -19,10 +19,37 @@ const COUNT: usize = 3_000;
 /// Who differs.
 const ODD: u16 = 1;
 
-/// An operation that was not refused at once, whatever its type.
+/// An operation, whatever its type.
 enum Waiting {
     F32(Pending<f32>),
     F16(Pending<f16>),
+    /// The others had already found out when it was handed in.
+    Over(sumac_client::Failure),
+}
+
+impl<T: Element> From<Result<Pending<T>, Box<Failed<T>>>> for Waiting
+where
+    Waiting: From<Pending<T>>,
+{
+    fn from(outcome: Result<Pending<T>, Box<Failed<T>>>) -> Waiting {
+        match outcome.map_err(|failed| failed.error) {
+            Ok(pending) => pending.into(),
+            Err(ClientError::Daemon(failure)) => Waiting::Over(failure),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+impl From<Pending<f32>> for Waiting {
+    fn from(pending: Pending<f32>) -> Waiting {
+        Waiting::F32(pending)
+    }
+}
+
+impl From<Pending<f16>> for Waiting {
+    fn from(pending: Pending<f16>) -> Waiting {
+        Waiting::F16(pending)
+    }
 }
 
 impl Waiting {
@@ -30,6 +57,7 @@ impl Waiting {
         match self {
             Waiting::F32(pending) => failure(pending, LIMIT),
             Waiting::F16(pending) => failure(pending, LIMIT),
+            Waiting::Over(failure) => failure,
         }
     }
 }
@@ -48,22 +76,21 @@ fn named(name: &str) -> OpOptions<'_> {
 
 /// What the odd one does instead of summing 3,000 float32 under the name `layer`, and how it is told.
 fn deviate(trainer: &Trainer, how: &str) -> Waiting {
-    let wrong = |error: Box<Failed<f32>>| panic!("{how}: {error}");
     match how {
-        "float32[2999]" => Waiting::F32(allreduce(trainer, COUNT - 1, named("layer")).unwrap_or_else(wrong)),
-        "\"other\"" => Waiting::F32(allreduce(trainer, COUNT, named("other")).unwrap_or_else(wrong)),
-        "float16" => Waiting::F16(allreduce(trainer, COUNT, named("layer")).unwrap()),
+        "float32[2999]" => allreduce::<f32>(trainer, COUNT - 1, named("layer")).into(),
+        "\"other\"" => allreduce::<f32>(trainer, COUNT, named("other")).into(),
+        "float16" => allreduce::<f16>(trainer, COUNT, named("layer")).into(),
         "max" => {
             let options = OpOptions { reduction: Reduction::Max, ..named("layer") };
-            Waiting::F32(allreduce(trainer, COUNT, options).unwrap_or_else(wrong))
+            allreduce::<f32>(trainer, COUNT, options).into()
         }
         "root 2" => {
             let tensor = trainer.client.tensor::<f32>(COUNT).unwrap();
-            Waiting::F32(trainer.job.broadcast(2, tensor, named("layer")).unwrap_or_else(wrong))
+            trainer.job.broadcast(2, tensor, named("layer")).into()
         }
         "urgent" => {
             let options = OpOptions { priority: 7, ..named("layer") };
-            Waiting::F32(allreduce(trainer, COUNT, options).unwrap_or_else(wrong))
+            allreduce::<f32>(trainer, COUNT, options).into()
         }
         _ => unreachable!("{how} is not a deviation"),
     }
@@ -76,7 +103,7 @@ fn assert_named(sumac: &Deployment<'_>, how: &str, order: Order) {
         .iter()
         .map(|trainer| match trainer.rank {
             ODD => deviate(trainer, how),
-            _ => Waiting::F32(allreduce(trainer, COUNT, named("layer")).unwrap()),
+            _ => allreduce::<f32>(trainer, COUNT, named("layer")).into(),
         })
         .collect();
     for (rank, waiting) in waiting.into_iter().enumerate() {

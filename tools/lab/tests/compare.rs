@@ -37,9 +37,9 @@ fn all_libraries_sum_in_one_lab() {
         match &row.outcome {
             Outcome::Measured(measurement) => {
                 assert!(measurement.verified, "{}", row.library);
-                // 5000 elements are at least 20 KB, whoever sends them.
+                // 20 KB may be a single frame, where TCP's segments are not cut to the MTU.
                 let sent: f64 = measurement.trace.iter().flat_map(|trace| &trace.frames).sum();
-                assert!(sent > 3.0, "{}: {sent} frames", row.library);
+                assert!(sent >= 1.0, "{}: {sent} frames", row.library);
             }
             Outcome::Missing { install } => println!("{} is not installed: {install}", row.library),
             Outcome::Failed { error } => panic!("{}: {error}", row.library),
