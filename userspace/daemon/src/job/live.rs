@@ -119,10 +119,16 @@ impl<'a> Life<'a> {
         match Topic::of(key)? {
             Topic::Mismatch { lane, seq } => {
                 let claim = read(rank, text)?;
+                let own = self.rank();
+                if self.dispute.as_ref().is_some_and(|open| (open.lane, open.seq) != (lane, seq)) {
+                    // Of another place than the dispute's: only what this worker has there can be held against it.
+                    let ours = self.stream.at(lane, seq)?;
+                    let verdict = Dispute::new(lane, seq, Some(ours)).hear(own, rank, claim)?;
+                    return Some(self.convict(&verdict));
+                }
                 if self.dispute.is_none() {
                     self.open_dispute(lane, seq);
                 }
-                let own = self.rank();
                 let verdict = self.dispute.as_mut()?.hear(own, rank, claim)?;
                 Some(self.convict(&verdict))
             }
