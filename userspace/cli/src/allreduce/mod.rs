@@ -206,8 +206,9 @@ fn sum<T: Stored>(
     let options = OpOptions { reduction: args.op.into(), ..OpOptions::default() };
     let pending = job.allreduce_with(tensor, options).map_err(ClientError::from)?;
     let (tensor, duration) = pending.wait_timed().map_err(ClientError::from)?;
-    job.close()?;
+    // The sum is there, whatever becomes of the job's end.
     output.save(form, &tensor).map_err(write)?;
+    job.close()?;
     tracing::info!(elements = form.count, workers = args.world, ?duration, output = %args.output.display(), "summed");
     Ok(ExitCode::SUCCESS)
 }
