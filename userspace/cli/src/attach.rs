@@ -2,7 +2,8 @@
 
 use std::{io::Write as _, process::ExitCode};
 
-use sumac_hostprog::{AttachOptions, Attached, Mode, Queues};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use sumac_hostprog::{AttachOptions, Attached, Mode, Queues, Steer};
 
 use crate::{exit, pin_root::PinRoot};
 
@@ -28,6 +29,10 @@ pub struct Args {
     /// Number of shards, each with the next port.
     #[arg(long, value_name = "N", default_value_t = 1)]
     shards: u16,
+    /// Rules in the NIC that lead each shard's port to a queue of its own. auto: where the driver takes them, else what
+    /// steers instead is told; ntuple: rules or nothing; off: none, and none stay from before.
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = parse_steer())]
+    steer: Steer,
     #[command(flatten)]
     pin_root: PinRoot,
 }
@@ -36,13 +41,18 @@ const EXAMPLES: &str = concat!(
     "Examples:\n",
     "  sumac attach eth1                      as fast as the driver can\n",
     "  sumac attach eth1 --mode zerocopy      or not at all\n",
-    "  sumac attach eth1 --queues 0,1         sockets on two of its queues\n\n",
+    "  sumac attach eth1 --queues 0,1         sockets on two of its queues\n",
+    "  sumac attach eth1 --shards 2 --steer ntuple\n",
+    "                                         each shard's packets to its queue, or not at all\n\n",
     exit::help_text!(),
 );
 
-fn parse_mode() -> impl clap::builder::TypedValueParser<Value = Mode> {
-    use clap::builder::TypedValueParser as _;
-    clap::builder::PossibleValuesParser::new(Mode::ALL.map(Mode::name)).try_map(|word| word.parse::<Mode>())
+fn parse_mode() -> impl TypedValueParser<Value = Mode> {
+    PossibleValuesParser::new(Mode::ALL.map(Mode::name)).try_map(|word| word.parse::<Mode>())
+}
+
+fn parse_steer() -> impl TypedValueParser<Value = Steer> {
+    PossibleValuesParser::new(Steer::ALL.map(Steer::name)).try_map(|word| word.parse::<Steer>())
 }
 
 /// Attaches, and says what was really bound.
@@ -53,6 +63,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         queues: args.queues.clone(),
         base_port: args.base_port,
         shards: args.shards,
+        steer: args.steer,
         pin_root: args.pin_root.path.clone(),
     })?;
     report(&args.interface, &attached)?;
@@ -71,5 +82,6 @@ fn report(interface: &str, attached: &Attached) -> std::io::Result<()> {
         attached.interface().rx_queues,
         u32::from(first) + u32::from(shards) - 1,
         attached.pin_path().display(),
-    )
+    )?;
+    writeln!(out, "{interface}: {}", attached.steering())
 }

@@ -4,7 +4,7 @@ use std::{io::Write as _, process::ExitCode};
 
 use crate::{exit, pin_root::PinRoot};
 
-/// Removes every program and pin of Sumac on this machine, in all network namespaces.
+/// Removes every program and pin of Sumac on this machine, in all network namespaces, and the rules that it put into NICs.
 ///
 /// An aggregator on the same machine is removed too when its pins are below the same directory. Jobs that run
 /// over any of them fail.

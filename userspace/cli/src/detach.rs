@@ -4,7 +4,7 @@ use std::{io::Write as _, process::ExitCode};
 
 use crate::{exit, pin_root::PinRoot};
 
-/// Takes Sumac's program off an interface and removes its pins.
+/// Takes Sumac's program off an interface, and removes its pins and the rules that it put into the NIC.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP)]
 pub struct Args {

@@ -11,7 +11,7 @@ use sumac_hostprog::status::{Details, InterfaceStatus, QueueStatus, State, Statu
 
 use crate::{exit, pin_root::PinRoot, socket::Socket};
 
-/// Shows what is attached: mode, queues, sockets, frames by what became of them.
+/// Shows what is attached: mode, queues, what leads packets to them, sockets, frames by what became of them.
 ///
 /// Frames are counted since the program first came to its interface. Whether sockets are zero-copy is known to the
 /// daemon; it is shown when one answers.
@@ -85,6 +85,7 @@ fn show_details(out: &mut impl Write, name: &str, details: &Details, daemon: &Va
         details.base_port,
         u32::from(details.base_port) + u32::from(details.shards) - 1,
     )?;
+    writeln!(out, "  steering: {}", details.steering)?;
     writeln!(out, "  queue  socket           steered   no socket     refused     foreign")?;
     for queue in &details.queues {
         let QueueStatus { steered, no_socket, refused, foreign, .. } = queue;

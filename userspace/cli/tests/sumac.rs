@@ -114,6 +114,38 @@ fn what_one_process_attaches_others_see_and_remove() {
 }
 
 #[test]
+fn what_steers_is_told_and_what_is_demanded_fails() {
+    if !privileged("what_steers_is_told_and_what_is_demanded_fails") {
+        return;
+    }
+    let lab = Lab::new();
+    let (code, out, error) = lab.sumac("attach h0 --shards 2 --steer ntuple");
+    assert!(code == 0 && out.contains("one receive queue, nothing to steer"), "{out}{error}");
+    assert_eq!(lab.json("status --json")["interfaces"][0]["steering"]["by"], "one_queue");
+    assert_eq!(lab.sumac("detach h0").0, 0);
+
+    lab.inside("ip link del h0");
+    lab.inside("ip link add h0 numrxqueues 2 type veth peer name h1 numtxqueues 2");
+    lab.inside("ethtool -L h0 rx 2");
+    let (code, _, error) = lab.sumac("attach h0 --shards 2 --steer ntuple");
+    assert!(code == 1 && error.contains("h0 takes no rules that steer packets"), "{error}");
+    let (code, out, error) = lab.sumac("attach h0 --shards 2");
+    assert!(code == 0 && out.contains("no rules: the queue is that of the CPU"), "{out}");
+    assert!(error.contains("h0 takes no rules that steer packets") && error.contains("WARN"), "{error}");
+    let told = lab.json("status --json");
+    let steering = &told["interfaces"][0]["steering"];
+    assert_eq!((&steering["by"], &steering["queues"]), (&"senders_cpu".into(), &2.into()), "{told}");
+    assert_eq!(steering["without_rule"], serde_json::json!([48700, 48701]), "{told}");
+    let (code, out, _) = lab.sumac("status");
+    assert!(code == 0 && out.contains("  steering: no rules: the queue"), "{out}");
+    let told = lab.json("doctor h0 --json");
+    let named =
+        |name: &str| told["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).cloned();
+    assert_eq!(named("steering").unwrap()["level"], "warn", "{told}");
+    assert!(named("threads").is_some(), "{told}");
+}
+
+#[test]
 fn clean_lists_what_it_removes() {
     if !privileged("clean_lists_what_it_removes") {
         return;
@@ -191,6 +223,7 @@ fn errors_say_what_to_do() {
         ("attach h0 --queues 1", 1, "h0 receives on 1 queue(s)"),
         ("attach h0 --queues x", 2, "no list of queues"),
         ("attach h0 --mode fast", 2, "[possible values: auto, zerocopy, copy, generic]"),
+        ("attach h0 --steer rss", 2, "[possible values: auto, ntuple, off]"),
         ("attach h0 --base-port 65535 --shards 2", 1, "do not fit below 65536"),
         ("attach h0 --pin-root /tmp/sumac-no-bpffs", 1, "mount -t bpf"),
         ("clean --pin-root /sys/fs/bpf", 1, "the whole bpf file system"),

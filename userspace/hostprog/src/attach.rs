@@ -13,13 +13,14 @@ use thiserror::Error;
 
 use crate::{
     attached::{self, Attached, OpenError},
-    bind,
+    bind::{self, Fallback},
     interface::Interface,
     mode::{BoundMode, Mode},
     pins::{self, PinDir},
     preflight::{self, PreflightError},
     program::{self, LoadError, Variant},
     queues::{self, Queues, QueuesError},
+    steer::{self, Steer, SteerError},
 };
 
 /// What to attach, and where.
@@ -35,6 +36,8 @@ pub struct AttachOptions {
     pub base_port: u16,
     /// Shards, each with a port of its own; 1 or more.
     pub shards: u16,
+    /// Whether the NIC shall lead each shard's packets to its queue.
+    pub steer: Steer,
     /// Where pins go; must be on a bpffs.
     pub pin_root: PathBuf,
 }
@@ -49,6 +52,7 @@ impl AttachOptions {
             queues: Queues::All,
             base_port: DEFAULT_BASE_PORT,
             shards: 1,
+            steer: Steer::Auto,
             pin_root: pins::DEFAULT_PIN_ROOT.into(),
         }
     }
@@ -131,6 +135,9 @@ pub enum AttachError {
         /// Why, and what helps.
         reason: String,
     },
+    /// Steering, where it is demanded.
+    #[error(transparent)]
+    Steer(#[from] SteerError),
     /// The new program could not be opened again.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -183,17 +190,34 @@ fn attach_locked(
     let variant = Variant::for_mtu(interface.mtu);
     let mut ebpf = program::load_over(pins, variant)?;
     write_settings(&mut ebpf, config)?;
+    let wanted = steer::wanted(config.base_port, config.shards, &queues::from_bits(&config.queues));
+    // Before the program: what can be undone comes first.
+    let memory = pins.rules();
+    let steered = steer::apply(options.steer, interface, &wanted, &memory)?;
+    match bind_and_pin(&mut ebpf, variant, existing, options, pins) {
+        Ok(fallback) => Ok(Attached::open_pins(pins.clone())?.with_fallback(fallback)),
+        Err(error) => {
+            steer::roll_back(steered, interface, &memory);
+            Err(error)
+        }
+    }
+}
+
+fn bind_and_pin(
+    ebpf: &mut Ebpf,
+    variant: Variant,
+    existing: Option<(PinnedLink, BoundMode)>,
+    options: &AttachOptions,
+    pins: &PinDir,
+) -> Result<Fallback, AttachError> {
+    let program = program::xdp(ebpf, variant)?;
     let fallback = match existing {
-        Some((link, mode)) if bind::fits(options.mode, mode) => {
-            bind::replace(program::xdp(&mut ebpf, variant)?, link, options, pins)?
-        }
-        Some((link, mode)) => {
-            bind::change_mode(program::xdp(&mut ebpf, variant)?, link, mode, options, pins)?
-        }
-        None => bind::bind(program::xdp(&mut ebpf, variant)?, options, pins)?,
+        Some((link, mode)) if bind::fits(options.mode, mode) => bind::replace(program, link, options, pins)?,
+        Some((link, mode)) => bind::change_mode(program, link, mode, options, pins)?,
+        None => bind::bind(program, options, pins)?,
     };
-    pin_program(&mut ebpf, variant, pins)?;
-    Ok(Attached::open_pins(pins.clone())?.with_fallback(fallback))
+    pin_program(ebpf, variant, pins)?;
+    Ok(fallback)
 }
 
 /// The program of ours that runs on the interface, if there is one. Removes pins that no longer mean anything.

@@ -21,6 +21,7 @@ use crate::{
     mode::{BoundMode, Mode},
     pins::{self, PinDir},
     queues,
+    steer::report::{self, Steering},
 };
 
 type JobBytes = [u8; size_of::<HostJobEntry>()];
@@ -210,6 +211,12 @@ impl Attached {
     #[must_use]
     pub fn fallback(&self) -> Option<&str> {
         self.fallback.as_deref()
+    }
+
+    /// What leads each shard's packets to its queue, as it is now.
+    #[must_use]
+    pub fn steering(&self) -> Steering {
+        report::look(&self.interface, self.ports(), &self.queues(), &self.pins.rules())
     }
 
     /// The interface, as it was when the handle was opened.

@@ -3,6 +3,7 @@
 mod interface;
 mod irq;
 mod offloads;
+mod steering;
 mod system;
 
 use std::path::PathBuf;

@@ -2,7 +2,9 @@
 
 use std::io;
 
-use ethtool::{EthtoolAttr, EthtoolChannelAttr, EthtoolFeatureAttr, EthtoolMessage, EthtoolRingAttr};
+use ethtool::{
+    EthtoolAttr, EthtoolChannelAttr, EthtoolFeatureAttr, EthtoolFeatureBit, EthtoolMessage, EthtoolRingAttr,
+};
 use netlink_packet_generic::{GenlFamily, GenlMessage};
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -20,6 +22,8 @@ pub struct Interface {
     pub name: String,
     /// Index in this network namespace.
     pub index: u32,
+    /// Ethernet address, as `02:00:00:00:00:01`, where it has one.
+    pub address: Option<String>,
     /// Largest IP packet in bytes.
     pub mtu: u32,
     /// Whether the interface was set up (`ip link set up`).
@@ -92,10 +96,27 @@ impl Interface {
         }
     }
 
+    /// An interface that is up, of which a test says the rest.
+    #[cfg(test)]
+    pub(crate) fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            index: 7,
+            address: None,
+            mtu: 1500,
+            up: true,
+            kind: None,
+            peer: None,
+            rx_queues: 1,
+            xdp: Vec::new(),
+        }
+    }
+
     fn from_message(link: &LinkMessage) -> Self {
         let mut found = Self {
             name: String::new(),
             index: link.header.index,
+            address: None,
             mtu: 0,
             up: link.header.flags.contains(LinkFlags::Up),
             kind: None,
@@ -107,6 +128,7 @@ impl Interface {
         for attribute in &link.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => found.name.clone_from(name),
+                LinkAttribute::Address(bytes) => found.address = Some(colons(bytes)),
                 LinkAttribute::Mtu(mtu) => found.mtu = *mtu,
                 LinkAttribute::NumRxQueues(queues) => found.rx_queues = *queues,
                 LinkAttribute::Link(index) => peer = Some(*index),
@@ -124,6 +146,11 @@ impl Interface {
         }
         found
     }
+}
+
+/// An address as sysfs writes it.
+fn colons(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }
 
 fn kind(infos: &[LinkInfo]) -> Option<String> {
@@ -208,15 +235,53 @@ pub fn rings(interface: &str) -> io::Result<Rings> {
 /// # Errors
 /// As the kernel answers; 5.15 and newer know the request for every device.
 pub fn features(interface: &str) -> io::Result<Vec<String>> {
+    Ok(names(&ethtool(EthtoolMessage::new_feature_get(Some(interface)))?, active))
+}
+
+fn active(attribute: &EthtoolFeatureAttr) -> Option<&Vec<EthtoolFeatureBit>> {
+    match attribute {
+        EthtoolFeatureAttr::Active(bits) => Some(bits),
+        _ => None,
+    }
+}
+
+/// Whether a NIC filters received packets by rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filters {
+    /// It does.
+    On,
+    /// It could: `ethtool -K IFACE ntuple on`.
+    Off,
+    /// Its driver knows no such switch. Some take rules all the same.
+    NoSwitch,
+}
+
+/// Whether an interface's filters are switched on (`ntuple-filters` of `ethtool -k`).
+///
+/// # Errors
+/// As [`features`].
+pub fn filters(interface: &str) -> io::Result<Filters> {
     let answer = ethtool(EthtoolMessage::new_feature_get(Some(interface)))?;
-    Ok(answer
-        .into_iter()
-        .filter_map(|attribute| match attribute {
-            EthtoolAttr::Feature(EthtoolFeatureAttr::Active(bits)) => Some(bits),
-            _ => None,
-        })
-        .flatten()
-        .filter(|bit| bit.value)
-        .map(|bit| bit.name)
-        .collect())
+    let switchable = names(&answer, |attribute| match attribute {
+        EthtoolFeatureAttr::Hw(bits) => Some(bits),
+        _ => None,
+    });
+    let has = |names: &[String]| names.iter().any(|name| name == "rx-ntuple-filter");
+    Ok(match (has(&names(&answer, active)), has(&switchable)) {
+        (true, _) => Filters::On,
+        (false, true) => Filters::Off,
+        (false, false) => Filters::NoSwitch,
+    })
+}
+
+/// The names of the bits that are set in one of the sets of an answer.
+fn names(
+    answer: &[EthtoolAttr],
+    set: impl Fn(&EthtoolFeatureAttr) -> Option<&Vec<EthtoolFeatureBit>>,
+) -> Vec<String> {
+    let bits = answer.iter().filter_map(|attribute| match attribute {
+        EthtoolAttr::Feature(attribute) => set(attribute),
+        _ => None,
+    });
+    bits.flatten().filter(|bit| bit.value).map(|bit| bit.name.clone()).collect()
 }

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`mod@attach`] | puts the program on an interface, or replaces it there |
 //! | [`attached`] | the handle on an attached program: sockets, jobs, counters |
+//! | [`steer`] | rules in the NIC that lead each shard's packets to its queue |
 //! | [`remove`] | takes it away again: one interface, or all |
 //! | [`mod@status`] | what is attached, as the kernel sees it |
 //! | [`doctor`] | finds what usually goes wrong, and says how to mend it |
@@ -25,12 +26,14 @@ pub mod log;
 pub mod measure;
 pub mod mode;
 mod netlink;
+mod netns;
 pub mod pins;
 pub mod preflight;
 pub mod program;
 pub mod queues;
 pub mod remove;
 pub mod status;
+pub mod steer;
 
 pub use attach::{AttachError, AttachOptions, attach};
 pub use attached::{Attached, MapError, OpenError};
@@ -38,3 +41,4 @@ pub use mode::{BoundMode, Mode};
 pub use pins::DEFAULT_PIN_ROOT;
 pub use queues::Queues;
 pub use remove::{RemoveError, clean, detach};
+pub use steer::{Steer, SteerError};

@@ -4,6 +4,7 @@
 //! /sys/fs/bpf/sumac/host/<inode of the network namespace>-<interface>/
 //!     link  prog  config      replaced together when the program is
 //!     xsks  jobs  counters  queues  log      kept across replacements
+//!     rule-1022 ...                          notes of the NIC's rules (see [`crate::steer::memory`])
 //! ```
 //!
 //! The namespace is part of the name because several of them share one bpffs, and their interfaces share names.
@@ -15,6 +16,8 @@ use std::{
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
+
+use crate::steer::memory::Memory;
 
 /// Where Sumac pins, unless told otherwise.
 pub const DEFAULT_PIN_ROOT: &str = "/sys/fs/bpf/sumac";
@@ -92,6 +95,12 @@ impl PinDir {
     #[must_use]
     pub fn pin(&self, name: &str) -> PathBuf {
         self.path.join(name)
+    }
+
+    /// The notes of the rules that were put into the interface.
+    #[must_use]
+    pub fn rules(&self) -> Memory {
+        Memory::of_interface(&self.path)
     }
 
     /// The interface's name.

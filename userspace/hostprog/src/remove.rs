@@ -10,8 +10,10 @@ use aya::programs::links::PinnedLink;
 use thiserror::Error;
 
 use crate::{
+    netns,
     pins::{self, PinDir},
     preflight,
+    steer::{self, SteerError},
 };
 
 /// Why something of Sumac's is still there.
@@ -35,6 +37,14 @@ pub enum RemoveError {
         /// What speaks against it.
         why: &'static str,
     },
+    /// Rules stay in the NIC; program and pins are gone.
+    #[error("the host program is off {ifname}, but its rules may not be: {source}")]
+    Rules {
+        /// The interface.
+        ifname: String,
+        /// Why.
+        source: SteerError,
+    },
     /// The file system refused.
     #[error("could not remove {path}: {source}; are you root?")]
     Remove {
@@ -45,10 +55,11 @@ pub enum RemoveError {
     },
 }
 
-/// Detaches the host program from an interface and removes its pins. Gives the paths that were removed.
+/// Detaches the host program from an interface, takes out the rules that were put into the NIC for it, and removes its
+/// pins. Gives the paths that were removed.
 ///
 /// # Errors
-/// When nothing is attached, or a pin cannot be removed.
+/// When nothing is attached, or a pin or a rule cannot be removed.
 pub fn detach(ifname: &str, pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
     let root = pin_root.as_ref();
     let pins =
@@ -99,12 +110,30 @@ fn remove(pins: &PinDir) -> Result<Vec<PathBuf>, RemoveError> {
     let _lock = pins
         .create_locked()
         .map_err(|source| RemoveError::Remove { path: pins.path().to_owned(), source })?;
+    let rules = release(pins);
     // Held over the removal: closing the last handle detaches at once, removing the last pin some time later.
     let link = PinnedLink::from_pin(pins.pin(pins::LINK)).ok();
     let removed =
         pins.remove().map_err(|source| RemoveError::Remove { path: pins.path().to_owned(), source })?;
     drop(link);
+    rules?;
     Ok(removed)
+}
+
+/// Takes out the rules that are noted beside the pins.
+fn release(pins: &PinDir) -> Result<(), RemoveError> {
+    let ifname = pins.interface();
+    let failed = |source| RemoveError::Rules { ifname: ifname.to_owned(), source };
+    let memory = pins.rules();
+    let unreadable =
+        |source| SteerError::Memory { ifname: ifname.to_owned(), path: memory.path().to_owned(), source };
+    if memory.read().map_err(unreadable).map_err(failed)?.is_empty() {
+        return Ok(());
+    }
+    match netns::inside(pins.namespace(), || steer::remove(ifname, &memory)) {
+        Ok(removed) => removed.map_err(failed),
+        Err(source) => Err(failed(SteerError::Namespace { ifname: ifname.to_owned(), source })),
+    }
 }
 
 fn remove_tree(path: &Path, removed: &mut Vec<PathBuf>) -> Result<(), RemoveError> {

@@ -10,6 +10,7 @@ use crate::{
     attached::{self, Attached, MapError},
     mode::{BoundMode, Mode},
     pins::{self, PinDir},
+    steer::report::Steering,
 };
 
 /// Why the status cannot be told.
@@ -81,6 +82,8 @@ pub struct Details {
     pub base_port: u16,
     /// Shards, each with a port.
     pub shards: u16,
+    /// What leads each shard's packets to its queue.
+    pub steering: Steering,
     /// Each receive queue.
     pub queues: Vec<QueueStatus>,
     /// Frames by what became of them; those that never happened are left out.
@@ -177,6 +180,7 @@ pub fn details(attached: &Attached) -> Result<Details, MapError> {
         mtu: attached.interface().mtu,
         base_port,
         shards,
+        steering: attached.steering(),
         queues: attached
             .queue_counters()?
             .into_iter()

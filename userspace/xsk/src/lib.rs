@@ -1,6 +1,6 @@
-//! AF_XDP sockets, and the memory that a client shares with the daemon.
+//! AF_XDP sockets, the rules that lead packets to their queues, and the memory that a client shares with the daemon.
 //!
-//! This crate holds all `unsafe` code about frames and mappings, so that everything above it can forbid
+//! This crate holds all `unsafe` code about frames, mappings and system calls, so that everything above it can forbid
 //! it. One concept per file:
 //!
 //! | module | what it is |
@@ -13,6 +13,7 @@
 //! | [`umem`] | the frames, and whose each is at the moment |
 //! | [`port`] | rings and frames together: receive, send, reap; runs without a kernel too |
 //! | [`socket`] | a [`port::Port`] that is bound to a queue of an interface |
+//! | [`flow`] | a NIC's rules: which queue the packets of a UDP port go to |
 //! | [`error`] | what can fail, and what to do about it |
 //!
 //! The invariant that everything rests on: *a frame belongs to one side at a time*. User space touches a
@@ -22,6 +23,7 @@
 
 pub mod abi;
 pub mod error;
+pub mod flow;
 mod layout;
 pub mod mapping;
 pub mod port;
@@ -31,6 +33,7 @@ mod syscall;
 pub mod umem;
 
 pub use error::OpenError;
+pub use flow::{Flows, PortRule};
 pub use port::Port;
 pub use socket::{Bound, LINK_HEADER, Mode, Socket, SocketConfig};
 pub use umem::{Conservation, TxFrame};

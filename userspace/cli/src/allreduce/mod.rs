@@ -46,11 +46,11 @@ pub struct Args {
     #[arg(long, value_name = "OP", value_enum, default_value_t = Op::Sum)]
     op: Op,
     /// How floats are written into packets; int16 takes half the bytes and rounds more.
-    #[arg(long, value_name = "FORMAT", value_enum)]
-    wire: Option<Wire>,
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Wire::Int32)]
+    wire: Wire,
     /// What becomes of NaN and infinity: an error on all workers, or NaN in their whole packet.
-    #[arg(long, value_name = "POLICY", value_enum)]
-    not_finite: Option<NotFinite>,
+    #[arg(long, value_name = "POLICY", value_enum, default_value_t = NotFinite::Error)]
+    not_finite: NotFinite,
     /// A fixed number that floats are multiplied with before they are rounded.
     #[arg(long, conflicts_with = "block")]
     scale: Option<f32>,
@@ -63,7 +63,7 @@ pub struct Args {
     /// Slots of each lane, a power of two; without it as many as the measured path needs.
     #[arg(long)]
     slots: Option<u32>,
-    /// How long to wait for the other workers.
+    /// How long to wait for the other workers; without it as the daemon's configuration says (60 s unless it does).
     #[arg(long, value_name = "SECONDS", value_parser = parse_timeout)]
     timeout: Option<Duration>,
     #[command(flatten)]
@@ -214,7 +214,9 @@ fn sum<T: Stored>(
 }
 
 fn open(client: &Client, args: &Args) -> Result<Job, AllreduceError> {
-    let mut options = JobOptions::new(&args.job, args.rank, args.world);
+    let mut options = JobOptions::new(&args.job, args.rank, args.world)
+        .wire(args.wire.into())
+        .not_finite(args.not_finite.into());
     if let Some(secret) = secret(args)? {
         options = options.secret(secret);
     }
@@ -232,12 +234,6 @@ fn open(client: &Client, args: &Args) -> Result<Job, AllreduceError> {
     }
     if args.block {
         options = options.block();
-    }
-    if let Some(wire) = args.wire {
-        options = options.wire(wire.into());
-    }
-    if let Some(not_finite) = args.not_finite {
-        options = options.not_finite(not_finite.into());
     }
     if let Some(timeout) = args.timeout {
         options = options.timeout(timeout);

@@ -1,6 +1,6 @@
 //! What one interface must have.
 
-use super::{Check, Subject, irq, offloads};
+use super::{Check, Subject, irq, offloads, steering};
 use crate::{
     attached::{Attached, OpenError},
     interface::{self, Interface},
@@ -42,6 +42,8 @@ pub fn examine(name: &str, subject: &Subject) -> Vec<Check> {
     ];
     checks.extend(offloads::examine(&interface));
     checks.push(irq::examine(&interface));
+    let pins = PinDir::here(&subject.pin_root, name).ok();
+    checks.extend(steering::examine(&interface, attached.as_ref().ok(), pins.as_ref()));
     checks
 }
 
@@ -142,11 +144,7 @@ fn queues(interface: &Interface, attached: Option<&Attached>) -> Check {
         return Check::warn(
             NAME,
             format!("packets arrived on queues that were left out: {}", left_out.join(", ")),
-            format!(
-                "sumac attach {name} --queues all, or steer them: ethtool -N {name} flow-type udp4 dst-port {} action {}",
-                attached.ports().0,
-                selected.first().copied().unwrap_or(0)
-            ),
+            format!("sumac attach {name} --queues all, or --steer ntuple"),
         );
     }
     let without: u64 = counters.iter().map(|(_, counters)| counters.no_socket).sum();
@@ -180,16 +178,7 @@ mod tests {
     use super::{super::Level, *};
 
     fn veth(mtu: u32) -> Interface {
-        Interface {
-            name: "v0".to_owned(),
-            index: 7,
-            mtu,
-            up: true,
-            kind: Some("veth".to_owned()),
-            peer: None,
-            rx_queues: 1,
-            xdp: Vec::new(),
-        }
+        Interface { mtu, ..Interface::named("v0") }
     }
 
     #[test]

@@ -108,16 +108,7 @@ mod tests {
     #[test]
     fn offloads_are_judged_by_name() {
         let on = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let veth = Interface {
-            name: "v0".to_owned(),
-            index: 7,
-            mtu: 1500,
-            up: true,
-            kind: Some("veth".to_owned()),
-            peer: None,
-            rx_queues: 1,
-            xdp: Vec::new(),
-        };
+        let veth = Interface { kind: Some("veth".to_owned()), ..Interface::named("v0") };
         let nic = Interface { kind: None, ..veth.clone() };
         let bound = crate::interface::XdpProgram { id: 1, mode: BoundMode::Driver };
         let programmed = Interface { xdp: vec![bound], ..veth.clone() };

@@ -1,0 +1,103 @@
+//! Steering where the driver has no rules: demanded, wished for, and remembered by mistake.
+//!
+//! ```text
+//!   one namespace:  [h0]===veth===[h1]   the program is on h0
+//! ```
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what went wrong by failing")]
+#![allow(dead_code, reason = "the other tests need the rest of what is shared")]
+
+mod support;
+
+use std::os::unix::fs::symlink;
+
+use sumac_hostprog::{
+    AttachOptions, Attached, Steer, attach, clean, detach,
+    interface::Interface,
+    status::details,
+    steer::report::{By, Steering},
+};
+use support::{Namespace, PORT, privileged};
+
+/// A namespace, which the calling thread is in, with h0 receiving on so many queues.
+fn lab(queues: &str) -> Namespace {
+    let lab = Namespace::new();
+    let words = format!("link add h0 numrxqueues {queues} type veth peer name h1 numtxqueues {queues}");
+    lab.run("ip", &words.split(' ').collect::<Vec<_>>());
+    lab.run("ethtool", &["-L", "h0", "rx", queues]);
+    lab.run("ip", &["link", "set", "h0", "up"]);
+    lab.enter();
+    lab
+}
+
+fn options(lab: &Namespace, steer: Steer) -> AttachOptions {
+    AttachOptions { shards: 2, steer, pin_root: lab.pins.clone(), ..AttachOptions::new("h0") }
+}
+
+fn programs() -> usize {
+    Interface::by_name("h0").unwrap().xdp.len()
+}
+
+/// What `sumac status` would tell.
+fn told(attached: &Attached) -> Steering {
+    details(attached).unwrap().steering
+}
+
+#[test]
+fn one_queue_needs_no_rules() {
+    if !privileged("one_queue_needs_no_rules") {
+        return;
+    }
+    let lab = lab("1");
+    let told = told(&attach(&options(&lab, Steer::Ntuple)).unwrap());
+    assert_eq!((told.by, told.queues, told.is_whole()), (By::OneQueue, 1, true));
+}
+
+#[test]
+fn a_veth_has_no_rules_and_that_is_told() {
+    if !privileged("a_veth_has_no_rules_and_that_is_told") {
+        return;
+    }
+    let lab = lab("2");
+    let error = attach(&options(&lab, Steer::Ntuple)).unwrap_err().to_string();
+    assert!(error.contains("h0 takes no rules") && error.contains("its driver has none"), "{error}");
+    assert_eq!(programs(), 0);
+    assert!(!lab.pins.exists(), "a failed attachment left pins");
+
+    let wished = attach(&options(&lab, Steer::Auto)).unwrap();
+    let steering = told(&wished);
+    assert_eq!(
+        (steering.by, &steering.without_rule[..]),
+        (By::SendersCpu, &[PORT, PORT + 1][..]),
+        "{steering}"
+    );
+    assert!(
+        steering.no_rules.as_ref().is_some_and(|why| why.contains("its driver has none")),
+        "{steering:?}"
+    );
+
+    assert!(attach(&options(&lab, Steer::Ntuple)).is_err());
+    let still = Attached::open("h0", &lab.pins).unwrap();
+    assert_eq!(still.program_id(), wished.program_id(), "what was there stays");
+    attach(&options(&lab, Steer::Off)).unwrap();
+}
+
+/// Notes of rules that the driver denies: what can go goes, and the rest is named.
+#[test]
+fn rules_that_may_have_stayed_are_named() {
+    if !privileged("rules_that_may_have_stayed_are_named") {
+        return;
+    }
+    let lab = lab("1");
+    let note =
+        |attached: Attached| symlink("port-48700-queue-0", attached.pin_path().join("rule-7")).unwrap();
+    note(attach(&options(&lab, Steer::Auto)).unwrap());
+    let error = detach("h0", &lab.pins).unwrap_err().to_string();
+    assert!(error.contains("off h0, but its rules may not be"), "{error}");
+    assert_eq!((programs(), lab.pins.exists()), (0, false));
+
+    note(attach(&options(&lab, Steer::Auto)).unwrap());
+    lab.run("ip", &["link", "del", "h0"]);
+    clean(&lab.pins).unwrap();
+    assert!(!lab.pins.exists(), "an interface that is gone took its rules along");
+}
