@@ -171,6 +171,42 @@ fn losses_between_the_levels_are_made_good() {
 }
 
 #[test]
+fn a_question_goes_up_and_its_answer_comes_back_to_its_worker() {
+    if !privileged("a_question_goes_up_and_its_answer_comes_back_to_its_worker") {
+        return;
+    }
+    let tree = Tree::new(true);
+    let (job, rack) = &tree.racks[0];
+    let ask = |h: &mut Header| (h.elements, h.flags) = (0, h.flags | flag::QUERY);
+    assert_eq!(tree.show(0, 1, |_| ()).reason, Reason::Added);
+    assert_eq!(tree.show(0, 1, ask).reason, Reason::Duplicate);
+    assert_eq!(tree.show(0, 0, ask).reason, Reason::Wanted, "the rack knows by itself");
+    assert_eq!(tree.show(0, 0, |_| ()).reason, Reason::Forwarded, "and this part is lost");
+    let before = rack.pool();
+    let up = tree.show(0, 1, ask);
+    assert_eq!((up.verdict, up.reason), (REDIRECT, Reason::Forwarded));
+    let asked = answer(&up.out);
+    assert_eq!(asked.header.flags, flag::QUERY | flag::LEVEL);
+    assert_eq!((asked.header.bitmap_0, asked.header.bitmap_1, asked.header.fan_in_1), (0b10, 0b01, 2));
+    assert_eq!(asked.frame.dst_ip, ROOT.to_bits());
+    let wanted = tree.root.show(&up.out);
+    assert_eq!((wanted.verdict, wanted.reason), (REDIRECT, Reason::Wanted));
+    let down = rack.show(&wanted.out);
+    assert_eq!((down.verdict, down.reason), (REDIRECT, Reason::Wanted));
+    let got = answer(&down.out);
+    assert_eq!((got.header.kind, got.header.flags), (Kind::Result as u8, flag::QUERY));
+    assert_eq!((got.header.bitmap_0, got.header.bitmap_1), (0b10, 0));
+    assert_eq!(got.frame.dst_ip, job.workers[1].ip.to_bits());
+    assert_eq!(got.macs, [job.workers[1].mac, job.workers[1].aggregator_mac]);
+    assert!(rack.pool() == before, "a question changed a slot");
+    // What it sends takes the part with it.
+    let part = tree.show(0, 1, |_| ());
+    assert_eq!(part.reason, Reason::Forwarded);
+    assert_eq!(tree.root.show(&part.out).reason, Reason::Added);
+    assert_eq!(tree.root.show(&up.out).reason, Reason::Duplicate, "it is there now");
+}
+
+#[test]
 fn exponent_rounds_go_through_both_levels() {
     if !privileged("exponent_rounds_go_through_both_levels") {
         return;

@@ -101,11 +101,12 @@ fn place(header: &Header, job: &JobEntry, shard: u16) -> Result<Place, Reason> {
     Ok(Place { lane: lane as u16, slot: header.slot & job.lane_slots().wrapping_sub(1) })
 }
 
-/// Checks how many elements a packet carries: an exponent round none, everything else up to the job's chunk.
+/// Checks how many elements a packet carries: an exponent round and a question none, everything else up to the job's
+/// chunk.
 #[inline(always)]
 fn elements(header: &Header, job: &JobEntry) -> Result<(), Reason> {
     let is_none = header.elements == 0;
-    if is_none != header.has(flag::EXPONENT) || header.elements > job.elements {
+    if is_none != header.has(flag::EXPONENT | flag::QUERY) || header.elements > job.elements {
         return Err(Reason::WrongElements);
     }
     Ok(())
@@ -119,7 +120,9 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
     if header.kind == Kind::Probe as u8 {
         return if header.elements <= job.elements { Ok(None) } else { Err(Reason::WrongElements) };
     }
-    if header.kind != Kind::Contribution as u8 || header.has(flag::MISMATCH) {
+    // A round is as short as the question for it would be, and is asked for by its own repetition.
+    let is_both = header.flags & (flag::EXPONENT | flag::QUERY) == flag::EXPONENT | flag::QUERY;
+    if header.kind != Kind::Contribution as u8 || header.has(flag::MISMATCH) || is_both {
         return Err(Reason::BadType);
     }
     let place = place(header, job, shard)?;
@@ -251,7 +254,7 @@ mod tests {
     #[test]
     fn aggregator_refuses() {
         type Case = (&'static str, fn(&mut Header), Result<Option<(u32, u16, u32)>, Reason>);
-        let table: [Case; 22] = [
+        let table: [Case; 25] = [
             ("a good one", |_| (), Ok(Some((0b1000, 1, 31)))),
             ("the other lane of the shard", |h| h.slot = 96, Ok(Some((0b1000, 3, 0)))),
             ("a probe", |h| h.kind = Kind::Probe as u8, Ok(None)),
@@ -272,6 +275,13 @@ mod tests {
             ("no elements", |h| h.elements = 0, Err(Reason::WrongElements)),
             ("too many elements", |h| h.elements = 257, Err(Reason::WrongElements)),
             ("an exponent round", |h| (h.elements, h.flags) = (0, flag::EXPONENT), Ok(Some((0b1000, 1, 31)))),
+            ("a question", |h| (h.elements, h.flags) = (0, flag::QUERY), Ok(Some((0b1000, 1, 31)))),
+            ("a question with elements", |h| h.flags = flag::QUERY, Err(Reason::WrongElements)),
+            (
+                "the question of a round",
+                |h| (h.elements, h.flags) = (0, flag::QUERY | flag::EXPONENT),
+                Err(Reason::BadType),
+            ),
             ("an exponent round with elements", |h| h.flags = flag::EXPONENT, Err(Reason::WrongElements)),
             ("any chunk: the slot decides", |h| h.seq = 77, Ok(Some((0b1000, 1, 31)))),
         ];

@@ -83,6 +83,9 @@ pub mod flag {
     pub const MISMATCH: u16 = 1 << 10;
     /// A value was NaN or infinite, and zero stands in its place; slots merge it into their result.
     pub const NOT_FINITE: u16 = 1 << 11;
+    /// A question: is the sender's contribution to this chunk here? No elements. In a result: no, or the sum is
+    /// here already; the contribution is to be sent, again.
+    pub const QUERY: u16 = 1 << 12;
     /// Flags that a slot keeps from every contribution and gives to its result.
     pub const MERGED: u16 = OVERFLOW | ECN_ECHO | NOT_FINITE;
 }

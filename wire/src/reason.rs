@@ -44,7 +44,7 @@ reasons! {
     Stale = 9, "stale";
     /// A copy of a result at a port where no worker of its job is.
     NotForPort = 10, "not_for_port";
-    /// A sum of this aggregator's workers went up to its parent.
+    /// A sum of this aggregator's workers went up to its parent, or the question whether it is there.
     Forwarded = 11, "forwarded";
     /// A parent's result was taken and went to all workers.
     Concluded = 12, "concluded";
@@ -90,6 +90,9 @@ reasons! {
     Mismatch = 32, "mismatch";
     /// Cannot happen: a map without its entry, a redirect that the kernel refused.
     Internal = 33, "internal";
+    /// A question whose contribution is missing, or is to be answered with the kept result: its sender was told to send
+    /// it.
+    Wanted = 34, "wanted";
 }
 
 /// Size of a table of counters: the numbers have gaps, so that new reasons keep their kind together.

@@ -10,6 +10,7 @@ use std::hash::Hash;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use sumac_wire::{
     admit::all_workers,
+    header::flag,
     slot::{Action, Contribution, SlotMeta, Then, decide, owner},
     stream::place,
 };
@@ -34,6 +35,11 @@ struct Sizes {
 /// How an aggregator treats a slot.
 trait Slot: Clone + Hash + PartialEq + std::fmt::Debug + Send + Sync + Default + 'static {
     fn receive(&mut self, sizes: Sizes, worker: u32, seq: u32, version: u8, sum: Sum) -> Answer;
+
+    /// Whether a question about this contribution is answered as it must be; the paper has none.
+    fn is_honest(&self, _sizes: Sizes, _worker: u32, _seq: u32, _version: u8) -> bool {
+        true
+    }
 }
 
 /// What it sends.
@@ -51,23 +57,27 @@ struct Numbered {
     values: [Sum; 2],
 }
 
+fn contribution(sizes: Sizes, worker: u32, seq: u32, version: u8) -> Contribution {
+    Contribution {
+        owner: owner(1, 1),
+        seq,
+        slot: seq & (sizes.slots - 1),
+        lane: 0,
+        version,
+        worker: 1 << worker,
+        all: all_workers(sizes.workers as u16),
+        slots: sizes.slots,
+        tensor: 0,
+        elements: 1,
+        flags: 0,
+        next_exponent: 0,
+        child: false,
+    }
+}
+
 impl Slot for Numbered {
     fn receive(&mut self, sizes: Sizes, worker: u32, seq: u32, version: u8, sum: Sum) -> Answer {
-        let contribution = Contribution {
-            owner: owner(1, 1),
-            seq,
-            slot: seq & (sizes.slots - 1),
-            lane: 0,
-            version,
-            worker: 1 << worker,
-            all: all_workers(sizes.workers as u16),
-            slots: sizes.slots,
-            tensor: 0,
-            elements: 1,
-            flags: 0,
-            next_exponent: 0,
-            child: false,
-        };
+        let contribution = contribution(sizes, worker, seq, version);
         let (mut meta, action) = decide(&self.meta, &contribution);
         let values = &mut self.values[version as usize];
         let then = match action {
@@ -87,6 +97,18 @@ impl Slot for Numbered {
         }
         self.meta = meta;
         if then == Then::Complete { Answer::ToAll(*values) } else { Answer::Nothing }
+    }
+
+    /// The contribution is wanted exactly when it would be taken in, or answered: then, and only then, its worker gets
+    /// on by sending it. Asking changes nothing.
+    fn is_honest(&self, sizes: Sizes, worker: u32, seq: u32, version: u8) -> bool {
+        let contribution = contribution(sizes, worker, seq, version);
+        let question = Contribution { flags: flag::QUERY, elements: 0, ..contribution };
+        let expected = match decide(&self.meta, &contribution).1 {
+            Action::Ignore(reason) => Action::Ignore(reason),
+            _ => Action::Want,
+        };
+        decide(&self.meta, &question) == (self.meta, expected)
     }
 }
 
@@ -215,6 +237,16 @@ impl<S: Slot> Model for System<S> {
                     state.results.iter().flatten().all(|&(seq, sum)| sum == system.correct(seq))
                 },
             ),
+            Property::always("a question is answered by the truth", |system: &Self, state: &State<S>| {
+                let sizes = Sizes { workers: system.workers, slots: system.slots() };
+                // Of what was sent, and of what will be.
+                let chunks = 0..(CHUNKS_PER_SLOT + 2) << system.slots_log2;
+                chunks.into_iter().all(|seq| {
+                    let at = place(seq, system.slots_log2);
+                    let slot = &state.slots[at.slot as usize];
+                    (0..system.workers).all(|worker| slot.is_honest(sizes, worker, seq, at.version))
+                })
+            }),
             Property::always("no worker is more than one chunk ahead", |system: &Self, state: &State<S>| {
                 (0..system.slots() as usize).all(|slot| {
                     let rounds = || state.rounds.iter().map(|rounds| rounds[slot]);

@@ -124,7 +124,9 @@ fn admit(header: &Header, frame: &Frame, work: &mut Work) -> Result<bool, Reason
         let conclusion = admit::conclusion(header, frame.src_ip, job, parent, work.shard)?;
         work.conclusion = conclusion.ok_or(Reason::BadType)?;
         work.is_parents = 1;
-        work.worker_index = worker_index(header.job, 0);
+        // The answer to a question is for the worker that asked; all else, for all.
+        let rank = if header.has(flag::QUERY) { admit::rank(header.bitmap_0, job.world) } else { Some(0) };
+        work.worker_index = worker_index(header.job, rank.ok_or(Reason::WrongWorker)?);
         return Ok(true);
     }
     let index = worker_index(header.job, admit::sender(header, job)?);
@@ -210,7 +212,8 @@ fn count_effect(counters: &mut WorkerCounters, plan: u32, done: Result<(), Reaso
                 counters.last += 1;
             }
         }
-        Ok(()) => counters.replies += 1,
+        Ok(()) if plan & (plan::RESULT | plan::AGREED) != 0 => counters.replies += 1,
+        Ok(()) => {}
         Err(Reason::Duplicate) => counters.duplicates += 1,
         Err(_) => {}
     }

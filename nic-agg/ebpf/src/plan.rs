@@ -36,8 +36,15 @@ pub const TO_ALL: u32 = 1 << 11;
 /// It came from the parent.
 pub const PARENTS: u32 = 1 << 12;
 
+/// It is a question, and becomes its answer.
+pub const WANTED: u32 = 1 << 13;
+/// It is a question, and becomes this aggregator's to its parent.
+pub const QUESTION: u32 = 1 << 14;
+
+/// Bits of frames that go to the parent.
+pub const UP: u32 = PART | PART_OF_ROUND | QUESTION;
 /// Bits of frames that leave again.
-pub const ANSWER: u32 = RESULT | AGREED | REFUSAL | PART | PART_OF_ROUND;
+pub const ANSWER: u32 = RESULT | AGREED | REFUSAL | WANTED | UP;
 
 /// The plan for an action; `flags` are the packet's.
 #[inline(always)]
@@ -64,6 +71,9 @@ pub fn of(action: Action, flags: u16, is_parents: bool) -> u32 {
         // A parent's refusal is for all workers.
         Action::Refuse if is_parents => PARENTS | REFUSAL | TO_ALL,
         Action::Refuse => REFUSAL,
+        Action::Want if is_parents => PARENTS | WANTED,
+        Action::Want => WANTED,
+        Action::Pass => QUESTION,
         Action::Ignore(_) => 0,
     }
 }

@@ -26,9 +26,10 @@ pub fn answer<const JUMBO: bool>(headers: Headers, work: &Work, ingress: u32) ->
     let is = |bits: u32| work.plan & bits != 0;
     let reason = match () {
         () if is(plan::REFUSAL) => Reason::Mismatch,
+        () if is(plan::WANTED) => Reason::Wanted,
         () if is(plan::PARENTS) => Reason::Concluded,
         () if is(plan::TO_ALL) => Reason::Completed,
-        () if is(plan::PART | plan::PART_OF_ROUND) => Reason::Forwarded,
+        () if is(plan::UP) => Reason::Forwarded,
         () => Reason::Replied,
     };
     // Copies for several ports are drawn for one by one, as they leave.
@@ -39,7 +40,8 @@ pub fn answer<const JUMBO: bool>(headers: Headers, work: &Work, ingress: u32) ->
     }
     let verdict = match () {
         () if is(plan::TO_ALL) => to_all::<JUMBO>(headers, work, job)?,
-        () if is(plan::PART | plan::PART_OF_ROUND) => up(headers, work)?,
+        () if is(plan::UP) => up(headers, work)?,
+        () if is(plan::PARENTS) => down(headers, work)?,
         () => back(headers, work, ingress)?,
     };
     Ok(Outcome::new(reason, verdict))
@@ -55,6 +57,8 @@ fn write(headers: Headers, work: &Work, job: &JobEntry) -> Result<(), Reason> {
         () if is(plan::PART) => wire::part(&request, &work.version, job),
         () if is(plan::AGREED) => wire::agreed(&request, &work.version, job),
         () if is(plan::PART_OF_ROUND) => wire::part_of_round(&request, &work.version, job),
+        () if is(plan::WANTED) => wire::wanted(&request, job),
+        () if is(plan::QUESTION) => wire::question(&request, job),
         () => wire::refusal(&request, &work.version, job),
     };
     answer::write_header(headers, &answer);
@@ -68,6 +72,15 @@ pub fn back(headers: Headers, work: &Work, ingress: u32) -> Result<u32, Reason> 
     headers.swap_macs();
     answer::address(headers, Addresses::to(worker, work.base_port, work.shard), work);
     Ok(out_of(ingress))
+}
+
+/// To one worker, of a frame that came from the parent.
+#[inline(always)]
+fn down(headers: Headers, work: &Work) -> Result<u32, Reason> {
+    let worker = WORKERS.get(work.worker_index).ok_or(Reason::Internal)?;
+    headers.set_macs(worker.mac, worker.aggregator_mac);
+    answer::address(headers, Addresses::to(worker, work.base_port, work.shard), work);
+    Ok(out_of(worker.ifindex))
 }
 
 /// To the job's parent.
@@ -94,9 +107,7 @@ fn to_all<const JUMBO: bool>(headers: Headers, work: &Work, job: &JobEntry) -> R
         if job.world != 1 {
             return Err(Reason::Internal);
         }
-        headers.set_macs(worker.mac, worker.aggregator_mac);
-        answer::address(headers, to, work);
-        return Ok(out_of(worker.ifindex));
+        return down(headers, work);
     }
     // The egress program gives each copy the addresses of the worker behind its port.
     answer::address(headers, to, work);

@@ -20,7 +20,8 @@ pub struct Work {
     pub is_parents: u32,
     /// The job that the frame is counted for; 0: none.
     pub job: u32,
-    /// Index of the sender in the tables of workers; for a parent's result, of the job's first worker.
+    /// Index of the sender in the tables of workers; for a parent's result, of the worker that asked for it, or the
+    /// job's first.
     pub worker_index: u32,
     /// The first shard's port.
     pub base_port: u16,

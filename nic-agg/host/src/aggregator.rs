@@ -301,6 +301,7 @@ impl HostAggregator {
             Applied::Completed => Answer::All(Reason::Completed, header.job),
             Applied::Replied => Answer::One(Reason::Replied, back),
             Applied::Refused => Answer::One(Reason::Mismatch, back),
+            Applied::Wanted => Answer::One(Reason::Wanted, back),
             Applied::Up | Applied::UpAgain => Answer::One(Reason::Forwarded, parent.ok_or(Reason::Internal)?),
         })
     }
@@ -341,7 +342,8 @@ impl HostAggregator {
         Ok(applied)
     }
 
-    /// Takes a packet of a job's parent: a result ends the chunk for all workers.
+    /// Takes a packet of a job's parent: a result ends the chunk for all workers, the answer to a question is for the
+    /// one that asked.
     fn take_result(
         &mut self,
         job: &JobEntry,
@@ -368,9 +370,15 @@ impl HostAggregator {
             Action::Ask(_) => answer::agreed(header, &held, job),
             // What the parent holds, not what is held here.
             Action::Refuse => answer::refusal(header, &Version { tensor: header.tensor, ..held }, job),
+            Action::Want => answer::wanted(header, job),
             _ => return Err(Reason::Internal),
         };
         packet[..HEADER_LEN].copy_from_slice(&answer.to_bytes());
+        if let Action::Want = action {
+            let asked_by = admit::rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)?;
+            let asked_by = self.workers(header.job).get(usize::from(asked_by));
+            return Ok(Answer::One(Reason::Wanted, *asked_by.ok_or(Reason::Internal)?));
+        }
         Ok(Answer::All(Reason::Concluded, header.job))
     }
 
@@ -383,7 +391,7 @@ impl HostAggregator {
                 counters.last += 1;
             }
             Ok(Applied::Replied) => counters.replies += 1,
-            Ok(Applied::Refused | Applied::UpAgain) => {}
+            Ok(Applied::Refused | Applied::UpAgain | Applied::Wanted) => {}
             Err(Reason::Duplicate) => counters.duplicates += 1,
             Err(_) => {}
         }
@@ -414,6 +422,8 @@ fn answer_to(action: Action, header: &Header, held: &Version, job: &JobEntry) ->
         Action::Forward => (answer::part(header, held, job), Applied::UpAgain),
         Action::ForwardExponent => (answer::part_of_round(header, held, job), Applied::UpAgain),
         Action::Refuse => (answer::refusal(header, held, job), Applied::Refused),
+        Action::Want => (answer::wanted(header, job), Applied::Wanted),
+        Action::Pass => (answer::question(header, job), Applied::UpAgain),
         Action::Store(Then::Wait) | Action::Add(Then::Wait) | Action::Ask(Then::Wait) | Action::Ignore(_) => {
             return None;
         }
@@ -429,6 +439,7 @@ enum Applied {
     Refused,
     Up,
     UpAgain,
+    Wanted,
 }
 
 fn set_kind(packet: &mut [u8], kind: Kind) {

@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use sumac_agg_host::{Answer, HostAggregator, NewJob};
 use sumac_wire::{
     Header, Kind, Reason,
-    header::{exponent, flag},
+    header::{HEADER_LEN, exponent, flag},
     tables::{JobEntry, job_flag},
 };
 
@@ -99,6 +99,54 @@ fn another_operations_chunk_goes_back() {
     assert_eq!(elements(&other), [1, 2, 3, 4, 5]);
 }
 
+fn question(world: u16, rank: u16, seq: u32) -> Vec<u8> {
+    let header = header(world, rank, seq, 0);
+    packet(&Header { flags: header.flags | flag::QUERY, ..header }, &[])
+}
+
+#[test]
+fn questions_are_answered_and_change_nothing() {
+    let mut aggregator = one_level(0);
+    let ask = |aggregator: &mut HostAggregator, rank, seq| {
+        let mut packet = question(2, rank, seq);
+        (aggregator.on_packet(worker_ip(rank), &mut packet), packet)
+    };
+    let wanted = |rank| Answer::One(Reason::Wanted, worker(rank));
+    assert_eq!(ask(&mut aggregator, 0, 0).0, wanted(0), "nobody has come");
+    aggregator.on_packet(worker_ip(0), &mut contribution(2, 0, 0));
+    assert_eq!(ask(&mut aggregator, 0, 0).0, Answer::None(Reason::Duplicate));
+    let (answer, packet) = ask(&mut aggregator, 1, 0);
+    assert_eq!(answer, wanted(1));
+    let asked = header(2, 1, 0, 0);
+    let expected = Header { kind: Kind::Result as u8, flags: flag::QUERY, contributors: 2, ..asked };
+    assert_eq!((read(&packet), packet.len()), (expected, HEADER_LEN));
+    assert_eq!(ask(&mut aggregator, 1, SLOTS).0, Answer::None(Reason::OutOfTurn));
+    let last = aggregator.on_packet(worker_ip(1), &mut contribution(2, 1, 0));
+    assert_eq!(last, Answer::All(Reason::Completed, JOB), "as if nobody had asked");
+    assert_eq!(
+        ask(&mut aggregator, 0, 0).0,
+        wanted(0),
+        "its result was lost: the contribution is answered with it"
+    );
+    assert_eq!(ask(&mut aggregator, 0, SLOTS).0, wanted(0), "the next");
+}
+
+#[test]
+fn a_question_goes_up_and_its_answer_comes_back_to_its_worker() {
+    let mut tree = Tree::new(0, 1, 0);
+    let last = WORKERS - 1;
+    for rank in 0..WORKERS {
+        let mut packet = contribution(WORKERS, rank, 0);
+        // The part that the last one completes is lost.
+        tree.racks[0].on_packet(worker_ip(rank), &mut packet);
+    }
+    let told = tree.send(last, question(WORKERS, last, 0));
+    let told: Vec<_> = told.iter().map(|(rank, packet)| (*rank, read(packet).flags)).collect();
+    assert_eq!(told, [(last, flag::QUERY)], "this worker alone");
+    assert!(tree.send(last, contribution(WORKERS, last, 0)).is_empty(), "the root has it now");
+    assert!(tree.send(last, question(WORKERS, last, 0)).is_empty(), "and says nothing until all are there");
+}
+
 const ROOT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 100, 1), 48700);
 
 fn uplink(rack: u16) -> SocketAddrV4 {
@@ -174,6 +222,10 @@ impl Tree {
         }
         match self.racks[usize::from(rack)].on_packet(*ROOT.ip(), &mut packet) {
             Answer::All(Reason::Concluded, _) => self.reach(rack * WORKERS..(rack + 1) * WORKERS, &packet),
+            Answer::One(Reason::Wanted, to) => {
+                let rank = (0..RACKS * WORKERS).find(|rank| worker(*rank) == to).unwrap();
+                self.reach([rank], &packet)
+            }
             Answer::None(_) => Vec::new(),
             other => panic!("{other:?}"),
         }

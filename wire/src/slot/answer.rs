@@ -35,7 +35,7 @@ pub fn result(request: &Header, version: &Version, job: &JobEntry) -> Header {
         next_seq: version.next,
         next_exponent: version.next_exponent,
         elements: version.elements,
-        ..to_senders(request, version.flags, job)
+        ..to_senders(request, version.flags & flag::MERGED, job)
     }
 }
 
@@ -48,8 +48,21 @@ pub fn agreed(request: &Header, version: &Version, job: &JobEntry) -> Header {
 /// The refusal of another operation's chunk: names the operation that the slot holds.
 #[inline(always)]
 pub fn refusal(request: &Header, version: &Version, job: &JobEntry) -> Header {
-    let flags = flag::MISMATCH | request.flags & flag::EXPONENT;
+    let flags = flag::MISMATCH | request.flags & (flag::EXPONENT | flag::QUERY);
     Header { tensor: version.tensor, ..to_senders(request, flags, job) }
+}
+
+/// The answer to a question whose contribution is wanted. Below two levels it keeps the bit of the worker that asked.
+#[inline(always)]
+pub fn wanted(request: &Header, job: &JobEntry) -> Header {
+    let asked_by = request.bitmap_0;
+    Header { bitmap_0: asked_by, ..to_senders(request, flag::QUERY, job) }
+}
+
+/// A worker's question on its way to the parent, as one of its aggregator's. It keeps the worker's bit.
+#[inline(always)]
+pub fn question(request: &Header, job: &JobEntry) -> Header {
+    Header { bitmap_0: request.bitmap_0, ..up(request, flag::QUERY, job) }
 }
 
 /// A child's part on its way to the parent; the elements are the version's values.

@@ -31,7 +31,9 @@ pub struct Conclusion {
 /// Decides what the parent's result does to a slot, and gives the slot's metadata afterwards.
 ///
 /// [`Action::Store`] and [`Action::Ask`], both with [`Then::Complete`], or [`Action::Ignore`]; and
-/// [`Action::Refuse`] when the parent refused this aggregator's part as another operation's: all workers shall hear it.
+/// [`Action::Refuse`] when the parent refused this aggregator's part as another operation's: all workers shall hear it;
+/// and [`Action::Want`] when the parent wants the part: the worker whose question went up shall send its contribution,
+/// which takes the part with it.
 #[inline(always)]
 pub fn conclude(before: &SlotMeta, conclusion: &Conclusion) -> (SlotMeta, Action) {
     let c = conclusion;
@@ -61,6 +63,9 @@ pub fn conclude_version(active: Version, c: &Conclusion) -> (Version, Action) {
     if c.flags & flag::MISMATCH != 0 {
         return (active, Action::Refuse);
     }
+    if c.flags & flag::QUERY != 0 {
+        return (active, Action::Want);
+    }
     if active.tensor != c.tensor {
         return (active, Action::Ignore(Reason::WrongPlace));
     }
@@ -71,7 +76,7 @@ pub fn conclude_version(active: Version, c: &Conclusion) -> (Version, Action) {
     if active.elements != c.elements {
         return (active, Action::Ignore(Reason::WrongElements));
     }
-    let flags = c.flags & flag::MERGED;
+    let flags = c.flags & flag::MERGED | active.flags & flag::MAXIMUM;
     let version = Version { flags, next_exponent: c.next_exponent, next: c.next_seq, state, ..active };
     (version, Action::Store(Then::Complete))
 }

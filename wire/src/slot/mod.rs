@@ -11,6 +11,9 @@
 //! worker's bit in the other version, here the first contribution for a newer chunk replaces the
 //! whole bitmap, which is the same: it proves that every worker has the older result. And where the paper's
 //! slot takes every s-th chunk, here the result names the one that takes the version next.
+//!
+//! Added to the paper is the *question* ([`flag::QUERY`]): a contribution without its elements, which asks whether they
+//! are missing, and changes nothing.
 
 pub mod answer;
 mod conclude;
@@ -49,7 +52,7 @@ pub struct Version {
     pub tensor: u32,
     /// Elements in the chunk; zero while only its exponent is asked for.
     pub elements: u16,
-    /// [`flag::MERGED`] flags of all contributions.
+    /// [`flag::MERGED`] flags of all contributions, and [`flag::MAXIMUM`] of the first one.
     pub flags: u16,
     /// The largest exponent of this chunk, from its exponent round.
     pub exponent: i8,
@@ -155,6 +158,11 @@ pub enum Action {
     Forward,
     /// Send the exponent up again.
     ForwardExponent,
+    /// Answer a question: mark the packet as [`flag::QUERY`] and send it back. The contribution that it asks about
+    /// would change something, or be answered with the kept result.
+    Want,
+    /// Send the question up: whether the part that is complete here is there.
+    Pass,
     /// Another operation's chunk: mark the packet as [`flag::MISMATCH`] and send it back.
     Refuse,
     /// Leave everything as it is and count the reason.
@@ -231,10 +239,14 @@ pub fn decide_version(active: Version, shadow: &Version, c: &Contribution) -> (V
     } else if shadow.is_used() {
         shadow.is(state::FINAL) && c.seq.wrapping_sub(shadow.seq) == c.slots
     } else {
-        c.seq & (c.slots.wrapping_sub(1)) == c.slot
+        // Streams begin with chunk 0; any other would hold the slot until the stream gets there.
+        c.seq == c.slot && c.version == 0
     };
     if !in_turn {
         return (active, Action::Ignore(Reason::OutOfTurn));
+    }
+    if c.flags & flag::QUERY != 0 {
+        return (active, Action::Want);
     }
     let empty = Version { seq: c.seq, tensor: c.tensor, exponent: exponent::NONE, ..Version::default() };
     if c.flags & flag::EXPONENT != 0 { ask(empty, c) } else { store(empty, c) }
@@ -252,7 +264,14 @@ fn same_chunk(active: Version, c: &Contribution) -> (Version, Action) {
         return (active, Action::Ignore(Reason::OutOfTurn));
     }
     if active.seen == 0 {
-        return store(active, c);
+        return if c.flags & flag::QUERY != 0 { (active, Action::Want) } else { store(active, c) };
+    }
+    // Sum and maximum of one chunk would be neither.
+    if (active.flags ^ c.flags) & flag::MAXIMUM != 0 {
+        return (active, Action::Refuse);
+    }
+    if c.flags & flag::QUERY != 0 {
+        return (active, question(&active, c));
     }
     // Before anything else: a kept result of another length would not fit the packet that asks for it.
     if active.elements != c.elements {
@@ -274,6 +293,17 @@ fn same_chunk(active: Version, c: &Contribution) -> (Version, Action) {
     };
     let (added, then) = values_in(added, c);
     (added, Action::Add(then))
+}
+
+/// A question about the chunk that the version holds: a kept result does not fit it, so whoever is to have that sends its
+/// contribution too.
+#[inline(always)]
+fn question(active: &Version, c: &Contribution) -> Action {
+    match () {
+        () if active.seen & c.worker == 0 || active.is(state::FINAL) => Action::Want,
+        () if active.seen == c.all => Action::Pass,
+        () => Action::Ignore(Reason::Duplicate),
+    }
 }
 
 /// A contribution to the exponent round of the chunk that the version holds.
@@ -314,7 +344,7 @@ fn store(active: Version, c: &Contribution) -> (Version, Action) {
     let stored = Version {
         seen: c.worker,
         elements: c.elements,
-        flags: c.flags & flag::MERGED,
+        flags: c.flags & (flag::MERGED | flag::MAXIMUM),
         next_exponent: c.next_exponent,
         ..active
     };

@@ -1,6 +1,10 @@
 //! The tables of `docs/protocol.md`, row by row.
 
 use super::*;
+use crate::{
+    Header,
+    tables::{JobEntry, job_flag},
+};
 
 const ALL: u32 = 0b111;
 const OWNER: u32 = owner(1, 1);
@@ -44,9 +48,22 @@ fn table_of_cases() {
     let empty = Version::default();
     let store = Action::Store(Then::Wait);
     type Case = (&'static str, [Version; 2], Contribution, Action, [Version; 2]);
-    let table: [Case; 16] = [
+    let table: [Case; 17] = [
         ("first ever", [empty, empty], contribution(3, 0, 1), store, [version(3, 1), empty]),
-        ("first ever, on version 1", [empty, empty], contribution(11, 1, 2), store, [empty, version(11, 2)]),
+        (
+            "first ever, but not the slot's first",
+            [empty, empty],
+            contribution(11, 1, 2),
+            Action::Ignore(Reason::OutOfTurn),
+            [empty, empty],
+        ),
+        (
+            "first ever, from far ahead",
+            [empty, empty],
+            contribution(1 << 20 | 3, 0, 2),
+            Action::Ignore(Reason::OutOfTurn),
+            [empty, empty],
+        ),
         (
             "second worker",
             [version(3, 1), empty],
@@ -199,8 +216,10 @@ fn the_result_says_which_chunk_comes_next() {
 
 #[test]
 fn an_empty_slot_takes_only_its_own_first_chunk() {
-    let c = contribution(4, 0, 1);
-    assert_eq!(decide(&SlotMeta::default(), &c).1, Action::Ignore(Reason::OutOfTurn));
+    for (seq, version) in [(4, 0), (11, 0), (11, 1), (3, 1), (3 + (1 << 20), 0), (u32::MAX - 4, 0)] {
+        let c = contribution(seq, version, 1);
+        assert_eq!(decide(&SlotMeta::default(), &c).1, Action::Ignore(Reason::OutOfTurn), "{seq}");
+    }
 }
 
 #[test]
@@ -212,6 +231,91 @@ fn another_operation_is_refused_and_changes_nothing() {
     assert_eq!(decide(&first, &shorter), (first, Action::Refuse), "before its length is looked at");
     let round = Contribution { flags: flag::EXPONENT, elements: 0, ..other };
     assert_eq!(decide(&first, &round), (first, Action::Refuse));
+}
+
+#[test]
+fn a_sum_stays_a_sum_and_a_maximum_a_maximum() {
+    for first in [0, flag::MAXIMUM] {
+        let of = |worker, flags| Contribution { flags, ..contribution(3, 0, worker) };
+        let (held, _) = decide(&SlotMeta::default(), &of(1, first));
+        for worker in [1, 2] {
+            let other = of(worker, first ^ flag::MAXIMUM);
+            assert_eq!(decide(&held, &other), (held, Action::Refuse), "worker {worker}");
+        }
+        let (held, _) = decide(&held, &of(2, first));
+        let (whole, action) = step(&held, &of(4, first));
+        assert_eq!((action, whole.versions[0].flags), (Action::Add(Then::Complete), first));
+        let job = JobEntry { world: 3, ..JobEntry::default() };
+        assert_eq!(
+            answer::result(&Header::default(), &whole.versions[0], &job).flags,
+            0,
+            "slots' own business"
+        );
+    }
+}
+
+/// The table of questions in `docs/protocol.md`.
+#[test]
+fn a_question_changes_nothing() {
+    let (empty, duplicate) = (Version::default(), Action::Ignore(Reason::Duplicate));
+    let agreed = Version { asked: ALL, state: state::AGREED, ..version(3, 0) };
+    let asked = Version { asked: 1, ..version(3, 0) };
+    let out_of_turn = Action::Ignore(Reason::OutOfTurn);
+    type Case = (&'static str, [Version; 2], (u32, u8, u32), [Action; 2]);
+    // What an aggregator alone does, and what a child does.
+    let table: [Case; 11] = [
+        ("nobody has come yet", [empty, empty], (3, 0, 1), [Action::Want; 2]),
+        ("nobody has come to the next", [version(3, 7), empty], (11, 1, 1), [Action::Want; 2]),
+        ("others have come", [version(3, 3), empty], (3, 0, 4), [Action::Want; 2]),
+        ("it has come", [version(3, 3), empty], (3, 0, 2), [duplicate; 2]),
+        ("all have come", [version(3, 7), empty], (3, 0, 2), [Action::Want; 2]),
+        ("after the exponent", [agreed, empty], (3, 0, 2), [Action::Want; 2]),
+        ("before the exponent", [asked, empty], (3, 0, 1), [out_of_turn; 2]),
+        ("an old one", [version(19, 1), version(11, 7)], (3, 0, 2), [Action::Ignore(Reason::Stale); 2]),
+        ("out of turn", [version(3, 3), empty], (11, 1, 1), [out_of_turn; 2]),
+        ("not the first", [empty, empty], (11, 0, 1), [out_of_turn; 2]),
+        (
+            "all of this rack have come",
+            [Version { state: 0, ..version(3, 7) }, empty],
+            (3, 0, 2),
+            [Action::Pass; 2],
+        ),
+    ];
+    for (what, versions, (seq, v, worker), actions) in table {
+        let before = SlotMeta { owner: OWNER, versions };
+        for (child, action) in [false, true].into_iter().zip(actions) {
+            let c = Contribution { flags: flag::QUERY, elements: 0, child, ..contribution(seq, v, worker) };
+            assert_eq!(decide(&before, &c), (before, action), "{what}, child: {child}");
+        }
+    }
+    let before = SlotMeta { owner: OWNER, versions: [version(3, 3), empty] };
+    let c = Contribution { flags: flag::QUERY, elements: 0, ..contribution(3, 0, 4) };
+    assert_eq!(decide(&before, &Contribution { tensor: 5, ..c }), (before, Action::Refuse));
+    assert_eq!(
+        decide(&before, &Contribution { flags: c.flags | flag::MAXIMUM, ..c }),
+        (before, Action::Refuse)
+    );
+}
+
+#[test]
+fn a_question_that_went_up_comes_back_to_its_worker() {
+    let question = Header { flags: flag::QUERY | flag::POOL_VERSION, bitmap_0: 4, ..Header::default() };
+    let child = JobEntry { world: 3, rack: 1, racks: 2, ..JobEntry::default() };
+    let up = answer::question(&question, &child);
+    assert_eq!((up.bitmap_0, up.bitmap_1, up.fan_in_1), (4, 2, 2));
+    assert_eq!(up.flags, flag::QUERY | flag::POOL_VERSION | flag::LEVEL);
+    let root = JobEntry { world: 2, contributors: 6, flags: job_flag::ROOT, ..JobEntry::default() };
+    let down = answer::wanted(&up, &root);
+    assert_eq!((down.bitmap_0, down.flags), (4, up.flags));
+    let answer = answer::wanted(&down, &child);
+    assert_eq!((answer.bitmap_0, answer.flags), (4, question.flags));
+
+    let part = Version { state: 0, ..version(3, 7) };
+    let before = SlotMeta { owner: OWNER, versions: [part, Version::default()] };
+    let wanted = Conclusion { flags: flag::QUERY, elements: 0, ..conclusion(3, 0) };
+    assert_eq!(conclude(&before, &wanted), (before, Action::Want));
+    let known = SlotMeta { owner: OWNER, versions: [version(3, 7), Version::default()] };
+    assert_eq!(conclude(&known, &wanted).1, Action::Ignore(Reason::Duplicate));
 }
 
 fn round(seq: u32, v: u8, worker: u32, exponent: i8) -> Contribution {

@@ -18,6 +18,8 @@ pub struct Aggregator {
 /// What it sends, and to whom.
 pub enum Sent {
     One(Packet),
+    /// To the worker that asked, not to who sent what is answered.
+    Worker(u16, Packet),
     All(Packet),
     Up(Packet),
 }
@@ -77,6 +79,8 @@ impl Aggregator {
                 Some(Sent::Up(packet(answer::part_of_round(header, &held, job))))
             }
             Action::Refuse => Some(Sent::One(packet(answer::refusal(header, &held, job)))),
+            Action::Want => Some(Sent::One(packet(answer::wanted(header, job)))),
+            Action::Pass => Some(Sent::Up(packet(answer::question(header, job)))),
             _ => None,
         })
     }
@@ -97,6 +101,10 @@ impl Aggregator {
             }
             Action::Ask(_) => answer::agreed(header, &held, job),
             Action::Refuse => answer::refusal(header, &held, job),
+            Action::Want => {
+                let asked_by = admit::rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)?;
+                return Ok(Some(Sent::Worker(asked_by, Packet::new(&answer::wanted(header, job), 0))));
+            }
             Action::Ignore(reason) => return Err(reason),
             _ => return Err(Reason::Internal),
         };

@@ -19,8 +19,15 @@ fn hold(what: &str, system: System) {
     checker.assert_properties();
 }
 
-const PLAIN: System =
-    System { racks: 0, workers: 2, slots_log2: 0, chunks: 4, stealing: false, rounds: false };
+const PLAIN: System = System {
+    racks: 0,
+    workers: 2,
+    slots_log2: 0,
+    chunks: 4,
+    stealing: false,
+    rounds: false,
+    questions: false,
+};
 
 #[test]
 fn exponent_rounds() {
@@ -52,5 +59,34 @@ fn two_levels_with_exponent_rounds() {
     hold(
         "2 racks of 1 worker, 1 slot, exponent rounds",
         System { racks: 2, workers: 1, chunks: 2, rounds: true, ..PLAIN },
+    );
+}
+
+#[test]
+fn questions() {
+    hold("2 workers, 1 slot, questions", System { questions: true, ..PLAIN });
+}
+
+#[test]
+fn questions_and_exponent_rounds() {
+    hold(
+        "2 workers, 1 slot, questions, exponent rounds",
+        System { questions: true, rounds: true, chunks: 2, ..PLAIN },
+    );
+}
+
+#[test]
+fn questions_and_stealing() {
+    hold(
+        "2 workers, 2 slots, questions, work stealing",
+        System { questions: true, slots_log2: 1, chunks: 4, stealing: true, ..PLAIN },
+    );
+}
+
+#[test]
+fn questions_over_two_levels() {
+    hold(
+        "2 racks of 1 worker, 1 slot, questions",
+        System { questions: true, racks: 2, workers: 1, chunks: 2, ..PLAIN },
     );
 }

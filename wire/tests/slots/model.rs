@@ -27,6 +27,8 @@ pub struct System {
     pub stealing: bool,
     /// Whether chunks need an exponent, and workers may or may not know it a chunk ahead.
     pub rounds: bool,
+    /// Whether a contribution is sent only when it is wanted: the first sending of each is lost, and its worker asks.
+    pub questions: bool,
 }
 
 /// A worker's slot: Algorithm 4.
@@ -38,6 +40,8 @@ pub struct Place {
     version: u8,
     /// The exponent of this chunk, when it is agreed on.
     agreed: Option<i8>,
+    /// Whether a question was answered by that the contribution is wanted.
+    wanted: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -140,11 +144,16 @@ impl System {
         if round {
             return vec![Packet { next_exponent: self.exponent(worker, place.seq), ..packet }];
         }
+        let question = Packet { flags: version | flag::QUERY, elements: 0, sum: 0, ..packet };
+        if self.questions && !place.wanted {
+            return vec![question];
+        }
+        let asks = self.questions.then_some(question);
         if !self.rounds {
-            return vec![packet];
+            return asks.into_iter().chain([packet]).collect();
         }
         let known = Packet { next_exponent: self.exponent(worker, place.next), ..packet };
-        vec![known, Packet { next_exponent: exponent::UNKNOWN, ..packet }]
+        asks.into_iter().chain([known, Packet { next_exponent: exponent::UNKNOWN, ..packet }]).collect()
     }
 
     /// Algorithm 4: a result of what the slot waits for moves it on.
@@ -158,6 +167,10 @@ impl System {
         if waits_for_round != result.is_round() {
             return;
         }
+        if result.has(flag::QUERY) {
+            state.places[worker as usize][result.slot as usize].wanted = true;
+            return;
+        }
         let sent = self.packets(worker, result.slot, place);
         state.sent[worker as usize].extend(sent);
         let place = &mut state.places[worker as usize][result.slot as usize];
@@ -165,7 +178,8 @@ impl System {
             place.agreed = Some(result.exponent);
         } else {
             let agreed = (result.next_exponent != exponent::UNKNOWN).then_some(result.next_exponent);
-            *place = Place { seq: place.next, next: result.next_seq, version: 1 - version, agreed };
+            let (seq, next) = (place.next, result.next_seq);
+            *place = Place { seq, next, version: 1 - version, agreed, wanted: false };
         }
     }
 
@@ -187,6 +201,10 @@ impl System {
             (Sent::One(answer), _) => {
                 state.results[sender].insert(answer);
             }
+            (Sent::Worker(rank, answer), rack) => {
+                let first = rack.unwrap_or(0) * self.workers;
+                state.results[(first + u32::from(rank)) as usize].insert(answer);
+            }
             (Sent::All(answer), rack) => {
                 let first = (rack.unwrap_or(0) * self.workers) as usize;
                 for results in &mut state.results[first..first + self.workers as usize] {
@@ -203,7 +221,7 @@ impl Model for System {
 
     fn init_states(&self) -> Vec<State> {
         let slots = 1 << self.slots_log2;
-        let place = |slot| Place { seq: slot, next: slots + slot, version: 0, agreed: None };
+        let place = |slot| Place { seq: slot, next: slots + slot, version: 0, agreed: None, wanted: false };
         let workers = self.all_workers() as usize;
         vec![State {
             root: Aggregator::new(&self.root_job()),
@@ -265,7 +283,7 @@ impl Model for System {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("every sum holds every worker exactly once", |system: &Self, state: &State| {
-                let sums = state.results.iter().flatten().filter(|result| !result.is_round());
+                let sums = state.results.iter().flatten().filter(|result| result.is_sum());
                 sums.into_iter().all(|result| result.sum == system.correct(result.seq))
             }),
             Property::always("an exponent is the largest of all workers'", |system: &Self, state: &State| {
@@ -276,7 +294,7 @@ impl Model for System {
                     })
             }),
             Property::always("all workers are told the same next chunk", |_: &Self, state: &State| {
-                let sums = || state.results.iter().flatten().filter(|result| !result.is_round());
+                let sums = || state.results.iter().flatten().filter(|result| result.is_sum());
                 sums().all(|a| sums().all(|b| a.seq != b.seq || a.next_seq == b.next_seq))
             }),
             Property::always("no chunk is in two slots", |_: &Self, state: &State| {

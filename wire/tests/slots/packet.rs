@@ -70,6 +70,11 @@ impl Packet {
         self.kind == Kind::Result as u8
     }
 
+    /// Whether it is a result with elements.
+    pub fn is_sum(&self) -> bool {
+        !self.has(flag::EXPONENT | flag::QUERY)
+    }
+
     /// Whether it belongs to an exponent round.
     pub fn is_round(&self) -> bool {
         self.has(flag::EXPONENT)

@@ -5,7 +5,8 @@ use sumac_transport::JobParams;
 use sumac_wire::{
     Header, Kind, Reason, admit,
     header::{HEADER_LEN, flag},
-    slot::{Action, SlotMeta, Then, Version, answer, conclude, decide},
+    slot::{Action, SlotMeta, Then, Version, answer, conclude, decide, owner, state},
+    stream::place,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 
@@ -82,7 +83,9 @@ impl Aggregator {
         Aggregator {
             job,
             number: params.job,
-            metas: vec![SlotMeta::default(); slots as usize],
+            metas: (0..slots)
+                .map(|slot| begun(&job, slot % params.slots, params.job, setup.first_seq))
+                .collect(),
             values: vec![0; slots as usize * 2 * usize::from(params.elements)],
             next: vec![setup.first_seq.wrapping_add(2 * params.slots); usize::from(setup.lanes)],
             stealing: setup.stealing,
@@ -173,6 +176,12 @@ impl Aggregator {
             Action::Ask(Then::Up) | Action::ForwardExponent => {
                 (Outcome::Up, answer::part_of_round(header, &held, &self.job))
             }
+            Action::Want => {
+                let asked_by = admit::rank(header.bitmap_0, self.job.world).unwrap_or(sender);
+                let asked_by = if self.job.flags & job_flag::ROOT != 0 { sender } else { asked_by };
+                (Outcome::Unicast(asked_by), answer::wanted(header, &self.job))
+            }
+            Action::Pass => (Outcome::Up, answer::question(header, &self.job)),
             Action::Refuse => {
                 let is_from_above = header.kind == Kind::Result as u8;
                 let outcome = if is_from_above { Outcome::Multicast } else { Outcome::Unicast(sender) };
@@ -209,4 +218,24 @@ fn write_answer(answer: &mut Vec<u8>, header: &Header, elements: &[u8]) {
     answer.clear();
     answer.extend(header.to_bytes());
     answer.extend(elements);
+}
+
+/// A slot as it is before chunk `first`: streams begin with chunk 0, later they are in the middle of it.
+fn begun(job: &JobEntry, slot: u32, number: u16, first: u32) -> SlotMeta {
+    if first == 0 {
+        return SlotMeta::default();
+    }
+    let slots = job.lane_slots();
+    let next = first.wrapping_add(slot.wrapping_sub(first) & (slots - 1));
+    let held = |next: u32| Version {
+        seq: next.wrapping_sub(2 * slots),
+        seen: job.all(),
+        next,
+        state: state::FINAL,
+        ..Version::default()
+    };
+    let versions = [held(next), held(next.wrapping_add(slots))];
+    let is_second = place(next, slots.ilog2()).version == 1;
+    let [a, b] = versions;
+    SlotMeta { owner: owner(number, job.epoch), versions: if is_second { [b, a] } else { [a, b] } }
 }
