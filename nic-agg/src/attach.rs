@@ -9,14 +9,10 @@ use std::{
 use aya::{
     Ebpf,
     pin::PinError,
-    programs::{
-        ProgramError, Xdp, XdpMode,
-        links::{FdLink, LinkError, PinnedLink},
-        xdp::XdpLink,
-    },
+    programs::{ProgramError, links::LinkError},
 };
 use sumac_agg_layout::{MAX_PORTS, State, name, state_flag};
-use sumac_hostprog::{interface::Interface, mode::BoundMode};
+use sumac_hostprog::{Steer, SteerError, interface::Interface, mode::BoundMode};
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, PAGE_ELEMENTS};
 use thiserror::Error;
 
@@ -25,8 +21,10 @@ use crate::{
     detach::active_jobs,
     mode::Mode,
     pins::{self, DEFAULT_PIN_ROOT, PinDir},
+    port::Port,
     preflight::{self, NotReady},
     program::{self, LoadError, Variant},
+    steering::Steering,
     tables::{TableError, Tables},
 };
 
@@ -55,6 +53,8 @@ pub struct AttachOptions {
     pub own_ip: Option<Ipv4Addr>,
     /// Where to run.
     pub mode: Mode,
+    /// Whether the ports' NICs shall lead each shard's packets to one queue.
+    pub steer: Steer,
     /// Where pins go; must be on a bpffs.
     pub pin_root: PathBuf,
 }
@@ -72,6 +72,7 @@ impl AttachOptions {
             shards: 1,
             own_ip: None,
             mode: Mode::Auto,
+            steer: Steer::Auto,
             pin_root: DEFAULT_PIN_ROOT.into(),
         }
     }
@@ -169,6 +170,9 @@ pub enum AttachError {
     /// A map.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// Steering, where it is demanded.
+    #[error(transparent)]
+    Steer(#[from] SteerError),
 }
 
 /// A port as it was bound.
@@ -180,6 +184,8 @@ pub struct BoundPort {
     pub mode: BoundMode,
     /// Why it does not run in the driver, when that was asked for.
     pub fallback: Option<String>,
+    /// What leads each shard's packets to a queue, when there are several shards.
+    pub steering: Option<String>,
 }
 
 /// Attaches the aggregator to its ports and pins it there.
@@ -282,23 +288,42 @@ fn attach_locked(
     tables.set_state(state)?;
     let others = pins.interfaces().map_err(|source| at(pins.path(), source))?;
     let others = others.into_iter().filter(|name| !options.interfaces.contains(name));
-    let mut bound = Vec::new();
     // The others keep their links, but the new programs: old and new must not share a broadcast.
-    for port in named.into_iter().chain(others.filter_map(|name| Port::look_at(pins, &name).ok()?.if_ours()))
-    {
-        let egress = program::egress(&mut ebpf, variant)?
-            .fd()
-            .map_err(|source| LoadError::refused(name::EGRESS_PROGRAM, source))?;
-        if !tables.add_port(port.interface.index, egress)? {
-            return Err(AttachError::TooManyPorts { interface: port.interface.name });
-        }
-        if let Some(mac) = mac(&port.interface.name) {
-            tables.set_own(port.interface.index, mac)?;
-        }
-        bound.push(port.bind(program::ingress(&mut ebpf, variant)?, options.mode, pins)?);
+    let others = others.filter_map(|name| Port::look_at(pins, &name).ok()?.if_ours());
+    let mut steering = Steering::default();
+    let bound = named
+        .into_iter()
+        .chain(others)
+        .map(|port| bind_port(port, &mut ebpf, variant, &mut tables, &mut steering, options, pins))
+        .collect::<Result<Vec<_>, _>>()
+        .and_then(|bound| pin_programs(&mut ebpf, variant, pins).map(|()| bound));
+    if bound.is_err() {
+        steering.roll_back();
     }
-    pin_programs(&mut ebpf, variant, pins)?;
-    Ok(bound)
+    bound
+}
+
+fn bind_port(
+    port: Port,
+    ebpf: &mut Ebpf,
+    variant: Variant,
+    tables: &mut Tables,
+    steering: &mut Steering,
+    options: &AttachOptions,
+    pins: &PinDir,
+) -> Result<BoundPort, AttachError> {
+    let egress = program::egress(ebpf, variant)?
+        .fd()
+        .map_err(|source| LoadError::refused(name::EGRESS_PROGRAM, source))?;
+    if !tables.add_port(port.interface.index, egress)? {
+        return Err(AttachError::TooManyPorts { interface: port.interface.name });
+    }
+    if let Some(mac) = mac(&port.interface.name) {
+        tables.set_own(port.interface.index, mac)?;
+    }
+    let told = steering.apply(options, &port.interface, pins)?;
+    let bound = port.bind(program::ingress(ebpf, variant)?, options.mode, pins)?;
+    Ok(BoundPort { steering: told, ..bound })
 }
 
 /// The MAC address of an interface in the calling thread's network namespace.
@@ -343,118 +368,6 @@ fn keep_or_drop_pool(wanted: &State, pins: &PinDir) -> Result<(), AttachError> {
     Ok(())
 }
 
-/// An interface, and this aggregator's link on it when there is one.
-struct Port {
-    interface: Interface,
-    ours: Option<(PinnedLink, BoundMode)>,
-}
-
-impl Port {
-    /// Looks for this aggregator's link. Removes the pin of a link that is not on the interface any more.
-    fn look_at(pins: &PinDir, name: &str) -> Result<Port, AttachError> {
-        let interface = Interface::by_name(name)
-            .map_err(|source| AttachError::Interface { interface: name.to_owned(), source })?;
-        let path = pins.link(name);
-        let mut ours = None;
-        if path.exists() {
-            let failed = |source| AttachError::Link { path: path.clone(), source };
-            let link = FdLink::from(PinnedLink::from_pin(&path).map_err(failed)?);
-            let id = link.info().map_err(failed)?.program_id();
-            drop(link);
-            match interface.xdp.iter().find(|program| program.id == id) {
-                Some(program) => ours = Some((PinnedLink::from_pin(&path).map_err(failed)?, *program)),
-                None => drop(pins.remove(&path).map_err(|source| at(&path, source))?),
-            }
-        }
-        let ours_id = ours.as_ref().map(|(_, program)| program.id);
-        if let Some(foreign) = interface.xdp.iter().find(|program| Some(program.id) != ours_id) {
-            return Err(AttachError::Occupied {
-                interface: interface.name.clone(),
-                id: foreign.id,
-                mode: foreign.mode,
-            });
-        }
-        Ok(Port { interface, ours: ours.map(|(link, program)| (link, program.mode)) })
-    }
-
-    fn if_ours(self) -> Option<Port> {
-        self.ours.is_some().then_some(self)
-    }
-
-    /// Replaces the program on the port, or binds it anew.
-    fn bind(self, program: &mut Xdp, mode: Mode, pins: &PinDir) -> Result<BoundPort, AttachError> {
-        let Port { interface, ours } = self;
-        let path = pins.link(&interface.name);
-        match ours {
-            Some((link, bound))
-                if mode == Mode::Auto || (mode == Mode::Generic) == (bound == BoundMode::Generic) =>
-            {
-                let link = XdpLink::try_from(FdLink::from(link))
-                    .map_err(|source| AttachError::Link { path, source })?;
-                program.attach_to_link(link).map_err(|source| refused(&interface.name, bound, source))?;
-                return Ok(BoundPort { interface: interface.name, mode: bound, fallback: None });
-            }
-            // Unpinned before it is closed: the last handle detaches.
-            Some((link, _)) => drop(link.unpin().map_err(|source| at(&path, source))?),
-            None => {}
-        }
-        let (link, bound, fallback) = bind_anew(program, &interface.name, mode)?;
-        link.pin(&path).map_err(|source| AttachError::Pin { path, source: Box::new(source) })?;
-        Ok(BoundPort { interface: interface.name, mode: bound, fallback })
-    }
-}
-
-fn bind_anew(
-    program: &mut Xdp,
-    interface: &str,
-    mode: Mode,
-) -> Result<(FdLink, BoundMode, Option<String>), AttachError> {
-    if mode == Mode::Generic {
-        return Ok((bind_in(program, interface, BoundMode::Generic)?, BoundMode::Generic, None));
-    }
-    match bind_in(program, interface, BoundMode::Driver) {
-        Ok(link) => Ok((link, BoundMode::Driver, None)),
-        Err(error) if mode == Mode::Auto => {
-            tracing::warn!("{error}; falling back to generic mode, which is several times slower");
-            let link = bind_in(program, interface, BoundMode::Generic)?;
-            Ok((link, BoundMode::Generic, Some(error.to_string())))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-fn bind_in(program: &mut Xdp, interface: &str, mode: BoundMode) -> Result<FdLink, AttachError> {
-    let flag = if mode == BoundMode::Generic { XdpMode::Skb } else { XdpMode::Driver };
-    let link = program
-        .attach(interface, flag)
-        .and_then(|id| program.take_link(id))
-        .map_err(|source| refused(interface, mode, source))?;
-    FdLink::try_from(link).map_err(|_| AttachError::Options {
-        what: format!("this kernel gave no link on {interface} that could outlive the process; 5.15 does"),
-    })
-}
-
-fn refused(interface: &str, mode: BoundMode, source: ProgramError) -> AttachError {
-    let mut number = None;
-    let mut cause: Option<&dyn std::error::Error> = Some(&source);
-    while let (Some(this), None) = (cause, number) {
-        number = this.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
-        cause = this.source();
-    }
-    let advice = match number.map(nix::errno::Errno::from_raw) {
-        Some(nix::errno::Errno::EOPNOTSUPP) => "its driver has no XDP: use --mode generic",
-        Some(nix::errno::Errno::ERANGE) => {
-            "its MTU or its peer's is too large for frames of one buffer (a veth takes 3506): use --jumbo"
-        }
-        Some(nix::errno::Errno::EBUSY | nix::errno::Errno::EEXIST) => {
-            "another XDP program is there: see `ip link`"
-        }
-        Some(nix::errno::Errno::EPERM) => "not permitted: run as root",
-        _ => "dmesg may tell more: often an MTU above one page, LRO, or too few queues",
-    };
-    AttachError::Bind { interface: interface.to_owned(), mode, source: Box::new(source), advice }
-}
-
 /// Pins both programs by way of a second name, so that the old pins are replaced and never missing.
 fn pin_programs(ebpf: &mut Ebpf, variant: Variant, pins: &PinDir) -> Result<(), AttachError> {
     for pin in [pins::INGRESS, pins::EGRESS] {
@@ -473,6 +386,6 @@ fn pin_programs(ebpf: &mut Ebpf, variant: Variant, pins: &PinDir) -> Result<(), 
     Ok(())
 }
 
-fn at(path: &Path, source: io::Error) -> AttachError {
+pub(crate) fn at(path: &Path, source: io::Error) -> AttachError {
     AttachError::Pins { path: path.to_owned(), source }
 }

@@ -5,11 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sumac_hostprog::interface::Interface;
+use sumac_hostprog::{interface::Interface, pins::current_namespace};
 use sumac_wire::tables::job_flag;
 use thiserror::Error;
 
-use crate::{pins::PinDir, tables::Tables};
+use crate::{pins::PinDir, steering::release, tables::Tables};
 
 /// Why something is still there.
 #[derive(Debug, Error)]
@@ -28,7 +28,8 @@ pub struct Detached {
     pub kept_jobs: Vec<u16>,
 }
 
-/// Takes the programs off `interfaces`, or off all when none is given. When none is left, the maps go
+/// Takes the programs off `interfaces`, or off all when none is given, and out of their NICs the rules that were put in.
+/// When none is left, the maps go
 /// too, unless there are jobs: these go on where they were once the programs are attached again.
 ///
 /// # Errors
@@ -39,6 +40,7 @@ pub fn detach(pin_root: &Path, interfaces: &[String]) -> Result<Detached, Detach
         move |source| DetachError { path, source }
     };
     let pins = PinDir::here(pin_root).map_err(at(pin_root))?;
+    let here = current_namespace().map_err(at(pin_root))?;
     let nothing = Detached { interfaces: Vec::new(), kept_jobs: Vec::new() };
     let Some(_lock) = pins.lock().map_err(at(pins.path()))? else { return Ok(nothing) };
     let all = pins.interfaces().map_err(at(pins.path()))?;
@@ -47,6 +49,7 @@ pub fn detach(pin_root: &Path, interfaces: &[String]) -> Result<Detached, Detach
     for interface in all.iter().filter(|name| interfaces.is_empty() || interfaces.contains(name)) {
         let link = pins.link(interface);
         pins.remove_link(&link).map_err(at(&link))?;
+        release(here, interface, &pins);
         if let (Some(tables), Ok(found)) = (&mut tables, Interface::by_name(interface)) {
             // Frames no longer come in; a port that cannot be taken out of the broadcast only wastes copies.
             let _ = tables.remove_port(found.index);
@@ -76,6 +79,10 @@ pub fn clean(pin_root: &Path, all_namespaces: bool) -> Result<Vec<PathBuf>, Deta
     for dir in dirs {
         let at = |source| DetachError { path: dir.path().to_owned(), source };
         let _lock = dir.lock().map_err(at)?;
+        if let Some(namespace) = dir.namespace() {
+            let ports = dir.interfaces().map_err(at)?;
+            ports.iter().for_each(|port| release(namespace, port, &dir));
+        }
         removed.extend(dir.remove_all().map_err(at)?);
     }
     Ok(removed)

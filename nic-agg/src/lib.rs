@@ -10,6 +10,8 @@
 //! | [`detach`] | takes the programs off, and the memory away |
 //! | [`job`] | adds and removes jobs |
 //! | [`drops`] | drops on purpose |
+//! | `port` | one port: whose program is on it, and how ours is bound |
+//! | `steering` | rules in the ports' NICs that lead each shard's packets to one queue |
 //! | [`status`] | what is bound, counted and installed |
 //! | [`plane`] | jobs of remote daemons, by the control plane |
 //! | [`tables`] | typed access to the maps |
@@ -29,9 +31,11 @@ pub mod measure;
 pub mod mode;
 pub mod pins;
 pub mod plane;
+mod port;
 pub mod preflight;
 pub mod program;
 pub mod status;
+mod steering;
 pub mod tables;
 
 pub use aggregator::{Aggregator, OpenError};

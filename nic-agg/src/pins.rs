@@ -5,6 +5,7 @@
 //!     link-<interface> ...            one for each port
 //!     prog  prog-out                  replaced together on every attach
 //!     map-STATE  map-SLOTS  ...       kept across attach and detach while jobs exist
+//!     rule-<interface>-1022 ...       notes of the rules that were put into the port's NIC
 //! ```
 //!
 //! bpffs allows no dot in a name and the kernel no colon in an interface's: `eth0.7` becomes `eth0:7`.
@@ -19,7 +20,7 @@ use std::{
 use aya::programs::links::PinnedLink;
 use sumac_agg_layout::name;
 pub use sumac_hostprog::DEFAULT_PIN_ROOT;
-use sumac_hostprog::pins::current_namespace;
+use sumac_hostprog::{pins::current_namespace, steer::memory::Memory};
 
 /// The ingress program's pin.
 pub const INGRESS: &str = "prog";
@@ -93,6 +94,18 @@ impl PinDir {
     #[must_use]
     pub fn link(&self, interface: &str) -> PathBuf {
         self.0.join(format!("{LINK_PREFIX}{}", interface.replace('.', ":")))
+    }
+
+    /// The notes of the rules that were put into a port's NIC.
+    #[must_use]
+    pub fn rules(&self, interface: &str) -> Memory {
+        Memory::shared(&self.0, interface)
+    }
+
+    /// The inode of the network namespace whose pins these are; none where another hand made the directory.
+    #[must_use]
+    pub fn namespace(&self) -> Option<u64> {
+        self.0.file_name()?.to_str()?.parse().ok()
     }
 
     /// The interfaces that have a link pinned.

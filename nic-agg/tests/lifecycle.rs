@@ -15,7 +15,7 @@ use sumac_agg::{
     aggregator::ChangeError, attach, clean, detach,
 };
 use sumac_control::neighbour;
-use sumac_hostprog::{interface::Interface, mode::BoundMode};
+use sumac_hostprog::{Steer, interface::Interface, mode::BoundMode};
 use sumac_wire::{DEFAULT_BASE_PORT, Header};
 use support::{
     TOKEN,
@@ -201,6 +201,28 @@ fn a_port_of_another_aggregator_is_refused() {
     assert!(matches!(&refused, AttachError::Occupied { interface, .. } if interface == "p1"), "{refused}");
     assert_eq!(lab.bound(), [vec![], DRIVER.to_vec()], "p0 was not touched either");
     assert!(!lab.pins.0.exists(), "nothing is left of what failed");
+}
+
+/// A veth has no rules: for one shard none are wanted, for several that is told, or an error.
+#[test]
+fn shards_are_steered_where_the_driver_can() {
+    if !privileged("shards_are_steered_where_the_driver_can") {
+        return;
+    }
+    let lab = Lab::new();
+    lab.middle.run("ip link add q0 numrxqueues 2 type veth peer name q1 numtxqueues 2");
+    lab.middle.run("ethtool -L q0 rx 2");
+    let on = |shards, steer| {
+        let options = AttachOptions { interfaces: vec!["q0".into()], shards, steer, ..lab.options() };
+        lab.middle.inside(|| attach(&options).map(|(_, ports)| ports[0].steering.clone()))
+    };
+    let refused = on(2, Steer::Ntuple).unwrap_err();
+    assert!(matches!(refused, AttachError::Steer(_)), "{refused}");
+    assert!(!lab.pins.0.exists(), "nothing is left of what failed");
+    assert_eq!(on(1, Steer::Ntuple).unwrap(), None);
+    let told = on(2, Steer::Auto).unwrap().unwrap();
+    assert!(told.contains("no rules: the queue is that of the CPU"), "{told}");
+    assert_eq!(lab.middle.inside(|| detach(&lab.pins.0, &[]).unwrap()).interfaces, ["q0"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::{
     process::ExitCode,
 };
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use sumac_agg::{
     AttachOptions, Mode,
@@ -13,6 +14,7 @@ use sumac_agg::{
     preflight::pool_memory,
     program::Variant,
 };
+use sumac_hostprog::Steer;
 use sumac_wire::DEFAULT_BASE_PORT;
 
 use super::{PinRoot, print_json};
@@ -60,6 +62,10 @@ pub struct Args {
     /// Where to run: in the driver, in the kernel's generic path, or in the driver if possible
     #[arg(long, value_enum, default_value_t = Mode::Auto)]
     mode: Mode,
+    /// With several shards, rules in the NIC that lead each shard's port to a queue of its own. auto: where the driver
+    /// takes them, else what steers instead is told; ntuple: rules or nothing; off: none, and none stay from before
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = parse_steer())]
+    steer: Steer,
     #[command(flatten)]
     pins: PinRoot,
     /// Print one JSON object
@@ -75,6 +81,10 @@ struct Attached {
     ports: Vec<BoundPort>,
 }
 
+fn parse_steer() -> impl TypedValueParser<Value = Steer> {
+    PossibleValuesParser::new(Steer::ALL.map(Steer::name)).try_map(|word| word.parse::<Steer>())
+}
+
 /// Attaches, and says what was really bound.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (aggregator, ports) = attach(&AttachOptions {
@@ -86,6 +96,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         shards: args.shards,
         own_ip: args.own,
         mode: args.mode,
+        steer: args.steer,
         pin_root: args.pins.pin_root.clone(),
     })?;
     let state = aggregator.state()?;
@@ -94,9 +105,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return print_json(&Attached { instance: state.instance, slots: state.slots, pool_bytes, ports });
     }
     let mut out = io::stdout().lock();
-    for BoundPort { interface, mode, fallback } in &ports {
+    for BoundPort { interface, mode, fallback, steering } in &ports {
         let why = fallback.as_ref().map_or(String::new(), |why| format!(": {why}"));
         writeln!(out, "{interface}: attached in {mode} mode{why}")?;
+        if let Some(steering) = steering {
+            writeln!(out, "{interface}: {steering}")?;
+        }
     }
     let mib = pool_bytes as f64 / f64::from(1 << 20);
     let jumbo = if variant_of(&state) == Variant::Jumbo { ", for jumbo frames" } else { "" };

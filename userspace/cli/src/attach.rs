@@ -83,5 +83,5 @@ fn report(interface: &str, attached: &Attached) -> std::io::Result<()> {
         u32::from(first) + u32::from(shards) - 1,
         attached.pin_path().display(),
     )?;
-    writeln!(out, "{interface}: {}", attached.steering())
+    writeln!(out, "{interface}: {}", attached.steering().for_worker())
 }

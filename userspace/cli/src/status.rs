@@ -85,7 +85,7 @@ fn show_details(out: &mut impl Write, name: &str, details: &Details, daemon: &Va
         details.base_port,
         u32::from(details.base_port) + u32::from(details.shards) - 1,
     )?;
-    writeln!(out, "  steering: {}", details.steering)?;
+    writeln!(out, "  steering: {}", details.steering.for_worker())?;
     writeln!(out, "  queue  socket           steered   no socket     refused     foreign")?;
     for queue in &details.queues {
         let QueueStatus { steered, no_socket, refused, foreign, .. } = queue;

@@ -160,7 +160,7 @@ pub fn attach(options: &AttachOptions) -> Result<Attached, AttachError> {
         .map_err(|source| AttachError::Pins { path: options.pin_root.clone(), source })?;
     let lock = pins.create_locked().map_err(|source| at(pins.path(), source))?;
     // Asked under the lock: another process may have attached until now.
-    let fresh = !pins.exists();
+    let fresh = !pins.exists().map_err(|source| at(pins.path(), source))?;
     let attached = attach_locked(options, &interface, &config, &pins);
     if attached.is_err() && fresh {
         // The first error is the one to tell; what is left is found by `sumac clean`.

@@ -152,7 +152,9 @@ impl Attached {
 
     pub(crate) fn open_pins(pins: PinDir) -> Result<Self, OpenError> {
         let ifname = pins.interface().to_owned();
-        if !pins.exists() {
+        let closed =
+            |source| OpenError::System { what: format!("{}; are you root?", pins.path().display()), source };
+        if !pins.exists().map_err(closed)? {
             return Err(OpenError::NotAttached { ifname, path: pins.path().to_owned() });
         }
         let program_id = linked_program(&pins)?;

@@ -116,9 +116,11 @@ impl PinDir {
     }
 
     /// Whether a program is pinned here.
-    #[must_use]
-    pub fn exists(&self) -> bool {
-        self.pin(LINK).exists()
+    ///
+    /// # Errors
+    /// When that may not be known: to others than root the file system may be closed.
+    pub fn exists(&self) -> io::Result<bool> {
+        self.pin(LINK).try_exists()
     }
 
     /// Makes the directory and locks it, so that two processes do not attach to one interface at once. The lock

@@ -10,7 +10,6 @@ use aya::programs::links::PinnedLink;
 use thiserror::Error;
 
 use crate::{
-    netns,
     pins::{self, PinDir},
     preflight,
     steer::{self, SteerError},
@@ -45,6 +44,14 @@ pub enum RemoveError {
         /// Why.
         source: SteerError,
     },
+    /// Whether there is anything cannot be known.
+    #[error("could not look for pins at {path}: {source}; are you root?")]
+    Look {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The file system refused.
     #[error("could not remove {path}: {source}; are you root?")]
     Remove {
@@ -62,9 +69,12 @@ pub enum RemoveError {
 /// When nothing is attached, or a pin or a rule cannot be removed.
 pub fn detach(ifname: &str, pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
     let root = pin_root.as_ref();
-    let pins =
-        PinDir::here(root, ifname).map_err(|source| RemoveError::Remove { path: root.to_owned(), source })?;
-    if !pins.path().exists() {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| RemoveError::Look { path, source }
+    };
+    let pins = PinDir::here(root, ifname).map_err(failed(root))?;
+    if !pins.path().try_exists().map_err(failed(pins.path()))? {
         return Err(RemoveError::NotAttached { ifname: ifname.to_owned(), path: pins.path().to_owned() });
     }
     remove(&pins)
@@ -78,12 +88,12 @@ pub fn detach(ifname: &str, pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, 
 /// be removed, and what was removed before stays removed.
 pub fn clean(pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
     let root = pin_root.as_ref();
-    if !root.exists() {
+    let failed = |source| RemoveError::Look { path: root.to_owned(), source };
+    if !root.try_exists().map_err(failed)? {
         return Ok(Vec::new());
     }
     check_root(root)?;
-    let listed =
-        PinDir::list(root).map_err(|source| RemoveError::Remove { path: pins::host_root(root), source })?;
+    let listed = PinDir::list(root).map_err(failed)?;
     let mut removed = Vec::new();
     for pins in listed {
         removed.extend(remove(&pins)?);
@@ -110,30 +120,14 @@ fn remove(pins: &PinDir) -> Result<Vec<PathBuf>, RemoveError> {
     let _lock = pins
         .create_locked()
         .map_err(|source| RemoveError::Remove { path: pins.path().to_owned(), source })?;
-    let rules = release(pins);
+    let rules = steer::remove(pins.namespace(), pins.interface(), &pins.rules());
     // Held over the removal: closing the last handle detaches at once, removing the last pin some time later.
     let link = PinnedLink::from_pin(pins.pin(pins::LINK)).ok();
     let removed =
         pins.remove().map_err(|source| RemoveError::Remove { path: pins.path().to_owned(), source })?;
     drop(link);
-    rules?;
+    rules.map_err(|source| RemoveError::Rules { ifname: pins.interface().to_owned(), source })?;
     Ok(removed)
-}
-
-/// Takes out the rules that are noted beside the pins.
-fn release(pins: &PinDir) -> Result<(), RemoveError> {
-    let ifname = pins.interface();
-    let failed = |source| RemoveError::Rules { ifname: ifname.to_owned(), source };
-    let memory = pins.rules();
-    let unreadable =
-        |source| SteerError::Memory { ifname: ifname.to_owned(), path: memory.path().to_owned(), source };
-    if memory.read().map_err(unreadable).map_err(failed)?.is_empty() {
-        return Ok(());
-    }
-    match netns::inside(pins.namespace(), || steer::remove(ifname, &memory)) {
-        Ok(removed) => removed.map_err(failed),
-        Err(source) => Err(failed(SteerError::Namespace { ifname: ifname.to_owned(), source })),
-    }
 }
 
 fn remove_tree(path: &Path, removed: &mut Vec<PathBuf>) -> Result<(), RemoveError> {

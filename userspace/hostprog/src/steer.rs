@@ -18,6 +18,7 @@ use thiserror::Error;
 
 use crate::{
     interface::{self, Interface},
+    netns,
     steer::memory::Memory,
 };
 
@@ -177,7 +178,7 @@ pub fn apply(
     let flows = Flows::open(name).map_err(|source| unsupported(name, source))?;
     match change(name, &flows, &own, wanted, memory) {
         Err(error) if steer == Steer::Auto && !matches!(error, SteerError::Memory { .. }) => {
-            tracing::warn!("{error}; packets that come to another queue than their shard's cross threads");
+            tracing::warn!("{error}; going on without");
             Ok(keep_right(name, &flows, &own, wanted, memory))
         }
         outcome => outcome,
@@ -215,17 +216,24 @@ pub fn roll_back(change: Change, interface: &Interface, memory: &Memory) {
     }
 }
 
-/// Takes out what was put in, as far as it is still there. Rules that others put in stay.
+/// Takes out what was put into an interface of a network namespace, as far as it is still there. Rules that others put in
+/// stay.
 ///
 /// # Errors
-/// The first rule that stays; those before it are gone. An interface that is gone had its rules with it.
-pub fn remove(ifname: &str, memory: &Memory) -> Result<(), SteerError> {
+/// The first rule that stays; all are as they were then. An interface that is gone had its rules with it.
+pub fn remove(namespace: u64, ifname: &str, memory: &Memory) -> Result<(), SteerError> {
     let own = memory.read().map_err(|source| unkept(ifname, memory, source))?;
-    if own.is_empty() || Interface::by_name(ifname).is_err() {
+    if own.is_empty() {
         return Ok(());
     }
-    let flows = Flows::open(ifname).map_err(|source| unsupported(ifname, source))?;
-    change(ifname, &flows, &own, &[], memory).map(drop)
+    let removed = netns::inside(namespace, || {
+        if Interface::by_name(ifname).is_err() {
+            return Ok(());
+        }
+        let flows = Flows::open(ifname).map_err(|source| unsupported(ifname, source))?;
+        change(ifname, &flows, &own, &[], memory).map(drop)
+    });
+    removed.map_err(|source| SteerError::Namespace { ifname: ifname.to_owned(), source })?
 }
 
 /// A NIC's table of rules: the kernel's, or a test's.

@@ -50,7 +50,7 @@ fn steering(name: &str, told: &Steering, filters: Filters, is_attached: bool) ->
         _ => format!("one queue has nothing to steer: ethtool -L {name} combined 1"),
     };
     let why = told.no_rules.as_ref().map_or(String::new(), |why| format!(" ({why})"));
-    Check::warn(NAME, format!("{told}{why}"), mend)
+    Check::warn(NAME, format!("{}{why}", told.for_worker()), mend)
 }
 
 /// What the interface's switch for threaded NAPI says; none when it cannot be told.

@@ -108,6 +108,15 @@ impl Steering {
         }
     }
 
+    /// What is told in one sentence, with what follows for a worker's host where packets can go astray.
+    #[must_use]
+    pub fn for_worker(&self) -> String {
+        if self.is_whole() {
+            return self.to_string();
+        }
+        format!("{self}; a packet on another queue than its shard's crosses threads")
+    }
+
     /// Whether every shard's packets come to its queue.
     #[must_use]
     pub fn is_whole(&self) -> bool {
@@ -133,7 +142,7 @@ impl fmt::Display for Steering {
             }
             By::Driver => format!("the driver chooses one of {} queues, and does not tell how", self.queues),
         };
-        write!(f, "{rest}: {chosen}; a packet on another queue than its shard's crosses threads")
+        write!(f, "{rest}: {chosen}")
     }
 }
 
@@ -214,7 +223,7 @@ mod tests {
         for (what, told, by, words) in table {
             assert_eq!((told.by, told.is_whole()), (by, by == By::Rules), "{what}");
             assert!(told.to_string().contains(words), "{what}: {told}");
-            assert_eq!(told.to_string().contains("crosses threads"), by != By::Rules, "{what}: {told}");
+            assert_eq!(told.for_worker().contains("crosses threads"), by != By::Rules, "{what}: {told}");
         }
     }
 
