@@ -1,6 +1,6 @@
 //! `sumac daemon`: serves this host's trainers until it is told to stop.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{io::Write as _, path::PathBuf, process::ExitCode};
 
 use sumac_daemon::{Daemon, config::Config};
 
@@ -42,7 +42,7 @@ const EXAMPLES: &str = concat!(
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = Config::load(&args.config)?;
     if args.check {
-        println!("{}: fine", args.config.display());
+        writeln!(std::io::stdout().lock(), "{}: fine", args.config.display())?;
         return Ok(ExitCode::SUCCESS);
     }
     let daemon = Daemon::start(config)?;

@@ -23,6 +23,7 @@ mod status;
 use std::{io::IsTerminal as _, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
 
 /// In-network gradient aggregation: the host's side.
 ///
@@ -88,8 +89,13 @@ fn main() -> ExitCode {
 
 /// Messages go to standard error, at `info` unless RUST_LOG says otherwise.
 fn start_messages() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let (filter, misread) = match EnvFilter::try_from_default_env() {
+        Ok(filter) => (filter, None),
+        Err(error) => {
+            let misread = std::env::var_os(EnvFilter::DEFAULT_ENV).is_some().then_some(error);
+            (EnvFilter::new("info"), misread)
+        }
+    };
     let stderr = std::io::stderr;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -97,6 +103,9 @@ fn start_messages() {
         .with_ansi(stderr().is_terminal())
         .with_writer(stderr)
         .init();
+    if let Some(error) = misread {
+        tracing::warn!("RUST_LOG is passed over: {error}");
+    }
 }
 
 #[cfg(test)]

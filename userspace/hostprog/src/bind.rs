@@ -56,9 +56,11 @@ pub fn change_mode(
     let mut old_program = program::open(&pins.pin(pins::PROGRAM))?;
     // Unpinned before it is closed: the last handle detaches.
     drop(link.unpin().map_err(|source| at(&pins.pin(pins::LINK), source))?);
-    bind(program, options, pins).or_else(|error| {
-        pin(bind_in(&mut old_program, &options.ifname, old)?, pins)?;
-        Err(error)
+    bind(program, options, pins).inspect_err(|_| {
+        let back = bind_in(&mut old_program, &options.ifname, old).and_then(|link| pin(link, pins));
+        if let Err(lost) = back {
+            tracing::error!("the program that was there is gone: {lost}");
+        }
     })
 }
 

@@ -16,6 +16,9 @@ use crate::{
 /// Why the status cannot be told.
 #[derive(Debug, Error)]
 pub enum StatusError {
+    /// /proc.
+    #[error("could not tell this network namespace: {0}; is /proc mounted?")]
+    Namespace(#[source] io::Error),
     /// The directory of pins.
     #[error("could not list {path}: {source}; are you root?")]
     List {
@@ -133,7 +136,7 @@ pub struct JobStatus {
 pub fn status(pin_root: impl AsRef<Path>) -> Result<Status, StatusError> {
     let root = pin_root.as_ref();
     let failed = |source| StatusError::List { path: pins::host_root(root), source };
-    let here = pins::current_namespace().map_err(failed)?;
+    let here = pins::current_namespace().map_err(StatusError::Namespace)?;
     let interfaces = PinDir::list(root).map_err(failed)?;
     let interfaces = interfaces.into_iter().map(|pins| interface(pins, here)).collect();
     Ok(Status { interfaces })

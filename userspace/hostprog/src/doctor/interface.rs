@@ -9,6 +9,7 @@ use crate::{
     preflight,
     program::Variant,
 };
+use nix::errno::Errno;
 use sumac_wire::{
     MAX_ELEMENTS, admit,
     frame::{IPV4_LEN, UDP_LEN},
@@ -169,7 +170,12 @@ fn rings(interface: &Interface) -> Check {
             format!("ethtool -G {name} rx {}", rings.rx_max.min(2048)),
         ),
         Ok(rings) => Check::ok(NAME, format!("{} receive and {} transmit descriptors", rings.rx, rings.tx)),
-        Err(_) => Check::ok(NAME, "the driver's rings have a fixed size"),
+        Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => {
+            Check::ok(NAME, "the driver's rings have a fixed size")
+        }
+        Err(error) => {
+            Check::warn(NAME, format!("cannot tell their size ({error})"), format!("ethtool -g {name}"))
+        }
     }
 }
 
