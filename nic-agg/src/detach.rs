@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sumac_hostprog::{interface::Interface, pins::current_namespace};
+use sumac_hostprog::{interface::Interface, pins::current_namespace, steer::memory::Memory};
 use sumac_wire::tables::job_flag;
 use thiserror::Error;
 
@@ -80,8 +80,8 @@ pub fn clean(pin_root: &Path, all_namespaces: bool) -> Result<Vec<PathBuf>, Deta
         let at = |source| DetachError { path: dir.path().to_owned(), source };
         let _lock = dir.lock().map_err(at)?;
         if let Some(namespace) = dir.namespace() {
-            let ports = dir.interfaces().map_err(at)?;
-            ports.iter().for_each(|port| release(namespace, port, &dir));
+            let steered = Memory::sharing(dir.path()).map_err(at)?;
+            steered.iter().for_each(|port| release(namespace, port, &dir));
         }
         removed.extend(dir.remove_all().map_err(at)?);
     }

@@ -375,8 +375,13 @@ fn xdp(config: &Config) -> Result<(Way, DataPorts), CarrierError> {
             (ifname.clone().unwrap_or(route.ifname), ip.unwrap_or(route.src_ip))
         }
     };
-    let mut program = open_or_attach(config, &ifname)?;
-    let port_config = XdpConfig { queues: config.queues.clone(), ..XdpConfig::new(ip) };
+    // As the rules of a NIC have them: the first shard on the first queue.
+    let queues = config.queues.clone().map(|mut queues| {
+        queues.sort_unstable();
+        queues
+    });
+    let mut program = open_or_attach(config, queues.as_deref(), &ifname)?;
+    let port_config = XdpConfig { queues, ..XdpConfig::new(ip) };
     let ports = XdpPort::open(&port_config, &mut program).map_err(|error| failed(&error))?;
     // Those of a daemon that died; nobody is left to hear of them. Not before the sockets are open: that they could be
     // shows that no other daemon is alive on the interface, whose jobs these would be.
@@ -396,7 +401,7 @@ fn xdp(config: &Config) -> Result<(Way, DataPorts), CarrierError> {
 }
 
 /// The program that is on the interface already, or a new one.
-fn open_or_attach(config: &Config, ifname: &str) -> Result<Attached, CarrierError> {
+fn open_or_attach(config: &Config, queues: Option<&[u32]>, ifname: &str) -> Result<Attached, CarrierError> {
     match Attached::open(ifname, &config.pin_root) {
         Ok(program) => {
             if program.requested_mode() != config.mode {
@@ -407,6 +412,14 @@ fn open_or_attach(config: &Config, ifname: &str) -> Result<Attached, CarrierErro
                     "the program on the interface was attached in another mode, which is kept"
                 );
             }
+            if queues.is_some_and(|queues| queues != program.queues()) {
+                tracing::warn!(
+                    ifname,
+                    attached = ?program.queues(),
+                    configured = ?queues,
+                    "the program on the interface was attached for other queues: rules in the NIC lead to those"
+                );
+            }
             return Ok(program);
         }
         Err(OpenError::NotAttached { .. } | OpenError::Detached { .. }) => {}
@@ -414,7 +427,8 @@ fn open_or_attach(config: &Config, ifname: &str) -> Result<Attached, CarrierErro
     }
     let options = AttachOptions {
         mode: config.mode,
-        queues: config.queues.clone().map_or(Queues::All, Queues::Only),
+        steer: config.steer,
+        queues: queues.map_or(Queues::All, |queues| Queues::Only(queues.to_vec())),
         base_port: config.base_port,
         shards: config.shards,
         pin_root: config.pin_root.clone(),

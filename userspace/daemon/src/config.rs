@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use sumac_control::Secret;
-use sumac_hostprog::Mode;
+use sumac_hostprog::{Mode, Steer};
 use sumac_wire::MAX_ELEMENTS;
 
 /// How frames move between this host and the aggregator.
@@ -42,7 +42,10 @@ pub struct Config {
     /// How to attach and bind (XDP).
     #[serde(default)]
     pub mode: Mode,
-    /// Receive queues to bind (XDP); absent: all.
+    /// Whether the NIC shall lead each shard's packets to its queue, where the daemon attaches (XDP).
+    #[serde(default)]
+    pub steer: Steer,
+    /// Receive queues to bind (XDP), in any order: shards have them in ascending order; absent: all.
     pub queues: Option<Vec<u32>>,
     /// Where the host program is pinned (XDP).
     #[serde(default = "default_pin_root")]
@@ -283,6 +286,7 @@ mod tests {
             backend = "udp"
             interface = "eth1"
             mode = "copy"
+            steer = "ntuple"
             queues = [0, 1]
             pin_root = "/sys/fs/bpf/sumac"
             base_port = 48700

@@ -59,7 +59,7 @@ pub enum OpenError {
         ifname: String,
     },
     /// The system's own calls.
-    #[error("could not look at {what}: {source}")]
+    #[error("could not look at {what}: {source}; try again as root")]
     System {
         /// The interface, or the place in /proc.
         what: String,
@@ -152,8 +152,7 @@ impl Attached {
 
     pub(crate) fn open_pins(pins: PinDir) -> Result<Self, OpenError> {
         let ifname = pins.interface().to_owned();
-        let closed =
-            |source| OpenError::System { what: format!("{}; are you root?", pins.path().display()), source };
+        let closed = |source| OpenError::System { what: pins.path().display().to_string(), source };
         if !pins.exists().map_err(closed)? {
             return Err(OpenError::NotAttached { ifname, path: pins.path().to_owned() });
         }

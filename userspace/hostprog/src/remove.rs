@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::{
     pins::{self, PinDir},
     preflight,
-    steer::{self, SteerError},
+    steer::{self, SteerError, memory::Memory},
 };
 
 /// Why something of Sumac's is still there.
@@ -37,7 +37,7 @@ pub enum RemoveError {
         why: &'static str,
     },
     /// Rules stay in the NIC; program and pins are gone.
-    #[error("the host program is off {ifname}, but its rules may not be: {source}")]
+    #[error("the program is off {ifname}, but its rules may not be: {source}")]
     Rules {
         /// The interface.
         ifname: String,
@@ -98,8 +98,28 @@ pub fn clean(pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
     for pins in listed {
         removed.extend(remove(&pins)?);
     }
+    let rules = release_aggregators(root);
     remove_tree(root, &mut removed)?;
+    rules?;
     Ok(removed)
+}
+
+/// Takes out the rules that aggregators put in; their directories are named after their network namespaces.
+fn release_aggregators(root: &Path) -> Result<(), RemoveError> {
+    let mut first = Ok(());
+    for directory in fs::read_dir(root.join("agg")).into_iter().flatten().flatten() {
+        let Some(namespace) = directory.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let directory = directory.path();
+        let sharing = Memory::sharing(&directory)
+            .map_err(|source| RemoveError::Look { path: directory.clone(), source })?;
+        for ifname in sharing {
+            let removed = steer::remove(namespace, &ifname, &Memory::shared(&directory, &ifname));
+            first = first.and(removed.map_err(|source| RemoveError::Rules { ifname, source }));
+        }
+    }
+    first
 }
 
 /// A slip of the pen must not empty another directory, nor take away what others pinned.

@@ -93,6 +93,7 @@ fn program(interface: &Interface, attached: &Result<Attached, OpenError>, subjec
             let found = format!("stale pins at {}: their program is not on {name}", pins.unwrap_or_default());
             Check::fail(NAME, found, again)
         }
+        Err(error @ OpenError::System { .. }) => Check::fail(NAME, error.to_string(), "run it as root"),
         Err(error) => Check::fail(NAME, error.to_string(), format!("sumac clean, then {again}")),
     }
 }

@@ -36,6 +36,27 @@ impl Memory {
         Self { directory: directory.to_owned(), prefix }
     }
 
+    /// The interfaces that have notes in a directory that several share, sorted.
+    ///
+    /// # Errors
+    /// As the file system answers; a directory that is not there has none.
+    pub fn sharing(directory: &Path) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let name = entry?.file_name();
+            let note = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.rsplit_once('-'));
+            found.extend(note.map(|(interface, _)| interface.replace(':', ".")));
+        }
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+
     /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -123,6 +144,7 @@ mod tests {
         other.write(&[rule(4, 5, 6)]).unwrap();
         assert_eq!((one.read().unwrap(), other.read().unwrap()), (vec![rule(1, 2, 3)], vec![rule(4, 5, 6)]));
         assert_eq!(memory.read().unwrap(), []);
+        assert_eq!(Memory::sharing(&directory).unwrap(), ["eth0", "eth0.7"]);
         fs::remove_dir_all(directory).unwrap();
     }
 }
