@@ -1,7 +1,8 @@
 //! Drops on purpose: how a job is tried out on a lossy network without one.
 
-use std::str::FromStr;
+use std::{ops::Range, str::FromStr};
 
+use serde::Serialize;
 use sumac_agg_layout::{Drops, State, state_flag};
 use sumac_wire::MAX_JOBS;
 use thiserror::Error;
@@ -42,10 +43,64 @@ impl Part {
     }
 }
 
-/// In percent.
+/// In percent, to seven decimals: what a part of 2^32 can tell.
 #[must_use]
 pub fn percent(part: u32) -> f64 {
-    f64::from(part) / WHOLE * 100.0
+    (f64::from(part) / WHOLE * 1e9).round() / 1e7
+}
+
+/// How much of what arrives and of what leaves.
+#[must_use]
+pub fn drops(up: Part, down: Part) -> Drops {
+    Drops { up: up.of_all(), down: down.of_all() }
+}
+
+/// What is dropped of the jobs of some numbers, whether there are such jobs or not.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DropRule {
+    /// The first number.
+    pub first_job: u16,
+    /// The last.
+    pub last_job: u16,
+    /// Percent of what arrives.
+    pub up_percent: f64,
+    /// Percent of what leaves.
+    pub down_percent: f64,
+}
+
+impl DropRule {
+    /// Those that drop anything, of job numbers in their order.
+    #[must_use]
+    pub fn of(all: impl IntoIterator<Item = (u16, Drops)>) -> Vec<DropRule> {
+        let mut rules: Vec<(Drops, DropRule)> = Vec::new();
+        for (job, drops) in all.into_iter().filter(|(_, drops)| *drops != Drops::default()) {
+            match rules.last_mut() {
+                Some((same, rule)) if *same == drops && rule.last_job + 1 == job => rule.last_job = job,
+                _ => {
+                    let (up_percent, down_percent) = (percent(drops.up), percent(drops.down));
+                    rules.push((drops, DropRule { first_job: job, last_job: job, up_percent, down_percent }));
+                }
+            }
+        }
+        rules.into_iter().map(|(_, rule)| rule).collect()
+    }
+}
+
+/// A number outside of the table.
+#[derive(Debug, Error)]
+#[error("job number {0}: must be 1 to {max}", max = MAX_JOBS - 1)]
+pub struct NoSuchJob(u16);
+
+/// The numbers of a job, or of all.
+///
+/// # Errors
+/// When no job can have the number.
+pub fn numbers(job: Option<u16>) -> Result<Range<u16>, NoSuchJob> {
+    match job {
+        None => Ok(1..MAX_JOBS as u16),
+        Some(job) if job > 0 && usize::from(job) < MAX_JOBS => Ok(job..job + 1),
+        Some(job) => Err(NoSuchJob(job)),
+    }
 }
 
 /// Why nothing is dropped.
@@ -55,11 +110,8 @@ pub enum DropsError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// A number outside of the table.
-    #[error("job number {job}: must be 1 to {}", MAX_JOBS - 1)]
-    Number {
-        /// The number asked for.
-        job: u16,
-    },
+    #[error(transparent)]
+    Number(#[from] NoSuchJob),
 }
 
 impl From<TableError> for DropsError {
@@ -73,16 +125,12 @@ impl Aggregator {
     ///
     /// # Errors
     /// When it is not attached any more, or there is no such job number.
-    pub fn set_drops(&self, job: Option<u16>, up: Part, down: Part) -> Result<(), DropsError> {
-        let numbers = match job {
-            None => 0..MAX_JOBS as u16,
-            Some(job) if job > 0 && usize::from(job) < MAX_JOBS => job..job + 1,
-            Some(job) => return Err(DropsError::Number { job }),
-        };
+    pub fn set_drops(&self, job: Option<u16>, drops: Drops) -> Result<(), DropsError> {
+        let numbers = numbers(job)?;
         let _lock = self.lock()?;
         let mut tables = self.tables()?;
         for job in numbers {
-            tables.set_drops(job, Drops { up: up.of_all(), down: down.of_all() })?;
+            tables.set_drops(job, drops)?;
         }
         Ok(flag(&mut tables)?)
     }
@@ -91,7 +139,7 @@ impl Aggregator {
 /// Tells the programs whether there is anything to look up.
 fn flag(tables: &mut Tables) -> Result<(), TableError> {
     let mut any = false;
-    for job in 0..MAX_JOBS as u16 {
+    for job in 1..MAX_JOBS as u16 {
         any |= tables.drops(job)? != Drops::default();
     }
     let state = tables.state()?;
@@ -112,6 +160,31 @@ mod tests {
         for text in ["", "1", "0.5", "-1%", "101%", "%", "nan%", "1 %%"] {
             assert!(text.parse::<Part>().is_err(), "{text}");
         }
-        assert!((percent("1%".parse::<Part>().unwrap().of_all()) - 1.0).abs() < 1e-6);
+        for text in ["1%", "0.1%", "0.0001%", "33.3%", "100%"] {
+            let shown = format!("{}%", percent(text.parse::<Part>().unwrap().of_all()));
+            assert_eq!(shown, text);
+        }
+    }
+
+    #[test]
+    fn equal_neighbours_are_one_rule() {
+        let (none, half) = (Drops::default(), Drops { up: 1 << 31, down: 0 });
+        let other = Drops { up: 0, down: 1 << 30 };
+        let rules = |all: &[Drops]| {
+            let rules = DropRule::of((1..).zip(all.iter().copied()));
+            let brief = |r: &DropRule| (r.first_job, r.last_job, r.up_percent, r.down_percent);
+            rules.iter().map(brief).collect::<Vec<_>>()
+        };
+        assert_eq!(rules(&[none, none]), []);
+        assert_eq!(rules(&[half; 63]), [(1, 63, 50.0, 0.0)]);
+        let expected = [(1, 1, 50.0, 0.0), (3, 4, 50.0, 0.0), (5, 5, 0.0, 25.0)];
+        assert_eq!(rules(&[half, none, half, half, other]), expected);
+    }
+
+    #[test]
+    fn numbers_outside_of_the_table_are_refused() {
+        assert_eq!(numbers(None).unwrap(), 1..64);
+        assert_eq!(numbers(Some(63)).unwrap(), 63..64);
+        assert!(numbers(Some(0)).is_err() && numbers(Some(64)).is_err());
     }
 }

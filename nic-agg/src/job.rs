@@ -245,6 +245,14 @@ pub enum JobError {
         /// How many it was to have.
         lane_slots: u32,
     },
+    /// Slots that hold something.
+    #[error("job {job} keeps its slots: rank {rank} has contributed already")]
+    Held {
+        /// Its number.
+        job: u16,
+        /// The worker.
+        rank: u16,
+    },
     /// Neither one port for all nor one for each.
     #[error(
         "some of the workers share a port and some do not: results go either through a port for each \
@@ -315,7 +323,7 @@ pub fn remove(tables: &mut Tables, job: u16) -> Result<bool, TableError> {
 /// Leaves a job only the first of its slots, `lane_slots` in each lane, before any of its workers has contributed.
 ///
 /// # Errors
-/// When it is not there or has not as many, and as the kernel answers.
+/// When it is not there or has not as many, when one has contributed, and as the kernel answers.
 pub fn resize(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), JobError> {
     let entry = if usize::from(job) < MAX_JOBS { tables.job(job)? } else { JobEntry::default() };
     let before = entry.lane_slots();
@@ -324,12 +332,26 @@ pub fn resize(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), JobE
     }
     // As in `write`: nobody reads half of an entry. Probes that come meanwhile are refused, and sent again.
     tables.set_job(job, JobEntry { flags: entry.flags & !job_flag::ACTIVE, ..entry })?;
+    if let Some(rank) = contributor(tables, job, entry.world)? {
+        tables.set_job(job, entry)?;
+        return Err(JobError::Held { job, rank });
+    }
     reset_lanes(tables, job, lane_slots)?;
     let slots = entry.slots / before * lane_slots;
     let lane_slots_log2 = lane_slots.ilog2() as u16;
     let resized = JobEntry { slots, lane_slots_log2, flags: entry.flags & !job_flag::ACTIVE, ..entry };
     tables.set_job(job, resized)?;
     Ok(tables.set_job(job, JobEntry { flags: entry.flags, ..resized })?)
+}
+
+/// A worker whose contributions were taken: slots hold them.
+fn contributor(tables: &Tables, job: u16, world: u16) -> Result<Option<u16>, TableError> {
+    for rank in 0..world {
+        if tables.worker_counters(job, rank)?.added > 0 {
+            return Ok(Some(rank));
+        }
+    }
+    Ok(None)
 }
 
 /// A lane's slots take their first two chunks by their number; what is drawn comes after those.

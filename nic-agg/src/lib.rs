@@ -14,6 +14,8 @@
 //! | `steering` | rules in the ports' NICs that lead each shard's packets to one queue |
 //! | [`status`] | what is bound, counted and installed |
 //! | [`plane`] | jobs of remote daemons, by the control plane |
+//! | [`host_status`] | the same of a host aggregator |
+//! | [`local`] | how a running `sumac-agg serve` is asked |
 //! | [`tables`] | typed access to the maps |
 //! | [`program`] | the object, and how it is loaded |
 //! | [`preflight`] | what attaching needs from the system, checked before |
@@ -25,7 +27,9 @@ pub mod aggregator;
 pub mod attach;
 pub mod detach;
 pub mod drops;
+pub mod host_status;
 pub mod job;
+pub mod local;
 pub mod log;
 pub mod measure;
 pub mod mode;

@@ -1,8 +1,10 @@
 //! The eBPF aggregator as a data plane of the control plane.
 
 use std::{
+    collections::BTreeMap,
     net::{Ipv4Addr, SocketAddrV4},
     path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
 };
 
@@ -11,22 +13,19 @@ use sumac_control::{
     neighbour::{self, Neighbour},
     plane::{self, DataPlane, Installed, JobInstall, LastEpoch, PlaneError, PlaneInfo, PlaneKind},
 };
-use sumac_hostprog::interface::Interface;
-use sumac_wire::{
-    admit::payload_len,
-    frame::{IPV4_LEN, UDP_LEN},
-    header::ELEMENT_LEN,
-    tables::job_flag,
-};
+use sumac_wire::tables::job_flag;
 
 use crate::{
     aggregator::{Aggregator, OpenError},
     job::{Level, NewJob, NewWorker},
+    status::chunk_limit,
 };
 
 /// An attached aggregator that takes jobs from a control plane.
 pub struct EbpfPlane {
     aggregator: Aggregator,
+    /// Why jobs have as many slots as they have: the maps have no room for it.
+    reasons: Mutex<BTreeMap<u16, String>>,
 }
 
 impl EbpfPlane {
@@ -35,13 +34,28 @@ impl EbpfPlane {
     /// # Errors
     /// When none is attached.
     pub fn open(pin_root: &Path) -> Result<EbpfPlane, OpenError> {
-        Aggregator::open(pin_root).map(|aggregator| EbpfPlane { aggregator })
+        let aggregator = Aggregator::open(pin_root)?;
+        Ok(EbpfPlane { aggregator, reasons: Mutex::default() })
     }
 
     /// The aggregator.
     #[must_use]
     pub fn aggregator(&self) -> &Aggregator {
         &self.aggregator
+    }
+
+    /// Why jobs have as many slots as they have, by their numbers.
+    #[must_use]
+    pub fn slots_reasons(&self) -> BTreeMap<u16, String> {
+        self.reasons().clone()
+    }
+
+    fn remember(&self, job: u16, reason: &str) {
+        self.reasons().insert(job, reason.to_owned());
+    }
+
+    fn reasons(&self) -> MutexGuard<'_, BTreeMap<u16, String>> {
+        self.reasons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its state, while its programs are on any port.
@@ -62,7 +76,7 @@ impl DataPlane for EbpfPlane {
         Ok(PlaneInfo {
             kind: PlaneKind::Ebpf,
             slots: state.slots,
-            max_elements: ports.into_iter().filter_map(carried).fold(state.elements, u16::min),
+            max_elements: chunk_limit(state.elements, &ports).elements,
             base_port: state.base_port,
             shards: state.shards,
         })
@@ -102,15 +116,19 @@ impl DataPlane for EbpfPlane {
             workers,
         };
         let placed = self.aggregator.add_job(&new).map_err(|error| failed("installing a job", &error))?;
+        self.remember(job.job, &job.slots_reason);
         Ok(Installed { aggregator_ips, result_group: placed.group })
     }
 
-    fn resize(&self, job: u16, lane_slots: u32) -> Result<(), PlaneError> {
+    fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {
         let resized = self.aggregator.resize_job(job, lane_slots);
-        resized.map_err(|error| failed("changing a job's slots", &error))
+        resized.map_err(|error| failed("changing a job's slots", &error))?;
+        self.remember(job, reason);
+        Ok(())
     }
 
     fn remove(&self, job: u16) -> Result<(), PlaneError> {
+        self.reasons().remove(&job);
         match self.aggregator.remove_job(job) {
             Ok(_) => Ok(()),
             // Where nothing is, the job is not either.
@@ -122,14 +140,6 @@ impl DataPlane for EbpfPlane {
     fn instance(&self) -> Result<u64, PlaneError> {
         self.bound_state().map(|state| state.instance)
     }
-}
-
-/// The most elements in a frame that fits through a port; `None` when the port is no more.
-fn carried(ifindex: u32) -> Option<u16> {
-    let mtu = Interface::by_index(ifindex).ok()?.mtu;
-    let headers = (IPV4_LEN + UDP_LEN + payload_len(0)) as u32;
-    let elements = mtu.saturating_sub(headers) / ELEMENT_LEN as u32;
-    Some(u16::try_from(elements).unwrap_or(u16::MAX))
 }
 
 /// The ways to all workers, by rank, and to the root. They are asked for at once: each may take seconds.

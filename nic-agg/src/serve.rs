@@ -6,6 +6,7 @@ use std::{
     os::fd::AsFd,
     path::PathBuf,
     process::ExitCode,
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -13,12 +14,21 @@ use std::{
 use anyhow::{Context, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sumac_agg::{
-    Aggregator, attach::DEFAULT_SLOTS, log::ProgramLog, pins::DEFAULT_PIN_ROOT, plane::EbpfPlane,
+    Aggregator,
+    attach::DEFAULT_SLOTS,
+    host_status,
+    local::{self, Question},
+    log::ProgramLog,
+    pins::DEFAULT_PIN_ROOT,
+    plane::EbpfPlane,
 };
 use sumac_agg_host::HostPlane;
+use sumac_agg_layout::Drops;
 use sumac_control::{DataPlane, Secret, Secrets, plane::PlaneInfo, rack::Station, server::Listening};
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, Reason};
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::status;
 
 /// How often it is looked for whether the programs were replaced.
 const LOOK: Duration = Duration::from_millis(500);
@@ -137,10 +147,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             args.refuse_host_options()?;
             let plane = EbpfPlane::open(&args.pin_root)?;
             follow_log(plane.aggregator().clone())?;
+            let plane = Arc::new(plane);
+            answer_questions(&local::ebpf_name(plane.aggregator().pins()), {
+                let plane = plane.clone();
+                move |question| answer_for_ebpf(&plane, &question)
+            });
             runtime.block_on(serve(args.listen, plane, role))?;
         }
         Plane::Host => {
-            let plane = std::sync::Arc::new(args.host_plane()?);
+            let plane = Arc::new(args.host_plane()?);
+            answer_questions(&local::host_name(plane.running().local().port()), {
+                let plane = plane.clone();
+                move |question| answer_for_host(&plane, question)
+            });
             let served = runtime.block_on(serve(args.listen, plane.clone(), role));
             report(&plane);
             served?;
@@ -241,6 +260,39 @@ fn announce(control: SocketAddr, info: &PlaneInfo) {
         %control, plane = info.kind.name(), slots = info.slots, elements = info.max_elements,
         data_port = info.base_port, shards = info.shards, "waiting for workers"
     );
+}
+
+/// Lets `sumac-agg status` and `drop` ask. Jobs do without.
+fn answer_questions(name: &str, answer: impl Fn(Question) -> Result<String, String> + Send + 'static) {
+    if let Err(error) = local::serve(name, answer) {
+        tracing::warn!(%error, "cannot listen as @{name}: `sumac-agg status` cannot ask this process");
+    }
+}
+
+fn answer_for_ebpf(plane: &EbpfPlane, question: &Question) -> Result<String, String> {
+    match question {
+        Question::SlotsReasons => {
+            serde_json::to_string(&plane.slots_reasons()).map_err(|error| error.to_string())
+        }
+        Question::Status { .. } | Question::Drop { .. } => {
+            Err("the eBPF aggregator tells that itself: ask without --host".into())
+        }
+    }
+}
+
+fn answer_for_host(plane: &HostPlane, question: Question) -> Result<String, String> {
+    match question {
+        Question::Status { json } => {
+            let status = host_status::status(plane).map_err(|error| error.to_string())?;
+            status::text(&status, json).map_err(|error| error.to_string())
+        }
+        Question::Drop { job, up, down } => {
+            tracing::warn!(job, up, down, "dropping packets on purpose: so many in 2^32");
+            let set = host_status::set_drops(plane, job, Drops { up, down });
+            set.map(|()| String::new()).map_err(|error| error.to_string())
+        }
+        Question::SlotsReasons => Err("a host aggregator's status has them".into()),
+    }
 }
 
 /// Gives the messages of the eBPF programs to the log, until the process ends.

@@ -1,24 +1,46 @@
-//! What is bound, counted and installed, as the kernel tells it.
+//! What is bound, counted and installed: of the eBPF aggregator as the kernel tells it, and the form that the host
+//! aggregator's takes too.
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddrV4},
+};
 
 use serde::Serialize;
-use sumac_agg_layout::Times;
+use sumac_agg_layout::{Drops, Injected, Lateness, Times};
 use sumac_hostprog::{interface::Interface, mode::BoundMode};
-use sumac_wire::tables::{JobEntry, job_flag};
+use sumac_wire::{
+    MAX_JOBS, Reason,
+    admit::payload_len,
+    frame::{IPV4_LEN, UDP_LEN},
+    header::ELEMENT_LEN,
+    tables::{JobEntry, WorkerCounters, WorkerEntry, job_flag},
+};
 
 use crate::{
     aggregator::{Aggregator, OpenError},
     attach::variant_of,
-    drops::percent,
+    drops::{DropRule, percent},
     preflight::pool_memory,
     program::Variant,
     tables::{TableError, Tables},
 };
 
+/// What adds the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Plane {
+    /// XDP programs.
+    Ebpf,
+    /// A process.
+    Host,
+}
+
 /// The whole state of an aggregator but the slots' contents. Tokens are not shown.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
+    /// What adds the packets.
+    pub plane: Plane,
     /// Changes when the slots' contents were lost.
     pub instance: u64,
     /// Slots in the pool.
@@ -27,8 +49,10 @@ pub struct Status {
     pub slots_used: u32,
     /// Bytes of kernel memory that the pool takes.
     pub pool_bytes: u64,
-    /// Largest chunk that a job may ask for.
+    /// Largest chunk that a slot holds.
     pub elements: u16,
+    /// Largest chunk that a job may ask for.
+    pub chunk_limit: ChunkLimit,
     /// Whether the programs are those for frames of several buffers.
     pub jumbo: bool,
     /// UDP destination port of shard 0.
@@ -37,12 +61,23 @@ pub struct Status {
     pub shards: u16,
     /// The address that the programs answer ARP and ICMP echo for.
     pub own_ip: Option<Ipv4Addr>,
-    /// The ports.
+    /// The ports; a host aggregator's are the kernel's.
     pub ports: Vec<PortStatus>,
+    /// What is dropped on purpose, also of jobs that are not there.
+    pub drops: Vec<DropRule>,
     /// Frames by reason, those never seen left out.
     pub counters: BTreeMap<&'static str, u64>,
     /// The jobs.
     pub jobs: Vec<JobStatus>,
+}
+
+/// Largest chunk that a job may ask for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChunkLimit {
+    /// Its elements.
+    pub elements: u16,
+    /// The port whose MTU carries no more; none: it is the slots that hold no more.
+    pub port: Option<String>,
 }
 
 /// One port.
@@ -69,6 +104,8 @@ pub struct JobStatus {
     pub first_slot: u32,
     /// Its slots.
     pub slots: u32,
+    /// Why as many; known to what serves the aggregator only.
+    pub slots_reason: Option<String>,
     /// Its lanes: streams of their own, with as many slots each.
     pub lanes: u32,
     /// Its shards.
@@ -139,7 +176,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    fn of(times: &Times) -> Histogram {
+    pub(crate) fn of(times: &Times) -> Histogram {
         let all = times.buckets.iter().enumerate().map(|(log2, count)| (2u64 << log2, *count));
         let buckets: Vec<_> = all.filter(|(_, count)| *count > 0).collect();
         let count = buckets.iter().map(|(_, count)| count).sum::<u64>();
@@ -179,10 +216,10 @@ pub struct WorkerStatus {
     pub ip: Ipv4Addr,
     /// Its UDP port.
     pub port: u16,
-    /// Its MAC address, or its router's.
-    pub mac: String,
-    /// The interface that it is behind.
-    pub ifindex: u32,
+    /// Its MAC address, or its router's; a host aggregator leaves that to the kernel.
+    pub mac: Option<String>,
+    /// The interface that it is behind; likewise.
+    pub ifindex: Option<u32>,
     /// Contributions that were added.
     pub added: u64,
     /// Of these, how many were the last of their slot.
@@ -211,17 +248,22 @@ impl Aggregator {
             .interfaces()
             .map_err(|source| OpenError::Pins { path: self.pins().path().display().to_string(), source })?;
         let counters = tables.counters()?.into_iter().filter(|(_, count)| *count > 0);
+        let drops = (1..MAX_JOBS as u16).map(|job| Ok((job, tables.drops(job)?)));
+        let drops = drops.collect::<Result<Vec<_>, TableError>>()?;
         Ok(Status {
+            plane: Plane::Ebpf,
             instance: state.instance,
             slots: state.slots,
             slots_used: jobs.iter().map(|job| job.slots).sum(),
             pool_bytes: pool_memory(state.slots, variant_of(&state)),
             elements: state.elements,
+            chunk_limit: chunk_limit(state.elements, &tables.ports()?),
             jumbo: variant_of(&state) == Variant::Jumbo,
             base_port: state.base_port,
             shards: state.shards,
             own_ip: (state.own_ip != 0).then(|| Ipv4Addr::from_bits(state.own_ip)),
             ports: interfaces.into_iter().map(port).collect(),
+            drops: DropRule::of(drops),
             counters: counters.map(|(reason, count)| (reason.name(), count)).collect(),
             jobs,
         })
@@ -250,30 +292,63 @@ fn port(interface: String) -> PortStatus {
     }
 }
 
-fn job(tables: &Tables, number: u16, entry: &JobEntry) -> Result<JobStatus, TableError> {
-    let has = |flag| entry.flags & flag != 0;
-    let workers = (0..entry.world).map(|rank| worker(tables, number, rank)).collect::<Result<Vec<_>, _>>()?;
-    let (drops, injected) = (tables.drops(number)?, tables.injected(number)?);
-    let drops = DropStatus {
-        up_percent: percent(drops.up),
-        down_percent: percent(drops.down),
-        up: injected.up,
-        down: injected.down,
-    };
-    let is_dropping = drops.up_percent + drops.down_percent > 0.0 || drops.up + drops.down > 0;
-    let parent = tables.parent(number)?;
-    let level = match () {
-        () if has(job_flag::ROOT) => LevelStatus::Root,
-        () if has(job_flag::CHILD) => {
-            LevelStatus::Rack { rack: entry.rack, parent: Ipv4Addr::from_bits(parent.ip) }
+/// The largest chunk that slots of `elements` and the ports of these interfaces take.
+pub(crate) fn chunk_limit(elements: u16, ports: &[u32]) -> ChunkLimit {
+    // One that is gone limits nobody.
+    let ports = ports.iter().filter_map(|ifindex| Interface::by_index(*ifindex).ok());
+    let narrowest = ports.min_by_key(|port| port.mtu).map(|port| (carried(port.mtu), port));
+    match narrowest.filter(|(carried, _)| *carried < elements) {
+        Some((elements, port)) => {
+            ChunkLimit { elements, port: Some(format!("{} (MTU {})", port.name, port.mtu)) }
         }
-        () => LevelStatus::Only,
+        None => ChunkLimit { elements, port: None },
+    }
+}
+
+/// The most elements in a frame that fits an MTU.
+fn carried(mtu: u32) -> u16 {
+    let headers = (IPV4_LEN + UDP_LEN + payload_len(0)) as u32;
+    u16::try_from(mtu.saturating_sub(headers) / ELEMENT_LEN as u32).unwrap_or(u16::MAX)
+}
+
+fn job(tables: &Tables, number: u16, entry: &JobEntry) -> Result<JobStatus, TableError> {
+    let seen = Seen {
+        parent: Some(Ipv4Addr::from_bits(tables.parent(number)?.ip)),
+        counters: tables.job_counters(number)?,
+        drops: tables.drops(number)?,
+        injected: tables.injected(number)?,
+        times: tables.times(number)?,
+        workers: (0..entry.world).map(|rank| worker(tables, number, rank)).collect::<Result<_, _>>()?,
     };
-    Ok(JobStatus {
+    Ok(job_status(number, entry, seen))
+}
+
+/// What an aggregator of either kind has seen of a job.
+pub(crate) struct Seen {
+    pub parent: Option<Ipv4Addr>,
+    pub counters: Vec<(Reason, u64)>,
+    pub drops: Drops,
+    pub injected: Injected,
+    pub times: Times,
+    pub workers: Vec<WorkerStatus>,
+}
+
+/// A job's status but for the reason of its slots.
+pub(crate) fn job_status(number: u16, entry: &JobEntry, seen: Seen) -> JobStatus {
+    let has = |flag| entry.flags & flag != 0;
+    let (drops, injected) = (seen.drops, seen.injected);
+    let is_dropping = drops != Drops::default() || injected != Injected::default();
+    let level = match seen.parent {
+        _ if has(job_flag::ROOT) => LevelStatus::Root,
+        Some(parent) if has(job_flag::CHILD) => LevelStatus::Rack { rack: entry.rack, parent },
+        _ => LevelStatus::Only,
+    };
+    JobStatus {
         job: number,
         epoch: entry.epoch,
         first_slot: entry.slot_base,
         slots: entry.slots,
+        slots_reason: None,
         lanes: entry.slots / entry.lane_slots(),
         shards: entry.shards,
         stealing: has(job_flag::STEALING),
@@ -281,12 +356,17 @@ fn job(tables: &Tables, number: u16, entry: &JobEntry) -> Result<JobStatus, Tabl
         elements: entry.elements,
         checksum: has(job_flag::CHECKSUM),
         group: has(job_flag::MULTICAST).then(|| Ipv4Addr::from_bits(entry.group_ip)),
-        counters: tables.job_counters(number)?.into_iter().map(|(r, count)| (r.name(), count)).collect(),
-        drops: is_dropping.then_some(drops),
-        aggregation: Histogram::of(&tables.times(number)?),
-        straggler: straggler(&workers),
-        workers,
-    })
+        counters: seen.counters.into_iter().map(|(reason, count)| (reason.name(), count)).collect(),
+        drops: is_dropping.then(|| DropStatus {
+            up_percent: percent(drops.up),
+            down_percent: percent(drops.down),
+            up: injected.up,
+            down: injected.down,
+        }),
+        aggregation: Histogram::of(&seen.times),
+        straggler: straggler(&seen.workers),
+        workers: seen.workers,
+    }
 }
 
 /// Who is last more than half as often again as an even share.
@@ -305,21 +385,33 @@ fn straggler(workers: &[WorkerStatus]) -> Option<Straggler> {
 }
 
 fn worker(tables: &Tables, job: u16, rank: u16) -> Result<WorkerStatus, TableError> {
-    let entry = tables.worker(job, rank)?;
-    let (counters, late) = (tables.worker_counters(job, rank)?, tables.lateness(job, rank)?);
-    Ok(WorkerStatus {
+    let WorkerEntry { ip, port, mac, ifindex, .. } = tables.worker(job, rank)?;
+    let address = SocketAddrV4::new(ip.into(), port);
+    let way = Some((mac, ifindex));
+    Ok(worker_status(rank, address, way, tables.worker_counters(job, rank)?, tables.lateness(job, rank)?))
+}
+
+/// A worker's status; `way`: its MAC address and its interface, where the aggregator knows them.
+pub(crate) fn worker_status(
+    rank: u16,
+    address: SocketAddrV4,
+    way: Option<([u8; 6], u32)>,
+    counters: WorkerCounters,
+    late: Lateness,
+) -> WorkerStatus {
+    WorkerStatus {
         rank,
-        ip: Ipv4Addr::from_bits(entry.ip),
-        port: entry.port,
-        mac: entry.mac.map(|byte| format!("{byte:02x}")).join(":"),
-        ifindex: entry.ifindex,
+        ip: *address.ip(),
+        port: address.port(),
+        mac: way.map(|(mac, _)| mac.map(|byte| format!("{byte:02x}")).join(":")),
+        ifindex: way.map(|(_, ifindex)| ifindex),
         added: counters.added,
         last: counters.last,
         duplicates: counters.duplicates,
         replies: counters.replies,
         late_mean_ns: late.sum / late.chunks.max(1),
         late_max_ns: late.max,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -327,19 +419,9 @@ mod tests {
     use super::*;
 
     fn worker(rank: u16, last: u64) -> WorkerStatus {
-        WorkerStatus {
-            rank,
-            ip: Ipv4Addr::new(10, 0, 0, rank as u8),
-            port: 48700,
-            mac: String::new(),
-            ifindex: 1,
-            added: 100,
-            last,
-            duplicates: 0,
-            replies: 0,
-            late_mean_ns: 5,
-            late_max_ns: 7,
-        }
+        let address = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, rank as u8), 48700);
+        let counters = WorkerCounters { added: 100, last, ..WorkerCounters::default() };
+        worker_status(rank, address, None, counters, Lateness { chunks: 2, sum: 10, max: 7 })
     }
 
     #[test]

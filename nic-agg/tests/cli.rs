@@ -9,9 +9,13 @@ mod support;
 
 use std::{
     io::{BufRead as _, BufReader},
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddr},
     process::{Command, Output, Stdio},
+    time::Duration,
 };
+
+use sumac_control::{JoinSpec, Order, Secret, join};
+use sumac_transport::{NotFinite, Scaling, WireFormat};
 
 use support::{
     frames::header,
@@ -182,6 +186,15 @@ fn drops_on_purpose_are_set_counted_and_shown() {
     }
     let shell = Shell::new();
     shell.done("attach p0 --slots 32");
+    shell.done("drop --up 1% --down 0");
+    shell.done("drop --up 2% --down 3% --job 9");
+    let rule = |first: u16, last: u16, up: f64, down: f64| serde_json::json!({ "first_job": first, "last_job": last, "up_percent": up, "down_percent": down });
+    let rules = [rule(1, 8, 1.0, 0.0), rule(9, 9, 2.0, 3.0), rule(10, 63, 1.0, 0.0)];
+    assert_eq!(shell.json("status --json")["drops"], serde_json::json!(rules), "without a job");
+    let text = shell.done("status");
+    assert!(text.contains("2 % of what arrives, 3 % of what leaves, of jobs 9 to 9, there or yet"), "{text}");
+    shell.done("drop --up 0 --down 0");
+    assert_eq!(shell.json("status --json")["drops"], serde_json::json!([]));
     shell.done(
         "job add 5 --token 0x5eedf00dcafe1234 --epoch 3 --worker 10.79.0.2:5000 --slots 8 --elements 8",
     );
@@ -204,6 +217,89 @@ fn drops_on_purpose_are_set_counted_and_shown() {
     assert!(code == 2 && text.contains("percentage"), "{text}");
     let (code, text) = shell.fails("drop --up 0 --down 0 --job 64");
     assert!(code == 1 && text.contains("job number 64"), "{text}");
+}
+
+#[test]
+fn the_port_that_limits_chunks_is_named() {
+    if !privileged("the_port_that_limits_chunks_is_named") {
+        return;
+    }
+    let shell = Shell::new();
+    let wide = Namespace::new("w2");
+    cable((&shell.middle, "p1", Some("10.79.1.1/24")), (&wide, "w", Some("10.79.1.2/24")));
+    shell.middle.output("ip link set p1 mtu 3000");
+    shell.done("attach p0 p1 --slots 32");
+    let limit = shell.json("status --json")["chunk_limit"].clone();
+    assert_eq!(limit, serde_json::json!({ "elements": 354, "port": "p0 (MTU 1500)" }));
+    let text = shell.done("status");
+    assert!(text.contains("chunks   up to 354 elements: port p0 (MTU 1500) carries no more"), "{text}");
+    let (_, text) = shell.fails("job add 7 --token 1 --worker 10.79.0.2 --slots 16 --elements 600");
+    assert!(text.contains("but p0 has 1500"), "{text}");
+    shell.done("attach p0 p1 --slots 32 --elements 256");
+    let limit = shell.json("status --json")["chunk_limit"].clone();
+    assert_eq!(limit, serde_json::json!({ "elements": 256, "port": null }));
+}
+
+#[test]
+fn the_reason_for_a_jobs_slots_is_shown() {
+    if !privileged("the_reason_for_a_jobs_slots_is_shown") {
+        return;
+    }
+    let shell = Shell::new();
+    shell.done("attach p0 --slots 64");
+    let secret = std::env::temp_dir().join(format!("sumac-agg-reason-{}", std::process::id()));
+    std::fs::write(&secret, "a secret for this test").unwrap();
+    let mut serve = Command::new("nsenter")
+        .args([&format!("--net=/run/netns/{}", shell.middle.name), BIN, "serve", "--pin-root"])
+        .arg(&shell.pins.0)
+        .arg("--secret-file")
+        .arg(&secret)
+        .env("RUST_LOG", "info")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(serve.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("waiting for workers")));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let join = join(SocketAddr::from(([10, 79, 0, 1], 48600)), spec());
+    let member = shell.worker.inside(|| runtime.block_on(join)).unwrap();
+    let shown = shell.json("status --json")["jobs"][0]["slots_reason"].clone();
+    let text = shell.done("status");
+    let ended = serve.kill().and_then(|()| serve.wait());
+    std::fs::remove_file(&secret).unwrap();
+    ended.unwrap();
+    assert_eq!(shown, "asked for when the job was opened");
+    assert!(text.contains("  slots: asked for when the job was opened"), "{text}");
+    drop(member);
+    let job = shell.json("status --json")["jobs"][0].clone();
+    assert_eq!(
+        (&job["slots"], &job["slots_reason"]),
+        (&32.into(), &serde_json::Value::Null),
+        "nobody knows it"
+    );
+}
+
+fn spec() -> JoinSpec {
+    JoinSpec {
+        job: "train".into(),
+        world: 1,
+        rank: 0,
+        secret: Secret::new("a secret for this test").unwrap(),
+        data_ip: Ipv4Addr::UNSPECIFIED,
+        data_port: 48700,
+        mac: [0; 6],
+        elements: Some(256),
+        max_elements: 352,
+        slots: Some(16),
+        shards: None,
+        max_shards: 1,
+        scaling: Scaling::Block,
+        wire: WireFormat::Int32,
+        not_finite: NotFinite::Error,
+        order: Order::Submission,
+        checksum: true,
+        deadline: Duration::from_secs(20),
+    }
 }
 
 #[test]

@@ -228,3 +228,26 @@ fn a_new_job_counts_from_zero() {
     assert_eq!(tables.worker_counters(job.job, 0).unwrap().added, 0);
     assert_eq!(tables.lateness(job.job, 0).unwrap().chunks, 0);
 }
+
+#[test]
+fn slots_that_hold_something_are_not_given_back() {
+    if !privileged("slots_that_hold_something_are_not_given_back") {
+        return;
+    }
+    let (job, bench) = bench();
+    let resize = |lane_slots| {
+        let mut tables = bench.tables.lock().unwrap();
+        sumac_agg::job::resize(&mut tables, job.job, lane_slots).map_err(|error| error.to_string())
+    };
+    resize(job.lane_slots).unwrap();
+    resize(job.lane_slots / 2).unwrap();
+    for (lane_slots, what) in [(job.lane_slots, "more than it has"), (3, "no power of two"), (0, "none")] {
+        let refused = resize(lane_slots).unwrap_err();
+        assert!(refused.contains("cannot be left"), "{what}: {refused}");
+    }
+    bench.show(&contribution(&job, 1, 0, ELEMENTS));
+    let before = bench.tables.lock().unwrap().job(job.job).unwrap();
+    let refused = resize(1).unwrap_err();
+    assert!(refused.contains("rank 1 has contributed already"), "{refused}");
+    assert_eq!(bench.tables.lock().unwrap().job(job.job).unwrap(), before, "it goes on as it was");
+}

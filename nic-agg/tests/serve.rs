@@ -264,3 +264,67 @@ async fn racks_add_up_below_a_root_and_are_named_when_they_die() {
         assert!(failure.message.contains("south"), "{failure}");
     }
 }
+
+/// What `sumac-agg` prints, or says on standard error when it fails.
+fn shell(line: &str) -> Result<String, String> {
+    let output = Command::new(env!("CARGO_BIN_EXE_sumac-agg")).args(line.split(' ')).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_aggregator_tells_its_status_and_drops_on_purpose() {
+    let server = Server::start("status");
+    let port = server.data_port;
+    let json = || -> serde_json::Value {
+        serde_json::from_str(&shell(&format!("status --host {port} --json")).unwrap()).unwrap()
+    };
+    let empty = json();
+    assert_eq!((&empty["plane"], &empty["slots"]), (&"host".into(), &64.into()));
+    assert_eq!(empty["jobs"], serde_json::json!([]));
+    shell(&format!("drop --up 5% --down 6% --host {port}")).unwrap();
+    let rule = serde_json::json!(
+        [{ "first_job": 1, "last_job": 63, "up_percent": 5.0, "down_percent": 6.0 }]
+    );
+    assert_eq!(json()["drops"], rule, "also without a job");
+    let text = shell(&format!("status --host {port}")).unwrap();
+    assert!(text.starts_with("host process, instance "), "{text}");
+    assert!(
+        text.contains("DROPS ON PURPOSE: 5 % of what arrives, 6 % of what leaves, of jobs 1 to 63"),
+        "{text}"
+    );
+    let workers = (0..WORLD).map(|rank| tokio::spawn(Worker::join(rank, server.control)));
+    let mut summed = Vec::new();
+    for worker in workers.collect::<Vec<_>>() {
+        let worker = tokio::time::timeout(HANGS, worker).await.unwrap().unwrap();
+        summed.push(tokio::task::spawn_blocking(move || {
+            (0..40).for_each(|seq| worker.sum(seq));
+            worker
+        }));
+    }
+    let mut workers = Vec::new();
+    for worker in summed {
+        workers.push(worker.await.unwrap());
+    }
+    let status = json();
+    let job = &status["jobs"][0];
+    let dropped = &job["drops"];
+    let (up, down) = (dropped["up"].as_u64().unwrap(), dropped["down"].as_u64().unwrap());
+    assert!(up > 0 && down > 0, "{job}");
+    assert_eq!(job["counters"]["injected_drop"], up + down);
+    assert_eq!(job["aggregation"]["count"], 3, "chunks 0, 16 and 32: {job}");
+    let last: u64 = (0..4).map(|rank| job["workers"][rank]["last"].as_u64().unwrap()).sum();
+    assert_eq!(last, 40, "{job}");
+    assert_eq!(job["slots_reason"], "asked for when the job was opened");
+    let text = shell(&format!("status --host {port}")).unwrap();
+    assert!(text.contains("  slots: asked for when the job was opened"), "{text}");
+    assert!(text.contains("chunks complete within"), "{text}");
+    shell(&format!("drop --up 0 --down 0 --host {port}")).unwrap();
+    assert_eq!(json()["drops"], serde_json::json!([]));
+    drop(workers);
+    let refused = shell(&format!("drop --up 1% --down 0 --job 64 --host {port}")).unwrap_err();
+    assert!(refused.contains("job number 64"), "{refused}");
+    drop(server);
+    let nobody = shell(&format!("status --host {port}")).unwrap_err();
+    assert!(nobody.contains("no `sumac-agg serve` answers"), "{nobody}");
+}

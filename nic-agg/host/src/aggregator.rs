@@ -3,18 +3,25 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use sumac_agg_layout::Drops;
 use sumac_wire::{
     Header, Kind, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, Reason, admit,
     header::{HEADER_LEN, VERSION, flag, offset},
     reason::COUNTERS,
-    slot::{Action, Conclusion, Contribution, Then, Version, answer, conclude, decide},
-    tables::{JobEntry, WorkerCounters, WorkerEntry, job_flag, lane_index, worker_index},
+    slot::{Action, Conclusion, Contribution, Then, Version, answer, conclude, decide, owner},
+    tables::{JobEntry, WorkerEntry, job_flag, lane_index, worker_index},
 };
-use thiserror::Error;
 
-use crate::{pool::Pool, values};
+use crate::{
+    pool::Pool,
+    values,
+    watch::{JobSeen, Watch, WorkerSeen},
+};
 
-pub use crate::pool::NoMemory;
+pub use crate::{
+    job::{JobError, NewJob},
+    pool::NoMemory,
+};
 
 /// What is to be done with the packet, which is its own answer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,65 +43,6 @@ impl Answer {
     }
 }
 
-/// Why a job cannot be installed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum JobError {
-    /// The number is outside the table.
-    #[error("job number {0}: give 1 to {max}", max = MAX_JOBS - 1)]
-    Number(u16),
-    /// No worker, or too many.
-    #[error("{0} workers: give 1 to {MAX_WORKERS}")]
-    World(usize),
-    /// The chunk does not fit the slots.
-    #[error("chunks of {wanted} elements: give 1 to {max}, or start the aggregator with a larger chunk")]
-    Elements {
-        /// Elements asked for.
-        wanted: u16,
-        /// The slots' size.
-        max: u16,
-    },
-    /// Slots and lanes that do not go together, or are not in the pool.
-    #[error(
-        "slots {first} to {first} + {slots} of {total} in lanes of {lane_slots}: give 1 to {MAX_LANES} lanes of a \
-         power of two, within the pool"
-    )]
-    Slots {
-        /// The first slot.
-        first: u32,
-        /// How many.
-        slots: u32,
-        /// How many in each lane.
-        lane_slots: u32,
-        /// The pool.
-        total: u32,
-    },
-    /// More shards than there are, none, or not as many lanes in each.
-    #[error("{wanted} shards for {lanes} lanes: this aggregator has {ports}, and each takes as many lanes")]
-    Shards {
-        /// Shards asked for.
-        wanted: u16,
-        /// The job's lanes.
-        lanes: u32,
-        /// The aggregator's shards.
-        ports: u16,
-    },
-    /// A child's parent is missing, or somebody else's is there.
-    #[error("a job has a parent exactly when it is a child")]
-    Parent,
-}
-
-/// A job that is to be aggregated for. Addresses are those of shard 0.
-#[derive(Clone, Debug, Default)]
-pub struct NewJob {
-    /// The job; `world` and the active flag are set by the aggregator. `epoch` must be new for the job's number, since
-    /// slots are not cleared.
-    pub entry: JobEntry,
-    /// The workers by rank; racks at a root.
-    pub workers: Vec<SocketAddrV4>,
-    /// The aggregator above, of a [`job_flag::CHILD`].
-    pub parent: Option<SocketAddrV4>,
-}
-
 #[derive(Clone, Debug, Default)]
 struct Job {
     entry: JobEntry,
@@ -113,7 +61,7 @@ pub struct HostAggregator {
     /// The chunk that each lane's next completed slot takes, by [`lane_index`].
     lanes: Vec<u32>,
     counters: [u64; COUNTERS],
-    worker_counters: Vec<WorkerCounters>,
+    watch: Watch,
 }
 
 impl HostAggregator {
@@ -140,7 +88,7 @@ impl HostAggregator {
             workers: vec![WorkerEntry::default(); MAX_JOBS * MAX_WORKERS],
             lanes: vec![0; MAX_JOBS * MAX_LANES],
             counters: [0; COUNTERS],
-            worker_counters: vec![WorkerCounters::default(); MAX_JOBS * MAX_WORKERS],
+            watch: Watch::new(slots),
         })
     }
 
@@ -168,8 +116,8 @@ impl HostAggregator {
                 port: here(*address).port(),
                 ..WorkerEntry::default()
             };
-            self.worker_counters[index] = WorkerCounters::default();
         }
+        self.watch.forget(number);
         let entry = JobEntry { world, flags: new.entry.flags | job_flag::ACTIVE, ..new.entry };
         self.reset_lanes(number, entry.lane_slots());
         let addresses = new.workers.into_iter().map(here).collect();
@@ -177,7 +125,8 @@ impl HostAggregator {
         Ok(())
     }
 
-    fn check(&self, number: u16, new: &NewJob) -> Result<(), JobError> {
+    /// Whether [`HostAggregator::install`] would take a job.
+    pub fn check(&self, number: u16, new: &NewJob) -> Result<(), JobError> {
         let NewJob { entry, workers, parent } = new;
         if number == 0 || usize::from(number) >= MAX_JOBS {
             return Err(JobError::Number(number));
@@ -205,18 +154,28 @@ impl HostAggregator {
         Ok(())
     }
 
-    /// Leaves a job only so many slots in each lane; none of its workers may have contributed yet. Says whether it is there
-    /// and has as many.
-    pub fn resize(&mut self, number: u16, lane_slots: u32) -> bool {
-        let Some(job) = self.jobs.get_mut(usize::from(number)) else { return false };
-        let before = job.entry.lane_slots();
-        if job.entry.flags & job_flag::ACTIVE == 0 || !lane_slots.is_power_of_two() || lane_slots > before {
-            return false;
+    /// Whether [`HostAggregator::resize`] would leave a job only so many slots in each lane.
+    pub fn check_resize(&self, number: u16, lane_slots: u32) -> Result<(), JobError> {
+        let job = self.job(number);
+        let before = job.map_or(0, JobEntry::lane_slots);
+        let Some(job) = job.filter(|_| lane_slots.is_power_of_two() && lane_slots <= before) else {
+            return Err(JobError::Resize { job: number, lane_slots, before });
+        };
+        if self.pool.is_held(job.slot_base, job.slots, owner(number, job.epoch)) {
+            return Err(JobError::Held { job: number });
         }
-        job.entry.slots = job.entry.slots / before * lane_slots;
-        job.entry.lane_slots_log2 = lane_slots.ilog2() as u16;
+        Ok(())
+    }
+
+    /// Leaves a job only so many slots in each lane; none of its workers may have contributed yet.
+    pub fn resize(&mut self, number: u16, lane_slots: u32) -> Result<(), JobError> {
+        self.check_resize(number, lane_slots)?;
+        if let Some(Job { entry, .. }) = self.jobs.get_mut(usize::from(number)) {
+            entry.slots = entry.slots / entry.lane_slots() * lane_slots;
+            entry.lane_slots_log2 = lane_slots.ilog2() as u16;
+        }
         self.reset_lanes(number, lane_slots);
-        true
+        Ok(())
     }
 
     /// A lane's slots take their first two chunks by their number; what is drawn comes after those.
@@ -257,45 +216,104 @@ impl HostAggregator {
         self.counters[reason as usize]
     }
 
-    /// What a worker did; zeros for a worker that is not there.
-    pub fn worker_counters(&self, job: u16, rank: u16) -> WorkerCounters {
-        let index = worker_index(job, rank) as usize;
-        self.worker_counters.get(index).copied().unwrap_or_default()
+    /// The entry of a job that is there.
+    pub fn job(&self, number: u16) -> Option<&JobEntry> {
+        let entry = self.jobs.get(usize::from(number)).map(|job| &job.entry);
+        entry.filter(|entry| entry.flags & job_flag::ACTIVE != 0)
     }
 
-    /// Counts copies of results that have left.
-    pub fn count_sent(&mut self, copies: u64) {
-        self.counters[Reason::Sent as usize] += copies;
+    /// The address of a job's parent.
+    pub fn parent(&self, number: u16) -> Option<SocketAddrV4> {
+        self.jobs.get(usize::from(number)).and_then(|job| job.parent)
+    }
+
+    /// What was seen of a job.
+    pub fn job_seen(&self, number: u16) -> JobSeen {
+        self.watch.job(number)
+    }
+
+    /// What was seen of a worker; nothing of one that is not there.
+    pub fn worker_seen(&self, job: u16, rank: u16) -> WorkerSeen {
+        self.watch.worker(job, rank)
+    }
+
+    /// What is lost of a job on purpose.
+    pub fn drops(&self, job: u16) -> Drops {
+        self.watch.drops(job)
+    }
+
+    /// Loses parts of a job's packets on purpose from now on, also of a job that is yet to come.
+    pub fn set_drops(&mut self, job: u16, drops: Drops) {
+        self.watch.set_drops(job, drops);
+    }
+
+    /// Whether the next copy of a job's result is to be sent, and not lost on purpose.
+    pub fn keeps_copy(&mut self, job: u16) -> bool {
+        let is_lost = self.watch.loses_leaving(job);
+        if is_lost {
+            self.count(Some(job), Reason::Injected);
+        }
+        !is_lost
+    }
+
+    /// Counts copies of results of a job that have left.
+    pub fn count_sent(&mut self, job: u16) {
+        self.count(Some(job), Reason::Sent);
+    }
+
+    fn count(&mut self, job: Option<u16>, reason: Reason) {
+        self.counters[reason as usize] += 1;
+        if let Some(job) = job {
+            self.watch.count(job, reason);
+        }
     }
 
     /// Takes a packet (UDP payload) that came from `source`.
     pub fn on_packet(&mut self, source: Ipv4Addr, packet: &mut [u8]) -> Answer {
-        let answer = self.take(source, packet).unwrap_or_else(Answer::None);
-        self.counters[answer.reason() as usize] += 1;
+        let header = if packet.len() < HEADER_LEN {
+            Err(Reason::BadLength)
+        } else {
+            Header::read(&*packet, 0, packet.len())
+        };
+        let job = header.ok().map(|header| header.job).filter(|job| self.job(*job).is_some());
+        let taken = header.and_then(|header| self.take(&header, source, packet));
+        let answer = taken.unwrap_or_else(Answer::None);
+        // Copies for all are drawn for one by one, as they leave.
+        let answer = match (answer, job) {
+            (Answer::One(..), Some(job)) if self.watch.loses_leaving(job) => Answer::None(Reason::Injected),
+            (answer, _) => answer,
+        };
+        self.count(job, answer.reason());
         answer
     }
 
-    fn take(&mut self, source: Ipv4Addr, packet: &mut [u8]) -> Result<Answer, Reason> {
-        if packet.len() < HEADER_LEN {
-            return Err(Reason::BadLength);
-        }
-        let header = Header::read(&*packet, 0, packet.len())?;
+    fn take(&mut self, header: &Header, source: Ipv4Addr, packet: &mut [u8]) -> Result<Answer, Reason> {
         let job = self.jobs.get(usize::from(header.job)).ok_or(Reason::UnknownJob)?;
         let (entry, parent) = (job.entry, job.parent);
         if let Some(parent) = parent.filter(|_| header.has(flag::LEVEL)) {
-            return self.take_result(&entry, &header, source, parent, packet);
+            return self.take_result(&entry, header, source, parent, packet);
         }
-        let rank = admit::sender(&header, &entry)?;
+        let rank = admit::sender(header, &entry)?;
         let index = worker_index(header.job, rank) as usize;
         let worker = self.workers.get(index).ok_or(Reason::Internal)?;
         admit::source(source.to_bits(), worker)?;
         let back = SocketAddrV4::new(worker.ip.into(), worker.port);
-        let Some(contribution) = admit::request(&header, &entry, self.shard)? else {
+        let request = admit::request(header, &entry, self.shard)?;
+        if self.watch.loses_arriving(header.job) {
+            return Err(Reason::Injected);
+        }
+        let Some(contribution) = request else {
             set_kind(packet, Kind::Report);
             return Ok(Answer::One(Reason::Probed, back));
         };
-        let applied = self.contribute(&entry, &header, &contribution, packet);
+        let applied = self.contribute(&entry, header, &contribution, packet);
         self.count_worker(index, applied);
+        if let (Ok(Applied::Added | Applied::Completed | Applied::Up), false) =
+            (applied, header.has(flag::EXPONENT))
+        {
+            let is_last = !matches!(applied, Ok(Applied::Added));
+            self.watch.look(header.job, index, entry.slot_base + header.slot, &contribution, is_last);
+        }
         Ok(match applied? {
             Applied::Added => Answer::None(Reason::Added),
             Applied::Completed => Answer::All(Reason::Completed, header.job),
@@ -356,6 +374,9 @@ impl HostAggregator {
         let conclusion = admit::conclusion(header, source.to_bits(), job, &parent, self.shard)?;
         // The answer to a probe: nobody here sends one.
         let conclusion: Conclusion = conclusion.ok_or(Reason::BadType)?;
+        if self.watch.loses_arriving(header.job) {
+            return Err(Reason::Injected);
+        }
         let (meta, values) =
             self.pool.get(job.slot_base + header.slot, conclusion.version).ok_or(Reason::Internal)?;
         let (after, action) = conclude(meta, &conclusion);
@@ -383,7 +404,7 @@ impl HostAggregator {
     }
 
     fn count_worker(&mut self, index: usize, applied: Result<Applied, Reason>) {
-        let Some(counters) = self.worker_counters.get_mut(index) else { return };
+        let Some(WorkerSeen { counters, .. }) = self.watch.worker_mut(index) else { return };
         match applied {
             Ok(Applied::Added) => counters.added += 1,
             Ok(Applied::Completed | Applied::Up) => {

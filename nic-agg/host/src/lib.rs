@@ -5,6 +5,8 @@
 //! | --- | --- |
 //! | [`aggregator`] | the sans-IO core: a packet in, its answer and whom it is for out |
 //! | `pool` | the slots' memory |
+//! | [`job`] | a job that is to be aggregated for |
+//! | [`watch`] | counters, times, stragglers, and what is lost on purpose |
 //! | `values` | the passes over elements, with vector instructions |
 //! | [`udp`] | sockets and threads around the core |
 //! | [`plane`] | the control plane's view: install and remove jobs while it runs |
@@ -14,10 +16,12 @@
 #![deny(unsafe_code)]
 
 pub mod aggregator;
+pub mod job;
 pub mod plane;
 mod pool;
 pub mod udp;
 mod values;
+pub mod watch;
 
 pub use aggregator::{Answer, HostAggregator, JobError, NewJob, NoMemory};
 pub use plane::HostPlane;

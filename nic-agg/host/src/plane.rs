@@ -1,6 +1,10 @@
 //! The host aggregator as a data plane of the control plane.
 
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use rand::{TryRngCore, rngs::OsRng};
 use sumac_control::plane::{
@@ -9,7 +13,7 @@ use sumac_control::plane::{
 use sumac_wire::tables::{JobEntry, job_flag};
 
 use crate::{
-    aggregator::NewJob,
+    aggregator::{JobError, NewJob},
     udp::{Running, StartError},
 };
 
@@ -17,6 +21,8 @@ use crate::{
 pub struct HostPlane {
     running: Running,
     instance: u64,
+    /// Why jobs have as many slots as they have.
+    reasons: Mutex<BTreeMap<u16, String>>,
 }
 
 impl HostPlane {
@@ -34,12 +40,25 @@ impl HostPlane {
             source: std::io::Error::other(error.to_string()),
         })?;
         let running = Running::start(slots, elements, shards, ip, port)?;
-        Ok(HostPlane { running, instance })
+        Ok(HostPlane { running, instance, reasons: Mutex::default() })
     }
 
     /// The aggregator.
     pub fn running(&self) -> &Running {
         &self.running
+    }
+
+    /// Why a job has as many slots as it has; empty when that is not known.
+    pub fn slots_reason(&self, job: u16) -> String {
+        self.reasons().get(&job).cloned().unwrap_or_default()
+    }
+
+    fn remember(&self, job: u16, reason: &str) {
+        self.reasons().insert(job, reason.to_owned());
+    }
+
+    fn reasons(&self) -> MutexGuard<'_, BTreeMap<u16, String>> {
+        self.reasons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn check_alive(&self) -> Result<(), PlaneError> {
@@ -86,22 +105,23 @@ impl DataPlane for HostPlane {
             Level::Rack { parent, .. } => Some(parent),
             Level::Only | Level::Root { .. } => None,
         };
-        let installed = self.running.install(job.job, &NewJob { entry: entry(job), workers, parent });
-        installed
-            .map_err(|error| PlaneError::Failed { doing: "installing a job", what: error.to_string() })?;
+        let new = NewJob { entry: entry(job)?, workers, parent };
+        self.running.install(job.job, &new).map_err(|error| failed("installing a job", &error))?;
+        self.remember(job.job, &job.slots_reason);
         Ok(Installed { aggregator_ips, result_group: None })
     }
 
-    fn resize(&self, job: u16, lane_slots: u32) -> Result<(), PlaneError> {
-        if self.running.resize(job, lane_slots) {
-            return Ok(());
-        }
-        let what = format!("job {job} is not there, or has not {lane_slots} slots in each lane");
-        Err(PlaneError::Failed { doing: "changing a job's slots", what })
+    fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {
+        let resized = self.running.resize(job, lane_slots);
+        resized.map_err(|error| failed("changing a job's slots", &error))?;
+        self.remember(job, reason);
+        Ok(())
     }
 
     fn remove(&self, job: u16) -> Result<(), PlaneError> {
-        for (rank, worker) in self.running.worker_counters(job).into_iter().enumerate() {
+        let world = self.running.jobs().into_iter().find(|(number, ..)| *number == job);
+        for rank in 0..world.map_or(0, |(_, entry, ..)| entry.world) {
+            let worker = self.running.worker_seen(job, rank).counters;
             tracing::info!(
                 job,
                 rank,
@@ -113,6 +133,7 @@ impl DataPlane for HostPlane {
             );
         }
         self.running.remove(job);
+        self.reasons().remove(&job);
         Ok(())
     }
 
@@ -141,7 +162,11 @@ impl HostPlane {
     }
 }
 
-fn entry(job: &JobInstall) -> JobEntry {
+fn entry(job: &JobInstall) -> Result<JobEntry, PlaneError> {
+    if !job.lane_slots.is_power_of_two() {
+        let what = format!("{} slots in a lane: must be a power of two", job.lane_slots);
+        return Err(PlaneError::Failed { doing: "installing a job", what });
+    }
     let world = job.workers.len() as u16;
     let (level, contributors, rack, racks) = match job.level {
         Level::Only => (0, world, 0, 0),
@@ -149,7 +174,7 @@ fn entry(job: &JobInstall) -> JobEntry {
         Level::Rack { rack, racks, contributors, .. } => (job_flag::CHILD, contributors, rack, racks),
     };
     let given = [(job_flag::CHECKSUM, job.checksum), (job_flag::STEALING, job.stealing)];
-    JobEntry {
+    Ok(JobEntry {
         token: job.token,
         slot_base: job.first_slot,
         slots: job.slots(),
@@ -158,9 +183,13 @@ fn entry(job: &JobInstall) -> JobEntry {
         flags: given.iter().filter(|(_, given)| *given).fold(level, |flags, (flag, _)| flags | flag),
         contributors,
         shards: job.shards,
-        lane_slots_log2: job.lane_slots.checked_ilog2().unwrap_or(0) as u16,
+        lane_slots_log2: job.lane_slots.ilog2() as u16,
         rack,
         racks,
         ..JobEntry::default()
-    }
+    })
+}
+
+fn failed(doing: &'static str, error: &JobError) -> PlaneError {
+    PlaneError::Failed { doing, what: error.to_string() }
 }

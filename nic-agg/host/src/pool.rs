@@ -54,6 +54,11 @@ impl Pool {
         self.max_elements
     }
 
+    /// Whether any of `slots` slots from `first` on holds something of this owner's.
+    pub fn is_held(&self, first: u32, slots: u32, owner: u32) -> bool {
+        self.slots.iter().skip(first as usize).take(slots as usize).any(|meta| meta.owner == owner)
+    }
+
     /// A slot, and the values of one of its versions. `None` outside of the pool.
     pub fn get(&mut self, slot: u32, version: u8) -> Option<(&mut SlotMeta, &mut [i32])> {
         let index = slot as usize;

@@ -16,10 +16,14 @@ use nix::{
     errno::Errno,
     sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt},
 };
-use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS, Reason, admit::payload_len, tables::WorkerCounters};
+use sumac_agg_layout::Drops;
+use sumac_wire::{MAX_ELEMENTS, MAX_JOBS, MAX_WORKERS, Reason, admit::payload_len, tables::JobEntry};
 use thiserror::Error;
 
-use crate::aggregator::{Answer, HostAggregator, JobError, NewJob, NoMemory};
+use crate::{
+    aggregator::{Answer, HostAggregator, JobError, NewJob, NoMemory},
+    watch::{JobSeen, WorkerSeen},
+};
 
 /// Packets that are received at once.
 const BATCH: usize = 32;
@@ -134,14 +138,23 @@ impl Running {
         self.shards.iter().map(|shard| lock(&shard.core).max_elements()).min().unwrap_or(0)
     }
 
-    /// Starts to aggregate for a job.
+    /// Starts to aggregate for a job, in all shards or in none.
     pub fn install(&self, number: u16, new: &NewJob) -> Result<(), JobError> {
-        self.shards.iter().try_for_each(|shard| lock(&shard.core).install(number, new.clone()))
+        let mut cores = self.lock_all();
+        cores.iter().try_for_each(|core| core.check(number, new))?;
+        cores.iter_mut().try_for_each(|core| core.install(number, new.clone()))
     }
 
-    /// Leaves a job only so many slots in each lane: see [`HostAggregator::resize`].
-    pub fn resize(&self, number: u16, lane_slots: u32) -> bool {
-        self.shards.iter().all(|shard| lock(&shard.core).resize(number, lane_slots))
+    /// Leaves a job only so many slots in each lane, in all shards or in none: see [`HostAggregator::resize`].
+    pub fn resize(&self, number: u16, lane_slots: u32) -> Result<(), JobError> {
+        let mut cores = self.lock_all();
+        cores.iter().try_for_each(|core| core.check_resize(number, lane_slots))?;
+        cores.iter_mut().try_for_each(|core| core.resize(number, lane_slots))
+    }
+
+    /// All shards at once, so that what one refuses no other has done. Threads hold one lock at a time: no deadlock.
+    fn lock_all(&self) -> Vec<MutexGuard<'_, HostAggregator>> {
+        self.shards.iter().map(|shard| lock(&shard.core)).collect()
     }
 
     /// Stops to aggregate for a job.
@@ -161,21 +174,35 @@ impl Running {
         self.shards.iter().map(|shard| lock(&shard.core).counter(reason)).sum()
     }
 
-    /// What a job's workers did, by rank; nothing of a job that is not there.
-    pub fn worker_counters(&self, job: u16) -> Vec<WorkerCounters> {
-        let mut sums = Vec::new();
-        for shard in &self.shards {
-            let core = lock(&shard.core);
-            sums.resize(core.workers(job).len(), WorkerCounters::default());
-            for (rank, sum) in (0..).zip(&mut sums) {
-                let own = core.worker_counters(job, rank);
-                sum.added += own.added;
-                sum.last += own.last;
-                sum.duplicates += own.duplicates;
-                sum.replies += own.replies;
-            }
-        }
-        sums
+    /// The jobs that are there, as the first shard knows them: by number, with workers and parent.
+    pub fn jobs(&self) -> Vec<(u16, JobEntry, Vec<SocketAddrV4>, Option<SocketAddrV4>)> {
+        let Some(shard) = self.shards.first() else { return Vec::new() };
+        let core = lock(&shard.core);
+        let jobs = (0..MAX_JOBS as u16).filter_map(|number| Some((number, *core.job(number)?)));
+        jobs.map(|(number, entry)| (number, entry, core.workers(number).to_vec(), core.parent(number)))
+            .collect()
+    }
+
+    /// What was seen of a job, in all shards.
+    pub fn job_seen(&self, job: u16) -> JobSeen {
+        let seen = self.shards.iter().map(|shard| lock(&shard.core).job_seen(job));
+        seen.fold(JobSeen::default(), |sum, one| sum.and(&one))
+    }
+
+    /// What was seen of a worker, in all shards.
+    pub fn worker_seen(&self, job: u16, rank: u16) -> WorkerSeen {
+        let seen = self.shards.iter().map(|shard| lock(&shard.core).worker_seen(job, rank));
+        seen.fold(WorkerSeen::default(), |sum, one| sum.and(&one))
+    }
+
+    /// What is lost of a job on purpose.
+    pub fn drops(&self, job: u16) -> Drops {
+        self.shards.first().map_or_else(Drops::default, |shard| lock(&shard.core).drops(job))
+    }
+
+    /// Loses parts of a job's packets on purpose from now on.
+    pub fn set_drops(&self, job: u16, drops: Drops) {
+        self.lock_all().iter_mut().for_each(|core| core.set_drops(job, drops));
     }
 
     /// Whether all threads are still at work.
@@ -245,7 +272,9 @@ struct Pump {
 struct Outgoing {
     packet: usize,
     to: SocketAddrV4,
-    is_copy: bool,
+    /// The job, of one copy of a result for all.
+    copy_of: Option<u16>,
+    is_sent: bool,
 }
 
 impl Pump {
@@ -269,8 +298,10 @@ impl Pump {
             }
             outgoing.clear();
             self.aggregate(&mut buffers, &arrivals, &mut outgoing);
-            let copies = self.send(&buffers, &arrivals, &outgoing);
-            lock(&self.core).count_sent(copies);
+            self.send(&buffers, &arrivals, &mut outgoing);
+            let mut core = lock(&self.core);
+            let sent = outgoing.iter().filter(|outgoing| outgoing.is_sent);
+            sent.filter_map(|outgoing| outgoing.copy_of).for_each(|job| core.count_sent(job));
         }
     }
 
@@ -294,23 +325,25 @@ impl Pump {
         for (packet, (buffer, (source, len))) in packets.enumerate() {
             match core.on_packet(*source, &mut buffer[..*len]) {
                 Answer::None(_) => {}
-                Answer::One(_, to) => outgoing.push(Outgoing { packet, to, is_copy: false }),
+                Answer::One(_, to) => outgoing.push(Outgoing { packet, to, copy_of: None, is_sent: false }),
                 Answer::All(_, job) => {
-                    let copies = core.workers(job).iter();
-                    outgoing.extend(copies.map(|to| Outgoing { packet, to: *to, is_copy: true }));
+                    for rank in 0..core.workers(job).len() {
+                        let to = core.workers(job).get(rank).copied().filter(|_| core.keeps_copy(job));
+                        let copy = |to| Outgoing { packet, to, copy_of: Some(job), is_sent: false };
+                        outgoing.extend(to.map(copy));
+                    }
                 }
             }
         }
     }
 
-    /// Sends the answers. A datagram that the kernel refuses is skipped: its worker asks again. Gives
-    /// the number of copies of results that left.
-    fn send(&self, buffers: &[u8], arrivals: &[(Ipv4Addr, usize)], outgoing: &[Outgoing]) -> u64 {
+    /// Sends the answers, and marks those that left. A datagram that the kernel refuses is skipped: its worker asks
+    /// again.
+    fn send(&self, buffers: &[u8], arrivals: &[(Ipv4Addr, usize)], outgoing: &mut [Outgoing]) {
         let buffers: Vec<&[u8]> = buffers.chunks_exact(CAPACITY).collect();
-        let mut rest = outgoing;
-        let mut copies = 0;
-        while let Some(first) = rest.first() {
-            let batch = &rest[..rest.len().min(2 * BATCH)];
+        let mut first = 0;
+        while first < outgoing.len() {
+            let batch = &outgoing[first..outgoing.len().min(first + 2 * BATCH)];
             let slices: Vec<[IoSlice<'_>; 1]> = batch
                 .iter()
                 .map(|outgoing| [IoSlice::new(&buffers[outgoing.packet][..arrivals[outgoing.packet].1])])
@@ -319,21 +352,20 @@ impl Pump {
                 batch.iter().map(|outgoing| Some(SockaddrIn::from(outgoing.to))).collect();
             let mut headers = MultiHeaders::preallocate(batch.len(), None);
             let flags = MsgFlags::empty();
-            let taken = match sendmmsg(self.socket.as_raw_fd(), &mut headers, &slices, &addresses, [], flags)
-            {
+            let sent = sendmmsg(self.socket.as_raw_fd(), &mut headers, &slices, &addresses, [], flags)
+                .map(|sent| sent.count());
+            first += match sent {
                 Ok(sent) => {
-                    let sent = sent.count();
-                    copies += rest[..sent].iter().filter(|outgoing| outgoing.is_copy).count() as u64;
+                    outgoing.iter_mut().skip(first).take(sent).for_each(|outgoing| outgoing.is_sent = true);
                     sent
                 }
                 Err(Errno::EINTR) => 0,
                 Err(error) => {
-                    tracing::debug!(to = %first.to, error = error.desc(), "the kernel refuses to send a packet");
+                    let to = outgoing[first].to;
+                    tracing::debug!(%to, error = error.desc(), "the kernel refuses to send a packet");
                     1
                 }
             };
-            rest = &rest[taken..];
         }
-        copies
     }
 }

@@ -36,7 +36,7 @@ fn the_last_of_three_brings_the_sum_to_all() {
         }
     }
     assert_eq!(aggregator.workers(JOB), [worker(0), worker(1), worker(2)]);
-    let counters = aggregator.worker_counters(JOB, 2);
+    let counters = aggregator.worker_seen(JOB, 2).counters;
     assert_eq!((counters.added, counters.last), (1, 1));
 }
 
@@ -58,7 +58,7 @@ fn duplicates_are_not_added_and_late_ones_get_the_sum_again() {
         assert_eq!(elements(&again), elements(&sum));
         assert_eq!(read(&again).kind, Kind::Result as u8);
     }
-    let counters = aggregator.worker_counters(JOB, 0);
+    let counters = aggregator.worker_seen(JOB, 0).counters;
     assert_eq!((counters.added, counters.last, counters.duplicates, counters.replies), (1, 0, 1, 2));
 }
 
@@ -219,8 +219,10 @@ fn jobs_that_do_not_fit_are_refused() {
         assert_eq!(aggregator.install(number, job(entry, world)), Err(error), "{what}");
     }
     assert_eq!(aggregator.install(1, job(good, 32)), Ok(()));
-    assert!(!aggregator.resize(1, 8) && !aggregator.resize(1, 3) && !aggregator.resize(2, 1));
-    assert!(aggregator.resize(1, 2));
+    for (job, slots) in [(1, 8), (1, 3), (1, 0), (2, 1)] {
+        assert!(aggregator.resize(job, slots).is_err(), "job {job}, {slots} slots");
+    }
+    aggregator.resize(1, 2).unwrap();
 }
 
 proptest! {

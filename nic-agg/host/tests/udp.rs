@@ -58,6 +58,7 @@ fn install(plane: &HostPlane, workers: &[Worker], epoch: u16) {
         token: TOKEN,
         first_slot: 0,
         lane_slots: SLOTS,
+        slots_reason: "asked for".into(),
         lanes: 1,
         shards: 1,
         elements: 64,
@@ -93,8 +94,8 @@ fn all_workers_get_all_sums() {
     let core = plane.running();
     assert_eq!((core.counter(Reason::Added), core.counter(Reason::Completed)), (400, 200));
     assert_eq!(core.counter(Reason::Replied), 1);
-    let workers = core.worker_counters(JOB);
-    assert_eq!((workers.len(), workers.iter().map(|worker| worker.last).sum::<u64>()), (3, 200));
+    let workers = [0, 1, 2].map(|rank| core.worker_seen(JOB, rank).counters);
+    assert_eq!(workers.iter().map(|worker| worker.last).sum::<u64>(), 200);
     assert_eq!((workers[1].added, workers[1].replies), (200, 1));
 }
 
@@ -133,6 +134,48 @@ fn jobs_come_and_go_while_it_runs() {
 }
 
 #[test]
+fn a_job_is_installed_in_all_shards_or_in_none() {
+    let Ok(plane) = HostPlane::start(64, 360, 2, Ipv4Addr::LOCALHOST, 0) else {
+        return println!(
+            "SKIP a_job_is_installed_in_all_shards_or_in_none: the port after a free one is taken"
+        );
+    };
+    let worker = Worker::new(0);
+    let good = JobInstall {
+        job: JOB,
+        epoch: EPOCH,
+        token: TOKEN,
+        first_slot: 0,
+        lane_slots: SLOTS,
+        slots_reason: String::new(),
+        lanes: 2,
+        shards: 2,
+        elements: 64,
+        checksum: true,
+        stealing: true,
+        level: Level::Only,
+        workers: vec![worker.install()],
+    };
+    let table = [
+        (
+            "lanes of twelve",
+            JobInstall { lane_slots: 12, ..good.clone() },
+            "12 slots in a lane: must be a power",
+        ),
+        ("no slots", JobInstall { lane_slots: 0, ..good.clone() }, "0 slots in a lane: must be a power"),
+        ("beyond the pool", JobInstall { first_slot: 60, ..good.clone() }, "slots 60 to"),
+        ("one lane for two shards", JobInstall { lanes: 1, ..good.clone() }, "2 shards for 1 lanes"),
+    ];
+    for (what, job, expected) in table {
+        let refused = plane.install(&job).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{what}: {refused}");
+        assert!(plane.running().jobs().is_empty(), "{what}");
+    }
+    plane.install(&good).unwrap();
+    assert_eq!(plane.running().jobs().len(), 1);
+}
+
+#[test]
 fn a_port_that_is_taken_is_named() {
     let first = HostPlane::start(8, 64, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
     let port = first.running().local().port();
@@ -162,6 +205,7 @@ fn every_shard_has_a_port_and_answers_to_one() {
         token: TOKEN,
         first_slot: 4,
         lane_slots: SLOTS,
+        slots_reason: "asked for".into(),
         lanes: 4,
         shards: 2,
         elements: 64,
@@ -184,6 +228,21 @@ fn every_shard_has_a_port_and_answers_to_one() {
     while plane.running().counter(Reason::WrongSlot) < 1 {
         std::thread::sleep(Duration::from_millis(5));
     }
-    plane.resize(JOB, SLOTS / 2).unwrap();
-    assert!(plane.resize(JOB, SLOTS).is_err(), "it does not grow");
+    // The second shard holds lane 3's chunk: nobody gives slots back, the first shard neither.
+    let refused = plane.resize(JOB, SLOTS / 2, "").unwrap_err().to_string();
+    assert!(refused.contains("has contributed already"), "{refused}");
+    let lane_2 = sumac_wire::Header { slot: 2 * SLOTS, ..common::header(1, 0, 0, 64) };
+    other.send_to(&common::packet(&lane_2, &common::values(0, 0, 64)), base).unwrap();
+    while plane.running().counter(Reason::Completed) < 2 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Another job, of which nothing has come, gives slots back once.
+    let next = JobInstall { job: JOB + 1, first_slot: 24, ..job };
+    plane.install(&next).unwrap();
+    plane.resize(JOB + 1, SLOTS / 2, "measured").unwrap();
+    assert_eq!(plane.slots_reason(JOB + 1), "measured");
+    let refused = plane.resize(JOB + 1, SLOTS, "").unwrap_err().to_string();
+    assert!(refused.contains("it has 2"), "{refused}");
+    let refused = plane.resize(JOB + 2, SLOTS, "").unwrap_err().to_string();
+    assert!(refused.contains("not there"), "{refused}");
 }

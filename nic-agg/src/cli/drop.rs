@@ -2,15 +2,20 @@
 
 use std::process::ExitCode;
 
-use sumac_agg::{Aggregator, drops::Part};
+use sumac_agg::{
+    Aggregator,
+    drops::{Part, drops},
+    local::{self, Question},
+};
 
-use super::PinRoot;
+use super::Which;
 
 const EXAMPLES: &str = "\
 Examples:
   sumac-agg drop --up 1% --down 1%            lose as a network that loses one packet in a hundred each way
   sumac-agg drop --up 0.1% --down 0 --job 7   only what job 7's workers send
   sumac-agg drop --up 0 --down 0              no more
+  sumac-agg drop --up 1% --down 0 --host      by the aggregator of `sumac-agg serve --plane host`
   sumac-agg status                            what is dropped, and how many were";
 
 /// Drop frames on purpose, to see what a loss does
@@ -29,11 +34,15 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     job: Option<u16>,
     #[command(flatten)]
-    pins: PinRoot,
+    which: Which,
 }
 
 /// Sets it.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    Aggregator::open(&args.pins.pin_root)?.set_drops(args.job, args.up, args.down)?;
+    let drops = drops(args.up, args.down);
+    match args.which.host {
+        Some(port) => drop(local::ask(&local::host_name(port), &Question::drop(args.job, drops))?),
+        None => Aggregator::open(&args.which.pins.pin_root)?.set_drops(args.job, drops)?,
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -7,7 +7,7 @@ mod drop;
 mod generate;
 mod job;
 mod logs;
-mod status;
+pub mod status;
 
 use std::{
     io::{self, IsTerminal as _},
@@ -68,6 +68,16 @@ struct PinRoot {
     /// Where the aggregator is pinned; must be on a bpffs
     #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_ROOT)]
     pin_root: PathBuf,
+}
+
+/// Which aggregator is meant.
+#[derive(Debug, clap::Args)]
+struct Which {
+    #[command(flatten)]
+    pins: PinRoot,
+    /// The one that `sumac-agg serve --plane host` runs on this UDP port, not the attached one
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "48700", conflicts_with = "pin_root")]
+    host: Option<u16>,
 }
 
 /// No aggregator is attached.

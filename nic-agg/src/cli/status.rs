@@ -1,28 +1,31 @@
 //! `sumac-agg status`: ports, jobs, counters.
 
 use std::{
+    collections::BTreeMap,
     io::{self, Write},
     process::ExitCode,
 };
 
 use sumac_agg::{
     Aggregator,
-    status::{JobStatus, LevelStatus, Status},
+    local::{self, AskError, Question},
+    status::{ChunkLimit, JobStatus, LevelStatus, Plane, Status},
 };
 
-use super::{PinRoot, print_json};
+use super::Which;
 
 const EXAMPLES: &str = "\
 Examples:
   sumac-agg status
-  sumac-agg status --json | jq .counters";
+  sumac-agg status --json | jq .counters
+  sumac-agg status --host        of `sumac-agg serve --plane host`";
 
 /// Show ports, jobs and counters
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    pins: PinRoot,
+    which: Which,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -30,26 +33,61 @@ pub struct Args {
 
 /// Shows the status.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let status = Aggregator::open(&args.pins.pin_root)?.status()?;
-    if args.json {
-        return print_json(&status);
-    }
-    let mut out = io::stdout().lock();
-    overview(&mut out, &status)?;
-    for job in &status.jobs {
-        show_job(&mut out, job)?;
-    }
-    writeln!(out, "frames")?;
-    for (reason, count) in &status.counters {
-        writeln!(out, "  {reason:<16}{count:>16}")?;
-    }
+    let text = match args.which.host {
+        Some(port) => local::ask(&local::host_name(port), &Question::Status { json: args.json })?,
+        None => {
+            let aggregator = Aggregator::open(&args.which.pins.pin_root)?;
+            let mut status = aggregator.status()?;
+            let mut reasons = slots_reasons(&aggregator);
+            status.jobs.iter_mut().for_each(|job| job.slots_reason = reasons.remove(&job.job));
+            text(&status, args.json)?
+        }
+    };
+    io::stdout().lock().write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// Why jobs have as many slots as they have, from what opened them; without a `sumac-agg serve` nobody knows.
+fn slots_reasons(aggregator: &Aggregator) -> BTreeMap<u16, String> {
+    let answer = local::ask(&local::ebpf_name(aggregator.pins()), &Question::SlotsReasons);
+    let reasons = answer.map(|json| serde_json::from_str(&json));
+    match reasons {
+        Ok(Ok(reasons)) => reasons,
+        Err(AskError::Nobody { .. }) => BTreeMap::new(),
+        Ok(Err(error)) => not_told(&error),
+        Err(error) => not_told(&error),
+    }
+}
+
+fn not_told(error: &dyn std::error::Error) -> BTreeMap<u16, String> {
+    tracing::warn!("why jobs have as many slots as they have is not known: {error}");
+    BTreeMap::new()
+}
+
+/// The status as it is printed.
+pub fn text(status: &Status, json: bool) -> anyhow::Result<String> {
+    let mut out = Vec::new();
+    if json {
+        serde_json::to_writer(&mut out, status)?;
+        out.push(b'\n');
+    } else {
+        overview(&mut out, status)?;
+        for job in &status.jobs {
+            show_job(&mut out, job)?;
+        }
+        writeln!(out, "frames")?;
+        for (reason, count) in &status.counters {
+            writeln!(out, "  {reason:<16}{count:>16}")?;
+        }
+    }
+    Ok(String::from_utf8(out)?)
+}
+
 fn overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
-    let last_port = status.base_port + status.shards - 1;
+    let last_port = u32::from(status.base_port) + u32::from(status.shards).saturating_sub(1);
     let mib = status.pool_bytes as f64 / f64::from(1 << 20);
-    writeln!(out, "instance {:016x}, UDP ports {} to {last_port}", status.instance, status.base_port)?;
+    let plane = if status.plane == Plane::Host { "host process, " } else { "" };
+    writeln!(out, "{plane}instance {:016x}, UDP ports {} to {last_port}", status.instance, status.base_port)?;
     writeln!(
         out,
         "pool     {} of {} slots used, up to {} elements{}, {mib:.1} MiB",
@@ -58,6 +96,16 @@ fn overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
         status.elements,
         if status.jumbo { " (jumbo frames)" } else { "" },
     )?;
+    if let ChunkLimit { elements, port: Some(port) } = &status.chunk_limit {
+        writeln!(out, "chunks   up to {elements} elements: port {port} carries no more")?;
+    }
+    for rule in &status.drops {
+        writeln!(
+            out,
+            "DROPS ON PURPOSE: {} % of what arrives, {} % of what leaves, of jobs {} to {}, there or yet to come",
+            rule.up_percent, rule.down_percent, rule.first_job, rule.last_job
+        )?;
+    }
     if let Some(ip) = status.own_ip {
         writeln!(out, "own      {ip}: answers ARP and ping")?;
     }
@@ -71,7 +119,7 @@ fn overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
             None => writeln!(out, "port     {}: gone, `sumac-agg detach {0}` forgets it", port.interface)?,
         }
     }
-    if status.ports.is_empty() {
+    if status.ports.is_empty() && status.plane == Plane::Ebpf {
         writeln!(out, "port     none: only jobs and slots are kept for the next attach")?;
     }
     Ok(())
@@ -93,6 +141,9 @@ pub fn show_job(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
         job.elements,
         if job.checksum { "checksums" } else { "no checksums" },
     )?;
+    if let Some(reason) = &job.slots_reason {
+        writeln!(out, "  slots: {reason}")?;
+    }
     match job.level {
         LevelStatus::Only => {}
         LevelStatus::Root => writeln!(out, "  root: its workers are racks")?,
@@ -102,10 +153,7 @@ pub fn show_job(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
         writeln!(
             out,
             "  DROPS ON PURPOSE: {} % of what arrives ({} so far), {} % of what leaves ({} so far)",
-            rounded(drops.up_percent),
-            drops.up,
-            rounded(drops.down_percent),
-            drops.down
+            drops.up_percent, drops.up, drops.down_percent, drops.down
         )?;
     }
     let times = &job.aggregation;
@@ -151,11 +199,6 @@ fn show_workers(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
         )?;
     }
     Ok(())
-}
-
-/// A percentage without the noise of its binary form.
-fn rounded(percent: f64) -> f64 {
-    (percent * 1e4).round() / 1e4
 }
 
 /// A time with a unit that leaves few digits.

@@ -64,6 +64,8 @@ pub struct JobInstall {
     pub first_slot: u32,
     /// Slots of each lane, a power of two.
     pub lane_slots: u32,
+    /// Why as many, for people; empty while the workers' paths are measured.
+    pub slots_reason: String,
     /// Its lanes.
     pub lanes: u16,
     /// Its shards: lane l belongs to shard l mod this, and each shard has a port of its own.
@@ -167,8 +169,9 @@ pub trait DataPlane: Send + Sync + 'static {
     fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError>;
     /// Starts to aggregate for a job.
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError>;
-    /// Leaves an installed job only so many slots in each lane, before any of its workers has sent a contribution.
-    fn resize(&self, job: u16, lane_slots: u32) -> Result<(), PlaneError>;
+    /// Leaves an installed job only so many slots in each lane (or all that it has), before any of its workers has sent a
+    /// contribution. `reason` says why as many, for people.
+    fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError>;
     /// Stops it, without leaving anything of it. A job that is not there is no error.
     fn remove(&self, job: u16) -> Result<(), PlaneError>;
     /// Names the memory that holds the slots: another number means that their contents are lost.
@@ -185,8 +188,8 @@ impl<P: DataPlane> DataPlane for std::sync::Arc<P> {
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
         (**self).install(job)
     }
-    fn resize(&self, job: u16, lane_slots: u32) -> Result<(), PlaneError> {
-        (**self).resize(job, lane_slots)
+    fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {
+        (**self).resize(job, lane_slots, reason)
     }
     fn remove(&self, job: u16) -> Result<(), PlaneError> {
         (**self).remove(job)

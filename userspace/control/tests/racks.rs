@@ -148,7 +148,12 @@ async fn a_job_of_two_racks_comes_and_goes_on_all_planes() {
         assert_eq!(tuned.unwrap().slots, 128);
     }
     for plane in [&root.plane, &a.plane, &b.plane] {
-        assert!(plane.calls().contains(&Call::Resize(top.job, 128)), "{:?}", plane.calls());
+        let calls = plane.calls();
+        let resized = calls.iter().find_map(|call| match call {
+            Call::Resize(job, slots, reason) => Some((*job, *slots, reason.contains("next power of two"))),
+            _ => None,
+        });
+        assert_eq!(resized, Some((top.job, 128, true)), "{calls:?}");
     }
 
     let mut notices = members[3].notices();

@@ -8,91 +8,18 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod plane;
+#[allow(dead_code, reason = "each test file uses a part")]
+mod server;
 
-use std::{net::Ipv4Addr, net::SocketAddr, time::Duration};
+use std::{net::Ipv4Addr, time::Duration};
 
 use plane::{Call, FakePlane};
+use server::{HANGS, Server, failure, spec};
 use sumac_control::{
-    Announcement, DenialKind, FailureKind, JoinError, JoinSpec, Member, MemberState, Notice, Order, Outcome,
-    RefusalKind, Secret, Secrets, join, server::Listening,
+    Announcement, FailureKind, JoinError, JoinSpec, MemberState, Notice, Order, Outcome, RefusalKind, join,
 };
-use sumac_transport::{NotFinite, PathMeasure, Scaling, WireFormat};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    sync::oneshot,
-    task::JoinHandle,
-    time::timeout,
-};
-
-const SECRET: &str = "a secret for these tests";
-/// Far above what anything here takes: it ends a hanging test, and says nothing about speed.
-const HANGS: Duration = Duration::from_secs(60);
-
-struct Server {
-    address: SocketAddr,
-    plane: FakePlane,
-    stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<()>,
-}
-
-impl Server {
-    async fn start(plane: FakePlane) -> Server {
-        Server::start_at("127.0.0.1:0".parse().unwrap(), plane).await
-    }
-
-    async fn start_at(address: SocketAddr, plane: FakePlane) -> Server {
-        let secrets = Secrets { default: Some(Secret::new(SECRET).unwrap()), ..Secrets::default() };
-        let listening = Listening::open(address, plane.clone(), secrets).await.unwrap();
-        let address = listening.address();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(async move {
-            listening.serve(async { drop(stopped.await) }).await.unwrap();
-        });
-        Server { address, plane, stop: Some(stop), task }
-    }
-
-    async fn stop(mut self) {
-        drop(self.stop.take());
-        timeout(HANGS, self.task).await.unwrap().unwrap();
-    }
-
-    /// All ranks join.
-    async fn all(&self, spec: impl Fn(u16) -> JoinSpec, world: u16) -> Vec<Member> {
-        let joins: Vec<_> = (0..world).map(|rank| tokio::spawn(join(self.address, spec(rank)))).collect();
-        let mut members = Vec::new();
-        for join in joins {
-            members.push(timeout(HANGS, join).await.unwrap().unwrap().unwrap());
-        }
-        members
-    }
-}
-
-fn spec(rank: u16, world: u16) -> JoinSpec {
-    JoinSpec {
-        job: "train".into(),
-        world,
-        rank,
-        secret: Secret::new(SECRET).unwrap(),
-        data_ip: Ipv4Addr::new(10, 77, rank as u8, 2),
-        data_port: 48700,
-        mac: [2, 0, 0, 0, 0, rank as u8],
-        elements: Some(256),
-        max_elements: 352,
-        slots: Some(32),
-        shards: Some(1),
-        max_shards: 1,
-        scaling: Scaling::Fixed(1000.0),
-        wire: WireFormat::Int32,
-        not_finite: NotFinite::Error,
-        order: Order::Submission,
-        checksum: true,
-        deadline: Duration::from_secs(20),
-    }
-}
-
-async fn failure(member: &Member) -> sumac_control::JobFailure {
-    timeout(HANGS, member.failed()).await.expect("the job does not fail")
-}
+use sumac_transport::{PathMeasure, Scaling};
+use tokio::time::timeout;
 
 #[tokio::test]
 async fn three_workers_join_and_leave_and_join_again() {
@@ -192,23 +119,6 @@ async fn a_member_that_gives_up_says_why() {
 }
 
 #[tokio::test]
-async fn a_wrong_secret_is_denied_and_changes_nothing() {
-    let server = Server::start(FakePlane::new(1024)).await;
-    let wrong = JoinSpec { secret: Secret::new("not the right secret").unwrap(), ..spec(0, 1) };
-    match join(server.address, wrong).await {
-        Err(JoinError::Denied { why, kind, .. }) => {
-            assert_eq!(kind, DenialKind::Secret);
-            assert!(why.contains("secret"), "{why}");
-        }
-        other => panic!("{other:?}"),
-    }
-    assert!(server.plane.calls().is_empty());
-    let right = join(server.address, spec(0, 1)).await.unwrap();
-    assert_eq!(right.assignment().epoch, 1);
-    server.stop().await;
-}
-
-#[tokio::test]
 async fn workers_that_disagree_are_both_named() {
     let server = Server::start(FakePlane::new(1024)).await;
     let (three, four) = tokio::join!(join(server.address, spec(0, 3)), join(server.address, spec(1, 4)));
@@ -242,7 +152,7 @@ async fn slots_follow_from_what_all_have_measured() {
     assert_eq!(tuned, one.unwrap());
     assert_eq!(tuned.slots, 256);
     assert_eq!(tuned.reason, "1.2 ms x 950 Mbit/s = 142 KB = 132 packets of 1.0 KB, next power of two 256");
-    assert!(server.plane.calls().contains(&Call::Resize(first.job, 256)));
+    assert!(server.plane.calls().contains(&Call::Resize(first.job, 256, tuned.reason)));
     server.stop().await;
 }
 
@@ -411,78 +321,6 @@ async fn a_plane_that_fails_is_quoted() {
     server.stop().await;
 }
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const GOAWAY: u8 = 7;
-
-/// HTTP/2 frames: kind, stream, all bytes.
-fn frames(mut bytes: &[u8]) -> impl Iterator<Item = (u8, u32, &[u8])> {
-    std::iter::from_fn(move || {
-        let header = bytes.first_chunk::<9>()?;
-        let len = u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
-        let stream = u32::from_be_bytes([header[5], header[6], header[7], header[8]]);
-        let (frame, rest) = bytes.split_at_checked(9 + len)?;
-        bytes = rest;
-        Some((frame[3], stream, frame))
-    })
-}
-
-/// Passes one connection on to `server` and keeps what the client sent.
-async fn record(server: SocketAddr) -> (SocketAddr, JoinHandle<Vec<u8>>) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let task = tokio::spawn(async move {
-        let (client, _) = listener.accept().await.unwrap();
-        let server = tokio::net::TcpStream::connect(server).await.unwrap();
-        let (mut from_client, mut to_client) = client.into_split();
-        let (mut from_server, mut to_server) = server.into_split();
-        tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
-        let mut recorded = Vec::new();
-        let mut buffer = [0; 4096];
-        while let Ok(len @ 1..) = from_client.read(&mut buffer).await {
-            recorded.extend_from_slice(&buffer[..len]);
-            to_server.write_all(&buffer[..len]).await.unwrap();
-        }
-        recorded
-    });
-    (address, task)
-}
-
-#[tokio::test]
-async fn a_recorded_connection_played_again_changes_nothing() {
-    let server = Server::start(FakePlane::new(1024)).await;
-    let (proxy, recording) = record(server.address).await;
-    let member = join(proxy, spec(0, 1)).await.unwrap();
-    member.leave(Outcome::Done).await.unwrap();
-    let recorded = timeout(HANGS, recording).await.unwrap().unwrap();
-    assert!(recorded.windows(5).any(|window| window == b"train"), "the join is in it");
-    assert!(!recorded.windows(SECRET.len()).any(|window| window == SECRET.as_bytes()), "the secret is not");
-    let calls = server.plane.calls();
-    assert_eq!(calls.len(), 2, "a job of one worker came and went");
-
-    let mut again = tokio::net::TcpStream::connect(server.address).await.unwrap();
-    again.write_all(PREFACE).await.unwrap();
-    for (kind, _, bytes) in frames(&recorded[PREFACE.len()..]).filter(|(kind, ..)| *kind != GOAWAY) {
-        again.write_all(bytes).await.unwrap_or_else(|error| panic!("frame of kind {kind}: {error}"));
-    }
-    let mut answers = Vec::new();
-    let mut buffer = [0; 4096];
-    let has =
-        |answers: &[u8], kind, stream| frames(answers).any(|frame| (frame.0, frame.1) == (kind, stream));
-    while !has(&answers, HEADERS, 3) {
-        let len = timeout(HANGS, again.read(&mut buffer)).await.expect("no answer to the join").unwrap();
-        assert_ne!(len, 0, "closed without an answer to the join");
-        answers.extend_from_slice(&buffer[..len]);
-    }
-    assert!(has(&answers, DATA, 1), "the challenge, which anybody may ask for, was answered");
-    assert!(!has(&answers, DATA, 3), "the join was denied: headers, and no message");
-    assert_eq!(server.plane.calls(), calls, "no job came of it");
-    let fresh = join(server.address, spec(0, 1)).await.unwrap();
-    assert_eq!(fresh.assignment().epoch, 2, "the recorded join took no incarnation");
-    server.stop().await;
-}
-
 #[tokio::test]
 async fn a_worker_that_gives_up_waiting_frees_its_place_at_once() {
     let server = Server::start(FakePlane::new(1024)).await;
@@ -504,31 +342,5 @@ async fn a_worker_that_died_gets_its_rank_back() {
     let zero = join(server.address, spec(0, 2)).await.unwrap();
     let one = timeout(HANGS, again).await.unwrap().unwrap().unwrap();
     assert_eq!((zero.assignment().epoch, one.assignment().epoch), (2, 2));
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn strangers_use_up_nothing() {
-    let server = Server::start(FakePlane::new(1024)).await;
-    let mut idle = Vec::new();
-    for _ in 0..200 {
-        idle.push(tokio::net::TcpStream::connect(server.address).await.unwrap());
-    }
-    // Of one address, the server keeps some and closes the others.
-    let mut buffer = [0; 256];
-    let mut closed = 0;
-    for stream in idle.iter_mut().rev().take(50) {
-        closed +=
-            usize::from(matches!(timeout(HANGS, stream.read(&mut buffer)).await.unwrap(), Ok(0) | Err(_)));
-    }
-    assert_eq!(closed, 50, "those over the limit");
-    drop(idle);
-    for nonsense in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 5000], &[PREFACE, &[0xff; 64]].concat()] {
-        let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
-        // The server may close before it has read all.
-        let _ = stream.write_all(nonsense).await;
-        while let Ok(1..) = timeout(HANGS, stream.read(&mut buffer)).await.unwrap() {}
-    }
-    join(server.address, spec(0, 1)).await.unwrap();
     server.stop().await;
 }

@@ -72,6 +72,7 @@ pub fn write_install(job: &JobInstall) -> Option<rpc::RackInstall> {
         parent_ip: parent.ip().to_bits(),
         parent_port: parent.port().into(),
         workers: job.workers.iter().map(write).collect(),
+        slots_reason: job.slots_reason.clone(),
     })
 }
 
@@ -99,6 +100,7 @@ pub fn read_install(key: &Key, job: &rpc::RackInstall) -> Option<JobInstall> {
         token: key.mask(job.job, job.epoch, job.masked_token),
         first_slot: job.first_slot,
         lane_slots: job.lane_slots,
+        slots_reason: job.slots_reason.clone(),
         lanes: job.lanes.try_into().ok()?,
         shards: job.shards.try_into().ok()?,
         elements: job.elements.try_into().ok()?,
@@ -116,8 +118,8 @@ pub fn read_install(key: &Key, job: &rpc::RackInstall) -> Option<JobInstall> {
 }
 
 /// The order to resize a job.
-pub fn resize(job: u16, lane_slots: u32) -> rack_order::What {
-    rack_order::What::Resize(rpc::RackResize { job: job.into(), lane_slots })
+pub fn resize(job: u16, lane_slots: u32, reason: &str) -> rack_order::What {
+    rack_order::What::Resize(rpc::RackResize { job: job.into(), lane_slots, reason: reason.into() })
 }
 
 /// Writes what came of an install.

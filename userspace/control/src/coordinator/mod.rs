@@ -156,7 +156,16 @@ pub enum Action {
     /// Install a job; answer with [`Coordinator::on_installed`].
     Install(RunId, JobOrder),
     /// Leave a job so many slots in each lane; answer with [`Coordinator::on_resized`].
-    Resize(RunId, u16, u32),
+    Resize {
+        /// The run.
+        run: RunId,
+        /// Its number.
+        job: u16,
+        /// So many.
+        lane_slots: u32,
+        /// Why as many, for people.
+        reason: String,
+    },
     /// Remove a job; answer with [`Coordinator::on_removed`].
     Remove(RunId, u16),
     /// The member is no more: forget its session.

@@ -4,7 +4,7 @@ use sumac_transport::PathMeasure;
 
 use super::{
     Action, Coordinator, End, Event, MemberId, Phase, RunId, Time,
-    run::{Run, Tuning},
+    run::{Run, Slots, Tuning},
 };
 use crate::{
     failure::JobFailure,
@@ -84,15 +84,9 @@ impl Coordinator {
         let (Some(measures), Some(terms)) = (measures, run.terms) else { return };
         let (slots, reason) = tune::slots(&measures, terms.elements, terms.shards, run.slots.lane);
         tracing::info!(name = run.name, job = run.job, slots, reason, "slots measured");
-        run.slots.reason = reason;
-        if slots == run.slots.lane {
-            run.slots.state = Tuning::Done;
-            run.revision += 1;
-            return;
-        }
-        run.slots.lane = slots;
-        run.slots.state = Tuning::Resizing;
-        self.actions.push_back(Action::Resize(id, run.job, slots));
+        // Also when it keeps all that it has: the plane is told why.
+        run.slots = Slots { lane: slots, reason: reason.clone(), state: Tuning::Resizing };
+        self.actions.push_back(Action::Resize { run: id, job: run.job, lane_slots: slots, reason });
     }
 
     /// The plane has given a part of a job's slots back, or not.

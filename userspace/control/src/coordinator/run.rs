@@ -217,6 +217,7 @@ impl Run {
                 token: self.token,
                 first_slot: range.first,
                 lane_slots: self.slots.lane,
+                slots_reason: self.slots.reason.clone(),
                 lanes: terms.lanes(),
                 shards: terms.shards,
                 elements: terms.elements,

@@ -14,11 +14,11 @@ use crate::{
     DataPlane, Secret,
     client::{
         SILENCE,
-        session::{CallError, call_error, connect, no_answer},
+        session::{CallError, call_error, connect, endpoint, no_answer},
     },
     convert::rack as messages,
     plane::{LastEpoch, PlaneError},
-    rpc::{self, rack_answer, rack_order},
+    rpc::{self, control_client::ControlClient, rack_answer, rack_order},
     seal::{Key, NONCE_LEN, Purpose},
     server::ServeError,
 };
@@ -104,7 +104,8 @@ impl<P: DataPlane> Duty<P> {
         let sealed = Key::rack(&self.secret, &self.name).seal(Purpose::EnterRack, hello.encode_to_vec());
         let reply = client.enter_rack(sealed).await.map_err(call_error)?.into_inner();
         let orders = opened(&key, 0, &reply)?;
-        Ok(Uplink { client, key, id: orders.session })
+        let relay = ControlClient::new(endpoint(self.parent)?.connect_lazy());
+        Ok(Uplink { client, relay, key, id: orders.session })
     }
 
     /// What the plane is now.
@@ -214,9 +215,9 @@ fn obey<P: DataPlane>(plane: &P, key: &Key, order: rpc::RackOrder) -> Result<rpc
             plane.install(&job).map(|installed| messages::write_installed(&installed))
         }
         rack_order::What::Remove(job) => plane.remove(number(job)?).map(|()| rpc::RackInstalled::default()),
-        rack_order::What::Resize(resize) => {
-            plane.resize(number(resize.job)?, resize.lane_slots).map(|()| rpc::RackInstalled::default())
-        }
+        rack_order::What::Resize(resize) => plane
+            .resize(number(resize.job)?, resize.lane_slots, &resize.reason)
+            .map(|()| rpc::RackInstalled::default()),
     };
     done.map_err(|error| error.to_string())
 }

@@ -1,4 +1,4 @@
-//! The task that lets time pass and carries orders to the data plane, one at a time.
+//! The task that lets time pass, asks the data plane how it is, and carries orders to it, one at a time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,27 +6,21 @@ use super::{Shared, tree::Tree};
 use crate::{DataPlane, coordinator::Action};
 
 const TICK: Duration = Duration::from_millis(100);
-/// Every how many ticks the plane is asked how it is.
-const TICKS_PER_REPORT: u32 = 5;
+/// How often the plane is asked how it is.
+const REPORT: Duration = Duration::from_millis(500);
 
 /// Runs for ever; to be aborted.
 ///
-/// Time does not wait for orders: one that asks by ARP for a worker that is not there takes seconds, in which the
-/// workers of other jobs can die.
+/// Time waits neither for orders nor for reports: an order that asks by ARP for a worker that is not there takes seconds,
+/// a plane that is at work on one may not answer meanwhile, and the workers of other jobs can die.
 pub async fn run<P: DataPlane>(shared: Arc<Shared>, plane: Arc<Tree<P>>) {
-    tokio::join!(pass_time(&shared, &plane), serve_orders(&shared, &plane));
+    tokio::join!(pass_time(&shared), watch_plane(&shared, &plane), serve_orders(&shared, &plane));
 }
 
-async fn pass_time<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut count = 0u32;
+async fn pass_time(shared: &Shared) {
+    let mut ticks = every(TICK);
     loop {
         ticks.tick().await;
-        count = count.wrapping_add(1);
-        if count.is_multiple_of(TICKS_PER_REPORT) {
-            report(shared, plane).await;
-        }
         let now = shared.now();
         {
             let mut state = shared.lock();
@@ -35,6 +29,21 @@ async fn pass_time<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
         }
         shared.orders.notify_one();
     }
+}
+
+async fn watch_plane<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
+    let mut ticks = every(REPORT);
+    loop {
+        ticks.tick().await;
+        report(shared, plane).await;
+        shared.orders.notify_one();
+    }
+}
+
+fn every(period: Duration) -> tokio::time::Interval {
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks
 }
 
 async fn serve_orders<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
@@ -62,10 +71,10 @@ async fn carry_out<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
                 let result = flatten(tokio::task::spawn_blocking(move || plane.install(&order)).await);
                 shared.lock().coordinator.on_installed(run, result);
             }
-            Action::Resize(run, job, lane_slots) => {
+            Action::Resize { run, job, lane_slots, reason } => {
                 let plane = plane.clone();
-                let result =
-                    flatten(tokio::task::spawn_blocking(move || plane.resize(job, lane_slots)).await);
+                let resize = move || plane.resize(job, lane_slots, &reason);
+                let result = flatten(tokio::task::spawn_blocking(resize).await);
                 shared.lock().coordinator.on_resized(run, result);
             }
             Action::Remove(run, job) => {

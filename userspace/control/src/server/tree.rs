@@ -114,9 +114,9 @@ impl<P: DataPlane> Tree<P> {
     }
 
     /// Leaves a job so many slots in each lane, wherever it is.
-    pub fn resize(&self, job: u16, lane_slots: u32) -> Result<(), PlaneError> {
-        let ordered = self.order_below(job, &messages::resize(job, lane_slots));
-        self.local.resize(job, lane_slots)?;
+    pub fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {
+        let ordered = self.order_below(job, &messages::resize(job, lane_slots, reason));
+        self.local.resize(job, lane_slots, reason)?;
         for ordered in ordered {
             let done = ordered.wait();
             done.map_err(|what| PlaneError::Failed { doing: "resizing a job at a rack", what })?;

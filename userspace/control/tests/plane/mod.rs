@@ -12,7 +12,7 @@ use sumac_control::plane::{DataPlane, Installed, JobInstall, LastEpoch, PlaneErr
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
     Install(JobInstall),
-    Resize(u16, u32),
+    Resize(u16, u32, String),
     Remove(u16),
 }
 
@@ -23,7 +23,7 @@ struct Inner {
     slots: u32,
     instance: Option<u64>,
     refusal: Option<&'static str>,
-    /// Installs wait while this is set, as for a worker that does not answer ARP.
+    /// Installs wait while this is set, as for a worker that does not answer ARP; and so does who asks how it is.
     is_held: bool,
     /// Installs that wait.
     waiting: usize,
@@ -87,8 +87,8 @@ impl DataPlane for FakePlane {
         Ok(Installed { aggregator_ips: vec![Ipv4Addr::LOCALHOST; job.workers.len()], result_group: None })
     }
 
-    fn resize(&self, job: u16, lane_slots: u32) -> Result<(), PlaneError> {
-        self.0.lock().unwrap().calls.push(Call::Resize(job, lane_slots));
+    fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {
+        self.0.lock().unwrap().calls.push(Call::Resize(job, lane_slots, reason.into()));
         Ok(())
     }
 
@@ -98,6 +98,9 @@ impl DataPlane for FakePlane {
     }
 
     fn instance(&self) -> Result<u64, PlaneError> {
+        while self.0.lock().unwrap().is_held {
+            thread::sleep(Duration::from_millis(5));
+        }
         let instance = self.0.lock().unwrap().instance;
         instance.ok_or(PlaneError::Unavailable { what: "detached".into() })
     }

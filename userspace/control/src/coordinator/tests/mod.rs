@@ -125,10 +125,11 @@ impl World {
                     self.check_install(run, &order.install);
                     self.coordinator.on_installed(run, Ok(doors(&order.install.workers)));
                 }
-                Action::Resize(run, job, lane_slots) => {
+                Action::Resize { run, job, lane_slots, reason } => {
+                    assert!(!reason.is_empty());
                     // Nothing is there when the plane has lost its memory meanwhile.
                     if let Some(held) = self.plane.get_mut(&job).filter(|held| held.0 == run) {
-                        assert!(lane_slots * 2 < held.2, "a job only shrinks");
+                        assert!(lane_slots * 2 <= held.2, "a job only shrinks");
                         held.2 = lane_slots * 2;
                     }
                     self.coordinator.on_resized(run, Ok(()));

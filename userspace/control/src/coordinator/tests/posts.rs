@@ -146,7 +146,9 @@ fn a_plane_that_cannot_shrink_a_job_fails_it() {
     let mut world = World::new();
     let member = world.join(&wanting("a", 0, 1, |wishes| wishes.slots = None)).unwrap();
     world.coordinator.post(world.now, member, 0, measure(1, 1));
-    let Some(Action::Resize(run, job, 64)) = world.coordinator.poll_action() else { panic!("no order") };
+    let Some(Action::Resize { run, job, lane_slots: 64, .. }) = world.coordinator.poll_action() else {
+        panic!("no order")
+    };
     assert!(world.grant(member).tune, "not before the plane knows");
     world.coordinator.on_resized(run, Err("it is away".into()));
     assert!(world.failure(member).message.contains("it is away"));

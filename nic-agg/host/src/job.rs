@@ -1,0 +1,85 @@
+//! A job that is to be aggregated for, and why it cannot be.
+
+use std::net::SocketAddrV4;
+
+#[cfg(doc)]
+use sumac_wire::tables::job_flag;
+use sumac_wire::{MAX_JOBS, MAX_LANES, MAX_WORKERS, tables::JobEntry};
+use thiserror::Error;
+
+/// Why a job cannot be installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum JobError {
+    /// The number is outside the table.
+    #[error("job number {0}: give 1 to {max}", max = MAX_JOBS - 1)]
+    Number(u16),
+    /// No worker, or too many.
+    #[error("{0} workers: give 1 to {MAX_WORKERS}")]
+    World(usize),
+    /// The chunk does not fit the slots.
+    #[error("chunks of {wanted} elements: give 1 to {max}, or start the aggregator with a larger chunk")]
+    Elements {
+        /// Elements asked for.
+        wanted: u16,
+        /// The slots' size.
+        max: u16,
+    },
+    /// Slots and lanes that do not go together, or are not in the pool.
+    #[error(
+        "slots {first} to {first} + {slots} of {total} in lanes of {lane_slots}: give 1 to {MAX_LANES} lanes of a \
+         power of two, within the pool"
+    )]
+    Slots {
+        /// The first slot.
+        first: u32,
+        /// How many.
+        slots: u32,
+        /// How many in each lane.
+        lane_slots: u32,
+        /// The pool.
+        total: u32,
+    },
+    /// More shards than there are, none, or not as many lanes in each.
+    #[error("{wanted} shards for {lanes} lanes: this aggregator has {ports}, and each takes as many lanes")]
+    Shards {
+        /// Shards asked for.
+        wanted: u16,
+        /// The job's lanes.
+        lanes: u32,
+        /// The aggregator's shards.
+        ports: u16,
+    },
+    /// A child's parent is missing, or somebody else's is there.
+    #[error("a job has a parent exactly when it is a child")]
+    Parent,
+    /// Slots that cannot be given back: too few, or no power of two, or the job is not there.
+    #[error(
+        "job {job} cannot be left {lane_slots} slots in each lane: it has {before}, and 0 means that it is not there"
+    )]
+    Resize {
+        /// The job.
+        job: u16,
+        /// Slots that each lane was to have.
+        lane_slots: u32,
+        /// Slots that each lane has; 0: there is no such job.
+        before: u32,
+    },
+    /// Slots that hold something.
+    #[error("job {job} keeps its slots: a worker has contributed already")]
+    Held {
+        /// The job.
+        job: u16,
+    },
+}
+
+/// A job that is to be aggregated for. Addresses are those of shard 0.
+#[derive(Clone, Debug, Default)]
+pub struct NewJob {
+    /// The job; `world` and the active flag are set by the aggregator. `epoch` must be new for the job's number, since
+    /// slots are not cleared.
+    pub entry: JobEntry,
+    /// The workers by rank; racks at a root.
+    pub workers: Vec<SocketAddrV4>,
+    /// The aggregator above, of a [`job_flag::CHILD`].
+    pub parent: Option<SocketAddrV4>,
+}

@@ -1,0 +1,190 @@
+//! What is counted of each job, how long its chunks take and who keeps them waiting, and what is lost on purpose: what
+//! the eBPF aggregator keeps in its maps, in the same units and of the same chunks.
+
+use std::time::Instant;
+
+use sumac_agg_layout::{Began, Drops, Injected, Lateness, SAMPLED, TIME_BUCKETS, Times};
+use sumac_wire::{
+    MAX_JOBS, MAX_WORKERS, Reason,
+    reason::COUNTERS,
+    slot::Contribution,
+    tables::{WorkerCounters, worker_index},
+};
+
+/// What one shard has seen of one job.
+#[derive(Clone, Copy, Debug)]
+pub struct JobSeen {
+    /// Packets by what became of them, by [`Reason`].
+    pub counters: [u64; COUNTERS],
+    /// How long one chunk in [`SAMPLED`] took.
+    pub times: Times,
+    /// What was lost on purpose.
+    pub injected: Injected,
+}
+
+impl Default for JobSeen {
+    fn default() -> JobSeen {
+        JobSeen { counters: [0; COUNTERS], times: Times::default(), injected: Injected::default() }
+    }
+}
+
+impl JobSeen {
+    /// The same of several shards together.
+    #[must_use]
+    pub fn and(mut self, other: &JobSeen) -> JobSeen {
+        let add = |sums: &mut [u64], others: &[u64]| {
+            sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
+        };
+        add(&mut self.counters, &other.counters);
+        add(&mut self.times.buckets, &other.times.buckets);
+        self.injected.up += other.injected.up;
+        self.injected.down += other.injected.down;
+        self
+    }
+}
+
+/// What one shard has seen of one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerSeen {
+    /// Its contributions.
+    pub counters: WorkerCounters,
+    /// How late they were, of one chunk in [`SAMPLED`].
+    pub late: Lateness,
+}
+
+impl WorkerSeen {
+    /// The same of several shards together.
+    #[must_use]
+    pub fn and(self, other: &WorkerSeen) -> WorkerSeen {
+        let (a, b) = (self.counters, other.counters);
+        WorkerSeen {
+            counters: WorkerCounters {
+                added: a.added + b.added,
+                last: a.last + b.last,
+                duplicates: a.duplicates + b.duplicates,
+                replies: a.replies + b.replies,
+            },
+            late: Lateness {
+                chunks: self.late.chunks + other.late.chunks,
+                sum: self.late.sum.saturating_add(other.late.sum),
+                max: self.late.max.max(other.late.max),
+            },
+        }
+    }
+}
+
+/// Watches one shard.
+pub struct Watch {
+    jobs: Vec<JobSeen>,
+    workers: Vec<WorkerSeen>,
+    drops: Vec<Drops>,
+    /// When the chunks in both versions of each slot began.
+    began: Vec<[Began; 2]>,
+    start: Instant,
+}
+
+impl Watch {
+    /// Of a pool of so many slots.
+    pub fn new(slots: u32) -> Watch {
+        Watch {
+            jobs: vec![JobSeen::default(); MAX_JOBS],
+            workers: vec![WorkerSeen::default(); MAX_JOBS * MAX_WORKERS],
+            drops: vec![Drops::default(); MAX_JOBS],
+            began: vec![[Began::default(); 2]; slots as usize],
+            start: Instant::now(),
+        }
+    }
+
+    /// Begins anew with a job; what is lost of it on purpose stays.
+    pub fn forget(&mut self, job: u16) {
+        if let Some(seen) = self.jobs.get_mut(usize::from(job)) {
+            *seen = JobSeen::default();
+        }
+        let first = worker_index(job, 0) as usize;
+        if let Some(workers) = self.workers.get_mut(first..first + MAX_WORKERS) {
+            workers.fill(WorkerSeen::default());
+        }
+    }
+
+    /// What it has seen of a job; nothing of a number outside of the table.
+    pub fn job(&self, job: u16) -> JobSeen {
+        self.jobs.get(usize::from(job)).copied().unwrap_or_default()
+    }
+
+    /// What it has seen of a worker.
+    pub fn worker(&self, job: u16, rank: u16) -> WorkerSeen {
+        self.workers.get(worker_index(job, rank) as usize).copied().unwrap_or_default()
+    }
+
+    /// The worker at an index of [`worker_index`].
+    pub fn worker_mut(&mut self, index: usize) -> Option<&mut WorkerSeen> {
+        self.workers.get_mut(index)
+    }
+
+    /// Counts a packet of a job, or a copy of a result.
+    pub fn count(&mut self, job: u16, reason: Reason) {
+        if let Some(seen) = self.jobs.get_mut(usize::from(job)) {
+            seen.counters[reason as usize] += 1;
+        }
+    }
+
+    /// What is lost of a job on purpose.
+    pub fn drops(&self, job: u16) -> Drops {
+        self.drops.get(usize::from(job)).copied().unwrap_or_default()
+    }
+
+    /// Sets it.
+    pub fn set_drops(&mut self, job: u16, drops: Drops) {
+        if let Some(old) = self.drops.get_mut(usize::from(job)) {
+            *old = drops;
+        }
+    }
+
+    /// Whether a packet of a job that arrived is to be lost. Counted when it is.
+    pub fn loses_arriving(&mut self, job: u16) -> bool {
+        let is_lost = drawn(self.drops(job).up);
+        if let Some(seen) = self.jobs.get_mut(usize::from(job)).filter(|_| is_lost) {
+            seen.injected.up += 1;
+        }
+        is_lost
+    }
+
+    /// The same for one that is about to leave.
+    pub fn loses_leaving(&mut self, job: u16) -> bool {
+        let is_lost = drawn(self.drops(job).down);
+        if let Some(seen) = self.jobs.get_mut(usize::from(job)).filter(|_| is_lost) {
+            seen.injected.down += 1;
+        }
+        is_lost
+    }
+
+    /// Looks at a contribution of elements that was taken into `slot` of the pool; `is_last`: the chunk waited for it.
+    pub fn look(&mut self, job: u16, index: usize, slot: u32, contribution: &Contribution, is_last: bool) {
+        if !contribution.seq.is_multiple_of(SAMPLED) {
+            return;
+        }
+        let began = self.began.get_mut(slot as usize);
+        let Some(began) = began.and_then(|both| both.get_mut(usize::from(contribution.version))) else {
+            return;
+        };
+        let now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        if (began.seq, began.owner) != (contribution.seq, contribution.owner) {
+            *began = Began { at: now, seq: contribution.seq, owner: contribution.owner };
+        }
+        let waited = now.saturating_sub(began.at);
+        if let Some(WorkerSeen { late, .. }) = self.workers.get_mut(index) {
+            late.chunks += 1;
+            late.sum = late.sum.saturating_add(waited);
+            late.max = late.max.max(waited);
+        }
+        if let Some(seen) = self.jobs.get_mut(usize::from(job)).filter(|_| is_last) {
+            let bucket = waited.checked_ilog2().unwrap_or(0) as usize;
+            seen.times.buckets[bucket.min(TIME_BUCKETS - 1)] += 1;
+        }
+    }
+}
+
+/// Whether one of `part` in 2^32 is drawn.
+fn drawn(part: u32) -> bool {
+    part != 0 && rand::random::<u32>() < part
+}

@@ -1,0 +1,84 @@
+//! The status of a host aggregator, in the form of the eBPF one's, and its drops on purpose.
+
+use std::net::SocketAddrV4;
+
+use sumac_agg_host::{
+    HostPlane,
+    watch::{JobSeen, WorkerSeen},
+};
+use sumac_agg_layout::Drops;
+use sumac_control::{DataPlane as _, plane::PlaneError};
+use sumac_wire::{MAX_JOBS, Reason, slot::SlotMeta, tables::JobEntry};
+
+use crate::{
+    drops::{self, DropRule, NoSuchJob},
+    status::{ChunkLimit, JobStatus, Plane, Seen, Status, job_status, worker_status},
+};
+
+/// What is counted and installed.
+///
+/// # Errors
+/// When one of its threads has ended.
+pub fn status(plane: &HostPlane) -> Result<Status, PlaneError> {
+    let (info, instance) = (plane.info()?, plane.instance()?);
+    let running = plane.running();
+    let jobs: Vec<JobStatus> = running
+        .jobs()
+        .into_iter()
+        .map(|(number, entry, workers, parent)| job(plane, number, &entry, &workers, parent))
+        .collect();
+    let of_slot = size_of::<SlotMeta>() as u64 + 2 * 4 * u64::from(info.max_elements);
+    let counters = Reason::ALL.iter().map(|reason| (reason.name(), running.counter(*reason)));
+    Ok(Status {
+        plane: Plane::Host,
+        instance,
+        slots: info.slots,
+        slots_used: jobs.iter().map(|job| job.slots).sum(),
+        pool_bytes: u64::from(info.slots) * of_slot * u64::from(info.shards),
+        elements: info.max_elements,
+        chunk_limit: ChunkLimit { elements: info.max_elements, port: None },
+        jumbo: false,
+        base_port: info.base_port,
+        shards: info.shards,
+        own_ip: None,
+        ports: Vec::new(),
+        drops: DropRule::of((1..MAX_JOBS as u16).map(|job| (job, running.drops(job)))),
+        counters: counters.filter(|(_, count)| *count > 0).collect(),
+        jobs,
+    })
+}
+
+fn job(
+    plane: &HostPlane,
+    number: u16,
+    entry: &JobEntry,
+    addresses: &[SocketAddrV4],
+    parent: Option<SocketAddrV4>,
+) -> JobStatus {
+    let running = plane.running();
+    let workers = (0..).zip(addresses).map(|(rank, address)| {
+        let WorkerSeen { counters, late } = running.worker_seen(number, rank);
+        worker_status(rank, *address, None, counters, late)
+    });
+    let JobSeen { counters, times, injected } = running.job_seen(number);
+    let counters = Reason::ALL.iter().map(|reason| (*reason, counters[*reason as usize]));
+    let seen = Seen {
+        parent: parent.map(|parent| *parent.ip()),
+        counters: counters.filter(|(_, count)| *count > 0).collect(),
+        drops: running.drops(number),
+        injected,
+        times,
+        workers: workers.collect(),
+    };
+    let slots_reason = Some(plane.slots_reason(number)).filter(|reason| !reason.is_empty());
+    JobStatus { slots_reason, ..job_status(number, entry, seen) }
+}
+
+/// Loses parts of a job's packets, or of all jobs', from now on.
+///
+/// # Errors
+/// When there is no such job number.
+pub fn set_drops(plane: &HostPlane, job: Option<u16>, drops: Drops) -> Result<(), NoSuchJob> {
+    drops::numbers(job)?.for_each(|job| plane.running().set_drops(job, drops));
+    Ok(())
+}

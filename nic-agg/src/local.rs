@@ -1,0 +1,226 @@
+//! How `sumac-agg status` and `drop` reach a running `sumac-agg serve`: by a Unix socket with an abstract name, which
+//! each network namespace has for itself, as it has its ports.
+//!
+//! A question and its answer are one line of JSON each. Names are no files and have no mode; so both sides look who
+//! the other is, and speak with themselves and with root only.
+
+use std::{
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixListener, UnixStream},
+    },
+    thread,
+    time::Duration,
+};
+
+use nix::{
+    sys::socket::{getsockopt, sockopt},
+    unistd::Uid,
+};
+use serde::{Deserialize, Serialize};
+use sumac_agg_layout::Drops;
+use thiserror::Error;
+
+use crate::pins::PinDir;
+
+/// How long a side waits for the other's line.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of a question: what is longer is none.
+const LONGEST_QUESTION: u64 = 4096;
+
+/// The name of a host aggregator's socket, by its first UDP port.
+#[must_use]
+pub fn host_name(base_port: u16) -> String {
+    format!("sumac-agg/host/{base_port}")
+}
+
+/// The name of the socket of what serves an eBPF aggregator.
+#[must_use]
+pub fn ebpf_name(pins: &PinDir) -> String {
+    format!("sumac-agg/ebpf{}", pins.path().display())
+}
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Question {
+    /// The status, as it is to be printed.
+    Status {
+        /// One JSON object, not text for people.
+        json: bool,
+    },
+    /// Lose parts of a job's packets, or of all jobs', as parts of 2^32.
+    Drop {
+        /// The job; all when none.
+        job: Option<u16>,
+        /// Of what arrives.
+        up: u32,
+        /// Of what leaves.
+        down: u32,
+    },
+    /// Why jobs have as many slots as they have: a JSON object by their numbers.
+    SlotsReasons,
+}
+
+impl Question {
+    /// To lose this.
+    #[must_use]
+    pub fn drop(job: Option<u16>, Drops { up, down }: Drops) -> Question {
+        Question::Drop { job, up, down }
+    }
+}
+
+/// The answer: what was asked for, or why not.
+type Answer = Result<String, String>;
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum AskError {
+    /// Nobody listens.
+    #[error(
+        "no `sumac-agg serve` answers as @{name} in this network namespace; is it running, and on that port?"
+    )]
+    Nobody {
+        /// The name.
+        name: String,
+    },
+    /// Who listens is somebody else.
+    #[error("@{name} belongs to user {uid}, neither to you nor to root: it is not asked")]
+    Stranger {
+        /// The name.
+        name: String,
+        /// Whose it is.
+        uid: u32,
+    },
+    /// It went wrong on the way.
+    #[error("asking @{name}: {source}; it answers its own user and root only")]
+    Io {
+        /// The name.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It refused.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Asks who serves under a name.
+///
+/// # Errors
+/// When nobody does, or refuses.
+pub fn ask(name: &str, question: &Question) -> Result<String, AskError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::ConnectionRefused => AskError::Nobody { name: name.to_owned() },
+        _ => AskError::Io { name: name.to_owned(), source },
+    };
+    let mut stream =
+        SocketAddr::from_abstract_name(name).and_then(|at| UnixStream::connect_addr(&at)).map_err(failed)?;
+    let uid = peer(&stream).map_err(failed)?;
+    if !is_trusted(uid) {
+        return Err(AskError::Stranger { name: name.to_owned(), uid: uid.as_raw() });
+    }
+    let answer = converse(&mut stream, question).map_err(failed)?;
+    answer.map_err(AskError::Refused)
+}
+
+fn converse(stream: &mut UnixStream, question: &Question) -> io::Result<Answer> {
+    limit(stream)?;
+    write_line(stream, question)?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    if line.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// Answers under a name, in a thread of its own, until the process ends.
+///
+/// # Errors
+/// When the name is taken, or there is no thread to be had.
+pub fn serve(
+    name: &str,
+    answer: impl Fn(Question) -> Result<String, String> + Send + 'static,
+) -> io::Result<()> {
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    let serve = move || {
+        for stream in listener.incoming() {
+            // Who asks has gone, or is a stranger: the next one, please.
+            if let Err(error) = stream.and_then(|mut stream| reply(&mut stream, &answer)) {
+                tracing::debug!(%error, "a question was not answered");
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+    };
+    thread::Builder::new().name("questions".into()).spawn(serve)?;
+    Ok(())
+}
+
+fn reply(stream: &mut UnixStream, answer: &impl Fn(Question) -> Answer) -> io::Result<()> {
+    let uid = peer(stream)?;
+    if !is_trusted(uid) {
+        return Err(io::Error::other(format!("user {uid} may not ask")));
+    }
+    limit(stream)?;
+    let mut line = String::new();
+    BufReader::new(&*stream).take(LONGEST_QUESTION).read_line(&mut line)?;
+    let answered = match serde_json::from_str(&line) {
+        Ok(question) => answer(question),
+        Err(error) => Err(format!("not understood ({error}): are both sides of the same release?")),
+    };
+    write_line(stream, &answered)
+}
+
+fn limit(stream: &UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+fn write_line(stream: &mut UnixStream, value: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+/// Who is at the other end.
+fn peer(stream: &UnixStream) -> io::Result<Uid> {
+    Ok(Uid::from_raw(getsockopt(stream, sockopt::PeerCredentials)?.uid()))
+}
+
+fn is_trusted(uid: Uid) -> bool {
+    uid.is_root() || uid == Uid::effective()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_answered_and_nonsense_is_not() {
+        let name = format!("sumac-agg/test/{}", std::process::id());
+        let question = Question::drop(Some(7), Drops { up: 1, down: u32::MAX });
+        assert!(matches!(ask(&name, &question), Err(AskError::Nobody { .. })));
+        serve(&name, |question| match question {
+            Question::Status { .. } => Err("not now".into()),
+            question => Ok(format!("{question:?}\nin two lines")),
+        })
+        .unwrap();
+        assert!(serve(&name, |_| Ok(String::new())).is_err(), "the name is taken");
+        assert_eq!(ask(&name, &question).unwrap(), format!("{question:?}\nin two lines"));
+        let refused = ask(&name, &Question::Status { json: true }).unwrap_err();
+        assert_eq!(refused.to_string(), "not now");
+        let at = SocketAddr::from_abstract_name(&name).unwrap();
+        for nonsense in ["{}\n".to_owned(), "\"fly\"\n".into(), "x".repeat(LONGEST_QUESTION as usize)] {
+            let mut stream = UnixStream::connect_addr(&at).unwrap();
+            stream.write_all(nonsense.as_bytes()).unwrap();
+            let mut answer = String::new();
+            BufReader::new(stream).read_line(&mut answer).unwrap();
+            assert!(answer.contains("not understood"), "{answer}");
+        }
+        // Who says nothing holds nobody up for ever.
+        drop(UnixStream::connect_addr(&at).unwrap());
+        assert!(ask(&name, &Question::SlotsReasons).is_ok());
+    }
+}
