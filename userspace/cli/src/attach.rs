@@ -5,7 +5,7 @@ use std::{io::Write as _, process::ExitCode};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sumac_hostprog::{AttachOptions, Attached, Mode, Queues, Steer};
 
-use crate::{exit, pin_root::PinRoot};
+use crate::{exit, pin_root::PinRoot, ports};
 
 /// Puts Sumac's program on an interface; it stays when this command ends.
 ///
@@ -76,12 +76,15 @@ fn report(interface: &str, attached: &Attached) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{interface}: program {} in {} mode, queues {queues} of {}, UDP ports {first}-{}, pinned at {}",
+        "{interface}: program {} in {} mode, queues {queues} of {}, UDP ports {}, pinned at {}",
         attached.program_id(),
         attached.mode(),
         attached.interface().rx_queues,
-        u32::from(first) + u32::from(shards) - 1,
+        ports::range(first, shards),
         attached.pin_path().display(),
     )?;
+    if let Some(why) = attached.fallback() {
+        writeln!(out, "{interface}: not in driver mode: {why}")?;
+    }
     writeln!(out, "{interface}: {}", attached.steering().for_worker())
 }

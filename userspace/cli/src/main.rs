@@ -16,6 +16,7 @@ mod events;
 mod exit;
 mod man;
 mod pin_root;
+mod ports;
 mod socket;
 mod stats;
 mod status;

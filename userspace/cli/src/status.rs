@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sumac_client::Client;
 use sumac_hostprog::status::{Details, InterfaceStatus, QueueStatus, State, Status, status};
 
-use crate::{exit, pin_root::PinRoot, socket::Socket};
+use crate::{exit, pin_root::PinRoot, ports, socket::Socket};
 
 /// Shows what is attached: mode, queues, what leads packets to them, sockets, frames by what became of them.
 ///
@@ -77,13 +77,12 @@ fn show_details(out: &mut impl Write, name: &str, details: &Details, daemon: &Va
     let fell_back = if details.fell_back { "; the driver refused it, see `sumac doctor`" } else { "" };
     writeln!(
         out,
-        "{name}: program {} in {} mode (asked for {}{fell_back}), MTU {}, UDP ports {}-{}",
+        "{name}: program {} in {} mode (asked for {}{fell_back}), MTU {}, UDP ports {}",
         details.program_id,
         details.mode,
         details.requested_mode,
         details.mtu,
-        details.base_port,
-        u32::from(details.base_port) + u32::from(details.shards) - 1,
+        ports::range(details.base_port, details.shards),
     )?;
     writeln!(out, "  steering: {}", details.steering.for_worker())?;
     writeln!(out, "  queue  socket           steered   no socket     refused     foreign")?;

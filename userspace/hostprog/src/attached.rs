@@ -260,19 +260,6 @@ impl Attached {
         self.sockets.set(queue, socket, 0).map_err(|source| MapError::Socket { queue, source })
     }
 
-    /// Takes a queue's socket out: its frames go to the kernel. Nothing happens when there is none.
-    ///
-    /// # Errors
-    /// When the queue is beyond the table or the kernel refuses.
-    pub fn clear_socket(&mut self, queue: u32) -> Result<(), MapError> {
-        self.check_queue(queue)?;
-        match self.sockets.unset(queue) {
-            Err(aya::maps::MapError::KeyNotFound) | Ok(()) => Ok(()),
-            Err(source) if is_not_found(&source) => Ok(()),
-            Err(source) => Err(MapError::Access { doing: "take a socket out of the host program", source }),
-        }
-    }
-
     fn check_queue(&self, queue: u32) -> Result<(), MapError> {
         if queue < self.sockets.len() { Ok(()) } else { Err(MapError::NoSuchQueue(queue)) }
     }
@@ -419,11 +406,4 @@ pub(crate) fn read_queue_counters(
         }
     }
     Ok(found)
-}
-
-fn is_not_found(error: &aya::maps::MapError) -> bool {
-    match error {
-        aya::maps::MapError::SyscallError(error) => error.io_error.kind() == io::ErrorKind::NotFound,
-        _ => false,
-    }
 }

@@ -29,7 +29,7 @@ const PORT: usize = 10;
 const LISTED: usize = 8192;
 
 /// `ethtool_rx_flow_spec`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Spec {
     flow_type: u32,
@@ -41,8 +41,7 @@ struct Spec {
     location: u32,
 }
 
-/// `ethtool_rxnfc` with room for the places of `N` rules.
-#[derive(Clone)]
+/// `ethtool_rxnfc` with room for the places of `N` rules, at least one.
 #[repr(C)]
 struct Question<const N: usize> {
     command: u32,
@@ -87,8 +86,17 @@ const HASHED: [(u64, &str); 8] = [
 /// The rules of one interface. Reading them takes no privilege, changing them `CAP_NET_ADMIN`.
 #[derive(Debug)]
 pub struct Flows {
-    socket: UnixDatagram,
+    kernel: Kernel,
     name: [libc::c_char; libc::IFNAMSIZ],
+}
+
+/// Who answers.
+#[derive(Debug)]
+enum Kernel {
+    /// The kernel, through any socket.
+    Real(UnixDatagram),
+    #[cfg(test)]
+    Played(Box<tests::Driver>),
 }
 
 /// What is in the NIC's table.
@@ -114,7 +122,7 @@ impl Flows {
         for (to, from) in name.iter_mut().zip(bytes) {
             *to = *from as libc::c_char;
         }
-        Ok(Flows { socket: UnixDatagram::unbound()?, name })
+        Ok(Flows { kernel: Kernel::Real(UnixDatagram::unbound()?), name })
     }
 
     /// The rules by UDP port alone; rules of other kinds are left out.
@@ -193,10 +201,14 @@ impl Flows {
                 question.count
             )));
         }
+        let fd = match &self.kernel {
+            Kernel::Real(socket) => socket.as_raw_fd(),
+            #[cfg(test)]
+            Kernel::Played(driver) => return driver.answer(question),
+        };
         let mut request = Request { name: self.name, data: (&raw mut *question).cast(), unused: [0; 2] };
-        let fd = self.socket.as_raw_fd();
         // SAFETY: the request has the kernel's size and points to a question that has at least the kernel's size
-        // for its command (`N` is never 0), with room for the places of as many rules as it asks for. Both are
+        // for its command (`N` is not 0), with room for the places of as many rules as it asks for. Both are
         // integers and live until the call returns.
         let result = unsafe { libc::ioctl(fd, libc::SIOCETHTOOL as libc::Ioctl, &raw mut request) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -212,6 +224,7 @@ impl Table {
 
 impl<const N: usize> Question<N> {
     fn new(command: u32) -> Question<N> {
+        const { assert!(N > 0) };
         Question { command, flow_type: 0, data: 0, spec: Spec::EMPTY, count: 0, locations: [0; N] }
     }
 }
@@ -248,90 +261,4 @@ impl Spec {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::mem::{offset_of, size_of};
-
-    use super::*;
-
-    /// The rule that ethtool 6.1 hands to the kernel for `ethtool -N eth1 flow-type udp4 dst-port 48700 action 2 loc 7`:
-    /// every byte that is not zero, by its offset in the rule.
-    const RECORDED: [(usize, u8); 7] =
-        [(0, 0x02), (14, 0xbe), (15, 0x3c), (86, 0xff), (87, 0xff), (152, 0x02), (160, 0x07)];
-
-    #[test]
-    fn a_question_is_laid_out_as_the_kernels() {
-        assert_eq!((size_of::<Spec>(), offset_of!(Spec, value), offset_of!(Spec, mask)), (168, 4, 76));
-        assert_eq!((offset_of!(Spec, queue), offset_of!(Spec, location)), (152, 160));
-        assert_eq!(size_of::<Question<1>>(), 192);
-        assert_eq!(offset_of!(Question<1>, spec), 16);
-        assert_eq!(offset_of!(Question<1>, count), 184);
-        assert_eq!(offset_of!(Question<1>, locations), 188);
-        assert_eq!((size_of::<Request>(), offset_of!(Request, data)), (40, 16));
-    }
-
-    #[test]
-    fn a_rule_has_the_bytes_that_ethtool_gives_it() {
-        let mut expected = [0; 168];
-        for (offset, byte) in RECORDED {
-            expected[offset] = byte;
-        }
-        let spec = Spec { location: 7, ..Spec::to_queue(48700, 2) };
-        let mut bytes = spec.flow_type.to_le_bytes().to_vec();
-        for field in [&spec.value[..], &spec.value_extended, &spec.mask, &spec.mask_extended, &[0; 4]] {
-            bytes.extend(field);
-        }
-        bytes.extend(spec.queue.to_le_bytes());
-        bytes.extend(spec.location.to_le_bytes());
-        bytes.extend([0; 4]);
-        assert_eq!(bytes, expected);
-        assert_eq!(spec.port_rule(), Some(PortRule { location: 7, port: 48700, queue: 2 }));
-    }
-
-    #[test]
-    fn only_rules_by_port_alone_are_understood() {
-        let rule = Spec::to_queue(48700, 1);
-        let mut by_address = rule;
-        by_address.mask[0] = 0xff;
-        let mut by_tag = Spec { flow_type: UDP4 | EXTENDED, ..rule };
-        by_tag.mask_extended[10] = 0xff;
-        let mut by_part = rule;
-        by_part.mask[PORT] = 0;
-        let cases = [
-            ("plain", rule, true),
-            ("extended by nothing", Spec { flow_type: UDP4 | EXTENDED, ..rule }, true),
-            ("TCP", Spec { flow_type: 1, ..rule }, false),
-            ("to a hash context", Spec { flow_type: UDP4 | 1 << 29, ..rule }, false),
-            ("by address too", by_address, false),
-            ("by tag too", by_tag, false),
-            ("by half a port", by_part, false),
-            ("dropped", Spec { queue: u64::MAX, ..rule }, false),
-            ("to a virtual function", Spec { queue: 1 << 32, ..rule }, false),
-        ];
-        for (what, spec, understood) in cases {
-            assert_eq!(spec.port_rule().is_some(), understood, "{what}");
-        }
-    }
-
-    #[test]
-    fn the_last_free_place_is_taken() {
-        let table = |taken: &[u32]| Table { size: 4, finds_places: false, taken: taken.to_vec() };
-        assert_eq!(table(&[]).free(), Some(3));
-        assert_eq!(table(&[3, 1]).free(), Some(2));
-        assert_eq!(table(&[0, 1, 2, 3]).free(), None);
-    }
-
-    #[test]
-    fn an_interface_without_rules_says_so() {
-        let errno =
-            |name: &str| Flows::open(name).and_then(|flows| flows.rules()).unwrap_err().raw_os_error();
-        assert_eq!(errno("lo"), Some(libc::EOPNOTSUPP));
-        assert_eq!(errno("no-such-if"), Some(libc::ENODEV));
-        let flows = Flows::open("lo").unwrap();
-        for outcome in [flows.insert(48700, 0).map(drop), flows.udp4_hash().map(drop)] {
-            assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
-        }
-        for impossible in ["a-name-of-16-chr", "nul\0"] {
-            assert!(Flows::open(impossible).is_err(), "{impossible}");
-        }
-    }
-}
+mod tests;

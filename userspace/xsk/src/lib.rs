@@ -8,7 +8,7 @@
 //! | [`abi`] | the kernel's structures and what their numbers mean |
 //! | `syscall` | the system calls, each a safe function where that can be |
 //! | [`mapping`] | memory that is unmapped when dropped; [`mapping::Shared`] of two processes |
-//! | [`ring`] | the four rings between user space and the kernel |
+//! | `ring` | the four rings between user space and the kernel |
 //! | `layout` | how the frames' memory is cut |
 //! | [`umem`] | the frames, and whose each is at the moment |
 //! | [`port`] | rings and frames together: receive, send, reap; runs without a kernel too |
@@ -27,7 +27,7 @@ pub mod flow;
 mod layout;
 pub mod mapping;
 pub mod port;
-pub mod ring;
+mod ring;
 pub mod socket;
 mod syscall;
 pub mod umem;

@@ -143,16 +143,6 @@ impl Port {
         self.tx.pending()
     }
 
-    /// Frames free for sending, without those that wait in the completion ring.
-    pub fn free(&self) -> usize {
-        self.umem.free()
-    }
-
-    /// Most bytes of a packet that can be sent.
-    pub fn packet_size(&self) -> usize {
-        self.umem.packet_size() as usize
-    }
-
     /// Where all frames are.
     pub fn conservation(&self) -> Conservation {
         self.umem.conservation()
@@ -287,7 +277,7 @@ mod tests {
         kernel.run(1);
         let frame = port.frame().unwrap();
         port.cancel(frame);
-        assert_eq!(port.free(), 1);
+        assert_eq!(port.umem.free(), 1);
     }
 
     #[test]
