@@ -11,7 +11,8 @@
 //! | rack session | the racks' secret, `"rack session" name cookie nonce` | all else between a rack and its root |
 //! | mask | session key, `"token" job epoch` | hides the job's token from who listens to the control plane |
 //!
-//! The server shows that it knows the secret by its first reply, under the session key.
+//! The server shows that it knows the secret by its first reply, under the session key. Each answer is sealed for the
+//! kind of its call: heartbeats and posts are counted apart, and the answer to one must not pass for that to another.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -36,8 +37,14 @@ pub enum Purpose {
     Post,
     /// Client to server: leave.
     Leave,
-    /// Server to client: the answer to any of these.
+    /// Server to client: the answer to a join.
     Reply,
+    /// Server to client: the answer to a heartbeat.
+    HeartbeatReply,
+    /// Server to client: what was posted has been taken.
+    PostReply,
+    /// Server to client: the place is free.
+    LeaveReply,
     /// Rack to root: enter.
     EnterRack,
     /// Rack to root: how it is, and what came of orders.
@@ -56,6 +63,9 @@ impl Purpose {
             Purpose::Post => b"seal post",
             Purpose::Leave => b"seal leave",
             Purpose::Reply => b"seal reply",
+            Purpose::HeartbeatReply => b"seal heartbeat reply",
+            Purpose::PostReply => b"seal post reply",
+            Purpose::LeaveReply => b"seal leave reply",
             Purpose::EnterRack => b"seal enter rack",
             Purpose::ServeRack => b"seal serve rack",
             Purpose::Relay => b"seal relay",
@@ -146,6 +156,10 @@ mod tests {
         let sealed = key.seal(Purpose::Join, b"body".to_vec());
         assert_eq!(key.open(Purpose::Join, &sealed), Ok(&b"body"[..]));
         assert_eq!(key.open(Purpose::Leave, &sealed), Err(NotAuthentic), "purpose");
+        let answer = key.seal(Purpose::HeartbeatReply, b"body".to_vec());
+        for other in [Purpose::Reply, Purpose::PostReply, Purpose::LeaveReply, Purpose::Heartbeat] {
+            assert_eq!(key.open(other, &answer), Err(NotAuthentic), "the answer to another call");
+        }
         assert_eq!(Key::join(&secret, "trai").open(Purpose::Join, &sealed), Err(NotAuthentic), "job");
         assert_eq!(Key::join(&other, "train").open(Purpose::Join, &sealed), Err(NotAuthentic), "secret");
         for at in 0..sealed.mac.len() {

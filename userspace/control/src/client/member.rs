@@ -68,7 +68,7 @@ impl Member {
         let (leave, orders) = oneshot::channel();
         let ears =
             Ears { rank, state: state_to, tuned: tuned_to, notices: notices_to, released: released_to };
-        let speaking = tokio::spawn(speak(session.speaker(), queue));
+        let speaking = tokio::spawn(speak(session.speaker(), queue, state.clone()));
         let staying = tokio::spawn(stay(session, ears, orders));
         Member {
             assignment,
@@ -239,8 +239,13 @@ async fn stay(mut session: Session, ears: Ears, mut orders: oneshot::Receiver<Le
     }
 }
 
-/// Sends what is to be said, as many posts at once as are there; what was not answered is sent again.
-async fn speak(mut speaker: Speaker, mut queue: mpsc::UnboundedReceiver<Post>) {
+/// Sends what is to be said, as many posts at once as are there; what was not answered is sent again, until the job has
+/// failed.
+async fn speak(
+    mut speaker: Speaker,
+    mut queue: mpsc::UnboundedReceiver<Post>,
+    mut state: watch::Receiver<MemberState>,
+) {
     let mut left_over = None;
     loop {
         let Some(first) = (match left_over.take() {
@@ -260,12 +265,12 @@ async fn speak(mut speaker: Speaker, mut queue: mpsc::UnboundedReceiver<Post>) {
             posts.push(post);
         }
         while let Err(error) = speaker.say(&posts, SILENCE).await {
-            // Heartbeats find out whether the aggregator is gone.
+            // A denial is no reason to fall silent: it has no MAC. Heartbeats find out whether the aggregator is gone.
             tracing::debug!(%error, "posts unanswered");
-            if matches!(error, CallError::Denied { kind: DenialKind::Request, .. }) {
-                return;
+            tokio::select! {
+                () = sleep(RETRY) => {}
+                _ = state.wait_for(|state| matches!(state, MemberState::Failed(_))) => return,
             }
-            sleep(RETRY).await;
         }
     }
 }

@@ -2,6 +2,8 @@
 
 mod member;
 pub(crate) mod session;
+#[cfg(test)]
+mod tests;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},

@@ -103,7 +103,7 @@ impl Session {
         let sealed = Key::join(&spec.secret, &spec.job).seal(Purpose::Join, body);
         let reply = client.join(sealed).await.map_err(call_error)?;
         let mut session = Session { client, key, id: 0, counter: 0, revision: 0, heard: 0, endpoint };
-        let reply = session.open(&reply.into_inner())?;
+        let reply = session.open(Purpose::Reply, &reply.into_inner())?;
         session.id = reply.session;
         let answer = session.read(reply)?;
         Ok((session, answer.news))
@@ -114,7 +114,7 @@ impl Session {
         let sealed = self.request(Purpose::Heartbeat, None);
         let call = timeout(patience, self.client.heartbeat(sealed)).await;
         let reply = call.map_err(|_| no_answer())?.map_err(call_error)?;
-        let reply = self.open(&reply.into_inner())?;
+        let reply = self.open(Purpose::HeartbeatReply, &reply.into_inner())?;
         self.read(reply)
     }
 
@@ -137,7 +137,7 @@ impl Session {
         let sealed = self.request(Purpose::Leave, Some(rpc::Leave { reason, mismatch }));
         let call = timeout(patience, self.client.leave(sealed)).await;
         let reply = call.map_err(|_| no_answer())?.map_err(call_error)?;
-        self.open(&reply.into_inner()).map(|_| ())
+        self.open(Purpose::LeaveReply, &reply.into_inner()).map(|_| ())
     }
 
     fn request(&mut self, purpose: Purpose, leave: Option<rpc::Leave>) -> Request<rpc::Sealed> {
@@ -154,8 +154,8 @@ impl Session {
     }
 
     /// Checks that an answer is authentic and to the last request.
-    fn open(&self, sealed: &rpc::Sealed) -> Result<rpc::StatusReply, CallError> {
-        opened(&self.key, self.counter, sealed)
+    fn open(&self, purpose: Purpose, sealed: &rpc::Sealed) -> Result<rpc::StatusReply, CallError> {
+        opened(&self.key, purpose, self.counter, sealed)
     }
 
     fn read(&mut self, reply: rpc::StatusReply) -> Result<Answer, CallError> {
@@ -202,15 +202,20 @@ impl Speaker {
         let sealed = self.key.seal(Purpose::Post, request.encode_to_vec());
         let call = timeout(patience, self.client.post(sealed)).await;
         let reply = call.map_err(|_| no_answer())?.map_err(call_error)?;
-        opened(&self.key, self.counter, &reply.into_inner())?;
+        opened(&self.key, Purpose::PostReply, self.counter, &reply.into_inner())?;
         self.posted += posts.len() as u64;
         Ok(())
     }
 }
 
 /// Checks that an answer is authentic and to this request.
-fn opened(key: &Key, counter: u64, sealed: &rpc::Sealed) -> Result<rpc::StatusReply, CallError> {
-    let body = key.open(Purpose::Reply, sealed).map_err(|_| CallError::NotAuthentic)?;
+fn opened(
+    key: &Key,
+    purpose: Purpose,
+    counter: u64,
+    sealed: &rpc::Sealed,
+) -> Result<rpc::StatusReply, CallError> {
+    let body = key.open(purpose, sealed).map_err(|_| CallError::NotAuthentic)?;
     let reply = rpc::StatusReply::decode(body).map_err(|_| CallError::Nonsense("cannot be decoded"))?;
     if reply.counter != counter {
         return Err(CallError::NotAuthentic);
@@ -218,15 +223,17 @@ fn opened(key: &Key, counter: u64, sealed: &rpc::Sealed) -> Result<rpc::StatusRe
     Ok(reply)
 }
 
-pub async fn connect(endpoint: SocketAddr) -> Result<ControlClient<Channel>, CallError> {
-    let channel = Endpoint::from_shared(format!("http://{endpoint}"))
-        .map_err(|error| CallError::Unreachable(with_causes(&error)))?
-        .tcp_nodelay(true)
-        .connect_timeout(Duration::from_secs(1))
-        .connect()
-        .await
+/// How an aggregator is connected to.
+pub fn endpoint(address: SocketAddr) -> Result<Endpoint, CallError> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| CallError::Unreachable(with_causes(&error)))?;
-    Ok(ControlClient::new(channel))
+    Ok(endpoint.tcp_nodelay(true).connect_timeout(Duration::from_secs(1)))
+}
+
+/// Connects to an aggregator.
+pub async fn connect(address: SocketAddr) -> Result<ControlClient<Channel>, CallError> {
+    let channel = endpoint(address)?.connect().await;
+    channel.map(ControlClient::new).map_err(|error| CallError::Unreachable(with_causes(&error)))
 }
 
 fn join_request(

@@ -20,20 +20,23 @@ use std::{
 };
 
 use tokio::net::TcpListener;
-use tonic::transport::{Channel, Server};
+use tonic::transport::Channel;
 
 use self::{duty::Duty, relay::Relay};
 use crate::{
     DataPlane, Secret,
-    rpc::{control_client::ControlClient, control_server::ControlServer},
+    rpc::control_client::ControlClient,
     seal::Key,
-    server::{LARGEST_MESSAGE, REQUESTS_PER_CONNECTION, ServeError, limit::Limited},
+    server::{self, ServeError, limit::Limited},
 };
 
 /// A rack's session with its root, while there is one.
 #[derive(Clone)]
 struct Uplink {
+    /// For the rack's own reports.
     client: ControlClient<Channel>,
+    /// For its workers' calls: on a connection of their own, so that no flood of them keeps reports from being heard.
+    relay: ControlClient<Channel>,
     key: Key,
     id: u64,
 }
@@ -92,14 +95,8 @@ impl<P: DataPlane> Station<P> {
     /// When the data plane is not there at the start, or the server ends by itself.
     pub async fn serve(self, stop: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
         self.duty.take_over().await?;
-        let relay = ControlServer::new(Relay { link: self.link })
-            .max_decoding_message_size(LARGEST_MESSAGE)
-            .max_encoding_message_size(LARGEST_MESSAGE);
-        let served = Server::builder()
-            .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION)
-            .max_concurrent_streams(REQUESTS_PER_CONNECTION as u32)
-            .add_service(relay)
-            .serve_with_incoming(Limited::new(self.listener));
+        let relay = server::service(Relay { link: self.link });
+        let served = server::builder().add_service(relay).serve_with_incoming(Limited::new(self.listener));
         let result = tokio::select! {
             served = served => served,
             () = self.duty.run() => Ok(()),

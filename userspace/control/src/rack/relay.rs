@@ -29,7 +29,7 @@ impl Relay {
         call: rpc::Call,
         request: Request<rpc::Sealed>,
     ) -> Result<Response<rpc::Sealed>, Denial> {
-        let caller = caller(&request)?;
+        let (caller, proof) = caller(&request)?;
         let mut uplink = self.uplink()?;
         let body = rpc::RelayedCall {
             session: uplink.id,
@@ -39,7 +39,8 @@ impl Relay {
             inner: Some(request.into_inner()),
         };
         let sealed = uplink.key.seal(Purpose::Relay, body.encode_to_vec());
-        let reply = uplink.client.relay(sealed).await?;
+        // The root answers only what is authentic.
+        let reply = proof.from(uplink.relay.relay(sealed).await)?;
         Ok(Response::new(reply.into_inner()))
     }
 }
@@ -55,7 +56,7 @@ impl Control for Relay {
         &self,
         request: Request<rpc::ChallengeRequest>,
     ) -> Result<Response<rpc::ChallengeReply>, Denial> {
-        let reply = self.uplink()?.client.challenge(request.into_inner()).await?;
+        let reply = self.uplink()?.relay.challenge(request.into_inner()).await?;
         Ok(Response::new(reply.into_inner()))
     }
 

@@ -30,13 +30,15 @@ use crate::{
     coordinator::{Coordinator, Time},
     gate::Gate,
     plane::PlaneError,
-    rpc::control_server::ControlServer,
+    rpc::control_server::{Control, ControlServer},
 };
 
 /// Messages are some hundred bytes, and up to 8 KiB with posts or events.
-pub(crate) const LARGEST_MESSAGE: usize = 16 << 10;
+const LARGEST_MESSAGE: usize = 16 << 10;
 /// Requests of one connection that may be under way at once: a rack passes on two for each of its workers.
-pub(crate) const REQUESTS_PER_CONNECTION: usize = 256;
+const REQUESTS_PER_CONNECTION: usize = 256;
+/// How long a call may take, its own arrival included: one that is sent by half ends then.
+const LONGEST_CALL: Duration = Duration::from_secs(5);
 /// How long members have, when the server ends, to hear of it.
 const FAREWELL: Duration = Duration::from_millis(1200);
 
@@ -142,9 +144,7 @@ impl<P: DataPlane> Listening<P> {
         let shared =
             tokio::task::spawn_blocking(move || shared(&plane, self.secrets, self.stealing)).await??;
         let driver = tokio::spawn(driver::run(shared.clone(), self.plane.clone()));
-        let control = ControlServer::new(Service::new(shared.clone()))
-            .max_decoding_message_size(LARGEST_MESSAGE)
-            .max_encoding_message_size(LARGEST_MESSAGE);
+        let control = service(Service::new(shared.clone()));
         let (said_farewell, farewell_said) = oneshot::channel();
         let farewell = async {
             stop.await;
@@ -161,11 +161,7 @@ impl<P: DataPlane> Listening<P> {
             }
             tokio::time::sleep(FAREWELL).await;
         };
-        let served = Server::builder()
-            .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION)
-            .max_concurrent_streams(REQUESTS_PER_CONNECTION as u32)
-            .http2_keepalive_interval(Some(Duration::from_secs(5)))
-            .http2_keepalive_timeout(Some(Duration::from_secs(5)))
+        let served = builder()
             .add_service(control)
             .serve_with_incoming_shutdown(Limited::new(self.listener), farewell);
         let result = tokio::select! {
@@ -176,6 +172,23 @@ impl<P: DataPlane> Listening<P> {
         shared.desks.close_all();
         Ok(result?)
     }
+}
+
+/// What roots and racks serve with: nobody holds up others, or a place that it does not use.
+pub(crate) fn builder() -> Server {
+    Server::builder()
+        .timeout(LONGEST_CALL)
+        .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION)
+        .max_concurrent_streams(REQUESTS_PER_CONNECTION as u32)
+        .http2_keepalive_interval(Some(Duration::from_secs(5)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(5)))
+}
+
+/// The service, with messages of bounded size.
+pub(crate) fn service<S: Control>(service: S) -> ControlServer<S> {
+    ControlServer::new(service)
+        .max_decoding_message_size(LARGEST_MESSAGE)
+        .max_encoding_message_size(LARGEST_MESSAGE)
 }
 
 fn shared<P: DataPlane>(

@@ -36,7 +36,9 @@ impl Service {
             let entry = RackEntry { name: hello.name, ip: peer, plane, instance, last_epochs };
             let entered = state.coordinator.rack_enters(now, rack, entry);
             entered.map_err(|why| {
-                tracing::warn!(%peer, why, "rack refused");
+                if let Some(untold) = self.tell_refusal() {
+                    tracing::warn!(%peer, why, untold, "rack refused");
+                }
                 Denial::failed_precondition(why)
             })?;
             self.shared.forget_racks(&mut state);

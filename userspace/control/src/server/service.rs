@@ -11,7 +11,11 @@ use rand::{TryRngCore, rngs::OsRng};
 use tokio::time::{Instant, timeout_at};
 use tonic::{Request, Response, Status as Denial};
 
-use super::{Shared, noise::Noise};
+use super::{
+    Shared,
+    limit::{Ends, Proof},
+    noise::Noise,
+};
 use crate::{
     convert::{self, Caller},
     coordinator::{MemberId, Outcome, Status},
@@ -32,12 +36,18 @@ const EVENTS_PER_ANSWER: usize = 8 << 10;
 pub struct Service {
     pub(super) shared: Arc<Shared>,
     turned_away: Noise,
+    refused: Noise,
 }
 
 impl Service {
     pub fn new(shared: Arc<Shared>) -> Service {
-        let turned_away = Noise::new(shared.start);
-        Service { shared, turned_away }
+        let (turned_away, refused) = (Noise::new(shared.start), Noise::new(shared.start));
+        Service { shared, turned_away, refused }
+    }
+
+    /// Whether to log one more refusal, as who is refused may come again at once; and how many were not logged before.
+    pub(super) fn tell_refusal(&self) -> Option<u64> {
+        self.refused.tell(std::time::Instant::now())
     }
 
     pub(super) fn denied(&self, peer: Ipv4Addr, why: Rejected) -> Denial {
@@ -83,12 +93,18 @@ impl Service {
                     state.gate.open_session(member, key.clone());
                     let (revision, status) = state.coordinator.status(member).unwrap_or((0, Status::Left));
                     tracing::info!(name = join.job, rank = join.rank, peer = %caller.peer, "worker joined");
-                    seal(&key, convert::status_reply(&key, member.0, 0, revision, &status))
+                    seal(&key, Purpose::Reply, convert::status_reply(&key, member.0, 0, revision, &status))
                 }
                 Err(refusal) => {
-                    let peer = caller.peer;
-                    tracing::warn!(name = join.job, rank = join.rank, %peer, %refusal, "join refused");
-                    seal(&key, convert::status_reply(&key, 0, 0, 0, &Status::Refused(refusal)))
+                    if let Some(untold) = self.tell_refusal() {
+                        let (name, rank, peer) = (&join.job, join.rank, caller.peer);
+                        tracing::warn!(name, rank, %peer, %refusal, untold, "join refused");
+                    }
+                    seal(
+                        &key,
+                        Purpose::Reply,
+                        convert::status_reply(&key, 0, 0, 0, &Status::Refused(refusal)),
+                    )
                 }
             }
         };
@@ -118,7 +134,7 @@ impl Service {
             events: events.iter().map(convert::write_event).collect(),
             ..convert::status_reply(&key, member.0, body.counter, revision, &status)
         };
-        Ok(seal(&key, reply))
+        Ok(seal(&key, Purpose::HeartbeatReply, reply))
     }
 
     pub(super) fn do_post(&self, caller: Caller, sealed: &rpc::Sealed) -> Result<rpc::Sealed, Denial> {
@@ -130,7 +146,11 @@ impl Service {
             let posts = posts.ok_or_else(|| self.denied(caller.peer, Rejected::Malformed))?;
             state.coordinator.post(self.shared.now(), member, body.first_post, posts);
             let (revision, status) = state.coordinator.status(member).unwrap_or((0, Status::Left));
-            seal(&key, convert::status_reply(&key, member.0, body.counter, revision, &status))
+            seal(
+                &key,
+                Purpose::PostReply,
+                convert::status_reply(&key, member.0, body.counter, revision, &status),
+            )
         };
         self.shared.announce();
         Ok(reply)
@@ -148,7 +168,11 @@ impl Service {
                 reason => Outcome::Failed(reason.into()),
             };
             state.coordinator.leave(member, &outcome);
-            seal(&key, convert::status_reply(&key, member.0, body.counter, 0, &Status::Left))
+            seal(
+                &key,
+                Purpose::LeaveReply,
+                convert::status_reply(&key, member.0, body.counter, 0, &Status::Left),
+            )
         };
         self.shared.announce();
         Ok(reply)
@@ -168,49 +192,50 @@ impl Control for Service {
     }
 
     async fn join(&self, request: Request<rpc::Sealed>) -> Result<Response<rpc::Sealed>, Denial> {
-        let caller = caller(&request)?;
-        self.do_join(caller, request.get_ref()).map(Response::new)
+        let (caller, proof) = caller(&request)?;
+        proof.from(self.do_join(caller, request.get_ref())).map(Response::new)
     }
 
     async fn heartbeat(&self, request: Request<rpc::Sealed>) -> Result<Response<rpc::Sealed>, Denial> {
-        let caller = caller(&request)?;
-        self.do_heartbeat(caller, request.get_ref()).await.map(Response::new)
+        let (caller, proof) = caller(&request)?;
+        proof.from(self.do_heartbeat(caller, request.get_ref()).await).map(Response::new)
     }
 
     async fn post(&self, request: Request<rpc::Sealed>) -> Result<Response<rpc::Sealed>, Denial> {
-        let caller = caller(&request)?;
-        self.do_post(caller, request.get_ref()).map(Response::new)
+        let (caller, proof) = caller(&request)?;
+        proof.from(self.do_post(caller, request.get_ref())).map(Response::new)
     }
 
     async fn leave(&self, request: Request<rpc::Sealed>) -> Result<Response<rpc::Sealed>, Denial> {
-        let caller = caller(&request)?;
-        self.do_leave(caller, request.get_ref()).map(Response::new)
+        let (caller, proof) = caller(&request)?;
+        proof.from(self.do_leave(caller, request.get_ref())).map(Response::new)
     }
 
     async fn enter_rack(&self, request: Request<rpc::Sealed>) -> Result<Response<rpc::Sealed>, Denial> {
-        let caller = caller(&request)?;
-        self.do_enter_rack(caller.peer, request.get_ref()).map(Response::new)
+        let (caller, proof) = caller(&request)?;
+        proof.from(self.do_enter_rack(caller.peer, request.get_ref())).map(Response::new)
     }
 
     async fn serve_rack(&self, request: Request<rpc::Sealed>) -> Result<Response<rpc::Sealed>, Denial> {
-        let caller = caller(&request)?;
-        self.do_serve_rack(caller.peer, request.get_ref()).await.map(Response::new)
+        let (caller, proof) = caller(&request)?;
+        proof.from(self.do_serve_rack(caller.peer, request.get_ref()).await).map(Response::new)
     }
 
     async fn relay(&self, request: Request<rpc::Sealed>) -> Result<Response<rpc::Sealed>, Denial> {
-        let caller = caller(&request)?;
-        self.do_relay(caller.peer, request.get_ref()).await.map(Response::new)
+        let (caller, proof) = caller(&request)?;
+        proof.from(self.do_relay(caller.peer, request.get_ref()).await).map(Response::new)
     }
 }
 
-fn seal(key: &Key, reply: rpc::StatusReply) -> rpc::Sealed {
-    key.seal(Purpose::Reply, reply.encode_to_vec())
+fn seal(key: &Key, purpose: Purpose, reply: rpc::StatusReply) -> rpc::Sealed {
+    key.seal(purpose, reply.encode_to_vec())
 }
 
-/// The two ends of a connection.
-pub(crate) fn caller<T>(request: &Request<T>) -> Result<Caller, Denial> {
-    let ends = (ipv4(request.remote_addr())?, ipv4(request.local_addr())?);
-    Ok(Caller { peer: ends.0, local: ends.1, rack: None })
+/// The two ends of a call's connection, and what an answer proves for it.
+pub(crate) fn caller<T>(request: &Request<T>) -> Result<(Caller, Proof), Denial> {
+    let ends = request.extensions().get::<Ends>().cloned();
+    let Ends { peer, local, proof } = ends.ok_or_else(|| Denial::internal("a call without a connection"))?;
+    Ok((Caller { peer: ipv4(peer)?, local: ipv4(local)?, rack: None }, proof))
 }
 
 fn ipv4(address: Option<std::net::SocketAddr>) -> Result<Ipv4Addr, Denial> {
