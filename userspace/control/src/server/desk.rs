@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     net::Ipv4Addr,
-    sync::{Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     time::Duration,
 };
 
@@ -36,18 +36,32 @@ pub struct Desks {
     pub news: watch::Sender<u64>,
 }
 
-/// An order on its way.
-pub struct Ordered(mpsc::Receiver<Outcome>);
+/// An order on its way; withdrawn when dropped.
+pub struct Ordered {
+    desks: Arc<Desks>,
+    rack: RackId,
+    number: u64,
+    answer: mpsc::Receiver<Outcome>,
+}
 
 impl Ordered {
     /// Waits for what comes of it. Blocks.
     pub fn wait(self) -> Outcome {
-        self.0.recv_timeout(PATIENCE).unwrap_or_else(|error| {
+        self.answer.recv_timeout(PATIENCE).unwrap_or_else(|error| {
             Err(match error {
                 mpsc::RecvTimeoutError::Timeout => format!("no answer within {PATIENCE:?}"),
                 mpsc::RecvTimeoutError::Disconnected => "it is gone".into(),
             })
         })
+    }
+}
+
+impl Drop for Ordered {
+    /// What nobody waits for is asked for no longer: a rack that answers no order must not be sent ever more of them.
+    fn drop(&mut self) {
+        if let Some(desk) = self.desks.lock().get_mut(&self.rack) {
+            desk.open.remove(&self.number);
+        }
     }
 }
 
@@ -82,14 +96,16 @@ impl Desks {
     }
 
     /// Gives an order. That for a rack that is gone comes to nothing.
-    pub fn order(&self, rack: RackId, what: rack_order::What) -> Ordered {
-        let (answer, answered) = mpsc::channel();
+    pub fn order(self: &Arc<Self>, rack: RackId, what: rack_order::What) -> Ordered {
+        let (told, answer) = mpsc::channel();
+        let mut number = 0;
         if let Some(desk) = self.lock().get_mut(&rack) {
             desk.last += 1;
-            desk.open.insert(desk.last, (what, answer));
+            number = desk.last;
+            desk.open.insert(number, (what, told));
         }
         self.news.send_modify(|count| *count = count.wrapping_add(1));
-        Ordered(answered)
+        Ordered { desks: self.clone(), rack, number, answer }
     }
 
     /// Takes a rack's report: how its plane is, and what came of orders.
@@ -114,5 +130,46 @@ impl Desks {
         let desks = self.lock();
         let open = desks.get(&rack).into_iter().flat_map(|desk| &desk.open);
         open.map(|(number, (what, _))| RackOrder { number: *number, what: Some(what.clone()) }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plane::PlaneKind;
+
+    const RACK: RackId = RackId(1);
+
+    fn desks() -> Arc<Desks> {
+        let plane =
+            PlaneInfo { kind: PlaneKind::Host, slots: 8, max_elements: 8, narrowest: None, base_port: 48700, shards: 1 };
+        let desks = Arc::new(Desks::new());
+        desks.open(RACK, Ipv4Addr::LOCALHOST, plane);
+        desks
+    }
+
+    #[test]
+    fn an_order_comes_again_until_it_is_answered() {
+        let desks = desks();
+        let (one, two) =
+            (desks.order(RACK, rack_order::What::Remove(1)), desks.order(RACK, rack_order::What::Remove(2)));
+        let numbers = || desks.orders(RACK).iter().map(|order| order.number).collect::<Vec<_>>();
+        assert_eq!((numbers(), numbers()), (vec![1, 2], vec![1, 2]));
+        let failed = |order| RackAnswer { order, result: Some(rack_answer::Result::Failed("so".into())) };
+        desks.report(RACK, None, vec![failed(1), failed(1), failed(77)]);
+        assert_eq!(numbers(), [2]);
+        assert_eq!(one.wait(), Err("so".into()));
+        drop(two);
+        assert_eq!(numbers(), [0; 0], "nobody waits for it any more");
+    }
+
+    #[test]
+    fn a_rack_that_is_gone_answers_at_once() {
+        let desks = desks();
+        let open = desks.order(RACK, rack_order::What::Remove(1));
+        desks.close(RACK);
+        for ordered in [open, desks.order(RACK, rack_order::What::Remove(2))] {
+            assert_eq!(ordered.wait(), Err("it is gone".into()));
+        }
     }
 }
