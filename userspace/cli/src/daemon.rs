@@ -34,7 +34,9 @@ const EXAMPLES: &str = concat!(
     "  allow_uids = [1000]                      and who of them, by user\n",
     "  backend = \"auto\"                         auto, xdp, or udp\n",
     "  interface = \"eth1\"                       towards the aggregator; else by route\n",
-    "  cpus = [1]                               where the data path's thread is pinned\n\n",
+    "  shards = 2                               each with a queue and a thread of its own\n",
+    "  steer = \"auto\"                           rules in the NIC that lead packets there: auto, ntuple, or off\n",
+    "  cpus = [0, 1]                            where the data path's threads are pinned\n\n",
     exit::help_text!(),
 );
 

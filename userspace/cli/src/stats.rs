@@ -1,6 +1,7 @@
 //! `sumac stats`: what the daemon is doing.
 
 use std::{
+    collections::BTreeSet,
     io::{self, Write},
     process::ExitCode,
     thread,
@@ -139,10 +140,25 @@ fn show_changes(
             _ => writeln!(out, "{path}  {value}")?,
         }
     }
+    for place in gone(old, new) {
+        quiet = false;
+        writeln!(out, "{place}  gone")?;
+    }
     if quiet {
         writeln!(out, "nothing changed")?;
     }
     Ok(())
+}
+
+/// What is not there any more: a whole job or port in one word, else the path.
+fn gone<'a>(old: &'a [(String, Value)], new: &[(String, Value)]) -> BTreeSet<&'a str> {
+    let is_missing = |path: &str| !new.iter().any(|(other, _)| other == path);
+    let word = |path: &'a str| {
+        let end = path.match_indices('.').nth(1).map_or(path.len(), |(end, _)| end);
+        let whole = path.get(..=end).unwrap_or(path);
+        if new.iter().any(|(other, _)| other.starts_with(whole)) { path } else { &path[..end] }
+    };
+    old.iter().map(|(path, _)| path.as_str()).filter(|path| is_missing(path)).map(word).collect()
 }
 
 #[cfg(test)]
@@ -183,6 +199,18 @@ mod tests {
         show_changes(&mut out, &old, &new, Duration::from_secs(2)).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text, "-- after 2.0 s\nlevel  4\nsent  300 (+100/s)\n");
+    }
+
+    #[test]
+    fn what_ends_is_told_once() {
+        let old = leaves(&json!({
+            "fallback": "why",
+            "jobs": [{ "name": "a", "sent": 1, "error": "x" }, { "name": "b", "sent": 2, "lanes": [{ "lane": 0 }] }],
+        }));
+        let new = leaves(&json!({ "jobs": [{ "name": "a", "sent": 1 }] }));
+        let found: Vec<_> = gone(&old, &new).into_iter().collect();
+        assert_eq!(found, ["fallback", "jobs.a.error", "jobs.b"]);
+        assert!(gone(&new, &new).is_empty());
     }
 
     #[test]

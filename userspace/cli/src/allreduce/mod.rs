@@ -19,8 +19,8 @@ use crate::{exit, socket::Socket};
 
 /// Sums an array over all workers of a job: reads IN.npy, writes OUT.npy.
 ///
-/// Takes float32, float16 and int32 arrays of any shape, and bfloat16 as uint16. All workers run it at the same time with the same job, world and
-/// shape, and each with a rank of its own.
+/// Takes float32, float16 and int32 arrays of any shape, and bfloat16 as uint16. All workers run it at the same time
+/// with the same job, world and shape, and each with a rank of its own.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP, after_long_help = EXAMPLES)]
 pub struct Args {

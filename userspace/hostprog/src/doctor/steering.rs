@@ -39,10 +39,8 @@ fn steering(name: &str, told: &Steering, filters: Filters, is_attached: bool) ->
                 .to_owned()
         }
         _ if told.no_rules.is_none() && !is_attached => {
-            return Check::ok(
-                NAME,
-                format!("the driver takes rules: `sumac attach {name}` puts one in for each shard"),
-            );
+            let found = format!("{told}; its driver takes rules, and `sumac attach {name}` puts them in");
+            return Check::ok(NAME, found);
         }
         _ if told.no_rules.is_none() => {
             format!("sumac attach {name} --steer ntuple, with its --shards, which says what is in the way")
