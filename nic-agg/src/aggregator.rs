@@ -11,7 +11,7 @@ use sumac_wire::{
 use thiserror::Error;
 
 use crate::{
-    job::{self, JobError, Level, NewJob, Placed},
+    job::{self, JobError, Level, NewJob, NewWorker, Placed},
     pins::PinDir,
     tables::{TableError, Tables},
 };
@@ -163,26 +163,20 @@ impl Aggregator {
 
 /// Every worker must be behind a port of the aggregator that its frames fit through, and so must the root.
 fn check_ports(new: &NewJob, ports: &[u32]) -> Result<(), JobError> {
-    let needed = (IPV4_LEN + UDP_LEN + payload_len(new.elements)) as u32;
-    if let Level::Rack { parent, .. } = new.level
-        && !ports.contains(&parent.ifindex)
-    {
-        return Err(JobError::NoUplink { ip: parent.ip, ifindex: parent.ifindex });
+    let fits = |ifindex| -> Option<Result<(), JobError>> {
+        let port = Interface::by_index(ifindex).ok().filter(|_| ports.contains(&ifindex))?;
+        let needed = (IPV4_LEN + UDP_LEN + payload_len(new.elements)) as u32;
+        Some(if port.mtu < needed {
+            Err(JobError::Mtu { elements: new.elements, needed, interface: port.name, mtu: port.mtu })
+        } else {
+            Ok(())
+        })
+    };
+    if let Level::Rack { parent: NewWorker { ip, ifindex, .. }, .. } = new.level {
+        fits(ifindex).unwrap_or(Err(JobError::NoUplink { ip, ifindex }))?;
     }
-    for (rank, worker) in new.workers.iter().enumerate() {
-        let no_port = || JobError::NoPort { rank, ip: worker.ip, ifindex: worker.ifindex };
-        if !ports.contains(&worker.ifindex) {
-            return Err(no_port());
-        }
-        let port = Interface::by_index(worker.ifindex).map_err(|_| no_port())?;
-        if port.mtu < needed {
-            return Err(JobError::Mtu {
-                elements: new.elements,
-                needed,
-                interface: port.name,
-                mtu: port.mtu,
-            });
-        }
+    for (rank, NewWorker { ip, ifindex, .. }) in new.workers.iter().enumerate() {
+        fits(*ifindex).unwrap_or(Err(JobError::NoPort { rank, ip: *ip, ifindex: *ifindex }))?;
     }
     Ok(())
 }

@@ -73,10 +73,12 @@ impl DataPlane for EbpfPlane {
         let state = self.bound_state()?;
         let ports = self.aggregator.tables().map_err(unavailable)?.ports();
         let ports = ports.map_err(|error| failed("reading the ports", &error))?;
+        let limit = chunk_limit(state.elements, &ports);
         Ok(PlaneInfo {
             kind: PlaneKind::Ebpf,
             slots: state.slots,
-            max_elements: chunk_limit(state.elements, &ports).elements,
+            max_elements: limit.elements,
+            narrowest: limit.port.map(Into::into),
             base_port: state.base_port,
             shards: state.shards,
         })

@@ -261,8 +261,12 @@ fn the_reason_for_a_jobs_slots_is_shown() {
     let mut lines = BufReader::new(serve.stderr.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("waiting for workers")));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let join = join(SocketAddr::from(([10, 79, 0, 1], 48600)), spec());
-    let member = shell.worker.inside(|| runtime.block_on(join)).unwrap();
+    let joining = join(SocketAddr::from(([10, 79, 0, 1], 48600)), spec());
+    let member = shell.worker.inside(|| runtime.block_on(joining)).unwrap();
+    let wide = JoinSpec { job: "wide".into(), elements: Some(600), max_elements: 832, ..spec() };
+    let wide = join(SocketAddr::from(([10, 79, 0, 1], 48600)), wide);
+    let refused = shell.worker.inside(|| runtime.block_on(wide)).map(|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("at most 354, since its port p0 (MTU 1500) carries no more"), "{refused}");
     let shown = shell.json("status --json")["jobs"][0]["slots_reason"].clone();
     let text = shell.done("status");
     let ended = serve.kill().and_then(|()| serve.wait());

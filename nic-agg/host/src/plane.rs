@@ -79,6 +79,7 @@ impl DataPlane for HostPlane {
             kind: PlaneKind::Host,
             slots: self.running.slots(),
             max_elements: self.running.max_elements(),
+            narrowest: None,
             base_port: self.running.local().port(),
             shards: self.running.shards(),
         })

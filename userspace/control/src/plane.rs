@@ -1,6 +1,9 @@
 //! What the control plane needs of an aggregator's data plane, be it eBPF or a host process.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    sync::Arc,
+};
 
 use thiserror::Error;
 
@@ -24,7 +27,7 @@ impl PlaneKind {
 }
 
 /// What a data plane has to give.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlaneInfo {
     /// Its kind.
     pub kind: PlaneKind,
@@ -32,6 +35,8 @@ pub struct PlaneInfo {
     pub slots: u32,
     /// Most elements in a chunk.
     pub max_elements: u16,
+    /// The port whose MTU carries no more, for people; none: the slots hold no more.
+    pub narrowest: Option<Arc<str>>,
     /// UDP port of shard 0.
     pub base_port: u16,
     /// How many shards, each on a port of its own.

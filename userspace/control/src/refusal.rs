@@ -1,6 +1,6 @@
 //! Why a worker did not get into a job, in words that say what to do.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use thiserror::Error;
 
@@ -117,13 +117,15 @@ pub enum Refusal {
     },
     /// See [`RefusalKind::TooManyElements`].
     #[error(
-        "chunks of {wanted} elements do not fit this aggregator's slots of {max}; ask for at most {max}, or attach it with a larger chunk"
+        "chunks of {wanted} elements are too large: the aggregator takes at most {max}, {}", limit(narrowest.as_deref())
     )]
     TooManyElements {
         /// Elements asked for.
         wanted: u16,
         /// The plane's maximum.
         max: u16,
+        /// The port whose MTU carries no more; none: the slots hold no more.
+        narrowest: Option<Arc<str>>,
     },
     /// See [`RefusalKind::TooManyJobs`].
     #[error("the aggregator runs {max} jobs already, which is all it can; wait until one ends")]
@@ -143,6 +145,13 @@ pub enum Refusal {
 }
 
 /// Who has the slots that are not free.
+fn limit(narrowest: Option<&str>) -> String {
+    match narrowest {
+        Some(port) => format!("since its port {port} carries no more; ask for fewer, or raise the MTU there"),
+        None => "which its slots hold; ask for fewer, or attach it with larger --elements".into(),
+    }
+}
+
 fn held(holders: &[(String, u32)]) -> String {
     if holders.is_empty() {
         return String::new();

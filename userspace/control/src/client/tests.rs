@@ -36,7 +36,14 @@ struct Willing;
 
 impl DataPlane for Willing {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
-        Ok(PlaneInfo { kind: PlaneKind::Host, slots: 1024, max_elements: 360, narrowest: None, base_port: 48700, shards: 1 })
+        Ok(PlaneInfo {
+            kind: PlaneKind::Host,
+            slots: 1024,
+            max_elements: 360,
+            narrowest: None,
+            base_port: 48700,
+            shards: 1,
+        })
     }
     fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError> {
         Ok(Vec::new())

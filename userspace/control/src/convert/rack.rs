@@ -15,6 +15,7 @@ pub fn write_plane(info: &PlaneInfo, instance: u64) -> rpc::RackPlane {
         kind: write_kind(info.kind).into(),
         slots: info.slots,
         max_elements: info.max_elements.into(),
+        narrowest: info.narrowest.as_deref().unwrap_or_default().into(),
         base_port: info.base_port.into(),
         shards: info.shards.into(),
         instance,
@@ -27,6 +28,7 @@ pub fn read_plane(plane: &rpc::RackPlane) -> Option<(u64, PlaneInfo)> {
         kind: read_kind(plane.kind)?,
         slots: plane.slots,
         max_elements: plane.max_elements.try_into().ok()?,
+        narrowest: Some(plane.narrowest.as_str()).filter(|port| !port.is_empty()).map(Into::into),
         base_port: plane.base_port.try_into().ok()?,
         shards: plane.shards.try_into().ok()?,
     };

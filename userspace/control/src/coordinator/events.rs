@@ -104,6 +104,9 @@ impl Coordinator {
                 }
                 if instance != self.instance {
                     self.on_state_lost(instance, info);
+                } else {
+                    // Ports come, go, and change their MTU.
+                    self.plane = info;
                 }
             }
             Err(why) => {
@@ -124,8 +127,8 @@ impl Coordinator {
             self.end(id, End::Failed(JobFailure::state_lost(self.instance, instance)));
         }
         self.instance = instance;
-        self.plane = info;
         self.pool = Pool::new(info.slots);
+        self.plane = info;
         for run in self.runs.values_mut() {
             run.range = None;
         }

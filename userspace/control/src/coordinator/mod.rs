@@ -202,8 +202,8 @@ impl Coordinator {
         random: Box<dyn RngCore + Send>,
     ) -> Coordinator {
         Coordinator {
-            plane,
             pool: Pool::new(plane.slots),
+            plane,
             names: Names::new(last_epochs),
             runs: BTreeMap::new(),
             members: HashMap::new(),
@@ -264,7 +264,7 @@ impl Coordinator {
         if request.rank >= world {
             return invalid(format!("rank {} in a world of {world}: ranks count from 0", request.rank));
         }
-        request.wishes.check(Limits::of(&self.plane))?;
+        request.wishes.check(&Limits::of(&self.plane))?;
         if let Some(slots) = request.wishes.slots
             && slots.saturating_mul(CLASSES.into()) > self.plane.slots
         {

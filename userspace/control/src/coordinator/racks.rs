@@ -147,7 +147,7 @@ impl Coordinator {
                 let rack = self.racks.get(&id).ok_or_else(|| Refusal::Plane {
                     what: format!("rank {rank} is below a rack whose aggregator is gone"),
                 })?;
-                limits = limits.and(Limits::of(&rack.plane));
+                limits = limits.and(Limits::of(&rack.plane).at_rack(&rack.name));
             }
         }
         if let (Some((here, _)), Some((rack, (there, _)))) =
@@ -175,6 +175,6 @@ impl Coordinator {
     pub(super) fn terms(&self, run: &Run) -> Result<(Terms, Limits), Refusal> {
         let limits = self.limits(run)?;
         let wishes = run.seats.iter().map(|(rank, seat)| (*rank, &seat.wishes));
-        Ok((Terms::of(wishes, limits)?, limits))
+        Ok((Terms::of(wishes, &limits)?, limits))
     }
 }

@@ -1,5 +1,7 @@
 //! What each rank wants of a job, whether they all fit together, and what comes out of it.
 
+use std::sync::Arc;
+
 use sumac_transport::{NotFinite, Scaling, WireFormat};
 use sumac_wire::{CLASSES, MAX_LANES};
 
@@ -53,7 +55,7 @@ impl Wishes {
     }
 
     /// Refuses what no job can have, or none on this aggregator.
-    pub(super) fn check(&self, limits: Limits) -> Result<(), Refusal> {
+    pub(super) fn check(&self, limits: &Limits) -> Result<(), Refusal> {
         let invalid = |what: String| Err(Refusal::Invalid { what });
         if self.elements == Some(0) || self.max_elements == 0 {
             return invalid("chunks of 0 elements: give at least 1".into());
@@ -61,7 +63,7 @@ impl Wishes {
         if let Some(wanted) = self.elements
             && wanted > limits.elements
         {
-            return Err(Refusal::TooManyElements { wanted, max: limits.elements });
+            return Err(limits.refuse(wanted));
         }
         if let Scaling::Fixed(scale) = self.scaling
             && !(scale.is_normal() && scale > 0.0)
@@ -88,10 +90,12 @@ impl Wishes {
 }
 
 /// What the aggregators of a job can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     pub slots: u32,
     pub elements: u16,
+    /// The port that carries no more.
+    pub narrowest: Option<Arc<str>>,
     pub shards: u16,
 }
 
@@ -101,15 +105,29 @@ impl Limits {
         Limits {
             slots: plane.slots,
             elements: plane.max_elements.min(sumac_wire::MAX_ELEMENTS as u16),
+            narrowest: plane.narrowest.clone(),
             shards: plane.shards.min(MAX_LANES as u16 / CLASSES),
         }
     }
 
+    /// Those of the rack of this name.
+    pub fn at_rack(self, name: &str) -> Limits {
+        let narrowest = self.narrowest.map(|port| format!("{port} at rack `{name}`").into());
+        Limits { narrowest, ..self }
+    }
+
+    /// No chunks of so many elements.
+    fn refuse(&self, wanted: u16) -> Refusal {
+        Refusal::TooManyElements { wanted, max: self.elements, narrowest: self.narrowest.clone() }
+    }
+
     /// Those of this one and another together.
     pub fn and(self, other: Limits) -> Limits {
+        let narrowest = if self.elements <= other.elements { self.narrowest } else { other.narrowest };
         Limits {
             slots: self.slots.min(other.slots),
             elements: self.elements.min(other.elements),
+            narrowest,
             shards: self.shards.min(other.shards),
         }
     }
@@ -135,12 +153,12 @@ impl Terms {
     /// Brings the wishes of all ranks together, which do not differ.
     pub fn of<'a>(
         ranks: impl Iterator<Item = (u16, &'a Wishes)> + Clone,
-        limits: Limits,
+        limits: &Limits,
     ) -> Result<Terms, Refusal> {
         let asked = |wish: fn(&Wishes) -> Option<u16>| ranks.clone().find_map(|(_, wishes)| wish(wishes));
         let elements = asked(|wishes| wishes.elements);
         if let Some(wanted) = elements.filter(|wanted| *wanted > limits.elements) {
-            return Err(Refusal::TooManyElements { wanted, max: limits.elements });
+            return Err(limits.refuse(wanted));
         }
         let elements = least(ranks.clone(), elements, limits.elements, "chunk elements", |w| w.max_elements)?;
         let shards = asked(|wishes| wishes.shards);

@@ -92,7 +92,7 @@ impl Desks {
 
     /// Where a rack is, and what its plane has to give.
     pub fn rack(&self, rack: RackId) -> Option<(Ipv4Addr, PlaneInfo)> {
-        self.lock().get(&rack).map(|desk| (desk.ip, desk.plane))
+        self.lock().get(&rack).map(|desk| (desk.ip, desk.plane.clone()))
     }
 
     /// Gives an order. That for a rack that is gone comes to nothing.
@@ -112,7 +112,9 @@ impl Desks {
     pub fn report(&self, rack: RackId, plane: Option<PlaneInfo>, answers: Vec<RackAnswer>) {
         let mut desks = self.lock();
         let Some(desk) = desks.get_mut(&rack) else { return };
-        desk.plane = plane.unwrap_or(desk.plane);
+        if let Some(plane) = plane {
+            desk.plane = plane;
+        }
         for answer in answers {
             let Some((_, told)) = desk.open.remove(&answer.order) else { continue };
             let outcome = match answer.result {

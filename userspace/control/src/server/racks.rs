@@ -33,7 +33,7 @@ impl Service {
             let (instance, plane) = plane.ok_or_else(|| self.denied(peer, Rejected::Malformed))?;
             let rack = RackId(OsRng.try_next_u64().map_err(|_| Denial::unavailable("no random numbers"))?);
             let last_epochs = messages::read_epochs(&hello.last_epochs);
-            let entry = RackEntry { name: hello.name, ip: peer, plane, instance, last_epochs };
+            let entry = RackEntry { name: hello.name, ip: peer, plane: plane.clone(), instance, last_epochs };
             let entered = state.coordinator.rack_enters(now, rack, entry);
             entered.map_err(|why| {
                 if let Some(untold) = self.tell_refusal() {
@@ -59,7 +59,7 @@ impl Service {
             let mut state = self.shared.lock();
             let (rack, report, key) = state.gate.rack_report(sealed).map_err(|why| self.denied(peer, why))?;
             let plane = report.plane.as_ref().and_then(messages::read_plane);
-            self.shared.desks.report(rack, plane.map(|(_, plane)| plane), report.answers);
+            self.shared.desks.report(rack, plane.clone().map(|(_, plane)| plane), report.answers);
             state.coordinator.rack_reports(self.shared.now(), rack, plane.ok_or(report.away));
             (rack, report.counter, report.taken, key)
         };

@@ -66,7 +66,14 @@ impl FakePlane {
 impl DataPlane for FakePlane {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
         let slots = self.0.lock().unwrap().slots;
-        Ok(PlaneInfo { kind: PlaneKind::Host, slots, max_elements: 360, base_port: 48700, shards: 2 })
+        Ok(PlaneInfo {
+            kind: PlaneKind::Host,
+            slots,
+            max_elements: 360,
+            narrowest: None,
+            base_port: 48700,
+            shards: 2,
+        })
     }
 
     fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError> {

@@ -20,8 +20,14 @@ const fn millis(millis: u64) -> Time {
     Time::from_millis(millis)
 }
 
-const INFO: PlaneInfo =
-    PlaneInfo { kind: PlaneKind::Host, slots: 256, max_elements: 360, base_port: 48700, shards: 2 };
+const INFO: PlaneInfo = PlaneInfo {
+    kind: PlaneKind::Host,
+    slots: 256,
+    max_elements: 360,
+    narrowest: None,
+    base_port: 48700,
+    shards: 2,
+};
 
 /// Wants 32 slots in each of two lanes.
 fn wishes(world: u16) -> Wishes {
@@ -460,6 +466,18 @@ fn what_is_left_open_is_what_all_have() {
     let refusal = world.refusal(zero);
     assert_eq!(refusal.kind(), RefusalKind::Invalid);
     assert!(refusal.to_string().contains("rank 0 has at most 64"), "{refusal}");
+}
+
+#[test]
+fn the_port_that_limits_chunks_is_named() {
+    let mut world = World::new();
+    let narrow = PlaneInfo { max_elements: 100, narrowest: Some("p0 (MTU 484)".into()), ..INFO };
+    world.coordinator.on_plane(world.now, Ok((0xa, narrow)));
+    let refusal = world.join(&wanting("a", 0, 1, |w| w.elements = Some(101))).unwrap_err().to_string();
+    assert!(refusal.contains("at most 100, since its port p0 (MTU 484) carries no more"), "{refusal}");
+    world.coordinator.on_plane(world.now, Ok((0xa, INFO)));
+    let refusal = world.join(&wanting("a", 0, 1, |w| w.elements = Some(361))).unwrap_err().to_string();
+    assert!(refusal.contains("at most 360, which its slots hold"), "{refusal}");
 }
 
 #[test]
