@@ -138,6 +138,19 @@ fn what_steers_is_told_and_what_is_demanded_fails() {
     assert_eq!(steering["without_rule"], serde_json::json!([48700, 48701]), "{told}");
     let (code, out, _) = lab.sumac("status");
     assert!(code == 0 && out.contains("  steering: no rules: the queue"), "{out}");
+    assert_eq!(lab.sumac("detach h0").0, 0);
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("daemon.toml");
+    let text = format!(
+        "aggregator = '10.0.0.1:48600'\naddress = '10.0.0.2'\ninterface = 'h0'\nbackend = 'xdp'\nshards = 2\n\
+         steer = 'ntuple'\npin_root = '{}'\nsocket = '{}'\n",
+        lab.pins,
+        directory.path().join("sock").display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let (code, _, error) = lab.sumac(&format!("daemon --config {}", config.display()));
+    assert!(code == 1 && error.contains("h0 takes no rules that steer packets"), "{error}");
+
     let told = lab.json("doctor h0 --json");
     let named =
         |name: &str| told["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).cloned();
