@@ -10,7 +10,7 @@ use thiserror::Error;
 /// What a [`JobFailure`] is about, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureKind {
-    /// A rank's heartbeats stopped.
+    /// A rank's heartbeats stopped, or it does not do what all wait for.
     Silent,
     /// A rank gave up, and said why.
     Left,
@@ -46,6 +46,20 @@ impl JobFailure {
     /// A rank's heartbeats stopped.
     pub fn silent(rank: u16, ip: Ipv4Addr) -> JobFailure {
         let message = format!("rank {rank} ({ip}) stopped answering");
+        JobFailure { kind: FailureKind::Silent, message, culprit: Some(rank) }
+    }
+
+    /// A rank lives, and does not take in what the others say.
+    pub fn deaf(rank: u16, ip: Ipv4Addr) -> JobFailure {
+        let message = format!("rank {rank} ({ip}) does not keep up with what the ranks tell each other");
+        JobFailure { kind: FailureKind::Silent, message, culprit: Some(rank) }
+    }
+
+    /// A rank lives, and has not measured its path.
+    pub fn unmeasured(rank: u16, ip: Ipv4Addr, patience: Duration) -> JobFailure {
+        let message = format!(
+            "rank {rank} ({ip}) has not measured its path within {patience:?}: see its log, or give the number of slots"
+        );
         JobFailure { kind: FailureKind::Silent, message, culprit: Some(rank) }
     }
 

@@ -45,9 +45,19 @@ pub(crate) fn shortened(text: &str, most: usize) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
+/// What a peer says, fit for logs and terminals: cut at `most` bytes, control characters become spaces.
+pub(crate) fn printable(text: &str, most: usize) -> String {
+    shortened(text, most).replace(char::is_control, " ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn peers_write_no_lines_into_the_log() {
+        assert_eq!(printable("a\nWARN \x1b[2Jäb\u{9b}", 13), "a WARN  [2Jä");
+    }
 
     #[test]
     fn texts_are_cut_between_characters() {

@@ -1,8 +1,9 @@
 //! What happens to runs after the joins: starts, silence, leaves, the plane's answers, the end.
 
 use super::{
-    Action, Coordinator, Door, End, HELD_UP, Hold, MemberId, Outcome, PLANE_PATIENCE, Phase, Refusal, RunId,
-    SILENCE, Time,
+    Action, Coordinator, Door, End, HELD_UP, Hold, MEASURE_PATIENCE, MemberId, Outcome, PLANE_PATIENCE,
+    Phase, Refusal, RunId, SILENCE, Time,
+    names::Names,
     run::{Slots, Tuning},
     terms::{Limits, Terms},
 };
@@ -45,6 +46,9 @@ impl Coordinator {
                 run.revision += 1;
                 if run.present().is_empty() {
                     self.end(id, End::Finished);
+                } else {
+                    // It may be the one whose measure was waited for.
+                    self.tune(id);
                 }
             }
         }
@@ -56,6 +60,7 @@ impl Coordinator {
         match result {
             Ok(doors) if run.phase == Phase::Installing => {
                 tracing::info!(name = run.name, job = run.job, epoch = run.epoch, "job runs");
+                run.measured_by = self.last_tick + MEASURE_PATIENCE;
                 run.enter(Phase::Running(doors));
             }
             // It ended while the plane was at work.
@@ -153,6 +158,7 @@ impl Coordinator {
             }
             self.expire_seats(now, id);
             self.expire_wait(now, id);
+            self.expire_measures(now, id);
             self.retry_removal(now, id);
             self.bury(id);
         }
@@ -160,8 +166,10 @@ impl Coordinator {
 
     /// Nobody's heartbeat could be heard while the server itself stood still.
     fn forgive(&mut self, now: Time, id: RunId) {
-        for seat in self.runs.get_mut(&id).into_iter().flat_map(|run| run.seats.values_mut()) {
-            seat.seen = now;
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        run.seats.values_mut().for_each(|seat| seat.seen = now);
+        if run.is_live() {
+            run.measured_by = now + MEASURE_PATIENCE;
         }
     }
 
@@ -234,6 +242,9 @@ impl Coordinator {
     fn start(&mut self, id: RunId) -> Result<(), Refusal> {
         let Some(run) = self.runs.get(&id) else { return Ok(()) };
         let job = run.job;
+        if self.names.is_spent(job) {
+            return Err(Names::spent());
+        }
         let (terms, limits) = self.terms(run)?;
         let (range, slots) = self.find_room(&terms, limits)?;
         let (epoch, stealing) = (self.names.next_epoch(job), self.stealing);

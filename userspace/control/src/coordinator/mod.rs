@@ -56,8 +56,10 @@ pub type Time = Duration;
 pub const SILENCE: Duration = Duration::from_secs(2);
 /// A data plane may be away for this long before its jobs fail.
 pub const PLANE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the workers of a job may measure their paths; each has its answer, or gives up, within seconds.
+const MEASURE_PATIENCE: Duration = Duration::from_secs(30);
 /// The longest that a join may wait for the other ranks.
-const LONGEST_DEADLINE: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const LONGEST_DEADLINE: Duration = Duration::from_secs(24 * 3600);
 /// When [`Coordinator::tick`] comes later than this, the server itself was held up, and the workers'
 /// silence means nothing.
 const HELD_UP: Duration = Duration::from_millis(700);
@@ -374,6 +376,12 @@ impl Coordinator {
             Phase::Over(End::Finished) => Status::Left,
         };
         Some((run.revision, status))
+    }
+
+    /// The revision of a member's status.
+    pub fn revision(&self, member: MemberId) -> Option<u64> {
+        let (run, _) = self.members.get(&member)?;
+        self.runs.get(run).map(|run| run.revision)
     }
 
     /// The next thing to do outside.

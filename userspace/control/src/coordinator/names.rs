@@ -1,7 +1,8 @@
 //! Which job number a name has, and which incarnation comes next.
 //!
 //! Slots remember `(job, epoch)` as their owner, so no pair may ever be used twice on one plane: the
-//! epoch counts on with the job's *number*, also when the number goes to another name.
+//! epoch counts on with the job's *number*, also when the number goes to another name, and a number without further
+//! epochs is not given any more.
 
 use std::collections::HashMap;
 
@@ -47,11 +48,23 @@ impl Names {
         }
     }
 
-    /// The next incarnation of a job number.
+    /// The next incarnation of a job number that is not spent.
     pub fn next_epoch(&mut self, job: u16) -> u16 {
         let Some(epoch) = self.epochs.get_mut(usize::from(job)) else { return 1 };
-        *epoch = epoch.checked_add(1).unwrap_or(1);
+        *epoch = epoch.saturating_add(1);
         *epoch
+    }
+
+    /// Whether a job number has had all incarnations that slots can tell apart.
+    pub fn is_spent(&self, job: u16) -> bool {
+        self.epochs.get(usize::from(job)).is_none_or(|epoch| *epoch == u16::MAX)
+    }
+
+    /// The refusal of what has no incarnation left.
+    pub fn spent() -> Refusal {
+        let what = "its slots have seen as many jobs as they can tell apart; `sumac-agg detach` and attach it anew, then start \
+                    `sumac-agg serve` again";
+        Refusal::Plane { what: what.into() }
     }
 
     pub fn get(&self, name: &str) -> Option<&Name> {
@@ -65,8 +78,8 @@ impl Names {
     /// Makes `run` the latest of `name`: gives its job number. An idle name loses its number when all are given away.
     pub fn begin(&mut self, name: &str, run: RunId) -> Result<u16, Refusal> {
         let job = match self.names.get(name) {
-            Some(name) => name.job,
-            None => self.number()?,
+            Some(name) if !self.is_spent(name.job) => name.job,
+            _ => self.number()?,
         };
         self.clock += 1;
         let on_plane = self.names.get(name).and_then(|name| name.on_plane);
@@ -76,11 +89,17 @@ impl Names {
 
     fn number(&mut self) -> Result<u16, Refusal> {
         let most = MAX_JOBS - 1;
-        let free = (1..MAX_JOBS as u16).find(|job| self.names.values().all(|name| name.job != *job));
+        let usable = |job: u16| !self.is_spent(job);
+        let free =
+            (1..MAX_JOBS as u16).find(|job| usable(*job) && self.names.values().all(|name| name.job != *job));
         if let Some(job) = free {
             return Ok(job);
         }
-        let idle = self.names.iter().filter(|(_, name)| name.current.is_none() && name.on_plane.is_none());
+        if !(1..MAX_JOBS as u16).any(usable) {
+            return Err(Names::spent());
+        }
+        let is_idle = |name: &Name| name.current.is_none() && name.on_plane.is_none();
+        let idle = self.names.iter().filter(|(_, name)| is_idle(name) && usable(name.job));
         let oldest = idle.min_by_key(|(_, name)| name.used).map(|(name, _)| name.clone());
         let freed = oldest.and_then(|name| self.names.remove(&name));
         freed.map(|name| name.job).ok_or(Refusal::TooManyJobs { max: most })
@@ -99,7 +118,17 @@ mod tests {
         assert_eq!((names.begin("b", RunId(2)), names.next_epoch(2)), (Ok(2), 1));
         names.raise(&[LastEpoch { job: 1, epoch: 4 }, LastEpoch { job: 2, epoch: 20 }]);
         assert_eq!((names.next_epoch(1), names.next_epoch(2)), (10, 21), "another plane's memory");
-        assert_eq!(Names::new(&[LastEpoch { job: 1, epoch: u16::MAX }]).next_epoch(1), 1, "zero is no epoch");
+    }
+
+    #[test]
+    fn no_incarnation_comes_twice() {
+        let spent = |job| LastEpoch { job, epoch: u16::MAX };
+        let mut names = Names::new(&[LastEpoch { job: 1, epoch: u16::MAX - 1 }]);
+        assert_eq!((names.begin("a", RunId(0)), names.next_epoch(1)), (Ok(1), u16::MAX));
+        assert_eq!(names.begin("a", RunId(1)), Ok(2), "the name goes on under another number");
+        assert_eq!(names.begin("b", RunId(2)), Ok(3), "and nobody gets the spent one");
+        names.raise(&(1..MAX_JOBS as u16).map(spent).collect::<Vec<_>>());
+        assert_eq!(names.begin("c", RunId(3)), Err(Names::spent()));
     }
 
     #[test]

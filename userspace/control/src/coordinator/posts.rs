@@ -3,12 +3,12 @@
 use sumac_transport::PathMeasure;
 
 use super::{
-    Action, Coordinator, End, Event, MemberId, Phase, RunId, Time,
+    Action, Coordinator, End, Event, MEASURE_PATIENCE, MemberId, Phase, RunId, Time,
     run::{Run, Slots, Tuning},
 };
 use crate::{
     failure::JobFailure,
-    post::{Announcement, NOTICE_LEN, Notice, Order, shortened},
+    post::{Announcement, NOTICE_LEN, Notice, Order, printable},
     tune,
 };
 
@@ -74,8 +74,8 @@ impl Coordinator {
         run.is_some_and(|run| run.log.end() > heard)
     }
 
-    /// Fixes the number of slots once every worker has measured its path.
-    fn tune(&mut self, id: RunId) {
+    /// Fixes the number of slots once every worker that is still there has measured its path.
+    pub(super) fn tune(&mut self, id: RunId) {
         let Some(run) = self.runs.get_mut(&id).filter(|run| run.slots.state == Tuning::Measuring) else {
             return;
         };
@@ -87,6 +87,20 @@ impl Coordinator {
         // Also when it keeps all that it has: the plane is told why.
         run.slots = Slots { lane: slots, reason: reason.clone(), state: Tuning::Resizing };
         self.actions.push_back(Action::Resize { run: id, job: run.job, lane_slots: slots, reason });
+    }
+
+    /// Who has not measured its path in time keeps the others from starting, though it is alive: ends the job.
+    pub(super) fn expire_measures(&mut self, now: Time, id: RunId) {
+        let Some(run) = self.runs.get(&id).filter(|run| matches!(run.phase, Phase::Running(_))) else {
+            return;
+        };
+        if run.slots.state != Tuning::Measuring || now < run.measured_by {
+            return;
+        }
+        let mut seats = run.seats.iter().filter(|(_, seat)| !seat.departed && seat.measure.is_none());
+        let Some((rank, seat)) = seats.next() else { return };
+        let failure = JobFailure::unmeasured(*rank, seat.worker.ip, MEASURE_PATIENCE);
+        self.end(id, End::Failed(failure));
     }
 
     /// The plane has given a part of a job's slots back, or not.
@@ -107,7 +121,7 @@ impl Coordinator {
 fn take(run: &mut Run, rank: u16, post: Post) -> Result<(), JobFailure> {
     match post {
         Post::Notice(notice) => {
-            let text = shortened(&notice.text, NOTICE_LEN).into();
+            let text = printable(&notice.text, NOTICE_LEN);
             tell(run, Event::Notice { rank, notice: Notice { text, ..notice } })
         }
         Post::Announcement(announcement) => {
@@ -133,5 +147,5 @@ fn tell(run: &mut Run, event: Event) -> Result<(), JobFailure> {
         return Ok(());
     }
     let deaf = run.deafest().unwrap_or_default();
-    Err(JobFailure::silent(deaf, run.ip_of(deaf)))
+    Err(JobFailure::deaf(deaf, run.ip_of(deaf)))
 }

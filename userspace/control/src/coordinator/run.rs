@@ -134,6 +134,8 @@ pub(super) struct Run {
     pub terms: Option<Terms>,
     pub range: Option<Range>,
     pub slots: Slots,
+    /// Until when workers may measure.
+    pub measured_by: Time,
     pub naming: Naming,
     pub log: Log,
     pub revision: u64,
@@ -154,6 +156,7 @@ impl Run {
             terms: None,
             range: None,
             slots: Slots { lane: 0, reason: String::new(), state: Tuning::Done },
+            measured_by: Time::MAX,
             naming: Naming::default(),
             log: Log::default(),
             revision: 1,

@@ -103,7 +103,18 @@ fn who_does_not_listen_ends_the_job_and_not_the_memory() {
         let known = heard(&world, members[0], count).len() as u64;
         world.coordinator.heard(members[0], count + known);
     }
-    assert_eq!(world.failure(members[0]).culprit, Some(1));
+    let failure = world.failure(members[0]);
+    assert_eq!(failure.culprit, Some(1));
+    let message = "rank 1 (10.77.1.2) does not keep up with what the ranks tell each other";
+    assert_eq!(failure.message, message, "it is not said to be silent");
+}
+
+#[test]
+fn what_is_said_writes_no_lines_into_anybody_s_log() {
+    let mut world = World::new();
+    let members = world.start("a", 2);
+    world.post(members[0], 0, vec![notice("one\nWARN two\x1b[2J")]);
+    assert_eq!(heard(&world, members[1], 0), ["0: one WARN two [2J"]);
 }
 
 fn measure(rtt_us: u64, mbit: u64) -> Vec<Post> {
@@ -153,4 +164,33 @@ fn a_plane_that_cannot_shrink_a_job_fails_it() {
     world.coordinator.on_resized(run, Err("it is away".into()));
     assert!(world.failure(member).message.contains("it is away"));
     assert_eq!(world.coordinator.poll_action(), Some(Action::Remove(run, job)));
+}
+
+#[test]
+fn slots_are_fixed_without_those_who_have_left() {
+    let mut world = World::new();
+    let open = |rank| wanting("a", rank, 2, |wishes| wishes.slots = None);
+    let members: Vec<_> = (0..2).map(|rank| world.join(&open(rank)).unwrap()).collect();
+    world.post(members[0], 0, measure(500, 900));
+    assert!(world.grant(members[0]).tune, "rank 1 still measures");
+    world.leave(members[1], Outcome::Done);
+    assert!(!world.grant(members[0]).tune, "nobody else measures");
+}
+
+#[test]
+fn who_never_measures_is_named() {
+    let mut world = World::new();
+    let open = |rank| wanting("a", rank, 2, |wishes| wishes.slots = None);
+    let members: Vec<_> = (0..2).map(|rank| world.join(&open(rank)).unwrap()).collect();
+    world.post(members[0], 0, measure(500, 900));
+    world.pass(seconds(29), &members);
+    assert!(world.grant(members[0]).tune);
+    world.pass(seconds(2), &members);
+    let failure = world.failure(members[0]);
+    assert_eq!(failure.culprit, Some(1));
+    assert!(
+        failure.message.starts_with("rank 1 (10.77.1.2) has not measured its path within 30s"),
+        "{failure}"
+    );
+    assert_eq!(world.coordinator.pool.free(u32::MAX), 256, "its slots are free");
 }
