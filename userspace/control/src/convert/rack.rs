@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use super::{read_kind, write_kind};
 use crate::{
     plane::{Installed, JobInstall, LastEpoch, Level, PlaneInfo, WorkerInstall},
+    post::printable,
     rpc::{self, rack_order},
     seal::Key,
 };
@@ -22,17 +23,24 @@ pub fn write_plane(info: &PlaneInfo, instance: u64) -> rpc::RackPlane {
     }
 }
 
-/// Reads what a plane is; `None` when a field is out of its range.
+/// Longest name of a port that a rack tells, in bytes.
+const PORT_LEN: usize = 64;
+
+/// Reads what a plane is; `None` when a field is out of its range: what has nothing to give is no plane.
 pub fn read_plane(plane: &rpc::RackPlane) -> Option<(u64, PlaneInfo)> {
     let info = PlaneInfo {
         kind: read_kind(plane.kind)?,
         slots: plane.slots,
         max_elements: plane.max_elements.try_into().ok()?,
-        narrowest: Some(plane.narrowest.as_str()).filter(|port| !port.is_empty()).map(Into::into),
+        narrowest: Some(printable(&plane.narrowest, PORT_LEN))
+            .filter(|port| !port.is_empty())
+            .map(Into::into),
         base_port: plane.base_port.try_into().ok()?,
         shards: plane.shards.try_into().ok()?,
     };
-    Some((plane.instance, info))
+    let is_real = info.slots > 0 && info.max_elements > 0 && info.shards > 0 && info.base_port > 0;
+    let has_ports = info.base_port.checked_add(info.shards.saturating_sub(1)).is_some();
+    (is_real && has_ports).then_some((plane.instance, info))
 }
 
 /// Reads the incarnations that a rack remembers; those out of range are none.
@@ -137,5 +145,36 @@ pub fn read_installed(installed: &rpc::RackInstalled) -> Installed {
     Installed {
         aggregator_ips: installed.aggregator_ips.iter().copied().map(Ipv4Addr::from_bits).collect(),
         result_group: (installed.result_group != 0).then(|| Ipv4Addr::from_bits(installed.result_group)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_nothing_to_give_is_no_plane() {
+        let good = rpc::RackPlane {
+            kind: rpc::Plane::Host.into(),
+            slots: 8,
+            max_elements: 8,
+            narrowest: "up0\n".into(),
+            base_port: 65534,
+            shards: 2,
+            instance: 7,
+        };
+        let (instance, info) = read_plane(&good).unwrap();
+        assert_eq!((instance, info.narrowest.as_deref()), (7, Some("up0 ")));
+        for bad in [
+            rpc::RackPlane { kind: 0, ..good.clone() },
+            rpc::RackPlane { slots: 0, ..good.clone() },
+            rpc::RackPlane { max_elements: 0, ..good.clone() },
+            rpc::RackPlane { max_elements: 65536, ..good.clone() },
+            rpc::RackPlane { base_port: 0, ..good.clone() },
+            rpc::RackPlane { base_port: 65535, ..good.clone() },
+            rpc::RackPlane { shards: 0, ..good.clone() },
+        ] {
+            assert_eq!(read_plane(&bad), None, "{bad:?}");
+        }
     }
 }

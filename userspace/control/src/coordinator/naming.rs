@@ -2,15 +2,19 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::post::{Announcement, DESCRIPTION_LEN, OPERATION_NAME_LEN, shortened};
+use crate::post::{Announcement, DESCRIPTION_LEN, OPERATION_NAME_LEN, printable};
 
-/// Operations that wait for some worker, of one job.
-const MOST_WAITING: usize = 65_536;
+/// Bytes of operations that wait for some worker, of one job.
+const MOST_BYTES: usize = 16 << 20;
+/// Bytes that one takes beside its texts.
+const WAITING_BYTES: usize = 128;
 
 /// What is announced and not released.
 #[derive(Debug, Default)]
 pub(super) struct Naming {
     waiting: HashMap<String, Waiting>,
+    /// About what those take.
+    bytes: usize,
     /// By how urgent they are, then by when they became complete.
     ready: BTreeMap<(std::cmp::Reverse<u8>, u64), String>,
     completed: u64,
@@ -36,41 +40,50 @@ impl Naming {
                 name.len()
             ));
         }
-        let description = shortened(&description, DESCRIPTION_LEN);
-        let waiting = self.waiting.len();
-        let known = match self.waiting.get_mut(&name) {
-            Some(known) => known,
-            None if waiting >= MOST_WAITING => {
+        let description = printable(&description, DESCRIPTION_LEN);
+        let shown = || printable(&name, OPERATION_NAME_LEN);
+        if !self.waiting.contains_key(&name) {
+            let bytes = self.bytes + size(&name, &description, world);
+            if bytes > MOST_BYTES {
                 return Err(format!(
-                    "rank {rank} announced `{name}` while {MOST_WAITING} operations wait for other workers"
+                    "rank {rank} announced `{}` while {} operations, which is all that the aggregator keeps, wait for \
+                     other workers",
+                    shown(),
+                    self.waiting.len()
                 ));
             }
-            None => self.waiting.entry(name.clone()).or_insert_with(|| Waiting {
-                first: rank,
-                signature,
-                description: description.into(),
-                priority,
-                ranks: Vec::with_capacity(usize::from(world)),
-            }),
-        };
-        if known.ranks.contains(&rank) {
-            return Err(format!("rank {rank} announced `{name}` again before it was released"));
+            self.bytes = bytes;
         }
-        if (known.signature, &known.description[..]) != (signature, description) {
+        let known = self.waiting.entry(name.clone()).or_insert_with(|| Waiting {
+            first: rank,
+            signature,
+            description: description.clone(),
+            priority,
+            ranks: Vec::with_capacity(usize::from(world)),
+        });
+        if known.ranks.contains(&rank) {
+            return Err(format!("rank {rank} announced `{}` again before it was released", shown()));
+        }
+        if (known.signature, &known.description) != (signature, &description) {
             return Err(format!(
-                "operation `{name}`: rank {rank} has {description} where rank {} has {}",
-                known.first, known.description
+                "operation `{}`: rank {rank} has {description} where rank {} has {}",
+                shown(),
+                known.first,
+                known.description
             ));
         }
         if known.priority != priority {
             return Err(format!(
-                "operation `{name}`: rank {rank} gives it priority {priority} where rank {} gives it {}",
-                known.first, known.priority
+                "operation `{}`: rank {rank} gives it priority {priority} where rank {} gives it {}",
+                shown(),
+                known.first,
+                known.priority
             ));
         }
         known.ranks.push(rank);
         if known.ranks.len() == usize::from(world) {
             self.waiting.remove(&name);
+            self.bytes -= size(&name, &description, world);
             self.ready.insert((std::cmp::Reverse(priority), self.completed), name);
             self.completed += 1;
         }
@@ -81,6 +94,11 @@ impl Naming {
     pub fn release(&mut self) -> Option<String> {
         self.ready.pop_first().map(|(_, name)| name)
     }
+}
+
+/// About what an operation takes while it waits.
+fn size(name: &str, description: &str, world: u16) -> usize {
+    WAITING_BYTES + 2 * name.len() + description.len() + 2 * usize::from(world)
 }
 
 #[cfg(test)]
@@ -131,10 +149,23 @@ mod tests {
     #[test]
     fn what_waits_is_bounded() {
         let mut naming = Naming::default();
-        for name in 0..MOST_WAITING {
-            naming.announce(0, 2, of(&name.to_string(), 0)).unwrap();
+        let long = |name: usize| of(&format!("{name:0>200}"), 0);
+        let kept = (0..).take_while(|name| naming.announce(0, 32, long(*name)).is_ok()).count();
+        assert_eq!(kept, MOST_BYTES / size(&long(0).name, &long(0).description, 32));
+        let why = naming.announce(0, 32, long(kept)).unwrap_err();
+        assert!(why.contains(&long(kept).name) && why.contains(&kept.to_string()), "{why}");
+        for rank in 1..32 {
+            assert_eq!(naming.announce(rank, 32, long(0)), Ok(()), "what is known goes on");
         }
-        assert!(naming.announce(0, 2, of("one more", 0)).unwrap_err().contains("one more"));
-        assert!(naming.announce(1, 2, of("0", 0)).is_ok(), "what is known goes on");
+        assert_eq!(naming.release(), Some(long(0).name));
+        assert_eq!(naming.announce(0, 32, long(kept)), Ok(()), "and makes room");
+    }
+
+    #[test]
+    fn names_write_no_lines() {
+        let mut naming = Naming::default();
+        naming.announce(0, 2, of("a\nb", 0)).unwrap();
+        let why = naming.announce(0, 2, of("a\nb", 0)).unwrap_err();
+        assert_eq!(why, "rank 0 announced `a b` again before it was released");
     }
 }

@@ -9,9 +9,11 @@ use std::{
 
 use tokio::sync::watch;
 
+use super::service::LONGEST_REASON;
 use crate::{
     coordinator::RackId,
     plane::PlaneInfo,
+    post::printable,
     rpc::{RackAnswer, RackInstalled, RackOrder, rack_answer, rack_order},
 };
 
@@ -119,7 +121,7 @@ impl Desks {
             let Some((_, told)) = desk.open.remove(&answer.order) else { continue };
             let outcome = match answer.result {
                 Some(rack_answer::Result::Installed(installed)) => Ok(installed),
-                Some(rack_answer::Result::Failed(why)) => Err(why),
+                Some(rack_answer::Result::Failed(why)) => Err(printable(&why, LONGEST_REASON)),
                 None => Err("its answer cannot be read".into()),
             };
             // Whoever ordered it may have stopped waiting.
@@ -143,8 +145,14 @@ mod tests {
     const RACK: RackId = RackId(1);
 
     fn desks() -> Arc<Desks> {
-        let plane =
-            PlaneInfo { kind: PlaneKind::Host, slots: 8, max_elements: 8, narrowest: None, base_port: 48700, shards: 1 };
+        let plane = PlaneInfo {
+            kind: PlaneKind::Host,
+            slots: 8,
+            max_elements: 8,
+            narrowest: None,
+            base_port: 48700,
+            shards: 1,
+        };
         let desks = Arc::new(Desks::new());
         desks.open(RACK, Ipv4Addr::LOCALHOST, plane);
         desks
@@ -157,10 +165,10 @@ mod tests {
             (desks.order(RACK, rack_order::What::Remove(1)), desks.order(RACK, rack_order::What::Remove(2)));
         let numbers = || desks.orders(RACK).iter().map(|order| order.number).collect::<Vec<_>>();
         assert_eq!((numbers(), numbers()), (vec![1, 2], vec![1, 2]));
-        let failed = |order| RackAnswer { order, result: Some(rack_answer::Result::Failed("so".into())) };
+        let failed = |order| RackAnswer { order, result: Some(rack_answer::Result::Failed("s\no".into())) };
         desks.report(RACK, None, vec![failed(1), failed(1), failed(77)]);
         assert_eq!(numbers(), [2]);
-        assert_eq!(one.wait(), Err("so".into()));
+        assert_eq!(one.wait(), Err("s o".into()));
         drop(two);
         assert_eq!(numbers(), [0; 0], "nobody waits for it any more");
     }

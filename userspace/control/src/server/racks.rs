@@ -7,11 +7,12 @@ use rand::{TryRngCore, rngs::OsRng};
 use tokio::time::{Instant, timeout_at};
 use tonic::Status as Denial;
 
-use super::service::{LONG_POLL, Service};
+use super::service::{LONG_POLL, LONGEST_REASON, Service};
 use crate::{
     convert::{Caller, rack as messages},
     coordinator::{RackEntry, RackId},
     gate::Rejected,
+    post::printable,
     rpc,
     seal::{Key, Purpose},
 };
@@ -60,7 +61,11 @@ impl Service {
             let (rack, report, key) = state.gate.rack_report(sealed).map_err(|why| self.denied(peer, why))?;
             let plane = report.plane.as_ref().and_then(messages::read_plane);
             self.shared.desks.report(rack, plane.clone().map(|(_, plane)| plane), report.answers);
-            state.coordinator.rack_reports(self.shared.now(), rack, plane.ok_or(report.away));
+            let away = match report.plane {
+                Some(_) => "its report cannot be read; are root and rack of the same release?".into(),
+                None => printable(&report.away, LONGEST_REASON),
+            };
+            state.coordinator.rack_reports(self.shared.now(), rack, plane.ok_or(away));
             (rack, report.counter, report.taken, key)
         };
         self.shared.announce();

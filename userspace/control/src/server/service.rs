@@ -20,15 +20,15 @@ use crate::{
     convert::{self, Caller},
     coordinator::{MemberId, Outcome, Status},
     gate::Rejected,
-    post::shortened,
+    post::printable,
     rpc::{self, control_server::Control},
     seal::{Key, Purpose},
 };
 
 /// How long a heartbeat may wait for news: clients send the next one when it is answered.
 pub(super) const LONG_POLL: Duration = Duration::from_millis(500);
-/// Longest reason of a leave that is passed on, in bytes.
-const LONGEST_REASON: usize = 1024;
+/// Longest reason that is passed on, of a leave or of a rack's failure, in bytes.
+pub(super) const LONGEST_REASON: usize = 1024;
 /// Bytes of events in one answer.
 const EVENTS_PER_ANSWER: usize = 8 << 10;
 
@@ -71,7 +71,7 @@ impl Service {
         loop {
             {
                 let coordinator = &self.shared.lock().coordinator;
-                let revision = coordinator.status(member).map_or(0, |(revision, _)| revision);
+                let revision = coordinator.revision(member).unwrap_or(0);
                 if revision != known || coordinator.has_events(member, heard) || Instant::now() >= deadline {
                     return;
                 }
@@ -162,7 +162,7 @@ impl Service {
             let opened = state.gate.session(Purpose::Leave, sealed);
             let (member, body, key) = opened.map_err(|why| self.denied(caller.peer, why))?;
             let leave = body.leave.unwrap_or_default();
-            let outcome = match shortened(&leave.reason, LONGEST_REASON) {
+            let outcome = match &*printable(&leave.reason, LONGEST_REASON) {
                 "" => Outcome::Done,
                 reason if leave.mismatch => Outcome::Mismatch(reason.into()),
                 reason => Outcome::Failed(reason.into()),
