@@ -45,7 +45,7 @@ pub use coordinator::Outcome;
 pub use failure::{FailureKind, JobFailure};
 pub use gate::{JOB_NAME_LEN, Secrets};
 pub use plane::{DataPlane, PlaneKind};
-pub use post::{Announcement, Notice, Order};
+pub use post::{Announcement, NOTICE_LEN, Notice, Order};
 pub use refusal::{Refusal, RefusalKind, Refused};
 pub use secret::{Secret, SecretError};
 

@@ -18,11 +18,14 @@ use super::{
 use crate::{
     Announcement, Assignment, FailureKind, JobFailure, Notice, Tuned,
     coordinator::{Event, Grant, Outcome, Post},
-    post::{DESCRIPTION_LEN, NOTICE_LEN, shortened},
+    post::{DESCRIPTION_LEN, NOTICE_LEN, OPERATION_NAME_LEN, shortened},
 };
 
 /// Bytes of posts in one call; the aggregator takes 16 KiB.
 const POSTS_PER_CALL: usize = 8 << 10;
+
+/// Bytes of the longest character.
+const MAX_CHAR: usize = 4;
 
 /// How the job fares.
 #[derive(Clone, Debug, PartialEq)]
@@ -136,7 +139,9 @@ impl Member {
     /// Says that this worker is ready for an operation of a job whose order is by name: sent at once, in order.
     pub fn announce(&self, announcement: Announcement) {
         let description = shortened(&announcement.description, DESCRIPTION_LEN).to_owned();
-        self.say(Post::Announcement(Announcement { description, ..announcement }));
+        // One too long is for the aggregator to refuse, in a message that is not too long itself.
+        let name = shortened(&announcement.name, OPERATION_NAME_LEN + MAX_CHAR).to_owned();
+        self.say(Post::Announcement(Announcement { name, description, ..announcement }));
     }
 
     fn say(&self, post: Post) {

@@ -23,7 +23,7 @@ pub use self::{
 };
 use crate::{
     JobFailure, Order, RefusalKind, Refused, Secret,
-    coordinator::{Grant, Outcome, Wishes},
+    coordinator::{Grant, LONGEST_DEADLINE, Outcome, Wishes},
     seal::NONCE_LEN,
 };
 
@@ -73,7 +73,7 @@ pub struct JoinSpec {
     pub order: Order,
     /// Whether packets carry UDP checksums.
     pub checksum: bool,
-    /// How long to wait for the aggregator and for the other ranks.
+    /// How long to wait for the aggregator and for the other ranks; no more than a day.
     pub deadline: Duration,
 }
 
@@ -169,7 +169,8 @@ impl From<Refused> for JoinError {
 ///
 /// A place that is still held is waited for: it may be this worker's own, of a process that died a
 /// moment ago. Dropping the future gives the place up.
-pub async fn join(endpoint: SocketAddr, spec: JoinSpec) -> Result<Member, JoinError> {
+pub async fn join(endpoint: SocketAddr, mut spec: JoinSpec) -> Result<Member, JoinError> {
+    spec.deadline = spec.deadline.min(LONGEST_DEADLINE);
     let start = Instant::now();
     loop {
         match join_once(endpoint, &spec, start).await {

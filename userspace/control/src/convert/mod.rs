@@ -37,14 +37,33 @@ pub fn join_request(request: &rpc::JoinRequest, caller: Caller) -> Result<JoinRe
         .map_err(|_| Refusal::Invalid { what: "a MAC address has 6 bytes".into() })?;
     let ip = if request.data_ip == 0 { caller.peer } else { Ipv4Addr::from_bits(request.data_ip) };
     let port = small("data port", request.data_port)?;
+    let wishes = wishes(request)?;
+    check_address(ip, port, wishes.max_shards)?;
     Ok(JoinRequest {
         job: request.job.clone(),
         rank: small("rank", request.rank)?,
-        wishes: wishes(request)?,
+        wishes,
         worker: WorkerInstall { ip, port, mac, local_ip: caller.local },
         rack: caller.rack,
         deadline: Duration::from_millis(request.deadline_ms),
     })
+}
+
+/// Refuses where no worker can be. What a worker says of itself is where results go.
+fn check_address(ip: Ipv4Addr, port: u16, shards: u16) -> Result<(), Refusal> {
+    if ip.is_multicast() || ip.is_broadcast() {
+        return Err(Refusal::Invalid {
+            what: format!("results cannot go to {ip}: give the worker's own address"),
+        });
+    }
+    if port.checked_add(shards.saturating_sub(1)).is_none() {
+        return Err(Refusal::Invalid {
+            what: format!(
+                "{shards} shards from data port {port} on do not fit below 65536: give a lower port"
+            ),
+        });
+    }
+    Ok(())
 }
 
 fn small(what: &str, value: u32) -> Result<u16, Refusal> {
@@ -329,4 +348,29 @@ fn wide(ranks: &[u16]) -> Vec<u32> {
 /// Ranks as they came; those out of range are no ranks.
 pub fn narrow(ranks: &[u32]) -> Vec<u16> {
     ranks.iter().filter_map(|rank| u16::try_from(*rank).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_go_where_a_worker_can_be() {
+        let own = Ipv4Addr::new(10, 77, 0, 2);
+        let table = [
+            (own, 48700, 8, None),
+            (own, 65535, 1, None),
+            (own, 65535, 2, Some("do not fit below 65536")),
+            (Ipv4Addr::new(224, 0, 0, 1), 48700, 1, Some("cannot go to 224.0.0.1")),
+            (Ipv4Addr::BROADCAST, 48700, 1, Some("cannot go to 255.255.255.255")),
+        ];
+        for (ip, port, shards, refused) in table {
+            let said = check_address(ip, port, shards).err().map(|refusal| refusal.to_string());
+            assert_eq!(said.is_some(), refused.is_some(), "{said:?}");
+            assert!(
+                refused.is_none_or(|words| said.as_deref().is_some_and(|said| said.contains(words))),
+                "{said:?}"
+            );
+        }
+    }
 }
