@@ -216,3 +216,32 @@ proptest! {
         assert_no_overflow(codec.values_per_word(dtype, Arithmetic::Sum), &wires);
     }
 }
+
+/// Below two levels of aggregators there are up to 1,024 workers; the most that they add up to is when all have the same.
+#[test]
+fn a_thousand_workers() {
+    let values = [1.0, -1.0, 1.0f32.next_down(), 0.75, -f32::MAX, 3e38, 1e-45, 0.0, 0.5f32.next_up()];
+    for (world, dtype) in [33, 100, 1000, 1023, 1024].into_iter().flat_map(|n| FLOATS.map(|dtype| (n, dtype)))
+    {
+        for (wire, value) in WIRES.into_iter().flat_map(|wire| values.map(|value| (wire, value))) {
+            let codec = Codec::new(world, wire, Scaling::Block);
+            let (tensors, exact) =
+                tensors(dtype, &vec![vec![value, -value, value / 3.0]; usize::from(world)]);
+            let exponent = codec.exponent(dtype, Arithmetic::Sum, &tensors[0]);
+            let (sent, encoded) = encode(&codec, dtype, Arithmetic::Sum, exponent, &tensors[0]);
+            assert_eq!(encoded, Encoded::default());
+            let (sums, integers) =
+                add_up(codec.values_per_word(dtype, Arithmetic::Sum), &vec![sent; usize::from(world)]);
+            let full = if wire == WireFormat::Int16 { 32767.0 } else { 2_147_483_647.0 };
+            let most = full as i64;
+            assert!(integers.iter().all(|sum| sum.abs() <= most), "{world} {dtype:?} {wire:?} {value}");
+            let n = f64::from(world);
+            let f = full / (n * 2f64.powi(power_above(dtype, &tensors[..1])));
+            let mut tensor = tensors[0].clone();
+            codec.decode(dtype, Arithmetic::Sum, exponent, &bytes(&sums), &mut tensor);
+            assert_close(dtype, 1.0, n / f, &exact, &tensor);
+            codec.decode(dtype, Arithmetic::Mean, exponent, &bytes(&sums), &mut tensor);
+            assert_close(dtype, n, 1.0 / f, &exact, &tensor);
+        }
+    }
+}

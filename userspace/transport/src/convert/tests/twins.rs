@@ -11,7 +11,8 @@ fn any_codec() -> impl Strategy<Value = Codec> {
         (1e-6f32..1e9).prop_map(Scaling::Fixed),
     ];
     let instructions = prop::sample::select(vec![Instructions::Avx2, Instructions::Avx512]);
-    (1..=32u16, prop::sample::select(WIRES.to_vec()), scaling, instructions)
+    let world = prop_oneof![1..=32u16, 33..=1024u16];
+    (world, prop::sample::select(WIRES.to_vec()), scaling, instructions)
         .prop_map(|(world, wire, scaling, instructions)| Codec::new(world, wire, scaling).on(instructions))
 }
 
