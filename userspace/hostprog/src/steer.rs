@@ -12,6 +12,7 @@ pub mod report;
 
 use std::{fmt, io, path::PathBuf, str::FromStr};
 
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use sumac_xsk::{Flows, PortRule};
 use thiserror::Error;
@@ -266,7 +267,13 @@ fn change(
     wanted: &[(u16, u32)],
     memory: &Memory,
 ) -> Result<Change, SteerError> {
-    let found = flows.rules().map_err(|source| unsupported(ifname, source))?;
+    let found = match flows.rules() {
+        // A driver that has no rules, or none since its filters were switched off, has none of ours.
+        Err(error) if wanted.is_empty() && error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => {
+            Vec::new()
+        }
+        found => found.map_err(|source| unsupported(ifname, source))?,
+    };
     // Own rules that somebody took out, or that went when the driver started anew, are forgotten.
     let (own, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|rule| own.contains(rule));
     for (port, queue) in wanted {
@@ -365,10 +372,10 @@ pub(crate) fn advice(ifname: &str, refusal: &io::Error) -> String {
     if interface::filters(ifname).is_ok_and(|filters| filters == interface::Filters::Off) {
         return format!("its filters are switched off: ethtool -K {ifname} ntuple on, then attach again");
     }
-    match refusal.raw_os_error().map(nix::errno::Errno::from_raw) {
-        Some(nix::errno::Errno::EOPNOTSUPP) => "its driver has none".to_owned(),
-        Some(nix::errno::Errno::EPERM) => "it takes CAP_NET_ADMIN".to_owned(),
-        Some(nix::errno::Errno::ENOSPC) => {
+    match refusal.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EOPNOTSUPP) => "its driver has none".to_owned(),
+        Some(Errno::EPERM) => "it takes CAP_NET_ADMIN".to_owned(),
+        Some(Errno::ENOSPC) => {
             format!("its table is full: ethtool -n {ifname} shows what is in it")
         }
         _ => format!("many drivers take only rules of one kind at a time, see ethtool -n {ifname}"),

@@ -82,22 +82,25 @@ fn a_veth_has_no_rules_and_that_is_told() {
     attach(&options(&lab, Steer::Off)).unwrap();
 }
 
-/// Notes of rules that the driver denies: what can go goes, and the rest is named.
+/// Notes of rules that the driver denies, or that went with their interface.
 #[test]
-fn rules_that_may_have_stayed_are_named() {
-    if !privileged("rules_that_may_have_stayed_are_named") {
+fn notes_of_rules_that_are_gone_go_too() {
+    if !privileged("notes_of_rules_that_are_gone_go_too") {
         return;
     }
-    let lab = lab("1");
-    let note =
-        |attached: Attached| symlink("port-48700-queue-0", attached.pin_path().join("rule-7")).unwrap();
-    note(attach(&options(&lab, Steer::Auto)).unwrap());
-    let error = detach("h0", &lab.pins).unwrap_err().to_string();
-    assert!(error.contains("off h0, but its rules may not be"), "{error}");
-    assert_eq!((programs(), lab.pins.exists()), (0, false));
-
-    note(attach(&options(&lab, Steer::Auto)).unwrap());
+    let lab = lab("2");
+    let noted = |steer| {
+        let attached = attach(&options(&lab, steer)).unwrap();
+        symlink("port-48700-queue-0", attached.pin_path().join("rule-7")).unwrap();
+        attached.pin_path().join("rule-7")
+    };
+    let note = noted(Steer::Off);
+    assert!(!attach(&options(&lab, Steer::Off)).unwrap().steering().is_whole());
+    assert!(note.symlink_metadata().is_err(), "the driver has no rules");
+    noted(Steer::Off);
+    detach("h0", &lab.pins).unwrap();
+    noted(Steer::Auto);
     lab.run("ip", &["link", "del", "h0"]);
     clean(&lab.pins).unwrap();
-    assert!(!lab.pins.exists(), "an interface that is gone took its rules along");
+    assert!(!lab.pins.exists(), "pins are left");
 }

@@ -10,10 +10,17 @@ struct Nic {
     rules: RefCell<Vec<PortRule>>,
     /// A port whose rule is refused.
     refuses: Option<u16>,
+    /// Whether its filters are switched off.
+    is_off: bool,
+    /// Whether rules stay.
+    keeps: bool,
 }
 
 impl Rules for Nic {
     fn rules(&self) -> io::Result<Vec<PortRule>> {
+        if self.is_off {
+            return Err(io::Error::from_raw_os_error(nix::libc::EOPNOTSUPP));
+        }
         Ok(self.rules.borrow().clone())
     }
 
@@ -30,6 +37,9 @@ impl Rules for Nic {
     }
 
     fn delete(&self, location: u32) -> io::Result<()> {
+        if self.keeps {
+            return Err(io::Error::from_raw_os_error(nix::libc::EBUSY));
+        }
         self.rules.borrow_mut().retain(|rule| rule.location != location);
         Ok(())
     }
@@ -163,4 +173,25 @@ fn a_change_is_undone_when_something_else_fails() {
     let made = notes.change(&nic, &[(48700, 1), (48701, 1), (48702, 0)]).unwrap();
     undo("eth9", &nic, notes.0.read().unwrap(), made, &notes.0).unwrap();
     assert_eq!((steered(&nic), notes.ports()), (before.to_vec(), vec![48700, 48701]));
+}
+
+#[test]
+fn filters_that_are_switched_off_hold_no_rules() {
+    let (mut nic, notes) = (Nic::default(), Notes::new("off"));
+    let _ = notes.change(&nic, &[(48700, 0)]).unwrap();
+    nic.is_off = true;
+    assert!(matches!(notes.change(&nic, &[(48700, 0)]), Err(SteerError::Unsupported { .. })));
+    assert_eq!(notes.ports(), [48700]);
+    let _ = notes.change(&nic, &[]).unwrap();
+    assert_eq!(notes.ports(), [], "and none are noted");
+}
+
+#[test]
+fn a_rule_that_stays_is_named_and_noted() {
+    let (mut nic, notes) = (Nic::default(), Notes::new("stays"));
+    let _ = notes.change(&nic, &[(48700, 0)]).unwrap();
+    nic.keeps = true;
+    let error = notes.change(&nic, &[]).unwrap_err().to_string();
+    assert!(error.contains("could not remove rule 3 of eth9") && error.contains("delete 3"), "{error}");
+    assert_eq!((steered(&nic), notes.ports()), (vec![(48700, 0)], vec![48700]));
 }
