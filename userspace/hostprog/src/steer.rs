@@ -290,7 +290,8 @@ fn change(
     if outcome.is_ok() {
         outcome = put_in(ifname, flows, missing.copied(), &mut change);
     }
-    let now: Vec<_> = kept.iter().chain(&change.inserted).copied().collect();
+    let stuck = obsolete.iter().filter(|rule| !change.deleted.contains(rule));
+    let now: Vec<_> = kept.iter().chain(stuck).chain(&change.inserted).copied().collect();
     match outcome.and_then(|()| memory.write(&now).map_err(|source| unkept(ifname, memory, source))) {
         Ok(()) => Ok(change),
         Err(error) => {
