@@ -194,7 +194,14 @@ impl Coordinator {
         let job = run.name.clone();
         let refusal = if run.phase == Phase::Ready {
             let earlier = self.names.get(&job).and_then(|name| self.runs.get(&name.on_plane?));
-            Refusal::Held { job, ranks: earlier.map(|run| run.present()).unwrap_or_default() }
+            match earlier.map(|run| run.present()).unwrap_or_default() {
+                ranks if ranks.is_empty() => Refusal::Plane {
+                    what: format!(
+                        "it has not given up what ran as `{job}` before; see the log of `sumac-agg serve`"
+                    ),
+                },
+                ranks => Refusal::Held { job, ranks },
+            }
         } else {
             Refusal::Missing { job, ranks: run.missing(), waited: seat.patience }
         };

@@ -276,7 +276,7 @@ impl Coordinator {
             return invalid("the worker's data address is missing".into());
         }
         if self.members.len() >= MOST_MEMBERS {
-            return invalid("too many workers at once; try again later".into());
+            return invalid(format!("{MOST_MEMBERS} workers are here already; wait until a job ends"));
         }
         Ok(())
     }
