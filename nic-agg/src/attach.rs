@@ -289,7 +289,13 @@ fn attach_locked(
     let others = pins.interfaces().map_err(|source| at(pins.path(), source))?;
     let others = others.into_iter().filter(|name| !options.interfaces.contains(name));
     // The others keep their links, but the new programs: old and new must not share a broadcast.
-    let others = others.filter_map(|name| Port::look_at(pins, &name).ok()?.if_ours());
+    let others = others.filter_map(|name| match Port::look_at(pins, &name) {
+        Ok(port) => port.if_ours(),
+        Err(error) => {
+            tracing::warn!("{name} keeps the program that it has: {error}");
+            None
+        }
+    });
     let mut steering = Steering::default();
     let bound = named
         .into_iter()
@@ -318,8 +324,12 @@ fn bind_port(
     if !tables.add_port(port.interface.index, egress)? {
         return Err(AttachError::TooManyPorts { interface: port.interface.name });
     }
-    if let Some(mac) = mac(&port.interface.name) {
-        tables.set_own(port.interface.index, mac)?;
+    match mac(&port.interface.name) {
+        Some(mac) => tables.set_own(port.interface.index, mac)?,
+        None if options.own_ip.is_some() => {
+            tracing::warn!("{} has no MAC address to answer ARP with", port.interface.name);
+        }
+        None => {}
     }
     let told = steering.apply(options, &port.interface, pins)?;
     let bound = port.bind(program::ingress(ebpf, variant)?, options.mode, pins)?;
@@ -354,10 +364,15 @@ fn keep_or_drop_pool(wanted: &State, pins: &PinDir) -> Result<(), AttachError> {
         }
     };
     if let (Ok((state, _)), false) = (&tables, jobs.is_empty()) {
-        let State { slots, elements, base_port, shards, .. } = state;
+        let State { slots, elements, base_port, shards, own_ip, .. } = state;
         let jumbo = if variant_of(state) == Variant::Jumbo { " --jumbo" } else { "" };
-        let have =
-            format!("--slots {slots} --elements {elements} --base-port {base_port} --shards {shards}{jumbo}");
+        let own = match own_ip {
+            0 => String::new(),
+            ip => format!(" --own {}", Ipv4Addr::from_bits(*ip)),
+        };
+        let have = format!(
+            "--slots {slots} --elements {elements} --base-port {base_port} --shards {shards}{jumbo}{own}"
+        );
         return Err(AttachError::PoolInUse { have, jobs });
     }
     drop(tables);

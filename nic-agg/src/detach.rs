@@ -44,7 +44,8 @@ pub fn detach(pin_root: &Path, interfaces: &[String]) -> Result<Detached, Detach
     let nothing = Detached { interfaces: Vec::new(), kept_jobs: Vec::new() };
     let Some(_lock) = pins.lock().map_err(at(pins.path()))? else { return Ok(nothing) };
     let all = pins.interfaces().map_err(at(pins.path()))?;
-    let mut tables = Tables::open(&pins).ok();
+    let tables = Tables::open(&pins);
+    let mut tables = tables.inspect_err(|error| tracing::warn!("{error}: no job is kept")).ok();
     let mut detached = nothing;
     for interface in all.iter().filter(|name| interfaces.is_empty() || interfaces.contains(name)) {
         let link = pins.link(interface);
@@ -52,7 +53,9 @@ pub fn detach(pin_root: &Path, interfaces: &[String]) -> Result<Detached, Detach
         release(here, interface, &pins);
         if let (Some(tables), Ok(found)) = (&mut tables, Interface::by_name(interface)) {
             // Frames no longer come in; a port that cannot be taken out of the broadcast only wastes copies.
-            let _ = tables.remove_port(found.index);
+            if let Err(error) = tables.remove_port(found.index) {
+                tracing::warn!("{interface}: {error}");
+            }
         }
         detached.interfaces.push(interface.clone());
     }

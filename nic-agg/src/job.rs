@@ -415,9 +415,9 @@ fn place(new: &NewJob, mut taken: Vec<(u32, u32)>, pool: u32) -> Option<u32> {
         return (fits(first) && taken.into_iter().all(free)).then_some(first);
     }
     taken.sort_unstable();
-    let mut first = 0;
+    let mut first = 0u32;
     for (base, slots) in taken {
-        if first + new.slots <= base {
+        if first.saturating_add(new.slots) <= base {
             break;
         }
         first = base + slots;

@@ -14,7 +14,7 @@ use aya::{
 use serde::Serialize;
 use sumac_agg_layout::{Rehearsal, State, name};
 use sumac_wire::{
-    DEFAULT_BASE_PORT, Header, Kind, MAX_WORKERS, PAGE_ELEMENTS, Reason,
+    DEFAULT_BASE_PORT, Header, Kind, PAGE_ELEMENTS, Reason,
     admit::payload_len,
     frame::{self, Endpoints, OVERHEAD},
 };
@@ -161,7 +161,6 @@ fn job_of(workers: u8, elements: u16, checksum: bool) -> NewJob {
         aggregator_ip: AGGREGATOR_IP,
         aggregator_mac: [2, 0, 0, 0, 1, 0],
     };
-    let world = u32::from(workers).clamp(1, MAX_WORKERS as u32);
     NewJob {
         job: 1,
         epoch: 1,
@@ -175,7 +174,7 @@ fn job_of(workers: u8, elements: u16, checksum: bool) -> NewJob {
         elements,
         checksum,
         group: None,
-        workers: (0..world).map(worker).collect(),
+        workers: (0..u32::from(workers)).map(worker).collect(),
     }
 }
 

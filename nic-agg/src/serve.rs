@@ -222,6 +222,9 @@ impl Args {
         }
         let ip = self.data_ip.unwrap_or(Ipv4Addr::UNSPECIFIED);
         let slots = self.slots.unwrap_or(DEFAULT_SLOTS);
+        if slots == 0 {
+            bail!("--slots 0: no job could ever start; give at least 1");
+        }
         let port = self.base_port.unwrap_or(DEFAULT_BASE_PORT);
         Ok(HostPlane::start(slots, elements, self.shards.unwrap_or(1), ip, port)?)
     }
@@ -364,6 +367,9 @@ mod tests {
             assert!(refused.to_string().contains(option), "{refused}");
         }
         assert!(args(&[]).refuse_host_options().is_ok());
-        assert!(args(&["--plane", "host", "--elements", "2225"]).host_plane().is_err());
+        for line in [["--elements", "2225"], ["--elements", "0"], ["--slots", "0"], ["--shards", "0"]] {
+            let refused = args(&[&["--plane", "host", "--base-port", "0"], &line[..]].concat()).host_plane();
+            assert!(refused.err().unwrap().to_string().contains(&line[0][2..]), "{line:?}");
+        }
     }
 }

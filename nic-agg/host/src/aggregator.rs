@@ -131,6 +131,15 @@ impl HostAggregator {
         if number == 0 || usize::from(number) >= MAX_JOBS {
             return Err(JobError::Number(number));
         }
+        if let Some(Job { entry: before, .. }) = self.jobs.get(usize::from(number)) {
+            let epoch = before.epoch;
+            if before.flags & job_flag::ACTIVE != 0 {
+                return Err(JobError::Taken { job: number, epoch });
+            }
+            if *before != JobEntry::default() && epoch == entry.epoch {
+                return Err(JobError::EpochUsed { job: number, epoch });
+            }
+        }
         if workers.is_empty() || workers.len() > MAX_WORKERS {
             return Err(JobError::World(workers.len()));
         }
@@ -143,6 +152,14 @@ impl HostAggregator {
         let in_pool = first.checked_add(slots).is_some_and(|end| end <= total);
         if lanes == 0 || lanes as usize > MAX_LANES || !slots.is_multiple_of(lane_slots) || !in_pool {
             return Err(JobError::Slots { first, slots, lane_slots, total });
+        }
+        let overlaps = |other: &JobEntry| {
+            other.flags & job_flag::ACTIVE != 0
+                && first < other.slot_base.saturating_add(other.slots)
+                && other.slot_base < first.saturating_add(slots)
+        };
+        if let Some((other, _)) = (0..).zip(&self.jobs).find(|(_, other)| overlaps(&other.entry)) {
+            return Err(JobError::Overlap { first, slots, other });
         }
         let (wanted, ports) = (entry.shards, self.shards);
         if wanted == 0 || wanted > ports || !lanes.is_multiple_of(u32::from(wanted)) {

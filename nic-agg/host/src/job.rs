@@ -13,6 +13,32 @@ pub enum JobError {
     /// The number is outside the table.
     #[error("job number {0}: give 1 to {max}", max = MAX_JOBS - 1)]
     Number(u16),
+    /// The number is in use.
+    #[error("job {job} is there already (epoch {epoch}); remove it first")]
+    Taken {
+        /// The number.
+        job: u16,
+        /// The epoch of the job that is there.
+        epoch: u16,
+    },
+    /// Its slots may remember that epoch's chunks.
+    #[error("job {job} had epoch {epoch} before, and slots remember it; take a later one")]
+    EpochUsed {
+        /// The number.
+        job: u16,
+        /// The epoch asked for.
+        epoch: u16,
+    },
+    /// The slots are another job's.
+    #[error("slots {first} to {first} + {slots} belong to job {other}, some of them")]
+    Overlap {
+        /// The first slot.
+        first: u32,
+        /// How many.
+        slots: u32,
+        /// Whose some of them are.
+        other: u16,
+    },
     /// No worker, or too many.
     #[error("{0} workers: give 1 to {MAX_WORKERS}")]
     World(usize),

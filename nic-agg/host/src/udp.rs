@@ -14,7 +14,7 @@ use std::{
 
 use nix::{
     errno::Errno,
-    sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt},
+    sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, getsockopt, recvmmsg, sendmmsg, setsockopt, sockopt},
 };
 use sumac_agg_layout::Drops;
 use sumac_wire::{MAX_ELEMENTS, MAX_JOBS, MAX_WORKERS, Reason, admit::payload_len, tables::JobEntry};
@@ -251,13 +251,24 @@ fn lock(core: &Mutex<HostAggregator>) -> MutexGuard<'_, HostAggregator> {
     core.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks for large buffers; the privileged form goes above the system's maximum.
+/// Asks for large buffers; the privileged form goes above the system's maximum. Smaller ones lose packets in bursts.
 fn enlarge(socket: &UdpSocket) {
-    if setsockopt(socket, sockopt::RcvBufForce, &SOCKET_BUFFER).is_err() {
-        let _ = setsockopt(socket, sockopt::RcvBuf, &SOCKET_BUFFER);
-    }
-    if setsockopt(socket, sockopt::SndBufForce, &SOCKET_BUFFER).is_err() {
-        let _ = setsockopt(socket, sockopt::SndBuf, &SOCKET_BUFFER);
+    let receive = setsockopt(socket, sockopt::RcvBufForce, &SOCKET_BUFFER)
+        .or_else(|_| setsockopt(socket, sockopt::RcvBuf, &SOCKET_BUFFER))
+        .and_then(|()| getsockopt(socket, sockopt::RcvBuf));
+    let send = setsockopt(socket, sockopt::SndBufForce, &SOCKET_BUFFER)
+        .or_else(|_| setsockopt(socket, sockopt::SndBuf, &SOCKET_BUFFER))
+        .and_then(|()| getsockopt(socket, sockopt::SndBuf));
+    for (limit, granted) in [("net.core.rmem_max", receive), ("net.core.wmem_max", send)] {
+        match granted {
+            Ok(bytes) if bytes >= SOCKET_BUFFER => {}
+            Ok(bytes) => tracing::warn!(
+                bytes,
+                wanted = SOCKET_BUFFER,
+                "small socket buffers lose packets in bursts: raise {limit}, or give CAP_NET_ADMIN"
+            ),
+            Err(error) => tracing::warn!(error = error.desc(), "asking for socket buffers"),
+        }
     }
 }
 

@@ -309,3 +309,22 @@ proptest! {
         prop_assert!(Reason::ALL.len() <= COUNTERS);
     }
 }
+
+#[test]
+fn jobs_do_not_take_each_others_place() {
+    let mut aggregator = aggregator(2);
+    let table = [
+        ("there already", JOB, JobEntry { epoch: EPOCH + 1, slot_base: 0, ..entry() }, "is there already"),
+        ("from below", JOB + 1, JobEntry { slot_base: 5, ..entry() }, "slots 5 to 5 + 4 belong to job 5"),
+        ("from above", JOB + 1, JobEntry { slot_base: 11, ..entry() }, "belong to job 5"),
+    ];
+    for (what, number, entry, expected) in table {
+        let refused = aggregator.install(number, job(entry, 2)).unwrap_err().to_string();
+        assert!(refused.contains(expected), "{what}: {refused}");
+    }
+    aggregator.install(JOB + 1, job(JobEntry { slot_base: 12, ..entry() }, 2)).unwrap();
+    aggregator.remove(JOB);
+    let refused = aggregator.install(JOB, job(entry(), 2)).unwrap_err().to_string();
+    assert!(refused.contains("had epoch 3 before"), "{refused}");
+    aggregator.install(JOB, job(JobEntry { epoch: EPOCH + 1, ..entry() }, 2)).unwrap();
+}
