@@ -42,7 +42,9 @@ Examples:
         each job with a secret of its own; no others
   sumac-agg serve --plane host --slots 1024 --secret-file secret
         aggregate in this process, over a UDP socket: no privilege needed
-  sumac-agg serve --parent 10.77.100.1:48600 --secret-file /etc/sumac/secret
+  sumac-agg serve --secret-file /etc/sumac/secret --rack-secret-file /etc/sumac/racks.secret
+        with racks below: only their aggregators have the second secret, no worker
+  sumac-agg serve --parent 10.77.100.1:48600 --rack-secret-file /etc/sumac/racks.secret
         as the aggregator of a rack: its workers join here, the one at 10.77.100.1 adds up the racks' sums
 
 SIGTERM and SIGINT end it: its jobs fail on all workers by name, and nothing of them stays.";
@@ -63,7 +65,7 @@ pub struct Args {
     plane: Plane,
 
     /// The secret of all jobs that have none of their own
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "parent")]
     secret_file: Option<PathBuf>,
 
     /// The secret of one job; may be given several times
@@ -78,7 +80,9 @@ pub struct Args {
     #[arg(long, value_name = "NAME", requires = "parent")]
     rack_name: Option<String>,
 
-    /// The secret between the aggregators of racks and the one above them; that of --secret-file unless given
+    /// The secret between the aggregators of racks and the one above them; without it that one takes no racks
+    ///
+    /// Let it be another than the jobs': a rack is told the tokens of its jobs, and no worker shall pass for one.
     #[arg(long, value_name = "FILE")]
     rack_secret_file: Option<PathBuf>,
 
@@ -172,10 +176,10 @@ impl Args {
     fn role(&self) -> anyhow::Result<Role> {
         let default = self.secret_file.as_deref().map(Secret::from_file).transpose()?;
         let racks = self.rack_secret_file.as_deref().map(Secret::from_file).transpose()?;
-        let racks = racks.or_else(|| default.clone());
         if let Some(parent) = self.parent {
-            let secret =
-                racks.context("the aggregator above lets no stranger in: give --rack-secret-file FILE")?;
+            let secret = racks.context(
+                "the aggregator above lets no stranger in: give --rack-secret-file FILE, as there",
+            )?;
             return Ok(Role::Rack { parent, name: self.name_towards(parent)?, secret });
         }
         let jobs = self.job_secret.iter().map(|(job, file)| Ok((job.clone(), Secret::from_file(file)?)));
@@ -356,10 +360,18 @@ mod tests {
         let refused = |line: &[&str]| args(line).role().err().unwrap().to_string();
         assert!(refused(&[]).contains("--secret-file"));
         assert!(refused(&["--parent", "127.0.0.1:48600"]).contains("--rack-secret-file"));
+        match args(&["--secret-file", "/proc/self/comm"]).role().unwrap() {
+            Role::Root { secrets, .. } => assert!(secrets.racks.is_none(), "no worker passes for a rack"),
+            Role::Rack { .. } => panic!("a rack without a parent"),
+        }
         let missing = refused(&["--job-secret", "train=/nonexistent/secret"]);
         assert!(missing.contains("/nonexistent/secret"), "{missing}");
         assert!(Line::try_parse_from(["serve", "--job-secret", "train"]).is_err());
-        for line in [&["--rack-name", "a"][..], &["--parent", "127.0.0.1:1", "--job-secret", "a=b"]] {
+        for line in [
+            &["--rack-name", "a"][..],
+            &["--parent", "127.0.0.1:1", "--job-secret", "a=b"],
+            &["--parent", "127.0.0.1:1", "--secret-file", "a"],
+        ] {
             assert!(Line::try_parse_from([&["serve"], line].concat()).is_err(), "{line:?}");
         }
         for option in ["--slots", "--elements", "--base-port", "--shards"] {

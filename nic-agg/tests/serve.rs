@@ -26,32 +26,44 @@ struct Server {
     child: Child,
     control: SocketAddr,
     data_port: u16,
-    files: Vec<PathBuf>,
+    files: [PathBuf; 3],
 }
 
 impl Server {
     fn start(test: &str) -> Server {
-        let own = |files: &[PathBuf]| vec!["--job-secret".into(), format!("own={}", files[1].display())];
-        Server::start_with(test, own)
+        Server::start_with(test, |files| {
+            let [all, own, racks] = files.each_ref().map(|file| file.display().to_string());
+            let own = format!("own={own}");
+            ["--secret-file", &all, "--job-secret", &own, "--rack-secret-file", &racks]
+                .map(String::from)
+                .into()
+        })
     }
 
     /// A rack's aggregator, below another.
     fn rack(test: &str, root: &Server) -> Server {
         let parent = root.control.to_string();
-        Server::start_with(test, |_| ["--parent", &parent, "--rack-name", test].map(String::from).to_vec())
+        Server::start_with(test, |files| {
+            let racks = files[2].display().to_string();
+            ["--parent", &parent, "--rack-name", test, "--rack-secret-file", &racks].map(String::from).into()
+        })
     }
 
-    fn start_with(test: &str, arguments: impl Fn(&[PathBuf]) -> Vec<String>) -> Server {
+    /// Of the files the first is the secret of all jobs, the second one job's, the third the racks'.
+    fn start_with(test: &str, arguments: impl Fn(&[PathBuf; 3]) -> Vec<String>) -> Server {
         let file = |name: &str, secret: &str| {
             let path = std::env::temp_dir().join(format!("sumac-serve-{test}-{}-{name}", std::process::id()));
             fs::write(&path, secret).unwrap();
             path
         };
-        let files = vec![file("all", "the secret of all\n"), file("own", "a secret of its own\n")];
+        let files = [
+            file("all", "the secret of all\n"),
+            file("own", "a secret of its own\n"),
+            file("racks", "the secret of the racks\n"),
+        ];
         let mut child = Command::new(env!("CARGO_BIN_EXE_sumac-agg"))
             .args(["serve", "--plane", "host", "--listen", "127.0.0.1:0", "--base-port", "0"])
-            .args(["--slots", "64", "--elements", "300", "--data-ip", "127.0.0.1", "--secret-file"])
-            .arg(&files[0])
+            .args(["--slots", "64", "--elements", "300", "--data-ip", "127.0.0.1"])
             .args(arguments(&files))
             .env("RUST_LOG", "info")
             .stderr(Stdio::piped())

@@ -337,8 +337,7 @@ impl<'lab> Deployment<'lab> {
         parent: Option<Ipv4Addr>,
     ) -> Result<(), DeployError> {
         let mut serve = self.programs.sumac_agg();
-        serve.args(["serve", "--listen", &format!("0.0.0.0:{CONTROL_PORT}"), "--secret-file"]);
-        serve.arg(self.secret_file());
+        serve.args(["serve", "--listen", &format!("0.0.0.0:{CONTROL_PORT}")]);
         match self.options.backend {
             Backend::Xdp => serve.args(["--plane", "ebpf", "--pin-root"]).arg(self.lab.pin_root()),
             Backend::Udp => serve.args(["--plane", "host", "--shards", &self.lab.spec().queues.to_string()]),
@@ -346,9 +345,12 @@ impl<'lab> Deployment<'lab> {
         if self.lab.spec().racks > 0 {
             serve.arg("--rack-secret-file").arg(self.rack_secret_file());
         }
-        if let Some(parent) = parent {
-            serve.args(["--parent", &format!("{parent}:{CONTROL_PORT}"), "--rack-name", host.name()]);
-        }
+        match parent {
+            Some(parent) => {
+                serve.args(["--parent", &format!("{parent}:{CONTROL_PORT}"), "--rack-name", host.name()])
+            }
+            None => serve.arg("--secret-file").arg(self.secret_file()),
+        };
         if !self.options.stealing {
             serve.arg("--no-stealing");
         }
