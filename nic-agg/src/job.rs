@@ -1,13 +1,22 @@
 //! Adds jobs to the tables of the programs, and removes them.
 
-use std::{collections::HashSet, net::Ipv4Addr, thread, time::Duration};
+mod error;
+mod fan_out;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    net::Ipv4Addr,
+    thread,
+    time::Duration,
+};
 
 use sumac_wire::{
     MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
-use thiserror::Error;
 
+pub use self::error::JobError;
+use self::fan_out::{group, group_entry, ranks_by_port};
 use crate::tables::{TableError, Tables};
 
 /// How long a program that has read a job's entry may still be busy with it. Programs run for
@@ -94,8 +103,8 @@ pub struct NewJob {
     pub elements: u16,
     /// Whether packets carry UDP checksums that are to be verified.
     pub checksum: bool,
-    /// The multicast group for its results. None: one is chosen when all workers are behind one
-    /// port, and each gets a copy of its own when each has a port of its own.
+    /// The multicast group for results to workers that share a port. None: one is chosen when there are such. Through
+    /// the others' ports each gets a copy of its own.
     pub group: Option<Ipv4Addr>,
     /// The workers, by rank.
     pub workers: Vec<NewWorker>,
@@ -106,171 +115,22 @@ pub struct NewJob {
 pub struct Placed {
     /// Its first slot in the pool.
     pub first_slot: u32,
-    /// The multicast group that its results are sent to, if not to each worker.
+    /// The multicast group that its results are sent to where several workers share a port.
     pub group: Option<Ipv4Addr>,
+    /// Whether a copy of each result leaves through each of several ports.
+    pub is_copied: bool,
 }
 
-/// Why a job was not added.
-#[derive(Debug, Error)]
-pub enum JobError {
-    /// A number outside of the table.
-    #[error("job number {job}: must be 1 to {}", MAX_JOBS - 1)]
-    Number {
-        /// The number asked for.
-        job: u16,
-    },
-    /// The number is in use.
-    #[error("job {job} is there already (epoch {epoch}); remove it first")]
-    Taken {
-        /// The number.
-        job: u16,
-        /// The epoch of the job that is there.
-        epoch: u16,
-    },
-    /// Its slots may remember that epoch's chunks.
-    #[error("job {job} had epoch {epoch} before, and slots remember it; take a later one")]
-    EpochUsed {
-        /// The number.
-        job: u16,
-        /// The epoch asked for.
-        epoch: u16,
-    },
-    /// Too few or too many workers.
-    #[error("a job of {world} workers: must be 1 to {MAX_WORKERS}")]
-    World {
-        /// How many were given.
-        world: usize,
-    },
-    /// One address, two workers.
-    #[error("two workers have the address {ip}: contributions tell workers apart by it")]
-    SameAddress {
-        /// The address.
-        ip: Ipv4Addr,
-    },
-    /// Not a power of two.
-    #[error("{lane_slots} slots in a lane: must be a power of two")]
-    Slots {
-        /// How many were asked for.
-        lane_slots: u32,
-    },
-    /// Slots, lanes and shards that do not go together.
-    #[error(
-        "{slots} slots in lanes of {lane_slots} over {shards} shards: must be 1 to {MAX_LANES} lanes, as many in each \
-         shard, and this aggregator has {ports} shards (see attach --shards)"
-    )]
-    Lanes {
-        /// Slots of all lanes.
-        slots: u32,
-        /// Slots of one.
-        lane_slots: u32,
-        /// Shards asked for.
-        shards: u16,
-        /// Shards that there are.
-        ports: u16,
-    },
-    /// A rack that its root does not have.
-    #[error("rack {rack} of {racks}: a root has 1 to {MAX_WORKERS} racks, counted from 0")]
-    Rack {
-        /// Its number.
-        rack: u16,
-        /// How many there are.
-        racks: u16,
-    },
-    /// No place in the pool.
-    #[error("no {slots} free slots in a row in the pool of {pool}: remove jobs, or attach with more --slots")]
-    PoolFull {
-        /// How many were asked for.
-        slots: u32,
-        /// How many there are.
-        pool: u32,
-    },
-    /// Chunks that do not fit.
-    #[error("chunks of {elements} elements: this aggregator takes 1 to {max} (see attach --elements)")]
-    Elements {
-        /// How many were asked for.
-        elements: u16,
-        /// How many are possible.
-        max: u16,
-    },
-    /// Results that the kernel cannot copy.
-    #[error(
-        "chunks of {elements} elements: the kernel does not copy results of more than {PAGE_ELEMENTS} to several \
-         ports; ask for shorter chunks, or put all workers behind one port"
-    )]
-    Copies {
-        /// How many were asked for.
-        elements: u16,
-    },
-    /// Frames that do not fit through a port.
-    #[error("chunks of {elements} elements need an MTU of {needed}, but {interface} has {mtu}")]
-    Mtu {
-        /// How many were asked for.
-        elements: u16,
-        /// Bytes of an IPv4 packet with them.
-        needed: u32,
-        /// The port.
-        interface: String,
-        /// Its MTU.
-        mtu: u32,
-    },
-    /// The worker is not behind a port of the aggregator.
-    #[error(
-        "rank {rank} ({ip}) is behind interface {ifindex}, where the aggregator is not attached; \
-         attach it there: sumac-agg attach IFACE"
-    )]
-    NoPort {
-        /// The worker.
-        rank: usize,
-        /// Its address.
-        ip: Ipv4Addr,
-        /// The interface.
-        ifindex: u32,
-    },
-    /// The way to the root leads past the aggregator.
-    #[error(
-        "the root ({ip}) is behind interface {ifindex}, where the aggregator is not attached and would not see its \
-         results; attach it there too: sumac-agg attach IFACE... UPLINK"
-    )]
-    NoUplink {
-        /// The root.
-        ip: Ipv4Addr,
-        /// The interface.
-        ifindex: u32,
-    },
-    /// A job that is not there, or has not as many slots.
-    #[error("job {job} cannot be left {lane_slots} slots in each lane: it is not there, or has not as many")]
-    Resize {
-        /// Its number.
-        job: u16,
-        /// How many it was to have.
-        lane_slots: u32,
-    },
-    /// Slots that hold something.
-    #[error("job {job} keeps its slots: rank {rank} has contributed already")]
-    Held {
-        /// Its number.
-        job: u16,
-        /// The worker.
-        rank: u16,
-    },
-    /// Neither one port for all nor one for each.
-    #[error(
-        "some of the workers share a port and some do not: results go either through a port for each \
-         worker, or to a multicast group behind one port for all"
-    )]
-    Mixed,
-    /// Multicast to different ports.
-    #[error("workers that share a multicast group must share their UDP port too")]
-    GroupPorts,
-    /// Not a group.
-    #[error("{group} is no multicast address (224.0.0.0 to 239.255.255.255)")]
-    Group {
-        /// The address given.
-        group: Ipv4Addr,
-    },
-    /// The maps.
-    #[error(transparent)]
-    Table(#[from] TableError),
+impl Placed {
+    /// Where results go, for people.
+    #[must_use]
+    pub fn whereto(group: Option<Ipv4Addr>, is_copied: bool) -> String {
+        match (group, is_copied) {
+            (None, _) => "each worker's port".into(),
+            (Some(group), false) => group.to_string(),
+            (Some(group), true) => format!("each worker's port, to {group} where several share one"),
+        }
+    }
 }
 
 /// Adds a job: from now on its contributions are taken.
@@ -287,17 +147,19 @@ pub fn add(tables: &mut Tables, new: &NewJob) -> Result<Placed, JobError> {
     if before != JobEntry::default() && before.epoch == new.epoch {
         return Err(JobError::EpochUsed { job: new.job, epoch: new.epoch });
     }
-    let group = group(new)?;
+    let ports = ranks_by_port(new);
+    let group = group(new, &ports)?;
     let is_long = usize::from(new.elements) > PAGE_ELEMENTS;
-    if group.is_none() && is_long && new.workers.len() > 1 {
+    if is_long && ports.len() > 1 {
         return Err(JobError::Copies { elements: new.elements });
     }
     let taken = tables.jobs()?.into_iter().filter(|(_, job)| job.flags & job_flag::ACTIVE != 0);
     let taken = taken.map(|(_, job)| (job.slot_base, job.slots)).collect();
     let first_slot =
         place(new, taken, state.slots).ok_or(JobError::PoolFull { slots: new.slots, pool: state.slots })?;
-    write(tables, new, Placed { first_slot, group })?;
-    Ok(Placed { first_slot, group })
+    let placed = Placed { first_slot, group, is_copied: ports.len() > 1 };
+    write(tables, new, placed, &ports)?;
+    Ok(placed)
 }
 
 /// Removes a job: its packets are refused from now on, and its slots are free. `false`: it was not there.
@@ -314,7 +176,7 @@ pub fn remove(tables: &mut Tables, job: u16) -> Result<bool, TableError> {
     thread::sleep(GRACE);
     tables.clear_egress(job)?;
     tables.set_parent(job, WorkerEntry::default())?;
-    for rank in 0..entry.world {
+    for rank in 0..MAX_WORKERS as u16 {
         tables.set_worker(job, rank, WorkerEntry::default())?;
     }
     Ok(true)
@@ -390,23 +252,6 @@ fn check(new: &NewJob, max_elements: u16, ports: u16) -> Result<(), JobError> {
     Ok(())
 }
 
-/// The multicast group of the job's results, or none when each worker has a port of its own.
-fn group(new: &NewJob) -> Result<Option<Ipv4Addr>, JobError> {
-    let ports: HashSet<u32> = new.workers.iter().map(|worker| worker.ifindex).collect();
-    let group = match (new.group, ports.len()) {
-        (Some(group), _) if !group.is_multicast() => return Err(JobError::Group { group }),
-        (Some(group), 1) => group,
-        (None, n) if n == new.workers.len() => return Ok(None),
-        // Of the block for one administration's own use (RFC 2365).
-        (None, 1) => Ipv4Addr::new(239, 77, (new.job >> 8) as u8, new.job as u8),
-        _ => return Err(JobError::Mixed),
-    };
-    if new.workers.iter().any(|worker| worker.port != new.workers[0].port) {
-        return Err(JobError::GroupPorts);
-    }
-    Ok(Some(group))
-}
-
 /// The job's first slot among those of others, given as first slot and number.
 fn place(new: &NewJob, mut taken: Vec<(u32, u32)>, pool: u32) -> Option<u32> {
     let fits = |first: u32| first.checked_add(new.slots).is_some_and(|end| end <= pool);
@@ -425,13 +270,31 @@ fn place(new: &NewJob, mut taken: Vec<(u32, u32)>, pool: u32) -> Option<u32> {
     fits(first).then_some(first)
 }
 
-fn write(tables: &mut Tables, new: &NewJob, placed: Placed) -> Result<(), TableError> {
+fn write(
+    tables: &mut Tables,
+    new: &NewJob,
+    placed: Placed,
+    ports: &BTreeMap<u32, Vec<usize>>,
+) -> Result<(), TableError> {
     tables.clear_egress(new.job)?;
     tables.clear_counters(new.job)?;
     for (rank, worker) in (0..).zip(&new.workers) {
         tables.set_worker(new.job, rank, worker.entry())?;
-        if placed.group.is_none() {
-            tables.set_egress(new.job, worker.ifindex, rank)?;
+    }
+    // Behind the workers' own entries; no contribution can be of these ranks.
+    let mut shared = new.workers.len() as u16;
+    for (ifindex, ranks) in ports {
+        match (&ranks[..], placed.group) {
+            ([rank, _, ..], Some(group)) if placed.is_copied => {
+                tables.set_worker(new.job, shared, group_entry(group, &new.workers[*rank]))?;
+                tables.set_egress(new.job, *ifindex, shared)?;
+                shared += 1;
+            }
+            // One frame for all of them, without the egress program.
+            ([_, _, ..], _) => {}
+            (ranks, _) => {
+                ranks.iter().try_for_each(|rank| tables.set_egress(new.job, *ifindex, *rank as u16))?;
+            }
         }
     }
     if let Level::Rack { parent, .. } = new.level {
@@ -455,7 +318,7 @@ fn entry(new: &NewJob, placed: Placed) -> JobEntry {
     };
     let given = [
         (job_flag::CHECKSUM, new.checksum),
-        (job_flag::MULTICAST, placed.group.is_some()),
+        (job_flag::MULTICAST, placed.group.is_some() && !placed.is_copied),
         (job_flag::STEALING, new.stealing),
     ];
     JobEntry {

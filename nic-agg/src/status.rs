@@ -118,8 +118,10 @@ pub struct JobStatus {
     pub elements: u16,
     /// Whether UDP checksums are verified.
     pub checksum: bool,
-    /// The multicast group of its results; none: each worker gets a copy through its own port.
+    /// The multicast group of results for workers that share a port.
     pub group: Option<Ipv4Addr>,
+    /// Whether each worker, or each group behind a port, gets a copy of its own; else all get one together.
+    pub is_copied: bool,
     /// Frames by reason, those never seen left out.
     pub counters: BTreeMap<&'static str, u64>,
     /// What is dropped on purpose; none: nothing.
@@ -355,7 +357,8 @@ pub(crate) fn job_status(number: u16, entry: &JobEntry, seen: Seen) -> JobStatus
         level,
         elements: entry.elements,
         checksum: has(job_flag::CHECKSUM),
-        group: has(job_flag::MULTICAST).then(|| Ipv4Addr::from_bits(entry.group_ip)),
+        group: (entry.group_ip != 0).then(|| Ipv4Addr::from_bits(entry.group_ip)),
+        is_copied: !has(job_flag::MULTICAST),
         counters: seen.counters.into_iter().map(|(reason, count)| (reason.name(), count)).collect(),
         drops: is_dropping.then(|| DropStatus {
             up_percent: percent(drops.up),

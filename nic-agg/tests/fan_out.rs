@@ -213,6 +213,68 @@ fn play_behind_one_port(mode: Mode, elements: u16) {
     assert_eq!(status.counters.get("sent"), None, "{status:?}");
 }
 
+/// ```text
+///   [w0]==\
+///   [w1]== [bridge]==p0 [aggregator]     some share a port, which gets one copy to the group
+///   [w2]=============p1 /
+///   [x ]=============p2
+/// ```
+fn play_behind_mixed_ports(mode: Mode) {
+    let (middle, bridge, pins) = (Namespace::new("agg"), Namespace::new("br"), Pins::new());
+    bridge.run("ip link add br0 type bridge mcast_snooping 0");
+    bridge.run("ip link set br0 up");
+    cable((&middle, "p0", Some("10.77.0.1/24")), (&bridge, "agg", None));
+    bridge.run("ip link set agg master br0");
+    let group = Ipv4Addr::new(239, 77, 0, 5);
+    let (mut namespaces, mut sockets, mut ips) = (Vec::new(), Vec::new(), Vec::new());
+    for rank in 0..4u8 {
+        let namespace = Namespace::new("w");
+        let shared = rank < 2;
+        let ip = Ipv4Addr::new(10, 77, if shared { 0 } else { rank }, 10 + rank);
+        if shared {
+            cable((&bridge, &format!("b{rank}"), None), (&namespace, "w", Some(&format!("{ip}/24"))));
+            bridge.run(&format!("ip link set b{rank} master br0"));
+        } else {
+            let (port, own) = (format!("p{}", rank - 1), format!("10.77.{rank}.1/24"));
+            cable((&middle, &port, Some(&own)), (&namespace, "w", Some(&format!("{ip}/24"))));
+        }
+        let socket = namespace.socket(Ipv4Addr::UNSPECIFIED, WORKER_PORT);
+        namespace.inside(|| socket.join_multicast_v4(&group, &ip).unwrap());
+        sockets.push(socket);
+        ips.push(ip);
+        namespaces.push(namespace);
+    }
+    let stranger = sockets.pop().unwrap();
+    let aggregator = attach_to(&middle, &pins, &["p0", "p1", "p2"], mode);
+    let job = Job::add(&middle, &aggregator, sockets, &ips[..3], ELEMENTS);
+    job.play();
+    stranger.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert!(stranger.recv(&mut [0; 4000]).is_err(), "a port without a worker of the job got a result");
+    let status = middle.inside(|| aggregator.status().unwrap());
+    assert_eq!((status.jobs[0].group, status.jobs[0].is_copied), (Some(group), true));
+    let count = |reason| status.counters.get(reason).copied().unwrap_or(0);
+    assert_eq!((count("completed"), count("sent"), count("not_for_port")), (50, 100, 50), "{status:?}");
+    middle.inside(|| aggregator.remove_job(5).unwrap());
+    let tables = middle.inside(|| aggregator.tables().unwrap());
+    for rank in 0..5 {
+        assert_eq!(tables.worker(5, rank).unwrap().ip, 0, "nothing is left of rank {rank}");
+    }
+}
+
+#[test]
+fn some_workers_share_a_port() {
+    if privileged("some_workers_share_a_port") {
+        play_behind_mixed_ports(Mode::Driver);
+    }
+}
+
+#[test]
+fn some_workers_share_a_port_in_generic_mode() {
+    if privileged("some_workers_share_a_port_in_generic_mode") {
+        play_behind_mixed_ports(Mode::Generic);
+    }
+}
+
 #[test]
 fn each_worker_behind_a_port_of_its_own() {
     if privileged("each_worker_behind_a_port_of_its_own") {

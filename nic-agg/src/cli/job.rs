@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
-use sumac_agg::{Aggregator, Level, NewJob, NewWorker};
+use sumac_agg::{Aggregator, Level, NewJob, NewWorker, job::Placed};
 use sumac_control::neighbour;
 use sumac_wire::{DEFAULT_BASE_PORT, DEFAULT_ELEMENTS};
 
@@ -84,7 +84,7 @@ struct AddArgs {
     /// Neither verify nor write UDP checksums
     #[arg(long)]
     no_checksum: bool,
-    /// The multicast group for results, when all workers are behind one port
+    /// The multicast group for results, when workers share a port
     #[arg(long, value_name = "IP")]
     group: Option<Ipv4Addr>,
     #[command(flatten)]
@@ -155,7 +155,7 @@ fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
         group: args.group,
         workers,
     })?;
-    let to = placed.group.map_or("each worker's port".to_owned(), |group| group.to_string());
+    let to = Placed::whereto(placed.group, placed.is_copied);
     let last_slot = placed.first_slot + args.slots * u32::from(args.lanes) - 1;
     writeln!(
         io::stdout(),

@@ -8,6 +8,7 @@ use std::{
 
 use sumac_agg::{
     Aggregator,
+    job::Placed,
     local::{self, AskError, Question},
     status::{ChunkLimit, JobStatus, LevelStatus, Plane, Status},
 };
@@ -127,7 +128,7 @@ fn overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
 
 /// One job and its workers.
 pub fn show_job(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
-    let to = job.group.map_or("each worker's port".to_owned(), |group| group.to_string());
+    let to = Placed::whereto(job.group, job.is_copied);
     writeln!(
         out,
         "job {} epoch {}: slots {} to {} in {} lanes of {} shards{}, {} elements, {}, results to {to}",

@@ -33,6 +33,7 @@ fn job(workers: Vec<NewWorker>) -> NewJob {
 
 #[test]
 fn fan_out_follows_the_ports() {
+    let group = |new: &NewJob| group(new, &ranks_by_port(new));
     let chosen = Some(Ipv4Addr::new(239, 77, 1, 2));
     let mine = Some(Ipv4Addr::new(239, 1, 1, 1));
     let each = vec![worker(1, 1), worker(2, 2)];
@@ -42,12 +43,23 @@ fn fan_out_follows_the_ports() {
     assert_eq!(group(&job(one.clone())).unwrap(), chosen, "one port for all");
     assert_eq!(group(&NewJob { group: mine, ..job(one.clone()) }).unwrap(), mine, "a group given");
     assert_eq!(group(&job(vec![worker(1, 7)])).unwrap(), None, "one worker");
-    assert!(matches!(group(&job(mixed)), Err(JobError::Mixed)));
-    assert!(matches!(group(&NewJob { group: mine, ..job(each) }), Err(JobError::Mixed)));
+    assert_eq!(group(&job(mixed.clone())).unwrap(), chosen, "one port for two of three");
+    assert_eq!(group(&NewJob { group: mine, ..job(mixed.clone()) }).unwrap(), mine);
+    assert!(matches!(group(&NewJob { group: mine, ..job(each) }), Err(JobError::NoneShared { .. })));
     let unicast = Some(Ipv4Addr::new(10, 0, 0, 1));
     assert!(matches!(group(&NewJob { group: unicast, ..job(one.clone()) }), Err(JobError::Group { .. })));
     let ports = vec![one[0], NewWorker { port: 1, ..one[1] }];
-    assert!(matches!(group(&job(ports)), Err(JobError::GroupPorts)));
+    assert!(matches!(group(&job(ports)), Err(JobError::GroupPorts { ranks: [0, 1] })));
+    let addresses = vec![mixed[2], mixed[0], NewWorker { aggregator_ip: [10, 0, 1, 1].into(), ..mixed[1] }];
+    assert!(matches!(group(&job(addresses)), Err(JobError::GroupPorts { ranks: [1, 2] })));
+    let own_port = vec![mixed[0], mixed[1], NewWorker { port: 1, ..mixed[2] }];
+    assert_eq!(group(&job(own_port)).unwrap(), chosen, "only those behind one port must agree");
+    let pairs = |world: u8| (0..world).map(|rank| worker(rank, u32::from(rank) / 2)).collect();
+    assert_eq!(group(&job(pairs(21))).unwrap(), chosen);
+    let refused = group(&job(pairs(22))).unwrap_err().to_string();
+    assert!(refused.contains("22 workers, with 11 ports that several"), "{refused}");
+    let one_port = (0..32).map(|rank| worker(rank, 7)).collect();
+    assert_eq!(group(&job(one_port)).unwrap(), chosen, "as many as one likes behind one port");
 }
 
 #[test]
