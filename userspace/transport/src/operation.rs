@@ -21,7 +21,7 @@ pub enum DType {
     F16,
     /// The upper half of a single-precision float.
     BF16,
-    /// Two's complement, summed exactly.
+    /// Two's complement, summed exactly; for sums each worker's values must be within `(2^31 - 1) / workers`.
     I32,
 }
 
