@@ -4,7 +4,7 @@
 //! the process. The server keeps nothing for a cookie that it gave away; it remembers those that an
 //! authentic join has used, until they are too old to be used again.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use prost::Message;
 use thiserror::Error;
@@ -23,6 +23,8 @@ const ISSUED_LEN: usize = 8;
 const COOKIE_LEN: usize = RANDOM_LEN + ISSUED_LEN + seal::MAC_LEN;
 /// Used cookies that are remembered at once: joins within [`COOKIE_AGE`].
 const MOST_USED: usize = 16_384;
+/// Heartbeats of one session that may wait for news at once: the last, and one whose caller has gone.
+const MOST_WAITING: usize = 2;
 /// Longest name of a job, in bytes.
 pub const JOB_NAME_LEN: usize = 64;
 
@@ -77,7 +79,13 @@ struct Session {
     last_counter: u64,
     /// Posts go beside heartbeats, so they are counted by themselves.
     last_post: u64,
+    /// One for each heartbeat that waits, and one here.
+    waiting: Arc<()>,
 }
+
+/// Leave for a heartbeat to wait, until it is dropped.
+#[derive(Debug)]
+pub struct Wait(#[expect(dead_code, reason = "it is counted")] Arc<()>);
 
 struct RackSession {
     key: Key,
@@ -145,7 +153,15 @@ impl Gate {
 
     /// Remembers an admitted member's key.
     pub fn open_session(&mut self, member: MemberId, key: Key) {
-        self.sessions.insert(member, Session { key, last_counter: 0, last_post: 0 });
+        let waiting = Arc::default();
+        self.sessions.insert(member, Session { key, last_counter: 0, last_post: 0, waiting });
+    }
+
+    /// Leave for a heartbeat of a session to wait for news. None when as many wait as any client needs: who sends more
+    /// is answered at once, so that no member has the server keep, and wake, any number of them.
+    pub fn wait(&self, member: MemberId) -> Option<Wait> {
+        let waiting = &self.sessions.get(&member)?.waiting;
+        (Arc::strong_count(waiting) <= MOST_WAITING).then(|| Wait(waiting.clone()))
     }
 
     /// Opens a message of a session.
@@ -336,6 +352,21 @@ mod tests {
         let nonsense = rpc::Sealed { body: vec![0xff; 9], mac: vec![] };
         assert_eq!(error(gate.session(Purpose::Heartbeat, &nonsense)), Err(Rejected::Malformed));
         assert_eq!(gate.join(START, &nonsense).err(), Some(Rejected::Malformed));
+    }
+
+    #[test]
+    fn few_heartbeats_of_one_session_wait() {
+        let mut gate = gate();
+        let key = Key::session(&Secret::new("the default secret").unwrap(), "any", b"cookie", b"nonce");
+        for member in [1, 2] {
+            gate.open_session(MemberId(member), key.clone());
+        }
+        let waiting: Vec<_> = (0..MOST_WAITING).map(|_| gate.wait(MemberId(1)).unwrap()).collect();
+        assert!(gate.wait(MemberId(1)).is_none(), "one more");
+        assert!(gate.wait(MemberId(2)).is_some(), "of another session");
+        drop(waiting);
+        assert!(gate.wait(MemberId(1)).is_some(), "they were answered");
+        assert!(gate.wait(MemberId(3)).is_none(), "no session");
     }
 
     #[test]

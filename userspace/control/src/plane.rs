@@ -165,8 +165,8 @@ pub enum PlaneError {
     },
 }
 
-/// An aggregator's data plane. Calls may block; the server makes them one at a time, off its
-/// asynchronous threads.
+/// An aggregator's data plane. Calls may block: the server makes them off its asynchronous threads, those that change
+/// something one at a time, and asks for [`DataPlane::info`] and [`DataPlane::instance`] beside them.
 pub trait DataPlane: Send + Sync + 'static {
     /// What it has to give.
     fn info(&self) -> Result<PlaneInfo, PlaneError>;

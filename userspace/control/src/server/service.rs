@@ -117,15 +117,17 @@ impl Service {
         caller: Caller,
         sealed: &rpc::Sealed,
     ) -> Result<rpc::Sealed, Denial> {
-        let (member, body, key) = {
+        let (member, body, key, wait) = {
             let mut state = self.shared.lock();
             let opened = state.gate.session(Purpose::Heartbeat, sealed);
             let (member, body, key) = opened.map_err(|why| self.denied(caller.peer, why))?;
             state.coordinator.heartbeat(self.shared.now(), member);
             state.coordinator.heard(member, body.heard);
-            (member, body, key)
+            (member, body, key, state.gate.wait(member))
         };
-        self.wait(member, body.revision, body.heard).await;
+        if wait.is_some() {
+            self.wait(member, body.revision, body.heard).await;
+        }
         let coordinator = &self.shared.lock().coordinator;
         let (revision, status) = coordinator.status(member).unwrap_or((0, Status::Left));
         let (first_event, events) = coordinator.events(member, body.heard, EVENTS_PER_ANSWER);
