@@ -47,7 +47,7 @@ const MAPS: [(MapType, &str); 5] = [
     (MapType::Array, "array maps"),
     (MapType::Hash, "hash maps"),
     (MapType::PerCpuArray, "per-CPU array maps"),
-    (MapType::DevMap, "device maps (redirect to ports)"),
+    (MapType::DevMapHash, "device maps by index (redirect to ports, Linux 5.4)"),
     (MapType::RingBuf, "ring buffers (messages, Linux 5.8)"),
 ];
 

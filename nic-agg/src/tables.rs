@@ -6,11 +6,11 @@ use aya::{
     Ebpf,
     maps::{
         Array, HashMap, Map, MapData, MapError, PerCpuArray,
-        xdp::{DevMap, XdpMapError},
+        xdp::{DevMapHash, XdpMapError},
     },
     programs::ProgramFd,
 };
-use sumac_agg_layout::{Drops, Injected, Lateness, Slot, State, Tail, Times, name};
+use sumac_agg_layout::{Drops, Injected, Lateness, MAX_PORTS, Slot, State, Tail, Times, name};
 use sumac_wire::{
     MAX_JOBS, Reason,
     reason::COUNTERS,
@@ -44,7 +44,7 @@ pub struct Tables {
     parents: Bytes<{ size_of::<WorkerEntry>() }>,
     lanes: Array<MapData, u32>,
     egress: HashMap<MapData, [u8; size_of::<EgressKey>()], u32>,
-    ports: DevMap<MapData>,
+    ports: DevMapHash<MapData>,
     slots: Bytes<{ size_of::<Slot>() }>,
     tails: Bytes<{ size_of::<Tail>() }>,
     counters: PerCpuArray<MapData, u64>,
@@ -55,6 +55,14 @@ pub struct Tables {
     times: PerCpu<{ size_of::<Times>() }>,
     lateness: PerCpu<{ size_of::<Lateness>() }>,
     own: HashMap<MapData, u32, u64>,
+}
+
+fn port_error(error: XdpMapError) -> TableError {
+    let source = match error {
+        XdpMapError::MapError(source) => source,
+        XdpMapError::ChainedProgramNotSupported => MapError::ProgIdNotSupported,
+    };
+    TableError { doing: "writing", map: name::PORTS, source }
 }
 
 fn at(doing: &'static str, map: &'static str) -> impl FnOnce(MapError) -> TableError {
@@ -230,19 +238,8 @@ impl Tables {
     /// # Errors
     /// As [`Tables::state`].
     pub fn ports(&self) -> Result<Vec<u32>> {
-        Ok(self.port_entries()?.into_iter().flatten().collect())
-    }
-
-    fn port_entries(&self) -> Result<Vec<Option<u32>>> {
-        let entry = |index| match self.ports.get(index, 0) {
-            Ok(value) => Ok((value.if_index != 0).then_some(value.if_index)),
-            Err(MapError::KeyNotFound) => Ok(None),
-            Err(error) => Err(error),
-        };
-        (0..self.ports.len())
-            .map(entry)
-            .collect::<std::result::Result<_, _>>()
-            .map_err(at("reading", name::PORTS))
+        let ports: std::result::Result<Vec<u32>, MapError> = self.ports.keys().collect();
+        ports.map_err(at("reading", name::PORTS))
     }
 
     /// Lets results leave through an interface. `false`: there are too many already.
@@ -250,12 +247,11 @@ impl Tables {
     /// # Errors
     /// As [`Tables::state`].
     pub fn add_port(&mut self, ifindex: u32, egress: &ProgramFd) -> Result<bool> {
-        let entries = self.port_entries()?;
-        let known = entries.iter().position(|entry| *entry == Some(ifindex));
-        let Some(index) = known.or_else(|| entries.iter().position(Option::is_none)) else {
+        let ports = self.ports()?;
+        if ports.len() >= MAX_PORTS && !ports.contains(&ifindex) {
             return Ok(false);
-        };
-        self.set_port(index as u32, ifindex, Some(egress))?;
+        }
+        self.ports.insert(ifindex, ifindex, Some(egress), 0).map_err(port_error)?;
         Ok(true)
     }
 
@@ -264,21 +260,10 @@ impl Tables {
     /// # Errors
     /// As [`Tables::state`].
     pub fn remove_port(&mut self, ifindex: u32) -> Result<()> {
-        match self.port_entries()?.iter().position(|entry| *entry == Some(ifindex)) {
-            // The kernel takes interface 0 as "none".
-            Some(index) => self.set_port(index as u32, 0, None),
-            None => Ok(()),
+        if !self.ports()?.contains(&ifindex) {
+            return Ok(());
         }
-    }
-
-    fn set_port(&mut self, index: u32, ifindex: u32, egress: Option<&ProgramFd>) -> Result<()> {
-        self.ports.set(index, ifindex, egress, 0).map_err(|error| {
-            let source = match error {
-                XdpMapError::MapError(source) => source,
-                XdpMapError::ChainedProgramNotSupported => MapError::ProgIdNotSupported,
-            };
-            TableError { doing: "writing", map: name::PORTS, source }
-        })
+        self.ports.remove(ifindex).map_err(at("writing", name::PORTS))
     }
 
     /// The MAC address that a port answers ARP with.

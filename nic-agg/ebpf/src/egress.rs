@@ -1,6 +1,7 @@
 //! Addresses each worker's copy of a result, on the way out of the port that the worker is behind.
 //!
-//! The broadcast makes a copy for every port of the aggregator; what is not for the job dies here.
+//! The broadcast makes a copy for every port of the aggregator; what is not for the job dies here. Frames for one receiver
+//! come by here too (see [`crate::send::out_of`]), and go on as they are.
 
 use aya_ebpf::{
     bindings::xdp_action::{XDP_DROP, XDP_PASS},
@@ -22,17 +23,25 @@ use crate::{
     pipeline::Outcome,
 };
 
+/// The destination MAC of a frame that the broadcast is to copy: no receiver's.
+pub const COPY: [u8; 6] = [0; 6];
+
+/// What to do with a frame; `None`: it was for one receiver, and was counted when it was made.
 #[inline(always)]
-pub fn run(ctx: &XdpContext) -> Outcome {
-    match copy(ctx) {
+pub fn run(ctx: &XdpContext) -> Option<Outcome> {
+    let packet = Packet::new(ctx);
+    if packet.be64(0)? >> 16 != 0 {
+        return None;
+    }
+    Some(match copy(ctx) {
         Ok(job) => Outcome { reason: Reason::Sent, verdict: XDP_PASS, job },
         Err(reason) => Outcome::new(reason, XDP_DROP),
-    }
+    })
 }
 
 #[inline(always)]
 fn copy(ctx: &XdpContext) -> Result<u16, Reason> {
-    // Only results come here, which `sumac_agg` has checked before it sent them.
+    // Only results are marked so, which `sumac_agg` has checked before it sent them.
     let packet = Packet::new(ctx);
     packet.be64(frame::ETH_LEN - 8).ok_or(Reason::Internal)?;
     let headers = packet.headers().ok_or(Reason::Internal)?;

@@ -67,7 +67,7 @@ pub fn sumac_agg_jumbo(ctx: XdpContext) -> u32 {
 #[xdp(map = "devmap")]
 #[inline(always)]
 pub fn sumac_agg_out(ctx: XdpContext) -> u32 {
-    let outcome = egress::run(&ctx);
+    let Some(outcome) = egress::run(&ctx) else { return XDP_PASS };
     maps::count(outcome.reason, outcome.job);
     outcome.verdict
 }
@@ -76,7 +76,7 @@ pub fn sumac_agg_out(ctx: XdpContext) -> u32 {
 #[xdp(frags, map = "devmap")]
 #[inline(always)]
 pub fn sumac_agg_out_jumbo(ctx: XdpContext) -> u32 {
-    let outcome = egress::run(&ctx);
+    let Some(outcome) = egress::run(&ctx) else { return XDP_PASS };
     maps::count(outcome.reason, outcome.job);
     outcome.verdict
 }

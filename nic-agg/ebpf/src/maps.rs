@@ -1,7 +1,7 @@
 //! All maps of both programs. Names and layouts are those of `sumac_agg_layout`.
 
 use aya_ebpf::{
-    btf_maps::{Array, DevMap, HashMap, PerCpuArray},
+    btf_maps::{Array, DevMapHash, HashMap, PerCpuArray},
     macros::btf_map,
 };
 use sumac_agg_layout::{
@@ -30,8 +30,9 @@ pub static PARENTS: Array<WorkerEntry, MAX_JOBS> = Array::new();
 pub static LANES: Array<u32, LANE_ENTRIES> = Array::new();
 #[btf_map]
 pub static EGRESS: HashMap<EgressKey, u32, WORKER_ENTRIES> = HashMap::new();
+/// By their interfaces' indices.
 #[btf_map]
-pub static PORTS: DevMap<MAX_PORTS> = DevMap::new();
+pub static PORTS: DevMapHash<MAX_PORTS> = DevMapHash::new();
 /// The loader sets the number of slots.
 #[btf_map]
 pub static SLOTS: Array<Slot, 1> = Array::new();

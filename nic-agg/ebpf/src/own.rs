@@ -33,6 +33,9 @@ fn arp(packet: Packet, own_ip: u32, ingress: u32) -> bool {
     let Some(mac) = (unsafe { OWN.get(ingress) }) else { return false };
     let mac = [*mac as u16, (*mac >> 16) as u16, (*mac >> 32) as u16];
     let (Some(ip), Some(sender)) = (packet.load::<u32>(28), half_words(packet, 22)) else { return false };
+    if is_copy(sender) {
+        return false;
+    }
     frame.set_mac(0, sender);
     frame.set_mac(6, mac);
     frame.set(20, 2u16.to_be());
@@ -58,6 +61,9 @@ fn echo(packet: Packet, own_ip: u32) -> bool {
     }
     let (Some(from), Some(checksum)) = (packet.load::<u32>(26), packet.be16(36)) else { return false };
     let (Some(to), Some(sender)) = (half_words(packet, 0), half_words(packet, 6)) else { return false };
+    if is_copy(sender) {
+        return false;
+    }
     frame.set_mac(0, sender);
     frame.set_mac(6, to);
     // The IPv4 header's checksum is the same: its two addresses only change places.
@@ -68,6 +74,12 @@ fn echo(packet: Packet, own_ip: u32) -> bool {
     let sum = u32::from(checksum) + u32::from(ECHO);
     frame.set(36, ((sum & 0xffff) as u16 + (sum >> 16) as u16).to_be());
     true
+}
+
+/// Whether an answer to this address would pass for a copy of a result on its way out.
+#[inline(always)]
+fn is_copy(mac: [u16; 3]) -> bool {
+    mac[0] | mac[1] | mac[2] == 0
 }
 
 #[inline(always)]

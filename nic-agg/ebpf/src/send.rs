@@ -9,7 +9,7 @@ use sumac_wire::{
 
 use crate::{
     answer::{self, Addresses},
-    drops,
+    drops, egress,
     maps::{JOBS, PARENTS, PORTS, STATE, WORKERS},
     packet::Headers,
     pipeline::Outcome,
@@ -110,6 +110,7 @@ fn to_all<const JUMBO: bool>(headers: Headers, work: &Work, job: &JobEntry) -> R
         return down(headers, work);
     }
     // The egress program gives each copy the addresses of the worker behind its port.
+    headers.set_macs(egress::COPY, worker.aggregator_mac);
     answer::address(headers, to, work);
     PORTS.redirect(0, u64::from(BPF_F_BROADCAST)).map_err(|_| Reason::Internal)
 }
@@ -118,8 +119,14 @@ fn to_all<const JUMBO: bool>(headers: Headers, work: &Work, job: &JobEntry) -> R
 ///
 /// Not by `XDP_TX` where it is the frame's own: a veth then wakes its peer only if that has an XDP program too, and a
 /// frame to a worker without one would lie in the ring until something else arrives.
+///
+/// By the map of ports where the port is in it: what a CPU sends to a port in one poll the kernel hands on together, with
+/// the egress program that the first frame of these had. After a frame by another way copies would leave without.
 #[inline(always)]
 pub fn out_of(ifindex: u32) -> u32 {
+    if let Ok(verdict) = PORTS.redirect(ifindex, 0) {
+        return verdict;
+    }
     // SAFETY: the helper reads nothing but its arguments.
     unsafe { bpf_redirect(ifindex, 0) as u32 }
 }
