@@ -2,7 +2,7 @@
 //! each network namespace has for itself, as it has its ports.
 //!
 //! A question and its answer are one line of JSON each. Names are no files and have no mode; so both sides look who
-//! the other is, and speak with themselves and with root only.
+//! the other is, and speak with their own user and with root only.
 
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -86,7 +86,7 @@ pub enum AskError {
         name: String,
     },
     /// Who listens is somebody else.
-    #[error("@{name} belongs to user {uid}, neither to you nor to root: it is not asked")]
+    #[error("@{name} belongs to user {uid}, neither to you nor to root: ask as that user")]
     Stranger {
         /// The name.
         name: String,
@@ -94,7 +94,7 @@ pub enum AskError {
         uid: u32,
     },
     /// It went wrong on the way.
-    #[error("asking @{name}: {source}; it answers its own user and root only")]
+    #[error("asking @{name}: {source}; it answers the user that runs it, and root")]
     Io {
         /// The name.
         name: String,

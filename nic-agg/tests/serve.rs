@@ -5,6 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read},
     net::{Ipv4Addr, SocketAddr, UdpSocket},
+    os::unix::process::CommandExt as _,
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
@@ -282,6 +283,30 @@ fn shell(line: &str) -> Result<String, String> {
     let output = Command::new(env!("CARGO_BIN_EXE_sumac-agg")).args(line.split(' ')).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+#[test]
+fn strangers_are_not_answered() {
+    const NOBODY: u32 = 65_534;
+    if !nix::unistd::geteuid().is_root() {
+        return println!("SKIP strangers_are_not_answered: needs root to be somebody else");
+    }
+    let server = Server::start("stranger");
+    // From where a stranger may run it.
+    let program = std::env::temp_dir().join(format!("sumac-agg-stranger-{}", std::process::id()));
+    fs::copy(env!("CARGO_BIN_EXE_sumac-agg"), &program).unwrap();
+    let port = server.data_port.to_string();
+    let asked = [vec!["status"], vec!["drop", "--up", "1%", "--down", "0"]].map(|line| {
+        Command::new(&program).args(line).args(["--host", &port]).uid(NOBODY).gid(NOBODY).output()
+    });
+    fs::remove_file(&program).unwrap();
+    for asked in asked {
+        let asked = asked.unwrap();
+        let said = String::from_utf8(asked.stderr).unwrap();
+        assert!(!asked.status.success() && said.contains("it answers the user that runs it"), "{said}");
+    }
+    let status = shell(&format!("status --host {port} --json")).unwrap();
+    assert!(status.contains("\"drops\":[]"), "{status}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
