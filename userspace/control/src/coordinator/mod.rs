@@ -152,7 +152,7 @@ pub struct JobOrder {
     pub racks: Vec<Option<RackId>>,
 }
 
-/// What is to be done outside, in this order.
+/// What is to be done outside, in the order of [`Coordinator::poll_action`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Install a job; answer with [`Coordinator::on_installed`].
@@ -384,9 +384,11 @@ impl Coordinator {
         self.runs.get(run).map(|run| run.revision)
     }
 
-    /// The next thing to do outside.
+    /// The next thing to do outside. Installs come last: each may take seconds, and nothing else waits for one that has not
+    /// begun, as a run is removed only after its install has ended.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        let quick = self.actions.iter().position(|action| !matches!(action, Action::Install(..)));
+        self.actions.remove(quick.unwrap_or(0))
     }
 
     /// Whether nobody is in any job and the plane has none.

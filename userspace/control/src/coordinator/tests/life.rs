@@ -153,3 +153,19 @@ fn a_stop_tells_everybody() {
     assert!(world.plane.is_empty() && world.coordinator.is_idle());
     assert_eq!(world.join(&request("c", 0, 1)), Err(Refusal::Stopping));
 }
+
+#[test]
+fn nobody_waits_for_the_installs_of_others_to_leave() {
+    let mut world = World::new();
+    let member = world.start("a", 1)[0];
+    for job in ["b", "c"] {
+        world.coordinator.join(world.now, &request(job, 0, 1)).unwrap();
+    }
+    let mut next = || world.coordinator.poll_action().expect("an order");
+    assert!(matches!(next(), Action::Install(..)), "of b");
+    world.coordinator.leave(member, &Outcome::Done);
+    let mut next = || world.coordinator.poll_action().expect("an order");
+    assert_eq!(next(), Action::Forget(member));
+    assert!(matches!(next(), Action::Remove(..)), "of a");
+    assert!(matches!(next(), Action::Install(..)), "of c");
+}
