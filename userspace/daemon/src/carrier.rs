@@ -420,6 +420,16 @@ fn open_or_attach(config: &Config, queues: Option<&[u32]>, ifname: &str) -> Resu
                     "the program on the interface was attached for other queues: rules in the NIC lead to those"
                 );
             }
+            let configured = (config.base_port, config.shards);
+            if program.ports() != configured {
+                tracing::warn!(
+                    ifname,
+                    attached = ?program.ports(),
+                    ?configured,
+                    "the program on the interface was attached for other ports (the first, and shards), which are kept: \
+                     for those of the configuration stop the daemon and run `sumac detach` on the interface"
+                );
+            }
             return Ok(program);
         }
         Err(OpenError::NotAttached { .. } | OpenError::Detached { .. }) => {}

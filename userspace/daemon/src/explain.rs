@@ -1,6 +1,6 @@
 //! Errors of the layers below, in the words and codes of the local API.
 
-use sumac_api::{Code, Failure};
+use sumac_api::{Code, Failure, Order};
 use sumac_control::{DenialKind, FailureKind, JobFailure, JoinError, RefusalKind};
 use sumac_transport::{JobError, OpError};
 
@@ -11,17 +11,22 @@ use crate::stream::PartEnd;
 pub(crate) const MESSAGE_LEN: usize = 900;
 
 /// Cuts a message off where it gets too long; what comes from elsewhere may be.
-fn bounded(mut message: String) -> String {
-    if message.len() > MESSAGE_LEN {
-        let end = (0..=MESSAGE_LEN - 3).rev().find(|end| message.is_char_boundary(*end));
-        message.truncate(end.unwrap_or(0));
-        message += "...";
+pub(crate) fn bounded(message: String) -> String {
+    shortened(message, MESSAGE_LEN)
+}
+
+/// Cuts a text off, between letters, where it has more than `most` bytes.
+pub(crate) fn shortened(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        let end = (0..=most.saturating_sub(3)).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
+        text += "...";
     }
-    message
+    text
 }
 
 /// Why a job could not be joined.
-pub(crate) fn join_error(error: &JoinError) -> Failure {
+pub(crate) fn join_error(error: &JoinError, order: Order) -> Failure {
     let message = error.to_string();
     match error {
         JoinError::Unreachable { .. } => Failure::new(Code::Unreachable, message),
@@ -40,7 +45,7 @@ pub(crate) fn join_error(error: &JoinError) -> Failure {
             };
             Failure::new(code, message).ranks(refused.ranks.iter().copied())
         }
-        JoinError::Failed(failure) => job_failure(failure),
+        JoinError::Failed(failure) => job_failure(failure, order),
         JoinError::Nonsense { .. } => Failure::new(Code::Unreachable, message),
         JoinError::Random(_) => Failure::new(Code::Internal, message),
     }
@@ -54,21 +59,45 @@ fn denial_hint(kind: DenialKind) -> &'static str {
     }
 }
 
-/// Why a running job ended, as the control plane says it.
-pub(crate) fn job_failure(failure: &JobFailure) -> Failure {
+/// Why a running job ended, as the control plane says it. `order`: the job's.
+pub(crate) fn job_failure(failure: &JobFailure, order: Order) -> Failure {
+    let message = bounded(failure.message.clone());
     if failure.kind == FailureKind::Mismatch {
-        return mismatch(bounded(failure.message.clone()));
+        let ranks = ranks_at_odds(&message);
+        return mismatch(message, order).ranks(if ranks.is_empty() {
+            Vec::from_iter(failure.culprit)
+        } else {
+            ranks
+        });
     }
-    Failure::new(Code::JobFailed, bounded(failure.message.clone()))
-        .hint("open the job again on all workers")
-        .ranks(failure.culprit)
+    Failure::new(Code::JobFailed, message).hint("open the job again on all workers").ranks(failure.culprit)
 }
 
-/// The end of a job whose workers do not do the same.
-pub(crate) fn mismatch(message: impl Into<Box<str>>) -> Failure {
-    Failure::new(Code::Mismatch, message).hint(
-        "submit the same operations in the same order on all workers, or open the job in order of names",
-    )
+/// The end of a job whose workers do not do the same. `order`: the job's.
+pub(crate) fn mismatch(message: impl Into<Box<str>>, order: Order) -> Failure {
+    Failure::new(Code::Mismatch, message).hint(match order {
+        Order::Submission => {
+            "submit the same operations in the same order on all workers, or open the job in order of names"
+        }
+        Order::Name => {
+            "give the operations of one name the same kind, type, count and priority on all workers"
+        }
+    })
+}
+
+/// The ranks that a message sets against each other, ascending: the control plane passes on who found a mismatch and
+/// what it says, and its words are all that tells the ranks. The name of an operation can look alike; nothing but the
+/// list that trainers are given follows from it.
+fn ranks_at_odds(message: &str) -> Vec<u16> {
+    let ranks = message.split("rank ").skip(1).filter_map(|rest| {
+        let (rank, verb) = rest.split_once(' ')?;
+        let is_set_against = ["has ", "gives "].iter().any(|word| verb.starts_with(word));
+        rank.parse().ok().filter(|_| is_set_against)
+    });
+    let mut ranks: Vec<u16> = ranks.collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
 }
 
 /// Why a running job ended, for the engine, whose operations end with it.
@@ -158,7 +187,8 @@ mod tests {
     fn only_a_wrong_secret_is_blamed_on_the_secret() {
         let hint = |kind| {
             let endpoint = "10.77.2.1:48600".parse().unwrap();
-            let told = join_error(&JoinError::Denied { endpoint, kind, why: "turned away".into() });
+            let denied = JoinError::Denied { endpoint, kind, why: "turned away".into() };
+            let told = join_error(&denied, Order::Submission);
             assert_eq!(told.code, Code::Refused);
             told.hint
         };
@@ -186,6 +216,19 @@ mod tests {
         let error = OpError::Peer { first: 256, last: 511 };
         let PartEnd::Theirs(told) = part_end(&error, "layer 1") else { panic!("{error}") };
         assert_eq!((told.index, told.index_end), (Some(256), Some(512)));
+    }
+
+    #[test]
+    fn who_learns_of_a_mismatch_from_others_knows_the_ranks_too() {
+        let told = |message: &str, order| job_failure(&JobFailure::mismatch(Some(2), message.into()), order);
+        let differ =
+            told("the workers do not do the same: rank 0 has #1 a where rank 1 has #1 b", Order::Submission);
+        assert_eq!((differ.code, differ.ranks), (Code::Mismatch, vec![0, 1]));
+        assert!(differ.hint.contains("in order of names"));
+        let named = told("operation `w`: rank 3 gives it priority 1 where rank 1 gives it 0", Order::Name);
+        assert_eq!(named.ranks, [1, 3]);
+        assert!(!named.hint.contains("in order of names"), "it is");
+        assert_eq!(told("rank 2 announced `w` again before it was released", Order::Name).ranks, [2]);
     }
 
     #[test]

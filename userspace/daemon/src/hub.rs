@@ -52,9 +52,7 @@ impl Door {
                 .hint("attach as the user who opened it, or with its secret"))
         };
         match &attach.secret {
-            Some(secret) if Secret::new(secret.0.as_bytes()).is_ok_and(|given| given == self.secret) => {
-                Ok(())
-            }
+            Some(secret) if self.secret.is(secret.0.as_bytes()) => Ok(()),
             Some(_) => denied("this is not its secret".into()),
             None if uid == self.uid => Ok(()),
             None => denied(format!("user {} has opened it, not user {uid}", self.uid)),
@@ -135,8 +133,14 @@ impl Hub {
         Ok(line)
     }
 
-    /// Lets a further client into a job that is open on this host.
-    pub(crate) fn attach(&self, attach: &Attach, client: Client, request: u64) -> Result<(), Failure> {
+    /// Lets a further client into a job that is open on this host. The client is to be detached from the stream when it
+    /// goes, even before it hears that it is in.
+    pub(crate) fn attach(
+        &self,
+        attach: &Attach,
+        client: Client,
+        request: u64,
+    ) -> Result<(Arc<Stream>, ClientId), Failure> {
         let places = self.places();
         let door = places.get(&attach.job).and_then(|tenant| tenant.door.as_ref()).ok_or_else(|| {
             Failure::new(Code::UnknownJob, format!("job {:?} is not open on this host", attach.job))
@@ -145,7 +149,9 @@ impl Hub {
         door.admit(attach, client.peer.uid)?;
         let (stream, reply, job) = (door.stream.clone(), door.reply.clone(), client.handle);
         let entered = |client: ClientId| Box::new(Entered { stream: stream.clone(), client, reply });
-        door.stream.attach(client, |id| Note::Opened { request, job, result: Ok(entered(id)) })
+        let greeting = |id| Note::Opened { request, job, result: Ok(entered(id)) };
+        let id = door.stream.attach(client, greeting)?;
+        Ok((stream, id))
     }
 
     /// Lets further clients come into a job, until its place is given up.

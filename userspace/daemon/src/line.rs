@@ -4,7 +4,7 @@ use sumac_api::Failure;
 use sumac_transport::{JobError, PathMeasure};
 use tokio::sync::mpsc;
 
-use crate::stream::{Announced, Difference, Doubt};
+use crate::stream::{Announced, Doubt};
 
 /// What a job is told by its clients, its stream and the data path.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) enum Order {
     /// A value of another worker could not be sent: which?
     Doubt(Doubt),
     /// Another worker has something else under the number of an operation.
-    Differ(Difference),
+    Differ,
 }
 
 /// The line of the session that opened the job.

@@ -155,9 +155,27 @@ fn a_client_that_dies_takes_the_job_along_only_when_others_wait_for_it() {
     let attached = other.attach("dies", None).unwrap();
     drop(attached.allreduce(other.tensor::<f32>(10).unwrap()).unwrap());
     drop((attached, other));
+    // Before the other host submits something else, which would be a mismatch.
+    wait_until(|| lab.client(0).stats().unwrap().jobs.is_empty());
     let error = total(&jobs[1].0, &jobs[1].1, "fails", 1.0).unwrap_err();
     let ClientError::Daemon(failure) = error else { panic!("{error}") };
     assert!(failure.ranks == [0] && failure.message.contains("1 operations outstanding"), "{failure}");
+}
+
+/// Also those that go before they have heard that they are in, and those whose guesses let nobody in.
+#[test]
+fn clients_that_go_at_once_are_not_counted_for_ever() {
+    let lab = Lab::new(1);
+    let (client, _job) = open(&lab, "crowd", |o| o).remove(0);
+    for round in 0..40 {
+        let mut raw = Raw::greeted(&lab.hosts[0].1);
+        raw.say(json!({"cmd": "attach", "job": "crowd", "secret": "guess"}), &[]);
+        raw.say(json!({"cmd": "attach", "job": "crowd"}), &[]);
+        if round % 2 == 0 {
+            raw.say(json!({"cmd": "stats"}), &[]);
+        }
+    }
+    wait_until(|| client.stats().unwrap().jobs[0].clients == 1);
 }
 
 #[test]

@@ -34,7 +34,11 @@ fn differ(
     });
     for (rank, failure) in failures.iter().enumerate() {
         println!("rank {rank}: {failure}");
-        assert_eq!(failure.code, Code::Mismatch, "rank {rank}: {failure}");
+        assert_eq!(
+            (failure.code, &failure.ranks[..]),
+            (Code::Mismatch, &[0, 1][..]),
+            "rank {rank}: {failure}"
+        );
         for (other, side) in sides.iter().enumerate() {
             let words = format!("rank {other} has {side}");
             assert!(failure.message.contains(&words), "rank {rank}: {words:?} is missing in {failure}");
@@ -74,14 +78,55 @@ fn names_and_so_the_order() {
         |client, job, rank| {
             let names = if rank == 0 { ["a", "b"] } else { ["b", "a"] };
             let pending = names.map(|name| {
-                job.allreduce_with(client.tensor::<f32>(5000).unwrap(), OpOptions::named(name)).unwrap()
+                // The job may be over by then.
+                job.allreduce_with(client.tensor::<f32>(5000).unwrap(), OpOptions::named(name))
             });
-            let [first, second] = pending.map(|pending| failure(Ok(pending)));
+            let [first, second] = pending.map(failure);
             assert_eq!(first, second);
             first
         },
         ["#1 allreduce sum float32[5000] \"a\"", "#1 allreduce sum float32[5000] \"b\""],
     );
+}
+
+/// Over several lanes, urgent and not, in which the workers notice different things first: all name the same two, also who
+/// agrees with one of them.
+#[test]
+fn all_workers_hear_the_same() {
+    let lab = Lab::with(3, "shards = 2\n");
+    let failures = lab.train(
+        "three",
+        |o| o,
+        |client, job, rank| {
+            let mut names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+            if rank == 1 {
+                names[3..].reverse();
+            }
+            let pending: Vec<_> = (0..)
+                .zip(names)
+                .map(|(at, name)| {
+                    let options = OpOptions { priority: (at % 2) * 7, ..OpOptions::named(name) };
+                    let count = if name < "e" { 100 } else { 20_000 };
+                    job.allreduce_with(client.tensor::<f32>(count).unwrap(), options)
+                })
+                .collect();
+            let failures: Vec<Failure> = pending.into_iter().skip(3).map(failure).collect();
+            job.close().unwrap();
+            assert!(failures.windows(2).all(|pair| pair[0] == pair[1]), "{failures:?}");
+            failures[0].clone()
+        },
+    );
+    println!("{}", failures[0]);
+    assert!(failures.windows(2).all(|pair| pair[0] == pair[1]), "{failures:?}");
+    let Failure { code, message, ranks, .. } = &failures[0];
+    for side in [
+        "#3 allreduce sum float32[100] urgent \"d\"",
+        "rank 1 has #3 allreduce sum float32[20000] urgent \"h\"",
+    ] {
+        assert!(message.contains(side), "{message}");
+    }
+    // With the third, if the first had not come so far.
+    assert!(*code == Code::Mismatch && (ranks == &[0, 1] || ranks == &[1, 2]), "{code:?} {ranks:?}");
 }
 
 #[test]

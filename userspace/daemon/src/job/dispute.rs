@@ -2,17 +2,17 @@
 //!
 //! What a worker knows by itself is its own half. The other half comes as a notice, if it comes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use sumac_api::Failure;
+use sumac_api::{Failure, Order};
 use tokio::time::Instant;
 
-use crate::explain::mismatch;
-use crate::stream::notice::Blame;
-use crate::stream::{Claim, Difference, Doubt};
+use crate::explain::{bounded, mismatch};
+use crate::stream::notice::{Blame, History};
+use crate::stream::{Claim, Doubt};
 
-/// How long the other half is waited for.
+/// How long what others know is waited for, each time.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How many blames are kept for operations that have not ended here yet.
 const KEPT: usize = 64;
@@ -25,8 +25,7 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    fn between(one: (u16, &Claim), other: (u16, &Claim)) -> Verdict {
-        let (low, high) = if one.0 <= other.0 { (one, other) } else { (other, one) };
+    fn between(low: (u16, &Claim), high: (u16, &Claim)) -> Verdict {
         Verdict {
             text: format!(
                 "the workers do not do the same: rank {} has {} where rank {} has {}",
@@ -36,9 +35,20 @@ impl Verdict {
         }
     }
 
-    /// From what another worker has under a number.
-    pub(super) fn of(own: u16, difference: &Difference) -> Verdict {
-        Verdict::between((own, &difference.ours), (difference.rank, &difference.theirs))
+    /// When the others have not told in time.
+    fn alone(rank: u16, claim: Option<&Claim>, place: Option<(u16, u32)>) -> Verdict {
+        let place = place.map_or(String::new(), |(lane, seq)| format!(" (lane {lane}, chunk {seq})"));
+        match claim {
+            Some(claim) => Verdict {
+                text: format!(
+                    "the workers do not do the same: rank {rank} has {}, and another worker something else, which it \
+                     has not told{place}",
+                    claim.words
+                ),
+                ranks: vec![rank],
+            },
+            None => Verdict { text: format!("the workers do not do the same{place}"), ranks: Vec::new() },
+        }
     }
 
     /// For the other workers.
@@ -47,61 +57,150 @@ impl Verdict {
     }
 
     /// For this worker's clients.
-    pub(super) fn failure(&self) -> Failure {
-        mismatch(self.text.clone()).ranks(self.ranks.iter().copied())
+    pub(super) fn failure(&self, order: Order) -> Failure {
+        mismatch(bounded(self.text.clone()), order).ranks(self.ranks.iter().copied())
     }
 }
 
-/// A place where the workers' operations differ.
+/// Where two workers differ first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct First {
+    pub(super) number: u32,
+    /// The lowest rank that has something there, and the lowest that has something else.
+    pub(super) ranks: [u16; 2],
+}
+
+/// What a dispute comes to, for now.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Others have not said yet what they have.
+    Wait,
+    /// This worker is one of the two that differ first: it is to tell what it has under this number.
+    Tell(u32),
+    Convict(Verdict),
+}
+
+/// What a worker has submitted, as far as it has been told.
+#[derive(Debug, Default)]
+struct Told {
+    pieces: Vec<History>,
+}
+
+impl Told {
+    fn add(&mut self, piece: History) {
+        if self.pieces.len() < History::PIECES {
+            self.pieces.push(piece);
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.pieces.last().is_some_and(|piece| piece.left == 0)
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.pieces
+            .iter()
+            .flat_map(|piece| (0..piece.signatures.len() as u32).map(|at| piece.first.wrapping_add(at)))
+    }
+
+    fn signature(&self, number: u32) -> Option<u32> {
+        self.pieces.iter().find_map(|piece| {
+            let at = usize::try_from(number.wrapping_sub(piece.first)).ok()?;
+            piece.signatures.get(at).copied()
+        })
+    }
+}
+
+/// Workers whose operations differ: which is the first, and what they have there.
+///
+/// Several operations are in flight at once, and their refusals come in any order. So each worker tells all it has that
+/// has not ended, and all find the same first difference in the same lists. The two workers of that one tell the words.
 #[derive(Debug)]
 pub(super) struct Dispute {
-    pub(super) lane: u16,
-    pub(super) seq: u32,
+    own: u16,
+    world: u16,
+    /// Where this worker's data path noticed it: lane and chunk.
+    place: Option<(u16, u32)>,
+    /// What this worker has there.
     ours: Option<Claim>,
-    theirs: Vec<(u16, Claim)>,
+    told: BTreeMap<u16, Told>,
+    first: Option<First>,
+    claims: BTreeMap<u16, Claim>,
     deadline: Instant,
 }
 
 impl Dispute {
-    pub(super) fn new(lane: u16, seq: u32, ours: Option<Claim>) -> Dispute {
-        Dispute { lane, seq, ours, theirs: Vec::new(), deadline: Instant::now() + PATIENCE }
+    /// A dispute that begins now. This worker is heard like the others.
+    pub(super) fn new(
+        own: u16,
+        world: u16,
+        place: Option<(u16, u32)>,
+        ours: Option<Claim>,
+        now: Instant,
+    ) -> Dispute {
+        let deadline = now + PATIENCE;
+        let (told, claims) = (BTreeMap::new(), BTreeMap::new());
+        Dispute { own, world, place, ours, told, first: None, claims, deadline }
     }
 
-    /// Takes in what another worker had there; the verdict once two differ.
-    pub(super) fn hear(&mut self, own: u16, rank: u16, claim: Claim) -> Option<Verdict> {
-        if !self.theirs.iter().any(|(other, _)| *other == rank) {
-            self.theirs.push((rank, claim));
-        }
-        let ours = self.ours.iter().map(|claim| (own, claim));
-        let all: Vec<(u16, &Claim)> =
-            ours.chain(self.theirs.iter().map(|(rank, claim)| (*rank, claim))).collect();
-        let first = all.first()?;
-        let other = all.iter().find(|(_, claim)| claim.words != first.1.words)?;
-        Some(Verdict::between(*first, *other))
+    /// Takes in a piece of what a worker has submitted.
+    pub(super) fn history(&mut self, rank: u16, piece: History) {
+        self.told.entry(rank).or_default().add(piece);
     }
 
-    /// The verdict on what is known, when nothing more has come in time.
-    pub(super) fn expire(&self, own: u16, now: Instant) -> Option<Verdict> {
-        if now < self.deadline {
-            return None;
+    /// Takes in what a worker has under a number.
+    pub(super) fn claim(&mut self, rank: u16, claim: Claim) {
+        // Another number's: from a worker who has not waited for all lists.
+        if self.first.is_none_or(|first| first.number == claim.number) {
+            self.claims.insert(rank, claim);
         }
-        let known = self.ours.as_ref().map(|claim| (own, claim));
-        let known = known.or_else(|| self.theirs.first().map(|(rank, claim)| (*rank, claim)));
-        let (lane, seq) = (self.lane, self.seq);
-        Some(match known {
-            Some((rank, claim)) => Verdict {
-                text: format!(
-                    "the workers do not do the same: rank {rank} has {}, and another worker something else, which it \
-                     has not told (lane {lane}, chunk {seq})",
-                    claim.words
-                ),
-                ranks: vec![rank],
-            },
-            None => Verdict {
-                text: format!("the workers do not do the same at lane {lane}, chunk {seq}"),
-                ranks: Vec::new(),
-            },
-        })
+    }
+
+    /// What to do next.
+    pub(super) fn step(&mut self, now: Instant) -> Step {
+        let is_due = now >= self.deadline;
+        if self.first.is_none() {
+            let is_complete =
+                self.told.len() == usize::from(self.world) && self.told.values().all(Told::is_whole);
+            if !is_complete && !is_due {
+                return Step::Wait;
+            }
+            self.first = self.first_difference();
+            self.deadline = now + PATIENCE;
+            if let Some(First { number, ranks }) = self.first {
+                self.claims.retain(|_, claim| claim.number == number);
+                if ranks.contains(&self.own) {
+                    return Step::Tell(number);
+                }
+            }
+        }
+        let Some(First { ranks: [low, high], .. }) = self.first else {
+            return Step::Convict(Verdict::alone(self.own, self.ours.as_ref(), self.place));
+        };
+        let known = |rank| Some((rank, self.claims.get(&rank)?));
+        match (known(low), known(high)) {
+            (Some(low), Some(high)) => Step::Convict(Verdict::between(low, high)),
+            (one, other) if now >= self.deadline => {
+                let (rank, claim) =
+                    one.or(other).map_or((self.own, self.ours.as_ref()), |(rank, claim)| (rank, Some(claim)));
+                Step::Convict(Verdict::alone(rank, claim, self.place))
+            }
+            _ => Step::Wait,
+        }
+    }
+
+    /// The lowest number under which two workers have different operations, of all that have been told.
+    fn first_difference(&self) -> Option<First> {
+        let base = self.told.values().flat_map(Told::numbers).next()?;
+        let differing = self.told.values().flat_map(Told::numbers).filter_map(|number| {
+            let mut there =
+                self.told.iter().filter_map(|(rank, told)| Some((*rank, told.signature(number)?)));
+            let (low, signature) = there.next()?;
+            let (high, _) = there.find(|(_, other)| *other != signature)?;
+            Some(First { number, ranks: [low, high] })
+        });
+        // Numbers go round; those of one dispute are close together.
+        differing.min_by_key(|first| first.number.wrapping_sub(base) as i32)
     }
 }
 
@@ -150,7 +249,7 @@ impl Doubts {
 /// Names the worker and its value.
 fn settled(mut doubt: Doubt, rank: u16, blame: &Blame) -> Doubt {
     if let Some(failure) = &mut doubt.outcome.error {
-        failure.message = format!("rank {rank}: {}", blame.problem).into();
+        failure.message = bounded(format!("rank {rank}: {}", blame.problem)).into();
         failure.ranks = vec![rank];
         failure.index = blame.index.or(failure.index);
         failure.index_end = failure.index_end.filter(|_| blame.index.is_none());
@@ -165,40 +264,125 @@ mod tests {
     use crate::stream::ClientId;
     use sumac_api::Code;
 
-    fn claim(words: &str) -> Claim {
-        Claim { number: 5, words: words.into() }
+    /// What a worker submitted, from the operation with the number `first` on.
+    fn submitted(first: u32, words: &[&str]) -> Vec<Claim> {
+        let number = |at: usize| first.wrapping_add(at as u32);
+        words.iter().enumerate().map(|(at, words)| Claim::new(number(at), words)).collect()
+    }
+
+    /// Has all tell all, in an order turned by `turn`, and gives each worker's verdict.
+    fn settle(workers: &[Vec<Claim>], turn: usize) -> Vec<Verdict> {
+        let now = Instant::now();
+        let world = workers.len();
+        let mut disputes: Vec<Dispute> =
+            (0..world as u16).map(|own| Dispute::new(own, world as u16, None, None, now)).collect();
+        for dispute in &mut disputes {
+            for rank in (0..world).map(|rank| (rank + turn) % world) {
+                let claims = &workers[rank];
+                let signatures: Vec<u32> = claims.iter().map(|claim| claim.signature).collect();
+                assert_eq!(dispute.step(now), Step::Wait);
+                for piece in History::pieces(claims[0].number, &signatures) {
+                    dispute.history(rank as u16, piece);
+                }
+            }
+        }
+        let mut claims = Vec::new();
+        for (rank, dispute) in disputes.iter_mut().enumerate() {
+            if let Step::Tell(number) = dispute.step(now) {
+                let claim = workers[rank].iter().find(|claim| claim.number == number).unwrap();
+                claims.push((rank as u16, claim.clone()));
+            }
+        }
+        assert_eq!(claims.len(), 2, "two differ first");
+        let verdict = |mut dispute: Dispute| {
+            for (rank, claim) in &claims {
+                assert_eq!(dispute.step(now), Step::Wait);
+                dispute.claim(*rank, claim.clone());
+            }
+            match dispute.step(now) {
+                Step::Convict(verdict) => verdict,
+                step => panic!("{step:?}"),
+            }
+        };
+        disputes.into_iter().map(verdict).collect()
+    }
+
+    /// The verdict on these workers, which must be the same on all.
+    fn verdict(workers: &[Vec<Claim>]) -> Verdict {
+        let verdicts: Vec<Verdict> = (0..workers.len()).flat_map(|turn| settle(workers, turn)).collect();
+        assert!(verdicts.windows(2).all(|pair| pair[0] == pair[1]), "{verdicts:?}");
+        verdicts[0].clone()
     }
 
     #[test]
-    fn both_sides_are_named_the_same_on_both() {
-        let (a, b) = (claim("#5 allreduce sum float32[10]"), claim("#5 allreduce sum int32[10]"));
-        let mut at_zero = Dispute::new(0, 7, Some(a.clone()));
-        let mut at_one = Dispute::new(0, 7, Some(b.clone()));
-        let verdict = at_zero.hear(0, 1, b.clone()).unwrap();
-        assert_eq!(at_one.hear(1, 0, a), Some(verdict.clone()));
+    fn all_name_the_first_operation_that_differs() {
+        let zero = submitted(1, &["a", "b", "c", "d"]);
+        let one = submitted(2, &["b", "d", "c"]);
+        let verdict = verdict(&[zero, one]);
+        assert_eq!(verdict.text(), "the workers do not do the same: rank 0 has #3 c where rank 1 has #3 d");
+        assert_eq!(verdict.failure(Order::Submission).ranks, [0, 1]);
+    }
+
+    #[test]
+    fn of_several_workers_the_lowest_ranks_that_differ_are_named() {
+        let agree = submitted(u32::MAX, &["a", "b"]);
+        let behind = submitted(u32::MAX, &["a"]);
+        let differs = submitted(u32::MAX, &["a", "x", "y"]);
+        let verdict = verdict(&[behind, agree.clone(), agree, differs]);
         assert_eq!(
-            verdict.text(),
-            "the workers do not do the same: rank 0 has #5 allreduce sum float32[10] where rank 1 has #5 allreduce \
-             sum int32[10]"
+            (verdict.text.contains("rank 1 has #0 b where rank 3 has #0 x"), verdict.ranks),
+            (true, vec![1, 3])
         );
-        assert_eq!(verdict.failure().ranks, [0, 1]);
     }
 
     #[test]
-    fn who_agrees_is_not_the_other_side() {
-        let mut dispute = Dispute::new(0, 7, Some(claim("a")));
-        assert_eq!(dispute.hear(0, 1, claim("a")), None);
-        assert_eq!(dispute.expire(0, Instant::now()), None);
-        let alone = dispute.expire(0, Instant::now() + PATIENCE).unwrap();
-        assert!(alone.text().contains("rank 0 has a, and another worker something else"), "{}", alone.text());
-        assert_eq!(dispute.hear(0, 2, claim("b")).unwrap().failure().ranks, [0, 2]);
+    fn a_difference_late_in_what_is_outstanding_is_found() {
+        let mut words = vec!["w"; History::PIECES * History::SIGNATURES];
+        let one = submitted(0, &words);
+        *words.last_mut().unwrap() = "x";
+        let number = words.len() - 1;
+        assert!(
+            verdict(&[one, submitted(0, &words)])
+                .text
+                .contains(&format!("rank 0 has #{number} w where rank 1 has"))
+        );
     }
 
     #[test]
-    fn two_others_can_be_told_apart_by_one_who_has_nothing_there() {
-        let mut dispute = Dispute::new(0, 7, None);
-        assert_eq!(dispute.hear(0, 2, claim("a")), None);
-        assert_eq!(dispute.hear(0, 1, claim("b")).unwrap().failure().ranks, [1, 2]);
+    fn who_does_not_tell_is_not_waited_for() {
+        let now = Instant::now();
+        let ours = Claim::new(5, "a");
+        let mut dispute = Dispute::new(0, 3, Some((1, 7)), Some(ours.clone()), now);
+        dispute.history(0, History::pieces(5, &[ours.signature]).remove(0));
+        assert_eq!(dispute.step(now), Step::Wait);
+        let Step::Convict(alone) = dispute.step(now + PATIENCE) else { panic!() };
+        assert!(alone.text.contains("rank 0 has #5 a, and another worker something else"), "{}", alone.text);
+        assert!(alone.text.contains("lane 1, chunk 7"));
+    }
+
+    #[test]
+    fn two_of_three_settle_it_without_the_third() {
+        let now = Instant::now();
+        let (ours, theirs) = (Claim::new(5, "a"), Claim::new(5, "b"));
+        let mut dispute = Dispute::new(0, 3, Some((1, 7)), Some(ours.clone()), now);
+        dispute.history(0, History::pieces(5, &[ours.signature]).remove(0));
+        dispute.history(2, History::pieces(5, &[theirs.signature]).remove(0));
+        assert_eq!(dispute.step(now), Step::Wait);
+        assert_eq!(dispute.step(now + PATIENCE), Step::Tell(5));
+        dispute.claim(0, ours);
+        assert_eq!(dispute.step(now + PATIENCE), Step::Wait);
+        dispute.claim(2, theirs);
+        let Step::Convict(verdict) = dispute.step(now + PATIENCE) else { panic!() };
+        assert_eq!(verdict.ranks, [0, 2]);
+    }
+
+    #[test]
+    fn what_others_tell_without_end_is_not_kept() {
+        let mut told = Told::default();
+        for _ in 0..100 {
+            told.add(History { first: 0, signatures: vec![0; History::SIGNATURES], left: 1 });
+        }
+        assert_eq!(told.pieces.len(), History::PIECES);
     }
 
     fn doubt(number: u32) -> Doubt {
@@ -219,6 +403,10 @@ mod tests {
         assert!(error.message.starts_with("rank 2: tensor w"));
         assert!(doubts.add(doubt(3)).is_some(), "another of the same, later");
         assert!(doubts.expire(Instant::now()).is_empty());
+        let long = doubts.blame(8, 2, Blame { index: None, problem: "x".repeat(5000) });
+        assert!(long.is_empty());
+        let told = doubts.add(doubt(8)).unwrap().outcome.error.unwrap();
+        assert!(told.message.len() <= crate::explain::MESSAGE_LEN);
         let late = doubts.expire(Instant::now() + PATIENCE);
         assert_eq!((late.len(), late[0].number), (1, 4));
     }

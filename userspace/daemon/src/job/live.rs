@@ -8,11 +8,11 @@ use sumac_transport::JobError;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::dispute::{Dispute, Doubts, Verdict};
+use super::dispute::{Dispute, Doubts, Step, Verdict};
 use super::{End, Job, blocking};
 use crate::line::Order;
 use crate::stream::notice::{Blame, Topic};
-use crate::stream::{Announced, Stream};
+use crate::stream::{Announced, Shape, Stream};
 
 /// How often a job looks at what has a deadline.
 const LOOK: Duration = Duration::from_millis(100);
@@ -61,7 +61,7 @@ impl<'a> Life<'a> {
         let end = loop {
             let end = tokio::select! {
                 biased;
-                failure = &mut failed => Some(End::theirs(&failure)),
+                failure = &mut failed => Some(self.job.theirs(&failure)),
                 order = orders.recv() => self.obey(order),
                 Some((rank, notice)) = notices.recv() => self.hear(rank, notice.key, &notice.text),
                 Some(name) = released.recv() => {
@@ -88,6 +88,8 @@ impl<'a> Life<'a> {
 
     fn obey(&mut self, order: Option<Order>) -> Option<End> {
         match order {
+            // Its end, which comes soon, answers the close as well, and tells the clients why.
+            Some(Order::Close { .. }) if self.dispute.is_some() => None,
             Some(Order::Close { request }) => Some(End::Closed { request }),
             Some(Order::Cancel { by }) => Some(End::ours(JobError::Cancelled { by })),
             Some(Order::Broken(error)) => self.broken(error),
@@ -97,7 +99,7 @@ impl<'a> Life<'a> {
                 None
             }
             Some(Order::Blame { number, failure }) => {
-                let blame = Blame { index: failure.index, problem: failure.message.into() };
+                let blame = Blame::new(failure.index, &failure.message);
                 self.post(Topic::Fault { number }, &blame);
                 None
             }
@@ -107,7 +109,10 @@ impl<'a> Life<'a> {
                 }
                 None
             }
-            Some(Order::Differ(difference)) => Some(self.convict(&Verdict::of(self.rank(), &difference))),
+            Some(Order::Differ) => {
+                self.differ(None);
+                self.step()
+            }
             Some(Order::Ready | Order::Measured(_)) | None => {
                 Some(End::ours(JobError::Ended { reason: "the daemon lost count".into() }))
             }
@@ -117,20 +122,17 @@ impl<'a> Life<'a> {
     /// What another daemon of the job says.
     fn hear(&mut self, rank: u16, key: u64, text: &str) -> Option<End> {
         match Topic::of(key)? {
-            Topic::Mismatch { lane, seq } => {
+            Topic::History { .. } => {
+                let piece = read(rank, text)?;
+                self.differ(None);
+                self.dispute.as_mut()?.history(rank, piece);
+                self.step()
+            }
+            Topic::Mismatch { .. } => {
                 let claim = read(rank, text)?;
-                let own = self.rank();
-                if self.dispute.as_ref().is_some_and(|open| (open.lane, open.seq) != (lane, seq)) {
-                    // Of another place than the dispute's: only what this worker has there can be held against it.
-                    let ours = self.stream.at(lane, seq)?;
-                    let verdict = Dispute::new(lane, seq, Some(ours)).hear(own, rank, claim)?;
-                    return Some(self.convict(&verdict));
-                }
-                if self.dispute.is_none() {
-                    self.open_dispute(lane, seq);
-                }
-                let verdict = self.dispute.as_mut()?.hear(own, rank, claim)?;
-                Some(self.convict(&verdict))
+                self.differ(None);
+                self.dispute.as_mut()?.claim(rank, claim);
+                self.step()
             }
             Topic::Fault { number } => {
                 for doubt in self.doubts.blame(number, rank, read(rank, text)?) {
@@ -139,25 +141,58 @@ impl<'a> Life<'a> {
                 None
             }
             Topic::Standstill { .. } => {
-                let difference = self.stream.compare(rank, read(rank, text)?)?;
-                Some(self.convict(&Verdict::of(self.rank(), &difference)))
+                if self.stream.differs(rank, read(rank, text)?) {
+                    self.differ(None);
+                }
+                self.step()
             }
         }
     }
 
-    /// Tells what this worker has at a place, and waits for what the others have there.
-    fn open_dispute(&mut self, lane: u16, seq: u32) {
-        let ours = self.stream.at(lane, seq);
-        if let Some(claim) = &ours {
-            self.post(Topic::Mismatch { lane, seq }, claim);
+    /// Begins a dispute, unless there is one, by telling what this worker has submitted. `place`: where the data
+    /// path noticed.
+    fn differ(&mut self, place: Option<(u16, u32)>) {
+        if self.dispute.is_none() {
+            let pieces = self.stream.history();
+            for (number, piece) in (0..).zip(&pieces) {
+                self.post(Topic::History { piece: number }, piece);
+            }
+            let ours =
+                place.and_then(|(lane, seq)| self.stream.at(lane, seq)).or_else(|| self.stream.oldest());
+            let Shape { rank, world, .. } = *self.stream.shape();
+            let mut dispute = Dispute::new(rank, world, place, ours, Instant::now());
+            for piece in pieces {
+                dispute.history(rank, piece);
+            }
+            self.dispute = Some(dispute);
         }
-        self.dispute = Some(Dispute::new(lane, seq, ours));
+    }
+
+    /// Goes on with the dispute, if there is one.
+    fn step(&mut self) -> Option<End> {
+        let now = Instant::now();
+        match self.dispute.as_mut()?.step(now) {
+            Step::Wait => None,
+            Step::Tell(number) => {
+                let claim = self.stream.numbered(number)?;
+                self.post(Topic::Mismatch { number }, &claim);
+                let rank = self.rank();
+                let dispute = self.dispute.as_mut()?;
+                dispute.claim(rank, claim);
+                match dispute.step(now) {
+                    Step::Convict(verdict) => Some(self.convict(&verdict)),
+                    Step::Wait | Step::Tell(_) => None,
+                }
+            }
+            Step::Convict(verdict) => Some(self.convict(&verdict)),
+        }
     }
 
     /// Ends the job because the workers do not do the same.
     fn convict(&self, verdict: &Verdict) -> End {
         let reason = verdict.text().to_owned();
-        End::Ours { error: JobError::Ended { reason: reason.clone() }, reason, failure: verdict.failure() }
+        let failure = verdict.failure(self.job.plan.options.order);
+        End::Ours { error: JobError::Ended { reason: reason.clone() }, reason, failure }
     }
 
     /// Does what is due.
@@ -167,8 +202,7 @@ impl<'a> Life<'a> {
             self.stream.settle(doubt);
         }
         self.look_at_oldest(now);
-        let late = self.dispute.as_ref().and_then(|dispute| dispute.expire(self.rank(), now));
-        late.map(|verdict| self.convict(&verdict)).or_else(|| self.look_at_departed(now))
+        self.step().or_else(|| self.look_at_departed(now))
     }
 
     /// Tells the others of the oldest operation when it does not come to an end.
@@ -208,10 +242,8 @@ impl<'a> Life<'a> {
     /// The data path has ended the job; where the workers differ, what the others had is waited for.
     fn broken(&mut self, error: JobError) -> Option<End> {
         let JobError::Mismatch { lane, seq, .. } = error else { return Some(End::ours(error)) };
-        if self.dispute.is_none() {
-            self.open_dispute(lane, seq);
-        }
-        None
+        self.differ(Some((lane, seq)));
+        self.step()
     }
 
     fn announce(&self, announced: Announced) {

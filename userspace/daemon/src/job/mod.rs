@@ -62,11 +62,6 @@ impl End {
     fn ours(error: JobError) -> End {
         End::Ours { reason: explain::spoken(&error), failure: explain::job_error(&error), error }
     }
-
-    /// An end that the control plane tells of.
-    fn theirs(failure: &JobFailure) -> End {
-        End::Theirs { error: explain::engine_error(failure), failure: explain::job_failure(failure) }
-    }
 }
 
 impl Job {
@@ -102,6 +97,16 @@ impl Job {
                 self.give_up(member, failure).await;
             }
         }
+    }
+
+    /// What the control plane says, for the trainer.
+    fn told(&self, failure: &JobFailure) -> Failure {
+        explain::job_failure(failure, self.plan.options.order)
+    }
+
+    /// An end that the control plane tells of.
+    fn theirs(&self, failure: &JobFailure) -> End {
+        End::Theirs { error: explain::engine_error(failure), failure: self.told(failure) }
     }
 
     /// Tells the trainer that the job is open, and lets others attach.

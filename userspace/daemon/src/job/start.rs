@@ -31,8 +31,9 @@ impl Job {
         spec.mac = local.mac;
         spec.max_elements = path::words(mtu(endpoint)).min(self.hub.carrier.most_words());
         spec.max_shards = self.hub.carrier.shards();
-        let member =
-            sumac_control::join(endpoint, spec).await.map_err(|error| explain::join_error(&error))?;
+        let member = sumac_control::join(endpoint, spec)
+            .await
+            .map_err(|error| explain::join_error(&error, self.plan.options.order))?;
         Ok((place, member))
     }
 
@@ -48,7 +49,7 @@ impl Job {
         blocking(move || hub.carrier.add_job(&assigned, &spec)).await??;
         tokio::select! {
             biased;
-            failure = member.failed() => Err(explain::job_failure(&failure)),
+            failure = member.failed() => Err(self.told(&failure)),
             begun = self.handshake(member, reply, orders) => begun,
         }
     }
@@ -62,9 +63,12 @@ impl Job {
         loop {
             match timeout(HANDSHAKE_PATIENCE, orders.recv()).await {
                 Ok(Some(Order::Ready)) => return Ok(()),
-                Ok(Some(Order::Measured(measure))) => self.tune(member, measure, reply).await?,
-                Ok(Some(Order::Broken(error))) => return Err(explain::job_error(&error)),
-                Ok(_) => return Err(Failure::new(Code::JobFailed, "its trainer went away")),
+                Ok(Some(Order::Measured(measure))) => {
+                    if self.tune(member, measure, reply, orders).await? {
+                        return Ok(());
+                    }
+                }
+                Ok(order) => return Err(interruption(order)),
                 Err(_) => {
                     return Err(Failure::new(Code::Handshake, "the data path does not finish the handshake")
                         .hint("see the daemon's log, and `sumac doctor`"));
@@ -73,14 +77,28 @@ impl Job {
         }
     }
 
-    /// Has the number of slots decided by what all workers have measured.
+    /// Has the number of slots decided by what all workers have measured. `true`: the data path said meanwhile that it is
+    /// ready.
     async fn tune(
         &self,
         member: &Member,
         measure: PathMeasure,
         reply: &mut OpenReply,
-    ) -> Result<(), Failure> {
-        let tuned = member.tune(measure).await.map_err(|failure| explain::job_failure(&failure))?;
+        orders: &mut UnboundedReceiver<Order>,
+    ) -> Result<bool, Failure> {
+        let mut is_ready = false;
+        let mut tuning = std::pin::pin!(member.tune(measure));
+        let tuned = loop {
+            tokio::select! {
+                biased;
+                tuned = &mut tuning => break tuned.map_err(|failure| self.told(&failure))?,
+                // The slowest of the workers is waited for: meanwhile this one's trainer may go.
+                order = orders.recv() => match order {
+                    Some(Order::Ready) => is_ready = true,
+                    order => return Err(interruption(order)),
+                },
+            }
+        };
         tracing::info!(
             job = self.plan.spec.job,
             slots = tuned.slots,
@@ -91,7 +109,16 @@ impl Job {
         reply.slots_reason = tuned.reason;
         self.hub.routes.settle(reply.wire_job, reply.clone());
         let (hub, job, slots) = (self.hub.clone(), reply.wire_job, reply.slots);
-        blocking(move || hub.carrier.start_job(job, slots)).await?
+        blocking(move || hub.carrier.start_job(job, slots)).await??;
+        Ok(is_ready)
+    }
+}
+
+/// Why a start comes to nothing by an order.
+fn interruption(order: Option<Order>) -> Failure {
+    match order {
+        Some(Order::Broken(error)) => explain::job_error(&error),
+        _ => Failure::new(Code::JobFailed, "its trainer went away"),
     }
 }
 

@@ -82,8 +82,8 @@ impl Session {
     /// Comes into a job of this host; the answer comes as that to [`Session::open`] does.
     fn attach(&mut self, id: u64, attach: &Attach) -> Answer {
         let (handle, bell) = self.job_handle()?;
-        self.hub.attach(attach, self.client(handle), id)?;
-        self.jobs.insert(handle, SessionJob { line: None, bell, state: JobState::Opening });
+        let (stream, client) = self.hub.attach(attach, self.client(handle), id)?;
+        self.jobs.insert(handle, SessionJob { line: None, bell, state: JobState::Open { stream, client } });
         Ok(None)
     }
 

@@ -4,23 +4,30 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use super::what::signature;
+use super::what::{numbered, signature};
+use crate::explain::shortened;
 
 /// How many operations are remembered: more than may be outstanding on all connections that usually share a job.
 const KEPT: usize = 4096;
+/// The longest words of a claim, in bytes. A notice of JSON holds twice as much, which is what quotes in a name can cost.
+const WORDS_LEN: usize = 450;
 
-/// What a worker had at a place; also what it tells the others of it.
+/// What a worker has under a number; also what it tells the others of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
     /// The operation's number in its job.
     pub(crate) number: u32,
-    /// The operation in words, with its number.
+    /// The operation in words, with its number; what is too long for a notice is cut off.
     pub(crate) words: String,
+    /// Of the whole words: workers do the same if theirs are the same.
+    pub(crate) signature: u32,
 }
 
 impl Claim {
-    pub(crate) fn signature(&self) -> u32 {
-        signature(&self.words)
+    /// The operation with this number, and these words.
+    pub(crate) fn new(number: u32, words: &str) -> Claim {
+        let words = numbered(number, words);
+        Claim { number, signature: signature(&words), words: shortened(words, WORDS_LEN) }
     }
 }
 
@@ -38,10 +45,19 @@ impl Stretch {
     }
 }
 
+/// An operation that this host submitted.
+#[derive(Debug)]
+struct Entry {
+    claim: Claim,
+    stretches: Vec<Stretch>,
+    /// It came to an end of its own: all workers had the same.
+    ended: bool,
+}
+
 /// Operations in the order of their numbers, without gaps.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    entries: VecDeque<(Claim, Vec<Stretch>)>,
+    entries: VecDeque<Entry>,
 }
 
 impl Log {
@@ -49,22 +65,34 @@ impl Log {
         if self.entries.len() == KEPT {
             self.entries.pop_front();
         }
-        self.entries.push_back((claim, stretches));
+        self.entries.push_back(Entry { claim, stretches, ended: false });
     }
 
     /// What this host had there; `None` when it has not come so far, or it is long ago.
     pub(crate) fn at(&self, lane: u16, seq: u32) -> Option<&Claim> {
-        let of_place = |(_, stretches): &&(Claim, Vec<Stretch>)| {
-            stretches.iter().any(|stretch| stretch.holds(lane, seq))
-        };
-        self.entries.iter().rev().find(of_place).map(|(claim, _)| claim)
+        let of_place = |entry: &&Entry| entry.stretches.iter().any(|stretch| stretch.holds(lane, seq));
+        self.entries.iter().rev().find(of_place).map(|entry| &entry.claim)
+    }
+
+    fn position(&self, number: u32) -> Option<usize> {
+        usize::try_from(number.wrapping_sub(self.entries.front()?.claim.number)).ok()
     }
 
     /// The operation with this number.
     pub(crate) fn numbered(&self, number: u32) -> Option<&Claim> {
-        let first = self.entries.front()?.0.number;
-        let at = usize::try_from(number.wrapping_sub(first)).ok()?;
-        self.entries.get(at).map(|(claim, _)| claim)
+        self.entries.get(self.position(number)?).map(|entry| &entry.claim)
+    }
+
+    /// Notes that the operation with this number has come to an end of its own, and not with its job.
+    pub(crate) fn ended(&mut self, number: u32) {
+        if let Some(entry) = self.position(number).and_then(|at| self.entries.get_mut(at)) {
+            entry.ended = true;
+        }
+    }
+
+    /// The first operation that has not ended and those after it, at most so many.
+    pub(crate) fn since_unended(&self, most: usize) -> impl Iterator<Item = &Claim> {
+        self.entries.iter().skip_while(|entry| entry.ended).take(most).map(|entry| &entry.claim)
     }
 }
 
@@ -73,7 +101,7 @@ mod tests {
     use super::*;
 
     fn claim(number: u32) -> Claim {
-        Claim { number, words: format!("#{number} allreduce sum float32[10]") }
+        Claim::new(number, "allreduce sum float32[10]")
     }
 
     #[test]
@@ -100,5 +128,29 @@ mod tests {
         assert_eq!((log.numbered(1), log.at(0, 1)), (None, None));
         assert_eq!(log.numbered(2), Some(&claim(2)));
         assert_eq!(log.at(0, KEPT as u32 + 1), Some(&claim(KEPT as u32 + 1)));
+    }
+
+    #[test]
+    fn what_has_not_ended_is_where_workers_can_differ() {
+        let mut log = Log::default();
+        for number in 7..12 {
+            log.add(claim(number), Vec::new());
+        }
+        for number in [6, 7, 9, 99] {
+            log.ended(number);
+        }
+        let since = |most| log.since_unended(most).map(|claim| claim.number).collect::<Vec<_>>();
+        assert_eq!((since(3), since(9)), (vec![8, 9, 10], vec![8, 9, 10, 11]));
+    }
+
+    #[test]
+    fn every_claim_fits_a_notice() {
+        let [quoted, marked] =
+            [r#"""#, "\u{301}"].map(|letter| format!("{:?}", letter.repeat(256 / letter.len())));
+        for words in [quoted, marked] {
+            let claim = Claim::new(u32::MAX, &words);
+            assert!(serde_json::to_string(&claim).unwrap().len() <= sumac_control::NOTICE_LEN);
+            assert_ne!(claim.signature, Claim::new(u32::MAX, &format!("{words}.")).signature);
+        }
     }
 }

@@ -28,7 +28,8 @@ use self::clients::Clients;
 use self::errand::LentPart;
 use self::log::{Log, Stretch};
 use self::named::Named;
-use self::what::{numbered, signature};
+use self::notice::History;
+use self::what::signature;
 use self::work::Work;
 use crate::carrier::Carrier;
 use crate::line::Order;
@@ -108,15 +109,6 @@ impl From<&Loaded> for Announced {
     }
 }
 
-/// Two workers that do not do the same.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Difference {
-    /// The other worker.
-    pub(crate) rank: u16,
-    pub(crate) theirs: Claim,
-    pub(crate) ours: Claim,
-}
-
 #[derive(Debug)]
 struct State {
     /// The next operation's number.
@@ -133,6 +125,8 @@ struct State {
     rumours: Vec<(u16, Claim)>,
     /// Operations held back as [`Doubt`]s, by client.
     doubts: Vec<ClientId>,
+    /// Operations that ended with the job, which their clients are told with its end.
+    lost: usize,
     submitted: u64,
     ended: u64,
     /// Set when no operation is taken any more.
@@ -159,6 +153,7 @@ impl Stream {
             clients: Clients::new(opener),
             rumours: Vec::new(),
             doubts: Vec::new(),
+            lost: 0,
             submitted: 0,
             ended: 0,
             over: None,
@@ -243,8 +238,8 @@ impl Stream {
         if let Some(turn) = state.turns.get_mut(class) {
             *turn = turn.wrapping_add(1);
         }
-        let claim = Claim { number, words: numbered(number, &what.words()) };
-        let signature = claim.signature();
+        let claim = Claim::new(number, &what.words());
+        let signature = claim.signature;
         let lane = |shard: u16| class as u16 * self.shape.shards + shard;
         let stretches: Vec<Stretch> = parts
             .iter()
@@ -304,6 +299,9 @@ impl Stream {
         let (client, op) = (work.client, work.op);
         let (end, duration_ns) = work.end();
         let outcome = |error| Outcome { duration_ns, error };
+        if end != PartEnd::Job {
+            state.log.ended(number);
+        }
         match end {
             PartEnd::Done => state.tell(client, op, outcome(None)),
             PartEnd::Ours(failure) => {
@@ -316,8 +314,7 @@ impl Stream {
                 let outcome = outcome(Some(failure));
                 self.order(Order::Doubt(Doubt { number, client, op, outcome }));
             }
-            // It is told with the job's end.
-            PartEnd::Job => {}
+            PartEnd::Job => state.lost += 1,
         }
     }
 
@@ -330,7 +327,7 @@ impl Stream {
         state.tell(doubt.client, doubt.op, doubt.outcome);
     }
 
-    /// Operations that have not ended.
+    /// Operations whose end their clients have not been told.
     pub(crate) fn outstanding(&self) -> usize {
         self.lock().outstanding()
     }
@@ -351,7 +348,7 @@ impl Stream {
         &self,
         client: Client,
         greeting: impl FnOnce(ClientId) -> Note,
-    ) -> Result<(), Failure> {
+    ) -> Result<ClientId, Failure> {
         let mut state = self.lock();
         if let Some(failure) = &state.over {
             return Err(failure.clone());
@@ -360,7 +357,7 @@ impl Stream {
         let id = state.clients.add(client);
         // Fails when its session has just ended; that lets it go again.
         let _ = inbox.push(greeting(id));
-        Ok(())
+        Ok(id)
     }
 
     /// Lets a connection go. One that leaves operations behind (its process died) takes the job along.
@@ -399,6 +396,7 @@ impl Stream {
         state.named.clear();
         state.working.clear();
         state.doubts.clear();
+        state.lost = 0;
         for (id, client) in state.clients.iter() {
             if who(*id) {
                 client.tell(Note::JobFailed { job: client.handle, failure: failure.clone() });
@@ -416,6 +414,20 @@ impl Stream {
         self.lock().log.at(lane, seq).cloned()
     }
 
+    /// What this worker has under a number.
+    pub(crate) fn numbered(&self, number: u32) -> Option<Claim> {
+        self.lock().log.numbered(number).cloned()
+    }
+
+    /// What this worker has submitted and what has not ended, for the others.
+    pub(crate) fn history(&self) -> Vec<History> {
+        let state = self.lock();
+        let claims = || state.log.since_unended(History::PIECES * History::SIGNATURES);
+        let first = claims().next().map_or(state.number, |claim| claim.number);
+        let signatures: Vec<u32> = claims().map(|claim| claim.signature).collect();
+        History::pieces(first, &signatures)
+    }
+
     /// The oldest operation that the lanes have and that has not ended.
     pub(crate) fn oldest(&self) -> Option<Claim> {
         let state = self.lock();
@@ -424,33 +436,26 @@ impl Stream {
         state.log.numbered(oldest).cloned()
     }
 
-    /// Holds what another worker has under a number against what this one has. What this one has not come to is
+    /// Whether another worker has something else under a number than this one. What this one has not come to is
     /// remembered, and compared then.
-    pub(crate) fn compare(&self, rank: u16, theirs: Claim) -> Option<Difference> {
+    pub(crate) fn differs(&self, rank: u16, theirs: Claim) -> bool {
         let mut state = self.lock();
-        match state.log.numbered(theirs.number).cloned() {
-            Some(ours) => (ours.words != theirs.words).then_some(Difference { rank, theirs, ours }),
-            None => {
-                // The latest of each rank: they are few, and nobody can fill the memory with them.
-                state.rumours.retain(|(other, _)| *other != rank);
-                state.rumours.push((rank, theirs));
-                None
-            }
+        if let Some(ours) = state.log.numbered(theirs.number) {
+            return ours.signature != theirs.signature;
         }
+        // The latest of each rank: they are few, and nobody can fill the memory with them.
+        state.rumours.retain(|(other, _)| *other != rank);
+        state.rumours.push((rank, theirs));
+        false
     }
 
     fn compare_with_rumours(&self, state: &mut State, ours: &Claim) {
-        if state.rumours.is_empty() {
-            return;
-        }
         let (met, kept): (Vec<_>, _) = std::mem::take(&mut state.rumours)
             .into_iter()
             .partition(|(_, theirs)| theirs.number == ours.number);
         state.rumours = kept;
-        for (rank, theirs) in met {
-            if theirs.words != ours.words {
-                self.order(Order::Differ(Difference { rank, theirs, ours: ours.clone() }));
-            }
+        if met.iter().any(|(_, theirs)| theirs.signature != ours.signature) {
+            self.order(Order::Differ);
         }
     }
 }
@@ -464,7 +469,7 @@ impl State {
     }
 
     fn outstanding(&self) -> usize {
-        self.working.len() + self.named.iter().count() + self.doubts.len()
+        self.working.len() + self.named.iter().count() + self.doubts.len() + self.lost
     }
 
     fn outstanding_of(&self, client: ClientId) -> usize {
