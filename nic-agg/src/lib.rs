@@ -5,9 +5,9 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`attach`] | puts the programs on ports, or replaces them there |
+//! | [`mod@attach`] | puts the programs on ports, or replaces them there |
 //! | [`aggregator`] | the handle on an attached aggregator |
-//! | [`detach`] | takes the programs off, and the memory away |
+//! | [`mod@detach`] | takes the programs off, and the memory away |
 //! | [`job`] | adds and removes jobs |
 //! | [`drops`] | drops on purpose |
 //! | `port` | one port: whose program is on it, and how ours is bound |
