@@ -72,6 +72,28 @@ async fn record(server: SocketAddr) -> (SocketAddr, JoinHandle<Vec<u8>>) {
     (address, task)
 }
 
+fn has(answers: &[u8], kind: u8, stream: u32) -> bool {
+    frames(answers).any(|frame| (frame.0, frame.1) == (kind, stream))
+}
+
+/// Plays the frames of a recorded connection that shall be, until its second call, the join, is answered: gives the answers.
+async fn play(server: SocketAddr, recorded: &[u8], shall_be: fn(u8, u32) -> bool) -> Vec<u8> {
+    let mut again = tokio::net::TcpStream::connect(server).await.unwrap();
+    again.write_all(PREFACE).await.unwrap();
+    let chosen = frames(&recorded[PREFACE.len()..]).filter(|(kind, stream, _)| shall_be(*kind, *stream));
+    for (kind, _, bytes) in chosen {
+        again.write_all(bytes).await.unwrap_or_else(|error| panic!("frame of kind {kind}: {error}"));
+    }
+    let mut answers = Vec::new();
+    let mut buffer = [0; 4096];
+    while !has(&answers, HEADERS, 3) {
+        let len = timeout(HANGS, again.read(&mut buffer)).await.expect("no answer to the join").unwrap();
+        assert_ne!(len, 0, "closed without an answer to the join");
+        answers.extend_from_slice(&buffer[..len]);
+    }
+    answers
+}
+
 #[tokio::test]
 async fn a_recorded_connection_played_again_changes_nothing() {
     let server = Server::start(FakePlane::new(1024)).await;
@@ -84,25 +106,25 @@ async fn a_recorded_connection_played_again_changes_nothing() {
     let calls = server.plane.calls();
     assert_eq!(calls.len(), 2, "a job of one worker came and went");
 
-    let mut again = tokio::net::TcpStream::connect(server.address).await.unwrap();
-    again.write_all(PREFACE).await.unwrap();
-    for (kind, _, bytes) in frames(&recorded[PREFACE.len()..]).filter(|(kind, ..)| *kind != GOAWAY) {
-        again.write_all(bytes).await.unwrap_or_else(|error| panic!("frame of kind {kind}: {error}"));
-    }
-    let mut answers = Vec::new();
-    let mut buffer = [0; 4096];
-    let has =
-        |answers: &[u8], kind, stream| frames(answers).any(|frame| (frame.0, frame.1) == (kind, stream));
-    while !has(&answers, HEADERS, 3) {
-        let len = timeout(HANGS, again.read(&mut buffer)).await.expect("no answer to the join").unwrap();
-        assert_ne!(len, 0, "closed without an answer to the join");
-        answers.extend_from_slice(&buffer[..len]);
-    }
+    let answers = play(server.address, &recorded, |kind, _| kind != GOAWAY).await;
     assert!(has(&answers, DATA, 1), "the challenge, which anybody may ask for, was answered");
     assert!(!has(&answers, DATA, 3), "the join was denied: headers, and no message");
     assert_eq!(server.plane.calls(), calls, "no job came of it");
     let fresh = join(server.address, spec(0, 1)).await.unwrap();
     assert_eq!(fresh.assignment().epoch, 2, "the recorded join took no incarnation");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_sent_by_half_ends() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let (proxy, recording) = record(server.address).await;
+    let member = join(proxy, spec(0, 1)).await.unwrap();
+    member.leave(Outcome::Done).await.unwrap();
+    let recorded = timeout(HANGS, recording).await.unwrap().unwrap();
+    let without_its_message = |kind, stream| stream < 3 || (kind, stream) == (HEADERS, 3);
+    let answers = play(server.address, &recorded, without_its_message).await;
+    assert!(!has(&answers, DATA, 3), "an error: headers, and no message");
     server.stop().await;
 }
 
