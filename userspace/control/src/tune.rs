@@ -4,8 +4,7 @@ use sumac_transport::PathMeasure;
 use sumac_wire::admit::payload_len;
 
 /// Fewer are not given, whatever the product says: packets are received and sent by the batch of up to 32, and a window
-/// of two batches keeps the pipe busy while one batch is worked on. An idle path answers a single probe faster than a busy
-/// one answers a full window, too.
+/// of two batches keeps the pipe busy while one batch is worked on.
 pub const FEWEST: u32 = 64;
 
 /// The slots of one lane for workers that measured this, of which no more than `most` are to be had; and why.

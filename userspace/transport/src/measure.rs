@@ -1,45 +1,72 @@
 //! The path's bandwidth-delay product, from which the number of slots follows (SwitchML appendix C).
 //!
-//! After the handshake the worker sends a train of probes as long as its longest packet, as fast as they go. The
-//! aggregator sends each back. The quickest is the round trip; how close behind each other the later ones arrive is
-//! the rate of the slowest link, or host, on the way. The train's second half counts for the rate: a link that
-//! is shaped lets a burst through first.
+//! After the handshake the worker keeps a window of probes as long as its longest packet on their way, as slots do:
+//! whenever one comes back another is sent. The window doubles until that no longer makes them come back faster; the
+//! smallest that did is what the path holds. All workers do so at about the same time, since all have waited for the
+//! last of them to join: what they share, links, hosts, CPUs, is as busy as it will be.
 
 use crate::{
     params::Tuning,
     time::{Time, nanos},
 };
 
-/// Probes of a train: 190 KB of the usual frames.
-const LENGTH: u32 = 128;
+/// The first window.
+const FIRST_WINDOW: u32 = 16;
+/// The last. With 512 on their way a busy machine sent a third of its packets again, and took twice as long as with 256.
+const LAST_WINDOW: u32 = 256;
+/// How long a window is kept up at least, in nanoseconds: several turns of whatever shares a CPU with this worker.
+const STAGE: u64 = 10_000_000;
+/// Answers that are enough on a path too fast for [`STAGE`].
+const ENOUGH: u32 = 4096;
+/// A window must be faster than the best by this part of it to be worth its slots: one in `GAIN`.
+const GAIN: u64 = 8;
+/// This many doublings in a row that gain nothing end it. One may have met somebody else's turn.
+const IDLE_STAGES: u32 = 2;
+/// Probes of a train at most: all windows filled once and counted for as long as may be.
+const PROBES: u32 = 32_768;
 /// The numbers of a train's probes begin here, so that the handshake's late answers are none of them.
 const FIRST: u32 = 1 << 31;
-/// Trains that are sent when hardly anything comes back.
-const TRAINS: u32 = 3;
+/// Silences after which no more is expected of a path.
+const SILENCES: u32 = 3;
 
-/// What a worker's own path can do.
+/// What a worker's own path can do while all workers use theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMeasure {
-    /// The round trip of a packet of full size on the idle path, in nanoseconds.
+    /// The round trip of a packet of full size when as many are on their way as the path holds, in nanoseconds.
     pub rtt_ns: u64,
     /// Bytes of UDP payload per second.
     pub bytes_per_s: u64,
 }
 
-/// A train of probes on its way.
+/// A window and what it brought.
+#[derive(Clone, Copy, Debug)]
+struct Best {
+    window: u32,
+    bytes_per_s: u64,
+}
+
+/// A train of probes, of which as many are on their way as its window, which grows.
 #[derive(Debug)]
 pub(crate) struct Train {
     /// Bytes of UDP payload of one probe.
     bytes: u64,
     patience: u64,
-    number: u32,
-    /// When each probe was sent.
-    sent: Vec<Time>,
+    handshake: Option<u64>,
+    window: u32,
+    /// Probes sent so far.
+    sent: u32,
+    /// Those before this one are not on their way any more: a later one has come back, or they were given up.
+    gone: u32,
     /// A bit for each probe that came back.
-    back: u128,
-    /// When the probes came back, in that order.
-    arrivals: Vec<Time>,
-    quickest: u64,
+    back: Vec<u64>,
+    /// Answers since the window is what it is. Those of the window before come first and do not count.
+    arrived: u32,
+    /// When the first answer that counts came.
+    since: Time,
+    best: Option<Best>,
+    /// Doublings without gain.
+    idle: u32,
+    silences: u32,
     /// When something was last sent or came back.
     latest: Time,
 }
@@ -50,77 +77,105 @@ impl Train {
         Train {
             bytes: bytes as u64,
             patience: nanos(tuning.initial_rto).max(4 * handshake.unwrap_or(0)),
-            number: 0,
-            sent: Vec::with_capacity(LENGTH as usize),
-            back: 0,
-            arrivals: Vec::with_capacity(LENGTH as usize),
-            quickest: handshake.unwrap_or(u64::MAX),
+            handshake,
+            window: FIRST_WINDOW,
+            sent: 0,
+            gone: 0,
+            back: vec![0; PROBES.div_ceil(u64::BITS) as usize],
+            arrived: 0,
+            since: now,
+            best: None,
+            idle: 0,
+            silences: 0,
             latest: now,
         }
     }
 
     /// The number of the next probe to send.
     pub fn poll(&mut self, now: Time) -> Option<u32> {
-        let at = self.sent.len() as u32;
-        (at < LENGTH).then(|| {
-            self.sent.push(now);
-            self.latest = now;
-            FIRST + self.number * LENGTH + at
-        })
+        if self.sent - self.gone >= self.window || self.sent >= PROBES {
+            return None;
+        }
+        let number = FIRST + self.sent;
+        self.sent += 1;
+        self.latest = now;
+        Some(number)
     }
 
     /// A probe came back.
     pub fn on_report(&mut self, now: Time, number: u32) -> Option<PathMeasure> {
-        let at = number.wrapping_sub(FIRST + self.number * LENGTH);
-        let sent = *self.sent.get(usize::try_from(at).ok()?)?;
-        if self.back & 1 << at == 0 {
-            self.back |= 1 << at;
-            self.arrivals.push(now);
-            self.latest = now;
-            self.quickest = self.quickest.min(now.since(sent));
+        let at = number.wrapping_sub(FIRST);
+        if at >= self.sent {
+            return None;
         }
-        (self.arrivals.len() as u32 == LENGTH).then(|| self.result())
+        let (word, bit) = (self.back.get_mut((at / u64::BITS) as usize)?, 1 << (at % u64::BITS));
+        if *word & bit != 0 {
+            return None;
+        }
+        *word |= bit;
+        self.latest = now;
+        // Paths keep the order: what was sent before it and is not back is lost, and another takes its place.
+        self.gone = self.gone.max(at + 1);
+        self.arrived += 1;
+        let Some(counted) = self.arrived.checked_sub(self.window).filter(|counted| *counted > 0) else {
+            self.since = now;
+            return None;
+        };
+        let elapsed = now.since(self.since);
+        let is_long = elapsed >= STAGE || counted >= ENOUGH;
+        (is_long && counted >= 2 * self.window).then(|| self.judge(counted, elapsed))?
     }
 
-    /// When nothing more is to be expected of this train.
+    /// A window has been kept up for long enough: goes on to the next, or concludes.
+    fn judge(&mut self, counted: u32, elapsed: u64) -> Option<PathMeasure> {
+        let bytes = u128::from(self.bytes) * u128::from(counted) * 1_000_000_000;
+        let bytes_per_s = u64::try_from(bytes / u128::from(elapsed.max(1))).unwrap_or(u64::MAX);
+        let gained = self
+            .best
+            .is_none_or(|best| bytes_per_s > best.bytes_per_s.saturating_add(best.bytes_per_s / GAIN));
+        if gained {
+            self.best = Some(Best { window: self.window, bytes_per_s });
+            self.idle = 0;
+        } else {
+            self.idle += 1;
+        }
+        if self.window >= LAST_WINDOW || self.idle == IDLE_STAGES {
+            return Some(self.result());
+        }
+        self.window *= 2;
+        self.arrived = 0;
+        None
+    }
+
+    /// When nothing more is to be expected of what is on its way.
     pub fn deadline(&self) -> Time {
         self.latest.plus(self.patience)
     }
 
-    /// Concludes from what came back, or sends another train when that is too little.
+    /// Fills the window anew, or concludes from what there is when that does not help.
     pub fn on_timeout(&mut self, now: Time) -> Option<PathMeasure> {
         if now < self.deadline() {
             return None;
         }
-        if self.arrivals.len() as u32 >= LENGTH / 2 || self.number + 1 == TRAINS {
+        self.silences += 1;
+        if self.silences == SILENCES {
             return Some(self.result());
         }
-        self.number += 1;
-        self.sent.clear();
-        self.arrivals.clear();
-        self.back = 0;
+        self.gone = self.sent;
+        self.arrived = 0;
         self.latest = now;
         None
     }
 
     fn result(&self) -> PathMeasure {
-        let rtt_ns = if self.quickest == u64::MAX { self.patience } else { self.quickest.max(1) };
-        let rate = |packets: usize, from: Option<&Time>| {
-            let nanos = self.arrivals.last()?.since(*from?);
-            let bytes = u128::from(self.bytes) * packets as u128 * 1_000_000_000;
-            (nanos > 0 && packets > 0).then(|| u64::try_from(bytes / u128::from(nanos)).unwrap_or(u64::MAX))
-        };
-        let half = self.arrivals.len() / 2;
-        let second = rate(self.arrivals.len().saturating_sub(half + 1), self.arrivals.get(half));
-        let whole = rate(self.arrivals.len(), self.sent.first());
-        // Whoever looks at a queue of arrivals sees many at once: the second half may seem to take no time. The whole train
-        // takes the round trip longer than it should, but is never more than twice too slow when its halves are alike.
-        let bytes_per_s = match (second, whole) {
-            (Some(second), Some(whole)) => second.min(whole.saturating_mul(2)),
-            (None, Some(whole)) => whole,
+        let Some(Best { window, bytes_per_s }) = self.best else {
             // One packet a round trip is certain of a path that brings nothing back.
-            _ => self.bytes * 1_000_000_000 / rtt_ns,
+            let rtt_ns = self.handshake.unwrap_or(self.patience).max(1);
+            return PathMeasure { rtt_ns, bytes_per_s: self.bytes.saturating_mul(1_000_000_000) / rtt_ns };
         };
+        // What is on its way is the rate times how long it is on its way (Little).
+        let bytes = u128::from(window) * u128::from(self.bytes) * 1_000_000_000;
+        let rtt_ns = u64::try_from(bytes / u128::from(bytes_per_s.max(1))).unwrap_or(u64::MAX).max(1);
         PathMeasure { rtt_ns, bytes_per_s }
     }
 }
@@ -128,6 +183,7 @@ impl Train {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::VecDeque;
 
     const MICRO: u64 = 1_000;
 
@@ -135,66 +191,102 @@ mod tests {
         Train::new(&Tuning::default(), 1000, handshake, Time(0))
     }
 
-    /// All probes that can be sent now, a nanosecond apart.
-    fn send(train: &mut Train, now: u64) -> Vec<u32> {
-        (now..).map_while(|now| train.poll(Time(now))).collect()
-    }
-
-    #[test]
-    fn the_second_half_gives_the_rate_and_the_quickest_the_round_trip() {
-        let mut train = train(Some(500 * MICRO));
-        let numbers = send(&mut train, 0);
-        assert_eq!(numbers.len(), 128);
-        // A burst of 40 passes at once, the rest at 1000 bytes per 10 µs.
-        let arrival =
-            |at: u64| 50 * MICRO + if at < 40 { at * MICRO } else { 40 * MICRO + (at - 40) * 10 * MICRO };
-        let results: Vec<_> =
-            numbers.iter().zip(0..).map(|(number, at)| train.on_report(Time(arrival(at)), *number)).collect();
-        assert!(results[..127].iter().all(Option::is_none));
-        assert_eq!(results[127], Some(PathMeasure { rtt_ns: 50 * MICRO, bytes_per_s: 100_000_000 }));
-    }
-
-    #[test]
-    fn half_a_train_is_enough_after_a_while() {
-        let mut train = train(None);
-        for (number, at) in send(&mut train, 0).into_iter().zip(1u64..).filter(|(_, at)| at % 2 == 0) {
-            train.on_report(Time(at * 10 * MICRO), number);
-            train.on_report(Time(at * 10 * MICRO), number);
-        }
-        let due = train.deadline();
-        assert_eq!((due, train.on_timeout(Time(due.0 - 1))), (Time(21_280 * MICRO), None));
-        let measure = train.on_timeout(due);
-        assert_eq!(
-            measure.map(|m| m.bytes_per_s),
-            Some(50_000_000),
-            "1000 bytes per 20 µs, duplicates aside"
-        );
-    }
-
-    #[test]
-    fn a_path_that_brings_nothing_back_ends_the_measure_too() {
-        let mut train = train(Some(100 * MICRO));
-        let mut last = None;
-        for round in 0..TRAINS {
-            let first = send(&mut train, u64::from(round)).first().copied();
-            assert_ne!(first, last);
-            last = first;
-            assert!(train.on_report(Time(0), 7).is_none(), "the handshake's");
-            let due = train.deadline();
-            let measure = train.on_timeout(due);
-            assert_eq!(measure.is_some(), round + 1 == TRAINS);
+    /// The measure over a link with a queue: `burst` probes pass at once, the others `gap` apart, all after `delay`; `lost`
+    /// says which numbers never come back. Returns with it the time that it took.
+    fn over(
+        mut train: Train,
+        delay: u64,
+        gap: impl Fn(u64) -> u64,
+        lost: impl Fn(u32) -> bool,
+    ) -> (PathMeasure, u64) {
+        let (mut now, mut free, mut passed) = (0, 0, 0);
+        let mut way = VecDeque::new();
+        loop {
+            while let Some(number) = train.poll(Time(now)) {
+                passed += 1;
+                free = now.max(free) + gap(passed);
+                if !lost(number) {
+                    way.push_back((free + delay, number));
+                }
+            }
+            let due = train.deadline().0;
+            let measure = match way.pop_front() {
+                Some((at, number)) if at < due => {
+                    now = at;
+                    train.on_report(Time(now), number)
+                }
+                answer => {
+                    if let Some(answer) = answer {
+                        way.push_front(answer);
+                    }
+                    now = due;
+                    train.on_timeout(Time(now))
+                }
+            };
             if let Some(measure) = measure {
-                assert_eq!(measure, PathMeasure { rtt_ns: 100 * MICRO, bytes_per_s: 10_000_000 });
+                return (measure, now);
             }
         }
     }
 
+    /// Probes that the measured path holds.
+    fn packets(measure: PathMeasure) -> u64 {
+        (measure.rtt_ns * measure.bytes_per_s / 1_000_000_000).div_ceil(1000)
+    }
+
     #[test]
-    fn a_train_that_arrives_at_once_was_as_slow_as_its_way() {
+    fn the_window_grows_until_the_rate_does_not() {
+        // 1000 bytes per 10 µs, and 990 µs: 100 packets fill the path, and 128 bring 1.56 times what 64 do.
+        let (measure, took) = over(train(None), 990 * MICRO, |_| 10 * MICRO, |_| false);
+        assert_eq!(packets(measure), 128);
+        assert!((99_000_000..=101_000_000).contains(&measure.bytes_per_s), "{measure:?}");
+        assert!(took < 100_000 * MICRO, "six windows: {took} ns");
+    }
+
+    #[test]
+    fn a_short_path_takes_the_first_window() {
+        let (measure, took) = over(train(Some(100 * MICRO)), 100 * MICRO, |_| 120 * MICRO, |_| false);
+        assert_eq!(packets(measure), 16);
+        assert!(took < 60_000 * MICRO, "three windows at 100 Mbit/s: {took} ns");
+    }
+
+    #[test]
+    fn a_path_that_is_never_full_takes_the_last_window() {
+        let (measure, _) = over(train(None), 5000 * MICRO, |_| 0, |_| false);
+        assert_eq!(packets(measure), 256);
+    }
+
+    #[test]
+    fn a_burst_that_a_shaped_link_lets_through_hides_nothing() {
+        let gap = |passed| if passed < 16 { 0 } else { 10 * MICRO };
+        let (measure, _) = over(train(None), 990 * MICRO, gap, |_| false);
+        assert_eq!(packets(measure), 128);
+    }
+
+    #[test]
+    fn lost_probes_are_replaced_after_a_silence() {
+        let (measure, _) = over(train(None), 990 * MICRO, |_| 10 * MICRO, |number| number % 100 == 50);
+        assert!((64..=256).contains(&packets(measure)), "{measure:?}");
+        let (measure, _) = over(train(None), 990 * MICRO, |_| 10 * MICRO, |number| number < FIRST + 16);
+        assert_eq!(packets(measure), 128, "the first window is lost");
+    }
+
+    #[test]
+    fn a_path_that_brings_nothing_back_ends_the_measure_too() {
+        let (measure, took) = over(train(Some(100 * MICRO)), 0, |_| 0, |_| true);
+        assert_eq!(measure, PathMeasure { rtt_ns: 100 * MICRO, bytes_per_s: 10_000_000 });
+        assert!(took <= 3 * nanos(Tuning::default().initial_rto), "{took}");
+    }
+
+    #[test]
+    fn only_probes_that_were_sent_count_and_only_once() {
         let mut train = train(None);
-        let numbers = send(&mut train, 0);
-        let results: Vec<_> =
-            numbers.iter().filter_map(|number| train.on_report(Time(128 * MICRO), *number)).collect();
-        assert_eq!(results.first().map(|m| m.bytes_per_s), Some(1_000_000_000));
+        let first = train.poll(Time(0)).unwrap_or_default();
+        assert!(train.on_report(Time(1), 7).is_none(), "the handshake's");
+        assert!(train.on_report(Time(1), first + 1).is_none(), "not sent yet");
+        for _ in 0..3 {
+            train.on_report(Time(1), first);
+        }
+        assert_eq!((train.arrived, train.gone), (1, 1));
     }
 }
