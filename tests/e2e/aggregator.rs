@@ -34,10 +34,11 @@ fn submit_but_one(crew: &Crew, seed: u64) -> Vec<Pending<f32>> {
     crew.trainers[..LATE].iter().map(|trainer| trainer.submit(seed, COUNT)).collect()
 }
 
-/// Waits until more chunks were sent again: timers have noticed that nothing is answered.
-fn wait_for_retransmits(crew: &Crew) {
-    let before = stats::retransmits(crew);
-    eventually("chunks sent in vain", || (stats::retransmits(crew) > before).then_some(()));
+/// Waits until more chunks were asked for: timers have noticed that nothing is answered.
+fn wait_for_questions(crew: &Crew) {
+    let asked = || -> u64 { crew.trainers.iter().map(|trainer| stats::counter(trainer, "questions")).sum() };
+    let before = asked();
+    eventually("questions in vain", || (asked() > before).then_some(()));
 }
 
 #[test]
@@ -54,7 +55,7 @@ fn sums_go_on_when_the_programs_are_attached_again() {
         let status = sumac.aggregator_status().unwrap();
         assert_eq!(status["ports"].as_array().map(Vec::len), Some(0), "{status}");
         assert_eq!(status["jobs"].as_array().map(Vec::len), Some(1), "the job's slots are kept: {status}");
-        wait_for_retransmits(&crew);
+        wait_for_questions(&crew);
         sumac.attach_aggregator().unwrap();
         exact::assert_sums("interrupted half way", SEED, &crew.results(whole));
 
@@ -62,7 +63,7 @@ fn sums_go_on_when_the_programs_are_attached_again() {
         stats::wait_until_stuck(&crew.trainers[0]);
         sumac.detach_aggregator().unwrap();
         rest.push(crew.trainers[LATE].submit(SEED + 1, COUNT));
-        wait_for_retransmits(&crew);
+        wait_for_questions(&crew);
         sumac.attach_aggregator().unwrap();
         exact::assert_sums("interrupted with slots half full", SEED + 1, &crew.results(rest));
         crew.leave();

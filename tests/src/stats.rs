@@ -75,7 +75,7 @@ pub fn counter(trainer: &Trainer, name: &str) -> u64 {
     engine[name].as_u64().unwrap_or_else(|| panic!("no counter {name} in {engine}"))
 }
 
-/// Chunks that all workers sent again.
+/// Chunks whose elements workers sent again, all together.
 ///
 /// # Panics
 /// When a daemon does not say.
@@ -83,9 +83,7 @@ pub fn counter(trainer: &Trainer, name: &str) -> u64 {
 pub fn retransmits(crew: &Crew) -> u64 {
     let of = |trainer: &Trainer| {
         let engine = engine(trainer);
-        let count = |name: &str| engine[name].as_u64().unwrap_or_else(|| panic!("no {name} in {engine}"));
-        // Spared: marked for sending again, and then their result came.
-        count("retransmits_fast") + count("retransmits_timer") - count("retransmits_spared")
+        engine["resent"].as_u64().unwrap_or_else(|| panic!("no counter resent in {engine}"))
     };
     crew.trainers.iter().map(of).sum()
 }

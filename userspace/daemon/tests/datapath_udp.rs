@@ -67,7 +67,7 @@ fn losses_change_no_bit() {
     }
     for worker in &workers {
         assert_eq!(worker.sum(), (1, expected(2, COUNT)));
-        assert!(worker.path.stats().unwrap()[0].jobs[0].engine.retransmits() > 0);
+        assert!(worker.path.stats().unwrap()[0].jobs[0].engine.questions > 0);
     }
 }
 

@@ -240,12 +240,12 @@ fn sums(pins: &Path, sum: Sum, queues: usize) {
         let steered = attached.counters().unwrap().into_iter().find(|(reason, _)| *reason == Reason::Steered);
         assert_eq!(steered.unwrap().1, received, "all that was steered was received");
         println!(
-            "{ifname}: {} sent in {} batches, {} received in {}, {} retransmissions, {} rounds, {} sleeps, {crossed} crossed",
+            "{ifname}: {} sent in {} batches, {} received in {}, {} sent again, {} rounds, {} sleeps, {crossed} crossed",
             stats.port.sent,
             stats.port.batches_sent,
             stats.port.received,
             stats.port.batches_received,
-            engine.retransmits(),
+            engine.resent,
             stats.rounds,
             stats.sleeps
         );

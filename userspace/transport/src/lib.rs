@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   submit ──> stream of chunks ──> slots in flight ──> poll_transmit ──> network
-//!                                    ^   |  timer, three later results       |
+//!                                    ^   |  timer, two later results: it asks|
 //!   poll_completion <── operation <──┴───┴────────────── on_frame <──────────┘
 //! ```
 //!

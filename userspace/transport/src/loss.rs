@@ -1,28 +1,27 @@
-//! The fast sign of loss: three results of packets that were sent later.
+//! The fast sign of loss: two results of packets that were sent later.
 //!
 //! Results come back in the order in which contributions were sent, but for reordering on the way.
-//! One lost packet therefore shows long before any timer: when three packets sent after it were answered.
+//! One lost packet therefore shows long before any timer: when two packets sent after it were answered. What follows is
+//! a question, which is cheap: two are enough, and the last packets of an operation have no more behind them.
 //! One such packet is enough to let the lost one's timer run; without any, it may just be early.
 
-/// Remembers the three latest-sent packets that were answered.
+/// Remembers the two latest-sent packets that were answered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LaterResults {
     /// Send indices, highest first. Indices count from 1; 0: none.
-    highest: [u64; 3],
+    highest: [u64; 2],
     /// The highest send index of a chunk that was sent again and then answered.
     again: u64,
 }
 
 impl LaterResults {
-    /// The packet with send index `index`, sent once, was answered.
+    /// The packet with send index `index` was answered, and no other of its chunk.
     pub fn note(&mut self, index: u64) {
-        let [first, second, third] = self.highest;
+        let [first, second] = self.highest;
         if index > first {
-            self.highest = [index, first, second];
+            self.highest = [index, first];
         } else if index > second {
-            self.highest = [first, index, second];
-        } else if index > third {
-            self.highest[2] = index;
+            self.highest[1] = index;
         }
         if index < self.again {
             // Packets are still being answered that were sent before it: it was its first
@@ -31,7 +30,7 @@ impl LaterResults {
         }
     }
 
-    /// A chunk was answered that was last sent with send index `index`: perhaps that packet, perhaps
+    /// A chunk was answered that was last sent, or asked about, with send index `index`: perhaps that packet, perhaps
     /// an earlier one. No sign of loss, but reason enough for the timers of packets before it.
     pub fn note_again(&mut self, index: u64) {
         self.again = self.again.max(index);
@@ -42,9 +41,9 @@ impl LaterResults {
         self.highest[0].max(self.again)
     }
 
-    /// Whether three packets that were sent after `index` were answered.
+    /// Whether two packets that were sent after `index` were answered.
     pub fn outrun(&self, index: u64) -> bool {
-        index < self.highest[2]
+        index < self.highest[1]
     }
 
     /// Whether a packet that was sent after `index` was answered, as far as one can tell.
@@ -58,14 +57,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_later_results_outrun() {
+    fn two_later_results_outrun() {
         let table: [(&str, &[u64], u64, bool); 6] = [
             ("no results", &[], 1, false),
-            ("two later", &[2, 3], 1, false),
-            ("three later", &[2, 3, 4], 1, true),
-            ("three later, disordered", &[4, 2, 3], 1, true),
-            ("one of three is earlier", &[2, 5, 6], 3, false),
-            ("many earlier, three later", &[1, 2, 9, 3, 8, 4, 7], 6, true),
+            ("one later", &[2], 1, false),
+            ("two later", &[2, 3], 1, true),
+            ("two later, disordered", &[4, 2], 1, true),
+            ("one of two is earlier", &[2, 5], 3, false),
+            ("many earlier, two later", &[1, 2, 9, 3, 8, 4], 7, true),
         ];
         for (what, results, index, expected) in table {
             let mut later = LaterResults::default();

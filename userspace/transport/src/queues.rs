@@ -46,6 +46,12 @@ impl<const N: usize> Queues<N> {
         (back != NIL).then_some(back as usize)
     }
 
+    /// The slot that came after `slot` to its queue.
+    pub fn next(&self, slot: usize) -> Option<usize> {
+        let after = self.nodes[slot].after;
+        (after != NIL).then_some(after as usize)
+    }
+
     /// Puts `slot` at the end of `queue`, out of the queue where it was.
     pub fn append(&mut self, queue: usize, slot: usize) {
         self.remove(slot);

@@ -2,12 +2,12 @@
 //!
 //! A result needs the contribution of the slowest worker, and training has stragglers of milliseconds to
 //! seconds at every step: a path that has fallen silent mostly waits for one of them. Silence
-//! therefore makes a worker ask rather than send its window again: [`PROBES`] of the oldest chunks, then
+//! therefore makes a worker ask about [`PROBES`] of the oldest chunks and not about its window, then
 //! nothing for a pause that doubles each time. The first result ends it.
 
 use crate::{rtt::RttEstimator, slots::LEVELS, time::Time};
 
-/// Chunks that are sent again each time a silence has lasted too long: two, so that the loss of
+/// Chunks that are asked about each time a silence has lasted too long: two, so that the loss of
 /// one of them does not cost a further pause.
 pub(crate) const PROBES: usize = 2;
 

@@ -24,8 +24,19 @@ pub(crate) enum State {
     Ready,
     /// Sent, and not answered.
     Flying,
-    /// Sent, not answered, and to be sent again.
+    /// Sent, not answered, and to be asked about; or, when it is known to be missing, to be sent again.
     Lost,
+}
+
+/// What a packet of a slot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// The chunk's elements.
+    Elements,
+    /// Its exponent round.
+    Round,
+    /// The question whether its elements have arrived.
+    Question,
 }
 
 /// One slot.
@@ -43,6 +54,10 @@ pub(crate) struct Slot {
     pub exponent: i8,
     /// Whether what was sent is the chunk's exponent round, not its elements.
     pub asks: bool,
+    /// Whether the last packet was a question: what arrives now answers the one before.
+    pub questioned: bool,
+    /// Whether the aggregator said that it wants the elements.
+    pub wanted: bool,
     /// The number of the operation that the chunk belongs to; meaningless while waiting.
     pub op: u64,
     /// When the chunk was sent for the first time, or its exponent round was.
@@ -59,7 +74,7 @@ pub(crate) struct Slot {
     pub state: State,
     /// How often its timeout is doubled.
     pub level: u8,
-    /// Whether the packet was sent more than once.
+    /// Whether more than one packet was sent.
     pub resent: bool,
 }
 
@@ -86,6 +101,8 @@ impl Slots {
                 version,
                 exponent: exponent::UNKNOWN,
                 asks: false,
+                questioned: false,
+                wanted: false,
                 op: 0,
                 begun: Time(0),
                 sent: Time(0),
@@ -136,10 +153,11 @@ impl Slots {
         self.queues.front(LOST).or_else(|| self.queues.front(READY))
     }
 
-    /// The slot's chunk, or its exponent round (`asks`), was sent at `now` as packet `index`. `level` is the
-    /// back-off that a packet starts with; `is_sure`: all workers have begun the operation.
-    pub fn launch(&mut self, slot: usize, now: Time, index: u64, level: u8, asks: bool, is_sure: bool) {
+    /// A packet of the slot's chunk was sent at `now` as packet `index`. `level` is the back-off that a packet starts
+    /// with; `is_sure`: all workers have begun the operation.
+    pub fn launch(&mut self, slot: usize, now: Time, index: u64, level: u8, sent: Sent, is_sure: bool) {
         let entry = &mut self.table[slot];
+        let asks = sent == Sent::Round;
         if entry.state == State::Lost {
             entry.resent = true;
         } else {
@@ -151,6 +169,8 @@ impl Slots {
             self.in_flight += 1;
         }
         entry.asks = asks;
+        entry.questioned = sent == Sent::Question;
+        entry.wanted = false;
         entry.state = State::Flying;
         (entry.sent, entry.since) = (now, now);
         (entry.index, entry.threshold) = (index, index);
@@ -168,13 +188,21 @@ impl Slots {
         self.queues.append(usize::from(entry.level), slot);
     }
 
-    /// The packet of a flying slot is taken for lost. `backed_off` doubles its next timeout.
+    /// The packet of a flying slot is taken for lost, or its answer. `backed_off` doubles its next timeout.
     pub fn lose(&mut self, slot: usize, backed_off: bool) {
         let entry = &mut self.table[slot];
         entry.state = State::Lost;
         if backed_off && usize::from(entry.level) + 1 < LEVELS {
             entry.level += 1;
         }
+        self.queues.append(LOST, slot);
+    }
+
+    /// The aggregator wants the chunk's elements: they go before everything else.
+    pub fn want(&mut self, slot: usize) {
+        let entry = &mut self.table[slot];
+        entry.wanted = true;
+        entry.state = State::Lost;
         self.queues.append(LOST, slot);
     }
 
@@ -216,6 +244,11 @@ impl Slots {
         self.first_sent(UNSURE)
     }
 
+    /// The one that came after `slot` to the same queue.
+    pub fn next_of(&self, slot: usize) -> Option<(usize, &Slot)> {
+        self.queues.next(slot).map(|slot| (slot, &self.table[slot]))
+    }
+
     /// A send index that no packet of all other flying slots exceeds; 0: there are none.
     pub fn latest_sure(&self) -> u64 {
         let latest = |level| self.queues.back(level).map(|slot| self.table[slot].threshold);
@@ -245,7 +278,7 @@ mod tests {
         assert_eq!((slots.next_to_send(), slots.waits_for()), (None, Some(0)));
         slots.wake(7);
         assert_eq!((slots.next_to_send(), slots.waits_for()), (Some(0), Some(1)));
-        slots.launch(0, Time(5), 1, 0, false, true);
+        slots.launch(0, Time(5), 1, 0, Sent::Elements, true);
         assert_eq!((slots.next_to_send(), slots.in_flight()), (None, 1));
         assert_eq!(slots.first_sent(0).map(|(slot, _)| slot), Some(0));
         slots.advance(0, 11, 3, None);
@@ -254,7 +287,7 @@ mod tests {
         assert_eq!((entry.previous, entry.seq, entry.after, entry.version), (0, 4, 11, 1));
         (0..4).for_each(|_| slots.wake(8));
         assert_eq!((slots.get(0).op, slots.get(0).exponent), (8, 3));
-        slots.launch(0, Time(6), 2, 0, false, true);
+        slots.launch(0, Time(6), 2, 0, Sent::Elements, true);
         slots.advance(0, 12, 3, Some(9));
         assert_eq!((slots.get(0).seq, slots.get(0).version, slots.get(0).op), (11, 0, 9));
     }
@@ -263,10 +296,10 @@ mod tests {
     fn slots_wake_in_the_order_of_their_chunks() {
         let mut slots = slots();
         (0..4).for_each(|_| slots.wake(0));
-        (0..4).for_each(|slot| slots.launch(slot, Time(0), slot as u64 + 1, 0, false, true));
+        (0..4).for_each(|slot| slots.launch(slot, Time(0), slot as u64 + 1, 0, Sent::Elements, true));
         // Slot 2 went twice while the others went once: it stole chunk 8.
         slots.advance(2, 8, 0, Some(0));
-        slots.launch(2, Time(0), 5, 0, false, true);
+        slots.launch(2, Time(0), 5, 0, Sent::Elements, true);
         slots.advance(2, 13, 0, None);
         slots.advance(3, 9, 0, None);
         slots.advance(0, 10, 0, None);
@@ -283,11 +316,11 @@ mod tests {
     fn an_exponent_round_comes_before_the_elements() {
         let mut slots = slots();
         slots.wake(0);
-        slots.launch(0, Time(5), 1, 0, true, true);
+        slots.launch(0, Time(5), 1, 0, Sent::Round, true);
         assert!(slots.get(0).asks);
         slots.agree(0, -3);
         assert_eq!((slots.next_to_send(), slots.in_flight(), slots.get(0).exponent), (Some(0), 0, -3));
-        slots.launch(0, Time(9), 2, 0, false, true);
+        slots.launch(0, Time(9), 2, 0, Sent::Elements, true);
         let entry = slots.get(0);
         assert_eq!((entry.begun, entry.sent, entry.asks), (Time(5), Time(9), false));
     }
@@ -297,19 +330,19 @@ mod tests {
         let mut slots = slots();
         slots.wake(0);
         slots.wake(0);
-        slots.launch(0, Time(0), 1, 0, false, true);
+        slots.launch(0, Time(0), 1, 0, Sent::Elements, true);
         slots.lose(0, false);
         assert_eq!(slots.next_to_send(), Some(0), "before slot 1, which is ready");
-        slots.launch(0, Time(1), 2, 0, false, true);
+        slots.launch(0, Time(1), 2, 0, Sent::Elements, true);
         assert_eq!((slots.get(0).level, slots.get(0).resent, slots.in_flight()), (0, true, 1));
         for round in 1..20usize {
             slots.lose(0, true);
-            slots.launch(0, Time(2), 3, 0, false, true);
+            slots.launch(0, Time(2), 3, 0, Sent::Elements, true);
             assert_eq!(usize::from(slots.get(0).level), round.min(LEVELS - 1));
         }
         assert_eq!(slots.get(0).begun, Time(0));
         slots.advance(0, 8, 0, Some(0));
-        slots.launch(0, Time(3), 4, 0, false, true);
+        slots.launch(0, Time(3), 4, 0, Sent::Elements, true);
         assert_eq!((slots.get(0).level, slots.get(0).resent), (0, false), "a new chunk starts anew");
     }
 
@@ -317,9 +350,9 @@ mod tests {
     fn the_unsure_wait_apart_until_they_are_sure() {
         let mut slots = slots();
         (0..3).for_each(|_| slots.wake(0));
-        slots.launch(0, Time(1), 1, 0, false, false);
-        slots.launch(1, Time(2), 2, 0, false, false);
-        slots.launch(2, Time(3), 3, 0, false, true);
+        slots.launch(0, Time(1), 1, 0, Sent::Elements, false);
+        slots.launch(1, Time(2), 2, 0, Sent::Elements, false);
+        slots.launch(2, Time(3), 3, 0, Sent::Elements, true);
         assert_eq!(slots.first_unsure().map(|(slot, _)| slot), Some(0));
         assert_eq!((slots.first_sent(0).map(|(slot, _)| slot), slots.latest_sure()), (Some(2), 3));
         slots.make_sure(0, Some((Time(9), 4)));

@@ -78,12 +78,18 @@ pub struct EngineStats {
     pub operations_failed: u64,
     /// Chunks sent for the first time.
     pub chunks_sent: u64,
-    /// Chunks sent again because three later results arrived.
-    pub retransmits_fast: u64,
-    /// Chunks sent again because their timer expired, or to probe a silent path.
-    pub retransmits_timer: u64,
-    /// Chunks that were to be sent again when their result arrived after all.
-    pub retransmits_spared: u64,
+    /// Chunks taken for lost because two later results arrived.
+    pub suspects_fast: u64,
+    /// Chunks taken for lost because their timer expired, or to probe a silent path.
+    pub suspects_timer: u64,
+    /// Chunks taken for lost whose result arrived before anything was sent.
+    pub suspects_spared: u64,
+    /// Packets without elements that asked about such a chunk: questions, and exponent rounds once more.
+    pub questions: u64,
+    /// Answers that the elements are wanted: they, or the result, were lost.
+    pub missing: u64,
+    /// Chunks whose elements were sent again.
+    pub resent: u64,
     /// Chunks whose result came.
     pub results: u64,
     /// Exponent rounds: chunks whose exponent had to be asked for before they could be sent.
@@ -124,20 +130,18 @@ pub struct EngineStats {
 }
 
 impl EngineStats {
-    /// Chunks sent again for any cause.
-    pub fn retransmits(&self) -> u64 {
-        self.retransmits_fast + self.retransmits_timer
-    }
-
     /// Adds another lane's: counters and histograms add up, and the slower path of the two stays.
     pub fn merge(&mut self, other: &EngineStats) {
         self.operations_submitted += other.operations_submitted;
         self.operations_completed += other.operations_completed;
         self.operations_failed += other.operations_failed;
         self.chunks_sent += other.chunks_sent;
-        self.retransmits_fast += other.retransmits_fast;
-        self.retransmits_timer += other.retransmits_timer;
-        self.retransmits_spared += other.retransmits_spared;
+        self.suspects_fast += other.suspects_fast;
+        self.suspects_timer += other.suspects_timer;
+        self.suspects_spared += other.suspects_spared;
+        self.questions += other.questions;
+        self.missing += other.missing;
+        self.resent += other.resent;
         self.results += other.results;
         self.exponent_rounds += other.exponent_rounds;
         self.steals += other.steals;

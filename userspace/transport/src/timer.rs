@@ -6,14 +6,14 @@
 //!
 //! | of the chunk, when its timeout is over | it is | and so |
 //! | --- | --- | --- |
-//! | a packet sent after it was answered | overtaken: lost, it seems | it is sent again |
+//! | a packet sent after it was answered | overtaken: lost, it seems | it is asked about |
 //! | none was, but there were results during that time | behind those that wait | it waits with them |
 //! | none was, and there was no result for a whole timeout | in a [silence](crate::silence) | the oldest chunks are probed |
 //!
 //! Only the first case says something of this chunk. In the others a worker may be late.
 //!
 //! As long as no result of an operation came, nobody knows whether all workers have begun it: its chunks wait apart,
-//! and only silence has them sent again. Otherwise results of the operation before would overtake them, whenever
+//! and only silence has them asked about. Otherwise results of the operation before would overtake them, whenever
 //! one worker is an operation ahead of another. Once all are at it, timeouts are closer to the round trip.
 
 use crate::{
@@ -113,7 +113,7 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{params::Tuning, placement::StaticPool};
+    use crate::{params::Tuning, placement::StaticPool, slots::Sent};
 
     const MS: u64 = 1_000_000;
 
@@ -130,7 +130,7 @@ mod tests {
             let mut slots = Slots::new(StaticPool::new(8, 0), 0);
             for (slot, at) in sent.iter().enumerate() {
                 slots.wake(0);
-                slots.launch(slot, Time(at * MS), slot as u64 + 1, 0, false, true);
+                slots.launch(slot, Time(at * MS), slot as u64 + 1, 0, Sent::Elements, true);
             }
             let rtt = RttEstimator::new(&Tuning::default());
             Flight { slots, rtt, later: LaterResults::default(), silence: Silence::default() }
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(flight.next(), Some((21, Expiry::Chunk(0))));
         flight.slots.lose(0, true);
         assert_eq!(flight.next(), Some((22, Expiry::Chunk(1))));
-        flight.slots.launch(0, Time(21 * MS), 4, 0, false, true);
+        flight.slots.launch(0, Time(21 * MS), 4, 0, Sent::Elements, true);
         flight.slots.advance(1, 9, 0, None);
         flight.slots.advance(2, 10, 0, None);
         assert_eq!(flight.next(), Some((61, Expiry::Chunk(0))), "doubled");
@@ -193,7 +193,7 @@ mod tests {
         let mut slots = Flight::new(&[0, 0, 0]).slots;
         assert_eq!(oldest(&slots), Some((0, 1)));
         slots.lose(0, true);
-        slots.launch(0, Time(MS), 4, 0, false, true);
+        slots.launch(0, Time(MS), 4, 0, Sent::Elements, true);
         assert_eq!(oldest(&slots), Some((1, 2)));
         slots.advance(1, 9, 0, None);
         slots.advance(2, 10, 0, None);

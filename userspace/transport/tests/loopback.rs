@@ -91,7 +91,7 @@ fn three_workers_sum_several_tensors() {
         let stats = engine.stats();
         let chunks: usize = lengths.iter().map(|length| length.div_ceil(16)).sum();
         assert_eq!((stats.chunks_sent, stats.results), (chunks as u64, chunks as u64));
-        assert_eq!((stats.retransmits(), stats.frames.dropped(), stats.in_flight), (0, 0, 0));
+        assert_eq!((stats.questions, stats.frames.dropped(), stats.in_flight), (0, 0, 0));
         assert_eq!(stats.probes_sent, 1);
         assert_eq!(engine.state(), JobState::Ready);
         assert_eq!(engine.poll_timeout(), None, "nothing in flight, no timer");

@@ -96,10 +96,13 @@ fn block_exponents_cost_one_more_read() {
 fn a_retransmission_reads_again_and_a_duplicate_writes_nothing() {
     let (mut lone, counts) = start(job(2, 4, 16));
     let first = lone.send_all();
-    // Nothing is heard: the timer asks for two chunks at a time.
+    // Nothing is heard: the timer asks for two chunks at a time, and both are missing.
     let mut again = Vec::new();
     for _ in 0..2 {
         lone.expire();
+        let questions = lone.send_all();
+        assert_eq!(lone.engine.stats().elements_sent, 64 + again.len() as u64 * 16, "questions read nothing");
+        questions.iter().for_each(|question| lone.take(&question.answer()));
         again.extend(lone.send_all());
     }
     assert_eq!((first.len(), again.len()), (4, 4));

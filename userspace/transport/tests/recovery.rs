@@ -1,10 +1,10 @@
-//! When a chunk is sent again: the timer, three later results, and when neither has work to do.
+//! When a chunk is asked about, and sent again: the timer, two later results, and when neither has work to do.
 #![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
 mod support;
 
 use sumac_transport::Time;
-use sumac_wire::header::flag;
+use sumac_wire::{Header, header::flag};
 use support::{
     block, job,
     lone::{Lone, Sent},
@@ -18,6 +18,16 @@ fn start(rtt: u64) -> Lone {
     let mut lone = Lone::ready(job(2, 8, 4), rtt);
     lone.submit_floats(&[1.0; 4000]);
     lone
+}
+
+/// What the engine sends again once it is told that this is missing.
+fn missing(lone: &mut Lone, questions: &[Sent]) -> Vec<Sent> {
+    assert!(questions.iter().all(Sent::is_question), "only questions go out by themselves");
+    questions.iter().for_each(|question| lone.take(&question.answer()));
+    let again = lone.send_all();
+    assert_eq!(seqs(&again), seqs(questions));
+    assert!(again.iter().all(|sent| sent.header.has(flag::RESEND) && !sent.is_question()));
+    again
 }
 
 fn seqs(sent: &[Sent]) -> Vec<u32> {
@@ -38,40 +48,86 @@ fn nothing_is_done_twice_and_no_timer_fires_without_loss() {
         flying = lone.send_all();
     }
     let stats = lone.engine.stats();
-    assert_eq!((stats.results, stats.retransmits(), stats.frames.dropped()), (1000, 0, 0));
+    assert_eq!((stats.results, stats.questions, stats.frames.dropped()), (1000, 0, 0));
     assert_eq!(lone.engine.poll_timeout(), None);
 }
 
 #[test]
-fn three_later_results_are_faster_than_the_timer() {
+fn two_later_results_are_faster_than_the_timer() {
     let mut lone = start(100 * MICRO);
     let sent = lone.send_all();
     lone.wait(100 * MICRO);
-    for later in &sent[1..3] {
-        lone.take(&later.answer());
-    }
-    assert_eq!(seqs(&lone.send_all()), [9, 10], "two later results: only new chunks");
-    lone.take(&sent[3].answer());
+    lone.take(&sent[1].answer());
+    assert_eq!(seqs(&lone.send_all()), [9], "one later result: only new chunks");
+    lone.take(&sent[2].answer());
     let next = lone.send_all();
-    assert_eq!(seqs(&next), [0, 11], "the third: the lost chunk, before the new one");
-    assert!(next[0].header.has(flag::RESEND) && !next[1].header.has(flag::RESEND));
-    assert_eq!(next[0].payload[56..], sent[0].payload[56..], "the same elements");
+    assert_eq!(seqs(&next), [0, 10], "the second: a question about the lost chunk, before the new one");
+    assert!(next[0].is_question() && !next[1].is_question());
+    assert_eq!(next[0].payload.len(), 56, "without its elements");
+    let again = missing(&mut lone, &next[..1]);
+    assert_eq!(again[0].payload[56..], sent[0].payload[56..], "the same elements");
+    lone.take(&next[0].answer());
+    assert_eq!(seqs(&lone.send_all()), [], "they have been sent since");
     let stats = lone.engine.stats();
-    assert_eq!((stats.retransmits_fast, stats.retransmits_timer), (1, 0));
+    assert_eq!((stats.suspects_fast, stats.suspects_timer, stats.questions), (1, 0, 1));
+    assert_eq!((stats.missing, stats.resent), (1, 1));
 }
 
 #[test]
-fn a_retransmission_that_is_lost_too_needs_three_results_later_than_itself() {
+fn what_is_not_missing_is_not_sent_again() {
+    let mut lone = start(100 * MICRO);
+    let sent = lone.send_all();
+    sent[1..3].iter().for_each(|later| lone.take(&later.answer()));
+    let question = lone.send().expect("a question");
+    assert!(question.is_question() && question.header.seq == 0);
+    // The aggregator has it and says nothing; another worker's came late.
+    lone.wait(100 * MICRO);
+    lone.take(&sent[0].answer_to_another());
+    let stats = lone.engine.stats();
+    assert_eq!((stats.results, stats.questions, stats.resent), (3, 1, 0));
+}
+
+#[test]
+fn answers_to_no_question_are_not_taken() {
+    let mut lone = start(100 * MICRO);
+    let sent = lone.send_all();
+    let wanted = |header: &mut Header| (header.flags, header.elements) = (header.flags | flag::QUERY, 0);
+    let cut = |mut payload: Vec<u8>| {
+        payload.truncate(56);
+        payload
+    };
+    lone.take(&cut(sent[0].answer_with(wanted)));
+    assert_eq!(lone.send_all().len(), 0, "nobody asked");
+    sent[1..3].iter().for_each(|later| lone.take(&later.answer()));
+    let question = lone.send().expect("a question");
+    lone.send_all();
+    type Change = fn(&mut Header);
+    let table: [(&str, Change); 4] = [
+        ("another operation", |header| header.tensor ^= 1),
+        ("another place", |header| header.offset += 1),
+        ("another version", |header| header.flags ^= flag::POOL_VERSION),
+        ("a round", |header| header.flags |= flag::EXPONENT),
+    ];
+    for (what, change) in table {
+        lone.take(&question.answer_with(change));
+        assert_eq!(lone.send_all().len(), 0, "{what}");
+    }
+    lone.take(&question.answer());
+    assert_eq!(seqs(&lone.send_all()), [0], "the right one");
+}
+
+#[test]
+fn a_question_that_is_lost_needs_two_results_later_than_itself() {
     let mut lone = start(100 * MICRO);
     let sent = lone.send_all();
     sent[1..4].iter().for_each(|later| lone.take(&later.answer()));
     let next = lone.send_all();
     assert_eq!(seqs(&next), [0, 9, 10, 11]);
     sent[4..8].iter().for_each(|earlier| lone.take(&earlier.answer()));
-    assert_eq!(seqs(&lone.send_all()), [12, 13, 14, 15], "sent before the retransmission: no sign");
+    assert_eq!(seqs(&lone.send_all()), [12, 13, 14, 15], "sent before the question: no sign");
     next[1..4].iter().for_each(|later| lone.take(&later.answer()));
     assert_eq!(seqs(&lone.send_all()), [0, 17, 18, 19]);
-    assert_eq!(lone.engine.stats().retransmits_fast, 2);
+    assert_eq!(lone.engine.stats().suspects_fast, 2);
 }
 
 #[test]
@@ -96,13 +152,13 @@ fn the_timer_backs_off_and_stops_at_its_bound() {
             let waited = lone.expire();
             let again = lone.send().expect("the chunk again");
             assert_eq!(again.header.seq, first.header.seq);
-            assert!(again.header.has(flag::RESEND));
+            assert!(again.header.has(flag::RESEND) && again.is_question());
             waited / MILLI
         })
         .collect();
     // The probe took 4 ms: RFC 6298 makes 4 + 4 * 2 of it.
     assert_eq!(waits, [12, 24, 48, 96, 192, 200, 200]);
-    assert_eq!(lone.engine.stats().retransmits_timer, 7);
+    assert_eq!(lone.engine.stats().suspects_timer, 7);
 }
 
 #[test]
@@ -128,7 +184,7 @@ fn what_was_sent_twice_is_no_sample_and_its_back_off_holds_for_new_chunks() {
     let first = lone.send().expect("a chunk");
     let timeout = before.timeout_ns;
     assert_eq!(lone.expire(), timeout);
-    lone.send().expect("the chunk again");
+    lone.send().expect("a question");
     lone.wait(MILLI);
     lone.take(&first.answer());
     let after = lone.engine.stats().rtt;
@@ -171,9 +227,9 @@ fn a_straggler_costs_two_probes_and_does_not_stretch_the_timeout() {
     assert_eq!(seqs(&probes), [0, 1]);
     lone.wait(3 * MILLI);
     // The straggler is there; the answers to the probes follow.
-    sent.iter().chain(&probes).for_each(|sent| lone.take(&sent.answer_to_another()));
+    sent.iter().for_each(|sent| lone.take(&sent.answer_to_another()));
     let after = lone.engine.stats();
-    assert_eq!((after.results, after.retransmits()), (8, 2));
+    assert_eq!((after.results, after.questions, after.resent), (8, 2, 0));
     assert_eq!(after.rtt.smoothed_ns, before.smoothed_ns, "how late it was is no round trip");
     assert_eq!(seqs(&lone.send_all()), [8, 9, 10, 11, 12, 13, 14, 15]);
 }
@@ -189,7 +245,7 @@ fn a_straggler_that_stalls_again_costs_two_probes_again() {
     assert_eq!(seqs(&lone.send_all()), [8, 9, 10, 11]);
     lone.expire();
     assert_eq!(seqs(&lone.send_all()), [4, 5]);
-    assert_eq!(lone.engine.stats().retransmits(), 4);
+    assert_eq!(lone.engine.stats().questions, 4);
 }
 
 #[test]
@@ -199,18 +255,17 @@ fn after_a_lost_window_the_probes_lead_to_the_rest() {
     lone.expire();
     let probes = lone.send_all();
     assert_eq!(seqs(&probes), [0, 1]);
-    probes.iter().for_each(|probe| lone.take(&probe.answer()));
+    let again = missing(&mut lone, &probes);
+    lone.take(&again[0].answer());
+    assert_eq!(seqs(&lone.send_all()), [8], "its slot goes on");
+    lone.take(&again[1].answer());
     let next = lone.send_all();
-    assert_eq!(seqs(&next), [8, 9], "their slots go on");
-    next.iter().for_each(|sent| lone.take(&sent.answer()));
-    let next = lone.send_all();
-    assert_eq!(seqs(&next), [16, 17], "two later results");
-    lone.take(&next[0].answer());
-    assert_eq!(seqs(&lone.send_all()), [2, 3, 4, 5, 6, 7, 24], "the third");
+    assert_eq!(seqs(&next), [2, 3, 4, 5, 6, 7, 9], "the second result of what was sent later");
+    assert!(next[..6].iter().all(Sent::is_question));
 }
 
 #[test]
-fn a_lost_tail_takes_two_timeouts() {
+fn a_lost_tail_takes_one_timeout() {
     let mut lone = Lone::ready(job(2, 8, 4), 100 * MICRO);
     lone.submit_floats(&[1.0; 32]);
     let sent = lone.send_all();
@@ -218,12 +273,9 @@ fn a_lost_tail_takes_two_timeouts() {
     lone.expire();
     let probes = lone.send_all();
     assert_eq!(seqs(&probes), [2, 3]);
+    let again = missing(&mut lone, &probes);
     lone.wait(100 * MICRO);
-    probes.iter().for_each(|probe| lone.take(&probe.answer()));
-    let waited = lone.expire();
-    assert!(waited <= 2 * lone.engine.stats().rtt.timeout_ns, "{waited}");
-    lone.wait(10 * MICRO);
-    lone.engine.on_timeout(lone.now);
+    again.iter().for_each(|sent| lone.take(&sent.answer()));
     assert_eq!(seqs(&lone.send_all()), [4, 5, 6, 7], "all of the rest at once");
 }
 
@@ -231,13 +283,12 @@ fn a_lost_tail_takes_two_timeouts() {
 fn a_late_answer_to_a_probe_says_nothing_of_the_tail() {
     let mut lone = Lone::ready(job(2, 8, 4), 100 * MICRO);
     lone.submit_floats(&[1.0; 32]);
-    lone.send_all();
+    let sent = lone.send_all();
     lone.expire();
-    let probes = lone.send_all();
-    assert_eq!(seqs(&probes), [0, 1]);
+    assert_eq!(seqs(&lone.send_all()), [0, 1]);
     // The straggler sums its first two chunks, and is away again.
     lone.wait(MILLI);
-    probes.iter().for_each(|probe| lone.take(&probe.answer_to_another()));
+    sent[..2].iter().for_each(|sent| lone.take(&sent.answer_to_another()));
     lone.expire();
     assert_eq!(seqs(&lone.send_all()), [2, 3], "not the rest");
 }
@@ -262,7 +313,7 @@ fn a_result_spares_the_retransmission_that_was_queued() {
     lone.expire();
     lone.take(&sent[0].answer());
     let stats = lone.engine.stats();
-    assert_eq!((stats.retransmits_spared, stats.in_flight), (1, 7));
+    assert_eq!((stats.suspects_spared, stats.in_flight), (1, 7));
     assert!(!seqs(&lone.send_all()).contains(&0));
 }
 
@@ -290,7 +341,7 @@ fn only_the_last_worker_learns_that_the_path_became_slower() {
             }
         }
         let after = lone.engine.stats();
-        assert_eq!(after.retransmits(), 0, "no later than the timeout");
+        assert_eq!(after.questions, 0, "no later than the timeout");
         assert_eq!(after.rtt.timeout_ns > before, slower, "last: {was_last}");
     }
 }

@@ -20,13 +20,17 @@ pub struct Modes {
 pub struct Frames {
     /// Chunks sent for the first time.
     pub contributions: u64,
-    /// Chunks sent again.
+    /// Chunks whose elements were sent again.
     pub resent: u64,
+    /// Packets without elements that asked whether a chunk had arrived.
+    pub questions: u64,
+    /// Their answers that the elements were wanted.
+    pub missing: u64,
     /// Chunks taken for lost because later results had come.
     pub lost_by_order: u64,
     /// Chunks taken for lost because a timer expired.
     pub lost_by_timer: u64,
-    /// Of both, those whose result came before they were sent again.
+    /// Of both, those whose result came before they were asked about.
     pub spared: u64,
     /// Results taken.
     pub results: u64,
@@ -89,10 +93,12 @@ impl Frames {
         let engines: Vec<&Value> = engines(stats).collect();
         let sum = |field: &str| engines.iter().filter_map(|engine| engine[field].as_u64()).sum();
         let [lost_by_order, lost_by_timer, spared] =
-            ["retransmits_fast", "retransmits_timer", "retransmits_spared"].map(sum);
+            ["suspects_fast", "suspects_timer", "suspects_spared"].map(sum);
         Frames {
             contributions: sum("chunks_sent"),
-            resent: (lost_by_order + lost_by_timer).saturating_sub(spared),
+            resent: sum("resent"),
+            questions: sum("questions"),
+            missing: sum("missing"),
             lost_by_order,
             lost_by_timer,
             spared,
@@ -179,7 +185,7 @@ mod tests {
     fn frames_and_drops_come_from_all_workers() {
         let worker = |chunks: u64| {
             json!({
-                "jobs": [{"engine": {"chunks_sent": chunks, "retransmits_fast": 3, "retransmits_spared": 1, "frames": {"steered": 5, "duplicate": 2}}}],
+                "jobs": [{"engine": {"chunks_sent": chunks, "resent": 2, "questions": 3, "suspects_spared": 1, "frames": {"steered": 5, "duplicate": 2}}}],
                 "ports": [{"backend": "xdp", "xdp_mode": "driver", "sockets": [{"bound": {"zero_copy": false}}]}],
                 "host_program": {"foreign": 9, "bad_token": 3},
             })
@@ -188,7 +194,8 @@ mod tests {
             [json!({"ports": [{"mode": "driver"}], "counters": {"added": 7, "stale": 1, "sent": 0}})];
         let stats = [worker(10), worker(20)];
         let frames = Frames::of(&stats, &aggregator);
-        assert_eq!((frames.contributions, frames.resent, frames.spared), (30, 4, 2));
+        assert_eq!((frames.contributions, frames.resent), (30, 4));
+        assert_eq!((frames.questions, frames.spared), (6, 2));
         assert_eq!(frames.aggregator, BTreeMap::from([("added".to_owned(), 7)]));
         let drops = Drops::of(&stats, &aggregator);
         assert_eq!(drops.engine, BTreeMap::from([("duplicate".to_owned(), 4)]));

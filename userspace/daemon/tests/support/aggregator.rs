@@ -166,6 +166,7 @@ impl Core {
         match action {
             Action::Store(_) => *values = elements.collect(),
             Action::Add(_) => values.iter_mut().zip(elements).for_each(|(sum, value)| *sum += value),
+            Action::Want => return self.send(way, from, &answer::wanted(header, &job).to_bytes()),
             Action::Reply | Action::Ignore(Reason::Duplicate | Reason::Stale) => {}
             other => unreachable!("{other:?}"),
         }

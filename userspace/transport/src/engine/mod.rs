@@ -218,7 +218,7 @@ impl Engine {
 
     fn expire_chunk(&mut self, slot: usize) {
         self.slots.lose(slot, true);
-        self.stats.retransmits_timer += 1;
+        self.stats.suspects_timer += 1;
     }
 
     /// The next operation that ended, in the order of submission.

@@ -41,6 +41,8 @@ impl Engine {
             let (slot, entry) = self.outstanding(&header)?;
             if header.has(flag::MISMATCH) {
                 self.mismatch(&entry, &header)
+            } else if header.has(flag::QUERY) {
+                self.resend(slot, &entry, &header)
             } else if header.has(flag::EXPONENT) {
                 self.agree(now, slot, entry, &header)
             } else {
@@ -132,18 +134,38 @@ impl Engine {
         Ok(())
     }
 
-    /// All workers' exponents of a chunk are known: its elements may go.
-    fn agree(&mut self, now: Time, slot: usize, entry: Slot, header: &Header) -> Result<(), Reason> {
+    /// Whether a header without elements is of the slot's chunk.
+    fn check_short(&mut self, entry: &Slot, header: &Header) -> Result<(), Reason> {
         let pending = self.stream.get_mut(entry.op).ok_or(Reason::Internal)?;
         let operation = &pending.operation;
         let offset = operation.base.wrapping_add(pending.first(entry.seq) as u32);
-        // Everybody has the chunk, or it would not have been asked for.
-        let is_theirs = header.tensor == operation.signature && header.offset == offset;
-        if !is_theirs || header.exponent == exponent::UNKNOWN {
+        if header.tensor != operation.signature || header.offset != offset {
             return Err(Reason::WrongPlace);
         }
         if header.elements != 0 {
             return Err(Reason::WrongElements);
+        }
+        Ok(())
+    }
+
+    /// The answer to a question: the chunk's elements are wanted.
+    fn resend(&mut self, slot: usize, entry: &Slot, header: &Header) -> Result<(), Reason> {
+        if !entry.questioned || entry.wanted {
+            // They have been sent since, or will be.
+            return Err(Reason::Duplicate);
+        }
+        self.check_short(entry, header)?;
+        self.slots.want(slot);
+        self.stats.missing += 1;
+        Ok(())
+    }
+
+    /// All workers' exponents of a chunk are known: its elements may go.
+    fn agree(&mut self, now: Time, slot: usize, entry: Slot, header: &Header) -> Result<(), Reason> {
+        self.check_short(&entry, header)?;
+        // Everybody has the chunk, or it would not have been asked for.
+        if header.exponent == exponent::UNKNOWN {
+            return Err(Reason::WrongPlace);
         }
         self.slots.agree(slot, header.exponent);
         self.learn(now, &entry, header.timestamp);
@@ -203,8 +225,13 @@ impl Engine {
         let latest = self.later.latest().max(self.slots.latest_sure());
         let is_first = |first: &Slot| first.index > latest;
         let anew = !self.slots.first_unsure().is_some_and(|(_, first)| is_first(first));
-        while let Some((slot, _)) = self.slots.first_unsure().filter(|(_, first)| first.op <= op) {
-            self.slots.make_sure(slot, anew.then_some((now, self.next_index - 1)));
+        // All of them: those that were asked about in a silence stand behind later operations'.
+        let mut next = self.slots.first_unsure().map(|(slot, first)| (slot, first.op));
+        while let Some((slot, its)) = next {
+            next = self.slots.next_of(slot).map(|(slot, entry)| (slot, entry.op));
+            if its <= op {
+                self.slots.make_sure(slot, anew.then_some((now, self.next_index - 1)));
+            }
         }
     }
 
@@ -216,10 +243,10 @@ impl Engine {
     /// is no later than usual, or a loss anywhere would lengthen everybody's timeouts.
     fn learn(&mut self, now: Time, answered: &Slot, echo: u32) {
         self.begin(now, answered.op);
-        self.stats.retransmits_spared += u64::from(answered.state == State::Lost);
+        self.stats.suspects_spared += u64::from(answered.state == State::Lost);
         self.silence.end(now);
         let rtt = now.since(answered.sent);
-        let own = echo == answered.sent.stamp();
+        let own = echo == answered.sent.stamp() && !answered.questioned;
         let once = !answered.resent && answered.state != State::Lost;
         let delayed = self.silence.delayed(answered.sent);
         if once {
@@ -231,7 +258,7 @@ impl Engine {
         } else if !once {
             self.backoff.keep(answered.level);
         }
-        if !once {
+        if !once && !own {
             // Nobody knows which transmission was answered: no sure sign of order.
             if !delayed || self.rtt.is_likely(rtt) {
                 self.later.note_again(answered.index);
@@ -244,7 +271,7 @@ impl Engine {
                 break;
             }
             self.slots.lose(slot, false);
-            self.stats.retransmits_fast += 1;
+            self.stats.suspects_fast += 1;
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     convert::Arithmetic,
     error::JobError,
     handshake,
-    slots::{Slot, State},
+    slots::{Sent, Slot, State},
     time::Time,
 };
 
@@ -28,8 +28,9 @@ pub struct Transmit {
     pub dscp_ecn: u8,
 }
 
-/// What a slot sends: its chunk's elements, or the question for their exponent.
+/// What a slot sends.
 struct Packet {
+    what: Sent,
     header: Header,
     dscp_ecn: u8,
 }
@@ -70,17 +71,20 @@ impl Engine {
         let slot = self.slots.next_to_send()?;
         let entry = *self.slots.get(slot);
         let is_first = entry.state != State::Lost;
-        let Some(Packet { header, dscp_ecn }) = self.write_packet(now, slot, &entry, out) else {
+        let Some(Packet { what, header, dscp_ecn }) = self.write_packet(now, slot, &entry, out) else {
             self.given_twice(&entry);
             return None;
         };
         let index = self.next_index;
-        let asks = header.has(flag::EXPONENT);
         let len = payload_len(header.elements);
         self.next_index += 1;
-        self.slots.launch(slot, now, index, self.backoff.level(), asks, entry.op < self.begun);
-        self.stats.exponent_rounds += u64::from(is_first && asks);
-        self.stats.chunks_sent += u64::from(is_first && !asks);
+        self.slots.launch(slot, now, index, self.backoff.level(), what, entry.op < self.begun);
+        match (what, is_first) {
+            (Sent::Elements, true) => self.stats.chunks_sent += 1,
+            (Sent::Elements, false) => self.stats.resent += 1,
+            (Sent::Round, true) => self.stats.exponent_rounds += 1,
+            (Sent::Question, _) | (Sent::Round, false) => self.stats.questions += 1,
+        }
         let is_faulty = header.has(flag::OVERFLOW | flag::NOT_FINITE);
         self.stats.chunks_faulty += u64::from(is_first && is_faulty);
         self.stats.bytes_sent += len as u64;
@@ -99,8 +103,13 @@ impl Engine {
     fn write_packet(&mut self, now: Time, slot: usize, entry: &Slot, out: &mut [u8]) -> Option<Packet> {
         let waiting = self.stream.waiting(entry.op, entry.seq)?;
         let needs_exponent = self.numbers.needs_exponent(&waiting.operation);
-        let asks = needs_exponent && entry.exponent == exponent::UNKNOWN;
-        let ahead = if asks { exponent::NONE } else { self.look_ahead(entry) };
+        let what = match () {
+            () if needs_exponent && entry.exponent == exponent::UNKNOWN => Sent::Round,
+            // Whose packet was lost nobody can tell from here: the elements go again only when they are missing.
+            () if entry.state == State::Lost && !entry.wanted => Sent::Question,
+            () => Sent::Elements,
+        };
+        let ahead = if what == Sent::Elements { self.look_ahead(entry) } else { exponent::NONE };
         let pending = self.stream.get_mut(entry.op)?;
         let operation = &pending.operation;
         let span = self.numbers.span(operation, pending.first(entry.seq));
@@ -123,24 +132,30 @@ impl Engine {
             token: self.params.token,
             ..Header::default()
         };
-        if asks {
-            header.flags |= flag::EXPONENT;
-            header.exponent = exponent::NONE;
-            header.next_exponent = self.numbers.exponent(operation, span);
-            self.stats.elements_scanned += self.numbers.given(operation, span) as u64;
-        } else {
-            header.exponent = if needs_exponent { entry.exponent } else { exponent::NONE };
-            header.next_exponent = ahead;
-            header.elements = span.words as u16;
-            let elements = &mut out[HEADER_LEN..payload_len(header.elements)];
-            let written = self.numbers.write(operation, span, header.exponent, elements);
-            header.flags |= written.flags;
-            self.stats.elements_sent += written.values as u64;
-            written.fault.into_iter().for_each(|fault| pending.blame(fault));
+        header.exponent = match what {
+            Sent::Elements | Sent::Question if needs_exponent => entry.exponent,
+            _ => exponent::NONE,
+        };
+        header.next_exponent = ahead;
+        match what {
+            Sent::Question => header.flags |= flag::QUERY,
+            Sent::Round => {
+                header.flags |= flag::EXPONENT;
+                header.next_exponent = self.numbers.exponent(operation, span);
+                self.stats.elements_scanned += self.numbers.given(operation, span) as u64;
+            }
+            Sent::Elements => {
+                header.elements = span.words as u16;
+                let elements = &mut out[HEADER_LEN..payload_len(header.elements)];
+                let written = self.numbers.write(operation, span, header.exponent, elements);
+                header.flags |= written.flags;
+                self.stats.elements_sent += written.values as u64;
+                written.fault.into_iter().for_each(|fault| pending.blame(fault));
+            }
         }
         let dscp_ecn = pending.operation.priority.min(7) << 5;
         out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
-        Some(Packet { header, dscp_ecn })
+        Some(Packet { what, header, dscp_ecn })
     }
 
     /// The exponent of what this worker will give to the slot's next chunk (SwitchML section 4.6): all workers' go

@@ -52,7 +52,7 @@ impl Ledger {
         }
         let first = *self.slots.entry((slot / lane_slots, header.seq)).or_insert(slot);
         assert_eq!(first, slot, "chunk {} is in two slots", header.seq);
-        assert_eq!(header.elements == 0, header.has(flag::EXPONENT));
+        assert_eq!(header.elements == 0, header.has(flag::EXPONENT | flag::QUERY));
     }
 
     /// Every contribution was added exactly once, and there are as many as there must be.

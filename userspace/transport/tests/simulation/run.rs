@@ -249,13 +249,13 @@ impl<'a> Simulation<'a> {
 
     fn send_down(&mut self, now: u64, node: usize, sender: u16, shard: u16) {
         let frame = || Frame { shard, payload: self.answer.clone() };
-        let world = usize::from(self.scenario.params.world);
+        let (world, len) = (usize::from(self.scenario.params.world), self.answer.len());
         if self.scenario.racks > 1 && node + 1 == self.nodes.len() {
             let node = usize::from(sender);
-            self.network.send_down(now, world + node, || Event::Down { node, frame: frame() });
+            self.network.send_down(now, world + node, len, || Event::Down { node, frame: frame() });
         } else {
             let rank = node as u16 * self.scenario.params.rack_world + sender;
-            self.network.send_down(now, usize::from(rank), || Event::ToWorker { rank, frame: frame() });
+            self.network.send_down(now, usize::from(rank), len, || Event::ToWorker { rank, frame: frame() });
         }
     }
 
@@ -336,15 +336,16 @@ impl<'a> Simulation<'a> {
                 assert!(scenario.stealing || stats.steals == 0, "{what}");
                 if scenario.is_perfect() {
                     let given: usize = running(number).map(|number| parts(number).0.len()).sum();
-                    assert_eq!(stats.retransmits(), 0, "{what}: sent again for nothing");
+                    assert_eq!((stats.questions, stats.resent), (0, 0), "{what}: for nothing");
                     assert_eq!(stats.elements_sent, given as u64, "{what}");
                     assert_eq!(stats.frames.dropped(), 0, "{what}");
                 }
                 if scenario.has_perfect_network() {
                     // Silence allows some. Few are overtaken: late workers may send in another order than the others.
                     let probes = lane.patience.probes();
-                    self.totals.needless += stats.retransmits();
-                    self.totals.overtaken += stats.retransmits().saturating_sub(probes);
+                    assert_eq!(stats.resent, 0, "{what}: nothing was missing");
+                    self.totals.needless += stats.questions;
+                    self.totals.overtaken += stats.questions.saturating_sub(probes);
                     self.totals.lossless += stats.chunks_sent;
                 }
                 self.totals.engines.merge(stats);

@@ -33,12 +33,12 @@ fn recovery_is_fast() {
     let table = [
         (64, 0.0, 75, 75),
         (64, 0.001, 90, 110),
-        (64, 0.01, 140, 330),
-        (64, 0.05, 800, 1_400),
+        (64, 0.01, 190, 350),
+        (64, 0.05, 950, 1_200),
         (4000, 0.0, 2_700, 2_700),
         (4000, 0.001, 3_200, 3_200),
-        (4000, 0.01, 3_500, 3_600),
-        (4000, 0.05, 5_300, 5_700),
+        (4000, 0.01, 3_800, 3_900),
+        (4000, 0.05, 6_500, 6_600),
     ];
     for (chunks, loss, median, mean) in table {
         let seeds = if chunks == 64 { 200 } else { 40 };
@@ -59,12 +59,12 @@ fn stragglers_cost_a_few_probes() {
     scenario.tensors = (0..20).map(step).collect();
     scenario.lateness[3] = 6_000 * MICRO;
     let totals = run(&scenario);
-    println!("{} of {} chunks sent again", totals.needless, 20 * 64 * 4);
-    assert_eq!(totals.engines.retransmits_fast, 0);
+    println!("{} of {} chunks asked for", totals.needless, 20 * 64 * 4);
+    assert_eq!((totals.engines.suspects_fast, totals.engines.resent), (0, 0));
     assert!((1..=3 * 2 * 2).contains(&totals.needless), "{}", totals.needless);
 }
 
-/// Losing 0.01, 0.1 and 1 % of all frames in each direction of each of four workers costs less than 1, 3 and 10 %
+/// Losing 0.01, 0.1 and 1 % of all frames in each direction of each of four workers costs less than 1, 2 and 6 %
 /// of the time: the retransmissions are more frames, and the pipe stays full.
 #[test]
 fn loss_costs_little_more_than_its_frames() {
@@ -73,7 +73,7 @@ fn loss_costs_little_more_than_its_frames() {
         (0..seeds).map(|seed| took(&link_bound(seed, loss, 10_000))).sum::<u64>() / seeds
     };
     let perfect = mean(0.0);
-    for (loss, most) in [(0.0001, 1.01), (0.001, 1.03), (0.01, 1.10)] {
+    for (loss, most) in [(0.0001, 1.01), (0.001, 1.02), (0.01, 1.06)] {
         let factor = mean(loss) as f64 / perfect as f64;
         println!("loss {loss}: {factor:.4} times {perfect} ns");
         assert!(factor < most, "loss {loss}: {factor}");
@@ -81,7 +81,7 @@ fn loss_costs_little_more_than_its_frames() {
 }
 
 /// 256 KB by four workers over a fast path, at 1 % loss: the slowest of 100 is to end within 10 ms on hosts that have
-/// other things to do; the protocol needs less than 4 of them.
+/// other things to do; the protocol needs less than 1.7 of them.
 #[test]
 fn short_operations_have_no_long_tail() {
     let finished = |seed| took(&short(seed)) / MICRO;
@@ -89,20 +89,20 @@ fn short_operations_have_no_long_tail() {
     times.sort_unstable();
     let at = |fraction: f64| times[(times.len() as f64 * fraction) as usize];
     println!("256 KB at 1 % loss: p50 {}, p90 {}, p99 {}, p999 {} us", at(0.5), at(0.9), at(0.99), at(0.999));
-    assert!(at(0.99) < 4_000);
+    assert!(at(0.99) < 1_700);
 }
 
-/// A lost frame holds its slot up for all four workers, and none can tell whose it was: each sends once more, and hardly
-/// ever twice.
+/// A lost frame holds its slot up for all four workers, and none can tell whose it was: each asks, a few times, and the
+/// one whose contribution or result was lost sends its elements again.
 #[test]
-fn a_loss_costs_one_retransmission_of_each_worker() {
+fn a_loss_costs_one_retransmission() {
     let totals = run(&link_bound(0, 0.01, 10_000));
-    let again = totals.engines.retransmits();
+    let (asked, again) = (totals.engines.questions, totals.engines.resent);
     println!(
-        "{} lost, {again} sent again; {} were there already, {} results sent again",
+        "{} lost, {asked} asked, {again} sent again; {} were there already, {} results sent again",
         totals.lost, totals.duplicates, totals.replies
     );
-    assert!(again <= 4 * totals.lost);
+    assert!(again <= totals.lost && asked <= 8 * totals.lost);
 }
 
 /// Random loss leaves slots uneven; those that were spared take the work of the others (the paper's figure 7).

@@ -17,7 +17,7 @@ pub struct Totals {
     pub forwarded: u64,
     /// Results with NaN in all elements.
     pub carried: u64,
-    /// Sent again although the network lost nothing.
+    /// Asked for although the network lost nothing.
     pub needless: u64,
     /// Of these, more than silence explains: where workers are late, they may send in another order than the others.
     pub overtaken: u64,
@@ -46,15 +46,18 @@ impl Totals {
     }
 
     /// What a set of scenarios must have gone through to prove anything.
-    pub fn hardships(&self) -> [(&'static str, u64); 15] {
+    pub fn hardships(&self) -> [(&'static str, u64); 18] {
         let engines = &self.engines;
         [
             ("loss", self.lost),
             ("duplication", self.duplicated),
             ("reordering", self.held_back),
-            ("fast retransmission", engines.retransmits_fast),
-            ("retransmission by timer", engines.retransmits_timer),
-            ("a result just before its retransmission", engines.retransmits_spared),
+            ("a loss by order", engines.suspects_fast),
+            ("a loss by timer", engines.suspects_timer),
+            ("a result just before its question", engines.suspects_spared),
+            ("a question", engines.questions),
+            ("missing elements", engines.missing),
+            ("elements sent again", engines.resent),
             ("a lost result sent again", self.replies),
             ("a stale frame", self.stale),
             ("a failed operation", engines.operations_failed),

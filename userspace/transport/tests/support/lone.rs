@@ -21,9 +21,15 @@ pub struct Sent {
 
 impl Sent {
     /// The result whose sum is this contribution (the others gave zeros, and as small ones in the next chunk), of an
-    /// aggregator without stealing; or the answer to a probe or to an exponent round.
+    /// aggregator without stealing; or the answer to a probe or to an exponent round; or, to a question, that the chunk is
+    /// wanted.
     pub fn answer(&self) -> Vec<u8> {
         self.answer_with(|_| ())
+    }
+
+    /// Whether it asks for a chunk that was sent before.
+    pub fn is_question(&self) -> bool {
+        self.header.has(flag::QUERY)
     }
 
     /// The same when another worker was the last, whose clock the result echoes.
@@ -46,6 +52,9 @@ impl Sent {
         };
         if self.header.has(flag::EXPONENT) {
             (header.exponent, header.next_exponent) = (self.header.next_exponent, exponent::NONE);
+            header.next_seq = 0;
+        }
+        if self.is_question() {
             header.next_seq = 0;
         }
         change(&mut header);
