@@ -14,6 +14,7 @@
 //! | [`admit`] | may this packet of this job go on |
 //! | [`slot`] | what a contribution does to its slot (SwitchML's Algorithm 3) |
 //! | [`stream`] | which slot and pool version a chunk takes (SwitchML's Algorithm 4) |
+//! | [`dynamic`] | what packets do to a shared slot and at the parameter host (ATP) |
 //! | [`reason`] | the one list of counters |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@
 pub mod admit;
 pub mod bytes;
 pub mod checksum;
+pub mod dynamic;
 pub mod frame;
 pub mod header;
 pub mod reason;

@@ -1,0 +1,215 @@
+//! What packets do to a chunk at the parameter host (ATP sections 3.6 to 3.8): contributions, partial and full sums are added, each
+//! worker exactly once, by bitmap.
+//!
+//! The host keeps the last chunks of the stream, two windows of them: a worker sends a chunk only when it has the results
+//! of all that are a window older, and no worker is further ahead of another than that. So the first packet
+//! of a chunk that is two windows later shows that all workers have the result that it replaces.
+
+use crate::{
+    Reason,
+    header::{Header, flag},
+    stream::is_later,
+};
+
+/// Most senders below the second aggregator, and with as many workers each, 1,024 workers.
+pub const MAX_RACKS: usize = 32;
+
+/// Workers as bits: `[rack]`, a rack being what has one bit at the second level, a single worker for instance.
+pub type Bits = [u32; MAX_RACKS];
+
+/// The workers whose values a packet holds, when the job's workers are `all`; none when the packet claims what the job
+/// does not have.
+pub fn holds(header: &Header, all: &Bits) -> Option<Bits> {
+    let mut bits = [0; MAX_RACKS];
+    let one_level = header.fan_in_1 == 0;
+    let racks = if one_level { 1 } else { header.bitmap_1 };
+    let is_whole = racks & racks.wrapping_sub(1) != 0;
+    for (rack, (bits, all)) in bits.iter_mut().zip(all).enumerate() {
+        if racks >> rack & 1 == 0 {
+            continue;
+        }
+        // The second level takes only racks that are complete.
+        *bits = if is_whole { *all } else { header.bitmap_0 };
+        if *bits == 0 || *bits & !*all != 0 {
+            return None;
+        }
+    }
+    (racks != 0).then_some(bits)
+}
+
+/// What the host knows of a chunk besides its values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ChunkMeta {
+    /// Whether it holds a chunk at all.
+    used: bool,
+    /// Whether the result has been sent.
+    complete: bool,
+    /// Whether the workers have been asked for their floats, and the sum is of those.
+    raw: bool,
+    seq: u32,
+    tensor: u32,
+    elements: u16,
+    flags: u16,
+    exponent: i8,
+    next_exponent: i8,
+    seen: Bits,
+}
+
+/// What is to be done to the values of the chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Replace them by the packet's, then [`ChunkMeta::settle`].
+    Store,
+    /// Add the packet's, or take the larger ones under [`flag::MAXIMUM`], then [`ChunkMeta::settle`].
+    Add,
+    /// The sum is complete, and somebody misses it: send it again.
+    Reply,
+    /// The workers were asked for their floats, and this one has not heard: ask again.
+    AskRaw,
+    /// Another operation's chunk: say so to who sent it.
+    Refuse,
+    /// Leave everything as it is and count the reason.
+    Ignore(Reason),
+}
+
+/// What follows once the values are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// Workers are missing.
+    Wait,
+    /// Send the result to all.
+    Complete,
+    /// A value did not fit: ask all workers for their floats of this chunk (ATP section 3.8).
+    AskRaw,
+}
+
+/// What the decision needs of the job.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// All workers.
+    pub all: &'a Bits,
+    /// Chunks that are kept: a power of two, at least twice the largest window.
+    pub kept: u32,
+}
+
+impl ChunkMeta {
+    /// The chunk that it holds.
+    pub fn seq(&self) -> Option<u32> {
+        self.used.then_some(self.seq)
+    }
+
+    /// Whether the result has been sent.
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Whether the values are floats.
+    pub fn is_raw(&self) -> bool {
+        self.raw
+    }
+
+    /// Whose values it holds.
+    pub fn seen(&self) -> &Bits {
+        &self.seen
+    }
+
+    /// Decides what an admitted contribution or sum does, `self` being what stands at `seq % kept`.
+    pub fn absorb(&mut self, header: &Header, job: Job<'_>) -> Action {
+        let Some(bits) = holds(header, job.all) else { return Action::Ignore(Reason::WrongWorker) };
+        if !self.used || self.seq != header.seq {
+            return self.begin(header, bits, job.kept);
+        }
+        if self.tensor != header.tensor || (self.flags ^ header.flags) & flag::MAXIMUM != 0 {
+            return Action::Refuse;
+        }
+        if self.elements != header.elements {
+            return Action::Ignore(Reason::WrongElements);
+        }
+        if self.complete {
+            // Nobody who has the result sends again.
+            return match header.has(flag::RESEND) {
+                true => Action::Reply,
+                false => Action::Ignore(Reason::Duplicate),
+            };
+        }
+        if self.raw != header.has(flag::RAW_FLOAT) {
+            return match self.raw && header.has(flag::RESEND) {
+                true => Action::AskRaw,
+                false => Action::Ignore(Reason::Stale),
+            };
+        }
+        if !self.raw && self.exponent != header.exponent {
+            return Action::Ignore(Reason::OutOfTurn);
+        }
+        self.add(header, bits)
+    }
+
+    fn begin(&mut self, header: &Header, bits: Bits, kept: u32) -> Action {
+        let in_turn = if self.used {
+            if !is_later(header.seq, self.seq) {
+                return Action::Ignore(Reason::Stale);
+            }
+            self.complete && header.seq.wrapping_sub(self.seq) == kept
+        } else {
+            header.seq < kept
+        };
+        if !in_turn || header.has(flag::RAW_FLOAT) {
+            return Action::Ignore(Reason::OutOfTurn);
+        }
+        *self = ChunkMeta {
+            used: true,
+            seq: header.seq,
+            tensor: header.tensor,
+            elements: header.elements,
+            flags: header.flags & (flag::MERGED | flag::MAXIMUM),
+            exponent: header.exponent,
+            next_exponent: header.next_exponent,
+            seen: bits,
+            ..ChunkMeta::default()
+        };
+        Action::Store
+    }
+
+    fn add(&mut self, header: &Header, bits: Bits) -> Action {
+        let is_first = self.seen.iter().all(|bits| *bits == 0);
+        if self.seen.iter().zip(&bits).any(|(seen, bits)| seen & bits != 0) {
+            // A sum that is in here in part cannot be taken apart: the others in it send again, and past the slots.
+            self.flags |= header.flags & flag::ECN_ECHO;
+            return Action::Ignore(Reason::Duplicate);
+        }
+        for (seen, bits) in self.seen.iter_mut().zip(&bits) {
+            *seen |= bits;
+        }
+        self.flags |= header.flags & flag::MERGED;
+        self.next_exponent = self.next_exponent.max(header.next_exponent);
+        if is_first { Action::Store } else { Action::Add }
+    }
+
+    /// After the values are in: what follows. `overflowed`: an addition here was clamped.
+    pub fn settle(&mut self, all: &Bits, overflowed: bool) -> Outcome {
+        if overflowed {
+            self.flags |= flag::OVERFLOW;
+        }
+        if self.seen != *all {
+            return Outcome::Wait;
+        }
+        if self.flags & flag::OVERFLOW != 0 && !self.raw {
+            self.raw = true;
+            self.seen = [0; MAX_RACKS];
+            self.flags &= !flag::OVERFLOW;
+            return Outcome::AskRaw;
+        }
+        self.complete = true;
+        Outcome::Complete
+    }
+
+    /// The flags of the result.
+    pub fn result_flags(&self) -> u16 {
+        self.flags | if self.raw { flag::RAW_FLOAT } else { 0 }
+    }
+
+    /// The largest exponent of a later chunk.
+    pub fn next_exponent(&self) -> i8 {
+        self.next_exponent
+    }
+}

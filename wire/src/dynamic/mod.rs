@@ -1,0 +1,277 @@
+//! The dynamic mode: what packets do to a slot of the pool that jobs share by hashing (ATP sections 3.5 and 3.7, figures 7
+//! and 17), and to a chunk at the parameter host behind it ([`host`]).
+//!
+//! A slot is soft state: it may be lost or taken at any time, and the sum is then completed by the parameter host, which
+//! knows from bitmaps whose values it has. So whatever an aggregator does here, it either keeps a packet's values in a slot or sends
+//! them on, never both, and each sum that it sends on says whose values it holds.
+//!
+//! Two things differ from the paper. A slot that nobody frees is taken back by age also when a *contribution* finds it, not
+//! only when a result passes; and a contribution that is alone at its level is passed on without a slot.
+
+pub mod host;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::header::{Header, flag};
+
+/// What a slot knows besides its values. Host order. All zero: the slot is free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SlotMeta {
+    /// [`crate::slot::owner`] of the job whose chunk it holds; zero: none.
+    pub owner: u32,
+    /// The chunk.
+    pub seq: u32,
+    /// Whose values the sum holds: workers at the first level; workers' racks, or workers, at the second.
+    pub bitmap: u32,
+    /// The operation's signature, of the first contribution.
+    pub tensor: u32,
+    /// The aggregator's clock at the last contribution, in milliseconds; wraps.
+    pub stamp: u32,
+    /// Elements in the chunk.
+    pub elements: u16,
+    /// [`flag::MERGED`] flags of all contributions, [`flag::MAXIMUM`] and [`flag::LEVEL`] of the first one.
+    pub flags: u16,
+    /// The exponent that the values are scaled by.
+    pub exponent: i8,
+    /// The largest exponent that contributions gave for a later chunk.
+    pub next_exponent: i8,
+    /// Zero.
+    pub reserved: [u8; 6],
+}
+
+const _: () = assert!(size_of::<SlotMeta>() == 32);
+
+/// The first slot of a chunk, before collisions have moved it: jobs and chunks that follow one another are spread over
+/// the pool (ATP section 3.5).
+///
+/// `slots` is the pool's size, above zero.
+#[inline(always)]
+pub const fn hash(job: u16, seq: u32, slots: u32) -> u32 {
+    rehash((job as u32) << 26 ^ seq, slots)
+}
+
+/// Where to go from a slot that was busy: `HASH(<aggregatorIndex>) % numAggregators` (ATP section 3.6).
+#[inline(always)]
+pub const fn rehash(slot: u32, slots: u32) -> u32 {
+    // Multiply and shift, twice (Wellons' lowbias32): every bit of the input moves every bit of the output.
+    let mut x = slot;
+    x = (x ^ x >> 16).wrapping_mul(0x7feb_352d);
+    x = (x ^ x >> 15).wrapping_mul(0x846c_a68b);
+    (x ^ x >> 16) % slots
+}
+
+/// What the decision needs of an admitted contribution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Contribution {
+    /// [`crate::slot::owner`] of the job.
+    pub owner: u32,
+    /// The chunk.
+    pub seq: u32,
+    /// Whose values it holds, among the senders of this level: one bit.
+    pub sender: u32,
+    /// How many senders complete this level.
+    pub fan_in: u8,
+    /// The operation's signature.
+    pub tensor: u32,
+    /// Elements in the chunk.
+    pub elements: u16,
+    /// The packet's flags; [`flag::LEVEL`]: this aggregator is its second.
+    pub flags: u16,
+    /// The exponent that the values are scaled by.
+    pub exponent: i8,
+    /// The sender's exponent of a later chunk.
+    pub next_exponent: i8,
+}
+
+impl Contribution {
+    /// Of a packet whose bits and fan-in have been checked.
+    #[inline(always)]
+    pub fn of(header: &Header) -> Contribution {
+        let second = header.has(flag::LEVEL);
+        Contribution {
+            owner: crate::slot::owner(header.job, header.epoch),
+            seq: header.seq,
+            sender: if second { header.bitmap_1 } else { header.bitmap_0 },
+            fan_in: if second { header.fan_in_1 } else { header.fan_in_0 },
+            tensor: header.tensor,
+            elements: header.elements,
+            flags: header.flags,
+            exponent: header.exponent,
+            next_exponent: header.next_exponent,
+        }
+    }
+
+    #[inline(always)]
+    const fn has(&self, flags: u16) -> bool {
+        self.flags & flags != 0
+    }
+}
+
+/// What is to be done to the slot's values and with the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Replace the values by the packet's; the packet ends here.
+    Store,
+    /// Add the packet's values, or take the larger ones under [`flag::MAXIMUM`]; the packet ends here.
+    Add,
+    /// Add the packet's values and send the sum on ([`sum`]): the level is complete. The slot keeps it until a result frees
+    /// the slot, or somebody who misses it has it flushed.
+    Complete,
+    /// Send on what the slot held ([`flushed`]), with the packet's values added when `adds`: the slot is free.
+    Flush {
+        /// Whether the packet's values are not in the slot yet.
+        adds: bool,
+    },
+    /// Send the packet on as it is ([`passed`]).
+    Pass,
+    /// Send the packet on, marked as one that found its slot busy ([`collided`]).
+    Collide,
+    /// The values are in the slot already: the packet ends here.
+    Drop,
+}
+
+impl SlotMeta {
+    /// Whether a contribution or a result at `now` may take the slot away from what it holds: its job has been silent for
+    /// `patience` milliseconds (ATP section 3.7).
+    #[inline(always)]
+    pub const fn is_abandoned(&self, now: u32, patience: u32) -> bool {
+        self.owner != 0 && now.wrapping_sub(self.stamp) >= patience
+    }
+
+    /// Whether it holds this chunk.
+    #[inline(always)]
+    const fn holds(&self, owner: u32, seq: u32) -> bool {
+        self.owner == owner && self.seq == seq
+    }
+
+    #[inline(always)]
+    fn of(c: &Contribution, now: u32) -> SlotMeta {
+        SlotMeta {
+            owner: c.owner,
+            seq: c.seq,
+            bitmap: c.sender,
+            tensor: c.tensor,
+            stamp: now,
+            elements: c.elements,
+            flags: c.flags & (flag::MERGED | flag::MAXIMUM | flag::LEVEL),
+            exponent: c.exponent,
+            next_exponent: c.next_exponent,
+            reserved: [0; 6],
+        }
+    }
+
+    /// With this contribution's values in it.
+    #[inline(always)]
+    fn with(self, c: &Contribution, now: u32) -> SlotMeta {
+        SlotMeta {
+            bitmap: self.bitmap | c.sender,
+            flags: self.flags | c.flags & flag::MERGED,
+            next_exponent: if c.next_exponent > self.next_exponent {
+                c.next_exponent
+            } else {
+                self.next_exponent
+            },
+            stamp: now,
+            ..self
+        }
+    }
+
+    /// Whether this contribution's values may be added to those in the slot.
+    #[inline(always)]
+    const fn is_like(&self, c: &Contribution) -> bool {
+        let kind = flag::MAXIMUM | flag::LEVEL;
+        self.tensor == c.tensor
+            && self.elements == c.elements
+            && self.exponent == c.exponent
+            && (self.flags ^ c.flags) & kind == 0
+    }
+}
+
+/// Decides what a contribution does to its slot at `now` (milliseconds): the slot's metadata afterwards, what it held when it is flushed, and
+/// the action. A slot in which nobody has added anything for `patience` milliseconds counts as free.
+#[inline(always)]
+pub fn decide(before: &SlotMeta, c: &Contribution, now: u32, patience: u32) -> (SlotMeta, Action) {
+    let resend = c.has(flag::RESEND);
+    if before.holds(c.owner, c.seq) {
+        return same_chunk(before, c, now);
+    }
+    // What is sent again is not aggregated: it would wait for packets that have passed already. Alone, there is nothing
+    // to wait for.
+    if resend || c.fan_in <= 1 {
+        return (*before, Action::Pass);
+    }
+    if before.owner != 0 && !before.is_abandoned(now, patience) {
+        return (*before, Action::Collide);
+    }
+    (SlotMeta::of(c, now), Action::Store)
+}
+
+#[inline(always)]
+fn same_chunk(before: &SlotMeta, c: &Contribution, now: u32) -> (SlotMeta, Action) {
+    let free = SlotMeta::default();
+    if !before.is_like(c) {
+        // Workers that do not agree: the parameter host finds out, and says so.
+        return (*before, Action::Collide);
+    }
+    let is_in = before.bitmap & c.sender != 0;
+    if c.has(flag::RESEND) {
+        // At the second level a bit is a whole rack, of which a packet may be a part: what is here cannot be merged.
+        return if c.has(flag::LEVEL) {
+            (free, Action::Pass)
+        } else {
+            (free, Action::Flush { adds: !is_in })
+        };
+    }
+    let after = before.with(c, now);
+    if is_in {
+        // Only the marks of congestion; not the time, or a lost result would keep the slot.
+        return (SlotMeta { flags: after.flags, ..*before }, Action::Drop);
+    }
+    let action = if after.bitmap.count_ones() == c.fan_in as u32 { Action::Complete } else { Action::Add };
+    (after, action)
+}
+
+/// What the parameter host's packet for a chunk does to the slot that it names: frees it of this chunk, and of any that was
+/// abandoned.
+#[inline(always)]
+pub fn release(before: &SlotMeta, owner: u32, seq: u32, now: u32, patience: u32) -> SlotMeta {
+    if before.holds(owner, seq) || before.is_abandoned(now, patience) { SlotMeta::default() } else { *before }
+}
+
+/// The header of a level's sum, from that of the packet that completed it; the elements are the slot's values.
+#[inline(always)]
+pub fn sum(request: &Header, slot: &SlotMeta) -> Header {
+    let merged = slot.flags & flag::MERGED;
+    let flags = request.flags | merged | flag::LEVEL;
+    let header = Header { flags, next_exponent: slot.next_exponent, ..*request };
+    if slot.flags & flag::LEVEL != 0 {
+        Header { bitmap_1: slot.bitmap, ..header }
+    } else {
+        Header { bitmap_0: slot.bitmap, ..header }
+    }
+}
+
+/// The header of what a slot held when a packet that was sent again had it flushed. `slot` is the metadata of before.
+#[inline(always)]
+pub fn flushed(request: &Header, slot: &SlotMeta) -> Header {
+    let both = slot.with(&Contribution::of(request), slot.stamp);
+    let header = sum(request, &both);
+    Header { flags: header.flags | flag::RESEND, ..header }
+}
+
+/// The header of a packet that goes on as it came.
+#[inline(always)]
+pub fn passed(request: &Header) -> Header {
+    Header { flags: request.flags | flag::LEVEL, ..*request }
+}
+
+/// The header of a packet that found its slot busy: no aggregator shall keep it, and the parameter host shall know.
+#[inline(always)]
+pub fn collided(request: &Header) -> Header {
+    let marks = flag::LEVEL | flag::RESEND | flag::COLLISION;
+    Header { flags: request.flags | marks, ..*request }
+}
+
+#[cfg(test)]
+mod tests;

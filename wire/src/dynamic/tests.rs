@@ -1,0 +1,208 @@
+//! The cases of figures 7 and 17, one by one.
+
+extern crate std;
+
+use std::{collections::BTreeMap, vec::Vec};
+
+use super::{host, *};
+use crate::{Kind, Reason, slot::owner};
+
+const PATIENCE: u32 = 100;
+const NOW: u32 = u32::MAX - 10;
+
+/// So many milliseconds later; the clock wraps.
+fn after(ms: u32) -> u32 {
+    NOW.wrapping_add(ms)
+}
+
+fn packet(rank: u32, seq: u32) -> Header {
+    Header {
+        kind: Kind::Contribution as u8,
+        job: 3,
+        epoch: 1,
+        seq,
+        tensor: 77,
+        elements: 8,
+        fan_in_0: 3,
+        fan_in_1: 2,
+        bitmap_0: 1 << rank,
+        bitmap_1: 1,
+        ..Header::default()
+    }
+}
+
+fn slot(bitmap: u32, seq: u32) -> SlotMeta {
+    SlotMeta { owner: owner(3, 1), seq, bitmap, tensor: 77, stamp: NOW, elements: 8, ..SlotMeta::default() }
+}
+
+fn at(before: &SlotMeta, header: &Header, now: u32) -> (SlotMeta, Action) {
+    decide(before, &Contribution::of(header), now, PATIENCE)
+}
+
+#[test]
+fn a_level_fills_and_keeps_its_sum() {
+    let (one, action) = at(&SlotMeta::default(), &packet(0, 5), NOW);
+    assert_eq!((one, action), (slot(1, 5), Action::Store));
+    let (two, action) = at(&one, &packet(2, 5), after(1));
+    assert_eq!((two.bitmap, two.stamp, action), (0b101, after(1), Action::Add));
+    let (same, action) = at(&two, &packet(2, 5), after(9));
+    assert_eq!((same, action), (two, Action::Drop), "and no longer life for the slot");
+    let (three, action) = at(&two, &packet(1, 5), after(2));
+    assert_eq!((three.bitmap, action), (0b111, Action::Complete));
+    let header = sum(&packet(1, 5), &three);
+    assert_eq!((header.bitmap_0, header.bitmap_1, header.flags), (0b111, 1, flag::LEVEL));
+    assert_eq!(at(&three, &packet(1, 5), after(3)), (three, Action::Drop));
+}
+
+#[test]
+fn congestion_reaches_the_sum_from_every_packet() {
+    let marked = Header { flags: flag::ECN_ECHO, ..packet(0, 5) };
+    let (dropped, action) = at(&slot(1, 5), &marked, NOW);
+    assert_eq!((dropped.flags, action), (flag::ECN_ECHO, Action::Drop));
+    let full = SlotMeta { bitmap: 7, ..dropped };
+    assert!(sum(&packet(1, 5), &full).has(flag::ECN_ECHO));
+}
+
+#[test]
+fn a_busy_slot_sends_on_to_the_host_past_the_second_level() {
+    let before = slot(1, 4);
+    assert_eq!(at(&before, &packet(0, 5), NOW), (before, Action::Collide));
+    let header = collided(&packet(0, 5));
+    assert_eq!(header.flags, flag::LEVEL | flag::RESEND | flag::COLLISION);
+    let second = slot(1, 5);
+    let second = SlotMeta { flags: flag::LEVEL, ..second };
+    assert_eq!(at(&second, &header, NOW), (SlotMeta::default(), Action::Pass), "what is there is given up");
+}
+
+#[test]
+fn what_is_sent_again_flushes_the_first_level() {
+    let again = Header { flags: flag::RESEND, ..packet(1, 5) };
+    let before = slot(0b101, 5);
+    assert_eq!(at(&before, &again, NOW), (SlotMeta::default(), Action::Flush { adds: true }));
+    let header = flushed(&again, &before);
+    assert_eq!((header.bitmap_0, header.flags), (0b111, flag::LEVEL | flag::RESEND));
+    let mine = Header { flags: flag::RESEND, ..packet(2, 5) };
+    assert_eq!(at(&before, &mine, NOW), (SlotMeta::default(), Action::Flush { adds: false }));
+    assert_eq!(flushed(&mine, &before).bitmap_0, 0b101);
+    assert_eq!(at(&SlotMeta::default(), &mine, NOW), (SlotMeta::default(), Action::Pass), "takes no slot");
+    assert_eq!(at(&slot(1, 4), &mine, NOW), (slot(1, 4), Action::Pass), "nor another's");
+}
+
+#[test]
+fn only_values_of_one_kind_meet() {
+    let changes: [fn(&mut Header); 5] = [
+        |h| h.tensor = 78,
+        |h| h.elements = 7,
+        |h| h.exponent = 1,
+        |h| h.flags = flag::MAXIMUM,
+        |h| (h.flags, h.bitmap_1) = (flag::LEVEL, 4),
+    ];
+    for change in changes {
+        let mut header = packet(1, 5);
+        change(&mut header);
+        assert_eq!(at(&slot(1, 5), &header, NOW), (slot(1, 5), Action::Collide));
+    }
+}
+
+#[test]
+fn results_and_age_free_slots() {
+    let before = slot(1, 5);
+    assert_eq!(release(&before, owner(3, 1), 5, NOW, PATIENCE), SlotMeta::default());
+    assert_eq!(release(&before, owner(3, 1), 6, after(99), PATIENCE), before);
+    assert_eq!(release(&before, owner(3, 2), 5, after(99), PATIENCE), before, "another epoch's");
+    assert_eq!(release(&before, owner(4, 1), 9, after(100), PATIENCE), SlotMeta::default());
+    assert_eq!(at(&before, &packet(1, 6), after(9)).1, Action::Collide);
+    let (taken, action) = at(&before, &packet(1, 6), after(100));
+    assert_eq!((taken.seq, taken.bitmap, action), (6, 2, Action::Store), "an orphan's");
+}
+
+#[test]
+fn alone_at_a_level_needs_no_slot() {
+    let alone = Header { fan_in_0: 1, ..packet(0, 5) };
+    assert_eq!(at(&SlotMeta::default(), &alone, NOW), (SlotMeta::default(), Action::Pass));
+    assert_eq!(passed(&alone).flags, flag::LEVEL, "the second level may take it");
+}
+
+#[test]
+fn hashes_spread_jobs_and_runs() {
+    const SLOTS: u32 = 1000;
+    let mut taken: BTreeMap<u32, u32> = BTreeMap::new();
+    for job in 1..=8 {
+        for seq in 0..125 {
+            *taken.entry(hash(job, seq, SLOTS)).or_default() += 1;
+        }
+    }
+    // 1,000 balls in 1,000 urns leave 1/e of them empty.
+    assert!((330..410).contains(&(1000 - taken.len())), "{} slots taken", taken.len());
+    let cycle: Vec<u32> =
+        core::iter::successors(Some(7), |slot| Some(rehash(*slot, SLOTS))).take(20).collect();
+    assert!(cycle.iter().all(|slot| *slot < SLOTS));
+    assert!(cycle.iter().collect::<std::collections::BTreeSet<_>>().len() > 10, "{cycle:?}");
+}
+
+fn workers(racks: &[u32]) -> host::Bits {
+    core::array::from_fn(|rack| racks.get(rack).copied().unwrap_or(0))
+}
+
+#[test]
+fn the_host_knows_whose_values_a_packet_holds() {
+    let all = workers(&[0b11, 0b111, 0b1]);
+    let of =
+        |bitmap_0, bitmap_1| host::holds(&Header { bitmap_0, bitmap_1, fan_in_1: 3, ..packet(0, 5) }, &all);
+    assert_eq!(of(0b10, 1), Some(workers(&[0b10])));
+    assert_eq!(of(0b101, 2), Some(workers(&[0, 0b101])));
+    assert_eq!(of(0b1, 0b111), Some(all), "a sum of the second level, whoever completed it");
+    assert_eq!(of(0b1, 0b110), Some(workers(&[0, 0b111, 0b1])));
+    assert_eq!([of(0b100, 1), of(0, 1), of(1, 0), of(1, 0b1000)], [None; 4]);
+    let one_level = Header { bitmap_0: 3, bitmap_1: 0, fan_in_1: 0, ..packet(0, 5) };
+    assert_eq!(host::holds(&one_level, &workers(&[0b11])), Some(workers(&[0b11])));
+}
+
+#[test]
+fn the_host_adds_everyone_once() {
+    let all = workers(&[0b111]);
+    let job = host::Job { all: &all, kept: 8 };
+    let of = |bitmap_0, flags| Header { bitmap_0, flags, fan_in_1: 1, ..packet(0, 5) };
+    let mut chunk = host::ChunkMeta::default();
+    assert_eq!(chunk.absorb(&of(0b1, 0), job), host::Action::Store);
+    assert_eq!(chunk.settle(&all, false), host::Outcome::Wait);
+    let overlap = chunk.absorb(&of(0b11, flag::RESEND), job);
+    assert_eq!(overlap, host::Action::Ignore(Reason::Duplicate), "rank 0 would be in it twice");
+    assert_eq!(chunk.absorb(&of(0b110, flag::RESEND), job), host::Action::Add);
+    assert_eq!(chunk.settle(&all, false), host::Outcome::Complete);
+    assert_eq!(chunk.absorb(&of(0b1, 0), job), host::Action::Ignore(Reason::Duplicate));
+    assert_eq!(chunk.absorb(&of(0b1, flag::RESEND), job), host::Action::Reply);
+    assert_eq!(chunk.absorb(&Header { tensor: 1, ..of(1, 0) }, job), host::Action::Refuse);
+    let later = |seq| Header { seq, ..of(1, 0) };
+    assert_eq!(chunk.clone().absorb(&later(13), job), host::Action::Store, "all have the result of 5");
+    for (seq, reason) in [(21, Reason::OutOfTurn), (0u32.wrapping_sub(3), Reason::Stale)] {
+        assert_eq!(chunk.absorb(&later(seq), job), host::Action::Ignore(reason), "{seq}");
+    }
+    let mut open = host::ChunkMeta::default();
+    assert_eq!(open.absorb(&later(9), job), host::Action::Ignore(Reason::OutOfTurn));
+    assert_eq!(open.absorb(&later(5), job), host::Action::Store);
+    assert_eq!(open.absorb(&later(13), job), host::Action::Ignore(Reason::OutOfTurn), "5 is not complete");
+}
+
+#[test]
+fn what_overflowed_is_asked_for_as_floats() {
+    let all = workers(&[0b11]);
+    let job = host::Job { all: &all, kept: 8 };
+    let of = |bitmap_0, flags| Header { bitmap_0, flags, fan_in_1: 1, ..packet(0, 5) };
+    let mut chunk = host::ChunkMeta::default();
+    assert_eq!(chunk.absorb(&of(0b11, flag::OVERFLOW), job), host::Action::Store);
+    assert_eq!(chunk.settle(&all, false), host::Outcome::AskRaw);
+    assert!(chunk.is_raw());
+    assert_eq!(chunk.absorb(&of(0b1, flag::RESEND), job), host::Action::AskRaw, "who has not heard");
+    assert_eq!(chunk.absorb(&of(0b1, 0), job), host::Action::Ignore(Reason::Stale));
+    assert_eq!(chunk.absorb(&of(0b1, flag::RAW_FLOAT), job), host::Action::Store);
+    assert_eq!(chunk.settle(&all, false), host::Outcome::Wait);
+    assert_eq!(chunk.absorb(&of(0b10, flag::RAW_FLOAT), job), host::Action::Add);
+    assert_eq!(chunk.settle(&all, false), host::Outcome::Complete);
+    assert_eq!(chunk.result_flags(), flag::RAW_FLOAT);
+    let mut here = host::ChunkMeta::default();
+    assert_eq!(here.absorb(&of(0b1, 0), job), host::Action::Store);
+    here.settle(&all, false);
+    assert_eq!(here.absorb(&of(0b10, 0), job), host::Action::Add);
+    assert_eq!(here.settle(&all, true), host::Outcome::AskRaw, "clamped by the host itself");
+}

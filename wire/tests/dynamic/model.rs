@@ -1,0 +1,330 @@
+//! The workers, the aggregators, the parameter host, the network between them, and what must hold.
+
+use std::collections::BTreeSet;
+
+use stateright::{Model, Property};
+use sumac_wire::{
+    dynamic::{
+        self, Action, Contribution, SlotMeta, decide,
+        host::{self, Bits, ChunkMeta, Outcome},
+    },
+    header::flag,
+    slot::owner,
+};
+
+use crate::packet::{EPOCH, JOB, Packet};
+
+/// What is checked. All chunks have the same slot, the only one of each aggregator.
+#[derive(Clone, Copy, Debug)]
+pub struct System {
+    /// Workers of each rack.
+    pub racks: &'static [u32],
+    /// Workers whose first aggregator is the second one.
+    pub direct: u32,
+    /// Whether there is a second aggregator, before the parameter host.
+    pub two_levels: bool,
+    /// Chunks of the stream.
+    pub chunks: u32,
+    /// How many chunks a worker sends ahead of the first whose result it misses.
+    pub window: u32,
+    /// Whether another job takes free slots.
+    pub shared: bool,
+}
+
+/// A slot and its value.
+type Slot = (SlotMeta, u64);
+
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub struct State {
+    /// `[rack]`
+    first: Vec<Slot>,
+    second: Slot,
+    /// What racks sent to the second aggregator.
+    between: BTreeSet<Packet>,
+    /// What reached the last hop.
+    last: BTreeSet<Packet>,
+    /// The parameter host's chunks, and their values.
+    host: Vec<(ChunkMeta, u64)>,
+    /// Bits of chunks whose result was sent.
+    complete: u32,
+    /// `[worker]`: bits of chunks whose result it has.
+    have: Vec<u32>,
+    /// Whether a result was sent that does not hold every worker once.
+    is_wrong: bool,
+    /// Whether the host gave up a result that a worker does not have.
+    is_early: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// A worker's packet arrives at its first aggregator: worker, chunk, whether it is marked as sent again.
+    Contribution(usize, u32, bool),
+    /// A rack's at the second.
+    Between(Packet),
+    /// One at the host.
+    Last(Packet),
+    /// A chunk's result passes an aggregator: a rack's, or the second.
+    Release(Option<usize>, u32),
+    /// A chunk's result arrives at a worker.
+    Result(usize, u32),
+    /// Another job takes a free slot.
+    Take(Option<usize>),
+    /// A slot loses what it has: its aggregator starts anew, another job frees it, its age is up.
+    Lose(Option<usize>),
+}
+
+const FOREIGN: SlotMeta = SlotMeta {
+    owner: owner(9, 9),
+    seq: 0,
+    bitmap: 1,
+    tensor: 0,
+    stamp: 0,
+    elements: 1,
+    flags: 0,
+    exponent: 0,
+    next_exponent: 0,
+    reserved: [0; 6],
+};
+
+impl System {
+    fn workers(&self) -> usize {
+        (self.racks.iter().sum::<u32>() + self.direct) as usize
+    }
+
+    /// Where a worker is: its bit at the second level, in its rack, and whether it has a rack's aggregator.
+    fn place(&self, worker: usize) -> (usize, u32, bool) {
+        let mut rank = worker as u32;
+        for (rack, workers) in self.racks.iter().enumerate() {
+            if rank < *workers {
+                return (rack, rank, true);
+            }
+            rank -= workers;
+        }
+        (self.racks.len() + rank as usize, 0, false)
+    }
+
+    fn all(&self) -> Bits {
+        let mut all = [0; host::MAX_RACKS];
+        for worker in 0..self.workers() {
+            let (rack, rank, _) = self.place(worker);
+            all[rack] |= 1 << rank;
+        }
+        all
+    }
+
+    fn kept(&self) -> u32 {
+        (2 * self.window).next_power_of_two()
+    }
+
+    /// What one worker's contribution to a chunk adds to its sum: one, in four bits of its own.
+    fn term(&self, worker: usize, chunk: u32) -> u64 {
+        1 << (4 * (worker as u32 * 4 + chunk))
+    }
+
+    fn correct(&self, chunk: u32) -> u64 {
+        (0..self.workers()).map(|worker| self.term(worker, chunk)).sum()
+    }
+
+    fn packet(&self, worker: usize, seq: u32, again: bool) -> Packet {
+        let (rack, rank, has_rack) = self.place(worker);
+        let level = if has_rack { 0 } else { flag::LEVEL };
+        Packet {
+            flags: level | if again { flag::RESEND } else { 0 },
+            seq,
+            fan_in: [
+                if has_rack { self.racks[rack] as u8 } else { 1 },
+                if self.two_levels { self.racks.len() as u8 + self.direct as u8 } else { 0 },
+            ],
+            bitmap: [1 << rank, 1 << rack],
+            sum: self.term(worker, seq),
+        }
+    }
+
+    /// Chunks that a worker may send, or have sent.
+    fn reached(&self, state: &State, worker: usize) -> u32 {
+        (state.have[worker].trailing_ones() + self.window).min(self.chunks)
+    }
+
+    /// Takes a packet at an aggregator; what it sends on.
+    fn aggregate(&self, (meta, value): &mut Slot, packet: &Packet) -> Option<Packet> {
+        let header = packet.header();
+        let (after, action) = decide(meta, &Contribution::of(&header), 0, u32::MAX);
+        let before = std::mem::replace(meta, after);
+        match action {
+            Action::Store => *value = packet.sum,
+            Action::Add | Action::Complete | Action::Flush { adds: true } => *value += packet.sum,
+            Action::Flush { adds: false } | Action::Pass | Action::Collide | Action::Drop => {}
+        }
+        let sent = match action {
+            Action::Complete => Some(Packet::new(&dynamic::sum(&header, &after), *value)),
+            Action::Flush { .. } => Some(Packet::new(&dynamic::flushed(&header, &before), *value)),
+            Action::Pass => Some(Packet::new(&dynamic::passed(&header), packet.sum)),
+            Action::Collide => Some(Packet::new(&dynamic::collided(&header), packet.sum)),
+            Action::Store | Action::Add | Action::Drop => None,
+        };
+        if meta.owner == 0 {
+            *value = 0;
+        }
+        sent
+    }
+
+    fn at_worker(&self, state: &mut State, worker: usize, seq: u32, again: bool) -> Option<Packet> {
+        let packet = self.packet(worker, seq, again);
+        let (rack, _, has_rack) = self.place(worker);
+        let slot = if has_rack { &mut state.first[rack] } else { &mut state.second };
+        self.aggregate(slot, &packet)
+    }
+
+    fn at_host(&self, state: &mut State, packet: &Packet) {
+        let all = self.all();
+        let place = (packet.seq % self.kept()) as usize;
+        let (chunk, value) = &mut state.host[place];
+        let before = chunk.seq();
+        match chunk.absorb(&packet.header(), host::Job { all: &all, kept: self.kept() }) {
+            host::Action::Store => *value = packet.sum,
+            host::Action::Add => *value += packet.sum,
+            _ => return,
+        }
+        if let Some(given_up) = before.filter(|seq| *seq != packet.seq) {
+            state.is_early |= state.have.iter().any(|have| have >> given_up & 1 == 0);
+        }
+        if chunk.settle(&all, false) == Outcome::Complete {
+            state.is_wrong |= *value != self.correct(packet.seq);
+            state.complete |= 1 << packet.seq;
+        }
+    }
+
+    fn slot<'a>(&self, state: &'a mut State, rack: Option<usize>) -> &'a mut Slot {
+        match rack {
+            Some(rack) => &mut state.first[rack],
+            None => &mut state.second,
+        }
+    }
+
+    fn aggregators(&self) -> impl Iterator<Item = Option<usize>> {
+        (0..self.racks.len()).map(Some).chain(self.two_levels.then_some(None))
+    }
+
+    /// Whether all chunks complete when the network loses nothing any more and workers send again what they miss.
+    fn recovers(&self, state: &State) -> bool {
+        let mut state = state.clone();
+        let done = (1 << self.chunks) - 1;
+        for _ in 0..4 * self.chunks {
+            for worker in 0..self.workers() {
+                for seq in state.have[worker].trailing_ones()..self.reached(&state, worker) {
+                    self.send_again(&mut state, worker, seq);
+                }
+            }
+        }
+        !state.is_wrong && state.have.iter().all(|have| *have == done)
+    }
+
+    /// A worker sends again, and everything arrives.
+    fn send_again(&self, state: &mut State, worker: usize, seq: u32) {
+        if state.have[worker] >> seq & 1 == 1 {
+            return;
+        }
+        let (_, _, has_rack) = self.place(worker);
+        let sent = self.at_worker(state, worker, seq, true);
+        let sent = match sent {
+            Some(packet) if self.two_levels && has_rack => self.aggregate(&mut state.second, &packet),
+            other => other,
+        };
+        if let Some(packet) = sent {
+            self.at_host(state, &packet);
+        }
+        if state.complete >> seq & 1 == 1 {
+            for have in &mut state.have {
+                *have |= 1 << seq;
+            }
+        }
+    }
+}
+
+impl Model for System {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            first: vec![Default::default(); self.racks.len()],
+            second: Default::default(),
+            between: BTreeSet::new(),
+            last: BTreeSet::new(),
+            host: vec![Default::default(); self.kept() as usize],
+            complete: 0,
+            have: vec![0; self.workers()],
+            is_wrong: false,
+            is_early: false,
+        }]
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        for worker in 0..self.workers() {
+            for seq in 0..self.reached(state, worker) {
+                steps.extend([false, true].map(|again| Step::Contribution(worker, seq, again)));
+            }
+            let results = (0..self.chunks).filter(|seq| state.complete >> seq & 1 == 1);
+            steps.extend(results.map(|seq| Step::Result(worker, seq)));
+        }
+        steps.extend(state.between.iter().copied().map(Step::Between));
+        steps.extend(state.last.iter().copied().map(Step::Last));
+        for aggregator in self.aggregators() {
+            let results = (0..self.chunks).filter(|seq| state.complete >> seq & 1 == 1);
+            steps.extend(results.map(|seq| Step::Release(aggregator, seq)));
+            steps.extend(self.shared.then_some(Step::Take(aggregator)));
+            steps.push(Step::Lose(aggregator));
+        }
+    }
+
+    fn next_state(&self, before: &State, step: Step) -> Option<State> {
+        let mut state = before.clone();
+        match step {
+            Step::Contribution(worker, seq, again) => {
+                let sent = self.at_worker(&mut state, worker, seq, again);
+                let has_rack = self.place(worker).2;
+                let hop = if self.two_levels && has_rack { &mut state.between } else { &mut state.last };
+                hop.extend(sent);
+            }
+            Step::Between(packet) => {
+                let sent = self.aggregate(&mut state.second, &packet);
+                state.last.extend(sent);
+            }
+            Step::Last(packet) => self.at_host(&mut state, &packet),
+            Step::Release(rack, seq) => {
+                let (meta, value) = self.slot(&mut state, rack);
+                *meta = dynamic::release(meta, owner(JOB, EPOCH), seq, 0, u32::MAX);
+                *value = if meta.owner == 0 { 0 } else { *value };
+            }
+            Step::Result(worker, seq) => state.have[worker] |= 1 << seq,
+            Step::Take(rack) => {
+                let slot = self.slot(&mut state, rack);
+                if slot.0.owner == 0 {
+                    *slot = (FOREIGN, 0);
+                }
+            }
+            Step::Lose(rack) => *self.slot(&mut state, rack) = Default::default(),
+        }
+        (state != *before).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("every sum holds every worker exactly once", |_: &Self, state: &State| {
+                !state.is_wrong
+            }),
+            Property::always("a result is kept until all workers have it", |_: &Self, state: &State| {
+                !state.is_early
+            }),
+            Property::always("sending again completes every chunk", |system: &Self, state: &State| {
+                system.recovers(state)
+            }),
+            Property::sometimes("every chunk completes", |system: &Self, state: &State| {
+                state.have.iter().all(|have| *have == (1 << system.chunks) - 1)
+            }),
+            Property::sometimes("an aggregator completes a sum", |_: &Self, state: &State| {
+                state.last.iter().any(|packet| packet.flags & flag::RESEND == 0)
+            }),
+        ]
+    }
+}
