@@ -386,3 +386,21 @@ fn a_tail_that_all_are_at_does_not_wait_for_stragglers() {
     lone.send_all();
     assert!(lone.expire() <= lone.engine.stats().rtt.timeout_begun_ns);
 }
+
+#[test]
+fn a_silence_asks_first_about_what_all_are_at() {
+    let mut lone = Lone::ready(job(2, 64, 4), 100 * MICRO);
+    // Another worker is at the first operation, of chunks 0 to 3, and not at the second, which fills the window.
+    lone.submit_floats(&[1.0; 16]);
+    lone.submit_floats(&[1.0; 240]);
+    let sent = lone.send_all();
+    lone.expire();
+    assert_eq!(seqs(&lone.send_all()), [0, 1], "and these questions are lost");
+    sent[2..4].iter().for_each(|sent| lone.take(&sent.answer()));
+    lone.expire();
+    assert_eq!(
+        seqs(&lone.send_all()),
+        [0, 4],
+        "not the second operation's chunks alone, although all were sent before"
+    );
+}
