@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::lab::Lab;
 use common::{Raw, code, memfd};
 use serde_json::{Value, json};
-use sumac_client::{Client, ClientError, Code, Failure, JobOptions};
+use sumac_client::{Client, ClientError, Code, Failure, JobOptions, Pending};
 
 /// Opens a job by hand on one host and by the library on the other.
 fn pair(lab: &Lab, name: &str) -> (Raw, Value, Client, sumac_client::Job) {
@@ -137,6 +137,8 @@ fn a_trainer_that_dies_ends_the_job_by_its_rank() {
     raw.ask(allreduce(&job, &region, 0, 1000));
     // In the middle of an operation; the kernel closes the socket of a killed process just so.
     drop(raw);
+    // What it had submitted may still be summed, if this one is quick; nothing after it.
+    let _quick = partner.allreduce(client.tensor::<f32>(1000).unwrap()).map(Pending::wait);
     let failure = sum_fails(&client, &partner);
     assert_eq!((failure.code, &failure.ranks[..]), (Code::JobFailed, &[0][..]), "{failure}");
     assert!(failure.message.contains("went away"), "{failure}");
