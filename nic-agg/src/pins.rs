@@ -20,7 +20,10 @@ use std::{
 use aya::programs::links::PinnedLink;
 use sumac_agg_layout::name;
 pub use sumac_hostprog::DEFAULT_PIN_ROOT;
-use sumac_hostprog::{pins::current_namespace, steer::memory::Memory};
+use sumac_hostprog::{
+    pins::{current_namespace, entries},
+    steer::memory::Memory,
+};
 
 /// The ingress program's pin.
 pub const INGRESS: &str = "prog";
@@ -210,18 +213,6 @@ fn is_link(pin: &Path) -> bool {
 
 fn root(pin_root: &Path) -> PathBuf {
     pin_root.join("agg")
-}
-
-/// What is in a directory, sorted; nothing when it is not there.
-fn entries(path: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(path) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut found = entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
-    found.sort();
-    Ok(found)
 }
 
 #[cfg(test)]

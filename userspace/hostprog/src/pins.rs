@@ -11,6 +11,7 @@
 //! bpffs allows no dot in a name and the kernel no colon in an interface's: `eth0.7` becomes `eth0:7`.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io,
     os::unix::fs::MetadataExt as _,
@@ -68,15 +69,10 @@ impl PinDir {
     /// # Errors
     /// When the directory is there and cannot be read.
     pub fn list(pin_root: &Path) -> io::Result<Vec<Self>> {
-        let entries = match fs::read_dir(host_root(pin_root)) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
         let mut found = Vec::new();
-        for entry in entries {
-            let name = entry?.file_name();
-            let parts = name.to_str().and_then(|name| name.split_once('-'));
+        for entry in entries(&host_root(pin_root))? {
+            let name = entry.file_name().and_then(OsStr::to_str);
+            let parts = name.and_then(|name| name.split_once('-'));
             if let Some((Ok(namespace), interface)) = parts.map(|(inode, name)| (inode.parse(), name)) {
                 found.push(Self::new(pin_root, namespace, &interface.replace(':', ".")));
             }
@@ -187,6 +183,21 @@ pub fn host_root(pin_root: &Path) -> PathBuf {
 /// When /proc is not mounted.
 pub fn current_namespace() -> io::Result<u64> {
     fs::metadata("/proc/thread-self/ns/net").map(|metadata| metadata.ino())
+}
+
+/// What is in a directory, sorted; nothing when it is not there.
+///
+/// # Errors
+/// As the file system answers.
+pub fn entries(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut found = entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
+    found.sort();
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -4,12 +4,15 @@
 //! `port-48700-queue-0` says that the rule at place 1022 is Sumac's, and what it says. It leads nowhere.
 
 use std::{
+    ffi::OsStr,
     fs, io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
 use sumac_xsk::PortRule;
+
+use crate::pins::entries;
 
 /// What the names of notes begin with.
 const PREFIX: &str = "rule-";
@@ -41,15 +44,10 @@ impl Memory {
     /// # Errors
     /// As the file system answers; a directory that is not there has none.
     pub fn sharing(directory: &Path) -> io::Result<Vec<String>> {
-        let entries = match fs::read_dir(directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
         let mut found = Vec::new();
-        for entry in entries {
-            let name = entry?.file_name();
-            let note = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.rsplit_once('-'));
+        for entry in entries(directory)? {
+            let name = entry.file_name().and_then(OsStr::to_str);
+            let note = name.and_then(|name| name.strip_prefix(PREFIX)?.rsplit_once('-'));
             found.extend(note.map(|(interface, _)| interface.replace(':', ".")));
         }
         found.sort();
@@ -68,23 +66,14 @@ impl Memory {
     /// # Errors
     /// As the file system answers. Links that are no notes are passed over.
     pub fn read(&self) -> io::Result<Vec<PortRule>> {
-        let entries = match fs::read_dir(&self.directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
         let mut found = Vec::new();
-        for entry in entries {
-            let entry = entry?;
-            if !entry.file_type()?.is_symlink() {
+        for entry in entries(&self.directory)? {
+            if !fs::symlink_metadata(&entry)?.is_symlink() {
                 continue;
             }
-            let target = fs::read_link(entry.path())?;
-            found.extend(parse(
-                &entry.file_name().to_string_lossy(),
-                &self.prefix,
-                &target.to_string_lossy(),
-            ));
+            let target = fs::read_link(&entry)?;
+            let name = entry.file_name().unwrap_or_default();
+            found.extend(parse(&name.to_string_lossy(), &self.prefix, &target.to_string_lossy()));
         }
         found.sort_by_key(|rule: &PortRule| rule.location);
         Ok(found)
