@@ -64,9 +64,7 @@ impl Job {
             match timeout(HANDSHAKE_PATIENCE, orders.recv()).await {
                 Ok(Some(Order::Ready)) => return Ok(()),
                 Ok(Some(Order::Measured(measure))) => {
-                    if self.tune(member, measure, reply, orders).await? {
-                        return Ok(());
-                    }
+                    self.tune(member, measure, reply, orders).await?;
                 }
                 Ok(order) => return Err(interruption(order)),
                 Err(_) => {
@@ -77,27 +75,19 @@ impl Job {
         }
     }
 
-    /// Has the number of slots decided by what all workers have measured. `true`: the data path said meanwhile that it is
-    /// ready.
+    /// Has the number of slots decided by what all workers have measured. The data path is not ready before it knows it.
     async fn tune(
         &self,
         member: &Member,
         measure: PathMeasure,
         reply: &mut OpenReply,
         orders: &mut UnboundedReceiver<Order>,
-    ) -> Result<bool, Failure> {
-        let mut is_ready = false;
-        let mut tuning = std::pin::pin!(member.tune(measure));
-        let tuned = loop {
-            tokio::select! {
-                biased;
-                tuned = &mut tuning => break tuned.map_err(|failure| self.told(&failure))?,
-                // The slowest of the workers is waited for: meanwhile this one's trainer may go.
-                order = orders.recv() => match order {
-                    Some(Order::Ready) => is_ready = true,
-                    order => return Err(interruption(order)),
-                },
-            }
+    ) -> Result<(), Failure> {
+        let tuned = tokio::select! {
+            biased;
+            tuned = member.tune(measure) => tuned.map_err(|failure| self.told(&failure))?,
+            // The slowest of the workers is waited for: meanwhile this one's trainer may go.
+            order = orders.recv() => return Err(interruption(order)),
         };
         tracing::info!(
             job = self.plan.spec.job,
@@ -110,7 +100,7 @@ impl Job {
         self.hub.routes.settle(reply.wire_job, reply.clone());
         let (hub, job, slots) = (self.hub.clone(), reply.wire_job, reply.slots);
         blocking(move || hub.carrier.start_job(job, slots)).await??;
-        Ok(is_ready)
+        Ok(())
     }
 }
 
