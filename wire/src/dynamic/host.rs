@@ -98,19 +98,9 @@ impl ChunkMeta {
         self.used.then_some(self.seq)
     }
 
-    /// Whether the result has been sent.
-    pub fn is_complete(&self) -> bool {
-        self.complete
-    }
-
     /// Whether the values are floats.
     pub fn is_raw(&self) -> bool {
         self.raw
-    }
-
-    /// Whose values it holds.
-    pub fn seen(&self) -> &Bits {
-        &self.seen
     }
 
     /// Decides what an admitted contribution or sum does, `self` being what stands at `seq % kept`.
