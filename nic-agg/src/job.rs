@@ -335,7 +335,7 @@ fn entry(new: &NewJob, placed: Placed) -> JobEntry {
         lane_slots_log2: new.lane_slots.ilog2() as u16,
         rack,
         racks,
-        reserved: 0,
+        hosts: 0,
     }
 }
 

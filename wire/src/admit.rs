@@ -1,6 +1,8 @@
 //! May this packet go on? The checks that every aggregator and every host makes before a packet
 //! changes anything. The order is fixed: identity first, so that a stranger learns nothing more.
 
+pub mod dynamic;
+
 use crate::{
     Header, Kind, Reason,
     header::{ELEMENT_LEN, HEADER_LEN, flag},
@@ -66,6 +68,11 @@ pub fn sender(header: &Header, job: &JobEntry) -> Result<u16, Reason> {
             return Err(Reason::WrongWorker);
         }
         (header.fan_in_1, header.bitmap_1)
+    } else if job.flags & job_flag::DYNAMIC != 0 {
+        if header.has(flag::LEVEL) || !dynamic::is_of_rack(header, job) {
+            return Err(Reason::WrongWorker);
+        }
+        (header.fan_in_0, header.bitmap_0)
     } else {
         if header.has(flag::LEVEL) || header.bitmap_1 != 0 || header.fan_in_1 > 1 {
             return Err(Reason::WrongWorker);
@@ -182,20 +189,37 @@ pub fn conclusion(
     }))
 }
 
-/// Checks a packet that comes to a worker's host: a result, or the answer to a probe.
+/// Checks a packet that comes to a host: a result, or the answer to a probe; contributions and probes, where the host is
+/// one of the job's parameter hosts. Who sent those is checked behind, where all workers are known.
 #[inline(always)]
 pub fn answer(header: &Header, src_ip: u32, job: &HostJobEntry) -> Result<(), Reason> {
     identity(header, job.flags, job.token, job.epoch)?;
-    if src_ip != job.aggregator_ip {
-        return Err(Reason::WrongSource);
-    }
-    if header.kind != Kind::Result as u8 && header.kind != Kind::Report as u8 {
-        return Err(Reason::BadType);
+    let is_answer = header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8;
+    if is_answer {
+        if !is_source(src_ip, job) {
+            return Err(Reason::WrongSource);
+        }
+    } else {
+        let is_request = header.kind == Kind::Contribution as u8 || header.kind == Kind::Probe as u8;
+        if !is_request || job.flags & job_flag::PARAMETER == 0 {
+            return Err(Reason::BadType);
+        }
     }
     if header.elements > job.elements {
         return Err(Reason::WrongElements);
     }
     Ok(())
+}
+
+/// Whether a job's results come from this address.
+#[inline(always)]
+fn is_source(src_ip: u32, job: &HostJobEntry) -> bool {
+    // An address of zero names nobody; no frame comes from there.
+    let mut is_one = src_ip == job.aggregator_ip;
+    for host in job.host_ips {
+        is_one |= src_ip == host;
+    }
+    is_one && src_ip != 0
 }
 
 /// Bytes of the UDP payload that carries `elements`.
@@ -222,7 +246,7 @@ mod tests {
         lane_slots_log2: 5,
         rack: 0,
         racks: 0,
-        reserved: 0,
+        hosts: 0,
     };
 
     fn good() -> Header {
@@ -343,6 +367,7 @@ mod tests {
         let job = HostJobEntry {
             token: 0xfeed,
             aggregator_ip: 9,
+            host_ips: [11, 0, 0, 12],
             epoch: 7,
             elements: 256,
             world: 4,
@@ -350,8 +375,11 @@ mod tests {
             reserved: 0,
         };
         type Change = fn(&mut Header);
-        let table: [(&str, Change, u32, Result<(), Reason>); 7] = [
+        let table: [(&str, Change, u32, Result<(), Reason>); 10] = [
             ("a result", |h| h.kind = Kind::Result as u8, 9, Ok(())),
+            ("a parameter host's", |h| h.kind = Kind::Result as u8, 12, Ok(())),
+            ("nobody's", |h| h.kind = Kind::Result as u8, 0, Err(Reason::WrongSource)),
+            ("a stop", |h| h.kind = Kind::Stop as u8, 9, Err(Reason::BadType)),
             ("a report", |h| h.kind = Kind::Report as u8, 9, Ok(())),
             ("a contribution", |_| (), 9, Err(Reason::BadType)),
             ("token", |h| (h.kind, h.token) = (2, 1), 9, Err(Reason::BadToken)),
@@ -365,5 +393,10 @@ mod tests {
             assert_eq!(answer(&header, src_ip, &job), expected, "{what}");
         }
         assert_eq!(answer(&good(), 9, &HostJobEntry { flags: 0, ..job }), Err(Reason::UnknownJob));
+        let host = HostJobEntry { flags: job_flag::ACTIVE | job_flag::PARAMETER, ..job };
+        assert_eq!(answer(&good(), 77, &host), Ok(()), "a contribution, whoever sent it");
+        assert_eq!(answer(&Header { token: 1, ..good() }, 77, &host), Err(Reason::BadToken));
+        let result = Header { kind: Kind::Result as u8, ..good() };
+        assert_eq!(answer(&result, 77, &host), Err(Reason::WrongSource));
     }
 }

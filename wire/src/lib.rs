@@ -46,6 +46,8 @@ pub const MAX_LANES: usize = 32;
 pub const CLASSES: u16 = 2;
 /// Most jobs at once on one aggregator; job numbers run from 1 to `MAX_JOBS - 1`.
 pub const MAX_JOBS: usize = 64;
+/// Most parameter hosts of a job (dynamic mode).
+pub const MAX_HOSTS: usize = 4;
 /// Default UDP destination port of shard 0.
 pub const DEFAULT_BASE_PORT: u16 = 48700;
 /// Default TCP port of the control plane.

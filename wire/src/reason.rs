@@ -44,9 +44,9 @@ reasons! {
     Stale = 9, "stale";
     /// A copy of a result at a port where no worker of its job is.
     NotForPort = 10, "not_for_port";
-    /// A sum of this aggregator's workers went up to its parent, or the question whether it is there.
+    /// A sum of this aggregator's workers went up to its parent or parameter host, or the question whether it is there.
     Forwarded = 11, "forwarded";
-    /// A parent's result was taken and went to all workers.
+    /// A parent's result, or a parameter host's, was taken and went to all workers.
     Concluded = 12, "concluded";
     /// Dropped on purpose, by an operator's drop injection.
     Injected = 13, "injected_drop";
@@ -93,10 +93,20 @@ reasons! {
     /// A question whose contribution is missing, or is to be answered with the kept result: its sender was told to send
     /// it.
     Wanted = 34, "wanted";
+    /// Dynamic mode: a contribution was sent on to the parameter host as it came.
+    Passed = 35, "passed";
+    /// Dynamic mode: a contribution whose slot was busy was sent on, marked.
+    Collided = 36, "collided";
+    /// Dynamic mode: a slot's partial sum was sent on, because one of its workers sent again.
+    Flushed = 37, "flushed";
+    /// Dynamic mode: a sum overflowed at the parameter host, or one of its parts had: the workers were asked for floats.
+    AskedRaw = 38, "asked_raw";
+    /// Dynamic mode: a contribution took a slot that its silent owner had left.
+    Reclaimed = 39, "reclaimed";
 }
 
 /// Size of a table of counters: the numbers have gaps, so that new reasons keep their kind together.
-pub const COUNTERS: usize = 40;
+pub const COUNTERS: usize = 48;
 
 impl Reason {
     /// Whether the frame was refused as malformed, stale, misdirected or forged.

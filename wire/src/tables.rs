@@ -3,7 +3,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::MAX_WORKERS;
+use crate::{MAX_HOSTS, MAX_WORKERS};
 
 /// Bits of [`JobEntry::flags`] and [`HostJobEntry::flags`].
 pub mod job_flag {
@@ -19,6 +19,10 @@ pub mod job_flag {
     pub const CHILD: u16 = 1 << 4;
     /// The job's workers are aggregators that have this one as their parent.
     pub const ROOT: u16 = 1 << 5;
+    /// The job's chunks take slots of the pool that jobs share, and its sums go to parameter hosts (ATP).
+    pub const DYNAMIC: u16 = 1 << 6;
+    /// At a host: it is one of the job's parameter hosts, so that contributions may come in.
+    pub const PARAMETER: u16 = 1 << 7;
 }
 
 /// One job at an aggregator; the entry's index is the job's number.
@@ -29,7 +33,8 @@ pub struct JobEntry {
     pub token: u64,
     /// The pool's index of the job's slot 0.
     pub slot_base: u32,
-    /// Slots of the job, all lanes together.
+    /// Slots of the job, all lanes together. Of a [`job_flag::DYNAMIC`] one: slots of each shard that its chunks may
+    /// take.
     pub slots: u32,
     /// The multicast group of [`job_flag::MULTICAST`].
     pub group_ip: u32,
@@ -51,8 +56,15 @@ pub struct JobEntry {
     pub rack: u16,
     /// The job's racks below its parent, of a [`job_flag::CHILD`].
     pub racks: u16,
-    /// Zero.
-    pub reserved: u16,
+    /// Parameter hosts of a [`job_flag::DYNAMIC`] job, 1 to [`MAX_HOSTS`]; 0 and 1 are the same to all others.
+    pub hosts: u16,
+}
+
+/// Index in the table of parents: where the sums of a job's shard go.
+#[inline(always)]
+pub const fn parent_index(job: u16, shard: u16, hosts: u16) -> u32 {
+    let hosts = if hosts == 0 { 1 } else { hosts };
+    job as u32 * MAX_HOSTS as u32 + (shard % hosts) as u32 % MAX_HOSTS as u32
 }
 
 impl JobEntry {
@@ -132,8 +144,10 @@ pub const fn worker_index(job: u16, rank: u16) -> u32 {
 pub struct HostJobEntry {
     /// Random, known to the job's workers only.
     pub token: u64,
-    /// Results must come from this address.
+    /// Results must come from this address, or from one of `host_ips`; zero: there is no aggregator.
     pub aggregator_ip: u32,
+    /// The parameter hosts of a [`job_flag::DYNAMIC`] job; zero: none.
+    pub host_ips: [u32; MAX_HOSTS],
     /// The incarnation.
     pub epoch: u16,
     /// Most elements in a chunk.

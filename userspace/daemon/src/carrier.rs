@@ -195,6 +195,7 @@ impl Carrier {
                 let entry = HostJobEntry {
                     token: assigned.token,
                     aggregator_ip: u32::from(assigned.aggregator_ip),
+                    host_ips: [0; sumac_wire::MAX_HOSTS],
                     epoch: assigned.epoch,
                     elements: assigned.elements,
                     world: spec.world,

@@ -5,8 +5,9 @@
 //! of all that are a window older, and no worker is further ahead of another than that. So the first packet
 //! of a chunk that is two windows later shows that all workers have the result that it replaces.
 
+use super::rehash;
 use crate::{
-    Reason,
+    Kind, Reason,
     header::{Header, flag},
     stream::is_later,
 };
@@ -54,6 +55,9 @@ pub struct ChunkMeta {
     next_exponent: i8,
     seen: Bits,
 }
+
+/// What a chunk keeps from every packet: what slots merge, and that a slot was busy.
+const KEPT: u16 = flag::MERGED | flag::COLLISION;
 
 /// What is to be done to the values of the chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -143,7 +147,7 @@ impl ChunkMeta {
         } else {
             header.seq < kept
         };
-        if !in_turn || header.has(flag::RAW_FLOAT) {
+        if !in_turn {
             return Action::Ignore(Reason::OutOfTurn);
         }
         *self = ChunkMeta {
@@ -151,7 +155,9 @@ impl ChunkMeta {
             seq: header.seq,
             tensor: header.tensor,
             elements: header.elements,
-            flags: header.flags & (flag::MERGED | flag::MAXIMUM),
+            // Where no exponent is known, all workers send floats at once.
+            raw: header.has(flag::RAW_FLOAT),
+            flags: header.flags & (KEPT | flag::MAXIMUM),
             exponent: header.exponent,
             next_exponent: header.next_exponent,
             seen: bits,
@@ -164,13 +170,13 @@ impl ChunkMeta {
         let is_first = self.seen.iter().all(|bits| *bits == 0);
         if self.seen.iter().zip(&bits).any(|(seen, bits)| seen & bits != 0) {
             // A sum that is in here in part cannot be taken apart: the others in it send again, and past the slots.
-            self.flags |= header.flags & flag::ECN_ECHO;
+            self.flags |= header.flags & (flag::ECN_ECHO | flag::COLLISION);
             return Action::Ignore(Reason::Duplicate);
         }
         for (seen, bits) in self.seen.iter_mut().zip(&bits) {
             *seen |= bits;
         }
-        self.flags |= header.flags & flag::MERGED;
+        self.flags |= header.flags & KEPT;
         self.next_exponent = self.next_exponent.max(header.next_exponent);
         if is_first { Action::Store } else { Action::Add }
     }
@@ -193,13 +199,48 @@ impl ChunkMeta {
         Outcome::Complete
     }
 
-    /// The flags of the result.
-    pub fn result_flags(&self) -> u16 {
-        self.flags | if self.raw { flag::RAW_FLOAT } else { 0 }
+    /// The header of the result, which answers `request`; the elements are the chunk's values.
+    ///
+    /// The result names the request's slot, which it frees on its way. Where a slot was busy, it says in `bitmap_0` which one
+    /// the workers shall take for this chunk's place in the window from now on; `slots`: how many there are to choose from,
+    /// zero to leave them where they are.
+    pub fn result(&self, request: &Header, contributors: u16, slots: u32) -> Header {
+        let raw = if self.raw { flag::RAW_FLOAT } else { 0 };
+        let stays = slots == 0 || request.slot >= slots;
+        let (collision, slot) = match self.flags & flag::COLLISION {
+            0 => (0, 0),
+            _ if stays => (0, 0),
+            collision => (collision, rehash(request.slot, request.job, self.seq, slots)),
+        };
+        Header {
+            kind: Kind::Result as u8,
+            flags: self.flags & !flag::COLLISION | collision | raw,
+            bitmap_0: slot,
+            bitmap_1: 0,
+            elements: self.elements,
+            contributors,
+            exponent: self.exponent,
+            next_exponent: self.next_exponent,
+            tensor: self.tensor,
+            ..*request
+        }
     }
 
-    /// The largest exponent of a later chunk.
-    pub fn next_exponent(&self) -> i8 {
-        self.next_exponent
+    /// The header that asks for a chunk's floats.
+    pub fn ask(&self, request: &Header, contributors: u16) -> Header {
+        let flags = self.flags & !flag::COLLISION | flag::RAW_FLOAT;
+        Header { flags, elements: 0, bitmap_0: 0, ..self.result(request, contributors, 0) }
+    }
+
+    /// The header that tells workers that a chunk is another operation's: `bitmap_0` and `bitmap_1` still say whose packet
+    /// it answers, `tensor` is what the chunk holds. No elements.
+    pub fn refusal(&self, request: &Header) -> Header {
+        let kind = Kind::Result as u8;
+        Header { kind, flags: flag::MISMATCH, elements: 0, tensor: self.tensor, ..*request }
+    }
+
+    /// Whether a slot was busy on some packet's way.
+    pub fn has_collided(&self) -> bool {
+        self.flags & flag::COLLISION != 0
     }
 }

@@ -18,7 +18,7 @@ use crate::header::{Header, flag};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SlotMeta {
-    /// [`crate::slot::owner`] of the job whose chunk it holds; zero: none.
+    /// [`owner`] of the lane whose chunk it holds; zero: none.
     pub owner: u32,
     /// The chunk.
     pub seq: u32,
@@ -42,29 +42,51 @@ pub struct SlotMeta {
 
 const _: () = assert!(size_of::<SlotMeta>() == 32);
 
-/// The first slot of a chunk, before collisions have moved it: jobs and chunks that follow one another are spread over
-/// the pool (ATP section 3.5).
+/// Which slots are a lane's: chunks of different lanes have the same numbers.
 ///
-/// `slots` is the pool's size, above zero.
+/// Every lane of every job has another one; none is zero, since no job is.
 #[inline(always)]
-pub const fn hash(job: u16, seq: u32, slots: u32) -> u32 {
-    rehash((job as u32) << 26 ^ seq, slots)
+pub const fn owner(job: u16, epoch: u16, lane: u16) -> u32 {
+    ((lane & 0x3f) as u32) << 26 | ((job & 0x3ff) as u32) << 16 | epoch as u32
 }
 
-/// Where to go from a slot that was busy: `HASH(<aggregatorIndex>) % numAggregators` (ATP section 3.6).
+const _: () = assert!(crate::MAX_LANES <= 1 << 6 && crate::MAX_JOBS <= 1 << 10);
+
+/// The lane that a packet's chunk is of. In this mode it stands where the static one has the slot's next chunk.
 #[inline(always)]
-pub const fn rehash(slot: u32, slots: u32) -> u32 {
-    // Multiply and shift, twice (Wellons' lowbias32): every bit of the input moves every bit of the output.
-    let mut x = slot;
+pub const fn lane(header: &Header) -> u16 {
+    header.next_seq as u16
+}
+
+/// The slot that a lane's chunks begin with, by their place in the window (ATP section 3.5): jobs and chunks that follow
+/// one another are spread over the pool.
+///
+/// `position` is the chunk's number modulo the window, `slots` the pool's size, above zero. The paper hashes the chunk's
+/// whole number. Then a job that has learnt to avoid collisions has learnt nothing of its next chunks.
+#[inline(always)]
+pub const fn hash(job: u16, lane: u16, position: u32, slots: u32) -> u32 {
+    mix((job as u32) << 26 ^ (lane as u32) << 20 ^ position) % slots
+}
+
+/// Where to go from a slot that was busy (ATP section 3.6). Another chunk that leaves the same slot goes elsewhere; so
+/// nobody goes round in a circle of busy ones.
+#[inline(always)]
+pub const fn rehash(slot: u32, job: u16, seq: u32, slots: u32) -> u32 {
+    mix(slot ^ mix((job as u32) << 26 ^ seq)) % slots
+}
+
+/// Every bit of the input moves every bit of the output: multiply and shift, twice (Wellons' lowbias32).
+#[inline(always)]
+const fn mix(mut x: u32) -> u32 {
     x = (x ^ x >> 16).wrapping_mul(0x7feb_352d);
     x = (x ^ x >> 15).wrapping_mul(0x846c_a68b);
-    (x ^ x >> 16) % slots
+    x ^ x >> 16
 }
 
 /// What the decision needs of an admitted contribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Contribution {
-    /// [`crate::slot::owner`] of the job.
+    /// [`owner`] of the lane.
     pub owner: u32,
     /// The chunk.
     pub seq: u32,
@@ -90,7 +112,7 @@ impl Contribution {
     pub fn of(header: &Header) -> Contribution {
         let second = header.has(flag::LEVEL);
         Contribution {
-            owner: crate::slot::owner(header.job, header.epoch),
+            owner: owner(header.job, header.epoch, lane(header)),
             seq: header.seq,
             sender: if second { header.bitmap_1 } else { header.bitmap_0 },
             fan_in: if second { header.fan_in_1 } else { header.fan_in_0 },

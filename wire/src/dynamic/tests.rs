@@ -5,7 +5,7 @@ extern crate std;
 use std::{collections::BTreeMap, vec::Vec};
 
 use super::{host, *};
-use crate::{Kind, Reason, slot::owner};
+use crate::{Kind, Reason};
 
 const PATIENCE: u32 = 100;
 const NOW: u32 = u32::MAX - 10;
@@ -32,7 +32,15 @@ fn packet(rank: u32, seq: u32) -> Header {
 }
 
 fn slot(bitmap: u32, seq: u32) -> SlotMeta {
-    SlotMeta { owner: owner(3, 1), seq, bitmap, tensor: 77, stamp: NOW, elements: 8, ..SlotMeta::default() }
+    SlotMeta {
+        owner: owner(3, 1, 0),
+        seq,
+        bitmap,
+        tensor: 77,
+        stamp: NOW,
+        elements: 8,
+        ..SlotMeta::default()
+    }
 }
 
 fn at(before: &SlotMeta, header: &Header, now: u32) -> (SlotMeta, Action) {
@@ -107,10 +115,10 @@ fn only_values_of_one_kind_meet() {
 #[test]
 fn results_and_age_free_slots() {
     let before = slot(1, 5);
-    assert_eq!(release(&before, owner(3, 1), 5, NOW, PATIENCE), SlotMeta::default());
-    assert_eq!(release(&before, owner(3, 1), 6, after(99), PATIENCE), before);
-    assert_eq!(release(&before, owner(3, 2), 5, after(99), PATIENCE), before, "another epoch's");
-    assert_eq!(release(&before, owner(4, 1), 9, after(100), PATIENCE), SlotMeta::default());
+    assert_eq!(release(&before, owner(3, 1, 0), 5, NOW, PATIENCE), SlotMeta::default());
+    assert_eq!(release(&before, owner(3, 1, 0), 6, after(99), PATIENCE), before);
+    assert_eq!(release(&before, owner(3, 2, 0), 5, after(99), PATIENCE), before, "another epoch's");
+    assert_eq!(release(&before, owner(4, 1, 0), 9, after(100), PATIENCE), SlotMeta::default());
     assert_eq!(at(&before, &packet(1, 6), after(9)).1, Action::Collide);
     let (taken, action) = at(&before, &packet(1, 6), after(100));
     assert_eq!((taken.seq, taken.bitmap, action), (6, 2, Action::Store), "an orphan's");
@@ -129,15 +137,31 @@ fn hashes_spread_jobs_and_runs() {
     let mut taken: BTreeMap<u32, u32> = BTreeMap::new();
     for job in 1..=8 {
         for seq in 0..125 {
-            *taken.entry(hash(job, seq, SLOTS)).or_default() += 1;
+            *taken.entry(hash(job, 0, seq, SLOTS)).or_default() += 1;
         }
     }
     // 1,000 balls in 1,000 urns leave 1/e of them empty.
     assert!((330..410).contains(&(1000 - taken.len())), "{} slots taken", taken.len());
-    let cycle: Vec<u32> =
-        core::iter::successors(Some(7), |slot| Some(rehash(*slot, SLOTS))).take(20).collect();
-    assert!(cycle.iter().all(|slot| *slot < SLOTS));
-    assert!(cycle.iter().collect::<std::collections::BTreeSet<_>>().len() > 10, "{cycle:?}");
+    let mut slot = 7;
+    let path: Vec<u32> = (0..500u32)
+        .map(|turn| {
+            slot = rehash(slot, 3, turn * 64, SLOTS);
+            slot
+        })
+        .collect();
+    assert!(path.iter().all(|slot| *slot < SLOTS));
+    let seen = path.iter().collect::<std::collections::BTreeSet<_>>().len();
+    assert!((370..420).contains(&seen), "{seen} of 500: no circle");
+    assert_ne!(rehash(7, 3, 5, SLOTS), rehash(7, 4, 5, SLOTS), "who met there parts");
+}
+
+#[test]
+fn every_lane_has_an_owner_of_its_own() {
+    let mut owners = std::collections::BTreeSet::new();
+    for (job, lane) in (1..crate::MAX_JOBS as u16).flat_map(|job| (0..32).map(move |lane| (job, lane))) {
+        assert!(owners.insert(owner(job, 0, lane)) && owners.insert(owner(job, u16::MAX, lane)));
+    }
+    assert!(!owners.contains(&0));
 }
 
 fn workers(racks: &[u32]) -> host::Bits {
@@ -199,10 +223,45 @@ fn what_overflowed_is_asked_for_as_floats() {
     assert_eq!(chunk.settle(&all, false), host::Outcome::Wait);
     assert_eq!(chunk.absorb(&of(0b10, flag::RAW_FLOAT), job), host::Action::Add);
     assert_eq!(chunk.settle(&all, false), host::Outcome::Complete);
-    assert_eq!(chunk.result_flags(), flag::RAW_FLOAT);
+    assert_eq!(chunk.result(&of(0b10, flag::RAW_FLOAT), 2, 0).flags, flag::RAW_FLOAT);
     let mut here = host::ChunkMeta::default();
     assert_eq!(here.absorb(&of(0b1, 0), job), host::Action::Store);
     here.settle(&all, false);
     assert_eq!(here.absorb(&of(0b10, 0), job), host::Action::Add);
     assert_eq!(here.settle(&all, true), host::Outcome::AskRaw, "clamped by the host itself");
+}
+
+#[test]
+fn floats_are_sent_at_once_where_no_exponent_is_known() {
+    let all = workers(&[0b11]);
+    let job = host::Job { all: &all, kept: 8 };
+    let of = |bitmap_0, flags| Header { bitmap_0, flags, fan_in_1: 0, ..packet(0, 5) };
+    let mut chunk = host::ChunkMeta::default();
+    assert_eq!(chunk.absorb(&of(0b1, flag::RAW_FLOAT | flag::RESEND), job), host::Action::Store);
+    assert!(chunk.is_raw());
+    assert_eq!(chunk.settle(&all, false), host::Outcome::Wait);
+    assert_eq!(chunk.absorb(&of(0b10, flag::RAW_FLOAT | flag::RESEND), job), host::Action::Add);
+    assert_eq!(chunk.settle(&all, false), host::Outcome::Complete);
+}
+
+#[test]
+fn results_say_where_to_go_from_a_busy_slot() {
+    let all = workers(&[0b11]);
+    let job = host::Job { all: &all, kept: 8 };
+    let of = |bitmap_0, flags| Header { bitmap_0, flags, slot: 17, next_seq: 6, fan_in_1: 0, ..packet(0, 5) };
+    let mut chunk = host::ChunkMeta::default();
+    let busy = flag::LEVEL | flag::RESEND | flag::COLLISION;
+    assert_eq!(chunk.absorb(&of(0b1, busy), job), host::Action::Store);
+    assert_eq!(chunk.absorb(&of(0b10, flag::LEVEL | flag::RESEND), job), host::Action::Add);
+    assert_eq!(chunk.settle(&all, false), host::Outcome::Complete);
+    let last = of(0b10, flag::LEVEL | flag::RESEND);
+    let result = chunk.result(&last, 2, 64);
+    assert_eq!((result.kind, result.flags, result.slot), (Kind::Result as u8, flag::COLLISION, 17));
+    assert_eq!((result.bitmap_0, lane(&result)), (rehash(17, 3, 5, 64), 6));
+    assert_eq!(result.contributors, 2);
+    let linear = chunk.result(&last, 2, 0);
+    assert_eq!((linear.flags, linear.bitmap_0), (0, 0), "stays where it is");
+    let none = Header { slot: crate::header::NO_SLOT, ..last };
+    assert_eq!(chunk.result(&none, 2, 64).flags, 0, "there was no slot");
+    assert!(chunk.has_collided());
 }

@@ -7,9 +7,9 @@ use sumac_wire::{
     dynamic::{
         self, Action, Contribution, SlotMeta, decide,
         host::{self, Bits, ChunkMeta, Outcome},
+        owner,
     },
     header::flag,
-    slot::owner,
 };
 
 use crate::packet::{EPOCH, JOB, Packet};
@@ -74,7 +74,7 @@ pub enum Step {
 }
 
 const FOREIGN: SlotMeta = SlotMeta {
-    owner: owner(9, 9),
+    owner: owner(9, 9, 0),
     seq: 0,
     bitmap: 1,
     tensor: 0,
@@ -293,7 +293,7 @@ impl Model for System {
             Step::Last(packet) => self.at_host(&mut state, &packet),
             Step::Release(rack, seq) => {
                 let (meta, value) = self.slot(&mut state, rack);
-                *meta = dynamic::release(meta, owner(JOB, EPOCH), seq, 0, u32::MAX);
+                *meta = dynamic::release(meta, owner(JOB, EPOCH, 0), seq, 0, u32::MAX);
                 *value = if meta.owner == 0 { 0 } else { *value };
             }
             Step::Result(worker, seq) => state.have[worker] |= 1 << seq,

@@ -29,6 +29,7 @@ pub const ENTRY: HostJobEntry = HostJobEntry {
     elements: 256,
     world: 4,
     flags: sumac_wire::tables::job_flag::ACTIVE | sumac_wire::tables::job_flag::CHECKSUM,
+    host_ips: [0; sumac_wire::MAX_HOSTS],
     reserved: 0,
 };
 
