@@ -1,7 +1,7 @@
 //! The checks of the dynamic mode (ATP): of contributions at an aggregator and at a parameter host, and of the parameter
 //! host's results on their way down.
 
-use super::{identity, source};
+use super::{identity, rank, source};
 use crate::{
     Header, Kind, MAX_LANES, Reason,
     dynamic::{
@@ -40,7 +40,8 @@ fn is_in_pool(header: &Header, job: &JobEntry) -> bool {
 
 /// Checks what a packet of an admitted sender wants of an aggregator (after [`super::sender`] and [`super::source`]).
 ///
-/// `shard` is that of the port that it came by. Gives what [`crate::dynamic::decide`] needs, and `None` for a probe. A
+/// `shard` is that of the port that it came by. Gives what [`crate::dynamic::decide`] needs, and `None` for a probe: a rack's
+/// aggregator passes it up ([`crate::dynamic::passed`]), so that the answer shows the whole way; others answer it. A
 /// contribution without a slot is marked as sent again, and so passes every slot.
 #[inline(always)]
 pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Contribution>, Reason> {
@@ -68,9 +69,16 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
     Ok(Some(Contribution::of(header)))
 }
 
+/// Where a packet from above goes on to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Down {
+    /// A result: frees the slot that it names, and goes to all below. Without elements it asks for floats, or refuses.
+    All,
+    /// The root's answer to a probe: goes to the worker with this rank.
+    One(u16),
+}
+
 /// Checks a packet to an aggregator from where its sums go to: a parameter host, or the root of a rack's.
-///
-/// It frees the slot that it names and goes on to all below. No elements: it asks for floats, or refuses.
 #[inline(always)]
 pub fn result(
     header: &Header,
@@ -78,19 +86,22 @@ pub fn result(
     job: &JobEntry,
     parent: &WorkerEntry,
     shard: u16,
-) -> Result<(), Reason> {
+) -> Result<Down, Reason> {
     identity(header, job.flags, job.token, job.epoch)?;
     source(src_ip, parent)?;
+    if header.elements > job.elements {
+        return Err(Reason::WrongElements);
+    }
+    if header.kind == Kind::Report as u8 && job.flags & job_flag::CHILD != 0 {
+        return rank(header.bitmap_0, job.world).map(Down::One).ok_or(Reason::WrongWorker);
+    }
     if header.kind != Kind::Result as u8 {
         return Err(Reason::BadType);
     }
     if !is_of_shard(header, job.shards, shard) || !is_in_pool(header, job) {
         return Err(Reason::WrongSlot);
     }
-    if header.elements > job.elements {
-        return Err(Reason::WrongElements);
-    }
-    Ok(())
+    Ok(Down::All)
 }
 
 /// A job as its parameter host must know it to admit packets.
@@ -229,8 +240,13 @@ mod tests {
         let host = WorkerEntry { ip: 9, ..WorkerEntry::default() };
         let good = Header { kind: Kind::Result as u8, ..good() };
         let of = |header: &Header, ip| result(header, ip, &JOB, &host, 1);
-        assert_eq!(of(&good, 9), Ok(()));
-        assert_eq!(of(&Header { elements: 0, flags: flag::RAW_FLOAT, ..good }, 9), Ok(()));
+        assert_eq!(of(&good, 9), Ok(Down::All));
+        assert_eq!(of(&Header { elements: 0, flags: flag::RAW_FLOAT, ..good }, 9), Ok(Down::All));
+        let report = Header { kind: Kind::Report as u8, slot: NO_SLOT, ..good };
+        assert_eq!(of(&report, 9), Err(Reason::BadType), "there is no level between");
+        let rack = JobEntry { flags: JOB.flags | job_flag::CHILD, racks: 2, ..JOB };
+        assert_eq!(result(&report, 9, &rack, &host, 1), Ok(Down::One(3)));
+        assert_eq!(result(&report, 8, &rack, &host, 1), Err(Reason::WrongSource));
         assert_eq!(of(&good, 8), Err(Reason::WrongSource));
         let table: [(Change, Reason); 6] = [
             (|h| h.kind = Kind::Contribution as u8, Reason::BadType),
