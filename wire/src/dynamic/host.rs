@@ -239,6 +239,21 @@ impl ChunkMeta {
         Header { kind, flags: flag::MISMATCH, elements: 0, tensor: self.tensor, ..*request }
     }
 
+    /// Under a new incarnation: forgets who is in a sum that is not complete, whose values are to come again. A complete
+    /// one stays: workers may miss its result.
+    pub fn forget(&mut self) {
+        if !self.complete {
+            self.seen = [0; MAX_RACKS];
+            self.flags &= flag::MAXIMUM;
+            self.next_exponent = i8::MIN;
+        }
+    }
+
+    /// Whether its result has been sent.
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
     /// Whether a slot was busy on some packet's way.
     pub fn has_collided(&self) -> bool {
         self.flags & flag::COLLISION != 0

@@ -232,6 +232,10 @@ pub fn decide(before: &SlotMeta, c: &Contribution, now: u32, patience: u32) -> (
 #[inline(always)]
 fn same_chunk(before: &SlotMeta, c: &Contribution, now: u32) -> (SlotMeta, Action) {
     let free = SlotMeta::default();
+    if c.has(flag::RAW_FLOAT) {
+        // The parameter host has no use for integers of this chunk any more.
+        return (free, Action::Pass);
+    }
     if !before.is_like(c) {
         // Workers that do not agree: the parameter host finds out, and says so.
         return (*before, Action::Collide);

@@ -265,3 +265,26 @@ fn results_say_where_to_go_from_a_busy_slot() {
     assert_eq!(chunk.result(&none, 2, 64).flags, 0, "there was no slot");
     assert!(chunk.has_collided());
 }
+
+#[test]
+fn floats_never_meet_integers_in_a_slot() {
+    let floats = Header { flags: flag::RAW_FLOAT | flag::RESEND, ..packet(0, 5) };
+    assert_eq!(at(&slot(1, 5), &floats, NOW), (SlotMeta::default(), Action::Pass), "a late duplicate's slot");
+    assert_eq!(at(&slot(1, 4), &floats, NOW), (slot(1, 4), Action::Pass));
+}
+
+#[test]
+fn a_new_incarnation_begins_what_is_not_complete_anew() {
+    let all = workers(&[0b11]);
+    let job = host::Job { all: &all, kept: 8 };
+    let of = |bitmap_0, flags| Header { bitmap_0, flags, fan_in_1: 0, ..packet(0, 5) };
+    let mut chunk = host::ChunkMeta::default();
+    assert_eq!(chunk.absorb(&of(0b1, flag::OVERFLOW), job), host::Action::Store);
+    chunk.settle(&all, false);
+    chunk.forget();
+    assert_eq!(chunk.absorb(&of(0b11, 0), job), host::Action::Store);
+    assert_eq!(chunk.settle(&all, false), host::Outcome::Complete, "nothing of before overflows");
+    chunk.forget();
+    assert!(chunk.is_complete());
+    assert_eq!(chunk.absorb(&of(0b1, flag::RESEND), job), host::Action::Reply);
+}
