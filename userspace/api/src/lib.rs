@@ -9,6 +9,7 @@
 mod channel;
 mod collective;
 mod failure;
+mod mode;
 mod open;
 mod outbound;
 mod request;
@@ -16,6 +17,7 @@ mod request;
 pub use channel::{Channel, FrameError, Inbound, Message};
 pub use collective::{Collective, DType, Kind, Reduction};
 pub use failure::{Code, Failure};
+pub use mode::{DynamicReply, Mode};
 pub use open::{Attach, Chosen, NotFinite, Open, Order, Scale, Secret, Wire};
 pub use outbound::{
     CancelReply, Event, HelloReply, JobStats, Limits, OpenReply, OperationReply, Outbound, RegisterReply,

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Mode;
+
 /// A job's shared secret; it never shows in logs.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -88,10 +90,29 @@ pub struct Open {
     /// 32-bit words per packet; without it what MTU and aggregator allow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elements: Option<u16>,
-    /// Slots of each lane, a power of two; without it as the measured path asks for.
+    /// Slots of each lane of a static job, a power of two; without it as the measured path asks for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
-    /// What floats are multiplied with; without it the daemon's default, block floating point unless configured.
+    /// How the job uses its aggregators; without it statically.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Packets that a lane of a dynamic job may be ahead of its oldest without result, a power of two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<u32>,
+    /// Shared slots of each shard that a dynamic job may take; without it all that its aggregators have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dynamic_slots: Option<u32>,
+    /// Parameter hosts of a dynamic job; without it one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameter_hosts: Option<u16>,
+    /// Whether a dynamic job yields to congestion; without it, it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion_control: Option<bool>,
+    /// Whether packets of a dynamic job take slots in turn rather than by a hash; without it, by a hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub linear: Option<bool>,
+    /// What floats are multiplied with; without it the daemon's default: unless configured block floating point, and
+    /// 1e8 in a dynamic job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<Scale>,
     /// How floats are written into packets.
@@ -123,6 +144,12 @@ impl Open {
             aggregator: None,
             elements: None,
             slots: None,
+            mode: None,
+            window: None,
+            dynamic_slots: None,
+            parameter_hosts: None,
+            congestion_control: None,
+            linear: None,
             scale: None,
             wire: None,
             not_finite: None,

@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Code, Failure, NotFinite, Order, Scale, Wire};
+use crate::{Code, DynamicReply, Failure, Mode, NotFinite, Order, Scale, Wire};
 
 /// What a connection may hold at once; the daemon tells them in its hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,10 +49,15 @@ pub struct OpenReply {
     pub rank: u16,
     /// How many workers the job has.
     pub world: u16,
-    /// Slots of each lane.
+    /// How the job uses its aggregators.
+    pub mode: Mode,
+    /// Slots of each lane; of a dynamic job, shared slots of each shard that it may take, none where it has no aggregator.
     pub slots: u32,
     /// Why that many: what was measured, or who asked for them.
     pub slots_reason: String,
+    /// What a dynamic job was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dynamic: Option<DynamicReply>,
     /// Shards that a tensor is spread over.
     pub shards: u16,
     /// Most 32-bit words in a packet.
@@ -72,7 +77,7 @@ pub struct OpenReply {
     pub max_float: Option<f64>,
     /// How frames move: `xdp` or `udp`.
     pub backend: String,
-    /// The aggregator's kind: `ebpf` or `host`.
+    /// The aggregator's kind: `ebpf` or `host`, or `none` in a dynamic job without one.
     pub plane: String,
 }
 
@@ -126,10 +131,15 @@ pub struct JobStats {
     pub error: String,
     /// Connections that submit into it.
     pub clients: u32,
-    /// Slots of each lane.
+    /// How it uses its aggregators.
+    pub mode: Mode,
+    /// Slots, as in [`OpenReply`].
     pub slots: u32,
     /// Why that many.
     pub slots_reason: String,
+    /// What it was given, if it is dynamic.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dynamic: Option<DynamicReply>,
     /// Most 32-bit words in a packet.
     pub elements: u16,
     /// Operations that have been taken.

@@ -226,7 +226,7 @@ fn shorten(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, NotFinite, Order, Reduction, Scale, Secret, Wire};
+    use crate::{DType, Mode, NotFinite, Order, Reduction, Scale, Secret, Wire};
 
     #[test]
     fn requests_survive_the_way_to_bytes_and_back() {
@@ -237,6 +237,12 @@ mod tests {
             wire: Some(Wire::Int16),
             not_finite: Some(NotFinite::Carry),
             order: Some(Order::Name),
+            mode: Some(Mode::Dynamic),
+            window: Some(512),
+            dynamic_slots: Some(100),
+            parameter_hosts: Some(2),
+            congestion_control: Some(false),
+            linear: Some(true),
             shards: Some(2),
             timeout_s: Some(1.5),
             ..Open::new("digits", 1, 4)

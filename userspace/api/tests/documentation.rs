@@ -4,7 +4,8 @@
 
 use serde_json::Value;
 use sumac_api::{
-    CancelReply, Code, HelloReply, OpenReply, OperationReply, Outbound, RegisterReply, Request, WaitReply,
+    CancelReply, Code, DynamicReply, HelloReply, Mode, NotFinite, Open, OpenReply, OperationReply, Order,
+    Outbound, RegisterReply, Request, Scale, Secret, WaitReply, Wire,
 };
 
 const DOCUMENT: &str = include_str!("../../../docs/api.md");
@@ -49,6 +50,73 @@ fn every_command_has_a_section() {
         let failure =
             Request::parse(format!(r#"{{"id":1,"cmd":"{command}","x":0}}"#).as_bytes()).unwrap_err().failure;
         assert_eq!(failure.code, Code::BadField, "{command}");
+    }
+}
+
+/// An `open` with every option.
+fn full_open() -> Open {
+    Open {
+        secret: Some(Secret("s".into())),
+        aggregator: Some("10.77.0.1:48600".into()),
+        elements: Some(352),
+        slots: Some(128),
+        mode: Some(Mode::Dynamic),
+        window: Some(1024),
+        dynamic_slots: Some(512),
+        parameter_hosts: Some(2),
+        congestion_control: Some(true),
+        linear: Some(false),
+        scale: Some(Scale::BLOCK),
+        wire: Some(Wire::Int32),
+        not_finite: Some(NotFinite::Error),
+        order: Some(Order::Submission),
+        shards: Some(2),
+        timeout_s: Some(1.0),
+        ..Open::new("job", 0, 2)
+    }
+}
+
+/// A reply to it with every field.
+fn full_reply() -> OpenReply {
+    OpenReply {
+        job: 1,
+        wire_job: 1,
+        epoch: 1,
+        rank: 0,
+        world: 2,
+        mode: Mode::Dynamic,
+        slots: 512,
+        slots_reason: "asked for".into(),
+        dynamic: Some(DynamicReply {
+            window: 1024,
+            hosts: vec!["10.77.3.1:48700".parse().unwrap()],
+            congestion_control: true,
+            linear: false,
+        }),
+        shards: 2,
+        elements: 352,
+        scale: Scale::Fixed(1e8),
+        wire: Wire::Int32,
+        not_finite: NotFinite::Error,
+        order: Order::Submission,
+        max_int: 1,
+        max_float: Some(1.0),
+        backend: "xdp".into(),
+        plane: "ebpf".into(),
+    }
+}
+
+#[test]
+fn every_field_of_open_and_of_its_reply_is_explained() {
+    let section = DOCUMENT.split("\n### open\n").nth(1).unwrap().split("\n### ").next().unwrap();
+    let (request, reply) = section.split_once("| reply |").unwrap();
+    let fields = |value: Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    for field in fields(serde_json::to_value(full_open()).unwrap()) {
+        assert!(request.contains(&format!("\n| `{field}` |")), "{field} of the request");
+    }
+    let reply_value = serde_json::to_value(full_reply()).unwrap();
+    for field in fields(reply_value["dynamic"].clone()).into_iter().chain(fields(reply_value)) {
+        assert!(reply.contains(&format!("`{field}`")), "{field} of the reply");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sumac_api::{NotFinite, Open, Order, Reduction, Scale, Secret, Wire};
+use sumac_api::{Mode, NotFinite, Open, Order, Reduction, Scale, Secret, Wire};
 
 /// Which job to open, and as whom.
 #[derive(Clone, Debug)]
@@ -38,7 +38,49 @@ impl JobOptions {
         self
     }
 
-    /// Slots of each lane, a power of two, instead of what the measured path asks for.
+    /// How the job uses its aggregators.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> JobOptions {
+        self.open.mode = Some(mode);
+        self
+    }
+
+    /// Packets that a lane of a dynamic job may be ahead of its oldest without result, a power of two.
+    #[must_use]
+    pub fn window(mut self, window: u32) -> JobOptions {
+        self.open.window = Some(window);
+        self
+    }
+
+    /// Shared slots of each shard that a dynamic job may take, instead of all.
+    #[must_use]
+    pub fn dynamic_slots(mut self, slots: u32) -> JobOptions {
+        self.open.dynamic_slots = Some(slots);
+        self
+    }
+
+    /// Parameter hosts that a dynamic job's shards are spread over.
+    #[must_use]
+    pub fn parameter_hosts(mut self, hosts: u16) -> JobOptions {
+        self.open.parameter_hosts = Some(hosts);
+        self
+    }
+
+    /// Whether a dynamic job yields to congestion; it does unless told not to.
+    #[must_use]
+    pub fn congestion_control(mut self, yields: bool) -> JobOptions {
+        self.open.congestion_control = Some(yields);
+        self
+    }
+
+    /// Whether packets of a dynamic job take slots in turn rather than by a hash.
+    #[must_use]
+    pub fn linear(mut self, linear: bool) -> JobOptions {
+        self.open.linear = Some(linear);
+        self
+    }
+
+    /// Slots of each lane of a static job, a power of two, instead of what the measured path asks for.
     #[must_use]
     pub fn slots(mut self, slots: u32) -> JobOptions {
         self.open.slots = Some(slots);

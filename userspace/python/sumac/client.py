@@ -46,6 +46,12 @@ class Client:
         aggregator: str | None = None,
         elements: int | None = None,
         slots: int | None = None,
+        mode: str | None = None,
+        window: int | None = None,
+        dynamic_slots: int | None = None,
+        parameter_hosts: int | None = None,
+        congestion_control: bool | None = None,
+        linear: bool | None = None,
         scale: float | str | None = None,
         wire: str | None = None,
         not_finite: str | None = None,
@@ -59,6 +65,10 @@ class Client:
         ``"block"`` (block floating point) or a number that floats are multiplied with before they are rounded. ``wire`` is
         ``"int32"`` or ``"int16"``, ``not_finite`` is ``"error"`` or ``"carry"``, ``order`` is ``"submission"`` or ``"name"``.
         ``timeout`` is in seconds.
+
+        ``mode`` is ``"static"``, or ``"dynamic"`` for a job that takes what is free of the slots that jobs share: in this mode
+        ``slots`` is not for it, and ``window`` (packets ahead of the oldest without result), ``dynamic_slots`` (how many it may
+        take), ``parameter_hosts`` (1 to 4), ``congestion_control`` and ``linear`` are.
         """
         return self._enter(
             "open",
@@ -69,6 +79,12 @@ class Client:
             aggregator=aggregator,
             elements=elements,
             slots=slots,
+            mode=mode,
+            window=window,
+            dynamic_slots=dynamic_slots,
+            parameter_hosts=parameter_hosts,
+            congestion_control=congestion_control,
+            linear=linear,
             scale=scale,
             wire=wire,
             not_finite=not_finite,

@@ -1,5 +1,6 @@
 //! `sumac allreduce`: one sum, from a file into a file, for shells.
 
+mod mode;
 mod npy;
 
 use std::{
@@ -54,7 +55,7 @@ pub struct Args {
     /// A fixed number that floats are multiplied with before they are rounded.
     #[arg(long, conflicts_with = "block")]
     scale: Option<f32>,
-    /// Block floating point: each packet's own scale. The default, unless the daemon's configuration has a scale.
+    /// Block floating point: each packet's own scale. The default of static jobs, unless the daemon's configuration has a scale.
     #[arg(long)]
     block: bool,
     /// 32-bit words per packet; without it what MTU and aggregator allow.
@@ -63,6 +64,8 @@ pub struct Args {
     /// Slots of each lane, a power of two; without it as many as the measured path needs.
     #[arg(long)]
     slots: Option<u32>,
+    #[command(flatten)]
+    mode: mode::Args,
     /// How long to wait for the other workers; without it as the daemon's configuration says (60 s unless it does).
     #[arg(long, value_name = "SECONDS", value_parser = parse_timeout)]
     timeout: Option<Duration>,
@@ -80,7 +83,8 @@ const EXAMPLES: &str = concat!(
     "Examples:\n",
     "  sumac allreduce --job demo --rank 0 --world 2 mine.npy sum.npy\n",
     "  sumac allreduce --job demo --rank 1 --world 2 --secret-file demo.key --timeout 10 mine.npy sum.npy\n",
-    "  sumac allreduce --job demo --rank 0 --world 2 --op mean --wire int16 mine.npy mean.npy\n\n",
+    "  sumac allreduce --job demo --rank 0 --world 2 --op mean --wire int16 mine.npy mean.npy\n",
+    "  sumac allreduce --job demo --rank 0 --world 2 --mode dynamic --parameter-hosts 2 mine.npy sum.npy\n\n",
     exit::help_text!(),
 );
 
@@ -202,7 +206,7 @@ fn sum<T: Stored>(
     let output = Output::create(&args.output).map_err(write)?;
     let job = open(&client, args)?;
     let opened = job.opened();
-    tracing::info!(slots = opened.slots, reason = opened.slots_reason, chunk = opened.elements, "joined");
+    tracing::info!(slots = opened.slots, reason = opened.slots_reason, chunk = opened.elements, mode = ?opened.mode, "joined");
     let options = OpOptions { reduction: args.op.into(), ..OpOptions::default() };
     let pending = job.allreduce_with(tensor, options).map_err(ClientError::from)?;
     let (tensor, duration) = pending.wait_timed().map_err(ClientError::from)?;
@@ -229,6 +233,7 @@ fn open(client: &Client, args: &Args) -> Result<Job, AllreduceError> {
     if let Some(slots) = args.slots {
         options = options.slots(slots);
     }
+    options = args.mode.apply(options);
     if let Some(scale) = args.scale {
         options = options.scale(scale);
     }

@@ -12,7 +12,7 @@ mod start;
 
 use std::sync::Arc;
 
-use sumac_api::{Code, Failure, OpenReply, Scale};
+use sumac_api::{Code, Failure, Mode, OpenReply, Scale};
 use sumac_control::{Assignment, JobFailure, Member, Outcome};
 use sumac_transport::JobError;
 use sumac_wire::CLASSES;
@@ -213,8 +213,10 @@ impl Job {
             epoch: assignment.epoch,
             rank: spec.rank,
             world: spec.world,
+            mode: Mode::Static,
             slots: assignment.lane_slots,
             slots_reason: assignment.slots_reason.clone(),
+            dynamic: None,
             shards: assignment.shards,
             elements: assignment.elements,
             scale: *scale,

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use sumac_api::{Chosen, Code, Failure, NotFinite, Open, Order, Scale, Wire};
+use sumac_api::{Chosen, Code, Failure, Mode, NotFinite, Open, Order, Scale, Wire};
 use sumac_control::{JOB_NAME_LEN, JoinSpec, Secret};
 use sumac_transport::params::MAX_WORLD;
 use sumac_transport::{Scaling, WireFormat};
@@ -40,6 +40,9 @@ impl Plan {
         }
         if open.rank >= open.world {
             return Err(bad(format!("rank {} is not below world {}", open.rank, open.world)));
+        }
+        if open.mode == Some(Mode::Dynamic) {
+            return Err(Failure::new(Code::Unsupported, "open: mode \"dynamic\" is not built yet"));
         }
         let deadline = match open.timeout_s {
             None => config.join_timeout(),

@@ -29,6 +29,7 @@ use self::errand::LentPart;
 use self::log::{Log, Stretch};
 use self::named::Named;
 use self::notice::History;
+use self::parts::{Loads, divide};
 use self::what::signature;
 use self::work::Work;
 use crate::carrier::Carrier;
@@ -85,7 +86,8 @@ pub(crate) struct Request {
 #[derive(Debug)]
 struct Loaded {
     request: Request,
-    parts: Vec<(u16, u32, LentPart)>,
+    /// With the chunks of each.
+    parts: Vec<(u32, LentPart)>,
 }
 
 /// An operation that is to be announced to the other workers.
@@ -113,8 +115,7 @@ impl From<&Loaded> for Announced {
 struct State {
     /// The next operation's number.
     number: u32,
-    /// By class: the next operation's number in it.
-    turns: Vec<u32>,
+    loads: Loads,
     /// By lane: the next chunk's number.
     next_seq: Vec<u32>,
     log: Log,
@@ -145,7 +146,7 @@ impl Stream {
     pub(crate) fn new(shape: Shape, orders: UnboundedSender<Order>, opener: Client) -> Stream {
         let state = State {
             number: 0,
-            turns: vec![0; usize::from(shape.classes)],
+            loads: Loads::new(shape.shards),
             next_seq: vec![0; usize::from(shape.classes) * usize::from(shape.shards)],
             log: Log::default(),
             working: HashMap::new(),
@@ -186,7 +187,7 @@ impl Stream {
         if let Some(failure) = &state.over {
             return Err(failure.clone());
         }
-        let loaded = self.load(&state, request, lend)?;
+        let loaded = self.load(request, lend)?;
         state.submitted += 1;
         if !self.shape.by_name {
             return self.launch(carrier, &mut state, loaded);
@@ -202,24 +203,16 @@ impl Stream {
     /// Divides an operation and has its memory lent.
     fn load(
         &self,
-        state: &State,
         request: Request,
         mut lend: impl FnMut(&Range<u64>, &Share) -> Result<Ranges, Failure>,
     ) -> Result<Loaded, Failure> {
         let what = &request.what;
-        // Where the order is only known later, the name decides instead of the turn.
-        let turn = if self.shape.by_name {
-            signature(&what.words())
-        } else {
-            state.turns.get(self.class(what)).copied().unwrap_or(0)
-        };
-        let parts =
-            parts::divide(what.count, self.shape.per_chunk(what), self.shape.shards, turn).into_iter();
+        let parts = divide(what.count, self.shape.per_chunk(what), self.shape.shards).into_iter();
         let parts = parts.map(|part| {
             let share = request.share.within(&part.range);
             let memory = lend(&part.range, &share)?;
             let count = part.range.end - part.range.start;
-            Ok((part.shard, part.chunks, LentPart { base: part.range.start, count, share, memory }))
+            Ok((part.chunks, LentPart { base: part.range.start, count, share, memory }))
         });
         let parts = parts.collect::<Result<_, Failure>>()?;
         Ok(Loaded { request, parts })
@@ -229,23 +222,24 @@ impl Stream {
         usize::from(what.is_urgent && self.shape.classes > 1)
     }
 
-    /// Gives an operation its number and hands its parts to their lanes.
+    /// Gives an operation its number and hands its parts to their lanes. All workers launch the same in the same order, and
+    /// so choose the same lanes.
     fn launch(&self, carrier: &Carrier, state: &mut State, loaded: Loaded) -> Result<(), Failure> {
         let Loaded { request: Request { what, priority, client, op, .. }, parts } = loaded;
         let number = state.number;
         state.number = number.wrapping_add(1);
         let class = self.class(&what);
-        if let Some(turn) = state.turns.get_mut(class) {
-            *turn = turn.wrapping_add(1);
-        }
         let claim = Claim::new(number, &what.words());
         let signature = claim.signature;
-        let lane = |shard: u16| class as u16 * self.shape.shards + shard;
-        let stretches: Vec<Stretch> = parts
+        let shards = state.loads.assign(parts.iter().map(|(chunks, _)| *chunks));
+        let lanes: Vec<u16> =
+            shards.into_iter().map(|shard| class as u16 * self.shape.shards + shard).collect();
+        let stretches: Vec<Stretch> = lanes
             .iter()
-            .filter_map(|(shard, chunks, _)| {
-                let next = state.next_seq.get_mut(usize::from(lane(*shard)))?;
-                let stretch = Stretch { lane: lane(*shard), first: *next, chunks: *chunks };
+            .zip(&parts)
+            .filter_map(|(lane, (chunks, _))| {
+                let next = state.next_seq.get_mut(usize::from(*lane))?;
+                let stretch = Stretch { lane: *lane, first: *next, chunks: *chunks };
                 *next = next.wrapping_add(*chunks);
                 Some(stretch)
             })
@@ -253,8 +247,8 @@ impl Stream {
         self.compare_with_rumours(state, &claim);
         state.log.add(claim, stretches);
         state.working.insert(number, Work::new(what.clone(), client, op, parts.len()));
-        for (shard, _, part) in parts {
-            let (wire_job, lane) = (self.shape.wire_job, lane(shard));
+        for (lane, (_, part)) in lanes.into_iter().zip(parts) {
+            let wire_job = self.shape.wire_job;
             let operation = errand::operation(&what, signature, priority, part);
             let errand = Errand { wire_job, lane, number, operation };
             if let Err(failure) = carrier.submit(errand) {

@@ -1,4 +1,4 @@
-//! How an operation is divided among the lanes, and which elements a worker gives and takes.
+//! How an operation is divided among the shards, and which elements a worker gives and takes.
 //!
 //! All workers compute the same from what must be the same on all of them, so that nothing is agreed on.
 
@@ -6,34 +6,59 @@ use std::ops::Range;
 
 use sumac_api::Kind;
 
-/// A contiguous range of an operation's tensor, on one shard.
+/// A contiguous range of an operation's tensor, for one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    pub(crate) shard: u16,
     /// The elements; empty only where the tensor is.
     pub(crate) range: Range<u64>,
     /// Chunks that it takes in its lane's stream.
     pub(crate) chunks: u32,
 }
 
-/// Divides `count` elements in chunks of `per_chunk`. A tensor of fewer chunks than shards goes whole to the shard
-/// `turn % shards`; so does one without elements, as one chunk: it is a barrier.
-pub(crate) fn divide(count: u64, per_chunk: u64, shards: u16, turn: u32) -> Vec<Part> {
-    let (per_chunk, shards) = (per_chunk.max(1), shards.max(1));
+/// Divides `count` elements in chunks of `per_chunk`: into as many parts as there are shards, or into one where there are
+/// fewer chunks than that. One without elements is one chunk: it is a barrier.
+pub(crate) fn divide(count: u64, per_chunk: u64, shards: u16) -> Vec<Part> {
+    let (per_chunk, shards) = (per_chunk.max(1), u64::from(shards.max(1)));
     let chunks = count.div_ceil(per_chunk);
     let number = |chunks: u64| u32::try_from(chunks).unwrap_or(u32::MAX);
-    if shards == 1 || chunks < u64::from(shards) {
-        let shard = u16::try_from(turn % u32::from(shards)).unwrap_or(0);
-        return vec![Part { shard, range: 0..count, chunks: number(chunks.max(1)) }];
+    if shards == 1 || chunks < shards {
+        return vec![Part { range: 0..count, chunks: number(chunks.max(1)) }];
     }
-    let first = |shard: u16| u64::from(shard) * chunks / u64::from(shards);
+    let first = |part: u64| part * chunks / shards;
     (0..shards)
-        .map(|shard| {
-            let (start, end) = (first(shard), first(shard + 1));
-            let range = start * per_chunk..count.min(end * per_chunk);
-            Part { shard, range, chunks: number(end - start) }
+        .map(|part| {
+            let (start, end) = (first(part), first(part + 1));
+            Part { range: start * per_chunk..count.min(end * per_chunk), chunks: number(end - start) }
         })
         .collect()
+}
+
+/// How many chunks each shard has been given since the job began: a new tensor goes to the one with the fewest (ATP
+/// section 4).
+#[derive(Debug)]
+pub(crate) struct Loads(Vec<u64>);
+
+impl Loads {
+    pub(crate) fn new(shards: u16) -> Loads {
+        Loads(vec![0; usize::from(shards.max(1))])
+    }
+
+    /// Gives each part a shard of its own, the largest the one with the least to do; of equals the first.
+    pub(crate) fn assign(&mut self, chunks: impl ExactSizeIterator<Item = u32>) -> Vec<u16> {
+        let mut parts: Vec<(usize, u32)> = chunks.enumerate().collect();
+        // Stable, as all workers have to come to the same.
+        parts.sort_by_key(|(_, chunks)| std::cmp::Reverse(*chunks));
+        let mut by_load: Vec<usize> = (0..self.0.len()).collect();
+        by_load.sort_by_key(|shard| self.0.get(*shard).copied());
+        let mut shards = vec![0; parts.len()];
+        for ((part, chunks), shard) in parts.into_iter().zip(by_load) {
+            if let (Some(load), Some(place)) = (self.0.get_mut(shard), shards.get_mut(part)) {
+                *load += u64::from(chunks);
+                *place = shard as u16;
+            }
+        }
+        shards
+    }
 }
 
 /// Which elements of its tensor a worker gives and which it takes.
@@ -83,19 +108,18 @@ mod tests {
         for shards in 1..=8 {
             for per_chunk in [1, 2, 352] {
                 for count in [1, 2, 7, 351, 352, 353, 4000, 100_003] {
-                    let parts = divide(count, per_chunk, shards, 5);
+                    let parts = divide(count, per_chunk, shards);
                     let chunks = count.div_ceil(per_chunk);
                     assert_eq!(parts.iter().map(|part| u64::from(part.chunks)).sum::<u64>(), chunks);
                     assert_eq!((parts[0].range.start, parts[parts.len() - 1].range.end), (0, count));
                     for pair in parts.windows(2) {
                         assert_eq!(pair[0].range.end, pair[1].range.start);
                         assert_eq!(pair[1].range.start % per_chunk, 0);
-                        assert!(pair[0].shard < pair[1].shard);
                     }
                     for part in &parts {
                         let length = part.range.end - part.range.start;
                         assert_eq!(length.div_ceil(per_chunk), u64::from(part.chunks), "{part:?}");
-                        assert!(part.shard < shards && part.chunks > 0);
+                        assert!(part.chunks > 0);
                     }
                     assert_eq!(parts.len(), if chunks < u64::from(shards) { 1 } else { usize::from(shards) });
                 }
@@ -104,10 +128,32 @@ mod tests {
     }
 
     #[test]
-    fn small_tensors_take_turns_and_empty_ones_are_a_chunk() {
-        let shards: Vec<u16> = (0..4).map(|turn| divide(10, 352, 3, turn)[0].shard).collect();
-        assert_eq!(shards, [0, 1, 2, 0]);
-        assert_eq!(divide(0, 352, 2, 1), [Part { shard: 1, range: 0..0, chunks: 1 }]);
+    fn an_empty_tensor_is_a_chunk() {
+        assert_eq!(divide(0, 352, 2), [Part { range: 0..0, chunks: 1 }]);
+    }
+
+    #[test]
+    fn a_tensor_goes_to_the_shard_with_the_least_to_do() {
+        let mut loads = Loads::new(3);
+        let mut one = |chunks: u32| loads.assign([chunks].into_iter())[0];
+        // Loads of 10, 1, 1; then 10, 3, 1; 10, 3, 4; 10, 8, 4.
+        assert_eq!([one(10), one(1), one(1), one(2), one(3), one(5)], [0, 1, 2, 1, 2, 1]);
+        // 10, 8, 4: the largest part of one that is spread goes to shard 2.
+        assert_eq!(loads.assign([2, 3, 2].into_iter()), [1, 2, 0]);
+        assert_eq!(loads.0, [12, 10, 7]);
+    }
+
+    #[test]
+    fn loads_stay_within_one_small_tensor_of_each_other() {
+        // A network's layers: few are large, and those are spread.
+        let tensors = [3000, 1, 40, 1, 900, 2, 1, 7, 3, 1, 1, 5, 2, 8, 1, 1, 6, 4, 2, 3];
+        let mut loads = Loads::new(8);
+        for chunks in tensors.iter().cycle().take(500) {
+            let parts = divide(chunks * 352, 352, 8);
+            loads.assign(parts.iter().map(|part| part.chunks));
+        }
+        let (least, most) = (loads.0.iter().min().unwrap(), loads.0.iter().max().unwrap());
+        assert!(most - least <= 8, "{:?}", loads.0);
     }
 
     #[test]

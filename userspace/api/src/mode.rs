@@ -1,0 +1,29 @@
+//! How a job uses its aggregators: slots of its own, or the pool that jobs share (ATP).
+
+use std::net::SocketAddrV4;
+
+use serde::{Deserialize, Serialize};
+
+/// How a job uses its aggregators.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// With slots of its own, which no other job may take.
+    #[default]
+    Static,
+    /// With what is free of the slots that jobs share; what finds none goes to the job's parameter hosts.
+    Dynamic,
+}
+
+/// What a dynamic job was given, beside the slots.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DynamicReply {
+    /// Packets that a lane may be ahead of its oldest without result.
+    pub window: u32,
+    /// The parameter hosts: shard s has the one at s modulo their number, at the port of shard 0 and s.
+    pub hosts: Vec<SocketAddrV4>,
+    /// Whether the number of packets in flight follows losses and marks of congestion.
+    pub congestion_control: bool,
+    /// Whether packets take slots in turn rather than by a hash.
+    pub linear: bool,
+}
