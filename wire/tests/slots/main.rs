@@ -10,10 +10,10 @@ mod model;
 mod packet;
 
 use model::System;
-use stateright::{Checker, Model};
+use stateright::{Checker, HasDiscoveries, Model};
 
 fn hold(what: &str, system: System) {
-    let checker = system.checker().threads(2).spawn_bfs().join();
+    let checker = system.checker().finish_when(HasDiscoveries::AnyFailures).threads(2).spawn_bfs().join();
     println!("{what}: {} states", checker.unique_state_count());
     assert!(checker.is_done());
     checker.assert_properties();
