@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_agg_layout::Drops;
+use sumac_values as values;
 use sumac_wire::{
     Header, Kind, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, Reason, admit,
     header::{HEADER_LEN, VERSION, flag, offset},
@@ -14,7 +15,6 @@ use sumac_wire::{
 
 use crate::{
     pool::Pool,
-    values,
     watch::{JobSeen, Watch, WorkerSeen},
 };
 

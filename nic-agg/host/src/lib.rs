@@ -7,20 +7,18 @@
 //! | `pool` | the slots' memory |
 //! | [`job`] | a job that is to be aggregated for |
 //! | [`watch`] | counters, times, stragglers, and what is lost on purpose |
-//! | `values` | the passes over elements, with vector instructions |
 //! | [`udp`] | sockets and threads around the core |
 //! | [`plane`] | the control plane's view: install and remove jobs while it runs |
 //!
 //! One difference is the kernel's: it verifies UDP checksums before a socket sees the packet, and a
 //! socket cannot see whether there was one.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod aggregator;
 pub mod job;
 pub mod plane;
 mod pool;
 pub mod udp;
-mod values;
 pub mod watch;
 
 pub use aggregator::{Answer, HostAggregator, JobError, NewJob, NoMemory};

@@ -1,0 +1,340 @@
+//! All jobs of one thread: a packet in, packets out.
+
+use std::net::SocketAddrV4;
+
+use sumac_wire::{
+    Header, Kind, MAX_JOBS, Reason,
+    admit::{dynamic as admit, payload_len},
+    dynamic::{
+        host::{Action, Bits, Outcome, holds},
+        lane,
+    },
+    header::{HEADER_LEN, flag},
+    reason::COUNTERS,
+};
+
+use crate::{
+    floats::FloatStock,
+    job::{HostError, HostJob, Worker},
+    members::{Members, Source, count},
+    outbox::{Body, Outbox, Pending, Sending, To},
+    ring::{Done, Ring},
+    stats::{HostStats, JobStats},
+};
+
+/// Bytes that the chunks of all jobs may take, unless it is said otherwise.
+const MEMORY: u64 = 1 << 30;
+/// IP's mark of those who understand marks of congestion: ECT(0).
+const ECT_0: u8 = 0b10;
+
+/// The jobs whose sums come to one thread. Threads have nothing in common: each has the shards whose packets it gets.
+#[derive(Debug)]
+pub struct ParameterHost {
+    /// By number.
+    jobs: Vec<Option<Box<Job>>>,
+    outbox: Outbox,
+    counters: [u64; COUNTERS],
+    /// Bytes that chunks may take.
+    memory: u64,
+    /// Bytes that those of the jobs here can take.
+    reserved: u64,
+}
+
+#[derive(Debug)]
+struct Job {
+    terms: HostJob,
+    members: Members,
+    /// By lane.
+    rings: Vec<Ring>,
+    reserved: u64,
+    stats: JobStats,
+}
+
+impl Default for ParameterHost {
+    fn default() -> ParameterHost {
+        ParameterHost::new()
+    }
+}
+
+impl ParameterHost {
+    /// Without a job; chunks may take 1 GiB.
+    pub fn new() -> ParameterHost {
+        ParameterHost::with_memory(MEMORY)
+    }
+
+    /// Without a job; the chunks of all that come may take so many bytes together.
+    pub fn with_memory(bytes: u64) -> ParameterHost {
+        ParameterHost {
+            jobs: std::iter::repeat_with(|| None).take(MAX_JOBS).collect(),
+            outbox: Outbox::default(),
+            counters: [0; COUNTERS],
+            memory: bytes,
+            reserved: 0,
+        }
+    }
+
+    /// Starts to sum for a job.
+    ///
+    /// # Errors
+    /// When the terms contradict the protocol, the number is taken, or its chunks could not all be kept.
+    pub fn install(&mut self, terms: HostJob) -> Result<(), HostError> {
+        terms.check()?;
+        let (job, free) = (terms.job, self.memory.saturating_sub(self.reserved));
+        let members = Members::new(&terms)?;
+        let entry = self.jobs.get_mut(usize::from(job)).ok_or(HostError::Number(job))?;
+        if entry.is_some() {
+            return Err(HostError::Taken(job));
+        }
+        let floats =
+            terms.float_chunks() as u64 * FloatStock::chunk_bytes(terms.workers.len(), terms.elements);
+        let needed = (Ring::bytes(terms.kept(), terms.elements) + floats) * u64::from(terms.lanes);
+        if needed > free {
+            return Err(HostError::Memory { job, needed, free });
+        }
+        let stock = || FloatStock::new(members.world(), terms.elements, terms.float_chunks());
+        let rings = (0..terms.lanes).map(|_| Ring::new(terms.kept(), terms.elements, stock())).collect();
+        let stats = JobStats { job, epoch: terms.epoch, world: members.world(), ..JobStats::default() };
+        *entry = Some(Box::new(Job { terms, members, rings, reserved: needed, stats }));
+        self.reserved += needed;
+        Ok(())
+    }
+
+    /// Stops to sum for a job. Says whether there was one.
+    pub fn remove(&mut self, job: u16) -> bool {
+        let Some(entry) = self.jobs.get_mut(usize::from(job)).and_then(Option::take) else { return false };
+        self.reserved -= entry.reserved;
+        true
+    }
+
+    /// Whether a job is here.
+    pub fn knows(&self, job: u16) -> bool {
+        matches!(self.jobs.get(usize::from(job)), Some(Some(_)))
+    }
+
+    /// Goes on with a job under another incarnation, after a worker was replaced (ATP appendix A.3): complete chunks stay,
+    /// of all others nothing does. `workers` have the places of before, at new addresses maybe.
+    ///
+    /// Gives the first chunk of each lane that is not summed: where the newcomer begins, and what the others send again.
+    ///
+    /// # Errors
+    /// When there is no such job, or its places differ.
+    pub fn renew(&mut self, job: u16, epoch: u16, workers: Vec<Worker>) -> Result<Vec<u32>, HostError> {
+        let entry = self.jobs.get_mut(usize::from(job)).and_then(Option::as_mut);
+        let entry = entry.ok_or(HostError::Unknown(job))?;
+        entry.members.renew(job, workers)?;
+        entry.terms.epoch = epoch;
+        entry.stats.epoch = epoch;
+        entry.rings.iter_mut().for_each(Ring::renew);
+        Ok(entry.rings.iter().map(Ring::next).collect())
+    }
+
+    /// What was counted.
+    pub fn stats(&self) -> HostStats {
+        let stats = |job: &Job| JobStats { direct: job.members.direct(), ..job.stats.clone() };
+        HostStats {
+            jobs: self.jobs.iter().flatten().map(|job| stats(job)).collect(),
+            counters: self.counters,
+            memory: self.reserved,
+        }
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_idle(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    /// Takes a packet (UDP payload) that came from `from` by the port of `shard`; `ce`: the network marked it. Says what became
+    /// of it.
+    pub fn on_packet(&mut self, from: SocketAddrV4, shard: u16, payload: &[u8], ce: bool) -> Reason {
+        let reason = self.take(from, shard, payload, ce).unwrap_or_else(|reason| reason);
+        self.counters[reason as usize] += 1;
+        reason
+    }
+
+    fn take(&mut self, from: SocketAddrV4, shard: u16, payload: &[u8], ce: bool) -> Result<Reason, Reason> {
+        let mut header = Header::read(payload, 0, payload.len())?;
+        let entry = self.jobs.get_mut(usize::from(header.job)).and_then(Option::as_mut);
+        let job = entry.ok_or(Reason::UnknownJob)?;
+        if ce {
+            header.flags |= flag::ECN_ECHO;
+        }
+        let taken = job.take(&header, from, shard, payload, &mut self.outbox);
+        if taken.is_err_and(Reason::is_refusal) {
+            job.stats.refused += 1;
+        }
+        taken
+    }
+
+    /// Writes the next packet into `out`, which has room for the longest; `None`: there is none.
+    pub fn poll_transmit(&mut self, out: &mut [u8]) -> Option<Sending> {
+        loop {
+            let pending = self.outbox.first()?;
+            let job = self.jobs.get_mut(usize::from(pending.header.job)).and_then(Option::as_mut);
+            match job.and_then(|job| job.write(pending, out)) {
+                Some(sending) => {
+                    if let To::One(_) = pending.to {
+                        self.outbox.pop();
+                    }
+                    return Some(sending);
+                }
+                None => self.outbox.pop(),
+            }
+        }
+    }
+}
+
+impl Job {
+    fn take(
+        &mut self,
+        header: &Header,
+        from: SocketAddrV4,
+        shard: u16,
+        payload: &[u8],
+        outbox: &mut Outbox,
+    ) -> Result<Reason, Reason> {
+        let terms = admit::HostTerms {
+            token: self.terms.token,
+            epoch: self.terms.epoch,
+            elements: self.terms.elements,
+            shards: self.terms.shards,
+            lanes: self.terms.lanes,
+            all: self.members.all(),
+        };
+        let contribution = admit::to_host(header, &terms, shard)?;
+        let bits = contribution.or_else(|| holds(header, self.members.all())).ok_or(Reason::WrongWorker)?;
+        let source = self.members.source(from, shard, &bits)?;
+        let rank = self.members.only(&bits);
+        // Floats cannot be taken out of a sum again, nor be compared as integers.
+        if header.has(flag::RAW_FLOAT) && (rank.is_none() || header.has(flag::MAXIMUM)) {
+            return Err(Reason::BadType);
+        }
+        if !outbox.has_room() {
+            return Err(Reason::Busy);
+        }
+        self.stats.bytes_in += payload.len() as u64;
+        if contribution.is_none() {
+            self.stats.probes += 1;
+            let header = Header { kind: Kind::Report as u8, ..*header };
+            outbox.push(Pending { header, shard, body: Body::Zeros, to: To::One(source) });
+            return Ok(Reason::Probed);
+        }
+        self.count(header, &bits);
+        let elements = payload.get(HEADER_LEN..).unwrap_or_default();
+        let ring = self.rings.get_mut(usize::from(lane(header))).ok_or(Reason::WrongSlot)?;
+        let done = ring.absorb(header, elements, self.members.all(), rank);
+        self.follow(header, shard, &bits, source, done, outbox)
+    }
+
+    /// Sends what follows from what was done to the chunk.
+    fn follow(
+        &mut self,
+        header: &Header,
+        shard: u16,
+        bits: &Bits,
+        source: Source,
+        done: Done,
+        outbox: &mut Outbox,
+    ) -> Result<Reason, Reason> {
+        if let Done::Left(Action::Ignore(reason)) = done {
+            let is_duplicate = reason == Reason::Duplicate;
+            self.stats.duplicates += u64::from(is_duplicate);
+            // A copy that the network had kept does not tell where its worker is now.
+            if is_duplicate && header.has(flag::RESEND) {
+                self.members.heard(bits, source);
+            }
+            return Err(reason);
+        }
+        if done == Done::NoRoom {
+            return Err(Reason::Busy);
+        }
+        self.members.heard(bits, source);
+        let (world, slots) = (self.members.world(), if self.terms.linear { 0 } else { self.terms.slots });
+        let ring = self.rings.get(usize::from(lane(header))).ok_or(Reason::WrongSlot)?;
+        let meta = &ring.get(header.seq).ok_or(Reason::Stale)?.meta;
+        let (reason, header, body, to) = match done {
+            Done::Taken(Outcome::Wait) => return Ok(Reason::Added),
+            Done::Taken(Outcome::Complete) => {
+                self.stats.completed += 1;
+                self.stats.raw += u64::from(meta.is_raw());
+                (Reason::Completed, meta.result(header, world, slots), Body::Sum, To::All(0))
+            }
+            Done::Taken(Outcome::AskRaw) => {
+                self.stats.asked_raw += 1;
+                (Reason::AskedRaw, meta.ask(header, world), Body::Zeros, To::All(0))
+            }
+            Done::Left(Action::Reply) => {
+                self.stats.replies += 1;
+                (Reason::Replied, meta.result(header, world, slots), Body::Sum, To::One(source))
+            }
+            Done::Left(Action::AskRaw) => {
+                self.stats.asked_raw += 1;
+                (Reason::AskedRaw, meta.ask(header, world), Body::Zeros, To::One(source))
+            }
+            Done::Left(Action::Refuse) => {
+                (Reason::Mismatch, meta.refusal(header), Body::Zeros, To::One(source))
+            }
+            Done::Left(_) | Done::NoRoom => return Err(Reason::Internal),
+        };
+        outbox.push(Pending { header, shard, body, to });
+        Ok(reason)
+    }
+
+    fn count(&mut self, header: &Header, bits: &Bits) {
+        let stats = &mut self.stats;
+        match count(bits) {
+            1 => stats.contributions += 1,
+            some if some == u32::from(self.members.world()) => stats.full_sums += 1,
+            _ => stats.partial_sums += 1,
+        }
+        stats.collisions += u64::from(header.has(flag::COLLISION));
+        stats.marked += u64::from(header.has(flag::ECN_ECHO));
+    }
+
+    /// Writes a pending packet for the next of those it is for, who is then behind it; `None`: nobody is left, or its chunk is
+    /// gone.
+    fn write(&mut self, pending: &mut Pending, out: &mut [u8]) -> Option<Sending> {
+        let Pending { header, shard, body, ref mut to } = *pending;
+        // Of before the job was renewed.
+        if header.epoch != self.terms.epoch {
+            return None;
+        }
+        let source = match to {
+            To::One(source) => *source,
+            To::All(next) => {
+                let (source, after) = self.members.way(*next)?;
+                *next = after;
+                source
+            }
+        };
+        let len = payload_len(header.elements);
+        let (head, elements) = out.get_mut(..len)?.split_at_mut(HEADER_LEN);
+        head.copy_from_slice(&header.to_bytes());
+        match body {
+            Body::Zeros => elements.fill(0),
+            Body::Sum => {
+                let chunk = self.rings.get(usize::from(lane(&header)))?.get(header.seq)?;
+                chunk.write(elements);
+            }
+        }
+        self.stats.sent += 1;
+        self.stats.bytes_out += len as u64;
+        let class = lane(&header) / self.terms.shards;
+        Some(Sending {
+            len,
+            to: self.members.address(source, shard)?,
+            entropy: entropy(header.seq),
+            dscp_ecn: dscp(class) | ECT_0,
+            checksum: self.terms.checksum,
+        })
+    }
+}
+
+/// The DSCP of a class: that of the least of its priorities, 0 or 4.
+fn dscp(class: u16) -> u8 {
+    (class.min(1) as u8 * 4) << 5
+}
+
+/// Spreads consecutive numbers over 16 bits (Fibonacci hashing).
+fn entropy(seq: u32) -> u16 {
+    (seq.wrapping_mul(0x9e37_79b9) >> 16) as u16
+}

@@ -1,0 +1,190 @@
+//! Who a packet comes from, and which way results go: each worker is where it was last heard, behind an aggregator or
+//! beside all of them (fate sharing).
+
+use std::net::SocketAddrV4;
+
+use sumac_wire::{
+    MAX_WORKERS, Reason,
+    dynamic::host::{Bits, MAX_RACKS},
+};
+
+use crate::job::{HostError, HostJob, Worker};
+
+/// Nobody.
+pub(crate) const NOBODY: Bits = [0; MAX_RACKS];
+/// The rank of a place without a worker.
+const NONE: u16 = u16::MAX;
+
+/// How a packet came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// From this worker itself.
+    Worker(u16),
+    /// Through this aggregator.
+    Upstream(u8),
+}
+
+/// The workers of a job and the aggregators before them.
+#[derive(Debug)]
+pub(crate) struct Members {
+    workers: Vec<Worker>,
+    upstream: Vec<SocketAddrV4>,
+    all: Bits,
+    /// `[rack][bit]`: the worker's rank.
+    ranks: Vec<[u16; MAX_WORKERS]>,
+    /// `[upstream]`: who was last heard through it.
+    behind: Vec<Bits>,
+    /// Who was last heard without an aggregator.
+    direct: Bits,
+}
+
+impl Members {
+    pub(crate) fn new(job: &HostJob) -> Result<Members, HostError> {
+        let mut all = NOBODY;
+        let mut ranks = Vec::new();
+        for (rank, worker) in job.workers.iter().enumerate() {
+            let Worker { rack, bit, .. } = *worker;
+            let refused = HostError::Place { job: job.job, rank, rack, bit };
+            let (index, mask) = (usize::from(rack), 1u32.checked_shl(bit.into()));
+            let Some((bits, mask)) = all.get_mut(index).zip(mask) else { return Err(refused) };
+            if *bits & mask != 0 {
+                return Err(refused);
+            }
+            *bits |= mask;
+            if ranks.len() <= index {
+                ranks.resize(index + 1, [NONE; MAX_WORKERS]);
+            }
+            ranks[index][usize::from(bit)] = rank as u16;
+        }
+        Ok(Members {
+            workers: job.workers.clone(),
+            upstream: job.upstream.clone(),
+            all,
+            ranks,
+            behind: vec![NOBODY; job.upstream.len()],
+            direct: NOBODY,
+        })
+    }
+
+    /// Takes new addresses of the same workers; nobody has been heard at them yet.
+    pub(crate) fn renew(&mut self, job: u16, workers: Vec<Worker>) -> Result<(), HostError> {
+        let place = |worker: &Worker| (worker.rack, worker.bit);
+        if !workers.iter().map(place).eq(self.workers.iter().map(place)) {
+            return Err(HostError::Places { job });
+        }
+        self.workers = workers;
+        self.behind.fill(NOBODY);
+        self.direct = NOBODY;
+        Ok(())
+    }
+
+    /// How many workers there are.
+    pub(crate) fn world(&self) -> u16 {
+        self.workers.len() as u16
+    }
+
+    /// All workers.
+    pub(crate) fn all(&self) -> &Bits {
+        &self.all
+    }
+
+    /// How many workers were last heard without an aggregator.
+    pub(crate) fn direct(&self) -> u32 {
+        count(&self.direct)
+    }
+
+    /// The only worker in `bits`.
+    pub(crate) fn only(&self, bits: &Bits) -> Option<u16> {
+        let mut racks = self.ranks.iter().zip(bits).filter(|(_, bits)| **bits != 0);
+        let (ranks, bits) = racks.next()?;
+        if racks.next().is_some() || !bits.is_power_of_two() {
+            return None;
+        }
+        ranks.get(bits.trailing_zeros() as usize).copied().filter(|rank| *rank != NONE)
+    }
+
+    /// Where a packet with the values of `bits` comes from.
+    ///
+    /// A worker speaks for itself only. Ports tell apart who shares an address; they are not asked for, since an AF_XDP port
+    /// varies its own.
+    pub(crate) fn source(&self, from: SocketAddrV4, shard: u16, bits: &Bits) -> Result<Source, Reason> {
+        let itself = self.only(bits).and_then(|rank| Some((rank, self.workers.get(usize::from(rank))?)));
+        let upstream =
+            |found: &dyn Fn(SocketAddrV4) -> bool| self.upstream.iter().position(|address| found(*address));
+        let is_at = |address: SocketAddrV4| here(address, shard) == from;
+        let is_of = |address: SocketAddrV4| address.ip() == from.ip();
+        if let Some((rank, _)) = itself.filter(|(_, worker)| is_at(worker.address)) {
+            return Ok(Source::Worker(rank));
+        }
+        if let Some(index) = upstream(&is_at).or_else(|| upstream(&is_of)) {
+            return Ok(Source::Upstream(index as u8));
+        }
+        match itself.filter(|(_, worker)| is_of(worker.address)) {
+            Some((rank, _)) => Ok(Source::Worker(rank)),
+            None => Err(Reason::WrongSource),
+        }
+    }
+
+    /// Remembers which way workers were heard.
+    pub(crate) fn heard(&mut self, bits: &Bits, source: Source) {
+        let known = match source {
+            Source::Worker(_) => Some(&self.direct),
+            Source::Upstream(index) => self.behind.get(usize::from(index)),
+        };
+        // Mostly nothing changes.
+        if known.is_none_or(|known| is_within(bits, known)) {
+            return;
+        }
+        for way in self.behind.iter_mut().chain([&mut self.direct]) {
+            way.iter_mut().zip(bits).for_each(|(way, bits)| *way &= !bits);
+        }
+        let way = match source {
+            Source::Worker(_) => &mut self.direct,
+            Source::Upstream(index) => match self.behind.get_mut(usize::from(index)) {
+                Some(way) => way,
+                None => return,
+            },
+        };
+        way.iter_mut().zip(bits).for_each(|(way, bits)| *way |= bits);
+    }
+
+    /// Where `shard`'s packets of a source go back to.
+    pub(crate) fn address(&self, source: Source, shard: u16) -> Option<SocketAddrV4> {
+        let address = match source {
+            Source::Worker(rank) => self.workers.get(usize::from(rank))?.address,
+            Source::Upstream(index) => *self.upstream.get(usize::from(index))?,
+        };
+        Some(here(address, shard))
+    }
+
+    /// The ways of a packet for all workers, each with the number that the next one is asked for with; zero at first.
+    pub(crate) fn way(&self, from: usize) -> Option<(Source, usize)> {
+        let mut aggregators = self.behind.iter().enumerate().skip(from);
+        if let Some((index, _)) = aggregators.find(|(_, bits)| **bits != NOBODY) {
+            return Some((Source::Upstream(index as u8), index + 1));
+        }
+        if self.direct == NOBODY {
+            return None;
+        }
+        let first = from.saturating_sub(self.behind.len());
+        let mut workers = self.workers.iter().enumerate().skip(first);
+        let is_direct = |worker: &Worker| {
+            self.direct.get(usize::from(worker.rack)).is_some_and(|bits| bits >> worker.bit & 1 == 1)
+        };
+        let (rank, _) = workers.find(|(_, worker)| is_direct(worker))?;
+        Some((Source::Worker(rank as u16), self.behind.len() + rank + 1))
+    }
+}
+
+/// How many workers there are in `bits`.
+pub(crate) fn count(bits: &Bits) -> u32 {
+    bits.iter().map(|bits| bits.count_ones()).sum()
+}
+
+fn is_within(bits: &Bits, others: &Bits) -> bool {
+    bits.iter().zip(others).all(|(bits, others)| bits & !others == 0)
+}
+
+fn here(address: SocketAddrV4, shard: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(*address.ip(), address.port().wrapping_add(shard))
+}

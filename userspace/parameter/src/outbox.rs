@@ -1,0 +1,81 @@
+//! What is to be sent, and to whom. A result for all is one entry; its elements are copied from the chunk when it leaves.
+
+use std::{collections::VecDeque, net::SocketAddrV4};
+
+use sumac_wire::Header;
+
+use crate::members::Source;
+
+/// Packets in answer to what was received that may wait to be sent. What is refused beyond is sent again, as if the
+/// network had lost it.
+pub(crate) const ROOM: usize = 1 << 14;
+
+/// A packet that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sending {
+    /// Bytes of the UDP payload.
+    pub len: usize,
+    /// Where it goes.
+    pub to: SocketAddrV4,
+    /// What the UDP source port may vary by, so that paths are used evenly.
+    pub entropy: u16,
+    /// IP's byte of DSCP and ECN.
+    pub dscp_ecn: u8,
+    /// Whether it carries a UDP checksum, where the kernel does not write one anyway.
+    pub checksum: bool,
+}
+
+/// What follows the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// The chunk's sum.
+    Sum,
+    /// As many zeros as the header announces.
+    Zeros,
+}
+
+/// Whom a packet is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum To {
+    /// All workers, from this way on ([`Members::way`](crate::members::Members::way)).
+    All(usize),
+    /// Where one came from.
+    One(Source),
+}
+
+/// An answer, for one or for many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    pub(crate) header: Header,
+    pub(crate) shard: u16,
+    pub(crate) body: Body,
+    pub(crate) to: To,
+}
+
+/// Answers, first in, first out.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    pending: VecDeque<Pending>,
+}
+
+impl Outbox {
+    pub(crate) fn has_room(&self) -> bool {
+        self.pending.len() < ROOM
+    }
+
+    pub(crate) fn push(&mut self, pending: Pending) {
+        self.pending.push_back(pending);
+    }
+
+    pub(crate) fn first(&mut self) -> Option<&mut Pending> {
+        self.pending.front_mut()
+    }
+
+    pub(crate) fn pop(&mut self) {
+        self.pending.pop_front();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+}

@@ -1,0 +1,145 @@
+//! A lane's chunks: the last two windows of its stream, each at its number modulo that. Memory comes with the first
+//! chunks and is used again by those that follow.
+
+use sumac_values as values;
+use sumac_wire::{
+    Header,
+    dynamic::host::{Action, Bits, ChunkMeta, Job, Outcome},
+    header::flag,
+};
+
+use crate::floats::{FloatStock, Floats};
+
+/// One chunk.
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    pub(crate) meta: ChunkMeta,
+    /// The sum, or the bits of the floats' sum once that is complete.
+    values: Box<[i32]>,
+    floats: Option<Floats>,
+}
+
+/// What a contribution did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// It is in; what follows.
+    Taken(Outcome),
+    /// The chunk stays as it was.
+    Left(Action),
+    /// There is no room for more chunks' floats at once: it must come again.
+    NoRoom,
+}
+
+/// The chunks of one lane.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    /// A power of two; empty until the lane's first packet.
+    chunks: Vec<Chunk>,
+    kept: u32,
+    elements: usize,
+    stock: FloatStock,
+    /// The first chunk that is not summed.
+    next: u32,
+}
+
+impl Ring {
+    pub(crate) fn new(kept: u32, elements: u16, stock: FloatStock) -> Ring {
+        Ring { chunks: Vec::new(), kept, elements: elements.into(), stock, next: 0 }
+    }
+
+    /// Most bytes that one takes, without floats.
+    pub(crate) fn bytes(kept: u32, elements: u16) -> u64 {
+        u64::from(kept) * (size_of::<Chunk>() + usize::from(elements) * size_of::<i32>()) as u64
+    }
+
+    /// The first chunk that is not summed; all before it are.
+    pub(crate) fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// The chunk, while the ring holds it.
+    pub(crate) fn get(&self, seq: u32) -> Option<&Chunk> {
+        self.chunks.get(self.place(seq)).filter(|chunk| chunk.meta.seq() == Some(seq))
+    }
+
+    fn place(&self, seq: u32) -> usize {
+        (seq & (self.kept - 1)) as usize
+    }
+
+    /// Adds a contribution or a sum that was admitted; `rank`: of the only worker in it.
+    pub(crate) fn absorb(&mut self, header: &Header, payload: &[u8], all: &Bits, rank: Option<u16>) -> Done {
+        if self.chunks.is_empty() {
+            self.chunks.resize_with(self.kept as usize, Chunk::default);
+        }
+        let place = self.place(header.seq);
+        let Some(chunk) = self.chunks.get_mut(place) else { return Done::NoRoom };
+        let mut after = chunk.meta;
+        let action = after.absorb(header, Job { all, kept: self.kept });
+        let overflowed = match action {
+            Action::Store | Action::Add if header.has(flag::RAW_FLOAT) => {
+                if chunk.floats.is_none() {
+                    chunk.floats = self.stock.take();
+                }
+                let Some((floats, rank)) = chunk.floats.as_mut().zip(rank) else { return Done::NoRoom };
+                self.stock.put(floats, rank, payload);
+                false
+            }
+            Action::Store => {
+                values::store(chunk.values(self.elements), payload);
+                false
+            }
+            Action::Add if header.has(flag::MAXIMUM) => {
+                values::maximum(chunk.values(self.elements), payload);
+                false
+            }
+            Action::Add => values::add_saturating(chunk.values(self.elements), payload),
+            Action::Reply | Action::AskRaw | Action::Refuse | Action::Ignore(_) => {
+                // It may have learnt of congestion.
+                chunk.meta = after;
+                return Done::Left(action);
+            }
+        };
+        chunk.meta = after;
+        let outcome = chunk.meta.settle(all, overflowed);
+        if outcome == Outcome::Complete {
+            self.complete(place);
+        }
+        Done::Taken(outcome)
+    }
+
+    fn complete(&mut self, place: usize) {
+        if let Some(chunk) = self.chunks.get_mut(place)
+            && let Some(floats) = chunk.floats.take()
+        {
+            self.stock.sum(&floats, chunk.values(self.elements));
+            self.stock.give(floats);
+        }
+        while self.get(self.next).is_some_and(|chunk| chunk.meta.is_complete()) {
+            self.next = self.next.wrapping_add(1);
+        }
+    }
+
+    /// Forgets who is in the sums that are not complete.
+    pub(crate) fn renew(&mut self) {
+        for chunk in &mut self.chunks {
+            chunk.meta.forget();
+            if let Some(floats) = chunk.floats.take() {
+                self.stock.give(floats);
+            }
+        }
+    }
+}
+
+impl Chunk {
+    fn values(&mut self, elements: usize) -> &mut [i32] {
+        if self.values.is_empty() {
+            self.values = vec![0; elements].into();
+        }
+        &mut self.values
+    }
+
+    /// Writes the sum's elements.
+    pub(crate) fn write(&self, payload: &mut [u8]) {
+        values::write(payload, &self.values);
+    }
+}
