@@ -7,7 +7,7 @@ use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
 use super::{
     command::{AddError, Event, Refusal},
-    port::{Attempt, Peer, Port},
+    port::{Attempt, Outgoing, Peer, Port},
     progress::Progress,
     stats::JobStats,
 };
@@ -90,7 +90,10 @@ impl Lane {
     pub(super) fn take_turn(&mut self, now: Time, peer: &Peer, port: &mut dyn Port) -> io::Result<bool> {
         let engine = &mut self.engine;
         for _ in 0..TURN {
-            match port.transmit(peer, &mut |bytes| engine.poll_transmit(now, bytes))? {
+            let mut build = |bytes: &mut [u8]| {
+                engine.poll_transmit(now, bytes).map(|packet| Outgoing::new(&packet, peer))
+            };
+            match port.transmit(&mut build)? {
                 Attempt::Staged => {}
                 Attempt::Nothing | Attempt::Full => return Ok(false),
             }

@@ -18,9 +18,19 @@ pub struct Received {
     pub from: SocketAddrV4,
     /// The UDP destination port.
     pub port: u16,
+    /// Whether a queue on the way had marked it for congestion (ECN's CE).
+    pub is_marked: bool,
 }
 
-/// The aggregator of a job, as its packets need it.
+/// ECN's two bits, which are both set in a packet that was marked for congestion (RFC 3168).
+const CONGESTION: u8 = 0b11;
+
+/// Whether a packet with this DSCP and ECN byte was marked for congestion.
+pub(super) fn is_marked(dscp_ecn: u8) -> bool {
+    dscp_ecn & CONGESTION == CONGESTION
+}
+
+/// Whom packets of a job go to: its aggregator, or a parameter host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its address; results come from it too.
@@ -29,7 +39,7 @@ pub struct Peer {
     pub base_port: u16,
     /// Its MAC address, or its router's. Not used by the UDP port.
     pub mac: [u8; 6],
-    /// Whether contributions carry a UDP checksum. The kernel always writes one for the UDP port.
+    /// Whether packets carry a UDP checksum. The kernel always writes one for the UDP port.
     pub checksum: bool,
 }
 
@@ -44,10 +54,41 @@ pub enum Attempt {
     Full,
 }
 
-/// Writes one payload into the bytes it is given, if there is one to send.
-pub type Build<'a> = &'a mut dyn FnMut(&mut [u8]) -> Option<Transmit>;
+/// A payload that was written, and how it travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Bytes of it.
+    pub len: usize,
+    /// Where it goes.
+    pub to: SocketAddrV4,
+    /// The MAC address there, or on the way there. Not used by the UDP port.
+    pub mac: [u8; 6],
+    /// Varies from packet to packet, for the UDP source port. Not used by the UDP port.
+    pub entropy: u16,
+    /// IPv4's DSCP and ECN byte.
+    pub dscp_ecn: u8,
+    /// Whether it carries a UDP checksum. The kernel always writes one for the UDP port.
+    pub checksum: bool,
+}
 
-/// A way to move packets between this host and its aggregators.
+impl Outgoing {
+    /// An engine's payload, to this peer.
+    pub fn new(packet: &Transmit, peer: &Peer) -> Outgoing {
+        Outgoing {
+            len: packet.len,
+            to: SocketAddrV4::new(peer.ip, peer.base_port.wrapping_add(packet.port_offset)),
+            mac: peer.mac,
+            entropy: packet.entropy,
+            dscp_ecn: packet.dscp_ecn,
+            checksum: peer.checksum,
+        }
+    }
+}
+
+/// Writes one payload into the bytes it is given, if there is one to send.
+pub type Build<'a> = &'a mut dyn FnMut(&mut [u8]) -> Option<Outgoing>;
+
+/// A way to move packets between this host and its peers.
 pub trait Port: Send {
     /// Most bytes of a UDP payload that can be sent.
     fn capacity(&self) -> usize;
@@ -59,7 +100,7 @@ pub trait Port: Send {
     fn receive(&mut self, each: &mut dyn FnMut(Received, &[u8])) -> io::Result<usize>;
 
     /// Lends the next packet's bytes to `build` and stages what it writes.
-    fn transmit(&mut self, to: &Peer, build: Build<'_>) -> io::Result<Attempt>;
+    fn transmit(&mut self, build: Build<'_>) -> io::Result<Attempt>;
 
     /// Sends what is staged, with as few system calls as it takes. What the kernel has no room for stays staged.
     fn flush(&mut self) -> io::Result<()>;

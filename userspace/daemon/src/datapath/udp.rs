@@ -8,17 +8,18 @@ use std::{
 };
 
 use nix::{
+    cmsg_space,
     errno::Errno,
     poll::PollFlags,
     sys::socket::{
-        ControlMessage, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt,
+        ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg,
+        setsockopt, sockopt,
     },
 };
-use sumac_transport::Transmit;
 use sumac_wire::{MAX_ELEMENTS, admit::payload_len};
 
 use super::{
-    port::{Attempt, Build, Peer, Port, PortReport, Received},
+    port::{Attempt, Build, Outgoing, Port, PortReport, Received, is_marked},
     wait::wait,
 };
 
@@ -87,6 +88,8 @@ impl UdpPort {
         let socket = UdpSocket::bind((ip, port))?;
         socket.set_nonblocking(true)?;
         enlarge(&socket);
+        // For the marks of congestion.
+        setsockopt(&socket, sockopt::IpRecvTos, &true)?;
         let local = match socket.local_addr()? {
             std::net::SocketAddr::V4(local) => local,
             std::net::SocketAddr::V6(_) => return Err(io::ErrorKind::AddrNotAvailable.into()),
@@ -145,6 +148,14 @@ impl UdpPort {
     }
 }
 
+/// The DSCP and ECN byte in what the kernel says of a datagram.
+fn tos(message: ControlMessageOwned) -> Option<u8> {
+    match message {
+        ControlMessageOwned::Ipv4Tos(tos) => Some(tos),
+        _ => None,
+    }
+}
+
 /// Asks for large socket buffers; the privileged form goes above the system's maximum.
 fn enlarge(socket: &UdpSocket) {
     if setsockopt(socket, sockopt::RcvBufForce, &SOCKET_BUFFER).is_err() {
@@ -167,7 +178,7 @@ impl Port for UdpPort {
     fn receive(&mut self, each: &mut dyn FnMut(Received, &[u8])) -> io::Result<usize> {
         let mut slices: Vec<[IoSliceMut<'_>; 1]> =
             self.incoming.chunks_exact_mut(CAPACITY).map(|bytes| [IoSliceMut::new(bytes)]).collect();
-        let mut headers = MultiHeaders::<SockaddrIn>::preallocate(BATCH, None);
+        let mut headers = MultiHeaders::<SockaddrIn>::preallocate(BATCH, Some(cmsg_space!(u8)));
         let flags = MsgFlags::MSG_DONTWAIT;
         let fd = self.socket.as_raw_fd();
         let messages = match recvmmsg(fd, &mut headers, slices.iter_mut(), flags, None) {
@@ -180,14 +191,16 @@ impl Port for UdpPort {
             count += 1;
             let Some(from) = message.address else { continue };
             let bytes = message.iovs().next().unwrap_or(&[]);
-            each(Received { from: from.into(), port: self.local.port() }, bytes);
+            let tos = message.cmsgs().ok().and_then(|mut all| all.find_map(tos));
+            let is_marked = tos.is_some_and(is_marked);
+            each(Received { from: from.into(), port: self.local.port(), is_marked }, bytes);
         }
         self.counters.received += count as u64;
         self.counters.batches_received += 1;
         Ok(count)
     }
 
-    fn transmit(&mut self, to: &Peer, build: Build<'_>) -> io::Result<Attempt> {
+    fn transmit(&mut self, build: Build<'_>) -> io::Result<Attempt> {
         if self.staged.len() == BATCH {
             self.flush()?;
         }
@@ -196,12 +209,10 @@ impl Port for UdpPort {
             return Ok(Attempt::Full);
         }
         let start = self.staged.len() * CAPACITY;
-        let Some(Transmit { len, port_offset, dscp_ecn, .. }) =
-            build(&mut self.outgoing[start..start + CAPACITY])
+        let Some(Outgoing { len, to, dscp_ecn, .. }) = build(&mut self.outgoing[start..start + CAPACITY])
         else {
             return Ok(Attempt::Nothing);
         };
-        let to = SocketAddrV4::new(to.ip, to.base_port.wrapping_add(port_offset));
         self.staged.push(Staged { len: len.min(CAPACITY), to, dscp_ecn });
         Ok(Attempt::Staged)
     }
@@ -244,44 +255,61 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn pair() -> (UdpPort, UdpPort, Peer) {
+    /// Two ports, and the second one's address.
+    fn pair() -> (UdpPort, UdpPort, SocketAddrV4) {
         let [one, other] = [0; 2].map(|port| UdpPort::bind(Ipv4Addr::LOCALHOST, port).unwrap());
-        let peer =
-            Peer { ip: Ipv4Addr::LOCALHOST, base_port: other.local().port(), mac: [0; 6], checksum: true };
-        (one, other, peer)
+        let to = other.local();
+        (one, other, to)
     }
 
-    fn packet(number: usize) -> impl FnMut(&mut [u8]) -> Option<Transmit> {
+    fn packet(number: usize, to: SocketAddrV4, dscp_ecn: u8) -> impl FnMut(&mut [u8]) -> Option<Outgoing> {
         move |bytes| {
             bytes[..8].copy_from_slice(&number.to_be_bytes());
-            let dscp_ecn = (number / 10 % 3) as u8 * 32;
-            Some(Transmit { len: 100, port_offset: 0, entropy: 0, dscp_ecn })
+            Some(Outgoing { len: 100, to, mac: [0; 6], entropy: 0, dscp_ecn, checksum: true })
         }
     }
 
-    #[test]
-    fn datagrams_arrive_in_order_with_their_sender() {
-        let (mut one, mut other, peer) = pair();
-        // More than a batch, and several priorities within one.
-        for number in 0..200 {
-            assert_eq!(one.transmit(&peer, &mut packet(number)).unwrap(), Attempt::Staged);
+    /// Sends packets with these DSCP and ECN bytes, and gives what arrived: their numbers, and whether they were marked.
+    fn exchange(one: &mut UdpPort, other: &mut UdpPort, to: SocketAddrV4, tos: &[u8]) -> Vec<(usize, bool)> {
+        for (number, tos) in tos.iter().enumerate() {
+            assert_eq!(one.transmit(&mut packet(number, to, *tos)).unwrap(), Attempt::Staged);
         }
         one.flush().unwrap();
-        let mut arrived = 0usize;
+        let mut arrived = Vec::new();
         let deadline = Instant::now() + Duration::from_secs(5);
-        while arrived < 200 && Instant::now() < deadline {
+        while arrived.len() < tos.len() && Instant::now() < deadline {
             other.wait(Some(deadline), one.socket.as_fd()).unwrap();
             let from = one.local();
             other
                 .receive(&mut |received, bytes| {
                     assert_eq!((received.from, bytes.len()), (from, 100));
-                    assert_eq!(bytes[..8], arrived.to_be_bytes());
-                    arrived += 1;
+                    let number = usize::from_be_bytes(bytes[..8].try_into().unwrap());
+                    arrived.push((number, received.is_marked));
                 })
                 .unwrap();
         }
-        assert_eq!((arrived, one.report().sent, other.report().received), (200, 200, 200));
+        arrived
+    }
+
+    #[test]
+    fn datagrams_arrive_in_order_with_their_sender() {
+        let (mut one, mut other, to) = pair();
+        // More than a batch, and several priorities within one.
+        let tos: Vec<u8> = (0..200u8).map(|number| number / 10 % 3 * 32).collect();
+        let arrived = exchange(&mut one, &mut other, to, &tos);
+        assert_eq!(arrived, (0..200).map(|number| (number, false)).collect::<Vec<_>>());
+        assert_eq!((one.report().sent, other.report().received), (200, 200));
         assert!(one.report().batches_sent < 100, "{:?}", one.report());
+    }
+
+    #[test]
+    fn marks_of_congestion_are_seen() {
+        let (mut one, mut other, to) = pair();
+        // Not capable, capable in both ways, marked; the same with a priority.
+        let arrived = exchange(&mut one, &mut other, to, &[0, 1, 2, 3, 0xa0, 0xa1, 0xa2, 0xa3]);
+        let marked: Vec<usize> =
+            arrived.iter().filter(|(_, marked)| *marked).map(|(number, _)| *number).collect();
+        assert_eq!((arrived.len(), marked), (8, vec![3, 7]));
     }
 
     #[test]
@@ -295,19 +323,19 @@ mod tests {
 
     #[test]
     fn nothing_to_receive_and_nothing_to_send_are_no_errors() {
-        let (mut one, _other, peer) = pair();
+        let (mut one, _other, _) = pair();
         assert_eq!(one.receive(&mut |_, _| unreachable!()).unwrap(), 0);
-        assert_eq!(one.transmit(&peer, &mut |_| None).unwrap(), Attempt::Nothing);
+        assert_eq!(one.transmit(&mut |_| None).unwrap(), Attempt::Nothing);
         one.flush().unwrap();
         assert_eq!(one.report().sent, 0);
     }
 
     #[test]
     fn a_packet_that_cannot_be_sent_is_counted_and_holds_up_no_other() {
-        let (mut one, mut other, peer) = pair();
-        let unreachable = Peer { ip: Ipv4Addr::BROADCAST, ..peer };
-        one.transmit(&unreachable, &mut packet(1)).unwrap();
-        one.transmit(&peer, &mut packet(0)).unwrap();
+        let (mut one, mut other, to) = pair();
+        let unreachable = SocketAddrV4::new(Ipv4Addr::BROADCAST, to.port());
+        one.transmit(&mut packet(1, unreachable, 0)).unwrap();
+        one.transmit(&mut packet(0, to, 0)).unwrap();
         one.flush().unwrap();
         let report = one.report();
         assert_eq!((report.refused, report.sent), (1, 1), "{report:?}");

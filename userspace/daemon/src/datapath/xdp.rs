@@ -9,12 +9,11 @@ use std::{
 
 use nix::poll::PollFlags;
 use sumac_hostprog::{Attached, MapError, Mode as HostMode};
-use sumac_transport::Transmit;
 use sumac_wire::frame::{self, Endpoints, OVERHEAD, Parsed, Ports};
 use sumac_xsk::{LINK_HEADER, Mode, OpenError, Socket, SocketConfig};
 
 use super::{
-    port::{Attempt, Build, Peer, Port, PortReport, Received, SocketReport},
+    port::{Attempt, Build, Outgoing, Port, PortReport, Received, SocketReport, is_marked},
     wait::wait,
 };
 
@@ -150,14 +149,14 @@ impl XdpPort {
         self.mac
     }
 
-    fn endpoints(&self, to: &Peer, packet: &Transmit) -> Endpoints {
+    fn endpoints(&self, packet: &Outgoing) -> Endpoints {
         Endpoints {
             src_mac: self.mac,
-            dst_mac: to.mac,
+            dst_mac: packet.mac,
             src_ip: self.local_ip.into(),
-            dst_ip: to.ip.into(),
+            dst_ip: (*packet.to.ip()).into(),
             src_port: ENTROPY_BASE | packet.entropy & ENTROPY_MASK,
-            dst_port: to.base_port.wrapping_add(packet.port_offset),
+            dst_port: packet.to.port(),
             dscp_ecn: packet.dscp_ecn,
         }
     }
@@ -178,7 +177,8 @@ impl Port for XdpPort {
             Parsed::Ours(frame) => {
                 let from = SocketAddrV4::new(frame.src_ip.into(), frame.src_port);
                 let end = frame.payload() + frame.payload_len();
-                each(Received { from, port: frame.dst_port }, &bytes[frame.payload()..end]);
+                let is_marked = is_marked(frame.dscp_ecn);
+                each(Received { from, port: frame.dst_port, is_marked }, &bytes[frame.payload()..end]);
             }
             Parsed::Foreign | Parsed::Bad(_) => malformed += 1,
         });
@@ -188,7 +188,7 @@ impl Port for XdpPort {
         Ok(count)
     }
 
-    fn transmit(&mut self, to: &Peer, build: Build<'_>) -> io::Result<Attempt> {
+    fn transmit(&mut self, build: Build<'_>) -> io::Result<Attempt> {
         let port = self.socket.port();
         let Some(mut frame) = port.frame() else {
             self.is_full = true;
@@ -200,11 +200,11 @@ impl Port for XdpPort {
             port.cancel(frame);
             return Ok(Attempt::Nothing);
         };
-        let endpoints = self.endpoints(to, &packet);
+        let endpoints = self.endpoints(&packet);
         let port = self.socket.port();
         let bytes = port.bytes_mut(&mut frame);
         // Both can only fail on a packet longer than the bytes that `build` was given.
-        let len = frame::emit(bytes, &endpoints, packet.len, to.checksum).unwrap_or(0);
+        let len = frame::emit(bytes, &endpoints, packet.len, packet.checksum).unwrap_or(0);
         if let Err(frame) = port.submit(frame, len) {
             port.cancel(frame);
             return Err(io::Error::other(format!("a packet of {} bytes does not fit a frame", packet.len)));
