@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 use sumac_client::Client;
-use sumac_hostprog::status::{Details, InterfaceStatus, QueueStatus, State, Status, status};
+use sumac_hostprog::status::{Details, InterfaceStatus, JobStatus, QueueStatus, State, Status, status};
 
 use crate::{exit, pin_root::PinRoot, ports, socket::Socket};
 
@@ -98,16 +98,32 @@ fn show_details(out: &mut impl Write, name: &str, details: &Details, daemon: &Va
     for job in &details.jobs {
         writeln!(
             out,
-            "  job {}: epoch {}, {} workers, chunks of {} elements from {}, checksums {}",
+            "  job {}: epoch {}, {} workers, chunks of {} elements{}, checksums {}",
             job.job,
             job.epoch,
             job.world,
             job.elements,
-            job.aggregator,
+            sources(job),
             if job.checksum { "verified" } else { "off" },
         )?;
     }
     Ok(())
+}
+
+/// Whom a job's packets come from.
+fn sources(job: &JobStatus) -> String {
+    let mut text = String::new();
+    if let Some(aggregator) = job.aggregator {
+        text += &format!(" from {aggregator}");
+    }
+    if !job.hosts.is_empty() {
+        let hosts: Vec<String> = job.hosts.iter().map(ToString::to_string).collect();
+        text += &format!(" from parameter host(s) {}", hosts.join(", "));
+    }
+    if job.parameter {
+        text += ", summed here";
+    }
+    text
 }
 
 /// What the daemon says about its socket on a queue.

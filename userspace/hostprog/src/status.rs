@@ -123,8 +123,12 @@ pub struct JobStatus {
     pub world: u16,
     /// Most elements in a chunk.
     pub elements: u16,
-    /// Where results must come from.
-    pub aggregator: Ipv4Addr,
+    /// Where results must come from; none: there is no aggregator.
+    pub aggregator: Option<Ipv4Addr>,
+    /// The job's parameter hosts, which results may come from too.
+    pub hosts: Vec<Ipv4Addr>,
+    /// Whether this host is one of them, and takes contributions.
+    pub parameter: bool,
     /// Whether results must carry a valid checksum.
     pub checksum: bool,
 }
@@ -213,8 +217,15 @@ impl JobStatus {
             epoch: entry.epoch,
             world: entry.world,
             elements: entry.elements,
-            aggregator: Ipv4Addr::from_bits(entry.aggregator_ip),
+            aggregator: address(entry.aggregator_ip),
+            hosts: entry.host_ips.into_iter().filter_map(address).collect(),
+            parameter: entry.flags & job_flag::PARAMETER != 0,
             checksum: entry.flags & job_flag::CHECKSUM != 0,
         }
     }
+}
+
+/// An address of the table; zero is none.
+fn address(bits: u32) -> Option<Ipv4Addr> {
+    (bits != 0).then(|| Ipv4Addr::from_bits(bits))
 }

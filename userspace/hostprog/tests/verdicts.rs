@@ -14,7 +14,7 @@ use sumac_hostprog::{AttachOptions, Attached, attach, program};
 use sumac_wire::{
     Header, MAX_ELEMENTS, Reason,
     frame::{self, Endpoints, OVERHEAD},
-    tables::HostJobEntry,
+    tables::{HostJobEntry, job_flag},
 };
 use sumac_xsk::{LINK_HEADER, Socket, SocketConfig};
 use support::{AGGREGATOR, ENTRY, HOST, JOB, Namespace, PORT, header, payload, privileged};
@@ -247,6 +247,70 @@ fn hostile_frames_are_dropped_by_reason() {
         assert_eq!(bench.show(0, &tagged(bytes)), (DROP, reason), "{what}, in a VLAN");
     }
     assert_eq!(bench.show(0, &frame(&good)), (REDIRECT, Reason::Steered), "and the good one still goes in");
+}
+
+#[test]
+fn results_come_from_parameter_hosts_too() {
+    if !privileged("results_come_from_parameter_hosts_too") {
+        return;
+    }
+    let mut bench = Bench::new();
+    let (first, last) = (AGGREGATOR + 7, AGGREGATOR + 9);
+    let hosts = [first, 0, 0, last];
+    let (result, contribution) = (header(16), Header { kind: 1, ..header(16) });
+    let report = Header { kind: 4, ..header(0) };
+    // Whether there is an aggregator, too.
+    for aggregator_ip in [AGGREGATOR, 0] {
+        bench.attached.add_job(JOB, HostJobEntry { host_ips: hosts, aggregator_ip, ..ENTRY }).unwrap();
+        let from = |header: &Header, ip: u32| bench.show(0, &frame_from(header, ip));
+        let its_own =
+            if aggregator_ip == 0 { (DROP, Reason::WrongSource) } else { (REDIRECT, Reason::Steered) };
+        assert_eq!(from(&result, AGGREGATOR), its_own);
+        for host in [first, last] {
+            assert_eq!(from(&result, host), (REDIRECT, Reason::Steered));
+            assert_eq!(from(&report, host), (REDIRECT, Reason::Steered));
+            assert_eq!(from(&contribution, host), (DROP, Reason::BadType), "it is no parameter host");
+        }
+        for stranger in [first + 1, 0] {
+            assert_eq!(from(&result, stranger), (DROP, Reason::WrongSource));
+        }
+    }
+}
+
+#[test]
+fn contributions_go_in_at_a_parameter_host_alone() {
+    if !privileged("contributions_go_in_at_a_parameter_host_alone") {
+        return;
+    }
+    let mut bench = Bench::new();
+    let flags = job_flag::PARAMETER | job_flag::CHECKSUM;
+    bench.attached.add_job(JOB, HostJobEntry { aggregator_ip: 0, flags, ..ENTRY }).unwrap();
+    let (contribution, probe) = (Header { kind: 1, ..header(256) }, Header { kind: 3, ..header(0) });
+    // Who may send them is known behind.
+    for ip in [AGGREGATOR, HOST + 5] {
+        assert_eq!(bench.show(0, &frame_from(&contribution, ip)), (REDIRECT, Reason::Steered));
+        assert_eq!(bench.show(0, &frame_from(&probe, ip)), (REDIRECT, Reason::Steered));
+    }
+    type Change = fn(&mut Header);
+    let table: [(&str, Change, Reason); 6] = [
+        ("a result", |h| h.kind = 2, Reason::WrongSource),
+        ("a report", |h| h.kind = 4, Reason::WrongSource),
+        ("a wrong token", |h| h.token ^= 1, Reason::BadToken),
+        ("another epoch", |h| h.epoch += 1, Reason::WrongEpoch),
+        ("another job", |h| h.job += 1, Reason::UnknownJob),
+        ("more elements than a chunk", |h| h.elements = 257, Reason::WrongElements),
+    ];
+    for (what, change, reason) in table {
+        let mut header = contribution;
+        change(&mut header);
+        assert_eq!(bench.show(0, &frame(&header)), (DROP, reason), "{what}");
+    }
+    let mut bent = frame(&contribution);
+    *bent.last_mut().unwrap() ^= 1;
+    assert_eq!(bench.show(0, &bent), (DROP, Reason::BadChecksum));
+    // The last word is the status's, which has the entry.
+    let status = sumac_hostprog::status::details(&bench.attached).unwrap();
+    assert!(status.jobs[0].parameter && status.jobs[0].aggregator.is_none(), "{:?}", status.jobs);
 }
 
 #[test]
