@@ -81,6 +81,9 @@ impl DataPlane for EbpfPlane {
             narrowest: limit.port.map(Into::into),
             base_port: state.base_port,
             shards: state.shards,
+            dynamic_slots: 0,
+            address: None,
+            kept: Vec::new(),
         })
     }
 
@@ -119,7 +122,7 @@ impl DataPlane for EbpfPlane {
         };
         let placed = self.aggregator.add_job(&new).map_err(|error| failed("installing a job", &error))?;
         self.remember(job.job, &job.slots_reason);
-        Ok(Installed { aggregator_ips, result_group: placed.group })
+        Ok(Installed { aggregator_ips, result_group: placed.group, host_sides: Vec::new() })
     }
 
     fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {

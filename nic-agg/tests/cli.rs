@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use sumac_control::{JoinSpec, Order, Secret, join};
+use sumac_control::{JoinSpec, Mode, Order, Secret, join};
 use sumac_transport::{NotFinite, Scaling, WireFormat};
 
 use support::{
@@ -302,6 +302,7 @@ fn spec() -> JoinSpec {
         not_finite: NotFinite::Error,
         order: Order::Submission,
         checksum: true,
+        mode: Mode::Static,
         deadline: Duration::from_secs(20),
     }
 }

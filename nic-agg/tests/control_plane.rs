@@ -21,7 +21,7 @@ use std::{
 
 use sumac_agg::{AttachOptions, attach, clean, detach, plane::EbpfPlane};
 use sumac_control::{
-    FailureKind, JobFailure, JoinSpec, Member, MemberState, Order, Outcome, Secret, Secrets, join,
+    FailureKind, JobFailure, JoinSpec, Member, Mode, MemberState, Order, Outcome, Secret, Secrets, join,
     server::Listening,
 };
 use sumac_transport::{NotFinite, PathMeasure, Scaling, WireFormat};
@@ -165,6 +165,7 @@ impl Worker {
             not_finite: NotFinite::Error,
             order: Order::Submission,
             checksum: true,
+            mode: Mode::Static,
             deadline: HANGS,
         };
         let runtime = runtime();

@@ -15,7 +15,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use sumac_control::{FailureKind, JoinError, JoinSpec, Member, Order, PlaneKind, Secret, join};
+use sumac_control::{FailureKind, JoinError, JoinSpec, Member, Mode, Order, PlaneKind, Secret, join};
 use sumac_transport::{NotFinite, Scaling, WireFormat};
 use sumac_wire::{Header, Kind, header::flag, stream::place};
 
@@ -119,6 +119,7 @@ fn spec(job: &str, secret: &str) -> JoinSpec {
         not_finite: NotFinite::Error,
         order: Order::Submission,
         checksum: true,
+        mode: Mode::Static,
         deadline: Duration::from_secs(20),
     }
 }

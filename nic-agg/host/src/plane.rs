@@ -82,6 +82,9 @@ impl DataPlane for HostPlane {
             narrowest: None,
             base_port: self.running.local().port(),
             shards: self.running.shards(),
+            dynamic_slots: 0,
+            address: None,
+            kept: Vec::new(),
         })
     }
 
@@ -109,7 +112,7 @@ impl DataPlane for HostPlane {
         let new = NewJob { entry: entry(job)?, workers, parent };
         self.running.install(job.job, &new).map_err(|error| failed("installing a job", &error))?;
         self.remember(job.job, &job.slots_reason);
-        Ok(Installed { aggregator_ips, result_group: None })
+        Ok(Installed { aggregator_ips, result_group: None, host_sides: Vec::new() })
     }
 
     fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {

@@ -66,6 +66,7 @@ fn install(plane: &HostPlane, workers: &[Worker], epoch: u16) {
         stealing: false,
         level: Level::Only,
         workers: workers.iter().map(Worker::install).collect(),
+        dynamic: None,
     };
     let installed = plane.install(&job).unwrap();
     assert_eq!(installed.aggregator_ips, vec![Ipv4Addr::LOCALHOST; workers.len()]);
@@ -155,6 +156,7 @@ fn a_job_is_installed_in_all_shards_or_in_none() {
         stealing: true,
         level: Level::Only,
         workers: vec![worker.install()],
+        dynamic: None,
     };
     let table = [
         (
@@ -213,6 +215,7 @@ fn every_shard_has_a_port_and_answers_to_one() {
         stealing: true,
         level: Level::Only,
         workers: vec![install],
+        dynamic: None,
     };
     plane.install(&job).unwrap();
     assert_eq!(plane.info().unwrap().shards, 2);

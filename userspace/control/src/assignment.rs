@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use sumac_wire::CLASSES;
 
-use crate::plane::PlaneKind;
+use crate::{dynamic::DynamicTerms, plane::PlaneKind};
 
 /// What a job got from its aggregator.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,7 +15,7 @@ pub struct Assignment {
     pub epoch: u16,
     /// The secret number for all of its packets.
     pub token: u64,
-    /// Slots of each lane, a power of two. While `tune` is set: the most that it can become.
+    /// Slots of each lane, a power of two. While `tune` is set: the most that it can become. 0 in a dynamic job.
     pub lane_slots: u32,
     /// Whether the slots are yet to be fixed, by [`Member::tune`](crate::Member::tune).
     pub tune: bool,
@@ -25,7 +25,7 @@ pub struct Assignment {
     pub elements: u16,
     /// How many shards, each on a UDP port of its own; there are [`CLASSES`] lanes to each.
     pub shards: u16,
-    /// Where contributions go.
+    /// Where contributions go. Unspecified where there is no aggregator ([`PlaneKind::None`]).
     pub aggregator_ip: Ipv4Addr,
     /// UDP port of shard 0.
     pub base_port: u16,
@@ -37,6 +37,8 @@ pub struct Assignment {
     pub rack_rank: u16,
     /// How many workers are below the same aggregator.
     pub rack_world: u16,
+    /// What a dynamic job has beside that.
+    pub dynamic: Option<DynamicTerms>,
 }
 
 impl Assignment {

@@ -7,6 +7,7 @@
 //! | [`coordinator`] | the server's state machine, without sockets, clock or threads |
 //! | [`server`] | the gRPC service around it |
 //! | [`rack`] | the aggregator of a rack: relays its workers' calls to a root, and takes the root's orders |
+//! | [`dynamic`] | what dynamic jobs (ATP) have beside the others: parameter hosts, shared slots |
 //! | [`plane`] | what the server needs of an aggregator: [`DataPlane`] |
 //! | [`neighbour`] | which interface and MAC address lead to an IPv4 address |
 //! | [`post`] | what members tell each other: notices, announcements of operations by name |
@@ -20,6 +21,7 @@ mod assignment;
 pub mod client;
 mod convert;
 pub mod coordinator;
+pub mod dynamic;
 mod failure;
 mod gate;
 pub mod neighbour;
@@ -42,6 +44,7 @@ pub(crate) mod rpc {
 pub use assignment::{Assignment, Tuned};
 pub use client::{DenialKind, JoinError, JoinSpec, LeaveError, Member, MemberState, join};
 pub use coordinator::Outcome;
+pub use dynamic::{DynamicTerms, DynamicWishes, Mode};
 pub use failure::{FailureKind, JobFailure};
 pub use gate::{JOB_NAME_LEN, Secrets};
 pub use plane::{DataPlane, PlaneKind};

@@ -7,21 +7,29 @@ use std::{
 
 use thiserror::Error;
 
-/// Which kind of aggregator adds the packets.
+use crate::dynamic::DynamicInstall;
+
+/// What adds the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PlaneKind {
     /// XDP programs.
     Ebpf,
     /// A host process with a UDP socket.
     Host,
+    /// Nothing: a control plane without an aggregator, for dynamic jobs.
+    None,
+    /// A parameter host: it completes the sums of dynamic jobs.
+    Parameter,
 }
 
 impl PlaneKind {
-    /// `ebpf` or `host`.
+    /// `ebpf`, `host`, `none` or `parameter`.
     pub const fn name(self) -> &'static str {
         match self {
             PlaneKind::Ebpf => "ebpf",
             PlaneKind::Host => "host",
+            PlaneKind::None => "none",
+            PlaneKind::Parameter => "parameter",
         }
     }
 }
@@ -41,6 +49,14 @@ pub struct PlaneInfo {
     pub base_port: u16,
     /// How many shards, each on a port of its own.
     pub shards: u16,
+    /// Slots of each shard that dynamic jobs share; 0: none.
+    pub dynamic_slots: u32,
+    /// For a parameter host: where workers and aggregators reach it, when that is not where its control connection comes
+    /// from.
+    pub address: Option<Ipv4Addr>,
+    /// For a parameter host: the numbers of jobs that an earlier control plane left and that still see packets. No other
+    /// job gets them before they are gone.
+    pub kept: Vec<u16>,
 }
 
 /// One worker of a job that is to be installed.
@@ -85,6 +101,9 @@ pub struct JobInstall {
     pub level: Level,
     /// The workers below this plane, by rank; racks where it is the root.
     pub workers: Vec<WorkerInstall>,
+    /// What a dynamic job has beside that; it has no slots of its own, so `first_slot` and `lane_slots` are 0. None: the
+    /// job is static.
+    pub dynamic: Option<DynamicInstall>,
 }
 
 impl JobInstall {
@@ -125,6 +144,9 @@ pub struct Installed {
     pub aggregator_ips: Vec<Ipv4Addr>,
     /// The multicast group that results are sent to, if not to each worker.
     pub result_group: Option<Ipv4Addr>,
+    /// The address that each parameter host of a dynamic job hears the plane from, in the order of
+    /// [`DynamicInstall::hosts`]. Empty at a rack's plane, which sends to the root, and at a parameter host itself.
+    pub host_sides: Vec<Ipv4Addr>,
 }
 
 /// The last incarnation that a plane knows of a job number.
@@ -170,7 +192,8 @@ pub enum PlaneError {
 pub trait DataPlane: Send + Sync + 'static {
     /// What it has to give.
     fn info(&self) -> Result<PlaneInfo, PlaneError>;
-    /// Removes all jobs that an earlier control plane left, and says which incarnations were used.
+    /// Removes all jobs that an earlier control plane left, and says which incarnations were used. A parameter host keeps
+    /// those that still see packets, and says so in [`PlaneInfo::kept`].
     fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError>;
     /// Starts to aggregate for a job.
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError>;

@@ -14,7 +14,7 @@ use std::{net::Ipv4Addr, net::SocketAddr, net::SocketAddrV4, time::Duration};
 
 use plane::{Call, FakePlane};
 use sumac_control::{
-    FailureKind, JoinError, JoinSpec, Member, Notice, Order, Outcome, Secret, Secrets, join,
+    FailureKind, JoinError, JoinSpec, Member, Mode, Notice, Order, Outcome, Secret, Secrets, join,
     plane::JobInstall, plane::Level, rack::Station, server::Listening,
 };
 use sumac_transport::{NotFinite, PathMeasure, Scaling, WireFormat};
@@ -87,6 +87,7 @@ fn spec(rank: u16, world: u16) -> JoinSpec {
         not_finite: NotFinite::Error,
         order: Order::Submission,
         checksum: true,
+        mode: Mode::Static,
         deadline: Duration::from_secs(20),
     }
 }

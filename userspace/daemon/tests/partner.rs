@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::lab::Lab;
 use common::{Raw, SECRET};
 use serde_json::{Value, json};
-use sumac_control::{JoinSpec, Member, Notice, Order, Secret};
+use sumac_control::{JoinSpec, Member, Mode, Notice, Order, Secret};
 use sumac_transport::{NotFinite, Scaling, WireFormat};
 use tokio::runtime::Runtime;
 
@@ -37,6 +37,7 @@ fn partner(job: &str, slots: Option<u32>) -> JoinSpec {
         not_finite: NotFinite::Error,
         order: Order::Submission,
         checksum: true,
+        mode: Mode::Static,
         deadline: Duration::from_secs(60),
     }
 }

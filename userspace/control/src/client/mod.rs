@@ -22,7 +22,7 @@ pub use self::{
     session::DenialKind,
 };
 use crate::{
-    JobFailure, Order, RefusalKind, Refused, Secret,
+    JobFailure, Mode, Order, RefusalKind, Refused, Secret,
     coordinator::{Grant, LONGEST_DEADLINE, Outcome, Wishes},
     seal::NONCE_LEN,
 };
@@ -73,6 +73,8 @@ pub struct JoinSpec {
     pub order: Order,
     /// Whether packets carry UDP checksums.
     pub checksum: bool,
+    /// How chunks find slots.
+    pub mode: Mode,
     /// How long to wait for the aggregator and for the other ranks; no more than a day.
     pub deadline: Duration,
 }

@@ -43,13 +43,20 @@ impl DataPlane for Willing {
             narrowest: None,
             base_port: 48700,
             shards: 1,
+            dynamic_slots: 0,
+            address: None,
+            kept: Vec::new(),
         })
     }
     fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError> {
         Ok(Vec::new())
     }
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
-        Ok(Installed { aggregator_ips: vec![Ipv4Addr::LOCALHOST; job.workers.len()], result_group: None })
+        Ok(Installed {
+            aggregator_ips: vec![Ipv4Addr::LOCALHOST; job.workers.len()],
+            result_group: None,
+            host_sides: Vec::new(),
+        })
     }
     fn resize(&self, _: u16, _: u32, _: &str) -> Result<(), PlaneError> {
         Ok(())
@@ -159,6 +166,7 @@ fn spec(rank: u16) -> JoinSpec {
         not_finite: NotFinite::Error,
         order: Order::Submission,
         checksum: true,
+        mode: crate::Mode::Static,
         deadline: Duration::from_secs(20),
     }
 }

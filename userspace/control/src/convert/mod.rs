@@ -222,6 +222,8 @@ pub fn write_kind(kind: PlaneKind) -> rpc::Plane {
     match kind {
         PlaneKind::Ebpf => rpc::Plane::Ebpf,
         PlaneKind::Host => rpc::Plane::Host,
+        PlaneKind::None => rpc::Plane::None,
+        PlaneKind::Parameter => rpc::Plane::Parameter,
     }
 }
 
@@ -230,7 +232,9 @@ pub fn read_kind(kind: i32) -> Option<PlaneKind> {
     match rpc::Plane::try_from(kind) {
         Ok(rpc::Plane::Ebpf) => Some(PlaneKind::Ebpf),
         Ok(rpc::Plane::Host) => Some(PlaneKind::Host),
-        _ => None,
+        Ok(rpc::Plane::None) => Some(PlaneKind::None),
+        Ok(rpc::Plane::Parameter) => Some(PlaneKind::Parameter),
+        Ok(rpc::Plane::Unspecified) | Err(_) => None,
     }
 }
 
@@ -275,6 +279,7 @@ pub fn grant(key: &Key, running: rpc::Running) -> Option<Grant> {
         result_group: (running.result_group != 0).then(|| Ipv4Addr::from_bits(running.result_group)),
         rack_rank: running.rack_rank.try_into().ok()?,
         rack_world: running.rack_world.try_into().ok()?,
+        dynamic: None,
     };
     Some(Grant { assignment, departed: narrow(&running.departed) })
 }

@@ -37,6 +37,9 @@ pub fn read_plane(plane: &rpc::RackPlane) -> Option<(u64, PlaneInfo)> {
             .map(Into::into),
         base_port: plane.base_port.try_into().ok()?,
         shards: plane.shards.try_into().ok()?,
+        dynamic_slots: 0,
+        address: None,
+        kept: Vec::new(),
     };
     let is_real = info.slots > 0 && info.max_elements > 0 && info.shards > 0 && info.base_port > 0;
     let has_ports = info.base_port.checked_add(info.shards.saturating_sub(1)).is_some();
@@ -124,6 +127,7 @@ pub fn read_install(key: &Key, job: &rpc::RackInstall) -> Option<JobInstall> {
             parent: SocketAddrV4::new(Ipv4Addr::from_bits(job.parent_ip), job.parent_port.try_into().ok()?),
         },
         workers: job.workers.iter().map(read).collect::<Option<_>>()?,
+        dynamic: None,
     })
 }
 
@@ -145,6 +149,7 @@ pub fn read_installed(installed: &rpc::RackInstalled) -> Installed {
     Installed {
         aggregator_ips: installed.aggregator_ips.iter().copied().map(Ipv4Addr::from_bits).collect(),
         result_group: (installed.result_group != 0).then(|| Ipv4Addr::from_bits(installed.result_group)),
+        host_sides: Vec::new(),
     }
 }
 

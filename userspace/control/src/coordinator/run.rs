@@ -228,6 +228,7 @@ impl Run {
                 stealing,
                 level: Level::Only,
                 workers: self.seats.values().map(|seat| seat.worker.clone()).collect(),
+                dynamic: None,
             },
             racks: self.seats.values().map(|seat| seat.rack).collect(),
         }
@@ -253,6 +254,7 @@ impl Run {
             result_group: door.result_group,
             rack_rank: door.rack_rank,
             rack_world: door.rack_world,
+            dynamic: None,
         })
     }
 

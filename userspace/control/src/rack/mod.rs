@@ -55,6 +55,23 @@ impl Link {
     }
 }
 
+/// What keeps a parameter host below a control plane: it enters as racks do, with the same secret, and takes the jobs of
+/// workers that join elsewhere.
+pub struct HostDuty<P>(Duty<P>);
+
+impl<P: DataPlane> HostDuty<P> {
+    /// `name` is the parameter host's among those of the control plane at `root`; `secret` is the one that the control
+    /// plane has for racks. The plane's kind is [`PlaneKind::Parameter`](crate::PlaneKind::Parameter).
+    pub fn new(plane: P, root: SocketAddr, name: String, secret: Secret) -> HostDuty<P> {
+        HostDuty(Duty { plane: Arc::new(plane), parent: root, name, secret, link: Arc::default() })
+    }
+
+    /// Is on duty until dropped. What goes wrong is logged, and tried again.
+    pub async fn run(self) {
+        self.0.run().await;
+    }
+}
+
 /// A rack's control plane that listens already; [`Station::serve`] runs it.
 pub struct Station<P> {
     listener: TcpListener,

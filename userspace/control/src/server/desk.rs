@@ -152,6 +152,9 @@ mod tests {
             narrowest: None,
             base_port: 48700,
             shards: 1,
+            dynamic_slots: 0,
+            address: None,
+            kept: Vec::new(),
         };
         let desks = Arc::new(Desks::new());
         desks.open(RACK, Ipv4Addr::LOCALHOST, plane);

@@ -73,6 +73,9 @@ impl DataPlane for FakePlane {
             narrowest: None,
             base_port: 48700,
             shards: 2,
+            dynamic_slots: 0,
+            address: None,
+            kept: Vec::new(),
         })
     }
 
@@ -91,7 +94,11 @@ impl DataPlane for FakePlane {
             return Err(PlaneError::Failed { doing: "installing a job", what: why.into() });
         }
         inner.calls.push(Call::Install(job.clone()));
-        Ok(Installed { aggregator_ips: vec![Ipv4Addr::LOCALHOST; job.workers.len()], result_group: None })
+        Ok(Installed {
+            aggregator_ips: vec![Ipv4Addr::LOCALHOST; job.workers.len()],
+            result_group: None,
+            host_sides: Vec::new(),
+        })
     }
 
     fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {

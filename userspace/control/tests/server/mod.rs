@@ -2,7 +2,7 @@
 
 use std::{net::Ipv4Addr, net::SocketAddr, time::Duration};
 
-use sumac_control::{JoinSpec, Member, Order, Secret, Secrets, join, server::Listening};
+use sumac_control::{JoinSpec, Member, Mode, Order, Secret, Secrets, join, server::Listening};
 use sumac_transport::{NotFinite, Scaling, WireFormat};
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
@@ -71,6 +71,7 @@ pub fn spec(rank: u16, world: u16) -> JoinSpec {
         not_finite: NotFinite::Error,
         order: Order::Submission,
         checksum: true,
+        mode: Mode::Static,
         deadline: Duration::from_secs(20),
     }
 }

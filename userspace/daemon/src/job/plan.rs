@@ -69,6 +69,7 @@ impl Plan {
             not_finite: options.policy(),
             order: options.control_order(),
             checksum: config.checksum,
+            mode: sumac_control::Mode::Static,
             deadline,
         };
         Ok(Plan { endpoint: endpoint(config, open)?, spec, options })

@@ -22,14 +22,21 @@ const fn millis(millis: u64) -> Time {
     Time::from_millis(millis)
 }
 
-const INFO: PlaneInfo = PlaneInfo {
-    kind: PlaneKind::Host,
-    slots: 256,
-    max_elements: 360,
-    narrowest: None,
-    base_port: 48700,
-    shards: 2,
-};
+const INFO: PlaneInfo = plane(256, 360);
+
+const fn plane(slots: u32, max_elements: u16) -> PlaneInfo {
+    PlaneInfo {
+        kind: PlaneKind::Host,
+        slots,
+        max_elements,
+        narrowest: None,
+        base_port: 48700,
+        shards: 2,
+        dynamic_slots: 0,
+        address: None,
+        kept: Vec::new(),
+    }
+}
 
 /// Wants 32 slots in each of two lanes.
 fn wishes(world: u16) -> Wishes {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const RACK: PlaneInfo = PlaneInfo { slots: 160, max_elements: 300, ..INFO };
+const RACK: PlaneInfo = plane(160, 300);
 
 fn entry(number: u8, last_epochs: Vec<LastEpoch>) -> RackEntry {
     let ip = Ipv4Addr::new(10, 77, 100, 10 + number);
