@@ -42,6 +42,7 @@ fn job(slots: u32, scaling: Scaling) -> JobParams {
         scaling,
         not_finite,
         measure,
+        dynamic: None,
     }
 }
 

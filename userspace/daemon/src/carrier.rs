@@ -312,6 +312,7 @@ fn params(assigned: &Assignment, spec: &JoinSpec, lane: u16) -> JobParams {
         scaling: spec.scaling,
         not_finite: spec.not_finite,
         measure: assigned.tune && lane == 0,
+        dynamic: None,
     }
 }
 

@@ -5,7 +5,11 @@ use std::ops::Range;
 use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_WORKERS};
 use thiserror::Error;
 
-use crate::params::{MAX_SHARDS, MAX_SLOTS, MAX_WORLD};
+use crate::{
+    dynamic::{DYNAMIC_ELEMENTS, MAX_WINDOW, MIN_WINDOW},
+    loss::MAX_LATER_RESULTS,
+    params::{MAX_SHARDS, MAX_SLOTS, MAX_WORLD},
+};
 
 /// A job that cannot be set up: its parameters contradict the protocol.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -32,9 +36,32 @@ pub enum ParamError {
     #[error("the slots of a job cannot change once a chunk was sent")]
     Started,
     #[error(
-        "timeouts must be above zero, min_rto_begun <= min_rto <= initial_rto <= max_rto, probe_interval < probe_timeout"
+        "timeouts must be above zero, min_rto_begun <= min_rto <= initial_rto <= max_rto, probe_interval < probe_timeout, \
+         later_results at most {MAX_LATER_RESULTS}"
     )]
     Tuning,
+    #[error("a dynamic job of 16-bit sums; parameter hosts add 32-bit ones, choose the wire format int32")]
+    DynamicWire,
+    #[error("this build cannot carry dynamic jobs yet")]
+    NotYet,
+    #[error(
+        "a dynamic job with chunks of {elements} elements; a slot of the shared pool has {DYNAMIC_ELEMENTS}"
+    )]
+    DynamicElements { elements: u16 },
+    #[error("a window of {window} chunks; a power of two from {MIN_WINDOW} to {MAX_WINDOW} is needed")]
+    Window { window: u32 },
+    #[error(
+        "{positions} positions in a window of {window} chunks; a power of two up to the window is needed"
+    )]
+    Positions { positions: u32, window: u32 },
+    #[error("a congestion window of {initial} chunks at first; 1 to the window, {window}, can be in flight")]
+    InitialWindow { initial: u32, window: u32 },
+    #[error(
+        "{racks} racks below the second aggregator, this one with bits {bitmap:#x}; one of at most 32 bits is needed, or none of none"
+    )]
+    Racks { racks: u8, bitmap: u32 },
+    #[error("a dynamic job has a window instead of slots of its own, and does not measure its path for them")]
+    Measure,
 }
 
 /// An operation that was not taken; it is handed back with its buffer.

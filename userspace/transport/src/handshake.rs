@@ -172,6 +172,7 @@ mod tests {
             scaling: Scaling::Fixed(1.0),
             not_finite: NotFinite::Error,
             measure: false,
+            dynamic: None,
         }
     }
 

@@ -29,6 +29,7 @@
 
 mod chunk;
 pub mod convert;
+pub mod dynamic;
 pub mod engine;
 pub mod error;
 mod handshake;
@@ -50,12 +51,13 @@ mod timer;
 mod words;
 
 pub use convert::{Arithmetic, Scaling, WireFormat};
-pub use engine::{Engine, JobState, Transmit};
+pub use dynamic::DynamicParams;
+pub use engine::{Destination, Engine, JobState, Transmit};
 pub use error::{JobError, OpError, ParamError, SubmitError};
 pub use histogram::Histogram;
 pub use measure::PathMeasure;
 pub use operation::{Buffer, Completion, DType, OpId, Operation};
 pub use params::{JobParams, NotFinite, Tuning};
-pub use placement::lane_of;
+pub use placement::{Lanes, lane_of};
 pub use stats::EngineStats;
 pub use time::Time;

@@ -1,27 +1,38 @@
-//! The fast sign of loss: two results of packets that were sent later.
+//! The fast sign of loss: some results of packets that were sent later.
 //!
 //! Results come back in the order in which contributions were sent, but for reordering on the way.
-//! One lost packet therefore shows long before any timer: when two packets sent after it were answered. What follows is
-//! a question, which is cheap: two are enough, and the last packets of an operation have no more behind them.
+//! One lost packet therefore shows long before any timer: when two or three packets sent after it were answered. In the
+//! static mode a question follows, which is cheap: two are enough, and the last packets of an operation have no more behind
+//! them. In the dynamic mode the packet itself follows, past the slots: three, as ATP has it.
 //! One such packet is enough to let the lost one's timer run; without any, it may just be early.
 
-/// Remembers the two latest-sent packets that were answered.
-#[derive(Clone, Copy, Debug, Default)]
+/// Most later results that can be waited for.
+pub(crate) const MAX_LATER_RESULTS: usize = 8;
+
+/// Remembers the latest-sent packets that were answered.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct LaterResults {
     /// Send indices, highest first. Indices count from 1; 0: none.
-    highest: [u64; 2],
+    highest: [u64; MAX_LATER_RESULTS],
+    /// How many make a loss; 0: none do.
+    enough: usize,
     /// The highest send index of a chunk that was sent again and then answered.
     again: u64,
 }
 
 impl LaterResults {
+    /// So many later results, [`MAX_LATER_RESULTS`] at most, are a sign of loss; 0: none are.
+    pub fn new(enough: u32) -> LaterResults {
+        let enough = (enough as usize).min(MAX_LATER_RESULTS);
+        LaterResults { highest: [0; MAX_LATER_RESULTS], enough, again: 0 }
+    }
+
     /// The packet with send index `index` was answered, and no other of its chunk.
     pub fn note(&mut self, index: u64) {
-        let [first, second] = self.highest;
-        if index > first {
-            self.highest = [index, first];
-        } else if index > second {
-            self.highest[1] = index;
+        let at = self.highest.partition_point(|higher| *higher >= index);
+        if let Some(lower) = self.highest.get_mut(at..) {
+            lower.rotate_right(1);
+            lower.iter_mut().take(1).for_each(|place| *place = index);
         }
         if index < self.again {
             // Packets are still being answered that were sent before it: it was its first
@@ -41,9 +52,9 @@ impl LaterResults {
         self.highest[0].max(self.again)
     }
 
-    /// Whether two packets that were sent after `index` were answered.
+    /// Whether enough packets that were sent after `index` were answered.
     pub fn outrun(&self, index: u64) -> bool {
-        index < self.highest[1]
+        self.enough.checked_sub(1).is_some_and(|last| index < self.highest[last])
     }
 
     /// Whether a packet that was sent after `index` was answered, as far as one can tell.
@@ -57,17 +68,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_later_results_outrun() {
-        let table: [(&str, &[u64], u64, bool); 6] = [
-            ("no results", &[], 1, false),
-            ("one later", &[2], 1, false),
-            ("two later", &[2, 3], 1, true),
-            ("two later, disordered", &[4, 2], 1, true),
-            ("one of two is earlier", &[2, 5], 3, false),
-            ("many earlier, two later", &[1, 2, 9, 3, 8, 4], 7, true),
+    fn enough_later_results_outrun() {
+        let table: [(&str, u32, &[u64], u64, bool); 11] = [
+            ("no results", 2, &[], 1, false),
+            ("one later", 2, &[2], 1, false),
+            ("two later", 2, &[2, 3], 1, true),
+            ("two later, disordered", 2, &[4, 2], 1, true),
+            ("one of two is earlier", 2, &[2, 5], 3, false),
+            ("many earlier, two later", 2, &[1, 2, 9, 3, 8, 4], 7, true),
+            ("two of three", 3, &[2, 3], 1, false),
+            ("three", 3, &[4, 2, 3], 1, true),
+            ("eight", 8, &[9, 3, 4, 8, 5, 6, 7, 2], 1, true),
+            ("seven of eight", 8, &[9, 3, 4, 8, 5, 6, 7], 2, false),
+            ("none are a sign", 0, &[2, 3, 4, 5], 1, false),
         ];
-        for (what, results, index, expected) in table {
-            let mut later = LaterResults::default();
+        for (what, enough, results, index, expected) in table {
+            let mut later = LaterResults::new(enough);
             results.iter().for_each(|index| later.note(*index));
             assert_eq!(later.outrun(index), expected, "{what}");
         }
@@ -75,7 +91,7 @@ mod tests {
 
     #[test]
     fn one_later_result_overtakes() {
-        let mut later = LaterResults::default();
+        let mut later = LaterResults::new(2);
         assert!(!later.overtaken(1));
         later.note(2);
         assert!(later.overtaken(1) && !later.overtaken(2));

@@ -7,7 +7,9 @@ use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_LANES, MAX_WORKERS};
 
 use crate::{
     convert::{Arithmetic, Codec, Scaling, WireFormat},
+    dynamic::DynamicParams,
     error::ParamError,
+    loss::MAX_LATER_RESULTS,
     operation::DType,
 };
 
@@ -64,6 +66,8 @@ pub struct JobParams {
     /// Whether the engine measures the path and then waits to be told the number of slots
     /// ([`Engine::start`](crate::Engine::start)).
     pub measure: bool,
+    /// Of a dynamic job (ATP), what it has in place of slots of its own; `slots` is of no meaning then.
+    pub dynamic: Option<DynamicParams>,
 }
 
 impl JobParams {
@@ -96,7 +100,10 @@ impl JobParams {
         {
             return Err(ParamError::Scale { scale });
         }
-        check_slots(self.slots)
+        match &self.dynamic {
+            None => check_slots(self.slots),
+            Some(dynamic) => dynamic.check(self),
+        }
     }
 
     /// How many chunks of its lane's stream an operation takes.
@@ -130,8 +137,12 @@ pub struct Tuning {
     pub max_rto: Duration,
     /// Pause before the second probe; doubles with each further one, up to `max_rto`.
     pub probe_interval: Duration,
-    /// How long the aggregator may leave probes unanswered before the job fails.
+    /// How long the aggregator, or the parameter host, may leave probes unanswered before the job fails.
     pub probe_timeout: Duration,
+    /// How many results of packets that were sent later make a packet count as lost, up to [`MAX_LATER_RESULTS`]; 0: only
+    /// its timer does. `None`: 2 in the static mode, where a question follows, and 3 in the dynamic one, where the
+    /// packet does.
+    pub later_results: Option<u32>,
 }
 
 impl Default for Tuning {
@@ -143,19 +154,21 @@ impl Default for Tuning {
             max_rto: Duration::from_millis(200),
             probe_interval: Duration::from_millis(20),
             probe_timeout: Duration::from_secs(3),
+            later_results: None,
         }
     }
 }
 
 impl Tuning {
-    /// Refuses zero and contradictory times.
+    /// Refuses zero and contradictory times, and more later results than are remembered.
     pub fn check(&self) -> Result<(), ParamError> {
         let ordered = !self.min_rto_begun.is_zero()
             && self.min_rto_begun <= self.min_rto
             && self.min_rto <= self.initial_rto
             && self.initial_rto <= self.max_rto
             && !self.probe_interval.is_zero()
-            && self.probe_interval < self.probe_timeout;
+            && self.probe_interval < self.probe_timeout
+            && self.later_results.is_none_or(|results| results as usize <= MAX_LATER_RESULTS);
         if ordered { Ok(()) } else { Err(ParamError::Tuning) }
     }
 }
@@ -181,6 +194,7 @@ mod tests {
             scaling: Scaling::Block,
             not_finite: NotFinite::Error,
             measure: false,
+            dynamic: None,
         }
     }
 

@@ -55,16 +55,25 @@ impl StaticPool {
     }
 }
 
+/// What tells the lanes of a job's results apart. The answers to probes name their lane in every job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lanes {
+    /// Nothing yet: the job's slots are still being measured.
+    Unknown,
+    /// Each lane has this many slots of its own.
+    Static(u32),
+    /// The packet says it: the lanes of a dynamic job share all slots.
+    Dynamic,
+}
+
 /// The lane that an arriving payload is for, by a header that nobody has checked; `None` when the payload does not say.
-///
-/// `lane_slots` are the slots of one lane of the job, as far as they are known: only the answers to probes name
-/// their lane without them.
-pub fn lane_of(payload: &[u8], lane_slots: Option<u32>) -> Option<u16> {
+pub fn lane_of(payload: &[u8], lanes: Lanes) -> Option<u16> {
     let header = Header::read(payload, 0, payload.len()).ok()?;
-    let lane = if header.kind == Kind::Report as u8 {
-        header.tensor
-    } else {
-        header.slot.checked_div(lane_slots?)?
+    let lane = match lanes {
+        _ if header.kind == Kind::Report as u8 => header.tensor,
+        Lanes::Unknown => return None,
+        Lanes::Static(slots) => header.slot.checked_div(slots)?,
+        Lanes::Dynamic => header.next_seq,
     };
     u16::try_from(lane).ok()
 }
@@ -109,11 +118,14 @@ mod tests {
 
     #[test]
     fn payloads_name_their_lane() {
-        let result = Header { kind: Kind::Result as u8, slot: 31, ..Header::default() }.to_bytes();
-        assert_eq!((lane_of(&result, Some(8)), lane_of(&result, None)), (Some(3), None));
-        assert_eq!(lane_of(&result, Some(0)), None, "nonsense is survived");
+        let result =
+            Header { kind: Kind::Result as u8, slot: 31, next_seq: 7, ..Header::default() }.to_bytes();
+        let of = |lanes| lane_of(&result, lanes);
+        assert_eq!((of(Lanes::Static(8)), of(Lanes::Unknown), of(Lanes::Dynamic)), (Some(3), None, Some(7)));
+        assert_eq!(of(Lanes::Static(0)), None, "nonsense is survived");
         let report = Header { kind: Kind::Report as u8, tensor: 5, slot: u32::MAX, ..Header::default() };
-        assert_eq!(lane_of(&report.to_bytes(), None), Some(5));
-        assert_eq!(lane_of(&result[..20], Some(8)), None);
+        assert_eq!(lane_of(&report.to_bytes(), Lanes::Unknown), Some(5));
+        assert_eq!(lane_of(&report.to_bytes(), Lanes::Dynamic), Some(5));
+        assert_eq!(lane_of(&result[..20], Lanes::Static(8)), None);
     }
 }

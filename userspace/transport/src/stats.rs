@@ -99,6 +99,20 @@ pub struct EngineStats {
     pub steals: u64,
     /// Chunks that another worker takes for another operation's.
     pub mismatches: u64,
+    /// Chunks that may be in flight now (dynamic jobs).
+    pub cwnd: u64,
+    /// How often that was halved, for marks or losses.
+    pub halvings: u64,
+    /// Results that told of congestion on their way, or on a contribution's.
+    pub marked: u64,
+    /// Results of chunks that found a slot busy.
+    pub collisions: u64,
+    /// Of those, the ones that gave their place in the window another slot.
+    pub remapped: u64,
+    /// Chunks whose floats were sent as they are.
+    pub raw_chunks: u64,
+    /// Lanes that pass the aggregator by now, since it does not answer or there is none.
+    pub direct: u64,
     /// Own chunks with a value that did not fit or was not finite.
     pub chunks_faulty: u64,
     /// Results with such a value of any worker.
@@ -146,6 +160,13 @@ impl EngineStats {
         self.exponent_rounds += other.exponent_rounds;
         self.steals += other.steals;
         self.mismatches += other.mismatches;
+        self.cwnd += other.cwnd;
+        self.halvings += other.halvings;
+        self.marked += other.marked;
+        self.collisions += other.collisions;
+        self.remapped += other.remapped;
+        self.raw_chunks += other.raw_chunks;
+        self.direct += other.direct;
         self.chunks_faulty += other.chunks_faulty;
         self.results_faulty += other.results_faulty;
         self.elements_sent += other.elements_sent;

@@ -133,7 +133,7 @@ mod tests {
                 slots.launch(slot, Time(at * MS), slot as u64 + 1, 0, Sent::Elements, true);
             }
             let rtt = RttEstimator::new(&Tuning::default());
-            Flight { slots, rtt, later: LaterResults::default(), silence: Silence::default() }
+            Flight { slots, rtt, later: LaterResults::new(2), silence: Silence::default() }
         }
 
         /// What expires next, and in which millisecond.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sumac_transport::{JobError, Operation, Time, lane_of};
+use sumac_transport::{JobError, Lanes, Operation, Time, lane_of};
 use sumac_wire::{bytes::Bytes, header::offset};
 
 use super::{
@@ -43,8 +43,8 @@ impl Clock {
 struct Job {
     number: u16,
     shards: u16,
-    /// Slots of a lane, once they are settled.
-    lane_slots: Option<u32>,
+    /// What tells the lanes of its results apart.
+    told_by: Lanes,
     peer: Peer,
     /// The lanes on this thread, the urgent ones first.
     lanes: Vec<Lane>,
@@ -78,25 +78,28 @@ impl Engines {
     pub(super) fn add(&mut self, plan: JobPlan, port: &dyn Port) -> Result<(), AddError> {
         let JobPlan { lanes, peer } = plan;
         let Some(first) = lanes.first() else { return Err(AddError::Lanes { job: 0, given: 0 }) };
-        let (number, shards, slots) = (first.job, first.shards, first.slots);
+        let (number, shards) = (first.job, first.shards);
         if self.find(number).is_some() {
             return Err(AddError::Exists { job: number });
         }
-        let is_settled = !lanes.iter().any(|lane| lane.measure);
+        let told_by = match first.dynamic {
+            Some(_) => Lanes::Dynamic,
+            None if lanes.iter().any(|lane| lane.measure) => Lanes::Unknown,
+            None => Lanes::Static(first.slots),
+        };
         let threads = self.links.len();
         let mine = lanes.into_iter().filter(|lane| thread_of(lane.lane, shards, threads) == self.thread);
         let mut lanes = mine.map(|params| Lane::new(params, port)).collect::<Result<Vec<_>, _>>()?;
         // Classes go up with the number, and with the urgency.
         lanes.sort_by_key(|lane| std::cmp::Reverse(lane.class()));
-        let lane_slots = is_settled.then_some(slots);
-        self.jobs.push(Job { number, shards, lane_slots, peer, lanes });
+        self.jobs.push(Job { number, shards, told_by, peer, lanes });
         Ok(())
     }
 
     /// Settles the number of slots.
     pub(super) fn start(&mut self, job: u16, slots: u32) -> Result<(), AddError> {
         let entry = self.find(job).ok_or(AddError::NoJob { job })?;
-        entry.lane_slots = Some(slots);
+        entry.told_by = Lanes::Static(slots);
         entry.lanes.iter_mut().try_for_each(|lane| Ok(lane.start(slots)?))
     }
 
@@ -147,7 +150,7 @@ impl Engines {
             self.strays.wrong_source += 1;
             return;
         }
-        let Some(lane) = lane_of(payload, entry.lane_slots) else {
+        let Some(lane) = lane_of(payload, entry.told_by) else {
             self.strays.no_lane += 1;
             return;
         };

@@ -35,6 +35,7 @@ pub fn params(rank: u16, world: u16) -> JobParams {
         scaling: Scaling::Fixed(1024.0),
         not_finite: NotFinite::Error,
         measure: false,
+        dynamic: None,
     }
 }
 

@@ -22,7 +22,7 @@
 //! let (wire, scaling, not_finite) = (WireFormat::Int32, Scaling::Block, NotFinite::Error);
 //! let mut engine = Engine::new(JobParams {
 //!     job, epoch, token, rank, world, rack_rank, rack_world, lane, shards, slots, elements,
-//!     wire, scaling, not_finite, measure: false,
+//!     wire, scaling, not_finite, measure: false, dynamic: None,
 //! })?;
 //!
 //! let buffer = Box::new(vec![0u8; 1000 * 4]);
@@ -42,7 +42,7 @@ mod transmit;
 
 use sumac_wire::admit::payload_len;
 
-pub use transmit::Transmit;
+pub use transmit::{Destination, Transmit};
 
 use crate::{
     chunk::Numbers,
@@ -61,6 +61,9 @@ use crate::{
     time::Time,
     timer::{self, Backoff, Expiry, Timers},
 };
+
+/// Later results that make a packet count as lost, by default.
+const LATER_RESULTS: u32 = 2;
 
 /// How far a job has come on this worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +123,9 @@ impl Engine {
     pub fn starting_at(params: JobParams, tuning: &Tuning, first_seq: u32) -> Result<Engine, ParamError> {
         params.check()?;
         tuning.check()?;
+        if params.dynamic.is_some() {
+            return Err(ParamError::NotYet);
+        }
         let pool = StaticPool::new(params.slots, params.lane);
         let first = u64::from(first_seq);
         Ok(Engine {
@@ -133,7 +139,7 @@ impl Engine {
             first,
             rtt: RttEstimator::new(tuning),
             backoff: Backoff::default(),
-            later: LaterResults::default(),
+            later: LaterResults::new(tuning.later_results.unwrap_or(LATER_RESULTS)),
             silence: Silence::default(),
             next_index: 1,
             now: Time(0),

@@ -34,6 +34,11 @@ impl Engine {
         self.stats.frames.count(reason);
     }
 
+    /// The same of a payload whose IP header the network has marked: congestion experienced.
+    pub fn on_marked_frame(&mut self, now: Time, payload: &[u8]) {
+        self.on_frame(now, payload);
+    }
+
     fn dispatch(&mut self, now: Time, payload: &[u8]) -> Result<(), Reason> {
         let header = Header::read(payload, 0, payload.len())?;
         self.identify(&header)?;

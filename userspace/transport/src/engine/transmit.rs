@@ -15,16 +15,28 @@ use crate::{
     time::Time,
 };
 
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// To the job's aggregator.
+    Aggregator,
+    /// Straight to the parameter host of the lane's shard (dynamic jobs).
+    ParameterHost,
+}
+
 /// A UDP payload that was written, and how it wants to travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// Bytes written: header and elements.
     pub len: usize,
+    /// Whose address it goes to.
+    pub to: Destination,
     /// Goes to the job's base port plus this: the lane's shard.
     pub port_offset: u16,
     /// Varies from packet to packet; spread over source ports it makes ECMP use all paths.
     pub entropy: u16,
-    /// IPv4's DSCP and ECN byte: the class selector of the operation's priority, not ECN-capable.
+    /// IPv4's DSCP and ECN byte: the class selector of the operation's priority; ECT(0) in dynamic jobs, else not
+    /// ECN-capable.
     pub dscp_ecn: u8,
 }
 
@@ -64,7 +76,8 @@ impl Engine {
         out[HEADER_LEN..len].fill(0);
         self.stats.probes_sent += 1;
         self.stats.bytes_sent += len as u64;
-        Some(Transmit { len, port_offset: self.shard(), entropy: entropy(u64::from(number)), dscp_ecn: 0 })
+        let (to, entropy) = (Destination::Aggregator, entropy(u64::from(number)));
+        Some(Transmit { len, to, port_offset: self.shard(), entropy, dscp_ecn: 0 })
     }
 
     fn send_chunk(&mut self, now: Time, out: &mut [u8]) -> Option<Transmit> {
@@ -89,7 +102,8 @@ impl Engine {
         self.stats.chunks_faulty += u64::from(is_first && is_faulty);
         self.stats.bytes_sent += len as u64;
         self.stats.in_flight = self.slots.in_flight() as u64;
-        Some(Transmit { len, port_offset: self.shard(), entropy: entropy(index), dscp_ecn })
+        let (to, entropy) = (Destination::Aggregator, entropy(index));
+        Some(Transmit { len, to, port_offset: self.shard(), entropy, dscp_ecn })
     }
 
     /// Only an aggregator that gave the same chunk to two slots can have completed it by another: it cannot be

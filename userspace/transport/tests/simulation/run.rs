@@ -1,6 +1,6 @@
 //! Runs one scenario and checks what must hold in it.
 
-use sumac_transport::{Completion, JobError, JobParams, OpError, Time, lane_of};
+use sumac_transport::{Completion, JobError, JobParams, Lanes, OpError, Time, lane_of};
 use sumac_wire::{Header, Reason, slot::Action};
 
 use crate::{
@@ -133,7 +133,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn deliver(&mut self, now: u64, rank: u16, payload: &[u8]) {
-        let lane = lane_of(payload, Some(self.scenario.params.slots)).expect("a lane");
+        let lane = lane_of(payload, Lanes::Static(self.scenario.params.slots)).expect("a lane");
         let lane = &mut self.workers[usize::from(rank)].lanes[usize::from(lane)];
         lane.frames += 1;
         lane.patience.heard(now);

@@ -25,6 +25,7 @@ pub fn job(world: u16, slots: u32, elements: u16) -> JobParams {
         scaling: Scaling::Fixed(65536.0),
         not_finite: NotFinite::Error,
         measure: false,
+        dynamic: None,
     }
 }
 
