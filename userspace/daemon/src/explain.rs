@@ -119,6 +119,7 @@ pub(crate) fn engine_error(failure: &JobFailure) -> JobError {
 pub(crate) fn job_error(error: &JobError) -> Failure {
     let code = match error {
         JobError::NoReply { .. }
+        | JobError::HostSilent { .. }
         | JobError::MtuTooSmall { .. }
         | JobError::Disagrees { .. }
         | JobError::FrameTooSmall { .. } => Code::Handshake,
@@ -162,6 +163,9 @@ pub(crate) fn part_end(error: &OpError, tensor: &str) -> PartEnd {
         }
         OpError::Peer { first, last, .. } => {
             PartEnd::Theirs(saturated(*first as u64, Some((*last as u64).saturating_add(1))))
+        }
+        OpError::SumTooLarge { first, last } => {
+            PartEnd::Ours(saturated(*first as u64, Some((*last as u64).saturating_add(1))))
         }
         OpError::ShortBuffer { .. } => PartEnd::Ours(Failure::new(Code::OutOfRange, message)),
         OpError::Job(_) => PartEnd::Job,

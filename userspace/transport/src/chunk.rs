@@ -6,10 +6,13 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
-use sumac_wire::header::{Format, exponent, flag};
+use sumac_wire::{
+    Header, Reason,
+    header::{Format, exponent, flag},
+};
 
 use crate::{
-    convert::{Arithmetic, Codec, Scaling, fill_nan},
+    convert::{Arithmetic, Codec, Encoded, Scaling, fill_nan, raw},
     error::OpError,
     operation::{DType, Operation},
     params::{JobParams, NotFinite},
@@ -34,12 +37,34 @@ impl Span {
     }
 }
 
+/// What stands in a chunk's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Words that aggregators add, scaled by this exponent where the operation needs one.
+    Scaled(i8),
+    /// The values as floats of 32 bits, which the parameter host adds (ATP section 3.8).
+    Floats,
+}
+
+impl Form {
+    /// The exponent that packets carry.
+    pub fn exponent(self) -> i8 {
+        match self {
+            Form::Scaled(exponent) => exponent,
+            Form::Floats => exponent::NONE,
+        }
+    }
+}
+
 /// How the values of a job's operations become words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers {
     pub codec: Codec,
+    /// Whether sums are clamped where they overflow, and come again as floats (dynamic jobs).
+    clamped: bool,
     pub scaling: Scaling,
     pub not_finite: NotFinite,
+    world: u16,
     /// Words of a chunk.
     pub words: usize,
 }
@@ -66,8 +91,9 @@ pub(crate) struct Written {
 
 impl Numbers {
     pub fn new(params: &JobParams) -> Numbers {
-        let JobParams { scaling, not_finite, elements, .. } = *params;
-        Numbers { codec: params.codec(), scaling, not_finite, words: usize::from(elements) }
+        let JobParams { scaling, not_finite, elements, world, .. } = *params;
+        let clamped = params.dynamic.is_some();
+        Numbers { codec: params.codec(), clamped, scaling, not_finite, world, words: usize::from(elements) }
     }
 
     /// Values in a whole chunk of an operation.
@@ -96,6 +122,43 @@ impl Numbers {
         }
     }
 
+    /// Whether the values of an operation can be added as floats where their integers do not fit.
+    fn has_floats(&self, operation: &Operation) -> bool {
+        let is_sum = matches!(operation.arithmetic, Arithmetic::Sum | Arithmetic::Mean);
+        self.clamped && is_sum && operation.dtype != DType::I32
+    }
+
+    /// Whether a sum of an operation may not fit although each value does.
+    pub fn may_overflow(&self, operation: &Operation) -> bool {
+        let is_sum = matches!(operation.arithmetic, Arithmetic::Sum | Arithmetic::Mean);
+        self.clamped && is_sum && operation.dtype == DType::I32
+    }
+
+    /// Whether a result is of these values, as they were asked for.
+    pub fn check(
+        &self,
+        operation: &Operation,
+        span: Span,
+        form: Form,
+        header: &Header,
+    ) -> Result<(), Reason> {
+        if header.format != self.format(operation) as u8 {
+            return Err(Reason::BadFormat);
+        }
+        if usize::from(header.elements) != span.words {
+            return Err(Reason::WrongElements);
+        }
+        let offset = operation.base.wrapping_add(span.first as u32);
+        let is_scaled_alike = match form {
+            Form::Scaled(exponent) => !self.needs_exponent(operation) || header.exponent == exponent,
+            Form::Floats => true,
+        };
+        if header.tensor != operation.signature || header.offset != offset || !is_scaled_alike {
+            return Err(Reason::WrongPlace);
+        }
+        Ok(())
+    }
+
     /// How many values of a chunk this worker gives.
     pub fn given(&self, operation: &Operation, span: Span) -> usize {
         span.overlap(&operation.gives).len()
@@ -113,7 +176,12 @@ impl Numbers {
     }
 
     /// Converts what this worker gives of a chunk straight into its packet: one pass over the values.
-    pub fn write(&self, operation: &Operation, span: Span, exponent: i8, wire: &mut [u8]) -> Written {
+    pub fn write(&self, operation: &Operation, span: Span, form: Form, wire: &mut [u8]) -> Written {
+        if form == Form::Floats && !self.has_floats(operation) {
+            // There is nothing that would fit better: the others shall know, and the chunk shall end.
+            wire.fill(0);
+            return Written { flags: flag::OVERFLOW, ..Written::default() };
+        }
         let given = span.overlap(&operation.gives);
         if given.is_empty() {
             wire.fill(0);
@@ -121,7 +189,17 @@ impl Numbers {
         }
         let size = operation.dtype.size();
         let input = whole(operation.buffer.input(given.start * size, given.len() * size), size);
-        let met = self.words(operation, exponent).encode(given.start - span.first, input, wire);
+        let at = given.start - span.first;
+        let met = match form {
+            Form::Scaled(exponent) => self.words(operation, exponent).encode(at, input, wire),
+            Form::Floats => raw::encode(operation.dtype, at, input, wire),
+        };
+        self.written(operation, &given, input, met)
+    }
+
+    /// What is to be told of a chunk that was written: `input` is what there was of the values `given`.
+    fn written(&self, operation: &Operation, given: &Range<usize>, input: &[u8], met: Encoded) -> Written {
+        let size = operation.dtype.size();
         let values = input.len() / size;
         let mut written = Written { values, ..Written::default() };
         let index = |at: usize| operation.base as usize + given.start + at;
@@ -135,6 +213,8 @@ impl Numbers {
             written.flags |= flag::OVERFLOW;
             (at, self.saturated(operation, index(at), value(at)))
         });
+        // As a float it will fit.
+        let saturated = saturated.filter(|_| !self.has_floats(operation));
         let short = (values < given.len()).then(|| {
             written.flags |= flag::OVERFLOW;
             (values, OpError::ShortBuffer { index: index(values) })
@@ -165,7 +245,7 @@ impl Numbers {
         &self,
         operation: &mut Operation,
         span: Span,
-        exponent: i8,
+        form: Form,
         wire: &[u8],
         carries: bool,
     ) -> Read {
@@ -173,15 +253,25 @@ impl Numbers {
         if taken.is_empty() {
             return Read::default();
         }
-        let words = self.words(operation, exponent);
-        let size = operation.dtype.size();
+        let codec = match form {
+            Form::Floats if !self.has_floats(operation) => return Read::default(),
+            Form::Floats => None,
+            Form::Scaled(exponent) => Some(self.words(operation, exponent)),
+        };
+        let Operation { dtype, .. } = *operation;
+        let divisor = if operation.arithmetic == Arithmetic::Mean { self.world } else { 1 };
+        let size = dtype.size();
         let output = operation.buffer.output(taken.start * size, taken.len() * size);
         let values = output.len() / size;
         let output = &mut output[..values * size];
         if carries {
-            fill_nan(operation.dtype, output);
+            fill_nan(dtype, output);
         } else {
-            words.decode(taken.start - span.first, wire, output);
+            let at = taken.start - span.first;
+            match codec {
+                Some(words) => words.decode(at, wire, output),
+                None => raw::decode(dtype, divisor, at, wire, output),
+            }
         }
         let is_short = values < taken.len();
         let index = operation.base as usize + taken.start + values;

@@ -42,8 +42,6 @@ pub enum ParamError {
     Tuning,
     #[error("a dynamic job of 16-bit sums; parameter hosts add 32-bit ones, choose the wire format int32")]
     DynamicWire,
-    #[error("this build cannot carry dynamic jobs yet")]
-    NotYet,
     #[error(
         "a dynamic job with chunks of {elements} elements; a slot of the shared pool has {DYNAMIC_ELEMENTS}"
     )]
@@ -105,6 +103,13 @@ pub enum OpError {
          worker's error names the element"
     )]
     Peer { first: usize, last: usize },
+    /// The sum of the workers' integers left 32 bits somewhere in this range; all workers' operations fail (dynamic jobs,
+    /// where each value may use all of them).
+    #[error(
+        "a sum of integers among elements {first} to {last} exceeds 2147483647, or a value of another worker does; \
+         split the values or sum them as floats"
+    )]
+    SumTooLarge { first: usize, last: usize },
     /// The buffer gave fewer bytes than the operation's count asks for.
     #[error("the buffer ends before element {index}; register enough memory for the count")]
     ShortBuffer { index: usize },
@@ -123,10 +128,15 @@ pub enum JobError {
     )]
     NoReply { probes: u64, waited_ms: u64 },
     #[error(
-        "the aggregator answers small packets but not those of {elements} elements ({bytes} bytes of UDP \
+        "small packets are answered but not those of {elements} elements ({bytes} bytes of UDP \
          payload); raise the MTU on the path or choose smaller chunks"
     )]
     MtuTooSmall { elements: u16, bytes: usize },
+    #[error(
+        "no answer from the parameter host to {probes} probes in {waited_ms} ms; is its daemon up, does it know the \
+         job, and do UDP packets reach it?"
+    )]
+    HostSilent { probes: u64, waited_ms: u64 },
     #[error("the aggregator has {field} {theirs} where this worker has {ours}; restart the job")]
     Disagrees { field: &'static str, ours: u64, theirs: u64 },
     /// Another worker means another operation by the same chunk of the lane's stream.

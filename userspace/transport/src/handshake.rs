@@ -1,6 +1,6 @@
-//! The handshake before data: does the aggregator know the job, and do whole chunks reach it?
+//! The handshake before data: does the aggregator, or the parameter host, know the job, and do whole chunks reach it?
 //!
-//! The worker sends a probe as long as its longest packet; the aggregator sends it back as a report. When
+//! The worker sends a probe as long as its longest packet; who is asked sends it back as a report. When
 //! the first stays unanswered, later ones go in pairs with a probe without elements, so that a path
 //! that only drops large packets can be told from one that drops all.
 
@@ -127,7 +127,8 @@ impl Handshake {
 
 /// The header of a probe.
 pub(crate) fn probe(params: &JobParams, now: Time, elements: u16, number: u32) -> Header {
-    Header {
+    let lane = u32::from(params.lane);
+    let header = Header {
         kind: sumac_wire::Kind::Probe as u8,
         flags: if number == 0 { 0 } else { flag::RESEND },
         job: params.job,
@@ -138,11 +139,15 @@ pub(crate) fn probe(params: &JobParams, now: Time, elements: u16, number: u32) -
         elements,
         bitmap_0: 1 << params.rack_rank,
         // Which of the worker's engines asked: probes touch no slot that would say so.
-        tensor: u32::from(params.lane),
+        tensor: lane,
         timestamp: now.stamp(),
         token: params.token,
         ..Header::default()
-    }
+    };
+    let Some(dynamic) = &params.dynamic else { return header };
+    let level = if dynamic.beside_root { flag::LEVEL } else { 0 };
+    let (fan_in_1, bitmap_1) = (dynamic.fan_in_1, dynamic.bitmap_1);
+    Header { flags: header.flags | level, fan_in_1, bitmap_1, next_seq: lane, ..header }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 //! | module | its one concern |
 //! | --- | --- |
 //! | [`engine`] | ties the others together; the only type that most callers need |
+//! | [`dynamic`] | what is particular to the dynamic mode (ATP) |
 //! | [`params`] | what must be known of a job, and what may be tuned |
 //! | [`operation`] | a collective operation on one tensor: what goes in and what comes out |
 //! | [`convert`] | tensor bytes to wire elements and back |
@@ -21,8 +22,7 @@
 //! | [`histogram`] | how long things took |
 //! | [`error`] | what went wrong, by phase |
 //!
-//! Private: `placement` (which slot a chunk takes and how far a worker may run ahead: all that is
-//! particular to the static mode), `stream` and `received` (operations as one sequence of chunks), `chunk` and `words` (which of a chunk's
+//! Private: `pooled` and `placement` (what is particular to the static mode), `stream` and `received` (operations as one sequence of chunks), `chunk` and `words` (which of a chunk's
 //! values are whose), `slots` and `queues` (what is in flight), `timer`, `silence`, `rtt` and `loss` (when to send
 //! again), `handshake`.
 #![deny(unsafe_code)]
@@ -39,6 +39,7 @@ pub mod measure;
 pub mod operation;
 pub mod params;
 mod placement;
+mod pooled;
 mod queues;
 mod received;
 mod rtt;

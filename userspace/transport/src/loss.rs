@@ -30,9 +30,9 @@ impl LaterResults {
     /// The packet with send index `index` was answered, and no other of its chunk.
     pub fn note(&mut self, index: u64) {
         let at = self.highest.partition_point(|higher| *higher >= index);
-        if let Some(lower) = self.highest.get_mut(at..) {
-            lower.rotate_right(1);
-            lower.iter_mut().take(1).for_each(|place| *place = index);
+        if at < MAX_LATER_RESULTS {
+            self.highest.copy_within(at..MAX_LATER_RESULTS - 1, at + 1);
+            self.highest[at] = index;
         }
         if index < self.again {
             // Packets are still being answered that were sent before it: it was its first

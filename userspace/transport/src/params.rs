@@ -113,7 +113,8 @@ impl JobParams {
     }
 
     pub(crate) fn codec(&self) -> Codec {
-        Codec::new(self.world, self.wire, self.scaling)
+        let codec = Codec::new(self.world, self.wire, self.scaling);
+        if self.dynamic.is_some() { codec.clamped_sums() } else { codec }
     }
 }
 

@@ -58,6 +58,8 @@ pub(crate) struct Slot {
     pub questioned: bool,
     /// Whether the aggregator said that it wants the elements.
     pub wanted: bool,
+    /// Whether the parameter host asked for the chunk's floats (dynamic mode).
+    pub raw: bool,
     /// The number of the operation that the chunk belongs to; meaningless while waiting.
     pub op: u64,
     /// When the chunk was sent for the first time, or its exponent round was.
@@ -87,6 +89,8 @@ pub(crate) struct Slots {
     queues: Queues<{ LEVELS + 3 }>,
     waiting: BinaryHeap<Reverse<(u64, u32)>>,
     in_flight: usize,
+    /// Of those, the ones taken for lost.
+    lost: usize,
 }
 
 impl Slots {
@@ -103,6 +107,7 @@ impl Slots {
                 asks: false,
                 questioned: false,
                 wanted: false,
+                raw: false,
                 op: 0,
                 begun: Time(0),
                 sent: Time(0),
@@ -116,7 +121,7 @@ impl Slots {
         };
         let table: Box<[Slot]> = (0..pool.slots() as usize).map(slot).collect();
         let waiting = table.iter().zip(0..).map(|(entry, slot)| Reverse((entry.seq, slot))).collect();
-        Slots { queues: Queues::new(table.len()), table, waiting, in_flight: 0 }
+        Slots { queues: Queues::new(table.len()), table, waiting, in_flight: 0, lost: 0 }
     }
 
     /// The slot with this index, which comes from [`StaticPool`] or a queue.
@@ -127,6 +132,11 @@ impl Slots {
     /// Packets sent and not answered.
     pub fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// Packets that are on their way, as far as one can tell.
+    pub fn flying(&self) -> usize {
+        self.in_flight - self.lost
     }
 
     /// The earliest chunk that a slot waits for.
@@ -159,6 +169,7 @@ impl Slots {
         let entry = &mut self.table[slot];
         let asks = sent == Sent::Round;
         if entry.state == State::Lost {
+            self.lost -= 1;
             entry.resent = true;
         } else {
             if asks || !entry.asks {
@@ -191,6 +202,7 @@ impl Slots {
     /// The packet of a flying slot is taken for lost, or its answer. `backed_off` doubles its next timeout.
     pub fn lose(&mut self, slot: usize, backed_off: bool) {
         let entry = &mut self.table[slot];
+        self.lost += usize::from(entry.state != State::Lost);
         entry.state = State::Lost;
         if backed_off && usize::from(entry.level) + 1 < LEVELS {
             entry.level += 1;
@@ -198,9 +210,19 @@ impl Slots {
         self.queues.append(LOST, slot);
     }
 
+    /// All packets in flight are taken for lost, for a reason that says nothing of their timers.
+    pub fn lose_all(&mut self) {
+        for slot in 0..self.table.len() {
+            if self.table[slot].state == State::Flying {
+                self.lose(slot, false);
+            }
+        }
+    }
+
     /// The aggregator wants the chunk's elements: they go before everything else.
     pub fn want(&mut self, slot: usize) {
         let entry = &mut self.table[slot];
+        self.lost += usize::from(entry.state != State::Lost);
         entry.wanted = true;
         entry.state = State::Lost;
         self.queues.append(LOST, slot);
@@ -210,6 +232,7 @@ impl Slots {
     pub fn agree(&mut self, slot: usize, exponent: i8) {
         self.in_flight -= 1;
         let entry = &mut self.table[slot];
+        self.lost -= usize::from(entry.state == State::Lost);
         entry.exponent = exponent;
         entry.state = State::Ready;
         self.queues.append(READY, slot);
@@ -221,17 +244,25 @@ impl Slots {
         self.in_flight -= 1;
         self.queues.remove(slot);
         let entry = &mut self.table[slot];
+        self.lost -= usize::from(entry.state == State::Lost);
         entry.previous = entry.seq as u32;
         entry.seq = entry.after;
         entry.after = after;
         entry.version ^= 1;
         entry.exponent = exponent;
         entry.asks = false;
+        entry.raw = false;
         entry.state = State::Waiting;
         match op {
             Some(op) => self.make_ready(slot, op),
             None => self.waiting.push(Reverse((entry.seq, slot as u32))),
         }
+    }
+
+    /// The parameter host wants the chunk's floats: they go before everything else.
+    pub fn want_floats(&mut self, slot: usize) {
+        self.table[slot].raw = true;
+        self.want(slot);
     }
 
     /// The flying slot of this back-off level that was sent first.
@@ -260,7 +291,7 @@ impl Slots {
         self.queues.clear();
         self.waiting.clear();
         self.table.iter_mut().for_each(|slot| slot.state = State::Waiting);
-        self.in_flight = 0;
+        (self.in_flight, self.lost) = (0, 0);
     }
 }
 

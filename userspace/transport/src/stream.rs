@@ -49,10 +49,20 @@ impl Pending {
 
     /// Another worker's value in this span is at fault, unless one of this worker's own is.
     pub fn blame_peer(&mut self, span: Span) {
-        if self.fault.is_none() {
-            let first = self.operation.base as usize + span.first;
-            self.fault = Some(OpError::Peer { first, last: first + span.values - 1 });
-        }
+        let (first, last) = self.elements(span);
+        self.fault.get_or_insert(OpError::Peer { first, last });
+    }
+
+    /// A sum in this span does not fit, unless one of this worker's own values does not.
+    pub fn blame_sum(&mut self, span: Span) {
+        let (first, last) = self.elements(span);
+        self.fault.get_or_insert(OpError::SumTooLarge { first, last });
+    }
+
+    /// The first and the last element of a span in the tensor.
+    fn elements(&self, span: Span) -> (usize, usize) {
+        let first = self.operation.base as usize + span.first;
+        (first, first + span.values - 1)
     }
 }
 
@@ -62,7 +72,7 @@ fn own_index(fault: &OpError) -> Option<usize> {
         OpError::Saturated { index, .. }
         | OpError::NotFinite { index, .. }
         | OpError::ShortBuffer { index, .. } => Some(*index),
-        OpError::Peer { .. } | OpError::Job(_) => None,
+        OpError::Peer { .. } | OpError::SumTooLarge { .. } | OpError::Job(_) => None,
     }
 }
 

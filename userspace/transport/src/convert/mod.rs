@@ -29,6 +29,7 @@ mod keys;
 mod pack;
 #[cfg(target_arch = "x86_64")]
 mod prefetch;
+pub(crate) mod raw;
 mod real;
 #[cfg(target_arch = "x86_64")]
 mod run;
@@ -94,6 +95,8 @@ pub struct Encoded {
 #[derive(Clone, Copy, Debug)]
 pub struct Codec {
     world: u16,
+    /// How many workers' values share an integer's range: all, or one where additions are clamped.
+    sharing: u16,
     wire: WireFormat,
     scaling: Scaling,
     instructions: Instructions,
@@ -150,13 +153,21 @@ impl Codec {
     /// A codec for a job of `world` workers (1 to 1,024; other numbers count as the nearest), on the best
     /// instructions that the machine has.
     pub fn new(world: u16, wire: WireFormat, scaling: Scaling) -> Codec {
-        Codec { world: world.clamp(1, 1024), wire, scaling, instructions: Instructions::best() }
+        let world = world.clamp(1, 1024);
+        Codec { world, sharing: world, wire, scaling, instructions: Instructions::best() }
     }
 
     /// The same codec on these instructions, or the best before them that the machine has.
     #[must_use]
     pub fn on(self, instructions: Instructions) -> Codec {
         Codec { instructions: instructions.min(Instructions::best()), ..self }
+    }
+
+    /// The same codec for a network that clamps its sums and says so: each worker's value may use the whole range of
+    /// an integer, but by block floating point, where none has to be clamped.
+    #[must_use]
+    pub fn clamped_sums(self) -> Codec {
+        Codec { sharing: 1, ..self }
     }
 
     /// The same codec without vector instructions.
@@ -205,9 +216,9 @@ impl Codec {
     }
 
     /// The largest magnitude that one worker's value may have on the wire: `floor((2^31 - 1) / n)`, or of
-    /// 2^15 - 1 in 16 bits. Of meaning for sums and means only.
+    /// 2^15 - 1 in 16 bits; not divided with [`Codec::clamped_sums`]. Of meaning for sums and means only.
     pub fn limit(&self, dtype: DType, arithmetic: Arithmetic) -> i32 {
-        self.full_range(dtype, arithmetic) / i32::from(self.world)
+        self.full_range(dtype, arithmetic) / i32::from(self.sharing)
     }
 
     /// Writes the values of `tensor` to `wire`, both of whole elements; the shorter counts. `exponent` is what the
@@ -266,7 +277,7 @@ impl Codec {
     fn scale(&self, dtype: DType, arithmetic: Arithmetic, exponent: i8) -> Scale {
         let full_range = self.full_range(dtype, arithmetic);
         match self.scaling {
-            Scaling::Fixed(scale) => Scale::fixed(scale, self.world, full_range),
+            Scaling::Fixed(scale) => Scale::fixed(scale, self.sharing, full_range),
             Scaling::Block => Scale::block(exponent, self.world, full_range),
         }
     }

@@ -17,10 +17,10 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// The same factor for all chunks.
-    pub(super) fn fixed(scale: f32, world: u16, full_range: i32) -> Scale {
+    /// The same factor for all chunks; `sharing` workers share an integer's range.
+    pub(super) fn fixed(scale: f32, sharing: u16, full_range: i32) -> Scale {
         let factor = f64::from(scale);
-        Scale { factor, inverse: 1.0 / factor, limit: full_range / i32::from(world) }
+        Scale { factor, inverse: 1.0 / factor, limit: full_range / i32::from(sharing) }
     }
 
     /// Block floating point: the largest factor with which `world` values of up to `2^m` fit.

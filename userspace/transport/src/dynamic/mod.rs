@@ -1,7 +1,218 @@
 //! The dynamic mode (ATP): jobs share all slots of an aggregator by hashing, and a parameter host behind it completes what
 //! the slots cannot.
+//!
+//! A chunk is sent when it is less than a window ahead of the first that has no result, and when congestion lets it. What is
+//! lost is sent again, past the slots: there are no questions, since slots forget. A chunk whose scale nobody knows yet,
+//! or whose sum overflowed, goes as raw floats, which only the parameter host adds.
+//!
+//! | module | its one concern |
+//! | --- | --- |
+//! | `params` | what a worker must know of the job |
+//! | `congestion` | how many chunks may be in flight |
+//! | `places` | which slot a chunk takes |
+//! | `way` | by the aggregator, or straight to the parameter host |
+//! | `receive`, `transmit` | the ways in and out |
 
+mod congestion;
 mod params;
+mod places;
+mod receive;
+mod transmit;
+mod way;
+
+use sumac_wire::{
+    Header,
+    header::exponent::{NONE, UNKNOWN},
+};
 
 pub use params::DynamicParams;
 pub(crate) use params::{DYNAMIC_ELEMENTS, MAX_WINDOW, MIN_WINDOW};
+
+use self::{congestion::Congestion, places::Places, way::Way};
+use crate::{
+    chunk::{Form, Numbers},
+    engine::{Core, Phase},
+    error::JobError,
+    handshake::Verdict,
+    operation::Operation,
+    params::JobParams,
+    placement::StaticPool,
+    silence::PROBES,
+    slots::{Slot, Slots, State},
+    time::Time,
+    timer::Expiry,
+};
+
+/// Probes of the parameter host have numbers from here on, those of the aggregator below: reports tell by them who answers.
+const HOST_PROBES: u32 = 1 << 31;
+
+/// What is particular to a lane of a dynamic job.
+///
+/// Its chunks in flight are kept as the static mode keeps slots: a ring of the window, where each place goes on to the
+/// chunk one window later.
+pub(crate) struct Dynamic {
+    params: DynamicParams,
+    congestion: Congestion,
+    places: Places,
+    way: Way,
+    /// Whether the parameter host has answered a probe as long as a chunk.
+    host_answered: bool,
+    /// The first chunk without a result.
+    base: u64,
+    /// The number of the operation that the latest chunk was of.
+    near: u64,
+    /// Lost chunks that may be sent again although as many are in flight as may be: else nothing would ever come back to
+    /// make room.
+    urgent: usize,
+}
+
+impl Dynamic {
+    /// Later results that are a sign of loss (ATP section 3.7).
+    pub const LATER_RESULTS: u32 = 3;
+
+    /// The mode of a lane whose stream begins with chunk `first`, and the ring of what it has in flight.
+    pub fn new(params: DynamicParams, job: &JobParams, first: u64) -> (Dynamic, Slots) {
+        let ring = Slots::new(StaticPool::new(params.window, 0), first);
+        let dynamic = Dynamic {
+            congestion: Congestion::new(params.initial_window, params.window, params.congestion),
+            places: Places::new(job.job, job.lane, &params),
+            way: Way::new(params.slots > 0),
+            host_answered: false,
+            base: first,
+            near: 0,
+            urgent: 0,
+            params,
+        };
+        (dynamic, ring)
+    }
+
+    /// When [`Dynamic::on_timeout`] wants to be called.
+    pub fn poll_timeout(&self, core: &Core) -> Option<Time> {
+        let work = match &core.phase {
+            Phase::Probing(handshake) if !self.host_answered => handshake.deadline(),
+            Phase::Ready => core.timers().next().map(|(at, _)| at),
+            Phase::Failed(_) => return None,
+            _ => None,
+        };
+        work.into_iter().chain(self.way.deadline()).min()
+    }
+
+    /// Does what is due at `now`.
+    pub fn on_timeout(&mut self, core: &mut Core, now: Time) {
+        match &mut core.phase {
+            Phase::Probing(handshake) if !self.host_answered => {
+                let verdict = handshake.on_timeout(now, &core.params);
+                self.conclude(core, verdict);
+            }
+            Phase::Ready => self.expire(core, now),
+            _ => {}
+        }
+        if self.way.on_timeout(now) {
+            self.pass_aggregator(core);
+        }
+        self.settle(core);
+    }
+
+    /// The answer to a probe.
+    pub fn on_report(&mut self, core: &mut Core, now: Time, header: &Header) {
+        if header.seq < HOST_PROBES {
+            self.way.on_report(header.elements > 0);
+        } else if let Phase::Probing(handshake) = &mut core.phase {
+            let report = Header { seq: header.seq - HOST_PROBES, ..*header };
+            let verdict = handshake.on_report(now, &report, &core.params);
+            self.conclude(core, verdict);
+        }
+        self.settle(core);
+    }
+
+    /// What came of the handshake with the parameter host.
+    fn conclude(&mut self, core: &mut Core, verdict: Option<Verdict>) {
+        match verdict {
+            None => {}
+            Some(Verdict::Ready(rtt)) => {
+                if let Some(rtt) = rtt.filter(|_| !self.host_answered) {
+                    core.rtt.sample(rtt, 0, core.next_index);
+                }
+                self.host_answered = true;
+            }
+            Some(Verdict::Failed(JobError::NoReply { probes, waited_ms })) => {
+                core.fail(JobError::HostSilent { probes, waited_ms });
+            }
+            Some(Verdict::Failed(why)) => core.fail(why),
+        }
+    }
+
+    /// Lets chunks go once it is known who answers.
+    fn settle(&mut self, core: &mut Core) {
+        if matches!(core.phase, Phase::Probing(_)) && self.host_answered && self.way.is_settled() {
+            core.phase = Phase::Ready;
+        }
+        self.refresh_gauges(core);
+    }
+
+    /// The aggregator is gone, and with it the sums in its slots: what is in flight goes again.
+    fn pass_aggregator(&mut self, core: &mut Core) {
+        core.slots.lose_all();
+        self.urgent = PROBES;
+    }
+
+    /// Queues what has expired for sending.
+    fn expire(&mut self, core: &mut Core, now: Time) {
+        while let Some((_, expiry)) = core.timers().next().filter(|(at, _)| *at <= now) {
+            match expiry {
+                Expiry::Chunk(slot) => {
+                    let index = core.slots.get(slot).index;
+                    core.expire_chunk(slot);
+                    self.congested(core, index);
+                }
+                Expiry::Path => {
+                    core.silence.deepen(now);
+                    self.probe_silence(core);
+                    if self.way.ask(now) {
+                        self.pass_aggregator(core);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nothing has come back for long. Mostly a worker is late, and each chunk that is sent again now is one that no slot will
+    /// complete: so only the first ones go, which everybody waits for if they were lost.
+    fn probe_silence(&mut self, core: &mut Core) {
+        let slots = (self.base..self.base + u64::from(self.params.window)).map(|seq| self.ring(seq));
+        let mut flying = slots.filter(|slot| core.slots.get(*slot).state == State::Flying);
+        let first: [Option<usize>; PROBES] = std::array::from_fn(|_| flying.next());
+        drop(flying);
+        first.into_iter().flatten().for_each(|slot| core.expire_chunk(slot));
+        self.urgent = PROBES;
+    }
+
+    /// The packet with this send index was lost or marked.
+    fn congested(&mut self, core: &mut Core, index: u64) {
+        if self.congestion.on_congestion(index, core.next_index) {
+            core.stats.halvings += 1;
+        }
+        self.urgent = self.urgent.max(1);
+    }
+
+    /// The place of a chunk in the ring.
+    fn ring(&self, seq: u64) -> usize {
+        seq as usize & (self.params.window as usize - 1)
+    }
+
+    fn refresh_gauges(&self, core: &mut Core) {
+        core.refresh_gauges();
+        core.stats.cwnd = u64::from(self.congestion.window());
+        core.stats.direct = u64::from(self.way.is_settled() && self.way.is_direct());
+    }
+}
+
+/// How a chunk's values travel: as floats where nobody knows the others' exponents, or they have been asked for.
+fn form(numbers: &Numbers, operation: &Operation, entry: &Slot) -> Form {
+    match numbers.needs_exponent(operation) {
+        _ if entry.raw => Form::Floats,
+        true if entry.exponent == UNKNOWN => Form::Floats,
+        true => Form::Scaled(entry.exponent),
+        false => Form::Scaled(NONE),
+    }
+}

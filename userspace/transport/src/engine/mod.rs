@@ -1,5 +1,5 @@
-//! The engine of one lane of a job on one worker: SwitchML's Algorithm 4 as a continuous stream over many
-//! operations, with timers that adapt and a faster sign of loss.
+//! The engine of one lane of a job on one worker: a continuous stream over many operations, with timers that adapt and a
+//! faster sign of loss. Static jobs follow SwitchML's Algorithm 4 (`pooled`), dynamic ones ATP (`dynamic`).
 //!
 //! The calling loop, whatever does its input and output:
 //!
@@ -36,34 +36,26 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod path;
-mod receive;
+mod core;
+mod learn;
 mod transmit;
 
-use sumac_wire::admit::payload_len;
+use sumac_wire::{Header, Kind, Reason};
 
+pub(crate) use self::core::{Core, Phase, check_empty};
+pub(crate) use transmit::entropy;
 pub use transmit::{Destination, Transmit};
 
 use crate::{
-    chunk::Numbers,
+    dynamic::Dynamic,
     error::{JobError, ParamError, SubmitError},
-    handshake::Handshake,
-    loss::LaterResults,
-    measure::{PathMeasure, Train},
+    measure::PathMeasure,
     operation::{Completion, OpId, Operation},
     params::{JobParams, Tuning},
-    placement::StaticPool,
-    rtt::RttEstimator,
-    silence::{PROBES, Silence},
-    slots::Slots,
-    stats::{EngineStats, RttStats},
-    stream::Stream,
+    pooled::Pooled,
+    stats::EngineStats,
     time::Time,
-    timer::{self, Backoff, Expiry, Timers},
 };
-
-/// Later results that make a packet count as lost, by default.
-const LATER_RESULTS: u32 = 2;
 
 /// How far a job has come on this worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,38 +70,18 @@ pub enum JobState<'a> {
     Failed(&'a JobError),
 }
 
-#[derive(Debug)]
-enum Phase {
-    Probing(Handshake),
-    Measuring(Train),
-    Measured(PathMeasure),
-    Ready,
-    Failed(JobError),
+/// What is particular to a mode.
+enum Mode {
+    /// SwitchML: a pool of slots of the lane's own.
+    Static(Pooled),
+    /// ATP: slots that jobs share, and a parameter host.
+    Dynamic(Box<Dynamic>),
 }
 
 /// One lane of a job on one worker. See the module for how to drive it.
 pub struct Engine {
-    params: JobParams,
-    tuning: Tuning,
-    phase: Phase,
-    numbers: Numbers,
-    pool: StaticPool,
-    stream: Stream,
-    slots: Slots,
-    rtt: RttEstimator,
-    backoff: Backoff,
-    later: LaterResults,
-    silence: Silence,
-    /// Operations below this number have been begun by all workers: a result of the last one, or of a later one,
-    /// came.
-    begun: u64,
-    /// The stream's first chunk.
-    first: u64,
-    /// Send index of the next packet.
-    next_index: u64,
-    /// The latest time that the caller told.
-    now: Time,
-    stats: EngineStats,
+    core: Core,
+    mode: Mode,
 }
 
 impl Engine {
@@ -123,148 +95,144 @@ impl Engine {
     pub fn starting_at(params: JobParams, tuning: &Tuning, first_seq: u32) -> Result<Engine, ParamError> {
         params.check()?;
         tuning.check()?;
-        if params.dynamic.is_some() {
-            return Err(ParamError::NotYet);
-        }
-        let pool = StaticPool::new(params.slots, params.lane);
         let first = u64::from(first_seq);
-        Ok(Engine {
-            tuning: tuning.clone(),
-            phase: Phase::Probing(Handshake::new(tuning)),
-            numbers: Numbers::new(&params),
-            pool,
-            stream: Stream::new(first),
-            slots: Slots::new(pool, first),
-            begun: 0,
-            first,
-            rtt: RttEstimator::new(tuning),
-            backoff: Backoff::default(),
-            later: LaterResults::new(tuning.later_results.unwrap_or(LATER_RESULTS)),
-            silence: Silence::default(),
-            next_index: 1,
-            now: Time(0),
-            stats: EngineStats::default(),
-            params,
+        Ok(match params.dynamic.clone() {
+            None => {
+                let (mode, slots) = Pooled::new(&params, first);
+                Engine {
+                    core: Core::new(params, tuning, slots, first, Pooled::LATER_RESULTS),
+                    mode: Mode::Static(mode),
+                }
+            }
+            Some(dynamic) => {
+                let (mode, slots) = Dynamic::new(dynamic, &params, first);
+                let core = Core::new(params, tuning, slots, first, Dynamic::LATER_RESULTS);
+                Engine { core, mode: Mode::Dynamic(Box::new(mode)) }
+            }
         })
     }
 
     /// Queues an operation. After the job has failed it completes at once, with the job's error.
     pub fn submit(&mut self, now: Time, operation: Operation) -> Result<OpId, (SubmitError, Operation)> {
-        self.now = now;
-        if let Err(error) = operation.check() {
-            return Err((error, operation));
+        let id = self.core.submit(now, operation)?;
+        if let Mode::Static(pooled) = &self.mode {
+            pooled.wake(&mut self.core, id.0);
         }
-        self.stats.operations_submitted += 1;
-        let chunk = self.numbers.chunk(&operation);
-        let number = self.stream.push(operation, chunk, now);
-        if let Phase::Failed(why) = &self.phase {
-            self.stream.fail_last(why);
-        } else {
-            self.wake(number);
-        }
-        Ok(OpId(number))
+        Ok(id)
     }
 
-    /// Gives the slots that wait for the stream what it has reached; further chunks follow by themselves, since each
-    /// slot goes on when its result arrives. `near` is the number of the operation that most of them will find.
-    fn wake(&mut self, near: u64) {
-        while let Some(op) = self.slots.waits_for().and_then(|seq| self.stream.find(seq, near)) {
-            self.slots.wake(op);
+    /// Sets the number of slots and lets chunks go, where the engine has measured its path and waits for this
+    /// ([`JobParams::measure`]); else it only changes the slots. All workers must do so alike, before the first chunk is
+    /// sent. A dynamic job has no slots of its own and refuses.
+    pub fn start(&mut self, slots: u32) -> Result<(), ParamError> {
+        match &mut self.mode {
+            Mode::Static(pooled) => pooled.start(&mut self.core, slots),
+            Mode::Dynamic(_) => Err(ParamError::Measure),
         }
     }
 
     /// When [`Engine::on_timeout`] wants to be called; `None` while nothing is in flight.
     pub fn poll_timeout(&self) -> Option<Time> {
-        match &self.phase {
-            Phase::Probing(handshake) => handshake.deadline(),
-            Phase::Measuring(train) => Some(train.deadline()),
-            Phase::Ready => self.timers().next().map(|(at, _)| at),
-            Phase::Measured(_) | Phase::Failed(_) => None,
+        match &self.mode {
+            Mode::Static(pooled) => pooled.poll_timeout(&self.core),
+            Mode::Dynamic(dynamic) => dynamic.poll_timeout(&self.core),
         }
     }
 
     /// Does what is due at `now`: queues expired chunks and probes for sending.
     pub fn on_timeout(&mut self, now: Time) {
-        self.now = now;
-        match &mut self.phase {
-            Phase::Probing(handshake) => {
-                let verdict = handshake.on_timeout(now, &self.params);
-                self.conclude(now, verdict);
-            }
-            Phase::Measuring(train) => {
-                let measure = train.on_timeout(now);
-                self.measured(measure);
-            }
-            Phase::Ready => self.expire(now),
-            Phase::Measured(_) | Phase::Failed(_) => {}
+        self.core.now = now;
+        match &mut self.mode {
+            Mode::Static(pooled) => pooled.on_timeout(&mut self.core, now),
+            Mode::Dynamic(dynamic) => dynamic.on_timeout(&mut self.core, now),
         }
     }
 
-    fn timers(&self) -> Timers<'_> {
-        let Engine { slots, rtt, later, silence, backoff, .. } = self;
-        Timers { slots, rtt, later, silence, backoff: *backoff }
+    /// Takes one UDP payload: Sumac's header and elements. What is not the answer to something in
+    /// flight is counted by reason and changes nothing.
+    pub fn on_frame(&mut self, now: Time, payload: &[u8]) {
+        self.take(now, payload, false);
     }
 
-    /// Queues what has expired for sending.
-    fn expire(&mut self, now: Time) {
-        while let Some((_, expiry)) = self.timers().next().filter(|(at, _)| *at <= now) {
-            match expiry {
-                Expiry::Chunk(slot) => self.expire_chunk(slot),
-                Expiry::Path => {
-                    self.silence.deepen(now);
-                    // Nobody is late for one that all workers are at; of the rest, one may be what another worker waits for.
-                    let sure = timer::oldest(&self.slots).map(|(slot, _)| slot);
-                    sure.into_iter().for_each(|slot| self.expire_chunk(slot));
-                    for _ in usize::from(sure.is_some())..PROBES {
-                        timer::oldest_of_all(&self.slots)
-                            .into_iter()
-                            .for_each(|slot| self.expire_chunk(slot));
-                    }
-                }
+    /// The same of a payload whose IP header the network has marked: congestion experienced.
+    pub fn on_marked_frame(&mut self, now: Time, payload: &[u8]) {
+        self.take(now, payload, true);
+    }
+
+    /// Every frame ends in exactly one counter.
+    fn take(&mut self, now: Time, payload: &[u8], is_marked: bool) {
+        self.core.now = now;
+        self.core.stats.bytes_received += payload.len() as u64;
+        let reason = match self.dispatch(now, payload, is_marked) {
+            Ok(()) => Reason::Steered,
+            Err(reason) => reason,
+        };
+        self.core.stats.frames.count(reason);
+    }
+
+    fn dispatch(&mut self, now: Time, payload: &[u8], is_marked: bool) -> Result<(), Reason> {
+        let header = Header::read(payload, 0, payload.len())?;
+        self.core.identify(&header)?;
+        if header.kind == Kind::Result as u8 {
+            match &mut self.mode {
+                Mode::Static(pooled) => pooled.on_result(&mut self.core, now, &header, payload),
+                Mode::Dynamic(dynamic) => dynamic.on_result(&mut self.core, now, &header, payload, is_marked),
             }
+        } else if header.kind == Kind::Report as u8 {
+            if header.tensor != u32::from(self.core.params.lane) {
+                return Err(Reason::WrongPlace);
+            }
+            self.core.stats.reports += 1;
+            match &mut self.mode {
+                Mode::Static(pooled) => pooled.on_report(&mut self.core, now, &header),
+                Mode::Dynamic(dynamic) => dynamic.on_report(&mut self.core, now, &header),
+            }
+            Ok(())
+        } else {
+            Err(Reason::BadType)
         }
     }
 
-    fn expire_chunk(&mut self, slot: usize) {
-        self.slots.lose(slot, true);
-        self.stats.suspects_timer += 1;
+    /// Writes the next packet to `out`; `None`: nothing to send now.
+    ///
+    /// `out` must have room for [`Engine::frame_len`] bytes; the job fails when it has not.
+    pub fn poll_transmit(&mut self, now: Time, out: &mut [u8]) -> Option<Transmit> {
+        self.core.now = now;
+        let (needed, given) = (self.core.frame_len(), out.len());
+        if given < needed && !matches!(self.core.phase, Phase::Failed(_) | Phase::Measured(_)) {
+            self.fail(JobError::FrameTooSmall { needed, given });
+            return None;
+        }
+        match &mut self.mode {
+            Mode::Static(pooled) => pooled.poll_transmit(&mut self.core, now, out),
+            Mode::Dynamic(dynamic) => dynamic.poll_transmit(&mut self.core, now, out),
+        }
     }
 
     /// The next operation that ended, in the order of submission.
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        let completion = self.stream.pop_complete()?;
-        match completion.result {
-            Ok(()) => self.stats.operations_completed += 1,
-            Err(_) => self.stats.operations_failed += 1,
-        }
-        Some(completion)
+        self.core.poll_completion()
     }
 
     /// Ends the job: everything outstanding and everything submitted later fails with `why`. The
     /// first reason stays.
     pub fn fail(&mut self, why: JobError) {
-        if matches!(self.phase, Phase::Failed(_)) {
-            return;
-        }
-        self.stream.fail(&why, self.now);
-        self.slots.clear();
-        self.phase = Phase::Failed(why);
-        self.refresh_gauges();
+        self.core.fail(why);
     }
 
     /// Counters and the timer's view of the path.
     pub fn stats(&self) -> &EngineStats {
-        &self.stats
+        &self.core.stats
     }
 
     /// Whether no operation is under way or waits to be collected. The handshake may go on.
     pub fn is_idle(&self) -> bool {
-        self.stream.is_empty()
+        self.core.stream.is_empty()
     }
 
     /// How far the job has come.
     pub fn state(&self) -> JobState<'_> {
-        match &self.phase {
+        match &self.core.phase {
             Phase::Probing(_) | Phase::Measuring(_) => JobState::Probing,
             Phase::Measured(measure) => JobState::Measured(*measure),
             Phase::Ready => JobState::Ready,
@@ -274,23 +242,11 @@ impl Engine {
 
     /// The lane of the job, with the slots that [`Engine::start`] gave it.
     pub fn params(&self) -> &JobParams {
-        &self.params
+        &self.core.params
     }
 
     /// Bytes of UDP payload of the lane's longest packet: what `poll_transmit` needs room for.
     pub fn frame_len(&self) -> usize {
-        payload_len(self.params.elements)
-    }
-
-    /// Brings those statistics up to date that are states, not counters.
-    fn refresh_gauges(&mut self) {
-        self.stats.in_flight = self.slots.in_flight() as u64;
-        self.stats.rtt = RttStats {
-            smoothed_ns: self.rtt.smoothed(),
-            variation_ns: self.rtt.variation(),
-            shortest_ns: self.rtt.shortest(),
-            timeout_ns: self.rtt.timeout(usize::from(self.backoff.level())),
-            timeout_begun_ns: self.rtt.timeout_begun(usize::from(self.backoff.level())),
-        };
+        self.core.frame_len()
     }
 }

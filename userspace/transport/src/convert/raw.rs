@@ -1,0 +1,100 @@
+//! Floats as they are, of 32 bits in network order: what the parameter host adds where integers do not fit (ATP section 3.8).
+//! Those of 16 bits are widened, which is exact, and sums are rounded to them once more.
+
+use half::{bf16, f16};
+
+use super::{
+    Encoded, WORD,
+    real::{Float, Real},
+};
+use crate::operation::DType;
+
+/// Writes whole values to `wire`, the words of a chunk, from word `at` on; all other words become zero, and so do values that
+/// are not finite. Integers have no floats: nothing is written.
+pub(crate) fn encode(dtype: DType, at: usize, tensor: &[u8], wire: &mut [u8]) -> Encoded {
+    let Some((before, words)) = wire.split_at_mut_checked(at * WORD) else { return Encoded::default() };
+    before.fill(0);
+    match Float::of(dtype) {
+        Some(Float::F32) => encode_as::<f32>(tensor, words),
+        Some(Float::F16) => encode_as::<f16>(tensor, words),
+        Some(Float::Bf16) => encode_as::<bf16>(tensor, words),
+        None => Encoded::default(),
+    }
+}
+
+fn encode_as<R: Real>(tensor: &[u8], wire: &mut [u8]) -> Encoded {
+    let mut not_finite = None;
+    let mut words = wire.as_chunks_mut::<WORD>().0.iter_mut();
+    for (at, (value, word)) in tensor.chunks_exact(R::SIZE).zip(&mut words).enumerate() {
+        let value = R::read(value).to_f32();
+        let kept = if value.is_finite() { value } else { 0.0 };
+        if !value.is_finite() {
+            not_finite = not_finite.or(Some(at));
+        }
+        *word = kept.to_be_bytes();
+    }
+    words.for_each(|word| *word = [0; WORD]);
+    Encoded { saturated: None, not_finite }
+}
+
+/// Reads whole values from `wire`, the words of a chunk, from word `at` on, each divided by `divisor`.
+pub(crate) fn decode(dtype: DType, divisor: u16, at: usize, wire: &[u8], tensor: &mut [u8]) {
+    let words = wire.get(at * WORD..).unwrap_or_default();
+    match Float::of(dtype) {
+        Some(Float::F32) => decode_as::<f32>(divisor, words, tensor),
+        Some(Float::F16) => decode_as::<f16>(divisor, words, tensor),
+        Some(Float::Bf16) => decode_as::<bf16>(divisor, words, tensor),
+        None => {}
+    }
+}
+
+fn decode_as<R: Real>(divisor: u16, wire: &[u8], tensor: &mut [u8]) {
+    let words = wire.as_chunks::<WORD>().0;
+    for (value, word) in tensor.chunks_exact_mut(R::SIZE).zip(words) {
+        let sum = f64::from(f32::from_be_bytes(*word)) / f64::from(divisor);
+        R::of_f32(sum as f32).write(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_go_and_come_as_they_are() {
+        let values = [1.5e30f32, -0.0, f32::MIN_POSITIVE / 2.0, 3.0];
+        let tensor: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        let mut wire = [0xff; 6 * WORD];
+        assert_eq!(encode(DType::F32, 1, &tensor, &mut wire), Encoded::default());
+        assert_eq!((&wire[..WORD], &wire[5 * WORD..]), (&[0; WORD][..], &[0; WORD][..]));
+        let mut back = [0; 16];
+        decode(DType::F32, 1, 1, &wire, &mut back);
+        assert_eq!(back[..], tensor[..]);
+        decode(DType::F32, 2, 1, &wire, &mut back);
+        assert_eq!(back[..4], 0.75e30f32.to_ne_bytes());
+    }
+
+    #[test]
+    fn narrow_floats_are_widened_and_rounded() {
+        let tensor: Vec<u8> = [1.0f32, 300.5].iter().flat_map(|v| bf16::from_f32(*v).to_ne_bytes()).collect();
+        let mut wire = [0; 2 * WORD];
+        encode(DType::BF16, 0, &tensor, &mut wire);
+        assert_eq!(wire[..WORD], 1.0f32.to_be_bytes());
+        let mut back = [0; 4];
+        decode(DType::BF16, 1, 0, &wire, &mut back);
+        assert_eq!(back[..], tensor[..]);
+        let sum = 70000f32.to_be_bytes();
+        decode(DType::F16, 1, 0, &sum, &mut back);
+        assert_eq!(f16::from_ne_bytes([back[0], back[1]]), f16::INFINITY);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_told() {
+        let values = [1.0, f32::NAN, f32::INFINITY];
+        let tensor: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        let mut wire = [0xff; 3 * WORD];
+        let met = encode(DType::F32, 0, &tensor, &mut wire);
+        assert_eq!(met, Encoded { saturated: None, not_finite: Some(1) });
+        assert_eq!(wire[WORD..], [0; 2 * WORD]);
+    }
+}

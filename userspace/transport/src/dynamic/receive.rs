@@ -1,0 +1,149 @@
+//! Results of the dynamic mode: only what a chunk in flight waits for changes anything.
+
+use sumac_wire::{
+    Header, Reason,
+    header::{HEADER_LEN, flag},
+    stream::is_later,
+};
+
+use super::{Dynamic, form};
+use crate::{
+    chunk::Form,
+    engine::{Core, check_empty},
+    slots::{Slot, State},
+    time::Time,
+};
+
+/// Flags of the other modes, and of packets between aggregators.
+const FOREIGN: u16 = flag::PARTIAL | flag::LEVEL | flag::POOL_VERSION | flag::EXPONENT | flag::QUERY;
+
+impl Dynamic {
+    /// Takes a result of this job; `is_marked`: the network was congested on its way.
+    pub fn on_result(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        header: &Header,
+        payload: &[u8],
+        is_marked: bool,
+    ) -> Result<(), Reason> {
+        let (slot, entry) = self.outstanding(core, header)?;
+        if header.has(flag::MISMATCH) {
+            check_empty(header)?;
+            return core.mismatch(&entry, header);
+        }
+        if header.contributors != core.params.world {
+            return Err(Reason::WrongWorker);
+        }
+        if header.elements == 0 {
+            self.ask(core, now, slot, &entry, header)
+        } else {
+            let is_marked = is_marked || header.has(flag::ECN_ECHO);
+            self.accept(core, now, slot, &entry, header, &payload[HEADER_LEN..], is_marked)
+        }
+    }
+
+    /// The chunk in flight that this result answers.
+    fn outstanding(&self, core: &Core, header: &Header) -> Result<(usize, Slot), Reason> {
+        if header.has(FOREIGN) {
+            return Err(Reason::BadType);
+        }
+        if header.next_seq != u32::from(core.params.lane) {
+            return Err(Reason::WrongPlace);
+        }
+        let (base, window) = (self.base as u32, self.params.window);
+        if is_later(base, header.seq) {
+            let is_recent = base.wrapping_sub(header.seq) <= window;
+            return Err(if is_recent { Reason::Duplicate } else { Reason::Stale });
+        }
+        let ahead = header.seq.wrapping_sub(base);
+        if ahead >= window {
+            return Err(Reason::OutOfTurn);
+        }
+        let seq = self.base + u64::from(ahead);
+        let slot = self.ring(seq);
+        let entry = *core.slots.get(slot);
+        if entry.seq != seq {
+            return Err(Reason::Duplicate);
+        }
+        match entry.state {
+            State::Flying | State::Lost => Ok((slot, entry)),
+            State::Waiting | State::Ready => Err(Reason::OutOfTurn),
+        }
+    }
+
+    /// The form in which a chunk in flight was sent.
+    fn form_of(&self, core: &mut Core, entry: &Slot) -> Result<Form, Reason> {
+        let pending = core.stream.waiting(entry.op, entry.seq).ok_or(Reason::Internal)?;
+        Ok(form(&core.numbers, &pending.operation, entry))
+    }
+
+    /// A sum overflowed: the chunk's floats are wanted (ATP section 3.8).
+    fn ask(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        slot: usize,
+        entry: &Slot,
+        header: &Header,
+    ) -> Result<(), Reason> {
+        if !header.has(flag::RAW_FLOAT) {
+            return Err(Reason::WrongElements);
+        }
+        core.check_short(entry, header)?;
+        if self.form_of(core, entry)? == Form::Floats {
+            // They are on their way, or will be.
+            return Err(Reason::Duplicate);
+        }
+        core.slots.want_floats(slot);
+        core.stats.raw_chunks += 1;
+        core.silence.end(now);
+        self.way.on_result();
+        self.urgent = self.urgent.max(1);
+        Ok(())
+    }
+
+    /// Writes a result to its tensor, and lets the window go on.
+    #[allow(clippy::too_many_arguments, reason = "the packet, its place, and the time")]
+    fn accept(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        slot: usize,
+        entry: &Slot,
+        header: &Header,
+        elements: &[u8],
+        is_marked: bool,
+    ) -> Result<(), Reason> {
+        let form = self.form_of(core, entry)?;
+        if header.has(flag::RAW_FLOAT) != (form == Form::Floats) {
+            return Err(Reason::OutOfTurn);
+        }
+        let has_collided = header.has(flag::COLLISION);
+        if has_collided && !self.places.has(header.bitmap_0) {
+            return Err(Reason::WrongSlot);
+        }
+        core.deliver(now, entry, form, header, elements)?;
+
+        if has_collided {
+            core.stats.collisions += 1;
+            core.stats.remapped += u64::from(self.places.move_to(entry.seq, header.bitmap_0));
+        }
+        let after = entry.after + u64::from(self.params.window);
+        core.slots.advance(slot, after, header.next_exponent, None);
+        while core.slots.get(self.ring(self.base)).seq != self.base {
+            self.base += 1;
+        }
+        self.way.on_result();
+        let lost = core.learn(now, entry, header.timestamp);
+        if is_marked {
+            core.stats.marked += 1;
+            self.congested(core, entry.index);
+        } else {
+            self.congestion.on_result();
+        }
+        lost.into_iter().for_each(|index| self.congested(core, index));
+        self.refresh_gauges(core);
+        Ok(())
+    }
+}

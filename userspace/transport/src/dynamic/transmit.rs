@@ -1,0 +1,162 @@
+//! The way out in the dynamic mode: probes first, then lost chunks, then new ones as far as the window goes.
+
+use sumac_wire::{
+    Header, Kind,
+    admit::payload_len,
+    header::{HEADER_LEN, flag},
+};
+
+use super::{Dynamic, HOST_PROBES, form};
+use crate::{
+    chunk::Form,
+    convert::Arithmetic,
+    engine::{Core, Destination, Phase, Transmit, entropy},
+    handshake,
+    slots::{Sent, Slot, State},
+    time::Time,
+};
+
+/// The ECN field of packets that routers may mark instead of dropping them: ECT(0).
+const ECT_0: u8 = 0b10;
+
+/// A chunk's packet.
+struct Packet {
+    header: Header,
+    form: Form,
+    dscp: u8,
+}
+
+impl Dynamic {
+    /// Writes the next packet to `out`, which has room for the longest.
+    pub fn poll_transmit(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
+        match &mut core.phase {
+            Phase::Probing(handshake) if !self.host_answered => {
+                if let Some((elements, number)) = handshake.poll(now, core.params.elements) {
+                    let number = number | HOST_PROBES;
+                    return Some(send_probe(core, now, elements, number, Destination::ParameterHost, out));
+                }
+            }
+            Phase::Probing(_) | Phase::Ready => {}
+            Phase::Measuring(_) | Phase::Measured(_) | Phase::Failed(_) => return None,
+        }
+        if let Some((number, is_long)) = self.way.poll(now) {
+            let elements = if is_long { core.params.elements } else { 0 };
+            return Some(send_probe(core, now, elements, number, Destination::Aggregator, out));
+        }
+        if matches!(core.phase, Phase::Ready) { self.send_chunk(core, now, out) } else { None }
+    }
+
+    /// The place of the next chunk to send, if one may be sent.
+    fn next_chunk(&mut self, core: &mut Core) -> Option<usize> {
+        let has_room = core.slots.flying() < self.congestion.window() as usize;
+        let lost = core.slots.next_to_send().filter(|slot| core.slots.get(*slot).state == State::Lost);
+        if has_room || lost.is_some() && self.urgent > 0 {
+            return lost.or_else(|| self.next_new(core));
+        }
+        None
+    }
+
+    /// The next chunk of the stream, if its operation is there and the window reaches as far.
+    fn next_new(&mut self, core: &mut Core) -> Option<usize> {
+        let seq = core.slots.waits_for()?;
+        if seq >= self.base + u64::from(self.params.window) {
+            return None;
+        }
+        self.near = core.stream.find(seq, self.near)?;
+        core.slots.wake(self.near);
+        self.places.begin(seq);
+        core.slots.next_to_send()
+    }
+
+    fn send_chunk(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
+        let slot = self.next_chunk(core)?;
+        let entry = *core.slots.get(slot);
+        let is_first = entry.state != State::Lost;
+        let Packet { header, form, dscp } = self.write_packet(core, now, &entry, out)?;
+        let index = core.next_index;
+        let len = payload_len(header.elements);
+        core.next_index += 1;
+        core.slots.launch(slot, now, index, core.backoff.level(), Sent::Elements, entry.op < core.begun);
+        if is_first {
+            core.stats.chunks_sent += 1;
+            core.stats.raw_chunks += u64::from(form == Form::Floats);
+            core.stats.chunks_faulty += u64::from(header.has(flag::OVERFLOW | flag::NOT_FINITE));
+        } else {
+            core.stats.resent += 1;
+            self.urgent = self.urgent.saturating_sub(1);
+        }
+        core.stats.bytes_sent += len as u64;
+        core.stats.in_flight = core.slots.in_flight() as u64;
+        let (to, port_offset) = (self.destination(), core.shard());
+        Some(Transmit { len, to, port_offset, entropy: entropy(index), dscp_ecn: dscp | ECT_0 })
+    }
+
+    fn destination(&self) -> Destination {
+        if self.way.is_direct() { Destination::ParameterHost } else { Destination::Aggregator }
+    }
+
+    /// Writes the packet of a chunk that waits for its result.
+    fn write_packet(&self, core: &mut Core, now: Time, entry: &Slot, out: &mut [u8]) -> Option<Packet> {
+        let next_exponent = core.look_ahead(entry);
+        let pending = core.stream.waiting(entry.op, entry.seq)?;
+        let operation = &pending.operation;
+        let form = form(&core.numbers, operation, entry);
+        let span = core.numbers.span(operation, pending.first(entry.seq));
+        let is_order = matches!(operation.arithmetic, Arithmetic::Max | Arithmetic::Min);
+        // What slots shall not keep: they have no room for floats, and who sends again has waited for them in vain.
+        let passes = entry.state == State::Lost || form == Form::Floats || self.way.is_direct();
+        let flags = [
+            (passes, flag::RESEND),
+            (is_order, flag::MAXIMUM),
+            (form == Form::Floats, flag::RAW_FLOAT),
+            (self.params.beside_root, flag::LEVEL),
+        ];
+        let mut header = Header {
+            kind: Kind::Contribution as u8,
+            format: core.numbers.format(operation) as u8,
+            flags: flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag),
+            job: core.params.job,
+            epoch: core.params.epoch,
+            seq: entry.seq as u32,
+            // Also past the aggregator: the result frees it, and the parameter host tells all workers the same of it.
+            slot: self.places.slot(entry.seq),
+            fan_in_0: core.params.rack_world as u8,
+            fan_in_1: self.params.fan_in_1,
+            elements: span.words as u16,
+            bitmap_0: 1 << core.params.rack_rank,
+            bitmap_1: self.params.bitmap_1,
+            exponent: form.exponent(),
+            next_exponent,
+            tensor: operation.signature,
+            offset: operation.base.wrapping_add(span.first as u32),
+            timestamp: now.stamp(),
+            next_seq: u32::from(core.params.lane),
+            token: core.params.token,
+            ..Header::default()
+        };
+        let elements = &mut out[HEADER_LEN..payload_len(header.elements)];
+        let written = core.numbers.write(operation, span, form, elements);
+        header.flags |= written.flags;
+        core.stats.elements_sent += written.values as u64;
+        written.fault.into_iter().for_each(|fault| pending.blame(fault));
+        out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+        Some(Packet { header, form, dscp: pending.operation.priority.min(7) << 5 })
+    }
+}
+
+fn send_probe(
+    core: &mut Core,
+    now: Time,
+    elements: u16,
+    number: u32,
+    to: Destination,
+    out: &mut [u8],
+) -> Transmit {
+    let header = handshake::probe(&core.params, now, elements, number);
+    let len = payload_len(elements);
+    out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+    out[HEADER_LEN..len].fill(0);
+    core.stats.probes_sent += 1;
+    core.stats.bytes_sent += len as u64;
+    Transmit { len, to, port_offset: core.shard(), entropy: entropy(u64::from(number)), dscp_ecn: 0 }
+}
