@@ -249,8 +249,17 @@ impl Job {
         }
         self.members.heard(bits, source);
         let (world, slots) = (self.members.world(), if self.terms.linear { 0 } else { self.terms.slots });
-        let ring = self.rings.get(usize::from(lane(header))).ok_or(Reason::WrongSlot)?;
-        let meta = &ring.get(header.seq).ok_or(Reason::Stale)?.meta;
+        let ring = self.rings.get_mut(usize::from(lane(header))).ok_or(Reason::WrongSlot)?;
+        let chunk = ring.get_mut(header.seq).ok_or(Reason::Stale)?;
+        match done {
+            Done::Taken(Outcome::Complete | Outcome::AskRaw) => chunk.answered(header, bits, source),
+            Done::Left(Action::Reply | Action::AskRaw) if !chunk.is_to_answer(bits, source) => {
+                self.stats.duplicates += 1;
+                return Err(Reason::Duplicate);
+            }
+            _ => {}
+        }
+        let meta = &chunk.meta;
         let (reason, header, body, to) = match done {
             Done::Taken(Outcome::Wait) => return Ok(Reason::Added),
             Done::Taken(Outcome::Complete) => {
@@ -320,6 +329,7 @@ impl Job {
         self.stats.bytes_out += len as u64;
         let class = lane(&header) / self.terms.shards;
         Some(Sending {
+            job: header.job,
             len,
             to: self.members.address(source, shard)?,
             entropy: entropy(header.seq),

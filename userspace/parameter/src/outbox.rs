@@ -13,6 +13,8 @@ pub(crate) const ROOM: usize = 1 << 14;
 /// A packet that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sending {
+    /// Its job.
+    pub job: u16,
     /// Bytes of the UDP payload.
     pub len: usize,
     /// Where it goes.

@@ -8,7 +8,10 @@ use sumac_wire::{
     header::flag,
 };
 
-use crate::floats::{FloatStock, Floats};
+use crate::{
+    floats::{FloatStock, Floats},
+    members::Source,
+};
 
 /// One chunk.
 #[derive(Debug, Default)]
@@ -17,6 +20,15 @@ pub(crate) struct Chunk {
     /// The sum, or the bits of the floats' sum once that is complete.
     values: Box<[i32]>,
     floats: Option<Floats>,
+    asked: Option<Asked>,
+}
+
+/// Who has asked for an answer since the last one went to an aggregator.
+#[derive(Debug)]
+struct Asked {
+    /// The aggregator.
+    upstream: u8,
+    who: Bits,
 }
 
 /// What a contribution did.
@@ -60,6 +72,12 @@ impl Ring {
     /// The chunk, while the ring holds it.
     pub(crate) fn get(&self, seq: u32) -> Option<&Chunk> {
         self.chunks.get(self.place(seq)).filter(|chunk| chunk.meta.seq() == Some(seq))
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn get_mut(&mut self, seq: u32) -> Option<&mut Chunk> {
+        let place = self.place(seq);
+        self.chunks.get_mut(place).filter(|chunk| chunk.meta.seq() == Some(seq))
     }
 
     fn place(&self, seq: u32) -> usize {
@@ -136,6 +154,31 @@ impl Chunk {
             self.values = vec![0; elements].into();
         }
         &mut self.values
+    }
+
+    /// An answer goes to all, and `header` of these workers has brought it about.
+    pub(crate) fn answered(&mut self, header: &Header, bits: &Bits, source: Source) {
+        self.asked = None;
+        if header.has(flag::RESEND) {
+            self.is_to_answer(bits, source);
+        }
+    }
+
+    /// Whether workers that ask again for a chunk's answer are to get it.
+    ///
+    /// An aggregator gives it to all below, and those of them who miss one answer ask at the same time: the first one's is
+    /// everybody's. Who asks twice has missed that too.
+    pub(crate) fn is_to_answer(&mut self, bits: &Bits, source: Source) -> bool {
+        let Source::Upstream(upstream) = source else { return true };
+        if let Some(asked) = &mut self.asked
+            && asked.upstream == upstream
+            && asked.who.iter().zip(bits).all(|(who, bits)| who & bits == 0)
+        {
+            asked.who.iter_mut().zip(bits).for_each(|(who, bits)| *who |= bits);
+            return false;
+        }
+        self.asked = Some(Asked { upstream, who: *bits });
+        true
     }
 
     /// Writes the sum's elements.

@@ -79,6 +79,28 @@ fn who_misses_a_result_gets_it_again_the_way_it_asked() {
     assert!(sent(&mut host).is_empty());
 }
 
+/// An aggregator's answer is everybody's below it: a thousand workers who miss it are not a thousand answers to a thousand.
+#[test]
+fn who_asks_at_the_same_time_is_answered_at_once() {
+    let (mut host, _) = host(&[4]);
+    let again = |bit| Header { flags: flag::RESEND, ..passed(header(&[4], 0, bit, 0)) };
+    let full = Header { bitmap_0: 0b1111, ..passed(header(&[4], 0, 1, 0)) };
+    give(&mut host, aggregator(), &full, &[9; 4]);
+    let mut asked = |bits: &[u32]| -> Vec<bool> {
+        let ask = |bit: &u32| give(&mut host, aggregator(), &again(*bit), &[1; 4]) == Reason::Replied;
+        bits.iter().map(ask).collect()
+    };
+    assert_eq!(asked(&[0, 1, 2, 3]), [true, false, false, false]);
+    assert_eq!(asked(&[2, 0, 2]), [true, false, true], "who asks again has missed that one too");
+    // Sent again by all because it stalled: the last one's result is on its way to those who come late.
+    let parts = [0b0011, 0b0100, 0b1000].map(|bitmap_0| Header { bitmap_0, seq: 1, ..again(0) });
+    let late = Header { seq: 1, ..again(1) };
+    let reasons: Vec<Reason> =
+        parts.iter().chain([&late, &late]).map(|part| give(&mut host, aggregator(), part, &[1; 4])).collect();
+    let expected = [Reason::Added, Reason::Added, Reason::Completed, Reason::Duplicate, Reason::Replied];
+    assert_eq!(reasons, expected);
+}
+
 #[test]
 fn probes_are_answered_in_their_length() {
     let (mut host, job) = host(&[2]);
