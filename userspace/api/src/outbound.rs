@@ -164,6 +164,9 @@ pub struct StatsReply {
     pub clients: u32,
     /// The open jobs.
     pub jobs: Vec<JobStats>,
+    /// The jobs that the daemon sums for as a parameter host; absent when it is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameter_host: Option<Vec<Value>>,
     /// The network ports (`PortReport`): what was bound, and counters.
     pub ports: Vec<Value>,
     /// The data path's threads: rounds, sleeps, packets of no job.

@@ -152,9 +152,34 @@ fn show_daemon(out: &mut impl Write, stats: &Value, args: &Args) -> io::Result<(
         stats["clients"],
     )?;
     match text("fallback").as_str() {
-        "" => writeln!(out),
-        why => writeln!(out, "; fell back: {why}"),
+        "" => writeln!(out)?,
+        why => writeln!(out, "; fell back: {why}")?,
     }
+    show_hosted(out, &stats["parameter_host"])
+}
+
+/// The jobs that the daemon sums for; nothing when it is no parameter host.
+fn show_hosted(out: &mut impl Write, hosted: &Value) -> io::Result<()> {
+    let Some(jobs) = hosted.as_array() else { return Ok(()) };
+    writeln!(out, "  parameter host of {} job(s)", jobs.len())?;
+    for job in jobs {
+        let number = |key: &str| job[key].as_u64().unwrap_or(0);
+        writeln!(
+            out,
+            "  job {}: epoch {}, {} workers ({} direct), {} chunks summed, {} of them as floats, from {} contributions, \
+             {} partial and {} full sums",
+            number("job"),
+            number("epoch"),
+            number("world"),
+            number("direct"),
+            number("completed"),
+            number("raw"),
+            number("contributions"),
+            number("partial_sums"),
+            number("full_sums"),
+        )?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -163,6 +188,20 @@ mod tests {
 
     fn queue(queue: u32, selected: bool) -> QueueStatus {
         QueueStatus { queue, selected, foreign: 0, steered: 0, no_socket: 0, refused: 0 }
+    }
+
+    #[test]
+    fn hosted_jobs_are_shown_where_the_daemon_has_the_role() {
+        let shown = |hosted: &Value| {
+            let mut out = Vec::new();
+            show_hosted(&mut out, hosted).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(shown(&Value::Null), "");
+        assert_eq!(shown(&json!([])), "  parameter host of 0 job(s)\n");
+        let job =
+            json!({ "job": 3, "epoch": 2, "world": 4, "completed": 70, "full_sums": 69, "partial_sums": 2 });
+        assert!(shown(&json!([job])).contains("job 3: epoch 2, 4 workers (0 direct), 70 chunks summed"));
     }
 
     #[test]

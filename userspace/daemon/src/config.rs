@@ -22,7 +22,8 @@ pub enum Backend {
     Udp,
 }
 
-/// A file of `docs/operations.md`'s form; every key but `aggregator` has a default.
+/// A file of `docs/operations.md`'s form; every key but `aggregator` has a default, and a daemon that is only a parameter host
+/// needs only that table.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -83,6 +84,22 @@ pub struct Config {
     /// How long a job waits for its workers, in seconds.
     #[serde(default = "default_join_timeout")]
     pub join_timeout_s: f64,
+    /// That this daemon is a parameter host of dynamic jobs, beside what it does for trainers; absent: it is none.
+    pub parameter_host: Option<ParameterHost>,
+}
+
+/// The table `parameter_host`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParameterHost {
+    /// The control plane that hands out jobs; absent: that of `aggregator`.
+    pub control: Option<SocketAddr>,
+    /// What it is called there, another name than all others'; absent: this host's name.
+    pub name: Option<String>,
+    /// The secret that the control plane has for racks and parameter hosts (`sumac-agg serve --rack-secret-file`).
+    pub secret: Option<String>,
+    /// A file that holds it instead.
+    pub secret_file: Option<PathBuf>,
 }
 
 fn default_socket() -> PathBuf {
@@ -156,8 +173,17 @@ impl Config {
     pub fn parse(text: &str, file: &Path) -> Result<Config, ConfigError> {
         let config: Config = toml::from_str(text)
             .map_err(|source| ConfigError::Parse { file: file.to_owned(), source: Box::new(source) })?;
-        match config.problem() {
-            None => Ok(config),
+        config.check(file)?;
+        Ok(config)
+    }
+
+    /// Checks what may have been changed since it was read; `file` is for messages.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`].
+    pub fn check(&self, file: &Path) -> Result<(), ConfigError> {
+        match self.problem() {
+            None => Ok(()),
             Some((key, problem)) => Err(ConfigError::Value { file: file.to_owned(), key, problem }),
         }
     }
@@ -188,11 +214,13 @@ impl Config {
     /// # Errors
     /// When the file cannot be read, or the secret is empty.
     pub fn default_secret(&self) -> Result<Option<Secret>, sumac_control::SecretError> {
-        match (&self.secret, &self.secret_file) {
-            (Some(secret), _) => Secret::new(secret.as_bytes()).map(Some),
-            (None, Some(file)) => Secret::from_file(file).map(Some),
-            (None, None) => Ok(None),
-        }
+        secret(self.secret.as_deref(), self.secret_file.as_deref())
+    }
+
+    /// The control plane that this daemon is a parameter host for, and the one that its jobs go to without another.
+    #[must_use]
+    pub fn control(&self) -> Option<SocketAddr> {
+        self.aggregator.or_else(|| self.parameter_host.as_ref()?.control)
     }
 
     /// The first key with a value that cannot be meant, and what is wrong with it.
@@ -240,7 +268,43 @@ impl Config {
                 "names no queue, or one twice; leave it out for all".into(),
             ),
         ];
-        checks.into_iter().find_map(|(key, wrong, problem)| wrong.then_some((key, problem)))
+        let parameter_host = self.parameter_host.as_ref().and_then(|host| host.problem(self.aggregator));
+        let last = parameter_host.map(|problem| ("parameter_host", problem));
+        checks.into_iter().find_map(|(key, wrong, problem)| wrong.then_some((key, problem))).or(last)
+    }
+}
+
+impl ParameterHost {
+    /// Its secret; `None` when there is none.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or the secret is empty.
+    pub fn secret(&self) -> Result<Option<Secret>, sumac_control::SecretError> {
+        secret(self.secret.as_deref(), self.secret_file.as_deref())
+    }
+
+    /// What is wrong with it in a configuration with or without `aggregator`.
+    fn problem(&self, aggregator: Option<SocketAddr>) -> Option<String> {
+        if self.control.or(aggregator).is_none() {
+            return Some(
+                "has no `control`, and there is no `aggregator`; name the control plane's address:port"
+                    .into(),
+            );
+        }
+        match (&self.secret, &self.secret_file) {
+            (Some(_), Some(_)) => Some("has `secret` beside `secret_file`; keep one of the two".into()),
+            (None, None) => Some("has no secret; give the `secret_file` of the control plane's racks".into()),
+            _ => None,
+        }
+    }
+}
+
+/// A secret that is given, or in a file.
+fn secret(given: Option<&str>, file: Option<&Path>) -> Result<Option<Secret>, sumac_control::SecretError> {
+    match (given, file) {
+        (Some(secret), _) => Secret::new(secret.as_bytes()).map(Some),
+        (None, Some(file)) => Secret::from_file(file).map(Some),
+        (None, None) => Ok(None),
     }
 }
 
@@ -301,6 +365,10 @@ mod tests {
             checksum = false
             memory_mib = 100
             join_timeout_s = 2.5
+            [parameter_host]
+            control = "10.77.0.1:48600"
+            name = "ph1"
+            secret = "another secret of some length"
         "#;
         let config = parse(text).unwrap();
         assert_eq!(config.allow_uids, Some(vec![1000, 1001]));
@@ -329,6 +397,14 @@ mod tests {
             ("endless timeout", "join_timeout_s = inf", "join_timeout_s"),
             ("no queue", "queues = []", "queues"),
             ("a queue twice", "queues = [1, 1]", "queues"),
+            ("a parameter host of nobody", "[parameter_host]\nsecret = \"s\"", "parameter_host"),
+            ("one without secret", "[parameter_host]\ncontrol = \"10.77.0.1:48600\"", "parameter_host"),
+            (
+                "one with two",
+                "aggregator = \"10.77.0.1:1\"\n[parameter_host]\nsecret = \"a\"\nsecret_file = \"b\"",
+                "parameter_host",
+            ),
+            ("an unknown key of it", "[parameter_host]\nport = 1", "port"),
         ];
         for (name, text, key) in cases {
             let message = parse(text).unwrap_err().to_string();

@@ -9,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::carrier::{Carrier, CarrierError};
 use crate::config::Config;
 use crate::hub::Hub;
+use crate::parameter::{self, Role, RoleError};
 use crate::routes::Routes;
 use crate::server::{ServeError, Server};
 
@@ -27,6 +28,9 @@ pub enum DaemonError {
     /// The secret of the configuration.
     #[error(transparent)]
     Secret(#[from] sumac_control::SecretError),
+    /// The role of a parameter host.
+    #[error(transparent)]
+    Role(#[from] RoleError),
     /// Threads, timers or signals.
     #[error("cannot start the daemon's asynchronous part: {0}")]
     Runtime(std::io::Error),
@@ -37,6 +41,7 @@ pub enum DaemonError {
 pub struct Daemon {
     hub: Arc<Hub>,
     server: Option<Server>,
+    role: Option<Role>,
     runtime: Option<Runtime>,
 }
 
@@ -48,6 +53,7 @@ impl Daemon {
     pub fn start(config: Config) -> Result<Daemon, DaemonError> {
         // Found out now rather than at the first job.
         config.default_secret()?;
+        let role = parameter::Terms::new(&config)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("sumac-control")
@@ -59,7 +65,8 @@ impl Daemon {
         let carrier = Carrier::start(&config, Arc::new(move |event| news.deliver(event)))?;
         let hub = Arc::new(Hub::new(config, carrier, routes, runtime.handle().clone()));
         let server = Server::start(hub.clone())?;
-        Ok(Daemon { hub, server: Some(server), runtime: Some(runtime) })
+        let role = role.map(|terms| Role::begin(hub.clone(), runtime.handle(), terms));
+        Ok(Daemon { hub, server: Some(server), role, runtime: Some(runtime) })
     }
 
     /// How packets move: `xdp` or `udp`.
@@ -93,6 +100,8 @@ impl Daemon {
         while self.hub.open_jobs() > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
+        // Not before its own jobs, which it may be summing.
+        drop(self.role.take());
         self.hub.carrier.stop();
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_secs(1));

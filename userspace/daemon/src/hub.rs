@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::job;
 use crate::line::JobLine;
 use crate::memory::Budget;
+use crate::parameter::Guests;
 use crate::routes::Routes;
 use crate::session::{Entered, Note};
 use crate::stream::{Client, ClientId, Stream};
@@ -80,6 +81,8 @@ pub(crate) struct Hub {
     pub(crate) config: Config,
     pub(crate) carrier: Carrier,
     pub(crate) routes: Arc<Routes>,
+    /// The jobs that this host is a parameter host of.
+    pub(crate) guests: Guests,
     pub(crate) clients: AtomicU32,
     pub(crate) memory: Arc<Budget>,
     runtime: tokio::runtime::Handle,
@@ -101,6 +104,7 @@ impl Hub {
             config,
             carrier,
             routes,
+            guests: Guests::default(),
             clients: AtomicU32::new(0),
             memory,
             runtime,
@@ -202,6 +206,7 @@ impl Hub {
             fallback: self.carrier.fallback().to_owned(),
             clients: self.clients.load(Ordering::Relaxed),
             jobs,
+            parameter_host: self.config.parameter_host.is_some().then_some(measured.hosted),
             ports: measured.ports,
             threads: measured.threads,
             frames: measured.frames,

@@ -6,6 +6,8 @@
 //!      |           stream     hub   host program (sumac-hostprog)
 //!      |               \
 //!   memory ----- datapath (a thread, engines and a port for each queue) --- network
+//!                  |
+//!                parameter host's role --------- control plane
 //! ```
 //!
 //! | module | its one concern |
@@ -19,6 +21,8 @@
 //! | `line`, `routes` | how session and data path reach the job, and the job them |
 //! | `hub` | what all sessions share |
 //! | `carrier` | the backend: XDP or UDP |
+//! | `path` | how large packets may be |
+//! | `parameter` | the role of a parameter host: jobs that a control plane has this daemon sum for |
 //! | [`datapath`] | packets, and the engines that make and take them |
 //! | `explain` | errors of other crates in the API's words |
 #![forbid(unsafe_code)]
@@ -36,6 +40,8 @@ mod job;
 mod line;
 mod memory;
 mod operations;
+mod parameter;
+mod path;
 mod region;
 mod routes;
 mod server;
@@ -44,4 +50,5 @@ mod stream;
 
 pub use carrier::CarrierError;
 pub use daemon::{Daemon, DaemonError};
+pub use parameter::RoleError;
 pub use server::ServeError;

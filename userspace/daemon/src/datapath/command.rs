@@ -1,7 +1,11 @@
 //! What a data path's threads are told, and what they tell.
 
-use std::sync::{Arc, mpsc::Sender};
+use std::{
+    net::Ipv4Addr,
+    sync::{Arc, mpsc::Sender},
+};
 
+use sumac_parameter::{HostError, HostJob, Worker};
 use sumac_transport::{Completion, JobError, JobParams, Operation, ParamError, PathMeasure, SubmitError};
 
 use super::{port::Peer, stats::DatapathStats};
@@ -11,8 +15,19 @@ use super::{port::Peer, stats::DatapathStats};
 pub struct JobPlan {
     /// Its lanes, by number. All agree but for the lane; one may be there to measure the path.
     pub lanes: Vec<JobParams>,
-    /// Its aggregator.
-    pub peer: Peer,
+    /// Its aggregator. A dynamic job may have none.
+    pub peer: Option<Peer>,
+    /// The parameter hosts of a dynamic job: shard `s` has the one with number `s % hosts`.
+    pub hosts: Vec<Peer>,
+}
+
+/// A job that this host is a parameter host of, as all threads must know it.
+#[derive(Clone, Debug)]
+pub struct HostPlan {
+    /// The job.
+    pub job: HostJob,
+    /// Whom its packets go to: one for each address of a worker or an aggregator. Only address and MAC are asked for.
+    pub peers: Vec<Peer>,
 }
 
 /// An order to a thread. `reply` channels are answered once; that nobody listens any more is no error.
@@ -27,6 +42,18 @@ pub(super) enum Command {
     FailJob { job: u16, why: JobError },
     /// End a job and forget it.
     RemoveJob { job: u16, reply: Sender<()> },
+    /// Sum for a job.
+    AddHost { plan: HostPlan, reply: Sender<Result<(), HostingError>> },
+    /// Go on under another incarnation. Answered with the first chunk of each lane that is not summed, on this thread.
+    RenewHost {
+        job: u16,
+        epoch: u16,
+        workers: Vec<Worker>,
+        peers: Vec<Peer>,
+        reply: Sender<Result<Vec<u32>, HostingError>>,
+    },
+    /// Sum no more for a job.
+    RemoveHost { job: u16, reply: Sender<bool> },
     /// Report.
     Stats { reply: Sender<DatapathStats> },
     /// End all jobs and the thread.
@@ -52,6 +79,14 @@ pub enum AddError {
     NoJob {
         /// The number.
         job: u16,
+    },
+    /// Its packets have nowhere to go.
+    #[error("job number {job} has no {to}; open it again, and see the control plane's log")]
+    NoWay {
+        /// The number.
+        job: u16,
+        /// What is missing.
+        to: &'static str,
     },
     /// The number is taken. Two aggregators may hand out the same; a host serves one of them at a time.
     #[error("job number {job} is in use on this host already; end the other job first")]
@@ -80,6 +115,45 @@ pub enum AddError {
         asked: u16,
         /// The port's.
         given: u16,
+    },
+    /// The threads have ended.
+    #[error("the data path has stopped; restart the daemon and see its log")]
+    Stopped,
+}
+
+/// Why a data path cannot sum for a job.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum HostingError {
+    /// The parameter host does not take it.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The port's packets are too small.
+    #[error(
+        "packets of {needed} bytes do not fit the {capacity} of the parameter host's port; choose chunks of at most {elements} elements"
+    )]
+    TooLong {
+        /// Bytes of UDP payload of the job's longest packet.
+        needed: usize,
+        /// Bytes that the port can send.
+        capacity: usize,
+        /// The largest chunk that fits.
+        elements: usize,
+    },
+    /// Contributions would arrive at ports where nobody listens.
+    #[error(
+        "the job's contributions come in {asked} shards, this parameter host listens to {given}; set `shards = {asked}` in its daemon's configuration"
+    )]
+    Shards {
+        /// The job's.
+        asked: u16,
+        /// The port's.
+        given: u16,
+    },
+    /// It is not known which way results would go.
+    #[error("no Ethernet address is known for {ip}; see that it answers ARP, or that there is a route to it")]
+    NoWay {
+        /// The address.
+        ip: Ipv4Addr,
     },
     /// The threads have ended.
     #[error("the data path has stopped; restart the daemon and see its log")]

@@ -6,16 +6,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sumac_parameter::HostStats;
 use sumac_transport::{JobError, Lanes, Operation, Time, lane_of};
 use sumac_wire::{bytes::Bytes, header::offset};
 
 use super::{
     command::{AddError, Event, JobPlan, Refusal},
+    hosted::{Hosted, is_request},
     lane::Lane,
     links::{Links, thread_of},
-    port::{Peer, Port, Received},
+    port::{Port, Received},
     progress::Progress,
     stats::{JobStats, Strays},
+    ways::Ways,
 };
 
 /// Turns the monotonic clock into the engines' time and back.
@@ -45,7 +48,7 @@ struct Job {
     shards: u16,
     /// What tells the lanes of its results apart.
     told_by: Lanes,
-    peer: Peer,
+    ways: Ways,
     /// The lanes on this thread, the urgent ones first.
     lanes: Vec<Lane>,
 }
@@ -56,18 +59,22 @@ impl Job {
     }
 }
 
-/// All jobs of one thread. There are few, so a list is searched.
+/// All jobs of one thread. There are few, so a list is searched. The other side's are there too: what this host sums for
+/// others, and for itself.
 pub(super) struct Engines {
     thread: usize,
     links: Links,
     progress: Arc<Progress>,
     jobs: Vec<Job>,
+    hosted: Hosted,
     strays: Strays,
 }
 
 impl Engines {
-    pub(super) fn new(thread: usize, links: Links, progress: Arc<Progress>) -> Engines {
-        Engines { thread, links, progress, jobs: Vec::new(), strays: Strays::default() }
+    /// Without a job; shard 0 comes to UDP port `base_port`.
+    pub(super) fn new(thread: usize, links: Links, progress: Arc<Progress>, base_port: u16) -> Engines {
+        let hosted = Hosted::new(links.len(), base_port);
+        Engines { thread, links, progress, jobs: Vec::new(), hosted, strays: Strays::default() }
     }
 
     fn find(&mut self, job: u16) -> Option<&mut Job> {
@@ -76,12 +83,13 @@ impl Engines {
 
     /// Makes engines for this thread's lanes.
     pub(super) fn add(&mut self, plan: JobPlan, port: &dyn Port) -> Result<(), AddError> {
-        let JobPlan { lanes, peer } = plan;
+        let JobPlan { lanes, peer, hosts } = plan;
         let Some(first) = lanes.first() else { return Err(AddError::Lanes { job: 0, given: 0 }) };
         let (number, shards) = (first.job, first.shards);
         if self.find(number).is_some() {
             return Err(AddError::Exists { job: number });
         }
+        let ways = Ways::new(peer, hosts, first)?;
         let told_by = match first.dynamic {
             Some(_) => Lanes::Dynamic,
             None if lanes.iter().any(|lane| lane.measure) => Lanes::Unknown,
@@ -92,7 +100,7 @@ impl Engines {
         let mut lanes = mine.map(|params| Lane::new(params, port)).collect::<Result<Vec<_>, _>>()?;
         // Classes go up with the number, and with the urgency.
         lanes.sort_by_key(|lane| std::cmp::Reverse(lane.class()));
-        self.jobs.push(Job { number, shards, told_by, peer, lanes });
+        self.jobs.push(Job { number, shards, told_by, ways, lanes });
         Ok(())
     }
 
@@ -136,17 +144,20 @@ impl Engines {
         }
     }
 
-    /// Gives a payload to its lane's engine, or to the thread that has the lane.
+    /// Gives a payload to its lane's engine, to the parameter host, or to the thread whose lane it is.
     pub(super) fn on_payload(&mut self, now: Time, received: Received, payload: &[u8]) {
         let Some(job) = payload.be16(offset::JOB) else {
             self.strays.truncated += 1;
             return;
         };
+        if is_request(payload) {
+            return self.on_request(job, received, payload);
+        }
         let Some(entry) = self.jobs.iter_mut().find(|entry| entry.number == job) else {
             self.strays.unknown_job += 1;
             return;
         };
-        if *received.from.ip() != entry.peer.ip {
+        if !entry.ways.has(*received.from.ip()) {
             self.strays.wrong_source += 1;
             return;
         }
@@ -155,9 +166,25 @@ impl Engines {
             return;
         };
         if let Some(lane) = entry.lane(lane) {
-            return lane.on_frame(now, payload);
+            return lane.on_frame(now, payload, received.is_marked);
         }
         let thread = thread_of(lane, entry.shards, self.links.len());
+        self.cross(thread, received, payload);
+    }
+
+    /// Gives the parameter host what is for it.
+    fn on_request(&mut self, job: u16, received: Received, payload: &[u8]) {
+        match self.hosted.place(job, &received, self.links.len()) {
+            Some((shard, thread)) if thread == self.thread => {
+                self.hosted.on_payload(&received, shard, payload);
+            }
+            Some((_, thread)) => self.cross(thread, received, payload),
+            None => self.strays.unknown_job += 1,
+        }
+    }
+
+    /// Hands a payload to another thread.
+    fn cross(&mut self, thread: usize, received: Received, payload: &[u8]) {
         match self.links.get(thread) {
             // A lane that the job does not have would go round for ever.
             Some(link) if thread != self.thread => {
@@ -177,11 +204,12 @@ impl Engines {
     /// nothing to send. An error ends the round, not the jobs: what was not sent is sent again when its timer expires.
     pub(super) fn transmit(&mut self, now: Time, port: &mut dyn Port) -> io::Result<()> {
         loop {
-            let mut is_more = false;
+            // Others wait for its results; what they answer comes back here.
+            let mut is_more = self.hosted.take_turn(port)?;
             for class in (0..sumac_wire::CLASSES).rev() {
-                for Job { peer, lanes, .. } in &mut self.jobs {
+                for Job { ways, lanes, .. } in &mut self.jobs {
                     for lane in lanes.iter_mut().filter(|lane| lane.class() == class) {
-                        is_more |= lane.take_turn(now, peer, port)?;
+                        is_more |= lane.take_turn(now, ways, port)?;
                     }
                 }
                 if is_more {
@@ -213,6 +241,15 @@ impl Engines {
 
     pub(super) fn stats(&self) -> Vec<JobStats> {
         self.jobs.iter().flat_map(|job| &job.lanes).map(Lane::stats).collect()
+    }
+
+    /// What this thread sums.
+    pub(super) fn hosted(&mut self) -> &mut Hosted {
+        &mut self.hosted
+    }
+
+    pub(super) fn host_stats(&self) -> HostStats {
+        self.hosted.stats()
     }
 
     fn lanes(&mut self) -> impl Iterator<Item = &mut Lane> {

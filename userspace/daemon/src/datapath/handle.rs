@@ -16,13 +16,14 @@ use nix::{
     sys::eventfd::{EfdFlags, EventFd},
     unistd::Pid,
 };
+use sumac_parameter::{HostError, Worker as Member};
 use sumac_transport::{JobError, Operation};
 
 use super::{
-    command::{AddError, Command, JobPlan, Sink},
+    command::{AddError, Command, HostPlan, HostingError, JobPlan, Sink},
     engines::Engines,
     links::{CROSSING, Link, Links, thread_of},
-    port::Port,
+    port::{Peer, Port},
     progress::Progress,
     stats::DatapathStats,
     worker::{State, Worker},
@@ -35,6 +36,8 @@ pub struct Datapath {
     threads: Mutex<Vec<JoinHandle<DatapathStats>>>,
     capacity: usize,
     shards: u16,
+    /// The UDP port that packets of shard 0 come to.
+    base_port: u16,
     /// By job: its shards.
     jobs: Mutex<Vec<(u16, u16)>>,
 }
@@ -53,12 +56,15 @@ impl Datapath {
         let (Some(capacity), Some(shards)) = (capacity, shards) else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a data path without a port"));
         };
+        // Each port of a UDP data path has its own; the first is shard 0's.
+        let local = ports.first().and_then(|port| port.report().local);
+        let base_port = local.map_or(0, |local| local.port());
         let (links, orders): (Vec<_>, Vec<_>) =
             ports.iter().map(|_| link()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
         let links: Links = links.into();
         let progress = Arc::new(Progress::new(links.clone(), sink));
-        let datapath =
-            Datapath { links, progress, threads: Mutex::default(), capacity, shards, jobs: Mutex::default() };
+        let (threads, jobs) = (Mutex::default(), Mutex::default());
+        let datapath = Datapath { links, progress, threads, capacity, shards, base_port, jobs };
         let start = Instant::now();
         for (number, (port, commands)) in ports.into_iter().zip(orders).enumerate() {
             let thread = datapath.spawn(name, number, port, commands, cpus.get(number).copied(), start)?;
@@ -77,7 +83,7 @@ impl Datapath {
         start: Instant,
     ) -> io::Result<JoinHandle<DatapathStats>> {
         let name = if self.links.len() == 1 { name.to_owned() } else { format!("{name}-{number}") };
-        let engines = Engines::new(number, self.links.clone(), self.progress.clone());
+        let engines = Engines::new(number, self.links.clone(), self.progress.clone(), self.base_port);
         let worker = Worker {
             name: name.clone(),
             cpu: None,
@@ -202,6 +208,53 @@ impl Datapath {
         let _ = self.ask_all(|reply| Command::RemoveJob { job, reply });
         self.progress.close(job);
         self.jobs().retain(|(number, _)| *number != job);
+    }
+
+    /// Sums for a job as a parameter host, each thread for its shards.
+    ///
+    /// # Errors
+    /// See [`HostingError`]. No thread knows the job after one, unless it did before.
+    pub fn add_host(&self, plan: HostPlan) -> Result<(), HostingError> {
+        let (job, asked) = (plan.job.job, plan.job.shards);
+        if asked > self.shards {
+            return Err(HostingError::Shards { asked, given: self.shards });
+        }
+        let answers = self.ask_all(|reply| Command::AddHost { plan: plan.clone(), reply });
+        let added = answers.ok_or(HostingError::Stopped)?.into_iter().collect::<Result<(), _>>();
+        let is_there = HostError::Taken(job);
+        if added.as_ref().is_err_and(|error| *error != HostingError::Host(is_there)) {
+            self.remove_host(job);
+        }
+        added
+    }
+
+    /// Goes on with a job under another incarnation, after a worker was replaced (ATP appendix A.3). Gives the first chunk of each
+    /// lane that is not summed.
+    ///
+    /// # Errors
+    /// See [`HostingError`].
+    pub fn renew_host(
+        &self,
+        job: u16,
+        epoch: u16,
+        workers: Vec<Member>,
+        peers: Vec<Peer>,
+    ) -> Result<Vec<u32>, HostingError> {
+        let renew = |reply| {
+            let (workers, peers) = (workers.clone(), peers.clone());
+            Command::RenewHost { job, epoch, workers, peers, reply }
+        };
+        let threads = self.ask_all(renew).ok_or(HostingError::Stopped)?;
+        let threads = threads.into_iter().collect::<Result<Vec<_>, _>>()?;
+        // A lane that is on another thread is at its beginning here.
+        let lanes = threads.first().map_or(0, Vec::len);
+        Ok((0..lanes).map(|lane| threads.iter().map(|firsts| firsts[lane]).max().unwrap_or(0)).collect())
+    }
+
+    /// Sums no more for a job; says whether it did.
+    pub fn remove_host(&self, job: u16) -> bool {
+        let answers = self.ask_all(|reply| Command::RemoveHost { job, reply });
+        answers.is_some_and(|answers| answers.contains(&true))
     }
 
     /// What each thread reports; `None` when they have ended.

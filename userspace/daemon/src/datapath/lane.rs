@@ -7,9 +7,10 @@ use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
 use super::{
     command::{AddError, Event, Refusal},
-    port::{Attempt, Outgoing, Peer, Port},
+    port::{Attempt, Port},
     progress::Progress,
     stats::JobStats,
+    ways::Ways,
 };
 
 /// Packets of one lane before the next lane has its turn, and before a kick.
@@ -72,8 +73,12 @@ impl Lane {
         self.engine.fail(why.clone());
     }
 
-    pub(super) fn on_frame(&mut self, now: Time, payload: &[u8]) {
-        self.engine.on_frame(now, payload);
+    pub(super) fn on_frame(&mut self, now: Time, payload: &[u8], is_marked: bool) {
+        if is_marked {
+            self.engine.on_marked_frame(now, payload);
+        } else {
+            self.engine.on_frame(now, payload);
+        }
     }
 
     pub(super) fn on_time(&mut self, now: Time) {
@@ -87,11 +92,12 @@ impl Lane {
     }
 
     /// Sends up to a turn of packets; says whether there may be more.
-    pub(super) fn take_turn(&mut self, now: Time, peer: &Peer, port: &mut dyn Port) -> io::Result<bool> {
+    pub(super) fn take_turn(&mut self, now: Time, ways: &Ways, port: &mut dyn Port) -> io::Result<bool> {
         let engine = &mut self.engine;
         for _ in 0..TURN {
+            // What has no way is lost, like what nobody answers.
             let mut build = |bytes: &mut [u8]| {
-                engine.poll_transmit(now, bytes).map(|packet| Outgoing::new(&packet, peer))
+                std::iter::from_fn(|| engine.poll_transmit(now, bytes)).find_map(|packet| ways.send(&packet))
             };
             match port.transmit(&mut build)? {
                 Attempt::Staged => {}

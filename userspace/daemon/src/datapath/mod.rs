@@ -11,6 +11,8 @@
 //! | [`stats`] | what they report |
 //! | `lane` | one lane of a job |
 //! | `engines` | the lanes on one thread, without input and output |
+//! | `hosted` | the jobs that this host is a parameter host of, on one thread |
+//! | `ways` | whom a job's packets go to |
 //! | `worker` | the loop: receive, transmit, kick, wait |
 //! | `links` | how threads reach each other |
 //! | `progress` | one event of what a job's lanes tell |
@@ -24,6 +26,7 @@
 pub mod command;
 mod engines;
 pub mod handle;
+mod hosted;
 mod lane;
 mod links;
 pub mod port;
@@ -31,10 +34,11 @@ mod progress;
 pub mod stats;
 pub mod udp;
 pub mod wait;
+mod ways;
 mod worker;
 pub mod xdp;
 
-pub use command::{AddError, Event, JobPlan, Sink};
+pub use command::{AddError, Event, HostPlan, HostingError, JobPlan, Sink};
 pub use handle::Datapath;
 pub use port::{Peer, Port, PortReport};
 pub use stats::{DatapathStats, JobStats};

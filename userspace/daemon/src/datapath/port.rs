@@ -133,6 +133,8 @@ pub struct PortReport {
     pub received: u64,
     /// Packets sent.
     pub sent: u64,
+    /// Packets to this host itself, neither sent nor received (XDP).
+    pub own: u64,
     /// Calls that moved packets in or out. With `received` and `sent` they tell the size of a batch.
     pub batches_received: u64,
     /// See `batches_received`.

@@ -1,6 +1,7 @@
 //! What a data path's thread reports.
 
 use serde::Serialize;
+use sumac_parameter::HostStats;
 use sumac_transport::EngineStats;
 use sumac_xsk::Conservation;
 
@@ -15,9 +16,11 @@ pub struct DatapathStats {
     pub cpu: Option<usize>,
     /// The lanes of jobs that it has.
     pub jobs: Vec<JobStats>,
+    /// What it sums as a parameter host.
+    pub hosted: HostStats,
     /// Its port.
     pub port: PortReport,
-    /// Payloads that no engine was asked about.
+    /// Payloads that neither an engine nor the parameter host was asked about.
     pub strays: Strays,
     /// Rounds of the loop.
     pub rounds: u64,
@@ -50,6 +53,13 @@ impl DatapathStats {
             lanes.sort_by_key(|lane| lane.lane);
         }
         jobs
+    }
+
+    /// What all threads sum as a parameter host.
+    pub fn merge_hosted(threads: &[DatapathStats]) -> HostStats {
+        let mut sum = HostStats::default();
+        threads.iter().for_each(|thread| sum.merge(&thread.hosted));
+        sum
     }
 
     /// Where the frames of all threads are; none over UDP.
@@ -106,7 +116,7 @@ pub struct Strays {
     pub truncated: u64,
     /// Of a job that is not open here.
     pub unknown_job: u64,
-    /// Not from the job's aggregator.
+    /// Not from the job's aggregator, nor from a parameter host of its.
     pub wrong_source: u64,
     /// Of a lane that the job does not have, or before its slots were settled.
     pub no_lane: u64,

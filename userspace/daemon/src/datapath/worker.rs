@@ -96,6 +96,15 @@ impl Worker {
                     engines.remove(job, &why);
                     let _ = reply.send(());
                 }
+                Ok(Command::AddHost { plan, reply }) => {
+                    let _ = reply.send(engines.hosted().add(plan, &*self.port));
+                }
+                Ok(Command::RenewHost { job, epoch, workers, peers, reply }) => {
+                    let _ = reply.send(engines.hosted().renew(job, epoch, workers, &peers));
+                }
+                Ok(Command::RemoveHost { job, reply }) => {
+                    let _ = reply.send(engines.hosted().remove(job));
+                }
                 Ok(Command::Stats { reply }) => {
                     let _ = reply.send(self.stats());
                 }
@@ -157,6 +166,7 @@ impl Worker {
             name: self.name.clone(),
             cpu: self.cpu,
             jobs: self.state.engines.stats(),
+            hosted: self.state.engines.host_stats(),
             port: self.port.report(),
             strays: self.state.engines.strays(),
             rounds: self.state.rounds,

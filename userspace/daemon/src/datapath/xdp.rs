@@ -1,6 +1,7 @@
 //! A port that is the AF_XDP socket of one queue of an interface.
 
 use std::{
+    collections::VecDeque,
     io,
     net::{Ipv4Addr, SocketAddrV4},
     os::fd::{AsFd, BorrowedFd},
@@ -19,6 +20,8 @@ use super::{
 
 /// Packets taken from one socket before the engines have their turn.
 const BUDGET: usize = 64;
+/// Packets to this host itself that may wait. What is beyond is lost, as in a queue of the network.
+const OWN: usize = 1024;
 /// How soon to try again when the kernel has no room: nothing tells when a frame is free again.
 const RETRY: Duration = Duration::from_millis(1);
 /// UDP source ports carry path entropy: the dynamic range of RFC 6335.
@@ -87,6 +90,8 @@ pub struct XdpPort {
     local_ip: Ipv4Addr,
     ports: Ports,
     capacity: usize,
+    /// Packets to this host itself, which no cable brings back: a worker's to its own daemon's parameter host.
+    own: VecDeque<(Received, Box<[u8]>)>,
     counters: PortReport,
 }
 
@@ -140,6 +145,7 @@ impl XdpPort {
             local_ip: config.local_ip,
             ports: Ports { base, shards },
             capacity: packet_size as usize - OVERHEAD,
+            own: VecDeque::new(),
             counters,
         })
     }
@@ -155,11 +161,16 @@ impl XdpPort {
             dst_mac: packet.mac,
             src_ip: self.local_ip.into(),
             dst_ip: (*packet.to.ip()).into(),
-            src_port: ENTROPY_BASE | packet.entropy & ENTROPY_MASK,
+            src_port: source_port(packet),
             dst_port: packet.to.port(),
             dscp_ecn: packet.dscp_ecn,
         }
     }
+}
+
+/// The UDP port that a packet comes from.
+fn source_port(packet: &Outgoing) -> u16 {
+    ENTROPY_BASE | packet.entropy & ENTROPY_MASK
 }
 
 impl Port for XdpPort {
@@ -172,6 +183,9 @@ impl Port for XdpPort {
     }
 
     fn receive(&mut self, each: &mut dyn FnMut(Received, &[u8])) -> io::Result<usize> {
+        for (received, payload) in self.own.drain(..) {
+            each(received, &payload);
+        }
         let (ports, mut malformed) = (self.ports, 0);
         let count = self.socket.receive(BUDGET, |bytes| match frame::parse(bytes, ports) {
             Parsed::Ours(frame) => {
@@ -200,6 +214,19 @@ impl Port for XdpPort {
             port.cancel(frame);
             return Ok(Attempt::Nothing);
         };
+        if *packet.to.ip() == self.local_ip {
+            let from = SocketAddrV4::new(self.local_ip, source_port(&packet));
+            let received = Received { from, port: packet.to.port(), is_marked: false };
+            let end = OVERHEAD + packet.len;
+            if self.own.len() < OWN
+                && let Some(payload) = port.bytes_mut(&mut frame).get(OVERHEAD..end)
+            {
+                self.own.push_back((received, payload.into()));
+                self.counters.own += 1;
+            }
+            port.cancel(frame);
+            return Ok(Attempt::Staged);
+        }
         let endpoints = self.endpoints(&packet);
         let port = self.socket.port();
         let bytes = port.bytes_mut(&mut frame);
@@ -223,7 +250,8 @@ impl Port for XdpPort {
     fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
         let is_stuck = self.is_full || self.socket.port().pending() > 0;
         let soon = is_stuck.then(|| Instant::now() + RETRY);
-        let deadline = [deadline, soon].into_iter().flatten().min();
+        let now = (!self.own.is_empty()).then(Instant::now);
+        let deadline = [deadline, soon, now].into_iter().flatten().min();
         wait(&[(self.socket.as_fd(), PollFlags::POLLIN), (wake, PollFlags::POLLIN)], deadline)
     }
 

@@ -6,13 +6,13 @@
 
 mod dispute;
 mod live;
-mod path;
+mod mode;
 mod plan;
 mod start;
 
 use std::sync::Arc;
 
-use sumac_api::{Code, Failure, Mode, OpenReply, Scale};
+use sumac_api::{Code, DynamicReply, Failure, Mode, OpenReply, Scale};
 use sumac_control::{Assignment, JobFailure, Member, Outcome};
 use sumac_transport::JobError;
 use sumac_wire::CLASSES;
@@ -204,8 +204,11 @@ impl Job {
         let Plan { spec, options: Options { scale, wire, not_finite, order }, .. } = &self.plan;
         let max_int = i32::MAX / i32::from(spec.world);
         let max_float = match scale {
-            Scale::Fixed(scale) => Some(f64::from(max_int) / f64::from(*scale)),
-            Scale::Chosen(_) => None,
+            // What does not fit goes as floats in a dynamic job.
+            Scale::Fixed(scale) if assignment.dynamic.is_none() => {
+                Some(f64::from(max_int) / f64::from(*scale))
+            }
+            Scale::Fixed(_) | Scale::Chosen(_) => None,
         };
         OpenReply {
             job: self.client.handle,
@@ -213,10 +216,15 @@ impl Job {
             epoch: assignment.epoch,
             rank: spec.rank,
             world: spec.world,
-            mode: Mode::Static,
-            slots: assignment.lane_slots,
+            mode: if assignment.dynamic.is_some() { Mode::Dynamic } else { Mode::Static },
+            slots: assignment.dynamic.as_ref().map_or(assignment.lane_slots, |terms| terms.slots),
             slots_reason: assignment.slots_reason.clone(),
-            dynamic: None,
+            dynamic: assignment.dynamic.as_ref().map(|terms| DynamicReply {
+                window: terms.window,
+                hosts: terms.hosts.clone(),
+                congestion_control: terms.congestion,
+                linear: terms.linear,
+            }),
             shards: assignment.shards,
             elements: assignment.elements,
             scale: *scale,

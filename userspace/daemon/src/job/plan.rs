@@ -3,11 +3,12 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use sumac_api::{Chosen, Code, Failure, Mode, NotFinite, Open, Order, Scale, Wire};
-use sumac_control::{JOB_NAME_LEN, JoinSpec, Secret};
+use sumac_api::{Chosen, Code, Failure, NotFinite, Open, Order, Scale, Wire};
+use sumac_control::{JOB_NAME_LEN, JoinSpec, Mode, Secret};
 use sumac_transport::params::MAX_WORLD;
 use sumac_transport::{Scaling, WireFormat};
 
+use super::mode::{DYNAMIC_SCALE, fits_slot, mode};
 use crate::config::Config;
 
 /// What is asked of the control plane, checked.
@@ -41,14 +42,13 @@ impl Plan {
         if open.rank >= open.world {
             return Err(bad(format!("rank {} is not below world {}", open.rank, open.world)));
         }
-        if open.mode == Some(Mode::Dynamic) {
-            return Err(Failure::new(Code::Unsupported, "open: mode \"dynamic\" is not built yet"));
-        }
         let deadline = match open.timeout_s {
             None => config.join_timeout(),
             Some(seconds) => Duration::try_from_secs_f64(seconds)
                 .map_err(|_| bad(format!("timeout_s {seconds} is no time in seconds")))?,
         };
+        let mode = mode(open).map_err(bad)?;
+        let is_dynamic = matches!(mode, Mode::Dynamic(_));
         let options = Options::new(config, open).map_err(bad)?;
         let spec = JoinSpec {
             job: open.job.clone(),
@@ -58,10 +58,12 @@ impl Plan {
             data_ip: Ipv4Addr::UNSPECIFIED,
             data_port: 0,
             mac: [0; 6],
-            elements: open.elements.or(config.elements),
+            elements: open
+                .elements
+                .or(config.elements.filter(|elements| !is_dynamic || fits_slot(*elements))),
             // What this host can carry is asked of the data path when the job is joined.
             max_elements: 0,
-            slots: open.slots.or(config.slots),
+            slots: open.slots.or(config.slots.filter(|_| !is_dynamic)),
             shards: open.shards,
             max_shards: 0,
             scaling: options.scaling(),
@@ -78,7 +80,11 @@ impl Plan {
 
 impl Options {
     fn new(config: &Config, open: &Open) -> Result<Options, String> {
-        let scale = open.scale.or(config.scale.map(Scale::Fixed)).unwrap_or(Scale::BLOCK);
+        let usual = match open.mode.unwrap_or_default() {
+            sumac_api::Mode::Static => Scale::BLOCK,
+            sumac_api::Mode::Dynamic => Scale::Fixed(DYNAMIC_SCALE),
+        };
+        let scale = open.scale.or(config.scale.map(Scale::Fixed)).unwrap_or(usual);
         if let Scale::Fixed(scale) = scale
             && (!scale.is_normal() || scale < 0.0)
         {

@@ -1,23 +1,23 @@
-//! How a job starts: a place on this host, a seat among the workers, a path that is probed and measured.
+//! How a job starts: a place on this host, a seat among the workers, a path that is probed and, of a static job, measured.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use sumac_api::{Code, Failure, OpenReply};
-use sumac_control::Member;
+use sumac_control::{Member, Mode};
 use sumac_transport::PathMeasure;
+use sumac_wire::PAGE_ELEMENTS;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
 
-use super::{Job, blocking, path};
+use super::{Job, blocking};
 use crate::explain;
 use crate::hub::Place;
 use crate::line::Order;
+use crate::path;
 
 /// The engine gives its probes up earlier; this is for a data path that says nothing at all.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
-/// What is taken for the MTU of a path that the kernel does not tell it of.
-const USUAL_MTU: usize = 1500;
 
 impl Job {
     /// Joins the other workers.
@@ -30,6 +30,10 @@ impl Job {
         spec.data_port = local.port;
         spec.mac = local.mac;
         spec.max_elements = path::words(mtu(endpoint)).min(self.hub.carrier.most_words());
+        if matches!(spec.mode, Mode::Dynamic(_)) {
+            // A shared slot has no more.
+            spec.max_elements = spec.max_elements.min(PAGE_ELEMENTS as u16);
+        }
         spec.max_shards = self.hub.carrier.shards();
         let member = sumac_control::join(endpoint, spec)
             .await
@@ -114,9 +118,9 @@ fn interruption(order: Option<Order>) -> Failure {
 
 /// The MTU of the way to an aggregator.
 fn mtu(endpoint: SocketAddr) -> usize {
-    let SocketAddr::V4(endpoint) = endpoint else { return USUAL_MTU };
+    let SocketAddr::V4(endpoint) = endpoint else { return path::USUAL_MTU };
     path::mtu(*endpoint.ip()).unwrap_or_else(|error| {
-        tracing::warn!(%endpoint, %error, "the way to the aggregator has no MTU that can be asked for; taking {USUAL_MTU}");
-        USUAL_MTU
+        tracing::warn!(%endpoint, %error, "the way to the aggregator has no MTU that can be asked for; taking {}", path::USUAL_MTU);
+        path::USUAL_MTU
     })
 }

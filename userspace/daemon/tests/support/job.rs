@@ -47,7 +47,8 @@ pub struct Worker {
 
 /// All lanes of a job with this one lane's parameters.
 pub fn plan(params: JobParams, lanes: u16, peer: Peer) -> JobPlan {
-    JobPlan { lanes: (0..lanes).map(|lane| JobParams { lane, ..params.clone() }).collect(), peer }
+    let lanes = (0..lanes).map(|lane| JobParams { lane, ..params.clone() }).collect();
+    JobPlan { lanes, peer: Some(peer), hosts: Vec::new() }
 }
 
 impl Worker {

@@ -10,8 +10,11 @@ const ENVELOPE: usize = 20 + 8;
 /// The largest MTU whose frames lie in one buffer, on veths as on most NICs with XDP.
 const ONE_BUFFER: usize = 3506;
 
+/// What is taken for the MTU of a path that the kernel does not tell it of.
+pub(crate) const USUAL_MTU: usize = 1500;
+
 /// The 32-bit words of a packet that fits an MTU: a multiple of 8, and no more than one buffer holds where frames have one.
-pub(super) fn words(mtu: usize) -> u16 {
+pub(crate) fn words(mtu: usize) -> u16 {
     let fit = mtu.saturating_sub(ENVELOPE + HEADER_LEN) / ELEMENT_LEN;
     let most = if mtu <= ONE_BUFFER { PAGE_ELEMENTS } else { MAX_ELEMENTS };
     let words = fit.min(most);
@@ -20,7 +23,7 @@ pub(super) fn words(mtu: usize) -> u16 {
 }
 
 /// The MTU of the way to an address, as the kernel knows it.
-pub(super) fn mtu(to: Ipv4Addr) -> std::io::Result<usize> {
+pub(crate) fn mtu(to: Ipv4Addr) -> std::io::Result<usize> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     // Sends nothing; it only picks the route. Any port does.
     socket.connect((to, 9))?;

@@ -1,0 +1,225 @@
+//! The ways that packets can move, and how the configured one is set up.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sumac_control::neighbour::{self, ResolveError};
+use sumac_hostprog::{
+    AttachOptions, Attached, OpenError, Queues, attach,
+    log::{Follower, follow},
+};
+
+use super::Local;
+use super::gate::Gate;
+use crate::config::Config;
+use crate::datapath::{Peer, Port, UdpPort, XdpConfig, XdpPort};
+
+/// Why no backend could be had.
+#[derive(Debug, thiserror::Error)]
+pub enum CarrierError {
+    /// The UDP socket.
+    #[error("cannot bind a UDP socket to {address}: {source}; is `address` one of this host's?")]
+    Udp {
+        /// The address.
+        address: Ipv4Addr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// AF_XDP.
+    #[error("cannot use XDP: {0}")]
+    Xdp(String),
+    /// The data path's thread.
+    #[error("cannot start the data path's thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// What is particular to the backend.
+pub(super) enum Way {
+    Udp {
+        ip: Ipv4Addr,
+        port: u16,
+    },
+    Xdp {
+        gate: Box<Mutex<Gate>>,
+        local: Local,
+        groups: Groups,
+        /// Held for its drop: it hands the program's messages to the log.
+        _messages: Option<Follower>,
+    },
+}
+
+/// The memberships of multicast groups that jobs' results are sent to, by job. The frames come through AF_XDP; it is
+/// the NIC's filter and the switches on the way that would not let them through to a host that has not joined.
+#[derive(Debug, Default)]
+pub(super) struct Groups(Mutex<HashMap<u16, UdpSocket>>);
+
+impl Groups {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u16, UdpSocket>> {
+        // Every statement leaves the map whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Joins a job's group on the interface with the address `ip`, until [`Groups::leave`].
+    pub(super) fn join(&self, job: u16, group: Ipv4Addr, ip: Ipv4Addr) -> std::io::Result<()> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.join_multicast_v4(&group, &ip)?;
+        self.lock().insert(job, socket);
+        Ok(())
+    }
+
+    pub(super) fn leave(&self, job: u16) {
+        self.lock().remove(&job);
+    }
+}
+
+impl Way {
+    /// `xdp` or `udp`.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Way::Udp { .. } => "udp",
+            Way::Xdp { .. } => "xdp",
+        }
+    }
+
+    /// This host's end of all paths.
+    pub(super) fn local(&self) -> Local {
+        match self {
+            Way::Udp { ip, port } => Local { ip: *ip, port: *port, mac: [0; 6] },
+            Way::Xdp { local, .. } => *local,
+        }
+    }
+
+    /// What it takes to send to an address. May wait for ARP.
+    pub(super) fn peer(&self, ip: Ipv4Addr, base_port: u16, checksum: bool) -> Result<Peer, ResolveError> {
+        let mac = match self {
+            Way::Udp { .. } => [0; 6],
+            // Such packets do not come to a cable.
+            Way::Xdp { local, .. } if local.ip == ip => local.mac,
+            Way::Xdp { .. } => neighbour::resolve(ip)?.mac,
+        };
+        Ok(Peer { ip, base_port, mac, checksum })
+    }
+}
+
+/// A port for each thread of the data path.
+pub(super) type DataPorts = Vec<Box<dyn Port>>;
+
+pub(super) fn udp(config: &Config) -> Result<(Way, DataPorts), CarrierError> {
+    let ip = config.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
+    let ports = UdpPort::bind_shards(ip, config.shards)
+        .map_err(|source| CarrierError::Udp { address: ip, source })?;
+    let port = ports.first().map_or(0, |port| port.local().port());
+    tracing::info!(%ip, port, shards = config.shards, "packets move over UDP sockets");
+    Ok((Way::Udp { ip, port }, ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect()))
+}
+
+pub(super) fn xdp(config: &Config) -> Result<(Way, DataPorts), CarrierError> {
+    let failed = |error: &dyn std::fmt::Display| CarrierError::Xdp(error.to_string());
+    let route = match config.control() {
+        Some(SocketAddr::V4(endpoint)) => neighbour::resolve(*endpoint.ip()).map_err(|error| failed(&error)),
+        _ => Err(CarrierError::Xdp(
+            "the configuration names no control plane (`aggregator`) with an IPv4 address".into(),
+        )),
+    };
+    let (ifname, ip) = match (&config.interface, config.address) {
+        (Some(ifname), Some(ip)) => (ifname.clone(), ip),
+        (ifname, ip) => {
+            let route = route?;
+            (ifname.clone().unwrap_or(route.ifname), ip.unwrap_or(route.src_ip))
+        }
+    };
+    // As the rules of a NIC have them: the first shard on the first queue.
+    let queues = config.queues.clone().map(|mut queues| {
+        queues.sort_unstable();
+        queues
+    });
+    let mut program = open_or_attach(config, queues.as_deref(), &ifname)?;
+    let port_config = XdpConfig { queues, ..XdpConfig::new(ip) };
+    let ports = XdpPort::open(&port_config, &mut program).map_err(|error| failed(&error))?;
+    // Those of a daemon that died; nobody is left to hear of them. Not before the sockets are open: that they could be
+    // shows that no other daemon is alive on the interface, whose jobs these would be.
+    program.clear_jobs().map_err(|error| failed(&error))?;
+    let messages = match follow(&program) {
+        Ok(messages) => Some(messages),
+        Err(error) => {
+            tracing::warn!(%error, "the host program's messages will be missing here; see `sumac events`");
+            None
+        }
+    };
+    let local = Local { ip, port: program.ports().0, mac: ports.first().map_or([0; 6], XdpPort::mac) };
+    tracing::info!(ifname, program = ?program.mode(), "packets move over AF_XDP");
+    let gate = Box::new(Mutex::new(Gate::new(program)));
+    let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
+    Ok((Way::Xdp { gate, local, groups: Groups::default(), _messages: messages }, ports))
+}
+
+/// The program that is on the interface already, or a new one.
+fn open_or_attach(config: &Config, queues: Option<&[u32]>, ifname: &str) -> Result<Attached, CarrierError> {
+    match Attached::open(ifname, &config.pin_root) {
+        Ok(program) => {
+            if program.requested_mode() != config.mode {
+                tracing::warn!(
+                    ifname,
+                    attached = %program.requested_mode(),
+                    configured = %config.mode,
+                    "the program on the interface was attached in another mode, which is kept"
+                );
+            }
+            if queues.is_some_and(|queues| queues != program.queues()) {
+                tracing::warn!(
+                    ifname,
+                    attached = ?program.queues(),
+                    configured = ?queues,
+                    "the program on the interface was attached for other queues: rules in the NIC lead to those"
+                );
+            }
+            let configured = (config.base_port, config.shards);
+            if program.ports() != configured {
+                tracing::warn!(
+                    ifname,
+                    attached = ?program.ports(),
+                    ?configured,
+                    "the program on the interface was attached for other ports (the first, and shards), which are kept: \
+                     for those of the configuration stop the daemon and run `sumac detach` on the interface"
+                );
+            }
+            return Ok(program);
+        }
+        Err(OpenError::NotAttached { .. } | OpenError::Detached { .. }) => {}
+        Err(error) => return Err(CarrierError::Xdp(error.to_string())),
+    }
+    let options = AttachOptions {
+        mode: config.mode,
+        steer: config.steer,
+        queues: queues.map_or(Queues::All, |queues| Queues::Only(queues.to_vec())),
+        base_port: config.base_port,
+        shards: config.shards,
+        pin_root: config.pin_root.clone(),
+        ..AttachOptions::new(ifname)
+    };
+    attach(&options).map_err(|error| CarrierError::Xdp(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether this network namespace has joined a group on any interface.
+    fn has_joined(group: Ipv4Addr) -> bool {
+        let little_endian = format!("{:08X}", u32::from_le_bytes(group.octets()));
+        std::fs::read_to_string("/proc/self/net/igmp").is_ok_and(|table| table.contains(&little_endian))
+    }
+
+    #[test]
+    fn a_job_is_in_its_group_until_it_leaves() {
+        // Random enough that no other test's: the groups of a namespace are shared.
+        let group = Ipv4Addr::from(0xef4d_0000 | std::process::id() & 0xffff);
+        let groups = Groups::default();
+        groups.join(1, group, Ipv4Addr::LOCALHOST).unwrap();
+        assert!(has_joined(group));
+        groups.leave(1);
+        assert!(!has_joined(group));
+        assert!(groups.join(1, Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST).is_err(), "no group");
+    }
+}

@@ -1,0 +1,110 @@
+//! In which mode a trainer opens its job, and what it asks of it.
+
+use sumac_api::{Mode, Open, Wire};
+use sumac_control::DynamicWishes;
+use sumac_wire::{MAX_HOSTS, PAGE_ELEMENTS};
+
+/// What floats of a dynamic job are multiplied with unless something else is said (ATP section 3.8).
+pub(super) const DYNAMIC_SCALE: f32 = 1e8;
+
+/// Whether a packet of so many elements fits a slot that jobs share.
+pub(super) fn fits_slot(elements: u16) -> bool {
+    usize::from(elements) <= PAGE_ELEMENTS
+}
+
+/// The mode that the control plane is asked for, or what is wrong with the options.
+pub(super) fn mode(open: &Open) -> Result<sumac_control::Mode, String> {
+    match open.mode.unwrap_or_default() {
+        Mode::Static => fixed(open).map(|()| sumac_control::Mode::Static),
+        Mode::Dynamic => dynamic(open).map(sumac_control::Mode::Dynamic),
+    }
+}
+
+/// Refuses what only a dynamic job has.
+fn fixed(open: &Open) -> Result<(), String> {
+    let given = [
+        ("window", open.window.is_some()),
+        ("dynamic_slots", open.dynamic_slots.is_some()),
+        ("parameter_hosts", open.parameter_hosts.is_some()),
+        ("congestion_control", open.congestion_control.is_some()),
+        ("linear", open.linear.is_some()),
+    ];
+    match given.into_iter().find(|(_, is_given)| *is_given) {
+        Some((name, _)) => Err(format!("{name} is only for jobs in mode \"dynamic\"")),
+        None => Ok(()),
+    }
+}
+
+fn dynamic(open: &Open) -> Result<DynamicWishes, String> {
+    if open.slots.is_some() {
+        return Err(
+            "slots is only for jobs in mode \"static\"; a dynamic job has dynamic_slots and window".into()
+        );
+    }
+    if open.wire == Some(Wire::Int16) {
+        return Err("wire \"int16\" is only for jobs in mode \"static\"".into());
+    }
+    if let Some(elements) = open.elements
+        && !fits_slot(elements)
+    {
+        return Err(format!("{elements} elements do not fit a shared slot, which has {PAGE_ELEMENTS}"));
+    }
+    if let Some(window) = open.window
+        && !window.is_power_of_two()
+    {
+        return Err(format!("window {window} is not a power of two"));
+    }
+    if open.dynamic_slots == Some(0) {
+        return Err("dynamic_slots 0 leaves no slot; leave it out for all".into());
+    }
+    if let Some(hosts) = open.parameter_hosts
+        && (hosts == 0 || usize::from(hosts) > MAX_HOSTS)
+    {
+        return Err(format!("parameter_hosts {hosts} is not between 1 and {MAX_HOSTS}"));
+    }
+    Ok(DynamicWishes {
+        window: open.window,
+        slots: open.dynamic_slots,
+        hosts: open.parameter_hosts,
+        linear: open.linear.unwrap_or(false),
+        congestion: open.congestion_control.unwrap_or(true),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open() -> Open {
+        Open { mode: Some(Mode::Dynamic), ..Open::new("job", 0, 2) }
+    }
+
+    #[test]
+    fn what_is_left_out_is_the_default() {
+        assert_eq!(mode(&Open::new("job", 0, 2)), Ok(sumac_control::Mode::Static));
+        assert_eq!(mode(&open()), Ok(sumac_control::Mode::Dynamic(DynamicWishes::default())));
+    }
+
+    #[test]
+    fn options_that_do_not_fit_the_mode_are_named() {
+        let fixed = Open::new("job", 0, 2);
+        let table = [
+            ("window", Open { window: Some(64), ..fixed.clone() }),
+            ("dynamic_slots", Open { dynamic_slots: Some(64), ..fixed.clone() }),
+            ("parameter_hosts", Open { parameter_hosts: Some(1), ..fixed.clone() }),
+            ("congestion_control", Open { congestion_control: Some(true), ..fixed.clone() }),
+            ("linear", Open { linear: Some(false), ..fixed }),
+            ("slots", Open { slots: Some(64), ..open() }),
+            ("int16", Open { wire: Some(Wire::Int16), ..open() }),
+            ("833 elements", Open { elements: Some(833), ..open() }),
+            ("window 100", Open { window: Some(100), ..open() }),
+            ("dynamic_slots 0", Open { dynamic_slots: Some(0), ..open() }),
+            ("parameter_hosts 0", Open { parameter_hosts: Some(0), ..open() }),
+            ("parameter_hosts 5", Open { parameter_hosts: Some(5), ..open() }),
+        ];
+        for (named, open) in table {
+            let problem = mode(&open).unwrap_err();
+            assert!(problem.contains(named), "{named}: {problem}");
+        }
+    }
+}
