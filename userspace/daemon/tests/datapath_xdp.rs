@@ -15,16 +15,18 @@
 mod support;
 
 use std::{
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddrV4},
     path::{Path, PathBuf},
     process::Command,
     thread,
 };
 
-use sumac_daemon::datapath::{Peer, Port, XdpConfig, XdpPort};
+use sumac_daemon::datapath::{DatapathStats, HostPlan, JobPlan, Peer, Port, XdpConfig, XdpPort};
 use sumac_hostprog::{AttachOptions, Attached, attach, detach};
+use sumac_parameter::{HostJob, Worker as Member};
+use sumac_transport::{DynamicParams, JobParams};
 use sumac_wire::{
-    Reason,
+    MAX_HOSTS, Reason,
     tables::{HostJobEntry, job_flag},
 };
 use support::{
@@ -296,5 +298,73 @@ fn a_port_can_be_opened_again() {
         let far = XdpConfig { queues: Some(vec![9]), ..config };
         let error = XdpPort::open(&far, &mut attached).err().unwrap().to_string();
         assert!(error.contains("queue 9"), "{error}");
+    });
+}
+
+/// A dynamic job without an aggregator: worker 0 is the parameter host of both, and the kernel between them is a router.
+#[test]
+fn a_worker_is_the_parameter_host() {
+    in_namespace("xdp-hosted", |pins| {
+        let hosts = [host(0, &pins, 1), host(1, &pins, 1)];
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        let address = |n: u8| SocketAddrV4::new(Ipv4Addr::new(10, 0, n, 2), BASE_PORT);
+        let params = JobParams { dynamic: Some(DynamicParams::new(0).with_window(32)), ..params(0, 2) };
+        let job = HostJob {
+            job: params.job,
+            epoch: params.epoch,
+            token: params.token,
+            elements: params.elements,
+            window: 32,
+            slots: 0,
+            linear: false,
+            lanes: 1,
+            shards: 1,
+            checksum: true,
+            workers: [1, 2].map(|n| Member { address: address(n), rack: 0, bit: n - 1 }).to_vec(),
+            upstream: Vec::new(),
+        };
+        let mut running = Vec::new();
+        for (rank, mut host) in (0u16..).zip(hosts) {
+            let is_host = rank == 0;
+            let mut host_ips = [0; MAX_HOSTS];
+            host_ips[0] = u32::from(*address(1).ip());
+            let entry = HostJobEntry {
+                token: params.token,
+                host_ips,
+                epoch: params.epoch,
+                elements: params.elements,
+                world: 2,
+                flags: job_flag::CHECKSUM | if is_host { job_flag::PARAMETER } else { 0 },
+                ..HostJobEntry::default()
+            };
+            host.attached.add_job(params.job, entry).unwrap();
+            let router = |n| Peer { ip: *address(n).ip(), ..host.peer };
+            let ports = host.ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
+            let worker = Worker::start("hosted", ports);
+            if is_host {
+                worker
+                    .path
+                    .add_host(HostPlan { job: job.clone(), peers: vec![router(1), router(2)] })
+                    .unwrap();
+            }
+            let lane = JobParams { rank, rack_rank: rank, ..params.clone() };
+            worker.path.add_job(JobPlan { lanes: vec![lane], peer: None, hosts: vec![router(1)] }).unwrap();
+            running.push((host.attached, worker));
+        }
+        running.iter().for_each(|(_, worker)| worker.ready());
+        for (rank, (_, worker)) in running.iter().enumerate() {
+            worker.submit(0, &values(rank as u16, COUNT));
+        }
+        for (_, worker) in &running {
+            assert_eq!(worker.sum(), (0, expected(2, COUNT)));
+        }
+        let threads = running[0].1.path.stats().unwrap();
+        let hosted = DatapathStats::merge_hosted(&threads);
+        assert_eq!(hosted.job(7).unwrap().completed, COUNT.div_ceil(64) as u64);
+        assert!(threads[0].port.own > 0, "its own contributions do not leave");
+        for (_, worker) in &running {
+            let threads = worker.path.shutdown().unwrap();
+            assert!(threads.iter().all(DatapathStats::frames_are_conserved), "{threads:?}");
+        }
     });
 }
