@@ -305,7 +305,7 @@ fn a_port_can_be_opened_again() {
 #[test]
 fn a_worker_is_the_parameter_host() {
     in_namespace("xdp-hosted", |pins| {
-        let hosts = [host(0, &pins, 1), host(1, &pins, 1)];
+        let hosts = [host(0, &pins, 2), host(1, &pins, 2)];
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
         let address = |n: u8| SocketAddrV4::new(Ipv4Addr::new(10, 0, n, 2), BASE_PORT);
         let params = JobParams { dynamic: Some(DynamicParams::new(0).with_window(32)), ..params(0, 2) };
