@@ -25,7 +25,7 @@ pub fn status(plane: &HostPlane) -> Result<Status, PlaneError> {
     let jobs: Vec<JobStatus> = running
         .jobs()
         .into_iter()
-        .map(|(number, entry, workers, parent)| job(plane, number, &entry, &workers, parent))
+        .map(|(number, entry, workers, parents)| job(plane, number, &entry, &workers, parents.first()))
         .collect();
     let of_slot = size_of::<SlotMeta>() as u64 + 2 * 4 * u64::from(info.max_elements);
     let counters = Reason::ALL.iter().map(|reason| (reason.name(), running.counter(*reason)));
@@ -53,7 +53,7 @@ fn job(
     number: u16,
     entry: &JobEntry,
     addresses: &[SocketAddrV4],
-    parent: Option<SocketAddrV4>,
+    parent: Option<&SocketAddrV4>,
 ) -> JobStatus {
     let running = plane.running();
     let workers = (0..).zip(addresses).map(|(rank, address)| {

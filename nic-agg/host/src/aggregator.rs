@@ -3,18 +3,20 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+mod dynamic;
+mod pooled;
+
 use sumac_agg_layout::Drops;
-use sumac_values as values;
 use sumac_wire::{
-    Header, Kind, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, Reason, admit,
+    Header, Kind, MAX_ELEMENTS, MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS, Reason, admit,
     header::{HEADER_LEN, VERSION, flag, offset},
     reason::COUNTERS,
-    slot::{Action, Conclusion, Contribution, Then, Version, answer, conclude, decide, owner},
-    tables::{JobEntry, WorkerEntry, job_flag, lane_index, worker_index},
+    tables::{JobEntry, WorkerEntry, job_flag, worker_index},
 };
 
 use crate::{
     pool::Pool,
+    shared::SharedPool,
     watch::{JobSeen, Watch, WorkerSeen},
 };
 
@@ -47,7 +49,13 @@ impl Answer {
 struct Job {
     entry: JobEntry,
     addresses: Vec<SocketAddrV4>,
-    parent: Option<SocketAddrV4>,
+    parents: Vec<SocketAddrV4>,
+}
+
+impl Job {
+    fn is_dynamic(&self) -> bool {
+        self.entry.flags & job_flag::DYNAMIC != 0
+    }
 }
 
 /// The slots, the jobs, and the counters of one shard. Shards have nothing in common: each has a port, a thread and an
@@ -56,6 +64,8 @@ pub struct HostAggregator {
     shard: u16,
     shards: u16,
     pool: Pool,
+    /// What dynamic jobs share.
+    shared: SharedPool,
     jobs: Vec<Job>,
     workers: Vec<WorkerEntry>,
     /// The chunk that each lane's next completed slot takes, by [`lane_index`].
@@ -84,12 +94,22 @@ impl HostAggregator {
             shard,
             shards,
             pool: Pool::new(slots, max_elements.min(MAX_ELEMENTS as u16), shards)?,
+            shared: SharedPool::new(0, max_elements.min(PAGE_ELEMENTS as u16), shards)?,
             jobs: vec![Job::default(); MAX_JOBS],
             workers: vec![WorkerEntry::default(); MAX_JOBS * MAX_WORKERS],
             lanes: vec![0; MAX_JOBS * MAX_LANES],
             counters: [0; COUNTERS],
             watch: Watch::new(slots),
         })
+    }
+
+    /// With `slots` slots that dynamic jobs share, each for chunks as long as its own, up to [`PAGE_ELEMENTS`].
+    ///
+    /// # Errors
+    /// When the slots do not fit half of the memory that this host has.
+    pub fn with_dynamic(self, slots: u32) -> Result<HostAggregator, NoMemory> {
+        let shared = SharedPool::new(slots, self.shared.max_elements(), self.shards)?;
+        Ok(HostAggregator { shared, watch: self.watch.with_shared(slots), ..self })
     }
 
     /// Slots in the pool.
@@ -118,16 +138,18 @@ impl HostAggregator {
             };
         }
         self.watch.forget(number);
-        let entry = JobEntry { world, flags: new.entry.flags | job_flag::ACTIVE, ..new.entry };
+        let flags = new.entry.flags | job_flag::ACTIVE;
+        let entry = JobEntry { world, flags, hosts: new.parents.len() as u16, ..new.entry };
         self.reset_lanes(number, entry.lane_slots());
         let addresses = new.workers.into_iter().map(here).collect();
-        self.jobs[usize::from(number)] = Job { entry, addresses, parent: new.parent.map(here) };
+        let parents = new.parents.into_iter().map(here).collect();
+        self.jobs[usize::from(number)] = Job { entry, addresses, parents };
         Ok(())
     }
 
     /// Whether [`HostAggregator::install`] would take a job.
     pub fn check(&self, number: u16, new: &NewJob) -> Result<(), JobError> {
-        let NewJob { entry, workers, parent } = new;
+        let NewJob { entry, workers, parents } = new;
         if number == 0 || usize::from(number) >= MAX_JOBS {
             return Err(JobError::Number(number));
         }
@@ -143,64 +165,18 @@ impl HostAggregator {
         if workers.is_empty() || workers.len() > MAX_WORKERS {
             return Err(JobError::World(workers.len()));
         }
-        if entry.elements == 0 || entry.elements > self.max_elements() {
-            return Err(JobError::Elements { wanted: entry.elements, max: self.max_elements() });
+        let is_dynamic = entry.flags & job_flag::DYNAMIC != 0;
+        if is_dynamic {
+            self.check_shared(entry)?
+        } else {
+            self.check_range(entry)?
         }
-        let (first, slots, total, lane_slots) =
-            (entry.slot_base, entry.slots, self.slots(), entry.lane_slots());
-        let lanes = slots / lane_slots;
-        let in_pool = first.checked_add(slots).is_some_and(|end| end <= total);
-        if lanes == 0 || lanes as usize > MAX_LANES || !slots.is_multiple_of(lane_slots) || !in_pool {
-            return Err(JobError::Slots { first, slots, lane_slots, total });
-        }
-        let overlaps = |other: &JobEntry| {
-            other.flags & job_flag::ACTIVE != 0
-                && first < other.slot_base.saturating_add(other.slots)
-                && other.slot_base < first.saturating_add(slots)
+        let fits = match entry.flags & (job_flag::CHILD | job_flag::DYNAMIC) {
+            0 => parents.is_empty(),
+            job_flag::DYNAMIC => (1..=MAX_HOSTS).contains(&parents.len()),
+            _ => parents.len() == 1,
         };
-        if let Some((other, _)) = (0..).zip(&self.jobs).find(|(_, other)| overlaps(&other.entry)) {
-            return Err(JobError::Overlap { first, slots, other });
-        }
-        let (wanted, ports) = (entry.shards, self.shards);
-        if wanted == 0 || wanted > ports || !lanes.is_multiple_of(u32::from(wanted)) {
-            return Err(JobError::Shards { wanted, lanes, ports });
-        }
-        if parent.is_some() != (entry.flags & job_flag::CHILD != 0) {
-            return Err(JobError::Parent);
-        }
-        Ok(())
-    }
-
-    /// Whether [`HostAggregator::resize`] would leave a job only so many slots in each lane.
-    pub fn check_resize(&self, number: u16, lane_slots: u32) -> Result<(), JobError> {
-        let job = self.job(number);
-        let before = job.map_or(0, JobEntry::lane_slots);
-        let Some(job) = job.filter(|_| lane_slots.is_power_of_two() && lane_slots <= before) else {
-            return Err(JobError::Resize { job: number, lane_slots, before });
-        };
-        if self.pool.is_held(job.slot_base, job.slots, owner(number, job.epoch)) {
-            return Err(JobError::Held { job: number });
-        }
-        Ok(())
-    }
-
-    /// Leaves a job only so many slots in each lane; none of its workers may have contributed yet.
-    pub fn resize(&mut self, number: u16, lane_slots: u32) -> Result<(), JobError> {
-        self.check_resize(number, lane_slots)?;
-        if let Some(Job { entry, .. }) = self.jobs.get_mut(usize::from(number)) {
-            entry.slots = entry.slots / entry.lane_slots() * lane_slots;
-            entry.lane_slots_log2 = lane_slots.ilog2() as u16;
-        }
-        self.reset_lanes(number, lane_slots);
-        Ok(())
-    }
-
-    /// A lane's slots take their first two chunks by their number; what is drawn comes after those.
-    fn reset_lanes(&mut self, number: u16, lane_slots: u32) {
-        let first = lane_index(number, 0) as usize;
-        if let Some(lanes) = self.lanes.get_mut(first..first + MAX_LANES) {
-            lanes.fill(lane_slots.wrapping_mul(2));
-        }
+        if fits { Ok(()) } else { Err(JobError::Parents(parents.len())) }
     }
 
     /// Stops to aggregate for a job. Says whether there was one.
@@ -239,9 +215,15 @@ impl HostAggregator {
         entry.filter(|entry| entry.flags & job_flag::ACTIVE != 0)
     }
 
-    /// The address of a job's parent.
-    pub fn parent(&self, number: u16) -> Option<SocketAddrV4> {
-        self.jobs.get(usize::from(number)).and_then(|job| job.parent)
+    /// Where a job's sums go: the parent; of a dynamic job, its parameter hosts, by shard in turn.
+    pub fn parents(&self, number: u16) -> &[SocketAddrV4] {
+        self.jobs.get(usize::from(number)).map_or(&[], |job| &job.parents)
+    }
+
+    /// Where this shard's sums of a job go.
+    fn parent(&self, number: u16) -> Option<SocketAddrV4> {
+        let job = self.jobs.get(usize::from(number))?;
+        job.parents.get(usize::from(self.shard) % job.parents.len().max(1)).copied()
     }
 
     /// What was seen of a job.
@@ -287,13 +269,22 @@ impl HostAggregator {
 
     /// Takes a packet (UDP payload) that came from `source`.
     pub fn on_packet(&mut self, source: Ipv4Addr, packet: &mut [u8]) -> Answer {
+        self.on(source, packet, false)
+    }
+
+    /// The same of a packet that the network has marked on its way (ECN: congestion experienced).
+    pub fn on_marked_packet(&mut self, source: Ipv4Addr, packet: &mut [u8]) -> Answer {
+        self.on(source, packet, true)
+    }
+
+    fn on(&mut self, source: Ipv4Addr, packet: &mut [u8], is_marked: bool) -> Answer {
         let header = if packet.len() < HEADER_LEN {
             Err(Reason::BadLength)
         } else {
             Header::read(&*packet, 0, packet.len())
         };
         let job = header.ok().map(|header| header.job).filter(|job| self.job(*job).is_some());
-        let taken = header.and_then(|header| self.take(&header, source, packet));
+        let taken = header.and_then(|header| self.take(&header, source, packet, is_marked));
         let answer = taken.unwrap_or_else(Answer::None);
         // Copies for all are drawn for one by one, as they leave.
         let answer = match (answer, job) {
@@ -304,180 +295,47 @@ impl HostAggregator {
         answer
     }
 
-    fn take(&mut self, header: &Header, source: Ipv4Addr, packet: &mut [u8]) -> Result<Answer, Reason> {
+    fn take(
+        &mut self,
+        header: &Header,
+        source: Ipv4Addr,
+        packet: &mut [u8],
+        is_marked: bool,
+    ) -> Result<Answer, Reason> {
         let job = self.jobs.get(usize::from(header.job)).ok_or(Reason::UnknownJob)?;
-        let (entry, parent) = (job.entry, job.parent);
+        let (entry, is_dynamic) = (job.entry, job.is_dynamic());
+        let parent = self.parent(header.job);
+        if is_dynamic {
+            let parent = parent.ok_or(Reason::Internal)?;
+            // What a packet brought on is marked like it; a probe brings nothing on.
+            let mark = if is_marked && header.kind != Kind::Probe as u8 { flag::ECN_ECHO } else { 0 };
+            let header = Header { flags: header.flags | mark, ..*header };
+            return self.take_dynamic(&entry, &header, source, parent, packet);
+        }
         if let Some(parent) = parent.filter(|_| header.has(flag::LEVEL)) {
             return self.take_result(&entry, header, source, parent, packet);
         }
-        let rank = admit::sender(header, &entry)?;
-        let index = worker_index(header.job, rank) as usize;
-        let worker = self.workers.get(index).ok_or(Reason::Internal)?;
-        admit::source(source.to_bits(), worker)?;
-        let back = SocketAddrV4::new(worker.ip.into(), worker.port);
-        let request = admit::request(header, &entry, self.shard)?;
-        if self.watch.loses_arriving(header.job) {
-            return Err(Reason::Injected);
-        }
-        let Some(contribution) = request else {
-            set_kind(packet, Kind::Report);
-            return Ok(Answer::One(Reason::Probed, back));
-        };
-        let applied = self.contribute(&entry, header, &contribution, packet);
-        self.count_worker(index, applied);
-        if let (Ok(Applied::Added | Applied::Completed | Applied::Up), false) =
-            (applied, header.has(flag::EXPONENT))
-        {
-            let is_last = !matches!(applied, Ok(Applied::Added));
-            self.watch.look(header.job, index, entry.slot_base + header.slot, &contribution, is_last);
-        }
-        Ok(match applied? {
-            Applied::Added => Answer::None(Reason::Added),
-            Applied::Completed => Answer::All(Reason::Completed, header.job),
-            Applied::Replied => Answer::One(Reason::Replied, back),
-            Applied::Refused => Answer::One(Reason::Mismatch, back),
-            Applied::Wanted => Answer::One(Reason::Wanted, back),
-            Applied::Up | Applied::UpAgain => Answer::One(Reason::Forwarded, parent.ok_or(Reason::Internal)?),
-        })
+        self.take_pooled(&entry, header, source, parent, packet)
     }
 
-    /// Does to the slot what the decision says; what the packet is answered with replaces it.
-    fn contribute(
-        &mut self,
-        job: &JobEntry,
-        header: &Header,
-        contribution: &Contribution,
-        packet: &mut [u8],
-    ) -> Result<Applied, Reason> {
-        let (meta, values) =
-            self.pool.get(job.slot_base + header.slot, contribution.version).ok_or(Reason::Internal)?;
-        let (mut after, action) = decide(meta, contribution);
-        let (_, payload) = packet.split_at_mut(HEADER_LEN);
-        match action {
-            Action::Ignore(reason) => return Err(reason),
-            Action::Store(_) => values::store(values, payload),
-            Action::Add(_) if header.has(flag::MAXIMUM) => values::maximum(values, payload),
-            Action::Add(_) => values::add(values, payload),
-            _ => {}
-        }
-        if let Action::Store(Then::Complete) | Action::Add(Then::Complete) = action {
-            let lane = lane_index(header.job, contribution.lane) as usize;
-            let lane = self.lanes.get_mut(lane).ok_or(Reason::Internal)?;
-            after.set_next(contribution.version, draw(job, contribution, lane));
-        }
-        *meta = after;
-        let held = after.version(contribution.version);
-        let Some((header, applied)) = answer_to(action, header, &held, job) else {
-            return Ok(Applied::Added);
-        };
-        if matches!(action, Action::Add(_) | Action::Reply | Action::Forward) {
-            values::write(payload, values);
-        }
-        packet[..HEADER_LEN].copy_from_slice(&header.to_bytes());
-        Ok(applied)
-    }
-
-    /// Takes a packet of a job's parent: a result ends the chunk for all workers, the answer to a question is for the
-    /// one that asked.
-    fn take_result(
-        &mut self,
+    /// Checks who below this aggregator speaks: gives its rank, and where answers go.
+    fn sender(
+        &self,
         job: &JobEntry,
         header: &Header,
         source: Ipv4Addr,
-        parent: SocketAddrV4,
-        packet: &mut [u8],
-    ) -> Result<Answer, Reason> {
-        let parent = WorkerEntry { ip: parent.ip().to_bits(), ..WorkerEntry::default() };
-        let conclusion = admit::conclusion(header, source.to_bits(), job, &parent, self.shard)?;
-        // The answer to a probe: nobody here sends one.
-        let conclusion: Conclusion = conclusion.ok_or(Reason::BadType)?;
-        if self.watch.loses_arriving(header.job) {
-            return Err(Reason::Injected);
-        }
-        let (meta, values) =
-            self.pool.get(job.slot_base + header.slot, conclusion.version).ok_or(Reason::Internal)?;
-        let (after, action) = conclude(meta, &conclusion);
-        if let Action::Store(_) = action {
-            values::store(values, &packet[HEADER_LEN..]);
-        }
-        *meta = after;
-        let held = after.version(conclusion.version);
-        let answer = match action {
-            Action::Ignore(reason) => return Err(reason),
-            Action::Store(_) => answer::result(header, &held, job),
-            Action::Ask(_) => answer::agreed(header, &held, job),
-            // What the parent holds, not what is held here.
-            Action::Refuse => answer::refusal(header, &Version { tensor: header.tensor, ..held }, job),
-            Action::Want => answer::wanted(header, job),
-            _ => return Err(Reason::Internal),
-        };
-        packet[..HEADER_LEN].copy_from_slice(&answer.to_bytes());
-        if let Action::Want = action {
-            let asked_by = admit::rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)?;
-            let asked_by = self.workers(header.job).get(usize::from(asked_by));
-            return Ok(Answer::One(Reason::Wanted, *asked_by.ok_or(Reason::Internal)?));
-        }
-        Ok(Answer::All(Reason::Concluded, header.job))
-    }
-
-    fn count_worker(&mut self, index: usize, applied: Result<Applied, Reason>) {
-        let Some(WorkerSeen { counters, .. }) = self.watch.worker_mut(index) else { return };
-        match applied {
-            Ok(Applied::Added) => counters.added += 1,
-            Ok(Applied::Completed | Applied::Up) => {
-                counters.added += 1;
-                counters.last += 1;
-            }
-            Ok(Applied::Replied) => counters.replies += 1,
-            Ok(Applied::Refused | Applied::UpAgain | Applied::Wanted) => {}
-            Err(Reason::Duplicate) => counters.duplicates += 1,
-            Err(_) => {}
-        }
+    ) -> Result<(u16, SocketAddrV4), Reason> {
+        let rank = admit::sender(header, job)?;
+        let index = worker_index(header.job, rank) as usize;
+        let worker = self.workers.get(index).ok_or(Reason::Internal)?;
+        admit::source(source.to_bits(), worker)?;
+        Ok((rank, SocketAddrV4::new(worker.ip.into(), worker.port)))
     }
 }
 
-/// The chunk that takes a version next, after the one that completed it.
-fn draw(job: &JobEntry, completed: &Contribution, lane: &mut u32) -> u32 {
-    if job.flags & job_flag::STEALING == 0 {
-        return completed.seq.wrapping_add(2 * completed.slots);
-    }
-    let drawn = *lane;
-    *lane = lane.wrapping_add(1);
-    drawn
-}
-
-/// The header of what a contribution is answered with, and what that means; `None` when it only waits.
-fn answer_to(action: Action, header: &Header, held: &Version, job: &JobEntry) -> Option<(Header, Applied)> {
-    Some(match action {
-        Action::Store(Then::Complete) | Action::Add(Then::Complete) => {
-            (answer::result(header, held, job), Applied::Completed)
-        }
-        Action::Ask(Then::Complete) => (answer::agreed(header, held, job), Applied::Completed),
-        Action::Store(Then::Up) | Action::Add(Then::Up) => (answer::part(header, held, job), Applied::Up),
-        Action::Ask(Then::Up) => (answer::part_of_round(header, held, job), Applied::Up),
-        Action::Reply => (answer::result(header, held, job), Applied::Replied),
-        Action::ReplyExponent => (answer::agreed(header, held, job), Applied::Replied),
-        Action::Forward => (answer::part(header, held, job), Applied::UpAgain),
-        Action::ForwardExponent => (answer::part_of_round(header, held, job), Applied::UpAgain),
-        Action::Refuse => (answer::refusal(header, held, job), Applied::Refused),
-        Action::Want => (answer::wanted(header, job), Applied::Wanted),
-        Action::Pass => (answer::question(header, job), Applied::UpAgain),
-        Action::Store(Then::Wait) | Action::Add(Then::Wait) | Action::Ask(Then::Wait) | Action::Ignore(_) => {
-            return None;
-        }
-    })
-}
-
-/// What became of a contribution.
-#[derive(Clone, Copy)]
-enum Applied {
-    Added,
-    Completed,
-    Replied,
-    Refused,
-    Up,
-    UpAgain,
-    Wanted,
+/// A parent as the checks know one.
+fn as_entry(parent: SocketAddrV4) -> WorkerEntry {
+    WorkerEntry { ip: parent.ip().to_bits(), ..WorkerEntry::default() }
 }
 
 fn set_kind(packet: &mut [u8], kind: Kind) {

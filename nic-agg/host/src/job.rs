@@ -4,7 +4,7 @@ use std::net::SocketAddrV4;
 
 #[cfg(doc)]
 use sumac_wire::tables::job_flag;
-use sumac_wire::{MAX_JOBS, MAX_LANES, MAX_WORKERS, tables::JobEntry};
+use sumac_wire::{MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, tables::JobEntry};
 use thiserror::Error;
 
 /// Why a job cannot be installed.
@@ -75,9 +75,19 @@ pub enum JobError {
         /// The aggregator's shards.
         ports: u16,
     },
-    /// A child's parent is missing, or somebody else's is there.
-    #[error("a job has a parent exactly when it is a child")]
-    Parent,
+    /// Too few or too many shared slots.
+    #[error(
+        "{slots} slots of {total} that dynamic jobs share: give 1 to {total}, or more with --dynamic-slots"
+    )]
+    Shared {
+        /// Slots asked for.
+        slots: u32,
+        /// Those that are shared.
+        total: u32,
+    },
+    /// A child's parent is missing, or a dynamic job's parameter hosts, or somebody else's are there.
+    #[error("{0} parents: a child has one, another dynamic job 1 to {MAX_HOSTS}, another static job none")]
+    Parents(usize),
     /// Slots that cannot be given back: too few, or no power of two, or the job is not there.
     #[error(
         "job {job} cannot be left {lane_slots} slots in each lane: it has {before}, and 0 means that it is not there"
@@ -101,11 +111,12 @@ pub enum JobError {
 /// A job that is to be aggregated for. Addresses are those of shard 0.
 #[derive(Clone, Debug, Default)]
 pub struct NewJob {
-    /// The job; `world` and the active flag are set by the aggregator. `epoch` must be new for the job's number, since
+    /// The job; `world`, `hosts` and the active flag are set by the aggregator. `epoch` must be new for the job's number, since
     /// slots are not cleared.
     pub entry: JobEntry,
     /// The workers by rank; racks at a root.
     pub workers: Vec<SocketAddrV4>,
-    /// The aggregator above, of a [`job_flag::CHILD`].
-    pub parent: Option<SocketAddrV4>,
+    /// Where sums go: the aggregator above, of a [`job_flag::CHILD`]; the parameter hosts of a [`job_flag::DYNAMIC`] job
+    /// without one, up to [`MAX_HOSTS`], of which each shard has one in turn.
+    pub parents: Vec<SocketAddrV4>,
 }

@@ -4,7 +4,8 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | [`aggregator`] | the sans-IO core: a packet in, its answer and whom it is for out |
-//! | `pool` | the slots' memory |
+//! | `pool` | the memory of slots that jobs have of their own |
+//! | `shared` | slots that dynamic jobs share, and what contributions do to them |
 //! | [`job`] | a job that is to be aggregated for |
 //! | [`watch`] | counters, times, stragglers, and what is lost on purpose |
 //! | [`udp`] | sockets and threads around the core |
@@ -18,6 +19,7 @@ pub mod aggregator;
 pub mod job;
 pub mod plane;
 mod pool;
+mod shared;
 pub mod udp;
 pub mod watch;
 

@@ -105,11 +105,11 @@ impl DataPlane for HostPlane {
             aggregator_ips.push(self.source_for(rank, worker)?);
         }
         let workers = job.workers.iter().map(|worker| SocketAddrV4::new(worker.ip, worker.port)).collect();
-        let parent = match job.level {
-            Level::Rack { parent, .. } => Some(parent),
-            Level::Only | Level::Root { .. } => None,
+        let parents = match job.level {
+            Level::Rack { parent, .. } => vec![parent],
+            Level::Only | Level::Root { .. } => job.dynamic.as_ref().map_or(Vec::new(), |d| d.hosts.clone()),
         };
-        let new = NewJob { entry: entry(job)?, workers, parent };
+        let new = NewJob { entry: entry(job)?, workers, parents };
         self.running.install(job.job, &new).map_err(|error| failed("installing a job", &error))?;
         self.remember(job.job, &job.slots_reason);
         Ok(Installed { aggregator_ips, result_group: None, host_sides: Vec::new() })
@@ -167,27 +167,35 @@ impl HostPlane {
 }
 
 fn entry(job: &JobInstall) -> Result<JobEntry, PlaneError> {
-    if !job.lane_slots.is_power_of_two() {
-        let what = format!("{} slots in a lane: must be a power of two", job.lane_slots);
-        return Err(PlaneError::Failed { doing: "installing a job", what });
-    }
     let world = job.workers.len() as u16;
     let (level, contributors, rack, racks) = match job.level {
         Level::Only => (0, world, 0, 0),
         Level::Root { contributors } => (job_flag::ROOT, contributors, 0, 0),
         Level::Rack { rack, racks, contributors, .. } => (job_flag::CHILD, contributors, rack, racks),
     };
-    let given = [(job_flag::CHECKSUM, job.checksum), (job_flag::STEALING, job.stealing)];
+    let given = [
+        (job_flag::CHECKSUM, job.checksum),
+        (job_flag::STEALING, job.stealing),
+        (job_flag::DYNAMIC, job.dynamic.is_some()),
+    ];
+    let (slots, lane_slots_log2) = match &job.dynamic {
+        Some(dynamic) => (dynamic.slots, 0),
+        None if job.lane_slots.is_power_of_two() => (job.slots(), job.lane_slots.ilog2() as u16),
+        None => {
+            let what = format!("{} slots in a lane: must be a power of two", job.lane_slots);
+            return Err(PlaneError::Failed { doing: "installing a job", what });
+        }
+    };
     Ok(JobEntry {
         token: job.token,
         slot_base: job.first_slot,
-        slots: job.slots(),
+        slots,
         epoch: job.epoch,
         elements: job.elements,
         flags: given.iter().filter(|(_, given)| *given).fold(level, |flags, (flag, _)| flags | flag),
         contributors,
         shards: job.shards,
-        lane_slots_log2: job.lane_slots.ilog2() as u16,
+        lane_slots_log2,
         rack,
         racks,
         ..JobEntry::default()

@@ -28,15 +28,8 @@ pub struct Pool {
 impl Pool {
     /// `slots` slots for chunks of at most `max_elements`, one of `shards` pools of this size.
     pub fn new(slots: u32, max_elements: u16, shards: u16) -> Result<Pool, NoMemory> {
-        // Cannot overflow: 2^32 slots of two times 2,224 values of 4 bytes are less than 2^47.
         let values = u64::from(slots) * 2 * u64::from(max_elements);
-        let bytes = values * size_of::<i32>() as u64 + u64::from(slots) * size_of::<SlotMeta>() as u64;
-        let bytes = bytes.saturating_mul(u64::from(shards));
-        let refused = NoMemory { slots, elements: max_elements, bytes };
-        // The kernel promises more than it has, and kills who takes the promise at its word.
-        if bytes > host_memory() / 2 {
-            return Err(refused);
-        }
+        let refused = refuse_too_many(slots, max_elements, shards, values, size_of::<SlotMeta>() as u64)?;
         Ok(Pool {
             max_elements,
             slots: filled(u64::from(slots), SlotMeta::default()).ok_or(refused)?,
@@ -68,8 +61,25 @@ impl Pool {
     }
 }
 
+/// Refuses pools that do not fit this host's memory: `shards` of `slots` slots of `of_slot` bytes each, and with `values` values
+/// together. Gives the refusal for where the memory turns out not to be there all the same.
+pub fn refuse_too_many(
+    slots: u32,
+    elements: u16,
+    shards: u16,
+    values: u64,
+    of_slot: u64,
+) -> Result<NoMemory, NoMemory> {
+    // Cannot overflow: 2^32 slots of two times 2,224 values of 4 bytes are less than 2^47.
+    let bytes = values * size_of::<i32>() as u64 + u64::from(slots) * of_slot;
+    let bytes = bytes.saturating_mul(u64::from(shards));
+    let refused = NoMemory { slots, elements, bytes };
+    // The kernel promises more than it has, and kills who takes the promise at its word.
+    if bytes > host_memory() / 2 { Err(refused) } else { Ok(refused) }
+}
+
 /// This many copies of a value; `None` without the memory for them. Zeros are not touched before they are used.
-fn filled<T: Clone>(count: u64, value: T) -> Option<Vec<T>> {
+pub fn filled<T: Clone>(count: u64, value: T) -> Option<Vec<T>> {
     let count = usize::try_from(count).ok()?;
     // A vector that is made in one go ends the process where there is no room for it.
     Vec::<T>::new().try_reserve_exact(count).ok()?;

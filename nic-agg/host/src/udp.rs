@@ -174,13 +174,14 @@ impl Running {
         self.shards.iter().map(|shard| lock(&shard.core).counter(reason)).sum()
     }
 
-    /// The jobs that are there, as the first shard knows them: by number, with workers and parent.
-    pub fn jobs(&self) -> Vec<(u16, JobEntry, Vec<SocketAddrV4>, Option<SocketAddrV4>)> {
+    /// The jobs that are there, as the first shard knows them: by number, with workers and parents.
+    pub fn jobs(&self) -> Vec<(u16, JobEntry, Vec<SocketAddrV4>, Vec<SocketAddrV4>)> {
         let Some(shard) = self.shards.first() else { return Vec::new() };
         let core = lock(&shard.core);
         let jobs = (0..MAX_JOBS as u16).filter_map(|number| Some((number, *core.job(number)?)));
-        jobs.map(|(number, entry)| (number, entry, core.workers(number).to_vec(), core.parent(number)))
-            .collect()
+        let addresses = |number| (core.workers(number).to_vec(), core.parents(number).to_vec());
+        let jobs = jobs.map(|(number, entry)| (number, entry, addresses(number)));
+        jobs.map(|(number, entry, (workers, parents))| (number, entry, workers, parents)).collect()
     }
 
     /// What was seen of a job, in all shards.

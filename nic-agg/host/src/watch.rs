@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use sumac_agg_layout::{Began, Drops, Injected, Lateness, SAMPLED, TIME_BUCKETS, Times};
 use sumac_wire::{
-    MAX_JOBS, MAX_WORKERS, Reason,
+    MAX_JOBS, MAX_WORKERS, Reason, dynamic,
     reason::COUNTERS,
-    slot::Contribution,
+    slot,
     tables::{WorkerCounters, worker_index},
 };
 
@@ -73,13 +73,36 @@ impl WorkerSeen {
     }
 }
 
+/// A chunk that is in a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk {
+    seq: u32,
+    owner: u32,
+    /// Index in the table of beginnings.
+    place: usize,
+}
+
+impl Chunk {
+    /// In this slot of the pool.
+    pub fn pooled(slot: u32, contribution: &slot::Contribution) -> Chunk {
+        let place = slot as usize * 2 + usize::from(contribution.version);
+        Chunk { seq: contribution.seq, owner: contribution.owner, place }
+    }
+
+    /// In this shared slot, behind a pool of `pool` slots.
+    pub fn shared(slot: u32, pool: u32, contribution: &dynamic::Contribution) -> Chunk {
+        let place = pool as usize * 2 + slot as usize;
+        Chunk { seq: contribution.seq, owner: contribution.owner, place }
+    }
+}
+
 /// Watches one shard.
 pub struct Watch {
     jobs: Vec<JobSeen>,
     workers: Vec<WorkerSeen>,
     drops: Vec<Drops>,
-    /// When the chunks in both versions of each slot began.
-    began: Vec<[Began; 2]>,
+    /// When the chunks in both versions of each slot began, and behind those, the chunks in shared slots.
+    began: Vec<Began>,
     start: Instant,
 }
 
@@ -90,9 +113,16 @@ impl Watch {
             jobs: vec![JobSeen::default(); MAX_JOBS],
             workers: vec![WorkerSeen::default(); MAX_JOBS * MAX_WORKERS],
             drops: vec![Drops::default(); MAX_JOBS],
-            began: vec![[Began::default(); 2]; slots as usize],
+            began: vec![Began::default(); slots as usize * 2],
             start: Instant::now(),
         }
+    }
+
+    /// And of so many shared slots.
+    #[must_use]
+    pub fn with_shared(mut self, slots: u32) -> Watch {
+        self.began.resize(self.began.len() + slots as usize, Began::default());
+        self
     }
 
     /// Begins anew with a job; what is lost of it on purpose stays.
@@ -158,18 +188,15 @@ impl Watch {
         is_lost
     }
 
-    /// Looks at a contribution of elements that was taken into `slot` of the pool; `is_last`: the chunk waited for it.
-    pub fn look(&mut self, job: u16, index: usize, slot: u32, contribution: &Contribution, is_last: bool) {
-        if !contribution.seq.is_multiple_of(SAMPLED) {
+    /// Looks at a contribution of elements to a chunk that was taken into its slot; `is_last`: the chunk waited for it.
+    pub fn look(&mut self, job: u16, index: usize, chunk: Chunk, is_last: bool) {
+        if !chunk.seq.is_multiple_of(SAMPLED) {
             return;
         }
-        let began = self.began.get_mut(slot as usize);
-        let Some(began) = began.and_then(|both| both.get_mut(usize::from(contribution.version))) else {
-            return;
-        };
+        let Some(began) = self.began.get_mut(chunk.place) else { return };
         let now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        if (began.seq, began.owner) != (contribution.seq, contribution.owner) {
-            *began = Began { at: now, seq: contribution.seq, owner: contribution.owner };
+        if (began.seq, began.owner) != (chunk.seq, chunk.owner) {
+            *began = Began { at: now, seq: chunk.seq, owner: chunk.owner };
         }
         let waited = now.saturating_sub(began.at);
         if let Some(WorkerSeen { late, .. }) = self.workers.get_mut(index) {

@@ -213,7 +213,7 @@ fn jobs_that_do_not_fit_are_refused() {
             1,
             JobError::Shards { wanted: 2, lanes: 2, ports: 1 },
         ),
-        ("an orphan", 1, child, 1, JobError::Parent),
+        ("an orphan", 1, child, 1, JobError::Parents(0)),
     ];
     for (what, number, entry, world, error) in table {
         assert_eq!(aggregator.install(number, job(entry, world)), Err(error), "{what}");

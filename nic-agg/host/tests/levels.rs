@@ -166,12 +166,13 @@ impl Tree {
         let entry = |flags| JobEntry { flags, contributors: RACKS * WORKERS, racks: RACKS, ..entry() };
         let mut root = HostAggregator::new(16, 360).unwrap();
         let workers = (0..RACKS).map(uplink).collect();
-        root.install(JOB, NewJob { entry: entry(flags | job_flag::ROOT), workers, parent: None }).unwrap();
+        root.install(JOB, NewJob { entry: entry(flags | job_flag::ROOT), workers, parents: Vec::new() })
+            .unwrap();
         let racks = (0..RACKS).map(|rack| {
             let mut aggregator = HostAggregator::new(16, 360).unwrap();
             let entry = JobEntry { rack, ..entry(flags | job_flag::CHILD) };
             let workers = (0..WORKERS).map(|own| worker(rack * WORKERS + own)).collect();
-            aggregator.install(JOB, NewJob { entry, workers, parent: Some(ROOT) }).unwrap();
+            aggregator.install(JOB, NewJob { entry, workers, parents: vec![ROOT] }).unwrap();
             aggregator
         });
         Tree { root, racks: racks.collect(), choices: seed | 1, loss }

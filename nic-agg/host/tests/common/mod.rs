@@ -1,5 +1,7 @@
 //! Packets as workers make them, and an aggregator with one job.
 
+pub mod shared;
+
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_agg_host::{HostAggregator, NewJob};
@@ -35,7 +37,7 @@ pub fn worker(rank: u16) -> SocketAddrV4 {
 
 /// A job of one level, with `world` workers.
 pub fn job(entry: JobEntry, world: u16) -> NewJob {
-    NewJob { entry, workers: (0..world).map(worker).collect(), parent: None }
+    NewJob { entry, workers: (0..world).map(worker).collect(), parents: Vec::new() }
 }
 
 /// An aggregator whose slots 8 to 11 are the job's.

@@ -1,0 +1,140 @@
+//! Jobs that share slots (ATP): what their packets do to slots, and where they go on to.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use sumac_wire::{
+    Header, Kind, Reason,
+    admit::{self, dynamic::Down},
+    dynamic::{Contribution, passed},
+    header::HEADER_LEN,
+    tables::{JobEntry, job_flag, worker_index},
+};
+
+use super::{Answer, HostAggregator, JobError, as_entry, set_kind};
+use crate::{
+    shared::Taken,
+    watch::{Chunk, WorkerSeen},
+};
+
+/// ECN of the TOS field: the sender reacts to marks. What packets of dynamic jobs leave with.
+const CAPABLE: u8 = 0b10;
+
+impl HostAggregator {
+    /// Slots that dynamic jobs share.
+    pub fn dynamic_slots(&self) -> u32 {
+        self.shared.slots()
+    }
+
+    /// How many of them hold something.
+    pub fn held(&self) -> u32 {
+        self.shared.held()
+    }
+
+    /// Tells the time, in milliseconds from any start; it wraps. The age of slots is told by this clock alone.
+    pub fn set_now(&mut self, now: u32) {
+        self.shared.set_now(now);
+    }
+
+    /// Says how long nobody may add to a shared slot before others may take it, in milliseconds.
+    pub fn set_patience(&mut self, patience: u32) {
+        self.shared.set_patience(patience);
+    }
+
+    /// The ECN bits that a job's packets leave with.
+    pub fn ecn(&self, job: u16) -> u8 {
+        let is_dynamic = self.job(job).is_some_and(|job| job.flags & job_flag::DYNAMIC != 0);
+        if is_dynamic { CAPABLE } else { 0 }
+    }
+
+    /// Whether a job can have the share of the slots that it asks for.
+    pub(super) fn check_shared(&self, entry: &JobEntry) -> Result<(), JobError> {
+        let (slots, total, max) = (entry.slots, self.shared.slots(), self.shared.max_elements());
+        if entry.elements == 0 || entry.elements > max {
+            return Err(JobError::Elements { wanted: entry.elements, max });
+        }
+        if slots == 0 || slots > total {
+            return Err(JobError::Shared { slots, total });
+        }
+        let (wanted, ports) = (entry.shards, self.shards);
+        if wanted == 0 || wanted > ports {
+            return Err(JobError::Shards { wanted, lanes: u32::from(wanted), ports });
+        }
+        Ok(())
+    }
+
+    /// Takes a packet of a dynamic job; `parent` is where this shard's sums go.
+    pub(super) fn take_dynamic(
+        &mut self,
+        entry: &JobEntry,
+        header: &Header,
+        source: Ipv4Addr,
+        parent: SocketAddrV4,
+        packet: &mut [u8],
+    ) -> Result<Answer, Reason> {
+        // A parameter host may be a worker's host, so that its address does not tell which of the two speaks.
+        if header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8 {
+            return self.take_from_above(entry, header, source, parent, packet);
+        }
+        let (rank, back) = self.sender(entry, header, source)?;
+        let request = admit::dynamic::request(header, entry, self.shard)?;
+        if self.watch.loses_arriving(header.job) {
+            return Err(Reason::Injected);
+        }
+        let Some(contribution) = request else {
+            if entry.flags & job_flag::CHILD == 0 {
+                set_kind(packet, Kind::Report);
+                return Ok(Answer::One(Reason::Probed, back));
+            }
+            packet[..HEADER_LEN].copy_from_slice(&passed(header).to_bytes());
+            return Ok(Answer::One(Reason::Passed, parent));
+        };
+        let taken = self.shared.contribute(header, &contribution, packet);
+        self.see(header, rank, &contribution, taken);
+        Ok(match taken? {
+            Taken::In(reason) => Answer::None(reason),
+            Taken::On(reason) => Answer::One(reason, parent),
+        })
+    }
+
+    /// Takes a packet from where sums go to.
+    fn take_from_above(
+        &mut self,
+        entry: &JobEntry,
+        header: &Header,
+        source: Ipv4Addr,
+        parent: SocketAddrV4,
+        packet: &mut [u8],
+    ) -> Result<Answer, Reason> {
+        let down = admit::dynamic::result(header, source.to_bits(), entry, &as_entry(parent), self.shard)?;
+        if self.watch.loses_arriving(header.job) {
+            return Err(Reason::Injected);
+        }
+        match down {
+            Down::All => {
+                self.shared.release(header);
+                packet[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+                Ok(Answer::All(Reason::Concluded, header.job))
+            }
+            Down::One(rank) => {
+                let worker = self.workers(header.job).get(usize::from(rank));
+                Ok(Answer::One(Reason::Probed, *worker.ok_or(Reason::Internal)?))
+            }
+        }
+    }
+
+    /// Counts what became of a worker's contribution, and how long its chunk took.
+    fn see(&mut self, header: &Header, rank: u16, contribution: &Contribution, taken: Result<Taken, Reason>) {
+        let index = worker_index(header.job, rank) as usize;
+        let Some(WorkerSeen { counters, .. }) = self.watch.worker_mut(index) else { return };
+        let is_last = match taken {
+            Ok(Taken::In(_)) => false,
+            Ok(Taken::On(Reason::Forwarded)) => true,
+            Err(Reason::Duplicate) => return counters.duplicates += 1,
+            Ok(Taken::On(_)) | Err(_) => return,
+        };
+        counters.added += 1;
+        counters.last += u64::from(is_last);
+        let chunk = Chunk::shared(header.slot, self.pool.slots(), contribution);
+        self.watch.look(header.job, index, chunk, is_last);
+    }
+}

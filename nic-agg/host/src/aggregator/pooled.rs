@@ -1,0 +1,250 @@
+//! Jobs with slots of their own (SwitchML): what their packets do to them.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use sumac_values as values;
+use sumac_wire::{
+    Header, Kind, MAX_LANES, Reason, admit,
+    header::{HEADER_LEN, flag},
+    slot::{Action, Conclusion, Contribution, Then, Version, answer, conclude, decide, owner},
+    tables::{JobEntry, job_flag, lane_index, worker_index},
+};
+
+use super::{Answer, HostAggregator, Job, JobError, as_entry, set_kind};
+use crate::watch::{Chunk, WorkerSeen};
+
+impl HostAggregator {
+    /// Whether a job can have the range of slots that it asks for.
+    pub(super) fn check_range(&self, entry: &JobEntry) -> Result<(), JobError> {
+        if entry.elements == 0 || entry.elements > self.max_elements() {
+            return Err(JobError::Elements { wanted: entry.elements, max: self.max_elements() });
+        }
+        let (first, slots, total, lane_slots) =
+            (entry.slot_base, entry.slots, self.slots(), entry.lane_slots());
+        let lanes = slots / lane_slots;
+        let in_pool = first.checked_add(slots).is_some_and(|end| end <= total);
+        if lanes == 0 || lanes as usize > MAX_LANES || !slots.is_multiple_of(lane_slots) || !in_pool {
+            return Err(JobError::Slots { first, slots, lane_slots, total });
+        }
+        let overlaps = |other: &JobEntry| {
+            other.flags & (job_flag::ACTIVE | job_flag::DYNAMIC) == job_flag::ACTIVE
+                && first < other.slot_base.saturating_add(other.slots)
+                && other.slot_base < first.saturating_add(slots)
+        };
+        if let Some((other, _)) = (0..).zip(&self.jobs).find(|(_, other)| overlaps(&other.entry)) {
+            return Err(JobError::Overlap { first, slots, other });
+        }
+        let (wanted, ports) = (entry.shards, self.shards);
+        if wanted == 0 || wanted > ports || !lanes.is_multiple_of(u32::from(wanted)) {
+            return Err(JobError::Shards { wanted, lanes, ports });
+        }
+        Ok(())
+    }
+
+    /// Whether [`HostAggregator::resize`] would leave a job only so many slots in each lane.
+    pub fn check_resize(&self, number: u16, lane_slots: u32) -> Result<(), JobError> {
+        let job = self.job(number).filter(|job| job.flags & job_flag::DYNAMIC == 0);
+        let before = job.map_or(0, JobEntry::lane_slots);
+        let Some(job) = job.filter(|_| lane_slots.is_power_of_two() && lane_slots <= before) else {
+            return Err(JobError::Resize { job: number, lane_slots, before });
+        };
+        if self.pool.is_held(job.slot_base, job.slots, owner(number, job.epoch)) {
+            return Err(JobError::Held { job: number });
+        }
+        Ok(())
+    }
+
+    /// Leaves a job only so many slots in each lane; none of its workers may have contributed yet.
+    pub fn resize(&mut self, number: u16, lane_slots: u32) -> Result<(), JobError> {
+        self.check_resize(number, lane_slots)?;
+        if let Some(Job { entry, .. }) = self.jobs.get_mut(usize::from(number)) {
+            entry.slots = entry.slots / entry.lane_slots() * lane_slots;
+            entry.lane_slots_log2 = lane_slots.ilog2() as u16;
+        }
+        self.reset_lanes(number, lane_slots);
+        Ok(())
+    }
+
+    /// A lane's slots take their first two chunks by their number; what is drawn comes after those.
+    pub(super) fn reset_lanes(&mut self, number: u16, lane_slots: u32) {
+        let first = lane_index(number, 0) as usize;
+        if let Some(lanes) = self.lanes.get_mut(first..first + MAX_LANES) {
+            lanes.fill(lane_slots.wrapping_mul(2));
+        }
+    }
+
+    /// Takes a packet from below.
+    pub(super) fn take_pooled(
+        &mut self,
+        entry: &JobEntry,
+        header: &Header,
+        source: Ipv4Addr,
+        parent: Option<SocketAddrV4>,
+        packet: &mut [u8],
+    ) -> Result<Answer, Reason> {
+        let (rank, back) = self.sender(entry, header, source)?;
+        let index = worker_index(header.job, rank) as usize;
+        let request = admit::request(header, entry, self.shard)?;
+        if self.watch.loses_arriving(header.job) {
+            return Err(Reason::Injected);
+        }
+        let Some(contribution) = request else {
+            set_kind(packet, Kind::Report);
+            return Ok(Answer::One(Reason::Probed, back));
+        };
+        let applied = self.contribute(entry, header, &contribution, packet);
+        self.count_worker(index, applied);
+        if let (Ok(Applied::Added | Applied::Completed | Applied::Up), false) =
+            (applied, header.has(flag::EXPONENT))
+        {
+            let is_last = !matches!(applied, Ok(Applied::Added));
+            let chunk = Chunk::pooled(entry.slot_base + header.slot, &contribution);
+            self.watch.look(header.job, index, chunk, is_last);
+        }
+        Ok(match applied? {
+            Applied::Added => Answer::None(Reason::Added),
+            Applied::Completed => Answer::All(Reason::Completed, header.job),
+            Applied::Replied => Answer::One(Reason::Replied, back),
+            Applied::Refused => Answer::One(Reason::Mismatch, back),
+            Applied::Wanted => Answer::One(Reason::Wanted, back),
+            Applied::Up | Applied::UpAgain => Answer::One(Reason::Forwarded, parent.ok_or(Reason::Internal)?),
+        })
+    }
+
+    /// Does to the slot what the decision says; what the packet is answered with replaces it.
+    fn contribute(
+        &mut self,
+        job: &JobEntry,
+        header: &Header,
+        contribution: &Contribution,
+        packet: &mut [u8],
+    ) -> Result<Applied, Reason> {
+        let (meta, values) =
+            self.pool.get(job.slot_base + header.slot, contribution.version).ok_or(Reason::Internal)?;
+        let (mut after, action) = decide(meta, contribution);
+        let (_, payload) = packet.split_at_mut(HEADER_LEN);
+        match action {
+            Action::Ignore(reason) => return Err(reason),
+            Action::Store(_) => values::store(values, payload),
+            Action::Add(_) if header.has(flag::MAXIMUM) => values::maximum(values, payload),
+            Action::Add(_) => values::add(values, payload),
+            _ => {}
+        }
+        if let Action::Store(Then::Complete) | Action::Add(Then::Complete) = action {
+            let lane = lane_index(header.job, contribution.lane) as usize;
+            let lane = self.lanes.get_mut(lane).ok_or(Reason::Internal)?;
+            after.set_next(contribution.version, draw(job, contribution, lane));
+        }
+        *meta = after;
+        let held = after.version(contribution.version);
+        let Some((header, applied)) = answer_to(action, header, &held, job) else {
+            return Ok(Applied::Added);
+        };
+        if matches!(action, Action::Add(_) | Action::Reply | Action::Forward) {
+            values::write(payload, values);
+        }
+        packet[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+        Ok(applied)
+    }
+
+    /// Takes a packet of a job's parent: a result ends the chunk for all workers, the answer to a question is for the
+    /// one that asked.
+    pub(super) fn take_result(
+        &mut self,
+        job: &JobEntry,
+        header: &Header,
+        source: Ipv4Addr,
+        parent: SocketAddrV4,
+        packet: &mut [u8],
+    ) -> Result<Answer, Reason> {
+        let conclusion = admit::conclusion(header, source.to_bits(), job, &as_entry(parent), self.shard)?;
+        // The answer to a probe: nobody here sends one.
+        let conclusion: Conclusion = conclusion.ok_or(Reason::BadType)?;
+        if self.watch.loses_arriving(header.job) {
+            return Err(Reason::Injected);
+        }
+        let (meta, values) =
+            self.pool.get(job.slot_base + header.slot, conclusion.version).ok_or(Reason::Internal)?;
+        let (after, action) = conclude(meta, &conclusion);
+        if let Action::Store(_) = action {
+            values::store(values, &packet[HEADER_LEN..]);
+        }
+        *meta = after;
+        let held = after.version(conclusion.version);
+        let answer = match action {
+            Action::Ignore(reason) => return Err(reason),
+            Action::Store(_) => answer::result(header, &held, job),
+            Action::Ask(_) => answer::agreed(header, &held, job),
+            // What the parent holds, not what is held here.
+            Action::Refuse => answer::refusal(header, &Version { tensor: header.tensor, ..held }, job),
+            Action::Want => answer::wanted(header, job),
+            _ => return Err(Reason::Internal),
+        };
+        packet[..HEADER_LEN].copy_from_slice(&answer.to_bytes());
+        if let Action::Want = action {
+            let asked_by = admit::rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)?;
+            let asked_by = self.workers(header.job).get(usize::from(asked_by));
+            return Ok(Answer::One(Reason::Wanted, *asked_by.ok_or(Reason::Internal)?));
+        }
+        Ok(Answer::All(Reason::Concluded, header.job))
+    }
+
+    fn count_worker(&mut self, index: usize, applied: Result<Applied, Reason>) {
+        let Some(WorkerSeen { counters, .. }) = self.watch.worker_mut(index) else { return };
+        match applied {
+            Ok(Applied::Added) => counters.added += 1,
+            Ok(Applied::Completed | Applied::Up) => {
+                counters.added += 1;
+                counters.last += 1;
+            }
+            Ok(Applied::Replied) => counters.replies += 1,
+            Ok(Applied::Refused | Applied::UpAgain | Applied::Wanted) => {}
+            Err(Reason::Duplicate) => counters.duplicates += 1,
+            Err(_) => {}
+        }
+    }
+}
+
+/// The chunk that takes a version next, after the one that completed it.
+fn draw(job: &JobEntry, completed: &Contribution, lane: &mut u32) -> u32 {
+    if job.flags & job_flag::STEALING == 0 {
+        return completed.seq.wrapping_add(2 * completed.slots);
+    }
+    let drawn = *lane;
+    *lane = lane.wrapping_add(1);
+    drawn
+}
+
+/// The header of what a contribution is answered with, and what that means; `None` when it only waits.
+fn answer_to(action: Action, header: &Header, held: &Version, job: &JobEntry) -> Option<(Header, Applied)> {
+    Some(match action {
+        Action::Store(Then::Complete) | Action::Add(Then::Complete) => {
+            (answer::result(header, held, job), Applied::Completed)
+        }
+        Action::Ask(Then::Complete) => (answer::agreed(header, held, job), Applied::Completed),
+        Action::Store(Then::Up) | Action::Add(Then::Up) => (answer::part(header, held, job), Applied::Up),
+        Action::Ask(Then::Up) => (answer::part_of_round(header, held, job), Applied::Up),
+        Action::Reply => (answer::result(header, held, job), Applied::Replied),
+        Action::ReplyExponent => (answer::agreed(header, held, job), Applied::Replied),
+        Action::Forward => (answer::part(header, held, job), Applied::UpAgain),
+        Action::ForwardExponent => (answer::part_of_round(header, held, job), Applied::UpAgain),
+        Action::Refuse => (answer::refusal(header, held, job), Applied::Refused),
+        Action::Want => (answer::wanted(header, job), Applied::Wanted),
+        Action::Pass => (answer::question(header, job), Applied::UpAgain),
+        Action::Store(Then::Wait) | Action::Add(Then::Wait) | Action::Ask(Then::Wait) | Action::Ignore(_) => {
+            return None;
+        }
+    })
+}
+
+/// What became of a contribution.
+#[derive(Clone, Copy)]
+enum Applied {
+    Added,
+    Completed,
+    Replied,
+    Refused,
+    Up,
+    UpAgain,
+    Wanted,
+}

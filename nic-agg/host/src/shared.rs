@@ -1,0 +1,148 @@
+//! The slots that dynamic jobs share (ATP section 3.5): any chunk of any of them may be in any slot.
+
+use sumac_values as values;
+use sumac_wire::{
+    Header, Reason,
+    dynamic::{self, Action, Contribution, SlotMeta},
+    header::{HEADER_LEN, flag},
+};
+
+use crate::pool::{NoMemory, filled, refuse_too_many};
+
+/// How long a slot is kept for a job that is silent, in milliseconds, unless something else is asked for.
+pub const PATIENCE: u32 = 1000;
+
+/// The shared slots of one shard.
+pub struct SharedPool {
+    max_elements: u16,
+    slots: Vec<SlotMeta>,
+    /// `max_elements` values for each slot.
+    values: Vec<i32>,
+    /// Milliseconds, as the caller says; wraps.
+    now: u32,
+    /// Milliseconds.
+    patience: u32,
+}
+
+/// What became of a contribution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is in its slot, which waits for more.
+    In(Reason),
+    /// The packet is something to be sent on now.
+    On(Reason),
+}
+
+impl SharedPool {
+    /// `slots` slots for chunks of at most `max_elements`, one of `shards` pools of this size.
+    pub fn new(slots: u32, max_elements: u16, shards: u16) -> Result<SharedPool, NoMemory> {
+        let count = u64::from(slots) * u64::from(max_elements);
+        let of_slot = size_of::<SlotMeta>() as u64;
+        let refused = refuse_too_many(slots, max_elements, shards, count, of_slot)?;
+        Ok(SharedPool {
+            max_elements,
+            slots: filled(u64::from(slots), SlotMeta::default()).ok_or(refused)?,
+            values: filled(count, 0).ok_or(refused)?,
+            now: 0,
+            patience: PATIENCE,
+        })
+    }
+
+    /// How many slots there are.
+    pub fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Most elements in a chunk.
+    pub fn max_elements(&self) -> u16 {
+        self.max_elements
+    }
+
+    /// How many hold something.
+    pub fn held(&self) -> u32 {
+        self.slots.iter().filter(|meta| meta.owner != 0).count() as u32
+    }
+
+    /// Tells the time, in milliseconds.
+    pub fn set_now(&mut self, now: u32) {
+        self.now = now;
+    }
+
+    /// Says how long a slot is kept for a job that is silent, in milliseconds.
+    pub fn set_patience(&mut self, patience: u32) {
+        self.patience = patience;
+    }
+
+    /// Does to the slot what the decision says. What is to be sent on replaces the packet, of which `header` is the header
+    /// as it counts.
+    pub fn contribute(
+        &mut self,
+        header: &Header,
+        c: &Contribution,
+        packet: &mut [u8],
+    ) -> Result<Taken, Reason> {
+        let (now, patience) = (self.now, self.patience);
+        let (head, payload) = packet.split_at_mut_checked(HEADER_LEN).ok_or(Reason::BadLength)?;
+        let Some((meta, values)) = self.get(header.slot, header.elements) else {
+            // Admission lets none pass without a slot but those that pass all slots.
+            head.copy_from_slice(&dynamic::passed(header).to_bytes());
+            return Ok(Taken::On(Reason::Passed));
+        };
+        let before = *meta;
+        let (mut after, action) = dynamic::decide(&before, c, now, patience);
+        let adds = matches!(action, Action::Add | Action::Complete | Action::Flush { adds: true });
+        let overflowed = match action {
+            Action::Store => {
+                values::store(values, payload);
+                false
+            }
+            _ if adds => add(values, payload, header.has(flag::MAXIMUM)),
+            _ => false,
+        };
+        let overflow = if overflowed { flag::OVERFLOW } else { 0 };
+        if matches!(action, Action::Add | Action::Complete) {
+            after.flags |= overflow;
+        }
+        *meta = after;
+        let (answer, reason) = match action {
+            Action::Store if before.owner != 0 => return Ok(Taken::In(Reason::Reclaimed)),
+            Action::Store | Action::Add => return Ok(Taken::In(Reason::Added)),
+            Action::Drop => return Err(Reason::Duplicate),
+            Action::Complete => (dynamic::sum(header, &after), Reason::Forwarded),
+            Action::Flush { .. } => (dynamic::flushed(header, &before), Reason::Flushed),
+            Action::Pass => (dynamic::passed(header), Reason::Passed),
+            Action::Collide => (dynamic::collided(header), Reason::Collided),
+        };
+        if matches!(action, Action::Complete | Action::Flush { .. }) {
+            values::write(payload, values);
+        }
+        head.copy_from_slice(&Header { flags: answer.flags | overflow, ..answer }.to_bytes());
+        Ok(Taken::On(reason))
+    }
+
+    /// Frees the slot that a result names of the chunk that the result is of.
+    pub fn release(&mut self, header: &Header) {
+        let (now, patience) = (self.now, self.patience);
+        let owner = dynamic::owner(header.job, header.epoch, dynamic::lane(header));
+        if let Some((meta, _)) = self.get(header.slot, 0) {
+            *meta = dynamic::release(meta, owner, header.seq, now, patience);
+        }
+    }
+
+    /// A slot, and as many of its values. `None` outside of the pool.
+    fn get(&mut self, slot: u32, elements: u16) -> Option<(&mut SlotMeta, &mut [i32])> {
+        let index = slot as usize;
+        let first = index.checked_mul(usize::from(self.max_elements))?;
+        let values = self.values.get_mut(first..)?.get_mut(..usize::from(elements))?;
+        Some((self.slots.get_mut(index)?, values))
+    }
+}
+
+/// Adds the elements of `payload`, or takes the larger ones; says whether a sum was clamped.
+fn add(values: &mut [i32], payload: &[u8], larger: bool) -> bool {
+    if larger {
+        values::maximum(values, payload);
+        return false;
+    }
+    values::add_saturating(values, payload)
+}

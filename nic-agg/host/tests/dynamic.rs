@@ -1,0 +1,236 @@
+//! Jobs that share slots at the host aggregator: sums, what passes, what is flushed, and how results free slots.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends by panicking")]
+
+#[allow(dead_code, reason = "each test file uses a part")]
+mod common;
+
+use std::net::SocketAddrV4;
+
+use common::{ELEMENTS, JOB, elements, packet, read, shared, worker, worker_ip};
+use shared::{HOST, SLOTS, aggregator, contribution, header, reference, result, values};
+use sumac_agg_host::{Answer, HostAggregator};
+use sumac_wire::{
+    Header, Kind, Reason,
+    header::{NO_SLOT, flag},
+};
+
+/// Sends a packet of a worker's; gives the answer and what the packet is afterwards.
+fn send(aggregator: &mut HostAggregator, rank: u16, header: &Header) -> (Answer, Vec<u8>) {
+    let mut packet = packet(header, &values(rank, header.seq, header.elements));
+    (aggregator.on_packet(worker_ip(rank), &mut packet), packet)
+}
+
+/// Sends a result of the parameter host's.
+fn conclude(aggregator: &mut HostAggregator, header: &Header) -> Answer {
+    let mut packet = packet(header, &vec![7; usize::from(header.elements)]);
+    let before = packet.clone();
+    let answer = aggregator.on_packet(*HOST.ip(), &mut packet);
+    assert_eq!(packet, before, "results go down as they came");
+    answer
+}
+
+#[test]
+fn a_sum_goes_to_the_host_and_its_result_to_all() {
+    let mut aggregator = aggregator(3);
+    for rank in [2, 0] {
+        assert_eq!(send(&mut aggregator, rank, &contribution(3, rank, 1)).0, Answer::None(Reason::Added));
+    }
+    assert_eq!(aggregator.held(), 1);
+    let last = contribution(3, 1, 1);
+    let (answer, sum) = send(&mut aggregator, 1, &last);
+    assert_eq!(answer, Answer::One(Reason::Forwarded, HOST));
+    assert_eq!(read(&sum), Header { flags: flag::LEVEL, bitmap_0: 0b111, ..last });
+    assert_eq!(elements(&sum), reference(3, 1, ELEMENTS));
+    assert_eq!(conclude(&mut aggregator, &result(&last)), Answer::All(Reason::Concluded, JOB));
+    assert_eq!((aggregator.held(), aggregator.ecn(JOB)), (0, 0b10));
+    let counters = aggregator.worker_seen(JOB, 1).counters;
+    assert_eq!((counters.added, counters.last), (1, 1));
+}
+
+#[test]
+fn sums_that_do_not_fit_are_clamped_and_say_so() {
+    let mut aggregator = aggregator(2);
+    let of = |rank, value| packet(&contribution(2, rank, 0), &vec![value; usize::from(ELEMENTS)]);
+    aggregator.on_packet(worker_ip(0), &mut of(0, i32::MIN));
+    let mut last = of(1, -1);
+    assert_eq!(aggregator.on_packet(worker_ip(1), &mut last).reason(), Reason::Forwarded);
+    assert_eq!(read(&last).flags, flag::LEVEL | flag::OVERFLOW);
+    assert_eq!(elements(&last), vec![i32::MIN; usize::from(ELEMENTS)]);
+}
+
+#[test]
+fn the_larger_values_under_maximum() {
+    let mut aggregator = aggregator(2);
+    let of = |rank| Header { flags: flag::MAXIMUM, ..contribution(2, rank, 0) };
+    send(&mut aggregator, 0, &of(0));
+    let (answer, sum) = send(&mut aggregator, 1, &of(1));
+    assert_eq!(answer.reason(), Reason::Forwarded);
+    let (a, b) = (values(0, 0, ELEMENTS), values(1, 0, ELEMENTS));
+    let larger: Vec<i32> = a.iter().zip(&b).map(|(a, b)| *a.max(b)).collect();
+    assert_eq!(elements(&sum), larger);
+}
+
+/// What is sent again takes along what the slot holds, with its own values when they are not in it.
+#[test]
+fn what_is_sent_again_is_flushed_past_the_slot() {
+    for (rank, ranks) in [(2, 3), (1, 2)] {
+        let mut aggregator = aggregator(4);
+        for rank in 0..2 {
+            send(&mut aggregator, rank, &contribution(4, rank, 5));
+        }
+        let again = Header { flags: flag::RESEND, ..contribution(4, rank, 5) };
+        let (answer, sum) = send(&mut aggregator, rank, &again);
+        assert_eq!(answer, Answer::One(Reason::Flushed, HOST));
+        assert_eq!(
+            read(&sum),
+            Header { flags: flag::RESEND | flag::LEVEL, bitmap_0: (1 << ranks) - 1, ..again }
+        );
+        assert_eq!((elements(&sum), aggregator.held()), (reference(ranks, 5, ELEMENTS), 0));
+        // The next that is sent again passes by itself.
+        let (answer, alone) = send(&mut aggregator, 3, &Header { bitmap_0: 8, ..again });
+        assert_eq!(answer, Answer::One(Reason::Passed, HOST));
+        assert_eq!(elements(&alone), values(3, 5, ELEMENTS));
+    }
+}
+
+#[test]
+fn a_busy_slot_lets_others_pass_marked_until_it_is_free() {
+    let mut aggregator = aggregator(2);
+    let (mine, other) = (contribution(2, 0, 0), contribution(2, 1, SLOTS));
+    assert_eq!(mine.slot, other.slot);
+    send(&mut aggregator, 0, &mine);
+    let (answer, passed) = send(&mut aggregator, 1, &other);
+    assert_eq!(answer, Answer::One(Reason::Collided, HOST));
+    let marks = flag::LEVEL | flag::RESEND | flag::COLLISION;
+    assert_eq!(read(&passed), Header { flags: marks, ..other });
+    assert_eq!(elements(&passed), values(1, SLOTS, ELEMENTS));
+    // Another chunk's result leaves the slot alone, its own frees it.
+    assert_eq!(conclude(&mut aggregator, &result(&other)).reason(), Reason::Concluded);
+    assert_eq!(aggregator.held(), 1);
+    conclude(&mut aggregator, &result(&mine));
+    assert_eq!(aggregator.held(), 0);
+    assert_eq!(send(&mut aggregator, 1, &other).0, Answer::None(Reason::Added));
+}
+
+#[test]
+fn a_result_that_frees_nothing_else_still_goes_down() {
+    let mut aggregator = aggregator(2);
+    for (what, change) in [
+        ("without a slot", Header { slot: NO_SLOT, ..result(&contribution(2, 0, 3)) }),
+        (
+            "that asks for floats",
+            Header { elements: 0, flags: flag::RAW_FLOAT, ..result(&contribution(2, 0, 3)) },
+        ),
+        ("that refuses", Header { elements: 0, flags: flag::MISMATCH, ..result(&contribution(2, 0, 3)) }),
+    ] {
+        assert_eq!(conclude(&mut aggregator, &change), Answer::All(Reason::Concluded, JOB), "{what}");
+    }
+}
+
+#[test]
+fn floats_and_packets_without_a_slot_pass() {
+    let mut aggregator = aggregator(2);
+    for header in [
+        Header { flags: flag::RESEND | flag::RAW_FLOAT, ..contribution(2, 0, 0) },
+        Header { flags: flag::RESEND, slot: NO_SLOT, ..contribution(2, 0, 0) },
+    ] {
+        let (answer, passed) = send(&mut aggregator, 0, &header);
+        assert_eq!(answer, Answer::One(Reason::Passed, HOST));
+        assert_eq!(read(&passed), Header { flags: header.flags | flag::LEVEL, ..header });
+        assert_eq!((elements(&passed), aggregator.held()), (values(0, 0, ELEMENTS), 0));
+    }
+}
+
+#[test]
+fn one_worker_needs_no_slot() {
+    let mut aggregator = aggregator(1);
+    let (answer, _) = send(&mut aggregator, 0, &contribution(1, 0, 0));
+    assert_eq!((answer, aggregator.held()), (Answer::One(Reason::Passed, HOST), 0));
+}
+
+#[test]
+fn marks_of_the_network_go_on() {
+    let mut aggregator = aggregator(2);
+    let marked = |aggregator: &mut HostAggregator, from, header: &Header| {
+        let mut packet = packet(header, &vec![1; usize::from(header.elements)]);
+        let answer = aggregator.on_marked_packet(from, &mut packet);
+        (answer.reason(), read(&packet))
+    };
+    let (first, last) = (contribution(2, 0, 0), contribution(2, 1, 0));
+    assert_eq!(marked(&mut aggregator, worker_ip(0), &first).0, Reason::Added);
+    let (_, sum) = send(&mut aggregator, 1, &last);
+    assert_eq!(read(&sum).flags, flag::LEVEL | flag::ECN_ECHO, "the sum of a marked one");
+    let again = Header { flags: flag::RESEND, ..contribution(2, 0, 9) };
+    let passed = marked(&mut aggregator, worker_ip(0), &again);
+    assert_eq!(
+        passed,
+        (Reason::Passed, Header { flags: flag::RESEND | flag::LEVEL | flag::ECN_ECHO, ..again })
+    );
+    let down = marked(&mut aggregator, *HOST.ip(), &result(&last));
+    assert_eq!(down, (Reason::Concluded, Header { flags: flag::ECN_ECHO, ..result(&last) }));
+    let probe = Header { kind: Kind::Probe as u8, ..contribution(2, 0, 0) };
+    let report = Header { kind: Kind::Report as u8, ..probe };
+    assert_eq!(marked(&mut aggregator, worker_ip(0), &probe), (Reason::Probed, report));
+}
+
+#[test]
+fn probes_are_answered() {
+    let mut aggregator = aggregator(2);
+    let probe = Header { kind: Kind::Probe as u8, elements: 0, ..contribution(2, 1, 0) };
+    let (answer, report) = send(&mut aggregator, 1, &probe);
+    assert_eq!(answer, Answer::One(Reason::Probed, worker(1)));
+    assert_eq!(read(&report), Header { kind: Kind::Report as u8, ..probe });
+}
+
+/// Each shard has the parameter host whose turn it is, and that one's port.
+#[test]
+fn shards_have_parameter_hosts_in_turn() {
+    let hosts: Vec<SocketAddrV4> =
+        (0..2).map(|host| SocketAddrV4::new([10, 78, 0, host].into(), 48_500)).collect();
+    for (shard, expected) in [(0, "10.78.0.0:48500"), (1, "10.78.0.1:48501"), (2, "10.78.0.0:48502")] {
+        let mut aggregator = shared::of_shard(shard, 3, &hosts);
+        let header = Header { next_seq: u32::from(shard), ..contribution(2, 0, 0) };
+        send(&mut aggregator, 0, &header);
+        let last = Header { bitmap_0: 2, ..header };
+        let mut packet = packet(&last, &values(1, 0, ELEMENTS));
+        let answer = aggregator.on_packet(worker_ip(1), &mut packet);
+        assert_eq!(answer, Answer::One(Reason::Forwarded, expected.parse().unwrap()));
+        let mut wrong = contribution(2, 0, 1);
+        wrong.next_seq = u32::from(shard) + 1;
+        assert_eq!(
+            send(&mut aggregator, 0, &wrong).0,
+            Answer::None(Reason::WrongSlot),
+            "another shard's lane"
+        );
+        assert_eq!(header.slot, self::header(2, 0, 0, ELEMENTS).slot);
+    }
+}
+
+/// A pool full of a dead job's chunks is taken back when its patience ends, without anybody's help; whoever comes
+/// before that passes.
+#[test]
+fn orphans_are_taken_back() {
+    let mut aggregator = aggregator(2);
+    aggregator.set_patience(500);
+    let start = u32::MAX - 200;
+    aggregator.set_now(start);
+    for seq in 0..SLOTS {
+        send(&mut aggregator, 0, &contribution(2, 0, seq));
+    }
+    assert_eq!(aggregator.held(), SLOTS);
+    assert!(aggregator.remove(JOB));
+    aggregator.install(JOB + 1, shared::job(2, &[HOST])).unwrap();
+    let of = |rank, seq| Header { job: JOB + 1, ..contribution(2, rank, seq) };
+    for (after, expected) in [(499, Reason::Collided), (500, Reason::Reclaimed)] {
+        aggregator.set_now(start.wrapping_add(after));
+        for seq in 0..SLOTS {
+            assert_eq!(send(&mut aggregator, 0, &of(0, seq)).0.reason(), expected, "after {after} ms");
+        }
+    }
+    for seq in 0..SLOTS {
+        let (answer, sum) = send(&mut aggregator, 1, &of(1, seq));
+        assert_eq!(answer.reason(), Reason::Forwarded);
+        assert_eq!(elements(&sum), reference(2, seq, ELEMENTS), "nothing of the dead job's is in it");
+    }
+    assert_eq!(aggregator.job_seen(JOB + 1).counters[Reason::Reclaimed as usize], u64::from(SLOTS));
+}
