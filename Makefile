@@ -43,6 +43,7 @@ lint: setup ## clippy with warnings denied, and formatting
 	cargo fmt --all --check
 	cargo fmt --check --manifest-path xdp-prog/Cargo.toml
 	cargo fmt --check --manifest-path nic-agg/ebpf/Cargo.toml
+	cargo fmt --check --manifest-path tools/cable-prog/Cargo.toml
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 .PHONY: doc
@@ -54,4 +55,4 @@ doc: build ## man pages and completions into target/doc-cli
 .PHONY: clean
 clean: ## remove what was built (nothing outside this folder)
 	cargo clean
-	rm -rf xdp-prog/target nic-agg/ebpf/target
+	rm -rf xdp-prog/target nic-agg/ebpf/target tools/cable-prog/target

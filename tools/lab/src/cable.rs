@@ -13,6 +13,8 @@
 //! by a throw of nftables' random generator, which takes no seed. At the other port a token bucket shapes. So all frames
 //! meet the same link, whoever made them: AF_XDP, an XDP program's redirect, or the kernel's TCP.
 //!
+//! Where the lab marks congestion, a program in front of each shaper does: see `marking.rs`.
+//!
 //! The detour makes later frames overtake. This kernel has no netem, and a token bucket does not hold up a single frame: it
 //! has tokens saved. So a frame goes in twice, marked first and second. The first spends the tokens and is dropped
 //! behind the bucket, the second waits for new ones and goes on to the far port.
@@ -21,6 +23,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::command::{self, CommandError};
+use crate::marking::{Marking, MarkingError};
 use crate::namespace::{Link, Namespace};
 use crate::spec::{Faults, LabSpec};
 use crate::units::Rate;
@@ -39,10 +42,22 @@ pub const NEAR: &str = "near";
 /// The port towards the aggregator.
 pub const FAR: &str = "far";
 
+/// Why a cable could not be built, or does not say what it did.
+#[derive(Debug, thiserror::Error)]
+pub enum CableError {
+    /// A command failed.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// The program that marks.
+    #[error(transparent)]
+    Marking(#[from] MarkingError),
+}
+
 /// One cable.
 #[derive(Clone, Debug)]
 pub struct Cable {
     namespace: Namespace,
+    marking: Option<Marking>,
 }
 
 /// What happened to the frames of one direction.
@@ -58,6 +73,8 @@ pub struct Injected {
     pub reordered: u64,
     /// Dropped because the shaper's queue was full.
     pub overflowed: u64,
+    /// Marked because more than the threshold waited at the shaper (CE, RFC 3168).
+    pub marked: u64,
 }
 
 impl std::ops::AddAssign for Injected {
@@ -67,6 +84,7 @@ impl std::ops::AddAssign for Injected {
         self.duplicated += other.duplicated;
         self.reordered += other.reordered;
         self.overflowed += other.overflowed;
+        self.marked += other.marked;
     }
 }
 
@@ -86,6 +104,7 @@ impl std::ops::SubAssign for Injected {
         self.duplicated -= earlier.duplicated;
         self.reordered -= earlier.reordered;
         self.overflowed -= earlier.overflowed;
+        self.marked -= earlier.marked;
     }
 }
 
@@ -104,9 +123,10 @@ impl std::ops::AddAssign for CableCounters {
 }
 
 impl Cable {
-    /// The cable in this namespace, whether it is built or not.
-    pub(crate) fn of(namespace: Namespace) -> Cable {
-        Cable { namespace }
+    /// The cable in this namespace of a lab, whether it is built or not.
+    pub(crate) fn of(namespace: Namespace, spec: &LabSpec) -> Cable {
+        let marking = Marking::of(spec, namespace.name());
+        Cable { namespace, marking }
     }
 
     /// Its namespace.
@@ -115,7 +135,7 @@ impl Cable {
     }
 
     /// Joins the two ports, which exist, and arms shapers and faults.
-    pub(crate) fn build(&self, spec: &LabSpec, link: Link) -> Result<(), CommandError> {
+    pub(crate) fn build(&self, spec: &LabSpec, link: Link) -> Result<(), CableError> {
         self.namespace.bridge_like_a_wire()?;
         let mut lines = vec![format!(
             "link add name patch mtu {} type bridge mcast_snooping 0 stp_state 0 forward_delay 0",
@@ -137,24 +157,30 @@ impl Cable {
             self.namespace.wire_like(interface, link)?;
         }
         self.namespace.tc(&shapers(spec))?;
-        self.namespace.nft(&rules(spec.faults))
+        self.namespace.nft(&rules(spec.faults))?;
+        if let Some(marking) = &self.marking {
+            marking.build(&self.namespace, [("up", FAR), ("down", NEAR)])?;
+        }
+        Ok(())
     }
 
     /// What has been injected so far.
     ///
     /// # Errors
     /// When the cable is gone.
-    pub fn counters(&self) -> Result<CableCounters, CommandError> {
+    pub fn counters(&self) -> Result<CableCounters, CableError> {
         let rules = command::json(self.namespace.command("nft").args(["-j", "list", "counters"]))?;
         let queues = command::json(self.namespace.command("tc").args(["-j", "-s", "qdisc", "show"]))?;
-        let read = |direction: &str, port: &str| Injected {
+        let marked = |direction| self.marking.as_ref().map_or(Ok(0), |marking| marking.marked(direction));
+        let read = |direction: &str, port: &str, marked| Injected {
             frames: rule_count(&rules, &format!("{direction}_frames")),
             lost: rule_count(&rules, &format!("{direction}_lost")),
             duplicated: rule_count(&rules, &format!("{direction}_duplicated")),
             reordered: rule_count(&rules, &format!("{direction}_reordered")),
             overflowed: queue_drops(&queues, port),
+            marked,
         };
-        Ok(CableCounters { up: read("up", FAR), down: read("down", NEAR) })
+        Ok(CableCounters { up: read("up", FAR, marked("up")?), down: read("down", NEAR, marked("down")?) })
     }
 
     /// Replaces the faults of both directions; the counters start again at zero.

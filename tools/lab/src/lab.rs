@@ -6,9 +6,10 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::cable::{Cable, CableCounters};
+use crate::cable::{Cable, CableCounters, CableError};
 use crate::command::CommandError;
 use crate::interrupt::{self, Interrupted, Waited};
+use crate::marking;
 use crate::namespace::Namespace;
 use crate::process::{Process, ProcessError};
 use crate::record::{ProcessRecord, Record, RecordError};
@@ -27,6 +28,9 @@ pub enum LabError {
     /// Building failed.
     #[error("building the lab: {0}")]
     Build(#[from] CommandError),
+    /// A cable.
+    #[error("a cable of the lab: {0}")]
+    Cable(#[from] CableError),
     /// The record.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -39,7 +43,7 @@ pub enum LabError {
     /// Hosts that do not reach their aggregator.
     #[error("{host} does not reach the aggregator at {address}: no answer within {seconds} s")]
     Unreachable {
-        /// Which worker's or rack's namespace.
+        /// Which worker's, rack's or parameter host's namespace.
         host: String,
         /// Whom it asked.
         address: Ipv4Addr,
@@ -71,7 +75,7 @@ impl Lab {
         let record = Record {
             owner: ProcessRecord::of(std::process::id(), "sumac-lab"),
             namespaces: hosts.all().map(|host| host.name().to_owned()).collect(),
-            pins: vec![pin_root(&spec.name)],
+            pins: vec![pin_root(&spec.name), marking::pins(&spec.name)],
             processes: Vec::new(),
             spec: spec.clone(),
         };
@@ -96,7 +100,7 @@ impl Lab {
         &self.hosts.workers[usize::from(rank)]
     }
 
-    /// The worker's interface towards the aggregator.
+    /// The interface of a worker, or of a parameter host, towards the aggregator.
     pub fn worker_interface(&self) -> &'static str {
         WORKER_PORT
     }
@@ -111,6 +115,11 @@ impl Lab {
         &self.hosts.racks
     }
 
+    /// The hosts of parameter hosts that are no worker's too.
+    pub fn parameter_hosts(&self) -> &[Namespace] {
+        &self.hosts.parameter
+    }
+
     /// A rack's interface towards the root.
     pub fn uplink(&self) -> &'static str {
         UPLINK
@@ -121,7 +130,7 @@ impl Lab {
         self.hosts.aggregator_of(rank, &self.spec)
     }
 
-    /// The cables: of the workers, by rank, then of the racks; none when the veths are straight.
+    /// The cables: of the workers, by rank, of the racks, of the parameter hosts; none when the veths are straight.
     pub fn cables(&self) -> &[Cable] {
         &self.hosts.cables
     }
@@ -130,7 +139,7 @@ impl Lab {
     ///
     /// # Errors
     /// When a cable is gone.
-    pub fn injected(&self) -> Result<CableCounters, CommandError> {
+    pub fn injected(&self) -> Result<CableCounters, CableError> {
         let mut total = CableCounters::default();
         for cable in self.cables() {
             total += cable.counters()?;
@@ -204,7 +213,9 @@ impl Lab {
     fn wait_reachable(&self) -> Result<(), LabError> {
         let workers = (0..self.spec.workers).map(|rank| (self.worker(rank), self.spec.aggregator_ip(rank)));
         let racks = (0..).zip(self.racks()).map(|(rack, host)| (host, self.spec.root_ip(rack)));
-        workers.chain(racks).try_for_each(|(host, address)| wait_reachable(host, address))
+        let hosts =
+            (0..).zip(self.parameter_hosts()).map(|(host, place)| (place, self.spec.host_gateway(host)));
+        workers.chain(racks).chain(hosts).try_for_each(|(host, address)| wait_reachable(host, address))
     }
 }
 

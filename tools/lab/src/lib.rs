@@ -14,6 +14,7 @@ pub mod demo;
 pub mod deployment;
 pub mod interrupt;
 pub mod lab;
+pub mod marking;
 pub mod namespace;
 pub mod process;
 pub mod programs;

@@ -21,6 +21,12 @@ pub const RACKS: std::ops::RangeInclusive<u16> = 2..=8;
 /// The third byte of the subnet that joins the first rack to the root; those of workers are below.
 const UPLINKS: u8 = 100;
 
+/// How many parameter hosts a lab can have: as many as a job.
+pub const PARAMETER_HOSTS: u16 = sumac_wire::MAX_HOSTS as u16;
+
+/// The third byte of the subnet of the first parameter host; on a switch the last byte of its address.
+const HOSTS: u8 = 200;
+
 /// How workers and aggregator are joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -72,6 +78,10 @@ pub struct LabSpec {
     pub topology: Topology,
     /// Racks, each with an aggregator and an equal part of the workers, below a root; 0: one aggregator for all.
     pub racks: u16,
+    /// Workers, the last ones, that hang on the root itself beside its racks; only dynamic jobs can have them.
+    pub beside_root: u16,
+    /// Hosts of their own for the parameter hosts of dynamic jobs, on the only aggregator or on the root.
+    pub parameter_hosts: u16,
     /// Queues of every interface.
     pub queues: u16,
     /// MTU of every interface.
@@ -82,6 +92,9 @@ pub struct LabSpec {
     pub rate: Option<Rate>,
     /// What goes wrong on each cable.
     pub faults: Faults,
+    /// How much waits at a cable's shaper before it marks congestion, in units of 1024 bytes; none: no marks. Without a
+    /// rate there is no shaper.
+    pub ecn_threshold_kb: Option<u32>,
 }
 
 /// Why a specification cannot be built.
@@ -113,6 +126,12 @@ pub enum SpecError {
     /// Two things that do not go together.
     #[error("racks have a port for each worker; leave out --topology one-arm")]
     OneArmedRacks,
+    /// Nothing for workers to be beside.
+    #[error("workers beside the root need racks; with one aggregator they are just workers")]
+    BesideNothing,
+    /// More parameter hosts than a job can have.
+    #[error("a lab has at most {PARAMETER_HOSTS} parameter hosts, not {0}")]
+    ParameterHosts(u16),
 }
 
 impl LabSpec {
@@ -123,11 +142,14 @@ impl LabSpec {
             workers,
             topology: Topology::PerPort,
             racks: 0,
+            beside_root: 0,
+            parameter_hosts: 0,
             queues: 1,
             mtu: 1500,
             napi: Napi::default(),
             rate: None,
             faults: Faults::default(),
+            ecn_threshold_kb: None,
         }
     }
 
@@ -146,16 +168,20 @@ impl LabSpec {
         if !QUEUES.contains(&self.queues) {
             return Err(SpecError::Queues(self.queues));
         }
+        if self.parameter_hosts > PARAMETER_HOSTS {
+            return Err(SpecError::ParameterHosts(self.parameter_hosts));
+        }
         self.check_racks()
     }
 
     fn check_racks(&self) -> Result<(), SpecError> {
-        let LabSpec { racks, workers, topology, .. } = *self;
+        let LabSpec { racks, workers, beside_root, topology, .. } = *self;
         if racks == 0 {
-            return Ok(());
+            return if beside_root == 0 { Ok(()) } else { Err(SpecError::BesideNothing) };
         }
-        if !RACKS.contains(&racks) || !workers.is_multiple_of(racks) {
-            return Err(SpecError::Racks { racks, workers });
+        let in_racks = workers.saturating_sub(beside_root);
+        if !RACKS.contains(&racks) || in_racks == 0 || !in_racks.is_multiple_of(racks) {
+            return Err(SpecError::Racks { racks, workers: in_racks });
         }
         if topology == Topology::OneArm {
             return Err(SpecError::OneArmedRacks);
@@ -176,9 +202,38 @@ impl LabSpec {
         }
     }
 
-    /// The rack of a worker; none where one aggregator serves all.
+    /// How many workers each rack has; none where one aggregator serves all.
+    pub fn rack_size(&self) -> Option<u16> {
+        self.workers.saturating_sub(self.beside_root).checked_div(self.racks)
+    }
+
+    /// The rack of a worker; none where one aggregator serves all, and of a worker beside the root.
     pub fn rack_of(&self, rank: u16) -> Option<u16> {
-        self.workers.checked_div(self.racks).map(|size| rank / size)
+        self.rack_size().map(|size| rank / size).filter(|rack| *rack < self.racks)
+    }
+
+    /// The address of a parameter host.
+    pub fn host_ip(&self, host: u16) -> Ipv4Addr {
+        match self.topology {
+            Topology::PerPort => Ipv4Addr::new(10, 77, HOSTS + host as u8, 2),
+            Topology::OneArm => Ipv4Addr::new(10, 77, 0, HOSTS + host as u8),
+        }
+    }
+
+    /// The address of the only aggregator, or of the root, as this parameter host sees it.
+    pub fn host_gateway(&self, host: u16) -> Ipv4Addr {
+        match self.topology {
+            Topology::PerPort => Ipv4Addr::new(10, 77, HOSTS + host as u8, 1),
+            Topology::OneArm => self.aggregator_ip(0),
+        }
+    }
+
+    /// The interface of the only aggregator, or of the root, towards a parameter host.
+    pub fn host_port(&self, host: u16) -> String {
+        match self.topology {
+            Topology::PerPort => format!("host{host}"),
+            Topology::OneArm => port(0),
+        }
     }
 
     /// A rack's address on its way to the root.
@@ -199,27 +254,28 @@ impl LabSpec {
         }
     }
 
-    /// The interfaces of the aggregator, or of the root towards the racks.
+    /// The interfaces of the aggregator, or of the root towards racks and its own workers, and towards parameter hosts.
     pub fn aggregator_ports(&self) -> Vec<String> {
-        match (self.topology, self.racks) {
-            (Topology::OneArm, _) => vec![port(0)],
-            (Topology::PerPort, 0) => (0..self.workers).map(port).collect(),
-            (Topology::PerPort, racks) => (0..racks).map(port).collect(),
-        }
+        let below = match (self.topology, self.racks) {
+            (Topology::OneArm, _) => return vec![port(0)],
+            (Topology::PerPort, 0) => self.workers,
+            (Topology::PerPort, racks) => racks + self.beside_root,
+        };
+        (0..below).map(port).chain((0..self.parameter_hosts).map(|host| self.host_port(host))).collect()
     }
 
     /// A rack's interfaces towards its workers.
     pub fn rack_ports(&self) -> Vec<String> {
-        let size = self.workers.checked_div(self.racks).unwrap_or(0);
-        (0..size).map(port).collect()
+        (0..self.rack_size().unwrap_or(0)).map(port).collect()
     }
 
     /// The interface of a worker's aggregator towards it.
     pub fn port_of(&self, rank: u16) -> String {
-        match (self.topology, self.workers.checked_div(self.racks)) {
+        match (self.topology, self.rack_size()) {
             (Topology::OneArm, _) => port(0),
             (Topology::PerPort, None) => port(rank),
-            (Topology::PerPort, Some(size)) => port(rank % size),
+            (Topology::PerPort, Some(size)) if rank < size * self.racks => port(rank % size),
+            (Topology::PerPort, Some(size)) => port(self.racks + rank - size * self.racks),
         }
     }
 }
@@ -281,11 +337,26 @@ mod tests {
     }
 
     #[test]
+    fn workers_beside_the_root_have_ports_of_its_own() {
+        let spec = LabSpec { racks: 2, beside_root: 2, parameter_hosts: 1, ..LabSpec::new(6) };
+        assert_eq!(spec.check(), Ok(()));
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5].map(|rank| spec.rack_of(rank)),
+            [Some(0), Some(0), Some(1), Some(1), None, None]
+        );
+        assert_eq!([1, 2, 4, 5].map(|rank| spec.port_of(rank)), ["port1", "port0", "port2", "port3"]);
+        assert_eq!(spec.aggregator_ports(), ["port0", "port1", "port2", "port3", "host0"]);
+        assert_eq!(LabSpec { racks: 0, ..spec.clone() }.check(), Err(SpecError::BesideNothing));
+        assert_eq!(LabSpec { parameter_hosts: 5, ..spec }.check(), Err(SpecError::ParameterHosts(5)));
+    }
+
+    #[test]
     fn no_two_hosts_share_an_address() {
         for topology in [Topology::PerPort, Topology::OneArm] {
             let spec = LabSpec { topology, ..LabSpec::new(16) };
             let mut all: Vec<_> = (0..16).map(|rank| spec.worker_ip(rank)).collect();
             all.extend(spec.aggregator_ports().iter().zip(0..).map(|(_, rank)| spec.aggregator_ip(rank)));
+            all.extend((0..PARAMETER_HOSTS).map(|host| spec.host_ip(host)));
             let count = all.len();
             all.sort();
             all.dedup();

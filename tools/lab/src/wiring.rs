@@ -13,18 +13,26 @@
 //! w1 net0 --[c1]-- port1 | rack0 | up --[u0]-- port0 +-----+
 //!                        +-------+                   | agg |
 //! w2 net0 --[c2]-- port0 +-------+ up --[u1]-- port1 +-----+
-//! w3 net0 --[c3]-- port1 | rack1 |
-//!                        +-------+
+//! w3 net0 --[c3]-- port1 | rack1 |                   |     |
+//!                        +-------+                   |     |
+//! w4 net0 --[c4]----------------------------- port2 +-----+     a worker beside the root
+//!
+//! a parameter host
+//!
+//! ph0 net0 --[h0]-- host0 agg                   ph0 net0 --[h0]-- ph0 switch
 //! ```
 //!
-//! Where a lab has no cables, `[c]` and `[u]` are straight veths.
+//! Where a lab has no cables, `[c]`, `[u]` and `[h]` are straight veths. Aggregators forward IP: what workers and
+//! parameter hosts send each other without help takes the same ports and cables.
 
-use crate::cable::{Cable, FAR, NEAR};
+use std::net::Ipv4Addr;
+
+use crate::cable::{Cable, CableError, FAR, NEAR};
 use crate::command::CommandError;
 use crate::namespace::{self, Link, Namespace};
 use crate::spec::{LabSpec, Topology};
 
-/// A worker's interface.
+/// The interface of a worker, and of a parameter host.
 pub(crate) const WORKER_PORT: &str = "net0";
 
 /// A rack's interface towards the root.
@@ -37,7 +45,8 @@ pub(crate) struct Hosts {
     /// The only aggregator, or the root.
     pub(crate) aggregator: Namespace,
     pub(crate) racks: Vec<Namespace>,
-    /// Those of the workers, by rank, then those of the racks.
+    pub(crate) parameter: Vec<Namespace>,
+    /// Those of the workers, by rank, then those of the racks, then those of the parameter hosts.
     pub(crate) cables: Vec<Cable>,
     pub(crate) switch: Option<Namespace>,
 }
@@ -51,11 +60,13 @@ impl Hosts {
         let named = |suffix: String| Namespace::named(format!("{}-{suffix}", spec.name));
         let cables = (0..spec.workers).map(|rank| format!("c{rank}"));
         let cables = cables.chain((0..spec.racks).map(|rack| format!("u{rack}")));
+        let cables = cables.chain((0..spec.parameter_hosts).map(|host| format!("h{host}")));
         Hosts {
             workers: (0..spec.workers).map(|rank| named(format!("w{rank}"))).collect(),
             aggregator: named("agg".into()),
             racks: (0..spec.racks).map(|rack| named(format!("rack{rack}"))).collect(),
-            cables: cables.filter(|_| spec.has_cables()).map(|name| Cable::of(named(name))).collect(),
+            parameter: (0..spec.parameter_hosts).map(|host| named(format!("ph{host}"))).collect(),
+            cables: cables.filter(|_| spec.has_cables()).map(|name| Cable::of(named(name), spec)).collect(),
             switch: (spec.topology == Topology::OneArm).then(|| named("switch".into())),
         }
     }
@@ -63,11 +74,12 @@ impl Hosts {
     /// All of them.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Namespace> {
         let cables = self.cables.iter().map(Cable::namespace);
-        self.workers.iter().chain([&self.aggregator]).chain(&self.racks).chain(cables).chain(&self.switch)
+        let hosts = self.workers.iter().chain([&self.aggregator]).chain(&self.racks).chain(&self.parameter);
+        hosts.chain(cables).chain(&self.switch)
     }
 
     /// Creates namespaces, interfaces, addresses and routes.
-    pub(crate) fn build(&self, spec: &LabSpec) -> Result<(), CommandError> {
+    pub(crate) fn build(&self, spec: &LabSpec) -> Result<(), CableError> {
         for host in self.all() {
             host.create()?;
         }
@@ -83,6 +95,9 @@ impl Hosts {
         }
         for rank in 0..spec.workers {
             self.plug_in_worker(rank, spec)?;
+        }
+        for host in 0..spec.parameter_hosts {
+            self.plug_in_parameter_host(host, spec)?;
         }
         Ok(())
     }
@@ -102,7 +117,7 @@ impl Hosts {
         self.aggregator.ip(&[format!("addr add {}/24 dev port0", spec.aggregator_ip(0))])
     }
 
-    fn plug_in_rack(&self, rack: u16, spec: &LabSpec) -> Result<(), CommandError> {
+    fn plug_in_rack(&self, rack: u16, spec: &LabSpec) -> Result<(), CableError> {
         let number = usize::from(rack);
         let (host, port) = (&self.racks[number], format!("port{rack}"));
         let cable = self.cables.get(usize::from(spec.workers) + number);
@@ -112,36 +127,75 @@ impl Hosts {
         host.ip(&[format!("addr add {up}/24 dev {UPLINK}"), format!("route add default via {root}")])?;
         let workers = (0..spec.workers).filter(|rank| spec.rack_of(*rank) == Some(rack));
         let routes = workers.map(|rank| format!("route add {}/32 via {up}", spec.worker_ip(rank)));
-        self.aggregator.ip(&routes.collect::<Vec<_>>())
+        Ok(self.aggregator.ip(&routes.collect::<Vec<_>>())?)
     }
 
-    fn plug_in_worker(&self, rank: u16, spec: &LabSpec) -> Result<(), CommandError> {
+    fn plug_in_worker(&self, rank: u16, spec: &LabSpec) -> Result<(), CableError> {
         let number = usize::from(rank);
-        let (worker, gateway) = (&self.workers[number], spec.aggregator_ip(rank));
-        let cable = self.cables.get(number);
-        let near = (worker, WORKER_PORT);
+        let leaf = Leaf {
+            host: &self.workers[number],
+            name: format!("w{rank}"),
+            address: spec.worker_ip(rank),
+            gateway: spec.aggregator_ip(rank),
+            aggregator: self.aggregator_of(rank, spec),
+            port: spec.port_of(rank),
+        };
+        self.plug_in(&leaf, self.cables.get(number), spec, link(spec, number))
+    }
+
+    fn plug_in_parameter_host(&self, host: u16, spec: &LabSpec) -> Result<(), CableError> {
+        let number = usize::from(host);
+        let leaf = Leaf {
+            host: &self.parameter[number],
+            name: format!("ph{host}"),
+            address: spec.host_ip(host),
+            gateway: spec.host_gateway(host),
+            aggregator: &self.aggregator,
+            port: spec.host_port(host),
+        };
+        let cable = self.cables.get(usize::from(spec.workers + spec.racks) + number);
+        self.plug_in(&leaf, cable, spec, link(spec, number))
+    }
+
+    fn plug_in(
+        &self,
+        leaf: &Leaf<'_>,
+        cable: Option<&Cable>,
+        spec: &LabSpec,
+        link: Link,
+    ) -> Result<(), CableError> {
+        let Leaf { host, name, address, gateway, aggregator, port } = leaf;
+        let near = (*host, WORKER_PORT);
         match &self.switch {
             None => {
-                let (aggregator, port) = (self.aggregator_of(rank, spec), spec.port_of(rank));
-                join(near, (aggregator, &port), cable, spec, link(spec, number))?;
+                join(near, (aggregator, port), cable, spec, link)?;
                 aggregator.ip(&[format!("addr add {gateway}/24 dev {port}")])?;
             }
             Some(switch) => {
-                let port = format!("w{rank}");
-                join(near, (switch, &port), cable, spec, link(spec, number))?;
-                switch.ip(&[format!("link set dev {port} master fabric")])?;
+                join(near, (switch, name), cable, spec, link)?;
+                switch.ip(&[format!("link set dev {name} master fabric")])?;
             }
         }
-        worker.ip(&[
-            format!("addr add {}/24 dev {WORKER_PORT}", spec.worker_ip(rank)),
-            format!("route add default via {gateway}"),
-        ])
+        let address = format!("addr add {address}/24 dev {WORKER_PORT}");
+        Ok(host.ip(&[address, format!("route add default via {gateway}")])?)
     }
 
     /// The aggregator that a worker hangs on: its rack's, or the only one.
     pub(crate) fn aggregator_of(&self, rank: u16, spec: &LabSpec) -> &Namespace {
         spec.rack_of(rank).and_then(|rack| self.racks.get(usize::from(rack))).unwrap_or(&self.aggregator)
     }
+}
+
+/// A host with one interface: a worker or a parameter host.
+struct Leaf<'a> {
+    host: &'a Namespace,
+    /// Of its port on a switch.
+    name: String,
+    address: Ipv4Addr,
+    gateway: Ipv4Addr,
+    aggregator: &'a Namespace,
+    /// The aggregator's, where there is no switch.
+    port: String,
 }
 
 /// How the veths of one cable carry frames. Those of a queue stay on one CPU: with a single one the cables are spread
@@ -158,9 +212,9 @@ fn join(
     cable: Option<&Cable>,
     spec: &LabSpec,
     link: Link,
-) -> Result<(), CommandError> {
+) -> Result<(), CableError> {
     match cable {
-        None => namespace::veth(near, far, link),
+        None => Ok(namespace::veth(near, far, link)?),
         Some(cable) => {
             namespace::veth(near, (cable.namespace(), NEAR), link)?;
             namespace::veth((cable.namespace(), FAR), far, link)?;

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
+use sumac_lab::namespace::Namespace;
 use sumac_lab::spec::Faults;
 use sumac_lab::units::{Probability, Rate};
 use sumac_lab::{Lab, LabSpec, Topology};
@@ -144,6 +145,93 @@ fn racks_reach_each_other_with_jumbo_frames_and_several_queues() {
             assert_eq!((&link["num_rx_queues"], &link["num_tx_queues"]), (&2.into(), &2.into()), "{link}");
         }
     }
+}
+
+/// Sends a burst of 1000-byte datagrams from w0 to w1 much faster than the cables' rate, each with this ECN field, and returns the ECN
+/// fields that arrive, in order.
+fn fields(lab: &Lab, count: u32, ecn: u8) -> Vec<u8> {
+    const RECEIVER: &str = "import socket
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.setsockopt(socket.SOL_SOCKET,33,1<<24)
+s.setsockopt(socket.IPPROTO_IP,13,1); s.bind(('0.0.0.0',9)); s.settimeout(2); print('ready',flush=True)
+try:
+  while True: print(s.recvmsg(2000,100)[1][0][2][0]&3)
+except socket.timeout: pass";
+    const SENDER: &str = "import socket,sys,time
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.setsockopt(socket.SOL_SOCKET,32,1<<24)
+s.setsockopt(socket.IPPROTO_IP,socket.IP_TOS,int(sys.argv[3]))
+for i in range(int(sys.argv[2])):
+  s.sendto(bytes(958),(sys.argv[1],9))
+  if i%20==19: time.sleep(0.0005)";
+    let what = format!("receiver{ecn}-{count}");
+    let mut receiver = Command::new("/usr/bin/python3");
+    let mut receiver = lab.start(lab.worker(1), &what, receiver.args(["-c", RECEIVER])).unwrap();
+    let log = receiver.log().to_owned();
+    let said = || std::fs::read_to_string(&log).unwrap_or_default();
+    receiver.wait_until("its socket", Duration::from_secs(10), || said().starts_with("ready")).unwrap();
+    let mut sender = lab.worker(0).command("/usr/bin/python3");
+    let to = lab.spec().worker_ip(1).to_string();
+    sumac_lab::command::output(sender.args(["-c", SENDER, &to, &count.to_string(), &ecn.to_string()]))
+        .unwrap();
+    receiver.wait_success("the silence after the last", Duration::from_secs(60)).unwrap();
+    said().lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+#[test]
+fn marks_come_above_a_backlog_and_not_below() {
+    const ECT: u8 = 2;
+    const CE: u8 = 3;
+    let Some(lab) = lab("ecn", |spec| {
+        (spec.rate, spec.ecn_threshold_kb) = (Some(Rate(10_000_000)), Some(64));
+    }) else {
+        return;
+    };
+    let marked = || lab.injected().unwrap().up.marked + lab.injected().unwrap().down.marked;
+    // What an idle shaper lets pass at once and the threshold are 327 frames of 1000 bytes.
+    let below = fields(&lab, 300, ECT);
+    assert!(below.iter().all(|field| *field == ECT), "the backlog stayed below the threshold: {below:?}");
+    assert_eq!((below.len(), marked()), (300, 0), "{:?}", lab.injected().unwrap());
+    // The first bucket fills again in 0.3 s; the receiver's silence was longer.
+    let burst = fields(&lab, 700, ECT);
+    let first = burst.iter().position(|field| *field == CE).unwrap_or(burst.len());
+    let count = burst.iter().filter(|field| **field == CE).count();
+    println!("{} of 700 arrived, {count} marked, the first is number {first}", burst.len());
+    assert_eq!(burst.len(), 700, "marks come before the queue is full");
+    // However slowly the sender ran, the virtual queue held the first 327; each mark is excess.
+    assert!((327..=700).contains(&first) && count > 0, "{count} marked, the first is number {first}");
+    assert_eq!(marked(), count as u64, "what was marked is counted");
+    // Whoever does not say that it minds is not marked, whatever waits.
+    assert_eq!(fields(&lab, 700, 0), vec![0; 700]);
+    assert_eq!(marked(), count as u64);
+}
+
+#[test]
+fn parameter_hosts_are_reached_from_everywhere() {
+    for topology in [Topology::PerPort, Topology::OneArm] {
+        let Some(lab) = lab("ph", |spec| {
+            (spec.topology, spec.parameter_hosts) = (topology, 2);
+            spec.rate = Some(Rate(1_000_000_000));
+        }) else {
+            return;
+        };
+        assert_eq!((lab.parameter_hosts().len(), lab.cables().len()), (2, 4));
+        ping(lab.worker(0), lab.spec().host_ip(1));
+        ping(&lab.parameter_hosts()[0], lab.spec().worker_ip(1));
+    }
+    let Some(lab) = lab("phr", |spec| {
+        (spec.workers, spec.racks, spec.beside_root, spec.parameter_hosts) = (6, 2, 2, 1);
+    }) else {
+        return;
+    };
+    for rank in [0, 3, 5] {
+        ping(lab.worker(rank), lab.spec().host_ip(0));
+        ping(&lab.parameter_hosts()[0], lab.spec().worker_ip(rank));
+    }
+    ping(lab.worker(5), lab.spec().worker_ip(0));
+}
+
+fn ping(from: &Namespace, to: std::net::Ipv4Addr) {
+    let mut ping = from.command("ping");
+    sumac_lab::command::output(ping.args(["-c", "1", "-W", "5", &to.to_string()])).unwrap();
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Compare {
         }
         let options = RunOptions {
             lab,
-            sumac: self.sumac.sumac(Backend::Xdp),
+            sumac: self.sumac.sumac(Backend::Xdp, &self.lab),
             operation: Operation { wire: self.sumac.wire, ..Operation::sum(self.elements as usize) },
             iterations: self.iterations,
             warmup: self.warmup,

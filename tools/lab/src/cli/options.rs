@@ -1,8 +1,10 @@
 //! Options that describe a lab, shared by the verbs that build one.
 
 use clap::Args;
-use sumac_client::{DType, Reduction, Wire};
-use sumac_lab::deployment::{Backend, SumacOptions};
+use clap::error::ErrorKind;
+use sumac_client::{DType, Mode, Reduction, Wire};
+use sumac_lab::deployment::{Backend, DynamicOptions, SumacOptions};
+use sumac_lab::marking::DEFAULT_THRESHOLD_KB;
 use sumac_lab::spec::{Faults, Napi};
 use sumac_lab::units::{Probability, Rate};
 use sumac_lab::{LabSpec, Topology};
@@ -23,6 +25,9 @@ pub struct LabOptions {
     /// Number of worker hosts in each rack
     #[arg(long, requires = "racks")]
     pub workers_per_rack: Option<u16>,
+    /// Workers that hang on the root itself, beside the racks'; only dynamic jobs can have them
+    #[arg(long, requires = "racks", default_value_t = 0, value_name = "WORKERS")]
+    pub beside_root: u16,
     /// Queues of every interface; a job has a shard of its slots on each
     #[arg(long, visible_alias = "shards", default_value_t = 1)]
     pub queues: u16,
@@ -41,6 +46,19 @@ pub struct LabOptions {
     /// Part of the frames that later ones overtake, per direction of every cable
     #[arg(long, default_value = "0", value_name = "PROBABILITY")]
     pub reorder: Probability,
+    /// How jobs use the aggregator's slots: static, each its own, or dynamic, all shared
+    #[arg(long, value_parser = mode, default_value = "static")]
+    pub mode: Mode,
+    /// Parameter hosts of dynamic jobs, 1 to 4, each a host of its own; by default 1
+    #[arg(long, value_name = "HOSTS")]
+    pub parameter_hosts: Option<u16>,
+    /// Have the first workers be the parameter hosts too
+    #[arg(long)]
+    pub co_located: bool,
+    /// Mark congestion (ECN) above this backlog of a cable with a rate, in KB of 1024 bytes; 0: never; by default 64
+    /// where there are parameter hosts
+    #[arg(long, value_name = "KB", requires = "rate")]
+    pub ecn_threshold: Option<u32>,
     /// MTU of every interface, at most 9000
     #[arg(long, default_value_t = 1500)]
     pub mtu: u32,
@@ -52,9 +70,10 @@ pub struct LabOptions {
 impl LabOptions {
     /// The lab that these options ask for.
     pub fn spec(&self) -> LabSpec {
+        self.refuse_what_static_jobs_do_not_know();
         let workers = match (self.racks, self.workers_per_rack) {
             // More than there can be is told when the specification is checked.
-            (Some(racks), Some(each)) => racks.saturating_mul(each),
+            (Some(racks), Some(each)) => racks.saturating_mul(each).saturating_add(self.beside_root),
             _ => self.workers,
         };
         let base = LabSpec::new(workers);
@@ -62,12 +81,39 @@ impl LabOptions {
             name: self.name.clone().unwrap_or(base.name),
             workers,
             racks: self.racks.unwrap_or(0),
+            beside_root: self.beside_root,
+            parameter_hosts: if self.mode == Mode::Dynamic && !self.co_located { self.hosts() } else { 0 },
             queues: self.queues,
             topology: self.topology,
             mtu: self.mtu,
             napi: self.napi,
             rate: self.rate,
             faults: Faults { loss: self.loss, duplicate: self.duplicate, reorder: self.reorder },
+            ecn_threshold_kb: self.ecn_threshold_kb(),
+        }
+    }
+
+    /// How many parameter hosts a dynamic job has.
+    fn hosts(&self) -> u16 {
+        self.parameter_hosts.unwrap_or(1)
+    }
+
+    fn ecn_threshold_kb(&self) -> Option<u32> {
+        let default = (self.mode == Mode::Dynamic).then_some(DEFAULT_THRESHOLD_KB);
+        // Without a rate there is no shaper, and nothing that marks.
+        self.rate.and(self.ecn_threshold.or(default)).filter(|threshold| *threshold > 0)
+    }
+
+    /// Ends the program, as clap does for other arguments that do not go together.
+    fn refuse_what_static_jobs_do_not_know(&self) {
+        let given = [
+            ("--parameter-hosts", self.parameter_hosts.is_some()),
+            ("--co-located", self.co_located),
+            ("--beside-root", self.beside_root > 0),
+        ];
+        if let (Mode::Static, Some((name, _))) = (self.mode, given.iter().find(|(_, given)| *given)) {
+            let why = format!("{name} is for dynamic jobs: add --mode dynamic\n");
+            clap::Error::raw(ErrorKind::ArgumentConflict, why).exit();
         }
     }
 }
@@ -79,9 +125,13 @@ pub struct SumacArguments {
     /// 32-bit words per packet; by default what the MTU allows
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=2224))]
     pub chunk: Option<u16>,
-    /// Slots of each lane of the job, a power of two; by default what the measured path needs
+    /// Slots: of each lane of a static job, a power of two, by default what the measured path needs; with --mode dynamic
+    /// those of each shard that all jobs share, by default 1024
     #[arg(long)]
     pub slots: Option<u32>,
+    /// Run dynamic jobs without an aggregator: the parameter hosts do all
+    #[arg(long)]
+    pub no_aggregator: bool,
     /// Multiply floats with this number before they are rounded; by default block floating point
     #[arg(long)]
     pub scale: Option<f32>,
@@ -100,18 +150,36 @@ pub struct SumacArguments {
 }
 
 impl SumacArguments {
-    /// Sumac as these options ask for.
-    pub fn sumac(&self, backend: Backend) -> SumacOptions {
+    /// Sumac as these options ask for, in this lab.
+    pub fn sumac(&self, backend: Backend, lab: &LabOptions) -> SumacOptions {
+        let slots = self.slots.unwrap_or(DynamicOptions::default().slots);
+        let dynamic = (lab.mode == Mode::Dynamic).then(|| DynamicOptions {
+            slots,
+            has_aggregator: !self.no_aggregator,
+            co_located: if lab.co_located { lab.hosts() } else { 0 },
+        });
+        if dynamic.is_none() && self.no_aggregator {
+            let why = "--no-aggregator is for dynamic jobs: add --mode dynamic\n";
+            clap::Error::raw(ErrorKind::ArgumentConflict, why).exit();
+        }
         SumacOptions {
             backend,
             chunk: self.chunk,
-            slots: self.slots,
+            slots: if dynamic.is_some() { None } else { self.slots },
             scale: self.scale,
             checksum: !self.no_checksum,
             stealing: !self.no_stealing,
             drop: self.aggregator_drop,
+            dynamic,
         }
     }
+}
+
+fn mode(name: &str) -> Result<Mode, String> {
+    by_name(name, &[Mode::Static, Mode::Dynamic], |mode| match mode {
+        Mode::Static => "static",
+        Mode::Dynamic => "dynamic",
+    })
 }
 
 /// A type of elements by its name.

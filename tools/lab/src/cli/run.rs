@@ -64,7 +64,7 @@ impl Run {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let options = RunOptions {
             lab: self.lab.spec(),
-            sumac: self.sumac.sumac(self.backend),
+            sumac: self.sumac.sumac(self.backend, &self.lab),
             operation: Operation {
                 elements: self.elements,
                 dtype: self.dtype,

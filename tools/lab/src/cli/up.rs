@@ -28,6 +28,9 @@ impl Up {
             let spec = &record.spec;
             println!("  {namespace}  {}  aggregator {}", spec.worker_ip(rank), spec.aggregator_ip(rank));
         }
+        for host in 0..record.spec.parameter_hosts {
+            println!("  {}-ph{host}  {}  parameter host", record.spec.name, record.spec.host_ip(host));
+        }
         println!("enter a host:  nsenter --net=/run/netns/{} bash", record.namespaces[0]);
         println!("remove it:     sumac-lab down --name {}", record.spec.name);
         Ok(ExitCode::SUCCESS)

@@ -16,6 +16,7 @@ pub use report::Report;
 pub use statistics::Times;
 pub use trainers::{TrainError, Trainers};
 
+use crate::cable::CableError;
 use crate::clock::Span;
 use crate::command::CommandError;
 use crate::cpu::MachineTime;
@@ -85,6 +86,9 @@ pub enum RunError {
     /// A counter that could not be read.
     #[error(transparent)]
     Command(#[from] CommandError),
+    /// A cable's.
+    #[error(transparent)]
+    Cable(#[from] CableError),
     /// The frames of a worker could not be counted.
     #[error(transparent)]
     Trace(#[from] TraceError),

@@ -112,7 +112,7 @@ impl Report {
         let frames = Frames::of(stats, aggregators);
         Report {
             workers: spec.workers,
-            workers_per_rack: spec.workers.checked_div(spec.racks),
+            workers_per_rack: spec.rack_size(),
             elements,
             dtype,
             reduction,

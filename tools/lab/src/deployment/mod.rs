@@ -1,11 +1,14 @@
-//! Sumac in a lab: the aggregator, a host program and a daemon per worker, as an operator would start them.
+//! Sumac in a lab: the aggregator, a host program and a daemon per worker and parameter host, as an operator would
+//! start them.
+
+mod config;
+mod options;
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sumac_client::{Client, ClientError};
 
@@ -16,65 +19,13 @@ use crate::process::{Process, ProcessError};
 use crate::programs::{NotFound, Programs};
 use crate::units::Probability;
 
+pub use options::{Backend, DynamicOptions, SumacOptions};
+
 /// TCP port of the control plane.
 const CONTROL_PORT: u16 = 48600;
 
 /// How long a program has until it listens. Generous: sixteen daemons may start at once on one CPU.
 const START_LIMIT: Duration = Duration::from_secs(30);
-
-/// What moves and adds the packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Backend {
-    /// AF_XDP on the workers, XDP programs on the aggregator
-    #[default]
-    Xdp,
-    /// UDP sockets on the workers, a process on the aggregator
-    Udp,
-}
-
-impl Backend {
-    /// Its name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Backend::Xdp => "xdp",
-            Backend::Udp => "udp",
-        }
-    }
-}
-
-/// How Sumac is to run in a lab.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SumacOptions {
-    /// What moves and adds the packets.
-    pub backend: Backend,
-    /// 32-bit words per packet; none: what the MTU allows.
-    pub chunk: Option<u16>,
-    /// Slots of each lane of a job; none: what the measured path needs.
-    pub slots: Option<u32>,
-    /// What floats are multiplied with; none: block floating point.
-    pub scale: Option<f32>,
-    /// Whether packets carry checksums that the aggregator verifies.
-    pub checksum: bool,
-    /// Whether slots take chunks from each other.
-    pub stealing: bool,
-    /// Part of the frames that the aggregators drop on purpose.
-    pub drop: Probability,
-}
-
-impl Default for SumacOptions {
-    fn default() -> SumacOptions {
-        SumacOptions {
-            backend: Backend::Xdp,
-            chunk: None,
-            slots: None,
-            scale: None,
-            checksum: true,
-            stealing: true,
-            drop: Probability::default(),
-        }
-    }
-}
 
 /// Why Sumac does not run in the lab.
 #[derive(Debug, thiserror::Error)]
@@ -106,28 +57,6 @@ pub enum DeployError {
     },
 }
 
-/// A daemon's configuration, in the keys of `docs/operations.md`.
-#[derive(Serialize)]
-struct DaemonConfig {
-    socket: PathBuf,
-    socket_mode: &'static str,
-    backend: &'static str,
-    interface: &'static str,
-    pin_root: PathBuf,
-    aggregator: String,
-    secret_file: PathBuf,
-    shards: u16,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    cpus: Vec<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    slots: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    elements: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    scale: Option<f32>,
-    checksum: bool,
-}
-
 /// Sumac running in a lab. Dropping it ends its programs; the XDP programs go with the lab.
 #[derive(Debug)]
 pub struct Deployment<'lab> {
@@ -137,10 +66,25 @@ pub struct Deployment<'lab> {
     /// Control planes: the only one's or the root's, then the racks'.
     aggregators: Vec<Option<Process>>,
     daemons: Vec<Option<Process>>,
+    /// Daemons of parameter hosts that are no worker's too.
+    parameter_hosts: Vec<Option<Process>>,
+}
+
+/// Where a daemon runs, and what it is to be.
+struct Seat<'lab> {
+    host: &'lab Namespace,
+    /// What its process is called in the lab.
+    what: String,
+    socket: PathBuf,
+    /// The control plane that jobs are opened with.
+    control: Ipv4Addr,
+    /// The root's, or the only one.
+    root: Ipv4Addr,
+    is_parameter_host: bool,
 }
 
 impl<'lab> Deployment<'lab> {
-    /// Attaches the programs and starts aggregator and daemons; returns when all of them listen.
+    /// Attaches the programs and starts aggregator, parameter hosts and daemons; returns when all of them listen.
     ///
     /// # Errors
     /// The first program that does not come up, with the end of its log.
@@ -151,20 +95,31 @@ impl<'lab> Deployment<'lab> {
             programs: Programs::find()?,
             aggregators: (0..=lab.spec().racks).map(|_| None).collect(),
             daemons: (0..lab.spec().workers).map(|_| None).collect(),
+            parameter_hosts: lab.parameter_hosts().iter().map(|_| None).collect(),
         };
         deployment.write_secrets()?;
         if options.backend == Backend::Xdp {
-            deployment.attach_aggregator()?;
-            for rank in 0..lab.spec().workers {
-                deployment.attach_worker(rank)?;
-            }
+            deployment.attach_all()?;
         }
         deployment.drop_at_aggregators(options.drop)?;
         deployment.start_aggregator()?;
+        for host in 0..lab.spec().parameter_hosts {
+            deployment.start_parameter_host(host)?;
+        }
         for rank in 0..lab.spec().workers {
             deployment.start_daemon(rank)?;
         }
         Ok(deployment)
+    }
+
+    fn attach_all(&self) -> Result<(), DeployError> {
+        if self.options.has_aggregator() {
+            self.attach_aggregator()?;
+        }
+        for rank in 0..self.lab.spec().workers {
+            self.attach_worker(rank)?;
+        }
+        self.lab.parameter_hosts().iter().try_for_each(|host| self.attach_host(host))
     }
 
     /// The lab that it runs in.
@@ -211,9 +166,25 @@ impl<'lab> Deployment<'lab> {
         self.daemons.get_mut(usize::from(rank))?.as_mut()
     }
 
+    /// The daemon of a parameter host that is no worker's too, while it runs.
+    pub fn parameter_host(&mut self, host: u16) -> Option<&mut Process> {
+        self.parameter_hosts.get_mut(usize::from(host))?.as_mut()
+    }
+
+    /// The sockets of the daemons that are parameter hosts: those of their own, then workers'.
+    pub fn parameter_host_sockets(&self) -> Vec<PathBuf> {
+        let own = (0..self.lab.spec().parameter_hosts).map(|host| self.parameter_seat(host).socket);
+        own.chain((0..self.co_located()).map(|rank| self.socket(rank))).collect()
+    }
+
+    /// Workers, the first ones, whose daemons are parameter hosts too.
+    fn co_located(&self) -> u16 {
+        self.options.dynamic.map_or(0, |dynamic| dynamic.co_located)
+    }
+
     /// All of Sumac's processes that run.
     pub fn processes(&self) -> impl Iterator<Item = &Process> {
-        self.daemons.iter().chain(&self.aggregators).flatten()
+        self.daemons.iter().chain(&self.parameter_hosts).chain(&self.aggregators).flatten()
     }
 
     /// `sumac-agg` with these arguments on the aggregator, or on the root; returns what it prints.
@@ -245,7 +216,13 @@ impl<'lab> Deployment<'lab> {
     /// # Errors
     /// What `sumac-agg attach` says.
     pub fn attach_aggregator(&self) -> Result<(), DeployError> {
-        self.with_ports(&["attach", "--shards", &self.lab.spec().queues.to_string()])
+        let shards = self.lab.spec().queues.to_string();
+        let shared = self.options.dynamic.map(|dynamic| dynamic.slots.to_string());
+        let mut verb = vec!["attach", "--shards", &shards];
+        if let Some(shared) = &shared {
+            verb.extend(["--dynamic-slots", shared]);
+        }
+        self.with_ports(&verb)
     }
 
     /// Takes them off.
@@ -286,7 +263,7 @@ impl<'lab> Deployment<'lab> {
         self.aggregator_hosts().try_for_each(|host| self.sumac_agg_on(host, &drop).map(|_| ()))
     }
 
-    /// What the eBPF aggregator, or the root, says of itself; null when a process aggregates.
+    /// What the eBPF aggregator, or the root, says of itself; null when a process aggregates, or nobody.
     ///
     /// # Errors
     /// What `sumac-agg status` says.
@@ -300,10 +277,10 @@ impl<'lab> Deployment<'lab> {
     /// What `sumac-agg status` says.
     pub fn aggregator_status_on(&self, host: &Namespace) -> Result<Value, DeployError> {
         match self.options.backend {
-            Backend::Xdp => {
+            Backend::Xdp if self.options.has_aggregator() => {
                 parse(&self.sumac_agg_on(host, &["status", "--json"])?, "sumac-agg status --json")
             }
-            Backend::Udp => Ok(Value::Null),
+            _ => Ok(Value::Null),
         }
     }
 
@@ -312,8 +289,13 @@ impl<'lab> Deployment<'lab> {
     /// # Errors
     /// What `sumac attach` says.
     pub fn attach_worker(&self, rank: u16) -> Result<(), DeployError> {
+        self.attach_host(self.lab.worker(rank))
+    }
+
+    fn attach_host(&self, host: &Namespace) -> Result<(), DeployError> {
         let shards = self.lab.spec().queues.to_string();
-        self.sumac(rank, &["attach", self.lab.worker_interface(), "--shards", &shards]).map(|_| ())
+        let attach = ["attach", self.lab.worker_interface(), "--shards", &shards];
+        self.call(host, self.programs.sumac(), &attach).map(|_| ())
     }
 
     /// Starts the control planes of all aggregators, which they must not have.
@@ -339,10 +321,17 @@ impl<'lab> Deployment<'lab> {
         let mut serve = self.programs.sumac_agg();
         serve.args(["serve", "--listen", &format!("0.0.0.0:{CONTROL_PORT}")]);
         match self.options.backend {
+            _ if !self.options.has_aggregator() => serve.args(["--plane", "none"]),
             Backend::Xdp => serve.args(["--plane", "ebpf", "--pin-root"]).arg(self.lab.pin_root()),
             Backend::Udp => serve.args(["--plane", "host", "--shards", &self.lab.spec().queues.to_string()]),
         };
-        if self.lab.spec().racks > 0 {
+        if let (Some(dynamic), Backend::Udp, true) =
+            (self.options.dynamic, self.options.backend, self.options.has_aggregator())
+        {
+            serve.args(["--dynamic-slots", &dynamic.slots.to_string()]);
+        }
+        // Racks and parameter hosts register with it.
+        if self.lab.spec().racks > 0 || self.options.dynamic.is_some() {
             serve.arg("--rack-secret-file").arg(self.rack_secret_file());
         }
         match parent {
@@ -370,17 +359,57 @@ impl<'lab> Deployment<'lab> {
     /// # Errors
     /// When it does not come to listen.
     pub fn start_daemon(&mut self, rank: u16) -> Result<(), DeployError> {
-        let config = self.write_config(rank)?;
-        let socket = self.socket(rank);
+        let spec = self.lab.spec();
+        let control = spec.aggregator_ip(rank);
+        let seat = Seat {
+            host: self.lab.worker(rank),
+            what: format!("daemon{rank}"),
+            socket: self.socket(rank),
+            control,
+            root: spec.rack_of(rank).map_or(control, |rack| spec.root_ip(rack)),
+            is_parameter_host: rank < self.co_located(),
+        };
+        self.daemons[usize::from(rank)] = Some(self.start_seat(&seat)?);
+        Ok(())
+    }
+
+    /// Starts the daemon of a parameter host, which must not run.
+    ///
+    /// # Errors
+    /// When it does not come to listen.
+    pub fn start_parameter_host(&mut self, host: u16) -> Result<(), DeployError> {
+        self.parameter_hosts[usize::from(host)] = Some(self.start_seat(&self.parameter_seat(host))?);
+        Ok(())
+    }
+
+    fn parameter_seat(&self, host: u16) -> Seat<'lab> {
+        let control = self.lab.spec().host_gateway(host);
+        Seat {
+            host: &self.lab.parameter_hosts()[usize::from(host)],
+            what: format!("host{host}"),
+            socket: self.lab.folder().join(format!("ph{host}.sock")),
+            control,
+            root: control,
+            is_parameter_host: true,
+        }
+    }
+
+    fn start_seat(&self, seat: &Seat<'_>) -> Result<Process, DeployError> {
+        let config = self.write_config(seat)?;
         // One that was killed leaves its socket behind; a connection to it says nothing of the new one.
-        let _ = std::fs::remove_file(&socket);
+        let _ = std::fs::remove_file(&seat.socket);
         let mut daemon = self.programs.sumac();
         daemon.args(["daemon", "--config"]).arg(config);
-        let what = format!("daemon{rank}");
-        let mut process = self.lab.start(self.lab.worker(rank), &what, &mut daemon)?;
-        process.wait_until("its socket", START_LIMIT, || Client::connect(&socket).is_ok())?;
-        self.daemons[usize::from(rank)] = Some(process);
-        Ok(())
+        let mut process = self.lab.start(seat.host, &seat.what, &mut daemon)?;
+        process.wait_until("its socket", START_LIMIT, || Client::connect(&seat.socket).is_ok())?;
+        Ok(process)
+    }
+
+    /// Ends the daemon of a parameter host.
+    pub fn stop_parameter_host(&mut self, host: u16) {
+        if let Some(place) = self.parameter_hosts.get_mut(usize::from(host)) {
+            *place = None;
+        }
     }
 
     /// Ends a worker's daemon.
@@ -398,36 +427,6 @@ impl<'lab> Deployment<'lab> {
             std::fs::write(&path, secret).map_err(|source| DeployError::File { path, source })?;
         }
         Ok(())
-    }
-
-    fn write_config(&self, rank: u16) -> Result<PathBuf, DeployError> {
-        let config = DaemonConfig {
-            socket: self.socket(rank),
-            socket_mode: "0660",
-            backend: self.options.backend.name(),
-            interface: self.lab.worker_interface(),
-            pin_root: self.lab.pin_root(),
-            aggregator: format!("{}:{CONTROL_PORT}", self.lab.spec().aggregator_ip(rank)),
-            secret_file: self.secret_file(),
-            shards: self.lab.spec().queues,
-            cpus: self.cpus(),
-            slots: self.options.slots,
-            elements: self.options.chunk,
-            scale: self.options.scale,
-            checksum: self.options.checksum,
-        };
-        let path = self.lab.folder().join(format!("w{rank}.toml"));
-        let file = |source| DeployError::File { path: path.clone(), source };
-        let text = toml::to_string(&config).map_err(|error| file(std::io::Error::other(error)))?;
-        std::fs::write(&path, text).map_err(file)?;
-        Ok(path)
-    }
-
-    /// The CPU of each shard's thread: the one that works on the queue of this number. A single one may run anywhere.
-    fn cpus(&self) -> Vec<usize> {
-        let queues = usize::from(self.lab.spec().queues);
-        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        if queues == 1 { Vec::new() } else { (0..queues).map(|queue| queue % cpus).collect() }
     }
 
     fn call(&self, host: &Namespace, program: Command, arguments: &[&str]) -> Result<String, DeployError> {

@@ -1,0 +1,187 @@
+//! Marks of congestion on a cable: a program in front of each shaper, for this kernel has no queue that marks.
+//!
+//! A token bucket that shapes (`tbf`) only queues and drops, and does not say how much waits in it. So an eBPF program on
+//! the port (`tools/cable-prog`, clsact egress) keeps the same account of the same frames, and marks those that are
+//! ECN-capable when more than the threshold waits before them. All frames are on the account, whoever sent them.
+//!
+//! ```text
+//!   frame -> account (rate; more than 256 KB + threshold ahead: ECT becomes CE) -> tbf (rate, 256 KB; queue) -> wire
+//! ```
+//!
+//! The program lives as long as the port. Its counter is pinned, so that another process can read it.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aya::EbpfLoader;
+use aya::maps::{Array, Map, MapData, MapError};
+use aya::programs::tc::{self, NlOptions, TcAttachOptions, TcError};
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
+use nix::sched::{CloneFlags, setns};
+
+use crate::cable::{BURST_BYTES, QUEUE_BYTES};
+use crate::namespace::Namespace;
+use crate::spec::LabSpec;
+use crate::units::Rate;
+
+/// The backlog above which frames are marked, unless a lab is told another: 42 full frames, 5 ms at 100 Mbit/s.
+pub const DEFAULT_THRESHOLD_KB: u32 = 64;
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_CABLE_OBJECT"));
+
+/// Why a cable does not mark, or does not say how much it marked.
+#[derive(Debug, thiserror::Error)]
+pub enum MarkingError {
+    /// The program.
+    #[error("loading the program that marks congestion on {cable}: {source}")]
+    Load {
+        /// The cable's namespace.
+        cable: String,
+        /// What went wrong.
+        source: Box<aya::EbpfError>,
+    },
+    /// The port.
+    #[error("attaching the program that marks congestion to {port} of {cable}: {source}")]
+    Attach {
+        /// The cable's namespace.
+        cable: String,
+        /// Which port.
+        port: &'static str,
+        /// What went wrong.
+        source: Box<AttachError>,
+    },
+    /// The counter.
+    #[error("reading {path}, which counts a cable's marks: {source}")]
+    Counter {
+        /// Where it is pinned.
+        path: PathBuf,
+        /// What went wrong.
+        source: Box<MapError>,
+    },
+}
+
+/// Why a program is not on a port.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The kernel or the verifier refused it.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// No place for programs on the port.
+    #[error("adding clsact: {0}")]
+    Clsact(#[from] TcError),
+    /// The counter could not be pinned.
+    #[error("pinning the counter: {0}")]
+    Pin(#[from] aya::pin::PinError),
+    /// A file of the namespace or of bpffs.
+    #[error(transparent)]
+    File(#[from] io::Error),
+    /// The object lacks what the source has.
+    #[error("the object has no {0}")]
+    Object(&'static str),
+    /// The thread in the cable's namespace died.
+    #[error("the thread that attaches panicked")]
+    Thread,
+}
+
+/// How a cable marks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Marking {
+    rate: Rate,
+    threshold_kb: u32,
+    /// Where its counters are pinned: this, and the direction's name.
+    pins: PathBuf,
+}
+
+/// Where a lab's cables have their counters.
+pub(crate) fn pins(lab: &str) -> PathBuf {
+    Path::new("/sys/fs/bpf").join(format!("sumac-lab-{lab}-cables"))
+}
+
+impl Marking {
+    /// How the cables of a lab mark; none when they do not.
+    pub(crate) fn of(spec: &LabSpec, cable: &str) -> Option<Marking> {
+        let (rate, threshold_kb) = spec.rate.zip(spec.ecn_threshold_kb)?;
+        Some(Marking { rate, threshold_kb, pins: pins(&spec.name).join(cable) })
+    }
+
+    /// Puts the program on these ports, named by the direction of what leaves them.
+    pub(crate) fn build(
+        &self,
+        cable: &Namespace,
+        ports: [(&str, &'static str); 2],
+    ) -> Result<(), MarkingError> {
+        for (direction, port) in ports {
+            let mut program = self.load().map_err(|source| self.not_loaded(cable, source))?;
+            let pin = self.pins.join(direction);
+            // A thread of its own, which ends here, enters the cable's namespace.
+            let attached = std::thread::scope(|scope| {
+                let thread = scope.spawn(|| attach(&mut program, cable, port, &pin));
+                thread.join().unwrap_or(Err(AttachError::Thread))
+            });
+            let name = || cable.name().to_owned();
+            attached.map_err(|source| MarkingError::Attach { cable: name(), port, source: source.into() })?;
+        }
+        Ok(())
+    }
+
+    fn not_loaded(&self, cable: &Namespace, source: aya::EbpfError) -> MarkingError {
+        MarkingError::Load { cable: cable.name().to_owned(), source: source.into() }
+    }
+
+    fn load(&self) -> Result<aya::Ebpf, aya::EbpfError> {
+        let at_once = BURST_BYTES;
+        let threshold = at_once + u64::from(self.threshold_kb) * 1024;
+        let (rate, above, full) =
+            (self.rate.0 / 8, self.ahead_ns(threshold), self.ahead_ns(at_once + QUEUE_BYTES));
+        EbpfLoader::new()
+            .override_global("BYTES_PER_SECOND", &rate, true)
+            .override_global("MARK_ABOVE_NS", &above, true)
+            .override_global("FULL_NS", &full, true)
+            .load(OBJECT)
+    }
+
+    /// How long the wire takes for this many bytes.
+    fn ahead_ns(&self, bytes: u64) -> u64 {
+        (u128::from(bytes) * 8_000_000_000 / u128::from(self.rate.0)) as u64
+    }
+
+    /// How many frames of a direction have been marked.
+    pub(crate) fn marked(&self, direction: &str) -> Result<u64, MarkingError> {
+        let path = self.pins.join(direction);
+        let read = || -> Result<u64, MapError> {
+            let map = Map::Array(MapData::from_pin(&path)?);
+            Array::<_, u64>::try_from(&map)?.get(&0, 0)
+        };
+        read().map_err(|source| MarkingError::Counter { path: path.clone(), source: source.into() })
+    }
+}
+
+fn attach(program: &mut aya::Ebpf, cable: &Namespace, port: &str, pin: &Path) -> Result<(), AttachError> {
+    if let Some(folder) = pin.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    program.map("MARKED").ok_or(AttachError::Object("MARKED"))?.pin(pin)?;
+    let found = program.program_mut("sumac_cable").ok_or(AttachError::Object("sumac_cable"))?;
+    let classifier: &mut SchedClassifier = found.try_into()?;
+    classifier.load()?;
+    setns(File::open(cable.path())?, CloneFlags::CLONE_NEWNET).map_err(io::Error::from)?;
+    tc::qdisc_add_clsact(port)?;
+    let filter = TcAttachOptions::Netlink(NlOptions::default());
+    let link = classifier.attach_with_options(port, TcAttachType::Egress, filter)?;
+    // Dropping it would take the program off; the kernel does that when the port goes.
+    std::mem::forget(classifier.take_link(link)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_take_time() {
+        let marking = Marking { rate: Rate(100_000_000), threshold_kb: 64, pins: PathBuf::new() };
+        assert_eq!(marking.ahead_ns(12_500_000), 1_000_000_000);
+        assert_eq!(Marking::of(&LabSpec::new(2), "cable"), None);
+    }
+}
