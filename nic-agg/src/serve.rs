@@ -24,7 +24,9 @@ use sumac_agg::{
 };
 use sumac_agg_host::HostPlane;
 use sumac_agg_layout::Drops;
-use sumac_control::{DataPlane, Secret, Secrets, plane::PlaneInfo, rack::Station, server::Listening};
+use sumac_control::{
+    DataPlane, NoPlane, Secret, Secrets, plane::PlaneInfo, rack::Station, server::Listening,
+};
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, Reason};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -46,6 +48,8 @@ Examples:
         with racks below: only their aggregators have the second secret, no worker
   sumac-agg serve --parent 10.77.100.1:48600 --rack-secret-file /etc/sumac/racks.secret
         as the aggregator of a rack: its workers join here, the one at 10.77.100.1 adds up the racks' sums
+  sumac-agg serve --plane none --secret-file /etc/sumac/secret --rack-secret-file /etc/sumac/racks.secret
+        without an aggregator: dynamic jobs, which parameter hosts (`sumac daemon --parameter-host`) sum for
 
 SIGTERM and SIGINT end it: its jobs fail on all workers by name, and nothing of them stays.";
 
@@ -60,7 +64,7 @@ pub struct Args {
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:48600")]
     listen: SocketAddr,
 
-    /// What adds the packets: the attached XDP programs, or this process
+    /// What adds the packets: the attached XDP programs, this process, or nothing
     #[arg(long, default_value = "ebpf")]
     plane: Plane,
 
@@ -80,7 +84,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", requires = "parent")]
     rack_name: Option<String>,
 
-    /// The secret between the aggregators of racks and the one above them; without it that one takes no racks
+    /// The secret of the aggregators of racks, and of parameter hosts, at the one above them; without it that one takes
+    /// neither
     ///
     /// Let it be another than the jobs': a rack is told the tokens of its jobs, and no worker shall pass for one.
     #[arg(long, value_name = "FILE")]
@@ -121,6 +126,8 @@ enum Plane {
     Ebpf,
     /// This process, over a UDP socket
     Host,
+    /// Nothing: dynamic jobs only, whose workers send to their parameter hosts
+    None,
 }
 
 fn job_secret(argument: &str) -> Result<(String, PathBuf), String> {
@@ -168,6 +175,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             report(&plane);
             served?;
         }
+        Plane::None => {
+            args.refuse_host_options()?;
+            runtime.block_on(serve(args.listen, NoPlane, role))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -180,10 +191,18 @@ impl Args {
             let secret = racks.context(
                 "the aggregator above lets no stranger in: give --rack-secret-file FILE, as there",
             )?;
+            if self.plane == Plane::None {
+                bail!("a rack without an aggregator adds nothing: let its workers join at the one above");
+            }
             return Ok(Role::Rack { parent, name: self.name_towards(parent)?, secret });
         }
         let jobs = self.job_secret.iter().map(|(job, file)| Ok((job.clone(), Secret::from_file(file)?)));
         let jobs = jobs.collect::<anyhow::Result<HashMap<_, _>>>()?;
+        if self.plane == Plane::None && racks.is_none() {
+            bail!(
+                "no parameter host could ever enter, as they have the racks' secret: give --rack-secret-file FILE"
+            );
+        }
         if default.is_none() && jobs.is_empty() {
             bail!("no job could ever join: give --secret-file FILE, or --job-secret JOB=FILE for each job");
         }
@@ -360,6 +379,12 @@ mod tests {
         let refused = |line: &[&str]| args(line).role().err().unwrap().to_string();
         assert!(refused(&[]).contains("--secret-file"));
         assert!(refused(&["--parent", "127.0.0.1:48600"]).contains("--rack-secret-file"));
+        let bare = ["--plane", "none", "--secret-file", "/proc/self/comm"];
+        assert!(refused(&bare).contains("--rack-secret-file"), "no parameter host passes without");
+        let racks = ["--rack-secret-file", "/proc/self/comm"];
+        assert!(args(&[&bare[..], &racks].concat()).role().is_ok());
+        let rack = [&["--plane", "none", "--parent", "127.0.0.1:48600"][..], &racks].concat();
+        assert!(refused(&rack).contains("adds nothing"));
         match args(&["--secret-file", "/proc/self/comm"]).role().unwrap() {
             Role::Root { secrets, .. } => assert!(secrets.racks.is_none(), "no worker passes for a rack"),
             Role::Rack { .. } => panic!("a rack without a parent"),

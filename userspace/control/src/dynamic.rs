@@ -3,6 +3,11 @@
 
 use std::net::SocketAddrV4;
 
+/// How many chunks of a lane may be ahead of the first without a result, unless workers ask for another number.
+pub const DEFAULT_WINDOW: u32 = 256;
+/// The largest such number: parameter hosts keep two windows of each lane.
+pub const MAX_WINDOW: u32 = 1 << 16;
+
 /// How a job's chunks find slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -16,7 +21,7 @@ pub enum Mode {
 /// What a worker asks of a dynamic job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DynamicWishes {
-    /// How many chunks of a lane may be ahead of the first without a result, a power of two; `None`: 1024.
+    /// How many chunks of a lane may be ahead of the first without a result, a power of two; `None`: [`DEFAULT_WINDOW`].
     pub window: Option<u32>,
     /// Slots of each shard that the job's chunks may take; `None`: all that every aggregator shares out.
     pub slots: Option<u32>,

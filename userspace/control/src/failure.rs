@@ -24,6 +24,8 @@ pub enum FailureKind {
     Mismatch,
     /// A rack's aggregator stopped answering, or lost its state.
     Rack,
+    /// A parameter host stopped answering, or lost its state.
+    ParameterHost,
     /// The aggregator's control plane does not answer this worker (found by the worker itself).
     AggregatorSilent,
     /// A kind that this build does not know.
@@ -90,6 +92,12 @@ impl JobFailure {
     pub fn rack(name: &str, ip: Ipv4Addr, what: &str) -> JobFailure {
         let message = format!("the aggregator of rack `{name}` ({ip}) {what}");
         JobFailure { kind: FailureKind::Rack, message, culprit: None }
+    }
+
+    /// A parameter host is lost.
+    pub fn parameter_host(name: &str, ip: Ipv4Addr, what: &str) -> JobFailure {
+        let message = format!("the parameter host `{name}` ({ip}) {what}");
+        JobFailure { kind: FailureKind::ParameterHost, message, culprit: None }
     }
 
     /// The aggregator's data plane did not do what was asked.

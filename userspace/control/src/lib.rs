@@ -25,6 +25,7 @@ pub mod dynamic;
 mod failure;
 mod gate;
 pub mod neighbour;
+mod none;
 pub mod plane;
 mod pool;
 pub mod post;
@@ -47,10 +48,11 @@ pub use coordinator::Outcome;
 pub use dynamic::{DynamicTerms, DynamicWishes, Mode};
 pub use failure::{FailureKind, JobFailure};
 pub use gate::{JOB_NAME_LEN, Secrets};
+pub use none::NoPlane;
 pub use plane::{DataPlane, PlaneKind};
 pub use post::{Announcement, NOTICE_LEN, Notice, Order};
 pub use refusal::{Refusal, RefusalKind, Refused};
 pub use secret::{Secret, SecretError};
 
 /// The version of the control protocol that this build speaks.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;

@@ -23,6 +23,8 @@ pub enum RefusalKind {
     TooManyElements,
     /// The aggregator has no job number left.
     TooManyJobs,
+    /// There are not as many parameter hosts as a dynamic job needs.
+    Hosts,
     /// The aggregator's data plane did not take the job.
     Plane,
     /// The control plane is being stopped.
@@ -133,6 +135,22 @@ pub enum Refusal {
         /// How many it can run.
         max: usize,
     },
+    /// See [`RefusalKind::Hosts`].
+    #[error(
+        "a dynamic job needs {wanted} parameter hosts, and {registered} are registered here: start `sumac daemon \
+         --parameter-host` on a host for it, or ask for fewer"
+    )]
+    Hosts {
+        /// How many it needs.
+        wanted: u16,
+        /// How many can take it.
+        registered: usize,
+    },
+    /// There is no aggregator for a static job; of the kind [`RefusalKind::Plane`].
+    #[error(
+        "this control plane has no aggregator (`--plane none`): open the job with mode dynamic, or join where there is one"
+    )]
+    NoAggregator,
     /// See [`RefusalKind::Plane`].
     #[error("the aggregator could not take the job: {what}")]
     Plane {
@@ -172,7 +190,8 @@ impl Refusal {
             Refusal::PoolFull { .. } => RefusalKind::PoolFull,
             Refusal::TooManyElements { .. } => RefusalKind::TooManyElements,
             Refusal::TooManyJobs { .. } => RefusalKind::TooManyJobs,
-            Refusal::Plane { .. } => RefusalKind::Plane,
+            Refusal::Hosts { .. } => RefusalKind::Hosts,
+            Refusal::Plane { .. } | Refusal::NoAggregator => RefusalKind::Plane,
             Refusal::Stopping => RefusalKind::Stopping,
         }
     }

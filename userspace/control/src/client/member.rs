@@ -1,7 +1,7 @@
 //! A worker's membership of a running job: heartbeats in the background, how the job fares, and what members tell
 //! each other.
 
-use std::future::Future;
+use std::{future::Future, time::Duration};
 
 use sumac_transport::PathMeasure;
 use thiserror::Error;
@@ -23,6 +23,10 @@ use crate::{
 
 /// Bytes of posts in one call; the aggregator takes 16 KiB.
 const POSTS_PER_CALL: usize = 8 << 10;
+
+/// Between two attempts to reach a control plane that the job goes on without. Shorter than the silence after which one
+/// that is back takes a worker for dead.
+const LOST_RETRY: Duration = Duration::from_secs(1);
 
 /// Bytes of the longest character.
 const MAX_CHAR: usize = 4;
@@ -69,8 +73,15 @@ impl Member {
         let (released_to, released) = mpsc::unbounded_channel();
         let (posts, queue) = mpsc::unbounded_channel();
         let (leave, orders) = oneshot::channel();
-        let ears =
-            Ears { rank, state: state_to, tuned: tuned_to, notices: notices_to, released: released_to };
+        let outlives = assignment.dynamic.is_some();
+        let ears = Ears {
+            rank,
+            outlives,
+            state: state_to,
+            tuned: tuned_to,
+            notices: notices_to,
+            released: released_to,
+        };
         let speaking = tokio::spawn(speak(session.speaker(), queue, state.clone()));
         let staying = tokio::spawn(stay(session, ears, orders));
         Member {
@@ -197,15 +208,20 @@ fn lost(message: &str) -> JobFailure {
 /// Where what a member hears goes.
 struct Ears {
     rank: u16,
+    /// Whether the job goes on when its control plane does not answer.
+    outlives: bool,
     state: watch::Sender<MemberState>,
     tuned: watch::Sender<Option<Tuned>>,
     notices: mpsc::UnboundedSender<(u16, Notice)>,
     released: mpsc::UnboundedSender<String>,
 }
 
-/// Sends heartbeats until the job ends, the aggregator falls silent, or the worker leaves.
+/// Sends heartbeats until the job ends, the aggregator falls silent, or the worker leaves. A dynamic job goes on without
+/// its control plane: parameter hosts and workers need none, and each worker finds out itself whether its aggregator is
+/// there.
 async fn stay(mut session: Session, ears: Ears, mut orders: oneshot::Receiver<LeaveOrder>) {
     let mut last_answer = Instant::now();
+    let mut is_lost = false;
     loop {
         let beat = tokio::select! {
             biased;
@@ -222,10 +238,22 @@ async fn stay(mut session: Session, ears: Ears, mut orders: oneshot::Receiver<Le
         match beat {
             Ok(answer) => {
                 last_answer = Instant::now();
+                if std::mem::take(&mut is_lost) {
+                    tracing::info!(aggregator = %session.endpoint, "the control plane answers again");
+                }
                 if let Some(failure) = ears.hear(answer) {
                     ears.state.send_replace(MemberState::Failed(failure));
                     return;
                 }
+            }
+            Err(error) if last_answer.elapsed() >= SILENCE && ears.outlives => {
+                if !std::mem::replace(&mut is_lost, true) {
+                    tracing::warn!(
+                        %error, aggregator = %session.endpoint,
+                        "the control plane stopped answering; the job goes on without it"
+                    );
+                }
+                sleep(LOST_RETRY).await;
             }
             Err(error) if last_answer.elapsed() >= SILENCE => {
                 let failure = JobFailure::aggregator_silent(

@@ -57,7 +57,7 @@ pub struct JoinSpec {
     pub elements: Option<u16>,
     /// The most that this worker's packets can carry.
     pub max_elements: u16,
-    /// Slots of a lane, a power of two; `None`: measured, see [`Member::tune`].
+    /// Slots of a lane, a power of two; `None`: measured, see [`Member::tune`]. Without meaning in a dynamic job.
     pub slots: Option<u32>,
     /// Shards; `None`: as many as all workers and their aggregators have.
     pub shards: Option<u16>,
@@ -94,6 +94,7 @@ impl JoinSpec {
             not_finite: self.not_finite,
             order: self.order,
             checksum: self.checksum,
+            mode: self.mode,
         }
     }
 }

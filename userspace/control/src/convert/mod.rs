@@ -1,5 +1,6 @@
 //! Between the messages and the types of this crate. What a peer sent is checked here.
 
+mod dynamic;
 pub mod rack;
 
 use std::{net::Ipv4Addr, time::Duration};
@@ -100,6 +101,7 @@ fn wishes(request: &rpc::JoinRequest) -> Result<Wishes, Refusal> {
             Err(_) => return Err(unknown("order")),
         },
         checksum: request.checksum,
+        mode: dynamic::read_mode(request.dynamic.as_ref())?,
     })
 }
 
@@ -132,6 +134,7 @@ pub fn write_wishes(wishes: &Wishes, request: rpc::JoinRequest) -> rpc::JoinRequ
         not_finite: not_finite.into(),
         order: order.into(),
         checksum: wishes.checksum,
+        dynamic: dynamic::write_mode(wishes.mode),
         ..request
     }
 }
@@ -256,14 +259,20 @@ fn running(key: &Key, grant: &Grant) -> rpc::Running {
         slots_reason: assignment.slots_reason.clone(),
         rack_rank: assignment.rack_rank.into(),
         rack_world: assignment.rack_world.into(),
+        dynamic: assignment.dynamic.as_ref().map(dynamic::write_terms),
     }
 }
 
 /// Reads a grant; `None` when a field is out of its range.
 pub fn grant(key: &Key, running: rpc::Running) -> Option<Grant> {
-    if !running.lane_slots.is_power_of_two() || running.job == 0 || running.shards == 0 {
+    let has_slots = running.dynamic.is_some() || running.lane_slots.is_power_of_two();
+    if !has_slots || running.job == 0 || running.shards == 0 {
         return None;
     }
+    let dynamic = match running.dynamic {
+        Some(terms) => Some(dynamic::read_terms(terms)?),
+        None => None,
+    };
     let assignment = Assignment {
         job: running.job.try_into().ok()?,
         epoch: running.epoch.try_into().ok()?,
@@ -279,12 +288,12 @@ pub fn grant(key: &Key, running: rpc::Running) -> Option<Grant> {
         result_group: (running.result_group != 0).then(|| Ipv4Addr::from_bits(running.result_group)),
         rack_rank: running.rack_rank.try_into().ok()?,
         rack_world: running.rack_world.try_into().ok()?,
-        dynamic: None,
+        dynamic,
     };
     Some(Grant { assignment, departed: narrow(&running.departed) })
 }
 
-const REFUSALS: [(RefusalKind, rpc::RefusalKind); 10] = [
+const REFUSALS: [(RefusalKind, rpc::RefusalKind); 11] = [
     (RefusalKind::Version, rpc::RefusalKind::RefusalVersion),
     (RefusalKind::Invalid, rpc::RefusalKind::RefusalInvalid),
     (RefusalKind::Missing, rpc::RefusalKind::RefusalMissing),
@@ -295,9 +304,10 @@ const REFUSALS: [(RefusalKind, rpc::RefusalKind); 10] = [
     (RefusalKind::TooManyJobs, rpc::RefusalKind::RefusalTooManyJobs),
     (RefusalKind::Plane, rpc::RefusalKind::RefusalPlane),
     (RefusalKind::Stopping, rpc::RefusalKind::RefusalStopping),
+    (RefusalKind::Hosts, rpc::RefusalKind::RefusalHosts),
 ];
 
-const FAILURES: [(FailureKind, rpc::FailureKind); 7] = [
+const FAILURES: [(FailureKind, rpc::FailureKind); 8] = [
     (FailureKind::Silent, rpc::FailureKind::FailureSilent),
     (FailureKind::Left, rpc::FailureKind::FailureLeft),
     (FailureKind::StateLost, rpc::FailureKind::FailureStateLost),
@@ -305,6 +315,7 @@ const FAILURES: [(FailureKind, rpc::FailureKind); 7] = [
     (FailureKind::Stopped, rpc::FailureKind::FailureStopped),
     (FailureKind::Mismatch, rpc::FailureKind::FailureMismatch),
     (FailureKind::Rack, rpc::FailureKind::FailureRack),
+    (FailureKind::ParameterHost, rpc::FailureKind::FailureParameterHost),
 ];
 
 fn refused(refusal: &Refusal) -> rpc::Refusal {

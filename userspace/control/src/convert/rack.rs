@@ -1,8 +1,10 @@
-//! The messages between a root and the aggregators of its racks.
+//! The messages between a root and the aggregators of its racks, or its parameter hosts.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use super::{read_kind, write_kind};
+use super::{dynamic, read_kind, write_kind};
+use sumac_wire::MAX_JOBS;
+
 use crate::{
     plane::{Installed, JobInstall, LastEpoch, Level, PlaneInfo, WorkerInstall},
     post::printable,
@@ -20,6 +22,9 @@ pub fn write_plane(info: &PlaneInfo, instance: u64) -> rpc::RackPlane {
         base_port: info.base_port.into(),
         shards: info.shards.into(),
         instance,
+        dynamic_slots: info.dynamic_slots,
+        address: info.address.map_or(0, Ipv4Addr::to_bits),
+        kept: info.kept.iter().copied().map(u32::from).collect(),
     }
 }
 
@@ -37,9 +42,9 @@ pub fn read_plane(plane: &rpc::RackPlane) -> Option<(u64, PlaneInfo)> {
             .map(Into::into),
         base_port: plane.base_port.try_into().ok()?,
         shards: plane.shards.try_into().ok()?,
-        dynamic_slots: 0,
-        address: None,
-        kept: Vec::new(),
+        dynamic_slots: plane.dynamic_slots,
+        address: (plane.address != 0).then(|| Ipv4Addr::from_bits(plane.address)),
+        kept: plane.kept.iter().take(MAX_JOBS).filter_map(|job| u16::try_from(*job).ok()).collect(),
     };
     let is_real = info.slots > 0 && info.max_elements > 0 && info.shards > 0 && info.base_port > 0;
     let has_ports = info.base_port.checked_add(info.shards.saturating_sub(1)).is_some();
@@ -60,9 +65,14 @@ pub fn write_epochs(epochs: &[LastEpoch]) -> Vec<rpc::LastEpoch> {
     epochs.iter().map(write).collect()
 }
 
-/// Writes a rack's part of a job, its token bare: [`mask`] hides it. `None` for what is no rack's part.
+/// Writes a rack's or a parameter host's part of a job, its token bare: [`mask`] hides it. `None` for the root's.
 pub fn write_install(job: &JobInstall) -> Option<rpc::RackInstall> {
-    let Level::Rack { rack, racks, contributors, parent } = job.level else { return None };
+    let nowhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let (rack, racks, contributors, parent) = match job.level {
+        Level::Rack { rack, racks, contributors, parent } => (rack, racks, contributors, parent),
+        Level::Only => (0, 0, 0, nowhere),
+        Level::Root { .. } => return None,
+    };
     let write = |worker: &WorkerInstall| rpc::RackWorker {
         ip: worker.ip.to_bits(),
         port: worker.port.into(),
@@ -86,6 +96,7 @@ pub fn write_install(job: &JobInstall) -> Option<rpc::RackInstall> {
         parent_port: parent.port().into(),
         workers: job.workers.iter().map(write).collect(),
         slots_reason: job.slots_reason.clone(),
+        dynamic: job.dynamic.as_ref().map(dynamic::write_install),
     })
 }
 
@@ -120,14 +131,23 @@ pub fn read_install(key: &Key, job: &rpc::RackInstall) -> Option<JobInstall> {
         checksum: job.checksum,
         // What is drawn is drawn at the root.
         stealing: false,
-        level: Level::Rack {
-            rack: job.rack.try_into().ok()?,
-            racks: job.racks.try_into().ok()?,
-            contributors: job.contributors.try_into().ok()?,
-            parent: SocketAddrV4::new(Ipv4Addr::from_bits(job.parent_ip), job.parent_port.try_into().ok()?),
+        level: match job.racks {
+            0 => Level::Only,
+            racks => Level::Rack {
+                rack: job.rack.try_into().ok()?,
+                racks: racks.try_into().ok()?,
+                contributors: job.contributors.try_into().ok()?,
+                parent: SocketAddrV4::new(
+                    Ipv4Addr::from_bits(job.parent_ip),
+                    job.parent_port.try_into().ok()?,
+                ),
+            },
         },
         workers: job.workers.iter().map(read).collect::<Option<_>>()?,
-        dynamic: None,
+        dynamic: match &job.dynamic {
+            Some(install) => Some(dynamic::read_install(install)?),
+            None => None,
+        },
     })
 }
 
@@ -167,6 +187,7 @@ mod tests {
             base_port: 65534,
             shards: 2,
             instance: 7,
+            ..Default::default()
         };
         let (instance, info) = read_plane(&good).unwrap();
         assert_eq!((instance, info.narrowest.as_deref()), (7, Some("up0 ")));

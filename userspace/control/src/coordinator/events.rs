@@ -3,13 +3,15 @@
 use super::{
     Action, Coordinator, Door, End, HELD_UP, Hold, MEASURE_PATIENCE, MemberId, Outcome, PLANE_PATIENCE,
     Phase, Refusal, RunId, SILENCE, Time,
+    hosts::HOST_PATIENCE,
+    layout::Layout,
     names::Names,
     run::{Slots, Tuning},
     terms::{Limits, Terms},
 };
 use crate::{
     failure::JobFailure,
-    plane::PlaneInfo,
+    plane::{PlaneInfo, PlaneKind},
     pool::{Pool, Range},
 };
 
@@ -108,7 +110,7 @@ impl Coordinator {
                     tracing::info!(away = ?now.saturating_sub(since), "the data plane is back");
                 }
                 if instance != self.instance {
-                    self.on_state_lost(instance, info);
+                    self.on_state_lost(now, instance, info);
                 } else {
                     // Ports come, go, and change their MTU.
                     self.plane = info;
@@ -126,11 +128,12 @@ impl Coordinator {
         }
     }
 
-    fn on_state_lost(&mut self, instance: u64, info: PlaneInfo) {
+    fn on_state_lost(&mut self, now: Time, instance: u64, info: PlaneInfo) {
         tracing::warn!(before = self.instance, after = instance, "the data plane lost its state");
-        for id in self.live() {
+        for id in self.bound() {
             self.end(id, End::Failed(JobFailure::state_lost(self.instance, instance)));
         }
+        self.open_gaps(now, None);
         self.instance = instance;
         self.pool = Pool::new(info.slots);
         self.plane = info;
@@ -141,7 +144,7 @@ impl Coordinator {
 
     fn on_plane_gone(&mut self, away: Time) {
         let why = self.plane_down.as_ref().map(|(_, why)| why.clone()).unwrap_or_default();
-        for id in self.live() {
+        for id in self.bound() {
             self.end(id, End::Failed(JobFailure::plane_down(away, &why)));
         }
     }
@@ -160,6 +163,8 @@ impl Coordinator {
             self.expire_wait(now, id);
             self.expire_measures(now, id);
             self.retry_removal(now, id);
+            self.close_gaps(now, id);
+            self.advance(id);
             self.bury(id);
         }
     }
@@ -174,8 +179,13 @@ impl Coordinator {
     }
 
     fn expire_seats(&mut self, now: Time, id: RunId) {
-        let Some(run) = self.runs.get_mut(&id) else { return };
-        let is_silent = |seat: &super::Seat| !seat.departed && now.saturating_sub(seat.seen) >= SILENCE;
+        let Some(run) = self.runs.get(&id) else { return };
+        // Nobody hears those below a rack that is not there; its loss ends a job that does not outlive it.
+        let is_heard = |seat: &super::Seat| {
+            seat.rack.is_none_or(|rack| self.racks.contains_key(&rack)) || !run.outlives_aggregators()
+        };
+        let is_silent =
+            |seat: &super::Seat| !seat.departed && now.saturating_sub(seat.seen) >= SILENCE && is_heard(seat);
         let silent: Vec<u16> =
             run.seats.iter().filter(|(_, seat)| is_silent(seat)).map(|(rank, _)| *rank).collect();
         for rank in silent {
@@ -192,7 +202,9 @@ impl Coordinator {
         let Some(run) = self.runs.get(&id).filter(|run| run.is_waiting()) else { return };
         let Some(seat) = run.seats.values().find(|seat| now >= seat.gives_up) else { return };
         let job = run.name.clone();
-        let refusal = if run.phase == Phase::Ready {
+        let refusal = if self.waits_for_hosts(run) {
+            self.no_hosts(run)
+        } else if run.phase == Phase::Ready {
             let earlier = self.names.get(&job).and_then(|name| self.runs.get(&name.on_plane?));
             match earlier.map(|run| run.present()).unwrap_or_default() {
                 ranks if ranks.is_empty() => Refusal::Plane {
@@ -216,11 +228,15 @@ impl Coordinator {
         }
     }
 
-    /// Fails every job, as the server is about to end.
+    /// Fails every job, as the server is about to end; but for those that go on without it.
     pub fn stop(&mut self) {
         self.stopping = true;
         let ids: Vec<RunId> = self.runs.iter().filter(|(_, run)| !run.is_over()).map(|(id, _)| *id).collect();
         for id in ids {
+            if self.runs.get(&id).is_some_and(|run| run.outlives_aggregators()) {
+                self.remove(id);
+                continue;
+            }
             let live = self.runs.get(&id).is_some_and(|run| run.is_live());
             self.end(
                 id,
@@ -235,9 +251,12 @@ impl Coordinator {
         let phase = if run.missing().is_empty() { Phase::Ready } else { Phase::Gathering };
         if run.phase != phase {
             run.enter(phase);
+            run.hosts_by = self.last_tick + HOST_PATIENCE;
         }
+        let Some(run) = self.runs.get(&id).filter(|run| run.phase == Phase::Ready) else { return };
         let is_free = self.names.get(&run.name).is_some_and(|name| name.on_plane.is_none());
-        if run.phase == Phase::Ready && is_free {
+        let is_patient = self.last_tick < run.hosts_by && self.waits_for_hosts(run);
+        if is_free && !is_patient {
             let started = self.start(id);
             if let Err(refusal) = started {
                 self.end(id, End::Refused(refusal));
@@ -252,18 +271,27 @@ impl Coordinator {
         if self.names.is_spent(job) {
             return Err(Names::spent());
         }
-        let (terms, limits) = self.terms(run)?;
-        let (range, slots) = self.find_room(&terms, limits)?;
+        let hosts = self.choose_hosts(run)?;
+        let (terms, limits) = self.terms(run, &hosts)?;
+        let racks: Vec<_> = run.seats.values().map(|seat| seat.rack).collect();
+        let layout = Layout::new(&racks, self.plane.kind != PlaneKind::None);
+        let shared =
+            terms.dynamic.map(|wishes| self.share(&racks, wishes, &terms, &limits, hosts)).transpose()?;
+        let (range, slots) = match &shared {
+            Some(shared) => (None, Slots::shared(shared.slots)),
+            None => self.find_room(&terms, limits).map(|(range, slots)| (Some(range), slots))?,
+        };
         let (epoch, stealing) = (self.names.next_epoch(job), self.stealing);
         let Some(run) = self.runs.get_mut(&id) else { return Ok(()) };
         if let Some(name) = self.names.get_mut(&run.name) {
             name.on_plane = Some(id);
         }
-        (run.epoch, run.terms, run.range, run.slots) = (epoch, Some(terms), Some(range), slots);
+        (run.epoch, run.terms, run.range, run.slots) = (epoch, Some(terms), range, slots);
+        (run.layout, run.shared) = (layout, shared);
         run.hold = Hold::Installed;
-        let order = run.order(&terms, range, stealing);
         run.enter(Phase::Installing);
-        self.actions.push_back(Action::Install(id, order));
+        let order = run.order(stealing);
+        self.actions.extend(order.map(|order| Action::Install(id, order)));
         Ok(())
     }
 
@@ -295,6 +323,7 @@ impl Coordinator {
         }
         let was_installing = run.phase == Phase::Installing;
         run.enter(Phase::Over(end));
+        self.actions.retain(|action| !matches!(action, Action::Restore { run, .. } if *run == id));
         if let Some(name) = self.names.get_mut(&run.name).filter(|name| name.current == Some(id)) {
             name.current = None;
         }
@@ -304,11 +333,16 @@ impl Coordinator {
         }
     }
 
-    /// Orders the plane to give up a run, if it has it.
+    /// Orders the planes to give up a run, if they have it: the aggregators only, when it goes on.
     fn remove(&mut self, id: RunId) {
         let Some(run) = self.runs.get_mut(&id).filter(|run| run.hold == Hold::Installed) else { return };
         run.hold = Hold::Removing;
-        self.actions.push_back(Action::Remove(id, run.job));
+        let is_over = run.is_over();
+        self.actions.push_back(if is_over {
+            Action::Remove(id, run.job)
+        } else {
+            Action::Withdraw(id, run.job)
+        });
     }
 
     /// Empties a seat.
@@ -340,7 +374,9 @@ impl Coordinator {
         }
     }
 
-    fn live(&self) -> Vec<RunId> {
-        self.runs.iter().filter(|(_, run)| run.is_live()).map(|(id, _)| *id).collect()
+    /// The runs that end with the aggregator's slots.
+    fn bound(&self) -> Vec<RunId> {
+        let is_bound = |run: &super::Run| run.is_live() && !run.outlives_aggregators();
+        self.runs.iter().filter(|(_, run)| is_bound(run)).map(|(id, _)| *id).collect()
     }
 }

@@ -9,11 +9,14 @@
 //! ```
 
 mod events;
+mod hosts;
+mod layout;
 mod log;
 mod names;
 mod naming;
 mod posts;
 mod racks;
+mod restore;
 mod run;
 mod terms;
 #[cfg(test)]
@@ -29,6 +32,7 @@ use rand::RngCore;
 use sumac_wire::{CLASSES, MAX_WORKERS};
 
 pub use self::{
+    layout::{Child, Layout},
     log::Event,
     posts::Post,
     racks::{RACK_NAME_LEN, RackEntry, RackId},
@@ -42,6 +46,7 @@ use self::{
 };
 use crate::{
     assignment::Assignment,
+    dynamic::Mode,
     failure::JobFailure,
     gate::JOB_NAME_LEN,
     plane::{JobInstall, LastEpoch, PlaneInfo, PlaneKind, WorkerInstall},
@@ -149,7 +154,9 @@ pub struct JobOrder {
     /// The job with all of its workers, by rank.
     pub install: JobInstall,
     /// Which rack each worker is below.
-    pub racks: Vec<Option<RackId>>,
+    pub layout: Layout,
+    /// The parameter hosts of a dynamic job.
+    pub hosts: Vec<RackId>,
 }
 
 /// What is to be done outside, in the order of [`Coordinator::poll_action`].
@@ -168,8 +175,20 @@ pub enum Action {
         /// Why as many, for people.
         reason: String,
     },
-    /// Remove a job; answer with [`Coordinator::on_removed`].
+    /// Install a running dynamic job once more where it was lost; answer with [`Coordinator::on_restored`].
+    Restore {
+        /// The run.
+        run: RunId,
+        /// The whole job.
+        order: JobOrder,
+        /// Where: at a rack, or at this aggregator itself.
+        at: Option<RackId>,
+    },
+    /// Remove a job everywhere; answer with [`Coordinator::on_removed`].
     Remove(RunId, u16),
+    /// Remove a dynamic job from the aggregators: its parameter hosts go on without this control plane. Answer with
+    /// [`Coordinator::on_removed`].
+    Withdraw(RunId, u16),
     /// The member is no more: forget its session.
     Forget(MemberId),
 }
@@ -259,15 +278,23 @@ impl Coordinator {
             return invalid(format!("a job's name has 1 to {JOB_NAME_LEN} bytes and no control characters"));
         }
         let world = request.wishes.world;
-        let most = if request.rack.is_some() { MAX_WORKERS * MAX_WORKERS } else { MAX_WORKERS };
+        let is_dynamic = matches!(request.wishes.mode, Mode::Dynamic(_));
+        let is_large = is_dynamic || request.rack.is_some();
+        let most = if is_large { MAX_WORKERS * MAX_WORKERS } else { MAX_WORKERS };
         if world == 0 || usize::from(world) > most {
             return invalid(format!("a world of {world}: an aggregator takes 1 to {MAX_WORKERS} workers"));
+        }
+        if !is_dynamic && self.plane.kind == PlaneKind::None {
+            return Err(Refusal::NoAggregator);
+        }
+        if request.rack.is_some_and(|rack| self.racks.get(&rack).is_some_and(|rack| rack.is_host())) {
+            return invalid("workers do not join through parameter hosts".into());
         }
         if request.rank >= world {
             return invalid(format!("rank {} in a world of {world}: ranks count from 0", request.rank));
         }
         request.wishes.check(&Limits::of(&self.plane))?;
-        if let Some(slots) = request.wishes.slots
+        if let Some(slots) = request.wishes.lane_slots()
             && slots.saturating_mul(CLASSES.into()) > self.plane.slots
         {
             return Err(self.full(slots.saturating_mul(CLASSES.into()), u32::MAX));
@@ -307,7 +334,7 @@ impl Coordinator {
     fn new_run(&mut self, request: &JoinRequest) -> Result<RunId, Refusal> {
         self.check_room(request)?;
         let id = RunId(self.next_run);
-        let job = self.names.begin(&request.job, id)?;
+        let job = self.names.begin(&request.job, id, &self.kept())?;
         self.next_run += 1;
         let run = Run::new(request, job, self.random.next_u64());
         tracing::info!(name = run.name, job, world = run.world, "job opened");
@@ -317,7 +344,7 @@ impl Coordinator {
 
     /// Refuses early what cannot be had even when the job's own earlier incarnation is gone.
     fn check_room(&self, request: &JoinRequest) -> Result<(), Refusal> {
-        let Some(lane_slots) = request.wishes.slots else { return Ok(()) };
+        let Some(lane_slots) = request.wishes.lane_slots() else { return Ok(()) };
         let shards = request.wishes.shards.unwrap_or(1);
         let wanted = lane_slots.saturating_mul(u32::from(CLASSES * shards));
         let earlier = self.names.get(&request.job).and_then(|name| name.on_plane);
@@ -387,12 +414,14 @@ impl Coordinator {
     /// The next thing to do outside. Installs come last: each may take seconds, and nothing else waits for one that has not
     /// begun, as a run is removed only after its install has ended.
     pub fn poll_action(&mut self) -> Option<Action> {
-        let quick = self.actions.iter().position(|action| !matches!(action, Action::Install(..)));
+        let is_slow = |action: &Action| matches!(action, Action::Install(..) | Action::Restore { .. });
+        let quick = self.actions.iter().position(|action| !is_slow(action));
         self.actions.remove(quick.unwrap_or(0))
     }
 
-    /// Whether nobody is in any job and the plane has none.
+    /// Whether nobody needs this control plane any more, and the planes have no job of it.
     pub fn is_idle(&self) -> bool {
-        self.runs.values().all(|run| run.is_over() && run.hold == Hold::Nothing)
+        let is_done = |run: &Run| run.is_over() || run.outlives_aggregators();
+        self.runs.values().all(|run| is_done(run) && run.hold == Hold::Nothing)
     }
 }

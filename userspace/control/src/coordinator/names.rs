@@ -4,7 +4,7 @@
 //! epoch counts on with the job's *number*, also when the number goes to another name, and a number without further
 //! epochs is not given any more.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use sumac_wire::MAX_JOBS;
 
@@ -75,11 +75,12 @@ impl Names {
         self.names.get_mut(name)
     }
 
-    /// Makes `run` the latest of `name`: gives its job number. An idle name loses its number when all are given away.
-    pub fn begin(&mut self, name: &str, run: RunId) -> Result<u16, Refusal> {
+    /// Makes `run` the latest of `name`: gives its job number, none of those that somebody has `kept`. An idle name loses
+    /// its number when all are given away.
+    pub fn begin(&mut self, name: &str, run: RunId, kept: &HashSet<u16>) -> Result<u16, Refusal> {
         let job = match self.names.get(name) {
-            Some(name) if !self.is_spent(name.job) => name.job,
-            _ => self.number()?,
+            Some(name) if !self.is_spent(name.job) && !kept.contains(&name.job) => name.job,
+            _ => self.number(kept)?,
         };
         self.clock += 1;
         let on_plane = self.names.get(name).and_then(|name| name.on_plane);
@@ -87,15 +88,15 @@ impl Names {
         Ok(job)
     }
 
-    fn number(&mut self) -> Result<u16, Refusal> {
+    fn number(&mut self, kept: &HashSet<u16>) -> Result<u16, Refusal> {
         let most = MAX_JOBS - 1;
-        let usable = |job: u16| !self.is_spent(job);
+        let usable = |job: u16| !self.is_spent(job) && !kept.contains(&job);
         let free =
             (1..MAX_JOBS as u16).find(|job| usable(*job) && self.names.values().all(|name| name.job != *job));
         if let Some(job) = free {
             return Ok(job);
         }
-        if !(1..MAX_JOBS as u16).any(usable) {
+        if (1..MAX_JOBS as u16).all(|job| self.is_spent(job)) {
             return Err(Names::spent());
         }
         let is_idle = |name: &Name| name.current.is_none() && name.on_plane.is_none();
@@ -113,9 +114,9 @@ mod tests {
     #[test]
     fn epochs_go_on_with_the_number() {
         let mut names = Names::new(&[LastEpoch { job: 1, epoch: 7 }, LastEpoch { job: 9999, epoch: 1 }]);
-        assert_eq!((names.begin("a", RunId(0)), names.next_epoch(1)), (Ok(1), 8));
-        assert_eq!((names.begin("a", RunId(1)), names.next_epoch(1)), (Ok(1), 9));
-        assert_eq!((names.begin("b", RunId(2)), names.next_epoch(2)), (Ok(2), 1));
+        assert_eq!((names.begin("a", RunId(0), &HashSet::new()), names.next_epoch(1)), (Ok(1), 8));
+        assert_eq!((names.begin("a", RunId(1), &HashSet::new()), names.next_epoch(1)), (Ok(1), 9));
+        assert_eq!((names.begin("b", RunId(2), &HashSet::new()), names.next_epoch(2)), (Ok(2), 1));
         names.raise(&[LastEpoch { job: 1, epoch: 4 }, LastEpoch { job: 2, epoch: 20 }]);
         assert_eq!((names.next_epoch(1), names.next_epoch(2)), (10, 21), "another plane's memory");
     }
@@ -124,23 +125,30 @@ mod tests {
     fn no_incarnation_comes_twice() {
         let spent = |job| LastEpoch { job, epoch: u16::MAX };
         let mut names = Names::new(&[LastEpoch { job: 1, epoch: u16::MAX - 1 }]);
-        assert_eq!((names.begin("a", RunId(0)), names.next_epoch(1)), (Ok(1), u16::MAX));
-        assert_eq!(names.begin("a", RunId(1)), Ok(2), "the name goes on under another number");
-        assert_eq!(names.begin("b", RunId(2)), Ok(3), "and nobody gets the spent one");
+        assert_eq!((names.begin("a", RunId(0), &HashSet::new()), names.next_epoch(1)), (Ok(1), u16::MAX));
+        assert_eq!(
+            names.begin("a", RunId(1), &HashSet::new()),
+            Ok(2),
+            "the name goes on under another number"
+        );
+        assert_eq!(names.begin("b", RunId(2), &HashSet::new()), Ok(3), "and nobody gets the spent one");
         names.raise(&(1..MAX_JOBS as u16).map(spent).collect::<Vec<_>>());
-        assert_eq!(names.begin("c", RunId(3)), Err(Names::spent()));
+        assert_eq!(names.begin("c", RunId(3), &HashSet::new()), Err(Names::spent()));
     }
 
     #[test]
     fn the_longest_idle_name_loses_its_number() {
         let mut names = Names::new(&[]);
         for index in 1..MAX_JOBS {
-            assert_eq!(names.begin(&index.to_string(), RunId(0)), Ok(index as u16));
+            assert_eq!(names.begin(&index.to_string(), RunId(0), &HashSet::new()), Ok(index as u16));
         }
-        assert_eq!(names.begin("one more", RunId(0)), Err(Refusal::TooManyJobs { max: MAX_JOBS - 1 }));
+        assert_eq!(
+            names.begin("one more", RunId(0), &HashSet::new()),
+            Err(Refusal::TooManyJobs { max: MAX_JOBS - 1 })
+        );
         for idle in ["5", "3"] {
             names.get_mut(idle).unwrap().current = None;
         }
-        assert_eq!(names.begin("one more", RunId(0)), Ok(3));
+        assert_eq!(names.begin("one more", RunId(0), &HashSet::new()), Ok(3));
     }
 }

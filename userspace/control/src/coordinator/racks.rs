@@ -1,4 +1,5 @@
-//! Aggregators of racks, which are below this one (SwitchML section 7): who is there, and what their loss means.
+//! Aggregators of racks, which are below this one (SwitchML section 7), and parameter hosts: who is there, and what their
+//! loss means.
 
 use std::{collections::HashMap, net::Ipv4Addr};
 
@@ -6,22 +7,24 @@ use sumac_wire::MAX_WORKERS;
 
 use super::{
     Coordinator, End, PLANE_PATIENCE, Run, SILENCE, Time,
+    hosts::MOST_HOSTS,
     terms::{Limits, Terms},
 };
 use crate::{
+    dynamic::Mode,
     failure::JobFailure,
-    plane::{LastEpoch, PlaneInfo},
+    plane::{LastEpoch, PlaneInfo, PlaneKind},
     refusal::Refusal,
 };
 
 /// Longest name of a rack, in bytes.
 pub const RACK_NAME_LEN: usize = 64;
 
-/// Names one session of a rack's aggregator. Random, so that nobody guesses another's.
+/// Names one session of a rack's aggregator, or of a parameter host. Random, so that nobody guesses another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RackId(pub u64);
 
-/// What a rack's aggregator says of itself.
+/// What a rack's aggregator, or a parameter host, says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RackEntry {
     /// How people call it.
@@ -46,29 +49,60 @@ pub(super) struct Rack {
     away: Option<(Time, String)>,
 }
 
+impl Rack {
+    /// Whether it is a parameter host.
+    pub fn is_host(&self) -> bool {
+        self.plane.kind == PlaneKind::Parameter
+    }
+
+    /// Whether its plane answers it.
+    pub fn is_in_service(&self) -> bool {
+        self.away.is_none()
+    }
+
+    /// What people call it.
+    fn title(&self) -> String {
+        title(self.is_host(), &self.name)
+    }
+}
+
+fn title(is_host: bool, name: &str) -> String {
+    let what = if is_host { "parameter host" } else { "rack" };
+    format!("{what} `{name}`")
+}
+
 impl Coordinator {
-    /// A rack's aggregator offers itself under an unused number. Its earlier self is gone then; somebody else's name is
+    /// A rack's aggregator, or a parameter host, offers itself under an unused number. Its earlier self is gone then; somebody else's name is
     /// refused, in words for people.
     pub fn rack_enters(&mut self, now: Time, id: RackId, entry: RackEntry) -> Result<(), String> {
         let RackEntry { name, ip, plane, instance, last_epochs } = entry;
+        let is_host = plane.kind == PlaneKind::Parameter;
         if name.is_empty() || name.len() > RACK_NAME_LEN || name.chars().any(char::is_control) {
             return Err(format!("a rack's name has 1 to {RACK_NAME_LEN} bytes and no control characters"));
         }
-        if let Some((other, rack)) = self.racks.iter().find(|(_, rack)| rack.name == name) {
+        let is_namesake = |rack: &Rack| rack.name == name && rack.is_host() == is_host;
+        if let Some((other, rack)) = self.racks.iter().find(|(_, rack)| is_namesake(rack)) {
             if rack.ip != ip {
-                return Err(format!("a rack `{name}` is there already, at {}; give another name", rack.ip));
+                return Err(format!(
+                    "a {} is there already, at {}; give another name",
+                    rack.title(),
+                    rack.ip
+                ));
             }
             let other = *other;
             self.rack_gone(other, "was started anew");
         }
-        if self.racks.len() >= MAX_WORKERS {
-            return Err(format!(
-                "there are {MAX_WORKERS} racks already, which is all that one root can have"
-            ));
+        let (most, what) = if is_host { (MOST_HOSTS, "parameter hosts") } else { (MAX_WORKERS, "racks") };
+        if self.racks.values().filter(|rack| rack.is_host() == is_host).count() >= most {
+            return Err(format!("there are {most} {what} already, which is all that one root can have"));
         }
         self.names.raise(&last_epochs);
-        tracing::info!(name, %ip, kind = plane.kind.name(), slots = plane.slots, "rack entered");
+        let kind = plane.kind.name();
+        tracing::info!(name, %ip, kind, slots = plane.slots, kept = ?plane.kept, "{} entered", title(is_host, &name));
         self.racks.insert(id, Rack { name, ip, plane, instance, seen: now, away: None });
+        if !is_host {
+            self.rack_is_back(now, id);
+        }
         Ok(())
     }
 
@@ -83,14 +117,15 @@ impl Coordinator {
                 let before = std::mem::replace(&mut rack.instance, instance);
                 if before != instance {
                     let what = format!("lost its state (instance {before:x} -> {instance:x})");
-                    self.fail_below(id, &what);
+                    self.fail_with(id, &what);
+                    self.open_gaps(now, Some(id));
                 }
             }
             Err(why) => {
                 let (since, why) = rack.away.get_or_insert((now, why)).clone();
                 let away = now.saturating_sub(since);
                 if away >= PLANE_PATIENCE {
-                    self.fail_below(id, &format!("has been out of service for {away:.1?}: {why}"));
+                    self.fail_with(id, &format!("has been out of service for {away:.1?}: {why}"));
                 }
             }
         }
@@ -117,19 +152,23 @@ impl Coordinator {
     }
 
     fn rack_gone(&mut self, id: RackId, what: &str) {
-        self.fail_below(id, what);
+        self.fail_with(id, what);
         if let Some(rack) = self.racks.remove(&id) {
-            tracing::warn!(name = rack.name, ip = %rack.ip, "rack lost: it {what}");
+            tracing::warn!(name = rack.name, ip = %rack.ip, "{} lost: it {what}", rack.title());
             self.lost_racks.push(id);
         }
     }
 
-    /// Ends all runs with workers below a rack.
-    fn fail_below(&mut self, id: RackId, what: &str) {
+    /// Ends all runs that do not go on without this rack or parameter host.
+    fn fail_with(&mut self, id: RackId, what: &str) {
         let Some(rack) = self.racks.get(&id) else { return };
+        if rack.is_host() {
+            return self.fail_at_host(id, what);
+        }
         let failure = JobFailure::rack(&rack.name, rack.ip, what);
         let refusal = Refusal::Plane { what: failure.message.clone() };
-        let below = self.runs.iter().filter(|(_, run)| run.is_below(id) && !run.is_over());
+        let is_bound = |run: &Run| run.is_below(id) && !run.is_over() && !run.outlives_aggregators();
+        let below = self.runs.iter().filter(|(_, run)| is_bound(run));
         let below: Vec<_> = below.map(|(id, run)| (*id, run.is_live())).collect();
         for (run, is_live) in below {
             let end = if is_live { End::Failed(failure.clone()) } else { End::Refused(refusal.clone()) };
@@ -137,43 +176,80 @@ impl Coordinator {
         }
     }
 
-    /// What the aggregators between the workers of a run can do together.
-    pub(super) fn limits(&self, run: &Run) -> Result<Limits, Refusal> {
+    /// What the aggregators between the workers of a run, and its parameter hosts, can do together.
+    pub(super) fn limits(&self, run: &Run, hosts: &[RackId]) -> Result<Limits, Refusal> {
         let mut below: HashMap<Option<RackId>, (u16, usize)> = HashMap::new();
+        let is_dynamic = Terms::mode(run.seats.values().map(|seat| &seat.wishes)) != Mode::Static;
         let mut limits = Limits::of(&self.plane);
+        if is_dynamic {
+            limits = limits.of_dynamic();
+        }
+        for host in hosts.iter().filter_map(|host| self.racks.get(host)) {
+            limits = limits.and(Limits::of(&host.plane).at(&host.title()));
+        }
         for (rank, seat) in &run.seats {
             below.entry(seat.rack).or_insert((*rank, 0)).1 += 1;
             if let Some(id) = seat.rack {
                 let rack = self.racks.get(&id).ok_or_else(|| Refusal::Plane {
                     what: format!("rank {rank} is below a rack whose aggregator is gone"),
                 })?;
-                limits = limits.and(Limits::of(&rack.plane).at_rack(&rack.name));
+                limits = limits.and(Limits::of(&rack.plane).at(&rack.title()));
             }
         }
+        self.check_tree(&below, is_dynamic)?;
+        Ok(limits)
+    }
+
+    /// Refuses what the aggregators cannot be for workers in these places: of each, who came first and how many.
+    fn check_tree(
+        &self,
+        below: &HashMap<Option<RackId>, (u16, usize)>,
+        is_dynamic: bool,
+    ) -> Result<(), Refusal> {
+        let is_bare = self.plane.kind == PlaneKind::None;
         if let (Some((here, _)), Some((rack, (there, _)))) =
             (below.get(&None), below.iter().find(|(rack, _)| rack.is_some()))
         {
             let name = rack.and_then(|id| self.racks.get(&id)).map_or("", |rack| &rack.name);
+            if !is_dynamic {
+                return Err(Refusal::Invalid {
+                    what: format!(
+                        "rank {here} joined at the root itself and rank {there} at rack `{name}`: let all workers of a job \
+                     join at racks, or all at the root"
+                    ),
+                });
+            }
+        }
+        if let Some((_, (rank, _))) = below.iter().find(|(rack, _)| is_bare && rack.is_some()) {
             return Err(Refusal::Invalid {
                 what: format!(
-                    "rank {here} joined at the root itself and rank {there} at rack `{name}`: let all workers of a job \
-                     join at racks, or all at the root"
+                    "rank {rank} joined at a rack, but the root has no aggregator to add up racks' sums (--plane none): let all \
+                     workers join at the root, or give it one"
                 ),
             });
         }
-        match below.values().find(|(_, workers)| *workers > MAX_WORKERS) {
+        let beside = below.get(&None).map_or(0, |(_, workers)| *workers);
+        let racks = below.keys().flatten().count();
+        if racks > 0 && racks + beside > MAX_WORKERS {
+            return Err(Refusal::Invalid {
+                what: format!(
+                    "{racks} racks and {beside} workers beside them below one root: it takes {MAX_WORKERS}"
+                ),
+            });
+        }
+        match below.values().find(|(_, workers)| *workers > MAX_WORKERS && !is_bare) {
             Some((rank, workers)) => Err(Refusal::Invalid {
                 what: format!(
                     "{workers} workers (rank {rank} and others) below one aggregator: it takes {MAX_WORKERS}"
                 ),
             }),
-            None => Ok(limits),
+            None => Ok(()),
         }
     }
 
     /// What all ranks of a run have in common.
-    pub(super) fn terms(&self, run: &Run) -> Result<(Terms, Limits), Refusal> {
-        let limits = self.limits(run)?;
+    pub(super) fn terms(&self, run: &Run, hosts: &[RackId]) -> Result<(Terms, Limits), Refusal> {
+        let limits = self.limits(run, hosts)?;
         let wishes = run.seats.iter().map(|(rank, seat)| (*rank, &seat.wishes));
         Ok((Terms::of(wishes, &limits)?, limits))
     }

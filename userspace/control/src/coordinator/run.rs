@@ -1,18 +1,24 @@
 //! One incarnation of a job: its seats, and the phases from the first join to the last leave.
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddrV4},
+};
 
 use sumac_transport::PathMeasure;
 
 use super::{
     Door, JobOrder, JoinRequest, MemberId, Time,
+    layout::Layout,
     log::{Event, Log},
     naming::Naming,
     racks::RackId,
+    restore::{Gaps, Known},
     terms::{Terms, Wishes},
 };
 use crate::{
     assignment::Assignment,
+    dynamic::{DynamicInstall, DynamicTerms},
     failure::JobFailure,
     plane::{JobInstall, Level, WorkerInstall},
     pool::Range,
@@ -108,6 +114,17 @@ pub(super) struct Slots {
     pub state: Tuning,
 }
 
+impl Slots {
+    /// None of its own, but so many of each shard that it shares.
+    pub fn shared(slots: u32) -> Slots {
+        let reason = match slots {
+            0 => "there is no aggregator".into(),
+            _ => format!("up to {slots} of each shard, shared with other jobs"),
+        };
+        Slots { lane: 0, reason, state: Tuning::Done }
+    }
+}
+
 /// How final that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tuning {
@@ -116,6 +133,25 @@ pub(super) enum Tuning {
     /// The plane is told of the new number.
     Resizing,
     Done,
+}
+
+/// What a dynamic run has instead of slots of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shared {
+    /// Slots of each shard that its chunks may take; 0: there is no aggregator.
+    pub slots: u32,
+    /// Chunks of a lane that may be ahead of the first without a result.
+    pub window: u32,
+    pub linear: bool,
+    pub congestion: bool,
+    pub hosts: Vec<RackId>,
+    /// Where those take contributions of shard 0.
+    pub addresses: Vec<SocketAddrV4>,
+    /// The racks that it began with, by the numbers that they have now.
+    pub racks: BTreeMap<RackId, Known>,
+    /// The root's port for shard 0.
+    pub root_port: u16,
+    pub gaps: Gaps,
 }
 
 /// One incarnation of a job.
@@ -134,6 +170,12 @@ pub(super) struct Run {
     pub terms: Option<Terms>,
     pub range: Option<Range>,
     pub slots: Slots,
+    /// Which workers are below which aggregator; known with the terms.
+    pub layout: Layout,
+    /// What only a dynamic run has; known with the terms.
+    pub shared: Option<Shared>,
+    /// Until when a run that has all of its ranks waits for parameter hosts.
+    pub hosts_by: Time,
     /// Until when workers may measure.
     pub measured_by: Time,
     pub naming: Naming,
@@ -156,6 +198,9 @@ impl Run {
             terms: None,
             range: None,
             slots: Slots { lane: 0, reason: String::new(), state: Tuning::Done },
+            layout: Layout::new(&[], true),
+            shared: None,
+            hosts_by: Time::MAX,
             measured_by: Time::MAX,
             naming: Naming::default(),
             log: Log::default(),
@@ -188,6 +233,11 @@ impl Run {
         matches!(self.phase, Phase::Installing | Phase::Running(_))
     }
 
+    /// Whether it goes on when it loses its aggregators, and their control plane.
+    pub fn outlives_aggregators(&self) -> bool {
+        self.shared.is_some() && matches!(self.phase, Phase::Running(_))
+    }
+
     /// Whether it is over.
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over(_))
@@ -211,27 +261,29 @@ impl Run {
         Some(Refusal::Mismatch { job: self.name.clone(), what, ranks: [other, rank], values })
     }
 
-    /// The order for the planes.
-    pub fn order(&self, terms: &Terms, range: Range, stealing: bool) -> JobOrder {
-        JobOrder {
+    /// The order for the planes; none before the terms are known.
+    pub fn order(&self, stealing: bool) -> Option<JobOrder> {
+        let terms = self.terms.as_ref()?;
+        Some(JobOrder {
             install: JobInstall {
                 job: self.job,
                 epoch: self.epoch,
                 token: self.token,
-                first_slot: range.first,
+                first_slot: self.range.map_or(0, |range| range.first),
                 lane_slots: self.slots.lane,
                 slots_reason: self.slots.reason.clone(),
                 lanes: terms.lanes(),
                 shards: terms.shards,
                 elements: terms.elements,
                 checksum: terms.checksum,
-                stealing,
+                stealing: stealing && self.shared.is_none(),
                 level: Level::Only,
                 workers: self.seats.values().map(|seat| seat.worker.clone()).collect(),
-                dynamic: None,
+                dynamic: self.shared.as_ref().map(|shared| shared.install(&self.layout)),
             },
-            racks: self.seats.values().map(|seat| seat.rack).collect(),
-        }
+            layout: self.layout.clone(),
+            hosts: self.shared.iter().flat_map(|shared| shared.hosts.iter().copied()).collect(),
+        })
     }
 
     /// What a rank gets.
@@ -254,7 +306,7 @@ impl Run {
             result_group: door.result_group,
             rack_rank: door.rack_rank,
             rack_world: door.rack_world,
-            dynamic: None,
+            dynamic: self.shared.as_ref().and_then(|shared| shared.terms(&self.layout, rank)),
         })
     }
 
@@ -274,5 +326,36 @@ impl Run {
     /// The address of a rank, for messages.
     pub fn ip_of(&self, rank: u16) -> Ipv4Addr {
         self.seats.get(&rank).map_or(Ipv4Addr::UNSPECIFIED, |seat| seat.worker.ip)
+    }
+}
+
+impl Shared {
+    /// What planes are told.
+    fn install(&self, layout: &Layout) -> DynamicInstall {
+        DynamicInstall {
+            slots: self.slots,
+            window: self.window,
+            linear: self.linear,
+            hosts: self.addresses.clone(),
+            fan_in_1: layout.fan_in_1(),
+            places: Vec::new(),
+            upstream: Vec::new(),
+        }
+    }
+
+    /// What a rank is told.
+    fn terms(&self, layout: &Layout, rank: u16) -> Option<DynamicTerms> {
+        let spot = layout.spot(rank.into())?;
+        Some(DynamicTerms {
+            slots: self.slots,
+            window: self.window,
+            hosts: self.addresses.clone(),
+            linear: self.linear,
+            congestion: self.congestion,
+            fan_in_1: layout.fan_in_1(),
+            bitmap_1: layout.bitmap_1(spot),
+            beside_root: layout.is_beside_racks(spot),
+            resume: Vec::new(),
+        })
     }
 }

@@ -3,9 +3,14 @@
 use std::sync::Arc;
 
 use sumac_transport::{NotFinite, Scaling, WireFormat};
-use sumac_wire::{CLASSES, MAX_LANES};
+use sumac_wire::{CLASSES, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
 
-use crate::{plane::PlaneInfo, post::Order, refusal::Refusal};
+use crate::{
+    dynamic::{DynamicWishes, MAX_WINDOW, Mode},
+    plane::{PlaneInfo, PlaneKind},
+    post::Order,
+    refusal::Refusal,
+};
 
 /// What one rank wants of a job.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,7 +21,7 @@ pub struct Wishes {
     pub elements: Option<u16>,
     /// The most words that this rank's packets can carry.
     pub max_elements: u16,
-    /// Slots of a lane, a power of two; `None`: to be measured.
+    /// Slots of a lane, a power of two; `None`: to be measured. Without meaning in a dynamic job.
     pub slots: Option<u32>,
     /// Shards; `None`: as many as all have.
     pub shards: Option<u16>,
@@ -32,23 +37,32 @@ pub struct Wishes {
     pub order: Order,
     /// Whether packets carry UDP checksums.
     pub checksum: bool,
+    /// How chunks find slots.
+    pub mode: Mode,
 }
 
 impl Wishes {
+    /// Slots of a lane that are asked for, of a static job.
+    pub(super) fn lane_slots(&self) -> Option<u32> {
+        self.slots.filter(|_| self.mode == Mode::Static)
+    }
+
     /// The first parameter in which two ranks differ, and both values. What a rank leaves open differs from nothing.
     pub(super) fn difference(&self, other: &Wishes) -> Option<(&'static str, [String; 2])> {
         let pairs = [
             ("world size", Some(self.world.to_string()), Some(other.world.to_string())),
+            ("mode", Some(mode(self.mode)), Some(mode(other.mode))),
             ("chunk elements", text(self.elements), text(other.elements)),
             ("scaling", Some(scaling(self.scaling)), Some(scaling(other.scaling))),
             ("wire format", Some(wire(self.wire)), Some(wire(other.wire))),
             ("NaN policy", Some(not_finite(self.not_finite)), Some(not_finite(other.not_finite))),
             ("order", Some(order(self.order)), Some(order(other.order))),
             ("checksum", Some(self.checksum.to_string()), Some(other.checksum.to_string())),
-            ("slots", text(self.slots), text(other.slots)),
+            ("slots", text(self.lane_slots()), text(other.lane_slots())),
             ("shards", text(self.shards), text(other.shards)),
         ];
-        pairs.into_iter().find_map(|(what, a, b)| match (a, b) {
+        let of_mode = self.mode.dynamic().zip(other.mode.dynamic()).map(|(own, other)| own.compared(&other));
+        pairs.into_iter().chain(of_mode.into_iter().flatten()).find_map(|(what, a, b)| match (a, b) {
             (Some(a), Some(b)) if a != b => Some((what, [a, b])),
             _ => None,
         })
@@ -70,7 +84,7 @@ impl Wishes {
         {
             return invalid(format!("a scale of {scale}: it must be finite and above 0"));
         }
-        if let Some(slots) = self.slots
+        if let Some(slots) = self.lane_slots()
             && !slots.is_power_of_two()
         {
             let instead = slots.max(1).checked_next_power_of_two().unwrap_or(1 << 31);
@@ -79,12 +93,69 @@ impl Wishes {
         if self.shards == Some(0) || self.max_shards == 0 {
             return invalid("0 shards: give at least 1".into());
         }
-        match self.shards {
-            Some(shards) if shards > limits.shards => invalid(format!(
+        if let Some(shards) = self.shards.filter(|shards| *shards > limits.shards) {
+            return invalid(format!(
                 "{shards} shards: the aggregator has {}; ask for fewer, or attach it with more",
                 limits.shards
-            )),
+            ));
+        }
+        self.mode.dynamic().map_or(Ok(()), |wishes| self.check_dynamic(wishes))
+    }
+
+    /// Refuses what no dynamic job can have.
+    fn check_dynamic(&self, wishes: DynamicWishes) -> Result<(), Refusal> {
+        let invalid = |what: String| Err(Refusal::Invalid { what });
+        if self.wire == WireFormat::Int16 {
+            return invalid(
+                "int16 on the wire in a dynamic job: it adds int32 only; open it with wire int32".into(),
+            );
+        }
+        if let Some(wanted) = self.elements.filter(|wanted| usize::from(*wanted) > PAGE_ELEMENTS) {
+            return invalid(format!(
+                "chunks of {wanted} elements in a dynamic job: it takes at most {PAGE_ELEMENTS}"
+            ));
+        }
+        if let Some(window) = wishes.window.filter(|window| !window.is_power_of_two() || *window > MAX_WINDOW)
+        {
+            return invalid(format!("a window of {window} chunks: give a power of two up to {MAX_WINDOW}"));
+        }
+        if wishes.slots == Some(0) {
+            return invalid("0 slots of each shard: give at least 1, or leave the number open".into());
+        }
+        match wishes.hosts {
+            Some(hosts) if hosts == 0 || usize::from(hosts) > MAX_HOSTS => {
+                invalid(format!("{hosts} parameter hosts: a job has 1 to {MAX_HOSTS}"))
+            }
             _ => Ok(()),
+        }
+    }
+}
+
+/// A parameter's name, and what each of two ranks wants of it.
+type Compared = (&'static str, Option<String>, Option<String>);
+
+impl DynamicWishes {
+    /// What two ranks of a dynamic job must agree on.
+    fn compared(&self, other: &DynamicWishes) -> [Compared; 5] {
+        let placement = |wishes: &DynamicWishes| {
+            Some(if wishes.linear { "in their order" } else { "by hash" }.to_owned())
+        };
+        [
+            ("window", text(self.window), text(other.window)),
+            ("shared slots", text(self.slots), text(other.slots)),
+            ("parameter hosts", text(self.hosts), text(other.hosts)),
+            ("chunks in slots", placement(self), placement(other)),
+            ("congestion control", text(Some(self.congestion)), text(Some(other.congestion))),
+        ]
+    }
+
+    /// What either of two ranks that do not differ asks for.
+    fn or(self, other: DynamicWishes) -> DynamicWishes {
+        DynamicWishes {
+            window: self.window.or(other.window),
+            slots: self.slots.or(other.slots),
+            hosts: self.hosts.or(other.hosts),
+            ..self
         }
     }
 }
@@ -97,6 +168,8 @@ pub(super) struct Limits {
     /// The port that carries no more.
     pub narrowest: Option<Arc<str>>,
     pub shards: u16,
+    /// Slots of each shard that dynamic jobs share.
+    pub dynamic_slots: u32,
 }
 
 impl Limits {
@@ -107,12 +180,22 @@ impl Limits {
             elements: plane.max_elements.min(sumac_wire::MAX_ELEMENTS as u16),
             narrowest: plane.narrowest.clone(),
             shards: plane.shards.min(MAX_LANES as u16 / CLASSES),
+            dynamic_slots: match plane.kind {
+                PlaneKind::Ebpf | PlaneKind::Host => plane.dynamic_slots,
+                // What has no slots of any kind limits none.
+                PlaneKind::None | PlaneKind::Parameter => u32::MAX,
+            },
         }
     }
 
-    /// Those of the rack of this name.
-    pub fn at_rack(self, name: &str) -> Limits {
-        let narrowest = self.narrowest.map(|port| format!("{port} at rack `{name}`").into());
+    /// Those of dynamic jobs.
+    pub fn of_dynamic(self) -> Limits {
+        Limits { elements: self.elements.min(PAGE_ELEMENTS as u16), ..self }
+    }
+
+    /// Those of the rack, or parameter host, that people call `place`.
+    pub fn at(self, place: &str) -> Limits {
+        let narrowest = self.narrowest.map(|port| format!("{port} at {place}").into());
         Limits { narrowest, ..self }
     }
 
@@ -129,6 +212,7 @@ impl Limits {
             elements: self.elements.min(other.elements),
             narrowest,
             shards: self.shards.min(other.shards),
+            dynamic_slots: self.dynamic_slots.min(other.dynamic_slots),
         }
     }
 }
@@ -142,9 +226,17 @@ pub(super) struct Terms {
     pub slots: Option<u32>,
     pub checksum: bool,
     pub order: Order,
+    /// What all ranks together ask of a dynamic job; `None`: it is static.
+    pub dynamic: Option<DynamicWishes>,
 }
 
 impl Terms {
+    /// The mode of a job, from the wishes of all ranks, which do not differ.
+    pub fn mode<'a>(ranks: impl Iterator<Item = &'a Wishes>) -> Mode {
+        let dynamic = ranks.filter_map(|wishes| wishes.mode.dynamic());
+        dynamic.reduce(DynamicWishes::or).map_or(Mode::Static, Mode::Dynamic)
+    }
+
     /// Number of lanes.
     pub fn lanes(&self) -> u16 {
         CLASSES * self.shards
@@ -171,7 +263,8 @@ impl Terms {
         Ok(Terms {
             elements,
             shards,
-            slots: wishes.clone().find_map(|wishes| wishes.slots),
+            slots: wishes.clone().find_map(|wishes| wishes.lane_slots()),
+            dynamic: Terms::mode(wishes.clone()).dynamic(),
             checksum: wishes.clone().any(|wishes| wishes.checksum),
             order: wishes.next().map_or(Order::Submission, |wishes| wishes.order),
         })
@@ -221,6 +314,13 @@ fn not_finite(policy: NotFinite) -> String {
     match policy {
         NotFinite::Error => "error".into(),
         NotFinite::Carry => "carry".into(),
+    }
+}
+
+fn mode(mode: Mode) -> String {
+    match mode {
+        Mode::Static => "static".into(),
+        Mode::Dynamic(_) => "dynamic".into(),
     }
 }
 

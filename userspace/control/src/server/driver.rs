@@ -77,9 +77,21 @@ async fn carry_out<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
                 let result = flatten(tokio::task::spawn_blocking(resize).await);
                 shared.lock().coordinator.on_resized(run, result);
             }
+            Action::Restore { run, order, at } => {
+                let plane = plane.clone();
+                let result = flatten(tokio::task::spawn_blocking(move || plane.restore(&order, at)).await);
+                let now = shared.now();
+                shared.lock().coordinator.on_restored(now, run, at, result);
+            }
             Action::Remove(run, job) => {
                 let plane = plane.clone();
                 let result = flatten(tokio::task::spawn_blocking(move || plane.remove(job)).await);
+                let now = shared.now();
+                shared.lock().coordinator.on_removed(now, run, result);
+            }
+            Action::Withdraw(run, job) => {
+                let plane = plane.clone();
+                let result = flatten(tokio::task::spawn_blocking(move || plane.withdraw(job)).await);
                 let now = shared.now();
                 shared.lock().coordinator.on_removed(now, run, result);
             }

@@ -1,4 +1,5 @@
-//! All data planes as one: this aggregator's own, and those of the racks below it (SwitchML section 7).
+//! All data planes as one: this aggregator's own, those of the racks below it (SwitchML section 7), and the parameter
+//! hosts of dynamic jobs (ATP).
 
 use std::{
     collections::HashMap,
@@ -6,12 +7,13 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::desk::Desks;
+use super::desk::{Desks, Ordered};
 use crate::{
     DataPlane,
     convert::rack as messages,
-    coordinator::{Door, JobOrder, RackId},
-    plane::{Installed, JobInstall, Level, PlaneError, PlaneInfo, WorkerInstall},
+    coordinator::{Child, Door, JobOrder, RackId},
+    dynamic::DynamicInstall,
+    plane::{Installed, JobInstall, Level, PlaneError, PlaneInfo, PlaneKind, WorkerInstall},
     rpc::rack_order,
 };
 
@@ -19,160 +21,246 @@ use crate::{
 pub struct Tree<P> {
     /// This aggregator's.
     pub local: P,
-    /// The racks'.
+    /// The racks' and parameter hosts'.
     pub desks: Arc<Desks>,
-    /// Which racks have which job.
-    below: Mutex<HashMap<u16, Vec<RackId>>>,
+    /// Which of them have which job.
+    held: Mutex<HashMap<u16, Held>>,
 }
 
-/// One rack's part of a job.
-struct Branch {
-    rack: RackId,
-    ranks: Vec<usize>,
-    plane: PlaneInfo,
-    worker: WorkerInstall,
+/// Where a job is beside this aggregator.
+#[derive(Clone, Default)]
+struct Held {
+    racks: Vec<RackId>,
+    hosts: Vec<RackId>,
+    /// Where each child of the root finds it.
+    parents: Vec<SocketAddrV4>,
 }
 
 impl<P: DataPlane> Tree<P> {
     /// No racks yet.
     pub fn new(local: P) -> Tree<P> {
-        Tree { local, desks: Arc::new(Desks::new()), below: Mutex::new(HashMap::new()) }
+        Tree { local, desks: Arc::new(Desks::new()), held: Mutex::new(HashMap::new()) }
     }
 
-    fn below(&self) -> MutexGuard<'_, HashMap<u16, Vec<RackId>>> {
-        self.below.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> MutexGuard<'_, HashMap<u16, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Installs a job where it is needed. Where each worker sends to, by rank.
     pub fn install(&self, order: &JobOrder) -> Result<Vec<Door>, PlaneError> {
         let info = self.local.info()?;
-        let branches = self.branches(order)?;
-        if branches.is_empty() {
-            let installed = self.local.install(&order.install)?;
-            let world = order.install.workers.len() as u16;
-            return (0..world).map(|rank| door(&info, &installed, rank, rank, world)).collect();
+        let racks = order.layout.racks().map(|(_, rack, _)| rack).collect();
+        let held = Held { racks, hosts: order.hosts.clone(), parents: Vec::new() };
+        self.held().insert(order.install.job, held);
+        let here = self.install_here(order, &info)?;
+        let mut doors = vec![None; order.install.workers.len()];
+        for (rank, found) in doors.iter_mut().enumerate() {
+            *found = door_here(order, &info, &here, rank);
         }
-        self.below().insert(order.install.job, branches.iter().map(|branch| branch.rack).collect());
-        let contributors = order.install.workers.len() as u16;
-        let root = JobInstall {
-            level: Level::Root { contributors },
-            workers: branches.iter().map(|branch| branch.worker.clone()).collect(),
-            ..order.install.clone()
-        };
-        let at_root = self.local.install(&root)?;
-        let mut ordered = Vec::with_capacity(branches.len());
-        for (number, branch) in branches.iter().enumerate() {
-            let ip = at_root.aggregator_ips.get(number).copied().ok_or_else(missing)?;
-            let job = JobInstall {
-                level: Level::Rack {
-                    rack: number as u16,
-                    racks: branches.len() as u16,
-                    contributors,
-                    parent: SocketAddrV4::new(ip, info.base_port),
-                },
-                workers: branch
-                    .ranks
-                    .iter()
-                    .filter_map(|rank| order.install.workers.get(*rank).cloned())
-                    .collect(),
-                ..order.install.clone()
-            };
-            let what = messages::write_install(&job).ok_or_else(missing)?;
-            ordered.push(self.desks.order(branch.rack, rack_order::What::Install(what)));
-        }
-        let mut doors = vec![None; usize::from(contributors)];
-        for (branch, ordered) in branches.iter().zip(ordered) {
-            let done = ordered.wait().map_err(|what| failed("installing the job at", branch, what))?;
-            let installed = messages::read_installed(&done);
-            for (place, rank) in (0..).zip(&branch.ranks) {
-                let door = door(&branch.plane, &installed, place, place, branch.ranks.len() as u16)?;
+        let ordered: Vec<_> =
+            order.layout.racks().map(|(number, ..)| self.order_rack(order, number)).collect();
+        for ((_, rack, child), ordered) in order.layout.racks().zip(ordered) {
+            let (installed, plane) = self.installed("installing the job at", "rack", rack, ordered?)?;
+            for (place, rank) in child.ranks.iter().enumerate() {
+                let door = door(&plane, &installed, place, (place, child.ranks.len()));
                 if let Some(found) = doors.get_mut(*rank) {
-                    *found = Some(door);
+                    *found = door;
                 }
             }
         }
+        self.install_at_hosts(order, &info, &here)?;
         doors.into_iter().collect::<Option<Vec<_>>>().ok_or_else(missing)
     }
 
-    /// The racks of a job, in the order of their first ranks. None: its workers are this aggregator's own.
-    fn branches(&self, order: &JobOrder) -> Result<Vec<Branch>, PlaneError> {
-        let mut branches: Vec<Branch> = Vec::new();
-        for (rank, rack) in order.racks.iter().enumerate() {
-            let Some(rack) = *rack else { continue };
-            if let Some(branch) = branches.iter_mut().find(|branch| branch.rack == rack) {
-                branch.ranks.push(rank);
-                continue;
-            }
-            let what = || format!("the rack of rank {rank} is gone");
-            let (ip, plane) =
-                self.desks.rack(rack).ok_or_else(|| PlaneError::Unavailable { what: what() })?;
-            // The plane finds the way to the rack by itself.
-            let worker = WorkerInstall { ip, port: plane.base_port, mac: [0; 6], local_ip: ip };
-            branches.push(Branch { rack, ranks: vec![rank], plane, worker });
+    /// Installs a running job again where it was lost: at a rack, or here.
+    pub fn restore(&self, order: &JobOrder, at: Option<RackId>) -> Result<(), PlaneError> {
+        if let Some(held) = self.held().get_mut(&order.install.job) {
+            held.racks = order.layout.racks().map(|(_, rack, _)| rack).collect();
         }
-        Ok(branches)
+        let Some(rack) = at else {
+            return self.install_here(order, &self.local.info()?).map(|_| ());
+        };
+        let number = order.layout.racks().find(|(_, other, _)| *other == rack).map(|(number, ..)| number);
+        let ordered = self.order_rack(order, number.ok_or_else(missing)?)?;
+        self.installed("installing the job again at", "rack", rack, ordered).map(|_| ())
+    }
+
+    /// Installs a job on this aggregator's own plane, and remembers where racks find it.
+    fn install_here(&self, order: &JobOrder, info: &PlaneInfo) -> Result<Installed, PlaneError> {
+        let JobOrder { install, layout, .. } = order;
+        if !layout.has_racks() {
+            return self.local.install(install);
+        }
+        let workers = layout.children().iter().map(|child| self.worker(order, child));
+        let contributors = install.workers.len() as u16;
+        let root = JobInstall {
+            level: Level::Root { contributors },
+            workers: workers.collect::<Result<_, _>>()?,
+            ..install.clone()
+        };
+        let installed = self.local.install(&root)?;
+        let parents = installed.aggregator_ips.iter().map(|ip| SocketAddrV4::new(*ip, info.base_port));
+        if let Some(held) = self.held().get_mut(&install.job) {
+            held.parents = parents.collect();
+        }
+        Ok(installed)
+    }
+
+    /// A child of the root as a worker of it.
+    fn worker(&self, order: &JobOrder, child: &Child) -> Result<WorkerInstall, PlaneError> {
+        let first = child.ranks.first().copied().ok_or_else(missing)?;
+        let Some(rack) = child.rack else {
+            return order.install.workers.get(first).cloned().ok_or_else(missing);
+        };
+        let gone = || PlaneError::Unavailable { what: format!("the rack of rank {first} is gone") };
+        let (ip, plane) = self.desks.rack(rack).ok_or_else(gone)?;
+        // The plane finds the way to the rack by itself.
+        Ok(WorkerInstall { ip, port: plane.base_port, mac: [0; 6], local_ip: ip })
+    }
+
+    /// Orders the rack that is the root's child of this number to take its part of a job.
+    fn order_rack(&self, order: &JobOrder, number: usize) -> Result<Ordered, PlaneError> {
+        let JobOrder { install, layout, .. } = order;
+        let child = layout.children().get(number).ok_or_else(missing)?;
+        let parent = self.held().get(&install.job).and_then(|held| held.parents.get(number).copied());
+        let workers = child.ranks.iter().map(|rank| install.workers.get(*rank).cloned());
+        let job = JobInstall {
+            level: Level::Rack {
+                rack: number as u16,
+                racks: layout.children().len() as u16,
+                contributors: install.workers.len() as u16,
+                parent: parent.ok_or_else(missing)?,
+            },
+            workers: workers.collect::<Option<_>>().ok_or_else(missing)?,
+            ..install.clone()
+        };
+        let what = messages::write_install(&job).ok_or_else(missing)?;
+        Ok(self.desks.order(child.rack.ok_or_else(missing)?, rack_order::What::Install(what)))
+    }
+
+    /// Installs a dynamic job at its parameter hosts, which hear from this aggregator as `here` says.
+    fn install_at_hosts(
+        &self,
+        order: &JobOrder,
+        info: &PlaneInfo,
+        here: &Installed,
+    ) -> Result<(), PlaneError> {
+        let Some(dynamic) = &order.install.dynamic else { return Ok(()) };
+        let mut ordered = Vec::with_capacity(order.hosts.len());
+        for (number, host) in order.hosts.iter().enumerate() {
+            let upstream = match info.kind {
+                PlaneKind::None => None,
+                _ => Some(here.host_sides.get(number).copied().ok_or_else(missing)?),
+            };
+            let install = DynamicInstall {
+                places: order.layout.places(),
+                upstream: upstream.map(|ip| SocketAddrV4::new(ip, info.base_port)).into_iter().collect(),
+                ..dynamic.clone()
+            };
+            let job = JobInstall { dynamic: Some(install), ..order.install.clone() };
+            let what = messages::write_install(&job).ok_or_else(missing)?;
+            ordered.push((*host, self.desks.order(*host, rack_order::What::Install(what))));
+        }
+        for (host, ordered) in ordered {
+            self.installed("installing the job at", "parameter host", host, ordered)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what comes of an order.
+    fn installed(
+        &self,
+        doing: &'static str,
+        whose: &str,
+        rack: RackId,
+        ordered: Ordered,
+    ) -> Result<(Installed, PlaneInfo), PlaneError> {
+        let place = self.desks.rack(rack);
+        let named = |what: String| match &place {
+            Some((ip, _)) => format!("the {whose} at {ip}: {what}"),
+            None => format!("a {whose}: {what}"),
+        };
+        let done = ordered.wait().map_err(|what| PlaneError::Failed { doing, what: named(what) })?;
+        let (_, plane) = place.ok_or_else(missing)?;
+        Ok((messages::read_installed(&done), plane))
     }
 
     /// Leaves a job so many slots in each lane, wherever it is.
     pub fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {
-        let ordered = self.order_below(job, &messages::resize(job, lane_slots, reason));
+        let racks = self.held().get(&job).cloned().unwrap_or_default().racks;
+        let ordered = self.order_all(&racks, &messages::resize(job, lane_slots, reason));
         self.local.resize(job, lane_slots, reason)?;
-        for ordered in ordered {
+        for (_, ordered) in ordered {
             let done = ordered.wait();
             done.map_err(|what| PlaneError::Failed { doing: "resizing a job at a rack", what })?;
         }
         Ok(())
     }
 
-    /// Removes a job wherever it is. A rack that is gone removes its jobs by itself.
+    /// Removes a job wherever it is. A rack or parameter host that is gone removes its jobs by itself.
     pub fn remove(&self, job: u16) -> Result<(), PlaneError> {
-        let ordered = self.order_below(job, &rack_order::What::Remove(job.into()));
+        let held = self.held().get(&job).cloned().unwrap_or_default();
+        self.remove_from(job, &[held.racks, held.hosts].concat())?;
+        self.held().remove(&job);
+        Ok(())
+    }
+
+    /// Removes a job from all aggregators, and leaves it to its parameter hosts.
+    pub fn withdraw(&self, job: u16) -> Result<(), PlaneError> {
+        let held = self.held().get(&job).cloned().unwrap_or_default();
+        self.remove_from(job, &held.racks)
+    }
+
+    fn remove_from(&self, job: u16, whence: &[RackId]) -> Result<(), PlaneError> {
+        let ordered = self.order_all(whence, &rack_order::What::Remove(job.into()));
         self.local.remove(job)?;
-        let racks = self.below().get(&job).cloned().unwrap_or_default();
-        for (rack, ordered) in racks.into_iter().zip(ordered) {
+        for (rack, ordered) in ordered {
             match ordered.wait() {
                 Err(what) if self.desks.rack(rack).is_some() => {
-                    return Err(PlaneError::Failed { doing: "removing a job from a rack", what });
+                    return Err(PlaneError::Failed { doing: "removing a job below this aggregator", what });
                 }
                 _ => {}
             }
         }
-        self.below().remove(&job);
         Ok(())
     }
 
-    fn order_below(&self, job: u16, what: &rack_order::What) -> Vec<super::desk::Ordered> {
-        let racks = self.below().get(&job).cloned().unwrap_or_default();
-        racks.into_iter().map(|rack| self.desks.order(rack, what.clone())).collect()
+    fn order_all(&self, racks: &[RackId], what: &rack_order::What) -> Vec<(RackId, Ordered)> {
+        racks.iter().map(|rack| (*rack, self.desks.order(*rack, what.clone()))).collect()
     }
 }
 
-/// The door of the worker at `place` in an answer of a plane.
+/// The door of a worker that sends to this aggregator itself; none for one below a rack.
+fn door_here(order: &JobOrder, info: &PlaneInfo, installed: &Installed, rank: usize) -> Option<Door> {
+    let spot = order.layout.spot(rank)?;
+    if order.layout.children().get(spot.child)?.rack.is_some() {
+        return None;
+    }
+    // The root's answer is about its children.
+    let place = if order.layout.has_racks() { spot.child } else { rank };
+    door(info, installed, place, (spot.bit, spot.fan_in))
+}
+
+/// The door of the worker that a plane's answer has at `place`: it is number `rack_rank` of `rack_world`.
 fn door(
     plane: &PlaneInfo,
     installed: &Installed,
-    place: u16,
-    rack_rank: u16,
-    rack_world: u16,
-) -> Result<Door, PlaneError> {
-    let ip = installed.aggregator_ips.get(usize::from(place)).copied().ok_or_else(missing)?;
-    Ok(Door {
-        aggregator_ip: ip,
+    place: usize,
+    (rack_rank, rack_world): (usize, usize),
+) -> Option<Door> {
+    Some(Door {
+        aggregator_ip: installed.aggregator_ips.get(place).copied()?,
         base_port: plane.base_port,
         plane: plane.kind,
         result_group: installed.result_group,
-        rack_rank,
-        rack_world,
+        rack_rank: u16::try_from(rack_rank).ok()?,
+        rack_world: u16::try_from(rack_world).ok()?,
     })
 }
 
 fn missing() -> PlaneError {
     PlaneError::Failed {
         doing: "installing a job",
-        what: "the plane's answer is not about all workers".into(),
+        what: "the plane's answer is not about all workers and parameter hosts".into(),
     }
-}
-
-fn failed(doing: &'static str, branch: &Branch, what: String) -> PlaneError {
-    PlaneError::Failed { doing, what: format!("the rack at {}: {what}", branch.worker.ip) }
 }

@@ -52,6 +52,7 @@ fn wishes(world: u16) -> Wishes {
         not_finite: NotFinite::Error,
         order: Order::Submission,
         checksum: true,
+        mode: Mode::Static,
     }
 }
 
@@ -140,6 +141,7 @@ impl World {
                     self.check_install(run, &order.install);
                     self.coordinator.on_installed(run, Ok(doors(&order.install.workers)));
                 }
+                Action::Restore { .. } | Action::Withdraw(..) => panic!("{action:?} of a static job"),
                 Action::Resize { run, job, lane_slots, reason } => {
                     assert!(!reason.is_empty());
                     // Nothing is there when the plane has lost its memory meanwhile.

@@ -60,7 +60,8 @@ fn a_job_gets_what_all_its_aggregators_have() {
         world.coordinator.join(world.now, &ask(rank)).unwrap();
     }
     let Some(Action::Install(_, order)) = world.coordinator.poll_action() else { panic!("no order") };
-    assert_eq!(order.racks, [Some(RackId(0)), Some(RackId(0)), Some(RackId(1)), Some(RackId(1))]);
+    let racks: Vec<_> = order.layout.racks().map(|(_, rack, child)| (rack.0, child.ranks.clone())).collect();
+    assert_eq!(racks, [(0, vec![0, 1]), (1, vec![2, 3])]);
     assert_eq!(order.install.elements, 300, "the racks' slots");
     assert!(order.install.first_slot + order.install.slots() <= 160, "the racks' pool");
     assert_eq!(order.install.epoch, 42, "none that any of the planes remembers");

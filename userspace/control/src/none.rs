@@ -1,0 +1,48 @@
+//! A control plane without an aggregator: workers of dynamic jobs send to their parameter hosts.
+
+use std::net::Ipv4Addr;
+
+use sumac_wire::{CLASSES, DEFAULT_BASE_PORT, MAX_LANES, PAGE_ELEMENTS};
+
+use crate::plane::{DataPlane, Installed, JobInstall, LastEpoch, PlaneError, PlaneInfo, PlaneKind};
+
+/// Adds nothing, and limits nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoPlane;
+
+impl DataPlane for NoPlane {
+    fn info(&self) -> Result<PlaneInfo, PlaneError> {
+        Ok(PlaneInfo {
+            kind: PlaneKind::None,
+            slots: 0,
+            max_elements: PAGE_ELEMENTS as u16,
+            narrowest: None,
+            base_port: DEFAULT_BASE_PORT,
+            shards: MAX_LANES as u16 / CLASSES,
+            dynamic_slots: 0,
+            address: None,
+            kept: Vec::new(),
+        })
+    }
+
+    fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError> {
+        Ok(Vec::new())
+    }
+
+    fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
+        let nowhere = vec![Ipv4Addr::UNSPECIFIED; job.workers.len()];
+        Ok(Installed { aggregator_ips: nowhere, result_group: None, host_sides: Vec::new() })
+    }
+
+    fn resize(&self, _: u16, _: u32, _: &str) -> Result<(), PlaneError> {
+        Ok(())
+    }
+
+    fn remove(&self, _: u16) -> Result<(), PlaneError> {
+        Ok(())
+    }
+
+    fn instance(&self) -> Result<u64, PlaneError> {
+        Ok(0)
+    }
+}
