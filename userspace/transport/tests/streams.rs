@@ -158,6 +158,7 @@ fn slots_may_be_given_out_before_or_without_a_measure() {
             header: sumac_wire::Header::read(&payload[..], 0, 72).expect("a probe"),
             payload: payload[..72].to_vec(),
             slots: 4,
+            is_dynamic: false,
         };
         lone.take(&probe.answer());
         assert_eq!(lone.engine.state(), JobState::Ready, "measure: {measure}");

@@ -189,7 +189,8 @@ impl ChunkMeta {
         if self.seen != *all {
             return Outcome::Wait;
         }
-        if self.flags & flag::OVERFLOW != 0 && !self.raw {
+        // An order's keys are not values that would fit as floats: its result says that something is wrong.
+        if self.flags & flag::OVERFLOW != 0 && !self.raw && self.flags & flag::MAXIMUM == 0 {
             self.raw = true;
             self.seen = [0; MAX_RACKS];
             self.flags &= !flag::OVERFLOW;

@@ -36,7 +36,8 @@ impl Places {
     pub fn begin(&mut self, seq: u64) {
         let (chunk, position) = (self.chunk(seq), self.position(seq));
         let moved = std::mem::replace(&mut self.moved[chunk], NO_SLOT);
-        if moved != NO_SLOT {
+        // Where positions repeat within the window, a later chunk may have collided in the slot that was left already.
+        if moved != NO_SLOT && self.positions[position] == self.taken[chunk] {
             self.positions[position] = moved;
         }
         self.taken[chunk] = match self.linear {
@@ -111,7 +112,7 @@ mod tests {
         let (mut one, mut other) = (places(2, 100, false), places(2, 100, false));
         begin(&mut one, 0..8);
         begin(&mut other, 0..8);
-        // Four chunks of position 1, all of which collided.
+        // Four chunks of position 1, all of which collided in the same slot: the first move holds.
         for seq in [1, 3, 5, 7] {
             one.move_to(seq, seq as u32 + 50);
         }
@@ -124,7 +125,11 @@ mod tests {
             other.move_to(seq, seq as u32 + 50);
         }
         let rest = begin(&mut one, 10..16);
-        assert_eq!(([rest[1], rest[3], rest[5]], begin(&mut other, 10..16)), ([53, 55, 57], rest));
+        assert_eq!(([rest[1], rest[3], rest[5]], begin(&mut other, 10..16)), ([51; 3], rest));
+        one.move_to(9, 77);
+        other.move_to(9, 77);
+        let next = begin(&mut one, 16..20);
+        assert_eq!(([next[1], next[3]], begin(&mut other, 16..20)), ([77; 2], next), "it collided there too");
     }
 
     #[test]

@@ -136,6 +136,10 @@ impl Dynamic {
         }
         self.way.on_result();
         let lost = core.learn(now, entry, header.timestamp);
+        if !entry.resent && entry.state != State::Lost {
+            // It says little of the path when another worker's recovery was waited for, but that chunks get through.
+            core.backoff.reset();
+        }
         if is_marked {
             core.stats.marked += 1;
             self.congested(core, entry.index);

@@ -1,10 +1,14 @@
 //! Dynamic jobs (ATP): real engines and a real parameter host, an aggregator in memory, and a network between them.
 #![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
+mod alone;
+mod faults;
 mod network;
 mod slots;
+mod storms;
 #[path = "../support/mod.rs"]
 mod support;
+mod tensors;
 
 use network::{Network, Weather};
 use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, Operation, Scaling};

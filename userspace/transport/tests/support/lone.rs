@@ -17,6 +17,8 @@ pub struct Sent {
     pub payload: Vec<u8>,
     /// Slots of the lane.
     pub slots: u32,
+    /// Whether the job is a dynamic one: then results name the lane, not the slot's next chunk.
+    pub is_dynamic: bool,
 }
 
 impl Sent {
@@ -42,6 +44,14 @@ impl Sent {
         let world = u16::from(self.header.fan_in_0);
         let mut header = match self.header.kind {
             kind if kind == Kind::Probe as u8 => Header { kind: Kind::Report as u8, ..self.header },
+            _ if self.is_dynamic => Header {
+                kind: Kind::Result as u8,
+                flags: self.header.flags & !flag::RESEND,
+                bitmap_0: 0,
+                contributors: world,
+                next_exponent: exponent::NONE,
+                ..self.header
+            },
             _ => Header {
                 kind: Kind::Result as u8,
                 bitmap_0: all_workers(world),
@@ -79,9 +89,10 @@ impl Lone {
     /// An engine after the handshake, which took `rtt` nanoseconds.
     pub fn ready(params: JobParams, rtt: u64) -> Lone {
         let mut lone = Lone::new(params);
-        let probe = lone.send().expect("a probe");
+        // A dynamic job's parameter host is asked as well.
+        let probes: Vec<Sent> = std::iter::from_fn(|| lone.send()).collect();
         lone.wait(rtt);
-        lone.take(&probe.answer());
+        probes.iter().for_each(|probe| lone.take(&probe.answer()));
         lone
     }
 
@@ -107,7 +118,8 @@ impl Lone {
         let sent = self.engine.poll_transmit(self.now, &mut payload)?;
         payload.truncate(sent.len);
         let header = Header::read(&payload[..], 0, payload.len()).expect("a valid packet");
-        Some(Sent { header, payload, slots: self.engine.params().slots })
+        let params = self.engine.params();
+        Some(Sent { header, payload, slots: params.slots, is_dynamic: params.dynamic.is_some() })
     }
 
     /// All frames that can be sent now, a microsecond apart.
