@@ -42,8 +42,13 @@ fn a_shell_sums_numpy_files() {
         }
         let by_rank = [0, 1].map(|rank| npy::read(&file(rank, "out"))).into();
         // The command takes the daemon's defaults.
-        let numbers =
-            Numbers { scale: None, wire: Wire::Int32, words: DEFAULT_WORDS, reduction: Reduction::Sum };
+        let numbers = Numbers {
+            scale: None,
+            wire: Wire::Int32,
+            words: DEFAULT_WORDS,
+            reduction: Reduction::Sum,
+            dynamic: false,
+        };
         exact::assert_sums("numpy files", SEED, &Results { numbers, by_rank });
     });
 }

@@ -55,6 +55,14 @@ pub enum DeployError {
         /// What it said.
         source: Box<ClientError>,
     },
+    /// The daemon of a parameter host does not talk.
+    #[error("the parameter host at {socket}: {source}")]
+    Host {
+        /// Its socket.
+        socket: PathBuf,
+        /// What it said.
+        source: Box<ClientError>,
+    },
 }
 
 /// Sumac running in a lab. Dropping it ends its programs; the XDP programs go with the lab.
@@ -109,7 +117,22 @@ impl<'lab> Deployment<'lab> {
         for rank in 0..lab.spec().workers {
             deployment.start_daemon(rank)?;
         }
+        deployment.wait_for_parameter_hosts()?;
         Ok(deployment)
+    }
+
+    /// Waits until the control plane knows all parameter hosts, as its log says: jobs wait for them, but not long.
+    fn wait_for_parameter_hosts(&mut self) -> Result<(), DeployError> {
+        let own = self.lab.parameter_hosts().iter();
+        let co_located = (0..self.co_located()).map(|rank| self.lab.worker(rank));
+        let names: Vec<_> = own.chain(co_located).map(|host| format!("`{}` entered", host.name())).collect();
+        let Some(root) = self.aggregators.first_mut().and_then(Option::as_mut) else { return Ok(()) };
+        let log = root.log().to_owned();
+        let said = || std::fs::read_to_string(&log).unwrap_or_default();
+        Ok(root.wait_until("its parameter hosts", START_LIMIT, || {
+            let said = said();
+            names.iter().all(|name| said.contains(name))
+        })?)
     }
 
     fn attach_all(&self) -> Result<(), DeployError> {
@@ -175,6 +198,18 @@ impl<'lab> Deployment<'lab> {
     pub fn parameter_host_sockets(&self) -> Vec<PathBuf> {
         let own = (0..self.lab.spec().parameter_hosts).map(|host| self.parameter_seat(host).socket);
         own.chain((0..self.co_located()).map(|rank| self.socket(rank))).collect()
+    }
+
+    /// What the daemons that are parameter hosts say of themselves, in the order of their sockets.
+    ///
+    /// # Errors
+    /// When one does not answer.
+    pub fn parameter_host_stats(&self) -> Result<Vec<Value>, DeployError> {
+        let ask = |socket: PathBuf| {
+            let stats = Client::connect(&socket).and_then(|client| client.stats_json());
+            stats.map_err(|source| DeployError::Host { socket, source: source.into() })
+        };
+        self.parameter_host_sockets().into_iter().map(ask).collect()
     }
 
     /// Workers, the first ones, whose daemons are parameter hosts too.

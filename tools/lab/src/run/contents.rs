@@ -119,8 +119,13 @@ mod tests {
     use super::*;
 
     const CONTENTS: Contents = Contents { seed: 7, iteration: 1 };
-    const NUMBERS: Numbers =
-        Numbers { scale: Some(1_048_576.0), wire: Wire::Int32, words: 10, reduction: Reduction::Sum };
+    const NUMBERS: Numbers = Numbers {
+        scale: Some(1_048_576.0),
+        wire: Wire::Int32,
+        words: 10,
+        reduction: Reduction::Sum,
+        dynamic: false,
+    };
 
     #[test]
     fn values_differ_by_rank_index_and_iteration_and_repeat_by_seed() {

@@ -168,11 +168,11 @@ fn counters_of(aggregators: &[Value]) -> impl Iterator<Item = &Value> {
     aggregators.iter().map(|aggregator| &aggregator["counters"])
 }
 
-fn engines(stats: &[Value]) -> impl Iterator<Item = &Value> {
+pub(super) fn engines(stats: &[Value]) -> impl Iterator<Item = &Value> {
     stats.iter().flat_map(|stats| list(&stats["jobs"])).map(|job| &job["engine"])
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
+pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 

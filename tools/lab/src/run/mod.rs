@@ -2,6 +2,7 @@
 
 pub mod contents;
 mod counters;
+mod dynamic;
 pub mod numbers;
 mod report;
 mod statistics;
@@ -10,13 +11,15 @@ mod trainers;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
 
 pub use counters::{Drops, Frames, Modes, RoundTrips};
+pub use dynamic::{Dynamic, HostReport};
 pub use report::Report;
 pub use statistics::Times;
 pub use trainers::{TrainError, Trainers};
 
-use crate::cable::CableError;
+use crate::cable::{CableCounters, CableError};
 use crate::clock::Span;
 use crate::command::CommandError;
 use crate::cpu::MachineTime;
@@ -125,6 +128,18 @@ impl Measured {
     }
 }
 
+/// What everybody counted in a run.
+pub(crate) struct Counted {
+    /// The workers' daemons, by rank.
+    pub(crate) stats: Vec<Value>,
+    /// The daemons of the parameter hosts.
+    pub(crate) parameter_hosts: Vec<Value>,
+    /// The eBPF aggregators.
+    pub(crate) aggregators: Vec<Value>,
+    /// The cables, during the run.
+    pub(crate) injected: CableCounters,
+}
+
 /// Builds the lab, runs, measures, and removes the lab.
 ///
 /// # Errors
@@ -194,13 +209,15 @@ fn run_with<T: Element>(
         measured.trace = Some(samples.of_typical(&measured.spans, Times::of_spans(&measured.spans).median));
     }
     let stats = trainers.stats()?;
+    let parameter_hosts = deployment.parameter_host_stats()?;
     let hosts = deployment.aggregator_hosts();
     let aggregators =
         hosts.map(|host| deployment.aggregator_status_on(host)).collect::<Result<Vec<_>, _>>()?;
     let mut injected = deployment.lab().injected()?;
     injected -= injected_before;
     trainers.leave()?;
-    Ok(Report::new(deployment, options, &measured, &stats, &aggregators, injected))
+    let counted = Counted { stats, parameter_hosts, aggregators, injected };
+    Ok(Report::new(deployment, options, &measured, &counted))
 }
 
 fn cpu_of(deployment: &Deployment<'_>) -> CpuTime {

@@ -117,6 +117,8 @@ pub struct Numbers {
     pub words: usize,
     /// What is made of the workers' values.
     pub reduction: Reduction,
+    /// Whether the job is dynamic: a packet whose integers saturate is summed as floats.
+    pub dynamic: bool,
 }
 
 /// One packet's factor.
@@ -134,7 +136,8 @@ impl Numbers {
             Scale::Fixed(scale) => Some(scale),
             Scale::Chosen(_) => None,
         };
-        Numbers { scale, wire: opened.wire, words: usize::from(opened.elements), reduction }
+        let (wire, words) = (opened.wire, usize::from(opened.elements));
+        Numbers { scale, wire, words, reduction, dynamic: opened.dynamic.is_some() }
     }
 
     /// Values of a packet.
@@ -165,6 +168,10 @@ impl Numbers {
             Reduction::Sum | Reduction::Mean => {
                 let largest = workers.iter().flatten().map(|value| value.exact().abs()).fold(0.0, f64::max);
                 let factor = self.factor(workers.len() as f64, largest);
+                if self.dynamic && (0..length).any(|index| factor.saturates(column(index))) {
+                    // In double precision in the order of the ranks, rounded once.
+                    return (0..length).map(|i| T::nearest(self.exact(column(i)))).collect();
+                }
                 (0..length).map(|i| T::nearest(factor.sum(column(i)))).collect()
             }
         }
@@ -198,7 +205,9 @@ impl Numbers {
             }
         };
         let divisor = if self.reduction == Reduction::Mean { workers } else { 1.0 };
-        Factor { up, down: down / divisor, limit: (full / workers).floor() }
+        // A static job leaves each worker its part of the range; in a dynamic one sums that saturate are noticed.
+        let limit = if self.dynamic { full } else { (full / workers).floor() };
+        Factor { up, down: down / divisor, limit }
     }
 }
 
@@ -206,6 +215,13 @@ impl Factor {
     fn sum(self, values: impl Iterator<Item = f64>) -> f64 {
         let integer = |value: f64| (value * self.up).clamp(-self.limit, self.limit).round_ties_even() as i64;
         values.map(integer).sum::<i64>() as f64 * self.down
+    }
+
+    /// Whether one of the values, or their sum, is beyond the range of the integers.
+    fn saturates(self, values: impl Iterator<Item = f64>) -> bool {
+        let integers = values.map(|value| (value * self.up).round_ties_even());
+        let (sum, largest) = integers.fold((0.0, 0f64), |(sum, most), i| (sum + i, most.max(i.abs())));
+        largest > self.limit || sum.abs() > self.limit
     }
 }
 
@@ -222,7 +238,8 @@ fn power_above(largest: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const BLOCK: Numbers = Numbers { scale: None, wire: Wire::Int32, words: 4, reduction: Reduction::Sum };
+    const BLOCK: Numbers =
+        Numbers { scale: None, wire: Wire::Int32, words: 4, reduction: Reduction::Sum, dynamic: false };
 
     #[test]
     fn the_largest_value_decides_the_factor_of_all() {
@@ -232,6 +249,17 @@ mod tests {
         assert_eq!(sums, [2.0, (4.0 / f64::from(i32::MAX)) as f32, 0.0]);
         let fixed = Numbers { scale: Some(1024.0), ..BLOCK };
         assert_eq!(fixed.reduce(&workers), [2.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_dynamic_packet_that_saturates_is_summed_as_floats() {
+        let dynamic = Numbers { scale: Some(1e9), dynamic: true, ..BLOCK };
+        // 2.5e9 is beyond 2^31; its packet's small values keep what integers would lose.
+        let workers = [vec![1.25f32, 1e-12], vec![1.25, 1e-12]];
+        assert_eq!(dynamic.reduce(&workers), [2.5, 2e-12]);
+        let within = [vec![1.0f32, 1e-12], vec![1.0, 1e-12]];
+        assert_eq!(dynamic.reduce(&within), [2.0, 0.0]);
+        assert_eq!(dynamic.reduce(&[vec![3.0f32], vec![-3.0]]), [0.0]);
     }
 
     #[test]

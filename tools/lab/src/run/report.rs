@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Serialize;
-use serde_json::Value;
 use sumac_client::{DType, Reduction, Scale, Wire};
 use sumac_wire::header::HEADER_LEN;
 
 use super::counters::{Drops, Frames, Modes, RoundTrips};
+use super::dynamic::{Dynamic, HostReport};
 use super::numbers::Numbers;
-use super::{Measured, Operation, RunOptions, Times};
+use super::{Counted, Measured, Operation, RunOptions, Times};
 use crate::cable::{BURST_BYTES, CableCounters};
 use crate::cpu::MachineTime;
 use crate::deployment::Deployment;
@@ -89,6 +89,9 @@ pub struct Report {
     pub rate: Option<u64>,
     /// What the cables did to frames, all together.
     pub injected: CableCounters,
+    /// What only dynamic jobs have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dynamic: Option<Dynamic>,
     /// What worker 0 sent in each 10 ms, when that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
@@ -99,10 +102,9 @@ impl Report {
         deployment: &Deployment<'_>,
         options: &RunOptions,
         measured: &Measured,
-        stats: &[Value],
-        aggregators: &[Value],
-        injected: CableCounters,
+        counted: &Counted,
     ) -> Report {
+        let Counted { stats, parameter_hosts, aggregators, injected } = counted;
         let spec = deployment.lab().spec();
         let times = Times::of_spans(&measured.spans);
         let Operation { elements, dtype, reduction, wire } = options.operation;
@@ -142,7 +144,8 @@ impl Report {
             topology: spec.topology,
             mtu: spec.mtu,
             rate: spec.rate.map(|rate| rate.0),
-            injected,
+            injected: *injected,
+            dynamic: Dynamic::of(opened, options.sumac.dynamic, stats, parameter_hosts),
             trace: measured.trace.clone(),
         }
     }
@@ -172,11 +175,14 @@ impl fmt::Display for Report {
             writeln!(f, "  link          {:.1} % of its rate", efficiency * 100.0)?;
         }
         writeln!(f, "  retransmits   {} of {} chunks", self.retransmits, self.frames.contributions)?;
-        writeln!(
-            f,
-            "  slots         {} for each of {} shards: {}",
-            self.slots, self.shards, self.slots_reason
-        )?;
+        match &self.dynamic {
+            Some(dynamic) => write_dynamic(f, dynamic, self.shards)?,
+            None => writeln!(
+                f,
+                "  slots         {} for each of {} shards: {}",
+                self.slots, self.shards, self.slots_reason
+            )?,
+        }
         if let Some(RoundTrips { p50, p99 }) = self.rtt_s {
             writeln!(f, "  round trips   {:.3} ms median, {:.3} ms of 99 %", p50 * 1e3, p99 * 1e3)?;
         }
@@ -192,13 +198,46 @@ impl fmt::Display for Report {
     }
 }
 
+fn write_dynamic(f: &mut fmt::Formatter<'_>, dynamic: &Dynamic, shards: u16) -> fmt::Result {
+    let Dynamic { shared_slots, window, collisions, remapped, raw_chunks, direct, .. } = *dynamic;
+    let Dynamic { halvings, marked, cwnd, .. } = *dynamic;
+    writeln!(
+        f,
+        "  slots         {shared_slots} of each of {shards} shards, shared; {collisions} collisions, {remapped} moved"
+    )?;
+    writeln!(
+        f,
+        "  window        {window}; {cwnd} allowed at the end, halved {halvings} times, {marked} results marked"
+    )?;
+    writeln!(
+        f,
+        "  floats        {raw_chunks} chunks asked for; {direct} lanes without an aggregator at the end"
+    )?;
+    for (number, host) in dynamic.parameter_hosts.iter().enumerate() {
+        let HostReport { contributions, partial_sums, full_sums, completed, bytes_in, .. } = *host;
+        writeln!(
+            f,
+            "  host {number}        {completed} chunks of {full_sums} full sums, {partial_sums} partial sums, \
+             {contributions} contributions; {:.1} MB in",
+            bytes_in as f64 / 1e6
+        )?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn headers_count_on_the_wire() {
-        let words = |words| Numbers { scale: None, wire: Wire::Int32, words, reduction: Reduction::Sum };
+        let words = |words| Numbers {
+            scale: None,
+            wire: Wire::Int32,
+            words,
+            reduction: Reduction::Sum,
+            dynamic: false,
+        };
         assert_eq!(wire_bytes(256, words(256), DType::Float32), 256 * 4 + 98);
         assert_eq!(wire_bytes(257, words(256), DType::Float16), 257 * 4 + 2 * 98);
         let halves = Numbers { wire: Wire::Int16, ..words(256) };
