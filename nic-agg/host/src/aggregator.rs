@@ -107,9 +107,16 @@ impl HostAggregator {
     ///
     /// # Errors
     /// When the slots do not fit half of the memory that this host has.
-    pub fn with_dynamic(self, slots: u32) -> Result<HostAggregator, NoMemory> {
-        let shared = SharedPool::new(slots, self.shared.max_elements(), self.shards)?;
-        Ok(HostAggregator { shared, watch: self.watch.with_shared(slots), ..self })
+    pub fn with_dynamic(mut self, slots: u32) -> Result<HostAggregator, NoMemory> {
+        self.share(slots)?;
+        Ok(self)
+    }
+
+    /// The same of one that dynamic jobs have not been installed in yet.
+    pub(crate) fn share(&mut self, slots: u32) -> Result<(), NoMemory> {
+        self.shared = SharedPool::new(slots, self.shared.max_elements(), self.shards)?;
+        self.watch.share(self.pool.slots(), slots);
+        Ok(())
     }
 
     /// Slots in the pool.

@@ -4,11 +4,12 @@ use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddrV4, UdpSocket},
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use rand::{TryRngCore, rngs::OsRng};
 use sumac_control::plane::{
-    DataPlane, Installed, JobInstall, LastEpoch, Level, PlaneError, PlaneInfo, PlaneKind, WorkerInstall,
+    DataPlane, Installed, JobInstall, LastEpoch, Level, PlaneError, PlaneInfo, PlaneKind,
 };
 use sumac_wire::tables::{JobEntry, job_flag};
 
@@ -41,6 +42,14 @@ impl HostPlane {
         })?;
         let running = Running::start(slots, elements, shards, ip, port)?;
         Ok(HostPlane { running, instance, reasons: Mutex::default() })
+    }
+
+    /// With `slots` slots in each shard that dynamic jobs share. When nobody adds to one for `patience`, others may take it.
+    ///
+    /// # Errors
+    /// When the slots do not fit half of the memory that this host has.
+    pub fn with_dynamic(self, slots: u32, patience: Duration) -> Result<HostPlane, StartError> {
+        Ok(HostPlane { running: self.running.with_dynamic(slots, patience)?, ..self })
     }
 
     /// The aggregator.
@@ -82,7 +91,7 @@ impl DataPlane for HostPlane {
             narrowest: None,
             base_port: self.running.local().port(),
             shards: self.running.shards(),
-            dynamic_slots: 0,
+            dynamic_slots: self.running.dynamic_slots(),
             address: None,
             kept: Vec::new(),
         })
@@ -102,17 +111,21 @@ impl DataPlane for HostPlane {
         self.check_alive()?;
         let mut aggregator_ips = Vec::with_capacity(job.workers.len());
         for (rank, worker) in job.workers.iter().enumerate() {
-            aggregator_ips.push(self.source_for(rank, worker)?);
+            let address = SocketAddrV4::new(worker.ip, worker.port);
+            let way =
+                self.source_for(address).map_err(|what| PlaneError::NoWay { rank, ip: worker.ip, what });
+            aggregator_ips.push(way?);
         }
         let workers = job.workers.iter().map(|worker| SocketAddrV4::new(worker.ip, worker.port)).collect();
-        let parents = match job.level {
-            Level::Rack { parent, .. } => vec![parent],
-            Level::Only | Level::Root { .. } => job.dynamic.as_ref().map_or(Vec::new(), |d| d.hosts.clone()),
+        let hosts = job.dynamic.as_ref().map_or(&[][..], |dynamic| &dynamic.hosts);
+        let (parents, host_sides) = match job.level {
+            Level::Rack { parent, .. } => (vec![parent], Vec::new()),
+            Level::Only | Level::Root { .. } => (hosts.to_vec(), self.host_sides(hosts)?),
         };
         let new = NewJob { entry: entry(job)?, workers, parents };
         self.running.install(job.job, &new).map_err(|error| failed("installing a job", &error))?;
         self.remember(job.job, &job.slots_reason);
-        Ok(Installed { aggregator_ips, result_group: None, host_sides: Vec::new() })
+        Ok(Installed { aggregator_ips, result_group: None, host_sides })
     }
 
     fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {
@@ -148,20 +161,31 @@ impl DataPlane for HostPlane {
 }
 
 impl HostPlane {
-    /// The address that packets to a worker come from: the bound one, or what the kernel's routes say.
-    fn source_for(&self, rank: usize, worker: &WorkerInstall) -> Result<Ipv4Addr, PlaneError> {
+    /// The addresses that packets to parameter hosts come from.
+    fn host_sides(&self, hosts: &[SocketAddrV4]) -> Result<Vec<Ipv4Addr>, PlaneError> {
+        let way = |host: &SocketAddrV4| {
+            self.source_for(*host).map_err(|error| PlaneError::Failed {
+                doing: "finding the way to a parameter host",
+                what: format!("{host}: {error}"),
+            })
+        };
+        hosts.iter().map(way).collect()
+    }
+
+    /// The address that packets to another come from: the bound one, or what the kernel's routes say.
+    fn source_for(&self, address: SocketAddrV4) -> Result<Ipv4Addr, String> {
         let bound = *self.running.local().ip();
         if !bound.is_unspecified() {
             return Ok(bound);
         }
         let asked = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
-            socket.connect((worker.ip, worker.port))?;
+            socket.connect(address)?;
             socket.local_addr()
         });
         match asked {
             Ok(std::net::SocketAddr::V4(local)) => Ok(*local.ip()),
-            Ok(std::net::SocketAddr::V6(_)) => Ok(worker.local_ip),
-            Err(error) => Err(PlaneError::NoWay { rank, ip: worker.ip, what: error.to_string() }),
+            Ok(std::net::SocketAddr::V6(local)) => Err(format!("packets would leave from {local}")),
+            Err(error) => Err(error.to_string()),
         }
     }
 }

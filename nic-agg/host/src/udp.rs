@@ -1,9 +1,10 @@
-//! A socket and a thread around each shard's core: packets in and out by the batch.
+//! A socket and a thread around each shard's core.
+
+mod pump;
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
+    io,
     net::{Ipv4Addr, SocketAddrV4, UdpSocket},
-    os::fd::AsRawFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -14,21 +15,18 @@ use std::{
 
 use nix::{
     errno::Errno,
-    sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, getsockopt, recvmmsg, sendmmsg, setsockopt, sockopt},
+    sys::socket::{getsockopt, setsockopt, sockopt},
 };
 use sumac_agg_layout::Drops;
-use sumac_wire::{MAX_ELEMENTS, MAX_JOBS, MAX_WORKERS, Reason, admit::payload_len, tables::JobEntry};
+use sumac_wire::{MAX_JOBS, Reason, tables::JobEntry};
 use thiserror::Error;
 
+use self::pump::Pump;
 use crate::{
-    aggregator::{Answer, HostAggregator, JobError, NewJob, NoMemory},
+    aggregator::{HostAggregator, JobError, NewJob, NoMemory},
     watch::{JobSeen, WorkerSeen},
 };
 
-/// Packets that are received at once.
-const BATCH: usize = 32;
-/// Bytes of a packet's buffer: longer ones are cut short, and refused for it.
-const CAPACITY: usize = payload_len(MAX_ELEMENTS as u16) + 64;
 /// Asked for on both sides of the socket: some thousand packets.
 const SOCKET_BUFFER: usize = 8 << 20;
 /// How often an idle thread looks whether it should end.
@@ -118,6 +116,19 @@ impl Running {
         Ok(running)
     }
 
+    /// With `slots` slots in each shard that dynamic jobs share. When nobody adds to one for `patience`, others may take it.
+    ///
+    /// # Errors
+    /// When the slots do not fit half of the memory that this host has.
+    pub fn with_dynamic(self, slots: u32, patience: Duration) -> Result<Running, StartError> {
+        let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        for core in &mut self.lock_all() {
+            core.share(slots)?;
+            core.set_patience(patience);
+        }
+        Ok(self)
+    }
+
     /// Where its first shard listens.
     pub fn local(&self) -> SocketAddrV4 {
         self.local
@@ -131,6 +142,16 @@ impl Running {
     /// Slots in the pool.
     pub fn slots(&self) -> u32 {
         self.shards.iter().map(|shard| lock(&shard.core).slots()).min().unwrap_or(0)
+    }
+
+    /// Slots of each shard that dynamic jobs share.
+    pub fn dynamic_slots(&self) -> u32 {
+        self.shards.iter().map(|shard| lock(&shard.core).dynamic_slots()).min().unwrap_or(0)
+    }
+
+    /// How many of those hold something, in all shards.
+    pub fn held(&self) -> u32 {
+        self.shards.iter().map(|shard| lock(&shard.core).held()).sum()
     }
 
     /// Most elements in a chunk.
@@ -231,7 +252,7 @@ impl Shard {
         stop: Arc<AtomicBool>,
     ) -> Result<Shard, StartError> {
         let core = Arc::new(Mutex::new(core));
-        let pump = Pump { socket, core: core.clone(), stop };
+        let pump = Pump::new(socket, core.clone(), stop);
         let thread = thread::Builder::new()
             .name(format!("aggregate{number}"))
             .spawn(move || pump.run())
@@ -244,6 +265,8 @@ fn bind(address: SocketAddrV4) -> Result<UdpSocket, StartError> {
     let socket = UdpSocket::bind(address).map_err(|source| StartError::Bind { address, source })?;
     let limit = |source| StartError::Setup { what: "limit how long the socket waits", source };
     socket.set_read_timeout(Some(IDLE)).map_err(limit)?;
+    let marks = |error: Errno| StartError::Setup { what: "see the network's marks", source: error.into() };
+    setsockopt(&socket, sockopt::IpRecvTos, &true).map_err(marks)?;
     enlarge(&socket);
     Ok(socket)
 }
@@ -269,115 +292,6 @@ fn enlarge(socket: &UdpSocket) {
                 "small socket buffers lose packets in bursts: raise {limit}, or give CAP_NET_ADMIN"
             ),
             Err(error) => tracing::warn!(error = error.desc(), "asking for socket buffers"),
-        }
-    }
-}
-
-/// What the thread owns.
-struct Pump {
-    socket: UdpSocket,
-    core: Arc<Mutex<HostAggregator>>,
-    stop: Arc<AtomicBool>,
-}
-
-/// A packet of the batch that is to be sent.
-struct Outgoing {
-    packet: usize,
-    to: SocketAddrV4,
-    /// The job, of one copy of a result for all.
-    copy_of: Option<u16>,
-    is_sent: bool,
-}
-
-impl Pump {
-    fn run(self) {
-        let mut buffers = vec![0; BATCH * CAPACITY];
-        let mut arrivals = Vec::with_capacity(BATCH);
-        let mut outgoing = Vec::with_capacity(BATCH * MAX_WORKERS);
-        while !self.stop.load(Ordering::Relaxed) {
-            arrivals.clear();
-            match self.receive(&mut buffers, &mut arrivals) {
-                Ok(()) | Err(Errno::EAGAIN | Errno::EINTR) => {}
-                // An earlier datagram was refused by its receiver; that concerns nobody else.
-                Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => {}
-                Err(error) => {
-                    tracing::error!(error = error.desc(), "cannot receive; trying again");
-                    thread::sleep(IDLE);
-                }
-            }
-            if arrivals.is_empty() {
-                continue;
-            }
-            outgoing.clear();
-            self.aggregate(&mut buffers, &arrivals, &mut outgoing);
-            self.send(&buffers, &arrivals, &mut outgoing);
-            let mut core = lock(&self.core);
-            let sent = outgoing.iter().filter(|outgoing| outgoing.is_sent);
-            sent.filter_map(|outgoing| outgoing.copy_of).for_each(|job| core.count_sent(job));
-        }
-    }
-
-    /// Waits for packets: at least one, or [`IDLE`]. `arrivals` gets sender and length of each.
-    fn receive(&self, buffers: &mut [u8], arrivals: &mut Vec<(Ipv4Addr, usize)>) -> nix::Result<()> {
-        let mut slices: Vec<[IoSliceMut<'_>; 1]> =
-            buffers.chunks_exact_mut(CAPACITY).map(|buffer| [IoSliceMut::new(buffer)]).collect();
-        let mut headers = MultiHeaders::<SockaddrIn>::preallocate(BATCH, None);
-        let fd = self.socket.as_raw_fd();
-        let messages = recvmmsg(fd, &mut headers, slices.iter_mut(), MsgFlags::MSG_WAITFORONE, None)?;
-        for message in messages {
-            let source = message.address.map_or(Ipv4Addr::UNSPECIFIED, |address| address.ip());
-            arrivals.push((source, message.bytes));
-        }
-        Ok(())
-    }
-
-    fn aggregate(&self, buffers: &mut [u8], arrivals: &[(Ipv4Addr, usize)], outgoing: &mut Vec<Outgoing>) {
-        let mut core = lock(&self.core);
-        let packets = buffers.chunks_exact_mut(CAPACITY).zip(arrivals);
-        for (packet, (buffer, (source, len))) in packets.enumerate() {
-            match core.on_packet(*source, &mut buffer[..*len]) {
-                Answer::None(_) => {}
-                Answer::One(_, to) => outgoing.push(Outgoing { packet, to, copy_of: None, is_sent: false }),
-                Answer::All(_, job) => {
-                    for rank in 0..core.workers(job).len() {
-                        let to = core.workers(job).get(rank).copied().filter(|_| core.keeps_copy(job));
-                        let copy = |to| Outgoing { packet, to, copy_of: Some(job), is_sent: false };
-                        outgoing.extend(to.map(copy));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Sends the answers, and marks those that left. A datagram that the kernel refuses is skipped: its worker asks
-    /// again.
-    fn send(&self, buffers: &[u8], arrivals: &[(Ipv4Addr, usize)], outgoing: &mut [Outgoing]) {
-        let buffers: Vec<&[u8]> = buffers.chunks_exact(CAPACITY).collect();
-        let mut first = 0;
-        while first < outgoing.len() {
-            let batch = &outgoing[first..outgoing.len().min(first + 2 * BATCH)];
-            let slices: Vec<[IoSlice<'_>; 1]> = batch
-                .iter()
-                .map(|outgoing| [IoSlice::new(&buffers[outgoing.packet][..arrivals[outgoing.packet].1])])
-                .collect();
-            let addresses: Vec<_> =
-                batch.iter().map(|outgoing| Some(SockaddrIn::from(outgoing.to))).collect();
-            let mut headers = MultiHeaders::preallocate(batch.len(), None);
-            let flags = MsgFlags::empty();
-            let sent = sendmmsg(self.socket.as_raw_fd(), &mut headers, &slices, &addresses, [], flags)
-                .map(|sent| sent.count());
-            first += match sent {
-                Ok(sent) => {
-                    outgoing.iter_mut().skip(first).take(sent).for_each(|outgoing| outgoing.is_sent = true);
-                    sent
-                }
-                Err(Errno::EINTR) => 0,
-                Err(error) => {
-                    let to = outgoing[first].to;
-                    tracing::debug!(%to, error = error.desc(), "the kernel refuses to send a packet");
-                    1
-                }
-            };
         }
     }
 }

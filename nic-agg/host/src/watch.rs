@@ -118,11 +118,9 @@ impl Watch {
         }
     }
 
-    /// And of so many shared slots.
-    #[must_use]
-    pub fn with_shared(mut self, slots: u32) -> Watch {
-        self.began.resize(self.began.len() + slots as usize, Began::default());
-        self
+    /// Watches so many shared slots beside those of the pool.
+    pub fn share(&mut self, pool: u32, shared: u32) {
+        self.began.resize(pool as usize * 2 + shared as usize, Began::default());
     }
 
     /// Begins anew with a job; what is lost of it on purpose stays.

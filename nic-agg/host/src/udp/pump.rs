@@ -1,0 +1,197 @@
+//! A shard's thread: packets from its socket to its core and back, by the batch.
+
+use std::{
+    io::{IoSlice, IoSliceMut},
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    os::fd::AsRawFd,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Instant,
+};
+
+use nix::{
+    cmsg_space,
+    errno::Errno,
+    sys::socket::{
+        ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt, sockopt,
+    },
+};
+use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS, admit::payload_len, header::offset};
+
+use super::{IDLE, lock};
+use crate::aggregator::{Answer, HostAggregator};
+
+/// Packets that are received at once.
+const BATCH: usize = 32;
+/// Bytes of a packet's buffer: longer ones are cut short, and refused for it.
+const CAPACITY: usize = payload_len(MAX_ELEMENTS as u16) + 64;
+/// The ECN bits of a packet that was marked.
+const CONGESTION: u8 = 0b11;
+
+/// What the thread owns.
+pub struct Pump {
+    socket: UdpSocket,
+    core: Arc<Mutex<HostAggregator>>,
+    stop: Arc<AtomicBool>,
+    /// Where the shared slots' clock starts.
+    start: Instant,
+    /// The ECN bits that the socket sends with now.
+    ecn: u8,
+}
+
+/// A packet of the batch.
+struct Arrival {
+    source: Ipv4Addr,
+    len: usize,
+    /// The network marked it: congestion experienced.
+    is_marked: bool,
+}
+
+/// A packet of the batch that is to be sent.
+struct Outgoing {
+    packet: usize,
+    to: SocketAddrV4,
+    ecn: u8,
+    /// The job, of one copy of a result for all.
+    copy_of: Option<u16>,
+    is_sent: bool,
+}
+
+impl Pump {
+    /// Between this socket and this core, until `stop`.
+    pub fn new(socket: UdpSocket, core: Arc<Mutex<HostAggregator>>, stop: Arc<AtomicBool>) -> Pump {
+        Pump { socket, core, stop, start: Instant::now(), ecn: 0 }
+    }
+
+    /// Moves packets until it shall stop.
+    pub fn run(mut self) {
+        let mut buffers = vec![0; BATCH * CAPACITY];
+        let mut arrivals = Vec::with_capacity(BATCH);
+        let mut outgoing = Vec::with_capacity(BATCH * MAX_WORKERS);
+        while !self.stop.load(Ordering::Relaxed) {
+            arrivals.clear();
+            match self.receive(&mut buffers, &mut arrivals) {
+                Ok(()) | Err(Errno::EAGAIN | Errno::EINTR) => {}
+                // An earlier datagram was refused by its receiver; that concerns nobody else.
+                Err(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => {}
+                Err(error) => {
+                    tracing::error!(error = error.desc(), "cannot receive; trying again");
+                    thread::sleep(IDLE);
+                }
+            }
+            if arrivals.is_empty() {
+                continue;
+            }
+            outgoing.clear();
+            self.aggregate(&mut buffers, &arrivals, &mut outgoing);
+            self.send(&buffers, &arrivals, &mut outgoing);
+            let mut core = lock(&self.core);
+            let sent = outgoing.iter().filter(|outgoing| outgoing.is_sent);
+            sent.filter_map(|outgoing| outgoing.copy_of).for_each(|job| core.count_sent(job));
+        }
+    }
+
+    /// Waits for packets: at least one, or [`IDLE`].
+    fn receive(&self, buffers: &mut [u8], arrivals: &mut Vec<Arrival>) -> nix::Result<()> {
+        let mut slices: Vec<[IoSliceMut<'_>; 1]> =
+            buffers.chunks_exact_mut(CAPACITY).map(|buffer| [IoSliceMut::new(buffer)]).collect();
+        let mut headers = MultiHeaders::<SockaddrIn>::preallocate(BATCH, Some(cmsg_space!(u8)));
+        let fd = self.socket.as_raw_fd();
+        let messages = recvmmsg(fd, &mut headers, slices.iter_mut(), MsgFlags::MSG_WAITFORONE, None)?;
+        for message in messages {
+            let source = message.address.map_or(Ipv4Addr::UNSPECIFIED, |address| address.ip());
+            let is_marked = message.cmsgs().is_ok_and(|mut all| all.any(|one| is_mark(&one)));
+            arrivals.push(Arrival { source, len: message.bytes, is_marked });
+        }
+        Ok(())
+    }
+
+    fn aggregate(&self, buffers: &mut [u8], arrivals: &[Arrival], outgoing: &mut Vec<Outgoing>) {
+        let mut core = lock(&self.core);
+        // It wraps after 49 days, as slots expect.
+        core.set_now(self.start.elapsed().as_millis() as u32);
+        let packets = buffers.chunks_exact_mut(CAPACITY).zip(arrivals);
+        for (packet, (buffer, Arrival { source, len, is_marked })) in packets.enumerate() {
+            let bytes = &mut buffer[..*len];
+            let answer = match is_marked {
+                true => core.on_marked_packet(*source, bytes),
+                false => core.on_packet(*source, bytes),
+            };
+            match answer {
+                Answer::None(_) => {}
+                Answer::One(_, to) => {
+                    let ecn = core.ecn(job_of(bytes));
+                    outgoing.push(Outgoing { packet, to, ecn, copy_of: None, is_sent: false });
+                }
+                Answer::All(_, job) => {
+                    let ecn = core.ecn(job);
+                    for rank in 0..core.workers(job).len() {
+                        let to = core.workers(job).get(rank).copied().filter(|_| core.keeps_copy(job));
+                        let copy = |to| Outgoing { packet, to, ecn, copy_of: Some(job), is_sent: false };
+                        outgoing.extend(to.map(copy));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends the answers, and marks those that left. A datagram that the kernel refuses is skipped: its worker asks
+    /// again.
+    fn send(&mut self, buffers: &[u8], arrivals: &[Arrival], outgoing: &mut [Outgoing]) {
+        let buffers: Vec<&[u8]> = buffers.chunks_exact(CAPACITY).collect();
+        let mut first = 0;
+        while first < outgoing.len() {
+            let rest = &outgoing[first..outgoing.len().min(first + 2 * BATCH)];
+            let ecn = rest[0].ecn;
+            let batch = &rest[..rest.iter().take_while(|outgoing| outgoing.ecn == ecn).count()];
+            self.set_ecn(ecn);
+            let slices: Vec<[IoSlice<'_>; 1]> = batch
+                .iter()
+                .map(|outgoing| [IoSlice::new(&buffers[outgoing.packet][..arrivals[outgoing.packet].len])])
+                .collect();
+            let addresses: Vec<_> =
+                batch.iter().map(|outgoing| Some(SockaddrIn::from(outgoing.to))).collect();
+            let mut headers = MultiHeaders::preallocate(batch.len(), None);
+            let flags = MsgFlags::empty();
+            let sent = sendmmsg(self.socket.as_raw_fd(), &mut headers, &slices, &addresses, [], flags)
+                .map(|sent| sent.count());
+            first += match sent {
+                Ok(sent) => {
+                    outgoing.iter_mut().skip(first).take(sent).for_each(|outgoing| outgoing.is_sent = true);
+                    sent
+                }
+                Err(Errno::EINTR) => 0,
+                Err(error) => {
+                    let to = outgoing[first].to;
+                    tracing::debug!(%to, error = error.desc(), "the kernel refuses to send a packet");
+                    1
+                }
+            };
+        }
+    }
+
+    /// Sends with these ECN bits from now on.
+    fn set_ecn(&mut self, ecn: u8) {
+        if self.ecn == ecn {
+            return;
+        }
+        match setsockopt(&self.socket, sockopt::Ipv4Tos, &i32::from(ecn)) {
+            Ok(()) => self.ecn = ecn,
+            // Then queues drop where they could have marked.
+            Err(error) => tracing::debug!(ecn, error = error.desc(), "the kernel refuses to set ECN bits"),
+        }
+    }
+}
+
+/// Whether the kernel says of a datagram that the network marked it: both ECN bits are set (RFC 3168).
+fn is_mark(message: &ControlMessageOwned) -> bool {
+    matches!(message, ControlMessageOwned::Ipv4Tos(tos) if tos & CONGESTION == CONGESTION)
+}
+
+/// The job that a packet is of; any, of one that is too short to say.
+fn job_of(packet: &[u8]) -> u16 {
+    packet.get(offset::JOB..).and_then(|rest| rest.first_chunk()).map_or(0, |job| u16::from_be_bytes(*job))
+}
