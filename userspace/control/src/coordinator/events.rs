@@ -17,6 +17,8 @@ use crate::{
 
 /// Slots of a lane while the workers measure: the most that they may turn out to need. The second: less is not tried.
 const PROVISIONAL: [u32; 2] = [512, 16];
+/// How long members are taken for alive when their rack's control plane, by which they could be heard, is gone.
+const UNHEARD: Time = Time::from_secs(24 * 3600);
 /// How long until a job that the plane would not give up is removed again.
 const RETRY: Time = Time::from_secs(1);
 
@@ -181,11 +183,11 @@ impl Coordinator {
     fn expire_seats(&mut self, now: Time, id: RunId) {
         let Some(run) = self.runs.get(&id) else { return };
         // Nobody hears those below a rack that is not there; its loss ends a job that does not outlive it.
-        let is_heard = |seat: &super::Seat| {
-            seat.rack.is_none_or(|rack| self.racks.contains_key(&rack)) || !run.outlives_aggregators()
+        let is_deaf = |rack: &super::RackId| run.outlives_aggregators() && !self.racks.contains_key(rack);
+        let is_silent = |seat: &super::Seat| {
+            let patience = if seat.rack.as_ref().is_some_and(is_deaf) { UNHEARD } else { SILENCE };
+            !seat.departed && now.saturating_sub(seat.seen) >= patience
         };
-        let is_silent =
-            |seat: &super::Seat| !seat.departed && now.saturating_sub(seat.seen) >= SILENCE && is_heard(seat);
         let silent: Vec<u16> =
             run.seats.iter().filter(|(_, seat)| is_silent(seat)).map(|(rank, _)| *rank).collect();
         for rank in silent {

@@ -1,5 +1,6 @@
 //! The state machine by tables; [`random`] by random sequences. Here is the world that all of them play in.
 
+mod dynamic;
 mod joins;
 mod life;
 mod posts;
@@ -101,18 +102,27 @@ struct World {
     used: Vec<(u16, u16)>,
     forgotten: Vec<MemberId>,
     refuse_removal: bool,
+    /// Dynamic jobs that were installed again, and where.
+    restored: Vec<(RunId, Option<RackId>)>,
+    refuse_restore: bool,
 }
 
 impl World {
     fn new() -> World {
+        World::with(INFO)
+    }
+
+    fn with(plane: PlaneInfo) -> World {
         let random = Box::new(ChaCha8Rng::seed_from_u64(1));
         World {
-            coordinator: Coordinator::new(Time::ZERO, INFO, 0xa, &[], random),
+            coordinator: Coordinator::new(Time::ZERO, plane, 0xa, &[], random),
             now: Time::ZERO,
             plane: BTreeMap::new(),
             used: Vec::new(),
             forgotten: Vec::new(),
             refuse_removal: false,
+            restored: Vec::new(),
+            refuse_restore: false,
         }
     }
 
@@ -141,7 +151,17 @@ impl World {
                     self.check_install(run, &order.install);
                     self.coordinator.on_installed(run, Ok(doors(&order.install.workers)));
                 }
-                Action::Restore { .. } | Action::Withdraw(..) => panic!("{action:?} of a static job"),
+                Action::Restore { run, order, at } => {
+                    let held = self.plane.entry(order.install.job).or_insert((run, 0, 0));
+                    assert_eq!(held.0, run, "another run has the number");
+                    self.restored.push((run, at));
+                    let result = if self.refuse_restore { Err("busy".into()) } else { Ok(()) };
+                    self.coordinator.on_restored(self.now, run, at, result);
+                }
+                Action::Withdraw(run, job) => {
+                    self.plane.remove(&job);
+                    self.coordinator.on_removed(self.now, run, Ok(()));
+                }
                 Action::Resize { run, job, lane_slots, reason } => {
                     assert!(!reason.is_empty());
                     // Nothing is there when the plane has lost its memory meanwhile.
@@ -168,9 +188,18 @@ impl World {
     fn check_install(&mut self, run: RunId, job: &JobInstall) {
         assert!(!self.used.contains(&(job.job, job.epoch)), "an incarnation is used twice");
         self.used.push((job.job, job.epoch));
+        if job.dynamic.is_some() {
+            assert_eq!(
+                (job.first_slot, job.slots(), job.stealing),
+                (0, 0, false),
+                "it has no slots of its own"
+            );
+            let replaced = self.plane.insert(job.job, (run, 0, 0));
+            return assert_eq!(replaced, None, "the earlier incarnation is still there");
+        }
         let end = job.first_slot + job.slots();
         assert!(end <= INFO.slots && job.lane_slots.is_power_of_two());
-        for (_, first, slots) in self.plane.values() {
+        for (_, first, slots) in self.plane.values().filter(|(.., slots)| *slots > 0) {
             assert!(end <= *first || first + slots <= job.first_slot, "slots overlap");
         }
         let replaced = self.plane.insert(job.job, (run, job.first_slot, job.slots()));

@@ -1,0 +1,457 @@
+//! Dynamic jobs: parameter hosts, places, and what they outlive.
+
+use std::net::SocketAddrV4;
+
+use super::*;
+use crate::dynamic::{DEFAULT_WINDOW, DynamicTerms, DynamicWishes};
+
+const SHARING: PlaneInfo = sharing(512, 832);
+
+const fn sharing(dynamic_slots: u32, max_elements: u16) -> PlaneInfo {
+    PlaneInfo {
+        kind: PlaneKind::Host,
+        slots: 256,
+        max_elements,
+        narrowest: None,
+        base_port: 48700,
+        shards: 8,
+        dynamic_slots,
+        address: None,
+        kept: Vec::new(),
+    }
+}
+
+fn host(number: u8) -> RackEntry {
+    let plane = PlaneInfo { kind: PlaneKind::Parameter, base_port: 48800, ..plane(1, 832) };
+    let ip = Ipv4Addr::new(10, 77, 200, number);
+    RackEntry {
+        name: format!("p{number}"),
+        ip,
+        plane: PlaneInfo { shards: 4, ..plane },
+        instance: 1,
+        last_epochs: vec![],
+    }
+}
+
+fn rack(number: u8) -> RackEntry {
+    let ip = Ipv4Addr::new(10, 77, 100, number);
+    RackEntry { name: format!("r{number}"), ip, plane: sharing(384, 832), instance: 1, last_epochs: vec![] }
+}
+
+fn dynamic(job: &str, rank: u16, world: u16, wishes: DynamicWishes) -> JoinRequest {
+    wanting(job, rank, world, |w| {
+        (w.mode, w.elements, w.slots, w.shards, w.max_shards) = (Mode::Dynamic(wishes), None, None, None, 4);
+    })
+}
+
+fn plain(job: &str, rank: u16, world: u16) -> JoinRequest {
+    dynamic(job, rank, world, DynamicWishes::default())
+}
+
+fn below(rack: u64, request: JoinRequest) -> JoinRequest {
+    JoinRequest { rack: Some(RackId(rack)), ..request }
+}
+
+impl World {
+    /// An aggregator with slots to share, and parameter hosts with these numbers.
+    fn sharing(hosts: &[u8]) -> World {
+        let mut world = World::with(SHARING);
+        for number in hosts {
+            world.enter(100 + u64::from(*number), host(*number));
+        }
+        world
+    }
+
+    fn enter(&mut self, id: u64, entry: RackEntry) {
+        self.coordinator.rack_enters(self.now, RackId(id), entry).unwrap();
+        self.work();
+    }
+
+    fn all(&mut self, requests: impl IntoIterator<Item = JoinRequest>) -> Vec<MemberId> {
+        requests.into_iter().map(|request| self.join(&request).unwrap()).collect()
+    }
+
+    /// Time passes; members are alive, and these racks and hosts are in service with these planes.
+    fn pass_with(&mut self, time: Time, members: &[MemberId], present: &[(u64, PlaneInfo)]) {
+        let end = self.now + time;
+        while self.now < end {
+            for (id, plane) in present {
+                self.coordinator.rack_reports(self.now, RackId(*id), Ok((1, plane.clone())));
+            }
+            self.pass(millis(100), members);
+        }
+    }
+
+    fn terms(&self, member: MemberId) -> DynamicTerms {
+        self.grant(member).dynamic.expect("a dynamic job")
+    }
+
+    fn order(&mut self) -> JobOrder {
+        loop {
+            match self.coordinator.poll_action() {
+                Some(Action::Install(_, order)) => return order,
+                Some(_) => {}
+                None => panic!("no order"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_job_gets_shared_slots_and_the_hosts_with_the_fewest_jobs() {
+    let mut world = World::sharing(&[0, 1, 2]);
+    let asked = DynamicWishes { hosts: Some(2), window: Some(64), ..DynamicWishes::default() };
+    let first = world.all([dynamic("a", 0, 2, asked), plain("a", 1, 2)]);
+    let terms = world.terms(first[1]);
+    let address = |number| SocketAddrV4::new(Ipv4Addr::new(10, 77, 200, number), 48800);
+    assert_eq!(terms.hosts, [address(0), address(1)], "one rank asked for two");
+    assert_eq!((terms.slots, terms.window, terms.fan_in_1, terms.bitmap_1), (512, 64, 0, 0));
+    assert!(terms.congestion && !terms.linear && !terms.beside_root && terms.resume.is_empty());
+    let grant = world.grant(first[0]);
+    assert_eq!((grant.shards, grant.elements, grant.lane_slots, grant.tune), (4, 352, 0, false));
+    assert!(grant.slots_reason.contains("up to 512 of each shard"), "{}", grant.slots_reason);
+
+    let second = world.all([dynamic("b", 0, 1, DynamicWishes { hosts: Some(1), ..asked })]);
+    assert_eq!(world.terms(second[0]).hosts, [address(2)], "which had none");
+    let third = world.all([plain("c", 0, 1)]);
+    let terms = world.terms(third[0]);
+    assert_eq!((terms.hosts.len(), terms.window), (3, DEFAULT_WINDOW), "all that there are");
+    let narrow = wanting("d", 0, 1, |w| {
+        w.mode = Mode::Dynamic(DynamicWishes { slots: Some(100), ..DynamicWishes::default() });
+    });
+    let fourth = world.all([narrow]);
+    let terms = world.terms(fourth[0]);
+    assert_eq!((terms.hosts.len(), terms.slots), (1, 100), "as many as shards");
+    assert_eq!(world.coordinator.pool.free(u32::MAX), 256, "no slots of their own");
+    let beside = world.start("e", 1);
+    assert_eq!(world.grant(beside[0]).dynamic, None, "static ones run beside them");
+    for member in [first, second, third, fourth, beside].concat() {
+        world.leave(member, Outcome::Done);
+    }
+    assert!(world.plane.is_empty());
+}
+
+#[test]
+fn what_no_dynamic_job_can_have() {
+    let with = |change: fn(&mut DynamicWishes)| {
+        let mut wishes = DynamicWishes::default();
+        change(&mut wishes);
+        dynamic("a", 0, 1, wishes)
+    };
+    let wanting = |change: fn(&mut Wishes)| {
+        let mut request = plain("a", 0, 1);
+        change(&mut request.wishes);
+        request
+    };
+    let table = [
+        (wanting(|w| w.wire = WireFormat::Int16), "int16 on the wire in a dynamic job"),
+        (
+            wanting(|w| (w.elements, w.max_elements) = (Some(833), 2000)),
+            "too large: the aggregator takes at most 832",
+        ),
+        (with(|w| w.window = Some(100)), "a window of 100 chunks: give a power of two"),
+        (with(|w| w.window = Some(1 << 17)), "a window of 131072 chunks"),
+        (with(|w| w.slots = Some(0)), "0 slots of each shard"),
+        (with(|w| w.hosts = Some(5)), "5 parameter hosts: a job has 1 to 4"),
+        (with(|w| w.hosts = Some(0)), "0 parameter hosts"),
+    ];
+    let mut world = World::sharing(&[0, 1]);
+    for (request, words) in table {
+        let refusal = world.join(&request).unwrap_err().to_string();
+        assert!(refusal.contains(words), "{refusal}");
+    }
+    let at_start = [
+        (with(|w| w.slots = Some(513)), "513 slots of each shard: the aggregators share out 512"),
+        (wanting(|w| (w.shards, w.mode) = (Some(1), two_hosts())), "2 parameter hosts for 1 shards"),
+    ];
+    for (request, words) in at_start {
+        let member = world.join(&request).unwrap();
+        let refusal = world.refusal(member).to_string();
+        assert!(refusal.contains(words), "{refusal}");
+        world.leave(member, Outcome::Done);
+    }
+    let mut world = World::with(sharing(512, 2000));
+    let refusal = world.join(&wanting(|w| (w.elements, w.max_elements) = (Some(900), 2000))).unwrap_err();
+    assert!(refusal.to_string().contains("900 elements in a dynamic job: it takes at most 832"), "{refusal}");
+    world.enter(1, host(0));
+    let wide = world.all([wanting(|w| w.max_elements = 2000)]);
+    assert_eq!(world.grant(wide[0]).elements, 832);
+
+    let mut world = World::new();
+    world.enter(1, host(0));
+    let member = world.join(&plain("a", 0, 1)).unwrap();
+    assert!(world.refusal(member).to_string().contains("--dynamic-slots"), "an aggregator that shares none");
+}
+
+fn two_hosts() -> Mode {
+    Mode::Dynamic(DynamicWishes { hosts: Some(2), ..DynamicWishes::default() })
+}
+
+#[test]
+fn ranks_that_differ_in_mode_are_named() {
+    let other = |change: fn(&mut DynamicWishes)| {
+        let mut wishes =
+            DynamicWishes { window: Some(64), hosts: Some(1), slots: Some(9), ..Default::default() };
+        change(&mut wishes);
+        dynamic("a", 1, 2, wishes)
+    };
+    let table = [
+        (request("a", 1, 2), "rank 0 wants mode dynamic, rank 1 wants static"),
+        (other(|w| w.window = Some(128)), "rank 0 wants window 64, rank 1 wants 128"),
+        (other(|w| w.hosts = Some(2)), "rank 0 wants parameter hosts 1, rank 1 wants 2"),
+        (other(|w| w.slots = Some(8)), "rank 0 wants shared slots 9, rank 1 wants 8"),
+        (other(|w| w.linear = true), "rank 0 wants chunks in slots by hash, rank 1 wants in their order"),
+        (other(|w| w.congestion = false), "rank 0 wants congestion control true, rank 1 wants false"),
+    ];
+    for (second, words) in table {
+        let mut world = World::sharing(&[0]);
+        let zero = JoinRequest { rank: 0, ..other(|_| {}) };
+        let zero = world.join(&zero).unwrap();
+        let refusal = world.join(&second).unwrap_err();
+        assert!(refusal.to_string().contains(words), "{refusal}");
+        assert_eq!(world.refusal(zero), refusal);
+    }
+}
+
+#[test]
+fn a_job_waits_a_moment_for_its_hosts() {
+    let mut world = World::sharing(&[]);
+    let members = world.all([plain("a", 0, 2), plain("a", 1, 2)]);
+    world.pass(seconds(2), &members);
+    assert_eq!(world.status(members[0]), Status::Waiting(vec![]));
+    world.enter(5, host(0));
+    world.pass(millis(100), &members);
+    assert_eq!(world.terms(members[0]).hosts.len(), 1);
+
+    let mut world = World::sharing(&[3]);
+    let asked = DynamicWishes { hosts: Some(2), ..DynamicWishes::default() };
+    let members = world.all([dynamic("a", 0, 1, asked)]);
+    world.pass_with(seconds(4), &members, &[(103, host(3).plane)]);
+    let refusal = world.refusal(members[0]);
+    assert_eq!(refusal.kind(), RefusalKind::Hosts);
+    assert!(refusal.to_string().contains("needs 2 parameter hosts, and 1 are registered"), "{refusal}");
+    let hasty = JoinRequest { deadline: seconds(1), ..dynamic("b", 0, 1, asked) };
+    let members = world.all([hasty]);
+    world.pass_with(seconds(2), &members, &[(103, host(3).plane)]);
+    assert_eq!(world.refusal(members[0]).kind(), RefusalKind::Hosts, "at its own deadline");
+    let through = world.join(&below(103, plain("c", 0, 1))).unwrap_err();
+    assert!(through.to_string().contains("do not join through parameter hosts"), "{through}");
+}
+
+#[test]
+fn places_in_two_levels() {
+    let mut world = World::sharing(&[0]);
+    world.enter(1, rack(1));
+    world.enter(2, rack(2));
+    for rank in 0..5 {
+        let request = plain("a", rank, 5);
+        let request = match rank {
+            0 | 3 => below(2, request),
+            1 => request,
+            _ => below(1, request),
+        };
+        world.coordinator.join(world.now, &request).unwrap();
+    }
+    let order = world.order();
+    assert_eq!(order.hosts, [RackId(100)]);
+    let dynamic = order.install.dynamic.as_ref().unwrap();
+    assert_eq!((dynamic.slots, dynamic.fan_in_1, dynamic.upstream.len()), (384, 3, 0), "the least of all");
+    let children: Vec<_> = order.layout.children().iter().map(|child| child.ranks.clone()).collect();
+    assert_eq!(children, [vec![0, 3], vec![1], vec![2, 4]]);
+
+    let mut world = World::sharing(&[0]);
+    world.enter(1, rack(1));
+    let members = world.all([below(1, plain("a", 0, 3)), below(1, plain("a", 1, 3)), plain("a", 2, 3)]);
+    let terms: Vec<_> = members.iter().map(|member| world.terms(*member)).collect();
+    assert_eq!(terms.iter().map(|t| (t.fan_in_1, t.bitmap_1)).collect::<Vec<_>>(), [(2, 1), (2, 1), (2, 2)]);
+    assert_eq!(terms.iter().map(|t| t.beside_root).collect::<Vec<_>>(), [false, false, true]);
+}
+
+#[test]
+fn too_many_below_one_aggregator() {
+    let mut world = World::sharing(&[0]);
+    let members: Vec<_> = (0..33).map(|rank| world.join(&plain("a", rank, 33)).unwrap()).collect();
+    let refusal = world.refusal(members[0]).to_string();
+    assert!(refusal.contains("33 workers") && refusal.contains("it takes 32"), "{refusal}");
+    let mut world = World::sharing(&[0]);
+    world.enter(1, rack(1));
+    let join = |rank| if rank == 0 { below(1, plain("a", rank, 33)) } else { plain("a", rank, 33) };
+    let members: Vec<_> = (0..33).map(|rank| world.join(&join(rank)).unwrap()).collect();
+    let refusal = world.refusal(members[0]).to_string();
+    assert!(refusal.contains("1 racks and 32 workers beside them below one root: it takes 32"), "{refusal}");
+}
+
+#[test]
+fn a_control_plane_without_an_aggregator() {
+    let none = PlaneInfo { kind: PlaneKind::None, slots: 0, shards: 16, ..plane(0, 832) };
+    let mut world = World::with(none);
+    let refusal = world.join(&request("a", 0, 1)).unwrap_err();
+    assert_eq!(refusal, Refusal::NoAggregator);
+    assert!(refusal.to_string().contains("open the job with mode dynamic"), "{refusal}");
+    world.enter(1, host(0));
+    let members: Vec<_> = (0..40).map(|rank| world.join(&plain("a", rank, 40)).unwrap()).collect();
+    let terms = world.terms(members[33]);
+    assert_eq!((terms.slots, terms.fan_in_1, terms.bitmap_1, terms.beside_root), (0, 2, 2, false));
+    let reason = world.grant(members[0]).slots_reason;
+    assert_eq!(reason, "there is no aggregator");
+    world.enter(2, rack(1));
+    let member = world.join(&below(2, plain("b", 0, 1))).unwrap();
+    let refusal = world.refusal(member).to_string();
+    assert!(refusal.contains("the root has no aggregator to add up racks' sums"), "{refusal}");
+}
+
+#[test]
+fn the_loss_of_a_host_ends_its_jobs_by_name() {
+    let lost = |world: &mut World, how: &str| -> JobFailure {
+        let members = world.all([plain("a", 0, 1)]);
+        let untouched = world.start("b", 1);
+        match how {
+            "silent" => world.pass(seconds(3), &[members.clone(), untouched.clone()].concat()),
+            "instance" => {
+                world.coordinator.rack_reports(world.now, RackId(100), Ok((2, host(0).plane)));
+                world.work();
+            }
+            "anew" => world.enter(7, host(0)),
+            _ => {
+                for _ in 0..120 {
+                    world.coordinator.rack_reports(world.now, RackId(100), Err("its port is gone".into()));
+                    world.pass(millis(100), &[members.clone(), untouched.clone()].concat());
+                }
+            }
+        }
+        assert_eq!(world.grant(untouched[0]).dynamic, None, "another job goes on");
+        let failure = world.failure(members[0]);
+        world.leave(members[0], Outcome::Done);
+        assert_eq!(world.plane.len(), 1);
+        failure
+    };
+    for (how, words) in [
+        ("silent", "the parameter host `p0` (10.77.200.0) stopped answering"),
+        ("instance", "lost its state (instance 1 -> 2)"),
+        ("anew", "was started anew"),
+        ("away", "its port is gone"),
+    ] {
+        let failure = lost(&mut World::sharing(&[0]), how);
+        assert_eq!(failure.kind, FailureKind::ParameterHost);
+        assert!(failure.message.contains(words), "{how}: {failure}");
+    }
+}
+
+#[test]
+fn a_job_outlives_its_aggregator_and_gets_it_back() {
+    let mut world = World::sharing(&[0]);
+    let present = [(100, host(0).plane)];
+    let members = world.all([plain("a", 0, 2), plain("a", 1, 2)]);
+    let bound = world.start("b", 1);
+    let all = [members.clone(), bound.clone()].concat();
+    for _ in 0..15 {
+        world.coordinator.on_plane(world.now, Err("detached".into()));
+        world.pass_with(seconds(1), &all, &present);
+    }
+    assert_eq!(world.failure(bound[0]).kind, FailureKind::PlaneDown, "a static one does not");
+    assert_eq!(world.grant(members[0]).epoch, 1);
+
+    world.plane.clear();
+    world.refuse_restore = true;
+    world.coordinator.on_plane(world.now, Ok((0xb, SHARING)));
+    world.pass_with(millis(1500), &members, &present);
+    assert_eq!(world.restored.len(), 2, "once a second");
+    world.refuse_restore = false;
+    world.pass_with(seconds(5), &members, &present);
+    assert_eq!(world.restored.len(), 3);
+    assert_eq!((world.restored[2].1, world.plane.len()), (None, 1));
+    assert_eq!(world.grant(members[0]).epoch, 1, "its members have seen nothing of that");
+
+    let narrower = PlaneInfo { dynamic_slots: 8, ..SHARING };
+    world.plane.clear();
+    world.coordinator.on_plane(world.now, Ok((0xc, narrower)));
+    world.pass_with(seconds(2), &members, &present);
+    assert_eq!(world.restored.len(), 3, "it goes on without one that its slots do not fit");
+    assert_eq!(world.grant(members[0]).epoch, 1);
+}
+
+#[test]
+fn a_job_outlives_a_rack_and_gets_it_back() {
+    let mut world = World::sharing(&[0]);
+    world.enter(1, rack(1));
+    let root = [(100, host(0).plane)];
+    let both = [(100, host(0).plane), (1, rack(1).plane)];
+    let members = world.all([below(1, plain("a", 0, 2)), plain("a", 1, 2)]);
+    world.pass_with(seconds(1), &members, &both);
+    // With the rack its worker cannot be heard, and that is not the worker's fault.
+    world.pass_with(seconds(60), &members[1..], &root);
+    assert_eq!(world.coordinator.poll_lost_rack(), Some(RackId(1)));
+    assert_eq!(world.grant(members[1]).epoch, 1);
+    world.enter(9, rack(1));
+    let back = [(100, host(0).plane), (9, rack(1).plane)];
+    world.pass_with(seconds(3), &members[1..], &back);
+    assert_eq!(world.restored, [(RunId(0), Some(RackId(9)))]);
+    world.pass_with(seconds(3), &members, &back);
+    assert_eq!(world.grant(members[0]).epoch, 1);
+    world.coordinator.rack_reports(world.now, RackId(9), Ok((2, rack(1).plane)));
+    world.coordinator.tick(world.now);
+    world.work();
+    assert_eq!(world.restored.len(), 2, "when its memory is another, too");
+    world.pass_with(seconds(5), &members[1..], &[(100, host(0).plane)]);
+    world.enter(10, RackEntry { ip: Ipv4Addr::LOCALHOST, ..rack(1) });
+    let elsewhere = [(100, host(0).plane), (10, rack(1).plane)];
+    world.pass_with(seconds(3), &members[1..], &elsewhere);
+    assert_eq!(world.restored.len(), 2, "not where the root does not expect it");
+    world.pass_with(seconds(3), &members[1..], &elsewhere);
+    assert_eq!(world.failure(members[1]).culprit, Some(0), "but its workers could be heard again");
+}
+
+#[test]
+fn a_stopped_control_plane_leaves_jobs_to_their_hosts() {
+    let mut world = World::sharing(&[0]);
+    let members = world.all([plain("a", 0, 1)]);
+    let bound = world.start("b", 1);
+    world.coordinator.stop();
+    assert!(!world.coordinator.is_idle());
+    world.work();
+    assert_eq!(world.failure(bound[0]).kind, FailureKind::Stopped);
+    assert_eq!(world.grant(members[0]).epoch, 1);
+    assert!(world.plane.is_empty() && world.coordinator.is_idle());
+}
+
+#[test]
+fn a_number_that_a_host_keeps_is_not_given_away() {
+    let keeps = |kept: &[u16]| PlaneInfo { kept: kept.to_vec(), ..host(0).plane };
+    let mut world = World::sharing(&[]);
+    world.enter(1, RackEntry { plane: keeps(&[1, 2]), ..host(0) });
+    let members = world.all([plain("a", 0, 1)]);
+    assert_eq!(world.grant(members[0]).job, 3);
+    world.leave(members[0], Outcome::Done);
+    world.coordinator.rack_reports(world.now, RackId(1), Ok((1, keeps(&[3]))));
+    let members = world.all([plain("a", 0, 1)]);
+    assert_eq!(world.grant(members[0]).job, 1, "not its own from before either");
+    world.leave(members[0], Outcome::Done);
+
+    // A name that was given its number before the host entered finds no host.
+    let mut world = World::sharing(&[]);
+    let members = world.all([plain("a", 0, 1)]);
+    world.enter(1, RackEntry { plane: keeps(&[1]), ..host(0) });
+    world.pass_with(seconds(1), &members, &[(1, keeps(&[1]))]);
+    assert_eq!(world.status(members[0]), Status::Waiting(vec![]));
+    world.pass_with(seconds(1), &members, &[(1, keeps(&[]))]);
+    assert_eq!(world.grant(members[0]).job, 1, "once that has given it up");
+}
+
+#[test]
+fn racks_and_hosts_have_names_of_their_own() {
+    let mut world = World::sharing(&[0]);
+    let namesake = RackEntry { name: "p0".into(), ..rack(0) };
+    world.enter(1, namesake.clone());
+    assert_eq!(world.coordinator.poll_lost_rack(), None);
+    let other = RackEntry { ip: Ipv4Addr::LOCALHOST, ..host(0) };
+    let refused = world.coordinator.rack_enters(world.now, RackId(2), other).unwrap_err();
+    assert!(refused.contains("a parameter host `p0` is there already, at 10.77.200.0"), "{refused}");
+    for number in 1..=32 {
+        world.enter(1000 + u64::from(number), host(number));
+    }
+    assert_eq!(
+        world.coordinator.rack_enters(world.now, RackId(3), rack(1)),
+        Ok(()),
+        "hosts take no racks' places"
+    );
+}
