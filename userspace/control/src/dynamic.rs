@@ -58,7 +58,7 @@ pub struct DynamicTerms {
     pub bitmap_1: u32,
     /// Whether the worker's aggregator is the root of two levels.
     pub beside_root: bool,
-    /// For a worker that takes a dead one's place: the first chunk of each lane that is not summed yet. Empty otherwise.
+    /// Of each lane the first chunk that was not summed when a worker was replaced; empty when none was.
     pub resume: Vec<u32>,
 }
 

@@ -200,6 +200,13 @@ pub trait DataPlane: Send + Sync + 'static {
     /// Leaves an installed job only so many slots in each lane (or all that it has), before any of its workers has sent a
     /// contribution. `reason` says why as many, for people.
     fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError>;
+    /// Goes on with an installed dynamic job under another epoch, since one of its workers was replaced (ATP appendix A.3).
+    /// A parameter host keeps what is summed, forgets what is not whole, and says for each lane (those of others' shards
+    /// count for nothing) which chunk is the first that is not summed. An aggregator has nothing to keep.
+    fn renew(&self, job: &JobInstall) -> Result<Vec<u32>, PlaneError> {
+        self.remove(job.job)?;
+        self.install(job).map(|_| Vec::new())
+    }
     /// Stops it, without leaving anything of it. A job that is not there is no error.
     fn remove(&self, job: u16) -> Result<(), PlaneError>;
     /// Names the memory that holds the slots: another number means that their contents are lost.
@@ -218,6 +225,9 @@ impl<P: DataPlane> DataPlane for std::sync::Arc<P> {
     }
     fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {
         (**self).resize(job, lane_slots, reason)
+    }
+    fn renew(&self, job: &JobInstall) -> Result<Vec<u32>, PlaneError> {
+        (**self).renew(job)
     }
     fn remove(&self, job: u16) -> Result<(), PlaneError> {
         (**self).remove(job)

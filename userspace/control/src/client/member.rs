@@ -57,6 +57,7 @@ pub struct Member {
     posts: Option<mpsc::UnboundedSender<Post>>,
     notices: Option<mpsc::UnboundedReceiver<(u16, Notice)>>,
     released: Option<mpsc::UnboundedReceiver<String>>,
+    renewed: Option<mpsc::UnboundedReceiver<Assignment>>,
     leave: Option<oneshot::Sender<LeaveOrder>>,
     speaking: JoinHandle<()>,
     staying: JoinHandle<()>,
@@ -71,12 +72,15 @@ impl Member {
         let (tuned_to, tuned) = watch::channel(tuned(&assignment));
         let (notices_to, notices) = mpsc::unbounded_channel();
         let (released_to, released) = mpsc::unbounded_channel();
+        let (renewed_to, renewed) = mpsc::unbounded_channel();
         let (posts, queue) = mpsc::unbounded_channel();
         let (leave, orders) = oneshot::channel();
         let outlives = assignment.dynamic.is_some();
         let ears = Ears {
             rank,
             outlives,
+            epoch: assignment.epoch,
+            renewed: renewed_to,
             state: state_to,
             tuned: tuned_to,
             notices: notices_to,
@@ -91,13 +95,14 @@ impl Member {
             posts: Some(posts),
             notices: Some(notices),
             released: Some(released),
+            renewed: Some(renewed),
             leave: Some(leave),
             speaking,
             staying,
         }
     }
 
-    /// What the job got.
+    /// What the job got when this worker joined.
     pub fn assignment(&self) -> &Assignment {
         &self.assignment
     }
@@ -171,6 +176,12 @@ impl Member {
         self.released.take().unwrap_or_else(|| mpsc::unbounded_channel().1)
     }
 
+    /// What the job has from now on, each time that another worker was replaced: another epoch, and the chunks to go on
+    /// from. To be taken once; a second one brings nothing.
+    pub fn renewed(&mut self) -> mpsc::UnboundedReceiver<Assignment> {
+        self.renewed.take().unwrap_or_else(|| mpsc::unbounded_channel().1)
+    }
+
     /// Leaves, after what was posted has been sent: the place is free when this returns. All outcomes but
     /// [`Outcome::Done`] end the job on all others.
     pub async fn leave(mut self, outcome: Outcome) -> Result<(), LeaveError> {
@@ -210,6 +221,9 @@ struct Ears {
     rank: u16,
     /// Whether the job goes on when its control plane does not answer.
     outlives: bool,
+    /// The job's incarnation.
+    epoch: u16,
+    renewed: mpsc::UnboundedSender<Assignment>,
     state: watch::Sender<MemberState>,
     tuned: watch::Sender<Option<Tuned>>,
     notices: mpsc::UnboundedSender<(u16, Notice)>,
@@ -219,7 +233,7 @@ struct Ears {
 /// Sends heartbeats until the job ends, the aggregator falls silent, or the worker leaves. A dynamic job goes on without
 /// its control plane: parameter hosts and workers need none, and each worker finds out itself whether its aggregator is
 /// there.
-async fn stay(mut session: Session, ears: Ears, mut orders: oneshot::Receiver<LeaveOrder>) {
+async fn stay(mut session: Session, mut ears: Ears, mut orders: oneshot::Receiver<LeaveOrder>) {
     let mut last_answer = Instant::now();
     let mut is_lost = false;
     loop {
@@ -320,7 +334,7 @@ fn size(post: &Post) -> usize {
 
 impl Ears {
     /// Takes in what the aggregator says; gives the failure if the job is over.
-    fn hear(&self, answer: Answer) -> Option<JobFailure> {
+    fn hear(&mut self, answer: Answer) -> Option<JobFailure> {
         for event in answer.events {
             // Nobody may listen to one or the other.
             match event {
@@ -333,6 +347,10 @@ impl Ears {
             News::Running(Grant { assignment, departed }) => {
                 replace(&self.state, MemberState::Running { departed });
                 replace(&self.tuned, tuned(&assignment));
+                if assignment.epoch != self.epoch {
+                    self.epoch = assignment.epoch;
+                    drop(self.renewed.send(assignment));
+                }
                 None
             }
             News::Failed(failure) => Some(failure),
