@@ -1,6 +1,6 @@
 //! The handle on an attached aggregator: its jobs, counters and identity.
 
-use std::{io, net::Ipv4Addr, path::Path};
+use std::{io, net::Ipv4Addr, path::Path, slice};
 
 use sumac_agg_layout::State;
 use sumac_hostprog::interface::Interface;
@@ -161,7 +161,7 @@ impl Aggregator {
     }
 }
 
-/// Every worker must be behind a port of the aggregator that its frames fit through, and so must the root.
+/// Every worker must be behind a port of the aggregator that its frames fit through, and so must where sums go.
 fn check_ports(new: &NewJob, ports: &[u32]) -> Result<(), JobError> {
     let fits = |ifindex| -> Option<Result<(), JobError>> {
         let port = Interface::by_index(ifindex).ok().filter(|_| ports.contains(&ifindex))?;
@@ -172,8 +172,13 @@ fn check_ports(new: &NewJob, ports: &[u32]) -> Result<(), JobError> {
             Ok(())
         })
     };
-    if let Level::Rack { parent: NewWorker { ip, ifindex, .. }, .. } = new.level {
-        fits(ifindex).unwrap_or(Err(JobError::NoUplink { ip, ifindex }))?;
+    let up = match (&new.level, &new.dynamic) {
+        (Level::Rack { parent, .. }, _) => slice::from_ref(parent),
+        (_, Some(dynamic)) => &dynamic.hosts,
+        _ => &[],
+    };
+    for NewWorker { ip, ifindex, .. } in up {
+        fits(*ifindex).unwrap_or(Err(JobError::NoUplink { ip: *ip, ifindex: *ifindex }))?;
     }
     for (rank, NewWorker { ip, ifindex, .. }) in new.workers.iter().enumerate() {
         fits(*ifindex).unwrap_or(Err(JobError::NoPort { rank, ip: *ip, ifindex: *ifindex }))?;

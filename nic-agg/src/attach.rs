@@ -4,6 +4,7 @@ use std::{
     fs, io,
     net::Ipv4Addr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use aya::{
@@ -23,13 +24,19 @@ use crate::{
     pins::{self, DEFAULT_PIN_ROOT, PinDir},
     port::Port,
     preflight::{self, NotReady},
-    program::{self, LoadError, Variant},
+    program::{self, LoadError, Pools, Variant},
     steering::Steering,
     tables::{TableError, Tables},
 };
 
 /// Slots in the pool unless told otherwise: 26 MiB, or 70 MiB for jumbo frames.
 pub const DEFAULT_SLOTS: u32 = 4096;
+
+/// Slots of each shard that dynamic jobs share, unless told otherwise: 3.3 MiB.
+pub const DEFAULT_DYNAMIC_SLOTS: u32 = 1024;
+
+/// How long a dynamic job may be silent before others take its slots, unless told otherwise.
+pub const DEFAULT_SLOT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Largest MTU at which a frame has one buffer: what a veth takes, and most drivers' page.
 const ONE_BUFFER: u32 = 3506;
@@ -41,6 +48,10 @@ pub struct AttachOptions {
     pub interfaces: Vec<String>,
     /// Slots in the pool that all jobs share.
     pub slots: u32,
+    /// Slots of each shard that dynamic jobs share; zero: they are not served.
+    pub dynamic_slots: u32,
+    /// After how long a dynamic job that sends nothing loses its slots; whole milliseconds count.
+    pub slot_timeout: Duration,
     /// Largest chunk that a job may ask for, in elements. None: what the programs can.
     pub elements: Option<u16>,
     /// Whether to load the programs for frames of several buffers whatever the ports' MTU.
@@ -66,6 +77,8 @@ impl AttachOptions {
         AttachOptions {
             interfaces,
             slots: DEFAULT_SLOTS,
+            dynamic_slots: DEFAULT_DYNAMIC_SLOTS,
+            slot_timeout: DEFAULT_SLOT_TIMEOUT,
             elements: None,
             jumbo: false,
             base_port: DEFAULT_BASE_PORT,
@@ -75,6 +88,10 @@ impl AttachOptions {
             steer: Steer::Auto,
             pin_root: DEFAULT_PIN_ROOT.into(),
         }
+    }
+
+    fn pools(&self) -> Pools {
+        Pools { slots: self.slots, dynamic_slots: self.dynamic_slots, shards: self.shards }
     }
 }
 
@@ -199,7 +216,7 @@ pub fn attach(options: &AttachOptions) -> Result<(Aggregator, Vec<BoundPort>), A
     let pins = PinDir::here(&options.pin_root).map_err(|source| at(&options.pin_root, source))?;
     let (variant, ports) = variant(options, &pins)?;
     let elements = check(options, variant, ports)?;
-    preflight::check(&options.pin_root, options.slots, variant)?;
+    preflight::check(&options.pin_root, options.pools(), variant)?;
     let fresh = !pins.path().exists();
     let _lock = pins.create_locked().map_err(|source| at(pins.path(), source))?;
     match attach_locked(options, &pins, variant, elements) {
@@ -228,6 +245,12 @@ fn variant(options: &AttachOptions, pins: &PinDir) -> Result<(Variant, usize), A
     ports.dedup_by_key(|port| port.index);
     let is_long = ports.iter().any(|port| port.mtu > ONE_BUFFER);
     Ok((if options.jumbo || is_long { Variant::Jumbo } else { Variant::Plain }, ports.len()))
+}
+
+/// How large an aggregator's pools are.
+#[must_use]
+pub fn pools_of(state: &State) -> Pools {
+    Pools { slots: state.slots, dynamic_slots: state.dynamic_slots, shards: state.shards }
 }
 
 /// Which programs an aggregator has.
@@ -277,9 +300,11 @@ fn attach_locked(
         shards: options.shards,
         flags: if variant == Variant::Jumbo { state_flag::JUMBO } else { 0 },
         own_ip: options.own_ip.map_or(0, Ipv4Addr::to_bits),
+        dynamic_slots: options.dynamic_slots,
+        slot_timeout: u32::try_from(options.slot_timeout.as_millis()).unwrap_or(u32::MAX),
     };
     keep_or_drop_pool(&state, pins)?;
-    let mut ebpf = program::load_over(pins, variant, options.slots)?;
+    let mut ebpf = program::load_over(pins, variant, options.pools())?;
     let mut tables = Tables::open(pins)?;
     let before = tables.state()?;
     let instance = Some(before.instance).filter(|instance| *instance != 0);

@@ -10,8 +10,9 @@ use std::{
     time::Duration,
 };
 
+use sumac_agg_layout::State;
 use sumac_wire::{
-    MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS,
+    MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 
@@ -78,6 +79,16 @@ pub enum Level {
     },
 }
 
+/// What a dynamic job has in place of slots of its own (ATP).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewDynamic {
+    /// Slots of each shard that its chunks may take, counted from the first that is shared.
+    pub slots: u32,
+    /// The ways to its parameter hosts, where shard s goes to the one with the number s modulo theirs; `port` is where a
+    /// host takes contributions of shard 0. Below a root nothing goes to them.
+    pub hosts: Vec<NewWorker>,
+}
+
 /// A job that is to be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewJob {
@@ -87,16 +98,18 @@ pub struct NewJob {
     pub epoch: u16,
     /// The secret number in all of its packets.
     pub token: u64,
+    /// That it is dynamic, and then the next four say nothing. None: it is static.
+    pub dynamic: Option<NewDynamic>,
     /// Its first slot in the pool; none: the first place that is free.
     pub first_slot: Option<u32>,
     /// Its slots, all lanes together.
     pub slots: u32,
     /// The slots of one lane, a power of two.
     pub lane_slots: u32,
-    /// Its shards: lane l belongs to shard l mod this, and each shard has a port of its own.
-    pub shards: u16,
     /// Whether a completed slot takes whatever chunk of its lane comes next.
     pub stealing: bool,
+    /// Its shards: lane l belongs to shard l mod this, and each shard has a port of its own.
+    pub shards: u16,
     /// Where this aggregator stands in the job.
     pub level: Level,
     /// Most elements in a chunk.
@@ -139,7 +152,7 @@ impl Placed {
 /// See [`JobError`]; nothing is added then.
 pub fn add(tables: &mut Tables, new: &NewJob) -> Result<Placed, JobError> {
     let state = tables.state()?;
-    check(new, state.elements, state.shards)?;
+    check(new, &state)?;
     let before = tables.job(new.job)?;
     if before.flags & job_flag::ACTIVE != 0 {
         return Err(JobError::Taken { job: new.job, epoch: before.epoch });
@@ -153,10 +166,14 @@ pub fn add(tables: &mut Tables, new: &NewJob) -> Result<Placed, JobError> {
     if is_long && ports.len() > 1 {
         return Err(JobError::Copies { elements: new.elements });
     }
-    let taken = tables.jobs()?.into_iter().filter(|(_, job)| job.flags & job_flag::ACTIVE != 0);
-    let taken = taken.map(|(_, job)| (job.slot_base, job.slots)).collect();
-    let first_slot =
-        place(new, taken, state.slots).ok_or(JobError::PoolFull { slots: new.slots, pool: state.slots })?;
+    let first_slot = match new.dynamic {
+        Some(_) => 0,
+        None => {
+            let taken = ranges(&tables.jobs()?);
+            let full = JobError::PoolFull { slots: new.slots, pool: state.slots };
+            place(new, taken, state.slots).ok_or(full)?
+        }
+    };
     let placed = Placed { first_slot, group, is_copied: ports.len() > 1 };
     write(tables, new, placed, &ports)?;
     Ok(placed)
@@ -175,7 +192,7 @@ pub fn remove(tables: &mut Tables, job: u16) -> Result<bool, TableError> {
     tables.set_job(job, JobEntry { epoch: entry.epoch, ..JobEntry::default() })?;
     thread::sleep(GRACE);
     tables.clear_egress(job)?;
-    tables.set_parent(job, WorkerEntry::default())?;
+    tables.set_parents(job, &[])?;
     for rank in 0..MAX_WORKERS as u16 {
         tables.set_worker(job, rank, WorkerEntry::default())?;
     }
@@ -189,7 +206,8 @@ pub fn remove(tables: &mut Tables, job: u16) -> Result<bool, TableError> {
 pub fn resize(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), JobError> {
     let entry = if usize::from(job) < MAX_JOBS { tables.job(job)? } else { JobEntry::default() };
     let before = entry.lane_slots();
-    if entry.flags & job_flag::ACTIVE == 0 || !lane_slots.is_power_of_two() || lane_slots > before {
+    let has_slots = entry.flags & (job_flag::ACTIVE | job_flag::DYNAMIC) == job_flag::ACTIVE;
+    if !has_slots || !lane_slots.is_power_of_two() || lane_slots > before {
         return Err(JobError::Resize { job, lane_slots });
     }
     // As in `write`: nobody reads half of an entry. Probes that come meanwhile are refused, and sent again.
@@ -221,7 +239,7 @@ fn reset_lanes(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), Tab
     (0..MAX_LANES as u16).try_for_each(|lane| tables.set_lane(job, lane, lane_slots.wrapping_mul(2)))
 }
 
-fn check(new: &NewJob, max_elements: u16, ports: u16) -> Result<(), JobError> {
+fn check(new: &NewJob, state: &State) -> Result<(), JobError> {
     if new.job == 0 || usize::from(new.job) >= MAX_JOBS {
         return Err(JobError::Number { job: new.job });
     }
@@ -232,6 +250,24 @@ fn check(new: &NewJob, max_elements: u16, ports: u16) -> Result<(), JobError> {
     if let Some(worker) = new.workers.iter().find(|worker| !addresses.insert(worker.ip)) {
         return Err(JobError::SameAddress { ip: worker.ip });
     }
+    match &new.dynamic {
+        Some(dynamic) => check_dynamic(new, dynamic, state)?,
+        None => check_slots(new, state.shards)?,
+    }
+    if let Level::Rack { rack, racks, .. } = new.level
+        && (rack >= racks || usize::from(racks) > MAX_WORKERS)
+    {
+        return Err(JobError::Rack { rack, racks });
+    }
+    let page = if new.dynamic.is_some() { PAGE_ELEMENTS as u16 } else { u16::MAX };
+    let max = state.elements.min(page);
+    if new.elements == 0 || new.elements > max {
+        return Err(JobError::Elements { elements: new.elements, max });
+    }
+    Ok(())
+}
+
+fn check_slots(new: &NewJob, ports: u16) -> Result<(), JobError> {
     let NewJob { slots, lane_slots, shards, .. } = *new;
     if !lane_slots.is_power_of_two() {
         return Err(JobError::Slots { lane_slots });
@@ -241,15 +277,37 @@ fn check(new: &NewJob, max_elements: u16, ports: u16) -> Result<(), JobError> {
     if !slots.is_multiple_of(lane_slots) || lanes == 0 || lanes as usize > MAX_LANES || !shared {
         return Err(JobError::Lanes { slots, lane_slots, shards, ports });
     }
-    if let Level::Rack { rack, racks, .. } = new.level
-        && (rack >= racks || usize::from(racks) > MAX_WORKERS)
-    {
-        return Err(JobError::Rack { rack, racks });
+    Ok(())
+}
+
+fn check_dynamic(new: &NewJob, dynamic: &NewDynamic, state: &State) -> Result<(), JobError> {
+    if dynamic.slots == 0 || dynamic.slots > state.dynamic_slots {
+        return Err(JobError::DynamicSlots { slots: dynamic.slots, pool: state.dynamic_slots });
     }
-    if new.elements == 0 || new.elements > max_elements {
-        return Err(JobError::Elements { elements: new.elements, max: max_elements });
+    if new.shards == 0 || new.shards > state.shards {
+        return Err(JobError::Shards { shards: new.shards, ports: state.shards });
+    }
+    let is_rack = matches!(new.level, Level::Rack { .. });
+    if !is_rack && !(1..=MAX_HOSTS).contains(&dynamic.hosts.len()) {
+        return Err(JobError::Hosts { hosts: dynamic.hosts.len() });
     }
     Ok(())
+}
+
+/// The slots of static jobs, as first slot and number.
+fn ranges(jobs: &[(u16, JobEntry)]) -> Vec<(u32, u32)> {
+    let has_slots = job_flag::ACTIVE | job_flag::DYNAMIC;
+    let jobs = jobs.iter().filter(|(_, job)| job.flags & has_slots == job_flag::ACTIVE);
+    jobs.map(|(_, job)| (job.slot_base, job.slots)).collect()
+}
+
+/// Where the job's sums go.
+fn parents(new: &NewJob) -> Vec<WorkerEntry> {
+    match (&new.level, &new.dynamic) {
+        (Level::Rack { parent, .. }, _) => vec![parent.entry()],
+        (_, Some(dynamic)) => dynamic.hosts.iter().map(NewWorker::entry).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// The job's first slot among those of others, given as first slot and number.
@@ -297,10 +355,10 @@ fn write(
             }
         }
     }
-    if let Level::Rack { parent, .. } = new.level {
-        tables.set_parent(new.job, parent.entry())?;
+    tables.set_parents(new.job, &parents(new))?;
+    if new.dynamic.is_none() {
+        reset_lanes(tables, new.job, new.lane_slots)?;
     }
-    reset_lanes(tables, new.job, new.lane_slots)?;
     let entry = entry(new, placed);
     // In two steps: the kernel copies an entry word by word, and a program that reads half of it must
     // find it inactive.
@@ -319,12 +377,17 @@ fn entry(new: &NewJob, placed: Placed) -> JobEntry {
     let given = [
         (job_flag::CHECKSUM, new.checksum),
         (job_flag::MULTICAST, placed.group.is_some() && !placed.is_copied),
-        (job_flag::STEALING, new.stealing),
+        (job_flag::STEALING, new.stealing && new.dynamic.is_none()),
+        (job_flag::DYNAMIC, new.dynamic.is_some()),
     ];
+    let (slots, lane_slots) = match &new.dynamic {
+        Some(dynamic) => (dynamic.slots, 1),
+        None => (new.slots, new.lane_slots),
+    };
     JobEntry {
         token: new.token,
         slot_base: placed.first_slot,
-        slots: new.slots,
+        slots,
         group_ip: placed.group.map_or(0, Ipv4Addr::to_bits),
         epoch: new.epoch,
         world,
@@ -332,10 +395,10 @@ fn entry(new: &NewJob, placed: Placed) -> JobEntry {
         flags: given.iter().filter(|(_, given)| *given).fold(level, |flags, (flag, _)| flags | flag),
         contributors,
         shards: new.shards,
-        lane_slots_log2: new.lane_slots.ilog2() as u16,
+        lane_slots_log2: lane_slots.ilog2() as u16,
         rack,
         racks,
-        hosts: 0,
+        hosts: parents(new).len() as u16,
     }
 }
 

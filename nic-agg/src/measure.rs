@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use crate::{
     job::{self, JobError, Level, NewJob, NewWorker},
-    program::{self, LoadError},
+    program::{self, LoadError, Pools},
     tables::{TableError, Tables},
 };
 
@@ -98,7 +98,7 @@ pub fn measure(
 
 fn one(workers: u8, elements: u16, checksum: bool, repeat: u32) -> Result<Measurement, MeasureError> {
     let job = job_of(workers, elements, checksum);
-    let mut ebpf = program::load_rehearsal(SLOTS)?;
+    let mut ebpf = program::load_rehearsal(Pools { slots: SLOTS, dynamic_slots: 0, shards: 1 })?;
     let mut tables = Tables::take(&mut ebpf)?;
     tables.set_state(State {
         instance: 1,
@@ -108,6 +108,8 @@ fn one(workers: u8, elements: u16, checksum: bool, repeat: u32) -> Result<Measur
         shards: 1,
         flags: 0,
         own_ip: 0,
+        dynamic_slots: 0,
+        slot_timeout: 0,
     })?;
     job::add(&mut tables, &job)?;
     let frame = first_frame(&job);
@@ -165,6 +167,7 @@ fn job_of(workers: u8, elements: u16, checksum: bool) -> NewJob {
         job: 1,
         epoch: 1,
         token: TOKEN,
+        dynamic: None,
         first_slot: None,
         slots: SLOTS,
         lane_slots: SLOTS,

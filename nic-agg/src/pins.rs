@@ -30,7 +30,7 @@ pub const INGRESS: &str = "prog";
 /// The egress program's pin.
 pub const EGRESS: &str = "prog-out";
 /// Every map that is kept.
-pub const MAPS: [&str; 19] = [
+pub const MAPS: [&str; 21] = [
     name::STATE,
     name::JOBS,
     name::WORKERS,
@@ -40,6 +40,8 @@ pub const MAPS: [&str; 19] = [
     name::PORTS,
     name::SLOTS,
     name::TAILS,
+    name::DYNAMIC_SLOTS,
+    name::MODES,
     name::COUNTERS,
     name::JOB_COUNTERS,
     name::WORKER_COUNTERS,

@@ -17,7 +17,7 @@ use sumac_wire::tables::job_flag;
 
 use crate::{
     aggregator::{Aggregator, OpenError},
-    job::{Level, NewJob, NewWorker},
+    job::{Level, NewDynamic, NewJob, NewWorker},
     status::chunk_limit,
 };
 
@@ -81,7 +81,7 @@ impl DataPlane for EbpfPlane {
             narrowest: limit.port.map(Into::into),
             base_port: state.base_port,
             shards: state.shards,
-            dynamic_slots: 0,
+            dynamic_slots: state.dynamic_slots,
             address: None,
             kept: Vec::new(),
         })
@@ -100,15 +100,17 @@ impl DataPlane for EbpfPlane {
     }
 
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
-        let (mut workers, level) = ways(job)?;
+        let Ways { mut workers, mut hosts, level } = ways(job)?;
         if let Some(own) = self.aggregator.own_ip().map_err(unavailable)? {
-            workers.iter_mut().for_each(|worker| worker.aggregator_ip = own);
+            workers.iter_mut().chain(&mut hosts).for_each(|way| way.aggregator_ip = own);
         }
-        let aggregator_ips = workers.iter().map(|worker| worker.aggregator_ip).collect();
+        let sides = |ways: &[NewWorker]| ways.iter().map(|way| way.aggregator_ip).collect();
+        let (aggregator_ips, host_sides) = (sides(&workers), sides(&hosts));
         let new = NewJob {
             job: job.job,
             epoch: job.epoch,
             token: job.token,
+            dynamic: job.dynamic.as_ref().map(|dynamic| NewDynamic { slots: dynamic.slots, hosts }),
             first_slot: Some(job.first_slot),
             slots: job.slots(),
             lane_slots: job.lane_slots,
@@ -122,7 +124,7 @@ impl DataPlane for EbpfPlane {
         };
         let placed = self.aggregator.add_job(&new).map_err(|error| failed("installing a job", &error))?;
         self.remember(job.job, &job.slots_reason);
-        Ok(Installed { aggregator_ips, result_group: placed.group, host_sides: Vec::new() })
+        Ok(Installed { aggregator_ips, result_group: placed.group, host_sides })
     }
 
     fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {
@@ -147,14 +149,25 @@ impl DataPlane for EbpfPlane {
     }
 }
 
-/// The ways to all workers, by rank, and to the root. They are asked for at once: each may take seconds.
-fn ways(job: &JobInstall) -> Result<(Vec<NewWorker>, Level), PlaneError> {
+/// The ways of a job.
+struct Ways {
+    /// To its workers, by rank.
+    workers: Vec<NewWorker>,
+    /// To its parameter hosts; none at a rack, whose sums go to the root.
+    hosts: Vec<NewWorker>,
+    /// With that to its root.
+    level: Level,
+}
+
+/// Looks for all ways of a job. They are asked for at once: each may take seconds.
+fn ways(job: &JobInstall) -> Result<Ways, PlaneError> {
     let workers = job.workers.iter().map(|worker| SocketAddrV4::new(worker.ip, worker.port));
-    let parent = match job.level {
-        plane::Level::Rack { parent, .. } => Some(parent),
-        plane::Level::Only | plane::Level::Root { .. } => None,
+    let up = match (job.level, &job.dynamic) {
+        (plane::Level::Rack { parent, .. }, _) => vec![parent],
+        (_, Some(dynamic)) => dynamic.hosts.clone(),
+        _ => Vec::new(),
     };
-    let whereto: Vec<SocketAddrV4> = workers.chain(parent).collect();
+    let whereto: Vec<SocketAddrV4> = workers.chain(up).collect();
     let mut ways = thread::scope(|scope| {
         let asked: Vec<_> = whereto.iter().map(|to| scope.spawn(|| neighbour::resolve(*to.ip()))).collect();
         let answers = asked.into_iter().zip(&whereto).enumerate();
@@ -174,15 +187,19 @@ fn ways(job: &JobInstall) -> Result<(Vec<NewWorker>, Level), PlaneError> {
             Level::Rack { rack, racks, contributors, parent: ways.pop().ok_or_else(none)? }
         }
     };
-    Ok((ways, level))
+    let hosts = ways.split_off(job.workers.len().min(ways.len()));
+    Ok(Ways { workers: ways, hosts, level })
 }
 
-/// Why there is no way to a worker, or, behind the last of them, to the root.
+/// Why there is no way to a worker, or, behind the last of them, to the root or a parameter host.
 fn no_way(job: &JobInstall, rank: usize, ip: Ipv4Addr, what: String) -> PlaneError {
     if rank < job.workers.len() {
         return PlaneError::NoWay { rank, ip, what };
     }
-    PlaneError::Failed { doing: "looking for the way to the root", what: format!("{ip}: {what}") }
+    PlaneError::Failed {
+        doing: "looking for the way to the root or a parameter host",
+        what: format!("{ip}: {what}"),
+    }
 }
 
 fn way(to: SocketAddrV4, neighbour: &Neighbour) -> NewWorker {

@@ -7,11 +7,11 @@ use aya::{
     programs::ProgramType,
     sys::{is_map_supported, is_program_supported},
 };
-use sumac_agg_layout::{Slot, Tail};
+use sumac_agg_layout::{DynamicSlot, Slot, Tail};
 use sumac_hostprog::preflight::{self, PreflightError};
 use thiserror::Error;
 
-use crate::program::Variant;
+use crate::program::{Pools, Variant};
 
 /// Why the system is not ready.
 #[derive(Debug, Error)]
@@ -29,12 +29,14 @@ pub enum NotReady {
     },
     /// Not enough memory.
     #[error(
-        "{slots} slots need {needed_mib} MiB of kernel memory, but {available_mib} MiB are available; \
-         give fewer --slots"
+        "{slots} slots and {dynamic_slots} for dynamic jobs need {needed_mib} MiB of kernel memory, but \
+         {available_mib} MiB are available; give fewer --slots or --dynamic-slots"
     )]
     Memory {
         /// Slots asked for.
         slots: u32,
+        /// Slots for dynamic jobs, of all shards.
+        dynamic_slots: u32,
         /// What they take.
         needed_mib: u64,
         /// What there is.
@@ -51,14 +53,14 @@ const MAPS: [(MapType, &str); 5] = [
     (MapType::RingBuf, "ring buffers (messages, Linux 5.8)"),
 ];
 
-/// Checks all that attaching a pool of `slots` below `pin_root` needs. Mounts the bpffs when it is missing.
+/// Checks all that attaching pools of these sizes below `pin_root` needs. Mounts the bpffs when it is missing.
 ///
 /// # Errors
 /// What is missing, and what to do about it.
-pub fn check(pin_root: &Path, slots: u32, variant: Variant) -> Result<(), NotReady> {
+pub fn check(pin_root: &Path, pools: Pools, variant: Variant) -> Result<(), NotReady> {
     preflight::check(pin_root)?;
     features()?;
-    memory(slots, variant, available_memory())?;
+    memory(pools, variant, available_memory())?;
     if fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").is_ok_and(|on| on.trim() == "0") {
         tracing::warn!("the kernel interprets BPF, which is slow: sysctl net.core.bpf_jit_enable=1");
     }
@@ -77,11 +79,12 @@ fn features() -> Result<(), NotReady> {
     if missing.is_empty() { Ok(()) } else { Err(NotReady::Features { missing: missing.join(", ") }) }
 }
 
-/// Bytes of kernel memory that a pool takes.
+/// Bytes of kernel memory that the pools take.
 #[must_use]
-pub fn pool_memory(slots: u32, variant: Variant) -> u64 {
+pub fn pool_memory(pools: Pools, variant: Variant) -> u64 {
     let tail = if variant == Variant::Jumbo { size_of::<Tail>() } else { 0 };
-    u64::from(slots) * (size_of::<Slot>() + tail) as u64
+    let dynamic = u64::from(pools.all_dynamic_slots()) * size_of::<DynamicSlot>() as u64;
+    u64::from(pools.slots) * (size_of::<Slot>() + tail) as u64 + dynamic
 }
 
 /// Bytes that the kernel could give; none when it does not say.
@@ -91,13 +94,16 @@ fn available_memory() -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-fn memory(slots: u32, variant: Variant, available: Option<u64>) -> Result<(), NotReady> {
+fn memory(pools: Pools, variant: Variant, available: Option<u64>) -> Result<(), NotReady> {
     const MIB: u64 = 1 << 20;
-    let needed = pool_memory(slots, variant);
+    let needed = pool_memory(pools, variant);
     match available {
-        Some(available) if needed > available => {
-            Err(NotReady::Memory { slots, needed_mib: needed.div_ceil(MIB), available_mib: available / MIB })
-        }
+        Some(available) if needed > available => Err(NotReady::Memory {
+            slots: pools.slots,
+            dynamic_slots: pools.all_dynamic_slots(),
+            needed_mib: needed.div_ceil(MIB),
+            available_mib: available / MIB,
+        }),
         _ => Ok(()),
     }
 }
@@ -108,10 +114,13 @@ mod tests {
 
     #[test]
     fn a_pool_that_does_not_fit_says_by_how_much() {
-        assert!(memory(1024, Variant::Plain, None).is_ok());
-        assert!(memory(1024, Variant::Plain, Some(7 << 20)).is_ok());
-        let text = memory(1024, Variant::Plain, Some(6 << 20)).unwrap_err().to_string();
-        assert!(memory(1024, Variant::Jumbo, Some(16 << 20)).is_err(), "jumbo frames need more");
-        assert!(text.contains("1024 slots need 7 MiB") && text.contains("6 MiB are available"), "{text}");
+        let pools = Pools { slots: 1024, dynamic_slots: 0, shards: 2 };
+        assert!(memory(pools, Variant::Plain, None).is_ok());
+        assert!(memory(pools, Variant::Plain, Some(7 << 20)).is_ok());
+        assert!(memory(pools, Variant::Jumbo, Some(16 << 20)).is_err(), "jumbo frames need more");
+        let both = Pools { dynamic_slots: 1024, ..pools };
+        let text = memory(both, Variant::Plain, Some(13 << 20)).unwrap_err().to_string();
+        assert!(text.contains("1024 slots and 2048 for dynamic jobs need 14 MiB"), "{text}");
+        assert!(text.contains("13 MiB are available"), "{text}");
     }
 }

@@ -2,9 +2,10 @@
 
 use aya::{
     Ebpf, EbpfError, EbpfLoader,
+    maps::{MapError, ProgramArray},
     programs::{ProgramError, Xdp},
 };
-use sumac_agg_layout::name;
+use sumac_agg_layout::{DYNAMIC_ENTRY, name};
 use thiserror::Error;
 
 use crate::pins::{self, PinDir};
@@ -36,12 +37,38 @@ impl Variant {
         }
     }
 
+    fn dynamic(self) -> &'static str {
+        match self {
+            Variant::Plain => name::DYNAMIC_PROGRAM,
+            Variant::Jumbo => name::JUMBO_DYNAMIC_PROGRAM,
+        }
+    }
+
     /// Slots that hold more than one page.
     fn tails(self, slots: u32) -> u32 {
         match self {
             Variant::Plain => 1,
             Variant::Jumbo => slots,
         }
+    }
+}
+
+/// How large the pools are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pools {
+    /// Slots for static jobs.
+    pub slots: u32,
+    /// Slots of each shard for dynamic jobs; zero: they are not served.
+    pub dynamic_slots: u32,
+    /// Shards.
+    pub shards: u16,
+}
+
+impl Pools {
+    /// Slots for dynamic jobs, of all shards.
+    #[must_use]
+    pub fn all_dynamic_slots(&self) -> u32 {
+        self.dynamic_slots.saturating_mul(u32::from(self.shards))
     }
 }
 
@@ -53,6 +80,9 @@ pub enum LoadError {
         "making or opening the aggregator's maps: {0}; `sumac-agg detach --all` removes those of another version"
     )]
     Maps(#[source] Box<EbpfError>),
+    /// The program for dynamic jobs was not put behind the first one.
+    #[error("writing map {map}: {0}", map = name::MODES)]
+    Modes(#[source] MapError),
     /// The kernel refused a program.
     #[error("the kernel refused program {program}: {what}")]
     Refused {
@@ -88,46 +118,62 @@ impl LoadError {
     }
 }
 
-/// Loads programs and maps with a pool of `slots`, without pins: for tests and measurements.
+/// Loads programs and maps, without pins: for tests and measurements.
 ///
 /// # Errors
 /// When the kernel refuses the maps or a program.
-pub fn load(variant: Variant, slots: u32) -> Result<Ebpf, LoadError> {
-    load_with(&mut EbpfLoader::new(), variant, slots, &[variant.ingress(), variant.egress()])
+pub fn load(variant: Variant, pools: Pools) -> Result<Ebpf, LoadError> {
+    load_with(&mut EbpfLoader::new(), variant, pools, &[variant.ingress(), variant.egress()])
 }
 
 /// Loads the program that plays jobs, without pins.
 ///
 /// # Errors
 /// When the kernel refuses the maps or the program.
-pub(crate) fn load_rehearsal(slots: u32) -> Result<Ebpf, LoadError> {
-    load_with(&mut EbpfLoader::new(), Variant::Plain, slots, &[name::REHEARSAL_PROGRAM])
+pub(crate) fn load_rehearsal(pools: Pools) -> Result<Ebpf, LoadError> {
+    load_with(&mut EbpfLoader::new(), Variant::Plain, pools, &[name::REHEARSAL_PROGRAM])
 }
 
 /// Loads the programs over the maps that are pinned already, and makes and pins those that are not.
-pub(crate) fn load_over(pins: &PinDir, variant: Variant, slots: u32) -> Result<Ebpf, LoadError> {
+pub(crate) fn load_over(pins: &PinDir, variant: Variant, pools: Pools) -> Result<Ebpf, LoadError> {
     let mut loader = EbpfLoader::new();
     for map in pins::MAPS {
         loader.map_pin_path(map, pins.map(map));
     }
-    load_with(&mut loader, variant, slots, &[variant.ingress(), variant.egress()])
+    load_with(&mut loader, variant, pools, &[variant.ingress(), variant.egress()])
 }
 
 fn load_with(
     loader: &mut EbpfLoader<'_>,
     variant: Variant,
-    slots: u32,
+    pools: Pools,
     programs: &[&'static str],
 ) -> Result<Ebpf, LoadError> {
-    loader.map_max_entries(name::SLOTS, slots);
-    loader.map_max_entries(name::BEGAN, slots);
-    loader.map_max_entries(name::TAILS, variant.tails(slots));
+    loader.map_max_entries(name::SLOTS, pools.slots);
+    loader.map_max_entries(name::BEGAN, pools.slots);
+    loader.map_max_entries(name::TAILS, variant.tails(pools.slots));
+    // The kernel makes no array without entries.
+    loader.map_max_entries(name::DYNAMIC_SLOTS, pools.all_dynamic_slots().max(1));
     let mut ebpf = loader.load(OBJECT).map_err(|error| LoadError::Maps(Box::new(error)))?;
     for program in programs {
         let xdp = find(&mut ebpf, program)?;
         xdp.load().map_err(|source| LoadError::refused(program, source))?;
     }
+    if pools.dynamic_slots > 0 {
+        add_dynamic(&mut ebpf, variant.dynamic())?;
+    }
     Ok(ebpf)
+}
+
+/// Loads the program for dynamic jobs, and lets the first one hand their packets on to it.
+fn add_dynamic(ebpf: &mut Ebpf, program: &'static str) -> Result<(), LoadError> {
+    let refused = |source| LoadError::refused(program, source);
+    let xdp = find(ebpf, program)?;
+    xdp.load().map_err(refused)?;
+    let fd = xdp.fd().map_err(refused)?.try_clone().map_err(|source| refused(source.into()))?;
+    let map = ebpf.map_mut(name::MODES).ok_or(LoadError::Modes(MapError::ElementNotFound))?;
+    let mut modes = ProgramArray::try_from(map).map_err(LoadError::Modes)?;
+    modes.set(DYNAMIC_ENTRY, &fd, 0).map_err(LoadError::Modes)
 }
 
 /// The program that aggregates.

@@ -19,7 +19,7 @@ use sumac_wire::{
 
 use crate::{
     aggregator::{Aggregator, OpenError},
-    attach::variant_of,
+    attach::{pools_of, variant_of},
     drops::{DropRule, percent},
     preflight::pool_memory,
     program::Variant,
@@ -257,7 +257,7 @@ impl Aggregator {
             instance: state.instance,
             slots: state.slots,
             slots_used: jobs.iter().map(|job| job.slots).sum(),
-            pool_bytes: pool_memory(state.slots, variant_of(&state)),
+            pool_bytes: pool_memory(pools_of(&state), variant_of(&state)),
             elements: state.elements,
             chunk_limit: chunk_limit(state.elements, &tables.ports()?),
             jumbo: variant_of(&state) == Variant::Jumbo,
@@ -315,7 +315,7 @@ fn carried(mtu: u32) -> u16 {
 
 fn job(tables: &Tables, number: u16, entry: &JobEntry) -> Result<JobStatus, TableError> {
     let seen = Seen {
-        parent: Some(Ipv4Addr::from_bits(tables.parent(number)?.ip)),
+        parent: tables.parents(number, 1)?.first().map(|parent| parent.ip.into()),
         counters: tables.job_counters(number)?,
         drops: tables.drops(number)?,
         injected: tables.injected(number)?,

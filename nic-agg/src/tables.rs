@@ -10,11 +10,11 @@ use aya::{
     },
     programs::ProgramFd,
 };
-use sumac_agg_layout::{Drops, Injected, Lateness, MAX_PORTS, Slot, State, Tail, Times, name};
+use sumac_agg_layout::{Drops, DynamicSlot, Injected, Lateness, MAX_PORTS, Slot, State, Tail, Times, name};
 use sumac_wire::{
-    MAX_JOBS, Reason,
+    MAX_HOSTS, MAX_JOBS, Reason,
     reason::COUNTERS,
-    tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry, lane_index, worker_index},
+    tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry, lane_index, parent_index, worker_index},
 };
 use thiserror::Error;
 use zerocopy::transmute;
@@ -47,6 +47,7 @@ pub struct Tables {
     ports: DevMapHash<MapData>,
     slots: Bytes<{ size_of::<Slot>() }>,
     tails: Bytes<{ size_of::<Tail>() }>,
+    dynamic_slots: Bytes<{ size_of::<DynamicSlot>() }>,
     counters: PerCpuArray<MapData, u64>,
     job_counters: PerCpu<{ size_of::<[u64; COUNTERS]>() }>,
     worker_counters: PerCpu<{ size_of::<WorkerCounters>() }>,
@@ -102,6 +103,7 @@ impl Tables {
             ports: open!(name::PORTS),
             slots: open!(name::SLOTS),
             tails: open!(name::TAILS),
+            dynamic_slots: open!(name::DYNAMIC_SLOTS),
             counters: open!(name::COUNTERS),
             job_counters: open!(name::JOB_COUNTERS),
             worker_counters: open!(name::WORKER_COUNTERS),
@@ -174,22 +176,30 @@ impl Tables {
         self.workers.set(worker_index(job, rank), bytes, 0).map_err(at("writing", name::WORKERS))
     }
 
-    /// A job's parent.
+    /// A job's parents: its root, or the parameter hosts of its shards, one after the other.
     ///
     /// # Errors
     /// As [`Tables::state`].
-    pub fn parent(&self, job: u16) -> Result<WorkerEntry> {
-        let bytes = self.parents.get(&u32::from(job), 0).map_err(at("reading", name::PARENTS))?;
-        Ok(transmute!(bytes))
+    pub fn parents(&self, job: u16, count: u16) -> Result<Vec<WorkerEntry>> {
+        let read = |shard| {
+            let bytes = self.parents.get(&parent_index(job, shard, count), 0)?;
+            Ok(transmute!(bytes))
+        };
+        (0..count).map(read).collect::<std::result::Result<_, _>>().map_err(at("reading", name::PARENTS))
     }
 
-    /// Writes a job's parent.
+    /// Writes a job's parents, and none where others were.
     ///
     /// # Errors
     /// As [`Tables::state`].
-    pub fn set_parent(&mut self, job: u16, entry: WorkerEntry) -> Result<()> {
-        let bytes: [u8; size_of::<WorkerEntry>()] = transmute!(entry);
-        self.parents.set(u32::from(job), bytes, 0).map_err(at("writing", name::PARENTS))
+    pub fn set_parents(&mut self, job: u16, entries: &[WorkerEntry]) -> Result<()> {
+        for shard in 0..MAX_HOSTS as u16 {
+            let entry = entries.get(usize::from(shard)).copied().unwrap_or_default();
+            let bytes: [u8; size_of::<WorkerEntry>()] = transmute!(entry);
+            let index = parent_index(job, shard, MAX_HOSTS as u16);
+            self.parents.set(index, bytes, 0).map_err(at("writing", name::PARENTS))?;
+        }
+        Ok(())
     }
 
     /// The chunk that a lane's next slot draws.
@@ -290,6 +300,15 @@ impl Tables {
     /// As [`Tables::state`].
     pub fn tail(&self, index: u32) -> Result<Tail> {
         self.tails.get(&index, 0).map(|bytes| transmute!(bytes)).map_err(at("reading", name::TAILS))
+    }
+
+    /// A slot of the pool that dynamic jobs share, counted over all shards.
+    ///
+    /// # Errors
+    /// As [`Tables::state`].
+    pub fn dynamic_slot(&self, index: u32) -> Result<DynamicSlot> {
+        let bytes = self.dynamic_slots.get(&index, 0).map_err(at("reading", name::DYNAMIC_SLOTS))?;
+        Ok(transmute!(bytes))
     }
 
     /// How many slots the pool's map has.

@@ -54,6 +54,7 @@ impl Job {
                 job: 5,
                 epoch: 1,
                 token: TOKEN,
+                dynamic: None,
                 first_slot: None,
                 slots: 8,
                 lane_slots: 8,

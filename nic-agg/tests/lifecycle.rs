@@ -78,6 +78,7 @@ impl Lab {
             job: 9,
             epoch: 1,
             token: TOKEN,
+            dynamic: None,
             first_slot: None,
             slots: 8,
             lane_slots: 8,

@@ -32,6 +32,7 @@ impl Addresses {
 }
 
 /// Offsets from the IPv4 header.
+const DSCP_ECN: usize = 1;
 const TTL: usize = 8;
 const IP_CHECKSUM: usize = 10;
 const SRC_IP: usize = 12;
@@ -44,6 +45,10 @@ const UDP_CHECKSUM: usize = Headers::UDP + 6;
 const IP_WORDS: usize = IPV4_LEN / 4;
 const UDP_WORDS: usize = UDP_LEN / 4;
 const SUMAC_WORDS: usize = HEADER_LEN / 4;
+
+/// The bits of ECN in IPv4's second byte.
+pub const ECN: u8 = 0b11;
+const ECT_0: u8 = 0b10;
 
 /// Hops that an answer may go.
 const HOPS: u8 = 64;
@@ -72,6 +77,20 @@ pub fn write_header(headers: Headers, header: &Header) {
     headers.set(AT + offset::NEXT_EXPONENT, header.next_exponent);
     headers.set(AT + offset::TENSOR, header.tensor.to_be());
     headers.set(AT + offset::NEXT_SEQ, header.next_seq.to_be());
+}
+
+/// Says of a frame that is about to be addressed that routers may mark it instead of dropping it: ECT(0) (RFC 3168).
+#[inline(always)]
+pub fn allow_marks(headers: Headers) {
+    headers.set(DSCP_ECN, headers.get::<u8>(DSCP_ECN) & !ECN | ECT_0);
+}
+
+/// Sets and clears flags of the Sumac header.
+#[inline(always)]
+pub fn change_flags(headers: Headers, set: u16, clear: u16) {
+    const AT: usize = Headers::SUMAC + offset::FLAGS;
+    let flags = u16::from_be(headers.get(AT));
+    headers.set(AT, (flags & !clear | set).to_be());
 }
 
 /// Makes the Sumac header that of a report.

@@ -1,4 +1,4 @@
-//! The aggregator in the kernel: SwitchML's switch as two XDP programs.
+//! The aggregator in the kernel: SwitchML's switch as two XDP programs, and ATP's as a third behind the first.
 //!
 //! | module | stage |
 //! | --- | --- |
@@ -11,6 +11,7 @@
 //! | [`payload`] | the loops over elements |
 //! | [`answer`] | writes headers and addresses |
 //! | [`send`] | makes the frame what it is to become, and sends it |
+//! | [`dynamic`] | the dynamic mode, in programs of its own |
 //! | [`work`] | what the stages hand to each other |
 //! | [`egress`] | addresses each worker's copy of a result |
 //! | [`own`] | ARP and ICMP for an address of its own |
@@ -26,6 +27,7 @@
 
 mod answer;
 mod drops;
+mod dynamic;
 mod egress;
 mod events;
 mod lock;
@@ -50,7 +52,7 @@ use aya_ebpf::{bindings::xdp_action::XDP_PASS, macros::xdp, programs::XdpContext
 pub fn sumac_agg(ctx: XdpContext) -> u32 {
     let outcome = pipeline::run::<false>(&ctx);
     maps::count(outcome.reason, outcome.job);
-    events::tell(&ctx, outcome.reason);
+    events::tell::<false>(&ctx, outcome.reason);
     outcome.verdict
 }
 
@@ -59,6 +61,25 @@ pub fn sumac_agg(ctx: XdpContext) -> u32 {
 #[inline(always)]
 pub fn sumac_agg_jumbo(ctx: XdpContext) -> u32 {
     let outcome = pipeline::run::<true>(&ctx);
+    maps::count(outcome.reason, outcome.job);
+    outcome.verdict
+}
+
+/// Takes the packets of dynamic jobs, which [`sumac_agg`] hands on.
+#[xdp]
+#[inline(always)]
+pub fn sumac_agg_atp(ctx: XdpContext) -> u32 {
+    let outcome = dynamic::run::<false>(&ctx);
+    maps::count(outcome.reason, outcome.job);
+    events::tell::<true>(&ctx, outcome.reason);
+    outcome.verdict
+}
+
+/// The same for frames of several buffers.
+#[xdp(frags)]
+#[inline(always)]
+pub fn sumac_agg_atp_jumbo(ctx: XdpContext) -> u32 {
+    let outcome = dynamic::run::<true>(&ctx);
     maps::count(outcome.reason, outcome.job);
     outcome.verdict
 }

@@ -1,12 +1,12 @@
 //! All maps of both programs. Names and layouts are those of `sumac_agg_layout`.
 
 use aya_ebpf::{
-    btf_maps::{Array, DevMapHash, HashMap, PerCpuArray},
+    btf_maps::{Array, DevMapHash, HashMap, PerCpuArray, ProgramArray},
     macros::btf_map,
 };
 use sumac_agg_layout::{
-    Began, Drops, EVENTS, Injected, LANE_ENTRIES, Lateness, Limiter, MAX_PORTS, Rehearsal, Slot, State,
-    TAIL_ELEMENTS, Tail, Times, WORKER_ENTRIES,
+    Began, Drops, DynamicSlot, EVENTS, Injected, LANE_ENTRIES, Lateness, Limiter, MAX_PORTS, PARENT_ENTRIES,
+    Rehearsal, Slot, State, TAIL_ELEMENTS, Tail, Times, WORKER_ENTRIES,
 };
 use sumac_wire::{
     MAX_JOBS, Reason,
@@ -22,9 +22,9 @@ pub static STATE: Array<State, 1> = Array::new();
 pub static JOBS: Array<JobEntry, MAX_JOBS> = Array::new();
 #[btf_map]
 pub static WORKERS: Array<WorkerEntry, WORKER_ENTRIES> = Array::new();
-/// The parent of each job that has one, seen from this aggregator.
+/// The parents of each job that has any, seen from this aggregator.
 #[btf_map]
-pub static PARENTS: Array<WorkerEntry, MAX_JOBS> = Array::new();
+pub static PARENTS: Array<WorkerEntry, PARENT_ENTRIES> = Array::new();
 /// The chunk that is drawn next, by job and lane.
 #[btf_map]
 pub static LANES: Array<u32, LANE_ENTRIES> = Array::new();
@@ -39,6 +39,12 @@ pub static SLOTS: Array<Slot, 1> = Array::new();
 /// As many as slots in a pool for jumbo frames.
 #[btf_map]
 pub static TAILS: Array<Tail, 1> = Array::new();
+/// The loader sets their number: so many of each shard.
+#[btf_map]
+pub static DYNAMIC_SLOTS: Array<DynamicSlot, 1> = Array::new();
+/// Programs for other modes than SwitchML's.
+#[btf_map]
+pub static MODES: ProgramArray<1> = ProgramArray::new();
 /// The elements beyond the first page of the frame that this CPU has, as they lie in the packet.
 #[btf_map]
 pub static TAIL_BUFFER: PerCpuArray<[u32; TAIL_ELEMENTS], 1> = PerCpuArray::new();

@@ -65,6 +65,40 @@ pub trait Elements: Copy {
         Ok(sum)
     }
 
+    /// Adds the elements to the values, and tells as well whether a sum left the numbers of 32 bits: then it wrapped, and
+    /// [`Elements::clamp`] is to follow.
+    #[inline(always)]
+    fn add_watched(self, values: *mut u32) -> Result<(u64, bool), Reason> {
+        let (mut sum, mut left) = (0, 0);
+        self.each(|i, element| {
+            // SAFETY: as in `store`.
+            unsafe {
+                let raw = *element;
+                let (value, element) = (*values.add(i), u32::from_be(raw));
+                let total = value.wrapping_add(element);
+                *values.add(i) = total;
+                left = collected(left, (value ^ total) & (element ^ total));
+                sum = counted(sum, raw);
+            }
+        })?;
+        Ok((sum, left >> 31 & 1 != 0))
+    }
+
+    /// Makes of sums that wrapped in [`Elements::add_watched`] the nearest number of 32 bits.
+    #[inline(always)]
+    fn clamp(self, values: *mut u32) -> Result<(), Reason> {
+        self.each(|i, element| {
+            // SAFETY: as in `store`.
+            unsafe {
+                let (total, element) = (*values.add(i), u32::from_be(*element));
+                let value = total.wrapping_sub(element);
+                let nearest = sign(value) ^ i32::MAX as u32;
+                let has_left = sign((value ^ total) & (element ^ total));
+                *values.add(i) = total ^ (total ^ nearest) & has_left;
+            }
+        })
+    }
+
     /// Takes back what [`Elements::add`] did: wrapping addition is exactly invertible.
     #[inline(always)]
     fn subtract(self, values: *mut u32) -> Result<(), Reason> {
@@ -159,6 +193,23 @@ fn counted(mut sum: u64, element: u32) -> u64 {
     // SAFETY: one addition of registers.
     unsafe { asm!("{0} += {1}", inout(reg) sum, in(reg) u64::from(element), options(pure, nomem, nostack)) };
     sum
+}
+
+/// `all` and the bits of one element more; written out as in [`counted`].
+#[inline(always)]
+fn collected(mut all: u64, bits: u32) -> u64 {
+    // SAFETY: one operation on registers.
+    unsafe { asm!("{0} |= {1}", inout(reg) all, in(reg) u64::from(bits), options(pure, nomem, nostack)) };
+    all
+}
+
+/// All ones of a negative number, else zero; written out as in [`larger`].
+#[inline(always)]
+fn sign(number: u32) -> u32 {
+    let mut sign = i64::from(number as i32);
+    // SAFETY: all bits become the sign.
+    unsafe { asm!("{0} s>>= 63", inout(reg) sign, options(pure, nomem, nostack)) };
+    sign as u32
 }
 
 /// The larger of two as signed numbers, without a branch: a branch for every element would be two ways for the

@@ -10,11 +10,11 @@ use sumac_wire::{
     Header, PAGE_ELEMENTS, Reason, admit, checksum,
     frame::{self, Frame, Parsed, Ports},
     header::{HEADER_LEN, flag},
-    tables::{WorkerCounters, job_flag, lane_index, worker_index},
+    tables::{WorkerCounters, job_flag, lane_index, parent_index, worker_index},
 };
 
 use crate::{
-    answer, drops,
+    answer, drops, dynamic,
     maps::{JOBS, LANES, PARENTS, SLOTS, STATE, WORKERS, count_worker},
     own,
     packet::{Headers, Packet},
@@ -85,7 +85,7 @@ fn ours<const JUMBO: bool>(
     let headers = packet.headers().ok_or(Reason::Truncated)?;
     let header = Header::read(&headers.sumac(), 0, frame.payload_len())?;
     (work.base_port, work.shard) = (state.base_port, frame.dst_port.wrapping_sub(state.base_port));
-    let wants_slot = admit(&header, frame, work)?;
+    let wants_slot = admit(ctx, &header, frame, work)?;
     if drops::on_arrival(state, header.job) {
         return Err(Reason::Injected);
     }
@@ -113,14 +113,18 @@ fn ours<const JUMBO: bool>(
 
 /// Checks who sent the packet and notes what it wants of a slot. `false`: it is a probe, which wants nothing.
 #[inline(always)]
-fn admit(header: &Header, frame: &Frame, work: &mut Work) -> Result<bool, Reason> {
+fn admit(ctx: &XdpContext, header: &Header, frame: &Frame, work: &mut Work) -> Result<bool, Reason> {
     let job = JOBS.get(u32::from(header.job)).ok_or(Reason::UnknownJob)?;
+    if job.flags & job_flag::DYNAMIC != 0 {
+        return Err(dynamic::enter(ctx));
+    }
     if job.flags & job_flag::ACTIVE != 0 {
         work.job = u32::from(header.job);
     }
     work.is_checked = u32::from(job.flags & job_flag::CHECKSUM);
+    work.parent_index = parent_index(header.job, work.shard, 1);
     if job.flags & job_flag::CHILD != 0 && header.has(flag::LEVEL) {
-        let parent = PARENTS.get(u32::from(header.job)).ok_or(Reason::Internal)?;
+        let parent = PARENTS.get(work.parent_index).ok_or(Reason::Internal)?;
         let conclusion = admit::conclusion(header, frame.src_ip, job, parent, work.shard)?;
         work.conclusion = conclusion.ok_or(Reason::BadType)?;
         work.is_parents = 1;
@@ -142,7 +146,7 @@ fn admit(header: &Header, frame: &Frame, work: &mut Work) -> Result<bool, Reason
 
 /// Notes the checksum's sum over what is in front of the payload.
 #[inline(always)]
-fn sum_headers(headers: Headers, frame: &Frame, work: &mut Work) -> Result<(), Reason> {
+pub fn sum_headers(headers: Headers, frame: &Frame, work: &mut Work) -> Result<(), Reason> {
     let sum = answer::headers_sum(headers);
     if sum.is_none() && work.is_checked != 0 {
         return Err(Reason::BadChecksum);
@@ -154,7 +158,7 @@ fn sum_headers(headers: Headers, frame: &Frame, work: &mut Work) -> Result<(), R
 
 /// Answers a probe with the same frame: what can go to the aggregator and back is no longer than this.
 #[inline(always)]
-fn report<const JUMBO: bool>(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
+pub fn report<const JUMBO: bool>(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
     if work.is_checked != 0 {
         slot::sum::<JUMBO>(work, payload)?;
         if !slot::is_intact(work) {

@@ -76,17 +76,17 @@ pub fn back(headers: Headers, work: &Work, ingress: u32) -> Result<u32, Reason> 
 
 /// To one worker, of a frame that came from the parent.
 #[inline(always)]
-fn down(headers: Headers, work: &Work) -> Result<u32, Reason> {
+pub fn down(headers: Headers, work: &Work) -> Result<u32, Reason> {
     let worker = WORKERS.get(work.worker_index).ok_or(Reason::Internal)?;
     headers.set_macs(worker.mac, worker.aggregator_mac);
     answer::address(headers, Addresses::to(worker, work.base_port, work.shard), work);
     Ok(out_of(worker.ifindex))
 }
 
-/// To the job's parent.
+/// To the job's parent for the packet's shard.
 #[inline(always)]
-fn up(headers: Headers, work: &Work) -> Result<u32, Reason> {
-    let parent = PARENTS.get(u32::from(headers.job())).ok_or(Reason::Internal)?;
+pub fn up(headers: Headers, work: &Work) -> Result<u32, Reason> {
+    let parent = PARENTS.get(work.parent_index).ok_or(Reason::Internal)?;
     headers.set_macs(parent.mac, parent.aggregator_mac);
     answer::address(headers, Addresses::to(parent, work.base_port, work.shard), work);
     Ok(out_of(parent.ifindex))
@@ -94,7 +94,7 @@ fn up(headers: Headers, work: &Work) -> Result<u32, Reason> {
 
 /// To all workers of the job.
 #[inline(always)]
-fn to_all<const JUMBO: bool>(headers: Headers, work: &Work, job: &JobEntry) -> Result<u32, Reason> {
+pub fn to_all<const JUMBO: bool>(headers: Headers, work: &Work, job: &JobEntry) -> Result<u32, Reason> {
     let worker = WORKERS.get(work.worker_index).ok_or(Reason::Internal)?;
     let to = Addresses::to(worker, work.base_port, work.shard);
     if job.flags & job_flag::MULTICAST != 0 {

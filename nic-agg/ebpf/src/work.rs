@@ -7,7 +7,7 @@ use core::arch::asm;
 
 use sumac_wire::slot::{Conclusion, Contribution, Version};
 
-use crate::maps::WORK;
+use crate::{dynamic::work::Chunk, maps::WORK};
 
 /// One frame's work.
 #[repr(C)]
@@ -23,6 +23,8 @@ pub struct Work {
     /// Index of the sender in the tables of workers; for a parent's result, of the worker that asked for it, or the
     /// job's first.
     pub worker_index: u32,
+    /// Index of the job's parent for this shard in the table of parents.
+    pub parent_index: u32,
     /// The first shard's port.
     pub base_port: u16,
     /// The shard of the port that the frame came by.
@@ -39,10 +41,12 @@ pub struct Work {
     pub elements_at: u32,
     /// The slot, counted from the pool's first.
     pub slot: u32,
-    /// [`crate::plan`] bits.
+    /// [`crate::plan`] bits; of a dynamic job, [`crate::dynamic::plan`] bits.
     pub plan: u32,
     /// What the slot's version holds after the decision.
     pub version: Version,
+    /// Of a dynamic job's packet, what its slot is to do.
+    pub chunk: Chunk,
 }
 
 impl Work {

@@ -5,7 +5,9 @@
 
 use core::mem::{offset_of, size_of};
 
-use sumac_wire::{MAX_ELEMENTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS, slot::SlotMeta};
+use sumac_wire::{
+    MAX_ELEMENTS, MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS, dynamic, slot::SlotMeta,
+};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Names of maps and programs, as they stand in the object and below the pin directory.
@@ -16,7 +18,7 @@ pub mod name {
     pub const JOBS: &str = "JOBS";
     /// [`sumac_wire::tables::WorkerEntry`] by `worker_index`.
     pub const WORKERS: &str = "WORKERS";
-    /// [`sumac_wire::tables::WorkerEntry`] of a job's parent, by the job's number.
+    /// [`sumac_wire::tables::WorkerEntry`] of where a job's sums go, by [`sumac_wire::tables::parent_index`].
     pub const PARENTS: &str = "PARENTS";
     /// The chunk that is drawn next, by [`sumac_wire::tables::lane_index`].
     pub const LANES: &str = "LANES";
@@ -30,6 +32,10 @@ pub mod name {
     pub const SLOTS: &str = "SLOTS";
     /// [`super::Tail`]s of the slots, of a pool for jumbo frames; else one.
     pub const TAILS: &str = "TAILS";
+    /// [`super::DynamicSlot`]s, [`super::State::dynamic_slots`] for each shard after the other.
+    pub const DYNAMIC_SLOTS: &str = "DYNAMIC_SLOTS";
+    /// The program that takes the packets of dynamic jobs, at [`super::DYNAMIC_ENTRY`].
+    pub const MODES: &str = "MODES";
     /// Per CPU, frames by `Reason`.
     pub const COUNTERS: &str = "COUNTERS";
     /// Per CPU, frames by `Reason`, of each job, by the job's number.
@@ -60,6 +66,10 @@ pub mod name {
     pub const JUMBO_INGRESS_PROGRAM: &str = "sumac_agg_jumbo";
     /// [`EGRESS_PROGRAM`] for frames of several buffers.
     pub const JUMBO_EGRESS_PROGRAM: &str = "sumac_agg_out_jumbo";
+    /// The program that [`INGRESS_PROGRAM`] hands packets of dynamic jobs to.
+    pub const DYNAMIC_PROGRAM: &str = "sumac_agg_atp";
+    /// [`DYNAMIC_PROGRAM`] for frames of several buffers.
+    pub const JUMBO_DYNAMIC_PROGRAM: &str = "sumac_agg_atp_jumbo";
     /// The program that plays a whole job from one frame: for measurements, never attached.
     pub const REHEARSAL_PROGRAM: &str = "sumac_agg_rehearsal";
 }
@@ -68,6 +78,10 @@ pub mod name {
 pub const MAX_PORTS: usize = MAX_WORKERS;
 /// Entries in the tables of workers.
 pub const WORKER_ENTRIES: usize = MAX_JOBS * MAX_WORKERS;
+/// Entries in the table of parents.
+pub const PARENT_ENTRIES: usize = MAX_JOBS * MAX_HOSTS;
+/// Where [`name::MODES`] has the program for dynamic jobs.
+pub const DYNAMIC_ENTRY: u32 = 0;
 /// Entries in the table of lanes.
 pub const LANE_ENTRIES: usize = MAX_JOBS * MAX_LANES;
 /// Bytes of values of one version of a slot.
@@ -100,6 +114,23 @@ pub struct Tail {
 
 const _: () = assert!(offset_of!(Slot, values) == 64 && size_of::<Slot>().is_multiple_of(64));
 
+/// A slot of the pool that dynamic jobs share: lock, metadata and the values of one chunk, the whole a multiple of a
+/// cache line. All zero: free.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DynamicSlot {
+    /// As in [`Slot`].
+    pub lock: u32,
+    /// Whose chunk it holds.
+    pub meta: dynamic::SlotMeta,
+    /// Zero.
+    pub reserved: [u32; 7],
+    /// The sum, in host order; the first `elements` count.
+    pub values: [u32; PAGE_ELEMENTS],
+}
+
+const _: () = assert!(offset_of!(DynamicSlot, values) == 64 && size_of::<DynamicSlot>().is_multiple_of(64));
+
 /// What the loader tells the programs, and later loaders about this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -118,6 +149,10 @@ pub struct State {
     pub flags: u16,
     /// The address that the programs answer ARP and ICMP for; zero: none.
     pub own_ip: u32,
+    /// Slots of each shard that dynamic jobs share; zero: none.
+    pub dynamic_slots: u32,
+    /// Milliseconds after which a dynamic job that sends nothing loses its slots.
+    pub slot_timeout: u32,
 }
 
 /// Bits of [`State::flags`].

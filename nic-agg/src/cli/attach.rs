@@ -4,16 +4,18 @@ use std::{
     io::{self, Write as _},
     net::Ipv4Addr,
     process::ExitCode,
+    time::Duration,
 };
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use sumac_agg::{
     AttachOptions, Mode,
-    attach::{BoundPort, DEFAULT_SLOTS, attach, variant_of},
+    attach::{BoundPort, DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOTS, attach, pools_of, variant_of},
     preflight::pool_memory,
     program::Variant,
 };
+use sumac_agg_layout::State;
 use sumac_hostprog::Steer;
 use sumac_wire::DEFAULT_BASE_PORT;
 
@@ -44,6 +46,12 @@ pub struct Args {
     /// Slots in the pool, which jobs share; each takes 6.6 KiB of kernel memory, or 17.4 KiB for jumbo frames
     #[arg(long, value_name = "N", default_value_t = DEFAULT_SLOTS)]
     slots: u32,
+    /// Slots of each shard that dynamic jobs share by hashing; each takes 3.3 KiB. 0: no dynamic jobs
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_DYNAMIC_SLOTS)]
+    dynamic_slots: u32,
+    /// Milliseconds after which a dynamic job that sends nothing loses its slots
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    slot_timeout: u32,
     /// Largest chunk that a job may ask for, in elements of 4 bytes [default: 832, or 2224 for jumbo frames by one port]
     #[arg(long, value_name = "N")]
     elements: Option<u16>,
@@ -77,6 +85,7 @@ pub struct Args {
 struct Attached {
     instance: u64,
     slots: u32,
+    dynamic_slots: u32,
     pool_bytes: u64,
     ports: Vec<BoundPort>,
 }
@@ -90,6 +99,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (aggregator, ports) = attach(&AttachOptions {
         interfaces: args.interfaces.clone(),
         slots: args.slots,
+        dynamic_slots: args.dynamic_slots,
+        slot_timeout: Duration::from_millis(args.slot_timeout.into()),
         elements: args.elements,
         jumbo: args.jumbo,
         base_port: args.base_port,
@@ -100,9 +111,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         pin_root: args.pins.pin_root.clone(),
     })?;
     let state = aggregator.state()?;
-    let pool_bytes = pool_memory(state.slots, variant_of(&state));
+    let pool_bytes = pool_memory(pools_of(&state), variant_of(&state));
     if args.json {
-        return print_json(&Attached { instance: state.instance, slots: state.slots, pool_bytes, ports });
+        let State { instance, slots, dynamic_slots, .. } = state;
+        return print_json(&Attached { instance, slots, dynamic_slots, pool_bytes, ports });
     }
     let mut out = io::stdout().lock();
     for BoundPort { interface, mode, fallback, steering } in &ports {
@@ -114,6 +126,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mib = pool_bytes as f64 / f64::from(1 << 20);
     let jumbo = if variant_of(&state) == Variant::Jumbo { ", for jumbo frames" } else { "" };
-    writeln!(out, "pool: {} slots of up to {} elements, {mib:.1} MiB{jumbo}", state.slots, state.elements)?;
+    let dynamic = match state.dynamic_slots {
+        0 => String::new(),
+        slots => format!(" and {slots} in each shard for dynamic jobs"),
+    };
+    writeln!(
+        out,
+        "pool: {} slots of up to {} elements{dynamic}, {mib:.1} MiB{jumbo}",
+        state.slots, state.elements
+    )?;
     Ok(ExitCode::SUCCESS)
 }

@@ -144,6 +144,7 @@ fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
         job: args.job,
         epoch,
         token: args.token,
+        dynamic: None,
         first_slot: None,
         slots: args.slots.saturating_mul(u32::from(args.lanes)),
         lane_slots: args.slots,

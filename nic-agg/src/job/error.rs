@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use sumac_wire::{MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS};
+use sumac_wire::{MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS};
 use thiserror::Error;
 
 use crate::tables::TableError;
@@ -65,6 +65,30 @@ pub enum JobError {
         /// Shards that there are.
         ports: u16,
     },
+    /// More slots for dynamic jobs than there are.
+    #[error(
+        "{slots} slots of each shard for a dynamic job: this aggregator shares out {pool} (see attach --dynamic-slots)"
+    )]
+    DynamicSlots {
+        /// How many were asked for.
+        slots: u32,
+        /// How many there are.
+        pool: u32,
+    },
+    /// More shards than ports.
+    #[error("{shards} shards: this aggregator has {ports} (see attach --shards)")]
+    Shards {
+        /// How many were asked for.
+        shards: u16,
+        /// How many there are.
+        ports: u16,
+    },
+    /// A dynamic job without parameter hosts, or with too many.
+    #[error("{hosts} parameter hosts: a dynamic job has 1 to {MAX_HOSTS}")]
+    Hosts {
+        /// How many were given.
+        hosts: usize,
+    },
     /// A rack that its root does not have.
     #[error("rack {rack} of {racks}: a root has 1 to {MAX_WORKERS} racks, counted from 0")]
     Rack {
@@ -123,13 +147,13 @@ pub enum JobError {
         /// The interface.
         ifindex: u32,
     },
-    /// The way to the root leads past the aggregator.
+    /// The way to the root or to a parameter host leads past the aggregator.
     #[error(
-        "the root ({ip}) is behind interface {ifindex}, where the aggregator is not attached and would not see its \
+        "the root or parameter host {ip} is behind interface {ifindex}, where the aggregator is not attached and would not see its \
          results; attach it there too: sumac-agg attach IFACE... UPLINK"
     )]
     NoUplink {
-        /// The root.
+        /// Its address.
         ip: Ipv4Addr,
         /// The interface.
         ifindex: u32,

@@ -2,6 +2,18 @@
 
 use super::*;
 
+const STATE: State = State {
+    instance: 1,
+    slots: 64,
+    elements: 256,
+    base_port: 48700,
+    shards: 2,
+    flags: 0,
+    own_ip: 0,
+    dynamic_slots: 64,
+    slot_timeout: 1000,
+};
+
 fn worker(last: u8, ifindex: u32) -> NewWorker {
     NewWorker {
         ip: Ipv4Addr::new(10, 0, 0, last),
@@ -18,6 +30,7 @@ fn job(workers: Vec<NewWorker>) -> NewJob {
         job: 258,
         epoch: 1,
         token: 1,
+        dynamic: None,
         first_slot: None,
         slots: 8,
         lane_slots: 8,
@@ -85,7 +98,7 @@ fn slots_are_found_between_those_of_others() {
 #[test]
 fn nonsense_is_named() {
     let good = NewJob { job: 1, ..job(vec![worker(1, 1), worker(2, 2)]) };
-    assert!(check(&good, 256, 2).is_ok());
+    assert!(check(&good, &STATE).is_ok());
     type Case = (&'static str, fn(&mut NewJob), &'static str);
     let table: [Case; 12] = [
         ("job 0", |j| j.job = 0, "job number 0"),
@@ -104,7 +117,44 @@ fn nonsense_is_named() {
     for (what, change, expected) in table {
         let mut bad = good.clone();
         change(&mut bad);
-        let text = check(&bad, 256, 2).unwrap_err().to_string();
+        let text = check(&bad, &STATE).unwrap_err().to_string();
         assert!(text.contains(expected), "{what}: {text}");
     }
+}
+
+/// Changes what only a dynamic job has.
+fn of(job: &mut NewJob, change: fn(&mut NewDynamic)) {
+    job.dynamic.as_mut().into_iter().for_each(change);
+}
+
+#[test]
+fn dynamic_jobs_are_checked_too() {
+    let dynamic = NewDynamic { slots: 64, hosts: vec![worker(9, 9)] };
+    let workers = vec![worker(1, 1), worker(2, 2)];
+    let good = NewJob { job: 1, slots: 0, lane_slots: 0, dynamic: Some(dynamic.clone()), ..job(workers) };
+    assert!(check(&good, &STATE).is_ok());
+    type Case = (&'static str, fn(&mut NewJob), &'static str);
+    let table: [Case; 6] = [
+        ("no slots", |j| of(j, |d| d.slots = 0), "0 slots of each shard"),
+        ("too many slots", |j| of(j, |d| d.slots = 65), "shares out 64"),
+        ("no hosts", |j| of(j, |d| d.hosts.clear()), "0 parameter hosts"),
+        ("five hosts", |j| of(j, |d| d.hosts = vec![d.hosts[0]; 5]), "5 parameter hosts"),
+        ("three shards", |j| j.shards = 3, "this aggregator has 2"),
+        ("long chunks", |j| j.elements = 257, "257 elements"),
+    ];
+    for (what, change, expected) in table {
+        let mut bad = good.clone();
+        change(&mut bad);
+        let text = check(&bad, &STATE).unwrap_err().to_string();
+        assert!(text.contains(expected), "{what}: {text}");
+    }
+    let long = State { elements: 2000, ..STATE };
+    let refused = check(&NewJob { elements: 833, ..good.clone() }, &long).unwrap_err().to_string();
+    assert!(refused.contains("1 to 832"), "{refused}");
+    let level = Level::Rack { rack: 0, racks: 2, contributors: 4, parent: worker(9, 9) };
+    let below = NewDynamic { hosts: Vec::new(), ..dynamic };
+    assert!(check(&NewJob { level, dynamic: Some(below), ..good.clone() }, &STATE).is_ok(), "a rack's go up");
+    let entry = entry(&good, Placed { first_slot: 0, group: None, is_copied: true });
+    assert_eq!((entry.slots, entry.hosts, entry.flags & job_flag::DYNAMIC), (64, 1, job_flag::DYNAMIC));
+    assert!(ranges(&[(1, JobEntry { flags: entry.flags | job_flag::ACTIVE, ..entry })]).is_empty());
 }

@@ -1,6 +1,7 @@
 //! What the tests of this crate share: an aggregator of their own in the kernel, and frames for it.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub mod dynamic;
 pub mod frames;
 pub mod net;
 
@@ -9,10 +10,10 @@ use std::{net::Ipv4Addr, sync::Mutex};
 use aya::{Ebpf, TestRun as _, TestRunOptions};
 use sumac_agg::{
     Level, NewJob, NewWorker, job,
-    program::{self, Variant},
+    program::{self, Pools, Variant},
     tables::Tables,
 };
-use sumac_agg_layout::{Slot, State, name};
+use sumac_agg_layout::{DynamicSlot, Slot, State, name};
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, PAGE_ELEMENTS, Reason};
 
 pub const DROP: u32 = 1;
@@ -21,6 +22,10 @@ pub const REDIRECT: u32 = 4;
 
 /// Shards of the aggregator; a job has one unless it says otherwise.
 pub const SHARDS: u16 = 2;
+/// Slots of each shard for dynamic jobs.
+pub const DYNAMIC_SLOTS: u32 = 32;
+/// Milliseconds of silence that free such a slot: long enough for any test's other frames.
+pub const SLOT_TIMEOUT: u32 = 60_000;
 pub const TOKEN: u64 = 0x5eed_f00d_cafe_1234;
 pub const AGGREGATOR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const AGGREGATOR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xff];
@@ -60,18 +65,23 @@ impl Bench {
     }
 
     pub fn of(variant: Variant, jobs: &[NewJob]) -> Bench {
-        let slots = 64;
-        let mut ebpf = program::load(variant, slots).unwrap();
+        // Loading the program for dynamic jobs takes as long as all else.
+        let is_dynamic = jobs.iter().any(|job| job.dynamic.is_some());
+        let dynamic_slots = if is_dynamic { DYNAMIC_SLOTS } else { 0 };
+        let pools = Pools { slots: 64, dynamic_slots, shards: SHARDS };
+        let mut ebpf = program::load(variant, pools).unwrap();
         let mut tables = Tables::take(&mut ebpf).unwrap();
         tables
             .set_state(State {
                 instance: 1,
-                slots,
+                slots: pools.slots,
                 elements: if variant == Variant::Jumbo { MAX_ELEMENTS } else { PAGE_ELEMENTS } as u16,
                 base_port: DEFAULT_BASE_PORT,
                 shards: SHARDS,
                 flags: 0,
                 own_ip: 0,
+                dynamic_slots,
+                slot_timeout: SLOT_TIMEOUT,
             })
             .unwrap();
         for new in jobs {
@@ -110,6 +120,11 @@ impl Bench {
         self.tables.lock().unwrap().slot(index).unwrap()
     }
 
+    /// A slot for dynamic jobs, of all shards' one after the other.
+    pub fn dynamic_slot(&self, index: u32) -> DynamicSlot {
+        self.tables.lock().unwrap().dynamic_slot(index).unwrap()
+    }
+
     /// All slots as bytes, to be compared.
     pub fn pool(&self) -> Vec<u8> {
         let tables = self.tables.lock().unwrap();
@@ -136,6 +151,7 @@ pub fn job_of(world: u8, elements: u16) -> NewJob {
         job: 5,
         epoch: 3,
         token: TOKEN,
+        dynamic: None,
         first_slot: Some(16),
         slots: 8,
         lane_slots: 8,

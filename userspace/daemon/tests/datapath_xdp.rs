@@ -182,6 +182,7 @@ fn attach_aggregator(pins: &Path) {
         job: params.job,
         epoch: params.epoch,
         token: params.token,
+        dynamic: None,
         first_slot: None,
         slots: params.slots,
         lane_slots: params.slots,

@@ -1,0 +1,246 @@
+//! The dynamic mode (ATP): the ways of its packets through the aggregator, in a program of its own behind the first.
+//!
+//! One program for both modes would be beyond what the verifier looks at, and static jobs would pay for the other's
+//! registers.
+
+pub mod plan;
+mod slot;
+pub mod work;
+
+use aya_ebpf::{bindings::xdp_action::XDP_DROP, programs::XdpContext};
+use sumac_agg_layout::{DYNAMIC_ENTRY, State};
+use sumac_wire::{
+    Header, Kind, Reason,
+    admit::{self, dynamic::Down},
+    dynamic as wire,
+    frame::{self, Frame, Parsed, Ports},
+    header::{NO_SLOT, flag},
+    tables::{JobEntry, WorkerCounters, job_flag, parent_index, worker_index},
+};
+
+use crate::{
+    answer, drops,
+    maps::{DYNAMIC_SLOTS, JOBS, MODES, PARENTS, STATE, WORKERS, count_worker},
+    packet::{Headers, Packet},
+    payload::Payload,
+    pipeline::{self, Outcome},
+    send,
+    slot::{is_intact, sum},
+    work::{Work, stage_ends},
+};
+
+/// Hands a frame of a dynamic job on to [`run`]. Comes back, with the reason, only if that program is not there.
+#[inline(always)]
+pub fn enter(ctx: &XdpContext) -> Reason {
+    // SAFETY: the entry is the loader's, of the same build and for the same kind of frame; nothing here is dropped.
+    unsafe { MODES.tail_call(ctx, DYNAMIC_ENTRY) };
+    Reason::Internal
+}
+
+/// Takes a frame of a dynamic job through all stages.
+#[inline(always)]
+pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
+    let packet = if JUMBO { Packet::jumbo(ctx) } else { Packet::new(ctx) };
+    let Some(state) = STATE.get(0) else { return Outcome::new(Reason::Internal, XDP_DROP) };
+    let ports = Ports { base: state.base_port, shards: state.shards };
+    // The first program has seen that it is ours; the verifier has not.
+    let Parsed::Ours(frame) = frame::parse(&packet, ports) else {
+        return Outcome::new(Reason::Internal, XDP_DROP);
+    };
+    let Some(work) = Work::get() else { return Outcome::new(Reason::Internal, XDP_DROP) };
+    work.job = 0;
+    let outcome = match ours::<JUMBO>(ctx, packet, &frame, state, work) {
+        Ok(outcome) => outcome,
+        Err(reason) => Outcome::new(reason, XDP_DROP),
+    };
+    stage_ends();
+    Outcome { job: work.job as u16, ..outcome }
+}
+
+#[inline(always)]
+fn ours<const JUMBO: bool>(
+    ctx: &XdpContext,
+    packet: Packet,
+    frame: &Frame,
+    state: &State,
+    work: &mut Work,
+) -> Result<Outcome, Reason> {
+    let headers = packet.headers().ok_or(Reason::Truncated)?;
+    let header = Header::read(&headers.sumac(), 0, frame.payload_len())?;
+    (work.base_port, work.shard) = (state.base_port, frame.dst_port.wrapping_sub(state.base_port));
+    work.tail = 0;
+    admit(&header, frame, work)?;
+    // A job's chunks are no longer than a page; where a driver split the frame, its values cannot be reached.
+    if JUMBO && !packet.holds(usize::from(header.elements)) {
+        return Err(Reason::Internal);
+    }
+    if drops::on_arrival(state, header.job) {
+        return Err(Reason::Injected);
+    }
+    pipeline::sum_headers(headers, frame, work)?;
+    if frame.dscp_ecn & answer::ECN == answer::ECN {
+        answer::change_flags(headers, flag::ECN_ECHO, 0);
+        work.chunk.contribution.flags |= flag::ECN_ECHO;
+    }
+    slot::read_clock(state, work);
+    stage_ends();
+    let payload = Payload { packet, headers };
+    // SAFETY: the context is this run's.
+    let ingress = unsafe { (*ctx.ctx).ingress_ifindex };
+    if work.plan & plan::PROBE != 0 {
+        return pipeline::report::<false>(payload, work, ingress);
+    }
+    take(payload, state, work)
+}
+
+/// Checks who sent the packet, and notes what it wants.
+#[inline(always)]
+fn admit(header: &Header, frame: &Frame, work: &mut Work) -> Result<(), Reason> {
+    let job = JOBS.get(u32::from(header.job)).ok_or(Reason::UnknownJob)?;
+    // Another job may have the number by now.
+    if job.flags & job_flag::DYNAMIC == 0 {
+        return Err(Reason::UnknownJob);
+    }
+    if job.flags & job_flag::ACTIVE != 0 {
+        work.job = u32::from(header.job);
+    }
+    work.is_checked = u32::from(job.flags & job_flag::CHECKSUM);
+    work.parent_index = parent_index(header.job, work.shard, job.hosts);
+    let is_child = job.flags & job_flag::CHILD != 0;
+    // A parameter host may have a worker's address: they are told apart by what they send.
+    if header.kind == Kind::Result as u8 || is_child && header.kind == Kind::Report as u8 {
+        return from_above(header, frame, job, work);
+    }
+    let index = worker_index(header.job, admit::sender(header, job)?);
+    admit::source(frame.src_ip, WORKERS.get(index).ok_or(Reason::Internal)?)?;
+    work.is_parents = 0;
+    work.worker_index = index;
+    work.plan = match admit::dynamic::request(header, job, work.shard)? {
+        Some(contribution) => {
+            work.chunk.contribution = contribution;
+            // Sent again, without a slot: nobody's values are here.
+            if header.slot == NO_SLOT { plan::PASSED | plan::NO_SLOT } else { 0 }
+        }
+        // The answer shall show the whole way.
+        None if is_child => plan::PASSED | plan::NO_SLOT,
+        None => plan::PROBE,
+    };
+    Ok(())
+}
+
+#[inline(always)]
+fn from_above(header: &Header, frame: &Frame, job: &JobEntry, work: &mut Work) -> Result<(), Reason> {
+    let parent = PARENTS.get(work.parent_index).ok_or(Reason::Internal)?;
+    let (rank, plan) = match admit::dynamic::result(header, frame.src_ip, job, parent, work.shard)? {
+        Down::All if header.slot == NO_SLOT => (0, plan::RESULT | plan::NO_SLOT),
+        Down::All => (0, plan::RESULT),
+        Down::One(rank) => (rank, plan::REPORT | plan::NO_SLOT),
+    };
+    work.is_parents = 1;
+    work.worker_index = worker_index(header.job, rank);
+    work.plan = plan;
+    work.chunk.contribution.owner = wire::owner(header.job, header.epoch, wire::lane(header));
+    work.chunk.contribution.seq = header.seq;
+    Ok(())
+}
+
+/// Lets a packet do what it wants to its slot, and sends what follows.
+#[inline(always)]
+fn take(payload: Payload, state: &State, work: &mut Work) -> Result<Outcome, Reason> {
+    let headers = payload.headers;
+    let done = if work.plan & plan::NO_SLOT != 0 {
+        without_slot(payload, work)
+    } else {
+        // Admitted slots are below the job's, which are no more than there are of each shard.
+        work.slot = u32::from(work.shard).wrapping_mul(state.dynamic_slots).wrapping_add(headers.slot());
+        let slot = DYNAMIC_SLOTS.get_ptr_mut(work.slot).ok_or(Reason::Internal)?;
+        slot::apply(slot, work, payload)
+    };
+    stage_ends();
+    if work.is_parents == 0 {
+        count_worker(work.worker_index, |counters| count_effect(counters, work.plan, done));
+    }
+    done?;
+    send_on(headers, work)
+}
+
+#[inline(always)]
+fn without_slot(payload: Payload, work: &mut Work) -> Result<(), Reason> {
+    if work.is_checked != 0 {
+        sum::<false>(work, payload)?;
+        if !is_intact(work) {
+            return Err(Reason::BadChecksum);
+        }
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn count_effect(counters: &mut WorkerCounters, plan: u32, done: Result<(), Reason>) {
+    if done.is_err() {
+        return;
+    }
+    if plan & plan::TAKEN != 0 {
+        counters.added += 1;
+        if plan & plan::SUM != 0 {
+            counters.last += 1;
+        }
+    } else if plan & plan::UP == 0 {
+        counters.duplicates += 1;
+    }
+}
+
+/// Makes the frame what the plan says, and sends it.
+#[inline(always)]
+fn send_on(headers: Headers, work: &Work) -> Result<Outcome, Reason> {
+    let is = |bits: u32| work.plan & bits != 0;
+    let reason = match () {
+        () if is(plan::RESULT) => Reason::Concluded,
+        () if is(plan::REPORT) => Reason::Probed,
+        () if is(plan::SUM) => Reason::Forwarded,
+        () if is(plan::FLUSHED) => Reason::Flushed,
+        () if is(plan::COLLIDED) => Reason::Collided,
+        () if is(plan::PASSED) => Reason::Passed,
+        () if is(plan::RECLAIMED) => Reason::Reclaimed,
+        () if is(plan::TAKEN) => Reason::Added,
+        () => Reason::Duplicate,
+    };
+    if !is(plan::UP | plan::RESULT | plan::REPORT) {
+        return Ok(Outcome::new(reason, XDP_DROP));
+    }
+    let job = JOBS.get(u32::from(headers.job())).ok_or(Reason::Internal)?;
+    // Copies for several ports are drawn for one by one, as they leave.
+    let is_single = !is(plan::RESULT) || job.flags & job_flag::MULTICAST != 0;
+    let state = STATE.get(0).ok_or(Reason::Internal)?;
+    if is_single && drops::on_leaving(state, headers.job()) {
+        return Err(Reason::Injected);
+    }
+    answer::allow_marks(headers);
+    let verdict = if is(plan::RESULT) {
+        send::to_all::<false>(headers, work, job)?
+    } else if is(plan::REPORT) {
+        // It was marked as one between levels on its way up.
+        answer::change_flags(headers, 0, flag::LEVEL);
+        send::down(headers, work)?
+    } else {
+        write(headers, work)?;
+        stage_ends();
+        send::up(headers, work)?
+    };
+    Ok(Outcome::new(reason, verdict))
+}
+
+/// Writes the header of what goes up.
+#[inline(always)]
+fn write(headers: Headers, work: &Work) -> Result<(), Reason> {
+    let request = Header::fields(&headers.sumac(), 0).ok_or(Reason::Internal)?;
+    let is = |bits: u32| work.plan & bits != 0;
+    let header = match () {
+        () if is(plan::SUM) => wire::sum(&request, &work.chunk.sum),
+        () if is(plan::FLUSHED) => wire::flushed(&request, &work.chunk.sum),
+        () if is(plan::COLLIDED) => wire::collided(&request),
+        () => wire::passed(&request),
+    };
+    answer::write_header(headers, &header);
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! What a packet does to a slot of the shared pool: the shared decision, and the passes over the payload that it asks
+//! for, all under the slot's lock, as [`crate::slot`] does it for static jobs.
+
+use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
+use sumac_agg_layout::{DynamicSlot, State};
+use sumac_wire::{
+    Reason,
+    dynamic::{Action, SlotMeta, decide, release},
+    header::flag,
+};
+
+use super::plan;
+use crate::{
+    lock,
+    payload::{Elements as _, Payload},
+    slot::{is_intact, sum},
+    work::{Work, stage_ends},
+};
+
+/// Nanoseconds of one tick of the slots' clock, as a power of two: about a millisecond. A division costs more than the
+/// whole reading of the clock, which is that of the kernel's own last tick.
+const TICK: u32 = 20;
+
+/// Notes the time.
+#[inline(always)]
+pub fn read_clock(state: &State, work: &mut Work) {
+    // SAFETY: the helper takes nothing and reads the clock.
+    work.chunk.now = (unsafe { bpf_ktime_get_coarse_ns() } >> TICK) as u32;
+    work.chunk.patience = ((u64::from(state.slot_timeout) * 1_000_000) >> TICK) as u32;
+}
+
+/// Does to `slot` what the work wants, and notes in it what follows.
+///
+/// A payload that fails its checksum leaves the slot's metadata and sums as they were.
+#[inline(always)]
+pub fn apply(slot: *mut DynamicSlot, work: &mut Work, payload: Payload) -> Result<(), Reason> {
+    // SAFETY: `slot` is a value of the map, from a lookup in this run.
+    let word = unsafe { &raw mut (*slot).lock };
+    // SAFETY: as above.
+    if !unsafe { lock::take(word) } {
+        return Err(Reason::Busy);
+    }
+    let done = locked(slot, work, payload);
+    // SAFETY: as above, and the lock is held.
+    unsafe { lock::give(word) };
+    done
+}
+
+#[inline(always)]
+fn locked(slot: *mut DynamicSlot, work: &mut Work, payload: Payload) -> Result<(), Reason> {
+    // SAFETY: `slot` is a value of the map, from a lookup in this run, and so are its parts.
+    let (meta, values) = unsafe { (&raw mut (*slot).meta, (&raw mut (*slot).values).cast::<u32>()) };
+    look(meta, work);
+    stage_ends();
+    take_in(values, work, payload)?;
+    stage_ends();
+    // SAFETY: as above; the lock is held.
+    unsafe { copy(&work.chunk.after, meta) };
+    if work.plan & plan::WRITE != 0 {
+        work.payload_sum = payload.write(values)?;
+    }
+    Ok(())
+}
+
+/// The shared decision: notes the slot as it will be, and what to do.
+#[inline(always)]
+fn look(meta: *const SlotMeta, work: &mut Work) {
+    // SAFETY: a value of the map; the lock is held, so this CPU alone reads and writes it.
+    let before = unsafe { *meta };
+    let chunk = &mut work.chunk;
+    if work.is_parents != 0 {
+        let of = &chunk.contribution;
+        chunk.after = release(&before, of.owner, of.seq, chunk.now, chunk.patience);
+        return;
+    }
+    let (after, action) = decide(&before, &chunk.contribution, chunk.now, chunk.patience);
+    chunk.sum = if matches!(action, Action::Flush { .. }) { before } else { after };
+    chunk.after = after;
+    work.plan = plan::of(action, chunk.contribution.flags, &before);
+}
+
+/// The passes that take the payload in.
+#[inline(always)]
+fn take_in(values: *mut u32, work: &mut Work, payload: Payload) -> Result<(), Reason> {
+    if work.plan & plan::ADD != 0 {
+        let (sum, has_left) = payload.add_watched(values)?;
+        work.payload_sum = sum;
+        stage_ends();
+        if !is_intact(work) {
+            payload.subtract(values)?;
+            return Err(Reason::BadChecksum);
+        }
+        if has_left {
+            payload.clamp(values)?;
+            stage_ends();
+            note_overflow(work);
+        }
+        return Ok(());
+    }
+    // What follows overwrites values or frame and cannot be taken back: it is verified before.
+    if work.is_checked != 0 {
+        sum::<false>(work, payload)?;
+        if !is_intact(work) {
+            return Err(Reason::BadChecksum);
+        }
+    }
+    if work.plan & plan::STORE != 0 {
+        payload.store(values)?;
+    } else if work.plan & plan::MAXIMUM != 0 {
+        payload.maximum(values)?;
+    }
+    Ok(())
+}
+
+/// A sum did not fit (ATP section 3.8).
+#[inline(always)]
+fn note_overflow(work: &mut Work) {
+    work.chunk.sum.flags |= flag::OVERFLOW;
+    // A slot that is flushed is free.
+    if work.plan & plan::FLUSHED == 0 {
+        work.chunk.after.flags |= flag::OVERFLOW;
+    }
+}
+
+/// Copies metadata word by word: the compiler would call a function for it.
+///
+/// # Safety
+/// `to` may be written to.
+#[inline(always)]
+unsafe fn copy(from: &SlotMeta, to: *mut SlotMeta) {
+    let (from, to) = (&raw const *from, to.cast::<u32>());
+    for word in 0..size_of::<SlotMeta>() / size_of::<u32>() {
+        // SAFETY: by the caller's promise, and the struct is made of words.
+        unsafe { *to.add(word) = from.cast::<u32>().add(word).read_volatile() };
+    }
+}
