@@ -151,7 +151,8 @@ impl Numbers {
         let offset = operation.base.wrapping_add(span.first as u32);
         let is_scaled_alike = match form {
             Form::Scaled(exponent) => !self.needs_exponent(operation) || header.exponent == exponent,
-            Form::Floats => true,
+            // An answer to who has no floats says only that it ends here.
+            Form::Floats => self.has_floats(operation) || header.has(flag::OVERFLOW),
         };
         if header.tensor != operation.signature || header.offset != offset || !is_scaled_alike {
             return Err(Reason::WrongPlace);

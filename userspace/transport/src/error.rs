@@ -76,6 +76,11 @@ pub enum SubmitError {
         "operation {signature:08x}: gives {gives:?} of {count}; a minimum or maximum needs every worker's values"
     )]
     Gives { signature: u32, gives: Range<usize>, count: usize },
+    #[error(
+        "operation {signature:08x}: {skip} chunks to skip; only the first operation of a worker that takes another one's place \
+         may have summed chunks, and not more than it has"
+    )]
+    Skip { signature: u32, skip: u64 },
     #[error("operation {signature:08x}: loss bound {bound}; this job is reliable, ask for 0")]
     LossBound { signature: u32, bound: f32 },
 }

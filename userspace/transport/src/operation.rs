@@ -76,6 +76,9 @@ pub struct Operation {
     pub gives: Range<usize>,
     /// Those whose result it wants.
     pub takes: Range<usize>,
+    /// Chunks at its front that were summed before this worker took another one's place: they are neither sent nor
+    /// written. Of meaning for the first operation of [`Engine::taking_over`](crate::Engine::taking_over) only, else 0.
+    pub skip: u64,
     /// 0 (least) to 7 (most urgent): the IPv4 class selector of its packets.
     pub priority: u8,
     /// The fraction of contributions that may be missing; 0 in this mode.
@@ -103,6 +106,7 @@ impl Operation {
             base: 0,
             gives,
             takes,
+            skip: 0,
             priority: 0,
             loss_bound: 0.0,
             buffer,
@@ -141,6 +145,7 @@ impl fmt::Debug for Operation {
             .field("base", &self.base)
             .field("gives", &self.gives)
             .field("takes", &self.takes)
+            .field("skip", &self.skip)
             .field("priority", &self.priority)
             .field("loss_bound", &self.loss_bound)
             .finish_non_exhaustive()
@@ -157,6 +162,8 @@ pub struct Completion {
     pub id: OpId,
     /// Whether the output holds the sum.
     pub result: Result<(), OpError>,
+    /// The first element whose result was written, beyond 0 where [`Operation::skip`] was.
+    pub from: usize,
     /// Its memory, handed back.
     pub buffer: Box<dyn Buffer>,
     /// When it was submitted.
@@ -170,6 +177,7 @@ impl fmt::Debug for Completion {
         f.debug_struct("Completion")
             .field("id", &self.id)
             .field("result", &self.result)
+            .field("from", &self.from)
             .field("started", &self.started)
             .field("finished", &self.finished)
             .finish_non_exhaustive()

@@ -219,6 +219,11 @@ impl Slots {
         }
     }
 
+    /// Nobody knows the exponents of the chunks any more.
+    pub fn forget_exponents(&mut self) {
+        self.table.iter_mut().for_each(|entry| entry.exponent = exponent::UNKNOWN);
+    }
+
     /// The aggregator wants the chunk's elements: they go before everything else.
     pub fn want(&mut self, slot: usize) {
         let entry = &mut self.table[slot];

@@ -92,19 +92,28 @@ impl Stream {
         Stream { pending: VecDeque::new(), front: 0, end: first, received: Received::new(first) }
     }
 
+    /// Whether an operation may begin with so many of its chunks, of `chunk` values, before the stream's next one.
+    pub fn may_skip(&self, operation: &Operation, chunk: usize) -> bool {
+        let Operation { skip, count, .. } = *operation;
+        let is_first = self.front == 0 && self.pending.is_empty();
+        skip == 0 || is_first && skip <= count.div_ceil(chunk) as u64 && skip <= self.end
+    }
+
     /// Appends an operation, in chunks of `chunk` values; gives its number.
     pub fn push(&mut self, operation: Operation, chunk: usize, now: Time) -> u64 {
         let number = self.front + self.pending.len() as u64;
         let chunks = operation.count.div_ceil(chunk) as u64;
-        let first_seq = self.end;
-        self.end += chunks;
+        // What is skipped lies before.
+        let first_seq = self.end - operation.skip.min(chunks).min(self.end);
+        let remaining = first_seq + chunks - self.end;
+        self.end = first_seq + chunks;
         self.received.extend(self.end);
         self.pending.push_back(Pending {
             operation,
             chunk,
             first_seq,
             chunks,
-            remaining: chunks,
+            remaining,
             fault: None,
             started: now,
             finished: now,
@@ -181,6 +190,7 @@ impl Stream {
         self.received.forget(pending.first_seq + pending.chunks);
         Some(Completion {
             id,
+            from: pending.chunk.saturating_mul(pending.operation.skip as usize).min(pending.operation.count),
             result: pending.fault.map_or(Ok(()), Err),
             buffer: pending.operation.buffer,
             started: pending.started,
@@ -213,6 +223,23 @@ mod tests {
         stream.push(operation(25), 20, Time(0));
         assert_eq!((stream.find(106, 0), stream.find(107, 0)), (Some(4), None));
         assert_eq!(stream.get_mut(4).map(|pending| pending.first(106)), Some(20));
+    }
+
+    #[test]
+    fn the_first_operation_may_have_begun_before() {
+        let mut stream = Stream::new(100);
+        let skipping = |skip| Operation { skip, ..operation(25) };
+        assert!(stream.may_skip(&skipping(3), 10) && !stream.may_skip(&skipping(4), 10));
+        assert!(!Stream::new(2).may_skip(&skipping(3), 10), "the stream is not that old");
+        stream.push(skipping(2), 10, Time(0));
+        assert_eq!((stream.find(100, 0), stream.find(101, 0)), (Some(0), None));
+        assert_eq!(stream.get_mut(0).map(|pending| pending.first(100)), Some(20));
+        assert!(!stream.may_skip(&skipping(1), 10) && stream.may_skip(&skipping(0), 10));
+        stream.chunk_done(0, 100, Time(1));
+        assert_eq!(stream.pop_complete().map(|completion| completion.from), Some(20));
+        let mut stream = Stream::new(100);
+        stream.push(skipping(3), 10, Time(0));
+        assert_eq!(stream.pop_complete().map(|completion| completion.from), Some(25), "nothing is left");
     }
 
     #[test]

@@ -113,6 +113,10 @@ impl ChunkMeta {
         if !self.used || self.seq != header.seq {
             return self.begin(header, bits, job.kept);
         }
+        if self.is_forgotten() {
+            *self = ChunkMeta::of(header, bits);
+            return Action::Store;
+        }
         if self.tensor != header.tensor || (self.flags ^ header.flags) & flag::MAXIMUM != 0 {
             return Action::Refuse;
         }
@@ -150,7 +154,13 @@ impl ChunkMeta {
         if !in_turn {
             return Action::Ignore(Reason::OutOfTurn);
         }
-        *self = ChunkMeta {
+        *self = ChunkMeta::of(header, bits);
+        Action::Store
+    }
+
+    /// What the first packet of a chunk makes of it.
+    fn of(header: &Header, bits: Bits) -> ChunkMeta {
+        ChunkMeta {
             used: true,
             seq: header.seq,
             tensor: header.tensor,
@@ -162,8 +172,12 @@ impl ChunkMeta {
             next_exponent: header.next_exponent,
             seen: bits,
             ..ChunkMeta::default()
-        };
-        Action::Store
+        }
+    }
+
+    /// Whether it is to come again as a whole, under a new incarnation ([`ChunkMeta::forget`]).
+    fn is_forgotten(&self) -> bool {
+        !self.complete && !self.raw && self.seen == [0; MAX_RACKS]
     }
 
     fn add(&mut self, header: &Header, bits: Bits) -> Action {

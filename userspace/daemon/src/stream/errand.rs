@@ -43,6 +43,7 @@ pub(super) fn operation(what: &What, signature: u32, priority: u8, part: LentPar
         base: u32::try_from(base).unwrap_or(u32::MAX),
         gives: numbers(&share.gives),
         takes: numbers(&share.takes),
+        skip: 0,
         priority,
         loss_bound: 0.0,
         buffer: Box::new(memory),

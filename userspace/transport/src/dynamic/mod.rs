@@ -61,6 +61,9 @@ pub(crate) struct Dynamic {
     base: u64,
     /// The number of the operation that the latest chunk was of.
     near: u64,
+    /// In the chunks before this one a newcomer does not know what the others do, of exponents and of slots that moved: they pass
+    /// all slots, and nothing is learnt from their results.
+    settled_from: u64,
     /// Lost chunks that may be sent again although as many are in flight as may be: else nothing would ever come back to
     /// make room.
     urgent: usize,
@@ -80,10 +83,33 @@ impl Dynamic {
             host_answered: false,
             base: first,
             near: 0,
+            settled_from: 0,
             urgent: 0,
             params,
         };
         (dynamic, ring)
+    }
+
+    /// The stream begins where the worker died whose place this one takes.
+    pub fn take_over(&mut self) {
+        // Nobody was further than a window ahead of the first chunk that is not summed.
+        self.settled_from = self.base + u64::from(self.params.window);
+    }
+
+    /// Goes on under a new incarnation, whose newcomer begins with chunk `resume`.
+    pub fn renew(&mut self, core: &mut Core, epoch: u16, resume: u32) {
+        core.params.epoch = epoch;
+        let ahead = resume.wrapping_sub(self.base as u32);
+        // This worker's first chunk without a result is summed already, or it is that one.
+        let resume = self.base + u64::from(if ahead <= i32::MAX as u32 { ahead } else { 0 });
+        self.settled_from = resume + u64::from(self.params.window);
+        self.places = Places::new(core.params.job, core.params.lane, &self.params);
+        core.slots.forget_exponents();
+        core.slots.lose_all();
+        // The newcomer has begun nothing yet.
+        core.begun = 0;
+        self.urgent = PROBES;
+        self.refresh_gauges(core);
     }
 
     /// When [`Dynamic::on_timeout`] wants to be called.

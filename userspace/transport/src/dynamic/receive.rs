@@ -2,7 +2,7 @@
 
 use sumac_wire::{
     Header, Reason,
-    header::{HEADER_LEN, flag},
+    header::{HEADER_LEN, exponent, flag},
     stream::is_later,
 };
 
@@ -115,22 +115,27 @@ impl Dynamic {
         elements: &[u8],
         is_marked: bool,
     ) -> Result<(), Reason> {
-        let form = self.form_of(core, entry)?;
-        if header.has(flag::RAW_FLOAT) != (form == Form::Floats) {
-            return Err(Reason::OutOfTurn);
-        }
+        let is_settled = entry.seq >= self.settled_from;
+        let form = match (self.form_of(core, entry)?, header.has(flag::RAW_FLOAT)) {
+            // It may have been summed before a worker was replaced, whatever was sent since.
+            (_, true) if !is_settled => Form::Floats,
+            (_, false) if !is_settled => Form::Scaled(header.exponent),
+            (form, is_raw) if is_raw == (form == Form::Floats) => form,
+            _ => return Err(Reason::OutOfTurn),
+        };
         let has_collided = header.has(flag::COLLISION);
         if has_collided && !self.places.has(header.bitmap_0) {
             return Err(Reason::WrongSlot);
         }
         core.deliver(now, entry, form, header, elements)?;
 
-        if has_collided {
-            core.stats.collisions += 1;
+        core.stats.collisions += u64::from(has_collided);
+        if has_collided && is_settled {
             core.stats.remapped += u64::from(self.places.move_to(entry.seq, header.bitmap_0));
         }
+        let next_exponent = if is_settled { header.next_exponent } else { exponent::UNKNOWN };
         let after = entry.after + u64::from(self.params.window);
-        core.slots.advance(slot, after, header.next_exponent, None);
+        core.slots.advance(slot, after, next_exponent, None);
         while core.slots.get(self.ring(self.base)).seq != self.base {
             self.base += 1;
         }

@@ -104,7 +104,10 @@ impl Dynamic {
         let span = core.numbers.span(operation, pending.first(entry.seq));
         let is_order = matches!(operation.arithmetic, Arithmetic::Max | Arithmetic::Min);
         // What slots shall not keep: they have no room for floats, and who sends again has waited for them in vain.
-        let passes = entry.state == State::Lost || form == Form::Floats || self.way.is_direct();
+        let passes = entry.state == State::Lost
+            || form == Form::Floats
+            || self.way.is_direct()
+            || entry.seq < self.settled_from;
         let flags = [
             (passes, flag::RESEND),
             (is_order, flag::MAXIMUM),

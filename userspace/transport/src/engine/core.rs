@@ -89,8 +89,12 @@ impl Core {
         if let Err(error) = operation.check() {
             return Err((error, operation));
         }
-        self.stats.operations_submitted += 1;
         let chunk = self.numbers.chunk(&operation);
+        if !self.stream.may_skip(&operation, chunk) {
+            let Operation { signature, skip, .. } = operation;
+            return Err((SubmitError::Skip { signature, skip }, operation));
+        }
+        self.stats.operations_submitted += 1;
         let number = self.stream.push(operation, chunk, now);
         if let Phase::Failed(why) = &self.phase {
             self.stream.fail_last(why);

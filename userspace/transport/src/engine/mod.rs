@@ -112,6 +112,31 @@ impl Engine {
         })
     }
 
+    /// An engine of a worker that takes the place of one that died in the middle of a dynamic job (ATP appendix A.3): its stream begins with
+    /// chunk `resume`, the lane's first that is not summed. Where that is within an operation,
+    /// [`Operation::skip`] says so.
+    pub fn taking_over(params: JobParams, tuning: &Tuning, resume: u32) -> Result<Engine, ParamError> {
+        let mut engine = Engine::starting_at(params, tuning, resume)?;
+        if let Mode::Dynamic(dynamic) = &mut engine.mode {
+            dynamic.take_over();
+        }
+        Ok(engine)
+    }
+
+    /// Goes on with a dynamic job under a new incarnation, after another worker was replaced (ATP appendix A.3). What has no
+    /// result is sent again. `resume`: the lane's first chunk that is not summed, where the newcomer begins. A static job
+    /// cannot go on so, and ends.
+    pub fn renew(&mut self, now: Time, epoch: u16, resume: u32) {
+        self.core.now = now;
+        match &mut self.mode {
+            Mode::Static(_) => {
+                let reason = String::from("a worker of a static job cannot be replaced");
+                self.core.fail(JobError::Ended { reason });
+            }
+            Mode::Dynamic(dynamic) => dynamic.renew(&mut self.core, epoch, resume),
+        }
+    }
+
     /// Queues an operation. After the job has failed it completes at once, with the job's error.
     pub fn submit(&mut self, now: Time, operation: Operation) -> Result<OpId, (SubmitError, Operation)> {
         let id = self.core.submit(now, operation)?;

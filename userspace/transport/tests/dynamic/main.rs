@@ -8,6 +8,7 @@ mod slots;
 mod storms;
 #[path = "../support/mod.rs"]
 mod support;
+mod takeover;
 mod tensors;
 
 use network::{Network, Weather};

@@ -214,11 +214,33 @@ impl Network {
         }
     }
 
+    /// Another worker takes the place of `rank`, whose operations are gone with it. Gives the first chunk that is not summed.
+    pub fn replace(&mut self, rank: usize) -> u32 {
+        let mut params = self.engines[rank].params().clone();
+        params.epoch += 1;
+        let dynamic = params.dynamic.clone().expect("a dynamic job");
+        let workers = host_job(&params, &dynamic).workers;
+        let resume = self.host.renew(params.job, params.epoch, workers).expect("the same places")[0];
+        self.aggregator = Slots::new(&params, dynamic.slots);
+        for engine in &mut self.engines {
+            engine.renew(Time(self.now), params.epoch, resume);
+        }
+        self.engines[rank] =
+            Engine::taking_over(params, &Tuning::default(), resume).expect("good parameters");
+        self.completions[rank].clear();
+        resume
+    }
+
     /// Lets so many milliseconds pass.
     pub fn idle(&mut self, milliseconds: u64) {
         let end = self.now + milliseconds * 1_000_000;
         while self.now < end && self.step() {}
         self.now = self.now.max(end);
+    }
+
+    /// Whether each worker has ended as many operations as it shall.
+    pub fn is_done(&self, expected: impl Fn(usize) -> usize) -> bool {
+        (0..self.world).all(|rank| self.completions[rank].len() >= expected(rank))
     }
 
     /// What everybody counted.

@@ -12,6 +12,8 @@ use crate::{
 };
 
 const SEEDS: u64 = 400;
+/// Operations of a job.
+const OPERATIONS: usize = 6;
 
 fn params(rng: &mut ChaCha8Rng) -> JobParams {
     let slots = [0, 3, 16, 64, 256][rng.random_range(0..5)];
@@ -48,7 +50,7 @@ fn run(seed: u64) -> EngineStats {
     let params = params(&mut rng);
     let world = usize::from(params.world);
     let has_aggregator = params.dynamic.as_ref().is_some_and(|dynamic| dynamic.slots > 0);
-    let tensors: Vec<Tensor> = (0..6).map(|_| Tensor::random(&mut rng, &params)).collect();
+    let tensors: Vec<Tensor> = (0..OPERATIONS).map(|_| Tensor::random(&mut rng, &params)).collect();
     let mut net = Network::new(&params, seed);
     let is_calm = rng.random_bool(0.2);
     if !is_calm {

@@ -161,6 +161,7 @@ fn operation(
         buffer,
         gives,
         takes,
+        skip: 0,
         priority: 0,
         loss_bound: 0.0,
     }
