@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sumac_agg::{
     Aggregator,
-    attach::DEFAULT_SLOTS,
+    attach::{DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOT_TIMEOUT, DEFAULT_SLOTS},
     host_status,
     local::{self, Question},
     log::ProgramLog,
@@ -102,6 +102,16 @@ pub struct Args {
     /// Slots in the pool (--plane host; the eBPF pool is made by `sumac-agg attach --slots`)
     #[arg(long, value_name = "N")]
     slots: Option<u32>,
+
+    /// Slots of each shard that dynamic jobs share by hashing, 0 for none (--plane host; else `sumac-agg attach
+    /// --dynamic-slots`)
+    #[arg(long, value_name = "N")]
+    dynamic_slots: Option<u32>,
+
+    /// Milliseconds after which a dynamic job that sends nothing loses its slots (--plane host; else `sumac-agg attach
+    /// --slot-timeout`)
+    #[arg(long, value_name = "MS")]
+    slot_timeout: Option<u32>,
 
     /// Most elements in a chunk (--plane host; else `sumac-agg attach --elements`)
     #[arg(long, value_name = "N")]
@@ -225,6 +235,8 @@ impl Args {
     fn refuse_host_options(&self) -> anyhow::Result<()> {
         let given = [
             ("--slots", self.slots.is_some()),
+            ("--dynamic-slots", self.dynamic_slots.is_some()),
+            ("--slot-timeout", self.slot_timeout.is_some()),
             ("--elements", self.elements.is_some()),
             ("--base-port", self.base_port.is_some()),
             ("--shards", self.shards.is_some()),
@@ -249,7 +261,9 @@ impl Args {
             bail!("--slots 0: no job could ever start; give at least 1");
         }
         let port = self.base_port.unwrap_or(DEFAULT_BASE_PORT);
-        Ok(HostPlane::start(slots, elements, self.shards.unwrap_or(1), ip, port)?)
+        let plane = HostPlane::start(slots, elements, self.shards.unwrap_or(1), ip, port)?;
+        let patience = self.slot_timeout.map_or(DEFAULT_SLOT_TIMEOUT, |ms| Duration::from_millis(ms.into()));
+        Ok(plane.with_dynamic(self.dynamic_slots.unwrap_or(DEFAULT_DYNAMIC_SLOTS), patience)?)
     }
 }
 
@@ -399,7 +413,9 @@ mod tests {
         ] {
             assert!(Line::try_parse_from([&["serve"], line].concat()).is_err(), "{line:?}");
         }
-        for option in ["--slots", "--elements", "--base-port", "--shards"] {
+        for option in
+            ["--slots", "--dynamic-slots", "--slot-timeout", "--elements", "--base-port", "--shards"]
+        {
             let refused = args(&[option, "64"]).refuse_host_options().unwrap_err();
             assert!(refused.to_string().contains(option), "{refused}");
         }
