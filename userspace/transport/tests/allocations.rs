@@ -7,7 +7,7 @@ mod support;
 use std::alloc::System;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use sumac_transport::{Arithmetic, DType, Engine, Operation, Time};
+use sumac_transport::{Arithmetic, DType, DynamicParams, Engine, JobParams, Operation, Time};
 use sumac_wire::{
     Kind,
     header::{VERSION, flag, offset},
@@ -18,12 +18,17 @@ use support::block;
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Makes the answer of a lone worker's contribution, exponent round or probe, in place.
-fn turn_round(frame: &mut [u8]) {
+fn turn_round(frame: &mut [u8], is_dynamic: bool) {
     let kind = if frame[0] & 0x0f == Kind::Probe as u8 { Kind::Report } else { Kind::Result };
     frame[0] = VERSION << 4 | kind as u8;
     frame[offset::CONTRIBUTORS + 1] = 1;
     if frame[offset::FLAGS] & (flag::EXPONENT >> 8) as u8 != 0 {
         frame[offset::EXPONENT] = frame[offset::NEXT_EXPONENT];
+    }
+    if is_dynamic {
+        // Results of dynamic jobs name the lane as contributions do.
+        frame[offset::FLAGS + 1] &= !(flag::RESEND as u8);
+        return;
     }
     let seq = frame[offset::SEQ..].first_chunk().copied().map_or(0, u32::from_be_bytes);
     frame[offset::NEXT_SEQ..][..4].copy_from_slice(&seq.wrapping_add(2 * SLOTS).to_be_bytes());
@@ -38,6 +43,7 @@ fn allocations(engine: &mut Engine, now: &mut Time, count: usize) -> usize {
     let operation = Operation::allreduce(0, DType::F32, Arithmetic::Sum, count, buffer);
     let mut frame = [0; 128];
     let mut frames = 0u32;
+    let is_dynamic = engine.params().dynamic.is_some();
     let region = Region::new(ALLOCATOR);
     engine.submit(*now, operation).map_err(|(error, _)| error).expect("a good operation");
     let completion = loop {
@@ -47,7 +53,7 @@ fn allocations(engine: &mut Engine, now: &mut Time, count: usize) -> usize {
         *now = now.plus(1_000);
         if let Some(sent) = engine.poll_transmit(*now, &mut frame) {
             frames += 1;
-            turn_round(&mut frame[..sent.len]);
+            turn_round(&mut frame[..sent.len], is_dynamic);
             if !frames.is_multiple_of(7) {
                 engine.on_frame(*now, &frame[..sent.len]);
             }
@@ -61,16 +67,27 @@ fn allocations(engine: &mut Engine, now: &mut Time, count: usize) -> usize {
     allocations
 }
 
-// One test in this file: the allocator counts for the whole process.
-#[test]
-fn packets_cost_no_allocation() {
-    let mut engine = Engine::new(block(1, SLOTS, 4)).expect("good parameters");
+/// An engine with these parameters after three operations of 10,000 chunks, none of which cost an allocation.
+fn run(params: JobParams) -> Engine {
+    let mut engine = Engine::new(params).expect("good parameters");
     let mut now = Time(1);
     // The first operation makes room in the list of operations.
     allocations(&mut engine, &mut now, 4);
     // The test runner's own thread may allocate beside it: the best of three.
     let fewest = (0..3).map(|_| allocations(&mut engine, &mut now, 40_000)).min();
-    assert_eq!(fewest, Some(0), "10,000 chunks");
+    assert_eq!(fewest, Some(0), "10,000 chunks of {:?}", engine.params());
+    engine
+}
+
+// One test in this file: the allocator counts for the whole process.
+#[test]
+fn packets_cost_no_allocation() {
+    let dynamic = DynamicParams::new(64).with_window(SLOTS);
+    let engine = run(JobParams { dynamic: Some(dynamic), ..block(1, SLOTS, 4) });
+    let stats = engine.stats();
+    assert!(stats.resent > 1000 && stats.halvings > 1000 && stats.raw_chunks >= 8, "{stats:?}");
+
+    let engine = run(block(1, SLOTS, 4));
     let stats = engine.stats();
     assert!(stats.questions > 1000, "and the recovery of lost ones");
     assert!(stats.exponent_rounds >= 8 && stats.elements_scanned > 3 * 40_000, "and exponents");

@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use sumac_transport::{Buffer, DType, JobParams};
+use sumac_transport::{Buffer, DType, DynamicParams, JobParams};
 use support::{block, job, lone::Lone};
 
 const SIZE: usize = 4;
@@ -84,6 +84,18 @@ fn passes(params: JobParams) -> (Vec<usize>, Vec<usize>) {
 #[test]
 fn without_loss_every_element_is_read_once_and_written_once() {
     assert_eq!(passes(job(2, 4, 16)), (vec![1; ELEMENTS], vec![1; ELEMENTS]));
+}
+
+fn dynamic(params: JobParams) -> JobParams {
+    JobParams { dynamic: Some(DynamicParams::new(64).with_window(8)), ..params }
+}
+
+#[test]
+fn neither_do_dynamic_jobs_touch_an_element_more_often() {
+    assert_eq!(passes(dynamic(job(2, 4, 16))), (vec![1; ELEMENTS], vec![1; ELEMENTS]));
+    // Of the first window nobody knows exponents: it goes as floats. The others' go with the chunks a window before.
+    let reads = [vec![1; 128], vec![2; ELEMENTS - 128]].concat();
+    assert_eq!(passes(dynamic(block(2, 4, 16))), (reads, vec![1; ELEMENTS]));
 }
 
 /// The exponent of a chunk goes out before the chunk does: with the chunk before it, or in a round of its own.

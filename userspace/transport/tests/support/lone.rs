@@ -49,7 +49,6 @@ impl Sent {
                 flags: self.header.flags & !flag::RESEND,
                 bitmap_0: 0,
                 contributors: world,
-                next_exponent: exponent::NONE,
                 ..self.header
             },
             _ => Header {
