@@ -138,8 +138,10 @@ fn jobs_that_cannot_run_are_refused_by_name() {
     assert_eq!(shards, AddError::Shards { asked: 4, given: 1 });
     assert!(matches!(add(JobParams { job: 8, rack_world: 99, ..params(0, 1) }), AddError::Params(_)));
     let gap = plan(params(0, 1), 2, peer(9)).lanes.split_off(1);
-    let error =
-        worker.path.add_job(JobPlan { lanes: gap, peer: Some(peer(9)), hosts: Vec::new() }).unwrap_err();
+    let error = worker
+        .path
+        .add_job(JobPlan { lanes: gap, peer: Some(peer(9)), hosts: Vec::new(), resume: Vec::new() })
+        .unwrap_err();
     assert_eq!(error, AddError::Lanes { job: 7, given: 1 });
     worker.path.shutdown().unwrap();
     assert_eq!(add(JobParams { job: 8, ..params(0, 1) }), AddError::Stopped);

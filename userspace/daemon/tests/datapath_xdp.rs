@@ -349,7 +349,15 @@ fn a_worker_is_the_parameter_host() {
                     .unwrap();
             }
             let lane = JobParams { rank, rack_rank: rank, ..params.clone() };
-            worker.path.add_job(JobPlan { lanes: vec![lane], peer: None, hosts: vec![router(1)] }).unwrap();
+            worker
+                .path
+                .add_job(JobPlan {
+                    lanes: vec![lane],
+                    peer: None,
+                    hosts: vec![router(1)],
+                    resume: Vec::new(),
+                })
+                .unwrap();
             running.push((host.attached, worker));
         }
         running.iter().for_each(|(_, worker)| worker.ready());

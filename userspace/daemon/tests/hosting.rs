@@ -10,7 +10,7 @@ use std::{
 };
 
 use nix::sys::socket::{setsockopt, sockopt};
-use sumac_daemon::datapath::{DatapathStats, HostPlan, HostingError, JobPlan, Peer, Port, UdpPort};
+use sumac_daemon::datapath::{AddError, DatapathStats, HostPlan, HostingError, JobPlan, Peer, Port, UdpPort};
 use sumac_parameter::{HostError, HostJob, HostStats, Worker as Member};
 use sumac_transport::{DynamicParams, JobParams, Scaling};
 use sumac_wire::{
@@ -220,6 +220,77 @@ fn jobs_that_cannot_be_summed_are_refused_by_name() {
     assert_eq!(add(good.job.clone()), Err(HostingError::Stopped));
 }
 
+/// A data path of one thread, and its port.
+fn lone() -> (Worker, u16) {
+    let port = UdpPort::bind(Ipv4Addr::LOCALHOST, 0).unwrap();
+    let base = port.local().port();
+    (Worker::start("lone", vec![Box::new(port)]), base)
+}
+
+/// A worker dies in the middle of a tensor; another goes on in its place, from the first chunk that is not summed.
+#[test]
+fn a_newcomer_goes_on_where_the_sums_are() {
+    const COUNT: usize = 51_200;
+    let [(host, host_port), (survivor, survivor_port), (dying, dying_port), (newcomer, newcomer_port)] =
+        std::array::from_fn(|_| lone());
+    let peer = |base_port| Peer { ip: Ipv4Addr::LOCALHOST, base_port, mac: [0; 6], checksum: true };
+    let members = |second| {
+        let member =
+            |(bit, port)| Member { address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, port), rack: 0, bit };
+        [(0, survivor_port), (1, second)].map(member).to_vec()
+    };
+    let first = JobParams {
+        scaling: Scaling::Fixed(1e6),
+        dynamic: Some(DynamicParams::new(0).with_window(16)),
+        ..params(0, 2)
+    };
+    let job = HostJob {
+        job: first.job,
+        epoch: first.epoch,
+        token: first.token,
+        elements: first.elements,
+        window: 16,
+        lanes: 1,
+        shards: 1,
+        workers: members(dying_port),
+        ..plan(&[]).job
+    };
+    host.path.add_host(HostPlan { job, peers: vec![peer(0)] }).unwrap();
+    let join = |worker: &Worker, params: JobParams, resume: Vec<u32>| {
+        let plan = JobPlan { lanes: vec![params], peer: None, hosts: vec![peer(host_port)], resume };
+        worker.path.add_job(plan).unwrap();
+        worker.ready();
+    };
+    let second = JobParams { rank: 1, rack_rank: 1, ..first.clone() };
+    join(&survivor, first.clone(), Vec::new());
+    join(&dying, second.clone(), Vec::new());
+    // It has a part of the tensor only, so that it is in the middle however fast the machine is.
+    survivor.submit(1, &values(0, COUNT));
+    dying.submit(1, &values(1, COUNT / 2));
+    let half = (COUNT / 2 / 64) as u64;
+    let deadline = Instant::now() + PATIENCE;
+    while hosted(&host).job(7).unwrap().completed < half && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    dying.path.shutdown().unwrap();
+
+    let epoch = first.epoch + 1;
+    let resume = host.path.renew_host(7, epoch, members(newcomer_port), vec![peer(0)]).unwrap();
+    assert_eq!(resume.len(), 1);
+    assert!((half as u32..COUNT.div_ceil(64) as u32).contains(&resume[0]), "{resume:?}");
+    survivor.path.renew_job(7, epoch, resume.clone()).unwrap();
+    join(&newcomer, JobParams { epoch, ..second }, resume.clone());
+    newcomer.submit_skipping(u64::from(resume[0]), 1, &values(1, COUNT));
+    assert_eq!(survivor.sum(), (1, expected(2, COUNT)));
+    let (tag, sum) = newcomer.sum();
+    let from = resume[0] as usize * 64;
+    assert_eq!((tag, &sum[from..]), (1, &expected(2, COUNT)[from..]));
+    assert_eq!(sum[..from], values(1, COUNT)[..from], "what was summed before is not written");
+    assert_eq!(survivor.path.stats().unwrap()[0].jobs[0].epoch, epoch);
+    let unknown = survivor.path.renew_job(8, epoch, Vec::new());
+    assert_eq!(unknown, Err(AddError::NoJob { job: 8 }));
+}
+
 /// Three workers of which two are parameter hosts as well, each of one shard: where there is no aggregator, and where it does
 /// not answer.
 #[test]
@@ -270,6 +341,7 @@ fn workers_sum_at_each_other_without_an_aggregator() {
                 lanes,
                 peer: (slots > 0).then(|| peer(&aggregator)),
                 hosts: bases[..2].iter().map(peer).collect(),
+                resume: Vec::new(),
             };
             worker.path.add_job(plan).unwrap();
         }

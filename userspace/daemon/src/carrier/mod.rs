@@ -102,6 +102,7 @@ impl Carrier {
             lanes: (0..CLASSES * assigned.shards).map(|lane| terms::params(assigned, spec, lane)).collect(),
             peer: self.aggregator(assigned, spec)?,
             hosts: self.hosts(assigned, spec)?,
+            resume: assigned.dynamic.as_ref().map_or_else(Vec::new, |terms| terms.resume.clone()),
         };
         if let Way::Xdp { gate, local, groups, .. } = &self.way {
             if let Some(group) = assigned.result_group {
@@ -158,6 +159,20 @@ impl Carrier {
         self.datapath.add_host(HostPlan { job: host, peers }).map_err(datapath)
     }
 
+    /// Goes on as one of a job's parameter hosts, under another incarnation, with another worker in one's place. Gives the first
+    /// chunk of each lane that is not summed here. May wait for ARP.
+    pub(crate) fn renew_host(&self, job: &JobInstall) -> Result<Vec<u32>, Failure> {
+        let host = terms::host_job(job).map_err(|problem| Failure::new(Code::BadField, problem))?;
+        let to = host.workers.iter().map(|worker| worker.address);
+        let peers = self.ways(job, &host.upstream, to)?;
+        let firsts = self.datapath.renew_host(job.job, job.epoch, host.workers, peers).map_err(datapath)?;
+        if let Way::Xdp { gate, .. } = &self.way {
+            let entry = terms::host_entry(job);
+            Gate::lock(gate).admit(job.job, Part::ParameterHost, entry).map_err(datapath)?;
+        }
+        Ok(firsts)
+    }
+
     /// The ways to a job's aggregators and to its workers. One that does not answer is looked for behind an aggregator, which
     /// may know the way.
     fn ways(
@@ -190,6 +205,16 @@ impl Carrier {
             Way::Udp { .. } => Ok(()),
             Way::Xdp { gate, .. } => Gate::lock(gate).dismiss(job, Part::ParameterHost).map_err(datapath),
         }
+    }
+
+    /// Goes on in a dynamic job under another incarnation, after a worker of it was replaced.
+    pub(crate) fn renew_job(&self, assigned: &Assignment, spec: &JoinSpec) -> Result<(), Failure> {
+        if let Way::Xdp { gate, .. } = &self.way {
+            let entry = terms::worker_entry(assigned, spec);
+            Gate::lock(gate).admit(assigned.job, Part::Worker, entry).map_err(datapath)?;
+        }
+        let resume = assigned.dynamic.as_ref().map_or_else(Vec::new, |terms| terms.resume.clone());
+        self.datapath.renew_job(assigned.job, assigned.epoch, resume).map_err(datapath)
     }
 
     /// Starts the lanes of a job whose path has been measured, each with so many slots.

@@ -19,6 +19,8 @@ pub struct JobPlan {
     pub peer: Option<Peer>,
     /// The parameter hosts of a dynamic job: shard `s` has the one with number `s % hosts`.
     pub hosts: Vec<Peer>,
+    /// Of a worker that takes another's place: by lane, the chunk that its stream begins with. Empty: it takes nobody's.
+    pub resume: Vec<u32>,
 }
 
 /// A job that this host is a parameter host of, as all threads must know it.
@@ -36,6 +38,8 @@ pub(super) enum Command {
     AddJob { plan: JobPlan, reply: Sender<Result<(), AddError>> },
     /// Let the chunks of a job go, with so many slots in each lane.
     StartJob { job: u16, slots: u32, reply: Sender<Result<(), AddError>> },
+    /// Go on under another incarnation; with the first chunk of each lane that is not summed.
+    RenewJob { job: u16, epoch: u16, resume: Vec<u32>, reply: Sender<Result<(), AddError>> },
     /// Queue an operation in a lane.
     Submit { job: u16, lane: u16, tag: u64, operation: Operation },
     /// End a job: its operations fail, later ones too.

@@ -59,6 +59,11 @@ impl Job {
     }
 }
 
+/// The chunk that a lane's stream goes on with; nobody names one: the first.
+fn first_of(resume: &[u32], lane: u16) -> u32 {
+    resume.get(usize::from(lane)).copied().unwrap_or(0)
+}
+
 /// All jobs of one thread. There are few, so a list is searched. The other side's are there too: what this host sums for
 /// others, and for itself.
 pub(super) struct Engines {
@@ -83,7 +88,7 @@ impl Engines {
 
     /// Makes engines for this thread's lanes.
     pub(super) fn add(&mut self, plan: JobPlan, port: &dyn Port) -> Result<(), AddError> {
-        let JobPlan { lanes, peer, hosts } = plan;
+        let JobPlan { lanes, peer, hosts, resume } = plan;
         let Some(first) = lanes.first() else { return Err(AddError::Lanes { job: 0, given: 0 }) };
         let (number, shards) = (first.job, first.shards);
         if self.find(number).is_some() {
@@ -97,7 +102,13 @@ impl Engines {
         };
         let threads = self.links.len();
         let mine = lanes.into_iter().filter(|lane| thread_of(lane.lane, shards, threads) == self.thread);
-        let mut lanes = mine.map(|params| Lane::new(params, port)).collect::<Result<Vec<_>, _>>()?;
+        let resume = |lane| (!resume.is_empty()).then(|| first_of(&resume, lane));
+        let mut lanes = mine
+            .map(|params| {
+                let first = resume(params.lane);
+                Lane::new(params, first, port)
+            })
+            .collect::<Result<Vec<_>, _>>()?;
         // Classes go up with the number, and with the urgency.
         lanes.sort_by_key(|lane| std::cmp::Reverse(lane.class()));
         self.jobs.push(Job { number, shards, told_by, ways, lanes });
@@ -109,6 +120,15 @@ impl Engines {
         let entry = self.find(job).ok_or(AddError::NoJob { job })?;
         entry.told_by = Lanes::Static(slots);
         entry.lanes.iter_mut().try_for_each(|lane| Ok(lane.start(slots)?))
+    }
+
+    /// Has the lanes of a dynamic job go on under another incarnation.
+    pub(super) fn renew(&mut self, now: Time, job: u16, epoch: u16, resume: &[u32]) -> Result<(), AddError> {
+        let entry = self.find(job).ok_or(AddError::NoJob { job })?;
+        for lane in &mut entry.lanes {
+            lane.renew(now, epoch, first_of(resume, lane.number()));
+        }
+        Ok(())
     }
 
     pub(super) fn submit(&mut self, now: Time, job: u16, lane: u16, tag: u64, operation: Operation) {

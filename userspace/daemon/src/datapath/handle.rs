@@ -182,6 +182,16 @@ impl Datapath {
         answers.ok_or(AddError::Stopped)?.into_iter().collect()
     }
 
+    /// Goes on in a dynamic job under another incarnation, after a worker of it was replaced (ATP appendix A.3): what is on its way is
+    /// sent again. `resume`: the first chunk of each lane that is not summed.
+    ///
+    /// # Errors
+    /// When there is no such job, or the threads have ended.
+    pub fn renew_job(&self, job: u16, epoch: u16, resume: Vec<u32>) -> Result<(), AddError> {
+        let answers = self.ask_all(|reply| Command::RenewJob { job, epoch, resume: resume.clone(), reply });
+        answers.ok_or(AddError::Stopped)?.into_iter().collect()
+    }
+
     /// Queues an operation in a lane. [`super::Event::Completed`] or [`super::Event::Refused`] follows, with `tag`.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, io};
 
-use sumac_transport::{Engine, JobError, JobParams, JobState, OpId, Operation, ParamError, Time};
+use sumac_transport::{Engine, JobError, JobParams, JobState, OpId, Operation, ParamError, Time, Tuning};
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
 use super::{
@@ -32,9 +32,13 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// A lane whose packets must fit the port's.
-    pub(super) fn new(params: JobParams, port: &dyn Port) -> Result<Lane, AddError> {
-        let engine = Engine::new(params)?;
+    /// A lane whose packets must fit the port's. `resume`: of a worker that takes another's place, the chunk that its stream
+    /// begins with.
+    pub(super) fn new(params: JobParams, resume: Option<u32>, port: &dyn Port) -> Result<Lane, AddError> {
+        let engine = match resume {
+            None => Engine::new(params)?,
+            Some(first) => Engine::taking_over(params, &Tuning::default(), first)?,
+        };
         let (needed, capacity) = (engine.frame_len(), port.capacity());
         if needed > capacity {
             let elements = capacity.saturating_sub(HEADER_LEN) / ELEMENT_LEN;
@@ -55,6 +59,11 @@ impl Lane {
 
     pub(super) fn start(&mut self, slots: u32) -> Result<(), ParamError> {
         self.engine.start(slots)
+    }
+
+    /// Goes on under another incarnation, in which `first` is the first chunk that is not summed.
+    pub(super) fn renew(&mut self, now: Time, epoch: u16, first: u32) {
+        self.engine.renew(now, epoch, first);
     }
 
     pub(super) fn submit(

@@ -87,6 +87,9 @@ impl Worker {
                 Ok(Command::StartJob { job, slots, reply }) => {
                     let _ = reply.send(engines.start(job, slots));
                 }
+                Ok(Command::RenewJob { job, epoch, resume, reply }) => {
+                    let _ = reply.send(engines.renew(now, job, epoch, &resume));
+                }
                 Ok(Command::Submit { job, lane, tag, operation }) => {
                     engines.submit(now, job, lane, tag, operation);
                 }

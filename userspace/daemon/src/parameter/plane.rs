@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use sumac_api::Failure;
 use sumac_control::plane::{Installed, JobInstall, LastEpoch, PlaneError, PlaneInfo};
 use sumac_control::{DataPlane, PlaneKind};
 use sumac_wire::PAGE_ELEMENTS;
@@ -87,6 +88,16 @@ impl DataPlane for HostPlane {
         self.hub.guests.add(job.job, Instant::now());
         tracing::info!(job = job.job, epoch = job.epoch, workers = job.workers.len(), "summing for a job");
         Ok(Installed { aggregator_ips: Vec::new(), result_group: None, host_sides: Vec::new() })
+    }
+
+    fn renew(&self, job: &JobInstall) -> Result<Vec<u32>, PlaneError> {
+        let failed = |failure: Failure| PlaneError::Failed {
+            doing: "going on as a parameter host with another worker",
+            what: failure.to_string(),
+        };
+        let firsts = self.hub.carrier.renew_host(job).map_err(failed)?;
+        tracing::info!(job = job.job, epoch = job.epoch, ?firsts, "a worker of a job was replaced");
+        Ok(firsts)
     }
 
     fn resize(&self, job: u16, _lane_slots: u32, _reason: &str) -> Result<(), PlaneError> {

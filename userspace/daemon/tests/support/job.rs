@@ -48,7 +48,7 @@ pub struct Worker {
 /// All lanes of a job with this one lane's parameters.
 pub fn plan(params: JobParams, lanes: u16, peer: Peer) -> JobPlan {
     let lanes = (0..lanes).map(|lane| JobParams { lane, ..params.clone() }).collect();
-    JobPlan { lanes, peer: Some(peer), hosts: Vec::new() }
+    JobPlan { lanes, peer: Some(peer), hosts: Vec::new(), resume: Vec::new() }
 }
 
 impl Worker {
@@ -80,11 +80,21 @@ impl Worker {
         self.submit_to(0, tag, values)
     }
 
+    /// Submits a tensor of which so many chunks were summed before.
+    pub fn submit_skipping(&self, skip: u64, tag: u64, values: &[f32]) -> Counters {
+        self.submit_part(0, skip, tag, values)
+    }
+
     pub fn submit_to(&self, lane: u16, tag: u64, values: &[f32]) -> Counters {
+        self.submit_part(lane, 0, tag, values)
+    }
+
+    fn submit_part(&self, lane: u16, skip: u64, tag: u64, values: &[f32]) -> Counters {
         let counters = Counters::default();
         let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         let buffer = Box::new(Counted { bytes, counters: counters.clone() });
         let operation = Operation::allreduce(tag as u32, DType::F32, Arithmetic::Sum, values.len(), buffer);
+        let operation = Operation { skip, ..operation };
         assert!(self.path.submit(7, lane, tag, operation).is_ok());
         counters
     }
