@@ -8,8 +8,8 @@ mod pooled;
 
 use sumac_agg_layout::Drops;
 use sumac_wire::{
-    Header, Kind, MAX_ELEMENTS, MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS, Reason, admit,
-    header::{HEADER_LEN, VERSION, flag, offset},
+    Header, MAX_ELEMENTS, MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS, Reason, admit,
+    header::{HEADER_LEN, flag},
     reason::COUNTERS,
     tables::{JobEntry, WorkerEntry, job_flag, worker_index},
 };
@@ -314,8 +314,8 @@ impl HostAggregator {
         let parent = self.parent(header.job);
         if is_dynamic {
             let parent = parent.ok_or(Reason::Internal)?;
-            // What a packet brought on is marked like it; a probe brings nothing on.
-            let mark = if is_marked && header.kind != Kind::Probe as u8 { flag::ECN_ECHO } else { 0 };
+            // Whatever a packet brings on tells that the network marked it.
+            let mark = if is_marked { flag::ECN_ECHO } else { 0 };
             let header = Header { flags: header.flags | mark, ..*header };
             return self.take_dynamic(&entry, &header, source, parent, packet);
         }
@@ -343,8 +343,4 @@ impl HostAggregator {
 /// A parent as the checks know one.
 fn as_entry(parent: SocketAddrV4) -> WorkerEntry {
     WorkerEntry { ip: parent.ip().to_bits(), ..WorkerEntry::default() }
-}
-
-fn set_kind(packet: &mut [u8], kind: Kind) {
-    packet[offset::VERSION_KIND] = VERSION << 4 | kind as u8;
 }

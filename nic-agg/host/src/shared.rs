@@ -68,6 +68,11 @@ impl SharedPool {
         self.now = now;
     }
 
+    /// How long a slot is kept for a job that is silent, in milliseconds.
+    pub fn patience(&self) -> u32 {
+        self.patience
+    }
+
     /// Says how long a slot is kept for a job that is silent, in milliseconds.
     pub fn set_patience(&mut self, patience: u32) {
         self.patience = patience;

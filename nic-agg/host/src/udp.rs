@@ -149,6 +149,11 @@ impl Running {
         self.shards.iter().map(|shard| lock(&shard.core).dynamic_slots()).min().unwrap_or(0)
     }
 
+    /// How long nobody may add to one of those before others may take it, in milliseconds.
+    pub fn patience(&self) -> u32 {
+        self.shards.first().map_or(0, |shard| lock(&shard.core).patience())
+    }
+
     /// How many of those hold something, in all shards.
     pub fn held(&self) -> u32 {
         self.shards.iter().map(|shard| lock(&shard.core).held()).sum()

@@ -169,7 +169,7 @@ fn marks_of_the_network_go_on() {
     let down = marked(&mut aggregator, *HOST.ip(), &result(&last));
     assert_eq!(down, (Reason::Concluded, Header { flags: flag::ECN_ECHO, ..result(&last) }));
     let probe = Header { kind: Kind::Probe as u8, ..contribution(2, 0, 0) };
-    let report = Header { kind: Kind::Report as u8, ..probe };
+    let report = Header { kind: Kind::Report as u8, flags: flag::ECN_ECHO, ..probe };
     assert_eq!(marked(&mut aggregator, worker_ip(0), &probe), (Reason::Probed, report));
 }
 

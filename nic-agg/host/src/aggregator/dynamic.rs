@@ -6,11 +6,11 @@ use sumac_wire::{
     Header, Kind, Reason,
     admit::{self, dynamic::Down},
     dynamic::{Contribution, passed},
-    header::HEADER_LEN,
+    header::{HEADER_LEN, flag},
     tables::{JobEntry, job_flag, worker_index},
 };
 
-use super::{Answer, HostAggregator, JobError, as_entry, set_kind};
+use super::{Answer, HostAggregator, JobError, as_entry};
 use crate::{
     shared::Taken,
     watch::{Chunk, WorkerSeen},
@@ -33,6 +33,11 @@ impl HostAggregator {
     /// Tells the time, in milliseconds from any start; it wraps. The age of slots is told by this clock alone.
     pub fn set_now(&mut self, now: u32) {
         self.shared.set_now(now);
+    }
+
+    /// How long nobody may add to a shared slot before others may take it, in milliseconds.
+    pub fn patience(&self) -> u32 {
+        self.shared.patience()
     }
 
     /// Says how long nobody may add to a shared slot before others may take it, in milliseconds.
@@ -81,12 +86,13 @@ impl HostAggregator {
             return Err(Reason::Injected);
         }
         let Some(contribution) = request else {
-            if entry.flags & job_flag::CHILD == 0 {
-                set_kind(packet, Kind::Report);
-                return Ok(Answer::One(Reason::Probed, back));
+            if entry.flags & job_flag::CHILD != 0 {
+                // The answer shall show the whole way.
+                write(packet, &passed(header));
+                return Ok(Answer::One(Reason::Passed, parent));
             }
-            packet[..HEADER_LEN].copy_from_slice(&passed(header).to_bytes());
-            return Ok(Answer::One(Reason::Passed, parent));
+            write(packet, &Header { kind: Kind::Report as u8, ..*header });
+            return Ok(Answer::One(Reason::Probed, back));
         };
         let taken = self.shared.contribute(header, &contribution, packet);
         self.see(header, rank, &contribution, taken);
@@ -112,10 +118,12 @@ impl HostAggregator {
         match down {
             Down::All => {
                 self.shared.release(header);
-                packet[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+                write(packet, header);
                 Ok(Answer::All(Reason::Concluded, header.job))
             }
             Down::One(rank) => {
+                // It was marked as one between levels on its way up.
+                write(packet, &Header { flags: header.flags & !flag::LEVEL, ..*header });
                 let worker = self.workers(header.job).get(usize::from(rank));
                 Ok(Answer::One(Reason::Probed, *worker.ok_or(Reason::Internal)?))
             }
@@ -137,4 +145,8 @@ impl HostAggregator {
         let chunk = Chunk::shared(header.slot, self.pool.slots(), contribution);
         self.watch.look(header.job, index, chunk, is_last);
     }
+}
+
+fn write(packet: &mut [u8], header: &Header) {
+    packet[..HEADER_LEN].copy_from_slice(&header.to_bytes());
 }

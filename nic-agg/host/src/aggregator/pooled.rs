@@ -5,12 +5,12 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use sumac_values as values;
 use sumac_wire::{
     Header, Kind, MAX_LANES, Reason, admit,
-    header::{HEADER_LEN, flag},
+    header::{HEADER_LEN, VERSION, flag, offset},
     slot::{Action, Conclusion, Contribution, Then, Version, answer, conclude, decide, owner},
     tables::{JobEntry, job_flag, lane_index, worker_index},
 };
 
-use super::{Answer, HostAggregator, Job, JobError, as_entry, set_kind};
+use super::{Answer, HostAggregator, Job, JobError, as_entry};
 use crate::watch::{Chunk, WorkerSeen};
 
 impl HostAggregator {
@@ -247,4 +247,8 @@ enum Applied {
     Up,
     UpAgain,
     Wanted,
+}
+
+fn set_kind(packet: &mut [u8], kind: Kind) {
+    packet[offset::VERSION_KIND] = VERSION << 4 | kind as u8;
 }
