@@ -165,7 +165,7 @@ pub(crate) fn part_end(error: &OpError, tensor: &str) -> PartEnd {
             PartEnd::Theirs(saturated(*first as u64, Some((*last as u64).saturating_add(1))))
         }
         OpError::SumTooLarge { first, last } => {
-            PartEnd::Ours(saturated(*first as u64, Some((*last as u64).saturating_add(1))))
+            PartEnd::Everybodys(saturated(*first as u64, Some((*last as u64).saturating_add(1))))
         }
         OpError::ShortBuffer { .. } => PartEnd::Ours(Failure::new(Code::OutOfRange, message)),
         OpError::Job(_) => PartEnd::Job,
@@ -220,6 +220,11 @@ mod tests {
         let error = OpError::Peer { first: 256, last: 511 };
         let PartEnd::Theirs(told) = part_end(&error, "layer 1") else { panic!("{error}") };
         assert_eq!((told.index, told.index_end), (Some(256), Some(512)));
+        // Of a sum no worker is to blame.
+        let PartEnd::Everybodys(told) = part_end(&OpError::SumTooLarge { first: 256, last: 511 }, "w") else {
+            panic!("a sum is nobody's")
+        };
+        assert_eq!((told.index_end, told.ranks.len()), (Some(512), 0));
     }
 
     #[test]

@@ -202,7 +202,9 @@ impl Job {
     /// What the trainer is told when the job is open.
     fn reply(&self, assignment: &Assignment) -> OpenReply {
         let Plan { spec, options: Options { scale, wire, not_finite, order }, .. } = &self.plan;
-        let max_int = i32::MAX / i32::from(spec.world);
+        // A dynamic job sees whether a sum overflows, and needs no room for it.
+        let most = if assignment.dynamic.is_some() { 1 } else { i32::from(spec.world) };
+        let max_int = i32::MAX / most;
         let max_float = match scale {
             // What does not fit goes as floats in a dynamic job.
             Scale::Fixed(scale) if assignment.dynamic.is_none() => {

@@ -71,7 +71,7 @@ impl Plan {
             not_finite: options.policy(),
             order: options.control_order(),
             checksum: config.checksum,
-            mode: sumac_control::Mode::Static,
+            mode,
             deadline,
         };
         Ok(Plan { endpoint: endpoint(config, open)?, spec, options })

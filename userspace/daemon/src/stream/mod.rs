@@ -298,6 +298,7 @@ impl Stream {
         }
         match end {
             PartEnd::Done => state.tell(client, op, outcome(None)),
+            PartEnd::Everybodys(failure) => state.tell(client, op, outcome(Some(failure))),
             PartEnd::Ours(failure) => {
                 let failure = failure.ranks([self.shape.rank]);
                 self.order(Order::Blame { number, failure: failure.clone() });

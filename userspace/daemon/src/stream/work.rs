@@ -13,6 +13,8 @@ pub(crate) enum PartEnd {
     Done,
     /// A value of another worker; that worker knows which.
     Theirs(Failure),
+    /// The values of all workers together, which all of them find alike.
+    Everybodys(Failure),
     /// A value of this worker's, or another reason that concerns this operation alone.
     Ours(Failure),
     /// The job has ended, which all its operations are told together.
@@ -25,8 +27,9 @@ impl PartEnd {
         match self {
             PartEnd::Done => 0,
             PartEnd::Theirs(_) => 1,
-            PartEnd::Ours(_) => 2,
-            PartEnd::Job => 3,
+            PartEnd::Everybodys(_) => 2,
+            PartEnd::Ours(_) => 3,
+            PartEnd::Job => 4,
         }
     }
 }

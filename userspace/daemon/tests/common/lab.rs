@@ -10,11 +10,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use sumac_agg_host::HostPlane;
-use sumac_client::{Client, Job, JobOptions};
+use sumac_client::{Client, Job, JobOptions, Mode};
 use sumac_control::server::Listening;
-use sumac_control::{Secret, Secrets};
+use sumac_control::{DataPlane, NoPlane, Secret, Secrets};
 use sumac_daemon::Daemon;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -24,6 +25,26 @@ use super::{SECRET, Scratch, daemon};
 /// The aggregator's; a job has as many as its daemons have, one unless configured.
 const SHARDS: u16 = 2;
 
+/// When nobody adds to a shared slot for so long, others may take it.
+const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the control plane's own data plane is.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// A host aggregator; so many slots of each shard are shared.
+    Host { shared: u32 },
+    /// None: dynamic jobs only.
+    None,
+}
+
+/// The secret of parameter hosts.
+const HOSTS_SECRET: &str = "another secret of some length";
+
+/// What makes a daemon a parameter host.
+fn role(name: &str) -> String {
+    format!("[parameter_host]\nname = {name:?}\nsecret = {HOSTS_SECRET:?}")
+}
+
 /// A host aggregator with its control plane.
 pub struct Aggregator {
     pub address: SocketAddr,
@@ -32,11 +53,24 @@ pub struct Aggregator {
 }
 
 impl Aggregator {
-    pub fn start() -> Aggregator {
+    pub fn start(kind: Kind) -> Aggregator {
+        match kind {
+            Kind::Host { shared } => {
+                let plane = HostPlane::start(4096, 352, SHARDS, Ipv4Addr::LOCALHOST, 0).unwrap();
+                Aggregator::with(plane.with_dynamic(shared, SLOT_TIMEOUT).unwrap())
+            }
+            Kind::None => Aggregator::with(NoPlane),
+        }
+    }
+
+    fn with(plane: impl DataPlane) -> Aggregator {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let plane = HostPlane::start(4096, 352, SHARDS, Ipv4Addr::LOCALHOST, 0).unwrap();
-        let secrets = Secrets { default: Some(Secret::new(SECRET).unwrap()), ..Secrets::default() };
+        let secrets = Secrets {
+            default: Some(Secret::new(SECRET).unwrap()),
+            racks: Some(Secret::new(HOSTS_SECRET).unwrap()),
+            ..Secrets::default()
+        };
         let listening =
             runtime.block_on(Listening::open("127.0.0.1:0".parse().unwrap(), plane, secrets)).unwrap();
         let address = listening.address();
@@ -46,12 +80,19 @@ impl Aggregator {
     }
 }
 
-impl Drop for Aggregator {
-    fn drop(&mut self) {
+impl Aggregator {
+    /// Ends it, control plane and data plane.
+    pub fn stop(&mut self) {
         drop(self.stop.take());
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
+    }
+}
+
+impl Drop for Aggregator {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -60,6 +101,8 @@ pub struct Lab {
     pub scratch: Scratch,
     pub aggregator: Aggregator,
     pub hosts: Vec<(Option<Daemon>, PathBuf)>,
+    /// Daemons that are only parameter hosts: 127.0.0.40, 41, ...
+    pub parameter_hosts: Vec<(Option<Daemon>, PathBuf)>,
 }
 
 impl Lab {
@@ -69,20 +112,68 @@ impl Lab {
 
     /// With further lines in the daemons' configurations.
     pub fn with(hosts: usize, further: &str) -> Lab {
+        Lab::start(Kind::Host { shared: 0 }, hosts, further, "")
+    }
+
+    /// `role`: further lines of the first daemon's configuration.
+    fn start(kind: Kind, hosts: usize, further: &str, role: &str) -> Lab {
         let scratch = Scratch::new();
-        let aggregator = Aggregator::start();
-        let hosts = (0..hosts)
-            .map(|host| {
-                let further = format!(
-                    "address = \"127.0.0.{}\"\naggregator = \"{}\"\n{further}",
-                    10 + host,
-                    aggregator.address
-                );
-                let (daemon, socket) = daemon(&scratch, &format!("host{host}"), &further);
-                (Some(daemon), socket)
-            })
-            .collect();
-        Lab { scratch, aggregator, hosts }
+        let aggregator = Aggregator::start(kind);
+        let mut lab = Lab { scratch, aggregator, hosts: Vec::new(), parameter_hosts: Vec::new() };
+        let lines = |host| if host == 0 { format!("{further}\n{role}") } else { further.to_owned() };
+        lab.hosts =
+            (0..hosts).map(|host| lab.daemon(&format!("host{host}"), 10 + host, &lines(host))).collect();
+        lab
+    }
+
+    fn daemon(&self, name: &str, number: usize, further: &str) -> (Option<Daemon>, PathBuf) {
+        let further = format!(
+            "address = \"127.0.0.{number}\"\naggregator = \"{}\"\n{further}",
+            self.aggregator.address
+        );
+        let (daemon, socket) = daemon(&self.scratch, name, &further);
+        (Some(daemon), socket)
+    }
+
+    /// A lab for dynamic jobs, with dedicated parameter hosts. They have registered.
+    pub fn dynamic(kind: Kind, hosts: usize, parameter_hosts: usize, further: &str) -> Lab {
+        let mut lab = Lab::start(kind, hosts, further, "");
+        for host in 0..parameter_hosts {
+            let daemon = lab.daemon(
+                &format!("ph{host}"),
+                40 + host,
+                &format!("{further}\n{}", role(&format!("ph{host}"))),
+            );
+            lab.parameter_hosts.push(daemon);
+        }
+        lab.await_parameter_hosts(parameter_hosts);
+        lab
+    }
+
+    /// A lab whose first host is the parameter host as well.
+    pub fn co_located(kind: Kind, hosts: usize) -> Lab {
+        let lab = Lab::start(kind, hosts, "", &role("both"));
+        lab.await_parameter_hosts(1);
+        lab
+    }
+
+    /// Waits until so many parameter hosts have registered: a job over all of them can be opened.
+    fn await_parameter_hosts(&self, hosts: usize) {
+        if hosts == 0 {
+            return;
+        }
+        let client = self.client(0);
+        let options =
+            JobOptions::new("anybody there", 0, 1).mode(Mode::Dynamic).parameter_hosts(hosts as u16);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            match client.open(&options) {
+                Ok(job) => return job.close().unwrap(),
+                Err(error) if Instant::now() < deadline => drop(error),
+                Err(error) => panic!("no {hosts} parameter hosts: {error}"),
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     pub fn client(&self, host: usize) -> Client {

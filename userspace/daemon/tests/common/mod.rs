@@ -1,6 +1,7 @@
 //! A daemon in a directory of its own, and a trainer who says whatever the test likes.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod kinds;
 pub mod lab;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

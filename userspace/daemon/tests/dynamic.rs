@@ -1,0 +1,285 @@
+//! Dynamic jobs (ATP) through daemons, the UDP backend, a host aggregator and parameter hosts, or without an aggregator. See
+//! `common/lab.rs` for the topology; parameter hosts are daemons as well.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
+mod common;
+
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use common::kinds::{WORLD, every_type};
+use common::lab::{Kind, Lab};
+use common::{Raw, code};
+use serde_json::{Value, json};
+use sumac_client::{Client, ClientError, Code, Job, JobOptions, Mode, OpenReply};
+
+const HOSTS: usize = WORLD as usize;
+
+fn dynamic(options: JobOptions) -> JobOptions {
+    options.mode(Mode::Dynamic)
+}
+
+/// What rank `rank` puts at place `i`: both signs, with digits behind the point.
+fn value(rank: u16, i: usize) -> f32 {
+    (f32::from(rank) + 1.0) * ((i % 1009) as f32 - 500.0) / 1024.0
+}
+
+/// The bits of this worker's sum of such values.
+fn sum(client: &Client, job: &Job, rank: u16, count: usize) -> Vec<u32> {
+    let mut tensor = client.tensor::<f32>(count).unwrap();
+    for (i, x) in tensor.iter_mut().enumerate() {
+        *x = value(rank, i);
+    }
+    let sum = job.allreduce(tensor).unwrap().wait().unwrap();
+    sum.iter().map(|x| x.to_bits()).collect()
+}
+
+/// What a daemon counts as a parameter host, of all its jobs together.
+fn hosted(client: &Client, counter: &str) -> u64 {
+    let stats = client.stats().unwrap();
+    stats.parameter_host.iter().flatten().map(|job| job[counter].as_u64().unwrap()).sum()
+}
+
+/// A counter of a job's engine.
+fn engine(client: &Client, job: &Job, counter: &str) -> u64 {
+    let stats = client.stats().unwrap();
+    let found = stats.jobs.iter().find(|found| found.job == job.opened().wire_job).unwrap();
+    found.engine[counter].as_u64().unwrap()
+}
+
+#[test]
+fn a_dynamic_job_gives_the_bits_of_a_static_one() {
+    let lab = Lab::dynamic(Kind::Host { shared: 512 }, HOSTS, 1, "");
+    // Not a power of two: the sums are rounded, and must be so in the same way.
+    let sums = |options: fn(JobOptions) -> JobOptions, name: &str| {
+        let work = |client: Client, job: Job, rank| {
+            let sum = sum(&client, &job, rank, 50_003);
+            job.close().unwrap();
+            sum
+        };
+        lab.train(name, move |o| options(o.scale(99_999.0)), work)
+    };
+    let (fixed, shared) = (sums(|o| o, "static"), sums(dynamic, "dynamic"));
+    assert_eq!(fixed, shared);
+    assert!(fixed.iter().all(|sum| *sum == fixed[0]));
+}
+
+#[test]
+fn every_kind_does_what_it_says_with_every_type() {
+    let lab = Lab::dynamic(Kind::Host { shared: 512 }, HOSTS, 1, "");
+    lab.train("kinds", dynamic, |client, job, rank| {
+        every_type(&client, &job, rank);
+        job.close().unwrap();
+    });
+}
+
+#[test]
+fn no_aggregator_is_needed() {
+    let lab = Lab::dynamic(Kind::None, HOSTS, 1, "");
+    lab.train("alone", dynamic, |client, job, rank| {
+        let OpenReply { slots, plane, dynamic, .. } = job.opened();
+        assert_eq!((*slots, plane.as_str()), (0, "none"));
+        assert_eq!(dynamic.as_ref().unwrap().hosts[0].ip().to_string(), "127.0.0.40");
+        every_type(&client, &job, rank);
+        job.close().unwrap();
+    });
+    // There is nothing that a static job could have slots of.
+    let refused = lab.client(0).open(&JobOptions::new("static", 0, 1)).unwrap_err();
+    assert!(refused.to_string().contains("no aggregator"), "{refused}");
+}
+
+#[test]
+fn shards_are_spread_over_parameter_hosts() {
+    let lab = Lab::dynamic(Kind::None, HOSTS, 2, "shards = 2");
+    let sums = lab.train(
+        "spread",
+        |o| dynamic(o).parameter_hosts(2).elements(352),
+        |client, job, rank| {
+            let found = sum(&client, &job, rank, 50_003);
+            // Both are done with it only when all workers are.
+            (found, job, client)
+        },
+    );
+    assert!(sums.iter().all(|(sum, ..)| *sum == sums[0].0));
+    for (_, socket) in &lab.parameter_hosts {
+        let client = Client::connect(socket).unwrap();
+        // Half of 143 packets each.
+        assert!(hosted(&client, "completed") >= 71, "{:?}", client.stats().unwrap().parameter_host);
+    }
+    for (_, job, _client) in sums {
+        job.close().unwrap();
+    }
+}
+
+#[test]
+fn a_worker_is_the_parameter_host_of_its_own_job() {
+    for kind in [Kind::None, Kind::Host { shared: 256 }] {
+        let lab = Lab::co_located(kind, HOSTS);
+        let sums = lab.train("both", dynamic, |client, job, rank| {
+            let found = sum(&client, &job, rank, 20_000);
+            job.close().unwrap();
+            found
+        });
+        assert!(sums.iter().all(|sum| *sum == sums[0]), "{kind:?}");
+    }
+}
+
+#[test]
+fn jobs_share_fewer_slots_than_they_need() {
+    let lab = Lab::dynamic(Kind::Host { shared: 16 }, 2, 1, "");
+    let options = |o| dynamic(o).elements(64).scale(1_048_576.0);
+    std::thread::scope(|scope| {
+        for name in ["one", "two", "three"] {
+            let lab = &lab;
+            scope.spawn(move || {
+                lab.train(name, options, |client, job, rank| {
+                    for _ in 0..5 {
+                        let found = sum(&client, &job, rank, 20_000);
+                        let expected: Vec<u32> =
+                            (0..20_000).map(|i| (value(0, i) + value(1, i)).to_bits()).collect();
+                        assert_eq!(found, expected);
+                    }
+                    assert!(engine(&client, &job, "collisions") > 0);
+                    job.close().unwrap();
+                });
+            });
+        }
+    });
+}
+
+#[test]
+fn floats_that_do_not_fit_go_as_floats() {
+    let lab = Lab::dynamic(Kind::Host { shared: 256 }, HOSTS, 1, "");
+    lab.train("large", dynamic, |client, job, rank| {
+        assert_eq!((job.opened().max_float, job.opened().max_int), (None, i32::MAX));
+        // Beyond the scale in a few packets: 1e8 times 21.5 is more than 2^31.
+        let mine =
+            |rank: u16, i: usize| if i / 1000 == 3 { 1e20 / (f32::from(rank) + 3.0) } else { value(rank, i) };
+        let mut tensor = client.tensor::<f32>(10_000).unwrap();
+        for (i, x) in tensor.iter_mut().enumerate() {
+            *x = mine(rank, i);
+        }
+        let found = job.allreduce(tensor).unwrap().wait().unwrap();
+        for (i, found) in found.iter().enumerate() {
+            let exact: f64 = (0..WORLD).map(|rank| f64::from(mine(rank, i))).sum();
+            // Rounded once where it went as floats, to a hundred-millionth elsewhere.
+            let error = (f64::from(*found) - exact).abs();
+            assert!(
+                error <= exact.abs() * f64::from(f32::EPSILON) + 3e-8,
+                "element {i}: {found} for {exact}"
+            );
+        }
+        let raw = engine(&client, &job, "raw_chunks");
+        // 1,000 elements lie in 3 or 4 packets of 352.
+        assert!((3..=4).contains(&raw), "{raw}");
+        job.close().unwrap();
+    });
+}
+
+#[test]
+fn sums_of_integers_that_do_not_fit_fail_on_all_workers() {
+    let lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "");
+    lab.train("integers", dynamic, |client, job, rank| {
+        let mut tensor = client.tensor::<i32>(1000).unwrap();
+        tensor[500] = if rank == 0 { i32::MAX } else { 1 };
+        let failed = job.allreduce(tensor).unwrap().wait().unwrap_err();
+        let ClientError::Daemon(failure) = &failed.error else { panic!("{}", failed.error) };
+        assert_eq!((failure.code, failure.ranks.len()), (Code::Saturated, 0), "{failure}");
+        assert!(failure.index <= Some(500) && failure.index_end > Some(500), "{failure:?}");
+        // And the job goes on.
+        let mut tensor = client.tensor::<i32>(1).unwrap();
+        tensor[0] = -1;
+        assert_eq!(job.allreduce(tensor).unwrap().wait().unwrap()[..], [-2]);
+        job.close().unwrap();
+    });
+}
+
+#[test]
+fn a_job_outlives_its_aggregator() {
+    let mut lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "");
+    let (before, after) = (Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3)));
+    let trainers: Vec<_> = (0..2)
+        .map(|rank| {
+            let (client, before, after) = (lab.client(usize::from(rank)), before.clone(), after.clone());
+            std::thread::spawn(move || {
+                let job = client.open(&dynamic(JobOptions::new("survivor", rank, 2))).unwrap();
+                let first = sum(&client, &job, rank, 50_000);
+                assert_eq!(engine(&client, &job, "direct"), 0);
+                before.wait();
+                // The aggregator goes, with its control plane.
+                after.wait();
+                for _ in 0..3 {
+                    assert_eq!(sum(&client, &job, rank, 50_000), first);
+                }
+                assert!(engine(&client, &job, "direct") > 0);
+                first
+            })
+        })
+        .collect();
+    before.wait();
+    lab.aggregator.stop();
+    after.wait();
+    let sums: Vec<_> = trainers.into_iter().map(|trainer| trainer.join().unwrap()).collect();
+    assert_eq!(sums[0], sums[1]);
+}
+
+#[test]
+fn a_job_ends_with_its_parameter_host() {
+    let mut lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "");
+    let client = lab.client(0);
+    let trainers: Vec<_> = (0..2)
+        .map(|rank| {
+            let client = lab.client(usize::from(rank));
+            std::thread::spawn(move || {
+                let job = client.open(&dynamic(JobOptions::new("orphan", rank, 2))).unwrap();
+                loop {
+                    let tensor = client.tensor::<f32>(10_000).unwrap();
+                    let ended = job.allreduce(tensor).and_then(|pending| pending.wait());
+                    if let Err(failed) = ended {
+                        return failed.error.to_string();
+                    }
+                }
+            })
+        })
+        .collect();
+    while client.stats().unwrap().jobs.iter().all(|job| job.operations_ended == 0) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(lab.parameter_hosts[0].0.take());
+    for trainer in trainers {
+        let error = trainer.join().unwrap();
+        assert!(error.contains("parameter host"), "{error}");
+    }
+}
+
+#[test]
+fn without_a_parameter_host_the_job_is_refused_by_that_name() {
+    let lab = Lab::dynamic(Kind::Host { shared: 256 }, 1, 0, "");
+    let refused =
+        lab.client(0).open(&dynamic(JobOptions::new("lonely", 0, 1)).timeout(Duration::from_secs(1)));
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("parameter host"), "{refused}");
+}
+
+#[test]
+fn options_that_do_not_fit_the_mode_are_bad_fields() {
+    let lab = Lab::new(1);
+    let mut raw = Raw::greeted(&lab.hosts[0].1);
+    let table: [(&str, Value); 6] = [
+        ("window", json!({ "window": 64 })),
+        ("linear", json!({ "mode": "static", "linear": true })),
+        ("slots", json!({ "mode": "dynamic", "slots": 64 })),
+        ("int16", json!({ "mode": "dynamic", "wire": "int16" })),
+        ("window 65", json!({ "mode": "dynamic", "window": 65 })),
+        ("mode", json!({ "mode": "mixed" })),
+    ];
+    for (named, options) in table {
+        let mut open = json!({ "cmd": "open", "job": "odd", "rank": 0, "world": 1 });
+        open.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+        let reply = raw.ask(open);
+        assert_eq!(code(&reply), "bad_field", "{reply}");
+        let message = reply["error"]["message"].as_str().unwrap();
+        assert!(message.contains(named) || named == "mode", "{named}: {message}");
+    }
+}
