@@ -182,12 +182,7 @@ impl Coordinator {
 
     fn expire_seats(&mut self, now: Time, id: RunId) {
         let Some(run) = self.runs.get(&id) else { return };
-        // Nobody hears those below a rack that is not there; its loss ends a job that does not outlive it.
-        let is_deaf = |rack: &super::RackId| run.outlives_aggregators() && !self.racks.contains_key(rack);
-        let is_silent = |seat: &super::Seat| {
-            let patience = if seat.rack.as_ref().is_some_and(is_deaf) { UNHEARD } else { SILENCE };
-            !seat.departed && now.saturating_sub(seat.seen) >= patience
-        };
+        let is_silent = |seat: &super::Seat| !seat.departed && self.is_silent(now, run, seat);
         let silent: Vec<u16> =
             run.seats.iter().filter(|(_, seat)| is_silent(seat)).map(|(rank, _)| *rank).collect();
         for rank in silent {
@@ -197,6 +192,19 @@ impl Coordinator {
                 self.end(id, End::Failed(failure));
             }
             self.vacate(id, rank);
+        }
+    }
+
+    /// Whether a worker has given no sign of life for too long. Those below a rack are not heard while that is not, and
+    /// the loss of a rack does not end a job that outlives it.
+    fn is_silent(&self, now: Time, run: &super::Run, seat: &super::Seat) -> bool {
+        let unheard = now.saturating_sub(seat.seen);
+        match seat.rack.filter(|_| run.outlives_aggregators()) {
+            None => unheard >= SILENCE,
+            Some(rack) => match self.racks.get(&rack) {
+                Some(rack) => rack.seen.saturating_sub(seat.seen) >= SILENCE,
+                None => unheard >= UNHEARD,
+            },
         }
     }
 
@@ -254,6 +262,9 @@ impl Coordinator {
         if run.phase != phase {
             run.enter(phase);
             run.hosts_by = self.last_tick + HOST_PATIENCE;
+        }
+        if let Err(refusal) = self.renumber(id) {
+            return self.end(id, End::Refused(refusal));
         }
         let Some(run) = self.runs.get(&id).filter(|run| run.phase == Phase::Ready) else { return };
         let is_free = self.names.get(&run.name).is_some_and(|name| name.on_plane.is_none());

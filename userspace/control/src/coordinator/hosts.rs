@@ -5,7 +5,7 @@ use std::{collections::HashSet, net::SocketAddrV4};
 use sumac_wire::MAX_HOSTS;
 
 use super::{
-    Coordinator, End, Hold, Phase, RackId, Time,
+    Coordinator, End, Hold, Phase, RackId, RunId, Time,
     racks::Rack,
     restore::{Gaps, Known},
     run::{Run, Shared},
@@ -34,6 +34,15 @@ impl Coordinator {
     pub(super) fn lacks_hosts(&self, run: &Run) -> bool {
         let wanted = Coordinator::wishes(run).map_or(0, |wishes| wishes.hosts.unwrap_or(1));
         wanted > 0 && self.free_hosts(run.job).len() < usize::from(wanted)
+    }
+
+    /// Gives a run that waits another number when a parameter host that has entered meanwhile keeps a job under its own.
+    pub(super) fn renumber(&mut self, id: RunId) -> Result<(), Refusal> {
+        let kept = self.kept();
+        let is_taken = |run: &&mut Run| run.is_waiting() && kept.contains(&run.job);
+        let Some(run) = self.runs.get_mut(&id).filter(is_taken) else { return Ok(()) };
+        run.job = self.names.begin(&run.name, id, &kept)?;
+        Ok(())
     }
 
     /// Whether that is all that it waits for.

@@ -45,7 +45,7 @@ pub(super) struct Rack {
     pub ip: Ipv4Addr,
     pub plane: PlaneInfo,
     instance: u64,
-    seen: Time,
+    pub seen: Time,
     away: Option<(Time, String)>,
 }
 

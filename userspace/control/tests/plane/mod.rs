@@ -7,7 +7,9 @@ use std::{
     time::Duration,
 };
 
-use sumac_control::plane::{DataPlane, Installed, JobInstall, LastEpoch, PlaneError, PlaneInfo, PlaneKind};
+use sumac_control::plane::{
+    DataPlane, Installed, JobInstall, LastEpoch, Level, PlaneError, PlaneInfo, PlaneKind,
+};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
@@ -20,7 +22,10 @@ pub enum Call {
 pub struct FakePlane(Arc<Mutex<Inner>>);
 
 struct Inner {
+    kind: PlaneKind,
     slots: u32,
+    /// Jobs that it keeps when it is taken over, as a parameter host does.
+    kept: Vec<u16>,
     instance: Option<u64>,
     refusal: Option<&'static str>,
     /// Installs wait while this is set, as for a worker that does not answer ARP; and so does who asks how it is.
@@ -32,8 +37,14 @@ struct Inner {
 
 impl FakePlane {
     pub fn new(slots: u32) -> FakePlane {
+        FakePlane::of(PlaneKind::Host, slots)
+    }
+
+    pub fn of(kind: PlaneKind, slots: u32) -> FakePlane {
         FakePlane(Arc::new(Mutex::new(Inner {
+            kind,
             slots,
+            kept: Vec::new(),
             instance: Some(1),
             refusal: None,
             is_held: false,
@@ -58,6 +69,19 @@ impl FakePlane {
         self.0.lock().unwrap().waiting
     }
 
+    pub fn keep(&self, jobs: &[u16]) {
+        self.0.lock().unwrap().kept = jobs.to_vec();
+    }
+
+    /// The last job that was installed.
+    pub fn job(&self) -> JobInstall {
+        let installed = |call: Call| match call {
+            Call::Install(job) => Some(job),
+            _ => None,
+        };
+        self.calls().into_iter().rev().find_map(installed).expect("no job was installed")
+    }
+
     pub fn calls(&self) -> Vec<Call> {
         self.0.lock().unwrap().calls.clone()
     }
@@ -65,17 +89,17 @@ impl FakePlane {
 
 impl DataPlane for FakePlane {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
-        let slots = self.0.lock().unwrap().slots;
+        let inner = self.0.lock().unwrap();
         Ok(PlaneInfo {
-            kind: PlaneKind::Host,
-            slots,
+            kind: inner.kind,
+            slots: inner.slots,
             max_elements: 360,
             narrowest: None,
             base_port: 48700,
             shards: 2,
-            dynamic_slots: 0,
+            dynamic_slots: if inner.kind == PlaneKind::Host { 64 } else { 0 },
             address: None,
-            kept: Vec::new(),
+            kept: inner.kept.clone(),
         })
     }
 
@@ -94,10 +118,12 @@ impl DataPlane for FakePlane {
             return Err(PlaneError::Failed { doing: "installing a job", what: why.into() });
         }
         inner.calls.push(Call::Install(job.clone()));
+        let is_last = !matches!(job.level, Level::Rack { .. });
+        let hosts = job.dynamic.as_ref().filter(|_| is_last).map_or(0, |dynamic| dynamic.hosts.len());
         Ok(Installed {
             aggregator_ips: vec![Ipv4Addr::LOCALHOST; job.workers.len()],
             result_group: None,
-            host_sides: Vec::new(),
+            host_sides: vec![Ipv4Addr::new(127, 0, 0, 9); hosts],
         })
     }
 

@@ -9,6 +9,7 @@ use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 use crate::plane::FakePlane;
 
 pub const SECRET: &str = "a secret for these tests";
+pub const RACKS: &str = "the racks' own secret";
 /// Far above what anything here takes: it ends a hanging test, and says nothing about speed.
 pub const HANGS: Duration = Duration::from_secs(60);
 
@@ -25,7 +26,11 @@ impl Server {
     }
 
     pub async fn start_at(address: SocketAddr, plane: FakePlane) -> Server {
-        let secrets = Secrets { default: Some(Secret::new(SECRET).unwrap()), ..Secrets::default() };
+        let secrets = Secrets {
+            default: Some(Secret::new(SECRET).unwrap()),
+            racks: Some(Secret::new(RACKS).unwrap()),
+            ..Secrets::default()
+        };
         let listening = Listening::open(address, plane.clone(), secrets).await.unwrap();
         let address = listening.address();
         let (stop, stopped) = oneshot::channel::<()>();
