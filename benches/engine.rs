@@ -9,7 +9,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sumac_transport::{
-    DType, Engine, JobParams, NotFinite, Operation, Time,
+    DType, DynamicParams, Engine, JobParams, NotFinite, Operation, Time,
     convert::{Arithmetic, Codec, Scaling, WireFormat},
 };
 use sumac_wire::{
@@ -22,7 +22,8 @@ const ELEMENTS: u16 = 256;
 const CHUNKS: usize = 1024;
 const FRAME: usize = HEADER_LEN + ELEMENTS as usize * 4;
 
-fn job(slots: u32, scaling: Scaling) -> JobParams {
+/// A job with so many slots of its own, or with a window as large in a pool that it shares.
+fn job(slots: u32, scaling: Scaling, is_dynamic: bool) -> JobParams {
     let (job, epoch, token, lane, shards, elements) = (1, 1, 7, 0, 1, ELEMENTS);
     let (rank, world, rack_rank, rack_world) = (0, 1, 0, 1);
     let (wire, not_finite, measure) = (WireFormat::Int32, NotFinite::Error, false);
@@ -42,20 +43,27 @@ fn job(slots: u32, scaling: Scaling) -> JobParams {
         scaling,
         not_finite,
         measure,
-        dynamic: None,
+        dynamic: is_dynamic.then(|| DynamicParams {
+            initial_window: slots,
+            ..DynamicParams::new(4 * slots).with_window(slots)
+        }),
     }
 }
 
 /// Makes the answer of a contribution, an exponent round or a probe.
-fn turn_round(frame: &mut [u8], slots: u32) {
+fn turn_round(frame: &mut [u8], params: &JobParams) {
     let kind = if frame[0] & 0x0f == Kind::Probe as u8 { Kind::Report } else { Kind::Result };
     frame[0] = VERSION << 4 | kind as u8;
     frame[offset::CONTRIBUTORS + 1] = 1;
     if u16::from_be_bytes([frame[offset::FLAGS], frame[offset::FLAGS + 1]]) & flag::EXPONENT != 0 {
         frame[offset::EXPONENT] = frame[offset::NEXT_EXPONENT];
     }
+    if params.dynamic.is_some() {
+        frame[offset::FLAGS + 1] &= !(flag::RESEND as u8);
+        return;
+    }
     let seq = frame[offset::SEQ..].first_chunk().copied().map_or(0, u32::from_be_bytes);
-    frame[offset::NEXT_SEQ..][..4].copy_from_slice(&seq.wrapping_add(2 * slots).to_be_bytes());
+    frame[offset::NEXT_SEQ..][..4].copy_from_slice(&seq.wrapping_add(2 * params.slots).to_be_bytes());
 }
 
 /// A window of frames that fly: what was sent in one turn is answered in the next.
@@ -71,7 +79,7 @@ impl Wire {
         for frame in &mut self.frames {
             self.now = self.now.plus(100);
             let Some(sent) = engine.poll_transmit(self.now, frame) else { break };
-            turn_round(frame, engine.params().slots);
+            turn_round(frame, engine.params());
             self.lengths.push(sent.len);
         }
         for (frame, len) in self.frames.iter().zip(&self.lengths) {
@@ -86,13 +94,16 @@ fn engine(c: &mut Criterion) {
     let mut group = c.benchmark_group("engine");
     group.throughput(Throughput::Elements(CHUNKS as u64));
     let scalings = [("fixed", Scaling::Fixed(65536.0)), ("block", Scaling::Block)];
-    for (slots, (name, scaling)) in [64u32, 512].into_iter().flat_map(|slots| scalings.map(|s| (slots, s))) {
-        let mut engine = Engine::new(job(slots, scaling)).expect("good parameters");
+    let cases = [(64u32, false), (512, false), (64, true), (512, true)];
+    let cases = cases.into_iter().flat_map(|case| scalings.map(|scaling| (case, scaling)));
+    for ((slots, is_dynamic), (name, scaling)) in cases {
+        let mut engine = Engine::new(job(slots, scaling, is_dynamic)).expect("good parameters");
         let frames = vec![[0; FRAME]; slots as usize];
         let mut wire = Wire { frames, lengths: Vec::with_capacity(slots as usize), now: Time(0) };
         let count = CHUNKS * usize::from(ELEMENTS);
         let mut buffer: Option<Box<dyn sumac_transport::Buffer>> = Some(Box::new(vec![0u8; count * 4]));
-        group.bench_function(format!("round trips, {slots} slots, {name} scale"), |b| {
+        let places = if is_dynamic { "places in the window" } else { "slots" };
+        group.bench_function(format!("round trips, {slots} {places}, {name} scale"), |b| {
             b.iter(|| {
                 let buffer_back = buffer.take().expect("handed back");
                 let operation = Operation::allreduce(0, DType::F32, Arithmetic::Sum, count, buffer_back);

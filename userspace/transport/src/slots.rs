@@ -151,7 +151,8 @@ impl Slots {
         }
     }
 
-    fn make_ready(&mut self, slot: usize, op: u64) {
+    /// The slot's chunk may be sent: it is one of operation `op`.
+    pub fn make_ready(&mut self, slot: usize, op: u64) {
         let entry = &mut self.table[slot];
         entry.state = State::Ready;
         entry.op = op;
@@ -243,9 +244,18 @@ impl Slots {
         self.queues.append(READY, slot);
     }
 
-    /// The chunk was answered: the slot goes on to its next chunk, of operation `op` or not there yet, in its other
-    /// version, with this `exponent`; `after` is the one after that.
+    /// The chunk was answered: the slot goes on to its next chunk, of operation `op` or not there yet.
     pub fn advance(&mut self, slot: usize, after: u64, exponent: i8, op: Option<u64>) {
+        self.go_on(slot, after, exponent);
+        match op {
+            Some(op) => self.make_ready(slot, op),
+            None => self.waiting.push(Reverse((self.table[slot].seq, slot as u32))),
+        }
+    }
+
+    /// The chunk was answered: the slot has its next chunk, in its other version, with this `exponent`; `after` is the one
+    /// after that.
+    pub fn go_on(&mut self, slot: usize, after: u64, exponent: i8) {
         self.in_flight -= 1;
         self.queues.remove(slot);
         let entry = &mut self.table[slot];
@@ -258,10 +268,6 @@ impl Slots {
         entry.asks = false;
         entry.raw = false;
         entry.state = State::Waiting;
-        match op {
-            Some(op) => self.make_ready(slot, op),
-            None => self.waiting.push(Reverse((entry.seq, slot as u32))),
-        }
     }
 
     /// The parameter host wants the chunk's floats: they go before everything else.

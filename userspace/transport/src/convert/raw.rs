@@ -23,17 +23,16 @@ pub(crate) fn encode(dtype: DType, at: usize, tensor: &[u8], wire: &mut [u8]) ->
 }
 
 fn encode_as<R: Real>(tensor: &[u8], wire: &mut [u8]) -> Encoded {
-    let mut not_finite = None;
     let mut words = wire.as_chunks_mut::<WORD>().0.iter_mut();
-    for (at, (value, word)) in tensor.chunks_exact(R::SIZE).zip(&mut words).enumerate() {
+    let mut all_finite = true;
+    for (value, word) in tensor.chunks_exact(R::SIZE).zip(&mut words) {
         let value = R::read(value).to_f32();
-        let kept = if value.is_finite() { value } else { 0.0 };
-        if !value.is_finite() {
-            not_finite = not_finite.or(Some(at));
-        }
-        *word = kept.to_be_bytes();
+        all_finite &= value.is_finite();
+        *word = if value.is_finite() { value } else { 0.0 }.to_be_bytes();
     }
     words.for_each(|word| *word = [0; WORD]);
+    let is_bad = |value: &[u8]| !R::read(value).to_f32().is_finite();
+    let not_finite = if all_finite { None } else { tensor.chunks_exact(R::SIZE).position(is_bad) };
     Encoded { saturated: None, not_finite }
 }
 
@@ -49,10 +48,13 @@ pub(crate) fn decode(dtype: DType, divisor: u16, at: usize, wire: &[u8], tensor:
 }
 
 fn decode_as<R: Real>(divisor: u16, wire: &[u8], tensor: &mut [u8]) {
-    let words = wire.as_chunks::<WORD>().0;
-    for (value, word) in tensor.chunks_exact_mut(R::SIZE).zip(words) {
-        let sum = f64::from(f32::from_be_bytes(*word)) / f64::from(divisor);
-        R::of_f32(sum as f32).write(value);
+    let values = tensor.chunks_exact_mut(R::SIZE).zip(wire.as_chunks::<WORD>().0);
+    if divisor == 1 {
+        return values.for_each(|(value, word)| R::of_f32(f32::from_be_bytes(*word)).write(value));
+    }
+    for (value, word) in values {
+        let mean = f64::from(f32::from_be_bytes(*word)) / f64::from(divisor);
+        R::of_f32(mean as f32).write(value);
     }
 }
 

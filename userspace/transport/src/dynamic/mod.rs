@@ -59,6 +59,8 @@ pub(crate) struct Dynamic {
     host_answered: bool,
     /// The first chunk without a result.
     base: u64,
+    /// The first chunk that was never sent.
+    next: u64,
     /// The number of the operation that the latest chunk was of.
     near: u64,
     /// In the chunks before this one a newcomer does not know what the others do, of exponents and of slots that moved: they pass
@@ -82,6 +84,7 @@ impl Dynamic {
             way: Way::new(params.slots > 0),
             host_answered: false,
             base: first,
+            next: first,
             near: 0,
             settled_from: 0,
             urgent: 0,

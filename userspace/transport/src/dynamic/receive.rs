@@ -135,7 +135,7 @@ impl Dynamic {
         }
         let next_exponent = if is_settled { header.next_exponent } else { exponent::UNKNOWN };
         let after = entry.after + u64::from(self.params.window);
-        core.slots.advance(slot, after, next_exponent, None);
+        core.slots.go_on(slot, after, next_exponent);
         while core.slots.get(self.ring(self.base)).seq != self.base {
             self.base += 1;
         }

@@ -58,13 +58,14 @@ impl Dynamic {
 
     /// The next chunk of the stream, if its operation is there and the window reaches as far.
     fn next_new(&mut self, core: &mut Core) -> Option<usize> {
-        let seq = core.slots.waits_for()?;
+        let seq = self.next;
         if seq >= self.base + u64::from(self.params.window) {
             return None;
         }
         self.near = core.stream.find(seq, self.near)?;
-        core.slots.wake(self.near);
+        core.slots.make_ready(self.ring(seq), self.near);
         self.places.begin(seq);
+        self.next += 1;
         core.slots.next_to_send()
     }
 
