@@ -222,32 +222,40 @@ impl Job {
         let elements = payload.get(HEADER_LEN..).unwrap_or_default();
         let ring = self.rings.get_mut(usize::from(lane(header))).ok_or(Reason::WrongSlot)?;
         let done = ring.absorb(header, elements, self.members.all(), rank);
-        self.follow(header, shard, &bits, source, done, outbox)
+        self.notice(header, &bits, source, done)?;
+        match self.answer(header, &bits, source, done)? {
+            None => Ok(Reason::Added),
+            Some((reason, header, body, to)) => {
+                outbox.push(Pending { header, shard, body, to });
+                Ok(reason)
+            }
+        }
     }
 
-    /// Sends what follows from what was done to the chunk.
-    fn follow(
+    /// Remembers which way workers were heard; says what has come in vain.
+    fn notice(&mut self, header: &Header, bits: &Bits, source: Source, done: Done) -> Result<(), Reason> {
+        let refused = match done {
+            Done::Left(Action::Ignore(reason)) => Some(reason),
+            Done::NoRoom => Some(Reason::Busy),
+            _ => None,
+        };
+        let is_duplicate = refused == Some(Reason::Duplicate);
+        self.stats.duplicates += u64::from(is_duplicate);
+        // A copy that the network had kept does not tell where its worker is now.
+        if refused.is_none() || is_duplicate && header.has(flag::RESEND) {
+            self.members.heard(bits, source);
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// What is to be sent for what was done to the chunk; `None`: nothing yet.
+    fn answer(
         &mut self,
         header: &Header,
-        shard: u16,
         bits: &Bits,
         source: Source,
         done: Done,
-        outbox: &mut Outbox,
-    ) -> Result<Reason, Reason> {
-        if let Done::Left(Action::Ignore(reason)) = done {
-            let is_duplicate = reason == Reason::Duplicate;
-            self.stats.duplicates += u64::from(is_duplicate);
-            // A copy that the network had kept does not tell where its worker is now.
-            if is_duplicate && header.has(flag::RESEND) {
-                self.members.heard(bits, source);
-            }
-            return Err(reason);
-        }
-        if done == Done::NoRoom {
-            return Err(Reason::Busy);
-        }
-        self.members.heard(bits, source);
+    ) -> Result<Option<(Reason, Header, Body, To)>, Reason> {
         let (world, slots) = (self.members.world(), if self.terms.linear { 0 } else { self.terms.slots });
         let ring = self.rings.get_mut(usize::from(lane(header))).ok_or(Reason::WrongSlot)?;
         let chunk = ring.get_mut(header.seq).ok_or(Reason::Stale)?;
@@ -259,33 +267,31 @@ impl Job {
             }
             _ => {}
         }
-        let meta = &chunk.meta;
-        let (reason, header, body, to) = match done {
-            Done::Taken(Outcome::Wait) => return Ok(Reason::Added),
+        let (meta, stats) = (&chunk.meta, &mut self.stats);
+        let sum = || meta.result(header, world, slots);
+        Ok(match done {
+            Done::Taken(Outcome::Wait) => None,
             Done::Taken(Outcome::Complete) => {
-                self.stats.completed += 1;
-                self.stats.raw += u64::from(meta.is_raw());
-                (Reason::Completed, meta.result(header, world, slots), Body::Sum, To::All(0))
-            }
-            Done::Taken(Outcome::AskRaw) => {
-                self.stats.asked_raw += 1;
-                (Reason::AskedRaw, meta.ask(header, world), Body::Zeros, To::All(0))
+                stats.completed += 1;
+                stats.raw += u64::from(meta.is_raw());
+                Some((Reason::Completed, sum(), Body::Sum, To::All(0)))
             }
             Done::Left(Action::Reply) => {
-                self.stats.replies += 1;
-                (Reason::Replied, meta.result(header, world, slots), Body::Sum, To::One(source))
+                stats.replies += 1;
+                Some((Reason::Replied, sum(), Body::Sum, To::One(source)))
             }
-            Done::Left(Action::AskRaw) => {
-                self.stats.asked_raw += 1;
-                (Reason::AskedRaw, meta.ask(header, world), Body::Zeros, To::One(source))
+            Done::Taken(Outcome::AskRaw) | Done::Left(Action::AskRaw) => {
+                stats.asked_raw += 1;
+                let to = if matches!(done, Done::Taken(_)) { To::All(0) } else { To::One(source) };
+                Some((Reason::AskedRaw, meta.ask(header, world), Body::Zeros, to))
             }
             Done::Left(Action::Refuse) => {
-                (Reason::Mismatch, meta.refusal(header), Body::Zeros, To::One(source))
+                Some((Reason::Mismatch, meta.refusal(header), Body::Zeros, To::One(source)))
             }
-            Done::Left(_) | Done::NoRoom => return Err(Reason::Internal),
-        };
-        outbox.push(Pending { header, shard, body, to });
-        Ok(reason)
+            Done::Left(Action::Store | Action::Add | Action::Ignore(_)) | Done::NoRoom => {
+                return Err(Reason::Internal);
+            }
+        })
     }
 
     fn count(&mut self, header: &Header, bits: &Bits) {
