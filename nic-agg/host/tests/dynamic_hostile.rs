@@ -23,7 +23,7 @@ const CONTRIBUTIONS: [(&str, Change, Reason); 30] = [
     ("type 0", |h| h.kind = 0, Reason::BadType),
     ("a flush", |h| h.kind = Kind::Stop as u8, Reason::BadType),
     ("a result", |h| h.kind = Kind::Result as u8, Reason::WrongSource),
-    ("a report", |h| h.kind = Kind::Report as u8, Reason::WrongSource),
+    ("a report", |h| h.kind = Kind::Report as u8, Reason::BadType),
     ("a job without entry", |h| h.job = JOB + 1, Reason::UnknownJob),
     ("a job outside of the table", |h| h.job = u16::MAX, Reason::UnknownJob),
     ("epoch before", |h| h.epoch = EPOCH - 1, Reason::WrongEpoch),
@@ -54,7 +54,7 @@ const CONTRIBUTIONS: [(&str, Change, Reason); 30] = [
 
 /// What a parameter host's result cannot say.
 const RESULTS: [(&str, Change, Reason); 9] = [
-    ("a report", |h| h.kind = Kind::Report as u8, Reason::BadType),
+    ("a report", |h| (h.kind, h.bitmap_0) = (Kind::Report as u8, 2), Reason::WrongSource),
     ("a job without entry", |h| h.job = JOB + 1, Reason::UnknownJob),
     ("epoch", |h| h.epoch = EPOCH + 1, Reason::WrongEpoch),
     ("token", |h| h.token = 0, Reason::BadToken),

@@ -77,7 +77,8 @@ impl HostAggregator {
         packet: &mut [u8],
     ) -> Result<Answer, Reason> {
         // A parameter host may be a worker's host, so that its address does not tell which of the two speaks.
-        if header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8 {
+        let is_child = entry.flags & job_flag::CHILD != 0;
+        if header.kind == Kind::Result as u8 || is_child && header.kind == Kind::Report as u8 {
             return self.take_from_above(entry, header, source, parent, packet);
         }
         let (rank, back) = self.sender(entry, header, source)?;
@@ -86,7 +87,7 @@ impl HostAggregator {
             return Err(Reason::Injected);
         }
         let Some(contribution) = request else {
-            if entry.flags & job_flag::CHILD != 0 {
+            if is_child {
                 // The answer shall show the whole way.
                 write(packet, &passed(header));
                 return Ok(Answer::One(Reason::Passed, parent));
