@@ -140,7 +140,7 @@ pub struct Tuning {
     pub probe_interval: Duration,
     /// How long the aggregator, or the parameter host, may leave probes unanswered before the job fails.
     pub probe_timeout: Duration,
-    /// How many results of packets that were sent later make a packet count as lost, up to [`MAX_LATER_RESULTS`]; 0: only
+    /// How many results of packets that were sent later make a packet count as lost, up to 8; 0: only
     /// its timer does. `None`: 2 in the static mode, where a question follows, and 3 in the dynamic one, where the
     /// packet does.
     pub later_results: Option<u32>,

@@ -24,7 +24,7 @@ pub(crate) enum State {
     Ready,
     /// Sent, and not answered.
     Flying,
-    /// Sent, not answered, and to be asked about; or, when it is known to be missing, to be sent again.
+    /// Sent, not answered, and to be asked about; in the dynamic mode, or when it is known to be missing, to be sent again.
     Lost,
 }
 

@@ -78,7 +78,7 @@ pub struct EngineStats {
     pub operations_failed: u64,
     /// Chunks sent for the first time.
     pub chunks_sent: u64,
-    /// Chunks taken for lost because two later results arrived.
+    /// Chunks taken for lost because results of later ones arrived.
     pub suspects_fast: u64,
     /// Chunks taken for lost because their timer expired, or to probe a silent path.
     pub suspects_timer: u64,

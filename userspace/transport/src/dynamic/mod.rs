@@ -20,6 +20,8 @@ mod receive;
 mod transmit;
 mod way;
 
+use std::ops::Range;
+
 use sumac_wire::{
     Header,
     header::exponent::{NONE, UNKNOWN},
@@ -66,6 +68,9 @@ pub(crate) struct Dynamic {
     /// In the chunks before this one a newcomer does not know what the others do, of exponents and of slots that moved: they pass
     /// all slots, and nothing is learnt from their results.
     settled_from: u64,
+    /// Send indices of the first packets after nothing was in flight. Who waited for this worker meanwhile has sent those chunks
+    /// again, past the slots ([`Dynamic::probe_silence`]): then they are missing here, and the network is not to blame.
+    first_of_burst: Range<u64>,
     /// Lost chunks that may be sent again although as many are in flight as may be: else nothing would ever come back to
     /// make room.
     urgent: usize,
@@ -87,6 +92,7 @@ impl Dynamic {
             next: first,
             near: 0,
             settled_from: 0,
+            first_of_burst: 0..0,
             urgent: 0,
             params,
         };
@@ -192,7 +198,7 @@ impl Dynamic {
                 Expiry::Chunk(slot) => {
                     let index = core.slots.get(slot).index;
                     core.expire_chunk(slot);
-                    self.congested(core, index);
+                    self.lost(core, index);
                 }
                 Expiry::Path => {
                     core.silence.deepen(now);
@@ -216,12 +222,19 @@ impl Dynamic {
         self.urgent = PROBES;
     }
 
-    /// The packet with this send index was lost or marked.
+    /// The packet with this send index was lost.
+    fn lost(&mut self, core: &mut Core, index: u64) {
+        self.urgent = self.urgent.max(1);
+        if !self.first_of_burst.contains(&index) {
+            self.congested(core, index);
+        }
+    }
+
+    /// The network was congested when the packet with this send index, or its result, was on its way.
     fn congested(&mut self, core: &mut Core, index: u64) {
         if self.congestion.on_congestion(index, core.next_index) {
             core.stats.halvings += 1;
         }
-        self.urgent = self.urgent.max(1);
     }
 
     /// The place of a chunk in the ring.

@@ -98,3 +98,73 @@ impl DynamicParams {
         if is_one_level || is_one_of_them { Ok(()) } else { Err(ParamError::Racks { racks, bitmap }) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NotFinite, Scaling};
+
+    fn good() -> JobParams {
+        JobParams {
+            job: 1,
+            epoch: 0,
+            token: 0,
+            rank: 1,
+            world: 4,
+            rack_rank: 1,
+            rack_world: 2,
+            lane: 0,
+            shards: 1,
+            slots: 0,
+            elements: 832,
+            wire: WireFormat::Int32,
+            scaling: Scaling::Block,
+            not_finite: NotFinite::Error,
+            measure: false,
+            dynamic: Some(DynamicParams::new(100)),
+        }
+    }
+
+    #[test]
+    fn jobs_are_checked() {
+        assert_eq!(good().check(), Ok(()), "slots need no power of two here");
+        type Change = fn(&mut JobParams);
+        let table: [(Change, ParamError); 4] = [
+            (|p| p.wire = WireFormat::Int16, ParamError::DynamicWire),
+            (|p| p.elements = 833, ParamError::DynamicElements { elements: 833 }),
+            (|p| p.measure = true, ParamError::Measure),
+            (|p| p.world = 0, ParamError::World { world: 0 }),
+        ];
+        for (change, error) in table {
+            let mut params = good();
+            change(&mut params);
+            assert_eq!(params.check(), Err(error.clone()), "{error}");
+        }
+    }
+
+    #[test]
+    fn windows_and_racks_are_checked() {
+        type Change = fn(&mut DynamicParams);
+        let refused: [(Change, ParamError); 11] = [
+            (|d| d.window = 0, ParamError::Window { window: 0 }),
+            (|d| d.window = 4, ParamError::Window { window: 4 }),
+            (|d| d.window = 100, ParamError::Window { window: 100 }),
+            (|d| d.window = 8192, ParamError::Window { window: 8192 }),
+            (|d| d.positions = 0, ParamError::Positions { positions: 0, window: 256 }),
+            (|d| d.positions = 512, ParamError::Positions { positions: 512, window: 256 }),
+            (|d| d.initial_window = 0, ParamError::InitialWindow { initial: 0, window: 256 }),
+            (|d| d.initial_window = 257, ParamError::InitialWindow { initial: 257, window: 256 }),
+            (|d| d.fan_in_1 = 3, ParamError::Racks { racks: 3, bitmap: 0 }),
+            (|d| (d.fan_in_1, d.bitmap_1) = (3, 8), ParamError::Racks { racks: 3, bitmap: 8 }),
+            (|d| d.beside_root = true, ParamError::Racks { racks: 0, bitmap: 0 }),
+        ];
+        for (change, error) in refused {
+            let mut dynamic = DynamicParams::new(100);
+            change(&mut dynamic);
+            assert_eq!(dynamic.check(&good()), Err(error.clone()), "{error}");
+        }
+        let two_levels = DynamicParams { fan_in_1: 32, bitmap_1: 1 << 31, ..DynamicParams::new(0) };
+        assert_eq!(two_levels.check(&good()), Ok(()));
+        assert_eq!(DynamicParams::new(1).with_window(8).check(&good()), Ok(()));
+    }
+}

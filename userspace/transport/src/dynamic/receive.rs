@@ -151,7 +151,7 @@ impl Dynamic {
         } else {
             self.congestion.on_result();
         }
-        lost.into_iter().for_each(|index| self.congested(core, index));
+        lost.into_iter().for_each(|index| self.lost(core, index));
         self.refresh_gauges(core);
         Ok(())
     }

@@ -12,6 +12,7 @@ use crate::{
     convert::Arithmetic,
     engine::{Core, Destination, Phase, Transmit, entropy},
     handshake,
+    silence::PROBES,
     slots::{Sent, Slot, State},
     time::Time,
 };
@@ -75,6 +76,9 @@ impl Dynamic {
         let is_first = entry.state != State::Lost;
         let Packet { header, form, dscp } = self.write_packet(core, now, &entry, out)?;
         let index = core.next_index;
+        if core.slots.in_flight() == 0 {
+            self.first_of_burst = index..index + PROBES as u64;
+        }
         let len = payload_len(header.elements);
         core.next_index += 1;
         core.slots.launch(slot, now, index, core.backoff.level(), Sent::Elements, entry.op < core.begun);

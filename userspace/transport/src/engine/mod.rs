@@ -114,7 +114,7 @@ impl Engine {
 
     /// An engine of a worker that takes the place of one that died in the middle of a dynamic job (ATP appendix A.3): its stream begins with
     /// chunk `resume`, the lane's first that is not summed. Where that is within an operation,
-    /// [`Operation::skip`] says so.
+    /// [`Operation::skip`] says so. In a static job it is the same as [`Engine::starting_at`].
     pub fn taking_over(params: JobParams, tuning: &Tuning, resume: u32) -> Result<Engine, ParamError> {
         let mut engine = Engine::starting_at(params, tuning, resume)?;
         if let Mode::Dynamic(dynamic) = &mut engine.mode {

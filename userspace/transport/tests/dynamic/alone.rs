@@ -53,21 +53,34 @@ fn packets_say_where_they_belong() {
 fn three_later_results_are_a_loss_and_halve_the_window() {
     let (mut lone, sent) = start(with(|_| ()));
     lone.wait(RTT);
-    for later in [1, 2] {
-        lone.take(&sent[later].answer());
-        assert!(lone.send().is_none(), "chunk 16 waits for chunk 0");
+    for answered in [0, 1, 3, 4] {
+        lone.take(&sent[answered].answer());
     }
-    lone.take(&sent[3].answer());
-    let again = lone.send().expect("chunk 0");
-    assert_eq!((again.header.seq, again.header.flags), (0, flag::RESEND));
+    let new: Vec<u32> = lone.send_all().iter().map(|sent| sent.header.seq).collect();
+    assert_eq!(new, [16, 17], "chunk 18 waits for chunk 2");
+    lone.take(&sent[5].answer());
+    let again = lone.send().expect("chunk 2");
+    assert_eq!((again.header.seq, again.header.flags), (2, flag::RESEND));
     assert!(lone.send().is_none(), "half of the window is more than full");
     let stats = lone.engine.stats();
     assert_eq!((stats.cwnd, stats.halvings, stats.suspects_fast), (8, 1, 1));
     // Its result lets the window go on, as far as there is room.
-    sent[4..13].iter().for_each(|sent| lone.take(&sent.answer()));
+    sent[6..16].iter().for_each(|sent| lone.take(&sent.answer()));
     lone.take(&again.answer());
     let new: Vec<u32> = lone.send_all().iter().map(|sent| sent.header.seq).collect();
-    assert_eq!(new, [16, 17, 18, 19]);
+    assert_eq!(new, [18, 19]);
+}
+
+#[test]
+fn the_first_chunks_of_a_worker_that_comes_late_are_no_congestion() {
+    let (mut lone, sent) = start(with(|_| ()));
+    sent[2..6].iter().for_each(|sent| lone.take(&sent.answer()));
+    let again: Vec<u32> = lone.send_all().iter().map(|sent| sent.header.seq).collect();
+    assert_eq!((again, lone.engine.stats().halvings), (vec![0, 1], 0), "they are sent again");
+    lone.take(&sent[7].answer());
+    lone.take(&sent[8].answer());
+    lone.take(&sent[9].answer());
+    assert_eq!((lone.engine.stats().suspects_fast, lone.engine.stats().halvings), (3, 1), "chunk 6");
 }
 
 #[test]

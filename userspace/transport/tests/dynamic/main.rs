@@ -32,14 +32,15 @@ fn sum_of(world: usize, at: usize) -> f32 {
     (0..world).map(|rank| value(rank, at)).sum()
 }
 
+/// A worker's part in the sum of `count` floats.
+fn sum(rank: usize, signature: u32, count: usize) -> Operation {
+    let values: Vec<f32> = (0..count).map(|at| value(rank, at)).collect();
+    Operation::allreduce(signature, DType::F32, Arithmetic::Sum, count, Box::new(bytes(&values)))
+}
+
 /// Submits the sum of `count` floats on all workers.
 fn submit(net: &mut Network, signature: u32, count: usize) {
-    for rank in 0..net.engines.len() {
-        let values: Vec<f32> = (0..count).map(|at| value(rank, at)).collect();
-        let operation =
-            Operation::allreduce(signature, DType::F32, Arithmetic::Sum, count, Box::new(bytes(&values)));
-        net.submit(rank, operation);
-    }
+    (0..net.engines.len()).for_each(|rank| net.submit(rank, sum(rank, signature, count)));
 }
 
 /// All workers ended `operations` sums of `count` floats, in order and right.
@@ -130,4 +131,23 @@ fn slots_that_others_left_behind_are_worked_around_and_then_taken() {
     net.run(2, 1);
     check(&net, 2, 1000);
     assert!(net.aggregator.collisions < collisions + 100, "{}", net.aggregator.collisions);
+}
+
+#[test]
+fn a_worker_that_comes_late_costs_nobody_his_window() {
+    let mut net = Network::new(&job(3, 64), 5);
+    net.join();
+    for operation in 0..5 {
+        for rank in [0, 1] {
+            net.submit(rank, sum(rank, operation, 1000));
+        }
+        net.idle(30);
+        net.submit(2, sum(2, operation, 1000));
+        net.run(operation as usize + 1, 1);
+    }
+    check(&net, 5, 1000);
+    for engine in &net.engines {
+        let stats = engine.stats();
+        assert!(stats.halvings == 0 && stats.resent <= 5 * 10, "{}", net.summary());
+    }
 }
