@@ -1,6 +1,6 @@
 //! One engine whose frames the test answers: what it sends when, and frames that lie.
 
-use sumac_transport::{DType, DynamicParams, JobError, JobParams, JobState, Time};
+use sumac_transport::{DType, DynamicParams, Engine, JobError, JobParams, JobState, Time, Tuning};
 use sumac_wire::{
     Header, Kind, Reason,
     header::{NO_SLOT, flag},
@@ -127,6 +127,32 @@ fn silence_has_the_first_chunks_sent_again_and_the_aggregator_asked() {
     assert_eq!(stats.resent, stats.suspects_timer + 16 - 2, "{stats:?}");
     lone.wait(1_000_000);
     lone.expire();
+}
+
+#[test]
+fn chunk_numbers_wrap() {
+    let engine =
+        Engine::starting_at(with(|_| ()), &Tuning::default(), u32::MAX - 4).expect("good parameters");
+    let mut lone = Lone { engine, now: Time(0) };
+    lone.answer_all();
+    lone.submit_floats(&[2.0; 400]);
+    let mut seqs = Vec::new();
+    loop {
+        let sent = lone.send_all();
+        if sent.is_empty() {
+            break;
+        }
+        // Results come in another order, and twice.
+        for sent in sent.iter().rev() {
+            seqs.push(sent.header.seq);
+            lone.take(&sent.answer());
+            lone.take(&sent.answer());
+        }
+    }
+    seqs.sort_unstable_by_key(|seq| seq.wrapping_add(5));
+    assert_eq!(seqs, (0..50u32).map(|at| at.wrapping_sub(5)).collect::<Vec<_>>());
+    assert_eq!(lone.engine.stats().frames.get(Reason::Duplicate), 50);
+    assert!(lone.engine.poll_completion().is_some_and(|completion| completion.result.is_ok()));
 }
 
 #[test]

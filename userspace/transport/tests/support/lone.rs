@@ -95,6 +95,13 @@ impl Lone {
         lone
     }
 
+    /// Answers whatever the engine sends now.
+    pub fn answer_all(&mut self) {
+        while let Some(sent) = self.send() {
+            self.take(&sent.answer());
+        }
+    }
+
     pub fn submit(&mut self, dtype: DType, count: usize, buffer: impl Buffer + 'static) {
         self.operate(Operation::allreduce(SIGNATURE, dtype, Arithmetic::Sum, count, Box::new(buffer)));
     }
