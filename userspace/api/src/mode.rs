@@ -26,4 +26,6 @@ pub struct DynamicReply {
     pub congestion_control: bool,
     /// Whether packets take slots in turn rather than by a hash.
     pub linear: bool,
+    /// Whether this worker has taken a dead one's place: it submits the job's operations again, from the first on.
+    pub resumed: bool,
 }

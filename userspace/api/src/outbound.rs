@@ -96,12 +96,16 @@ pub struct OperationReply {
 }
 
 /// The answer to `wait` when the operation succeeded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitReply {
     /// The operation.
     pub op: u64,
     /// From submission to the last element's arrival, in nanoseconds.
     pub duration_ns: u64,
+    /// Elements that were not written, because they were summed before this worker took another one's place: ranges,
+    /// each from its first to one past its last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missed: Vec<(u64, u64)>,
 }
 
 /// The answer to `cancel`.
@@ -192,6 +196,9 @@ pub enum Event {
         job: u64,
         /// From submission to the end, in nanoseconds.
         duration_ns: u64,
+        /// Elements that were not written, as in [`WaitReply`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        missed: Vec<(u64, u64)>,
         /// Why it failed, if it did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
@@ -288,7 +295,13 @@ mod tests {
             Outbound::ok(7, &RegisterReply { region: 3 }),
             Outbound::failed(Some(8), failure.clone()),
             Outbound::failed(None, failure.clone()),
-            Outbound::Event(Event::Completed { op: 1, job: 2, duration_ns: 3, error: None }),
+            Outbound::Event(Event::Completed {
+                op: 1,
+                job: 2,
+                duration_ns: 3,
+                missed: vec![(0, 5)],
+                error: None,
+            }),
             Outbound::Event(Event::JobFailed { job: 2, error: failure }),
         ];
         for message in messages {

@@ -92,6 +92,7 @@ fn full_reply() -> OpenReply {
             hosts: vec!["10.77.3.1:48700".parse().unwrap()],
             congestion_control: true,
             linear: false,
+            resumed: false,
         }),
         shards: 2,
         elements: 352,

@@ -19,7 +19,15 @@ use sumac_api::{
 use crate::ClientError;
 
 /// How an operation ended, and its duration.
-pub(crate) type Outcome = Result<Duration, Failure>;
+pub(crate) type Outcome = Result<Done, Failure>;
+
+/// How an operation ended well.
+#[derive(Clone, Debug)]
+pub(crate) struct Done {
+    pub(crate) duration: Duration,
+    /// Elements that were not written: ranges.
+    pub(crate) missed: Vec<(u64, u64)>,
+}
 
 /// The body of a reply and the descriptor that came with it.
 #[derive(Debug)]
@@ -244,10 +252,10 @@ impl Connection {
             Outbound::Reply { id: Some(id), result } => {
                 state.file_reply(id, result.map(|value| Answer { value, fds }));
             }
-            Outbound::Event(Event::Completed { op, duration_ns, error, .. }) => {
+            Outbound::Event(Event::Completed { op, duration_ns, missed, error, .. }) => {
                 if !state.abandoned.remove(&op) {
                     let outcome = match error {
-                        None => Ok(Duration::from_nanos(duration_ns)),
+                        None => Ok(Done { duration: Duration::from_nanos(duration_ns), missed }),
                         Some(failure) => Err(failure),
                     };
                     state.finished.insert(op, outcome);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sumac_api::{Cancel, CancelReply, Close, Collective, Command, Failure, Kind, OpenReply, OperationReply};
 
 use crate::client::body;
-use crate::connection::Connection;
+use crate::connection::{Connection, Done};
 use crate::tensor::{Element, Tensor};
 use crate::{ClientError, Failed, OpOptions};
 
@@ -151,7 +151,7 @@ impl Job {
             self.connection.call(command, &[]).and_then(|answer| body::<OperationReply>(answer.value));
         match reply {
             Ok(OperationReply { op }) => {
-                Ok(Pending { connection: self.connection.clone(), op, tensor: Some(tensor), duration: None })
+                Ok(Pending { connection: self.connection.clone(), op, tensor: Some(tensor), done: None })
             }
             Err(error) => Err(Failed::new(error, Some(tensor))),
         }
@@ -176,7 +176,7 @@ pub struct Pending<T> {
     connection: Arc<Connection>,
     op: u64,
     tensor: Option<Tensor<T>>,
-    duration: Option<Duration>,
+    done: Option<Done>,
 }
 
 impl<T: Element> Pending<T> {
@@ -200,8 +200,8 @@ impl<T: Element> Pending<T> {
     /// As [`Pending::wait`].
     pub fn wait_timed(mut self) -> Result<(Tensor<T>, Duration), Box<Failed<T>>> {
         self.finish(None)?;
-        match (self.tensor.take(), self.duration) {
-            (Some(tensor), Some(duration)) => Ok((tensor, duration)),
+        match (self.tensor.take(), self.done.take()) {
+            (Some(tensor), Some(done)) => Ok((tensor, done.duration)),
             (tensor, _) => Err(Failed::new(ClientError::Protocol("the operation has no end".into()), tensor)),
         }
     }
@@ -215,6 +215,13 @@ impl<T: Element> Pending<T> {
         self.finish(Some(Instant::now().checked_add(timeout)).flatten())
     }
 
+    /// The elements that were not written, once [`Pending::wait_timeout`] has said that the operation has ended: ranges,
+    /// each from its first to one past its last. They were summed before this worker took a dead one's place.
+    #[must_use]
+    pub fn missed(&self) -> &[(u64, u64)] {
+        self.done.as_ref().map_or(&[], |done| &done.missed)
+    }
+
     /// Gives the operation up. Its job ends with it, on all workers, who are told which rank cancelled.
     ///
     /// # Errors
@@ -225,13 +232,13 @@ impl<T: Element> Pending<T> {
     }
 
     fn finish(&mut self, deadline: Option<Instant>) -> Result<bool, Box<Failed<T>>> {
-        if self.duration.is_some() {
+        if self.done.is_some() {
             return Ok(true);
         }
         match self.connection.finished(self.op, deadline) {
             Ok(None) => Ok(false),
-            Ok(Some(Ok(duration))) => {
-                self.duration = Some(duration);
+            Ok(Some(Ok(done))) => {
+                self.done = Some(done);
                 Ok(true)
             }
             Ok(Some(Err(failure))) => Err(Failed::new(failure, self.tensor.take())),
@@ -243,7 +250,7 @@ impl<T: Element> Pending<T> {
 
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
-        if self.duration.is_none() && self.tensor.is_some() {
+        if self.done.is_none() && self.tensor.is_some() {
             self.connection.abandon(self.op);
         }
     }

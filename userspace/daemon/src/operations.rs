@@ -12,6 +12,8 @@ pub(crate) struct Outcome {
     pub(crate) duration_ns: u64,
     /// Why it failed, if it did.
     pub(crate) error: Option<Failure>,
+    /// Elements that were not written, because they were summed before this worker took another one's place: ranges.
+    pub(crate) missed: Vec<(u64, u64)>,
 }
 
 /// An operation that has not ended.
@@ -159,7 +161,7 @@ mod tests {
     }
 
     fn done(duration_ns: u64) -> Outcome {
-        Outcome { duration_ns, error: None }
+        Outcome { duration_ns, error: None, missed: Vec::new() }
     }
 
     #[test]

@@ -99,6 +99,13 @@ impl Routes {
         }
     }
 
+    /// Notes a job's next incarnation.
+    pub(crate) fn renew(&self, job: u16, epoch: u16) {
+        if let Some(route) = self.lock().get_mut(&job) {
+            route.reply.epoch = epoch;
+        }
+    }
+
     /// Names the jobs that the data path knows by their numbers only.
     pub(crate) fn name(&self, measured: Vec<MeasuredJob>) -> Vec<JobStats> {
         let routes = self.lock();

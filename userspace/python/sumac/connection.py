@@ -30,6 +30,8 @@ class Outcome(NamedTuple):
     duration: float
     """Seconds from submission to the end."""
     error: SumacError | None
+    missed: tuple[tuple[int, int], ...] = ()
+    """Elements that were not written: ranges."""
 
 
 class Connection:
@@ -188,4 +190,5 @@ class Connection:
             self._abandoned.discard(op)
             return
         error = from_daemon(message["error"]) if "error" in message else None
-        self._finished[op] = Outcome(message["duration_ns"] * 1e-9, error)
+        missed = tuple((first, end) for first, end in message.get("missed", ()))
+        self._finished[op] = Outcome(message["duration_ns"] * 1e-9, error, missed)

@@ -201,6 +201,14 @@ class Handle:
         """Seconds from submission to the end, by the daemon's clock; ``None`` before the end is known."""
         return None if self._outcome is None else self._outcome.duration
 
+    @property
+    def missed(self) -> tuple[tuple[int, int], ...]:
+        """Elements that were not written, each range from its first to one past its last; empty before the end is known.
+
+        They were summed before this worker took a dead one's place.
+        """
+        return () if self._outcome is None else self._outcome.missed
+
     def cancel(self) -> bool:
         """Gives the operation up, and with it the job on all workers. False when it had ended already."""
         return bool(self._connection.call("cancel", op=self.op)[0]["cancelled"])

@@ -388,7 +388,7 @@ mod tests {
 
     fn doubt(number: u32) -> Doubt {
         let error = Failure::new(Code::Saturated, "somebody's").elements("w", 256, Some(512));
-        let outcome = Outcome { duration_ns: 1, error: Some(error) };
+        let outcome = Outcome { duration_ns: 1, error: Some(error), missed: Vec::new() };
         Doubt { number, client: ClientId::OPENER, op: 9, outcome }
     }
 

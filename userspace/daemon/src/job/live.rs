@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use sumac_control::{Announcement, Member, MemberState, Notice};
+use sumac_control::{Announcement, Assignment, Member, MemberState, Notice};
 use sumac_transport::JobError;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
@@ -31,6 +31,8 @@ pub(super) struct Ears {
     pub(super) notices: UnboundedReceiver<(u16, Notice)>,
     /// Names that all workers have announced.
     pub(super) released: UnboundedReceiver<String>,
+    /// The job's next incarnations, each with another worker in a dead one's place (ATP appendix A.3).
+    pub(super) renewed: UnboundedReceiver<Assignment>,
 }
 
 /// See the module.
@@ -53,7 +55,7 @@ impl<'a> Life<'a> {
 
     /// Waits for whatever ends the job.
     pub(super) async fn run(mut self, ears: Ears) -> End {
-        let Ears { mut orders, mut notices, mut released } = ears;
+        let Ears { mut orders, mut notices, mut released, mut renewed } = ears;
         let mut failed = std::pin::pin!(self.member.failed());
         let mut complaint = std::pin::pin!(complain(self.job, self.stream));
         let mut look = interval(LOOK);
@@ -68,6 +70,7 @@ impl<'a> Life<'a> {
                     self.stream.release(&self.job.hub.carrier, &name);
                     None
                 }
+                Some(assignment) = renewed.recv() => self.renew(assignment).await,
                 _ = look.tick() => self.look(),
                 never = &mut complaint => match never {},
             };
@@ -80,6 +83,24 @@ impl<'a> Life<'a> {
             self.stream.settle(doubt);
         }
         end
+    }
+
+    /// Goes on with a newcomer in a dead worker's place.
+    async fn renew(&self, assignment: Assignment) -> Option<End> {
+        let (job, epoch) = (assignment.job, assignment.epoch);
+        let (hub, spec) = (self.job.hub.clone(), self.job.plan.spec.clone());
+        let renewed = blocking(move || hub.carrier.renew_job(&assignment, &spec)).await;
+        match renewed.and_then(|renewed| renewed) {
+            Ok(()) => {
+                tracing::info!(job = self.job.plan.spec.job, epoch, "a worker was replaced; going on");
+                self.job.hub.routes.renew(job, epoch);
+                None
+            }
+            Err(failure) => {
+                let reason = format!("a worker was replaced, and this one cannot go on: {}", failure.message);
+                Some(End::ours(JobError::Ended { reason }))
+            }
+        }
     }
 
     fn rank(&self) -> u16 {

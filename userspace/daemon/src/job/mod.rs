@@ -81,13 +81,23 @@ impl Job {
         let (name, wire_job, epoch) = (&self.plan.spec.job, assignment.job, assignment.epoch);
         tracing::info!(job = name, wire_job, epoch, "all workers have joined");
         let mut reply = self.reply(&assignment);
-        let stream = Arc::new(Stream::new(self.shape(&assignment), self.orders.clone(), self.client.clone()));
+        let stream = Arc::new(Stream::new(
+            self.shape(&assignment),
+            self.orders.clone(),
+            self.client.clone(),
+            assignment.dynamic.as_ref().map_or(&[], |terms| &terms.resume),
+        ));
         if let Err(failure) = self.route(&stream, &reply) {
             return self.give_up(member, failure).await;
         }
         match self.begin(&member, &mut reply, &mut orders).await {
             Ok(()) => {
-                let ears = live::Ears { orders, notices: member.notices(), released: member.released() };
+                let ears = live::Ears {
+                    orders,
+                    notices: member.notices(),
+                    released: member.released(),
+                    renewed: member.renewed(),
+                };
                 self.greet(&stream, reply);
                 let end = live::Life::new(&self, &stream, &member).run(ears).await;
                 self.finish(member, &stream, end).await;
@@ -226,6 +236,7 @@ impl Job {
                 hosts: terms.hosts.clone(),
                 congestion_control: terms.congestion,
                 linear: terms.linear,
+                resumed: !terms.resume.is_empty(),
             }),
             shards: assignment.shards,
             elements: assignment.elements,

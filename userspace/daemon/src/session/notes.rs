@@ -80,6 +80,7 @@ impl Session {
             op,
             job: running.job,
             duration_ns: outcome.duration_ns,
+            missed: outcome.missed.clone(),
             error: outcome.error.clone(),
         }))?;
         // The message first: whom the bell wakes finds it there.
@@ -92,7 +93,7 @@ impl Session {
     fn job_failed(&mut self, handle: u64, failure: Failure) -> Result<(), End> {
         for (op, since) in self.operations.of_job(handle) {
             let duration_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            self.completed(op, &Outcome { duration_ns, error: Some(failure.clone()) })?;
+            self.completed(op, &Outcome { duration_ns, error: Some(failure.clone()), missed: Vec::new() })?;
         }
         let Some(job) = self.jobs.get_mut(&handle) else { return Ok(()) };
         let before = std::mem::replace(&mut job.state, JobState::Failed(failure.clone()));
@@ -125,7 +126,10 @@ impl Session {
 /// The answer to a `wait` for an operation that has ended.
 pub(super) fn wait_reply(request: u64, op: u64, outcome: Outcome) -> Outbound {
     match outcome.error {
-        None => Outbound::ok(request, &WaitReply { op, duration_ns: outcome.duration_ns }),
+        None => {
+            let Outcome { duration_ns, missed, .. } = outcome;
+            Outbound::ok(request, &WaitReply { op, duration_ns, missed })
+        }
         Some(failure) => Outbound::failed(Some(request), failure),
     }
 }

@@ -29,8 +29,8 @@ pub(crate) struct Errand {
     pub(crate) operation: Operation,
 }
 
-/// A part of an operation in the engine's terms.
-pub(super) fn operation(what: &What, signature: u32, priority: u8, part: LentPart) -> Operation {
+/// A part of an operation in the engine's terms. `past`: chunks at its front that were summed before.
+pub(super) fn operation(what: &What, signature: u32, priority: u8, part: LentPart, past: u32) -> Operation {
     let LentPart { base, count, share, memory } = part;
     // One that has no elements is a barrier: a chunk to which nobody gives anything.
     let count = if what.count == 0 { 1 } else { count };
@@ -43,7 +43,7 @@ pub(super) fn operation(what: &What, signature: u32, priority: u8, part: LentPar
         base: u32::try_from(base).unwrap_or(u32::MAX),
         gives: numbers(&share.gives),
         takes: numbers(&share.takes),
-        skip: 0,
+        skip: u64::from(past),
         priority,
         loss_bound: 0.0,
         buffer: Box::new(memory),

@@ -14,6 +14,7 @@ mod log;
 mod named;
 pub(crate) mod notice;
 mod parts;
+mod past;
 mod what;
 mod work;
 
@@ -30,6 +31,7 @@ use self::log::{Log, Stretch};
 use self::named::Named;
 use self::notice::History;
 use self::parts::{Loads, divide};
+use self::past::Past;
 use self::what::signature;
 use self::work::Work;
 use crate::carrier::Carrier;
@@ -118,6 +120,8 @@ struct State {
     loads: Loads,
     /// By lane: the next chunk's number.
     next_seq: Vec<u32>,
+    /// What was summed before this worker took another one's place.
+    past: Past,
     log: Log,
     working: HashMap<u32, Work>,
     named: Named<Loaded>,
@@ -143,11 +147,18 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(shape: Shape, orders: UnboundedSender<Order>, opener: Client) -> Stream {
+    /// `resume`: of a worker that takes another one's place, the first chunk of each lane that is not summed.
+    pub(crate) fn new(
+        shape: Shape,
+        orders: UnboundedSender<Order>,
+        opener: Client,
+        resume: &[u32],
+    ) -> Stream {
         let state = State {
             number: 0,
             loads: Loads::new(shape.shards),
             next_seq: vec![0; usize::from(shape.classes) * usize::from(shape.shards)],
+            past: Past::new(resume),
             log: Log::default(),
             working: HashMap::new(),
             named: Named::default(),
@@ -244,13 +255,26 @@ impl Stream {
                 Some(stretch)
             })
             .collect();
+        let (mut missed, mut errands) = (Vec::new(), Vec::new());
+        for (stretch, (chunks, part)) in stretches.iter().zip(parts) {
+            let past = state.past.chunks(stretch.lane, stretch.first, chunks);
+            let elements = (u64::from(past) * self.shape.per_chunk(&what)).min(part.count);
+            past::add(&mut missed, part.base..part.base + elements);
+            if past < chunks {
+                let operation = errand::operation(&what, signature, priority, part, past);
+                let wire_job = self.shape.wire_job;
+                errands.push(Errand { wire_job, lane: stretch.lane, number, operation });
+            }
+        }
         self.compare_with_rumours(state, &claim);
         state.log.add(claim, stretches);
-        state.working.insert(number, Work::new(what.clone(), client, op, parts.len()));
-        for (lane, (_, part)) in lanes.into_iter().zip(parts) {
-            let wire_job = self.shape.wire_job;
-            let operation = errand::operation(&what, signature, priority, part);
-            let errand = Errand { wire_job, lane, number, operation };
+        if errands.is_empty() {
+            state.log.ended(number);
+            state.tell(client, op, Outcome { duration_ns: 0, error: None, missed });
+            return Ok(());
+        }
+        state.working.insert(number, Work::new(what, client, op, errands.len(), missed));
+        for errand in errands {
             if let Err(failure) = carrier.submit(errand) {
                 // The data path has stopped: parts that it took end with it, and nobody waits for them.
                 state.working.remove(&number);
@@ -290,23 +314,23 @@ impl Stream {
             return;
         }
         let Some(work) = state.working.remove(&number) else { return };
-        let (client, op) = (work.client, work.op);
+        let (client, op, missed) = (work.client, work.op, work.missed.clone());
         let (end, duration_ns) = work.end();
-        let outcome = |error| Outcome { duration_ns, error };
+        let failed = |failure| Outcome { duration_ns, error: Some(failure), missed: Vec::new() };
         if end != PartEnd::Job {
             state.log.ended(number);
         }
         match end {
-            PartEnd::Done => state.tell(client, op, outcome(None)),
-            PartEnd::Everybodys(failure) => state.tell(client, op, outcome(Some(failure))),
+            PartEnd::Done => state.tell(client, op, Outcome { duration_ns, error: None, missed }),
+            PartEnd::Everybodys(failure) => state.tell(client, op, failed(failure)),
             PartEnd::Ours(failure) => {
                 let failure = failure.ranks([self.shape.rank]);
                 self.order(Order::Blame { number, failure: failure.clone() });
-                state.tell(client, op, outcome(Some(failure)));
+                state.tell(client, op, failed(failure));
             }
             PartEnd::Theirs(failure) => {
                 state.doubts.push(client);
-                let outcome = outcome(Some(failure));
+                let outcome = failed(failure);
                 self.order(Order::Doubt(Doubt { number, client, op, outcome }));
             }
             PartEnd::Job => state.lost += 1,

@@ -41,6 +41,8 @@ pub(crate) struct Work {
     pub(crate) client: ClientId,
     /// The operation's handle at its client.
     pub(crate) op: u64,
+    /// Elements that were summed before this worker took another one's place: ranges, in ascending order.
+    pub(crate) missed: Vec<(u64, u64)>,
     left: usize,
     started: u64,
     finished: u64,
@@ -48,8 +50,8 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    pub(crate) fn new(what: What, client: ClientId, op: u64, parts: usize) -> Work {
-        Work { what, client, op, left: parts, started: u64::MAX, finished: 0, end: PartEnd::Done }
+    pub(crate) fn new(what: What, client: ClientId, op: u64, parts: usize, missed: Vec<(u64, u64)>) -> Work {
+        Work { what, client, op, missed, left: parts, started: u64::MAX, finished: 0, end: PartEnd::Done }
     }
 
     /// Takes in the end of a part, with its times on the data path's clock; says whether it was the last.
@@ -100,7 +102,7 @@ mod tests {
             priority: 0,
             loss_bound: 0.0,
         };
-        Work::new(What::new(Kind::Allreduce, &ask), ClientId::OPENER, 1, parts)
+        Work::new(What::new(Kind::Allreduce, &ask), ClientId::OPENER, 1, parts, Vec::new())
     }
 
     #[test]
