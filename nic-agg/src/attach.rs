@@ -375,9 +375,13 @@ fn keep_or_drop_pool(wanted: &State, pins: &PinDir) -> Result<(), AttachError> {
     let tables = Tables::open(pins).and_then(|tables| Ok((tables.state()?, tables)));
     let jobs = match &tables {
         Ok((state, tables)) => {
-            // All but who it is and how its ports are bound at the moment.
-            let like =
-                |state: &State| State { instance: 0, flags: state.flags & state_flag::JUMBO, ..*state };
+            // All but who it is, how its ports are bound at the moment, and what may change at any time.
+            let like = |state: &State| State {
+                instance: 0,
+                flags: state.flags & state_flag::JUMBO,
+                slot_timeout: 0,
+                ..*state
+            };
             if like(state) == like(wanted) {
                 return Ok(());
             }
@@ -389,14 +393,14 @@ fn keep_or_drop_pool(wanted: &State, pins: &PinDir) -> Result<(), AttachError> {
         }
     };
     if let (Ok((state, _)), false) = (&tables, jobs.is_empty()) {
-        let State { slots, elements, base_port, shards, own_ip, .. } = state;
+        let State { slots, elements, base_port, shards, own_ip, dynamic_slots, .. } = state;
         let jumbo = if variant_of(state) == Variant::Jumbo { " --jumbo" } else { "" };
         let own = match own_ip {
             0 => String::new(),
             ip => format!(" --own {}", Ipv4Addr::from_bits(*ip)),
         };
         let have = format!(
-            "--slots {slots} --elements {elements} --base-port {base_port} --shards {shards}{jumbo}{own}"
+            "--slots {slots} --dynamic-slots {dynamic_slots} --elements {elements} --base-port {base_port} --shards {shards}{jumbo}{own}"
         );
         return Err(AttachError::PoolInUse { have, jobs });
     }

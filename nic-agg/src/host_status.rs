@@ -8,11 +8,13 @@ use sumac_agg_host::{
 };
 use sumac_agg_layout::Drops;
 use sumac_control::{DataPlane as _, plane::PlaneError};
-use sumac_wire::{MAX_JOBS, Reason, slot::SlotMeta, tables::JobEntry};
+use sumac_wire::{MAX_JOBS, PAGE_ELEMENTS, Reason, dynamic, slot::SlotMeta, tables::JobEntry};
 
 use crate::{
     drops::{self, DropRule, NoSuchJob},
-    status::{ChunkLimit, JobStatus, Plane, Seen, Status, job_status, worker_status},
+    status::{
+        ChunkLimit, DynamicPool, JobStatus, Plane, Seen, Status, job_status, slots_used, worker_status,
+    },
 };
 
 /// What is counted and installed.
@@ -25,16 +27,20 @@ pub fn status(plane: &HostPlane) -> Result<Status, PlaneError> {
     let jobs: Vec<JobStatus> = running
         .jobs()
         .into_iter()
-        .map(|(number, entry, workers, parents)| job(plane, number, &entry, &workers, parents.first()))
+        .map(|(number, entry, workers, parents)| job(plane, number, &entry, &workers, parents))
         .collect();
     let of_slot = size_of::<SlotMeta>() as u64 + 2 * 4 * u64::from(info.max_elements);
+    let shared = DynamicPool { slots: info.dynamic_slots, held: running.held(), timeout_ms: None };
+    let of_dynamic = size_of::<dynamic::SlotMeta>() as u64 + 4 * PAGE_ELEMENTS as u64;
+    let of_pool = u64::from(info.dynamic_slots) * of_dynamic;
     let counters = Reason::ALL.iter().map(|reason| (reason.name(), running.counter(*reason)));
     Ok(Status {
         plane: Plane::Host,
         instance,
         slots: info.slots,
-        slots_used: jobs.iter().map(|job| job.slots).sum(),
-        pool_bytes: u64::from(info.slots) * of_slot * u64::from(info.shards),
+        slots_used: slots_used(&jobs),
+        dynamic: (shared.slots > 0).then_some(shared),
+        pool_bytes: (u64::from(info.slots) * of_slot + of_pool) * u64::from(info.shards),
         elements: info.max_elements,
         chunk_limit: ChunkLimit { elements: info.max_elements, port: None },
         jumbo: false,
@@ -53,7 +59,7 @@ fn job(
     number: u16,
     entry: &JobEntry,
     addresses: &[SocketAddrV4],
-    parent: Option<&SocketAddrV4>,
+    parents: Vec<SocketAddrV4>,
 ) -> JobStatus {
     let running = plane.running();
     let workers = (0..).zip(addresses).map(|(rank, address)| {
@@ -63,7 +69,7 @@ fn job(
     let JobSeen { counters, times, injected } = running.job_seen(number);
     let counters = Reason::ALL.iter().map(|reason| (*reason, counters[*reason as usize]));
     let seen = Seen {
-        parent: parent.map(|parent| *parent.ip()),
+        parents,
         counters: counters.filter(|(_, count)| *count > 0).collect(),
         drops: running.drops(number),
         injected,

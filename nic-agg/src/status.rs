@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde::Serialize;
-use sumac_agg_layout::{Drops, Injected, Lateness, Times};
+use sumac_agg_layout::{Drops, Injected, Lateness, State, Times};
 use sumac_hostprog::{interface::Interface, mode::BoundMode};
 use sumac_wire::{
     MAX_JOBS, Reason,
@@ -45,9 +45,11 @@ pub struct Status {
     pub instance: u64,
     /// Slots in the pool.
     pub slots: u32,
-    /// Of these, how many belong to jobs.
+    /// Of these, how many belong to static jobs.
     pub slots_used: u32,
-    /// Bytes of kernel memory that the pool takes.
+    /// The pool that dynamic jobs share; none: they are not served.
+    pub dynamic: Option<DynamicPool>,
+    /// Bytes of memory that both pools take.
     pub pool_bytes: u64,
     /// Largest chunk that a slot holds.
     pub elements: u16,
@@ -69,6 +71,17 @@ pub struct Status {
     pub counters: BTreeMap<&'static str, u64>,
     /// The jobs.
     pub jobs: Vec<JobStatus>,
+}
+
+/// The slots that dynamic jobs share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DynamicPool {
+    /// How many each shard has.
+    pub slots: u32,
+    /// How many hold a chunk at the moment, in all shards.
+    pub held: u32,
+    /// Milliseconds after which a job that sends nothing loses its slots; a host aggregator keeps that to itself.
+    pub timeout_ms: Option<u32>,
 }
 
 /// Largest chunk that a job may ask for.
@@ -100,13 +113,17 @@ pub struct JobStatus {
     pub job: u16,
     /// Its incarnation.
     pub epoch: u16,
+    /// Whether it is dynamic, and shares slots.
+    pub is_dynamic: bool,
+    /// Where a dynamic job's sums go; none at a rack, whose go to its root.
+    pub parameter_hosts: Vec<SocketAddrV4>,
     /// Its first slot in the pool.
     pub first_slot: u32,
-    /// Its slots.
+    /// Its slots; of a dynamic job, those of each shard that it may take.
     pub slots: u32,
     /// Why as many; known to what serves the aggregator only.
     pub slots_reason: Option<String>,
-    /// Its lanes: streams of their own, with as many slots each.
+    /// Its lanes: streams of their own, with as many slots each; 0 of a dynamic job, whose slots know no lanes.
     pub lanes: u32,
     /// Its shards.
     pub shards: u16,
@@ -256,7 +273,8 @@ impl Aggregator {
             plane: Plane::Ebpf,
             instance: state.instance,
             slots: state.slots,
-            slots_used: jobs.iter().map(|job| job.slots).sum(),
+            slots_used: slots_used(&jobs),
+            dynamic: dynamic_pool(&tables, &state)?,
             pool_bytes: pool_memory(pools_of(&state), variant_of(&state)),
             elements: state.elements,
             chunk_limit: chunk_limit(state.elements, &tables.ports()?),
@@ -280,6 +298,23 @@ impl Aggregator {
         let jobs = tables.jobs()?.into_iter().filter(|(_, entry)| entry.flags & job_flag::ACTIVE != 0);
         Ok(jobs.map(|(number, entry)| job(&tables, number, &entry)).collect::<Result<_, _>>()?)
     }
+}
+
+/// The slots of static jobs.
+pub(crate) fn slots_used(jobs: &[JobStatus]) -> u32 {
+    jobs.iter().filter(|job| !job.is_dynamic).map(|job| job.slots).sum()
+}
+
+fn dynamic_pool(tables: &Tables, state: &State) -> Result<Option<DynamicPool>, TableError> {
+    let (slots, timeout_ms) = (state.dynamic_slots, Some(state.slot_timeout));
+    if slots == 0 {
+        return Ok(None);
+    }
+    let mut held = 0;
+    for index in 0..pools_of(state).all_dynamic_slots() {
+        held += u32::from(tables.dynamic_slot(index)?.meta.owner != 0);
+    }
+    Ok(Some(DynamicPool { slots, held, timeout_ms }))
 }
 
 fn port(interface: String) -> PortStatus {
@@ -313,9 +348,14 @@ fn carried(mtu: u32) -> u16 {
     u16::try_from(mtu.saturating_sub(headers) / ELEMENT_LEN as u32).unwrap_or(u16::MAX)
 }
 
+fn parents(tables: &Tables, number: u16, entry: &JobEntry) -> Result<Vec<SocketAddrV4>, TableError> {
+    let parents = tables.parents(number, entry.hosts)?;
+    Ok(parents.iter().map(|parent| SocketAddrV4::new(parent.ip.into(), parent.port)).collect())
+}
+
 fn job(tables: &Tables, number: u16, entry: &JobEntry) -> Result<JobStatus, TableError> {
     let seen = Seen {
-        parent: tables.parents(number, 1)?.first().map(|parent| parent.ip.into()),
+        parents: parents(tables, number, entry)?,
         counters: tables.job_counters(number)?,
         drops: tables.drops(number)?,
         injected: tables.injected(number)?,
@@ -327,7 +367,8 @@ fn job(tables: &Tables, number: u16, entry: &JobEntry) -> Result<JobStatus, Tabl
 
 /// What an aggregator of either kind has seen of a job.
 pub(crate) struct Seen {
-    pub parent: Option<Ipv4Addr>,
+    /// Its root, or its parameter hosts.
+    pub parents: Vec<SocketAddrV4>,
     pub counters: Vec<(Reason, u64)>,
     pub drops: Drops,
     pub injected: Injected,
@@ -340,18 +381,22 @@ pub(crate) fn job_status(number: u16, entry: &JobEntry, seen: Seen) -> JobStatus
     let has = |flag| entry.flags & flag != 0;
     let (drops, injected) = (seen.drops, seen.injected);
     let is_dropping = drops != Drops::default() || injected != Injected::default();
-    let level = match seen.parent {
+    let is_dynamic = has(job_flag::DYNAMIC);
+    let level = match seen.parents.first() {
         _ if has(job_flag::ROOT) => LevelStatus::Root,
-        Some(parent) if has(job_flag::CHILD) => LevelStatus::Rack { rack: entry.rack, parent },
+        Some(parent) if has(job_flag::CHILD) => LevelStatus::Rack { rack: entry.rack, parent: *parent.ip() },
         _ => LevelStatus::Only,
     };
+    let is_rack = matches!(level, LevelStatus::Rack { .. });
     JobStatus {
         job: number,
         epoch: entry.epoch,
+        is_dynamic,
+        parameter_hosts: if is_dynamic && !is_rack { seen.parents } else { Vec::new() },
         first_slot: entry.slot_base,
         slots: entry.slots,
         slots_reason: None,
-        lanes: entry.slots / entry.lane_slots(),
+        lanes: if is_dynamic { 0 } else { entry.slots / entry.lane_slots() },
         shards: entry.shards,
         stealing: has(job_flag::STEALING),
         level,

@@ -21,7 +21,7 @@ use std::{
 
 use sumac_agg::{AttachOptions, attach, clean, detach, plane::EbpfPlane};
 use sumac_control::{
-    FailureKind, JobFailure, JoinSpec, Member, Mode, MemberState, Order, Outcome, Secret, Secrets, join,
+    FailureKind, JobFailure, JoinSpec, Member, MemberState, Mode, Order, Outcome, Secret, Secrets, join,
     server::Listening,
 };
 use sumac_transport::{NotFinite, PathMeasure, Scaling, WireFormat};

@@ -4,17 +4,22 @@
 
 mod support;
 
-use sumac_agg::NewJob;
+use std::time::Duration;
+
+use sumac_agg::{NewDynamic, NewJob};
+use sumac_agg_layout::State;
 use sumac_wire::{
     Header, Kind, Reason,
     dynamic::{SlotMeta, owner},
-    header::flag,
+    header::{NO_SLOT, flag},
 };
 use support::{
-    Bench, DROP, REDIRECT, Shown,
-    dynamic::{ECT, contribution, dynamic_job, frame, header, host, result, values},
-    frames::{Answer, answer, sum},
-    privileged,
+    Bench, DROP, DYNAMIC_SLOTS, PASS, REDIRECT, Shown,
+    dynamic::{
+        CE, ECT, SLOTS, contribution, dynamic_job, frame, header, host, rack_job, result, root_job, values,
+    },
+    frames::{self, Answer, answer, sum},
+    job_of, privileged,
 };
 
 /// A packet of the tables: who sends it, of which chunk, and what differs from a contribution.
@@ -140,4 +145,246 @@ fn check_way(what: &str, got: &Answer, reason: Reason, ranks: &[usize]) {
         _ => flag::LEVEL | got.header.flags & (flag::RESEND | flag::RAW_FLOAT),
     };
     assert_eq!(got.header.flags, marks, "{what}");
+}
+
+/// Shows the program the parameter host's result of a chunk.
+fn free(bench: &Bench, job: &NewJob, seq: u32, slot: u32) {
+    let result = result(&header(job, 0, seq, slot));
+    let shown = bench.show(&frame(job, &host(0), &result, &values(&result, 0), ECT));
+    assert_eq!(shown.reason, Reason::Concluded, "result of chunk {seq} of job {}", job.job);
+}
+
+/// What `rank` sends of a chunk when all its elements are `value`.
+fn all_of(job: &NewJob, rank: usize, header: &Header, value: i32) -> Vec<u8> {
+    frame(job, &job.workers[rank], header, &vec![value; usize::from(header.elements)], ECT)
+}
+
+#[test]
+fn worlds_of_all_sizes_and_chunks_of_all_lengths() {
+    if !privileged("worlds_of_all_sizes_and_chunks_of_all_lengths") {
+        return;
+    }
+    let worlds = (2..=32).map(|world| (world, 20));
+    let lengths = [1, 2, 15, 16, 17, 31, 32, 33, 255, 256, 352, 800, 815, 816, 817, 830, 831, 832];
+    let cases = worlds.chain(lengths.map(|elements| (2, elements)));
+    let jobs: Vec<_> =
+        (1..).zip(cases).map(|(job, (world, len))| NewJob { job, ..dynamic_job(world, len) }).collect();
+    let bench = Bench::new(&jobs);
+    for job in &jobs {
+        let (world, elements) = (job.workers.len(), job.elements);
+        for rank in 0..world {
+            let shown = bench.show(&contribution(job, rank, &header(job, rank, 3, 3)));
+            if rank + 1 < world {
+                assert_eq!(shown.reason, Reason::Added, "{world} workers, {elements} elements: rank {rank}");
+                continue;
+            }
+            assert_eq!(shown.reason, Reason::Forwarded, "{world} workers, {elements} elements");
+            let sums = answer(&shown.out).values;
+            assert!(sums == sum(0..world, 3, elements.into()), "{world} workers, {elements} elements");
+        }
+        free(&bench, job, 3, 3);
+    }
+}
+
+#[test]
+fn sums_that_leave_32_bits_are_clamped_and_marked() {
+    if !privileged("sums_that_leave_32_bits_are_clamped_and_marked") {
+        return;
+    }
+    let job = dynamic_job(2, 33);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    let cases = [
+        (i32::MAX, 1, i32::MAX, true),
+        (i32::MIN, -1, i32::MIN, true),
+        (i32::MIN, i32::MIN, i32::MIN, true),
+        (i32::MAX, i32::MAX, i32::MAX, true),
+        (i32::MAX, 0, i32::MAX, false),
+        (i32::MAX, i32::MIN, -1, false),
+        (i32::MIN + 1, -1, i32::MIN, false),
+    ];
+    for (slot, (a, b, expected, overflows)) in (0..).zip(cases) {
+        for again in [0, flag::RESEND] {
+            let of = |rank| header(&job, rank, 1, slot);
+            bench.show(&all_of(&job, 0, &of(0), a));
+            // A checksum that is wrong takes all of it back.
+            let second = Header { flags: again, ..of(1) };
+            let mut bad = all_of(&job, 1, &second, b);
+            *bad.last_mut().unwrap() ^= 1;
+            assert_eq!(bench.show(&bad).reason, Reason::BadChecksum);
+            let shown = bench.show(&all_of(&job, 1, &second, b));
+            let got = answer(&shown.out);
+            assert_eq!(got.values, [expected; 33], "{a} + {b}");
+            assert_eq!(got.header.has(flag::OVERFLOW), overflows, "{a} + {b}");
+            let kept = bench.dynamic_slot(slot).meta;
+            assert_eq!(kept.flags & flag::OVERFLOW != 0, overflows && again == 0, "{a} + {b}: slot");
+            free(&bench, &job, 1, slot);
+        }
+    }
+}
+
+#[test]
+fn orphans_are_taken_back() {
+    if !privileged("orphans_are_taken_back") {
+        return;
+    }
+    let (dead, alive) = (dynamic_job(2, 20), NewJob { job: 6, ..dynamic_job(2, 20) });
+    let bench = Bench::new(&[dead.clone(), alive.clone()]);
+    let of = |job: &NewJob, seq: u32| contribution(job, 0, &header(job, 0, seq, seq % SLOTS));
+    for seq in 0..SLOTS {
+        assert_eq!(bench.show(&of(&dead, seq)).reason, Reason::Added);
+    }
+    for seq in 0..SLOTS {
+        assert_eq!(bench.show(&of(&alive, seq)).reason, Reason::Collided, "slot {seq} is the other's");
+    }
+    // Somebody else's result leaves them alone, too.
+    free(&bench, &alive, 0, 0);
+    assert_ne!(bench.dynamic_slot(0).meta.owner, 0);
+    {
+        let mut tables = bench.tables.lock().unwrap();
+        let state = tables.state().unwrap();
+        tables.set_state(State { slot_timeout: 1, ..state }).unwrap();
+    }
+    // The kernel's coarse clock goes on every few milliseconds.
+    std::thread::sleep(Duration::from_millis(50));
+    free(&bench, &alive, 0, 0);
+    assert_eq!(bench.dynamic_slot(0).meta, SlotMeta::default(), "a result takes an orphan with it");
+    for seq in 1..SLOTS {
+        assert_eq!(bench.show(&of(&alive, seq)).reason, Reason::Reclaimed, "slot {seq}");
+        assert_eq!(bench.dynamic_slot(seq).meta.owner, owner(alive.job, alive.epoch, 0));
+    }
+}
+
+#[test]
+fn shards_and_jobs_keep_apart() {
+    if !privileged("shards_and_jobs_keep_apart") {
+        return;
+    }
+    let dynamic = NewDynamic { slots: SLOTS, hosts: vec![host(0), host(1)] };
+    let job = NewJob { shards: 2, dynamic: Some(dynamic), ..dynamic_job(2, 20) };
+    let other = NewJob { job: 6, ..job_of(2, 20) };
+    let bench = Bench::new(&[job.clone(), other.clone()]);
+    for rank in 0..2 {
+        let shown = bench.show(&frames::contribution(&other, rank, 3, 20));
+        let expected = [Reason::Added, Reason::Completed][rank];
+        assert_eq!(shown.reason, expected, "a static job beside it");
+        for lane in 0..2 {
+            let of_lane = Header { next_seq: lane, ..header(&job, rank, 3, 3) };
+            let shown = bench.show(&contribution(&job, rank, &of_lane));
+            if rank == 0 {
+                assert_eq!(shown.reason, Reason::Added);
+                let slot = bench.dynamic_slot(lane * DYNAMIC_SLOTS + 3);
+                assert_eq!(slot.meta.owner, owner(job.job, job.epoch, lane as u16));
+                continue;
+            }
+            assert_eq!(shown.reason, Reason::Forwarded);
+            let got = answer(&shown.out);
+            let to = host(lane as u8);
+            assert_eq!((got.frame.dst_ip, got.frame.dst_port), (to.ip.to_bits(), to.port + lane as u16));
+            assert_eq!(got.values, sum(0..2, 3, 20));
+        }
+    }
+    let by_the_wrong_port = Header { next_seq: 1, ..result(&header(&job, 0, 3, 3)) };
+    let of_host_0 = frame(&job, &host(0), &by_the_wrong_port, &values(&by_the_wrong_port, 0), ECT);
+    assert_eq!(bench.show(&of_host_0).reason, Reason::WrongSource, "shard 1 is host 1's");
+}
+
+#[test]
+fn probes_show_the_whole_way() {
+    if !privileged("probes_show_the_whole_way") {
+        return;
+    }
+    let (rack, root) = (rack_job(3, 20), NewJob { job: 6, ..root_job(2, 20) });
+    let bench = Bench::new(&[rack.clone(), root.clone()]);
+    let probe = |job, rank| Header { kind: Kind::Probe as u8, elements: 0, ..header(job, rank, 0, NO_SLOT) };
+    let up = bench.show(&frame(&rack, &rack.workers[2], &probe(&rack, 2), &[], ECT));
+    assert_eq!(up.reason, Reason::Passed);
+    let up = answer(&up.out);
+    assert_eq!((up.header.kind, up.header.flags), (Kind::Probe as u8, flag::LEVEL));
+    assert_eq!((up.header.bitmap_0, up.header.bitmap_1, up.frame.dst_ip), (4, 2, host(9).ip.to_bits()));
+    let back = bench.show(&frame(&root, &root.workers[1], &probe(&root, 1), &[], ECT));
+    assert_eq!((back.reason, answer(&back.out).header.kind), (Reason::Probed, Kind::Report as u8));
+    let report = Header { kind: Kind::Report as u8, ..up.header };
+    let down = bench.show(&frame(&rack, &host(9), &report, &[], ECT));
+    assert_eq!(down.reason, Reason::Probed);
+    let (down, worker) = (answer(&down.out), &rack.workers[2]);
+    assert_eq!((down.header.kind, down.header.flags), (Kind::Report as u8, 0));
+    assert_eq!((down.frame.dst_ip, down.frame.dst_port), (worker.ip.to_bits(), worker.port));
+}
+
+#[test]
+fn marks_of_congestion_go_on_as_an_echo() {
+    if !privileged("marks_of_congestion_go_on_as_an_echo") {
+        return;
+    }
+    let job = dynamic_job(2, 20);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    let marked = |rank: usize, by: u8| {
+        let header = header(&job, rank, 3, 3);
+        frame(&job, &job.workers[rank], &header, &values(&header, rank), by)
+    };
+    bench.show(&marked(0, CE));
+    let up = answer(&bench.show(&marked(1, ECT)).out);
+    assert_eq!(
+        (up.header.flags, up.frame.dscp_ecn),
+        (flag::LEVEL | flag::ECN_ECHO, ECT),
+        "a sum's first part"
+    );
+    let result = result(&header(&job, 0, 3, 3));
+    let down = bench.show(&frame(&job, &host(0), &result, &values(&result, 0), CE));
+    let down = answer(&down.out);
+    assert_eq!((down.header.flags, down.frame.dscp_ecn), (flag::ECN_ECHO, ECT), "a result's");
+}
+
+#[test]
+fn results_to_one_port_go_to_a_group() {
+    if !privileged("results_to_one_port_go_to_a_group") {
+        return;
+    }
+    let mut job = dynamic_job(2, 20);
+    job.workers.iter_mut().for_each(|worker| worker.ifindex = 7);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    let result = result(&header(&job, 0, 3, 3));
+    let shown = bench.show(&frame(&job, &host(0), &result, &values(&result, 0), ECT));
+    let got = answer(&shown.out);
+    assert_eq!((shown.verdict, got.macs[0]), (REDIRECT, [1, 0, 0x5e, 77, 0, 5]));
+    assert_eq!(got.frame.dst_ip, u32::from_be_bytes([239, 77, 0, 5]));
+}
+
+#[test]
+fn what_is_cut_off_or_bent_changes_nothing() {
+    if !privileged("what_is_cut_off_or_bent_changes_nothing") {
+        return;
+    }
+    let job = dynamic_job(3, 20);
+    let bench = Bench::new(std::slice::from_ref(&job));
+    bench.show(&contribution(&job, 0, &header(&job, 0, 3, 3)));
+    let pool = |bench: &Bench| {
+        let slots = (0..2 * DYNAMIC_SLOTS).map(|index| bench.dynamic_slot(index));
+        slots.flat_map(|slot| zerocopy::IntoBytes::as_bytes(&slot).to_vec()).collect::<Vec<u8>>()
+    };
+    let before = pool(&bench);
+    let second = header(&job, 1, 3, 3);
+    let again = Header { flags: flag::RESEND, ..second };
+    let result = result(&second);
+    let frames = [
+        contribution(&job, 1, &second),
+        contribution(&job, 1, &again),
+        frame(&job, &host(0), &result, &values(&result, 0), ECT),
+    ];
+    for good in frames {
+        for cut in 14..good.len() {
+            let (verdict, reason) =
+                if cut < 38 { (PASS, Reason::Foreign) } else { (DROP, Reason::Truncated) };
+            let shown = bench.show(&good[..cut]);
+            assert_eq!((shown.verdict, shown.reason), (verdict, reason), "cut at {cut} of {}", good.len());
+        }
+        for at in 42..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            let shown = bench.show(&bad);
+            assert!(shown.verdict == DROP, "byte {at}: {:?}", shown.reason);
+        }
+    }
+    assert!(pool(&bench) == before, "a slot has changed");
+    assert_eq!(bench.dynamic_slot(3).meta.bitmap, 1);
 }

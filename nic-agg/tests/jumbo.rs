@@ -140,7 +140,7 @@ fn verification_stays_below_the_kernels_limit() {
     if !privileged("verification_stays_below_the_kernels_limit") {
         return;
     }
-    let bench = Bench::of(Variant::Jumbo, &[]);
+    let bench = Bench::of(Variant::Jumbo, &[support::dynamic::dynamic_job(2, 4)]);
     for (name, program) in bench.ebpf.programs().filter(|(_, program)| program.fd().is_ok()) {
         let steps = program.info().unwrap().verified_instruction_count();
         println!("{name}: {steps:?} steps");

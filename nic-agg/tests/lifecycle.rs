@@ -8,18 +8,21 @@
 
 mod support;
 
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::{
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    time::Duration,
+};
 
 use sumac_agg::{
-    Aggregator, AttachError, AttachOptions, JobError, Level, Mode, NewJob, NewWorker,
+    Aggregator, AttachError, AttachOptions, JobError, Level, Mode, NewDynamic, NewJob, NewWorker,
     aggregator::ChangeError, attach, clean, detach,
 };
 use sumac_control::neighbour;
 use sumac_hostprog::{Steer, interface::Interface, mode::BoundMode};
-use sumac_wire::{DEFAULT_BASE_PORT, Header};
+use sumac_wire::{DEFAULT_BASE_PORT, Header, header::flag};
 use support::{
-    TOKEN,
-    frames::{header, sum, value},
+    TOKEN, dynamic,
+    frames::{header, sum},
     net::{Namespace, Pins, cable},
     privileged,
 };
@@ -94,7 +97,11 @@ impl Lab {
 
     fn contribute(&self, job: &NewJob, rank: usize, seq: u32) {
         let header = header(job, rank, seq, ELEMENTS);
-        let values = (0..usize::from(ELEMENTS)).flat_map(|i| value(rank, seq, i).to_be_bytes());
+        self.send(job, rank, &header, &dynamic::values(&header, rank));
+    }
+
+    fn send(&self, job: &NewJob, rank: usize, header: &Header, values: &[i32]) {
+        let values = values.iter().flat_map(|value| value.to_be_bytes());
         let payload: Vec<u8> = header.to_bytes().into_iter().chain(values).collect();
         let to = SocketAddrV4::new(job.workers[rank].aggregator_ip, DEFAULT_BASE_PORT);
         self.sockets[rank].send_to(&payload, to).unwrap();
@@ -149,6 +156,39 @@ fn a_job_goes_on_after_detach_and_attach() {
 }
 
 #[test]
+fn a_dynamic_job_goes_on_after_detach_and_attach() {
+    if !privileged("a_dynamic_job_goes_on_after_detach_and_attach") {
+        return;
+    }
+    let lab = Lab::new();
+    let aggregator = lab.attach(&lab.options()).unwrap();
+    let job = lab.job();
+    // The second worker is the parameter host as well, with the same socket.
+    let dynamic = NewDynamic { slots: 16, hosts: vec![job.workers[1]] };
+    let job = NewJob { dynamic: Some(dynamic), ..job };
+    lab.middle.inside(|| aggregator.add_job(&job).unwrap());
+    let contribute = |rank: usize, seq: u32| {
+        let header = dynamic::header(&job, rank, seq, 3);
+        lab.send(&job, rank, &header, &dynamic::values(&header, rank));
+    };
+    for seq in 0..2 {
+        contribute(0, seq);
+        if seq == 0 {
+            lab.middle.inside(|| detach(&lab.pins.0, &[]).unwrap());
+        }
+        lab.attach(&lab.options()).unwrap();
+        contribute(1, seq);
+        let mut bytes = [0; 2000];
+        let len = lab.sockets[1].recv(&mut bytes).unwrap();
+        let got = Header::read(&bytes[..len], 0, len).unwrap();
+        assert_eq!((got.seq, got.bitmap_0, got.flags), (seq, 0b11, flag::LEVEL));
+        let result = dynamic::result(&got);
+        lab.send(&job, 1, &result, &sum(0..2, seq, ELEMENTS.into()));
+        lab.expect_result(seq);
+    }
+}
+
+#[test]
 fn a_pool_with_jobs_is_not_replaced() {
     if !privileged("a_pool_with_jobs_is_not_replaced") {
         return;
@@ -162,8 +202,14 @@ fn a_pool_with_jobs_is_not_replaced() {
     let larger = AttachOptions { slots: 128, ..lab.options() };
     let refused = lab.attach(&larger).unwrap_err();
     assert!(matches!(&refused, AttachError::PoolInUse { jobs, .. } if jobs[..] == [9]), "{refused}");
-    assert!(refused.to_string().contains("--slots 64 --elements 256 --base-port 48700"), "{refused}");
+    let have = "--slots 64 --dynamic-slots 1024 --elements 256 --base-port 48700";
+    assert!(refused.to_string().contains(have), "{refused}");
+    let fewer = AttachOptions { dynamic_slots: 512, ..lab.options() };
+    assert!(matches!(lab.attach(&fewer), Err(AttachError::PoolInUse { .. })));
     assert_eq!(lab.bound(), [DRIVER, DRIVER], "a refusal detaches nothing");
+    let patient = AttachOptions { slot_timeout: Duration::from_secs(9), ..lab.options() };
+    lab.attach(&patient).unwrap();
+    assert_eq!(lab.middle.inside(|| aggregator.state().unwrap().slot_timeout), 9000);
     assert_eq!(instance(), first);
     assert!(lab.middle.inside(|| aggregator.remove_job(9).unwrap()));
     assert!(!lab.middle.inside(|| aggregator.remove_job(9).unwrap()), "twice");

@@ -18,9 +18,11 @@ use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     unistd::Pid,
 };
+use sumac_agg::NewJob;
 use sumac_wire::Reason;
 use support::{
     Bench, REDIRECT,
+    dynamic::{self, dynamic_job},
     frames::{answer, contribution, sum},
     job_of, privileged,
 };
@@ -53,35 +55,63 @@ fn nothing_is_lost_between_two_cpus() {
     if !privileged("nothing_is_lost_between_two_cpus") {
         return;
     }
+    let job = job_of(WORKERS, ELEMENTS);
+    let frame = |rank: usize, seq: u32| contribution(&job, rank, seq, ELEMENTS);
+    both_sum_all("nothing_is_lost_between_two_cpus", &job, Reason::Completed, frame, None);
+}
+
+#[test]
+fn nothing_is_lost_of_dynamic_jobs() {
+    if !privileged("nothing_is_lost_of_dynamic_jobs") {
+        return;
+    }
+    let job = dynamic_job(WORKERS, ELEMENTS);
+    let header = |rank: usize, seq: u32| dynamic::header(&job, rank, seq, seq % dynamic::SLOTS);
+    let frame = |rank: usize, seq: u32| dynamic::contribution(&job, rank, &header(rank, seq));
+    let result = |seq: u32| {
+        let result = dynamic::result(&header(0, seq));
+        dynamic::frame(&job, &dynamic::host(0), &result, &dynamic::values(&result, 0), dynamic::ECT)
+    };
+    both_sum_all("nothing_is_lost_of_dynamic_jobs", &job, Reason::Forwarded, frame, Some(&result));
+}
+
+/// Shows each half of the workers' frames to the program on a CPU of its own; `freed` is what makes room for others when
+/// a chunk is complete.
+fn both_sum_all(
+    test: &str,
+    job: &NewJob,
+    completes: Reason,
+    frame: impl Fn(usize, u32) -> Vec<u8> + Sync,
+    freed: Option<&(dyn Fn(u32) -> Vec<u8> + Sync)>,
+) {
     let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap();
     let cpus: Vec<_> = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap()).take(2).collect();
     if cpus.len() < 2 {
-        println!("SKIP nothing_is_lost_between_two_cpus: needs two CPUs");
+        println!("SKIP {test}: needs two CPUs");
         return;
     }
-    let job = job_of(WORKERS, ELEMENTS);
-    let bench = Bench::new(std::slice::from_ref(&job));
+    let bench = Bench::new(std::slice::from_ref(job));
     let (gate, completed) = (Gate { arrived: AtomicU32::new(0) }, AtomicUsize::new(0));
     thread::scope(|scope| {
         for (half, cpu) in cpus.iter().enumerate() {
-            let (job, bench, gate, completed) = (&job, &bench, &gate, &completed);
+            let (frame, bench, gate, completed) = (&frame, &bench, &gate, &completed);
             scope.spawn(move || {
                 let mut only = CpuSet::new();
                 only.set(*cpu).unwrap();
                 sched_setaffinity(Pid::from_raw(0), &only).unwrap();
                 for seq in 0..CHUNKS {
-                    let frames: Vec<_> = (half..usize::from(WORKERS))
-                        .step_by(2)
-                        .map(|rank| contribution(job, rank, seq, ELEMENTS))
-                        .collect();
+                    let ranks = (half..usize::from(WORKERS)).step_by(2);
+                    let frames: Vec<_> = ranks.map(|rank| frame(rank, seq)).collect();
                     gate.pass(seq);
                     for frame in &frames {
                         let (verdict, out) = bench.run(frame);
-                        if verdict == REDIRECT {
-                            completed.fetch_add(1, Ordering::Relaxed);
-                            let expected = sum(0..usize::from(WORKERS), seq, ELEMENTS.into());
-                            assert!(answer(&out).values == expected, "chunk {seq}: another sum");
+                        if verdict != REDIRECT {
+                            continue;
                         }
+                        completed.fetch_add(1, Ordering::Relaxed);
+                        let expected = sum(0..usize::from(WORKERS), seq, ELEMENTS.into());
+                        assert!(answer(&out).values == expected, "chunk {seq}: another sum");
+                        freed.map(|freed| bench.run(&freed(seq)));
                     }
                 }
             });
@@ -90,6 +120,6 @@ fn nothing_is_lost_between_two_cpus() {
     assert_eq!(completed.into_inner(), CHUNKS as usize, "each chunk completes once");
     let counters = bench.tables.lock().unwrap().counters().unwrap();
     let count = |wanted| counters.iter().find(|(reason, _)| *reason == wanted).map_or(0, |(_, count)| *count);
-    assert_eq!(count(Reason::Completed), u64::from(CHUNKS));
+    assert_eq!(count(completes), u64::from(CHUNKS));
     assert_eq!(count(Reason::Added), u64::from(CHUNKS) * (u64::from(WORKERS) - 1));
 }

@@ -33,11 +33,30 @@ pub fn look(work: &Work, job: u16) {
         }
         waited = now.saturating_sub(began.at);
     }
-    note(work, job, waited);
+    note(work, job, waited, work.plan & plan::ANSWER != 0);
+}
+
+/// Looks at a contribution that was taken into a dynamic job's slot, which holds when the chunk `began`.
+#[inline(always)]
+pub fn look_dynamic(work: &Work, began: *mut u64) {
+    use crate::dynamic::plan::{FLUSHED, STORE, SUM, TAKEN};
+    let is_taken = work.plan & TAKEN != 0 && work.plan & FLUSHED == 0;
+    if work.chunk.contribution.seq % SAMPLED != 0 || !is_taken {
+        return;
+    }
+    // SAFETY: the helper takes nothing and reads the clock.
+    let now = unsafe { bpf_ktime_get_ns() };
+    if work.plan & STORE != 0 {
+        // SAFETY: the pointer is into a slot that was looked up in this run, and whose lock is held.
+        unsafe { *began = now };
+    }
+    // SAFETY: as above.
+    let waited = now.saturating_sub(unsafe { *began });
+    note(work, work.job as u16, waited, work.plan & SUM != 0);
 }
 
 #[inline(always)]
-fn note(work: &Work, job: u16, waited: u64) {
+fn note(work: &Work, job: u16, waited: u64, is_complete: bool) {
     if let Some(late) = LATENESS.get_ptr_mut(work.worker_index) {
         // SAFETY: the pointer is to this CPU's value, and nothing else runs on it meanwhile.
         let late = unsafe { &mut *late };
@@ -47,7 +66,7 @@ fn note(work: &Work, job: u16, waited: u64) {
             late.max = waited;
         }
     }
-    if work.plan & plan::ANSWER == 0 {
+    if !is_complete {
         return;
     }
     if let Some(times) = TIMES.get_ptr_mut(u32::from(job)) {

@@ -124,7 +124,11 @@ pub struct DynamicSlot {
     /// Whose chunk it holds.
     pub meta: dynamic::SlotMeta,
     /// Zero.
-    pub reserved: [u32; 7],
+    pub reserved: u32,
+    /// When the chunk began, in nanoseconds of the monotonic clock; of sampled chunks only.
+    pub began: u64,
+    /// Zero.
+    pub padding: [u32; 4],
     /// The sum, in host order; the first `elements` count.
     pub values: [u32; PAGE_ELEMENTS],
 }

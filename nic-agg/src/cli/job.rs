@@ -7,18 +7,23 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
-use sumac_agg::{Aggregator, Level, NewJob, NewWorker, job::Placed};
+use sumac_agg::{Aggregator, Level, NewDynamic, NewJob, NewWorker, job::Placed};
 use sumac_control::neighbour;
 use sumac_wire::{DEFAULT_BASE_PORT, DEFAULT_ELEMENTS};
 
 use super::{PinRoot, print_json, status::show_job};
+
+/// Slots of a lane unless told otherwise.
+const DEFAULT_LANE_SLOTS: u32 = 512;
 
 const ADD_EXAMPLES: &str = "\
 Examples:
   sumac-agg job add 7 --token 0x5eed --worker 10.0.1.2 --worker 10.0.2.2
         two workers, rank 0 first; their interfaces and MAC addresses are looked up
   sumac-agg job add 7 --token 0x5eed --worker 10.0.1.2:50000 --worker 10.0.1.3:50000 --group 239.1.2.3
-        both behind one port, results to this multicast group";
+        both behind one port, results to this multicast group
+  sumac-agg job add 7 --token 0x5eed --worker 10.0.1.2 --worker 10.0.2.2 --dynamic --host 10.0.9.2
+        slots are shared with other jobs, and sums are completed at this parameter host";
 
 /// Add, remove and list jobs by hand
 ///
@@ -66,9 +71,16 @@ struct AddArgs {
     /// The job's incarnation; the one after the last unless given
     #[arg(long, value_name = "N")]
     epoch: Option<u16>,
-    /// Slots of each of the job's lanes, a power of two
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    slots: u32,
+    /// Slots of each of the job's lanes, a power of two; of a dynamic job, those of each shard that it may take [default:
+    /// 512, or all]
+    #[arg(long, value_name = "N")]
+    slots: Option<u32>,
+    /// Share slots with other jobs, and have sums completed at parameter hosts (ATP)
+    #[arg(long, requires = "hosts", conflicts_with_all = ["lanes", "no_stealing"])]
+    dynamic: bool,
+    /// A parameter host's address and, if not the base port, UDP port: shard s is that of the s-th of N, modulo N
+    #[arg(long = "host", value_name = "IP[:PORT]", requires = "dynamic", value_parser = endpoint)]
+    hosts: Vec<SocketAddrV4>,
     /// Lanes: each a stream of its own, with slots of its own
     #[arg(long, value_name = "N", default_value_t = 1)]
     lanes: u16,
@@ -128,9 +140,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
     let aggregator = Aggregator::open(&args.pins.pin_root)?;
+    let state = aggregator.state()?;
     let mut workers = args.workers.iter().map(way).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut hosts = args.hosts.iter().map(way).collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(own) = aggregator.own_ip()? {
-        workers.iter_mut().for_each(|worker| worker.aggregator_ip = own);
+        workers.iter_mut().chain(&mut hosts).for_each(|way| way.aggregator_ip = own);
     }
     let epoch = match args.epoch {
         Some(epoch) => epoch,
@@ -140,14 +154,17 @@ fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
             last.unwrap_or(0).wrapping_add(1)
         }
     };
+    let dynamic =
+        args.dynamic.then(|| NewDynamic { slots: args.slots.unwrap_or(state.dynamic_slots), hosts });
+    let lane_slots = args.slots.unwrap_or(DEFAULT_LANE_SLOTS);
     let placed = aggregator.add_job(&NewJob {
         job: args.job,
         epoch,
         token: args.token,
-        dynamic: None,
+        dynamic: dynamic.clone(),
         first_slot: None,
-        slots: args.slots.saturating_mul(u32::from(args.lanes)),
-        lane_slots: args.slots,
+        slots: lane_slots.saturating_mul(u32::from(args.lanes)),
+        lane_slots,
         shards: args.shards,
         stealing: !args.no_stealing,
         level: Level::Only,
@@ -157,13 +174,14 @@ fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
         workers,
     })?;
     let to = Placed::whereto(placed.group, placed.is_copied);
-    let last_slot = placed.first_slot + args.slots * u32::from(args.lanes) - 1;
-    writeln!(
-        io::stdout(),
-        "job {} epoch {epoch}: slots {} to {last_slot}, results to {to}",
-        args.job,
-        placed.first_slot
-    )?;
+    let slots = match dynamic {
+        Some(NewDynamic { slots, .. }) => format!("dynamic, any of {slots} slots in each shard"),
+        None => {
+            let first = placed.first_slot;
+            format!("slots {first} to {}", first + lane_slots * u32::from(args.lanes) - 1)
+        }
+    };
+    writeln!(io::stdout(), "job {} epoch {epoch}: {slots}, results to {to}", args.job)?;
     Ok(ExitCode::SUCCESS)
 }
 

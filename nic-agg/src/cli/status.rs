@@ -10,7 +10,7 @@ use sumac_agg::{
     Aggregator,
     job::Placed,
     local::{self, AskError, Question},
-    status::{ChunkLimit, JobStatus, LevelStatus, Plane, Status},
+    status::{ChunkLimit, DynamicPool, JobStatus, LevelStatus, Plane, Status},
 };
 
 use super::Which;
@@ -97,6 +97,11 @@ fn overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
         status.elements,
         if status.jumbo { " (jumbo frames)" } else { "" },
     )?;
+    if let Some(DynamicPool { slots, held, timeout_ms }) = status.dynamic {
+        let age = timeout_ms.map_or(String::new(), |ms| format!("; taken back after {ms} ms of silence"));
+        let all = u64::from(slots) * u64::from(status.shards);
+        writeln!(out, "dynamic  {held} of {all} slots held, {slots} in each shard{age}")?;
+    }
     if let ChunkLimit { elements, port: Some(port) } = &status.chunk_limit {
         writeln!(out, "chunks   up to {elements} elements: port {port} carries no more")?;
     }
@@ -131,17 +136,17 @@ pub fn show_job(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
     let to = Placed::whereto(job.group, job.is_copied);
     writeln!(
         out,
-        "job {} epoch {}: slots {} to {} in {} lanes of {} shards{}, {} elements, {}, results to {to}",
+        "job {} epoch {}: {}, {} elements, {}, results to {to}",
         job.job,
         job.epoch,
-        job.first_slot,
-        job.first_slot + job.slots.saturating_sub(1),
-        job.lanes,
-        job.shards,
-        if job.stealing { ", stealing" } else { "" },
+        slots(job),
         job.elements,
         if job.checksum { "checksums" } else { "no checksums" },
     )?;
+    if !job.parameter_hosts.is_empty() {
+        let hosts: Vec<_> = job.parameter_hosts.iter().map(ToString::to_string).collect();
+        writeln!(out, "  parameter hosts: {}", hosts.join(", "))?;
+    }
     if let Some(reason) = &job.slots_reason {
         writeln!(out, "  slots: {reason}")?;
     }
@@ -177,6 +182,20 @@ pub fn show_job(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
     show_workers(out, job)?;
     let counters: Vec<_> = job.counters.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
     if counters.is_empty() { Ok(()) } else { writeln!(out, "  frames: {}", counters.join(", ")) }
+}
+
+fn slots(job: &JobStatus) -> String {
+    if job.is_dynamic {
+        return format!("dynamic, any of {} slots in each of {} shards", job.slots, job.shards);
+    }
+    format!(
+        "slots {} to {} in {} lanes of {} shards{}",
+        job.first_slot,
+        job.first_slot + job.slots.saturating_sub(1),
+        job.lanes,
+        job.shards,
+        if job.stealing { ", stealing" } else { "" },
+    )
 }
 
 fn show_workers(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {

@@ -3,6 +3,7 @@
 
 pub mod dynamic;
 pub mod frames;
+pub mod model;
 pub mod net;
 
 use std::{net::Ipv4Addr, sync::Mutex};

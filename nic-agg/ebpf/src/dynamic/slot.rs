@@ -14,6 +14,7 @@ use crate::{
     lock,
     payload::{Elements as _, Payload},
     slot::{is_intact, sum},
+    times,
     work::{Work, stage_ends},
 };
 
@@ -58,7 +59,10 @@ fn locked(slot: *mut DynamicSlot, work: &mut Work, payload: Payload) -> Result<(
     unsafe { copy(&work.chunk.after, meta) };
     if work.plan & plan::WRITE != 0 {
         work.payload_sum = payload.write(values)?;
+        stage_ends();
     }
+    // SAFETY: as above.
+    times::look_dynamic(work, unsafe { &raw mut (*slot).began });
     Ok(())
 }
 
