@@ -1,0 +1,146 @@
+//! Figure 10: throughput against packet loss, beside the static mode with a timer of 1 ms.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sumac_transport::{DynamicParams, Tuning};
+
+use super::{
+    Effort, all,
+    lab::{CABLES, CHUNK_BYTES, ELEMENTS, Lab, Mode, over_seeds},
+    report::{Report, Target, median, rounded},
+};
+use crate::{
+    events::{MILLI, SECOND},
+    job::SetupError,
+    link::Faults,
+    trainer::Plan,
+};
+
+const WORKERS: usize = 8;
+/// Chunks of a tensor: 4 MB.
+const CHUNKS: usize = 2_913;
+const LOSSES: [f64; 5] = [0.0, 1e-5, 1e-4, 1e-3, 1e-2];
+
+/// Who detects loss how.
+#[derive(Clone, Copy, PartialEq)]
+enum Who {
+    /// Dynamic: three later results, then a timer.
+    Dynamic,
+    /// Static as it is: two later results, questions, a timer that adapts.
+    Static,
+    /// SwitchML's: a timer of 1 ms.
+    Timer,
+}
+
+const ALL: [Who; 3] = [Who::Dynamic, Who::Static, Who::Timer];
+
+/// The figure.
+///
+/// # Errors
+/// When a job cannot be set up.
+pub fn figure10(effort: Effort) -> Result<Report, SetupError> {
+    let cases: Vec<(Who, f64)> =
+        ALL.into_iter().flat_map(|who| LOSSES.into_iter().map(move |loss| (who, loss))).collect();
+    let tensors = effort.of(48);
+    let results = all(over_seeds(&cases, effort.seeds, |(who, loss), seed| run(*who, *loss, tensors, seed)))?;
+    let medians: Vec<f64> = results.into_iter().map(median).collect();
+    let of = |who: usize, loss: usize| medians[who * LOSSES.len() + loss];
+    let normal = |who, loss| of(who, loss) / of(who, 0);
+    let rows = LOSSES.iter().enumerate().map(|(at, loss)| {
+        vec![
+            json!(loss * 100.0),
+            rounded(of(0, at) * 8e-9),
+            rounded(of(1, at) * 8e-9),
+            rounded(of(2, at) * 8e-9),
+            rounded(normal(0, at)),
+            rounded(normal(1, at)),
+            rounded(normal(2, at)),
+        ]
+    });
+    let told = |at| format!("{:.3} and {:.3} of no loss", normal(0, at), normal(2, at));
+    Ok(Report {
+        figure: "fig10",
+        title: "throughput against the loss of one worker's packets",
+        command: effort.command("fig10"),
+        lab: format!(
+            "One job of {WORKERS} workers, tensors of 4 MB without a pause, 10 Gbit/s; one worker loses a part of its packets in \
+             each direction; no congestion control (as in the paper). Dynamic: a window of 512, 256 chunks in flight, slots enough. Static: 128 slots, and beside it SwitchML's: a timer of 1 ms and no other sign of loss, and slots that keep to their own chunks."
+        ),
+        columns: vec![
+            "loss_percent",
+            "dynamic_gbps",
+            "static_gbps",
+            "timer_1ms_gbps",
+            "dynamic",
+            "static",
+            "timer_1ms",
+        ],
+        rows: rows.collect(),
+        series: Vec::new(),
+        targets: vec![
+            Target::new(
+                "0.1 % loss, dynamic and 1 ms timer",
+                "dynamic keeps more",
+                told(3),
+                normal(0, 3) > normal(2, 3),
+            ),
+            Target::new(
+                "1 % loss, dynamic and 1 ms timer",
+                "dynamic keeps more",
+                told(4),
+                normal(0, 4) > normal(2, 4),
+            ),
+        ],
+    })
+}
+
+/// Bytes per second that a worker gets.
+fn run(who: Who, loss: f64, tensors: usize, seed: u64) -> Result<f64, SetupError> {
+    let mut lab = Lab::new(CABLES, 4_096, seed);
+    let center = lab.center;
+    let hosts: Vec<_> = (0..WORKERS).map(|_| lab.host_at(center)).collect();
+    let parameter = lab.parameter_host();
+    let faults = Faults { loss, ..Faults::default() };
+    for direction in [hosts[0].1, hosts[0].1 + 1] {
+        lab.world.network.link_mut(direction).spec.faults = faults;
+    }
+    let nodes: Vec<_> = hosts.iter().map(|(node, _)| *node).collect();
+    let mode = match who {
+        Who::Dynamic => Mode::Dynamic(DynamicParams {
+            window: 512,
+            positions: 256,
+            initial_window: 256,
+            congestion: false,
+            ..DynamicParams::new(4_096)
+        }),
+        _ => Mode::Static(1, 128),
+    };
+    let mut job = lab.job(&mode, &nodes, &[parameter]);
+    if who == Who::Timer {
+        job.stealing = false;
+        let timer = Duration::from_millis(1);
+        job.tuning = Tuning {
+            initial_rto: timer,
+            min_rto: timer,
+            min_rto_begun: timer,
+            max_rto: timer,
+            later_results: Some(0),
+            ..Tuning::default()
+        };
+    }
+    let plan = Plan {
+        lanes: 1,
+        tensors,
+        elements: CHUNKS * usize::from(ELEMENTS),
+        chunk: usize::from(ELEMENTS) * 4,
+        pause: 0,
+        from: MILLI * 100,
+        until: MILLI * 101,
+    };
+    let running = lab.start(job, &plan)?;
+    let diary = running.diaries.clone();
+    lab.world.run_until(100 * SECOND, |_| diary.iter().all(|diary| !diary.borrow().steps.is_empty()));
+    let ended = diary[0].borrow().steps.first().copied().unwrap_or(100 * SECOND);
+    Ok((tensors * CHUNKS) as f64 * CHUNK_BYTES as f64 * SECOND as f64 / (ended - plan.from) as f64)
+}

@@ -1,0 +1,161 @@
+//! Figure 14: more and more jobs that always send, on as many slots as they need: hashed, linear, and divided statically.
+
+use serde_json::json;
+use sumac_transport::DynamicParams;
+use sumac_wire::Reason;
+
+use super::{
+    Effort, all,
+    lab::{CABLES, ELEMENTS, Lab, Mode, Running, over_seeds},
+    report::{Report, Target, median, rounded},
+    sharing::VERSIONS,
+};
+use crate::{
+    events::{MILLI, Nanos, SECOND},
+    job::SetupError,
+    trainer::Plan,
+};
+
+const JOBS: [usize; 5] = [1, 2, 4, 6, 8];
+const WORKERS: usize = 2;
+/// Slots that a job needs statically: the power of two that its window has to be for its peak.
+const NEED: u32 = 128;
+/// Dynamic ones in the same memory.
+const SLOTS: u32 = NEED * VERSIONS;
+const CHUNKS: usize = 500;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Hashed,
+    Linear,
+    Static,
+}
+
+struct Outcome {
+    /// Bytes per second of each job, on average.
+    goodput: f64,
+    /// Collisions among contributions, in the measured time and in the warm-up.
+    collided: f64,
+    at_first: f64,
+}
+
+/// The figure.
+///
+/// # Errors
+/// When a job cannot be set up.
+pub fn figure14(effort: Effort) -> Result<Report, SetupError> {
+    let ways = [Way::Hashed, Way::Linear, Way::Static];
+    let cases: Vec<(Way, usize)> =
+        ways.into_iter().flat_map(|way| JOBS.into_iter().map(move |jobs| (way, jobs))).collect();
+    let time = effort.of(16) as Nanos * 25 * MILLI;
+    let results = all(over_seeds(&cases, effort.seeds, |(way, jobs), seed| run(*way, *jobs, time, seed)))?;
+    let of = |way: usize, jobs: usize, value: fn(&Outcome) -> f64| {
+        median(results[way * JOBS.len() + jobs].iter().map(value).collect())
+    };
+    let gbps = |way, jobs| of(way, jobs, |outcome| outcome.goodput) * 8e-9;
+    let rows = JOBS.iter().enumerate().map(|(at, jobs)| {
+        vec![
+            json!(jobs),
+            json!(SLOTS * *jobs as u32),
+            rounded(gbps(0, at)),
+            rounded(gbps(1, at)),
+            rounded(gbps(2, at)),
+            rounded(of(0, at, |outcome| outcome.at_first) * 100.0),
+            rounded(of(0, at, |outcome| outcome.collided) * 100.0),
+            rounded(of(1, at, |outcome| outcome.collided) * 100.0),
+        ]
+    });
+    let last = JOBS.len() - 1;
+    let (hashed, linear, fixed) = (gbps(0, last), gbps(1, last), gbps(2, last));
+    let collided = of(0, last, |outcome| outcome.collided);
+    Ok(Report {
+        figure: "fig14",
+        title: "throughput of each of many jobs that always send",
+        command: effort.command("fig14"),
+        lab: format!(
+            "Jobs of {WORKERS} workers and a parameter host each, one aggregator with {NEED} static slots for each job (what the static mode needs for \
+             its peak, 100 %), or {SLOTS} dynamic ones in the same memory, 10 Gbit/s; tensors without a pause. Collisions: of all \
+             contributions, in a warm-up and in the time after it, which is as long and is measured."
+        ),
+        columns: vec![
+            "jobs",
+            "slots",
+            "hashed_gbps",
+            "linear_gbps",
+            "static_gbps",
+            "hashed_warmup_percent",
+            "hashed_collided_percent",
+            "linear_collided_percent",
+        ],
+        rows: rows.collect(),
+        series: Vec::new(),
+        targets: vec![
+            Target::new(
+                "8 jobs, hashed, collisions after the warm-up",
+                "below 1 % of contributions",
+                format!("{:.3} %", collided * 100.0),
+                collided < 0.01,
+            ),
+            Target::new(
+                "8 jobs, hashed against static",
+                "at least 90 %",
+                format!("{:.1} %", hashed / fixed * 100.0),
+                hashed >= 0.9 * fixed,
+            ),
+            Target::new(
+                "8 jobs, linear against hashed",
+                "far less",
+                format!("{:.1} %", linear / hashed * 100.0),
+                linear <= 0.75 * hashed,
+            ),
+        ],
+    })
+}
+
+fn run(way: Way, jobs: usize, time: Nanos, seed: u64) -> Result<Outcome, SetupError> {
+    let slots = SLOTS * jobs as u32;
+    let mut lab = Lab::new(CABLES, slots, seed);
+    let center = lab.center;
+    let linear = way == Way::Linear;
+    let dynamic = DynamicParams { linear, ..DynamicParams::new(slots) };
+    let mode = if way == Way::Static { Mode::Static(1, NEED) } else { Mode::Dynamic(dynamic) };
+    let begin = 100 * MILLI;
+    let end = begin + 2 * time;
+    let mut running: Vec<Running> = Vec::new();
+    for _ in 0..jobs {
+        let nodes: Vec<_> = (0..WORKERS).map(|_| lab.host_at(center).0).collect();
+        let parameter = lab.parameter_host();
+        let job = lab.job(&mode, &nodes, &[parameter]);
+        let from = begin + lab.some_of(5 * MILLI);
+        // Several tensors at a time, so that there is always something to send.
+        let chunks = lab.cables.rate / 8 * (2 * time / MILLI) / 1_000 / 1_562;
+        let tensors = chunks as usize / CHUNKS + 8;
+        let elements = CHUNKS * usize::from(ELEMENTS);
+        let plan = Plan {
+            lanes: 1,
+            tensors,
+            elements,
+            chunk: 4 * usize::from(ELEMENTS),
+            pause: 0,
+            from,
+            until: 100 * SECOND,
+        };
+        running.push(lab.start(job, &plan)?);
+    }
+    lab.world.run(begin + time);
+    let counts = |lab: &Lab| {
+        let count = |reason| running.iter().map(|job| lab.counter(job, reason)).sum::<u64>() as f64;
+        let collided = count(Reason::Collided);
+        (collided, collided + count(Reason::Added) + count(Reason::Forwarded))
+    };
+    let warm = counts(&lab);
+    lab.world.run(end);
+    let after = counts(&lab);
+    let part = |collided: f64, all: f64| if all > 0.0 { collided / all } else { 0.0 };
+    let goodput = running.iter().map(|job| job.goodput(begin + time, end)).sum::<f64>() / jobs as f64;
+    Ok(Outcome {
+        goodput,
+        collided: part(after.0 - warm.0, after.1 - warm.1),
+        at_first: part(warm.0, warm.1),
+    })
+}

@@ -1,0 +1,268 @@
+//! A flow beside Sumac's, for what it leaves of a cable: a greedy sender like TCP NewReno (RFC 5681, RFC 6582) with ECN as in
+//! RFC 3168. A model, not an implementation: no handshake, no selective or delayed acknowledgements, no receive window but
+//! a largest one, one segment size.
+
+use std::{collections::BTreeSet, net::SocketAddrV4};
+
+use crate::{
+    events::{MILLI, Nanos},
+    packet::{Body, Packet, ecn},
+};
+
+/// Bytes of data in a full segment of 1,500 bytes.
+pub const SEGMENT: u64 = 1_448;
+/// The shortest timeout: Linux's.
+const MIN_TIMEOUT: Nanos = 200 * MILLI;
+/// The most segments in flight.
+const LARGEST_WINDOW: f64 = 4_096.0;
+/// Segments in flight at first (RFC 6928).
+const FIRST_WINDOW: f64 = 10.0;
+
+/// A segment, or the acknowledgement of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    /// The flow's place in the list of all.
+    pub flow: usize,
+    /// Its number; of an acknowledgement the first one that is missing.
+    pub number: u64,
+    /// Whether it is an acknowledgement.
+    pub is_ack: bool,
+    /// Bytes of data.
+    pub len: u64,
+    /// The sender's clock; echoed.
+    pub sent: Nanos,
+    /// In an acknowledgement: a segment came with a mark. In a segment: the sender has slowed down.
+    pub echo: bool,
+}
+
+/// One flow, both its ends.
+#[derive(Debug)]
+pub struct Flow {
+    id: usize,
+    from: SocketAddrV4,
+    to: SocketAddrV4,
+    is_capable: bool,
+    sender: Sender,
+    receiver: Receiver,
+    /// No new segments any more.
+    stopped: bool,
+    /// The earliest time that somebody was told.
+    timer: Option<Nanos>,
+}
+
+#[derive(Debug)]
+struct Sender {
+    window: f64,
+    threshold: f64,
+    /// The first segment that was not acknowledged, and the next one that is to be sent.
+    first: u64,
+    next: u64,
+    /// Sent before, so far: what is below is sent again.
+    highest: u64,
+    repeated: u32,
+    /// What ends the recovery that is under way.
+    recover: Option<u64>,
+    /// Acknowledgements up to here cannot ask for another reduction.
+    reduced_at: u64,
+    tells_reduction: bool,
+    smoothed: Nanos,
+    variation: Nanos,
+    backoff: u32,
+    deadline: Option<Nanos>,
+}
+
+#[derive(Debug, Default)]
+struct Receiver {
+    expected: u64,
+    early: BTreeSet<u64>,
+    echoes: bool,
+}
+
+impl Flow {
+    /// A flow that has not begun; with [`ecn`] where `is_capable`.
+    pub fn new(id: usize, from: SocketAddrV4, to: SocketAddrV4, is_capable: bool) -> Flow {
+        let sender = Sender {
+            window: FIRST_WINDOW,
+            threshold: LARGEST_WINDOW,
+            first: 0,
+            next: 0,
+            highest: 0,
+            repeated: 0,
+            recover: None,
+            reduced_at: 0,
+            tells_reduction: false,
+            smoothed: 0,
+            variation: 0,
+            backoff: 0,
+            deadline: None,
+        };
+        Flow { id, from, to, is_capable, sender, receiver: Receiver::default(), stopped: false, timer: None }
+    }
+
+    /// Bytes that arrived in order.
+    pub fn delivered(&self) -> u64 {
+        self.receiver.expected * SEGMENT
+    }
+
+    /// Sends nothing new from now on.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// When [`Flow::on_timeout`] wants to be called, where nobody was told so yet.
+    pub fn next_timer(&mut self) -> Option<Nanos> {
+        let due = self.sender.deadline?;
+        if self.timer.is_some_and(|at| at <= due) {
+            return None;
+        }
+        self.timer = Some(due);
+        self.timer
+    }
+
+    /// What the window allows to be sent.
+    pub fn transmit(&mut self, now: Nanos, out: &mut Vec<Packet>) {
+        while self.sender.next < self.sender.first + self.sender.window as u64 {
+            if self.stopped && self.sender.next >= self.sender.highest {
+                break;
+            }
+            let number = self.sender.next;
+            self.sender.next += 1;
+            self.segment(now, number, out);
+        }
+        if self.sender.first < self.sender.next && self.sender.deadline.is_none() {
+            self.sender.deadline = Some(now + self.sender.timeout());
+        }
+    }
+
+    fn segment(&mut self, now: Nanos, number: u64, out: &mut Vec<Packet>) {
+        self.sender.highest = self.sender.highest.max(number + 1);
+        let echo = std::mem::take(&mut self.sender.tells_reduction);
+        let segment = Segment { flow: self.id, number, is_ack: false, len: SEGMENT, sent: now, echo };
+        let ecn = if self.is_capable { ecn::CAPABLE } else { ecn::NOT_CAPABLE };
+        out.push(Packet { source: self.from, destination: self.to, ecn, body: Body::Tcp(segment) });
+    }
+
+    /// A segment or an acknowledgement is there; `marked`: with a mark.
+    pub fn on_segment(&mut self, now: Nanos, segment: &Segment, marked: bool, out: &mut Vec<Packet>) {
+        if segment.is_ack {
+            if let Some(missing) = self.sender.on_ack(now, segment, self.is_capable) {
+                self.segment(now, missing, out);
+            }
+            return self.transmit(now, out);
+        }
+        let (number, echo) = self.receiver.take(segment, marked);
+        let ack = Segment { number, is_ack: true, len: 0, echo, ..*segment };
+        let (source, destination) = (self.to, self.from);
+        out.push(Packet { source, destination, ecn: ecn::NOT_CAPABLE, body: Body::Tcp(ack) });
+    }
+
+    /// Nothing was acknowledged for long: everything is sent again, slowly at first.
+    pub fn on_timeout(&mut self, now: Nanos, out: &mut Vec<Packet>) {
+        if self.timer.is_some_and(|at| at <= now) {
+            self.timer = None;
+        }
+        if self.sender.deadline.is_none_or(|at| at > now) {
+            return;
+        }
+        let sender = &mut self.sender;
+        sender.threshold = sender.half();
+        sender.window = 1.0;
+        (sender.next, sender.recover, sender.repeated) = (sender.first, None, 0);
+        sender.backoff = (sender.backoff + 1).min(6);
+        sender.deadline = None;
+        self.transmit(now, out);
+    }
+}
+
+impl Sender {
+    fn timeout(&self) -> Nanos {
+        (self.smoothed + 4 * self.variation).max(MIN_TIMEOUT) << self.backoff
+    }
+
+    fn half(&self) -> f64 {
+        let in_flight = (self.next - self.first) as f64;
+        (in_flight.min(self.window) / 2.0).max(2.0)
+    }
+
+    /// Gives the segment that is to be sent again, if one is.
+    fn on_ack(&mut self, now: Nanos, ack: &Segment, is_capable: bool) -> Option<u64> {
+        let mut missing = None;
+        if ack.number > self.first {
+            missing = self.progress(now, ack);
+        } else if self.next > self.first {
+            self.repeated += 1;
+            if self.recover.is_some() {
+                self.window += 1.0;
+            } else if self.repeated == 3 {
+                self.threshold = self.half();
+                self.window = self.threshold + 3.0;
+                self.recover = Some(self.next);
+                missing = Some(self.first);
+            }
+        }
+        if is_capable && ack.echo && self.recover.is_none() && ack.number > self.reduced_at {
+            self.threshold = self.half();
+            self.window = self.threshold;
+            self.reduced_at = self.next;
+            self.tells_reduction = true;
+        }
+        self.window = self.window.min(LARGEST_WINDOW);
+        missing
+    }
+
+    fn progress(&mut self, now: Nanos, ack: &Segment) -> Option<u64> {
+        let newly = ack.number - self.first;
+        self.first = ack.number;
+        self.next = self.next.max(self.first);
+        self.repeated = 0;
+        self.sample(now - ack.sent);
+        self.deadline = (self.first < self.next).then(|| now + self.timeout());
+        match self.recover {
+            Some(end) if ack.number >= end => {
+                self.recover = None;
+                self.window = self.threshold;
+                None
+            }
+            Some(_) => {
+                self.window = (self.window - newly as f64 + 1.0).max(1.0);
+                Some(self.first)
+            }
+            None if self.window < self.threshold => {
+                self.window += newly as f64;
+                None
+            }
+            None => {
+                self.window += newly as f64 / self.window;
+                None
+            }
+        }
+    }
+
+    /// RFC 6298.
+    fn sample(&mut self, rtt: Nanos) {
+        self.backoff = 0;
+        if self.smoothed == 0 {
+            (self.smoothed, self.variation) = (rtt, rtt / 2);
+        } else {
+            self.variation = (3 * self.variation + self.smoothed.abs_diff(rtt)) / 4;
+            self.smoothed = (7 * self.smoothed + rtt) / 8;
+        }
+    }
+}
+
+impl Receiver {
+    /// The first segment that is missing now, and whether a mark is to be echoed.
+    fn take(&mut self, segment: &Segment, marked: bool) -> (u64, bool) {
+        if segment.echo {
+            self.echoes = false;
+        }
+        self.echoes |= marked;
+        if segment.number >= self.expected {
+            self.early.insert(segment.number);
+        }
+        while self.early.remove(&self.expected) {
+            self.expected += 1;
+        }
+        (self.expected, self.echoes)
+    }
+}
