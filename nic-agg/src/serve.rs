@@ -95,6 +95,10 @@ pub struct Args {
     #[arg(long)]
     no_stealing: bool,
 
+    /// How long a dead worker of a dynamic job may be replaced, by one that joins with its rank, before the job fails
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, conflicts_with = "parent")]
+    rejoin_grace: u64,
+
     /// Where the eBPF aggregator is pinned
     #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_ROOT)]
     pin_root: PathBuf,
@@ -150,7 +154,7 @@ fn job_secret(argument: &str) -> Result<(String, PathBuf), String> {
 /// What this control plane does.
 enum Role {
     /// It decides on jobs.
-    Root { secrets: Secrets, is_stealing: bool },
+    Root { secrets: Secrets, is_stealing: bool, rejoin_grace: Duration },
     /// It passes its workers' calls on, and does what the root orders.
     Rack { parent: SocketAddr, name: String, secret: Secret },
 }
@@ -216,7 +220,11 @@ impl Args {
         if default.is_none() && jobs.is_empty() {
             bail!("no job could ever join: give --secret-file FILE, or --job-secret JOB=FILE for each job");
         }
-        Ok(Role::Root { secrets: Secrets { default, jobs, racks }, is_stealing: !self.no_stealing })
+        Ok(Role::Root {
+            secrets: Secrets { default, jobs, racks },
+            is_stealing: !self.no_stealing,
+            rejoin_grace: Duration::from_secs(self.rejoin_grace),
+        })
     }
 
     /// The rack's name: as given, or the address that packets to the aggregator above leave from.
@@ -279,8 +287,8 @@ async fn serve<P: DataPlane>(listen: SocketAddr, plane: P, role: Role) -> anyhow
         tracing::info!(signal = name, "ending all jobs");
     };
     match role {
-        Role::Root { secrets, is_stealing } => {
-            let listening = Listening::open(listen, plane, secrets).await?;
+        Role::Root { secrets, is_stealing, rejoin_grace } => {
+            let listening = Listening::open(listen, plane, secrets).await?.with_rejoin_grace(rejoin_grace);
             announce(listening.address(), &info);
             let listening = if is_stealing { listening } else { listening.without_stealing() };
             listening.serve(stop).await?;

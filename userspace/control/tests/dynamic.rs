@@ -277,3 +277,39 @@ async fn no_aggregator_at_all() {
     }
     serving.abort();
 }
+
+#[tokio::test]
+async fn a_worker_takes_a_dead_ones_place() {
+    let anywhere = "127.0.0.1:0".parse().unwrap();
+    let server = Server::start_with(anywhere, FakePlane::new(64), HANGS).await;
+    let host = Host::enter(server.address, "p");
+    let mut members = join_at(&[server.address; 2], |rank| dynamic(rank, 2)).await;
+    let first = members[0].assignment().clone();
+    let mut renewed = members[0].renewed();
+    let dead = members.pop().unwrap();
+    drop(dead);
+    // Not within the two seconds in which the dead one may still be alive; but it waits for them.
+    let newcomer = JoinSpec { data_port: 40000, ..dynamic(1, 2) };
+    let newcomer = timeout(HANGS, join(server.address, newcomer)).await.unwrap().unwrap();
+    let own = newcomer.assignment();
+    assert_eq!((own.job, own.token, own.epoch), (first.job, first.token, first.epoch + 1));
+    let resume = vec![200, 201, 202, 203];
+    assert_eq!(own.dynamic.as_ref().unwrap().resume, resume, "by the parameter host's answer");
+    let told = timeout(HANGS, renewed.recv()).await.unwrap().unwrap();
+    assert_eq!((told.epoch, told.dynamic.unwrap().resume), (own.epoch, resume));
+
+    let Some(Call::Renew(at_host)) = host.plane.calls().last().cloned() else { panic!("not renewed") };
+    assert_eq!((at_host.epoch, at_host.workers[1].port), (own.epoch, 40000));
+    let installed = host.plane.job().dynamic.unwrap();
+    assert_eq!(at_host.dynamic.unwrap(), installed, "in the same places");
+    let calls = server.plane.calls();
+    assert!(
+        matches!(&calls[1..], [Call::Remove(_), Call::Install(job)] if job.epoch == own.epoch),
+        "{calls:?}"
+    );
+    for member in members.into_iter().chain([newcomer]) {
+        member.leave(Outcome::Done).await.unwrap();
+    }
+    until(|| is_removed(&host.plane)).await;
+    server.stop().await;
+}

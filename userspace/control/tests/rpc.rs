@@ -7,6 +7,7 @@
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
+#[allow(dead_code, reason = "each test file uses a part")]
 mod plane;
 #[allow(dead_code, reason = "each test file uses a part")]
 mod server;

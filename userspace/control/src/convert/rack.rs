@@ -102,7 +102,7 @@ pub fn write_install(job: &JobInstall) -> Option<rpc::RackInstall> {
 
 /// Hides the token of an order to install, if it is one.
 pub fn mask(key: &Key, mut order: rpc::RackOrder) -> rpc::RackOrder {
-    if let Some(rack_order::What::Install(install)) = &mut order.what {
+    if let Some(rack_order::What::Install(install) | rack_order::What::Renew(install)) = &mut order.what {
         install.masked_token = key.mask(install.job, install.epoch, install.masked_token);
     }
     order
@@ -161,6 +161,7 @@ pub fn write_installed(installed: &Installed) -> rpc::RackInstalled {
     rpc::RackInstalled {
         aggregator_ips: installed.aggregator_ips.iter().map(|ip| ip.to_bits()).collect(),
         result_group: installed.result_group.map_or(0, Ipv4Addr::to_bits),
+        resume: Vec::new(),
     }
 }
 

@@ -36,6 +36,10 @@ impl Coordinator {
         match outcome {
             Outcome::Failed(reason) => {
                 let failure = JobFailure::left(rank, run.ip_of(rank), reason);
+                if self.open_place(id, rank, &failure) {
+                    return;
+                }
+                let Some(run) = self.runs.get_mut(&id) else { return };
                 run.seats.remove(&rank);
                 self.end(id, End::Failed(failure));
             }
@@ -162,6 +166,7 @@ impl Coordinator {
                 self.forgive(now, id);
             }
             self.expire_seats(now, id);
+            self.expire_places(now, id);
             self.expire_wait(now, id);
             self.expire_measures(now, id);
             self.retry_removal(now, id);
@@ -182,12 +187,20 @@ impl Coordinator {
 
     fn expire_seats(&mut self, now: Time, id: RunId) {
         let Some(run) = self.runs.get(&id) else { return };
-        let is_silent = |seat: &super::Seat| !seat.departed && self.is_silent(now, run, seat);
+        let is_silent = |seat: &super::Seat| {
+            // Of a run that is over nobody takes a place any more.
+            let counts = if run.is_live() { seat.is_manned() } else { !seat.departed };
+            counts && self.is_silent(now, run, seat)
+        };
         let silent: Vec<u16> =
             run.seats.iter().filter(|(_, seat)| is_silent(seat)).map(|(rank, _)| *rank).collect();
         for rank in silent {
             let Some(run) = self.runs.get(&id) else { return };
             let failure = JobFailure::silent(rank, run.ip_of(rank));
+            if self.open_place(id, rank, &failure) {
+                continue;
+            }
+            let Some(run) = self.runs.get(&id) else { return };
             if run.is_live() {
                 self.end(id, End::Failed(failure));
             }
@@ -336,7 +349,9 @@ impl Coordinator {
         }
         let was_installing = run.phase == Phase::Installing;
         run.enter(Phase::Over(end));
-        self.actions.retain(|action| !matches!(action, Action::Restore { run, .. } if *run == id));
+        self.actions.retain(
+            |action| !matches!(action, Action::Restore { run, .. } | Action::Renew(run, _) if *run == id),
+        );
         if let Some(name) = self.names.get_mut(&run.name).filter(|name| name.current == Some(id)) {
             name.current = None;
         }
@@ -359,7 +374,7 @@ impl Coordinator {
     }
 
     /// Empties a seat.
-    fn vacate(&mut self, id: RunId, rank: u16) {
+    pub(super) fn vacate(&mut self, id: RunId, rank: u16) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         let Some(seat) = run.seats.remove(&rank) else { return };
         run.revision += 1;
@@ -372,7 +387,7 @@ impl Coordinator {
         self.bury(id);
     }
 
-    fn forget(&mut self, member: MemberId) {
+    pub(super) fn forget(&mut self, member: MemberId) {
         if self.members.remove(&member).is_some() {
             self.actions.push_back(Action::Forget(member));
         }

@@ -120,6 +120,7 @@ impl Coordinator {
             racks: known.collect(),
             root_port: self.plane.base_port,
             gaps: Gaps::new(),
+            resume: Vec::new(),
         })
     }
 

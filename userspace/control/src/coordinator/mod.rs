@@ -16,6 +16,7 @@ mod names;
 mod naming;
 mod posts;
 mod racks;
+mod renewal;
 mod restore;
 mod run;
 mod terms;
@@ -36,6 +37,7 @@ pub use self::{
     log::Event,
     posts::Post,
     racks::{RACK_NAME_LEN, RackEntry, RackId},
+    renewal::Renewed,
     terms::Wishes,
 };
 use self::{
@@ -184,6 +186,8 @@ pub enum Action {
         /// Where: at a rack, or at this aggregator itself.
         at: Option<RackId>,
     },
+    /// Go on with a running dynamic job under another epoch; answer with [`Coordinator::on_renewed`].
+    Renew(RunId, JobOrder),
     /// Remove a job everywhere; answer with [`Coordinator::on_removed`].
     Remove(RunId, u16),
     /// Remove a dynamic job from the aggregators: its parameter hosts go on without this control plane. Answer with
@@ -203,6 +207,7 @@ pub struct Coordinator {
     racks: BTreeMap<RackId, Rack>,
     lost_racks: Vec<RackId>,
     stealing: bool,
+    rejoin_grace: Time,
     actions: VecDeque<Action>,
     random: Box<dyn RngCore + Send>,
     next_run: u64,
@@ -231,6 +236,7 @@ impl Coordinator {
             racks: BTreeMap::new(),
             lost_racks: Vec::new(),
             stealing: true,
+            rejoin_grace: Time::ZERO,
             actions: VecDeque::new(),
             random,
             next_run: 0,
@@ -251,6 +257,10 @@ impl Coordinator {
     /// A worker joins. The answer comes with [`Coordinator::status`].
     pub fn join(&mut self, now: Time, request: &JoinRequest) -> Result<MemberId, Refusal> {
         self.check(request)?;
+        if let Some(run) = self.open_place_of(request) {
+            self.check_place(run, request)?;
+            return self.renew(now, run, request).ok_or(Refusal::Stopping);
+        }
         let run = match self.open_run(request)? {
             Some(run) => run,
             None => self.new_run(request)?,
@@ -382,6 +392,8 @@ impl Coordinator {
         match seat {
             Some(seat) => {
                 seat.seen = now;
+                // It was not dead after all, and nobody has taken its place.
+                seat.vacant = None;
                 true
             }
             None => false,
@@ -395,6 +407,9 @@ impl Coordinator {
         let status = match &run.phase {
             Phase::Gathering => Status::Waiting(run.missing()),
             Phase::Ready | Phase::Installing => Status::Waiting(Vec::new()),
+            Phase::Running(_) if run.seats.get(rank).is_some_and(|seat| seat.is_new) => {
+                Status::Waiting(Vec::new())
+            }
             Phase::Running(_) => {
                 Status::Running(Grant { assignment: run.assignment(*rank)?, departed: run.departed() })
             }
@@ -414,7 +429,9 @@ impl Coordinator {
     /// The next thing to do outside. Installs come last: each may take seconds, and nothing else waits for one that has not
     /// begun, as a run is removed only after its install has ended.
     pub fn poll_action(&mut self) -> Option<Action> {
-        let is_slow = |action: &Action| matches!(action, Action::Install(..) | Action::Restore { .. });
+        let is_slow = |action: &Action| {
+            matches!(action, Action::Install(..) | Action::Restore { .. } | Action::Renew(..))
+        };
         let quick = self.actions.iter().position(|action| !is_slow(action));
         self.actions.remove(quick.unwrap_or(0))
     }

@@ -64,14 +64,20 @@ impl Coordinator {
     /// The events that a member who knows `heard` of them has not heard, as many as `budget` bytes hold; and the
     /// number of the first.
     pub fn events(&self, member: MemberId, heard: u64, budget: usize) -> (u64, Vec<Event>) {
-        let run = self.members.get(&member).and_then(|(run, _)| self.runs.get(run));
-        run.map_or((heard, Vec::new()), |run| run.log.since(heard, budget))
+        let Some((run, since)) = self.log_of(member) else { return (heard, Vec::new()) };
+        run.log.since(heard.max(since), budget)
+    }
+
+    /// A member's run, and how many of its events were before the member's time.
+    fn log_of(&self, member: MemberId) -> Option<(&Run, u64)> {
+        let (run, rank) = self.members.get(&member)?;
+        let run = self.runs.get(run)?;
+        Some((run, run.seats.get(rank).map_or(0, |seat| seat.since)))
     }
 
     /// Whether there are such events.
     pub fn has_events(&self, member: MemberId, heard: u64) -> bool {
-        let run = self.members.get(&member).and_then(|(run, _)| self.runs.get(run));
-        run.is_some_and(|run| run.log.end() > heard)
+        self.log_of(member).is_some_and(|(run, since)| run.log.end() > heard.max(since))
     }
 
     /// Fixes the number of slots once every worker that is still there has measured its path.

@@ -90,7 +90,7 @@ impl Coordinator {
 
     /// The next of a run's gaps that can be closed.
     fn due(&self, now: Time, id: RunId) -> Option<Option<RackId>> {
-        let run = self.runs.get(&id).filter(|run| run.outlives_aggregators())?;
+        let run = self.runs.get(&id).filter(|run| run.outlives_aggregators() && run.renewing.is_none())?;
         let is_due = |gap: &Gap| matches!(gap, Gap::Due(at) if *at <= now);
         let mut gaps = run.shared.as_ref()?.gaps.iter();
         gaps.find(|(at, gap)| is_due(gap) && self.in_service(**at).is_some()).map(|(at, _)| *at)

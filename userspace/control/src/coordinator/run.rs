@@ -13,6 +13,7 @@ use super::{
     log::{Event, Log},
     naming::Naming,
     racks::RackId,
+    renewal::Vacancy,
     restore::{Gaps, Known},
     terms::{Terms, Wishes},
 };
@@ -47,6 +48,12 @@ pub(super) struct Seat {
     pub posted: u64,
     /// What it measured of its path.
     pub measure: Option<PathMeasure>,
+    /// The worker is dead, and another may take its place.
+    pub vacant: Option<Vacancy>,
+    /// The worker has taken a dead one's place, and the planes are not told yet.
+    pub is_new: bool,
+    /// Events that were before its time.
+    pub since: u64,
 }
 
 impl Seat {
@@ -64,7 +71,15 @@ impl Seat {
             heard: 0,
             posted: 0,
             measure: None,
+            vacant: None,
+            is_new: false,
+            since: 0,
         }
+    }
+
+    /// Whether somebody is there who takes part and is heard.
+    pub fn is_manned(&self) -> bool {
+        !self.departed && self.vacant.is_none()
     }
 }
 
@@ -152,6 +167,8 @@ pub(super) struct Shared {
     /// The root's port for shard 0.
     pub root_port: u16,
     pub gaps: Gaps,
+    /// Of each lane the first chunk that was not summed when a worker was replaced; empty when none was.
+    pub resume: Vec<u32>,
 }
 
 /// One incarnation of a job.
@@ -176,6 +193,8 @@ pub(super) struct Run {
     pub shared: Option<Shared>,
     /// Until when a run that has all of its ranks waits for parameter hosts.
     pub hosts_by: Time,
+    /// The epoch that the planes are being told, since a worker was replaced.
+    pub renewing: Option<u16>,
     /// Until when workers may measure.
     pub measured_by: Time,
     pub naming: Naming,
@@ -201,6 +220,7 @@ impl Run {
             layout: Layout::new(&[], true),
             shared: None,
             hosts_by: Time::MAX,
+            renewing: None,
             measured_by: Time::MAX,
             naming: Naming::default(),
             log: Log::default(),
@@ -312,14 +332,14 @@ impl Run {
 
     /// Lets all hear of something. `false`: one of them does not listen.
     pub fn tell(&mut self, event: Event) -> bool {
-        let heard = self.seats.values().filter(|seat| !seat.departed).map(|seat| seat.heard).min();
+        let heard = self.seats.values().filter(|seat| seat.is_manned()).map(|seat| seat.heard).min();
         self.log.forget(heard.unwrap_or(u64::MAX));
         self.log.push(event)
     }
 
     /// Who has heard least.
     pub fn deafest(&self) -> Option<u16> {
-        let present = self.seats.iter().filter(|(_, seat)| !seat.departed);
+        let present = self.seats.iter().filter(|(_, seat)| seat.is_manned());
         present.min_by_key(|(_, seat)| seat.heard).map(|(rank, _)| *rank)
     }
 
@@ -355,7 +375,7 @@ impl Shared {
             fan_in_1: layout.fan_in_1(),
             bitmap_1: layout.bitmap_1(spot),
             beside_root: layout.is_beside_racks(spot),
-            resume: Vec::new(),
+            resume: self.resume.clone(),
         })
     }
 }

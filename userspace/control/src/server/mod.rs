@@ -6,6 +6,7 @@ mod driver;
 pub(crate) mod limit;
 mod noise;
 mod racks;
+mod renewal;
 pub(crate) mod service;
 mod tree;
 
@@ -116,6 +117,7 @@ pub struct Listening<P> {
     plane: Arc<Tree<P>>,
     secrets: Secrets,
     stealing: bool,
+    rejoin_grace: Duration,
 }
 
 impl<P: DataPlane> Listening<P> {
@@ -124,13 +126,20 @@ impl<P: DataPlane> Listening<P> {
         let listen = |source| ServeError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
-        Ok(Listening { listener, address, plane: Arc::new(Tree::new(plane)), secrets, stealing: true })
+        let plane = Arc::new(Tree::new(plane));
+        Ok(Listening { listener, address, plane, secrets, stealing: true, rejoin_grace: Duration::ZERO })
     }
 
     /// Jobs take the chunks of each lane in turn, as SwitchML published it, and steal no work.
     #[must_use]
     pub fn without_stealing(self) -> Self {
         Listening { stealing: false, ..self }
+    }
+
+    /// A dead worker of a dynamic job may be replaced within so long (ATP appendix A.3); without this the job fails.
+    #[must_use]
+    pub fn with_rejoin_grace(self, grace: Duration) -> Self {
+        Listening { rejoin_grace: grace, ..self }
     }
 
     /// Where it listens.
@@ -141,8 +150,10 @@ impl<P: DataPlane> Listening<P> {
     /// Serves until `stop` is ready. Then all jobs are failed by name and removed from the plane.
     pub async fn serve(self, stop: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
         let plane = self.plane.clone();
-        let shared =
-            tokio::task::spawn_blocking(move || shared(&plane, self.secrets, self.stealing)).await??;
+        let shared = tokio::task::spawn_blocking(move || {
+            shared(&plane, self.secrets, self.stealing, self.rejoin_grace)
+        })
+        .await??;
         let driver = tokio::spawn(driver::run(shared.clone(), self.plane.clone()));
         let control = service(Service::new(shared.clone()));
         let (said_farewell, farewell_said) = oneshot::channel();
@@ -195,6 +206,7 @@ fn shared<P: DataPlane>(
     plane: &Tree<P>,
     secrets: Secrets,
     stealing: bool,
+    rejoin_grace: Duration,
 ) -> Result<Arc<Shared>, ServeError> {
     let last_epochs = plane.local.take_over()?;
     let (info, instance) = (plane.local.info()?, plane.local.instance()?);
@@ -202,6 +214,7 @@ fn shared<P: DataPlane>(
     OsRng.try_fill_bytes(&mut boot_key).map_err(|error| ServeError::Random(error.to_string()))?;
     let random = StdRng::try_from_rng(&mut OsRng).map_err(|error| ServeError::Random(error.to_string()))?;
     let coordinator = Coordinator::new(Time::ZERO, info, instance, &last_epochs, Box::new(random));
+    let coordinator = coordinator.with_rejoin_grace(rejoin_grace);
     let coordinator = if stealing { coordinator } else { coordinator.without_stealing() };
     Ok(Arc::new(Shared {
         start: Instant::now(),

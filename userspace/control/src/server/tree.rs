@@ -14,7 +14,7 @@ use crate::{
     coordinator::{Child, Door, JobOrder, RackId},
     dynamic::DynamicInstall,
     plane::{Installed, JobInstall, Level, PlaneError, PlaneInfo, PlaneKind, WorkerInstall},
-    rpc::rack_order,
+    rpc::{RackInstall, RackInstalled, rack_order},
 };
 
 /// Carries out orders on all planes that a job needs. Calls block.
@@ -29,11 +29,13 @@ pub struct Tree<P> {
 
 /// Where a job is beside this aggregator.
 #[derive(Clone, Default)]
-struct Held {
-    racks: Vec<RackId>,
+pub(super) struct Held {
+    pub(super) racks: Vec<RackId>,
     hosts: Vec<RackId>,
     /// Where each child of the root finds it.
     parents: Vec<SocketAddrV4>,
+    /// Where each parameter host hears from.
+    pub(super) upstream: Vec<Vec<SocketAddrV4>>,
 }
 
 impl<P: DataPlane> Tree<P> {
@@ -42,7 +44,7 @@ impl<P: DataPlane> Tree<P> {
         Tree { local, desks: Arc::new(Desks::new()), held: Mutex::new(HashMap::new()) }
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<u16, Held>> {
+    pub(super) fn held(&self) -> MutexGuard<'_, HashMap<u16, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -50,7 +52,7 @@ impl<P: DataPlane> Tree<P> {
     pub fn install(&self, order: &JobOrder) -> Result<Vec<Door>, PlaneError> {
         let info = self.local.info()?;
         let racks = order.layout.racks().map(|(_, rack, _)| rack).collect();
-        let held = Held { racks, hosts: order.hosts.clone(), parents: Vec::new() };
+        let held = Held { racks, hosts: order.hosts.clone(), ..Held::default() };
         self.held().insert(order.install.job, held);
         let here = self.install_here(order, &info)?;
         let mut doors = vec![None; order.install.workers.len()];
@@ -61,12 +63,7 @@ impl<P: DataPlane> Tree<P> {
             order.layout.racks().map(|(number, ..)| self.order_rack(order, number)).collect();
         for ((_, rack, child), ordered) in order.layout.racks().zip(ordered) {
             let (installed, plane) = self.installed("installing the job at", "rack", rack, ordered?)?;
-            for (place, rank) in child.ranks.iter().enumerate() {
-                let door = door(&plane, &installed, place, (place, child.ranks.len()));
-                if let Some(found) = doors.get_mut(*rank) {
-                    *found = door;
-                }
-            }
+            open_doors(&mut doors, child, &plane, &installed);
         }
         self.install_at_hosts(order, &info, &here)?;
         doors.into_iter().collect::<Option<Vec<_>>>().ok_or_else(missing)
@@ -86,7 +83,7 @@ impl<P: DataPlane> Tree<P> {
     }
 
     /// Installs a job on this aggregator's own plane, and remembers where racks find it.
-    fn install_here(&self, order: &JobOrder, info: &PlaneInfo) -> Result<Installed, PlaneError> {
+    pub(super) fn install_here(&self, order: &JobOrder, info: &PlaneInfo) -> Result<Installed, PlaneError> {
         let JobOrder { install, layout, .. } = order;
         if !layout.has_racks() {
             return self.local.install(install);
@@ -119,7 +116,7 @@ impl<P: DataPlane> Tree<P> {
     }
 
     /// Orders the rack that is the root's child of this number to take its part of a job.
-    fn order_rack(&self, order: &JobOrder, number: usize) -> Result<Ordered, PlaneError> {
+    pub(super) fn order_rack(&self, order: &JobOrder, number: usize) -> Result<Ordered, PlaneError> {
         let JobOrder { install, layout, .. } = order;
         let child = layout.children().get(number).ok_or_else(missing)?;
         let parent = self.held().get(&install.job).and_then(|held| held.parents.get(number).copied());
@@ -145,21 +142,20 @@ impl<P: DataPlane> Tree<P> {
         info: &PlaneInfo,
         here: &Installed,
     ) -> Result<(), PlaneError> {
-        let Some(dynamic) = &order.install.dynamic else { return Ok(()) };
+        let upstream = match info.kind {
+            PlaneKind::None => vec![Vec::new(); order.hosts.len()],
+            _ => {
+                let sides = here.host_sides.iter().map(|ip| vec![SocketAddrV4::new(*ip, info.base_port)]);
+                sides.collect()
+            }
+        };
         let mut ordered = Vec::with_capacity(order.hosts.len());
         for (number, host) in order.hosts.iter().enumerate() {
-            let upstream = match info.kind {
-                PlaneKind::None => None,
-                _ => Some(here.host_sides.get(number).copied().ok_or_else(missing)?),
-            };
-            let install = DynamicInstall {
-                places: order.layout.places(),
-                upstream: upstream.map(|ip| SocketAddrV4::new(ip, info.base_port)).into_iter().collect(),
-                ..dynamic.clone()
-            };
-            let job = JobInstall { dynamic: Some(install), ..order.install.clone() };
-            let what = messages::write_install(&job).ok_or_else(missing)?;
+            let what = host_part(order, upstream.get(number).ok_or_else(missing)?)?;
             ordered.push((*host, self.desks.order(*host, rack_order::What::Install(what))));
+        }
+        if let Some(held) = self.held().get_mut(&order.install.job) {
+            held.upstream = upstream;
         }
         for (host, ordered) in ordered {
             self.installed("installing the job at", "parameter host", host, ordered)?;
@@ -167,14 +163,26 @@ impl<P: DataPlane> Tree<P> {
         Ok(())
     }
 
-    /// Waits for what comes of an order.
-    fn installed(
+    /// Waits for what comes of an order to install.
+    pub(super) fn installed(
         &self,
         doing: &'static str,
         whose: &str,
         rack: RackId,
         ordered: Ordered,
     ) -> Result<(Installed, PlaneInfo), PlaneError> {
+        let (done, plane) = self.answered(doing, whose, rack, ordered)?;
+        Ok((messages::read_installed(&done), plane))
+    }
+
+    /// Waits for what comes of an order, as it was said.
+    pub(super) fn answered(
+        &self,
+        doing: &'static str,
+        whose: &str,
+        rack: RackId,
+        ordered: Ordered,
+    ) -> Result<(RackInstalled, PlaneInfo), PlaneError> {
         let place = self.desks.rack(rack);
         let named = |what: String| match &place {
             Some((ip, _)) => format!("the {whose} at {ip}: {what}"),
@@ -182,7 +190,7 @@ impl<P: DataPlane> Tree<P> {
         };
         let done = ordered.wait().map_err(|what| PlaneError::Failed { doing, what: named(what) })?;
         let (_, plane) = place.ok_or_else(missing)?;
-        Ok((messages::read_installed(&done), plane))
+        Ok((done, plane))
     }
 
     /// Leaves a job so many slots in each lane, wherever it is.
@@ -225,13 +233,26 @@ impl<P: DataPlane> Tree<P> {
         Ok(())
     }
 
-    fn order_all(&self, racks: &[RackId], what: &rack_order::What) -> Vec<(RackId, Ordered)> {
+    pub(super) fn order_all(&self, racks: &[RackId], what: &rack_order::What) -> Vec<(RackId, Ordered)> {
         racks.iter().map(|rack| (*rack, self.desks.order(*rack, what.clone()))).collect()
     }
 }
 
+/// A parameter host's part of a dynamic job.
+pub(super) fn host_part(order: &JobOrder, upstream: &[SocketAddrV4]) -> Result<RackInstall, PlaneError> {
+    let dynamic = order.install.dynamic.clone().ok_or_else(missing)?;
+    let told = DynamicInstall { places: order.layout.places(), upstream: upstream.to_vec(), ..dynamic };
+    let job = JobInstall { dynamic: Some(told), ..order.install.clone() };
+    messages::write_install(&job).ok_or_else(missing)
+}
+
 /// The door of a worker that sends to this aggregator itself; none for one below a rack.
-fn door_here(order: &JobOrder, info: &PlaneInfo, installed: &Installed, rank: usize) -> Option<Door> {
+pub(super) fn door_here(
+    order: &JobOrder,
+    info: &PlaneInfo,
+    installed: &Installed,
+    rank: usize,
+) -> Option<Door> {
     let spot = order.layout.spot(rank)?;
     if order.layout.children().get(spot.child)?.rack.is_some() {
         return None;
@@ -241,8 +262,22 @@ fn door_here(order: &JobOrder, info: &PlaneInfo, installed: &Installed, rank: us
     door(info, installed, place, (spot.bit, spot.fan_in))
 }
 
+/// The doors of the workers below a rack, whose plane's answer this is.
+pub(super) fn open_doors(
+    doors: &mut [Option<Door>],
+    child: &Child,
+    plane: &PlaneInfo,
+    installed: &Installed,
+) {
+    for (place, rank) in child.ranks.iter().enumerate() {
+        if let Some(found) = doors.get_mut(*rank) {
+            *found = door(plane, installed, place, (place, child.ranks.len()));
+        }
+    }
+}
+
 /// The door of the worker that a plane's answer has at `place`: it is number `rack_rank` of `rack_world`.
-fn door(
+pub(super) fn door(
     plane: &PlaneInfo,
     installed: &Installed,
     place: usize,
@@ -258,7 +293,7 @@ fn door(
     })
 }
 
-fn missing() -> PlaneError {
+pub(super) fn missing() -> PlaneError {
     PlaneError::Failed {
         doing: "installing a job",
         what: "the plane's answer is not about all workers and parameter hosts".into(),

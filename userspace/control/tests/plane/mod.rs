@@ -14,6 +14,7 @@ use sumac_control::plane::{
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
     Install(JobInstall),
+    Renew(JobInstall),
     Resize(u16, u32, String),
     Remove(u16),
 }
@@ -130,6 +131,12 @@ impl DataPlane for FakePlane {
     fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {
         self.0.lock().unwrap().calls.push(Call::Resize(job, lane_slots, reason.into()));
         Ok(())
+    }
+
+    fn renew(&self, job: &JobInstall) -> Result<Vec<u32>, PlaneError> {
+        self.0.lock().unwrap().calls.push(Call::Renew(job.clone()));
+        let base = u32::from(job.epoch) * 100;
+        Ok((0..u32::from(job.lanes)).map(|lane| base + lane).collect())
     }
 
     fn remove(&self, job: u16) -> Result<(), PlaneError> {

@@ -26,12 +26,17 @@ impl Server {
     }
 
     pub async fn start_at(address: SocketAddr, plane: FakePlane) -> Server {
+        Server::start_with(address, plane, Duration::ZERO).await
+    }
+
+    pub async fn start_with(address: SocketAddr, plane: FakePlane, rejoin_grace: Duration) -> Server {
         let secrets = Secrets {
             default: Some(Secret::new(SECRET).unwrap()),
             racks: Some(Secret::new(RACKS).unwrap()),
             ..Secrets::default()
         };
         let listening = Listening::open(address, plane.clone(), secrets).await.unwrap();
+        let listening = listening.with_rejoin_grace(rejoin_grace);
         let address = listening.address();
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {

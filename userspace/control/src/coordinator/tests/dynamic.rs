@@ -33,7 +33,7 @@ fn host(number: u8) -> RackEntry {
     }
 }
 
-fn rack(number: u8) -> RackEntry {
+pub(super) fn rack(number: u8) -> RackEntry {
     let ip = Ipv4Addr::new(10, 77, 100, number);
     RackEntry { name: format!("r{number}"), ip, plane: sharing(384, 832), instance: 1, last_epochs: vec![] }
 }
@@ -44,8 +44,18 @@ fn dynamic(job: &str, rank: u16, world: u16, wishes: DynamicWishes) -> JoinReque
     })
 }
 
-fn plain(job: &str, rank: u16, world: u16) -> JoinRequest {
+pub(super) fn plain(job: &str, rank: u16, world: u16) -> JoinRequest {
     dynamic(job, rank, world, DynamicWishes::default())
+}
+
+/// A world with an aggregator that has slots to share, and parameter hosts with these numbers.
+pub(super) fn sharing_world(hosts: &[u8]) -> World {
+    World::sharing(hosts)
+}
+
+/// The first parameter host, in service.
+pub(super) fn present() -> [(u64, PlaneInfo); 1] {
+    [(100, host(0).plane)]
 }
 
 fn below(rack: u64, request: JoinRequest) -> JoinRequest {
@@ -62,17 +72,17 @@ impl World {
         world
     }
 
-    fn enter(&mut self, id: u64, entry: RackEntry) {
+    pub(super) fn enter(&mut self, id: u64, entry: RackEntry) {
         self.coordinator.rack_enters(self.now, RackId(id), entry).unwrap();
         self.work();
     }
 
-    fn all(&mut self, requests: impl IntoIterator<Item = JoinRequest>) -> Vec<MemberId> {
+    pub(super) fn all(&mut self, requests: impl IntoIterator<Item = JoinRequest>) -> Vec<MemberId> {
         requests.into_iter().map(|request| self.join(&request).unwrap()).collect()
     }
 
     /// Time passes; members are alive, and these racks and hosts are in service with these planes.
-    fn pass_with(&mut self, time: Time, members: &[MemberId], present: &[(u64, PlaneInfo)]) {
+    pub(super) fn pass_with(&mut self, time: Time, members: &[MemberId], present: &[(u64, PlaneInfo)]) {
         let end = self.now + time;
         while self.now < end {
             for (id, plane) in present {

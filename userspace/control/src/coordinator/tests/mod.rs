@@ -6,6 +6,7 @@ mod life;
 mod posts;
 mod racks;
 mod random;
+mod renewal;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -105,6 +106,8 @@ struct World {
     /// Dynamic jobs that were installed again, and where.
     restored: Vec<(RunId, Option<RackId>)>,
     refuse_restore: bool,
+    /// What comes of going on with other workers.
+    renewed: Result<Renewed, String>,
 }
 
 impl World {
@@ -123,6 +126,7 @@ impl World {
             refuse_removal: false,
             restored: Vec::new(),
             refuse_restore: false,
+            renewed: Ok(Renewed { doors: Vec::new(), resume: vec![3; 8], lost: Vec::new() }),
         }
     }
 
@@ -157,6 +161,13 @@ impl World {
                     self.restored.push((run, at));
                     let result = if self.refuse_restore { Err("busy".into()) } else { Ok(()) };
                     self.coordinator.on_restored(self.now, run, at, result);
+                }
+                Action::Renew(run, order) => {
+                    assert!(!self.used.contains(&(order.install.job, order.install.epoch)), "an epoch twice");
+                    self.used.push((order.install.job, order.install.epoch));
+                    self.plane.insert(order.install.job, (run, 0, 0));
+                    let result = self.renewed.clone();
+                    self.coordinator.on_renewed(self.now, run, result);
                 }
                 Action::Withdraw(run, job) => {
                     self.plane.remove(&job);
