@@ -63,7 +63,7 @@ fn run(seed: u64) -> EngineStats {
     }
     // Workers come to their operations whenever they do.
     let mut submitted = vec![0; world];
-    let end = net.now + 60_000_000_000;
+    let end = net.now + 1_000_000_000_000;
     let is_missing = |net: &Network| net.completions.iter().any(|ended| ended.len() < tensors.len());
     while is_missing(&net) {
         for (rank, submitted) in submitted.iter_mut().enumerate() {
