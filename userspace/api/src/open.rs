@@ -102,7 +102,7 @@ pub struct Open {
     /// Shared slots of each shard that a dynamic job may take; without it all that its aggregators have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dynamic_slots: Option<u32>,
-    /// Parameter hosts of a dynamic job; without it one.
+    /// Parameter hosts of a dynamic job; without it as many as there are, up to one for each shard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameter_hosts: Option<u16>,
     /// Whether a dynamic job yields to congestion; without it, it does.

@@ -4,7 +4,7 @@
                                       +--- sumac-agg serve --plane host, 127.x.y.1
     trainers --- daemon 127.x.y.12 ---+
 
-x and y come from the process's number, so that labs at the same time do not meet.
+The first daemon is a parameter host of dynamic jobs as well. x and y come from the process's number, so that labs at the same time do not meet.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class Lab:
         self._spawn(
             "sumac-agg", "serve", "--plane", "host", "--slots", "1024", "--elements", "352",
             "--listen", f"{self._net}.1:48600", "--data-ip", f"{self._net}.1", "--secret-file", str(secret),
+            "--dynamic-slots", "64", "--rack-secret-file", str(secret),
         )
         for rank in range(self.WORLD):
             self.daemons.append(self.start_daemon(rank, secret))
@@ -71,6 +72,7 @@ class Lab:
         config.write_text(
             f'socket = "{self.socket(rank)}"\nbackend = "udp"\naddress = "{self._net}.{11 + rank}"\n'
             f'aggregator = "{self._net}.1:48600"\nsecret_file = "{secret}"\n'
+            + (f'[parameter_host]\nsecret_file = "{secret}"\n' if rank == 0 else "")
         )
         process = self._spawn("sumac", "daemon", "--config", str(config))
         deadline = time.monotonic() + PATIENCE

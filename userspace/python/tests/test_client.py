@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import unittest
 
 import numpy as np
@@ -65,6 +66,43 @@ class Sums(WithLab):
 
         for result in self.lab.train("views", work, scale=1024.0):
             np.testing.assert_array_equal(result, np.repeat(np.arange(64) * 3, 300).reshape(64, 300))
+
+    def test_a_dynamic_job_gives_the_same_sums(self) -> None:
+        def work(client: sumac.Client, job: sumac.Job, rank: int) -> np.ndarray:
+            terms = job.opened["dynamic"]
+            self.assertEqual((job.opened["mode"], job.opened["slots"], terms["window"]), ("dynamic", 32, 128))
+            self.assertEqual((len(terms["hosts"]), terms["resumed"]), (1, False))
+            array = job.buffer(50_000)
+            array[:] = (np.arange(50_000) % 1009 - 500) * (rank + 1) / 1024
+            handle = job.allreduce_async(array)
+            handle.wait(PATIENCE)
+            self.assertEqual(handle.missed, ())
+            if rank == 0:
+                self.assertGreater(client.stats()["parameter_host"][0]["completed"], 0)
+            return array.copy()
+
+        # The parameter host may not have entered at the control plane yet.
+        def train() -> list[np.ndarray]:
+            options = {"mode": "dynamic", "window": 128, "dynamic_slots": 32, "parameter_hosts": 1, "scale": 2.0**20}
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    return self.lab.train("dynamic", work, **options)
+                except sumac.SumacError as error:
+                    if "parameter host" not in str(error) or time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.05)
+
+        expected = ((np.arange(50_000) % 1009 - 500) * 3 / 1024).astype(np.float32)
+        for result in train():
+            np.testing.assert_array_equal(result, expected)
+
+    def test_options_of_the_other_mode_are_refused(self) -> None:
+        with sumac.Client(self.lab.socket(0)) as client:
+            for options in ({"window": 64}, {"mode": "dynamic", "slots": 64}, {"mode": "dynamic", "wire": "int16"}):
+                with self.assertRaises(sumac.SumacError) as caught:
+                    client.open("odd", 0, 1, **options)
+                self.assertEqual(caught.exception.code, "bad_field")
 
     def test_threads_share_a_client(self) -> None:
         def work(_: sumac.Client, job: sumac.Job, rank: int) -> list[float]:

@@ -65,7 +65,7 @@ pub struct Args {
     #[arg(long)]
     slots: Option<u32>,
     #[command(flatten)]
-    mode: mode::Args,
+    mode: mode::ModeArgs,
     /// How long to wait for the other workers; without it as the daemon's configuration says (60 s unless it does).
     #[arg(long, value_name = "SECONDS", value_parser = parse_timeout)]
     timeout: Option<Duration>,

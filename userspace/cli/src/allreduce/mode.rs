@@ -13,7 +13,7 @@ enum Mode {
 
 /// The mode, and what only the dynamic one has.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(super) struct ModeArgs {
     /// How the job uses its aggregators, the same on all workers.
     #[arg(long, value_enum, default_value_t = Mode::Static)]
     mode: Mode,
@@ -23,7 +23,7 @@ pub(super) struct Args {
     /// Shared slots of each shard that the job may take; without it all (dynamic).
     #[arg(long, value_name = "SLOTS", conflicts_with = "slots")]
     dynamic_slots: Option<u32>,
-    /// Parameter hosts that the shards are spread over, 1 to 4; without it 1 (dynamic).
+    /// Parameter hosts that the shards are spread over, 1 to 4; without it as many as there are (dynamic).
     #[arg(long, value_name = "HOSTS")]
     parameter_hosts: Option<u16>,
     /// Do not yield to congestion (dynamic).
@@ -34,7 +34,7 @@ pub(super) struct Args {
     linear: bool,
 }
 
-impl Args {
+impl ModeArgs {
     /// Puts them into a job's options. What does not fit the mode is the daemon's to refuse.
     pub(super) fn apply(&self, mut options: JobOptions) -> JobOptions {
         options = options.mode(match self.mode {
