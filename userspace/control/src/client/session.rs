@@ -128,13 +128,14 @@ impl Session {
     pub async fn leave(&mut self, outcome: &Outcome, patience: Duration) -> Result<(), CallError> {
         let reason = match outcome {
             Outcome::Done => String::new(),
-            Outcome::Failed(reason) | Outcome::Mismatch(reason) if reason.is_empty() => {
-                "for no stated reason".into()
-            }
-            Outcome::Failed(reason) | Outcome::Mismatch(reason) => reason.clone(),
+            Outcome::Failed(reason) | Outcome::Died(reason) | Outcome::Mismatch(reason) => match &**reason {
+                "" => "for no stated reason".into(),
+                reason => reason.to_owned(),
+            },
         };
         let mismatch = matches!(outcome, Outcome::Mismatch(_));
-        let sealed = self.request(Purpose::Leave, Some(rpc::Leave { reason, mismatch }));
+        let died = matches!(outcome, Outcome::Died(_));
+        let sealed = self.request(Purpose::Leave, Some(rpc::Leave { reason, mismatch, died }));
         let call = timeout(patience, self.client.leave(sealed)).await;
         let reply = call.map_err(|_| no_answer())?.map_err(call_error)?;
         self.open(Purpose::LeaveReply, &reply.into_inner()).map(|_| ())

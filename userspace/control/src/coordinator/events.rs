@@ -34,9 +34,9 @@ impl Coordinator {
             return;
         }
         match outcome {
-            Outcome::Failed(reason) => {
+            Outcome::Died(reason) | Outcome::Failed(reason) => {
                 let failure = JobFailure::left(rank, run.ip_of(rank), reason);
-                if self.open_place(id, rank, &failure) {
+                if matches!(outcome, Outcome::Died(_)) && self.open_place(id, rank, &failure) {
                     return;
                 }
                 let Some(run) = self.runs.get_mut(&id) else { return };

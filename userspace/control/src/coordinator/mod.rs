@@ -105,6 +105,9 @@ pub enum Outcome {
     Done,
     /// It gives up: the job fails on all others with this reason.
     Failed(String),
+    /// Whom it works for has died: as [`Outcome::Failed`], but that another worker may take its place in a dynamic job
+    /// (ATP appendix A.3).
+    Died(String),
     /// The ranks do not want the same: the job fails on all others with exactly this text, which names both sides.
     Mismatch(String),
 }

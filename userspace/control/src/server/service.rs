@@ -167,6 +167,7 @@ impl Service {
             let outcome = match &*printable(&leave.reason, LONGEST_REASON) {
                 "" => Outcome::Done,
                 reason if leave.mismatch => Outcome::Mismatch(reason.into()),
+                reason if leave.died => Outcome::Died(reason.into()),
                 reason => Outcome::Failed(reason.into()),
             };
             state.coordinator.leave(member, &outcome);

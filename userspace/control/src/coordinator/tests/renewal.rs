@@ -58,9 +58,9 @@ fn nobody_comes() {
 }
 
 #[test]
-fn who_left_with_a_reason_is_replaced_too() {
+fn whose_trainer_died_is_replaced_too() {
     let (mut world, members) = with_a_gap(seconds(9));
-    let gone = Outcome::Failed("its trainer was killed".into());
+    let gone = Outcome::Died("its trainer was killed".into());
     world.leave(members[1], gone.clone());
     for rank in [1, 2] {
         world.join(&plain("a", rank, 3)).unwrap();
@@ -69,6 +69,8 @@ fn who_left_with_a_reason_is_replaced_too() {
     let others = world.start("static", 2);
     world.leave(others[0], gone);
     assert_eq!(world.failure(others[1]).kind, FailureKind::Left, "not in a static job");
+    world.leave(members[0], Outcome::Failed("cancelled".into()));
+    assert!(world.plane.is_empty(), "who gives up ends it");
 }
 
 #[test]
