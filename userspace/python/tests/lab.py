@@ -65,6 +65,19 @@ class Lab:
         )
         for rank in range(self.WORLD):
             self.daemons.append(self.start_daemon(rank, secret))
+        self._await_parameter_host()
+
+    def _await_parameter_host(self) -> None:
+        """Waits until the first daemon has entered at the control plane as a parameter host."""
+        deadline = time.monotonic() + PATIENCE
+        with sumac.Client(self.socket(0)) as client:
+            while True:
+                try:
+                    return client.open("anybody there", 0, 1, mode="dynamic").close()
+                except sumac.SumacError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.02)
 
     def start_daemon(self, rank: int, secret: pathlib.Path) -> subprocess.Popen[bytes]:
         """Starts a host's daemon and waits until it listens."""

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 import unittest
 
 import numpy as np
@@ -81,20 +80,9 @@ class Sums(WithLab):
                 self.assertGreater(client.stats()["parameter_host"][0]["completed"], 0)
             return array.copy()
 
-        # The parameter host may not have entered at the control plane yet.
-        def train() -> list[np.ndarray]:
-            options = {"mode": "dynamic", "window": 128, "dynamic_slots": 32, "parameter_hosts": 1, "scale": 2.0**20}
-            deadline = time.monotonic() + PATIENCE
-            while True:
-                try:
-                    return self.lab.train("dynamic", work, **options)
-                except sumac.SumacError as error:
-                    if "parameter host" not in str(error) or time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.05)
-
+        options = {"mode": "dynamic", "window": 128, "dynamic_slots": 32, "parameter_hosts": 1, "scale": 2.0**20}
         expected = ((np.arange(50_000) % 1009 - 500) * 3 / 1024).astype(np.float32)
-        for result in train():
+        for result in self.lab.train("dynamic", work, **options):
             np.testing.assert_array_equal(result, expected)
 
     def test_options_of_the_other_mode_are_refused(self) -> None:
@@ -413,6 +401,9 @@ class Shell(WithLab):
             np.testing.assert_array_equal(result, np.maximum(*both))
         for result in self.sum("shellmean", both, options=("--op", "mean", "--wire", "int16", "--block")):
             np.testing.assert_allclose(result, floats * 1.5, atol=1e-3)
+        dynamic = ("--mode", "dynamic", "--window", "64", "--dynamic-slots", "16", "--no-congestion-control")
+        for result in self.sum("shelldynamic", both, options=(*dynamic, "--scale", "65536")):
+            np.testing.assert_allclose(result, floats * 3, atol=1e-4)
         bits = [sumac.to_bfloat16(array) for array in ([1.5, 2.0], [0.25, -8.0])]
         for result in self.sum("shellbf16", bits, options=("--scale", "1024")):
             np.testing.assert_array_equal(sumac.from_bfloat16(result), [1.75, -6.0])

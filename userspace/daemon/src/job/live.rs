@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use sumac_control::{Announcement, Assignment, Member, MemberState, Notice};
+use sumac_control::{Announcement, Assignment, Member, MemberState, Notice, Outcome};
 use sumac_transport::JobError;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
@@ -114,7 +114,7 @@ impl<'a> Life<'a> {
             Some(Order::Close { request }) => Some(End::Closed { request }),
             Some(Order::Cancel { by }) => Some(End::ours(JobError::Cancelled { by })),
             Some(Order::Broken(error)) => self.broken(error),
-            Some(Order::Abandon { reason }) => Some(End::ours(JobError::Ended { reason })),
+            Some(Order::Abandon { reason }) => Some(End::died(reason)),
             Some(Order::Announce(announced)) => {
                 self.announce(announced);
                 None
@@ -213,7 +213,11 @@ impl<'a> Life<'a> {
     fn convict(&self, verdict: &Verdict) -> End {
         let reason = verdict.text().to_owned();
         let failure = verdict.failure(self.job.plan.options.order);
-        End::Ours { error: JobError::Ended { reason: reason.clone() }, reason, failure }
+        End::Ours {
+            error: JobError::Ended { reason: reason.clone() },
+            outcome: Outcome::Mismatch(reason),
+            failure,
+        }
     }
 
     /// Does what is due.

@@ -44,10 +44,10 @@ enum End {
     Closed {
         request: u64,
     },
-    /// For all workers, by this host: what the engine says, what the others read, what the trainer is told.
+    /// For all workers, by this host: what the engine says, what the control plane hears, what the trainer is told.
     Ours {
         error: JobError,
-        reason: String,
+        outcome: Outcome,
         failure: Failure,
     },
     /// For all workers, by somebody else.
@@ -60,7 +60,17 @@ enum End {
 impl End {
     /// An end that comes from this host.
     fn ours(error: JobError) -> End {
-        End::Ours { reason: explain::spoken(&error), failure: explain::job_error(&error), error }
+        End::Ours {
+            outcome: Outcome::Failed(explain::spoken(&error)),
+            failure: explain::job_error(&error),
+            error,
+        }
+    }
+
+    /// The end of a job whose trainer is gone. In a dynamic job another may take its place, and the others' goes on.
+    fn died(reason: String) -> End {
+        let error = JobError::Ended { reason: reason.clone() };
+        End::Ours { outcome: Outcome::Died(reason), failure: explain::job_error(&error), error }
     }
 }
 
@@ -179,14 +189,10 @@ impl Job {
                 tracing::info!(job = name, wire_job = job, "closed");
                 self.client.tell(Note::Closed { request, job: self.client.handle, result: Ok(()) });
             }
-            End::Ours { error, reason, failure } => {
-                tracing::warn!(job = name, wire_job = job, reason, "ended for all workers by this host");
+            End::Ours { error, outcome, failure } => {
+                tracing::warn!(job = name, wire_job = job, %failure, "ended by this host");
                 self.hub.carrier.fail_job(job, error);
                 self.clear(job).await;
-                let outcome = match failure.code {
-                    Code::Mismatch => Outcome::Mismatch(reason),
-                    _ => Outcome::Failed(reason),
-                };
                 leave(member, outcome).await;
                 stream.end(&failure, |_| true);
             }
