@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 use super::*;
 use crate::dynamic::{DEFAULT_WINDOW, DynamicTerms, DynamicWishes};
 
-const SHARING: PlaneInfo = sharing(512, 832);
+pub(super) const SHARING: PlaneInfo = sharing(512, 832);
 
 const fn sharing(dynamic_slots: u32, max_elements: u16) -> PlaneInfo {
     PlaneInfo {
@@ -21,7 +21,7 @@ const fn sharing(dynamic_slots: u32, max_elements: u16) -> PlaneInfo {
     }
 }
 
-fn host(number: u8) -> RackEntry {
+pub(super) fn host(number: u8) -> RackEntry {
     let plane = PlaneInfo { kind: PlaneKind::Parameter, base_port: 48800, ..plane(1, 832) };
     let ip = Ipv4Addr::new(10, 77, 200, number);
     RackEntry {

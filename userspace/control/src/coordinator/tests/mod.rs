@@ -1,4 +1,4 @@
-//! The state machine by tables; [`random`] by random sequences. Here is the world that all of them play in.
+//! The state machine by tables; [`random`] and [`random_dynamic`] by random sequences. Here is the world that all of them play in.
 
 mod dynamic;
 mod joins;
@@ -6,6 +6,7 @@ mod life;
 mod posts;
 mod racks;
 mod random;
+mod random_dynamic;
 mod renewal;
 
 use rand::SeedableRng;
