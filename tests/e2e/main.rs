@@ -11,6 +11,7 @@ mod collectives;
 mod commands;
 mod daemon;
 mod death;
+mod dynamic;
 mod faults;
 mod foreign;
 mod hostile;

@@ -9,6 +9,7 @@ use sumac_client::{
 use sumac_lab::deployment::Deployment;
 
 use crate::exact::{self, Numbers, Results, Value};
+use crate::stats;
 use crate::wait::LIMIT;
 
 /// One worker's trainer with its job open.
@@ -70,10 +71,18 @@ impl Trainer {
     /// # Panics
     /// When they are not accepted.
     pub fn submit_as<T: Value>(&self, seed: u64, count: usize, reduction: Reduction) -> Pending<T> {
+        self.hand_in(self.values(seed, count), reduction)
+    }
+
+    fn values<T: Value>(&self, seed: u64, count: usize) -> Tensor<T> {
         let mut tensor = self.client.tensor::<T>(count).unwrap();
         for (index, element) in tensor.iter_mut().enumerate() {
             *element = exact::value(seed, self.rank, index);
         }
+        tensor
+    }
+
+    fn hand_in<T: Value>(&self, tensor: Tensor<T>, reduction: Reduction) -> Pending<T> {
         let pending = self.job.allreduce_with(tensor, OpOptions { reduction, ..OpOptions::default() });
         pending.unwrap_or_else(|error| panic!("rank {}: {error}", self.rank))
     }
@@ -106,6 +115,23 @@ impl Crew {
         Crew { trainers: opened.into_iter().map(trainer).collect() }
     }
 
+    /// All workers join the dynamic job `name`, over all parameter hosts of the lab.
+    ///
+    /// # Panics
+    /// When one of them cannot.
+    pub fn join_dynamic(sumac: &Deployment<'_>, name: &str) -> Crew {
+        Crew::join_with(sumac, name, |options| sumac.in_its_mode(options))
+    }
+
+    /// One counter of all workers' engines together.
+    ///
+    /// # Panics
+    /// When one does not say.
+    #[must_use]
+    pub fn counter(&self, name: &str) -> u64 {
+        self.trainers.iter().map(|trainer| stats::counter(trainer, name)).sum()
+    }
+
     /// The sums that all workers get of the values of a seed.
     ///
     /// # Panics
@@ -116,7 +142,14 @@ impl Crew {
 
     /// All workers hand in their values for a sum.
     pub fn submit(&self, seed: u64, count: usize) -> Vec<Pending<f32>> {
-        self.trainers.iter().map(|trainer| trainer.submit(seed, count)).collect()
+        self.submit_as(seed, count, Reduction::Sum)
+    }
+
+    /// All workers hand in their values, nearly at once: making them takes longer than summing them.
+    fn submit_as<T: Value>(&self, seed: u64, count: usize, reduction: Reduction) -> Vec<Pending<T>> {
+        let tensors: Vec<_> = self.trainers.iter().map(|trainer| trainer.values(seed, count)).collect();
+        let handed = self.trainers.iter().zip(tensors);
+        handed.map(|(trainer, tensor)| trainer.hand_in(tensor, reduction)).collect()
     }
 
     /// What comes of a sum that all workers handed in, by rank.
@@ -132,8 +165,7 @@ impl Crew {
     /// # Panics
     /// When it fails or does not end.
     pub fn reduce<T: Value>(&self, seed: u64, count: usize, reduction: Reduction) -> Results<T> {
-        let pending = self.trainers.iter().map(|trainer| trainer.submit_as(seed, count, reduction)).collect();
-        self.results_of(pending, reduction)
+        self.results_of(self.submit_as(seed, count, reduction), reduction)
     }
 
     fn results_of<T: Value>(&self, pending: Vec<Pending<T>>, reduction: Reduction) -> Results<T> {

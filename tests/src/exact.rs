@@ -43,7 +43,8 @@ pub fn assert_within_bound<T: Value>(what: &str, seed: u64, results: &Results<T>
     let error = contents(seed).compare(results.numbers, 0..count, &tensors).max_abs_error;
     let workers = tensors.len() as f64;
     // f = (2^31 - 1) / n at magnitude 1, and half a unit in the last place of a sum of up to n.
-    let bound = workers * workers / f64::from(i32::MAX) + workers * T::HALF_STEP;
+    let last_place = tensors.len().next_power_of_two() as f64 * T::HALF_STEP;
+    let bound = workers * workers / f64::from(i32::MAX) + last_place;
     println!("{what}: largest error {error:.2e}, bound {bound:.2e}");
     assert!(error <= bound, "{what}: {error:e} is more than {bound:e}");
 }

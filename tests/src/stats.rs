@@ -6,6 +6,7 @@ use serde_json::Value;
 use sumac_client::Client;
 use sumac_lab::deployment::{Backend, Deployment};
 use sumac_lab::namespace::Namespace;
+use sumac_lab::process::Process;
 
 use crate::crew::{Crew, Trainer};
 use crate::wait::eventually;
@@ -18,18 +19,29 @@ pub fn assert_frames_conserved(sumac: &mut Deployment<'_>) {
     if sumac.options().backend == Backend::Udp {
         return;
     }
+    let is_gone = |daemon: Option<&mut Process>| daemon.is_none_or(|daemon| daemon.ended().is_some());
     for rank in 0..sumac.lab().spec().workers {
-        if sumac.daemon(rank).is_none_or(|daemon| daemon.ended().is_some()) {
-            continue;
+        if !is_gone(sumac.daemon(rank)) {
+            let stats = sumac.client(rank).unwrap().stats_json().unwrap();
+            assert_conserved(&format!("rank {rank}"), &stats);
         }
-        let stats = sumac.client(rank).unwrap().stats_json().unwrap();
-        let frames = &stats["frames"];
-        let count = |key: &str| frames[key].as_u64().unwrap_or_else(|| panic!("frames.{key} in {stats}"));
-        let placed: u64 = ["free", "held", "sent", "filled", "reading"].map(count).iter().sum();
-        assert!(count("frames") > 0, "rank {rank} has no frames");
-        assert_eq!(placed, count("frames"), "rank {rank}: {frames}");
-        assert_eq!(count("misplaced"), 0, "rank {rank}: {frames}");
     }
+    for host in 0..sumac.lab().spec().parameter_hosts {
+        if !is_gone(sumac.parameter_host(host)) {
+            let socket = &sumac.parameter_host_sockets()[usize::from(host)];
+            let stats = Client::connect(socket).unwrap().stats_json().unwrap();
+            assert_conserved(&format!("parameter host {host}"), &stats);
+        }
+    }
+}
+
+fn assert_conserved(who: &str, stats: &Value) {
+    let frames = &stats["frames"];
+    let count = |key: &str| frames[key].as_u64().unwrap_or_else(|| panic!("frames.{key} in {stats}"));
+    let placed: u64 = ["free", "held", "sent", "filled", "reading"].map(count).iter().sum();
+    assert!(count("frames") > 0, "{who} has no frames");
+    assert_eq!(placed, count("frames"), "{who}: {frames}");
+    assert_eq!(count("misplaced"), 0, "{who}: {frames}");
 }
 
 /// Asserts that a daemon's packets move as it was told: driver XDP and AF_XDP in copy mode, which is what veths have,
@@ -54,15 +66,16 @@ pub fn assert_bound(client: &Client, backend: Backend) {
     assert!(!ports.is_empty(), "{stats}");
 }
 
-/// The counters of the engine of the trainer's only job.
+/// The counters of the engine of the trainer's job.
 ///
 /// # Panics
 /// When there is no such job.
 #[must_use]
 pub fn engine(trainer: &Trainer) -> Value {
     let stats = trainer.client.stats().unwrap();
-    assert_eq!(stats.jobs.len(), 1, "jobs of rank {}", trainer.rank);
-    stats.jobs[0].engine.clone()
+    let number = trainer.job.opened().wire_job;
+    let job = stats.jobs.iter().find(|job| job.job == number);
+    job.unwrap_or_else(|| panic!("rank {} has no job {number}", trainer.rank)).engine.clone()
 }
 
 /// One counter of it.
@@ -106,6 +119,17 @@ pub fn wait_until_stuck(trainer: &Trainer) {
     eventually("a window of chunks without results", || {
         (counter(trainer, "in_flight") == slots).then_some(())
     });
+}
+
+/// One counter of all jobs of a parameter host, or of the worker that is one; those of its own come first.
+///
+/// # Panics
+/// When it does not say.
+#[must_use]
+pub fn at_parameter_host(sumac: &Deployment<'_>, host: usize, name: &str) -> u64 {
+    let stats = &sumac.parameter_host_stats().unwrap()[host];
+    let jobs = stats["parameter_host"].as_array().unwrap_or_else(|| panic!("no parameter host: {stats}"));
+    jobs.iter().map(|job| job[name].as_u64().unwrap_or_else(|| panic!("no {name} in {job}"))).sum()
 }
 
 /// The eBPF aggregator's frames by what became of them; what never happened is left out.

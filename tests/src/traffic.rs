@@ -32,6 +32,20 @@ impl Traffic {
     /// # Panics
     /// When it does not.
     pub fn start(lab: &Lab, kind: Kind, from: u16, to: u16) -> Traffic {
+        // A hundredth of what the machine can: the allreduce beside it needs its share.
+        Traffic::start_at(lab, kind, from, to, &["-b", "20M"])
+    }
+
+    /// Starts a stream that takes what it gets and yields to congestion as TCP does (CUBIC, RFC 9438; this machine's own
+    /// choice, BBR, does not mind marks).
+    ///
+    /// # Panics
+    /// When it does not flow.
+    pub fn start_greedy(lab: &Lab, from: u16, to: u16) -> Traffic {
+        Traffic::start_at(lab, Kind::Tcp, from, to, &["-b", "0", "-C", "cubic"])
+    }
+
+    fn start_at(lab: &Lab, kind: Kind, from: u16, to: u16, how: &[&str]) -> Traffic {
         let port = match kind {
             Kind::Tcp => "5201",
             Kind::Udp => "5202",
@@ -44,8 +58,7 @@ impl Traffic {
 
         let mut send = Command::new("iperf3");
         let address = lab.spec().worker_ip(to).to_string();
-        // A hundredth of what the machine can: the allreduce beside it needs its share.
-        send.args(["-c", &address, "-p", port, "-t", "600", "-b", "20M", "--forceflush"]);
+        send.args(["-c", &address, "-p", port, "-t", "600", "--forceflush"]).args(how);
         if kind == Kind::Udp {
             send.args(["-u", "-l", "1200"]);
         }
@@ -72,6 +85,12 @@ impl Traffic {
         });
     }
 
+    /// Bytes that have arrived, as the receiver last said.
+    #[must_use]
+    pub fn bytes(&self) -> f64 {
+        read(&self.server.log().to_owned()).lines().filter_map(interval_bytes).sum()
+    }
+
     /// Ends it as a user would, and asserts that it ends of nothing else.
     ///
     /// # Panics
@@ -88,12 +107,20 @@ impl Traffic {
 
 /// How many of the report's intervals had bytes in them.
 fn intervals_with_bytes(report: &str) -> usize {
-    // "[  5]   0.20-0.40   sec   488 KBytes  20.0 Mbits/sec": the number behind "sec".
-    let bytes = |line: &str| {
-        let mut words = line.split_whitespace().skip_while(|word| *word != "sec").skip(1);
-        words.next()?.parse::<f64>().ok()
+    report.lines().filter_map(interval_bytes).filter(|bytes| *bytes > 0.0).count()
+}
+
+/// The bytes of an interval: "[  5]   0.20-0.40   sec   488 KBytes  20.0 Mbits/sec".
+fn interval_bytes(line: &str) -> Option<f64> {
+    let mut words = line.split_whitespace().skip_while(|word| *word != "sec").skip(1);
+    let (number, unit) = (words.next()?.parse::<f64>().ok()?, words.next()?);
+    let factor = match unit {
+        "KBytes" => 1024.0,
+        "MBytes" => 1024.0 * 1024.0,
+        "GBytes" => 1024.0 * 1024.0 * 1024.0,
+        _ => 1.0,
     };
-    report.lines().filter_map(bytes).filter(|bytes| *bytes > 0.0).count()
+    Some(number * factor)
 }
 
 fn read(log: &PathBuf) -> String {

@@ -87,6 +87,12 @@ impl Hosts {
         for router in self.racks.iter().chain([&self.aggregator]) {
             router.sysctl("net.ipv4.ip_forward=1\n")?;
         }
+        if spec.ecn_threshold_kb.is_some() {
+            // Where cables mark, TCP is to mind the marks as Sumac does: whoever minds a full queue alone takes all.
+            for host in self.workers.iter().chain(&self.parameter) {
+                host.sysctl("net.ipv4.tcp_ecn=1\n")?;
+            }
+        }
         if let Some(switch) = &self.switch {
             self.build_switch(switch, spec)?;
         }

@@ -104,17 +104,22 @@ impl LabOptions {
         self.rate.and(self.ecn_threshold.or(default)).filter(|threshold| *threshold > 0)
     }
 
-    /// Ends the program, as clap does for other arguments that do not go together.
     fn refuse_what_static_jobs_do_not_know(&self) {
-        let given = [
-            ("--parameter-hosts", self.parameter_hosts.is_some()),
-            ("--co-located", self.co_located),
-            ("--beside-root", self.beside_root > 0),
-        ];
-        if let (Mode::Static, Some((name, _))) = (self.mode, given.iter().find(|(_, given)| *given)) {
-            let why = format!("{name} is for dynamic jobs: add --mode dynamic\n");
-            clap::Error::raw(ErrorKind::ArgumentConflict, why).exit();
+        if self.mode == Mode::Static {
+            refuse_what_is_dynamic(&[
+                ("--parameter-hosts", self.parameter_hosts.is_some()),
+                ("--co-located", self.co_located),
+                ("--beside-root", self.beside_root > 0),
+            ]);
         }
+    }
+}
+
+/// Ends the program, as clap does for arguments that do not go together, when one of these was given to a static job.
+fn refuse_what_is_dynamic(options: &[(&str, bool)]) {
+    if let Some((name, _)) = options.iter().find(|(_, given)| *given) {
+        let why = format!("{name} is for dynamic jobs: add --mode dynamic\n");
+        clap::Error::raw(ErrorKind::ArgumentConflict, why).exit();
     }
 }
 
@@ -132,7 +137,13 @@ pub struct SumacArguments {
     /// Run dynamic jobs without an aggregator: the parameter hosts do all
     #[arg(long)]
     pub no_aggregator: bool,
-    /// Multiply floats with this number before they are rounded; by default block floating point
+    /// Packets that a lane of a dynamic job may be ahead of its oldest without result, a power of two
+    #[arg(long)]
+    pub window: Option<u32>,
+    /// Have dynamic jobs send a whole window, whatever congestion they meet
+    #[arg(long)]
+    pub no_congestion_control: bool,
+    /// Multiply floats with this number before they are rounded; by default block floating point, and 1e8 in dynamic jobs
     #[arg(long)]
     pub scale: Option<f32>,
     /// How floats travel: int32, or int16 for half the bytes and a larger error
@@ -157,10 +168,15 @@ impl SumacArguments {
             slots,
             has_aggregator: !self.no_aggregator,
             co_located: if lab.co_located { lab.hosts() } else { 0 },
+            window: self.window,
+            congestion_control: !self.no_congestion_control,
         });
-        if dynamic.is_none() && self.no_aggregator {
-            let why = "--no-aggregator is for dynamic jobs: add --mode dynamic\n";
-            clap::Error::raw(ErrorKind::ArgumentConflict, why).exit();
+        if dynamic.is_none() {
+            refuse_what_is_dynamic(&[
+                ("--no-aggregator", self.no_aggregator),
+                ("--window", self.window.is_some()),
+                ("--no-congestion-control", self.no_congestion_control),
+            ]);
         }
         SumacOptions {
             backend,

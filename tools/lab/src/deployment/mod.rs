@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use sumac_client::{Client, ClientError};
+use sumac_client::{Client, ClientError, JobOptions, Mode};
 
 use crate::command::{self, CommandError};
 use crate::lab::Lab;
@@ -117,21 +117,23 @@ impl<'lab> Deployment<'lab> {
         for rank in 0..lab.spec().workers {
             deployment.start_daemon(rank)?;
         }
-        deployment.wait_for_parameter_hosts()?;
         Ok(deployment)
     }
 
-    /// Waits until the control plane knows all parameter hosts, as its log says: jobs wait for them, but not long.
-    fn wait_for_parameter_hosts(&mut self) -> Result<(), DeployError> {
-        let own = self.lab.parameter_hosts().iter();
-        let co_located = (0..self.co_located()).map(|rank| self.lab.worker(rank));
-        let names: Vec<_> = own.chain(co_located).map(|host| format!("`{}` entered", host.name())).collect();
+    /// How long the log of the only control plane, or of the root's, is.
+    fn root_log(&self) -> usize {
+        std::fs::read_to_string(self.lab.folder().join("aggregator.log")).map_or(0, |said| said.len())
+    }
+
+    /// Waits until that control plane knows these parameter hosts, as its log says behind `since`: jobs do not wait for
+    /// them for long.
+    fn wait_for_hosts(&mut self, hosts: &[&Namespace], since: usize) -> Result<(), DeployError> {
+        let entries: Vec<_> = hosts.iter().map(|host| format!("`{}` entered", host.name())).collect();
         let Some(root) = self.aggregators.first_mut().and_then(Option::as_mut) else { return Ok(()) };
         let log = root.log().to_owned();
-        let said = || std::fs::read_to_string(&log).unwrap_or_default();
         Ok(root.wait_until("its parameter hosts", START_LIMIT, || {
-            let said = said();
-            names.iter().all(|name| said.contains(name))
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            entries.iter().all(|entry| said.get(since..).is_some_and(|said| said.contains(entry)))
         })?)
     }
 
@@ -198,6 +200,19 @@ impl<'lab> Deployment<'lab> {
     pub fn parameter_host_sockets(&self) -> Vec<PathBuf> {
         let own = (0..self.lab.spec().parameter_hosts).map(|host| self.parameter_seat(host).socket);
         own.chain((0..self.co_located()).map(|rank| self.socket(rank))).collect()
+    }
+
+    /// A job's options, with those of a dynamic job over all parameter hosts where this is for dynamic jobs.
+    #[must_use]
+    pub fn in_its_mode(&self, options: JobOptions) -> JobOptions {
+        let Some(dynamic) = self.options.dynamic else { return options };
+        let hosts = self.lab.spec().parameter_hosts + dynamic.co_located;
+        let options = options.mode(Mode::Dynamic).parameter_hosts(hosts);
+        let options = options.congestion_control(dynamic.congestion_control);
+        match dynamic.window {
+            Some(window) => options.window(window),
+            None => options,
+        }
     }
 
     /// What the daemons that are parameter hosts say of themselves, in the order of their sockets.
@@ -339,12 +354,18 @@ impl<'lab> Deployment<'lab> {
     /// When one does not come to listen.
     pub fn start_aggregator(&mut self) -> Result<(), DeployError> {
         // The root first: a rack has nobody to ask without it.
-        let lab = self.lab;
+        let (lab, since) = (self.lab, self.root_log());
         self.start_control_plane(0, lab.aggregator(), None)?;
         for (rack, host) in (0..).zip(lab.racks()) {
             self.start_control_plane(usize::from(rack) + 1, host, Some(lab.spec().root_ip(rack)))?;
         }
-        Ok(())
+        // Those that run already come back by themselves.
+        let own = lab.parameter_hosts().iter().zip(&self.parameter_hosts);
+        let co_located =
+            (0..self.co_located()).map(|rank| (lab.worker(rank), &self.daemons[usize::from(rank)]));
+        let running: Vec<_> =
+            own.chain(co_located).filter(|(_, daemon)| daemon.is_some()).map(|(host, _)| host).collect();
+        self.wait_for_hosts(&running, since)
     }
 
     fn start_control_plane(
@@ -404,17 +425,19 @@ impl<'lab> Deployment<'lab> {
             root: spec.rack_of(rank).map_or(control, |rack| spec.root_ip(rack)),
             is_parameter_host: rank < self.co_located(),
         };
+        let since = self.root_log();
         self.daemons[usize::from(rank)] = Some(self.start_seat(&seat)?);
-        Ok(())
+        if seat.is_parameter_host { self.wait_for_hosts(&[seat.host], since) } else { Ok(()) }
     }
 
     /// Starts the daemon of a parameter host, which must not run.
     ///
     /// # Errors
-    /// When it does not come to listen.
+    /// When it does not come to listen, or the control plane does not come to know it.
     pub fn start_parameter_host(&mut self, host: u16) -> Result<(), DeployError> {
-        self.parameter_hosts[usize::from(host)] = Some(self.start_seat(&self.parameter_seat(host))?);
-        Ok(())
+        let (seat, since) = (self.parameter_seat(host), self.root_log());
+        self.parameter_hosts[usize::from(host)] = Some(self.start_seat(&seat)?);
+        self.wait_for_hosts(&[seat.host], since)
     }
 
     fn parameter_seat(&self, host: u16) -> Seat<'lab> {

@@ -55,11 +55,21 @@ pub struct DynamicOptions {
     pub has_aggregator: bool,
     /// Workers, the first ones, whose daemons are parameter hosts too.
     pub co_located: u16,
+    /// Packets that a lane of the lab's own job may be ahead of its oldest without result; none: what the daemon chooses.
+    pub window: Option<u32>,
+    /// Whether that job yields to congestion.
+    pub congestion_control: bool,
 }
 
 impl Default for DynamicOptions {
     fn default() -> DynamicOptions {
-        DynamicOptions { slots: 1024, has_aggregator: true, co_located: 0 }
+        DynamicOptions {
+            slots: 1024,
+            has_aggregator: true,
+            co_located: 0,
+            window: None,
+            congestion_control: true,
+        }
     }
 }
 

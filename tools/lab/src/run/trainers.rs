@@ -4,7 +4,7 @@ use std::sync::{Barrier, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sumac_client::{Client, ClientError, Job, JobOptions, Mode, OpOptions, OpenReply, Tensor};
+use sumac_client::{Client, ClientError, Job, JobOptions, OpOptions, OpenReply, Tensor};
 
 use super::Operation;
 use super::contents::{Comparison, Contents};
@@ -90,10 +90,7 @@ impl<T: Element> Trainers<T> {
                 |doing| move |source: ClientError| TrainError::Client { rank, doing, source: source.into() };
             let tensor = client.tensor::<T>(operation.elements).map_err(fail("making its tensor"))?;
             let options = JobOptions::new(name, rank, world).wire(operation.wire).timeout(JOIN_LIMIT);
-            let options = match deployment.parameter_host_sockets().len() {
-                0 => options,
-                hosts => options.mode(Mode::Dynamic).parameter_hosts(hosts as u16),
-            };
+            let options = deployment.in_its_mode(options);
             let job = client.open(&options).map_err(fail("joining the job"))?;
             Ok(Trainer { rank, client, job, tensor: Some(tensor) })
         })?;

@@ -1,0 +1,96 @@
+//! A dynamic job outlives its aggregator, and not its parameter host.
+//!
+//! The cables are slow, so that a sum is half way when somebody goes.
+
+use nix::sys::signal::Signal;
+use sumac_client::Code;
+use sumac_lab::LabSpec;
+use sumac_lab::deployment::{Backend, Deployment, DynamicOptions, SumacOptions};
+use sumac_lab::units::Rate;
+use sumac_tests::crew::failure;
+use sumac_tests::site::with_sumac;
+use sumac_tests::wait::{LIMIT, eventually};
+use sumac_tests::{Crew, exact, stats};
+
+use super::{lab, sumac};
+
+const SEED: u64 = 3;
+const COUNT: usize = 500_000;
+
+fn in_slow_lab(backend: Backend, body: impl FnOnce(&mut Deployment<'_>)) {
+    let spec = LabSpec { rate: Some(Rate(50_000_000)), ..lab(3) };
+    with_sumac(spec, &SumacOptions { backend, ..sumac(DynamicOptions::default()) }, body);
+}
+
+#[test]
+fn sums_go_on_without_the_programs_and_with_them_again() {
+    in_slow_lab(Backend::Xdp, |sumac| {
+        let crew = Crew::join_dynamic(sumac, "fate");
+        let pending = crew.submit(SEED, COUNT);
+        stats::wait_for_results(&crew.trainers[0], 200);
+        sumac.detach_aggregator().unwrap();
+        eventually("the way past the aggregator", || (crew.counter("direct") >= 3).then_some(()));
+        exact::assert_sums("without the aggregator", SEED, &crew.results(pending));
+        let straight = stats::at_parameter_host(sumac, 0, "contributions");
+        assert!(straight > 0, "nobody sent straight to the parameter host");
+
+        sumac.attach_aggregator().unwrap();
+        eventually("the way back", || (crew.counter("direct") == 0).then_some(()));
+        let before = stats::at_parameter_host(sumac, 0, "full_sums");
+        exact::assert_sums("with the aggregator again", SEED + 1, &crew.allreduce(SEED + 1, COUNT));
+        let after = stats::at_parameter_host(sumac, 0, "full_sums");
+        println!("{straight} contributions came straight; {} full sums afterwards", after - before);
+        assert!(after > before, "the aggregator sums again");
+        crew.leave();
+    });
+}
+
+/// Over UDP the aggregator dies with its control plane, over XDP the programs go on.
+fn sums_go_on_when_the_aggregators_process_is_killed(backend: Backend) {
+    in_slow_lab(backend, |sumac| {
+        let crew = Crew::join_dynamic(sumac, "orphans");
+        let pending = crew.submit(SEED, COUNT);
+        stats::wait_for_results(&crew.trainers[0], 200);
+        sumac.aggregator().unwrap().signal(Signal::SIGKILL);
+        exact::assert_sums("half way", SEED, &crew.results(pending));
+        exact::assert_sums("afterwards", SEED + 1, &crew.allreduce(SEED + 1, COUNT));
+        drop(crew);
+        sumac.stop_aggregator();
+        sumac.start_aggregator().unwrap();
+        let crew = Crew::join_dynamic(sumac, "heirs");
+        exact::assert_sums("the next job", SEED, &crew.allreduce(SEED, 10_000));
+        crew.leave();
+    });
+}
+
+#[test]
+fn sums_go_on_when_the_control_plane_is_killed() {
+    sums_go_on_when_the_aggregators_process_is_killed(Backend::Xdp);
+}
+
+#[test]
+fn sums_go_on_when_an_aggregator_process_is_killed() {
+    sums_go_on_when_the_aggregators_process_is_killed(Backend::Udp);
+}
+
+#[test]
+fn a_job_whose_parameter_host_dies_fails_by_name() {
+    in_slow_lab(Backend::Xdp, |sumac| {
+        let crew = Crew::join_dynamic(sumac, "bereft");
+        let pending = crew.submit(SEED, 10 * COUNT);
+        stats::wait_for_results(&crew.trainers[0], 200);
+        sumac.parameter_host(0).unwrap().signal(Signal::SIGKILL);
+        for (rank, pending) in pending.into_iter().enumerate() {
+            let failure = failure(pending, LIMIT);
+            println!("rank {rank}: {failure}");
+            assert_eq!(failure.code, Code::JobFailed, "rank {rank}: {failure}");
+            assert!(failure.message.contains("parameter host"), "rank {rank}: {failure}");
+        }
+        drop(crew);
+        sumac.stop_parameter_host(0);
+        sumac.start_parameter_host(0).unwrap();
+        let crew = Crew::join_dynamic(sumac, "bereft");
+        exact::assert_sums("with a new parameter host", SEED, &crew.allreduce(SEED, 10_000));
+        crew.leave();
+    });
+}
