@@ -39,7 +39,7 @@ enum Step {
 
 /// Racks have even numbers, parameter hosts odd ones.
 fn entry(number: u64) -> RackEntry {
-    if number % 2 == 0 { rack(number as u8) } else { host(number as u8) }
+    if number.is_multiple_of(2) { rack(number as u8) } else { host(number as u8) }
 }
 
 fn step() -> impl Strategy<Value = Step> {
