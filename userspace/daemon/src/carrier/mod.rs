@@ -98,10 +98,11 @@ impl Carrier {
                 Gate::lock(gate).program.check_current().map_err(datapath)?;
             }
         }
+        let aggregator = self.aggregator(assigned, spec)?;
         let plan = JobPlan {
             lanes: (0..CLASSES * assigned.shards).map(|lane| terms::params(assigned, spec, lane)).collect(),
-            peer: self.aggregator(assigned, spec)?,
-            hosts: self.hosts(assigned, spec)?,
+            hosts: self.hosts(assigned, spec, aggregator.as_ref())?,
+            peer: aggregator,
             resume: assigned.dynamic.as_ref().map_or_else(Vec::new, |terms| terms.resume.clone()),
         };
         if let Way::Xdp { gate, local, groups, .. } = &self.way {
@@ -134,16 +135,29 @@ impl Carrier {
         }
     }
 
-    /// The ways to a job's parameter hosts; none of a static job.
-    fn hosts(&self, assigned: &Assignment, spec: &JoinSpec) -> Result<Vec<Peer>, Failure> {
+    /// The ways to a job's parameter hosts; none of a static job. One that does not answer is looked for behind the
+    /// aggregator, which reaches it.
+    fn hosts(
+        &self,
+        assigned: &Assignment,
+        spec: &JoinSpec,
+        aggregator: Option<&Peer>,
+    ) -> Result<Vec<Peer>, Failure> {
         let hosts = assigned.dynamic.iter().flat_map(|terms| &terms.hosts);
-        hosts
-            .map(|host| {
-                self.way
-                    .peer(*host.ip(), host.port(), spec.checksum)
-                    .map_err(|error| Failure::new(Code::Unreachable, format!("the parameter host: {error}")))
-            })
-            .collect()
+        let way = |host: &SocketAddrV4| match (
+            self.way.peer(*host.ip(), host.port(), spec.checksum),
+            aggregator,
+        ) {
+            (Ok(peer), _) => Ok(peer),
+            (Err(error), Some(aggregator)) => {
+                tracing::warn!(job = spec.job, %error, "no way of its own to a parameter host; sending to it by the aggregator");
+                Ok(Peer { ip: *host.ip(), base_port: host.port(), ..*aggregator })
+            }
+            (Err(error), None) => {
+                Err(Failure::new(Code::Unreachable, format!("the parameter host: {error}")))
+            }
+        };
+        hosts.map(way).collect()
     }
 
     /// Takes contributions of a dynamic job, as one of its parameter hosts. May wait for ARP.
@@ -156,7 +170,12 @@ impl Carrier {
             gate.program.check_current().map_err(datapath)?;
             gate.admit(job.job, Part::ParameterHost, terms::host_entry(job)).map_err(datapath)?;
         }
-        self.datapath.add_host(HostPlan { job: host, peers }).map_err(datapath)
+        let hosted = self.datapath.add_host(HostPlan { job: host, peers });
+        if hosted.is_err() {
+            // What went wrong is told, not that it cannot be undone.
+            let _ = self.unhost_job(job.job);
+        }
+        hosted.map_err(datapath)
     }
 
     /// Goes on as one of a job's parameter hosts, under another incarnation, with another worker in one's place. Gives the first
