@@ -17,6 +17,15 @@ use crate::{
 /// Flags of the other modes, and of packets between aggregators.
 const FOREIGN: u16 = flag::PARTIAL | flag::LEVEL | flag::POOL_VERSION | flag::EXPONENT | flag::QUERY;
 
+/// A result as it came.
+struct Arrival<'a> {
+    now: Time,
+    header: &'a Header,
+    elements: &'a [u8],
+    /// Whether the network was congested on its way, or on a contribution's.
+    is_marked: bool,
+}
+
 impl Dynamic {
     /// Takes a result of this job; `is_marked`: the network was congested on its way.
     pub fn on_result(
@@ -39,7 +48,8 @@ impl Dynamic {
             self.ask(core, now, slot, &entry, header)
         } else {
             let is_marked = is_marked || header.has(flag::ECN_ECHO);
-            self.accept(core, now, slot, &entry, header, &payload[HEADER_LEN..], is_marked)
+            let elements = &payload[HEADER_LEN..];
+            self.accept(core, slot, &entry, &Arrival { now, header, elements, is_marked })
         }
     }
 
@@ -104,17 +114,14 @@ impl Dynamic {
     }
 
     /// Writes a result to its tensor, and lets the window go on.
-    #[allow(clippy::too_many_arguments, reason = "the packet, its place, and the time")]
     fn accept(
         &mut self,
         core: &mut Core,
-        now: Time,
         slot: usize,
         entry: &Slot,
-        header: &Header,
-        elements: &[u8],
-        is_marked: bool,
+        arrival: &Arrival<'_>,
     ) -> Result<(), Reason> {
+        let Arrival { now, header, elements, .. } = *arrival;
         let is_settled = entry.seq >= self.settled_from;
         let form = match (self.form_of(core, entry)?, header.has(flag::RAW_FLOAT)) {
             // It may have been summed before a worker was replaced, whatever was sent since.
@@ -139,20 +146,25 @@ impl Dynamic {
         while core.slots.get(self.ring(self.base)).seq != self.base {
             self.base += 1;
         }
+        self.judge(core, entry, arrival);
+        self.refresh_gauges(core);
+        Ok(())
+    }
+
+    /// What a result says of the way there and back.
+    fn judge(&mut self, core: &mut Core, entry: &Slot, arrival: &Arrival<'_>) {
         self.way.on_result();
-        let lost = core.learn(now, entry, header.timestamp);
+        let lost = core.learn(arrival.now, entry, arrival.header.timestamp);
         if !entry.resent && entry.state != State::Lost {
             // It says little of the path when another worker's recovery was waited for, but that chunks get through.
             core.backoff.reset();
         }
-        if is_marked {
+        if arrival.is_marked {
             core.stats.marked += 1;
             self.congested(core, entry.index);
         } else {
             self.congestion.on_result();
         }
         lost.into_iter().for_each(|index| self.lost(core, index));
-        self.refresh_gauges(core);
-        Ok(())
     }
 }
