@@ -349,9 +349,6 @@ impl Coordinator {
         }
         let was_installing = run.phase == Phase::Installing;
         run.enter(Phase::Over(end));
-        self.actions.retain(
-            |action| !matches!(action, Action::Restore { run, .. } | Action::Renew(run, _) if *run == id),
-        );
         if let Some(name) = self.names.get_mut(&run.name).filter(|name| name.current == Some(id)) {
             name.current = None;
         }
@@ -363,6 +360,10 @@ impl Coordinator {
 
     /// Orders the planes to give up a run, if they have it: the aggregators only, when it goes on.
     fn remove(&mut self, id: RunId) {
+        // What was to be installed before is not, after this.
+        self.actions.retain(
+            |action| !matches!(action, Action::Restore { run, .. } | Action::Renew(run, _) if *run == id),
+        );
         let Some(run) = self.runs.get_mut(&id).filter(|run| run.hold == Hold::Installed) else { return };
         run.hold = Hold::Removing;
         let is_over = run.is_over();

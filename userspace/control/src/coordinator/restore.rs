@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
-use super::{Action, Coordinator, RackId, RunId, SILENCE, Time, run::Run};
+use super::{Action, Coordinator, Hold, RackId, RunId, SILENCE, Time, run::Run};
 use crate::plane::PlaneInfo;
 
 /// How long until an aggregator that did not take a job back is asked again.
@@ -90,7 +90,9 @@ impl Coordinator {
 
     /// The next of a run's gaps that can be closed.
     fn due(&self, now: Time, id: RunId) -> Option<Option<RackId>> {
-        let run = self.runs.get(&id).filter(|run| run.outlives_aggregators() && run.renewing.is_none())?;
+        let is_there =
+            |run: &&Run| run.outlives_aggregators() && run.renewing.is_none() && run.hold == Hold::Installed;
+        let run = self.runs.get(&id).filter(is_there)?;
         let is_due = |gap: &Gap| matches!(gap, Gap::Due(at) if *at <= now);
         let mut gaps = run.shared.as_ref()?.gaps.iter();
         gaps.find(|(at, gap)| is_due(gap) && self.in_service(**at).is_some()).map(|(at, _)| *at)

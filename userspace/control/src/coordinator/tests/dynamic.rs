@@ -422,6 +422,9 @@ fn a_stopped_control_plane_leaves_jobs_to_their_hosts() {
     assert_eq!(world.failure(bound[0]).kind, FailureKind::Stopped);
     assert_eq!(world.grant(members[0]).epoch, 1);
     assert!(world.plane.is_empty() && world.coordinator.is_idle());
+    world.coordinator.on_plane(world.now, Ok((0xb, SHARING)));
+    world.pass_with(seconds(1), &members, &present());
+    assert!(world.plane.is_empty(), "and is not installed again");
 }
 
 #[test]
