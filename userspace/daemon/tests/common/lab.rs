@@ -28,6 +28,9 @@ const SHARDS: u16 = 2;
 /// When nobody adds to a shared slot for so long, others may take it.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a dead worker's place is open, where it is.
+const REJOIN_GRACE: Duration = Duration::from_secs(60);
+
 /// What the control plane's own data plane is.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
@@ -53,17 +56,18 @@ pub struct Aggregator {
 }
 
 impl Aggregator {
-    pub fn start(kind: Kind) -> Aggregator {
+    /// `grace`: how long a dead worker's place in a dynamic job stays open.
+    pub fn start(kind: Kind, grace: Duration) -> Aggregator {
         match kind {
             Kind::Host { shared } => {
                 let plane = HostPlane::start(4096, 352, SHARDS, Ipv4Addr::LOCALHOST, 0).unwrap();
-                Aggregator::with(plane.with_dynamic(shared, SLOT_TIMEOUT).unwrap())
+                Aggregator::with(plane.with_dynamic(shared, SLOT_TIMEOUT).unwrap(), grace)
             }
-            Kind::None => Aggregator::with(NoPlane),
+            Kind::None => Aggregator::with(NoPlane, grace),
         }
     }
 
-    fn with(plane: impl DataPlane) -> Aggregator {
+    fn with(plane: impl DataPlane, grace: Duration) -> Aggregator {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let secrets = Secrets {
@@ -73,6 +77,7 @@ impl Aggregator {
         };
         let listening =
             runtime.block_on(Listening::open("127.0.0.1:0".parse().unwrap(), plane, secrets)).unwrap();
+        let listening = listening.with_rejoin_grace(grace);
         let address = listening.address();
         let (stop, stopped) = oneshot::channel::<()>();
         runtime.spawn(listening.serve(async { drop(stopped.await) }));
@@ -112,13 +117,13 @@ impl Lab {
 
     /// With further lines in the daemons' configurations.
     pub fn with(hosts: usize, further: &str) -> Lab {
-        Lab::start(Kind::Host { shared: 0 }, hosts, further, "")
+        Lab::start(Kind::Host { shared: 0 }, hosts, further, "", Duration::ZERO)
     }
 
     /// `role`: further lines of the first daemon's configuration.
-    fn start(kind: Kind, hosts: usize, further: &str, role: &str) -> Lab {
+    fn start(kind: Kind, hosts: usize, further: &str, role: &str, grace: Duration) -> Lab {
         let scratch = Scratch::new();
-        let aggregator = Aggregator::start(kind);
+        let aggregator = Aggregator::start(kind, grace);
         let mut lab = Lab { scratch, aggregator, hosts: Vec::new(), parameter_hosts: Vec::new() };
         let lines = |host| if host == 0 { format!("{further}\n{role}") } else { further.to_owned() };
         lab.hosts =
@@ -137,22 +142,27 @@ impl Lab {
 
     /// A lab for dynamic jobs, with dedicated parameter hosts. They have registered.
     pub fn dynamic(kind: Kind, hosts: usize, parameter_hosts: usize, further: &str) -> Lab {
-        let mut lab = Lab::start(kind, hosts, further, "");
+        Lab::start(kind, hosts, further, "", Duration::ZERO).with_parameter_hosts(parameter_hosts, further)
+    }
+
+    /// The same, where a dead worker's place is open to another for long enough.
+    pub fn rejoining(kind: Kind, hosts: usize, parameter_hosts: usize, further: &str) -> Lab {
+        Lab::start(kind, hosts, further, "", REJOIN_GRACE).with_parameter_hosts(parameter_hosts, further)
+    }
+
+    fn with_parameter_hosts(mut self, parameter_hosts: usize, further: &str) -> Lab {
         for host in 0..parameter_hosts {
-            let daemon = lab.daemon(
-                &format!("ph{host}"),
-                40 + host,
-                &format!("{further}\n{}", role(&format!("ph{host}"))),
-            );
-            lab.parameter_hosts.push(daemon);
+            let further = format!("{further}\n{}", role(&format!("ph{host}")));
+            let daemon = self.daemon(&format!("ph{host}"), 40 + host, &further);
+            self.parameter_hosts.push(daemon);
         }
-        lab.await_parameter_hosts(parameter_hosts);
-        lab
+        self.await_parameter_hosts(parameter_hosts);
+        self
     }
 
     /// A lab whose first host is the parameter host as well.
     pub fn co_located(kind: Kind, hosts: usize) -> Lab {
-        let lab = Lab::start(kind, hosts, "", &role("both"));
+        let lab = Lab::start(kind, hosts, "", &role("both"), Duration::ZERO);
         lab.await_parameter_hosts(1);
         lab
     }

@@ -1,0 +1,106 @@
+//! A worker of a dynamic job dies in mid-job, and another takes its place (ATP appendix A.3). See `common/lab.rs` for the topology;
+//! the last host is not in the job at first.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
+mod common;
+
+use std::thread;
+use std::time::Duration;
+
+use common::lab::{Kind, Lab};
+use sumac_client::{Client, Job, JobOptions, Mode};
+
+const WORLD: u16 = 3;
+const COUNT: usize = 50_000;
+const OPERATIONS: usize = 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn options(rank: u16, parameter_hosts: u16) -> JobOptions {
+    JobOptions::new("replaced", rank, WORLD).mode(Mode::Dynamic).parameter_hosts(parameter_hosts)
+}
+
+/// What a worker gives; small multiples of what the scale can tell apart, so that sums are exact.
+fn value(rank: u16, operation: usize, i: usize) -> f32 {
+    ((i + 7 * operation) % 1009) as f32 / 256.0 - f32::from(rank)
+}
+
+fn expected(operation: usize, i: usize) -> f32 {
+    (0..WORLD).map(|rank| value(rank, operation, i)).sum()
+}
+
+/// Sums once, and checks every element that was written; gives how many were not.
+fn sum(client: &Client, job: &Job, rank: u16, operation: usize) -> Result<usize, String> {
+    let mut tensor = client.tensor::<f32>(COUNT).map_err(|error| error.to_string())?;
+    for (i, x) in tensor.iter_mut().enumerate() {
+        *x = value(rank, operation, i);
+    }
+    let mut pending = job.allreduce(tensor).map_err(|failed| failed.error.to_string())?;
+    while !pending.wait_timeout(PATIENCE).map_err(|failed| failed.error.to_string())? {}
+    let missed = pending.missed().to_vec();
+    let sum = pending.wait().map_err(|failed| failed.error.to_string())?;
+    let is_missed = |i: usize| missed.iter().any(|(from, to)| (*from..*to).contains(&(i as u64)));
+    for (i, found) in sum.iter().enumerate().filter(|(i, _)| !is_missed(*i)) {
+        assert_eq!(*found, expected(operation, i), "element {i} of operation {operation} at rank {rank}");
+    }
+    Ok((0..COUNT).filter(|i| is_missed(*i)).count())
+}
+
+fn replaced(kind: Kind, parameter_hosts: u16, further: &str) {
+    let mut lab = Lab::rejoining(kind, usize::from(WORLD) + 1, usize::from(parameter_hosts), further);
+    let trainers: Vec<_> = (0..WORLD)
+        .map(|rank| {
+            let (client, options) = (lab.client(usize::from(rank)), options(rank, parameter_hosts));
+            thread::spawn(move || {
+                let job = client.open(&options).unwrap();
+                // The one that dies has not been everywhere.
+                let operations = if rank == 2 { OPERATIONS / 2 } else { OPERATIONS };
+                let sums = (0..operations).map(|operation| sum(&client, &job, rank, operation));
+                let sums: Result<Vec<usize>, String> = sums.collect();
+                // Until the newcomer has its last sum, too.
+                sums.map(|missed| (missed, client, job))
+            })
+        })
+        .collect();
+    let client = lab.client(0);
+    while client.stats().unwrap().jobs.iter().all(|job| job.operations_ended == 0) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    drop(lab.hosts[2].0.take());
+    let newcomer = lab.client(usize::from(WORLD));
+    // It may come before the death is known.
+    let job = newcomer.open(&options(2, parameter_hosts)).unwrap();
+    assert!(job.opened().dynamic.as_ref().unwrap().resumed);
+    let missed: Vec<usize> =
+        (0..OPERATIONS).map(|operation| sum(&newcomer, &job, 2, operation).unwrap()).collect();
+    assert_eq!(missed[0], COUNT, "the first operation had ended");
+    assert_eq!(missed[OPERATIONS - 1], 0, "the last one had not begun");
+    let ended: Vec<_> = trainers.into_iter().map(|trainer| trainer.join().unwrap()).collect();
+    for (rank, ended) in ended.into_iter().enumerate() {
+        match ended {
+            // However far it came.
+            _ if rank == 2 => {}
+            Ok((missed, _client, job)) => {
+                assert!(missed.iter().all(|missed| *missed == 0));
+                job.close().unwrap();
+            }
+            Err(error) => panic!("rank {rank}: {error}"),
+        }
+    }
+    job.close().unwrap();
+}
+
+#[test]
+fn a_dead_workers_place_is_taken_below_an_aggregator() {
+    replaced(Kind::Host { shared: 256 }, 1, "");
+}
+
+#[test]
+fn a_dead_workers_place_is_taken_where_there_is_no_aggregator() {
+    replaced(Kind::None, 1, "");
+}
+
+#[test]
+fn every_lane_goes_on_where_its_own_parameter_host_is() {
+    replaced(Kind::Host { shared: 256 }, 2, "shards = 2");
+}
