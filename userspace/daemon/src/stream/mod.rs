@@ -10,6 +10,7 @@
 
 mod clients;
 mod errand;
+mod lanes;
 mod log;
 mod named;
 pub(crate) mod notice;
@@ -27,11 +28,11 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use self::clients::Clients;
 use self::errand::LentPart;
-use self::log::{Log, Stretch};
+use self::lanes::{Lanes, Place};
+use self::log::Log;
 use self::named::Named;
 use self::notice::History;
-use self::parts::{Loads, divide};
-use self::past::Past;
+use self::parts::divide;
 use self::what::signature;
 use self::work::Work;
 use crate::carrier::Carrier;
@@ -117,11 +118,7 @@ impl From<&Loaded> for Announced {
 struct State {
     /// The next operation's number.
     number: u32,
-    loads: Loads,
-    /// By lane: the next chunk's number.
-    next_seq: Vec<u32>,
-    /// What was summed before this worker took another one's place.
-    past: Past,
+    lanes: Lanes,
     log: Log,
     working: HashMap<u32, Work>,
     named: Named<Loaded>,
@@ -156,9 +153,7 @@ impl Stream {
     ) -> Stream {
         let state = State {
             number: 0,
-            loads: Loads::new(shape.shards),
-            next_seq: vec![0; usize::from(shape.classes) * usize::from(shape.shards)],
-            past: Past::new(resume),
+            lanes: Lanes::new(shape.classes, shape.shards, resume),
             log: Log::default(),
             working: HashMap::new(),
             named: Named::default(),
@@ -229,45 +224,30 @@ impl Stream {
         Ok(Loaded { request, parts })
     }
 
-    fn class(&self, what: &What) -> usize {
-        usize::from(what.is_urgent && self.shape.classes > 1)
+    fn class(&self, what: &What) -> u16 {
+        u16::from(what.is_urgent && self.shape.classes > 1)
     }
 
-    /// Gives an operation its number and hands its parts to their lanes. All workers launch the same in the same order, and
-    /// so choose the same lanes.
+    /// Gives an operation its number and hands its parts to their lanes.
     fn launch(&self, carrier: &Carrier, state: &mut State, loaded: Loaded) -> Result<(), Failure> {
         let Loaded { request: Request { what, priority, client, op, .. }, parts } = loaded;
         let number = state.number;
         state.number = number.wrapping_add(1);
-        let class = self.class(&what);
         let claim = Claim::new(number, &what.words());
         let signature = claim.signature;
-        let shards = state.loads.assign(parts.iter().map(|(chunks, _)| *chunks));
-        let lanes: Vec<u16> =
-            shards.into_iter().map(|shard| class as u16 * self.shape.shards + shard).collect();
-        let stretches: Vec<Stretch> = lanes
-            .iter()
-            .zip(&parts)
-            .filter_map(|(lane, (chunks, _))| {
-                let next = state.next_seq.get_mut(usize::from(*lane))?;
-                let stretch = Stretch { lane: *lane, first: *next, chunks: *chunks };
-                *next = next.wrapping_add(*chunks);
-                Some(stretch)
-            })
-            .collect();
+        let chunks: Vec<u32> = parts.iter().map(|(chunks, _)| *chunks).collect();
+        let places = state.lanes.place(self.class(&what), &chunks);
         let (mut missed, mut errands) = (Vec::new(), Vec::new());
-        for (stretch, (chunks, part)) in stretches.iter().zip(parts) {
-            let past = state.past.chunks(stretch.lane, stretch.first, chunks);
-            let elements = (u64::from(past) * self.shape.per_chunk(&what)).min(part.count);
+        for (Place { stretch, past }, (_, part)) in places.iter().zip(parts) {
+            let elements = (u64::from(*past) * self.shape.per_chunk(&what)).min(part.count);
             past::add(&mut missed, part.base..part.base + elements);
-            if past < chunks {
-                let operation = errand::operation(&what, signature, priority, part, past);
-                let wire_job = self.shape.wire_job;
-                errands.push(Errand { wire_job, lane: stretch.lane, number, operation });
+            if *past < stretch.chunks {
+                let operation = errand::operation(&what, signature, priority, part, *past);
+                errands.push(Errand { wire_job: self.shape.wire_job, lane: stretch.lane, number, operation });
             }
         }
         self.compare_with_rumours(state, &claim);
-        state.log.add(claim, stretches);
+        state.log.add(claim, places.iter().map(|place| place.stretch).collect());
         if errands.is_empty() {
             state.log.ended(number);
             state.tell(client, op, Outcome { duration_ns: 0, error: None, missed });
