@@ -30,7 +30,8 @@ pub fn status(plane: &HostPlane) -> Result<Status, PlaneError> {
         .map(|(number, entry, workers, parents)| job(plane, number, &entry, &workers, parents))
         .collect();
     let of_slot = size_of::<SlotMeta>() as u64 + 2 * 4 * u64::from(info.max_elements);
-    let shared = DynamicPool { slots: info.dynamic_slots, held: running.held(), timeout_ms: None };
+    let shared =
+        DynamicPool { slots: info.dynamic_slots, held: running.held(), timeout_ms: running.patience() };
     let of_dynamic = size_of::<dynamic::SlotMeta>() as u64 + 4 * PAGE_ELEMENTS as u64;
     let of_pool = u64::from(info.dynamic_slots) * of_dynamic;
     let counters = Reason::ALL.iter().map(|reason| (reason.name(), running.counter(*reason)));

@@ -2,7 +2,7 @@
 //!
 //! A test run repeats one frame, and a slot takes each contribution once. So a second program, built of the same
 //! source, makes each repetition the next contribution of a job before it aggregates; what that costs is measured
-//! by itself and taken off.
+//! by itself and taken off. Of a dynamic job the parameter host's results are played as well, one for each chunk.
 
 use std::net::Ipv4Addr;
 
@@ -21,7 +21,7 @@ use sumac_wire::{
 use thiserror::Error;
 
 use crate::{
-    job::{self, JobError, Level, NewJob, NewWorker},
+    job::{self, JobError, Level, NewDynamic, NewJob, NewWorker},
     program::{self, LoadError, Pools},
     tables::{TableError, Tables},
 };
@@ -30,11 +30,14 @@ use crate::{
 const SLOTS: u32 = 64;
 const FIRST_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 10);
 const AGGREGATOR_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const HOST_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const TOKEN: u64 = 0x5eed_f00d_cafe_1234;
 
 /// What a frame costs in one job.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
+    /// Whether the job is dynamic: then results that came from a parameter host are among the frames.
+    pub dynamic: bool,
     /// Workers of the job. With one, every frame is stored and completes; with 32, nearly every one is added.
     pub workers: u8,
     /// Elements in a frame.
@@ -68,37 +71,45 @@ pub enum MeasureError {
     #[error("a test run of the aggregator's program: {0}")]
     Run(#[from] ProgramError),
     /// The run was not what it should be.
-    #[error("of {turns} contributions that were played, {added} were added: the numbers would mean nothing")]
+    #[error("of {turns} frames that were played, {taken} were taken: the numbers would mean nothing")]
     Refused {
         /// How many were played.
         turns: u64,
         /// How many the program took.
-        added: u64,
+        taken: u64,
     },
 }
 
-/// Plays jobs of `workers` with frames of `elements`, each for `repeat` frames.
+/// Which jobs are played.
+#[derive(Clone, Copy, Debug)]
+pub struct Played {
+    /// Whether they are dynamic.
+    pub dynamic: bool,
+    /// Whether UDP checksums are verified and computed.
+    pub checksum: bool,
+    /// Frames in each run.
+    pub repeat: u32,
+}
+
+/// Plays jobs of `workers` with frames of `elements`.
 ///
 /// # Errors
 /// When the kernel does not load or run the programs, or the programs refuse a frame.
-pub fn measure(
-    workers: &[u8],
-    elements: &[u16],
-    checksum: bool,
-    repeat: u32,
-) -> Result<Vec<Measurement>, MeasureError> {
+pub fn measure(workers: &[u8], elements: &[u16], played: Played) -> Result<Vec<Measurement>, MeasureError> {
     let mut measured = Vec::new();
     for elements in elements {
         for workers in workers {
-            measured.push(one(*workers, *elements, checksum, repeat)?);
+            measured.push(one(*workers, *elements, played)?);
         }
     }
     Ok(measured)
 }
 
-fn one(workers: u8, elements: u16, checksum: bool, repeat: u32) -> Result<Measurement, MeasureError> {
-    let job = job_of(workers, elements, checksum);
-    let mut ebpf = program::load_rehearsal(Pools { slots: SLOTS, dynamic_slots: 0, shards: 1 })?;
+fn one(workers: u8, elements: u16, played: Played) -> Result<Measurement, MeasureError> {
+    let Played { dynamic, checksum, repeat } = played;
+    let job = job_of(workers, elements, played);
+    let dynamic_slots = if dynamic { SLOTS } else { 0 };
+    let mut ebpf = program::load_rehearsal(Pools { slots: SLOTS, dynamic_slots, shards: 1 })?;
     let mut tables = Tables::take(&mut ebpf)?;
     tables.set_state(State {
         instance: 1,
@@ -108,8 +119,8 @@ fn one(workers: u8, elements: u16, checksum: bool, repeat: u32) -> Result<Measur
         shards: 1,
         flags: 0,
         own_ip: 0,
-        dynamic_slots: 0,
-        slot_timeout: 0,
+        dynamic_slots,
+        slot_timeout: u32::MAX,
     })?;
     job::add(&mut tables, &job)?;
     let frame = first_frame(&job);
@@ -118,12 +129,15 @@ fn one(workers: u8, elements: u16, checksum: bool, repeat: u32) -> Result<Measur
     let counters = tables.counters()?;
     let of =
         |wanted| counters.iter().filter(|(reason, _)| *reason == wanted).map(|(_, count)| count).sum::<u64>();
-    let added = of(Reason::Added) + of(Reason::Completed);
+    let contributions =
+        of(Reason::Added) + of(Reason::Completed) + of(Reason::Forwarded) + of(Reason::Passed);
+    let taken = contributions + of(Reason::Concluded);
     // The kernel runs a program a few times more than it is told, to warm up.
-    if added < u64::from(repeat) {
-        return Err(MeasureError::Refused { turns: u64::from(repeat), added });
+    if taken < u64::from(repeat) {
+        return Err(MeasureError::Refused { turns: u64::from(repeat), taken });
     }
     Ok(Measurement {
+        dynamic,
         workers: job.workers.len() as u8,
         elements,
         bytes: frame.len(),
@@ -140,6 +154,7 @@ fn run(ebpf: &mut Ebpf, job: &NewJob, frame: &[u8], dry: bool, repeat: u32) -> R
         slots: SLOTS,
         first_ip: FIRST_IP.to_bits(),
         aggregator_ip: AGGREGATOR_IP.to_bits(),
+        host_ip: if job.dynamic.is_some() { HOST_IP.to_bits() } else { 0 },
         dry: u32::from(dry),
     };
     let map = ebpf.map_mut(name::REHEARSAL).ok_or(MapError::ElementNotFound)?;
@@ -154,20 +169,22 @@ fn run(ebpf: &mut Ebpf, job: &NewJob, frame: &[u8], dry: bool, repeat: u32) -> R
     Ok(u32::try_from(result.duration.as_nanos()).unwrap_or(u32::MAX))
 }
 
-fn job_of(workers: u8, elements: u16, checksum: bool) -> NewJob {
-    let worker = |rank: u32| NewWorker {
-        ip: Ipv4Addr::from_bits(FIRST_IP.to_bits() + rank),
+fn job_of(workers: u8, elements: u16, played: Played) -> NewJob {
+    let way = |ip: Ipv4Addr, number: u32| NewWorker {
+        ip,
         port: DEFAULT_BASE_PORT,
-        mac: [2, 0, 0, 0, 0, rank as u8],
-        ifindex: 1 + rank,
+        mac: [2, 0, 0, 0, 0, number as u8],
+        ifindex: 1 + number,
         aggregator_ip: AGGREGATOR_IP,
         aggregator_mac: [2, 0, 0, 0, 1, 0],
     };
+    let worker = |rank: u32| way(Ipv4Addr::from_bits(FIRST_IP.to_bits() + rank), rank);
+    let dynamic = NewDynamic { slots: SLOTS, hosts: vec![way(HOST_IP, u32::from(workers))] };
     NewJob {
         job: 1,
         epoch: 1,
         token: TOKEN,
-        dynamic: None,
+        dynamic: played.dynamic.then_some(dynamic),
         first_slot: None,
         slots: SLOTS,
         lane_slots: SLOTS,
@@ -175,7 +192,7 @@ fn job_of(workers: u8, elements: u16, checksum: bool) -> NewJob {
         stealing: false,
         level: Level::Only,
         elements,
-        checksum,
+        checksum: played.checksum,
         group: None,
         workers: (0..u32::from(workers)).map(worker).collect(),
     }
@@ -204,9 +221,7 @@ fn first_frame(job: &NewJob) -> Vec<u8> {
     let len = payload_len(job.elements);
     let mut bytes = vec![0; OVERHEAD + len];
     bytes[OVERHEAD..][..header.to_bytes().len()].copy_from_slice(&header.to_bytes());
-    for (at, byte) in bytes[OVERHEAD + header.to_bytes().len()..].iter_mut().enumerate() {
-        *byte = (at % 4) as u8;
-    }
+    // The elements stay zero: each frame is made of the last one, and sums of sums would soon leave 32 bits.
     // The frame has room for it by construction.
     let _ = frame::emit(&mut bytes, &to, len, job.checksum);
     bytes

@@ -80,8 +80,8 @@ pub struct DynamicPool {
     pub slots: u32,
     /// How many hold a chunk at the moment, in all shards.
     pub held: u32,
-    /// Milliseconds after which a job that sends nothing loses its slots; a host aggregator keeps that to itself.
-    pub timeout_ms: Option<u32>,
+    /// Milliseconds after which a job that sends nothing loses its slots.
+    pub timeout_ms: u32,
 }
 
 /// Largest chunk that a job may ask for.
@@ -306,7 +306,7 @@ pub(crate) fn slots_used(jobs: &[JobStatus]) -> u32 {
 }
 
 fn dynamic_pool(tables: &Tables, state: &State) -> Result<Option<DynamicPool>, TableError> {
-    let (slots, timeout_ms) = (state.dynamic_slots, Some(state.slot_timeout));
+    let (slots, timeout_ms) = (state.dynamic_slots, state.slot_timeout);
     if slots == 0 {
         return Ok(None);
     }

@@ -99,14 +99,14 @@ pub fn make_report(headers: Headers) {
     set_kind(headers, Kind::Report as u8);
 }
 
-/// Makes the Sumac header that of a contribution (for rehearsals).
+/// Makes the Sumac header that of a contribution or of a result (for rehearsals).
 #[inline(always)]
-pub fn make_contribution(headers: Headers, chunk: &Chunk) {
+pub fn make(headers: Headers, chunk: &Chunk) {
     let words = |form: fn(u32) -> u32| -> u64 {
         (0..SUMAC_WORDS).map(|word| u64::from(form(headers.get(Headers::SUMAC + 4 * word)))).sum()
     };
     let before = words(|word| !word);
-    set_kind(headers, Kind::Contribution as u8);
+    set_kind(headers, chunk.kind);
     headers.set(Headers::SUMAC + offset::FLAGS, chunk.flags.to_be());
     headers.set(Headers::SUMAC + offset::SEQ, chunk.seq.to_be());
     headers.set(Headers::SUMAC + offset::SLOT, chunk.slot.to_be());
@@ -114,8 +114,9 @@ pub fn make_contribution(headers: Headers, chunk: &Chunk) {
     adjust_checksum(headers, before + words(|word| word));
 }
 
-/// What tells one contribution of a job from another.
+/// What tells one frame of a job from another.
 pub struct Chunk {
+    pub kind: u8,
     pub flags: u16,
     pub seq: u32,
     pub slot: u32,

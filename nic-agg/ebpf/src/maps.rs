@@ -1,4 +1,4 @@
-//! All maps of both programs. Names and layouts are those of `sumac_agg_layout`.
+//! All maps of the programs. Names and layouts are those of `sumac_agg_layout`.
 
 use aya_ebpf::{
     btf_maps::{Array, DevMapHash, HashMap, PerCpuArray, ProgramArray},

@@ -74,9 +74,10 @@ pub trait Elements: Copy {
             // SAFETY: as in `store`.
             unsafe {
                 let raw = *element;
-                let (value, element) = (*values.add(i), u32::from_be(raw));
+                // As 64 bits, of which the higher ones are never looked at: the target has no arithmetic of 32.
+                let (value, element) = (u64::from(*values.add(i)), u64::from(u32::from_be(raw)));
                 let total = value.wrapping_add(element);
-                *values.add(i) = total;
+                *values.add(i) = total as u32;
                 left = collected(left, (value ^ total) & (element ^ total));
                 sum = counted(sum, raw);
             }
@@ -197,9 +198,9 @@ fn counted(mut sum: u64, element: u32) -> u64 {
 
 /// `all` and the bits of one element more; written out as in [`counted`].
 #[inline(always)]
-fn collected(mut all: u64, bits: u32) -> u64 {
+fn collected(mut all: u64, bits: u64) -> u64 {
     // SAFETY: one operation on registers.
-    unsafe { asm!("{0} |= {1}", inout(reg) all, in(reg) u64::from(bits), options(pure, nomem, nostack)) };
+    unsafe { asm!("{0} |= {1}", inout(reg) all, in(reg) bits, options(pure, nomem, nostack)) };
     all
 }
 

@@ -2,7 +2,7 @@
 //! of contributions which are stored, added and completed in a job's own proportion.
 
 use aya_ebpf::programs::XdpContext;
-use sumac_wire::{header::flag, stream};
+use sumac_wire::{Kind, header::flag};
 
 use crate::{
     answer::{self, Addresses, Chunk},
@@ -10,7 +10,7 @@ use crate::{
     packet::Packet,
 };
 
-/// Turns the frame, which may be the last one's answer, into the next contribution. `false`: do no more.
+/// Turns the frame, which may be the last one's answer, into the job's next. `false`: do no more.
 #[inline(always)]
 pub fn next(ctx: &XdpContext) -> bool {
     let (Some(plan), Some(state)) = (REHEARSAL.get_ptr_mut(0), STATE.get(0)) else { return false };
@@ -21,13 +21,20 @@ pub fn next(ctx: &XdpContext) -> bool {
         return false;
     }
     let Some(headers) = packet.headers() else { return false };
-    let (rank, seq) = (plan.turn % plan.world, plan.turn / plan.world);
+    let is_dynamic = plan.host_ip != 0;
+    let turns = plan.world.wrapping_add(u32::from(is_dynamic));
+    // Or the compiler provides for a division by zero, which is a panic.
+    if turns == 0 {
+        return false;
+    }
+    let (rank, seq) = (plan.turn % turns, plan.turn / turns);
     plan.turn = plan.turn.wrapping_add(1);
-    let place =
-        stream::Place { slot: seq & plan.slots.wrapping_sub(1), version: u8::from(seq & plan.slots != 0) };
-    let flags = if place.version == 0 { 0 } else { flag::POOL_VERSION };
-    answer::make_contribution(headers, &Chunk { flags, seq, slot: place.slot, worker: 1 << (rank & 31) });
-    let ip = plan.first_ip.wrapping_add(rank);
+    let slot = seq & plan.slots.wrapping_sub(1);
+    let flags = if is_dynamic || seq & plan.slots == 0 { 0 } else { flag::POOL_VERSION };
+    let is_result = rank == plan.world;
+    let kind = if is_result { Kind::Result } else { Kind::Contribution } as u8;
+    answer::make(headers, &Chunk { kind, flags, seq, slot, worker: 1 << (rank & 31) });
+    let ip = if is_result { plan.host_ip } else { plan.first_ip.wrapping_add(rank) };
     let to = Addresses {
         src_ip: ip,
         dst_ip: plan.aggregator_ip,

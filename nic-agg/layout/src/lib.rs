@@ -251,7 +251,8 @@ pub struct Limiter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Rehearsal {
-    /// Contributions played; the next one is of rank `turn mod world` to chunk `turn / world`.
+    /// Frames played; the next one is of rank `turn mod world` to chunk `turn / world`. A dynamic job has one rank more
+    /// that takes its turn: the parameter host, which sends the chunk's result.
     pub turn: u32,
     /// Workers of the job.
     pub world: u32,
@@ -261,6 +262,8 @@ pub struct Rehearsal {
     pub first_ip: u32,
     /// The aggregator's address.
     pub aggregator_ip: u32,
+    /// A dynamic job's parameter host; zero: the job is static.
+    pub host_ip: u32,
     /// Not zero: stop before the pipeline, to measure what the rehearsal itself costs.
     pub dry: u32,
 }

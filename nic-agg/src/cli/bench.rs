@@ -5,7 +5,7 @@ use std::{
     process::ExitCode,
 };
 
-use sumac_agg::measure::{Measurement, measure};
+use sumac_agg::measure::{Measurement, Played, measure};
 
 use super::print_json;
 
@@ -19,6 +19,9 @@ pub struct Args {
     /// Workers of the job, as a list: with 1 every frame completes its slot, with 32 nearly none
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4,32")]
     workers: Vec<u8>,
+    /// A dynamic job: with 1 worker every frame is passed on, and each chunk has its result as one frame more
+    #[arg(long)]
+    dynamic: bool,
     /// Without UDP checksums
     #[arg(long)]
     no_checksum: bool,
@@ -32,7 +35,8 @@ pub struct Args {
 
 /// Prints the measurements.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let measured = measure(&args.workers, &args.elements, !args.no_checksum, args.repeat)?;
+    let played = Played { dynamic: args.dynamic, checksum: !args.no_checksum, repeat: args.repeat };
+    let measured = measure(&args.workers, &args.elements, played)?;
     if args.json {
         return print_json(&measured);
     }

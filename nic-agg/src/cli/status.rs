@@ -98,9 +98,11 @@ fn overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
         if status.jumbo { " (jumbo frames)" } else { "" },
     )?;
     if let Some(DynamicPool { slots, held, timeout_ms }) = status.dynamic {
-        let age = timeout_ms.map_or(String::new(), |ms| format!("; taken back after {ms} ms of silence"));
         let all = u64::from(slots) * u64::from(status.shards);
-        writeln!(out, "dynamic  {held} of {all} slots held, {slots} in each shard{age}")?;
+        writeln!(
+            out,
+            "dynamic  {held} of {all} slots held, {slots} in each shard; taken back after {timeout_ms} ms of silence"
+        )?;
     }
     if let ChunkLimit { elements, port: Some(port) } = &status.chunk_limit {
         writeln!(out, "chunks   up to {elements} elements: port {port} carries no more")?;
