@@ -157,6 +157,7 @@ impl HostAggregator {
     /// Whether [`HostAggregator::install`] would take a job.
     pub fn check(&self, number: u16, new: &NewJob) -> Result<(), JobError> {
         let NewJob { entry, workers, parents } = new;
+        let is_dynamic = entry.flags & job_flag::DYNAMIC != 0;
         if number == 0 || usize::from(number) >= MAX_JOBS {
             return Err(JobError::Number(number));
         }
@@ -165,7 +166,9 @@ impl HostAggregator {
             if before.flags & job_flag::ACTIVE != 0 {
                 return Err(JobError::Taken { job: number, epoch });
             }
-            if *before != JobEntry::default() && epoch == entry.epoch {
+            // A dynamic job may come back after its aggregator was lost for a while: what shared slots still hold of it is
+            // nothing that could not be in a packet on its way.
+            if !is_dynamic && *before != JobEntry::default() && epoch == entry.epoch {
                 return Err(JobError::EpochUsed { job: number, epoch });
             }
         }

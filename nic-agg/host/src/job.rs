@@ -111,8 +111,8 @@ pub enum JobError {
 /// A job that is to be aggregated for. Addresses are those of shard 0.
 #[derive(Clone, Debug, Default)]
 pub struct NewJob {
-    /// The job; `world`, `hosts` and the active flag are set by the aggregator. `epoch` must be new for the job's number, since
-    /// slots are not cleared.
+    /// The job; `world`, `hosts` and the active flag are set by the aggregator. `epoch` must be new for the
+    /// number of a static job, since slots are not cleared.
     pub entry: JobEntry,
     /// The workers by rank; racks at a root.
     pub workers: Vec<SocketAddrV4>,

@@ -234,3 +234,21 @@ fn orphans_are_taken_back() {
     }
     assert_eq!(aggregator.job_seen(JOB + 1).counters[Reason::Reclaimed as usize], u64::from(SLOTS));
 }
+
+/// An aggregator that was out of sight gets its job back as it was; what its slots still hold of it does no harm.
+#[test]
+fn a_job_comes_back_under_the_same_epoch() {
+    let mut aggregator = aggregator(2);
+    send(&mut aggregator, 0, &contribution(2, 0, 0));
+    aggregator.remove(JOB);
+    aggregator.install(JOB, shared::job(2, &[HOST])).unwrap();
+    // Meanwhile the chunk was completed without it, and the worker goes on in the same slot.
+    let (answer, _) = send(&mut aggregator, 0, &contribution(2, 0, SLOTS));
+    assert_eq!(answer.reason(), Reason::Collided);
+    // Or it was not, and the worker sends it again.
+    let again = Header { flags: flag::RESEND, ..contribution(2, 1, 0) };
+    let (answer, sum) = send(&mut aggregator, 1, &again);
+    assert_eq!(answer.reason(), Reason::Flushed);
+    assert_eq!(elements(&sum), reference(2, 0, ELEMENTS));
+    assert_eq!(aggregator.held(), 0);
+}
