@@ -2,6 +2,7 @@
 
 use sumac_api::{Mode, Open, Wire};
 use sumac_control::DynamicWishes;
+use sumac_transport::dynamic::{MAX_WINDOW, MIN_WINDOW};
 use sumac_wire::{MAX_HOSTS, PAGE_ELEMENTS};
 
 /// What floats of a dynamic job are multiplied with unless something else is said (ATP section 3.8).
@@ -50,9 +51,9 @@ fn dynamic(open: &Open) -> Result<DynamicWishes, String> {
         return Err(format!("{elements} elements do not fit a shared slot, which has {PAGE_ELEMENTS}"));
     }
     if let Some(window) = open.window
-        && !window.is_power_of_two()
+        && !(window.is_power_of_two() && (MIN_WINDOW..=MAX_WINDOW).contains(&window))
     {
-        return Err(format!("window {window} is not a power of two"));
+        return Err(format!("window {window} is not a power of two from {MIN_WINDOW} to {MAX_WINDOW}"));
     }
     if open.dynamic_slots == Some(0) {
         return Err("dynamic_slots 0 leaves no slot; leave it out for all".into());
@@ -98,6 +99,8 @@ mod tests {
             ("int16", Open { wire: Some(Wire::Int16), ..open() }),
             ("833 elements", Open { elements: Some(833), ..open() }),
             ("window 100", Open { window: Some(100), ..open() }),
+            ("window 4", Open { window: Some(4), ..open() }),
+            ("window 8192", Open { window: Some(8192), ..open() }),
             ("dynamic_slots 0", Open { dynamic_slots: Some(0), ..open() }),
             ("parameter_hosts 0", Open { parameter_hosts: Some(0), ..open() }),
             ("parameter_hosts 5", Open { parameter_hosts: Some(5), ..open() }),

@@ -27,8 +27,8 @@ use sumac_wire::{
     header::exponent::{NONE, UNKNOWN},
 };
 
-pub use params::DynamicParams;
-pub(crate) use params::{DYNAMIC_ELEMENTS, MAX_WINDOW, MIN_WINDOW};
+pub(crate) use params::DYNAMIC_ELEMENTS;
+pub use params::{DynamicParams, MAX_WINDOW, MIN_WINDOW};
 
 use self::{congestion::Congestion, places::Places, way::Way};
 use crate::{
@@ -214,6 +214,7 @@ impl Dynamic {
     /// Nothing has come back for long. Mostly a worker is late, and each chunk that is sent again now is one that no slot will
     /// complete: so only the first ones go, which everybody waits for if they were lost.
     fn probe_silence(&mut self, core: &mut Core) {
+        if core.now.0 > 100_000_000_000 && core.now.0 < 101_000_000_000 { eprintln!("SIL {} rank {} base {} next {} cwnd {} settled {}: {:?}", core.now.0/1000, core.params.rank, self.base, self.next, self.congestion.window(), self.settled_from, (self.base..self.next).map(|s| core.slots.get(self.ring(s))).filter(|e| e.state != State::Waiting).map(|e| format!("{}{}{}", e.seq, if e.raw {"r"} else {"i"}, match e.state {State::Flying=>"F",State::Lost=>"L",_=>"R"})).collect::<Vec<_>>().join(" ")); }
         let slots = (self.base..self.base + u64::from(self.params.window)).map(|seq| self.ring(seq));
         let mut flying = slots.filter(|slot| core.slots.get(*slot).state == State::Flying);
         let first: [Option<usize>; PROBES] = std::array::from_fn(|_| flying.next());

@@ -5,9 +5,9 @@ use sumac_wire::{PAGE_ELEMENTS, admit::rank};
 use crate::{convert::WireFormat, error::ParamError, params::JobParams};
 
 /// Fewest chunks of a window.
-pub(crate) const MIN_WINDOW: u32 = 8;
+pub const MIN_WINDOW: u32 = 8;
 /// Most chunks of a window: the parameter host keeps two of them.
-pub(crate) const MAX_WINDOW: u32 = 4096;
+pub const MAX_WINDOW: u32 = 4096;
 /// Most elements of a chunk: a slot of the shared pool is one page.
 pub(crate) const DYNAMIC_ELEMENTS: u16 = PAGE_ELEMENTS as u16;
 /// The window by default, in chunks: somewhat more than a path within a data centre holds.
