@@ -65,6 +65,7 @@ impl Server {
         let mut child = Command::new(env!("CARGO_BIN_EXE_sumac-agg"))
             .args(["serve", "--plane", "host", "--listen", "127.0.0.1:0", "--base-port", "0"])
             .args(["--slots", "64", "--elements", "300", "--data-ip", "127.0.0.1"])
+            .args(["--dynamic-slots", "32", "--slot-timeout", "250"])
             .args(arguments(&files))
             .env("RUST_LOG", "info")
             .stderr(Stdio::piped())
@@ -320,6 +321,7 @@ async fn a_host_aggregator_tells_its_status_and_drops_on_purpose() {
     let empty = json();
     assert_eq!((&empty["plane"], &empty["slots"]), (&"host".into(), &64.into()));
     assert_eq!(empty["jobs"], serde_json::json!([]));
+    assert_eq!(empty["dynamic"], serde_json::json!({ "slots": 32, "held": 0, "timeout_ms": 250 }));
     shell(&format!("drop --up 5% --down 6% --host {port}")).unwrap();
     let rule = serde_json::json!(
         [{ "first_job": 1, "last_job": 63, "up_percent": 5.0, "down_percent": 6.0 }]
