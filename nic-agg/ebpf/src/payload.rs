@@ -16,6 +16,10 @@ pub const STRIDE: usize = 16;
 
 const _: () = assert!(PAGE_ELEMENTS.is_multiple_of(STRIDE) && TAIL_ELEMENTS.is_multiple_of(STRIDE));
 
+/// What is added to a shifted value. Of a sum of such a value and a signed number of 64 bits the higher 32 are zero
+/// exactly when the sum did not leave 32 bits: one operation finds out, where values as they are take six.
+const SHIFT: u32 = 1 << 31;
+
 /// Elements of one packet, and what can be done with them.
 pub trait Elements: Copy {
     /// Calls `visit` with each element's index and place.
@@ -65,39 +69,74 @@ pub trait Elements: Copy {
         Ok(sum)
     }
 
-    /// Adds the elements to the values, and tells as well whether a sum left the numbers of 32 bits: then it wrapped, and
-    /// [`Elements::clamp`] is to follow.
+    /// [`Elements::store`] of shifted values.
     #[inline(always)]
-    fn add_watched(self, values: *mut u32) -> Result<(u64, bool), Reason> {
-        let (mut sum, mut left) = (0, 0);
+    fn store_shifted(self, values: *mut u32) -> Result<(), Reason> {
+        self.each(|i, element| {
+            // SAFETY: as in `store`.
+            unsafe { *values.add(i) = u32::from_be(*element) ^ SHIFT };
+        })
+    }
+
+    /// [`Elements::maximum`] of shifted values, which as unsigned numbers are in the same order.
+    #[inline(always)]
+    fn maximum_shifted(self, values: *mut u32) -> Result<(), Reason> {
+        self.each(|i, element| {
+            // SAFETY: as in `store`.
+            unsafe {
+                let (value, element) = (*values.add(i), u32::from_be(*element) ^ SHIFT);
+                let is_smaller = sign(i64::from(element) - i64::from(value));
+                *values.add(i) = element ^ (element ^ value) & is_smaller as u32;
+            }
+        })
+    }
+
+    /// Adds the elements to shifted values, and tells as well whether a sum left the numbers of 32 bits: then it wrapped,
+    /// and [`Elements::clamp_shifted`] is to follow.
+    #[inline(always)]
+    fn add_shifted(self, values: *mut u32) -> Result<(u64, bool), Reason> {
+        let (mut sum, mut all) = (0, 0);
         self.each(|i, element| {
             // SAFETY: as in `store`.
             unsafe {
                 let raw = *element;
-                // As 64 bits, of which the higher ones are never looked at: the target has no arithmetic of 32.
-                let (value, element) = (u64::from(*values.add(i)), u64::from(u32::from_be(raw)));
-                let total = value.wrapping_add(element);
+                let total = u64::from(*values.add(i)).wrapping_add(signed(raw) as u64);
                 *values.add(i) = total as u32;
-                left = collected(left, (value ^ total) & (element ^ total));
+                all = collected(all, total);
                 sum = counted(sum, raw);
             }
         })?;
-        Ok((sum, left >> 31 & 1 != 0))
+        Ok((sum, all >> 32 != 0))
     }
 
-    /// Makes of sums that wrapped in [`Elements::add_watched`] the nearest number of 32 bits.
+    /// Makes of sums that wrapped in [`Elements::add_shifted`] the nearest number of 32 bits.
     #[inline(always)]
-    fn clamp(self, values: *mut u32) -> Result<(), Reason> {
+    fn clamp_shifted(self, values: *mut u32) -> Result<(), Reason> {
         self.each(|i, element| {
             // SAFETY: as in `store`.
             unsafe {
-                let (total, element) = (*values.add(i), u32::from_be(*element));
-                let value = total.wrapping_sub(element);
-                let nearest = sign(value) ^ i32::MAX as u32;
-                let has_left = sign((value ^ total) & (element ^ total));
-                *values.add(i) = total ^ (total ^ nearest) & has_left;
+                let element = signed(*element);
+                let value = (*values.add(i)).wrapping_sub(element as u32);
+                let total = i64::from(value) + element;
+                let (below, above) = (sign(total), sign(i64::from(u32::MAX) - total));
+                *values.add(i) = ((total | above) & !below) as u32;
             }
         })
+    }
+
+    /// [`Elements::write`] of shifted values.
+    #[inline(always)]
+    fn write_shifted(self, values: *const u32) -> Result<u64, Reason> {
+        let mut sum = 0;
+        self.each(|i, element| {
+            // SAFETY: as in `write`.
+            unsafe {
+                let raw = (*values.add(i) ^ SHIFT).to_be();
+                *element = raw;
+                sum = counted(sum, raw);
+            }
+        })?;
+        Ok(sum)
     }
 
     /// Takes back what [`Elements::add`] did: wrapping addition is exactly invertible.
@@ -204,21 +243,28 @@ fn collected(mut all: u64, bits: u64) -> u64 {
     all
 }
 
-/// All ones of a negative number, else zero; written out as in [`larger`].
+/// An element as a signed number of 64 bits; written out, or LLVM swaps 32 of them and needs two shifts more.
 #[inline(always)]
-fn sign(number: u32) -> u32 {
-    let mut sign = i64::from(number as i32);
+fn signed(raw: u32) -> i64 {
+    let mut element = i64::from(raw);
+    // SAFETY: the lower bytes become the upper ones in network order, and their sign all bits above.
+    unsafe { asm!("{0} = be64 {0}", "{0} s>>= 32", inout(reg) element, options(pure, nomem, nostack)) };
+    element
+}
+
+/// All ones of a negative number, else zero. Written out, since LLVM would make of the shift the branch that it stands
+/// for.
+#[inline(always)]
+fn sign(mut number: i64) -> i64 {
     // SAFETY: all bits become the sign.
-    unsafe { asm!("{0} s>>= 63", inout(reg) sign, options(pure, nomem, nostack)) };
-    sign as u32
+    unsafe { asm!("{0} s>>= 63", inout(reg) number, options(pure, nomem, nostack)) };
+    number
 }
 
 /// The larger of two as signed numbers, without a branch: a branch for every element would be two ways for the
 /// verifier each time.
 #[inline(always)]
 fn larger(a: u32, b: u32) -> u32 {
-    let mut is_smaller = i64::from(a as i32) - i64::from(b as i32);
-    // SAFETY: all bits become the sign. Written out, since LLVM would make of the shift the branch that it stands for.
-    unsafe { asm!("{0} s>>= 63", inout(reg) is_smaller, options(pure, nomem, nostack)) };
+    let is_smaller = sign(i64::from(a as i32) - i64::from(b as i32));
     a ^ (a ^ b) & is_smaller as u32
 }

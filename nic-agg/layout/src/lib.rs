@@ -129,7 +129,8 @@ pub struct DynamicSlot {
     pub began: u64,
     /// Zero.
     pub padding: [u32; 4],
-    /// The sum, in host order; the first `elements` count.
+    /// The sum and 2^31 more, in host order; the first `elements` count. So shifted, a sum that leaves 32 bits is seen by
+    /// what stands above them.
     pub values: [u32; PAGE_ELEMENTS],
 }
 

@@ -58,7 +58,7 @@ fn locked(slot: *mut DynamicSlot, work: &mut Work, payload: Payload) -> Result<(
     // SAFETY: as above; the lock is held.
     unsafe { copy(&work.chunk.after, meta) };
     if work.plan & plan::WRITE != 0 {
-        work.payload_sum = payload.write(values)?;
+        work.payload_sum = payload.write_shifted(values)?;
         stage_ends();
     }
     // SAFETY: as above.
@@ -87,7 +87,7 @@ fn look(meta: *const SlotMeta, work: &mut Work) {
 #[inline(always)]
 fn take_in(values: *mut u32, work: &mut Work, payload: Payload) -> Result<(), Reason> {
     if work.plan & plan::ADD != 0 {
-        let (sum, has_left) = payload.add_watched(values)?;
+        let (sum, has_left) = payload.add_shifted(values)?;
         work.payload_sum = sum;
         stage_ends();
         if !is_intact(work) {
@@ -95,7 +95,7 @@ fn take_in(values: *mut u32, work: &mut Work, payload: Payload) -> Result<(), Re
             return Err(Reason::BadChecksum);
         }
         if has_left {
-            payload.clamp(values)?;
+            payload.clamp_shifted(values)?;
             stage_ends();
             note_overflow(work);
         }
@@ -109,9 +109,9 @@ fn take_in(values: *mut u32, work: &mut Work, payload: Payload) -> Result<(), Re
         }
     }
     if work.plan & plan::STORE != 0 {
-        payload.store(values)?;
+        payload.store_shifted(values)?;
     } else if work.plan & plan::MAXIMUM != 0 {
-        payload.maximum(values)?;
+        payload.maximum_shifted(values)?;
     }
     Ok(())
 }
