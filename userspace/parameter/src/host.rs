@@ -44,8 +44,8 @@ pub struct ParameterHost {
 struct Job {
     terms: HostJob,
     members: Members,
-    /// By lane.
-    rings: Vec<Ring>,
+    /// By lane; none of a lane whose packets do not come here.
+    rings: Vec<Option<Ring>>,
     reserved: u64,
     stats: JobStats,
 }
@@ -78,6 +78,14 @@ impl ParameterHost {
     /// # Errors
     /// When the terms contradict the protocol, the number is taken, or its chunks could not all be kept.
     pub fn install(&mut self, terms: HostJob) -> Result<(), HostError> {
+        self.install_lanes(terms, |_| true)
+    }
+
+    /// The same for those lanes only that `is_here` says, where other threads have the others.
+    ///
+    /// # Errors
+    /// As [`ParameterHost::install`].
+    pub fn install_lanes(&mut self, terms: HostJob, is_here: impl Fn(u16) -> bool) -> Result<(), HostError> {
         terms.check()?;
         let (job, free) = (terms.job, self.memory.saturating_sub(self.reserved));
         let members = Members::new(&terms)?;
@@ -87,12 +95,14 @@ impl ParameterHost {
         }
         let floats =
             terms.float_chunks() as u64 * FloatStock::chunk_bytes(terms.workers.len(), terms.elements);
-        let needed = (Ring::bytes(terms.kept(), terms.elements) + floats) * u64::from(terms.lanes);
+        let here = (0..terms.lanes).filter(|lane| is_here(*lane)).count() as u64;
+        let needed = (Ring::bytes(terms.kept(), terms.elements) + floats) * here;
         if needed > free {
             return Err(HostError::Memory { job, needed, free });
         }
         let stock = || FloatStock::new(members.world(), terms.elements, terms.float_chunks());
-        let rings = (0..terms.lanes).map(|_| Ring::new(terms.kept(), terms.elements, stock())).collect();
+        let ring = || Ring::new(terms.kept(), terms.elements, stock());
+        let rings = (0..terms.lanes).map(|lane| is_here(lane).then(ring)).collect();
         let stats = JobStats { job, epoch: terms.epoch, world: members.world(), ..JobStats::default() };
         *entry = Some(Box::new(Job { terms, members, rings, reserved: needed, stats }));
         self.reserved += needed;
@@ -124,8 +134,8 @@ impl ParameterHost {
         entry.members.renew(job, workers)?;
         entry.terms.epoch = epoch;
         entry.stats.epoch = epoch;
-        entry.rings.iter_mut().for_each(Ring::renew);
-        Ok(entry.rings.iter().map(Ring::next).collect())
+        entry.rings.iter_mut().flatten().for_each(Ring::renew);
+        Ok(entry.rings.iter().map(|ring| ring.as_ref().map_or(0, Ring::next)).collect())
     }
 
     /// What was counted.
@@ -220,7 +230,7 @@ impl Job {
         }
         self.count(header, &bits);
         let elements = payload.get(HEADER_LEN..).unwrap_or_default();
-        let ring = self.rings.get_mut(usize::from(lane(header))).ok_or(Reason::WrongSlot)?;
+        let ring = ring(&mut self.rings, header).ok_or(Reason::WrongSlot)?;
         let done = ring.absorb(header, elements, self.members.all(), rank);
         self.notice(header, &bits, source, done)?;
         match self.answer(header, &bits, source, done)? {
@@ -257,7 +267,7 @@ impl Job {
         done: Done,
     ) -> Result<Option<(Reason, Header, Body, To)>, Reason> {
         let (world, slots) = (self.members.world(), if self.terms.linear { 0 } else { self.terms.slots });
-        let ring = self.rings.get_mut(usize::from(lane(header))).ok_or(Reason::WrongSlot)?;
+        let ring = ring(&mut self.rings, header).ok_or(Reason::WrongSlot)?;
         let chunk = ring.get_mut(header.seq).ok_or(Reason::Stale)?;
         match done {
             Done::Taken(Outcome::Complete | Outcome::AskRaw) => chunk.answered(header, bits, source),
@@ -327,7 +337,7 @@ impl Job {
         match body {
             Body::Zeros => elements.fill(0),
             Body::Sum => {
-                let chunk = self.rings.get(usize::from(lane(&header)))?.get(header.seq)?;
+                let chunk = ring(&mut self.rings, &header)?.get(header.seq)?;
                 chunk.write(elements);
             }
         }
@@ -343,6 +353,11 @@ impl Job {
             checksum: self.terms.checksum,
         })
     }
+}
+
+/// The ring of a packet's lane.
+fn ring<'a>(rings: &'a mut [Option<Ring>], header: &Header) -> Option<&'a mut Ring> {
+    rings.get_mut(usize::from(lane(header))).and_then(Option::as_mut)
 }
 
 /// The DSCP of a class: that of the least of its priorities, 0 or 4.

@@ -326,6 +326,21 @@ fn jobs_come_and_go() {
 }
 
 #[test]
+fn lanes_of_other_threads_take_no_memory_and_no_packets() {
+    let mut host = ParameterHost::new();
+    host.install(job(&[2])).unwrap();
+    let all = host.stats().memory;
+    host.remove(JOB);
+    host.install_lanes(job(&[2]), |lane| lane % 2 == 0).unwrap();
+    assert_eq!(host.stats().memory, all / 2);
+    let of_lane_1 = passed(header(&[2], 0, 0, 0));
+    assert_eq!(give(&mut host, aggregator(), &of_lane_1, &[1; 4]), Reason::WrongSlot);
+    let of_lane_0 = packet(&Header { next_seq: 0, ..of_lane_1 }, &[1; 4]);
+    assert_eq!(host.on_packet(aggregator(), 0, &of_lane_0, false), Reason::Added);
+    assert_eq!(host.renew(JOB, 8, job(&[2]).workers), Ok(vec![0; 4]));
+}
+
+#[test]
 fn impossible_jobs_are_refused() {
     let good = job(&[2]);
     type Case = (HostJob, fn(&HostError) -> bool);

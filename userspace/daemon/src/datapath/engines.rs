@@ -78,7 +78,7 @@ pub(super) struct Engines {
 impl Engines {
     /// Without a job; shard 0 comes to UDP port `base_port`.
     pub(super) fn new(thread: usize, links: Links, progress: Arc<Progress>, base_port: u16) -> Engines {
-        let hosted = Hosted::new(links.len(), base_port);
+        let hosted = Hosted::new(thread, links.len(), base_port);
         Engines { thread, links, progress, jobs: Vec::new(), hosted, strays: Strays::default() }
     }
 
@@ -194,7 +194,7 @@ impl Engines {
 
     /// Gives the parameter host what is for it.
     fn on_request(&mut self, job: u16, received: Received, payload: &[u8]) {
-        match self.hosted.place(job, &received, self.links.len()) {
+        match self.hosted.place(job, &received) {
             Some((shard, thread)) if thread == self.thread => {
                 self.hosted.on_payload(&received, shard, payload);
             }

@@ -35,6 +35,8 @@ struct Job {
 /// The parameter host of one thread.
 pub(super) struct Hosted {
     host: ParameterHost,
+    thread: usize,
+    threads: usize,
     /// The UDP port of this host that packets of shard 0 come to.
     base_port: u16,
     jobs: Vec<Job>,
@@ -47,10 +49,10 @@ pub(super) fn is_request(payload: &[u8]) -> bool {
 }
 
 impl Hosted {
-    /// One of so many threads; shard 0 comes to UDP port `base_port`.
-    pub(super) fn new(threads: usize, base_port: u16) -> Hosted {
+    /// That of one of so many threads; shard 0 comes to UDP port `base_port`.
+    pub(super) fn new(thread: usize, threads: usize, base_port: u16) -> Hosted {
         let memory = host_memory() / PART_OF_MEMORY / threads.max(1) as u64;
-        Hosted { host: ParameterHost::with_memory(memory), base_port, jobs: Vec::new() }
+        Hosted { host: ParameterHost::with_memory(memory), thread, threads, base_port, jobs: Vec::new() }
     }
 
     pub(super) fn add(&mut self, plan: HostPlan, port: &dyn Port) -> Result<(), HostingError> {
@@ -62,7 +64,8 @@ impl Hosted {
         }
         let macs = macs(&peers, job.workers.iter().map(|worker| worker.address).chain(job.upstream.clone()))?;
         let entry = Job { number: job.job, shards: job.shards, macs };
-        self.host.install(job)?;
+        let (thread, threads, shards) = (self.thread, self.threads, job.shards);
+        self.host.install_lanes(job, |lane| thread_of(lane, shards, threads) == thread)?;
         self.jobs.push(entry);
         Ok(())
     }
@@ -93,10 +96,10 @@ impl Hosted {
     }
 
     /// The shard that a payload of this job came by, and the thread that has it; `None`: of no job here.
-    pub(super) fn place(&self, job: u16, received: &Received, threads: usize) -> Option<(u16, usize)> {
+    pub(super) fn place(&self, job: u16, received: &Received) -> Option<(u16, usize)> {
         let entry = self.jobs.iter().find(|entry| entry.number == job)?;
         let shard = received.port.wrapping_sub(self.base_port);
-        (shard < entry.shards).then(|| (shard, thread_of(shard, entry.shards, threads)))
+        (shard < entry.shards).then(|| (shard, thread_of(shard, entry.shards, self.threads)))
     }
 
     /// Gives it a payload of a shard of this thread's.
