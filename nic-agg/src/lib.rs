@@ -15,6 +15,7 @@
 //! | [`status`] | what is bound, counted and installed |
 //! | [`plane`] | jobs of remote daemons, by the control plane |
 //! | [`host_status`] | the same of a host aggregator |
+//! | [`control_status`] | what the control plane knows |
 //! | [`local`] | how a running `sumac-agg serve` is asked |
 //! | [`tables`] | typed access to the maps |
 //! | [`program`] | the object, and how it is loaded |
@@ -25,6 +26,7 @@
 
 pub mod aggregator;
 pub mod attach;
+pub mod control_status;
 pub mod detach;
 pub mod drops;
 pub mod host_status;

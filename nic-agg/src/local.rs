@@ -1,4 +1,4 @@
-//! How `sumac-agg status` and `drop` reach a running `sumac-agg serve`: by a Unix socket with an abstract name, which
+//! How `sumac-agg status`, `control` and `drop` reach a running `sumac-agg serve`: by a Unix socket with an abstract name, which
 //! each network namespace has for itself, as it has its ports.
 //!
 //! A question and its answer are one line of JSON each. Names are no files and have no mode; so both sides look who
@@ -41,6 +41,12 @@ pub fn ebpf_name(pins: &PinDir) -> String {
     format!("sumac-agg/ebpf{}", pins.path().display())
 }
 
+/// The name of a control plane's socket, by its TCP port.
+#[must_use]
+pub fn control_name(port: u16) -> String {
+    format!("sumac-agg/control/{port}")
+}
+
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -61,6 +67,11 @@ pub enum Question {
     },
     /// Why jobs have as many slots as they have: a JSON object by their numbers.
     SlotsReasons,
+    /// Who is below a control plane and which jobs it has, as it is to be printed.
+    Control {
+        /// One JSON object, not text for people.
+        json: bool,
+    },
 }
 
 impl Question {

@@ -16,6 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sumac_agg::{
     Aggregator,
     attach::{DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOT_TIMEOUT, DEFAULT_SLOTS},
+    control_status::ControlStatus,
     host_status,
     local::{self, Question},
     log::ProgramLog,
@@ -25,7 +26,10 @@ use sumac_agg::{
 use sumac_agg_host::HostPlane;
 use sumac_agg_layout::Drops;
 use sumac_control::{
-    DataPlane, NoPlane, Secret, Secrets, plane::PlaneInfo, rack::Station, server::Listening,
+    DataPlane, NoPlane, Secret, Secrets,
+    plane::PlaneInfo,
+    rack::Station,
+    server::{Listening, Overseer},
 };
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, Reason};
 use tokio::signal::unix::{SignalKind, signal};
@@ -290,6 +294,10 @@ async fn serve<P: DataPlane>(listen: SocketAddr, plane: P, role: Role) -> anyhow
         Role::Root { secrets, is_stealing, rejoin_grace } => {
             let listening = Listening::open(listen, plane, secrets).await?.with_rejoin_grace(rejoin_grace);
             announce(listening.address(), &info);
+            let overseer = listening.overseer();
+            answer_questions(&local::control_name(listening.address().port()), move |question| {
+                answer_for_control(&overseer, &question)
+            });
             let listening = if is_stealing { listening } else { listening.without_stealing() };
             listening.serve(stop).await?;
         }
@@ -322,7 +330,7 @@ fn answer_for_ebpf(plane: &EbpfPlane, question: &Question) -> Result<String, Str
         Question::SlotsReasons => {
             serde_json::to_string(&plane.slots_reasons()).map_err(|error| error.to_string())
         }
-        Question::Status { .. } | Question::Drop { .. } => {
+        Question::Status { .. } | Question::Drop { .. } | Question::Control { .. } => {
             Err("the eBPF aggregator tells that itself: ask without --host".into())
         }
     }
@@ -340,7 +348,21 @@ fn answer_for_host(plane: &HostPlane, question: Question) -> Result<String, Stri
             set.map(|()| String::new()).map_err(|error| error.to_string())
         }
         Question::SlotsReasons => Err("a host aggregator's status has them".into()),
+        Question::Control { .. } => Err("its control plane tells that, by its TCP port".into()),
     }
+}
+
+fn answer_for_control(overseer: &Overseer, question: &Question) -> Result<String, String> {
+    let Question::Control { json } = question else {
+        return Err("the aggregator tells that, and not its control plane".into());
+    };
+    let overview = overseer.overview().ok_or("it is being started; ask again")?;
+    let status = ControlStatus::from(overview);
+    if !*json {
+        return Ok(status.text());
+    }
+    let line = serde_json::to_string(&status).map_err(|error| error.to_string())?;
+    Ok(line + "\n")
 }
 
 /// Gives the messages of the eBPF programs to the log, until the process ends.

@@ -2,6 +2,7 @@
 
 mod attach;
 mod bench;
+mod control;
 mod detach;
 mod drop;
 mod generate;
@@ -26,6 +27,7 @@ Examples:
   sumac-agg attach eth1 eth2 eth3 eth4    aggregate what arrives at four ports
   sumac-agg serve --secret-file secret    let remote daemons open jobs on it
   sumac-agg status                        ports, jobs, counters
+  sumac-agg control                       racks, parameter hosts and jobs of the control plane
   sumac-agg detach                        take the programs off; jobs keep their slots
   sumac-agg detach --all                  take everything away
 
@@ -53,6 +55,7 @@ enum Verb {
     Attach(attach::Args),
     Detach(detach::Args),
     Status(status::Args),
+    Control(control::Args),
     Job(job::Args),
     Drop(drop::Args),
     Serve(serve::Args),
@@ -90,6 +93,7 @@ pub fn main() -> ExitCode {
         Verb::Attach(args) => attach::run(&args),
         Verb::Detach(args) => detach::run(&args),
         Verb::Status(args) => status::run(&args),
+        Verb::Control(args) => control::run(&args),
         Verb::Job(args) => job::run(&args),
         Verb::Drop(args) => drop::run(&args),
         Verb::Serve(args) => serve::run(&args),

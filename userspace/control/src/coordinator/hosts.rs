@@ -25,14 +25,9 @@ pub(super) const HOST_PATIENCE: Time = Time::from_secs(3);
 pub(super) const MOST_HOSTS: usize = sumac_wire::MAX_WORKERS * sumac_wire::MAX_WORKERS;
 
 impl Coordinator {
-    /// What a run wants of dynamic jobs, all ranks together; none when it is static.
-    fn wishes(run: &Run) -> Option<DynamicWishes> {
-        Terms::mode(run.seats.values().map(|seat| &seat.wishes)).dynamic()
-    }
-
     /// Whether a run has to wait for parameter hosts.
     pub(super) fn lacks_hosts(&self, run: &Run) -> bool {
-        let wanted = Coordinator::wishes(run).map_or(0, |wishes| wishes.hosts.unwrap_or(1));
+        let wanted = run.wishes().map_or(0, |wishes| wishes.hosts.unwrap_or(1));
         wanted > 0 && self.free_hosts(run.job).len() < usize::from(wanted)
     }
 
@@ -53,13 +48,13 @@ impl Coordinator {
 
     /// The refusal of a run that lacks some.
     pub(super) fn no_hosts(&self, run: &Run) -> Refusal {
-        let wanted = Coordinator::wishes(run).and_then(|wishes| wishes.hosts).unwrap_or(1);
+        let wanted = run.wishes().and_then(|wishes| wishes.hosts).unwrap_or(1);
         Refusal::Hosts { wanted, registered: self.free_hosts(run.job).len() }
     }
 
     /// The parameter hosts of a run: those that have the fewest jobs. None for a static one.
     pub(super) fn choose_hosts(&self, run: &Run) -> Result<Vec<RackId>, Refusal> {
-        let Some(wishes) = Coordinator::wishes(run) else { return Ok(Vec::new()) };
+        let Some(wishes) = run.wishes() else { return Ok(Vec::new()) };
         if self.lacks_hosts(run) {
             return Err(self.no_hosts(run));
         }
@@ -163,8 +158,18 @@ impl Mode {
 }
 
 impl Run {
+    /// What its ranks together want of a dynamic job; none when it is static.
+    fn wishes(&self) -> Option<DynamicWishes> {
+        Terms::mode(self.seats.values().map(|seat| &seat.wishes)).dynamic()
+    }
+
+    /// Whether it is one.
+    pub(super) fn is_dynamic(&self) -> bool {
+        self.shared.is_some() || self.wishes().is_some()
+    }
+
     /// Whether a parameter host has this run, or is to give it up.
-    fn is_at_host(&self, host: RackId) -> bool {
+    pub(super) fn is_at_host(&self, host: RackId) -> bool {
         self.hold != Hold::Nothing && self.shared.as_ref().is_some_and(|shared| shared.hosts.contains(&host))
     }
 }

@@ -14,6 +14,7 @@ mod layout;
 mod log;
 mod names;
 mod naming;
+pub mod overview;
 mod posts;
 mod racks;
 mod renewal;

@@ -11,7 +11,6 @@ use super::{
     terms::{Limits, Terms},
 };
 use crate::{
-    dynamic::Mode,
     failure::JobFailure,
     plane::{LastEpoch, PlaneInfo, PlaneKind},
     refusal::Refusal,
@@ -58,6 +57,11 @@ impl Rack {
     /// Whether its plane answers it.
     pub fn is_in_service(&self) -> bool {
         self.away.is_none()
+    }
+
+    /// Why it does not.
+    pub fn why_away(&self) -> Option<&str> {
+        self.away.as_ref().map(|(_, why)| why.as_str())
     }
 
     /// What people call it.
@@ -179,7 +183,7 @@ impl Coordinator {
     /// What the aggregators between the workers of a run, and its parameter hosts, can do together.
     pub(super) fn limits(&self, run: &Run, hosts: &[RackId]) -> Result<Limits, Refusal> {
         let mut below: HashMap<Option<RackId>, (u16, usize)> = HashMap::new();
-        let is_dynamic = Terms::mode(run.seats.values().map(|seat| &seat.wishes)) != Mode::Static;
+        let is_dynamic = run.is_dynamic();
         let mut limits = Limits::of(&self.plane);
         if is_dynamic {
             limits = limits.of_dynamic();

@@ -13,7 +13,7 @@ mod tree;
 use std::{
     future::Future,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -28,7 +28,7 @@ use tonic::transport::Server;
 use self::{desk::Desks, limit::Limited, service::Service, tree::Tree};
 use crate::{
     DataPlane, Secrets,
-    coordinator::{Coordinator, Time},
+    coordinator::{Coordinator, Time, overview::Overview},
     gate::Gate,
     plane::PlaneError,
     rpc::control_server::{Control, ControlServer},
@@ -110,6 +110,17 @@ impl Shared {
     }
 }
 
+/// Asks a control plane that is served how things stand.
+#[derive(Clone, Default)]
+pub struct Overseer(Arc<OnceLock<Arc<Shared>>>);
+
+impl Overseer {
+    /// How things stand; none before the control plane is served.
+    pub fn overview(&self) -> Option<Overview> {
+        self.0.get().map(|shared| shared.lock().coordinator.overview())
+    }
+}
+
 /// A control plane that listens already; [`Listening::serve`] runs it.
 pub struct Listening<P> {
     listener: TcpListener,
@@ -118,6 +129,7 @@ pub struct Listening<P> {
     secrets: Secrets,
     stealing: bool,
     rejoin_grace: Duration,
+    overseer: Overseer,
 }
 
 impl<P: DataPlane> Listening<P> {
@@ -127,7 +139,15 @@ impl<P: DataPlane> Listening<P> {
         let listener = TcpListener::bind(address).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
         let plane = Arc::new(Tree::new(plane));
-        Ok(Listening { listener, address, plane, secrets, stealing: true, rejoin_grace: Duration::ZERO })
+        Ok(Listening {
+            listener,
+            address,
+            plane,
+            secrets,
+            stealing: true,
+            rejoin_grace: Duration::ZERO,
+            overseer: Overseer::default(),
+        })
     }
 
     /// Jobs take the chunks of each lane in turn, as SwitchML published it, and steal no work.
@@ -142,6 +162,11 @@ impl<P: DataPlane> Listening<P> {
         Listening { rejoin_grace: grace, ..self }
     }
 
+    /// Who can say how things stand, while it is served.
+    pub fn overseer(&self) -> Overseer {
+        self.overseer.clone()
+    }
+
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -154,6 +179,8 @@ impl<P: DataPlane> Listening<P> {
             shared(&plane, self.secrets, self.stealing, self.rejoin_grace)
         })
         .await??;
+        // Nobody else sets it: a control plane is served once.
+        let _ = self.overseer.0.set(shared.clone());
         let driver = tokio::spawn(driver::run(shared.clone(), self.plane.clone()));
         let control = service(Service::new(shared.clone()));
         let (said_farewell, farewell_said) = oneshot::channel();

@@ -1,0 +1,36 @@
+//! `sumac-agg control`: racks, parameter hosts and jobs of the control plane.
+
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use sumac_agg::local::{self, Question};
+
+const EXAMPLES: &str = "\
+Examples:
+  sumac-agg control
+  sumac-agg control --json | jq .parameter_hosts
+  sumac-agg control --port 48601       of the `sumac-agg serve` that listens there";
+
+/// Show racks, parameter hosts and jobs of the control plane that `sumac-agg serve` runs here
+///
+/// What its aggregator holds is shown by `sumac-agg status`. A rack's control plane has nothing to show: it is the root
+/// that decides.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The TCP port that it listens on
+    #[arg(long, value_name = "PORT", default_value_t = 48600)]
+    port: u16,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks and prints.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let text = local::ask(&local::control_name(args.port), &Question::Control { json: args.json })?;
+    io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
