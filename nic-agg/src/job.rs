@@ -94,7 +94,7 @@ pub struct NewDynamic {
 pub struct NewJob {
     /// Its number: 1 to `MAX_JOBS - 1`.
     pub job: u16,
-    /// Its incarnation: never used before with this number.
+    /// Its incarnation: never used before with this number, unless by the same dynamic job.
     pub epoch: u16,
     /// The secret number in all of its packets.
     pub token: u64,
@@ -157,7 +157,9 @@ pub fn add(tables: &mut Tables, new: &NewJob) -> Result<Placed, JobError> {
     if before.flags & job_flag::ACTIVE != 0 {
         return Err(JobError::Taken { job: new.job, epoch: before.epoch });
     }
-    if before != JobEntry::default() && before.epoch == new.epoch {
+    // What a dynamic job left in slots it may well go on with: its parameter hosts know whose values are in what they get.
+    let is_static = new.dynamic.is_none();
+    if is_static && before != JobEntry::default() && before.epoch == new.epoch {
         return Err(JobError::EpochUsed { job: new.job, epoch: new.epoch });
     }
     let ports = ranks_by_port(new);

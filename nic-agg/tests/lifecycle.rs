@@ -186,6 +186,14 @@ fn a_dynamic_job_goes_on_after_detach_and_attach() {
         lab.send(&job, 1, &result, &sum(0..2, seq, ELEMENTS.into()));
         lab.expect_result(seq);
     }
+    // A control plane that was away installs it again as it was; a static job needs another epoch.
+    lab.middle.inside(|| {
+        assert!(aggregator.remove_job(job.job).unwrap());
+        aggregator.add_job(&job).unwrap();
+        assert!(aggregator.remove_job(job.job).unwrap());
+        let refused = aggregator.add_job(&NewJob { dynamic: None, ..job.clone() }).unwrap_err();
+        assert!(matches!(refused, ChangeError::Job(JobError::EpochUsed { .. })), "{refused}");
+    });
 }
 
 #[test]
