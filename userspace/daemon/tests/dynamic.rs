@@ -12,7 +12,7 @@ use common::kinds::{WORLD, every_type};
 use common::lab::{Kind, Lab};
 use common::{Raw, code};
 use serde_json::{Value, json};
-use sumac_client::{Client, ClientError, Code, Job, JobOptions, Mode, OpenReply};
+use sumac_client::{Client, ClientError, Code, Job, JobOptions, Mode, OpOptions, OpenReply};
 
 const HOSTS: usize = WORLD as usize;
 
@@ -109,6 +109,32 @@ fn shards_are_spread_over_parameter_hosts() {
     }
     for (_, job, _client) in sums {
         job.close().unwrap();
+    }
+}
+
+#[test]
+fn tensors_go_to_the_shard_with_the_least_to_do() {
+    let lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "shards = 2");
+    let work = |client: Client, job: Job, _rank| {
+        // In packets of 100: one, one that is urgent, one, and one that is spread.
+        for (count, priority) in [(100, 0), (50, 7), (1, 0), (300, 0)] {
+            let options = OpOptions { priority, ..OpOptions::default() };
+            let tensor = client.tensor::<f32>(count).unwrap();
+            job.allreduce_with(tensor, options).unwrap().wait().unwrap();
+        }
+        let stats = client.stats().unwrap();
+        let job_stats = stats.jobs.iter().find(|found| found.job == job.opened().wire_job).unwrap();
+        let sent = |lane: &Value| lane["engine"]["chunks_sent"].as_u64().unwrap();
+        let sent: Vec<u64> = job_stats.lanes.iter().map(sent).collect();
+        job.close().unwrap();
+        sent
+    };
+    for (name, mode) in [("fixed", Mode::Static), ("shared", Mode::Dynamic)] {
+        let options = |o: JobOptions| o.mode(mode).elements(100);
+        // Shards have 1 and 0, 1 and 1 (of all classes), 2 and 1, and so 3 and 3.
+        for sent in lab.train(name, options, work) {
+            assert_eq!(sent, [3, 2, 0, 1], "{name}");
+        }
     }
 }
 
