@@ -19,6 +19,7 @@ declare -A groups=(
     [pool]="pool-mbit2 pool-mbit4 pool-mbit8 pool-mbit16 pool-mbit32 pool-mbit64 pool-mbit128
             pool-n2 pool-n4 pool-n8 pool-n16 pool-n32 pool-n64 pool-n128"
     [conversion]="conv-int32 conv-float32-fixed conv-float32 conv-float16 conv-bfloat16 conv-int16 conv-others"
+    [dynamic]="dyn4-static dyn4 dyn4-s256 dyn4-s64 dyn4-co dyn4-none dyn4-loss0.1 dyn4-loss1 dyn4-free dyn6-two dyn6-one dyn6-none"
 )
 
 # What a case is: who sums, and the options of `sumac-lab`.
@@ -27,6 +28,7 @@ large=(--elements 25000000 --iterations 3)
 # The same slots for all of a comparison: what is measured on a busy machine may be the next power of two.
 link_bound=(--workers 4 --elements 2500000 --rate 100mbit --iterations 5 --slots 64 --trace)
 converted=(run --workers 4 --elements 10000000 --slots 64)
+shared=(run --mode dynamic --elements 2500000 --rate 100mbit --iterations 3)
 small=(--workers 4 --elements 65536 --iterations 300 --warmup 5)
 
 case_of() { # NAME: the words of its command
@@ -54,13 +56,23 @@ case_of() { # NAME: the words of its command
     conv-int16) echo "${converted[@]}" --wire int16 ;;
     conv-float32-fixed) echo "${converted[@]}" --scale 1048576 ;;
     conv-*) echo "${converted[@]}" --dtype "${1#conv-}" ;;
+    # Cables that mark, as those of dynamic jobs do; a static job does not mind.
+    dyn4-static) echo run --workers 4 --elements 2500000 --rate 100mbit --iterations 3 --slots 64 --scale 1e8 --ecn-threshold 64 ;;
+    dyn4) echo "${shared[@]}" --workers 4 ;;
+    dyn4-s*) echo "${shared[@]}" --workers 4 --slots "${1#dyn4-s}" ;;
+    dyn4-co) echo "${shared[@]}" --workers 4 --co-located ;;
+    dyn4-loss*) echo "${shared[@]}" --workers 4 --loss "${1#dyn4-loss}%" ;;
+    dyn4-free) echo "${shared[@]}" --workers 4 --no-congestion-control ;;
+    dyn6-two) echo "${shared[@]}" --racks 2 --workers-per-rack 2 --beside-root 2 ;;
+    dyn6-one) echo "${shared[@]}" --workers 6 ;;
+    dyn[46]-none) echo "${shared[@]}" --workers "$digits" --no-aggregator ;;
     *) return 1 ;;
     esac
 }
 
 measure() { # NAME
     local words
-    words=$(case_of "$1") || { printf 'bench: no case %s; groups: programs convert %s\n' "$1" "${!groups[*]}" >&2; exit 2; }
+    words=$(case_of "$1") || { printf 'bench: no case %s; groups: programs convert sim %s\n' "$1" "${!groups[*]}" >&2; exit 2; }
     printf 'bench: %s: sumac-lab %s\n' "$1" "$words" >&2
     # Renamed into place: a case that is interrupted leaves the last whole one. A library that fails has a row that says so.
     # shellcheck disable=SC2086 # no word has a space
@@ -81,11 +93,19 @@ convert() {
     tools/bench/criterion.py target/criterion/memory > "$out/convert.json"
 }
 
-[ "$#" -gt 0 ] || set -- programs convert straight mbit gbit latency loss pool conversion
+simulate() { # FIGURE
+    printf 'bench: sumac-sim %s\n' "$1" >&2
+    "$bin/sumac-sim" "$1" --json > "$out/sim-$1.draft"
+    mv "$out/sim-$1.draft" "$out/sim-$1.json"
+}
+
+[ "$#" -gt 0 ] || set -- programs convert sim straight mbit gbit latency loss pool conversion dynamic
 for name in "$@"; do
     case $name in
     programs) programs ;;
     convert) convert ;;
+    sim) for figure in fig10 fig13a fig14 fig15 fig16 traffic; do simulate "$figure"; done ;;
+    sim-*) simulate "${name#sim-}" ;;
     page) ;;
     *) for member in ${groups[$name]:-$name}; do measure "$member"; done ;;
     esac

@@ -17,6 +17,7 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as pyplot
 
+import simulated
 from results import Results, ideal_rate
 
 STYLE = {"Sumac": ("#1b6ca8", "o"), "Gloo": ("#d1751f", "s"), "Open MPI": ("#5a8f3c", "^")}
@@ -197,8 +198,8 @@ def main() -> int:
         return 2
     folder = Path(sys.argv[1])
     results = Results(folder)
-    for name, draw in FIGURES.items():
-        figure = draw(results)
+    figures = {name: draw(results) for name, draw in FIGURES.items()} | simulated.figures(results, pyplot)
+    for name, figure in figures.items():
         if figure is None:
             print(f"plot: {name}: its cases were not measured", file=sys.stderr)
             continue

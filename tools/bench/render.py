@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any, Iterable, Optional
 
+import dynamic
+import simulated
 from goals import GOALS
 from results import Results
 
@@ -173,6 +175,8 @@ def main() -> int:
         figures(folder),
         programs(results),
         converting(results),
+        dynamic.page(results, table),
+        simulated.page(results, folder, table),
         comparisons(results),
     ]
     if wrong := results.wrong():

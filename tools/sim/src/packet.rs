@@ -4,7 +4,10 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_wire::{frame::OVERHEAD, header::HEADER_LEN};
 
-use crate::{network::NodeId, tcp::Segment};
+use crate::{
+    network::NodeId,
+    tcp::{self, Segment},
+};
 
 /// The two bits of the IP header's traffic class that say what a router may do (RFC 3168).
 pub mod ecn {
@@ -22,11 +25,9 @@ pub mod ecn {
 pub const PORT: u16 = sumac_wire::DEFAULT_BASE_PORT;
 
 /// Preamble, check sequence and gap around an Ethernet frame.
-const GAP: u64 = 8 + 4 + 12;
+pub const GAP: u64 = 8 + 4 + 12;
 /// The shortest Ethernet frame, without its check sequence.
 const SHORTEST: u64 = 60;
-/// Ethernet, IPv4 and TCP with timestamps.
-const TCP_OVERHEAD: u64 = 14 + 20 + 32;
 
 /// The address of a node.
 pub fn address(node: NodeId) -> Ipv4Addr {
@@ -83,7 +84,7 @@ impl Framing {
     pub fn wire_len(self, packet: &Packet) -> u64 {
         let frame = match &packet.body {
             Body::Sumac(payload) => self.frame(payload.len()),
-            Body::Tcp(segment) => TCP_OVERHEAD + segment.len,
+            Body::Tcp(segment) => tcp::OVERHEAD + segment.len,
         };
         frame.max(SHORTEST) + GAP
     }

@@ -6,11 +6,15 @@ use std::{collections::BTreeSet, net::SocketAddrV4};
 
 use crate::{
     events::{MILLI, Nanos},
-    packet::{Body, Packet, ecn},
+    packet::{Body, GAP, Packet, ecn},
 };
 
 /// Bytes of data in a full segment of 1,500 bytes.
 pub const SEGMENT: u64 = 1_448;
+/// The same on a cable, headers, gap and preamble included.
+pub const FULL_SEGMENT: u64 = SEGMENT + OVERHEAD + GAP;
+/// Ethernet, IPv4 and TCP with timestamps.
+pub const OVERHEAD: u64 = 14 + 20 + 32;
 /// The shortest timeout: Linux's.
 const MIN_TIMEOUT: Nanos = 200 * MILLI;
 /// The most segments in flight.

@@ -47,7 +47,7 @@ pub fn figure14(effort: Effort) -> Result<Report, SetupError> {
     let ways = [Way::Hashed, Way::Linear, Way::Static];
     let cases: Vec<(Way, usize)> =
         ways.into_iter().flat_map(|way| JOBS.into_iter().map(move |jobs| (way, jobs))).collect();
-    let time = effort.of(16) as Nanos * 25 * MILLI;
+    let time = effort.of(8) as Nanos * 25 * MILLI;
     let results = all(over_seeds(&cases, effort.seeds, |(way, jobs), seed| run(*way, *jobs, time, seed)))?;
     let of = |way: usize, jobs: usize, value: fn(&Outcome) -> f64| {
         median(results[way * JOBS.len() + jobs].iter().map(value).collect())

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     events::{MILLI, Nanos, SECOND},
     job::SetupError,
-    tcp::Flow,
+    tcp::{FULL_SEGMENT, Flow, SEGMENT},
     trainer::Plan,
     world::World,
 };
@@ -22,6 +22,20 @@ const STEP: Nanos = 10 * MILLI;
 /// When the job begins; the flow has been there before.
 const BEGIN: Nanos = 250 * MILLI;
 
+/// Who else is on the cable.
+#[derive(Clone, Copy, PartialEq)]
+enum Neighbour {
+    Nobody,
+    /// A flow that understands marks, or not.
+    Flow {
+        is_capable: bool,
+    },
+    /// A job like it.
+    Job,
+}
+
+const TCP: Neighbour = Neighbour::Flow { is_capable: true };
+
 /// The job and its neighbour.
 #[derive(Clone, Copy)]
 struct Case {
@@ -29,22 +43,29 @@ struct Case {
     /// Tensors of a step and the pause after them, as a part of the time that they take alone; 0: it always sends.
     pause: f64,
     congestion: bool,
-    /// Whether the flow understands marks; `None`: there is no flow.
-    flow: Option<bool>,
+    beside: Neighbour,
 }
 
-const CASES: [Case; 6] = [
-    Case { name: "small demand alone", pause: 2.0, congestion: true, flow: None },
-    Case { name: "small demand beside TCP", pause: 2.0, congestion: true, flow: Some(true) },
-    Case { name: "always sending alone", pause: 0.0, congestion: true, flow: None },
-    Case { name: "always sending beside TCP", pause: 0.0, congestion: true, flow: Some(true) },
-    Case { name: "the same without congestion control", pause: 0.0, congestion: false, flow: Some(true) },
-    Case { name: "the same beside TCP without ECN", pause: 0.0, congestion: true, flow: Some(false) },
+const CASES: [Case; 7] = [
+    Case { name: "small demand alone", pause: 2.0, congestion: true, beside: Neighbour::Nobody },
+    Case { name: "small demand beside TCP", pause: 2.0, congestion: true, beside: TCP },
+    Case { name: "always sending alone", pause: 0.0, congestion: true, beside: Neighbour::Nobody },
+    Case { name: "always sending beside TCP", pause: 0.0, congestion: true, beside: TCP },
+    Case { name: "the same without congestion control", pause: 0.0, congestion: false, beside: TCP },
+    Case {
+        name: "the same beside TCP without ECN",
+        pause: 0.0,
+        congestion: true,
+        beside: Neighbour::Flow { is_capable: false },
+    },
+    Case { name: "two jobs that always send", pause: 0.0, congestion: true, beside: Neighbour::Job },
 ];
 
 struct Outcome {
     job: f64,
-    flow: f64,
+    /// The flow, or the other job.
+    neighbour: f64,
+    /// The job and the flow.
     lines: [Vec<f64>; 2],
 }
 
@@ -56,15 +77,14 @@ pub fn figure16(effort: Effort) -> Result<Report, SetupError> {
     let time = effort.of(8) as Nanos * 125 * MILLI;
     let results = all(over_seeds(&CASES, effort.seeds, |case, seed| run(*case, time, seed)))?;
     let of = |case: usize, value: fn(&Outcome) -> f64| median(results[case].iter().map(value).collect());
-    let rate = CABLES.goodput();
     let rows = CASES.iter().enumerate().map(|(number, case)| {
-        let (job, flow) = (of(number, |outcome| outcome.job), of(number, |outcome| outcome.flow));
+        let (job, flow) = (of(number, |outcome| outcome.job), of(number, |outcome| outcome.neighbour));
         let share = if flow > 0.0 { job / (job + flow) * 100.0 } else { 100.0 };
         vec![
             serde_json::json!(case.name),
             rounded(job * 8e-9),
             rounded(flow * 8e-9),
-            rounded((job + flow) / rate * 100.0),
+            rounded(full(case, job, flow) * 100.0),
             rounded(share),
         ]
     });
@@ -77,11 +97,12 @@ pub fn figure16(effort: Effort) -> Result<Report, SetupError> {
         }
     }
     let job = |case| of(case, |outcome: &Outcome| outcome.job);
-    let flow = |case| of(case, |outcome: &Outcome| outcome.flow);
+    let flow = |case| of(case, |outcome: &Outcome| outcome.neighbour);
     let share = job(3) / (job(3) + flow(3));
+    let two = job(6) / (job(6) + flow(6));
     Ok(Report {
         figure: "fig16",
-        title: "a job beside a TCP-like flow on one worker's cable",
+        title: "a job beside a TCP-like flow, and beside another job, on one worker's cable",
         command: effort.command("fig16"),
         lab: format!(
             "One job of {WORKERS} workers and a parameter host, slots enough, 10 Gbit/s; one worker's cable to the aggregator, with a queue of \
@@ -89,7 +110,7 @@ pub fn figure16(effort: Effort) -> Result<Report, SetupError> {
              flow begins at 0, the job {} ms later.",
             BEGIN / MILLI
         ),
-        columns: vec!["case", "job_gbps", "flow_gbps", "of_the_cable_percent", "job_share_percent"],
+        columns: vec!["case", "job_gbps", "neighbour_gbps", "of_the_cable_percent", "job_share_percent"],
         rows: rows.collect(),
         series,
         targets: vec![
@@ -106,10 +127,16 @@ pub fn figure16(effort: Effort) -> Result<Report, SetupError> {
                 (0.4..=0.6).contains(&share),
             ),
             Target::new(
+                "two jobs",
+                "get 40 to 60 % each",
+                format!("{:.1} %", two * 100.0),
+                (0.4..=0.6).contains(&two),
+            ),
+            Target::new(
                 "the cable with both",
                 "is at least 85 % full",
-                format!("{:.1} %", (job(3) + flow(3)) / rate * 100.0),
-                job(3) + flow(3) >= 0.85 * rate,
+                format!("{:.1} %", full(&CASES[3], job(3), flow(3)) * 100.0),
+                full(&CASES[3], job(3), flow(3)) >= 0.85,
             ),
         ],
     })
@@ -118,8 +145,40 @@ pub fn figure16(effort: Effort) -> Result<Report, SetupError> {
 fn run(case: Case, time: Nanos, seed: u64) -> Result<Outcome, SetupError> {
     let mut lab = Lab::new(CABLES, 1_024, seed);
     let (edge, sink) = cable_to_share(&mut lab);
-    let (first, _) = fast_host(&mut lab, edge);
-    let (source, _) = fast_host(&mut lab, edge);
+    let end = BEGIN + time;
+    let running = job(&mut lab, case, edge, time)?;
+    let other = if case.beside == Neighbour::Job { Some(job(&mut lab, case, edge, time)?) } else { None };
+    let flow = match case.beside {
+        Neighbour::Flow { is_capable } => {
+            let source = fast_host(&mut lab, edge);
+            let at = lab.some_of(MILLI);
+            Some(lab.world.add_flow(source, sink, is_capable, at))
+        }
+        _ => None,
+    };
+    let delivered = |world: &World| flow.map_or(0, |flow| Flow::delivered(&world.flows[flow]));
+    let mut bytes = vec![0];
+    for number in 0..end / STEP {
+        lab.world.run((number + 1) * STEP);
+        bytes.push(delivered(&lab.world));
+    }
+    // The first third is for the two to find their shares.
+    let from = BEGIN + time / 3;
+    let before = bytes[(from / STEP) as usize];
+    let last = bytes.last().copied().unwrap_or(0);
+    let measured = (end / STEP - from / STEP) * STEP;
+    let flow = (last - before) as f64 * SECOND as f64 / measured as f64;
+    let line = |pair: &[u64]| (pair[1] - pair[0]) as f64 * 8.0 / STEP as f64;
+    Ok(Outcome {
+        job: running.goodput(from, end),
+        neighbour: other.map_or(flow, |other| other.goodput(from, end)),
+        lines: [in_gbps(&running, end), bytes.windows(2).map(line).collect()],
+    })
+}
+
+/// A job one of whose workers is behind the cable that is shared.
+fn job(lab: &mut Lab, case: Case, edge: usize, time: Nanos) -> Result<Running, SetupError> {
+    let first = fast_host(lab, edge);
     let center = lab.center;
     let others = (1..WORKERS).map(|_| lab.host_at(center).0);
     let nodes: Vec<_> = std::iter::once(first).chain(others).collect();
@@ -139,29 +198,15 @@ fn run(case: Case, time: Nanos, seed: u64) -> Result<Outcome, SetupError> {
         from: BEGIN + lab.some_of(MILLI),
         until: BEGIN + time,
     };
-    let running = lab.start(job, &plan)?;
-    let flow = case.flow.map(|is_capable| {
-        let at = lab.some_of(MILLI);
-        lab.world.add_flow(source, sink, is_capable, at)
-    });
-    let end = BEGIN + time;
-    let delivered = |world: &World| flow.map_or(0, |flow| Flow::delivered(&world.flows[flow]));
-    let mut bytes = vec![0];
-    for number in 0..end / STEP {
-        lab.world.run((number + 1) * STEP);
-        bytes.push(delivered(&lab.world));
-    }
-    // The first third is for the two to find their shares.
-    let from = BEGIN + time / 3;
-    let before = bytes[(from / STEP) as usize];
-    let last = bytes.last().copied().unwrap_or(0);
-    let measured = (end / STEP - from / STEP) * STEP;
-    let line = |pair: &[u64]| (pair[1] - pair[0]) as f64 * 8.0 / STEP as f64;
-    Ok(Outcome {
-        job: running.goodput(from, end),
-        flow: (last - before) as f64 * SECOND as f64 / measured as f64,
-        lines: [in_gbps(&running, end), bytes.windows(2).map(line).collect()],
-    })
+    lab.start(job, &plan)
+}
+
+/// The part of the cable that these bytes of tensor and of the neighbour's take, headers and gaps included.
+fn full(case: &Case, job: f64, neighbour: f64) -> f64 {
+    let bytes = CABLES.rate as f64 / 8.0;
+    let segments = bytes * SEGMENT as f64 / FULL_SEGMENT as f64;
+    let rate = if case.beside == Neighbour::Job { CABLES.goodput() } else { segments };
+    job / CABLES.goodput() + neighbour / rate
 }
 
 fn in_gbps(running: &Running, end: Nanos) -> Vec<f64> {
@@ -179,9 +224,9 @@ fn cable_to_share(lab: &mut Lab) -> (usize, usize) {
 }
 
 /// A host whose own cable is short and never the narrow place.
-fn fast_host(lab: &mut Lab, edge: usize) -> (usize, usize) {
+fn fast_host(lab: &mut Lab, edge: usize) -> usize {
     let host = lab.world.add_node();
     let up = crate::link::LinkSpec { rate: 10 * lab.cables.rate, delay: 1_000, ..lab.cables.up() };
-    let link = lab.world.network.connect(host, edge, up, up);
-    (host, link)
+    lab.world.network.connect(host, edge, up, up);
+    host
 }

@@ -1,0 +1,72 @@
+"""Dynamic jobs in the lab (`tools/bench.sh dynamic`): their section of the page."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, Optional
+
+from results import Results
+
+CASES = {
+    "dyn4-static": "4 workers, static, 64 slots, the same scale",
+    "dyn4": "4 workers, dynamic, 1 parameter host, 1024 slots",
+    "dyn4-s256": "the same with 256 slots",
+    "dyn4-s64": "the same with 64 slots",
+    "dyn4-co": "the parameter host on worker 0",
+    "dyn4-none": "no aggregator",
+    "dyn4-loss0.1": "0.1 % loss each way of every cable",
+    "dyn4-loss1": "1 % loss",
+    "dyn4-free": "no congestion control",
+    "dyn6-two": "6 workers, 2 racks of 2 and 2 beside the parameter host (the paper's figure 9)",
+    "dyn6-one": "6 workers at one aggregator",
+    "dyn6-none": "6 workers, no aggregator",
+}
+"""What each case is, by name."""
+
+HEAD = """
+## The dynamic mode in the lab
+
+2.5 million float32 over cables of 100 Mbit/s that mark congestion above 64 KB (`sumac-lab run --mode dynamic`, all XDP, every element of every
+worker checked). *Into the hosts*: what all parameter hosts took in, as multiples of the tensors' bytes in packets; a worker that is one takes its
+own without a cable. `tools/bench.sh dynamic` makes these again.
+"""
+
+TITLES = ("case", "seconds", "of the link", "collisions", "sent again", "marked on cables", "dropped by queues", "into the hosts")
+
+
+def packets_bytes(report: dict[str, Any]) -> int:
+    """Bytes of one worker's tensors of a whole run in UDP payloads: 32-bit words, and 56 bytes before each packet's."""
+    elements, chunk = report["elements"], report["chunk"]
+    # The report counts the whole job, and there is one allreduce before those that are measured.
+    return (report["iterations"] + 1) * (elements * 4 + -(-elements // chunk) * 56)
+
+
+def into_hosts(report: dict[str, Any]) -> Optional[float]:
+    """How often the tensors came into the parameter hosts."""
+    dynamic = report.get("dynamic")
+    if dynamic is None:
+        return None
+    return sum(host["bytes_in"] for host in dynamic["parameter_hosts"]) / packets_bytes(report)
+
+
+def row(what: str, report: dict[str, Any]) -> tuple[str, ...]:
+    """One case's line of the table."""
+    dynamic, injected = report.get("dynamic"), report["injected"]
+    times = into_hosts(report)
+    both = {key: injected["up"][key] + injected["down"][key] for key in ("marked", "overflowed")}
+    return (
+        what,
+        f"{report['tat_s']['median']:.3f}",
+        f"{report['link_efficiency'] * 100:.0f} %",
+        f"{dynamic['collisions']}" if dynamic else "",
+        f"{report['retransmits']}",
+        f"{both['marked']}",
+        f"{both['overflowed']}",
+        f"{times:.2f}" if times is not None else "",
+    )
+
+
+def page(results: Results, table: Callable[[Iterable[str], Iterable[Iterable[Any]]], str]) -> str:
+    """The section; empty without cases."""
+    reports = [(what, results.case(name)) for name, what in CASES.items()]
+    rows = [row(what, report) for what, report in reports if report is not None]
+    return HEAD + "\n" + table(TITLES, rows) if rows else ""

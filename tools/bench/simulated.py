@@ -1,0 +1,159 @@
+"""The figures of ATP's evaluation as `sumac-sim` made them (`tools/bench.sh sim`): plots, and their section of the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+from results import Results
+
+NAMES = {
+    "fig10": "atp-fig10-loss",
+    "fig13a": "atp-fig13a-sharing",
+    "fig14": "atp-fig14-jobs",
+    "fig15": "atp-fig15-congestion",
+    "fig16": "atp-fig16-neighbours",
+}
+"""The files of the plots, by figure."""
+
+DYNAMIC, STATIC, OTHER = ("#1b6ca8", "o"), ("#d1751f", "s"), ("#5a8f3c", "^")
+
+HEAD = """
+## The dynamic mode, simulated
+
+The figures of ATP's evaluation over the real engine, host aggregator and parameter host, by a simulator with cables that have a rate, a delay
+and a queue (`tools/sim`). What decides who sends what is real, time is not: read curves and ratios, not bytes per second. The same seeds give
+the same numbers on every machine. Each command makes its table anew; `tools/bench.sh sim` makes all of them.
+"""
+
+
+def case(results: Results, figure: str) -> Optional[dict[str, Any]]:
+    """A figure's report, where it was made."""
+    return results.case(f"sim-{figure}")
+
+
+def column(report: dict[str, Any], name: str) -> list[Any]:
+    """A column of a report's table."""
+    at = report["columns"].index(name)
+    return [row[at] for row in report["table"]]
+
+
+def line(axis: Any, across: list[Any], values: list[float], style: tuple[str, str], label: str) -> None:
+    """One line of points."""
+    axis.plot([str(place) for place in across], values, color=style[0], marker=style[1], label=label)
+
+
+def loss(report: dict[str, Any], pyplot: Any) -> Any:
+    """Figure 10."""
+    figure, axis = pyplot.subplots(figsize=(5.2, 2.6))
+    across = [f"{percent:g}" for percent in column(report, "loss_percent")]
+    line(axis, across, column(report, "dynamic"), DYNAMIC, "dynamic")
+    line(axis, across, column(report, "static"), STATIC, "static")
+    line(axis, across, column(report, "timer_1ms"), OTHER, "static, timer of 1 ms")
+    axis.set_xlabel("loss of one worker's packets, percent")
+    axis.set_ylabel("throughput, part of\nthat without loss")
+    axis.set_ylim(bottom=0)
+    axis.legend(fontsize=8)
+    return figure
+
+
+def sharing(report: dict[str, Any], pyplot: Any) -> Any:
+    """Figure 13a."""
+    figure, axis = pyplot.subplots(figsize=(5.2, 2.6))
+    across = column(report, "slots_of_need")
+    line(axis, across, column(report, "dynamic"), DYNAMIC, "dynamic")
+    line(axis, across, column(report, "static"), STATIC, "static")
+    axis.set_xlabel("slots, part of what three jobs need statically")
+    axis.set_ylabel("steps per second,\npart of a job's best")
+    axis.set_ylim(0, 1.15)
+    axis.legend(fontsize=8)
+    return figure
+
+
+def jobs(report: dict[str, Any], pyplot: Any) -> Any:
+    """Figure 14."""
+    figure, (rate, collisions) = pyplot.subplots(1, 2, figsize=(7.6, 2.6))
+    across = column(report, "jobs")
+    for name, style in (("hashed", DYNAMIC), ("static", STATIC), ("linear", OTHER)):
+        line(rate, across, column(report, f"{name}_gbps"), style, name)
+        if name != "static":
+            line(collisions, across, column(report, f"{name}_collided_percent"), style, name)
+    rate.set_ylabel("Gbit/s of each job")
+    collisions.set_ylabel("contributions that found\ntheir slot busy, percent")
+    for axis in (rate, collisions):
+        axis.set_xlabel("jobs, and slots for each")
+        axis.set_ylim(bottom=0)
+        axis.legend(fontsize=8)
+    return figure
+
+
+def over_time(axis: Any, series: list[dict[str, Any]], styles: list[tuple[str, str]], labels: list[str]) -> None:
+    """Lines over time."""
+    for one, style, label in zip(series, styles, labels):
+        times = [(number + 0.5) * one["step_s"] for number in range(len(one["values"]))]
+        axis.plot(times, one["values"], color=style[0], linewidth=1, label=label)
+    axis.set_xlabel("simulated seconds")
+    axis.set_ylim(bottom=0)
+
+
+def congestion(report: dict[str, Any], pyplot: Any) -> Any:
+    """Figure 15."""
+    figure, axis = pyplot.subplots(figsize=(7.6, 2.6))
+    over_time(axis, report["series"], [DYNAMIC, STATIC], ["with congestion control", "without"])
+    axis.set_ylabel("Gbit/s that a worker gets")
+    axis.set_ylim(top=axis.get_ylim()[1] * 1.25)
+    axis.legend(fontsize=8, ncols=2, loc="upper center")
+    return figure
+
+
+def neighbours(report: dict[str, Any], pyplot: Any) -> Any:
+    """Figure 16."""
+    figure, axes = pyplot.subplots(1, 2, figsize=(7.6, 2.6), sharey=True)
+    for axis, number, title in zip(axes, (0, 2), ("a job with a small demand", "a job that always sends")):
+        over_time(axis, report["series"][number : number + 2], [DYNAMIC, OTHER], ["job", "TCP"])
+        axis.set_title(title, fontsize=9)
+        axis.legend(fontsize=8)
+    axes[0].set_ylabel("Gbit/s")
+    return figure
+
+
+DRAW: dict[str, Callable[[dict[str, Any], Any], Any]] = {
+    "fig10": loss, "fig13a": sharing, "fig14": jobs, "fig15": congestion, "fig16": neighbours,
+}
+
+
+def figures(results: Results, pyplot: Any) -> dict[str, Optional[Any]]:
+    """All plots, by the names of their files; none of what was not made."""
+    drawn = {}
+    for figure, name in NAMES.items():
+        report = case(results, figure)
+        drawn[name] = DRAW[figure](report, pyplot) if report else None
+    return drawn
+
+
+def cell(value: Any) -> str:
+    """A number as a person reads it."""
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+    return str(value)
+
+
+def page(results: Results, folder: Path, table: Callable[..., str]) -> str:
+    """The section; nothing where nothing was made."""
+    text = ""
+    targets = []
+    for figure in (*NAMES, "traffic"):
+        report = case(results, figure)
+        if report is None:
+            continue
+        what = "Section 5.2.2" if figure == "traffic" else f"Figure {figure[3:]}"
+        text += f"\n### {what} of ATP: {report['title']}\n\n{report['lab']} Made by `{report['command']}`.\n\n"
+        text += table([name.replace("_", " ") for name in report["columns"]], [map(cell, row) for row in report["table"]])
+        if figure in NAMES and (folder / f"{NAMES[figure]}.svg").exists():
+            text += f"\n![{report['title']}]({folder.name}/{NAMES[figure]}.svg)\n"
+        for target in report["targets"]:
+            verdict = "reached" if target["reached"] else "**not reached**"
+            targets.append((f"{what}: {target['what']}", target["wanted"], target["measured"], verdict))
+    if not text:
+        return ""
+    return HEAD + "\n" + table(("case", "to reach", "measured", ""), targets) + text
