@@ -20,7 +20,7 @@ const UNSURE: usize = LEVELS + 2;
 pub(crate) enum State {
     /// The stream has not reached the slot's next chunk yet.
     Waiting,
-    /// To be sent for the first time, or its elements after its exponent round.
+    /// To be sent for the first time, or its elements after its exponent round, or its floats when they were asked for.
     Ready,
     /// Sent, and not answered.
     Flying,
@@ -173,7 +173,7 @@ impl Slots {
             self.lost -= 1;
             entry.resent = true;
         } else {
-            if asks || !entry.asks {
+            if (asks || !entry.asks) && !entry.raw {
                 entry.begun = now;
             }
             entry.resent = false;
@@ -270,10 +270,14 @@ impl Slots {
         entry.state = State::Waiting;
     }
 
-    /// The parameter host wants the chunk's floats: they go before everything else.
+    /// The parameter host wants the chunk's floats: they may be sent.
     pub fn want_floats(&mut self, slot: usize) {
-        self.table[slot].raw = true;
-        self.want(slot);
+        self.in_flight -= 1;
+        let entry = &mut self.table[slot];
+        self.lost -= usize::from(entry.state == State::Lost);
+        entry.raw = true;
+        entry.state = State::Ready;
+        self.queues.append(READY, slot);
     }
 
     /// The flying slot of this back-off level that was sent first.

@@ -71,9 +71,6 @@ pub(crate) struct Dynamic {
     /// Send indices of the first packets after nothing was in flight. Who waited for this worker meanwhile has sent those chunks
     /// again, past the slots ([`Dynamic::probe_silence`]): then they are missing here, and the network is not to blame.
     first_of_burst: Range<u64>,
-    /// Lost chunks that may be sent again although as many are in flight as may be: else nothing would ever come back to
-    /// make room.
-    urgent: usize,
 }
 
 impl Dynamic {
@@ -93,7 +90,6 @@ impl Dynamic {
             near: 0,
             settled_from: 0,
             first_of_burst: 0..0,
-            urgent: 0,
             params,
         };
         (dynamic, ring)
@@ -117,7 +113,6 @@ impl Dynamic {
         core.slots.lose_all();
         // The newcomer has begun nothing yet.
         core.begun = 0;
-        self.urgent = PROBES;
         self.refresh_gauges(core);
     }
 
@@ -188,7 +183,6 @@ impl Dynamic {
     /// The aggregator is gone, and with it the sums in its slots: what is in flight goes again.
     fn pass_aggregator(&mut self, core: &mut Core) {
         core.slots.lose_all();
-        self.urgent = PROBES;
     }
 
     /// Queues what has expired for sending.
@@ -214,18 +208,15 @@ impl Dynamic {
     /// Nothing has come back for long. Mostly a worker is late, and each chunk that is sent again now is one that no slot will
     /// complete: so only the first ones go, which everybody waits for if they were lost.
     fn probe_silence(&mut self, core: &mut Core) {
-        if core.now.0 > 100_000_000_000 && core.now.0 < 101_000_000_000 { eprintln!("SIL {} rank {} base {} next {} cwnd {} settled {}: {:?}", core.now.0/1000, core.params.rank, self.base, self.next, self.congestion.window(), self.settled_from, (self.base..self.next).map(|s| core.slots.get(self.ring(s))).filter(|e| e.state != State::Waiting).map(|e| format!("{}{}{}", e.seq, if e.raw {"r"} else {"i"}, match e.state {State::Flying=>"F",State::Lost=>"L",_=>"R"})).collect::<Vec<_>>().join(" ")); }
         let slots = (self.base..self.base + u64::from(self.params.window)).map(|seq| self.ring(seq));
         let mut flying = slots.filter(|slot| core.slots.get(*slot).state == State::Flying);
         let first: [Option<usize>; PROBES] = std::array::from_fn(|_| flying.next());
         drop(flying);
         first.into_iter().flatten().for_each(|slot| core.expire_chunk(slot));
-        self.urgent = PROBES;
     }
 
     /// The packet with this send index was lost.
     fn lost(&mut self, core: &mut Core, index: u64) {
-        self.urgent = self.urgent.max(1);
         if !self.first_of_burst.contains(&index) {
             self.congested(core, index);
         }

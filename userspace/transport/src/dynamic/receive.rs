@@ -44,12 +44,12 @@ impl Dynamic {
         if header.contributors != core.params.world {
             return Err(Reason::WrongWorker);
         }
+        let is_marked = is_marked || header.has(flag::ECN_ECHO);
+        let arrival = Arrival { now, header, elements: &payload[HEADER_LEN..], is_marked };
         if header.elements == 0 {
-            self.ask(core, now, slot, &entry, header)
+            self.ask(core, slot, &entry, &arrival)
         } else {
-            let is_marked = is_marked || header.has(flag::ECN_ECHO);
-            let elements = &payload[HEADER_LEN..];
-            self.accept(core, slot, &entry, &Arrival { now, header, elements, is_marked })
+            self.accept(core, slot, &entry, &arrival)
         }
     }
 
@@ -78,7 +78,9 @@ impl Dynamic {
         }
         match entry.state {
             State::Flying | State::Lost => Ok((slot, entry)),
-            State::Waiting | State::Ready => Err(Reason::OutOfTurn),
+            // Asked for its floats, and not sent since.
+            State::Ready => Err(Reason::Duplicate),
+            State::Waiting => Err(Reason::OutOfTurn),
         }
     }
 
@@ -92,11 +94,11 @@ impl Dynamic {
     fn ask(
         &mut self,
         core: &mut Core,
-        now: Time,
         slot: usize,
         entry: &Slot,
-        header: &Header,
+        arrival: &Arrival<'_>,
     ) -> Result<(), Reason> {
+        let header = arrival.header;
         if !header.has(flag::RAW_FLOAT) {
             return Err(Reason::WrongElements);
         }
@@ -105,11 +107,11 @@ impl Dynamic {
             // They are on their way, or will be.
             return Err(Reason::Duplicate);
         }
+        // It answers the integers: everybody's came.
         core.slots.want_floats(slot);
         core.stats.raw_chunks += 1;
-        core.silence.end(now);
-        self.way.on_result();
-        self.urgent = self.urgent.max(1);
+        self.judge(core, entry, arrival);
+        self.refresh_gauges(core);
         Ok(())
     }
 

@@ -47,14 +47,22 @@ impl Dynamic {
         if matches!(core.phase, Phase::Ready) { self.send_chunk(core, now, out) } else { None }
     }
 
-    /// The place of the next chunk to send, if one may be sent.
+    /// The place of the next chunk to send, if one may be sent: first what was lost, or whose floats were asked for.
     fn next_chunk(&mut self, core: &mut Core) -> Option<usize> {
-        let has_room = core.slots.flying() < self.congestion.window() as usize;
-        let lost = core.slots.next_to_send().filter(|slot| core.slots.get(*slot).state == State::Lost);
-        if has_room || lost.is_some() && self.urgent > 0 {
-            return lost.or_else(|| self.next_new(core));
+        let window = u64::from(self.congestion.window());
+        let has_room = (core.slots.flying() as u64) < window;
+        if let Some(begun) = core.slots.next_to_send() {
+            // What is in flight further ahead does not keep back what others may wait for: they may not be as far.
+            let first = self.first_begun(core, self.base + window);
+            return first.or(has_room.then_some(begun));
         }
-        None
+        if has_room { self.next_new(core) } else { None }
+    }
+
+    /// The first of the chunks up to `end` that is to be sent once more.
+    fn first_begun(&self, core: &Core, end: u64) -> Option<usize> {
+        let mut slots = (self.base..end.min(self.next)).map(|seq| self.ring(seq));
+        slots.find(|slot| matches!(core.slots.get(*slot).state, State::Lost | State::Ready))
     }
 
     /// The next chunk of the stream, if its operation is there and the window reaches as far.
@@ -73,7 +81,8 @@ impl Dynamic {
     fn send_chunk(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
         let slot = self.next_chunk(core)?;
         let entry = *core.slots.get(slot);
-        let is_first = entry.state != State::Lost;
+        let was_lost = entry.state == State::Lost;
+        let is_first = !was_lost && !entry.raw;
         let Packet { header, form, dscp } = self.write_packet(core, now, &entry, out)?;
         let index = core.next_index;
         if core.slots.in_flight() == 0 {
@@ -86,10 +95,8 @@ impl Dynamic {
             core.stats.chunks_sent += 1;
             core.stats.raw_chunks += u64::from(form == Form::Floats);
             core.stats.chunks_faulty += u64::from(header.has(flag::OVERFLOW | flag::NOT_FINITE));
-        } else {
-            core.stats.resent += 1;
-            self.urgent = self.urgent.saturating_sub(1);
         }
+        core.stats.resent += u64::from(was_lost);
         core.stats.bytes_sent += len as u64;
         core.stats.in_flight = core.slots.in_flight() as u64;
         let (to, port_offset) = (self.destination(), core.shard());

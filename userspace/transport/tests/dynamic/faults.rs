@@ -129,3 +129,21 @@ fn different_operations_end_the_job() {
     };
     assert!(why.iter().any(is_told), "{why:?}");
 }
+
+#[test]
+fn sums_that_all_overflow_flow_as_others_do() {
+    let params = JobParams { scaling: Scaling::Fixed(1e8), ..job(3, 64) };
+    let mut net = Network::new(&params, 6);
+    net.join();
+    let values = bytes(&vec![30.0f32; 4000]);
+    let sum = || Operation::allreduce(5, DType::F32, Arithmetic::Sum, 4000, Box::new(values.clone()));
+    net.submit(0, sum());
+    net.submit(1, sum());
+    net.idle(30);
+    let began = net.now;
+    net.submit(2, sum());
+    net.run(1, 30);
+    assert_eq!(output(&net, 2, 16_000), bytes(&vec![90.0f32; 4000]));
+    let took = (net.now - began) / 1_000_000;
+    assert!(took < 20, "500 chunks took {took} ms: {}", net.summary());
+}

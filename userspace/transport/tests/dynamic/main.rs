@@ -65,7 +65,6 @@ fn three_workers_sum_by_slots_alone() {
     net.run(3, 1);
     check(&net, 3, 1000);
     let stats = net.engines[0].stats();
-    println!("{}", net.summary());
     assert_eq!((stats.resent, stats.halvings, stats.direct, stats.raw_chunks), (0, 0, 0, 0));
 }
 

@@ -3,10 +3,10 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use sumac_transport::{JobParams, Operation, Scaling};
+use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, Operation, Scaling};
 
 use crate::{
-    job,
+    bytes, job,
     network::{Network, Weather},
     tensors::Tensor,
 };
@@ -84,4 +84,34 @@ fn run(seed: u64) -> bool {
 fn a_worker_that_died_is_replaced() {
     let in_the_middle = (0..300).filter(|seed| run(*seed)).count();
     assert!(in_the_middle > 100, "{in_the_middle} came in the middle of an operation");
+}
+
+/// Milliseconds that the rest of a sum takes after a worker was replaced, when each value is as large as this.
+fn recovery(value: f32) -> u64 {
+    let dynamic = DynamicParams::new(1024);
+    let params = JobParams { dynamic: Some(dynamic), scaling: Scaling::Fixed(1e8), ..job(3, 64) };
+    let mut net = Network::new(&params, 6);
+    net.join();
+    let count = 8 * 2000;
+    let values = bytes(&vec![value; count]);
+    let sum = |skip| Operation {
+        skip,
+        ..Operation::allreduce(5, DType::F32, Arithmetic::Sum, count, Box::new(values.clone()))
+    };
+    (0..3).for_each(|rank| net.submit(rank, sum(0)));
+    while net.engines[0].stats().results < 1000 {
+        net.step();
+    }
+    let resume = net.replace(1);
+    net.idle(300);
+    let began = net.now;
+    net.submit(1, sum(u64::from(resume)));
+    net.run(1, 600);
+    (net.now - began) / 1_000_000
+}
+
+#[test]
+fn a_replacement_takes_no_longer_when_sums_overflow() {
+    let (fitting, overflowing) = (recovery(1.0), recovery(30.0));
+    assert!(overflowing < 10 * fitting.max(5), "{overflowing} ms where sums overflow, else {fitting} ms");
 }
