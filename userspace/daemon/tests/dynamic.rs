@@ -60,7 +60,11 @@ fn a_dynamic_job_gives_the_bits_of_a_static_one() {
         };
         lab.train(name, move |o| options(o.scale(99_999.0)), work)
     };
-    let (fixed, shared) = (sums(|o| o, "static"), sums(dynamic, "dynamic"));
+    // Both at once, on one aggregator.
+    let (fixed, shared) = std::thread::scope(|scope| {
+        let fixed = scope.spawn(|| sums(|o| o, "static"));
+        (sums(dynamic, "dynamic"), fixed.join().unwrap())
+    });
     assert_eq!(fixed, shared);
     assert!(fixed.iter().all(|sum| *sum == fixed[0]));
 }
