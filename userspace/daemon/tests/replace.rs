@@ -14,26 +14,30 @@ use sumac_client::{Client, Job, JobOptions, Mode};
 const WORLD: u16 = 3;
 const COUNT: usize = 50_000;
 const OPERATIONS: usize = 20;
+/// Sums of such values fit 32 bits, times 1e8.
+const FITS: f32 = 1.0 / 256.0;
+/// Most of such do not, and go as floats.
+const OVERFLOWS: f32 = 1.0 / 64.0;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn options(rank: u16, parameter_hosts: u16) -> JobOptions {
     JobOptions::new("replaced", rank, WORLD).mode(Mode::Dynamic).parameter_hosts(parameter_hosts)
 }
 
-/// What a worker gives; small multiples of what the scale can tell apart, so that sums are exact.
-fn value(rank: u16, operation: usize, i: usize) -> f32 {
-    ((i + 7 * operation) % 1009) as f32 / 256.0 - f32::from(rank)
+/// What a worker gives: multiples of a unit that the scale can tell apart, so that sums are exact.
+fn value(unit: f32, rank: u16, operation: usize, i: usize) -> f32 {
+    ((i + 7 * operation) % 1009) as f32 * unit - f32::from(rank)
 }
 
-fn expected(operation: usize, i: usize) -> f32 {
-    (0..WORLD).map(|rank| value(rank, operation, i)).sum()
+fn expected(unit: f32, operation: usize, i: usize) -> f32 {
+    (0..WORLD).map(|rank| value(unit, rank, operation, i)).sum()
 }
 
 /// Sums once, and checks every element that was written; gives how many were not.
-fn sum(client: &Client, job: &Job, rank: u16, operation: usize) -> Result<usize, String> {
+fn sum(unit: f32, client: &Client, job: &Job, rank: u16, operation: usize) -> Result<usize, String> {
     let mut tensor = client.tensor::<f32>(COUNT).map_err(|error| error.to_string())?;
     for (i, x) in tensor.iter_mut().enumerate() {
-        *x = value(rank, operation, i);
+        *x = value(unit, rank, operation, i);
     }
     let mut pending = job.allreduce(tensor).map_err(|failed| failed.error.to_string())?;
     while !pending.wait_timeout(PATIENCE).map_err(|failed| failed.error.to_string())? {}
@@ -41,12 +45,16 @@ fn sum(client: &Client, job: &Job, rank: u16, operation: usize) -> Result<usize,
     let sum = pending.wait().map_err(|failed| failed.error.to_string())?;
     let is_missed = |i: usize| missed.iter().any(|(from, to)| (*from..*to).contains(&(i as u64)));
     for (i, found) in sum.iter().enumerate().filter(|(i, _)| !is_missed(*i)) {
-        assert_eq!(*found, expected(operation, i), "element {i} of operation {operation} at rank {rank}");
+        assert_eq!(
+            *found,
+            expected(unit, operation, i),
+            "element {i} of operation {operation} at rank {rank}"
+        );
     }
     Ok((0..COUNT).filter(|i| is_missed(*i)).count())
 }
 
-fn replaced(kind: Kind, parameter_hosts: u16, further: &str) {
+fn replaced(kind: Kind, parameter_hosts: u16, further: &str, unit: f32) {
     let mut lab = Lab::rejoining(kind, usize::from(WORLD) + 1, usize::from(parameter_hosts), further);
     let trainers: Vec<_> = (0..WORLD)
         .map(|rank| {
@@ -55,7 +63,7 @@ fn replaced(kind: Kind, parameter_hosts: u16, further: &str) {
                 let job = client.open(&options).unwrap();
                 // The one that dies has not been everywhere.
                 let operations = if rank == 2 { OPERATIONS / 2 } else { OPERATIONS };
-                let sums = (0..operations).map(|operation| sum(&client, &job, rank, operation));
+                let sums = (0..operations).map(|operation| sum(unit, &client, &job, rank, operation));
                 let sums: Result<Vec<usize>, String> = sums.collect();
                 // Until the newcomer has its last sum, too.
                 sums.map(|missed| (missed, client, job))
@@ -72,7 +80,7 @@ fn replaced(kind: Kind, parameter_hosts: u16, further: &str) {
     let job = newcomer.open(&options(2, parameter_hosts)).unwrap();
     assert!(job.opened().dynamic.as_ref().unwrap().resumed);
     let missed: Vec<usize> =
-        (0..OPERATIONS).map(|operation| sum(&newcomer, &job, 2, operation).unwrap()).collect();
+        (0..OPERATIONS).map(|operation| sum(unit, &newcomer, &job, 2, operation).unwrap()).collect();
     assert_eq!(missed[0], COUNT, "the first operation had ended");
     assert_eq!(missed[OPERATIONS - 1], 0, "the last one had not begun");
     let ended: Vec<_> = trainers.into_iter().map(|trainer| trainer.join().unwrap()).collect();
@@ -92,15 +100,20 @@ fn replaced(kind: Kind, parameter_hosts: u16, further: &str) {
 
 #[test]
 fn a_dead_workers_place_is_taken_below_an_aggregator() {
-    replaced(Kind::Host { shared: 256 }, 1, "");
+    replaced(Kind::Host { shared: 256 }, 1, "", FITS);
 }
 
 #[test]
 fn a_dead_workers_place_is_taken_where_there_is_no_aggregator() {
-    replaced(Kind::None, 1, "");
+    replaced(Kind::None, 1, "", FITS);
 }
 
 #[test]
 fn every_lane_goes_on_where_its_own_parameter_host_is() {
-    replaced(Kind::Host { shared: 256 }, 2, "shards = 2");
+    replaced(Kind::Host { shared: 256 }, 2, "shards = 2", FITS);
+}
+
+#[test]
+fn a_dead_workers_place_is_taken_among_sums_that_overflow() {
+    replaced(Kind::Host { shared: 256 }, 1, "", OVERFLOWS);
 }
