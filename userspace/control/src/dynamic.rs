@@ -5,8 +5,6 @@ use std::net::SocketAddrV4;
 
 /// How many chunks of a lane may be ahead of the first without a result, unless workers ask for another number.
 pub const DEFAULT_WINDOW: u32 = 256;
-/// The largest such number: parameter hosts keep two windows of each lane.
-pub const MAX_WINDOW: u32 = 1 << 16;
 
 /// How a job's chunks find slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

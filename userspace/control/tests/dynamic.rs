@@ -183,10 +183,10 @@ async fn two_levels_with_a_worker_beside_the_rack_outlive_the_rack() {
 
     // Its memory is another: it gets the job back.
     rack.plane.set_instance(Some(2));
-    until(|| rack.plane.calls().len() == 2).await;
+    until(|| rack.plane.calls().len() == 3).await;
     assert_eq!(rack.plane.job(), below);
     server.plane.set_instance(Some(2));
-    until(|| server.plane.calls().len() == 2).await;
+    until(|| server.plane.calls().len() == 3).await;
     assert_eq!(server.plane.job(), root);
 
     // It dies with its control plane, by which two of the members are heard.

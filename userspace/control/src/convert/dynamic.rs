@@ -2,11 +2,12 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use sumac_transport::dynamic::{MAX_WINDOW, MIN_WINDOW};
 use sumac_wire::{MAX_HOSTS, MAX_LANES};
 
 use super::small;
 use crate::{
-    dynamic::{DynamicInstall, DynamicTerms, DynamicWishes, MAX_WINDOW, Mode, Place},
+    dynamic::{DynamicInstall, DynamicTerms, DynamicWishes, Mode, Place},
     refusal::Refusal,
     rpc,
 };
@@ -55,7 +56,7 @@ pub fn read_terms(terms: rpc::DynamicTerms) -> Option<DynamicTerms> {
     let hosts = read_addresses(&terms.hosts)?;
     let is_possible = (1..=MAX_HOSTS).contains(&hosts.len())
         && terms.window.is_power_of_two()
-        && terms.window <= MAX_WINDOW
+        && (MIN_WINDOW..=MAX_WINDOW).contains(&terms.window)
         && terms.resume.len() <= MAX_LANES;
     is_possible.then_some(DynamicTerms {
         slots: terms.slots,

@@ -59,6 +59,15 @@ impl Coordinator {
             return Err(self.no_hosts(run));
         }
         let mut free = self.free_hosts(run.job);
+        // One that carries less than the others of the job would hold all of them back.
+        let (need, _) = self.terms(run, &[])?;
+        let is_able = |host: &RackId| {
+            let plane = self.racks.get(host).map(|rack| &rack.plane);
+            plane.is_some_and(|plane| plane.shards >= need.shards && plane.max_elements >= need.elements)
+        };
+        if free.iter().filter(|host| is_able(host)).count() >= wishes.hosts.unwrap_or(1).into() {
+            free.retain(is_able);
+        }
         let load = |host: &RackId| self.runs.values().filter(|run| run.is_at_host(*host)).count();
         free.sort_by_cached_key(|host| (load(host), self.racks.get(host).map(|rack| rack.name.clone())));
         free.truncate(wishes.hosts.map_or(MAX_HOSTS, usize::from));

@@ -110,6 +110,8 @@ impl Coordinator {
         (seat.heard, seat.since, seat.is_new) = (run.log.end(), run.log.end(), true);
         let before = run.seats.insert(request.rank, seat)?;
         run.renewing = Some(epoch);
+        // What was to be installed again is installed with this.
+        run.shared.iter_mut().for_each(|shared| shared.gaps.clear());
         let order = run.order(false).map(|mut order| {
             order.install.epoch = epoch;
             order
@@ -123,7 +125,6 @@ impl Coordinator {
         );
         self.forget(before.member);
         self.members.insert(member, (id, request.rank));
-        // What was to be installed again is installed with this.
         self.actions.retain(|action| !matches!(action, Action::Restore { run, .. } if *run == id));
         self.actions.extend(order.map(|order| Action::Renew(id, order)));
         Some(member)
@@ -145,7 +146,10 @@ impl Coordinator {
         }
         if let Some(shared) = &mut run.shared {
             shared.resume = renewed.resume;
-            shared.gaps = renewed.lost.into_iter().map(|at| (at, Gap::Due(now))).collect();
+            // A rack that has entered anew meanwhile has a gap already, under its new number.
+            let racks = &shared.racks;
+            let lost = renewed.lost.into_iter().filter(|at| at.is_none_or(|rack| racks.contains_key(&rack)));
+            shared.gaps.extend(lost.map(|at| (at, Gap::Due(now))));
         }
         for seat in run.seats.values_mut() {
             seat.is_new = false;

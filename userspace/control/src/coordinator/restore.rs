@@ -102,13 +102,13 @@ impl Coordinator {
     pub fn on_restored(&mut self, now: Time, id: RunId, at: Option<RackId>, result: Result<(), String>) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         let Some(shared) = &mut run.shared else { return };
-        if shared.gaps.get(&at) != Some(&Gap::Ordered) {
-            return;
-        }
         match result {
             Ok(()) => {
                 tracing::info!(name = run.name, job = run.job, "the aggregator has the job again");
-                shared.gaps.remove(&at);
+                // Unless it has lost the job again meanwhile.
+                if shared.gaps.get(&at) == Some(&Gap::Ordered) {
+                    shared.gaps.remove(&at);
+                }
             }
             Err(error) => {
                 tracing::warn!(
@@ -117,7 +117,9 @@ impl Coordinator {
                     error,
                     "the aggregator does not take the job back yet"
                 );
-                shared.gaps.insert(at, Gap::Due(now + RETRY));
+                if at.is_none_or(|rack| shared.racks.contains_key(&rack)) {
+                    shared.gaps.insert(at, Gap::Due(now + RETRY));
+                }
             }
         }
     }

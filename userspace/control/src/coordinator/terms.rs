@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use sumac_transport::{NotFinite, Scaling, WireFormat};
+use sumac_transport::{
+    NotFinite, Scaling, WireFormat,
+    dynamic::{MAX_WINDOW, MIN_WINDOW},
+};
 use sumac_wire::{CLASSES, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
 
 use crate::{
-    dynamic::{DynamicWishes, MAX_WINDOW, Mode},
+    dynamic::{DynamicWishes, Mode},
     plane::{PlaneInfo, PlaneKind},
     post::Order,
     refusal::Refusal,
@@ -115,9 +118,12 @@ impl Wishes {
                 "chunks of {wanted} elements in a dynamic job: it takes at most {PAGE_ELEMENTS}"
             ));
         }
-        if let Some(window) = wishes.window.filter(|window| !window.is_power_of_two() || *window > MAX_WINDOW)
-        {
-            return invalid(format!("a window of {window} chunks: give a power of two up to {MAX_WINDOW}"));
+        let is_possible =
+            |window: &u32| window.is_power_of_two() && (MIN_WINDOW..=MAX_WINDOW).contains(window);
+        if let Some(window) = wishes.window.filter(|window| !is_possible(window)) {
+            return invalid(format!(
+                "a window of {window} chunks: give a power of two from {MIN_WINDOW} to {MAX_WINDOW}"
+            ));
         }
         if wishes.slots == Some(0) {
             return invalid("0 slots of each shard: give at least 1, or leave the number open".into());

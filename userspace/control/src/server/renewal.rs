@@ -1,14 +1,26 @@
-//! Goes on with a dynamic job under another epoch on all planes, when a worker was replaced (ATP appendix A.3).
+//! Puts a running dynamic job on planes once more: where it was lost, or on all when a worker was replaced (ATP appendix
+//! A.3).
 
 use super::tree::{Tree, door_here, host_part, missing, open_doors};
 use crate::{
     DataPlane,
-    coordinator::{Child, Door, JobOrder, RackId, Renewed},
+    coordinator::{Child, JobOrder, RackId, Renewed},
     plane::{Installed, PlaneError, PlaneInfo},
     rpc::rack_order,
 };
 
 impl<P: DataPlane> Tree<P> {
+    /// Installs a running job again where it was lost: at a rack, or here. What may be left of it there goes first: an
+    /// earlier order may have been carried out whose answer was lost.
+    pub fn restore(&self, order: &JobOrder, at: Option<RackId>) -> Result<(), PlaneError> {
+        if let Some(held) = self.held().get_mut(&order.install.job) {
+            held.racks = order.layout.racks().map(|(_, rack, _)| rack).collect();
+        }
+        let Some(rack) = at else { return self.renew_here(order).map(|_| ()) };
+        let place = order.layout.racks().find(|(_, other, _)| *other == rack).ok_or_else(missing)?;
+        self.renew_rack(order, place).map(|_| ())
+    }
+
     /// Parameter hosts must go on; an aggregator that does not answer is done without.
     pub fn renew(&self, order: &JobOrder) -> Result<Renewed, PlaneError> {
         let resume = self.renew_hosts(order)?;
@@ -26,9 +38,12 @@ impl<P: DataPlane> Tree<P> {
             }
         }
         for (number, rack, child) in order.layout.racks() {
-            if let Err(error) = self.renew_rack(order, (number, rack, child), &mut renewed.doors) {
-                tracing::warn!(job = order.install.job, %error, "the job goes on without a rack's aggregator");
-                renewed.lost.push(Some(rack));
+            match self.renew_rack(order, (number, rack, child)) {
+                Ok((installed, plane)) => open_doors(&mut renewed.doors, child, &plane, &installed),
+                Err(error) => {
+                    tracing::warn!(job = order.install.job, %error, "the job goes on without a rack's aggregator");
+                    renewed.lost.push(Some(rack));
+                }
             }
         }
         Ok(renewed)
@@ -65,15 +80,12 @@ impl<P: DataPlane> Tree<P> {
     fn renew_rack(
         &self,
         order: &JobOrder,
-        (number, rack, child): (usize, RackId, &Child),
-        doors: &mut [Option<Door>],
-    ) -> Result<(), PlaneError> {
+        (number, rack, _): (usize, RackId, &Child),
+    ) -> Result<(Installed, PlaneInfo), PlaneError> {
         // A rack carries out orders one after the other.
         let removed = self.desks.order(rack, rack_order::What::Remove(order.install.job.into()));
         let installed = self.order_rack(order, number)?;
         self.answered("removing the job from", "rack", rack, removed)?;
-        let (installed, plane) = self.installed("installing the job again at", "rack", rack, installed)?;
-        open_doors(doors, child, &plane, &installed);
-        Ok(())
+        self.installed("installing the job again at", "rack", rack, installed)
     }
 }

@@ -69,19 +69,6 @@ impl<P: DataPlane> Tree<P> {
         doors.into_iter().collect::<Option<Vec<_>>>().ok_or_else(missing)
     }
 
-    /// Installs a running job again where it was lost: at a rack, or here.
-    pub fn restore(&self, order: &JobOrder, at: Option<RackId>) -> Result<(), PlaneError> {
-        if let Some(held) = self.held().get_mut(&order.install.job) {
-            held.racks = order.layout.racks().map(|(_, rack, _)| rack).collect();
-        }
-        let Some(rack) = at else {
-            return self.install_here(order, &self.local.info()?).map(|_| ());
-        };
-        let number = order.layout.racks().find(|(_, other, _)| *other == rack).map(|(number, ..)| number);
-        let ordered = self.order_rack(order, number.ok_or_else(missing)?)?;
-        self.installed("installing the job again at", "rack", rack, ordered).map(|_| ())
-    }
-
     /// Installs a job on this aggregator's own plane, and remembers where racks find it.
     pub(super) fn install_here(&self, order: &JobOrder, info: &PlaneInfo) -> Result<Installed, PlaneError> {
         let JobOrder { install, layout, .. } = order;

@@ -142,6 +142,25 @@ fn a_job_gets_shared_slots_and_the_hosts_with_the_fewest_jobs() {
 }
 
 #[test]
+fn a_small_host_holds_nobody_back_unless_it_is_needed() {
+    let mut world = World::sharing(&[1, 2]);
+    let small = PlaneInfo { shards: 1, ..host(0).plane };
+    world.enter(100, RackEntry { plane: small, ..host(0) });
+    let asking = |job: &str, hosts| dynamic(job, 0, 1, DynamicWishes { hosts, ..DynamicWishes::default() });
+    let members = world.all([asking("a", None), asking("b", Some(2))]);
+    for member in members {
+        let grant = world.grant(member);
+        assert_eq!((grant.shards, grant.dynamic.unwrap().hosts.len()), (4, 2));
+    }
+    let all = world.join(&asking("c", Some(3))).unwrap();
+    assert!(world.refusal(all).to_string().contains("3 parameter hosts for 1 shards"));
+    world.coordinator.rack_reports(world.now, RackId(101), Err("away".into()));
+    world.coordinator.rack_reports(world.now, RackId(102), Err("away".into()));
+    let alone = world.join(&asking("d", None)).unwrap();
+    assert_eq!(world.grant(alone).shards, 1, "as it has");
+}
+
+#[test]
 fn what_no_dynamic_job_can_have() {
     let with = |change: fn(&mut DynamicWishes)| {
         let mut wishes = DynamicWishes::default();
@@ -160,7 +179,8 @@ fn what_no_dynamic_job_can_have() {
             "too large: the aggregator takes at most 832",
         ),
         (with(|w| w.window = Some(100)), "a window of 100 chunks: give a power of two"),
-        (with(|w| w.window = Some(1 << 17)), "a window of 131072 chunks"),
+        (with(|w| w.window = Some(8192)), "a window of 8192 chunks: give a power of two from 8 to 4096"),
+        (with(|w| w.window = Some(4)), "a window of 4 chunks"),
         (with(|w| w.slots = Some(0)), "0 slots of each shard"),
         (with(|w| w.hosts = Some(5)), "5 parameter hosts: a job has 1 to 4"),
         (with(|w| w.hosts = Some(0)), "0 parameter hosts"),
