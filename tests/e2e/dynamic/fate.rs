@@ -3,11 +3,11 @@
 //! The cables are slow, so that a sum is half way when somebody goes.
 
 use nix::sys::signal::Signal;
-use sumac_client::Code;
+use sumac_client::{Code, JobOptions};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Backend, Deployment, DynamicOptions, SumacOptions};
 use sumac_lab::units::Rate;
-use sumac_tests::crew::failure;
+use sumac_tests::crew::{self, failure};
 use sumac_tests::site::with_sumac;
 use sumac_tests::wait::{LIMIT, eventually};
 use sumac_tests::{Crew, exact, stats};
@@ -71,6 +71,42 @@ fn sums_go_on_when_the_control_plane_is_killed() {
 #[test]
 fn sums_go_on_when_an_aggregator_process_is_killed() {
     sums_go_on_when_the_aggregators_process_is_killed(Backend::Udp);
+}
+
+#[test]
+fn a_worker_that_takes_a_dead_ones_place_goes_on_where_the_stream_stopped() {
+    let dynamic = DynamicOptions { rejoin_grace: 30, ..DynamicOptions::default() };
+    let spec = LabSpec { rate: Some(Rate(50_000_000)), ..lab(3) };
+    with_sumac(spec, &sumac(dynamic), |sumac| {
+        let mut crew = Crew::join_dynamic(sumac, "replaced");
+        let mut pending = crew.submit(SEED, COUNT);
+        stats::wait_for_results(&crew.trainers[0], 200);
+        sumac.daemon(2).unwrap().signal(Signal::SIGKILL);
+        pending.truncate(2);
+        crew.trainers.truncate(2);
+        sumac.stop_daemon(2);
+        sumac.start_daemon(2).unwrap();
+
+        let options = sumac.in_its_mode(JobOptions::new("replaced", 2, 3).timeout(LIMIT));
+        let newcomer = crew::open_one(sumac.socket(2), 2, &options).unwrap();
+        assert!(newcomer.job.opened().dynamic.as_ref().unwrap().resumed);
+        let mut again = newcomer.submit(SEED, COUNT);
+        assert!(again.wait_timeout(LIMIT).unwrap(), "the newcomer's sum hangs");
+        let missed = again.missed().to_vec();
+        let mut results = crew.results(pending);
+        let mut own = again.wait().unwrap().to_vec();
+        // What was summed before it came it has not got; the others have.
+        for (from, to) in missed.iter().map(|(from, to)| (*from as usize, *to as usize)) {
+            own[from..to].copy_from_slice(&results.by_rank[0][from..to]);
+        }
+        println!("summed before the newcomer came: {missed:?} of {COUNT}");
+        assert!(!missed.is_empty() && missed.iter().all(|(from, to)| (to - from) < COUNT as u64));
+        results.by_rank.push(own);
+        exact::assert_sums("after the change", SEED, &results);
+        crew.trainers.push(newcomer);
+        exact::assert_sums("the next sum", SEED + 1, &crew.allreduce(SEED + 1, COUNT));
+        crew.leave();
+    });
 }
 
 #[test]

@@ -98,6 +98,25 @@ fn a_run_reports_what_it_promises() {
 }
 
 #[test]
+fn a_dynamic_run_reports_its_parameter_hosts() {
+    let Some(name) = name("dyn") else { return };
+    let run = ["run", "--name", &name, "--mode", "dynamic", "--workers", "2", "--slots", "4096", "--json"];
+    let hosts = ["--queues", "2", "--parameter-hosts", "2", "--elements", "100001", "--iterations", "1"];
+    let output = sumac_lab(&[&run[..], &hosts[..]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let dynamic = &report["dynamic"];
+    for key in ["window", "collisions", "raw_chunks", "direct", "halvings", "cwnd"] {
+        assert!(dynamic[key].is_u64(), "{key} is missing in {report}");
+    }
+    assert_eq!((&report["verified"], &dynamic["shared_slots"]), (&true.into(), &4096.into()), "{report}");
+    let hosts = dynamic["parameter_hosts"].as_array().unwrap();
+    assert!(hosts.len() == 2 && hosts.iter().all(|host| host["bytes_in"].as_u64() > Some(0)), "{report}");
+    assert_eq!(left(&name), Vec::<String>::new());
+}
+
+#[test]
 fn both_backends_sum_in_both_topologies() {
     let Some(name) = name("all") else { return };
     for backend in ["xdp", "udp"] {
@@ -136,7 +155,15 @@ fn down_removes_what_a_killed_run_left() {
 
 #[test]
 fn wrong_usage_is_told() {
-    for wrong in [&["run", "--rate", "fast"][..], &["run", "--loss", "90%"], &["run", "--chunk", "0"]] {
+    let wrong = [
+        &["run", "--rate", "fast"][..],
+        &["run", "--loss", "90%"],
+        &["run", "--chunk", "0"],
+        &["run", "--parameter-hosts", "2"],
+        &["run", "--no-aggregator"],
+        &["up", "--ecn-threshold", "64"],
+    ];
+    for wrong in wrong {
         assert_eq!(sumac_lab(wrong).status.code(), Some(2), "{wrong:?}");
     }
     let unknown = sumac_lab(&["down", "--name", "no-such-lab"]);

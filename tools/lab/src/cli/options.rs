@@ -170,6 +170,7 @@ impl SumacArguments {
             co_located: if lab.co_located { lab.hosts() } else { 0 },
             window: self.window,
             congestion_control: !self.no_congestion_control,
+            rejoin_grace: 0,
         });
         if dynamic.is_none() {
             refuse_what_is_dynamic(&[

@@ -390,6 +390,9 @@ impl<'lab> Deployment<'lab> {
         if self.lab.spec().racks > 0 || self.options.dynamic.is_some() {
             serve.arg("--rack-secret-file").arg(self.rack_secret_file());
         }
+        if let (Some(dynamic), None) = (self.options.dynamic, parent) {
+            serve.args(["--rejoin-grace", &dynamic.rejoin_grace.to_string()]);
+        }
         match parent {
             Some(parent) => {
                 serve.args(["--parent", &format!("{parent}:{CONTROL_PORT}"), "--rack-name", host.name()])

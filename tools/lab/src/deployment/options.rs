@@ -59,6 +59,8 @@ pub struct DynamicOptions {
     pub window: Option<u32>,
     /// Whether that job yields to congestion.
     pub congestion_control: bool,
+    /// Seconds that a dead worker's place in its job stays open; 0: its job fails.
+    pub rejoin_grace: u32,
 }
 
 impl Default for DynamicOptions {
@@ -69,6 +71,7 @@ impl Default for DynamicOptions {
             co_located: 0,
             window: None,
             congestion_control: true,
+            rejoin_grace: 0,
         }
     }
 }

@@ -122,7 +122,11 @@ impl Report {
             scale: opened.scale,
             chunk: opened.elements,
             backend: options.sumac.backend.name(),
-            modes: Modes::of(stats, aggregators),
+            modes: if options.sumac.has_aggregator() {
+                Modes::of(stats, aggregators)
+            } else {
+                Modes { aggregator: BTreeSet::from(["none".to_owned()]), ..Modes::of(stats, &[]) }
+            },
             tat_s: times,
             ate_per_s: elements as f64 / times.median,
             goodput_bits_per_s: (elements * dtype.size()) as f64 * 8.0 / times.median,
