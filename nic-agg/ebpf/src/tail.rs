@@ -58,15 +58,16 @@ impl Tail {
 /// Where the elements beyond the first page are kept, and where in the frame they are: offset and bytes.
 #[inline(always)]
 fn place(work: &Work) -> Result<Option<(*mut u32, u32, u32)>, Reason> {
-    let count = work.tail;
-    if count == 0 {
+    if work.tail == 0 {
         return Ok(None);
     }
-    if count > TAIL_ELEMENTS as u32 {
+    // Linux 6.1's verifier learns nothing from a comparison with zero, and wants a length that is above it.
+    let last = core::hint::black_box(work.tail.wrapping_sub(1));
+    if last >= TAIL_ELEMENTS as u32 {
         return Err(Reason::WrongElements);
     }
     let elements = TAIL_BUFFER.get_ptr_mut(0).ok_or(Reason::Internal)?;
-    Ok(Some((elements.cast(), work.elements_at + PAGE_ELEMENTS as u32 * 4, count * 4)))
+    Ok(Some((elements.cast(), work.elements_at + PAGE_ELEMENTS as u32 * 4, (last + 1) * 4)))
 }
 
 impl Elements for Tail {
