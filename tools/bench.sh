@@ -83,6 +83,7 @@ measure() { # NAME
 programs() {
     printf 'bench: the XDP programs, by the kernel'\''s own test run\n' >&2
     "$bin/sumac-agg" bench --elements 64,256,360,832 --workers 1,4,32 --repeat 2000000 --json > "$out/aggregator.json"
+    "$bin/sumac-agg" bench --dynamic --elements 64,256,360,832 --workers 1,4,32 --repeat 2000000 --json > "$out/aggregator-dynamic.json"
     "$bin/sumac" bench-xdp --elements 64,256,360,832 --repeat 2000000 --json > "$out/host.json"
 }
 

@@ -83,8 +83,11 @@ def programs(results: Results) -> str:
     if aggregator is None or host is None:
         return ""
     text = "\n## The XDP programs\n\nNanoseconds per frame by the kernel's own test run (`sumac-agg bench`, `sumac bench-xdp`; `tools/bench.sh programs`), "
-    text += "all checks and UDP checksums on. With 1 worker every frame completes its slot and carries the sum away; with 32 nearly none does.\n\n"
+    text += "all checks and UDP checksums on. With 1 worker every frame completes its slot and carries the sum away; with 32 nearly none does. "
+    text += "A dynamic job's frames are its contributions and the parameter host's results; with 1 worker every contribution is passed on.\n\n"
     rows = [(f"aggregator, {row['workers']} workers", row["elements"], f"{row['ns_per_frame']:.0f}") for row in aggregator]
+    for row in results.case("aggregator-dynamic") or []:
+        rows.append((f"aggregator, dynamic job, {row['workers']} workers", row["elements"], f"{row['ns_per_frame']:.0f}"))
     for row in host["frames"] if isinstance(host, dict) else host:
         rows.append((f"host, {row['frame']}", row.get("elements") or "", f"{row['ns_per_frame']:.0f}"))
     return text + table(("program", "elements", "ns per frame"), rows)
