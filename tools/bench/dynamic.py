@@ -27,7 +27,8 @@ HEAD = """
 
 2.5 million float32 over cables of 100 Mbit/s that mark congestion above 64 KB (`sumac-lab run --mode dynamic`, all XDP, every element of every
 worker checked). *Into the hosts*: what all parameter hosts took in, as multiples of the tensors' bytes in packets; a worker that is one takes its
-own without a cable. `tools/bench.sh dynamic` makes these again.
+own without a cable. A chunk takes ten directions of cables here, so 0.1 % loss on each is about 1 % for a chunk, and each loss halves a window, as in the paper. These
+were measured while other builds ran on the machine. `tools/bench.sh dynamic` makes them again.
 """
 
 TITLES = ("case", "seconds", "of the link", "collisions", "sent again", "marked on cables", "dropped by queues", "into the hosts")
