@@ -98,8 +98,8 @@ def jobs(report: dict[str, Any], pyplot: Any) -> Any:
     collisions.set_ylabel("contributions that found\ntheir slot busy, percent")
     for axis in (rate, collisions):
         axis.set_xlabel("jobs, and slots for each")
-        axis.set_ylim(bottom=0)
-        axis.legend(fontsize=8)
+        axis.set_ylim(0, axis.get_ylim()[1] * 1.3)
+        axis.legend(fontsize=8, ncols=3, loc="upper center")
     return figure
 
 

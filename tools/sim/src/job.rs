@@ -65,6 +65,9 @@ pub enum SetupError {
     /// A parameter host refuses.
     #[error("a parameter host: {0}")]
     Host(#[from] HostError),
+    /// An operation ended in an error.
+    #[error("an operation failed: {0}")]
+    Operation(String),
     /// There is nobody where somebody was told to be.
     #[error("node {0} has no aggregator, or no parameter host, where the job names it")]
     Nobody(NodeId),

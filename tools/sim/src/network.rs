@@ -60,11 +60,6 @@ impl Network {
         &mut self.links[id].2
     }
 
-    /// The directions that lead to a node.
-    pub fn into(&self, node: NodeId) -> impl Iterator<Item = &Link> {
-        self.links.iter().filter(move |(_, to, _)| *to == node).map(|(_, _, link)| link)
-    }
-
     /// How long packets are.
     pub fn framing(&self) -> Framing {
         self.framing

@@ -48,8 +48,6 @@ pub struct Flow {
     is_capable: bool,
     sender: Sender,
     receiver: Receiver,
-    /// No new segments any more.
-    stopped: bool,
     /// The earliest time that somebody was told.
     timer: Option<Nanos>,
 }
@@ -61,8 +59,6 @@ struct Sender {
     /// The first segment that was not acknowledged, and the next one that is to be sent.
     first: u64,
     next: u64,
-    /// Sent before, so far: what is below is sent again.
-    highest: u64,
     repeated: u32,
     /// What ends the recovery that is under way.
     recover: Option<u64>,
@@ -90,7 +86,6 @@ impl Flow {
             threshold: LARGEST_WINDOW,
             first: 0,
             next: 0,
-            highest: 0,
             repeated: 0,
             recover: None,
             reduced_at: 0,
@@ -100,17 +95,12 @@ impl Flow {
             backoff: 0,
             deadline: None,
         };
-        Flow { id, from, to, is_capable, sender, receiver: Receiver::default(), stopped: false, timer: None }
+        Flow { id, from, to, is_capable, sender, receiver: Receiver::default(), timer: None }
     }
 
     /// Bytes that arrived in order.
     pub fn delivered(&self) -> u64 {
         self.receiver.expected * SEGMENT
-    }
-
-    /// Sends nothing new from now on.
-    pub fn stop(&mut self) {
-        self.stopped = true;
     }
 
     /// When [`Flow::on_timeout`] wants to be called, where nobody was told so yet.
@@ -126,9 +116,6 @@ impl Flow {
     /// What the window allows to be sent.
     pub fn transmit(&mut self, now: Nanos, out: &mut Vec<Packet>) {
         while self.sender.next < self.sender.first + self.sender.window as u64 {
-            if self.stopped && self.sender.next >= self.sender.highest {
-                break;
-            }
             let number = self.sender.next;
             self.sender.next += 1;
             self.segment(now, number, out);
@@ -139,7 +126,6 @@ impl Flow {
     }
 
     fn segment(&mut self, now: Nanos, number: u64, out: &mut Vec<Packet>) {
-        self.sender.highest = self.sender.highest.max(number + 1);
         let echo = std::mem::take(&mut self.sender.tells_reduction);
         let segment = Segment { flow: self.id, number, is_ack: false, len: SEGMENT, sent: now, echo };
         let ecn = if self.is_capable { ecn::CAPABLE } else { ecn::NOT_CAPABLE };

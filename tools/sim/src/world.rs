@@ -140,11 +140,6 @@ impl World {
         self.run_until(end, |_| false);
     }
 
-    /// Has a worker's engines say what they have to say, after they were changed from outside.
-    pub fn nudge(&mut self, worker: usize) {
-        self.pump(worker);
-    }
-
     fn step(&mut self, event: Event) {
         match event {
             Event::Arrive(node, packet) => self.arrive(node, packet),

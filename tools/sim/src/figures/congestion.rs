@@ -115,6 +115,7 @@ fn run(congestion: bool, slots: u32, time: Nanos, seed: u64) -> Result<Outcome, 
     let running = lab.start(job, &plan)?;
     let end = from + time;
     lab.world.run(end);
+    running.check()?;
     let stats = lab.world.nodes[parameter].parameter.as_ref().map(|parameter| parameter.host.stats());
     let job = stats.as_ref().and_then(|stats| stats.job(number));
     let came = job.map_or(0, |job| job.contributions + job.partial_sums + job.full_sums);

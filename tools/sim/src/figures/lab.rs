@@ -235,9 +235,13 @@ impl Running {
         (0..end / step).map(|number| self.goodput(number * step, (number + 1) * step)).collect()
     }
 
-    /// Errors of any operation of any worker.
-    pub fn failures(&self) -> Vec<String> {
-        self.diaries.iter().flat_map(|diary| diary.borrow().failed.clone()).collect()
+    /// That no operation of any worker ended in an error.
+    ///
+    /// # Errors
+    /// When one did.
+    pub fn check(&self) -> Result<(), SetupError> {
+        let failed = self.diaries.iter().find_map(|diary| diary.borrow().failed.first().cloned());
+        failed.map_or(Ok(()), |why| Err(SetupError::Operation(why)))
     }
 
     fn tensor_bytes(&self) -> f64 {

@@ -142,6 +142,7 @@ fn run(who: Who, loss: f64, tensors: usize, seed: u64) -> Result<f64, SetupError
     let running = lab.start(job, &plan)?;
     let diary = running.diaries.clone();
     lab.world.run_until(100 * SECOND, |_| diary.iter().all(|diary| !diary.borrow().steps.is_empty()));
+    running.check()?;
     let ended = diary[0].borrow().steps.first().copied().unwrap_or(100 * SECOND);
     Ok((tensors * CHUNKS) as f64 * CHUNK_BYTES as f64 * SECOND as f64 / (ended - plan.from) as f64)
 }

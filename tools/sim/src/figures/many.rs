@@ -151,6 +151,7 @@ fn run(way: Way, jobs: usize, time: Nanos, seed: u64) -> Result<Outcome, SetupEr
     let warm = counts(&lab);
     lab.world.run(end);
     let after = counts(&lab);
+    running.iter().try_for_each(Running::check)?;
     let part = |collided: f64, all: f64| if all > 0.0 { collided / all } else { 0.0 };
     let goodput = running.iter().map(|job| job.goodput(begin + time, end)).sum::<f64>() / jobs as f64;
     Ok(Outcome {

@@ -162,6 +162,7 @@ fn run(case: Case, time: Nanos, seed: u64) -> Result<Outcome, SetupError> {
         lab.world.run((number + 1) * STEP);
         bytes.push(delivered(&lab.world));
     }
+    running.check()?;
     // The first third is for the two to find their shares.
     let from = BEGIN + time / 3;
     let before = bytes[(from / STEP) as usize];

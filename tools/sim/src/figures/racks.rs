@@ -131,7 +131,8 @@ fn run(case: Where, chunks: usize, seed: u64) -> Result<(f64, f64), SetupError> 
         from,
         until: 100 * SECOND,
     };
-    let diaries = lab.start(job, &plan)?.diaries;
+    let running = lab.start(job, &plan)?;
+    let diaries = running.diaries.clone();
     let came_to = |steps: usize| {
         let diaries = diaries.clone();
         move |_: &World| diaries.iter().all(|diary| diary.borrow().steps.len() >= steps)
@@ -146,6 +147,7 @@ fn run(case: Where, chunks: usize, seed: u64) -> Result<(f64, f64), SetupError> 
     let ended = diaries[0].borrow().steps.last().copied().unwrap_or(60 * SECOND);
     let end = lab.world.now() + pause / 2;
     lab.world.run(end);
+    running.check()?;
     let after = lab.world.network.link(into_host).counters;
     let full = (after.bytes - before.bytes) as f64 / FRAMING.chunk_len(ELEMENTS) as f64;
     Ok((full, (ended - first) as f64))

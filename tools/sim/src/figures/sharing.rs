@@ -156,6 +156,7 @@ fn run(slots: u32, mode: &Mode, steps: usize, seed: u64) -> Result<Outcome, Setu
     let warm = steps / 4;
     let ends: Vec<_> = jobs.iter().map(|job| job.diaries[0].clone()).collect();
     lab.world.run_until(60 * SECOND, |_| ends.iter().all(|diary| diary.borrow().steps.len() > warm + steps));
+    jobs.iter().try_for_each(Running::check)?;
     let rates = jobs.iter().map(|job| 1e9 / job.step_time(warm).unwrap_or(f64::INFINITY));
     let rate = rates.sum::<f64>() / JOBS as f64;
     let count = |reason| jobs.iter().map(|job| lab.counter(job, reason)).sum::<u64>() as f64;
