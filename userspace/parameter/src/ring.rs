@@ -95,11 +95,9 @@ impl Ring {
         let action = after.absorb(header, Job { all, kept: self.kept });
         let overflowed = match action {
             Action::Store | Action::Add if header.has(flag::RAW_FLOAT) => {
-                if chunk.floats.is_none() {
-                    chunk.floats = self.stock.take();
+                if !self.keep_floats(header.seq, rank, payload) {
+                    return Done::NoRoom;
                 }
-                let Some((floats, rank)) = chunk.floats.as_mut().zip(rank) else { return Done::NoRoom };
-                self.stock.put(floats, rank, payload);
                 false
             }
             Action::Store => {
@@ -117,12 +115,39 @@ impl Ring {
                 return Done::Left(action);
             }
         };
+        let Some(chunk) = self.chunks.get_mut(place) else { return Done::NoRoom };
         chunk.meta = after;
         let outcome = chunk.meta.settle(all, overflowed);
         if outcome == Outcome::Complete {
             self.complete(place);
         }
         Done::Taken(outcome)
+    }
+
+    /// Keeps a worker's floats of a chunk; says whether there was room.
+    fn keep_floats(&mut self, seq: u32, rank: Option<u16>, payload: &[u8]) -> bool {
+        let Some(rank) = rank else { return false };
+        let place = self.place(seq);
+        let own = self.chunks.get_mut(place).and_then(|chunk| chunk.floats.take());
+        let Some(mut floats) = own.or_else(|| self.room_for_floats(seq)) else { return false };
+        self.stock.put(&mut floats, rank, payload);
+        if let Some(chunk) = self.chunks.get_mut(place) {
+            chunk.floats = Some(floats);
+        }
+        true
+    }
+
+    /// Room for the floats of chunk `seq`: what is left, or that of the chunk which is furthest ahead of it. Workers wait for
+    /// the earliest chunk with all others in flight: would it have to wait for room, nothing would ever fall free.
+    fn room_for_floats(&mut self, seq: u32) -> Option<Floats> {
+        if let Some(floats) = self.stock.take() {
+            return Some(floats);
+        }
+        let mut later = (1..self.kept).rev().map(|ahead| seq.wrapping_add(ahead));
+        let last = later.find(|seq| self.get(*seq).is_some_and(|chunk| chunk.floats.is_some()))?;
+        let chunk = self.get_mut(last)?;
+        chunk.meta.forget_floats();
+        chunk.floats.take()
     }
 
     fn complete(&mut self, place: usize) {

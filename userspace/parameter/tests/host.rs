@@ -270,7 +270,17 @@ fn floats_have_room_for_some_chunks_and_the_others_wait() {
         assert_eq!(send(rank, 2), if rank == 1023 { Reason::Completed } else { Reason::Added });
     }
     assert_eq!((send(7, 6), send(7, 7)), (Reason::Added, Reason::Busy), "2 has left its room to 6");
-    assert_eq!(sent(&mut host).len(), 1024);
+    // 0, 1, 3 and 6 have room. 4 takes that of 6, which begins anew when another is complete.
+    assert_eq!((send(0, 4), send(8, 6)), (Reason::Added, Reason::Busy));
+    for rank in 1..1024 {
+        assert_eq!(send(rank, 0), if rank == 1023 { Reason::Completed } else { Reason::Added });
+    }
+    assert_eq!(
+        (send(7, 6), send(7, 6)),
+        (Reason::Added, Reason::Duplicate),
+        "its first floats were forgotten"
+    );
+    assert_eq!(sent(&mut host).len(), 2 * 1024);
 }
 
 #[test]

@@ -264,6 +264,13 @@ impl ChunkMeta {
         }
     }
 
+    /// Forgets whose floats are in, which are to come again: an earlier chunk needs their room. The chunk stays one of floats.
+    pub fn forget_floats(&mut self) {
+        if self.raw && !self.complete {
+            self.seen = [0; MAX_RACKS];
+        }
+    }
+
     /// Whether its result has been sent.
     pub fn is_complete(&self) -> bool {
         self.complete

@@ -245,6 +245,24 @@ fn floats_are_sent_at_once_where_no_exponent_is_known() {
 }
 
 #[test]
+fn floats_that_lost_their_room_come_again_as_floats() {
+    let all = workers(&[0b11]);
+    let job = host::Job { all: &all, kept: 8 };
+    let of = |bitmap_0, flags| Header { bitmap_0, flags: flags | flag::RESEND, ..packet(0, 5) };
+    let of = |bitmap_0, flags| Header { fan_in_1: 0, ..of(bitmap_0, flags) };
+    let mut chunk = host::ChunkMeta::default();
+    assert_eq!(chunk.absorb(&of(0b1, flag::RAW_FLOAT), job), host::Action::Store);
+    chunk.forget_floats();
+    assert_eq!(chunk.absorb(&of(0b1, 0), job), host::Action::AskRaw, "no integers");
+    assert_eq!(chunk.absorb(&of(0b10, flag::RAW_FLOAT), job), host::Action::Store);
+    assert_eq!(chunk.absorb(&of(0b1, flag::RAW_FLOAT), job), host::Action::Add);
+    assert_eq!(chunk.settle(&all, false), host::Outcome::Complete);
+    chunk.forget_floats();
+    assert!(chunk.is_complete());
+    assert_eq!(chunk.absorb(&of(0b1, flag::RAW_FLOAT), job), host::Action::Reply);
+}
+
+#[test]
 fn results_say_where_to_go_from_a_busy_slot() {
     let all = workers(&[0b11]);
     let job = host::Job { all: &all, kept: 8 };
