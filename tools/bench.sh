@@ -2,7 +2,7 @@
 # Measures what docs/results.md says, on this machine, and writes that page anew: each case's JSON into docs/results/, then
 # figures and page from those files.
 #
-#   tools/bench.sh            everything (twenty-five minutes)
+#   tools/bench.sh            everything (thirty-five minutes)
 #   tools/bench.sh NAME...    only these cases or groups of cases
 #   tools/bench.sh page       figures and page from the JSON that is there
 set -euo pipefail

@@ -13,6 +13,7 @@ NAMES = {
     "fig14": "atp-fig14-jobs",
     "fig15": "atp-fig15-congestion",
     "fig16": "atp-fig16-neighbours",
+    "traffic": "atp-traffic",
 }
 """The files of the plots, by figure."""
 
@@ -133,8 +134,22 @@ def neighbours(report: dict[str, Any], pyplot: Any) -> Any:
     return figure
 
 
+def traffic(report: dict[str, Any], pyplot: Any) -> Any:
+    """Section 5.2.2."""
+    figure, axis = pyplot.subplots(figsize=(7.6, 2.2))
+    ways = [str(way) for way in column(report, "sums_are_made")]
+    bars = axis.barh(ways, column(report, "packets_per_chunk"), color=DYNAMIC[0])
+    axis.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
+    axis.invert_yaxis()
+    axis.set_xlabel("packets into the parameter host for each chunk")
+    axis.set_ylabel("sums are made by")
+    axis.margins(x=0.1)
+    return figure
+
+
 DRAW: dict[str, Callable[[dict[str, Any], Any], Any]] = {
     "fig10": loss, "fig13a": sharing, "fig14": jobs, "fig15": congestion, "fig16": neighbours,
+    "traffic": traffic,
 }
 
 
@@ -158,14 +173,14 @@ def page(results: Results, folder: Path, table: Callable[..., str]) -> str:
     """The section; nothing where nothing was made."""
     text = ""
     targets = []
-    for figure in (*NAMES, "traffic"):
+    for figure in NAMES:
         report = case(results, figure)
         if report is None:
             continue
         what = "Section 5.2.2" if figure == "traffic" else f"Figure {figure[3:]}"
         text += f"\n### {what} of ATP: {report['title']}\n\n{report['lab']} Made by `{report['command']}`.\n\n"
         text += table([name.replace("_", " ") for name in report["columns"]], [map(cell, row) for row in report["table"]])
-        if figure in NAMES and (folder / f"{NAMES[figure]}.svg").exists():
+        if (folder / f"{NAMES[figure]}.svg").exists():
             text += f"\n![{report['title']}]({folder.name}/{NAMES[figure]}.svg)\n"
         for target in report["targets"]:
             verdict = "reached" if target["reached"] else "**not reached**"
