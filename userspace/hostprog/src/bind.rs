@@ -1,6 +1,10 @@
 //! Binds the program to its interface: anew, in place of the last, or in another mode.
 
-use std::{error::Error, io};
+use std::{
+    error::Error,
+    io, thread,
+    time::{Duration, Instant},
+};
 
 use aya::programs::{
     ProgramError, Xdp, XdpMode,
@@ -11,10 +15,14 @@ use nix::errno::Errno;
 
 use crate::{
     attach::{AttachError, AttachOptions, at},
+    interface::Interface,
     mode::{BoundMode, Mode},
     pins::{self, PinDir},
     program,
 };
+
+/// How long the kernel may take to let go of a program whose link was given up.
+const RELEASE: Duration = Duration::from_secs(2);
 
 /// Why `auto` came down to generic mode, if it did.
 pub type Fallback = Option<String>;
@@ -56,12 +64,23 @@ pub fn change_mode(
     let mut old_program = program::open(&pins.pin(pins::PROGRAM))?;
     // Unpinned before it is closed: the last handle detaches.
     drop(link.unpin().map_err(|source| at(&pins.pin(pins::LINK), source))?);
+    wait_for_release(&options.ifname);
     bind(program, options, pins).inspect_err(|_| {
         let back = bind_in(&mut old_program, &options.ifname, old).and_then(|link| pin(link, pins));
         if let Err(lost) = back {
             tracing::error!("the program that was there is gone: {lost}");
         }
     })
+}
+
+/// Waits until an interface has no program, for [`RELEASE`] at most: the kernel gives up what a pin held only after all
+/// readers of its file system, and a process that was forked just now holds what its parent had.
+fn wait_for_release(ifname: &str) {
+    let deadline = Instant::now() + RELEASE;
+    let is_bound = || Interface::by_name(ifname).is_ok_and(|interface| !interface.xdp.is_empty());
+    while is_bound() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Binds the program to an interface that has none.
