@@ -29,7 +29,7 @@ pub enum ProcessError {
         source: std::io::Error,
     },
     /// It ended when it should not have.
-    #[error("{what} ended with {status} while {awaited}; the end of its log:\n{log}")]
+    #[error("{what} ended with {status} before {awaited}; the end of its log:\n{log}")]
     Ended {
         /// Which program.
         what: String,

@@ -207,6 +207,11 @@ impl LabSpec {
         self.workers.saturating_sub(self.beside_root).checked_div(self.racks)
     }
 
+    /// The workers that hang on the only aggregator, or on the root itself.
+    pub fn root_ranks(&self) -> std::ops::Range<u16> {
+        self.rack_size().map_or(0, |size| size * self.racks)..self.workers
+    }
+
     /// The rack of a worker; none where one aggregator serves all, and of a worker beside the root.
     pub fn rack_of(&self, rank: u16) -> Option<u16> {
         self.rack_size().map(|size| rank / size).filter(|rack| *rack < self.racks)
@@ -346,6 +351,7 @@ mod tests {
         );
         assert_eq!([1, 2, 4, 5].map(|rank| spec.port_of(rank)), ["port1", "port0", "port2", "port3"]);
         assert_eq!(spec.aggregator_ports(), ["port0", "port1", "port2", "port3", "host0"]);
+        assert_eq!((spec.root_ranks(), LabSpec::new(4).root_ranks()), (4..6, 0..4));
         assert_eq!(LabSpec { racks: 0, ..spec.clone() }.check(), Err(SpecError::BesideNothing));
         assert_eq!(LabSpec { parameter_hosts: 5, ..spec }.check(), Err(SpecError::ParameterHosts(5)));
     }

@@ -130,6 +130,21 @@ fn both_backends_sum_in_both_topologies() {
 }
 
 #[test]
+fn a_process_drops_on_purpose_as_programs_do() {
+    let Some(name) = name("drop") else { return };
+    for backend in ["xdp", "udp"] {
+        let run = ["run", "--name", &name, "--workers", "2", "--elements", "100000", "--iterations", "1"];
+        let output =
+            sumac_lab(&[&run[..], &["--backend", backend, "--aggregator-drop", "5%", "--json"]].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{backend}: {stderr}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let dropped = &report["drops"]["aggregator"]["injected_drop"];
+        assert!(dropped.as_u64() > Some(0), "{backend}: {report}");
+    }
+}
+
+#[test]
 fn an_interrupted_run_leaves_nothing() {
     let Some(name) = name("int") else { return };
     let mut run = endless(&name);
@@ -162,6 +177,28 @@ fn wrong_usage_is_told() {
         &["run", "--parameter-hosts", "2"],
         &["run", "--no-aggregator"],
         &["up", "--ecn-threshold", "64"],
+        &["up", "--workers", "17"],
+        &["run", "--elements", "0"],
+        &["run", "--slots", "48"],
+        &["run", "--mode", "dynamic", "--slots", "0"],
+        &["run", "--mode", "dynamic", "--window", "100"],
+        &["run", "--mode", "dynamic", "--wire", "int16"],
+        &["run", "--mode", "dynamic", "--parameter-hosts", "5"],
+        &["run", "--mode", "dynamic", "--parameter-hosts", "2"],
+        &[
+            "run",
+            "--mode",
+            "dynamic",
+            "--workers",
+            "2",
+            "--queues",
+            "3",
+            "--parameter-hosts",
+            "3",
+            "--co-located",
+        ],
+        &["run", "--mode", "dynamic", "--racks", "2", "--workers-per-rack", "2", "--co-located"],
+        &["run", "--mode", "dynamic", "--no-aggregator", "--aggregator-drop", "1%"],
     ];
     for wrong in wrong {
         assert_eq!(sumac_lab(wrong).status.code(), Some(2), "{wrong:?}");

@@ -25,6 +25,7 @@ Examples:
   sumac-lab run --workers 4 --elements 25000000 --rate 1gbit --loss 1% --json
   sumac-lab compare --workers 4 --elements 25000000
   sumac-lab run --racks 2 --workers-per-rack 4 --mtu 9000
+  sumac-lab run --mode dynamic --workers 4 --slots 256
   sumac-lab up --name lab1 --workers 4 --rate 1gbit --loss 1%
   nsenter --net=/run/netns/lab1-w0 ping 10.77.0.1
   sumac-lab down --name lab1
@@ -66,7 +67,8 @@ pub fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("sumac-lab: {error:#}");
+            // Each error says what caused it.
+            eprintln!("sumac-lab: {error}");
             if sumac_lab::interrupt::interrupted() { ExitCode::from(130) } else { ExitCode::FAILURE }
         }
     }

@@ -1,11 +1,11 @@
 //! Options that describe a lab, shared by the verbs that build one.
 
-use clap::Args;
 use clap::error::ErrorKind;
+use clap::{Args, value_parser};
 use sumac_client::{DType, Mode, Reduction, Wire};
 use sumac_lab::deployment::{Backend, DynamicOptions, SumacOptions};
 use sumac_lab::marking::DEFAULT_THRESHOLD_KB;
-use sumac_lab::spec::{Faults, Napi};
+use sumac_lab::spec::{Faults, Napi, PARAMETER_HOSTS};
 use sumac_lab::units::{Probability, Rate};
 use sumac_lab::{LabSpec, Topology};
 
@@ -49,10 +49,10 @@ pub struct LabOptions {
     /// How jobs use the aggregator's slots: static, each its own, or dynamic, all shared
     #[arg(long, value_parser = mode, default_value = "static")]
     pub mode: Mode,
-    /// Parameter hosts of dynamic jobs, 1 to 4, each a host of its own; by default 1
-    #[arg(long, value_name = "HOSTS")]
+    /// Parameter hosts of dynamic jobs, 1 to 4 and at most as many as queues, each a host of its own; by default 1
+    #[arg(long, value_name = "HOSTS", value_parser = value_parser!(u16).range(1..=i64::from(PARAMETER_HOSTS)))]
     pub parameter_hosts: Option<u16>,
-    /// Have the first workers be the parameter hosts too
+    /// Have the first workers be the parameter hosts too; with --racks the first ones beside the root
     #[arg(long)]
     pub co_located: bool,
     /// Mark congestion (ECN) above this backlog of a cable with a rate, in KB of 1024 bytes; 0: never; by default 64
@@ -68,7 +68,7 @@ pub struct LabOptions {
 }
 
 impl LabOptions {
-    /// The lab that these options ask for.
+    /// The lab that these options ask for. One that cannot be ends the program, as clap does for wrong arguments.
     pub fn spec(&self) -> LabSpec {
         self.refuse_what_static_jobs_do_not_know();
         let workers = match (self.racks, self.workers_per_rack) {
@@ -77,7 +77,7 @@ impl LabOptions {
             _ => self.workers,
         };
         let base = LabSpec::new(workers);
-        LabSpec {
+        let spec = LabSpec {
             name: self.name.clone().unwrap_or(base.name),
             workers,
             racks: self.racks.unwrap_or(0),
@@ -90,7 +90,23 @@ impl LabOptions {
             rate: self.rate,
             faults: Faults { loss: self.loss, duplicate: self.duplicate, reorder: self.reorder },
             ecn_threshold_kb: self.ecn_threshold_kb(),
+        };
+        if let Err(error) = spec.check() {
+            refuse(&error.to_string());
         }
+        let (hosts, beside) = (self.hosts(), spec.root_ranks().len());
+        if hosts > self.queues {
+            refuse(&format!(
+                "--parameter-hosts {hosts}: each sums for whole shards, and there is one for each queue: add --queues {hosts}"
+            ));
+        }
+        if self.co_located && usize::from(hosts) > beside {
+            refuse(&format!(
+                "--co-located: {hosts} parameter hosts, but {beside} workers on the only aggregator or the root \
+                 (--workers, --beside-root)"
+            ));
+        }
+        spec
     }
 
     /// How many parameter hosts a dynamic job has.
@@ -115,11 +131,15 @@ impl LabOptions {
     }
 }
 
-/// Ends the program, as clap does for arguments that do not go together, when one of these was given to a static job.
+/// Ends the program, as clap does for arguments that do not go together.
+fn refuse(why: &str) -> ! {
+    clap::Error::raw(ErrorKind::ArgumentConflict, format!("{why}\n")).exit()
+}
+
+/// The same when one of these was given to a static job.
 fn refuse_what_is_dynamic(options: &[(&str, bool)]) {
     if let Some((name, _)) = options.iter().find(|(_, given)| *given) {
-        let why = format!("{name} is for dynamic jobs: add --mode dynamic\n");
-        clap::Error::raw(ErrorKind::ArgumentConflict, why).exit();
+        refuse(&format!("{name} is for dynamic jobs: add --mode dynamic"));
     }
 }
 
@@ -128,23 +148,23 @@ fn refuse_what_is_dynamic(options: &[(&str, bool)]) {
 #[command(next_help_heading = "Sumac")]
 pub struct SumacArguments {
     /// 32-bit words per packet; by default what the MTU allows
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=2224))]
+    #[arg(long, value_parser = value_parser!(u16).range(1..=2224))]
     pub chunk: Option<u16>,
     /// Slots: of each lane of a static job, a power of two, by default what the measured path needs; with --mode dynamic
     /// those of each shard that all jobs share, by default 1024
-    #[arg(long)]
+    #[arg(long, value_parser = value_parser!(u32).range(1..))]
     pub slots: Option<u32>,
     /// Run dynamic jobs without an aggregator: the parameter hosts do all
     #[arg(long)]
     pub no_aggregator: bool,
     /// Packets that a lane of a dynamic job may be ahead of its oldest without result, a power of two
-    #[arg(long)]
+    #[arg(long, value_parser = power_of_two)]
     pub window: Option<u32>,
     /// Have dynamic jobs send a whole window, whatever congestion they meet
     #[arg(long)]
     pub no_congestion_control: bool,
     /// Multiply floats with this number before they are rounded; by default block floating point, and 1e8 in dynamic jobs
-    #[arg(long)]
+    #[arg(long, value_parser = scale)]
     pub scale: Option<f32>,
     /// How floats travel: int32, or int16 for half the bytes and a larger error
     #[arg(long, value_parser = wire, default_value = "int32")]
@@ -172,12 +192,9 @@ impl SumacArguments {
             congestion_control: !self.no_congestion_control,
             rejoin_grace: 0,
         });
-        if dynamic.is_none() {
-            refuse_what_is_dynamic(&[
-                ("--no-aggregator", self.no_aggregator),
-                ("--window", self.window.is_some()),
-                ("--no-congestion-control", self.no_congestion_control),
-            ]);
+        match dynamic {
+            None => self.refuse_in_static_mode(),
+            Some(_) => self.refuse_in_dynamic_mode(),
         }
         SumacOptions {
             backend,
@@ -190,6 +207,29 @@ impl SumacArguments {
             dynamic,
         }
     }
+
+    fn refuse_in_static_mode(&self) {
+        refuse_what_is_dynamic(&[
+            ("--no-aggregator", self.no_aggregator),
+            ("--window", self.window.is_some()),
+            ("--no-congestion-control", self.no_congestion_control),
+        ]);
+        if self.slots.is_some_and(|slots| !slots.is_power_of_two()) {
+            refuse("--slots: each lane of a static job has a power of two of them");
+        }
+    }
+
+    fn refuse_in_dynamic_mode(&self) {
+        if self.wire == Wire::Int16 {
+            refuse("--wire int16 is for static jobs: leave out --mode dynamic");
+        }
+        if self.no_stealing {
+            refuse("--no-stealing is for static jobs: the slots of dynamic ones are nobody's own");
+        }
+        if self.no_aggregator && !self.aggregator_drop.is_zero() {
+            refuse("--aggregator-drop: with --no-aggregator there is none that could");
+        }
+    }
 }
 
 fn mode(name: &str) -> Result<Mode, String> {
@@ -197,6 +237,16 @@ fn mode(name: &str) -> Result<Mode, String> {
         Mode::Static => "static",
         Mode::Dynamic => "dynamic",
     })
+}
+
+fn power_of_two(text: &str) -> Result<u32, String> {
+    let number = text.parse::<u32>().ok().filter(|number| number.is_power_of_two());
+    number.ok_or_else(|| "not a power of two".to_owned())
+}
+
+fn scale(text: &str) -> Result<f32, String> {
+    let number = text.parse::<f32>().ok().filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "not a positive number".to_owned())
 }
 
 /// A type of elements by its name.

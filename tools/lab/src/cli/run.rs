@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, value_parser};
 use sumac_client::{DType, Reduction};
 use sumac_lab::deployment::Backend;
 use sumac_lab::run::{Operation, RunOptions, run};
@@ -17,6 +17,8 @@ Examples:
   sumac-lab run --racks 2 --workers-per-rack 4 --dtype bfloat16 --op mean --aggregator-drop 0.1%
   sumac-lab run --workers 2 --queues 2 --mtu 9000 --elements 25000000
   sumac-lab run --workers 8 --topology one-arm --elements 1000000 --backend udp
+  sumac-lab run --workers 4 --mode dynamic --slots 256 --rate 100mbit
+  sumac-lab run --mode dynamic --racks 2 --workers-per-rack 2 --beside-root 2
 
 Values come from --seed and are the same in every run; which frames the cables lose is not, as nftables takes no seed.
 Exit codes: 0 verified, 1 not verified or failed, 2 wrong usage, 130 interrupted.";
@@ -29,8 +31,8 @@ pub struct Run {
     #[command(flatten)]
     sumac: SumacArguments,
     /// Elements of each worker's tensor
-    #[arg(long, default_value_t = 1_000_000)]
-    elements: usize,
+    #[arg(long, default_value_t = 1_000_000, value_parser = value_parser!(u32).range(1..))]
+    elements: u32,
     /// Their type: float32, float16, bfloat16 or int32
     #[arg(long, value_parser = dtype, default_value = "float32")]
     dtype: DType,
@@ -41,7 +43,7 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t)]
     backend: Backend,
     /// Measured allreduces
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = value_parser!(u32).range(1..))]
     iterations: u32,
     /// Allreduces before them, verified and not measured
     #[arg(long, default_value_t = 1)]
@@ -50,7 +52,7 @@ pub struct Run {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Seconds after which an allreduce is given up
-    #[arg(long, default_value_t = 120)]
+    #[arg(long, default_value_t = 120, value_parser = value_parser!(u64).range(1..))]
     timeout: u64,
     /// Count what worker 0 sends in each 10 ms of the allreduce nearest to the median; told with --json
     #[arg(long)]
@@ -66,7 +68,7 @@ impl Run {
             lab: self.lab.spec(),
             sumac: self.sumac.sumac(self.backend, &self.lab),
             operation: Operation {
-                elements: self.elements,
+                elements: self.elements as usize,
                 dtype: self.dtype,
                 reduction: self.reduction,
                 wire: self.sumac.wire,

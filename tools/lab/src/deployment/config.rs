@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::{CONTROL_PORT, DeployError, Deployment, Seat};
+use super::daemons::Seat;
+use super::{CONTROL_PORT, DeployError, Deployment};
 
 /// A daemon's configuration, in the keys of `docs/operations.md`.
 #[derive(Serialize)]

@@ -53,7 +53,8 @@ pub struct DynamicOptions {
     pub slots: u32,
     /// Whether there is an aggregator; else a control plane only, and the parameter hosts do all.
     pub has_aggregator: bool,
-    /// Workers, the first ones, whose daemons are parameter hosts too.
+    /// Workers, the first ones on the only aggregator or on the root itself, whose daemons are parameter hosts too. A
+    /// rack's workers cannot be: the rack's aggregator would take the root's sums for its own workers'.
     pub co_located: u16,
     /// Packets that a lane of the lab's own job may be ahead of its oldest without result; none: what the daemon chooses.
     pub window: Option<u32>,

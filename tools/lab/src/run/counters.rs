@@ -11,7 +11,7 @@ use sumac_wire::Reason;
 pub struct Modes {
     /// Of the workers, such as `driver XDP, AF_XDP copy`; several when they differ.
     pub workers: BTreeSet<String>,
-    /// Of the aggregator's ports; a process when there is no program.
+    /// Of the aggregator's ports; `process` when there is no program, `none` when nobody aggregates.
     pub aggregator: BTreeSet<String>,
 }
 
@@ -42,14 +42,14 @@ pub struct Frames {
     pub steals: u64,
     /// Rounds that agreed on an exponent before a chunk.
     pub exponent_rounds: u64,
-    /// The eBPF aggregators' counters of frames that were welcome: added, completed, replied, sent and the like.
+    /// The aggregators' counters of frames that were welcome: added, completed, replied, sent and the like.
     pub aggregator: BTreeMap<String, u64>,
 }
 
 /// Frames that were not taken, by reason.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Drops {
-    /// By the eBPF aggregators.
+    /// By the aggregators.
     pub aggregator: BTreeMap<String, u64>,
     /// By the workers' XDP programs.
     pub host_program: BTreeMap<String, u64>,
@@ -65,7 +65,8 @@ impl Modes {
         let mut aggregator: BTreeSet<_> =
             ports.map(|port| format!("{} XDP", port["mode"].as_str().unwrap_or("no"))).collect();
         if aggregator.is_empty() {
-            aggregator.insert("process".to_owned());
+            let is_none = aggregators.iter().all(Value::is_null);
+            aggregator.insert(if is_none { "none" } else { "process" }.to_owned());
         }
         Modes { workers, aggregator }
     }
@@ -145,8 +146,15 @@ impl RoundTrips {
 /// Whether a counter counts frames that were not taken.
 fn is_drop(name: &str) -> bool {
     let reason = Reason::ALL.iter().find(|reason| reason.name() == name);
-    let spared = [Reason::NoSocket, Reason::Duplicate, Reason::Stale, Reason::NotForPort, Reason::Internal];
-    reason.is_some_and(|reason| reason.is_refusal() || spared.contains(reason))
+    let others = [
+        Reason::NoSocket,
+        Reason::Duplicate,
+        Reason::Stale,
+        Reason::NotForPort,
+        Reason::Internal,
+        Reason::Injected,
+    ];
+    reason.is_some_and(|reason| reason.is_refusal() || others.contains(reason))
 }
 
 /// Adds up maps of counters, of the names that `wanted` likes, leaving out what never happened.
@@ -204,5 +212,8 @@ mod tests {
         let modes = Modes::of(&stats, &aggregator);
         assert_eq!(modes.workers, BTreeSet::from(["driver XDP, AF_XDP copy".to_owned()]));
         assert_eq!(modes.aggregator, BTreeSet::from(["driver XDP".to_owned()]));
+        let aggregated_by = |status: Value| Modes::of(&stats, &[status]).aggregator.pop_first();
+        assert_eq!(aggregated_by(json!({"ports": []})).as_deref(), Some("process"));
+        assert_eq!(aggregated_by(Value::Null).as_deref(), Some("none"));
     }
 }

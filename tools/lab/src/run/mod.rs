@@ -134,7 +134,7 @@ pub(crate) struct Counted {
     pub(crate) stats: Vec<Value>,
     /// The daemons of the parameter hosts.
     pub(crate) parameter_hosts: Vec<Value>,
-    /// The eBPF aggregators.
+    /// The aggregators, the root first; null where nobody aggregates.
     pub(crate) aggregators: Vec<Value>,
     /// The cables, during the run.
     pub(crate) injected: CableCounters,

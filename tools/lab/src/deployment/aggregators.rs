@@ -1,0 +1,240 @@
+//! The aggregators of a lab: their programs, their control planes, and what they say of themselves.
+
+use std::net::Ipv4Addr;
+
+use serde_json::Value;
+
+use super::{Backend, CONTROL_PORT, DeployError, Deployment, START_LIMIT};
+use crate::command::{self, CommandError};
+use crate::namespace::Namespace;
+use crate::process::Process;
+
+impl<'lab> Deployment<'lab> {
+    /// The process of the aggregator, or of the root, while it runs.
+    pub fn aggregator(&mut self) -> Option<&mut Process> {
+        self.aggregators.first_mut()?.as_mut()
+    }
+
+    /// The process of a rack's aggregator, while it runs.
+    pub fn rack(&mut self, rack: u16) -> Option<&mut Process> {
+        self.aggregators.get_mut(usize::from(rack) + 1)?.as_mut()
+    }
+
+    /// `sumac-agg` with these arguments on the aggregator, or on the root; returns what it prints.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn sumac_agg(&self, arguments: &[&str]) -> Result<String, DeployError> {
+        self.sumac_agg_on(self.lab.aggregator(), arguments)
+    }
+
+    /// `sumac-agg` with these arguments on the host of an aggregator; returns what it prints.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn sumac_agg_on(&self, host: &Namespace, arguments: &[&str]) -> Result<String, DeployError> {
+        self.call(host, self.programs.sumac_agg(), arguments)
+    }
+
+    /// Puts the aggregators' programs on all their ports.
+    ///
+    /// # Errors
+    /// What `sumac-agg attach` says.
+    pub fn attach_aggregator(&self) -> Result<(), DeployError> {
+        self.aggregator_hosts().try_for_each(|host| self.attach_aggregator_on(host))
+    }
+
+    /// Puts the program of one aggregator on all its ports.
+    ///
+    /// # Errors
+    /// What `sumac-agg attach` says.
+    pub fn attach_aggregator_on(&self, host: &Namespace) -> Result<(), DeployError> {
+        let shards = self.lab.spec().queues.to_string();
+        let shared = self.options.dynamic.map(|dynamic| dynamic.slots.to_string());
+        let mut verb = vec!["attach", "--shards", &shards];
+        if let Some(shared) = &shared {
+            verb.extend(["--dynamic-slots", shared]);
+        }
+        self.with_ports(host, &verb)
+    }
+
+    /// Takes them off.
+    ///
+    /// # Errors
+    /// What `sumac-agg detach` says.
+    pub fn detach_aggregator(&self) -> Result<(), DeployError> {
+        self.aggregator_hosts().try_for_each(|host| self.detach_aggregator_on(host))
+    }
+
+    /// Takes the program of one aggregator off all its ports.
+    ///
+    /// # Errors
+    /// What `sumac-agg detach` says.
+    pub fn detach_aggregator_on(&self, host: &Namespace) -> Result<(), DeployError> {
+        self.with_ports(host, &["detach"])
+    }
+
+    fn with_ports(&self, host: &Namespace, verb: &[&str]) -> Result<(), DeployError> {
+        let spec = self.lab.spec();
+        let ports = if host.name() == self.lab.aggregator().name() {
+            spec.aggregator_ports()
+        } else {
+            let mut ports = spec.rack_ports();
+            ports.push(self.lab.uplink().to_owned());
+            ports
+        };
+        let arguments: Vec<&str> = verb.iter().copied().chain(ports.iter().map(String::as_str)).collect();
+        self.sumac_agg_on(host, &arguments).map(|_| ())
+    }
+
+    /// The hosts of all aggregators, the root's first.
+    pub fn aggregator_hosts(&self) -> impl Iterator<Item = &'lab Namespace> {
+        [self.lab.aggregator()].into_iter().chain(self.lab.racks())
+    }
+
+    /// Lets an aggregator drop a part of the frames of jobs, each way, and count them; it must run.
+    fn drop_on_purpose(&self, host: &Namespace) -> Result<(), DeployError> {
+        let part = self.options.drop;
+        if part.is_zero() || !self.options.has_aggregator() {
+            return Ok(());
+        }
+        let part = part.to_string();
+        self.ask(host, &["drop", "--up", &part, "--down", &part]).map(|_| ())
+    }
+
+    /// `sumac-agg` with these arguments of the aggregator of a host, be it a program or a process.
+    fn ask(&self, host: &Namespace, arguments: &[&str]) -> Result<String, DeployError> {
+        if self.options.backend == Backend::Xdp {
+            return self.sumac_agg_on(host, arguments);
+        }
+        let mut command = host.command(self.programs.sumac_agg().get_program());
+        Ok(command::output(command.args(arguments).arg("--host"))?)
+    }
+
+    /// What the aggregator, or the root, says of itself; null where nobody aggregates.
+    ///
+    /// # Errors
+    /// What `sumac-agg status` says.
+    pub fn aggregator_status(&self) -> Result<Value, DeployError> {
+        self.aggregator_status_on(self.lab.aggregator())
+    }
+
+    /// What the aggregator of a host says of itself; null where nobody aggregates.
+    ///
+    /// # Errors
+    /// What `sumac-agg status` says.
+    pub fn aggregator_status_on(&self, host: &Namespace) -> Result<Value, DeployError> {
+        if !self.options.has_aggregator() {
+            return Ok(Value::Null);
+        }
+        parse(&self.ask(host, &["status", "--json"])?, "sumac-agg status --json")
+    }
+
+    /// Starts the control planes of all aggregators, which they must not have.
+    ///
+    /// # Errors
+    /// When one does not come to listen.
+    pub fn start_aggregator(&mut self) -> Result<(), DeployError> {
+        // The root first: a rack has nobody to ask without it.
+        self.start_root()?;
+        (0..self.lab.spec().racks).try_for_each(|rack| self.start_rack(rack))
+    }
+
+    /// Starts the only control plane, or the root's, and waits for the parameter hosts that run to come back to it.
+    ///
+    /// # Errors
+    /// When it does not come to listen.
+    pub fn start_root(&mut self) -> Result<(), DeployError> {
+        let (lab, since) = (self.lab, self.root_log());
+        self.start_control_plane(0, lab.aggregator(), None)?;
+        let own = lab.parameter_hosts().iter().zip(&self.parameter_hosts);
+        let co_located = self.co_located().map(|rank| (lab.worker(rank), &self.daemons[usize::from(rank)]));
+        let running: Vec<_> =
+            own.chain(co_located).filter(|(_, daemon)| daemon.is_some()).map(|(host, _)| host).collect();
+        self.wait_for_hosts(&running, since)
+    }
+
+    /// Starts the control plane of a rack, which it must not have.
+    ///
+    /// # Errors
+    /// When it does not come to listen.
+    pub fn start_rack(&mut self, rack: u16) -> Result<(), DeployError> {
+        let place = usize::from(rack);
+        let (host, root) = (&self.lab.racks()[place], self.lab.spec().root_ip(rack));
+        self.start_control_plane(place + 1, host, Some(root))
+    }
+
+    fn start_control_plane(
+        &mut self,
+        place: usize,
+        host: &Namespace,
+        parent: Option<Ipv4Addr>,
+    ) -> Result<(), DeployError> {
+        let mut serve = self.programs.sumac_agg();
+        serve.args(["serve", "--listen", &format!("0.0.0.0:{CONTROL_PORT}")]);
+        match self.options.backend {
+            _ if !self.options.has_aggregator() => serve.args(["--plane", "none"]),
+            Backend::Xdp => serve.args(["--plane", "ebpf", "--pin-root"]).arg(self.lab.pin_root()),
+            Backend::Udp => serve.args(["--plane", "host", "--shards", &self.lab.spec().queues.to_string()]),
+        };
+        if let (Some(dynamic), Backend::Udp, true) =
+            (self.options.dynamic, self.options.backend, self.options.has_aggregator())
+        {
+            serve.args(["--dynamic-slots", &dynamic.slots.to_string()]);
+        }
+        // Racks and parameter hosts register with it.
+        if self.lab.spec().racks > 0 || self.options.dynamic.is_some() {
+            serve.arg("--rack-secret-file").arg(self.rack_secret_file());
+        }
+        if let (Some(dynamic), None) = (self.options.dynamic, parent) {
+            serve.args(["--rejoin-grace", &dynamic.rejoin_grace.to_string()]);
+        }
+        match parent {
+            Some(parent) => {
+                serve.args(["--parent", &format!("{parent}:{CONTROL_PORT}"), "--rack-name", host.name()])
+            }
+            None => serve.arg("--secret-file").arg(self.secret_file()),
+        };
+        if !self.options.stealing {
+            serve.arg("--no-stealing");
+        }
+        let what = if parent.is_some() { format!("rack{}", place - 1) } else { "aggregator".to_owned() };
+        let process = self.aggregators[place].insert(self.lab.start(host, &what, &mut serve)?);
+        process.wait_until("listening", START_LIMIT, || listens(host, CONTROL_PORT))?;
+        self.drop_on_purpose(host)
+    }
+
+    /// Ends the control planes of all aggregators.
+    pub fn stop_aggregator(&mut self) {
+        self.aggregators.iter_mut().for_each(|process| *process = None);
+    }
+
+    /// How long the log of the only control plane, or of the root's, is.
+    pub(super) fn root_log(&self) -> usize {
+        std::fs::read_to_string(self.lab.folder().join("aggregator.log")).map_or(0, |said| said.len())
+    }
+
+    /// Waits until that control plane knows these parameter hosts, as its log says behind `since`: jobs do not wait for
+    /// them for long.
+    pub(super) fn wait_for_hosts(&mut self, hosts: &[&Namespace], since: usize) -> Result<(), DeployError> {
+        let entries: Vec<_> = hosts.iter().map(|host| format!("`{}` entered", host.name())).collect();
+        let Some(root) = self.aggregators.first_mut().and_then(Option::as_mut) else { return Ok(()) };
+        let log = root.log().to_owned();
+        Ok(root.wait_until("its parameter hosts", START_LIMIT, || {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            entries.iter().all(|entry| said.get(since..).is_some_and(|said| said.contains(entry)))
+        })?)
+    }
+}
+
+/// Whether somebody listens at a TCP port of this host.
+fn listens(host: &Namespace, port: u16) -> bool {
+    let mut list = host.command("ss");
+    list.args(["-Hltn", &format!("sport = :{port}")]);
+    command::output(&mut list).is_ok_and(|text| !text.trim().is_empty())
+}
+
+fn parse(text: &str, line: &str) -> Result<Value, DeployError> {
+    serde_json::from_str(text)
+        .map_err(|error| CommandError::Output { line: line.to_owned(), why: format!("JSON: {error}") }.into())
+}
