@@ -267,6 +267,7 @@ impl Job {
         done: Done,
     ) -> Result<Option<(Reason, Header, Body, To)>, Reason> {
         let (world, slots) = (self.members.world(), if self.terms.linear { 0 } else { self.terms.slots });
+        let past_slots = if self.members.are_split() { flag::RESEND } else { 0 };
         let ring = ring(&mut self.rings, header).ok_or(Reason::WrongSlot)?;
         let chunk = ring.get_mut(header.seq).ok_or(Reason::Stale)?;
         match done {
@@ -278,7 +279,10 @@ impl Job {
             _ => {}
         }
         let (meta, stats) = (&chunk.meta, &mut self.stats);
-        let sum = || meta.result(header, world, slots);
+        let sum = || {
+            let result = meta.result(header, world, slots);
+            Header { flags: result.flags | past_slots, ..result }
+        };
         Ok(match done {
             Done::Taken(Outcome::Wait) => None,
             Done::Taken(Outcome::Complete) => {

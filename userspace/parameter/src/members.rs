@@ -93,6 +93,11 @@ impl Members {
         count(&self.direct)
     }
 
+    /// Whether some workers were last heard without an aggregator and others through one: no slot ever has all of them.
+    pub(crate) fn are_split(&self) -> bool {
+        self.direct != NOBODY && self.behind.iter().any(|bits| *bits != NOBODY)
+    }
+
     /// The only worker in `bits`.
     pub(crate) fn only(&self, bits: &Bits) -> Option<u16> {
         let mut racks = self.ranks.iter().zip(bits).filter(|(_, bits)| **bits != 0);

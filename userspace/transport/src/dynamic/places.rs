@@ -3,7 +3,8 @@
 //!
 //! All workers must choose alike, or a sum never completes in a slot. Where a chunk's result moves its position, that
 //! therefore counts from the chunk one window later on: no worker sends that one without the result. So the slot of every chunk
-//! follows from results alone, whatever order they arrive in.
+//! follows from results alone, whatever order they arrive in. The same holds for chunks that are to pass the slots, because
+//! some workers do not get to the aggregator and no sum would complete there.
 
 use sumac_wire::{dynamic::hash, header::NO_SLOT};
 
@@ -20,6 +21,8 @@ pub(crate) struct Places {
     moved: Box<[u32]>,
     /// By chunk modulo the window: the chunk's slot.
     taken: Box<[u32]>,
+    /// By chunk modulo the window: whether the chunk passes its slot, as the result of the one a window before has it.
+    passing: Box<[bool]>,
 }
 
 impl Places {
@@ -29,7 +32,8 @@ impl Places {
         let first = |position| if slots == 0 { NO_SLOT } else { hash(job, lane, position, slots) };
         let none = || vec![NO_SLOT; params.window as usize].into_boxed_slice();
         let positions = (0..params.positions).map(first).collect();
-        Places { slots, linear, positions, moved: none(), taken: none() }
+        let passing = vec![false; params.window as usize].into_boxed_slice();
+        Places { slots, linear, positions, moved: none(), taken: none(), passing }
     }
 
     /// Chunk `seq` is to be sent for the first time.
@@ -64,6 +68,17 @@ impl Places {
         let chunk = self.chunk(seq);
         self.moved[chunk] = slot;
         self.taken[chunk] != slot
+    }
+
+    /// The result of chunk `seq` says whether the chunk one window later passes its slot.
+    pub fn pass(&mut self, seq: u64, passes: bool) {
+        let chunk = self.chunk(seq);
+        self.passing[chunk] = passes;
+    }
+
+    /// Whether a chunk that was sent is none for its slot.
+    pub fn passes(&self, seq: u64) -> bool {
+        self.passing[self.chunk(seq)]
     }
 
     fn chunk(&self, seq: u64) -> usize {

@@ -142,6 +142,7 @@ impl Dynamic {
         if has_collided && is_settled {
             core.stats.remapped += u64::from(self.places.move_to(entry.seq, header.bitmap_0));
         }
+        self.places.pass(entry.seq, is_settled && header.has(flag::RESEND));
         let next_exponent = if is_settled { header.next_exponent } else { exponent::UNKNOWN };
         let after = entry.after + u64::from(self.params.window);
         core.slots.go_on(slot, after, next_exponent);

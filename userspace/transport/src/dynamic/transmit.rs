@@ -119,6 +119,7 @@ impl Dynamic {
         let passes = entry.state == State::Lost
             || form == Form::Floats
             || self.way.is_direct()
+            || self.places.passes(entry.seq)
             || entry.seq < self.settled_from;
         let flags = [
             (passes, flag::RESEND),
