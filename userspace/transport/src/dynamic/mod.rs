@@ -45,7 +45,8 @@ use crate::{
     timer::Expiry,
 };
 
-/// Probes of the parameter host have numbers from here on, those of the aggregator below: reports tell by them who answers.
+/// Probes that go straight to the parameter host have numbers from here on, those by the aggregator below: reports tell by
+/// them which way is there.
 const HOST_PROBES: u32 = 1 << 31;
 
 /// What is particular to a lane of a dynamic job.
@@ -147,7 +148,10 @@ impl Dynamic {
     pub fn on_report(&mut self, core: &mut Core, now: Time, header: &Header) {
         if header.seq < HOST_PROBES {
             self.way.on_report(header.elements > 0);
-        } else if let Phase::Probing(handshake) = &mut core.phase {
+            return self.settle(core);
+        }
+        self.way.on_host_report();
+        if let Phase::Probing(handshake) = &mut core.phase {
             let report = Header { seq: header.seq - HOST_PROBES, ..*header };
             let verdict = handshake.on_report(now, &report, &core.params);
             self.conclude(core, verdict);

@@ -44,6 +44,9 @@ impl Dynamic {
             let elements = if is_long { core.params.elements } else { 0 };
             return Some(send_probe(core, now, elements, number, Destination::Aggregator, out));
         }
+        if let Some(number) = self.way.poll_host() {
+            return Some(send_probe(core, now, 0, number | HOST_PROBES, Destination::ParameterHost, out));
+        }
         if matches!(core.phase, Phase::Ready) { self.send_chunk(core, now, out) } else { None }
     }
 

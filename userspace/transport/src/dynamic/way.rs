@@ -1,5 +1,9 @@
-//! Whether packets go by the aggregator, or straight to the parameter host because it does not answer (fate sharing): a
-//! dynamic job outlives its aggregator.
+//! Whether packets go by the aggregator, or straight to the parameter host because they do not get there by it (fate sharing):
+//! a dynamic job outlives its aggregator.
+//!
+//! Aggregators pass probes on, and the parameter host answers them. So an answer shows that the whole way is there, and
+//! silence does not tell who is silent: the parameter host is asked straight as well, and only when it answers that way is
+//! the aggregator, or what is behind it, to blame.
 
 use crate::time::Time;
 
@@ -36,6 +40,10 @@ pub(crate) struct Way {
     since: Time,
     /// Whether a probe is to be sent.
     asks: bool,
+    /// Whether one is to be sent straight to the parameter host.
+    asks_host: bool,
+    /// Whether the parameter host has answered since it was last to be asked.
+    host_answered: bool,
     /// When the next one is due.
     due: Option<Time>,
     /// The number of the next.
@@ -51,6 +59,8 @@ impl Way {
             unanswered: 0,
             since: Time(0),
             asks: has_aggregator,
+            asks_host: false,
+            host_answered: false,
             due: None,
             number: 0,
         }
@@ -66,7 +76,7 @@ impl Way {
         matches!(self.state, State::None | State::Direct)
     }
 
-    /// The next probe to send: its number, and whether it is as long as a chunk.
+    /// The next probe to send by the aggregator: its number, and whether it is as long as a chunk.
     pub fn poll(&mut self, now: Time) -> Option<(u32, bool)> {
         if !std::mem::take(&mut self.asks) {
             return None;
@@ -86,6 +96,11 @@ impl Way {
         Some((number, !self.carries_chunks))
     }
 
+    /// The number of the probe to send straight to the parameter host, if one is to be sent.
+    pub fn poll_host(&mut self) -> Option<u32> {
+        std::mem::take(&mut self.asks_host).then_some(self.number)
+    }
+
     /// When [`Way::on_timeout`] wants to be called.
     pub fn deadline(&self) -> Option<Time> {
         self.due
@@ -99,19 +114,29 @@ impl Way {
         }
     }
 
-    /// Nothing has come back for long: asks whether the aggregator is there. Says whether packets pass it from now on.
+    /// Nothing has come back for long: asks whether anything gets through by the aggregator. Says whether packets pass it from
+    /// now on.
     pub fn ask(&mut self, now: Time) -> bool {
         if self.state == State::None {
             return false;
         }
         self.asks = true;
         self.due = None;
-        let is_gone = self.unanswered >= PROBES && now.since(self.since) >= PATIENCE;
-        let gives_up = is_gone && matches!(self.state, State::Joining | State::Through);
+        if self.state == State::Direct {
+            return false;
+        }
+        let is_silent = self.unanswered >= PROBES && now.since(self.since) >= PATIENCE;
+        let gives_up = is_silent && self.host_answered;
         if gives_up {
             self.state = State::Direct;
         }
+        (self.asks_host, self.host_answered) = (!gives_up, false);
         gives_up
+    }
+
+    /// The parameter host has answered a probe that went straight to it.
+    pub fn on_host_report(&mut self) {
+        self.host_answered = true;
     }
 
     /// A result came, of a chunk that went by the aggregator or not.
@@ -121,7 +146,7 @@ impl Way {
         }
     }
 
-    /// The aggregator has answered a probe, as long as a chunk or not.
+    /// A probe that went by the aggregator was answered, as long as a chunk or not.
     pub fn on_report(&mut self, is_long: bool) {
         if self.state == State::None {
             return;
@@ -130,7 +155,7 @@ impl Way {
         self.unanswered = 0;
         if self.carries_chunks {
             self.state = State::Through;
-            (self.asks, self.due) = (false, None);
+            (self.asks, self.asks_host, self.due) = (false, false, None);
         }
     }
 }
@@ -141,11 +166,13 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Lets time pass to the deadlines until `end`; gives the probes that are sent.
+    /// Lets time pass to the deadlines until `end`, with a parameter host that answers at once; gives the probes that are sent by
+    /// the aggregator.
     fn run(way: &mut Way, from: Time, end: Time) -> Vec<(u64, bool)> {
         let (mut now, mut sent) = (from, Vec::new());
         loop {
             sent.extend(way.poll(now).map(|(_, is_long)| (now.0 / MS, is_long)));
+            way.poll_host().into_iter().for_each(|_| way.on_host_report());
             match way.deadline().filter(|due| *due <= end) {
                 Some(due) => now = due,
                 None => return sent,
@@ -172,6 +199,7 @@ mod tests {
         let mut way = Way::new(true);
         way.poll(Time(0));
         way.on_report(true);
+        assert_eq!(way.poll_host(), None);
         let mut silence = |from: u64| {
             let mut after = from;
             (0..10).any(|round| {
@@ -179,6 +207,7 @@ mod tests {
                 let is_gone = way.ask(Time(after));
                 let (_, is_long) = way.poll(Time(after)).expect("a probe");
                 assert!(!is_long, "chunks have got through before");
+                way.poll_host().into_iter().for_each(|_| way.on_host_report());
                 is_gone
             });
             (after - from) / MS
@@ -192,6 +221,27 @@ mod tests {
             way.poll(Time(at * 60 * MS));
             way.on_result();
         });
+    }
+
+    #[test]
+    fn the_aggregator_is_not_blamed_for_a_silent_parameter_host() {
+        let mut way = Way::new(true);
+        way.poll(Time(0));
+        way.on_report(true);
+        let ask = |way: &mut Way, at: u64, answers: bool| {
+            let is_gone = way.ask(Time(at * MS));
+            way.poll(Time(at * MS));
+            assert_eq!(way.poll_host().is_some(), !is_gone, "at {at}");
+            if answers {
+                way.on_host_report();
+            }
+            is_gone
+        };
+        for at in 0..20 {
+            assert!(!ask(&mut way, at * 50, at < 2), "at {at}: what it answered before says nothing of now");
+        }
+        assert!(!ask(&mut way, 1000, true) && ask(&mut way, 1050, false) && way.is_direct());
+        assert_eq!(way.poll_host(), None, "packets go there");
     }
 
     #[test]

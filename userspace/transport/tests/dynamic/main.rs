@@ -103,6 +103,77 @@ fn an_aggregator_that_dies_in_the_middle_is_passed_and_found_again() {
 }
 
 #[test]
+fn an_aggregator_that_no_longer_reaches_the_parameter_host_is_passed() {
+    for seed in 0..200 {
+        let mut net = Network::new(&job(3, 64), seed);
+        net.weather = Weather { lost: 0.01, doubled: 0.01, marked: 0.0, jitter: 20_000 };
+        net.join();
+        for operation in 0..4 {
+            submit(&mut net, operation, 1000);
+        }
+        net.run(1, 1);
+        // It goes on to take contributions in, and keeps what is in its slots.
+        net.is_cut = true;
+        net.run(4, 10);
+        assert!(net.engines.iter().all(|engine| engine.stats().direct == 1), "{}", net.summary());
+        assert_eq!(net.host.stats().jobs[0].direct, 3);
+        net.is_cut = false;
+        net.idle(400);
+        let full_sums = net.host.stats().jobs[0].full_sums;
+        submit(&mut net, 4, 1000);
+        net.run(5, 10);
+        check(&net, 5, 1000);
+        assert!(net.engines.iter().all(|engine| engine.stats().direct == 0), "{}", net.summary());
+        let job = &net.host.stats().jobs[0];
+        assert_eq!(job.direct, 0, "results go by the aggregator again");
+        assert!(job.full_sums > full_sums + 60, "125 chunks made {} sums", job.full_sums - full_sums);
+    }
+}
+
+#[test]
+fn an_aggregator_that_does_not_reach_the_parameter_host_is_passed_from_the_start() {
+    let mut net = Network::new(&job(3, 64), 3);
+    net.is_cut = true;
+    net.join();
+    submit(&mut net, 0, 1000);
+    net.run(1, 1);
+    check(&net, 1, 1000);
+    assert!(net.engines.iter().all(|engine| engine.stats().direct == 1 && engine.stats().resent == 0));
+    assert_eq!(net.aggregator.in_use(), 0, "nothing was left there");
+}
+
+#[test]
+fn one_worker_without_the_aggregator_does_not_hold_up_the_others() {
+    for seed in 0..50 {
+        let mut net = Network::new(&job(3, 64), seed);
+        net.weather = Weather { jitter: 100, ..Weather::default() };
+        net.join();
+        submit(&mut net, 0, 1000);
+        net.run(1, 1);
+        net.cut_off = Some(1);
+        submit(&mut net, 1, 1000);
+        net.run(2, 10);
+        let resent = |net: &Network| net.engines.iter().map(|engine| engine.stats().resent).sum::<u64>();
+        let before = resent(&net);
+        (2..10).for_each(|operation| submit(&mut net, operation, 1000));
+        net.run(10, 10);
+        // Of 3,000: nothing waits in slots, where it cannot be complete.
+        assert!(resent(&net) < before + 20, "{before} before: {}", net.summary());
+        let direct: Vec<u64> = net.engines.iter().map(|engine| engine.stats().direct).collect();
+        assert_eq!((direct, net.aggregator.in_use()), (vec![0, 1, 0], 0));
+        net.cut_off = None;
+        net.idle(200);
+        submit(&mut net, 10, 1000);
+        net.run(11, 10);
+        let full_sums = net.host.stats().jobs[0].full_sums;
+        submit(&mut net, 11, 1000);
+        net.run(12, 10);
+        assert!(net.host.stats().jobs[0].full_sums >= full_sums + 125, "{}", net.summary());
+        check(&net, 12, 1000);
+    }
+}
+
+#[test]
 fn without_an_aggregator_everything_goes_to_the_parameter_host() {
     for (slots, is_up) in [(0, false), (64, false)] {
         let mut net = Network::new(&job(3, slots), 3);

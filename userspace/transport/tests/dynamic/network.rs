@@ -62,6 +62,10 @@ pub struct Network {
     pub aggregator: Slots,
     /// Whether the aggregator's program is attached.
     pub is_up: bool,
+    /// Whether nothing gets from the aggregator to the parameter host, and nothing back.
+    pub is_cut: bool,
+    /// The worker whose packets the aggregator's program does not see.
+    pub cut_off: Option<usize>,
     pub host: ParameterHost,
     pub now: u64,
     pub weather: Weather,
@@ -91,6 +95,8 @@ impl Network {
             engines: (0..params.world).map(engine).collect(),
             aggregator: Slots::new(params, dynamic.slots),
             is_up: dynamic.slots > 0,
+            is_cut: false,
+            cut_off: None,
             host,
             now: 1_000_000,
             weather: Weather::default(),
@@ -157,6 +163,8 @@ impl Network {
     fn arrive(&mut self, packet: Flying) {
         let Flying { from, to, marked, payload, .. } = packet;
         match to {
+            Place::Host if self.is_cut && from == Place::Aggregator => {}
+            Place::Aggregator if self.is_cut && from == Place::Host => {}
             Place::Worker(rank) => {
                 let now = Time(self.now);
                 match marked {
@@ -167,20 +175,26 @@ impl Network {
             Place::Host => {
                 self.host.on_packet(from.address(), 0, &payload, marked);
             }
-            Place::Aggregator if !self.is_up => {}
-            Place::Aggregator if from == Place::Host => {
-                if self.aggregator.on_host(self.milliseconds(), &payload) == Ok(true) {
-                    (0..self.world).for_each(|rank| self.send(to, Place::Worker(rank), &payload));
-                }
-            }
-            Place::Aggregator => match self.aggregator.on_worker(self.milliseconds(), &payload, marked) {
-                Ok(Some(Output::Up(payload))) => self.send(to, Place::Host, &payload),
-                Ok(Some(Output::Back(rank, payload))) => {
-                    self.send(to, Place::Worker(usize::from(rank)), &payload);
-                }
-                Ok(None) | Err(_) => {}
-            },
+            Place::Aggregator if !self.is_up || self.cut_off.map(Place::Worker) == Some(from) => {}
+            Place::Aggregator => self.pass(from, &payload, marked),
         }
+    }
+
+    /// Lets the aggregator do what a packet wants of it.
+    fn pass(&mut self, from: Place, payload: &[u8], marked: bool) {
+        let now = self.milliseconds();
+        let output = match from {
+            Place::Host => self.aggregator.on_host(now, payload).map(Some),
+            _ => self.aggregator.on_worker(now, payload, marked),
+        };
+        let all = 0..self.world;
+        let (payload, to): (_, Vec<Place>) = match output {
+            Ok(Some(Output::Up(payload))) => (payload, vec![Place::Host]),
+            Ok(Some(Output::Down(payload))) => (payload, all.map(Place::Worker).collect()),
+            Ok(Some(Output::Back(rank, payload))) => (payload, vec![Place::Worker(usize::from(rank))]),
+            Ok(None) | Err(_) => return,
+        };
+        to.into_iter().for_each(|to| self.send(Place::Aggregator, to, &payload));
     }
 
     /// The next thing that happens; false when nothing ever will.

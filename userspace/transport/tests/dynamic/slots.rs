@@ -2,7 +2,7 @@
 
 use sumac_transport::JobParams;
 use sumac_wire::{
-    Header, Kind, Reason,
+    Header, Reason,
     admit::{self, dynamic::Down},
     dynamic::{Action, SlotMeta, collided, decide, flushed, lane, owner, passed, release, sum},
     header::{HEADER_LEN, NO_SLOT, flag},
@@ -17,6 +17,8 @@ const PATIENCE: u32 = 1000;
 pub enum Output {
     /// To the parameter host.
     Up(Vec<u8>),
+    /// To all workers.
+    Down(Vec<u8>),
     /// To this worker.
     Back(u16, Vec<u8>),
 }
@@ -55,6 +57,11 @@ impl Slots {
         self.metas.fill(SlotMeta::default());
     }
 
+    /// How many slots hold something.
+    pub fn in_use(&self) -> usize {
+        self.metas.iter().filter(|meta| meta.owner != 0).count()
+    }
+
     /// Fills every slot with a chunk of another job, which never comes back for it.
     pub fn occupy(&mut self, now: u32) {
         let other = SlotMeta { owner: owner(9, 0, 0), bitmap: 1, stamp: now, ..SlotMeta::default() };
@@ -84,11 +91,11 @@ impl Slots {
         if header.job != self.number {
             return Err(Reason::UnknownJob);
         }
-        let sender = admit::sender(&header, &self.job)?;
+        admit::sender(&header, &self.job)?;
         let elements = &payload[HEADER_LEN..];
         let with = |header: Header| [&header.to_bytes(), elements].concat();
         let Some(contribution) = admit::dynamic::request(&header, &self.job, 0)? else {
-            return Ok(Some(Output::Back(sender, with(Header { kind: Kind::Report as u8, ..header }))));
+            return Ok(Some(Output::Up(with(passed(&header)))));
         };
         if header.slot == NO_SLOT {
             return Ok(Some(Output::Up(with(passed(&header)))));
@@ -130,14 +137,16 @@ impl Slots {
         })
     }
 
-    /// Takes a packet of the parameter host; says whether it goes on to all workers.
-    pub fn on_host(&mut self, now: u32, payload: &[u8]) -> Result<bool, Reason> {
+    /// Takes a packet of the parameter host, and gives what goes on to the workers.
+    pub fn on_host(&mut self, now: u32, payload: &[u8]) -> Result<Output, Reason> {
         let header = Header::read(payload, 0, payload.len())?;
         let parent = WorkerEntry { ip: 1, ..WorkerEntry::default() };
-        let Down::All = admit::dynamic::result(&header, 1, &self.job, &parent, 0)? else { return Ok(false) };
+        if let Down::One(rank) = admit::dynamic::result(&header, 1, &self.job, &parent, 0)? {
+            return Ok(Output::Back(rank, payload.to_vec()));
+        }
         if let Some(slot) = self.metas.get_mut(header.slot as usize) {
             *slot = release(slot, owner(header.job, header.epoch, lane(&header)), header.seq, now, PATIENCE);
         }
-        Ok(true)
+        Ok(Output::Down(payload.to_vec()))
     }
 }
