@@ -121,6 +121,27 @@ pub struct Numbers {
     pub dynamic: bool,
 }
 
+/// What becomes of a packet's values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reduced<T> {
+    /// The results.
+    pub values: Vec<T>,
+    /// In a dynamic job, where the sum of only some workers leaves the range of the integers: the results by way of floats. Who
+    /// meets whom first decides which ones all workers get.
+    pub or_floats: Option<Vec<T>>,
+}
+
+/// Whether a sum of integers leaves their range on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Saturation {
+    /// However the workers meet.
+    Never,
+    /// In some orders.
+    Maybe,
+    /// In all.
+    Surely,
+}
+
 /// One packet's factor.
 #[derive(Clone, Copy, Debug)]
 struct Factor {
@@ -151,28 +172,30 @@ impl Numbers {
     }
 
     /// What becomes of a packet's values, given by worker; all have the same length.
-    pub fn reduce<T: Value>(self, workers: &[Vec<T>]) -> Vec<T> {
+    pub fn reduce<T: Value>(self, workers: &[Vec<T>]) -> Reduced<T> {
         let length = workers.first().map_or(0, Vec::len);
         let column = |index: usize| workers.iter().map(move |values| values[index].exact());
+        let each = |one: &dyn Fn(usize) -> f64| (0..length).map(|index| T::nearest(one(index))).collect();
+        let only = |values| Reduced { values, or_floats: None };
         match self.reduction {
-            Reduction::Min => {
-                (0..length).map(|i| T::nearest(column(i).fold(f64::INFINITY, f64::min))).collect()
-            }
-            Reduction::Max => {
-                (0..length).map(|i| T::nearest(column(i).fold(f64::NEG_INFINITY, f64::max))).collect()
-            }
+            Reduction::Min => only(each(&|i| column(i).fold(f64::INFINITY, f64::min))),
+            Reduction::Max => only(each(&|i| column(i).fold(f64::NEG_INFINITY, f64::max))),
             // Sums of integers are exact in double precision; the mean of integers is rounded half to even.
             Reduction::Sum | Reduction::Mean if !self.is_scaled(T::DTYPE) => {
-                (0..length).map(|i| T::nearest(self.exact(column(i)).round_ties_even())).collect()
+                only(each(&|i| self.exact(column(i)).round_ties_even()))
             }
             Reduction::Sum | Reduction::Mean => {
                 let largest = workers.iter().flatten().map(|value| value.exact().abs()).fold(0.0, f64::max);
                 let factor = self.factor(workers.len() as f64, largest);
-                if self.dynamic && (0..length).any(|index| factor.saturates(column(index))) {
-                    // In double precision in the order of the ranks, rounded once.
-                    return (0..length).map(|i| T::nearest(self.exact(column(i)))).collect();
+                let saturation = (0..length).map(|i| factor.saturation(column(i))).max();
+                // In double precision in the order of the ranks, rounded once.
+                let floats = || each(&|i| self.exact(column(i)));
+                let integers = || each(&|i| factor.sum(column(i)));
+                match saturation.filter(|_| self.dynamic) {
+                    Some(Saturation::Surely) => only(floats()),
+                    Some(Saturation::Maybe) => Reduced { values: integers(), or_floats: Some(floats()) },
+                    Some(Saturation::Never) | None => only(integers()),
                 }
-                (0..length).map(|i| T::nearest(factor.sum(column(i)))).collect()
             }
         }
     }
@@ -217,11 +240,20 @@ impl Factor {
         values.map(integer).sum::<i64>() as f64 * self.down
     }
 
-    /// Whether one of the values, or their sum, is beyond the range of the integers.
-    fn saturates(self, values: impl Iterator<Item = f64>) -> bool {
-        let integers = values.map(|value| (value * self.up).round_ties_even());
-        let (sum, largest) = integers.fold((0.0, 0f64), |(sum, most), i| (sum + i, most.max(i.abs())));
-        largest > self.limit || sum.abs() > self.limit
+    /// Whether one of the values, their sum, or the sum of some of them is beyond the range of the integers.
+    fn saturation(self, values: impl Iterator<Item = f64>) -> Saturation {
+        let (mut above, mut below, mut largest) = (0.0, 0.0, 0f64);
+        for integer in values.map(|value| (value * self.up).round_ties_even()) {
+            *(if integer > 0.0 { &mut above } else { &mut below }) += integer;
+            largest = largest.max(integer.abs());
+        }
+        if largest > self.limit || f64::abs(above + below) > self.limit {
+            Saturation::Surely
+        } else if above > self.limit || below < -self.limit {
+            Saturation::Maybe
+        } else {
+            Saturation::Never
+        }
     }
 }
 
@@ -244,11 +276,11 @@ mod tests {
     #[test]
     fn the_largest_value_decides_the_factor_of_all() {
         let workers = [vec![1.0f32, 1e-9, -1.0], vec![1.0, 1e-9, 1.0]];
-        let sums = BLOCK.reduce(&workers);
+        let sums = BLOCK.reduce(&workers).values;
         // f = (2^31 - 1) / 2: 1e-9 is 1.07 steps, which is one step of each worker.
         assert_eq!(sums, [2.0, (4.0 / f64::from(i32::MAX)) as f32, 0.0]);
         let fixed = Numbers { scale: Some(1024.0), ..BLOCK };
-        assert_eq!(fixed.reduce(&workers), [2.0, 0.0, 0.0]);
+        assert_eq!(fixed.reduce(&workers).values, [2.0, 0.0, 0.0]);
     }
 
     #[test]
@@ -256,16 +288,28 @@ mod tests {
         let dynamic = Numbers { scale: Some(1e9), dynamic: true, ..BLOCK };
         // 2.5e9 is beyond 2^31; its packet's small values keep what integers would lose.
         let workers = [vec![1.25f32, 1e-12], vec![1.25, 1e-12]];
-        assert_eq!(dynamic.reduce(&workers), [2.5, 2e-12]);
+        let only = |values: &[f32]| Reduced { values: values.to_vec(), or_floats: None };
+        assert_eq!(dynamic.reduce(&workers), only(&[2.5, 2e-12]));
         let within = [vec![1.0f32, 1e-12], vec![1.0, 1e-12]];
-        assert_eq!(dynamic.reduce(&within), [2.0, 0.0]);
-        assert_eq!(dynamic.reduce(&[vec![3.0f32], vec![-3.0]]), [0.0]);
+        assert_eq!(dynamic.reduce(&within), only(&[2.0, 0.0]));
+        assert_eq!(dynamic.reduce(&[vec![3.0f32], vec![-3.0]]), only(&[0.0]));
+    }
+
+    #[test]
+    fn where_a_part_of_a_sum_saturates_both_forms_are_right() {
+        let dynamic = Numbers { scale: Some(1e9), dynamic: true, ..BLOCK };
+        // The first two are beyond 2^31 together, all three are not.
+        let workers = [vec![1.25f32, 1e-12], vec![1.25, 1e-12], vec![-1.0, 1e-12]];
+        let reduced = dynamic.reduce(&workers);
+        assert_eq!(reduced, Reduced { values: vec![1.5, 0.0], or_floats: Some(vec![1.5, 3e-12]) });
+        let negative = workers.map(|values| values.iter().map(|value| -value).collect::<Vec<_>>());
+        assert_eq!(dynamic.reduce(&negative).or_floats, Some(vec![-1.5, -3e-12]));
     }
 
     #[test]
     fn means_and_extremes() {
         let integers = [vec![1, -7, 3], vec![2, 9, 4]];
-        let reduce = |reduction| Numbers { reduction, ..BLOCK }.reduce(&integers);
+        let reduce = |reduction| Numbers { reduction, ..BLOCK }.reduce(&integers).values;
         assert_eq!(reduce(Reduction::Sum), [3, 2, 7]);
         assert_eq!(reduce(Reduction::Mean), [2, 1, 4]);
         assert_eq!(reduce(Reduction::Min), [1, -7, 3]);
