@@ -55,7 +55,8 @@ Examples:
   sumac-agg serve --plane none --secret-file /etc/sumac/secret --rack-secret-file /etc/sumac/racks.secret
         without an aggregator: dynamic jobs, which parameter hosts (`sumac daemon --parameter-host`) sum for
 
-SIGTERM and SIGINT end it: its jobs fail on all workers by name, and nothing of them stays.";
+SIGTERM and SIGINT end it: its static jobs fail on all workers by name, and nothing of them stays. Dynamic ones go on by
+their parameter hosts; started again at the same address, it takes them up.";
 
 /// Let remote daemons open jobs on this aggregator
 ///

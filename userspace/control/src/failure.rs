@@ -100,6 +100,15 @@ impl JobFailure {
         JobFailure { kind: FailureKind::ParameterHost, message, culprit: None }
     }
 
+    /// Parameter hosts at these addresses are not there since the control plane was started anew, or without the job.
+    pub fn forgotten(hosts: &[String]) -> JobFailure {
+        let message = format!(
+            "the control plane was started anew, and the parameter hosts at {} did not come back with the job's sums",
+            hosts.join(", ")
+        );
+        JobFailure { kind: FailureKind::ParameterHost, message, culprit: None }
+    }
+
     /// The aggregator's data plane did not do what was asked.
     pub fn plane(what: &str) -> JobFailure {
         let message = format!("the aggregator's data plane failed: {what}");
@@ -109,6 +118,13 @@ impl JobFailure {
     /// The control plane was stopped.
     pub fn stopped() -> JobFailure {
         let message = "the aggregator's control plane was stopped".into();
+        JobFailure { kind: FailureKind::Stopped, message, culprit: None }
+    }
+
+    /// The control plane that put a job's operations in order was started anew.
+    pub fn order_lost(endpoint: SocketAddr) -> JobFailure {
+        let message =
+            format!("aggregator {endpoint} was started anew, and the order of the named operations is lost");
         JobFailure { kind: FailureKind::Stopped, message, culprit: None }
     }
 

@@ -55,4 +55,4 @@ pub use refusal::{Refusal, RefusalKind, Refused};
 pub use secret::{Secret, SecretError};
 
 /// The version of the control protocol that this build speaks.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;

@@ -202,10 +202,17 @@ pub trait DataPlane: Send + Sync + 'static {
     fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError>;
     /// Goes on with an installed dynamic job under another epoch, since one of its workers was replaced (ATP appendix A.3).
     /// A parameter host keeps what is summed, forgets what is not whole, and says for each lane (those of others' shards
-    /// count for nothing) which chunk is the first that is not summed. An aggregator has nothing to keep.
+    /// count for nothing) which chunk is the first that is not summed; where it hears from it knows. An aggregator has
+    /// nothing to keep.
     fn renew(&self, job: &JobInstall) -> Result<Vec<u32>, PlaneError> {
         self.remove(job.job)?;
         self.install(job).map(|_| Vec::new())
+    }
+    /// Takes up the very job that a parameter host keeps from an earlier control plane: its number is none of
+    /// [`PlaneInfo::kept`] any more. Where it hears from it knows.
+    fn resume(&self, job: &JobInstall) -> Result<(), PlaneError> {
+        let what = format!("an aggregator keeps no sums of job {}", job.job);
+        Err(PlaneError::Failed { doing: "taking up an earlier control plane's job", what })
     }
     /// Stops it, without leaving anything of it. A job that is not there is no error.
     fn remove(&self, job: u16) -> Result<(), PlaneError>;
@@ -228,6 +235,9 @@ impl<P: DataPlane> DataPlane for std::sync::Arc<P> {
     }
     fn renew(&self, job: &JobInstall) -> Result<Vec<u32>, PlaneError> {
         (**self).renew(job)
+    }
+    fn resume(&self, job: &JobInstall) -> Result<(), PlaneError> {
+        (**self).resume(job)
     }
     fn remove(&self, job: u16) -> Result<(), PlaneError> {
         (**self).remove(job)

@@ -137,8 +137,8 @@ pub enum Refusal {
     },
     /// See [`RefusalKind::Hosts`].
     #[error(
-        "a dynamic job needs {wanted} parameter hosts, and {registered} are registered here: start `sumac daemon \
-         --parameter-host` on a host for it, or ask for fewer"
+        "a dynamic job needs {wanted} parameter hosts, and {registered} that can sum for it are registered here: start `sumac \
+         daemon --parameter-host` on a host for it (not on its workers below racks), or ask for fewer"
     )]
     Hosts {
         /// How many it needs.

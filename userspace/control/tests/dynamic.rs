@@ -20,8 +20,8 @@ use std::{
 use plane::{Call, FakePlane};
 use server::{HANGS, RACKS, Server, failure, spec};
 use sumac_control::{
-    DynamicWishes, FailureKind, JoinError, JoinSpec, Member, MemberState, Mode, NoPlane, Outcome, PlaneKind,
-    RefusalKind, Secret, Secrets,
+    DynamicWishes, FailureKind, JoinError, JoinSpec, Member, MemberState, Mode, NoPlane, Notice, Order,
+    Outcome, PlaneKind, RefusalKind, Secret, Secrets,
     dynamic::Place,
     join,
     plane::Level,
@@ -225,11 +225,12 @@ async fn the_loss_of_a_host_is_named() {
 }
 
 #[tokio::test]
-async fn a_job_outlives_its_control_plane() {
+async fn a_job_outlives_its_control_plane_and_is_taken_up_by_the_next() {
     let server = Server::start(FakePlane::new(64)).await;
     let host = Host::enter(server.address, "p");
-    let members = join_at(&[server.address; 2], |rank| dynamic(rank, 2)).await;
-    let number = members[0].assignment().job;
+    let rack = Rack::start("127.0.0.1:0".parse().unwrap(), server.address);
+    let mut members = join_at(&[rack.address, server.address], |rank| dynamic(rank, 2)).await;
+    let (number, token) = (members[0].assignment().job, members[0].assignment().token);
     let (address, before) = (server.address, server.plane.clone());
     host.plane.keep(&[number]);
     server.stop().await;
@@ -237,17 +238,60 @@ async fn a_job_outlives_its_control_plane() {
     assert!(!is_removed(&host.plane), "the parameter host sums on");
 
     let server = Server::start_at(address, FakePlane::new(64)).await;
-    // The new one knows neither the job nor its members, and gives its number to nobody.
+    // The new one gives its number to nobody, also before it knows the job.
     let other = JoinSpec { job: "other".into(), ..dynamic(0, 1) };
     let others = timeout(HANGS, join(address, other)).await.unwrap().unwrap();
     assert_ne!(others.assignment().job, number);
-    sleep(Duration::from_secs(3)).await;
+
+    let is_resumed =
+        |call: &Call| matches!(call, Call::Resume(job) if (job.job, job.token) == (number, token));
+    until(|| host.plane.calls().iter().any(is_resumed)).await;
+    let has_it = |plane: &FakePlane| {
+        let calls = plane.calls();
+        calls
+            .iter()
+            .rev()
+            .any(|call| matches!(call, Call::Install(job) if (job.job, job.token) == (number, token)))
+    };
+    until(|| has_it(&server.plane)).await;
+    until(|| rack.plane.calls().iter().filter(|call| matches!(call, Call::Install(_))).count() == 2).await;
     for member in &members {
         assert_eq!(*member.watch().borrow(), MemberState::Running { departed: vec![] });
     }
-    for member in members.into_iter().chain([others]) {
-        member.leave(Outcome::Done).await.unwrap();
-    }
+    // What one says the other hears again, and that one leaves.
+    let mut heard = members[1].notices();
+    members[0].post(Notice { key: 7, text: "still here".into() });
+    let notice = timeout(HANGS, heard.recv()).await.unwrap().unwrap();
+    assert_eq!((notice.0, notice.1.key), (0, 7));
+    let left = members.remove(0);
+    left.leave(Outcome::Failed("tired".into())).await.unwrap();
+    assert!(failure(&members[0]).await.message.ends_with("left: tired"));
+    others.leave(Outcome::Done).await.unwrap();
+    until(|| is_removed(&host.plane) && is_removed(&rack.plane)).await;
+    rack.kill();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_in_order_of_names_ends_with_its_control_plane() {
+    let server = Server::start(FakePlane::new(64)).await;
+    let host = Host::enter(server.address, "p");
+    let named = |rank| JoinSpec { order: Order::Name, ..dynamic(rank, 1) };
+    let stopped = join_at(&[server.address], named).await;
+    let address = server.address;
+    server.stop().await;
+    assert_eq!(failure(&stopped[0]).await.kind, FailureKind::Stopped);
+
+    let runtime = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let server = runtime.spawn(Server::start_at(address, FakePlane::new(64))).await.unwrap();
+    let killed = join_at(&[address], named).await;
+    // Without a word.
+    tokio::task::spawn_blocking(move || runtime.shutdown_timeout(HANGS)).await.unwrap();
+    drop(server);
+    let server = Server::start_at(address, FakePlane::new(64)).await;
+    let failure = failure(&killed[0]).await;
+    assert!(failure.message.contains("the order of the named operations is lost"), "{failure}");
+    drop(host);
     server.stop().await;
 }
 
@@ -301,7 +345,8 @@ async fn a_worker_takes_a_dead_ones_place() {
     let Some(Call::Renew(at_host)) = host.plane.calls().last().cloned() else { panic!("not renewed") };
     assert_eq!((at_host.epoch, at_host.workers[1].port), (own.epoch, 40000));
     let installed = host.plane.job().dynamic.unwrap();
-    assert_eq!(at_host.dynamic.unwrap(), installed, "in the same places");
+    let told = at_host.dynamic.unwrap();
+    assert_eq!((told.places, told.hosts), (installed.places, installed.hosts), "in the same places");
     let calls = server.plane.calls();
     assert!(
         matches!(&calls[1..], [Call::Remove(_), Call::Install(job)] if job.epoch == own.epoch),

@@ -12,11 +12,12 @@ use tokio::{
 };
 
 use super::{
-    RETRY, SILENCE,
+    JoinSpec, RETRY, SILENCE,
+    resume::{Return, is_unknown, resume},
     session::{Answer, CallError, DenialKind, News, Session, Speaker},
 };
 use crate::{
-    Announcement, Assignment, FailureKind, JobFailure, Notice, Tuned,
+    Announcement, Assignment, FailureKind, JobFailure, Notice, Order, Tuned,
     coordinator::{Event, Grant, Outcome, Post},
     post::{DESCRIPTION_LEN, NOTICE_LEN, OPERATION_NAME_LEN, shortened},
 };
@@ -66,7 +67,7 @@ pub struct Member {
 type LeaveOrder = (Outcome, oneshot::Sender<Result<(), LeaveError>>);
 
 impl Member {
-    pub(super) fn start(session: Session, rank: u16, grant: Grant) -> Member {
+    pub(super) fn start(session: Session, spec: &JoinSpec, grant: Grant) -> Member {
         let Grant { assignment, departed } = grant;
         let (state_to, state) = watch::channel(MemberState::Running { departed });
         let (tuned_to, tuned) = watch::channel(tuned(&assignment));
@@ -75,18 +76,18 @@ impl Member {
         let (renewed_to, renewed) = mpsc::unbounded_channel();
         let (posts, queue) = mpsc::unbounded_channel();
         let (leave, orders) = oneshot::channel();
-        let outlives = assignment.dynamic.is_some();
+        let (speakers_to, speakers) = mpsc::unbounded_channel();
         let ears = Ears {
-            rank,
-            outlives,
-            epoch: assignment.epoch,
+            spec: spec.clone(),
+            assignment: assignment.clone(),
+            speakers: speakers_to,
             renewed: renewed_to,
             state: state_to,
             tuned: tuned_to,
             notices: notices_to,
             released: released_to,
         };
-        let speaking = tokio::spawn(speak(session.speaker(), queue, state.clone()));
+        let speaking = tokio::spawn(speak(session.speaker(), speakers, queue, state.clone()));
         let staying = tokio::spawn(stay(session, ears, orders));
         Member {
             assignment,
@@ -218,11 +219,11 @@ fn lost(message: &str) -> JobFailure {
 
 /// Where what a member hears goes.
 struct Ears {
-    rank: u16,
-    /// Whether the job goes on when its control plane does not answer.
-    outlives: bool,
-    /// The job's incarnation.
-    epoch: u16,
+    spec: JoinSpec,
+    /// What the worker has now.
+    assignment: Assignment,
+    /// For what is to be said at another control plane.
+    speakers: mpsc::UnboundedSender<Speaker>,
     renewed: mpsc::UnboundedSender<Assignment>,
     state: watch::Sender<MemberState>,
     tuned: watch::Sender<Option<Tuned>>,
@@ -232,7 +233,7 @@ struct Ears {
 
 /// Sends heartbeats until the job ends, the aggregator falls silent, or the worker leaves. A dynamic job goes on without
 /// its control plane: parameter hosts and workers need none, and each worker finds out itself whether its aggregator is
-/// there.
+/// there. To one that was started anew it returns.
 async fn stay(mut session: Session, mut ears: Ears, mut orders: oneshot::Receiver<LeaveOrder>) {
     let mut last_answer = Instant::now();
     let mut is_lost = false;
@@ -260,7 +261,34 @@ async fn stay(mut session: Session, mut ears: Ears, mut orders: oneshot::Receive
                     return;
                 }
             }
-            Err(error) if last_answer.elapsed() >= SILENCE && ears.outlives => {
+            Err(error) if ears.outlives() && is_unknown(&error) => {
+                if ears.spec.order == Order::Name {
+                    let failure = JobFailure::order_lost(session.endpoint);
+                    ears.state.send_replace(MemberState::Failed(failure));
+                    return;
+                }
+                if !std::mem::replace(&mut is_lost, true) {
+                    tracing::warn!(%error, aggregator = %session.endpoint, "the control plane was started anew");
+                }
+                let back = tokio::select! {
+                    biased;
+                    order = &mut orders => {
+                        // Nobody there counts this worker as a member.
+                        let _ = order.map(|(_, answer)| answer.send(Ok(())));
+                        return;
+                    }
+                    back = resume(&session, &ears.spec, &ears.assignment) => back,
+                };
+                match ears.come_back(back) {
+                    Ok(Some(taken)) => session = *taken,
+                    Ok(None) => {}
+                    Err(failure) => {
+                        ears.state.send_replace(MemberState::Failed(failure));
+                        return;
+                    }
+                }
+            }
+            Err(error) if last_answer.elapsed() >= SILENCE && ears.outlives() => {
                 if !std::mem::replace(&mut is_lost, true) {
                     tracing::warn!(
                         %error, aggregator = %session.endpoint,
@@ -287,9 +315,10 @@ async fn stay(mut session: Session, mut ears: Ears, mut orders: oneshot::Receive
 }
 
 /// Sends what is to be said, as many posts at once as are there; what was not answered is sent again, until the job has
-/// failed.
+/// failed: to another control plane when there is one.
 async fn speak(
     mut speaker: Speaker,
+    mut speakers: mpsc::UnboundedReceiver<Speaker>,
     mut queue: mpsc::UnboundedReceiver<Post>,
     mut state: watch::Receiver<MemberState>,
 ) {
@@ -316,6 +345,7 @@ async fn speak(
             tracing::debug!(%error, "posts unanswered");
             tokio::select! {
                 () = sleep(RETRY) => {}
+                Some(other) = speakers.recv() => speaker = other,
                 _ = state.wait_for(|state| matches!(state, MemberState::Failed(_))) => return,
             }
         }
@@ -333,12 +363,46 @@ fn size(post: &Post) -> usize {
 }
 
 impl Ears {
+    /// Whether the job goes on when its control plane does not answer.
+    fn outlives(&self) -> bool {
+        self.assignment.dynamic.is_some()
+    }
+
+    /// Takes in what came of a return; gives the session with the control plane that has taken the job up.
+    fn come_back(&mut self, back: Return) -> Result<Option<Box<Session>>, JobFailure> {
+        let name = &self.spec.job;
+        match back {
+            Return::Taken(session, grant) => {
+                tracing::info!(name, aggregator = %session.endpoint, "the control plane has taken the job up again");
+                // It ends only with the member.
+                let _ = self.speakers.send(session.speaker());
+                let answer = Answer { news: News::Running(grant), events: Vec::new() };
+                self.hear(answer).map_or(Ok(Some(session)), Err)
+            }
+            // As good as departed: what waits for them will never come.
+            Return::Missing(ranks) => {
+                tracing::warn!(name, ?ranks, "did not come back to the control plane that was started anew");
+                replace(&self.state, MemberState::Running { departed: ranks });
+                Ok(None)
+            }
+            Return::Refused(why) => {
+                tracing::warn!(
+                    name,
+                    why,
+                    "the control plane does not take the job up again; going on without it"
+                );
+                Ok(None)
+            }
+            Return::Failed(failure) => Err(failure),
+        }
+    }
+
     /// Takes in what the aggregator says; gives the failure if the job is over.
     fn hear(&mut self, answer: Answer) -> Option<JobFailure> {
         for event in answer.events {
             // Nobody may listen to one or the other.
             match event {
-                Event::Notice { rank, .. } if rank == self.rank => {}
+                Event::Notice { rank, .. } if rank == self.spec.rank => {}
                 Event::Notice { rank, notice } => drop(self.notices.send((rank, notice))),
                 Event::Released(name) => drop(self.released.send(name)),
             }
@@ -347,8 +411,8 @@ impl Ears {
             News::Running(Grant { assignment, departed }) => {
                 replace(&self.state, MemberState::Running { departed });
                 replace(&self.tuned, tuned(&assignment));
-                if assignment.epoch != self.epoch {
-                    self.epoch = assignment.epoch;
+                if assignment.epoch != self.assignment.epoch {
+                    self.assignment = assignment.clone();
                     drop(self.renewed.send(assignment));
                 }
                 None

@@ -1,6 +1,7 @@
 //! The worker's side: join a job, stay in it, leave it.
 
 mod member;
+mod resume;
 pub(crate) mod session;
 #[cfg(test)]
 mod tests;
@@ -197,7 +198,7 @@ async fn join_once(endpoint: SocketAddr, spec: &JoinSpec, start: Instant) -> Res
     loop {
         let missing = match news {
             News::Waiting(missing) => missing,
-            News::Running(grant) => return place.keep(spec.rank, grant),
+            News::Running(grant) => return place.keep(spec, grant),
             News::Refused(refused) => return Err(refused.into()),
             News::Failed(failure) => return Err(JoinError::Failed(failure)),
             News::Left => return Err(JoinError::Nonsense { endpoint, what: "the place was given up" }),
@@ -238,13 +239,13 @@ impl Place {
         }
     }
 
-    fn keep(&mut self, rank: u16, grant: Grant) -> Result<Member, JoinError> {
+    fn keep(&mut self, spec: &JoinSpec, grant: Grant) -> Result<Member, JoinError> {
         let session = self.0.take().ok_or(JoinError::Failed(JobFailure {
             kind: crate::FailureKind::Unknown,
             message: "the place was given up".into(),
             culprit: None,
         }))?;
-        Ok(Member::start(session, rank, grant))
+        Ok(Member::start(session, spec, grant))
     }
 }
 
@@ -269,7 +270,7 @@ async fn enter(endpoint: SocketAddr, spec: &JoinSpec, start: Instant) -> Result<
         let mut nonce = [0; NONCE_LEN];
         OsRng.try_fill_bytes(&mut nonce).map_err(|error| JoinError::Random(error.to_string()))?;
         let left = spec.deadline.saturating_sub(start.elapsed()).max(RETRY);
-        let attempt = timeout(SILENCE.min(left), Session::enter(endpoint, spec, left, nonce)).await;
+        let attempt = timeout(SILENCE.min(left), Session::enter(endpoint, spec, left, nonce, None)).await;
         let why = match attempt {
             Ok(Ok(entered)) => return Ok(entered),
             Ok(Err(CallError::Unreachable(why))) => why,

@@ -12,7 +12,7 @@ use tonic::{
 
 use super::JoinSpec;
 use crate::{
-    JobFailure, Refused, convert,
+    Assignment, JobFailure, Refused, convert,
     coordinator::{Event, Grant, Outcome, Post},
     rpc::{self, control_client::ControlClient, status_reply},
     seal::{Key, NONCE_LEN, Purpose},
@@ -88,18 +88,22 @@ pub struct Session {
 }
 
 impl Session {
-    /// Connects, asks for a cookie, and joins with it.
+    /// Connects, asks for a cookie, and joins with it; with what this worker `had`, when it comes from a control plane that
+    /// is no more.
     pub async fn enter(
         endpoint: SocketAddr,
         spec: &JoinSpec,
         deadline: Duration,
         nonce: [u8; NONCE_LEN],
+        had: Option<&Assignment>,
     ) -> Result<(Session, News), CallError> {
         let mut client = connect(endpoint).await?;
         let asked = client.challenge(rpc::ChallengeRequest { version: crate::PROTOCOL_VERSION }).await;
         let cookie = asked.map_err(call_error)?.into_inner().cookie;
         let key = Key::session(&spec.secret, &spec.job, &cookie, &nonce);
-        let body = join_request(spec, deadline, cookie, nonce).encode_to_vec();
+        let mut request = join_request(spec, deadline, cookie, nonce);
+        request.resumes = had.map(|had| convert::assigned(&key, had));
+        let body = request.encode_to_vec();
         let sealed = Key::join(&spec.secret, &spec.job).seal(Purpose::Join, body);
         let reply = client.join(sealed).await.map_err(call_error)?;
         let mut session = Session { client, key, id: 0, counter: 0, revision: 0, heard: 0, endpoint };

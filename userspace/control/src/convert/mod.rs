@@ -29,8 +29,8 @@ pub struct Caller {
     pub rack: Option<RackId>,
 }
 
-/// Reads a join.
-pub fn join_request(request: &rpc::JoinRequest, caller: Caller) -> Result<JoinRequest, Refusal> {
+/// Reads a join; `key` shows the token of what it resumes.
+pub fn join_request(key: &Key, request: &rpc::JoinRequest, caller: Caller) -> Result<JoinRequest, Refusal> {
     if request.version != crate::PROTOCOL_VERSION {
         return Err(Refusal::Version { ours: crate::PROTOCOL_VERSION, theirs: request.version });
     }
@@ -40,6 +40,15 @@ pub fn join_request(request: &rpc::JoinRequest, caller: Caller) -> Result<JoinRe
     let port = small("data port", request.data_port)?;
     let wishes = wishes(request)?;
     check_address(ip, port, wishes.max_shards)?;
+    let resumes = match request.resumes.clone() {
+        Some(running) => {
+            let had = grant(key, running).map(|grant| grant.assignment);
+            Some(
+                had.ok_or_else(|| Refusal::Invalid { what: "a running job that no worker can have".into() })?,
+            )
+        }
+        None => None,
+    };
     Ok(JoinRequest {
         job: request.job.clone(),
         rank: small("rank", request.rank)?,
@@ -47,6 +56,7 @@ pub fn join_request(request: &rpc::JoinRequest, caller: Caller) -> Result<JoinRe
         worker: WorkerInstall { ip, port, mac, local_ip: caller.local },
         rack: caller.rack,
         deadline: Duration::from_millis(request.deadline_ms),
+        resumes,
     })
 }
 
@@ -242,7 +252,11 @@ pub fn read_kind(kind: i32) -> Option<PlaneKind> {
 }
 
 fn running(key: &Key, grant: &Grant) -> rpc::Running {
-    let Grant { assignment, departed } = grant;
+    rpc::Running { departed: wide(&grant.departed), ..assigned(key, &grant.assignment) }
+}
+
+/// Writes what a worker got; `key` hides the token.
+pub fn assigned(key: &Key, assignment: &Assignment) -> rpc::Running {
     rpc::Running {
         job: assignment.job.into(),
         epoch: assignment.epoch.into(),
@@ -254,7 +268,7 @@ fn running(key: &Key, grant: &Grant) -> rpc::Running {
         shards: assignment.shards.into(),
         plane: write_kind(assignment.plane).into(),
         result_group: assignment.result_group.map_or(0, Ipv4Addr::to_bits),
-        departed: wide(departed),
+        departed: Vec::new(),
         tune: assignment.tune,
         slots_reason: assignment.slots_reason.clone(),
         rack_rank: assignment.rack_rank.into(),

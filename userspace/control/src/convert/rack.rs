@@ -102,7 +102,8 @@ pub fn write_install(job: &JobInstall) -> Option<rpc::RackInstall> {
 
 /// Hides the token of an order to install, if it is one.
 pub fn mask(key: &Key, mut order: rpc::RackOrder) -> rpc::RackOrder {
-    if let Some(rack_order::What::Install(install) | rack_order::What::Renew(install)) = &mut order.what {
+    use rack_order::What::{Install, Renew, Resume};
+    if let Some(Install(install) | Renew(install) | Resume(install)) = &mut order.what {
         install.masked_token = key.mask(install.job, install.epoch, install.masked_token);
     }
     order

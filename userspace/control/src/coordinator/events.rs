@@ -225,6 +225,9 @@ impl Coordinator {
         let Some(run) = self.runs.get(&id).filter(|run| run.is_waiting()) else { return };
         let Some(seat) = run.seats.values().find(|seat| now >= seat.gives_up) else { return };
         let job = run.name.clone();
+        if run.is_claimed && run.phase == Phase::Ready {
+            return self.end(id, End::Failed(run.forgotten()));
+        }
         let refusal = if self.waits_for_hosts(run) {
             self.no_hosts(run)
         } else if run.phase == Phase::Ready {
@@ -256,7 +259,7 @@ impl Coordinator {
         self.stopping = true;
         let ids: Vec<RunId> = self.runs.iter().filter(|(_, run)| !run.is_over()).map(|(id, _)| *id).collect();
         for id in ids {
-            if self.runs.get(&id).is_some_and(|run| run.outlives_aggregators()) {
+            if self.runs.get(&id).is_some_and(|run| run.outlives_control()) {
                 self.remove(id);
                 continue;
             }
@@ -275,6 +278,9 @@ impl Coordinator {
         if run.phase != phase {
             run.enter(phase);
             run.hosts_by = self.last_tick + HOST_PATIENCE;
+        }
+        if run.is_claimed {
+            return self.take_up(id);
         }
         if let Err(refusal) = self.renumber(id) {
             return self.end(id, End::Refused(refusal));
@@ -359,7 +365,7 @@ impl Coordinator {
     }
 
     /// Orders the planes to give up a run, if they have it: the aggregators only, when it goes on.
-    fn remove(&mut self, id: RunId) {
+    pub(super) fn remove(&mut self, id: RunId) {
         // What was to be installed before is not, after this.
         self.actions.retain(
             |action| !matches!(action, Action::Restore { run, .. } | Action::Renew(run, _) if *run == id),

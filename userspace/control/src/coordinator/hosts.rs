@@ -28,7 +28,7 @@ impl Coordinator {
     /// Whether a run has to wait for parameter hosts.
     pub(super) fn lacks_hosts(&self, run: &Run) -> bool {
         let wanted = run.wishes().map_or(0, |wishes| wishes.hosts.unwrap_or(1));
-        wanted > 0 && self.free_hosts(run.job).len() < usize::from(wanted)
+        wanted > 0 && self.free_hosts(run).len() < usize::from(wanted)
     }
 
     /// Gives a run that waits another number when a parameter host that has entered meanwhile keeps a job under its own.
@@ -49,7 +49,7 @@ impl Coordinator {
     /// The refusal of a run that lacks some.
     pub(super) fn no_hosts(&self, run: &Run) -> Refusal {
         let wanted = run.wishes().and_then(|wishes| wishes.hosts).unwrap_or(1);
-        Refusal::Hosts { wanted, registered: self.free_hosts(run.job).len() }
+        Refusal::Hosts { wanted, registered: self.free_hosts(run).len() }
     }
 
     /// The parameter hosts of a run: those that have the fewest jobs. None for a static one.
@@ -58,7 +58,7 @@ impl Coordinator {
         if self.lacks_hosts(run) {
             return Err(self.no_hosts(run));
         }
-        let mut free = self.free_hosts(run.job);
+        let mut free = self.free_hosts(run);
         // One that carries less than the others of the job would hold all of them back.
         let (need, _) = self.terms(run, &[])?;
         let is_able = |host: &RackId| {
@@ -128,10 +128,16 @@ impl Coordinator {
         })
     }
 
-    /// Those that can take a job of this number.
-    fn free_hosts(&self, job: u16) -> Vec<RackId> {
-        let is_free = |rack: &Rack| rack.is_host() && rack.is_in_service() && !rack.plane.kept.contains(&job);
-        self.racks.iter().filter(|(_, rack)| is_free(rack)).map(|(id, _)| *id).collect()
+    /// Those that can take a run. One on a worker below a rack cannot: what the root sends to it, the rack's aggregator takes
+    /// for results of its own.
+    fn free_hosts(&self, run: &Run) -> Vec<RackId> {
+        let is_free = |rack: &Rack| rack.is_host() && rack.is_in_service() && !rack.keeps(run.job);
+        let is_below_rack = |id: RackId| {
+            let ip = self.host_address(id).map(|address| *address.ip());
+            run.seats.values().any(|seat| seat.rack.is_some() && Some(seat.worker.ip) == ip)
+        };
+        let free = self.racks.iter().filter(|(_, rack)| is_free(rack)).map(|(id, _)| *id);
+        free.filter(|id| !is_below_rack(*id)).collect()
     }
 
     /// Where a parameter host takes contributions of shard 0.

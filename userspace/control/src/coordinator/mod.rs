@@ -19,6 +19,7 @@ mod posts;
 mod racks;
 mod renewal;
 mod restore;
+mod resume;
 mod run;
 mod terms;
 #[cfg(test)]
@@ -97,6 +98,9 @@ pub struct JoinRequest {
     pub rack: Option<RackId>,
     /// How long to wait for the other ranks.
     pub deadline: Duration,
+    /// What it got of a running dynamic job from a control plane that is no more; `None`: it comes to a job that is yet to
+    /// start, or to an open place.
+    pub resumes: Option<Assignment>,
 }
 
 /// How a worker leaves.
@@ -190,6 +194,9 @@ pub enum Action {
         /// Where: at a rack, or at this aggregator itself.
         at: Option<RackId>,
     },
+    /// Have the parameter hosts of an earlier control plane's dynamic job go on for this one; answer with
+    /// [`Coordinator::on_resumed`].
+    Resume(RunId, JobOrder),
     /// Go on with a running dynamic job under another epoch; answer with [`Coordinator::on_renewed`].
     Renew(RunId, JobOrder),
     /// Remove a job everywhere; answer with [`Coordinator::on_removed`].
@@ -261,13 +268,16 @@ impl Coordinator {
     /// A worker joins. The answer comes with [`Coordinator::status`].
     pub fn join(&mut self, now: Time, request: &JoinRequest) -> Result<MemberId, Refusal> {
         self.check(request)?;
-        if let Some(run) = self.open_place_of(request) {
+        let run = if let Some(had) = &request.resumes {
+            self.claimed_run(request, had)?
+        } else if let Some(run) = self.open_place_of(request) {
             self.check_place(run, request)?;
             return self.renew(now, run, request).ok_or(Refusal::Stopping);
-        }
-        let run = match self.open_run(request)? {
-            Some(run) => run,
-            None => self.new_run(request)?,
+        } else {
+            match self.open_run(request)? {
+                Some(run) => run,
+                None => self.new_run(request)?,
+            }
         };
         let member = self.new_member();
         let patience = request.deadline.min(LONGEST_DEADLINE);
@@ -329,6 +339,12 @@ impl Coordinator {
         let job = request.job.clone();
         match run.seats.get(&request.rank) {
             _ if run.is_over() => Ok(None),
+            // Of a job that is opened anew nobody goes on with what it was.
+            _ if run.is_claimed && run.is_waiting() => {
+                let ranks = run.present();
+                self.end(id, End::Refused(Refusal::Held { job, ranks }));
+                Ok(None)
+            }
             Some(seat) if !seat.departed => {
                 Err(Refusal::RankTaken { job, rank: request.rank, holder: seat.worker.ip })
             }
@@ -434,7 +450,10 @@ impl Coordinator {
     /// begun, as a run is removed only after its install has ended.
     pub fn poll_action(&mut self) -> Option<Action> {
         let is_slow = |action: &Action| {
-            matches!(action, Action::Install(..) | Action::Restore { .. } | Action::Renew(..))
+            matches!(
+                action,
+                Action::Install(..) | Action::Restore { .. } | Action::Resume(..) | Action::Renew(..)
+            )
         };
         let quick = self.actions.iter().position(|action| !is_slow(action));
         self.actions.remove(quick.unwrap_or(0))
@@ -442,7 +461,7 @@ impl Coordinator {
 
     /// Whether nobody needs this control plane any more, and the planes have no job of it.
     pub fn is_idle(&self) -> bool {
-        let is_done = |run: &Run| run.is_over() || run.outlives_aggregators();
+        let is_done = |run: &Run| run.is_over() || run.outlives_control();
         self.runs.values().all(|run| is_done(run) && run.hold == Hold::Nothing)
     }
 }

@@ -23,6 +23,13 @@ pub(super) struct Name {
     used: u64,
 }
 
+impl Name {
+    /// Whether nobody uses it.
+    fn is_idle(&self) -> bool {
+        self.current.is_none() && self.on_plane.is_none()
+    }
+}
+
 /// All names that have a number.
 #[derive(Debug)]
 pub(super) struct Names {
@@ -88,6 +95,30 @@ impl Names {
         Ok(job)
     }
 
+    /// Makes `run` the latest of `name` under the number that it had at an earlier control plane.
+    pub fn adopt(&mut self, name: &str, run: RunId, last: LastEpoch) -> Result<(), Refusal> {
+        let LastEpoch { job, epoch } = last;
+        let is_number = (1..MAX_JOBS).contains(&usize::from(job)) && epoch > 0;
+        let has_it = |(other, known): &(&String, &Name)| known.job == job && *other != name;
+        let holder = self.names.iter().find(has_it).map(|(other, known)| (other.clone(), known.is_idle()));
+        match holder {
+            _ if !is_number => {
+                return Err(Refusal::Invalid {
+                    what: format!("job number {job}, epoch {epoch}: no job has that"),
+                });
+            }
+            Some((other, false)) => {
+                return Err(Refusal::Invalid { what: format!("job number {job} is that of `{other}` here") });
+            }
+            Some((other, true)) => drop(self.names.remove(&other)),
+            None => {}
+        }
+        self.raise(&[last]);
+        self.clock += 1;
+        self.names.insert(name.into(), Name { job, current: Some(run), on_plane: None, used: self.clock });
+        Ok(())
+    }
+
     fn number(&mut self, kept: &HashSet<u16>) -> Result<u16, Refusal> {
         let most = MAX_JOBS - 1;
         let usable = |job: u16| !self.is_spent(job) && !kept.contains(&job);
@@ -99,8 +130,7 @@ impl Names {
         if (1..MAX_JOBS as u16).all(|job| self.is_spent(job)) {
             return Err(Names::spent());
         }
-        let is_idle = |name: &Name| name.current.is_none() && name.on_plane.is_none();
-        let idle = self.names.iter().filter(|(_, name)| is_idle(name) && usable(name.job));
+        let idle = self.names.iter().filter(|(_, name)| name.is_idle() && usable(name.job));
         let oldest = idle.min_by_key(|(_, name)| name.used).map(|(name, _)| name.clone());
         let freed = oldest.and_then(|name| self.names.remove(&name));
         freed.map(|name| name.job).ok_or(Refusal::TooManyJobs { max: most })

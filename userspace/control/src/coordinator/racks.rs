@@ -64,6 +64,11 @@ impl Rack {
         self.away.as_ref().map(|(_, why)| why.as_str())
     }
 
+    /// Whether it is a parameter host that keeps a job of an earlier control plane under this number.
+    pub fn keeps(&self, job: u16) -> bool {
+        self.is_host() && self.plane.kept.contains(&job)
+    }
+
     /// What people call it.
     fn title(&self) -> String {
         title(self.is_host(), &self.name)

@@ -6,7 +6,7 @@ use super::{
     restore::Gap,
     run::{Phase, Run},
 };
-use crate::{failure::JobFailure, post::Order, refusal::Refusal};
+use crate::{failure::JobFailure, refusal::Refusal};
 
 /// A dead worker's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,6 +162,6 @@ impl Coordinator {
 impl Run {
     /// Whether a dead worker can be replaced.
     fn can_be_renewed(&self) -> bool {
-        self.outlives_aggregators() && self.terms.is_some_and(|terms| terms.order == Order::Submission)
+        matches!(self.phase, Phase::Running(_)) && self.outlives_control()
     }
 }

@@ -23,6 +23,7 @@ use crate::{
     failure::JobFailure,
     plane::{JobInstall, Level, WorkerInstall},
     pool::Range,
+    post::Order,
     refusal::Refusal,
 };
 
@@ -54,6 +55,8 @@ pub(super) struct Seat {
     pub is_new: bool,
     /// Events that were before its time.
     pub since: u64,
+    /// What the worker got from an earlier control plane, until this one has taken the run up.
+    pub had: Option<Assignment>,
 }
 
 impl Seat {
@@ -74,6 +77,7 @@ impl Seat {
             vacant: None,
             is_new: false,
             since: 0,
+            had: request.resumes.clone(),
         }
     }
 
@@ -195,6 +199,8 @@ pub(super) struct Run {
     pub hosts_by: Time,
     /// The epoch that the planes are being told, since a worker was replaced.
     pub renewing: Option<u16>,
+    /// It was an earlier control plane's.
+    pub is_claimed: bool,
     /// Until when workers may measure.
     pub measured_by: Time,
     pub naming: Naming,
@@ -221,6 +227,7 @@ impl Run {
             shared: None,
             hosts_by: Time::MAX,
             renewing: None,
+            is_claimed: false,
             measured_by: Time::MAX,
             naming: Naming::default(),
             log: Log::default(),
@@ -253,9 +260,15 @@ impl Run {
         matches!(self.phase, Phase::Installing | Phase::Running(_))
     }
 
-    /// Whether it goes on when it loses its aggregators, and their control plane.
+    /// Whether it goes on when it loses its aggregators.
     pub fn outlives_aggregators(&self) -> bool {
-        self.shared.is_some() && matches!(self.phase, Phase::Running(_))
+        let goes_on = matches!(self.phase, Phase::Running(_)) || self.is_claimed && self.is_live();
+        self.shared.is_some() && goes_on
+    }
+
+    /// Whether it goes on when it loses this control plane: one that is in order of names has that from here.
+    pub fn outlives_control(&self) -> bool {
+        self.outlives_aggregators() && self.terms.is_some_and(|terms| terms.order == Order::Submission)
     }
 
     /// Whether it is over.

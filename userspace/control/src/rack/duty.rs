@@ -218,6 +218,10 @@ fn obey<P: DataPlane>(plane: &P, key: &Key, order: rpc::RackOrder) -> Result<rpc
             let job = messages::read_install(key, &job).ok_or_else(unreadable)?;
             plane.renew(&job).map(|resume| rpc::RackInstalled { resume, ..Default::default() })
         }
+        rack_order::What::Resume(job) => {
+            let job = messages::read_install(key, &job).ok_or_else(unreadable)?;
+            plane.resume(&job).map(|()| rpc::RackInstalled::default())
+        }
         rack_order::What::Remove(job) => plane.remove(number(job)?).map(|()| rpc::RackInstalled::default()),
         rack_order::What::Resize(resize) => plane
             .resize(number(resize.job)?, resize.lane_slots, &resize.reason)

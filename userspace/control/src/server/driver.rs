@@ -83,6 +83,12 @@ async fn carry_out<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
                 let now = shared.now();
                 shared.lock().coordinator.on_restored(now, run, at, result);
             }
+            Action::Resume(run, order) => {
+                let plane = plane.clone();
+                let result = flatten(tokio::task::spawn_blocking(move || plane.resume(&order)).await);
+                let now = shared.now();
+                shared.lock().coordinator.on_resumed(now, run, result);
+            }
             Action::Renew(run, order) => {
                 let plane = plane.clone();
                 let result = flatten(tokio::task::spawn_blocking(move || plane.renew(&order)).await);

@@ -1,12 +1,15 @@
-//! Puts a running dynamic job on planes once more: where it was lost, or on all when a worker was replaced (ATP appendix
-//! A.3).
+//! Puts a running dynamic job on planes once more: where it was lost, on all when a worker was replaced (ATP appendix A.3),
+//! or at its parameter hosts when it was an earlier control plane's.
 
-use super::tree::{Tree, door_here, host_part, missing, open_doors};
+use super::{
+    desk::Ordered,
+    tree::{Held, Tree, door_here, host_part, missing, open_doors},
+};
 use crate::{
     DataPlane,
     coordinator::{Child, JobOrder, RackId, Renewed},
     plane::{Installed, PlaneError, PlaneInfo},
-    rpc::rack_order,
+    rpc::{RackInstall, rack_order},
 };
 
 impl<P: DataPlane> Tree<P> {
@@ -49,15 +52,34 @@ impl<P: DataPlane> Tree<P> {
         Ok(renewed)
     }
 
+    /// Has the parameter hosts of an earlier control plane's job go on for this one. Those that do have it from now on, also
+    /// when one does not.
+    pub fn resume(&self, order: &JobOrder) -> Result<(), PlaneError> {
+        let ordered = self.order_hosts(order, rack_order::What::Resume)?;
+        let (mut held, mut failed) = (Held::default(), Ok(()));
+        for (host, ordered) in ordered {
+            match self.answered("taking the job up again at", "parameter host", host, ordered) {
+                Ok(_) => held.hosts.push(host),
+                Err(error) => failed = Err(error),
+            }
+        }
+        self.held().insert(order.install.job, held);
+        failed
+    }
+
+    /// Orders something of all parameter hosts that have the job, and know where they hear from.
+    fn order_hosts(
+        &self,
+        order: &JobOrder,
+        what: fn(RackInstall) -> rack_order::What,
+    ) -> Result<Vec<(RackId, Ordered)>, PlaneError> {
+        let part = host_part(order, &[])?;
+        Ok(order.hosts.iter().map(|host| (*host, self.desks.order(*host, what(part.clone())))).collect())
+    }
+
     /// All parameter hosts; of each lane the first chunk that its own has not summed.
     fn renew_hosts(&self, order: &JobOrder) -> Result<Vec<u32>, PlaneError> {
-        let job = order.install.job;
-        let upstream = self.held().get(&job).map(|held| held.upstream.clone()).unwrap_or_default();
-        let mut ordered = Vec::with_capacity(order.hosts.len());
-        for (host, upstream) in order.hosts.iter().zip(&upstream) {
-            let what = rack_order::What::Renew(host_part(order, upstream)?);
-            ordered.push((*host, self.desks.order(*host, what)));
-        }
+        let ordered = self.order_hosts(order, rack_order::What::Renew)?;
         let mut firsts = Vec::with_capacity(ordered.len());
         for (host, ordered) in ordered {
             let (done, _) = self.answered("going on with the job at", "parameter host", host, ordered)?;

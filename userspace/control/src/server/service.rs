@@ -86,7 +86,7 @@ impl Service {
         let reply = {
             let mut state = self.shared.lock();
             let (join, key) = state.gate.join(now, sealed).map_err(|why| self.denied(caller.peer, why))?;
-            let joined = convert::join_request(&join, caller)
+            let joined = convert::join_request(&key, &join, caller)
                 .and_then(|request| state.coordinator.join(now, &request));
             match joined {
                 Ok(member) => {

@@ -31,11 +31,9 @@ pub struct Tree<P> {
 #[derive(Clone, Default)]
 pub(super) struct Held {
     pub(super) racks: Vec<RackId>,
-    hosts: Vec<RackId>,
+    pub(super) hosts: Vec<RackId>,
     /// Where each child of the root finds it.
     parents: Vec<SocketAddrV4>,
-    /// Where each parameter host hears from.
-    pub(super) upstream: Vec<Vec<SocketAddrV4>>,
 }
 
 impl<P: DataPlane> Tree<P> {
@@ -140,9 +138,6 @@ impl<P: DataPlane> Tree<P> {
         for (number, host) in order.hosts.iter().enumerate() {
             let what = host_part(order, upstream.get(number).ok_or_else(missing)?)?;
             ordered.push((*host, self.desks.order(*host, rack_order::What::Install(what))));
-        }
-        if let Some(held) = self.held().get_mut(&order.install.job) {
-            held.upstream = upstream;
         }
         for (host, ordered) in ordered {
             self.installed("installing the job at", "parameter host", host, ordered)?;

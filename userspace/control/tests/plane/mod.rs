@@ -15,6 +15,7 @@ use sumac_control::plane::{
 pub enum Call {
     Install(JobInstall),
     Renew(JobInstall),
+    Resume(JobInstall),
     Resize(u16, u32, String),
     Remove(u16),
 }
@@ -137,6 +138,13 @@ impl DataPlane for FakePlane {
         self.0.lock().unwrap().calls.push(Call::Renew(job.clone()));
         let base = u32::from(job.epoch) * 100;
         Ok((0..u32::from(job.lanes)).map(|lane| base + lane).collect())
+    }
+
+    fn resume(&self, job: &JobInstall) -> Result<(), PlaneError> {
+        let mut inner = self.0.lock().unwrap();
+        inner.kept.retain(|kept| *kept != job.job);
+        inner.calls.push(Call::Resume(job.clone()));
+        Ok(())
     }
 
     fn remove(&self, job: u16) -> Result<(), PlaneError> {

@@ -10,8 +10,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use serde_json::{Map, Value};
 use sumac_api::{Code, Failure};
 use sumac_control::neighbour::ResolveError;
-use sumac_control::plane::JobInstall;
 use sumac_control::{Assignment, JoinSpec, PlaneKind};
+use sumac_parameter::HostJob;
 use sumac_transport::JobError;
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 use sumac_wire::{CLASSES, MAX_ELEMENTS};
@@ -24,6 +24,7 @@ use crate::stream::Errand;
 
 pub use self::backend::CarrierError;
 pub(crate) use self::report::{Measured, MeasuredJob};
+pub(crate) use self::terms::host_job;
 
 /// This host's end of all paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,16 +162,16 @@ impl Carrier {
     }
 
     /// Takes contributions of a dynamic job, as one of its parameter hosts. May wait for ARP.
-    pub(crate) fn host_job(&self, job: &JobInstall) -> Result<(), Failure> {
-        let host = terms::host_job(job).map_err(|problem| Failure::new(Code::BadField, problem))?;
-        let to = host.workers.iter().map(|worker| worker.address);
-        let peers = self.ways(job, &host.upstream, to)?;
+    pub(crate) fn host_job(&self, job: &HostJob) -> Result<(), Failure> {
+        let upstream = job.upstream.iter().map(|to| self.way.peer(*to.ip(), to.port(), job.checksum));
+        let upstream = upstream.collect::<Result<_, _>>().map_err(unreachable)?;
+        let peers = self.ways(job, upstream)?;
         if let Way::Xdp { gate, .. } = &self.way {
             let mut gate = Gate::lock(gate);
             gate.program.check_current().map_err(datapath)?;
             gate.admit(job.job, Part::ParameterHost, terms::host_entry(job)).map_err(datapath)?;
         }
-        let hosted = self.datapath.add_host(HostPlan { job: host, peers });
+        let hosted = self.datapath.add_host(HostPlan { job: job.clone(), peers });
         if hosted.is_err() {
             // What went wrong is told, not that it cannot be undone.
             let _ = self.unhost_job(job.job);
@@ -180,11 +181,12 @@ impl Carrier {
 
     /// Goes on as one of a job's parameter hosts, under another incarnation, with another worker in one's place. Gives the first
     /// chunk of each lane that is not summed here. May wait for ARP.
-    pub(crate) fn renew_host(&self, job: &JobInstall) -> Result<Vec<u32>, Failure> {
-        let host = terms::host_job(job).map_err(|problem| Failure::new(Code::BadField, problem))?;
-        let to = host.workers.iter().map(|worker| worker.address);
-        let peers = self.ways(job, &host.upstream, to)?;
-        let firsts = self.datapath.renew_host(job.job, job.epoch, host.workers, peers).map_err(datapath)?;
+    pub(crate) fn renew_host(&self, job: &HostJob) -> Result<Vec<u32>, Failure> {
+        // They are where they were, and one that has died is done without.
+        let upstream = job.upstream.iter().map(|to| self.way.peer(*to.ip(), to.port(), job.checksum));
+        let peers = self.ways(job, upstream.filter_map(Result::ok).collect())?;
+        let workers = job.workers.clone();
+        let firsts = self.datapath.renew_host(job.job, job.epoch, workers, peers).map_err(datapath)?;
         if let Way::Xdp { gate, .. } = &self.way {
             let entry = terms::host_entry(job);
             Gate::lock(gate).admit(job.job, Part::ParameterHost, entry).map_err(datapath)?;
@@ -192,19 +194,13 @@ impl Carrier {
         Ok(firsts)
     }
 
-    /// The ways to a job's aggregators and to its workers. One that does not answer is looked for behind an aggregator, which
-    /// may know the way.
-    fn ways(
-        &self,
-        job: &JobInstall,
-        upstream: &[SocketAddrV4],
-        workers: impl Iterator<Item = SocketAddrV4>,
-    ) -> Result<Vec<Peer>, Failure> {
-        let unreachable = |error: ResolveError| Failure::new(Code::Unreachable, error.to_string());
+    /// The ways to a job's aggregators, which are known, and to its workers. One that does not answer is looked for behind an
+    /// aggregator, which may know the way.
+    fn ways(&self, job: &HostJob, upstream: Vec<Peer>) -> Result<Vec<Peer>, Failure> {
         let way = |to: &SocketAddrV4| self.way.peer(*to.ip(), to.port(), job.checksum);
-        let mut peers = upstream.iter().map(way).collect::<Result<Vec<_>, _>>().map_err(unreachable)?;
+        let mut peers = upstream;
         let behind = peers.first().map(|peer| peer.mac);
-        for worker in workers {
+        for worker in job.workers.iter().map(|worker| worker.address) {
             peers.push(match (way(&worker), behind) {
                 (Ok(peer), _) => peer,
                 (Err(error), Some(mac)) => {
@@ -318,6 +314,10 @@ impl Carrier {
             }
         }
     }
+}
+
+fn unreachable(error: ResolveError) -> Failure {
+    Failure::new(Code::Unreachable, error.to_string())
 }
 
 fn datapath(error: impl std::fmt::Display) -> Failure {

@@ -58,7 +58,7 @@ pub(super) fn worker_entry(assigned: &Assignment, spec: &JoinSpec) -> HostJobEnt
 }
 
 /// What it lets in for a parameter host of a job.
-pub(super) fn host_entry(job: &JobInstall) -> HostJobEntry {
+pub(super) fn host_entry(job: &HostJob) -> HostJobEntry {
     HostJobEntry {
         token: job.token,
         epoch: job.epoch,
@@ -74,7 +74,7 @@ fn checksum_flag(checksum: bool) -> u16 {
 }
 
 /// A job as its parameter host must know it, or what is missing in the order to sum for it.
-pub(super) fn host_job(job: &JobInstall) -> Result<HostJob, &'static str> {
+pub(crate) fn host_job(job: &JobInstall) -> Result<HostJob, &'static str> {
     let dynamic = job.dynamic.as_ref().ok_or("a static job needs no parameter host")?;
     if dynamic.places.len() != job.workers.len() {
         return Err(

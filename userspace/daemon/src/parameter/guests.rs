@@ -7,12 +7,16 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sumac_parameter::HostJob;
+
 /// How long a job that its control plane has forgotten may be without packets: its workers may be computing meanwhile.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// One job.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Guest {
+    /// What is known of it.
+    job: HostJob,
     /// How many packets had come at the last look.
     packets: u64,
     /// When the last look found more than the one before.
@@ -31,8 +35,30 @@ impl Guests {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(&self, job: u16, now: Instant) {
-        self.lock().insert(job, Guest { packets: 0, active: now, is_orphan: false });
+    pub(super) fn add(&self, job: HostJob, now: Instant) {
+        self.lock().insert(job.job, Guest { job, packets: 0, active: now, is_orphan: false });
+    }
+
+    /// What is known of a job.
+    pub(super) fn get(&self, job: u16) -> Option<HostJob> {
+        self.lock().get(&job).map(|guest| guest.job.clone())
+    }
+
+    /// A job has another incarnation.
+    pub(super) fn renew(&self, job: HostJob) {
+        if let Some(guest) = self.lock().get_mut(&job.job) {
+            guest.job = job;
+        }
+    }
+
+    /// A control plane has this job again. `false`: that is another than the one that is here, or none is; where it is heard
+    /// from, only this host knows.
+    pub(super) fn take_up(&self, job: &HostJob) -> bool {
+        let mut guests = self.lock();
+        let Some(guest) = guests.get_mut(&job.job) else { return false };
+        let is_same = guest.job == HostJob { upstream: guest.job.upstream.clone(), ..job.clone() };
+        guest.is_orphan &= !is_same;
+        is_same
     }
 
     pub(super) fn remove(&self, job: u16) {
@@ -80,11 +106,50 @@ impl Guests {
 mod tests {
     use super::*;
 
+    fn job(job: u16) -> HostJob {
+        HostJob {
+            job,
+            epoch: 3,
+            token: 0xfeed,
+            elements: 352,
+            window: 256,
+            slots: 64,
+            linear: false,
+            lanes: 2,
+            shards: 1,
+            checksum: true,
+            workers: Vec::new(),
+            upstream: vec!["10.77.0.1:48700".parse().unwrap()],
+        }
+    }
+
+    #[test]
+    fn only_the_very_job_is_taken_up_again() {
+        let (guests, start) = (Guests::default(), Instant::now());
+        guests.add(job(1), start);
+        guests.orphan();
+        let unheard = HostJob { upstream: Vec::new(), ..job(1) };
+        for other in [
+            job(2),
+            HostJob { token: 1, ..unheard.clone() },
+            HostJob { epoch: 4, ..unheard.clone() },
+            HostJob { window: 8, ..unheard.clone() },
+        ] {
+            assert!(!guests.take_up(&other), "{other:?}");
+            assert_eq!(guests.orphans(), [1]);
+        }
+        assert!(guests.take_up(&unheard));
+        assert_eq!((guests.orphans(), guests.get(1)), (vec![], Some(job(1))));
+        guests.renew(HostJob { epoch: 4, ..job(1) });
+        guests.orphan();
+        assert!(!guests.take_up(&unheard) && guests.take_up(&HostJob { epoch: 4, ..unheard }));
+    }
+
     #[test]
     fn orphans_stay_while_they_see_packets() {
         let (guests, start) = (Guests::default(), Instant::now());
-        guests.add(1, start);
-        guests.add(2, start);
+        guests.add(job(1), start);
+        guests.add(job(2), start);
         assert!(guests.look(start + 2 * IDLE, |_| 5).is_empty(), "both have their control plane");
         guests.orphan();
         assert_eq!(guests.orphans(), [1, 2]);
@@ -94,7 +159,7 @@ mod tests {
         guests.remove(2);
         assert!(guests.look(later + IDLE / 2, |_| 6).is_empty());
         assert_eq!(guests.look(later + IDLE, |_| 6), [1]);
-        guests.add(1, later);
+        guests.add(job(1), later);
         assert!(!guests.has_orphan(1), "a new job of that number");
     }
 }

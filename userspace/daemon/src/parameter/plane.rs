@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use sumac_api::Failure;
 use sumac_control::plane::{Installed, JobInstall, LastEpoch, PlaneError, PlaneInfo};
 use sumac_control::{DataPlane, PlaneKind};
 use sumac_wire::PAGE_ELEMENTS;
 
+use crate::carrier::host_job;
 use crate::hub::Hub;
 use crate::path;
 
@@ -84,20 +84,38 @@ impl DataPlane for HostPlane {
             return Err(failed(format!("an earlier control plane's job {} is still summed here", job.job)));
         }
         self.remove(job.job)?;
-        self.hub.carrier.host_job(job).map_err(|failure| failed(failure.to_string()))?;
-        self.hub.guests.add(job.job, Instant::now());
+        let host = host_job(job).map_err(|problem| failed(problem.into()))?;
+        self.hub.carrier.host_job(&host).map_err(|failure| failed(failure.to_string()))?;
+        self.hub.guests.add(host, Instant::now());
         tracing::info!(job = job.job, epoch = job.epoch, workers = job.workers.len(), "summing for a job");
         Ok(Installed { aggregator_ips: Vec::new(), result_group: None, host_sides: Vec::new() })
     }
 
     fn renew(&self, job: &JobInstall) -> Result<Vec<u32>, PlaneError> {
-        let failed = |failure: Failure| PlaneError::Failed {
+        let failed = |what: String| PlaneError::Failed {
             doing: "going on as a parameter host with another worker",
-            what: failure.to_string(),
+            what,
         };
-        let firsts = self.hub.carrier.renew_host(job).map_err(failed)?;
+        let mut host = host_job(job).map_err(|problem| failed(problem.into()))?;
+        let known = self.hub.guests.get(job.job);
+        host.upstream = known.ok_or_else(|| failed(format!("job {} is not summed here", job.job)))?.upstream;
+        let firsts = self.hub.carrier.renew_host(&host).map_err(|failure| failed(failure.to_string()))?;
+        self.hub.guests.renew(host);
         tracing::info!(job = job.job, epoch = job.epoch, ?firsts, "a worker of a job was replaced");
         Ok(firsts)
+    }
+
+    fn resume(&self, job: &JobInstall) -> Result<(), PlaneError> {
+        let failed = |what: String| PlaneError::Failed {
+            doing: "going on as a parameter host for another control plane",
+            what,
+        };
+        let host = host_job(job).map_err(|problem| failed(problem.into()))?;
+        if !self.hub.guests.take_up(&host) {
+            return Err(failed(format!("job {} of epoch {} is not what is summed here", job.job, job.epoch)));
+        }
+        tracing::info!(job = job.job, epoch = job.epoch, "a control plane has taken a job up again");
+        Ok(())
     }
 
     fn resize(&self, job: u16, _lane_slots: u32, _reason: &str) -> Result<(), PlaneError> {

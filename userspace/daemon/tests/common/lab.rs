@@ -51,6 +51,8 @@ fn role(name: &str) -> String {
 /// A host aggregator with its control plane.
 pub struct Aggregator {
     pub address: SocketAddr,
+    /// Where shard 0 takes packets.
+    data_port: u16,
     stop: Option<oneshot::Sender<()>>,
     runtime: Option<Runtime>,
 }
@@ -58,16 +60,29 @@ pub struct Aggregator {
 impl Aggregator {
     /// `grace`: how long a dead worker's place in a dynamic job stays open.
     pub fn start(kind: Kind, grace: Duration) -> Aggregator {
+        Aggregator::start_at("127.0.0.1:0".parse().unwrap(), 0, kind, grace)
+    }
+
+    fn start_at(address: SocketAddr, data_port: u16, kind: Kind, grace: Duration) -> Aggregator {
         match kind {
             Kind::Host { shared } => {
-                let plane = HostPlane::start(4096, 352, SHARDS, Ipv4Addr::LOCALHOST, 0).unwrap();
-                Aggregator::with(plane.with_dynamic(shared, SLOT_TIMEOUT).unwrap(), grace)
+                let start = || HostPlane::start(4096, 352, SHARDS, Ipv4Addr::LOCALHOST, data_port).ok();
+                let plane = patiently(start).with_dynamic(shared, SLOT_TIMEOUT).unwrap();
+                let data_port = plane.running().local().port();
+                Aggregator::with(address, data_port, plane, grace)
             }
-            Kind::None => Aggregator::with(NoPlane, grace),
+            Kind::None => Aggregator::with(address, 0, NoPlane, grace),
         }
     }
 
-    fn with(plane: impl DataPlane, grace: Duration) -> Aggregator {
+    /// Where it was, knowing nothing.
+    pub fn start_again(&mut self, kind: Kind, grace: Duration) {
+        self.stop();
+        *self = Aggregator::start_at(self.address, self.data_port, kind, grace);
+    }
+
+    fn with(address: SocketAddr, data_port: u16, plane: impl DataPlane, grace: Duration) -> Aggregator {
+        let plane = Arc::new(plane);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let secrets = Secrets {
@@ -75,13 +90,13 @@ impl Aggregator {
             racks: Some(Secret::new(HOSTS_SECRET).unwrap()),
             ..Secrets::default()
         };
-        let listening =
-            runtime.block_on(Listening::open("127.0.0.1:0".parse().unwrap(), plane, secrets)).unwrap();
+        let listen = || runtime.block_on(Listening::open(address, plane.clone(), secrets.clone())).ok();
+        let listening = patiently(listen);
         let listening = listening.with_rejoin_grace(grace);
         let address = listening.address();
         let (stop, stopped) = oneshot::channel::<()>();
         runtime.spawn(listening.serve(async { drop(stopped.await) }));
-        Aggregator { address, stop: Some(stop), runtime: Some(runtime) }
+        Aggregator { address, data_port, stop: Some(stop), runtime: Some(runtime) }
     }
 }
 
@@ -98,6 +113,18 @@ impl Aggregator {
 impl Drop for Aggregator {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Tries again while what was there before is not quite gone.
+fn patiently<T>(start: impl Fn() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        match start() {
+            Some(started) => return started,
+            None => assert!(Instant::now() < deadline, "it does not start"),
+        }
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Dynamic jobs: parameter hosts, places, and what they outlive.
+//! What dynamic jobs get, and what none can have; [`super::hosts`] and [`super::outlived`] are about what they need and do without.
 
 use std::net::SocketAddrV4;
 
@@ -38,7 +38,7 @@ pub(super) fn rack(number: u8) -> RackEntry {
     RackEntry { name: format!("r{number}"), ip, plane: sharing(384, 832), instance: 1, last_epochs: vec![] }
 }
 
-fn dynamic(job: &str, rank: u16, world: u16, wishes: DynamicWishes) -> JoinRequest {
+pub(super) fn dynamic(job: &str, rank: u16, world: u16, wishes: DynamicWishes) -> JoinRequest {
     wanting(job, rank, world, |w| {
         (w.mode, w.elements, w.slots, w.shards, w.max_shards) = (Mode::Dynamic(wishes), None, None, None, 4);
     })
@@ -48,23 +48,18 @@ pub(super) fn plain(job: &str, rank: u16, world: u16) -> JoinRequest {
     dynamic(job, rank, world, DynamicWishes::default())
 }
 
-/// A world with an aggregator that has slots to share, and parameter hosts with these numbers.
-pub(super) fn sharing_world(hosts: &[u8]) -> World {
-    World::sharing(hosts)
-}
-
 /// The first parameter host, in service.
 pub(super) fn present() -> [(u64, PlaneInfo); 1] {
     [(100, host(0).plane)]
 }
 
-fn below(rack: u64, request: JoinRequest) -> JoinRequest {
+pub(super) fn below(rack: u64, request: JoinRequest) -> JoinRequest {
     JoinRequest { rack: Some(RackId(rack)), ..request }
 }
 
 impl World {
     /// An aggregator with slots to share, and parameter hosts with these numbers.
-    fn sharing(hosts: &[u8]) -> World {
+    pub(super) fn sharing(hosts: &[u8]) -> World {
         let mut world = World::with(SHARING);
         for number in hosts {
             world.enter(100 + u64::from(*number), host(*number));
@@ -92,7 +87,7 @@ impl World {
         }
     }
 
-    fn terms(&self, member: MemberId) -> DynamicTerms {
+    pub(super) fn terms(&self, member: MemberId) -> DynamicTerms {
         self.grant(member).dynamic.expect("a dynamic job")
     }
 
@@ -139,25 +134,6 @@ fn a_job_gets_shared_slots_and_the_hosts_with_the_fewest_jobs() {
         world.leave(member, Outcome::Done);
     }
     assert!(world.plane.is_empty());
-}
-
-#[test]
-fn a_small_host_holds_nobody_back_unless_it_is_needed() {
-    let mut world = World::sharing(&[1, 2]);
-    let small = PlaneInfo { shards: 1, ..host(0).plane };
-    world.enter(100, RackEntry { plane: small, ..host(0) });
-    let asking = |job: &str, hosts| dynamic(job, 0, 1, DynamicWishes { hosts, ..DynamicWishes::default() });
-    let members = world.all([asking("a", None), asking("b", Some(2))]);
-    for member in members {
-        let grant = world.grant(member);
-        assert_eq!((grant.shards, grant.dynamic.unwrap().hosts.len()), (4, 2));
-    }
-    let all = world.join(&asking("c", Some(3))).unwrap();
-    assert!(world.refusal(all).to_string().contains("3 parameter hosts for 1 shards"));
-    world.coordinator.rack_reports(world.now, RackId(101), Err("away".into()));
-    world.coordinator.rack_reports(world.now, RackId(102), Err("away".into()));
-    let alone = world.join(&asking("d", None)).unwrap();
-    assert_eq!(world.grant(alone).shards, 1, "as it has");
 }
 
 #[test]
@@ -244,31 +220,6 @@ fn ranks_that_differ_in_mode_are_named() {
 }
 
 #[test]
-fn a_job_waits_a_moment_for_its_hosts() {
-    let mut world = World::sharing(&[]);
-    let members = world.all([plain("a", 0, 2), plain("a", 1, 2)]);
-    world.pass(seconds(2), &members);
-    assert_eq!(world.status(members[0]), Status::Waiting(vec![]));
-    world.enter(5, host(0));
-    world.pass(millis(100), &members);
-    assert_eq!(world.terms(members[0]).hosts.len(), 1);
-
-    let mut world = World::sharing(&[3]);
-    let asked = DynamicWishes { hosts: Some(2), ..DynamicWishes::default() };
-    let members = world.all([dynamic("a", 0, 1, asked)]);
-    world.pass_with(seconds(4), &members, &[(103, host(3).plane)]);
-    let refusal = world.refusal(members[0]);
-    assert_eq!(refusal.kind(), RefusalKind::Hosts);
-    assert!(refusal.to_string().contains("needs 2 parameter hosts, and 1 are registered"), "{refusal}");
-    let hasty = JoinRequest { deadline: seconds(1), ..dynamic("b", 0, 1, asked) };
-    let members = world.all([hasty]);
-    world.pass_with(seconds(2), &members, &[(103, host(3).plane)]);
-    assert_eq!(world.refusal(members[0]).kind(), RefusalKind::Hosts, "at its own deadline");
-    let through = world.join(&below(103, plain("c", 0, 1))).unwrap_err();
-    assert!(through.to_string().contains("do not join through parameter hosts"), "{through}");
-}
-
-#[test]
 fn places_in_two_levels() {
     let mut world = World::sharing(&[0]);
     world.enter(1, rack(1));
@@ -328,163 +279,6 @@ fn a_control_plane_without_an_aggregator() {
     let member = world.join(&below(2, plain("b", 0, 1))).unwrap();
     let refusal = world.refusal(member).to_string();
     assert!(refusal.contains("the root has no aggregator to add up racks' sums"), "{refusal}");
-}
-
-#[test]
-fn the_loss_of_a_host_ends_its_jobs_by_name() {
-    let lost = |world: &mut World, how: &str| -> JobFailure {
-        let members = world.all([plain("a", 0, 1)]);
-        let untouched = world.start("b", 1);
-        match how {
-            "silent" => world.pass(seconds(3), &[members.clone(), untouched.clone()].concat()),
-            "instance" => {
-                world.coordinator.rack_reports(world.now, RackId(100), Ok((2, host(0).plane)));
-                world.work();
-            }
-            "anew" => world.enter(7, host(0)),
-            _ => {
-                for _ in 0..120 {
-                    world.coordinator.rack_reports(world.now, RackId(100), Err("its port is gone".into()));
-                    world.pass(millis(100), &[members.clone(), untouched.clone()].concat());
-                }
-            }
-        }
-        assert_eq!(world.grant(untouched[0]).dynamic, None, "another job goes on");
-        let failure = world.failure(members[0]);
-        world.leave(members[0], Outcome::Done);
-        assert_eq!(world.plane.len(), 1);
-        failure
-    };
-    for (how, words) in [
-        ("silent", "the parameter host `p0` (10.77.200.0) stopped answering"),
-        ("instance", "lost its state (instance 1 -> 2)"),
-        ("anew", "was started anew"),
-        ("away", "its port is gone"),
-    ] {
-        let failure = lost(&mut World::sharing(&[0]), how);
-        assert_eq!(failure.kind, FailureKind::ParameterHost);
-        assert!(failure.message.contains(words), "{how}: {failure}");
-    }
-}
-
-#[test]
-fn a_job_outlives_its_aggregator_and_gets_it_back() {
-    let mut world = World::sharing(&[0]);
-    let present = [(100, host(0).plane)];
-    let members = world.all([plain("a", 0, 2), plain("a", 1, 2)]);
-    let bound = world.start("b", 1);
-    let all = [members.clone(), bound.clone()].concat();
-    for _ in 0..15 {
-        world.coordinator.on_plane(world.now, Err("detached".into()));
-        world.pass_with(seconds(1), &all, &present);
-    }
-    assert_eq!(world.failure(bound[0]).kind, FailureKind::PlaneDown, "a static one does not");
-    assert_eq!(world.grant(members[0]).epoch, 1);
-
-    world.plane.clear();
-    world.refuse_restore = true;
-    world.coordinator.on_plane(world.now, Ok((0xb, SHARING)));
-    world.pass_with(millis(1500), &members, &present);
-    assert_eq!(world.restored.len(), 2, "once a second");
-    world.refuse_restore = false;
-    world.pass_with(seconds(5), &members, &present);
-    assert_eq!(world.restored.len(), 3);
-    assert_eq!((world.restored[2].1, world.plane.len()), (None, 1));
-    assert_eq!(world.grant(members[0]).epoch, 1, "its members have seen nothing of that");
-
-    let narrower = PlaneInfo { dynamic_slots: 8, ..SHARING };
-    world.plane.clear();
-    world.coordinator.on_plane(world.now, Ok((0xc, narrower)));
-    world.pass_with(seconds(2), &members, &present);
-    assert_eq!(world.restored.len(), 3, "it goes on without one that its slots do not fit");
-    assert_eq!(world.grant(members[0]).epoch, 1);
-}
-
-#[test]
-fn a_job_outlives_a_rack_and_gets_it_back() {
-    let mut world = World::sharing(&[0]);
-    world.enter(1, rack(1));
-    let root = [(100, host(0).plane)];
-    let both = [(100, host(0).plane), (1, rack(1).plane)];
-    let members = world.all([below(1, plain("a", 0, 2)), plain("a", 1, 2)]);
-    world.pass_with(seconds(1), &members, &both);
-    // With the rack its worker cannot be heard, and that is not the worker's fault.
-    world.pass_with(seconds(60), &members[1..], &root);
-    assert_eq!(world.coordinator.poll_lost_rack(), Some(RackId(1)));
-    assert_eq!(world.grant(members[1]).epoch, 1);
-    world.enter(9, rack(1));
-    let back = [(100, host(0).plane), (9, rack(1).plane)];
-    world.pass_with(seconds(3), &members[1..], &back);
-    assert_eq!(world.restored, [(RunId(0), Some(RackId(9)))]);
-    world.pass_with(seconds(3), &members, &back);
-    assert_eq!(world.grant(members[0]).epoch, 1);
-    world.coordinator.rack_reports(world.now, RackId(9), Ok((2, rack(1).plane)));
-    world.coordinator.tick(world.now);
-    world.work();
-    assert_eq!(world.restored.len(), 2, "when its memory is another, too");
-    world.pass_with(seconds(5), &members[1..], &[(100, host(0).plane)]);
-    world.enter(10, RackEntry { ip: Ipv4Addr::LOCALHOST, ..rack(1) });
-    let elsewhere = [(100, host(0).plane), (10, rack(1).plane)];
-    world.pass_with(seconds(3), &members[1..], &elsewhere);
-    assert_eq!(world.restored.len(), 2, "not where the root does not expect it");
-    world.pass_with(seconds(3), &members[1..], &elsewhere);
-    assert_eq!(world.failure(members[1]).culprit, Some(0), "but its workers could be heard again");
-}
-
-#[test]
-fn a_stopped_control_plane_leaves_jobs_to_their_hosts() {
-    let mut world = World::sharing(&[0]);
-    let members = world.all([plain("a", 0, 1)]);
-    let bound = world.start("b", 1);
-    world.coordinator.stop();
-    assert!(!world.coordinator.is_idle());
-    world.work();
-    assert_eq!(world.failure(bound[0]).kind, FailureKind::Stopped);
-    assert_eq!(world.grant(members[0]).epoch, 1);
-    assert!(world.plane.is_empty() && world.coordinator.is_idle());
-    world.coordinator.on_plane(world.now, Ok((0xb, SHARING)));
-    world.pass_with(seconds(1), &members, &present());
-    assert!(world.plane.is_empty(), "and is not installed again");
-}
-
-#[test]
-fn a_number_that_a_host_keeps_is_not_given_away() {
-    let keeps = |kept: &[u16]| PlaneInfo { kept: kept.to_vec(), ..host(0).plane };
-    let mut world = World::sharing(&[]);
-    world.enter(1, RackEntry { plane: keeps(&[1, 2]), ..host(0) });
-    let members = world.all([plain("a", 0, 1)]);
-    assert_eq!(world.grant(members[0]).job, 3);
-    world.leave(members[0], Outcome::Done);
-    world.coordinator.rack_reports(world.now, RackId(1), Ok((1, keeps(&[3]))));
-    let members = world.all([plain("a", 0, 1)]);
-    assert_eq!(world.grant(members[0]).job, 1, "not its own from before either");
-    world.leave(members[0], Outcome::Done);
-
-    // A name that was given its number before the host entered is given another.
-    let mut world = World::sharing(&[]);
-    let members = world.all([plain("a", 0, 1)]);
-    world.enter(1, RackEntry { plane: keeps(&[1]), ..host(0) });
-    world.pass_with(seconds(1), &members, &[(1, keeps(&[1]))]);
-    assert_eq!(world.grant(members[0]).job, 2);
-}
-
-#[test]
-fn racks_and_hosts_have_names_of_their_own() {
-    let mut world = World::sharing(&[0]);
-    let namesake = RackEntry { name: "p0".into(), ..rack(0) };
-    world.enter(1, namesake.clone());
-    assert_eq!(world.coordinator.poll_lost_rack(), None);
-    let other = RackEntry { ip: Ipv4Addr::LOCALHOST, ..host(0) };
-    let refused = world.coordinator.rack_enters(world.now, RackId(2), other).unwrap_err();
-    assert!(refused.contains("a parameter host `p0` is there already, at 10.77.200.0"), "{refused}");
-    for number in 1..=32 {
-        world.enter(1000 + u64::from(number), host(number));
-    }
-    assert_eq!(
-        world.coordinator.rack_enters(world.now, RackId(3), rack(1)),
-        Ok(()),
-        "hosts take no racks' places"
-    );
 }
 
 #[test]

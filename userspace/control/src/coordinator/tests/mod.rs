@@ -1,13 +1,16 @@
 //! The state machine by tables; [`random`] and [`random_dynamic`] by random sequences. Here is the world that all of them play in.
 
 mod dynamic;
+mod hosts;
 mod joins;
 mod life;
+mod outlived;
 mod posts;
 mod racks;
 mod random;
 mod random_dynamic;
 mod renewal;
+mod resume;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -72,6 +75,7 @@ fn request(job: &str, rank: u16, world: u16) -> JoinRequest {
         },
         rack: None,
         deadline: seconds(30),
+        resumes: None,
     }
 }
 
@@ -109,6 +113,9 @@ struct World {
     refuse_restore: bool,
     /// What comes of going on with other workers.
     renewed: Result<Renewed, String>,
+    /// Jobs that were an earlier control plane's, and what parameter hosts say to them.
+    resumed: Vec<JobOrder>,
+    refuse_resume: bool,
 }
 
 impl World {
@@ -128,6 +135,8 @@ impl World {
             restored: Vec::new(),
             refuse_restore: false,
             renewed: Ok(Renewed { doors: Vec::new(), resume: vec![3; 8], lost: Vec::new() }),
+            resumed: Vec::new(),
+            refuse_resume: false,
         }
     }
 
@@ -162,6 +171,11 @@ impl World {
                     self.restored.push((run, at));
                     let result = if self.refuse_restore { Err("busy".into()) } else { Ok(()) };
                     self.coordinator.on_restored(self.now, run, at, result);
+                }
+                Action::Resume(run, order) => {
+                    let result = if self.refuse_resume { Err("another job".into()) } else { Ok(()) };
+                    self.resumed.push(order);
+                    self.coordinator.on_resumed(self.now, run, result);
                 }
                 Action::Renew(run, order) => {
                     assert!(!self.used.contains(&(order.install.job, order.install.epoch)), "an epoch twice");

@@ -1,13 +1,13 @@
 //! Workers that take dead ones' places.
 
 use super::{
-    dynamic::{plain, present, rack, sharing_world},
+    dynamic::{plain, present, rack},
     *,
 };
 
 /// Two workers, and one rank more that has died.
 fn with_a_gap(grace: Time) -> (World, Vec<MemberId>) {
-    let mut world = sharing_world(&[0]);
+    let mut world = World::sharing(&[0]);
     world.coordinator.rejoin_grace = grace;
     let mut members = world.all((0..3).map(|rank| plain("a", rank, 3)));
     members.pop();
@@ -47,7 +47,7 @@ fn nobody_comes() {
     assert!(world.coordinator.runs.is_empty() && world.coordinator.members.is_empty());
 
     // It lives, and was not heard: nothing has happened.
-    let mut world = sharing_world(&[0]);
+    let mut world = World::sharing(&[0]);
     world.coordinator.rejoin_grace = seconds(5);
     let members = world.all((0..2).map(|rank| plain("a", rank, 2)));
     world.pass_with(seconds(4), &members[..1], &present());
@@ -118,7 +118,7 @@ fn hosts_must_go_on_and_aggregators_need_not() {
 
 #[test]
 fn a_second_one_waits_until_the_first_is_in() {
-    let mut world = sharing_world(&[0]);
+    let mut world = World::sharing(&[0]);
     world.coordinator.rejoin_grace = seconds(9);
     let members = world.all((0..3).map(|rank| plain("a", rank, 3)));
     world.pass_with(seconds(3), &members[..1], &present());
@@ -135,7 +135,7 @@ fn a_second_one_waits_until_the_first_is_in() {
 fn without_a_grace_and_in_the_order_of_names_the_job_fails() {
     let (world, members) = with_a_gap(Time::ZERO);
     assert_eq!(world.failure(members[0]).culprit, Some(2));
-    let mut world = sharing_world(&[0]);
+    let mut world = World::sharing(&[0]);
     world.coordinator.rejoin_grace = seconds(9);
     let named = |rank| {
         let mut request = plain("a", rank, 2);

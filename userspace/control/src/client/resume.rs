@@ -1,0 +1,78 @@
+//! A member's return: its control plane was started anew, and does not know it.
+//!
+//! It joins with what it had. When all members have, and the parameter hosts keep what they had summed, the job goes on
+//! there as it was, and gets its aggregators back.
+
+use std::time::Duration;
+
+use rand::{TryRngCore, rngs::OsRng};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    JoinSpec, RETRY, SILENCE,
+    session::{CallError, DenialKind, News, Session},
+};
+use crate::{Assignment, JobFailure, RefusalKind, Refused, coordinator::Grant, seal::NONCE_LEN};
+
+/// How long the other members, and the parameter hosts, have to come back.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two attempts. The control plane may have the name in use.
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// What came of it.
+pub(super) enum Return {
+    /// The job goes on there.
+    Taken(Box<Session>, Grant),
+    /// These ranks did not come back.
+    Missing(Vec<u16>),
+    /// Not now.
+    Refused(String),
+    /// The job has ended.
+    Failed(JobFailure),
+}
+
+/// Whether an error means that the control plane does not know the session.
+pub(super) fn is_unknown(error: &CallError) -> bool {
+    matches!(error, CallError::Denied { kind: DenialKind::Request, .. })
+}
+
+/// Tries once, and pauses when it comes to nothing.
+pub(super) async fn resume(lost: &Session, spec: &JoinSpec, had: &Assignment) -> Return {
+    let back = attempt(lost, spec, had).await.unwrap_or_else(|error| Return::Refused(error.to_string()));
+    if matches!(back, Return::Missing(_) | Return::Refused(_)) {
+        sleep(PAUSE).await;
+    }
+    back
+}
+
+async fn attempt(lost: &Session, spec: &JoinSpec, had: &Assignment) -> Result<Return, CallError> {
+    let mut nonce = [0; NONCE_LEN];
+    OsRng.try_fill_bytes(&mut nonce).map_err(|error| CallError::Unreachable(error.to_string()))?;
+    let entering = Session::enter(lost.endpoint, spec, PATIENCE, nonce, Some(had));
+    let (mut session, mut news) =
+        timeout(SILENCE, entering).await.map_err(|_| super::session::no_answer())??;
+    let mut last_answer = Instant::now();
+    loop {
+        match news {
+            News::Waiting(_) => {}
+            News::Running(grant) => return Ok(Return::Taken(Box::new(session), grant)),
+            News::Refused(Refused { kind: RefusalKind::Missing, ranks, .. }) => {
+                return Ok(Return::Missing(ranks));
+            }
+            News::Refused(refused) => return Ok(Return::Refused(refused.message)),
+            News::Failed(failure) => return Ok(Return::Failed(failure)),
+            News::Left => return Err(CallError::Nonsense("the place was given up")),
+        }
+        news = match session.heartbeat(SILENCE).await {
+            Ok(answer) => {
+                last_answer = Instant::now();
+                answer.news
+            }
+            Err(error) if last_answer.elapsed() >= SILENCE || is_unknown(&error) => return Err(error),
+            Err(_) => {
+                sleep(RETRY).await;
+                News::Waiting(Vec::new())
+            }
+        };
+    }
+}

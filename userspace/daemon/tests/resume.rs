@@ -1,0 +1,140 @@
+//! A control plane is started anew beside a running dynamic job, and takes it up. See `common/lab.rs` for the topology.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use common::lab::{Kind, Lab};
+use sumac_client::{Client, Job, JobOptions, Mode};
+
+const WORLD: u16 = 2;
+const COUNT: usize = 20_000;
+const KIND: Kind = Kind::Host { shared: 256 };
+/// Ends a hanging test, and says nothing about speed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A trainer that sums until its job ends.
+struct Trainer {
+    client: Client,
+    job: Arc<Job>,
+    sums: Arc<AtomicU64>,
+    working: JoinHandle<String>,
+}
+
+impl Trainer {
+    fn begin(client: Client, job: Job) -> Trainer {
+        let (job, sums) = (Arc::new(job), Arc::new(AtomicU64::new(0)));
+        let working = thread::spawn({
+            let (job, sums) = (job.clone(), sums.clone());
+            let memory = client.tensors::<f32>(&[COUNT]).unwrap().remove(0);
+            move || work(&job, memory, &sums)
+        });
+        Trainer { client, job, sums, working }
+    }
+
+    fn await_sums(&self, more: u64) {
+        let enough = self.sums.load(SeqCst) + more;
+        until(|| self.sums.load(SeqCst) >= enough || self.working.is_finished());
+        assert!(!self.working.is_finished(), "its job has ended");
+    }
+
+    /// Lanes that go without the aggregator.
+    fn direct(&self) -> u64 {
+        let stats = self.client.stats().unwrap();
+        let job = stats.jobs.iter().find(|job| job.job == self.job.opened().wire_job).unwrap();
+        job.engine.get("direct").and_then(serde_json::Value::as_u64).unwrap()
+    }
+}
+
+fn work(job: &Job, mut tensor: sumac_client::Tensor<f32>, sums: &AtomicU64) -> String {
+    loop {
+        for (i, x) in tensor.iter_mut().enumerate() {
+            *x = (i % 1009) as f32 / 256.0;
+        }
+        tensor = match job.allreduce(tensor).and_then(|pending| pending.wait()) {
+            Ok(sum) => sum,
+            Err(failed) => return failed.error.to_string(),
+        };
+        for (i, x) in tensor.iter().enumerate() {
+            assert_eq!(*x, f32::from(WORLD) * ((i % 1009) as f32 / 256.0), "element {i}");
+        }
+        sums.fetch_add(1, SeqCst);
+    }
+}
+
+fn until(what: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !what() {
+        assert!(Instant::now() < deadline, "it does not come");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn begin(lab: &Lab) -> Vec<Trainer> {
+    let opening: Vec<_> = (0..WORLD)
+        .map(|rank| {
+            let client = lab.client(usize::from(rank));
+            thread::spawn(move || {
+                let job = client.open(&JobOptions::new("on", rank, WORLD).mode(Mode::Dynamic)).unwrap();
+                Trainer::begin(client, job)
+            })
+        })
+        .collect();
+    opening.into_iter().map(|opened| opened.join().unwrap()).collect()
+}
+
+#[test]
+fn a_job_gets_its_aggregator_back_with_the_control_plane() {
+    let mut lab = Lab::dynamic(KIND, usize::from(WORLD), 1, "");
+    let trainers = begin(&lab);
+    trainers[0].await_sums(3);
+    lab.aggregator.stop();
+    until(|| trainers.iter().all(|trainer| trainer.direct() > 0));
+    trainers[0].await_sums(3);
+
+    lab.aggregator.start_again(KIND, Duration::ZERO);
+    until(|| trainers.iter().all(|trainer| trainer.direct() == 0));
+    trainers[0].await_sums(3);
+    // And again, as often as it likes.
+    lab.aggregator.start_again(KIND, Duration::ZERO);
+    until(|| trainers.iter().any(|trainer| trainer.direct() > 0));
+    until(|| trainers.iter().all(|trainer| trainer.direct() == 0));
+    trainers[0].await_sums(3);
+
+    drop(lab.hosts[1].0.take());
+    for (rank, trainer) in trainers.into_iter().enumerate() {
+        let ended = trainer.working.join().unwrap();
+        assert!(rank == 1 || ended.contains("rank 1"), "{ended}");
+    }
+}
+
+#[test]
+fn a_worker_that_has_died_meanwhile_is_missed() {
+    let mut lab = Lab::dynamic(Kind::None, usize::from(WORLD), 1, "");
+    let trainers = begin(&lab);
+    trainers[0].await_sums(3);
+    lab.aggregator.stop();
+    drop(lab.hosts[1].0.take());
+    lab.aggregator.start_again(Kind::None, Duration::ZERO);
+    let ended = trainers.into_iter().next().unwrap().working.join().unwrap();
+    assert!(ended.contains("rank 1") && ended.contains("has left"), "{ended}");
+}
+
+#[test]
+fn sums_that_are_lost_meanwhile_are_missed() {
+    let mut lab = Lab::dynamic(Kind::None, usize::from(WORLD), 1, "");
+    let trainers = begin(&lab);
+    trainers[0].await_sums(3);
+    lab.aggregator.stop();
+    drop(lab.parameter_hosts[0].0.take());
+    lab.aggregator.start_again(Kind::None, Duration::ZERO);
+    for trainer in trainers {
+        let ended = trainer.working.join().unwrap();
+        assert!(ended.contains("did not come back with the job's sums"), "{ended}");
+    }
+}
