@@ -107,7 +107,7 @@ pub struct EngineStats {
     pub marked: u64,
     /// Results of chunks that found a slot busy.
     pub collisions: u64,
-    /// Of those, the ones that gave their place in the window another slot.
+    /// How often a place in the window was given another slot for that.
     pub remapped: u64,
     /// Chunks whose floats were sent as they are.
     pub raw_chunks: u64,

@@ -15,6 +15,9 @@ const WINDOW: u32 = 256;
 /// Chunks in flight at first, by default (ATP section 3.7: about what the path holds without a queue).
 const INITIAL_WINDOW: u32 = 200;
 
+/// With slots for so many windows, a job need not be sparing of them.
+const PLENTY: u32 = 4;
+
 /// What a worker must know of a dynamic job; the same on all workers but for the place below the second level.
 ///
 /// `rack_rank` and `rack_world` of [`JobParams`] are the worker's place below its first aggregator.
@@ -26,7 +29,9 @@ pub struct DynamicParams {
     /// How many chunks a worker may be ahead of the first that has no result: a power of two, 8 to 4,096.
     pub window: u32,
     /// After how many chunks the places repeat that keep their slot (`seq % positions`): a power of two up to the window.
-    /// About as many as are in slots at a time, since what a job has learnt to keep free of others is as large.
+    ///
+    /// By default the window where slots are plenty: then a whole window waits in slots for a worker that is late. Else half of
+    /// it: what a job has learnt to keep free of others is no larger than that, and a slot is held for half of the way to the parameter host and back.
     pub positions: u32,
     /// Chunks in flight at first; 1 to `window`.
     pub initial_window: u32,
@@ -50,7 +55,7 @@ impl DynamicParams {
         DynamicParams {
             slots,
             window: WINDOW,
-            positions: WINDOW,
+            positions: positions(slots, WINDOW),
             initial_window: INITIAL_WINDOW,
             congestion: true,
             linear: false,
@@ -64,7 +69,7 @@ impl DynamicParams {
     #[must_use]
     pub fn with_window(self, window: u32) -> DynamicParams {
         let initial_window = INITIAL_WINDOW.min(window);
-        DynamicParams { window, positions: window, initial_window, ..self }
+        DynamicParams { window, positions: positions(self.slots, window), initial_window, ..self }
     }
 
     /// Refuses what no control plane could have given out for `job`.
@@ -97,6 +102,11 @@ impl DynamicParams {
         let is_one_of_them = racks <= 32 && rank(bitmap, u16::from(racks)).is_some();
         if is_one_level || is_one_of_them { Ok(()) } else { Err(ParamError::Racks { racks, bitmap }) }
     }
+}
+
+/// After how many chunks places repeat, by default.
+fn positions(slots: u32, window: u32) -> u32 {
+    if slots / PLENTY >= window { window } else { (window / 2).max(1) }
 }
 
 #[cfg(test)]

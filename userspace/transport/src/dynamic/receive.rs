@@ -139,8 +139,8 @@ impl Dynamic {
         core.deliver(now, entry, form, header, elements)?;
 
         core.stats.collisions += u64::from(has_collided);
-        if has_collided && is_settled {
-            core.stats.remapped += u64::from(self.places.move_to(entry.seq, header.bitmap_0));
+        if is_settled {
+            self.places.met(entry.seq, has_collided.then_some(header.bitmap_0));
         }
         self.places.pass(entry.seq, is_settled && header.has(flag::RESEND));
         let next_exponent = if is_settled { header.next_exponent } else { exponent::UNKNOWN };

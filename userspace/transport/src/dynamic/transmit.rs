@@ -76,7 +76,7 @@ impl Dynamic {
         }
         self.near = core.stream.find(seq, self.near)?;
         core.slots.make_ready(self.ring(seq), self.near);
-        self.places.begin(seq);
+        core.stats.remapped += u64::from(self.places.begin(seq));
         self.next += 1;
         core.slots.next_to_send()
     }
