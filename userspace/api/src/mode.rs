@@ -26,6 +26,8 @@ pub struct DynamicReply {
     pub congestion_control: bool,
     /// Whether packets take slots in turn rather than by a hash.
     pub linear: bool,
-    /// Whether this worker has taken a dead one's place: it submits the job's operations again, from the first on.
+    /// Whether this worker has taken a dead one's place: it submits the job's operations from `first_operation` on.
     pub resumed: bool,
+    /// The number of the operation that this worker is to submit first, counted from 0: all before it are complete.
+    pub first_operation: u32,
 }

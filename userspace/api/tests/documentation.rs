@@ -93,6 +93,7 @@ fn full_reply() -> OpenReply {
             congestion_control: true,
             linear: false,
             resumed: false,
+            first_operation: 0,
         }),
         shards: 2,
         elements: 352,

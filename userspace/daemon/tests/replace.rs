@@ -12,13 +12,18 @@ use common::lab::{Kind, Lab};
 use sumac_client::{Client, Job, JobOptions, Mode};
 
 const WORLD: u16 = 3;
-const COUNT: usize = 50_000;
 const OPERATIONS: usize = 20;
 /// Sums of such values fit 32 bits, times 1e8.
 const FITS: f32 = 1.0 / 256.0;
 /// Most of such do not, and go as floats.
 const OVERFLOWS: f32 = 1.0 / 64.0;
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many elements each operation has.
+type Counts = fn(usize) -> usize;
+const EQUAL: Counts = |_| 50_000;
+/// Those that are divided, and those that go whole to the shard with the least to do.
+const UNEQUAL: Counts = |operation| [50_000, 100, 900, 352, 5_000][operation % 5];
 
 fn options(rank: u16, parameter_hosts: u16) -> JobOptions {
     JobOptions::new("replaced", rank, WORLD).mode(Mode::Dynamic).parameter_hosts(parameter_hosts)
@@ -34,13 +39,21 @@ fn expected(unit: f32, operation: usize, i: usize) -> f32 {
 }
 
 /// Sums once, and checks every element that was written; gives how many were not.
-fn sum(unit: f32, client: &Client, job: &Job, rank: u16, operation: usize) -> Result<usize, String> {
-    let mut tensor = client.tensor::<f32>(COUNT).map_err(|error| error.to_string())?;
+fn sum(
+    unit: f32,
+    count: usize,
+    client: &Client,
+    job: &Job,
+    rank: u16,
+    operation: usize,
+) -> Result<usize, String> {
+    let mut tensor = client.tensor::<f32>(count).map_err(|error| error.to_string())?;
     for (i, x) in tensor.iter_mut().enumerate() {
         *x = value(unit, rank, operation, i);
     }
     let mut pending = job.allreduce(tensor).map_err(|failed| failed.error.to_string())?;
-    while !pending.wait_timeout(PATIENCE).map_err(|failed| failed.error.to_string())? {}
+    let has_ended = pending.wait_timeout(PATIENCE).map_err(|failed| failed.error.to_string())?;
+    assert!(has_ended, "operation {operation} hangs at rank {rank}");
     let missed = pending.missed().to_vec();
     let sum = pending.wait().map_err(|failed| failed.error.to_string())?;
     let is_missed = |i: usize| missed.iter().any(|(from, to)| (*from..*to).contains(&(i as u64)));
@@ -51,10 +64,10 @@ fn sum(unit: f32, client: &Client, job: &Job, rank: u16, operation: usize) -> Re
             "element {i} of operation {operation} at rank {rank}"
         );
     }
-    Ok((0..COUNT).filter(|i| is_missed(*i)).count())
+    Ok((0..count).filter(|i| is_missed(*i)).count())
 }
 
-fn replaced(kind: Kind, parameter_hosts: u16, further: &str, unit: f32) {
+fn replaced(kind: Kind, parameter_hosts: u16, further: &str, unit: f32, counts: Counts) {
     let mut lab = Lab::rejoining(kind, usize::from(WORLD) + 1, usize::from(parameter_hosts), further);
     let trainers: Vec<_> = (0..WORLD)
         .map(|rank| {
@@ -63,7 +76,8 @@ fn replaced(kind: Kind, parameter_hosts: u16, further: &str, unit: f32) {
                 let job = client.open(&options).unwrap();
                 // The one that dies has not been everywhere.
                 let operations = if rank == 2 { OPERATIONS / 2 } else { OPERATIONS };
-                let sums = (0..operations).map(|operation| sum(unit, &client, &job, rank, operation));
+                let sums = (0..operations)
+                    .map(|operation| sum(unit, counts(operation), &client, &job, rank, operation));
                 let sums: Result<Vec<usize>, String> = sums.collect();
                 // Until the newcomer has its last sum, too.
                 sums.map(|missed| (missed, client, job))
@@ -78,11 +92,14 @@ fn replaced(kind: Kind, parameter_hosts: u16, further: &str, unit: f32) {
     let newcomer = lab.client(usize::from(WORLD));
     // It may come before the death is known.
     let job = newcomer.open(&options(2, parameter_hosts)).unwrap();
-    assert!(job.opened().dynamic.as_ref().unwrap().resumed);
-    let missed: Vec<usize> =
-        (0..OPERATIONS).map(|operation| sum(unit, &newcomer, &job, 2, operation).unwrap()).collect();
-    assert_eq!(missed[0], COUNT, "the first operation had ended");
-    assert_eq!(missed[OPERATIONS - 1], 0, "the last one had not begun");
+    let terms = job.opened().dynamic.clone().unwrap();
+    let first = terms.first_operation as usize;
+    assert!(terms.resumed && (1..=OPERATIONS / 2).contains(&first), "{first}: one had ended, and not all");
+    let missed: Vec<usize> = (first..OPERATIONS)
+        .map(|operation| sum(unit, counts(operation), &newcomer, &job, 2, operation).unwrap())
+        .collect();
+    assert!(missed[0] < counts(first), "the first was not whole");
+    assert!(missed[1..].iter().all(|missed| *missed == 0), "the later ones had not begun");
     let ended: Vec<_> = trainers.into_iter().map(|trainer| trainer.join().unwrap()).collect();
     for (rank, ended) in ended.into_iter().enumerate() {
         match ended {
@@ -100,20 +117,25 @@ fn replaced(kind: Kind, parameter_hosts: u16, further: &str, unit: f32) {
 
 #[test]
 fn a_dead_workers_place_is_taken_below_an_aggregator() {
-    replaced(Kind::Host { shared: 256 }, 1, "", FITS);
+    replaced(Kind::Host { shared: 256 }, 1, "", FITS, EQUAL);
 }
 
 #[test]
 fn a_dead_workers_place_is_taken_where_there_is_no_aggregator() {
-    replaced(Kind::None, 1, "", FITS);
+    replaced(Kind::None, 1, "", FITS, EQUAL);
 }
 
 #[test]
 fn every_lane_goes_on_where_its_own_parameter_host_is() {
-    replaced(Kind::Host { shared: 256 }, 2, "shards = 2", FITS);
+    replaced(Kind::Host { shared: 256 }, 2, "shards = 2", FITS, EQUAL);
+}
+
+#[test]
+fn a_newcomers_tensors_go_where_the_others_go() {
+    replaced(Kind::Host { shared: 256 }, 1, "shards = 2", FITS, UNEQUAL);
 }
 
 #[test]
 fn a_dead_workers_place_is_taken_among_sums_that_overflow() {
-    replaced(Kind::Host { shared: 256 }, 1, "", OVERFLOWS);
+    replaced(Kind::Host { shared: 256 }, 1, "", OVERFLOWS, EQUAL);
 }

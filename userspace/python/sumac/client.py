@@ -68,7 +68,8 @@ class Client:
 
         ``mode`` is ``"static"``, or ``"dynamic"`` for a job that takes what is free of the slots that jobs share: in this mode
         ``slots`` is not for it, and ``window`` (packets ahead of the oldest without result), ``dynamic_slots`` (how many it may
-        take), ``parameter_hosts`` (1 to 4), ``congestion_control`` and ``linear`` are.
+        take), ``parameter_hosts`` (1 to 4), ``congestion_control`` and ``linear`` are. A worker that takes a dead one's place
+        begins with the operation whose number is ``job.opened["dynamic"]["first_operation"]``.
         """
         return self._enter(
             "open",

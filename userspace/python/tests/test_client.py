@@ -70,7 +70,7 @@ class Sums(WithLab):
         def work(client: sumac.Client, job: sumac.Job, rank: int) -> np.ndarray:
             terms = job.opened["dynamic"]
             self.assertEqual((job.opened["mode"], job.opened["slots"], terms["window"]), ("dynamic", 32, 128))
-            self.assertEqual((len(terms["hosts"]), terms["resumed"]), (1, False))
+            self.assertEqual((len(terms["hosts"]), terms["resumed"], terms["first_operation"]), (1, False, 0))
             array = job.buffer(50_000)
             array[:] = (np.arange(50_000) % 1009 - 500) * (rank + 1) / 1024
             handle = job.allreduce_async(array)

@@ -12,7 +12,7 @@ use super::dispute::{Dispute, Doubts, Step, Verdict};
 use super::{End, Job, blocking};
 use crate::line::Order;
 use crate::stream::notice::{Blame, Topic};
-use crate::stream::{Announced, Shape, Stream};
+use crate::stream::{Announced, Shape, Stand, Stream};
 
 /// How often a job looks at what has a deadline.
 const LOOK: Duration = Duration::from_millis(100);
@@ -88,12 +88,16 @@ impl<'a> Life<'a> {
     /// Goes on with a newcomer in a dead worker's place.
     async fn renew(&self, assignment: Assignment) -> Option<End> {
         let (job, epoch) = (assignment.job, assignment.epoch);
+        let resume = assignment.dynamic.as_ref().map(|terms| terms.resume.clone()).unwrap_or_default();
         let (hub, spec) = (self.job.hub.clone(), self.job.plan.spec.clone());
         let renewed = blocking(move || hub.carrier.renew_job(&assignment, &spec)).await;
         match renewed.and_then(|renewed| renewed) {
             Ok(()) => {
                 tracing::info!(job = self.job.plan.spec.job, epoch, "a worker was replaced; going on");
                 self.job.hub.routes.renew(job, epoch);
+                if let Some(stand) = self.stream.stand(&resume) {
+                    self.post(Topic::Stand { epoch: epoch.into() }, &stand);
+                }
                 None
             }
             Err(failure) => {
@@ -161,6 +165,8 @@ impl<'a> Life<'a> {
                 }
                 None
             }
+            // For a newcomer.
+            Topic::Stand { .. } => None,
             Topic::Standstill { .. } => {
                 if self.stream.differs(rank, read(rank, text)?) {
                     self.differ(None);
@@ -283,6 +289,24 @@ impl<'a> Life<'a> {
             Err(error) => tracing::error!(%error, ?topic, "a notice has no JSON form"),
         }
     }
+}
+
+/// Waits for what another worker tells one that has taken a dead one's place: where the stream goes on.
+pub(super) async fn hear_stand(
+    notices: &mut UnboundedReceiver<(u16, Notice)>,
+    assignment: &Assignment,
+) -> Option<Stand> {
+    while let Some((rank, notice)) = notices.recv().await {
+        if Topic::of(notice.key) != Some(Topic::Stand { epoch: assignment.epoch.into() }) {
+            continue;
+        }
+        let stand: Option<Stand> = read(rank, &notice.text);
+        let fits = |stand: &Stand| stand.fits(assignment.lanes().into(), assignment.shards.into());
+        if let Some(stand) = stand.filter(fits) {
+            return Some(stand);
+        }
+    }
+    None
 }
 
 /// Reads a notice's text; one that makes no sense is as good as lost.

@@ -23,7 +23,7 @@ use crate::hub::{Door, Hub};
 use crate::line::Order;
 use crate::routes::Route;
 use crate::session::{Entered, Note};
-use crate::stream::{Client, ClientId, Shape, Stream};
+use crate::stream::{Client, ClientId, Shape, Stand, Stream};
 
 use self::plan::Options;
 pub(crate) use self::plan::Plan;
@@ -90,24 +90,26 @@ impl Job {
         let assignment = member.assignment().clone();
         let (name, wire_job, epoch) = (&self.plan.spec.job, assignment.job, assignment.epoch);
         tracing::info!(job = name, wire_job, epoch, "all workers have joined");
-        let mut reply = self.reply(&assignment);
+        let mut notices = member.notices();
+        let stand = match self.stand(&member, &mut notices, &mut orders).await {
+            Ok(stand) => stand,
+            Err(failure) => return self.give_up(member, failure).await,
+        };
+        let mut reply = self.reply(&assignment, &stand);
         let stream = Arc::new(Stream::new(
             self.shape(&assignment),
             self.orders.clone(),
             self.client.clone(),
             assignment.dynamic.as_ref().map_or(&[], |terms| &terms.resume),
+            &stand,
         ));
         if let Err(failure) = self.route(&stream, &reply) {
             return self.give_up(member, failure).await;
         }
         match self.begin(&member, &mut reply, &mut orders).await {
             Ok(()) => {
-                let ears = live::Ears {
-                    orders,
-                    notices: member.notices(),
-                    released: member.released(),
-                    renewed: member.renewed(),
-                };
+                let ears =
+                    live::Ears { orders, notices, released: member.released(), renewed: member.renewed() };
                 self.greet(&stream, reply);
                 let end = live::Life::new(&self, &stream, &member).run(ears).await;
                 self.finish(member, &stream, end).await;
@@ -216,7 +218,7 @@ impl Job {
     }
 
     /// What the trainer is told when the job is open.
-    fn reply(&self, assignment: &Assignment) -> OpenReply {
+    fn reply(&self, assignment: &Assignment, stand: &Stand) -> OpenReply {
         let Plan { spec, options: Options { scale, wire, not_finite, order }, .. } = &self.plan;
         // A dynamic job sees whether a sum overflows, and needs no room for it.
         let most = if assignment.dynamic.is_some() { 1 } else { i32::from(spec.world) };
@@ -243,6 +245,7 @@ impl Job {
                 congestion_control: terms.congestion,
                 linear: terms.linear,
                 resumed: !terms.resume.is_empty(),
+                first_operation: stand.number,
             }),
             shards: assignment.shards,
             elements: assignment.elements,

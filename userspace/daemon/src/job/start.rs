@@ -4,20 +4,25 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use sumac_api::{Code, Failure, OpenReply};
-use sumac_control::{Member, Mode};
+use sumac_control::{Member, Mode, Notice};
 use sumac_transport::PathMeasure;
 use sumac_wire::PAGE_ELEMENTS;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
 
+use super::live::hear_stand;
 use super::{Job, blocking};
 use crate::explain;
 use crate::hub::Place;
 use crate::line::Order;
 use crate::path;
+use crate::stream::Stand;
 
 /// The engine gives its probes up earlier; this is for a data path that says nothing at all.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the other workers have to tell a newcomer where the stream goes on.
+const STAND_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Job {
     /// Joins the other workers.
@@ -39,6 +44,31 @@ impl Job {
             .await
             .map_err(|error| explain::join_error(&error, self.plan.options.order))?;
         Ok((place, member))
+    }
+
+    /// Where this worker's stream begins: for one that has taken a dead one's place, where another worker says. A world of one
+    /// has nobody to ask, and begins anew.
+    pub(super) async fn stand(
+        &self,
+        member: &Member,
+        notices: &mut UnboundedReceiver<(u16, Notice)>,
+        orders: &mut UnboundedReceiver<Order>,
+    ) -> Result<Stand, Failure> {
+        let assignment = member.assignment();
+        let is_new = assignment.dynamic.as_ref().is_some_and(|terms| !terms.resume.is_empty());
+        if !is_new || self.plan.spec.world < 2 {
+            return Ok(Stand::default());
+        }
+        let told = timeout(STAND_PATIENCE, hear_stand(notices, assignment));
+        tokio::select! {
+            biased;
+            failure = member.failed() => Err(self.told(&failure)),
+            order = orders.recv() => Err(interruption(order)),
+            told = told => told.ok().flatten().ok_or_else(|| {
+                Failure::new(Code::Handshake, "no other worker tells where the job's stream goes on")
+                    .hint("open the job anew, on all workers")
+            }),
+        }
     }
 
     /// Lets the job's packets in, and has the path probed, and measured where nobody has asked for a number of slots.

@@ -4,6 +4,7 @@
 use super::log::Stretch;
 use super::parts::Loads;
 use super::past::Past;
+use super::stand::Stand;
 
 /// A part's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,19 @@ impl Lanes {
     pub(super) fn new(classes: u16, shards: u16, resume: &[u32]) -> Lanes {
         let next = vec![0; usize::from(classes) * usize::from(shards)];
         Lanes { shards, next, loads: Loads::new(shards), past: Past::new(resume) }
+    }
+
+    /// Goes on where another worker's are.
+    pub(super) fn begin_at(&mut self, stand: &Stand) {
+        if stand.fits(self.next.len(), usize::from(self.shards)) {
+            self.next.clone_from(&stand.next);
+            self.loads = Loads::from(&stand.loads);
+        }
+    }
+
+    /// Where they are, before the operation with this number.
+    pub(super) fn stand(&self, number: u32) -> Stand {
+        Stand { number, next: self.next.clone(), loads: self.loads.chunks().to_vec() }
     }
 
     /// Gives each part of an operation of this class, which has so many chunks, a place in a shard of its own.

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use super::past::summed;
+use super::stand::Stand;
 use super::what::{numbered, signature};
 use crate::explain::shortened;
 
@@ -83,6 +85,26 @@ impl Log {
         self.entries.get(self.position(number)?).map(|entry| &entry.claim)
     }
 
+    /// Takes all operations from the first on of which not all is summed, by lane up to `resume`, back from `end`, where all
+    /// are placed. `None`: that one is too long ago.
+    pub(crate) fn stand(&self, end: Stand, resume: &[u32]) -> Option<Stand> {
+        let is_summed = |stretch: &Stretch| {
+            let unsummed = resume.get(usize::from(stretch.lane));
+            unsummed.is_some_and(|chunk| summed(stretch.first, stretch.chunks, *chunk) == stretch.chunks)
+        };
+        let Some(first) = self.entries.iter().position(|entry| !entry.stretches.iter().all(is_summed)) else {
+            return Some(end.relative());
+        };
+        let mut stand = end;
+        for entry in self.entries.range(first..).rev() {
+            stand.number = entry.claim.number;
+            for Stretch { lane, first, chunks } in &entry.stretches {
+                stand.take_back(*lane, *first, *chunks);
+            }
+        }
+        (first > 0 || self.entries.len() < KEPT).then(|| stand.relative())
+    }
+
     /// Notes that the operation with this number has come to an end of its own, and not with its job.
     pub(crate) fn ended(&mut self, number: u32) {
         if let Some(entry) = self.position(number).and_then(|at| self.entries.get_mut(at)) {
@@ -117,6 +139,35 @@ mod tests {
         assert_eq!([number(0, 3), number(1, 1), number(1, 2), number(2, 0)], [None, Some(1), None, None]);
         assert_eq!(log.numbered(1), Some(&claim(1)));
         assert_eq!(log.numbered(2), None);
+    }
+
+    #[test]
+    fn the_stream_goes_on_at_the_first_operation_that_is_not_summed() {
+        let mut log = Log::default();
+        let stretch = |lane, first, chunks| Stretch { lane, first, chunks };
+        log.add(claim(8), vec![stretch(0, 2, 3), stretch(1, 0, 2)]);
+        log.add(claim(9), vec![stretch(1, 2, 4)]);
+        log.add(claim(10), vec![stretch(0, 5, 2)]);
+        let end = Stand { number: 11, next: vec![7, 6], loads: vec![7, 6] };
+        let stand = |resume: [u32; 2]| log.stand(end.clone(), &resume).unwrap();
+        let table = [
+            ([7, 6], (11, [7, 6], [1, 0])),
+            ([6, 6], (10, [5, 6], [0, 1])),
+            // A later one may be complete in its lane.
+            ([7, 5], (9, [5, 2], [3, 0])),
+            ([4, 6], (8, [2, 0], [2, 0])),
+            ([2, 0], (8, [2, 0], [2, 0])),
+        ];
+        for (resume, (number, next, loads)) in table {
+            let stood = Stand { number, next: next.to_vec(), loads: loads.to_vec() };
+            assert_eq!(stand(resume), stood, "{resume:?}");
+        }
+        let mut long = Log::default();
+        for number in 0..KEPT as u32 {
+            long.add(claim(number), vec![stretch(0, number, 1)]);
+        }
+        assert_eq!(long.stand(end.clone(), &[0, 0]), None, "there may be an earlier one");
+        assert_eq!(long.stand(end, &[1, 0]).unwrap().number, 1);
     }
 
     #[test]

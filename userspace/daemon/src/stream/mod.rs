@@ -16,6 +16,7 @@ mod named;
 pub(crate) mod notice;
 mod parts;
 mod past;
+mod stand;
 mod what;
 mod work;
 
@@ -45,6 +46,7 @@ pub(crate) use self::clients::{Client, ClientId};
 pub(crate) use self::errand::Errand;
 pub(crate) use self::log::Claim;
 pub(crate) use self::parts::Share;
+pub(crate) use self::stand::Stand;
 pub(crate) use self::what::What;
 pub(crate) use self::work::{Doubt, PartEnd};
 
@@ -144,16 +146,20 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// `resume`: of a worker that takes another one's place, the first chunk of each lane that is not summed.
+    /// Of a worker that takes another one's place, `resume` is the first chunk of each lane that is not summed, and `stand`
+    /// where it begins; a default one is the job's beginning.
     pub(crate) fn new(
         shape: Shape,
         orders: UnboundedSender<Order>,
         opener: Client,
         resume: &[u32],
+        stand: &Stand,
     ) -> Stream {
+        let mut lanes = Lanes::new(shape.classes, shape.shards, resume);
+        lanes.begin_at(stand);
         let state = State {
-            number: 0,
-            lanes: Lanes::new(shape.classes, shape.shards, resume),
+            number: stand.number,
+            lanes,
             log: Log::default(),
             working: HashMap::new(),
             named: Named::default(),
@@ -416,6 +422,13 @@ impl Stream {
     /// What this worker has under a number.
     pub(crate) fn numbered(&self, number: u32) -> Option<Claim> {
         self.lock().log.numbered(number).cloned()
+    }
+
+    /// Where the stream goes on for a worker that takes another one's place; `resume` is the first chunk of each lane that is
+    /// not summed. `None`: it is too long ago that this worker was there.
+    pub(crate) fn stand(&self, resume: &[u32]) -> Option<Stand> {
+        let state = self.lock();
+        state.log.stand(state.lanes.stand(state.number), resume)
     }
 
     /// What this worker has submitted and what has not ended, for the others.

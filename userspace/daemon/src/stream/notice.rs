@@ -1,4 +1,5 @@
-//! What daemons of a job tell each other through the control plane when something is wrong: which topic, and what.
+//! What daemons of a job tell each other through the control plane when something is wrong, or one of them is new: which topic,
+//! and what.
 //!
 //! A topic is a 64-bit key. Notices may be lost or late; whoever waits for one has a deadline and something to say
 //! without it.
@@ -18,12 +19,16 @@ pub(crate) enum Topic {
     Fault { number: u32 },
     /// The oldest operation does not come to an end. The text is a [`super::Claim`].
     Standstill { number: u32 },
+    /// Where the stream goes on for a worker that has taken another one's place, under this epoch. The text is a
+    /// [`super::Stand`].
+    Stand { epoch: u32 },
 }
 
 const MISMATCH: u64 = 1;
 const FAULT: u64 = 2;
 const STANDSTILL: u64 = 3;
 const HISTORY: u64 = 4;
+const STAND: u64 = 5;
 
 impl Topic {
     /// The topic as a key: its kind in the upper byte.
@@ -33,6 +38,7 @@ impl Topic {
             Topic::Mismatch { number } => MISMATCH << 56 | u64::from(number),
             Topic::Fault { number } => FAULT << 56 | u64::from(number),
             Topic::Standstill { number } => STANDSTILL << 56 | u64::from(number),
+            Topic::Stand { epoch } => STAND << 56 | u64::from(epoch),
         }
     }
 
@@ -44,6 +50,7 @@ impl Topic {
             MISMATCH => Some(Topic::Mismatch { number }),
             FAULT => Some(Topic::Fault { number }),
             STANDSTILL => Some(Topic::Standstill { number }),
+            STAND => Some(Topic::Stand { epoch: number }),
             _ => None,
         }
     }
@@ -125,6 +132,7 @@ mod tests {
             Topic::Mismatch { number: u32::MAX },
             Topic::Fault { number: 7 },
             Topic::Standstill { number: u32::MAX },
+            Topic::Stand { epoch: 3 },
         ];
         for topic in topics {
             assert_eq!(Topic::of(topic.key()), Some(topic));

@@ -43,6 +43,16 @@ impl Loads {
         Loads(vec![0; usize::from(shards.max(1))])
     }
 
+    /// Those that others have come to.
+    pub(crate) fn from(chunks: &[u64]) -> Loads {
+        Loads(chunks.to_vec())
+    }
+
+    /// By shard.
+    pub(crate) fn chunks(&self) -> &[u64] {
+        &self.0
+    }
+
     /// Gives each part a shard of its own, the largest the one with the least to do; of equals the first.
     pub(crate) fn assign(&mut self, chunks: impl ExactSizeIterator<Item = u32>) -> Vec<u16> {
         let mut parts: Vec<(usize, u32)> = chunks.enumerate().collect();

@@ -1,31 +1,37 @@
 //! What of a job's stream was summed before this worker took another one's place (ATP appendix A.3).
 //!
-//! A newcomer submits the job's operations again, from the first on: so it numbers them as the others do. What the one
-//! before it has lived to see is not sent again, and is not written.
+//! A newcomer submits the job's operations from the first on that is not complete. What of these was summed is not sent again,
+//! and is not written.
 
 use std::ops::Range;
 
 /// By lane: the first chunk that is not summed, until the stream has come to it.
 #[derive(Debug)]
-pub(super) struct Past(Vec<u32>);
+pub(super) struct Past(Vec<Option<u32>>);
 
 impl Past {
     /// Nothing, where `resume` is empty.
     pub(super) fn new(resume: &[u32]) -> Past {
-        Past(resume.to_vec())
+        Past(resume.iter().copied().map(Some).collect())
     }
 
-    /// How many chunks at the front of a stretch were summed before. Stretches of a lane come one after the other, from
-    /// chunk 0 on.
+    /// How many chunks at the front of a stretch were summed before. Stretches of a lane come one after the other.
     pub(super) fn chunks(&mut self, lane: u16, first: u32, chunks: u32) -> u32 {
         let Some(resume) = self.0.get_mut(usize::from(lane)) else { return 0 };
-        let past = resume.saturating_sub(first).min(chunks);
+        let Some(unsummed) = *resume else { return 0 };
+        let past = summed(first, chunks, unsummed);
         if past < chunks {
-            // The stream is there; its numbers begin anew one day.
-            *resume = 0;
+            // The stream is there; its numbers come again one day.
+            *resume = None;
         }
         past
     }
+}
+
+/// How many chunks of a stretch lie before the first that is not summed. Numbers go round; these are close together.
+pub(super) fn summed(first: u32, chunks: u32, unsummed: u32) -> u32 {
+    let ahead = unsummed.wrapping_sub(first);
+    if ahead.cast_signed() > 0 { ahead.min(chunks) } else { 0 }
 }
 
 /// Adds a range to others that lie before it.
@@ -52,6 +58,12 @@ mod tests {
         assert_eq!(past.chunks(0, 0, 3), 0, "after the numbers have gone round");
         assert_eq!(past.chunks(1, 0, 3), 0);
         assert_eq!(Past::new(&[]).chunks(0, 0, 3), 0, "nobody's place was taken");
+    }
+
+    #[test]
+    fn numbers_go_round() {
+        let mut past = Past::new(&[3]);
+        assert_eq!((past.chunks(0, u32::MAX - 1, 4), past.chunks(0, 2, 4)), (4, 1));
     }
 
     #[test]
