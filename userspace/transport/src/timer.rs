@@ -40,6 +40,8 @@ pub(crate) struct Timers<'a> {
     pub later: &'a LaterResults,
     pub silence: &'a Silence,
     pub backoff: Backoff,
+    /// Whether each result starts all timers anew (RFC 6298, rule 5.3).
+    pub restarts: bool,
 }
 
 impl Timers<'_> {
@@ -59,10 +61,11 @@ impl Timers<'_> {
     fn next_of(&self, level: usize) -> Option<(Time, Expiry)> {
         let (slot, first) = self.slots.first_sent(level)?;
         let due = self.silence.timer_start(first.since).plus(self.rtt.timeout_begun(level));
-        Some(if self.later.overtaken(first.threshold) {
-            (due, Expiry::Chunk(slot))
-        } else {
-            (due.max(self.silence.until(self.rtt, self.backoff.level(), true)), Expiry::Path)
+        let end_of_silence = due.max(self.silence.until(self.rtt, self.backoff.level(), true));
+        Some(match self.later.overtaken(first.threshold) {
+            true if self.restarts => (end_of_silence, Expiry::Chunk(slot)),
+            true => (due, Expiry::Chunk(slot)),
+            false => (end_of_silence, Expiry::Path),
         })
     }
 }
@@ -123,6 +126,7 @@ mod tests {
         rtt: RttEstimator,
         later: LaterResults,
         silence: Silence,
+        restarts: bool,
     }
 
     impl Flight {
@@ -133,13 +137,13 @@ mod tests {
                 slots.launch(slot, Time(at * MS), slot as u64 + 1, 0, Sent::Elements, true);
             }
             let rtt = RttEstimator::new(&Tuning::default());
-            Flight { slots, rtt, later: LaterResults::new(2), silence: Silence::default() }
+            Flight { slots, rtt, later: LaterResults::new(2), silence: Silence::default(), restarts: false }
         }
 
         /// What expires next, and in which millisecond.
         fn next(&self) -> Option<(u64, Expiry)> {
-            let Flight { slots, rtt, later, silence } = self;
-            let timers = Timers { slots, rtt, later, silence, backoff: Backoff::default() };
+            let Flight { slots, rtt, later, silence, .. } = self;
+            let timers = Timers { slots, rtt, later, silence, backoff: Backoff::default(), restarts: self.restarts };
             timers.next().map(|(at, expiry)| (at.0 / MS, expiry))
         }
     }
@@ -169,6 +173,14 @@ mod tests {
         assert_eq!(flight.next(), Some((21, Expiry::Chunk(0))), "but slot 0 is overtaken");
         flight.slots.advance(0, 8, 0, None);
         assert_eq!(flight.next(), Some((35, Expiry::Path)));
+    }
+
+    #[test]
+    fn a_result_may_start_the_timers_anew() {
+        let mut flight = Flight { restarts: true, ..Flight::new(&[1, 2, 3]) };
+        flight.later.note(9);
+        flight.silence.end(Time(15 * MS));
+        assert_eq!(flight.next(), Some((35, Expiry::Chunk(0))), "overtaken, but results come");
     }
 
     #[test]

@@ -1,5 +1,10 @@
 //! How many chunks may be in flight (ATP section 3.7): slow start, then one more per window; half as many when the network
 //! is full, as marks (ECN) and losses tell.
+//!
+//! Marks come with results, which all workers get, so all windows stay alike as long as each worker takes the same marks for
+//! the same congestion. That is told by the chunk, not by when the worker itself sent it: a slot keeps the mark of the first
+//! contribution until the last one comes, and a worker that has fallen behind must not halve its window once more for
+//! each chunk that the others had sent before.
 
 /// The congestion window, in chunks: a chunk is about as long as a packet may be.
 #[derive(Debug)]
@@ -13,14 +18,14 @@ pub(crate) struct Congestion {
     threshold: u32,
     /// Results since it last grew.
     results: u32,
-    /// Packets with a lower send index than this were sent before it was last halved, and say nothing new.
-    halved_at: u64,
+    /// Chunks before this one may have been sent by some worker before it was last halved, and say nothing new.
+    fresh_from: u64,
 }
 
 impl Congestion {
     /// A window of `initial` chunks that grows up to `limit`, or stays as it is when not `is_on`.
     pub fn new(initial: u32, limit: u32, is_on: bool) -> Congestion {
-        Congestion { is_on, window: initial, limit, threshold: limit, results: 0, halved_at: 0 }
+        Congestion { is_on, window: initial, limit, threshold: limit, results: 0, fresh_from: 0 }
     }
 
     /// How many chunks may be in flight.
@@ -40,16 +45,17 @@ impl Congestion {
         }
     }
 
-    /// The packet with this send index was lost, or it or its result was marked; `next` is the send index of the next one.
-    /// Says whether the window was halved: once per round trip.
-    pub fn on_congestion(&mut self, index: u64, next: u64) -> bool {
-        if !self.is_on || index < self.halved_at {
+    /// Chunk `seq` was lost, or it or its result was marked. This worker waits for the result of chunk `base`, and `next` is the
+    /// first that it never sent. Says whether the window was halved: once per window of chunks, so once per round trip.
+    pub fn on_congestion(&mut self, seq: u64, base: u64, next: u64) -> bool {
+        if !self.is_on || seq < self.fresh_from {
             return false;
         }
+        // Workers with the same window that are further than this one are no further than that.
+        self.fresh_from = next.max(base + u64::from(self.window));
         self.window = (self.window / 2).max(1);
         self.threshold = self.window;
         self.results = 0;
-        self.halved_at = next;
         true
     }
 }
@@ -71,19 +77,20 @@ mod tests {
     }
 
     #[test]
-    fn it_is_halved_once_per_round_trip_and_then_grows_by_one_per_window() {
+    fn it_is_halved_once_per_window_and_then_grows_by_one_per_window() {
         let mut congestion = Congestion::new(8, 64, true);
-        assert!(congestion.on_congestion(3, 9));
+        assert!(congestion.on_congestion(3, 2, 9));
         assert_eq!(congestion.window(), 4);
-        assert!(!congestion.on_congestion(8, 12), "sent before it was halved");
+        assert!(!congestion.on_congestion(9, 3, 10), "another worker may have sent it before");
         (0..3).for_each(|_| congestion.on_result());
         assert_eq!(congestion.window(), 4);
         congestion.on_result();
         assert_eq!(congestion.window(), 5);
-        assert!(congestion.on_congestion(9, 20));
+        assert!(congestion.on_congestion(10, 8, 20));
         assert_eq!(congestion.window(), 2);
-        (0..5).for_each(|round| {
-            congestion.on_congestion(20 * (round + 1), 20 * (round + 2));
+        assert!(!congestion.on_congestion(19, 16, 20), "sent before it was halved");
+        (1..6).for_each(|round| {
+            assert!(congestion.on_congestion(20 * round, 20 * round, 20 * (round + 1)));
         });
         assert_eq!(congestion.window(), 1, "one chunk is always allowed");
         congestion.on_result();
@@ -91,10 +98,22 @@ mod tests {
     }
 
     #[test]
+    fn workers_that_are_not_as_far_halve_as_often() {
+        // One of them has sent its window of 8 chunks when the first mark comes, the other only half of it.
+        let windows = [8, 4].map(|next| {
+            let mut congestion = Congestion::new(8, 64, true);
+            let halvings: Vec<u64> = (0..12).filter(|seq| congestion.on_congestion(*seq, *seq, next)).collect();
+            (halvings, congestion.window())
+        });
+        assert_eq!(windows[0], (vec![0, 8], 2));
+        assert_eq!(windows[0], windows[1]);
+    }
+
+    #[test]
     fn switched_off_it_stays() {
         let mut congestion = Congestion::new(8, 64, false);
         congestion.on_result();
-        assert!(!congestion.on_congestion(1, 2));
+        assert!(!congestion.on_congestion(1, 0, 2));
         assert_eq!(congestion.window(), 8);
     }
 }

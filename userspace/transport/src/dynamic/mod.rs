@@ -69,9 +69,12 @@ pub(crate) struct Dynamic {
     /// In the chunks before this one a newcomer does not know what the others do, of exponents and of slots that moved: they pass
     /// all slots, and nothing is learnt from their results.
     settled_from: u64,
-    /// Send indices of the first packets after nothing was in flight. Who waited for this worker meanwhile has sent those chunks
+    /// The first chunks sent after nothing was in flight. Who waited for this worker meanwhile has sent those
     /// again, past the slots ([`Dynamic::probe_silence`]): then they are missing here, and the network is not to blame.
     first_of_burst: Range<u64>,
+    /// Whether a result came that was marked on its last way, which only this worker knows. The next packet tells of it, so that its
+    /// result tells all workers.
+    echoes: bool,
 }
 
 impl Dynamic {
@@ -91,6 +94,7 @@ impl Dynamic {
             near: 0,
             settled_from: 0,
             first_of_burst: 0..0,
+            echoes: false,
             params,
         };
         (dynamic, ring)
@@ -163,12 +167,8 @@ impl Dynamic {
     fn conclude(&mut self, core: &mut Core, verdict: Option<Verdict>) {
         match verdict {
             None => {}
-            Some(Verdict::Ready(rtt)) => {
-                if let Some(rtt) = rtt.filter(|_| !self.host_answered) {
-                    core.rtt.sample(rtt, 0, core.next_index);
-                }
-                self.host_answered = true;
-            }
+            // How long a probe took that was alone on its way says nothing of a window of chunks beside other jobs'.
+            Some(Verdict::Ready(_)) => self.host_answered = true,
             Some(Verdict::Failed(JobError::NoReply { probes, waited_ms })) => {
                 core.fail(JobError::HostSilent { probes, waited_ms });
             }
@@ -194,9 +194,9 @@ impl Dynamic {
         while let Some((_, expiry)) = core.timers().next().filter(|(at, _)| *at <= now) {
             match expiry {
                 Expiry::Chunk(slot) => {
-                    let index = core.slots.get(slot).index;
+                    let seq = core.slots.get(slot).seq;
                     core.expire_chunk(slot);
-                    self.lost(core, index);
+                    self.lost(core, seq);
                 }
                 Expiry::Path => {
                     core.silence.deepen(now);
@@ -219,18 +219,16 @@ impl Dynamic {
         first.into_iter().flatten().for_each(|slot| core.expire_chunk(slot));
     }
 
-    /// The packet with this send index was lost.
-    fn lost(&mut self, core: &mut Core, index: u64) {
-        if !self.first_of_burst.contains(&index) {
-            self.congested(core, index);
+    /// This chunk's packet, or its result, was lost.
+    fn lost(&mut self, core: &mut Core, seq: u64) {
+        if !self.first_of_burst.contains(&seq) {
+            self.congested(core, seq);
         }
     }
 
-    /// The network was congested when the packet with this send index, or its result, was on its way.
-    fn congested(&mut self, core: &mut Core, index: u64) {
-        if self.congestion.on_congestion(index, core.next_index) {
-            core.stats.halvings += 1;
-        }
+    /// The network was congested when this chunk or its result was on its way.
+    fn congested(&mut self, core: &mut Core, seq: u64) {
+        core.stats.halvings += u64::from(self.congestion.on_congestion(seq, self.base, self.next));
     }
 
     /// The place of a chunk in the ring.

@@ -22,7 +22,7 @@ struct Arrival<'a> {
     now: Time,
     header: &'a Header,
     elements: &'a [u8],
-    /// Whether the network was congested on its way, or on a contribution's.
+    /// Whether the network was congested on its last way.
     is_marked: bool,
 }
 
@@ -44,7 +44,6 @@ impl Dynamic {
         if header.contributors != core.params.world {
             return Err(Reason::WrongWorker);
         }
-        let is_marked = is_marked || header.has(flag::ECN_ECHO);
         let arrival = Arrival { now, header, elements: &payload[HEADER_LEN..], is_marked };
         if header.elements == 0 {
             self.ask(core, slot, &entry, &arrival)
@@ -162,12 +161,15 @@ impl Dynamic {
             // It says little of the path when another worker's recovery was waited for, but that chunks get through.
             core.backoff.reset();
         }
-        if arrival.is_marked {
-            core.stats.marked += 1;
-            self.congested(core, entry.index);
+        // What only this worker knows goes back with its next packet; what all know decides, on all alike.
+        self.echoes |= arrival.is_marked;
+        let is_echoed = arrival.header.has(flag::ECN_ECHO);
+        core.stats.marked += u64::from(arrival.is_marked || is_echoed);
+        if is_echoed {
+            self.congested(core, entry.seq);
         } else {
             self.congestion.on_result();
         }
-        lost.into_iter().for_each(|index| self.lost(core, index));
+        lost.into_iter().for_each(|seq| self.lost(core, seq));
     }
 }

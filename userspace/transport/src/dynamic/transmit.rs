@@ -84,13 +84,15 @@ impl Dynamic {
     fn send_chunk(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
         let slot = self.next_chunk(core)?;
         let entry = *core.slots.get(slot);
+        if core.slots.in_flight() == 0 {
+            self.first_of_burst = entry.seq..entry.seq + PROBES as u64;
+            self.echoes = false;
+        }
         let was_lost = entry.state == State::Lost;
         let is_first = !was_lost && !entry.raw;
         let Packet { header, form, dscp } = self.write_packet(core, now, &entry, out)?;
         let index = core.next_index;
-        if core.slots.in_flight() == 0 {
-            self.first_of_burst = index..index + PROBES as u64;
-        }
+        self.echoes = false;
         let len = payload_len(header.elements);
         core.next_index += 1;
         core.slots.launch(slot, now, index, core.backoff.level(), Sent::Elements, entry.op < core.begun);
@@ -129,6 +131,7 @@ impl Dynamic {
             (is_order, flag::MAXIMUM),
             (form == Form::Floats, flag::RAW_FLOAT),
             (self.params.beside_root, flag::LEVEL),
+            (self.echoes, flag::ECN_ECHO),
         ];
         let mut header = Header {
             kind: Kind::Contribution as u8,

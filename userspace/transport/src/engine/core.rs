@@ -131,7 +131,9 @@ impl Core {
     /// What decides when a timer expires.
     pub fn timers(&self) -> Timers<'_> {
         let Core { slots, rtt, later, silence, backoff, .. } = self;
-        Timers { slots, rtt, later, silence, backoff: *backoff }
+        // Where what is lost is sent again, and not only asked about, a wrong guess is dear.
+        let restarts = self.params.dynamic.is_some();
+        Timers { slots, rtt, later, silence, backoff: *backoff, restarts }
     }
 
     /// A chunk's timer has expired.

@@ -30,8 +30,8 @@ impl Core {
         }
     }
 
-    /// What the answer says about the path, and about packets sent before the one it answers; of these, the latest send index of
-    /// one that is taken for lost.
+    /// What the answer says about the path, and about packets sent before the one it answers; of these, the latest chunk whose
+    /// packet is taken for lost.
     ///
     /// A result echoes the clock of the packet that completed its slot, or asked for it again. `echo`
     /// being this worker's own, nobody was waited for: the time is the path's. Else the answer may be
@@ -65,14 +65,14 @@ impl Core {
         self.lose_outrun()
     }
 
-    /// Takes the packets for lost that enough later ones were answered before.
+    /// Takes the packets for lost that enough later ones were answered before; gives the latest chunk among them.
     fn lose_outrun(&mut self) -> Option<u64> {
         let mut latest = None;
         while let Some((slot, threshold)) = timer::oldest(&self.slots) {
             if !self.later.outrun(threshold) {
                 break;
             }
-            latest = latest.max(Some(self.slots.get(slot).index));
+            latest = latest.max(Some(self.slots.get(slot).seq));
             self.slots.lose(slot, false);
             self.stats.suspects_fast += 1;
         }
