@@ -102,7 +102,8 @@ mod tests {
         // One of them has sent its window of 8 chunks when the first mark comes, the other only half of it.
         let windows = [8, 4].map(|next| {
             let mut congestion = Congestion::new(8, 64, true);
-            let halvings: Vec<u64> = (0..12).filter(|seq| congestion.on_congestion(*seq, *seq, next)).collect();
+            let halvings: Vec<u64> =
+                (0..12).filter(|seq| congestion.on_congestion(*seq, *seq, next)).collect();
             (halvings, congestion.window())
         });
         assert_eq!(windows[0], (vec![0, 8], 2));
