@@ -267,9 +267,11 @@ impl Job {
         done: Done,
     ) -> Result<Option<(Reason, Header, Body, To)>, Reason> {
         let (world, slots) = (self.members.world(), if self.terms.linear { 0 } else { self.terms.slots });
-        let past_slots = if self.members.are_split() { flag::RESEND } else { 0 };
         let ring = ring(&mut self.rings, header).ok_or(Reason::WrongSlot)?;
         let chunk = ring.get_mut(header.seq).ok_or(Reason::Stale)?;
+        if done == Done::Taken(Outcome::Complete) {
+            chunk.next_passes = self.members.are_split();
+        }
         match done {
             Done::Taken(Outcome::Complete | Outcome::AskRaw) => chunk.answered(header, bits, source),
             Done::Left(Action::Reply | Action::AskRaw) if !chunk.is_to_answer(bits, source) => {
@@ -281,6 +283,7 @@ impl Job {
         let (meta, stats) = (&chunk.meta, &mut self.stats);
         let sum = || {
             let result = meta.result(header, world, slots);
+            let past_slots = if chunk.next_passes { flag::RESEND } else { 0 };
             Header { flags: result.flags | past_slots, ..result }
         };
         Ok(match done {

@@ -21,6 +21,8 @@ pub(crate) struct Chunk {
     values: Box<[i32]>,
     floats: Option<Floats>,
     asked: Option<Asked>,
+    /// Of a complete one: whether the chunk one window later passes the slots. All workers hear the same, also who asks later.
+    pub(crate) next_passes: bool,
 }
 
 /// Who has asked for an answer since the last one went to an aggregator.

@@ -63,6 +63,11 @@ fn direct_workers_get_results_of_their_own() {
     assert_eq!(give(&mut host, aggregator(), &full, &[1; 4]), Reason::Completed);
     let answers = sent(&mut host);
     assert_eq!((destinations(&answers), past_slots(&answers)), (vec![aggregator()], false));
+    // One of them does not hear it, and asks by itself: whoever asks is told what the others were told.
+    assert_eq!(give(&mut host, address(&job, 1), &direct(header(&[4], 0, 1, 1)), &[1; 4]), Reason::Replied);
+    let answers = sent(&mut host);
+    assert_eq!((destinations(&answers), past_slots(&answers)), (vec![address(&job, 1)], false));
+    assert_eq!(host.stats().job(JOB).unwrap().direct, 1);
 }
 
 #[test]
