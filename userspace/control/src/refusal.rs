@@ -25,6 +25,8 @@ pub enum RefusalKind {
     TooManyJobs,
     /// There are not as many parameter hosts as a dynamic job needs.
     Hosts,
+    /// The job that a worker would go on with has ended.
+    Over,
     /// The aggregator's data plane did not take the job.
     Plane,
     /// The control plane is being stopped.
@@ -146,6 +148,12 @@ pub enum Refusal {
         /// How many can take it.
         registered: usize,
     },
+    /// See [`RefusalKind::Over`].
+    #[error("job `{job}` has ended meanwhile: this worker was not heard; open it anew on all workers")]
+    Over {
+        /// The job's name.
+        job: String,
+    },
     /// There is no aggregator for a static job; of the kind [`RefusalKind::Plane`].
     #[error(
         "this control plane has no aggregator (`--plane none`): open the job with mode dynamic, or join where there is one"
@@ -191,6 +199,7 @@ impl Refusal {
             Refusal::TooManyElements { .. } => RefusalKind::TooManyElements,
             Refusal::TooManyJobs { .. } => RefusalKind::TooManyJobs,
             Refusal::Hosts { .. } => RefusalKind::Hosts,
+            Refusal::Over { .. } => RefusalKind::Over,
             Refusal::Plane { .. } | Refusal::NoAggregator => RefusalKind::Plane,
             Refusal::Stopping => RefusalKind::Stopping,
         }

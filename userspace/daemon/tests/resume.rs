@@ -115,12 +115,16 @@ fn a_job_gets_its_aggregator_back_with_the_control_plane() {
 
 #[test]
 fn a_worker_that_has_died_meanwhile_is_missed() {
-    let mut lab = Lab::dynamic(Kind::None, usize::from(WORLD), 1, "");
+    let mut lab = Lab::dynamic(Kind::None, usize::from(WORLD) + 1, 1, "");
     let trainers = begin(&lab);
     trainers[0].await_sums(3);
     lab.aggregator.stop();
     drop(lab.hosts[1].0.take());
-    lab.aggregator.start_again(Kind::None, Duration::ZERO);
+    lab.aggregator.start_again(Kind::None, PATIENCE);
+    // Its trainer is started anew, elsewhere. No control plane has seen it die, so that no place is open.
+    let options = JobOptions::new("on", 1, WORLD).mode(Mode::Dynamic);
+    let refused = lab.client(2).open(&options).unwrap_err().to_string();
+    assert!(refused.contains("still being run by ranks [0]"), "{refused}");
     let ended = trainers.into_iter().next().unwrap().working.join().unwrap();
     assert!(ended.contains("rank 1") && ended.contains("has left"), "{ended}");
 }

@@ -280,9 +280,13 @@ async fn stay(mut session: Session, mut ears: Ears, mut orders: oneshot::Receive
                     back = resume(&session, &ears.spec, &ears.assignment) => back,
                 };
                 match ears.come_back(back) {
-                    Ok(Some(taken)) => session = *taken,
-                    Ok(None) => {}
-                    Err(failure) => {
+                    Next::Stay(Some(taken)) => session = *taken,
+                    Next::Stay(None) => {}
+                    Next::Leave => {
+                        let _ = orders.await.map(|(_, answer)| answer.send(Ok(())));
+                        return;
+                    }
+                    Next::Fail(failure) => {
                         ears.state.send_replace(MemberState::Failed(failure));
                         return;
                     }
@@ -362,14 +366,23 @@ fn size(post: &Post) -> usize {
     text + 64
 }
 
+/// What a member does whose control plane did not know it.
+enum Next {
+    /// It stays, with another session if it has one.
+    Stay(Option<Box<Session>>),
+    /// It waits until it is to leave.
+    Leave,
+    Fail(JobFailure),
+}
+
 impl Ears {
     /// Whether the job goes on when its control plane does not answer.
     fn outlives(&self) -> bool {
         self.assignment.dynamic.is_some()
     }
 
-    /// Takes in what came of a return; gives the session with the control plane that has taken the job up.
-    fn come_back(&mut self, back: Return) -> Result<Option<Box<Session>>, JobFailure> {
+    /// Takes in what came of a return.
+    fn come_back(&mut self, back: Return) -> Next {
         let name = &self.spec.job;
         match back {
             Return::Taken(session, grant) => {
@@ -377,13 +390,13 @@ impl Ears {
                 // It ends only with the member.
                 let _ = self.speakers.send(session.speaker());
                 let answer = Answer { news: News::Running(grant), events: Vec::new() };
-                self.hear(answer).map_or(Ok(Some(session)), Err)
+                self.hear(answer).map_or(Next::Stay(Some(session)), Next::Fail)
             }
             // As good as departed: what waits for them will never come.
             Return::Missing(ranks) => {
                 tracing::warn!(name, ?ranks, "did not come back to the control plane that was started anew");
                 replace(&self.state, MemberState::Running { departed: ranks });
-                Ok(None)
+                Next::Leave
             }
             Return::Refused(why) => {
                 tracing::warn!(
@@ -391,9 +404,9 @@ impl Ears {
                     why,
                     "the control plane does not take the job up again; going on without it"
                 );
-                Ok(None)
+                Next::Stay(None)
             }
-            Return::Failed(failure) => Err(failure),
+            Return::Failed(failure) => Next::Fail(failure),
         }
     }
 

@@ -12,7 +12,7 @@ use super::{
     JoinSpec, RETRY, SILENCE,
     session::{CallError, DenialKind, News, Session},
 };
-use crate::{Assignment, JobFailure, RefusalKind, Refused, coordinator::Grant, seal::NONCE_LEN};
+use crate::{Assignment, FailureKind, JobFailure, RefusalKind, Refused, coordinator::Grant, seal::NONCE_LEN};
 
 /// How long the other members, and the parameter hosts, have to come back.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_secs(3);
 pub(super) enum Return {
     /// The job goes on there.
     Taken(Box<Session>, Grant),
-    /// These ranks did not come back.
+    /// These ranks did not come back; nobody shall try again.
     Missing(Vec<u16>),
     /// Not now.
     Refused(String),
@@ -39,7 +39,7 @@ pub(super) fn is_unknown(error: &CallError) -> bool {
 /// Tries once, and pauses when it comes to nothing.
 pub(super) async fn resume(lost: &Session, spec: &JoinSpec, had: &Assignment) -> Return {
     let back = attempt(lost, spec, had).await.unwrap_or_else(|error| Return::Refused(error.to_string()));
-    if matches!(back, Return::Missing(_) | Return::Refused(_)) {
+    if matches!(back, Return::Refused(_)) {
         sleep(PAUSE).await;
     }
     back
@@ -58,6 +58,10 @@ async fn attempt(lost: &Session, spec: &JoinSpec, had: &Assignment) -> Result<Re
             News::Running(grant) => return Ok(Return::Taken(Box::new(session), grant)),
             News::Refused(Refused { kind: RefusalKind::Missing, ranks, .. }) => {
                 return Ok(Return::Missing(ranks));
+            }
+            News::Refused(Refused { kind: RefusalKind::Over, message, .. }) => {
+                let failure = JobFailure { kind: FailureKind::Silent, message, culprit: Some(spec.rank) };
+                return Ok(Return::Failed(failure));
             }
             News::Refused(refused) => return Ok(Return::Refused(refused.message)),
             News::Failed(failure) => return Ok(Return::Failed(failure)),

@@ -307,7 +307,7 @@ pub fn grant(key: &Key, running: rpc::Running) -> Option<Grant> {
     Some(Grant { assignment, departed: narrow(&running.departed) })
 }
 
-const REFUSALS: [(RefusalKind, rpc::RefusalKind); 11] = [
+const REFUSALS: [(RefusalKind, rpc::RefusalKind); 12] = [
     (RefusalKind::Version, rpc::RefusalKind::RefusalVersion),
     (RefusalKind::Invalid, rpc::RefusalKind::RefusalInvalid),
     (RefusalKind::Missing, rpc::RefusalKind::RefusalMissing),
@@ -319,6 +319,7 @@ const REFUSALS: [(RefusalKind, rpc::RefusalKind); 11] = [
     (RefusalKind::Plane, rpc::RefusalKind::RefusalPlane),
     (RefusalKind::Stopping, rpc::RefusalKind::RefusalStopping),
     (RefusalKind::Hosts, rpc::RefusalKind::RefusalHosts),
+    (RefusalKind::Over, rpc::RefusalKind::RefusalOver),
 ];
 
 const FAILURES: [(FailureKind, rpc::FailureKind); 8] = [

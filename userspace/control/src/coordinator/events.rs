@@ -358,6 +358,7 @@ impl Coordinator {
         if let Some(name) = self.names.get_mut(&run.name).filter(|name| name.current == Some(id)) {
             name.current = None;
         }
+        self.remember_end(id);
         // While the plane is at work its answer decides.
         if !was_installing {
             self.remove(id);

@@ -217,6 +217,8 @@ pub struct Coordinator {
     members: HashMap<MemberId, (RunId, u16)>,
     racks: BTreeMap<RackId, Rack>,
     lost_racks: Vec<RackId>,
+    /// Tokens of the last dynamic jobs that have ended here.
+    ended: VecDeque<u64>,
     stealing: bool,
     rejoin_grace: Time,
     actions: VecDeque<Action>,
@@ -246,6 +248,7 @@ impl Coordinator {
             members: HashMap::new(),
             racks: BTreeMap::new(),
             lost_racks: Vec::new(),
+            ended: VecDeque::new(),
             stealing: true,
             rejoin_grace: Time::ZERO,
             actions: VecDeque::new(),
@@ -339,18 +342,12 @@ impl Coordinator {
         let job = request.job.clone();
         match run.seats.get(&request.rank) {
             _ if run.is_over() => Ok(None),
-            // Of a job that is opened anew nobody goes on with what it was.
-            _ if run.is_claimed && run.is_waiting() => {
-                let ranks = run.present();
-                self.end(id, End::Refused(Refusal::Held { job, ranks }));
-                Ok(None)
-            }
             Some(seat) if !seat.departed => {
                 Err(Refusal::RankTaken { job, rank: request.rank, holder: seat.worker.ip })
             }
             // The rank has done its part and comes for the next incarnation.
             Some(_) => Ok(None),
-            None if run.is_live() => Err(Refusal::Held { job, ranks: run.present() }),
+            None if run.is_live() || run.is_claimed => Err(Refusal::Held { job, ranks: run.present() }),
             None => match run.mismatch(request.rank, &request.wishes) {
                 None => Ok(Some(id)),
                 Some(refusal) => {

@@ -12,12 +12,18 @@ use crate::{
     refusal::Refusal,
 };
 
+/// How many jobs that have ended are remembered: those whose members may not have heard of it.
+const MOST_ENDED: usize = 1024;
+
 impl Coordinator {
     /// The run that gathers the members of a job of which this one `had` its part.
     pub(super) fn claimed_run(&mut self, request: &JoinRequest, had: &Assignment) -> Result<RunId, Refusal> {
         let job = request.job.clone();
         if had.dynamic.is_none() || request.wishes.order != Order::Submission {
             return Err(invalid("only dynamic jobs in order of submission go on at another control plane"));
+        }
+        if self.ended.contains(&had.token) {
+            return Err(Refusal::Over { job });
         }
         let current = self.names.get(&job).and_then(|name| name.current.or(name.on_plane));
         let Some((id, run)) = current.and_then(|id| Some((id, self.runs.get(&id)?))) else {
@@ -26,8 +32,15 @@ impl Coordinator {
         if let Some(seat) = run.seats.get(&request.rank).filter(|seat| !seat.departed) {
             return Err(Refusal::RankTaken { job, rank: request.rank, holder: seat.worker.ip });
         }
-        if !run.is_claimed || !run.is_waiting() {
+        if !run.is_waiting()
+            || !run.is_claimed && self.names.get(&job).is_some_and(|name| name.on_plane.is_some())
+        {
             return Err(Refusal::Held { job, ranks: run.present() });
+        }
+        if !run.is_claimed {
+            // Those who came to open it anew shall wait until it has ended.
+            self.end(id, End::Refused(Refusal::Held { job, ranks: vec![request.rank] }));
+            return self.new_claimed_run(request, had);
         }
         if let Some(refusal) = run.mismatch(request.rank, &request.wishes) {
             return Err(refusal);
@@ -135,6 +148,18 @@ impl Coordinator {
                 self.remove(id);
             }
         }
+    }
+}
+
+impl Coordinator {
+    /// A run has ended here: none of its members can have it taken up again.
+    pub(super) fn remember_end(&mut self, id: RunId) {
+        let is_known = |run: &&Run| run.is_dynamic() && !matches!(run.phase, Phase::Over(End::Refused(_)));
+        let Some(run) = self.runs.get(&id).filter(is_known) else { return };
+        if self.ended.len() == MOST_ENDED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(run.token);
     }
 }
 

@@ -185,15 +185,45 @@ fn what_does_not_fit_is_refused() {
 }
 
 #[test]
-fn a_job_that_is_opened_anew_goes_before_what_was() {
-    let before = run_before(&[None, None]);
+fn a_running_job_goes_before_one_that_is_opened_anew() {
+    let before = run_before(&[None, None, None]);
     let mut world = anew();
+    // Rank 2 has died, and its trainer was started anew.
+    let early = world.join(&plain("a", 2, 3)).unwrap();
+    assert!(
+        matches!(world.join(&before.claim(2)), Err(Refusal::RankTaken { .. })),
+        "but not of its own rank"
+    );
     let claimed = world.join(&before.claim(0)).unwrap();
-    let fresh = world.all([plain("a", 0, 2), plain("a", 1, 2)]);
-    assert!(matches!(world.refusal(claimed), Refusal::Held { .. }));
-    let grant = world.grant(fresh[0]);
-    assert_ne!(grant.job, 1, "which a parameter host keeps");
+    assert_eq!(world.refusal(early), Refusal::Held { job: "a".into(), ranks: vec![0] });
+    world.leave(early, Outcome::Done);
+    assert_eq!(world.join(&plain("a", 2, 3)), Err(Refusal::Held { job: "a".into(), ranks: vec![0] }));
+    let second = world.join(&before.claim(1)).unwrap();
+    world.pass_with(seconds(31), &[claimed, second], &here());
+    assert_eq!(world.refusal(claimed).ranks(), [2], "it is missed");
+    for member in [claimed, second] {
+        world.leave(member, Outcome::Done);
+    }
+    world.enter(200, host(0));
+    let fresh = world.all((0..3).map(|rank| plain("a", rank, 3)));
+    assert_eq!(world.grant(fresh[0]).epoch, 2);
     assert!(matches!(world.join(&before.claim(1)), Err(Refusal::RankTaken { .. })));
+}
+
+#[test]
+fn who_was_not_heard_while_its_job_ended_is_told() {
+    let mut world = World::sharing(&[0]);
+    let requests = requests(&[None, None]);
+    let members = world.all(requests.clone());
+    let had = world.grant(members[1]);
+    world.pass_with(seconds(3), &members[..1], &[(100, host(0).plane)]);
+    assert_eq!(world.failure(members[0]).culprit, Some(1));
+    assert!(world.forgotten.contains(&members[1]));
+    world.leave(members[0], Outcome::Done);
+    let gathering = world.join(&requests[0]).unwrap();
+    let late = JoinRequest { resumes: Some(had), ..requests[1].clone() };
+    assert_eq!(world.join(&late), Err(Refusal::Over { job: "a".into() }));
+    assert_eq!(world.status(gathering), Status::Waiting(vec![1]), "and holds nobody up");
 }
 
 #[test]
