@@ -293,22 +293,30 @@ fn probes_show_the_whole_way() {
     if !privileged("probes_show_the_whole_way") {
         return;
     }
+    let only = NewJob { job: 4, ..dynamic_job(3, 20) };
     let (rack, root) = (rack_job(3, 20), NewJob { job: 6, ..root_job(2, 20) });
-    let bench = Bench::new(&[rack.clone(), root.clone()]);
-    let probe = |job, rank| Header { kind: Kind::Probe as u8, elements: 0, ..header(job, rank, 0, NO_SLOT) };
-    let up = bench.show(&frame(&rack, &rack.workers[2], &probe(&rack, 2), &[], ECT));
-    assert_eq!(up.reason, Reason::Passed);
-    let up = answer(&up.out);
-    assert_eq!((up.header.kind, up.header.flags), (Kind::Probe as u8, flag::LEVEL));
-    assert_eq!((up.header.bitmap_0, up.header.bitmap_1, up.frame.dst_ip), (4, 2, host(9).ip.to_bits()));
-    let back = bench.show(&frame(&root, &root.workers[1], &probe(&root, 1), &[], ECT));
-    assert_eq!((back.reason, answer(&back.out).header.kind), (Reason::Probed, Kind::Report as u8));
-    let report = Header { kind: Kind::Report as u8, ..up.header };
-    let down = bench.show(&frame(&rack, &host(9), &report, &[], ECT));
-    assert_eq!(down.reason, Reason::Probed);
-    let (down, worker) = (answer(&down.out), &rack.workers[2]);
-    assert_eq!((down.header.kind, down.header.flags), (Kind::Report as u8, 0));
-    assert_eq!((down.frame.dst_ip, down.frame.dst_port), (worker.ip.to_bits(), worker.port));
+    let bench = Bench::new(&[only.clone(), rack.clone(), root.clone()]);
+    for (what, job, above, rank) in
+        [("only", &only, host(0), 2), ("rack", &rack, host(9), 2), ("root", &root, host(0), 1)]
+    {
+        for elements in [0, 20] {
+            let slotless = header(job, rank, 0, NO_SLOT);
+            let probe = Header { kind: Kind::Probe as u8, elements, ..slotless };
+            let shown = bench.show(&frame(job, &job.workers[rank], &probe, &values(&probe, rank), ECT));
+            assert_eq!(shown.reason, Reason::Passed, "{what}: up");
+            let up = answer(&shown.out);
+            assert_eq!(up.header, Header { flags: flag::LEVEL, ..probe }, "{what}: up");
+            assert_eq!((up.frame.dst_ip, up.frame.dst_port), (above.ip.to_bits(), above.port), "{what}");
+            let report = Header { kind: Kind::Report as u8, ..up.header };
+            let shown = bench.show(&frame(job, &above, &report, &values(&report, 9), ECT));
+            assert_eq!(shown.reason, Reason::Probed, "{what}: down");
+            let (down, below) = (answer(&shown.out), &job.workers[rank]);
+            assert_eq!(down.header, Header { flags: 0, ..report }, "{what}: down");
+            assert_eq!((down.frame.dst_ip, down.frame.dst_port), (below.ip.to_bits(), below.port), "{what}");
+            let stranger = frame(job, &job.workers[0], &report, &values(&report, 9), ECT);
+            assert_eq!(bench.show(&stranger).reason, Reason::WrongSource, "{what}: nobody else answers");
+        }
+    }
 }
 
 #[test]

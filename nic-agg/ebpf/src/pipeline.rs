@@ -158,7 +158,7 @@ pub fn sum_headers(headers: Headers, frame: &Frame, work: &mut Work) -> Result<(
 
 /// Answers a probe with the same frame: what can go to the aggregator and back is no longer than this.
 #[inline(always)]
-pub fn report<const JUMBO: bool>(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
+fn report<const JUMBO: bool>(payload: Payload, work: &mut Work, ingress: u32) -> Result<Outcome, Reason> {
     if work.is_checked != 0 {
         slot::sum::<JUMBO>(work, payload)?;
         if !slot::is_intact(work) {

@@ -169,17 +169,24 @@ fn marks_of_the_network_go_on() {
     let down = marked(&mut aggregator, *HOST.ip(), &result(&last));
     assert_eq!(down, (Reason::Concluded, Header { flags: flag::ECN_ECHO, ..result(&last) }));
     let probe = Header { kind: Kind::Probe as u8, ..contribution(2, 0, 0) };
-    let report = Header { kind: Kind::Report as u8, flags: flag::ECN_ECHO, ..probe };
-    assert_eq!(marked(&mut aggregator, worker_ip(0), &probe), (Reason::Probed, report));
+    let passed = Header { flags: flag::LEVEL | flag::ECN_ECHO, ..probe };
+    assert_eq!(marked(&mut aggregator, worker_ip(0), &probe), (Reason::Passed, passed));
 }
 
+/// The answer to a probe shows that packets get to the parameter host and back, not only that somebody is here.
 #[test]
-fn probes_are_answered() {
+fn probes_go_up_and_their_answers_to_who_asked() {
     let mut aggregator = aggregator(2);
     let probe = Header { kind: Kind::Probe as u8, elements: 0, ..contribution(2, 1, 0) };
-    let (answer, report) = send(&mut aggregator, 1, &probe);
-    assert_eq!(answer, Answer::One(Reason::Probed, worker(1)));
-    assert_eq!(read(&report), Header { kind: Kind::Report as u8, ..probe });
+    let (answer, passed) = send(&mut aggregator, 1, &probe);
+    assert_eq!(answer, Answer::One(Reason::Passed, HOST));
+    assert_eq!(read(&passed), Header { flags: flag::LEVEL, ..probe });
+    let report = Header { kind: Kind::Report as u8, ..read(&passed) };
+    let mut down = packet(&report, &[]);
+    assert_eq!(aggregator.on_packet(*HOST.ip(), &mut down), Answer::One(Reason::Probed, worker(1)));
+    assert_eq!(read(&down), Header { flags: 0, ..report });
+    let mut forged = packet(&report, &[]);
+    assert_eq!(aggregator.on_packet(worker_ip(1), &mut forged), Answer::None(Reason::WrongSource));
 }
 
 /// Each shard has the parameter host whose turn it is, and that one's port.

@@ -23,7 +23,7 @@ const CONTRIBUTIONS: [(&str, Change, Reason); 30] = [
     ("type 0", |h| h.kind = 0, Reason::BadType),
     ("a flush", |h| h.kind = Kind::Stop as u8, Reason::BadType),
     ("a result", |h| h.kind = Kind::Result as u8, Reason::WrongSource),
-    ("a report", |h| h.kind = Kind::Report as u8, Reason::BadType),
+    ("a report", |h| h.kind = Kind::Report as u8, Reason::WrongSource),
     ("a job without entry", |h| h.job = JOB + 1, Reason::UnknownJob),
     ("a job outside of the table", |h| h.job = u16::MAX, Reason::UnknownJob),
     ("epoch before", |h| h.epoch = EPOCH - 1, Reason::WrongEpoch),
@@ -53,8 +53,9 @@ const CONTRIBUTIONS: [(&str, Change, Reason); 30] = [
 ];
 
 /// What a parameter host's result cannot say.
-const RESULTS: [(&str, Change, Reason); 9] = [
-    ("a report", |h| (h.kind, h.bitmap_0) = (Kind::Report as u8, 2), Reason::WrongSource),
+const RESULTS: [(&str, Change, Reason); 10] = [
+    ("an answer to nobody's probe", |h| (h.kind, h.bitmap_0) = (Kind::Report as u8, 4), Reason::WrongWorker),
+    ("an answer to two", |h| (h.kind, h.bitmap_0) = (Kind::Report as u8, 3), Reason::WrongWorker),
     ("a job without entry", |h| h.job = JOB + 1, Reason::UnknownJob),
     ("epoch", |h| h.epoch = EPOCH + 1, Reason::WrongEpoch),
     ("token", |h| h.token = 0, Reason::BadToken),
@@ -164,7 +165,8 @@ fn a_parameter_host_beside_a_worker() {
     assert_eq!(send(&contribution(2, 0, 0)), Answer::None(Reason::WrongSource), "another worker's");
     assert_eq!(send(&result(&contribution(2, 1, 0))), Answer::All(Reason::Concluded, JOB));
     let probe = Header { kind: Kind::Probe as u8, ..contribution(2, 1, 0) };
-    assert_eq!(send(&probe), Answer::One(Reason::Probed, worker(1)));
+    assert_eq!(send(&probe), Answer::One(Reason::Passed, hosts[0]));
+    assert_eq!(send(&Header { kind: Kind::Report as u8, ..probe }), Answer::One(Reason::Probed, worker(1)));
     assert_eq!(aggregator.held(), 0);
 }
 

@@ -8,7 +8,7 @@ use sumac_wire::{
     admit::{self, dynamic::Down},
     dynamic::{self, Action, SlotMeta, lane, owner},
     header::{NO_SLOT, flag},
-    tables::{JobEntry, WorkerEntry, job_flag, parent_index},
+    tables::{JobEntry, WorkerEntry, parent_index},
 };
 
 /// Longer than any test.
@@ -60,8 +60,7 @@ impl Model {
 
     fn take(&mut self, job: &Known, sent: &Sent) -> Result<Became, Reason> {
         let (entry, header) = (&job.entry, &sent.header);
-        let is_child = entry.flags & job_flag::CHILD != 0;
-        if header.kind == Kind::Result as u8 || is_child && header.kind == Kind::Report as u8 {
+        if header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8 {
             return self.take_from_above(job, sent);
         }
         let rank = admit::sender(header, entry)?;
@@ -70,13 +69,8 @@ impl Model {
         let wanted = admit::dynamic::request(header, entry, sent.shard)?;
         let marked = intact_and_marked(sent)?;
         let Some(mut contribution) = wanted else {
-            if is_child {
-                let up = (dynamic::passed(&marked), sent.values.clone(), up(job, sent.shard));
-                return Ok((Reason::Passed, Some(up)));
-            }
-            let report = Header { kind: Kind::Report as u8, ..marked };
-            let back = To::One(worker.ip, worker.port + sent.shard);
-            return Ok((Reason::Probed, Some((report, sent.values.clone(), back))));
+            let up = (dynamic::passed(&marked), sent.values.clone(), up(job, sent.shard));
+            return Ok((Reason::Passed, Some(up)));
         };
         contribution.flags = marked.flags;
         let place = (sent.shard, header.slot);

@@ -40,9 +40,9 @@ fn is_in_pool(header: &Header, job: &JobEntry) -> bool {
 
 /// Checks what a packet of an admitted sender wants of an aggregator (after [`super::sender`] and [`super::source`]).
 ///
-/// `shard` is that of the port that it came by. Gives what [`crate::dynamic::decide`] needs, and `None` for a probe: a rack's
-/// aggregator passes it up ([`crate::dynamic::passed`]), so that the answer shows the whole way; others answer it. A
-/// contribution without a slot is marked as sent again, and so passes every slot.
+/// `shard` is that of the port that it came by. Gives what [`crate::dynamic::decide`] needs, and `None` for a probe, which goes
+/// up ([`crate::dynamic::passed`]): the parameter host answers it, so that the answer shows the whole way. A contribution
+/// without a slot is marked as sent again, and so passes every slot.
 #[inline(always)]
 pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Contribution>, Reason> {
     if header.kind == Kind::Probe as u8 {
@@ -74,7 +74,8 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
 pub enum Down {
     /// A result: frees the slot that it names, and goes to all below. Without elements it asks for floats, or refuses.
     All,
-    /// The root's answer to a probe: goes to the worker with this rank.
+    /// The parameter host's answer to a probe: goes to the worker with this rank; at the root, to the rack that it came
+    /// through.
     One(u16),
 }
 
@@ -92,8 +93,9 @@ pub fn result(
     if header.elements > job.elements {
         return Err(Reason::WrongElements);
     }
-    if header.kind == Kind::Report as u8 && job.flags & job_flag::CHILD != 0 {
-        return rank(header.bitmap_0, job.world).map(Down::One).ok_or(Reason::WrongWorker);
+    if header.kind == Kind::Report as u8 {
+        let bitmap = if job.flags & job_flag::ROOT != 0 { header.bitmap_1 } else { header.bitmap_0 };
+        return rank(bitmap, job.world).map(Down::One).ok_or(Reason::WrongWorker);
     }
     if header.kind != Kind::Result as u8 {
         return Err(Reason::BadType);
@@ -242,11 +244,6 @@ mod tests {
         let of = |header: &Header, ip| result(header, ip, &JOB, &host, 1);
         assert_eq!(of(&good, 9), Ok(Down::All));
         assert_eq!(of(&Header { elements: 0, flags: flag::RAW_FLOAT, ..good }, 9), Ok(Down::All));
-        let report = Header { kind: Kind::Report as u8, slot: NO_SLOT, ..good };
-        assert_eq!(of(&report, 9), Err(Reason::BadType), "there is no level between");
-        let rack = JobEntry { flags: JOB.flags | job_flag::CHILD, racks: 2, ..JOB };
-        assert_eq!(result(&report, 9, &rack, &host, 1), Ok(Down::One(3)));
-        assert_eq!(result(&report, 8, &rack, &host, 1), Err(Reason::WrongSource));
         assert_eq!(of(&good, 8), Err(Reason::WrongSource));
         let table: [(Change, Reason); 6] = [
             (|h| h.kind = Kind::Contribution as u8, Reason::BadType),
@@ -261,6 +258,26 @@ mod tests {
             change(&mut header);
             assert_eq!(of(&header, 9), Err(reason));
         }
+    }
+
+    #[test]
+    fn answers_to_probes_find_their_way_down() {
+        let host = WorkerEntry { ip: 9, ..WorkerEntry::default() };
+        let report = Header { kind: Kind::Report as u8, slot: NO_SLOT, elements: 0, ..good() };
+        let at = |job: &JobEntry, report: &Header, ip| result(report, ip, job, &host, 1);
+        assert_eq!(at(&JOB, &report, 9), Ok(Down::One(3)), "the only level knows workers");
+        assert_eq!(at(&JOB, &report, 8), Err(Reason::WrongSource));
+        assert_eq!(at(&JOB, &Header { elements: 257, ..report }, 9), Err(Reason::WrongElements));
+        for bitmap_0 in [0, 3, 16] {
+            let nobody = Header { bitmap_0, ..report };
+            assert_eq!(at(&JOB, &nobody, 9), Err(Reason::WrongWorker), "{bitmap_0:#b}");
+        }
+        let below = Header { bitmap_1: 0b10, fan_in_1: 3, flags: flag::LEVEL, ..report };
+        let root = JobEntry { flags: JOB.flags | job_flag::ROOT, world: 3, ..JOB };
+        assert_eq!(at(&root, &below, 9), Ok(Down::One(1)), "the root knows racks, and workers beside it");
+        assert_eq!(at(&root, &Header { bitmap_1: 8, ..below }, 9), Err(Reason::WrongWorker));
+        let rack = JobEntry { flags: JOB.flags | job_flag::CHILD, rack: 1, racks: 3, ..JOB };
+        assert_eq!(at(&rack, &below, 9), Ok(Down::One(3)), "and the rack the worker");
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
     };
     let Some(work) = Work::get() else { return Outcome::new(Reason::Internal, XDP_DROP) };
     work.job = 0;
-    let outcome = match ours::<JUMBO>(ctx, packet, &frame, state, work) {
+    let outcome = match ours::<JUMBO>(packet, &frame, state, work) {
         Ok(outcome) => outcome,
         Err(reason) => Outcome::new(reason, XDP_DROP),
     };
@@ -59,7 +59,6 @@ pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
 
 #[inline(always)]
 fn ours<const JUMBO: bool>(
-    ctx: &XdpContext,
     packet: Packet,
     frame: &Frame,
     state: &State,
@@ -82,13 +81,10 @@ fn ours<const JUMBO: bool>(
         answer::change_flags(headers, flag::ECN_ECHO, 0);
         work.chunk.contribution.flags |= flag::ECN_ECHO;
     }
-    slot::read_clock(state, work);
     stage_ends();
     let payload = Payload { packet, headers };
-    // SAFETY: the context is this run's.
-    let ingress = unsafe { (*ctx.ctx).ingress_ifindex };
-    if work.plan & plan::PROBE != 0 {
-        return pipeline::report::<false>(payload, work, ingress);
+    if work.plan & plan::REPORT != 0 {
+        return report(payload, work);
     }
     take(payload, state, work)
 }
@@ -106,9 +102,8 @@ fn admit(header: &Header, frame: &Frame, work: &mut Work) -> Result<(), Reason> 
     }
     work.is_checked = u32::from(job.flags & job_flag::CHECKSUM);
     work.parent_index = parent_index(header.job, work.shard, job.hosts);
-    let is_child = job.flags & job_flag::CHILD != 0;
     // A parameter host may have a worker's address: they are told apart by what they send.
-    if header.kind == Kind::Result as u8 || is_child && header.kind == Kind::Report as u8 {
+    if header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8 {
         return from_above(header, frame, job, work);
     }
     let index = worker_index(header.job, admit::sender(header, job)?);
@@ -122,8 +117,7 @@ fn admit(header: &Header, frame: &Frame, work: &mut Work) -> Result<(), Reason> 
             if header.slot == NO_SLOT { plan::PASSED | plan::NO_SLOT } else { 0 }
         }
         // The answer shall show the whole way.
-        None if is_child => plan::PASSED | plan::NO_SLOT,
-        None => plan::PROBE,
+        None => plan::PASSED | plan::NO_SLOT,
     };
     Ok(())
 }
@@ -134,7 +128,7 @@ fn from_above(header: &Header, frame: &Frame, job: &JobEntry, work: &mut Work) -
     let (rank, plan) = match admit::dynamic::result(header, frame.src_ip, job, parent, work.shard)? {
         Down::All if header.slot == NO_SLOT => (0, plan::RESULT | plan::NO_SLOT),
         Down::All => (0, plan::RESULT),
-        Down::One(rank) => (rank, plan::REPORT | plan::NO_SLOT),
+        Down::One(rank) => (rank, plan::REPORT),
     };
     work.is_parents = 1;
     work.worker_index = worker_index(header.job, rank);
@@ -142,6 +136,18 @@ fn from_above(header: &Header, frame: &Frame, job: &JobEntry, work: &mut Work) -
     work.chunk.contribution.owner = wire::owner(header.job, header.epoch, wire::lane(header));
     work.chunk.contribution.seq = header.seq;
     Ok(())
+}
+
+/// Hands the answer to a probe down to the worker that asked. Drops on purpose are drawn for when it arrives, not again as it
+/// leaves, as with a static job's: of one more draw the verifier sees many times the ways.
+#[inline(always)]
+fn report(payload: Payload, work: &mut Work) -> Result<Outcome, Reason> {
+    let headers = payload.headers;
+    without_slot(payload, work)?;
+    // The probe was marked on its way up.
+    answer::change_flags(headers, 0, flag::LEVEL);
+    answer::allow_marks(headers);
+    Ok(Outcome::new(Reason::Probed, send::down(headers, work)?))
 }
 
 /// Lets a packet do what it wants to its slot, and sends what follows.
@@ -154,7 +160,7 @@ fn take(payload: Payload, state: &State, work: &mut Work) -> Result<Outcome, Rea
         // Admitted slots are below the job's, which are no more than there are of each shard.
         work.slot = u32::from(work.shard).wrapping_mul(state.dynamic_slots).wrapping_add(headers.slot());
         let slot = DYNAMIC_SLOTS.get_ptr_mut(work.slot).ok_or(Reason::Internal)?;
-        slot::apply(slot, work, payload)
+        slot::apply(slot, work, payload, state.slot_timeout)
     };
     stage_ends();
     if work.is_parents == 0 {
@@ -196,7 +202,6 @@ fn send_on(headers: Headers, work: &Work) -> Result<Outcome, Reason> {
     let is = |bits: u32| work.plan & bits != 0;
     let reason = match () {
         () if is(plan::RESULT) => Reason::Concluded,
-        () if is(plan::REPORT) => Reason::Probed,
         () if is(plan::SUM) => Reason::Forwarded,
         () if is(plan::FLUSHED) => Reason::Flushed,
         () if is(plan::COLLIDED) => Reason::Collided,
@@ -205,7 +210,7 @@ fn send_on(headers: Headers, work: &Work) -> Result<Outcome, Reason> {
         () if is(plan::TAKEN) => Reason::Added,
         () => Reason::Duplicate,
     };
-    if !is(plan::UP | plan::RESULT | plan::REPORT) {
+    if !is(plan::UP | plan::RESULT) {
         return Ok(Outcome::new(reason, XDP_DROP));
     }
     let job = JOBS.get(u32::from(headers.job())).ok_or(Reason::Internal)?;
@@ -218,10 +223,6 @@ fn send_on(headers: Headers, work: &Work) -> Result<Outcome, Reason> {
     answer::allow_marks(headers);
     let verdict = if is(plan::RESULT) {
         send::to_all::<false>(headers, work, job)?
-    } else if is(plan::REPORT) {
-        // It was marked as one between levels on its way up.
-        answer::change_flags(headers, 0, flag::LEVEL);
-        send::down(headers, work)?
     } else {
         write(headers, work)?;
         stage_ends();

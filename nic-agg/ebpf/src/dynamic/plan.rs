@@ -23,14 +23,12 @@ pub const PASSED: u32 = 1 << 6;
 pub const COLLIDED: u32 = 1 << 7;
 /// The slot was a silent job's.
 pub const RECLAIMED: u32 = 1 << 8;
-/// It is a probe, to be answered.
-pub const PROBE: u32 = 1 << 9;
 /// It came from above and goes to all below.
-pub const RESULT: u32 = 1 << 10;
+pub const RESULT: u32 = 1 << 9;
 /// It came from above and goes to one worker.
-pub const REPORT: u32 = 1 << 11;
+pub const REPORT: u32 = 1 << 10;
 /// It wants nothing of a slot.
-pub const NO_SLOT: u32 = 1 << 12;
+pub const NO_SLOT: u32 = 1 << 11;
 
 /// Bits of frames that go up.
 pub const UP: u32 = SUM | FLUSHED | PASSED | COLLIDED;

@@ -2,7 +2,7 @@
 //! for, all under the slot's lock, as [`crate::slot`] does it for static jobs.
 
 use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
-use sumac_agg_layout::{DynamicSlot, State};
+use sumac_agg_layout::DynamicSlot;
 use sumac_wire::{
     Reason,
     dynamic::{Action, SlotMeta, decide, release},
@@ -22,25 +22,28 @@ use crate::{
 /// whole reading of the clock, which is that of the kernel's own last tick.
 const TICK: u32 = 20;
 
-/// Notes the time.
+/// Notes the time, with the slot's lock held: a time that another CPU has written into the slot meanwhile would be later, and the
+/// slot's age beyond all patience.
 #[inline(always)]
-pub fn read_clock(state: &State, work: &mut Work) {
+fn read_clock(work: &mut Work, patience: u32) {
     // SAFETY: the helper takes nothing and reads the clock.
     work.chunk.now = (unsafe { bpf_ktime_get_coarse_ns() } >> TICK) as u32;
-    work.chunk.patience = ((u64::from(state.slot_timeout) * 1_000_000) >> TICK) as u32;
+    work.chunk.patience = ((u64::from(patience) * 1_000_000) >> TICK) as u32;
 }
 
-/// Does to `slot` what the work wants, and notes in it what follows.
+/// Does to `slot` what the work wants, and notes in it what follows. `patience`: the milliseconds of silence that free it.
 ///
 /// A payload that fails its checksum leaves the slot's metadata and sums as they were.
 #[inline(always)]
-pub fn apply(slot: *mut DynamicSlot, work: &mut Work, payload: Payload) -> Result<(), Reason> {
+pub fn apply(slot: *mut DynamicSlot, work: &mut Work, payload: Payload, patience: u32) -> Result<(), Reason> {
     // SAFETY: `slot` is a value of the map, from a lookup in this run.
     let word = unsafe { &raw mut (*slot).lock };
     // SAFETY: as above.
     if !unsafe { lock::take(word) } {
         return Err(Reason::Busy);
     }
+    read_clock(work, patience);
+    stage_ends();
     let done = locked(slot, work, payload);
     // SAFETY: as above, and the lock is held.
     unsafe { lock::give(word) };

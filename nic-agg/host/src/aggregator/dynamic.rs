@@ -77,23 +77,18 @@ impl HostAggregator {
         packet: &mut [u8],
     ) -> Result<Answer, Reason> {
         // A parameter host may be a worker's host, so that its address does not tell which of the two speaks.
-        let is_child = entry.flags & job_flag::CHILD != 0;
-        if header.kind == Kind::Result as u8 || is_child && header.kind == Kind::Report as u8 {
+        if header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8 {
             return self.take_from_above(entry, header, source, parent, packet);
         }
-        let (rank, back) = self.sender(entry, header, source)?;
+        let (rank, _) = self.sender(entry, header, source)?;
         let request = admit::dynamic::request(header, entry, self.shard)?;
         if self.watch.loses_arriving(header.job) {
             return Err(Reason::Injected);
         }
         let Some(contribution) = request else {
-            if is_child {
-                // The answer shall show the whole way.
-                write(packet, &passed(header));
-                return Ok(Answer::One(Reason::Passed, parent));
-            }
-            write(packet, &Header { kind: Kind::Report as u8, ..*header });
-            return Ok(Answer::One(Reason::Probed, back));
+            // The answer shall show the whole way.
+            write(packet, &passed(header));
+            return Ok(Answer::One(Reason::Passed, parent));
         };
         let taken = self.shared.contribute(header, &contribution, packet);
         self.see(header, rank, &contribution, taken);
@@ -123,7 +118,7 @@ impl HostAggregator {
                 Ok(Answer::All(Reason::Concluded, header.job))
             }
             Down::One(rank) => {
-                // It was marked as one between levels on its way up.
+                // It was marked on its way up.
                 write(packet, &Header { flags: header.flags & !flag::LEVEL, ..*header });
                 let worker = self.workers(header.job).get(usize::from(rank));
                 Ok(Answer::One(Reason::Probed, *worker.ok_or(Reason::Internal)?))
