@@ -68,10 +68,15 @@ fn sum(
 }
 
 fn replaced(kind: Kind, parameter_hosts: u16, further: &str, unit: f32, counts: Counts) {
-    let mut lab = Lab::rejoining(kind, usize::from(WORLD) + 1, usize::from(parameter_hosts), further);
+    let lab = Lab::rejoining(kind, usize::from(WORLD) + 1, usize::from(parameter_hosts), further);
+    replaced_in(lab, [0, 1, 2, 3], parameter_hosts, unit, counts);
+}
+
+/// `at`: the hosts of the three workers, the last of which dies, and of the newcomer.
+fn replaced_in(mut lab: Lab, at: [usize; 4], parameter_hosts: u16, unit: f32, counts: Counts) {
     let trainers: Vec<_> = (0..WORLD)
         .map(|rank| {
-            let (client, options) = (lab.client(usize::from(rank)), options(rank, parameter_hosts));
+            let (client, options) = (lab.client(at[usize::from(rank)]), options(rank, parameter_hosts));
             thread::spawn(move || {
                 let job = client.open(&options).unwrap();
                 // The one that dies has not been everywhere.
@@ -84,12 +89,12 @@ fn replaced(kind: Kind, parameter_hosts: u16, further: &str, unit: f32, counts: 
             })
         })
         .collect();
-    let client = lab.client(0);
+    let client = lab.client(at[0]);
     while client.stats().unwrap().jobs.iter().all(|job| job.operations_ended == 0) {
         thread::sleep(Duration::from_millis(1));
     }
-    drop(lab.hosts[2].0.take());
-    let newcomer = lab.client(usize::from(WORLD));
+    drop(lab.hosts[at[2]].0.take());
+    let newcomer = lab.client(at[3]);
     // It may come before the death is known.
     let job = newcomer.open(&options(2, parameter_hosts)).unwrap();
     let terms = job.opened().dynamic.clone().unwrap();
@@ -123,6 +128,16 @@ fn a_dead_workers_place_is_taken_below_an_aggregator() {
 #[test]
 fn a_dead_workers_place_is_taken_where_there_is_no_aggregator() {
     replaced(Kind::None, 1, "", FITS, EQUAL);
+}
+
+#[test]
+fn a_newcomers_host_or_anothers_is_the_parameter_host() {
+    for at in [[1, 2, 3, 0], [0, 1, 2, 3]] {
+        for kind in [Kind::Host { shared: 256 }, Kind::None] {
+            let lab = Lab::co_located_rejoining(kind, usize::from(WORLD) + 1);
+            replaced_in(lab, at, 1, FITS, EQUAL);
+        }
+    }
 }
 
 #[test]

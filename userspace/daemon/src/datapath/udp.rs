@@ -53,6 +53,8 @@ pub struct UdpPort {
     staged: Vec<Staged>,
     /// How many of `staged` the kernel has taken.
     taken: usize,
+    /// The last packet found no room.
+    is_full: bool,
     /// The DSCP and ECN byte that the socket has now.
     dscp_ecn: u8,
     counters: PortReport,
@@ -103,6 +105,7 @@ impl UdpPort {
             outgoing: vec![0; BATCH * CAPACITY],
             staged: Vec::with_capacity(BATCH),
             taken: 0,
+            is_full: false,
             dscp_ecn: 0,
             counters,
         })
@@ -204,7 +207,8 @@ impl Port for UdpPort {
         if self.staged.len() == BATCH {
             self.flush()?;
         }
-        if self.staged.len() == BATCH {
+        self.is_full = self.staged.len() == BATCH;
+        if self.is_full {
             self.counters.full += 1;
             return Ok(Attempt::Full);
         }
@@ -238,6 +242,9 @@ impl Port for UdpPort {
     fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
         let mut interest = PollFlags::POLLIN;
         interest.set(PollFlags::POLLOUT, !self.staged.is_empty());
+        // There was no room for somebody's packet, and now there is.
+        let now = (self.is_full && self.staged.is_empty()).then(Instant::now);
+        let deadline = now.or(deadline);
         wait(&[(self.socket.as_fd(), interest), (wake, PollFlags::POLLIN)], deadline)
     }
 
@@ -328,6 +335,20 @@ mod tests {
         assert_eq!(one.transmit(&mut |_| None).unwrap(), Attempt::Nothing);
         one.flush().unwrap();
         assert_eq!(one.report().sent, 0);
+    }
+
+    #[test]
+    fn nobody_sleeps_who_found_no_room_before_the_last_flush() {
+        let (mut one, _other, to) = pair();
+        let idle = UdpPort::bind(Ipv4Addr::LOCALHOST, 0).unwrap();
+        one.staged.extend((0..BATCH).map(|_| Staged { len: 1, to, dscp_ecn: 0 }));
+        one.is_full = true;
+        one.flush().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        assert!(!one.wait(Some(deadline), idle.socket.as_fd()).unwrap());
+        assert!(Instant::now() < deadline, "it slept");
+        assert_eq!(one.transmit(&mut |_| None).unwrap(), Attempt::Nothing);
+        assert!(!one.is_full);
     }
 
     #[test]

@@ -67,8 +67,8 @@ impl Worker {
         while self.obey() {
             self.state.rounds += 1;
             let received = self.receive();
-            self.advance();
-            if received == 0 {
+            let is_done = self.advance();
+            if received == 0 && is_done {
                 self.sleep();
             }
         }
@@ -128,13 +128,15 @@ impl Worker {
         crossed + self.note("receive", outcome).unwrap_or(0)
     }
 
-    /// Timers, then packets, then events. A batch of results has become a batch of contributions here.
-    fn advance(&mut self) {
+    /// Timers, then packets, then events. A batch of results has become a batch of contributions here. `false`: the port
+    /// failed, and some lanes may have had no turn.
+    fn advance(&mut self) -> bool {
         let now = self.state.clock.now();
         self.state.engines.on_time(now);
         let outcome = self.state.engines.transmit(now, &mut *self.port);
-        self.note("send", outcome);
+        let is_done = self.note("send", outcome).is_some();
         self.state.engines.tell();
+        is_done
     }
 
     /// Sleeps until a packet, an order or a timer. Events of this round have been told.

@@ -189,7 +189,16 @@ impl Lab {
 
     /// A lab whose first host is the parameter host as well.
     pub fn co_located(kind: Kind, hosts: usize) -> Lab {
-        let lab = Lab::start(kind, hosts, "", &role("both"), Duration::ZERO);
+        Lab::with_first_as_host(kind, hosts, Duration::ZERO)
+    }
+
+    /// The same, where a dead worker's place is open to another for long enough.
+    pub fn co_located_rejoining(kind: Kind, hosts: usize) -> Lab {
+        Lab::with_first_as_host(kind, hosts, REJOIN_GRACE)
+    }
+
+    fn with_first_as_host(kind: Kind, hosts: usize, grace: Duration) -> Lab {
+        let lab = Lab::start(kind, hosts, "", &role("both"), grace);
         lab.await_parameter_hosts(1);
         lab
     }
