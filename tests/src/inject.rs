@@ -76,17 +76,17 @@ fn link(interface: &str) -> LinkAddr {
     link.unwrap_or_else(|| panic!("no interface {interface}"))
 }
 
-/// What a worker's host program knows of its only job: the secrets that a test needs to forge all but one of them.
+/// What the host program of a worker or parameter host knows of its only job: the secrets that a test needs to forge all
+/// but one of them.
 ///
 /// # Panics
 /// When there is not one job.
 #[must_use]
-pub fn only_job(sumac: &Deployment<'_>, rank: u16) -> (u16, HostJobEntry) {
+pub fn job_at(sumac: &Deployment<'_>, host: &Namespace) -> (u16, HostJobEntry) {
     let lab = sumac.lab();
-    let jobs = inside(lab.worker(rank), || {
-        Attached::open(lab.worker_interface(), lab.pin_root()).unwrap().jobs().unwrap()
-    });
-    assert_eq!(jobs.len(), 1, "jobs of rank {rank}");
+    let jobs =
+        inside(host, || Attached::open(lab.worker_interface(), lab.pin_root()).unwrap().jobs().unwrap());
+    assert_eq!(jobs.len(), 1, "jobs at {}", host.name());
     jobs[0]
 }
 
@@ -124,6 +124,21 @@ pub fn to_worker(sumac: &Deployment<'_>, rank: u16) -> Endpoints {
         dst_ip: there.src_ip,
         src_port: DEFAULT_BASE_PORT,
         ..there
+    }
+}
+
+/// The addresses of a frame from a worker to a parameter host, as it leaves the aggregator on its way there.
+///
+/// # Panics
+/// When an interface has no MAC address.
+#[must_use]
+pub fn to_parameter_host(sumac: &Deployment<'_>, rank: u16, host: u16) -> Endpoints {
+    let (lab, spec) = (sumac.lab(), sumac.lab().spec());
+    Endpoints {
+        src_mac: lab.aggregator().mac(&spec.host_port(host)).unwrap(),
+        dst_mac: lab.parameter_hosts()[usize::from(host)].mac(lab.worker_interface()).unwrap(),
+        dst_ip: u32::from(spec.host_ip(host)),
+        ..to_aggregator(sumac, rank)
     }
 }
 

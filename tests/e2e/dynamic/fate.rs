@@ -4,10 +4,11 @@
 
 use nix::sys::signal::Signal;
 use sumac_client::{Code, JobOptions};
-use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Backend, Deployment, DynamicOptions, SumacOptions};
 use sumac_lab::units::Rate;
+use sumac_lab::{LabSpec, Topology};
 use sumac_tests::crew::{self, failure};
+use sumac_tests::leg::Leg;
 use sumac_tests::site::with_sumac;
 use sumac_tests::wait::{LIMIT, eventually};
 use sumac_tests::{Crew, exact, stats};
@@ -129,4 +130,31 @@ fn a_job_whose_parameter_host_dies_fails_by_name() {
         exact::assert_sums("with a new parameter host", SEED, &crew.allreduce(SEED, 10_000));
         crew.leave();
     });
+}
+
+/// Everybody else is reached: workers go past the aggregator, which answers nobody for the parameter host, and come back.
+fn sums_go_on_without_the_way_up(backend: Backend) {
+    let topology = if backend == Backend::Xdp { Topology::OneArm } else { Topology::PerPort };
+    let spec = LabSpec { rate: Some(Rate(50_000_000)), topology, ..lab(3) };
+    with_sumac(spec, &SumacOptions { backend, ..sumac(DynamicOptions::default()) }, |sumac| {
+        let (crew, leg) = (Crew::join_dynamic(sumac, "cut"), Leg::of(sumac));
+        let pending = crew.submit(SEED, COUNT);
+        stats::wait_for_results(&crew.trainers[0], 200);
+        leg.cut();
+        eventually("the way past the aggregator", || (crew.counter("direct") >= 3).then_some(()));
+        exact::assert_sums("with a dead leg", SEED, &crew.results(pending));
+        exact::assert_sums("still with a dead leg", SEED + 1, &crew.allreduce(SEED + 1, COUNT));
+
+        leg.mend();
+        eventually("the way back", || (crew.counter("direct") == 0).then_some(()));
+        let before = stats::at_parameter_host(sumac, 0, "full_sums");
+        exact::assert_sums("with the leg again", SEED + 2, &crew.allreduce(SEED + 2, COUNT));
+        assert!(stats::at_parameter_host(sumac, 0, "full_sums") > before, "the aggregator sums again");
+        crew.leave();
+    });
+}
+
+#[test]
+fn sums_go_on_when_an_aggregator_process_loses_the_parameter_host() {
+    sums_go_on_without_the_way_up(Backend::Udp);
 }

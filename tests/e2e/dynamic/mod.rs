@@ -8,6 +8,8 @@
 
 mod congestion;
 mod fate;
+mod hostile;
+mod levels;
 mod places;
 mod sums;
 

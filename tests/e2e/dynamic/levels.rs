@@ -1,0 +1,74 @@
+//! Two levels, and aggregators of either that go and come back while a sum is half way.
+//!
+//! ```text
+//! w0 net0 --[cable]-- port0 +-------+
+//! w1 net0 --[cable]-- port1 | rack0 | up --[cable]-- port0 +-----+
+//!                           +-------+                      | agg | host0 --[cable]-- net0 ph0
+//! w2 net0 --[cable]-- port0 +-------+ up --[cable]-- port1 +-----+
+//! w3 net0 --[cable]-- port1 | rack1 |
+//!                           +-------+
+//! ```
+
+use nix::sys::signal::Signal;
+use sumac_lab::LabSpec;
+use sumac_lab::deployment::{Backend, Deployment, DynamicOptions, SumacOptions};
+use sumac_lab::units::Rate;
+use sumac_tests::site::with_sumac;
+use sumac_tests::wait::eventually;
+use sumac_tests::{Crew, exact, stats};
+
+use super::{lab, sumac};
+
+const SEED: u64 = 13;
+
+/// Half a second on the cables, more where workers send for themselves.
+const COUNT: usize = 500_000;
+
+fn in_racks(backend: Backend, body: impl FnOnce(&mut Deployment<'_>)) {
+    let spec = LabSpec { racks: 2, rate: Some(Rate(50_000_000)), ..lab(4) };
+    with_sumac(spec, &SumacOptions { backend, ..sumac(DynamicOptions::default()) }, body);
+}
+
+/// Hands a sum in and returns when it is a part of the way.
+fn half_way(crew: &Crew, seed: u64) -> Vec<sumac_client::Pending<f32>> {
+    let pending = crew.submit(seed, COUNT);
+    stats::wait_for_results(&crew.trainers[0], 200);
+    pending
+}
+
+/// Kills the process of an aggregator in mid-sum and starts it again: it takes the job up again.
+fn dies_and_is_replaced(
+    sumac: &mut Deployment<'_>,
+    what: &str,
+    kill: impl FnOnce(&mut Deployment<'_>),
+    start: impl FnOnce(&mut Deployment<'_>),
+) {
+    let crew = Crew::join_dynamic(sumac, what);
+    let pending = half_way(&crew, SEED);
+    kill(sumac);
+    exact::assert_sums(&format!("without {what}"), SEED, &crew.results(pending));
+    start(sumac);
+    eventually("the way back", || (crew.counter("direct") == 0).then_some(()));
+    let before = stats::at_parameter_host(sumac, 0, "full_sums");
+    exact::assert_sums(&format!("{what} is back"), SEED + 1, &crew.allreduce(SEED + 1, COUNT));
+    let full = stats::at_parameter_host(sumac, 0, "full_sums") - before;
+    println!("{what} is back: {full} sums of all four workers came from the root");
+    assert!(full > 0, "no sum of all workers came from the aggregators");
+    crew.leave();
+}
+
+#[test]
+fn sums_go_on_when_a_racks_process_is_killed() {
+    in_racks(Backend::Udp, |sumac| {
+        let kill = |sumac: &mut Deployment<'_>| sumac.rack(0).unwrap().signal(Signal::SIGKILL);
+        dies_and_is_replaced(sumac, "rack", kill, |sumac| sumac.start_rack(0).unwrap());
+    });
+}
+
+#[test]
+fn sums_go_on_when_the_roots_process_is_killed() {
+    in_racks(Backend::Udp, |sumac| {
+        let kill = |sumac: &mut Deployment<'_>| sumac.aggregator().unwrap().signal(Signal::SIGKILL);
+        dies_and_is_replaced(sumac, "root", kill, |sumac| sumac.start_root().unwrap());
+    });
+}
