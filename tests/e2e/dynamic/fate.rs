@@ -155,6 +155,11 @@ fn sums_go_on_without_the_way_up(backend: Backend) {
 }
 
 #[test]
+fn sums_go_on_when_programs_lose_the_parameter_host() {
+    sums_go_on_without_the_way_up(Backend::Xdp);
+}
+
+#[test]
 fn sums_go_on_when_an_aggregator_process_loses_the_parameter_host() {
     sums_go_on_without_the_way_up(Backend::Udp);
 }

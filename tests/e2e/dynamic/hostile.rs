@@ -50,6 +50,7 @@ const AT_AGGREGATOR: &[Case] = &[
     ("another worker's bit", |f| f.header.bitmap_0 = 1, "wrong_source"),
     ("another worker's address", |f| f.from(Ipv4Addr::new(10, 77, 0, 2)), "wrong_source"),
     ("a result", |f| f.header.kind = Kind::Result as u8, "wrong_source"),
+    ("an answer to a probe", |f| f.header.kind = Kind::Report as u8, "wrong_source"),
     ("two workers' bits", |f| f.header.bitmap_0 = 3, "wrong_worker"),
     ("no worker's bit", |f| f.header.bitmap_0 = 0, "wrong_worker"),
     ("the bit of a worker that the job has not", |f| f.header.bitmap_0 = 1 << 31, "wrong_worker"),
