@@ -143,6 +143,31 @@ fn tensors_go_to_the_shard_with_the_least_to_do() {
 }
 
 #[test]
+fn tensors_of_unequal_size_load_all_threads_alike() {
+    // In packets; what has fewer than there are shards goes whole to one of them, and so to its thread.
+    const TENSORS: [usize; 16] = [3, 1, 1, 1, 3, 1, 1, 1, 3, 1, 1, 1, 3, 1, 1, 1];
+    let in_turn = |shard: usize| TENSORS.iter().skip(shard).step_by(4).sum::<usize>();
+    assert_eq!([0, 1, 2, 3].map(in_turn), [12, 4, 4, 4]);
+    let lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "shards = 4");
+    let work = |client: Client, job: Job, _rank| {
+        let tensors = client.tensors::<f32>(&TENSORS.map(|packets| 100 * packets)).unwrap();
+        let pending: Vec<_> = tensors.into_iter().map(|tensor| job.allreduce(tensor).unwrap()).collect();
+        pending.into_iter().for_each(|pending| drop(pending.wait().unwrap()));
+        let stats = client.stats().unwrap();
+        let job_stats = stats.jobs.iter().find(|found| found.job == job.opened().wire_job).unwrap();
+        let sent = |lane: &Value| lane["engine"]["chunks_sent"].as_u64().unwrap();
+        let sent: Vec<u64> = job_stats.lanes.iter().map(sent).collect();
+        job.close().unwrap();
+        (sent, stats.threads.len())
+    };
+    for (name, mode) in [("fixed", Mode::Static), ("shared", Mode::Dynamic)] {
+        for (sent, threads) in lab.train(name, |o| o.mode(mode).elements(100), work) {
+            assert_eq!((&sent[..], threads), (&[6, 7, 6, 5, 0, 0, 0, 0][..], 4), "{name}");
+        }
+    }
+}
+
+#[test]
 fn a_worker_is_the_parameter_host_of_its_own_job() {
     for kind in [Kind::None, Kind::Host { shared: 256 }] {
         let lab = Lab::co_located(kind, HOSTS);

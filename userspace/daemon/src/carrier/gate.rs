@@ -78,11 +78,13 @@ impl Gate {
     pub(super) fn admit(&mut self, job: u16, part: Part, entry: HostJobEntry) -> Result<(), GateError> {
         let mut parts = self.jobs.get(&job).copied().unwrap_or_default();
         *parts.place(part) = None;
-        if parts.entry().is_some_and(|other| other.token != entry.token) {
+        let other = parts.entry();
+        if other.is_some_and(|other| other.token != entry.token) {
             return Err(GateError::Taken(job));
         }
         *parts.place(part) = Some(entry);
-        parts.epoch = entry.epoch;
+        // The other part may have been told of a later one already.
+        parts.epoch = other.map_or(entry.epoch, |other| other.epoch.max(entry.epoch));
         if let Some(entry) = parts.entry() {
             self.program.add_job(job, entry)?;
         }

@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use super::{SECRET, Scratch, daemon};
 
 /// The aggregator's; a job has as many as its daemons have, one unless configured.
-const SHARDS: u16 = 2;
+const SHARDS: u16 = 4;
 
 /// When nobody adds to a shared slot for so long, others may take it.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
