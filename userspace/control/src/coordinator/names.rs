@@ -95,9 +95,10 @@ impl Names {
         Ok(job)
     }
 
-    /// Makes `run` the latest of `name` under the number that it had at an earlier control plane.
-    pub fn adopt(&mut self, name: &str, run: RunId, last: LastEpoch) -> Result<(), Refusal> {
-        let LastEpoch { job, epoch } = last;
+    /// Makes `run` the latest of `name` under the number that it is said to have had at an earlier control plane. That it had
+    /// this epoch counts when a parameter host says so, too: see [`Names::raise`].
+    pub fn adopt(&mut self, name: &str, run: RunId, said: LastEpoch) -> Result<(), Refusal> {
+        let LastEpoch { job, epoch } = said;
         let is_number = (1..MAX_JOBS).contains(&usize::from(job)) && epoch > 0;
         let has_it = |(other, known): &(&String, &Name)| known.job == job && *other != name;
         let holder = self.names.iter().find(has_it).map(|(other, known)| (other.clone(), known.is_idle()));
@@ -113,7 +114,6 @@ impl Names {
             Some((other, true)) => drop(self.names.remove(&other)),
             None => {}
         }
-        self.raise(&[last]);
         self.clock += 1;
         self.names.insert(name.into(), Name { job, current: Some(run), on_plane: None, used: self.clock });
         Ok(())

@@ -140,6 +140,8 @@ impl Coordinator {
                 }
                 run.seats.values_mut().for_each(|seat| seat.had = None);
                 run.enter(Phase::Running(doors));
+                let last = LastEpoch { job: run.job, epoch: run.epoch };
+                self.names.raise(&[last]);
             }
             // It ended meanwhile.
             Ok(()) => self.remove(id),

@@ -204,9 +204,14 @@ fn a_running_job_goes_before_one_that_is_opened_anew() {
     for member in [claimed, second] {
         world.leave(member, Outcome::Done);
     }
-    world.enter(200, host(0));
+    world.enter(200, keeping(&[1]));
     let fresh = world.all((0..3).map(|rank| plain("a", rank, 3)));
-    assert_eq!(world.grant(fresh[0]).epoch, 2);
+    let grant = world.grant(fresh[0]);
+    assert_eq!(
+        (grant.job, grant.epoch),
+        (2, 1),
+        "under another number: nobody has confirmed what that one had"
+    );
     assert!(matches!(world.join(&before.claim(1)), Err(Refusal::RankTaken { .. })));
 }
 
