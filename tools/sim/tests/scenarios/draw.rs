@@ -9,7 +9,7 @@ use sumac_sim::{
 };
 use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, NotFinite, Scaling, WireFormat};
 
-use crate::scenario::{Fate, JobPlan, Kind, Scenario, Shape, Tensor};
+use crate::scenario::{Fate, JobPlan, Kind, Scenario, Shape, Sums, Tensor};
 
 /// Elements take their own room on cables here.
 pub const FRAMING: Framing = Framing { stretch: 1 };
@@ -178,17 +178,26 @@ fn tensors(rng: &mut ChaCha8Rng, params: &JobParams, lanes: u16, is_dynamic: boo
         let dtypes = [DType::F32, DType::F32, DType::I32, DType::F16, DType::BF16];
         let dtype = dtypes[rng.random_range(0..dtypes.len())];
         let is_sum = matches!(kind, Kind::AllReduce(Arithmetic::Sum | Arithmetic::Mean));
-        let can = is_dynamic && is_sum && matches!(params.scaling, Scaling::Fixed(_)) && dtype == DType::F32;
+        let can = is_dynamic && is_sum && matches!(params.scaling, Scaling::Fixed(_));
         Tensor {
             kind,
             dtype,
             count,
             lane: rng.random_range(0..lanes),
             at,
-            overflows: can && rng.random_bool(0.3),
+            sums: if can && rng.random_bool(0.3) { sums(rng, dtype) } else { Sums::Fit },
         }
     };
     (0..rng.random_range(1..=6)).map(|_| tensor(rng)).collect()
+}
+
+/// Sums that leave 32 bits: of float32, which are then summed as floats, or of int32, which fail.
+fn sums(rng: &mut ChaCha8Rng, dtype: DType) -> Sums {
+    match dtype {
+        DType::F32 => [Sums::TooLarge, Sums::InParts][rng.random_range(0..2)],
+        DType::I32 if rng.random_bool(0.5) => Sums::InParts,
+        _ => Sums::Fit,
+    }
 }
 
 fn kind(rng: &mut ChaCha8Rng, world: usize) -> Kind {

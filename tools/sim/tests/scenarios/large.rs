@@ -1,7 +1,7 @@
-//! As many workers as two levels of bitmaps can tell apart.
+//! Jobs of hundreds of workers.
 
 use sumac_sim::{
-    events::{MICRO, MILLI, SECOND},
+    events::{MICRO, MILLI, Nanos, SECOND},
     link::{Faults, LinkSpec},
 };
 use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, NotFinite, Scaling, WireFormat};
@@ -9,32 +9,29 @@ use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, NotFinite, Sc
 use crate::{
     draw::FRAMING,
     run,
-    scenario::{JobPlan, Kind, Scenario, Shape, Tensor},
+    scenario::{JobPlan, Kind, Scenario, Shape, Sums, Tensor},
 };
 
-const RACKS: usize = 32;
-const WORKERS: usize = 1_024;
-
-/// 32 racks of 32 workers, below a root, with loss, and sums that overflow.
-#[test]
-fn a_job_of_1024_workers_in_32_racks() {
-    let elements = 8;
-    let tensor = |dtype, overflows, at| Tensor {
+/// A job of racks that are full, with loss, whose values are sums of these kinds.
+fn racks(racks: usize, window: u32, elements: u16, chunks: usize, sums: &[(DType, Sums)]) -> Scenario {
+    const OF_RACK: usize = 32;
+    let workers = racks * OF_RACK;
+    let tensor = |(number, (dtype, sums)): (usize, &(DType, Sums))| Tensor {
         kind: Kind::AllReduce(Arithmetic::Sum),
-        dtype,
-        count: usize::from(elements) * 40,
+        dtype: *dtype,
+        count: usize::from(elements) * chunks,
         lane: 0,
-        at,
-        overflows,
+        at: number as Nanos * MILLI,
+        sums: *sums,
     };
     let params = JobParams {
         job: 1,
         epoch: 7,
         token: 0x5eed,
         rank: 0,
-        world: WORKERS as u16,
+        world: workers as u16,
         rack_rank: 0,
-        rack_world: 32,
+        rack_world: OF_RACK as u16,
         lane: 0,
         shards: 1,
         slots: 1,
@@ -43,16 +40,16 @@ fn a_job_of_1024_workers_in_32_racks() {
         scaling: Scaling::Fixed(1e4),
         not_finite: NotFinite::Error,
         measure: false,
-        dynamic: Some(DynamicParams::new(64).with_window(32)),
+        dynamic: Some(DynamicParams::new(64).with_window(window)),
     };
     let plan = JobPlan {
         params,
         lanes: 1,
         first_slot: 0,
-        racks: (0..WORKERS).map(|rank| Some(rank / (WORKERS / RACKS))).collect(),
+        racks: (0..workers).map(|rank| Some(rank / OF_RACK)).collect(),
         hosts: vec![None],
-        tensors: vec![tensor(DType::I32, false, 0), tensor(DType::F32, true, MILLI)],
-        lateness: vec![0; WORKERS],
+        tensors: sums.iter().enumerate().map(tensor).collect(),
+        lateness: vec![0; workers],
         pause: None,
         ring: 64,
     };
@@ -63,9 +60,9 @@ fn a_job_of_1024_workers_in_32_racks() {
         mark: Some(1_024 * FRAMING.chunk_len(elements)),
         faults: Faults::default(),
     };
-    let scenario = Scenario {
+    Scenario {
         seed: 0,
-        shape: Shape::Racks(RACKS),
+        shape: Shape::Racks(racks),
         jobs: vec![plan],
         pool: 64,
         patience: SECOND,
@@ -74,8 +71,27 @@ fn a_job_of_1024_workers_in_32_racks() {
         fates: Vec::new(),
         orphans: 0,
         flow: false,
-    };
-    let totals = run::run(&scenario);
+    }
+}
+
+/// As many workers as two levels of bitmaps can tell apart: 32 racks of 32, with sums that overflow in parts.
+#[test]
+fn a_job_of_1024_workers_in_32_racks() {
+    let totals = run::run(&racks(32, 32, 8, 40, &[(DType::I32, Sums::Fit), (DType::F32, Sums::InParts)]));
     totals.tell();
     assert!(totals.full_sums > 0 && totals.raw > 0 && totals.links.lost > 0);
+}
+
+/// Chunks as long as they may be, of so many workers that the parameter host has room for the floats of 31 of them: an
+/// eighth of the window, all of which overflows. The first, which everybody waits for, must have room before those ahead of it.
+#[test]
+fn floats_of_more_chunks_than_there_is_room_for() {
+    let (elements, window, chunks) = (832, 256, 260);
+    let mut scenario = racks(5, window, elements, chunks, &[(DType::F32, Sums::TooLarge)]);
+    // What is lost makes windows small, and then workers wait for the first.
+    scenario.faults.loss = 0.01;
+    scenario.cable.queue = 512 * FRAMING.chunk_len(elements);
+    let totals = run::run(&scenario);
+    totals.tell();
+    assert_eq!(totals.raw, chunks as u64, "all were summed as floats");
 }

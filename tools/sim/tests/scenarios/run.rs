@@ -344,7 +344,8 @@ fn truth(plan: &JobPlan, seed: u64) -> Truth {
             chunks.iter().map(|chunk| chunk.allowed.iter().map(|(form, _)| *form).collect()).collect()
         })
         .collect();
-    Truth { job: plan.clone(), inputs, outputs, forms, done: 0 }
+    let ended_well = vec![None; plan.tensors.len()];
+    Truth { job: plan.clone(), inputs, outputs, forms, ended_well, done: 0 }
 }
 
 /// The first worker's contribution to a chunk of the job that is going to die.

@@ -32,8 +32,20 @@ pub struct Tensor {
     pub lane: u16,
     /// When each worker submits it at the earliest; workers add their own lateness.
     pub at: Nanos,
-    /// Whether sums of some of its elements are too large for 32-bit integers.
-    pub overflows: bool,
+    /// How large the sums of its elements are.
+    pub sums: Sums,
+}
+
+/// How large sums are, as integers of 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sums {
+    /// They fit, and so do those of any workers.
+    Fit,
+    /// Of some elements, any two workers' are too large.
+    TooLarge,
+    /// Of some elements, those of some workers are too large and of others not, as their signs have it; so it depends on who meets
+    /// first whether anybody sees that. The whole sum may fit or not.
+    InParts,
 }
 
 impl Tensor {

@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sumac_transport::{Arithmetic, DType, Scaling, WireFormat, convert::Codec};
 
-use crate::scenario::{JobPlan, Tensor};
+use crate::scenario::{JobPlan, Sums, Tensor};
 
 /// What one worker has in each tensor before, as bytes in memory.
 pub fn inputs(job: &JobPlan, seed: u64, rank: usize) -> Vec<Vec<u8>> {
@@ -25,11 +25,12 @@ pub fn inputs(job: &JobPlan, seed: u64, rank: usize) -> Vec<Vec<u8>> {
             }
             let normal = rng.random_range(-magnitude..=magnitude);
             let (part, sign) = (shared.random::<f64>(), if shared.random_bool(0.5) { 1.0 } else { -1.0 });
-            let is_hot = tensor.overflows && part < 0.02;
-            let value = match job.params.scaling {
-                // Two of these are too many.
-                Scaling::Fixed(scale) if is_hot => {
-                    sign * rng.random_range(1.1..3.0) * f64::from(i32::MAX) / 2.0 / f64::from(scale)
+            let most = f64::from(i32::MAX) / scale(job, tensor.dtype);
+            // An operation of integers fails for one of them; not all shall.
+            let value = match tensor.sums {
+                Sums::TooLarge if part < 0.02 => sign * rng.random_range(1.1..3.0) * most / 2.0,
+                Sums::InParts if part < (if tensor.dtype == DType::I32 { 0.002 } else { 0.02 }) => {
+                    most * rng.random_range(0.3..0.95) * if rng.random_bool(0.5) { 1.0 } else { -1.0 }
                 }
                 _ => normal,
             };
@@ -38,6 +39,14 @@ pub fn inputs(job: &JobPlan, seed: u64, rank: usize) -> Vec<Vec<u8>> {
         (0..tensor.count).flat_map(&mut value).collect::<Vec<u8>>()
     };
     job.tensors.iter().map(fill).collect()
+}
+
+/// What values are multiplied by; of a job by block, which has no such number, 1.
+fn scale(job: &JobPlan, dtype: DType) -> f64 {
+    match job.params.scaling {
+        Scaling::Fixed(scale) if dtype != DType::I32 => scale.into(),
+        _ => 1.0,
+    }
 }
 
 /// A magnitude whose sums fit.
@@ -78,6 +87,8 @@ pub struct Chunk {
     pub span: Range<usize>,
     /// The sum of integers, where it fits; and the sum of floats, where it may be asked for.
     pub allowed: Vec<(Form, Vec<u8>)>,
+    /// Whether no order of adding takes a sum of integers beyond 32 bits.
+    pub is_safe: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,29 +103,41 @@ pub fn outputs(job: &JobPlan, number: usize, inputs: &[Vec<Vec<u8>>]) -> Vec<Chu
     let codec = codec(job, job.params.world);
     let chunk = usize::from(job.params.elements) * codec.values_per_word(tensor.dtype, tensor.arithmetic());
     let spans = (0..tensor.count).step_by(chunk).map(|first| first..(first + chunk).min(tensor.count));
-    spans.map(|span| Chunk { allowed: allowed(job, number, inputs, span.clone()), span }).collect()
+    spans.map(|span| expected(job, number, inputs, span)).collect()
 }
 
 fn codec(job: &JobPlan, world: u16) -> Codec {
     Codec::new(world, WireFormat::Int32, job.params.scaling).scalar()
 }
 
-fn allowed(
-    job: &JobPlan,
-    number: usize,
-    inputs: &[Vec<Vec<u8>>],
-    span: Range<usize>,
-) -> Vec<(Form, Vec<u8>)> {
+fn expected(job: &JobPlan, number: usize, inputs: &[Vec<Vec<u8>>], span: Range<usize>) -> Chunk {
     let tensor = &job.tensors[number];
     let arithmetic = tensor.arithmetic();
     let is_sum = matches!(arithmetic, Arithmetic::Sum | Arithmetic::Mean);
     let is_float_sum = is_sum && tensor.dtype != DType::I32;
     let given: Vec<Vec<u8>> = (0..inputs.len()).map(|rank| given(job, number, inputs, rank, &span)).collect();
-    let integers = integers(job, tensor, &given, &span).map(|bytes| (Form::Integers, bytes));
+    let Integers { sum, is_safe } = integers(job, tensor, &given, &span);
     let is_block = job.params.scaling == Scaling::Block && job.params.dynamic.is_some();
-    let wants_floats = is_float_sum && (integers.is_none() || is_block);
-    let floats = wants_floats.then(|| (Form::Floats, floats(tensor, &given)));
-    integers.into_iter().chain(floats).collect()
+    let floats = (is_float_sum && (!is_safe || is_block)).then(|| (Form::Floats, floats(tensor, &given)));
+    let allowed: Vec<_> = sum.map(|bytes| (Form::Integers, bytes)).into_iter().chain(floats).collect();
+    if tensor.dtype == DType::F32 && tensor.sums != Sums::Fit {
+        allowed.iter().for_each(|(form, bytes)| check_bound(job, tensor, &given, *form, bytes));
+    }
+    Chunk { span, allowed, is_safe }
+}
+
+/// That a chunk is as close to the exact sum as is promised: of integers, half a step of each worker's; of floats, one rounding.
+/// Both are rounded to 32 bits in the end, and means once more.
+fn check_bound(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], form: Form, bytes: &[u8]) {
+    let workers = given.len() as f64;
+    let divisor = if tensor.arithmetic() == Arithmetic::Mean { workers } else { 1.0 };
+    let step = if form == Form::Integers { workers / 2.0 / scale(job, tensor.dtype) } else { 0.0 };
+    for (at, got) in bytes.as_chunks::<4>().0.iter().enumerate() {
+        let values = given.iter().map(|bytes| f64::from(float(DType::F32, &bytes[at * 4..][..4])));
+        let (exact, got) = (values.sum::<f64>() / divisor, f64::from(f32::from_ne_bytes(*got)));
+        let bound = step / divisor + exact.abs().max(got.abs()) * f64::from(f32::EPSILON);
+        assert!((got - exact).abs() <= bound, "{form:?}: {got} for {exact}, {bound} allowed: {tensor:?}");
+    }
 }
 
 /// The values of one worker: zeros where it gives none.
@@ -133,25 +156,39 @@ pub fn overlap(range: &Range<usize>, span: &Range<usize>) -> Range<usize> {
     start..range.end.clamp(start, span.end)
 }
 
-/// The sum of integers; `None`: it does not fit.
-fn integers(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], span: &Range<usize>) -> Option<Vec<u8>> {
+/// What comes of a chunk's integers.
+struct Integers {
+    /// As bytes in memory; `None`: it does not fit.
+    sum: Option<Vec<u8>>,
+    /// Whether the sums of any workers fit.
+    is_safe: bool,
+}
+
+const NO_INTEGERS: Integers = Integers { sum: None, is_safe: false };
+
+fn integers(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], span: &Range<usize>) -> Integers {
     let (dtype, arithmetic) = (tensor.dtype, tensor.arithmetic());
     let whole = codec(job, job.params.world);
     // A dynamic job's values may be as large as sums; there is no such limit by block.
     let is_fixed = matches!(job.params.scaling, Scaling::Fixed(_));
     let writer = if is_fixed { codec(job, 1) } else { whole };
-    let exponent = given.iter().map(|bytes| whole.exponent(dtype, arithmetic, bytes)).max()?;
+    let exponent = given.iter().map(|bytes| whole.exponent(dtype, arithmetic, bytes)).max().unwrap();
     let words = span.len().div_ceil(whole.values_per_word(dtype, arithmetic));
     let mut sums: Vec<i64> = Vec::new();
+    // The largest and the smallest that any workers have.
+    let mut extremes = vec![(0, 0); words];
     let is_order = matches!(arithmetic, Arithmetic::Max | Arithmetic::Min);
     let is_sum = matches!(arithmetic, Arithmetic::Sum | Arithmetic::Mean);
     for bytes in given {
         let mut wire = vec![0; words * 4];
         let met = writer.encode(dtype, arithmetic, exponent, bytes, &mut wire);
         if met.saturated.is_some() {
-            return None;
+            return NO_INTEGERS;
         }
         let own = wire.as_chunks().0.iter().map(|word| i64::from(i32::from_be_bytes(*word)));
+        for ((least, most), new) in extremes.iter_mut().zip(own.clone()) {
+            (*least, *most) = (*least + new.min(0), *most + new.max(0));
+        }
         if sums.is_empty() {
             sums = own.collect();
         } else {
@@ -160,13 +197,15 @@ fn integers(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], span: &Range<usiz
             sums.iter_mut().zip(own).for_each(merge);
         }
     }
-    if is_sum && sums.iter().any(|sum| i32::try_from(*sum).is_err()) {
-        return None;
+    let fits = |sum: &i64| i32::try_from(*sum).is_ok();
+    if is_sum && !sums.iter().all(fits) {
+        return NO_INTEGERS;
     }
     let wire: Vec<u8> = sums.iter().flat_map(|sum| (*sum as i32).to_be_bytes()).collect();
     let mut bytes = vec![0; span.len() * dtype.size()];
     whole.decode(dtype, arithmetic, exponent, &wire, &mut bytes);
-    Some(bytes)
+    let is_safe = !is_sum || extremes.iter().all(|(least, most)| fits(least) && fits(most));
+    Integers { sum: Some(bytes), is_safe }
 }
 
 /// The sum of floats: in rank order, in 64 bits, rounded once to 32 on the way back.

@@ -19,8 +19,6 @@ pub struct Totals {
     pub flushed: u64,
     pub passed: u64,
     pub reclaimed: u64,
-    pub stale: u64,
-    pub duplicates: u64,
     /// Chunks that the parameter hosts summed as floats.
     pub raw: u64,
     /// Workers that parameter hosts heard directly at the end.
@@ -39,8 +37,6 @@ impl Totals {
         self.flushed += aggregator.counter(Reason::Flushed);
         self.passed += aggregator.counter(Reason::Passed);
         self.reclaimed += aggregator.counter(Reason::Reclaimed);
-        self.stale += aggregator.counter(Reason::Stale);
-        self.duplicates += aggregator.counter(Reason::Duplicate);
     }
 
     pub fn add(&mut self, other: &Totals) {
@@ -55,8 +51,6 @@ impl Totals {
         self.flushed += other.flushed;
         self.passed += other.passed;
         self.reclaimed += other.reclaimed;
-        self.stale += other.stale;
-        self.duplicates += other.duplicates;
         self.raw += other.raw;
         self.direct += other.direct;
         self.partial_sums += other.partial_sums;
