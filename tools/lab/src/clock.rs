@@ -11,3 +11,9 @@ pub fn monotonic() -> f64 {
 
 /// Begin and end by that clock.
 pub type Span = (f64, f64);
+
+/// From the first one's beginning to the last one's end.
+pub(crate) fn around(spans: &[Span]) -> Span {
+    let begin = spans.iter().map(|(begin, _)| *begin).fold(f64::INFINITY, f64::min);
+    (begin, spans.iter().map(|(_, end)| *end).fold(f64::NEG_INFINITY, f64::max))
+}

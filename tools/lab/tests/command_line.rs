@@ -117,6 +117,28 @@ fn a_dynamic_run_reports_its_parameter_hosts() {
 }
 
 #[test]
+fn several_jobs_sum_at_once() {
+    let Some(name) = name("jobs") else { return };
+    for mode in ["static", "dynamic"] {
+        let run = ["run", "--name", &name, "--mode", mode, "--workers", "2", "--slots", "64", "--json"];
+        let jobs = ["--jobs", "3", "--elements", "50000", "--iterations", "2"];
+        let output = sumac_lab(&[&run[..], &jobs[..]].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{mode}: {stderr}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let jobs = report["jobs"].as_array().unwrap();
+        let names: Vec<_> = jobs.iter().filter_map(|job| job["name"].as_str()).collect();
+        assert_eq!(names, ["lab0", "lab1", "lab2"], "{mode}: {report}");
+        let shares: f64 = jobs.iter().filter_map(|job| job["share"].as_f64()).sum();
+        assert!((shares - 1.0).abs() < 1e-9, "{mode}: {report}");
+        let whole = report["tat_s"]["max"].as_f64();
+        assert!(jobs.iter().all(|job| job["tat_s"]["max"].as_f64() <= whole), "{mode}: {report}");
+        let collisions: u64 = jobs.iter().filter_map(|job| job["collisions"].as_u64()).sum();
+        assert_eq!(report["dynamic"]["collisions"].as_u64().unwrap_or(0), collisions, "{mode}: {report}");
+    }
+}
+
+#[test]
 fn both_backends_sum_in_both_topologies() {
     let Some(name) = name("all") else { return };
     for backend in ["xdp", "udp"] {
@@ -179,6 +201,7 @@ fn wrong_usage_is_told() {
         &["up", "--ecn-threshold", "64"],
         &["up", "--workers", "17"],
         &["run", "--elements", "0"],
+        &["run", "--jobs", "0"],
         &["run", "--slots", "48"],
         &["run", "--mode", "dynamic", "--slots", "0"],
         &["run", "--mode", "dynamic", "--window", "100"],

@@ -24,6 +24,7 @@ fn all_libraries_sum_in_one_lab() {
         lab: LabSpec { name: format!("cmp{}", std::process::id()), ..LabSpec::new(2) },
         sumac: SumacOptions::default(),
         operation: Operation::sum(5000),
+        jobs: 1,
         iterations: 2,
         warmup: 1,
         seed: 1,

@@ -65,6 +65,7 @@ impl Compare {
             lab,
             sumac: self.sumac.sumac(Backend::Xdp, &self.lab),
             operation: Operation { wire: self.sumac.wire, ..Operation::sum(self.elements as usize) },
+            jobs: 1,
             iterations: self.iterations,
             warmup: self.warmup,
             seed: 1,

@@ -10,6 +10,9 @@ use sumac_lab::run::{Operation, RunOptions, run};
 
 use super::options::{LabOptions, SumacArguments, dtype, reduction};
 
+/// Jobs of one run: each has trainers' threads and tensors for all workers in this one process.
+const MOST_JOBS: u16 = 16;
+
 const EXAMPLES: &str = "\
 Examples:
   sumac-lab run --workers 4 --elements 25000000
@@ -18,6 +21,7 @@ Examples:
   sumac-lab run --workers 2 --queues 2 --mtu 9000 --elements 25000000
   sumac-lab run --workers 8 --topology one-arm --elements 1000000 --backend udp
   sumac-lab run --workers 4 --mode dynamic --slots 256 --rate 100mbit
+  sumac-lab run --workers 4 --mode dynamic --jobs 4 --slots 512
   sumac-lab run --mode dynamic --racks 2 --workers-per-rack 2 --beside-root 2
 
 Values come from --seed and are the same in every run; which frames the cables lose is not, as nftables takes no seed.
@@ -39,6 +43,9 @@ pub struct Run {
     /// What is made of the workers' values: sum, mean, min or max
     #[arg(long = "op", value_parser = reduction, default_value = "sum")]
     reduction: Reduction,
+    /// Jobs that sum at the same time over the same aggregators, each with all workers and a tensor of its own
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u16).range(1..=i64::from(MOST_JOBS)))]
+    jobs: u16,
     /// What moves and adds the packets
     #[arg(long, value_enum, default_value_t)]
     backend: Backend,
@@ -73,6 +80,7 @@ impl Run {
                 reduction: self.reduction,
                 wire: self.sumac.wire,
             },
+            jobs: self.jobs,
             iterations: self.iterations,
             warmup: self.warmup,
             seed: self.seed,

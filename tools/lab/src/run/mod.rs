@@ -3,6 +3,7 @@
 pub mod contents;
 mod counters;
 mod dynamic;
+mod jobs;
 pub mod numbers;
 mod report;
 mod statistics;
@@ -15,12 +16,13 @@ use serde_json::Value;
 
 pub use counters::{Drops, Frames, Modes, RoundTrips};
 pub use dynamic::{Dynamic, HostReport};
+pub use jobs::JobReport;
 pub use report::Report;
 pub use statistics::Times;
 pub use trainers::{TrainError, Trainers};
 
 use crate::cable::{CableCounters, CableError};
-use crate::clock::Span;
+use crate::clock::{self, Span};
 use crate::command::CommandError;
 use crate::cpu::MachineTime;
 use crate::deployment::{DeployError, Deployment, SumacOptions};
@@ -30,6 +32,7 @@ use crate::process::{CpuTime, Process};
 use crate::spec::LabSpec;
 use crate::trace::{Sampler, Trace, TraceError};
 use contents::{Comparison, Contents};
+use jobs::Jobs;
 use numbers::Value as Element;
 use sumac_client::{DType, OpenReply, Reduction, Wire, bf16, f16};
 
@@ -42,6 +45,8 @@ pub struct RunOptions {
     pub sumac: SumacOptions,
     /// What is summed.
     pub operation: Operation,
+    /// Jobs that do so at the same time, each with all workers.
+    pub jobs: u16,
     /// Measured allreduces.
     pub iterations: u32,
     /// Allreduces before them, verified and not measured: the first one touches fresh memory everywhere.
@@ -99,7 +104,7 @@ pub enum RunError {
     #[error(transparent)]
     Interrupted(#[from] interrupt::Interrupted),
     /// Nothing to do.
-    #[error("a run needs at least one element and one iteration")]
+    #[error("a run needs at least one element, one iteration and one job")]
     Nothing,
 }
 
@@ -108,7 +113,10 @@ pub enum RunError {
 pub(crate) struct Measured {
     /// What the workers were told of their job.
     pub(crate) opened: OpenReply,
+    /// From the first job's start to the last one's end.
     pub(crate) spans: Vec<Span>,
+    /// Of each job.
+    pub(crate) spans_of_jobs: Vec<Vec<Span>>,
     pub(crate) trace: Option<Trace>,
     pub(crate) cpu: CpuTime,
     pub(crate) machine: MachineTime,
@@ -120,6 +128,7 @@ impl Measured {
         Measured {
             opened,
             spans: Vec::new(),
+            spans_of_jobs: Vec::new(),
             trace: None,
             cpu: CpuTime::default(),
             machine: MachineTime::default(),
@@ -132,6 +141,8 @@ impl Measured {
 pub(crate) struct Counted {
     /// The workers' daemons, by rank.
     pub(crate) stats: Vec<Value>,
+    /// Each job.
+    pub(crate) jobs: Vec<JobReport>,
     /// The daemons of the parameter hosts.
     pub(crate) parameter_hosts: Vec<Value>,
     /// The aggregators, the root first; null where nobody aggregates.
@@ -145,7 +156,7 @@ pub(crate) struct Counted {
 /// # Errors
 /// When the lab or Sumac in it does not come up, or an allreduce fails. A wrong sum is not an error: the report says it.
 pub fn run(options: &RunOptions) -> Result<Report, RunError> {
-    if options.operation.elements == 0 || options.iterations == 0 {
+    if options.operation.elements == 0 || options.iterations == 0 || options.jobs == 0 {
         return Err(RunError::Nothing);
     }
     let bar = progress(options);
@@ -161,7 +172,7 @@ pub fn run(options: &RunOptions) -> Result<Report, RunError> {
     Ok(report)
 }
 
-/// Runs in a lab that stands, as one job.
+/// Runs in a lab that stands.
 ///
 /// # Errors
 /// When an allreduce fails or counters cannot be read.
@@ -183,40 +194,42 @@ fn run_with<T: Element>(
     options: &RunOptions,
     bar: &ProgressBar,
 ) -> Result<Report, RunError> {
-    let mut trainers = Trainers::<T>::join(deployment, "lab", options.operation)?;
+    let mut jobs = Jobs::<T>::join(deployment, options)?;
     let sampler = options.trace.then(|| Sampler::start(deployment.lab()));
     let injected_before = deployment.lab().injected()?;
-    let mut measured = Measured::of(trainers.opened()?.clone());
+    let mut measured = Measured::of(jobs.opened()?.clone());
     for iteration in 0..options.warmup + options.iterations {
         interrupt::check()?;
         let contents = Contents { seed: options.seed, iteration };
         bar.set_message("filling tensors");
-        trainers.fill(contents)?;
+        jobs.fill(contents)?;
         bar.set_message("summing");
         let (cpu, machine) = (cpu_of(deployment), MachineTime::now());
-        let took = trainers.allreduce(options.limit)?;
+        let took = jobs.allreduce(options.limit)?;
         if iteration >= options.warmup {
-            measured.spans.push(took);
+            measured.spans.push(clock::around(&took));
+            measured.spans_of_jobs.push(took);
             measured.cpu = measured.cpu + (cpu_of(deployment) - cpu);
             measured.machine = measured.machine + MachineTime::now().since(machine);
         }
         bar.set_message("verifying");
-        measured.comparison = measured.comparison.and(trainers.compare(contents)?);
+        measured.comparison = measured.comparison.and(jobs.compare(contents)?);
         bar.inc(1);
     }
     if let Some(sampler) = sampler {
         let samples = sampler.finish()?;
         measured.trace = Some(samples.of_typical(&measured.spans, Times::of_spans(&measured.spans).median));
     }
-    let stats = trainers.stats()?;
+    let stats = jobs.stats()?;
+    let reports = jobs.reports(&measured.spans_of_jobs, &stats, options.operation)?;
     let parameter_hosts = deployment.parameter_host_stats()?;
     let hosts = deployment.aggregator_hosts();
     let aggregators =
         hosts.map(|host| deployment.aggregator_status_on(host)).collect::<Result<Vec<_>, _>>()?;
     let mut injected = deployment.lab().injected()?;
     injected -= injected_before;
-    trainers.leave()?;
-    let counted = Counted { stats, parameter_hosts, aggregators, injected };
+    jobs.leave()?;
+    let counted = Counted { stats, jobs: reports, parameter_hosts, aggregators, injected };
     Ok(Report::new(deployment, options, &measured, &counted))
 }
 

@@ -9,6 +9,7 @@ use sumac_wire::header::HEADER_LEN;
 
 use super::counters::{Drops, Frames, Modes, RoundTrips};
 use super::dynamic::{Dynamic, HostReport};
+use super::jobs::JobReport;
 use super::numbers::Numbers;
 use super::{Counted, Measured, Operation, RunOptions, Times};
 use crate::cable::{BURST_BYTES, CableCounters};
@@ -44,15 +45,17 @@ pub struct Report {
     pub backend: &'static str,
     /// What was really bound.
     pub modes: Modes,
-    /// Seconds to aggregate: from the first worker's start to the last worker's sum.
+    /// Seconds to aggregate: from the first worker's start to the last worker's sum, of all jobs.
     pub tat_s: Times,
-    /// Aggregated elements per second per worker, by the median.
+    /// Aggregated elements of all jobs per second per worker, by the median.
     pub ate_per_s: f64,
     /// Bits of tensor per second per worker and direction, by the median.
     pub goodput_bits_per_s: f64,
     /// The time that all frames of one direction take at the cable's rate, headers included, as part of the median, less
     /// what an idle cable lets pass at once; none without a rate.
     pub link_efficiency: Option<f64>,
+    /// Each job: one, or as many as were to sum at the same time.
+    pub jobs: Vec<JobReport>,
     /// Whether every element of every worker has the bits of the reference.
     pub verified: bool,
     /// Elements that have not.
@@ -104,12 +107,14 @@ impl Report {
         measured: &Measured,
         counted: &Counted,
     ) -> Report {
-        let Counted { stats, parameter_hosts, aggregators, injected } = counted;
+        let Counted { stats, jobs, parameter_hosts, aggregators, injected } = counted;
         let spec = deployment.lab().spec();
         let times = Times::of_spans(&measured.spans);
         let Operation { elements, dtype, reduction, wire } = options.operation;
         let opened = &measured.opened;
-        let bits = wire_bytes(elements, Numbers::of(opened, reduction), dtype) as f64 * 8.0;
+        let summed = elements * usize::from(options.jobs);
+        let of_a_job = wire_bytes(elements, Numbers::of(opened, reduction), dtype);
+        let bits = of_a_job as f64 * f64::from(options.jobs) * 8.0;
         let at_once = BURST_BYTES as f64 * 8.0;
         let frames = Frames::of(stats, aggregators);
         Report {
@@ -122,15 +127,12 @@ impl Report {
             scale: opened.scale,
             chunk: opened.elements,
             backend: options.sumac.backend.name(),
-            modes: if options.sumac.has_aggregator() {
-                Modes::of(stats, aggregators)
-            } else {
-                Modes { aggregator: BTreeSet::from(["none".to_owned()]), ..Modes::of(stats, &[]) }
-            },
+            modes: Modes::of(stats, aggregators),
             tat_s: times,
-            ate_per_s: elements as f64 / times.median,
-            goodput_bits_per_s: (elements * dtype.size()) as f64 * 8.0 / times.median,
+            ate_per_s: summed as f64 / times.median,
+            goodput_bits_per_s: (summed * dtype.size()) as f64 * 8.0 / times.median,
             link_efficiency: spec.rate.map(|rate| (bits - at_once).max(0.0) / rate.0 as f64 / times.median),
+            jobs: jobs.clone(),
             verified: measured.comparison.wrong == 0,
             wrong_elements: measured.comparison.wrong,
             max_abs_error: measured.comparison.max_abs_error,
@@ -177,6 +179,14 @@ impl fmt::Display for Report {
         writeln!(f, "  elements      {:.2} million/s per worker", self.ate_per_s / 1e6)?;
         if let Some(efficiency) = self.link_efficiency {
             writeln!(f, "  link          {:.1} % of its rate", efficiency * 100.0)?;
+        }
+        for job in self.jobs.iter().filter(|_| self.jobs.len() > 1) {
+            let JobReport { name, tat_s: Times { median, .. }, share, resent, collisions, .. } = job;
+            writeln!(
+                f,
+                "  {name:<13} {median:.4} s median, {:.1} % of all; {resent} chunks sent again, {collisions} collisions",
+                share * 100.0
+            )?;
         }
         writeln!(f, "  retransmits   {} of {} chunks", self.retransmits, self.frames.contributions)?;
         match &self.dynamic {

@@ -9,7 +9,7 @@ use sumac_client::{Client, ClientError, Job, JobOptions, OpOptions, OpenReply, T
 use super::Operation;
 use super::contents::{Comparison, Contents};
 use super::numbers::{Numbers, Value as Element};
-use crate::clock::{Span, monotonic};
+use crate::clock::{Span, around, monotonic};
 use crate::deployment::{DeployError, Deployment};
 use crate::interrupt;
 
@@ -130,9 +130,7 @@ impl<T: Element> Trainers<T> {
             start.wait();
             trainer.allreduce(options, limit)
         })?;
-        let begin = spans.iter().map(|(begin, _): &Span| *begin).fold(f64::INFINITY, f64::min);
-        let end = spans.iter().map(|(_, end)| *end).fold(f64::NEG_INFINITY, f64::max);
-        Ok((begin, end))
+        Ok(around(&spans))
     }
 
     /// Compares every element of every worker with the reference, on all CPUs.
@@ -217,7 +215,7 @@ impl<T: Element> Trainer<T> {
 }
 
 /// Does `work` on every item in a thread of its own, and returns the results in the items' order.
-fn in_parallel<I: Send, O: Send>(
+pub(super) fn in_parallel<I: Send, O: Send>(
     items: Vec<I>,
     work: impl Fn(I) -> Result<O, TrainError> + Sync,
 ) -> Result<Vec<O>, TrainError> {

@@ -1,0 +1,124 @@
+//! Several jobs that sum at the same time, over the same hosts and aggregators.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+use sumac_client::OpenReply;
+
+use super::contents::{Comparison, Contents};
+use super::counters::list;
+use super::numbers::Value as Element;
+use super::trainers::in_parallel;
+use super::{Operation, RunOptions, Times, TrainError, Trainers};
+use crate::clock::Span;
+use crate::deployment::Deployment;
+
+/// The jobs of a run, each with all workers.
+pub(super) struct Jobs<T> {
+    all: Vec<(String, Trainers<T>)>,
+}
+
+/// What one of a run's jobs got.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobReport {
+    /// Its name.
+    pub name: String,
+    /// Its number in packets.
+    pub job: u16,
+    /// Seconds to aggregate: from its first worker's start to its last worker's sum.
+    pub tat_s: Times,
+    /// Aggregated elements per second per worker, by the median.
+    pub ate_per_s: f64,
+    /// Its part of what all jobs have of that: 1 divided by their number when they share alike.
+    pub share: f64,
+    /// Chunks sent again by its workers.
+    pub resent: u64,
+    /// Results that said that their chunk had found its slot busy, of its workers together; 0 of a static job.
+    pub collisions: u64,
+}
+
+impl<T: Element> Jobs<T> {
+    /// Opens them one after the other.
+    pub(super) fn join(deployment: &Deployment<'_>, options: &RunOptions) -> Result<Jobs<T>, TrainError> {
+        let name = |job: u16| if options.jobs == 1 { "lab".to_owned() } else { format!("lab{job}") };
+        let join = |name: String| {
+            Trainers::join(deployment, &name, options.operation).map(|trainers| (name, trainers))
+        };
+        Ok(Jobs { all: (0..options.jobs).map(name).map(join).collect::<Result<_, _>>()? })
+    }
+
+    fn first(&self) -> Result<&Trainers<T>, TrainError> {
+        self.all.first().map(|(_, trainers)| trainers).ok_or(TrainError::Nobody)
+    }
+
+    /// What the workers were told of the first job.
+    pub(super) fn opened(&self) -> Result<&OpenReply, TrainError> {
+        self.first()?.opened()
+    }
+
+    /// Each daemon's statistics, of all jobs, as long as they are open.
+    pub(super) fn stats(&self) -> Result<Vec<Value>, TrainError> {
+        self.first()?.stats()
+    }
+
+    /// Writes each worker's values, which differ from job to job.
+    pub(super) fn fill(&mut self, contents: Contents) -> Result<(), TrainError> {
+        (0..).zip(&mut self.all).try_for_each(|(job, (_, trainers))| trainers.fill(of_job(contents, job)))
+    }
+
+    /// Sums all tensors of all jobs at once; returns each job's start and end.
+    pub(super) fn allreduce(&mut self, limit: Duration) -> Result<Vec<Span>, TrainError> {
+        in_parallel(self.all.iter_mut().collect(), |(_, trainers): &mut (_, Trainers<T>)| {
+            trainers.allreduce(limit)
+        })
+    }
+
+    /// Compares every element of every worker of every job with the reference.
+    pub(super) fn compare(&self, contents: Contents) -> Result<Comparison, TrainError> {
+        (0..).zip(&self.all).try_fold(Comparison::default(), |all, (job, (_, trainers))| {
+            Ok(all.and(trainers.compare(of_job(contents, job))?))
+        })
+    }
+
+    /// What each job got, by its spans and by what the daemons counted.
+    pub(super) fn reports(
+        &self,
+        spans: &[Vec<Span>],
+        stats: &[Value],
+        operation: Operation,
+    ) -> Result<Vec<JobReport>, TrainError> {
+        let mut reports = Vec::new();
+        for (place, (name, trainers)) in self.all.iter().enumerate() {
+            let job = trainers.opened()?.wire_job;
+            let of_job: Vec<Span> = spans.iter().filter_map(|spans| spans.get(place).copied()).collect();
+            let tat_s = Times::of_spans(&of_job);
+            let sum = |field: &str| {
+                let jobs = stats.iter().flat_map(|stats| list(&stats["jobs"]));
+                jobs.filter(|one| one["job"] == job).filter_map(|one| one["engine"][field].as_u64()).sum()
+            };
+            reports.push(JobReport {
+                name: name.clone(),
+                job,
+                tat_s,
+                ate_per_s: operation.elements as f64 / tat_s.median,
+                share: 0.0,
+                resent: sum("resent"),
+                collisions: sum("collisions"),
+            });
+        }
+        let all: f64 = reports.iter().map(|report| report.ate_per_s).sum();
+        reports.iter_mut().for_each(|report| report.share = report.ate_per_s / all);
+        Ok(reports)
+    }
+
+    /// Leaves them.
+    pub(super) fn leave(self) -> Result<(), TrainError> {
+        self.all.into_iter().try_for_each(|(_, trainers)| trainers.leave())
+    }
+}
+
+/// The values of one of the jobs; those of the first are as if it were alone.
+fn of_job(contents: Contents, job: u64) -> Contents {
+    Contents { seed: contents.seed.wrapping_add(job), ..contents }
+}
