@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use sumac_agg::{NewDynamic, NewJob};
+use sumac_agg::{NewDynamic, NewJob, NewWorker};
 use sumac_agg_layout::State;
 use sumac_wire::{
     Header, Kind, Reason,
@@ -316,6 +316,39 @@ fn probes_show_the_whole_way() {
             let stranger = frame(job, &job.workers[0], &report, &values(&report, 9), ECT);
             assert_eq!(bench.show(&stranger).reason, Reason::WrongSource, "{what}: nobody else answers");
         }
+    }
+}
+
+/// Workers that pass their aggregator, and the parameter host that answers them, may be reached through its ports alone.
+#[test]
+fn what_is_for_somebody_else_is_the_kernels() {
+    if !privileged("what_is_for_somebody_else_is_the_kernels") {
+        return;
+    }
+    let only = NewJob { job: 4, ..dynamic_job(3, 20) };
+    let (rack, root) = (rack_job(3, 20), NewJob { job: 6, ..root_job(2, 20) });
+    let bench = Bench::new(&[only.clone(), rack.clone(), root.clone()]);
+    for (what, job, above) in [("only", &only, host(0)), ("rack", &rack, host(9)), ("root", &root, host(0))] {
+        let again = Header { flags: flag::RESEND, ..header(job, 0, 3, 3) };
+        let report = Header { kind: Kind::Report as u8, ..again };
+        // A worker's, one of another level's, and what comes back.
+        let other = Header { flags: again.flags ^ flag::LEVEL, ..again };
+        let crossing = [
+            (&job.workers[0], again, above.ip),
+            (&job.workers[0], Header { kind: Kind::Probe as u8, ..again }, above.ip),
+            (&job.workers[0], other, above.ip),
+            (&above, result(&again), job.workers[0].ip),
+            (&above, report, job.workers[0].ip),
+        ];
+        // At a rack, what comes back is not from where its own sums go.
+        let at_rack = (&host(7), result(&again), job.workers[0].ip);
+        let is_rack = matches!(job.level, sumac_agg::Level::Rack { .. });
+        for (from, header, to) in crossing.into_iter().chain(is_rack.then_some(at_rack)) {
+            let to = NewWorker { aggregator_ip: to, ..*from };
+            let shown = bench.show(&frame(job, &to, &header, &values(&header, 0), ECT));
+            assert_eq!((shown.verdict, shown.reason), (PASS, Reason::Foreign), "{what}: {header:?}");
+        }
+        assert_eq!(bench.dynamic_slot(3).meta, SlotMeta::default(), "{what}");
     }
 }
 

@@ -7,7 +7,10 @@ pub mod plan;
 mod slot;
 pub mod work;
 
-use aya_ebpf::{bindings::xdp_action::XDP_DROP, programs::XdpContext};
+use aya_ebpf::{
+    bindings::xdp_action::{XDP_DROP, XDP_PASS},
+    programs::XdpContext,
+};
 use sumac_agg_layout::{DYNAMIC_ENTRY, State};
 use sumac_wire::{
     Header, Kind, Reason,
@@ -15,7 +18,7 @@ use sumac_wire::{
     dynamic as wire,
     frame::{self, Frame, Parsed, Ports},
     header::{NO_SLOT, flag},
-    tables::{JobEntry, WorkerCounters, job_flag, parent_index, worker_index},
+    tables::{JobEntry, WorkerCounters, WorkerEntry, job_flag, parent_index, worker_index},
 };
 
 use crate::{
@@ -51,6 +54,7 @@ pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
     work.job = 0;
     let outcome = match ours::<JUMBO>(packet, &frame, state, work) {
         Ok(outcome) => outcome,
+        Err(Reason::Foreign) => Outcome::new(Reason::Foreign, XDP_PASS),
         Err(reason) => Outcome::new(reason, XDP_DROP),
     };
     stage_ends();
@@ -89,6 +93,13 @@ fn ours<const JUMBO: bool>(
     take(payload, state, work)
 }
 
+/// Whether a frame from a worker, or from a parent, is for this aggregator. What workers and parameter hosts send to each other
+/// may cross its ports as well, and is the kernel's.
+#[inline(always)]
+fn is_for_us(frame: &Frame, sender: &WorkerEntry) -> bool {
+    frame.dst_ip == sender.aggregator_ip
+}
+
 /// Checks who sent the packet, and notes what it wants.
 #[inline(always)]
 fn admit(header: &Header, frame: &Frame, work: &mut Work) -> Result<(), Reason> {
@@ -106,8 +117,16 @@ fn admit(header: &Header, frame: &Frame, work: &mut Work) -> Result<(), Reason> 
     if header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8 {
         return from_above(header, frame, job, work);
     }
-    let index = worker_index(header.job, admit::sender(header, job)?);
-    admit::source(frame.src_ip, WORKERS.get(index).ok_or(Reason::Internal)?)?;
+    let parent = PARENTS.get(work.parent_index).ok_or(Reason::Internal)?;
+    let is_past_us = frame.dst_ip == parent.ip;
+    let rank =
+        admit::sender(header, job).map_err(|reason| if is_past_us { Reason::Foreign } else { reason })?;
+    let index = worker_index(header.job, rank);
+    let worker = WORKERS.get(index).ok_or(Reason::Internal)?;
+    admit::source(frame.src_ip, worker)?;
+    if !is_for_us(frame, worker) {
+        return Err(Reason::Foreign);
+    }
     work.is_parents = 0;
     work.worker_index = index;
     work.plan = match admit::dynamic::request(header, job, work.shard)? {
@@ -125,6 +144,11 @@ fn admit(header: &Header, frame: &Frame, work: &mut Work) -> Result<(), Reason> 
 #[inline(always)]
 fn from_above(header: &Header, frame: &Frame, job: &JobEntry, work: &mut Work) -> Result<(), Reason> {
     let parent = PARENTS.get(work.parent_index).ok_or(Reason::Internal)?;
+    // A rack does not know the parameter host, whose answers may cross it.
+    let is_child = job.flags & job_flag::CHILD != 0;
+    if !is_for_us(frame, parent) && (is_child || frame.src_ip == parent.ip) {
+        return Err(Reason::Foreign);
+    }
     let (rank, plan) = match admit::dynamic::result(header, frame.src_ip, job, parent, work.shard)? {
         Down::All if header.slot == NO_SLOT => (0, plan::RESULT | plan::NO_SLOT),
         Down::All => (0, plan::RESULT),
