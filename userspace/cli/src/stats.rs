@@ -1,5 +1,7 @@
 //! `sumac stats`: what the daemon is doing.
 
+mod jobs;
+
 use std::{
     collections::BTreeSet,
     io::{self, Write},
@@ -32,7 +34,7 @@ pub struct Args {
 
 const EXAMPLES: &str = concat!(
     "Examples:\n",
-    "  sumac stats                       the counters once\n",
+    "  sumac stats                       each job in a few lines, then all counters\n",
     "  sumac stats --watch               what changes each second\n",
     "  sumac stats --watch --json        the same for a program, one object a line\n\n",
     exit::help_text!(),
@@ -59,7 +61,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         } else {
             let leaves = leaves(&stats);
             match &before {
-                None => show_all(&mut out, &leaves)?,
+                None => {
+                    jobs::show(&mut out, &stats)?;
+                    show_all(&mut out, &leaves)?;
+                }
                 Some((then, old)) => show_changes(&mut out, old, &leaves, now - *then)?,
             }
             before = Some((now, leaves));
