@@ -143,7 +143,8 @@ mod tests {
         /// What expires next, and in which millisecond.
         fn next(&self) -> Option<(u64, Expiry)> {
             let Flight { slots, rtt, later, silence, .. } = self;
-            let timers = Timers { slots, rtt, later, silence, backoff: Backoff::default(), restarts: self.restarts };
+            let timers =
+                Timers { slots, rtt, later, silence, backoff: Backoff::default(), restarts: self.restarts };
             timers.next().map(|(at, expiry)| (at.0 / MS, expiry))
         }
     }
