@@ -10,13 +10,14 @@ use sumac_agg::{NewDynamic, NewJob, NewWorker};
 use sumac_agg_layout::State;
 use sumac_wire::{
     Header, Kind, Reason,
-    dynamic::{SlotMeta, owner},
+    dynamic::{SlotMeta, host::Outcome, owner},
     header::{NO_SLOT, flag},
 };
 use support::{
     Bench, DROP, DYNAMIC_SLOTS, PASS, REDIRECT, Shown,
     dynamic::{
-        CE, ECT, SLOTS, contribution, dynamic_job, frame, header, host, rack_job, result, root_job, values,
+        CE, ECT, SLOTS, Summed, contribution, dynamic_job, frame, header, host, rack_job, result, root_job,
+        values,
     },
     frames::{self, Answer, answer, sum},
     job_of, privileged,
@@ -316,6 +317,44 @@ fn probes_show_the_whole_way() {
             let stranger = frame(job, &job.workers[0], &report, &values(&report, 9), ECT);
             assert_eq!(bench.show(&stranger).reason, Reason::WrongSource, "{what}: nobody else answers");
         }
+    }
+}
+
+/// A chunk whose first packet passes a busy slot, and whose others are then caught in it, where nothing completes it (ATP
+/// section 3.7, appendix A.1): who sends again sets it free, whoever that is.
+#[test]
+fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
+    if !privileged("a_chunk_that_stalls_completes_when_it_is_sent_again") {
+        return;
+    }
+    type Row = (usize, Reason, Result<Outcome, Reason>);
+    let caught: &[Row] = &[(1, Reason::Flushed, Ok(Outcome::Complete))];
+    // What the first one's packet takes along is in part at the parameter host already.
+    let passed: &[Row] = &[
+        (0, Reason::Flushed, Err(Reason::Duplicate)),
+        (2, Reason::Passed, Ok(Outcome::Wait)),
+        (1, Reason::Passed, Ok(Outcome::Complete)),
+    ];
+    let job = dynamic_job(3, 20);
+    for again in [caught, passed] {
+        let (bench, mut summed) = (Bench::new(std::slice::from_ref(&job)), Summed::default());
+        let show = |rank: usize, seq: u32, flags: u16| {
+            bench.show(&contribution(&job, rank, &Header { flags, ..header(&job, rank, seq, 3) }))
+        };
+        show(0, 8, 0);
+        let shown = show(0, 9, 0);
+        assert_eq!(shown.reason, Reason::Collided);
+        let up = answer(&shown.out);
+        assert_eq!(summed.take(&up.header, &up.values), Ok(Outcome::Wait));
+        free(&bench, &job, 8, 3);
+        assert_eq!([1, 2].map(|rank| show(rank, 9, 0).reason), [Reason::Added; 2]);
+        for (rank, reason, outcome) in again {
+            let shown = show(*rank, 9, flag::RESEND);
+            assert_eq!((shown.reason, bench.dynamic_slot(3).meta), (*reason, SlotMeta::default()));
+            let up = answer(&shown.out);
+            assert_eq!(summed.take(&up.header, &up.values), *outcome, "rank {rank}");
+        }
+        assert_eq!(summed.values, sum(0..3, 9, 20));
     }
 }
 

@@ -7,10 +7,11 @@ mod common;
 use std::net::SocketAddrV4;
 
 use common::{ELEMENTS, JOB, elements, packet, read, shared, worker, worker_ip};
-use shared::{HOST, SLOTS, aggregator, contribution, header, reference, result, values};
+use shared::{HOST, SLOTS, Summed, aggregator, contribution, header, reference, result, values};
 use sumac_agg_host::{Answer, HostAggregator};
 use sumac_wire::{
     Header, Kind, Reason,
+    dynamic::host::Outcome,
     header::{NO_SLOT, flag},
 };
 
@@ -68,6 +69,40 @@ fn the_larger_values_under_maximum() {
     let (a, b) = (values(0, 0, ELEMENTS), values(1, 0, ELEMENTS));
     let larger: Vec<i32> = a.iter().zip(&b).map(|(a, b)| *a.max(b)).collect();
     assert_eq!(elements(&sum), larger);
+}
+
+/// A chunk whose first packet passes a busy slot, and whose others are then caught in it, where nothing completes it (ATP
+/// section 3.7, appendix A.1): who sends again sets it free, whoever that is.
+#[test]
+fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
+    use Reason::{Flushed, Passed};
+    type Row = (u16, Reason, Result<Outcome, Reason>);
+    let caught: &[Row] = &[(1, Flushed, Ok(Outcome::Complete))];
+    // What the first one's packet takes along is in part at the parameter host already.
+    let passed: &[Row] = &[
+        (0, Flushed, Err(Reason::Duplicate)),
+        (2, Passed, Ok(Outcome::Wait)),
+        (1, Passed, Ok(Outcome::Complete)),
+    ];
+    for again in [caught, passed] {
+        let (mut aggregator, mut host) = (aggregator(3), Summed::default());
+        let (other, stalled) = (contribution(3, 0, 1), |rank| contribution(3, rank, 1 + SLOTS));
+        send(&mut aggregator, 0, &other);
+        let (answer, up) = send(&mut aggregator, 0, &stalled(0));
+        assert_eq!(answer.reason(), Reason::Collided);
+        assert_eq!(host.take(&read(&up), &elements(&up)), Ok(Outcome::Wait));
+        conclude(&mut aggregator, &result(&other));
+        for rank in [1, 2] {
+            assert_eq!(send(&mut aggregator, rank, &stalled(rank)).0, Answer::None(Reason::Added));
+        }
+        for (rank, reason, outcome) in again {
+            let header = Header { flags: flag::RESEND, ..stalled(*rank) };
+            let (answer, up) = send(&mut aggregator, *rank, &header);
+            assert_eq!((answer.reason(), aggregator.held()), (*reason, 0), "rank {rank}");
+            assert_eq!(host.take(&read(&up), &elements(&up)), *outcome, "rank {rank}");
+        }
+        assert_eq!(host.values, reference(3, 1 + SLOTS, ELEMENTS));
+    }
 }
 
 /// What is sent again takes along what the slot holds, with its own values when they are not in it.
