@@ -53,6 +53,7 @@ use crate::{
     operation::{Completion, OpId, Operation},
     params::{JobParams, Tuning},
     pooled::Pooled,
+    silence::Silence,
     stats::EngineStats,
     time::Time,
 };
@@ -106,7 +107,9 @@ impl Engine {
             }
             Some(dynamic) => {
                 let (mode, slots) = Dynamic::new(dynamic, &params, first);
-                let core = Core::new(params, tuning, slots, first, Dynamic::LATER_RESULTS);
+                let worker = u32::from(params.rank) << 8 | u32::from(params.lane);
+                let mut core = Core::new(params, tuning, slots, first, Dynamic::LATER_RESULTS);
+                core.silence = Silence::apart(worker);
                 Engine { core, mode: Mode::Dynamic(Box::new(mode)) }
             }
         })
