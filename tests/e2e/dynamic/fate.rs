@@ -55,13 +55,32 @@ fn sums_go_on_when_the_aggregators_process_is_killed(backend: Backend) {
         sumac.aggregator().unwrap().signal(Signal::SIGKILL);
         exact::assert_sums("half way", SEED, &crew.results(pending));
         exact::assert_sums("afterwards", SEED + 1, &crew.allreduce(SEED + 1, COUNT));
-        drop(crew);
+
+        // Started anew, and in the middle of a sum, it takes the job up.
+        let pending = crew.submit(SEED + 2, COUNT);
         sumac.stop_aggregator();
         sumac.start_aggregator().unwrap();
+        eventually("the job at the new control plane", || is_whole(sumac, "orphans").then_some(()));
+        eventually("the way back", || (crew.counter("direct") == 0).then_some(()));
+        exact::assert_sums("taken up", SEED + 2, &crew.results(pending));
+        let before = stats::at_parameter_host(sumac, 0, "full_sums");
+        exact::assert_sums("with the aggregator again", SEED + 3, &crew.allreduce(SEED + 3, COUNT));
+        assert!(stats::at_parameter_host(sumac, 0, "full_sums") > before, "the aggregator sums again");
+        crew.leave();
         let crew = Crew::join_dynamic(sumac, "heirs");
         exact::assert_sums("the next job", SEED, &crew.allreduce(SEED, 10_000));
         crew.leave();
     });
+}
+
+/// Whether the control plane has a job of this name that runs, and lacks nothing.
+fn is_whole(sumac: &Deployment<'_>, name: &str) -> bool {
+    // It may not be quite there.
+    let Ok(said) = sumac.control_status() else { return false };
+    said["jobs"].as_array().unwrap().iter().any(|job| {
+        let lacks = |what: &str| job[what].as_array().is_none_or(|missing| !missing.is_empty());
+        job["name"] == name && job["state"] == "running" && !lacks("missing") && !lacks("without")
+    })
 }
 
 #[test]
@@ -76,8 +95,18 @@ fn sums_go_on_when_an_aggregator_process_is_killed() {
 
 #[test]
 fn a_worker_that_takes_a_dead_ones_place_goes_on_where_the_stream_stopped() {
-    let dynamic = DynamicOptions { rejoin_grace: 30, ..DynamicOptions::default() };
-    let spec = LabSpec { rate: Some(Rate(50_000_000)), ..lab(3) };
+    replaced(lab(3), 0);
+}
+
+#[test]
+fn a_dead_workers_place_is_taken_where_another_worker_is_the_parameter_host() {
+    replaced(LabSpec::new(3), 1);
+}
+
+/// So many of the workers that do not die are parameter hosts, too.
+fn replaced(spec: LabSpec, co_located: u16) {
+    let dynamic = DynamicOptions { rejoin_grace: 30, co_located, ..DynamicOptions::default() };
+    let spec = LabSpec { rate: Some(Rate(50_000_000)), ..spec };
     with_sumac(spec, &sumac(dynamic), |sumac| {
         let mut crew = Crew::join_dynamic(sumac, "replaced");
         let mut pending = crew.submit(SEED, COUNT);

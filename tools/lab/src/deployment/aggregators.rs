@@ -119,6 +119,15 @@ impl<'lab> Deployment<'lab> {
         self.aggregator_status_on(self.lab.aggregator())
     }
 
+    /// What the only control plane, or the root's, says of its racks, parameter hosts and jobs.
+    ///
+    /// # Errors
+    /// What `sumac-agg control` says.
+    pub fn control_status(&self) -> Result<Value, DeployError> {
+        let mut command = self.lab.aggregator().command(self.programs.sumac_agg().get_program());
+        parse(&command::output(command.args(["control", "--json"]))?, "sumac-agg control --json")
+    }
+
     /// What the aggregator of a host says of itself; null where nobody aggregates.
     ///
     /// # Errors
