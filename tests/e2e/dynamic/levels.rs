@@ -12,6 +12,7 @@
 use nix::sys::signal::Signal;
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Backend, Deployment, DynamicOptions, SumacOptions};
+use sumac_lab::namespace::Namespace;
 use sumac_lab::units::Rate;
 use sumac_tests::site::with_sumac;
 use sumac_tests::wait::eventually;
@@ -34,6 +35,33 @@ fn half_way(crew: &Crew, seed: u64) -> Vec<sumac_client::Pending<f32>> {
     let pending = crew.submit(seed, COUNT);
     stats::wait_for_results(&crew.trainers[0], 200);
     pending
+}
+
+/// Takes the program of an aggregator off in mid-sum: these ranks go past it. Then it comes back, and so do they.
+fn goes_and_comes_back(sumac: &Deployment<'_>, crew: &Crew, host: &Namespace, ranks: &[usize], seed: u64) {
+    let lanes_past = |rank: &usize| stats::counter(&crew.trainers[*rank], "direct");
+    let pending = half_way(crew, seed);
+    sumac.detach_aggregator_on(host).unwrap();
+    eventually("the way past it", || ranks.iter().all(|rank| lanes_past(rank) > 0).then_some(()));
+    exact::assert_sums(&format!("without {}", host.name()), seed, &crew.results(pending));
+
+    sumac.attach_aggregator_on(host).unwrap();
+    eventually("the way back", || (crew.counter("direct") == 0).then_some(()));
+    let before = stats::at_parameter_host(sumac, 0, "full_sums");
+    exact::assert_sums(&format!("{} is back", host.name()), seed + 1, &crew.allreduce(seed + 1, COUNT));
+    let full = stats::at_parameter_host(sumac, 0, "full_sums") - before;
+    println!("{} is back: {full} sums of all four workers came from the root", host.name());
+    assert!(full > 0, "no sum of all workers came from the aggregators");
+}
+
+#[test]
+fn sums_go_on_without_a_racks_programs_and_without_the_roots() {
+    in_racks(Backend::Xdp, |sumac| {
+        let crew = Crew::join_dynamic(sumac, "levels");
+        goes_and_comes_back(sumac, &crew, &sumac.lab().racks()[0], &[0, 1], SEED);
+        goes_and_comes_back(sumac, &crew, sumac.lab().aggregator(), &[0, 1, 2, 3], SEED + 2);
+        crew.leave();
+    });
 }
 
 /// Kills the process of an aggregator in mid-sum and starts it again: it takes the job up again.
