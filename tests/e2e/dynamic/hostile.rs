@@ -23,6 +23,7 @@ use sumac_tests::siege::{ANYWHERE, Case, FORGER, Siege, cut, forge, good, no_ele
 use sumac_tests::site::with_sumac;
 use sumac_tests::{Crew, stats};
 use sumac_wire::dynamic;
+use sumac_wire::frame::Endpoints;
 use sumac_wire::header::{Kind, NO_SLOT, flag};
 
 use super::{lab, sumac};
@@ -140,8 +141,13 @@ fn the_aggregator_lets_nothing_forged_in() {
         let injector = Injector::new(sumac.lab().worker(FORGER), sumac.lab().worker_interface());
         let (job, to) = (job_at(sumac, sumac.lab().worker(0)), to_aggregator(sumac, FORGER));
         let good_one = in_its_slot(good(Kind::Contribution, to, job));
-        let mut result = for_both(good(Kind::Result, to, job));
-        result.from(parameter_host());
+        // As the parameter host addresses them: what is for another address is the kernel's.
+        let from_above = Endpoints {
+            src_ip: u32::from(parameter_host()),
+            dst_ip: u32::from(sumac.lab().spec().host_gateway(0)),
+            ..to
+        };
+        let result = for_both(good(Kind::Result, from_above, job));
         let frames =
             [forge(&good_one, &[ANYWHERE, AT_AGGREGATOR]), forge(&result, &[FROM_ABOVE]), cut(&good_one)];
         let siege =
