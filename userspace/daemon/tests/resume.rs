@@ -51,11 +51,15 @@ impl Trainer {
     }
 }
 
+fn fill(tensor: &mut [f32]) {
+    for (i, x) in tensor.iter_mut().enumerate() {
+        *x = (i % 1009) as f32 / 256.0;
+    }
+}
+
 fn work(job: &Job, mut tensor: sumac_client::Tensor<f32>, sums: &AtomicU64) -> String {
     loop {
-        for (i, x) in tensor.iter_mut().enumerate() {
-            *x = (i % 1009) as f32 / 256.0;
-        }
+        fill(&mut tensor);
         tensor = match job.allreduce(tensor).and_then(|pending| pending.wait()) {
             Ok(sum) => sum,
             Err(failed) => return failed.error.to_string(),
@@ -111,6 +115,29 @@ fn a_job_gets_its_aggregator_back_with_the_control_plane() {
         let ended = trainer.working.join().unwrap();
         assert!(rank == 1 || ended.contains("rank 1"), "{ended}");
     }
+}
+
+#[test]
+fn a_worker_that_dies_afterwards_is_replaced() {
+    let mut lab = Lab::dynamic(KIND, usize::from(WORLD) + 1, 1, "");
+    let mut trainers = begin(&lab);
+    trainers[0].await_sums(3);
+    lab.aggregator.start_again(KIND, PATIENCE);
+    until(|| trainers.iter().any(|trainer| trainer.direct() > 0));
+    until(|| trainers.iter().all(|trainer| trainer.direct() == 0));
+
+    drop(lab.hosts[1].0.take());
+    assert!(!trainers.remove(1).working.join().unwrap().is_empty());
+    let client = lab.client(2);
+    let job = client.open(&JobOptions::new("on", 1, WORLD).mode(Mode::Dynamic)).unwrap();
+    assert!(job.opened().dynamic.as_ref().unwrap().first_operation > 0);
+    // A part of it may be summed already, and is not written.
+    let mut first = client.tensors::<f32>(&[COUNT]).unwrap().remove(0);
+    fill(&mut first);
+    drop(job.allreduce(first).unwrap().wait().unwrap());
+    let newcomer = Trainer::begin(client, job);
+    newcomer.await_sums(3);
+    trainers[0].await_sums(1);
 }
 
 #[test]

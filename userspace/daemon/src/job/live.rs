@@ -9,10 +9,11 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::dispute::{Dispute, Doubts, Step, Verdict};
+use super::news::News;
 use super::{End, Job, blocking};
 use crate::line::Order;
 use crate::stream::notice::{Blame, Topic};
-use crate::stream::{Announced, Shape, Stand, Stream};
+use crate::stream::{Announced, Shape, Stream};
 
 /// How often a job looks at what has a deadline.
 const LOOK: Duration = Duration::from_millis(100);
@@ -27,12 +28,9 @@ const COMPLAINT: Duration = Duration::from_secs(10);
 /// Where a job listens.
 pub(super) struct Ears {
     pub(super) orders: UnboundedReceiver<Order>,
-    /// What the other daemons say, with their ranks.
-    pub(super) notices: UnboundedReceiver<(u16, Notice)>,
+    pub(super) news: News,
     /// Names that all workers have announced.
     pub(super) released: UnboundedReceiver<String>,
-    /// The job's next incarnations, each with another worker in a dead one's place (ATP appendix A.3).
-    pub(super) renewed: UnboundedReceiver<Assignment>,
 }
 
 /// See the module.
@@ -55,7 +53,7 @@ impl<'a> Life<'a> {
 
     /// Waits for whatever ends the job.
     pub(super) async fn run(mut self, ears: Ears) -> End {
-        let Ears { mut orders, mut notices, mut released, mut renewed } = ears;
+        let Ears { mut orders, news: News { mut notices, mut renewed }, mut released } = ears;
         let mut failed = std::pin::pin!(self.member.failed());
         let mut complaint = std::pin::pin!(complain(self.job, self.stream));
         let mut look = interval(LOOK);
@@ -291,26 +289,8 @@ impl<'a> Life<'a> {
     }
 }
 
-/// Waits for what another worker tells one that has taken a dead one's place: where the stream goes on.
-pub(super) async fn hear_stand(
-    notices: &mut UnboundedReceiver<(u16, Notice)>,
-    assignment: &Assignment,
-) -> Option<Stand> {
-    while let Some((rank, notice)) = notices.recv().await {
-        if Topic::of(notice.key) != Some(Topic::Stand { epoch: assignment.epoch.into() }) {
-            continue;
-        }
-        let stand: Option<Stand> = read(rank, &notice.text);
-        let fits = |stand: &Stand| stand.fits(assignment.lanes().into(), assignment.shards.into());
-        if let Some(stand) = stand.filter(fits) {
-            return Some(stand);
-        }
-    }
-    None
-}
-
 /// Reads a notice's text; one that makes no sense is as good as lost.
-fn read<T: serde::de::DeserializeOwned>(rank: u16, text: &str) -> Option<T> {
+pub(super) fn read<T: serde::de::DeserializeOwned>(rank: u16, text: &str) -> Option<T> {
     serde_json::from_str(text)
         .inspect_err(|error| tracing::warn!(rank, %error, "a notice of another daemon makes no sense"))
         .ok()

@@ -7,6 +7,7 @@
 mod dispute;
 mod live;
 mod mode;
+mod news;
 mod plan;
 mod start;
 
@@ -25,6 +26,7 @@ use crate::routes::Route;
 use crate::session::{Entered, Note};
 use crate::stream::{Client, ClientId, Shape, Stand, Stream};
 
+use self::news::News;
 use self::plan::Options;
 pub(crate) use self::plan::Plan;
 
@@ -87,14 +89,13 @@ impl Job {
             Ok(joined) => joined,
             Err(failure) => return self.tell_opened(Err(failure)),
         };
-        let assignment = member.assignment().clone();
-        let (name, wire_job, epoch) = (&self.plan.spec.job, assignment.job, assignment.epoch);
-        tracing::info!(job = name, wire_job, epoch, "all workers have joined");
-        let mut notices = member.notices();
-        let stand = match self.stand(&member, &mut notices, &mut orders).await {
-            Ok(stand) => stand,
+        let mut news = News::of(&mut member);
+        let (assignment, stand) = match self.stand(&member, &mut news, &mut orders).await {
+            Ok(begins) => begins,
             Err(failure) => return self.give_up(member, failure).await,
         };
+        let (name, wire_job, epoch) = (&self.plan.spec.job, assignment.job, assignment.epoch);
+        tracing::info!(job = name, wire_job, epoch, "all workers have joined");
         let mut reply = self.reply(&assignment, &stand);
         let stream = Arc::new(Stream::new(
             self.shape(&assignment),
@@ -106,10 +107,9 @@ impl Job {
         if let Err(failure) = self.route(&stream, &reply) {
             return self.give_up(member, failure).await;
         }
-        match self.begin(&member, &mut reply, &mut orders).await {
+        match self.begin(&member, assignment.clone(), &mut reply, &mut orders).await {
             Ok(()) => {
-                let ears =
-                    live::Ears { orders, notices, released: member.released(), renewed: member.renewed() };
+                let ears = live::Ears { orders, news, released: member.released() };
                 self.greet(&stream, reply);
                 let end = live::Life::new(&self, &stream, &member).run(ears).await;
                 self.finish(member, &stream, end).await;

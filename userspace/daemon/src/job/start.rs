@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use sumac_api::{Code, Failure, OpenReply};
-use sumac_control::{Member, Mode, Notice};
+use sumac_control::{Assignment, Member, Mode};
 use sumac_transport::PathMeasure;
 use sumac_wire::PAGE_ELEMENTS;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
 
-use super::live::hear_stand;
+use super::news::News;
 use super::{Job, blocking};
 use crate::explain;
 use crate::hub::Place;
@@ -46,25 +46,24 @@ impl Job {
         Ok((place, member))
     }
 
-    /// Where this worker's stream begins: for one that has taken a dead one's place, where another worker says. A world of one
-    /// has nobody to ask, and begins anew.
+    /// What this worker has, and where its stream begins: for one that has taken a dead one's place, where another worker
+    /// says. A world of one has nobody to ask, and begins anew.
     pub(super) async fn stand(
         &self,
         member: &Member,
-        notices: &mut UnboundedReceiver<(u16, Notice)>,
+        news: &mut News,
         orders: &mut UnboundedReceiver<Order>,
-    ) -> Result<Stand, Failure> {
-        let assignment = member.assignment();
+    ) -> Result<(Assignment, Stand), Failure> {
+        let assignment = member.assignment().clone();
         let is_new = assignment.dynamic.as_ref().is_some_and(|terms| !terms.resume.is_empty());
         if !is_new || self.plan.spec.world < 2 {
-            return Ok(Stand::default());
+            return Ok((assignment, Stand::default()));
         }
-        let told = timeout(STAND_PATIENCE, hear_stand(notices, assignment));
         tokio::select! {
             biased;
             failure = member.failed() => Err(self.told(&failure)),
             order = orders.recv() => Err(interruption(order)),
-            told = told => told.ok().flatten().ok_or_else(|| {
+            told = timeout(STAND_PATIENCE, news.stand(assignment)) => told.ok().flatten().ok_or_else(|| {
                 Failure::new(Code::Handshake, "no other worker tells where the job's stream goes on")
                     .hint("open the job anew, on all workers")
             }),
@@ -75,11 +74,11 @@ impl Job {
     pub(super) async fn begin(
         &self,
         member: &Member,
+        assigned: Assignment,
         reply: &mut OpenReply,
         orders: &mut UnboundedReceiver<Order>,
     ) -> Result<(), Failure> {
-        let hub = self.hub.clone();
-        let (assigned, spec) = (member.assignment().clone(), self.plan.spec.clone());
+        let (hub, spec) = (self.hub.clone(), self.plan.spec.clone());
         blocking(move || hub.carrier.add_job(&assigned, &spec)).await??;
         tokio::select! {
             biased;
