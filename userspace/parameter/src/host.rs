@@ -212,7 +212,7 @@ impl Job {
         };
         let contribution = admit::to_host(header, &terms, shard)?;
         let bits = contribution.or_else(|| holds(header, self.members.all())).ok_or(Reason::WrongWorker)?;
-        let source = self.members.source(from, shard, &bits)?;
+        let source = self.members.source(from, shard, &bits, header.has(flag::LEVEL))?;
         let rank = self.members.only(&bits);
         // Floats cannot be taken out of a sum again, nor be compared as integers.
         if header.has(flag::RAW_FLOAT) && (rank.is_none() || header.has(flag::MAXIMUM)) {

@@ -110,9 +110,15 @@ impl Members {
 
     /// Where a packet with the values of `bits` comes from.
     ///
-    /// A worker speaks for itself only. Ports tell apart who shares an address; they are not asked for, since an AF_XDP port
-    /// varies its own.
-    pub(crate) fn source(&self, from: SocketAddrV4, shard: u16, bits: &Bits) -> Result<Source, Reason> {
+    /// A worker speaks for itself only. What came through an aggregator says so (`is_passed`), but so does all that a worker
+    /// beside the root sends: then ports tell apart who shares an address. They are not asked for, since an AF_XDP port varies its own.
+    pub(crate) fn source(
+        &self,
+        from: SocketAddrV4,
+        shard: u16,
+        bits: &Bits,
+        is_passed: bool,
+    ) -> Result<Source, Reason> {
         let itself = self.only(bits).and_then(|rank| Some((rank, self.workers.get(usize::from(rank))?)));
         let upstream =
             |found: &dyn Fn(SocketAddrV4) -> bool| self.upstream.iter().position(|address| found(*address));
@@ -121,7 +127,7 @@ impl Members {
         if let Some((rank, _)) = itself.filter(|(_, worker)| is_at(worker.address)) {
             return Ok(Source::Worker(rank));
         }
-        if let Some(index) = upstream(&is_at).or_else(|| upstream(&is_of)) {
+        if let Some(index) = upstream(&is_at).or_else(|| upstream(&is_of)).filter(|_| is_passed) {
             return Ok(Source::Upstream(index as u8));
         }
         match itself.filter(|(_, worker)| is_of(worker.address)) {

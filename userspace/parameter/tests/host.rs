@@ -91,7 +91,7 @@ fn who_misses_a_result_gets_it_again_the_way_it_asked() {
 #[test]
 fn who_asks_at_the_same_time_is_answered_at_once() {
     let (mut host, _) = host(&[4]);
-    let again = |bit| Header { flags: flag::RESEND, ..passed(header(&[4], 0, bit, 0)) };
+    let again = |bit| passed(Header { flags: flag::RESEND, ..header(&[4], 0, bit, 0) });
     let full = Header { bitmap_0: 0b1111, ..passed(header(&[4], 0, 1, 0)) };
     give(&mut host, aggregator(), &full, &[9; 4]);
     let mut asked = |bits: &[u32]| -> Vec<bool> {
@@ -151,6 +151,21 @@ fn all_of_them_may_share_an_address() {
     give(&mut host, local(3001), &passed(header(&[2], 0, 0, 0)), &[1; 4]);
     give(&mut host, local(1011), &direct(header(&[2], 0, 1, 0)), &[1; 4]);
     assert_eq!(destinations(&sent(&mut host)), [local(3001), local(1011)]);
+}
+
+/// A worker on an aggregator's host, whose port varies: its own packets lack the mark of those that were passed on.
+#[test]
+fn a_worker_at_an_aggregators_address_is_told_by_the_mark() {
+    let mut host = ParameterHost::new();
+    let ip = *aggregator().ip();
+    let at = |port| SocketAddrV4::new(ip, port);
+    let workers =
+        vec![Worker { address: at(1000), rack: 0, bit: 0 }, Worker { address: at(1010), rack: 0, bit: 1 }];
+    host.install(HostJob { workers, ..job(&[2]) }).unwrap();
+    give(&mut host, at(50_000), &direct(header(&[2], 0, 0, 0)), &[1; 4]);
+    give(&mut host, aggregator(), &passed(header(&[2], 0, 1, 0)), &[1; 4]);
+    let expected = [aggregator(), at(1001)];
+    assert_eq!(destinations(&sent(&mut host)), expected, "each the way it came, by its shard's port");
 }
 
 #[test]
