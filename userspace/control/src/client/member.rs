@@ -67,7 +67,8 @@ pub struct Member {
 type LeaveOrder = (Outcome, oneshot::Sender<Result<(), LeaveError>>);
 
 impl Member {
-    pub(super) fn start(session: Session, spec: &JoinSpec, grant: Grant) -> Member {
+    /// `said`: what was heard before.
+    pub(super) fn start(session: Session, spec: &JoinSpec, grant: Grant, said: Vec<Event>) -> Member {
         let Grant { assignment, departed } = grant;
         let (state_to, state) = watch::channel(MemberState::Running { departed });
         let (tuned_to, tuned) = watch::channel(tuned(&assignment));
@@ -77,7 +78,7 @@ impl Member {
         let (posts, queue) = mpsc::unbounded_channel();
         let (leave, orders) = oneshot::channel();
         let (speakers_to, speakers) = mpsc::unbounded_channel();
-        let ears = Ears {
+        let mut ears = Ears {
             spec: spec.clone(),
             assignment: assignment.clone(),
             speakers: speakers_to,
@@ -87,6 +88,7 @@ impl Member {
             notices: notices_to,
             released: released_to,
         };
+        ears.listen(said);
         let speaking = tokio::spawn(speak(session.speaker(), speakers, queue, state.clone()));
         let staying = tokio::spawn(stay(session, ears, orders));
         Member {
@@ -385,11 +387,10 @@ impl Ears {
     fn come_back(&mut self, back: Return) -> Next {
         let name = &self.spec.job;
         match back {
-            Return::Taken(session, grant) => {
+            Return::Taken(session, answer) => {
                 tracing::info!(name, aggregator = %session.endpoint, "the control plane has taken the job up again");
                 // It ends only with the member.
                 let _ = self.speakers.send(session.speaker());
-                let answer = Answer { news: News::Running(grant), events: Vec::new() };
                 self.hear(answer).map_or(Next::Stay(Some(session)), Next::Fail)
             }
             // As good as departed: what waits for them will never come.
@@ -410,9 +411,9 @@ impl Ears {
         }
     }
 
-    /// Takes in what the aggregator says; gives the failure if the job is over.
-    fn hear(&mut self, answer: Answer) -> Option<JobFailure> {
-        for event in answer.events {
+    /// Takes in what the members say.
+    fn listen(&mut self, events: Vec<Event>) {
+        for event in events {
             // Nobody may listen to one or the other.
             match event {
                 Event::Notice { rank, .. } if rank == self.spec.rank => {}
@@ -420,6 +421,11 @@ impl Ears {
                 Event::Released(name) => drop(self.released.send(name)),
             }
         }
+    }
+
+    /// Takes in what the aggregator says; gives the failure if the job is over.
+    fn hear(&mut self, answer: Answer) -> Option<JobFailure> {
+        self.listen(answer.events);
         match answer.news {
             News::Running(Grant { assignment, departed }) => {
                 replace(&self.state, MemberState::Running { departed });

@@ -24,7 +24,7 @@ pub use self::{
 };
 use crate::{
     JobFailure, Mode, Order, RefusalKind, Refused, Secret,
-    coordinator::{Grant, LONGEST_DEADLINE, Outcome, Wishes},
+    coordinator::{Event, Grant, LONGEST_DEADLINE, Outcome, Wishes},
     seal::NONCE_LEN,
 };
 
@@ -195,10 +195,12 @@ async fn join_once(endpoint: SocketAddr, spec: &JoinSpec, start: Instant) -> Res
     let mut place = Place(Some(session));
     let deadline = start + spec.deadline + GRACE;
     let mut last_answer = Instant::now();
+    // What is said while this worker hears that the job runs.
+    let mut said = Vec::new();
     loop {
         let missing = match news {
             News::Waiting(missing) => missing,
-            News::Running(grant) => return place.keep(spec, grant),
+            News::Running(grant) => return place.keep(spec, grant, said),
             News::Refused(refused) => return Err(refused.into()),
             News::Failed(failure) => return Err(JoinError::Failed(failure)),
             News::Left => return Err(JoinError::Nonsense { endpoint, what: "the place was given up" }),
@@ -210,6 +212,7 @@ async fn join_once(endpoint: SocketAddr, spec: &JoinSpec, start: Instant) -> Res
         news = match place.heartbeat().await {
             Ok(answer) => {
                 last_answer = Instant::now();
+                said.extend(answer.events);
                 answer.news
             }
             Err(error) if last_answer.elapsed() >= SILENCE => {
@@ -239,13 +242,13 @@ impl Place {
         }
     }
 
-    fn keep(&mut self, spec: &JoinSpec, grant: Grant) -> Result<Member, JoinError> {
+    fn keep(&mut self, spec: &JoinSpec, grant: Grant, said: Vec<Event>) -> Result<Member, JoinError> {
         let session = self.0.take().ok_or(JoinError::Failed(JobFailure {
             kind: crate::FailureKind::Unknown,
             message: "the place was given up".into(),
             culprit: None,
         }))?;
-        Ok(Member::start(session, spec, grant))
+        Ok(Member::start(session, spec, grant, said))
     }
 }
 

@@ -10,9 +10,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     JoinSpec, RETRY, SILENCE,
-    session::{CallError, DenialKind, News, Session},
+    session::{Answer, CallError, DenialKind, News, Session},
 };
-use crate::{Assignment, FailureKind, JobFailure, RefusalKind, Refused, coordinator::Grant, seal::NONCE_LEN};
+use crate::{Assignment, FailureKind, JobFailure, RefusalKind, Refused, seal::NONCE_LEN};
 
 /// How long the other members, and the parameter hosts, have to come back.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_secs(3);
 /// What came of it.
 pub(super) enum Return {
     /// The job goes on there.
-    Taken(Box<Session>, Grant),
+    Taken(Box<Session>, Answer),
     /// These ranks did not come back; nobody shall try again.
     Missing(Vec<u16>),
     /// Not now.
@@ -52,10 +52,11 @@ async fn attempt(lost: &Session, spec: &JoinSpec, had: &Assignment) -> Result<Re
     let (mut session, mut news) =
         timeout(SILENCE, entering).await.map_err(|_| super::session::no_answer())??;
     let mut last_answer = Instant::now();
+    let mut events = Vec::new();
     loop {
         match news {
             News::Waiting(_) => {}
-            News::Running(grant) => return Ok(Return::Taken(Box::new(session), grant)),
+            News::Running(_) => return Ok(Return::Taken(Box::new(session), Answer { news, events })),
             News::Refused(Refused { kind: RefusalKind::Missing, ranks, .. }) => {
                 return Ok(Return::Missing(ranks));
             }
@@ -70,6 +71,7 @@ async fn attempt(lost: &Session, spec: &JoinSpec, had: &Assignment) -> Result<Re
         news = match session.heartbeat(SILENCE).await {
             Ok(answer) => {
                 last_answer = Instant::now();
+                events.extend(answer.events);
                 answer.news
             }
             Err(error) if last_answer.elapsed() >= SILENCE || is_unknown(&error) => return Err(error),
