@@ -145,9 +145,22 @@ impl Crew {
         self.submit_as(seed, count, Reduction::Sum)
     }
 
-    /// All workers hand in their values, nearly at once: making them takes longer than summing them.
+    /// All workers hand in their values, nearly at once.
     fn submit_as<T: Value>(&self, seed: u64, count: usize, reduction: Reduction) -> Vec<Pending<T>> {
-        let tensors: Vec<_> = self.trainers.iter().map(|trainer| trainer.values(seed, count)).collect();
+        self.hand_in(self.prepare(seed, count), reduction)
+    }
+
+    /// The values of all workers, by rank: making them takes longer than summing them.
+    #[must_use]
+    pub fn prepare<T: Value>(&self, seed: u64, count: usize) -> Vec<Tensor<T>> {
+        self.trainers.iter().map(|trainer| trainer.values(seed, count)).collect()
+    }
+
+    /// All workers hand in what was [prepared](Crew::prepare).
+    ///
+    /// # Panics
+    /// When it is not accepted.
+    pub fn hand_in<T: Value>(&self, tensors: Vec<Tensor<T>>, reduction: Reduction) -> Vec<Pending<T>> {
         let handed = self.trainers.iter().zip(tensors);
         handed.map(|(trainer, tensor)| trainer.hand_in(tensor, reduction)).collect()
     }

@@ -36,13 +36,13 @@ impl Traffic {
         Traffic::start_at(lab, kind, from, to, &["-b", "20M"])
     }
 
-    /// Starts a stream that takes what it gets and yields to congestion as TCP does (CUBIC, RFC 9438; this machine's own
-    /// choice, BBR, does not mind marks).
+    /// Starts a stream that takes what it gets and yields to congestion as this kind of TCP does, `reno` or `cubic` (RFC 5681,
+    /// RFC 9438; this machine's own choice, BBR, does not mind marks).
     ///
     /// # Panics
     /// When it does not flow.
-    pub fn start_greedy(lab: &Lab, from: u16, to: u16) -> Traffic {
-        Traffic::start_at(lab, Kind::Tcp, from, to, &["-b", "0", "-C", "cubic"])
+    pub fn start_greedy(lab: &Lab, from: u16, to: u16, control: &str) -> Traffic {
+        Traffic::start_at(lab, Kind::Tcp, from, to, &["-b", "0", "-C", control])
     }
 
     fn start_at(lab: &Lab, kind: Kind, from: u16, to: u16, how: &[&str]) -> Traffic {

@@ -1,7 +1,10 @@
-//! Two dynamic jobs share slow cables, and one shares them with TCP. The cables mark congestion.
+//! Jobs share slow cables with each other and with TCP, and what becomes of them without congestion control. The cables mark
+//! congestion.
+//!
+//! Shares are of what passed between two looks at the counters, while both were well under way: neither how they begin nor
+//! how fast this machine is has a part in them.
 
-use std::time::Instant;
-
+use sumac_client::Reduction;
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Deployment, DynamicOptions};
 use sumac_lab::units::Rate;
@@ -12,12 +15,15 @@ use sumac_tests::{Crew, exact, stats};
 
 use super::{lab, sumac};
 
-/// 8 MB: 0.7 s alone at the cables' rate.
-const COUNT: usize = 2_000_000;
+/// 12 MB: 2 s alone at the cables' rate.
+const COUNT: usize = 3_000_000;
+/// Bytes of a chunk's packet on a cable beside its elements: Sumac's header, UDP, IPv4, Ethernet.
+const HEADERS: u64 = 56 + 8 + 20 + 14;
 
-fn in_marking_lab(body: impl FnOnce(&mut Deployment<'_>)) {
-    let spec = LabSpec { rate: Some(Rate(100_000_000)), ecn_threshold_kb: Some(64), ..lab(2) };
-    with_sumac(spec, &sumac(DynamicOptions::default()), body);
+/// Cables so slow that a busy machine keeps up with them.
+fn in_marking_lab(workers: u16, dynamic: DynamicOptions, body: impl FnOnce(&mut Deployment<'_>)) {
+    let spec = LabSpec { rate: Some(Rate(50_000_000)), ecn_threshold_kb: Some(64), ..lab(workers) };
+    with_sumac(spec, &sumac(dynamic), body);
 }
 
 /// Results of the first worker.
@@ -25,50 +31,109 @@ fn results(crew: &Crew) -> u64 {
     stats::counter(&crew.trainers[0], "results")
 }
 
+/// Elements of a chunk.
+fn elements(crew: &Crew) -> u64 {
+    u64::from(crew.trainers[0].job.opened().elements)
+}
+
+/// Looks at counters until all of the first `jobs` have passed `count`.
+fn until_all_have<const N: usize>(count: u64, jobs: usize, look: impl Fn() -> [u64; N]) -> [u64; N] {
+    eventually("what all have", || Some(look()).filter(|now| now[..jobs].iter().all(|now| *now >= count)))
+}
+
 #[test]
 fn two_jobs_share_slow_cables() {
-    in_marking_lab(|sumac| {
+    in_marking_lab(2, DynamicOptions::default(), |sumac| {
         let crews = ["one", "two"].map(|name| Crew::join_dynamic(sumac, name));
-        let pending = crews.each_ref().map(|crew| crew.submit(1, 2 * COUNT));
-        let start = crews.each_ref().map(results);
-        // What both had when the first of them has half of its tensor.
-        let half = (COUNT / usize::from(crews[0].trainers[0].job.opened().elements)) as u64;
-        let had = eventually("half a tensor", || {
-            let now = crews.each_ref().map(results);
-            let had = [now[0] - start[0], now[1] - start[1]];
-            (had[0].max(had[1]) > half).then_some(had)
+        let tensors = crews.each_ref().map(|crew| crew.prepare::<f32>(1, COUNT));
+        let chunks = COUNT as u64 / elements(&crews[0]);
+        let both = crews.iter().zip(tensors);
+        let pending: Vec<_> = both.map(|(crew, tensors)| crew.hand_in(tensors, Reduction::Sum)).collect();
+        // From where both have a quarter until one has three.
+        let look = || crews.each_ref().map(results);
+        let begin = until_all_have(chunks / 4, 2, look);
+        let end = until_all_have(chunks * 3 / 4, 1, || {
+            let now = look();
+            [now[0].max(now[1]), now[0], now[1]]
         });
+        let had = [end[1] - begin[0], end[2] - begin[1]];
         for (crew, pending) in crews.iter().zip(pending) {
             exact::assert_sums("beside each other", 1, &crew.results(pending));
         }
         let halvings = crews.each_ref().map(|crew| crew.counter("halvings"));
-        let marked = crews.each_ref().map(|crew| crew.counter("marked"));
-        println!("results at half time {had:?}; {halvings:?} halvings, {marked:?} marked results");
         let injected = sumac.lab().injected().unwrap();
+        println!("{begin:?} results at first, then {had:?}; {halvings:?} halvings");
         println!("{} marked up, {} down", injected.up.marked, injected.down.marked);
         assert!(injected.up.marked + injected.down.marked > 0, "the cables marked nothing");
         assert!(halvings.iter().all(|halvings| *halvings > 0), "somebody did not yield: {halvings:?}");
         let (less, more) = (had[0].min(had[1]), had[0].max(had[1]));
-        assert!(less * 4 > more, "one job has {less} results and the other {more}");
+        assert!(less * 2 > more, "one job has {less} results and the other {more}");
         crews.into_iter().for_each(Crew::leave);
     });
 }
 
-#[test]
-fn a_job_beside_tcp_leaves_it_a_share_and_keeps_one() {
-    in_marking_lab(|sumac| {
+/// The bytes that a job and a TCP stream from its first worker to its second had on the cables at the same time.
+fn beside_tcp(control: &str) -> [u64; 2] {
+    let mut had = [0; 2];
+    in_marking_lab(2, DynamicOptions::default(), |sumac| {
         let crew = Crew::join_dynamic(sumac, "beside");
-        let mut traffic = Traffic::start_greedy(sumac.lab(), 0, 1);
-        let (begun, before) = (Instant::now(), traffic.bytes());
-        exact::assert_sums("beside TCP", 1, &crew.allreduce(1, COUNT));
-        let took = begun.elapsed();
+        let tensors = crew.prepare::<f32>(1, COUNT);
+        let mut traffic = Traffic::start_greedy(sumac.lab(), 0, 1, control);
+        let pending = crew.hand_in(tensors, Reduction::Sum);
+        let look = || [results(&crew), traffic.bytes() as u64];
+        let chunks = COUNT as u64 / elements(&crew);
+        let begin = until_all_have(chunks / 4, 1, look);
+        let end = until_all_have(chunks, 1, look);
+        let frame = elements(&crew) * 4 + HEADERS;
+        had = [(end[0] - begin[0]) * frame, end[1] - begin[1]];
+        exact::assert_sums("beside TCP", 1, &crew.results(pending));
         traffic.assert_flows("after the sum");
-        let job = (COUNT * 4) as f64 * 8.0 / took.as_secs_f64() / 1e6;
-        let tcp = (traffic.bytes() - before) * 8.0 / begun.elapsed().as_secs_f64() / 1e6;
-        println!("{took:.2?}: the job had {job:.0} Mbit/s, TCP {tcp:.0}");
-        // Both yield to the same marks: nobody has less than a twentieth of the link.
-        assert!(job > 5.0 && tcp > 5.0, "the job {job:.1} Mbit/s, TCP {tcp:.1}");
+        println!("beside {control} the job had {} KB, TCP {} KB", had[0] / 1000, had[1] / 1000);
+        println!("{} halvings", crew.counter("halvings"));
         crew.leave();
         traffic.end();
     });
+    had
+}
+
+/// Equal windows are not equal shares, and how often iperf3 has its turn counts too: on a busy machine the job had up to 3.6
+/// times what the stream had.
+#[test]
+fn a_job_takes_its_share_beside_tcp_and_leaves_it_one() {
+    for control in ["reno", "cubic"] {
+        let [job, tcp] = beside_tcp(control);
+        assert!(job * 8 > tcp && tcp * 8 > job, "beside {control}: {job} and {tcp} bytes");
+    }
+}
+
+/// What two jobs without an aggregator, whose parameter host has all their packets on its cable, sent again for each
+/// hundred chunks.
+fn sent_again(congestion_control: bool) -> u64 {
+    let mut again = 0;
+    let none = DynamicOptions { has_aggregator: false, congestion_control, ..DynamicOptions::default() };
+    in_marking_lab(4, none, |sumac| {
+        let crews = ["one", "two"].map(|name| Crew::join_dynamic(sumac, name));
+        let tensors = crews.each_ref().map(|crew| crew.prepare::<f32>(1, COUNT / 4));
+        let both = crews.iter().zip(tensors);
+        let pending: Vec<_> = both.map(|(crew, tensors)| crew.hand_in(tensors, Reduction::Sum)).collect();
+        for (crew, pending) in crews.iter().zip(pending) {
+            exact::assert_sums("into one host", 1, &crew.results(pending));
+        }
+        let count = |name| crews.iter().map(|crew| crew.counter(name)).sum::<u64>();
+        let (resent, chunks) = (count("resent"), count("chunks_sent"));
+        let injected = sumac.lab().injected().unwrap();
+        let dropped = injected.up.overflowed + injected.down.overflowed;
+        println!(
+            "congestion control {congestion_control}: {resent} of {chunks} chunks sent again, {dropped} dropped"
+        );
+        again = resent * 100 / chunks;
+        crews.into_iter().for_each(Crew::leave);
+    });
+    again
+}
+
+#[test]
+fn without_congestion_control_jobs_collapse() {
+    let [with, without] = [true, false].map(sent_again);
+    assert!(without > 4 * with.max(1), "{with} and {without} of a hundred chunks");
 }
