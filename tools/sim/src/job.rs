@@ -220,10 +220,7 @@ impl Job {
     /// # Errors
     /// When one of them refuses, or is not there.
     pub fn install(&self, world: &mut World) -> Result<(), SetupError> {
-        for node in self.aggregators() {
-            let aggregator = world.nodes[node].aggregator.as_mut().ok_or(SetupError::Nobody(node))?;
-            aggregator.install(self.params.job, &self.at(node))?;
-        }
+        self.aggregators().try_for_each(|node| self.install_at(world, node))?;
         let Some(job) = self.for_host() else { return Ok(()) };
         for node in &self.hosts {
             let parameter = world.nodes[*node].parameter.as_mut().ok_or(SetupError::Nobody(*node))?;
@@ -243,30 +240,82 @@ impl Job {
     ) -> Result<Vec<usize>, SetupError> {
         self.install(world)?;
         let mut ids = Vec::new();
-        for (rank, seat) in self.seats.iter().enumerate() {
+        for rank in 0..self.seats.len() {
             let engine = |lane| Engine::starting_at(self.params_of(rank, lane), &self.tuning, 0);
             let engines = (0..self.lanes).map(engine).collect::<Result<Vec<Engine>, ParamError>>()?;
-            let above = seat.rack.map(|rack| self.tree.racks[rack]).or(self.tree.root);
-            let lanes = match self.params.dynamic {
-                Some(_) => Lanes::Dynamic,
-                None => Lanes::Static(self.params.slots),
-            };
-            ids.push(world.add_worker(Worker {
-                job: self.params.job,
-                node: seat.node,
-                engines,
-                lanes,
-                socket: socket(seat.node),
-                aggregator: above.map(socket),
-                hosts: self.hosts.iter().map(|host| socket(*host)).collect(),
-                ring: self.ring,
-                pause: None,
-                lost_its_way: 0,
-                trainer: trainer(rank),
-                timer: None,
-                waits: false,
-            }));
+            ids.push(world.add_worker(self.worker(rank, engines, trainer(rank))));
         }
         Ok(ids)
+    }
+
+    /// Lets the parameter hosts go on under this job's incarnation, where it has another one than before. Gives each lane's first
+    /// chunk that is not summed.
+    ///
+    /// # Errors
+    /// When one of them refuses, or is not there.
+    pub fn renew(&self, world: &mut World) -> Result<Vec<u32>, SetupError> {
+        let Some(HostJob { job, epoch, workers, .. }) = self.for_host() else { return Ok(Vec::new()) };
+        let mut resume = vec![0; usize::from(self.lanes)];
+        for (number, node) in self.hosts.iter().enumerate() {
+            let parameter = world.nodes[*node].parameter.as_mut().ok_or(SetupError::Nobody(*node))?;
+            let next = parameter.host.renew(job, epoch, workers.clone())?;
+            // Each has the shards that are its.
+            let is_its = |lane: usize| lane % usize::from(self.params.shards) % self.hosts.len() == number;
+            (0..resume.len()).filter(|lane| is_its(*lane)).for_each(|lane| resume[lane] = next[lane]);
+        }
+        Ok(resume)
+    }
+
+    /// Has one of its aggregators know it, as it is now.
+    ///
+    /// # Errors
+    /// When that refuses, or is not there.
+    pub fn install_at(&self, world: &mut World, node: NodeId) -> Result<(), SetupError> {
+        let aggregator = world.nodes[node].aggregator.as_mut().ok_or(SetupError::Nobody(node))?;
+        Ok(aggregator.install(self.params.job, &self.at(node))?)
+    }
+
+    /// Makes a worker that takes the place of one that died; its streams begin with these chunks.
+    ///
+    /// # Errors
+    /// When the engines refuse.
+    pub fn replace(
+        &self,
+        world: &mut World,
+        rank: usize,
+        resume: &[u32],
+        trainer: Box<dyn Trainer>,
+    ) -> Result<usize, SetupError> {
+        let engine = |(lane, resume): (u16, &u32)| {
+            Engine::taking_over(self.params_of(rank, lane), &self.tuning, *resume)
+        };
+        let engines = (0..self.lanes).zip(resume).map(engine).collect::<Result<Vec<Engine>, ParamError>>()?;
+        Ok(world.add_worker(self.worker(rank, engines, trainer)))
+    }
+
+    fn worker(&self, rank: usize, engines: Vec<Engine>, trainer: Box<dyn Trainer>) -> Worker {
+        let Seat { node, rack } = self.seats[rank];
+        let above = rack.map(|rack| self.tree.racks[rack]).or(self.tree.root);
+        let lanes = match self.params.dynamic {
+            Some(_) => Lanes::Dynamic,
+            None => Lanes::Static(self.params.slots),
+        };
+        Worker {
+            job: self.params.job,
+            node,
+            engines,
+            lanes,
+            socket: socket(node),
+            aggregator: above.map(socket),
+            hosts: self.hosts.iter().map(|host| socket(*host)).collect(),
+            ring: self.ring,
+            pause: None,
+            is_dead: false,
+            lost_its_way: 0,
+            taken: 0,
+            trainer,
+            timer: None,
+            waits: false,
+        }
     }
 }

@@ -15,18 +15,21 @@ pub struct Parameter {
     pub ring: u64,
     /// Whether it is gone: it hears nothing.
     pub is_dead: bool,
+    /// Packets that it was given.
+    pub taken: u64,
     pub(crate) waits: bool,
 }
 
 impl Parameter {
     /// One without jobs.
     pub fn new(ring: u64) -> Parameter {
-        Parameter { host: ParameterHost::new(), ring, is_dead: false, waits: false }
+        Parameter { host: ParameterHost::new(), ring, is_dead: false, taken: 0, waits: false }
     }
 
     /// A packet for it.
     pub(crate) fn take(&mut self, source: SocketAddrV4, own: SocketAddrV4, payload: &[u8], marked: bool) {
         if !self.is_dead {
+            self.taken += 1;
             let _: Reason = self.host.on_packet(source, own.port() - PORT, payload, marked);
         }
     }

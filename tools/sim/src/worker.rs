@@ -31,8 +31,12 @@ pub struct Worker {
     pub ring: u64,
     /// Does nothing from and until these times.
     pub pause: Option<(Nanos, Nanos)>,
+    /// Whether it has died: it hears, sends and does nothing any more.
+    pub is_dead: bool,
     /// Packets that no engine could be found for.
     pub lost_its_way: u64,
+    /// Packets that its engines were given.
+    pub taken: u64,
     pub(crate) trainer: Box<dyn Trainer>,
     /// The earliest of its timer's events.
     pub(crate) timer: Option<Nanos>,
@@ -55,6 +59,7 @@ impl Worker {
             self.lost_its_way += 1;
             return;
         };
+        self.taken += 1;
         if marked {
             engine.on_marked_frame(Time(now), payload);
         } else {
@@ -116,6 +121,13 @@ impl Worker {
         for (lane, operation) in desk.submits.drain(..) {
             let taken = self.engines.get_mut(lane).map(|engine| engine.submit(Time(now), operation).is_ok());
             self.lost_its_way += u64::from(taken != Some(true));
+        }
+    }
+
+    /// Goes on under a new incarnation, after another worker was replaced; `resume`: each lane's first chunk that is not summed.
+    pub fn renew(&mut self, now: Nanos, epoch: u16, resume: &[u32]) {
+        for (engine, resume) in self.engines.iter_mut().zip(resume) {
+            engine.renew(Time(now), epoch, *resume);
         }
     }
 

@@ -105,6 +105,12 @@ impl World {
         id
     }
 
+    /// Lets a worker go on under a new incarnation, after another was replaced.
+    pub fn renew_worker(&mut self, id: usize, epoch: u16, resume: &[u32]) {
+        self.workers[id].renew(self.now, epoch, resume);
+        self.pump(id);
+    }
+
     /// Lets something happen at a time.
     pub fn at(&mut self, time: Nanos, script: impl FnOnce(&mut World) + 'static) {
         let id = self.scripts.len();
@@ -171,8 +177,11 @@ impl World {
         }
     }
 
-    /// Whether a worker that does nothing for a while will do this later.
+    /// Whether a worker that does nothing for a while will do this later, or never.
     fn postponed(&mut self, id: usize, event: &Event) -> bool {
+        if self.workers[id].is_dead {
+            return true;
+        }
         let Some(until) = self.workers[id].paused(self.now) else { return false };
         let again = match event {
             Event::Room(_) => Event::Room(id),
@@ -259,7 +268,8 @@ impl World {
             parameter.take(packet.source, packet.destination, payload, marked);
             return self.pump_host(node);
         }
-        let worker = self.nodes[node].workers.iter().find(|id| self.workers[**id].job == header.job);
+        let is_its = |worker: &Worker| worker.job == header.job && !worker.is_dead;
+        let worker = self.nodes[node].workers.iter().find(|id| is_its(&self.workers[**id]));
         let Some(id) = worker.copied() else {
             self.astray += 1;
             return;

@@ -9,7 +9,7 @@ use sumac_sim::{
 };
 use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, NotFinite, Scaling, WireFormat};
 
-use crate::scenario::{Fate, JobPlan, Kind, Scenario, Shape, Sums, Tensor};
+use crate::scenario::{Fate, JobPlan, Kind, Replaced, Scenario, Shape, Sums, Tensor};
 
 /// Elements take their own room on cables here.
 pub const FRAMING: Framing = Framing { stretch: 1 };
@@ -117,6 +117,12 @@ fn job(rng: &mut ChaCha8Rng, number: u16, shape: Shape, pool: u32, first_slot: &
         let from = rng.random_range(0..3 * MILLI);
         (rng.random_range(0..world), from, from + rng.random_range(MILLI..50 * MILLI))
     });
+    let replaced = (is_dynamic && rng.random_bool(0.15)).then(|| Replaced {
+        rank: rng.random_range(0..world),
+        at: rng.random_range(0..15 * MILLI),
+        after: rng.random_range(MICRO..100 * MILLI),
+        spread: rng.random_range(MICRO..20 * MILLI),
+    });
     let host = |rng: &mut ChaCha8Rng| rng.random_bool(0.3).then(|| rng.random_range(0..world));
     let mut hosts: Vec<Option<usize>> = (0..rng.random_range(1..=3)).map(|_| host(rng)).collect();
     // One at a node at most.
@@ -130,6 +136,7 @@ fn job(rng: &mut ChaCha8Rng, number: u16, shape: Shape, pool: u32, first_slot: &
         hosts: if is_dynamic { hosts } else { Vec::new() },
         tensors,
         lateness,
+        replaced,
         pause,
         ring: 1 << rng.random_range(0..8),
     }

@@ -50,6 +50,7 @@ fn racks(racks: usize, window: u32, elements: u16, chunks: usize, sums: &[(DType
         hosts: vec![None],
         tensors: sums.iter().enumerate().map(tensor).collect(),
         lateness: vec![0; workers],
+        replaced: None,
         pause: None,
         ring: 64,
     };

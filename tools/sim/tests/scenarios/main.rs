@@ -2,7 +2,7 @@
 //!
 //! Jobs are dynamic or static, one to three on the same aggregators, at one level or two or without any; with several
 //! parameter hosts, beside workers or by themselves; with lanes, all kinds of operations and types, sums that overflow. Cables
-//! lose, repeat and reorder, queues overflow and mark. Aggregators lose their slots, or die for good; slots are left by jobs that
+//! lose, repeat and reorder, queues overflow and mark. Workers die, and others take their places. Aggregators lose their slots, or die for good; slots are left by jobs that
 //! are dead. Every worker's memory must come out bit for bit as computed beside the engine, which knows nothing of all this.
 //!
 //! `SUMAC_SIM_SCENARIOS=100000` runs more; `SUMAC_SIM_SEED=17` replays exactly one and prints it.
@@ -11,6 +11,7 @@
 
 mod draw;
 mod large;
+mod replacement;
 mod run;
 mod scenario;
 mod tensors;

@@ -12,12 +12,13 @@ use sumac_sim::{
     parameter::Parameter,
     world::World,
 };
-use sumac_transport::{DynamicParams, Tuning};
+use sumac_transport::{DynamicParams, EngineStats, Tuning};
 use sumac_wire::{Header, Kind, Reason, admit, header::HEADER_LEN};
 
 use crate::{
     draw::FRAMING,
-    scenario::{Fate, JobPlan, Scenario, Shape},
+    replacement::{self, Newcomer},
+    scenario::{Fate, JobPlan, Replaced, Scenario, Shape},
     tensors,
     totals::Totals,
     trainer::{Checker, Truth},
@@ -56,6 +57,8 @@ struct Simulation<'a> {
     truths: Vec<Rc<RefCell<Truth>>>,
     /// The workers of each job.
     workers: Vec<Vec<usize>>,
+    /// Who has taken a dead worker's place, by job.
+    newcomers: Vec<Rc<RefCell<Option<Newcomer>>>>,
 }
 
 impl<'a> Simulation<'a> {
@@ -68,6 +71,7 @@ impl<'a> Simulation<'a> {
             parameters: Vec::new(),
             truths: Vec::new(),
             workers: Vec::new(),
+            newcomers: Vec::new(),
         };
         let center = simulation.wire();
         scenario.jobs.iter().for_each(|plan| simulation.start(plan, center));
@@ -155,8 +159,16 @@ impl<'a> Simulation<'a> {
         if let Some((rank, from, until)) = plan.pause {
             self.world.workers[workers[rank]].pause = Some((from, until));
         }
+        let newcomer = Rc::default();
+        if let Some(replaced) = plan.replaced {
+            let node = self.host_at(plan.racks[replaced.rank].map_or(center, |rack| racks[rack]));
+            let place =
+                replacement::Place { job, node, truth: truth.clone(), newcomer: Rc::clone(&newcomer) };
+            place.plan(&mut self.world, &replaced, &workers, self.scenario.seed);
+        }
         self.truths.push(truth);
         self.workers.push(workers);
+        self.newcomers.push(newcomer);
     }
 
     fn parameter(&mut self, beside: Option<usize>, seats: &[Seat], center: NodeId, ring: u64) -> NodeId {
@@ -226,10 +238,7 @@ impl<'a> Simulation<'a> {
 
     fn go(&mut self) {
         let truths = self.truths.clone();
-        let wanted: Vec<usize> =
-            self.scenario.jobs.iter().map(|job| job.tensors.len() * usize::from(job.params.world)).collect();
-        let is_done =
-            move |_: &World| truths.iter().zip(&wanted).all(|(truth, wanted)| truth.borrow().done == *wanted);
+        let is_done = move |_: &World| truths.iter().all(|truth| truth.borrow().open == 0);
         self.world.run_until(LONGEST, &is_done);
         if !is_done(&self.world) {
             self.explain();
@@ -265,9 +274,12 @@ impl<'a> Simulation<'a> {
         let end = self.world.now() + SECOND;
         self.world.run(end);
         let mut totals = self.totals();
-        for (plan, workers) in scenario.jobs.iter().zip(&self.workers) {
-            for id in workers {
-                let worker = &self.world.workers[*id];
+        for ((plan, workers), newcomer) in scenario.jobs.iter().zip(&self.workers).zip(&self.newcomers) {
+            let newcomer = newcomer.borrow();
+            for (rank, id) in workers.iter().enumerate() {
+                let newcomer = newcomer.as_ref().filter(|newcomer| newcomer.rank == rank);
+                let id = newcomer.map_or(*id, |newcomer| newcomer.id);
+                let worker = &self.world.workers[id];
                 assert_eq!(worker.lost_its_way, 0, "job {}, node {}", plan.params.job, worker.node);
                 for (lane, engine) in worker.engines.iter().enumerate() {
                     let stats = engine.stats();
@@ -277,16 +289,29 @@ impl<'a> Simulation<'a> {
                     let chunks: u64 = of_lane
                         .map(|tensor| plan.params.chunks(tensor.dtype, tensor.arithmetic(), tensor.count))
                         .sum();
+                    let skipped = newcomer.map_or(0, |newcomer| u64::from(newcomer.resume[lane]));
+                    totals.replaced += u64::from(0 < skipped && skipped < chunks);
+                    let chunks = chunks - skipped;
                     assert_eq!((stats.chunks_sent, stats.results), (chunks, chunks), "{what}");
-                    for reason in NEVER {
+                    for reason in self.never() {
                         assert_eq!(stats.frames.get(reason), 0, "{what}: {}", reason.name());
                     }
                 }
+                let counted: u64 = worker.engines.iter().map(|engine| frames(engine.stats())).sum();
+                assert_eq!(counted, worker.taken, "job {}, rank {rank}: frames", plan.params.job);
                 let sum = if plan.params.dynamic.is_some() { &mut totals.dynamic } else { &mut totals.fixed };
                 sum.merge(&worker.stats());
             }
         }
         totals
+    }
+
+    /// What nobody's honest packet ends as here. Some are late where a job goes on under another incarnation.
+    fn never(&self) -> impl Iterator<Item = Reason> + use<> {
+        let is_renewed = self.scenario.jobs.iter().any(|job| job.replaced.is_some());
+        let is_late =
+            move |reason: Reason| is_renewed && [Reason::WrongEpoch, Reason::WrongSource].contains(&reason);
+        NEVER.into_iter().filter(move |reason| !is_late(*reason))
     }
 
     fn totals(&self) -> Totals {
@@ -311,13 +336,19 @@ impl<'a> Simulation<'a> {
         for node in &self.aggregators {
             let aggregator = self.world.nodes[*node].aggregator.as_ref().unwrap();
             totals.of_aggregator(aggregator);
-            for reason in NEVER {
+            for reason in self.never() {
                 assert_eq!(aggregator.counter(reason), 0, "aggregator at node {node}: {}", reason.name());
             }
         }
         for node in &self.parameters {
-            let stats = self.world.nodes[*node].parameter.as_ref().unwrap().host.stats();
-            for reason in NEVER {
+            let parameter = self.world.nodes[*node].parameter.as_ref().unwrap();
+            let stats = parameter.host.stats();
+            assert_eq!(
+                stats.counters.iter().sum::<u64>(),
+                parameter.taken,
+                "parameter host at node {node}: frames"
+            );
+            for reason in self.never() {
                 assert_eq!(stats.counter(reason), 0, "parameter host at node {node}: {}", reason.name());
             }
             for job in &stats.jobs {
@@ -332,12 +363,25 @@ impl<'a> Simulation<'a> {
     }
 }
 
+/// How many frames an engine has counted.
+fn frames(stats: &EngineStats) -> u64 {
+    Reason::ALL.iter().map(|reason| stats.frames.get(*reason)).sum()
+}
+
 /// What the workers of a job start with and must end with.
 fn truth(plan: &JobPlan, seed: u64) -> Truth {
     let world = usize::from(plan.params.world);
-    let inputs: Vec<_> = (0..world).map(|rank| tensors::inputs(plan, seed, rank)).collect();
+    let inputs: Vec<_> = (0..world).map(|rank| tensors::inputs(plan, seed, rank, 0)).collect();
     let numbers = 0..plan.tensors.len();
-    let outputs: Vec<_> = numbers.map(|number| tensors::outputs(plan, number, &inputs)).collect();
+    let mut outputs: Vec<_> = numbers.map(|number| tensors::outputs(plan, number, &inputs, 0)).collect();
+    if let Some(Replaced { rank, .. }) = plan.replaced {
+        let mut inputs = inputs.clone();
+        inputs[rank] = tensors::inputs(plan, seed, rank, 1);
+        for (number, chunks) in outputs.iter_mut().enumerate() {
+            let after = tensors::outputs(plan, number, &inputs, 1);
+            chunks.iter_mut().zip(after).for_each(|(chunk, after)| chunk.or(after));
+        }
+    }
     let forms = outputs
         .iter()
         .map(|chunks| {
@@ -345,7 +389,9 @@ fn truth(plan: &JobPlan, seed: u64) -> Truth {
         })
         .collect();
     let ended_well = vec![None; plan.tensors.len()];
-    Truth { job: plan.clone(), inputs, outputs, forms, ended_well, done: 0 }
+    let ended = vec![vec![false; plan.tensors.len()]; world];
+    let open = world * plan.tensors.len();
+    Truth { job: plan.clone(), inputs, outputs, forms, ended_well, ended, open }
 }
 
 /// The first worker's contribution to a chunk of the job that is going to die.

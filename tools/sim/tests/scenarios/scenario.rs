@@ -100,10 +100,25 @@ pub struct JobPlan {
     pub tensors: Vec<Tensor>,
     /// How late each worker is with everything.
     pub lateness: Vec<Nanos>,
+    /// A worker that dies, and another that takes its place.
+    pub replaced: Option<Replaced>,
     /// A worker that does nothing from and until these times.
     pub pause: Option<(usize, Nanos, Nanos)>,
     /// Full frames in a worker's ring.
     pub ring: u64,
+}
+
+/// A worker that dies (ATP appendix A.3). The one in its place has other values, as one that computes anew may: so it shows whose
+/// are in a sum.
+#[derive(Clone, Copy, Debug)]
+pub struct Replaced {
+    pub rank: usize,
+    /// When it dies.
+    pub at: Nanos,
+    /// How long it takes until the parameter hosts go on under another incarnation.
+    pub after: Nanos,
+    /// How much later the last one hears of it, of aggregators, workers and the newcomer.
+    pub spread: Nanos,
 }
 
 /// What befalls aggregators. Their number: racks first, the root or the only one last.

@@ -10,10 +10,10 @@ use sumac_transport::{Arithmetic, DType, Scaling, WireFormat, convert::Codec};
 
 use crate::scenario::{JobPlan, Sums, Tensor};
 
-/// What one worker has in each tensor before, as bytes in memory.
-pub fn inputs(job: &JobPlan, seed: u64, rank: usize) -> Vec<Vec<u8>> {
+/// What one worker has in each tensor before, as bytes in memory; in its second life another than in its first.
+pub fn inputs(job: &JobPlan, seed: u64, rank: usize, life: u8) -> Vec<Vec<u8>> {
     let base = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(job.params.job) << 40;
-    let mut rng = ChaCha8Rng::seed_from_u64(base ^ rank as u64);
+    let mut rng = ChaCha8Rng::seed_from_u64(base ^ rank as u64 ^ u64::from(life) << 32);
     // Where sums are too large, and which way, all workers must agree.
     let mut shared = ChaCha8Rng::seed_from_u64(!base);
     let fill = |tensor: &Tensor| {
@@ -91,26 +91,42 @@ pub struct Chunk {
     pub is_safe: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Form {
+impl Chunk {
+    /// The same chunk may also come out as `other` says.
+    pub fn or(&mut self, other: Chunk) {
+        self.is_safe &= other.is_safe;
+        self.allowed.extend(other.allowed);
+    }
+}
+
+/// A way in which a chunk may have been summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    pub numbers: Numbers,
+    /// In which life the worker that was replaced has given its values: all of the chunk's in the same one.
+    pub life: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbers {
     Integers,
     Floats,
 }
 
-/// What the chunks of one tensor may come out as.
-pub fn outputs(job: &JobPlan, number: usize, inputs: &[Vec<Vec<u8>>]) -> Vec<Chunk> {
+/// What the chunks of one tensor may come out as, when these are the inputs of all, one of them in this life.
+pub fn outputs(job: &JobPlan, number: usize, inputs: &[Vec<Vec<u8>>], life: u8) -> Vec<Chunk> {
     let tensor = &job.tensors[number];
     let codec = codec(job, job.params.world);
     let chunk = usize::from(job.params.elements) * codec.values_per_word(tensor.dtype, tensor.arithmetic());
     let spans = (0..tensor.count).step_by(chunk).map(|first| first..(first + chunk).min(tensor.count));
-    spans.map(|span| expected(job, number, inputs, span)).collect()
+    spans.map(|span| expected(job, number, inputs, span, life)).collect()
 }
 
 fn codec(job: &JobPlan, world: u16) -> Codec {
     Codec::new(world, WireFormat::Int32, job.params.scaling).scalar()
 }
 
-fn expected(job: &JobPlan, number: usize, inputs: &[Vec<Vec<u8>>], span: Range<usize>) -> Chunk {
+fn expected(job: &JobPlan, number: usize, inputs: &[Vec<Vec<u8>>], span: Range<usize>, life: u8) -> Chunk {
     let tensor = &job.tensors[number];
     let arithmetic = tensor.arithmetic();
     let is_sum = matches!(arithmetic, Arithmetic::Sum | Arithmetic::Mean);
@@ -118,20 +134,25 @@ fn expected(job: &JobPlan, number: usize, inputs: &[Vec<Vec<u8>>], span: Range<u
     let given: Vec<Vec<u8>> = (0..inputs.len()).map(|rank| given(job, number, inputs, rank, &span)).collect();
     let Integers { sum, is_safe } = integers(job, tensor, &given, &span);
     let is_block = job.params.scaling == Scaling::Block && job.params.dynamic.is_some();
-    let floats = (is_float_sum && (!is_safe || is_block)).then(|| (Form::Floats, floats(tensor, &given)));
-    let allowed: Vec<_> = sum.map(|bytes| (Form::Integers, bytes)).into_iter().chain(floats).collect();
+    // A chunk whose floats were asked for remains one of floats, also for the values of a newcomer, which might fit.
+    let was_asked = job.replaced.is_some() && tensor.sums != Sums::Fit;
+    let form = |numbers| Form { numbers, life };
+    let floats = (is_float_sum && (!is_safe || is_block || was_asked))
+        .then(|| (form(Numbers::Floats), floats(tensor, &given)));
+    let integers = sum.map(|bytes| (form(Numbers::Integers), bytes));
+    let allowed: Vec<_> = integers.into_iter().chain(floats).collect();
     if tensor.dtype == DType::F32 && tensor.sums != Sums::Fit {
-        allowed.iter().for_each(|(form, bytes)| check_bound(job, tensor, &given, *form, bytes));
+        allowed.iter().for_each(|(form, bytes)| check_bound(job, tensor, &given, form.numbers, bytes));
     }
     Chunk { span, allowed, is_safe }
 }
 
 /// That a chunk is as close to the exact sum as is promised: of integers, half a step of each worker's; of floats, one rounding.
 /// Both are rounded to 32 bits in the end, and means once more.
-fn check_bound(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], form: Form, bytes: &[u8]) {
+fn check_bound(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], form: Numbers, bytes: &[u8]) {
     let workers = given.len() as f64;
     let divisor = if tensor.arithmetic() == Arithmetic::Mean { workers } else { 1.0 };
-    let step = if form == Form::Integers { workers / 2.0 / scale(job, tensor.dtype) } else { 0.0 };
+    let step = if form == Numbers::Integers { workers / 2.0 / scale(job, tensor.dtype) } else { 0.0 };
     for (at, got) in bytes.as_chunks::<4>().0.iter().enumerate() {
         let values = given.iter().map(|bytes| f64::from(float(DType::F32, &bytes[at * 4..][..4])));
         let (exact, got) = (values.sum::<f64>() / divisor, f64::from(f32::from_ne_bytes(*got)));

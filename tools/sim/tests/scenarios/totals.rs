@@ -29,6 +29,8 @@ pub struct Totals {
     pub restarts: u64,
     pub deaths: u64,
     pub orphans: u64,
+    /// Lanes whose stream a newcomer has taken up in the middle.
+    pub replaced: u64,
 }
 
 impl Totals {
@@ -59,6 +61,7 @@ impl Totals {
         self.restarts += other.restarts;
         self.deaths += other.deaths;
         self.orphans += other.orphans;
+        self.replaced += other.replaced;
     }
 
     /// Says what happened, a line each.
@@ -93,6 +96,7 @@ impl Totals {
             ("a restart of an aggregator", self.restarts),
             ("a death of an aggregator", self.deaths),
             ("an orphan in a slot", self.orphans),
+            ("a stream that a newcomer took up", self.replaced),
             ("a static chunk sent again", self.fixed.resent),
         ]
     }
