@@ -49,9 +49,9 @@ fn two_jobs_share_slow_cables() {
         let chunks = COUNT as u64 / elements(&crews[0]);
         let both = crews.iter().zip(tensors);
         let pending: Vec<_> = both.map(|(crew, tensors)| crew.hand_in(tensors, Reduction::Sum)).collect();
-        // From where both have a quarter until one has three.
+        // From where both have an eighth until one has three quarters.
         let look = || crews.each_ref().map(results);
-        let begin = until_all_have(chunks / 4, 2, look);
+        let begin = until_all_have(chunks / 8, 2, look);
         let end = until_all_have(chunks * 3 / 4, 1, || {
             let now = look();
             [now[0].max(now[1]), now[0], now[1]]
