@@ -16,11 +16,11 @@ use sumac_wire::{
 use support::{
     Bench, DROP, DYNAMIC_SLOTS, PASS, REDIRECT, Shown,
     dynamic::{
-        CE, ECT, SLOTS, Summed, contribution, dynamic_job, frame, header, host, rack_job, result, root_job,
-        values,
+        CE, ECT, SLOTS, contribution, dynamic_job, frame, header, host, rack_job, result, root_job, values,
     },
     frames::{self, Answer, answer, sum},
     job_of, privileged,
+    summed::Summed,
 };
 
 /// A packet of the tables: who sends it, of which chunk, and what differs from a contribution.

@@ -3,17 +3,20 @@
 
 #[allow(dead_code, reason = "each test file uses a part")]
 mod common;
+#[path = "../../tests/support/summed.rs"]
+mod summed;
 
 use std::net::SocketAddrV4;
 
 use common::{ELEMENTS, JOB, elements, packet, read, shared, worker, worker_ip};
-use shared::{HOST, SLOTS, Summed, aggregator, contribution, header, reference, result, values};
+use shared::{HOST, SLOTS, aggregator, contribution, header, reference, result, values};
 use sumac_agg_host::{Answer, HostAggregator};
 use sumac_wire::{
     Header, Kind, Reason,
     dynamic::host::Outcome,
     header::{NO_SLOT, flag},
 };
+use summed::Summed;
 
 /// Sends a packet of a worker's; gives the answer and what the packet is afterwards.
 fn send(aggregator: &mut HostAggregator, rank: u16, header: &Header) -> (Answer, Vec<u8>) {

@@ -4,8 +4,7 @@ use std::net::Ipv4Addr;
 
 use sumac_agg::{Level, NewDynamic, NewJob, NewWorker};
 use sumac_wire::{
-    DEFAULT_BASE_PORT, Header, Kind, Reason,
-    dynamic::host::{Action, ChunkMeta, Job, MAX_RACKS, Outcome},
+    DEFAULT_BASE_PORT, Header, Kind,
     frame::{self, Endpoints, OVERHEAD},
     header::flag,
 };
@@ -114,26 +113,4 @@ pub fn frame(job: &NewJob, from: &NewWorker, header: &Header, values: &[i32], ds
 /// What `rank` sends, with its own values.
 pub fn contribution(job: &NewJob, rank: usize, header: &Header) -> Vec<u8> {
     frame(job, &job.workers[rank], header, &values(header, rank), ECT)
-}
-
-/// What the parameter host of three workers has of one chunk.
-#[derive(Default)]
-pub struct Summed {
-    meta: ChunkMeta,
-    pub values: Vec<i32>,
-}
-
-impl Summed {
-    /// Takes what came up. Gives what follows, or why it was left.
-    pub fn take(&mut self, header: &Header, values: &[i32]) -> Result<Outcome, Reason> {
-        let mut all = [0; MAX_RACKS];
-        all[0] = 0b111;
-        match self.meta.absorb(header, Job { all: &all, kept: 32 }) {
-            Action::Store => self.values = values.to_vec(),
-            Action::Add => self.values.iter_mut().zip(values).for_each(|(sum, value)| *sum += value),
-            Action::Ignore(reason) => return Err(reason),
-            other => panic!("{other:?}"),
-        }
-        Ok(self.meta.settle(&all, false))
-    }
 }

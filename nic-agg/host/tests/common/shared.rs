@@ -4,8 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_agg_host::{HostAggregator, NewJob};
 use sumac_wire::{
-    Header, Kind, Reason,
-    dynamic::host::{Action, ChunkMeta, Job, MAX_RACKS, Outcome},
+    Header, Kind,
     tables::{JobEntry, job_flag},
 };
 
@@ -92,26 +91,4 @@ pub fn values(rank: u16, seq: u32, elements: u16) -> Vec<i32> {
 pub fn reference(world: u16, seq: u32, elements: u16) -> Vec<i32> {
     let all: Vec<Vec<i32>> = (0..world).map(|rank| values(rank, seq, elements)).collect();
     (0..usize::from(elements)).map(|i| all.iter().map(|values| values[i]).sum()).collect()
-}
-
-/// What the parameter host of three workers has of one chunk.
-#[derive(Default)]
-pub struct Summed {
-    meta: ChunkMeta,
-    pub values: Vec<i32>,
-}
-
-impl Summed {
-    /// Takes what came up. Gives what follows, or why it was left.
-    pub fn take(&mut self, header: &Header, values: &[i32]) -> Result<Outcome, Reason> {
-        let mut all = [0; MAX_RACKS];
-        all[0] = 0b111;
-        match self.meta.absorb(header, Job { all: &all, kept: 32 }) {
-            Action::Store => self.values = values.to_vec(),
-            Action::Add => self.values.iter_mut().zip(values).for_each(|(sum, value)| *sum += value),
-            Action::Ignore(reason) => return Err(reason),
-            other => panic!("{other:?}"),
-        }
-        Ok(self.meta.settle(&all, false))
-    }
 }

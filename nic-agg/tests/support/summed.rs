@@ -1,0 +1,28 @@
+//! A parameter host's side of one chunk, for tests of both aggregators.
+
+use sumac_wire::{
+    Header, Reason,
+    dynamic::host::{Action, ChunkMeta, Job, MAX_RACKS, Outcome},
+};
+
+/// What the parameter host of three workers has of one chunk.
+#[derive(Default)]
+pub struct Summed {
+    meta: ChunkMeta,
+    pub values: Vec<i32>,
+}
+
+impl Summed {
+    /// Takes what came up. Gives what follows, or why it was left.
+    pub fn take(&mut self, header: &Header, values: &[i32]) -> Result<Outcome, Reason> {
+        let mut all = [0; MAX_RACKS];
+        all[0] = 0b111;
+        match self.meta.absorb(header, Job { all: &all, kept: 32 }) {
+            Action::Store => self.values = values.to_vec(),
+            Action::Add => self.values.iter_mut().zip(values).for_each(|(sum, value)| *sum += value),
+            Action::Ignore(reason) => return Err(reason),
+            other => panic!("{other:?}"),
+        }
+        Ok(self.meta.settle(&all, false))
+    }
+}
