@@ -1,8 +1,8 @@
 //! Which slot a chunk takes (ATP sections 3.5 and 3.6): a hash of its position in the stream's ring at first, and where that
 //! collided, what the parameter host says instead.
 //!
-//! A position does not leave its slot for one collision. Whoever looks for a slot comes by chance to one in the moment in which it
-//! is free: would its owner go at once, each that settles would unsettle another, and where slots are few collisions never end.
+//! Where slots are few, a position does not leave its slot for one collision. Whoever looks for a slot comes by chance to one in the moment in which it
+//! is free: would its owner go at once, each that settles would unsettle another, and collisions never end.
 //! So chunks that met nobody earn their position the right to stay, and collisions take more of it than they earn.
 //!
 //! All workers must choose alike, or a sum never completes in a slot. Where a chunk's result moves its position, that
@@ -14,7 +14,7 @@ use sumac_wire::{dynamic::hash, header::NO_SLOT};
 
 use super::DynamicParams;
 
-/// The most credit that a position has: what it earns with chunks that met nobody, one each.
+/// The most credit that a position has where positions repeat within the window, as they do where slots are few: what it earns with chunks that met nobody, one each.
 const MOST_CREDIT: u8 = 8;
 /// What a collision costs. Who has less goes; so two that share a slot in turns part.
 const COLLISION: u8 = 4;
@@ -37,8 +37,10 @@ pub(crate) struct Places {
     linear: bool,
     /// The slot of each position.
     positions: Box<[u32]>,
-    /// How much collision each position still bears.
+    /// How much collision each position still bears, and how much at most: none where slots are plenty, since another is mostly
+    /// free and each collision may hold up a chunk.
     credit: Box<[u8]>,
+    most_credit: u8,
     /// By chunk modulo the window: what it met in its slot, until the chunk a window later is sent.
     met: Box<[Met]>,
     /// By chunk modulo the window: the chunk's slot.
@@ -58,6 +60,7 @@ impl Places {
             linear,
             positions: (0..params.positions).map(first).collect(),
             credit: vec![0; params.positions as usize].into(),
+            most_credit: if params.positions < params.window { MOST_CREDIT } else { 0 },
             met: vec![Met::Unknown; window].into(),
             taken: vec![NO_SLOT; window].into(),
             passing: vec![false; window].into(),
@@ -83,7 +86,7 @@ impl Places {
         match met {
             Met::Unknown => false,
             Met::Nobody => {
-                *credit = MOST_CREDIT.min(*credit + 1);
+                *credit = self.most_credit.min(*credit + 1);
                 false
             }
             Met::Another(_) if *credit >= COLLISION => {
@@ -170,7 +173,7 @@ mod tests {
 
     /// The slots that a position of one job takes whose chunks meet nobody, or another one who sends it to the slot of its number.
     fn settle(meets: impl IntoIterator<Item = bool>) -> Vec<u32> {
-        let mut places = places(8, 100, false);
+        let mut places = places(4, 100, false);
         places.begin(0);
         let next = |(round, meets): (usize, bool)| {
             let seq = 8 * round as u64;
