@@ -33,9 +33,10 @@ impl Congestion {
         self.window
     }
 
-    /// A result came that tells of no congestion.
-    pub fn on_result(&mut self) {
-        if !self.is_on || self.window >= self.limit {
+    /// The result of chunk `seq` came and tells of no congestion. As in TCP (RFC 5681, RFC 3168), the window does not grow again
+    /// before what was sent after it was halved comes back: beside TCP it would take more than its share.
+    pub fn on_result(&mut self, seq: u64) {
+        if !self.is_on || self.window >= self.limit || seq < self.fresh_from {
             return;
         }
         self.results += 1;
@@ -68,8 +69,8 @@ mod tests {
     fn slow_start_goes_up_to_the_limit() {
         let mut congestion = Congestion::new(2, 8, true);
         let grown: Vec<u32> = (0..8)
-            .map(|_| {
-                congestion.on_result();
+            .map(|seq| {
+                congestion.on_result(seq);
                 congestion.window()
             })
             .collect();
@@ -82,18 +83,20 @@ mod tests {
         assert!(congestion.on_congestion(3, 2, 9));
         assert_eq!(congestion.window(), 4);
         assert!(!congestion.on_congestion(9, 3, 10), "another worker may have sent it before");
-        (0..3).for_each(|_| congestion.on_result());
+        (4..10).for_each(|seq| congestion.on_result(seq));
+        assert_eq!(congestion.window(), 4, "sent with the window of before");
+        (10..13).for_each(|seq| congestion.on_result(seq));
         assert_eq!(congestion.window(), 4);
-        congestion.on_result();
+        congestion.on_result(13);
         assert_eq!(congestion.window(), 5);
-        assert!(congestion.on_congestion(10, 8, 20));
+        assert!(congestion.on_congestion(14, 12, 20));
         assert_eq!(congestion.window(), 2);
         assert!(!congestion.on_congestion(19, 16, 20), "sent before it was halved");
         (1..6).for_each(|round| {
             assert!(congestion.on_congestion(20 * round, 20 * round, 20 * (round + 1)));
         });
         assert_eq!(congestion.window(), 1, "one chunk is always allowed");
-        congestion.on_result();
+        congestion.on_result(120);
         assert_eq!(congestion.window(), 2);
     }
 
@@ -113,7 +116,7 @@ mod tests {
     #[test]
     fn switched_off_it_stays() {
         let mut congestion = Congestion::new(8, 64, false);
-        congestion.on_result();
+        congestion.on_result(0);
         assert!(!congestion.on_congestion(1, 0, 2));
         assert_eq!(congestion.window(), 8);
     }

@@ -73,7 +73,7 @@ pub(crate) struct Dynamic {
     /// again, past the slots ([`Dynamic::probe_silence`]): then they are missing here, and the network is not to blame.
     first_of_burst: Range<u64>,
     /// Whether a result came that was marked on its last way, which only this worker knows. The next packet tells of it, so that its
-    /// result tells all workers.
+    /// result tells all workers; also after a pause, since the window is still the one that was too large.
     echoes: bool,
 }
 
@@ -228,7 +228,11 @@ impl Dynamic {
 
     /// The network was congested when this chunk or its result was on its way.
     fn congested(&mut self, core: &mut Core, seq: u64) {
-        core.stats.halvings += u64::from(self.congestion.on_congestion(seq, self.base, self.next));
+        if self.congestion.on_congestion(seq, self.base, self.next) {
+            core.stats.halvings += 1;
+            // All workers have halved their windows for what this one alone had seen so far.
+            self.echoes = false;
+        }
     }
 
     /// The place of a chunk in the ring.

@@ -168,7 +168,7 @@ impl Dynamic {
         if is_echoed {
             self.congested(core, entry.seq);
         } else {
-            self.congestion.on_result();
+            self.congestion.on_result(entry.seq);
         }
         lost.into_iter().for_each(|seq| self.lost(core, seq));
     }

@@ -86,7 +86,6 @@ impl Dynamic {
         let entry = *core.slots.get(slot);
         if core.slots.in_flight() == 0 {
             self.first_of_burst = entry.seq..entry.seq + PROBES as u64;
-            self.echoes = false;
         }
         let was_lost = entry.state == State::Lost;
         let is_first = !was_lost && !entry.raw;

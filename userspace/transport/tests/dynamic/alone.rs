@@ -101,6 +101,25 @@ fn marks_halve_the_window_once_per_round_trip() {
 }
 
 #[test]
+fn marks_that_one_worker_saw_go_back_with_its_next_packet_also_after_a_pause() {
+    let mut lone = Lone::ready(with(|_| ()), RTT);
+    // All of the tensor is in flight before the first result comes, and the network marks them on their last way.
+    lone.submit_floats(&[2.0; 64]);
+    let sent = lone.send_all();
+    sent.iter().for_each(|sent| lone.engine.on_marked_frame(lone.now, &sent.answer()));
+    assert_eq!((lone.engine.stats().marked, lone.engine.stats().halvings), (8, 0), "nobody else knows");
+    lone.wait(1_000_000_000);
+    lone.submit_floats(&[2.0; 64]);
+    let sent = lone.send_all();
+    let told: Vec<bool> = sent.iter().map(|sent| sent.header.has(flag::ECN_ECHO)).collect();
+    assert_eq!(told, [true, false, false, false, false, false, false, false]);
+    sent.iter().for_each(|sent| lone.take(&sent.answer()));
+    assert_eq!((lone.engine.stats().halvings, lone.engine.stats().cwnd), (1, 8));
+    lone.submit_floats(&[2.0; 64]);
+    assert!(lone.send_all().iter().all(|sent| sent.header.flags == 0), "once");
+}
+
+#[test]
 fn the_first_window_is_what_the_job_says_and_grows_with_results() {
     let (mut lone, sent) = start(with(|dynamic| dynamic.initial_window = 3));
     assert_eq!(sent.len(), 3);
