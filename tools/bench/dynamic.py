@@ -32,11 +32,10 @@ the contributions of four (six) workers meet on one cable: a quarter (a sixth). 
 each loss halves a window, as in the paper: windows are small then, and how fast they go round depends on how soon two cores give everybody a turn. In the same hour 0.1 % took 0.89 to
 0.95 s and 1 % 1.3 to 2.7 s. `tools/bench.sh dynamic` makes them again.
 
-Shares, on cables of 50 Mbit/s (`cargo test -p sumac-tests --test e2e dynamic::congestion -- --nocapture` prints them; two runs beside builds): of two jobs one had 3,614 results while the other had 3,319, then
-3,601 and 3,145. A job had 9.6 MB on the cables while a CUBIC stream from its first worker had 5.9 and 7.6 MB, and a Reno stream 2.6 and 3.6 MB: more than its share beside Reno.
-A likely reason is that Reno's window does not grow in the round trip after it was halved, and this one does; how often iperf3 has its turn counts as well (with both cores kept busy Reno once had 16.4 MB). A job is marked on any cable of its workers, a stream on those of its
-own way. Two jobs whose parameter host takes everything in without an aggregator sent 6 and 8 of a hundred chunks again, and without congestion control 74 and 105.
-"""
+Shares, on cables of 50 Mbit/s (`cargo test -p sumac-tests --test e2e dynamic::congestion -- --nocapture` prints them; two runs on a quiet machine): of two jobs one had 4,770 results while the other had 4,642, then
+4,642 and 3,799. While a job had 9.6 MB on the cables, a Reno stream from its first worker had 7.5 and 8.2 MB, and a CUBIC stream 5.5 and 5.9 MB. How often iperf3 has its turn counts as well: with both cores kept busy Reno
+once had 16.4 MB, and once 3.3. A job is marked on any cable of its workers, a stream on those of its own way. Two jobs whose parameter host takes everything in without an aggregator sent 4 and 6 of a hundred chunks again, and without
+congestion control 65 and 75.
 
 TITLES = ("case", "seconds", "of the link", "collisions", "sent again", "marked on cables", "dropped by queues", "into the hosts")
 
