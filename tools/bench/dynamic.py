@@ -36,6 +36,7 @@ Shares, on cables of 50 Mbit/s (`cargo test -p sumac-tests --test e2e dynamic::c
 4,642 and 3,799. While a job had 9.6 MB on the cables, a Reno stream from its first worker had 7.5 and 8.2 MB, and a CUBIC stream 5.5 and 5.9 MB. How often iperf3 has its turn counts as well: with both cores kept busy Reno
 once had 16.4 MB, and once 3.3. A job is marked on any cable of its workers, a stream on those of its own way. Two jobs whose parameter host takes everything in without an aggregator sent 4 and 6 of a hundred chunks again, and without
 congestion control 65 and 75.
+"""
 
 TITLES = ("case", "seconds", "of the link", "collisions", "sent again", "marked on cables", "dropped by queues", "into the hosts")
 
