@@ -41,6 +41,8 @@ pub struct Aggregator {
     jobs: BTreeMap<u16, NewJob>,
     /// Whether its data path is gone: the node passes on what is not for it, and answers nothing.
     pub is_dead: bool,
+    /// Whether what it sends up is lost, and what comes from there for it. Others' packets pass the node as ever.
+    pub is_cut: bool,
 }
 
 impl Aggregator {
@@ -50,7 +52,7 @@ impl Aggregator {
     /// When its slots do not fit this machine's memory.
     pub fn new(capacity: Capacity) -> Result<Aggregator, NoMemory> {
         let shards = shards(&capacity)?;
-        Ok(Aggregator { capacity, shards, jobs: BTreeMap::new(), is_dead: false })
+        Ok(Aggregator { capacity, shards, jobs: BTreeMap::new(), is_dead: false, is_cut: false })
     }
 
     /// Aggregates for a job from now on.
@@ -113,12 +115,19 @@ impl Aggregator {
             return Outcome::Silent;
         };
         aggregator.set_now((now / MILLI) as u32);
+        let is_below = |socket: SocketAddrV4| {
+            self.jobs.values().any(|job| job.workers.iter().any(|below| below.ip() == socket.ip()))
+        };
+        if self.is_cut && !is_below(source) {
+            return Outcome::Silent;
+        }
         let answer = match marked {
             true => aggregator.on_marked_packet(*source.ip(), payload),
             false => aggregator.on_packet(*source.ip(), payload),
         };
         match answer {
             Answer::None(_) => Outcome::Silent,
+            Answer::One(_, destination) if self.is_cut && !is_below(destination) => Outcome::Silent,
             Answer::One(_, destination) => Outcome::One(aggregator.ecn(job_of(payload)), destination),
             Answer::All(_, job) => Outcome::All(aggregator.ecn(job), job),
         }

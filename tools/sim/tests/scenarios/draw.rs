@@ -48,7 +48,8 @@ fn fates(rng: &mut ChaCha8Rng, aggregators: usize) -> Vec<Fate> {
     let one = |rng: &mut ChaCha8Rng| {
         let aggregator = rng.random_range(0..aggregators);
         let at = rng.random_range(0..20 * MILLI);
-        match rng.random_range(0..4) {
+        match rng.random_range(0..5) {
+            4 => Fate::Cut { aggregator, from: at, until: at + rng.random_range(MILLI..400 * MILLI) },
             0 => Fate::Death { aggregator, at },
             1 => Fate::Outage { aggregator, from: at, until: at + rng.random_range(MILLI..400 * MILLI) },
             _ => Fate::Restart { aggregator, at },

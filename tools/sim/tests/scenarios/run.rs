@@ -212,26 +212,29 @@ impl<'a> Simulation<'a> {
 
     fn plan_fates(&mut self) {
         for fate in &self.scenario.fates {
-            let (Fate::Restart { aggregator, at }
-            | Fate::Death { aggregator, at }
-            | Fate::Outage { aggregator, from: at, .. }) = *fate;
+            let (Fate::Restart { aggregator, .. }
+            | Fate::Death { aggregator, .. }
+            | Fate::Outage { aggregator, .. }
+            | Fate::Cut { aggregator, .. }) = *fate;
             let node = self.aggregators[aggregator];
-            let (restarts, until) = match fate {
-                Fate::Restart { .. } => (true, None),
-                Fate::Death { .. } => (false, None),
-                Fate::Outage { until, .. } => (false, Some(*until)),
+            let mut plan = |at, change: fn(&mut Aggregator)| {
+                self.world.at(at, move |world| change(world.nodes[node].aggregator.as_mut().unwrap()));
             };
-            self.world.at(at, move |world| {
-                let aggregator = world.nodes[node].aggregator.as_mut().unwrap();
-                if restarts && !aggregator.is_dead {
-                    aggregator.restart().unwrap();
-                } else if !restarts {
-                    aggregator.is_dead = true;
+            match *fate {
+                Fate::Restart { at, .. } => plan(at, |aggregator| {
+                    if !aggregator.is_dead {
+                        aggregator.restart().unwrap();
+                    }
+                }),
+                Fate::Death { at, .. } => plan(at, |aggregator| aggregator.is_dead = true),
+                Fate::Outage { from, until, .. } => {
+                    plan(from, |aggregator| aggregator.is_dead = true);
+                    plan(until, |aggregator| aggregator.is_dead = false);
                 }
-            });
-            if let Some(until) = until {
-                self.world
-                    .at(until, move |world| world.nodes[node].aggregator.as_mut().unwrap().is_dead = false);
+                Fate::Cut { from, until, .. } => {
+                    plan(from, |aggregator| aggregator.is_cut = true);
+                    plan(until, |aggregator| aggregator.is_cut = false);
+                }
             }
         }
     }
@@ -330,6 +333,7 @@ impl<'a> Simulation<'a> {
             match fate {
                 Fate::Restart { .. } => totals.restarts += 1,
                 Fate::Death { .. } => totals.deaths += 1,
+                Fate::Cut { .. } => totals.cuts += 1,
                 Fate::Outage { .. } => {}
             }
         }

@@ -130,6 +130,8 @@ pub enum Fate {
     Death { aggregator: usize, at: Nanos },
     /// The same, for a while.
     Outage { aggregator: usize, from: Nanos, until: Nanos },
+    /// It answers, but for a while nothing gets from it to what is above it, nor back.
+    Cut { aggregator: usize, from: Nanos, until: Nanos },
 }
 
 /// Everything.

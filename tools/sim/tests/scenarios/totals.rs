@@ -28,6 +28,7 @@ pub struct Totals {
     pub replies: u64,
     pub restarts: u64,
     pub deaths: u64,
+    pub cuts: u64,
     pub orphans: u64,
     /// Lanes whose stream a newcomer has taken up in the middle.
     pub replaced: u64,
@@ -60,6 +61,7 @@ impl Totals {
         self.replies += other.replies;
         self.restarts += other.restarts;
         self.deaths += other.deaths;
+        self.cuts += other.cuts;
         self.orphans += other.orphans;
         self.replaced += other.replaced;
     }
@@ -95,6 +97,7 @@ impl Totals {
             ("a worker that went past its aggregator", self.direct),
             ("a restart of an aggregator", self.restarts),
             ("a death of an aggregator", self.deaths),
+            ("an aggregator that was cut off from above", self.cuts),
             ("an orphan in a slot", self.orphans),
             ("a stream that a newcomer took up", self.replaced),
             ("a static chunk sent again", self.fixed.resent),
