@@ -272,6 +272,9 @@ impl Coordinator {
     pub fn join(&mut self, now: Time, request: &JoinRequest) -> Result<MemberId, Refusal> {
         self.check(request)?;
         let run = if let Some(had) = &request.resumes {
+            if let Some(member) = self.retake(now, request, had) {
+                return Ok(member);
+            }
             self.claimed_run(request, had)?
         } else if let Some(run) = self.open_place_of(request) {
             self.check_place(run, request)?;

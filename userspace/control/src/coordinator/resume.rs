@@ -2,13 +2,16 @@
 //! had, and all parameter hosts that they keep it. Aggregators get such a job back as any that they have lost.
 
 use super::{
-    Action, Coordinator, Door, End, Hold, JoinRequest, Layout, RackId, RunId, Time,
+    Action, Coordinator, Door, End, Hold, JoinRequest, Layout, MemberId, RackId, RunId, Time,
     restore::{Gap, Known},
-    run::{Phase, Run, Shared, Slots},
+    run::{Phase, Run, Seat, Shared, Slots},
     terms::Terms,
 };
 use crate::{
-    assignment::Assignment, failure::JobFailure, plane::LastEpoch, plane::PlaneKind, post::Order,
+    assignment::Assignment,
+    failure::JobFailure,
+    plane::{LastEpoch, PlaneKind, WorkerInstall},
+    post::Order,
     refusal::Refusal,
 };
 
@@ -25,8 +28,7 @@ impl Coordinator {
         if self.ended.contains(&had.token) {
             return Err(Refusal::Over { job });
         }
-        let current = self.names.get(&job).and_then(|name| name.current.or(name.on_plane));
-        let Some((id, run)) = current.and_then(|id| Some((id, self.runs.get(&id)?))) else {
+        let Some((id, run)) = self.run_called(&job) else {
             return self.new_claimed_run(request, had);
         };
         if let Some(seat) = run.seats.get(&request.rank).filter(|seat| !seat.departed) {
@@ -49,6 +51,31 @@ impl Coordinator {
             return Err(invalid("the others had another incarnation of the job"));
         }
         Ok(id)
+    }
+
+    /// Gives a worker its own place once more, in a run that it has come back to before: the answer to that was lost, or it
+    /// was told falsely that nobody knows it. What it had of the run's events it does not hear again.
+    pub(super) fn retake(&mut self, now: Time, request: &JoinRequest, had: &Assignment) -> Option<MemberId> {
+        let (id, run) = self.run_called(&request.job)?;
+        let is_same = (run.job, run.token) == (had.job, had.token) && had.epoch <= run.epoch;
+        let is_it = |seat: &&Seat| is_same && !run.is_over() && seat.is_of(request);
+        run.seats.get(&request.rank).filter(is_it)?;
+        let member = self.new_member();
+        let run = self.runs.get_mut(&id)?;
+        let seat = run.seats.get_mut(&request.rank)?;
+        let before = std::mem::replace(&mut seat.member, member);
+        (seat.seen, seat.vacant, seat.posted, seat.since) = (now, None, 0, seat.heard);
+        tracing::info!(name = run.name, job = run.job, rank = request.rank, "a worker came back once more");
+        self.forget(before);
+        self.members.insert(member, (id, request.rank));
+        Some(member)
+    }
+
+    /// The run that has a name, or that the planes still have under it.
+    fn run_called(&self, name: &str) -> Option<(RunId, &Run)> {
+        let name = self.names.get(name)?;
+        let id = name.current.or(name.on_plane)?;
+        Some((id, self.runs.get(&id)?))
     }
 
     fn new_claimed_run(&mut self, request: &JoinRequest, had: &Assignment) -> Result<RunId, Refusal> {
@@ -188,6 +215,18 @@ impl Run {
         let hosts: Vec<_> =
             hosts.into_iter().flat_map(|terms| &terms.hosts).map(ToString::to_string).collect();
         JobFailure::forgotten(&hosts)
+    }
+}
+
+impl Seat {
+    /// Whether this place is that of the worker that comes with what it had.
+    fn is_of(&self, request: &JoinRequest) -> bool {
+        let address = |worker: &WorkerInstall| (worker.ip, worker.port);
+        address(&self.worker) == address(&request.worker)
+            && self.rack == request.rack
+            && self.wishes.order == Order::Submission
+            && (self.had.is_none() || self.had == request.resumes)
+            && !(self.departed || self.is_new)
     }
 }
 

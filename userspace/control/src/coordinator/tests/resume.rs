@@ -44,6 +44,12 @@ impl Members {
     }
 }
 
+/// The same from another worker.
+fn elsewhere(mut claim: JoinRequest) -> JoinRequest {
+    claim.worker.port += 1;
+    claim
+}
+
 fn keeping(kept: &[u16]) -> RackEntry {
     let entry = host(0);
     RackEntry { plane: PlaneInfo { kept: kept.to_vec(), ..entry.plane }, ..entry }
@@ -162,7 +168,7 @@ fn what_does_not_fit_is_refused() {
         (other(|had| had.job = 2), "another incarnation"),
         (other(|had| had.dynamic.as_mut().unwrap().window *= 2), "another incarnation"),
         (other(|had| had.dynamic = None), "only dynamic jobs"),
-        (before.claim(0), "rank 0 has joined already"),
+        (elsewhere(before.claim(0)), "rank 0 has joined already"),
     ];
     for (claim, words) in table {
         let mut world = anew();
@@ -182,6 +188,47 @@ fn what_does_not_fit_is_refused() {
     let mut named = before.claim(0);
     named.wishes.order = Order::Name;
     assert!(world.join(&named).unwrap_err().to_string().contains("in order of submission"));
+}
+
+#[test]
+fn who_comes_back_twice_has_its_place_again() {
+    let before = run_before(&[None, None]);
+    let mut world = anew();
+    // Neither heard the answer to its first claim; that of the second made the job run.
+    let ghosts = world.all(before.all());
+    assert_eq!(world.forgotten, []);
+    let taken = world.join(&elsewhere(before.claim(1))).unwrap_err();
+    assert_eq!(taken.kind(), RefusalKind::RankTaken, "but nobody else");
+    let notice = |text: &str| Post::Notice(crate::Notice { key: 1, text: text.into() });
+    world.post(ghosts[0], 0, vec![notice("heard"), notice("not heard")]);
+    world.coordinator.heard(ghosts[1], 1);
+    world.pass_with(seconds(1), &[], &here());
+    let members = world.all(before.all());
+    assert_eq!(world.forgotten, ghosts);
+    world.pass_with(seconds(5), &members, &here());
+    assert_eq!(world.grant(members[1]).epoch, before.had[1].epoch);
+    let (first, events) = world.coordinator.events(members[1], 0, 1 << 10);
+    assert_eq!((first, events.len()), (1, 1), "of what it has heard nothing again");
+    world.post(members[0], 0, vec![notice("its first here")]);
+    assert_eq!(world.coordinator.events(members[1], 2, 1 << 10).1.len(), 1);
+    world.leave(ghosts[0], Outcome::Failed("nobody".into()));
+    assert_eq!(world.grant(members[0]).epoch, before.had[0].epoch);
+
+    // While others are missing, too.
+    let mut world = anew();
+    let ghost = world.join(&before.claim(0)).unwrap();
+    let first = world.join(&before.claim(0)).unwrap();
+    assert_eq!((world.status(first), world.forgotten.clone()), (Status::Waiting(vec![1]), vec![ghost]));
+    world.join(&before.claim(1)).unwrap();
+    assert_eq!(world.grant(first).epoch, before.had[0].epoch);
+
+    // And when it was taken for dead meanwhile.
+    world.coordinator.rejoin_grace = seconds(5);
+    let second = world.join(&before.claim(1)).unwrap();
+    world.pass_with(seconds(3), &[second], &here());
+    let first = world.join(&before.claim(0)).unwrap();
+    world.pass_with(seconds(10), &[first, second], &here());
+    assert_eq!(world.grant(first).epoch, before.had[0].epoch);
 }
 
 #[test]
