@@ -10,6 +10,7 @@
 //! ```
 
 use nix::sys::signal::Signal;
+use sumac_client::{Pending, Reduction};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Backend, Deployment, DynamicOptions, SumacOptions};
 use sumac_lab::namespace::Namespace;
@@ -30,11 +31,16 @@ fn in_racks(backend: Backend, body: impl FnOnce(&mut Deployment<'_>)) {
     with_sumac(spec, &SumacOptions { backend, ..sumac(DynamicOptions::default()) }, body);
 }
 
-/// Hands a sum in and returns when it is a part of the way.
-fn half_way(crew: &Crew, seed: u64) -> Vec<sumac_client::Pending<f32>> {
-    let pending = crew.submit(seed, COUNT);
+/// Hands sums in and returns when the first is a part of the way: a busy machine takes long to end somebody.
+fn half_way(crew: &Crew, seed: u64) -> [Vec<Pending<f32>>; 3] {
+    let tensors = [(); 3].map(|()| crew.prepare(seed, COUNT));
+    let pending = tensors.map(|tensors| crew.hand_in(tensors, Reduction::Sum));
     stats::wait_for_results(&crew.trainers[0], 200);
     pending
+}
+
+fn assert_all(what: &str, crew: &Crew, seed: u64, pending: [Vec<Pending<f32>>; 3]) {
+    pending.into_iter().for_each(|pending| exact::assert_sums(what, seed, &crew.results(pending)));
 }
 
 /// Takes the program of an aggregator off in mid-sum: these ranks go past it. Then it comes back, and so do they.
@@ -43,7 +49,7 @@ fn goes_and_comes_back(sumac: &Deployment<'_>, crew: &Crew, host: &Namespace, ra
     let pending = half_way(crew, seed);
     sumac.detach_aggregator_on(host).unwrap();
     eventually("the way past it", || ranks.iter().all(|rank| lanes_past(rank) > 0).then_some(()));
-    exact::assert_sums(&format!("without {}", host.name()), seed, &crew.results(pending));
+    assert_all(&format!("without {}", host.name()), crew, seed, pending);
 
     sumac.attach_aggregator_on(host).unwrap();
     eventually("the way back", || (crew.counter("direct") == 0).then_some(()));
@@ -74,7 +80,7 @@ fn dies_and_is_replaced(
     let crew = Crew::join_dynamic(sumac, what);
     let pending = half_way(&crew, SEED);
     kill(sumac);
-    exact::assert_sums(&format!("without {what}"), SEED, &crew.results(pending));
+    assert_all(&format!("without {what}"), &crew, SEED, pending);
     start(sumac);
     eventually("the way back", || (crew.counter("direct") == 0).then_some(()));
     let before = stats::at_parameter_host(sumac, 0, "full_sums");

@@ -242,8 +242,9 @@ impl Port for UdpPort {
     fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
         let mut interest = PollFlags::POLLIN;
         interest.set(PollFlags::POLLOUT, !self.staged.is_empty());
-        // There was no room for somebody's packet, and now there is.
-        let now = (self.is_full && self.staged.is_empty()).then(Instant::now);
+        // There was no room for somebody's packet, and now there is. Said once: who wanted to send may be gone.
+        let was_full = std::mem::take(&mut self.is_full);
+        let now = (was_full && self.staged.is_empty()).then(Instant::now);
         let deadline = now.or(deadline);
         wait(&[(self.socket.as_fd(), interest), (wake, PollFlags::POLLIN)], deadline)
     }

@@ -226,13 +226,11 @@ impl Dynamic {
         }
     }
 
-    /// The network was congested when this chunk or its result was on its way.
-    fn congested(&mut self, core: &mut Core, seq: u64) {
-        if self.congestion.on_congestion(seq, self.base, self.next) {
-            core.stats.halvings += 1;
-            // All workers have halved their windows for what this one alone had seen so far.
-            self.echoes = false;
-        }
+    /// The network was congested when this chunk or its result was on its way. Says whether the window was halved.
+    fn congested(&mut self, core: &mut Core, seq: u64) -> bool {
+        let is_halved = self.congestion.on_congestion(seq, self.base, self.next);
+        core.stats.halvings += u64::from(is_halved);
+        is_halved
     }
 
     /// The place of a chunk in the ring.

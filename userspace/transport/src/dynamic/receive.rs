@@ -166,7 +166,8 @@ impl Dynamic {
         let is_echoed = arrival.header.has(flag::ECN_ECHO);
         core.stats.marked += u64::from(arrival.is_marked || is_echoed);
         if is_echoed {
-            self.congested(core, entry.seq);
+            // All workers have halved their windows, for what this one alone had seen so far as well.
+            self.echoes &= !self.congested(core, entry.seq);
         } else {
             self.congestion.on_result(entry.seq);
         }
