@@ -25,7 +25,7 @@ pub enum RefusalKind {
     TooManyJobs,
     /// There are not as many parameter hosts as a dynamic job needs.
     Hosts,
-    /// The job that a worker would go on with has ended.
+    /// The job that a worker would go on with has ended, or goes on with another in its place.
     Over,
     /// The aggregator's data plane did not take the job.
     Plane,
@@ -154,6 +154,14 @@ pub enum Refusal {
         /// The job's name.
         job: String,
     },
+    /// Another worker has taken the place of one that was not heard; of the kind [`RefusalKind::Over`].
+    #[error("job `{job}` goes on without this worker, which was not heard: another is its rank {rank} now")]
+    Replaced {
+        /// The job's name.
+        job: String,
+        /// The rank.
+        rank: u16,
+    },
     /// There is no aggregator for a static job; of the kind [`RefusalKind::Plane`].
     #[error(
         "this control plane has no aggregator (`--plane none`): open the job with mode dynamic, or join where there is one"
@@ -199,7 +207,7 @@ impl Refusal {
             Refusal::TooManyElements { .. } => RefusalKind::TooManyElements,
             Refusal::TooManyJobs { .. } => RefusalKind::TooManyJobs,
             Refusal::Hosts { .. } => RefusalKind::Hosts,
-            Refusal::Over { .. } => RefusalKind::Over,
+            Refusal::Over { .. } | Refusal::Replaced { .. } => RefusalKind::Over,
             Refusal::Plane { .. } | Refusal::NoAggregator => RefusalKind::Plane,
             Refusal::Stopping => RefusalKind::Stopping,
         }
@@ -209,7 +217,7 @@ impl Refusal {
     pub fn ranks(&self) -> Vec<u16> {
         match self {
             Refusal::Missing { ranks, .. } | Refusal::Held { ranks, .. } => ranks.clone(),
-            Refusal::RankTaken { rank, .. } => vec![*rank],
+            Refusal::RankTaken { rank, .. } | Refusal::Replaced { rank, .. } => vec![*rank],
             Refusal::Mismatch { ranks, .. } => ranks.to_vec(),
             _ => Vec::new(),
         }

@@ -31,6 +31,9 @@ impl Coordinator {
         let Some((id, run)) = self.run_called(&job) else {
             return self.new_claimed_run(request, had);
         };
+        if run.is_live() && run.token == had.token && run.epoch != had.epoch {
+            return Err(Refusal::Replaced { job, rank: request.rank });
+        }
         if let Some(seat) = run.seats.get(&request.rank).filter(|seat| !seat.departed) {
             return Err(Refusal::RankTaken { job, rank: request.rank, holder: seat.worker.ip });
         }

@@ -279,6 +279,26 @@ fn who_was_not_heard_while_its_job_ended_is_told() {
 }
 
 #[test]
+fn who_was_replaced_while_it_was_not_heard_is_told() {
+    let mut world = World::sharing(&[0]);
+    world.coordinator.rejoin_grace = seconds(10);
+    let requests = requests(&[None, None]);
+    let mut members = world.all(requests.clone());
+    let had = world.grant(members[1]);
+    let present = [(100, host(0).plane)];
+    world.pass_with(seconds(3), &members[..1], &present);
+    members[1] = world.join(&elsewhere(requests[1].clone())).unwrap();
+    let late = JoinRequest { resumes: Some(had), ..requests[1].clone() };
+    let refusal = world.join(&late).unwrap_err();
+    assert_eq!((refusal.kind(), refusal.ranks()), (RefusalKind::Over, vec![1]), "{refusal}");
+    // Who takes part and has not heard of the next incarnation yet has its place.
+    let survivor = JoinRequest { resumes: late.resumes, ..requests[0].clone() };
+    members[0] = world.join(&survivor).unwrap();
+    world.pass_with(seconds(3), &members, &present);
+    assert_eq!([0, 1].map(|rank| world.grant(members[rank]).epoch), [2, 2]);
+}
+
+#[test]
 fn one_that_is_stopped_leaves_it_as_it_was() {
     let before = run_before(&[None]);
     let mut world = anew();
