@@ -31,10 +31,10 @@ NOTES = """
 What these numbers depend on:
 
 - Slots are counted by memory: a static slot has room for its chunk and the one before, a dynamic one for one chunk. The last columns of figures
-  13a and 14 have the dynamic mode with as many slots, in half the memory. There 8 jobs still come to below 1 % of collisions and 90 % of static.
+  13a and 14 have the dynamic mode with as many slots, in half the memory. There 8 jobs come to 1 % of collisions and 95 % of static.
   The three jobs of figure 13a lose 13 % at half of the need, and at a third they are ahead of static by 27 %: both goals, 10 % and 38 %, are
-  reached by memory only. While jobs come and go a hash finds about two of three free slots; all of them would come to some 6 % and 44 %.
-- A job learns to avoid collisions where there is room to: 8 jobs with places for 256 chunks each on 8 x 256 slots come to (nearly) none. Where slots are
+  reached by memory only, since a hash does not find every slot that is free while jobs come and go.
+- A job learns to avoid collisions where there is room to: 8 jobs with places for 256 chunks each on 8 x 256 slots come to none. Where slots are
   few, as on 8 x 128 with places for 128, positions also have to bear a collision now and then: without that 14 % of contributions collided for ever.
 - In figure 13a places repeat after 128 chunks, half a window: as many as are in slots at a time, since a slot is held for the half of the way
   beyond the aggregator. That is the default where the pool has less than four windows. A worker that is late has fewer chunks of the others wait in
