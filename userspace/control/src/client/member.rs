@@ -14,7 +14,7 @@ use tokio::{
 use super::{
     JoinSpec, RETRY, SILENCE,
     resume::{Return, is_unknown, resume},
-    session::{Answer, CallError, DenialKind, News, Session, Speaker},
+    session::{Answer, CallError, News, Session, Speaker},
 };
 use crate::{
     Announcement, Assignment, FailureKind, JobFailure, Notice, Order, Tuned,
@@ -81,6 +81,7 @@ impl Member {
         let mut ears = Ears {
             spec: spec.clone(),
             assignment: assignment.clone(),
+            refused: None,
             speakers: speakers_to,
             renewed: renewed_to,
             state: state_to,
@@ -224,6 +225,8 @@ struct Ears {
     spec: JoinSpec,
     /// What the worker has now.
     assignment: Assignment,
+    /// Why it was not taken back last.
+    refused: Option<String>,
     /// For what is to be said at another control plane.
     speakers: mpsc::UnboundedSender<Speaker>,
     renewed: mpsc::UnboundedSender<Assignment>,
@@ -242,82 +245,64 @@ async fn stay(mut session: Session, mut ears: Ears, mut orders: oneshot::Receive
     loop {
         let beat = tokio::select! {
             biased;
-            order = &mut orders => {
-                if let Ok((outcome, answer)) = order {
-                    let left = session.leave(&outcome, SILENCE).await;
-                    // Whoever asked may have stopped waiting.
-                    let _ = answer.send(left.or_else(forgotten).map_err(|error| LeaveError(error.to_string())));
-                }
-                return;
-            }
+            order = &mut orders => return leave(order.ok(), Some(session)).await,
             beat = session.heartbeat(SILENCE) => beat,
         };
-        match beat {
+        let next = match beat {
             Ok(answer) => {
                 last_answer = Instant::now();
                 if std::mem::take(&mut is_lost) {
                     tracing::info!(aggregator = %session.endpoint, "the control plane answers again");
                 }
-                if let Some(failure) = ears.hear(answer) {
-                    ears.state.send_replace(MemberState::Failed(failure));
-                    return;
-                }
+                ears.hear(answer).map_or(Next::Stay(None), Next::Fail)
             }
-            Err(error) if ears.outlives() && is_unknown(&error) => {
-                if ears.spec.order == Order::Name {
-                    let failure = JobFailure::order_lost(session.endpoint);
-                    ears.state.send_replace(MemberState::Failed(failure));
-                    return;
-                }
+            Err(error) if ears.is_unknown(&error, last_answer) => {
                 if !std::mem::replace(&mut is_lost, true) {
-                    tracing::warn!(%error, aggregator = %session.endpoint, "the control plane was started anew");
+                    tracing::warn!(%error, aggregator = %session.endpoint, "the control plane may have been started anew");
                 }
-                let back = tokio::select! {
-                    biased;
-                    order = &mut orders => {
-                        // Nobody there counts this worker as a member.
-                        let _ = order.map(|(_, answer)| answer.send(Ok(())));
-                        return;
-                    }
-                    back = resume(&session, &ears.spec, &ears.assignment) => back,
-                };
-                match ears.come_back(back) {
-                    Next::Stay(Some(taken)) => session = *taken,
-                    Next::Stay(None) => {}
-                    Next::Leave => {
-                        let _ = orders.await.map(|(_, answer)| answer.send(Ok(())));
-                        return;
-                    }
-                    Next::Fail(failure) => {
-                        ears.state.send_replace(MemberState::Failed(failure));
-                        return;
-                    }
-                }
+                come_back(&session, &mut ears, &mut orders).await
             }
-            Err(error) if last_answer.elapsed() >= SILENCE && ears.outlives() => {
-                if !std::mem::replace(&mut is_lost, true) {
-                    tracing::warn!(
-                        %error, aggregator = %session.endpoint,
-                        "the control plane stopped answering; the job goes on without it"
-                    );
-                }
-                sleep(LOST_RETRY).await;
-            }
-            Err(error) if last_answer.elapsed() >= SILENCE => {
-                let failure = JobFailure::aggregator_silent(
-                    session.endpoint,
-                    last_answer.elapsed(),
-                    &error.to_string(),
-                );
+            Err(error) => ears.miss(&session, &error, last_answer, &mut is_lost).await,
+        };
+        match next {
+            Next::Stay(taken) => session = taken.map_or(session, |taken| *taken),
+            Next::Leave => return leave(orders.await.ok(), None).await,
+            Next::Left => return,
+            Next::Fail(failure) => {
                 ears.state.send_replace(MemberState::Failed(failure));
                 return;
             }
-            Err(error) => {
-                tracing::debug!(%error, aggregator = %session.endpoint, "heartbeat unanswered");
-                sleep(RETRY).await;
-            }
         }
     }
+}
+
+/// Leaves the place that this worker has, if it has one and was told to.
+async fn leave(order: Option<LeaveOrder>, place: Option<Session>) {
+    let Some((outcome, answer)) = order else { return };
+    let left = match place {
+        Some(mut session) => session.leave(&outcome, SILENCE).await.or_else(forgotten),
+        None => Ok(()),
+    };
+    // Whoever asked may have stopped waiting.
+    let _ = answer.send(left.map_err(|error| LeaveError(error.to_string())));
+}
+
+/// Returns to a control plane that does not know this worker, or ends with what was in the one before.
+async fn come_back(lost: &Session, ears: &mut Ears, orders: &mut oneshot::Receiver<LeaveOrder>) -> Next {
+    if ears.spec.order == Order::Name {
+        return Next::Fail(JobFailure::order_lost(lost.endpoint));
+    }
+    let mut place = None;
+    let back = tokio::select! {
+        biased;
+        order = &mut *orders => {
+            // Nobody counts this worker as a member where it has no place yet.
+            leave(order.ok(), place).await;
+            return Next::Left;
+        }
+        back = resume(lost, &ears.spec, &ears.assignment, &mut place) => back,
+    };
+    ears.come_back(back)
 }
 
 /// Sends what is to be said, as many posts at once as are there; what was not answered is sent again, until the job has
@@ -368,12 +353,14 @@ fn size(post: &Post) -> usize {
     text + 64
 }
 
-/// What a member does whose control plane did not know it.
+/// What a member does after a heartbeat.
 enum Next {
     /// It stays, with another session if it has one.
     Stay(Option<Box<Session>>),
     /// It waits until it is to leave.
     Leave,
+    /// It has left.
+    Left,
     Fail(JobFailure),
 }
 
@@ -381,6 +368,37 @@ impl Ears {
     /// Whether the job goes on when its control plane does not answer.
     fn outlives(&self) -> bool {
         self.assignment.dynamic.is_some()
+    }
+
+    /// Whether a member acts on the word that nobody knows it. That has no MAC: a return that was not needed costs nothing,
+    /// but who would end its job waits until no authentic answer has come for long enough.
+    fn is_unknown(&self, error: &CallError, last_answer: Instant) -> bool {
+        let is_sure = self.spec.order == Order::Submission || last_answer.elapsed() >= SILENCE;
+        self.outlives() && is_unknown(error) && is_sure
+    }
+
+    /// Takes in that a heartbeat was not answered.
+    async fn miss(
+        &self,
+        session: &Session,
+        error: &CallError,
+        last_answer: Instant,
+        is_lost: &mut bool,
+    ) -> Next {
+        let (silence, aggregator) = (last_answer.elapsed(), session.endpoint);
+        if silence < SILENCE {
+            tracing::debug!(%error, %aggregator, "heartbeat unanswered");
+            sleep(RETRY).await;
+            return Next::Stay(None);
+        }
+        if !self.outlives() {
+            return Next::Fail(JobFailure::aggregator_silent(aggregator, silence, &error.to_string()));
+        }
+        if !std::mem::replace(is_lost, true) {
+            tracing::warn!(%error, %aggregator, "the control plane stopped answering; the job goes on without it");
+        }
+        sleep(LOST_RETRY).await;
+        Next::Stay(None)
     }
 
     /// Takes in what came of a return.
@@ -400,11 +418,14 @@ impl Ears {
                 Next::Leave
             }
             Return::Refused(why) => {
-                tracing::warn!(
-                    name,
-                    why,
-                    "the control plane does not take the job up again; going on without it"
-                );
+                if self.refused.as_ref() != Some(&why) {
+                    tracing::warn!(
+                        name,
+                        why,
+                        "the control plane does not take the job up again; going on without it"
+                    );
+                }
+                self.refused = Some(why);
                 Next::Stay(None)
             }
             Return::Failed(failure) => Next::Fail(failure),
@@ -456,5 +477,5 @@ fn replace<T: PartialEq>(known: &watch::Sender<T>, state: T) {
 
 /// A session that the aggregator does not know is as good as left.
 fn forgotten(error: CallError) -> Result<(), CallError> {
-    if matches!(error, CallError::Denied { kind: DenialKind::Request, .. }) { Ok(()) } else { Err(error) }
+    if is_unknown(&error) { Ok(()) } else { Err(error) }
 }

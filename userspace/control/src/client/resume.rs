@@ -16,8 +16,9 @@ use crate::{Assignment, FailureKind, JobFailure, RefusalKind, Refused, seal::NON
 
 /// How long the other members, and the parameter hosts, have to come back.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two attempts. The control plane may have the name in use.
-const PAUSE: Duration = Duration::from_secs(3);
+/// Between two attempts, each of which comes after a heartbeat: the control plane may have the name in use. Shorter than
+/// the silence after which it takes a worker for dead that it knows after all.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// What came of it.
 pub(super) enum Return {
@@ -31,32 +32,46 @@ pub(super) enum Return {
     Failed(JobFailure),
 }
 
-/// Whether an error means that the control plane does not know the session.
+/// Whether an error means that the control plane does not know the session. Anybody could have said so.
 pub(super) fn is_unknown(error: &CallError) -> bool {
-    matches!(error, CallError::Denied { kind: DenialKind::Request, .. })
+    matches!(error, CallError::Denied { kind: DenialKind::Unknown, .. })
 }
 
-/// Tries once, and pauses when it comes to nothing.
-pub(super) async fn resume(lost: &Session, spec: &JoinSpec, had: &Assignment) -> Return {
-    let back = attempt(lost, spec, had).await.unwrap_or_else(|error| Return::Refused(error.to_string()));
+/// Tries once, and pauses when it comes to nothing. `place`: what there is to leave when this is not waited for any more.
+pub(super) async fn resume(
+    lost: &Session,
+    spec: &JoinSpec,
+    had: &Assignment,
+    place: &mut Option<Session>,
+) -> Return {
+    let back =
+        attempt(lost, spec, had, place).await.unwrap_or_else(|error| Return::Refused(error.to_string()));
     if matches!(back, Return::Refused(_)) {
         sleep(PAUSE).await;
     }
     back
 }
 
-async fn attempt(lost: &Session, spec: &JoinSpec, had: &Assignment) -> Result<Return, CallError> {
+async fn attempt(
+    lost: &Session,
+    spec: &JoinSpec,
+    had: &Assignment,
+    place: &mut Option<Session>,
+) -> Result<Return, CallError> {
     let mut nonce = [0; NONCE_LEN];
     OsRng.try_fill_bytes(&mut nonce).map_err(|error| CallError::Unreachable(error.to_string()))?;
     let entering = Session::enter(lost.endpoint, spec, PATIENCE, nonce, Some(had));
-    let (mut session, mut news) =
-        timeout(SILENCE, entering).await.map_err(|_| super::session::no_answer())??;
+    let (session, mut news) = timeout(SILENCE, entering).await.map_err(|_| super::session::no_answer())??;
+    let session = place.insert(session);
     let mut last_answer = Instant::now();
     let mut events = Vec::new();
     loop {
         match news {
             News::Waiting(_) => {}
-            News::Running(_) => return Ok(Return::Taken(Box::new(session), Answer { news, events })),
+            News::Running(_) => {
+                let session = place.take().ok_or(CallError::Nonsense("the place was given up"))?;
+                return Ok(Return::Taken(Box::new(session), Answer { news, events }));
+            }
             News::Refused(Refused { kind: RefusalKind::Missing, ranks, .. }) => {
                 return Ok(Return::Missing(ranks));
             }

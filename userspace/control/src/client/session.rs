@@ -25,6 +25,8 @@ pub enum DenialKind {
     Secret,
     /// It came too late, or twice: a new one is good.
     Stale,
+    /// It is of a conversation that nobody knows there.
+    Unknown,
     /// It was not understood, or cannot be served here.
     Request,
 }
@@ -267,7 +269,8 @@ pub fn call_error(status: tonic::Status) -> CallError {
     match status.code() {
         Code::Unauthenticated => denied(DenialKind::Secret),
         Code::PermissionDenied => denied(DenialKind::Stale),
-        Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition => denied(DenialKind::Request),
+        Code::NotFound => denied(DenialKind::Unknown),
+        Code::InvalidArgument | Code::FailedPrecondition => denied(DenialKind::Request),
         Code::Unimplemented => CallError::Denied {
             kind: DenialKind::Request,
             why: "it is no Sumac control plane of this version".into(),
