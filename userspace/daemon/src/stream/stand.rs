@@ -15,9 +15,11 @@ pub(crate) struct Stand {
 }
 
 impl Stand {
-    /// Whether it is about a job of so many lanes and shards.
+    /// Whether it is about a job of so many lanes and shards, and can be: it comes from another daemon, and what is loaded
+    /// on a shard is counted on from there.
     pub(crate) fn fits(&self, lanes: usize, shards: usize) -> bool {
         (self.next.len(), self.loads.len()) == (lanes, shards)
+            && self.loads.iter().all(|load| *load <= u64::from(u32::MAX))
     }
 
     /// Takes an operation back that went `chunks` long into a lane at `first`.
@@ -50,6 +52,13 @@ mod tests {
         stand.take_back(9, 0, 1);
         assert_eq!((&stand.next[..], &stand.loads[..]), (&[7, 4, u32::MAX, 0][..], &[6, 4][..]));
         assert_eq!(stand.relative().loads, [2, 0]);
+    }
+
+    #[test]
+    fn loads_that_no_job_comes_to_do_not_fit() {
+        let stand = |load| Stand { number: 1, next: vec![0, 0], loads: vec![load] };
+        assert!(stand(u64::from(u32::MAX)).fits(2, 1));
+        assert!(!stand(u64::from(u32::MAX) + 1).fits(2, 1) && !stand(u64::MAX).fits(2, 1));
     }
 
     #[test]
