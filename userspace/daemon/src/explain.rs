@@ -54,7 +54,9 @@ pub(crate) fn join_error(error: &JoinError, order: Order) -> Failure {
 fn denial_hint(kind: DenialKind) -> &'static str {
     match kind {
         DenialKind::Secret => "give all workers and the aggregator the same secret",
-        DenialKind::Stale | DenialKind::Unknown => "try again; the aggregator may just have been started anew",
+        DenialKind::Stale | DenialKind::Unknown => {
+            "try again; the aggregator may just have been started anew"
+        }
         DenialKind::Request => "check the aggregator's address, and that it has this daemon's version",
     }
 }
