@@ -37,9 +37,9 @@ What these numbers depend on:
 - A job learns to avoid collisions where there is room to: 8 jobs with places for 256 chunks each on 8 x 256 slots come to none. Where slots are
   few, as on 8 x 128 with places for 128, positions also have to bear a collision now and then: without that 14 % of contributions collided for ever.
 - In figure 13a places repeat after 128 chunks, half a window: as many as are in slots at a time, since a slot is held for the half of the way
-  beyond the aggregator. That is the default where the pool has less than four windows. A worker that is late has fewer chunks of the others wait in
+  beyond the aggregator. That is the default where the pool has less than four windows, with congestion control. A worker that is late has fewer chunks of the others wait in
   slots then: with one up to 1 ms late in each step of 7 ms, a job of 2 comes to 0.93 of its peak with places for 256 in 2,048 slots, 0.86 with 128; but to
-  0.71 and 0.85 in 128 slots. And without congestion control a window of 256 meets itself there: so in figure 15 all slots do not help.
+  0.71 and 0.85 in 128 slots. Without congestion control the window is always full and would meet itself: then they repeat after a window.
 - A loss holds the window up for two round trips to the parameter host. In figure 10 the window is much longer than that. Where it is as long
   as what the path holds (57 us a cable, a window of 256), 0.1 % of loss costs 23 % of the throughput, and a window of 512 brings it back to 2 %.
 - A flow that does not understand marks takes the cable from a job that does: the queue marks long before it drops.

@@ -93,10 +93,10 @@ fn run(congestion: bool, slots: u32, time: Nanos, seed: u64) -> Result<Outcome, 
     let center = lab.center;
     let nodes: Vec<_> = (0..WORKERS).map(|_| lab.host_at(center).0).collect();
     let parameter = lab.parameter_host();
-    let dynamic = DynamicParams {
-        congestion,
-        initial_window: if congestion { 200 } else { 256 },
-        ..DynamicParams::new(slots)
+    let usual = DynamicParams::new(slots);
+    let dynamic = match congestion {
+        true => usual,
+        false => DynamicParams { initial_window: 256, ..usual.without_congestion_control() },
     };
     let job = lab.job(&Mode::Dynamic(dynamic), &nodes, &[parameter]);
     let number = job.params.job;

@@ -35,7 +35,8 @@ fn dynamic(terms: &DynamicTerms, plane: PlaneKind) -> DynamicParams {
     let DynamicTerms { slots, window, linear, congestion, fan_in_1, bitmap_1, beside_root, .. } = *terms;
     let slots = if plane == PlaneKind::None { 0 } else { slots };
     let usual = DynamicParams::new(slots).with_window(window);
-    DynamicParams { linear, congestion, fan_in_1, bitmap_1, beside_root, ..usual }
+    let usual = if congestion { usual } else { usual.without_congestion_control() };
+    DynamicParams { linear, fan_in_1, bitmap_1, beside_root, ..usual }
 }
 
 /// What the host's program lets in for a worker of a job.

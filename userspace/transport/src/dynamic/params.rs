@@ -30,8 +30,8 @@ pub struct DynamicParams {
     pub window: u32,
     /// After how many chunks the places repeat that keep their slot (`seq % positions`): a power of two up to the window.
     ///
-    /// By default the window where slots are plenty: then a whole window waits in slots for a worker that is late. Else half of
-    /// it: what a job has learnt to keep free of others is no larger than that, and a slot is held for half of the way to the parameter host and back.
+    /// By default the window where slots are plenty: then a whole window waits in slots for a worker that is late. Also without
+    /// congestion control, when the window is always full and would meet itself. Else half of it: what a job has learnt to keep free of others is no larger than that, and a slot is held for half of the way to the parameter host and back.
     pub positions: u32,
     /// Chunks in flight at first; 1 to `window`.
     pub initial_window: u32,
@@ -70,6 +70,12 @@ impl DynamicParams {
     pub fn with_window(self, window: u32) -> DynamicParams {
         let initial_window = INITIAL_WINDOW.min(window);
         DynamicParams { window, positions: positions(self.slots, window), initial_window, ..self }
+    }
+
+    /// The same with as many chunks in flight as at first, always.
+    #[must_use]
+    pub fn without_congestion_control(self) -> DynamicParams {
+        DynamicParams { congestion: false, positions: self.window, ..self }
     }
 
     /// Refuses what no control plane could have given out for `job`.
