@@ -126,10 +126,16 @@ impl PinDir {
     /// As the file system answers.
     pub fn create_locked(&self) -> io::Result<File> {
         loop {
-            fs::create_dir_all(&self.path)?;
+            match fs::create_dir_all(&self.path) {
+                // It was there, and is no more: whoever held the lock has removed it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !self.path.is_file() => {
+                    continue;
+                }
+                other => other?,
+            }
             let directory = match File::open(&self.path) {
                 Ok(directory) => directory,
-                // Removed in between, by whoever held the lock.
+                // The same a moment later.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
