@@ -29,8 +29,8 @@ HEAD = """
 worker checked). *Into the hosts*: what all parameter hosts took in, as multiples of the tensors' bytes in packets; a worker that is one takes its
 own without a cable. A parameter host on worker 0 sends its results by the cable that has worker 0's contributions too: half of the link is all there is. Without an aggregator
 the contributions of four (six) workers meet on one cable: a quarter (a sixth). A chunk takes ten directions of cables here, so 0.1 % loss on each is about 1 % for a chunk, and
-each loss halves a window, as in the paper: windows are small then, and how fast they go round depends on how soon two cores give everybody a turn. In the same hour 0.1 % took 0.89 to
-0.95 s and 1 % 1.3 to 2.7 s. `tools/bench.sh dynamic` makes them again.
+each loss halves a window, as in the paper: windows are small then, and how fast they go round depends on how soon two cores give everybody a turn. Beside other work 0.1 % took up to
+0.95 s and 1 % up to 2.7 s. `tools/bench.sh dynamic` makes them again.
 
 Shares, on cables of 50 Mbit/s (`cargo test -p sumac-tests --test e2e dynamic::congestion -- --nocapture` prints them; two runs on a quiet machine): of two jobs one had 4,770 results while the other had 4,642, then
 4,642 and 3,799. While a job had 9.6 MB on the cables, a Reno stream from its first worker had 7.5 and 8.2 MB, and a CUBIC stream 5.5 and 5.9 MB. How often iperf3 has its turn counts as well: with both cores kept busy Reno
