@@ -34,6 +34,8 @@ impl News {
                 return Some((assignment, stand));
             }
             tokio::select! {
+                // A later incarnation that is known already counts before what is told of this one.
+                biased;
                 Some(next) = self.renewed.recv() => assignment = next,
                 Some((rank, notice)) = self.notices.recv() => {
                     if let Some(Topic::Stand { epoch }) = Topic::of(notice.key) {
