@@ -16,8 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sumac_agg::{
     Aggregator,
     attach::{DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOT_TIMEOUT, DEFAULT_SLOTS},
-    control_status::ControlStatus,
-    host_status,
+    control_status, host_status,
     local::{self, Question},
     log::ProgramLog,
     pins::DEFAULT_PIN_ROOT,
@@ -358,11 +357,10 @@ fn answer_for_control(overseer: &Overseer, question: &Question) -> Result<String
         return Err("the aggregator tells that, and not its control plane".into());
     };
     let overview = overseer.overview().ok_or("it is being started; ask again")?;
-    let status = ControlStatus::from(overview);
     if !*json {
-        return Ok(status.text());
+        return Ok(control_status::text(&overview));
     }
-    let line = serde_json::to_string(&status).map_err(|error| error.to_string())?;
+    let line = serde_json::to_string(&overview).map_err(|error| error.to_string())?;
     Ok(line + "\n")
 }
 

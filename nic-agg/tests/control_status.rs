@@ -10,8 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sumac_agg::control_status::ControlStatus;
-use sumac_control::{DynamicWishes, JoinSpec, Mode, Order, Secret, join};
+use sumac_control::{DynamicWishes, JoinSpec, Mode, Order, Secret, coordinator::overview::Overview, join};
 use sumac_transport::{NotFinite, Scaling, WireFormat};
 
 /// Far above what anything here takes: it ends a hanging test, and says nothing about speed.
@@ -94,7 +93,7 @@ async fn a_control_plane_says_what_it_has() {
     let begun = Instant::now();
     let status = loop {
         let answer = server.ask(&["--json"]);
-        let status = answer.as_deref().ok().and_then(|json| serde_json::from_str::<ControlStatus>(json).ok());
+        let status = answer.as_deref().ok().and_then(|json| serde_json::from_str::<Overview>(json).ok());
         match status.filter(|status| !status.jobs.is_empty()) {
             Some(status) => break status,
             None => assert!(begun.elapsed() < HANGS, "{answer:?}"),

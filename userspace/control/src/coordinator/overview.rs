@@ -2,19 +2,23 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use serde::{Deserialize, Serialize};
+
 use super::{Coordinator, End, Phase, RackId, run::Run};
 
-/// Who is below a control plane, and which jobs it has.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Who is below a control plane, and which jobs it has; as `sumac-agg control --json` prints it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overview {
-    /// Racks and parameter hosts, by name.
-    pub below: Vec<Below>,
+    /// Aggregators of racks, by name.
+    pub racks: Vec<Below>,
+    /// Parameter hosts of dynamic jobs, by name.
+    pub parameter_hosts: Vec<Below>,
     /// Jobs, by name; those that are over until all members know.
     pub jobs: Vec<Job>,
 }
 
 /// A rack, or a parameter host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Below {
     /// How people call it.
     pub name: String,
@@ -31,7 +35,7 @@ pub struct Below {
 }
 
 /// A job.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// Its name.
     pub name: String,
@@ -40,11 +44,11 @@ pub struct Job {
     /// Its incarnation; 0 before it starts.
     pub epoch: u16,
     /// `static` or `dynamic`.
-    pub mode: &'static str,
+    pub mode: String,
     /// How many workers it has.
     pub world: u16,
     /// `waiting`, `starting`, `running` or `over`.
-    pub state: &'static str,
+    pub state: String,
     /// Ranks that have not joined.
     pub missing: Vec<u16>,
     /// Ranks that are dead and may be replaced.
@@ -59,10 +63,11 @@ impl Coordinator {
     /// What this control plane knows.
     pub fn overview(&self) -> Overview {
         let mut below: Vec<Below> = self.racks.keys().filter_map(|id| self.below(*id)).collect();
-        below.sort_by(|a, b| (a.sums_at.is_some(), &a.name).cmp(&(b.sums_at.is_some(), &b.name)));
+        below.sort_by(|a, b| a.name.cmp(&b.name));
+        let (parameter_hosts, racks) = below.into_iter().partition(|below| below.sums_at.is_some());
         let mut jobs: Vec<Job> = self.runs.values().map(|run| self.job(run)).collect();
         jobs.sort_by(|a, b| (&a.name, a.epoch).cmp(&(&b.name, b.epoch)));
-        Overview { below, jobs }
+        Overview { racks, parameter_hosts, jobs }
     }
 
     fn below(&self, id: RackId) -> Option<Below> {
@@ -94,14 +99,15 @@ impl Coordinator {
             name: run.name.clone(),
             job: run.job,
             epoch: run.epoch,
-            mode: if run.is_dynamic() { "dynamic" } else { "static" },
+            mode: if run.is_dynamic() { "dynamic" } else { "static" }.into(),
             world: run.world,
             state: match &run.phase {
                 Phase::Gathering | Phase::Ready => "waiting",
                 Phase::Installing => "starting",
                 Phase::Running(_) => "running",
                 Phase::Over(End::Refused(_) | End::Failed(_) | End::Finished) => "over",
-            },
+            }
+            .into(),
             missing: if run.is_over() { Vec::new() } else { run.missing() },
             vacant: vacant.map(|(rank, _)| *rank).collect(),
             parameter_hosts: shared.into_iter().flat_map(|s| &s.hosts).filter_map(name_of).collect(),

@@ -289,19 +289,23 @@ fn people_see_who_has_what() {
     let members = world.all([below(1, plain("a", 0, 2)), plain("a", 1, 2)]);
     world.join(&request("b", 1, 2)).unwrap();
     let overview = world.coordinator.overview();
-    let below: Vec<_> = overview.below.iter().map(|b| (b.name.as_str(), b.sums_at, b.jobs.clone())).collect();
+    let below = overview.racks.iter().chain(&overview.parameter_hosts);
+    let below: Vec<_> = below.map(|b| (b.name.as_str(), b.sums_at, b.jobs.clone())).collect();
     let sums_at = SocketAddrV4::new(Ipv4Addr::new(10, 77, 200, 0), 48800);
     assert_eq!(below, [("r1", None, vec![1]), ("p0", Some(sums_at), vec![1])]);
     let [a, b] = &overview.jobs[..] else { panic!("{overview:?}") };
-    assert_eq!((a.name.as_str(), a.mode, a.state, a.epoch), ("a", "dynamic", "running", 1));
+    assert_eq!((a.name.as_str(), a.mode.as_str(), a.state.as_str(), a.epoch), ("a", "dynamic", "running", 1));
     assert_eq!((&a.parameter_hosts[..], a.without.len()), (&["p0".to_owned()][..], 0));
-    assert_eq!((b.name.as_str(), b.mode, b.state, &b.missing[..]), ("b", "static", "waiting", &[0][..]));
+    assert_eq!(
+        (b.name.as_str(), b.mode.as_str(), b.state.as_str(), &b.missing[..]),
+        ("b", "static", "waiting", &[0][..])
+    );
 
     world.pass_with(seconds(4), &members[..1], &[(100, host(0).plane)]);
     world.coordinator.rack_reports(world.now, RackId(100), Err("no way".into()));
     world.coordinator.on_plane(world.now, Ok((0xb, SHARING)));
     let overview = world.coordinator.overview();
-    assert_eq!(overview.below[0].away.as_deref(), Some("no way"));
+    assert_eq!(overview.parameter_hosts[0].away.as_deref(), Some("no way"));
     let a = &overview.jobs[0];
     assert_eq!((&a.vacant[..], &a.without[..]), (&[1][..], &["root".to_owned(), "r1".into()][..]));
 }
