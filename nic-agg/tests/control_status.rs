@@ -1,15 +1,19 @@
 //! `sumac-agg control` beside `sumac-agg serve --plane none`, without privilege.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
+#[path = "support/serve.rs"]
+mod serve;
+
 use std::{
+    ffi::OsString,
     fs,
-    io::{BufRead as _, BufReader},
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, Command},
     time::{Duration, Instant},
 };
 
+use serve::Serving;
 use sumac_control::{DynamicWishes, JoinSpec, Mode, Order, Secret, coordinator::overview::Overview, join};
 use sumac_transport::{NotFinite, Scaling, WireFormat};
 
@@ -27,21 +31,13 @@ impl Server {
     fn start() -> Server {
         let file = std::env::temp_dir().join(format!("sumac-control-{}", std::process::id()));
         fs::write(&file, SECRET).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sumac-agg"))
-            .args(["serve", "--plane", "none", "--listen", "127.0.0.1:0", "--secret-file"])
-            .arg(&file)
-            .arg("--rack-secret-file")
-            .arg(&file)
-            .env("RUST_LOG", "info")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.as_mut().unwrap()).lines();
-        let line =
-            lines.find_map(|line| line.ok().filter(|line| line.contains("waiting for workers"))).unwrap();
-        let (_, rest) = line.split_once("control=").unwrap();
-        let control = rest.split(' ').next().unwrap().parse().unwrap();
-        Server { child, control, file }
+        let mut arguments = ["--plane", "none", "--listen", "127.0.0.1:0"].map(OsString::from).to_vec();
+        for secret in ["--secret-file", "--rack-secret-file"] {
+            arguments.extend([secret.into(), file.clone().into()]);
+        }
+        let serving = Serving::start(arguments);
+        let control = serving.field("control").parse().unwrap();
+        Server { child: serving.child, control, file }
     }
 
     /// What `sumac-agg control` prints.

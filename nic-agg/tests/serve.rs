@@ -1,13 +1,16 @@
 //! `sumac-agg serve` as a process, with the host aggregator: needs no privilege.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
+#[path = "support/serve.rs"]
+mod serve;
+
 use std::{
     fs,
-    io::{BufRead, BufReader, Read},
+    io::Read,
     net::{Ipv4Addr, SocketAddr, UdpSocket},
     os::unix::process::CommandExt as _,
     path::PathBuf,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus},
     time::Duration,
 };
 
@@ -15,6 +18,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use serve::Serving;
 use sumac_control::{FailureKind, JoinError, JoinSpec, Member, Mode, Order, PlaneKind, Secret, join};
 use sumac_transport::{NotFinite, Scaling, WireFormat};
 use sumac_wire::{Header, Kind, header::flag, stream::place};
@@ -62,24 +66,21 @@ impl Server {
             file("own", "a secret of its own\n"),
             file("racks", "the secret of the racks\n"),
         ];
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sumac-agg"))
-            .args(["serve", "--plane", "host", "--listen", "127.0.0.1:0", "--base-port", "0"])
-            .args(["--slots", "64", "--elements", "300", "--data-ip", "127.0.0.1"])
-            .args(["--dynamic-slots", "32", "--slot-timeout", "250"])
-            .args(arguments(&files))
-            .env("RUST_LOG", "info")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.as_mut().unwrap()).lines();
-        let line =
-            lines.find_map(|line| line.ok().filter(|line| line.contains("waiting for workers"))).unwrap();
-        let field = |name: &str| {
-            let (_, rest) = line.split_once(&format!("{name}=")).unwrap();
-            rest.split(' ').next().unwrap().to_string()
-        };
-        let (control, data_port) = (field("control").parse().unwrap(), field("data_port").parse().unwrap());
-        Server { child, control, data_port, files }
+        let own = [
+            ["--plane", "host"],
+            ["--listen", "127.0.0.1:0"],
+            ["--base-port", "0"],
+            ["--slots", "64"],
+            ["--elements", "300"],
+            ["--data-ip", "127.0.0.1"],
+            ["--dynamic-slots", "32"],
+            ["--slot-timeout", "250"],
+        ];
+        let own = own.as_flattened().iter().map(|word| (*word).to_owned());
+        let serving = Serving::start(own.chain(arguments(&files)));
+        let [control, data_port] = ["control", "data_port"].map(|name| serving.field(name));
+        let (control, data_port) = (control.parse().unwrap(), data_port.parse().unwrap());
+        Server { child: serving.child, control, data_port, files }
     }
 
     /// Sends a signal, and waits for the end. Gives the rest of the log, too.
