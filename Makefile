@@ -39,12 +39,14 @@ vm: build ## run a lab on Debian's own kernel under emulation (needs qemu-system
 	tools/vm/run.sh
 
 .PHONY: lint
-lint: setup ## clippy with warnings denied, and formatting
+lint: ## formatting, clippy with warnings denied, licences and advisories of dependencies
+	@tools/setup.sh --lint
 	cargo fmt --all --check
 	cargo fmt --check --manifest-path xdp-prog/Cargo.toml
 	cargo fmt --check --manifest-path nic-agg/ebpf/Cargo.toml
 	cargo fmt --check --manifest-path tools/cable-prog/Cargo.toml
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	tools/deny.sh
 
 .PHONY: doc
 doc: build ## man pages and completions into target/doc-cli

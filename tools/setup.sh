@@ -2,10 +2,12 @@
 # The only step that touches the system: installs what building, testing and the lab need on Debian 12.
 #   tools/setup.sh            tool chain, lab tools, Python for the demo
 #   tools/setup.sh --compare  also PyTorch's Gloo and Open MPI, for `sumac-lab compare` and `make bench`
+#   tools/setup.sh --lint     also clippy, rustfmt and cargo-deny, for `make lint`
 # A second run finds everything in place and does nothing.
 set -euo pipefail
 
 BPF_LINKER_VERSION=0.13.0
+CARGO_DENY_VERSION=0.20.2
 LLVM=22
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -18,7 +20,9 @@ build_packages=(
     rustc-web cargo-web rust-web-llvm rust-web-src libstd-rust-web-dev-bpf
     "llvm-$LLVM-dev" "libpolly-$LLVM-dev" zlib1g-dev libzstd-dev
 )
-lab_packages=(iproute2 nftables iperf3 ethtool util-linux procps python3-numpy python3-sklearn)
+lab_packages=(iproute2 iputils-ping nftables iperf3 ethtool util-linux procps python3-numpy python3-sklearn)
+# rustup's own come with rust-toolchain.toml.
+lint_packages=(rust-web-clippy rustfmt-web)
 compare_packages=(python3-torch openmpi-bin libopenmpi-dev python3-mpi4py python3-matplotlib)
 
 as_root() {
@@ -44,8 +48,18 @@ install_bpf_linker() {
         --version "$BPF_LINKER_VERSION" --no-default-features --features "llvm-$LLVM"
 }
 
+install_cargo_deny() {
+    cargo deny --version 2>/dev/null | grep -qx "cargo-deny $CARGO_DENY_VERSION" && return
+    say "building cargo-deny $CARGO_DENY_VERSION (a few minutes)"
+    cargo install --quiet --locked cargo-deny --version "$CARGO_DENY_VERSION"
+}
+
 command -v apt-get >/dev/null || die "this script knows Debian 12 only; install by hand: ${build_packages[*]}"
 install_missing "${build_packages[@]}" "${lab_packages[@]}"
 if [ "${1:-}" = --compare ]; then install_missing "${compare_packages[@]}"; fi
 install_bpf_linker
+if [ "${1:-}" = --lint ]; then
+    cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1 || install_missing "${lint_packages[@]}"
+    install_cargo_deny
+fi
 say "everything is in place"

@@ -5,6 +5,7 @@
 //! that carries the request's `id`, in whatever order they finish, and puts [`Event`]s in between. `docs/api.md`
 //! describes the protocol for clients in other languages.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod channel;
 mod collective;

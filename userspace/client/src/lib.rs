@@ -18,6 +18,7 @@
 //! A tensor lives in memory that the daemon maps too, so nothing is copied on the way. It is handed over with
 //! [`Job::allreduce`] and comes back from [`Pending::wait`]; until then nobody can touch it.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod client;
 mod connection;
