@@ -1,0 +1,150 @@
+#!/usr/bin/python3
+"""Checks the language of the workspace's Rust sources:
+
+  tools/lint/check_comments.py [FOLDER]
+
+1. At most 1 % of the doc comments begin with a question word or a pronoun (QUESTION_WORDS).
+2. No type has a name that the field does not use (BANNED_TYPES), and no constant is called after PATIENCE.
+
+Prints each finding as `file:line: text`, then the totals. Exits with 1 when a check fails, with 2 on a usage error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Iterator
+
+# First words of clauses that stand for a noun. A doc comment begins with the noun or with a verb.
+QUESTION_WORDS = (
+    "What", "Who", "Whom", "Whose", "Which", "Where", "How", "Why", "Nobody", "Nothing", "Those", "That",
+)
+
+# Type names without a meaning in the field, and the terms that replace them. docs/glossary.md defines the terms.
+BANNED_TYPES = {
+    "Bell": "CompletionEvent",
+    "Books": "RackAgent",
+    "Carrier": "Backend",
+    "Claim": "a report of a mismatch",
+    "Convict": "a diagnosis of a mismatch",
+    "Desk": "CommandQueue",
+    "Dispute": "a mismatch",
+    "Door": "Endpoint, AttachHandle or Listener",
+    "Doubt": "a mismatch",
+    "Duty": "RackAgent",
+    "Ears": "Receivers",
+    "Errand": "Operation",
+    "Gaps": "InstallState",
+    "Gate": "JobTable or Authenticator",
+    "Hold": "InstallState",
+    "Hub": "EventLoop",
+    "Known": "InstallState",
+    "LaterResults": "OutOfOrderResults",
+    "Life": "JobTask",
+    "Met": "CollisionFeedback",
+    "Noise": "RateLimiter",
+    "Numbers": "ChunkCodec",
+    "Order": "OperationOrder, Command or Comparison",
+    "Past": "CompletedPrefix",
+    "Places": "SlotMap",
+    "Pooled": "StaticMode",
+    "Port": "FrameIo, XskQueue, UdpPort or Interface",
+    "Quiet": "RateLimiter",
+    "Rehearsal": "Replay",
+    "Renewal": "Reconnect or Failover",
+    "Restore": "Reconnect or Failover",
+    "Seal": "Authenticator",
+    "Seat": "Member",
+    "Share": "Fragment",
+    "Silence": "ProbeTimeout",
+    "Stand": "ResumePoint",
+    "Vacancy": "a vacated rank",
+    "Verdict": "Diagnosis",
+    "Way": "Path",
+    "What": "OperationDescriptor",
+}
+
+# The largest share of doc comments that may begin with a question word.
+LIMIT = 0.01
+
+DOC_LINE = re.compile(r"^\s*//(?:/(?!/)|!)\s?(?P<text>.*)$")
+QUESTION = re.compile(rf"^(?:{'|'.join(QUESTION_WORDS)})\b")
+TYPE = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:unsafe\s+)?(?:struct|enum|union|trait|type)\s+(?P<name>\w+)")
+PATIENCE = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:const|static)\s+(?P<name>(?:\w+_)?PATIENCE)\b")
+
+
+@dataclass
+class Findings:
+    """The result of a check of some sources."""
+
+    doc_comments: int = 0
+    questions: list[str] = field(default_factory=list)
+    banned: list[str] = field(default_factory=list)
+
+    @property
+    def share(self) -> float:
+        """The part of the doc comments that begins with a question word."""
+        return len(self.questions) / self.doc_comments if self.doc_comments else 0.0
+
+    @property
+    def passed(self) -> bool:
+        return not self.banned and self.share <= LIMIT
+
+
+def check_source(name: str, source: str, findings: Findings) -> None:
+    """Adds the findings of one file."""
+    in_doc_comment = False
+    for number, line in enumerate(source.splitlines(), start=1):
+        doc = DOC_LINE.match(line)
+        if doc and not in_doc_comment:
+            findings.doc_comments += 1
+            if QUESTION.match(doc["text"].lstrip("`*_ ")):
+                findings.questions.append(f"{name}:{number}: {line.strip()}")
+        in_doc_comment = doc is not None
+        if defined := TYPE.match(line):
+            if defined["name"] in BANNED_TYPES:
+                findings.banned.append(f"{name}:{number}: type {defined['name']}: use {BANNED_TYPES[defined['name']]}")
+        elif constant := PATIENCE.match(line):
+            findings.banned.append(f"{name}:{number}: constant {constant['name']}: name the timeout")
+
+
+def sources(root: Path) -> Iterator[Path]:
+    """Yields the Rust files below `root`, without build output and hidden folders."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name != "target" and not name.startswith("."))
+        for name in sorted(files):
+            if name.endswith(".rs"):
+                yield Path(folder) / name
+
+
+def check(root: Path) -> Findings:
+    """Checks all Rust files below `root`."""
+    findings = Findings()
+    for path in sources(root):
+        check_source(str(path.relative_to(root)), path.read_text(encoding="utf-8"), findings)
+    return findings
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        print(__doc__, file=sys.stderr)
+        return 2
+    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parents[2]
+    findings = check(root)
+    if findings.doc_comments == 0:
+        print(f"no doc comments below {root}", file=sys.stderr)
+        return 2
+    for line in findings.questions + findings.banned:
+        print(line)
+    print(
+        f"{len(findings.questions)} of {findings.doc_comments} doc comments ({findings.share:.1%}) begin with a question word; "
+        f"at most {LIMIT:.0%} may. {len(findings.banned)} banned names."
+    )
+    return 0 if findings.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
