@@ -1,4 +1,4 @@
-"""Sums of gradients inside the network: a trainer's client of its host's Sumac daemon.
+"""In-network gradient aggregation: the client of a host's Sumac daemon.
 
 >>> import numpy as np, sumac
 >>> client = sumac.Client("/run/sumac/sumac.sock")

@@ -1,4 +1,4 @@
-"""The connection as a trainer sees it."""
+"""The client: memory, jobs and counters over one connection to the daemon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .job import Job
 from .memory import Memory, Shape
 
 VERSION = 2
-"""The version of the protocol that this package speaks."""
+"""The supported version of the local API."""
 
 DEFAULT_SOCKET = "/run/sumac/sumac.sock"
 
@@ -33,7 +33,7 @@ class Client:
 
     @property
     def backend(self) -> str:
-        """How the daemon's packets move: ``xdp`` or ``udp``."""
+        """The daemon's backend: ``xdp`` or ``udp``."""
         return str(self.hello["backend"])
 
     def open(
@@ -61,15 +61,20 @@ class Client:
     ) -> Job:
         """Joins a job as one of its workers; returns when all have joined.
 
-        ``elements`` (32-bit words per packet) follows the MTU and ``slots`` the measured path unless given. ``scale`` is
-        ``"block"`` (block floating point) or a number that floats are multiplied with before they are rounded. ``wire`` is
-        ``"int32"`` or ``"int16"``, ``not_finite`` is ``"error"`` or ``"carry"``, ``order`` is ``"submission"`` or ``"name"``.
-        ``timeout`` is in seconds.
+        An option that is not given has its default:
 
-        ``mode`` is ``"static"``, or ``"dynamic"`` for a job that takes what is free of the slots that jobs share: in this mode
-        ``slots`` is not for it, and ``window`` (packets ahead of the oldest without result), ``dynamic_slots`` (how many it may
-        take), ``parameter_hosts`` (1 to 4), ``congestion_control`` and ``linear`` are. A worker that takes a dead one's place
-        begins with the operation whose number is ``job.opened["dynamic"]["first_operation"]``.
+        - ``elements``: 32-bit words per packet; default: as the MTU allows
+        - ``slots``: slots of each lane of a static job; default: as the measured path needs
+        - ``mode``: ``"static"`` (default), or ``"dynamic"`` for slots that all dynamic jobs share
+        - ``scale``: ``"block"`` (block floating point) or a factor for floats
+        - ``wire``: ``"int32"`` (default) or ``"int16"``
+        - ``not_finite``: ``"error"`` (default) or ``"carry"``
+        - ``order``: ``"submission"`` (default) or ``"name"``
+        - ``timeout``: in seconds
+
+        A dynamic job has no ``slots``, but ``window`` (packets ahead of the oldest without a result), ``dynamic_slots`` (at
+        most so many shared slots), ``parameter_hosts`` (1 to 4), ``congestion_control`` and ``linear``. A replacement of a
+        dead worker begins with operation ``job.opened["dynamic"]["first_operation"]``.
         """
         return self._enter(
             "open",
@@ -95,9 +100,9 @@ class Client:
         )
 
     def attach(self, job: str, *, secret: str | None = None) -> Job:
-        """Comes into a job that another connection of this host has opened, to submit operations beside it.
+        """Attaches to a job that another connection of this host has opened, to submit operations too.
 
-        Only the user who opened it may, unless ``secret`` is the job's.
+        Without the job's ``secret`` this is allowed to the user who opened it.
         """
         return self._enter("attach", job=job, secret=secret)
 
@@ -108,15 +113,15 @@ class Client:
         return Job(self._connection, self._memory, opened, fds[0])
 
     def buffer(self, shape: Shape, dtype: npt.DTypeLike = np.float32) -> np.ndarray:
-        """An array of zeros in memory that the daemon maps too."""
+        """Allocates an array of zeros in memory shared with the daemon."""
         return self._memory.buffer(shape, dtype)
 
     def stats(self) -> dict[str, Any]:
-        """The daemon's counters; ``docs/api.md`` names them."""
+        """Returns the daemon's counters; see ``docs/api.md``."""
         return self._connection.call("stats")[0]
 
     def close(self) -> None:
-        """Ends the connection. Jobs that were not closed fail on all workers."""
+        """Closes the connection. Jobs that were not closed fail on all workers."""
         self._connection.close()
 
     def __enter__(self) -> Client:

@@ -1,7 +1,6 @@
 """One connection to the daemon, shared by threads.
 
-There is no reading thread. Whoever waits and finds nobody reading reads for all, files what comes, and stops when its
-own answer is there.
+There is no reader thread. Of the threads that wait, one reads messages for all until its own answer has arrived.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from typing import Any, NamedTuple, TypeVar
 from .errors import ConnectionLost, SumacError, from_daemon
 
 MAX_MESSAGE = 128 * 1024
-"""The longest message in bytes, in both directions."""
+"""The maximum length of a message in bytes, in both directions."""
 
 Found = TypeVar("Found")
 
 
 class Outcome(NamedTuple):
-    """How an operation ended."""
+    """The outcome of an operation."""
 
     duration: float
     """Seconds from submission to the end."""
     error: SumacError | None
     missed: tuple[tuple[int, int], ...] = ()
-    """Elements that were not written: ranges."""
+    """Ranges of elements that were not written."""
 
 
 class Connection:
-    """Requests out; replies and events back to whoever waits for them."""
+    """Sends requests, and distributes replies and events to the threads that wait for them."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -57,7 +56,7 @@ class Connection:
         self._failures: dict[int, SumacError] = {}
 
     def call(self, cmd: str, fds: tuple[int, ...] = (), **fields: Any) -> tuple[dict[str, Any], list[int]]:
-        """Sends a command and waits for its reply: the ``ok`` object, and descriptors that now belong to the caller."""
+        """Sends a command and returns its reply: the ``ok`` object, and descriptors that the caller must close."""
         with self._changed:
             self._check()
             self._last_id += 1
@@ -67,7 +66,7 @@ class Connection:
         try:
             socket.send_fds(self._socket, [json.dumps(message, allow_nan=False).encode()], list(fds))
         except (BrokenPipeError, ConnectionResetError):
-            pass  # What the daemon said before it hung up is worth more; the wait finds it.
+            pass  # The daemon's last message has the reason; the wait returns it.
         except OSError as error:
             raise self._not_sent(cmd, error) from error
         reply = self._wait(lambda: self._replies.pop(request, None), None)
@@ -79,32 +78,32 @@ class Connection:
 
     @staticmethod
     def _not_sent(cmd: str, error: OSError) -> SumacError:
-        """What to raise for a command that did not leave; the connection is still good then, unless it was closed."""
+        """Returns the exception for a command that was not sent. The connection remains usable unless it was closed."""
         if error.errno in (errno.EBADF, errno.ENOTCONN):
             return ConnectionLost(error.strerror or str(error))
         hint = f"a message has at most {MAX_MESSAGE} bytes" if error.errno == errno.EMSGSIZE else ""
         return SumacError("not_sent", f"cannot send {cmd} to the daemon: {error.strerror or error}", hint)
 
     def finished(self, op: int, timeout: float | None) -> Outcome | None:
-        """Waits until an operation has ended; ``None`` when the time runs out first."""
+        """Waits until an operation has ended; returns ``None`` on timeout."""
         return self._wait(lambda: self._finished.pop(op, None), timeout)
 
     def abandon(self, op: int) -> None:
-        """Forgets an operation's end, which may have come already."""
-        with self._changed:  # Reentrant: this may run in a finalizer of the thread that holds it.
+        """Discards the outcome of an operation, present or future."""
+        with self._changed:  # Reentrant: a finalizer of the thread that holds the lock may run this.
             if self._finished.pop(op, None) is None:
                 self._abandoned.add(op)
 
     def failure(self, job: int) -> SumacError | None:
-        """Why a job has ended, as far as the daemon's messages have been read."""
+        """Returns the error of a failed job, if that message has been read."""
         return self._failures.get(job)
 
     def forget(self, job: int) -> None:
-        """Forgets a job that was closed."""
+        """Discards the state of a closed job."""
         self._failures.pop(job, None)
 
     def close(self) -> None:
-        """Ends the connection; jobs that are still open fail on all workers."""
+        """Closes the connection; jobs that are still open fail on all workers."""
         with self._changed:
             self._lost = self._lost or "it was closed"
             self._changed.notify_all()
@@ -112,14 +111,14 @@ class Connection:
             try:
                 self._socket.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # The daemon was faster.
+                pass  # The daemon has closed it already.
         self._socket.close()
 
     def _check(self) -> None:
         if self._lost is not None:
             raise ConnectionLost(self._lost)
         if os.getpid() != self._pid:
-            raise ConnectionLost("it belongs to the parent process; every process needs a Client of its own")
+            raise ConnectionLost("it belongs to the parent process; each process needs its own Client")
 
     def _wait(self, take: Callable[[], Found | None], timeout: float | None) -> Found | None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -131,17 +130,17 @@ class Connection:
                     return found
                 self._check()
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                # A wait of no time still reads what has come already.
+                # A wait of zero seconds still reads messages that have arrived.
                 if left == 0.0 and not first:
                     return None
                 first = False
                 if self._reading:
                     self._changed.wait(left)
                     continue
-                self._read_for_all(left)
+                self._read_one(left)
 
-    def _read_for_all(self, left: float | None) -> None:
-        """Reads and files one message, with the lock let go while waiting for it."""
+    def _read_one(self, left: float | None) -> None:
+        """Receives and dispatches one message, without the lock while it waits."""
         self._reading = True
         self._changed.release()
         message, lost = None, None
@@ -156,7 +155,7 @@ class Connection:
         if lost is not None:
             self._lost = self._lost or lost
         elif message is not None:
-            self._file(*message)
+            self._dispatch(*message)
 
     def _receive(self, left: float | None) -> tuple[dict[str, Any], list[int]] | None:
         poll = select.poll()
@@ -166,18 +165,18 @@ class Connection:
         try:
             data, fds, _, _ = socket.recv_fds(self._socket, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
-            # Said once by a daemon that hung up without reading everything; what it sent last comes after.
+            # The kernel reports this once if the daemon closed with unread requests; its last message follows.
             data, fds, _, _ = socket.recv_fds(self._socket, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
         if not data:
-            raise OSError("the daemon hung up")
+            raise OSError("the daemon closed it")
         return json.loads(data), list(fds)
 
-    def _file(self, message: dict[str, Any], fds: list[int]) -> None:
+    def _dispatch(self, message: dict[str, Any], fds: list[int]) -> None:
         event = message.get("event")
         if event is None and message.get("id") is not None:
             self._replies[message["id"]] = (message, fds)
         elif event is None:
-            # Only a refusal of the whole connection answers no request of ours.
+            # A reply without an id refuses the connection as a whole.
             self._lost = str(from_daemon(message.get("error", {})))
         elif event == "completed":
             self._complete(message)

@@ -1,4 +1,4 @@
-"""What can go wrong, with the daemon's codes."""
+"""Exceptions with the daemon's error codes."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ class JobFailed(SumacError):
 
 
 class WaitTimeout(SumacError, TimeoutError):
-    """The operation has not finished in the time given; it goes on."""
+    """The operation has not ended within the timeout; it continues."""
 
 
 class ConnectionLost(SumacError, ConnectionError):
-    """The connection to the daemon is gone; connect and open the job again."""
+    """The connection to the daemon is lost; connect and open the job again."""
 
     def __init__(self, why: str) -> None:
-        super().__init__("connection_lost", f"the connection to the daemon is gone: {why}", "connect again")
+        super().__init__("connection_lost", f"the connection to the daemon is lost: {why}", "connect again")
 
 
 _CLASSES = {"job_failed": JobFailed, "cancelled": JobFailed, "mismatch": JobFailed, "shutting_down": JobFailed, "timeout": WaitTimeout}
 
 
 def from_daemon(error: Mapping[str, Any]) -> SumacError:
-    """The exception for an ``error`` object of a message."""
+    """Returns the exception for an ``error`` object of a message."""
     code = str(error.get("code", "unknown"))
     return _CLASSES.get(code, SumacError)(
         code,
-        str(error.get("message", "the daemon gave no reason")),
+        str(error.get("message", "no reason given")),
         str(error.get("hint", "")),
         tuple(error.get("ranks", ())),
         error.get("tensor"),

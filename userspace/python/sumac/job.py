@@ -17,22 +17,22 @@ from .memory import Memory, Shape, name_of
 class Job:
     """A job that this process is a worker of.
 
-    As a context manager it leaves the job in good order; after an exception it leaves it open instead, so that the
-    end of the connection tells the other workers which rank is gone.
+    As a context manager it closes the job at the end. After an exception the job stays open, so that the end of the
+    connection fails it on the other workers with this rank.
     """
 
-    def __init__(self, connection: Connection, memory: Memory, opened: dict[str, Any], bell: int) -> None:
+    def __init__(self, connection: Connection, memory: Memory, opened: dict[str, Any], event_fd: int) -> None:
         self._connection = connection
         self._memory = memory
         self._handle: int = opened["job"]
-        self._bell = bell
-        self._close_bell = weakref.finalize(self, os.close, bell)
+        self._event_fd = event_fd
+        self._close_event = weakref.finalize(self, os.close, event_fd)
         self.opened = opened
         self.rank: int = opened["rank"]
         self.world: int = opened["world"]
 
     def buffer(self, shape: Shape, dtype: npt.DTypeLike = np.float32) -> np.ndarray:
-        """An array of zeros in memory that the daemon maps too."""
+        """Allocates an array of zeros in memory shared with the daemon."""
         return self._memory.buffer(shape, dtype)
 
     def allreduce(
@@ -44,12 +44,12 @@ class Job:
     def allreduce_async(
         self, array: np.ndarray, out: np.ndarray | None = None, *, reduction: str | None = None, **options: Any
     ) -> Handle:
-        """Begins to reduce an array over all workers, into ``out`` or in place.
+        """Submits the reduction of an array over all workers, into ``out`` or in place.
 
         ``reduction`` is ``"sum"`` (the default), ``"mean"``, ``"min"`` or ``"max"``. All operations take ``name`` (the same on
-        all workers; necessary in a job in order of names) and ``priority`` (0 to 7; from 4 on it overtakes those below).
+        all workers; required in a job with ``order="name"``) and ``priority`` (0 to 7; from 4 on urgent).
 
-        All workers hand in the same shapes and types in the same order. The arrays belong to the daemon until
+        All workers submit the same shapes and types in the same order. The arrays belong to the daemon until
         :meth:`Handle.wait` has returned.
         """
         self._same(array, out, 1, 1)
@@ -60,7 +60,7 @@ class Job:
         return self.broadcast_async(array, root, **options).wait(timeout)
 
     def broadcast_async(self, array: np.ndarray, root: int, **options: Any) -> Handle:
-        """Begins to replace the array of all workers by that of ``root``."""
+        """Submits the replacement of all workers' arrays by that of ``root``."""
         return self._begin("broadcast", array, None, root=root, **options)
 
     def reduce(
@@ -78,7 +78,7 @@ class Job:
         reduction: str | None = None,
         **options: Any,
     ) -> Handle:
-        """Begins to reduce an array over all workers, for ``root`` alone; nothing of the others' is written."""
+        """Submits the reduction of an array over all workers for ``root``; other workers' arrays are not written."""
         self._same(array, out, 1, 1)
         return self._begin("reduce", array, out, root=root, reduction=reduction, **options)
 
@@ -91,14 +91,14 @@ class Job:
     def reduce_scatter_async(
         self, array: np.ndarray, out: np.ndarray | None = None, *, reduction: str | None = None, **options: Any
     ) -> Handle:
-        """Begins to reduce an array of ``world`` equal blocks over all workers, of which each gets its own.
+        """Submits the reduction of an array of ``world`` equal blocks over all workers; each receives its own block.
 
-        The block goes to ``out``, or stays in its place; the result is ``out``, or a flat view of the block.
+        The block is written to ``out``, or in place; the result is ``out``, or a flat view of the block.
         """
         self._same(array, out, 1, self.world)
         handle = self._begin("reduce_scatter", array, out, reduction=reduction, **options)
         if out is None:
-            handle.give(self.block(array))
+            handle.set_result(self.block(array))
         return handle
 
     def allgather(
@@ -108,7 +108,7 @@ class Job:
         return self.allgather_async(array, out, **options).wait(timeout)
 
     def allgather_async(self, array: np.ndarray, out: np.ndarray | None = None, **options: Any) -> Handle:
-        """Begins to collect the blocks of all workers on all workers.
+        """Submits the collection of all workers' blocks on all workers.
 
         ``array`` is this worker's block and ``out`` takes all of them; without ``out``, ``array`` takes all of them, and this
         worker's (:meth:`block`) is in its place there.
@@ -123,9 +123,9 @@ class Job:
 
     @staticmethod
     def _same(array: np.ndarray, out: np.ndarray | None, times: int, divided: int) -> None:
-        """``out`` must be of the same type, and ``times`` as large, or ``divided`` by so much."""
+        """Checks that ``out`` has the array's type and its size times ``times`` over ``divided``."""
         if out is None or not isinstance(array, np.ndarray) or not isinstance(out, np.ndarray):
-            return  # What is no array is refused where it is looked for.
+            return  # Memory.find refuses objects that are no arrays.
         if out.dtype != array.dtype or out.size * divided != array.size * times:
             raise ValueError("out must have the array's type and as many elements as the result")
 
@@ -133,7 +133,7 @@ class Job:
         region, offset = self._memory.find(array)
         if out is not None:
             fields["out_region"], fields["out_offset"] = self._memory.find(out)
-        # That of the whole tensor: of two arrays the larger.
+        # The count of the whole tensor: the larger of the two arrays.
         count = array.size if out is None else max(array.size, out.size)
         reply, _ = self._connection.call(
             command, job=self._handle, region=region, dtype=name_of(array.dtype), offset=offset, count=count, **fields
@@ -141,25 +141,25 @@ class Job:
         return Handle(self._connection, reply["op"], array, array if out is None else out)
 
     def failure(self) -> SumacError | None:
-        """Why the job has ended, as far as the daemon's messages have been read."""
+        """Returns the error of the failed job, if that message has been read."""
         return self._connection.failure(self._handle)
 
     def fileno(self) -> int:
-        """The eventfd that counts finished operations, for ``select`` and event loops."""
-        return self._bell
+        """Returns the eventfd that counts ended operations, for ``select`` and event loops."""
+        return self._event_fd
 
     def stats(self) -> dict[str, Any]:
-        """This job's counters."""
+        """Returns this job's counters."""
         wire_job = self.opened["wire_job"]
         jobs = self._connection.call("stats")[0]["jobs"]
         return next((job for job in jobs if job["job"] == wire_job), {})
 
     def close(self) -> None:
-        """Leaves the job in good order, after its last operation. An attached client leaves alone."""
-        if self._close_bell.alive:
+        """Closes the job after its last operation. An attached client leaves it open for the others."""
+        if self._close_event.alive:
             self._connection.call("close", job=self._handle)
             self._connection.forget(self._handle)
-            self._close_bell()
+            self._close_event()
 
     def __enter__(self) -> Job:
         return self
@@ -170,11 +170,11 @@ class Job:
 
 
 class Handle:
-    """An operation on its way."""
+    """A submitted operation."""
 
     def __init__(self, connection: Connection, op: int, array: np.ndarray, out: np.ndarray) -> None:
         self._connection = connection
-        self._array = array  # Kept, so that its memory is not given back before the end.
+        self._array = array  # A reference that keeps its memory registered until the end.
         self._out = out
         self._outcome: Outcome | None = None
         self.op = op
@@ -182,18 +182,18 @@ class Handle:
     def wait(self, timeout: float | None = None) -> np.ndarray:
         """Waits for the result, at most ``timeout`` seconds, and returns the array that holds it."""
         if not self._ended(timeout):
-            raise WaitTimeout("timeout", f"operation {self.op} has not finished after {timeout} s", "it goes on")
+            raise WaitTimeout("timeout", f"operation {self.op} has not ended after {timeout} s", "it continues")
         assert self._outcome is not None
         if self._outcome.error is not None:
             raise self._outcome.error
         return self._out
 
-    def give(self, result: np.ndarray) -> None:
-        """Sets what :meth:`wait` returns: a part of the array."""
+    def set_result(self, result: np.ndarray) -> None:
+        """Sets the array that :meth:`wait` returns."""
         self._out = result
 
     def done(self) -> bool:
-        """Whether the operation has ended, well or not. Does not wait."""
+        """Returns whether the operation has ended, with or without an error. Does not wait."""
         return self._ended(0.0)
 
     @property
@@ -205,12 +205,12 @@ class Handle:
     def missed(self) -> tuple[tuple[int, int], ...]:
         """Elements that were not written, each range from its first to one past its last; empty before the end is known.
 
-        They were summed before this worker took a dead one's place.
+        They were summed before this worker replaced a dead one.
         """
         return () if self._outcome is None else self._outcome.missed
 
     def cancel(self) -> bool:
-        """Gives the operation up, and with it the job on all workers. False when it had ended already."""
+        """Cancels the operation, which fails the job on all workers. Returns false if it had ended already."""
         return bool(self._connection.call("cancel", op=self.op)[0]["cancelled"])
 
     def _ended(self, timeout: float | None) -> bool:

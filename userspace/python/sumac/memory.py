@@ -1,4 +1,4 @@
-"""Arrays in memory that the daemon maps too."""
+"""Arrays in memory shared with the daemon."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ DTYPES = {
     np.dtype(np.int32): "int32",
     np.dtype(np.uint16): "bfloat16",
 }
-"""The types that the network can reduce, with their names in the API. Numpy has no bfloat16: its bits stand as uint16."""
+"""The supported types and their names in the API. Numpy has no bfloat16: its bits are stored as uint16."""
 
 
 def name_of(dtype: np.dtype) -> str:
-    """A type's name in the API; also of the bfloat16 that other packages add to numpy."""
+    """Returns a type's name in the API; also for the bfloat16 that other packages add to numpy."""
     known = DTYPES.get(dtype)
     if known is None and dtype.name == "bfloat16" and dtype.itemsize == 2:
         known = "bfloat16"
     if known is None:
-        raise ValueError(f"the network cannot reduce {dtype}; use float32, float16, int32, or uint16 for bfloat16")
+        raise ValueError(f"{dtype} is not supported; use float32, float16, int32, or uint16 for bfloat16")
     return known
 
 
 def to_bfloat16(array: npt.ArrayLike) -> np.ndarray:
-    """The bits of float32 values as bfloat16, rounded half to even, as uint16."""
+    """Returns the bits of float32 values as bfloat16, rounded half to even, as uint16."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    # Rounding would carry a NaN's bits into its exponent and beyond; it stays one.
+    # Rounding would carry a NaN's mantissa into its exponent.
     quiet = (bits >> 16) | 0x40
     is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
     return np.where(is_nan, quiet, rounded).astype(np.uint16)
 
 
 def from_bfloat16(bits: npt.ArrayLike) -> np.ndarray:
-    """The float32 values of bfloat16 bits that stand as uint16."""
+    """Returns the float32 values of bfloat16 bits stored as uint16."""
     return (np.asarray(bits, np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
@@ -56,26 +56,26 @@ Shape = Union[int, "tuple[int, ...]"]
 
 
 class Memory:
-    """The regions of one connection, found again by the addresses of the arrays in them."""
+    """The registered regions of one connection, indexed by address."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.RLock()
         self._starts: list[int] = []
         self._regions: list[tuple[int, int, int]] = []  # start, end, handle; ascending like _starts
-        # Filled by finalizers, which may run in the middle of anything and so must do nothing else.
+        # Finalizers append to it. They may run at any point, so they do nothing else.
         self._dropped: collections.deque[int] = collections.deque()
         self._unused: list[int] = []
 
     def buffer(self, shape: Shape, dtype: npt.DTypeLike) -> np.ndarray:
-        """An array of zeros that the daemon can see. It is given back when its last view is gone."""
+        """Allocates an array of zeros in a new region, which is unregistered after its last view is freed."""
         kind = np.dtype(dtype)
         name_of(kind)
         dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
         count = math.prod(dimensions)
         size = max(count * kind.itemsize, mmap.PAGESIZE)
         with self._lock:
-            self._give_back()
+            self._unregister_unused()
             memory, handle = self._register(size)
             flat = np.frombuffer(memory, dtype=kind, count=count)
             start = flat.__array_interface__["data"][0]
@@ -86,7 +86,7 @@ class Memory:
         return flat.reshape(dimensions)
 
     def find(self, array: np.ndarray) -> tuple[int, int]:
-        """The region of an array, and where in it the array starts."""
+        """Returns the region of an array, and the array's offset in it."""
         if not isinstance(array, np.ndarray):
             raise ValueError("operations take numpy arrays")
         name_of(array.dtype)
@@ -108,7 +108,7 @@ class Memory:
             return region if end <= region[1] else None
 
     def _forget(self) -> None:
-        """Forgets regions that are no longer mapped: other memory may be at their addresses by now."""
+        """Removes regions that are no longer mapped: their addresses may be in use for other memory."""
         while self._dropped:
             handle = self._dropped.popleft()
             at = next(i for i, region in enumerate(self._regions) if region[2] == handle)
@@ -126,8 +126,8 @@ class Memory:
             os.close(file)
         return memory, reply["region"]
 
-    def _give_back(self) -> None:
-        """Unregisters what is no longer mapped here."""
+    def _unregister_unused(self) -> None:
+        """Unregisters regions that are no longer mapped here."""
         self._forget()
         unused, self._unused = self._unused, []
         for handle in unused:
@@ -136,4 +136,4 @@ class Memory:
             except SumacError as error:
                 if error.code != "region_busy":
                     raise
-                self._unused.append(handle)  # An operation that nobody waited for still uses it.
+                self._unused.append(handle)  # An operation without a waiter still uses it.

@@ -4,7 +4,7 @@
                                       +--- sumac-agg serve --plane host, 127.x.y.1
     trainers --- daemon 127.x.y.12 ---+
 
-The first daemon is a parameter host of dynamic jobs as well. x and y come from the process's number, so that labs at the same time do not meet.
+The first daemon is a parameter host too. x and y derive from the process id, so that concurrent labs do not share addresses.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import sumac
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SECRET = "a secret of some length"
-PATIENCE = 60.0
-"""Seconds that nothing here takes, however busy the machine is."""
+TEST_TIMEOUT = 60.0
+"""Seconds; longer than any step takes on a busy machine."""
 
 
 def program(name: str) -> pathlib.Path | None:
-    """A built program: from SUMAC_BIN_DIR, else the newest build."""
+    """Returns the path of a built program: from SUMAC_BIN_DIR, else the newest build."""
     folder = os.environ.get("SUMAC_BIN_DIR")
     places = [pathlib.Path(folder)] if folder else [ROOT / "target" / kind for kind in ("release", "debug")]
     built = [place / name for place in places if (place / name).exists()]
@@ -36,7 +36,7 @@ def program(name: str) -> pathlib.Path | None:
 
 
 class Lab:
-    """Two hosts with a daemon each."""
+    """Two hosts with one daemon each."""
 
     WORLD = 2
     _made = 0
@@ -68,12 +68,12 @@ class Lab:
         self._await_parameter_host()
 
     def _await_parameter_host(self) -> None:
-        """Waits until the first daemon has entered at the control plane as a parameter host."""
-        deadline = time.monotonic() + PATIENCE
+        """Waits until the coordinator has accepted the first daemon as a parameter host."""
+        deadline = time.monotonic() + TEST_TIMEOUT
         with sumac.Client(self.socket(0)) as client:
             while True:
                 try:
-                    return client.open("anybody there", 0, 1, mode="dynamic").close()
+                    return client.open("parameter host ready", 0, 1, mode="dynamic").close()
                 except sumac.SumacError:
                     if time.monotonic() > deadline:
                         raise
@@ -88,7 +88,7 @@ class Lab:
             + (f'[parameter_host]\nsecret_file = "{secret}"\n' if rank == 0 else "")
         )
         process = self._spawn("sumac", "daemon", "--config", str(config))
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TEST_TIMEOUT
         while True:
             try:
                 sumac.Client(self.socket(rank)).close()
@@ -108,18 +108,18 @@ class Lab:
         return process
 
     def socket(self, rank: int) -> str:
-        """Where a host's daemon listens."""
+        """Returns the path of a daemon's socket."""
         return str(self.path / f"host{rank}.sock")
 
     def train(self, job: str, work: Callable[[sumac.Client, sumac.Job, int], Any], **options: Any) -> list[Any]:
-        """Runs ``work`` as each rank, in a thread of its own, and gives what they return."""
+        """Runs ``work`` for each rank in its own thread, and returns the results."""
         results: list[Any] = [None] * self.WORLD
         errors: list[BaseException] = []
 
         def trainer(rank: int) -> None:
             try:
                 with sumac.Client(self.socket(rank)) as client:
-                    with client.open(job, rank, self.WORLD, timeout=PATIENCE, **options) as opened:
+                    with client.open(job, rank, self.WORLD, timeout=TEST_TIMEOUT, **options) as opened:
                         results[rank] = work(client, opened, rank)
             except BaseException as error:
                 errors.append(error)
@@ -128,7 +128,7 @@ class Lab:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE * 2)
+            thread.join(TEST_TIMEOUT * 2)
         if errors:
             raise errors[0]
         return results
@@ -139,7 +139,7 @@ class Lab:
             process.send_signal(signal.SIGTERM)
         for process in self._processes:
             try:
-                process.wait(PATIENCE)
+                process.wait(TEST_TIMEOUT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

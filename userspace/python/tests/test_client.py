@@ -15,7 +15,7 @@ import numpy as np
 
 import sumac
 
-from .lab import PATIENCE, ROOT, Lab, program
+from .lab import TEST_TIMEOUT, ROOT, Lab, program
 
 
 @unittest.skipUnless(program("sumac") and program("sumac-agg"), "sumac and sumac-agg are not built: make build")
@@ -58,7 +58,7 @@ class Sums(WithLab):
             array[:] = (np.arange(64) * (rank + 1))[:, None]
             handles = [job.allreduce_async(row, priority=row_number % 8) for row_number, row in enumerate(array)]
             for handle in reversed(handles):
-                handle.wait(PATIENCE)
+                handle.wait(TEST_TIMEOUT)
                 self.assertTrue(handle.done())
                 self.assertGreater(handle.duration, 0)
             return array.copy()
@@ -66,7 +66,7 @@ class Sums(WithLab):
         for result in self.lab.train("views", work, scale=1024.0):
             np.testing.assert_array_equal(result, np.repeat(np.arange(64) * 3, 300).reshape(64, 300))
 
-    def test_a_dynamic_job_gives_the_same_sums(self) -> None:
+    def test_a_dynamic_job_returns_the_same_sums(self) -> None:
         def work(client: sumac.Client, job: sumac.Job, rank: int) -> np.ndarray:
             terms = job.opened["dynamic"]
             self.assertEqual((job.opened["mode"], job.opened["slots"], terms["window"]), ("dynamic", 32, 128))
@@ -74,7 +74,7 @@ class Sums(WithLab):
             array = job.buffer(50_000)
             array[:] = (np.arange(50_000) % 1009 - 500) * (rank + 1) / 1024
             handle = job.allreduce_async(array)
-            handle.wait(PATIENCE)
+            handle.wait(TEST_TIMEOUT)
             self.assertEqual(handle.missed, ())
             if rank == 0:
                 self.assertGreater(client.stats()["parameter_host"][0]["completed"], 0)
@@ -98,7 +98,7 @@ class Sums(WithLab):
             for array in arrays:
                 array[:] = rank + 1
             handles = [job.allreduce_async(array) for array in arrays]
-            threads = [threading.Thread(target=handle.wait, args=(PATIENCE,)) for handle in handles]
+            threads = [threading.Thread(target=handle.wait, args=(TEST_TIMEOUT,)) for handle in handles]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -107,10 +107,10 @@ class Sums(WithLab):
 
         self.assertEqual(self.lab.train("threads", work, scale=1024.0), [[3.0] * 16] * 2)
 
-    def test_the_eventfd_tells_of_ends(self) -> None:
+    def test_the_eventfd_counts_ended_operations(self) -> None:
         def work(_: sumac.Client, job: sumac.Job, __: int) -> int:
             handle = job.allreduce_async(job.buffer(10))
-            select.select([job], [], [], PATIENCE)
+            select.select([job], [], [], TEST_TIMEOUT)
             self.assertTrue(handle.done())
             return os.eventfd_read(job.fileno())
 
@@ -154,7 +154,7 @@ class Collectives(WithLab):
 
         self.lab.train("kinds", work, scale=1024.0)
 
-    def test_bfloat16_stands_as_uint16(self) -> None:
+    def test_bfloat16_is_stored_as_uint16(self) -> None:
         values = np.array([0.0, 1.0, -2.5, 100.0, 0.125], np.float32)
         np.testing.assert_array_equal(sumac.from_bfloat16(sumac.to_bfloat16(values)), values)
         odd = sumac.from_bfloat16(sumac.to_bfloat16([1 + 2**-8, 1 + 3 * 2**-8, np.nan, np.inf, -np.inf]))
@@ -194,12 +194,12 @@ class Clients(WithLab):
                 # Each worker in another order.
                 handles = [j.allreduce_async(a, name=n) for j, a, n in submissions[:: 1 - 2 * rank]]
                 for handle in handles:
-                    handle.wait(PATIENCE)
+                    handle.wait(TEST_TIMEOUT)
                 return [float(array[-1]) for array in arrays]
 
         self.assertEqual(self.lab.train("attached", work, order="name", scale=1024.0), [[2.0, 4.0]] * 2)
 
-    def test_workers_that_do_not_do_the_same_are_both_named(self) -> None:
+    def test_a_mismatch_names_both_workers(self) -> None:
         def work(_: sumac.Client, job: sumac.Job, rank: int) -> sumac.SumacError:
             with self.assertRaises(sumac.JobFailed) as caught:
                 job.allreduce(job.buffer(100 + rank), name="layer")
@@ -216,8 +216,8 @@ class Memory(WithLab):
         self.client = sumac.Client(self.lab.socket(0))
         self.addCleanup(self.client.close)
 
-    def test_buffers_are_given_back_with_their_last_view(self) -> None:
-        for _ in range(1000):  # Four times as many as one connection may hold.
+    def test_buffers_are_unregistered_with_their_last_view(self) -> None:
+        for _ in range(1000):  # Four times the limit of one connection.
             view = self.client.buffer(10)[2:]
             self.assertEqual(view.sum(), 0)
 
@@ -226,7 +226,7 @@ class Memory(WithLab):
             with self.assertRaises(ValueError, msg=dtype):
                 self.client.buffer(10, dtype)
 
-    def test_arrays_that_the_daemon_cannot_see(self) -> None:
+    def test_arrays_outside_shared_memory_are_refused(self) -> None:
         with self.client.open("alone", 0, 1) as job:
             shared = job.buffer((10, 10))
             for name, array in (
@@ -242,7 +242,7 @@ class Memory(WithLab):
             shared[:] = 1
             self.assertEqual(job.allreduce(shared[3])[9], 1.0)
 
-    def test_memory_elsewhere_is_not_taken_for_a_buffer_that_is_gone(self) -> None:
+    def test_other_memory_at_the_address_of_a_freed_buffer_is_refused(self) -> None:
         with self.client.open("gone", 0, 1) as job:
             for _ in range(50):
                 job.allreduce(job.buffer(1 << 20))
@@ -296,19 +296,19 @@ class Errors(WithLab):
                 handle.wait(0.05)
             other.kill()
             with self.assertRaises(sumac.JobFailed) as caught:
-                handle.wait(PATIENCE)
+                handle.wait(TEST_TIMEOUT)
             self.assertEqual(caught.exception.ranks, (1,))
             job.close()
 
-    def test_cancelling_ends_the_job_here_and_there(self) -> None:
+    def test_cancel_ends_the_job_on_all_workers(self) -> None:
         def work(client: sumac.Client, job: sumac.Job, rank: int) -> tuple[str, tuple[int, ...]]:
             with self.assertRaises(sumac.JobFailed) as caught:
                 if rank == 0:
                     handle = job.allreduce_async(job.buffer(10))
                     self.assertTrue(handle.cancel())
-                    handle.wait(PATIENCE)
+                    handle.wait(TEST_TIMEOUT)
                 while job.failure() is None:
-                    client.stats()  # Reads what has come.
+                    client.stats()  # Reads pending messages.
                 job.allreduce(job.buffer(10))
             return caught.exception.code, caught.exception.ranks
 
@@ -316,7 +316,7 @@ class Errors(WithLab):
         self.assertEqual(mine[0], "cancelled")
         self.assertEqual(theirs, ("job_failed", (0,)))
 
-    def test_a_socket_where_nobody_listens(self) -> None:
+    def test_a_socket_without_a_listener(self) -> None:
         with self.assertRaises(sumac.ConnectionLost):
             sumac.Client("/nonexistent/sumac.sock")
 
@@ -332,7 +332,7 @@ class Errors(WithLab):
             self.assertEqual(os.waitpid(child, 0)[1], 0)
             self.assertIn("jobs", client.stats())
 
-    def test_a_closed_client_says_so(self) -> None:
+    def test_a_closed_client_raises(self) -> None:
         client = sumac.Client(self.lab.socket(0))
         client.close()
         with self.assertRaises(sumac.ConnectionLost):
@@ -345,11 +345,11 @@ class Documentation(WithLab):
         code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
         code = code.replace("/run/sumac/sumac.sock", self.lab.socket(0))
         example = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        with sumac.Client(self.lab.socket(1)) as client, client.open("worked", 1, 2, timeout=PATIENCE) as job:
+        with sumac.Client(self.lab.socket(1)) as client, client.open("worked", 1, 2, timeout=TEST_TIMEOUT) as job:
             array = job.buffer(8)
             array[:] = 2
             job.allreduce(array)
-        printed, _ = example.communicate(timeout=PATIENCE)
+        printed, _ = example.communicate(timeout=TEST_TIMEOUT)
         self.assertEqual(example.returncode, 0)
         self.assertIn(str((3.0,) * 8), printed.splitlines())
 
@@ -372,7 +372,7 @@ class Shell(WithLab):
             running.append((subprocess.Popen(command, stderr=subprocess.PIPE, text=True), target))
         sums = []
         for process, target in running:
-            _, messages = process.communicate(timeout=PATIENCE)
+            _, messages = process.communicate(timeout=TEST_TIMEOUT)
             self.assertEqual(process.returncode, 0, messages)
             sums.append(np.load(target))
         return sums
@@ -408,28 +408,28 @@ class Shell(WithLab):
         for result in self.sum("shellbf16", bits, options=("--scale", "1024")):
             np.testing.assert_array_equal(sumac.from_bfloat16(result), [1.75, -6.0])
 
-    def test_a_place_that_cannot_be_written_is_noticed_before_the_job_is_opened(self) -> None:
+    def test_an_unwritable_output_fails_before_the_job_is_opened(self) -> None:
         source = self.lab.path / "unwritable.npy"
         np.save(source, np.zeros(3, np.float32))
         command = [
             str(program("sumac")), "allreduce", "--socket", self.lab.socket(0), "--job", "unwritable", "--rank", "0",
             "--world", "2", "--timeout", "600", str(source), "/nonexistent/sum.npy",
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TEST_TIMEOUT)
         self.assertEqual(done.returncode, 1)
         self.assertIn("/nonexistent/sum.npy", done.stderr)
 
-    def test_a_configuration_with_a_mistake_is_named_by_file_and_key(self) -> None:
+    def test_a_configuration_error_names_file_and_key(self) -> None:
         config = self.lab.path / "wrong.toml"
         for text, key in (("sokcet = 'x'", "sokcet"), ("elements = 'many'", "elements"), ("slots = 3", "slots")):
             config.write_text(text)
             command = [str(program("sumac")), "daemon", "--config", str(config), "--check"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TEST_TIMEOUT)
             self.assertEqual(done.returncode, 1)
             self.assertIn(str(config), done.stderr)
             self.assertIn(key, done.stderr)
 
-    def test_a_daemon_that_is_told_to_stop_leaves_in_good_order(self) -> None:
+    def test_sigterm_stops_a_daemon_in_order(self) -> None:
         lab = Lab()
         self.addCleanup(lab.stop)
         with sumac.Client(lab.socket(0)) as client:
@@ -437,14 +437,14 @@ class Shell(WithLab):
             job.allreduce(job.buffer(10))
             daemon = lab.daemons[0]
             daemon.terminate()
-            self.assertEqual(daemon.wait(PATIENCE), 0)
+            self.assertEqual(daemon.wait(TEST_TIMEOUT), 0)
             self.assertFalse(os.path.exists(lab.socket(0)))
             with self.assertRaises(sumac.ConnectionLost):
                 while True:
                     client.stats()
             self.assertEqual(job.failure().code, "shutting_down")
 
-    def test_what_cannot_be_summed_is_an_error_with_a_name(self) -> None:
+    def test_an_unsupported_input_is_named(self) -> None:
         cases = {"float64": np.zeros(3), "cut off": np.zeros(1000, np.float32), "missing": None}
         for name, array in cases.items():
             source = self.lab.path / f"bad {name}.npy"
@@ -456,7 +456,7 @@ class Shell(WithLab):
                 str(program("sumac")), "allreduce", "--socket", self.lab.socket(0), "--job", "bad", "--rank", "0",
                 "--world", "1", str(source), str(self.lab.path / "out.npy"),
             ]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TEST_TIMEOUT)
             self.assertEqual(done.returncode, 1, name)
             self.assertIn(f"bad {name}.npy", done.stderr)
 
