@@ -1,7 +1,7 @@
 //! What a client's call can come to.
 
 use sumac_api::{Code, Failure, FrameError};
-use sumac_xsk::mapping::{LeaseError, SharedError};
+use sumac_memory::{LeaseError, RegionError};
 
 use crate::Tensor;
 
@@ -23,7 +23,7 @@ pub enum ClientError {
     Lost(String),
     /// The shared memory could not be made.
     #[error("making a tensor: {0}")]
-    Memory(#[from] SharedError),
+    Memory(#[from] RegionError),
     /// The shared memory could not be divided.
     #[error("dividing a region: {0}")]
     Divide(#[from] LeaseError),

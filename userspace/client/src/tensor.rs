@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use sumac_api::{Command, DType, Register, RegisterReply};
-use sumac_xsk::mapping::{Lease, Shared};
+use sumac_memory::{Lease, SharedRegion};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::ClientError;
@@ -95,12 +95,11 @@ pub(crate) fn allocate<T: Element>(
     counts: &[usize],
 ) -> Result<Vec<Tensor<T>>, ClientError> {
     let (starts, size) = layout::<T>(counts).ok_or(ClientError::TooLarge)?;
-    let (shared, file) = Shared::create(size)?;
+    let (memory, file) = SharedRegion::create(size)?;
     let command = Command::Register(Register { size: size as u64 });
     let answer = connection.call(command, &[file.as_fd()])?;
     let RegisterReply { region } = body(answer.value)?;
     let region = Arc::new(Region { connection: connection.clone(), handle: region });
-    let memory = shared.into_region();
     starts
         .into_iter()
         .zip(counts)

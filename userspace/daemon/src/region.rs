@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use sumac_memory::{Lease, LeaseError, SharedRegion};
 use sumac_transport::Buffer;
-use sumac_xsk::mapping::{Lease, LeaseError, Region};
 
 /// A range of a region, and where in its part of the tensor the range starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,15 +32,19 @@ impl Ranges {
     }
 
     /// Borrows from one region.
-    pub(crate) fn within(region: &Region, input: Stretch, output: Stretch) -> Result<Ranges, LeaseError> {
+    pub(crate) fn within(
+        region: &SharedRegion,
+        input: Stretch,
+        output: Stretch,
+    ) -> Result<Ranges, LeaseError> {
         let main = region.lease(input.bytes, output.bytes)?;
         Ok(Ranges { main: Some(main), elsewhere: None, skips: [input.skip, output.skip] })
     }
 
     /// Borrows the input from one region and the output from another.
     pub(crate) fn across(
-        (from, input): (&Region, Stretch),
-        (to, output): (&Region, Stretch),
+        (from, input): (&SharedRegion, Stretch),
+        (to, output): (&SharedRegion, Stretch),
     ) -> Result<Ranges, LeaseError> {
         let main = from.lease(input.bytes, 0..0)?;
         let elsewhere = to.lease(0..0, output.bytes)?;
@@ -65,10 +69,9 @@ impl Buffer for Ranges {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sumac_xsk::mapping::Shared;
 
-    fn region() -> Region {
-        Shared::create(4096).unwrap().0.into_region()
+    fn region() -> SharedRegion {
+        SharedRegion::create(4096).unwrap().0
     }
 
     fn bytes(bytes: Range<usize>) -> Stretch {

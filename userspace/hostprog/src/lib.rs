@@ -15,7 +15,7 @@
 //! | [`preflight`] | what attaching needs from the system, checked before |
 //! | [`measure`] | nanoseconds per frame |
 //! | [`pins`], [`queues`], [`mode`], [`interface`], [`log`] | places, modes, interfaces, the program's messages |
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod attach;
 pub mod attached;

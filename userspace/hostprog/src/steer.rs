@@ -7,6 +7,7 @@
 //! remembered beside the program's pins ([`memory`]), and are taken out with it. Rules of the same meaning that somebody else
 //! put in are used and left alone.
 
+pub mod flow_rules;
 pub mod memory;
 pub mod report;
 
@@ -14,13 +15,15 @@ use std::{fmt, io, path::PathBuf, str::FromStr};
 
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
-use sumac_xsk::{Flows, PortRule};
 use thiserror::Error;
 
 use crate::{
     interface::{self, Interface},
     netns,
-    steer::memory::Memory,
+    steer::{
+        flow_rules::{FlowRules, PortRule},
+        memory::Memory,
+    },
 };
 
 /// Whether rules are wanted.
@@ -176,7 +179,7 @@ pub fn apply(
     if wanted.is_empty() && own.is_empty() {
         return Ok(Change::default());
     }
-    let flows = Flows::open(name).map_err(|source| unsupported(name, source))?;
+    let flows = FlowRules::open(name).map_err(|source| unsupported(name, source))?;
     match change(name, &flows, &own, wanted, memory) {
         Err(error) if steer == Steer::Auto && !matches!(error, SteerError::Memory { .. }) => {
             tracing::warn!("{error}; going on without");
@@ -208,7 +211,7 @@ fn keep_right(
 /// Undoes a change. What cannot be undone is told as a warning: there is an error already that led here.
 pub fn roll_back(change: Change, interface: &Interface, memory: &Memory) {
     let name = &interface.name;
-    let undone = Flows::open(name).map_err(|source| unsupported(name, source)).and_then(|flows| {
+    let undone = FlowRules::open(name).map_err(|source| unsupported(name, source)).and_then(|flows| {
         let own = memory.read().map_err(|source| unkept(name, memory, source))?;
         undo(name, &flows, own, change, memory)
     });
@@ -231,7 +234,7 @@ pub fn remove(namespace: u64, ifname: &str, memory: &Memory) -> Result<(), Steer
         if Interface::by_name(ifname).is_err() {
             return Ok(());
         }
-        let flows = Flows::open(ifname).map_err(|source| unsupported(ifname, source))?;
+        let flows = FlowRules::open(ifname).map_err(|source| unsupported(ifname, source))?;
         change(ifname, &flows, &own, &[], memory).map(drop)
     });
     removed.map_err(|source| SteerError::Namespace { ifname: ifname.to_owned(), source })?
@@ -244,17 +247,17 @@ trait Rules {
     fn delete(&self, location: u32) -> io::Result<()>;
 }
 
-impl Rules for Flows {
+impl Rules for FlowRules {
     fn rules(&self) -> io::Result<Vec<PortRule>> {
-        Flows::rules(self)
+        FlowRules::rules(self)
     }
 
     fn insert(&self, port: u16, queue: u32) -> io::Result<PortRule> {
-        Flows::insert(self, port, queue)
+        FlowRules::insert(self, port, queue)
     }
 
     fn delete(&self, location: u32) -> io::Result<()> {
-        Flows::delete(self, location)
+        FlowRules::delete(self, location)
     }
 }
 

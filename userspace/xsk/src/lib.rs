@@ -1,4 +1,4 @@
-//! AF_XDP sockets, the rules that lead packets to their queues, and the memory that a client shares with the daemon.
+//! AF_XDP sockets with frames that have one owner from fill to completion.
 //!
 //! This crate holds all `unsafe` code about frames, mappings and system calls, so that everything above it can forbid
 //! it. One concept per file:
@@ -7,13 +7,12 @@
 //! | --- | --- |
 //! | [`abi`] | the kernel's structures and what their numbers mean |
 //! | `syscall` | the system calls, each a safe function where that can be |
-//! | [`mapping`] | memory that is unmapped when dropped; [`mapping::Shared`] of two processes |
+//! | `mapping` | memory that is unmapped when dropped |
 //! | `ring` | the four rings between user space and the kernel |
 //! | `layout` | how the frames' memory is cut |
 //! | [`umem`] | the frames, and whose each is at the moment |
 //! | [`port`] | rings and frames together: receive, send, reap; runs without a kernel too |
 //! | [`socket`] | a [`port::Port`] that is bound to a queue of an interface |
-//! | [`flow`] | a NIC's rules: which queue the packets of a UDP port go to |
 //! | [`error`] | what can fail, and what to do about it |
 //!
 //! The invariant that everything rests on: *a frame belongs to one side at a time*. User space touches a
@@ -23,9 +22,8 @@
 
 pub mod abi;
 pub mod error;
-pub mod flow;
 mod layout;
-pub mod mapping;
+mod mapping;
 pub mod port;
 mod ring;
 pub mod socket;
@@ -33,7 +31,6 @@ mod syscall;
 pub mod umem;
 
 pub use error::OpenError;
-pub use flow::{Flows, PortRule};
 pub use port::Port;
 pub use socket::{Bound, LINK_HEADER, Mode, Socket, SocketConfig};
 pub use umem::{Conservation, TxFrame};

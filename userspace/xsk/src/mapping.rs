@@ -1,11 +1,5 @@
 //! Memory that came from `mmap(2)` and is unmapped when its owner goes.
 
-mod lease;
-mod shared;
-
-pub use lease::{Lease, LeaseError, Region};
-pub use shared::{Shared, SharedError};
-
 use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd},

@@ -8,7 +8,7 @@ use sumac_api::{
     Attach, Cancel, CancelReply, Close, Code, Command, Failure, Hello, HelloReply, Kind, Open, Outbound,
     Register, RegisterReply, Request, Unregister, VERSION, Wait,
 };
-use sumac_xsk::mapping::{Region, Shared, SharedError};
+use sumac_memory::{RegionError, SharedRegion};
 
 use super::notes::wait_reply;
 use super::{JobState, LIMITS, Registered, Session, SessionJob};
@@ -122,17 +122,17 @@ impl Session {
             )
             .hint("register less, or raise memory_mib in the daemon's configuration")
         })?;
-        let shared = match usize::try_from(register.size) {
-            Ok(size) => Shared::from_fd(fd.as_fd(), size),
-            Err(_) => Err(SharedError::Size { size: register.size }),
+        let mapped = match usize::try_from(register.size) {
+            Ok(size) => SharedRegion::from_fd(fd.as_fd(), size),
+            Err(_) => Err(RegionError::Size { size: register.size }),
         };
-        let shared = shared.map_err(|error| Failure::new(Code::BadRegion, error.to_string()))?;
+        let mapped = mapped.map_err(|error| Failure::new(Code::BadRegion, error.to_string()))?;
         let region = self.next_handle();
-        self.regions.insert(region, Registered { region: shared.into_region(), _share: share });
+        self.regions.insert(region, Registered { region: mapped, _share: share });
         now(id, &RegisterReply { region })
     }
 
-    pub(super) fn region(&self, handle: u64) -> Result<&Region, Failure> {
+    pub(super) fn region(&self, handle: u64) -> Result<&SharedRegion, Failure> {
         self.regions.get(&handle).map(|registered| &registered.region).ok_or_else(|| {
             Failure::new(Code::UnknownRegion, format!("this connection has no region {handle}"))
                 .hint("use the handle from the reply to register")

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use sumac_api::{
     Channel, Code, Failure, FrameError, Inbound, Limits, MAX_MESSAGE, Message, Outbound, Request,
 };
-use sumac_xsk::mapping::Region;
+use sumac_memory::SharedRegion;
 
 use crate::bell::Bell;
 use crate::hub::Hub;
@@ -95,7 +95,7 @@ enum JobState {
 /// A region, and what it takes of the host's memory.
 #[derive(Debug)]
 pub(crate) struct Registered {
-    region: Region,
+    region: SharedRegion,
     /// Held for its drop.
     _share: Share,
 }

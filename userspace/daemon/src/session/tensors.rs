@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use sumac_api::{Code, Collective, Failure, Kind};
-use sumac_xsk::mapping::{LeaseError, Region};
+use sumac_memory::{LeaseError, SharedRegion};
 
 use crate::region::{Ranges, Stretch};
 use crate::stream::Share;
@@ -70,7 +70,7 @@ impl Tensors {
     }
 
     /// Refuses what does not lie in its region, or overlaps in part.
-    pub(super) fn check(&self, from: &Region, to: &Region) -> Result<(), Failure> {
+    pub(super) fn check(&self, from: &SharedRegion, to: &SharedRegion) -> Result<(), Failure> {
         let input = self.whole(&self.input, from)?;
         let output = self.whole(&self.output, to)?;
         let is_shared = self.input.region == self.output.region;
@@ -91,7 +91,7 @@ impl Tensors {
     }
 
     /// The bytes of a side, if its region has them.
-    fn whole(&self, side: &Side, region: &Region) -> Result<Range<usize>, Failure> {
+    fn whole(&self, side: &Side, region: &SharedRegion) -> Result<Range<usize>, Failure> {
         let (start, size) = (side.start, self.size);
         if !start.is_multiple_of(size) {
             return Err(Failure::new(
@@ -121,8 +121,8 @@ impl Tensors {
     /// Lends the memory of a part of the tensor.
     pub(super) fn lend(
         &self,
-        from: &Region,
-        to: &Region,
+        from: &SharedRegion,
+        to: &SharedRegion,
         part: &Range<u64>,
         share: &Share,
     ) -> Result<Ranges, Failure> {
@@ -163,7 +163,6 @@ impl Tensors {
 mod tests {
     use super::*;
     use sumac_api::DType;
-    use sumac_xsk::mapping::Shared;
 
     fn ask(offset: u64, out: Option<u64>) -> Collective {
         Collective {
@@ -204,7 +203,7 @@ mod tests {
 
     #[test]
     fn ranges_are_the_same_or_apart() {
-        let region = Shared::create(4096).unwrap().0.into_region();
+        let region = SharedRegion::create(4096).unwrap().0;
         let check = |kind, offset, out| {
             tensors(kind, &ask(offset, out)).check(&region, &region).map_err(|failure| failure.code)
         };

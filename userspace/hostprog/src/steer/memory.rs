@@ -10,8 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sumac_xsk::PortRule;
-
+use super::flow_rules::PortRule;
 use crate::pins::entries;
 
 /// What the names of notes begin with.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use crate::steer::flow_rules::{FlowRules, PortRule};
 use serde::Serialize;
-use sumac_xsk::{Flows, PortRule};
 
 use super::{advice, memory::Memory, wanted};
 use crate::interface::Interface;
@@ -72,7 +72,7 @@ pub fn look(
     if interface.rx_queues <= 1 {
         return told;
     }
-    let asked = Flows::open(&interface.name).map(|flows| (flows.rules(), flows.udp4_hash().ok()));
+    let asked = FlowRules::open(&interface.name).map(|flows| (flows.rules(), flows.udp4_hash().ok()));
     let (found, udp4_hash) = asked.unwrap_or_else(|error| (Err(error), None));
     told.udp4_hash = udp4_hash;
     let found = found.unwrap_or_else(|error| {

@@ -1,0 +1,178 @@
+//! Exclusive and shared access of concurrent operations to ranges of one mapping.
+
+use std::{
+    ops::Range,
+    slice,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use memmap2::MmapRaw;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseError {
+    #[error("bytes {start}..{end} do not lie in the region's {len} bytes")]
+    Outside { start: usize, end: usize, len: usize },
+    #[error("bytes {start}..{end} are in use by an operation that has not completed; wait for it first")]
+    Busy { start: usize, end: usize },
+}
+
+/// The ranges of existing leases.
+#[derive(Debug, Default)]
+struct Leased {
+    next_key: u64,
+    /// Key, input range and output range of each lease.
+    ranges: Vec<(u64, Range<usize>, Range<usize>)>,
+}
+
+/// A mapping and the leases on it.
+#[derive(Debug)]
+pub(crate) struct Lender {
+    mapping: MmapRaw,
+    leased: Mutex<Leased>,
+}
+
+impl Lender {
+    pub(crate) fn new(mapping: MmapRaw) -> Lender {
+        Lender { mapping, leased: Mutex::default() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.mapping.len()
+    }
+
+    pub(crate) fn lease(
+        lender: &Arc<Lender>,
+        input: Range<usize>,
+        output: Range<usize>,
+    ) -> Result<Lease, LeaseError> {
+        let len = lender.len();
+        for range in [&input, &output] {
+            if range.start > range.end || range.end > len {
+                return Err(LeaseError::Outside { start: range.start, end: range.end, len });
+            }
+        }
+        let mut leased = lender.leased();
+        for (_, read, written) in &leased.ranges {
+            for (mine, theirs) in [(&output, read), (&output, written), (&input, written)] {
+                if overlap(mine, theirs) {
+                    return Err(LeaseError::Busy { start: mine.start, end: mine.end });
+                }
+            }
+        }
+        let key = leased.next_key;
+        leased.next_key += 1;
+        leased.ranges.push((key, input.clone(), output.clone()));
+        drop(leased);
+        Ok(Lease { lender: lender.clone(), key, input, output })
+    }
+
+    fn leased(&self) -> MutexGuard<'_, Leased> {
+        // The list is consistent after every statement that changes it.
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a pointer to `len` bytes at `offset` of `range`, or `None` when they do not lie inside.
+    fn pointer(&self, range: &Range<usize>, offset: usize, len: usize) -> Option<*mut u8> {
+        let start = range.start.checked_add(offset)?;
+        if start.checked_add(len)? > range.end {
+            return None;
+        }
+        // SAFETY: `lease` has checked that the range lies inside the mapping.
+        Some(unsafe { self.mapping.as_mut_ptr().add(start) })
+    }
+}
+
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
+    a.start < b.end && b.start < a.end && !a.is_empty() && !b.is_empty()
+}
+
+/// One operation's ranges of a [`SharedRegion`](crate::SharedRegion), released on drop.
+#[derive(Debug)]
+pub struct Lease {
+    lender: Arc<Lender>,
+    key: u64,
+    input: Range<usize>,
+    output: Range<usize>,
+}
+
+impl Lease {
+    /// Returns `len` bytes at `offset` of the input range, or `None` when they do not lie inside.
+    pub fn input(&self, offset: usize, len: usize) -> Option<&[u8]> {
+        let start = self.lender.pointer(&self.input, offset, len)?;
+        // SAFETY: the bytes lie inside the mapping, which the Arc keeps. No other lease writes to the input range, and
+        // this one writes only through `&mut self`.
+        Some(unsafe { slice::from_raw_parts(start, len) })
+    }
+
+    /// Returns `len` bytes at `offset` of the output range, or `None` when they do not lie inside.
+    pub fn output(&mut self, offset: usize, len: usize) -> Option<&mut [u8]> {
+        let start = self.lender.pointer(&self.output, offset, len)?;
+        // SAFETY: the bytes lie inside the mapping. No other lease reads or writes the output range, and `&mut self`
+        // excludes this lease's other borrows.
+        Some(unsafe { slice::from_raw_parts_mut(start, len) })
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.lender.leased().ranges.retain(|(key, _, _)| *key != self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SharedRegion;
+
+    fn region(size: usize) -> SharedRegion {
+        SharedRegion::create(size).unwrap().0
+    }
+
+    #[test]
+    fn a_lease_grants_its_ranges_only() {
+        let region = region(100);
+        let mut lease = region.lease(10..20, 50..60).unwrap();
+        lease.output(9, 1).unwrap()[0] = 7;
+        for (offset, len) in [(9, 2), (10, 1), (usize::MAX, 2), (2, usize::MAX)] {
+            assert!(lease.output(offset, len).is_none(), "{offset} {len}");
+            assert!(lease.input(offset, len).is_none(), "{offset} {len}");
+        }
+        assert!(lease.input(0, 10).is_some());
+        assert!(lease.input(0, 11).is_none());
+        assert_eq!(region.lease(59..60, 0..0).map(|_| ()), Err(LeaseError::Busy { start: 59, end: 60 }));
+        drop(lease);
+        assert_eq!(region.lease(59..60, 0..0).unwrap().input(0, 1), Some(&[7][..]));
+    }
+
+    #[test]
+    fn writers_are_exclusive_and_readers_share() {
+        let region = region(100);
+        let _one = region.lease(0..10, 20..30).unwrap();
+        let cases = [
+            ("reads what the first lease reads", 0..10, 30..40, true),
+            ("writes what the first lease reads", 40..50, 9..11, false),
+            ("writes what the first lease writes", 40..50, 29..31, false),
+            ("reads what the first lease writes", 29..31, 40..50, false),
+            ("in place beside it", 60..70, 60..70, true),
+            ("empty", 25..25, 25..25, true),
+        ];
+        for (case, input, output, granted) in cases {
+            assert_eq!(region.lease(input, output).is_ok(), granted, "{case}");
+        }
+    }
+
+    #[test]
+    fn ranges_outside_are_refused() {
+        let region = region(100);
+        #[allow(clippy::reversed_empty_ranges, reason = "the case under test")]
+        for (input, output) in [(0..101, 0..1), (0..1, 100..101), (50..40, 0..1)] {
+            assert!(matches!(region.lease(input, output), Err(LeaseError::Outside { len: 100, .. })));
+        }
+    }
+
+    #[test]
+    fn the_mapping_outlives_the_region() {
+        let lease = { region(100).lease(0..100, 0..100).unwrap() };
+        assert_eq!(lease.input(0, 100).map(<[u8]>::len), Some(100));
+    }
+}
