@@ -19,6 +19,8 @@ build_packages=(
     # that bpf-linker links against.
     rustc-web cargo-web rust-web-llvm rust-web-src libstd-rust-web-dev-bpf
     "llvm-$LLVM-dev" "libpolly-$LLVM-dev" zlib1g-dev libzstd-dev
+    # xsk-rs builds libbpf and libxdp from source and generates bindings for them.
+    "clang-$LLVM" "libclang-$LLVM-dev" libelf-dev m4
 )
 lab_packages=(iproute2 iputils-ping nftables iperf3 ethtool util-linux procps python3-numpy python3-sklearn)
 # rustup's own come with rust-toolchain.toml.
