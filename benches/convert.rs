@@ -13,7 +13,7 @@ use criterion::{
 };
 use sumac_transport::{
     DType,
-    convert::{Arithmetic, Codec, Instructions, Scaling, WireFormat},
+    convert::{Arithmetic, Codec, Instructions, Scale, WireFormat},
 };
 
 /// Words of a chunk: what fits a frame of 3.4 KB.
@@ -35,12 +35,12 @@ struct Kind {
     dtype: DType,
     arithmetic: Arithmetic,
     wire: WireFormat,
-    scaling: Scaling,
+    scaling: Scale,
 }
 
 impl Kind {
     const fn new(name: &'static str, dtype: DType, arithmetic: Arithmetic, wire: WireFormat) -> Kind {
-        Kind { name, dtype, arithmetic, wire, scaling: Scaling::Block }
+        Kind { name, dtype, arithmetic, wire, scaling: Scale::Block }
     }
 
     fn codec(&self) -> Codec {
@@ -56,9 +56,9 @@ impl Kind {
     fn tensor(&self, bytes: usize) -> Vec<u8> {
         let value = |i: usize| (i % 2003) as f32 / 1001.5 - 1.0;
         let bytes_of = |i: usize| match self.dtype {
-            DType::F16 => half::f16::from_f32(value(i)).to_ne_bytes().to_vec(),
-            DType::BF16 => half::bf16::from_f32(value(i)).to_ne_bytes().to_vec(),
-            DType::I32 => (i as i32 % 2003).to_ne_bytes().to_vec(),
+            DType::Float16 => half::f16::from_f32(value(i)).to_ne_bytes().to_vec(),
+            DType::Bfloat16 => half::bf16::from_f32(value(i)).to_ne_bytes().to_vec(),
+            DType::Int32 => (i as i32 % 2003).to_ne_bytes().to_vec(),
             _ => value(i).to_ne_bytes().to_vec(),
         };
         let period: Vec<u8> = (0..2003).flat_map(bytes_of).collect();
@@ -67,20 +67,20 @@ impl Kind {
 }
 
 const KINDS: [Kind; 11] = [
-    Kind::new("f32", DType::F32, Arithmetic::Sum, WireFormat::Int32),
+    Kind::new("f32", DType::Float32, Arithmetic::Sum, WireFormat::Int32),
     Kind {
-        scaling: Scaling::Fixed(65536.0),
-        ..Kind::new("f32 fixed", DType::F32, Arithmetic::Sum, WireFormat::Int32)
+        scaling: Scale::Fixed(65536.0),
+        ..Kind::new("f32 fixed", DType::Float32, Arithmetic::Sum, WireFormat::Int32)
     },
-    Kind::new("f16", DType::F16, Arithmetic::Sum, WireFormat::Int32),
-    Kind::new("bf16", DType::BF16, Arithmetic::Sum, WireFormat::Int32),
-    Kind::new("i32", DType::I32, Arithmetic::Sum, WireFormat::Int32),
-    Kind::new("i32 mean", DType::I32, Arithmetic::Mean, WireFormat::Int32),
-    Kind::new("f32 int16", DType::F32, Arithmetic::Sum, WireFormat::Int16),
-    Kind::new("f16 int16", DType::F16, Arithmetic::Sum, WireFormat::Int16),
-    Kind::new("f32 max", DType::F32, Arithmetic::Max, WireFormat::Int32),
-    Kind::new("bf16 min", DType::BF16, Arithmetic::Min, WireFormat::Int32),
-    Kind::new("bits", DType::F32, Arithmetic::Bits, WireFormat::Int32),
+    Kind::new("f16", DType::Float16, Arithmetic::Sum, WireFormat::Int32),
+    Kind::new("bf16", DType::Bfloat16, Arithmetic::Sum, WireFormat::Int32),
+    Kind::new("i32", DType::Int32, Arithmetic::Sum, WireFormat::Int32),
+    Kind::new("i32 mean", DType::Int32, Arithmetic::Mean, WireFormat::Int32),
+    Kind::new("f32 int16", DType::Float32, Arithmetic::Sum, WireFormat::Int16),
+    Kind::new("f16 int16", DType::Float16, Arithmetic::Sum, WireFormat::Int16),
+    Kind::new("f32 max", DType::Float32, Arithmetic::Max, WireFormat::Int32),
+    Kind::new("bf16 min", DType::Bfloat16, Arithmetic::Min, WireFormat::Int32),
+    Kind::new("bits", DType::Float32, Arithmetic::Bits, WireFormat::Int32),
 ];
 
 /// One chunk in the first-level cache, by every implementation.

@@ -9,8 +9,8 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sumac_transport::{
-    DType, DynamicParams, Engine, JobParams, NotFinite, Operation, Time,
-    convert::{Arithmetic, Codec, Scaling, WireFormat},
+    DType, DynamicParams, Engine, JobParams, NonFinitePolicy, Operation, Time,
+    convert::{Arithmetic, Codec, Scale, WireFormat},
 };
 use sumac_wire::{
     Kind,
@@ -23,10 +23,10 @@ const CHUNKS: usize = 1024;
 const FRAME: usize = HEADER_LEN + ELEMENTS as usize * 4;
 
 /// A job with so many slots of its own, or with a window as large in a pool that it shares.
-fn job(slots: u32, scaling: Scaling, is_dynamic: bool) -> JobParams {
+fn job(slots: u32, scaling: Scale, is_dynamic: bool) -> JobParams {
     let (job, epoch, token, lane, shards, elements) = (1, 1, 7, 0, 1, ELEMENTS);
     let (rank, world, rack_rank, rack_world) = (0, 1, 0, 1);
-    let (wire, not_finite, measure) = (WireFormat::Int32, NotFinite::Error, false);
+    let (wire, not_finite, measure) = (WireFormat::Int32, NonFinitePolicy::Error, false);
     JobParams {
         job,
         epoch,
@@ -93,7 +93,7 @@ impl Wire {
 fn engine(c: &mut Criterion) {
     let mut group = c.benchmark_group("engine");
     group.throughput(Throughput::Elements(CHUNKS as u64));
-    let scalings = [("fixed", Scaling::Fixed(65536.0)), ("block", Scaling::Block)];
+    let scalings = [("fixed", Scale::Fixed(65536.0)), ("block", Scale::Block)];
     let cases = [(64u32, false), (512, false), (64, true), (512, true)];
     let cases = cases.into_iter().flat_map(|case| scalings.map(|scaling| (case, scaling)));
     for ((slots, is_dynamic), (name, scaling)) in cases {
@@ -106,7 +106,7 @@ fn engine(c: &mut Criterion) {
         group.bench_function(format!("round trips, {slots} {places}, {name} scale"), |b| {
             b.iter(|| {
                 let buffer_back = buffer.take().expect("handed back");
-                let operation = Operation::allreduce(0, DType::F32, Arithmetic::Sum, count, buffer_back);
+                let operation = Operation::allreduce(0, DType::Float32, Arithmetic::Sum, count, buffer_back);
                 engine.submit(wire.now, operation).expect("a good operation");
                 while wire.turn(&mut engine) {}
                 buffer = engine.poll_completion().map(|completion| completion.buffer);
@@ -119,14 +119,20 @@ fn engine(c: &mut Criterion) {
 
 /// The same bytes through the codec alone.
 fn conversions(group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>) {
-    let codec = Codec::new(1, WireFormat::Int32, Scaling::Fixed(65536.0));
+    let codec = Codec::new(1, WireFormat::Int32, Scale::Fixed(65536.0));
     let mut tensor = vec![0u8; CHUNKS * usize::from(ELEMENTS) * 4];
     let mut frames = vec![[0u8; FRAME]; 64];
     group.bench_function("conversions alone", |b| {
         b.iter(|| {
             for (chunk, at) in tensor.chunks_mut(usize::from(ELEMENTS) * 4).zip((0..64).cycle()) {
-                black_box(codec.encode(DType::F32, Arithmetic::Sum, 0, chunk, &mut frames[at][HEADER_LEN..]));
-                codec.decode(DType::F32, Arithmetic::Sum, 0, black_box(&frames[at][HEADER_LEN..]), chunk);
+                black_box(codec.encode(
+                    DType::Float32,
+                    Arithmetic::Sum,
+                    0,
+                    chunk,
+                    &mut frames[at][HEADER_LEN..],
+                ));
+                codec.decode(DType::Float32, Arithmetic::Sum, 0, black_box(&frames[at][HEADER_LEN..]), chunk);
             }
         });
     });

@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 
-use sumac_control::{JoinSpec, Mode, Order, Secret, join};
-use sumac_transport::{NotFinite, Scaling, WireFormat};
+use sumac_control::{JoinSpec, Mode, OperationOrder, Secret, join};
+use sumac_transport::{NonFinitePolicy, Scale, WireFormat};
 
 use support::{
     frames::header,
@@ -297,10 +297,10 @@ fn spec() -> JoinSpec {
         slots: Some(16),
         shards: None,
         max_shards: 1,
-        scaling: Scaling::Block,
+        scaling: Scale::Block,
         wire: WireFormat::Int32,
-        not_finite: NotFinite::Error,
-        order: Order::Submission,
+        not_finite: NonFinitePolicy::Error,
+        order: OperationOrder::Submission,
         checksum: true,
         mode: Mode::Static,
         deadline: Duration::from_secs(20),

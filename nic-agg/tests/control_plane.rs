@@ -21,10 +21,10 @@ use std::{
 
 use sumac_agg::{AttachOptions, attach, clean, detach, plane::EbpfPlane};
 use sumac_control::{
-    FailureKind, JobFailure, JoinSpec, Member, MemberState, Mode, Order, Outcome, Secret, Secrets, join,
-    server::Listening,
+    FailureKind, JobFailure, JoinSpec, Member, MemberState, Mode, OperationOrder, Outcome, Secret, Secrets,
+    join, server::Listening,
 };
-use sumac_transport::{NotFinite, PathMeasure, Scaling, WireFormat};
+use sumac_transport::{NonFinitePolicy, PathMeasure, Scale, WireFormat};
 use sumac_wire::{DEFAULT_BASE_PORT, Header, Kind, header::flag, stream::place};
 use tokio::{runtime::Runtime, sync::oneshot};
 
@@ -160,10 +160,10 @@ impl Worker {
             slots: None,
             shards: None,
             max_shards: 1,
-            scaling: Scaling::Block,
+            scaling: Scale::Block,
             wire: WireFormat::Int32,
-            not_finite: NotFinite::Error,
-            order: Order::Submission,
+            not_finite: NonFinitePolicy::Error,
+            order: OperationOrder::Submission,
             checksum: true,
             mode: Mode::Static,
             deadline: HANGS,

@@ -14,8 +14,10 @@ use std::{
 };
 
 use serve::Serving;
-use sumac_control::{DynamicWishes, JoinSpec, Mode, Order, Secret, coordinator::overview::Overview, join};
-use sumac_transport::{NotFinite, Scaling, WireFormat};
+use sumac_control::{
+    DynamicWishes, JoinSpec, Mode, OperationOrder, Secret, coordinator::overview::Overview, join,
+};
+use sumac_transport::{NonFinitePolicy, Scale, WireFormat};
 
 /// Far above what anything here takes: it ends a hanging test, and says nothing about speed.
 const HANGS: Duration = Duration::from_secs(60);
@@ -72,10 +74,10 @@ fn spec() -> JoinSpec {
         slots: None,
         shards: None,
         max_shards: 4,
-        scaling: Scaling::Block,
+        scaling: Scale::Block,
         wire: WireFormat::Int32,
-        not_finite: NotFinite::Error,
-        order: Order::Submission,
+        not_finite: NonFinitePolicy::Error,
+        order: OperationOrder::Submission,
         checksum: true,
         mode: Mode::Dynamic(DynamicWishes::default()),
         deadline: HANGS,

@@ -19,8 +19,10 @@ use nix::{
     unistd::Pid,
 };
 use serve::Serving;
-use sumac_control::{FailureKind, JoinError, JoinSpec, Member, Mode, Order, PlaneKind, Secret, join};
-use sumac_transport::{NotFinite, Scaling, WireFormat};
+use sumac_control::{
+    FailureKind, JoinError, JoinSpec, Member, Mode, OperationOrder, PlaneKind, Secret, join,
+};
+use sumac_transport::{NonFinitePolicy, Scale, WireFormat};
 use sumac_wire::{Header, Kind, header::flag, stream::place};
 
 /// Ends a test that hangs; nothing here takes as long.
@@ -116,10 +118,10 @@ fn spec(job: &str, secret: &str) -> JoinSpec {
         slots: Some(32),
         shards: None,
         max_shards: 4,
-        scaling: Scaling::Block,
+        scaling: Scale::Block,
         wire: WireFormat::Int32,
-        not_finite: NotFinite::Error,
-        order: Order::Submission,
+        not_finite: NonFinitePolicy::Error,
+        order: OperationOrder::Submission,
         checksum: true,
         mode: Mode::Static,
         deadline: Duration::from_secs(20),

@@ -6,7 +6,7 @@
 //! w2 net0 ------ port2 +-----+
 //! ```
 
-use sumac_client::{Failed, OpOptions, Order, Pending, Reduction, Tensor, bf16};
+use sumac_client::{Failed, OpOptions, OperationOrder, Pending, Reduction, Tensor, bf16};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::SumacOptions;
 use sumac_tests::crew::sum;
@@ -87,7 +87,7 @@ fn each_worker_gets_what_is_its_own() {
 #[test]
 fn names_find_each_other_in_any_order() {
     with_sumac(LabSpec::new(WORLD), &SumacOptions::default(), |sumac| {
-        let crew = Crew::join_with(sumac, "named", |options| options.order(Order::Name));
+        let crew = Crew::join_with(sumac, "named", |options| options.order(OperationOrder::Name));
         let names = ["a", "b", "c", "d"];
         let submit = |trainer: &Trainer| {
             let turn = usize::from(trainer.rank);

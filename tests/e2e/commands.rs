@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use sumac_client::{JobOptions, Reduction, Wire};
+use sumac_client::{JobOptions, Reduction, WireFormat};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::SumacOptions;
 use sumac_lab::programs::Programs;
@@ -44,7 +44,7 @@ fn a_shell_sums_numpy_files() {
         // The command takes the daemon's defaults.
         let numbers = Numbers {
             scale: None,
-            wire: Wire::Int32,
+            wire: WireFormat::Int32,
             words: DEFAULT_WORDS,
             reduction: Reduction::Sum,
             dynamic: false,

@@ -6,7 +6,7 @@
 //! w2 net0 ------ port2 +-----+
 //! ```
 
-use sumac_client::{ClientError, Code, Element, Failed, OpOptions, Order, Pending, Reduction, f16};
+use sumac_client::{ClientError, Code, Element, Failed, OpOptions, OperationOrder, Pending, Reduction, f16};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Deployment, SumacOptions};
 use sumac_tests::crew::failure;
@@ -96,7 +96,7 @@ fn deviate(trainer: &Trainer, how: &str) -> Waiting {
     }
 }
 
-fn assert_named(sumac: &Deployment<'_>, how: &str, order: Order) {
+fn assert_named(sumac: &Deployment<'_>, how: &str, order: OperationOrder) {
     let crew = Crew::join_with(sumac, "odd", |options| options.order(order));
     let waiting: Vec<_> = crew
         .trainers
@@ -120,10 +120,10 @@ fn assert_named(sumac: &Deployment<'_>, how: &str, order: Order) {
 fn whoever_differs_is_named_on_all_workers_with_both_sides() {
     with_sumac(LabSpec::new(3), &SumacOptions::default(), |sumac| {
         for how in ["float32[2999]", "\"other\"", "float16", "max", "root 2", "urgent"] {
-            assert_named(sumac, how, Order::Submission);
+            assert_named(sumac, how, OperationOrder::Submission);
         }
         for how in ["float32[2999]", "float16"] {
-            assert_named(sumac, how, Order::Name);
+            assert_named(sumac, how, OperationOrder::Name);
         }
         // None of this is in the way of the next job.
         let crew = Crew::join(sumac, "odd");

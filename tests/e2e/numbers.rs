@@ -6,7 +6,7 @@
 //! w2 net0 ------ port2 +-----+
 //! ```
 
-use sumac_client::{Code, NotFinite, OpOptions, Reduction, Wire, bf16, f16};
+use sumac_client::{Code, NonFinitePolicy, OpOptions, Reduction, WireFormat, bf16, f16};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::SumacOptions;
 use sumac_tests::crew::{failure, sum};
@@ -48,7 +48,7 @@ fn every_type_and_reduction_is_exact_to_the_bit() {
         let crew = Crew::join_with(sumac, "fixed", |options| options.scale(1_000_000.0));
         assert_types(&crew, "fixed scale");
         crew.leave();
-        let crew = Crew::join_with(sumac, "halves", |options| options.wire(Wire::Int16));
+        let crew = Crew::join_with(sumac, "halves", |options| options.wire(WireFormat::Int16));
         assert_types(&crew, "16 bits on the wire");
         crew.leave();
     });
@@ -60,7 +60,7 @@ const INDEX: usize = 1_234;
 #[test]
 fn what_is_no_number_is_an_error_or_carried() {
     with_sumac(LabSpec::new(3), &SumacOptions::default(), |sumac| {
-        for (name, policy) in [("strict", NotFinite::Error), ("lenient", NotFinite::Carry)] {
+        for (name, policy) in [("strict", NonFinitePolicy::Error), ("lenient", NonFinitePolicy::Carry)] {
             let crew = Crew::join_with(sumac, name, |options| options.not_finite(policy));
             let submit = |trainer: &sumac_tests::Trainer| {
                 let mut values = trainer.client.tensor::<f32>(COUNT).unwrap();
@@ -73,7 +73,7 @@ fn what_is_no_number_is_an_error_or_carried() {
             for (rank, pending) in
                 crew.trainers.iter().map(submit).collect::<Vec<_>>().into_iter().enumerate()
             {
-                if policy == NotFinite::Carry {
+                if policy == NonFinitePolicy::Carry {
                     let values = sum(pending);
                     assert!(values[INDEX].is_nan(), "rank {rank}: {}", values[INDEX]);
                     // The whole packet is NaN, and nothing else.

@@ -61,27 +61,6 @@ fn both_modes_have_the_same_bits_over_udp() {
     both_modes_have_the_same_bits(Backend::Udp);
 }
 
-/// Slots side by side, as a baseline of the paper has them, instead of by hash.
-#[test]
-fn linear_placement_has_the_same_sums() {
-    let options = sumac(DynamicOptions { slots: 300, ..DynamicOptions::default() });
-    with_sumac(LabSpec { faults: FAULTS, ..lab(3) }, &options, |sumac| {
-        let join = |name| Crew::join_with(sumac, name, |options| sumac.in_its_mode(options).linear(true));
-        let crews = ["one", "two"].map(join);
-        for seed in 0..2 {
-            let pending = crews.each_ref().map(|crew| crew.submit(seed, COUNT));
-            for (crew, pending) in crews.iter().zip(pending) {
-                assert!(crew.trainers[0].job.opened().dynamic.as_ref().unwrap().linear);
-                exact::assert_sums("side by side", seed, &crew.results(pending));
-            }
-        }
-        let full = stats::at_parameter_host(sumac, 0, "full_sums");
-        println!("{full} sums of the aggregator; {} collisions", crews[0].counter("collisions"));
-        assert!(full > 0, "the aggregator summed nothing");
-        crews.into_iter().for_each(Crew::leave);
-    });
-}
-
 #[test]
 fn two_jobs_share_far_too_few_slots() {
     with_sumac(lab(3), &sumac(DynamicOptions { slots: 8, ..DynamicOptions::default() }), |sumac| {

@@ -97,7 +97,7 @@ impl Trainer for Steps {
             self.signature += 1;
             let buffer = Box::new(Blank { chunk: vec![0; self.plan.chunk] });
             let (count, signature) = (self.plan.elements, self.signature);
-            let operation = Operation::allreduce(signature, DType::I32, Arithmetic::Sum, count, buffer);
+            let operation = Operation::allreduce(signature, DType::Int32, Arithmetic::Sum, count, buffer);
             desk.submits.push((tensor % self.plan.lanes, operation));
         }
         self.open = self.plan.tensors;

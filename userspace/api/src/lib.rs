@@ -16,15 +16,19 @@ mod outbound;
 mod request;
 
 pub use channel::{Channel, FrameError, Inbound, Message};
-pub use collective::{Collective, DType, Kind, Reduction};
+pub use collective::Collective;
 pub use failure::{Code, Failure};
-pub use mode::{DynamicReply, Mode};
-pub use open::{Attach, Chosen, NotFinite, Open, Order, Scale, Secret, Wire};
+pub use mode::DynamicReply;
+pub use open::{Attach, Open, Secret};
 pub use outbound::{
     CancelReply, Event, HelloReply, JobStats, Limits, OpenReply, OperationReply, Outbound, RegisterReply,
     StatsReply, WaitReply, body,
 };
 pub use request::{Cancel, Close, Command, Hello, Register, Rejected, Request, Stats, Unregister, Wait};
+pub use sumac_job::{
+    CollectiveKind, DType, JobSpec, Mode, NonFinitePolicy, OperationDescriptor, OperationOrder, Reduction,
+    Scale, WireFormat,
+};
 
 /// The version of the protocol that this crate speaks.
 pub const VERSION: u32 = 2;

@@ -4,17 +4,6 @@ use std::net::SocketAddrV4;
 
 use serde::{Deserialize, Serialize};
 
-/// How a job uses its aggregators.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// With slots of its own, which no other job may take.
-    #[default]
-    Static,
-    /// With what is free of the slots that jobs share; what finds none goes to the job's parameter hosts.
-    Dynamic,
-}
-
 /// What a dynamic job was given, beside the slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DynamicReply {
@@ -24,8 +13,6 @@ pub struct DynamicReply {
     pub hosts: Vec<SocketAddrV4>,
     /// Whether the number of packets in flight follows losses and marks of congestion.
     pub congestion_control: bool,
-    /// Whether packets take slots in turn rather than by a hash.
-    pub linear: bool,
     /// Whether this worker has taken a dead one's place: it submits the job's operations from `first_operation` on.
     pub resumed: bool,
     /// The number of the operation that this worker is to submit first, counted from 0: all before it are complete.

@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Code, DynamicReply, Failure, Mode, NotFinite, Order, Scale, Wire};
+use crate::{Code, DynamicReply, Failure, Mode, NonFinitePolicy, OperationOrder, Scale, WireFormat};
 
 /// What a connection may hold at once; the daemon tells them in its hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,11 +65,11 @@ pub struct OpenReply {
     /// What floats are multiplied with.
     pub scale: Scale,
     /// How floats are written into packets.
-    pub wire: Wire,
+    pub wire: WireFormat,
     /// What becomes of NaN and infinity.
-    pub not_finite: NotFinite,
+    pub not_finite: NonFinitePolicy,
     /// Which operations of the workers belong together.
-    pub order: Order,
+    pub order: OperationOrder,
     /// The largest magnitude that a worker's int32 may have in a sum.
     pub max_int: i32,
     /// The largest magnitude that a worker's float may have in a sum; absent where there is no limit.

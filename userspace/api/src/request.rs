@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Attach, Code, Collective, Failure, Kind, Open};
+use crate::{Attach, Code, Collective, CollectiveKind, Failure, Open};
 
 /// Agrees on the version; must be the first command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -89,13 +89,13 @@ pub enum Command {
 impl Command {
     /// The command that begins an operation of this kind.
     #[must_use]
-    pub fn collective(kind: Kind, ask: Collective) -> Command {
+    pub fn collective(kind: CollectiveKind, ask: Collective) -> Command {
         match kind {
-            Kind::Allreduce => Command::Allreduce(ask),
-            Kind::Broadcast => Command::Broadcast(ask),
-            Kind::Reduce => Command::Reduce(ask),
-            Kind::ReduceScatter => Command::ReduceScatter(ask),
-            Kind::Allgather => Command::Allgather(ask),
+            CollectiveKind::Allreduce => Command::Allreduce(ask),
+            CollectiveKind::Broadcast => Command::Broadcast(ask),
+            CollectiveKind::Reduce => Command::Reduce(ask),
+            CollectiveKind::ReduceScatter => Command::ReduceScatter(ask),
+            CollectiveKind::Allgather => Command::Allgather(ask),
         }
     }
 }
@@ -173,7 +173,7 @@ fn parse_command(mut object: Map<String, Value>) -> Result<Command, Failure> {
         return Err(Failure::new(Code::BadMessage, "the request has no \"cmd\" that is a string")
             .hint("see docs/api.md for the commands"));
     };
-    if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) {
+    if let Some(kind) = CollectiveKind::ALL.into_iter().find(|kind| kind.name() == name) {
         return collective(kind, object);
     }
     match name.as_str() {
@@ -196,7 +196,7 @@ fn parse_command(mut object: Map<String, Value>) -> Result<Command, Failure> {
 const COMMANDS: &str = "hello, open, attach, register, allreduce, broadcast, reduce, reduce_scatter, allgather, wait, \
                         cancel, stats, unregister, close";
 
-fn collective(kind: Kind, object: Map<String, Value>) -> Result<Command, Failure> {
+fn collective(kind: CollectiveKind, object: Map<String, Value>) -> Result<Command, Failure> {
     let ask: Collective = fields(kind.name(), object)?;
     match ask.misfit(kind) {
         None => Ok(Command::collective(kind, ask)),
@@ -226,27 +226,28 @@ fn shorten(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, Mode, NotFinite, Order, Reduction, Scale, Secret, Wire};
+    use crate::{
+        DType, JobSpec, Mode, NonFinitePolicy, OperationOrder, Reduction, Scale, Secret, WireFormat,
+    };
 
     #[test]
     fn requests_survive_the_way_to_bytes_and_back() {
-        let open = Open {
-            secret: Some(Secret("s".into())),
+        let spec = JobSpec {
             elements: Some(256),
             scale: Some(Scale::Fixed(65536.0)),
-            wire: Some(Wire::Int16),
-            not_finite: Some(NotFinite::Carry),
-            order: Some(Order::Name),
+            wire: Some(WireFormat::Int16),
+            not_finite: Some(NonFinitePolicy::Carry),
+            order: Some(OperationOrder::Name),
             mode: Some(Mode::Dynamic),
             window: Some(512),
             dynamic_slots: Some(100),
             parameter_hosts: Some(2),
             congestion_control: Some(false),
-            linear: Some(true),
             shards: Some(2),
             timeout_s: Some(1.5),
-            ..Open::new("digits", 1, 4)
+            ..JobSpec::new("digits", 1, 4)
         };
+        let open = Open { secret: Some(Secret("s".into())), ..spec.into() };
         let ask = Collective {
             job: 1,
             region: 2,
@@ -305,6 +306,12 @@ mod tests {
             (
                 "a root where there is none",
                 br#"{"id":1,"cmd":"allreduce","job":1,"region":1,"dtype":"int32","offset":0,"count":1,"root":0}"#,
+                Some(1),
+                Code::BadField,
+            ),
+            (
+                "an unknown field of open",
+                br#"{"id":1,"cmd":"open","job":"a","rank":0,"world":1,"x":0}"#,
                 Some(1),
                 Code::BadField,
             ),

@@ -4,8 +4,8 @@
 
 use serde_json::Value;
 use sumac_api::{
-    CancelReply, Code, DynamicReply, HelloReply, Mode, NotFinite, Open, OpenReply, OperationReply, Order,
-    Outbound, RegisterReply, Request, Scale, Secret, WaitReply, Wire,
+    CancelReply, Code, DynamicReply, HelloReply, JobSpec, Mode, NonFinitePolicy, Open, OpenReply,
+    OperationOrder, OperationReply, Outbound, RegisterReply, Request, Scale, Secret, WaitReply, WireFormat,
 };
 
 const DOCUMENT: &str = include_str!("../../../docs/api.md");
@@ -55,9 +55,7 @@ fn every_command_has_a_section() {
 
 /// An `open` with every option.
 fn full_open() -> Open {
-    Open {
-        secret: Some(Secret("s".into())),
-        aggregator: Some("10.77.0.1:48600".into()),
+    let spec = JobSpec {
         elements: Some(352),
         slots: Some(128),
         mode: Some(Mode::Dynamic),
@@ -65,15 +63,15 @@ fn full_open() -> Open {
         dynamic_slots: Some(512),
         parameter_hosts: Some(2),
         congestion_control: Some(true),
-        linear: Some(false),
-        scale: Some(Scale::BLOCK),
-        wire: Some(Wire::Int32),
-        not_finite: Some(NotFinite::Error),
-        order: Some(Order::Submission),
+        scale: Some(Scale::Block),
+        wire: Some(WireFormat::Int32),
+        not_finite: Some(NonFinitePolicy::Error),
+        order: Some(OperationOrder::Submission),
         shards: Some(2),
         timeout_s: Some(1.0),
-        ..Open::new("job", 0, 2)
-    }
+        ..JobSpec::new("job", 0, 2)
+    };
+    Open { secret: Some(Secret("s".into())), aggregator: Some("10.77.0.1:48600".into()), spec }
 }
 
 /// A reply to it with every field.
@@ -91,16 +89,15 @@ fn full_reply() -> OpenReply {
             window: 1024,
             hosts: vec!["10.77.3.1:48700".parse().unwrap()],
             congestion_control: true,
-            linear: false,
             resumed: false,
             first_operation: 0,
         }),
         shards: 2,
         elements: 352,
         scale: Scale::Fixed(1e8),
-        wire: Wire::Int32,
-        not_finite: NotFinite::Error,
-        order: Order::Submission,
+        wire: WireFormat::Int32,
+        not_finite: NonFinitePolicy::Error,
+        order: OperationOrder::Submission,
         max_int: 1,
         max_float: Some(1.0),
         backend: "xdp".into(),

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sumac_api::{Cancel, CancelReply, Close, Collective, Command, Failure, Kind, OpenReply, OperationReply};
+use sumac_api::{
+    Cancel, CancelReply, Close, Collective, CollectiveKind, Command, Failure, OpenReply, OperationReply,
+};
 
 use crate::client::body;
 use crate::connection::{Connection, Done};
@@ -63,7 +65,7 @@ impl Job {
         tensor: Tensor<T>,
         options: OpOptions<'_>,
     ) -> Result<Pending<T>, Box<Failed<T>>> {
-        self.submit(Kind::Allreduce, None, tensor, options)
+        self.submit(CollectiveKind::Allreduce, None, tensor, options)
     }
 
     /// Replaces the tensor of all workers by that of `root`.
@@ -76,7 +78,7 @@ impl Job {
         tensor: Tensor<T>,
         options: OpOptions<'_>,
     ) -> Result<Pending<T>, Box<Failed<T>>> {
-        self.submit(Kind::Broadcast, Some(root), tensor, options)
+        self.submit(CollectiveKind::Broadcast, Some(root), tensor, options)
     }
 
     /// Reduces a tensor over all workers, for `root` alone; the others' stay as they are.
@@ -89,7 +91,7 @@ impl Job {
         tensor: Tensor<T>,
         options: OpOptions<'_>,
     ) -> Result<Pending<T>, Box<Failed<T>>> {
-        self.submit(Kind::Reduce, Some(root), tensor, options)
+        self.submit(CollectiveKind::Reduce, Some(root), tensor, options)
     }
 
     /// Reduces a tensor of `world` equal blocks over all workers; each gets its own block ([`Job::block`]) of the result, in
@@ -102,7 +104,7 @@ impl Job {
         tensor: Tensor<T>,
         options: OpOptions<'_>,
     ) -> Result<Pending<T>, Box<Failed<T>>> {
-        self.submit(Kind::ReduceScatter, None, tensor, options)
+        self.submit(CollectiveKind::ReduceScatter, None, tensor, options)
     }
 
     /// Fills a tensor of `world` equal blocks with each worker's own block ([`Job::block`]).
@@ -114,7 +116,7 @@ impl Job {
         tensor: Tensor<T>,
         options: OpOptions<'_>,
     ) -> Result<Pending<T>, Box<Failed<T>>> {
-        self.submit(Kind::Allgather, None, tensor, options)
+        self.submit(CollectiveKind::Allgather, None, tensor, options)
     }
 
     /// This worker's own block of a tensor of `count` elements, for [`Job::reduce_scatter`] and [`Job::allgather`].
@@ -127,7 +129,7 @@ impl Job {
 
     fn submit<T: Element>(
         &self,
-        kind: Kind,
+        kind: CollectiveKind,
         root: Option<u16>,
         tensor: Tensor<T>,
         options: OpOptions<'_>,

@@ -33,7 +33,7 @@ pub use half::{bf16, f16};
 pub use job::{Job, Pending};
 pub use options::{JobOptions, OpOptions};
 pub use sumac_api::{
-    Code, DType, DynamicReply, Failure, HelloReply, JobStats, Limits, Mode, NotFinite, OpenReply, Order,
-    Reduction, Scale, Secret, StatsReply, Wire,
+    Code, DType, DynamicReply, Failure, HelloReply, JobStats, Limits, Mode, NonFinitePolicy, OpenReply,
+    OperationOrder, Reduction, Scale, Secret, StatsReply, WireFormat,
 };
 pub use tensor::{Element, Tensor};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sumac_api::{Mode, NotFinite, Open, Order, Reduction, Scale, Secret, Wire};
+use sumac_api::{Mode, NonFinitePolicy, Open, OperationOrder, Reduction, Scale, Secret, WireFormat};
 
 /// Which job to open, and as whom.
 #[derive(Clone, Debug)]
@@ -34,105 +34,98 @@ impl JobOptions {
     /// 32-bit words per packet, instead of what the path carries.
     #[must_use]
     pub fn elements(mut self, elements: u16) -> JobOptions {
-        self.open.elements = Some(elements);
+        self.open.spec.elements = Some(elements);
         self
     }
 
     /// How the job uses its aggregators.
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> JobOptions {
-        self.open.mode = Some(mode);
+        self.open.spec.mode = Some(mode);
         self
     }
 
     /// Packets that a lane of a dynamic job may be ahead of its oldest without result, a power of two.
     #[must_use]
     pub fn window(mut self, window: u32) -> JobOptions {
-        self.open.window = Some(window);
+        self.open.spec.window = Some(window);
         self
     }
 
     /// Shared slots of each shard that a dynamic job may take, instead of all.
     #[must_use]
     pub fn dynamic_slots(mut self, slots: u32) -> JobOptions {
-        self.open.dynamic_slots = Some(slots);
+        self.open.spec.dynamic_slots = Some(slots);
         self
     }
 
     /// Parameter hosts that a dynamic job's shards are spread over.
     #[must_use]
     pub fn parameter_hosts(mut self, hosts: u16) -> JobOptions {
-        self.open.parameter_hosts = Some(hosts);
+        self.open.spec.parameter_hosts = Some(hosts);
         self
     }
 
     /// Whether a dynamic job yields to congestion; it does unless told not to.
     #[must_use]
     pub fn congestion_control(mut self, yields: bool) -> JobOptions {
-        self.open.congestion_control = Some(yields);
-        self
-    }
-
-    /// Whether packets of a dynamic job take slots in turn rather than by a hash.
-    #[must_use]
-    pub fn linear(mut self, linear: bool) -> JobOptions {
-        self.open.linear = Some(linear);
+        self.open.spec.congestion_control = Some(yields);
         self
     }
 
     /// Slots of each lane of a static job, a power of two, instead of what the measured path asks for.
     #[must_use]
     pub fn slots(mut self, slots: u32) -> JobOptions {
-        self.open.slots = Some(slots);
+        self.open.spec.slots = Some(slots);
         self
     }
 
     /// A fixed number that floats are multiplied with before they are rounded.
     #[must_use]
     pub fn scale(mut self, scale: f32) -> JobOptions {
-        self.open.scale = Some(Scale::Fixed(scale));
+        self.open.spec.scale = Some(Scale::Fixed(scale));
         self
     }
 
     /// Block floating point: each packet's scale is the largest that its values allow.
     #[must_use]
     pub fn block(mut self) -> JobOptions {
-        self.open.scale = Some(Scale::BLOCK);
+        self.open.spec.scale = Some(Scale::Block);
         self
     }
 
     /// How floats are written into packets.
     #[must_use]
-    pub fn wire(mut self, wire: Wire) -> JobOptions {
-        self.open.wire = Some(wire);
+    pub fn wire(mut self, wire: WireFormat) -> JobOptions {
+        self.open.spec.wire = Some(wire);
         self
     }
 
     /// What becomes of NaN and infinity.
     #[must_use]
-    pub fn not_finite(mut self, not_finite: NotFinite) -> JobOptions {
-        self.open.not_finite = Some(not_finite);
+    pub fn not_finite(mut self, not_finite: NonFinitePolicy) -> JobOptions {
+        self.open.spec.not_finite = Some(not_finite);
         self
     }
 
     /// Which operations of the workers belong together.
     #[must_use]
-    pub fn order(mut self, order: Order) -> JobOptions {
-        self.open.order = Some(order);
+    pub fn order(mut self, order: OperationOrder) -> JobOptions {
+        self.open.spec.order = Some(order);
         self
     }
 
     /// Shards that a tensor is spread over.
     #[must_use]
     pub fn shards(mut self, shards: u16) -> JobOptions {
-        self.open.shards = Some(shards);
+        self.open.spec.shards = Some(shards);
         self
     }
 
     /// How long to wait for the other workers.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> JobOptions {
-        self.open.timeout_s = Some(timeout.as_secs_f64());
+        self.open.spec.timeout_s = Some(timeout.as_secs_f64());
         self
     }
 }

@@ -50,7 +50,7 @@ pub use failure::{FailureKind, JobFailure};
 pub use gate::{JOB_NAME_LEN, Secrets};
 pub use none::NoPlane;
 pub use plane::{DataPlane, PlaneKind};
-pub use post::{Announcement, NOTICE_LEN, Notice, Order};
+pub use post::{Announcement, NOTICE_LEN, Notice, OperationOrder};
 pub use refusal::{Refusal, RefusalKind, Refused};
 pub use secret::{Secret, SecretError};
 

@@ -7,15 +7,7 @@ pub const OPERATION_NAME_LEN: usize = 256;
 /// Longest description of an operation, in bytes; more is cut off.
 pub const DESCRIPTION_LEN: usize = 512;
 
-/// In which order operations run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Order {
-    /// As they are submitted, which is the same on all workers.
-    #[default]
-    Submission,
-    /// As the aggregator releases their names: each when all workers have announced it.
-    Name,
-}
+pub use sumac_job::OperationOrder;
 
 /// A message to all other members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +18,7 @@ pub struct Notice {
     pub text: String,
 }
 
-/// An operation that a worker is ready for, in a job of [`Order::Name`].
+/// An operation that a worker is ready for, in a job of [`OperationOrder::Name`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
     /// Its name: 1 to [`OPERATION_NAME_LEN`] bytes. May come again once it was released.

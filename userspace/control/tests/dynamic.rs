@@ -20,8 +20,8 @@ use std::{
 use plane::{Call, FakePlane};
 use server::{HANGS, RACKS, Server, failure, spec};
 use sumac_control::{
-    DynamicWishes, FailureKind, JoinError, JoinSpec, Member, MemberState, Mode, NoPlane, Notice, Order,
-    Outcome, PlaneKind, RefusalKind, Secret, Secrets,
+    DynamicWishes, FailureKind, JoinError, JoinSpec, Member, MemberState, Mode, NoPlane, Notice,
+    OperationOrder, Outcome, PlaneKind, RefusalKind, Secret, Secrets,
     dynamic::Place,
     join,
     plane::Level,
@@ -276,7 +276,7 @@ async fn a_job_outlives_its_control_plane_and_is_taken_up_by_the_next() {
 async fn a_job_in_order_of_names_ends_with_its_control_plane() {
     let server = Server::start(FakePlane::new(64)).await;
     let host = Host::enter(server.address, "p");
-    let named = |rank| JoinSpec { order: Order::Name, ..dynamic(rank, 1) };
+    let named = |rank| JoinSpec { order: OperationOrder::Name, ..dynamic(rank, 1) };
     let stopped = join_at(&[server.address], named).await;
     let address = server.address;
     server.stop().await;

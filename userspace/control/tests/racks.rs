@@ -14,10 +14,10 @@ use std::{net::Ipv4Addr, net::SocketAddr, net::SocketAddrV4, time::Duration};
 
 use plane::{Call, FakePlane};
 use sumac_control::{
-    FailureKind, JoinError, JoinSpec, Member, Mode, Notice, Order, Outcome, Secret, Secrets, join,
+    FailureKind, JoinError, JoinSpec, Member, Mode, Notice, OperationOrder, Outcome, Secret, Secrets, join,
     plane::JobInstall, plane::Level, rack::Station, server::Listening,
 };
-use sumac_transport::{NotFinite, PathMeasure, Scaling, WireFormat};
+use sumac_transport::{NonFinitePolicy, PathMeasure, Scale, WireFormat};
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
 const SECRET: &str = "a secret for these tests";
@@ -82,10 +82,10 @@ fn spec(rank: u16, world: u16) -> JoinSpec {
         slots: None,
         shards: None,
         max_shards: 1,
-        scaling: Scaling::Block,
+        scaling: Scale::Block,
         wire: WireFormat::Int32,
-        not_finite: NotFinite::Error,
-        order: Order::Submission,
+        not_finite: NonFinitePolicy::Error,
+        order: OperationOrder::Submission,
         checksum: true,
         mode: Mode::Static,
         deadline: Duration::from_secs(20),

@@ -17,9 +17,10 @@ use std::{net::Ipv4Addr, time::Duration};
 use plane::{Call, FakePlane};
 use server::{HANGS, Server, failure, spec};
 use sumac_control::{
-    Announcement, FailureKind, JoinError, JoinSpec, MemberState, Notice, Order, Outcome, RefusalKind, join,
+    Announcement, FailureKind, JoinError, JoinSpec, MemberState, Notice, OperationOrder, Outcome,
+    RefusalKind, join,
 };
-use sumac_transport::{PathMeasure, Scaling};
+use sumac_transport::{PathMeasure, Scale};
 use tokio::time::timeout;
 
 #[tokio::test]
@@ -160,7 +161,7 @@ async fn slots_follow_from_what_all_have_measured() {
 #[tokio::test]
 async fn members_hear_each_other_in_one_order() {
     let server = Server::start(FakePlane::new(1024)).await;
-    let mut members = server.all(|rank| JoinSpec { order: Order::Name, ..spec(rank, 3) }, 3).await;
+    let mut members = server.all(|rank| JoinSpec { order: OperationOrder::Name, ..spec(rank, 3) }, 3).await;
     for (rank, member) in members.iter().enumerate() {
         member.post(Notice { key: 5, text: format!("from {rank}") });
     }
@@ -234,7 +235,7 @@ async fn refusals_say_what_to_do() {
         ("slots", JoinSpec { slots: Some(33), ..other.clone() }, RefusalKind::Invalid, "such as 64"),
         (
             "scale",
-            JoinSpec { scaling: Scaling::Fixed(f32::NAN), ..other.clone() },
+            JoinSpec { scaling: Scale::Fixed(f32::NAN), ..other.clone() },
             RefusalKind::Invalid,
             "finite",
         ),

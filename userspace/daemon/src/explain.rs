@@ -1,6 +1,6 @@
 //! Errors of the layers below, in the words and codes of the local API.
 
-use sumac_api::{Code, Failure, Order};
+use sumac_api::{Code, Failure, OperationOrder};
 use sumac_control::{DenialKind, FailureKind, JobFailure, JoinError, RefusalKind};
 use sumac_transport::{JobError, OpError};
 
@@ -26,7 +26,7 @@ pub(crate) fn shortened(mut text: String, most: usize) -> String {
 }
 
 /// Why a job could not be joined.
-pub(crate) fn join_error(error: &JoinError, order: Order) -> Failure {
+pub(crate) fn join_error(error: &JoinError, order: OperationOrder) -> Failure {
     let message = error.to_string();
     match error {
         JoinError::Unreachable { .. } => Failure::new(Code::Unreachable, message),
@@ -62,7 +62,7 @@ fn denial_hint(kind: DenialKind) -> &'static str {
 }
 
 /// Why a running job ended, as the control plane says it. `order`: the job's.
-pub(crate) fn job_failure(failure: &JobFailure, order: Order) -> Failure {
+pub(crate) fn job_failure(failure: &JobFailure, order: OperationOrder) -> Failure {
     let message = bounded(failure.message.clone());
     if failure.kind == FailureKind::Mismatch {
         let ranks = ranks_at_odds(&message);
@@ -76,12 +76,12 @@ pub(crate) fn job_failure(failure: &JobFailure, order: Order) -> Failure {
 }
 
 /// The end of a job whose workers do not do the same. `order`: the job's.
-pub(crate) fn mismatch(message: impl Into<Box<str>>, order: Order) -> Failure {
+pub(crate) fn mismatch(message: impl Into<Box<str>>, order: OperationOrder) -> Failure {
     Failure::new(Code::Mismatch, message).hint(match order {
-        Order::Submission => {
+        OperationOrder::Submission => {
             "submit the same operations in the same order on all workers, or open the job in order of names"
         }
-        Order::Name => {
+        OperationOrder::Name => {
             "give the operations of one name the same kind, type, count and priority on all workers"
         }
     })
@@ -194,7 +194,7 @@ mod tests {
         let hint = |kind| {
             let endpoint = "10.77.2.1:48600".parse().unwrap();
             let denied = JoinError::Denied { endpoint, kind, why: "turned away".into() };
-            let told = join_error(&denied, Order::Submission);
+            let told = join_error(&denied, OperationOrder::Submission);
             assert_eq!(told.code, Code::Refused);
             told.hint
         };
@@ -232,14 +232,20 @@ mod tests {
     #[test]
     fn who_learns_of_a_mismatch_from_others_knows_the_ranks_too() {
         let told = |message: &str, order| job_failure(&JobFailure::mismatch(Some(2), message.into()), order);
-        let differ =
-            told("the workers do not do the same: rank 0 has #1 a where rank 1 has #1 b", Order::Submission);
+        let differ = told(
+            "the workers do not do the same: rank 0 has #1 a where rank 1 has #1 b",
+            OperationOrder::Submission,
+        );
         assert_eq!((differ.code, differ.ranks), (Code::Mismatch, vec![0, 1]));
         assert!(differ.hint.contains("in order of names"));
-        let named = told("operation `w`: rank 3 gives it priority 1 where rank 1 gives it 0", Order::Name);
+        let named =
+            told("operation `w`: rank 3 gives it priority 1 where rank 1 gives it 0", OperationOrder::Name);
         assert_eq!(named.ranks, [1, 3]);
         assert!(!named.hint.contains("in order of names"), "it is");
-        assert_eq!(told("rank 2 announced `w` again before it was released", Order::Name).ranks, [2]);
+        assert_eq!(
+            told("rank 2 announced `w` again before it was released", OperationOrder::Name).ranks,
+            [2]
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::lab::Lab;
 use common::{Raw, SECRET, code, memfd};
 use serde_json::json;
-use sumac_client::{Client, ClientError, Code, Job, JobOptions, OpOptions, Order};
+use sumac_client::{Client, ClientError, Code, Job, JobOptions, OpOptions, OperationOrder};
 
 fn total(client: &Client, job: &Job, name: &str, value: f32) -> Result<f32, ClientError> {
     let mut tensor = client.tensor::<f32>(700)?;
@@ -63,7 +63,7 @@ fn names_bring_together_what_each_worker_submits_in_its_own_order() {
     let names: Vec<String> = (0..20).map(|i| format!("layer {i}")).collect();
     let sums = lab.train(
         "named",
-        |o| o.order(Order::Name).scale(65536.0),
+        |o| o.order(OperationOrder::Name).scale(65536.0),
         move |client, job, rank| {
             let mut mine: Vec<(f32, &String)> = (0..20u8).map(f32::from).zip(&names).collect();
             mine.rotate_left(usize::from(rank) * 7);
@@ -95,7 +95,7 @@ fn names_bring_together_what_each_worker_submits_in_its_own_order() {
 #[test]
 fn clients_of_all_hosts_meet_by_name() {
     let lab = Lab::new(2);
-    let opened = open(&lab, "met", |o| o.order(Order::Name).scale(65536.0));
+    let opened = open(&lab, "met", |o| o.order(OperationOrder::Name).scale(65536.0));
     std::thread::scope(|scope| {
         for host in 0..2 {
             for client in 0..3 {
@@ -123,7 +123,7 @@ fn clients_of_all_hosts_meet_by_name() {
 #[test]
 fn an_operation_without_a_name_is_refused_where_names_decide() {
     let lab = Lab::new(1);
-    let (client, job) = open(&lab, "nameless", |o| o.order(Order::Name)).remove(0);
+    let (client, job) = open(&lab, "nameless", |o| o.order(OperationOrder::Name)).remove(0);
     let failed = job.allreduce(client.tensor::<f32>(1).unwrap()).unwrap_err();
     assert_eq!(failed.error.code(), Some(Code::BadField));
 }

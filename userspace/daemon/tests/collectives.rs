@@ -7,7 +7,7 @@ mod common;
 
 use common::kinds::{WORLD, ended, every_kind, every_type};
 use common::lab::Lab;
-use sumac_client::{Client, Job, JobOptions, NotFinite, OpOptions, Reduction, Wire, f16};
+use sumac_client::{Client, Job, JobOptions, NonFinitePolicy, OpOptions, Reduction, WireFormat, f16};
 
 fn all(options: impl Fn(JobOptions) -> JobOptions, work: fn(&Client, &Job, u16)) {
     all_of(&Lab::new(usize::from(WORLD)), options, work);
@@ -112,13 +112,13 @@ fn block_floating_point_fits_all_magnitudes() {
 
 #[test]
 fn sixteen_bits_round_more_and_still_keep_to_their_bound() {
-    all(|o| o.wire(Wire::Int16), |client, job, rank| keeps_to_its_bound(client, job, rank, 32767.0));
+    all(|o| o.wire(WireFormat::Int16), |client, job, rank| keeps_to_its_bound(client, job, rank, 32767.0));
 }
 
 #[test]
 fn what_is_not_finite_can_be_carried() {
     all(
-        |o| o.not_finite(NotFinite::Carry).elements(100),
+        |o| o.not_finite(NonFinitePolicy::Carry).elements(100),
         |client, job, rank| {
             let mut tensor = client.tensor::<f32>(1000).unwrap();
             tensor.fill(1.0);

@@ -80,7 +80,7 @@ fn two_jobs_share_a_thread() {
         worker.ready();
     }
     let operation = |buffer: Vec<u8>| {
-        Operation::allreduce(1, DType::I32, Arithmetic::Sum, buffer.len() / 4, Box::new(buffer))
+        Operation::allreduce(1, DType::Int32, Arithmetic::Sum, buffer.len() / 4, Box::new(buffer))
     };
     for job in [7, 8] {
         assert!(worker.path.submit(job, 0, u64::from(job), operation(vec![job as u8; 40_000])).is_ok());

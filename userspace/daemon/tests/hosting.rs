@@ -12,7 +12,7 @@ use std::{
 use nix::sys::socket::{setsockopt, sockopt};
 use sumac_daemon::datapath::{AddError, DatapathStats, HostPlan, HostingError, JobPlan, Peer, Port, UdpPort};
 use sumac_parameter::{HostError, HostJob, HostStats, Worker as Member};
-use sumac_transport::{DynamicParams, JobParams, Scaling};
+use sumac_transport::{DynamicParams, JobParams, Scale};
 use sumac_wire::{
     CLASSES, Header, Kind,
     header::{HEADER_LEN, NO_SLOT, flag},
@@ -240,7 +240,7 @@ fn a_newcomer_goes_on_where_the_sums_are() {
         [(0, survivor_port), (1, second)].map(member).to_vec()
     };
     let first = JobParams {
-        scaling: Scaling::Fixed(1e6),
+        scaling: Scale::Fixed(1e6),
         dynamic: Some(DynamicParams::new(0).with_window(16)),
         ..params(0, 2)
     };
@@ -312,7 +312,7 @@ fn workers_sum_at_each_other_without_an_aggregator() {
         };
         let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
         let aggregator = nobody.local_addr().unwrap().port();
-        let first = JobParams { scaling: Scaling::Fixed(1e6), shards: SHARDS, ..params(0, 3) };
+        let first = JobParams { scaling: Scale::Fixed(1e6), shards: SHARDS, ..params(0, 3) };
         let job = HostJob {
             job: first.job,
             epoch: first.epoch,

@@ -6,7 +6,8 @@ mod common;
 
 use common::lab::Lab;
 use sumac_client::{
-    Client, ClientError, Code, Failed, Failure, Job, JobOptions, OpOptions, Order, Pending, Reduction,
+    Client, ClientError, Code, Failed, Failure, Job, JobOptions, OpOptions, OperationOrder, Pending,
+    Reduction,
 };
 
 fn failure<T: sumac_client::Element + std::fmt::Debug>(
@@ -165,7 +166,7 @@ fn urgent_and_not() {
 #[test]
 fn one_name_for_two_things() {
     differ(
-        |o| o.order(Order::Name),
+        |o| o.order(OperationOrder::Name),
         |client, job, rank| sum(client, job, 100 + usize::from(rank), OpOptions::named("layer")),
         ["allreduce sum float32[100] \"layer\"", "allreduce sum float32[101] \"layer\""],
     );

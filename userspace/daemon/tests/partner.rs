@@ -11,8 +11,8 @@ use std::time::Duration;
 use common::lab::Lab;
 use common::{Raw, SECRET};
 use serde_json::{Value, json};
-use sumac_control::{JoinSpec, Member, Mode, Notice, Order, Secret};
-use sumac_transport::{NotFinite, Scaling, WireFormat};
+use sumac_control::{JoinSpec, Member, Mode, Notice, OperationOrder, Secret};
+use sumac_transport::{NonFinitePolicy, Scale, WireFormat};
 use tokio::runtime::Runtime;
 
 /// The kind of notice that tells what a worker has submitted, in a key's upper byte.
@@ -32,10 +32,10 @@ fn partner(job: &str, slots: Option<u32>) -> JoinSpec {
         slots,
         shards: None,
         max_shards: 1,
-        scaling: Scaling::Block,
+        scaling: Scale::Block,
         wire: WireFormat::Int32,
-        not_finite: NotFinite::Error,
-        order: Order::Submission,
+        not_finite: NonFinitePolicy::Error,
+        order: OperationOrder::Submission,
         checksum: true,
         mode: Mode::Static,
         deadline: Duration::from_secs(60),

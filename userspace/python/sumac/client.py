@@ -51,7 +51,6 @@ class Client:
         dynamic_slots: int | None = None,
         parameter_hosts: int | None = None,
         congestion_control: bool | None = None,
-        linear: bool | None = None,
         scale: float | str | None = None,
         wire: str | None = None,
         not_finite: str | None = None,
@@ -73,7 +72,7 @@ class Client:
         - ``timeout``: in seconds
 
         A dynamic job has no ``slots``, but ``window`` (packets ahead of the oldest without a result), ``dynamic_slots`` (at
-        most so many shared slots), ``parameter_hosts`` (1 to 4), ``congestion_control`` and ``linear``. A replacement of a
+        most so many shared slots), ``parameter_hosts`` (1 to 4), ``congestion_control``. A replacement of a
         dead worker begins with operation ``job.opened["dynamic"]["first_operation"]``.
         """
         return self._enter(
@@ -90,7 +89,6 @@ class Client:
             dynamic_slots=dynamic_slots,
             parameter_hosts=parameter_hosts,
             congestion_control=congestion_control,
-            linear=linear,
             scale=scale,
             wire=wire,
             not_finite=not_finite,

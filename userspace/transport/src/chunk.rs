@@ -12,10 +12,10 @@ use sumac_wire::{
 };
 
 use crate::{
-    convert::{Arithmetic, Codec, Encoded, Scaling, fill_nan, raw},
+    convert::{Arithmetic, Codec, Encoded, Scale, fill_nan, raw},
     error::OpError,
     operation::{DType, Operation},
-    params::{JobParams, NotFinite},
+    params::{JobParams, NonFinitePolicy},
     words::Words,
 };
 
@@ -62,8 +62,8 @@ pub(crate) struct Numbers {
     pub codec: Codec,
     /// Whether sums are clamped where they overflow, and come again as floats (dynamic jobs).
     clamped: bool,
-    pub scaling: Scaling,
-    pub not_finite: NotFinite,
+    pub scaling: Scale,
+    pub not_finite: NonFinitePolicy,
     world: u16,
     /// Words of a chunk.
     pub words: usize,
@@ -125,13 +125,13 @@ impl Numbers {
     /// Whether the values of an operation can be added as floats where their integers do not fit.
     fn has_floats(&self, operation: &Operation) -> bool {
         let is_sum = matches!(operation.arithmetic, Arithmetic::Sum | Arithmetic::Mean);
-        self.clamped && is_sum && operation.dtype != DType::I32
+        self.clamped && is_sum && operation.dtype != DType::Int32
     }
 
     /// Whether a sum of an operation may not fit although each value does.
     pub fn may_overflow(&self, operation: &Operation) -> bool {
         let is_sum = matches!(operation.arithmetic, Arithmetic::Sum | Arithmetic::Mean);
-        self.clamped && is_sum && operation.dtype == DType::I32
+        self.clamped && is_sum && operation.dtype == DType::Int32
     }
 
     /// Whether a result is of these values, as they were asked for.
@@ -209,7 +209,7 @@ impl Numbers {
             written.flags |= flag::NOT_FINITE;
             (at, OpError::NotFinite { index: index(at), value: value(at) as f32 })
         });
-        let not_finite = not_finite.filter(|_| self.not_finite == NotFinite::Error);
+        let not_finite = not_finite.filter(|_| self.not_finite == NonFinitePolicy::Error);
         let saturated = met.saturated.map(|at| {
             written.flags |= flag::OVERFLOW;
             (at, self.saturated(operation, index(at), value(at)))
@@ -233,7 +233,7 @@ impl Numbers {
 
     fn saturated(&self, operation: &Operation, index: usize, value: f64) -> OpError {
         let scale = match self.scaling {
-            Scaling::Fixed(scale) if operation.dtype != DType::I32 => scale,
+            Scale::Fixed(scale) if operation.dtype != DType::Int32 => scale,
             _ => 1.0,
         };
         let limit = self.codec.limit(operation.dtype, operation.arithmetic);
@@ -290,9 +290,9 @@ fn number(dtype: DType, bytes: &[u8]) -> f64 {
     let word = bytes.first_chunk().copied().unwrap_or_default();
     let half = bytes.first_chunk().copied().unwrap_or_default();
     match dtype {
-        DType::F32 => f64::from(f32::from_ne_bytes(word)),
-        DType::F16 => f16::from_ne_bytes(half).to_f64(),
-        DType::BF16 => bf16::from_ne_bytes(half).to_f64(),
-        DType::I32 => f64::from(i32::from_ne_bytes(word)),
+        DType::Float32 => f64::from(f32::from_ne_bytes(word)),
+        DType::Float16 => f16::from_ne_bytes(half).to_f64(),
+        DType::Bfloat16 => bf16::from_ne_bytes(half).to_f64(),
+        DType::Int32 => f64::from(i32::from_ne_bytes(word)),
     }
 }

@@ -154,8 +154,8 @@ pub(crate) fn probe(params: &JobParams, now: Time, elements: u16, number: u32) -
 mod tests {
     use super::*;
     use crate::{
-        convert::{Scaling, WireFormat},
-        params::NotFinite,
+        convert::{Scale, WireFormat},
+        params::NonFinitePolicy,
     };
 
     const MS: u64 = 1_000_000;
@@ -174,8 +174,8 @@ mod tests {
             slots: 8,
             elements: 256,
             wire: WireFormat::Int32,
-            scaling: Scaling::Fixed(1.0),
-            not_finite: NotFinite::Error,
+            scaling: Scale::Fixed(1.0),
+            not_finite: NonFinitePolicy::Error,
             measure: false,
             dynamic: None,
         }

@@ -51,14 +51,14 @@ mod time;
 mod timer;
 mod words;
 
-pub use convert::{Arithmetic, Scaling, WireFormat};
+pub use convert::{Arithmetic, Scale, WireFormat};
 pub use dynamic::DynamicParams;
 pub use engine::{Destination, Engine, JobState, Transmit};
 pub use error::{JobError, OpError, ParamError, SubmitError};
 pub use histogram::Histogram;
 pub use measure::PathMeasure;
 pub use operation::{Buffer, Completion, DType, OpId, Operation};
-pub use params::{JobParams, NotFinite, Tuning};
+pub use params::{JobParams, NonFinitePolicy, Tuning};
 pub use placement::{Lanes, lane_of};
 pub use stats::EngineStats;
 pub use time::Time;

@@ -2,38 +2,13 @@
 
 use std::{fmt, ops::Range};
 
-use serde::Serialize;
+pub use sumac_job::DType;
 
 use crate::{
     convert::Arithmetic,
     error::{OpError, SubmitError},
     time::Time,
 };
-
-/// The type of a tensor's elements in memory, in the machine's own byte order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum DType {
-    /// IEEE 754 single precision.
-    F32,
-    /// IEEE 754 half precision.
-    F16,
-    /// The upper half of a single-precision float.
-    BF16,
-    /// Two's complement, summed exactly; for sums each worker's values must be within `(2^31 - 1) / workers`.
-    I32,
-}
-
-impl DType {
-    /// Bytes of one element.
-    pub const fn size(self) -> usize {
-        match self {
-            DType::F32 | DType::I32 => 4,
-            DType::F16 | DType::BF16 => 2,
-        }
-    }
-}
 
 /// A tensor's memory. Input and output may be the same bytes: an output range is written only when
 /// its input is never read again.

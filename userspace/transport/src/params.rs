@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+pub use sumac_job::NonFinitePolicy;
 use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_LANES, MAX_WORKERS};
 
 use crate::{
-    convert::{Arithmetic, Codec, Scaling, WireFormat},
+    convert::{Arithmetic, Codec, Scale, WireFormat},
     dynamic::DynamicParams,
     error::ParamError,
     loss::MAX_LATER_RESULTS,
@@ -20,17 +20,6 @@ pub const MAX_SLOTS: u32 = 1 << 16;
 pub const MAX_SHARDS: u16 = MAX_LANES as u16 / CLASSES;
 /// Most workers of a job, below two levels of aggregators.
 pub const MAX_WORLD: u16 = (MAX_WORKERS * MAX_WORKERS) as u16;
-
-/// What becomes of NaN and infinity.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum NotFinite {
-    /// The operation fails on every worker.
-    #[default]
-    Error,
-    /// Every worker gets NaN in all elements of the chunk.
-    Carry,
-}
 
 /// One lane of a job as the control plane hands it out; the same on all workers but for the ranks.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,9 +49,9 @@ pub struct JobParams {
     /// How many bits a float has on the wire.
     pub wire: WireFormat,
     /// What floats are multiplied by before they are rounded to integers.
-    pub scaling: Scaling,
+    pub scaling: Scale,
     /// What becomes of NaN and infinity.
-    pub not_finite: NotFinite,
+    pub not_finite: NonFinitePolicy,
     /// Whether the engine measures the path and then waits to be told the number of slots
     /// ([`Engine::start`](crate::Engine::start)).
     pub measure: bool,
@@ -95,7 +84,7 @@ impl JobParams {
         if self.elements == 0 || usize::from(self.elements) > MAX_ELEMENTS {
             return Err(ParamError::Elements { elements: self.elements });
         }
-        if let Scaling::Fixed(scale) = self.scaling
+        if let Scale::Fixed(scale) = self.scaling
             && !(scale.is_normal() && scale > 0.0 && (1.0 / scale).is_normal())
         {
             return Err(ParamError::Scale { scale });
@@ -192,8 +181,8 @@ mod tests {
             slots: 64,
             elements: 2224,
             wire: WireFormat::Int32,
-            scaling: Scaling::Block,
-            not_finite: NotFinite::Error,
+            scaling: Scale::Block,
+            not_finite: NonFinitePolicy::Error,
             measure: false,
             dynamic: None,
         }
@@ -216,8 +205,8 @@ mod tests {
             (|p| p.slots = 65, ParamError::Slots { slots: 65 }),
             (|p| p.slots = 1 << 17, ParamError::Slots { slots: 1 << 17 }),
             (|p| p.elements = 2225, ParamError::Elements { elements: 2225 }),
-            (|p| p.scaling = Scaling::Fixed(-1.0), ParamError::Scale { scale: -1.0 }),
-            (|p| p.scaling = Scaling::Fixed(1e-39), ParamError::Scale { scale: 1e-39 }),
+            (|p| p.scaling = Scale::Fixed(-1.0), ParamError::Scale { scale: -1.0 }),
+            (|p| p.scaling = Scale::Fixed(1e-39), ParamError::Scale { scale: 1e-39 }),
             (|p| p.shards = 0, ParamError::Lane { lane: 31, shards: 0 }),
             (|p| p.shards = 17, ParamError::Lane { lane: 31, shards: 17 }),
             (|p| p.lane = 32, ParamError::Lane { lane: 32, shards: 16 }),
@@ -229,14 +218,14 @@ mod tests {
             assert_eq!(params.check(), Err(error.clone()), "{error}");
         }
         for scale in [f32::NAN, f32::INFINITY] {
-            assert!(JobParams { scaling: Scaling::Fixed(scale), ..good() }.check().is_err());
+            assert!(JobParams { scaling: Scale::Fixed(scale), ..good() }.check().is_err());
         }
     }
 
     #[test]
     fn chunks_count_words() {
         let params = JobParams { elements: 8, wire: WireFormat::Int16, ..good() };
-        for (dtype, chunks) in [(DType::F32, 2), (DType::I32, 3)] {
+        for (dtype, chunks) in [(DType::Float32, 2), (DType::Int32, 3)] {
             assert_eq!(params.chunks(dtype, Arithmetic::Sum, 24), chunks, "{dtype:?}");
             assert_eq!(params.chunks(dtype, Arithmetic::Sum, 0), 0);
         }

@@ -205,7 +205,7 @@ mod tests {
     use crate::{convert::Arithmetic, operation::DType};
 
     fn operation(count: usize) -> Operation {
-        Operation::allreduce(9, DType::I32, Arithmetic::Sum, count, Box::new(vec![0u8; count * 4]))
+        Operation::allreduce(9, DType::Int32, Arithmetic::Sum, count, Box::new(vec![0u8; count * 4]))
     }
 
     #[test]

@@ -88,10 +88,10 @@ impl Words {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::convert::{Scaling, WireFormat};
+    use crate::convert::{Scale, WireFormat};
 
     fn words(dtype: DType, arithmetic: Arithmetic, wire: WireFormat) -> Words {
-        let codec = Codec::new(2, wire, Scaling::Fixed(4.0));
+        let codec = Codec::new(2, wire, Scale::Fixed(4.0));
         Words { codec, dtype, arithmetic, exponent: 0 }
     }
 
@@ -111,8 +111,8 @@ mod tests {
         let values = [1.0, -2.0, 3.5, -4.25, 5.0, -6.0, 7.0];
         let all = floats(&values);
         for wire in [WireFormat::Int32, WireFormat::Int16] {
-            let words = words(DType::F32, Arithmetic::Sum, wire);
-            let len = values.len().div_ceil(words.codec.values_per_word(DType::F32, Arithmetic::Sum)) * 4;
+            let words = words(DType::Float32, Arithmetic::Sum, wire);
+            let len = values.len().div_ceil(words.codec.values_per_word(DType::Float32, Arithmetic::Sum)) * 4;
             for meet in 0..=values.len() {
                 let (mut front, mut back) = (vec![0xff; len], vec![0xff; len]);
                 words.encode(0, &all[..meet * 4], &mut front);
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn bytes_of_short_types_too() {
-        let words = words(DType::BF16, Arithmetic::Bits, WireFormat::Int32);
+        let words = words(DType::Bfloat16, Arithmetic::Bits, WireFormat::Int32);
         let all: Vec<u8> = (1..=10).collect();
         let (mut front, mut back) = (vec![0; 12], vec![0; 12]);
         words.encode(0, &all[..6], &mut front);
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn faults_count_from_the_first_value() {
-        let words = words(DType::F32, Arithmetic::Sum, WireFormat::Int16);
+        let words = words(DType::Float32, Arithmetic::Sum, WireFormat::Int16);
         let mut wire = [0; 12];
         for (at, values, saturated, not_finite) in [
             (1, [f32::NAN, 1e9, 1.0, 1.0], Some(1), Some(0)),

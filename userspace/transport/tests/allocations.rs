@@ -40,7 +40,7 @@ const SLOTS: u32 = 8;
 /// allocations between its submission and its completion.
 fn allocations(engine: &mut Engine, now: &mut Time, count: usize) -> usize {
     let buffer = Box::new(vec![0u8; count * 4]);
-    let operation = Operation::allreduce(0, DType::F32, Arithmetic::Sum, count, buffer);
+    let operation = Operation::allreduce(0, DType::Float32, Arithmetic::Sum, count, buffer);
     let mut frame = [0; 128];
     let mut frames = 0u32;
     let is_dynamic = engine.params().dynamic.is_some();

@@ -187,7 +187,7 @@ proptest! {
         let mut lone = Lone::ready(block(2, 4, 8), 50_000);
         // The buffer is longer than the operation: 82 elements, then 20 that nobody may touch.
         let guarded = [vec![0u8; 82 * 4], vec![0x5a; 80]].concat();
-        lone.submit(if asks { DType::F32 } else { DType::I32 }, 82, guarded);
+        lone.submit(if asks { DType::Float32 } else { DType::Int32 }, 82, guarded);
         let sent = lone.send_all();
         for ((which, at, value), len) in flips.iter().zip(&lengths) {
             let mut frame = sent[*which].answer();

@@ -34,7 +34,7 @@ impl Loop {
         for (engine, tensor) in self.engines.iter_mut().zip(tensors) {
             let bytes: Vec<u8> = tensor.iter().flat_map(|v| v.to_ne_bytes()).collect();
             let operation =
-                Operation::allreduce(5, DType::F32, Arithmetic::Sum, tensor.len(), Box::new(bytes));
+                Operation::allreduce(5, DType::Float32, Arithmetic::Sum, tensor.len(), Box::new(bytes));
             engine.submit(self.now, operation).unwrap();
         }
     }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use sumac_transport::{Arithmetic, DType, JobParams, NotFinite, OpError, OpId, Operation, WireFormat};
+use sumac_transport::{Arithmetic, DType, JobParams, NonFinitePolicy, OpError, OpId, Operation, WireFormat};
 use sumac_wire::header::{HEADER_LEN, exponent, flag};
 use support::{
     block, job,
@@ -100,10 +100,10 @@ fn where_somebody_lacks_the_chunk_all_ask_for_it() {
 #[test]
 fn what_needs_no_exponent_asks_for_none() {
     let mut lone = Lone::ready(block(2, 8, 4), RTT);
-    lone.submit(DType::I32, 4, vec![1; 16]);
+    lone.submit(DType::Int32, 4, vec![1; 16]);
     for arithmetic in [Arithmetic::Max, Arithmetic::Min, Arithmetic::Bits] {
         let buffer = Box::new(vec![0; 16]);
-        lone.operate(Operation::allreduce(9, DType::F32, arithmetic, 4, buffer));
+        lone.operate(Operation::allreduce(9, DType::Float32, arithmetic, 4, buffer));
     }
     lone.submit_floats(&[1.0; 4]);
     let sent = lone.send_all();
@@ -128,11 +128,11 @@ fn two_values_share_a_word_in_16_bits() {
 
 #[test]
 fn values_that_are_not_finite_fail_the_operation_or_are_carried() {
-    for policy in [NotFinite::Error, NotFinite::Carry] {
+    for policy in [NonFinitePolicy::Error, NonFinitePolicy::Carry] {
         let mut lone = Lone::ready(JobParams { not_finite: policy, ..block(2, 1, 4) }, RTT);
         let operation = Operation::allreduce(
             7,
-            DType::F32,
+            DType::Float32,
             Arithmetic::Sum,
             8,
             Box::new(bytes(&[1.0, 2.0, f32::NAN, 4.0, 5.0, 6.0, 7.0, 8.0])),
@@ -150,8 +150,8 @@ fn values_that_are_not_finite_fail_the_operation_or_are_carried() {
         assert_eq!(flags, [false, true, false], "the round, the chunk at fault, the other one");
         let end = lone.engine.poll_completion().expect("it ends");
         match (policy, end.result) {
-            (NotFinite::Error, Err(OpError::NotFinite { index: 102, value })) if value.is_nan() => {}
-            (NotFinite::Carry, Ok(())) => {
+            (NonFinitePolicy::Error, Err(OpError::NotFinite { index: 102, value })) if value.is_nan() => {}
+            (NonFinitePolicy::Carry, Ok(())) => {
                 let nan = [f32::NAN.to_ne_bytes(); 4].concat();
                 assert_eq!(end.buffer.input(0, 16), nan, "the whole chunk");
                 assert_ne!(end.buffer.input(16, 16), nan, "and no other");
@@ -169,7 +169,7 @@ fn what_is_not_given_travels_as_zeros_and_what_is_not_taken_stays() {
         gives,
         takes,
         base: 1000,
-        ..Operation::allreduce(7, DType::F32, Arithmetic::Bits, 12, Box::new(values.clone()))
+        ..Operation::allreduce(7, DType::Float32, Arithmetic::Bits, 12, Box::new(values.clone()))
     };
     // The middle is this worker's; chunk 0 ends in it and chunk 2 begins in it.
     lone.operate(operation(3..9, 5..12));
@@ -192,7 +192,7 @@ fn what_is_not_given_travels_as_zeros_and_what_is_not_taken_stays() {
 fn a_worker_that_gives_and_takes_nothing_keeps_the_others_going() {
     let mut lone = Lone::ready(block(2, 4, 4), RTT);
     // No memory at all.
-    let reduce = Operation::allreduce(7, DType::F32, Arithmetic::Sum, 8, Box::new(Vec::new()));
+    let reduce = Operation::allreduce(7, DType::Float32, Arithmetic::Sum, 8, Box::new(Vec::new()));
     lone.operate(Operation { gives: 0..0, takes: 0..0, ..reduce });
     let rounds = lone.send_all();
     assert!(rounds.iter().all(|round| round.header.next_exponent == exponent::NONE));

@@ -122,7 +122,7 @@ fn integers_too_large_for_the_sum_are_named() {
     let mut lone = Lone::ready(job(4, 4, 4), RTT);
     let values = [i32::MAX / 4, -(i32::MAX / 4), i32::MAX / 4 + 1];
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
-    lone.submit(DType::I32, 3, bytes);
+    lone.submit(DType::Int32, 3, bytes);
     let limit = i32::MAX / 4;
     let error = OpError::Saturated { index: 2, value: f64::from(values[2]), scale: 1.0, limit };
     assert_eq!(complete(&mut lone), [(OpId(0), Err(error))]);
@@ -131,7 +131,7 @@ fn integers_too_large_for_the_sum_are_named() {
 #[test]
 fn a_buffer_that_is_too_short_fails_its_operation_only() {
     let mut lone = Lone::ready(job(2, 4, 4), RTT);
-    lone.submit(DType::F32, 10, vec![0; 7 * 4]);
+    lone.submit(DType::Float32, 10, vec![0; 7 * 4]);
     lone.submit_floats(&[1.0; 4]);
     let expected = [(OpId(0), Err(OpError::ShortBuffer { index: 7 })), (OpId(1), Ok(()))];
     assert_eq!(complete(&mut lone), expected);
@@ -141,7 +141,7 @@ fn a_buffer_that_is_too_short_fails_its_operation_only() {
 fn what_this_mode_cannot_carry_is_handed_back() {
     let mut lone = Lone::ready(job(2, 4, 4), RTT);
     let operation =
-        |count| Operation::allreduce(1, DType::F32, Arithmetic::Min, count, Box::new(vec![9u8; 4]));
+        |count| Operation::allreduce(1, DType::Float32, Arithmetic::Min, count, Box::new(vec![9u8; 4]));
     type Change = fn(&mut Operation);
     let signature = 1;
     let table: [(&str, Change, SubmitError); 6] = [

@@ -63,7 +63,11 @@ const ELEMENTS: usize = 165;
 fn start(params: JobParams) -> (Lone, Counts) {
     let mut lone = Lone::ready(params, 50_000);
     let counts = Counts::new(ELEMENTS);
-    lone.submit(DType::F32, ELEMENTS, Counting { bytes: vec![0; ELEMENTS * SIZE], counts: counts.clone() });
+    lone.submit(
+        DType::Float32,
+        ELEMENTS,
+        Counting { bytes: vec![0; ELEMENTS * SIZE], counts: counts.clone() },
+    );
     (lone, counts)
 }
 

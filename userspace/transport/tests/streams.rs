@@ -87,7 +87,7 @@ fn a_refusal_of_the_root_reaches_the_worker_below() {
         lone.take(&probe.answer());
         let buffer = Box::new(vec![0; 16]);
         let signature = SIGNATURE + u32::from(rack);
-        lone.operate(Operation::allreduce(signature, DType::F32, Arithmetic::Sum, 4, buffer));
+        lone.operate(Operation::allreduce(signature, DType::Float32, Arithmetic::Sum, 4, buffer));
         let round = lone.send().expect("an exponent round");
         assert_eq!(aggregator.handle(0, &round.payload, &mut answer), Ok(Outcome::Up));
         let above = root.handle(0, &answer, &mut down);

@@ -2,7 +2,7 @@
 
 use clap::error::ErrorKind;
 use clap::{Args, value_parser};
-use sumac_client::{DType, Mode, Reduction, Wire};
+use sumac_client::{DType, Mode, Reduction, WireFormat};
 use sumac_lab::deployment::{Backend, DynamicOptions, SumacOptions};
 use sumac_lab::marking::DEFAULT_THRESHOLD_KB;
 use sumac_lab::spec::{Faults, Napi, PARAMETER_HOSTS};
@@ -168,7 +168,7 @@ pub struct SumacArguments {
     pub scale: Option<f32>,
     /// How floats travel: int32, or int16 for half the bytes and a larger error
     #[arg(long, value_parser = wire, default_value = "int32")]
-    pub wire: Wire,
+    pub wire: WireFormat,
     /// Send contributions without UDP checksum
     #[arg(long)]
     pub no_checksum: bool,
@@ -220,7 +220,7 @@ impl SumacArguments {
     }
 
     fn refuse_in_dynamic_mode(&self) {
-        if self.wire == Wire::Int16 {
+        if self.wire == WireFormat::Int16 {
             refuse("--wire int16 is for static jobs: leave out --mode dynamic");
         }
         if self.no_stealing {
@@ -260,10 +260,10 @@ pub fn reduction(name: &str) -> Result<Reduction, String> {
     by_name(name, &all, |reduction| reduction.name())
 }
 
-fn wire(name: &str) -> Result<Wire, String> {
-    by_name(name, &[Wire::Int32, Wire::Int16], |wire| match wire {
-        Wire::Int32 => "int32",
-        Wire::Int16 => "int16",
+fn wire(name: &str) -> Result<WireFormat, String> {
+    by_name(name, &[WireFormat::Int32, WireFormat::Int16], |wire| match wire {
+        WireFormat::Int32 => "int32",
+        WireFormat::Int16 => "int16",
     })
 }
 

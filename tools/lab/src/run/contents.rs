@@ -120,14 +120,14 @@ fn mix(mut x: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use sumac_client::{Reduction, Wire};
+    use sumac_client::{Reduction, WireFormat};
 
     use super::*;
 
     const CONTENTS: Contents = Contents { seed: 7, iteration: 1 };
     const NUMBERS: Numbers = Numbers {
         scale: Some(1_048_576.0),
-        wire: Wire::Int32,
+        wire: WireFormat::Int32,
         words: 10,
         reduction: Reduction::Sum,
         dynamic: false,

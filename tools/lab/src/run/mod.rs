@@ -34,7 +34,7 @@ use crate::trace::{Sampler, Trace, TraceError};
 use contents::{Comparison, Contents};
 use jobs::Jobs;
 use numbers::Value as Element;
-use sumac_client::{DType, OpenReply, Reduction, Wire, bf16, f16};
+use sumac_client::{DType, OpenReply, Reduction, WireFormat, bf16, f16};
 
 /// What to run in a lab.
 #[derive(Clone, Debug)]
@@ -69,13 +69,13 @@ pub struct Operation {
     /// What is made of the workers' values.
     pub reduction: Reduction,
     /// How floats travel.
-    pub wire: Wire,
+    pub wire: WireFormat,
 }
 
 impl Operation {
     /// The sum of this many float32 elements, as 32-bit integers.
     pub fn sum(elements: usize) -> Operation {
-        Operation { elements, dtype: DType::Float32, reduction: Reduction::Sum, wire: Wire::Int32 }
+        Operation { elements, dtype: DType::Float32, reduction: Reduction::Sum, wire: WireFormat::Int32 }
     }
 }
 

@@ -4,7 +4,7 @@
 //! Values are gone through packet by packet, since by block floating point a packet's largest value decides the factor of
 //! all of them.
 
-use sumac_client::{DType, Element, OpenReply, Reduction, Scale, Wire, bf16, f16};
+use sumac_client::{DType, Element, OpenReply, Reduction, Scale, WireFormat, bf16, f16};
 
 /// The least exponent that a packet can carry.
 const LEAST_EXPONENT: i32 = -125;
@@ -112,7 +112,7 @@ pub struct Numbers {
     /// What floats are multiplied with; none: block floating point.
     pub scale: Option<f32>,
     /// How floats travel.
-    pub wire: Wire,
+    pub wire: WireFormat,
     /// 32-bit words of a packet.
     pub words: usize,
     /// What is made of the workers' values.
@@ -155,7 +155,7 @@ impl Numbers {
     pub fn of(opened: &OpenReply, reduction: Reduction) -> Numbers {
         let scale = match opened.scale {
             Scale::Fixed(scale) => Some(scale),
-            Scale::Chosen(_) => None,
+            Scale::Block => None,
         };
         let (wire, words) = (opened.wire, usize::from(opened.elements));
         Numbers { scale, wire, words, reduction, dynamic: opened.dynamic.is_some() }
@@ -168,7 +168,7 @@ impl Numbers {
 
     /// Values that share a word: two where floats are summed as 16-bit integers.
     pub fn values_per_word(self, dtype: DType) -> usize {
-        if self.wire == Wire::Int16 && self.is_scaled(dtype) { 2 } else { 1 }
+        if self.wire == WireFormat::Int16 && self.is_scaled(dtype) { 2 } else { 1 }
     }
 
     /// What becomes of a packet's values, given by worker; all have the same length.
@@ -217,8 +217,8 @@ impl Numbers {
 
     fn factor(self, workers: f64, largest: f64) -> Factor {
         let full = match self.wire {
-            Wire::Int32 => f64::from(i32::MAX),
-            Wire::Int16 => f64::from(i16::MAX),
+            WireFormat::Int32 => f64::from(i32::MAX),
+            WireFormat::Int16 => f64::from(i16::MAX),
         };
         let (up, down) = match self.scale {
             Some(scale) => (f64::from(scale), 1.0 / f64::from(scale)),
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     const BLOCK: Numbers =
-        Numbers { scale: None, wire: Wire::Int32, words: 4, reduction: Reduction::Sum, dynamic: false };
+        Numbers { scale: None, wire: WireFormat::Int32, words: 4, reduction: Reduction::Sum, dynamic: false };
 
     #[test]
     fn the_largest_value_decides_the_factor_of_all() {
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn two_halves_share_a_word_where_floats_are_summed() {
-        let int16 = Numbers { wire: Wire::Int16, ..BLOCK };
+        let int16 = Numbers { wire: WireFormat::Int16, ..BLOCK };
         assert_eq!((int16.packet::<f32>(), int16.packet::<i32>(), BLOCK.packet::<f16>()), (8, 4, 4));
         let max = Numbers { reduction: Reduction::Max, ..int16 };
         assert_eq!(max.packet::<f32>(), 4);

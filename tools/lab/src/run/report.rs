@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Serialize;
-use sumac_client::{DType, Reduction, Scale, Wire};
+use sumac_client::{DType, Reduction, Scale, WireFormat};
 use sumac_wire::header::HEADER_LEN;
 
 use super::counters::{Drops, Frames, Modes, RoundTrips};
@@ -36,7 +36,7 @@ pub struct Report {
     /// What was made of the workers' values.
     pub reduction: Reduction,
     /// How floats travelled.
-    pub wire: Wire,
+    pub wire: WireFormat,
     /// What floats were multiplied with: a number, or `block`.
     pub scale: Scale,
     /// 32-bit words per packet.
@@ -247,14 +247,14 @@ mod tests {
     fn headers_count_on_the_wire() {
         let words = |words| Numbers {
             scale: None,
-            wire: Wire::Int32,
+            wire: WireFormat::Int32,
             words,
             reduction: Reduction::Sum,
             dynamic: false,
         };
         assert_eq!(wire_bytes(256, words(256), DType::Float32), 256 * 4 + 98);
         assert_eq!(wire_bytes(257, words(256), DType::Float16), 257 * 4 + 2 * 98);
-        let halves = Numbers { wire: Wire::Int16, ..words(256) };
+        let halves = Numbers { wire: WireFormat::Int16, ..words(256) };
         assert_eq!(wire_bytes(513, halves, DType::Float32), 257 * 4 + 2 * 98);
     }
 }

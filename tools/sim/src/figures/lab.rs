@@ -5,7 +5,7 @@ use std::{cell::RefCell, rc::Rc};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use sumac_transport::{DynamicParams, JobParams, NotFinite, Scaling, Tuning, WireFormat};
+use sumac_transport::{DynamicParams, JobParams, NonFinitePolicy, Scale, Tuning, WireFormat};
 use sumac_wire::Reason;
 
 use crate::{
@@ -165,8 +165,8 @@ impl Lab {
             slots,
             elements: ELEMENTS,
             wire: WireFormat::Int32,
-            scaling: Scaling::Fixed(1e8),
-            not_finite: NotFinite::Error,
+            scaling: Scale::Fixed(1e8),
+            not_finite: NonFinitePolicy::Error,
             measure: false,
             dynamic,
         };

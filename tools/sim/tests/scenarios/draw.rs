@@ -7,7 +7,7 @@ use sumac_sim::{
     link::{Faults, LinkSpec},
     packet::Framing,
 };
-use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, NotFinite, Scaling, WireFormat};
+use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, NonFinitePolicy, Scale, WireFormat};
 
 use crate::scenario::{Fate, JobPlan, Kind, Replaced, Scenario, Shape, Sums, Tensor};
 
@@ -101,7 +101,7 @@ fn job(rng: &mut ChaCha8Rng, number: u16, shape: Shape, pool: u32, first_slot: &
         elements: rng.random_range(1..=20),
         wire: WireFormat::Int32,
         scaling: scaling(rng),
-        not_finite: NotFinite::Error,
+        not_finite: NonFinitePolicy::Error,
         measure: false,
         dynamic: None,
     };
@@ -156,11 +156,11 @@ fn racks(rng: &mut ChaCha8Rng, shape: Shape, world: usize, is_dynamic: bool) -> 
     (0..world).map(|rank| seat(rng, rank)).collect()
 }
 
-fn scaling(rng: &mut ChaCha8Rng) -> Scaling {
+fn scaling(rng: &mut ChaCha8Rng) -> Scale {
     match rng.random_range(0..4) {
-        0 => Scaling::Block,
-        1 => Scaling::Fixed(f32::exp2(rng.random_range(4..20) as f32)),
-        _ => Scaling::Fixed(1e8),
+        0 => Scale::Block,
+        1 => Scale::Fixed(f32::exp2(rng.random_range(4..20) as f32)),
+        _ => Scale::Fixed(1e8),
     }
 }
 
@@ -183,10 +183,10 @@ fn tensors(rng: &mut ChaCha8Rng, params: &JobParams, lanes: u16, is_dynamic: boo
         at += if rng.random_bool(0.3) { rng.random_range(0..2 * MILLI) } else { 0 };
         let count = if rng.random_bool(0.1) { 0 } else { rng.random_range(1..=longest) };
         let kind = kind(rng, usize::from(params.world));
-        let dtypes = [DType::F32, DType::F32, DType::I32, DType::F16, DType::BF16];
+        let dtypes = [DType::Float32, DType::Float32, DType::Int32, DType::Float16, DType::Bfloat16];
         let dtype = dtypes[rng.random_range(0..dtypes.len())];
         let is_sum = matches!(kind, Kind::AllReduce(Arithmetic::Sum | Arithmetic::Mean));
-        let can = is_dynamic && is_sum && matches!(params.scaling, Scaling::Fixed(_));
+        let can = is_dynamic && is_sum && matches!(params.scaling, Scale::Fixed(_));
         Tensor {
             kind,
             dtype,
@@ -202,8 +202,8 @@ fn tensors(rng: &mut ChaCha8Rng, params: &JobParams, lanes: u16, is_dynamic: boo
 /// Sums that leave 32 bits: of float32, which are then summed as floats, or of int32, which fail.
 fn sums(rng: &mut ChaCha8Rng, dtype: DType) -> Sums {
     match dtype {
-        DType::F32 => [Sums::TooLarge, Sums::InParts][rng.random_range(0..2)],
-        DType::I32 if rng.random_bool(0.5) => Sums::InParts,
+        DType::Float32 => [Sums::TooLarge, Sums::InParts][rng.random_range(0..2)],
+        DType::Int32 if rng.random_bool(0.5) => Sums::InParts,
         _ => Sums::Fit,
     }
 }

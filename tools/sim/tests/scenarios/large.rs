@@ -4,7 +4,7 @@ use sumac_sim::{
     events::{MICRO, MILLI, Nanos, SECOND},
     link::{Faults, LinkSpec},
 };
-use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, NotFinite, Scaling, WireFormat};
+use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, NonFinitePolicy, Scale, WireFormat};
 
 use crate::{
     draw::FRAMING,
@@ -37,8 +37,8 @@ fn racks(racks: usize, window: u32, elements: u16, chunks: usize, sums: &[(DType
         slots: 1,
         elements,
         wire: WireFormat::Int32,
-        scaling: Scaling::Fixed(1e4),
-        not_finite: NotFinite::Error,
+        scaling: Scale::Fixed(1e4),
+        not_finite: NonFinitePolicy::Error,
         measure: false,
         dynamic: Some(DynamicParams::new(64).with_window(window)),
     };
@@ -78,7 +78,8 @@ fn racks(racks: usize, window: u32, elements: u16, chunks: usize, sums: &[(DType
 /// As many workers as two levels of bitmaps can tell apart: 32 racks of 32, with sums that overflow in parts.
 #[test]
 fn a_job_of_1024_workers_in_32_racks() {
-    let totals = run::run(&racks(32, 32, 8, 40, &[(DType::I32, Sums::Fit), (DType::F32, Sums::InParts)]));
+    let totals =
+        run::run(&racks(32, 32, 8, 40, &[(DType::Int32, Sums::Fit), (DType::Float32, Sums::InParts)]));
     totals.tell();
     assert!(totals.full_sums > 0 && totals.raw > 0 && totals.links.lost > 0);
 }
@@ -88,7 +89,7 @@ fn a_job_of_1024_workers_in_32_racks() {
 #[test]
 fn floats_of_more_chunks_than_there_is_room_for() {
     let (elements, window, chunks) = (832, 256, 260);
-    let mut scenario = racks(5, window, elements, chunks, &[(DType::F32, Sums::TooLarge)]);
+    let mut scenario = racks(5, window, elements, chunks, &[(DType::Float32, Sums::TooLarge)]);
     // What is lost makes windows small, and then workers wait for the first.
     scenario.faults.loss = 0.01;
     scenario.cable.queue = 512 * FRAMING.chunk_len(elements);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use sumac_transport::{Arithmetic, DType, Scaling, WireFormat, convert::Codec};
+use sumac_transport::{Arithmetic, DType, Scale, WireFormat, convert::Codec};
 
 use crate::scenario::{JobPlan, Sums, Tensor};
 
@@ -29,7 +29,7 @@ pub fn inputs(job: &JobPlan, seed: u64, rank: usize, life: u8) -> Vec<Vec<u8>> {
             // An operation of integers fails for one of them; not all shall.
             let value = match tensor.sums {
                 Sums::TooLarge if part < 0.02 => sign * rng.random_range(1.1..3.0) * most / 2.0,
-                Sums::InParts if part < (if tensor.dtype == DType::I32 { 0.002 } else { 0.02 }) => {
+                Sums::InParts if part < (if tensor.dtype == DType::Int32 { 0.002 } else { 0.02 }) => {
                     most * rng.random_range(0.3..0.95) * if rng.random_bool(0.5) { 1.0 } else { -1.0 }
                 }
                 _ => normal,
@@ -44,39 +44,39 @@ pub fn inputs(job: &JobPlan, seed: u64, rank: usize, life: u8) -> Vec<Vec<u8>> {
 /// What values are multiplied by; of a job by block, which has no such number, 1.
 fn scale(job: &JobPlan, dtype: DType) -> f64 {
     match job.params.scaling {
-        Scaling::Fixed(scale) if dtype != DType::I32 => scale.into(),
+        Scale::Fixed(scale) if dtype != DType::Int32 => scale.into(),
         _ => 1.0,
     }
 }
 
 /// A magnitude whose sums fit.
-fn magnitude(scaling: Scaling, dtype: DType, limit: f64, rng: &mut ChaCha8Rng) -> f64 {
+fn magnitude(scaling: Scale, dtype: DType, limit: f64, rng: &mut ChaCha8Rng) -> f64 {
     match (dtype, scaling) {
-        (DType::I32, _) => limit.floor(),
+        (DType::Int32, _) => limit.floor(),
         // float16 ends at 65,504.
-        (_, Scaling::Fixed(scale)) => {
+        (_, Scale::Fixed(scale)) => {
             let most = limit / f64::from(scale) * 0.99;
             [most.min(60_000.0 / 8.0), 1.5 / f64::from(scale)][rng.random_range(0..2)]
         }
-        (DType::F16, _) => f64::exp2(f64::from(rng.random_range(-26..12))),
-        (_, Scaling::Block) => f64::exp2(f64::from(rng.random_range(-140..110))),
+        (DType::Float16, _) => f64::exp2(f64::from(rng.random_range(-26..12))),
+        (_, Scale::Block) => f64::exp2(f64::from(rng.random_range(-140..110))),
     }
 }
 
 fn bytes(dtype: DType, value: f64) -> Vec<u8> {
     match dtype {
-        DType::F32 => (value as f32).to_ne_bytes().to_vec(),
-        DType::F16 => f16::from_f64(value).to_ne_bytes().to_vec(),
-        DType::BF16 => bf16::from_f64(value).to_ne_bytes().to_vec(),
+        DType::Float32 => (value as f32).to_ne_bytes().to_vec(),
+        DType::Float16 => f16::from_f64(value).to_ne_bytes().to_vec(),
+        DType::Bfloat16 => bf16::from_f64(value).to_ne_bytes().to_vec(),
         _ => (value as i32).to_ne_bytes().to_vec(),
     }
 }
 
 fn float(dtype: DType, bytes: &[u8]) -> f32 {
     match (dtype, bytes) {
-        (DType::F32, [a, b, c, d]) => f32::from_ne_bytes([*a, *b, *c, *d]),
-        (DType::F16, [a, b]) => f16::from_ne_bytes([*a, *b]).to_f32(),
-        (DType::BF16, [a, b]) => bf16::from_ne_bytes([*a, *b]).to_f32(),
+        (DType::Float32, [a, b, c, d]) => f32::from_ne_bytes([*a, *b, *c, *d]),
+        (DType::Float16, [a, b]) => f16::from_ne_bytes([*a, *b]).to_f32(),
+        (DType::Bfloat16, [a, b]) => bf16::from_ne_bytes([*a, *b]).to_f32(),
         _ => panic!("no float"),
     }
 }
@@ -130,10 +130,10 @@ fn expected(job: &JobPlan, number: usize, inputs: &[Vec<Vec<u8>>], span: Range<u
     let tensor = &job.tensors[number];
     let arithmetic = tensor.arithmetic();
     let is_sum = matches!(arithmetic, Arithmetic::Sum | Arithmetic::Mean);
-    let is_float_sum = is_sum && tensor.dtype != DType::I32;
+    let is_float_sum = is_sum && tensor.dtype != DType::Int32;
     let given: Vec<Vec<u8>> = (0..inputs.len()).map(|rank| given(job, number, inputs, rank, &span)).collect();
     let Integers { sum, is_safe } = integers(job, tensor, &given, &span);
-    let is_block = job.params.scaling == Scaling::Block && job.params.dynamic.is_some();
+    let is_block = job.params.scaling == Scale::Block && job.params.dynamic.is_some();
     // A chunk whose floats were asked for remains one of floats, also for the values of a newcomer, which might fit.
     let was_asked = job.replaced.is_some() && tensor.sums != Sums::Fit;
     let form = |numbers| Form { numbers, life };
@@ -141,7 +141,7 @@ fn expected(job: &JobPlan, number: usize, inputs: &[Vec<Vec<u8>>], span: Range<u
         .then(|| (form(Numbers::Floats), floats(tensor, &given)));
     let integers = sum.map(|bytes| (form(Numbers::Integers), bytes));
     let allowed: Vec<_> = integers.into_iter().chain(floats).collect();
-    if tensor.dtype == DType::F32 && tensor.sums != Sums::Fit {
+    if tensor.dtype == DType::Float32 && tensor.sums != Sums::Fit {
         allowed.iter().for_each(|(form, bytes)| check_bound(job, tensor, &given, form.numbers, bytes));
     }
     Chunk { span, allowed, is_safe }
@@ -154,7 +154,7 @@ fn check_bound(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], form: Numbers,
     let divisor = if tensor.arithmetic() == Arithmetic::Mean { workers } else { 1.0 };
     let step = if form == Numbers::Integers { workers / 2.0 / scale(job, tensor.dtype) } else { 0.0 };
     for (at, got) in bytes.as_chunks::<4>().0.iter().enumerate() {
-        let values = given.iter().map(|bytes| f64::from(float(DType::F32, &bytes[at * 4..][..4])));
+        let values = given.iter().map(|bytes| f64::from(float(DType::Float32, &bytes[at * 4..][..4])));
         let (exact, got) = (values.sum::<f64>() / divisor, f64::from(f32::from_ne_bytes(*got)));
         let bound = step / divisor + exact.abs().max(got.abs()) * f64::from(f32::EPSILON);
         assert!((got - exact).abs() <= bound, "{form:?}: {got} for {exact}, {bound} allowed: {tensor:?}");
@@ -191,7 +191,7 @@ fn integers(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], span: &Range<usiz
     let (dtype, arithmetic) = (tensor.dtype, tensor.arithmetic());
     let whole = codec(job, job.params.world);
     // A dynamic job's values may be as large as sums; there is no such limit by block.
-    let is_fixed = matches!(job.params.scaling, Scaling::Fixed(_));
+    let is_fixed = matches!(job.params.scaling, Scale::Fixed(_));
     let writer = if is_fixed { codec(job, 1) } else { whole };
     let exponent = given.iter().map(|bytes| whole.exponent(dtype, arithmetic, bytes)).max().unwrap();
     let words = span.len().div_ceil(whole.values_per_word(dtype, arithmetic));
@@ -239,8 +239,8 @@ fn floats(tensor: &Tensor, given: &[Vec<u8>]) -> Vec<u8> {
         let sum = f64::from(sum.unwrap_or_default() as f32);
         let mean = (sum / divisor) as f32;
         match dtype {
-            DType::F32 => mean.to_ne_bytes().to_vec(),
-            DType::F16 => f16::from_f32(mean).to_ne_bytes().to_vec(),
+            DType::Float32 => mean.to_ne_bytes().to_vec(),
+            DType::Float16 => f16::from_f32(mean).to_ne_bytes().to_vec(),
             _ => bf16::from_f32(mean).to_ne_bytes().to_vec(),
         }
     };

@@ -135,7 +135,7 @@ impl Truth {
         let chunks = &self.outputs[number];
         let (may_fail, must_fail) =
             (chunks.iter().any(|chunk| !chunk.is_safe), chunks.iter().any(|chunk| chunk.allowed.is_empty()));
-        let is_integers = self.job.tensors[number].dtype == DType::I32;
+        let is_integers = self.job.tensors[number].dtype == DType::Int32;
         match result {
             Ok(()) => assert!(!must_fail || is_part, "{what}: a sum that does not fit is none"),
             Err(OpError::SumTooLarge { .. }) if is_integers && may_fail => {}

@@ -120,11 +120,11 @@ enum Wire {
     Int16,
 }
 
-impl From<Wire> for sumac_client::Wire {
-    fn from(wire: Wire) -> sumac_client::Wire {
+impl From<Wire> for sumac_client::WireFormat {
+    fn from(wire: Wire) -> sumac_client::WireFormat {
         match wire {
-            Wire::Int32 => sumac_client::Wire::Int32,
-            Wire::Int16 => sumac_client::Wire::Int16,
+            Wire::Int32 => sumac_client::WireFormat::Int32,
+            Wire::Int16 => sumac_client::WireFormat::Int16,
         }
     }
 }
@@ -136,11 +136,11 @@ enum NotFinite {
     Carry,
 }
 
-impl From<NotFinite> for sumac_client::NotFinite {
-    fn from(policy: NotFinite) -> sumac_client::NotFinite {
+impl From<NotFinite> for sumac_client::NonFinitePolicy {
+    fn from(policy: NotFinite) -> sumac_client::NonFinitePolicy {
         match policy {
-            NotFinite::Error => sumac_client::NotFinite::Error,
-            NotFinite::Carry => sumac_client::NotFinite::Carry,
+            NotFinite::Error => sumac_client::NonFinitePolicy::Error,
+            NotFinite::Carry => sumac_client::NonFinitePolicy::Carry,
         }
     }
 }

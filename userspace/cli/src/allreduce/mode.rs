@@ -29,9 +29,6 @@ pub(super) struct ModeArgs {
     /// Do not yield to congestion (dynamic).
     #[arg(long)]
     no_congestion_control: bool,
-    /// Take slots in turn rather than by a hash, to compare (dynamic).
-    #[arg(long)]
-    linear: bool,
 }
 
 impl ModeArgs {
@@ -52,9 +49,6 @@ impl ModeArgs {
         }
         if self.no_congestion_control {
             options = options.congestion_control(false);
-        }
-        if self.linear {
-            options = options.linear(true);
         }
         options
     }

@@ -17,7 +17,7 @@ use super::{
     session::{Answer, CallError, News, Session, Speaker},
 };
 use crate::{
-    Announcement, Assignment, FailureKind, JobFailure, Notice, Order, Tuned,
+    Announcement, Assignment, FailureKind, JobFailure, Notice, OperationOrder, Tuned,
     coordinator::{Event, Grant, Outcome, Post},
     post::{DESCRIPTION_LEN, NOTICE_LEN, OPERATION_NAME_LEN, shortened},
 };
@@ -289,7 +289,7 @@ async fn leave(order: Option<LeaveOrder>, place: Option<Session>) {
 
 /// Returns to a control plane that does not know this worker, or ends with what was in the one before.
 async fn come_back(lost: &Session, ears: &mut Ears, orders: &mut oneshot::Receiver<LeaveOrder>) -> Next {
-    if ears.spec.order == Order::Name {
+    if ears.spec.order == OperationOrder::Name {
         return Next::Fail(JobFailure::order_lost(lost.endpoint));
     }
     let mut place = None;
@@ -373,7 +373,7 @@ impl Ears {
     /// Whether a member acts on the word that nobody knows it. That has no MAC: a return that was not needed costs nothing,
     /// but who would end its job waits until no authentic answer has come for long enough.
     fn is_unknown(&self, error: &CallError, last_answer: Instant) -> bool {
-        let is_sure = self.spec.order == Order::Submission || last_answer.elapsed() >= SILENCE;
+        let is_sure = self.spec.order == OperationOrder::Submission || last_answer.elapsed() >= SILENCE;
         self.outlives() && is_unknown(error) && is_sure
     }
 

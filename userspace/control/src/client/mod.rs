@@ -15,7 +15,7 @@ use rand::{TryRngCore, rngs::OsRng};
 use thiserror::Error;
 use tokio::time::{Instant, sleep, timeout};
 
-use sumac_transport::{NotFinite, Scaling, WireFormat};
+use sumac_transport::{NonFinitePolicy, Scale, WireFormat};
 
 use self::session::{Answer, CallError, News, Session};
 pub use self::{
@@ -23,7 +23,7 @@ pub use self::{
     session::DenialKind,
 };
 use crate::{
-    JobFailure, Mode, Order, RefusalKind, Refused, Secret,
+    JobFailure, Mode, OperationOrder, RefusalKind, Refused, Secret,
     coordinator::{Event, Grant, LONGEST_DEADLINE, Outcome, Wishes},
     seal::NONCE_LEN,
 };
@@ -65,13 +65,13 @@ pub struct JoinSpec {
     /// The most that this worker has.
     pub max_shards: u16,
     /// What floats are multiplied by before they are rounded.
-    pub scaling: Scaling,
+    pub scaling: Scale,
     /// How many bits a float has on the wire.
     pub wire: WireFormat,
     /// What becomes of NaN and infinity.
-    pub not_finite: NotFinite,
+    pub not_finite: NonFinitePolicy,
     /// In which order operations run.
-    pub order: Order,
+    pub order: OperationOrder,
     /// Whether packets carry UDP checksums.
     pub checksum: bool,
     /// How chunks find slots.

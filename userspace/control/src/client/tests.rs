@@ -207,10 +207,10 @@ fn spec(rank: u16) -> JoinSpec {
         slots: Some(32),
         shards: None,
         max_shards: 1,
-        scaling: Scaling::Block,
+        scaling: Scale::Block,
         wire: WireFormat::Int32,
-        not_finite: NotFinite::Error,
-        order: Order::Submission,
+        not_finite: NonFinitePolicy::Error,
+        order: OperationOrder::Submission,
         checksum: true,
         mode: crate::Mode::Static,
         deadline: Duration::from_secs(20),
@@ -267,7 +267,7 @@ async fn a_post_arrives_in_spite_of(forgery: Forgery) {
     }
 }
 
-fn dynamic(rank: u16, order: Order) -> JoinSpec {
+fn dynamic(rank: u16, order: OperationOrder) -> JoinSpec {
     JoinSpec { mode: crate::Mode::Dynamic(DynamicWishes::default()), slots: None, order, ..spec(rank) }
 }
 
@@ -282,7 +282,7 @@ async fn a_forged_denial_silences_nobody() {
 }
 
 /// Heartbeats are denied, and the job goes on. Worker 0 joins again so often.
-async fn a_job_goes_on_in_spite_of_denials(order: Order, returns: usize) {
+async fn a_job_goes_on_in_spite_of_denials(order: OperationOrder, returns: usize) {
     let (forger, zero, mut one) = pair(Forgery::None, |rank| dynamic(rank, order)).await;
     let mut notices = one.notices();
     for code in [Code::InvalidArgument, Code::FailedPrecondition, Code::Unimplemented, Code::NotFound] {
@@ -298,17 +298,17 @@ async fn a_job_goes_on_in_spite_of_denials(order: Order, returns: usize) {
 
 #[tokio::test]
 async fn a_forged_denial_brings_a_worker_back_to_its_own_place() {
-    a_job_goes_on_in_spite_of_denials(Order::Submission, 1).await;
+    a_job_goes_on_in_spite_of_denials(OperationOrder::Submission, 1).await;
 }
 
 #[tokio::test]
 async fn a_forged_denial_ends_no_job_in_order_of_names() {
-    a_job_goes_on_in_spite_of_denials(Order::Name, 0).await;
+    a_job_goes_on_in_spite_of_denials(OperationOrder::Name, 0).await;
 }
 
 #[tokio::test]
 async fn who_leaves_while_it_comes_back_leaves_no_ghost() {
-    let (forger, zero, _one) = pair(Forgery::None, |rank| dynamic(rank, Order::Submission)).await;
+    let (forger, zero, _one) = pair(Forgery::None, |rank| dynamic(rank, OperationOrder::Submission)).await;
     let anew = session::connect(control_plane().await).await.unwrap();
     *forger.server.lock().unwrap() = anew;
     let has_place = async {

@@ -5,14 +5,14 @@ pub mod rack;
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use sumac_transport::{NotFinite, PathMeasure, Scaling, WireFormat};
+use sumac_transport::{NonFinitePolicy, PathMeasure, Scale, WireFormat};
 
 use crate::{
     assignment::Assignment,
     coordinator::{Event, Grant, JoinRequest, Post, RackId, Status, Wishes},
     failure::{FailureKind, JobFailure},
     plane::{PlaneKind, WorkerInstall},
-    post::{Announcement, Notice, Order},
+    post::{Announcement, Notice, OperationOrder},
     refusal::{Refusal, RefusalKind, Refused},
     rpc::{self, event, post, status_reply},
     seal::Key,
@@ -94,20 +94,20 @@ fn wishes(request: &rpc::JoinRequest) -> Result<Wishes, Refusal> {
         slots: request.slots,
         shards: request.shards.map(|shards| small("shards", shards)).transpose()?,
         max_shards: small("shards", request.max_shards)?,
-        scaling: request.scale.map_or(Scaling::Block, Scaling::Fixed),
+        scaling: request.scale.map_or(Scale::Block, Scale::Fixed),
         wire: match rpc::WireFormat::try_from(request.wire) {
             Ok(rpc::WireFormat::WireInt32) => WireFormat::Int32,
             Ok(rpc::WireFormat::WireInt16) => WireFormat::Int16,
             Err(_) => return Err(unknown("wire format")),
         },
         not_finite: match rpc::NotFinite::try_from(request.not_finite) {
-            Ok(rpc::NotFinite::Error) => NotFinite::Error,
-            Ok(rpc::NotFinite::Carry) => NotFinite::Carry,
+            Ok(rpc::NotFinite::Error) => NonFinitePolicy::Error,
+            Ok(rpc::NotFinite::Carry) => NonFinitePolicy::Carry,
             Err(_) => return Err(unknown("NaN policy")),
         },
         order: match rpc::Order::try_from(request.order) {
-            Ok(rpc::Order::Submission) => Order::Submission,
-            Ok(rpc::Order::Name) => Order::Name,
+            Ok(rpc::Order::Submission) => OperationOrder::Submission,
+            Ok(rpc::Order::Name) => OperationOrder::Name,
             Err(_) => return Err(unknown("order")),
         },
         checksum: request.checksum,
@@ -122,12 +122,12 @@ pub fn write_wishes(wishes: &Wishes, request: rpc::JoinRequest) -> rpc::JoinRequ
         WireFormat::Int16 => rpc::WireFormat::WireInt16,
     };
     let not_finite = match wishes.not_finite {
-        NotFinite::Error => rpc::NotFinite::Error,
-        NotFinite::Carry => rpc::NotFinite::Carry,
+        NonFinitePolicy::Error => rpc::NotFinite::Error,
+        NonFinitePolicy::Carry => rpc::NotFinite::Carry,
     };
     let order = match wishes.order {
-        Order::Submission => rpc::Order::Submission,
-        Order::Name => rpc::Order::Name,
+        OperationOrder::Submission => rpc::Order::Submission,
+        OperationOrder::Name => rpc::Order::Name,
     };
     rpc::JoinRequest {
         world: wishes.world.into(),
@@ -137,8 +137,8 @@ pub fn write_wishes(wishes: &Wishes, request: rpc::JoinRequest) -> rpc::JoinRequ
         shards: wishes.shards.map(u32::from),
         max_shards: wishes.max_shards.into(),
         scale: match wishes.scaling {
-            Scaling::Fixed(scale) => Some(scale),
-            Scaling::Block => None,
+            Scale::Fixed(scale) => Some(scale),
+            Scale::Block => None,
         },
         wire: wire.into(),
         not_finite: not_finite.into(),

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     failure::JobFailure,
-    post::{Announcement, NOTICE_LEN, Notice, Order, printable},
+    post::{Announcement, NOTICE_LEN, Notice, OperationOrder, printable},
     tune,
 };
 
@@ -131,7 +131,7 @@ fn take(run: &mut Run, rank: u16, post: Post) -> Result<(), JobFailure> {
             tell(run, Event::Notice { rank, notice: Notice { text, ..notice } })
         }
         Post::Announcement(announcement) => {
-            let by_name = run.terms.is_some_and(|terms| terms.order == Order::Name);
+            let by_name = run.terms.is_some_and(|terms| terms.order == OperationOrder::Name);
             let announced = if by_name {
                 run.naming.announce(rank, run.world, announcement)
             } else {

@@ -11,7 +11,7 @@ use crate::{
     assignment::Assignment,
     failure::JobFailure,
     plane::{LastEpoch, PlaneKind, WorkerInstall},
-    post::Order,
+    post::OperationOrder,
     refusal::Refusal,
 };
 
@@ -22,7 +22,7 @@ impl Coordinator {
     /// The run that gathers the members of a job of which this one `had` its part.
     pub(super) fn claimed_run(&mut self, request: &JoinRequest, had: &Assignment) -> Result<RunId, Refusal> {
         let job = request.job.clone();
-        if had.dynamic.is_none() || request.wishes.order != Order::Submission {
+        if had.dynamic.is_none() || request.wishes.order != OperationOrder::Submission {
             return Err(invalid("only dynamic jobs in order of submission go on at another control plane"));
         }
         if self.ended.contains(&had.token) {
@@ -207,7 +207,7 @@ impl Run {
             shards: had.shards,
             slots: None,
             checksum: self.seats.values().any(|seat| seat.wishes.checksum),
-            order: Order::Submission,
+            order: OperationOrder::Submission,
             dynamic: Terms::mode(self.seats.values().map(|seat| &seat.wishes)).dynamic(),
         }
     }
@@ -227,7 +227,7 @@ impl Seat {
         let address = |worker: &WorkerInstall| (worker.ip, worker.port);
         address(&self.worker) == address(&request.worker)
             && self.rack == request.rack
-            && self.wishes.order == Order::Submission
+            && self.wishes.order == OperationOrder::Submission
             && (self.had.is_none() || self.had == request.resumes)
             && !(self.departed || self.is_new)
     }

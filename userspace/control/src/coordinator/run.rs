@@ -23,7 +23,7 @@ use crate::{
     failure::JobFailure,
     plane::{JobInstall, Level, WorkerInstall},
     pool::Range,
-    post::Order,
+    post::OperationOrder,
     refusal::Refusal,
 };
 
@@ -268,7 +268,8 @@ impl Run {
 
     /// Whether it goes on when it loses this control plane: one that is in order of names has that from here.
     pub fn outlives_control(&self) -> bool {
-        self.outlives_aggregators() && self.terms.is_some_and(|terms| terms.order == Order::Submission)
+        self.outlives_aggregators()
+            && self.terms.is_some_and(|terms| terms.order == OperationOrder::Submission)
     }
 
     /// Whether it is over.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sumac_transport::{
-    NotFinite, Scaling, WireFormat,
+    NonFinitePolicy, Scale, WireFormat,
     dynamic::{MAX_WINDOW, MIN_WINDOW},
 };
 use sumac_wire::{CLASSES, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
@@ -11,7 +11,7 @@ use sumac_wire::{CLASSES, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
 use crate::{
     dynamic::{DynamicWishes, Mode},
     plane::{PlaneInfo, PlaneKind},
-    post::Order,
+    post::OperationOrder,
     refusal::Refusal,
 };
 
@@ -31,13 +31,13 @@ pub struct Wishes {
     /// The most shards that this rank has.
     pub max_shards: u16,
     /// What floats are multiplied by.
-    pub scaling: Scaling,
+    pub scaling: Scale,
     /// How many bits a float has on the wire.
     pub wire: WireFormat,
     /// What becomes of NaN and infinity.
-    pub not_finite: NotFinite,
+    pub not_finite: NonFinitePolicy,
     /// In which order operations run.
-    pub order: Order,
+    pub order: OperationOrder,
     /// Whether packets carry UDP checksums.
     pub checksum: bool,
     /// How chunks find slots.
@@ -82,7 +82,7 @@ impl Wishes {
         {
             return Err(limits.refuse(wanted));
         }
-        if let Scaling::Fixed(scale) = self.scaling
+        if let Scale::Fixed(scale) = self.scaling
             && !(scale.is_normal() && scale > 0.0)
         {
             return invalid(format!("a scale of {scale}: it must be finite and above 0"));
@@ -231,7 +231,7 @@ pub(super) struct Terms {
     /// Slots of a lane; `None`: to be measured.
     pub slots: Option<u32>,
     pub checksum: bool,
-    pub order: Order,
+    pub order: OperationOrder,
     /// What all ranks together ask of a dynamic job; `None`: it is static.
     pub dynamic: Option<DynamicWishes>,
 }
@@ -272,7 +272,7 @@ impl Terms {
             slots: wishes.clone().find_map(|wishes| wishes.lane_slots()),
             dynamic: Terms::mode(wishes.clone()).dynamic(),
             checksum: wishes.clone().any(|wishes| wishes.checksum),
-            order: wishes.next().map_or(Order::Submission, |wishes| wishes.order),
+            order: wishes.next().map_or(OperationOrder::Submission, |wishes| wishes.order),
         })
     }
 }
@@ -302,10 +302,10 @@ fn text(value: Option<impl ToString>) -> Option<String> {
     value.map(|value| value.to_string())
 }
 
-fn scaling(scaling: Scaling) -> String {
+fn scaling(scaling: Scale) -> String {
     match scaling {
-        Scaling::Fixed(scale) => format!("by the fixed factor {scale}"),
-        Scaling::Block => "by block".into(),
+        Scale::Fixed(scale) => format!("by the fixed factor {scale}"),
+        Scale::Block => "by block".into(),
     }
 }
 
@@ -316,10 +316,10 @@ fn wire(wire: WireFormat) -> String {
     }
 }
 
-fn not_finite(policy: NotFinite) -> String {
+fn not_finite(policy: NonFinitePolicy) -> String {
     match policy {
-        NotFinite::Error => "error".into(),
-        NotFinite::Carry => "carry".into(),
+        NonFinitePolicy::Error => "error".into(),
+        NonFinitePolicy::Carry => "carry".into(),
     }
 }
 
@@ -330,9 +330,9 @@ fn mode(mode: Mode) -> String {
     }
 }
 
-fn order(order: Order) -> String {
+fn order(order: OperationOrder) -> String {
     match order {
-        Order::Submission => "by submission".into(),
-        Order::Name => "by name".into(),
+        OperationOrder::Submission => "by submission".into(),
+        OperationOrder::Name => "by name".into(),
     }
 }

@@ -2,8 +2,8 @@
 
 use std::{net::Ipv4Addr, net::SocketAddr, time::Duration};
 
-use sumac_control::{JoinSpec, Member, Mode, Order, Secret, Secrets, join, server::Listening};
-use sumac_transport::{NotFinite, Scaling, WireFormat};
+use sumac_control::{JoinSpec, Member, Mode, OperationOrder, Secret, Secrets, join, server::Listening};
+use sumac_transport::{NonFinitePolicy, Scale, WireFormat};
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
 use crate::plane::FakePlane;
@@ -76,10 +76,10 @@ pub fn spec(rank: u16, world: u16) -> JoinSpec {
         slots: Some(32),
         shards: Some(1),
         max_shards: 1,
-        scaling: Scaling::Fixed(1000.0),
+        scaling: Scale::Fixed(1000.0),
         wire: WireFormat::Int32,
-        not_finite: NotFinite::Error,
-        order: Order::Submission,
+        not_finite: NonFinitePolicy::Error,
+        order: OperationOrder::Submission,
         checksum: true,
         mode: Mode::Static,
         deadline: Duration::from_secs(20),

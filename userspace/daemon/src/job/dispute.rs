@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use sumac_api::{Failure, Order};
+use sumac_api::{Failure, OperationOrder};
 use tokio::time::Instant;
 
 use crate::explain::{bounded, mismatch};
@@ -57,7 +57,7 @@ impl Verdict {
     }
 
     /// For this worker's clients.
-    pub(super) fn failure(&self, order: Order) -> Failure {
+    pub(super) fn failure(&self, order: OperationOrder) -> Failure {
         mismatch(bounded(self.text.clone()), order).ranks(self.ranks.iter().copied())
     }
 }
@@ -321,7 +321,7 @@ mod tests {
         let one = submitted(2, &["b", "d", "c"]);
         let verdict = verdict(&[zero, one]);
         assert_eq!(verdict.text(), "the workers do not do the same: rank 0 has #3 c where rank 1 has #3 d");
-        assert_eq!(verdict.failure(Order::Submission).ranks, [0, 1]);
+        assert_eq!(verdict.failure(OperationOrder::Submission).ranks, [0, 1]);
     }
 
     #[test]

@@ -174,8 +174,8 @@ impl Job {
             classes: CLASSES,
             shards: assignment.shards,
             elements: assignment.elements,
-            is_short: self.plan.options.wire == sumac_api::Wire::Int16,
-            by_name: self.plan.options.order == sumac_api::Order::Name,
+            is_short: self.plan.options.wire == sumac_api::WireFormat::Int16,
+            by_name: self.plan.options.order == sumac_api::OperationOrder::Name,
         }
     }
 
@@ -228,7 +228,7 @@ impl Job {
             Scale::Fixed(scale) if assignment.dynamic.is_none() => {
                 Some(f64::from(max_int) / f64::from(*scale))
             }
-            Scale::Fixed(_) | Scale::Chosen(_) => None,
+            Scale::Fixed(_) | Scale::Block => None,
         };
         OpenReply {
             job: self.client.handle,
@@ -243,7 +243,6 @@ impl Job {
                 window: terms.window,
                 hosts: terms.hosts.clone(),
                 congestion_control: terms.congestion,
-                linear: terms.linear,
                 resumed: !terms.resume.is_empty(),
                 first_operation: stand.number,
             }),

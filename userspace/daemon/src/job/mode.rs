@@ -1,6 +1,6 @@
 //! In which mode a trainer opens its job, and what it asks of it.
 
-use sumac_api::{Mode, Open, Wire};
+use sumac_api::{JobSpec, Mode, WireFormat};
 use sumac_control::DynamicWishes;
 use sumac_transport::dynamic::{MAX_WINDOW, MIN_WINDOW};
 use sumac_wire::{MAX_HOSTS, PAGE_ELEMENTS};
@@ -14,7 +14,7 @@ pub(super) fn fits_slot(elements: u16) -> bool {
 }
 
 /// The mode that the control plane is asked for, or what is wrong with the options.
-pub(super) fn mode(open: &Open) -> Result<sumac_control::Mode, String> {
+pub(super) fn mode(open: &JobSpec) -> Result<sumac_control::Mode, String> {
     match open.mode.unwrap_or_default() {
         Mode::Static => fixed(open).map(|()| sumac_control::Mode::Static),
         Mode::Dynamic => dynamic(open).map(sumac_control::Mode::Dynamic),
@@ -22,13 +22,12 @@ pub(super) fn mode(open: &Open) -> Result<sumac_control::Mode, String> {
 }
 
 /// Refuses what only a dynamic job has.
-fn fixed(open: &Open) -> Result<(), String> {
+fn fixed(open: &JobSpec) -> Result<(), String> {
     let given = [
         ("window", open.window.is_some()),
         ("dynamic_slots", open.dynamic_slots.is_some()),
         ("parameter_hosts", open.parameter_hosts.is_some()),
         ("congestion_control", open.congestion_control.is_some()),
-        ("linear", open.linear.is_some()),
     ];
     match given.into_iter().find(|(_, is_given)| *is_given) {
         Some((name, _)) => Err(format!("{name} is only for jobs in mode \"dynamic\"")),
@@ -36,13 +35,13 @@ fn fixed(open: &Open) -> Result<(), String> {
     }
 }
 
-fn dynamic(open: &Open) -> Result<DynamicWishes, String> {
+fn dynamic(open: &JobSpec) -> Result<DynamicWishes, String> {
     if open.slots.is_some() {
         return Err(
             "slots is only for jobs in mode \"static\"; a dynamic job has dynamic_slots and window".into()
         );
     }
-    if open.wire == Some(Wire::Int16) {
+    if open.wire == Some(WireFormat::Int16) {
         return Err("wire \"int16\" is only for jobs in mode \"static\"".into());
     }
     if let Some(elements) = open.elements
@@ -67,7 +66,7 @@ fn dynamic(open: &Open) -> Result<DynamicWishes, String> {
         window: open.window,
         slots: open.dynamic_slots,
         hosts: open.parameter_hosts,
-        linear: open.linear.unwrap_or(false),
+        linear: false,
         congestion: open.congestion_control.unwrap_or(true),
     })
 }
@@ -76,34 +75,33 @@ fn dynamic(open: &Open) -> Result<DynamicWishes, String> {
 mod tests {
     use super::*;
 
-    fn open() -> Open {
-        Open { mode: Some(Mode::Dynamic), ..Open::new("job", 0, 2) }
+    fn open() -> JobSpec {
+        JobSpec { mode: Some(Mode::Dynamic), ..JobSpec::new("job", 0, 2) }
     }
 
     #[test]
     fn what_is_left_out_is_the_default() {
-        assert_eq!(mode(&Open::new("job", 0, 2)), Ok(sumac_control::Mode::Static));
+        assert_eq!(mode(&JobSpec::new("job", 0, 2)), Ok(sumac_control::Mode::Static));
         assert_eq!(mode(&open()), Ok(sumac_control::Mode::Dynamic(DynamicWishes::default())));
     }
 
     #[test]
     fn options_that_do_not_fit_the_mode_are_named() {
-        let fixed = Open::new("job", 0, 2);
+        let fixed = JobSpec::new("job", 0, 2);
         let table = [
-            ("window", Open { window: Some(64), ..fixed.clone() }),
-            ("dynamic_slots", Open { dynamic_slots: Some(64), ..fixed.clone() }),
-            ("parameter_hosts", Open { parameter_hosts: Some(1), ..fixed.clone() }),
-            ("congestion_control", Open { congestion_control: Some(true), ..fixed.clone() }),
-            ("linear", Open { linear: Some(false), ..fixed }),
-            ("slots", Open { slots: Some(64), ..open() }),
-            ("int16", Open { wire: Some(Wire::Int16), ..open() }),
-            ("833 elements", Open { elements: Some(833), ..open() }),
-            ("window 100", Open { window: Some(100), ..open() }),
-            ("window 4", Open { window: Some(4), ..open() }),
-            ("window 8192", Open { window: Some(8192), ..open() }),
-            ("dynamic_slots 0", Open { dynamic_slots: Some(0), ..open() }),
-            ("parameter_hosts 0", Open { parameter_hosts: Some(0), ..open() }),
-            ("parameter_hosts 5", Open { parameter_hosts: Some(5), ..open() }),
+            ("window", JobSpec { window: Some(64), ..fixed.clone() }),
+            ("dynamic_slots", JobSpec { dynamic_slots: Some(64), ..fixed.clone() }),
+            ("parameter_hosts", JobSpec { parameter_hosts: Some(1), ..fixed.clone() }),
+            ("congestion_control", JobSpec { congestion_control: Some(true), ..fixed }),
+            ("slots", JobSpec { slots: Some(64), ..open() }),
+            ("int16", JobSpec { wire: Some(WireFormat::Int16), ..open() }),
+            ("833 elements", JobSpec { elements: Some(833), ..open() }),
+            ("window 100", JobSpec { window: Some(100), ..open() }),
+            ("window 4", JobSpec { window: Some(4), ..open() }),
+            ("window 8192", JobSpec { window: Some(8192), ..open() }),
+            ("dynamic_slots 0", JobSpec { dynamic_slots: Some(0), ..open() }),
+            ("parameter_hosts 0", JobSpec { parameter_hosts: Some(0), ..open() }),
+            ("parameter_hosts 5", JobSpec { parameter_hosts: Some(5), ..open() }),
         ];
         for (named, open) in table {
             let problem = mode(&open).unwrap_err();

@@ -3,10 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use sumac_api::{Chosen, Code, Failure, NotFinite, Open, Order, Scale, Wire};
+use sumac_api::{Code, Failure, JobSpec, NonFinitePolicy, Open, OperationOrder, Scale, WireFormat};
 use sumac_control::{JOB_NAME_LEN, JoinSpec, Mode, Secret};
 use sumac_transport::params::MAX_WORLD;
-use sumac_transport::{Scaling, WireFormat};
 
 use super::mode::{DYNAMIC_SCALE, fits_slot, mode};
 use crate::config::Config;
@@ -23,53 +22,54 @@ pub(crate) struct Plan {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
     pub(super) scale: Scale,
-    pub(super) wire: Wire,
-    pub(super) not_finite: NotFinite,
-    pub(super) order: Order,
+    pub(super) wire: WireFormat,
+    pub(super) not_finite: NonFinitePolicy,
+    pub(super) order: OperationOrder,
 }
 
 impl Plan {
     pub(crate) fn new(config: &Config, open: &Open) -> Result<Plan, Failure> {
         let bad = |problem: String| Failure::new(Code::BadField, format!("open: {problem}"));
-        if open.job.is_empty() || open.job.len() > JOB_NAME_LEN || open.job.contains(char::is_control) {
+        let asked = &open.spec;
+        if asked.job.is_empty() || asked.job.len() > JOB_NAME_LEN || asked.job.contains(char::is_control) {
             return Err(bad(format!(
                 "the job's name must have 1 to {JOB_NAME_LEN} bytes and no control characters"
             )));
         }
-        if open.world == 0 || open.world > MAX_WORLD {
-            return Err(bad(format!("world {} is not between 1 and {MAX_WORLD}", open.world)));
+        if asked.world == 0 || asked.world > MAX_WORLD {
+            return Err(bad(format!("world {} is not between 1 and {MAX_WORLD}", asked.world)));
         }
-        if open.rank >= open.world {
-            return Err(bad(format!("rank {} is not below world {}", open.rank, open.world)));
+        if asked.rank >= asked.world {
+            return Err(bad(format!("rank {} is not below world {}", asked.rank, asked.world)));
         }
-        let deadline = match open.timeout_s {
+        let deadline = match asked.timeout_s {
             None => config.join_timeout(),
             Some(seconds) => Duration::try_from_secs_f64(seconds)
                 .map_err(|_| bad(format!("timeout_s {seconds} is no time in seconds")))?,
         };
-        let mode = mode(open).map_err(bad)?;
+        let mode = mode(asked).map_err(bad)?;
         let is_dynamic = matches!(mode, Mode::Dynamic(_));
-        let options = Options::new(config, open).map_err(bad)?;
+        let options = Options::new(config, asked).map_err(bad)?;
         let spec = JoinSpec {
-            job: open.job.clone(),
-            world: open.world,
-            rank: open.rank,
+            job: asked.job.clone(),
+            world: asked.world,
+            rank: asked.rank,
             secret: secret(config, open)?,
             data_ip: Ipv4Addr::UNSPECIFIED,
             data_port: 0,
             mac: [0; 6],
-            elements: open
+            elements: asked
                 .elements
                 .or(config.elements.filter(|elements| !is_dynamic || fits_slot(*elements))),
             // What this host can carry is asked of the data path when the job is joined.
             max_elements: 0,
-            slots: open.slots.or(config.slots.filter(|_| !is_dynamic)),
-            shards: open.shards,
+            slots: asked.slots.or(config.slots.filter(|_| !is_dynamic)),
+            shards: asked.shards,
             max_shards: 0,
-            scaling: options.scaling(),
-            wire: options.wire_format(),
-            not_finite: options.policy(),
-            order: options.control_order(),
+            scaling: options.scale,
+            wire: options.wire,
+            not_finite: options.not_finite,
+            order: options.order,
             checksum: config.checksum,
             mode,
             deadline,
@@ -79,9 +79,9 @@ impl Plan {
 }
 
 impl Options {
-    fn new(config: &Config, open: &Open) -> Result<Options, String> {
+    fn new(config: &Config, open: &JobSpec) -> Result<Options, String> {
         let usual = match open.mode.unwrap_or_default() {
-            sumac_api::Mode::Static => Scale::BLOCK,
+            sumac_api::Mode::Static => Scale::Block,
             sumac_api::Mode::Dynamic => Scale::Fixed(DYNAMIC_SCALE),
         };
         let scale = open.scale.or(config.scale.map(Scale::Fixed)).unwrap_or(usual);
@@ -96,34 +96,6 @@ impl Options {
             not_finite: open.not_finite.unwrap_or_default(),
             order: open.order.unwrap_or_default(),
         })
-    }
-
-    fn scaling(&self) -> Scaling {
-        match self.scale {
-            Scale::Fixed(scale) => Scaling::Fixed(scale),
-            Scale::Chosen(Chosen::Block) => Scaling::Block,
-        }
-    }
-
-    fn wire_format(&self) -> WireFormat {
-        match self.wire {
-            Wire::Int32 => WireFormat::Int32,
-            Wire::Int16 => WireFormat::Int16,
-        }
-    }
-
-    fn policy(&self) -> sumac_transport::NotFinite {
-        match self.not_finite {
-            NotFinite::Error => sumac_transport::NotFinite::Error,
-            NotFinite::Carry => sumac_transport::NotFinite::Carry,
-        }
-    }
-
-    fn control_order(&self) -> sumac_control::Order {
-        match self.order {
-            Order::Submission => sumac_control::Order::Submission,
-            Order::Name => sumac_control::Order::Name,
-        }
     }
 }
 

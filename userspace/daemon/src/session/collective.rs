@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use sumac_api::{Code, Collective, Failure, Kind, OperationReply};
+use sumac_api::{Code, Collective, CollectiveKind, Failure, OperationReply};
 
 use super::commands::{Answer, limit, now, unknown_job};
 use super::tensors::Tensors;
@@ -15,7 +15,7 @@ use crate::stream::{ClientId, Request, Shape, Share, Stream, What};
 const NAME_LEN: usize = 128;
 
 impl Session {
-    pub(super) fn operate(&mut self, id: u64, kind: Kind, ask: &Collective) -> Answer {
+    pub(super) fn operate(&mut self, id: u64, kind: CollectiveKind, ask: &Collective) -> Answer {
         let (stream, client) = self.ready_job(ask.job)?;
         if self.operations.outstanding() >= self.limits.operations as usize {
             return Err(limit("outstanding operations", self.limits.operations, "wait for one first"));
@@ -47,7 +47,7 @@ impl Session {
     fn hand_over(
         &self,
         stream: &Stream,
-        kind: Kind,
+        kind: CollectiveKind,
         ask: &Collective,
         tensors: &Tensors,
         (client, op): (ClientId, u64),
@@ -67,7 +67,7 @@ impl Session {
 }
 
 /// Refuses what the engine would refuse, or could not mean the same on all workers, before anything is borrowed.
-fn check(kind: Kind, ask: &Collective, job: &Shape) -> Result<(), Failure> {
+fn check(kind: CollectiveKind, ask: &Collective, job: &Shape) -> Result<(), Failure> {
     let bad = |problem: String| Failure::new(Code::BadField, format!("{}: {problem}", kind.name()));
     if ask.loss_bound != 0.0 {
         return Err(Failure::new(

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use sumac_api::{
-    Attach, Cancel, CancelReply, Close, Code, Command, Failure, Hello, HelloReply, Kind, Open, Outbound,
-    Register, RegisterReply, Request, Unregister, VERSION, Wait,
+    Attach, Cancel, CancelReply, Close, Code, CollectiveKind, Command, Failure, Hello, HelloReply, Open,
+    Outbound, Register, RegisterReply, Request, Unregister, VERSION, Wait,
 };
 use sumac_memory::{RegionError, SharedRegion};
 
@@ -39,11 +39,11 @@ impl Session {
             Command::Open(open) => self.open(id, open),
             Command::Register(register) => self.register(id, register, fd),
             Command::Attach(attach) => self.attach(id, &attach),
-            Command::Allreduce(ask) => self.operate(id, Kind::Allreduce, &ask),
-            Command::Broadcast(ask) => self.operate(id, Kind::Broadcast, &ask),
-            Command::Reduce(ask) => self.operate(id, Kind::Reduce, &ask),
-            Command::ReduceScatter(ask) => self.operate(id, Kind::ReduceScatter, &ask),
-            Command::Allgather(ask) => self.operate(id, Kind::Allgather, &ask),
+            Command::Allreduce(ask) => self.operate(id, CollectiveKind::Allreduce, &ask),
+            Command::Broadcast(ask) => self.operate(id, CollectiveKind::Broadcast, &ask),
+            Command::Reduce(ask) => self.operate(id, CollectiveKind::Reduce, &ask),
+            Command::ReduceScatter(ask) => self.operate(id, CollectiveKind::ReduceScatter, &ask),
+            Command::Allgather(ask) => self.operate(id, CollectiveKind::Allgather, &ask),
             Command::Wait(wait) => self.wait(id, &wait),
             Command::Cancel(cancel) => self.cancel(id, &cancel),
             Command::Stats(_) => now(id, &self.hub.stats()?),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sumac_api::{Code, Collective, Failure, Kind};
+use sumac_api::{Code, Collective, CollectiveKind, Failure};
 use sumac_memory::{LeaseError, SharedRegion};
 
 use crate::region::{Ranges, Stretch};
@@ -31,10 +31,10 @@ pub(super) struct Tensors {
 impl Tensors {
     /// Where the tensor of an operation lies. Without an output of its own the whole tensor is at `offset`, and this
     /// worker's share of it in its place there; with one, `offset` and `out_offset` are where the shares start.
-    pub(super) fn of(kind: Kind, ask: &Collective, mut share: Share) -> Tensors {
+    pub(super) fn of(kind: CollectiveKind, ask: &Collective, mut share: Share) -> Tensors {
         let size = ask.dtype.size() as u64;
         let is_in_place = ask.out_region.is_none() && ask.out_offset.is_none();
-        if kind == Kind::Broadcast && is_in_place && !share.gives.is_empty() {
+        if kind == CollectiveKind::Broadcast && is_in_place && !share.gives.is_empty() {
             // The root has it already.
             share.takes = 0..0;
         }
@@ -181,24 +181,27 @@ mod tests {
         }
     }
 
-    fn tensors(kind: Kind, ask: &Collective) -> Tensors {
+    fn tensors(kind: CollectiveKind, ask: &Collective) -> Tensors {
         Tensors::of(kind, ask, Share::of(kind, 12, 1, 3, ask.root))
     }
 
-    fn starts(kind: Kind, out: Option<u64>) -> (u64, u64) {
+    fn starts(kind: CollectiveKind, out: Option<u64>) -> (u64, u64) {
         let tensors = tensors(kind, &ask(100, out));
         (tensors.input.start, tensors.output.start)
     }
 
     #[test]
     fn in_place_blocks_lie_where_they_belong_and_elsewhere_where_it_is_said() {
-        assert_eq!(starts(Kind::Allreduce, None), (100, 100));
-        assert_eq!(starts(Kind::ReduceScatter, None), (100, 108));
-        assert_eq!(starts(Kind::Allgather, None), (108, 100));
-        assert_eq!(starts(Kind::ReduceScatter, Some(10)), (100, 10));
-        assert_eq!(starts(Kind::Allgather, Some(10)), (100, 10));
-        assert!(tensors(Kind::Broadcast, &ask(100, None)).output.elements.is_empty(), "the root has it");
-        assert_eq!(tensors(Kind::Broadcast, &ask(100, Some(0))).output.elements, 0..12);
+        assert_eq!(starts(CollectiveKind::Allreduce, None), (100, 100));
+        assert_eq!(starts(CollectiveKind::ReduceScatter, None), (100, 108));
+        assert_eq!(starts(CollectiveKind::Allgather, None), (108, 100));
+        assert_eq!(starts(CollectiveKind::ReduceScatter, Some(10)), (100, 10));
+        assert_eq!(starts(CollectiveKind::Allgather, Some(10)), (100, 10));
+        assert!(
+            tensors(CollectiveKind::Broadcast, &ask(100, None)).output.elements.is_empty(),
+            "the root has it"
+        );
+        assert_eq!(tensors(CollectiveKind::Broadcast, &ask(100, Some(0))).output.elements, 0..12);
     }
 
     #[test]
@@ -207,22 +210,22 @@ mod tests {
         let check = |kind, offset, out| {
             tensors(kind, &ask(offset, out)).check(&region, &region).map_err(|failure| failure.code)
         };
-        assert_eq!(check(Kind::Allreduce, 100, None), Ok(()));
-        assert_eq!(check(Kind::Allreduce, 100, Some(100)), Ok(()));
-        assert_eq!(check(Kind::Allreduce, 100, Some(124)), Ok(()));
-        assert_eq!(check(Kind::Allreduce, 100, Some(102)), Err(Code::OutOfRange));
-        assert_eq!(check(Kind::ReduceScatter, 100, Some(108)), Ok(()), "its own block");
-        assert_eq!(check(Kind::ReduceScatter, 100, Some(100)), Err(Code::OutOfRange), "another's");
-        assert_eq!(check(Kind::Allreduce, 4096 - 24, None), Ok(()));
-        assert_eq!(check(Kind::Allreduce, 4096 - 22, None), Err(Code::OutOfRange));
-        assert_eq!(check(Kind::Allreduce, u64::MAX - 1, None), Err(Code::OutOfRange));
-        assert_eq!(check(Kind::Allreduce, 101, None), Err(Code::Misaligned));
+        assert_eq!(check(CollectiveKind::Allreduce, 100, None), Ok(()));
+        assert_eq!(check(CollectiveKind::Allreduce, 100, Some(100)), Ok(()));
+        assert_eq!(check(CollectiveKind::Allreduce, 100, Some(124)), Ok(()));
+        assert_eq!(check(CollectiveKind::Allreduce, 100, Some(102)), Err(Code::OutOfRange));
+        assert_eq!(check(CollectiveKind::ReduceScatter, 100, Some(108)), Ok(()), "its own block");
+        assert_eq!(check(CollectiveKind::ReduceScatter, 100, Some(100)), Err(Code::OutOfRange), "another's");
+        assert_eq!(check(CollectiveKind::Allreduce, 4096 - 24, None), Ok(()));
+        assert_eq!(check(CollectiveKind::Allreduce, 4096 - 22, None), Err(Code::OutOfRange));
+        assert_eq!(check(CollectiveKind::Allreduce, u64::MAX - 1, None), Err(Code::OutOfRange));
+        assert_eq!(check(CollectiveKind::Allreduce, 101, None), Err(Code::Misaligned));
     }
 
     #[test]
     fn parts_are_lent_what_they_have_of_the_share() {
-        let tensors = tensors(Kind::ReduceScatter, &ask(100, None));
-        let share = Share::of(Kind::ReduceScatter, 12, 1, 3, None);
+        let tensors = tensors(CollectiveKind::ReduceScatter, &ask(100, None));
+        let share = Share::of(CollectiveKind::ReduceScatter, 12, 1, 3, None);
         let stretches = |part: Range<u64>| {
             let share = share.within(&part);
             (

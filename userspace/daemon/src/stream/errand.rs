@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sumac_api::{DType, Reduction};
+use sumac_api::Reduction;
 use sumac_transport::{Arithmetic, Operation};
 
 use super::{Share, What};
@@ -36,7 +36,7 @@ pub(super) fn operation(what: &What, signature: u32, priority: u8, part: LentPar
     let count = if what.count == 0 { 1 } else { count };
     Operation {
         signature,
-        dtype: dtype(what.dtype),
+        dtype: what.dtype,
         arithmetic: arithmetic(what),
         count: number(count),
         // A tensor has no more elements than fit.
@@ -58,15 +58,6 @@ fn number(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-fn dtype(dtype: DType) -> sumac_transport::DType {
-    match dtype {
-        DType::Float32 => sumac_transport::DType::F32,
-        DType::Float16 => sumac_transport::DType::F16,
-        DType::Bfloat16 => sumac_transport::DType::BF16,
-        DType::Int32 => sumac_transport::DType::I32,
-    }
-}
-
 /// What is done with the workers' values. What is only moved goes as its bits, to which all others add zeros.
 pub(super) fn arithmetic(what: &What) -> Arithmetic {
     match what.reduction {
@@ -81,9 +72,9 @@ pub(super) fn arithmetic(what: &What) -> Arithmetic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sumac_api::Kind;
+    use sumac_api::{CollectiveKind, DType};
     use sumac_transport::convert::Codec;
-    use sumac_transport::{Scaling, WireFormat};
+    use sumac_transport::{Scale, WireFormat};
 
     /// The stream counts chunks before the engine does, and must come to the same number.
     #[test]
@@ -91,8 +82,8 @@ mod tests {
         let dtypes = [DType::Float32, DType::Float16, DType::Bfloat16, DType::Int32];
         let reductions = [Reduction::Sum, Reduction::Mean, Reduction::Min, Reduction::Max];
         for (wire, is_short) in [(WireFormat::Int32, false), (WireFormat::Int16, true)] {
-            let codec = Codec::new(4, wire, Scaling::Block);
-            for kind in Kind::ALL {
+            let codec = Codec::new(4, wire, Scale::Block);
+            for kind in CollectiveKind::ALL {
                 for element in dtypes {
                     for reduction in reductions {
                         let what = What {
@@ -104,7 +95,7 @@ mod tests {
                             name: None,
                             is_urgent: false,
                         };
-                        let expected = codec.values_per_word(dtype(element), arithmetic(&what)) as u64;
+                        let expected = codec.values_per_word(element, arithmetic(&what)) as u64;
                         assert_eq!(what.values_per_word(is_short), expected, "{what:?}, {wire:?}");
                     }
                 }

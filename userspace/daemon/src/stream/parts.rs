@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use sumac_api::Kind;
+use sumac_api::CollectiveKind;
 
 /// A contiguous range of an operation's tensor, for one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,18 +80,18 @@ pub(crate) struct Share {
 
 impl Share {
     /// The share of `rank` in an operation on `count` elements; with blocks `count` is a multiple of `world`.
-    pub(crate) fn of(kind: Kind, count: u64, rank: u16, world: u16, root: Option<u16>) -> Share {
+    pub(crate) fn of(kind: CollectiveKind, count: u64, rank: u16, world: u16, root: Option<u16>) -> Share {
         let (all, none) = (0..count, 0..0);
         let size = count / u64::from(world.max(1));
         let block = u64::from(rank) * size..(u64::from(rank) + 1) * size;
         let is_root = root == Some(rank);
         let (gives, takes) = match kind {
-            Kind::Allreduce => (all.clone(), all),
+            CollectiveKind::Allreduce => (all.clone(), all),
             // The root takes it too: where its output is another range than its input, that has to be filled.
-            Kind::Broadcast => (if is_root { all.clone() } else { none }, all),
-            Kind::Reduce => (all.clone(), if is_root { all } else { none }),
-            Kind::ReduceScatter => (all, block),
-            Kind::Allgather => (block, all),
+            CollectiveKind::Broadcast => (if is_root { all.clone() } else { none }, all),
+            CollectiveKind::Reduce => (all.clone(), if is_root { all } else { none }),
+            CollectiveKind::ReduceScatter => (all, block),
+            CollectiveKind::Allgather => (block, all),
         };
         Share { gives, takes }
     }
@@ -172,13 +172,13 @@ mod tests {
             let Share { gives, takes } = Share::of(kind, 12, rank, 3, root);
             (gives, takes)
         };
-        assert_eq!(share(Kind::Allreduce, 1, None), (0..12, 0..12));
-        assert_eq!(share(Kind::Broadcast, 1, Some(1)), (0..12, 0..12));
-        assert_eq!(share(Kind::Broadcast, 0, Some(1)), (0..0, 0..12));
-        assert_eq!(share(Kind::Reduce, 1, Some(1)), (0..12, 0..12));
-        assert_eq!(share(Kind::Reduce, 0, Some(1)), (0..12, 0..0));
-        assert_eq!(share(Kind::ReduceScatter, 2, None), (0..12, 8..12));
-        assert_eq!(share(Kind::Allgather, 0, None), (0..4, 0..12));
+        assert_eq!(share(CollectiveKind::Allreduce, 1, None), (0..12, 0..12));
+        assert_eq!(share(CollectiveKind::Broadcast, 1, Some(1)), (0..12, 0..12));
+        assert_eq!(share(CollectiveKind::Broadcast, 0, Some(1)), (0..0, 0..12));
+        assert_eq!(share(CollectiveKind::Reduce, 1, Some(1)), (0..12, 0..12));
+        assert_eq!(share(CollectiveKind::Reduce, 0, Some(1)), (0..12, 0..0));
+        assert_eq!(share(CollectiveKind::ReduceScatter, 2, None), (0..12, 8..12));
+        assert_eq!(share(CollectiveKind::Allgather, 0, None), (0..4, 0..12));
     }
 
     #[test]

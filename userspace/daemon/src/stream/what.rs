@@ -1,6 +1,6 @@
 //! What an operation is: the words for people, and the signature by which workers find out that they mean the same.
 
-use sumac_api::{Collective, DType, Kind, Reduction};
+use sumac_api::{Collective, CollectiveKind, DType, Reduction};
 
 /// From this priority on an operation overtakes those below.
 const URGENT: u8 = 4;
@@ -8,7 +8,7 @@ const URGENT: u8 = 4;
 /// All that must be the same on all workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct What {
-    pub(crate) kind: Kind,
+    pub(crate) kind: CollectiveKind,
     pub(crate) reduction: Reduction,
     pub(crate) dtype: DType,
     pub(crate) count: u64,
@@ -18,7 +18,7 @@ pub(crate) struct What {
 }
 
 impl What {
-    pub(crate) fn new(kind: Kind, ask: &Collective) -> What {
+    pub(crate) fn new(kind: CollectiveKind, ask: &Collective) -> What {
         What {
             kind,
             reduction: ask.reduction.unwrap_or_default(),
@@ -80,7 +80,7 @@ mod tests {
 
     fn sum() -> What {
         What {
-            kind: Kind::Allreduce,
+            kind: CollectiveKind::Allreduce,
             reduction: Reduction::Sum,
             dtype: DType::Float32,
             count: 1000,
@@ -94,7 +94,7 @@ mod tests {
     fn the_words_are_those_of_the_documentation() {
         assert_eq!(numbered(5, &sum().words()), "#5 allreduce sum float32[1000]");
         let broadcast = What {
-            kind: Kind::Broadcast,
+            kind: CollectiveKind::Broadcast,
             dtype: DType::Bfloat16,
             root: Some(2),
             name: Some("layer \"1\"".into()),
@@ -117,11 +117,11 @@ mod tests {
     #[test]
     fn whatever_differs_has_another_signature() {
         let others = [
-            What { kind: Kind::ReduceScatter, ..sum() },
+            What { kind: CollectiveKind::ReduceScatter, ..sum() },
             What { reduction: Reduction::Max, ..sum() },
             What { dtype: DType::Int32, ..sum() },
             What { count: 1001, ..sum() },
-            What { root: Some(0), kind: Kind::Reduce, ..sum() },
+            What { root: Some(0), kind: CollectiveKind::Reduce, ..sum() },
             What { name: Some("a".into()), ..sum() },
             What { name: Some("b".into()), ..sum() },
             What { is_urgent: true, ..sum() },

@@ -85,7 +85,7 @@ pub(crate) struct Doubt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sumac_api::{Code, Collective, DType, Kind};
+    use sumac_api::{Code, Collective, CollectiveKind, DType};
 
     fn work(parts: usize) -> Work {
         let ask = Collective {
@@ -102,7 +102,7 @@ mod tests {
             priority: 0,
             loss_bound: 0.0,
         };
-        Work::new(What::new(Kind::Allreduce, &ask), ClientId::OPENER, 1, parts, Vec::new())
+        Work::new(What::new(CollectiveKind::Allreduce, &ask), ClientId::OPENER, 1, parts, Vec::new())
     }
 
     #[test]

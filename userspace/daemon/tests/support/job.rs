@@ -10,7 +10,7 @@ use std::{
 };
 
 use sumac_daemon::datapath::{Datapath, Event, JobPlan, Peer, Port};
-use sumac_transport::{Arithmetic, Buffer, DType, JobParams, NotFinite, Operation, Scaling, WireFormat};
+use sumac_transport::{Arithmetic, Buffer, DType, JobParams, NonFinitePolicy, Operation, Scale, WireFormat};
 
 /// Long enough for the slowest machine; nothing is asserted about how much of it is used.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,8 +32,8 @@ pub fn params(rank: u16, world: u16) -> JobParams {
         slots: SLOTS,
         elements: 64,
         wire: WireFormat::Int32,
-        scaling: Scaling::Fixed(1024.0),
-        not_finite: NotFinite::Error,
+        scaling: Scale::Fixed(1024.0),
+        not_finite: NonFinitePolicy::Error,
         measure: false,
         dynamic: None,
     }
@@ -93,7 +93,8 @@ impl Worker {
         let counters = Counters::default();
         let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         let buffer = Box::new(Counted { bytes, counters: counters.clone() });
-        let operation = Operation::allreduce(tag as u32, DType::F32, Arithmetic::Sum, values.len(), buffer);
+        let operation =
+            Operation::allreduce(tag as u32, DType::Float32, Arithmetic::Sum, values.len(), buffer);
         let operation = Operation { skip, ..operation };
         assert!(self.path.submit(7, lane, tag, operation).is_ok());
         counters

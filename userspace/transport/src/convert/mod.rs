@@ -37,11 +37,12 @@ mod scalar;
 mod scale;
 
 use half::{bf16, f16};
+pub use sumac_job::{Scale, WireFormat};
 use sumac_wire::header::exponent::NONE;
 
 use crate::operation::DType;
 use real::Float;
-use scale::{Dequantizer, Quantizer, Scale};
+use scale::{Dequantizer, Factor, Quantizer};
 
 /// What becomes of the workers' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,30 +57,6 @@ pub enum Arithmetic {
     Min,
     /// One worker's value, bit for bit: all others send zeros (broadcast, allgather).
     Bits,
-}
-
-/// How sums of floats travel. Everything else is not affected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WireFormat {
-    /// As 32-bit integers.
-    Int32,
-    /// As two 16-bit integers a word: half the bytes, for a larger error.
-    ///
-    /// With block floating point a sum of `n` workers is off by at most `n / f = n^2 2^m / (2^15 - 1)`, where
-    /// `2^m` is less than twice the largest magnitude `h` of the chunk, so by at most `n^2 h / 16383`:
-    /// 0.1 % of h for 4 workers, 0.4 % for 8, 6.3 % for 32, whatever the value's own size. Rounding
-    /// errors mostly cancel: typical is `sqrt(n / 12) / f`, which is 0.02 % of h for 8 workers.
-    /// [`WireFormat::Int32`] has the same bound over `2^31 - 1`: 65,538 times smaller.
-    Int16,
-}
-
-/// What floats are multiplied by before they are rounded.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Scaling {
-    /// Always this number, positive and normal. What becomes too large is reported as saturated.
-    Fixed(f32),
-    /// As much as the chunk's agreed exponent allows (block floating point).
-    Block,
 }
 
 /// What [`Codec::encode`] met, by index within the slice it was given.
@@ -98,7 +75,7 @@ pub struct Codec {
     /// How many workers' values share an integer's range: all, or one where additions are clamped.
     sharing: u16,
     wire: WireFormat,
-    scaling: Scaling,
+    scaling: Scale,
     instructions: Instructions,
 }
 
@@ -152,7 +129,7 @@ enum Decoding {
 impl Codec {
     /// A codec for a job of `world` workers (1 to 1,024; other numbers count as the nearest), on the best
     /// instructions that the machine has.
-    pub fn new(world: u16, wire: WireFormat, scaling: Scaling) -> Codec {
+    pub fn new(world: u16, wire: WireFormat, scaling: Scale) -> Codec {
         let world = world.clamp(1, 1024);
         Codec { world, sharing: world, wire, scaling, instructions: Instructions::best() }
     }
@@ -198,7 +175,7 @@ impl Codec {
     /// Whether workers have to agree on an exponent before they can encode.
     pub fn needs_exponent(&self, dtype: DType, arithmetic: Arithmetic) -> bool {
         let is_sum = matches!(arithmetic, Arithmetic::Sum | Arithmetic::Mean);
-        self.scaling == Scaling::Block && Float::of(dtype).is_some() && is_sum
+        self.scaling == Scale::Block && Float::of(dtype).is_some() && is_sum
     }
 
     /// The exponent of these values as a packet carries it ([`sumac_wire::header::exponent`]), NaN and infinity
@@ -274,11 +251,11 @@ impl Codec {
         }
     }
 
-    fn scale(&self, dtype: DType, arithmetic: Arithmetic, exponent: i8) -> Scale {
+    fn scale(&self, dtype: DType, arithmetic: Arithmetic, exponent: i8) -> Factor {
         let full_range = self.full_range(dtype, arithmetic);
         match self.scaling {
-            Scaling::Fixed(scale) => Scale::fixed(scale, self.sharing, full_range),
-            Scaling::Block => Scale::block(exponent, self.world, full_range),
+            Scale::Fixed(scale) => Factor::fixed(scale, self.sharing, full_range),
+            Scale::Block => Factor::block(exponent, self.world, full_range),
         }
     }
 
@@ -333,10 +310,10 @@ pub fn fill_nan(dtype: DType, tensor: &mut [u8]) {
         tensor.as_chunks_mut().0.fill(nan);
     }
     match dtype {
-        DType::F32 => fill(tensor, f32::NAN.to_ne_bytes()),
-        DType::F16 => fill(tensor, f16::NAN.to_ne_bytes()),
-        DType::BF16 => fill(tensor, bf16::NAN.to_ne_bytes()),
-        DType::I32 => {}
+        DType::Float32 => fill(tensor, f32::NAN.to_ne_bytes()),
+        DType::Float16 => fill(tensor, f16::NAN.to_ne_bytes()),
+        DType::Bfloat16 => fill(tensor, bf16::NAN.to_ne_bytes()),
+        DType::Int32 => {}
     }
 }
 

@@ -67,12 +67,12 @@ mod tests {
         let values = [1.5e30f32, -0.0, f32::MIN_POSITIVE / 2.0, 3.0];
         let tensor: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         let mut wire = [0xff; 6 * WORD];
-        assert_eq!(encode(DType::F32, 1, &tensor, &mut wire), Encoded::default());
+        assert_eq!(encode(DType::Float32, 1, &tensor, &mut wire), Encoded::default());
         assert_eq!((&wire[..WORD], &wire[5 * WORD..]), (&[0; WORD][..], &[0; WORD][..]));
         let mut back = [0; 16];
-        decode(DType::F32, 1, 1, &wire, &mut back);
+        decode(DType::Float32, 1, 1, &wire, &mut back);
         assert_eq!(back[..], tensor[..]);
-        decode(DType::F32, 2, 1, &wire, &mut back);
+        decode(DType::Float32, 2, 1, &wire, &mut back);
         assert_eq!(back[..4], 0.75e30f32.to_ne_bytes());
     }
 
@@ -80,13 +80,13 @@ mod tests {
     fn narrow_floats_are_widened_and_rounded() {
         let tensor: Vec<u8> = [1.0f32, 300.5].iter().flat_map(|v| bf16::from_f32(*v).to_ne_bytes()).collect();
         let mut wire = [0; 2 * WORD];
-        encode(DType::BF16, 0, &tensor, &mut wire);
+        encode(DType::Bfloat16, 0, &tensor, &mut wire);
         assert_eq!(wire[..WORD], 1.0f32.to_be_bytes());
         let mut back = [0; 4];
-        decode(DType::BF16, 1, 0, &wire, &mut back);
+        decode(DType::Bfloat16, 1, 0, &wire, &mut back);
         assert_eq!(back[..], tensor[..]);
         let sum = 70000f32.to_be_bytes();
-        decode(DType::F16, 1, 0, &sum, &mut back);
+        decode(DType::Float16, 1, 0, &sum, &mut back);
         assert_eq!(f16::from_ne_bytes([back[0], back[1]]), f16::INFINITY);
     }
 
@@ -95,7 +95,7 @@ mod tests {
         let values = [1.0, f32::NAN, f32::INFINITY];
         let tensor: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         let mut wire = [0xff; 3 * WORD];
-        let met = encode(DType::F32, 0, &tensor, &mut wire);
+        let met = encode(DType::Float32, 0, &tensor, &mut wire);
         assert_eq!(met, Encoded { saturated: None, not_finite: Some(1) });
         assert_eq!(wire[WORD..], [0; 2 * WORD]);
     }

@@ -16,10 +16,10 @@ pub(super) enum Float {
 impl Float {
     pub(super) fn of(dtype: DType) -> Option<Float> {
         match dtype {
-            DType::F32 => Some(Float::F32),
-            DType::F16 => Some(Float::F16),
-            DType::BF16 => Some(Float::Bf16),
-            DType::I32 => None,
+            DType::Float32 => Some(Float::F32),
+            DType::Float16 => Some(Float::F16),
+            DType::Bfloat16 => Some(Float::Bf16),
+            DType::Int32 => None,
         }
     }
 

@@ -9,26 +9,26 @@ use super::exponent;
 
 /// One chunk's factor, and how far integers may go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scale {
+pub(super) struct Factor {
     factor: f64,
     inverse: f64,
     /// Largest magnitude of one worker's integer.
     limit: i32,
 }
 
-impl Scale {
+impl Factor {
     /// The same factor for all chunks; `sharing` workers share an integer's range.
-    pub(super) fn fixed(scale: f32, sharing: u16, full_range: i32) -> Scale {
+    pub(super) fn fixed(scale: f32, sharing: u16, full_range: i32) -> Factor {
         let factor = f64::from(scale);
-        Scale { factor, inverse: 1.0 / factor, limit: full_range / i32::from(sharing) }
+        Factor { factor, inverse: 1.0 / factor, limit: full_range / i32::from(sharing) }
     }
 
     /// Block floating point: the largest factor with which `world` values of up to `2^m` fit.
-    pub(super) fn block(exponent: i8, world: u16, full_range: i32) -> Scale {
+    pub(super) fn block(exponent: i8, world: u16, full_range: i32) -> Factor {
         let m = exponent::power(exponent);
         let (full, workers) = (f64::from(full_range), f64::from(world));
         // Products with powers of two are exact: each number is rounded once, in its quotient.
-        Scale {
+        Factor {
             factor: full / workers * power_of_two(-m),
             inverse: workers / full * power_of_two(m),
             limit: full_range / i32::from(world),

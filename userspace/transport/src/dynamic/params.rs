@@ -118,7 +118,7 @@ fn positions(slots: u32, window: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{NotFinite, Scaling};
+    use crate::{NonFinitePolicy, Scale};
 
     fn good() -> JobParams {
         JobParams {
@@ -134,8 +134,8 @@ mod tests {
             slots: 0,
             elements: 832,
             wire: WireFormat::Int32,
-            scaling: Scaling::Block,
-            not_finite: NotFinite::Error,
+            scaling: Scale::Block,
+            not_finite: NonFinitePolicy::Error,
             measure: false,
             dynamic: Some(DynamicParams::new(100)),
         }

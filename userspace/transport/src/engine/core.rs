@@ -14,7 +14,7 @@ use crate::{
     loss::LaterResults,
     measure::{PathMeasure, Train},
     operation::{Completion, OpId, Operation},
-    params::{JobParams, NotFinite, Tuning},
+    params::{JobParams, NonFinitePolicy, Tuning},
     rtt::RttEstimator,
     silence::Silence,
     slots::{Slot, Slots},
@@ -225,7 +225,7 @@ impl Core {
         let span = self.numbers.span(operation, first);
         self.numbers.check(operation, span, form, header)?;
 
-        let carries = header.has(flag::NOT_FINITE) && self.params.not_finite == NotFinite::Carry;
+        let carries = header.has(flag::NOT_FINITE) && self.params.not_finite == NonFinitePolicy::Carry;
         let read = self.numbers.read(operation, span, form, elements, carries);
         self.stats.elements_received += read.values as u64;
         read.fault.into_iter().for_each(|fault| pending.blame(fault));

@@ -14,19 +14,19 @@
 //! The handshake starts with the first `poll_transmit`, also before anything is submitted:
 //!
 //! ```
-//! use sumac_transport::{Arithmetic, DType, Engine, JobParams, JobState, NotFinite, Operation, Scaling, Time, WireFormat};
+//! use sumac_transport::{Arithmetic, DType, Engine, JobParams, JobState, NonFinitePolicy, Operation, Scale, Time, WireFormat};
 //!
 //! let (job, epoch, token, rank, world) = (1, 1, 0x5eed, 0, 2);
 //! let (rack_rank, rack_world) = (rank, world); // one level of aggregators
 //! let (lane, shards, slots, elements) = (0, 1, 64, 256);
-//! let (wire, scaling, not_finite) = (WireFormat::Int32, Scaling::Block, NotFinite::Error);
+//! let (wire, scaling, not_finite) = (WireFormat::Int32, Scale::Block, NonFinitePolicy::Error);
 //! let mut engine = Engine::new(JobParams {
 //!     job, epoch, token, rank, world, rack_rank, rack_world, lane, shards, slots, elements,
 //!     wire, scaling, not_finite, measure: false, dynamic: None,
 //! })?;
 //!
 //! let buffer = Box::new(vec![0u8; 1000 * 4]);
-//! let operation = Operation::allreduce(0xfeed, DType::F32, Arithmetic::Sum, 1000, buffer);
+//! let operation = Operation::allreduce(0xfeed, DType::Float32, Arithmetic::Sum, 1000, buffer);
 //! engine.submit(Time(0), operation).map_err(|(error, _operation)| error)?;
 //!
 //! let mut payload = vec![0; engine.frame_len()];

@@ -334,10 +334,10 @@ proptest::proptest! {
         lengths in proptest::collection::vec(0..120usize, 1..60),
         is_block in proptest::prelude::any::<bool>(),
     ) {
-        let scaling = if is_block { sumac_transport::Scaling::Block } else { job(2, 64).scaling };
+        let scaling = if is_block { sumac_transport::Scale::Block } else { job(2, 64).scaling };
         let mut lone = Lone::ready(JobParams { scaling, ..with(|_| ()) }, RTT);
         let guarded = [vec![0u8; 160 * 4], vec![0x5a; 80]].concat();
-        lone.submit(DType::F32, 160, guarded);
+        lone.submit(DType::Float32, 160, guarded);
         let sent = lone.send_all();
         for ((which, at, value), len) in flips.iter().zip(&lengths) {
             let mut frame = sent[*which].answer();

@@ -1,7 +1,7 @@
 //! Values that do not fit, are not finite or are not there, and operations that are not the same everywhere.
 
 use sumac_transport::{
-    Arithmetic, DType, JobError, JobParams, JobState, NotFinite, OpError, Operation, Scaling,
+    Arithmetic, DType, JobError, JobParams, JobState, NonFinitePolicy, OpError, Operation, Scale,
 };
 
 use crate::{bytes, job, network::Network};
@@ -25,7 +25,7 @@ fn output(net: &Network, rank: usize, len: usize) -> &[u8] {
 
 #[test]
 fn a_sum_that_overflows_comes_again_as_floats() {
-    let params = JobParams { scaling: Scaling::Fixed(1e8), ..job(3, 64) };
+    let params = JobParams { scaling: Scale::Fixed(1e8), ..job(3, 64) };
     // 21.4 times 1e8 just fits; of element 20, one value does not, and of element 50 only the sum does not.
     let values = |rank: usize| {
         let mut values = vec![0.125f32; 80];
@@ -34,7 +34,7 @@ fn a_sum_that_overflows_comes_again_as_floats() {
         values
     };
     let inputs: Vec<Vec<u8>> = (0..3).map(|rank| bytes(&values(rank))).collect();
-    let (net, results) = run(&params, DType::F32, &inputs);
+    let (net, results) = run(&params, DType::Float32, &inputs);
     let mut sum = vec![0.375f32; 80];
     (sum[20], sum[50]) = ((1e20f32 as f64 + 6.0) as f32, 45.75);
     assert_eq!(results, vec![Ok(()); 3]);
@@ -48,9 +48,9 @@ fn a_sum_that_overflows_comes_again_as_floats() {
 
 #[test]
 fn without_a_known_exponent_floats_go_at_once() {
-    let params = JobParams { scaling: Scaling::Block, ..job(2, 64) };
+    let params = JobParams { scaling: Scale::Block, ..job(2, 64) };
     let values: Vec<f32> = (0..400).map(|at| at as f32 * 1e-30).collect();
-    let (net, results) = run(&params, DType::F32, &[bytes(&values), bytes(&values)]);
+    let (net, results) = run(&params, DType::Float32, &[bytes(&values), bytes(&values)]);
     let sum: Vec<f32> = values.iter().map(|value| 2.0 * value).collect();
     assert_eq!(results, vec![Ok(()); 2]);
     for rank in 0..2 {
@@ -66,12 +66,12 @@ fn integers_that_overflow_fail_on_all_workers() {
         values[3..].fill(7);
         values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>()
     });
-    let (mut net, results) = run(&job(2, 64), DType::I32, &inputs);
+    let (mut net, results) = run(&job(2, 64), DType::Int32, &inputs);
     assert_eq!(results, vec![Err(OpError::SumTooLarge { first: 0, last: 7 }); 2]);
     let good: Vec<u8> = [-5i32; 24].iter().flat_map(|value| value.to_ne_bytes()).collect();
     for rank in 0..2 {
         let buffer = Box::new(good.clone());
-        net.submit(rank, Operation::allreduce(6, DType::I32, Arithmetic::Sum, 24, buffer));
+        net.submit(rank, Operation::allreduce(6, DType::Int32, Arithmetic::Sum, 24, buffer));
     }
     net.run(2, 1);
     for completions in &net.completions {
@@ -85,13 +85,13 @@ fn what_is_not_finite_fails_or_is_carried() {
     let mut bad = vec![1.0f32; 24];
     bad[9] = f32::NEG_INFINITY;
     let inputs = [bytes(&[1.0; 24]), bytes(&bad)];
-    for scaling in [Scaling::Fixed(1e6), Scaling::Block] {
+    for scaling in [Scale::Fixed(1e6), Scale::Block] {
         let params = JobParams { scaling, ..job(2, 64) };
-        let (_, results) = run(&params, DType::F32, &inputs);
+        let (_, results) = run(&params, DType::Float32, &inputs);
         assert_eq!(results[0], Err(OpError::Peer { first: 8, last: 15 }), "{scaling:?}");
         assert!(matches!(results[1], Err(OpError::NotFinite { index: 9, .. })), "{scaling:?}");
-        let params = JobParams { not_finite: NotFinite::Carry, ..params };
-        let (net, results) = run(&params, DType::F32, &inputs);
+        let params = JobParams { not_finite: NonFinitePolicy::Carry, ..params };
+        let (net, results) = run(&params, DType::Float32, &inputs);
         assert_eq!(results, vec![Ok(()); 2]);
         let mut sum = [2.0f32; 24];
         sum[8..16].fill(f32::NAN);
@@ -106,7 +106,7 @@ fn a_buffer_that_is_too_short_fails_everywhere() {
         let mut net = Network::new(&job(2, 64), 1);
         for (rank, len) in [24, 13].into_iter().enumerate() {
             let buffer = Box::new(bytes(&vec![1.0; len]));
-            net.submit(rank, Operation::allreduce(5, DType::F32, arithmetic, 24, buffer));
+            net.submit(rank, Operation::allreduce(5, DType::Float32, arithmetic, 24, buffer));
         }
         net.run(1, 1);
         let result = |rank: usize| net.completions[rank][0].result.clone();
@@ -120,7 +120,7 @@ fn different_operations_end_the_job() {
     let mut net = Network::new(&job(3, 64), 1);
     for (rank, signature) in [5, 5, 6].into_iter().enumerate() {
         let buffer = Box::new(bytes(&[1.0; 24]));
-        net.submit(rank, Operation::allreduce(signature, DType::F32, Arithmetic::Sum, 24, buffer));
+        net.submit(rank, Operation::allreduce(signature, DType::Float32, Arithmetic::Sum, 24, buffer));
     }
     net.idle(500);
     let why: Vec<_> = net.engines.iter().map(|engine| engine.state()).collect();
@@ -132,11 +132,11 @@ fn different_operations_end_the_job() {
 
 #[test]
 fn sums_that_all_overflow_flow_as_others_do() {
-    let params = JobParams { scaling: Scaling::Fixed(1e8), ..job(3, 64) };
+    let params = JobParams { scaling: Scale::Fixed(1e8), ..job(3, 64) };
     let mut net = Network::new(&params, 6);
     net.join();
     let values = bytes(&vec![30.0f32; 4000]);
-    let sum = || Operation::allreduce(5, DType::F32, Arithmetic::Sum, 4000, Box::new(values.clone()));
+    let sum = || Operation::allreduce(5, DType::Float32, Arithmetic::Sum, 4000, Box::new(values.clone()));
     net.submit(0, sum());
     net.submit(1, sum());
     net.idle(30);

@@ -12,12 +12,12 @@ mod takeover;
 mod tensors;
 
 use network::{Network, Weather};
-use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, Operation, Scaling};
+use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, Operation, Scale};
 
 /// A job of `world` workers with a window of 16 chunks of 8 elements, and so many slots.
 fn job(world: u16, slots: u32) -> JobParams {
     let dynamic = DynamicParams::new(slots).with_window(16);
-    JobParams { dynamic: Some(dynamic), scaling: Scaling::Fixed(1e6), ..support::job(world, 1, 8) }
+    JobParams { dynamic: Some(dynamic), scaling: Scale::Fixed(1e6), ..support::job(world, 1, 8) }
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {
@@ -35,7 +35,7 @@ fn sum_of(world: usize, at: usize) -> f32 {
 /// A worker's part in the sum of `count` floats.
 fn sum(rank: usize, signature: u32, count: usize) -> Operation {
     let values: Vec<f32> = (0..count).map(|at| value(rank, at)).collect();
-    Operation::allreduce(signature, DType::F32, Arithmetic::Sum, count, Box::new(bytes(&values)))
+    Operation::allreduce(signature, DType::Float32, Arithmetic::Sum, count, Box::new(bytes(&values)))
 }
 
 /// Submits the sum of `count` floats on all workers.

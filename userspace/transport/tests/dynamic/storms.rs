@@ -3,7 +3,7 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use sumac_transport::{DynamicParams, EngineStats, JobParams, NotFinite, OpError, Scaling};
+use sumac_transport::{DynamicParams, EngineStats, JobParams, NonFinitePolicy, OpError, Scale};
 
 use crate::{
     network::{Network, Weather},
@@ -27,8 +27,8 @@ fn params(rng: &mut ChaCha8Rng) -> JobParams {
     };
     JobParams {
         dynamic: Some(dynamic),
-        scaling: if rng.random_bool(0.5) { Scaling::Block } else { Scaling::Fixed(1e6) },
-        not_finite: NotFinite::Error,
+        scaling: if rng.random_bool(0.5) { Scale::Block } else { Scale::Fixed(1e6) },
+        not_finite: NonFinitePolicy::Error,
         ..support::job(rng.random_range(1..=6), 1, rng.random_range(1..=16))
     }
 }

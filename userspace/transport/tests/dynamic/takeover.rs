@@ -3,7 +3,7 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, Operation, Scaling};
+use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, Operation, Scale};
 
 use crate::{
     bytes, job,
@@ -28,7 +28,7 @@ fn find(params: &JobParams, tensors: &[Tensor], resume: u32) -> (usize, u64) {
 fn run(seed: u64) -> bool {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let world = rng.random_range(2..=4);
-    let scaling = if rng.random_bool(0.5) { Scaling::Block } else { Scaling::Fixed(1e6) };
+    let scaling = if rng.random_bool(0.5) { Scale::Block } else { Scale::Fixed(1e6) };
     let params = JobParams { scaling, ..job(world, [0, 16, 64][rng.random_range(0..3)]) };
     let tensors: Vec<Tensor> = (0..8).map(|_| Tensor::random(&mut rng, &params)).collect();
     let mut net = Network::new(&params, seed);
@@ -89,14 +89,14 @@ fn a_worker_that_died_is_replaced() {
 /// Milliseconds that the rest of a sum takes after a worker was replaced, when each value is as large as this.
 fn recovery(value: f32) -> u64 {
     let dynamic = DynamicParams::new(1024);
-    let params = JobParams { dynamic: Some(dynamic), scaling: Scaling::Fixed(1e8), ..job(3, 64) };
+    let params = JobParams { dynamic: Some(dynamic), scaling: Scale::Fixed(1e8), ..job(3, 64) };
     let mut net = Network::new(&params, 6);
     net.join();
     let count = 8 * 2000;
     let values = bytes(&vec![value; count]);
     let sum = |skip| Operation {
         skip,
-        ..Operation::allreduce(5, DType::F32, Arithmetic::Sum, count, Box::new(values.clone()))
+        ..Operation::allreduce(5, DType::Float32, Arithmetic::Sum, count, Box::new(values.clone()))
     };
     (0..3).for_each(|rank| net.submit(rank, sum(0)));
     while net.engines[0].stats().results < 1000 {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
-use sumac_transport::{Arithmetic, DType, JobParams, Operation, Scaling, convert::Codec};
+use sumac_transport::{Arithmetic, DType, JobParams, Operation, Scale, convert::Codec};
 
 /// An operation as all workers mean it, and what each has.
 #[derive(Clone, Debug)]
@@ -24,7 +24,8 @@ pub struct Tensor {
 impl Tensor {
     pub fn random(rng: &mut ChaCha8Rng, params: &JobParams) -> Tensor {
         let world = usize::from(params.world);
-        let dtype = [DType::F32, DType::F32, DType::F16, DType::BF16, DType::I32][rng.random_range(0..5)];
+        let dtype = [DType::Float32, DType::Float32, DType::Float16, DType::Bfloat16, DType::Int32]
+            [rng.random_range(0..5)];
         let kinds = [Arithmetic::Sum, Arithmetic::Sum, Arithmetic::Mean, Arithmetic::Max, Arithmetic::Min];
         let kind = rng.random_range(0..6);
         let arithmetic = kinds.get(kind).copied().unwrap_or(Arithmetic::Bits);
@@ -35,10 +36,10 @@ impl Tensor {
             tensor.poison = Some((rng.random_range(0..world), rng.random_range(0..count)));
         }
         let largest = match (dtype, params.scaling) {
-            (DType::I32, _) => 2e9 / f64::from(params.world),
-            (DType::F16, _) => 60_000.0 / f64::from(params.world),
-            (_, Scaling::Fixed(scale)) => 2e9 / f64::from(scale) / f64::from(params.world),
-            (_, Scaling::Block) => 1e30,
+            (DType::Int32, _) => 2e9 / f64::from(params.world),
+            (DType::Float16, _) => 60_000.0 / f64::from(params.world),
+            (_, Scale::Fixed(scale)) => 2e9 / f64::from(scale) / f64::from(params.world),
+            (_, Scale::Block) => 1e30,
         };
         tensor.inputs = (0..world).map(|rank| tensor.fill(rng, rank, largest)).collect();
         tensor
@@ -50,8 +51,8 @@ impl Tensor {
 
     fn fill(&self, rng: &mut ChaCha8Rng, rank: usize, largest: f64) -> Vec<u8> {
         let value = |at| match self.poison {
-            Some(poison) if poison == (rank, at) && self.dtype == DType::I32 => f64::from(i32::MIN),
-            Some(poison) if poison == (rank, at) && self.dtype == DType::F16 => 60_000.0,
+            Some(poison) if poison == (rank, at) && self.dtype == DType::Int32 => f64::from(i32::MIN),
+            Some(poison) if poison == (rank, at) && self.dtype == DType::Float16 => 60_000.0,
             Some(poison) if poison == (rank, at) => largest * 100.0,
             _ => rng.random_range(-largest..=largest),
         };
@@ -68,7 +69,7 @@ impl Tensor {
 
     /// Whether the operation must fail on all workers.
     pub fn must_fail(&self) -> bool {
-        self.dtype == DType::I32 && self.poison.is_some()
+        self.dtype == DType::Int32 && self.poison.is_some()
     }
 
     /// What may be in each chunk's place: the sum of integers, if it fits, and that of floats.
@@ -116,7 +117,7 @@ impl Tensor {
     }
 
     fn floats(&self, world: u16, given: &[&[u8]]) -> Option<Vec<u8>> {
-        let is_float = self.is_sum() && self.dtype != DType::I32;
+        let is_float = self.is_sum() && self.dtype != DType::Int32;
         let size = self.dtype.size();
         let divisor = if self.arithmetic == Arithmetic::Mean { f64::from(world) } else { 1.0 };
         let sum = |at: usize| {
@@ -130,23 +131,23 @@ impl Tensor {
 
 fn bytes(dtype: DType, value: f64) -> Vec<u8> {
     match dtype {
-        DType::I32 => (value as i32).to_ne_bytes().to_vec(),
+        DType::Int32 => (value as i32).to_ne_bytes().to_vec(),
         _ => narrow(dtype, value as f32),
     }
 }
 
 fn narrow(dtype: DType, value: f32) -> Vec<u8> {
     match dtype {
-        DType::F16 => f16::from_f32(value).to_ne_bytes().to_vec(),
-        DType::BF16 => bf16::from_f32(value).to_ne_bytes().to_vec(),
+        DType::Float16 => f16::from_f32(value).to_ne_bytes().to_vec(),
+        DType::Bfloat16 => bf16::from_f32(value).to_ne_bytes().to_vec(),
         _ => value.to_ne_bytes().to_vec(),
     }
 }
 
 fn value(dtype: DType, bytes: &[u8]) -> f64 {
     match dtype {
-        DType::F16 => f16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
-        DType::BF16 => bf16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
+        DType::Float16 => f16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
+        DType::Bfloat16 => bf16::from_ne_bytes([bytes[0], bytes[1]]).to_f64(),
         _ => f64::from(f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
     }
 }

@@ -1,6 +1,6 @@
 //! Scenarios that are not drawn: one tensor, four workers, and loss alone.
 
-use sumac_transport::{Arithmetic, DType, JobParams, Scaling};
+use sumac_transport::{Arithmetic, DType, JobParams, Scale};
 
 use crate::{
     scenario::{Faults, Kind, Scenario, Tensor},
@@ -14,7 +14,7 @@ pub const START: u64 = 2_000_000_000;
 /// Four workers, 64 slots, a round trip of about 50 µs, and loss alone.
 pub fn lossy(seed: u64, loss: f64, chunks: usize) -> Scenario {
     let kind = Kind::AllReduce(Arithmetic::Sum);
-    let tensor = |count, at| Tensor { kind, dtype: DType::I32, count, lane: 0, at, poison: None };
+    let tensor = |count, at| Tensor { kind, dtype: DType::Int32, count, lane: 0, at, poison: None };
     let params = support::job(4, 64, 2);
     Scenario {
         seed,
@@ -51,8 +51,8 @@ pub fn link_bound(seed: u64, loss: f64, chunks: usize) -> Scenario {
 /// 256 KB of floats with block exponents at 1 % loss, over a fast path.
 pub fn short(seed: u64) -> Scenario {
     let mut scenario = lossy(seed, 0.01, 187);
-    scenario.params = JobParams { scaling: Scaling::Block, slots: 128, ..scenario.params };
-    scenario.tensors[1].dtype = DType::F32;
+    scenario.params = JobParams { scaling: Scale::Block, slots: 128, ..scenario.params };
+    scenario.tensors[1].dtype = DType::Float32;
     scenario.faults.spacing = 2 * MICRO;
     scenario
 }

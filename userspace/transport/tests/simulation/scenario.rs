@@ -2,7 +2,7 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use sumac_transport::{Arithmetic, DType, JobParams, NotFinite, Scaling, WireFormat};
+use sumac_transport::{Arithmetic, DType, JobParams, NonFinitePolicy, Scale, WireFormat};
 
 use crate::support::{self, aggregator::Setup};
 
@@ -182,9 +182,9 @@ fn params(rng: &mut ChaCha8Rng, racks: u16) -> JobParams {
     JobParams {
         world: racks * rack_world,
         rack_world,
-        scaling: if rng.random_bool(0.6) { Scaling::Block } else { Scaling::Fixed(fixed) },
+        scaling: if rng.random_bool(0.6) { Scale::Block } else { Scale::Fixed(fixed) },
         wire: if rng.random_bool(0.3) { WireFormat::Int16 } else { WireFormat::Int32 },
-        not_finite: if rng.random_bool(0.5) { NotFinite::Error } else { NotFinite::Carry },
+        not_finite: if rng.random_bool(0.5) { NonFinitePolicy::Error } else { NonFinitePolicy::Carry },
         ..support::job(rack_world, slots, rng.random_range(1..=20))
     }
 }
@@ -212,7 +212,7 @@ fn tensors(rng: &mut ChaCha8Rng, params: &JobParams, lanes: u16) -> Vec<Tensor> 
         let kind = kind(rng, params.world);
         let is_sum = matches!(kind, Kind::AllReduce(Arithmetic::Sum | Arithmetic::Mean));
         let poisoned = is_sum && count > 0 && rng.random_bool(0.05);
-        let dtypes = [DType::F32, DType::F32, DType::I32, DType::F16, DType::BF16];
+        let dtypes = [DType::Float32, DType::Float32, DType::Int32, DType::Float16, DType::Bfloat16];
         Tensor {
             kind,
             dtype: dtypes[rng.random_range(0..dtypes.len())],

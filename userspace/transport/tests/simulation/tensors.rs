@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sumac_transport::{
-    Arithmetic, DType, NotFinite, Scaling,
+    Arithmetic, DType, NonFinitePolicy, Scale,
     convert::{Codec, fill_nan},
 };
 
@@ -32,7 +32,7 @@ pub fn inputs(scenario: &Scenario, rank: u16) -> Vec<Vec<u8>> {
     for (bytes, tensor) in tensors.iter_mut().zip(&scenario.tensors) {
         if let Some((_, index)) = tensor.poison.filter(|(culprit, _)| *culprit == rank) {
             let size = tensor.dtype.size();
-            let poison = if tensor.dtype == DType::I32 { f64::from(i32::MIN) } else { f64::NAN };
+            let poison = if tensor.dtype == DType::Int32 { f64::from(i32::MIN) } else { f64::NAN };
             bytes[index * size..][..size].copy_from_slice(&self::bytes(tensor.dtype, poison));
         }
     }
@@ -44,22 +44,22 @@ fn magnitude(scenario: &Scenario, tensor: &Tensor, rng: &mut ChaCha8Rng) -> f64 
     let codec = codec(scenario);
     let limit = f64::from(codec.limit(tensor.dtype, tensor.arithmetic()));
     match (tensor.dtype, scenario.params.scaling) {
-        (DType::I32, _) => limit,
-        (_, Scaling::Fixed(scale)) => {
+        (DType::Int32, _) => limit,
+        (_, Scale::Fixed(scale)) => {
             let most = limit / f64::from(scale) * 0.99;
             // float16 ends at 65,504.
             [most.min(65_000.0), 1.5 / f64::from(scale)][rng.random_range(0..2)]
         }
-        (DType::F16, _) => f64::exp2(f64::from(rng.random_range(-26..12))),
-        (_, Scaling::Block) => f64::exp2(f64::from(rng.random_range(-148..120))),
+        (DType::Float16, _) => f64::exp2(f64::from(rng.random_range(-26..12))),
+        (_, Scale::Block) => f64::exp2(f64::from(rng.random_range(-148..120))),
     }
 }
 
 fn bytes(dtype: DType, value: f64) -> Vec<u8> {
     match dtype {
-        DType::F32 => (value as f32).to_ne_bytes().to_vec(),
-        DType::F16 => f16::from_f64(value).to_ne_bytes().to_vec(),
-        DType::BF16 => bf16::from_f64(value).to_ne_bytes().to_vec(),
+        DType::Float32 => (value as f32).to_ne_bytes().to_vec(),
+        DType::Float16 => f16::from_f64(value).to_ne_bytes().to_vec(),
+        DType::Bfloat16 => bf16::from_f64(value).to_ne_bytes().to_vec(),
         _ => (value as i32).to_ne_bytes().to_vec(),
     }
 }
@@ -72,7 +72,7 @@ fn codec(scenario: &Scenario) -> Codec {
 /// What every worker must have in one tensor; `None` when the operation must fail.
 pub fn outputs(scenario: &Scenario, number: usize, inputs: &[Vec<Vec<u8>>]) -> Option<Vec<Vec<u8>>> {
     let tensor = &scenario.tensors[number];
-    let carries = scenario.params.not_finite == NotFinite::Carry && tensor.dtype != DType::I32;
+    let carries = scenario.params.not_finite == NonFinitePolicy::Carry && tensor.dtype != DType::Int32;
     if tensor.poison.is_some() && !carries {
         return None;
     }

@@ -115,7 +115,7 @@ impl Lone {
     /// Submits floats, to be summed in place.
     pub fn submit_floats(&mut self, values: &[f32]) {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
-        self.submit(DType::F32, values.len(), bytes);
+        self.submit(DType::Float32, values.len(), bytes);
     }
 
     /// The next frame, if there is one.

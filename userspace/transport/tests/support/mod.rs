@@ -5,7 +5,7 @@
 pub mod aggregator;
 pub mod lone;
 
-use sumac_transport::{JobParams, NotFinite, Scaling, WireFormat};
+use sumac_transport::{JobParams, NonFinitePolicy, Scale, WireFormat};
 
 /// A small job with a fixed scale; rank 0.
 pub fn job(world: u16, slots: u32, elements: u16) -> JobParams {
@@ -22,8 +22,8 @@ pub fn job(world: u16, slots: u32, elements: u16) -> JobParams {
         slots,
         elements,
         wire: WireFormat::Int32,
-        scaling: Scaling::Fixed(65536.0),
-        not_finite: NotFinite::Error,
+        scaling: Scale::Fixed(65536.0),
+        not_finite: NonFinitePolicy::Error,
         measure: false,
         dynamic: None,
     }
@@ -31,5 +31,5 @@ pub fn job(world: u16, slots: u32, elements: u16) -> JobParams {
 
 /// The same with exponents that the workers agree on.
 pub fn block(world: u16, slots: u32, elements: u16) -> JobParams {
-    JobParams { scaling: Scaling::Block, ..job(world, slots, elements) }
+    JobParams { scaling: Scale::Block, ..job(world, slots, elements) }
 }

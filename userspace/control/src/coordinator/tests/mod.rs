@@ -16,9 +16,9 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use sumac_transport::{NotFinite, PathMeasure, Scaling, WireFormat};
+use sumac_transport::{NonFinitePolicy, PathMeasure, Scale, WireFormat};
 
-use crate::{Order, failure::FailureKind, refusal::RefusalKind};
+use crate::{OperationOrder, failure::FailureKind, refusal::RefusalKind};
 
 const fn seconds(seconds: u64) -> Time {
     Time::from_secs(seconds)
@@ -53,10 +53,10 @@ fn wishes(world: u16) -> Wishes {
         slots: Some(32),
         shards: Some(1),
         max_shards: 2,
-        scaling: Scaling::Block,
+        scaling: Scale::Block,
         wire: WireFormat::Int32,
-        not_finite: NotFinite::Error,
-        order: Order::Submission,
+        not_finite: NonFinitePolicy::Error,
+        order: OperationOrder::Submission,
         checksum: true,
         mode: Mode::Static,
     }

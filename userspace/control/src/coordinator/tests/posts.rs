@@ -4,7 +4,7 @@ use super::*;
 use crate::{Announcement, Notice};
 
 fn by_name(job: &str, rank: u16, world: u16) -> JoinRequest {
-    wanting(job, rank, world, |wishes| wishes.order = Order::Name)
+    wanting(job, rank, world, |wishes| wishes.order = OperationOrder::Name)
 }
 
 fn announce(name: &str, priority: u8) -> Post {

@@ -83,7 +83,7 @@ fn who_does_not_fit_is_refused_and_the_place_stays_open() {
         request
     };
     let table = [
-        (with(|w| w.scaling = Scaling::Fixed(9.0)), "wants scaling"),
+        (with(|w| w.scaling = Scale::Fixed(9.0)), "wants scaling"),
         (with(|w| w.mode = Mode::Static), "wants mode dynamic"),
         (
             with(|w| w.max_elements = 100),
@@ -139,7 +139,7 @@ fn without_a_grace_and_in_the_order_of_names_the_job_fails() {
     world.coordinator.rejoin_grace = seconds(9);
     let named = |rank| {
         let mut request = plain("a", rank, 2);
-        request.wishes.order = Order::Name;
+        request.wishes.order = OperationOrder::Name;
         request
     };
     let members = world.all((0..2).map(named));

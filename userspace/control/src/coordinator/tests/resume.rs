@@ -186,7 +186,7 @@ fn what_does_not_fit_is_refused() {
     number.resumes.as_mut().unwrap().job = 0;
     assert!(world.join(&number).is_err(), "no job has that number");
     let mut named = before.claim(0);
-    named.wishes.order = Order::Name;
+    named.wishes.order = OperationOrder::Name;
     assert!(world.join(&named).unwrap_err().to_string().contains("in order of submission"));
 }
 

@@ -82,9 +82,9 @@ fn assert_no_overflow(per_word: usize, wires: &[Vec<u8>]) -> (Vec<i32>, Vec<i64>
 /// adds to it.
 fn rounding(dtype: DType, value: f64) -> f64 {
     let (bits, least) = match dtype {
-        DType::F16 => (11, -25),
-        DType::BF16 => (8, -134),
-        DType::F32 | DType::I32 => (24, -150),
+        DType::Float16 => (11, -25),
+        DType::Bfloat16 => (8, -134),
+        DType::Float32 | DType::Int32 => (24, -150),
     };
     value.abs() * (2f64.powi(-bits) + 2f64.powi(-24)) + 2f64.powi(least)
 }
@@ -92,9 +92,9 @@ fn rounding(dtype: DType, value: f64) -> f64 {
 /// The largest finite value.
 fn largest(dtype: DType) -> f64 {
     match dtype {
-        DType::F16 => 65504.0,
-        DType::BF16 => f64::from(bf16::MAX),
-        DType::F32 | DType::I32 => f64::from(f32::MAX),
+        DType::Float16 => 65504.0,
+        DType::Bfloat16 => f64::from(bf16::MAX),
+        DType::Float32 | DType::Int32 => f64::from(f32::MAX),
     }
 }
 
@@ -144,7 +144,7 @@ proptest! {
         dtype in prop::sample::select(FLOATS.to_vec()),
         wire in prop::sample::select(WIRES.to_vec()),
     ) {
-        let codec = Codec::new(workers.len() as u16, wire, Scaling::Block);
+        let codec = Codec::new(workers.len() as u16, wire, Scale::Block);
         let (tensors, exact) = tensors(dtype, &workers);
         let exponents = tensors.iter().map(|tensor| codec.exponent(dtype, Arithmetic::Sum, tensor));
         let agreed = exponents.max().unwrap();
@@ -178,7 +178,7 @@ proptest! {
         wire in prop::sample::select(WIRES.to_vec()),
         scale in 1e-3f32..1e6,
     ) {
-        let codec = Codec::new(workers.len() as u16, wire, Scaling::Fixed(scale));
+        let codec = Codec::new(workers.len() as u16, wire, Scale::Fixed(scale));
         let most = 0.99 * codec.limit(dtype, Arithmetic::Sum) as f32 / scale;
         let fitting: Vec<Vec<f32>> = workers.iter().map(|w| w.iter().map(|v| v.clamp(-most, most)).collect()).collect();
         let (tensors, exact) = tensors(dtype, &fitting);
@@ -206,7 +206,7 @@ proptest! {
         ],
         (dtype, wire) in (prop::sample::select(DTYPES.to_vec()), prop::sample::select(WIRES.to_vec())),
         exponent in any::<i8>(),
-        scaling in prop_oneof![Just(Scaling::Block), (1e-6f32..1e30).prop_map(Scaling::Fixed)],
+        scaling in prop_oneof![Just(Scale::Block), (1e-6f32..1e30).prop_map(Scale::Fixed)],
     ) {
         let codec = Codec::new(workers.len() as u16, wire, scaling);
         let contribution = |values: &Vec<f32>| {
@@ -224,7 +224,7 @@ fn a_thousand_workers() {
     for (world, dtype) in [33, 100, 1000, 1023, 1024].into_iter().flat_map(|n| FLOATS.map(|dtype| (n, dtype)))
     {
         for (wire, value) in WIRES.into_iter().flat_map(|wire| values.map(|value| (wire, value))) {
-            let codec = Codec::new(world, wire, Scaling::Block);
+            let codec = Codec::new(world, wire, Scale::Block);
             let (tensors, exact) =
                 tensors(dtype, &vec![vec![value, -value, value / 3.0]; usize::from(world)]);
             let exponent = codec.exponent(dtype, Arithmetic::Sum, &tensors[0]);

@@ -6,7 +6,7 @@ use super::*;
 
 /// The exponent byte of a chunk, from both implementations.
 fn exponent_of(dtype: DType, values: &[f32]) -> i8 {
-    let codec = Codec::new(4, WireFormat::Int32, Scaling::Block);
+    let codec = Codec::new(4, WireFormat::Int32, Scale::Block);
     let tensor = tensor_of(dtype, values);
     let byte = codec.exponent(dtype, Arithmetic::Mean, &tensor);
     assert_eq!(codec.scalar().exponent(dtype, Arithmetic::Mean, &tensor), byte);
@@ -34,15 +34,15 @@ fn rounds_up_to_a_power_of_two() {
         for at in 0..19 {
             let mut values = [0.0; 19];
             values[at] = value;
-            assert_eq!(i32::from(exponent_of(DType::F32, &values)), m + BIAS, "{value} at {at}");
+            assert_eq!(i32::from(exponent_of(DType::Float32, &values)), m + BIAS, "{value} at {at}");
             values[at] = -value;
-            assert_eq!(i32::from(exponent_of(DType::F32, &values)), m + BIAS, "-{value} at {at}");
+            assert_eq!(i32::from(exponent_of(DType::Float32, &values)), m + BIAS, "-{value} at {at}");
         }
     }
-    assert_eq!(exponent_of(DType::F16, &[65504.0, 1.0]), 16 - 2);
-    assert_eq!(exponent_of(DType::F16, &[6e-8]), -24 - 2, "the smallest half");
-    assert_eq!(exponent_of(DType::BF16, &[3.3e38]), 126);
-    assert_eq!(exponent_of(DType::BF16, &[1e-40]), LEAST);
+    assert_eq!(exponent_of(DType::Float16, &[65504.0, 1.0]), 16 - 2);
+    assert_eq!(exponent_of(DType::Float16, &[6e-8]), -24 - 2, "the smallest half");
+    assert_eq!(exponent_of(DType::Bfloat16, &[3.3e38]), 126);
+    assert_eq!(exponent_of(DType::Bfloat16, &[1e-40]), LEAST);
 }
 
 #[test]
@@ -59,12 +59,12 @@ fn what_is_not_finite_is_left_out() {
 
 #[test]
 fn nothing_to_agree_on() {
-    let tensor = tensor_of(DType::F32, &[1.0; 8]);
-    let block = Codec::new(4, WireFormat::Int16, Scaling::Block);
-    let fixed = Codec::new(4, WireFormat::Int16, Scaling::Fixed(1.0));
+    let tensor = tensor_of(DType::Float32, &[1.0; 8]);
+    let block = Codec::new(4, WireFormat::Int16, Scale::Block);
+    let fixed = Codec::new(4, WireFormat::Int16, Scale::Fixed(1.0));
     for dtype in DTYPES {
         for op in ARITHMETICS {
-            let needed = dtype != DType::I32 && matches!(op, Arithmetic::Sum | Arithmetic::Mean);
+            let needed = dtype != DType::Int32 && matches!(op, Arithmetic::Sum | Arithmetic::Mean);
             assert_eq!(block.needs_exponent(dtype, op), needed, "{dtype:?} {op:?}");
             assert_eq!(block.exponent(dtype, op, &tensor) != NONE, needed, "{dtype:?} {op:?}");
             assert_eq!(block.exponent(dtype, op, &[]), NONE, "no float in the chunk");
@@ -78,7 +78,7 @@ proptest! {
     #[test]
     fn no_smaller_power_holds_the_chunk(values in prop::collection::vec(any_float(), 1..40)) {
         let largest = values.iter().filter(|value| value.is_finite()).fold(0f64, |h, v| h.max(f64::from(v.abs())));
-        let m = i32::from(exponent_of(DType::F32, &values)) - BIAS;
+        let m = i32::from(exponent_of(DType::Float32, &values)) - BIAS;
         prop_assert!(largest <= 2f64.powi(m));
         prop_assert!(m == -125 || largest > 2f64.powi(m - 1), "{largest} and {m}");
     }

@@ -10,8 +10,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
-const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::I32];
+const FLOATS: [DType; 3] = [DType::Float32, DType::Float16, DType::Bfloat16];
+const DTYPES: [DType; 4] = [DType::Float32, DType::Float16, DType::Bfloat16, DType::Int32];
 const ARITHMETICS: [Arithmetic; 5] =
     [Arithmetic::Sum, Arithmetic::Mean, Arithmetic::Max, Arithmetic::Min, Arithmetic::Bits];
 const WIRES: [WireFormat; 2] = [WireFormat::Int32, WireFormat::Int16];
@@ -19,10 +19,10 @@ const WIRES: [WireFormat; 2] = [WireFormat::Int32, WireFormat::Int16];
 /// The bytes of a tensor with these values, rounded to the dtype where it is narrower.
 fn tensor_of(dtype: DType, values: &[f32]) -> Vec<u8> {
     let bytes = |value: &f32| match dtype {
-        DType::F32 => value.to_ne_bytes().to_vec(),
-        DType::F16 => f16::from_f32(*value).to_ne_bytes().to_vec(),
-        DType::BF16 => bf16::from_f32(*value).to_ne_bytes().to_vec(),
-        DType::I32 => (*value as i32).to_ne_bytes().to_vec(),
+        DType::Float32 => value.to_ne_bytes().to_vec(),
+        DType::Float16 => f16::from_f32(*value).to_ne_bytes().to_vec(),
+        DType::Bfloat16 => bf16::from_f32(*value).to_ne_bytes().to_vec(),
+        DType::Int32 => (*value as i32).to_ne_bytes().to_vec(),
     };
     values.iter().flat_map(bytes).collect()
 }
@@ -30,10 +30,10 @@ fn tensor_of(dtype: DType, values: &[f32]) -> Vec<u8> {
 /// The values of a tensor; those of floats are exact.
 fn values_of(dtype: DType, tensor: &[u8]) -> Vec<f64> {
     let value = |bytes: &[u8]| match dtype {
-        DType::F32 => f64::from(f32::from_ne_bytes(bytes.try_into().unwrap())),
-        DType::F16 => f64::from(f16::from_ne_bytes(bytes.try_into().unwrap())),
-        DType::BF16 => f64::from(bf16::from_ne_bytes(bytes.try_into().unwrap())),
-        DType::I32 => f64::from(i32::from_ne_bytes(bytes.try_into().unwrap())),
+        DType::Float32 => f64::from(f32::from_ne_bytes(bytes.try_into().unwrap())),
+        DType::Float16 => f64::from(f16::from_ne_bytes(bytes.try_into().unwrap())),
+        DType::Bfloat16 => f64::from(bf16::from_ne_bytes(bytes.try_into().unwrap())),
+        DType::Int32 => f64::from(i32::from_ne_bytes(bytes.try_into().unwrap())),
     };
     tensor.chunks_exact(dtype.size()).map(value).collect()
 }

@@ -5,10 +5,10 @@ use super::*;
 /// A codec for every choice, on all vector instructions that there are.
 fn any_codec() -> impl Strategy<Value = Codec> {
     let scaling = prop_oneof![
-        Just(Scaling::Block),
-        Just(Scaling::Fixed(1.0)),
-        Just(Scaling::Fixed(65536.0)),
-        (1e-6f32..1e9).prop_map(Scaling::Fixed),
+        Just(Scale::Block),
+        Just(Scale::Fixed(1.0)),
+        Just(Scale::Fixed(65536.0)),
+        (1e-6f32..1e9).prop_map(Scale::Fixed),
     ];
     let instructions = prop::sample::select(vec![Instructions::Avx2, Instructions::Avx512]);
     let world = prop_oneof![1..=32u16, 33..=1024u16];
@@ -91,7 +91,7 @@ proptest! {
             .prop_flat_map(|dtype| (Just(dtype), any_tensor(dtype))),
         by in 0..5usize,
     ) {
-        let codec = Codec::new(4, WireFormat::Int32, Scaling::Block);
+        let codec = Codec::new(4, WireFormat::Int32, Scale::Block);
         let (moved, place) = unaligned(&tensor, by);
         prop_assert_eq!(
             codec.exponent(dtype, Arithmetic::Sum, &moved[place]),
@@ -106,12 +106,12 @@ fn every_half() {
     let tensor: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
     for instructions in [Instructions::Avx2, Instructions::Avx512] {
         for wire in WIRES {
-            let codec = Codec::new(3, wire, Scaling::Block).on(instructions);
+            let codec = Codec::new(3, wire, Scale::Block).on(instructions);
             for op in ARITHMETICS {
                 // Pieces, so that those without NaN and infinity stay in vector code.
                 for piece in tensor.chunks(1 << 10) {
-                    assert_twins(&codec, DType::F16, op, piece);
-                    assert_twins(&codec, DType::BF16, op, piece);
+                    assert_twins(&codec, DType::Float16, op, piece);
+                    assert_twins(&codec, DType::Bfloat16, op, piece);
                 }
             }
         }
@@ -133,7 +133,7 @@ fn assert_twins(codec: &Codec, dtype: DType, op: Arithmetic, tensor: &[u8]) {
 
 #[test]
 fn this_machine_has_vectors() {
-    let codec = Codec::new(1, WireFormat::Int32, Scaling::Block);
+    let codec = Codec::new(1, WireFormat::Int32, Scale::Block);
     assert_eq!(codec.scalar().instructions(), Instructions::Scalar);
     for instructions in [Instructions::Avx2, Instructions::Avx512] {
         if codec.on(instructions).instructions() != instructions {

@@ -21,16 +21,16 @@ fn back(codec: &Codec, dtype: DType, op: Arithmetic, exponent: i8, wire: &[i32],
 }
 
 fn fixed(scale: f32, world: u16) -> Codec {
-    Codec::new(world, WireFormat::Int32, Scaling::Fixed(scale))
+    Codec::new(world, WireFormat::Int32, Scale::Fixed(scale))
 }
 
 fn block(wire: WireFormat, world: u16) -> Codec {
-    Codec::new(world, wire, Scaling::Block)
+    Codec::new(world, wire, Scale::Block)
 }
 
 /// With a fixed scale.
 fn integers(codec: &Codec, values: &[f32]) -> (Vec<i32>, Encoded) {
-    words_of(codec, DType::F32, Arithmetic::Sum, NONE, &tensor_of(DType::F32, values))
+    words_of(codec, DType::Float32, Arithmetic::Sum, NONE, &tensor_of(DType::Float32, values))
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn rounds_half_to_even() {
 fn what_does_not_fit_is_clamped_and_its_index_given() {
     let quarter = i32::MAX / 4;
     let codec = fixed(1.0, 4);
-    assert_eq!(codec.limit(DType::F32, Arithmetic::Sum), quarter);
+    assert_eq!(codec.limit(DType::Float32, Arithmetic::Sum), quarter);
     let above = (quarter + 1) as f32;
     let saturated = |at| Encoded { saturated: Some(at), ..FINE };
     let not_finite = |at| Encoded { not_finite: Some(at), ..FINE };
@@ -81,10 +81,10 @@ fn less_than_one_above_the_limit_is_clamped_without_notice() {
         assert_eq!((sent, encoded), (vec![expected; 16], FINE), "{exact}");
     }
     // (2^31 - 1) / 2 ends in a half and rounds up to even, one above the limit.
-    let ones = tensor_of(DType::F32, &[1.0; 16]);
+    let ones = tensor_of(DType::Float32, &[1.0; 16]);
     let codec = block(WireFormat::Int32, 2);
-    let exponent = codec.exponent(DType::F32, Arithmetic::Sum, &ones);
-    let sent = words_of(&codec, DType::F32, Arithmetic::Sum, exponent, &ones);
+    let exponent = codec.exponent(DType::Float32, Arithmetic::Sum, &ones);
+    let sent = words_of(&codec, DType::Float32, Arithmetic::Sum, exponent, &ones);
     assert_eq!(sent, (vec![i32::MAX / 2; 16], FINE));
 }
 
@@ -94,21 +94,21 @@ fn integers_keep_their_bits_within_the_limit() {
     let half = i32::MAX / 2;
     let values = [0, 1, -1, half, -half, i32::MAX, i32::MIN, 7, 8];
     let tensor: Vec<u8> = values.iter().flat_map(|value: &i32| value.to_ne_bytes()).collect();
-    let (sent, encoded) = words_of(&codec, DType::I32, Arithmetic::Sum, NONE, &tensor);
+    let (sent, encoded) = words_of(&codec, DType::Int32, Arithmetic::Sum, NONE, &tensor);
     assert_eq!(sent, [0, 1, -1, half, -half, half, -half, 7, 8]);
     assert_eq!(encoded, Encoded { saturated: Some(5), not_finite: None });
     let sums = [6, -6, 5, 7, -5, 0, i32::MAX, i32::MIN, 3];
-    let mean = back(&codec, DType::I32, Arithmetic::Mean, NONE, &sums, 9);
+    let mean = back(&codec, DType::Int32, Arithmetic::Mean, NONE, &sums, 9);
     let expected = [3.0, -3.0, 2.0, 4.0, -2.0, 0.0, 1_073_741_824.0, -1_073_741_824.0, 2.0];
-    assert_eq!(values_of(DType::I32, &mean), expected, "half to even");
+    assert_eq!(values_of(DType::Int32, &mean), expected, "half to even");
 }
 
 #[test]
 fn a_mean_is_the_sum_divided_once() {
     let codec = fixed(1.0, 4);
     let sums = [4, -4, 6, 0, 1, 2, 3, 1 << 20, 9];
-    let mean = back(&codec, DType::F32, Arithmetic::Mean, NONE, &sums, 9);
-    assert_eq!(values_of(DType::F32, &mean), [1.0, -1.0, 1.5, 0.0, 0.25, 0.5, 0.75, 262_144.0, 2.25]);
+    let mean = back(&codec, DType::Float32, Arithmetic::Mean, NONE, &sums, 9);
+    assert_eq!(values_of(DType::Float32, &mean), [1.0, -1.0, 1.5, 0.0, 0.25, 0.5, 0.75, 262_144.0, 2.25]);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn maxima_and_minima_are_exact() {
     for dtype in DTYPES {
         let codec = block(WireFormat::Int16, 32);
         // Of narrow types some of these are the same value; of halves the outermost are infinite.
-        let fit = if dtype == DType::F16 { &ordered[1..12] } else { &ordered[..] };
+        let fit = if dtype == DType::Float16 { &ordered[1..12] } else { &ordered[..] };
         let tensor = tensor_of(dtype, fit);
         for (op, largest) in [(Arithmetic::Max, fit.len() - 1), (Arithmetic::Min, 0)] {
             let (keys, encoded) = words_of(&codec, dtype, op, NONE, &tensor);
@@ -148,8 +148,8 @@ fn bits_are_bits() {
 
 #[test]
 fn two_values_share_a_word() {
-    let codec = Codec::new(4, WireFormat::Int16, Scaling::Fixed(2.0));
-    assert_eq!(codec.limit(DType::F32, Arithmetic::Sum), 32767 / 4);
+    let codec = Codec::new(4, WireFormat::Int16, Scale::Fixed(2.0));
+    assert_eq!(codec.limit(DType::Float32, Arithmetic::Sum), 32767 / 4);
     for dtype in FLOATS {
         let tensor = tensor_of(dtype, &[1.0, -1.0, -3.0, 0.5, 7.0]);
         let (sent, encoded) = words_of(&codec, dtype, Arithmetic::Sum, NONE, &tensor);
@@ -157,9 +157,9 @@ fn two_values_share_a_word() {
         assert_eq!(back(&codec, dtype, Arithmetic::Sum, NONE, &sent, 5), tensor);
     }
     let long: Vec<f32> = (0..37).map(|i| (i - 18) as f32).collect();
-    let tensor = tensor_of(DType::F32, &long);
-    let (sent, _) = words_of(&codec, DType::F32, Arithmetic::Sum, NONE, &tensor);
-    assert_eq!((sent.len(), back(&codec, DType::F32, Arithmetic::Sum, NONE, &sent, 37)), (19, tensor));
+    let tensor = tensor_of(DType::Float32, &long);
+    let (sent, _) = words_of(&codec, DType::Float32, Arithmetic::Sum, NONE, &tensor);
+    assert_eq!((sent.len(), back(&codec, DType::Float32, Arithmetic::Sum, NONE, &sent, 37)), (19, tensor));
     let (sent, encoded) = integers(&codec, &[5000.0, -5000.0]);
     assert_eq!((sent[0], encoded.saturated), ((8191 << 16) - 8191, Some(0)));
 }
@@ -167,13 +167,13 @@ fn two_values_share_a_word() {
 #[test]
 fn words_hold_two_values_where_that_is_exact() {
     for (wire, dtype, op, expected) in [
-        (WireFormat::Int32, DType::F16, Arithmetic::Sum, 1),
-        (WireFormat::Int16, DType::F32, Arithmetic::Sum, 2),
-        (WireFormat::Int16, DType::BF16, Arithmetic::Mean, 2),
-        (WireFormat::Int16, DType::I32, Arithmetic::Sum, 1),
-        (WireFormat::Int16, DType::F16, Arithmetic::Max, 1),
-        (WireFormat::Int32, DType::F16, Arithmetic::Bits, 2),
-        (WireFormat::Int16, DType::F32, Arithmetic::Bits, 1),
+        (WireFormat::Int32, DType::Float16, Arithmetic::Sum, 1),
+        (WireFormat::Int16, DType::Float32, Arithmetic::Sum, 2),
+        (WireFormat::Int16, DType::Bfloat16, Arithmetic::Mean, 2),
+        (WireFormat::Int16, DType::Int32, Arithmetic::Sum, 1),
+        (WireFormat::Int16, DType::Float16, Arithmetic::Max, 1),
+        (WireFormat::Int32, DType::Float16, Arithmetic::Bits, 2),
+        (WireFormat::Int16, DType::Float32, Arithmetic::Bits, 1),
     ] {
         assert_eq!(block(wire, 2).values_per_word(dtype, op), expected, "{wire:?} {dtype:?} {op:?}");
     }
@@ -182,10 +182,10 @@ fn words_hold_two_values_where_that_is_exact() {
 #[test]
 fn lengths_that_differ_touch_the_shorter_only() {
     let mut wire = [0xaa; 8];
-    fixed(1.0, 1).encode(DType::F32, Arithmetic::Sum, NONE, &[0; 4], &mut wire);
+    fixed(1.0, 1).encode(DType::Float32, Arithmetic::Sum, NONE, &[0; 4], &mut wire);
     assert_eq!(wire, [0, 0, 0, 0, 0xaa, 0xaa, 0xaa, 0xaa]);
     let mut tensor = [0xaa; 12];
-    block(WireFormat::Int16, 1).decode(DType::F16, Arithmetic::Sum, 0, &[0; 5], &mut tensor);
+    block(WireFormat::Int16, 1).decode(DType::Float16, Arithmetic::Sum, 0, &[0; 5], &mut tensor);
     assert_eq!(tensor[..4], [0; 4]);
     assert_eq!(tensor[4..], [0xaa; 8]);
 }

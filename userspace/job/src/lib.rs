@@ -1,0 +1,20 @@
+//! The records of a job, each defined once: the local API, the control channel, the coordinator's journal, the engine and
+//! the aggregators use these types and their field names.
+//!
+//! | module | record |
+//! | --- | --- |
+//! | [`spec`] | [`JobSpec`]: the parameters that a worker asks for |
+//! | [`terms`] | [`JobTerms`]: the parameters that the coordinator granted, and each worker's [`Placement`] |
+//! | [`options`] | the options that both have: [`Mode`], [`Scale`], [`WireFormat`], [`NonFinitePolicy`], [`OperationOrder`] |
+//! | [`operation`] | [`OperationDescriptor`], [`OperationId`], [`DType`], [`Reduction`], [`CollectiveKind`] |
+#![forbid(unsafe_code)]
+
+pub mod operation;
+pub mod options;
+pub mod spec;
+pub mod terms;
+
+pub use operation::{CollectiveKind, DType, OperationDescriptor, OperationId, Reduction};
+pub use options::{Mode, NonFinitePolicy, OperationOrder, Scale, WireFormat};
+pub use spec::JobSpec;
+pub use terms::{AggregatorKind, JobTerms, Placement};

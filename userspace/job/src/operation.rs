@@ -1,0 +1,316 @@
+//! What an operation is, from the local API to the engine.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::WireFormat;
+
+/// The lowest priority whose operations overtake those below it.
+const URGENT: u8 = 4;
+
+/// The type of a tensor's elements, in the machine's byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// IEEE 754 single precision.
+    Float32,
+    /// IEEE 754 half precision.
+    Float16,
+    /// The upper half of a single-precision float.
+    Bfloat16,
+    /// Two's complement, 32 bits. In static mode each worker's values must be within `(2^31 - 1) / workers` for sums.
+    Int32,
+}
+
+impl DType {
+    /// All types.
+    pub const ALL: [DType; 4] = [DType::Float32, DType::Float16, DType::Bfloat16, DType::Int32];
+
+    /// Bytes of one element.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            DType::Float32 | DType::Int32 => 4,
+            DType::Float16 | DType::Bfloat16 => 2,
+        }
+    }
+
+    /// The type as it stands in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::Float32 => "float32",
+            DType::Float16 => "float16",
+            DType::Bfloat16 => "bfloat16",
+            DType::Int32 => "int32",
+        }
+    }
+}
+
+/// The function by which the workers' values at one place of a tensor become one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reduction {
+    /// Their sum.
+    #[default]
+    Sum,
+    /// Their sum divided by their number.
+    Mean,
+    /// The least.
+    Min,
+    /// The greatest.
+    Max,
+}
+
+impl Reduction {
+    /// The reduction as it stands in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reduction::Sum => "sum",
+            Reduction::Mean => "mean",
+            Reduction::Min => "min",
+            Reduction::Max => "max",
+        }
+    }
+}
+
+/// The kind of a collective operation: which values each worker contributes and which results it gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CollectiveKind {
+    /// All contribute a tensor, all get the reduction.
+    Allreduce,
+    /// The root contributes a tensor, all get it.
+    Broadcast,
+    /// All contribute a tensor, the root gets the reduction.
+    Reduce,
+    /// All contribute a tensor, each gets its own block of the reduction.
+    ReduceScatter,
+    /// Each contributes its own block, all get all blocks.
+    Allgather,
+}
+
+impl CollectiveKind {
+    /// All kinds.
+    pub const ALL: [CollectiveKind; 5] = [
+        CollectiveKind::Allreduce,
+        CollectiveKind::Broadcast,
+        CollectiveKind::Reduce,
+        CollectiveKind::ReduceScatter,
+        CollectiveKind::Allgather,
+    ];
+
+    /// The command's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            CollectiveKind::Allreduce => "allreduce",
+            CollectiveKind::Broadcast => "broadcast",
+            CollectiveKind::Reduce => "reduce",
+            CollectiveKind::ReduceScatter => "reduce_scatter",
+            CollectiveKind::Allgather => "allgather",
+        }
+    }
+
+    /// Whether values are reduced, rather than moved.
+    #[must_use]
+    pub const fn reduces(self) -> bool {
+        matches!(self, CollectiveKind::Allreduce | CollectiveKind::Reduce | CollectiveKind::ReduceScatter)
+    }
+
+    /// Whether one worker has a part of its own in it.
+    #[must_use]
+    pub const fn has_root(self) -> bool {
+        matches!(self, CollectiveKind::Broadcast | CollectiveKind::Reduce)
+    }
+
+    /// Whether the tensor is divided into a block for each worker.
+    #[must_use]
+    pub const fn has_blocks(self) -> bool {
+        matches!(self, CollectiveKind::ReduceScatter | CollectiveKind::Allgather)
+    }
+}
+
+/// The number of an operation in its job: each worker counts the operations of the job from 0 as they take effect, and it
+/// wraps. Two workers' operations with equal ids must be equal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OperationId(pub u32);
+
+impl OperationId {
+    /// The id of the operation after this one.
+    #[must_use]
+    pub const fn next(self) -> OperationId {
+        OperationId(self.0.wrapping_add(1))
+    }
+
+    /// How many operations this one is behind `first`, modulo 2^32.
+    #[must_use]
+    pub const fn since(self, first: OperationId) -> u32 {
+        self.0.wrapping_sub(first.0)
+    }
+}
+
+impl fmt::Display for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+/// The properties of an operation that must be equal on all workers.
+///
+/// `Display` writes them as `docs/api.md` gives them: two descriptors are equal if and only if their texts are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OperationDescriptor {
+    /// The kind of operation.
+    pub kind: CollectiveKind,
+    /// The reduction; [`Reduction::Sum`] where nothing is reduced.
+    pub reduction: Reduction,
+    /// The elements' type.
+    pub dtype: DType,
+    /// Elements of the whole tensor, that of all blocks together.
+    pub count: u64,
+    /// The rank that contributes (`broadcast`) or gets the result (`reduce`).
+    pub root: Option<u16>,
+    /// The operation's name.
+    pub name: Option<String>,
+    /// Whether it overtakes the operations that are not urgent.
+    pub is_urgent: bool,
+}
+
+impl OperationDescriptor {
+    /// Whether operations of a priority from 0 (least) to 7 overtake those that are not urgent.
+    #[must_use]
+    pub const fn is_urgent(priority: u8) -> bool {
+        priority >= URGENT
+    }
+
+    /// FNV-1a, 32 bits, of the descriptor's text with its id: the field `tensor` of the job's packets, by which
+    /// aggregators tell one operation from another.
+    #[must_use]
+    pub fn signature(&self, id: OperationId) -> u32 {
+        signature(&format!("{id} {self}"))
+    }
+
+    /// FNV-1a, 32 bits, of the descriptor's text alone, for operations that are matched by name.
+    #[must_use]
+    pub fn unnumbered_signature(&self) -> u32 {
+        signature(&self.to_string())
+    }
+
+    /// Elements in a 32-bit word of a packet.
+    #[must_use]
+    pub fn values_per_word(&self, wire: WireFormat) -> u64 {
+        let is_sum = self.kind.reduces() && matches!(self.reduction, Reduction::Sum | Reduction::Mean);
+        let is_short_sum = is_sum && self.dtype != DType::Int32 && wire == WireFormat::Int16;
+        let is_moved_in_halves = !self.kind.reduces() && self.dtype.size() == 2;
+        if is_short_sum || is_moved_in_halves { 2 } else { 1 }
+    }
+
+    /// The tensor's name in errors: the operation's name, or its id where it has none.
+    #[must_use]
+    pub fn tensor(&self, id: OperationId) -> String {
+        self.name.clone().unwrap_or_else(|| id.to_string())
+    }
+}
+
+impl fmt::Display for OperationDescriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.name())?;
+        if self.kind.reduces() {
+            write!(f, " {}", self.reduction.name())?;
+        }
+        write!(f, " {}[{}]", self.dtype.name(), self.count)?;
+        if let Some(root) = self.root {
+            write!(f, " root {root}")?;
+        }
+        if self.is_urgent {
+            f.write_str(" urgent")?;
+        }
+        match &self.name {
+            Some(name) => write!(f, " {name:?}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn signature(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum() -> OperationDescriptor {
+        OperationDescriptor {
+            kind: CollectiveKind::Allreduce,
+            reduction: Reduction::Sum,
+            dtype: DType::Float32,
+            count: 1000,
+            root: None,
+            name: None,
+            is_urgent: false,
+        }
+    }
+
+    #[test]
+    fn names_are_those_in_json() {
+        for dtype in DType::ALL {
+            assert_eq!(serde_json::to_value(dtype).unwrap(), dtype.name());
+        }
+        for reduction in [Reduction::Sum, Reduction::Mean, Reduction::Min, Reduction::Max] {
+            assert_eq!(serde_json::to_value(reduction).unwrap(), reduction.name());
+        }
+        for kind in CollectiveKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+        }
+    }
+
+    #[test]
+    fn the_text_is_that_of_the_documentation() {
+        assert_eq!(format!("{} {}", OperationId(5), sum()), "#5 allreduce sum float32[1000]");
+        let broadcast = OperationDescriptor {
+            kind: CollectiveKind::Broadcast,
+            dtype: DType::Bfloat16,
+            root: Some(2),
+            name: Some("layer \"1\"".into()),
+            is_urgent: true,
+            ..sum()
+        };
+        assert_eq!(broadcast.to_string(), r#"broadcast bfloat16[1000] root 2 urgent "layer \"1\"""#);
+        let id = OperationId(5);
+        assert_eq!((broadcast.tensor(id).as_str(), sum().tensor(id).as_str()), ("layer \"1\"", "#5"));
+    }
+
+    #[test]
+    fn the_signature_is_fnv_1a() {
+        // The published vectors.
+        assert_eq!(
+            [signature(""), signature("a"), signature("foobar")],
+            [0x811c_9dc5, 0xe40c_292c, 0xbf9c_f968]
+        );
+    }
+
+    #[test]
+    fn whatever_differs_has_another_signature() {
+        let others = [
+            OperationDescriptor { kind: CollectiveKind::ReduceScatter, ..sum() },
+            OperationDescriptor { reduction: Reduction::Max, ..sum() },
+            OperationDescriptor { dtype: DType::Int32, ..sum() },
+            OperationDescriptor { count: 1001, ..sum() },
+            OperationDescriptor { root: Some(0), kind: CollectiveKind::Reduce, ..sum() },
+            OperationDescriptor { name: Some("a".into()), ..sum() },
+            OperationDescriptor { name: Some("b".into()), ..sum() },
+            OperationDescriptor { is_urgent: true, ..sum() },
+        ];
+        let all = others.iter().chain([&sum()]).cloned().collect::<Vec<_>>();
+        let mut seen: Vec<u32> = all.iter().map(|each| each.signature(OperationId(1))).collect();
+        seen.extend(all.iter().map(|each| each.signature(OperationId(2))));
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 2 * all.len());
+    }
+}

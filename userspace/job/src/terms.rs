@@ -1,0 +1,136 @@
+//! The parameters that the coordinator granted.
+
+use std::{
+    fmt,
+    net::{Ipv4Addr, SocketAddrV4},
+};
+
+use serde::{Deserialize, Serialize};
+use sumac_wire::CLASSES;
+
+use crate::{Mode, NonFinitePolicy, OperationOrder, Scale, WireFormat};
+
+/// The parameters of a job as the coordinator granted them, the same for all of its workers, aggregators and parameter
+/// hosts. [`Placement`] has each worker's own part.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobTerms {
+    /// The job's number, from 1.
+    pub job: u16,
+    /// The job's incarnation; packets of another one are dropped.
+    pub epoch: u16,
+    /// The secret number in all of the job's packets.
+    pub token: u64,
+    /// How many workers the job has.
+    pub world: u16,
+    /// Use of the aggregators' slots.
+    pub mode: Mode,
+    /// 32-bit words in a chunk.
+    pub elements: u16,
+    /// Shards, each on a UDP port of its own; lane `l` belongs to shard `l % shards`.
+    pub shards: u16,
+    /// Static mode: slots of each lane, a power of two; while `is_measured` is false the most that it can become. Dynamic
+    /// mode: shared slots of each shard that the job's chunks may take, 0 without an aggregator.
+    pub slots: u32,
+    /// The reason for the number of slots, for people; empty while `is_measured` is false.
+    pub slots_reason: String,
+    /// Whether `slots` is final; false while the workers measure their paths.
+    pub is_measured: bool,
+    /// Whether packets carry UDP checksums.
+    pub checksum: bool,
+    /// The factor for floats.
+    pub scale: Scale,
+    /// The format of floats in packets.
+    pub wire: WireFormat,
+    /// Treatment of NaN and infinity.
+    pub not_finite: NonFinitePolicy,
+    /// The rule by which the workers' operations are matched.
+    pub order: OperationOrder,
+    /// Dynamic mode: chunks of a lane that may be ahead of the first without a result, a power of two; else 0.
+    pub window: u32,
+    /// Dynamic mode: whether workers yield to congestion.
+    pub congestion_control: bool,
+    /// Dynamic mode: the parameter hosts' addresses, with their ports for shard 0. Shard `s` is that of
+    /// `parameter_hosts[s % parameter_hosts.len()]`.
+    pub parameter_hosts: Vec<SocketAddrV4>,
+    /// How many racks, and workers beside them, are below the root; 0 where there is one level.
+    pub fan_in_1: u8,
+    /// Of each lane the first chunk that was not summed when a worker was replaced; empty when none was.
+    pub resume: Vec<u32>,
+}
+
+impl JobTerms {
+    /// How many lanes the job has: one for each class and shard.
+    #[must_use]
+    pub const fn lanes(&self) -> u16 {
+        CLASSES * self.shards
+    }
+
+    /// Whether jobs share slots, and parameter hosts sum the rest.
+    #[must_use]
+    pub fn is_dynamic(&self) -> bool {
+        self.mode == Mode::Dynamic
+    }
+}
+
+/// All but the token, which is a secret.
+impl fmt::Debug for JobTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let JobTerms { job, epoch, world, mode, elements, shards, slots, .. } = self;
+        write!(
+            f,
+            "JobTerms({job}.{epoch}: {}, {world} workers, {elements} elements, {shards} shards, {slots} slots)",
+            mode.name()
+        )
+    }
+}
+
+/// One worker's own part of a job's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The worker's number in the job.
+    pub rank: u16,
+    /// The address of the worker's aggregator; unspecified without one.
+    pub aggregator_ip: Ipv4Addr,
+    /// The aggregator's UDP port of shard 0.
+    pub base_port: u16,
+    /// The kind of the worker's aggregator.
+    pub aggregator: AggregatorKind,
+    /// The multicast group of results, unless they are sent to each worker's own address.
+    pub result_group: Option<Ipv4Addr>,
+    /// The worker's number among those below the same aggregator, from 0: `rank` where there is one aggregator.
+    pub rack_rank: u16,
+    /// How many workers are below the same aggregator: all where there is one.
+    pub rack_world: u16,
+    /// The bit of the worker's rack at the second level, or its own when it is beside the racks; 0 where there is one
+    /// level.
+    pub bitmap_1: u32,
+    /// Whether the worker's aggregator is the root of two levels.
+    pub beside_root: bool,
+}
+
+/// The kind of a data plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AggregatorKind {
+    /// XDP programs.
+    Ebpf,
+    /// A host process with UDP sockets.
+    Host,
+    /// No aggregator: workers of dynamic jobs send to their parameter hosts.
+    None,
+    /// A parameter host of dynamic jobs.
+    Parameter,
+}
+
+impl AggregatorKind {
+    /// `ebpf`, `host`, `none` or `parameter`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            AggregatorKind::Ebpf => "ebpf",
+            AggregatorKind::Host => "host",
+            AggregatorKind::None => "none",
+            AggregatorKind::Parameter => "parameter",
+        }
+    }
+}
