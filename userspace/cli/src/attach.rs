@@ -1,23 +1,23 @@
-//! `sumac attach`: puts the program on an interface.
+//! `sumac attach`: attaches the host program to an interface.
 
 use std::{io::Write as _, process::ExitCode};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use sumac_hostprog::{AttachOptions, Attached, Mode, Queues, Steer};
 
-use crate::{exit, pin_root::PinRoot, ports};
+use crate::{exit, options::PinRoot};
 
-/// Puts Sumac's program on an interface; it stays when this command ends.
+/// Attaches Sumac's program to an interface; it stays when this command ends.
 ///
-/// Attaching again replaces the program in one step, without losing a frame; sockets, jobs and counters stay.
+/// Attaching again replaces the program atomically, without losing a frame; sockets, jobs and counters stay.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP, after_long_help = EXAMPLES)]
 pub struct Args {
     /// The interface that leads to the aggregator.
     #[arg(value_name = "IFACE")]
     interface: String,
-    /// auto: the driver's XDP, or the slower generic one with a warning; zerocopy and copy: the driver's XDP or
-    /// nothing, and sockets of that kind; generic: the generic XDP.
+    /// auto: driver mode, or the slower generic mode with a warning; zerocopy and copy: driver mode only,
+    /// with sockets of that kind; generic: generic mode.
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = parse_mode())]
     mode: Mode,
     /// Receive queues to open sockets on: all, or a list such as 0,2-3.
@@ -29,8 +29,8 @@ pub struct Args {
     /// Number of shards, each with the next port.
     #[arg(long, value_name = "N", default_value_t = 1)]
     shards: u16,
-    /// Rules in the NIC that lead each shard's port to a queue of its own. auto: where the driver takes them, else what
-    /// steers instead is told; ntuple: rules or nothing; off: none, and none stay from before.
+    /// Rules in the NIC that steer each shard's port to its queue. auto: if the driver supports them, else a warning with
+    /// what steers instead; ntuple: fail without rules; off: none, and earlier ones are removed.
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = parse_steer())]
     steer: Steer,
     #[command(flatten)]
@@ -39,11 +39,11 @@ pub struct Args {
 
 const EXAMPLES: &str = concat!(
     "Examples:\n",
-    "  sumac attach eth1                      as fast as the driver can\n",
-    "  sumac attach eth1 --mode zerocopy      or not at all\n",
+    "  sumac attach eth1                      in the fastest available mode\n",
+    "  sumac attach eth1 --mode zerocopy      or fail\n",
     "  sumac attach eth1 --queues 0,1         sockets on two of its queues\n",
     "  sumac attach eth1 --shards 2 --steer ntuple\n",
-    "                                         each shard's packets to its queue, or not at all\n\n",
+    "                                         each shard's packets to its queue, or fail\n\n",
     exit::help_text!(),
 );
 
@@ -55,7 +55,7 @@ fn parse_steer() -> impl TypedValueParser<Value = Steer> {
     PossibleValuesParser::new(Steer::ALL.map(Steer::name)).try_map(|word| word.parse::<Steer>())
 }
 
-/// Attaches, and says what was really bound.
+/// Attaches, and prints what was bound.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let attached = sumac_hostprog::attach(&AttachOptions {
         ifname: args.interface.clone(),
@@ -80,11 +80,32 @@ fn report(interface: &str, attached: &Attached) -> std::io::Result<()> {
         attached.program_id(),
         attached.mode(),
         attached.interface().rx_queues,
-        ports::range(first, shards),
+        port_range(first, shards),
         attached.pin_path().display(),
     )?;
-    if let Some(why) = attached.fallback() {
-        writeln!(out, "{interface}: not in driver mode: {why}")?;
+    if let Some(reason) = attached.fallback() {
+        writeln!(out, "{interface}: not in driver mode: {reason}")?;
     }
     writeln!(out, "{interface}: {}", attached.steering().for_worker())
+}
+
+/// The UDP ports of `shards` shards: `48700`, or `48700-48703`.
+pub fn port_range(first: u16, shards: u16) -> String {
+    match u32::from(shards).saturating_sub(1) {
+        0 => first.to_string(),
+        more => format!("{first}-{}", u32::from(first) + more),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::port_range;
+
+    #[test]
+    fn one_port_is_no_range() {
+        assert_eq!(port_range(48700, 1), "48700");
+        assert_eq!(port_range(48700, 4), "48700-48703");
+        assert_eq!(port_range(65535, 1), "65535");
+        assert_eq!(port_range(0, 0), "0", "settings of another release");
+    }
 }

@@ -9,14 +9,14 @@ use sumac_hostprog::measure::{Measurement, measure};
 
 use crate::exit;
 
-/// Measures the host program on this machine: nanoseconds per frame, by the kernel's own test run.
+/// Measures the host program on this machine in the kernel's test run: nanoseconds per frame.
 #[derive(Debug, clap::Args)]
 #[command(hide = true, after_help = exit::HELP)]
 pub struct Args {
-    /// Elements in a frame, as a list.
+    /// Elements per frame, as a list.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64,256,360")]
     elements: Vec<u16>,
-    /// Frames in each run.
+    /// Frames per run.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     repeat: u32,
     /// Print one JSON object.
@@ -24,7 +24,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Prints the measurements.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let measured = measure(&args.elements, args.repeat)?;
     let mut out = io::stdout().lock();

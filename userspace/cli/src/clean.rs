@@ -1,13 +1,13 @@
-//! `sumac clean`: removes every trace of Sumac in the kernel.
+//! `sumac clean`: removes all programs and pins of Sumac.
 
 use std::{io::Write as _, process::ExitCode};
 
-use crate::{exit, pin_root::PinRoot};
+use crate::{exit, options::PinRoot};
 
-/// Removes every program and pin of Sumac on this machine, in all network namespaces, and the rules that it put into NICs.
+/// Removes all programs and pins of Sumac on this machine, in all network namespaces, and its rules in NICs.
 ///
-/// An aggregator on the same machine is removed too when its pins are below the same directory. Jobs that run
-/// over any of them fail.
+/// This includes an aggregator on the same machine if its pins are below the same directory. Jobs that use
+/// any of them fail.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP)]
 pub struct Args {
@@ -15,7 +15,6 @@ pub struct Args {
     pin_root: PinRoot,
 }
 
-/// Removes everything, and lists it.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let removed = sumac_hostprog::clean(&args.pin_root.path)?;
     let mut out = std::io::stdout().lock();

@@ -1,10 +1,10 @@
-//! `sumac detach`: takes the program off an interface.
+//! `sumac detach`: removes the host program from an interface.
 
 use std::{io::Write as _, process::ExitCode};
 
-use crate::{exit, pin_root::PinRoot};
+use crate::{exit, options::PinRoot};
 
-/// Takes Sumac's program off an interface, and removes its pins and the rules that it put into the NIC.
+/// Removes Sumac's program from an interface, with its pins and its rules in the NIC.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP)]
 pub struct Args {
@@ -15,7 +15,7 @@ pub struct Args {
     pin_root: PinRoot,
 }
 
-/// Detaches, and lists what was removed.
+/// Detaches, and lists the removed pins.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     for path in sumac_hostprog::detach(&args.interface, &args.pin_root.path)? {

@@ -1,4 +1,4 @@
-//! `sumac doctor`: what would go wrong, and how to mend it.
+//! `sumac doctor`: checks of the system and an interface.
 
 use std::{
     io::{self, Write},
@@ -8,13 +8,16 @@ use std::{
 use sumac_client::Client;
 use sumac_hostprog::doctor::{Check, Level, Subject, examine};
 
-use crate::{exit, pin_root::PinRoot, socket::Socket};
+use crate::{
+    exit,
+    options::{PinRoot, Socket},
+};
 
-/// Looks for what usually goes wrong, and says how to mend it. Changes nothing.
+/// Checks for usual problems, and prints the remedy for each. Changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP, after_long_help = EXAMPLES)]
 pub struct Args {
-    /// The interface that leads to the aggregator; without it only the system is examined.
+    /// The interface that leads to the aggregator; without it only the system is checked.
     #[arg(value_name = "IFACE")]
     interface: Option<String>,
     /// Elements in a chunk, for the check of the MTU.
@@ -31,13 +34,13 @@ pub struct Args {
 
 const EXAMPLES: &str = concat!(
     "Examples:\n",
-    "  sumac doctor                          the system only\n",
-    "  sumac doctor eth1                     and the interface\n",
-    "  sumac doctor eth1 --chunk 360         would chunks of 360 elements fit?\n\n",
+    "  sumac doctor                          the system\n",
+    "  sumac doctor eth1                     also the interface\n",
+    "  sumac doctor eth1 --chunk 360         also the MTU for chunks of 360 elements\n\n",
     exit::help_text!(),
 );
 
-/// Prints every check; asks for attention when one failed.
+/// Prints every check.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut checks = examine(&Subject {
         interface: args.interface.clone(),
@@ -65,7 +68,7 @@ fn daemon(args: &Args) -> Check {
         }
         Ok(stats) => {
             let found = format!("runs on {}: {}", stats.backend, stats.fallback);
-            (Level::Warn, found, Some("mend what stands above, then restart it".to_owned()))
+            (Level::Warn, found, Some("correct the failed checks above, then restart it".to_owned()))
         }
         Err(error) => {
             (Level::Warn, error.to_string(), Some("sumac daemon --config /etc/sumac/daemon.toml".to_owned()))
@@ -82,5 +85,5 @@ fn show(out: &mut impl Write, checks: &[Check]) -> io::Result<()> {
         }
     }
     let count = |level| checks.iter().filter(|check| check.level == level).count();
-    writeln!(out, "{} checks, {} to look at, {} failed", checks.len(), count(Level::Warn), count(Level::Fail))
+    writeln!(out, "{} checks, {} warnings, {} failed", checks.len(), count(Level::Warn), count(Level::Fail))
 }

@@ -1,4 +1,4 @@
-//! `sumac events`: the program's own messages.
+//! `sumac events`: the host program's messages.
 
 use std::process::ExitCode;
 
@@ -6,25 +6,24 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd as _;
 use sumac_hostprog::{Attached, log::ProgramLog};
 
-use crate::{exit, pin_root::PinRoot};
+use crate::{exit, options::PinRoot};
 
-/// Shows what the program on an interface reports: bursts of wrong tokens, strangers, packets of unknown jobs.
+/// Shows the messages of the program on an interface: bursts of bad tokens, wrong sources, unknown jobs.
 ///
-/// At most one message a second and kind for each CPU; each says how many packets it stands for. Ends with Ctrl-C.
+/// The rate is at most one message per second, kind and CPU; each has its number of packets. Ends with Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP)]
 pub struct Args {
     /// The interface.
     #[arg(value_name = "IFACE")]
     interface: String,
-    /// Show what waits and end.
+    /// Show pending messages and exit.
     #[arg(long)]
     once: bool,
     #[command(flatten)]
     pin_root: PinRoot,
 }
 
-/// Shows messages until interrupted.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let attached = Attached::open(&args.interface, &args.pin_root.path)?;
     let mut messages = ProgramLog::open(&attached)?;

@@ -1,23 +1,19 @@
-//! The command line of a worker's host: one file per verb.
+//! The command line of a worker's host: one file per command.
 //!
-//! Standard output carries what was asked for, standard error everything else. Every verb gives an exit code from
-//! [`exit`].
+//! Results go to standard output, messages to standard error. Exit codes are those of [`exit`].
 #![forbid(unsafe_code)]
 
 mod allreduce;
 mod attach;
 mod bench_xdp;
 mod clean;
-mod completions;
 mod daemon;
 mod detach;
 mod doctor;
 mod events;
 mod exit;
-mod man;
-mod pin_root;
-mod ports;
-mod socket;
+mod generate;
+mod options;
 mod stats;
 mod status;
 
@@ -26,34 +22,34 @@ use std::{io::IsTerminal as _, process::ExitCode};
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-/// In-network gradient aggregation: the host's side.
+/// In-network gradient aggregation: the command line of a worker's host.
 ///
-/// A host attaches Sumac's XDP program to its interface once; the daemon then receives results through AF_XDP
+/// Sumac's XDP program is attached to an interface once. The daemon then receives results through AF_XDP
 /// sockets and sums tensors for the trainers on this host.
 #[derive(Debug, Parser)]
 #[command(name = "sumac", version, after_help = exit::HELP, after_long_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
-    verb: Verb,
+    command: Command,
 }
 
 const EXAMPLES: &str = concat!(
     "Examples:\n",
-    "  sumac doctor eth1                     what would go wrong, and how to mend it\n",
-    "  sumac attach eth1                     put the program on eth1, as fast as it can be had\n",
-    "  sumac status                          what is attached, queue by queue\n",
-    "  sumac daemon --config FILE            serve trainers until told to stop\n",
-    "  sumac stats --watch                   what the daemon is doing, once a second\n",
-    "  sumac allreduce --job J --rank R --world N IN.npy OUT.npy   one sum, from a shell\n",
-    "  sumac detach eth1                     take the program away\n",
+    "  sumac doctor eth1                     checks for usual problems, with the remedy\n",
+    "  sumac attach eth1                     attach the program to eth1, in the fastest available mode\n",
+    "  sumac status                          attached programs, per queue\n",
+    "  sumac daemon --config FILE            serve trainers until SIGTERM\n",
+    "  sumac stats --watch                   the daemon's counters, once a second\n",
+    "  sumac allreduce --job J --rank R --world N IN.npy OUT.npy   sum one array\n",
+    "  sumac detach eth1                     remove the program\n",
     "\n",
-    "Messages: set RUST_LOG=debug for more of them, on standard error.\n",
+    "Messages go to standard error; RUST_LOG=debug prints more of them.\n",
     "\n",
     exit::help_text!(),
 );
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum Command {
     Doctor(doctor::Args),
     Attach(attach::Args),
     Detach(detach::Args),
@@ -63,38 +59,38 @@ enum Verb {
     Allreduce(allreduce::Args),
     Stats(stats::Args),
     Events(events::Args),
-    Man(man::Args),
-    Completions(completions::Args),
+    Man(generate::Man),
+    Completions(generate::Completions),
     BenchXdp(bench_xdp::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_messages();
-    let done = match cli.verb {
-        Verb::Doctor(args) => doctor::run(&args),
-        Verb::Attach(args) => attach::run(&args),
-        Verb::Detach(args) => detach::run(&args),
-        Verb::Status(args) => status::run(&args),
-        Verb::Clean(args) => clean::run(&args),
-        Verb::Daemon(args) => daemon::run(&args),
-        Verb::Allreduce(args) => allreduce::run(&args),
-        Verb::Stats(args) => stats::run(&args),
-        Verb::Events(args) => events::run(&args),
-        Verb::Man(args) => man::run(&args),
-        Verb::Completions(args) => completions::run(&args),
-        Verb::BenchXdp(args) => bench_xdp::run(&args),
+    start_logging();
+    let result = match cli.command {
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Attach(args) => attach::run(&args),
+        Command::Detach(args) => detach::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Clean(args) => clean::run(&args),
+        Command::Daemon(args) => daemon::run(&args),
+        Command::Allreduce(args) => allreduce::run(&args),
+        Command::Stats(args) => stats::run(&args),
+        Command::Events(args) => events::run(&args),
+        Command::Man(args) => generate::man(&args),
+        Command::Completions(args) => generate::completions(&args),
+        Command::BenchXdp(args) => bench_xdp::run(&args),
     };
-    done.unwrap_or_else(|error| exit::failed(&error))
+    result.unwrap_or_else(|error| exit::failed(&error))
 }
 
-/// Messages go to standard error, at `info` unless RUST_LOG says otherwise.
-fn start_messages() {
-    let (filter, misread) = match EnvFilter::try_from_default_env() {
+/// Logs to standard error, at level `info` unless RUST_LOG is set.
+fn start_logging() {
+    let (filter, invalid) = match EnvFilter::try_from_default_env() {
         Ok(filter) => (filter, None),
         Err(error) => {
-            let misread = std::env::var_os(EnvFilter::DEFAULT_ENV).is_some().then_some(error);
-            (EnvFilter::new("info"), misread)
+            let invalid = std::env::var_os(EnvFilter::DEFAULT_ENV).is_some().then_some(error);
+            (EnvFilter::new("info"), invalid)
         }
     };
     let stderr = std::io::stderr;
@@ -104,8 +100,8 @@ fn start_messages() {
         .with_ansi(stderr().is_terminal())
         .with_writer(stderr)
         .init();
-    if let Some(error) = misread {
-        tracing::warn!("RUST_LOG is passed over: {error}");
+    if let Some(error) = invalid {
+        tracing::warn!("RUST_LOG is ignored: {error}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! `sumac stats`: what the daemon is doing.
+//! `sumac stats`: the daemon's counters.
 
 mod jobs;
 
@@ -13,19 +13,19 @@ use std::{
 use serde_json::Value;
 use sumac_client::Client;
 
-use crate::{exit, socket::Socket};
+use crate::{exit, options::Socket};
 
 /// Shows the running daemon's counters.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP, after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Show them again and again, with what changed since the last time, until Ctrl-C.
+    /// Show changed counters repeatedly, until Ctrl-C.
     #[arg(long)]
     watch: bool,
-    /// Seconds between two looks.
+    /// Seconds between samples.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = parse_seconds, requires = "watch")]
     interval: f64,
-    /// Print JSON, one object for each look.
+    /// Print JSON, one object per sample.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -35,19 +35,18 @@ pub struct Args {
 const EXAMPLES: &str = concat!(
     "Examples:\n",
     "  sumac stats                       each job in a few lines, then all counters\n",
-    "  sumac stats --watch               what changes each second\n",
-    "  sumac stats --watch --json        the same for a program, one object a line\n\n",
+    "  sumac stats --watch               changes, each second\n",
+    "  sumac stats --watch --json        the same as JSON, one object per line\n\n",
     exit::help_text!(),
 );
 
 fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("give a number of seconds from 0.05 to 3600".to_owned()),
+        _ => Err("expected seconds from 0.05 to 3600".to_owned()),
     }
 }
 
-/// Prints counters once, or until interrupted.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let client = Client::connect(&args.socket.path)?;
     let mut before: Option<(Instant, Vec<(String, Value)>)> = None;
@@ -78,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Every number, word and list of numbers (a histogram's) in the statistics, under the path that leads to it.
+/// Returns every number, string and list of numbers (of a histogram) in the statistics, with its path.
 fn leaves(stats: &Value) -> Vec<(String, Value)> {
     fn walk(path: &str, value: &Value, into: &mut Vec<(String, Value)>) {
         let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
@@ -96,19 +95,19 @@ fn leaves(stats: &Value) -> Vec<(String, Value)> {
     found
 }
 
-/// What an item of a list is called: its own name where it has one that no other has, else its place.
-fn name(place: usize, items: &[Value]) -> String {
+/// Returns an item's name in its list: its own if unique, else its index.
+fn name(index: usize, items: &[Value]) -> String {
     let own = |item: &Value| {
         let named = ["name", "interface", "backend"].iter().find_map(|key| item[*key].as_str());
         named.map(str::to_owned)
     };
-    let named = items.get(place).and_then(own);
+    let named = items.get(index).and_then(own);
     match named {
         Some(name) if items.iter().filter(|item| own(item).as_ref() == Some(&name)).count() > 1 => {
-            format!("{name}.{place}")
+            format!("{name}.{index}")
         }
         Some(name) => name,
-        None => place.to_string(),
+        None => index.to_string(),
     }
 }
 
@@ -116,7 +115,7 @@ fn show_all(out: &mut impl Write, leaves: &[(String, Value)]) -> io::Result<()> 
     let width = leaves.iter().map(|(path, _)| path.len()).max().unwrap_or(0);
     for (path, value) in leaves {
         match value {
-            Value::String(word) => writeln!(out, "{path:<width$}  {word}")?,
+            Value::String(text) => writeln!(out, "{path:<width$}  {text}")?,
             other => writeln!(out, "{path:<width$}  {other}")?,
         }
     }
@@ -131,13 +130,13 @@ fn show_changes(
 ) -> io::Result<()> {
     let seconds = elapsed.as_secs_f64();
     writeln!(out, "-- after {seconds:.1} s")?;
-    let mut quiet = true;
+    let mut is_unchanged = true;
     for (path, value) in new {
         let was = old.iter().find(|(other, _)| other == path).map(|(_, value)| value);
         if was == Some(value) {
             continue;
         }
-        quiet = false;
+        is_unchanged = false;
         match (was.and_then(Value::as_u64), value.as_u64()) {
             (Some(was), Some(is)) if is >= was => {
                 writeln!(out, "{path}  {is} (+{:.0}/s)", (is - was) as f64 / seconds)?;
@@ -145,25 +144,25 @@ fn show_changes(
             _ => writeln!(out, "{path}  {value}")?,
         }
     }
-    for place in gone(old, new) {
-        quiet = false;
-        writeln!(out, "{place}  gone")?;
+    for path in removed(old, new) {
+        is_unchanged = false;
+        writeln!(out, "{path}  removed")?;
     }
-    if quiet {
+    if is_unchanged {
         writeln!(out, "nothing changed")?;
     }
     Ok(())
 }
 
-/// What is not there any more: a whole job or port in one word, else the path.
-fn gone<'a>(old: &'a [(String, Value)], new: &[(String, Value)]) -> BTreeSet<&'a str> {
+/// Returns the paths of removed counters; of a whole removed job or port only its own path.
+fn removed<'a>(old: &'a [(String, Value)], new: &[(String, Value)]) -> BTreeSet<&'a str> {
     let is_missing = |path: &str| !new.iter().any(|(other, _)| other == path);
-    let word = |path: &'a str| {
+    let shortest = |path: &'a str| {
         let end = path.match_indices('.').nth(1).map_or(path.len(), |(end, _)| end);
         let whole = path.get(..=end).unwrap_or(path);
         if new.iter().any(|(other, _)| other.starts_with(whole)) { path } else { &path[..end] }
     };
-    old.iter().map(|(path, _)| path.as_str()).filter(|path| is_missing(path)).map(word).collect()
+    old.iter().map(|(path, _)| path.as_str()).filter(|path| is_missing(path)).map(shortest).collect()
 }
 
 #[cfg(test)]
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ports_of_one_name_are_told_apart() {
+    fn two_ports_of_one_name_are_numbered() {
         let stats = json!({ "ports": [{ "backend": "udp", "sent": 1 }, { "backend": "udp", "sent": 2 }] });
         let paths: Vec<_> = leaves(&stats).into_iter().map(|(path, _)| path).collect();
         assert!(
@@ -207,15 +206,15 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_is_told_once() {
+    fn a_removed_job_is_one_line() {
         let old = leaves(&json!({
-            "fallback": "why",
+            "fallback": "reason",
             "jobs": [{ "name": "a", "sent": 1, "error": "x" }, { "name": "b", "sent": 2, "lanes": [{ "lane": 0 }] }],
         }));
         let new = leaves(&json!({ "jobs": [{ "name": "a", "sent": 1 }] }));
-        let found: Vec<_> = gone(&old, &new).into_iter().collect();
+        let found: Vec<_> = removed(&old, &new).into_iter().collect();
         assert_eq!(found, ["fallback", "jobs.a.error", "jobs.b"]);
-        assert!(gone(&new, &new).is_empty());
+        assert!(removed(&new, &new).is_empty());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `sumac status`: what was really bound, and what went through it.
+//! `sumac status`: attached programs, bound sockets and counters.
 
 use std::{
     io::{self, Write},
@@ -9,12 +9,16 @@ use serde_json::{Value, json};
 use sumac_client::Client;
 use sumac_hostprog::status::{Details, InterfaceStatus, JobStatus, QueueStatus, State, Status, status};
 
-use crate::{exit, pin_root::PinRoot, ports, socket::Socket};
+use crate::{
+    attach::port_range,
+    exit,
+    options::{PinRoot, Socket},
+};
 
-/// Shows what is attached: mode, queues, what leads packets to them, sockets, frames by what became of them.
+/// Shows attached programs: mode, queues, steering, sockets, frames by reason.
 ///
-/// Frames are counted since the program first came to its interface. Whether sockets are zero-copy is known to the
-/// daemon; it is shown when one answers.
+/// Frames are counted since the program was first attached. The sockets' mode comes from the daemon, if one
+/// answers.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP)]
 pub struct Args {
@@ -27,7 +31,7 @@ pub struct Args {
     socket: Socket,
 }
 
-/// Prints the status; asks for attention when something is pinned and not attached.
+/// Prints the status. A program that is pinned but not attached needs attention.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let status = status(&args.pin_root.path)?;
     let daemon = Client::connect(&args.socket.path).and_then(|client| client.stats_json());
@@ -82,7 +86,7 @@ fn show_details(out: &mut impl Write, name: &str, details: &Details, daemon: &Va
         details.mode,
         details.requested_mode,
         details.mtu,
-        ports::range(details.base_port, details.shards),
+        port_range(details.base_port, details.shards),
     )?;
     writeln!(out, "  steering: {}", details.steering.for_worker())?;
     writeln!(out, "  queue  socket           steered   no socket     refused     foreign")?;
@@ -110,7 +114,7 @@ fn show_details(out: &mut impl Write, name: &str, details: &Details, daemon: &Va
     Ok(())
 }
 
-/// Whom a job's packets come from.
+/// The senders of a job's packets.
 fn sources(job: &JobStatus) -> String {
     let mut text = String::new();
     if let Some(aggregator) = job.aggregator {
@@ -126,7 +130,7 @@ fn sources(job: &JobStatus) -> String {
     text
 }
 
-/// What the daemon says about its socket on a queue.
+/// The mode of the daemon's socket on a queue.
 fn socket_on(daemon: &Value, interface: &str, queue: &QueueStatus) -> &'static str {
     let ports = daemon["ports"].as_array().into_iter().flatten();
     let sockets = ports
@@ -137,7 +141,7 @@ fn socket_on(daemon: &Value, interface: &str, queue: &QueueStatus) -> &'static s
         Some(true) => "zero-copy",
         Some(false) => "copy",
         None if queue.selected => "none",
-        None => "left out",
+        None => "unused",
     }
 }
 
@@ -153,12 +157,12 @@ fn show_daemon(out: &mut impl Write, stats: &Value, args: &Args) -> io::Result<(
     )?;
     match text("fallback").as_str() {
         "" => writeln!(out)?,
-        why => writeln!(out, "; fell back: {why}")?,
+        reason => writeln!(out, "; fell back: {reason}")?,
     }
     show_hosted(out, &stats["parameter_host"])
 }
 
-/// The jobs that the daemon sums for; nothing when it is no parameter host.
+/// Prints the jobs of a parameter host.
 fn show_hosted(out: &mut impl Write, hosted: &Value) -> io::Result<()> {
     let Some(jobs) = hosted.as_array() else { return Ok(()) };
     writeln!(out, "  parameter host of {} job(s)", jobs.len())?;
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn hosted_jobs_are_shown_where_the_daemon_has_the_role() {
+    fn jobs_of_a_parameter_host_are_shown() {
         let shown = |hosted: &Value| {
             let mut out = Vec::new();
             show_hosted(&mut out, hosted).unwrap();
@@ -217,7 +221,7 @@ mod tests {
             ("eth1", queue(0, true), "zero-copy"),
             ("eth1", queue(1, true), "copy"),
             ("eth1", queue(2, true), "none"),
-            ("eth1", queue(3, false), "left out"),
+            ("eth1", queue(3, false), "unused"),
             ("eth2", queue(0, true), "none"),
         ];
         for (interface, queue, expected) in table {

@@ -1,4 +1,4 @@
-//! The `sumac` command as a user runs it: exit codes, words, and what is left when it ends.
+//! The `sumac` command as a process: exit codes, output, and the kernel objects that remain.
 //!
 //! ```text
 //!   one namespace:  [h0]===veth===[h1]
@@ -18,7 +18,7 @@ use serde_json::Value;
 const SUMAC: &str = env!("CARGO_BIN_EXE_sumac");
 const NOBODY: u32 = 65534;
 
-/// Whether the test may run; says why when not.
+/// Returns whether the test may run, and prints the reason if not.
 fn privileged(test: &str) -> bool {
     let set = sumac_hostprog::preflight::effective_capabilities().unwrap();
     if sumac_hostprog::preflight::missing(set).is_empty() {
@@ -29,7 +29,7 @@ fn privileged(test: &str) -> bool {
     false
 }
 
-/// A namespace with a veth, and a directory for pins; both go with it.
+/// A namespace with a veth pair, and a directory for pins; both are removed on drop.
 struct Lab {
     name: String,
     pins: String,
@@ -62,7 +62,7 @@ impl Lab {
         let net = format!("--net=/run/netns/{}", self.name);
         let mut command = Command::new("nsenter");
         command.args([&net, SUMAC]).args(arguments.split_whitespace());
-        told(command.env("SUMAC_PIN_ROOT", &self.pins).env("SUMAC_SOCKET", "/nonexistent/sumac.sock"))
+        run(command.env("SUMAC_PIN_ROOT", &self.pins).env("SUMAC_SOCKET", "/nonexistent/sumac.sock"))
     }
 
     fn json(&self, arguments: &str) -> Value {
@@ -78,14 +78,14 @@ impl Drop for Lab {
     }
 }
 
-fn told(command: &mut Command) -> (i32, String, String) {
+fn run(command: &mut Command) -> (i32, String, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
 }
 
 #[test]
-fn what_one_process_attaches_others_see_and_remove() {
-    if !privileged("what_one_process_attaches_others_see_and_remove") {
+fn an_attached_program_outlives_the_process() {
+    if !privileged("an_attached_program_outlives_the_process") {
         return;
     }
     let lab = Lab::new();
@@ -93,11 +93,11 @@ fn what_one_process_attaches_others_see_and_remove() {
     assert_eq!(code, 0, "{error}");
     assert!(out.contains("in driver mode, queues 0 of 1, UDP ports 50000-50003"), "{out}");
 
-    let told = lab.json("status --json");
-    let h0 = &told["interfaces"][0];
-    assert_eq!((&h0["interface"], &h0["state"]), (&"h0".into(), &"attached".into()), "{told}");
-    assert_eq!((&h0["mode"], &h0["requested_mode"]), (&"driver".into(), &"copy".into()), "{told}");
-    assert_eq!(told["daemon"]["running"], false, "{told}");
+    let report = lab.json("status --json");
+    let h0 = &report["interfaces"][0];
+    assert_eq!((&h0["interface"], &h0["state"]), (&"h0".into(), &"attached".into()), "{report}");
+    assert_eq!((&h0["mode"], &h0["requested_mode"]), (&"driver".into(), &"copy".into()), "{report}");
+    assert_eq!(report["daemon"]["running"], false, "{report}");
     let (code, out, _) = lab.sumac("status");
     assert!(code == 0 && out.contains("in driver mode (asked for copy)"), "{out}");
 
@@ -110,12 +110,12 @@ fn what_one_process_attaches_others_see_and_remove() {
     assert_eq!(lab.json("status --json")["interfaces"].as_array().unwrap().len(), 0);
     let (code, _, error) = lab.sumac("detach h0");
     assert!(code == 1 && error.contains("no host program on h0"), "{error}");
-    assert!(!Path::new(&lab.pins).exists(), "something is left");
+    assert!(!Path::new(&lab.pins).exists(), "pins remain");
 }
 
 #[test]
-fn what_steers_is_told_and_what_is_demanded_fails() {
-    if !privileged("what_steers_is_told_and_what_is_demanded_fails") {
+fn steering_is_reported_and_ntuple_fails_without_rules() {
+    if !privileged("steering_is_reported_and_ntuple_fails_without_rules") {
         return;
     }
     let lab = Lab::new();
@@ -132,10 +132,10 @@ fn what_steers_is_told_and_what_is_demanded_fails() {
     let (code, out, error) = lab.sumac("attach h0 --shards 2");
     assert!(code == 0 && out.contains("no rules: the queue is that of the CPU"), "{out}");
     assert!(error.contains("h0 takes no rules that steer packets") && error.contains("WARN"), "{error}");
-    let told = lab.json("status --json");
-    let steering = &told["interfaces"][0]["steering"];
-    assert_eq!((&steering["by"], &steering["queues"]), (&"senders_cpu".into(), &2.into()), "{told}");
-    assert_eq!(steering["without_rule"], serde_json::json!([48700, 48701]), "{told}");
+    let report = lab.json("status --json");
+    let steering = &report["interfaces"][0]["steering"];
+    assert_eq!((&steering["by"], &steering["queues"]), (&"senders_cpu".into(), &2.into()), "{report}");
+    assert_eq!(steering["without_rule"], serde_json::json!([48700, 48701]), "{report}");
     let (code, out, _) = lab.sumac("status");
     assert!(code == 0 && out.contains("  steering: no rules: the queue"), "{out}");
     assert_eq!(lab.sumac("detach h0").0, 0);
@@ -151,16 +151,16 @@ fn what_steers_is_told_and_what_is_demanded_fails() {
     let (code, _, error) = lab.sumac(&format!("daemon --config {}", config.display()));
     assert!(code == 1 && error.contains("h0 takes no rules that steer packets"), "{error}");
 
-    let told = lab.json("doctor h0 --json");
+    let report = lab.json("doctor h0 --json");
     let named =
-        |name: &str| told["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).cloned();
-    assert_eq!(named("steering").unwrap()["level"], "warn", "{told}");
-    assert!(named("threads").is_some(), "{told}");
+        |name: &str| report["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).cloned();
+    assert_eq!(named("steering").unwrap()["level"], "warn", "{report}");
+    assert!(named("threads").is_some(), "{report}");
 }
 
 #[test]
-fn clean_lists_what_it_removes() {
-    if !privileged("clean_lists_what_it_removes") {
+fn clean_lists_removed_pins() {
+    if !privileged("clean_lists_removed_pins") {
         return;
     }
     let lab = Lab::new();
@@ -174,8 +174,8 @@ fn clean_lists_what_it_removes() {
 }
 
 #[test]
-fn broken_pins_ask_for_attention() {
-    if !privileged("broken_pins_ask_for_attention") {
+fn broken_pins_need_attention() {
+    if !privileged("broken_pins_need_attention") {
         return;
     }
     let lab = Lab::new();
@@ -187,8 +187,8 @@ fn broken_pins_ask_for_attention() {
 }
 
 #[test]
-fn the_doctor_finds_what_is_wrong() {
-    if !privileged("the_doctor_finds_what_is_wrong") {
+fn doctor_finds_problems() {
+    if !privileged("doctor_finds_problems") {
         return;
     }
     let lab = Lab::new();
@@ -226,8 +226,8 @@ fn the_doctor_finds_what_is_wrong() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
-    if !privileged("errors_say_what_to_do") {
+fn errors_name_the_remedy() {
+    if !privileged("errors_name_the_remedy") {
         return;
     }
     let lab = Lab::new();
@@ -246,53 +246,53 @@ fn errors_say_what_to_do() {
         ("events h0", 1, "sumac attach h0"),
         ("fly", 2, "Usage"),
     ];
-    for (arguments, expected, words) in table {
+    for (arguments, expected, text) in table {
         let (code, _, error) = lab.sumac(arguments);
-        assert!(code == expected && error.contains(words), "{arguments}: {code}: {error}");
+        assert!(code == expected && error.contains(text), "{arguments}: {code}: {error}");
     }
-    assert!(!Path::new(&lab.pins).exists(), "something is left");
+    assert!(!Path::new(&lab.pins).exists(), "pins remain");
 }
 
 #[test]
-fn nobody_is_told_what_is_missing() {
-    if !privileged("nobody_is_told_what_is_missing") {
+fn an_unprivileged_user_gets_the_missing_capabilities() {
+    if !privileged("an_unprivileged_user_gets_the_missing_capabilities") {
         return;
     }
-    // A copy that everybody may run, wherever the build directory is. Written by a process of its own: a file
-    // that this one wrote would be busy for as long as another test's new process still holds it.
+    // A copy that every user may run, wherever the build directory is. Another process writes it: a file that
+    // this process wrote stays busy (ETXTBSY) while another test's child still has it open.
     let directory = tempfile::tempdir_in("/tmp").unwrap();
     let copy = directory.path().join("sumac");
     assert!(Command::new("cp").arg(SUMAC).arg(&copy).status().unwrap().success());
     std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let (code, _, error) = told(Command::new(&copy).args(["attach", "lo"]).uid(NOBODY).gid(NOBODY));
+    let (code, _, error) = run(Command::new(&copy).args(["attach", "lo"]).uid(NOBODY).gid(NOBODY));
     assert!(code == 1 && error.contains("CAP_BPF") && error.contains("root"), "{error}");
-    let (code, out, _) = told(Command::new(&copy).args(["doctor"]).uid(NOBODY).gid(NOBODY));
+    let (code, out, _) = run(Command::new(&copy).args(["doctor"]).uid(NOBODY).gid(NOBODY));
     assert!(code == 3 && out.contains("fail capabilities"), "{out}");
 }
 
 #[test]
-fn pages_and_completions_are_written() {
+fn manual_pages_and_completions_are_written() {
     let directory = tempfile::tempdir().unwrap();
-    let (code, _, error) = told(Command::new(SUMAC).arg("man").arg(directory.path()));
+    let (code, _, error) = run(Command::new(SUMAC).arg("man").arg(directory.path()));
     assert_eq!(code, 0, "{error}");
     let page = std::fs::read_to_string(directory.path().join("sumac-attach.1")).unwrap();
     assert!(page.contains("zerocopy") && directory.path().join("sumac.1").exists());
     for shell in ["bash", "zsh", "fish"] {
-        let (code, out, _) = told(Command::new(SUMAC).args(["completions", shell]));
+        let (code, out, _) = run(Command::new(SUMAC).args(["completions", shell]));
         assert!(code == 0 && out.contains("attach"), "{shell}");
     }
     for verb in ["doctor", "attach", "detach", "status", "clean", "stats"] {
-        let (code, out, _) = told(Command::new(SUMAC).args([verb, "--help"]));
+        let (code, out, _) = run(Command::new(SUMAC).args([verb, "--help"]));
         assert!(code == 0 && out.contains("Exit codes:"), "{verb}: {out}");
     }
 }
 
 #[test]
-fn the_program_is_measured() {
-    if !privileged("the_program_is_measured") {
+fn bench_xdp_measures_the_program() {
+    if !privileged("bench_xdp_measures_the_program") {
         return;
     }
-    let (code, out, error) = told(Command::new(SUMAC).args(["bench-xdp", "--repeat", "1000", "--json"]));
+    let (code, out, error) = run(Command::new(SUMAC).args(["bench-xdp", "--repeat", "1000", "--json"]));
     assert_eq!(code, 0, "{error}");
     let measured: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(measured.as_array().unwrap().len(), 7, "{measured}");

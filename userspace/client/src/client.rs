@@ -1,4 +1,4 @@
-//! The connection as a trainer sees it: hello, tensors, jobs, counters.
+//! The client: tensors, jobs and counters over one connection.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::connection::{Answer, Connection};
 use crate::tensor::{self, Element, Tensor};
 use crate::{ClientError, Job, JobOptions};
 
-/// A connection to the host's daemon. Clones share it, and threads may too.
+/// A connection to the host's daemon. Clones and threads share it.
 #[derive(Clone, Debug)]
 pub struct Client {
     connection: Arc<Connection>,
@@ -21,7 +21,7 @@ impl Client {
     /// Connects to the daemon that listens at `path` and agrees on a version.
     ///
     /// # Errors
-    /// When nobody listens, or the daemon does not want this user or version.
+    /// When no daemon listens, or it refuses this user or version.
     pub fn connect(path: impl AsRef<Path>) -> Result<Client, ClientError> {
         let connection = Connection::connect(path.as_ref())?;
         let command = Command::Hello(Hello {
@@ -32,13 +32,13 @@ impl Client {
         Ok(Client { connection: Arc::new(connection), hello: Arc::new(hello) })
     }
 
-    /// What the daemon said of itself: version, backend, limits.
+    /// The daemon's version, backend and limits.
     #[must_use]
     pub fn hello(&self) -> &HelloReply {
         &self.hello
     }
 
-    /// Joins a job; returns when all its workers have.
+    /// Joins a job; returns when all its workers have joined.
     ///
     /// # Errors
     /// Among the daemon's: `ranks_missing` (names them), `refused`, `unreachable`, `handshake`, `rank_taken`.
@@ -46,9 +46,9 @@ impl Client {
         self.enter(Command::Open(options.open.clone()))
     }
 
-    /// Comes into a job that another connection of this host has opened, to submit operations beside it.
+    /// Attaches to a job that another connection of this host has opened, to submit operations too.
     ///
-    /// Only the user who opened it may, unless `secret` is the job's.
+    /// Without the job's `secret` this is allowed to the user who opened it.
     ///
     /// # Errors
     /// Among the daemon's: `unknown_job`, `denied`.
@@ -59,23 +59,23 @@ impl Client {
     fn enter(&self, command: Command) -> Result<Job, ClientError> {
         let Answer { value, fds } = self.connection.call(command, &[])?;
         let opened = body(value)?;
-        let bell = fds
+        let event = fds
             .into_iter()
             .next()
             .ok_or_else(|| ClientError::Protocol("the job came without eventfd".into()))?;
-        Ok(Job::new(self.connection.clone(), opened, bell))
+        Ok(Job::new(self.connection.clone(), opened, event))
     }
 
-    /// A tensor of `count` zeros in memory that the daemon can see.
+    /// Allocates a tensor of `count` zeros in memory shared with the daemon.
     ///
     /// # Errors
-    /// When the memory cannot be made or the daemon refuses it.
+    /// When the memory cannot be allocated or the daemon refuses it.
     pub fn tensor<T: Element>(&self, count: usize) -> Result<Tensor<T>, ClientError> {
         let mut tensors = self.tensors(&[count])?;
-        tensors.pop().ok_or_else(|| ClientError::Protocol("no tensor was made".into()))
+        tensors.pop().ok_or_else(|| ClientError::Protocol("no tensor was allocated".into()))
     }
 
-    /// Several tensors in one region, in the order of `counts`; cheaper for the daemon than a region each.
+    /// Allocates several tensors in one region, in the order of `counts`; cheaper than a region each.
     ///
     /// # Errors
     /// As [`Client::tensor`].
@@ -91,7 +91,7 @@ impl Client {
         body(self.stats_json()?)
     }
 
-    /// The daemon's counters as it wrote them.
+    /// The daemon's counters as JSON.
     ///
     /// # Errors
     /// When the connection is lost.
@@ -100,7 +100,7 @@ impl Client {
     }
 }
 
-/// Reads a reply's body.
+/// Parses a reply's body.
 pub(crate) fn body<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, ClientError> {
     sumac_api::body(value).map_err(|error| ClientError::Protocol(error.to_string()))
 }

@@ -1,7 +1,7 @@
-//! One connection shared by threads: requests out, replies and completions back to whoever waits for them.
+//! One connection shared by threads: sends requests, and distributes replies and completions to the threads that wait.
 //!
-//! There is no reading thread. Whoever waits and finds nobody reading reads for all, files what it gets, and stops
-//! when its own answer has come. So an answer costs no switch between threads where only one thread waits.
+//! There is no reader thread. Of the threads that wait, one reads messages for all until its own answer has arrived. So an
+//! answer costs no context switch if only one thread waits.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -18,18 +18,18 @@ use sumac_api::{
 
 use crate::ClientError;
 
-/// How an operation ended, and its duration.
+/// The outcome of an operation.
 pub(crate) type Outcome = Result<Done, Failure>;
 
-/// How an operation ended well.
+/// A completed operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
     pub(crate) duration: Duration,
-    /// Elements that were not written: ranges.
+    /// Ranges of elements that were not written.
     pub(crate) missed: Vec<(u64, u64)>,
 }
 
-/// The body of a reply and the descriptor that came with it.
+/// The body of a reply and its file descriptor.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) value: Value,
@@ -40,22 +40,22 @@ pub(crate) struct Answer {
 struct State {
     next_id: u64,
     replies: HashMap<u64, Result<Answer, Failure>>,
-    /// Requests to give a region back, whose reply nobody waits for, with the region.
+    /// The regions of unregister requests without a waiter, by request.
     unregistering: HashMap<u64, u64>,
-    /// Regions that were still busy when they were given back.
+    /// Regions whose unregister request was refused as busy.
     busy_regions: Vec<u64>,
     finished: HashMap<u64, Outcome>,
-    /// Operations whose end nobody waits for.
+    /// Operations without a waiter.
     abandoned: HashSet<u64>,
     /// Jobs that ended with an error.
     failed: HashMap<u64, Failure>,
     lost: Option<String>,
-    /// Somebody is reading for all.
+    /// Whether a thread reads messages for all.
     reading: bool,
 }
 
 impl State {
-    fn file_reply(&mut self, id: u64, result: Result<Answer, Failure>) {
+    fn store_reply(&mut self, id: u64, result: Result<Answer, Failure>) {
         match self.unregistering.remove(&id) {
             Some(region) => {
                 if result.is_err_and(|failure| failure.code == Code::RegionBusy) {
@@ -73,7 +73,7 @@ pub(crate) struct Connection {
     channel: Channel,
     state: Mutex<State>,
     changed: Condvar,
-    /// Locked by whoever is reading.
+    /// Locked by the thread that reads.
     buffer: Mutex<Vec<u8>>,
 }
 
@@ -98,8 +98,8 @@ impl Connection {
         }
     }
 
-    /// Gives a region back without waiting for the reply. An operation that nobody waited for may still use it: then
-    /// it is given back again at a later call.
+    /// Unregisters a region without waiting for the reply. If an abandoned operation still uses it, a later call
+    /// repeats the request.
     pub(crate) fn unregister(&self, region: u64) -> Result<(), ClientError> {
         let id = self.next_id()?;
         // Before the request leaves: another thread may read the reply at once.
@@ -112,7 +112,7 @@ impl Connection {
         busy.into_iter().try_for_each(|region| self.unregister(region))
     }
 
-    /// Waits until the operation has ended; `None` when the deadline comes first.
+    /// Waits until the operation has ended; `None` at the deadline.
     pub(crate) fn finished(
         &self,
         op: u64,
@@ -121,7 +121,7 @@ impl Connection {
         self.wait_for(deadline, |state| state.finished.remove(&op))
     }
 
-    /// Forgets an operation's end, which may have come already.
+    /// Discards the outcome of an operation, present or future.
     pub(crate) fn abandon(&self, op: u64) {
         let mut state = self.state();
         if state.finished.remove(&op).is_none() {
@@ -129,12 +129,12 @@ impl Connection {
         }
     }
 
-    /// Why the job ended, if the daemon has said so.
+    /// The error of a failed job, if that message has been read.
     pub(crate) fn job_failure(&self, job: u64) -> Option<Failure> {
         self.state().failed.get(&job).cloned()
     }
 
-    /// Forgets a job that was closed.
+    /// Discards the state of a closed job.
     pub(crate) fn forget_job(&self, job: u64) {
         self.state().failed.remove(&job);
     }
@@ -147,8 +147,8 @@ impl Connection {
 
     fn next_id(&self) -> Result<u64, ClientError> {
         let mut state = self.state();
-        if let Some(why) = &state.lost {
-            return Err(ClientError::Lost(why.clone()));
+        if let Some(reason) = &state.lost {
+            return Err(ClientError::Lost(reason.clone()));
         }
         state.next_id += 1;
         Ok(state.next_id)
@@ -159,15 +159,15 @@ impl Connection {
             Request { id, command }.encode().map_err(|error| ClientError::Protocol(error.to_string()))?;
         match self.channel.send(&bytes, fds) {
             Ok(()) => Ok(()),
-            // What the daemon said before it hung up is worth more than that it did.
+            // The daemon's last message has the reason for closing.
             Err(FrameError::Closed) => self
                 .wait_for(None, |state| state.replies.contains_key(&id).then_some(()))?
-                .ok_or_else(|| ClientError::Lost("the daemon hung up".into())),
+                .ok_or_else(|| ClientError::Lost("the daemon closed it".into())),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Reads, or lets another thread read, until `take` finds what it looks for.
+    /// Reads messages, or waits while another thread reads, until `take` returns a value or the deadline passes.
     fn wait_for<T>(
         &self,
         deadline: Option<Instant>,
@@ -178,8 +178,8 @@ impl Connection {
             if let Some(found) = take(&mut state) {
                 return Ok(Some(found));
             }
-            if let Some(why) = &state.lost {
-                return Err(ClientError::Lost(why.clone()));
+            if let Some(reason) = &state.lost {
+                return Err(ClientError::Lost(reason.clone()));
             }
             let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
@@ -191,11 +191,11 @@ impl Connection {
             }
             state.reading = true;
             drop(state);
-            let got = self.read_one(left);
+            let outcome = self.read_one(left);
             state = self.state();
             state.reading = false;
-            if let Err(why) = got {
-                state.lost.get_or_insert(why);
+            if let Err(reason) = outcome {
+                state.lost.get_or_insert(reason);
             }
             self.changed.notify_all();
         }
@@ -208,7 +208,7 @@ impl Connection {
         }
     }
 
-    /// Reads one message and files it; the error says why the connection is over.
+    /// Reads and dispatches one message; the error is the reason why the connection is lost.
     fn read_one(&self, left: Option<Duration>) -> Result<(), String> {
         if !self.readable(left)? {
             return Ok(());
@@ -216,19 +216,18 @@ impl Connection {
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         let message = match self.channel.receive(&mut buffer) {
             Ok(Inbound::Message(message)) => message,
-            Ok(Inbound::End) => return Err("the daemon hung up".into()),
+            Ok(Inbound::End) => return Err("the daemon closed it".into()),
             Err(error) => return Err(error.to_string()),
         };
-        let outbound = Outbound::parse(message.bytes)
-            .map_err(|error| format!("it said something that is not understood: {error}"))?;
-        self.file(outbound, message.fds)
+        let outbound = Outbound::parse(message.bytes).map_err(|error| format!("invalid message: {error}"))?;
+        self.dispatch(outbound, message.fds)
     }
 
     fn readable(&self, left: Option<Duration>) -> Result<bool, String> {
         let timeout = match left.map(Timespec::try_from) {
             None => None,
             Some(Ok(timeout)) => Some(timeout),
-            // Longer than the clock can say is as good as for ever.
+            // A timeout beyond the clock's range is none.
             Some(Err(_)) => None,
         };
         let mut poll = [PollFd::new(&self.channel, PollFlags::IN)];
@@ -239,18 +238,18 @@ impl Connection {
         }
     }
 
-    fn file(&self, outbound: Outbound, fds: Vec<OwnedFd>) -> Result<(), String> {
+    fn dispatch(&self, outbound: Outbound, fds: Vec<OwnedFd>) -> Result<(), String> {
         let mut state = self.state();
         match outbound {
             Outbound::Reply { id: None, result } => {
-                // Only a refusal of the whole connection has no request of ours to answer to.
+                // A reply without an id refuses the connection as a whole.
                 return Err(match result {
                     Err(failure) => failure.to_string(),
-                    Ok(_) => "it answered a request that has no id".into(),
+                    Ok(_) => "a reply without an id".into(),
                 });
             }
             Outbound::Reply { id: Some(id), result } => {
-                state.file_reply(id, result.map(|value| Answer { value, fds }));
+                state.store_reply(id, result.map(|value| Answer { value, fds }));
             }
             Outbound::Event(Event::Completed { op, duration_ns, missed, error, .. }) => {
                 if !state.abandoned.remove(&op) {
@@ -269,14 +268,14 @@ impl Connection {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere cannot leave the maps half changed.
+        // No panic leaves the maps half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the buffer: it is long and says nothing.
+        // Without the buffer, which is long.
         f.debug_struct("Connection").field("channel", &self.channel).finish_non_exhaustive()
     }
 }
@@ -292,14 +291,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_busy_region_is_remembered_and_one_given_back_is_not() {
+    fn a_busy_region_is_kept_for_another_request() {
         let mut state = State::default();
         state.unregistering.extend([(7, 70), (8, 80)]);
-        state.file_reply(7, Err(Failure::new(Code::RegionBusy, "an operation uses it")));
-        state.file_reply(8, Ok(Answer { value: Value::Null, fds: Vec::new() }));
+        state.store_reply(7, Err(Failure::new(Code::RegionBusy, "an operation uses it")));
+        state.store_reply(8, Ok(Answer { value: Value::Null, fds: Vec::new() }));
         assert_eq!(state.busy_regions, [70]);
         assert!(state.unregistering.is_empty() && state.replies.is_empty());
-        state.file_reply(9, Err(Failure::new(Code::RegionBusy, "somebody waits for this one")));
+        state.store_reply(9, Err(Failure::new(Code::RegionBusy, "this request has a waiter")));
         assert!(state.replies.contains_key(&9));
     }
 }

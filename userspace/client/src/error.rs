@@ -1,11 +1,11 @@
-//! What a client's call can come to.
+//! Errors of the client.
 
 use sumac_api::{Code, Failure, FrameError};
 use sumac_memory::{LeaseError, RegionError};
 
 use crate::Tensor;
 
-/// Why a call failed.
+/// An error of a client's call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -13,27 +13,27 @@ pub enum ClientError {
     #[error(transparent)]
     Daemon(#[from] Failure),
     /// The socket failed.
-    #[error("talking to the daemon: {0}")]
+    #[error("the daemon's socket failed: {0}")]
     Socket(#[from] FrameError),
-    /// The daemon said something that this version does not understand.
-    #[error("the daemon's message is not understood: {0}; do client and daemon have the same version?")]
+    /// A message of the daemon is invalid in this version.
+    #[error("invalid message of the daemon: {0}; do client and daemon have the same version?")]
     Protocol(String),
-    /// The connection ended; every later call fails with the same words.
-    #[error("the connection to the daemon is gone: {0}; connect and open the job again")]
+    /// The connection is lost; every later call fails with the same reason.
+    #[error("the connection to the daemon is lost: {0}; connect and open the job again")]
     Lost(String),
-    /// The shared memory could not be made.
-    #[error("making a tensor: {0}")]
+    /// The shared memory could not be allocated.
+    #[error("cannot allocate a tensor: {0}")]
     Memory(#[from] RegionError),
     /// The shared memory could not be divided.
-    #[error("dividing a region: {0}")]
+    #[error("cannot divide a region: {0}")]
     Divide(#[from] LeaseError),
-    /// More elements than addresses.
-    #[error("the tensors have more bytes than this machine can address")]
+    /// The tensors exceed the address space.
+    #[error("the tensors exceed this machine's address space")]
     TooLarge,
 }
 
 impl ClientError {
-    /// The daemon's code, where the error is the daemon's.
+    /// The error code, if the daemon returned the error.
     #[must_use]
     pub fn code(&self) -> Option<Code> {
         match self {
@@ -43,17 +43,17 @@ impl ClientError {
     }
 }
 
-/// An operation that did not happen, with its tensor.
+/// A failed operation, with its tensor.
 ///
-/// The tensor's contents are what they were, except where an operation failed half way: then some chunks hold sums
-/// and the others inputs, and only a new value makes sense of them.
+/// The tensor is unchanged if the operation was not accepted. After an operation that failed later its contents are
+/// undefined: some chunks hold sums, others inputs.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Failed<T> {
-    /// Why.
+    /// The reason.
     #[source]
     pub error: ClientError,
-    /// The tensor that was handed over; none when the daemon may still be using it.
+    /// The submitted tensor; `None` if the daemon may still use it.
     pub tensor: Option<Tensor<T>>,
 }
 

@@ -1,4 +1,4 @@
-//! Tensors in memory that the trainer and the daemon share.
+//! Tensors in memory shared by trainer and daemon.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -14,12 +14,12 @@ use crate::ClientError;
 use crate::client::body;
 use crate::connection::Connection;
 
-/// Tensors of one region start at multiples of this many bytes, so that no two share a cache line.
+/// The alignment of tensors in a region, in bytes: no two share a cache line.
 const ALIGNMENT: usize = 64;
 
-/// A type that the network can reduce.
+/// An element type of tensors.
 pub trait Element: FromBytes + IntoBytes + Immutable + Copy + sealed::Sealed + 'static {
-    /// Its name in the API.
+    /// The type in the API.
     const DTYPE: DType;
 }
 
@@ -47,7 +47,7 @@ mod sealed {
     impl Sealed for i32 {}
 }
 
-/// A registered region; the daemon forgets it when its last tensor is dropped.
+/// A registered region, unregistered when its last tensor is dropped.
 #[derive(Debug)]
 pub(crate) struct Region {
     connection: Arc<Connection>,
@@ -56,17 +56,17 @@ pub(crate) struct Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // Nobody could be told of an error here, and a lost connection frees everything.
+        // A drop cannot report errors, and a lost connection releases everything.
         let _ = self.connection.unregister(self.handle);
     }
 }
 
-/// A slice of shared memory that belongs to the trainer until it is handed to an operation of a [`crate::Job`].
+/// A slice of shared memory, owned by the trainer until it is submitted to an operation of a [`crate::Job`].
 #[derive(Debug)]
 pub struct Tensor<T> {
     lease: Lease,
     pub(crate) region: Arc<Region>,
-    /// Where it starts in its region, in bytes.
+    /// The offset in its region, in bytes.
     pub(crate) offset: usize,
     pub(crate) count: usize,
     element: PhantomData<T>,
@@ -77,7 +77,7 @@ impl<T: Element> Deref for Tensor<T> {
 
     fn deref(&self) -> &[T] {
         let bytes = self.lease.input(0, self.count * size_of::<T>());
-        // The lease has just this length, and mappings start at pages: neither step can fail.
+        // The lease has this length, and mappings are page-aligned: neither step can fail.
         bytes.and_then(|bytes| <[T]>::ref_from_bytes(bytes).ok()).unwrap_or(&[])
     }
 }
@@ -89,7 +89,7 @@ impl<T: Element> DerefMut for Tensor<T> {
     }
 }
 
-/// Makes one region that holds tensors of these lengths.
+/// Allocates one region with tensors of these lengths.
 pub(crate) fn allocate<T: Element>(
     connection: &Arc<Connection>,
     counts: &[usize],
@@ -111,7 +111,7 @@ pub(crate) fn allocate<T: Element>(
         .collect()
 }
 
-/// Where each tensor starts and how long the region is, in bytes; `None` when that does not fit a number.
+/// Returns each tensor's offset and the region's length, in bytes; `None` on overflow.
 fn layout<T>(counts: &[usize]) -> Option<(Vec<usize>, usize)> {
     let mut starts = Vec::with_capacity(counts.len());
     let mut end = 0usize;

@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use self::npy::{Form, Input, Output, Stored};
 
-use crate::{exit, socket::Socket};
+use crate::{exit, options::Socket};
 
 /// Sums an array over all workers of a job: reads IN.npy, writes OUT.npy.
 ///

@@ -1,4 +1,4 @@
-//! Arrays in numpy's files: what is in one, and how the result is written.
+//! Input and output arrays in numpy's format.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -9,17 +9,15 @@ use std::{
 use npyz::{NpyFile, NpyHeader, Order, WriterBuilder};
 use sumac_client::{Element, bf16, f16};
 
-/// An element as it stands in a file.
+/// An element's form in a file.
 pub trait Stored: Element {
-    /// Its type there.
+    /// The type in the file.
     type Raw: npyz::AutoSerialize + npyz::Deserialize + Copy;
-    /// From the file.
     fn from_raw(raw: Self::Raw) -> Self;
-    /// Into the file.
     fn to_raw(self) -> Self::Raw;
 }
 
-macro_rules! as_it_is {
+macro_rules! stored_unchanged {
     ($($element:ty),*) => {$(
         impl Stored for $element {
             type Raw = $element;
@@ -33,9 +31,9 @@ macro_rules! as_it_is {
     )*};
 }
 
-as_it_is!(f32, f16, i32);
+stored_unchanged!(f32, f16, i32);
 
-/// Numpy has no such type: its bits stand in files as uint16.
+/// Numpy has no bfloat16: its bits are stored as uint16.
 impl Stored for bf16 {
     type Raw = u16;
     fn from_raw(raw: u16) -> bf16 {
@@ -46,30 +44,30 @@ impl Stored for bf16 {
     }
 }
 
-/// An array's form, which the result shares.
+/// An array's shape and order, the same for the result.
 #[derive(Debug)]
 pub struct Form {
     shape: Vec<u64>,
     order: Order,
-    /// How many elements.
+    /// The number of elements.
     pub count: usize,
 }
 
-/// An opened file, whose header has been read.
+/// An input file after its header.
 pub struct Input {
-    /// The array's form, or how many elements its header promises where the file is too short for them.
+    /// The array's form, or the header's number of elements if the file is too short for them.
     pub form: Result<Form, u64>,
-    /// The array, whose elements have not been read.
+    /// The array, before its elements.
     pub array: NpyFile<BufReader<File>>,
 }
 
 impl Input {
-    /// Opens a file and looks at its header, before anything is allocated for what that promises.
+    /// Opens a file and checks its header against the file's length, before any allocation.
     pub fn open(path: &Path) -> io::Result<Input> {
         let file = File::open(path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
-            return Err(io::Error::other("it is no ordinary file"));
+            return Err(io::Error::other("not a regular file"));
         }
         let mut reader = BufReader::with_capacity(1 << 20, file);
         let header = NpyHeader::from_reader(&mut reader)?;
@@ -81,7 +79,7 @@ impl Input {
 fn form(header: &NpyHeader, length: u64) -> Result<Form, u64> {
     let shape = header.shape().to_vec();
     let promised = shape.iter().try_fold(1u64, |count, &size| count.checked_mul(size));
-    // No type that can be summed has less than two bytes; with larger ones the reading ends in the middle.
+    // The smallest type has two bytes. Of larger types a short file is found while reading.
     let count = promised.filter(|count| count.checked_mul(2).is_some_and(|bytes| bytes <= length));
     match count.map(usize::try_from) {
         Some(Ok(count)) => Ok(Form { shape, order: header.order(), count }),
@@ -89,31 +87,31 @@ fn form(header: &NpyHeader, length: u64) -> Result<Form, u64> {
     }
 }
 
-/// Where the result goes: a file beside the final place until it is complete, removed when that is not to be.
+/// The output file: written under a temporary name, then renamed; removed on failure.
 #[derive(Debug)]
 pub struct Output {
     file: File,
-    /// Where the file is now and where it belongs; `None` for a device or a pipe, which is written directly.
+    /// The temporary and the final path; `None` for a device or a pipe, which is written directly.
     paths: Option<(PathBuf, PathBuf)>,
 }
 
 impl Output {
-    /// Finds out whether the result can be written, and changes nothing that is there.
+    /// Creates the temporary file, so that an unwritable path fails before the sum. An existing output stays.
     pub fn create(path: &Path) -> io::Result<Output> {
         match OpenOptions::new().write(true).open(path) {
             Ok(file) if !file.metadata()?.is_file() => return Ok(Output { file, paths: None }),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(_) | Err(_) => {}
         }
-        // A link stays one; what it leads to is replaced.
-        let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let mut name = place.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
+        // Of a symbolic link the target is replaced.
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let mut name = target.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
         name.push(format!(".{}.tmp", std::process::id()));
-        let unfinished = place.with_file_name(name);
-        Ok(Output { file: File::create_new(&unfinished)?, paths: Some((unfinished, place)) })
+        let unfinished = target.with_file_name(name);
+        Ok(Output { file: File::create_new(&unfinished)?, paths: Some((unfinished, target)) })
     }
 
-    /// Writes an array of the input's form, and puts it in its place.
+    /// Writes an array of the input's form, and renames the file.
     pub fn save<T: Stored>(self, form: &Form, values: &[T]) -> io::Result<()> {
         let mut file = BufWriter::with_capacity(1 << 20, &self.file);
         let mut writer = npyz::WriteOptions::new()
@@ -126,7 +124,7 @@ impl Output {
         writer.finish()?;
         file.flush()?;
         match &self.paths {
-            Some((unfinished, place)) => fs::rename(unfinished, place),
+            Some((unfinished, target)) => fs::rename(unfinished, target),
             None => Ok(()),
         }
     }
@@ -135,7 +133,7 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         if let Some((unfinished, _)) = &self.paths {
-            // After the renaming there is nothing left to remove, and otherwise nobody to tell.
+            // After the rename this finds no file; a drop cannot report errors.
             let _ = fs::remove_file(unfinished);
         }
     }
@@ -146,13 +144,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_that_cannot_be_written_is_noticed_before_there_is_a_sum() {
+    fn an_unwritable_output_fails_before_the_sum() {
         assert!(Output::create(Path::new("/nonexistent/sum.npy")).is_err());
         assert!(Output::create(&std::env::temp_dir()).is_err());
     }
 
     #[test]
-    fn an_output_that_is_not_finished_leaves_nothing_and_replaces_nothing() {
+    fn an_unfinished_output_is_removed_and_replaces_nothing() {
         let path = std::env::temp_dir().join(format!("sumac-output-{}.npy", std::process::id()));
         fs::write(&path, "before").unwrap();
         let output = Output::create(&path).unwrap();

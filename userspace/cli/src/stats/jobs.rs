@@ -1,10 +1,10 @@
-//! Each job in a few lines, in front of all the counters: what a person looks for first.
+//! The summary of each job, in front of all counters.
 
 use std::io::{self, Write};
 
 use serde_json::Value;
 
-/// Writes the jobs of a daemon, then those that it sums for others as their parameter host.
+/// Writes the jobs of a daemon's trainers, then those of its parameter host.
 pub(super) fn show(out: &mut impl Write, stats: &Value) -> io::Result<()> {
     let (jobs, hosted) = (items(&stats["jobs"]), items(&stats["parameter_host"]));
     jobs.iter().try_for_each(|job| show_job(out, job))?;
@@ -20,7 +20,7 @@ fn number(of: &Value, field: &str) -> u64 {
     of[field].as_u64().unwrap_or(0)
 }
 
-fn word<'a>(of: &'a Value, field: &str) -> &'a str {
+fn text<'a>(of: &'a Value, field: &str) -> &'a str {
     of[field].as_str().unwrap_or("?")
 }
 
@@ -29,18 +29,18 @@ fn show_job(out: &mut impl Write, job: &Value) -> io::Result<()> {
     writeln!(
         out,
         "job {}: {}, rank {} of {}, {}; {} of {} operations ended",
-        word(job, "name"),
-        word(job, "mode"),
+        text(job, "name"),
+        text(job, "mode"),
         n("rank"),
         n("world"),
-        word(job, "state"),
+        text(job, "state"),
         n("operations_ended"),
         n("operations_submitted"),
     )?;
     let trips = &engine["round_trips"];
     writeln!(
         out,
-        "  chunks  {} sent, {} results, {} in flight, {} sent again; round trips of {:.1} ms (half), {:.1} ms (99 %)",
+        "  chunks  {} sent, {} results, {} in flight, {} retransmitted; round trips {:.1} ms (median), {:.1} ms (p99)",
         number(engine, "chunks_sent"),
         number(engine, "results"),
         number(engine, "in_flight"),
@@ -48,7 +48,7 @@ fn show_job(out: &mut impl Write, job: &Value) -> io::Result<()> {
         number(trips, "p50_ns") as f64 / 1e6,
         number(trips, "p99_ns") as f64 / 1e6,
     )?;
-    writeln!(out, "  slots   {}: {}", n("slots"), word(job, "slots_reason"))?;
+    writeln!(out, "  slots   {}: {}", n("slots"), text(job, "slots_reason"))?;
     if job["dynamic"].is_object() { show_dynamic(out, job) } else { Ok(()) }
 }
 
@@ -56,34 +56,36 @@ fn show_dynamic(out: &mut impl Write, job: &Value) -> io::Result<()> {
     let (engine, dynamic) = (&job["engine"], &job["dynamic"]);
     let hosts: Vec<_> = items(&dynamic["hosts"]).iter().filter_map(Value::as_str).collect();
     let (direct, lanes) = (number(engine, "direct"), items(&job["lanes"]).len());
-    let way = match direct {
+    let path = match direct {
         0 => "all lanes through the aggregator".to_owned(),
-        direct => format!("{direct} of {lanes} lanes past the aggregator, which leads nowhere"),
+        direct => format!(
+            "{direct} of {lanes} lanes direct to the parameter host: no answer through the aggregator"
+        ),
     };
-    writeln!(out, "  way     {way}; parameter hosts: {}", hosts.join(", "))?;
+    writeln!(out, "  path    {path}; parameter hosts: {}", hosts.join(", "))?;
     writeln!(
         out,
-        "          {} results of chunks that had found their slot busy, {} places moved to another slot",
+        "          {} results after a collision, {} positions remapped to another slot",
         number(engine, "collisions"),
         number(engine, "remapped"),
     )?;
     let control = if dynamic["congestion_control"] == false { " (no congestion control)" } else { "" };
     writeln!(
         out,
-        "  window  {} chunks a lane, {} in flight allowed in all{control}; halved {} times, {} results marked",
+        "  window  {} chunks per lane, congestion window {} in all{control}; {} halvings, {} marked results",
         number(dynamic, "window"),
         number(engine, "cwnd"),
         number(engine, "halvings"),
         number(engine, "marked"),
     )?;
-    writeln!(out, "  floats  {} chunks asked for, whose integers overflowed", number(engine, "raw_chunks"))
+    writeln!(out, "  floats  {} chunks sent as floats after an overflow", number(engine, "raw_chunks"))
 }
 
 fn show_hosted(out: &mut impl Write, job: &Value) -> io::Result<()> {
     let n = |field| number(job, field);
     writeln!(
         out,
-        "parameter host of job {}.{}: {} chunks summed for {} workers, {} of them now past the aggregator",
+        "parameter host of job {}.{}: {} chunks summed for {} workers, {} of them on the direct path",
         n("job"),
         n("epoch"),
         n("completed"),
@@ -99,12 +101,7 @@ fn show_hosted(out: &mut impl Write, job: &Value) -> io::Result<()> {
         n("bytes_in") as f64 / 1e6,
         n("bytes_out") as f64 / 1e6,
     )?;
-    writeln!(
-        out,
-        "  floats  {} chunks, whose integers overflowed; {} results sent again",
-        n("raw"),
-        n("replies")
-    )
+    writeln!(out, "  floats  {} chunks after an overflow; {} results retransmitted", n("raw"), n("replies"))
 }
 
 #[cfg(test)]
@@ -119,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dynamic_job_tells_its_way() {
+    fn a_dynamic_job_shows_its_path() {
         let job = |direct: u64| {
             let dynamic = json!({ "hosts": ["10.0.0.9:48700"], "window": 256, "congestion_control": true });
             let engine = json!({ "direct": direct, "cwnd": 40, "halvings": 2, "collisions": 7 });
@@ -127,12 +124,15 @@ mod tests {
         };
         let text = shown(&job(0));
         assert!(text.contains("all lanes through the aggregator; parameter hosts: 10.0.0.9:48700"), "{text}");
-        assert!(text.contains("7 results of chunks") && text.contains("40 in flight allowed"), "{text}");
-        assert!(shown(&job(1)).contains("1 of 2 lanes past the aggregator"), "{text}");
+        assert!(
+            text.contains("7 results after a collision") && text.contains("congestion window 40"),
+            "{text}"
+        );
+        assert!(shown(&job(1)).contains("1 of 2 lanes direct"), "{text}");
     }
 
     #[test]
-    fn a_static_job_has_no_window_and_nobody_has_nothing() {
+    fn a_static_job_has_no_window_and_no_job_prints_nothing() {
         let text = shown(
             &json!({ "jobs": [{ "name": "a", "mode": "static", "slots": 64, "slots_reason": "asked" }] }),
         );
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_host_tells_what_it_sums() {
+    fn a_parameter_host_shows_its_jobs() {
         let hosted = json!({ "job": 3, "epoch": 1, "completed": 9, "world": 4, "full_sums": 8 });
         let text = shown(&json!({ "jobs": [], "parameter_host": [hosted] }));
         assert!(text.starts_with("parameter host of job 3.1: 9 chunks summed for 4 workers"), "{text}");
