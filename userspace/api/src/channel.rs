@@ -1,4 +1,4 @@
-//! Moves messages and file descriptors over a `SOCK_SEQPACKET` Unix socket.
+//! Messages and file descriptors over a `SOCK_SEQPACKET` Unix socket.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,64 +13,64 @@ use rustix::net::{
 
 use crate::{MAX_FDS, MAX_MESSAGE};
 
-/// Why a message could not be moved.
+/// An error of a connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
     /// The path cannot be a socket's address.
     #[error("{path:?} cannot be a socket's address: {source}; it may have 107 bytes")]
     Path {
-        /// The path given.
+        /// The path.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Nobody answers at the path.
+    /// No daemon listens at the path.
     #[error("cannot connect to {path:?}: {source}; is the daemon running (`sumac daemon --config FILE`)?")]
     Connect {
-        /// The path given.
+        /// The path.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A message is longer than the limit; what came of it is gone.
+    /// A message exceeds the limit and was dropped.
     #[error("a message of {length} bytes exceeds the limit of {MAX_MESSAGE} bytes")]
     TooLarge {
         /// The message's length in bytes.
         length: usize,
     },
-    /// More file descriptors came than any command takes; all were closed.
-    #[error("more than {MAX_FDS} file descriptor came with a message")]
+    /// A message carried more than [`MAX_FDS`] descriptors; all were closed.
+    #[error("a message carried more than {MAX_FDS} file descriptor")]
     TooManyFds,
-    /// The other side does not read, so that the socket's buffer is full.
-    #[error("the other side does not read its messages")]
+    /// The socket's buffer is full: the peer does not read.
+    #[error("the peer does not read its messages")]
     Full,
-    /// Nothing has arrived (of a receive that does not block).
+    /// No message has arrived (non-blocking receive).
     #[error("no message has arrived")]
     Empty,
-    /// The connection is gone.
+    /// The connection is closed.
     #[error("the connection is closed")]
     Closed,
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {doing} the local socket: {source}")]
     System {
-        /// What was being done.
+        /// The failed action, a verb.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// What a receive brought.
+/// The outcome of a receive.
 #[derive(Debug)]
 pub enum Inbound<'a> {
     /// A message.
     Message(Message<'a>),
-    /// The other side has closed the connection (or sent an empty message, which says the same).
+    /// The peer has closed the connection, or sent an empty message.
     End,
 }
 
-/// A message and what travelled with it.
+/// A message with its file descriptors.
 #[derive(Debug)]
 pub struct Message<'a> {
     /// The JSON text.
@@ -89,26 +89,26 @@ impl Channel {
     /// Connects to the daemon that listens at `path`.
     ///
     /// # Errors
-    /// When the path is too long or nobody listens there.
+    /// When the path is too long or no daemon listens there.
     pub fn connect(path: &Path) -> Result<Channel, FrameError> {
-        let shown = || path.display().to_string();
+        let text = || path.display().to_string();
         let address = SocketAddrUnix::new(path)
-            .map_err(|errno| FrameError::Path { path: shown(), source: errno.into() })?;
+            .map_err(|errno| FrameError::Path { path: text(), source: errno.into() })?;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(|errno| FrameError::System { doing: "create", source: errno.into() })?;
         rustix::net::connect(&socket, &address)
-            .map_err(|errno| FrameError::Connect { path: shown(), source: errno.into() })?;
+            .map_err(|errno| FrameError::Connect { path: text(), source: errno.into() })?;
         Ok(Channel { socket })
     }
 
-    /// Takes over a connected socket.
+    /// Wraps a connected socket.
     #[must_use]
     pub fn from_socket(socket: OwnedFd) -> Channel {
         Channel { socket }
     }
 
-    /// Two connected ends, for tests.
+    /// Creates two connected ends, for tests.
     ///
     /// # Errors
     /// When the system has no descriptors left.
@@ -118,15 +118,15 @@ impl Channel {
             .map_err(|errno| FrameError::System { doing: "create", source: errno.into() })
     }
 
-    /// Sends one message, waiting while the other side's buffer is full.
+    /// Sends one message; blocks while the peer's buffer is full.
     ///
     /// # Errors
-    /// [`FrameError::TooLarge`], [`FrameError::Closed`], or what the system said.
+    /// [`FrameError::TooLarge`], [`FrameError::Closed`], or [`FrameError::System`].
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
         self.send_with(bytes, fds, SendFlags::NOSIGNAL)
     }
 
-    /// Sends one message, or says [`FrameError::Full`] without waiting.
+    /// Sends one message without blocking.
     ///
     /// # Errors
     /// As [`Channel::send`], and [`FrameError::Full`].
@@ -154,15 +154,15 @@ impl Channel {
         }
     }
 
-    /// Receives one message into `buffer`, which must hold [`MAX_MESSAGE`] bytes, and waits for it.
+    /// Receives one message into `buffer`, which must hold [`MAX_MESSAGE`] bytes; blocks until it arrives.
     ///
     /// # Errors
-    /// [`FrameError::TooLarge`] and [`FrameError::TooManyFds`] concern one message only; the connection can go on.
+    /// [`FrameError::TooLarge`] and [`FrameError::TooManyFds`] concern one message only; the connection remains usable.
     pub fn receive<'a>(&self, buffer: &'a mut [u8]) -> Result<Inbound<'a>, FrameError> {
         self.receive_with(buffer, RecvFlags::empty())
     }
 
-    /// Receives one message, or says [`FrameError::Empty`] without waiting.
+    /// Receives one message without blocking.
     ///
     /// # Errors
     /// As [`Channel::receive`], and [`FrameError::Empty`].
@@ -171,10 +171,10 @@ impl Channel {
     }
 
     fn receive_with<'a>(&self, buffer: &'a mut [u8], flags: RecvFlags) -> Result<Inbound<'a>, FrameError> {
-        // Room for one more than allowed tells "too many" from "the most"; whatever came is owned, and so closed.
+        // Space for one more than allowed detects an excess; all received descriptors are owned, and so closed.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS + 1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        // TRUNC makes the kernel tell the message's real length, also when the buffer was too small for it.
+        // With TRUNC the kernel returns the message's real length even if the buffer is too small.
         let flags = flags | RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
         let mut receive = || {
             rustix::io::retry_on_intr(|| {
@@ -183,7 +183,7 @@ impl Channel {
             })
         };
         let received = match receive() {
-            // A peer that closed without having read everything: said once, before what it sent last.
+            // The kernel reports a peer that closed with unread messages once, before its last message.
             Err(Errno::CONNRESET) => receive(),
             received => received,
         };
@@ -216,9 +216,9 @@ impl Channel {
         }
     }
 
-    /// Ends the connection in both directions; a thread that waits in [`Channel::receive`] returns.
+    /// Closes the connection in both directions; a blocked [`Channel::receive`] returns.
     pub fn shutdown(&self) {
-        // The only error is that the other side was faster.
+        // It fails only if the peer has closed already.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 }
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_travels_with_its_message() {
+    fn a_descriptor_arrives_with_its_message() {
         let (a, b) = Channel::pair().unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
         a.send(b"pipe", &[write.as_fd()]).unwrap();
@@ -269,13 +269,13 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_message_passes_and_a_longer_one_is_named() {
+    fn the_longest_message_passes_and_a_longer_one_is_an_error() {
         let (a, b) = Channel::pair().unwrap();
         let mut room = buffer();
         a.send(&vec![b'x'; MAX_MESSAGE], &[]).unwrap();
         assert_eq!(message(b.receive(&mut room).unwrap()).bytes.len(), MAX_MESSAGE);
         assert!(matches!(a.send(&vec![b'x'; MAX_MESSAGE + 1], &[]), Err(FrameError::TooLarge { .. })));
-        // A hostile sender is not held by our own check.
+        // A hostile sender does not have this check.
         rustix::net::send(&a, &vec![b'x'; MAX_MESSAGE + 1], SendFlags::empty()).unwrap();
         assert!(matches!(
             b.receive(&mut room),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_descriptors_are_closed_and_named() {
+    fn too_many_descriptors_are_closed() {
         let (a, b) = Channel::pair().unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
         let many = [write.as_fd(); 20];
@@ -298,13 +298,13 @@ mod tests {
         let mut room = buffer();
         assert!(matches!(b.receive(&mut room), Err(FrameError::TooManyFds)));
         drop(write);
-        // With every copy closed the reader sees the end of the pipe; a leaked one would block here.
+        // With every copy closed the reader gets the end of the pipe; a leaked one would block here.
         let mut byte = [0; 1];
         assert_eq!(rustix::io::read(&read, &mut byte).unwrap(), 0);
     }
 
     #[test]
-    fn a_peer_that_does_not_read_fills_the_buffer_and_is_named() {
+    fn a_peer_that_does_not_read_fills_the_buffer() {
         let (a, _b) = Channel::pair().unwrap();
         let message = vec![b'x'; 1024];
         let full = (0..100_000).find_map(|_| a.try_send(&message, &[]).err());
@@ -312,18 +312,18 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_heard_although_the_peer_did_not_listen() {
+    fn the_last_message_of_a_peer_that_did_not_read_arrives() {
         let (a, b) = Channel::pair().unwrap();
         b.send(b"unread", &[]).unwrap();
-        a.send(b"goodbye", &[]).unwrap();
+        a.send(b"last", &[]).unwrap();
         drop(a);
         let mut room = buffer();
-        assert_eq!(message(b.receive(&mut room).unwrap()).bytes, b"goodbye");
+        assert_eq!(message(b.receive(&mut room).unwrap()).bytes, b"last");
         assert!(matches!(b.receive(&mut room), Ok(Inbound::End)));
     }
 
     #[test]
-    fn a_peer_that_leaves_ends_the_connection() {
+    fn a_peer_that_closes_ends_the_connection() {
         let (a, b) = Channel::pair().unwrap();
         let mut room = buffer();
         assert!(matches!(b.try_receive(&mut room), Err(FrameError::Empty)));

@@ -1,38 +1,38 @@
-//! The operations that all workers of a job do together.
+//! Collective operations.
 
 use serde::{Deserialize, Serialize};
 use sumac_job::{CollectiveKind, DType, OperationDescriptor, Reduction};
 
-/// An operation on a tensor; which one says the command.
+/// An operation on a tensor; the command is its kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Collective {
     /// The job's handle, from `open` or `attach`.
     pub job: u64,
-    /// The region that holds the input.
+    /// The input's region.
     pub region: u64,
     /// The elements' type.
     pub dtype: DType,
-    /// Where the tensor, or this worker's input, starts, in bytes.
+    /// The offset of the tensor, or of this worker's input, in bytes.
     pub offset: u64,
-    /// Elements of the whole tensor, that of all blocks together.
+    /// Elements of the whole tensor, all blocks together.
     pub count: u64,
-    /// The region that takes the result; without it the input's.
+    /// The result's region; default: the input's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_region: Option<u64>,
-    /// Where the result goes, in bytes; without it in place.
+    /// The result's offset, in bytes; default: in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_offset: Option<u64>,
-    /// How values are reduced; only where they are.
+    /// The reduction; only for kinds that reduce.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reduction: Option<Reduction>,
-    /// The rank that gives (`broadcast`) or gets (`reduce`); only there, and necessary there.
+    /// The rank that contributes (`broadcast`) or receives (`reduce`); required there, else absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<u16>,
-    /// The operation's name, the same on all workers; necessary in a job in order of names.
+    /// The operation's name, the same on all workers; required with [`sumac_job::OperationOrder::Name`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// 0 (least) to 7 (most urgent).
+    /// The priority, 0 (lowest) to 7.
     #[serde(default)]
     pub priority: u8,
     /// The fraction of contributions that may be missing.
@@ -55,7 +55,7 @@ impl Collective {
         }
     }
 
-    /// A field that this kind of operation does not have, or lacks, in words.
+    /// Returns the problem of a field that this kind of operation lacks or does not have.
     pub(crate) fn misfit(&self, kind: CollectiveKind) -> Option<&'static str> {
         match (kind.has_root(), self.root.is_some(), kind.reduces() || self.reduction.is_none()) {
             (true, false, _) => Some("missing field `root`"),
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn each_kind_has_its_fields() {
-        let ask = |root, reduction| Collective {
+        let operation = |root, reduction| Collective {
             job: 1,
             region: 2,
             dtype: DType::Float16,
@@ -98,7 +98,11 @@ mod tests {
             (CollectiveKind::Allgather, None, None, true),
         ];
         for (kind, root, reduction, fits) in cases {
-            assert_eq!(ask(root, reduction).misfit(kind).is_none(), fits, "{kind:?} {root:?} {reduction:?}");
+            assert_eq!(
+                operation(root, reduction).misfit(kind).is_none(),
+                fits,
+                "{kind:?} {root:?} {reduction:?}"
+            );
         }
     }
 }

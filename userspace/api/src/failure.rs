@@ -1,8 +1,8 @@
-//! What can go wrong, as codes for programs and sentences for people.
+//! Errors: codes for programs and messages for people.
 
 use serde::{Deserialize, Serialize};
 
-/// The kind of a failure: what a client may branch on.
+/// The kind of a failure, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -17,27 +17,27 @@ pub enum Code {
     BadField,
     /// The first command was not `hello`.
     HelloFirst,
-    /// The daemon does not speak the client's version.
+    /// The daemon does not support the client's version.
     Version,
     /// The daemon's configuration does not allow this user.
     Denied,
     /// A limit of the daemon or of this connection is reached.
     Limit,
-    /// A command came without the file descriptor it needs.
+    /// A command came without its file descriptor.
     MissingFd,
-    /// A command came with file descriptors it does not take.
+    /// A command came with unexpected file descriptors.
     UnexpectedFd,
-    /// The registered file is not a sealed memory file of the size given.
+    /// The registered file is not a sealed memory file of the given size.
     BadRegion,
     /// No such region on this connection.
     UnknownRegion,
-    /// Operations are still using the region.
+    /// Outstanding operations use the region.
     RegionBusy,
     /// No such job on this connection.
     UnknownJob,
     /// Operations of the job are outstanding.
     JobBusy,
-    /// No such operation on this connection, or it finished too long ago.
+    /// No such operation on this connection, or its outcome is no longer stored.
     UnknownOp,
     /// Offset and count do not lie within the region.
     OutOfRange,
@@ -45,33 +45,33 @@ pub enum Code {
     Misaligned,
     /// The range overlaps one that an outstanding operation writes.
     RangeBusy,
-    /// What was asked for is not built yet, or not in this backend.
+    /// Not implemented, or not in this backend.
     Unsupported,
-    /// Somebody has the place: the job is open on this daemon already, or the rank elsewhere.
+    /// The job is open on this daemon already, or the rank on another.
     RankTaken,
     /// Not all ranks joined in time; `ranks` names the missing.
     RanksMissing,
-    /// The aggregator refused: wrong secret, other world size, no slots left.
+    /// The coordinator refused: wrong secret, other world size, no free slots.
     Refused,
     /// The aggregator's control plane or data plane does not answer.
     Unreachable,
     /// The path between worker and aggregator failed the handshake.
     Handshake,
-    /// The host's network path (program, socket, interface) could not be set up.
+    /// The host's data path (program, socket, interface) could not be set up.
     Datapath,
-    /// The job has failed; `ranks` names whose fault it was where that is known.
+    /// The job has failed; `ranks` names the workers at fault, if known.
     JobFailed,
-    /// The workers do not do the same; `ranks` names those who differ, where that is known.
+    /// The workers' operations differ; `ranks` names the workers that differ, if known.
     Mismatch,
     /// The operation was cancelled, and its job with it.
     Cancelled,
-    /// A value did not fit the wire's fixed point; `tensor` and `index` name it.
+    /// A value exceeds the wire format's range; `tensor` and `index` name it.
     Saturated,
-    /// The time given to `wait` ran out; the operation goes on.
+    /// A `wait` timed out; the operation continues.
     Timeout,
     /// The daemon is stopping.
     ShuttingDown,
-    /// A fault of the daemon itself.
+    /// An error of the daemon itself.
     Internal,
     /// A code of a later version (clients only; never sent).
     #[serde(other)]
@@ -79,7 +79,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// All codes that a daemon of this version sends.
+    /// All codes of this version.
     pub const ALL: &[Code] = &[
         Code::BadMessage,
         Code::TooLarge,
@@ -116,7 +116,7 @@ impl Code {
         Code::Internal,
     ];
 
-    /// The code as it stands in JSON.
+    /// The code's name in JSON.
     #[must_use]
     pub fn name(self) -> String {
         match serde_json::to_value(self) {
@@ -132,33 +132,33 @@ impl std::fmt::Display for Code {
     }
 }
 
-/// An error as the daemon reports it: a code, a sentence, and what to do next.
+/// An error of the daemon: a code, a message, and the next step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{message} ({code}){}", self.advice())]
+#[error("{message} ({code}){}", self.suffix())]
 pub struct Failure {
-    /// What kind of error it is.
+    /// The kind of error.
     pub code: Code,
-    /// What was being done, on what, and what went wrong.
+    /// The action, its object, and the reason.
     pub message: Box<str>,
-    /// What to do next; may be empty.
+    /// The next step; may be empty.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub hint: Box<str>,
-    /// The ranks that are missing or at fault, where that is known.
+    /// The ranks that are missing or at fault, if known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<u16>,
-    /// The tensor at fault: its operation's name, or number where it has none.
+    /// The tensor at fault: its operation's name, or its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tensor: Option<String>,
     /// The first element at fault, counted from the start of its tensor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u64>,
-    /// One past the last element that may be at fault, when only the chunk is known.
+    /// One past the last element that may be at fault, if only the chunk is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index_end: Option<u64>,
 }
 
 impl Failure {
-    /// An error of this kind.
+    /// Creates an error.
     #[must_use]
     pub fn new(code: Code, message: impl Into<Box<str>>) -> Failure {
         Failure {
@@ -172,21 +172,21 @@ impl Failure {
         }
     }
 
-    /// Adds what to do next.
+    /// Adds the next step.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<Box<str>>) -> Failure {
         self.hint = hint.into();
         self
     }
 
-    /// Adds the ranks it is about.
+    /// Adds the ranks that are missing or at fault.
     #[must_use]
     pub fn ranks(mut self, ranks: impl IntoIterator<Item = u16>) -> Failure {
         self.ranks = ranks.into_iter().collect();
         self
     }
 
-    /// Adds the elements it is about: `index` of `tensor`, or up to `end` (exclusive) when only a range is known.
+    /// Adds the elements at fault: `index` of `tensor`, or a range up to `end` (exclusive).
     #[must_use]
     pub fn elements(mut self, tensor: impl Into<String>, index: u64, end: Option<u64>) -> Failure {
         self.tensor = Some(tensor.into());
@@ -195,7 +195,7 @@ impl Failure {
         self
     }
 
-    fn advice(&self) -> String {
+    fn suffix(&self) -> String {
         if self.hint.is_empty() { String::new() } else { format!("; {}", self.hint) }
     }
 }
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_survives_json_and_leaves_out_what_it_does_not_know() {
+    fn a_failure_survives_json_without_its_empty_fields() {
         let failure = Failure::new(Code::RanksMissing, "ranks [2] did not join").ranks([2]);
         let json = serde_json::to_string(&failure).unwrap();
         assert_eq!(json, r#"{"code":"ranks_missing","message":"ranks [2] did not join","ranks":[2]}"#);
@@ -213,13 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn a_code_of_the_future_is_read_as_unknown() {
+    fn a_code_of_a_later_version_is_read_as_unknown() {
         let failure: Failure = serde_json::from_str(r#"{"code":"on_fire","message":"x"}"#).unwrap();
         assert_eq!(failure.code, Code::Unknown);
     }
 
     #[test]
-    fn the_sentence_ends_with_the_advice() {
+    fn the_message_ends_with_the_hint() {
         let failure =
             Failure::new(Code::Denied, "user 7 may not use this daemon").hint("add the uid to allow_uids");
         assert_eq!(failure.to_string(), "user 7 may not use this daemon (denied); add the uid to allow_uids");

@@ -1,9 +1,9 @@
-//! How a job is opened, and how a second client comes into it.
+//! Opening a job, and attaching to one.
 
 use serde::{Deserialize, Serialize};
 use sumac_job::JobSpec;
 
-/// A job's shared secret; it never shows in logs.
+/// A job's shared secret; never printed in logs.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);
@@ -18,7 +18,7 @@ impl std::fmt::Debug for Secret {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Open {
-    /// The job as this worker asks for it.
+    /// The requested parameters of the job.
     #[serde(flatten)]
     pub spec: JobSpec,
     /// The job's secret; without it the daemon's own.
@@ -37,20 +37,20 @@ impl Open {
     }
 }
 
-/// With the daemon's own secret and aggregator.
+/// Uses the daemon's own secret and aggregator.
 impl From<JobSpec> for Open {
     fn from(spec: JobSpec) -> Open {
         Open { spec, secret: None, aggregator: None }
     }
 }
 
-/// Comes into a job that another connection of this host has opened.
+/// Attaches to a job that another connection of this host has opened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attach {
     /// The job's name.
     pub job: String,
-    /// The job's secret; without it only the user who opened the job comes in.
+    /// The job's secret; not required from the user who opened the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<Secret>,
 }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_does_not_show_in_debug_output() {
+    fn a_secret_is_not_in_debug_output() {
         assert_eq!(format!("{:?}", Secret("hunter2".into())), "Secret(..)");
     }
 }

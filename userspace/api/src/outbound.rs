@@ -1,12 +1,14 @@
-//! What the daemon says: one reply per request, and events.
+//! Messages of the daemon: one reply per request, and events.
+
+use std::net::SocketAddrV4;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Code, DynamicReply, Failure, Mode, NonFinitePolicy, OperationOrder, Scale, WireFormat};
+use crate::{Code, Failure, Mode, NonFinitePolicy, OperationOrder, Scale, WireFormat};
 
-/// What a connection may hold at once; the daemon tells them in its hello.
+/// A connection's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes of one message.
@@ -19,24 +21,39 @@ pub struct Limits {
     pub jobs: u32,
     /// Operations outstanding on one connection.
     pub operations: u32,
-    /// Finished operations that `wait` still knows.
+    /// Ended operations that `wait` can return.
     pub finished: u32,
 }
 
 /// The answer to `hello`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HelloReply {
-    /// The version that both speak from here on.
+    /// The version of the connection.
     pub version: u32,
     /// The daemon's program and release.
     pub daemon: String,
-    /// How frames move: `xdp` or `udp`.
+    /// The backend: `xdp` or `udp`.
     pub backend: String,
-    /// What a connection may hold at once.
+    /// The connection's limits.
     pub limits: Limits,
 }
 
-/// The answer to `open` and `attach`, which comes with an eventfd.
+/// The granted parameters of a dynamic job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DynamicReply {
+    /// Packets that a lane may be ahead of its oldest without a result.
+    pub window: u32,
+    /// The parameter hosts: shard s has the one at index s modulo their number, at the port of shard 0 plus s.
+    pub hosts: Vec<SocketAddrV4>,
+    /// Whether the number of packets in flight follows losses and congestion marks.
+    pub congestion_control: bool,
+    /// Whether this worker replaces a dead one: it submits the job's operations from `first_operation` on.
+    pub resumed: bool,
+    /// The number of the first operation to submit, counted from 0: all before it are complete.
+    pub first_operation: u32,
+}
+
+/// The answer to `open` and `attach`, which carries an eventfd.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OpenReply {
     /// The handle of the job on this connection.
@@ -47,35 +64,35 @@ pub struct OpenReply {
     pub epoch: u16,
     /// This worker's number.
     pub rank: u16,
-    /// How many workers the job has.
+    /// The number of workers.
     pub world: u16,
-    /// How the job uses its aggregators.
+    /// The use of the aggregators' slots.
     pub mode: Mode,
-    /// Slots of each lane; of a dynamic job, shared slots of each shard that it may take, none where it has no aggregator.
+    /// Slots of each lane; of a dynamic job the maximum of shared slots of each shard, 0 without an aggregator.
     pub slots: u32,
-    /// Why that many: what was measured, or who asked for them.
+    /// The reason for the number: the measurement, or the request.
     pub slots_reason: String,
-    /// What a dynamic job was given.
+    /// The granted parameters of a dynamic job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dynamic: Option<DynamicReply>,
-    /// Shards that a tensor is spread over.
+    /// The number of shards.
     pub shards: u16,
-    /// Most 32-bit words in a packet.
+    /// The maximum of 32-bit words per packet.
     pub elements: u16,
-    /// What floats are multiplied with.
+    /// The factor for floats.
     pub scale: Scale,
-    /// How floats are written into packets.
+    /// The wire format of floats.
     pub wire: WireFormat,
-    /// What becomes of NaN and infinity.
+    /// The policy for NaN and infinity.
     pub not_finite: NonFinitePolicy,
-    /// Which operations of the workers belong together.
+    /// The rule by which the workers' operations are matched.
     pub order: OperationOrder,
-    /// The largest magnitude that a worker's int32 may have in a sum.
+    /// The maximum magnitude of a worker's int32 in a sum.
     pub max_int: i32,
-    /// The largest magnitude that a worker's float may have in a sum; absent where there is no limit.
+    /// The maximum magnitude of a worker's float in a sum; absent without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_float: Option<f64>,
-    /// How frames move: `xdp` or `udp`.
+    /// The backend: `xdp` or `udp`.
     pub backend: String,
     /// The aggregator's kind: `ebpf` or `host`, or `none` in a dynamic job without one.
     pub plane: String,
@@ -88,7 +105,7 @@ pub struct RegisterReply {
     pub region: u64,
 }
 
-/// The answer to a command that begins an operation: it is queued.
+/// The answer to a command that submits an operation: it is queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationReply {
     /// The operation's handle on this connection.
@@ -100,10 +117,10 @@ pub struct OperationReply {
 pub struct WaitReply {
     /// The operation.
     pub op: u64,
-    /// From submission to the last element's arrival, in nanoseconds.
+    /// The time from submission to the last element's arrival, in nanoseconds.
     pub duration_ns: u64,
-    /// Elements that were not written, because they were summed before this worker took another one's place: ranges,
-    /// each from its first to one past its last.
+    /// Ranges of elements that were not written, because they were summed before this worker replaced another: each from
+    /// its first to one past its last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missed: Vec<(u64, u64)>,
 }
@@ -111,7 +128,7 @@ pub struct WaitReply {
 /// The answer to `cancel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelReply {
-    /// False when the operation had already finished.
+    /// False if the operation had ended already.
     pub cancelled: bool,
 }
 
@@ -126,29 +143,29 @@ pub struct JobStats {
     pub epoch: u16,
     /// This worker's number.
     pub rank: u16,
-    /// How many workers the job has.
+    /// The number of workers.
     pub world: u16,
     /// `probing`, `ready` or `failed`.
     pub state: String,
-    /// Why it failed; empty when it did not.
+    /// The reason of a failure; else empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// Connections that submit into it.
+    /// Connections that submit operations.
     pub clients: u32,
-    /// How it uses its aggregators.
+    /// The use of the aggregators' slots.
     pub mode: Mode,
     /// Slots, as in [`OpenReply`].
     pub slots: u32,
-    /// Why that many.
+    /// The reason for the number.
     pub slots_reason: String,
-    /// What it was given, if it is dynamic.
+    /// The granted parameters of a dynamic job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dynamic: Option<DynamicReply>,
-    /// Most 32-bit words in a packet.
+    /// The maximum of 32-bit words per packet.
     pub elements: u16,
-    /// Operations that have been taken.
+    /// Accepted operations.
     pub operations_submitted: u64,
-    /// Operations that have ended, well or not.
+    /// Ended operations, with or without an error.
     pub operations_ended: u64,
     /// The engine's counters (`EngineStats`), of all lanes together.
     pub engine: Value,
@@ -159,24 +176,24 @@ pub struct JobStats {
 /// The answer to `stats`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatsReply {
-    /// How frames move: `xdp` or `udp`.
+    /// The backend: `xdp` or `udp`.
     pub backend: String,
-    /// Why the backend is not the one that was asked for; empty when it is.
+    /// The reason why the backend is not the requested one; else empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fallback: String,
-    /// Connections at the moment.
+    /// Open connections.
     pub clients: u32,
     /// The open jobs.
     pub jobs: Vec<JobStats>,
-    /// The jobs that the daemon sums for as a parameter host; absent when it is none.
+    /// The jobs of a parameter host; absent if the daemon is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameter_host: Option<Vec<Value>>,
-    /// The network ports (`PortReport`): what was bound, and counters.
+    /// The data path's sockets, as bound, with their counters.
     pub ports: Vec<Value>,
     /// The data path's threads: rounds, sleeps, packets of no job.
     #[serde(default)]
     pub threads: Vec<Value>,
-    /// Where the UMEM's frames are; they must add up to `frames` (XDP only).
+    /// The UMEM's frames by state; they add up to `frames` (XDP only).
     #[serde(default)]
     pub frames: Value,
     /// The host program's counters by reason (XDP only).
@@ -184,30 +201,30 @@ pub struct StatsReply {
     pub host_program: serde_json::Map<String, Value>,
 }
 
-/// What the daemon says without being asked.
+/// A message without a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// An operation finished; the job's eventfd was incremented by one.
+    /// An operation ended; the job's eventfd was incremented by one.
     Completed {
         /// The operation.
         op: u64,
         /// Its job.
         job: u64,
-        /// From submission to the end, in nanoseconds.
+        /// The time from submission to the end, in nanoseconds.
         duration_ns: u64,
         /// Elements that were not written, as in [`WaitReply`].
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         missed: Vec<(u64, u64)>,
-        /// Why it failed, if it did.
+        /// The error, if it failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Failure>,
     },
-    /// The job ended for all workers; its operations have completed with this error.
+    /// The job ended on all workers; its operations have completed with this error.
     JobFailed {
         /// The job.
         job: u64,
-        /// Why.
+        /// The reason.
         error: Failure,
     },
 }
@@ -219,14 +236,14 @@ pub enum Outbound {
     Reply {
         /// The request's id.
         id: Option<u64>,
-        /// What came of it.
+        /// The outcome.
         result: Result<Value, Failure>,
     },
-    /// Something that happened.
+    /// An event.
     Event(Event),
 }
 
-/// A message of the daemon as it stands in JSON.
+/// A message's form in JSON.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Shape {
@@ -236,7 +253,7 @@ enum Shape {
 }
 
 impl Outbound {
-    /// The reply to a request that succeeded.
+    /// Creates the reply to a successful request.
     #[must_use]
     pub fn ok<T: Serialize>(id: u64, value: &T) -> Outbound {
         let result = serde_json::to_value(value)
@@ -244,13 +261,13 @@ impl Outbound {
         Outbound::Reply { id: Some(id), result }
     }
 
-    /// The reply to a request that failed.
+    /// Creates the reply to a failed request.
     #[must_use]
     pub fn failed(id: Option<u64>, failure: Failure) -> Outbound {
         Outbound::Reply { id, result: Err(failure) }
     }
 
-    /// The message as bytes.
+    /// Encodes the message.
     ///
     /// # Errors
     /// When a number in it has no JSON form.
@@ -263,7 +280,7 @@ impl Outbound {
         serde_json::to_vec(&shape)
     }
 
-    /// Reads one message of the daemon.
+    /// Parses one message.
     ///
     /// # Errors
     /// When it is neither a reply nor a known event.
@@ -276,10 +293,10 @@ impl Outbound {
     }
 }
 
-/// Reads the body of a reply.
+/// Parses the body of a reply.
 ///
 /// # Errors
-/// When the daemon's reply has another shape than this version's.
+/// When the body does not have this version's form.
 pub fn body<T: DeserializeOwned>(value: Value) -> Result<T, serde_json::Error> {
     serde_json::from_value(value)
 }
@@ -289,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_and_events_survive_the_way_to_bytes_and_back() {
+    fn replies_and_events_survive_encoding() {
         let failure = Failure::new(Code::JobFailed, "rank 2 (10.77.2.2) stopped answering");
         let messages = [
             Outbound::ok(7, &RegisterReply { region: 3 }),
@@ -311,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_looks_as_documented() {
+    fn a_reply_has_the_documented_form() {
         let bytes = Outbound::ok(7, &RegisterReply { region: 3 }).encode().unwrap();
         assert_eq!(bytes, br#"{"id":7,"ok":{"region":3}}"#);
     }

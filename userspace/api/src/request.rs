@@ -1,4 +1,4 @@
-//! What a client may ask for, and how a request is read from bytes that nobody vouches for.
+//! Requests of a client, and their parser for untrusted bytes.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -6,18 +6,18 @@ use serde_json::{Map, Value};
 
 use crate::{Attach, Code, Collective, CollectiveKind, Failure, Open};
 
-/// Agrees on the version; must be the first command.
+/// Negotiates the version; must be the first command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hello {
-    /// The version the client speaks.
+    /// The client's version.
     pub version: u32,
     /// The client's name, for the daemon's log.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub client: String,
 }
 
-/// Registers a sealed memory file, which travels with the message.
+/// Registers a sealed memory file, whose descriptor travels with the message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Register {
@@ -25,18 +25,18 @@ pub struct Register {
     pub size: u64,
 }
 
-/// Answers when an operation has finished.
+/// Waits for the end of an operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wait {
-    /// The operation's handle, from the reply to the command that began it.
+    /// The operation's handle, from the reply to its command.
     pub op: u64,
-    /// How long to wait, in milliseconds; without it for ever.
+    /// The timeout in milliseconds; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
 }
 
-/// Gives an operation up, and with it its job on all workers.
+/// Cancels an operation, and with it its job on all workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cancel {
@@ -44,12 +44,12 @@ pub struct Cancel {
     pub op: u64,
 }
 
-/// Asks for the daemon's counters.
+/// Requests the daemon's counters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stats {}
 
-/// Gives a region back.
+/// Unregisters a region.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unregister {
@@ -57,7 +57,7 @@ pub struct Unregister {
     pub region: u64,
 }
 
-/// Leaves a job, or detaches from it.
+/// Closes a job, or detaches from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Close {
@@ -65,7 +65,7 @@ pub struct Close {
     pub job: u64,
 }
 
-/// Everything a client can ask for.
+/// A command with its fields.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "cmd", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each variant is documented by the struct it holds")]
@@ -87,15 +87,15 @@ pub enum Command {
 }
 
 impl Command {
-    /// The command that begins an operation of this kind.
+    /// Returns the command for an operation of `kind`.
     #[must_use]
-    pub fn collective(kind: CollectiveKind, ask: Collective) -> Command {
+    pub fn collective(kind: CollectiveKind, operation: Collective) -> Command {
         match kind {
-            CollectiveKind::Allreduce => Command::Allreduce(ask),
-            CollectiveKind::Broadcast => Command::Broadcast(ask),
-            CollectiveKind::Reduce => Command::Reduce(ask),
-            CollectiveKind::ReduceScatter => Command::ReduceScatter(ask),
-            CollectiveKind::Allgather => Command::Allgather(ask),
+            CollectiveKind::Allreduce => Command::Allreduce(operation),
+            CollectiveKind::Broadcast => Command::Broadcast(operation),
+            CollectiveKind::Reduce => Command::Reduce(operation),
+            CollectiveKind::ReduceScatter => Command::ReduceScatter(operation),
+            CollectiveKind::Allgather => Command::Allgather(operation),
         }
     }
 }
@@ -103,19 +103,19 @@ impl Command {
 /// One message of a client.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Request {
-    /// The client's own number for the request, repeated in the reply.
+    /// The client's number of the request, repeated in the reply.
     pub id: u64,
-    /// What it asks for.
+    /// The command.
     #[serde(flatten)]
     pub command: Command,
 }
 
-/// A request that could not be read, with the id to answer to, where there was one.
+/// An invalid request, with its id if readable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rejected {
-    /// The request's id, if it had one.
+    /// The request's id, if readable.
     pub id: Option<u64>,
-    /// Why it was rejected.
+    /// The reason.
     pub failure: Box<Failure>,
 }
 
@@ -126,7 +126,7 @@ impl Rejected {
 }
 
 impl Request {
-    /// The request as the bytes of one message.
+    /// Encodes the request as one message.
     ///
     /// # Errors
     /// When a number in it has no JSON form (an infinite `scale` or `timeout_s`).
@@ -134,10 +134,10 @@ impl Request {
         serde_json::to_vec(self)
     }
 
-    /// Reads one message.
+    /// Parses one message.
     ///
     /// # Errors
-    /// A [`Rejected`] that says what is wrong: not an object, no id, unknown command, bad field.
+    /// A [`Rejected`] with the reason: not an object, no id, unknown command, bad field.
     pub fn parse(bytes: &[u8]) -> Result<Request, Rejected> {
         let mut object = parse_object(bytes).map_err(|failure| Rejected::new(None, failure))?;
         let id = match object.remove("id") {
@@ -192,14 +192,14 @@ fn parse_command(mut object: Map<String, Value>) -> Result<Command, Failure> {
     }
 }
 
-/// All commands, for whoever names one that is none.
+/// All commands, for the hint after an unknown one.
 const COMMANDS: &str = "hello, open, attach, register, allreduce, broadcast, reduce, reduce_scatter, allgather, wait, \
                         cancel, stats, unregister, close";
 
 fn collective(kind: CollectiveKind, object: Map<String, Value>) -> Result<Command, Failure> {
-    let ask: Collective = fields(kind.name(), object)?;
-    match ask.misfit(kind) {
-        None => Ok(Command::collective(kind, ask)),
+    let operation: Collective = fields(kind.name(), object)?;
+    match operation.misfit(kind) {
+        None => Ok(Command::collective(kind, operation)),
         Some(problem) => Err(bad_field(kind.name(), problem)),
     }
 }
@@ -213,7 +213,7 @@ fn bad_field(name: &str, problem: &str) -> Failure {
         .hint(format!("see `{name}` in docs/api.md"))
 }
 
-/// Keeps what a client wrote from filling the log or the reply.
+/// Truncates a client's text for log and reply.
 fn shorten(text: &str) -> String {
     const KEEP: usize = 200;
     if text.chars().count() <= KEEP {
@@ -231,7 +231,7 @@ mod tests {
     };
 
     #[test]
-    fn requests_survive_the_way_to_bytes_and_back() {
+    fn requests_survive_encoding() {
         let spec = JobSpec {
             elements: Some(256),
             scale: Some(Scale::Fixed(65536.0)),
@@ -248,7 +248,7 @@ mod tests {
             ..JobSpec::new("digits", 1, 4)
         };
         let open = Open { secret: Some(Secret("s".into())), ..spec.into() };
-        let ask = Collective {
+        let plain = Collective {
             job: 1,
             region: 2,
             dtype: DType::Float32,
@@ -262,8 +262,8 @@ mod tests {
             priority: 3,
             loss_bound: 0.0,
         };
-        let rooted = Collective { root: Some(3), ..ask.clone() };
-        let reduced = Collective { reduction: Some(Reduction::Mean), ..ask.clone() };
+        let rooted = Collective { root: Some(3), ..plain.clone() };
+        let reduced = Collective { reduction: Some(Reduction::Mean), ..plain.clone() };
         let commands = [
             Command::Hello(Hello { version: 2, client: "test".into() }),
             Command::Open(open),
@@ -273,7 +273,7 @@ mod tests {
             Command::Broadcast(rooted.clone()),
             Command::Reduce(rooted),
             Command::ReduceScatter(reduced),
-            Command::Allgather(ask),
+            Command::Allgather(plain),
             Command::Wait(Wait { op: 3, timeout_ms: None }),
             Command::Cancel(Cancel { op: 3 }),
             Command::Stats(Stats {}),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_rejected_by_kind_and_keeps_its_id() {
+    fn invalid_requests_are_rejected_by_code_and_keep_their_id() {
         let cases: &[(&str, &[u8], Option<u64>, Code)] = &[
             ("empty", b"", None, Code::BadMessage),
             ("not UTF-8", b"\xff\xfe", None, Code::BadMessage),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_nesting_is_refused_and_not_recursed_into() {
+    fn deep_nesting_is_rejected_without_recursion() {
         let deep = vec![b'['; 100_000];
         assert_eq!(Request::parse(&deep).unwrap_err().failure.code, Code::BadMessage);
     }

@@ -1,4 +1,4 @@
-//! `docs/api.md` against the types: what a client is told about must be what there is.
+//! `docs/api.md` against the types.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
@@ -10,7 +10,7 @@ use sumac_api::{
 
 const DOCUMENT: &str = include_str!("../../../docs/api.md");
 
-/// The lines of the worked exchange that begin with this sign, without what follows the JSON.
+/// The lines of the worked exchange that begin with this sign, up to the end of the JSON.
 fn exchange(sign: &str) -> Vec<&'static str> {
     DOCUMENT
         .lines()
@@ -20,7 +20,7 @@ fn exchange(sign: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn every_code_is_explained() {
+fn every_code_is_documented() {
     let table = DOCUMENT.split("| code | meaning | what to do |").nth(1).unwrap();
     for code in Code::ALL {
         assert!(table.contains(&format!("`{code}`")), "{code} is not in the table of codes");
@@ -46,7 +46,7 @@ fn every_command_has_a_section() {
         "close",
     ] {
         assert!(DOCUMENT.contains(&format!("\n### {command}\n")), "{command}");
-        // It is a command: what is wrong with it is not its name.
+        // It is a command: the error is not about its name.
         let failure =
             Request::parse(format!(r#"{{"id":1,"cmd":"{command}","x":0}}"#).as_bytes()).unwrap_err().failure;
         assert_eq!(failure.code, Code::BadField, "{command}");
@@ -74,7 +74,7 @@ fn full_open() -> Open {
     Open { secret: Some(Secret("s".into())), aggregator: Some("10.77.0.1:48600".into()), spec }
 }
 
-/// A reply to it with every field.
+/// A reply to `open` with every field.
 fn full_reply() -> OpenReply {
     OpenReply {
         job: 1,
@@ -106,7 +106,7 @@ fn full_reply() -> OpenReply {
 }
 
 #[test]
-fn every_field_of_open_and_of_its_reply_is_explained() {
+fn every_field_of_open_and_its_reply_is_documented() {
     let section = DOCUMENT.split("\n### open\n").nth(1).unwrap().split("\n### ").next().unwrap();
     let (request, reply) = section.split_once("| reply |").unwrap();
     let fields = |value: Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -120,7 +120,7 @@ fn every_field_of_open_and_of_its_reply_is_explained() {
 }
 
 #[test]
-fn the_numbers_are_the_limits() {
+fn documented_limits_are_those_of_the_types() {
     let grouped = |number: usize| format!("{},{:03}", number / 1000, number % 1000);
     assert!(DOCUMENT.contains(&format!("`message_bytes` | {}", grouped(sumac_api::MAX_MESSAGE))));
     assert!(DOCUMENT.contains(&format!("The version described is **{}**", sumac_api::VERSION)));
@@ -128,29 +128,29 @@ fn the_numbers_are_the_limits() {
 }
 
 #[test]
-fn the_worked_exchange_is_what_client_and_daemon_say() {
+fn the_worked_exchange_matches_the_types() {
     let (requests, messages) = (exchange(">"), exchange("<"));
     assert!(requests.len() >= 9 && messages.len() >= 12, "{} and {}", requests.len(), messages.len());
-    let mut asked = std::collections::HashMap::new();
+    let mut requested = std::collections::HashMap::new();
     for text in requests {
         let request =
             Request::parse(text.as_bytes()).unwrap_or_else(|rejected| panic!("{text}: {rejected:?}"));
-        asked.insert(request.id, text);
+        requested.insert(request.id, text);
     }
     for text in messages {
         let message = Outbound::parse(text.as_bytes()).unwrap_or_else(|error| panic!("{text}: {error}"));
-        // Nothing in it is unknown, or it would be lost on the way back.
+        // An unknown field would be missing after encoding.
         let again: Value = serde_json::from_slice(&message.encode().unwrap()).unwrap();
         assert_eq!(again, serde_json::from_str::<Value>(text).unwrap());
         if let Outbound::Reply { id, result: Ok(body) } = message {
-            let request: Value = serde_json::from_str(asked[&id.unwrap()]).unwrap();
-            assert!(has_the_shape(request["cmd"].as_str().unwrap(), body), "{text}");
+            let request: Value = serde_json::from_str(requested[&id.unwrap()]).unwrap();
+            assert!(has_the_form(request["cmd"].as_str().unwrap(), body), "{text}");
         }
     }
 }
 
-/// Whether a reply to this command has exactly the documented fields.
-fn has_the_shape(command: &str, body: Value) -> bool {
+/// Returns whether a reply to this command has exactly the documented fields.
+fn has_the_form(command: &str, body: Value) -> bool {
     fn same<T: serde::Serialize + serde::de::DeserializeOwned>(body: Value) -> bool {
         serde_json::from_value::<T>(body.clone())
             .is_ok_and(|typed| serde_json::to_value(typed).unwrap() == body)

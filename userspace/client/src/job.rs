@@ -14,44 +14,44 @@ use crate::connection::{Connection, Done};
 use crate::tensor::{Element, Tensor};
 use crate::{ClientError, Failed, OpOptions};
 
-/// A job that this trainer is a worker of. Dropping it without [`Job::close`] leaves the job open until the connection
-/// ends, which then fails it for the others (of an attached client only when operations of its own are outstanding).
+/// A job with this trainer as a worker. Without [`Job::close`] it stays open until the connection ends, which fails it on
+/// the other workers (for an attached client only if operations of its own are outstanding).
 #[derive(Debug)]
 pub struct Job {
     connection: Arc<Connection>,
     opened: OpenReply,
-    bell: OwnedFd,
+    completion_event: OwnedFd,
 }
 
 impl Job {
-    pub(crate) fn new(connection: Arc<Connection>, opened: OpenReply, bell: OwnedFd) -> Job {
-        Job { connection, opened, bell }
+    pub(crate) fn new(connection: Arc<Connection>, opened: OpenReply, completion_event: OwnedFd) -> Job {
+        Job { connection, opened, completion_event }
     }
 
-    /// What was agreed on with the aggregator.
+    /// The granted parameters.
     #[must_use]
     pub fn opened(&self) -> &OpenReply {
         &self.opened
     }
 
-    /// The eventfd that counts finished operations, for a trainer's own event loop.
+    /// The eventfd that counts ended operations, for a trainer's event loop.
     ///
-    /// After it is readable, [`Pending::wait_timeout`] with no time tells which operation it was.
+    /// When it is readable, [`Pending::wait_timeout`] with a zero timeout finds the operation.
     #[must_use]
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub fn completion_event(&self) -> BorrowedFd<'_> {
+        self.completion_event.as_fd()
     }
 
-    /// Why the job has ended, as far as the daemon's messages have been read.
+    /// The error of the failed job, if that message has been read.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         self.connection.job_failure(self.opened.job)
     }
 
-    /// Sums a tensor over all workers, in place. All workers hand in the same shapes in the same order.
+    /// Sums a tensor over all workers, in place. All workers submit the same shapes in the same order.
     ///
     /// # Errors
-    /// When the operation was not accepted; the tensor comes back with the error.
+    /// When the operation was not accepted; the error returns the tensor.
     pub fn allreduce<T: Element>(&self, tensor: Tensor<T>) -> Result<Pending<T>, Box<Failed<T>>> {
         self.allreduce_with(tensor, OpOptions::default())
     }
@@ -59,7 +59,7 @@ impl Job {
     /// As [`Job::allreduce`], with options: another reduction than the sum, a name, a priority.
     ///
     /// # Errors
-    /// When the operation was not accepted; the tensor comes back with the error.
+    /// When the operation was not accepted; the error returns the tensor.
     pub fn allreduce_with<T: Element>(
         &self,
         tensor: Tensor<T>,
@@ -71,7 +71,7 @@ impl Job {
     /// Replaces the tensor of all workers by that of `root`.
     ///
     /// # Errors
-    /// When the operation was not accepted; the tensor comes back with the error.
+    /// When the operation was not accepted; the error returns the tensor.
     pub fn broadcast<T: Element>(
         &self,
         root: u16,
@@ -81,10 +81,10 @@ impl Job {
         self.submit(CollectiveKind::Broadcast, Some(root), tensor, options)
     }
 
-    /// Reduces a tensor over all workers, for `root` alone; the others' stay as they are.
+    /// Reduces a tensor over all workers for `root`; other workers' tensors are unchanged.
     ///
     /// # Errors
-    /// When the operation was not accepted; the tensor comes back with the error.
+    /// When the operation was not accepted; the error returns the tensor.
     pub fn reduce<T: Element>(
         &self,
         root: u16,
@@ -94,11 +94,11 @@ impl Job {
         self.submit(CollectiveKind::Reduce, Some(root), tensor, options)
     }
 
-    /// Reduces a tensor of `world` equal blocks over all workers; each gets its own block ([`Job::block`]) of the result, in
-    /// place. The other blocks stay as they are.
+    /// Reduces a tensor of `world` equal blocks over all workers; each receives its own block ([`Job::block`]) of the result,
+    /// in place. The other blocks are unchanged.
     ///
     /// # Errors
-    /// When the operation was not accepted; the tensor comes back with the error.
+    /// When the operation was not accepted; the error returns the tensor.
     pub fn reduce_scatter<T: Element>(
         &self,
         tensor: Tensor<T>,
@@ -110,7 +110,7 @@ impl Job {
     /// Fills a tensor of `world` equal blocks with each worker's own block ([`Job::block`]).
     ///
     /// # Errors
-    /// When the operation was not accepted; the tensor comes back with the error.
+    /// When the operation was not accepted; the error returns the tensor.
     pub fn allgather<T: Element>(
         &self,
         tensor: Tensor<T>,
@@ -134,7 +134,7 @@ impl Job {
         tensor: Tensor<T>,
         options: OpOptions<'_>,
     ) -> Result<Pending<T>, Box<Failed<T>>> {
-        let ask = Collective {
+        let operation = Collective {
             job: self.opened.job,
             region: tensor.region.handle,
             dtype: T::DTYPE,
@@ -148,7 +148,7 @@ impl Job {
             priority: options.priority,
             loss_bound: options.loss_bound,
         };
-        let command = Command::collective(kind, ask);
+        let command = Command::collective(kind, operation);
         let reply =
             self.connection.call(command, &[]).and_then(|answer| body::<OperationReply>(answer.value));
         match reply {
@@ -159,11 +159,11 @@ impl Job {
         }
     }
 
-    /// Leaves the job in good order, after its last operation. An attached client leaves alone; with the one who opened it
-    /// the job ends for all clients of this host.
+    /// Closes the job after its last operation. An attached client leaves alone; when the client that opened the job closes
+    /// it, it ends for all clients of this host.
     ///
     /// # Errors
-    /// `job_busy` while operations are outstanding; the job's own error when it had failed.
+    /// `job_busy` while operations are outstanding; the job's own error if it has failed.
     pub fn close(self) -> Result<(), ClientError> {
         let reply = self.connection.call(Command::Close(Close { job: self.opened.job }), &[]);
         self.connection.forget_job(self.opened.job);
@@ -171,9 +171,9 @@ impl Job {
     }
 }
 
-/// An operation on its way; owns the tensor until it has ended.
+/// A submitted operation; owns the tensor until the end.
 #[derive(Debug)]
-#[must_use = "the tensor comes back from wait()"]
+#[must_use = "wait() returns the tensor"]
 pub struct Pending<T> {
     connection: Arc<Connection>,
     op: u64,
@@ -196,7 +196,7 @@ impl<T: Element> Pending<T> {
         self.wait_timed().map(|(tensor, _)| tensor)
     }
 
-    /// As [`Pending::wait`], and how long the operation took, by the daemon's clock.
+    /// As [`Pending::wait`], with the operation's duration by the daemon's clock.
     ///
     /// # Errors
     /// As [`Pending::wait`].
@@ -204,27 +204,29 @@ impl<T: Element> Pending<T> {
         self.finish(None)?;
         match (self.tensor.take(), self.done.take()) {
             (Some(tensor), Some(done)) => Ok((tensor, done.duration)),
-            (tensor, _) => Err(Failed::new(ClientError::Protocol("the operation has no end".into()), tensor)),
+            (tensor, _) => {
+                Err(Failed::new(ClientError::Protocol("the operation has no outcome".into()), tensor))
+            }
         }
     }
 
-    /// Whether the operation ends within this time; then [`Pending::wait`] returns at once.
+    /// Waits for at most `timeout`; returns whether the operation has ended, so that [`Pending::wait`] returns at once.
     ///
     /// # Errors
-    /// As [`Pending::wait`]; a time that runs out is not an error.
+    /// As [`Pending::wait`]; a timeout is not an error.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool, Box<Failed<T>>> {
-        // A time beyond the clock's end is no deadline.
+        // A timeout beyond the clock's range is none.
         self.finish(Some(Instant::now().checked_add(timeout)).flatten())
     }
 
-    /// The elements that were not written, once [`Pending::wait_timeout`] has said that the operation has ended: ranges,
-    /// each from its first to one past its last. They were summed before this worker took a dead one's place.
+    /// The ranges of elements that were not written, once [`Pending::wait_timeout`] has returned true: each from its first to
+    /// one past its last. They were summed before this worker replaced a dead one.
     #[must_use]
     pub fn missed(&self) -> &[(u64, u64)] {
         self.done.as_ref().map_or(&[], |done| &done.missed)
     }
 
-    /// Gives the operation up. Its job ends with it, on all workers, who are told which rank cancelled.
+    /// Cancels the operation. Its job fails on all workers, with this rank in the error.
     ///
     /// # Errors
     /// When the connection is lost.
@@ -244,7 +246,7 @@ impl<T: Element> Pending<T> {
                 Ok(true)
             }
             Ok(Some(Err(failure))) => Err(Failed::new(failure, self.tensor.take())),
-            // The daemon may be gone, or only deaf: the memory may still change, so the tensor stays here.
+            // The daemon may still run and write the memory, so the tensor is not returned.
             Err(error) => Err(Failed::new(error, None)),
         }
     }

@@ -1,4 +1,4 @@
-//! A trainer's client of its host's daemon: shared tensors, and operations on them over all workers of a job.
+//! The client of a host's daemon for trainers: shared tensors, and collective operations on them.
 //!
 //! ```no_run
 //! use sumac_client::{Client, JobOptions};
@@ -15,8 +15,8 @@
 //! # }
 //! ```
 //!
-//! A tensor lives in memory that the daemon maps too, so nothing is copied on the way. It is handed over with
-//! [`Job::allreduce`] and comes back from [`Pending::wait`]; until then nobody can touch it.
+//! A tensor is in memory that the daemon maps too, so it is not copied. [`Job::allreduce`] takes its ownership and
+//! [`Pending::wait`] returns it; in between no code can access it.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -33,7 +33,7 @@ pub use half::{bf16, f16};
 pub use job::{Job, Pending};
 pub use options::{JobOptions, OpOptions};
 pub use sumac_api::{
-    Code, DType, DynamicReply, Failure, HelloReply, JobStats, Limits, Mode, NonFinitePolicy, OpenReply,
-    OperationOrder, Reduction, Scale, Secret, StatsReply, WireFormat,
+    Code, DType, DynamicReply, Failure, HelloReply, JobSpec, JobStats, Limits, Mode, NonFinitePolicy,
+    OpenReply, OperationOrder, Reduction, Scale, Secret, StatsReply, WireFormat,
 };
 pub use tensor::{Element, Tensor};

@@ -1,6 +1,5 @@
-//! `sumac allreduce`: one sum, from a file into a file, for shells.
+//! `sumac allreduce`: sums an array from a file into a file.
 
-mod mode;
 mod npy;
 
 use std::{
@@ -11,7 +10,12 @@ use std::{
     time::Duration,
 };
 
-use sumac_client::{Client, ClientError, Job, JobOptions, OpOptions, bf16, f16};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::de::{DeserializeOwned, IntoDeserializer as _, value::Error as ValueError};
+use sumac_client::{
+    Client, ClientError, Job, JobOptions, JobSpec, Mode, NonFinitePolicy, OpOptions, Reduction, Scale,
+    WireFormat, bf16, f16,
+};
 use thiserror::Error;
 
 use self::npy::{Form, Input, Output, Stored};
@@ -20,8 +24,8 @@ use crate::{exit, options::Socket};
 
 /// Sums an array over all workers of a job: reads IN.npy, writes OUT.npy.
 ///
-/// Takes float32, float16 and int32 arrays of any shape, and bfloat16 as uint16. All workers run it at the same time
-/// with the same job, world and shape, and each with a rank of its own.
+/// Arrays are float32, float16 or int32, or bfloat16 as uint16, of any shape. All workers run it at the same time with the
+/// same job, world and shape, and each with its own rank.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP, after_long_help = EXAMPLES)]
 pub struct Args {
@@ -31,42 +35,56 @@ pub struct Args {
     /// This worker's number, from 0.
     #[arg(long)]
     rank: u16,
-    /// How many workers there are.
+    /// The number of workers.
     #[arg(long)]
     world: u16,
-    /// The job's secret; without it the daemon's. Others can see a command line: prefer --secret-file.
+    /// The job's secret; default: the daemon's. Command lines are visible to other users: prefer --secret-file.
     #[arg(long, env = "SUMAC_SECRET", hide_env_values = true)]
     secret: Option<String>,
     /// A file with the job's secret.
     #[arg(long, value_name = "FILE", conflicts_with = "secret")]
     secret_file: Option<PathBuf>,
-    /// The aggregator's control plane; without it the daemon's.
+    /// The aggregator's control plane; default: the daemon's.
     #[arg(long, value_name = "ADDRESS:PORT")]
     aggregator: Option<String>,
-    /// What is made of the workers' values.
-    #[arg(long, value_name = "OP", value_enum, default_value_t = Op::Sum)]
-    op: Op,
-    /// How floats are written into packets; int16 takes half the bytes and rounds more.
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Wire::Int32)]
-    wire: Wire,
-    /// What becomes of NaN and infinity: an error on all workers, or NaN in their whole packet.
-    #[arg(long, value_name = "POLICY", value_enum, default_value_t = NotFinite::Error)]
-    not_finite: NotFinite,
-    /// A fixed number that floats are multiplied with before they are rounded.
+    /// The reduction of the workers' values.
+    #[arg(long, value_name = "OP", default_value = "sum", value_parser = one_of::<Reduction>(["sum", "mean", "min", "max"]))]
+    op: Reduction,
+    /// The wire format of floats; int16 takes half the bytes and rounds more.
+    #[arg(long, value_name = "FORMAT", default_value = "int32", value_parser = one_of::<WireFormat>(["int32", "int16"]))]
+    wire: WireFormat,
+    /// The policy for NaN and infinity: an error on all workers, or NaN in their whole packet.
+    #[arg(long, value_name = "POLICY", default_value = "error", value_parser = one_of::<NonFinitePolicy>(["error", "carry"]))]
+    not_finite: NonFinitePolicy,
+    /// A fixed factor for floats, applied before they are rounded.
     #[arg(long, conflicts_with = "block")]
     scale: Option<f32>,
-    /// Block floating point: each packet's own scale. The default of static jobs, unless the daemon's configuration has a scale.
+    /// Block floating point: a scale for each packet. The default of static jobs, unless the daemon's configuration has a scale.
     #[arg(long)]
     block: bool,
-    /// 32-bit words per packet; without it what MTU and aggregator allow.
+    /// 32-bit words per packet; default: the maximum for MTU and aggregator.
     #[arg(long, visible_alias = "elements", value_name = "WORDS")]
     chunk: Option<u16>,
-    /// Slots of each lane, a power of two; without it as many as the measured path needs.
+    /// Slots of each lane of a static job, a power of two; default: as the measured path needs.
     #[arg(long)]
     slots: Option<u32>,
-    #[command(flatten)]
-    mode: mode::ModeArgs,
-    /// How long to wait for the other workers; without it as the daemon's configuration says (60 s unless it does).
+    /// The use of the aggregators' slots. static: the job owns its slots; dynamic: jobs share slots, and parameter hosts sum
+    /// the rest.
+    #[arg(long, default_value = "static", value_parser = one_of::<Mode>(["static", "dynamic"]))]
+    mode: Mode,
+    /// Packets that a lane may be ahead of its oldest without a result, a power of two (dynamic).
+    #[arg(long, value_name = "PACKETS")]
+    window: Option<u32>,
+    /// The maximum of shared slots of each shard; default: all (dynamic).
+    #[arg(long, value_name = "SLOTS", conflicts_with = "slots")]
+    dynamic_slots: Option<u32>,
+    /// The number of parameter hosts for the shards, 1 to 4; default: as many as available (dynamic).
+    #[arg(long, value_name = "HOSTS")]
+    parameter_hosts: Option<u16>,
+    /// Disable the congestion window (dynamic).
+    #[arg(long)]
+    no_congestion_control: bool,
+    /// Seconds to wait for the other workers; default: the daemon's (60 unless configured).
     #[arg(long, value_name = "SECONDS", value_parser = parse_timeout)]
     timeout: Option<Duration>,
     #[command(flatten)]
@@ -74,7 +92,7 @@ pub struct Args {
     /// The array to sum, in numpy's format.
     #[arg(value_name = "IN.npy")]
     input: PathBuf,
-    /// Where the sum goes; replaced if it exists.
+    /// The file for the sum; replaced if it exists.
     #[arg(value_name = "OUT.npy")]
     output: PathBuf,
 }
@@ -89,73 +107,32 @@ const EXAMPLES: &str = concat!(
 );
 
 fn parse_timeout(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "give a number of seconds".to_owned())?;
-    Duration::try_from_secs_f64(seconds).map_err(|_| "give a number of seconds, 0 or more".to_owned())
+    let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "expected a number of seconds, 0 or more".to_owned())
 }
 
-/// What is made of the workers' values.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Op {
-    Sum,
-    Mean,
-    Min,
-    Max,
+/// Returns a parser of the names that `T` has in JSON.
+fn one_of<T>(names: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
+where
+    T: DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(names).try_map(|name| {
+        let name: serde::de::value::StringDeserializer<ValueError> = name.into_deserializer();
+        T::deserialize(name)
+    })
 }
 
-impl From<Op> for sumac_client::Reduction {
-    fn from(op: Op) -> sumac_client::Reduction {
-        match op {
-            Op::Sum => sumac_client::Reduction::Sum,
-            Op::Mean => sumac_client::Reduction::Mean,
-            Op::Min => sumac_client::Reduction::Min,
-            Op::Max => sumac_client::Reduction::Max,
-        }
-    }
-}
-
-/// How floats are written into packets.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Wire {
-    Int32,
-    Int16,
-}
-
-impl From<Wire> for sumac_client::WireFormat {
-    fn from(wire: Wire) -> sumac_client::WireFormat {
-        match wire {
-            Wire::Int32 => sumac_client::WireFormat::Int32,
-            Wire::Int16 => sumac_client::WireFormat::Int16,
-        }
-    }
-}
-
-/// What becomes of NaN and infinity.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum NotFinite {
-    Error,
-    Carry,
-}
-
-impl From<NotFinite> for sumac_client::NonFinitePolicy {
-    fn from(policy: NotFinite) -> sumac_client::NonFinitePolicy {
-        match policy {
-            NotFinite::Error => sumac_client::NonFinitePolicy::Error,
-            NotFinite::Carry => sumac_client::NonFinitePolicy::Carry,
-        }
-    }
-}
-
-/// Why there is no sum.
+/// An error of `sumac allreduce`.
 #[derive(Debug, Error)]
 enum AllreduceError {
     #[error("cannot read {path}: {source}")]
     Read { path: PathBuf, source: io::Error },
     #[error(
-        "{path} holds {found}; give an array of float32, float16, int32, or uint16 for bfloat16, for example \
+        "{path} has type {found}; expected an array of float32, float16, int32, or uint16 for bfloat16, for example \
          numpy.save(.., a.astype(\"f4\"))"
     )]
     Type { path: PathBuf, found: String },
-    #[error("{path} is cut off: its header promises {promised} elements")]
+    #[error("{path} is truncated: its header has {promised} elements")]
     Short { path: PathBuf, promised: u64 },
     #[error("cannot write {path}: {source}")]
     Write { path: PathBuf, source: io::Error },
@@ -163,11 +140,10 @@ enum AllreduceError {
     Client(#[from] ClientError),
 }
 
-/// Reduces one array.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let read = |source| AllreduceError::Read { path: args.input.clone(), source };
     let Input { form, array } = Input::open(&args.input).map_err(read)?;
-    // The type is complained of first: of another one the count says little.
+    // A type error has precedence: the count depends on the type.
     let form = || form.map_err(|promised| AllreduceError::Short { path: args.input.clone(), promised });
     let array = match array.try_data::<f32>() {
         Ok(values) => return sum::<f32>(args, &form()?, values),
@@ -196,21 +172,21 @@ fn sum<T: Stored>(
     values: impl Iterator<Item = io::Result<T::Raw>>,
 ) -> anyhow::Result<ExitCode> {
     let client = Client::connect(&args.socket.path).map_err(AllreduceError::from)?;
-    // Before the job is opened: what is wrong with the files is no other worker's business.
+    // Before the job is opened: an error of the files must not affect other workers.
     let mut tensor = client.tensor::<T>(form.count).map_err(AllreduceError::from)?;
-    for (place, value) in tensor.iter_mut().zip(values) {
+    for (element, value) in tensor.iter_mut().zip(values) {
         let value = value.map_err(|source| AllreduceError::Read { path: args.input.clone(), source })?;
-        *place = T::from_raw(value);
+        *element = T::from_raw(value);
     }
     let write = |source| AllreduceError::Write { path: args.output.clone(), source };
     let output = Output::create(&args.output).map_err(write)?;
     let job = open(&client, args)?;
     let opened = job.opened();
     tracing::info!(slots = opened.slots, reason = opened.slots_reason, chunk = opened.elements, mode = ?opened.mode, "joined");
-    let options = OpOptions { reduction: args.op.into(), ..OpOptions::default() };
+    let options = OpOptions { reduction: args.op, ..OpOptions::default() };
     let pending = job.allreduce_with(tensor, options).map_err(ClientError::from)?;
     let (tensor, duration) = pending.wait_timed().map_err(ClientError::from)?;
-    // The sum is there, whatever becomes of the job's end.
+    // The sum is complete: save it even if closing the job fails.
     output.save(form, &tensor).map_err(write)?;
     job.close()?;
     tracing::info!(elements = form.count, workers = args.world, ?duration, output = %args.output.display(), "summed");
@@ -218,30 +194,26 @@ fn sum<T: Stored>(
 }
 
 fn open(client: &Client, args: &Args) -> Result<Job, AllreduceError> {
-    let mut options = JobOptions::new(&args.job, args.rank, args.world)
-        .wire(args.wire.into())
-        .not_finite(args.not_finite.into());
+    let spec = JobSpec {
+        elements: args.chunk,
+        slots: args.slots,
+        mode: Some(args.mode),
+        window: args.window,
+        dynamic_slots: args.dynamic_slots,
+        parameter_hosts: args.parameter_hosts,
+        congestion_control: args.no_congestion_control.then_some(false),
+        scale: if args.block { Some(Scale::Block) } else { args.scale.map(Scale::Fixed) },
+        wire: Some(args.wire),
+        not_finite: Some(args.not_finite),
+        timeout_s: args.timeout.map(|timeout| timeout.as_secs_f64()),
+        ..JobSpec::new(&args.job, args.rank, args.world)
+    };
+    let mut options = JobOptions::from(spec);
     if let Some(secret) = secret(args)? {
         options = options.secret(secret);
     }
     if let Some(aggregator) = &args.aggregator {
         options = options.aggregator(aggregator);
-    }
-    if let Some(words) = args.chunk {
-        options = options.elements(words);
-    }
-    if let Some(slots) = args.slots {
-        options = options.slots(slots);
-    }
-    options = args.mode.apply(options);
-    if let Some(scale) = args.scale {
-        options = options.scale(scale);
-    }
-    if args.block {
-        options = options.block();
-    }
-    if let Some(timeout) = args.timeout {
-        options = options.timeout(timeout);
     }
     Ok(client.open(&options)?)
 }

@@ -1,9 +1,9 @@
-//! Whatever bytes arrive, reading them ends in a request or in an error.
+//! Parsing untrusted bytes returns a message or an error.
 
 use proptest::prelude::*;
 use sumac_api::{Outbound, Request};
 
-/// JSON that looks like a request in some places.
+/// JSON that resembles a request.
 fn almost() -> impl Strategy<Value = String> {
     let key = prop_oneof![
         Just("id"),
