@@ -5,11 +5,14 @@
 #![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::expect_used, reason = "a benchmark that cannot go on")]
 
-use std::hint::black_box;
+use std::{
+    hint::black_box,
+    net::{Ipv4Addr, SocketAddrV4},
+};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sumac_transport::{
-    DType, DynamicParams, Engine, JobParams, NonFinitePolicy, Operation, Time,
+    DType, DynamicParams, Engine, JobParams, NonFinitePolicy, Operation, PeerId, PeerTable, Time,
     convert::{Arithmetic, Codec, Scale, WireFormat},
 };
 use sumac_wire::{
@@ -21,6 +24,10 @@ const ELEMENTS: u16 = 256;
 /// Chunks of one operation: 1 MB, so that the tensor stays in the second-level cache.
 const CHUNKS: usize = 1024;
 const FRAME: usize = HEADER_LEN + ELEMENTS as usize * 4;
+
+fn address(last: u8) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, last), 48_700)
+}
 
 /// A job with so many slots of its own, or with a window as large in a pool that it shares.
 fn job(slots: u32, scaling: Scale, is_dynamic: bool) -> JobParams {
@@ -84,7 +91,7 @@ impl Wire {
         }
         for (frame, len) in self.frames.iter().zip(&self.lengths) {
             self.now = self.now.plus(100);
-            engine.on_frame(self.now, &frame[..*len]);
+            engine.on_payload(self.now, PeerId(0), &frame[..*len]);
         }
         !self.lengths.is_empty()
     }
@@ -96,8 +103,9 @@ fn engine(c: &mut Criterion) {
     let scalings = [("fixed", Scale::Fixed(65536.0)), ("block", Scale::Block)];
     let cases = [(64u32, false), (512, false), (64, true), (512, true)];
     let cases = cases.into_iter().flat_map(|case| scalings.map(|scaling| (case, scaling)));
+    let peers = PeerTable::of(Some(address(1)), [address(2)]);
     for ((slots, is_dynamic), (name, scaling)) in cases {
-        let mut engine = Engine::new(job(slots, scaling, is_dynamic)).expect("good parameters");
+        let mut engine = Engine::new(job(slots, scaling, is_dynamic), &peers).expect("good parameters");
         let frames = vec![[0; FRAME]; slots as usize];
         let mut wire = Wire { frames, lengths: Vec::with_capacity(slots as usize), now: Time(0) };
         let count = CHUNKS * usize::from(ELEMENTS);
@@ -125,13 +133,7 @@ fn conversions(group: &mut criterion::BenchmarkGroup<'_, criterion::measurement:
     group.bench_function("conversions alone", |b| {
         b.iter(|| {
             for (chunk, at) in tensor.chunks_mut(usize::from(ELEMENTS) * 4).zip((0..64).cycle()) {
-                black_box(codec.encode(
-                    DType::Float32,
-                    Arithmetic::Sum,
-                    0,
-                    chunk,
-                    &mut frames[at][HEADER_LEN..],
-                ));
+                black_box(codec.encode(DType::Float32, Arithmetic::Sum, 0, chunk, &mut frames[at][HEADER_LEN..]));
                 codec.decode(DType::Float32, Arithmetic::Sum, 0, black_box(&frames[at][HEADER_LEN..]), chunk);
             }
         });

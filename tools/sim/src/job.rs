@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 
 use sumac_agg_host::{JobError, NewJob};
 use sumac_parameter::{HostError, HostJob, Worker as Place};
-use sumac_transport::{Engine, JobParams, Lanes, ParamError, Tuning};
+use sumac_transport::{Engine, JobParams, LaneField, ParamError, PeerTable, Tuning};
 use sumac_wire::tables::{JobEntry, job_flag};
 use thiserror::Error;
 
@@ -241,7 +241,8 @@ impl Job {
         self.install(world)?;
         let mut ids = Vec::new();
         for rank in 0..self.seats.len() {
-            let engine = |lane| Engine::starting_at(self.params_of(rank, lane), &self.tuning, 0);
+            let engine =
+                |lane| Engine::starting_at(self.params_of(rank, lane), &self.peers(rank), &self.tuning, 0);
             let engines = (0..self.lanes).map(engine).collect::<Result<Vec<Engine>, ParamError>>()?;
             ids.push(world.add_worker(self.worker(rank, engines, trainer(rank))));
         }
@@ -287,18 +288,24 @@ impl Job {
         trainer: Box<dyn Trainer>,
     ) -> Result<usize, SetupError> {
         let engine = |(lane, resume): (u16, &u32)| {
-            Engine::taking_over(self.params_of(rank, lane), &self.tuning, *resume)
+            Engine::taking_over(self.params_of(rank, lane), &self.peers(rank), &self.tuning, *resume)
         };
         let engines = (0..self.lanes).zip(resume).map(engine).collect::<Result<Vec<Engine>, ParamError>>()?;
         Ok(world.add_worker(self.worker(rank, engines, trainer)))
     }
 
+    /// The peers of a worker. One that has no aggregator above it, where others have, sends to a parameter host in its place.
+    fn peers(&self, rank: usize) -> PeerTable {
+        let above = self.seats[rank].rack.map(|rack| self.tree.racks[rack]).or(self.tree.root);
+        let aggregator = above.or(self.hosts.first().copied());
+        PeerTable::of(aggregator.map(socket), self.hosts.iter().map(|host| socket(*host)))
+    }
+
     fn worker(&self, rank: usize, engines: Vec<Engine>, trainer: Box<dyn Trainer>) -> Worker {
-        let Seat { node, rack } = self.seats[rank];
-        let above = rack.map(|rack| self.tree.racks[rack]).or(self.tree.root);
+        let node = self.seats[rank].node;
         let lanes = match self.params.dynamic {
-            Some(_) => Lanes::Dynamic,
-            None => Lanes::Static(self.params.slots),
+            Some(_) => LaneField::Lane,
+            None => LaneField::Slot(self.params.slots),
         };
         Worker {
             job: self.params.job,
@@ -306,8 +313,7 @@ impl Job {
             engines,
             lanes,
             socket: socket(node),
-            aggregator: above.map(socket),
-            hosts: self.hosts.iter().map(|host| socket(*host)).collect(),
+            peers: self.peers(rank),
             ring: self.ring,
             pause: None,
             is_dead: false,

@@ -2,7 +2,9 @@
 
 use std::net::SocketAddrV4;
 
-use sumac_transport::{Destination, Engine, EngineStats, Lanes, Time, Transmit, lane_of};
+use sumac_transport::{
+    Engine, EngineStats, LaneField, Packet as Received, PeerId, PeerTable, Time, Transmit,
+};
 
 use crate::{
     events::Nanos,
@@ -20,13 +22,11 @@ pub struct Worker {
     /// Its engines, by lane.
     pub engines: Vec<Engine>,
     /// How lanes are told apart.
-    pub lanes: Lanes,
+    pub lanes: LaneField,
     /// Its own address, for shard 0.
     pub socket: SocketAddrV4,
-    /// Where its contributions go; `None`: there is no aggregator.
-    pub aggregator: Option<SocketAddrV4>,
-    /// The job's parameter hosts.
-    pub hosts: Vec<SocketAddrV4>,
+    /// The job's aggregator and parameter hosts.
+    pub peers: PeerTable,
     /// Bytes that may wait for its cable before it stops to send: its ring.
     pub ring: u64,
     /// Does nothing from and until these times.
@@ -54,28 +54,24 @@ impl Worker {
 
     /// A frame for one of its lanes.
     pub(crate) fn deliver(&mut self, now: Nanos, payload: &[u8], marked: bool) {
-        let lane = lane_of(payload, self.lanes).map(usize::from);
-        let Some(engine) = lane.and_then(|lane| self.engines.get_mut(lane)) else {
+        let packet = Received::parse(payload, PeerId(0), marked).ok();
+        let engine = packet.and_then(|packet| {
+            let lane = self.lanes.lane(&packet.header)?;
+            Some((packet, self.engines.get_mut(usize::from(lane))?))
+        });
+        let Some((packet, engine)) = engine else {
             self.lost_its_way += 1;
             return;
         };
         self.taken += 1;
-        if marked {
-            engine.on_marked_frame(Time(now), payload);
-        } else {
-            engine.on_frame(Time(now), payload);
-        }
+        engine.on_packet(Time(now), &packet);
     }
 
     /// The next packet that one of its engines sends; the urgent lanes, which are the later ones, go first.
     pub(crate) fn transmit(&mut self, now: Nanos, frame: &mut [u8]) -> Option<Packet> {
         let sent = self.engines.iter_mut().rev().find_map(|engine| engine.poll_transmit(Time(now), frame))?;
         let Transmit { len, port_offset, dscp_ecn, to, .. } = sent;
-        let host = self.hosts.get(usize::from(port_offset) % self.hosts.len().max(1)).copied();
-        let destination = match to {
-            Destination::Aggregator => self.aggregator.or(host),
-            Destination::ParameterHost => host,
-        }?;
+        let destination = self.peers.get(to)?.address;
         Some(Packet {
             source: shard_of(self.socket, port_offset),
             destination: shard_of(destination, port_offset),

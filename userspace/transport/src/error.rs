@@ -33,6 +33,8 @@ pub enum ParamError {
     Scale { scale: f32 },
     #[error("lane {lane} of {shards} shards; a job has 1 to {MAX_SHARDS} shards with {CLASSES} lanes each")]
     Lane { lane: u16, shards: u16 },
+    #[error("the job's peers have no {role}")]
+    NoPeer { role: &'static str },
     #[error("the slots of a job cannot change once a chunk was sent")]
     Started,
     #[error(

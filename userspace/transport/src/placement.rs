@@ -1,10 +1,7 @@
 //! What is particular to the static mode (SwitchML): which slot a chunk takes, and how far a worker
 //! may run ahead. A mode that hashes chunks to slots under a window has another of these.
 
-use sumac_wire::{
-    Header, Kind,
-    stream::{is_later, place},
-};
+use sumac_wire::stream::{is_later, place};
 
 /// The lane's own range of slots. Slot `i` begins with the i-th chunk of the lane's stream; its second is the one
 /// `slots` later; from then on the result of each chunk names the slot's chunk after next, which takes the same of the
@@ -55,29 +52,6 @@ impl StaticPool {
     }
 }
 
-/// What tells the lanes of a job's results apart. The answers to probes name their lane in every job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lanes {
-    /// Nothing yet: the job's slots are still being measured.
-    Unknown,
-    /// Each lane has this many slots of its own.
-    Static(u32),
-    /// The packet says it: the lanes of a dynamic job share all slots.
-    Dynamic,
-}
-
-/// The lane that an arriving payload is for, by a header that nobody has checked; `None` when the payload does not say.
-pub fn lane_of(payload: &[u8], lanes: Lanes) -> Option<u16> {
-    let header = Header::read(payload, 0, payload.len()).ok()?;
-    let lane = match lanes {
-        _ if header.kind == Kind::Report as u8 => header.tensor,
-        Lanes::Unknown => return None,
-        Lanes::Static(slots) => header.slot.checked_div(slots)?,
-        Lanes::Dynamic => header.next_seq,
-    };
-    u16::try_from(lane).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,18 +88,5 @@ mod tests {
         assert_eq!((pool.number(0), pool.number(7)), (24, 31));
         assert_eq!((pool.slot(24), pool.slot(31)), (Some(0), Some(7)));
         assert_eq!((pool.slot(23), pool.slot(32), pool.slot(u32::MAX)), (None, None, None));
-    }
-
-    #[test]
-    fn payloads_name_their_lane() {
-        let result =
-            Header { kind: Kind::Result as u8, slot: 31, next_seq: 7, ..Header::default() }.to_bytes();
-        let of = |lanes| lane_of(&result, lanes);
-        assert_eq!((of(Lanes::Static(8)), of(Lanes::Unknown), of(Lanes::Dynamic)), (Some(3), None, Some(7)));
-        assert_eq!(of(Lanes::Static(0)), None, "nonsense is survived");
-        let report = Header { kind: Kind::Report as u8, tensor: 5, slot: u32::MAX, ..Header::default() };
-        assert_eq!(lane_of(&report.to_bytes(), Lanes::Unknown), Some(5));
-        assert_eq!(lane_of(&report.to_bytes(), Lanes::Dynamic), Some(5));
-        assert_eq!(lane_of(&result[..20], Lanes::Static(8)), None);
     }
 }

@@ -7,7 +7,7 @@ mod support;
 use std::alloc::System;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use sumac_transport::{Arithmetic, DType, DynamicParams, Engine, JobParams, Operation, Time};
+use sumac_transport::{Arithmetic, DType, DynamicParams, Engine, JobParams, Operation, PeerId, Time};
 use sumac_wire::{
     Kind,
     header::{VERSION, flag, offset},
@@ -55,7 +55,7 @@ fn allocations(engine: &mut Engine, now: &mut Time, count: usize) -> usize {
             frames += 1;
             turn_round(&mut frame[..sent.len], is_dynamic);
             if !frames.is_multiple_of(7) {
-                engine.on_frame(*now, &frame[..sent.len]);
+                engine.on_payload(*now, PeerId(0), &frame[..sent.len]);
             }
         } else if let Some(due) = engine.poll_timeout() {
             *now = due.max(*now);
@@ -69,7 +69,7 @@ fn allocations(engine: &mut Engine, now: &mut Time, count: usize) -> usize {
 
 /// An engine with these parameters after three operations of 10,000 chunks, none of which cost an allocation.
 fn run(params: JobParams) -> Engine {
-    let mut engine = Engine::new(params).expect("good parameters");
+    let mut engine = Engine::new(params, &support::peers()).expect("good parameters");
     let mut now = Time(1);
     // The first operation makes room in the list of operations.
     allocations(&mut engine, &mut now, 4);

@@ -4,7 +4,7 @@
 
 mod support;
 
-use sumac_transport::{Arithmetic, Completion, DType, Engine, JobState, Operation, Time};
+use sumac_transport::{Arithmetic, Completion, DType, Engine, JobParams, JobState, Operation, PeerId, Time};
 use support::{
     aggregator::{ALONE, Aggregator, Outcome},
     job,
@@ -21,7 +21,7 @@ impl Loop {
     fn new(world: u16, slots: u32, elements: u16) -> Loop {
         let params = job(world, slots, elements);
         let engine = |rank| {
-            Engine::new(sumac_transport::JobParams { rank, rack_rank: rank, ..params.clone() }).unwrap()
+            Engine::new(JobParams { rank, rack_rank: rank, ..params.clone() }, &support::peers()).unwrap()
         };
         Loop {
             engines: (0..world).map(engine).collect(),
@@ -51,9 +51,13 @@ impl Loop {
                 self.now = self.now.plus(1_000);
                 match self.aggregator.handle(0, &frame[..sent.len], &mut answer).unwrap() {
                     Outcome::Silent | Outcome::Up => {}
-                    Outcome::Unicast(rank) => self.engines[usize::from(rank)].on_frame(self.now, &answer),
+                    Outcome::Unicast(rank) => {
+                        self.engines[usize::from(rank)].on_payload(self.now, PeerId(0), &answer)
+                    }
                     Outcome::Multicast => {
-                        self.engines.iter_mut().for_each(|engine| engine.on_frame(self.now, &answer));
+                        self.engines
+                            .iter_mut()
+                            .for_each(|engine| engine.on_payload(self.now, PeerId(0), &answer));
                     }
                 }
             }

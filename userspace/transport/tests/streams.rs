@@ -149,7 +149,8 @@ fn a_path_is_measured_before_its_slots_are_given_out() {
 #[test]
 fn slots_may_be_given_out_before_or_without_a_measure() {
     for measure in [false, true] {
-        let mut engine = Engine::new(JobParams { measure, ..job(2, 1, 4) }).expect("good parameters");
+        let mut engine =
+            Engine::new(JobParams { measure, ..job(2, 1, 4) }, &support::peers()).expect("good parameters");
         assert_eq!(engine.start(4), Ok(()));
         let mut payload = [0; 128];
         assert!(engine.poll_transmit(Time(0), &mut payload).is_some(), "the probe");

@@ -7,7 +7,7 @@ use std::{
 };
 
 use sumac_parameter::HostStats;
-use sumac_transport::{JobError, Lanes, Operation, Time, lane_of};
+use sumac_transport::{JobError, LaneField, Operation, Packet, Time};
 use sumac_wire::{bytes::Bytes, header::offset};
 
 use super::{
@@ -46,8 +46,8 @@ impl Clock {
 struct Job {
     number: u16,
     shards: u16,
-    /// What tells the lanes of its results apart.
-    told_by: Lanes,
+    /// The field by which its packets tell lanes apart.
+    lane_field: LaneField,
     ways: Ways,
     /// The lanes on this thread, the urgent ones first.
     lanes: Vec<Lane>,
@@ -95,10 +95,10 @@ impl Engines {
             return Err(AddError::Exists { job: number });
         }
         let ways = Ways::new(peer, hosts, first)?;
-        let told_by = match first.dynamic {
-            Some(_) => Lanes::Dynamic,
-            None if lanes.iter().any(|lane| lane.measure) => Lanes::Unknown,
-            None => Lanes::Static(first.slots),
+        let lane_field = match first.dynamic {
+            Some(_) => LaneField::Lane,
+            None if lanes.iter().any(|lane| lane.measure) => LaneField::Unknown,
+            None => LaneField::Slot(first.slots),
         };
         let threads = self.links.len();
         let mine = lanes.into_iter().filter(|lane| thread_of(lane.lane, shards, threads) == self.thread);
@@ -106,19 +106,19 @@ impl Engines {
         let mut lanes = mine
             .map(|params| {
                 let first = resume(params.lane);
-                Lane::new(params, first, port)
+                Lane::new(params, ways.peers(), first, port)
             })
             .collect::<Result<Vec<_>, _>>()?;
         // Classes go up with the number, and with the urgency.
         lanes.sort_by_key(|lane| std::cmp::Reverse(lane.class()));
-        self.jobs.push(Job { number, shards, told_by, ways, lanes });
+        self.jobs.push(Job { number, shards, lane_field, ways, lanes });
         Ok(())
     }
 
     /// Settles the number of slots.
     pub(super) fn start(&mut self, job: u16, slots: u32) -> Result<(), AddError> {
         let entry = self.find(job).ok_or(AddError::NoJob { job })?;
-        entry.told_by = Lanes::Static(slots);
+        entry.lane_field = LaneField::Slot(slots);
         entry.lanes.iter_mut().try_for_each(|lane| Ok(lane.start(slots)?))
     }
 
@@ -177,16 +177,18 @@ impl Engines {
             self.strays.unknown_job += 1;
             return;
         };
-        if !entry.ways.has(*received.from.ip()) {
+        let Some(from) = entry.ways.find(*received.from.ip()) else {
             self.strays.wrong_source += 1;
             return;
-        }
-        let Some(lane) = lane_of(payload, entry.told_by) else {
+        };
+        let packet = Packet::parse(payload, from, received.is_marked).ok();
+        let named = packet.and_then(|packet| Some((packet, entry.lane_field.lane(&packet.header)?)));
+        let Some((packet, lane)) = named else {
             self.strays.no_lane += 1;
             return;
         };
         if let Some(lane) = entry.lane(lane) {
-            return lane.on_frame(now, payload, received.is_marked);
+            return lane.on_packet(now, &packet);
         }
         let thread = thread_of(lane, entry.shards, self.links.len());
         self.cross(thread, received, payload);

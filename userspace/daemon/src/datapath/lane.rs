@@ -2,7 +2,10 @@
 
 use std::{collections::VecDeque, io};
 
-use sumac_transport::{Engine, JobError, JobParams, JobState, OpId, Operation, ParamError, Time, Tuning};
+use sumac_transport::{
+    Engine, JobError, JobParams, JobState, OpId, Operation, Packet, ParamError, PeerTable, Time, Tuning,
+    class_of,
+};
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
 use super::{
@@ -34,10 +37,15 @@ pub(super) struct Lane {
 impl Lane {
     /// A lane whose packets must fit the port's. `resume`: of a worker that takes another's place, the chunk that its stream
     /// begins with.
-    pub(super) fn new(params: JobParams, resume: Option<u32>, port: &dyn Port) -> Result<Lane, AddError> {
+    pub(super) fn new(
+        params: JobParams,
+        peers: &PeerTable,
+        resume: Option<u32>,
+        port: &dyn Port,
+    ) -> Result<Lane, AddError> {
         let engine = match resume {
-            None => Engine::new(params)?,
-            Some(first) => Engine::taking_over(params, &Tuning::default(), first)?,
+            None => Engine::new(params, peers)?,
+            Some(first) => Engine::taking_over(params, peers, &Tuning::default(), first)?,
         };
         let (needed, capacity) = (engine.frame_len(), port.capacity());
         if needed > capacity {
@@ -53,8 +61,8 @@ impl Lane {
 
     /// 0, or more when it is more urgent.
     pub(super) fn class(&self) -> u16 {
-        let JobParams { lane, shards, .. } = self.engine.params();
-        lane / shards
+        let JobParams { lane, shards, .. } = *self.engine.params();
+        class_of(lane, shards)
     }
 
     pub(super) fn start(&mut self, slots: u32) -> Result<(), ParamError> {
@@ -82,12 +90,8 @@ impl Lane {
         self.engine.fail(why.clone());
     }
 
-    pub(super) fn on_frame(&mut self, now: Time, payload: &[u8], is_marked: bool) {
-        if is_marked {
-            self.engine.on_marked_frame(now, payload);
-        } else {
-            self.engine.on_frame(now, payload);
-        }
+    pub(super) fn on_packet(&mut self, now: Time, packet: &Packet<'_>) {
+        self.engine.on_packet(now, packet);
     }
 
     pub(super) fn on_time(&mut self, now: Time) {

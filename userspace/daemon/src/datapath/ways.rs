@@ -1,8 +1,8 @@
-//! Whom a job's packets go to, and whose it takes.
+//! The peers of a job on this data path, and the links to them.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
-use sumac_transport::{Destination, JobParams, Transmit};
+use sumac_transport::{JobParams, PeerId, PeerTable, Transmit};
 
 use super::{
     command::AddError,
@@ -11,9 +11,9 @@ use super::{
 
 /// The ends of a job's paths.
 pub(super) struct Ways {
-    aggregator: Option<Peer>,
-    /// The parameter hosts of a dynamic job: shard `s` has the one with number `s % hosts`.
-    hosts: Vec<Peer>,
+    peers: PeerTable,
+    /// By peer.
+    links: Vec<Peer>,
 }
 
 impl Ways {
@@ -25,25 +25,28 @@ impl Ways {
     ) -> Result<Ways, AddError> {
         let job = lane.job;
         match &lane.dynamic {
-            Some(_) if hosts.is_empty() => Err(AddError::NoWay { job, to: "parameter host" }),
-            None if aggregator.is_none() => Err(AddError::NoWay { job, to: "aggregator" }),
-            _ => Ok(Ways { aggregator, hosts }),
+            Some(_) if hosts.is_empty() => return Err(AddError::NoWay { job, to: "parameter host" }),
+            None if aggregator.is_none() => return Err(AddError::NoWay { job, to: "aggregator" }),
+            _ => {}
         }
+        let address = |peer: &Peer| SocketAddrV4::new(peer.ip, peer.base_port);
+        let peers = PeerTable::of(aggregator.as_ref().map(address), hosts.iter().map(address));
+        Ok(Ways { peers, links: aggregator.into_iter().chain(hosts).collect() })
     }
 
-    /// An engine's payload, on its way. `None`: there is no way; a dynamic job does without an aggregator that cannot be reached.
+    /// The peers, with the ids that the engines' packets name.
+    pub(super) fn peers(&self) -> &PeerTable {
+        &self.peers
+    }
+
+    /// An engine's payload, on its way.
     pub(super) fn send(&self, packet: &Transmit) -> Option<Outgoing> {
-        let peer = match packet.to {
-            Destination::Aggregator => self.aggregator.as_ref(),
-            Destination::ParameterHost => {
-                self.hosts.get(usize::from(packet.port_offset) % self.hosts.len().max(1))
-            }
-        };
-        peer.map(|peer| Outgoing::new(packet, peer))
+        let link = self.links.get(usize::from(packet.to.0))?;
+        Some(Outgoing::new(packet, link))
     }
 
-    /// Whether the job's results may come from this address.
-    pub(super) fn has(&self, ip: Ipv4Addr) -> bool {
-        self.aggregator.iter().chain(&self.hosts).any(|peer| peer.ip == ip)
+    /// The peer with this address; packets of others are none of the job's.
+    pub(super) fn find(&self, ip: Ipv4Addr) -> Option<PeerId> {
+        self.peers.find(ip)
     }
 }

@@ -34,10 +34,12 @@ use self::{congestion::Congestion, places::Places, way::Way};
 use crate::{
     chunk::{Form, Numbers},
     engine::{Core, Phase},
-    error::JobError,
+    error::{JobError, ParamError},
     handshake::Verdict,
+    lane::shard_of,
     operation::Operation,
     params::JobParams,
+    peer::{PeerId, PeerTable},
     placement::StaticPool,
     silence::PROBES,
     slots::{Slot, Slots, State},
@@ -55,6 +57,10 @@ const HOST_PROBES: u32 = 1 << 31;
 /// chunk one window later.
 pub(crate) struct Dynamic {
     params: DynamicParams,
+    /// The parameter host of the lane's shard.
+    host: PeerId,
+    /// The aggregator, or the parameter host where there is none.
+    aggregator: PeerId,
     congestion: Congestion,
     places: Places,
     way: Way,
@@ -82,12 +88,22 @@ impl Dynamic {
     pub const LATER_RESULTS: u32 = 3;
 
     /// The mode of a lane whose stream begins with chunk `first`, and the ring of what it has in flight.
-    pub fn new(params: DynamicParams, job: &JobParams, first: u64) -> (Dynamic, Slots) {
+    pub fn new(
+        params: DynamicParams,
+        job: &JobParams,
+        peers: &PeerTable,
+        first: u64,
+    ) -> Result<(Dynamic, Slots), ParamError> {
         let ring = Slots::new(StaticPool::new(params.window, 0), first);
+        let host = peers.parameter_host(shard_of(job.lane, job.shards));
+        let host = host.ok_or(ParamError::NoPeer { role: "parameter host" })?;
+        let aggregator = peers.aggregator().filter(|_| params.slots > 0);
         let dynamic = Dynamic {
+            host,
+            aggregator: aggregator.unwrap_or(host),
             congestion: Congestion::new(params.initial_window, params.window, params.congestion),
             places: Places::new(job.job, job.lane, &params),
-            way: Way::new(params.slots > 0),
+            way: Way::new(aggregator.is_some()),
             host_answered: false,
             base: first,
             next: first,
@@ -97,7 +113,7 @@ impl Dynamic {
             echoes: false,
             params,
         };
-        (dynamic, ring)
+        Ok((dynamic, ring))
     }
 
     /// The stream begins where the worker died whose place this one takes.

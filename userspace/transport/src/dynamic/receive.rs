@@ -2,7 +2,7 @@
 
 use sumac_wire::{
     Header, Reason,
-    header::{HEADER_LEN, exponent, flag},
+    header::{exponent, flag},
     stream::is_later,
 };
 
@@ -10,6 +10,7 @@ use super::{Dynamic, form};
 use crate::{
     chunk::Form,
     engine::{Core, check_empty},
+    packet::Packet,
     slots::{Slot, State},
     time::Time,
 };
@@ -27,15 +28,9 @@ struct Arrival<'a> {
 }
 
 impl Dynamic {
-    /// Takes a result of this job; `is_marked`: the network was congested on its way.
-    pub fn on_result(
-        &mut self,
-        core: &mut Core,
-        now: Time,
-        header: &Header,
-        payload: &[u8],
-        is_marked: bool,
-    ) -> Result<(), Reason> {
+    /// Takes a result of this job.
+    pub fn on_result(&mut self, core: &mut Core, now: Time, packet: &Packet<'_>) -> Result<(), Reason> {
+        let Packet { header, elements, is_marked, .. } = packet;
         let (slot, entry) = self.outstanding(core, header)?;
         if header.has(flag::MISMATCH) {
             check_empty(header)?;
@@ -44,7 +39,7 @@ impl Dynamic {
         if header.contributors != core.params.world {
             return Err(Reason::WrongWorker);
         }
-        let arrival = Arrival { now, header, elements: &payload[HEADER_LEN..], is_marked };
+        let arrival = Arrival { now, header, elements, is_marked: *is_marked };
         if header.elements == 0 {
             self.ask(core, slot, &entry, &arrival)
         } else {

@@ -10,21 +10,20 @@ use super::{Dynamic, HOST_PROBES, form};
 use crate::{
     chunk::Form,
     convert::Arithmetic,
-    engine::{Core, Destination, Phase, Transmit, entropy},
+    engine::{Core, Phase},
     handshake,
+    peer::PeerId,
     silence::PROBES,
     slots::{Sent, Slot, State},
     time::Time,
+    transmit::{PacketClass, Transmit, entropy, tag},
 };
-
-/// The ECN field of packets that routers may mark instead of dropping them: ECT(0).
-const ECT_0: u8 = 0b10;
 
 /// A chunk's packet.
 struct Packet {
     header: Header,
     form: Form,
-    dscp: u8,
+    dscp_ecn: u8,
 }
 
 impl Dynamic {
@@ -34,7 +33,7 @@ impl Dynamic {
             Phase::Probing(handshake) if !self.host_answered => {
                 if let Some((elements, number)) = handshake.poll(now, core.params.elements) {
                     let number = number | HOST_PROBES;
-                    return Some(send_probe(core, now, elements, number, Destination::ParameterHost, out));
+                    return Some(send_probe(core, now, elements, number, self.host, out));
                 }
             }
             Phase::Probing(_) | Phase::Ready => {}
@@ -42,10 +41,10 @@ impl Dynamic {
         }
         if let Some((number, is_long)) = self.way.poll(now) {
             let elements = if is_long { core.params.elements } else { 0 };
-            return Some(send_probe(core, now, elements, number, Destination::Aggregator, out));
+            return Some(send_probe(core, now, elements, number, self.aggregator, out));
         }
         if let Some(number) = self.way.poll_host() {
-            return Some(send_probe(core, now, 0, number | HOST_PROBES, Destination::ParameterHost, out));
+            return Some(send_probe(core, now, 0, number | HOST_PROBES, self.host, out));
         }
         if matches!(core.phase, Phase::Ready) { self.send_chunk(core, now, out) } else { None }
     }
@@ -89,7 +88,7 @@ impl Dynamic {
         }
         let was_lost = entry.state == State::Lost;
         let is_first = !was_lost && !entry.raw;
-        let Packet { header, form, dscp } = self.write_packet(core, now, &entry, out)?;
+        let Packet { header, form, dscp_ecn } = self.write_packet(core, now, &entry, out)?;
         let index = core.next_index;
         self.echoes = false;
         let len = payload_len(header.elements);
@@ -104,11 +103,11 @@ impl Dynamic {
         core.stats.bytes_sent += len as u64;
         core.stats.in_flight = core.slots.in_flight() as u64;
         let (to, port_offset) = (self.destination(), core.shard());
-        Some(Transmit { len, to, port_offset, entropy: entropy(index), dscp_ecn: dscp | ECT_0 })
+        Some(Transmit { len, to, port_offset, entropy: entropy(index), dscp_ecn })
     }
 
-    fn destination(&self) -> Destination {
-        if self.way.is_direct() { Destination::ParameterHost } else { Destination::Aggregator }
+    fn destination(&self) -> PeerId {
+        if self.way.is_direct() { self.host } else { self.aggregator }
     }
 
     /// Writes the packet of a chunk that waits for its result.
@@ -161,7 +160,9 @@ impl Dynamic {
         core.stats.elements_sent += written.values as u64;
         written.fault.into_iter().for_each(|fault| pending.blame(fault));
         out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
-        Some(Packet { header, form, dscp: pending.operation.priority.min(7) << 5 })
+        let priority = pending.operation.priority;
+        let dscp_ecn = tag(PacketClass::Chunk { priority, reacts_to_marks: true });
+        Some(Packet { header, form, dscp_ecn })
     }
 }
 
@@ -170,7 +171,7 @@ fn send_probe(
     now: Time,
     elements: u16,
     number: u32,
-    to: Destination,
+    to: PeerId,
     out: &mut [u8],
 ) -> Transmit {
     let header = handshake::probe(&core.params, now, elements, number);
@@ -179,5 +180,11 @@ fn send_probe(
     out[HEADER_LEN..len].fill(0);
     core.stats.probes_sent += 1;
     core.stats.bytes_sent += len as u64;
-    Transmit { len, to, port_offset: core.shard(), entropy: entropy(u64::from(number)), dscp_ecn: 0 }
+    Transmit {
+        len,
+        to,
+        port_offset: core.shard(),
+        entropy: entropy(u64::from(number)),
+        dscp_ecn: tag(PacketClass::Probe),
+    }
 }

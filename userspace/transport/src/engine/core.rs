@@ -11,6 +11,7 @@ use crate::{
     chunk::{Form, Numbers},
     error::{JobError, SubmitError},
     handshake::Handshake,
+    lane::shard_of,
     loss::LaterResults,
     measure::{PathMeasure, Train},
     operation::{Completion, OpId, Operation},
@@ -149,7 +150,7 @@ impl Core {
 
     /// The shard of the lane, which counts its ports.
     pub fn shard(&self) -> u16 {
-        self.params.lane % self.params.shards
+        shard_of(self.params.lane, self.params.shards)
     }
 
     /// Is a packet this job's?

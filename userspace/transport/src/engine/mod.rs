@@ -4,7 +4,7 @@
 //! The calling loop, whatever does its input and output:
 //!
 //! ```text
-//!   for each payload received:      engine.on_frame(now, payload)
+//!   for each packet received:       engine.on_packet(now, packet)
 //!   if poll_timeout() <= now:       engine.on_timeout(now)
 //!   while poll_transmit(now, buf):  send it
 //!   while poll_completion():        hand it back
@@ -14,16 +14,20 @@
 //! The handshake starts with the first `poll_transmit`, also before anything is submitted:
 //!
 //! ```
-//! use sumac_transport::{Arithmetic, DType, Engine, JobParams, JobState, NonFinitePolicy, Operation, Scale, Time, WireFormat};
+//! use sumac_transport::{
+//!     Arithmetic, DType, Engine, JobParams, JobState, NonFinitePolicy, Operation, PeerTable, Scale, Time, WireFormat,
+//! };
 //!
 //! let (job, epoch, token, rank, world) = (1, 1, 0x5eed, 0, 2);
 //! let (rack_rank, rack_world) = (rank, world); // one level of aggregators
 //! let (lane, shards, slots, elements) = (0, 1, 64, 256);
 //! let (wire, scaling, not_finite) = (WireFormat::Int32, Scale::Block, NonFinitePolicy::Error);
-//! let mut engine = Engine::new(JobParams {
+//! let peers = PeerTable::of(Some("10.0.0.1:48700".parse()?), []);
+//! let params = JobParams {
 //!     job, epoch, token, rank, world, rack_rank, rack_world, lane, shards, slots, elements,
 //!     wire, scaling, not_finite, measure: false, dynamic: None,
-//! })?;
+//! };
+//! let mut engine = Engine::new(params, &peers)?;
 //!
 //! let buffer = Box::new(vec![0u8; 1000 * 4]);
 //! let operation = Operation::allreduce(0xfeed, DType::Float32, Arithmetic::Sum, 1000, buffer);
@@ -38,24 +42,24 @@
 
 mod core;
 mod learn;
-mod transmit;
 
-use sumac_wire::{Header, Kind, Reason};
+use sumac_wire::{Kind, Reason};
 
 pub(crate) use self::core::{Core, Phase, check_empty};
-pub(crate) use transmit::entropy;
-pub use transmit::{Destination, Transmit};
 
 use crate::{
     dynamic::Dynamic,
     error::{JobError, ParamError, SubmitError},
     measure::PathMeasure,
     operation::{Completion, OpId, Operation},
+    packet::Packet,
     params::{JobParams, Tuning},
+    peer::{PeerId, PeerTable},
     pooled::Pooled,
     silence::Silence,
     stats::EngineStats,
     time::Time,
+    transmit::Transmit,
 };
 
 /// How far a job has come on this worker.
@@ -87,26 +91,31 @@ pub struct Engine {
 
 impl Engine {
     /// An engine whose stream begins with chunk 0.
-    pub fn new(params: JobParams) -> Result<Engine, ParamError> {
-        Engine::starting_at(params, &Tuning::default(), 0)
+    pub fn new(params: JobParams, peers: &PeerTable) -> Result<Engine, ParamError> {
+        Engine::starting_at(params, peers, &Tuning::default(), 0)
     }
 
     /// An engine with other timeouts, whose stream begins with chunk `first_seq`. All workers of a job
     /// must begin with the same; tunings may differ.
-    pub fn starting_at(params: JobParams, tuning: &Tuning, first_seq: u32) -> Result<Engine, ParamError> {
+    pub fn starting_at(
+        params: JobParams,
+        peers: &PeerTable,
+        tuning: &Tuning,
+        first_seq: u32,
+    ) -> Result<Engine, ParamError> {
         params.check()?;
         tuning.check()?;
         let first = u64::from(first_seq);
         Ok(match params.dynamic.clone() {
             None => {
-                let (mode, slots) = Pooled::new(&params, first);
+                let (mode, slots) = Pooled::new(&params, peers, first)?;
                 Engine {
                     core: Core::new(params, tuning, slots, first, Pooled::LATER_RESULTS),
                     mode: Mode::Static(mode),
                 }
             }
             Some(dynamic) => {
-                let (mode, slots) = Dynamic::new(dynamic, &params, first);
+                let (mode, slots) = Dynamic::new(dynamic, &params, peers, first)?;
                 let worker = u32::from(params.rank) << 8 | u32::from(params.lane);
                 let mut core = Core::new(params, tuning, slots, first, Dynamic::LATER_RESULTS);
                 core.silence = Silence::apart(worker);
@@ -118,8 +127,13 @@ impl Engine {
     /// An engine of a worker that takes the place of one that died in the middle of a dynamic job (ATP appendix A.3): its stream begins with
     /// chunk `resume`, the lane's first that is not summed. Where that is within an operation,
     /// [`Operation::skip`] says so. In a static job it is the same as [`Engine::starting_at`].
-    pub fn taking_over(params: JobParams, tuning: &Tuning, resume: u32) -> Result<Engine, ParamError> {
-        let mut engine = Engine::starting_at(params, tuning, resume)?;
+    pub fn taking_over(
+        params: JobParams,
+        peers: &PeerTable,
+        tuning: &Tuning,
+        resume: u32,
+    ) -> Result<Engine, ParamError> {
+        let mut engine = Engine::starting_at(params, peers, tuning, resume)?;
         if let Mode::Dynamic(dynamic) = &mut engine.mode {
             dynamic.take_over();
         }
@@ -176,35 +190,36 @@ impl Engine {
         }
     }
 
-    /// Takes one UDP payload: Sumac's header and elements. What is not the answer to something in
-    /// flight is counted by reason and changes nothing.
-    pub fn on_frame(&mut self, now: Time, payload: &[u8]) {
-        self.take(now, payload, false);
+    /// Parses and processes one UDP payload. One that is not a packet is counted by reason and changes nothing.
+    pub fn on_payload(&mut self, now: Time, from: PeerId, payload: &[u8]) {
+        match Packet::parse(payload, from, false) {
+            Ok(packet) => self.on_packet(now, &packet),
+            Err(reason) => {
+                self.core.now = now;
+                self.core.stats.bytes_received += payload.len() as u64;
+                self.core.stats.frames.count(reason);
+            }
+        }
     }
 
-    /// The same of a payload whose IP header the network has marked: congestion experienced.
-    pub fn on_marked_frame(&mut self, now: Time, payload: &[u8]) {
-        self.take(now, payload, true);
-    }
-
-    /// Every frame ends in exactly one counter.
-    fn take(&mut self, now: Time, payload: &[u8], is_marked: bool) {
+    /// Processes one packet. One that does not answer a packet in flight is counted by reason and changes nothing.
+    pub fn on_packet(&mut self, now: Time, packet: &Packet<'_>) {
         self.core.now = now;
-        self.core.stats.bytes_received += payload.len() as u64;
-        let reason = match self.dispatch(now, payload, is_marked) {
+        self.core.stats.bytes_received += packet.payload_len() as u64;
+        let reason = match self.dispatch(now, packet) {
             Ok(()) => Reason::Steered,
             Err(reason) => reason,
         };
         self.core.stats.frames.count(reason);
     }
 
-    fn dispatch(&mut self, now: Time, payload: &[u8], is_marked: bool) -> Result<(), Reason> {
-        let header = Header::read(payload, 0, payload.len())?;
-        self.core.identify(&header)?;
+    fn dispatch(&mut self, now: Time, packet: &Packet<'_>) -> Result<(), Reason> {
+        let header = &packet.header;
+        self.core.identify(header)?;
         if header.kind == Kind::Result as u8 {
             match &mut self.mode {
-                Mode::Static(pooled) => pooled.on_result(&mut self.core, now, &header, payload),
-                Mode::Dynamic(dynamic) => dynamic.on_result(&mut self.core, now, &header, payload, is_marked),
+                Mode::Static(pooled) => pooled.on_result(&mut self.core, now, packet),
+                Mode::Dynamic(dynamic) => dynamic.on_result(&mut self.core, now, packet),
             }
         } else if header.kind == Kind::Report as u8 {
             if header.tensor != u32::from(self.core.params.lane) {
@@ -212,8 +227,8 @@ impl Engine {
             }
             self.core.stats.reports += 1;
             match &mut self.mode {
-                Mode::Static(pooled) => pooled.on_report(&mut self.core, now, &header),
-                Mode::Dynamic(dynamic) => dynamic.on_report(&mut self.core, now, &header),
+                Mode::Static(pooled) => pooled.on_report(&mut self.core, now, header),
+                Mode::Dynamic(dynamic) => dynamic.on_report(&mut self.core, now, header),
             }
             Ok(())
         } else {

@@ -11,6 +11,7 @@ use crate::{
     handshake::Verdict,
     measure::{PathMeasure, Train},
     params::{JobParams, check_slots},
+    peer::{PeerId, PeerTable},
     placement::StaticPool,
     silence::PROBES,
     slots::Slots,
@@ -23,6 +24,7 @@ pub(crate) struct Pooled {
     pool: StaticPool,
     /// The stream's first chunk.
     first: u64,
+    aggregator: PeerId,
 }
 
 impl Pooled {
@@ -30,9 +32,10 @@ impl Pooled {
     pub const LATER_RESULTS: u32 = 2;
 
     /// The mode of a lane whose stream begins with chunk `first`, and its slots.
-    pub fn new(params: &JobParams, first: u64) -> (Pooled, Slots) {
+    pub fn new(params: &JobParams, peers: &PeerTable, first: u64) -> Result<(Pooled, Slots), ParamError> {
         let pool = StaticPool::new(params.slots, params.lane);
-        (Pooled { pool, first }, Slots::new(pool, first))
+        let aggregator = peers.aggregator().ok_or(ParamError::NoPeer { role: "aggregator" })?;
+        Ok((Pooled { pool, first, aggregator }, Slots::new(pool, first)))
     }
 
     /// Gives the slots that wait for the stream what it has reached; further chunks follow by themselves, since each

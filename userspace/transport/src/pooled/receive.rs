@@ -2,7 +2,7 @@
 
 use sumac_wire::{
     Header, Reason,
-    header::{HEADER_LEN, exponent, flag},
+    header::{exponent, flag},
     stream::is_later,
 };
 
@@ -10,6 +10,7 @@ use super::{Pooled, transmit::given_twice};
 use crate::{
     chunk::Form,
     engine::Core,
+    packet::Packet,
     slots::{Slot, State},
     time::Time,
 };
@@ -19,13 +20,8 @@ const FOREIGN_FLAGS: u16 = flag::COLLISION | flag::PARTIAL | flag::RAW_FLOAT | f
 
 impl Pooled {
     /// Takes a result of this job.
-    pub fn on_result(
-        &mut self,
-        core: &mut Core,
-        now: Time,
-        header: &Header,
-        payload: &[u8],
-    ) -> Result<(), Reason> {
+    pub fn on_result(&mut self, core: &mut Core, now: Time, packet: &Packet<'_>) -> Result<(), Reason> {
+        let header = &packet.header;
         let (slot, entry) = self.outstanding(core, header)?;
         if header.has(flag::MISMATCH) {
             core.mismatch(&entry, header)
@@ -34,7 +30,7 @@ impl Pooled {
         } else if header.has(flag::EXPONENT) {
             Pooled::agree(core, now, slot, entry, header)
         } else {
-            self.accept(core, now, slot, entry, header, &payload[HEADER_LEN..])
+            self.accept(core, now, slot, entry, header, packet.elements)
         }
     }
 

@@ -10,11 +10,12 @@ use super::Pooled;
 use crate::{
     chunk::Form,
     convert::Arithmetic,
-    engine::{Core, Destination, Phase, Transmit, entropy},
+    engine::{Core, Phase},
     error::JobError,
     handshake,
     slots::{Sent, Slot, State},
     time::Time,
+    transmit::{PacketClass, Transmit, entropy, tag},
 };
 
 /// What a slot sends.
@@ -29,7 +30,7 @@ impl Pooled {
     pub fn poll_transmit(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
         match &core.phase {
             Phase::Failed(_) | Phase::Measured(_) => None,
-            Phase::Probing(_) | Phase::Measuring(_) => send_probe(core, now, out),
+            Phase::Probing(_) | Phase::Measuring(_) => self.send_probe(core, now, out),
             Phase::Ready => self.send_chunk(core, now, out),
         }
     }
@@ -56,8 +57,24 @@ impl Pooled {
         core.stats.chunks_faulty += u64::from(is_first && is_faulty);
         core.stats.bytes_sent += len as u64;
         core.stats.in_flight = core.slots.in_flight() as u64;
-        let (to, entropy) = (Destination::Aggregator, entropy(index));
+        let (to, entropy) = (self.aggregator, entropy(index));
         Some(Transmit { len, to, port_offset: core.shard(), entropy, dscp_ecn })
+    }
+
+    fn send_probe(&self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
+        let (elements, number) = match &mut core.phase {
+            Phase::Probing(handshake) => handshake.poll(now, core.params.elements)?,
+            Phase::Measuring(train) => (core.params.elements, train.poll(now)?),
+            _ => return None,
+        };
+        let header = handshake::probe(&core.params, now, elements, number);
+        let len = payload_len(elements);
+        out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+        out[HEADER_LEN..len].fill(0);
+        core.stats.probes_sent += 1;
+        core.stats.bytes_sent += len as u64;
+        let (to, entropy) = (self.aggregator, entropy(u64::from(number)));
+        Some(Transmit { len, to, port_offset: core.shard(), entropy, dscp_ecn: tag(PacketClass::Probe) })
     }
 
     /// Writes the packet that a slot is to send; `None` when the chunk's result is there already.
@@ -121,26 +138,11 @@ impl Pooled {
                 written.fault.into_iter().for_each(|fault| pending.blame(fault));
             }
         }
-        let dscp_ecn = pending.operation.priority.min(7) << 5;
+        let priority = pending.operation.priority;
+        let dscp_ecn = tag(PacketClass::Chunk { priority, reacts_to_marks: false });
         out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
         Some(Packet { what, header, dscp_ecn })
     }
-}
-
-fn send_probe(core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
-    let (elements, number) = match &mut core.phase {
-        Phase::Probing(handshake) => handshake.poll(now, core.params.elements)?,
-        Phase::Measuring(train) => (core.params.elements, train.poll(now)?),
-        _ => return None,
-    };
-    let header = handshake::probe(&core.params, now, elements, number);
-    let len = payload_len(elements);
-    out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
-    out[HEADER_LEN..len].fill(0);
-    core.stats.probes_sent += 1;
-    core.stats.bytes_sent += len as u64;
-    let (to, entropy) = (Destination::Aggregator, entropy(u64::from(number)));
-    Some(Transmit { len, to, port_offset: core.shard(), entropy, dscp_ecn: 0 })
 }
 
 /// Only an aggregator that gave the same chunk to two slots can have completed it by another: it cannot be

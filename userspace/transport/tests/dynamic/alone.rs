@@ -8,7 +8,10 @@ use sumac_wire::{
 
 use crate::{
     job,
-    support::lone::{Lone, Sent},
+    support::{
+        lone::{Lone, Sent},
+        peers,
+    },
 };
 
 const RTT: u64 = 50_000;
@@ -92,7 +95,7 @@ fn the_first_chunks_of_a_worker_that_comes_late_are_no_congestion() {
 fn marks_halve_the_window_once_per_round_trip() {
     let (mut lone, sent) = start(with(|_| ()));
     lone.take(&sent[0].answer_with(|header| header.flags |= flag::ECN_ECHO));
-    lone.engine.on_marked_frame(lone.now, &sent[1].answer());
+    lone.take_marked(&sent[1].answer());
     let stats = lone.engine.stats();
     assert_eq!((stats.marked, stats.halvings, stats.cwnd), (2, 1, 8));
     let (mut lone, sent) = start(with(|dynamic| dynamic.congestion = false));
@@ -106,7 +109,7 @@ fn marks_that_one_worker_saw_go_back_with_its_next_packet_also_after_a_pause() {
     // All of the tensor is in flight before the first result comes, and the network marks them on their last way.
     lone.submit_floats(&[2.0; 64]);
     let sent = lone.send_all();
-    sent.iter().for_each(|sent| lone.engine.on_marked_frame(lone.now, &sent.answer()));
+    sent.iter().for_each(|sent| lone.take_marked(&sent.answer()));
     assert_eq!((lone.engine.stats().marked, lone.engine.stats().halvings), (8, 0), "nobody else knows");
     lone.wait(1_000_000_000);
     lone.submit_floats(&[2.0; 64]);
@@ -163,8 +166,8 @@ fn silence_has_the_first_chunks_sent_again_and_the_aggregator_asked() {
 
 #[test]
 fn chunk_numbers_wrap() {
-    let engine =
-        Engine::starting_at(with(|_| ()), &Tuning::default(), u32::MAX - 4).expect("good parameters");
+    let engine = Engine::starting_at(with(|_| ()), &peers(), &Tuning::default(), u32::MAX - 4)
+        .expect("good parameters");
     let mut lone = Lone { engine, now: Time(0) };
     lone.answer_all();
     lone.submit_floats(&[2.0; 400]);

@@ -10,10 +10,13 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sumac_parameter::{HostJob, ParameterHost, Worker};
 use sumac_transport::{
-    Completion, Destination, DynamicParams, Engine, JobParams, JobState, Operation, Time, Tuning,
+    Completion, DynamicParams, Engine, JobParams, JobState, Operation, Packet, PeerId, Time, Tuning,
 };
 
-use crate::slots::{Output, Slots};
+use crate::{
+    slots::{Output, Slots},
+    support::peers,
+};
 
 const PORT: u16 = 48_600;
 /// Nanoseconds between two places, at least.
@@ -87,7 +90,7 @@ impl Network {
         let world = usize::from(params.world);
         let engine = |rank: u16| {
             let params = JobParams { rank, rack_rank: rank, ..params.clone() };
-            Engine::starting_at(params, tuning, 0).expect("good parameters")
+            Engine::starting_at(params, &peers(), tuning, 0).expect("good parameters")
         };
         let mut host = ParameterHost::new();
         host.install(host_job(params, &dynamic)).expect("a good job");
@@ -141,8 +144,8 @@ impl Network {
         for rank in 0..self.world {
             while let Some(sent) = self.engines[rank].poll_transmit(Time(self.now), &mut out) {
                 let to = match sent.to {
-                    Destination::Aggregator => Place::Aggregator,
-                    Destination::ParameterHost => Place::Host,
+                    PeerId(0) => Place::Aggregator,
+                    _ => Place::Host,
                 };
                 let payload = out[..sent.len].to_vec();
                 self.send(Place::Worker(rank), to, &payload);
@@ -167,10 +170,8 @@ impl Network {
             Place::Aggregator if self.is_cut && from == Place::Host => {}
             Place::Worker(rank) => {
                 let now = Time(self.now);
-                match marked {
-                    true => self.engines[rank].on_marked_frame(now, &payload),
-                    false => self.engines[rank].on_frame(now, &payload),
-                }
+                let packet = Packet::parse(&payload, PeerId(0), marked).expect("a valid packet");
+                self.engines[rank].on_packet(now, &packet);
             }
             Place::Host => {
                 self.host.on_packet(from.address(), 0, &payload, marked);
@@ -240,7 +241,7 @@ impl Network {
             engine.renew(Time(self.now), params.epoch, resume);
         }
         self.engines[rank] =
-            Engine::taking_over(params, &Tuning::default(), resume).expect("good parameters");
+            Engine::taking_over(params, &peers(), &Tuning::default(), resume).expect("good parameters");
         self.completions[rank].clear();
         resume
     }

@@ -1,6 +1,6 @@
 //! Runs one scenario and checks what must hold in it.
 
-use sumac_transport::{Completion, JobError, JobParams, Lanes, OpError, Time, lane_of};
+use sumac_transport::{Completion, JobError, JobParams, LaneField, OpError, Packet, PeerId, Time};
 use sumac_wire::{Header, Reason, slot::Action};
 
 use crate::{
@@ -133,12 +133,13 @@ impl<'a> Simulation<'a> {
     }
 
     fn deliver(&mut self, now: u64, rank: u16, payload: &[u8]) {
-        let lane = lane_of(payload, Lanes::Static(self.scenario.params.slots)).expect("a lane");
+        let packet = Packet::parse(payload, PeerId(0), false).expect("a valid packet");
+        let lane = LaneField::Slot(self.scenario.params.slots).lane(&packet.header).expect("a lane");
         let lane = &mut self.workers[usize::from(rank)].lanes[usize::from(lane)];
         lane.frames += 1;
         lane.patience.heard(now);
         let before = lane.engine.stats().results;
-        lane.engine.on_frame(Time(now), payload);
+        lane.engine.on_packet(Time(now), &packet);
         if rank == 0 && lane.engine.stats().results > before {
             self.trace.results.push(now);
         }

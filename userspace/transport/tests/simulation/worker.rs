@@ -14,7 +14,7 @@ use sumac_transport::{Buffer, Completion, Engine, OpError, OpId, Operation, Time
 use crate::{
     patience::Patience,
     scenario::{Scenario, Tensor},
-    tensors,
+    support, tensors,
 };
 
 /// One lane of a worker.
@@ -108,7 +108,8 @@ impl Worker {
 
 fn engine(scenario: &Scenario, rank: u16, lane: u16, epoch: u16) -> Engine {
     let params = scenario.params_of(rank, lane, epoch);
-    Engine::starting_at(params, &Tuning::default(), scenario.first_seq).expect("good parameters")
+    Engine::starting_at(params, &support::peers(), &Tuning::default(), scenario.first_seq)
+        .expect("good parameters")
 }
 
 /// Memory that may be read and written only where the worker gives and takes, until the fence is `open`.

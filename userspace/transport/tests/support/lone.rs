@@ -1,6 +1,6 @@
 //! One engine whose frames the test sees and answers one by one.
 
-use sumac_transport::{Arithmetic, Buffer, DType, Engine, JobParams, Operation, Time};
+use sumac_transport::{Arithmetic, Buffer, DType, Engine, JobParams, Operation, Packet, PeerId, Time};
 use sumac_wire::{
     Header, Kind,
     admit::all_workers,
@@ -82,7 +82,7 @@ pub struct Lone {
 impl Lone {
     /// An engine that has not sent its probe yet.
     pub fn new(params: JobParams) -> Lone {
-        Lone { engine: Engine::new(params).expect("good parameters"), now: Time(1_000_000) }
+        Lone { engine: Engine::new(params, &super::peers()).expect("good parameters"), now: Time(1_000_000) }
     }
 
     /// An engine after the handshake, which took `rtt` nanoseconds.
@@ -138,7 +138,13 @@ impl Lone {
     }
 
     pub fn take(&mut self, payload: &[u8]) {
-        self.engine.on_frame(self.now, payload);
+        self.engine.on_payload(self.now, PeerId(0), payload);
+    }
+
+    /// Takes a payload that the network has marked.
+    pub fn take_marked(&mut self, payload: &[u8]) {
+        let packet = Packet::parse(payload, PeerId(0), true).expect("a valid packet");
+        self.engine.on_packet(self.now, &packet);
     }
 
     pub fn wait(&mut self, nanos: u64) {

@@ -5,7 +5,15 @@
 pub mod aggregator;
 pub mod lone;
 
-use sumac_transport::{JobParams, NonFinitePolicy, Scale, WireFormat};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use sumac_transport::{JobParams, NonFinitePolicy, PeerTable, Scale, WireFormat};
+
+/// An aggregator and a parameter host.
+pub fn peers() -> PeerTable {
+    let address = |last| SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, last), 48_600);
+    PeerTable::of(Some(address(1)), [address(2)])
+}
 
 /// A small job with a fixed scale; rank 0.
 pub fn job(world: u16, slots: u32, elements: u16) -> JobParams {
