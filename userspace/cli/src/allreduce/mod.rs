@@ -182,7 +182,7 @@ fn sum<T: Stored>(
     let output = Output::create(&args.output).map_err(write)?;
     let job = open(&client, args)?;
     let opened = job.opened();
-    tracing::info!(slots = opened.slots, reason = opened.slots_reason, chunk = opened.elements, mode = ?opened.mode, "joined");
+    tracing::info!(slots = opened.slots, reason = opened.slots_reason, chunk = opened.elements, mode = opened.mode.name(), "joined");
     let options = OpOptions { reduction: args.op, ..OpOptions::default() };
     let pending = job.allreduce_with(tensor, options).map_err(ClientError::from)?;
     let (tensor, duration) = pending.wait_timed().map_err(ClientError::from)?;
