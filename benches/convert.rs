@@ -24,7 +24,7 @@ const TENSOR: usize = 256 << 20;
 /// for a copy of the longest chunk.
 const FRAMES: usize = 64;
 const FRAME: usize = 8192;
-/// Where elements begin in a frame: behind the headers of Ethernet, IPv4, UDP and Sumac.
+/// The offset of elements in a frame: after the headers of Ethernet, IPv4, UDP and Sumac.
 const PAYLOAD: usize = 14 + 20 + 8 + 56;
 const WORKERS: u16 = 8;
 
@@ -138,7 +138,7 @@ fn memory(c: &mut Criterion) {
     group.finish();
 }
 
-/// Where `len` bytes go to in the frame of the chunk with this number.
+/// Returns the `len` bytes of elements in the frame of the chunk with this number.
 fn payload(number: usize, len: usize) -> std::ops::Range<usize> {
     let start = number % FRAMES * FRAME + PAYLOAD;
     start..start + len

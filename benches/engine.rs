@@ -1,4 +1,4 @@
-//! What the engine costs per chunk, beyond the converting pass.
+//! The engine's time per chunk, without the converting pass.
 //!
 //! One worker, whose own contributions come straight back as results: header changed, elements as
 //! they are. `engine` minus `convert` is the price of slots, timers, headers and bookkeeping.

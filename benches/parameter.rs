@@ -1,5 +1,5 @@
-//! What the parameter host costs per packet: workers' own contributions, sums that aggregators have made, and the floats of
-//! chunks that did not fit integers.
+//! The parameter host's time per packet: workers' contributions, aggregators' sums, and the floats of chunks that
+//! overflowed.
 //!
 //! Each turn sums one chunk and takes its result out, so that a chunk's price is its contributions' and one result's.
 #![allow(missing_docs, reason = "criterion's macros")]

@@ -1,4 +1,4 @@
-//! What a packet costs before any element is touched, and its checksum.
+//! The time of a packet's headers, and of its checksum.
 //!
 //! `cargo bench -p sumac-benches --bench wire`
 #![allow(missing_docs, reason = "criterion's macros")]

@@ -22,7 +22,7 @@ const SEED: u64 = 7;
 /// Neither a multiple of a chunk nor of a vector.
 const COUNT: usize = 100_003;
 
-/// What a packet holds at an MTU of 1500.
+/// Words per packet at an MTU of 1500.
 const WORDS: u64 = 352;
 
 /// The path of one deployment.

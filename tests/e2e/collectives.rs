@@ -1,4 +1,4 @@
-//! What moves values instead of adding them, and operations that are told apart by name.
+//! Collectives that move values, and operations ordered by name.
 //!
 //! ```text
 //! w0 net0 ------ port0 +-----+

@@ -1,4 +1,4 @@
-//! What a user starts by hand: `sumac allreduce`, a trainer in Python, `sumac-lab run`.
+//! Commands of a user: `sumac allreduce`, a trainer in Python, `sumac-lab run`.
 //!
 //! ```text
 //! w0 net0 ------ port0 +-----+
@@ -22,7 +22,7 @@ use sumac_tests::wait::LIMIT;
 const SEED: u64 = 5;
 const COUNT: usize = 10_007;
 
-/// What a packet holds at an MTU of 1500 unless somebody asks for less.
+/// Words per packet at an MTU of 1500.
 const DEFAULT_WORDS: usize = 352;
 
 #[test]

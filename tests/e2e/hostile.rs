@@ -22,7 +22,7 @@ use sumac_tests::site::with_sumac;
 use sumac_tests::{Crew, stats};
 use sumac_wire::header::{Kind, flag};
 
-/// What is counted of the job's own frames.
+/// Counters of the job's own frames.
 const ALIVE: &[&str] = &["foreign", "probed", "duplicate", "added"];
 
 /// Wrong at the aggregator, which takes contributions and probes.

@@ -17,7 +17,7 @@ use sumac_tests::site::with_sumac;
 use sumac_tests::wait::LIMIT;
 use sumac_tests::{Crew, exact};
 
-/// How long the others wait for one that never comes.
+/// The join timeout while a worker is missing.
 const SHORT: Duration = Duration::from_secs(3);
 
 fn refusal(rank: u16, opened: Result<Trainer, ClientError>) -> Failure {

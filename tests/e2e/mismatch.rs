@@ -16,7 +16,7 @@ use sumac_tests::{Crew, Trainer, exact};
 
 const COUNT: usize = 3_000;
 
-/// Who differs.
+/// The rank that differs.
 const ODD: u16 = 1;
 
 /// An operation, whatever its type.
@@ -74,7 +74,7 @@ fn named(name: &str) -> OpOptions<'_> {
     OpOptions::named(name)
 }
 
-/// What the odd one does instead of summing 3,000 float32 under the name `layer`, and how it is told.
+/// Submits another operation than the sum of 3,000 float32 under the name `layer`.
 fn deviate(trainer: &Trainer, how: &str) -> Waiting {
     match how {
         "float32[2999]" => allreduce::<f32>(trainer, COUNT - 1, named("layer")).into(),

@@ -16,7 +16,7 @@ use sumac_tests::{Crew, exact};
 
 const COUNT: usize = 20_000;
 
-/// Whose value it is, and where it stands.
+/// The rank at fault.
 const CULPRIT: u16 = 1;
 const INDEX: usize = 12_345;
 

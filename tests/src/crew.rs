@@ -165,7 +165,7 @@ impl Crew {
         handed.map(|(trainer, tensor)| trainer.hand_in(tensor, reduction)).collect()
     }
 
-    /// What comes of a sum that all workers handed in, by rank.
+    /// Waits for a sum of all workers and returns its results, by rank.
     ///
     /// # Panics
     /// When it fails or does not end.

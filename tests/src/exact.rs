@@ -3,7 +3,7 @@
 use sumac_lab::run::contents::Contents;
 pub use sumac_lab::run::numbers::{Numbers, Value};
 
-/// What all workers got of one operation, by rank, and how it was computed.
+/// The results of one operation, by rank, with the job's arithmetic.
 #[derive(Clone, Debug)]
 pub struct Results<T> {
     /// The job's arithmetic.

@@ -15,14 +15,14 @@ pub struct Forgery {
     pub to: Endpoints,
     /// Bytes of elements, whatever the header says.
     pub elements_len: usize,
-    /// What is done to the bytes at last.
+    /// The last change of the frame's bytes.
     pub finish: Finish,
 }
 
-/// What is done to a frame's bytes after they were written.
+/// A change of a frame's bytes after they were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// Nothing.
+    /// No change.
     Whole,
     /// Only so many bytes are sent.
     Cut(usize),

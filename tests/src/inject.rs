@@ -76,8 +76,7 @@ fn link(interface: &str) -> LinkAddr {
     link.unwrap_or_else(|| panic!("no interface {interface}"))
 }
 
-/// What the host program of a worker or parameter host knows of its only job: the secrets that a test needs to forge all
-/// but one of them.
+/// Returns the entry of the only job in the host program's map: the token and addresses for forged frames.
 ///
 /// # Panics
 /// When there is not one job.

@@ -1,7 +1,6 @@
-//! What the end-to-end tests share: labs that leave nothing behind, trainers, exact sums, forged frames, foreign traffic.
+//! Shared parts of the end-to-end tests: labs that leave nothing, trainers, exact sums, forged frames, foreign traffic.
 //!
-//! The tests themselves stand in `e2e/`. A helper that cannot do its work panics with what it tried: a test could do
-//! nothing else with an error.
+//! The tests are in `e2e/`. A helper that fails panics with its action: a test has no other use for an error.
 #![forbid(unsafe_code)]
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a test says why it failed by panicking")]
 

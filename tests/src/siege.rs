@@ -15,20 +15,20 @@ use crate::inject::Injector;
 use crate::wait::eventually;
 use crate::{exact, stats};
 
-/// Whose place the forger would take.
+/// The rank that the forger impersonates.
 pub const FORGER: u16 = 1;
 
-/// What is summed.
+/// The tensors' seed and length.
 const SEED: u64 = 11;
 const COUNT: usize = 300_000;
 
-/// Where the UDP ports of an untagged frame end.
+/// The offset after the UDP ports of an untagged frame.
 const PORTS_END: usize = 38;
 
-/// What is wrong with a good frame, what makes it so, and the reason that it is counted by.
+/// A forged frame: its fault, the change of a valid frame that makes it, and the reason under which it is counted.
 pub type Case = (&'static str, fn(&mut Forgery), &'static str);
 
-/// Wrong for everybody who might receive it.
+/// Invalid at every receiver.
 pub const ANYWHERE: &[Case] = &[
     ("version 0", |f| f.finish = Finish::Version(0), "bad_version"),
     ("version 2", |f| f.finish = Finish::Version(2), "bad_version"),
@@ -118,11 +118,11 @@ pub fn cut(good: &Forgery) -> Vec<Forged> {
 pub struct Siege<'a> {
     /// Its trainers.
     pub crew: &'a Crew,
-    /// Where the frames come in.
+    /// The interface at which frames are injected.
     pub injector: Injector,
     /// All of them.
     pub frames: Vec<Forged>,
-    /// What is counted of the job's own frames meanwhile: those that wait for the other worker are sent again now and then.
+    /// Counters of the job's own frames, which are retransmitted while they wait for the other worker.
     pub alive: &'static [&'static str],
 }
 

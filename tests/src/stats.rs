@@ -1,4 +1,4 @@
-//! What daemons and aggregator say of themselves.
+//! Statistics of daemons and aggregators.
 
 use std::collections::BTreeMap;
 

@@ -9,7 +9,7 @@ use sumac_lab::process::Process;
 
 use crate::wait::{LIMIT, eventually};
 
-/// What iperf3 sends.
+/// The kind of iperf3's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A stream.
@@ -105,7 +105,7 @@ impl Traffic {
     }
 }
 
-/// How many of the report's intervals had bytes in them.
+/// Counts the report's intervals with bytes.
 fn intervals_with_bytes(report: &str) -> usize {
     report.lines().filter_map(interval_bytes).filter(|bytes| *bytes > 0.0).count()
 }

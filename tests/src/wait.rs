@@ -1,11 +1,11 @@
-//! Waiting for what must come, however slow the machine is.
+//! Waiting for a condition, however slow the machine is.
 
 use std::time::{Duration, Instant};
 
-/// How long anything may take. Far above what anything takes: it ends a test that hangs, and measures nothing.
+/// The timeout of every wait. It is far above any normal duration: it ends a test that hangs, and measures nothing.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Asks again and again until there is an answer.
+/// Polls until there is an answer.
 ///
 /// # Panics
 /// When there is none within [`LIMIT`].

@@ -106,8 +106,8 @@ fn a_job_takes_its_share_beside_tcp_and_leaves_it_one() {
     }
 }
 
-/// What two jobs without an aggregator, whose parameter host has all their packets on its cable, sent again for each
-/// hundred chunks.
+/// Returns the retransmissions per hundred chunks of two jobs without an aggregator, whose parameter host has all their
+/// packets on its cable.
 fn sent_again(congestion_control: bool) -> u64 {
     let mut again = 0;
     let none = DynamicOptions { has_aggregator: false, congestion_control, ..DynamicOptions::default() };

@@ -28,7 +28,7 @@ use sumac_wire::header::{Kind, NO_SLOT, flag};
 
 use super::{lab, sumac};
 
-/// What is counted of the job's own frames. What waits for worker 1 is flushed, sent past the slots and taken back.
+/// Counters of the job's own frames. Chunks that wait for worker 1 are flushed, bypass the slots and are reclaimed.
 const ALIVE: &[&str] = &[
     "foreign",
     "probed",
@@ -109,7 +109,7 @@ const AT_PARAMETER_HOST: &[Case] = &[
     ("no elements", no_elements, "refused"),
 ];
 
-/// What the workers of the lab share.
+/// Shared slots of the lab.
 const SLOTS: u32 = 1024;
 
 fn parameter_host() -> Ipv4Addr {

@@ -1,4 +1,4 @@
-//! Where parameter hosts may be, how many there may be, and what comes into them from one and two levels and from none.
+//! Placement and number of parameter hosts, and their input with no, one and two levels of aggregators.
 
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Backend, DynamicOptions, SumacOptions};
@@ -28,7 +28,7 @@ fn sums(what: &str, spec: LabSpec, options: &SumacOptions, check: impl Fn(&[Coun
     });
 }
 
-/// What one parameter host counted.
+/// One parameter host's counters.
 #[derive(Debug)]
 struct Counts {
     contributions: u64,
