@@ -49,9 +49,9 @@ fn assert_steered(trainer: &Trainer) {
     let threads = stats["threads"].as_array().unwrap();
     assert_eq!(threads.len(), usize::from(QUEUES), "rank {rank}: {threads:?}");
     for thread in threads {
-        let strays = thread["strays"].as_object().unwrap();
+        let undelivered = thread["undelivered"].as_object().unwrap();
         assert!(
-            strays.values().all(|count| *count == 0),
+            undelivered.values().all(|count| *count == 0),
             "rank {rank}: a frame came to another shard's thread: {thread}"
         );
     }

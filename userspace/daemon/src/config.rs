@@ -205,7 +205,7 @@ impl Config {
     pub fn memory_bytes(&self) -> u64 {
         match self.memory_mib {
             Some(mib) => mib.saturating_mul(1 << 20),
-            None => host_memory() / 2,
+            None => crate::datapath::host_memory() / 2,
         }
     }
 
@@ -311,17 +311,6 @@ fn secret(given: Option<&str>, file: Option<&Path>) -> Result<Option<Secret>, su
 fn has_twins(numbers: &[u32]) -> bool {
     let mut seen = std::collections::HashSet::new();
     !numbers.iter().all(|number| seen.insert(number))
-}
-
-/// This host's memory in bytes; endless when the system does not say.
-fn host_memory() -> u64 {
-    use nix::unistd::{SysconfVar, sysconf};
-
-    let number = |variable| sysconf(variable).ok().flatten().and_then(|number| u64::try_from(number).ok());
-    match (number(SysconfVar::_PHYS_PAGES), number(SysconfVar::PAGE_SIZE)) {
-        (Some(pages), Some(size)) => pages.saturating_mul(size),
-        _ => u64::MAX,
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use sumac_api::{Code, Failure, OperationOrder};
 use sumac_control::{DenialKind, FailureKind, JobFailure, JoinError, RefusalKind};
 use sumac_transport::{JobError, OpError};
 
-use crate::datapath::command::Refusal;
+use crate::datapath::Rejection;
 use crate::stream::PartEnd;
 
 /// The longest message of an error that ends an operation, in bytes: many of them must fit a socket's buffer.
@@ -147,11 +147,11 @@ pub(crate) fn spoken(error: &JobError) -> String {
 }
 
 /// Why the data path did not take a part of an operation.
-pub(crate) fn refusal(refusal: &Refusal) -> PartEnd {
-    match refusal {
-        Refusal::Submit(error) => PartEnd::Ours(Failure::new(Code::Unsupported, error.to_string())),
+pub(crate) fn rejection(rejection: &Rejection) -> PartEnd {
+    match rejection {
+        Rejection::Submit(error) => PartEnd::Ours(Failure::new(Code::Unsupported, error.to_string())),
         // It was submitted while the job was ending.
-        Refusal::NoJob { .. } => PartEnd::Job,
+        Rejection::UnknownJob { .. } => PartEnd::Job,
     }
 }
 

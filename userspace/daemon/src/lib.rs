@@ -26,6 +26,7 @@
 //! | [`datapath`] | packets, and the engines that make and take them |
 //! | `explain` | errors of other crates in the API's words |
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 mod access;
 mod bell;

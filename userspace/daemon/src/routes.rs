@@ -58,10 +58,10 @@ impl Routes {
             Event::JobMeasured { job, measure } => self.order(job, Order::Measured(measure)),
             Event::JobFailed { job, error } => self.order(job, Order::Broken(error)),
             Event::Completed { job, tag, completion, .. } => self.completed(job, tag, completion),
-            Event::Refused { job, tag, error, operation, .. } => {
+            Event::Rejected { job, tag, error, operation, .. } => {
                 // The memory is the trainer's again before it hears of the end.
                 drop(operation);
-                self.part_ended(job, tag, (0, 0), |_| explain::refusal(&error));
+                self.part_ended(job, tag, (0, 0), |_| explain::rejection(&error));
             }
         }
     }

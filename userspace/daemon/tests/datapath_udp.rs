@@ -7,9 +7,10 @@ mod support;
 use std::{net::Ipv4Addr, time::Duration};
 
 use sumac_daemon::datapath::{
-    AddError, DatapathStats, Event, JobPlan, Peer, Port, UdpPort, command::Refusal,
+    DatapathStats, Event, FrameIo, InstallError, Peer, Rejection, UdpFrameIo, WorkerJob,
 };
 use sumac_transport::{Arithmetic, DType, JobError, JobParams, OpError, Operation};
+use sumac_wire::{Header, Kind};
 use support::{
     aggregator::{Aggregator, Faults},
     job::{Counters, Worker, expected, params, plan, values},
@@ -17,10 +18,10 @@ use support::{
 
 const COUNT: usize = 20_000;
 
-/// Ports for the threads of a data path with so many shards.
-fn ports(shards: u16) -> Vec<Box<dyn Port>> {
-    let ports = UdpPort::bind_shards(Ipv4Addr::LOCALHOST, shards).unwrap();
-    ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect()
+/// Returns a socket for each thread of a data path with this many shards.
+fn ios(shards: u16) -> Vec<Box<dyn FrameIo>> {
+    let ios = UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, shards).unwrap();
+    ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect()
 }
 
 fn peer(base_port: u16) -> Peer {
@@ -29,7 +30,7 @@ fn peer(base_port: u16) -> Peer {
 
 fn two_workers(faults: Faults) -> (Aggregator, [Worker; 2]) {
     let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, faults);
-    let workers = [0, 1].map(|rank| Worker::join("udp", ports(1), params(rank, 2), peer(aggregator.port)));
+    let workers = [0, 1].map(|rank| Worker::join("udp", ios(1), params(rank, 2), peer(aggregator.port)));
     workers.iter().for_each(Worker::ready);
     (aggregator, workers)
 }
@@ -74,7 +75,7 @@ fn losses_change_no_bit() {
 #[test]
 fn two_jobs_share_a_thread() {
     let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, Faults::default());
-    let worker = Worker::start("udp", ports(1));
+    let worker = Worker::start("udp", ios(1));
     for job in [7, 8] {
         worker.path.add_job(plan(JobParams { job, ..params(0, 1) }, 1, peer(aggregator.port))).unwrap();
         worker.ready();
@@ -83,7 +84,7 @@ fn two_jobs_share_a_thread() {
         Operation::allreduce(1, DType::Int32, Arithmetic::Sum, buffer.len() / 4, Box::new(buffer))
     };
     for job in [7, 8] {
-        assert!(worker.path.submit(job, 0, u64::from(job), operation(vec![job as u8; 40_000])).is_ok());
+        assert!(worker.path.submit(job, 0, u64::from(job), operation(vec![job as u8; 40_000])));
     }
     for _ in 0..2 {
         let Event::Completed { job, tag, completion, .. } = worker.event() else { panic!() };
@@ -97,7 +98,7 @@ fn two_jobs_share_a_thread() {
 fn a_silent_aggregator_fails_the_job_and_its_operations() {
     let deaf = Faults { is_deaf: true, ..Faults::default() };
     let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, deaf);
-    let worker = Worker::join("udp", ports(1), params(0, 1), peer(aggregator.port));
+    let worker = Worker::join("udp", ios(1), params(0, 1), peer(aggregator.port));
     worker.submit(5, &values(0, 10));
     let Event::JobFailed { job: 7, error } = worker.event() else { panic!() };
     assert!(matches!(error, JobError::NoReply { .. }), "{error}");
@@ -112,10 +113,10 @@ fn a_silent_aggregator_fails_the_job_and_its_operations() {
 fn a_job_that_is_failed_or_removed_gives_everything_back() {
     let deaf = Faults { is_deaf: true, ..Faults::default() };
     let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, deaf);
-    let worker = Worker::join("udp", ports(1), params(0, 1), peer(aggregator.port));
+    let worker = Worker::join("udp", ios(1), params(0, 1), peer(aggregator.port));
     worker.submit(1, &values(0, 10));
     let why = JobError::Worker { rank: 2, reason: "(10.77.2.2) stopped answering".to_owned() };
-    worker.path.fail_job(7, why.clone());
+    worker.path.fail_job(7, &why);
     assert!(matches!(worker.event(), Event::JobFailed { job: 7, error } if error == why));
     let Event::Completed { tag: 1, completion, .. } = worker.event() else { panic!() };
     assert_eq!(completion.result.unwrap_err().to_string(), "rank 2 (10.77.2.2) stopped answering");
@@ -125,26 +126,26 @@ fn a_job_that_is_failed_or_removed_gives_everything_back() {
     );
     worker.path.remove_job(7);
     worker.submit(3, &values(0, 10));
-    let Event::Refused { job: 7, tag: 3, error, operation, .. } = worker.event() else { panic!() };
-    assert_eq!((error, operation.count), (Refusal::NoJob { job: 7 }, 10));
+    let Event::Rejected { job: 7, tag: 3, error, operation, .. } = worker.event() else { panic!() };
+    assert_eq!((error, operation.count), (Rejection::UnknownJob { job: 7 }, 10));
 }
 
 #[test]
 fn jobs_that_cannot_run_are_refused_by_name() {
-    let worker = Worker::join("udp", ports(1), params(0, 1), peer(9));
+    let worker = Worker::join("udp", ios(1), params(0, 1), peer(9));
     let add = |params| worker.path.add_job(plan(params, 1, peer(9))).unwrap_err();
-    assert_eq!(add(params(0, 1)), AddError::Exists { job: 7 });
+    assert_eq!(add(params(0, 1)), InstallError::InUse { job: 7 });
     let shards = add(JobParams { job: 8, shards: 4, ..params(0, 1) });
-    assert_eq!(shards, AddError::Shards { asked: 4, given: 1 });
-    assert!(matches!(add(JobParams { job: 8, rack_world: 99, ..params(0, 1) }), AddError::Params(_)));
+    assert_eq!(shards, InstallError::Shards { asked: 4, given: 1 });
+    assert!(matches!(add(JobParams { job: 8, rack_world: 99, ..params(0, 1) }), InstallError::Params(_)));
     let gap = plan(params(0, 1), 2, peer(9)).lanes.split_off(1);
     let error = worker
         .path
-        .add_job(JobPlan { lanes: gap, peer: Some(peer(9)), hosts: Vec::new(), resume: Vec::new() })
+        .add_job(WorkerJob { lanes: gap, peer: Some(peer(9)), hosts: Vec::new(), resume: Vec::new() })
         .unwrap_err();
-    assert_eq!(error, AddError::Lanes { job: 7, given: 1 });
+    assert_eq!(error, InstallError::Lanes { job: 7, given: 1 });
     worker.path.shutdown().unwrap();
-    assert_eq!(add(JobParams { job: 8, ..params(0, 1) }), AddError::Stopped);
+    assert_eq!(add(JobParams { job: 8, ..params(0, 1) }), InstallError::Stopped);
     assert!(worker.path.stats().is_none() && worker.path.shutdown().is_none());
 }
 
@@ -153,21 +154,19 @@ fn strangers_reach_no_engine() {
     let (_aggregator, workers) = two_workers(Faults::default());
     let local = workers[0].path.stats().unwrap()[0].port.local.unwrap();
     let stranger = std::net::UdpSocket::bind("127.0.0.2:0").unwrap();
-    let mut of_another_job = [0; 56];
-    of_another_job[5] = 8;
-    let mut of_this_job = [0; 56];
-    of_this_job[5] = 7;
-    for packet in [&[][..], &[1, 2, 3], &of_another_job, &of_this_job, &[0xff; 5000]] {
+    let header = |job| Header { kind: Kind::Result as u8, job, ..Header::default() }.to_bytes();
+    for packet in [&[][..], &[1, 2, 3], &header(8), &header(7), &[0xff; 5000]] {
         stranger.send_to(packet, local).unwrap();
     }
-    let strays = (0..5000)
+    let (undelivered, malformed) = (0..5000)
         .map(|_| {
             std::thread::sleep(Duration::from_millis(1));
-            workers[0].path.stats().unwrap()[0].strays
+            let stats = workers[0].path.stats().unwrap().remove(0);
+            (stats.undelivered, stats.port.malformed)
         })
-        .find(|strays| strays.truncated + strays.unknown_job + strays.wrong_source >= 5)
+        .find(|(counts, malformed)| counts.unknown_job + counts.wrong_source + malformed >= 5)
         .unwrap();
-    assert_eq!((strays.truncated, strays.unknown_job, strays.wrong_source), (2, 2, 1));
+    assert_eq!((undelivered.unknown_job, undelivered.wrong_source, malformed), (1, 1, 3));
     for (rank, worker) in workers.iter().enumerate() {
         worker.submit(1, &values(rank as u16, 100));
     }
@@ -190,7 +189,7 @@ fn an_idle_thread_sleeps() {
 fn shards_have_threads_of_their_own() {
     let aggregator = Aggregator::start_shards(2);
     let workers = [0, 1].map(|rank| {
-        let worker = Worker::start("udp", ports(2));
+        let worker = Worker::start("udp", ios(2));
         let params = JobParams { shards: 2, ..params(rank, 2) };
         worker.path.add_job(plan(params, 4, peer(aggregator.port))).unwrap();
         worker
@@ -211,7 +210,7 @@ fn shards_have_threads_of_their_own() {
         assert_eq!(lanes, [[2, 0], [3, 1]], "by thread, the urgent one first");
         for thread in &threads {
             assert!(thread.jobs.iter().all(|lane| lane.engine.results > 0), "{thread:?}");
-            assert_eq!((thread.strays.crossed, thread.strays.no_lane), (0, 0));
+            assert_eq!((thread.undelivered.crossed, thread.undelivered.no_lane), (0, 0));
         }
         let jobs = DatapathStats::merge_jobs(&threads);
         let results: u64 =
@@ -224,14 +223,14 @@ fn shards_have_threads_of_their_own() {
 #[test]
 fn payloads_cross_to_the_thread_that_has_their_lane() {
     let aggregator = Aggregator::start_shards(2);
-    let worker = Worker::start("udp", ports(2));
+    let worker = Worker::start("udp", ios(2));
     let params = JobParams { shards: 2, ..params(0, 1) };
     worker.path.add_job(plan(params.clone(), 4, peer(aggregator.port))).unwrap();
     worker.ready();
     let first = worker.path.stats().unwrap()[0].port.local.unwrap();
     let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let header = |lane: u32| sumac_wire::Header {
-        kind: sumac_wire::Kind::Result as u8,
+    let header = |lane: u32| Header {
+        kind: Kind::Result as u8,
         job: params.job,
         epoch: params.epoch,
         slot: lane * params.slots,
@@ -246,19 +245,19 @@ fn payloads_cross_to_the_thread_that_has_their_lane() {
         let threads = worker.path.stats().unwrap();
         let frames: u64 =
             threads.iter().flat_map(|thread| &thread.jobs).map(|lane| lane.engine.frames.dropped()).sum();
-        let no_lane: u64 = threads.iter().map(|thread| thread.strays.no_lane).sum();
+        let no_lane: u64 = threads.iter().map(|thread| thread.undelivered.no_lane).sum();
         (frames == 4 && no_lane == 2).then_some(threads)
     });
     let threads = arrived.unwrap_or_else(|| panic!("{:#?}", worker.path.stats()));
     // Lanes 1 and 3 are the other thread's, and so would 77 be.
-    assert_eq!((threads[0].strays.crossed, threads[1].strays.crossed), (3, 0));
+    assert_eq!((threads[0].undelivered.crossed, threads[1].undelivered.crossed), (3, 0));
 }
 
 /// The path is measured on one lane, and all wait for the answer to it.
 #[test]
 fn a_measured_job_waits_for_its_slots() {
     let aggregator = Aggregator::start_shards(2);
-    let worker = Worker::start("udp", ports(2));
+    let worker = Worker::start("udp", ios(2));
     let mut lanes = plan(JobParams { shards: 2, ..params(0, 1) }, 4, peer(aggregator.port));
     lanes.lanes[0].measure = true;
     worker.path.add_job(lanes).unwrap();
@@ -268,14 +267,14 @@ fn a_measured_job_waits_for_its_slots() {
     worker.ready();
     worker.submit_to(3, 1, &values(0, COUNT));
     assert_eq!(worker.sum(), (1, expected(1, COUNT)));
-    assert_eq!(worker.path.start_job(9, 8), Err(AddError::NoJob { job: 9 }));
+    assert_eq!(worker.path.start_job(9, 8), Err(InstallError::UnknownJob { job: 9 }));
     assert!(worker.path.start_job(7, 8).is_err(), "chunks have been sent");
 }
 
 #[test]
 fn one_lanes_failure_is_the_jobs() {
     let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, Faults::default());
-    let worker = Worker::start("udp", ports(2));
+    let worker = Worker::start("udp", ios(2));
     // Nobody listens at the second shard's port, or somebody who does not know the job.
     worker.path.add_job(plan(JobParams { shards: 2, ..params(0, 1) }, 2, peer(aggregator.port))).unwrap();
     worker.submit_to(0, 1, &values(0, 10));

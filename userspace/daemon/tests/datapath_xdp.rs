@@ -21,7 +21,7 @@ use std::{
     thread,
 };
 
-use sumac_daemon::datapath::{DatapathStats, HostPlan, JobPlan, Peer, Port, XdpConfig, XdpPort};
+use sumac_daemon::datapath::{DatapathStats, FrameIo, ParameterJob, Peer, WorkerJob, XdpConfig, XdpFrameIo};
 use sumac_hostprog::{AttachOptions, Attached, attach, detach};
 use sumac_parameter::{HostJob, Worker as Member};
 use sumac_transport::{DynamicParams, JobParams};
@@ -85,7 +85,7 @@ struct Host {
     ifname: String,
     attached: Attached,
     peer: Peer,
-    ports: Vec<XdpPort>,
+    ports: Vec<XdpFrameIo>,
 }
 
 fn host(rank: u16, pins: &Path, queues: usize) -> Host {
@@ -106,7 +106,7 @@ fn host(rank: u16, pins: &Path, queues: usize) -> Host {
     run(&format!("ip neighbour replace {mine} lladdr 02:00:00:00:0{n}:02 dev a{n} nud permanent"));
     let options = AttachOptions { pin_root: pins.to_owned(), ..AttachOptions::new(&ifname) };
     let mut attached = attach(&options).unwrap();
-    let ports = XdpPort::open(&XdpConfig { frames: 256, ..XdpConfig::new(mine) }, &mut attached).unwrap();
+    let ports = XdpFrameIo::open(&XdpConfig { frames: 256, ..XdpConfig::new(mine) }, &mut attached).unwrap();
     assert!(ports.iter().all(|port| port.mac() == [2, 0, 0, 0, n as u8, 2]));
     assert_eq!(ports.len(), queues);
     let params = params(rank, 2);
@@ -206,7 +206,7 @@ fn sums(pins: &Path, sum: Sum, queues: usize) {
         let report = host.ports[0].report();
         assert_eq!((report.backend, report.xdp_mode.as_deref()), ("xdp", Some("driver")));
         assert!(!report.sockets[0].bound.zero_copy && report.sockets[0].bound.fallback.is_some());
-        let ports = host.ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
+        let ports = host.ports.into_iter().map(|port| Box::new(port) as Box<dyn FrameIo>).collect();
         let worker = Worker::join("xdp", ports, params(rank as u16, 2), host.peer);
         running.push((host.ifname, host.attached, worker));
     }
@@ -230,17 +230,23 @@ fn sums(pins: &Path, sum: Sum, queues: usize) {
             let frames = thread.port.frames.unwrap();
             assert!(frames.holds(), "{frames:?}");
             assert_eq!((frames.sent, frames.held, frames.reading), (0, 0, 0), "{frames:?}");
-            assert_eq!((thread.port.malformed, thread.port_errors, thread.strays.crossed_lost), (0, 0, 0));
+            assert_eq!(
+                (thread.port.malformed, thread.port_errors, thread.undelivered.crossed_lost),
+                (0, 0, 0)
+            );
         }
         let stats = &threads[0];
         for thread in &threads[1..] {
             // One may come before the thread knows the job, or when it knows it no more.
-            let strays = thread.strays;
-            let known = strays.crossed + strays.unknown_job + strays.no_lane;
-            assert_eq!(thread.port.received, known, "what came by another queue was handed over: {strays:?}");
+            let undelivered = thread.undelivered;
+            let known = undelivered.crossed + undelivered.unknown_job + undelivered.no_lane;
+            assert_eq!(
+                thread.port.received, known,
+                "what came by another queue was handed over: {undelivered:?}"
+            );
         }
         let received: u64 = threads.iter().map(|thread| thread.port.received).sum();
-        let crossed: u64 = threads.iter().map(|thread| thread.strays.crossed).sum();
+        let crossed: u64 = threads.iter().map(|thread| thread.undelivered.crossed).sum();
         let engine = &stats.jobs[0].engine;
         let copied = counters.iter().map(Counters::get).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         assert_eq!(copied.0 as u64, 4 * engine.elements_sent, "one reading per element sent");
@@ -292,12 +298,12 @@ fn a_port_can_be_opened_again() {
         let config = XdpConfig { frames: 256, ..XdpConfig::new(Ipv4Addr::new(10, 0, 1, 2)) };
         drop(host.ports);
         let mut attached = Attached::open("w1", &pins).unwrap();
-        XdpPort::open(&config, &mut attached).unwrap();
+        XdpFrameIo::open(&config, &mut attached).unwrap();
         let none = XdpConfig { queues: Some(vec![]), ..config.clone() };
-        let error = XdpPort::open(&none, &mut attached).err().unwrap().to_string();
+        let error = XdpFrameIo::open(&none, &mut attached).err().unwrap().to_string();
         assert!(error.contains("no queue of w1"), "{error}");
         let far = XdpConfig { queues: Some(vec![9]), ..config };
-        let error = XdpPort::open(&far, &mut attached).err().unwrap().to_string();
+        let error = XdpFrameIo::open(&far, &mut attached).err().unwrap().to_string();
         assert!(error.contains("queue 9"), "{error}");
     });
 }
@@ -340,18 +346,18 @@ fn a_worker_is_the_parameter_host() {
             };
             host.attached.add_job(params.job, entry).unwrap();
             let router = |n| Peer { ip: *address(n).ip(), ..host.peer };
-            let ports = host.ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
+            let ports = host.ports.into_iter().map(|port| Box::new(port) as Box<dyn FrameIo>).collect();
             let worker = Worker::start("hosted", ports);
             if is_host {
                 worker
                     .path
-                    .add_host(HostPlan { job: job.clone(), peers: vec![router(1), router(2)] })
+                    .add_parameter_job(ParameterJob { job: job.clone(), peers: vec![router(1), router(2)] })
                     .unwrap();
             }
             let lane = JobParams { rank, rack_rank: rank, ..params.clone() };
             worker
                 .path
-                .add_job(JobPlan {
+                .add_job(WorkerJob {
                     lanes: vec![lane],
                     peer: None,
                     hosts: vec![router(1)],

@@ -1,4 +1,4 @@
-//! A data path that sums as a parameter host, over UDP on the loopback interface. Needs no privilege.
+//! A data path as a parameter host, over UDP on the loopback interface. Needs no privilege.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,7 +10,9 @@ use std::{
 };
 
 use nix::sys::socket::{setsockopt, sockopt};
-use sumac_daemon::datapath::{AddError, DatapathStats, HostPlan, HostingError, JobPlan, Peer, Port, UdpPort};
+use sumac_daemon::datapath::{
+    DatapathStats, FrameIo, InstallError, ParameterJob, Peer, UdpFrameIo, WorkerJob,
+};
 use sumac_parameter::{HostError, HostJob, HostStats, Worker as Member};
 use sumac_transport::{DynamicParams, JobParams, Scale};
 use sumac_wire::{
@@ -21,7 +23,7 @@ use support::job::{Worker, expected, params, values};
 
 const SHARDS: u16 = 2;
 const ELEMENTS: u16 = 4;
-const PATIENCE: Duration = Duration::from_secs(10);
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sockets at consecutive ports, one for each shard.
 struct Trainer(Vec<UdpSocket>);
@@ -50,10 +52,10 @@ impl Trainer {
         self.0[usize::from(shard)].send_to(&packet, (Ipv4Addr::LOCALHOST, to + shard)).unwrap();
     }
 
-    /// What comes at a shard's port.
+    /// Receives a packet at a shard's port.
     fn receive(&self, shard: usize) -> (Header, Vec<i32>) {
         let mut bytes = [0; 2048];
-        self.0[shard].set_read_timeout(Some(PATIENCE)).unwrap();
+        self.0[shard].set_read_timeout(Some(RECEIVE_TIMEOUT)).unwrap();
         let len = self.0[shard].recv(&mut bytes).expect("an answer");
         let header = Header::read(&bytes[..len], 0, len).unwrap();
         let (words, _) = bytes[HEADER_LEN..len].as_chunks::<4>();
@@ -77,7 +79,7 @@ fn header(bit: u32, lane: u32) -> Header {
     }
 }
 
-fn plan(trainers: &[Trainer]) -> HostPlan {
+fn plan(trainers: &[Trainer]) -> ParameterJob {
     let place =
         |(bit, trainer): (usize, &Trainer)| Member { address: trainer.address(), rack: 0, bit: bit as u8 };
     let job = HostJob {
@@ -95,15 +97,15 @@ fn plan(trainers: &[Trainer]) -> HostPlan {
         upstream: Vec::new(),
     };
     let peer = Peer { ip: Ipv4Addr::LOCALHOST, base_port: 0, mac: [0; 6], checksum: true };
-    HostPlan { job, peers: vec![peer] }
+    ParameterJob { job, peers: vec![peer] }
 }
 
-/// A data path with a thread for each shard, its first port, and two trainers.
+/// Starts a data path with a thread for each shard. Returns its first port, and two trainers.
 fn start() -> (Worker, u16, [Trainer; 2]) {
-    let ports = UdpPort::bind_shards(Ipv4Addr::LOCALHOST, SHARDS).unwrap();
-    let base = ports[0].local().port();
-    let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
-    (Worker::start("hosting", ports), base, [Trainer::bind(), Trainer::bind()])
+    let ios = UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, SHARDS).unwrap();
+    let base = ios[0].local().port();
+    let ios = ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect();
+    (Worker::start("hosting", ios), base, [Trainer::bind(), Trainer::bind()])
 }
 
 fn hosted(host: &Worker) -> HostStats {
@@ -111,9 +113,9 @@ fn hosted(host: &Worker) -> HostStats {
 }
 
 #[test]
-fn each_shard_is_summed_on_its_thread_and_answered_at_its_port() {
+fn each_shard_is_summed_on_its_thread() {
     let (host, base, trainers) = start();
-    host.path.add_host(plan(&trainers)).unwrap();
+    host.path.add_parameter_job(plan(&trainers)).unwrap();
     for lane in 0..u32::from(CLASSES * SHARDS) {
         for (bit, trainer) in trainers.iter().enumerate() {
             trainer.send(base, &header(bit as u32, lane), &[bit as i32 + 1, lane as i32, -1, i32::MIN / 2]);
@@ -130,17 +132,17 @@ fn each_shard_is_summed_on_its_thread_and_answered_at_its_port() {
     let sum = hosted(&host);
     let job = sum.job(5).unwrap();
     assert_eq!((job.completed, job.contributions, job.direct, job.sent), (4, 8, 2, 8));
-    assert!(host.path.remove_host(5) && !host.path.remove_host(5));
+    assert!(host.path.remove_parameter_job(5) && !host.path.remove_parameter_job(5));
 }
 
 #[test]
-fn what_comes_to_another_shards_port_is_refused_there() {
+fn a_packet_at_another_shards_port_is_refused() {
     let (host, base, trainers) = start();
-    host.path.add_host(plan(&trainers)).unwrap();
+    host.path.add_parameter_job(plan(&trainers)).unwrap();
     let mut packet = header(0, 0).to_bytes().to_vec();
     packet.extend([0; 16]);
     trainers[0].0[0].send_to(&packet, (Ipv4Addr::LOCALHOST, base + 1)).unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + RECEIVE_TIMEOUT;
     while hosted(&host).job(5).unwrap().refused == 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -148,9 +150,9 @@ fn what_comes_to_another_shards_port_is_refused_there() {
 }
 
 #[test]
-fn marks_of_congestion_are_seen_and_results_may_be_marked() {
+fn ecn_marks_are_echoed_and_results_are_ecn_capable() {
     let (host, base, trainers) = start();
-    host.path.add_host(plan(&trainers)).unwrap();
+    host.path.add_parameter_job(plan(&trainers)).unwrap();
     // The kernel keeps both bits of ECN as they are given.
     setsockopt(&trainers[0].0[0], sockopt::Ipv4Tos, &0b11).unwrap();
     setsockopt(&trainers[1].0[0], sockopt::IpRecvTos, &true).unwrap();
@@ -171,7 +173,7 @@ fn tos(socket: &UdpSocket) -> u8 {
     let mut bytes = [0; 2048];
     let mut slices = [std::io::IoSliceMut::new(&mut bytes)];
     let mut control = nix::cmsg_space!(u8);
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(RECEIVE_TIMEOUT)).unwrap();
     let message =
         recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut control), MsgFlags::empty()).unwrap();
     let mut messages = message.cmsgs().unwrap();
@@ -183,55 +185,58 @@ fn tos(socket: &UdpSocket) -> u8 {
 }
 
 #[test]
-fn a_job_goes_on_with_another_worker_in_ones_place() {
+fn a_job_continues_after_a_worker_was_replaced() {
     let (host, base, mut trainers) = start();
-    host.path.add_host(plan(&trainers)).unwrap();
+    host.path.add_parameter_job(plan(&trainers)).unwrap();
     for (bit, trainer) in trainers.iter().enumerate() {
         trainer.send(base, &header(bit as u32, 1), &[1; 4]);
     }
     trainers[0].receive(1);
     trainers[1] = Trainer::bind();
-    let HostPlan { job, peers } = plan(&trainers);
-    assert_eq!(host.path.renew_host(5, 3, job.workers.clone(), peers.clone()).unwrap(), [0, 1, 0, 0]);
+    let ParameterJob { job, peers } = plan(&trainers);
+    assert_eq!(
+        host.path.renew_parameter_job(5, 3, job.workers.clone(), peers.clone()).unwrap(),
+        [0, 1, 0, 0]
+    );
     for (bit, trainer) in trainers.iter().enumerate() {
         let header = Header { epoch: 3, seq: 1, ..header(bit as u32, 1) };
         trainer.send(base, &header, &[2; 4]);
     }
     assert_eq!(trainers.each_ref().map(|trainer| trainer.receive(1).1), [vec![4; 4], vec![4; 4]]);
-    let unknown = host.path.renew_host(6, 3, job.workers, peers);
-    assert_eq!(unknown, Err(HostingError::Host(HostError::Unknown(6))));
+    let unknown = host.path.renew_parameter_job(6, 3, job.workers, peers);
+    assert_eq!(unknown, Err(InstallError::ParameterHost(HostError::Unknown(6))));
 }
 
 #[test]
-fn jobs_that_cannot_be_summed_are_refused_by_name() {
+fn invalid_jobs_are_refused_by_name() {
     let (host, _, trainers) = start();
     let good = plan(&trainers);
-    let add = |job: HostJob| host.path.add_host(HostPlan { job, ..good.clone() });
+    let add = |job: HostJob| host.path.add_parameter_job(ParameterJob { job, ..good.clone() });
     let shards = HostJob { shards: 4, lanes: 8, ..good.job.clone() };
-    assert_eq!(add(shards), Err(HostingError::Shards { asked: 4, given: 2 }));
-    let no_way = HostPlan { peers: Vec::new(), ..good.clone() };
-    assert_eq!(host.path.add_host(no_way), Err(HostingError::NoWay { ip: Ipv4Addr::LOCALHOST }));
+    assert_eq!(add(shards), Err(InstallError::Shards { asked: 4, given: 2 }));
+    let no_way = ParameterJob { peers: Vec::new(), ..good.clone() };
+    assert_eq!(host.path.add_parameter_job(no_way), Err(InstallError::NoAddress { ip: Ipv4Addr::LOCALHOST }));
     let window = add(HostJob { window: 3, ..good.job.clone() });
-    assert_eq!(window, Err(HostingError::Host(HostError::Window { job: 5, window: 3 })));
+    assert_eq!(window, Err(InstallError::ParameterHost(HostError::Window { job: 5, window: 3 })));
     add(good.job.clone()).unwrap();
-    assert_eq!(add(good.job.clone()), Err(HostingError::Host(HostError::Taken(5))));
-    assert!(host.path.remove_host(5), "it is still there");
+    assert_eq!(add(good.job.clone()), Err(InstallError::ParameterHost(HostError::Taken(5))));
+    assert!(host.path.remove_parameter_job(5), "it is still there");
     host.path.shutdown().unwrap();
-    assert_eq!(add(good.job.clone()), Err(HostingError::Stopped));
+    assert_eq!(add(good.job.clone()), Err(InstallError::Stopped));
 }
 
-/// A data path of one thread, and its port.
+/// Starts a data path of one thread. Returns its port.
 fn lone() -> (Worker, u16) {
-    let port = UdpPort::bind(Ipv4Addr::LOCALHOST, 0).unwrap();
-    let base = port.local().port();
-    (Worker::start("lone", vec![Box::new(port)]), base)
+    let io = UdpFrameIo::bind(Ipv4Addr::LOCALHOST, 0).unwrap();
+    let base = io.local().port();
+    (Worker::start("lone", vec![Box::new(io)]), base)
 }
 
-/// A worker dies in the middle of a tensor; another goes on in its place, from the first chunk that is not summed.
+/// A worker dies in the middle of a tensor; another replaces it, from the first chunk that is not summed.
 #[test]
-fn a_newcomer_goes_on_where_the_sums_are() {
+fn a_replacement_resumes_at_the_first_unsummed_chunk() {
     const COUNT: usize = 51_200;
-    let [(host, host_port), (survivor, survivor_port), (dying, dying_port), (newcomer, newcomer_port)] =
+    let [(host, host_port), (survivor, survivor_port), (dying, dying_port), (replacement, replacement_port)] =
         std::array::from_fn(|_| lone());
     let peer = |base_port| Peer { ip: Ipv4Addr::LOCALHOST, base_port, mac: [0; 6], checksum: true };
     let members = |second| {
@@ -255,40 +260,40 @@ fn a_newcomer_goes_on_where_the_sums_are() {
         workers: members(dying_port),
         ..plan(&[]).job
     };
-    host.path.add_host(HostPlan { job, peers: vec![peer(0)] }).unwrap();
+    host.path.add_parameter_job(ParameterJob { job, peers: vec![peer(0)] }).unwrap();
     let join = |worker: &Worker, params: JobParams, resume: Vec<u32>| {
-        let plan = JobPlan { lanes: vec![params], peer: None, hosts: vec![peer(host_port)], resume };
+        let plan = WorkerJob { lanes: vec![params], peer: None, hosts: vec![peer(host_port)], resume };
         worker.path.add_job(plan).unwrap();
         worker.ready();
     };
     let second = JobParams { rank: 1, rack_rank: 1, ..first.clone() };
     join(&survivor, first.clone(), Vec::new());
     join(&dying, second.clone(), Vec::new());
-    // It has a part of the tensor only, so that it is in the middle however fast the machine is.
+    // It has half of the tensor only, so that it is in the middle however fast the machine is.
     survivor.submit(1, &values(0, COUNT));
     dying.submit(1, &values(1, COUNT / 2));
     let half = (COUNT / 2 / 64) as u64;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + RECEIVE_TIMEOUT;
     while hosted(&host).job(7).unwrap().completed < half && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
     dying.path.shutdown().unwrap();
 
     let epoch = first.epoch + 1;
-    let resume = host.path.renew_host(7, epoch, members(newcomer_port), vec![peer(0)]).unwrap();
+    let resume = host.path.renew_parameter_job(7, epoch, members(replacement_port), vec![peer(0)]).unwrap();
     assert_eq!(resume.len(), 1);
     assert!((half as u32..COUNT.div_ceil(64) as u32).contains(&resume[0]), "{resume:?}");
     survivor.path.renew_job(7, epoch, resume.clone()).unwrap();
-    join(&newcomer, JobParams { epoch, ..second }, resume.clone());
-    newcomer.submit_skipping(u64::from(resume[0]), 1, &values(1, COUNT));
+    join(&replacement, JobParams { epoch, ..second }, resume.clone());
+    replacement.submit_skipping(u64::from(resume[0]), 1, &values(1, COUNT));
     assert_eq!(survivor.sum(), (1, expected(2, COUNT)));
-    let (tag, sum) = newcomer.sum();
+    let (tag, sum) = replacement.sum();
     let from = resume[0] as usize * 64;
     assert_eq!((tag, &sum[from..]), (1, &expected(2, COUNT)[from..]));
-    assert_eq!(sum[..from], values(1, COUNT)[..from], "what was summed before is not written");
+    assert_eq!(sum[..from], values(1, COUNT)[..from], "elements summed before are not written");
     assert_eq!(survivor.path.stats().unwrap()[0].jobs[0].epoch, epoch);
     let unknown = survivor.path.renew_job(8, epoch, Vec::new());
-    assert_eq!(unknown, Err(AddError::NoJob { job: 8 }));
+    assert_eq!(unknown, Err(InstallError::UnknownJob { job: 8 }));
 }
 
 /// Three workers of which two are parameter hosts as well, each of one shard: where there is no aggregator, and where it does
@@ -298,10 +303,10 @@ fn workers_sum_at_each_other_without_an_aggregator() {
     for slots in [0, 64] {
         let (workers, bases): (Vec<_>, Vec<_>) = (0..3)
             .map(|_| {
-                let ports = UdpPort::bind_shards(Ipv4Addr::LOCALHOST, SHARDS).unwrap();
-                let base = ports[0].local().port();
-                let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
-                (Worker::start("both", ports), base)
+                let ios = UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, SHARDS).unwrap();
+                let base = ios[0].local().port();
+                let ios = ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect();
+                (Worker::start("both", ios), base)
             })
             .unzip();
         let peer = |base_port| Peer { ip: Ipv4Addr::LOCALHOST, base_port, mac: [0; 6], checksum: true };
@@ -328,7 +333,7 @@ fn workers_sum_at_each_other_without_an_aggregator() {
             ..plan(&[]).job
         };
         for host in &workers[..2] {
-            host.path.add_host(HostPlan { job: job.clone(), peers: vec![peer(0)] }).unwrap();
+            host.path.add_parameter_job(ParameterJob { job: job.clone(), peers: vec![peer(0)] }).unwrap();
         }
         for (rank, worker) in workers.iter().enumerate() {
             let dynamic = Some(DynamicParams::new(slots).with_window(32));
@@ -337,7 +342,7 @@ fn workers_sum_at_each_other_without_an_aggregator() {
                 |lane| JobParams { lane, rank, rack_rank: rank, dynamic: dynamic.clone(), ..first.clone() };
             let lanes = (0..CLASSES * SHARDS).map(lane).collect();
             let peer = |base: &u16| peer(*base);
-            let plan = JobPlan {
+            let plan = WorkerJob {
                 lanes,
                 peer: (slots > 0).then(|| peer(&aggregator)),
                 hosts: bases[..2].iter().map(peer).collect(),

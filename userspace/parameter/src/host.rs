@@ -153,22 +153,46 @@ impl ParameterHost {
         self.outbox.is_empty()
     }
 
-    /// Takes a packet (UDP payload) that came from `from` by the port of `shard`; `ce`: the network marked it. Says what became
-    /// of it.
+    /// Parses a UDP payload and processes it: [`ParameterHost::on_parsed_packet`] for callers that have not parsed it.
     pub fn on_packet(&mut self, from: SocketAddrV4, shard: u16, payload: &[u8], ce: bool) -> Reason {
-        let reason = self.take(from, shard, payload, ce).unwrap_or_else(|reason| reason);
+        match Header::read(payload, 0, payload.len()) {
+            Ok(header) => self.on_parsed_packet(from, shard, header, &payload[HEADER_LEN..], ce),
+            Err(reason) => {
+                self.counters[reason as usize] += 1;
+                reason
+            }
+        }
+    }
+
+    /// Processes a packet that came from `from` by the port of `shard`; `ce`: the network marked it. Returns the reason
+    /// that it was counted by.
+    pub fn on_parsed_packet(
+        &mut self,
+        from: SocketAddrV4,
+        shard: u16,
+        header: Header,
+        elements: &[u8],
+        ce: bool,
+    ) -> Reason {
+        let reason = self.take(from, shard, header, elements, ce).unwrap_or_else(|reason| reason);
         self.counters[reason as usize] += 1;
         reason
     }
 
-    fn take(&mut self, from: SocketAddrV4, shard: u16, payload: &[u8], ce: bool) -> Result<Reason, Reason> {
-        let mut header = Header::read(payload, 0, payload.len())?;
+    fn take(
+        &mut self,
+        from: SocketAddrV4,
+        shard: u16,
+        mut header: Header,
+        elements: &[u8],
+        ce: bool,
+    ) -> Result<Reason, Reason> {
         let entry = self.jobs.get_mut(usize::from(header.job)).and_then(Option::as_mut);
         let job = entry.ok_or(Reason::UnknownJob)?;
         if ce {
             header.flags |= flag::ECN_ECHO;
         }
-        let taken = job.take(&header, from, shard, payload, &mut self.outbox);
+        let taken = job.take(&header, from, shard, elements, &mut self.outbox);
         if taken.is_err_and(Reason::is_refusal) {
             job.stats.refused += 1;
         }
@@ -199,7 +223,7 @@ impl Job {
         header: &Header,
         from: SocketAddrV4,
         shard: u16,
-        payload: &[u8],
+        elements: &[u8],
         outbox: &mut Outbox,
     ) -> Result<Reason, Reason> {
         let terms = admit::HostTerms {
@@ -221,7 +245,7 @@ impl Job {
         if !outbox.has_room() {
             return Err(Reason::Busy);
         }
-        self.stats.bytes_in += payload.len() as u64;
+        self.stats.bytes_in += payload_len(header.elements) as u64;
         if contribution.is_none() {
             self.stats.probes += 1;
             let header = Header { kind: Kind::Report as u8, ..*header };
@@ -229,7 +253,6 @@ impl Job {
             return Ok(Reason::Probed);
         }
         self.count(header, &bits);
-        let elements = payload.get(HEADER_LEN..).unwrap_or_default();
         let ring = ring(&mut self.rings, header).ok_or(Reason::WrongSlot)?;
         let done = ring.absorb(header, elements, self.members.all(), rank);
         self.notice(header, &bits, source, done)?;

@@ -13,7 +13,7 @@ use sumac_hostprog::{
 use super::Local;
 use super::gate::Gate;
 use crate::config::Config;
-use crate::datapath::{Peer, Port, UdpPort, XdpConfig, XdpPort};
+use crate::datapath::{FrameIo, Peer, UdpFrameIo, XdpConfig, XdpFrameIo};
 
 /// Why no backend could be had.
 #[derive(Debug, thiserror::Error)]
@@ -102,19 +102,19 @@ impl Way {
     }
 }
 
-/// A port for each thread of the data path.
-pub(super) type DataPorts = Vec<Box<dyn Port>>;
+/// A queue or socket for each thread of the data path.
+pub(super) type FrameIos = Vec<Box<dyn FrameIo>>;
 
-pub(super) fn udp(config: &Config) -> Result<(Way, DataPorts), CarrierError> {
+pub(super) fn udp(config: &Config) -> Result<(Way, FrameIos), CarrierError> {
     let ip = config.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
-    let ports = UdpPort::bind_shards(ip, config.shards)
+    let ios = UdpFrameIo::bind_shards(ip, config.shards)
         .map_err(|source| CarrierError::Udp { address: ip, source })?;
-    let port = ports.first().map_or(0, |port| port.local().port());
+    let port = ios.first().map_or(0, |io| io.local().port());
     tracing::info!(%ip, port, shards = config.shards, "packets move over UDP sockets");
-    Ok((Way::Udp { ip, port }, ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect()))
+    Ok((Way::Udp { ip, port }, ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect()))
 }
 
-pub(super) fn xdp(config: &Config) -> Result<(Way, DataPorts), CarrierError> {
+pub(super) fn xdp(config: &Config) -> Result<(Way, FrameIos), CarrierError> {
     let failed = |error: &dyn std::fmt::Display| CarrierError::Xdp(error.to_string());
     let route = match config.control() {
         Some(SocketAddr::V4(endpoint)) => neighbour::resolve(*endpoint.ip()).map_err(|error| failed(&error)),
@@ -135,8 +135,8 @@ pub(super) fn xdp(config: &Config) -> Result<(Way, DataPorts), CarrierError> {
         queues
     });
     let mut program = open_or_attach(config, queues.as_deref(), &ifname)?;
-    let port_config = XdpConfig { queues, ..XdpConfig::new(ip) };
-    let ports = XdpPort::open(&port_config, &mut program).map_err(|error| failed(&error))?;
+    let io_config = XdpConfig { queues, ..XdpConfig::new(ip) };
+    let ios = XdpFrameIo::open(&io_config, &mut program).map_err(|error| failed(&error))?;
     // Those of a daemon that died; nobody is left to hear of them. Not before the sockets are open: that they could be
     // shows that no other daemon is alive on the interface, whose jobs these would be.
     program.clear_jobs().map_err(|error| failed(&error))?;
@@ -147,11 +147,11 @@ pub(super) fn xdp(config: &Config) -> Result<(Way, DataPorts), CarrierError> {
             None
         }
     };
-    let local = Local { ip, port: program.ports().0, mac: ports.first().map_or([0; 6], XdpPort::mac) };
+    let local = Local { ip, port: program.ports().0, mac: ios.first().map_or([0; 6], XdpFrameIo::mac) };
     tracing::info!(ifname, program = ?program.mode(), "packets move over AF_XDP");
     let gate = Box::new(Mutex::new(Gate::new(program)));
-    let ports = ports.into_iter().map(|port| Box::new(port) as Box<dyn Port>).collect();
-    Ok((Way::Xdp { gate, local, groups: Groups::default(), _messages: messages }, ports))
+    let ios = ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect();
+    Ok((Way::Xdp { gate, local, groups: Groups::default(), _messages: messages }, ios))
 }
 
 /// The program that is on the interface already, or a new one.

@@ -19,7 +19,7 @@ use sumac_wire::{CLASSES, MAX_ELEMENTS};
 use self::backend::{Way, udp, xdp};
 use self::gate::{Gate, Part};
 use crate::config::{Backend, Config};
-use crate::datapath::{Datapath, DatapathStats, HostPlan, JobPlan, Peer, Sink};
+use crate::datapath::{Datapath, DatapathStats, EventSink, ParameterJob, Peer, WorkerJob};
 use crate::stream::Errand;
 
 pub use self::backend::CarrierError;
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Carrier {
 
 impl Carrier {
     /// Sets up the configured backend; `auto` falls back to UDP, and says so.
-    pub(crate) fn start(config: &Config, sink: Sink) -> Result<Carrier, CarrierError> {
+    pub(crate) fn start(config: &Config, sink: EventSink) -> Result<Carrier, CarrierError> {
         let (way, ports, fallback) = match config.backend {
             Backend::Udp => udp(config).map(|(way, ports)| (way, ports, String::new()))?,
             Backend::Xdp => xdp(config).map(|(way, ports)| (way, ports, String::new()))?,
@@ -100,7 +100,7 @@ impl Carrier {
             }
         }
         let aggregator = self.aggregator(assigned, spec)?;
-        let plan = JobPlan {
+        let plan = WorkerJob {
             lanes: (0..CLASSES * assigned.shards).map(|lane| terms::params(assigned, spec, lane)).collect(),
             hosts: self.hosts(assigned, spec, aggregator.as_ref())?,
             peer: aggregator,
@@ -171,7 +171,7 @@ impl Carrier {
             gate.program.check_current().map_err(datapath)?;
             gate.admit(job.job, Part::ParameterHost, terms::host_entry(job)).map_err(datapath)?;
         }
-        let hosted = self.datapath.add_host(HostPlan { job: job.clone(), peers });
+        let hosted = self.datapath.add_parameter_job(ParameterJob { job: job.clone(), peers });
         if hosted.is_err() {
             // What went wrong is told, not that it cannot be undone.
             let _ = self.unhost_job(job.job);
@@ -186,7 +186,8 @@ impl Carrier {
         let upstream = job.upstream.iter().map(|to| self.way.peer(*to.ip(), to.port(), job.checksum));
         let peers = self.ways(job, upstream.filter_map(Result::ok).collect())?;
         let workers = job.workers.clone();
-        let firsts = self.datapath.renew_host(job.job, job.epoch, workers, peers).map_err(datapath)?;
+        let firsts =
+            self.datapath.renew_parameter_job(job.job, job.epoch, workers, peers).map_err(datapath)?;
         if let Way::Xdp { gate, .. } = &self.way {
             let entry = terms::host_entry(job);
             Gate::lock(gate).admit(job.job, Part::ParameterHost, entry).map_err(datapath)?;
@@ -215,7 +216,7 @@ impl Carrier {
 
     /// Takes no more contributions of a job. One that is not summed here is no error.
     pub(crate) fn unhost_job(&self, job: u16) -> Result<(), Failure> {
-        self.datapath.remove_host(job);
+        self.datapath.remove_parameter_job(job);
         match &self.way {
             Way::Udp { .. } => Ok(()),
             Way::Xdp { gate, .. } => Gate::lock(gate).dismiss(job, Part::ParameterHost).map_err(datapath),
@@ -251,14 +252,15 @@ impl Carrier {
     /// Hands a part of an operation to its lane; its end comes as an event with its number.
     pub(crate) fn submit(&self, errand: Errand) -> Result<(), Failure> {
         let Errand { wire_job, lane, number, operation } = errand;
-        self.datapath
-            .submit(wire_job, lane, u64::from(number), operation)
-            .map_err(|_| Failure::new(Code::ShuttingDown, "the data path has stopped"))
+        if self.datapath.submit(wire_job, lane, u64::from(number), operation) {
+            return Ok(());
+        }
+        Err(Failure::new(Code::ShuttingDown, "the data path has stopped"))
     }
 
     /// Ends a job's operations with this error.
     pub(crate) fn fail_job(&self, job: u16, error: JobError) {
-        self.datapath.fail_job(job, error);
+        self.datapath.fail_job(job, &error);
     }
 
     /// Lets no more of a job's results in. All its events have been delivered when this returns.

@@ -1,55 +1,29 @@
-//! The lanes on one thread: which payload is whose, whose turn it is to send, when the next timer expires.
+//! The lanes of one thread: demultiplexing of received packets, scheduling of transmission, timers.
 
-use std::{
-    io,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{io, sync::Arc};
 
-use sumac_parameter::HostStats;
 use sumac_transport::{JobError, LaneField, Operation, Packet, Time};
-use sumac_wire::{bytes::Bytes, header::offset};
+use sumac_wire::{CLASSES, Kind};
 
 use super::{
-    command::{AddError, Event, JobPlan, Refusal},
-    hosted::{Hosted, is_request},
+    frame_io::{FrameIo, Received},
+    job::{Event, InstallError, Rejection, WorkerJob},
     lane::Lane,
     links::{Links, thread_of},
-    port::{Port, Received},
+    parameter::ThreadParameterHost,
+    peers::JobPeers,
     progress::Progress,
-    stats::{JobStats, Strays},
-    ways::Ways,
+    stats::{JobStats, Undelivered},
 };
 
-/// Turns the monotonic clock into the engines' time and back.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
-    start: Instant,
-}
-
-impl Clock {
-    /// All threads of a data path count from `start`: an operation's parts are on several.
-    pub(super) fn new(start: Instant) -> Clock {
-        Clock { start }
-    }
-
-    pub(super) fn now(&self) -> Time {
-        Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
-    }
-
-    pub(super) fn instant(&self, time: Time) -> Instant {
-        self.start + Duration::from_nanos(time.0)
-    }
-}
-
-/// A job as one thread knows it: also without a lane here, since its frames may arrive here.
+/// A job on one thread. A thread without a lane of the job has it too: its packets may arrive there.
 struct Job {
     number: u16,
     shards: u16,
-    /// The field by which its packets tell lanes apart.
+    /// The header field that names a packet's lane.
     lane_field: LaneField,
-    ways: Ways,
-    /// The lanes on this thread, the urgent ones first.
+    peers: JobPeers,
+    /// The lanes on this thread, in descending order of their class.
     lanes: Vec<Lane>,
 }
 
@@ -59,219 +33,205 @@ impl Job {
     }
 }
 
-/// The chunk that a lane's stream goes on with; nobody names one: the first.
-fn first_of(resume: &[u32], lane: u16) -> u32 {
+/// Returns the first chunk of a lane's stream; 0 unless `resume` has one.
+fn first_chunk(resume: &[u32], lane: u16) -> u32 {
     resume.get(usize::from(lane)).copied().unwrap_or(0)
 }
 
-/// All jobs of one thread. There are few, so a list is searched. The other side's are there too: what this host sums for
-/// others, and for itself.
+/// All jobs of one thread. A host has few, so the list is searched.
 pub(super) struct Engines {
     thread: usize,
     links: Links,
     progress: Arc<Progress>,
     jobs: Vec<Job>,
-    hosted: Hosted,
-    strays: Strays,
+    pub(super) parameter_host: ThreadParameterHost,
+    pub(super) undelivered: Undelivered,
 }
 
 impl Engines {
-    /// Without a job; shard 0 comes to UDP port `base_port`.
+    /// `base_port`: the UDP port of shard 0.
     pub(super) fn new(thread: usize, links: Links, progress: Arc<Progress>, base_port: u16) -> Engines {
-        let hosted = Hosted::new(thread, links.len(), base_port);
-        Engines { thread, links, progress, jobs: Vec::new(), hosted, strays: Strays::default() }
+        let parameter_host = ThreadParameterHost::new(thread, links.len(), base_port);
+        let undelivered = Undelivered::default();
+        Engines { thread, links, progress, jobs: Vec::new(), parameter_host, undelivered }
     }
 
-    fn find(&mut self, job: u16) -> Option<&mut Job> {
-        self.jobs.iter_mut().find(|entry| entry.number == job)
+    fn find(&mut self, job: u16) -> Result<&mut Job, InstallError> {
+        self.jobs.iter_mut().find(|entry| entry.number == job).ok_or(InstallError::UnknownJob { job })
     }
 
-    /// Makes engines for this thread's lanes.
-    pub(super) fn add(&mut self, plan: JobPlan, port: &dyn Port) -> Result<(), AddError> {
-        let JobPlan { lanes, peer, hosts, resume } = plan;
-        let Some(first) = lanes.first() else { return Err(AddError::Lanes { job: 0, given: 0 }) };
+    /// Creates the engines of this thread's lanes.
+    pub(super) fn add(&mut self, plan: WorkerJob, io: &dyn FrameIo) -> Result<(), InstallError> {
+        let WorkerJob { lanes, peer, hosts, resume } = plan;
+        let Some(first) = lanes.first() else { return Err(InstallError::Lanes { job: 0, given: 0 }) };
         let (number, shards) = (first.job, first.shards);
-        if self.find(number).is_some() {
-            return Err(AddError::Exists { job: number });
+        if self.find(number).is_ok() {
+            return Err(InstallError::InUse { job: number });
         }
-        let ways = Ways::new(peer, hosts, first)?;
+        let peers = JobPeers::new(peer, hosts, first)?;
         let lane_field = match first.dynamic {
             Some(_) => LaneField::Lane,
             None if lanes.iter().any(|lane| lane.measure) => LaneField::Unknown,
             None => LaneField::Slot(first.slots),
         };
         let threads = self.links.len();
-        let mine = lanes.into_iter().filter(|lane| thread_of(lane.lane, shards, threads) == self.thread);
-        let resume = |lane| (!resume.is_empty()).then(|| first_of(&resume, lane));
-        let mut lanes = mine
+        let is_here = |lane: u16| thread_of(lane, shards, threads) == self.thread;
+        let mut lanes = lanes
+            .into_iter()
+            .filter(|params| is_here(params.lane))
             .map(|params| {
-                let first = resume(params.lane);
-                Lane::new(params, ways.peers(), first, port)
+                let first = (!resume.is_empty()).then(|| first_chunk(&resume, params.lane));
+                Lane::new(params, peers.table(), first, io)
             })
             .collect::<Result<Vec<_>, _>>()?;
-        // Classes go up with the number, and with the urgency.
         lanes.sort_by_key(|lane| std::cmp::Reverse(lane.class()));
-        self.jobs.push(Job { number, shards, lane_field, ways, lanes });
+        self.jobs.push(Job { number, shards, lane_field, peers, lanes });
         Ok(())
     }
 
-    /// Settles the number of slots.
-    pub(super) fn start(&mut self, job: u16, slots: u32) -> Result<(), AddError> {
-        let entry = self.find(job).ok_or(AddError::NoJob { job })?;
+    /// Sets the number of slots of a measured job.
+    pub(super) fn start(&mut self, job: u16, slots: u32) -> Result<(), InstallError> {
+        let entry = self.find(job)?;
         entry.lane_field = LaneField::Slot(slots);
         entry.lanes.iter_mut().try_for_each(|lane| Ok(lane.start(slots)?))
     }
 
-    /// Has the lanes of a dynamic job go on under another incarnation.
-    pub(super) fn renew(&mut self, now: Time, job: u16, epoch: u16, resume: &[u32]) -> Result<(), AddError> {
-        let entry = self.find(job).ok_or(AddError::NoJob { job })?;
-        for lane in &mut entry.lanes {
-            lane.renew(now, epoch, first_of(resume, lane.number()));
+    /// Continues the lanes of a dynamic job in another epoch.
+    pub(super) fn renew(
+        &mut self,
+        now: Time,
+        job: u16,
+        epoch: u16,
+        resume: &[u32],
+    ) -> Result<(), InstallError> {
+        for lane in &mut self.find(job)?.lanes {
+            lane.renew(now, epoch, first_chunk(resume, lane.number()));
         }
         Ok(())
     }
 
     pub(super) fn submit(&mut self, now: Time, job: u16, lane: u16, tag: u64, operation: Operation) {
-        let refused = match self.find(job).and_then(|job| job.lane(lane)) {
-            None => Some((Refusal::NoJob { job }, operation)),
+        let rejected = match self.find(job).ok().and_then(|job| job.lane(lane)) {
+            None => Some((Rejection::UnknownJob { job }, operation)),
             Some(entry) => entry.submit(now, tag, operation).err(),
         };
-        if let Some((error, operation)) = refused {
-            self.progress.tell(Event::Refused { job, lane, tag, error, operation });
+        if let Some((error, operation)) = rejected {
+            self.progress.report(Event::Rejected { job, lane, tag, error, operation });
         }
     }
 
-    pub(super) fn fail(&mut self, job: u16, why: &JobError) {
-        if let Some(entry) = self.find(job) {
-            entry.lanes.iter_mut().for_each(|lane| lane.fail(why));
+    pub(super) fn fail(&mut self, job: u16, error: &JobError) {
+        if let Ok(entry) = self.find(job) {
+            entry.lanes.iter_mut().for_each(|lane| lane.fail(error));
         }
     }
 
-    /// Ends and forgets a job; its operations complete with `why`.
-    pub(super) fn remove(&mut self, job: u16, why: &JobError) {
+    /// Ends and removes a job; its operations complete with `error`.
+    pub(super) fn remove(&mut self, job: u16, error: &JobError) {
         let Some(at) = self.jobs.iter().position(|entry| entry.number == job) else { return };
         let mut entry = self.jobs.remove(at);
-        entry.lanes.iter_mut().for_each(|lane| {
-            lane.fail(why);
-            lane.tell(&self.progress);
-        });
-    }
-
-    /// Ends and forgets all jobs.
-    pub(super) fn clear(&mut self, why: &JobError) {
-        while let Some(job) = self.jobs.last().map(|job| job.number) {
-            self.remove(job, why);
+        for lane in &mut entry.lanes {
+            lane.fail(error);
+            lane.report(&self.progress);
         }
     }
 
-    /// Gives a payload to its lane's engine, to the parameter host, or to the thread whose lane it is.
-    pub(super) fn on_payload(&mut self, now: Time, received: Received, payload: &[u8]) {
-        let Some(job) = payload.be16(offset::JOB) else {
-            self.strays.truncated += 1;
-            return;
-        };
-        if is_request(payload) {
-            return self.on_request(job, received, payload);
+    /// Ends and removes all jobs.
+    pub(super) fn clear(&mut self, error: &JobError) {
+        while let Some(job) = self.jobs.last().map(|job| job.number) {
+            self.remove(job, error);
+        }
+    }
+
+    /// Passes a packet to its lane's engine, to the parameter host, or to the thread of its lane.
+    pub(super) fn on_received(&mut self, now: Time, received: Received<'_>) {
+        let Received { from, header, elements, is_marked, .. } = received;
+        let job = header.job;
+        if matches!(Kind::from_number(header.kind), Some(Kind::Contribution | Kind::Probe)) {
+            return self.on_request(received);
         }
         let Some(entry) = self.jobs.iter_mut().find(|entry| entry.number == job) else {
-            self.strays.unknown_job += 1;
+            self.undelivered.unknown_job += 1;
             return;
         };
-        let Some(from) = entry.ways.find(*received.from.ip()) else {
-            self.strays.wrong_source += 1;
+        let Some(from) = entry.peers.find(*from.ip()) else {
+            self.undelivered.wrong_source += 1;
             return;
         };
-        let packet = Packet::parse(payload, from, received.is_marked).ok();
-        let named = packet.and_then(|packet| Some((packet, entry.lane_field.lane(&packet.header)?)));
-        let Some((packet, lane)) = named else {
-            self.strays.no_lane += 1;
+        let Some(lane) = entry.lane_field.lane(&header) else {
+            self.undelivered.no_lane += 1;
             return;
         };
         if let Some(lane) = entry.lane(lane) {
-            return lane.on_packet(now, &packet);
+            return lane.on_packet(now, &Packet { header, elements, from, is_marked });
         }
         let thread = thread_of(lane, entry.shards, self.links.len());
-        self.cross(thread, received, payload);
+        self.hand_off(thread, received);
     }
 
-    /// Gives the parameter host what is for it.
-    fn on_request(&mut self, job: u16, received: Received, payload: &[u8]) {
-        match self.hosted.place(job, &received) {
+    /// Passes a contribution or a probe to the parameter host.
+    fn on_request(&mut self, received: Received<'_>) {
+        match self.parameter_host.shard(&received) {
             Some((shard, thread)) if thread == self.thread => {
-                self.hosted.on_payload(&received, shard, payload);
+                self.parameter_host.on_received(shard, received);
             }
-            Some((_, thread)) => self.cross(thread, received, payload),
-            None => self.strays.unknown_job += 1,
+            Some((_, thread)) => self.hand_off(thread, received),
+            None => self.undelivered.unknown_job += 1,
         }
     }
 
-    /// Hands a payload to another thread.
-    fn cross(&mut self, thread: usize, received: Received, payload: &[u8]) {
+    fn hand_off(&mut self, thread: usize, received: Received<'_>) {
         match self.links.get(thread) {
-            // A lane that the job does not have would go round for ever.
+            // A lane that the job does not have would be handed off without end.
             Some(link) if thread != self.thread => {
-                self.strays.crossed += 1;
-                self.strays.crossed_lost += u64::from(!link.cross(received, payload));
+                self.undelivered.crossed += 1;
+                self.undelivered.crossed_lost += u64::from(!link.hand_off(received));
             }
-            _ => self.strays.no_lane += 1,
+            _ => self.undelivered.no_lane += 1,
         }
     }
 
-    /// Does what is due at `now`.
+    /// Runs the timers that are due.
     pub(super) fn on_time(&mut self, now: Time) {
         self.lanes().for_each(|lane| lane.on_time(now));
     }
 
-    /// Sends what the engines have, in turns with a kick after each; a bulk lane waits until all urgent ones have
-    /// nothing to send. An error ends the round, not the jobs: what was not sent is sent again when its timer expires.
-    pub(super) fn transmit(&mut self, now: Time, port: &mut dyn Port) -> io::Result<()> {
+    /// Sends the engines' packets in turns with a flush after each. A lane of a lower class waits until those of higher
+    /// classes have nothing to send. An error ends the round; unsent packets are retransmitted by timers.
+    pub(super) fn transmit(&mut self, now: Time, io: &mut dyn FrameIo) -> io::Result<()> {
         loop {
-            // Others wait for its results; what they answer comes back here.
-            let mut is_more = self.hosted.take_turn(port)?;
-            for class in (0..sumac_wire::CLASSES).rev() {
-                for Job { ways, lanes, .. } in &mut self.jobs {
+            // First: other workers wait for these results, and answer them in the same batch.
+            let mut is_more = self.parameter_host.take_turn(io)?;
+            for class in (0..CLASSES).rev() {
+                for Job { peers, lanes, .. } in &mut self.jobs {
                     for lane in lanes.iter_mut().filter(|lane| lane.class() == class) {
-                        is_more |= lane.take_turn(now, ways, port)?;
+                        is_more |= lane.take_turn(now, peers, io)?;
                     }
                 }
                 if is_more {
                     break;
                 }
             }
-            port.flush()?;
+            io.flush()?;
             if !is_more {
                 return Ok(());
             }
         }
     }
 
-    /// Tells what has changed since the last time.
-    pub(super) fn tell(&mut self) {
+    /// Reports the changes since the last call.
+    pub(super) fn report(&mut self) {
         for lane in self.jobs.iter_mut().flat_map(|job| &mut job.lanes) {
-            lane.tell(&self.progress);
+            lane.report(&self.progress);
         }
     }
 
-    /// When the next timer expires.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.jobs.iter().flat_map(|job| &job.lanes).filter_map(Lane::deadline).min()
     }
 
-    pub(super) fn strays(&self) -> Strays {
-        self.strays
-    }
-
     pub(super) fn stats(&self) -> Vec<JobStats> {
         self.jobs.iter().flat_map(|job| &job.lanes).map(Lane::stats).collect()
-    }
-
-    /// What this thread sums.
-    pub(super) fn hosted(&mut self) -> &mut Hosted {
-        &mut self.hosted
-    }
-
-    pub(super) fn host_stats(&self) -> HostStats {
-        self.hosted.stats()
     }
 
     fn lanes(&mut self) -> impl Iterator<Item = &mut Lane> {

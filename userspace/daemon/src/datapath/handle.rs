@@ -1,73 +1,72 @@
-//! The data path's threads as the rest of the daemon sees them.
+//! The handle of a data path: it starts its threads and sends them commands.
 
 use std::{
     io,
     sync::{
-        Arc, Mutex, PoisonError,
-        mpsc::{Receiver, Sender, channel},
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, channel},
     },
     thread::JoinHandle,
     time::Instant,
 };
 
-use crossbeam_queue::ArrayQueue;
 use nix::{
     sched::{CpuSet, sched_setaffinity},
-    sys::eventfd::{EfdFlags, EventFd},
     unistd::Pid,
 };
 use sumac_parameter::{HostError, Worker as Member};
 use sumac_transport::{JobError, Operation};
 
 use super::{
-    command::{AddError, Command, HostPlan, HostingError, JobPlan, Sink},
     engines::Engines,
-    links::{CROSSING, Link, Links, thread_of},
-    port::{Peer, Port},
+    frame_io::{FrameIo, Peer},
+    job::{EventSink, InstallError, ParameterJob, WorkerJob},
+    links::{Command, Link, Links, thread_of},
     progress::Progress,
     stats::DatapathStats,
-    worker::{State, Worker},
+    thread::DatapathThread,
 };
 
-/// Threads that drive the lanes of many jobs, each over a port of its own. Dropping it stops them.
+/// Threads that run the lanes of jobs, each with a [`FrameIo`] of its own. Dropping the handle stops them.
 pub struct Datapath {
     links: Links,
     progress: Arc<Progress>,
     threads: Mutex<Vec<JoinHandle<DatapathStats>>>,
     capacity: usize,
     shards: u16,
-    /// The UDP port that packets of shard 0 come to.
+    /// The UDP port of shard 0.
     base_port: u16,
-    /// By job: its shards.
-    jobs: Mutex<Vec<(u16, u16)>>,
 }
 
 impl Datapath {
-    /// Starts a thread for each port, pinned to the CPU with its number in `cpus` if there is one. Events go to
-    /// `sink`, on those threads.
-    ///
-    /// A CPU that does not exist is a warning, not an error.
+    /// Starts a thread for each of `ios`, pinned to the CPU at its index in `cpus`, if there is one. A CPU that does
+    /// not exist is a warning. `sink` receives the events on those threads.
     ///
     /// # Errors
-    /// When there is no port, or the system has no thread or eventfd to give.
-    pub fn start(name: &str, ports: Vec<Box<dyn Port>>, cpus: &[usize], sink: Sink) -> io::Result<Datapath> {
-        let capacity = ports.iter().map(|port| port.capacity()).min();
-        let shards = ports.iter().map(|port| port.shards()).min();
+    /// When `ios` is empty, or the system refuses a thread or an eventfd.
+    pub fn start(
+        name: &str,
+        ios: Vec<Box<dyn FrameIo>>,
+        cpus: &[usize],
+        sink: EventSink,
+    ) -> io::Result<Datapath> {
+        let capacity = ios.iter().map(|io| io.capacity()).min();
+        let shards = ios.iter().map(|io| io.shards()).min();
         let (Some(capacity), Some(shards)) = (capacity, shards) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a data path without a port"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a data path without a queue or socket"));
         };
-        // Each port of a UDP data path has its own; the first is shard 0's.
-        let local = ports.first().and_then(|port| port.report().local);
+        // Over UDP each socket has a port of its own; the first is shard 0's.
+        let local = ios.first().and_then(|io| io.report().local);
         let base_port = local.map_or(0, |local| local.port());
-        let (links, orders): (Vec<_>, Vec<_>) =
-            ports.iter().map(|_| link()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+        let links = ios.iter().map(|_| Link::new()).collect::<io::Result<Vec<_>>>()?;
+        let (links, commands): (Vec<_>, Vec<_>) = links.into_iter().unzip();
         let links: Links = links.into();
         let progress = Arc::new(Progress::new(links.clone(), sink));
-        let (threads, jobs) = (Mutex::default(), Mutex::default());
-        let datapath = Datapath { links, progress, threads, capacity, shards, base_port, jobs };
+        let datapath = Datapath { links, progress, threads: Mutex::default(), capacity, shards, base_port };
         let start = Instant::now();
-        for (number, (port, commands)) in ports.into_iter().zip(orders).enumerate() {
-            let thread = datapath.spawn(name, number, port, commands, cpus.get(number).copied(), start)?;
+        for (number, (io, commands)) in ios.into_iter().zip(commands).enumerate() {
+            let name = if datapath.links.len() == 1 { name.to_owned() } else { format!("{name}-{number}") };
+            let thread = datapath.spawn(name, number, io, commands, cpus.get(number).copied(), start)?;
             datapath.threads().push(thread);
         }
         Ok(datapath)
@@ -75,214 +74,194 @@ impl Datapath {
 
     fn spawn(
         &self,
-        name: &str,
+        name: String,
         number: usize,
-        port: Box<dyn Port>,
+        io: Box<dyn FrameIo>,
         commands: Receiver<Command>,
         cpu: Option<usize>,
         start: Instant,
     ) -> io::Result<JoinHandle<DatapathStats>> {
-        let name = if self.links.len() == 1 { name.to_owned() } else { format!("{name}-{number}") };
         let engines = Engines::new(number, self.links.clone(), self.progress.clone(), self.base_port);
-        let worker = Worker {
-            name: name.clone(),
-            cpu: None,
-            port,
-            commands,
-            wake: self.links[number].wake.clone(),
-            crossing: self.links[number].crossing.clone(),
-            state: State::new(engines, start),
-        };
+        let mut thread = DatapathThread::new(name.clone(), io, engines, start, &self.links[number], commands);
         std::thread::Builder::new().name(name).spawn(move || {
-            let cpu = cpu.filter(|cpu| pin(&worker.name, *cpu));
-            Worker { cpu, ..worker }.run()
+            thread.cpu = cpu.filter(|cpu| pin(&thread.name, *cpu));
+            thread.run()
         })
     }
 
-    fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<DatapathStats>>> {
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<DatapathStats>>> {
         // Every statement leaves the list whole.
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn jobs(&self) -> std::sync::MutexGuard<'_, Vec<(u16, u16)>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Most bytes of UDP payload that all ports can send.
+    /// Returns the largest UDP payload that can be sent, in bytes.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Most shards that a job can have here.
+    /// Returns how many shards a job can have here.
     pub fn shards(&self) -> u16 {
         self.shards
     }
 
-    /// How many threads there are.
-    pub fn thread_count(&self) -> usize {
-        self.links.len()
-    }
-
-    /// Orders all threads something with an answer, and waits for the answers; `None` when one has ended.
-    fn ask_all<T>(&self, command: impl Fn(Sender<T>) -> Command) -> Option<Vec<T>> {
-        let asked = self.links.iter().map(|link| {
-            let (reply, answer): (_, Receiver<T>) = channel();
-            link.order(command(reply)).ok().map(|()| answer)
+    /// Runs `call` on all threads and returns its results; `None` when a thread has ended.
+    fn on_all<T: Send + 'static>(
+        &self,
+        call: impl Fn(&mut DatapathThread) -> T + Clone + Send + 'static,
+    ) -> Option<Vec<T>> {
+        let replies = self.links.iter().map(|link| {
+            let (reply, received) = channel();
+            let call = call.clone();
+            let is_sent = link.send(move |thread| {
+                let _ = reply.send(call(thread));
+            });
+            is_sent.then_some(received)
         });
-        let asked = asked.collect::<Option<Vec<_>>>()?;
-        asked.into_iter().map(|answer| answer.recv().ok()).collect()
+        let replies = replies.collect::<Option<Vec<_>>>()?;
+        replies.into_iter().map(|received| received.recv().ok()).collect()
     }
 
-    /// Makes engines for a job's lanes and starts their handshakes. [`super::Event::JobReady`] follows, or
-    /// [`super::Event::JobFailed`], or, where a lane is to measure the path, [`super::Event::JobMeasured`].
+    /// As [`Datapath::on_all`], for calls that can fail.
+    fn try_on_all<T: Send + 'static>(
+        &self,
+        call: impl Fn(&mut DatapathThread) -> Result<T, InstallError> + Clone + Send + 'static,
+    ) -> Result<Vec<T>, InstallError> {
+        self.on_all(call).ok_or(InstallError::Stopped)?.into_iter().collect()
+    }
+
+    /// Creates engines for a job's lanes and starts their handshakes. [`super::Event::JobReady`] or
+    /// [`super::Event::JobFailed`] follows; [`super::Event::JobMeasured`] where a lane measures the path.
     ///
     /// # Errors
-    /// See [`AddError`]. No thread knows the job after one.
-    pub fn add_job(&self, plan: JobPlan) -> Result<(), AddError> {
+    /// See [`InstallError`]. The job is installed on no thread after one.
+    pub fn add_job(&self, plan: WorkerJob) -> Result<(), InstallError> {
         let (job, shards) = self.check(&plan)?;
-        if !self.progress.open(job, plan.lanes.len()) {
-            return Err(AddError::Exists { job });
+        if !self.progress.open(job, shards, plan.lanes.len()) {
+            return Err(InstallError::InUse { job });
         }
-        let added = self
-            .ask_all(|reply| Command::AddJob { plan: plan.clone(), reply })
-            .ok_or(AddError::Stopped)
-            .and_then(|answers| answers.into_iter().collect::<Result<(), _>>());
-        match added {
-            Ok(()) => self.jobs().push((job, shards)),
-            Err(_) => self.remove_job(job),
+        let added = self.try_on_all(move |thread| thread.engines.add(plan.clone(), &*thread.io));
+        if added.is_err() {
+            self.remove_job(job);
         }
-        added
+        added.map(drop)
     }
 
-    /// Gives the job's number and its shards.
-    fn check(&self, plan: &JobPlan) -> Result<(u16, u16), AddError> {
+    /// Checks the lanes of a job. Returns its number and its shards.
+    fn check(&self, plan: &WorkerJob) -> Result<(u16, u16), InstallError> {
         let given = plan.lanes.len();
-        let Some(first) = plan.lanes.first() else { return Err(AddError::Lanes { job: 0, given }) };
+        let Some(first) = plan.lanes.first() else { return Err(InstallError::Lanes { job: 0, given }) };
         let (job, shards) = (first.job, first.shards);
         let are_numbered = plan.lanes.iter().enumerate().all(|(number, lane)| {
             usize::from(lane.lane) == number
                 && (lane.job, lane.shards, lane.slots) == (job, shards, first.slots)
         });
         if !are_numbered {
-            return Err(AddError::Lanes { job, given });
+            return Err(InstallError::Lanes { job, given });
         }
-        if shards > self.shards {
-            return Err(AddError::Shards { asked: shards, given: self.shards });
-        }
+        self.check_shards(shards)?;
         Ok((job, shards))
     }
 
-    /// Lets the chunks of a job go that waits since [`super::Event::JobMeasured`], with so many slots in each
-    /// lane. [`super::Event::JobReady`] follows.
-    ///
-    /// # Errors
-    /// See [`AddError`].
-    pub fn start_job(&self, job: u16, slots: u32) -> Result<(), AddError> {
-        let answers = self.ask_all(|reply| Command::StartJob { job, slots, reply });
-        answers.ok_or(AddError::Stopped)?.into_iter().collect()
+    fn check_shards(&self, asked: u16) -> Result<(), InstallError> {
+        let given = self.shards;
+        if asked > given { Err(InstallError::Shards { asked, given }) } else { Ok(()) }
     }
 
-    /// Goes on in a dynamic job under another incarnation, after a worker of it was replaced (ATP appendix A.3): what is on its way is
-    /// sent again. `resume`: the first chunk of each lane that is not summed.
+    /// Sets the number of slots in each lane of a measured job. [`super::Event::JobReady`] follows.
     ///
     /// # Errors
-    /// When there is no such job, or the threads have ended.
-    pub fn renew_job(&self, job: u16, epoch: u16, resume: Vec<u32>) -> Result<(), AddError> {
-        let answers = self.ask_all(|reply| Command::RenewJob { job, epoch, resume: resume.clone(), reply });
-        answers.ok_or(AddError::Stopped)?.into_iter().collect()
+    /// See [`InstallError`].
+    pub fn start_job(&self, job: u16, slots: u32) -> Result<(), InstallError> {
+        self.try_on_all(move |thread| thread.engines.start(job, slots)).map(drop)
     }
 
-    /// Queues an operation in a lane. [`super::Event::Completed`] or [`super::Event::Refused`] follows, with `tag`.
+    /// Continues a dynamic job in another epoch, after a worker was replaced (ATP appendix A.3). Chunks without a
+    /// result are retransmitted. `resume`: the first chunk of each lane that is not summed.
     ///
     /// # Errors
-    /// The operation comes back when the thread has ended.
-    pub fn submit(&self, job: u16, lane: u16, tag: u64, operation: Operation) -> Result<(), Operation> {
-        let shards = self.jobs().iter().find(|(number, _)| *number == job).map_or(1, |(_, shards)| *shards);
+    /// See [`InstallError`].
+    pub fn renew_job(&self, job: u16, epoch: u16, resume: Vec<u32>) -> Result<(), InstallError> {
+        self.try_on_all(move |thread| thread.engines.renew(thread.now(), job, epoch, &resume)).map(drop)
+    }
+
+    /// Queues an operation in a lane. [`super::Event::Completed`] or [`super::Event::Rejected`] follows, with `tag`.
+    /// Returns `false` when the thread has ended.
+    #[must_use]
+    pub fn submit(&self, job: u16, lane: u16, tag: u64, operation: Operation) -> bool {
+        let shards = self.progress.shards(job).unwrap_or(1);
         let link = &self.links[thread_of(lane, shards, self.links.len())];
-        match link.order(Command::Submit { job, lane, tag, operation }) {
-            Err(Command::Submit { operation, .. }) => Err(operation),
-            _ => Ok(()),
-        }
+        link.send(move |thread| thread.engines.submit(thread.now(), job, lane, tag, operation))
     }
 
-    /// Ends a job: its operations complete with `why`, and so do later ones, until it is removed.
-    pub fn fail_job(&self, job: u16, why: JobError) {
-        for link in self.links.iter() {
-            // A thread that has ended has failed all jobs.
-            let _ = link.order(Command::FailJob { job, why: why.clone() });
-        }
+    /// Fails a job: its operations complete with `error`, as do later ones, until it is removed.
+    pub fn fail_job(&self, job: u16, error: &JobError) {
+        self.progress.fail_lanes(job, error);
     }
 
-    /// Ends a job and forgets it. All its events have been told when this returns.
+    /// Ends and removes a job. All its events have been reported when this returns.
     pub fn remove_job(&self, job: u16) {
-        let _ = self.ask_all(|reply| Command::RemoveJob { job, reply });
+        let error = JobError::Ended { reason: "this worker has left it".to_owned() };
+        let _ = self.on_all(move |thread| thread.engines.remove(job, &error));
         self.progress.close(job);
-        self.jobs().retain(|(number, _)| *number != job);
     }
 
-    /// Sums for a job as a parameter host, each thread for its shards.
+    /// Installs a job that this host is a parameter host of, on each thread its shards.
     ///
     /// # Errors
-    /// See [`HostingError`]. No thread knows the job after one, unless it did before.
-    pub fn add_host(&self, plan: HostPlan) -> Result<(), HostingError> {
-        let (job, asked) = (plan.job.job, plan.job.shards);
-        if asked > self.shards {
-            return Err(HostingError::Shards { asked, given: self.shards });
+    /// See [`InstallError`]. The job is installed on no thread after one, unless it was before.
+    pub fn add_parameter_job(&self, plan: ParameterJob) -> Result<(), InstallError> {
+        let job = plan.job.job;
+        self.check_shards(plan.job.shards)?;
+        let added =
+            self.try_on_all(move |thread| thread.engines.parameter_host.add(plan.clone(), &*thread.io));
+        if added.as_ref().is_err_and(|error| *error != InstallError::ParameterHost(HostError::Taken(job))) {
+            self.remove_parameter_job(job);
         }
-        let answers = self.ask_all(|reply| Command::AddHost { plan: plan.clone(), reply });
-        let added = answers.ok_or(HostingError::Stopped)?.into_iter().collect::<Result<(), _>>();
-        let is_there = HostError::Taken(job);
-        if added.as_ref().is_err_and(|error| *error != HostingError::Host(is_there)) {
-            self.remove_host(job);
-        }
-        added
+        added.map(drop)
     }
 
-    /// Goes on with a job under another incarnation, after a worker was replaced (ATP appendix A.3). Gives the first chunk of each
-    /// lane that is not summed.
+    /// Continues a parameter host's job in another epoch, after a worker was replaced (ATP appendix A.3). Returns the
+    /// first chunk of each lane that is not summed.
     ///
     /// # Errors
-    /// See [`HostingError`].
-    pub fn renew_host(
+    /// See [`InstallError`].
+    pub fn renew_parameter_job(
         &self,
         job: u16,
         epoch: u16,
         workers: Vec<Member>,
         peers: Vec<Peer>,
-    ) -> Result<Vec<u32>, HostingError> {
-        let renew = |reply| {
-            let (workers, peers) = (workers.clone(), peers.clone());
-            Command::RenewHost { job, epoch, workers, peers, reply }
-        };
-        let threads = self.ask_all(renew).ok_or(HostingError::Stopped)?;
-        let threads = threads.into_iter().collect::<Result<Vec<_>, _>>()?;
-        // A lane that is on another thread is at its beginning here.
+    ) -> Result<Vec<u32>, InstallError> {
+        let threads = self.try_on_all(move |thread| {
+            thread.engines.parameter_host.renew(job, epoch, workers.clone(), &peers)
+        })?;
+        // A thread returns 0 for another thread's lane.
         let lanes = threads.first().map_or(0, Vec::len);
         Ok((0..lanes).map(|lane| threads.iter().map(|firsts| firsts[lane]).max().unwrap_or(0)).collect())
     }
 
-    /// Sums no more for a job; says whether it did.
-    pub fn remove_host(&self, job: u16) -> bool {
-        let answers = self.ask_all(|reply| Command::RemoveHost { job, reply });
-        answers.is_some_and(|answers| answers.contains(&true))
+    /// Removes a parameter host's job. Returns whether it was installed.
+    pub fn remove_parameter_job(&self, job: u16) -> bool {
+        let removed = self.on_all(move |thread| thread.engines.parameter_host.remove(job));
+        removed.is_some_and(|removed| removed.contains(&true))
     }
 
-    /// What each thread reports; `None` when they have ended.
+    /// Returns each thread's report; `None` when they have ended.
     pub fn stats(&self) -> Option<Vec<DatapathStats>> {
-        self.ask_all(|reply| Command::Stats { reply })
+        self.on_all(|thread| thread.stats())
     }
 
-    /// Ends all jobs and the threads. Returns their last reports, to the first who asks.
+    /// Ends all jobs and the threads. The first call returns the threads' last reports.
     pub fn shutdown(&self) -> Option<Vec<DatapathStats>> {
         let threads = std::mem::take(&mut *self.threads());
         if threads.is_empty() {
             return None;
         }
         for link in self.links.iter() {
-            let _ = link.order(Command::Shutdown);
+            link.send(DatapathThread::stop);
         }
+        // A thread whose event sink drops the last handle cannot join itself; it ends after this event.
         let here = std::thread::current().id();
-        // The one where the sink dropped the last handle ends by itself, after this event.
         let others = threads.into_iter().filter(|thread| thread.thread().id() != here);
         let reports: Vec<_> = others.map(JoinHandle::join).collect();
         if reports.iter().any(Result::is_err) {
@@ -298,15 +277,7 @@ impl Drop for Datapath {
     }
 }
 
-/// A way to a thread, and the thread's end of it.
-fn link() -> io::Result<(Link, Receiver<Command>)> {
-    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-    let wake = Arc::new(EventFd::from_flags(flags)?);
-    let (commands, orders) = channel();
-    Ok((Link { commands, wake, crossing: Arc::new(ArrayQueue::new(CROSSING)) }, orders))
-}
-
-/// Pins the calling thread; says whether it is pinned.
+/// Pins the calling thread. Returns whether it succeeded.
 fn pin(name: &str, cpu: usize) -> bool {
     let mut cpus = CpuSet::new();
     let outcome = cpus.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &cpus));

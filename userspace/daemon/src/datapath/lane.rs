@@ -1,4 +1,4 @@
-//! One lane of a job: its engine, whom its operations belong to, and what has been told of it.
+//! One lane of a job: its engine, and the state that was last reported.
 
 use std::{collections::VecDeque, io};
 
@@ -9,19 +9,19 @@ use sumac_transport::{
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
 use super::{
-    command::{AddError, Event, Refusal},
-    port::{Attempt, Port},
+    frame_io::{FrameIo, Transmitted},
+    job::{Event, InstallError, Rejection},
+    peers::JobPeers,
     progress::Progress,
     stats::JobStats,
-    ways::Ways,
 };
 
-/// Packets of one lane before the next lane has its turn, and before a kick.
+/// The most packets of one lane before the next lane's turn.
 const TURN: usize = 64;
 
-/// What has been told about a lane.
+/// The last state of a lane that was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Told {
+enum Reported {
     Nothing,
     Measured,
     Ready,
@@ -31,35 +31,40 @@ enum Told {
 pub(super) struct Lane {
     engine: Engine,
     tags: VecDeque<(OpId, u64)>,
-    told: Told,
+    reported: Reported,
+}
+
+/// Refuses a job whose longest packet, of `needed` bytes, cannot be sent.
+pub(super) fn check_capacity(needed: usize, io: &dyn FrameIo) -> Result<(), InstallError> {
+    let capacity = io.capacity();
+    if needed > capacity {
+        let elements = capacity.saturating_sub(HEADER_LEN) / ELEMENT_LEN;
+        return Err(InstallError::PacketTooLong { needed, capacity, elements });
+    }
+    Ok(())
 }
 
 impl Lane {
-    /// A lane whose packets must fit the port's. `resume`: of a worker that takes another's place, the chunk that its stream
-    /// begins with.
+    /// `resume`: the first chunk of the stream, for a worker that replaces another one.
     pub(super) fn new(
         params: JobParams,
         peers: &PeerTable,
         resume: Option<u32>,
-        port: &dyn Port,
-    ) -> Result<Lane, AddError> {
+        io: &dyn FrameIo,
+    ) -> Result<Lane, InstallError> {
         let engine = match resume {
             None => Engine::new(params, peers)?,
             Some(first) => Engine::taking_over(params, peers, &Tuning::default(), first)?,
         };
-        let (needed, capacity) = (engine.frame_len(), port.capacity());
-        if needed > capacity {
-            let elements = capacity.saturating_sub(HEADER_LEN) / ELEMENT_LEN;
-            return Err(AddError::TooLong { needed, capacity, elements });
-        }
-        Ok(Lane { engine, tags: VecDeque::new(), told: Told::Nothing })
+        check_capacity(engine.frame_len(), io)?;
+        Ok(Lane { engine, tags: VecDeque::new(), reported: Reported::Nothing })
     }
 
     pub(super) fn number(&self) -> u16 {
         self.engine.params().lane
     }
 
-    /// 0, or more when it is more urgent.
+    /// Returns the lane's priority class; a higher one is more urgent.
     pub(super) fn class(&self) -> u16 {
         let JobParams { lane, shards, .. } = *self.engine.params();
         class_of(lane, shards)
@@ -69,7 +74,7 @@ impl Lane {
         self.engine.start(slots)
     }
 
-    /// Goes on under another incarnation, in which `first` is the first chunk that is not summed.
+    /// Continues in another epoch, with `first` as the first chunk that is not summed.
     pub(super) fn renew(&mut self, now: Time, epoch: u16, first: u32) {
         self.engine.renew(now, epoch, first);
     }
@@ -79,15 +84,15 @@ impl Lane {
         now: Time,
         tag: u64,
         operation: Operation,
-    ) -> Result<(), (Refusal, Operation)> {
+    ) -> Result<(), (Rejection, Operation)> {
         let id =
             self.engine.submit(now, operation).map_err(|(error, operation)| (error.into(), operation))?;
         self.tags.push_back((id, tag));
         Ok(())
     }
 
-    pub(super) fn fail(&mut self, why: &JobError) {
-        self.engine.fail(why.clone());
+    pub(super) fn fail(&mut self, error: &JobError) {
+        self.engine.fail(error.clone());
     }
 
     pub(super) fn on_packet(&mut self, now: Time, packet: &Packet<'_>) {
@@ -104,37 +109,41 @@ impl Lane {
         self.engine.poll_timeout()
     }
 
-    /// Sends up to a turn of packets; says whether there may be more.
-    pub(super) fn take_turn(&mut self, now: Time, ways: &Ways, port: &mut dyn Port) -> io::Result<bool> {
+    /// Sends up to a turn of packets. Returns whether there may be more.
+    pub(super) fn take_turn(
+        &mut self,
+        now: Time,
+        peers: &JobPeers,
+        io: &mut dyn FrameIo,
+    ) -> io::Result<bool> {
         let engine = &mut self.engine;
         for _ in 0..TURN {
-            // What has no way is lost, like what nobody answers.
             let mut build = |bytes: &mut [u8]| {
-                std::iter::from_fn(|| engine.poll_transmit(now, bytes)).find_map(|packet| ways.send(&packet))
+                std::iter::from_fn(|| engine.poll_transmit(now, bytes))
+                    .find_map(|packet| peers.address(&packet))
             };
-            match port.transmit(&mut build)? {
-                Attempt::Staged => {}
-                Attempt::Nothing | Attempt::Full => return Ok(false),
+            if io.transmit(&mut build)? != Transmitted::Staged {
+                return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Tells what has changed since the last time.
-    pub(super) fn tell(&mut self, progress: &Progress) {
+    /// Reports the changes since the last call.
+    pub(super) fn report(&mut self, progress: &Progress) {
         let (job, lane) = (self.engine.params().job, self.number());
         match self.engine.state() {
-            JobState::Measured(measure) if self.told < Told::Measured => {
-                self.told = Told::Measured;
-                progress.measured(job, measure);
+            JobState::Measured(measure) if self.reported < Reported::Measured => {
+                self.reported = Reported::Measured;
+                progress.report(Event::JobMeasured { job, measure });
             }
-            JobState::Ready if self.told < Told::Ready => {
-                self.told = Told::Ready;
-                progress.ready(job);
+            JobState::Ready if self.reported < Reported::Ready => {
+                self.reported = Reported::Ready;
+                progress.lane_ready(job);
             }
-            JobState::Failed(why) if self.told < Told::Failed => {
-                self.told = Told::Failed;
-                progress.failed(job, why.clone());
+            JobState::Failed(error) if self.reported < Reported::Failed => {
+                self.reported = Reported::Failed;
+                progress.lane_failed(job, error.clone());
             }
             _ => {}
         }
@@ -142,7 +151,7 @@ impl Lane {
             // Completions come in the order of submission, so the search ends at the first.
             let Some(at) = self.tags.iter().position(|(id, _)| *id == completion.id) else { continue };
             if let Some((_, tag)) = self.tags.remove(at) {
-                progress.tell(Event::Completed { job, lane, tag, completion });
+                progress.report(Event::Completed { job, lane, tag, completion });
             }
         }
     }
@@ -153,7 +162,7 @@ impl Lane {
             JobState::Probing => ("probing", None),
             JobState::Measured(_) => ("measured", None),
             JobState::Ready => ("ready", None),
-            JobState::Failed(why) => ("failed", Some(why.to_string())),
+            JobState::Failed(error) => ("failed", Some(error.to_string())),
         };
         JobStats {
             job: params.job,

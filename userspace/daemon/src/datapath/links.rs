@@ -1,58 +1,87 @@
-//! How the threads reach each other: orders, and payloads that arrived on another thread's queue.
+//! Commands to the data path's threads, and packets that one thread passes to another.
 //!
-//! A lane belongs to one thread, and its frames should arrive on that thread's queue: by the port that a NIC's flow
-//! steering goes by, or by the CPU that a veth's frames were redirected on. Where they do not, they *cross*: the receiving thread
-//! copies the payload into the other's queue. That is slow, counted, and loses nothing but what does not fit.
+//! A lane belongs to one thread, and its packets should arrive on that thread's queue: by the NIC's flow steering, or
+//! by the CPU that a veth's frames were redirected to. A packet of another thread's lane is copied into that thread's
+//! handoff queue and counted as `crossed`.
 
-use std::sync::{Arc, mpsc::Sender};
+use std::{
+    io,
+    net::SocketAddrV4,
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, channel},
+    },
+};
 
 use crossbeam_queue::ArrayQueue;
-use nix::sys::eventfd::EventFd;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use sumac_wire::Header;
 
-use super::{command::Command, port::Received};
+use super::{frame_io::Received, thread::DatapathThread};
 
-/// Payloads that may wait for one thread. What is beyond is dropped, as a NIC's queue would, and is sent again.
-pub(super) const CROSSING: usize = 4096;
+/// The capacity of a handoff queue. Packets beyond it are dropped, as in a NIC's queue, and retransmitted.
+pub(super) const HANDOFF_CAPACITY: usize = 4096;
 
-/// A payload for another thread than the one whose port it arrived at.
-pub(super) struct Crossed {
-    pub(super) received: Received,
-    pub(super) payload: Box<[u8]>,
+/// Runs on a data path thread between two rounds of its loop.
+pub(super) type Command = Box<dyn FnOnce(&mut DatapathThread) + Send>;
+
+/// A packet of another thread's lane.
+pub(super) struct Handoff {
+    from: SocketAddrV4,
+    port: u16,
+    header: Header,
+    elements: Box<[u8]>,
+    is_marked: bool,
 }
 
-/// The way to one thread.
+impl Handoff {
+    pub(super) fn received(&self) -> Received<'_> {
+        let Handoff { from, port, header, ref elements, is_marked } = *self;
+        Received { from, port, header, elements, is_marked }
+    }
+}
+
+/// The sending end of a thread's queues.
 #[derive(Clone)]
 pub(super) struct Link {
-    pub(super) commands: Sender<Command>,
+    commands: Sender<Command>,
     pub(super) wake: Arc<EventFd>,
-    pub(super) crossing: Arc<ArrayQueue<Crossed>>,
+    pub(super) handoffs: Arc<ArrayQueue<Handoff>>,
 }
 
 impl Link {
-    /// Orders something; the order comes back when the thread has ended.
-    pub(super) fn order(&self, command: Command) -> Result<(), Command> {
-        self.commands.send(command).map_err(|unsent| unsent.0)?;
-        self.wake();
-        Ok(())
+    pub(super) fn new() -> io::Result<(Link, Receiver<Command>)> {
+        let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
+        let (commands, received) = channel();
+        Ok((Link { commands, wake, handoffs: Arc::new(ArrayQueue::new(HANDOFF_CAPACITY)) }, received))
     }
 
-    /// Hands a payload over; says whether there was room.
-    pub(super) fn cross(&self, received: Received, payload: &[u8]) -> bool {
-        let taken = self.crossing.push(Crossed { received, payload: payload.into() }).is_ok();
+    /// Queues a command. Returns `false` when the thread has ended.
+    pub(super) fn send(&self, command: impl FnOnce(&mut DatapathThread) + Send + 'static) -> bool {
+        let is_sent = self.commands.send(Box::new(command)).is_ok();
         self.wake();
-        taken
+        is_sent
+    }
+
+    /// Copies a packet into the thread's handoff queue. Returns `false` when the queue is full.
+    pub(super) fn hand_off(&self, received: Received<'_>) -> bool {
+        let Received { from, port, header, elements, is_marked } = received;
+        let handoff = Handoff { from, port, header, elements: elements.into(), is_marked };
+        let has_room = self.handoffs.push(handoff).is_ok();
+        self.wake();
+        has_room
     }
 
     fn wake(&self) {
-        // It can only be full of wake-ups that the thread has not seen.
+        // The counter can only be full of wake-ups that are still unread.
         let _ = self.wake.write(1);
     }
 }
 
-/// All threads of a data path, by number.
+/// The links of all threads, by the thread's number.
 pub(super) type Links = Arc<[Link]>;
 
-/// The thread that has a lane.
+/// Returns the number of the thread that has `lane`.
 pub(super) fn thread_of(lane: u16, shards: u16, threads: usize) -> usize {
     usize::from(lane % shards.max(1)) % threads.max(1)
 }

@@ -1,46 +1,46 @@
-//! The data path: ports that move packets, and a thread for each, which drives its lanes' engines over it.
+//! The data path: a thread for each AF_XDP queue or UDP socket, which drives the engines of its lanes.
 //!
-//! A lane of a job is on one thread, with its slots, its engine and its queue: packets share no state between threads.
+//! A lane of a job is on one thread, with its slots, its engine and its queue: threads share no state per packet.
 //!
-//! | module | what it is |
+//! | module | content |
 //! | --- | --- |
-//! | [`port`] | what a thread needs of a way to move packets |
+//! | [`frame_io`] | the interface to a queue or a socket |
 //! | [`xdp`] | the AF_XDP socket of one queue of an interface |
-//! | [`udp`] | an ordinary UDP socket |
-//! | [`command`] | what the threads are told, and what they tell |
-//! | [`stats`] | what they report |
+//! | [`udp`] | a UDP socket |
+//! | [`job`] | jobs as they are installed, errors, events |
+//! | [`stats`] | reports |
 //! | `lane` | one lane of a job |
-//! | `engines` | the lanes on one thread, without input and output |
-//! | `hosted` | the jobs that this host is a parameter host of, on one thread |
-//! | `ways` | whom a job's packets go to |
-//! | `worker` | the loop: receive, transmit, kick, wait |
-//! | `links` | how threads reach each other |
-//! | `progress` | one event of what a job's lanes tell |
-//! | [`handle`] | the threads as the rest of the daemon sees them |
+//! | `engines` | the lanes of one thread |
+//! | `parameter` | the parameter host of one thread |
+//! | `peers` | the peers of a job |
+//! | `thread` | the loop: receive, transmit, sleep |
+//! | `links` | commands to threads, packets between threads |
+//! | `progress` | the state of jobs over all threads |
+//! | [`handle`] | starts the threads and sends them commands |
 //!
-//! A tensor's way, which is all the copies there are: the engine reads the trainer's registered memory and writes
-//! converted elements straight into a frame of the UMEM ([`port::Port::transmit`] lends it the frame's bytes); on the
-//! way back it reads the received frame in place ([`port::Port::receive`]) and writes converted elements into
-//! the trainer's memory. The UDP port has one buffer per datagram in the UMEM's stead.
+//! A tensor is copied by no other pass than these: the engine reads the trainer's registered memory and writes converted
+//! elements into a frame of the UMEM ([`frame_io::FrameIo::transmit`]), and it reads a received frame in place
+//! ([`frame_io::FrameIo::receive`]) and writes converted elements into the trainer's memory.
 
-pub mod command;
 mod engines;
+pub mod frame_io;
 pub mod handle;
-mod hosted;
+pub mod job;
 mod lane;
 mod links;
-pub mod port;
+mod parameter;
+mod peers;
 mod progress;
 pub mod stats;
+mod thread;
 pub mod udp;
-pub mod wait;
-mod ways;
-mod worker;
+mod wait;
 pub mod xdp;
 
-pub use command::{AddError, Event, HostPlan, HostingError, JobPlan, Sink};
+pub use frame_io::{FrameIo, IoReport, Peer};
 pub use handle::Datapath;
-pub use port::{Peer, Port, PortReport};
+pub use job::{Event, EventSink, InstallError, ParameterJob, Rejection, WorkerJob};
+pub(crate) use parameter::host_memory;
 pub use stats::{DatapathStats, JobStats};
-pub use udp::UdpPort;
-pub use xdp::{XdpConfig, XdpError, XdpPort};
+pub use udp::UdpFrameIo;
+pub use xdp::{XdpConfig, XdpError, XdpFrameIo};

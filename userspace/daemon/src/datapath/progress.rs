@@ -1,32 +1,32 @@
-//! How far jobs have come whose lanes are on several threads. Touched when a lane's state changes, never by a packet.
+//! The state of jobs whose lanes are on several threads. It changes with a lane's state, never with a packet.
 
 use std::{
     collections::HashMap,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use sumac_transport::{JobError, PathMeasure};
+use sumac_transport::JobError;
 
 use super::{
-    command::{Command, Event, Sink},
+    job::{Event, EventSink},
     links::Links,
 };
 
 struct Job {
-    /// Lanes that are not ready yet.
-    waiting: usize,
+    shards: u16,
+    lanes_not_ready: usize,
     has_failed: bool,
 }
 
-/// Makes one event of what the lanes of a job tell.
+/// Combines the lanes' states into one event for a job.
 pub(super) struct Progress {
     jobs: Mutex<HashMap<u16, Job>>,
     links: Links,
-    sink: Sink,
+    sink: EventSink,
 }
 
 impl Progress {
-    pub(super) fn new(links: Links, sink: Sink) -> Progress {
+    pub(super) fn new(links: Links, sink: EventSink) -> Progress {
         Progress { jobs: Mutex::default(), links, sink }
     }
 
@@ -35,12 +35,12 @@ impl Progress {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A job with so many lanes is about to open; `false`: its number is taken.
-    pub(super) fn open(&self, job: u16, lanes: usize) -> bool {
+    /// Adds a job with this many lanes. Returns `false` when its number is in use.
+    pub(super) fn open(&self, job: u16, shards: u16, lanes: usize) -> bool {
         let mut jobs = self.lock();
         let is_free = !jobs.contains_key(&job);
         if is_free {
-            jobs.insert(job, Job { waiting: lanes, has_failed: false });
+            jobs.insert(job, Job { shards, lanes_not_ready: lanes, has_failed: false });
         }
         is_free
     }
@@ -49,38 +49,42 @@ impl Progress {
         self.lock().remove(&job);
     }
 
-    /// Tells an event that needs no other lane.
-    pub(super) fn tell(&self, event: Event) {
+    pub(super) fn shards(&self, job: u16) -> Option<u16> {
+        self.lock().get(&job).map(|job| job.shards)
+    }
+
+    pub(super) fn report(&self, event: Event) {
         (self.sink)(event);
     }
 
-    pub(super) fn measured(&self, job: u16, measure: PathMeasure) {
-        self.tell(Event::JobMeasured { job, measure });
-    }
-
-    /// One more lane is ready.
-    pub(super) fn ready(&self, job: u16) {
+    /// Counts a lane as ready, and reports the job once all its lanes are.
+    pub(super) fn lane_ready(&self, job: u16) {
         let mut jobs = self.lock();
         let Some(entry) = jobs.get_mut(&job) else { return };
-        entry.waiting = entry.waiting.saturating_sub(1);
-        if entry.waiting == 0 && !entry.has_failed {
+        entry.lanes_not_ready = entry.lanes_not_ready.saturating_sub(1);
+        if entry.lanes_not_ready == 0 && !entry.has_failed {
             drop(jobs);
-            self.tell(Event::JobReady { job });
+            self.report(Event::JobReady { job });
         }
     }
 
-    /// A lane has failed: so has the job, and with it the other lanes.
-    pub(super) fn failed(&self, job: u16, error: JobError) {
+    /// Fails the job and its other lanes with the first lane's error.
+    pub(super) fn lane_failed(&self, job: u16, error: JobError) {
         let mut jobs = self.lock();
         let Some(entry) = jobs.get_mut(&job) else { return };
         if std::mem::replace(&mut entry.has_failed, true) {
             return;
         }
         drop(jobs);
+        self.fail_lanes(job, &error);
+        self.report(Event::JobFailed { job, error });
+    }
+
+    /// Fails the job's lanes on all threads. A thread that has ended has failed its lanes already.
+    pub(super) fn fail_lanes(&self, job: u16, error: &JobError) {
         for link in self.links.iter() {
-            // A thread that has ended has failed all jobs.
-            let _ = link.order(Command::FailJob { job, why: error.clone() });
+            let error = error.clone();
+            link.send(move |thread| thread.engines.fail(job, &error));
         }
-        self.tell(Event::JobFailed { job, error });
     }
 }

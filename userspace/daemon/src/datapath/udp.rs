@@ -1,4 +1,4 @@
-//! A port that is an ordinary UDP socket: no privilege, and copies in the kernel.
+//! Packets over an ordinary UDP socket. It needs no privilege; the kernel copies payloads.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -19,20 +19,20 @@ use nix::{
 use sumac_wire::{MAX_ELEMENTS, admit::payload_len};
 
 use super::{
-    port::{Attempt, Build, Outgoing, Port, PortReport, Received, is_marked},
+    frame_io::{Build, FrameIo, IoReport, Outgoing, Received, Transmitted},
     wait::wait,
 };
 
 /// Datagrams per system call.
 const BATCH: usize = 64;
-/// Bytes of the longest packet; a longer datagram is cut off, and refused for its length.
+/// Bytes of the longest packet; a longer datagram is truncated, and refused for its length.
 const CAPACITY: usize = payload_len(MAX_ELEMENTS as u16);
-/// How often to look for free consecutive ports.
-const STRETCHES: usize = 64;
-/// What the kernel may hold each way: some thousand packets.
+/// Attempts to find free consecutive ports.
+const BIND_ATTEMPTS: usize = 64;
+/// Bytes of the kernel's buffer each way: some thousand packets.
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// Where a staged datagram goes, and how.
+/// A staged datagram's addressing.
 #[derive(Clone, Copy, Debug)]
 struct Staged {
     len: usize,
@@ -42,62 +42,62 @@ struct Staged {
 
 /// A non-blocking UDP socket with room for a batch of datagrams each way.
 #[derive(Debug)]
-pub struct UdpPort {
+pub struct UdpFrameIo {
     socket: UdpSocket,
     local: SocketAddrV4,
-    /// How many sockets share the job's shards among them.
+    /// The number of sockets that a job's shards are spread over.
     shards: u16,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
-    /// What `outgoing` holds, from its start.
+    /// The datagrams in `outgoing`, from its start.
     staged: Vec<Staged>,
-    /// How many of `staged` the kernel has taken.
+    /// The number of `staged` datagrams that the kernel has taken.
     taken: usize,
-    /// The last packet found no room.
+    /// Whether the last packet found no room.
     is_full: bool,
     /// The DSCP and ECN byte that the socket has now.
     dscp_ecn: u8,
-    counters: PortReport,
+    counters: IoReport,
 }
 
-impl UdpPort {
-    /// Binds a socket for each shard to `ip` and consecutive ports, any that are free: results of a shard come to its port.
+impl UdpFrameIo {
+    /// Binds a socket for each shard to `ip`, at consecutive free ports: packets of a shard come to its port.
     ///
     /// # Errors
-    /// What the kernel says to the address, or that it has no such stretch of ports.
-    pub fn bind_shards(ip: Ipv4Addr, shards: u16) -> io::Result<Vec<UdpPort>> {
+    /// When the address is not this host's, or no consecutive ports are free.
+    pub fn bind_shards(ip: Ipv4Addr, shards: u16) -> io::Result<Vec<UdpFrameIo>> {
         let mut last = io::Error::from(io::ErrorKind::InvalidInput);
-        for _ in 0..STRETCHES {
-            let first = UdpPort::bind(ip, 0)?;
+        for _ in 0..BIND_ATTEMPTS {
+            let first = UdpFrameIo::bind(ip, 0)?;
             let next = first.local.port();
             let others = (1..shards).map(|shard| {
                 let port = next.checked_add(shard).ok_or(io::ErrorKind::AddrInUse)?;
-                UdpPort::bind(ip, port)
+                UdpFrameIo::bind(ip, port)
             });
             match std::iter::once(Ok(first)).chain(others).collect::<io::Result<Vec<_>>>() {
-                Ok(ports) => return Ok(ports.into_iter().map(|port| UdpPort { shards, ..port }).collect()),
+                Ok(ios) => return Ok(ios.into_iter().map(|io| UdpFrameIo { shards, ..io }).collect()),
                 Err(error) => last = error,
             }
         }
         Err(last)
     }
 
-    /// Binds a socket to `ip` and `port`; port 0 takes any that is free, see [`UdpPort::local`].
+    /// Binds a socket to `ip` and `port`; port 0 takes any that is free, see [`UdpFrameIo::local`].
     ///
     /// # Errors
-    /// What the kernel says to the address.
-    pub fn bind(ip: Ipv4Addr, port: u16) -> io::Result<UdpPort> {
+    /// When the address is not this host's, or the port is in use.
+    pub fn bind(ip: Ipv4Addr, port: u16) -> io::Result<UdpFrameIo> {
         let socket = UdpSocket::bind((ip, port))?;
         socket.set_nonblocking(true)?;
         enlarge(&socket);
-        // For the marks of congestion.
+        // To receive ECN marks.
         setsockopt(&socket, sockopt::IpRecvTos, &true)?;
         let local = match socket.local_addr()? {
             std::net::SocketAddr::V4(local) => local,
             std::net::SocketAddr::V6(_) => return Err(io::ErrorKind::AddrNotAvailable.into()),
         };
-        let counters = PortReport { backend: "udp", local: Some(local), ..PortReport::default() };
-        Ok(UdpPort {
+        let counters = IoReport { backend: "udp", local: Some(local), ..IoReport::default() };
+        Ok(UdpFrameIo {
             socket,
             local,
             shards: 1,
@@ -111,12 +111,12 @@ impl UdpPort {
         })
     }
 
-    /// The address and port that were bound.
+    /// Returns the address and port that the socket is bound to.
     pub fn local(&self) -> SocketAddrV4 {
         self.local
     }
 
-    /// Hands the kernel the staged datagrams that share the first one's DSCP; says how many it took.
+    /// Sends the staged datagrams that have the first one's DSCP and ECN byte. Returns how many the kernel took.
     fn send_some(&mut self) -> nix::Result<usize> {
         let rest = &self.staged[self.taken..];
         let Some(first) = rest.first() else { return Ok(0) };
@@ -138,7 +138,7 @@ impl UdpPort {
         Ok(sent.count())
     }
 
-    /// Forgets one datagram that the kernel refuses, and says so.
+    /// Drops one datagram that the kernel refuses, and counts it.
     fn refuse(&mut self, error: Errno) {
         let to = self.staged[self.taken].to;
         self.taken += 1;
@@ -151,7 +151,7 @@ impl UdpPort {
     }
 }
 
-/// The DSCP and ECN byte in what the kernel says of a datagram.
+/// Returns the DSCP and ECN byte of a received datagram.
 fn tos(message: ControlMessageOwned) -> Option<u8> {
     match message {
         ControlMessageOwned::Ipv4Tos(tos) => Some(tos),
@@ -159,7 +159,7 @@ fn tos(message: ControlMessageOwned) -> Option<u8> {
     }
 }
 
-/// Asks for large socket buffers; the privileged form goes above the system's maximum.
+/// Requests large socket buffers; the privileged form may exceed the system's maximum.
 fn enlarge(socket: &UdpSocket) {
     if setsockopt(socket, sockopt::RcvBufForce, &SOCKET_BUFFER).is_err() {
         let _ = setsockopt(socket, sockopt::RcvBuf, &SOCKET_BUFFER);
@@ -169,7 +169,7 @@ fn enlarge(socket: &UdpSocket) {
     }
 }
 
-impl Port for UdpPort {
+impl FrameIo for UdpFrameIo {
     fn capacity(&self) -> usize {
         CAPACITY
     }
@@ -178,7 +178,7 @@ impl Port for UdpPort {
         self.shards
     }
 
-    fn receive(&mut self, each: &mut dyn FnMut(Received, &[u8])) -> io::Result<usize> {
+    fn receive(&mut self, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
         let mut slices: Vec<[IoSliceMut<'_>; 1]> =
             self.incoming.chunks_exact_mut(CAPACITY).map(|bytes| [IoSliceMut::new(bytes)]).collect();
         let mut headers = MultiHeaders::<SockaddrIn>::preallocate(BATCH, Some(cmsg_space!(u8)));
@@ -189,36 +189,39 @@ impl Port for UdpPort {
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(0),
             Err(error) => return Err(error.into()),
         };
-        let mut count = 0;
+        let (mut count, mut malformed) = (0, 0);
         for message in messages {
             count += 1;
             let Some(from) = message.address else { continue };
             let bytes = message.iovs().next().unwrap_or(&[]);
             let tos = message.cmsgs().ok().and_then(|mut all| all.find_map(tos));
-            let is_marked = tos.is_some_and(is_marked);
-            each(Received { from: from.into(), port: self.local.port(), is_marked }, bytes);
+            match Received::parse(from.into(), self.local.port(), tos.unwrap_or(0), bytes) {
+                Ok(received) => each(received),
+                Err(_) => malformed += 1,
+            }
         }
+        self.counters.malformed += malformed;
         self.counters.received += count as u64;
         self.counters.batches_received += 1;
         Ok(count)
     }
 
-    fn transmit(&mut self, build: Build<'_>) -> io::Result<Attempt> {
+    fn transmit(&mut self, build: Build<'_>) -> io::Result<Transmitted> {
         if self.staged.len() == BATCH {
             self.flush()?;
         }
         self.is_full = self.staged.len() == BATCH;
         if self.is_full {
             self.counters.full += 1;
-            return Ok(Attempt::Full);
+            return Ok(Transmitted::Full);
         }
         let start = self.staged.len() * CAPACITY;
         let Some(Outgoing { len, to, dscp_ecn, .. }) = build(&mut self.outgoing[start..start + CAPACITY])
         else {
-            return Ok(Attempt::Nothing);
+            return Ok(Transmitted::Nothing);
         };
         self.staged.push(Staged { len: len.min(CAPACITY), to, dscp_ecn });
-        Ok(Attempt::Staged)
+        Ok(Transmitted::Staged)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -242,7 +245,7 @@ impl Port for UdpPort {
     fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
         let mut interest = PollFlags::POLLIN;
         interest.set(PollFlags::POLLOUT, !self.staged.is_empty());
-        // There was no room for somebody's packet, and now there is. Said once: who wanted to send may be gone.
+        // A packet found no room before the flush, and would now. Once only: its lane may be gone.
         let was_full = std::mem::take(&mut self.is_full);
         let now = (was_full && self.staged.is_empty()).then(Instant::now);
         let deadline = now.or(deadline);
@@ -250,10 +253,10 @@ impl Port for UdpPort {
     }
 
     fn quiesce(&mut self, _deadline: Instant) {
-        // The kernel has copies of what was sent; there is nothing to wait for.
+        // The kernel has copied what was sent.
     }
 
-    fn report(&self) -> PortReport {
+    fn report(&self) -> IoReport {
         self.counters.clone()
     }
 }
@@ -262,25 +265,33 @@ impl Port for UdpPort {
 mod tests {
     use super::*;
     use std::time::Duration;
+    use sumac_wire::{Header, Kind, header::HEADER_LEN};
 
-    /// Two ports, and the second one's address.
-    fn pair() -> (UdpPort, UdpPort, SocketAddrV4) {
-        let [one, other] = [0; 2].map(|port| UdpPort::bind(Ipv4Addr::LOCALHOST, port).unwrap());
+    /// Returns two sockets, and the second one's address.
+    fn pair() -> (UdpFrameIo, UdpFrameIo, SocketAddrV4) {
+        let [one, other] = [0; 2].map(|port| UdpFrameIo::bind(Ipv4Addr::LOCALHOST, port).unwrap());
         let to = other.local();
         (one, other, to)
     }
 
     fn packet(number: usize, to: SocketAddrV4, dscp_ecn: u8) -> impl FnMut(&mut [u8]) -> Option<Outgoing> {
         move |bytes| {
-            bytes[..8].copy_from_slice(&number.to_be_bytes());
+            let header =
+                Header { kind: Kind::Result as u8, seq: number as u32, elements: 11, ..Header::default() };
+            bytes[..HEADER_LEN].copy_from_slice(&header.to_bytes());
             Some(Outgoing { len: 100, to, mac: [0; 6], entropy: 0, dscp_ecn, checksum: true })
         }
     }
 
-    /// Sends packets with these DSCP and ECN bytes, and gives what arrived: their numbers, and whether they were marked.
-    fn exchange(one: &mut UdpPort, other: &mut UdpPort, to: SocketAddrV4, tos: &[u8]) -> Vec<(usize, bool)> {
+    /// Sends packets with these DSCP and ECN bytes. Returns the numbers of those that arrived, and whether they were marked.
+    fn exchange(
+        one: &mut UdpFrameIo,
+        other: &mut UdpFrameIo,
+        to: SocketAddrV4,
+        tos: &[u8],
+    ) -> Vec<(usize, bool)> {
         for (number, tos) in tos.iter().enumerate() {
-            assert_eq!(one.transmit(&mut packet(number, to, *tos)).unwrap(), Attempt::Staged);
+            assert_eq!(one.transmit(&mut packet(number, to, *tos)).unwrap(), Transmitted::Staged);
         }
         one.flush().unwrap();
         let mut arrived = Vec::new();
@@ -289,10 +300,9 @@ mod tests {
             other.wait(Some(deadline), one.socket.as_fd()).unwrap();
             let from = one.local();
             other
-                .receive(&mut |received, bytes| {
-                    assert_eq!((received.from, bytes.len()), (from, 100));
-                    let number = usize::from_be_bytes(bytes[..8].try_into().unwrap());
-                    arrived.push((number, received.is_marked));
+                .receive(&mut |received| {
+                    assert_eq!((received.from, received.elements.len()), (from, 44));
+                    arrived.push((received.header.seq as usize, received.is_marked));
                 })
                 .unwrap();
         }
@@ -311,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_congestion_are_seen() {
+    fn ecn_marks_are_received() {
         let (mut one, mut other, to) = pair();
         // Not capable, capable in both ways, marked; the same with a priority.
         let arrived = exchange(&mut one, &mut other, to, &[0, 1, 2, 3, 0xa0, 0xa1, 0xa2, 0xa3]);
@@ -322,38 +332,38 @@ mod tests {
 
     #[test]
     fn shards_have_consecutive_ports() {
-        let ports = UdpPort::bind_shards(Ipv4Addr::LOCALHOST, 4).unwrap();
-        let first = ports[0].local().port();
+        let ios = UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, 4).unwrap();
+        let first = ios[0].local().port();
         let expected: Vec<_> = (first..first + 4).collect();
-        assert_eq!(ports.iter().map(|port| port.local().port()).collect::<Vec<_>>(), expected);
-        assert!(ports.iter().all(|port| port.shards() == 4));
+        assert_eq!(ios.iter().map(|io| io.local().port()).collect::<Vec<_>>(), expected);
+        assert!(ios.iter().all(|io| io.shards() == 4));
     }
 
     #[test]
-    fn nothing_to_receive_and_nothing_to_send_are_no_errors() {
+    fn idle_receive_and_transmit_succeed() {
         let (mut one, _other, _) = pair();
-        assert_eq!(one.receive(&mut |_, _| unreachable!()).unwrap(), 0);
-        assert_eq!(one.transmit(&mut |_| None).unwrap(), Attempt::Nothing);
+        assert_eq!(one.receive(&mut |_| unreachable!()).unwrap(), 0);
+        assert_eq!(one.transmit(&mut |_| None).unwrap(), Transmitted::Nothing);
         one.flush().unwrap();
         assert_eq!(one.report().sent, 0);
     }
 
     #[test]
-    fn nobody_sleeps_who_found_no_room_before_the_last_flush() {
+    fn no_sleep_after_a_packet_found_no_room_before_the_flush() {
         let (mut one, _other, to) = pair();
-        let idle = UdpPort::bind(Ipv4Addr::LOCALHOST, 0).unwrap();
+        let idle = UdpFrameIo::bind(Ipv4Addr::LOCALHOST, 0).unwrap();
         one.staged.extend((0..BATCH).map(|_| Staged { len: 1, to, dscp_ecn: 0 }));
         one.is_full = true;
         one.flush().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         assert!(!one.wait(Some(deadline), idle.socket.as_fd()).unwrap());
         assert!(Instant::now() < deadline, "it slept");
-        assert_eq!(one.transmit(&mut |_| None).unwrap(), Attempt::Nothing);
+        assert_eq!(one.transmit(&mut |_| None).unwrap(), Transmitted::Nothing);
         assert!(!one.is_full);
     }
 
     #[test]
-    fn a_packet_that_cannot_be_sent_is_counted_and_holds_up_no_other() {
+    fn a_refused_packet_is_counted_and_delays_no_other() {
         let (mut one, mut other, to) = pair();
         let unreachable = SocketAddrV4::new(Ipv4Addr::BROADCAST, to.port());
         one.transmit(&mut packet(1, unreachable, 0)).unwrap();
@@ -363,6 +373,6 @@ mod tests {
         assert_eq!((report.refused, report.sent), (1, 1), "{report:?}");
         assert!(report.last_refusal.is_some_and(|why| why.contains("255.255.255.255")));
         other.wait(Some(Instant::now() + Duration::from_secs(5)), one.socket.as_fd()).unwrap();
-        assert_eq!(other.receive(&mut |_, _| ()).unwrap(), 1);
+        assert_eq!(other.receive(&mut |_| ()).unwrap(), 1);
     }
 }

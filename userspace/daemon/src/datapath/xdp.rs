@@ -1,4 +1,4 @@
-//! A port that is the AF_XDP socket of one queue of an interface.
+//! Packets over the AF_XDP socket of one queue of an interface.
 
 use std::{
     collections::VecDeque,
@@ -14,107 +14,89 @@ use sumac_wire::frame::{self, Endpoints, OVERHEAD, Parsed, Ports};
 use sumac_xsk::{LINK_HEADER, Mode, OpenError, Socket, SocketConfig};
 
 use super::{
-    port::{Attempt, Build, Outgoing, Port, PortReport, Received, SocketReport, is_marked},
+    frame_io::{Build, FrameIo, IoReport, Outgoing, Received, SocketReport, Transmitted},
     wait::wait,
 };
 
-/// Packets taken from one socket before the engines have their turn.
+/// The most packets of one batch.
 const BUDGET: usize = 64;
-/// Packets to this host itself that may wait. What is beyond is lost, as in a queue of the network.
-const OWN: usize = 1024;
-/// How soon to try again when the kernel has no room: nothing tells when a frame is free again.
+/// The capacity of the queue of packets to this host itself. Packets beyond it are dropped, as in any queue.
+const LOOPBACK_CAPACITY: usize = 1024;
+/// The wait when no frame is free: no event reports that one was freed.
 const RETRY: Duration = Duration::from_millis(1);
 /// UDP source ports carry path entropy: the dynamic range of RFC 6335.
 const ENTROPY_BASE: u16 = 49152;
 const ENTROPY_MASK: u16 = 0x3fff;
 
-/// How to open a port on an interface.
+/// The options of an interface's AF_XDP sockets.
 #[derive(Clone, Debug)]
 pub struct XdpConfig {
-    /// This host's address, which contributions come from.
+    /// This host's address.
     pub local_ip: Ipv4Addr,
-    /// Zero-copy or copy; `None`: as the program was attached.
+    /// Zero-copy or copy; `None`: the mode that the program was attached in.
     pub mode: Option<Mode>,
     /// The queues to bind; `None`: those that the program was attached for.
     pub queues: Option<Vec<u32>>,
-    /// Frames of each socket, each way.
+    /// Frames of each socket in each direction.
     pub frames: u32,
 }
 
 impl XdpConfig {
-    /// The defaults: as attached, 1,024 frames.
     pub fn new(local_ip: Ipv4Addr) -> XdpConfig {
         XdpConfig { local_ip, mode: None, queues: None, frames: 1024 }
     }
 }
 
-/// Why a port could not be opened.
+/// Why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
-    /// The program was attached for no queue, or none was configured.
     #[error("no queue of {interface} to open a socket on; attach with --queues, or set `queues`")]
-    NoQueues {
-        /// The interface.
-        interface: String,
-    },
-    /// The interface has no Ethernet address.
+    NoQueues { interface: String },
     #[error("cannot find the Ethernet address of {interface}: {source}; Sumac needs an Ethernet interface")]
-    Address {
-        /// The interface.
-        interface: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A socket.
+    Address { interface: String, source: io::Error },
     #[error("queue {queue}: {source}")]
-    Open {
-        /// Its queue.
-        queue: u32,
-        /// Why.
-        source: OpenError,
-    },
-    /// The program did not take a socket.
+    Open { queue: u32, source: OpenError },
     #[error(transparent)]
     Steer(#[from] MapError),
 }
 
-/// The socket of one queue. Closing it takes it out of the program, which stays attached.
-pub struct XdpPort {
+/// The socket of one queue. Dropping it removes it from the program, which stays attached.
+pub struct XdpFrameIo {
     queue: u32,
     socket: Socket,
-    /// Packets staged and not flushed.
+    /// The number of packets that are staged and not flushed.
     staged: u32,
-    /// Whether the last attempt found no frame.
+    /// Whether the last transmission found no free frame.
     is_full: bool,
     mac: [u8; 6],
     local_ip: Ipv4Addr,
     ports: Ports,
     capacity: usize,
-    /// Packets to this host itself, which no cable brings back: a worker's to its own daemon's parameter host.
-    own: VecDeque<(Received, Box<[u8]>)>,
-    counters: PortReport,
+    /// Packets of this host's worker to its own parameter host, which no cable brings back.
+    loopback: VecDeque<(SocketAddrV4, u16, Box<[u8]>)>,
+    counters: IoReport,
 }
 
-impl XdpPort {
-    /// Opens a socket on each queue and has the attached program steer to them.
+impl XdpFrameIo {
+    /// Opens a socket on each queue and adds it to the attached program.
     ///
     /// # Errors
     /// See [`XdpError`]. No socket stays open after an error.
-    pub fn open(config: &XdpConfig, attached: &mut Attached) -> Result<Vec<XdpPort>, XdpError> {
+    pub fn open(config: &XdpConfig, attached: &mut Attached) -> Result<Vec<XdpFrameIo>, XdpError> {
         let interface = attached.interface().name.clone();
         let queues = config.queues.clone().unwrap_or_else(|| attached.queues());
         if queues.is_empty() {
             return Err(XdpError::NoQueues { interface });
         }
-        queues.into_iter().map(|queue| XdpPort::open_queue(config, queue, attached)).collect()
+        queues.into_iter().map(|queue| XdpFrameIo::open_queue(config, queue, attached)).collect()
     }
 
-    fn open_queue(config: &XdpConfig, queue: u32, attached: &mut Attached) -> Result<XdpPort, XdpError> {
+    fn open_queue(config: &XdpConfig, queue: u32, attached: &mut Attached) -> Result<XdpFrameIo, XdpError> {
         let interface = attached.interface().clone();
         let name = interface.name.as_str();
         let mac =
             mac_address(name).map_err(|source| XdpError::Address { interface: name.to_owned(), source })?;
-        // Above a page the frames of a packet come and go in several descriptors.
+        // A packet above a page takes several descriptors.
         let packet_size = interface.mtu + LINK_HEADER;
         let mode = config.mode.unwrap_or(match attached.requested_mode() {
             HostMode::Auto => Mode::Auto,
@@ -129,14 +111,14 @@ impl XdpPort {
         let (zero_copy, fallback) = (bound.zero_copy, bound.fallback.as_deref());
         tracing::info!(interface = name, queue, zero_copy, fallback, "AF_XDP socket bound");
         let (base, shards) = attached.ports();
-        let counters = PortReport {
+        let counters = IoReport {
             backend: "xdp",
             interface: Some(name.to_owned()),
             xdp_mode: Some(format!("{:?}", attached.mode()).to_lowercase()),
             local: Some(SocketAddrV4::new(config.local_ip, base)),
-            ..PortReport::default()
+            ..IoReport::default()
         };
-        Ok(XdpPort {
+        Ok(XdpFrameIo {
             queue,
             socket,
             staged: 0,
@@ -145,12 +127,12 @@ impl XdpPort {
             local_ip: config.local_ip,
             ports: Ports { base, shards },
             capacity: packet_size as usize - OVERHEAD,
-            own: VecDeque::new(),
+            loopback: VecDeque::new(),
             counters,
         })
     }
 
-    /// This host's MAC address, for the control plane.
+    /// Returns the interface's MAC address.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
@@ -168,12 +150,12 @@ impl XdpPort {
     }
 }
 
-/// The UDP port that a packet comes from.
+/// Returns a packet's UDP source port.
 fn source_port(packet: &Outgoing) -> u16 {
     ENTROPY_BASE | packet.entropy & ENTROPY_MASK
 }
 
-impl Port for XdpPort {
+impl FrameIo for XdpFrameIo {
     fn capacity(&self) -> usize {
         self.capacity
     }
@@ -182,17 +164,22 @@ impl Port for XdpPort {
         self.ports.shards
     }
 
-    fn receive(&mut self, each: &mut dyn FnMut(Received, &[u8])) -> io::Result<usize> {
-        for (received, payload) in self.own.drain(..) {
-            each(received, &payload);
-        }
+    fn receive(&mut self, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
         let (ports, mut malformed) = (self.ports, 0);
+        for (from, port, payload) in self.loopback.drain(..) {
+            match Received::parse(from, port, 0, &payload) {
+                Ok(received) => each(received),
+                Err(_) => malformed += 1,
+            }
+        }
         let count = self.socket.receive(BUDGET, |bytes| match frame::parse(bytes, ports) {
             Parsed::Ours(frame) => {
                 let from = SocketAddrV4::new(frame.src_ip.into(), frame.src_port);
                 let end = frame.payload() + frame.payload_len();
-                let is_marked = is_marked(frame.dscp_ecn);
-                each(Received { from, port: frame.dst_port, is_marked }, &bytes[frame.payload()..end]);
+                match Received::parse(from, frame.dst_port, frame.dscp_ecn, &bytes[frame.payload()..end]) {
+                    Ok(received) => each(received),
+                    Err(_) => malformed += 1,
+                }
             }
             Parsed::Foreign | Parsed::Bad(_) => malformed += 1,
         });
@@ -202,42 +189,41 @@ impl Port for XdpPort {
         Ok(count)
     }
 
-    fn transmit(&mut self, build: Build<'_>) -> io::Result<Attempt> {
+    fn transmit(&mut self, build: Build<'_>) -> io::Result<Transmitted> {
         let port = self.socket.port();
         let Some(mut frame) = port.frame() else {
             self.is_full = true;
             self.counters.full += 1;
-            return Ok(Attempt::Full);
+            return Ok(Transmitted::Full);
         };
         self.is_full = false;
         let Some(packet) = build(&mut port.bytes_mut(&mut frame)[OVERHEAD..]) else {
             port.cancel(frame);
-            return Ok(Attempt::Nothing);
+            return Ok(Transmitted::Nothing);
         };
         if *packet.to.ip() == self.local_ip {
             let from = SocketAddrV4::new(self.local_ip, source_port(&packet));
-            let received = Received { from, port: packet.to.port(), is_marked: false };
             let end = OVERHEAD + packet.len;
-            if self.own.len() < OWN
+            if self.loopback.len() < LOOPBACK_CAPACITY
                 && let Some(payload) = port.bytes_mut(&mut frame).get(OVERHEAD..end)
             {
-                self.own.push_back((received, payload.into()));
+                self.loopback.push_back((from, packet.to.port(), payload.into()));
                 self.counters.own += 1;
             }
             port.cancel(frame);
-            return Ok(Attempt::Staged);
+            return Ok(Transmitted::Staged);
         }
         let endpoints = self.endpoints(&packet);
         let port = self.socket.port();
         let bytes = port.bytes_mut(&mut frame);
-        // Both can only fail on a packet longer than the bytes that `build` was given.
+        // Both can only fail on a packet longer than `build`'s bytes.
         let len = frame::emit(bytes, &endpoints, packet.len, packet.checksum).unwrap_or(0);
         if let Err(frame) = port.submit(frame, len) {
             port.cancel(frame);
             return Err(io::Error::other(format!("a packet of {} bytes does not fit a frame", packet.len)));
         }
         self.staged += 1;
-        Ok(Attempt::Staged)
+        Ok(Transmitted::Staged)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -250,20 +236,20 @@ impl Port for XdpPort {
     fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
         let is_stuck = self.is_full || self.socket.port().pending() > 0;
         let soon = is_stuck.then(|| Instant::now() + RETRY);
-        let now = (!self.own.is_empty()).then(Instant::now);
+        let now = (!self.loopback.is_empty()).then(Instant::now);
         let deadline = [deadline, soon, now].into_iter().flatten().min();
         wait(&[(self.socket.as_fd(), PollFlags::POLLIN), (wake, PollFlags::POLLIN)], deadline)
     }
 
     fn quiesce(&mut self, deadline: Instant) {
         while self.socket.conservation().sent > 0 && Instant::now() < deadline {
-            // What cannot be sent any more shows as sent and not completed.
+            // Frames that cannot be sent show as sent and not completed.
             let _ = self.socket.flush();
             std::thread::sleep(RETRY);
         }
     }
 
-    fn report(&self) -> PortReport {
+    fn report(&self) -> IoReport {
         let frames = self.socket.conservation();
         let socket = SocketReport {
             queue: self.queue,
@@ -272,11 +258,11 @@ impl Port for XdpPort {
             kernel: self.socket.statistics().ok(),
             frames,
         };
-        PortReport { sockets: vec![socket], frames: Some(frames), ..self.counters.clone() }
+        IoReport { sockets: vec![socket], frames: Some(frames), ..self.counters.clone() }
     }
 }
 
-/// The Ethernet address of an interface in the caller's network namespace.
+/// Returns the Ethernet address of an interface in the caller's network namespace.
 fn mac_address(interface: &str) -> io::Result<[u8; 6]> {
     nix::ifaddrs::getifaddrs()?
         .filter(|entry| entry.interface_name == interface)

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use sumac_daemon::datapath::{Datapath, Event, JobPlan, Peer, Port};
+use sumac_daemon::datapath::{Datapath, Event, FrameIo, Peer, WorkerJob};
 use sumac_transport::{Arithmetic, Buffer, DType, JobParams, NonFinitePolicy, Operation, Scale, WireFormat};
 
 /// Long enough for the slowest machine; nothing is asserted about how much of it is used.
@@ -46,23 +46,23 @@ pub struct Worker {
 }
 
 /// All lanes of a job with this one lane's parameters.
-pub fn plan(params: JobParams, lanes: u16, peer: Peer) -> JobPlan {
+pub fn plan(params: JobParams, lanes: u16, peer: Peer) -> WorkerJob {
     let lanes = (0..lanes).map(|lane| JobParams { lane, ..params.clone() }).collect();
-    JobPlan { lanes, peer: Some(peer), hosts: Vec::new(), resume: Vec::new() }
+    WorkerJob { lanes, peer: Some(peer), hosts: Vec::new(), resume: Vec::new() }
 }
 
 impl Worker {
-    pub fn start(name: &str, ports: Vec<Box<dyn Port>>) -> Worker {
+    pub fn start(name: &str, ios: Vec<Box<dyn FrameIo>>) -> Worker {
         let (sender, events) = channel();
         let sink = Arc::new(move |event| {
             let _ = sender.send(event);
         });
-        Worker { path: Datapath::start(name, ports, &[], sink).unwrap(), events }
+        Worker { path: Datapath::start(name, ios, &[], sink).unwrap(), events }
     }
 
     /// A worker with an open job of one lane.
-    pub fn join(name: &str, ports: Vec<Box<dyn Port>>, params: JobParams, peer: Peer) -> Worker {
-        let worker = Worker::start(name, ports);
+    pub fn join(name: &str, ios: Vec<Box<dyn FrameIo>>, params: JobParams, peer: Peer) -> Worker {
+        let worker = Worker::start(name, ios);
         worker.path.add_job(plan(params, 1, peer)).unwrap();
         worker
     }
@@ -96,7 +96,7 @@ impl Worker {
         let operation =
             Operation::allreduce(tag as u32, DType::Float32, Arithmetic::Sum, values.len(), buffer);
         let operation = Operation { skip, ..operation };
-        assert!(self.path.submit(7, lane, tag, operation).is_ok());
+        assert!(self.path.submit(7, lane, tag, operation));
         counters
     }
 

@@ -1,0 +1,174 @@
+//! The interface between a data path thread and the queue or socket that it sends and receives on.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddrV4},
+    os::fd::BorrowedFd,
+    time::Instant,
+};
+
+use serde::Serialize;
+use sumac_transport::Transmit;
+use sumac_wire::{Header, Reason, header::HEADER_LEN};
+use sumac_xsk::{Bound, Conservation, abi::Statistics};
+
+/// Both ECN bits: congestion experienced (RFC 3168).
+const CONGESTION_EXPERIENCED: u8 = 0b11;
+
+/// A received packet. Its header is parsed here, and nowhere above.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    pub from: SocketAddrV4,
+    /// The UDP destination port.
+    pub port: u16,
+    pub header: Header,
+    pub elements: &'a [u8],
+    /// Whether the network marked it: congestion experienced.
+    pub is_marked: bool,
+}
+
+impl Received<'_> {
+    /// Parses a UDP payload.
+    ///
+    /// # Errors
+    /// The reason why it is no packet of Sumac's.
+    pub fn parse(
+        from: SocketAddrV4,
+        port: u16,
+        dscp_ecn: u8,
+        payload: &[u8],
+    ) -> Result<Received<'_>, Reason> {
+        let header = Header::read(payload, 0, payload.len())?;
+        let is_marked = dscp_ecn & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED;
+        Ok(Received { from, port, header, elements: &payload[HEADER_LEN..], is_marked })
+    }
+}
+
+/// An aggregator, a parameter host or a worker that packets are sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub ip: Ipv4Addr,
+    /// The UDP port of shard 0.
+    pub base_port: u16,
+    /// The MAC address of the peer or of the next hop (XDP).
+    pub mac: [u8; 6],
+    /// Whether packets carry a UDP checksum (XDP).
+    pub checksum: bool,
+}
+
+/// The outcome of [`FrameIo::transmit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transmitted {
+    /// A packet is staged; [`FrameIo::flush`] sends it.
+    Staged,
+    /// There was nothing to send.
+    Nothing,
+    /// There is no free frame; `build` was not called.
+    Full,
+}
+
+/// A payload that was written, and its addressing. The kernel chooses MAC addresses, source port and checksum over UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    pub len: usize,
+    pub to: SocketAddrV4,
+    pub mac: [u8; 6],
+    /// Path entropy for the UDP source port.
+    pub entropy: u16,
+    pub dscp_ecn: u8,
+    pub checksum: bool,
+}
+
+impl Outgoing {
+    /// Addresses an engine's packet to a peer.
+    pub fn new(packet: &Transmit, peer: &Peer) -> Outgoing {
+        Outgoing {
+            len: packet.len,
+            to: SocketAddrV4::new(peer.ip, peer.base_port.wrapping_add(packet.port_offset)),
+            mac: peer.mac,
+            entropy: packet.entropy,
+            dscp_ecn: packet.dscp_ecn,
+            checksum: peer.checksum,
+        }
+    }
+}
+
+/// Writes one payload into the frame's bytes, if there is one to send.
+pub type Build<'a> = &'a mut dyn FnMut(&mut [u8]) -> Option<Outgoing>;
+
+/// Sends and receives packets on one AF_XDP queue or UDP socket.
+pub trait FrameIo: Send {
+    /// Returns the largest UDP payload that can be sent, in bytes.
+    fn capacity(&self) -> usize;
+
+    /// Returns how many shards a job can have over all queues or sockets of the data path.
+    fn shards(&self) -> u16;
+
+    /// Passes a batch of received packets to `each`. Returns their number.
+    ///
+    /// # Errors
+    /// The system call's.
+    fn receive(&mut self, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize>;
+
+    /// Lets `build` write the next packet into a free frame, and stages it.
+    ///
+    /// # Errors
+    /// The system call's.
+    fn transmit(&mut self, build: Build<'_>) -> io::Result<Transmitted>;
+
+    /// Sends the staged packets. Packets that the kernel has no room for stay staged.
+    ///
+    /// # Errors
+    /// The system call's.
+    fn flush(&mut self) -> io::Result<()>;
+
+    /// Sleeps until packets arrive, staged packets can be sent, `wake` is readable, or `deadline`.
+    /// Returns whether `wake` is readable.
+    ///
+    /// # Errors
+    /// The system call's.
+    fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool>;
+
+    /// Waits until sent frames have completed, at most until `deadline`.
+    fn quiesce(&mut self, deadline: Instant);
+
+    fn report(&self) -> IoReport;
+}
+
+/// The description and the counters of a [`FrameIo`].
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct IoReport {
+    /// `xdp` or `udp`.
+    pub backend: &'static str,
+    pub interface: Option<String>,
+    /// `driver`, `generic` or `hardware`.
+    pub xdp_mode: Option<String>,
+    pub local: Option<SocketAddrV4>,
+    pub sockets: Vec<SocketReport>,
+    pub received: u64,
+    pub sent: u64,
+    /// Packets of this host to itself, neither sent nor received (XDP).
+    pub own: u64,
+    pub batches_received: u64,
+    pub batches_sent: u64,
+    /// Attempts to send that found no free frame.
+    pub full: u64,
+    /// Received packets that are not Sumac's, or malformed.
+    pub malformed: u64,
+    /// Packets that the kernel refused to send.
+    pub refused: u64,
+    pub last_refusal: Option<String>,
+    /// The state of all frames (XDP).
+    pub frames: Option<Conservation>,
+}
+
+/// One AF_XDP socket.
+#[derive(Clone, Debug, Serialize)]
+pub struct SocketReport {
+    pub queue: u32,
+    pub bound: Bound,
+    pub received: u64,
+    /// The kernel's XDP_STATISTICS.
+    pub kernel: Option<Statistics>,
+    pub frames: Conservation,
+}

@@ -1,0 +1,150 @@
+//! The parameter host of one thread: the shards that would be its lanes.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddrV4},
+};
+
+use nix::unistd::{SysconfVar, sysconf};
+use sumac_parameter::{HostStats, ParameterHost, Sending, Worker};
+use sumac_wire::admit::payload_len;
+
+use super::{
+    frame_io::{FrameIo, Outgoing, Peer, Received, Transmitted},
+    job::{InstallError, ParameterJob},
+    lane::check_capacity,
+    links::thread_of,
+};
+
+/// The most packets before the workers' lanes have a turn.
+const TURN: usize = 64;
+/// The part of this host's memory that chunks may take on all threads together: one fourth.
+const MEMORY_DIVISOR: u64 = 4;
+
+/// The addressing of a job's packets.
+struct Job {
+    number: u16,
+    shards: u16,
+    /// The MAC address of each peer or of the next hop, in ascending order of the peer's address.
+    macs: Vec<(Ipv4Addr, [u8; 6])>,
+}
+
+pub(super) struct ThreadParameterHost {
+    host: ParameterHost,
+    thread: usize,
+    threads: usize,
+    /// The UDP port of shard 0.
+    base_port: u16,
+    jobs: Vec<Job>,
+}
+
+impl ThreadParameterHost {
+    pub(super) fn new(thread: usize, threads: usize, base_port: u16) -> ThreadParameterHost {
+        let memory = host_memory() / MEMORY_DIVISOR / threads.max(1) as u64;
+        let host = ParameterHost::with_memory(memory);
+        ThreadParameterHost { host, thread, threads, base_port, jobs: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, plan: ParameterJob, io: &dyn FrameIo) -> Result<(), InstallError> {
+        let ParameterJob { job, peers } = plan;
+        check_capacity(payload_len(job.elements), io)?;
+        let macs = macs(&peers, job.workers.iter().map(|worker| worker.address).chain(job.upstream.clone()))?;
+        let entry = Job { number: job.job, shards: job.shards, macs };
+        let (thread, threads, shards) = (self.thread, self.threads, job.shards);
+        self.host.install_lanes(job, |lane| thread_of(lane, shards, threads) == thread)?;
+        self.jobs.push(entry);
+        Ok(())
+    }
+
+    /// Returns whether the job was installed.
+    pub(super) fn remove(&mut self, job: u16) -> bool {
+        self.jobs.retain(|entry| entry.number != job);
+        self.host.remove(job)
+    }
+
+    /// Continues in another epoch. Returns the first chunk of each lane that is not summed.
+    pub(super) fn renew(
+        &mut self,
+        job: u16,
+        epoch: u16,
+        workers: Vec<Worker>,
+        peers: &[Peer],
+    ) -> Result<Vec<u32>, InstallError> {
+        let mut macs = macs(peers, workers.iter().map(|worker| worker.address))?;
+        let firsts = self.host.renew(job, epoch, workers)?;
+        if let Some(entry) = self.jobs.iter_mut().find(|entry| entry.number == job) {
+            // The aggregators' addresses do not change.
+            macs.extend(entry.macs.iter().copied());
+            macs.sort_by_key(|(ip, _)| *ip);
+            macs.dedup_by_key(|(ip, _)| *ip);
+            entry.macs = macs;
+        }
+        Ok(firsts)
+    }
+
+    /// Returns the shard whose port a packet arrived at, and the thread of that shard; `None` for an unknown job.
+    pub(super) fn shard(&self, received: &Received<'_>) -> Option<(u16, usize)> {
+        let job = received.header.job;
+        let entry = self.jobs.iter().find(|entry| entry.number == job)?;
+        let shard = received.port.wrapping_sub(self.base_port);
+        (shard < entry.shards).then(|| (shard, thread_of(shard, entry.shards, self.threads)))
+    }
+
+    pub(super) fn on_received(&mut self, shard: u16, received: Received<'_>) {
+        let Received { from, header, elements, is_marked, .. } = received;
+        self.host.on_parsed_packet(from, shard, header, elements, is_marked);
+    }
+
+    /// Sends up to a turn of packets. Returns whether there may be more.
+    pub(super) fn take_turn(&mut self, io: &mut dyn FrameIo) -> io::Result<bool> {
+        let ThreadParameterHost { host, jobs, .. } = self;
+        for _ in 0..TURN {
+            if host.is_idle() {
+                return Ok(false);
+            }
+            let mut build = |bytes: &mut [u8]| {
+                std::iter::from_fn(|| host.poll_transmit(bytes)).find_map(|sending| outgoing(jobs, &sending))
+            };
+            if io.transmit(&mut build)? != Transmitted::Staged {
+                return Ok(false);
+            }
+        }
+        Ok(!host.is_idle())
+    }
+
+    pub(super) fn stats(&self) -> HostStats {
+        self.host.stats()
+    }
+}
+
+fn outgoing(jobs: &[Job], sending: &Sending) -> Option<Outgoing> {
+    let Sending { len, to, entropy, dscp_ecn, checksum, .. } = *sending;
+    let macs = &jobs.iter().find(|entry| entry.number == sending.job)?.macs;
+    let at = macs.binary_search_by_key(to.ip(), |(ip, _)| *ip).ok()?;
+    Some(Outgoing { len, to, mac: macs.get(at)?.1, entropy, dscp_ecn, checksum })
+}
+
+/// Returns the MAC addresses of all these peers, in ascending order of their addresses.
+fn macs(
+    peers: &[Peer],
+    addresses: impl Iterator<Item = SocketAddrV4>,
+) -> Result<Vec<(Ipv4Addr, [u8; 6])>, InstallError> {
+    let mac = |address: SocketAddrV4| {
+        let ip = *address.ip();
+        let peer = peers.iter().find(|peer| peer.ip == ip).ok_or(InstallError::NoAddress { ip })?;
+        Ok((ip, peer.mac))
+    };
+    let mut macs = addresses.map(mac).collect::<Result<Vec<_>, InstallError>>()?;
+    macs.sort_by_key(|(ip, _)| *ip);
+    macs.dedup();
+    Ok(macs)
+}
+
+/// Returns this host's memory in bytes; `u64::MAX` when it is unknown.
+pub(crate) fn host_memory() -> u64 {
+    let number = |variable| sysconf(variable).ok().flatten().and_then(|number| u64::try_from(number).ok());
+    match (number(SysconfVar::_PHYS_PAGES), number(SysconfVar::PAGE_SIZE)) {
+        (Some(pages), Some(size)) => pages.saturating_mul(size),
+        _ => u64::MAX,
+    }
+}
