@@ -1,7 +1,7 @@
-//! The passes over a chunk's elements: network order on the wire, host order in memory.
+//! Passes over a chunk's elements: network order on the wire, host order in memory.
 //!
-//! Static mode's addition wraps, like the eBPF aggregator's; senders limit their values so that it never does. The
-//! dynamic mode's saturates and says so (ATP section 3.8).
+//! Static mode's addition wraps, like the eBPF aggregator's; senders limit their values so that it does not. Dynamic
+//! mode's addition saturates and reports it (ATP section 3.8).
 #![deny(unsafe_code)]
 
 /// Replaces the first values by the elements of `payload`.
@@ -14,7 +14,7 @@ pub fn add(values: &mut [i32], payload: &[u8]) {
     dispatch(Pass::Add, values, payload);
 }
 
-/// Adds the elements of `payload` to the first values and clamps what does not fit; says whether there was such a value.
+/// Adds the elements of `payload` to the first values and clamps sums that do not fit. Returns whether one did not.
 #[must_use]
 pub fn add_saturating(values: &mut [i32], payload: &[u8]) -> bool {
     dispatch(Pass::AddSaturating, values, payload)
@@ -41,7 +41,7 @@ enum Pass {
     Maximum,
 }
 
-/// Takes the widest vectors that the machine has. Both ways are the same source and give the same bits.
+/// Runs a pass with the widest vectors of the machine. Both variants have the same source and the same results.
 fn dispatch(pass: Pass, values: &mut [i32], payload: &[u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -58,7 +58,7 @@ fn pass_avx2(pass: Pass, values: &mut [i32], payload: &[u8]) -> bool {
     pass_portable(pass, values, payload)
 }
 
-/// Says whether a sum was clamped.
+/// Returns whether a sum was clamped.
 #[inline(always)]
 fn pass_portable(pass: Pass, values: &mut [i32], payload: &[u8]) -> bool {
     let (elements, _) = payload.as_chunks::<4>();
@@ -72,8 +72,8 @@ fn pass_portable(pass: Pass, values: &mut [i32], payload: &[u8]) -> bool {
     false
 }
 
-/// Adds to one value; the sign of what is given tells whether any was clamped so far. Without a branch, so that vector units
-/// can do it.
+/// Adds to one value. The sign of the result shows whether any value was clamped so far. It has no branch, so that it is
+/// vectorised.
 #[inline(always)]
 fn add_one(clamped: i32, (value, element): (&mut i32, i32)) -> i32 {
     let sum = value.wrapping_add(element);
@@ -95,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_ways_give_the_same_bits(pairs in prop::collection::vec(any::<(i32, i32)>(), 0..900)) {
+        fn all_variants_have_the_same_results(pairs in prop::collection::vec(any::<(i32, i32)>(), 0..900)) {
             let (values, elements): (Vec<i32>, Vec<i32>) = pairs.into_iter().unzip();
             let payload = bytes(&elements);
             let oracle: Vec<i32> = values.iter().zip(&elements).map(|(a, b)| a.wrapping_add(*b)).collect();
@@ -118,7 +118,7 @@ mod tests {
         }
 
         #[test]
-        fn clamped_sums_are_told(
+        fn clamped_sums_are_reported(
             pairs in prop::collection::vec((any::<i32>(), any::<i32>(), 0..31u32), 0..900),
         ) {
             // Mostly small ones, so that many chunks fit.
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_are_not_beyond_them() {
+    fn sums_at_the_limits_are_not_clamped() {
         let table = [
             (i32::MAX, 0, i32::MAX, false),
             (i32::MAX, 1, i32::MAX, true),
