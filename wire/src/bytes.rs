@@ -1,4 +1,4 @@
-//! How a packet's bytes are read: through one small trait, because the eBPF verifier wants every
+//! Reading of a packet's bytes through one small trait, because the eBPF verifier requires every
 //! load behind a comparison of pointers while user space has slices.
 
 /// Random access to the bytes of one packet. `None` means that the packet ends before.

@@ -28,7 +28,7 @@ pub const fn fold(sum: u64) -> u16 {
     sum as u16
 }
 
-/// What UDP's pseudo header adds to the sum, in memory order.
+/// The pseudo header's part of UDP's sum, in memory order.
 ///
 /// Addresses are in host order, `udp_len` counts UDP's header and payload.
 #[inline(always)]

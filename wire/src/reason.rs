@@ -2,7 +2,7 @@
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident = $number:literal, $name:literal;)*) => {
-        /// What became of a frame. The number is the index of its counter in every map and array.
+        /// The outcome of a frame. The number is the index of its counter in every map and array.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum Reason { $($(#[$doc])* $variant = $number,)* }
@@ -10,7 +10,7 @@ macro_rules! reasons {
         impl Reason {
             /// Every reason, in the order of its number.
             pub const ALL: &'static [Reason] = &[$(Reason::$variant,)*];
-            /// How many counters there are.
+            /// The number of counters.
             pub const COUNT: usize = Reason::ALL.len();
 
             /// The name under which counters are shown.

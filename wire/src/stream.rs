@@ -1,4 +1,4 @@
-//! Which slot and which of its versions a chunk takes (SwitchML section 4.4, Algorithm 4).
+//! The slot of a chunk, and its version (SwitchML section 4.4, Algorithm 4).
 //!
 //! All workers compute the same: each slot's first two chunks are those that `seq mod slots` gives it, in version 0 and
 //! then 1; from there on results name the chunks (see [`crate::slot`]). With a power of two of slots both are
@@ -13,7 +13,7 @@ pub struct Place {
     pub version: u8,
 }
 
-/// Where chunk `seq` goes among `1 << slots_log2` slots.
+/// Returns the place of chunk `seq` in `1 << slots_log2` slots.
 #[inline(always)]
 pub const fn place(seq: u32, slots_log2: u32) -> Place {
     Place { slot: seq & ((1 << slots_log2) - 1), version: (seq >> slots_log2 & 1) as u8 }

@@ -1,4 +1,4 @@
-//! What the loaders tell the programs: the values of their maps. Host order, fixed layout, no
+//! The values of the programs' maps, written by their loaders. Host order, fixed layout, no
 //! padding that is not named, so that user space can hand them over as plain bytes.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -75,7 +75,7 @@ impl JobEntry {
         1 << (self.lane_slots_log2 & 31)
     }
 
-    /// What the workers' bitmaps of a complete slot are.
+    /// Returns the workers' bitmap of a complete slot.
     #[inline(always)]
     pub const fn all(&self) -> u32 {
         crate::admit::all_workers(self.world)
@@ -118,7 +118,7 @@ pub struct EgressKey {
     pub ifindex: u32,
 }
 
-/// What one worker did, as its aggregator saw it.
+/// An aggregator's counters of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct WorkerCounters {
@@ -163,7 +163,7 @@ pub struct HostJobEntry {
 /// Most receive queues of an interface that the host program steers.
 pub const MAX_QUEUES: usize = 256;
 
-/// How the host program was attached: the only entry of its table of settings. Every attachment has a
+/// The settings of the host program's attachment: the only entry of its table. Every attachment has a
 /// table of its own, so that replacing a program replaces its settings in the same instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -178,7 +178,7 @@ pub struct HostConfig {
     pub queues: [u64; MAX_QUEUES / 64],
 }
 
-/// What arrived on one receive queue of a host, in frames.
+/// The frames that arrived on one receive queue of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct QueueCounters {

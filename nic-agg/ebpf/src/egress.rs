@@ -26,7 +26,7 @@ use crate::{
 /// The destination MAC of a frame that the broadcast is to copy: no receiver's.
 pub const COPY: [u8; 6] = [0; 6];
 
-/// What to do with a frame; `None`: it was for one receiver, and was counted when it was made.
+/// The fate of a frame; `None`: it was for one receiver, and was counted when it was made.
 #[inline(always)]
 pub fn run(ctx: &XdpContext) -> Option<Outcome> {
     let packet = Packet::new(ctx);

@@ -9,7 +9,7 @@ use core::intrinsics::{AtomicOrdering::SeqCst, atomic_cxchg, atomic_xchg};
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 
-/// How often a lock is looked at, with a reading of the clock between, which takes 20 ns and more.
+/// The maximum of attempts to take a lock, with a reading of the clock between, which takes 20 ns and more.
 const LOOKS: u32 = 2000;
 
 /// Takes the lock at `word`. `false`: somebody held it for too long.

@@ -11,7 +11,7 @@ use sumac_wire::{
     header::{HEADER_LEN, offset},
 };
 
-/// Where the Ethernet header holds its type.
+/// The offset of the type in the Ethernet header.
 const ETHERTYPE: usize = 12;
 
 /// A frame, or of a jumbo frame its first buffer, between its first byte and the one after its last.
@@ -53,7 +53,7 @@ impl Packet {
         Some(Writable(self.data))
     }
 
-    /// Where the frame ends.
+    /// The end of the frame.
     #[inline(always)]
     pub fn end(self) -> usize {
         self.end
@@ -72,7 +72,7 @@ impl Packet {
         Some(Headers { eth: self.data, l3 })
     }
 
-    /// Where the elements start: a pointer of its own at every call.
+    /// The start of the elements: a new pointer at every call.
     ///
     /// The verifier keeps the length that was compared with a pointer and with all that share its
     /// base. Were the base of all loops the same, then every number of elements at which one loop
@@ -82,7 +82,7 @@ impl Packet {
         self.l3() + Headers::LEN
     }
 
-    /// Where the IPv4 header starts, by a bit in which the types of IPv4 (0x0800) and 802.1Q (0x8100)
+    /// The start of the IPv4 header, by a bit in which the types of IPv4 (0x0800) and 802.1Q (0x8100)
     /// differ: without a branch the verifier sees one way through the program for both.
     #[inline(always)]
     fn l3(self) -> usize {
@@ -140,9 +140,9 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Where the UDP header is.
+    /// The offset of the UDP header.
     pub const UDP: usize = frame::IPV4_LEN;
-    /// Where Sumac's header is.
+    /// The offset of Sumac's header.
     pub const SUMAC: usize = Self::UDP + frame::UDP_LEN;
     /// Bytes of all three.
     pub const LEN: usize = Self::SUMAC + HEADER_LEN;

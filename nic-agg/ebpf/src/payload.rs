@@ -16,7 +16,7 @@ pub const STRIDE: usize = 16;
 
 const _: () = assert!(PAGE_ELEMENTS.is_multiple_of(STRIDE) && TAIL_ELEMENTS.is_multiple_of(STRIDE));
 
-/// What is added to a shifted value. Of a sum of such a value and a signed number of 64 bits the higher 32 are zero
+/// The summand of a shifted value. Of a sum of such a value and a signed number of 64 bits the higher 32 are zero
 /// exactly when the sum did not leave 32 bits: one operation finds out, where values as they are take six.
 const SHIFT: u32 = 1 << 31;
 
@@ -217,7 +217,7 @@ impl Elements for Payload {
 }
 
 impl Payload {
-    /// How many elements, read anew each time it matters: what the verifier learns about the number
+    /// The number of elements, read anew at each use: the verifier's knowledge about the number
     /// in one loop it would otherwise carry into the next, as a state of its own for every number.
     #[inline(always)]
     fn elements(self) -> usize {

@@ -26,7 +26,7 @@ use crate::{
     work::{Work, stage_ends},
 };
 
-/// What to do with a frame, and why.
+/// The fate of a frame, with its reason.
 #[derive(Clone, Copy)]
 pub struct Outcome {
     pub reason: Reason,

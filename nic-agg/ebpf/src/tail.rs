@@ -55,7 +55,7 @@ impl Tail {
     }
 }
 
-/// Where the elements beyond the first page are kept, and where in the frame they are: offset and bytes.
+/// The memory of the elements beyond the first page, and their offset and length in the frame.
 #[inline(always)]
 fn place(work: &Work) -> Result<Option<(*mut u32, u32, u32)>, Reason> {
     if work.tail == 0 {

@@ -1,4 +1,4 @@
-//! How long chunks take, and who keeps them waiting: of one chunk in [`SAMPLED`], since the clock costs 20 ns.
+//! The time of chunks, and their last workers: of one chunk in [`SAMPLED`], since the clock costs 20 ns.
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use sumac_agg_layout::{Began, SAMPLED};

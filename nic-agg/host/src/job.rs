@@ -7,7 +7,7 @@ use sumac_wire::tables::job_flag;
 use sumac_wire::{MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, tables::JobEntry};
 use thiserror::Error;
 
-/// Why a job cannot be installed.
+/// The reason that a job cannot be installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum JobError {
     /// The number is outside the table.
@@ -34,9 +34,9 @@ pub enum JobError {
     Overlap {
         /// The first slot.
         first: u32,
-        /// How many.
+        /// The number.
         slots: u32,
-        /// Whose some of them are.
+        /// The job that owns some of them.
         other: u16,
     },
     /// No worker, or too many.
@@ -58,9 +58,9 @@ pub enum JobError {
     Slots {
         /// The first slot.
         first: u32,
-        /// How many.
+        /// The number.
         slots: u32,
-        /// How many in each lane.
+        /// The number in each lane.
         lane_slots: u32,
         /// The pool.
         total: u32,
@@ -82,7 +82,7 @@ pub enum JobError {
     Shared {
         /// Slots asked for.
         slots: u32,
-        /// Those that are shared.
+        /// The shared slots.
         total: u32,
     },
     /// A child's parent is missing, or a dynamic job's parameter hosts, or somebody else's are there.
@@ -116,7 +116,7 @@ pub struct NewJob {
     pub entry: JobEntry,
     /// The workers by rank; racks at a root.
     pub workers: Vec<SocketAddrV4>,
-    /// Where sums go: the aggregator above, of a [`job_flag::CHILD`]; the parameter hosts of a [`job_flag::DYNAMIC`] job
+    /// The destinations of sums: the aggregator above, of a [`job_flag::CHILD`]; the parameter hosts of a [`job_flag::DYNAMIC`] job
     /// without one, up to [`MAX_HOSTS`], of which each shard has one in turn.
     pub parents: Vec<SocketAddrV4>,
 }

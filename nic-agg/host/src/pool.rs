@@ -13,7 +13,7 @@ pub struct NoMemory {
     pub slots: u32,
     /// Elements of each.
     pub elements: u16,
-    /// What that takes, in all shards.
+    /// The memory, of all shards.
     pub bytes: u64,
 }
 
@@ -37,7 +37,7 @@ impl Pool {
         })
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub fn slots(&self) -> u32 {
         self.slots.len() as u32
     }

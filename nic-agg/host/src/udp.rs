@@ -29,10 +29,10 @@ use crate::{
 
 /// Asked for on both sides of the socket: some thousand packets.
 const SOCKET_BUFFER: usize = 8 << 20;
-/// How often an idle thread looks whether it should end.
+/// The interval at which an idle thread checks whether it should end.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// Why the aggregator cannot start.
+/// The reason that the aggregator cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The pool is too large.
@@ -55,15 +55,15 @@ pub enum StartError {
     Bind {
         /// The address.
         address: SocketAddrV4,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The socket or the thread could not be set up.
     #[error("cannot {what}: {source}")]
     Setup {
-        /// What was being done.
+        /// The action.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -129,12 +129,12 @@ impl Running {
         Ok(self)
     }
 
-    /// Where its first shard listens.
+    /// Returns the address of its first shard.
     pub fn local(&self) -> SocketAddrV4 {
         self.local
     }
 
-    /// How many shards it has.
+    /// Returns the number of shards.
     pub fn shards(&self) -> u16 {
         self.shards.len() as u16
     }
@@ -149,12 +149,12 @@ impl Running {
         self.shards.iter().map(|shard| lock(&shard.core).dynamic_slots()).min().unwrap_or(0)
     }
 
-    /// How long nobody may add to one of those before others may take it, in milliseconds.
+    /// Returns the age at which a shared slot is reclaimed, in milliseconds.
     pub fn patience(&self) -> u32 {
         self.shards.first().map_or(0, |shard| lock(&shard.core).patience())
     }
 
-    /// How many of those hold something, in all shards.
+    /// Returns the number of shared slots in use, in all shards.
     pub fn held(&self) -> u32 {
         self.shards.iter().map(|shard| lock(&shard.core).held()).sum()
     }
@@ -210,19 +210,19 @@ impl Running {
         jobs.map(|(number, entry, (workers, parents))| (number, entry, workers, parents)).collect()
     }
 
-    /// What was seen of a job, in all shards.
+    /// Returns the statistics of a job, of all shards.
     pub fn job_seen(&self, job: u16) -> JobSeen {
         let seen = self.shards.iter().map(|shard| lock(&shard.core).job_seen(job));
         seen.fold(JobSeen::default(), |sum, one| sum.and(&one))
     }
 
-    /// What was seen of a worker, in all shards.
+    /// Returns the statistics of a worker, of all shards.
     pub fn worker_seen(&self, job: u16, rank: u16) -> WorkerSeen {
         let seen = self.shards.iter().map(|shard| lock(&shard.core).worker_seen(job, rank));
         seen.fold(WorkerSeen::default(), |sum, one| sum.and(&one))
     }
 
-    /// What is lost of a job on purpose.
+    /// The loss injection of a job.
     pub fn drops(&self, job: u16) -> Drops {
         self.shards.first().map_or_else(Drops::default, |shard| lock(&shard.core).drops(job))
     }

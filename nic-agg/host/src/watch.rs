@@ -1,4 +1,4 @@
-//! What is counted of each job, how long its chunks take and who keeps them waiting, and what is lost on purpose: what
+//! Counters of each job, its chunks' times and last workers, and loss injection: the data that
 //! the eBPF aggregator keeps in its maps, in the same units and of the same chunks.
 
 use std::time::Instant;
@@ -11,14 +11,14 @@ use sumac_wire::{
     tables::{WorkerCounters, worker_index},
 };
 
-/// What one shard has seen of one job.
+/// One shard's statistics of one job.
 #[derive(Clone, Copy, Debug)]
 pub struct JobSeen {
     /// Packets by what became of them, by [`Reason`].
     pub counters: [u64; COUNTERS],
-    /// How long one chunk in [`SAMPLED`] took.
+    /// The times of one chunk in [`SAMPLED`].
     pub times: Times,
-    /// What was lost on purpose.
+    /// The injected drops.
     pub injected: Injected,
 }
 
@@ -43,12 +43,12 @@ impl JobSeen {
     }
 }
 
-/// What one shard has seen of one worker.
+/// One shard's statistics of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerSeen {
     /// Its contributions.
     pub counters: WorkerCounters,
-    /// How late they were, of one chunk in [`SAMPLED`].
+    /// Their delay, of one chunk in [`SAMPLED`].
     pub late: Lateness,
 }
 
@@ -134,12 +134,12 @@ impl Watch {
         }
     }
 
-    /// What it has seen of a job; nothing of a number outside of the table.
+    /// Returns the statistics of a job; empty for a number outside of the table.
     pub fn job(&self, job: u16) -> JobSeen {
         self.jobs.get(usize::from(job)).copied().unwrap_or_default()
     }
 
-    /// What it has seen of a worker.
+    /// Returns the statistics of a worker.
     pub fn worker(&self, job: u16, rank: u16) -> WorkerSeen {
         self.workers.get(worker_index(job, rank) as usize).copied().unwrap_or_default()
     }
@@ -156,7 +156,7 @@ impl Watch {
         }
     }
 
-    /// What is lost of a job on purpose.
+    /// The loss injection of a job.
     pub fn drops(&self, job: u16) -> Drops {
         self.drops.get(usize::from(job)).copied().unwrap_or_default()
     }

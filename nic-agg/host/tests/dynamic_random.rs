@@ -114,7 +114,7 @@ impl Tree {
         }
     }
 
-    /// What the parameter host does with bits, and the check of what it gets.
+    /// The parameter host's use of bits, and the check of its input.
     fn arrives(&mut self, packet: &[u8]) {
         let header = read(packet);
         let bits = holds(&header, &self.all()).unwrap();

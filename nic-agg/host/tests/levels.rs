@@ -1,4 +1,4 @@
-//! What came with lanes and levels: drawn chunks, maxima, exponent rounds, refusals, and two racks below a root.
+//! Lanes and levels: reassigned chunks, maxima, exponent rounds, refusals, and two racks below a root.
 //!
 //! ```text
 //! worker 0 ---+                worker 2 ---+

@@ -1,4 +1,4 @@
-//! What is counted of each job, the times, who is late, and the drops on purpose.
+//! Counters of each job, times, late workers, and injected drops.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends by panicking")]
 
 #[allow(dead_code, reason = "each test file uses a part")]

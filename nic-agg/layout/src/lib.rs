@@ -1,4 +1,4 @@
-//! What lies where in the maps of the eBPF aggregator, shared by its programs and their loader.
+//! The layout of the eBPF aggregator's maps, shared by its programs and their loader.
 //! Host order everywhere.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -80,7 +80,7 @@ pub const MAX_PORTS: usize = MAX_WORKERS;
 pub const WORKER_ENTRIES: usize = MAX_JOBS * MAX_WORKERS;
 /// Entries in the table of parents.
 pub const PARENT_ENTRIES: usize = MAX_JOBS * MAX_HOSTS;
-/// Where [`name::MODES`] has the program for dynamic jobs.
+/// The index of the program for dynamic jobs in [`name::MODES`].
 pub const DYNAMIC_ENTRY: u32 = 0;
 /// Entries in the table of lanes.
 pub const LANE_ENTRIES: usize = MAX_JOBS * MAX_LANES;
@@ -93,7 +93,7 @@ pub const VALUES_LEN: usize = PAGE_ELEMENTS * size_of::<i32>();
 pub struct Slot {
     /// Not zero while a program has the slot for itself.
     pub lock: u32,
-    /// Whose the slot is and what it holds.
+    /// The slot's owner and contents.
     pub meta: SlotMeta,
     /// The sums, in host order; a version's first `elements` count.
     pub values: [[u32; PAGE_ELEMENTS]; 2],
@@ -104,7 +104,7 @@ pub const TAIL_ELEMENTS: usize = MAX_ELEMENTS - PAGE_ELEMENTS;
 /// Bytes of values of one version beyond the first page.
 pub const TAIL_LEN: usize = TAIL_ELEMENTS * size_of::<i32>();
 
-/// What a slot holds beyond the first page, under the slot's lock: the values of both versions.
+/// The part of a slot beyond the first page, under the slot's lock: the values of both versions.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Tail {
@@ -121,7 +121,7 @@ const _: () = assert!(offset_of!(Slot, values) == 64 && size_of::<Slot>().is_mul
 pub struct DynamicSlot {
     /// As in [`Slot`].
     pub lock: u32,
-    /// Whose chunk it holds.
+    /// The slot's owner and chunk.
     pub meta: dynamic::SlotMeta,
     /// Zero.
     pub reserved: u32,
@@ -136,7 +136,7 @@ pub struct DynamicSlot {
 
 const _: () = assert!(offset_of!(DynamicSlot, values) == 64 && size_of::<DynamicSlot>().is_multiple_of(64));
 
-/// What the loader tells the programs, and later loaders about this one.
+/// The settings of the programs, which later loaders read too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct State {
@@ -168,7 +168,7 @@ pub mod state_flag {
     pub const DROPS: u16 = 1 << 1;
 }
 
-/// How many of a job's frames are dropped on purpose, as parts of 2^32: the switch's drop simulator of SwitchML (section 5).
+/// The loss injection of a job, as parts of 2^32: the switch's drop simulator of SwitchML (section 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Drops {
@@ -178,7 +178,7 @@ pub struct Drops {
     pub down: u32,
 }
 
-/// How many frames were dropped on purpose.
+/// The counters of injected drops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Injected {
@@ -193,15 +193,15 @@ pub const SAMPLED: u32 = 16;
 /// Entries of [`Times`].
 pub const TIME_BUCKETS: usize = 32;
 
-/// How long chunks took, from their first contribution to their last.
+/// A histogram of chunks' times, from their first contribution to their last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Times {
-    /// How many took less than 2^(index + 1) nanoseconds, and not less than 2^index.
+    /// Chunks that took less than 2^(index + 1) nanoseconds, and not less than 2^index.
     pub buckets: [u64; TIME_BUCKETS],
 }
 
-/// How late one worker's contributions came, behind their chunks' first.
+/// The delay of one worker's contributions after their chunks' first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Lateness {
@@ -225,7 +225,7 @@ pub struct Began {
     pub owner: u32,
 }
 
-/// Which event a [`Limiter`] limits: its index in the map.
+/// The event of a [`Limiter`]: its index in the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Event {
@@ -235,7 +235,7 @@ pub enum Event {
     BadToken = 1,
 }
 
-/// How many events there are.
+/// The number of events.
 pub const EVENTS: usize = 2;
 
 /// Limits how often one CPU tells of one event.
@@ -248,7 +248,7 @@ pub struct Limiter {
     pub events: u64,
 }
 
-/// What the rehearsal plays. It keeps `turn`, the rest is the loader's.
+/// The frames of the replay. The program writes `turn`, the loader the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Rehearsal {

@@ -21,7 +21,7 @@ pub struct HostJob {
     pub token: u64,
     /// Most 32-bit words in a chunk.
     pub elements: u16,
-    /// How many chunks a worker may be ahead of the first whose result it misses: a power of two.
+    /// Chunks that a worker may be ahead of its first without a result: a power of two.
     pub window: u32,
     /// Slots of each shard that its chunks may take at its aggregators; zero: there is no aggregator.
     pub slots: u32,
@@ -42,7 +42,7 @@ pub struct HostJob {
 /// A worker of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worker {
-    /// Where it is, with its port of shard 0.
+    /// Its address, with its port of shard 0.
     pub address: SocketAddrV4,
     /// Its bit at the second level: its rack's, or its own where it has none. 0 in a job of one level.
     pub rack: u8,
@@ -50,7 +50,7 @@ pub struct Worker {
     pub bit: u8,
 }
 
-/// Why a job is not taken.
+/// The reason that a job is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HostError {
     /// The number.
@@ -67,9 +67,9 @@ pub enum HostError {
     World {
         /// The job.
         job: u16,
-        /// How many.
+        /// The number.
         given: usize,
-        /// How many there may be.
+        /// The maximum.
         most: usize,
     },
     /// Two workers share a place, or one is beyond the bitmaps.
@@ -95,7 +95,7 @@ pub enum HostError {
     Upstream {
         /// The job.
         job: u16,
-        /// How many.
+        /// The number.
         given: usize,
     },
     /// A chunk without elements, or longer than a packet.

@@ -1,4 +1,4 @@
-//! What is to be sent, and to whom. A result for all is one entry; its elements are copied from the chunk when it leaves.
+//! Packets to send. A result for all is one entry; its elements are copied from the chunk when it is sent.
 
 use std::{collections::VecDeque, net::SocketAddrV4};
 
@@ -17,9 +17,9 @@ pub struct Sending {
     pub job: u16,
     /// Bytes of the UDP payload.
     pub len: usize,
-    /// Where it goes.
+    /// The destination.
     pub to: SocketAddrV4,
-    /// What the UDP source port may vary by, so that paths are used evenly.
+    /// The entropy of the UDP source port, which spreads packets over paths.
     pub entropy: u16,
     /// IP's byte of DSCP and ECN.
     pub dscp_ecn: u8,
@@ -27,7 +27,7 @@ pub struct Sending {
     pub checksum: bool,
 }
 
-/// What follows the header.
+/// The payload after the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
     /// The chunk's sum.
@@ -36,12 +36,12 @@ pub(crate) enum Body {
     Zeros,
 }
 
-/// Whom a packet is for.
+/// The receivers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
     /// All workers, from this way on ([`Members::way`](crate::members::Members::way)).
     All(usize),
-    /// Where one came from.
+    /// The source of a packet.
     One(Source),
 }
 

@@ -1,4 +1,4 @@
-//! What a parameter host counted.
+//! The counters of a parameter host.
 
 use serde::Serialize;
 use sumac_wire::{Reason, reason::COUNTERS};
@@ -22,9 +22,9 @@ pub struct JobStats {
     pub job: u16,
     /// Its incarnation.
     pub epoch: u16,
-    /// How many workers it has.
+    /// The number of workers.
     pub world: u16,
-    /// How many of them were last heard without an aggregator.
+    /// The number of them whose last packet came without an aggregator.
     pub direct: u32,
     /// Contributions of single workers that came in.
     pub contributions: u64,
@@ -42,7 +42,7 @@ pub struct JobStats {
     pub completed: u64,
     /// Of these, how many as floats.
     pub raw: u64,
-    /// How often the workers were asked for a chunk's floats, one of them or all.
+    /// Requests for a chunk's floats, to one worker or all.
     pub asked_raw: u64,
     /// Results that were sent again.
     pub replies: u64,
@@ -65,7 +65,7 @@ impl Default for HostStats {
 }
 
 impl HostStats {
-    /// How many packets came to this end.
+    /// Returns the number of packets with this reason.
     pub fn counter(&self, reason: Reason) -> u64 {
         self.counters[reason as usize]
     }

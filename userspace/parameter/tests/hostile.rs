@@ -1,4 +1,4 @@
-//! What is malformed, forged or strange is counted, and changes no answer to what is not.
+//! Malformed, forged or foreign packets are counted, and change no answer to valid ones.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on")]
 
@@ -39,7 +39,7 @@ fn host() -> ParameterHost {
     host
 }
 
-/// What is done to a good packet.
+/// A change of a valid packet.
 #[derive(Clone, Debug)]
 enum Harm {
     Noise(Vec<u8>),

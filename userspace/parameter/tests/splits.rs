@@ -16,7 +16,7 @@ fn places(racks: &[u32]) -> Vec<Place> {
     (0..racks.len()).flat_map(|rack| (0..racks[rack]).map(move |bit| (rack, bit))).collect()
 }
 
-/// What a packet holds.
+/// The contents of a packet.
 #[derive(Clone, Debug)]
 enum Part {
     /// Some workers of a rack: its bits, by what is drawn, and always one.
@@ -56,7 +56,7 @@ impl Case {
         places(&self.racks).iter().position(|other| *other == place).unwrap()
     }
 
-    /// What an aggregator adds, and whether it was clamped.
+    /// Returns an aggregator's sum, and whether it was clamped.
     fn sum(&self, members: &[Place]) -> ([i32; 4], u16) {
         let mut flags = 0;
         let sum = std::array::from_fn(|index| {

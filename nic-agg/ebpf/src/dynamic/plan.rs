@@ -1,4 +1,4 @@
-//! What is to be done for a packet of a dynamic job, as one number of bits: why, says [`crate::plan`].
+//! The operations for a packet of a dynamic job, as the bits of one number: see [`crate::plan`] for the reason.
 
 use sumac_wire::{
     dynamic::{Action, SlotMeta},

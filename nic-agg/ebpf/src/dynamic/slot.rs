@@ -1,4 +1,4 @@
-//! What a packet does to a slot of the shared pool: the shared decision, and the passes over the payload that it asks
+//! The effect of a packet on a slot of the shared pool: the shared decision, and the passes over the payload that it asks
 //! for, all under the slot's lock, as [`crate::slot`] does it for static jobs.
 
 use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;

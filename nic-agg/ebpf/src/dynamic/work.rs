@@ -1,15 +1,15 @@
-//! What the stages of a dynamic packet's way hand to each other besides [`crate::work::Work`], which holds it.
+//! The state that the stages of a dynamic packet share besides [`crate::work::Work`], which contains it.
 
 use sumac_wire::dynamic::{Contribution, SlotMeta};
 
 /// One packet's chunk.
 #[repr(C)]
 pub struct Chunk {
-    /// What a contribution wants; of a result, owner and chunk only.
+    /// The contribution; of a result, owner and chunk only.
     pub contribution: Contribution,
-    /// What the slot holds afterwards.
+    /// The slot after the decision.
     pub after: SlotMeta,
-    /// What the header of a sum that goes up tells of.
+    /// The slot whose sum goes up.
     pub sum: SlotMeta,
     /// The clock, in its ticks.
     pub now: u32,

@@ -25,7 +25,7 @@ impl HostAggregator {
         self.shared.slots()
     }
 
-    /// How many of them hold something.
+    /// Returns the number of shared slots in use.
     pub fn held(&self) -> u32 {
         self.shared.held()
     }
@@ -35,7 +35,7 @@ impl HostAggregator {
         self.shared.set_now(now);
     }
 
-    /// How long nobody may add to a shared slot before others may take it, in milliseconds.
+    /// Returns the age at which a shared slot is reclaimed, in milliseconds.
     pub fn patience(&self) -> u32 {
         self.shared.patience()
     }

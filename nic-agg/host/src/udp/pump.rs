@@ -31,12 +31,12 @@ const CAPACITY: usize = payload_len(MAX_ELEMENTS as u16) + 64;
 /// The ECN bits of a packet that was marked.
 const CONGESTION: u8 = 0b11;
 
-/// What the thread owns.
+/// The state of the thread.
 pub struct Pump {
     socket: UdpSocket,
     core: Arc<Mutex<HostAggregator>>,
     stop: Arc<AtomicBool>,
-    /// Where the shared slots' clock starts.
+    /// The origin of the shared slots' clock.
     start: Instant,
     /// The ECN bits that the socket sends with now.
     ecn: u8,

@@ -82,7 +82,7 @@ pub fn result(request: &Header) -> Header {
     Header { kind: Kind::Result as u8, flags: 0, bitmap_0: 0, bitmap_1: 0, ..*request }
 }
 
-/// What worker `rank` has for chunk `seq`: small enough for any sum of 32 workers to fit.
+/// Returns the values of worker `rank` for chunk `seq`: small enough for a sum of 32 workers.
 pub fn values(rank: u16, seq: u32, elements: u16) -> Vec<i32> {
     super::values(rank, seq, elements).into_iter().map(|value| value >> 8).collect()
 }
