@@ -56,6 +56,7 @@ fn contribution(rank: u8, seq: u32, elements: u16, is_dynamic: bool) -> Header {
         flags: if is_second { flag::POOL_VERSION } else { 0 },
         job: 1,
         seq,
+        received: seq,
         slot: place.slot,
         fan_in_0: WORKERS,
         elements,

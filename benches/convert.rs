@@ -15,6 +15,7 @@ use sumac_transport::{
     DType,
     convert::{Arithmetic, Codec, Instructions, Scale, WireFormat},
 };
+use sumac_wire::header::HEADER_LEN;
 
 /// Words of a chunk: what fits a frame of 3.4 KB.
 const WORDS: usize = 832;
@@ -25,7 +26,7 @@ const TENSOR: usize = 256 << 20;
 const FRAMES: usize = 64;
 const FRAME: usize = 8192;
 /// The offset of elements in a frame: after the headers of Ethernet, IPv4, UDP and Sumac.
-const PAYLOAD: usize = 14 + 20 + 8 + 56;
+const PAYLOAD: usize = 14 + 20 + 8 + HEADER_LEN;
 const WORKERS: u16 = 8;
 
 /// A row of the comparison.

@@ -75,6 +75,7 @@ fn good(rng: &mut SmallRng, job: &NewJob) -> Packet {
     let seq = rng.random_range(0..CHUNKS);
     let mut header = dynamic::header(job, rank, seq, seq * 5 % SLOTS);
     header.next_exponent = rng.random_range(-3..3);
+    header.received = rng.random_range(0..=seq);
     header.flags |= [0, 0, 0, flag::RESEND, flag::OVERFLOW][rng.random_range(0..5usize)];
     let mut from = job.workers[rank];
     match rng.random_range(0..12) {
@@ -122,7 +123,7 @@ fn forge(rng: &mut SmallRng, job: &NewJob, packet: &mut Packet) {
         8 => header.fan_in_1 ^= bit(rng) as u8,
         9 => header.bitmap_0 ^= bit(rng),
         10 => header.bitmap_1 ^= bit(rng),
-        11 => header.next_seq ^= bit(rng),
+        11 => header.lane ^= bit(rng) as u16,
         12 => {
             header.elements = [0, ELEMENTS + 1][rng.random_range(0..2usize)];
             packet.values = vec![1; usize::from(header.elements)];

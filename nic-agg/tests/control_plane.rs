@@ -25,7 +25,11 @@ use sumac_control::{
     join, server::Listening,
 };
 use sumac_transport::{NonFinitePolicy, PathMeasure, Scale, WireFormat};
-use sumac_wire::{DEFAULT_BASE_PORT, Header, Kind, header::flag, stream::place};
+use sumac_wire::{
+    DEFAULT_BASE_PORT, Header, Kind,
+    header::{HEADER_LEN, flag},
+    stream::place,
+};
 use tokio::{runtime::Runtime, sync::oneshot};
 
 const WORKERS: u16 = 2;
@@ -192,7 +196,7 @@ impl Worker {
     fn sum(&self, from: u32, to: u32) {
         for seq in from..to {
             let result = self.exchange(&self.contribution(seq), seq);
-            for (i, bytes) in result[56..].chunks(4).enumerate() {
+            for (i, bytes) in result[HEADER_LEN..].chunks(4).enumerate() {
                 let expected: i32 = (0..WORKERS).map(|rank| value(rank, seq, i)).sum();
                 let sum = i32::from_be_bytes(bytes.try_into().unwrap());
                 assert_eq!(sum, expected, "rank {} chunk {seq} element {i}", self.rank);
@@ -209,6 +213,7 @@ impl Worker {
             job: assignment.job,
             epoch: assignment.epoch,
             seq,
+            received: seq,
             slot: place.slot,
             fan_in_0: WORKERS as u8,
             elements: ELEMENTS,

@@ -269,7 +269,7 @@ fn shards_and_jobs_keep_apart() {
         let expected = [Reason::Added, Reason::Completed][rank];
         assert_eq!(shown.reason, expected, "a static job beside it");
         for lane in 0..2 {
-            let of_lane = Header { next_seq: lane, ..header(&job, rank, 3, 3) };
+            let of_lane = Header { lane, ..header(&job, rank, 3, 3) };
             let shown = bench.show(&contribution(&job, rank, &of_lane));
             if rank == 0 {
                 assert_eq!(shown.reason, Reason::Added);
@@ -284,7 +284,7 @@ fn shards_and_jobs_keep_apart() {
             assert_eq!(got.values, sum(0..2, 3, 20));
         }
     }
-    let by_the_wrong_port = Header { next_seq: 1, ..result(&header(&job, 0, 3, 3)) };
+    let by_the_wrong_port = Header { lane: 1, ..result(&header(&job, 0, 3, 3)) };
     let of_host_0 = frame(&job, &host(0), &by_the_wrong_port, &values(&by_the_wrong_port, 0), ECT);
     assert_eq!(bench.show(&of_host_0).reason, Reason::WrongSource, "shard 1 is host 1's");
 }

@@ -82,12 +82,13 @@ fn good(random: &mut Random, job: &NewJob) -> (Header, NewWorker) {
     // Mostly slots of the job's own and chunks of one kind, or hardly two would meet.
     let slot = if random.once_in(6) { 0 } else { (u32::from(job.job) * 3 + seq) % (SLOTS / 2) };
     let mut header = header(job, rank, seq, slot);
-    header.next_seq = random.of(&[0, 0, 0, 1, 1, 2]);
+    header.lane = random.of(&[0, 0, 0, 1, 1, 2]);
     let odd = |random: &mut Random| random.once_in(25);
     header.elements = if odd(random) { random.of(&[1, 15, 16, 33, ELEMENTS]) } else { 17 };
     header.tensor = if odd(random) { 8 } else { 7 };
     header.exponent = if odd(random) { 3 } else { 0 };
     header.next_exponent = random.of(&[-5, 2, 7]);
+    header.received = random.of(&[0, 1, 2, u32::MAX]);
     header.flags |= if (seq == 2) ^ odd(random) { flag::MAXIMUM } else { 0 };
     for mark in [flag::OVERFLOW, flag::NOT_FINITE, flag::ECN_ECHO, flag::COLLISION] {
         header.flags |= if random.once_in(12) { mark } else { 0 };
@@ -98,7 +99,7 @@ fn good(random: &mut Random, job: &NewJob) -> (Header, NewWorker) {
         15 => header.flags |= flag::RESEND | flag::RAW_FLOAT,
         16 => (header.flags, header.slot) = (header.flags | flag::RESEND, NO_SLOT),
         17 => header.kind = Kind::Probe as u8,
-        _ => return (from_above(random, &header), above_of(job, header.next_seq)),
+        _ => return (from_above(random, &header), above_of(job, header.lane)),
     }
     (header, job.workers[rank])
 }
@@ -129,7 +130,7 @@ fn spoil(random: &mut Random, header: &mut Header, from: &mut NewWorker) {
         7 => header.flags ^= 1 << random.below(16),
         8 => header.elements = random.of(&[0, ELEMENTS + 1, 832]),
         9 => header.kind = 1 + random.below(7) as u8,
-        10 => header.next_seq ^= 1 << random.below(32),
+        10 => header.lane ^= 1 << random.below(16),
         _ => *from = random.of(&[host(0), host(1), support::worker(0), support::worker(9)]),
     }
 }
@@ -170,7 +171,7 @@ fn storm(variant: Variant, packets: usize) {
             header,
             values: if is_bent { bent(&values, &bytes) } else { values },
             from: from.ip.to_bits(),
-            shard: (header.next_seq % u32::from(job.shards)) as u16,
+            shard: header.lane % job.shards,
             is_marked,
             is_intact: !is_bent || !job.checksum,
         };

@@ -19,7 +19,10 @@ use sumac_agg::{
 };
 use sumac_control::neighbour;
 use sumac_hostprog::{Steer, interface::Interface, mode::BoundMode};
-use sumac_wire::{DEFAULT_BASE_PORT, Header, header::flag};
+use sumac_wire::{
+    DEFAULT_BASE_PORT, Header,
+    header::{HEADER_LEN, flag},
+};
 use support::{
     TOKEN, dynamic,
     frames::{header, sum},
@@ -113,7 +116,8 @@ impl Lab {
             let len =
                 socket.recv(&mut bytes).unwrap_or_else(|error| panic!("rank {rank}, chunk {seq}: {error}"));
             assert_eq!(Header::read(&bytes[..len], 0, len).unwrap().seq, seq, "rank {rank}");
-            let values = bytes[56..len].as_chunks::<4>().0.iter().map(|chunk| i32::from_be_bytes(*chunk));
+            let values =
+                bytes[HEADER_LEN..len].as_chunks::<4>().0.iter().map(|chunk| i32::from_be_bytes(*chunk));
             assert_eq!(values.collect::<Vec<_>>(), sum(0..2, seq, ELEMENTS.into()), "rank {rank}");
         }
     }

@@ -23,7 +23,11 @@ use sumac_control::{
     FailureKind, JoinError, JoinSpec, Member, Mode, OperationOrder, PlaneKind, Secret, join,
 };
 use sumac_transport::{NonFinitePolicy, Scale, WireFormat};
-use sumac_wire::{Header, Kind, header::flag, stream::place};
+use sumac_wire::{
+    Header, Kind,
+    header::{HEADER_LEN, flag},
+    stream::place,
+};
 
 /// Ends a test that hangs; nothing here takes as long.
 const HANGS: Duration = Duration::from_secs(60);
@@ -227,7 +231,7 @@ impl Worker {
                 let result = Header::read(&buffer[..], 0, len).unwrap();
                 if result.kind == Kind::Result as u8 && result.seq == seq {
                     assert_eq!(result.contributors, WORLD);
-                    for (i, bytes) in buffer[56..len].chunks(4).enumerate() {
+                    for (i, bytes) in buffer[HEADER_LEN..len].chunks(4).enumerate() {
                         let expected: i32 = (0..WORLD).map(|rank| Worker::value(rank, seq, i)).sum();
                         assert_eq!(
                             i32::from_be_bytes(bytes.try_into().unwrap()),

@@ -42,10 +42,10 @@ TITLES = ("case", "seconds", "of the link", "collisions", "sent again", "marked 
 
 
 def packets_bytes(report: dict[str, Any]) -> int:
-    """Bytes of one worker's tensors of a whole run in UDP payloads: 32-bit words, and 56 bytes before each packet's."""
+    """Bytes of one worker's tensors of a whole run in UDP payloads: 32-bit words, and 64 bytes before each packet's."""
     elements, chunk = report["elements"], report["chunk"]
     # The report counts the whole job, and there is one allreduce before those that are measured.
-    return (report["iterations"] + 1) * (elements * 4 + -(-elements // chunk) * 56)
+    return (report["iterations"] + 1) * (elements * 4 + -(-elements // chunk) * 64)
 
 
 def into_hosts(report: dict[str, Any]) -> Optional[float]:

@@ -9,7 +9,7 @@ from typing import Any, Iterable, Optional
 ELEMENT = 4
 """Bytes of a word on the wire."""
 
-HEADERS = 14 + 20 + 8 + 56
+HEADERS = 14 + 20 + 8 + 64
 """Bytes around a chunk's words: Ethernet, IPv4, UDP and Sumac's header. That is what a cable's token bucket counts."""
 
 LIBRARIES = {"Sumac": "Sumac XDP", "Gloo": "Gloo", "Open MPI": "Open MPI"}

@@ -147,6 +147,7 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
         tensor: header.tensor,
         elements: header.elements,
         flags: header.flags,
+        received: header.received,
         next_exponent: header.next_exponent,
         child: job.flags & job_flag::CHILD != 0,
     }))

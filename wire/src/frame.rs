@@ -1,6 +1,6 @@
 //! Ethernet II, at most one 802.1Q tag, IPv4 and UDP around a Sumac packet.
 
-use crate::{Reason, bytes::Bytes, checksum, header::HEADER_LEN};
+use crate::{Header, Reason, bytes::Bytes, checksum, header::HEADER_LEN};
 
 /// Bytes of an Ethernet header without a tag.
 pub const ETH_LEN: usize = 14;
@@ -147,6 +147,9 @@ fn datagram<B: Bytes + ?Sized>(bytes: &B, tagged: bool, l3: usize) -> Result<Fra
         return Err(Reason::Truncated);
     }
     if (udp_len as usize) < UDP_LEN + HEADER_LEN {
+        if udp_len as usize > UDP_LEN {
+            Header::check_version(bytes, l4 + UDP_LEN)?;
+        }
         return Err(Reason::BadLength);
     }
     Ok(Frame {
@@ -310,11 +313,17 @@ mod tests {
             change(&mut bytes);
             assert_eq!(parse(&bytes[..], PORTS), expected, "{what}");
         }
-        assert_eq!(
-            parse(&example(55, 48700)[..], PORTS),
-            Parsed::Bad(Reason::BadLength),
-            "shorter than a header"
-        );
+        let short = [(2, Reason::BadLength), (1, Reason::BadVersion), (3, Reason::BadVersion)];
+        for (version, reason) in short {
+            let mut bytes = example(HEADER_LEN - 8, 48700);
+            bytes[OVERHEAD] = version << 4 | 3;
+            assert_eq!(
+                parse(&bytes[..], PORTS),
+                Parsed::Bad(reason),
+                "version {version}, shorter than a header"
+            );
+        }
+        assert_eq!(parse(&example(0, 48700)[..], PORTS), Parsed::Bad(Reason::BadLength), "no payload");
         let mut padded = example(64, 48700);
         padded.extend([0; 10]);
         assert!(matches!(parse(&padded[..], PORTS), Parsed::Ours(frame) if frame.payload_len() == 64));

@@ -1,4 +1,4 @@
-//! The header in front of the elements: 56 bytes, network order, the same in every mode.
+//! The header in front of the elements: 64 bytes, network order, the same in every mode.
 //!
 //! The table of its fields stands in `docs/protocol.md`. Fields that only the dynamic (ATP) and
 //! direct (MLT) modes use are carried unchanged.
@@ -6,9 +6,9 @@
 use crate::{Reason, bytes::Bytes};
 
 /// The version of the packet that this build speaks.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes in the header.
-pub const HEADER_LEN: usize = 56;
+pub const HEADER_LEN: usize = 64;
 /// `slot` of a packet that no aggregator shall touch.
 pub const NO_SLOT: u32 = u32::MAX;
 
@@ -54,6 +54,13 @@ pub mod offset {
     pub const NEXT_SEQ: usize = 44;
     /// The job's secret number.
     pub const TOKEN: usize = 48;
+    /// In a contribution, a question and a probe: how far the sender has received. It has the results of all earlier
+    /// chunks: of the slot (static mode), of the lane (dynamic mode).
+    pub const RECEIVED: usize = 56;
+    /// The lane.
+    pub const LANE: usize = 60;
+    /// Two bytes of zeros.
+    pub const RESERVED: usize = 62;
 }
 
 /// Bits of the flags field.
@@ -184,6 +191,8 @@ pub struct Header {
     pub timestamp: u32,
     pub next_seq: u32,
     pub token: u64,
+    pub received: u32,
+    pub lane: u16,
 }
 
 impl Header {
@@ -192,11 +201,11 @@ impl Header {
     /// `payload_len` counts the bytes of the UDP payload: header and elements.
     #[inline(always)]
     pub fn read<B: Bytes + ?Sized>(bytes: &B, at: usize, payload_len: usize) -> Result<Header, Reason> {
-        let header = Header::fields(bytes, at).ok_or(Reason::Truncated)?;
-        let version_kind = bytes.u8(at + offset::VERSION_KIND).ok_or(Reason::Truncated)?;
-        if version_kind >> 4 != VERSION {
-            return Err(Reason::BadVersion);
+        Header::check_version(bytes, at)?;
+        if bytes.len() < at + HEADER_LEN {
+            return Err(Reason::Truncated);
         }
+        let header = Header::fields(bytes, at).ok_or(Reason::Truncated)?;
         if Kind::from_number(header.kind).is_none() {
             return Err(Reason::BadType);
         }
@@ -207,6 +216,13 @@ impl Header {
             return Err(Reason::BadLength);
         }
         Ok(header)
+    }
+
+    /// Checks the packet's version: before its length, since other versions have headers of other lengths.
+    #[inline(always)]
+    pub fn check_version<B: Bytes + ?Sized>(bytes: &B, at: usize) -> Result<(), Reason> {
+        let version_kind = bytes.u8(at + offset::VERSION_KIND).ok_or(Reason::Truncated)?;
+        if version_kind >> 4 == VERSION { Ok(()) } else { Err(Reason::BadVersion) }
     }
 
     /// Every field as it stands in the packet, unchecked: of a header that [`Header::read`] has seen before.
@@ -233,10 +249,12 @@ impl Header {
             timestamp: bytes.be32(at + offset::TIMESTAMP)?,
             next_seq: bytes.be32(at + offset::NEXT_SEQ)?,
             token: bytes.be64(at + offset::TOKEN)?,
+            received: bytes.be32(at + offset::RECEIVED)?,
+            lane: bytes.be16(at + offset::LANE)?,
         })
     }
 
-    /// The header's 56 bytes, in network order.
+    /// The header's bytes, in network order.
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let mut out = [0; HEADER_LEN];
         out[offset::VERSION_KIND] = VERSION << 4 | self.kind & 0x0f;
@@ -259,6 +277,8 @@ impl Header {
         put(&mut out, offset::TIMESTAMP, self.timestamp.to_be_bytes());
         put(&mut out, offset::NEXT_SEQ, self.next_seq.to_be_bytes());
         put(&mut out, offset::TOKEN, self.token.to_be_bytes());
+        put(&mut out, offset::RECEIVED, self.received.to_be_bytes());
+        put(&mut out, offset::LANE, self.lane.to_be_bytes());
         out
     }
 
@@ -288,8 +308,9 @@ mod tests {
     fn any_header() -> impl Strategy<Value = Header> {
         let ids = (1..=7u8, any::<u16>(), any::<u16>(), any::<u16>(), any::<u32>(), any::<u32>());
         let tree = (any::<u8>(), any::<u8>(), 0..=832u16, any::<u32>(), any::<u32>(), any::<u16>());
-        let place = (any::<i8>(), any::<i8>(), any::<u32>(), any::<u32>(), any::<u32>(), any::<u64>());
-        (ids, tree, place).prop_map(|(ids, tree, place)| Header {
+        let chunk = (any::<i8>(), any::<i8>(), any::<u32>(), any::<u32>(), any::<u32>());
+        let rest = (any::<u32>(), any::<u64>(), any::<u32>(), any::<u16>());
+        (ids, tree, chunk, rest).prop_map(|(ids, tree, chunk, rest)| Header {
             kind: ids.0,
             format: ids.0 % 3,
             flags: ids.1,
@@ -303,13 +324,15 @@ mod tests {
             bitmap_0: tree.3,
             bitmap_1: tree.4,
             contributors: tree.5,
-            exponent: place.0,
-            next_exponent: place.1,
-            tensor: place.2,
-            offset: place.3,
-            timestamp: place.4,
-            next_seq: place.4.rotate_left(7),
-            token: place.5,
+            exponent: chunk.0,
+            next_exponent: chunk.1,
+            tensor: chunk.2,
+            offset: chunk.3,
+            timestamp: chunk.4,
+            next_seq: rest.0,
+            token: rest.1,
+            received: rest.2,
+            lane: rest.3,
         })
     }
 
@@ -332,20 +355,26 @@ mod tests {
         let good = Header { kind: 1, elements: 2, ..Header::default() };
         let bytes = good.to_bytes();
         for cut in 0..HEADER_LEN {
-            assert_eq!(Header::read(&bytes[..cut], 0, 64), Err(Reason::Truncated), "cut at {cut}");
+            assert_eq!(
+                Header::read(&bytes[..cut], 0, HEADER_LEN + 8),
+                Err(Reason::Truncated),
+                "cut at {cut}"
+            );
         }
-        let table: [(&str, usize, u8, Reason); 4] = [
-            ("version 2", 0, 0x21, Reason::BadVersion),
-            ("type 0", 0, 0x10, Reason::BadType),
-            ("type 15", 0, 0x1f, Reason::BadType),
+        let table: [(&str, usize, u8, Reason); 5] = [
+            ("version 1", 0, 0x11, Reason::BadVersion),
+            ("version 3", 0, 0x31, Reason::BadVersion),
+            ("type 0", 0, 0x20, Reason::BadType),
+            ("type 15", 0, 0x2f, Reason::BadType),
             ("format 3", 1, 3, Reason::BadFormat),
         ];
         for (what, at, value, reason) in table {
             let mut bad = bytes;
             bad[at] = value;
-            assert_eq!(Header::read(&bad[..], 0, 64), Err(reason), "{what}");
+            assert_eq!(Header::read(&bad[..], 0, HEADER_LEN + 8), Err(reason), "{what}");
         }
-        assert_eq!(Header::read(&bytes[..], 0, 63), Err(Reason::BadLength));
-        assert_eq!(Header::read(&bytes[..], 0, 68), Err(Reason::BadLength));
+        for len in [HEADER_LEN + 7, HEADER_LEN + 12] {
+            assert_eq!(Header::read(&bytes[..], 0, len), Err(Reason::BadLength), "length {len}");
+        }
     }
 }

@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`bytes`] | how a packet's bytes are read, in eBPF and in user space |
 //! | [`frame`] | Ethernet, 802.1Q, IPv4, UDP: is the frame ours, and where is its payload |
-//! | [`header`] | the 56 bytes in front of the elements |
+//! | [`header`] | the 64 bytes in front of the elements |
 //! | [`checksum`] | the Internet checksum over header and payload |
 //! | [`tables`] | what the loaders tell the programs about jobs and workers |
 //! | [`admit`] | may this packet of this job go on |

@@ -70,6 +70,7 @@ fn contribution(sizes: Sizes, worker: u32, seq: u32, version: u8) -> Contributio
         tensor: 0,
         elements: 1,
         flags: 0,
+        received: seq,
         next_exponent: 0,
         child: false,
     }
@@ -78,7 +79,8 @@ fn contribution(sizes: Sizes, worker: u32, seq: u32, version: u8) -> Contributio
 impl Slot for Numbered {
     fn receive(&mut self, sizes: Sizes, worker: u32, seq: u32, version: u8, sum: Sum) -> Answer {
         let contribution = contribution(sizes, worker, seq, version);
-        let (mut meta, action) = decide(&self.meta, &contribution);
+        let (meta, action) = decide(&self.meta, &contribution);
+        self.meta = meta;
         let values = &mut self.values[version as usize];
         let then = match action {
             Action::Store(then) => {
@@ -93,22 +95,27 @@ impl Slot for Numbered {
             _ => return Answer::Nothing,
         };
         if then == Then::Complete {
-            meta.set_next(version, seq + 2 * sizes.slots);
+            self.meta.set_next(version, seq + 2 * sizes.slots);
         }
-        self.meta = meta;
         if then == Then::Complete { Answer::ToAll(*values) } else { Answer::Nothing }
     }
 
     /// The contribution is wanted exactly when it would be taken in, or answered: then, and only then, its worker gets
-    /// on by sending it. Asking changes nothing.
+    /// on by sending it. A question only notes how far its sender has received.
     fn is_honest(&self, sizes: Sizes, worker: u32, seq: u32, version: u8) -> bool {
         let contribution = contribution(sizes, worker, seq, version);
         let question = Contribution { flags: flag::QUERY, elements: 0, ..contribution };
         let expected = match decide(&self.meta, &contribution).1 {
-            Action::Ignore(reason) => Action::Ignore(reason),
+            left @ (Action::Ignore(_) | Action::Postpone) => left,
             _ => Action::Want,
         };
-        decide(&self.meta, &question) == (self.meta, expected)
+        let (mut after, action) = decide(&self.meta, &question);
+        for (after, before) in after.versions.iter_mut().zip(&self.meta.versions) {
+            if after.received == before.received | contribution.worker && after.seq < seq {
+                after.received = before.received;
+            }
+        }
+        (after, action) == (self.meta, expected)
     }
 }
 

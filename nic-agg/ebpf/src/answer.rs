@@ -111,6 +111,8 @@ pub fn make(headers: Headers, chunk: &Chunk) {
     headers.set(Headers::SUMAC + offset::SEQ, chunk.seq.to_be());
     headers.set(Headers::SUMAC + offset::SLOT, chunk.slot.to_be());
     headers.set(Headers::SUMAC + offset::BITMAP_0, chunk.worker.to_be());
+    // The slot's chunks of before are complete.
+    headers.set(Headers::SUMAC + offset::RECEIVED, chunk.seq.to_be());
     adjust_checksum(headers, before + words(|word| word));
 }
 

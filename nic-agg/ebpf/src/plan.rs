@@ -40,6 +40,8 @@ pub const PARENTS: u32 = 1 << 12;
 pub const WANTED: u32 = 1 << 13;
 /// It is a question, and becomes this aggregator's to its parent.
 pub const QUESTION: u32 = 1 << 14;
+/// The slot keeps its values, whose result some sender may lack.
+pub const POSTPONED: u32 = 1 << 15;
 
 /// Bits of frames that go to the parent.
 pub const UP: u32 = PART | PART_OF_ROUND | QUESTION;
@@ -74,6 +76,7 @@ pub fn of(action: Action, flags: u16, is_parents: bool) -> u32 {
         Action::Want if is_parents => PARENTS | WANTED,
         Action::Want => WANTED,
         Action::Pass => QUESTION,
+        Action::Postpone => POSTPONED,
         Action::Ignore(_) => 0,
     }
 }

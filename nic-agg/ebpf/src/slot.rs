@@ -73,6 +73,11 @@ fn locked<const JUMBO: bool>(
             work.version.next = next(draw, work.version.seq);
         }
         versions.keep(work);
+    } else {
+        versions.note(work);
+    }
+    if work.plan & plan::POSTPONED != 0 {
+        return Err(Reason::OutOfTurn);
     }
     if work.plan & plan::WRITE != 0 {
         work.payload_sum = payload.write(values(slot, work)?)?;
@@ -200,12 +205,14 @@ impl Versions {
         let (owner, mut active, mut shadow) = unsafe { (*self.owner, *self.active, *self.shadow) };
         // Under another owner neither was used.
         let mine = mask_if_equal(owner, owner_of(work));
-        (active.seen, active.asked) = (active.seen & mine, active.asked & mine);
-        (shadow.seen, shadow.asked) = (shadow.seen & mine, shadow.asked & mine);
+        disown(&mut active, mine);
+        disown(&mut shadow, mine);
         let is_parents = work.is_parents != 0;
         let (version, action) = if is_parents {
             conclude_version(active, &work.conclusion)
         } else {
+            active.note(&work.contribution);
+            shadow.note(&work.contribution);
             decide_version(active, &shadow, &work.contribution)
         };
         if let Action::Ignore(reason) = action {
@@ -218,6 +225,7 @@ impl Versions {
             version.tensor
         };
         work.version = Version { tensor, ..version };
+        work.other_received = shadow.received;
         work.plan = plan::of(action, work.contribution.flags, is_parents);
         Ok(())
     }
@@ -229,12 +237,30 @@ impl Versions {
         // SAFETY: as in `decide`.
         unsafe {
             let mine = mask_if_equal(*self.owner, owner);
-            (*self.shadow).seen &= mine;
-            (*self.shadow).asked &= mine;
+            disown(&mut *self.shadow, mine);
+            (*self.shadow).received = work.other_received;
             *self.owner = owner;
             copy(&work.version, self.active);
         }
     }
+
+    /// Writes only how far the packet's sender has received.
+    #[inline(always)]
+    fn note(self, work: &Work) {
+        // SAFETY: as in `decide`. Under another owner neither version was used, so that no bit is set.
+        unsafe {
+            (*self.active).received |= work.version.received;
+            (*self.shadow).received |= work.other_received;
+        }
+    }
+}
+
+/// Makes a version one that was never used, unless `mine` is all ones.
+#[inline(always)]
+fn disown(version: &mut Version, mine: u32) {
+    version.seen &= mine;
+    version.received &= mine;
+    version.state &= mine as u8;
 }
 
 /// Copies a version word by word: the compiler would call a function for it.

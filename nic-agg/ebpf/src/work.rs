@@ -45,6 +45,8 @@ pub struct Work {
     pub plan: u32,
     /// What the slot's version holds after the decision.
     pub version: Version,
+    /// The senders that are known to have the result of the other version's chunk.
+    pub other_received: u32,
     /// Of a dynamic job's packet, what its slot is to do.
     pub chunk: Chunk,
 }

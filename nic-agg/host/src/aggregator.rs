@@ -9,7 +9,7 @@ mod pooled;
 use sumac_agg_layout::Drops;
 use sumac_wire::{
     Header, MAX_ELEMENTS, MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS, Reason, admit,
-    header::{HEADER_LEN, flag},
+    header::flag,
     reason::COUNTERS,
     tables::{JobEntry, WorkerEntry, job_flag, worker_index},
 };
@@ -288,11 +288,11 @@ impl HostAggregator {
     }
 
     fn on(&mut self, source: Ipv4Addr, packet: &mut [u8], is_marked: bool) -> Answer {
-        let header = if packet.len() < HEADER_LEN {
-            Err(Reason::BadLength)
-        } else {
-            Header::read(&*packet, 0, packet.len())
-        };
+        // A datagram that ends in its header has a wrong length.
+        let header = Header::read(&*packet, 0, packet.len()).map_err(|reason| match reason {
+            Reason::Truncated => Reason::BadLength,
+            reason => reason,
+        });
         let job = header.ok().map(|header| header.job).filter(|job| self.job(*job).is_some());
         let taken = header.and_then(|header| self.take(&header, source, packet, is_marked));
         let answer = taken.unwrap_or_else(Answer::None);

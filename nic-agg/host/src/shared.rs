@@ -128,7 +128,7 @@ impl SharedPool {
     /// Frees the slot that a result names of the chunk that the result is of.
     pub fn release(&mut self, header: &Header) {
         let (now, patience) = (self.now, self.patience);
-        let owner = dynamic::owner(header.job, header.epoch, dynamic::lane(header));
+        let owner = dynamic::owner(header.job, header.epoch, header.lane);
         if let Some((meta, _)) = self.get(header.slot, 0) {
             *meta = dynamic::release(meta, owner, header.seq, now, patience);
         }

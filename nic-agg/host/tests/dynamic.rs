@@ -234,14 +234,14 @@ fn shards_have_parameter_hosts_in_turn() {
         (0..2).map(|host| SocketAddrV4::new([10, 78, 0, host].into(), 48_500)).collect();
     for (shard, expected) in [(0, "10.78.0.0:48500"), (1, "10.78.0.1:48501"), (2, "10.78.0.0:48502")] {
         let mut aggregator = shared::of_shard(shard, 3, &hosts);
-        let header = Header { next_seq: u32::from(shard), ..contribution(2, 0, 0) };
+        let header = Header { lane: shard, ..contribution(2, 0, 0) };
         send(&mut aggregator, 0, &header);
         let last = Header { bitmap_0: 2, ..header };
         let mut packet = packet(&last, &values(1, 0, ELEMENTS));
         let answer = aggregator.on_packet(worker_ip(1), &mut packet);
         assert_eq!(answer, Answer::One(Reason::Forwarded, expected.parse().unwrap()));
         let mut wrong = contribution(2, 0, 1);
-        wrong.next_seq = u32::from(shard) + 1;
+        wrong.lane = shard + 1;
         assert_eq!(
             send(&mut aggregator, 0, &wrong).0,
             Answer::None(Reason::WrongSlot),

@@ -92,7 +92,7 @@ pub fn values(header: &Header, rank: usize) -> Vec<i32> {
 
 /// A frame to the aggregator, to the port of the shard that the header's lane is of.
 pub fn frame(job: &NewJob, from: &NewWorker, header: &Header, values: &[i32], dscp_ecn: u8) -> Vec<u8> {
-    let shard = (header.next_seq % u32::from(job.shards)) as u16;
+    let shard = header.lane % job.shards;
     let to = Endpoints {
         src_mac: from.mac,
         dst_mac: AGGREGATOR_MAC,

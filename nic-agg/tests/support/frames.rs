@@ -33,6 +33,7 @@ pub fn header(job: &NewJob, rank: usize, seq: u32, elements: u16) -> Header {
         job: job.job,
         epoch: job.epoch,
         seq,
+        received: seq,
         slot: seq % job.slots,
         fan_in_0: job.workers.len() as u8,
         elements,

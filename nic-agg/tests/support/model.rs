@@ -6,7 +6,7 @@ use sumac_agg::NewWorker;
 use sumac_wire::{
     Header, Kind, Reason,
     admit::{self, dynamic::Down},
-    dynamic::{self, Action, SlotMeta, lane, owner},
+    dynamic::{self, Action, SlotMeta, owner},
     header::{NO_SLOT, flag},
     tables::{JobEntry, WorkerEntry, parent_index},
 };
@@ -115,7 +115,7 @@ impl Model {
             let to = To::One(worker.ip, worker.port + sent.shard);
             return Ok((Reason::Probed, Some((report, sent.values.clone(), to))));
         }
-        let owner = owner(header.job, header.epoch, lane(header));
+        let owner = owner(header.job, header.epoch, header.lane);
         if let Some((meta, _)) = self.slots.get_mut(&(sent.shard, header.slot)) {
             *meta = dynamic::release(meta, owner, header.seq, 0, PATIENCE);
         }

@@ -12,13 +12,14 @@ use sumac_tests::site::with_sumac;
 use sumac_tests::traffic::Traffic;
 use sumac_tests::wait::eventually;
 use sumac_tests::{Crew, exact, stats};
+use sumac_wire::header::HEADER_LEN;
 
 use super::{lab, sumac};
 
 /// 12 MB: 2 s alone at the cables' rate.
 const COUNT: usize = 3_000_000;
 /// Bytes of a chunk's packet on a cable beside its elements: Sumac's header, UDP, IPv4, Ethernet.
-const HEADERS: u64 = 56 + 8 + 20 + 14;
+const HEADERS: u64 = HEADER_LEN as u64 + 8 + 20 + 14;
 
 /// Cables so slow that a busy machine keeps up with them.
 fn in_marking_lab(workers: u16, dynamic: DynamicOptions, body: impl FnOnce(&mut Deployment<'_>)) {

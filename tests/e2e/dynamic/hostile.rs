@@ -60,7 +60,7 @@ const AT_AGGREGATOR: &[Case] = &[
     ("racks", |f| f.header.fan_in_1 = 1, "wrong_worker"),
     ("from a rack", |f| f.header.flags = flag::LEVEL, "wrong_worker"),
     ("a slot beyond the pool", |f| f.header.slot = SLOTS, "wrong_slot"),
-    ("a lane that no job has", |f| f.header.next_seq = 1 << 16, "wrong_slot"),
+    ("a lane that no job has", |f| f.header.lane = u16::MAX, "wrong_slot"),
     ("no slot for the first time", |f| f.header.slot = NO_SLOT, "bad_type"),
     ("floats for the first time", |f| f.header.flags = flag::RAW_FLOAT, "bad_type"),
     ("a question", |f| f.header.flags = flag::QUERY, "bad_type"),
@@ -77,7 +77,7 @@ const FROM_ABOVE: &[Case] = &[
     ("a result from worker 1", |f| f.from(Ipv4Addr::new(10, 77, 1, 2)), "wrong_source"),
     ("a result from a stranger", |f| f.from(STRANGER), "wrong_source"),
     ("a result of a slot beyond the pool", |f| f.header.slot = SLOTS, "wrong_slot"),
-    ("a result of a lane that no job has", |f| f.header.next_seq = 1 << 16, "wrong_slot"),
+    ("a result of a lane that no job has", |f| f.header.lane = u16::MAX, "wrong_slot"),
     ("an answer to two workers' probe", |f| f.header.kind = Kind::Report as u8, "wrong_worker"),
 ];
 
@@ -100,8 +100,8 @@ const AT_PARAMETER_HOST: &[Case] = &[
     ("no worker's bit", |f| f.header.bitmap_0 = 0, "refused"),
     ("the bit of a worker that the job has not", |f| f.header.bitmap_0 = 1 << 31, "refused"),
     ("a rack's bit", |f| (f.header.fan_in_1, f.header.bitmap_1) = (2, 2), "refused"),
-    ("a lane that the job has not", |f| f.header.next_seq = 7, "refused"),
-    ("a lane that no job has", |f| f.header.next_seq = 1 << 16, "refused"),
+    ("a lane that the job has not", |f| f.header.lane = 7, "refused"),
+    ("a lane that no job has", |f| f.header.lane = u16::MAX, "refused"),
     ("a question", |f| f.header.flags = flag::QUERY, "refused"),
     ("an exponent round", |f| f.header.flags = flag::EXPONENT, "refused"),
     ("a refusal", |f| f.header.flags = flag::MISMATCH, "refused"),
@@ -123,7 +123,7 @@ fn options() -> sumac_lab::deployment::SumacOptions {
 /// Puts a frame of chunk 0 of lane 0 into the slot that the chunk has.
 fn in_its_slot(forgery: Forgery) -> Forgery {
     let mut header = forgery.header;
-    (header.next_seq, header.slot) = (0, dynamic::hash(header.job, 0, 0, SLOTS));
+    (header.lane, header.slot) = (0, dynamic::hash(header.job, 0, 0, SLOTS));
     Forgery { header, ..forgery }
 }
 

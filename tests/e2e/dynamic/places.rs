@@ -4,6 +4,7 @@ use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Backend, DynamicOptions, SumacOptions};
 use sumac_tests::site::with_sumac;
 use sumac_tests::{Crew, exact, stats};
+use sumac_wire::header::HEADER_LEN;
 
 use super::{lab, sumac};
 
@@ -60,7 +61,7 @@ impl Counts {
 /// Bytes of a tensor in packets of one worker.
 fn tensor_bytes(crew: &Crew) -> f64 {
     let words = usize::from(crew.trainers[0].job.opened().elements);
-    (COUNT.div_ceil(words) * 56 + COUNT * 4) as f64
+    (COUNT.div_ceil(words) * HEADER_LEN + COUNT * 4) as f64
 }
 
 #[test]

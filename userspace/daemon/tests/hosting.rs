@@ -48,7 +48,7 @@ impl Trainer {
     fn send(&self, to: u16, header: &Header, values: &[i32]) {
         let mut packet = header.to_bytes().to_vec();
         packet.extend(values.iter().flat_map(|value| value.to_be_bytes()));
-        let shard = header.next_seq as u16 % SHARDS;
+        let shard = header.lane % SHARDS;
         self.0[usize::from(shard)].send_to(&packet, (Ipv4Addr::LOCALHOST, to + shard)).unwrap();
     }
 
@@ -74,7 +74,7 @@ fn header(bit: u32, lane: u32) -> Header {
         fan_in_0: 2,
         bitmap_0: 1 << bit,
         elements: ELEMENTS,
-        next_seq: lane,
+        lane,
         ..Header::default()
     }
 }
@@ -122,7 +122,7 @@ fn each_shard_is_summed_on_its_thread() {
         }
         for trainer in &trainers {
             let (header, values) = trainer.receive(lane as usize % usize::from(SHARDS));
-            assert_eq!((header.kind, header.next_seq, header.flags), (Kind::Result as u8, lane, 0));
+            assert_eq!((header.kind, header.lane, header.flags), (Kind::Result as u8, lane, 0));
             assert_eq!(values, [3, 2 * lane as i32, -2, i32::MIN]);
         }
     }

@@ -14,6 +14,7 @@ use sumac_hostprog::{AttachOptions, Attached, attach, program};
 use sumac_wire::{
     Header, MAX_ELEMENTS, Reason,
     frame::{self, Endpoints, OVERHEAD},
+    header::HEADER_LEN,
     tables::{HostJobEntry, job_flag},
 };
 use sumac_xsk::{LINK_HEADER, Socket, SocketConfig};
@@ -320,7 +321,7 @@ fn frames_cut_anywhere_are_foreign_or_truncated() {
     }
     let bench = Bench::new();
     for bytes in [frame(&header(16)), tagged(frame(&header(16)))] {
-        let ports_end = bytes.len() - (56 + 16 * 4) - 8 + 4;
+        let ports_end = bytes.len() - (HEADER_LEN + 16 * 4) - 8 + 4;
         // The kernel's test run takes no frame below an Ethernet header.
         for cut in 14..bytes.len() {
             let expected = if cut < ports_end { (PASS, Reason::Foreign) } else { (DROP, Reason::Truncated) };

@@ -5,10 +5,7 @@ use std::net::SocketAddrV4;
 use sumac_wire::{
     Header, Kind, MAX_JOBS, Reason,
     admit::{dynamic as admit, payload_len},
-    dynamic::{
-        host::{Action, Bits, Outcome, holds},
-        lane,
-    },
+    dynamic::host::{Action, Bits, Outcome, holds},
     header::{HEADER_LEN, flag},
     reason::COUNTERS,
 };
@@ -101,7 +98,8 @@ impl ParameterHost {
             return Err(HostError::Memory { job, needed, free });
         }
         let stock = || FloatStock::new(members.world(), terms.elements, terms.float_chunks());
-        let ring = || Ring::new(terms.kept(), terms.elements, stock());
+        let racks = members.racks();
+        let ring = || Ring::new(terms.kept(), terms.elements, racks, stock());
         let rings = (0..terms.lanes).map(|lane| is_here(lane).then(ring)).collect();
         let stats = JobStats { job, epoch: terms.epoch, world: members.world(), ..JobStats::default() };
         *entry = Some(Box::new(Job { terms, members, rings, reserved: needed, stats }));
@@ -245,7 +243,10 @@ impl Job {
         if !outbox.has_room() {
             return Err(Reason::Busy);
         }
-        self.stats.bytes_in += payload_len(header.elements) as u64;
+        self.stats.bytes_in += payload.len() as u64;
+        if let Some(ring) = ring(&mut self.rings, header) {
+            ring.note_received(&bits, header.received);
+        }
         if contribution.is_none() {
             self.stats.probes += 1;
             let header = Header { kind: Kind::Report as u8, ..*header };
@@ -373,7 +374,7 @@ impl Job {
         }
         self.stats.sent += 1;
         self.stats.bytes_out += len as u64;
-        let class = lane(&header) / self.terms.shards;
+        let class = header.lane / self.terms.shards;
         Some(Sending {
             job: header.job,
             len,
@@ -387,7 +388,7 @@ impl Job {
 
 /// The ring of a packet's lane.
 fn ring<'a>(rings: &'a mut [Option<Ring>], header: &Header) -> Option<&'a mut Ring> {
-    rings.get_mut(usize::from(lane(header))).and_then(Option::as_mut)
+    rings.get_mut(usize::from(header.lane)).and_then(Option::as_mut)
 }
 
 /// The DSCP of a class: that of the least of its priorities, 0 or 4.

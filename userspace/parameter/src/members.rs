@@ -83,6 +83,11 @@ impl Members {
         self.workers.len() as u16
     }
 
+    /// Racks up to the last one that has workers.
+    pub(crate) fn racks(&self) -> usize {
+        self.ranks.len()
+    }
+
     /// All workers.
     pub(crate) fn all(&self) -> &Bits {
         &self.all

@@ -3,8 +3,8 @@
 
 use sumac_values as values;
 use sumac_wire::{
-    Header,
-    dynamic::host::{Action, Bits, ChunkMeta, Job, Outcome},
+    Header, MAX_WORKERS,
+    dynamic::host::{Action, Bits, ChunkMeta, Job, Outcome, note_received},
     header::flag,
 };
 
@@ -54,11 +54,19 @@ pub(crate) struct Ring {
     stock: FloatStock,
     /// The first chunk that is not summed.
     next: u32,
+    /// How far each worker is known to have received.
+    received: Vec<u32>,
 }
 
 impl Ring {
-    pub(crate) fn new(kept: u32, elements: u16, stock: FloatStock) -> Ring {
-        Ring { chunks: Vec::new(), kept, elements: elements.into(), stock, next: 0 }
+    pub(crate) fn new(kept: u32, elements: u16, racks: usize, stock: FloatStock) -> Ring {
+        let received = vec![0; racks * MAX_WORKERS];
+        Ring { chunks: Vec::new(), kept, elements: elements.into(), stock, next: 0, received }
+    }
+
+    /// Notes that these workers have the results of all chunks before `received`.
+    pub(crate) fn note_received(&mut self, bits: &Bits, received: u32) {
+        note_received(&mut self.received, bits, received);
     }
 
     /// Most bytes that one takes, without floats.
@@ -94,7 +102,7 @@ impl Ring {
         let place = self.place(header.seq);
         let Some(chunk) = self.chunks.get_mut(place) else { return Done::NoRoom };
         let mut after = chunk.meta;
-        let action = after.absorb(header, Job { all, kept: self.kept });
+        let action = after.absorb(header, Job { all, kept: self.kept, received: &self.received });
         let overflowed = match action {
             Action::Store | Action::Add if header.has(flag::RAW_FLOAT) => {
                 if !self.keep_floats(header.seq, rank, payload) {

@@ -8,7 +8,10 @@ use std::alloc::System;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use sumac_parameter::ParameterHost;
-use sumac_wire::{Header, header::flag};
+use sumac_wire::{
+    Header,
+    header::{HEADER_LEN, flag},
+};
 use support::*;
 
 #[global_allocator]
@@ -24,7 +27,7 @@ fn chunk(host: &mut ParameterHost, packets: &mut [[Vec<u8>; 2]; 3], seq: u32) ->
             let packet = &mut packet[raw];
             packet[8..12].copy_from_slice(&seq.to_be_bytes());
             if raw == 0 {
-                packet[56..60]
+                packet[HEADER_LEN..HEADER_LEN + 4]
                     .copy_from_slice(&(if seq.is_multiple_of(3) { i32::MAX } else { 1 }).to_be_bytes());
             }
             host.on_packet(*from, 1, packet, false);

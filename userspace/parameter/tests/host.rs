@@ -34,7 +34,7 @@ fn a_full_sum_is_answered_once_through_the_aggregator() {
     let Sent { sending, header, values } = &sent[0];
     assert_eq!(values, &[1, -2, 3, 4]);
     assert_eq!((header.kind, header.flags, header.contributors), (Kind::Result as u8, 0, 3));
-    assert_eq!((header.slot, header.timestamp, dynamic::lane(header)), (0, 0, 1), "echoed");
+    assert_eq!((header.slot, header.timestamp, header.lane), (0, 0, 1), "echoed");
     assert_eq!((sending.dscp_ecn, sending.checksum), (0b10, true));
     let stats = host.stats();
     let job = stats.job(JOB).unwrap();
@@ -368,7 +368,7 @@ fn lanes_of_other_threads_take_no_memory_and_no_packets() {
     assert_eq!(host.stats().memory, all / 2);
     let of_lane_1 = passed(header(&[2], 0, 0, 0));
     assert_eq!(give(&mut host, aggregator(), &of_lane_1, &[1; 4]), Reason::WrongSlot);
-    let of_lane_0 = packet(&Header { next_seq: 0, ..of_lane_1 }, &[1; 4]);
+    let of_lane_0 = packet(&Header { lane: 0, ..of_lane_1 }, &[1; 4]);
     assert_eq!(host.on_packet(aggregator(), 0, &of_lane_0, false), Reason::Added);
     assert_eq!(host.renew(JOB, 8, job(&[2]).workers), Ok(vec![0; 4]));
 }

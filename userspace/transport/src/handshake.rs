@@ -127,7 +127,6 @@ impl Handshake {
 
 /// The header of a probe.
 pub(crate) fn probe(params: &JobParams, now: Time, elements: u16, number: u32) -> Header {
-    let lane = u32::from(params.lane);
     let header = Header {
         kind: sumac_wire::Kind::Probe as u8,
         flags: if number == 0 { 0 } else { flag::RESEND },
@@ -138,16 +137,15 @@ pub(crate) fn probe(params: &JobParams, now: Time, elements: u16, number: u32) -
         fan_in_0: params.rack_world as u8,
         elements,
         bitmap_0: 1 << params.rack_rank,
-        // Which of the worker's engines asked: probes touch no slot that would say so.
-        tensor: lane,
         timestamp: now.stamp(),
         token: params.token,
+        lane: params.lane,
         ..Header::default()
     };
     let Some(dynamic) = &params.dynamic else { return header };
     let level = if dynamic.beside_root { flag::LEVEL } else { 0 };
     let (fan_in_1, bitmap_1) = (dynamic.fan_in_1, dynamic.bitmap_1);
-    Header { flags: header.flags | level, fan_in_1, bitmap_1, next_seq: lane, ..header }
+    Header { flags: header.flags | level, fan_in_1, bitmap_1, ..header }
 }
 
 #[cfg(test)]
@@ -220,7 +218,7 @@ mod tests {
             Some(Verdict::Failed(JobError::NoReply { probes: 10.., waited_ms: 3000 }))
         ));
         let (verdict, _) = run(|elements| elements == 0);
-        let expected = JobError::MtuTooSmall { elements: 256, bytes: 56 + 1024 };
+        let expected = JobError::MtuTooSmall { elements: 256, bytes: sumac_wire::admit::payload_len(256) };
         assert_eq!(verdict, Some(Verdict::Failed(expected)));
     }
 

@@ -16,13 +16,12 @@ pub enum LaneField {
 impl LaneField {
     /// The lane of a received packet; `None` when its header does not name one.
     pub fn lane(self, header: &Header) -> Option<u16> {
-        let lane = match self {
-            _ if header.kind == Kind::Report as u8 => header.tensor,
-            LaneField::Unknown => return None,
-            LaneField::Slot(slots) => header.slot.checked_div(slots)?,
-            LaneField::Lane => header.next_seq,
-        };
-        u16::try_from(lane).ok()
+        match self {
+            _ if header.kind == Kind::Report as u8 => Some(header.lane),
+            LaneField::Unknown => None,
+            LaneField::Slot(slots) => u16::try_from(header.slot.checked_div(slots)?).ok(),
+            LaneField::Lane => Some(header.lane),
+        }
     }
 }
 
@@ -42,17 +41,17 @@ mod tests {
 
     #[test]
     fn packets_name_their_lane() {
-        let result = Header { kind: Kind::Result as u8, slot: 31, next_seq: 7, ..Header::default() };
+        let result = Header { kind: Kind::Result as u8, slot: 31, lane: 7, ..Header::default() };
         let of = |field: LaneField| field.lane(&result);
         assert_eq!(
             (of(LaneField::Slot(8)), of(LaneField::Unknown), of(LaneField::Lane)),
             (Some(3), None, Some(7))
         );
         assert_eq!(of(LaneField::Slot(0)), None, "no slots, no lane");
-        let report = Header { kind: Kind::Report as u8, tensor: 5, slot: u32::MAX, ..Header::default() };
+        let report = Header { kind: Kind::Report as u8, lane: 5, slot: u32::MAX, ..Header::default() };
         assert_eq!((LaneField::Unknown.lane(&report), LaneField::Lane.lane(&report)), (Some(5), Some(5)));
-        let beyond = Header { tensor: 1 << 16, ..report };
-        assert_eq!(LaneField::Lane.lane(&beyond), None, "no lane has this number");
+        let beyond = Header { slot: u32::MAX, ..result };
+        assert_eq!(LaneField::Slot(8).lane(&beyond), None, "no lane has this number");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use sumac_transport::{DType, EngineStats, JobState};
 use sumac_wire::{
     Header, Kind, Reason,
-    header::{exponent, flag},
+    header::{HEADER_LEN, exponent, flag},
 };
 use support::{
     block, job,
@@ -104,11 +104,11 @@ fn cut_and_stretched_results_are_refused() {
     // Lengths that agree with each other, but not with the chunk.
     for elements in [0u16, 7, 9, 832] {
         let mut other = sent[1].answer_with(|header| header.elements = elements);
-        other.resize(56 + usize::from(elements) * 4, 0xff);
+        other.resize(HEADER_LEN + usize::from(elements) * 4, 0xff);
         lone.take(&other);
     }
     let frames = &lone.engine.stats().frames;
-    assert_eq!(frames.get(Reason::Truncated), 56);
+    assert_eq!(frames.get(Reason::Truncated), HEADER_LEN as u64);
     assert_eq!(frames.get(Reason::BadLength), 32 + 1);
     assert_eq!(frames.get(Reason::WrongElements), 4);
     assert_eq!(lone.engine.stats().results, 0);

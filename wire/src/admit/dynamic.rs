@@ -7,7 +7,6 @@ use crate::{
     dynamic::{
         Contribution,
         host::{Bits, holds},
-        lane,
     },
     header::{NO_SLOT, flag},
     tables::{JobEntry, WorkerEntry, job_flag},
@@ -28,8 +27,7 @@ pub(super) const fn is_of_rack(header: &Header, job: &JobEntry) -> bool {
 /// Checks that a packet's lane is of the shard whose port it came by.
 #[inline(always)]
 fn is_of_shard(header: &Header, shards: u16, shard: u16) -> bool {
-    let lane = lane(header);
-    (lane as usize) < MAX_LANES && header.next_seq <= u16::MAX as u32 && shards != 0 && lane % shards == shard
+    (header.lane as usize) < MAX_LANES && shards != 0 && header.lane % shards == shard
 }
 
 /// Checks that a packet names a slot of those that its job may take, or none at all.
@@ -135,7 +133,7 @@ pub fn to_host(header: &Header, job: &HostTerms<'_>, shard: u16) -> Result<Optio
     if header.kind != Kind::Contribution as u8 || header.has(FOREIGN) {
         return Err(Reason::BadType);
     }
-    if !is_of_shard(header, job.shards, shard) || lane(header) >= job.lanes {
+    if !is_of_shard(header, job.shards, shard) || header.lane >= job.lanes {
         return Err(Reason::WrongSlot);
     }
     if header.elements == 0 || header.elements > job.elements {
@@ -176,7 +174,7 @@ mod tests {
             fan_in_0: 4,
             elements: 256,
             bitmap_0: 0b1000,
-            next_seq: 3,
+            lane: 3,
             token: 0xfeed,
             ..Header::default()
         }
@@ -200,9 +198,9 @@ mod tests {
             ("a result", |h| h.kind = Kind::Result as u8, Err(Reason::BadType)),
             ("a question", |h| h.flags = flag::QUERY, Err(Reason::BadType)),
             ("an exponent round", |h| h.flags = flag::EXPONENT, Err(Reason::BadType)),
-            ("a lane of the other shard", |h| h.next_seq = 2, Err(Reason::WrongSlot)),
-            ("no such lane", |h| h.next_seq = 33, Err(Reason::WrongSlot)),
-            ("a lane beyond 16 bits", |h| h.next_seq = 1 << 16 | 3, Err(Reason::WrongSlot)),
+            ("a lane of the other shard", |h| h.lane = 2, Err(Reason::WrongSlot)),
+            ("no such lane", |h| h.lane = 33, Err(Reason::WrongSlot)),
+            ("a lane beyond those of any shard", |h| h.lane = u16::MAX, Err(Reason::WrongSlot)),
             ("a slot beyond the pool", |h| h.slot = 128, Err(Reason::WrongSlot)),
             ("no slot", |h| h.slot = NO_SLOT, Err(Reason::BadType)),
             ("no slot, sent again", |h| (h.slot, h.flags) = (NO_SLOT, flag::RESEND), Ok(true)),
@@ -250,7 +248,7 @@ mod tests {
             (|h| h.token = 1, Reason::BadToken),
             (|h| h.epoch = 1, Reason::WrongEpoch),
             (|h| h.slot = 128, Reason::WrongSlot),
-            (|h| h.next_seq = 0, Reason::WrongSlot),
+            (|h| h.lane = 0, Reason::WrongSlot),
             (|h| h.elements = 257, Reason::WrongElements),
         ];
         for (change, reason) in table {
@@ -293,7 +291,7 @@ mod tests {
             (|h| h.kind = Kind::Result as u8, Reason::BadType),
             (|h| h.token = 1, Reason::BadToken),
             (|h| h.epoch = 1, Reason::WrongEpoch),
-            (|h| h.next_seq = 5, Reason::WrongSlot),
+            (|h| h.lane = 5, Reason::WrongSlot),
             (|h| h.bitmap_0 = 16, Reason::WrongWorker),
             (|h| h.elements = 257, Reason::WrongElements),
             (|h| h.elements = 0, Reason::WrongElements),

@@ -2,12 +2,13 @@
 //! worker exactly once, by bitmap.
 //!
 //! The host keeps the last chunks of the stream, two windows of them: a worker sends a chunk only when it has the results
-//! of all that are a window older, and no worker is further ahead of another than that. So the first packet
-//! of a chunk that is two windows later shows that all workers have the result that it replaces.
+//! of all that are a window older, and as long as every sum holds every worker none is further ahead of another than that.
+//! A chunk gives way to the one two windows later only when all workers are known to have its result, by the header's
+//! `received` field ([`note_received`]).
 
 use super::rehash;
 use crate::{
-    Kind, Reason,
+    Kind, MAX_WORKERS, Reason,
     header::{Header, flag},
     stream::is_later,
 };
@@ -36,6 +37,30 @@ pub fn holds(header: &Header, all: &Bits) -> Option<Bits> {
         }
     }
     (racks != 0).then_some(bits)
+}
+
+/// Notes that the workers in `bits` have the results of all chunks before `received`.
+///
+/// `known` holds how far each worker of a lane has received: [`MAX_WORKERS`] of each rack.
+pub fn note_received(known: &mut [u32], bits: &Bits, received: u32) {
+    for (known, bits) in known.chunks_mut(MAX_WORKERS).zip(bits).filter(|(_, bits)| **bits != 0) {
+        for (bit, known) in known.iter_mut().enumerate() {
+            if bits >> bit & 1 == 1 && is_later(received, *known) {
+                *known = received;
+            }
+        }
+    }
+}
+
+/// Returns whether all workers are known to have the result of chunk `seq`.
+fn have_received(known: &[u32], all: &Bits, seq: u32) -> bool {
+    let racks = all.iter().enumerate().filter(|(_, bits)| **bits != 0);
+    racks.into_iter().all(|(rack, bits)| {
+        let known = known.chunks(MAX_WORKERS).nth(rack).unwrap_or_default();
+        (0..MAX_WORKERS)
+            .filter(|bit| bits >> bit & 1 == 1)
+            .all(|bit| known.get(bit).is_some_and(|known| is_later(*known, seq)))
+    })
 }
 
 /// What the host knows of a chunk besides its values.
@@ -94,6 +119,8 @@ pub struct Job<'a> {
     pub all: &'a Bits,
     /// Chunks that are kept: a power of two, at least twice the largest window.
     pub kept: u32,
+    /// How far each worker has received in the lane: see [`note_received`].
+    pub received: &'a [u32],
 }
 
 impl ChunkMeta {
@@ -111,7 +138,7 @@ impl ChunkMeta {
     pub fn absorb(&mut self, header: &Header, job: Job<'_>) -> Action {
         let Some(bits) = holds(header, job.all) else { return Action::Ignore(Reason::WrongWorker) };
         if !self.used || self.seq != header.seq {
-            return self.begin(header, bits, job.kept);
+            return self.begin(header, bits, job);
         }
         if self.is_forgotten() {
             *self = ChunkMeta::of(header, bits);
@@ -142,14 +169,15 @@ impl ChunkMeta {
         self.add(header, bits)
     }
 
-    fn begin(&mut self, header: &Header, bits: Bits, kept: u32) -> Action {
+    fn begin(&mut self, header: &Header, bits: Bits, job: Job<'_>) -> Action {
         let in_turn = if self.used {
             if !is_later(header.seq, self.seq) {
                 return Action::Ignore(Reason::Stale);
             }
-            self.complete && header.seq.wrapping_sub(self.seq) == kept
+            let is_next = self.complete && header.seq.wrapping_sub(self.seq) == job.kept;
+            is_next && have_received(job.received, job.all, self.seq)
         } else {
-            header.seq < kept
+            header.seq < job.kept
         };
         if !in_turn {
             return Action::Ignore(Reason::OutOfTurn);

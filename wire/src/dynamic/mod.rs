@@ -12,7 +12,10 @@ pub mod host;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::header::{Header, flag};
+use crate::{
+    header::{Header, flag},
+    stream::is_later,
+};
 
 /// What a slot knows besides its values. Host order. All zero: the slot is free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -37,7 +40,9 @@ pub struct SlotMeta {
     /// The largest exponent that contributions gave for a later chunk.
     pub next_exponent: i8,
     /// Zero.
-    pub reserved: [u8; 6],
+    pub reserved: u16,
+    /// How far all senders whose values it holds have received, at least.
+    pub received: u32,
 }
 
 const _: () = assert!(size_of::<SlotMeta>() == 32);
@@ -51,12 +56,6 @@ pub const fn owner(job: u16, epoch: u16, lane: u16) -> u32 {
 }
 
 const _: () = assert!(crate::MAX_LANES <= 1 << 6 && crate::MAX_JOBS <= 1 << 10);
-
-/// The lane that a packet's chunk is of. In this mode it stands where the static one has the slot's next chunk.
-#[inline(always)]
-pub const fn lane(header: &Header) -> u16 {
-    header.next_seq as u16
-}
 
 /// The slot that a lane's chunks begin with, by their place in the window (ATP section 3.5): jobs and chunks that follow
 /// one another are spread over the pool.
@@ -104,6 +103,8 @@ pub struct Contribution {
     pub exponent: i8,
     /// The sender's exponent of a later chunk.
     pub next_exponent: i8,
+    /// The sender has the results of all chunks of this lane before this one.
+    pub received: u32,
 }
 
 impl Contribution {
@@ -112,7 +113,7 @@ impl Contribution {
     pub fn of(header: &Header) -> Contribution {
         let second = header.has(flag::LEVEL);
         Contribution {
-            owner: owner(header.job, header.epoch, lane(header)),
+            owner: owner(header.job, header.epoch, header.lane),
             seq: header.seq,
             sender: if second { header.bitmap_1 } else { header.bitmap_0 },
             fan_in: if second { header.fan_in_1 } else { header.fan_in_0 },
@@ -121,6 +122,7 @@ impl Contribution {
             flags: header.flags,
             exponent: header.exponent,
             next_exponent: header.next_exponent,
+            received: header.received,
         }
     }
 
@@ -179,7 +181,8 @@ impl SlotMeta {
             flags: c.flags & (flag::MERGED | flag::MAXIMUM | flag::LEVEL),
             exponent: c.exponent,
             next_exponent: c.next_exponent,
-            reserved: [0; 6],
+            reserved: 0,
+            received: c.received,
         }
     }
 
@@ -194,6 +197,7 @@ impl SlotMeta {
             } else {
                 self.next_exponent
             },
+            received: if is_later(self.received, c.received) { c.received } else { self.received },
             stamp: now,
             ..self
         }
@@ -270,7 +274,7 @@ pub fn release(before: &SlotMeta, owner: u32, seq: u32, now: u32, patience: u32)
 pub fn sum(request: &Header, slot: &SlotMeta) -> Header {
     let merged = slot.flags & flag::MERGED;
     let flags = request.flags | merged | flag::LEVEL;
-    let header = Header { flags, next_exponent: slot.next_exponent, ..*request };
+    let header = Header { flags, next_exponent: slot.next_exponent, received: slot.received, ..*request };
     if slot.flags & flag::LEVEL != 0 {
         Header { bitmap_1: slot.bitmap, ..header }
     } else {

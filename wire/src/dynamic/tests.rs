@@ -185,7 +185,7 @@ fn the_host_knows_whose_values_a_packet_holds() {
 #[test]
 fn the_host_adds_everyone_once() {
     let all = workers(&[0b111]);
-    let job = host::Job { all: &all, kept: 8 };
+    let job = host::Job { all: &all, kept: 8, received: &[6; 32] };
     let of = |bitmap_0, flags| Header { bitmap_0, flags, fan_in_1: 1, ..packet(0, 5) };
     let mut chunk = host::ChunkMeta::default();
     assert_eq!(chunk.absorb(&of(0b1, 0), job), host::Action::Store);
@@ -209,9 +209,43 @@ fn the_host_adds_everyone_once() {
 }
 
 #[test]
+fn a_chunk_gives_way_when_all_workers_are_known_to_have_its_result() {
+    let all = workers(&[0b11, 0b1]);
+    let mut received = [0; 64];
+    let of = |seq, bitmap_0, bitmap_1| Header { bitmap_0, bitmap_1, fan_in_1: 2, ..packet(0, seq) };
+    let mut chunk = host::ChunkMeta::default();
+    let absorb = |chunk: &mut host::ChunkMeta, header: &Header, received: &[u32]| {
+        chunk.absorb(header, host::Job { all: &all, kept: 8, received })
+    };
+    // Completed without the second rack, as with a loss bound.
+    assert_eq!(absorb(&mut chunk, &of(5, 0b11, 0b1), &received), host::Action::Store);
+    assert_eq!(chunk.settle(&workers(&[0b11]), false), host::Outcome::Complete);
+    let (next, refused) = (of(13, 0b1, 0b1), host::Action::Ignore(Reason::OutOfTurn));
+    let notes = [(&[0b11, 0][..], 6), (&[0, 0b1], 5), (&[0b1], 4)];
+    for (bits, prefix) in notes {
+        host::note_received(&mut received, &workers(bits), prefix);
+        assert_eq!(absorb(&mut chunk, &next, &received), refused, "{bits:?} to {prefix}");
+    }
+    assert_eq!(absorb(&mut chunk, &next, &[]), refused, "of whom nothing is known");
+    host::note_received(&mut received, &workers(&[0, 0b1]), 6);
+    assert_eq!((received[0], received[1], received[32]), (6, 6, 6), "never back");
+    assert_eq!(absorb(&mut chunk, &next, &received), host::Action::Store);
+}
+
+#[test]
+fn a_sum_has_received_as_far_as_all_in_it() {
+    for (values, expected) in [([7, 9], 7), ([9, 7], 7), ([u32::MAX, 3], u32::MAX)] {
+        let of = |rank: u32| Header { received: values[rank as usize], fan_in_0: 2, ..packet(rank, 9) };
+        let (held, _) = at(&SlotMeta::default(), &of(0), NOW);
+        let (held, action) = at(&held, &of(1), NOW);
+        assert_eq!((action, sum(&of(1), &held).received), (Action::Complete, expected));
+    }
+}
+
+#[test]
 fn what_overflowed_is_asked_for_as_floats() {
     let all = workers(&[0b11]);
-    let job = host::Job { all: &all, kept: 8 };
+    let job = host::Job { all: &all, kept: 8, received: &[6; 32] };
     let of = |bitmap_0, flags| Header { bitmap_0, flags, fan_in_1: 1, ..packet(0, 5) };
     let mut chunk = host::ChunkMeta::default();
     assert_eq!(chunk.absorb(&of(0b11, flag::OVERFLOW), job), host::Action::Store);
@@ -234,7 +268,7 @@ fn what_overflowed_is_asked_for_as_floats() {
 #[test]
 fn floats_are_sent_at_once_where_no_exponent_is_known() {
     let all = workers(&[0b11]);
-    let job = host::Job { all: &all, kept: 8 };
+    let job = host::Job { all: &all, kept: 8, received: &[6; 32] };
     let of = |bitmap_0, flags| Header { bitmap_0, flags, fan_in_1: 0, ..packet(0, 5) };
     let mut chunk = host::ChunkMeta::default();
     assert_eq!(chunk.absorb(&of(0b1, flag::RAW_FLOAT | flag::RESEND), job), host::Action::Store);
@@ -247,7 +281,7 @@ fn floats_are_sent_at_once_where_no_exponent_is_known() {
 #[test]
 fn floats_that_lost_their_room_come_again_as_floats() {
     let all = workers(&[0b11]);
-    let job = host::Job { all: &all, kept: 8 };
+    let job = host::Job { all: &all, kept: 8, received: &[6; 32] };
     let of = |bitmap_0, flags| Header { bitmap_0, flags: flags | flag::RESEND, ..packet(0, 5) };
     let of = |bitmap_0, flags| Header { fan_in_1: 0, ..of(bitmap_0, flags) };
     let mut chunk = host::ChunkMeta::default();
@@ -265,8 +299,8 @@ fn floats_that_lost_their_room_come_again_as_floats() {
 #[test]
 fn results_say_where_to_go_from_a_busy_slot() {
     let all = workers(&[0b11]);
-    let job = host::Job { all: &all, kept: 8 };
-    let of = |bitmap_0, flags| Header { bitmap_0, flags, slot: 17, next_seq: 6, fan_in_1: 0, ..packet(0, 5) };
+    let job = host::Job { all: &all, kept: 8, received: &[6; 32] };
+    let of = |bitmap_0, flags| Header { bitmap_0, flags, slot: 17, lane: 6, fan_in_1: 0, ..packet(0, 5) };
     let mut chunk = host::ChunkMeta::default();
     let busy = flag::LEVEL | flag::RESEND | flag::COLLISION;
     assert_eq!(chunk.absorb(&of(0b1, busy), job), host::Action::Store);
@@ -275,7 +309,7 @@ fn results_say_where_to_go_from_a_busy_slot() {
     let last = of(0b10, flag::LEVEL | flag::RESEND);
     let result = chunk.result(&last, 2, 64);
     assert_eq!((result.kind, result.flags, result.slot), (Kind::Result as u8, flag::COLLISION, 17));
-    assert_eq!((result.bitmap_0, lane(&result)), (rehash(17, 3, 5, 64), 6));
+    assert_eq!((result.bitmap_0, result.lane), (rehash(17, 3, 5, 64), 6));
     assert_eq!(result.contributors, 2);
     let linear = chunk.result(&last, 2, 0);
     assert_eq!((linear.flags, linear.bitmap_0), (0, 0), "stays where it is");
@@ -294,7 +328,7 @@ fn floats_never_meet_integers_in_a_slot() {
 #[test]
 fn a_new_incarnation_begins_what_is_not_complete_anew() {
     let all = workers(&[0b11]);
-    let job = host::Job { all: &all, kept: 8 };
+    let job = host::Job { all: &all, kept: 8, received: &[6; 32] };
     let of = |bitmap_0, flags| Header { bitmap_0, flags, fan_in_1: 0, ..packet(0, 5) };
     let mut chunk = host::ChunkMeta::default();
     assert_eq!(chunk.absorb(&of(0b1, flag::OVERFLOW), job), host::Action::Store);

@@ -39,7 +39,7 @@ pub fn conclude(before: &SlotMeta, conclusion: &Conclusion) -> (SlotMeta, Action
     let c = conclusion;
     let (active, shadow) = before.pair(c.owner, c.version);
     let (active, action) = conclude_version(active, c);
-    if action.changes_nothing() {
+    if !action.takes() {
         return (*before, action);
     }
     (SlotMeta::of(c.owner, c.version, active, shadow), action)
@@ -53,11 +53,11 @@ pub fn conclude_version(active: Version, c: &Conclusion) -> (Version, Action) {
         return (active, Action::Ignore(Reason::Stale));
     }
     let is_round = c.flags & flag::EXPONENT != 0;
-    let (heard, done) = if is_round { (active.asked, state::AGREED) } else { (active.seen, state::FINAL) };
+    let done = if is_round { state::AGREED } else { state::FINAL };
     if active.is(done) {
         return (active, Action::Ignore(Reason::Duplicate));
     }
-    if heard != c.all {
+    if is_round != active.is(state::ROUND) || active.seen != c.all {
         return (active, Action::Ignore(Reason::OutOfTurn));
     }
     if c.flags & flag::MISMATCH != 0 {
@@ -69,14 +69,15 @@ pub fn conclude_version(active: Version, c: &Conclusion) -> (Version, Action) {
     if active.tensor != c.tensor {
         return (active, Action::Ignore(Reason::WrongPlace));
     }
-    let state = active.state | done;
     if is_round {
-        return (Version { exponent: c.exponent, state, ..active }, Action::Ask(Then::Complete));
+        let agreed = Version { exponent: c.exponent, seen: 0, state: done, ..active };
+        return (agreed, Action::Ask(Then::Complete));
     }
     if active.elements != c.elements {
         return (active, Action::Ignore(Reason::WrongElements));
     }
     let flags = c.flags & flag::MERGED | active.flags & flag::MAXIMUM;
+    let state = active.state | done;
     let version = Version { flags, next_exponent: c.next_exponent, next: c.next_seq, state, ..active };
     (version, Action::Store(Then::Complete))
 }

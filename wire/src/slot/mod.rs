@@ -9,8 +9,11 @@
 //! carries the same bit and would be added to the wrong chunk (`tests/algorithm3.rs` finds that run). Here
 //! each version keeps its chunk's number, and what is older is stale. Where the paper clears a
 //! worker's bit in the other version, here the first contribution for a newer chunk replaces the
-//! whole bitmap, which is the same: it proves that every worker has the older result. And where the paper's
-//! slot takes every s-th chunk, here the result names the one that takes the version next.
+//! whole bitmap. And where the paper's slot takes every s-th chunk, here the result names the one that takes the version
+//! next.
+//!
+//! A version's chunk is given up only when every sender is known to have its result ([`Version::received`]), by the
+//! header's `received` field. That a chunk is complete shows it only while every sum holds every worker.
 //!
 //! Added to the paper is the *question* ([`flag::QUERY`]): a contribution without its elements, which asks whether they
 //! are missing, and changes nothing.
@@ -34,18 +37,20 @@ pub mod state {
     pub const FINAL: u8 = 1 << 0;
     /// The exponent is that of all workers of the job.
     pub const AGREED: u8 = 1 << 1;
+    /// The chunk's exponent round: `seen` counts exponents, not values.
+    pub const ROUND: u8 = 1 << 2;
 }
 
 /// One version of a slot: the chunk that it holds, without the values. Host order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Version {
-    /// The chunk. Meaningless while `seen` and `asked` are zero.
+    /// The chunk. Meaningless while `seen` and `state` are zero.
     pub seq: u32,
-    /// Which workers' contributions the values hold.
+    /// The senders whose values the sum holds; under [`state::ROUND`], whose exponents `exponent` is the largest of.
     pub seen: u32,
-    /// Which workers' exponents `exponent` is the largest of; zero when the chunk needed no exponent round.
-    pub asked: u32,
+    /// The senders that are known to have the chunk's result.
+    pub received: u32,
     /// The chunk that takes this version next; known once the version is final.
     pub next: u32,
     /// The operation's signature, of the first contribution.
@@ -68,7 +73,15 @@ impl Version {
     /// Whether it ever held a chunk of its owner's.
     #[inline(always)]
     const fn is_used(&self) -> bool {
-        self.seen | self.asked != 0
+        self.seen != 0 || self.state != 0
+    }
+
+    /// Notes the sender if it has the result of this version's chunk.
+    #[inline(always)]
+    pub const fn note(&mut self, c: &Contribution) {
+        if self.is_used() && is_later(c.received, self.seq) {
+            self.received |= c.worker;
+        }
     }
 
     #[inline(always)]
@@ -121,6 +134,8 @@ pub struct Contribution {
     pub elements: u16,
     /// The packet's flags.
     pub flags: u16,
+    /// The sender has the results of all chunks of this slot before this one.
+    pub received: u32,
     /// The sender's exponent: of this chunk in an exponent round, else of the slot's next chunk.
     pub next_exponent: i8,
     /// Whether a complete version is only a part, to be sent up to a parent.
@@ -165,15 +180,18 @@ pub enum Action {
     Pass,
     /// Another operation's chunk: mark the packet as [`flag::MISMATCH`] and send it back.
     Refuse,
+    /// Leave the values, whose result some sender may still lack, and count [`Reason::OutOfTurn`]. The packet comes
+    /// again.
+    Postpone,
     /// Leave everything as it is and count the reason.
     Ignore(Reason),
 }
 
 impl Action {
-    /// Whether the metadata stay as they were.
+    /// Whether the packet's values or exponent are taken in.
     #[inline(always)]
-    pub const fn changes_nothing(&self) -> bool {
-        !matches!(self, Action::Store(_) | Action::Add(_) | Action::Ask(_))
+    pub const fn takes(&self) -> bool {
+        matches!(self, Action::Store(_) | Action::Add(_) | Action::Ask(_))
     }
 }
 
@@ -205,22 +223,25 @@ impl SlotMeta {
     }
 }
 
-/// Decides what `contribution` does to a slot, and gives the slot's metadata afterwards: those of before, unless
-/// the action is to store, to add or to ask.
+/// Decides what `contribution` does to a slot, and returns the slot's metadata afterwards. Whatever is not ignored notes
+/// how far its sender has received; all else changes only by what is taken in.
 #[inline(always)]
 pub fn decide(before: &SlotMeta, contribution: &Contribution) -> (SlotMeta, Action) {
     let c = contribution;
-    let (active, shadow) = before.pair(c.owner, c.version);
+    let (mut active, mut shadow) = before.pair(c.owner, c.version);
+    active.note(c);
+    shadow.note(c);
     let (active, action) = decide_version(active, &shadow, c);
-    if action.changes_nothing() {
-        return (*before, action);
-    }
-    (SlotMeta::of(c.owner, c.version, active, shadow), action)
+    let is_left = match action {
+        Action::Ignore(_) => true,
+        _ => before.owner != c.owner && !action.takes(),
+    };
+    if is_left { (*before, action) } else { (SlotMeta::of(c.owner, c.version, active, shadow), action) }
 }
 
-/// The decision proper, on the version that the contribution names and the other one: for the eBPF program, which has
-/// no room for copies of both. Neither is used when the slot has another owner. What is given back is the version
-/// that the contribution names, as it was unless the action is to store, to add or to ask.
+/// The decision proper, on the version that the contribution names and the other one, which have noted its sender: for
+/// the eBPF program, which has no room for copies of both. Neither is used when the slot has another owner. Returns the
+/// version that the contribution names as it is afterwards.
 #[inline(always)]
 pub fn decide_version(active: Version, shadow: &Version, c: &Contribution) -> (Version, Action) {
     if active.is_used() {
@@ -231,9 +252,8 @@ pub fn decide_version(active: Version, shadow: &Version, c: &Contribution) -> (V
             return (active, Action::Ignore(Reason::Stale));
         }
     }
-    // A newer chunk. It may take this version once the one in the other is final: only a worker
-    // that has that result moves on, and only when all of them had this version's. Which chunk it is was said in
-    // this version's result; a frame from far ahead would hold the slot for good.
+    // A newer chunk: the one that this version's result named, by a sender that has the other's. A frame from far ahead
+    // would hold the slot for good.
     let in_turn = if active.is_used() {
         shadow.is(state::FINAL) && is_later(shadow.seq, active.seq) && c.seq == active.next
     } else if shadow.is_used() {
@@ -244,6 +264,9 @@ pub fn decide_version(active: Version, shadow: &Version, c: &Contribution) -> (V
     };
     if !in_turn {
         return (active, Action::Ignore(Reason::OutOfTurn));
+    }
+    if active.is_used() && active.received != c.all {
+        return (active, Action::Postpone);
     }
     if c.flags & flag::QUERY != 0 {
         return (active, Action::Want);
@@ -260,7 +283,7 @@ fn same_chunk(active: Version, c: &Contribution) -> (Version, Action) {
     if c.flags & flag::EXPONENT != 0 {
         return same_round(active, c);
     }
-    if active.asked != 0 && !active.is(state::AGREED) {
+    if active.is(state::ROUND) {
         return (active, Action::Ignore(Reason::OutOfTurn));
     }
     if active.seen == 0 {
@@ -277,13 +300,12 @@ fn same_chunk(active: Version, c: &Contribution) -> (Version, Action) {
     if active.elements != c.elements {
         return (active, Action::Ignore(Reason::WrongElements));
     }
+    if active.is(state::FINAL) {
+        return (active, Action::Reply);
+    }
     if active.seen & c.worker != 0 {
-        let action = match () {
-            () if active.is(state::FINAL) => Action::Reply,
-            () if active.seen == c.all => Action::Forward,
-            () => Action::Ignore(Reason::Duplicate),
-        };
-        return (active, action);
+        let is_part = active.seen == c.all;
+        return (active, if is_part { Action::Forward } else { Action::Ignore(Reason::Duplicate) });
     }
     let added = Version {
         seen: active.seen | c.worker,
@@ -309,16 +331,12 @@ fn question(active: &Version, c: &Contribution) -> Action {
 /// A contribution to the exponent round of the chunk that the version holds.
 #[inline(always)]
 fn same_round(active: Version, c: &Contribution) -> (Version, Action) {
-    if active.asked == 0 {
-        // All others went without a round, as this one's last result told it to.
-        return (active, Action::Ignore(Reason::OutOfTurn));
-    }
-    if active.asked & c.worker == 0 {
-        return ask(active, c);
-    }
     let action = match () {
         () if active.is(state::AGREED) => Action::ReplyExponent,
-        () if active.asked == c.all => Action::ForwardExponent,
+        // The slot's last result carried the exponent, so that this chunk has no round.
+        () if !active.is(state::ROUND) => Action::Ignore(Reason::OutOfTurn),
+        () if active.seen & c.worker == 0 => return ask(active, c),
+        () if active.seen == c.all => Action::ForwardExponent,
         () => Action::Ignore(Reason::Duplicate),
     };
     (active, action)
@@ -326,16 +344,11 @@ fn same_round(active: Version, c: &Contribution) -> (Version, Action) {
 
 #[inline(always)]
 fn ask(active: Version, c: &Contribution) -> (Version, Action) {
-    let mut asked = Version {
-        asked: active.asked | c.worker,
-        exponent: larger(active.exponent, c.next_exponent),
-        ..active
-    };
-    let then = then(asked.asked, c);
-    if then == Then::Complete {
-        asked.state |= state::AGREED;
-    }
-    (asked, Action::Ask(then))
+    let seen = active.seen | c.worker;
+    let exponent = larger(active.exponent, c.next_exponent);
+    let then = then(seen, c);
+    let (seen, state) = if then == Then::Complete { (0, state::AGREED) } else { (seen, state::ROUND) };
+    (Version { seen, exponent, state, ..active }, Action::Ask(then))
 }
 
 /// The first elements of a chunk.

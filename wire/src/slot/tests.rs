@@ -28,9 +28,15 @@ fn contribution(seq: u32, v: u8, worker: u32) -> Contribution {
         tensor: 0,
         elements: 4,
         flags: 0,
+        received: seq,
         next_exponent: 0,
         child: false,
     }
+}
+
+/// The version, with these senders known to have its result.
+fn received(version: Version, received: u32) -> Version {
+    Version { received, ..version }
 }
 
 /// Decides, and draws as an aggregator without work stealing does.
@@ -47,8 +53,9 @@ fn step(before: &SlotMeta, c: &Contribution) -> (SlotMeta, Action) {
 fn table_of_cases() {
     let empty = Version::default();
     let store = Action::Store(Then::Wait);
+    let partial = Version { seen: 3, ..version(11, ALL) };
     type Case = (&'static str, [Version; 2], Contribution, Action, [Version; 2]);
-    let table: [Case; 17] = [
+    let table: [Case; 20] = [
         ("first ever", [empty, empty], contribution(3, 0, 1), store, [version(3, 1), empty]),
         (
             "first ever, but not the slot's first",
@@ -97,21 +104,42 @@ fn table_of_cases() {
             [version(3, 7), empty],
             contribution(11, 1, 2),
             store,
-            [version(3, 7), version(11, 2)],
+            [received(version(3, 7), 2), version(11, 2)],
         ),
         (
             "result lost, others moved on",
-            [version(3, 7), version(11, 3)],
+            [received(version(3, 7), 3), version(11, 3)],
             contribution(3, 0, 4),
             Action::Reply,
-            [version(3, 7), version(11, 3)],
+            [received(version(3, 7), 3), version(11, 3)],
         ),
         (
             "chunk after next",
-            [version(3, 7), version(11, 7)],
+            [received(version(3, 7), 7), version(11, 7)],
             contribution(19, 0, 1),
             store,
-            [version(19, 1), version(11, 7)],
+            [version(19, 1), received(version(11, 7), 1)],
+        ),
+        (
+            "chunk after next, by the last sender that was not known to have the old result",
+            [received(version(3, 7), 6), partial],
+            contribution(19, 0, 1),
+            store,
+            [version(19, 1), received(partial, 1)],
+        ),
+        (
+            "chunk after next, but one sender may lack the old result",
+            [received(version(3, 7), 3), partial],
+            contribution(19, 0, 1),
+            Action::Postpone,
+            [received(version(3, 7), 3), received(partial, 1)],
+        ),
+        (
+            "contribution to a chunk that is complete without it",
+            [received(version(3, 7), 3), partial],
+            contribution(11, 1, 4),
+            Action::Reply,
+            [received(version(3, 7), 7), partial],
         ),
         (
             "delayed duplicate of the chunk before last",
@@ -157,10 +185,10 @@ fn table_of_cases() {
         ),
         (
             "over the wrap of seq",
-            [version(u32::MAX - 12, 7), version(u32::MAX - 4, 7)],
+            [received(version(u32::MAX - 12, 7), 7), version(u32::MAX - 4, 7)],
             contribution(3, 0, 1),
             store,
-            [version(3, 1), version(u32::MAX - 4, 7)],
+            [version(3, 1), received(version(u32::MAX - 4, 7), 1)],
         ),
     ];
     for (what, versions, c, action, after) in table {
@@ -207,7 +235,7 @@ fn a_different_length_is_refused() {
 #[test]
 fn the_result_says_which_chunk_comes_next() {
     let stolen = Version { next: 40, ..version(3, ALL) };
-    let before = SlotMeta { owner: OWNER, versions: [stolen, version(11, ALL)] };
+    let before = SlotMeta { owner: OWNER, versions: [received(stolen, ALL), version(11, ALL)] };
     assert_eq!(decide(&before, &contribution(19, 0, 1)).1, Action::Ignore(Reason::OutOfTurn));
     let (after, action) = decide(&before, &contribution(40, 0, 1));
     assert_eq!((after.versions[0].seq, action), (40, Action::Store(Then::Wait)));
@@ -256,10 +284,10 @@ fn a_sum_stays_a_sum_and_a_maximum_a_maximum() {
 
 /// The table of questions in `docs/protocol.md`.
 #[test]
-fn a_question_changes_nothing() {
+fn a_question_only_notes_how_far_its_sender_has_received() {
     let (empty, duplicate) = (Version::default(), Action::Ignore(Reason::Duplicate));
-    let agreed = Version { asked: ALL, state: state::AGREED, ..version(3, 0) };
-    let asked = Version { asked: 1, ..version(3, 0) };
+    let agreed = Version { state: state::AGREED, ..version(3, 0) };
+    let asked = Version { state: state::ROUND, ..version(3, 1) };
     let out_of_turn = Action::Ignore(Reason::OutOfTurn);
     type Case = (&'static str, [Version; 2], (u32, u8, u32), [Action; 2]);
     // What an aggregator alone does, and what a child does.
@@ -285,7 +313,11 @@ fn a_question_changes_nothing() {
         let before = SlotMeta { owner: OWNER, versions };
         for (child, action) in [false, true].into_iter().zip(actions) {
             let c = Contribution { flags: flag::QUERY, elements: 0, child, ..contribution(seq, v, worker) };
-            assert_eq!(decide(&before, &c), (before, action), "{what}, child: {child}");
+            let mut noted = before;
+            if !matches!(action, Action::Ignore(_)) {
+                noted.versions.iter_mut().for_each(|version| version.note(&c));
+            }
+            assert_eq!(decide(&before, &c), (noted, action), "{what}, child: {child}");
         }
     }
     let before = SlotMeta { owner: OWNER, versions: [version(3, 3), empty] };

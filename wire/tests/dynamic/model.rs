@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use stateright::{Model, Property};
 use sumac_wire::{
+    MAX_WORKERS,
     dynamic::{
         self, Action, Contribution, SlotMeta, decide,
         host::{self, Bits, ChunkMeta, Outcome},
@@ -19,7 +20,7 @@ use crate::packet::{EPOCH, JOB, Packet};
 pub struct System {
     /// Workers of each rack.
     pub racks: &'static [u32],
-    /// Workers whose first aggregator is the second one.
+    /// Workers whose first aggregator is the second one; without one they send to the host.
     pub direct: u32,
     /// Whether there is a second aggregator, before the parameter host.
     pub two_levels: bool,
@@ -29,7 +30,14 @@ pub struct System {
     pub window: u32,
     /// Whether another job takes free slots.
     pub shared: bool,
+    /// Whether the host may complete a chunk at any time with the contributions that it has (bounded loss).
+    pub flushes: bool,
+    /// Whether the host ignores `received` and infers from a complete chunk that all have those a window older.
+    pub infers: bool,
 }
+
+/// The property that the header's `received` field brings about.
+pub const KEPT: &str = "a result is kept until all workers have it";
 
 /// A slot and its value.
 type Slot = (SlotMeta, u64);
@@ -45,6 +53,8 @@ pub struct State {
     last: BTreeSet<Packet>,
     /// The parameter host's chunks, and their values.
     host: Vec<(ChunkMeta, u64)>,
+    /// `[worker]`: how far the host knows it to have received.
+    received: Vec<u32>,
     /// Bits of chunks whose result was sent.
     complete: u32,
     /// `[worker]`: bits of chunks whose result it has.
@@ -57,8 +67,9 @@ pub struct State {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// A worker's packet arrives at its first aggregator: worker, chunk, whether it is marked as sent again.
-    Contribution(usize, u32, bool),
+    /// A worker's packet arrives at its first aggregator: worker, chunk, whether it is marked as sent again, how far it
+    /// had received when it was sent.
+    Contribution(usize, u32, bool, u32),
     /// A rack's at the second.
     Between(Packet),
     /// One at the host.
@@ -71,6 +82,8 @@ pub enum Step {
     Take(Option<usize>),
     /// A slot loses what it has: its aggregator starts anew, another job frees it, its age is up.
     Lose(Option<usize>),
+    /// The host completes the chunk in this place.
+    Flush(usize),
 }
 
 const FOREIGN: SlotMeta = SlotMeta {
@@ -83,7 +96,8 @@ const FOREIGN: SlotMeta = SlotMeta {
     flags: 0,
     exponent: 0,
     next_exponent: 0,
-    reserved: [0; 6],
+    reserved: 0,
+    received: 0,
 };
 
 impl System {
@@ -125,7 +139,7 @@ impl System {
         (0..self.workers()).map(|worker| self.term(worker, chunk)).sum()
     }
 
-    fn packet(&self, worker: usize, seq: u32, again: bool) -> Packet {
+    fn packet(&self, worker: usize, seq: u32, again: bool, received: u32) -> Packet {
         let (rack, rank, has_rack) = self.place(worker);
         let level = if has_rack { 0 } else { flag::LEVEL };
         Packet {
@@ -133,9 +147,10 @@ impl System {
             seq,
             fan_in: [
                 if has_rack { self.racks[rack] as u8 } else { 1 },
-                if self.two_levels { self.racks.len() as u8 + self.direct as u8 } else { 0 },
+                if self.two_levels || !has_rack { self.racks.len() as u8 + self.direct as u8 } else { 0 },
             ],
             bitmap: [1 << rank, 1 << rack],
+            received,
             sum: self.term(worker, seq),
         }
     }
@@ -168,19 +183,30 @@ impl System {
         sent
     }
 
-    fn at_worker(&self, state: &mut State, worker: usize, seq: u32, again: bool) -> Option<Packet> {
-        let packet = self.packet(worker, seq, again);
-        let (rack, _, has_rack) = self.place(worker);
-        let slot = if has_rack { &mut state.first[rack] } else { &mut state.second };
-        self.aggregate(slot, &packet)
+    fn at_worker(
+        &self,
+        state: &mut State,
+        worker: usize,
+        seq: u32,
+        again: bool,
+        received: u32,
+    ) -> Option<Packet> {
+        let packet = self.packet(worker, seq, again, received);
+        match self.place(worker) {
+            (rack, _, true) => self.aggregate(&mut state.first[rack], &packet),
+            _ if self.two_levels => self.aggregate(&mut state.second, &packet),
+            _ => Some(packet),
+        }
     }
 
     fn at_host(&self, state: &mut State, packet: &Packet) {
         let all = self.all();
         let place = (packet.seq % self.kept()) as usize;
+        let header = packet.header();
+        let received = self.note(state, packet, &all);
         let (chunk, value) = &mut state.host[place];
         let before = chunk.seq();
-        match chunk.absorb(&packet.header(), host::Job { all: &all, kept: self.kept() }) {
+        match chunk.absorb(&header, host::Job { all: &all, kept: self.kept(), received: &received }) {
             host::Action::Store => *value = packet.sum,
             host::Action::Add => *value += packet.sum,
             _ => return,
@@ -188,9 +214,46 @@ impl System {
         if let Some(given_up) = before.filter(|seq| *seq != packet.seq) {
             state.is_early |= state.have.iter().any(|have| have >> given_up & 1 == 0);
         }
-        if chunk.settle(&all, false) == Outcome::Complete {
-            state.is_wrong |= *value != self.correct(packet.seq);
-            state.complete |= 1 << packet.seq;
+        self.settle(state, place, &all);
+    }
+
+    /// Notes how far a packet's senders have received; how far all have, as the decision takes it.
+    fn note(&self, state: &mut State, packet: &Packet, all: &Bits) -> Vec<u32> {
+        if self.infers {
+            return vec![u32::MAX >> 1; host::MAX_RACKS * MAX_WORKERS];
+        }
+        let mut received = vec![0; host::MAX_RACKS * MAX_WORKERS];
+        let index = |worker| {
+            let (rack, rank, _) = self.place(worker);
+            rack * MAX_WORKERS + rank as usize
+        };
+        (0..).zip(&state.received).for_each(|(worker, known)| received[index(worker)] = *known);
+        if let Some(bits) = host::holds(&packet.header(), all) {
+            host::note_received(&mut received, &bits, packet.received);
+        }
+        (0..).zip(&mut state.received).for_each(|(worker, known)| *known = received[index(worker)]);
+        received
+    }
+
+    /// Whose values a sum of chunk `seq` holds.
+    fn holders(&self, seq: u32, sum: u64) -> Bits {
+        let mut holders = [0; host::MAX_RACKS];
+        for worker in (0..self.workers()).filter(|worker| sum & self.term(*worker, seq) != 0) {
+            let (rack, rank, _) = self.place(worker);
+            holders[rack] |= 1 << rank;
+        }
+        holders
+    }
+
+    /// Completes the chunk in `place` if the values of `of` are in.
+    fn settle(&self, state: &mut State, place: usize, of: &Bits) {
+        let (chunk, value) = &mut state.host[place];
+        let Some(seq) = chunk.seq() else { return };
+        if chunk.settle(of, false) == Outcome::Complete {
+            let correct = self.correct(seq);
+            // Of a chunk that was flushed: at most once.
+            state.is_wrong |= *value != correct && !(self.flushes && *value & !correct == 0);
+            state.complete |= 1 << seq;
         }
     }
 
@@ -225,7 +288,8 @@ impl System {
             return;
         }
         let (_, _, has_rack) = self.place(worker);
-        let sent = self.at_worker(state, worker, seq, true);
+        let received = state.have[worker].trailing_ones().min(seq);
+        let sent = self.at_worker(state, worker, seq, true, received);
         let sent = match sent {
             Some(packet) if self.two_levels && has_rack => self.aggregate(&mut state.second, &packet),
             other => other,
@@ -252,6 +316,7 @@ impl Model for System {
             between: BTreeSet::new(),
             last: BTreeSet::new(),
             host: vec![Default::default(); self.kept() as usize],
+            received: vec![0; self.workers()],
             complete: 0,
             have: vec![0; self.workers()],
             is_wrong: false,
@@ -261,14 +326,23 @@ impl Model for System {
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
         for worker in 0..self.workers() {
+            let prefix = state.have[worker].trailing_ones();
             for seq in 0..self.reached(state, worker) {
-                steps.extend([false, true].map(|again| Step::Contribution(worker, seq, again)));
+                // Sent at any time from when the worker may send it until it has its result.
+                for received in (seq + 1).saturating_sub(self.window)..=prefix.min(seq) {
+                    steps.extend([false, true].map(|again| Step::Contribution(worker, seq, again, received)));
+                }
             }
             let results = (0..self.chunks).filter(|seq| state.complete >> seq & 1 == 1);
             steps.extend(results.map(|seq| Step::Result(worker, seq)));
         }
         steps.extend(state.between.iter().copied().map(Step::Between));
         steps.extend(state.last.iter().copied().map(Step::Last));
+        if self.flushes {
+            let begun =
+                |place: &usize| state.host[*place].0.seq().is_some() && !state.host[*place].0.is_complete();
+            steps.extend((0..state.host.len()).filter(begun).map(Step::Flush));
+        }
         for aggregator in self.aggregators() {
             let results = (0..self.chunks).filter(|seq| state.complete >> seq & 1 == 1);
             steps.extend(results.map(|seq| Step::Release(aggregator, seq)));
@@ -280,9 +354,14 @@ impl Model for System {
     fn next_state(&self, before: &State, step: Step) -> Option<State> {
         let mut state = before.clone();
         match step {
-            Step::Contribution(worker, seq, again) => {
-                let sent = self.at_worker(&mut state, worker, seq, again);
+            Step::Contribution(worker, seq, again, received) => {
+                let sent = self.at_worker(&mut state, worker, seq, again, received);
                 let has_rack = self.place(worker).2;
+                if self.aggregators().next().is_none() {
+                    // It arrives again when the worker's next sending does.
+                    sent.iter().for_each(|packet| self.at_host(&mut state, packet));
+                    return (state != *before).then_some(state);
+                }
                 let hop = if self.two_levels && has_rack { &mut state.between } else { &mut state.last };
                 hop.extend(sent);
             }
@@ -303,6 +382,11 @@ impl Model for System {
                     *slot = (FOREIGN, 0);
                 }
             }
+            Step::Flush(place) => {
+                let (chunk, value) = &state.host[place];
+                let of = self.holders(chunk.seq().unwrap_or(0), *value);
+                self.settle(&mut state, place, &of);
+            }
             Step::Lose(rack) => *self.slot(&mut state, rack) = Default::default(),
         }
         (state != *before).then_some(state)
@@ -313,17 +397,16 @@ impl Model for System {
             Property::always("every sum holds every worker exactly once", |_: &Self, state: &State| {
                 !state.is_wrong
             }),
-            Property::always("a result is kept until all workers have it", |_: &Self, state: &State| {
-                !state.is_early
-            }),
+            Property::always(KEPT, |_: &Self, state: &State| !state.is_early),
             Property::always("sending again completes every chunk", |system: &Self, state: &State| {
                 system.recovers(state)
             }),
             Property::sometimes("every chunk completes", |system: &Self, state: &State| {
                 state.have.iter().all(|have| *have == (1 << system.chunks) - 1)
             }),
-            Property::sometimes("an aggregator completes a sum", |_: &Self, state: &State| {
-                state.last.iter().any(|packet| packet.flags & flag::RESEND == 0)
+            Property::sometimes("an aggregator completes a sum", |system: &Self, state: &State| {
+                system.aggregators().next().is_none()
+                    || state.last.iter().any(|packet| packet.flags & flag::RESEND == 0)
             }),
         ]
     }

@@ -12,6 +12,7 @@ pub struct Packet {
     pub seq: u32,
     pub fan_in: [u8; 2],
     pub bitmap: [u32; 2],
+    pub received: u32,
     /// Which contributions the elements are the sum of.
     pub sum: u64,
 }
@@ -23,6 +24,7 @@ impl Packet {
             seq: header.seq,
             fan_in: [header.fan_in_0, header.fan_in_1],
             bitmap: [header.bitmap_0, header.bitmap_1],
+            received: header.received,
             sum,
         }
     }
@@ -39,6 +41,7 @@ impl Packet {
             fan_in_1: self.fan_in[1],
             bitmap_0: self.bitmap[0],
             bitmap_1: self.bitmap[1],
+            received: self.received,
             ..Header::default()
         }
     }

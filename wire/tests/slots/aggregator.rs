@@ -2,17 +2,21 @@
 
 use sumac_wire::{
     Header, Kind, Reason, admit,
-    slot::{Action, SlotMeta, Then, answer, conclude, decide},
+    header::flag,
+    slot::{Action, SlotMeta, Then, answer, conclude, decide, state},
+    stream::is_later,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 
-use crate::packet::Packet;
+use crate::packet::{JOB, Packet};
 
 /// Slots with their values, and the lane's counter.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Aggregator {
     slots: Vec<(SlotMeta, [u64; 2])>,
     next: u32,
+    /// Whether it ignores `received` and infers from a complete chunk that all have the one before.
+    infers: bool,
 }
 
 /// What it sends, and to whom.
@@ -25,9 +29,57 @@ pub enum Sent {
 }
 
 impl Aggregator {
-    pub fn new(job: &JobEntry) -> Aggregator {
+    pub fn new(job: &JobEntry, infers: bool) -> Aggregator {
         let slots = vec![(SlotMeta::default(), [0; 2]); job.slots as usize];
-        Aggregator { slots, next: 2 * job.lane_slots() }
+        Aggregator { slots, next: 2 * job.lane_slots(), infers }
+    }
+
+    /// Whether chunk `seq` had to make room in its version for a later one.
+    pub fn has_given_up(&self, slot: u32, version: u8, seq: u32) -> bool {
+        let held = self.slots[slot as usize].0.version(version);
+        held.seen | u32::from(held.state) != 0 && is_later(held.seq, seq)
+    }
+
+    /// The chunks that it has begun and that have no result here yet: slot, version, chunk.
+    pub fn begun(&self) -> impl Iterator<Item = (u32, u8, u32)> {
+        let versions = self
+            .slots
+            .iter()
+            .zip(0..)
+            .flat_map(|((meta, _), slot)| [0, 1].map(|version| (slot, version, meta.version(version))));
+        let begun = versions.filter(|(_, _, held)| held.seen != 0 && held.state & state::FINAL == 0);
+        begun.map(|(slot, version, held)| (slot, version, held.seq))
+    }
+
+    /// Completes a version with the contributions that it has.
+    pub fn flush(&mut self, job: &JobEntry, slot: u32, version: u8) -> Option<Sent> {
+        let held = self.slots[slot as usize].0.version(version);
+        if held.seen == 0 || held.state & (state::FINAL | state::ROUND) != 0 {
+            return None;
+        }
+        let next = self.draw(job, held.seq);
+        let (meta, values) = &mut self.slots[slot as usize];
+        meta.versions[usize::from(version)].state |= state::FINAL;
+        meta.set_next(version, next);
+        let flags = if version == 1 { flag::POOL_VERSION } else { 0 };
+        let request = Header {
+            job: JOB,
+            epoch: 1,
+            flags,
+            seq: held.seq,
+            slot,
+            received: held.seq,
+            ..Header::default()
+        };
+        let result = answer::result(&request, &meta.version(version), job);
+        Some(Sent::All(Packet::new(&result, values[usize::from(version)])))
+    }
+
+    /// The chunk that takes the version of chunk `seq` next.
+    fn draw(&mut self, job: &JobEntry, seq: u32) -> u32 {
+        let drawn = self.next;
+        self.next += 1;
+        if job.flags & job_flag::STEALING != 0 { drawn } else { seq + 2 * job.lane_slots() }
     }
 
     /// Takes a contribution, or a result of its parent's.
@@ -44,7 +96,11 @@ impl Aggregator {
         admit::sender(header, job)?;
         let Some(contribution) = admit::request(header, job, 0)? else { return Ok(None) };
         let version = contribution.version;
+        let infers = self.infers;
         let (meta, values) = &mut self.slots[header.slot as usize];
+        for held in meta.versions.iter_mut().filter(|held| infers && held.state & state::FINAL != 0) {
+            held.received = job.all();
+        }
         let (mut after, action) = decide(meta, &contribution);
         let values = &mut values[usize::from(version)];
         match action {
@@ -54,17 +110,13 @@ impl Aggregator {
             _ => {}
         }
         if let Action::Store(Then::Complete) | Action::Add(Then::Complete) = action {
-            let next = if job.flags & job_flag::STEALING != 0 {
-                self.next
-            } else {
-                header.seq + 2 * contribution.slots
-            };
-            self.next += 1;
-            after.set_next(version, next);
+            after.set_next(version, self.draw(job, header.seq));
         }
+        let (meta, values) = &mut self.slots[header.slot as usize];
         *meta = after;
+        let values = values[usize::from(version)];
         let held = after.version(version);
-        let packet = |header: Header| Packet::new(&header, *values);
+        let packet = |header: Header| Packet::new(&header, values);
         Ok(match action {
             Action::Store(Then::Complete) | Action::Add(Then::Complete) => {
                 Some(Sent::All(packet(answer::result(header, &held, job))))

@@ -9,7 +9,7 @@ mod aggregator;
 mod model;
 mod packet;
 
-use model::System;
+use model::{KEPT, System};
 use stateright::{Checker, HasDiscoveries, Model};
 
 fn hold(what: &str, system: System) {
@@ -27,7 +27,11 @@ const PLAIN: System = System {
     stealing: false,
     rounds: false,
     questions: false,
+    flushes: false,
+    infers: false,
 };
+
+const FLUSHES: System = System { flushes: true, ..PLAIN };
 
 #[test]
 fn exponent_rounds() {
@@ -89,4 +93,54 @@ fn questions_over_two_levels() {
         "2 racks of 1 worker, 1 slot, questions",
         System { questions: true, racks: 2, workers: 1, chunks: 2, ..PLAIN },
     );
+}
+
+#[test]
+fn two_workers_with_partial_sums() {
+    hold("2 workers, 1 slot, flushes", FLUSHES);
+}
+
+#[test]
+fn three_workers_with_partial_sums() {
+    hold("3 workers, 1 slot, flushes", System { workers: 3, chunks: 3, ..FLUSHES });
+}
+
+#[test]
+fn partial_sums_and_stealing() {
+    hold(
+        "2 workers, 2 slots, flushes, work stealing",
+        System { slots_log2: 1, chunks: 5, stealing: true, ..FLUSHES },
+    );
+}
+
+#[test]
+fn partial_sums_and_questions() {
+    hold("2 workers, 1 slot, flushes, questions", System { questions: true, ..FLUSHES });
+}
+
+#[test]
+fn partial_sums_and_exponent_rounds() {
+    hold("2 workers, 1 slot, flushes, exponent rounds", System { rounds: true, chunks: 3, ..FLUSHES });
+}
+
+#[test]
+fn partial_sums_of_racks() {
+    hold("2 racks of 1 worker, 1 slot, flushes", System { racks: 2, workers: 1, chunks: 3, ..FLUSHES });
+}
+
+/// The model finds what `received` prevents: with partial sums, a complete chunk does not show that all have the result
+/// of the one before.
+#[test]
+fn without_received_a_result_is_given_up_too_early() {
+    for system in [FLUSHES, System { racks: 2, workers: 1, ..FLUSHES }] {
+        let system = System { infers: true, ..system };
+        let checker = system.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+        assert!(checker.discovery(KEPT).is_some(), "{system:?}");
+    }
+}
+
+/// As long as every sum holds every worker, `received` shows nothing that a complete chunk does not.
+#[test]
+fn without_partial_sums_inference_is_enough() {
+    hold("2 workers, 1 slot, inferring", System { infers: true, ..PLAIN });
 }

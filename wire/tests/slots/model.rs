@@ -14,6 +14,9 @@ use crate::{
     packet::Packet,
 };
 
+/// The property that the header's `received` field brings about.
+pub const KEPT: &str = "a version is given up only when all senders have its result";
+
 /// What is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct System {
@@ -29,6 +32,10 @@ pub struct System {
     pub rounds: bool,
     /// Whether a contribution is sent only when it is wanted: the first sending of each is lost, and its worker asks.
     pub questions: bool,
+    /// Whether the root may complete a slot at any time with the contributions that it has (bounded loss).
+    pub flushes: bool,
+    /// Whether aggregators ignore `received`.
+    pub infers: bool,
 }
 
 /// A worker's slot: Algorithm 4.
@@ -67,6 +74,8 @@ pub enum Step {
     Part(Packet),
     Conclusion(u32, Packet),
     Result(u32, Packet),
+    /// The root completes a slot's version.
+    Flush(u32, u8),
 }
 
 impl System {
@@ -139,6 +148,7 @@ impl System {
             exponent: place.agreed.unwrap_or(exponent::NONE),
             next_exponent: exponent::NONE,
             next_seq: 0,
+            received: place.seq,
             sum: if round { 0 } else { self.term(worker, place.seq) },
         };
         if round {
@@ -224,8 +234,8 @@ impl Model for System {
         let place = |slot| Place { seq: slot, next: slots + slot, version: 0, agreed: None, wanted: false };
         let workers = self.all_workers() as usize;
         vec![State {
-            root: Aggregator::new(&self.root_job()),
-            racks: (0..self.racks).map(|rack| Aggregator::new(&self.rack_job(rack))).collect(),
+            root: Aggregator::new(&self.root_job(), self.infers),
+            racks: (0..self.racks).map(|rack| Aggregator::new(&self.rack_job(rack), self.infers)).collect(),
             places: vec![(0..slots).map(place).collect(); workers],
             sent: vec![BTreeSet::new(); workers],
             results: vec![BTreeSet::new(); workers],
@@ -245,6 +255,9 @@ impl Model for System {
             steps.extend(state.results[index].iter().map(|packet| Step::Result(worker, *packet)));
         }
         steps.extend(state.parts.iter().map(|packet| Step::Part(*packet)));
+        if self.flushes {
+            steps.extend(state.root.begun().map(|(slot, version, _)| Step::Flush(slot, version)));
+        }
         for (rack, packets) in state.conclusions.iter().enumerate() {
             steps.extend(packets.iter().map(|packet| Step::Conclusion(rack as u32, *packet)));
         }
@@ -273,6 +286,7 @@ impl Model for System {
                 self.take(&mut state, worker, &packet);
                 return (state != *before).then_some(state);
             }
+            Step::Flush(slot, version) => (None, 0, Ok(state.root.flush(&self.root_job(), slot, version))),
         };
         if let Ok(Some(sent)) = sent {
             self.deliver(&mut state, rack, sender, sent);
@@ -283,8 +297,25 @@ impl Model for System {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("every sum holds every worker exactly once", |system: &Self, state: &State| {
-                let sums = state.results.iter().flatten().filter(|result| result.is_sum());
-                sums.into_iter().all(|result| result.sum == system.correct(result.seq))
+                let mut sums = state.results.iter().flatten().filter(|result| result.is_sum());
+                sums.all(|result| {
+                    let correct = system.correct(result.seq);
+                    // Of a slot that was flushed: at most once.
+                    result.sum == correct || system.flushes && result.sum & !correct == 0
+                })
+            }),
+            Property::always("all workers get the same sum", |_: &Self, state: &State| {
+                let sums = || state.results.iter().flatten().filter(|result| result.is_sum());
+                sums().all(|a| sums().all(|b| a.seq != b.seq || a.sum == b.sum))
+            }),
+            Property::always(KEPT, |system: &Self, state: &State| {
+                let workers = state.places.iter().enumerate().all(|(worker, places)| {
+                    let aggregator = state.racks.get(worker / system.workers as usize).unwrap_or(&state.root);
+                    let mut waiting = (0..).zip(places).filter(|(_, place)| place.seq < system.chunks);
+                    !waiting.any(|(slot, place)| aggregator.has_given_up(slot, place.version, place.seq))
+                });
+                let is_given_up = |(slot, version, seq)| state.root.has_given_up(slot, version, seq);
+                workers && !state.racks.iter().any(|rack| rack.begun().any(is_given_up))
             }),
             Property::always("an exponent is the largest of all workers'", |system: &Self, state: &State| {
                 let places = state.places.iter().flatten().filter(|place| place.seq < system.chunks);

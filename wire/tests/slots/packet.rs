@@ -19,6 +19,7 @@ pub struct Packet {
     pub exponent: i8,
     pub next_exponent: i8,
     pub next_seq: u32,
+    pub received: u32,
     /// Which contributions the elements are the sum of.
     pub sum: u64,
 }
@@ -37,6 +38,7 @@ impl Packet {
             exponent: header.exponent,
             next_exponent: header.next_exponent,
             next_seq: header.next_seq,
+            received: header.received,
             sum: if header.elements == 0 { 0 } else { sum },
         }
     }
@@ -58,6 +60,7 @@ impl Packet {
             exponent: self.exponent,
             next_exponent: self.next_exponent,
             next_seq: self.next_seq,
+            received: self.received,
             ..Header::default()
         }
     }

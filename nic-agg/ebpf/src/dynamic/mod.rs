@@ -17,7 +17,7 @@ use sumac_wire::{
     admit::{self, dynamic::Down},
     dynamic as wire,
     frame::{self, Frame, Parsed, Ports},
-    header::{NO_SLOT, flag},
+    header::{NO_SLOT, flag, offset},
     tables::{JobEntry, WorkerCounters, WorkerEntry, job_flag, parent_index, worker_index},
 };
 
@@ -157,7 +157,7 @@ fn from_above(header: &Header, frame: &Frame, job: &JobEntry, work: &mut Work) -
     work.is_parents = 1;
     work.worker_index = worker_index(header.job, rank);
     work.plan = plan;
-    work.chunk.contribution.owner = wire::owner(header.job, header.epoch, wire::lane(header));
+    work.chunk.contribution.owner = wire::owner(header.job, header.epoch, header.lane);
     work.chunk.contribution.seq = header.seq;
     Ok(())
 }
@@ -267,5 +267,6 @@ fn write(headers: Headers, work: &Work) -> Result<(), Reason> {
         () => wire::passed(&request),
     };
     answer::write_header(headers, &header);
+    headers.set(Headers::SUMAC + offset::RECEIVED, header.received.to_be());
     Ok(())
 }

@@ -136,6 +136,9 @@ impl HostAggregator {
             after.set_next(contribution.version, draw(job, contribution, lane));
         }
         *meta = after;
+        if action == Action::Postpone {
+            return Err(Reason::OutOfTurn);
+        }
         let held = after.version(contribution.version);
         let Some((header, applied)) = answer_to(action, header, &held, job) else {
             return Ok(Applied::Added);
@@ -231,9 +234,11 @@ fn answer_to(action: Action, header: &Header, held: &Version, job: &JobEntry) ->
         Action::Refuse => (answer::refusal(header, held, job), Applied::Refused),
         Action::Want => (answer::wanted(header, job), Applied::Wanted),
         Action::Pass => (answer::question(header, job), Applied::UpAgain),
-        Action::Store(Then::Wait) | Action::Add(Then::Wait) | Action::Ask(Then::Wait) | Action::Ignore(_) => {
-            return None;
-        }
+        Action::Store(Then::Wait)
+        | Action::Add(Then::Wait)
+        | Action::Ask(Then::Wait)
+        | Action::Postpone
+        | Action::Ignore(_) => return None,
     })
 }
 

@@ -5,7 +5,12 @@ pub mod shared;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_agg_host::{HostAggregator, NewJob};
-use sumac_wire::{Header, Kind, header::flag, stream::place, tables::JobEntry};
+use sumac_wire::{
+    Header, Kind,
+    header::{HEADER_LEN, flag},
+    stream::place,
+    tables::JobEntry,
+};
 
 pub const JOB: u16 = 5;
 pub const EPOCH: u16 = 3;
@@ -57,6 +62,7 @@ pub fn header(world: u16, rank: u16, seq: u32, elements: u16) -> Header {
         job: JOB,
         epoch: EPOCH,
         seq,
+        received: seq,
         slot: place.slot,
         fan_in_0: world as u8,
         elements,
@@ -95,7 +101,7 @@ pub fn reference(world: u16, seq: u32, elements: u16) -> Vec<i32> {
 }
 
 pub fn elements(packet: &[u8]) -> Vec<i32> {
-    packet[56..].chunks(4).map(|bytes| i32::from_be_bytes(bytes.try_into().unwrap())).collect()
+    packet[HEADER_LEN..].chunks(4).map(|bytes| i32::from_be_bytes(bytes.try_into().unwrap())).collect()
 }
 
 pub fn read(packet: &[u8]) -> Header {

@@ -54,6 +54,7 @@ pub fn header(racks: &[u32], rack: usize, bit: u32, seq: u32) -> Header {
         epoch: EPOCH,
         token: TOKEN,
         seq,
+        received: seq,
         slot: seq % SLOTS,
         fan_in_0: racks[rack] as u8,
         fan_in_1: if two_levels { racks.len() as u8 } else { 0 },
@@ -63,7 +64,7 @@ pub fn header(racks: &[u32], rack: usize, bit: u32, seq: u32) -> Header {
         tensor: 77,
         exponent: i8::MIN,
         next_exponent: i8::MIN,
-        next_seq: 1,
+        lane: 1,
         timestamp: seq * 10,
         ..Header::default()
     }

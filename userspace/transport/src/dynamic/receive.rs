@@ -52,7 +52,7 @@ impl Dynamic {
         if header.has(FOREIGN) {
             return Err(Reason::BadType);
         }
-        if header.next_seq != u32::from(core.params.lane) {
+        if header.lane != core.params.lane {
             return Err(Reason::WrongPlace);
         }
         let (base, window) = (self.base as u32, self.params.window);

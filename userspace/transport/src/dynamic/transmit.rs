@@ -33,7 +33,7 @@ impl Dynamic {
             Phase::Probing(handshake) if !self.host_answered => {
                 if let Some((elements, number)) = handshake.poll(now, core.params.elements) {
                     let number = number | HOST_PROBES;
-                    return Some(send_probe(core, now, elements, number, self.host, out));
+                    return Some(send_probe(core, now, self.base as u32, elements, number, self.host, out));
                 }
             }
             Phase::Probing(_) | Phase::Ready => {}
@@ -41,10 +41,10 @@ impl Dynamic {
         }
         if let Some((number, is_long)) = self.way.poll(now) {
             let elements = if is_long { core.params.elements } else { 0 };
-            return Some(send_probe(core, now, elements, number, self.aggregator, out));
+            return Some(send_probe(core, now, self.base as u32, elements, number, self.aggregator, out));
         }
         if let Some(number) = self.way.poll_host() {
-            return Some(send_probe(core, now, 0, number | HOST_PROBES, self.host, out));
+            return Some(send_probe(core, now, self.base as u32, 0, number | HOST_PROBES, self.host, out));
         }
         if matches!(core.phase, Phase::Ready) { self.send_chunk(core, now, out) } else { None }
     }
@@ -150,8 +150,9 @@ impl Dynamic {
             tensor: operation.signature,
             offset: operation.base.wrapping_add(span.first as u32),
             timestamp: now.stamp(),
-            next_seq: u32::from(core.params.lane),
             token: core.params.token,
+            received: self.base as u32,
+            lane: core.params.lane,
             ..Header::default()
         };
         let elements = &mut out[HEADER_LEN..payload_len(header.elements)];
@@ -169,12 +170,13 @@ impl Dynamic {
 fn send_probe(
     core: &mut Core,
     now: Time,
+    received: u32,
     elements: u16,
     number: u32,
     to: PeerId,
     out: &mut [u8],
 ) -> Transmit {
-    let header = handshake::probe(&core.params, now, elements, number);
+    let header = Header { received, ..handshake::probe(&core.params, now, elements, number) };
     let len = payload_len(elements);
     out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
     out[HEADER_LEN..len].fill(0);

@@ -35,7 +35,7 @@
 //!
 //! let mut payload = vec![0; engine.frame_len()];
 //! let probe = engine.poll_transmit(Time(0), &mut payload).map(|sent| sent.len);
-//! assert_eq!(probe, Some(56 + 256 * 4), "the first packet asks whether whole chunks get through");
+//! assert_eq!(probe, Some(64 + 256 * 4), "the first packet asks whether whole chunks get through");
 //! assert_eq!(engine.state(), JobState::Probing);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

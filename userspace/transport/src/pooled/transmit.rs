@@ -115,6 +115,9 @@ impl Pooled {
             offset: operation.base.wrapping_add(span.first as u32),
             timestamp: now.stamp(),
             token: core.params.token,
+            // A slot sends its next chunk when it has the result of the one before.
+            received: entry.seq as u32,
+            lane: core.params.lane,
             ..Header::default()
         };
         header.exponent = match what {

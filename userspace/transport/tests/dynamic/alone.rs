@@ -3,7 +3,7 @@
 use sumac_transport::{DType, DynamicParams, Engine, JobError, JobParams, JobState, Time, Tuning};
 use sumac_wire::{
     Header, Kind, Reason,
-    header::{NO_SLOT, flag},
+    header::{HEADER_LEN, NO_SLOT, flag},
 };
 
 use crate::{
@@ -43,7 +43,7 @@ fn packets_say_where_they_belong() {
     for (seq, Sent { header, .. }) in (0..).zip(&sent) {
         assert_eq!((header.seq, header.offset, header.elements), (seq, seq * 8, 8));
         assert_eq!((header.fan_in_0, header.bitmap_0, header.fan_in_1, header.bitmap_1), (2, 1, 0, 0));
-        assert_eq!((header.flags, header.next_seq), (0, 0));
+        assert_eq!((header.flags, header.lane), (0, 0));
         assert!(header.slot < 64);
     }
     let rack = |dynamic: &mut DynamicParams| {
@@ -51,7 +51,7 @@ fn packets_say_where_they_belong() {
     };
     let (_, sent) = start(JobParams { lane: 5, shards: 4, rack_world: 1, ..with(rack) });
     let header = sent[0].header;
-    assert_eq!((header.flags, header.next_seq), (flag::LEVEL, 5));
+    assert_eq!((header.flags, header.lane), (flag::LEVEL, 5));
     assert_eq!((header.fan_in_0, header.bitmap_0, header.fan_in_1, header.bitmap_1), (1, 1, 3, 4));
     let (_, sent) = start(with(|dynamic| dynamic.slots = 0));
     assert_eq!((sent[0].header.slot, sent[0].header.flags), (NO_SLOT, flag::RESEND), "no aggregator");
@@ -248,8 +248,8 @@ fn tampered_results_are_refused_by_reason() {
         ("a slot's second version", |h| h.flags |= flag::POOL_VERSION, Reason::BadType),
         ("floats that nobody sent", |h| h.flags |= flag::RAW_FLOAT, Reason::OutOfTurn),
         ("one contributor", |h| h.contributors = 1, Reason::WrongWorker),
-        ("another lane", |h| h.next_seq = 1, Reason::WrongPlace),
-        ("a lane of 32 bits", |h| h.next_seq = 1 << 16, Reason::WrongPlace),
+        ("another lane", |h| h.lane = 1, Reason::WrongPlace),
+        ("a lane of 32 bits", |h| h.lane = 1 << 16, Reason::WrongPlace),
         ("a chunk that was not sent", |h| h.seq = 17, Reason::OutOfTurn),
         ("a chunk far ahead", |h| h.seq = 1 << 30, Reason::OutOfTurn),
         ("the chunk before", |h| h.seq = u32::MAX, Reason::Duplicate),
@@ -300,7 +300,7 @@ fn short_answers_are_refused_by_reason() {
             (header.flags, header.elements) = (flag::RAW_FLOAT, 0);
             change(header);
         });
-        frame.truncate(56);
+        frame.truncate(HEADER_LEN);
         frame
     };
     for (what, change, reason) in table {
@@ -314,7 +314,7 @@ fn short_answers_are_refused_by_reason() {
     assert_eq!(lone.engine.stats().frames.get(Reason::Duplicate), 1, "once is enough");
     let floats = lone.send().expect("the floats");
     assert_eq!(floats.header.flags, flag::RAW_FLOAT | flag::RESEND);
-    assert_eq!(floats.payload[56..60], 2.0f32.to_be_bytes());
+    assert_eq!(floats.payload[HEADER_LEN..HEADER_LEN + 4], 2.0f32.to_be_bytes());
     lone.take(&sent[0].answer());
     assert_eq!(lone.engine.stats().frames.get(Reason::OutOfTurn), 1, "integers are not what was asked for");
     lone.take(&floats.answer());
@@ -324,7 +324,7 @@ fn short_answers_are_refused_by_reason() {
     let mut refusal = sent[1].answer_with(|header| {
         (header.flags, header.tensor, header.elements) = (flag::MISMATCH, 78, 0);
     });
-    refusal.truncate(56);
+    refusal.truncate(HEADER_LEN);
     lone.take(&refusal);
     assert!(matches!(lone.engine.state(), JobState::Failed(JobError::Mismatch { theirs: 78, .. })));
 }

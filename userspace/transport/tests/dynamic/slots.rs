@@ -145,7 +145,7 @@ impl Slots {
             return Ok(Output::Back(rank, payload.to_vec()));
         }
         if let Some(slot) = self.metas.get_mut(header.slot as usize) {
-            *slot = release(slot, owner(header.job, header.epoch, lane(&header)), header.seq, now, PATIENCE);
+            *slot = release(slot, owner(header.job, header.epoch, header.lane), header.seq, now, PATIENCE);
         }
         Ok(Output::Down(payload.to_vec()))
     }
