@@ -10,7 +10,7 @@ use sumac_daemon::datapath::{
     DatapathStats, Event, FrameIo, InstallError, Peer, Rejection, UdpFrameIo, WorkerJob,
 };
 use sumac_transport::{Arithmetic, DType, JobError, JobParams, OpError, Operation};
-use sumac_wire::header::HEADER_LEN;
+use sumac_wire::{Header, Kind};
 use support::{
     aggregator::{Aggregator, Faults},
     job::{Counters, Worker, expected, params, plan, values},
@@ -154,11 +154,8 @@ fn strangers_reach_no_engine() {
     let (_aggregator, workers) = two_workers(Faults::default());
     let local = workers[0].path.stats().unwrap()[0].port.local.unwrap();
     let stranger = std::net::UdpSocket::bind("127.0.0.2:0").unwrap();
-    let mut of_another_job = [0; HEADER_LEN];
-    of_another_job[5] = 8;
-    let mut of_this_job = [0; HEADER_LEN];
-    of_this_job[5] = 7;
-    for packet in [&[][..], &[1, 2, 3], &of_another_job, &of_this_job, &[0xff; 5000]] {
+    let header = |job| Header { kind: Kind::Result as u8, job, ..Header::default() }.to_bytes();
+    for packet in [&[][..], &[1, 2, 3], &header(8), &header(7), &[0xff; 5000]] {
         stranger.send_to(packet, local).unwrap();
     }
     let (undelivered, malformed) = (0..5000)

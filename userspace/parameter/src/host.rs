@@ -243,7 +243,7 @@ impl Job {
         if !outbox.has_room() {
             return Err(Reason::Busy);
         }
-        self.stats.bytes_in += payload.len() as u64;
+        self.stats.bytes_in += payload_len(header.elements) as u64;
         if let Some(ring) = ring(&mut self.rings, header) {
             ring.note_received(&bits, header.received);
         }
