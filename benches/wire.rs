@@ -81,6 +81,7 @@ fn admission(c: &mut Criterion) {
         elements: 256,
         flags: 0,
         next_exponent: -3,
+        received: 0,
         child: false,
     };
     let (meta, _) = decide(&SlotMeta::default(), &Contribution { worker: 1, ..contribution });
