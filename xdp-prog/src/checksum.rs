@@ -1,4 +1,4 @@
-//! The UDP checksum over headers and elements, in blocks that the verifier can follow.
+//! The UDP checksum over headers and elements, in blocks that the verifier can track.
 
 use aya_ebpf::{helpers::generated::bpf_xdp_load_bytes, programs::XdpContext};
 use sumac_wire::{PAGE_ELEMENTS, checksum, frame::Frame};
@@ -8,12 +8,12 @@ use crate::{
     packet::{Headers, Packet},
 };
 
-/// Elements in a block: one comparison with the frame's end for each block.
+/// The elements in a block, for which there is one comparison with the frame's end.
 const BLOCK: usize = 16;
-/// Bytes of an element.
+/// The bytes of an element.
 const WORD: usize = 4;
 
-/// Whether the datagram carries a checksum and it is right.
+/// Returns whether the datagram has a checksum and it is correct.
 #[inline(always)]
 pub fn is_intact<const JUMBO: bool>(
     ctx: &XdpContext,
@@ -28,7 +28,7 @@ pub fn is_intact<const JUMBO: bool>(
     let sum = checksum::pseudo_header(frame.src_ip, frame.dst_ip, frame.udp_len) + headers.sum();
     if JUMBO && elements as usize > PAGE_ELEMENTS {
         let Some(page) = sum_page(headers.elements(), packet.end()) else { return false };
-        // Behind the Ethernet, IPv4, UDP and Sumac headers and the first page of elements.
+        // After the Ethernet, IPv4, UDP and Sumac headers and the first page of elements.
         let at = frame.l4() + Headers::LEN + PAGE_ELEMENTS * WORD;
         return match sum_tail(ctx, at as u32, elements as usize - PAGE_ELEMENTS) {
             Some(tail) => checksum::is_intact(sum + page + tail),
@@ -41,7 +41,7 @@ pub fn is_intact<const JUMBO: bool>(
     }
 }
 
-/// Sums a whole page of elements from the address `from`. `None` when what can be read ends before.
+/// Sums a whole page of elements from the address `from` on; `None` when the readable part ends before.
 #[inline(always)]
 fn sum_page(from: usize, end: usize) -> Option<u64> {
     if from + PAGE_ELEMENTS * WORD > end {
@@ -57,7 +57,7 @@ fn sum_page(from: usize, end: usize) -> Option<u64> {
     Some(low + high)
 }
 
-/// Sums `count` elements that begin `at` so many bytes from the frame's start. `None` when the frame ends before.
+/// Sums `count` elements from the offset `at` on; `None` when the frame ends before.
 #[inline(always)]
 fn sum_tail(ctx: &XdpContext, at: u32, count: usize) -> Option<u64> {
     if count == 0 || count > TAIL_ELEMENTS {
@@ -90,8 +90,7 @@ fn sum_tail(ctx: &XdpContext, at: u32, count: usize) -> Option<u64> {
     Some(sum)
 }
 
-/// Sums `left` elements from the address `from`. `None` when the frame ends before, or for more than the longest
-/// packet holds.
+/// Sums `left` elements from the address `from` on; `None` when the frame ends before, or for more than a packet has.
 #[inline(always)]
 fn sum_elements(mut from: usize, end: usize, mut left: usize) -> Option<u64> {
     let mut sum = 0;
@@ -102,7 +101,7 @@ fn sum_elements(mut from: usize, end: usize, mut left: usize) -> Option<u64> {
         if from + BLOCK * WORD > end {
             return None;
         }
-        // In two halves, so that the additions need not wait for each other.
+        // In two halves, so that the additions are independent.
         let (mut low, mut high) = (0, 0);
         for at in 0..BLOCK / 2 {
             // SAFETY: the comparison above keeps the block inside the frame.
@@ -132,12 +131,12 @@ fn sum_elements(mut from: usize, end: usize, mut left: usize) -> Option<u64> {
     Some(sum)
 }
 
-/// Loads one word as it lies in memory.
+/// Loads one word in memory order.
 ///
 /// # Safety
 /// Its four bytes must be inside the frame.
 #[inline(always)]
 unsafe fn word(from: usize) -> u64 {
-    // SAFETY: the caller vouches for the bytes; BPF has no alignment.
+    // SAFETY: the caller keeps the bytes in the frame; BPF requires no alignment.
     u64::from(unsafe { *(from as *const u32) })
 }

@@ -1,4 +1,4 @@
-//! Whose frame it is, and whether it may go in.
+//! Classification of a frame: foreign, refused, or of a job of this host.
 
 use aya_ebpf::programs::XdpContext;
 use sumac_wire::{
@@ -14,10 +14,10 @@ use crate::{
     report,
 };
 
-/// `Ok` for a frame that belongs to a job of this host and is intact; else why it does not go in.
+/// Returns `Ok` for an intact frame of a job of this host, else the reason for its verdict.
 #[inline(always)]
 pub fn classify<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet) -> Result<(), Reason> {
-    // Without settings no port is ours.
+    // Without settings no port is Sumac's.
     let config = CONFIG.get(0).ok_or(Reason::Foreign)?;
     let ports = Ports { base: config.base_port, shards: config.shards };
     match frame::parse(packet, ports) {
@@ -47,7 +47,7 @@ fn admit<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet, frame: &Frame) ->
     }
 }
 
-/// The job whose packet this is, when the packet says all that an answer to this host must.
+/// Returns the packet's job, if the packet has all fields that one to this host must have.
 #[inline(always)]
 fn job(header: &Header, src_ip: u32) -> Result<&'static HostJobEntry, Reason> {
     let job = JOBS.get(u32::from(header.job)).ok_or(Reason::UnknownJob)?;

@@ -1,15 +1,15 @@
 //! The XDP program of a worker's host.
 //!
-//! It steers the results of the host's jobs into the AF_XDP socket of the queue on which they arrive, drops what
-//! claims to be a result and is not, and lets everything else go on as if it were not there.
+//! It redirects the results of the host's jobs to the AF_XDP socket of their receive queue, drops invalid packets to
+//! Sumac's ports, and passes everything else to the kernel unchanged.
 //!
-//! | module | what it does |
+//! | module | content |
 //! | --- | --- |
-//! | [`packet`] | the packet's bytes behind the verifier's checks |
-//! | [`classify`] | whose frame it is, and whether it may go in |
+//! | [`packet`] | the packet's bytes, with the verifier's checks |
+//! | [`classify`] | classification of a frame |
 //! | [`checksum`] | the UDP checksum over the payload |
-//! | [`maps`] | what user space tells the program, and what it tells back |
-//! | [`report`] | messages for the operator, rate limited |
+//! | [`maps`] | the maps |
+//! | [`report`] | messages for the operator, with a rate limit |
 #![no_std]
 #![no_main]
 
@@ -27,20 +27,20 @@ use crate::{
     packet::Packet,
 };
 
-/// Looks at one frame. Every frame leaves through [`leave`], which counts it.
+/// Handles one frame. Every frame leaves through [`leave`], which counts it.
 #[xdp]
 pub fn sumac_host(ctx: XdpContext) -> u32 {
-    look::<false>(&ctx, &Packet::new(&ctx))
+    handle::<false>(&ctx, &Packet::new(&ctx))
 }
 
-/// The same for frames of several buffers (Linux 5.18), where the MTU is larger than a page.
+/// Handles one frame that may have several buffers (Linux 5.18), for an MTU above a page.
 #[xdp(frags)]
 pub fn sumac_host_jumbo(ctx: XdpContext) -> u32 {
-    look::<true>(&ctx, &Packet::jumbo(&ctx))
+    handle::<true>(&ctx, &Packet::jumbo(&ctx))
 }
 
 #[inline(always)]
-fn look<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet) -> u32 {
+fn handle<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet) -> u32 {
     let queue = ctx.rx_queue_index();
     let reason = match classify::classify::<JUMBO>(ctx, packet) {
         Ok(()) => steer(queue),
@@ -49,7 +49,7 @@ fn look<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet) -> u32 {
     leave(queue, reason)
 }
 
-/// Chooses the queue's socket. Without one (no daemon, or a queue that was left out) the kernel has the packet.
+/// Redirects to the queue's socket. Without one (no daemon, or a queue that was not selected) the kernel gets the packet.
 #[inline(always)]
 fn steer(queue: u32) -> Reason {
     match SOCKETS.redirect(queue, u64::from(xdp_action::XDP_PASS)) {
@@ -58,11 +58,11 @@ fn steer(queue: u32) -> Reason {
     }
 }
 
-/// The only exit: counts the frame, and turns its reason into the kernel's verdict.
+/// The only exit: counts the frame, and returns the kernel's verdict for its reason.
 #[inline(always)]
 fn leave(queue: u32, reason: Reason) -> u32 {
     if let Some(counter) = COUNTERS.get_ptr_mut(reason as u32) {
-        // SAFETY: a live entry of this CPU's own array; XDP does not interrupt itself on one CPU.
+        // SAFETY: a live entry of this CPU's array; XDP does not interrupt itself on one CPU.
         unsafe { *counter += 1 };
     }
     let counters = QUEUES.get_ptr_mut(queue);
@@ -86,23 +86,23 @@ fn leave(queue: u32, reason: Reason) -> u32 {
     }
 }
 
-/// Adds one to a counter of the queue. Queues beyond the table are steered (never, for want of a socket) uncounted.
+/// Adds one to a counter of the queue. Queues beyond the table, which have no socket, are not counted.
 #[inline(always)]
 fn count(queue: Option<*mut QueueCounters>, field: impl FnOnce(&mut QueueCounters) -> &mut u64) {
     if let Some(queue) = queue {
-        // SAFETY: as in `leave`: this CPU's own live entry, and nobody else borrows it meanwhile.
+        // SAFETY: as in `leave`: a live entry of this CPU, which is not borrowed elsewhere.
         *field(unsafe { &mut *queue }) += 1;
     }
 }
 
-/// Required by `no_std`; the program has no path that panics, the linker removes this.
+/// Required by `no_std`. No path of the program panics, and the linker removes it.
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
     loop {}
 }
 
-/// Lets the program use every helper of the kernel.
+/// The licence that permits every helper of the kernel.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

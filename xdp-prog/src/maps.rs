@@ -1,4 +1,4 @@
-//! What user space tells the program, and what the program tells back.
+//! The program's maps.
 
 use aya_ebpf::{
     btf_maps::{Array, PerCpuArray, XskMap},
@@ -10,7 +10,7 @@ use sumac_wire::{
     tables::{HostConfig, HostJobEntry, MAX_QUEUES, QueueCounters},
 };
 
-/// The attachment's settings, its only entry.
+/// The attachment's settings, at index 0.
 #[btf_map]
 pub static CONFIG: Array<HostConfig, 1> = Array::new();
 
@@ -22,7 +22,7 @@ pub static JOBS: Array<HostJobEntry, MAX_JOBS> = Array::new();
 #[btf_map]
 pub static SOCKETS: XskMap<MAX_QUEUES> = XskMap::new();
 
-/// Frames by what became of them, by `Reason`.
+/// Frames by `Reason`.
 #[btf_map]
 pub static COUNTERS: PerCpuArray<u64, REASONS> = PerCpuArray::new();
 
@@ -30,22 +30,23 @@ pub static COUNTERS: PerCpuArray<u64, REASONS> = PerCpuArray::new();
 #[btf_map]
 pub static QUEUES: PerCpuArray<QueueCounters, MAX_QUEUES> = PerCpuArray::new();
 
-/// When each kind of message was last written, and how many frames have had none since.
+/// The rate limiter of each kind of message.
 #[btf_map]
-pub static QUIET: PerCpuArray<Quiet, 3> = PerCpuArray::new();
+pub static LIMITERS: PerCpuArray<RateLimiter, 3> = PerCpuArray::new();
 
-/// Where the elements of a frame beyond its first page are copied to be summed: programs read only a first buffer.
+/// A buffer for the elements beyond a frame's first page, which are copied to be summed: programs access a frame's first
+/// buffer only.
 #[btf_map]
 pub static TAIL: PerCpuArray<[u32; TAIL_ELEMENTS], 1> = PerCpuArray::new();
 
 /// Elements of a packet beyond those of the first page.
 pub const TAIL_ELEMENTS: usize = MAX_ELEMENTS - PAGE_ELEMENTS;
 
-/// The rate limit of one kind of message on one CPU.
+/// The rate limiter of one kind of message on one CPU.
 #[repr(C)]
-pub struct Quiet {
-    /// Nanoseconds of the monotonic clock; no message before.
-    pub until: u64,
-    /// Frames since the last message that would have been worth one.
-    pub silent: u64,
+pub struct RateLimiter {
+    /// The earliest time of the next message, in nanoseconds of the monotonic clock.
+    pub next: u64,
+    /// Frames since the last message that were worth one.
+    pub suppressed: u64,
 }

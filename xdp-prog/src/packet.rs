@@ -1,7 +1,7 @@
-//! The packet's bytes behind the comparisons that the verifier wants to see.
+//! Access to the packet's bytes, with the comparisons that the verifier requires.
 //!
-//! Everything is inlined: the verifier follows a packet pointer through registers, not through calls. Loads are
-//! plain dereferences: BPF loads any address, and of `read_unaligned` LLVM makes loads of single bytes.
+//! Everything is inlined: the verifier tracks a packet pointer through registers, not through calls. Loads are plain
+//! dereferences: BPF loads from any address, and LLVM compiles `read_unaligned` to loads of single bytes.
 
 use aya_ebpf::{helpers::generated::bpf_xdp_get_buff_len, programs::XdpContext};
 use sumac_wire::{
@@ -10,37 +10,37 @@ use sumac_wire::{
     header::HEADER_LEN,
 };
 
-/// The readable part of a frame, as addresses that the verifier tracks. Of a frame in several buffers that is the first.
+/// The readable part of a frame, as addresses that the verifier tracks: the first buffer of several.
 pub struct Packet {
     start: usize,
     end: usize,
-    /// Bytes of the whole frame.
+    /// The length of the whole frame.
     len: usize,
 }
 
 impl Packet {
-    /// The frame of a program's context.
+    /// Returns the frame of a program's context.
     #[inline(always)]
     pub fn new(ctx: &XdpContext) -> Self {
         let (start, end) = (ctx.data(), ctx.data_end());
         Self { start, end, len: end - start }
     }
 
-    /// The frame of a program's context that may have several buffers.
+    /// Returns the frame of a program's context, which may have several buffers.
     #[inline(always)]
     pub fn jumbo(ctx: &XdpContext) -> Self {
-        // SAFETY: the context is this run's.
+        // SAFETY: the context of this run.
         let len = unsafe { bpf_xdp_get_buff_len(ctx.ctx) } as usize;
         Self { start: ctx.data(), end: ctx.data_end(), len }
     }
 
-    /// The address behind the last readable byte.
+    /// Returns the address after the last readable byte.
     #[inline(always)]
     pub fn end(&self) -> usize {
         self.end
     }
 
-    /// The UDP and Sumac headers, when both can be read to their end.
+    /// Returns the UDP and Sumac headers; `None` when they are not entirely readable.
     #[inline(always)]
     pub fn headers(&self, frame: &Frame) -> Option<Headers> {
         let udp = self.start + frame.l4();
@@ -59,35 +59,35 @@ impl Load for Packet {
         if from + size_of::<T>() > self.end {
             return None;
         }
-        // SAFETY: the bytes can be read, as was just compared; frames do not change under the program.
+        // SAFETY: the comparison above keeps the bytes in the frame, which does not change during the run.
         Some(unsafe { *(from as *const T) })
     }
 }
 
-/// The UDP header and Sumac's behind it, known to be in the frame. As [`Load`] it is Sumac's header alone, whose
-/// loads need no comparison with the frame's end any more.
+/// The UDP header and Sumac's after it, known to be in the frame. As [`Load`] it is Sumac's header alone, whose loads need
+/// no further comparison with the frame's end.
 pub struct Headers {
     udp: usize,
 }
 
 impl Headers {
-    /// Bytes of both.
+    /// The length of both.
     pub const LEN: usize = UDP_LEN + HEADER_LEN;
 
-    /// The address of the first element; not known to be in the frame.
+    /// Returns the address of the first element, which need not be in the frame.
     #[inline(always)]
     pub fn elements(&self) -> usize {
         self.udp + Self::LEN
     }
 
-    /// UDP's checksum field as it lies in memory; zero says "none".
+    /// Returns UDP's checksum field in memory order; zero: none.
     #[inline(always)]
     pub fn checksum(&self) -> u16 {
         // SAFETY: bytes 6 and 7 of the UDP header, which lies in the frame.
         unsafe { *((self.udp + 6) as *const u16) }
     }
 
-    /// The checksum's sum over both headers, in memory order.
+    /// Returns the checksum's sum over both headers, in memory order.
     #[inline(always)]
     pub fn sum(&self) -> u64 {
         let mut sum = 0;

@@ -1,10 +1,9 @@
 //! Marks congestion on a port of a lab's cable, in front of the token bucket that shapes it.
 //!
-//! The bucket (`tbf`) queues and drops, and tells nobody how much waits. So the program keeps the same account: the time
-//! at which a wire of the bucket's rate would have sent all that came so far. What that time is ahead of now, less what
-//! the bucket lets pass at once, waits behind the program. A frame that finds more than the threshold waiting is marked
-//! CE, when its sender said that it minds (ECT(0) or ECT(1), RFC 3168). Frames that the full queue will drop are not
-//! counted.
+//! The bucket (`tbf`) queues and drops, and does not report its backlog. So the program computes it: the time at which a
+//! link of the bucket's rate would have sent all frames so far. The backlog is the distance of that time from now, less
+//! the bucket's burst. An ECN-capable frame (ECT(0) or ECT(1), RFC 3168) that finds more than the threshold is marked CE.
+//! Frames that the full queue will drop are not counted.
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
@@ -23,40 +22,40 @@ use aya_ebpf::{
 /// Set by the loader: the bucket's rate.
 #[unsafe(no_mangle)]
 static BYTES_PER_SECOND: u64 = 0;
-/// Set by the loader: how far ahead the account is when frames are marked, in nanoseconds.
+/// Set by the loader: the backlog, in nanoseconds, above which frames are marked.
 #[unsafe(no_mangle)]
 static MARK_ABOVE_NS: u64 = 0;
-/// Set by the loader: how far ahead it is when the queue is full, in nanoseconds.
+/// Set by the loader: the backlog, in nanoseconds, of a full queue.
 #[unsafe(no_mangle)]
 static FULL_NS: u64 = 0;
 
-/// The account: when all frames so far would be sent, by the kernel's monotonic clock, in nanoseconds.
+/// The time at which all frames so far would be sent, by the kernel's monotonic clock, in nanoseconds.
 #[map]
 static SENT_AT: Array<u64> = Array::with_max_entries(1, 0);
 
-/// How many frames were marked.
+/// The number of marked frames.
 #[map]
 static MARKED: Array<u64> = Array::with_max_entries(1, 0);
 
-/// Looks at a frame that goes to the bucket, and leaves it to whoever comes next.
+/// Marks a frame if necessary, and leaves the decision about it to the next filter.
 #[classifier]
 pub fn sumac_cable(ctx: TcContext) -> i32 {
-    if is_behind_too_many(ctx.len()) == Some(true) {
-        // SAFETY: the context of this call. The helper checks that it is IP and that its sender minds.
+    if exceeds_threshold(ctx.len()) == Some(true) {
+        // SAFETY: the context of this call. The helper checks that the packet is IP and ECN-capable.
         let is_marked = unsafe { bpf_skb_ecn_set_ce(ctx.skb.skb) } == 1;
         if is_marked && let Some(marked) = MARKED.get_ptr_mut(0) {
-            // SAFETY: a live entry of an array, in reach of all CPUs.
+            // SAFETY: a live entry of an array, shared by all CPUs.
             unsafe { atomic_xadd::<u64, u64, { SeqCst }>(marked, 1) };
         }
     }
     TC_ACT_UNSPEC
 }
 
-/// Puts a frame of `len` bytes on the account, and says whether more than the threshold was waiting before it.
+/// Adds a frame of `len` bytes to the backlog, and returns whether the backlog before it was above the threshold.
 #[inline(always)]
-fn is_behind_too_many(len: u32) -> Option<bool> {
+fn exceeds_threshold(len: u32) -> Option<bool> {
     let sent_at = SENT_AT.get_ptr_mut(0)?;
-    // SAFETY: statics that the loader wrote before the program ran; nothing writes them now.
+    // SAFETY: statics that the loader wrote before the program ran, and constant since.
     let (rate, threshold, full) = unsafe {
         (
             (&raw const BYTES_PER_SECOND).read_volatile(),
@@ -69,8 +68,8 @@ fn is_behind_too_many(len: u32) -> Option<bool> {
     }
     // SAFETY: a helper without arguments.
     let now = unsafe { bpf_ktime_get_ns() };
-    // SAFETY: a live entry of an array. Other CPUs may write it meanwhile, by the two accesses here alone: an idle wire
-    // starts now, whichever CPU says so.
+    // SAFETY: a live entry of an array. Other CPUs may write it meanwhile, by the two accesses here: an idle link starts
+    // now, on whichever CPU.
     let before = unsafe {
         let before = sent_at.read_volatile();
         if before < now {
@@ -86,13 +85,13 @@ fn is_behind_too_many(len: u32) -> Option<bool> {
     Some(waiting > threshold)
 }
 
-/// Licence of the program, as the kernel wants it for its helpers: Apache-2.0 is offered as well.
+/// The licence, which the kernel's helpers require; Apache-2.0 is offered as well.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // Nothing here panics; the verifier would refuse the endless loop that a panic compiles to.
+    // Unreachable: the verifier would refuse the endless loop.
     loop {}
 }

@@ -1,6 +1,6 @@
-//! Reads the list of sources that cargo writes beside what it built.
+//! Reads the list of sources that cargo writes beside a binary.
 
-/// The sources in a Makefile-like `object: source source ...`, where `\ ` is a space in a name.
+/// Returns the sources in a Makefile-like `object: source source ...`, where `\ ` is a space in a name.
 pub fn sources(text: &str) -> Vec<String> {
     let Some((_, list)) = text.lines().next().unwrap_or_default().split_once(": ") else {
         return Vec::new();

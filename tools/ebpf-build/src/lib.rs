@@ -13,6 +13,7 @@
 //!
 //! and its library holds the object with `aya::include_bytes_aligned!(env!("SUMAC_XDP_OBJECT"))`.
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 mod dep_info;
 mod toolchain;
@@ -27,62 +28,33 @@ use std::{
 
 pub use toolchain::Toolchain;
 
-/// Why an eBPF crate could not be built, and what to do about it.
+/// A failed build of an eBPF crate.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// Called outside of a build script.
     #[error("{0} is not set: sumac_ebpf_build::build is for build scripts")]
     NotABuildScript(&'static str),
-    /// The eBPF crate is not where the caller says.
     #[error("no eBPF crate at {path}: {source}")]
-    NoCrate {
-        /// Where its manifest was expected.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// No compiler that builds for eBPF.
+    NoCrate { path: PathBuf, source: io::Error },
     #[error(
         "no compiler for eBPF: neither Debian's rustc-web with libstd-rust-web-dev-bpf nor rustup's nightly with \
          rust-src; run `make setup`"
     )]
     NoToolchain,
-    /// The linker is missing.
     #[error("bpf-linker is not on PATH; run `make setup`")]
     NoLinker,
-    /// cargo could not be started.
     #[error("starting cargo with toolchain {toolchain}: {source}")]
-    Spawn {
-        /// The toolchain that was chosen.
-        toolchain: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// cargo ran and failed; its messages are on standard error.
+    Spawn { toolchain: &'static str, source: io::Error },
     #[error("building {bin} in {dir} with toolchain {toolchain} failed; the compiler's messages are above")]
-    Failed {
-        /// The binary that was asked for.
-        bin: String,
-        /// The eBPF crate.
-        dir: PathBuf,
-        /// The toolchain that was chosen.
-        toolchain: &'static str,
-    },
-    /// cargo succeeded, but a file that it should have written cannot be read.
+    Failed { bin: String, dir: PathBuf, toolchain: &'static str },
     #[error("reading {path}, which cargo should have written: {source}")]
-    NoOutput {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    NoOutput { path: PathBuf, source: io::Error },
 }
 
 /// Builds binary `bin` of the eBPF crate at `manifest_dir` and returns the object's path.
 ///
-/// For build scripts: it reads what cargo told the script, leaves the object in `OUT_DIR`, and tells
-/// cargo to run the script again when any source of the object changed. What cargo builds on the way
-/// is shared by all profiles of the outer build, since it is the same for all of them.
+/// For build scripts: it reads the variables that cargo sets for the script, leaves the object in `OUT_DIR`, and has cargo
+/// run the script again when a source of the object has changed. All profiles of the outer build share the intermediate
+/// files, which do not depend on the profile.
 pub fn build(manifest_dir: &Path, bin: &str) -> Result<PathBuf, BuildError> {
     let manifest = manifest_dir.join("Cargo.toml");
     let manifest =
@@ -112,7 +84,7 @@ pub fn build(manifest_dir: &Path, bin: &str) -> Result<PathBuf, BuildError> {
 
     let built = target_dir.join(target).join("release").join(bin);
     rerun_if_changed(&manifest, &built)?;
-    // A copy of its own: another profile's build may write the shared one anew while this one is read.
+    // A private copy: another profile's build may rewrite the shared one while this one is read.
     let object = out_dir.join(bin);
     fs::copy(&built, &object).map_err(|source| BuildError::NoOutput { path: built, source })?;
     Ok(object)
@@ -122,8 +94,8 @@ fn variable(name: &'static str) -> Result<OsString, BuildError> {
     env::var_os(name).ok_or(BuildError::NotABuildScript(name))
 }
 
-/// cargo of `toolchain`, without what the outer cargo told this script: with the outer compiler's
-/// path, flags or clippy's wrapper in its environment the inner one would build with those.
+/// Returns the cargo of `toolchain`, without the outer cargo's variables: with the outer compiler's path, flags or clippy's
+/// wrapper in its environment, the inner one would build with those.
 fn cargo(toolchain: Toolchain, dir: &Path, target_dir: &Path) -> Command {
     let mut command = toolchain.cargo();
     for (name, _) in env::vars_os() {
@@ -131,7 +103,7 @@ fn cargo(toolchain: Toolchain, dir: &Path, target_dir: &Path) -> Command {
             command.env_remove(name);
         }
     }
-    // aya-ebpf asks for one unstable feature, and build-std is one; "1" allows them in a stable compiler.
+    // aya-ebpf uses one unstable feature, and build-std is one; "1" permits them in a stable compiler.
     command.env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_DIR", target_dir).current_dir(dir);
     command
 }
@@ -147,10 +119,10 @@ fn is_outer_cargo(name: &OsStr) -> bool {
         || name == "TARGET"
 }
 
-/// Flags as cargo wants them in one variable: separated by unit separators.
+/// Returns the compiler's flags in cargo's form: separated by unit separators.
 ///
-/// BTF (and the debug information it is made of) describes maps with spin locks; `v3` has the
-/// 32-bit comparisons, without which the verifier loses track of lengths.
+/// BTF, and the debug information that it is generated from, describes maps with spin locks. `v3` has the 32-bit
+/// comparisons, without which the verifier loses the bounds of lengths.
 fn rustflags(arch: &OsStr) -> OsString {
     let mut flags = OsString::from("--cfg=bpf_target_arch=\"");
     flags.push(arch);
@@ -163,7 +135,7 @@ fn on_path(program: &str) -> bool {
     env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// Names every source of the object, those of its path dependencies among them.
+/// Prints every source of the object, with those of its path dependencies, for cargo.
 fn rerun_if_changed(manifest: &Path, object: &Path) -> Result<(), BuildError> {
     let path = object.with_extension("d");
     let text = fs::read_to_string(&path).map_err(|source| BuildError::NoOutput { path, source })?;
@@ -180,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_outer_cargo_says_is_removed() {
+    fn only_the_outer_cargos_variables_are_removed() {
         let table = [
             ("CARGO", true),
             ("CARGO_ENCODED_RUSTFLAGS", true),

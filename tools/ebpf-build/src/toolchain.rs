@@ -1,24 +1,24 @@
-//! Chooses the compiler for eBPF by what is installed.
+//! The choice of a compiler for eBPF, by the installed ones.
 
 use std::{path::PathBuf, process::Command};
 
 /// A compiler that has `core` for eBPF, or its sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Toolchain {
-    /// Debian's `rustc-web`, with `core` built for eBPF in `libstd-rust-web-dev-bpf`. Called by its
-    /// path, so that it serves beside a rustup and on a machine without one.
+    /// Debian's `rustc-web`, with `core` built for eBPF in `libstd-rust-web-dev-bpf`. It is called by its path, and so works
+    /// with and without rustup.
     Debian,
-    /// rustup's nightly with its component rust-src: aya's usual way.
+    /// rustup's nightly with its component rust-src, as aya's documentation has it.
     Nightly,
 }
 
 impl Toolchain {
-    /// The first that is here and complete, for `target`.
+    /// Returns the first that is complete for `target`.
     pub fn find(target: &str) -> Option<Toolchain> {
         [Toolchain::Debian, Toolchain::Nightly].into_iter().find(|toolchain| toolchain.is_complete(target))
     }
 
-    /// What it is called in messages.
+    /// The name in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Toolchain::Debian => "/usr/bin/cargo (Debian)",
@@ -26,12 +26,12 @@ impl Toolchain {
         }
     }
 
-    /// A command that runs its cargo, which will call its rustc.
+    /// Returns a command that runs its cargo, which calls its rustc.
     pub fn cargo(self) -> Command {
         self.run("cargo")
     }
 
-    /// Whether `core` has to be built along.
+    /// Returns whether `core` must be built too.
     pub const fn builds_core(self) -> bool {
         matches!(self, Toolchain::Nightly)
     }
@@ -40,7 +40,7 @@ impl Toolchain {
         match self {
             Toolchain::Debian => {
                 let mut command = Command::new(format!("/usr/bin/{program}"));
-                // cargo looks for rustc on PATH, where rustup's may stand in front.
+                // cargo looks for rustc on PATH, where rustup's may precede.
                 command.env("RUSTC", "/usr/bin/rustc");
                 command
             }
@@ -53,14 +53,14 @@ impl Toolchain {
     }
 
     fn is_complete(self, target: &str) -> bool {
-        let (what, below) = match self {
+        let (arguments, below) = match self {
             Toolchain::Debian => (vec!["--print", "target-libdir", "--target", target], ""),
             Toolchain::Nightly => {
                 (vec!["--print", "sysroot"], "lib/rustlib/src/rust/library/core/src/lib.rs")
             }
         };
-        // The outer cargo's choice of compiler must not answer for this toolchain.
-        let output = self.run("rustc").env_remove("RUSTUP_TOOLCHAIN").args(what).output();
+        // The outer cargo's choice must not select this rustc's toolchain.
+        let output = self.run("rustc").env_remove("RUSTUP_TOOLCHAIN").args(arguments).output();
         let Ok(output) = output else { return false };
         let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim_end()).join(below);
         output.status.success() && path.exists()
