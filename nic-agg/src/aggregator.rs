@@ -1,9 +1,13 @@
-//! The handle on an attached aggregator: its jobs, counters and identity.
+//! The handle on an attached aggregator.
 
-use std::{io, net::Ipv4Addr, path::Path, slice};
+use std::{net::Ipv4Addr, path::Path, slice};
 
 use sumac_agg_layout::State;
-use sumac_hostprog::interface::Interface;
+use sumac_loader::{
+    Interface, PinError,
+    log::{LogError, ProgramLog},
+    pins::PROGRAM,
+};
 use sumac_wire::{
     admit::payload_len,
     frame::{IPV4_LEN, UDP_LEN},
@@ -12,41 +16,28 @@ use thiserror::Error;
 
 use crate::{
     job::{self, JobError, Level, NewJob, NewWorker, Placed},
-    pins::PinDir,
+    pins::AggregatorPins,
     tables::{TableError, Tables},
 };
 
-/// Why there is no aggregator to talk to.
+/// An aggregator that cannot be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// Nothing is attached here.
     #[error(
         "no aggregator is attached in this network namespace (looked in {path}); attach one: sumac-agg attach IFACE..."
     )]
-    NotAttached {
-        /// Where its pins would be.
-        path: String,
-    },
-    /// The pins.
-    #[error("looking at the aggregator's pins in {path}: {source}")]
-    Pins {
-        /// Their directory.
-        path: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The maps.
+    NotAttached { path: String },
+    #[error(transparent)]
+    Pins(#[from] PinError),
     #[error(transparent)]
     Table(#[from] TableError),
 }
 
-/// Why a job was not added or removed.
+/// A job that was not added, changed or removed.
 #[derive(Debug, Error)]
 pub enum ChangeError {
-    /// There is no aggregator.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// It refused.
     #[error(transparent)]
     Job(#[from] JobError),
 }
@@ -57,40 +48,35 @@ impl From<TableError> for ChangeError {
     }
 }
 
-/// An attached aggregator, by its pins. Every call opens them anew, so that a handle that is kept
-/// never speaks to maps that were replaced meanwhile. Use it from threads of one network namespace.
+/// An attached aggregator, by its pins. Every call opens them anew, so that a long-lived handle does not access maps that
+/// were replaced meanwhile. Its callers must be threads of one network namespace.
 #[derive(Clone, Debug)]
 pub struct Aggregator {
-    pins: PinDir,
+    pins: AggregatorPins,
 }
 
 impl Aggregator {
-    /// The aggregator of the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// When none is attached, or was and left its state.
+    /// Opens the aggregator of the calling thread's network namespace.
     pub fn open(pin_root: &Path) -> Result<Aggregator, OpenError> {
-        let pins = PinDir::here(pin_root)
-            .map_err(|source| OpenError::Pins { path: pin_root.display().to_string(), source })?;
+        let pins = AggregatorPins::here(pin_root).map_err(PinError::at(pin_root))?;
         let aggregator = Aggregator { pins };
         aggregator.tables()?;
         Ok(aggregator)
     }
 
-    pub(crate) fn new(pins: PinDir) -> Aggregator {
+    pub(crate) fn new(pins: AggregatorPins) -> Aggregator {
         Aggregator { pins }
     }
 
-    /// Its pins.
     #[must_use]
-    pub fn pins(&self) -> &PinDir {
+    pub fn pins(&self) -> &AggregatorPins {
         &self.pins
     }
 
-    /// Its maps.
+    /// Opens the maps.
     ///
     /// # Errors
-    /// When it is not attached any more.
+    /// When it is no longer attached.
     pub fn tables(&self) -> Result<Tables, OpenError> {
         if !self.pins.map(sumac_agg_layout::name::STATE).exists() {
             return Err(OpenError::NotAttached { path: self.pins.path().display().to_string() });
@@ -98,38 +84,36 @@ impl Aggregator {
         Ok(Tables::open(&self.pins)?)
     }
 
-    /// Pool, chunk size, ports, and the instance: another instance means that the slots' contents are lost.
-    ///
-    /// # Errors
-    /// When it is not attached any more.
+    /// Returns the sizes and options, and the instance, which changes when the slots' contents are lost.
     pub fn state(&self) -> Result<State, OpenError> {
-        Ok(self.tables()?.state()?)
+        Ok(self.tables()?.state.get(0)?)
     }
 
-    /// The address of its own, which workers know it by instead of the kernel's on their side.
-    ///
-    /// # Errors
-    /// When it is not attached any more.
+    /// Returns the aggregator's own address, which workers use instead of the kernel's on their side.
     pub fn own_ip(&self) -> Result<Option<Ipv4Addr>, OpenError> {
         let own_ip = self.state()?.own_ip;
         Ok((own_ip != 0).then(|| Ipv4Addr::from_bits(own_ip)))
     }
 
-    /// Whether the programs are on any port; else only slots and jobs are kept, for the next attach.
-    ///
-    /// # Errors
-    /// When the pins cannot be read.
+    /// Returns whether the programs are on any interface; else slots and jobs are kept for the next attachment.
     pub fn is_bound(&self) -> Result<bool, OpenError> {
-        let interfaces = self.pins.interfaces();
-        let interfaces = interfaces
-            .map_err(|source| OpenError::Pins { path: self.pins.path().display().to_string(), source })?;
-        Ok(!interfaces.is_empty())
+        Ok(!self.interfaces()?.is_empty())
     }
 
-    /// Adds a job: from now on its contributions are taken.
+    /// Returns the names of the interfaces that the programs are on.
+    pub fn interfaces(&self) -> Result<Vec<String>, OpenError> {
+        Ok(self.pins.interfaces().map_err(PinError::at(self.pins.path()))?)
+    }
+
+    /// Opens the log of the programs.
+    pub fn log(&self) -> Result<ProgramLog, LogError> {
+        ProgramLog::of_pinned(&self.pins.directory.pin(PROGRAM), "aggregator")
+    }
+
+    /// Adds a job: from now on its contributions are accepted.
     ///
     /// # Errors
-    /// See [`JobError`]; nothing is added then.
+    /// See [`JobError`]; then nothing is added.
     pub fn add_job(&self, new: &NewJob) -> Result<Placed, ChangeError> {
         let _lock = self.lock()?;
         let mut tables = self.tables()?;
@@ -137,31 +121,24 @@ impl Aggregator {
         Ok(job::add(&mut tables, new)?)
     }
 
-    /// Leaves a job only the first of its slots: see [`job::resize`].
-    ///
-    /// # Errors
-    /// When it is not there or has not as many.
+    /// Reduces a job to the first of its slots: see [`job::resize`].
     pub fn resize_job(&self, job: u16, lane_slots: u32) -> Result<(), ChangeError> {
         let _lock = self.lock()?;
         Ok(job::resize(&mut self.tables()?, job, lane_slots)?)
     }
 
-    /// Removes a job. `false`: it was not there.
-    ///
-    /// # Errors
-    /// As the kernel answers.
+    /// Removes a job; returns whether it was there.
     pub fn remove_job(&self, job: u16) -> Result<bool, ChangeError> {
         let _lock = self.lock()?;
         Ok(job::remove(&mut self.tables()?, job)?)
     }
 
     pub(crate) fn lock(&self) -> Result<Option<std::fs::File>, OpenError> {
-        let path = || self.pins.path().display().to_string();
-        self.pins.lock().map_err(|source| OpenError::Pins { path: path(), source })
+        Ok(self.pins.directory.lock().map_err(PinError::at(self.pins.path()))?)
     }
 }
 
-/// Every worker must be behind a port of the aggregator that its frames fit through, and so must where sums go.
+/// Checks that the frames of every worker, root and parameter host fit through an interface of the aggregator.
 fn check_ports(new: &NewJob, ports: &[u32]) -> Result<(), JobError> {
     let fits = |ifindex| -> Option<Result<(), JobError>> {
         let port = Interface::by_index(ifindex).ok().filter(|_| ports.contains(&ifindex))?;

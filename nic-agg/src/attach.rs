@@ -1,77 +1,55 @@
-//! Puts the programs on ports, or replaces them there without losing a frame.
+//! Attaches the aggregator's programs to interfaces, or replaces them there without losing a frame.
 
-use std::{
-    fs, io,
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{net::Ipv4Addr, path::PathBuf, time::Duration};
 
-use aya::{
-    Ebpf,
-    pin::PinError,
-    programs::{ProgramError, links::LinkError},
+use aya::Ebpf;
+use sumac_agg_layout::{MAX_PORTS, State, state_flag};
+use sumac_hostprog::{Steer, SteerError};
+use sumac_loader::{
+    BoundXdpMode, DEFAULT_PIN_ROOT, Interface, LoadError, PinError, Variant, XdpAttachment, XdpMode,
+    pins::PROGRAM,
 };
-use sumac_agg_layout::{MAX_PORTS, State, name, state_flag};
-use sumac_hostprog::{Steer, SteerError, interface::Interface, mode::BoundMode};
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, PAGE_ELEMENTS};
 use thiserror::Error;
 
 use crate::{
     aggregator::Aggregator,
-    detach::active_jobs,
-    mode::Mode,
-    pins::{self, DEFAULT_PIN_ROOT, PinDir},
-    port::Port,
+    pins::{self, AggregatorPins, link_pin},
+    pool::{self, DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOT_TIMEOUT, DEFAULT_SLOTS, Pools},
     preflight::{self, NotReady},
-    program::{self, LoadError, Pools, Variant},
+    program,
     steering::Steering,
     tables::{TableError, Tables},
 };
 
-/// Slots in the pool unless told otherwise: 26 MiB, or 70 MiB for jumbo frames.
-pub const DEFAULT_SLOTS: u32 = 4096;
-
-/// Slots of each shard that dynamic jobs share, unless told otherwise: 3.3 MiB.
-pub const DEFAULT_DYNAMIC_SLOTS: u32 = 1024;
-
-/// How long a dynamic job may be silent before others take its slots, unless told otherwise.
-pub const DEFAULT_SLOT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Largest MTU at which a frame has one buffer: what a veth takes, and most drivers' page.
-const ONE_BUFFER: u32 = 3506;
-
-/// What to attach, and where.
 #[derive(Clone, Debug)]
 pub struct AttachOptions {
-    /// The ports, by name, in the calling thread's network namespace.
+    /// Interfaces of the calling thread's network namespace.
     pub interfaces: Vec<String>,
-    /// Slots in the pool that all jobs share.
+    /// Slots in the pool that all static jobs share.
     pub slots: u32,
-    /// Slots of each shard that dynamic jobs share; zero: they are not served.
+    /// Slots of each shard that dynamic jobs share; zero: none are served.
     pub dynamic_slots: u32,
-    /// After how long a dynamic job that sends nothing loses its slots; whole milliseconds count.
+    /// The time without packets after which a dynamic job loses its slots; whole milliseconds count.
     pub slot_timeout: Duration,
-    /// Largest chunk that a job may ask for, in elements. None: what the programs can.
+    /// The largest chunk that a job may ask for; `None`: the largest that the programs support.
     pub elements: Option<u16>,
-    /// Whether to load the programs for frames of several buffers whatever the ports' MTU.
+    /// Loads the programs for frames of several buffers whatever the interfaces' MTU.
     pub jumbo: bool,
     /// UDP destination port of shard 0.
     pub base_port: u16,
-    /// Shards, each with a port of its own; 1 or more.
+    /// Shards, each with a port of its own; at least 1.
     pub shards: u16,
-    /// An address of the aggregator's own, that no kernel has: the programs answer ARP and ICMP echo for it.
+    /// The aggregator's own address, which no kernel has: the programs reply to its ARP and ICMP echo requests.
     pub own_ip: Option<Ipv4Addr>,
-    /// Where to run.
-    pub mode: Mode,
-    /// Whether the ports' NICs shall lead each shard's packets to one queue.
+    pub mode: XdpMode,
     pub steer: Steer,
-    /// Where pins go; must be on a bpffs.
+    /// Must be on a bpffs.
     pub pin_root: PathBuf,
 }
 
 impl AttachOptions {
-    /// The defaults for some ports.
+    /// Returns the defaults for some interfaces.
     #[must_use]
     pub fn new(interfaces: Vec<String>) -> AttachOptions {
         AttachOptions {
@@ -84,7 +62,7 @@ impl AttachOptions {
             base_port: DEFAULT_BASE_PORT,
             shards: 1,
             own_ip: None,
-            mode: Mode::Auto,
+            mode: XdpMode::Auto,
             steer: Steer::Auto,
             pin_root: DEFAULT_PIN_ROOT.into(),
         }
@@ -95,190 +73,108 @@ impl AttachOptions {
     }
 }
 
-/// Why the programs are not on the ports.
+/// A failed attachment of the aggregator.
 #[derive(Debug, Error)]
 pub enum AttachError {
-    /// The system is not ready.
     #[error(transparent)]
     NotReady(#[from] NotReady),
-    /// Something that cannot be.
-    #[error("{what}")]
-    Options {
-        /// What is wrong with the options.
-        what: String,
-    },
-    /// No such interface.
-    #[error("no interface {interface} in this network namespace: {source}; see `ip link`")]
-    Interface {
-        /// The name asked for.
-        interface: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// Somebody else's program is there.
-    #[error(
-        "{interface} carries XDP program {id} ({mode}) which is not this aggregator's; if it is stale remove it: \
-         ip link set dev {interface} xdp off"
-    )]
-    Occupied {
-        /// The interface.
-        interface: String,
-        /// The kernel's number of the program.
-        id: u32,
-        /// Where it runs.
-        mode: BoundMode,
-    },
-    /// Other options than the pool that is there was made with.
+    #[error("{reason}")]
+    Options { reason: String },
+    /// An interface, its present program, or the driver.
+    #[error(transparent)]
+    Attach(#[from] sumac_loader::AttachError),
     #[error(
         "the pool of this aggregator has {have} and jobs {jobs:?} are in it; attach with the same options, \
          or remove the jobs first"
     )]
-    PoolInUse {
-        /// Its options.
-        have: String,
-        /// The jobs.
-        jobs: Vec<u16>,
-    },
-    /// The driver refused.
-    #[error("attaching to {interface} in {mode} mode: {source}; {advice}")]
-    Bind {
-        /// The interface.
-        interface: String,
-        /// The mode tried.
-        mode: BoundMode,
-        /// What the kernel said.
-        source: Box<ProgramError>,
-        /// What helps.
-        advice: &'static str,
-    },
-    /// Too many ports.
-    #[error("no room for {interface}: results leave through at most {MAX_PORTS} ports")]
-    TooManyPorts {
-        /// The one too many.
-        interface: String,
-    },
-    /// A pin or its directory.
-    #[error("keeping the aggregator at {path}: {source}")]
-    Pins {
-        /// The pin or directory.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A pin.
-    #[error("pinning at {path}: {source}")]
-    Pin {
-        /// The pin.
-        path: PathBuf,
-        /// What the kernel said.
-        source: Box<PinError>,
-    },
-    /// A pinned link.
-    #[error("opening the pinned link {path}: {source}; `sumac-agg detach --all` removes it")]
-    Link {
-        /// The pin.
-        path: PathBuf,
-        /// What the kernel said.
-        source: LinkError,
-    },
-    /// Loading.
+    PoolInUse { have: String, jobs: Vec<u16> },
+    #[error("no room for {interface}: results leave through at most {MAX_PORTS} interfaces")]
+    TooManyInterfaces { interface: String },
+    #[error(transparent)]
+    Pins(#[from] PinError),
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A map.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// Steering, where it is demanded.
     #[error(transparent)]
     Steer(#[from] SteerError),
 }
 
-/// A port as it was bound.
+/// An interface of the aggregator, as it was bound.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct BoundPort {
-    /// Its interface.
+pub struct AggregatorInterface {
     pub interface: String,
-    /// Where the program runs.
-    pub mode: BoundMode,
-    /// Why it does not run in the driver, when that was asked for.
+    pub mode: BoundXdpMode,
+    /// The reason for which `auto` fell back to generic mode, if it did.
     pub fallback: Option<String>,
-    /// What leads each shard's packets to a queue, when there are several shards.
+    /// The choice of a queue for each shard's packets, if there are several shards.
     pub steering: Option<String>,
 }
 
-/// Attaches the aggregator to its ports and pins it there.
+/// Attaches the aggregator to its interfaces and pins it there.
 ///
-/// A pool that is there already is kept, with its jobs. Programs of this aggregator that are on a
-/// port are replaced in one step; ports that are not named stay as they are, with the new programs.
+/// A pool that is there already is kept, with its jobs. Programs of this aggregator are replaced in one step, also on
+/// interfaces that are not named.
 ///
 /// # Errors
-/// See [`AttachError`]. What was attached before stays.
-pub fn attach(options: &AttachOptions) -> Result<(Aggregator, Vec<BoundPort>), AttachError> {
-    let pins = PinDir::here(&options.pin_root).map_err(|source| at(&options.pin_root, source))?;
-    let (variant, ports) = variant(options, &pins)?;
-    let elements = check(options, variant, ports)?;
+/// See [`AttachError`]. The interfaces that were attached before stay attached, and no others are.
+pub fn attach(options: &AttachOptions) -> Result<(Aggregator, Vec<AggregatorInterface>), AttachError> {
+    let pins = AggregatorPins::here(&options.pin_root).map_err(PinError::at(&options.pin_root))?;
+    let (variant, interfaces) = variant(options, &pins)?;
+    let elements = check(options, variant, interfaces)?;
     preflight::check(&options.pin_root, options.pools(), variant)?;
-    let fresh = !pins.path().exists();
-    let _lock = pins.create_locked().map_err(|source| at(pins.path(), source))?;
+    let is_first = !pins.path().exists();
+    let _lock = pins.directory.create_locked().map_err(PinError::at(pins.path()))?;
     match attach_locked(options, &pins, variant, elements) {
         Ok(bound) => Ok((Aggregator::new(pins), bound)),
         Err(error) => {
-            if fresh {
-                // The first error is the one to tell; what is left is found by `detach --all`.
-                let _ = pins.remove_all();
+            if is_first {
+                // The first error is reported; `detach --all` finds leftovers.
+                let _ = pins.directory.remove_all();
             }
             Err(error)
         }
     }
 }
 
-/// Which programs the ports need, and how many ports there are.
-fn variant(options: &AttachOptions, pins: &PinDir) -> Result<(Variant, usize), AttachError> {
+/// Returns the variant that the interfaces need, and the number of interfaces.
+fn variant(options: &AttachOptions, pins: &AggregatorPins) -> Result<(Variant, usize), AttachError> {
     let named = options.interfaces.iter().map(|name| {
-        let found = Interface::by_name(name);
-        found.map_err(|source| AttachError::Interface { interface: name.clone(), source })
+        Interface::by_name(name)
+            .map_err(|source| sumac_loader::AttachError::Interface { interface: name.clone(), source })
     });
-    let mut ports = named.collect::<Result<Vec<_>, _>>()?;
-    let bound = pins.interfaces().map_err(|source| at(pins.path(), source))?;
-    // One that is gone is looked at later, when its pin is.
-    ports.extend(bound.iter().filter_map(|name| Interface::by_name(name).ok()));
-    ports.sort_by_key(|port| port.index);
-    ports.dedup_by_key(|port| port.index);
-    let is_long = ports.iter().any(|port| port.mtu > ONE_BUFFER);
-    Ok((if options.jumbo || is_long { Variant::Jumbo } else { Variant::Plain }, ports.len()))
+    let mut interfaces = named.collect::<Result<Vec<_>, _>>()?;
+    let bound = pins.interfaces().map_err(PinError::at(pins.path()))?;
+    // The pin of an interface that is gone is removed later.
+    interfaces.extend(bound.iter().filter_map(|name| Interface::by_name(name).ok()));
+    interfaces.sort_by_key(|interface| interface.index);
+    interfaces.dedup_by_key(|interface| interface.index);
+    let largest = interfaces.iter().map(|interface| interface.mtu).max().unwrap_or(0);
+    let variant = if options.jumbo { Variant::Jumbo } else { Variant::for_mtu(largest) };
+    Ok((variant, interfaces.len()))
 }
 
-/// How large an aggregator's pools are.
-#[must_use]
-pub fn pools_of(state: &State) -> Pools {
-    Pools { slots: state.slots, dynamic_slots: state.dynamic_slots, shards: state.shards }
-}
-
-/// Which programs an aggregator has.
-#[must_use]
-pub fn variant_of(state: &State) -> Variant {
-    if state.flags & state_flag::JUMBO != 0 { Variant::Jumbo } else { Variant::Plain }
-}
-
-/// Checks the options; gives the largest chunk.
-fn check(options: &AttachOptions, variant: Variant, ports: usize) -> Result<u16, AttachError> {
-    let wrong = |what: String| Err(AttachError::Options { what });
+/// Checks the options; returns the largest chunk.
+fn check(options: &AttachOptions, variant: Variant, interfaces: usize) -> Result<u16, AttachError> {
+    let wrong = |reason: String| Err(AttachError::Options { reason });
     let AttachOptions { base_port, shards, slots, .. } = *options;
     if options.interfaces.is_empty() {
         return wrong("name at least one interface".into());
     }
     if shards == 0 || base_port.checked_add(shards - 1).is_none() {
         return wrong(format!(
-            "ports {base_port} and the {shards} from there do not fit below 65536; give at least one shard"
+            "the {shards} ports from {base_port} on do not fit below 65536; give at least one shard"
         ));
     }
     let most = if variant == Variant::Jumbo { MAX_ELEMENTS } else { PAGE_ELEMENTS } as u16;
-    // The kernel does not copy longer results to several ports. Who has several ports and all workers behind one of
-    // them may say so.
-    let elements = options.elements.unwrap_or(if ports > 1 { PAGE_ELEMENTS as u16 } else { most });
+    // The kernel does not copy longer results to several interfaces. With all workers behind one of several, an operator
+    // may ask for more.
+    let elements = options.elements.unwrap_or(if interfaces > 1 { PAGE_ELEMENTS as u16 } else { most });
     if slots == 0 || elements == 0 || elements > most {
         return wrong(format!(
             "{slots} slots of {elements} elements: at least 1 of each, and at most {most} elements; {MAX_ELEMENTS} on \
-             ports with an MTU above {ONE_BUFFER}, or with --jumbo"
+             interfaces with an MTU above {}, or with --jumbo",
+            Variant::ONE_BUFFER_MTU
         ));
     }
     Ok(elements)
@@ -286,13 +182,38 @@ fn check(options: &AttachOptions, variant: Variant, ports: usize) -> Result<u16,
 
 fn attach_locked(
     options: &AttachOptions,
-    pins: &PinDir,
+    pins: &AggregatorPins,
     variant: Variant,
     elements: u16,
-) -> Result<Vec<BoundPort>, AttachError> {
-    let named =
-        options.interfaces.iter().map(|name| Port::look_at(pins, name)).collect::<Result<Vec<_>, _>>()?;
-    let mut state = State {
+) -> Result<Vec<AggregatorInterface>, AttachError> {
+    let find = |name: &String| XdpAttachment::find(name, &pins.directory, &link_pin(name));
+    let named = options.interfaces.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    let wanted = wanted_state(options, variant, elements);
+    keep_or_drop_pool(&wanted, pins)?;
+    let ebpf = program::load_over(pins, variant, options.pools())?;
+    let mut tables = Tables::open(pins)?;
+    let before = tables.state.get(0)?;
+    let instance = if before.instance == 0 { rand::random_range(1..=u64::MAX) } else { before.instance };
+    let flags = wanted.flags | before.flags & state_flag::DROPS;
+    tables.state.set(0, &State { instance, flags, ..wanted })?;
+
+    let others = pins.interfaces().map_err(PinError::at(pins.path()))?;
+    let others = others.into_iter().filter(|name| !options.interfaces.contains(name));
+    // The others keep their links, but get the new programs: one broadcast has programs of one variant only.
+    let others = others.filter_map(|name| match find(&name) {
+        Ok(attachment) => attachment.bound_mode().is_some().then_some(attachment),
+        Err(error) => {
+            tracing::warn!("{name} keeps its present program: {error}");
+            None
+        }
+    });
+    let attachments: Vec<_> = named.into_iter().chain(others).collect();
+    let steering = Steering::new(options.steer, options.base_port, options.shards);
+    Attaching { options, pins, variant, ebpf, tables, steering, added: Vec::new() }.run(attachments)
+}
+
+fn wanted_state(options: &AttachOptions, variant: Variant, elements: u16) -> State {
+    State {
         instance: 0,
         slots: options.slots,
         elements,
@@ -302,134 +223,115 @@ fn attach_locked(
         own_ip: options.own_ip.map_or(0, Ipv4Addr::to_bits),
         dynamic_slots: options.dynamic_slots,
         slot_timeout: u32::try_from(options.slot_timeout.as_millis()).unwrap_or(u32::MAX),
-    };
-    keep_or_drop_pool(&state, pins)?;
-    let mut ebpf = program::load_over(pins, variant, options.pools())?;
-    let mut tables = Tables::open(pins)?;
-    let before = tables.state()?;
-    let instance = Some(before.instance).filter(|instance| *instance != 0);
-    state.instance = instance.unwrap_or_else(|| rand::random_range(1..=u64::MAX));
-    state.flags |= before.flags & state_flag::DROPS;
-    tables.set_state(state)?;
-    let others = pins.interfaces().map_err(|source| at(pins.path(), source))?;
-    let others = others.into_iter().filter(|name| !options.interfaces.contains(name));
-    // The others keep their links, but the new programs: old and new must not share a broadcast.
-    let others = others.filter_map(|name| match Port::look_at(pins, &name) {
-        Ok(port) => port.if_ours(),
-        Err(error) => {
-            tracing::warn!("{name} keeps the program that it has: {error}");
-            None
-        }
-    });
-    let mut steering = Steering::default();
-    let bound = named
-        .into_iter()
-        .chain(others)
-        .map(|port| bind_port(port, &mut ebpf, variant, &mut tables, &mut steering, options, pins))
-        .collect::<Result<Vec<_>, _>>()
-        .and_then(|bound| pin_programs(&mut ebpf, variant, pins).map(|()| bound));
-    if bound.is_err() {
-        steering.roll_back();
     }
-    bound
 }
 
-fn bind_port(
-    port: Port,
-    ebpf: &mut Ebpf,
+/// An attachment in progress.
+struct Attaching<'a> {
+    options: &'a AttachOptions,
+    pins: &'a AggregatorPins,
     variant: Variant,
-    tables: &mut Tables,
-    steering: &mut Steering,
-    options: &AttachOptions,
-    pins: &PinDir,
-) -> Result<BoundPort, AttachError> {
-    let egress = program::egress(ebpf, variant)?
-        .fd()
-        .map_err(|source| LoadError::refused(name::EGRESS_PROGRAM, source))?;
-    if !tables.add_port(port.interface.index, egress)? {
-        return Err(AttachError::TooManyPorts { interface: port.interface.name });
-    }
-    match mac(&port.interface.name) {
-        Some(mac) => tables.set_own(port.interface.index, mac)?,
-        None if options.own_ip.is_some() => {
-            tracing::warn!("{} has no MAC address to answer ARP with", port.interface.name);
+    ebpf: Ebpf,
+    tables: Tables,
+    steering: Steering,
+    /// The interfaces that had no program of this aggregator before.
+    added: Vec<Interface>,
+}
+
+impl Attaching<'_> {
+    fn run(mut self, attachments: Vec<XdpAttachment<'_>>) -> Result<Vec<AggregatorInterface>, AttachError> {
+        let directory = &self.pins.directory;
+        let ingress = program::ingress(&mut self.ebpf, self.variant)?;
+        let ingress = directory.stage(PROGRAM, |path| ingress.pin(path))?;
+        let egress = program::egress(&mut self.ebpf, self.variant)?;
+        let egress = directory.stage(pins::EGRESS, |path| egress.pin(path))?;
+        let bound: Result<Vec<_>, _> =
+            attachments.into_iter().map(|attachment| self.bind(attachment)).collect();
+        match bound.and_then(|bound| Ok((bound, ingress.commit()?, egress.commit()?))) {
+            Ok((bound, (), ())) => Ok(bound),
+            Err(error) => {
+                self.roll_back();
+                Err(error)
+            }
         }
-        None => {}
     }
-    let told = steering.apply(options, &port.interface, pins)?;
-    let bound = port.bind(program::ingress(ebpf, variant)?, options.mode, pins)?;
-    Ok(BoundPort { steering: told, ..bound })
+
+    fn bind(&mut self, attachment: XdpAttachment<'_>) -> Result<AggregatorInterface, AttachError> {
+        let interface = attachment.interface.clone();
+        let former = attachment.bound_mode();
+        if former.is_none() {
+            self.added.push(interface.clone());
+        }
+        let egress = program::egress(&mut self.ebpf, self.variant)?;
+        let egress = egress.fd().map_err(|source| LoadError::refused(pins::EGRESS, source))?;
+        if !self.tables.add_port(interface.index, egress)? {
+            return Err(AttachError::TooManyInterfaces { interface: interface.name });
+        }
+        match interface.mac() {
+            Some(mac) => self.tables.set_own(interface.index, mac)?,
+            None if self.options.own_ip.is_some() => {
+                tracing::warn!("{} has no MAC address for replies to ARP", interface.name);
+            }
+            None => {}
+        }
+        let steering = self.steering.apply(&interface, self.pins)?;
+        // `auto` keeps the mode of a program that is there.
+        let mode = match (self.options.mode, former) {
+            (XdpMode::Auto, Some(BoundXdpMode::Generic)) => XdpMode::Generic,
+            (mode, _) => mode,
+        };
+        let bound = attachment.attach(program::ingress(&mut self.ebpf, self.variant)?, mode)?;
+        let (mode, fallback) = (bound.mode, bound.fallback);
+        Ok(AggregatorInterface { interface: interface.name, mode, fallback, steering })
+    }
+
+    /// Detaches the interfaces that were added, and undoes the changes to the NICs' rules.
+    fn roll_back(mut self) {
+        for Interface { name, index, .. } in &self.added {
+            let removed = self.pins.directory.remove_link(&link_pin(name)).map_err(AttachError::from);
+            if let Err(error) = removed.and_then(|_| Ok(self.tables.remove_port(*index)?)) {
+                tracing::warn!("{name}: {error}");
+            }
+        }
+        self.steering.roll_back();
+    }
 }
 
-/// The MAC address of an interface in the calling thread's network namespace.
-fn mac(interface: &str) -> Option<[u8; 6]> {
-    let mut found = nix::ifaddrs::getifaddrs().ok()?.filter(|entry| entry.interface_name == interface);
-    found.find_map(|entry| entry.address?.as_link_addr()?.addr())
-}
-
-/// Removes a pool that does not fit the options, unless jobs are in it.
-fn keep_or_drop_pool(wanted: &State, pins: &PinDir) -> Result<(), AttachError> {
-    if !pins.map(name::STATE).exists() {
+/// Removes a pool that does not fit the options, unless it has jobs.
+fn keep_or_drop_pool(wanted: &State, pins: &AggregatorPins) -> Result<(), AttachError> {
+    if !pins.map(sumac_agg_layout::name::STATE).exists() {
         return Ok(());
     }
-    let tables = Tables::open(pins).and_then(|tables| Ok((tables.state()?, tables)));
-    let jobs = match &tables {
+    match Tables::open(pins).and_then(|tables| Ok((tables.state.get(0)?, tables))) {
+        Ok((state, _)) if fixed_part(&state) == fixed_part(wanted) => return Ok(()),
         Ok((state, tables)) => {
-            // All but who it is, how its ports are bound at the moment, and what may change at any time.
-            let like = |state: &State| State {
-                instance: 0,
-                flags: state.flags & state_flag::JUMBO,
-                slot_timeout: 0,
-                ..*state
-            };
-            if like(state) == like(wanted) {
-                return Ok(());
+            let jobs = tables.active_jobs();
+            if !jobs.is_empty() {
+                return Err(AttachError::PoolInUse { have: options_of(&state), jobs });
             }
-            active_jobs(tables)
         }
-        Err(error) => {
-            tracing::warn!("{error}: the maps of another version are replaced");
-            Vec::new()
-        }
-    };
-    if let (Ok((state, _)), false) = (&tables, jobs.is_empty()) {
-        let State { slots, elements, base_port, shards, own_ip, dynamic_slots, .. } = state;
-        let jumbo = if variant_of(state) == Variant::Jumbo { " --jumbo" } else { "" };
-        let own = match own_ip {
-            0 => String::new(),
-            ip => format!(" --own {}", Ipv4Addr::from_bits(*ip)),
-        };
-        let have = format!(
-            "--slots {slots} --dynamic-slots {dynamic_slots} --elements {elements} --base-port {base_port} --shards {shards}{jumbo}{own}"
-        );
-        return Err(AttachError::PoolInUse { have, jobs });
+        Err(error) => tracing::warn!("{error}: the maps of another version are replaced"),
     }
-    drop(tables);
     for map in pins::MAPS {
-        let pin = pins.map(map);
-        pins.remove(&pin).map_err(|source| at(&pin, source))?;
+        pins.directory.remove(&pins::map_pin(map))?;
     }
     Ok(())
 }
 
-/// Pins both programs by way of a second name, so that the old pins are replaced and never missing.
-fn pin_programs(ebpf: &mut Ebpf, variant: Variant, pins: &PinDir) -> Result<(), AttachError> {
-    for pin in [pins::INGRESS, pins::EGRESS] {
-        let new = pins.pin(&format!("{pin}-new"));
-        pins.remove(&new).map_err(|source| at(&new, source))?;
-        let program = if pin == pins::INGRESS {
-            program::ingress(ebpf, variant)?
-        } else {
-            program::egress(ebpf, variant)?
-        };
-        program
-            .pin(&new)
-            .map_err(|source| AttachError::Pin { path: new.clone(), source: Box::new(source) })?;
-        fs::rename(&new, pins.pin(pin)).map_err(|source| at(&new, source))?;
-    }
-    Ok(())
+/// Returns the part of an aggregator's state that a pool with jobs must keep.
+fn fixed_part(state: &State) -> State {
+    State { instance: 0, flags: state.flags & state_flag::JUMBO, slot_timeout: 0, ..*state }
 }
 
-pub(crate) fn at(path: &Path, source: io::Error) -> AttachError {
-    AttachError::Pins { path: path.to_owned(), source }
+/// Formats the options that an aggregator was attached with.
+fn options_of(state: &State) -> String {
+    let State { slots, elements, base_port, shards, own_ip, dynamic_slots, .. } = state;
+    let jumbo = if pool::variant_of(state) == Variant::Jumbo { " --jumbo" } else { "" };
+    let own = match own_ip {
+        0 => String::new(),
+        ip => format!(" --own {}", Ipv4Addr::from_bits(*ip)),
+    };
+    format!(
+        "--slots {slots} --dynamic-slots {dynamic_slots} --elements {elements} --base-port {base_port} --shards {shards}{jumbo}{own}"
+    )
 }

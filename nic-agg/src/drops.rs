@@ -1,4 +1,4 @@
-//! Drops on purpose: how a job is tried out on a lossy network without one.
+//! Intentional drops, to test a job on a lossy network.
 
 use std::{ops::Range, str::FromStr};
 
@@ -12,64 +12,62 @@ use crate::{
     tables::{TableError, Tables},
 };
 
-/// A part of all frames, from none to all.
+/// A fraction of frames, from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Part(f64);
+pub struct DropRate(f64);
 
-/// Not a part.
 #[derive(Debug, Error)]
 #[error("{0:?}: give a percentage from 0% to 100%, such as 0.1%")]
-pub struct NoPart(String);
+pub struct InvalidRate(String);
 
-impl FromStr for Part {
-    type Err = NoPart;
+impl FromStr for DropRate {
+    type Err = InvalidRate;
 
-    fn from_str(text: &str) -> Result<Part, NoPart> {
+    fn from_str(text: &str) -> Result<DropRate, InvalidRate> {
         let percent = text.strip_suffix('%').or((text == "0").then_some(text));
         let percent = percent.and_then(|number| number.parse::<f64>().ok());
         percent
             .filter(|percent| (0.0..=100.0).contains(percent))
-            .map(|percent| Part(percent / 100.0))
-            .ok_or_else(|| NoPart(text.to_owned()))
+            .map(|percent| DropRate(percent / 100.0))
+            .ok_or_else(|| InvalidRate(text.to_owned()))
     }
 }
 
-const WHOLE: f64 = 4_294_967_296.0;
+/// The number of thresholds.
+const THRESHOLDS: f64 = 4_294_967_296.0;
 
-impl Part {
-    /// As the programs compare it with a random number.
-    fn of_all(self) -> u32 {
-        (self.0 * WHOLE).min(f64::from(u32::MAX)).round() as u32
+impl DropRate {
+    /// Returns the threshold that the programs compare with a random number.
+    fn threshold(self) -> u32 {
+        (self.0 * THRESHOLDS).min(f64::from(u32::MAX)).round() as u32
     }
 }
 
-/// In percent, to seven decimals: what a part of 2^32 can tell.
+/// Returns a threshold in percent, to seven decimals: its resolution.
 #[must_use]
-pub fn percent(part: u32) -> f64 {
-    (f64::from(part) / WHOLE * 1e9).round() / 1e7
+pub fn percent(threshold: u32) -> f64 {
+    (f64::from(threshold) / THRESHOLDS * 1e9).round() / 1e7
 }
 
-/// How much of what arrives and of what leaves.
+/// Returns the drops of frames that arrive and of frames that leave.
 #[must_use]
-pub fn drops(up: Part, down: Part) -> Drops {
-    Drops { up: up.of_all(), down: down.of_all() }
+pub fn drops(up: DropRate, down: DropRate) -> Drops {
+    Drops { up: up.threshold(), down: down.threshold() }
 }
 
-/// What is dropped of the jobs of some numbers, whether there are such jobs or not.
+/// The drops of a range of job numbers, present or not.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DropRule {
-    /// The first number.
     pub first_job: u16,
-    /// The last.
     pub last_job: u16,
-    /// Percent of what arrives.
+    /// Of the frames that arrive.
     pub up_percent: f64,
-    /// Percent of what leaves.
+    /// Of the frames that leave.
     pub down_percent: f64,
 }
 
 impl DropRule {
-    /// Those that drop anything, of job numbers in their order.
+    /// Returns the rules that drop anything; the job numbers must ascend.
     #[must_use]
     pub fn of(all: impl IntoIterator<Item = (u16, Drops)>) -> Vec<DropRule> {
         let mut rules: Vec<(Drops, DropRule)> = Vec::new();
@@ -86,15 +84,12 @@ impl DropRule {
     }
 }
 
-/// A number outside of the table.
+/// A job number outside of the table.
 #[derive(Debug, Error)]
 #[error("job number {0}: must be 1 to {max}", max = MAX_JOBS - 1)]
 pub struct NoSuchJob(u16);
 
-/// The numbers of a job, or of all.
-///
-/// # Errors
-/// When no job can have the number.
+/// Returns the number of one job, or of all.
 pub fn numbers(job: Option<u16>) -> Result<Range<u16>, NoSuchJob> {
     match job {
         None => Ok(1..MAX_JOBS as u16),
@@ -103,13 +98,11 @@ pub fn numbers(job: Option<u16>) -> Result<Range<u16>, NoSuchJob> {
     }
 }
 
-/// Why nothing is dropped.
+/// Drops that were not set.
 #[derive(Debug, Error)]
 pub enum DropsError {
-    /// There is no aggregator.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// A number outside of the table.
     #[error(transparent)]
     Number(#[from] NoSuchJob),
 }
@@ -121,10 +114,7 @@ impl From<TableError> for DropsError {
 }
 
 impl Aggregator {
-    /// Drops parts of what arrives and of what leaves from now on: of one job, or of all, also of those that come.
-    ///
-    /// # Errors
-    /// When it is not attached any more, or there is no such job number.
+    /// Sets the drops of one job, or of all, present and future.
     pub fn set_drops(&self, job: Option<u16>, drops: Drops) -> Result<(), DropsError> {
         let numbers = numbers(job)?;
         let _lock = self.lock()?;
@@ -136,15 +126,15 @@ impl Aggregator {
     }
 }
 
-/// Tells the programs whether there is anything to look up.
+/// Sets the flag by which the programs look drops up.
 fn flag(tables: &mut Tables) -> Result<(), TableError> {
     let mut any = false;
     for job in 1..MAX_JOBS as u16 {
         any |= tables.drops(job)? != Drops::default();
     }
-    let state = tables.state()?;
+    let state = tables.state.get(0)?;
     let flags = if any { state.flags | state_flag::DROPS } else { state.flags & !state_flag::DROPS };
-    tables.set_state(State { flags, ..state })
+    tables.state.set(0, &State { flags, ..state })
 }
 
 #[cfg(test)]
@@ -153,15 +143,15 @@ mod tests {
 
     #[test]
     fn percentages() {
-        let parts = [("0", 0), ("0%", 0), ("50%", 1 << 31), ("100%", u32::MAX), ("0.01%", 429_497)];
-        for (text, expected) in parts {
-            assert_eq!(text.parse::<Part>().unwrap().of_all(), expected, "{text}");
+        let rates = [("0", 0), ("0%", 0), ("50%", 1 << 31), ("100%", u32::MAX), ("0.01%", 429_497)];
+        for (text, expected) in rates {
+            assert_eq!(text.parse::<DropRate>().unwrap().threshold(), expected, "{text}");
         }
         for text in ["", "1", "0.5", "-1%", "101%", "%", "nan%", "1 %%"] {
-            assert!(text.parse::<Part>().is_err(), "{text}");
+            assert!(text.parse::<DropRate>().is_err(), "{text}");
         }
         for text in ["1%", "0.1%", "0.0001%", "33.3%", "100%"] {
-            let shown = format!("{}%", percent(text.parse::<Part>().unwrap().of_all()));
+            let shown = format!("{}%", percent(text.parse::<DropRate>().unwrap().threshold()));
             assert_eq!(shown, text);
         }
     }

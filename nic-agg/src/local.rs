@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use sumac_agg_layout::Drops;
 use thiserror::Error;
 
-use crate::pins::PinDir;
+use crate::pins::AggregatorPins;
 
 /// How long a side waits for the other's line.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ pub fn host_name(base_port: u16) -> String {
 
 /// The name of the socket of what serves an eBPF aggregator.
 #[must_use]
-pub fn ebpf_name(pins: &PinDir) -> String {
+pub fn ebpf_name(pins: &AggregatorPins) -> String {
     format!("sumac-agg/ebpf{}", pins.path().display())
 }
 

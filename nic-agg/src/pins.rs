@@ -1,32 +1,26 @@
-//! Where programs, links and maps are pinned.
+//! The pins of an aggregator.
 //!
 //! ```text
 //! /sys/fs/bpf/sumac/agg/<inode of the network namespace>/
-//!     link-<interface> ...            one for each port
-//!     prog  prog-out                  replaced together on every attach
-//!     map-STATE  map-SLOTS  ...       kept across attach and detach while jobs exist
-//!     rule-<interface>-1022 ...       notes of the rules that were put into the port's NIC
+//!     link-<interface> ...            one for each interface
+//!     prog  prog-out                  replaced together on every attachment
+//!     map-STATE  map-SLOTS  ...       kept across detach and attach while jobs exist
+//!     rule-<interface>-1022 ...       records of the rules inserted into the interface's NIC
 //! ```
-//!
-//! bpffs allows no dot in a name and the kernel no colon in an interface's: `eth0.7` becomes `eth0:7`.
 
 use std::{
-    fs::{self, File},
     io,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
-use aya::programs::links::PinnedLink;
 use sumac_agg_layout::name;
-pub use sumac_hostprog::DEFAULT_PIN_ROOT;
-use sumac_hostprog::{
-    pins::{current_namespace, entries},
-    steer::memory::Memory,
+use sumac_hostprog::steer::records::RuleRecords;
+pub use sumac_loader::DEFAULT_PIN_ROOT;
+use sumac_loader::{
+    PinDirectory, namespace,
+    pins::{LINK, decode_interface, encode_interface, entries, file_name},
 };
 
-/// The ingress program's pin.
-pub const INGRESS: &str = "prog";
 /// The egress program's pin.
 pub const EGRESS: &str = "prog-out";
 /// Every map that is kept.
@@ -54,163 +48,68 @@ pub const MAPS: [&str; 21] = [
     name::LOGS,
 ];
 
-const LINK_PREFIX: &str = "link-";
-
-/// The directory of one aggregator's pins.
+/// The pins of one aggregator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PinDir(PathBuf);
+pub struct AggregatorPins {
+    pub directory: PinDirectory,
+}
 
-impl PinDir {
-    /// The directory of the calling thread's network namespace.
+impl AggregatorPins {
+    /// Returns the pins for the calling thread's network namespace.
     ///
     /// # Errors
-    /// When /proc does not tell the namespace.
-    pub fn here(pin_root: &Path) -> io::Result<PinDir> {
-        Ok(PinDir(root(pin_root).join(current_namespace()?.to_string())))
+    /// When /proc is not mounted.
+    pub fn here(pin_root: &Path) -> io::Result<AggregatorPins> {
+        let namespace = namespace::current()?;
+        let path = root(pin_root).join(namespace.to_string());
+        Ok(AggregatorPins { directory: PinDirectory::new(path, namespace) })
     }
 
-    /// Those of all network namespaces, also of ones that are gone.
-    ///
-    /// # Errors
-    /// When the directory is there and cannot be read.
-    pub fn list(pin_root: &Path) -> io::Result<Vec<PinDir>> {
-        Ok(entries(&root(pin_root))?.into_iter().map(PinDir).collect())
+    /// Returns the pins for all network namespaces, also of those that are gone.
+    pub fn list(pin_root: &Path) -> io::Result<Vec<AggregatorPins>> {
+        let directories = entries(&root(pin_root))?.into_iter().map(|path| {
+            // Another hand's directory is of no namespace.
+            let namespace = file_name(&path).parse().unwrap_or(0);
+            AggregatorPins { directory: PinDirectory::new(path, namespace) }
+        });
+        Ok(directories.collect())
     }
 
-    /// The directory itself.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.0
+        self.directory.path()
     }
 
-    /// The path of one pin.
-    #[must_use]
-    pub fn pin(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// The path of a map's pin.
+    /// Returns the path of a map's pin.
     #[must_use]
     pub fn map(&self, name: &str) -> PathBuf {
-        self.0.join(format!("map-{name}"))
+        self.directory.pin(&map_pin(name))
     }
 
-    /// The path of a port's link.
+    /// Returns the records of the rules inserted into an interface's NIC.
     #[must_use]
-    pub fn link(&self, interface: &str) -> PathBuf {
-        self.0.join(format!("{LINK_PREFIX}{}", interface.replace('.', ":")))
+    pub fn rules(&self, interface: &str) -> RuleRecords {
+        RuleRecords::shared(self.path(), interface)
     }
 
-    /// The notes of the rules that were put into a port's NIC.
-    #[must_use]
-    pub fn rules(&self, interface: &str) -> Memory {
-        Memory::shared(&self.0, interface)
-    }
-
-    /// The inode of the network namespace whose pins these are; none where another hand made the directory.
-    #[must_use]
-    pub fn namespace(&self) -> Option<u64> {
-        self.0.file_name()?.to_str()?.parse().ok()
-    }
-
-    /// The interfaces that have a link pinned.
-    ///
-    /// # Errors
-    /// When the directory is there and cannot be read.
+    /// Returns the interfaces with a pinned link.
     pub fn interfaces(&self) -> io::Result<Vec<String>> {
-        let names = entries(&self.0)?;
-        let names = names.iter().filter_map(|path| path.file_name()?.to_str()?.strip_prefix(LINK_PREFIX));
-        Ok(names.map(|name| name.replace(':', ".")).collect())
-    }
-
-    /// Makes the directory and locks it, so that two processes do not change it at once. The lock
-    /// ends with the returned file.
-    ///
-    /// # Errors
-    /// As the file system answers.
-    pub fn create_locked(&self) -> io::Result<File> {
-        loop {
-            fs::create_dir_all(&self.0)?;
-            if let Some(lock) = self.lock()? {
-                return Ok(lock);
-            }
-        }
-    }
-
-    /// Locks the directory; `None` when it is not there.
-    ///
-    /// # Errors
-    /// As the file system answers.
-    pub fn lock(&self) -> io::Result<Option<File>> {
-        let directory = match File::open(&self.0) {
-            Ok(directory) => directory,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        directory.lock()?;
-        // Whoever held the lock before may have removed the directory on the way out.
-        let same =
-            fs::metadata(&self.0).is_ok_and(|now| directory.metadata().is_ok_and(|d| d.ino() == now.ino()));
-        Ok(same.then_some(directory))
-    }
-
-    /// Removes a pin if it is there.
-    ///
-    /// # Errors
-    /// As the file system answers.
-    pub fn remove(&self, pin: &Path) -> io::Result<bool> {
-        match fs::remove_file(pin) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Takes a link's program off its interface, and removes the pin, if they are there.
-    ///
-    /// # Errors
-    /// As the file system answers.
-    pub fn remove_link(&self, pin: &Path) -> io::Result<bool> {
-        match PinnedLink::from_pin(pin) {
-            // Closing the last handle detaches at once; the kernel lets go of a removed pin some time later.
-            Ok(link) => link.unpin().map(drop).map(|()| true),
-            // Not a link, or gone: what is left is a name.
-            Err(_) => self.remove(pin),
-        }
-    }
-
-    /// Removes all pins and the directory; gives what was removed.
-    ///
-    /// Links go first: from then on no frame meets the programs whose maps go next.
-    ///
-    /// # Errors
-    /// The first that the file system gives; what was removed before stays removed.
-    pub fn remove_all(&self) -> io::Result<Vec<PathBuf>> {
-        let mut pins = entries(&self.0)?;
-        pins.sort_by_key(|pin| (!is_link(pin), pin.clone()));
-        for pin in &pins {
-            if is_link(pin) {
-                self.remove_link(pin)?
-            } else {
-                self.remove(pin)?
-            };
-        }
-        if self.0.exists() {
-            fs::remove_dir(&self.0)?;
-            pins.push(self.0.clone());
-        }
-        // The parents are shared with others: they go when they are empty, else they stay.
-        for parent in self.0.ancestors().skip(1).take(2) {
-            if fs::remove_dir(parent).is_err() {
-                break;
-            }
-        }
-        Ok(pins)
+        let entries = entries(self.path())?;
+        let links = entries.iter().filter_map(|path| file_name(path).strip_prefix(LINK)?.strip_prefix('-'));
+        Ok(links.map(decode_interface).collect())
     }
 }
 
-fn is_link(pin: &Path) -> bool {
-    pin.file_name().is_some_and(|name| name.to_string_lossy().starts_with(LINK_PREFIX))
+/// Returns the name of a map's pin.
+#[must_use]
+pub fn map_pin(map: &str) -> String {
+    format!("map-{map}")
+}
+
+/// Returns the name of an interface's pinned link.
+#[must_use]
+pub fn link_pin(interface: &str) -> String {
+    format!("{LINK}-{}", encode_interface(interface))
 }
 
 fn root(pin_root: &Path) -> PathBuf {
@@ -219,22 +118,21 @@ fn root(pin_root: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
-    fn interfaces_are_read_from_links_and_all_goes_in_the_end() {
+    fn interfaces_are_those_with_links() {
         let root = std::env::temp_dir().join(format!("sumac-agg-pins-{}", std::process::id()));
-        let here = PinDir::here(&root).unwrap();
-        assert_eq!(here.lock().unwrap().map(drop), None, "nothing there to lock");
-        drop(here.create_locked().unwrap());
-        for pin in [here.link("eth0.7"), here.link("eth1"), here.map("JOBS"), here.pin(INGRESS)] {
-            fs::write(pin, "").unwrap();
+        let here = AggregatorPins::here(&root).unwrap();
+        drop(here.directory.create_locked().unwrap());
+        for name in [link_pin("eth0.7"), link_pin("eth1"), map_pin("JOBS"), EGRESS.into()] {
+            fs::write(here.directory.pin(&name), "").unwrap();
         }
         assert_eq!(here.interfaces().unwrap(), ["eth0.7", "eth1"]);
-        assert_eq!(PinDir::list(&root).unwrap(), std::slice::from_ref(&here));
-        let removed = here.remove_all().unwrap();
-        assert_eq!(removed[..2], [here.link("eth0.7"), here.link("eth1")], "links first");
-        assert_eq!(removed.len(), 5);
-        assert!(!root.exists(), "empty parents go too");
+        assert_eq!(AggregatorPins::list(&root).unwrap(), std::slice::from_ref(&here));
+        assert_eq!(here.directory.remove_all().unwrap().len(), 5);
+        assert!(!root.exists(), "empty parents are removed too");
     }
 }

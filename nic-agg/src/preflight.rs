@@ -1,4 +1,4 @@
-//! What attaching needs from kernel and machine, checked before anything is loaded.
+//! Requirements of kernel and machine for attaching, checked before anything is loaded.
 
 use std::{fs, path::Path};
 
@@ -7,44 +7,31 @@ use aya::{
     programs::ProgramType,
     sys::{is_map_supported, is_program_supported},
 };
-use sumac_agg_layout::{DynamicSlot, Slot, Tail};
-use sumac_hostprog::preflight::{self, PreflightError};
+use sumac_loader::{
+    Variant,
+    preflight::{self, PreflightError},
+};
 use thiserror::Error;
 
-use crate::program::{Pools, Variant};
+use crate::pool::Pools;
 
-/// Why the system is not ready.
+/// A requirement that the system does not meet.
 #[derive(Debug, Error)]
 pub enum NotReady {
-    /// Privileges, kernel version, or bpffs.
     #[error(transparent)]
     System(#[from] PreflightError),
-    /// The kernel was built without something.
     #[error(
         "this kernel lacks {missing}: it needs CONFIG_BPF_SYSCALL, CONFIG_XDP_SOCKETS and CONFIG_NET of 5.15 or newer"
     )]
-    Features {
-        /// Their names, joined.
-        missing: String,
-    },
-    /// Not enough memory.
+    Features { missing: String },
     #[error(
         "{slots} slots and {dynamic_slots} for dynamic jobs need {needed_mib} MiB of kernel memory, but \
          {available_mib} MiB are available; give fewer --slots or --dynamic-slots"
     )]
-    Memory {
-        /// Slots asked for.
-        slots: u32,
-        /// Slots for dynamic jobs, of all shards.
-        dynamic_slots: u32,
-        /// What they take.
-        needed_mib: u64,
-        /// What there is.
-        available_mib: u64,
-    },
+    Memory { slots: u32, dynamic_slots: u32, needed_mib: u64, available_mib: u64 },
 }
 
-/// What the programs are made of, with the kernel that brought each.
+/// The kinds of maps in the object, with the kernel that introduced each.
 const MAPS: [(MapType, &str); 5] = [
     (MapType::Array, "array maps"),
     (MapType::Hash, "hash maps"),
@@ -53,10 +40,7 @@ const MAPS: [(MapType, &str); 5] = [
     (MapType::RingBuf, "ring buffers (messages, Linux 5.8)"),
 ];
 
-/// Checks all that attaching pools of these sizes below `pin_root` needs. Mounts the bpffs when it is missing.
-///
-/// # Errors
-/// What is missing, and what to do about it.
+/// Checks the requirements for attaching pools of these sizes below `pin_root`, and mounts the bpffs when it is missing.
 pub fn check(pin_root: &Path, pools: Pools, variant: Variant) -> Result<(), NotReady> {
     preflight::check(pin_root)?;
     features()?;
@@ -69,7 +53,7 @@ pub fn check(pin_root: &Path, pools: Pools, variant: Variant) -> Result<(), NotR
 
 fn features() -> Result<(), NotReady> {
     let mut missing = Vec::new();
-    // A probe that fails says nothing about the feature; loading will.
+    // A probe that fails is no evidence; loading is.
     if matches!(is_program_supported(ProgramType::Xdp), Ok(false)) {
         missing.push("XDP programs");
     }
@@ -79,15 +63,7 @@ fn features() -> Result<(), NotReady> {
     if missing.is_empty() { Ok(()) } else { Err(NotReady::Features { missing: missing.join(", ") }) }
 }
 
-/// Bytes of kernel memory that the pools take.
-#[must_use]
-pub fn pool_memory(pools: Pools, variant: Variant) -> u64 {
-    let tail = if variant == Variant::Jumbo { size_of::<Tail>() } else { 0 };
-    let dynamic = u64::from(pools.all_dynamic_slots()) * size_of::<DynamicSlot>() as u64;
-    u64::from(pools.slots) * (size_of::<Slot>() + tail) as u64 + dynamic
-}
-
-/// Bytes that the kernel could give; none when it does not say.
+/// Returns the bytes of memory available to the kernel; `None` when they are unknown.
 fn available_memory() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -96,7 +72,7 @@ fn available_memory() -> Option<u64> {
 
 fn memory(pools: Pools, variant: Variant, available: Option<u64>) -> Result<(), NotReady> {
     const MIB: u64 = 1 << 20;
-    let needed = pool_memory(pools, variant);
+    let needed = pools.memory(variant);
     match available {
         Some(available) if needed > available => Err(NotReady::Memory {
             slots: pools.slots,
@@ -113,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_that_does_not_fit_says_by_how_much() {
+    fn a_pool_that_does_not_fit_is_refused_with_both_sizes() {
         let pools = Pools { slots: 1024, dynamic_slots: 0, shards: 2 };
         assert!(memory(pools, Variant::Plain, None).is_ok());
         assert!(memory(pools, Variant::Plain, Some(7 << 20)).is_ok());

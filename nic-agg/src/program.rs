@@ -1,146 +1,52 @@
-//! The object with the XDP programs, and how it is brought into the kernel.
+//! The aggregator's object file, and the loading of its programs.
 
 use aya::{
-    Ebpf, EbpfError, EbpfLoader,
+    Ebpf, EbpfLoader,
     maps::{MapError, ProgramArray},
-    programs::{ProgramError, Xdp},
+    programs::Xdp,
 };
 use sumac_agg_layout::{DYNAMIC_ENTRY, name};
-use thiserror::Error;
+use sumac_loader::{LoadError, Variant, program};
 
-use crate::pins::{self, PinDir};
+use crate::{
+    pins::{self, AggregatorPins},
+    pool::Pools,
+};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_AGG_OBJECT"));
 
-/// Which of the programs are loaded. The kernel lets no map of ports have programs of both kinds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Variant {
-    /// For frames of one buffer.
-    #[default]
-    Plain,
-    /// For frames of several buffers (Linux 5.18).
-    Jumbo,
-}
-
-impl Variant {
-    fn ingress(self) -> &'static str {
-        match self {
-            Variant::Plain => name::INGRESS_PROGRAM,
-            Variant::Jumbo => name::JUMBO_INGRESS_PROGRAM,
-        }
-    }
-
-    fn egress(self) -> &'static str {
-        match self {
-            Variant::Plain => name::EGRESS_PROGRAM,
-            Variant::Jumbo => name::JUMBO_EGRESS_PROGRAM,
-        }
-    }
-
-    fn dynamic(self) -> &'static str {
-        match self {
-            Variant::Plain => name::DYNAMIC_PROGRAM,
-            Variant::Jumbo => name::JUMBO_DYNAMIC_PROGRAM,
-        }
-    }
-
-    /// Slots that hold more than one page.
-    fn tails(self, slots: u32) -> u32 {
-        match self {
-            Variant::Plain => 1,
-            Variant::Jumbo => slots,
-        }
+fn by_variant(variant: Variant, plain: &'static str, jumbo: &'static str) -> &'static str {
+    match variant {
+        Variant::Plain => plain,
+        Variant::Jumbo => jumbo,
     }
 }
 
-/// How large the pools are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pools {
-    /// Slots for static jobs.
-    pub slots: u32,
-    /// Slots of each shard for dynamic jobs; zero: they are not served.
-    pub dynamic_slots: u32,
-    /// Shards.
-    pub shards: u16,
+fn ingress_name(variant: Variant) -> &'static str {
+    by_variant(variant, name::INGRESS_PROGRAM, name::JUMBO_INGRESS_PROGRAM)
 }
 
-impl Pools {
-    /// Slots for dynamic jobs, of all shards.
-    #[must_use]
-    pub fn all_dynamic_slots(&self) -> u32 {
-        self.dynamic_slots.saturating_mul(u32::from(self.shards))
-    }
-}
-
-/// Why the programs did not come into the kernel.
-#[derive(Debug, Error)]
-pub enum LoadError {
-    /// The maps could not be made or opened.
-    #[error(
-        "making or opening the aggregator's maps: {0}; `sumac-agg detach --all` removes those of another version"
-    )]
-    Maps(#[source] Box<EbpfError>),
-    /// The program for dynamic jobs was not put behind the first one.
-    #[error("writing map {map}: {0}", map = name::MODES)]
-    Modes(#[source] MapError),
-    /// The kernel refused a program.
-    #[error("the kernel refused program {program}: {what}")]
-    Refused {
-        /// The program.
-        program: &'static str,
-        /// What the kernel said, and the end of the verifier's log.
-        what: String,
-        /// The whole of it.
-        source: Box<ProgramError>,
-    },
-    /// The object lacks a program.
-    #[error("this build holds no XDP program {program}: build it again with `make build`")]
-    Missing {
-        /// The program.
-        program: &'static str,
-    },
-}
-
-impl LoadError {
-    pub(crate) fn refused(program: &'static str, source: ProgramError) -> LoadError {
-        let what = match &source {
-            ProgramError::LoadError { io_error, verifier_log } => {
-                // The log tells the way of every state, by the megabyte; its end tells what was wrong.
-                const LINES: usize = 8;
-                let log = verifier_log.to_string();
-                let lines: Vec<_> = log.lines().collect();
-                let end = lines[lines.len().saturating_sub(LINES)..].join("\n  ");
-                format!("{io_error}; its verifier says:\n  {end}")
-            }
-            other => other.to_string(),
-        };
-        LoadError::Refused { program, what, source: Box::new(source) }
-    }
+fn egress_name(variant: Variant) -> &'static str {
+    by_variant(variant, name::EGRESS_PROGRAM, name::JUMBO_EGRESS_PROGRAM)
 }
 
 /// Loads programs and maps, without pins: for tests and measurements.
-///
-/// # Errors
-/// When the kernel refuses the maps or a program.
 pub fn load(variant: Variant, pools: Pools) -> Result<Ebpf, LoadError> {
-    load_with(&mut EbpfLoader::new(), variant, pools, &[variant.ingress(), variant.egress()])
+    load_with(&mut EbpfLoader::new(), variant, pools, &[ingress_name(variant), egress_name(variant)])
 }
 
-/// Loads the program that plays jobs, without pins.
-///
-/// # Errors
-/// When the kernel refuses the maps or the program.
-pub(crate) fn load_rehearsal(pools: Pools) -> Result<Ebpf, LoadError> {
+/// Loads the program that replays jobs, without pins.
+pub(crate) fn load_replay(pools: Pools) -> Result<Ebpf, LoadError> {
     load_with(&mut EbpfLoader::new(), Variant::Plain, pools, &[name::REHEARSAL_PROGRAM])
 }
 
 /// Loads the programs over the maps that are pinned already, and makes and pins those that are not.
-pub(crate) fn load_over(pins: &PinDir, variant: Variant, pools: Pools) -> Result<Ebpf, LoadError> {
+pub(crate) fn load_over(pins: &AggregatorPins, variant: Variant, pools: Pools) -> Result<Ebpf, LoadError> {
     let mut loader = EbpfLoader::new();
     for map in pins::MAPS {
         loader.map_pin_path(map, pins.map(map));
     }
-    load_with(&mut loader, variant, pools, &[variant.ingress(), variant.egress()])
+    load_with(&mut loader, variant, pools, &[ingress_name(variant), egress_name(variant)])
 }
 
 fn load_with(
@@ -151,63 +57,46 @@ fn load_with(
 ) -> Result<Ebpf, LoadError> {
     loader.map_max_entries(name::SLOTS, pools.slots);
     loader.map_max_entries(name::BEGAN, pools.slots);
-    loader.map_max_entries(name::TAILS, variant.tails(pools.slots));
-    // The kernel makes no array without entries.
+    // Only a jumbo frame has elements beyond the first page. The kernel makes no array without entries.
+    loader.map_max_entries(name::TAILS, if variant == Variant::Jumbo { pools.slots } else { 1 });
     loader.map_max_entries(name::DYNAMIC_SLOTS, pools.all_dynamic_slots().max(1));
-    let mut ebpf = loader.load(OBJECT).map_err(|error| LoadError::Maps(Box::new(error)))?;
-    for program in programs {
-        let xdp = find(&mut ebpf, program)?;
-        xdp.load().map_err(|source| LoadError::refused(program, source))?;
+    let mut ebpf = program::load_object(loader, OBJECT)?;
+    for name in programs {
+        program::load(&mut ebpf, name)?;
     }
     if pools.dynamic_slots > 0 {
-        add_dynamic(&mut ebpf, variant.dynamic())?;
+        add_dynamic(&mut ebpf, variant)?;
     }
     Ok(ebpf)
 }
 
-/// Loads the program for dynamic jobs, and lets the first one hand their packets on to it.
-fn add_dynamic(ebpf: &mut Ebpf, program: &'static str) -> Result<(), LoadError> {
+/// Loads the program for dynamic jobs, to which the first one passes their packets by a tail call.
+fn add_dynamic(ebpf: &mut Ebpf, variant: Variant) -> Result<(), LoadError> {
+    let program = by_variant(variant, name::DYNAMIC_PROGRAM, name::JUMBO_DYNAMIC_PROGRAM);
     let refused = |source| LoadError::refused(program, source);
-    let xdp = find(ebpf, program)?;
-    xdp.load().map_err(refused)?;
-    let fd = xdp.fd().map_err(refused)?.try_clone().map_err(|source| refused(source.into()))?;
-    let map = ebpf.map_mut(name::MODES).ok_or(LoadError::Modes(MapError::ElementNotFound))?;
-    let mut modes = ProgramArray::try_from(map).map_err(LoadError::Modes)?;
-    modes.set(DYNAMIC_ENTRY, &fd, 0).map_err(LoadError::Modes)
+    let fd = program::load(ebpf, program)?.fd().map_err(refused)?;
+    let fd = fd.try_clone().map_err(|source| refused(source.into()))?;
+    let map = ebpf.map_mut(name::MODES).ok_or(MapError::ElementNotFound);
+    let modes = map.and_then(ProgramArray::try_from);
+    let set = modes.and_then(|mut modes| modes.set(DYNAMIC_ENTRY, &fd, 0));
+    set.map_err(|source| LoadError::Map { map: name::MODES, source })
 }
 
-/// The program that aggregates.
-///
-/// # Errors
-/// [`LoadError::Missing`] when the object is not the aggregator's.
+/// Returns the program that aggregates.
 pub fn ingress(ebpf: &mut Ebpf, variant: Variant) -> Result<&mut Xdp, LoadError> {
-    find(ebpf, variant.ingress())
+    program::find(ebpf, ingress_name(variant))
 }
 
-/// The program that addresses the copies of results.
-///
-/// # Errors
-/// As [`ingress`].
+/// Returns the program that addresses the copies of results.
 pub fn egress(ebpf: &mut Ebpf, variant: Variant) -> Result<&mut Xdp, LoadError> {
-    find(ebpf, variant.egress())
-}
-
-/// The program that plays jobs.
-pub(crate) fn rehearsal(ebpf: &mut Ebpf) -> Result<&mut Xdp, LoadError> {
-    find(ebpf, name::REHEARSAL_PROGRAM)
-}
-
-fn find<'a>(ebpf: &'a mut Ebpf, program: &'static str) -> Result<&'a mut Xdp, LoadError> {
-    let found = ebpf.program_mut(program).ok_or(LoadError::Missing { program })?;
-    found.try_into().map_err(|source| LoadError::refused(program, source))
+    program::find(ebpf, egress_name(variant))
 }
 
 #[cfg(test)]
 mod tests {
     use object::{Object as _, ObjectSection as _, RelocationFlags};
 
-    /// Kernels before 6.2 verify a program that calls functions of its own without forgetting what no longer
-    /// matters, and give up on this one.
+    /// Before Linux 6.2 the verifier keeps state that no longer matters across calls, and gives up on this program.
     #[test]
     fn programs_call_no_functions() {
         const R_BPF_64_32: u32 = 10;

@@ -14,13 +14,11 @@ use std::{
 use anyhow::{Context, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sumac_agg::{
-    Aggregator,
-    attach::{DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOT_TIMEOUT, DEFAULT_SLOTS},
-    control_status, host_status,
+    Aggregator, control_status,
     local::{self, Question},
-    log::ProgramLog,
-    pins::DEFAULT_PIN_ROOT,
     plane::EbpfPlane,
+    pool::{DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOT_TIMEOUT, DEFAULT_SLOTS},
+    status::{host as host_status, text as status_text},
 };
 use sumac_agg_host::HostPlane;
 use sumac_agg_layout::Drops;
@@ -30,10 +28,9 @@ use sumac_control::{
     rack::Station,
     server::{Listening, Overseer},
 };
+use sumac_loader::{DEFAULT_PIN_ROOT, log::ProgramLog};
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, Reason};
 use tokio::signal::unix::{SignalKind, signal};
-
-use crate::cli::status;
 
 /// How often it is looked for whether the programs were replaced.
 const LOOK: Duration = Duration::from_millis(500);
@@ -340,7 +337,7 @@ fn answer_for_host(plane: &HostPlane, question: Question) -> Result<String, Stri
     match question {
         Question::Status { json } => {
             let status = host_status::status(plane).map_err(|error| error.to_string())?;
-            status::text(&status, json).map_err(|error| error.to_string())
+            status_text::text(&status, json).map_err(|error| error.to_string())
         }
         Question::Drop { job, up, down } => {
             tracing::warn!(job, up, down, "dropping packets on purpose: so many in 2^32");
@@ -368,7 +365,7 @@ fn answer_for_control(overseer: &Overseer, question: &Question) -> Result<String
 fn follow_log(aggregator: Aggregator) -> anyhow::Result<()> {
     let follow = move || {
         loop {
-            match ProgramLog::open(&aggregator) {
+            match aggregator.log() {
                 Ok(log) => follow_instance(&aggregator, log),
                 Err(error) => tracing::debug!(%error, "no messages of the eBPF programs for now"),
             }

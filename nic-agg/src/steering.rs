@@ -1,48 +1,56 @@
-//! Rules in the ports' NICs that lead each shard's packets to one queue, and so to one CPU.
+//! Rules in the interfaces' NICs that direct each shard's packets to one queue, and so to one CPU.
 //!
-//! The programs add whatever queue a packet comes on; but where a shard's packets come on one, no two CPUs wait for the
-//! same slots. With one shard there is nothing to part: the NIC spreads its packets as it likes.
+//! The programs add packets of any queue; but where a shard's packets arrive on one, no two CPUs wait for the same slots.
+//! One shard needs no rules: the NIC spreads its packets.
 
-use sumac_hostprog::{
-    interface::Interface,
-    steer::{self, Change, SteerError, memory::Memory, report::look},
-};
+use sumac_hostprog::steer::{self, Change, Steer, SteerError, records::RuleRecords, report};
+use sumac_loader::Interface;
 
-use crate::{attach::AttachOptions, pins::PinDir};
+use crate::pins::AggregatorPins;
 
-/// What was changed on the ports so far, to be undone together.
-#[derive(Debug, Default)]
-pub(crate) struct Steering(Vec<(Interface, Memory, Change)>);
+/// The rules for the shards, and the changes made so far, to be undone together.
+#[derive(Debug)]
+pub struct Steering {
+    steer: Steer,
+    base_port: u16,
+    shards: u16,
+    changes: Vec<(Interface, RuleRecords, Change)>,
+}
 
 impl Steering {
-    /// Steers one port; says what chooses its queues then, unless nothing is to be chosen.
-    pub(crate) fn apply(
-        &mut self,
-        options: &AttachOptions,
-        interface: &Interface,
-        pins: &PinDir,
-    ) -> Result<Option<String>, SteerError> {
-        let AttachOptions { base_port, shards, steer, .. } = *options;
-        let queues: Vec<u32> = (0..interface.rx_queues).collect();
-        let wanted = if shards > 1 { steer::wanted(base_port, shards, &queues) } else { Vec::new() };
-        let memory = pins.rules(&interface.name);
-        let change = steer::apply(steer, interface, &wanted, &memory)?;
-        let told = (shards > 1).then(|| look(interface, (base_port, shards), &queues, &memory).to_string());
-        self.0.push((interface.clone(), memory, change));
-        Ok(told)
+    #[must_use]
+    pub fn new(steer: Steer, base_port: u16, shards: u16) -> Self {
+        Self { steer, base_port, shards, changes: Vec::new() }
     }
 
-    /// Undoes it on all ports.
-    pub(crate) fn roll_back(self) {
-        for (interface, memory, change) in self.0 {
-            steer::roll_back(change, &interface, &memory);
+    /// Steers one interface; returns the choice of its queues if there are several shards.
+    pub fn apply(
+        &mut self,
+        interface: &Interface,
+        pins: &AggregatorPins,
+    ) -> Result<Option<String>, SteerError> {
+        let ports = (self.base_port, self.shards);
+        let queues: Vec<u32> = (0..interface.rx_queues).collect();
+        let has_several = self.shards > 1;
+        let wanted = if has_several { steer::wanted(ports.0, ports.1, &queues) } else { Vec::new() };
+        let records = pins.rules(&interface.name);
+        let change = steer::apply(self.steer, interface, &wanted, &records)?;
+        let report = has_several.then(|| report::examine(interface, ports, &queues, &records).to_string());
+        self.changes.push((interface.clone(), records, change));
+        Ok(report)
+    }
+
+    /// Undoes the changes on all interfaces.
+    pub fn roll_back(self) {
+        for (interface, records, change) in self.changes {
+            steer::roll_back(change, &interface, &records);
         }
     }
 }
 
-/// Takes out what was put into a port of a network namespace. What stays is a warning: it keeps nothing else from going.
-pub(crate) fn release(namespace: u64, interface: &str, pins: &PinDir) {
-    if let Err(error) = steer::remove(namespace, interface, &pins.rules(interface)) {
+/// Deletes the rules inserted for an interface. A rule that stays is a warning, and keeps nothing else.
+pub fn release(pins: &AggregatorPins, interface: &str) {
+    if let Err(error) = steer::remove(pins.directory.namespace(), interface, &pins.rules(interface)) {
         tracing::warn!("{error}");
     }
 }

@@ -11,78 +11,65 @@ use aya::{
     programs::ProgramFd,
 };
 use sumac_agg_layout::{Drops, DynamicSlot, Injected, Lateness, MAX_PORTS, Slot, State, Tail, Times, name};
+pub use sumac_loader::map::TableError;
+use sumac_loader::map::{PerCpuTable, Table, open_pinned};
 use sumac_wire::{
-    MAX_HOSTS, MAX_JOBS, Reason,
+    MAX_HOSTS, MAX_JOBS,
     reason::COUNTERS,
-    tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry, lane_index, parent_index, worker_index},
+    tables::{
+        EgressKey, JobEntry, WorkerCounters, WorkerEntry, job_flag, lane_index, parent_index, worker_index,
+    },
 };
-use thiserror::Error;
 use zerocopy::transmute;
 
-use crate::pins::PinDir;
-
-/// What went wrong with a map.
-#[derive(Debug, Error)]
-#[error("{doing} map {map}: {source}")]
-pub struct TableError {
-    doing: &'static str,
-    map: &'static str,
-    source: MapError,
-}
+use crate::pins::AggregatorPins;
 
 type Result<T> = std::result::Result<T, TableError>;
 
-/// aya takes plain bytes without `unsafe`, zerocopy makes them of our structs.
-type Bytes<const N: usize> = Array<MapData, [u8; N]>;
-type PerCpu<const N: usize> = PerCpuArray<MapData, [u8; N]>;
-
 /// All maps but the log's.
 pub struct Tables {
-    state: Bytes<{ size_of::<State>() }>,
-    jobs: Bytes<{ size_of::<JobEntry>() }>,
-    workers: Bytes<{ size_of::<WorkerEntry>() }>,
-    parents: Bytes<{ size_of::<WorkerEntry>() }>,
+    /// Written by the loader, at index 0.
+    pub state: Table<State, { size_of::<State>() }>,
+    jobs: Table<JobEntry, { size_of::<JobEntry>() }>,
+    workers: Table<WorkerEntry, { size_of::<WorkerEntry>() }>,
+    parents: Table<WorkerEntry, { size_of::<WorkerEntry>() }>,
     lanes: Array<MapData, u32>,
     egress: HashMap<MapData, [u8; size_of::<EgressKey>()], u32>,
     ports: DevMapHash<MapData>,
-    slots: Bytes<{ size_of::<Slot>() }>,
-    tails: Bytes<{ size_of::<Tail>() }>,
-    dynamic_slots: Bytes<{ size_of::<DynamicSlot>() }>,
+    slots: Table<Slot, { size_of::<Slot>() }>,
+    tails: Table<Tail, { size_of::<Tail>() }>,
+    dynamic_slots: Table<DynamicSlot, { size_of::<DynamicSlot>() }>,
     counters: PerCpuArray<MapData, u64>,
-    job_counters: PerCpu<{ size_of::<[u64; COUNTERS]>() }>,
-    worker_counters: PerCpu<{ size_of::<WorkerCounters>() }>,
-    drops: Bytes<{ size_of::<Drops>() }>,
-    injected: PerCpu<{ size_of::<Injected>() }>,
-    times: PerCpu<{ size_of::<Times>() }>,
-    lateness: PerCpu<{ size_of::<Lateness>() }>,
+    job_counters: PerCpuTable<[u64; COUNTERS], { size_of::<[u64; COUNTERS]>() }>,
+    worker_counters: PerCpuTable<WorkerCounters, { size_of::<WorkerCounters>() }>,
+    drops: Table<Drops, { size_of::<Drops>() }>,
+    injected: PerCpuTable<Injected, { size_of::<Injected>() }>,
+    times: PerCpuTable<Times, { size_of::<Times>() }>,
+    lateness: PerCpuTable<Lateness, { size_of::<Lateness>() }>,
     own: HashMap<MapData, u32, u64>,
 }
 
-fn port_error(error: XdpMapError) -> TableError {
-    let source = match error {
-        XdpMapError::MapError(source) => source,
-        XdpMapError::ChainedProgramNotSupported => MapError::ProgIdNotSupported,
-    };
-    TableError { doing: "writing", map: name::PORTS, source }
+fn reading(map: &'static str) -> impl FnOnce(MapError) -> TableError {
+    TableError::of("read", map)
 }
 
-fn at(doing: &'static str, map: &'static str) -> impl FnOnce(MapError) -> TableError {
-    move |source| TableError { doing, map, source }
+fn writing(map: &'static str) -> impl FnOnce(MapError) -> TableError {
+    TableError::of("write", map)
 }
 
 impl Tables {
-    /// Those that are pinned.
+    /// Opens the pinned maps.
     ///
     /// # Errors
-    /// When one is not there, or is of another layout.
-    pub fn open(pins: &PinDir) -> Result<Tables> {
-        Tables::of(|name| Map::from_map_data(MapData::from_pin(pins.map(name))?))
+    /// When one is missing or has another layout.
+    pub fn open(pins: &AggregatorPins) -> Result<Tables> {
+        Tables::of(|name| open_pinned(&pins.map(name)))
     }
 
-    /// Those of an object that was loaded without pins. The programs keep theirs.
+    /// Takes the maps of an object that was loaded without pins. The programs keep theirs.
     ///
     /// # Errors
-    /// When one is not there: they were taken before.
+    /// When one is missing: they were taken before.
     pub fn take(ebpf: &mut Ebpf) -> Result<Tables> {
         Tables::of(|name| ebpf.take_map(name).ok_or(MapError::ElementNotFound))
     }
@@ -90,246 +77,161 @@ impl Tables {
     fn of(mut map: impl FnMut(&'static str) -> std::result::Result<Map, MapError>) -> Result<Tables> {
         macro_rules! open {
             ($name:expr) => {
-                map($name).and_then(|map| map.try_into()).map_err(at("opening", $name))?
+                map($name).and_then(|map| map.try_into()).map_err(TableError::of("open", $name))?
+            };
+        }
+        macro_rules! table {
+            ($name:expr, $kind:ident) => {
+                $kind::new(map($name).map_err(TableError::of("open", $name))?, $name)?
             };
         }
         Ok(Tables {
-            state: open!(name::STATE),
-            jobs: open!(name::JOBS),
-            workers: open!(name::WORKERS),
-            parents: open!(name::PARENTS),
+            state: table!(name::STATE, Table),
+            jobs: table!(name::JOBS, Table),
+            workers: table!(name::WORKERS, Table),
+            parents: table!(name::PARENTS, Table),
             lanes: open!(name::LANES),
             egress: open!(name::EGRESS),
             ports: open!(name::PORTS),
-            slots: open!(name::SLOTS),
-            tails: open!(name::TAILS),
-            dynamic_slots: open!(name::DYNAMIC_SLOTS),
+            slots: table!(name::SLOTS, Table),
+            tails: table!(name::TAILS, Table),
+            dynamic_slots: table!(name::DYNAMIC_SLOTS, Table),
             counters: open!(name::COUNTERS),
-            job_counters: open!(name::JOB_COUNTERS),
-            worker_counters: open!(name::WORKER_COUNTERS),
-            drops: open!(name::DROPS),
-            injected: open!(name::INJECTED),
-            times: open!(name::TIMES),
-            lateness: open!(name::LATENESS),
+            job_counters: table!(name::JOB_COUNTERS, PerCpuTable),
+            worker_counters: table!(name::WORKER_COUNTERS, PerCpuTable),
+            drops: table!(name::DROPS, Table),
+            injected: table!(name::INJECTED, PerCpuTable),
+            times: table!(name::TIMES, PerCpuTable),
+            lateness: table!(name::LATENESS, PerCpuTable),
             own: open!(name::OWN),
         })
     }
 
-    /// What the loader told the programs.
-    ///
-    /// # Errors
-    /// As the kernel answers; so for every function here.
-    pub fn state(&self) -> Result<State> {
-        self.state.get(&0, 0).map(|bytes| transmute!(bytes)).map_err(at("reading", name::STATE))
-    }
-
-    /// Tells the programs.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
-    pub fn set_state(&mut self, state: State) -> Result<()> {
-        let bytes: [u8; size_of::<State>()] = transmute!(state);
-        self.state.set(0, bytes, 0).map_err(at("writing", name::STATE))
-    }
-
-    /// A job's entry; inactive when there is none.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
+    /// Returns a job's entry; inactive when there is none.
     pub fn job(&self, job: u16) -> Result<JobEntry> {
-        self.jobs.get(&u32::from(job), 0).map(|bytes| transmute!(bytes)).map_err(at("reading", name::JOBS))
+        self.jobs.get(job.into())
     }
 
-    /// All entries of jobs that were ever used, by number.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
+    /// Returns all entries that were ever used, by number.
     pub fn jobs(&self) -> Result<Vec<(u16, JobEntry)>> {
         let all = (0..MAX_JOBS as u16).map(|job| Ok((job, self.job(job)?))).collect::<Result<Vec<_>>>()?;
         Ok(all.into_iter().filter(|(_, entry)| *entry != JobEntry::default()).collect())
     }
 
-    /// Writes a job's entry.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
+    /// Returns the numbers of the active jobs. A table that cannot be read has none to keep.
+    #[must_use]
+    pub fn active_jobs(&self) -> Vec<u16> {
+        let jobs = self.jobs().unwrap_or_default().into_iter();
+        jobs.filter(|(_, job)| job.flags & job_flag::ACTIVE != 0).map(|(number, _)| number).collect()
+    }
+
     pub fn set_job(&mut self, job: u16, entry: JobEntry) -> Result<()> {
-        let bytes: [u8; size_of::<JobEntry>()] = transmute!(entry);
-        self.jobs.set(u32::from(job), bytes, 0).map_err(at("writing", name::JOBS))
+        self.jobs.set(job.into(), &entry)
     }
 
-    /// A worker's entry.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
     pub fn worker(&self, job: u16, rank: u16) -> Result<WorkerEntry> {
-        let index = worker_index(job, rank);
-        self.workers.get(&index, 0).map(|bytes| transmute!(bytes)).map_err(at("reading", name::WORKERS))
+        self.workers.get(worker_index(job, rank))
     }
 
-    /// Writes a worker's entry.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
     pub fn set_worker(&mut self, job: u16, rank: u16, entry: WorkerEntry) -> Result<()> {
-        let bytes: [u8; size_of::<WorkerEntry>()] = transmute!(entry);
-        self.workers.set(worker_index(job, rank), bytes, 0).map_err(at("writing", name::WORKERS))
+        self.workers.set(worker_index(job, rank), &entry)
     }
 
-    /// A job's parents: its root, or the parameter hosts of its shards, one after the other.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
+    /// Returns a job's parents: its root, or the parameter hosts of its shards in turn.
     pub fn parents(&self, job: u16, count: u16) -> Result<Vec<WorkerEntry>> {
-        let read = |shard| {
-            let bytes = self.parents.get(&parent_index(job, shard, count), 0)?;
-            Ok(transmute!(bytes))
-        };
-        (0..count).map(read).collect::<std::result::Result<_, _>>().map_err(at("reading", name::PARENTS))
+        (0..count).map(|shard| self.parents.get(parent_index(job, shard, count))).collect()
     }
 
-    /// Writes a job's parents, and none where others were.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
+    /// Replaces a job's parents.
     pub fn set_parents(&mut self, job: u16, entries: &[WorkerEntry]) -> Result<()> {
         for shard in 0..MAX_HOSTS as u16 {
             let entry = entries.get(usize::from(shard)).copied().unwrap_or_default();
-            let bytes: [u8; size_of::<WorkerEntry>()] = transmute!(entry);
-            let index = parent_index(job, shard, MAX_HOSTS as u16);
-            self.parents.set(index, bytes, 0).map_err(at("writing", name::PARENTS))?;
+            self.parents.set(parent_index(job, shard, MAX_HOSTS as u16), &entry)?;
         }
         Ok(())
     }
 
-    /// The chunk that a lane's next slot draws.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
+    /// Returns the chunk that the next slot of a lane takes.
     pub fn lane(&self, job: u16, lane: u16) -> Result<u32> {
-        self.lanes.get(&lane_index(job, lane), 0).map_err(at("reading", name::LANES))
+        self.lanes.get(&lane_index(job, lane), 0).map_err(reading(name::LANES))
     }
 
-    /// Says which chunk a lane's next slot draws.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
     pub fn set_lane(&mut self, job: u16, lane: u16, seq: u32) -> Result<()> {
-        self.lanes.set(lane_index(job, lane), seq, 0).map_err(at("writing", name::LANES))
+        self.lanes.set(lane_index(job, lane), seq, 0).map_err(writing(name::LANES))
     }
 
-    /// Says which rank of a job is behind an interface.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
+    /// Sets the rank of a job behind an interface.
     pub fn set_egress(&mut self, job: u16, ifindex: u32, rank: u16) -> Result<()> {
         let key: [u8; size_of::<EgressKey>()] = transmute!(EgressKey { job: u32::from(job), ifindex });
-        self.egress.insert(key, u32::from(rank), 0).map_err(at("writing", name::EGRESS))
+        self.egress.insert(key, u32::from(rank), 0).map_err(writing(name::EGRESS))
     }
 
     /// Removes all ranks of a job from all interfaces.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
     pub fn clear_egress(&mut self, job: u16) -> Result<()> {
-        let keys: Vec<_> =
-            self.egress.keys().collect::<std::result::Result<_, _>>().map_err(at("reading", name::EGRESS))?;
-        for bytes in keys {
+        let keys: std::result::Result<Vec<_>, _> = self.egress.keys().collect();
+        for bytes in keys.map_err(reading(name::EGRESS))? {
             let key: EgressKey = transmute!(bytes);
             if key.job == u32::from(job) {
-                self.egress.remove(&bytes).map_err(at("writing", name::EGRESS))?;
+                self.egress.remove(&bytes).map_err(writing(name::EGRESS))?;
             }
         }
         Ok(())
     }
 
-    /// The interfaces that results leave through.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
+    /// Returns the interfaces that results leave through, by index.
     pub fn ports(&self) -> Result<Vec<u32>> {
         let ports: std::result::Result<Vec<u32>, MapError> = self.ports.keys().collect();
-        ports.map_err(at("reading", name::PORTS))
+        ports.map_err(reading(name::PORTS))
     }
 
-    /// Lets results leave through an interface. `false`: there are too many already.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
+    /// Adds an interface that results leave through; returns `false` when there are too many already.
     pub fn add_port(&mut self, ifindex: u32, egress: &ProgramFd) -> Result<bool> {
         let ports = self.ports()?;
         if ports.len() >= MAX_PORTS && !ports.contains(&ifindex) {
             return Ok(false);
         }
-        self.ports.insert(ifindex, ifindex, Some(egress), 0).map_err(port_error)?;
+        self.ports.insert(ifindex, ifindex, Some(egress), 0).map_err(|error| {
+            writing(name::PORTS)(match error {
+                XdpMapError::MapError(source) => source,
+                XdpMapError::ChainedProgramNotSupported => MapError::ProgIdNotSupported,
+            })
+        })?;
         Ok(true)
     }
 
-    /// No results through an interface any more.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
+    /// Removes an interface that results left through.
     pub fn remove_port(&mut self, ifindex: u32) -> Result<()> {
         if !self.ports()?.contains(&ifindex) {
             return Ok(());
         }
-        self.ports.remove(ifindex).map_err(at("writing", name::PORTS))
+        self.ports.remove(ifindex).map_err(writing(name::PORTS))
     }
 
-    /// The MAC address that a port answers ARP with.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
+    /// Sets the MAC address for replies to ARP on an interface.
     pub fn set_own(&mut self, ifindex: u32, mac: [u8; 6]) -> Result<()> {
         let [a, b, c, d, e, f] = mac;
         let value = u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]);
-        self.own.insert(ifindex, value, 0).map_err(at("writing", name::OWN))
+        self.own.insert(ifindex, value, 0).map_err(writing(name::OWN))
     }
 
-    /// A slot of the pool, its two versions' sums included.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
+    /// Returns a slot of the pool, with the sums of its two versions.
     pub fn slot(&self, index: u32) -> Result<Slot> {
-        self.slots.get(&index, 0).map(|bytes| transmute!(bytes)).map_err(at("reading", name::SLOTS))
+        self.slots.get(index)
     }
 
-    /// What a slot of a pool for jumbo frames holds beyond the first page.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
+    /// Returns the elements beyond the first page of a slot for jumbo frames.
     pub fn tail(&self, index: u32) -> Result<Tail> {
-        self.tails.get(&index, 0).map(|bytes| transmute!(bytes)).map_err(at("reading", name::TAILS))
+        self.tails.get(index)
     }
 
-    /// A slot of the pool that dynamic jobs share, counted over all shards.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
+    /// Returns a slot for dynamic jobs; `index` counts over all shards.
     pub fn dynamic_slot(&self, index: u32) -> Result<DynamicSlot> {
-        let bytes = self.dynamic_slots.get(&index, 0).map_err(at("reading", name::DYNAMIC_SLOTS))?;
-        Ok(transmute!(bytes))
+        self.dynamic_slots.get(index)
     }
 
-    /// How many slots the pool's map has.
+    /// Returns the number of slots in the pool's map.
     #[must_use]
     pub fn pool_len(&self) -> u32 {
         self.slots.len()
-    }
-
-    /// Frames by reason, of all CPUs.
-    ///
-    /// # Errors
-    /// As [`Tables::state`].
-    pub fn counters(&self) -> Result<Vec<(Reason, u64)>> {
-        let count = |reason: &Reason| {
-            let per_cpu = self.counters.get(&(*reason as u32), 0)?;
-            Ok((*reason, per_cpu.iter().sum()))
-        };
-        Reason::ALL
-            .iter()
-            .map(count)
-            .collect::<std::result::Result<_, _>>()
-            .map_err(at("reading", name::COUNTERS))
     }
 }

@@ -1,4 +1,4 @@
-//! The command line as a shell sees it: output, exit codes, and the programs' messages.
+//! The command line: output, exit codes, and the programs' log.
 //!
 //! ```text
 //!   [w]==p0 [aggregator]
@@ -43,14 +43,14 @@ impl Shell {
         self.middle.output(&format!("{BIN} {line} --pin-root {}", self.pins.0.display()))
     }
 
-    /// Standard output of a line that succeeds.
+    /// Returns the standard output of a line that succeeds.
     fn done(&self, line: &str) -> String {
         let output = self.run(line);
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Exit code and standard error of a line that fails.
+    /// Returns the exit code and standard error of a line that fails.
     fn fails(&self, line: &str) -> (i32, String) {
         let output = self.run(line);
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
@@ -81,7 +81,7 @@ fn verbs_in_their_usual_order() {
     assert_eq!(attached["ports"][0]["mode"], "driver", "{attached}");
     assert_eq!(attached["slots"], 32);
     let added = shell.done("job add 7 --token 0x5eed --worker 10.79.0.2:5000 --slots 16");
-    assert_eq!(added, "job 7 epoch 1: slots 0 to 15, results to each worker's port\n");
+    assert_eq!(added, "job 7 epoch 1: slots 0 to 15, results to each worker's interface\n");
     let jobs = shell.json("job list --json");
     assert_eq!((&jobs[0]["job"], &jobs[0]["workers"][0]["port"]), (&7.into(), &5000.into()), "{jobs}");
     assert!(!jobs.to_string().contains("24301"), "the token is shown: {jobs}");
@@ -176,7 +176,7 @@ fn an_address_of_its_own_answers_and_aggregates() {
     let (len, from) = socket.recv_from(&mut result).unwrap();
     assert_eq!((len, from.ip()), (payload.len(), own.into()));
     let text = shell.done("status");
-    assert!(text.contains("10.79.0.9: answers ARP and ping"), "{text}");
+    assert!(text.contains("10.79.0.9: replies to ARP and ping"), "{text}");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn drops_on_purpose_are_set_counted_and_shown() {
         socket.send_to(&payload, (Ipv4Addr::new(10, 79, 0, 1), 48700)).unwrap();
     }
     let text = shell.done("status");
-    let shown = "DROPS ON PURPOSE: 100 % of what arrives (10 so far), 0.5 % of what leaves (0 so far)";
+    let shown = "INTENTIONAL DROPS: 100 % of arriving frames (10 so far), 0.5 % of leaving frames (0 so far)";
     assert!(text.contains(shown), "{text}");
     let status = shell.json("status --json");
     assert_eq!(status["jobs"][0]["counters"]["injected_drop"], 10, "{status}");
@@ -232,7 +232,7 @@ fn the_port_that_limits_chunks_is_named() {
     let limit = shell.json("status --json")["chunk_limit"].clone();
     assert_eq!(limit, serde_json::json!({ "elements": 354, "port": "p0 (MTU 1500)" }));
     let text = shell.done("status");
-    assert!(text.contains("chunks   up to 354 elements: port p0 (MTU 1500) carries no more"), "{text}");
+    assert!(text.contains("chunks   up to 354 elements: the limit of interface p0 (MTU 1500)"), "{text}");
     let (_, text) = shell.fails("job add 7 --token 1 --worker 10.79.0.2 --slots 16 --elements 600");
     assert!(text.contains("but p0 has 1500"), "{text}");
     shell.done("attach p0 p1 --slots 32 --elements 256");

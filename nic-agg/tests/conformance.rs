@@ -1,5 +1,5 @@
-//! The XDP program and the host aggregator, given the same packets of dynamic jobs, good ones and forged ones, in a random
-//! order: each packet ends with the same reason at both, and what goes on is the same, bit by bit.
+//! The XDP program and the host aggregator, given the same valid and forged packets of dynamic jobs in random order: both
+//! have the same reason for each packet, and forward the same bits.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
@@ -27,10 +27,10 @@ use support::{
 /// Packets of each job.
 const PACKETS: usize = 3000;
 const ELEMENTS: u16 = 20;
-/// Few, so that chunks meet.
+/// Few, so that chunks collide.
 const CHUNKS: u32 = 24;
 
-/// The same job for the host aggregator.
+/// Returns the same job for the host aggregator.
 fn on_host(job: &NewJob) -> HostAggregator {
     let dynamic = job.dynamic.as_ref().unwrap();
     let (level, rack, racks) = match job.level {
@@ -61,7 +61,7 @@ fn on_host(job: &NewJob) -> HostAggregator {
     aggregator
 }
 
-/// A packet, and whom it comes from.
+/// A packet and its source.
 struct Packet {
     from: NewWorker,
     header: Header,
@@ -69,7 +69,7 @@ struct Packet {
     is_marked: bool,
 }
 
-/// A packet that a worker or what is above could send.
+/// Returns a packet that a worker, root or parameter host could send.
 fn good(rng: &mut SmallRng, job: &NewJob) -> Packet {
     let rank = rng.random_range(0..job.workers.len());
     let seq = rng.random_range(0..CHUNKS);
@@ -93,13 +93,13 @@ fn good(rng: &mut SmallRng, job: &NewJob) -> Packet {
         9 => header.elements = rng.random_range(1..=ELEMENTS),
         _ => {}
     }
-    // Large ones overflow; small ones let sums be compared.
+    // Large values overflow; the sums of small ones can be compared.
     let shift = [0, 4][rng.random_range(0..2usize)];
     let values = (0..header.elements).map(|_| rng.random::<i32>() >> shift).collect();
     Packet { from, header, values, is_marked: rng.random_range(0..4) == 0 }
 }
 
-/// Where the job's sums go, and its results come from.
+/// Returns the destination of the job's sums, which is the source of its results.
 fn above(job: &NewJob) -> NewWorker {
     match job.level {
         Level::Rack { parent, .. } => parent,
@@ -107,7 +107,7 @@ fn above(job: &NewJob) -> NewWorker {
     }
 }
 
-/// Something in it that is not so.
+/// Falsifies one field.
 fn forge(rng: &mut SmallRng, job: &NewJob, packet: &mut Packet) {
     let header = &mut packet.header;
     let bit = |rng: &mut SmallRng| 1u32 << rng.random_range(0..32);
@@ -194,7 +194,7 @@ fn both_aggregators_do_the_same() {
     }
     use Reason::{Added, Collided, Concluded, Duplicate, Flushed, Forwarded, Passed, Probed};
     let all = [Added, Collided, Concluded, Duplicate, Flushed, Forwarded, Passed, Probed];
-    // At a root, nothing is flushed: what is sent again there may be a part of a rack.
+    // A root flushes nothing: a packet sent again may be a part of a rack's sum.
     let root = all.map(|reason| if reason == Flushed { Passed } else { reason });
     play(1, "the only level", &dynamic_job(3, ELEMENTS), &all);
     play(2, "a worker alone", &dynamic_job(1, ELEMENTS), &[Passed, Concluded, Probed]);

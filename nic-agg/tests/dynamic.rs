@@ -1,5 +1,4 @@
-//! Dynamic jobs (ATP) on the program in the kernel: the slot's table of cases, one level after the other, and what goes
-//! on to where.
+//! Dynamic jobs (ATP) on the program in the kernel: the slot's table of cases by level, and the destination of each packet.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
@@ -23,7 +22,7 @@ use support::{
     summed::Summed,
 };
 
-/// A packet of the tables: who sends it, of which chunk, and what differs from a contribution.
+/// A packet of the tables: its sender, its chunk, and its differences from a contribution.
 #[derive(Clone, Copy)]
 enum Packet {
     Rank(usize, u32, u16),
@@ -53,8 +52,8 @@ fn table_of_cases() {
     }
     const AGAIN: u16 = flag::RESEND;
     const FLOATS: u16 = flag::RESEND | flag::RAW_FLOAT;
-    // Three workers: what is sent, what becomes of the last, what the slot holds afterwards as chunk and bits, and of
-    // whom the values are that go on.
+    // Three workers: the packets, the outcome of the last, the slot afterwards as chunk and bits, and the ranks whose
+    // values are forwarded.
     type Row = (&'static str, &'static [Packet], Reason, Option<(u32, u32)>, &'static [usize]);
     let table: [Row; 16] = [
         ("first", &[Rank(0, 9, 0)], Reason::Added, Some((9, 1)), &[]),
@@ -123,7 +122,7 @@ fn table_of_cases() {
     }
 }
 
-/// Where a packet goes, and what its header says.
+/// Checks a packet's destination and header.
 fn check_way(what: &str, got: &Answer, reason: Reason, ranks: &[usize]) {
     assert_eq!(got.frame.dscp_ecn, ECT, "{what}: may be marked");
     if reason == Reason::Concluded {
@@ -148,14 +147,14 @@ fn check_way(what: &str, got: &Answer, reason: Reason, ranks: &[usize]) {
     assert_eq!(got.header.flags, marks, "{what}");
 }
 
-/// Shows the program the parameter host's result of a chunk.
+/// Runs the program on the parameter host's result of a chunk.
 fn free(bench: &Bench, job: &NewJob, seq: u32, slot: u32) {
     let result = result(&header(job, 0, seq, slot));
     let shown = bench.show(&frame(job, &host(0), &result, &values(&result, 0), ECT));
     assert_eq!(shown.reason, Reason::Concluded, "result of chunk {seq} of job {}", job.job);
 }
 
-/// What `rank` sends of a chunk when all its elements are `value`.
+/// Returns the contribution of `rank` to a chunk with all elements equal to `value`.
 fn all_of(job: &NewJob, rank: usize, header: &Header, value: i32) -> Vec<u8> {
     frame(job, &job.workers[rank], header, &vec![value; usize::from(header.elements)], ECT)
 }
@@ -207,7 +206,7 @@ fn sums_that_leave_32_bits_are_clamped_and_marked() {
         for again in [0, flag::RESEND] {
             let of = |rank| header(&job, rank, 1, slot);
             bench.show(&all_of(&job, 0, &of(0), a));
-            // A checksum that is wrong takes all of it back.
+            // A wrong checksum undoes all of it.
             let second = Header { flags: again, ..of(1) };
             let mut bad = all_of(&job, 1, &second, b);
             *bad.last_mut().unwrap() ^= 1;
@@ -237,15 +236,15 @@ fn orphans_are_taken_back() {
     for seq in 0..SLOTS {
         assert_eq!(bench.show(&of(&alive, seq)).reason, Reason::Collided, "slot {seq} is the other's");
     }
-    // Somebody else's result leaves them alone, too.
+    // Another job's result leaves them unchanged, too.
     free(&bench, &alive, 0, 0);
     assert_ne!(bench.dynamic_slot(0).meta.owner, 0);
     {
         let mut tables = bench.tables.lock().unwrap();
-        let state = tables.state().unwrap();
-        tables.set_state(State { slot_timeout: 1, ..state }).unwrap();
+        let state = tables.state.get(0).unwrap();
+        tables.state.set(0, &State { slot_timeout: 1, ..state }).unwrap();
     }
-    // The kernel's coarse clock goes on every few milliseconds.
+    // The kernel's coarse clock advances every few milliseconds.
     std::thread::sleep(Duration::from_millis(50));
     free(&bench, &alive, 0, 0);
     assert_eq!(bench.dynamic_slot(0).meta, SlotMeta::default(), "a result takes an orphan with it");
@@ -320,8 +319,8 @@ fn probes_show_the_whole_way() {
     }
 }
 
-/// A chunk whose first packet passes a busy slot, and whose others are then caught in it, where nothing completes it (ATP
-/// section 3.7, appendix A.1): who sends again sets it free, whoever that is.
+/// A chunk whose first packet passes a busy slot, and whose others are then stored in it, where nothing completes it (ATP
+/// section 3.7, appendix A.1): any packet sent again frees it.
 #[test]
 fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
     if !privileged("a_chunk_that_stalls_completes_when_it_is_sent_again") {
@@ -329,7 +328,7 @@ fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
     }
     type Row = (usize, Reason, Result<Outcome, Reason>);
     let caught: &[Row] = &[(1, Reason::Flushed, Ok(Outcome::Complete))];
-    // What the first one's packet takes along is in part at the parameter host already.
+    // A part of the sum in the first one's packet is at the parameter host already.
     let passed: &[Row] = &[
         (0, Reason::Flushed, Err(Reason::Duplicate)),
         (2, Reason::Passed, Ok(Outcome::Wait)),
@@ -358,7 +357,8 @@ fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
     }
 }
 
-/// Workers that pass their aggregator, and the parameter host that answers them, may be reached through its ports alone.
+/// Workers that bypass their aggregator, and the parameter host that replies to them, may be reachable through its
+/// interfaces only.
 #[test]
 fn what_is_for_somebody_else_is_the_kernels() {
     if !privileged("what_is_for_somebody_else_is_the_kernels") {
@@ -370,7 +370,7 @@ fn what_is_for_somebody_else_is_the_kernels() {
     for (what, job, above) in [("only", &only, host(0)), ("rack", &rack, host(9)), ("root", &root, host(0))] {
         let again = Header { flags: flag::RESEND, ..header(job, 0, 3, 3) };
         let report = Header { kind: Kind::Report as u8, ..again };
-        // A worker's, one of another level's, and what comes back.
+        // A worker's packet, one of another level, and the reply.
         let other = Header { flags: again.flags ^ flag::LEVEL, ..again };
         let crossing = [
             (&job.workers[0], again, above.ip),
@@ -379,7 +379,7 @@ fn what_is_for_somebody_else_is_the_kernels() {
             (&above, result(&again), job.workers[0].ip),
             (&above, report, job.workers[0].ip),
         ];
-        // At a rack, what comes back is not from where its own sums go.
+        // At a rack, the reply is not from the destination of its own sums.
         let at_rack = (&host(7), result(&again), job.workers[0].ip);
         let is_rack = matches!(job.level, sumac_agg::Level::Rack { .. });
         for (from, header, to) in crossing.into_iter().chain(is_rack.then_some(at_rack)) {

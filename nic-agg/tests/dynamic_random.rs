@@ -1,10 +1,11 @@
-//! The program for dynamic jobs against the shared decisions and plain arithmetic: random packets of jobs on all levels,
-//! true and false ones, and frames that are cut off or bent.
+//! The program for dynamic jobs against the shared decisions and plain arithmetic: random valid and forged packets of jobs
+//! on all levels, and truncated or corrupted frames.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
 
-use sumac_agg::{Level, NewDynamic, NewJob, NewWorker, program::Variant};
+use sumac_agg::{Level, NewDynamic, NewJob, NewWorker};
+use sumac_loader::Variant;
 use sumac_wire::{
     Header, Kind,
     header::{NO_SLOT, flag},
@@ -13,14 +14,14 @@ use support::{
     Bench, DROP, REDIRECT,
     dynamic::{CE, ECT, SLOTS, dynamic_job, frame, header, host, rack_job, root_job},
     frames::{answer, tag},
-    model::{Known, Model, Sent, To, entry_of},
+    model::{JobTables, Model, Sent, To, entry_of},
     privileged,
 };
 
-/// Most elements here: two strides of the loops and some.
+/// The most elements here: two strides of the loops and some.
 const ELEMENTS: u16 = 35;
 
-/// Numbers that are the same in every run (splitmix64).
+/// A deterministic sequence of numbers (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -36,7 +37,7 @@ impl Random {
         self.next() % end
     }
 
-    /// In one of so many cases.
+    /// Returns true in one of so many cases.
     fn once_in(&mut self, cases: u64) -> bool {
         self.below(cases) == 0
     }
@@ -46,7 +47,7 @@ impl Random {
     }
 }
 
-/// Jobs of every level, with two shards and parameter hosts, with checksums and without.
+/// Returns jobs of every level, with two shards and parameter hosts, with and without checksums.
 fn jobs() -> [NewJob; 4] {
     let hosts = vec![host(0), host(1)];
     let two = Some(NewDynamic { slots: SLOTS, hosts });
@@ -67,19 +68,19 @@ fn above(job: &NewJob) -> Vec<NewWorker> {
     }
 }
 
-fn known(bench: &Bench, job: &NewJob) -> Known {
-    Known {
+fn tables_of(bench: &Bench, job: &NewJob) -> JobTables {
+    JobTables {
         entry: bench.tables.lock().unwrap().job(job.job).unwrap(),
         workers: job.workers.iter().map(entry_of).collect(),
         parents: above(job).iter().map(entry_of).collect(),
     }
 }
 
-/// A packet that may be sent.
+/// Returns a valid packet.
 fn good(random: &mut Random, job: &NewJob) -> (Header, NewWorker) {
     let rank = random.below(job.workers.len() as u64) as usize;
     let seq = random.below(3) as u32;
-    // Mostly slots of the job's own and chunks of one kind, or hardly two would meet.
+    // Mostly slots of the job's own and chunks of one kind, so that they collide.
     let slot = if random.once_in(6) { 0 } else { (u32::from(job.job) * 3 + seq) % (SLOTS / 2) };
     let mut header = header(job, rank, seq, slot);
     header.lane = random.of(&[0, 0, 0, 1, 1, 2]);
@@ -104,7 +105,7 @@ fn good(random: &mut Random, job: &NewJob) -> (Header, NewWorker) {
     (header, job.workers[rank])
 }
 
-/// A parameter host's packet, or a root's.
+/// Returns a parameter host's packet, or a root's.
 fn from_above(random: &mut Random, request: &Header) -> Header {
     let kind = if random.once_in(8) { Kind::Report } else { Kind::Result };
     let flags = random.of(&[0, 0, flag::ECN_ECHO, flag::RAW_FLOAT, flag::COLLISION, flag::LEVEL]);
@@ -117,7 +118,7 @@ fn above_of(job: &NewJob, lane: u32) -> NewWorker {
     above[shard as usize % above.len()]
 }
 
-/// Changes one thing, so that it may not be sent any more.
+/// Changes one field, which makes the packet invalid.
 fn spoil(random: &mut Random, header: &mut Header, from: &mut NewWorker) {
     match random.below(12) {
         0 => header.token ^= 1 << random.below(64),
@@ -148,7 +149,7 @@ fn random_packets_do_what_the_decisions_say() {
 fn storm(variant: Variant, packets: usize) {
     let jobs = jobs();
     let bench = Bench::of(variant, &jobs);
-    let known: Vec<Known> = jobs.iter().map(|job| known(&bench, job)).collect();
+    let tables: Vec<JobTables> = jobs.iter().map(|job| tables_of(&bench, job)).collect();
     let (mut random, mut model) = (Random(variant as u64), Model::default());
     let mut seen = std::collections::BTreeMap::<&str, u32>::new();
     for turn in 0..packets {
@@ -175,7 +176,7 @@ fn storm(variant: Variant, packets: usize) {
             is_marked,
             is_intact: !is_bent || !job.checksum,
         };
-        let (reason, out) = model.show(&known[which], &sent);
+        let (reason, out) = model.show(&tables[which], &sent);
         let is_tagged = random.once_in(5);
         let shown = bench.show(&if is_tagged { tag(bytes) } else { bytes });
         let what = format!("{variant:?} packet {turn} of job {}: {sent:x?}", job.job);
@@ -205,7 +206,7 @@ fn storm(variant: Variant, packets: usize) {
     assert!(seen.len() > 15, "the storm has too little of everything: {seen:?}");
 }
 
-/// The values of a frame whose last byte was changed.
+/// Returns the values of a frame whose last byte was changed.
 fn bent(values: &[i32], bytes: &[u8]) -> Vec<i32> {
     let mut values = values.to_vec();
     let last = bytes.last_chunk::<4>().unwrap();

@@ -1,4 +1,4 @@
-//! Results reach the workers over real veths, in both ways and both modes. Workers are UDP sockets.
+//! Results reach the workers over real veths, by both kinds of fan-out and in both modes. Workers are UDP sockets.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
@@ -8,18 +8,18 @@ use std::{
     time::Duration,
 };
 
-use sumac_agg::{Aggregator, AttachOptions, Level, Mode, NewJob, NewWorker, attach};
+use sumac_agg::{Aggregator, AttachOptions, Level, NewJob, NewWorker, attach};
 use sumac_control::neighbour;
-use sumac_hostprog::mode::BoundMode;
+use sumac_loader::{BoundXdpMode, XdpMode};
 use sumac_wire::{DEFAULT_BASE_PORT, Header, Kind, MAX_ELEMENTS, PAGE_ELEMENTS, header::HEADER_LEN};
 use support::{
     TOKEN,
     frames::{header, sum, value},
-    net::{Namespace, PATIENCE, Pins, cable},
+    net::{FRAME_TIMEOUT, Namespace, Pins, cable},
     privileged,
 };
 
-/// What an MTU of 1500 carries.
+/// The most elements for an MTU of 1500.
 const ELEMENTS: u16 = 352;
 const WORKER_PORT: u16 = 48700;
 
@@ -30,7 +30,7 @@ struct Job {
 }
 
 impl Job {
-    /// Adds a job for workers that can be reached from `namespace`.
+    /// Adds a job for workers that are reachable from `namespace`.
     fn add(
         namespace: &Namespace,
         aggregator: &Aggregator,
@@ -83,8 +83,7 @@ impl Job {
         self.send(rank, &header(&self.new, rank, seq, elements));
     }
 
-    /// The next packet that a worker's socket receives: it comes from the aggregator, by a kernel that has
-    /// verified its checksums.
+    /// Returns the next packet that a worker's socket receives from the aggregator. The kernel has verified its checksums.
     fn receive(&self, rank: usize) -> (Header, Vec<i32>) {
         let mut bytes = [0; 10_000];
         let (len, from) = self.sockets[rank].recv_from(&mut bytes).expect("no answer");
@@ -100,14 +99,14 @@ impl Job {
         assert_eq!(values, sum(0..self.sockets.len(), seq, elements.into()), "rank {rank}, chunk {seq}");
     }
 
-    /// Nothing more comes: neither a second copy nor somebody else's.
+    /// Checks that no more packets arrive: neither a second copy nor another worker's.
     fn expect_silence(&self, rank: usize) {
         self.sockets[rank].set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         assert!(self.sockets[rank].recv(&mut [0; 4000]).is_err(), "rank {rank} got more than its results");
-        self.sockets[rank].set_read_timeout(Some(PATIENCE)).unwrap();
+        self.sockets[rank].set_read_timeout(Some(FRAME_TIMEOUT)).unwrap();
     }
 
-    /// A whole conversation: probe, chunks of all lengths in any order of ranks, a lost result asked for again.
+    /// Runs a job: a probe, chunks of all lengths in any order of ranks, and a retransmission for a lost result.
     fn play(&self) {
         let (world, full) = (self.sockets.len(), self.new.elements);
         for rank in 0..world {
@@ -127,13 +126,13 @@ impl Job {
     }
 }
 
-fn attach_to(namespace: &Namespace, pins: &Pins, interfaces: &[&str], mode: Mode) -> Aggregator {
+fn attach_to(namespace: &Namespace, pins: &Pins, interfaces: &[&str], mode: XdpMode) -> Aggregator {
     namespace.inside(|| {
         let interfaces = interfaces.iter().map(ToString::to_string).collect();
         let options =
             AttachOptions { slots: 64, mode, pin_root: pins.0.clone(), ..AttachOptions::new(interfaces) };
         let (aggregator, bound) = attach(&options).unwrap();
-        let expected = if mode == Mode::Generic { BoundMode::Generic } else { BoundMode::Driver };
+        let expected = if mode == XdpMode::Generic { BoundXdpMode::Generic } else { BoundXdpMode::Driver };
         assert!(bound.iter().all(|port| port.mode == expected), "{bound:?}");
         aggregator
     })
@@ -141,11 +140,11 @@ fn attach_to(namespace: &Namespace, pins: &Pins, interfaces: &[&str], mode: Mode
 
 /// ```text
 ///   [w0]==p0 \
-///   [w1]==p1  [aggregator]     a port each: broadcast to all ports; p3 has no worker of the job
+///   [w1]==p1  [aggregator]     an interface each: broadcast to all; p3 has no worker of the job
 ///   [w2]==p2 /
 ///   [x ]==p3
 /// ```
-fn play_behind_ports_of_their_own(mode: Mode, elements: u16) {
+fn play_behind_ports_of_their_own(mode: XdpMode, elements: u16) {
     let (middle, pins) = (Namespace::new("agg"), Pins::new());
     let (mut namespaces, mut sockets, mut ips) = (Vec::new(), Vec::new(), Vec::new());
     for rank in 0..4u8 {
@@ -176,10 +175,10 @@ fn play_behind_ports_of_their_own(mode: Mode, elements: u16) {
 
 /// ```text
 ///   [w0]==\
-///   [w1]== [bridge]==p0 [aggregator]     one port for all: results go to a multicast group
+///   [w1]== [bridge]==p0 [aggregator]     one interface for all: results go to a multicast group
 ///   [w2]==/
 /// ```
-fn play_behind_one_port(mode: Mode, elements: u16) {
+fn play_behind_one_port(mode: XdpMode, elements: u16) {
     let (middle, bridge, pins) = (Namespace::new("agg"), Namespace::new("br"), Pins::new());
     bridge.run("ip link add br0 type bridge mcast_snooping 0");
     bridge.run("ip link set br0 up");
@@ -216,11 +215,11 @@ fn play_behind_one_port(mode: Mode, elements: u16) {
 
 /// ```text
 ///   [w0]==\
-///   [w1]== [bridge]==p0 [aggregator]     some share a port, which gets one copy to the group
+///   [w1]== [bridge]==p0 [aggregator]     two share an interface, which gets one copy to the group
 ///   [w2]=============p1 /
 ///   [x ]=============p2
 /// ```
-fn play_behind_mixed_ports(mode: Mode) {
+fn play_behind_mixed_ports(mode: XdpMode) {
     let (middle, bridge, pins) = (Namespace::new("agg"), Namespace::new("br"), Pins::new());
     bridge.run("ip link add br0 type bridge mcast_snooping 0");
     bridge.run("ip link set br0 up");
@@ -265,56 +264,56 @@ fn play_behind_mixed_ports(mode: Mode) {
 #[test]
 fn some_workers_share_a_port() {
     if privileged("some_workers_share_a_port") {
-        play_behind_mixed_ports(Mode::Driver);
+        play_behind_mixed_ports(XdpMode::Driver);
     }
 }
 
 #[test]
 fn some_workers_share_a_port_in_generic_mode() {
     if privileged("some_workers_share_a_port_in_generic_mode") {
-        play_behind_mixed_ports(Mode::Generic);
+        play_behind_mixed_ports(XdpMode::Generic);
     }
 }
 
 #[test]
 fn each_worker_behind_a_port_of_its_own() {
     if privileged("each_worker_behind_a_port_of_its_own") {
-        play_behind_ports_of_their_own(Mode::Driver, ELEMENTS);
+        play_behind_ports_of_their_own(XdpMode::Driver, ELEMENTS);
     }
 }
 
 #[test]
 fn each_worker_behind_a_port_of_its_own_in_generic_mode() {
     if privileged("each_worker_behind_a_port_of_its_own_in_generic_mode") {
-        play_behind_ports_of_their_own(Mode::Generic, ELEMENTS);
+        play_behind_ports_of_their_own(XdpMode::Generic, ELEMENTS);
     }
 }
 
 #[test]
 fn all_workers_behind_one_port() {
     if privileged("all_workers_behind_one_port") {
-        play_behind_one_port(Mode::Driver, ELEMENTS);
+        play_behind_one_port(XdpMode::Driver, ELEMENTS);
     }
 }
 
 #[test]
 fn all_workers_behind_one_port_in_generic_mode() {
     if privileged("all_workers_behind_one_port_in_generic_mode") {
-        play_behind_one_port(Mode::Generic, ELEMENTS);
+        play_behind_one_port(XdpMode::Generic, ELEMENTS);
     }
 }
 
 #[test]
 fn long_frames_to_each_worker_behind_a_port_of_its_own() {
     if privileged("long_frames_to_each_worker_behind_a_port_of_its_own") {
-        // The longest that the kernel copies to several ports.
-        play_behind_ports_of_their_own(Mode::Driver, PAGE_ELEMENTS as u16);
+        // The longest that the kernel copies to several interfaces.
+        play_behind_ports_of_their_own(XdpMode::Driver, PAGE_ELEMENTS as u16);
     }
 }
 
 #[test]
 fn jumbo_frames_to_all_workers_behind_one_port() {
     if privileged("jumbo_frames_to_all_workers_behind_one_port") {
-        play_behind_one_port(Mode::Driver, MAX_ELEMENTS as u16);
+        play_behind_one_port(XdpMode::Driver, MAX_ELEMENTS as u16);
     }
 }

@@ -1,5 +1,5 @@
-//! Frames that must change nothing: whatever is wrong with one, no slot changes (all are compared, byte by byte),
-//! the frame is dropped as it came, and counted by what is wrong with it.
+//! Invalid frames: no slot changes (all are compared byte by byte), and the frame is dropped unchanged and counted by its
+//! fault.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
@@ -14,7 +14,7 @@ use support::{
 
 const ELEMENTS: u16 = 20;
 
-/// What slot 3 and the others look like when a hostile frame comes.
+/// The state of slot 3 and of the others before an invalid frame.
 const SITUATIONS: [(&str, &[(usize, u32)]); 4] = [
     ("empty slot", &[]),
     ("waiting slot", &[(0, 3)]),
@@ -22,7 +22,7 @@ const SITUATIONS: [(&str, &[(usize, u32)]); 4] = [
     ("both versions", &[(0, 3), (1, 3), (2, 3), (0, 11), (2, 11)]),
 ];
 
-/// A job in one of the situations. Rank 1's contribution to chunk 3 is what is tampered with.
+/// Returns a job in one of the states. Rank 1's contribution to chunk 3 is falsified.
 fn prepared(contributions: &[(usize, u32)]) -> (NewJob, Bench) {
     let job = job_of(3, ELEMENTS);
     let bench = Bench::new(std::slice::from_ref(&job));
@@ -32,7 +32,7 @@ fn prepared(contributions: &[(usize, u32)]) -> (NewJob, Bench) {
     (job, bench)
 }
 
-/// Shows a frame that must change nothing.
+/// Runs the program on a frame that must change nothing.
 fn refused(bench: &Bench, what: &str, frame: &[u8], verdict: u32, reason: Reason) {
     let before = bench.pool();
     let shown = bench.show(frame);
@@ -99,7 +99,7 @@ fn the_other_version_is_refused() {
     if !privileged("the_other_version_is_refused") {
         return;
     }
-    // An empty slot knows no version yet: what comes first says it.
+    // An empty slot has no version yet: the first contribution sets it.
     let reasons = [Reason::OutOfTurn, Reason::OutOfTurn, Reason::Stale];
     for ((situation, contributions), reason) in SITUATIONS[1..].iter().zip(reasons) {
         let (job, bench) = prepared(contributions);
@@ -150,7 +150,7 @@ fn frames_cut_at_every_byte_are_refused() {
         let (job, bench) = prepared(&[(0, 3)]);
         let plain = contribution(&job, 1, 3, ELEMENTS);
         let (frame, l4) = if tagged { (tag(plain), 38) } else { (plain, 34) };
-        // The kernel's test run wants an Ethernet header at least, as every driver does.
+        // The kernel's test run requires an Ethernet header, as every driver does.
         for cut in 14..frame.len() {
             let (verdict, reason) =
                 if cut < l4 + 4 { (PASS, Reason::Foreign) } else { (DROP, Reason::Truncated) };
@@ -209,7 +209,7 @@ fn damaged_payloads_are_refused_and_taken_back() {
     for (situation, contributions) in SITUATIONS {
         let (job, bench) = prepared(contributions);
         let good = contribution(&job, 1, 3, ELEMENTS);
-        // Where the header says what to do, damage is seen by that first; from the tensor on by the checksum alone.
+        // Damage to the fields of the decision is detected by them first; from the field `tensor` on by the checksum only.
         for at in (42 + 32..42 + 48).chain(42 + 56..good.len()) {
             let mut bad = good.clone();
             bad[at] ^= 0x10;

@@ -1,9 +1,10 @@
-//! Frames of several buffers: elements beyond the first page are summed, refused and sent like the others.
+//! Frames of several buffers: elements beyond the first page are summed, refused and sent like those in it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
 
-use sumac_agg::{JobError, NewJob, program::Variant};
+use sumac_agg::{JobError, NewJob};
+use sumac_loader::Variant;
 use sumac_wire::{Kind, MAX_ELEMENTS, Reason, header::flag};
 use support::{
     Bench, DROP, REDIRECT,
@@ -11,7 +12,7 @@ use support::{
     job_of, privileged,
 };
 
-/// Around the first page's end, the strides of the loops, and the largest.
+/// Lengths around the first page's end and the strides of the loops, and the largest.
 const LENGTHS: [u16; 18] = [
     1,
     8,
@@ -33,7 +34,7 @@ const LENGTHS: [u16; 18] = [
     MAX_ELEMENTS as u16,
 ];
 
-/// All workers are behind one port: long results go nowhere else.
+/// All workers are behind one interface: long results cannot be copied to several.
 fn job(world: u8) -> NewJob {
     let mut job = job_of(world, MAX_ELEMENTS as u16);
     job.workers.iter_mut().for_each(|worker| worker.ifindex = 7);

@@ -1,4 +1,4 @@
-//! Two levels of aggregators (SwitchML section 7): what one program sends is shown to the other.
+//! Two levels of aggregators (SwitchML section 7): each program runs on the frames that the other sent.
 //!
 //! ```text
 //!   w0 w1 \           / w0 w1 w2
@@ -72,7 +72,7 @@ impl Tree {
         Tree { racks: [rack(0), rack(1)], root: Bench::new(&[root_job(stealing)]) }
     }
 
-    /// A worker's contribution; ranks count within the rack, values over all racks.
+    /// Returns a worker's contribution; ranks count within the rack, values over all racks.
     fn frame(&self, rack: usize, rank: usize, change: impl FnOnce(&mut Header)) -> Vec<u8> {
         let (job, _) = &self.racks[rack];
         let mut header = header(job, rank, 3, ELEMENTS);
@@ -84,7 +84,7 @@ impl Tree {
         self.racks[rack].1.show(&self.frame(rack, rank, change))
     }
 
-    /// Everything up to the root's result for a chunk; the last frame that each rack sent up, and the result.
+    /// Runs a chunk up to the root's result; returns the last frame that each rack sent up, and the result.
     fn up(&self, change: impl Fn(&mut Header) + Copy) -> ([Vec<u8>; 2], Shown) {
         let part = |rack: usize| {
             for rank in 1..usize::from(RACKS[rack]) {
@@ -102,7 +102,7 @@ impl Tree {
     }
 }
 
-/// The sum of the ranks of both racks.
+/// Returns the sum of the ranks of both racks.
 fn total(seq: u32) -> Vec<i32> {
     let sums = RACKS.map(|world| sum(0..usize::from(world), seq, ELEMENTS.into()));
     sums[0].iter().zip(&sums[1]).map(|(a, b)| a + b).collect()
@@ -139,7 +139,7 @@ fn a_part_goes_up_and_the_result_comes_down() {
         assert_eq!((header.bitmap_0, header.fan_in_0), ((1 << RACKS[rack]) - 1, RACKS[rack]));
         assert_eq!(down.values, total(3));
         assert_eq!(down.frame.src_ip, AGGREGATOR.to_bits(), "from the address that workers know");
-        // A worker that lost it asks again.
+        // A worker that lost it sends again.
         let again = tree.show(rack, 0, |_| ());
         assert_eq!(again.reason, Reason::Replied);
         let again = answer(&again.out);
@@ -155,7 +155,7 @@ fn losses_between_the_levels_are_made_good() {
     }
     let tree = Tree::new(false);
     let (parts, result) = tree.up(|_| ());
-    // The root's result for rack 0 was lost: a worker asks, the part goes up again, the root replies to the rack.
+    // The root's result for rack 0 was lost: a worker sends again, the part goes up again, the root replies to the rack.
     let asked = tree.show(0, 1, |_| ());
     assert_eq!((asked.verdict, asked.reason), (REDIRECT, Reason::Forwarded));
     assert_eq!(answer(&asked.out).values, answer(&parts[0]).values);
@@ -164,7 +164,7 @@ fn losses_between_the_levels_are_made_good() {
     assert_eq!(answer(&reply.out).values, total(3));
     assert_eq!(answer(&reply.out).frame.dst_ip, uplink(0).0.to_bits());
     assert_eq!(tree.racks[0].1.show(&reply.out).reason, Reason::Concluded);
-    // The first one comes after all, and once more.
+    // The first one arrives after all, and once more.
     let before = tree.racks[0].1.pool();
     assert_eq!(tree.racks[0].1.show(&result.out).reason, Reason::Duplicate);
     assert!(tree.racks[0].1.pool() == before);
@@ -199,7 +199,7 @@ fn a_question_goes_up_and_its_answer_comes_back_to_its_worker() {
     assert_eq!(got.frame.dst_ip, job.workers[1].ip.to_bits());
     assert_eq!(got.macs, [job.workers[1].mac, job.workers[1].aggregator_mac]);
     assert!(rack.pool() == before, "a question changed a slot");
-    // What it sends takes the part with it.
+    // Its packet carries the part.
     let part = tree.show(0, 1, |_| ());
     assert_eq!(part.reason, Reason::Forwarded);
     assert_eq!(tree.root.show(&part.out).reason, Reason::Added);
@@ -280,7 +280,7 @@ fn strangers_do_not_speak_for_the_parent() {
         assert_eq!((shown.verdict, shown.reason), (DROP, reason), "{what}");
         assert!(bench.pool() == before, "{what}: a slot changed");
     }
-    // A worker of the rack that plays the parent, and a rack at a rack.
+    // A worker of the rack with a parent's packet, and a rack at a rack.
     let played = tree.frame(0, 0, |h| (h.kind, h.flags) = (Kind::Result as u8, h.flags | flag::LEVEL));
     assert_eq!(bench.show(&played).reason, Reason::WrongSource);
     let up = bench.show(&tree.frame(0, 1, |_| ()));

@@ -1,4 +1,4 @@
-//! Attach, detach, attach again: what is kept, what is replaced, what is refused, and that nothing is left.
+//! Attach, detach, attach again: jobs that are kept, programs that are replaced, options that are refused, and removal.
 //!
 //! ```text
 //!   [w0]==p0 [aggregator]
@@ -14,11 +14,12 @@ use std::{
 };
 
 use sumac_agg::{
-    Aggregator, AttachError, AttachOptions, JobError, Level, Mode, NewDynamic, NewJob, NewWorker,
+    Aggregator, AttachError, AttachOptions, JobError, Level, NewDynamic, NewJob, NewWorker,
     aggregator::ChangeError, attach, clean, detach,
 };
 use sumac_control::neighbour;
-use sumac_hostprog::{Steer, interface::Interface, mode::BoundMode};
+use sumac_hostprog::Steer;
+use sumac_loader::{AttachError as LoaderError, BoundXdpMode, Interface, XdpMode};
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header,
     header::{HEADER_LEN, flag},
@@ -122,15 +123,15 @@ impl Lab {
         }
     }
 
-    /// How the programs on both ports are bound.
-    fn bound(&self) -> Vec<Vec<BoundMode>> {
+    /// Returns the modes of the programs on both interfaces.
+    fn bound(&self) -> Vec<Vec<BoundXdpMode>> {
         let modes = |name| Interface::by_name(name).unwrap().xdp.iter().map(|program| program.mode).collect();
         self.middle.inside(|| ["p0", "p1"].map(modes).to_vec())
     }
 }
 
-const DRIVER: [BoundMode; 1] = [BoundMode::Driver];
-const GENERIC: [BoundMode; 1] = [BoundMode::Generic];
+const DRIVER: [BoundXdpMode; 1] = [BoundXdpMode::Driver];
+const GENERIC: [BoundXdpMode; 1] = [BoundXdpMode::Generic];
 
 #[test]
 fn a_job_goes_on_after_detach_and_attach() {
@@ -152,7 +153,7 @@ fn a_job_goes_on_after_detach_and_attach() {
     assert_eq!(lab.middle.inside(|| aggregator.state().unwrap().instance), instance, "the same slots");
     lab.contribute(&job, 1, 0);
     lab.expect_result(0);
-    // And once more by replacing the programs while they are attached.
+    // The same with programs that are replaced while attached.
     lab.contribute(&job, 1, 1);
     lab.attach(&lab.options()).unwrap();
     lab.contribute(&job, 0, 1);
@@ -190,7 +191,7 @@ fn a_dynamic_job_goes_on_after_detach_and_attach() {
         lab.send(&job, 1, &result, &sum(0..2, seq, ELEMENTS.into()));
         lab.expect_result(seq);
     }
-    // A control plane that was away installs it again as it was; a static job needs another epoch.
+    // A restarted control plane installs it again unchanged; a static job needs another epoch.
     lab.middle.inside(|| {
         assert!(aggregator.remove_job(job.job).unwrap());
         aggregator.add_job(&job).unwrap();
@@ -231,16 +232,16 @@ fn a_pool_with_jobs_is_not_replaced() {
 }
 
 #[test]
-fn what_is_bound_is_what_was_asked_for() {
-    if !privileged("what_is_bound_is_what_was_asked_for") {
+fn the_bound_mode_is_the_one_asked_for() {
+    if !privileged("the_bound_mode_is_the_one_asked_for") {
         return;
     }
     let lab = Lab::new();
-    lab.attach(&AttachOptions { mode: Mode::Generic, ..lab.options() }).unwrap();
+    lab.attach(&AttachOptions { mode: XdpMode::Generic, ..lab.options() }).unwrap();
     assert_eq!(lab.bound(), [GENERIC, GENERIC]);
     lab.attach(&lab.options()).unwrap();
     assert_eq!(lab.bound(), [GENERIC, GENERIC], "auto keeps what is there");
-    lab.attach(&AttachOptions { mode: Mode::Driver, ..lab.options() }).unwrap();
+    lab.attach(&AttachOptions { mode: XdpMode::Driver, ..lab.options() }).unwrap();
     assert_eq!(lab.bound(), [DRIVER, DRIVER]);
     let detached = lab.middle.inside(|| detach(&lab.pins.0, &["p1".to_owned()]).unwrap());
     assert_eq!(detached.interfaces, ["p1"]);
@@ -248,8 +249,8 @@ fn what_is_bound_is_what_was_asked_for() {
 }
 
 #[test]
-fn a_port_of_another_aggregator_is_refused() {
-    if !privileged("a_port_of_another_aggregator_is_refused") {
+fn an_interface_of_another_aggregator_is_refused() {
+    if !privileged("an_interface_of_another_aggregator_is_refused") {
         return;
     }
     let lab = Lab::new();
@@ -257,12 +258,51 @@ fn a_port_of_another_aggregator_is_refused() {
     lab.attach(&AttachOptions { interfaces: vec!["p1".into()], pin_root: other.0.clone(), ..lab.options() })
         .unwrap();
     let refused = lab.attach(&lab.options()).unwrap_err();
-    assert!(matches!(&refused, AttachError::Occupied { interface, .. } if interface == "p1"), "{refused}");
+    let is_occupied =
+        matches!(&refused, AttachError::Attach(LoaderError::Occupied { interface, .. }) if interface == "p1");
+    assert!(is_occupied, "{refused}");
     assert_eq!(lab.bound(), [vec![], DRIVER.to_vec()], "p0 was not touched either");
     assert!(!lab.pins.0.exists(), "nothing is left of what failed");
 }
 
-/// A veth has no rules: for one shard none are wanted, for several that is told, or an error.
+/// A bridge has no XDP in its driver: the interface before it is detached again, the one attached earlier stays.
+#[test]
+fn a_failed_attachment_detaches_what_it_added() {
+    if !privileged("a_failed_attachment_detaches_what_it_added") {
+        return;
+    }
+    let lab = Lab::new();
+    let on = |names: &[&str], mode| {
+        let interfaces = names.iter().map(|name| (*name).to_owned()).collect();
+        lab.attach(&AttachOptions { interfaces, mode, ..lab.options() })
+    };
+    let aggregator = on(&["p1"], XdpMode::Driver).unwrap();
+    lab.middle.run("ip link add b0 type bridge");
+    let refused = on(&["p0", "b0"], XdpMode::Driver).unwrap_err();
+    assert!(matches!(refused, AttachError::Attach(LoaderError::Bind { .. })), "{refused}");
+    assert!(refused.to_string().contains("its driver has no XDP"), "{refused}");
+    assert_eq!(lab.bound(), [vec![], DRIVER.to_vec()]);
+    assert_eq!(lab.middle.inside(|| aggregator.interfaces().unwrap()), ["p1"]);
+}
+
+/// A change of mode that fails attaches the former program again.
+#[test]
+fn a_failed_change_of_mode_keeps_the_former_program() {
+    if !privileged("a_failed_change_of_mode_keeps_the_former_program") {
+        return;
+    }
+    let lab = Lab::new();
+    lab.middle.run("ip link add b0 type bridge");
+    let on_bridge = AttachOptions { interfaces: vec!["b0".into()], ..lab.options() };
+    lab.attach(&AttachOptions { mode: XdpMode::Generic, ..on_bridge.clone() }).unwrap();
+    let refused = lab.attach(&AttachOptions { mode: XdpMode::Driver, ..on_bridge }).unwrap_err();
+    assert!(matches!(refused, AttachError::Attach(LoaderError::Bind { .. })), "{refused}");
+    let bound = lab.middle.inside(|| Interface::by_name("b0").unwrap().xdp);
+    assert_eq!(bound.iter().map(|program| program.mode).collect::<Vec<_>>(), GENERIC);
+    assert_eq!(lab.middle.inside(|| detach(&lab.pins.0, &[]).unwrap()).interfaces, ["b0"]);
+}
+
+/// A veth has no rules: one shard needs none, for several the queues' choice is reported, or an error.
 #[test]
 fn shards_are_steered_where_the_driver_can() {
     if !privileged("shards_are_steered_where_the_driver_can") {
@@ -279,8 +319,8 @@ fn shards_are_steered_where_the_driver_can() {
     assert!(matches!(refused, AttachError::Steer(_)), "{refused}");
     assert!(!lab.pins.0.exists(), "nothing is left of what failed");
     assert_eq!(on(1, Steer::Ntuple).unwrap(), None);
-    let told = on(2, Steer::Auto).unwrap().unwrap();
-    assert!(told.contains("no rules: the queue is that of the CPU"), "{told}");
+    let report = on(2, Steer::Auto).unwrap().unwrap();
+    assert!(report.contains("no rules: the queue is that of the CPU"), "{report}");
     assert_eq!(lab.middle.inside(|| detach(&lab.pins.0, &[]).unwrap()).interfaces, ["q0"]);
 }
 
@@ -306,7 +346,7 @@ fn jobs_need_ports_slots_and_a_new_epoch() {
     let long = NewJob { job: 12, elements: 257, ..job.clone() };
     assert!(matches!(add(&long), Err(JobError::Elements { max: 256, .. })));
     lab.middle.inside(|| aggregator.remove_job(9).unwrap());
-    assert!(matches!(add(&job), Err(JobError::EpochUsed { epoch: 1, .. })), "slots remember epoch 1");
+    assert!(matches!(add(&job), Err(JobError::EpochUsed { epoch: 1, .. })), "slots hold epoch 1");
     assert_eq!(add(&NewJob { epoch: 2, ..job.clone() }).unwrap(), 0);
     lab.middle.inside(|| detach(&lab.pins.0, &["p1".to_owned()]).unwrap());
     assert!(matches!(add(&NewJob { job: 13, ..job }), Err(JobError::NoPort { rank: 1, .. })));

@@ -1,4 +1,4 @@
-//! What an operator asks of a running aggregator: drops on purpose, ARP and ping for its own address, counts, times.
+//! Operation of a running aggregator: intentional drops, ARP and ping for its own address, counters, times.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
@@ -24,8 +24,8 @@ impl Bench {
     fn set_drops(&self, job: u16, up: u32, down: u32) {
         let mut tables = self.tables.lock().unwrap();
         tables.set_drops(job, Drops { up, down }).unwrap();
-        let state = tables.state().unwrap();
-        tables.set_state(State { flags: state.flags | state_flag::DROPS, ..state }).unwrap();
+        let state = tables.state.get(0).unwrap();
+        tables.state.set(0, &State { flags: state.flags | state_flag::DROPS, ..state }).unwrap();
     }
 }
 
@@ -85,7 +85,7 @@ fn what_leaves_is_dropped_after_its_effect() {
     assert_eq!((injected.up, injected.down), (0, 1));
 }
 
-/// Who has `AGGREGATOR`? From rank 0.
+/// Returns rank 0's ARP request for `AGGREGATOR`.
 fn arp_request() -> Vec<u8> {
     let mut frame = [[0xff; 6], [2, 0, 0, 0, 0, 0]].concat();
     frame.extend([0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]);
@@ -97,7 +97,7 @@ fn arp_request() -> Vec<u8> {
     frame
 }
 
-/// Are you there, `AGGREGATOR`? From rank 0, with a payload.
+/// Returns rank 0's ICMP echo request to `AGGREGATOR`, with a payload.
 fn echo_request() -> Vec<u8> {
     let mut frame = [AGGREGATOR_MAC, [2, 0, 0, 0, 0, 0]].concat();
     frame.extend([0x08, 0x00]);
@@ -117,9 +117,9 @@ fn echo_request() -> Vec<u8> {
 impl Bench {
     fn own(&self) {
         let mut tables = self.tables.lock().unwrap();
-        let state = tables.state().unwrap();
-        tables.set_state(State { own_ip: AGGREGATOR.to_bits(), ..state }).unwrap();
-        // A test run's frames come in by the loopback.
+        let state = tables.state.get(0).unwrap();
+        tables.state.set(0, &State { own_ip: AGGREGATOR.to_bits(), ..state }).unwrap();
+        // A test run's frames arrive on the loopback.
         tables.set_own(1, AGGREGATOR_MAC).unwrap();
     }
 }

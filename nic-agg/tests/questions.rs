@@ -1,4 +1,4 @@
-//! Questions (docs/protocol.md) on the program in the kernel: is a contribution here?
+//! Queries (docs/protocol.md) on the program in the kernel for the presence of a contribution.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
@@ -14,7 +14,7 @@ use support::{
     job_of, privileged,
 };
 
-/// A worker's question about a chunk.
+/// Returns a worker's query about a chunk.
 fn question(job: &NewJob, rank: usize, seq: u32) -> Vec<u8> {
     let header = header(job, rank, seq, 0);
     frame_of(job, rank, &Header { flags: header.flags | flag::QUERY, ..header })
@@ -25,7 +25,7 @@ fn each_row_of_the_table() {
     if !privileged("each_row_of_the_table") {
         return;
     }
-    // Slots of 8, slot 3, three workers. Each row: contributions as (rank, seq), the question, and what becomes of it.
+    // Slots of 8, slot 3, three workers. Each row: contributions as (rank, seq), the query, and its outcome.
     type Row = (&'static str, &'static [(usize, u32)], (usize, u32), Reason);
     let table: [Row; 9] = [
         ("nobody has come yet", &[], (0, 3), Reason::Wanted),

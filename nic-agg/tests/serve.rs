@@ -337,7 +337,7 @@ async fn a_host_aggregator_tells_its_status_and_drops_on_purpose() {
     let text = shell(&format!("status --host {port}")).unwrap();
     assert!(text.starts_with("host process, instance "), "{text}");
     assert!(
-        text.contains("DROPS ON PURPOSE: 5 % of what arrives, 6 % of what leaves, of jobs 1 to 63"),
+        text.contains("INTENTIONAL DROPS: 5 % of arriving frames, 6 % of leaving frames, of jobs 1 to 63"),
         "{text}"
     );
     let workers = (0..WORLD).map(|rank| tokio::spawn(Worker::join(rank, server.control)));

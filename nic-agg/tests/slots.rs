@@ -1,5 +1,5 @@
-//! The slot's table of cases (docs/protocol.md) on the program in the kernel: contributions in, and
-//! for the last of each row verdict, counter, frame, and slot afterwards.
+//! The slot's table of cases (docs/protocol.md) on the program in the kernel: contributions, and for the last of each row
+//! verdict, counter, frame, and slot afterwards.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 mod support;
@@ -32,12 +32,12 @@ fn version(seq: u32, seen: u32, elements: u16) -> Version {
     }
 }
 
-/// The ranks of a bitmap.
+/// Returns the ranks of a bitmap.
 fn ranks(seen: u32) -> Vec<usize> {
     (0..32).filter(|rank| seen >> rank & 1 == 1).collect()
 }
 
-/// Checks a result's header and sums, but not whom it goes to.
+/// Checks a result's header and sums, but not its destination.
 fn check_result(what: &str, job: &NewJob, got: &Answer, asked_by: usize, seq: u32, elements: u16) {
     let asked = header(job, asked_by, seq, elements);
     let world = job.workers.len();
@@ -68,8 +68,8 @@ fn table_of_cases() {
     if !privileged("table_of_cases") {
         return;
     }
-    // Slots of 8, slot 3, three workers: as in sumac_wire's table. Each row: contributions as (rank, seq), what
-    // becomes of the last, and both versions of the slot afterwards as (seq, seen).
+    // Slots of 8, slot 3, three workers: as in sumac_wire's table. Each row: contributions as (rank, seq), the
+    // outcome of the last, and both versions of the slot afterwards as (seq, seen).
     type Row = (&'static str, &'static [(usize, u32)], u32, Reason, [(u32, u32); 2]);
     let table: [Row; 14] = [
         ("first ever", &[(0, 3)], DROP, Reason::Added, [(3, 1), (0, 0)]),
@@ -171,7 +171,7 @@ fn results_and_replies_are_addressed() {
         let completed = show(1);
         let result = answer(&completed.out);
         assert_eq!(result.frame.tagged, tagged);
-        // The broadcast's egress program gives each copy its worker's addresses; until then it is the last one's.
+        // The broadcast's egress program writes each worker's addresses into its copy; until then they are the last one's.
         assert_eq!(result.frame.dst_ip, job.workers[1].ip.to_bits());
         let reply = show(0);
         assert_eq!(reply.verdict, REDIRECT);
@@ -335,7 +335,7 @@ fn slots_steal_what_their_lane_has_next() {
     let mut job = NewJob { stealing: true, lane_slots: 2, shards: 2, ..job_of(1, 4) };
     job.slots = 8;
     let bench = Bench::new(std::slice::from_ref(&job));
-    // Two shards of two lanes each: a lane draws of its own counter.
+    // Two shards of two lanes each: a lane has its own counter.
     let show = |lane: u32, seq: u32, slot: u32, version: bool| {
         let mut header = header(&job, 0, seq, 4);
         header.slot = lane * 2 + slot;
@@ -373,7 +373,7 @@ fn a_port_reaches_its_own_shards_slots_only() {
             assert!(is_own || bench.pool() == before, "slot {slot} by shard {shard} changed a slot");
         }
     }
-    // What the job did is in its own eight slots and nowhere else.
+    // The job changed its own eight slots only.
     for index in (0..64).filter(|index| !(16..24).contains(index)) {
         assert_eq!(bench.slot(index).meta, SlotMeta::default(), "slot {index}");
     }

@@ -1,8 +1,8 @@
-//! Two CPUs deliver into one slot at once: every sum is that of all workers, exactly.
+//! Two CPUs add to one slot at once: every sum is exactly that of all workers.
 //!
 //! ```text
 //!   CPU 0: ranks 0, 2, 4 ... --\
-//!                               > the same slots, the same moment
+//!                               > the same slots at the same time
 //!   CPU 1: ranks 1, 3, 5 ... --/
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
@@ -31,13 +31,13 @@ const WORKERS: u8 = 8;
 const ELEMENTS: u16 = 832;
 const CHUNKS: u32 = 2000;
 
-/// Lets both threads go at the same moment, by spinning: a wake-up would take longer than the frames.
-struct Gate {
+/// A barrier that spins: a wake-up would take longer than the frames.
+struct SpinBarrier {
     arrived: AtomicU32,
 }
 
-impl Gate {
-    fn pass(&self, round: u32) {
+impl SpinBarrier {
+    fn wait(&self, round: u32) {
         self.arrived.fetch_add(1, Ordering::SeqCst);
         let mut spins = 0u32;
         while self.arrived.load(Ordering::SeqCst) < 2 * (round + 1) {
@@ -75,8 +75,8 @@ fn nothing_is_lost_of_dynamic_jobs() {
     both_sum_all("nothing_is_lost_of_dynamic_jobs", &job, Reason::Forwarded, frame, Some(&result));
 }
 
-/// Shows each half of the workers' frames to the program on a CPU of its own; `freed` is what makes room for others when
-/// a chunk is complete.
+/// Runs the program on each half of the workers' frames on a CPU of its own; `freed` returns the frame that frees a
+/// complete chunk's slot.
 fn both_sum_all(
     test: &str,
     job: &NewJob,
@@ -91,10 +91,10 @@ fn both_sum_all(
         return;
     }
     let bench = Bench::new(std::slice::from_ref(job));
-    let (gate, completed) = (Gate { arrived: AtomicU32::new(0) }, AtomicUsize::new(0));
+    let (barrier, completed) = (SpinBarrier { arrived: AtomicU32::new(0) }, AtomicUsize::new(0));
     thread::scope(|scope| {
         for (half, cpu) in cpus.iter().enumerate() {
-            let (frame, bench, gate, completed) = (&frame, &bench, &gate, &completed);
+            let (frame, bench, barrier, completed) = (&frame, &bench, &barrier, &completed);
             scope.spawn(move || {
                 let mut only = CpuSet::new();
                 only.set(*cpu).unwrap();
@@ -102,7 +102,7 @@ fn both_sum_all(
                 for seq in 0..CHUNKS {
                     let ranks = (half..usize::from(WORKERS)).step_by(2);
                     let frames: Vec<_> = ranks.map(|rank| frame(rank, seq)).collect();
-                    gate.pass(seq);
+                    barrier.wait(seq);
                     for frame in &frames {
                         let (verdict, out) = bench.run(frame);
                         if verdict != REDIRECT {

@@ -1,4 +1,4 @@
-//! `sumac-agg attach`: puts the programs on ports.
+//! `sumac-agg attach`: attaches the programs to interfaces.
 
 use std::{
     io::{self, Write as _},
@@ -7,40 +7,39 @@ use std::{
     time::Duration,
 };
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use sumac_agg::{
-    AttachOptions, Mode,
-    attach::{BoundPort, DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOTS, attach, pools_of, variant_of},
-    preflight::pool_memory,
-    program::Variant,
+    AttachOptions,
+    attach::{AggregatorInterface, attach},
+    pool::{DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOTS, Pools, variant_of},
 };
 use sumac_agg_layout::State;
 use sumac_hostprog::Steer;
+use sumac_loader::{Variant, XdpMode};
 use sumac_wire::DEFAULT_BASE_PORT;
 
-use super::{PinRoot, print_json};
+use super::options::{PinRoot, print_json};
 
 const EXAMPLES: &str = "\
 Examples:
   sumac-agg attach eth1 eth2 eth3 eth4
-        each worker behind a port of its own: every result leaves through each of them
+        each worker behind an interface of its own: every result leaves through each of them
   sumac-agg attach eth1
-        all workers behind one port: results go to a multicast group
+        all workers behind one interface: results go to a multicast group
   sumac-agg attach eth1 --slots 16384 --elements 352
-        room for more jobs; chunks of what an MTU of 1500 holds at most
+        room for more jobs; the longest chunks for an MTU of 1500
   sumac-agg attach eth1 --own 10.0.0.9
-        an address that no kernel has: ARP and ping are answered by the program
+        an address that no kernel has: the program replies to ARP and ping
   sumac-agg attach eth1 --mode generic
         a driver without XDP; several times slower";
 
-/// Put the aggregator on ports, or replace it there
+/// Attach the aggregator to interfaces, or replace it there
 ///
 /// Attaching again keeps the pool with its jobs and replaces the programs without losing a frame.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The ports
+    /// The interfaces
     #[arg(value_name = "IFACE", required = true)]
     interfaces: Vec<String>,
     /// Slots in the pool, which jobs share; each takes 6.6 KiB of kernel memory, or 17.4 KiB for jumbo frames
@@ -52,10 +51,10 @@ pub struct Args {
     /// Milliseconds after which a dynamic job that sends nothing loses its slots
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     slot_timeout: u32,
-    /// Largest chunk that a job may ask for, in elements of 4 bytes [default: 832, or 2224 for jumbo frames by one port]
+    /// Largest chunk that a job may ask for, in elements of 4 bytes [default: 832, or 2224 for jumbo frames through one interface]
     #[arg(long, value_name = "N")]
     elements: Option<u16>,
-    /// Load the programs for frames of several buffers, as a port with an MTU above 3506 needs them anyway
+    /// Load the programs for frames of several buffers; an MTU above 3506 implies it
     #[arg(long)]
     jumbo: bool,
     /// UDP destination port of shard 0
@@ -64,15 +63,14 @@ pub struct Args {
     /// UDP ports from the base port on, one for each shard of a job's slots
     #[arg(long, value_name = "N", default_value_t = 1)]
     shards: u16,
-    /// Answer ARP and ping for this address, which no kernel has: the workers know the aggregator by it
+    /// Reply to ARP and ping for this address, which no kernel has and which the workers use
     #[arg(long, value_name = "IP")]
     own: Option<Ipv4Addr>,
-    /// Where to run: in the driver, in the kernel's generic path, or in the driver if possible
-    #[arg(long, value_enum, default_value_t = Mode::Auto)]
-    mode: Mode,
-    /// With several shards, rules in the NIC that lead each shard's port to a queue of its own. auto: where the driver
-    /// takes them, else what steers instead is told; ntuple: rules or nothing; off: none, and none stay from before
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = parse_steer())]
+    /// XDP mode
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    mode: XdpMode,
+    /// With several shards, rules in the NIC that direct each shard's port to a queue of its own
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     steer: Steer,
     #[command(flatten)]
     pins: PinRoot,
@@ -87,14 +85,10 @@ struct Attached {
     slots: u32,
     dynamic_slots: u32,
     pool_bytes: u64,
-    ports: Vec<BoundPort>,
+    ports: Vec<AggregatorInterface>,
 }
 
-fn parse_steer() -> impl TypedValueParser<Value = Steer> {
-    PossibleValuesParser::new(Steer::ALL.map(Steer::name)).try_map(|word| word.parse::<Steer>())
-}
-
-/// Attaches, and says what was really bound.
+/// Attaches, and prints what was bound.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (aggregator, ports) = attach(&AttachOptions {
         interfaces: args.interfaces.clone(),
@@ -111,15 +105,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         pin_root: args.pins.pin_root.clone(),
     })?;
     let state = aggregator.state()?;
-    let pool_bytes = pool_memory(pools_of(&state), variant_of(&state));
+    let pool_bytes = Pools::of(&state).memory(variant_of(&state));
     if args.json {
         let State { instance, slots, dynamic_slots, .. } = state;
         return print_json(&Attached { instance, slots, dynamic_slots, pool_bytes, ports });
     }
     let mut out = io::stdout().lock();
-    for BoundPort { interface, mode, fallback, steering } in &ports {
-        let why = fallback.as_ref().map_or(String::new(), |why| format!(": {why}"));
-        writeln!(out, "{interface}: attached in {mode} mode{why}")?;
+    for AggregatorInterface { interface, mode, fallback, steering } in &ports {
+        let reason = fallback.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+        writeln!(out, "{interface}: attached in {mode} mode{reason}")?;
         if let Some(steering) = steering {
             writeln!(out, "{interface}: {steering}")?;
         }

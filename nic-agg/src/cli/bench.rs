@@ -5,11 +5,11 @@ use std::{
     process::ExitCode,
 };
 
-use sumac_agg::measure::{Measurement, Played, measure};
+use sumac_agg::replay::{Measurement, ReplayOptions, replay};
 
-use super::print_json;
+use super::options::print_json;
 
-/// Measure the aggregator's program on this machine: nanoseconds per frame, by the kernel's own test run
+/// Measure the aggregator's program on this machine: nanoseconds per frame, by the kernel's test run
 #[derive(Debug, clap::Args)]
 #[command(hide = true, after_help = "Example:\n  sumac-agg bench --elements 64,256,360 --workers 4 --json")]
 pub struct Args {
@@ -35,8 +35,8 @@ pub struct Args {
 
 /// Prints the measurements.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let played = Played { dynamic: args.dynamic, checksum: !args.no_checksum, repeat: args.repeat };
-    let measured = measure(&args.workers, &args.elements, played)?;
+    let options = ReplayOptions { dynamic: args.dynamic, checksum: !args.no_checksum, repeat: args.repeat };
+    let measured = replay(&args.workers, &args.elements, options)?;
     if args.json {
         return print_json(&measured);
     }

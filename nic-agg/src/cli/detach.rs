@@ -1,4 +1,4 @@
-//! `sumac-agg detach`: takes the programs off.
+//! `sumac-agg detach`: detaches the programs.
 
 use std::{
     io::{self, Write as _},
@@ -8,21 +8,21 @@ use std::{
 use anyhow::bail;
 use sumac_agg::{clean, detach};
 
-use super::PinRoot;
+use super::options::PinRoot;
 
 const EXAMPLES: &str = "\
 Examples:
-  sumac-agg detach                        take the programs off all ports; jobs keep their slots,
-                                          and go on when the programs are attached again
-  sumac-agg detach eth1                   take them off one port
-  sumac-agg detach --all                  take everything away, jobs and slots included
-  sumac-agg detach --all-namespaces       the same, of all network namespaces, also of those that are gone";
+  sumac-agg detach                        detach the programs from all interfaces; jobs keep their slots,
+                                          and continue when the programs are attached again
+  sumac-agg detach eth1                   detach them from one interface
+  sumac-agg detach --all                  remove everything, jobs and slots included
+  sumac-agg detach --all-namespaces       the same in all network namespaces, also in those that are gone";
 
-/// Take the aggregator off its ports
+/// Detach the aggregator from its interfaces
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The ports; all when none is given
+    /// The interfaces; all when none is given
     #[arg(value_name = "IFACE", conflicts_with_all = ["all", "all_namespaces"])]
     interfaces: Vec<String>,
     /// Remove jobs and slots too
@@ -35,7 +35,7 @@ pub struct Args {
     pins: PinRoot,
 }
 
-/// Detaches, and says what is kept.
+/// Detaches, and lists the jobs that are kept.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     if args.all || args.all_namespaces {

@@ -1,48 +1,49 @@
-//! `sumac-agg drop`: drops frames on purpose.
+//! `sumac-agg drop`: drops frames intentionally.
 
 use std::process::ExitCode;
 
 use sumac_agg::{
     Aggregator,
-    drops::{Part, drops},
+    drops::{DropRate, drops},
     local::{self, Question},
 };
 
-use super::Which;
+use super::options::Target;
 
 const EXAMPLES: &str = "\
 Examples:
-  sumac-agg drop --up 1% --down 1%            lose as a network that loses one packet in a hundred each way
-  sumac-agg drop --up 0.1% --down 0 --job 7   only what job 7's workers send
-  sumac-agg drop --up 0 --down 0              no more
-  sumac-agg drop --up 1% --down 0 --host      by the aggregator of `sumac-agg serve --plane host`
-  sumac-agg status                            what is dropped, and how many were";
+  sumac-agg drop --up 1% --down 1%            like a network that loses one packet in a hundred each way
+  sumac-agg drop --up 0.1% --down 0 --job 7   only packets from job 7's workers
+  sumac-agg drop --up 0 --down 0              stop dropping
+  sumac-agg drop --up 1% --down 0 --host      at the aggregator of `sumac-agg serve --plane host`
+  sumac-agg status                            the rates, and the numbers of dropped frames";
 
-/// Drop frames on purpose, to see what a loss does
+/// Drop frames intentionally, to test the effect of loss
 ///
-/// Frames of jobs only, each drawn for by itself: of what arrives, and of what leaves; of a result, each worker's copy.
+/// Frames of jobs only, each by its own random number: those that arrive, and those that leave. Each worker's copy of a
+/// result counts by itself.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Part of what arrives
+    /// The part of the frames that arrive
     #[arg(long, value_name = "PERCENT%")]
-    up: Part,
-    /// Part of what leaves
+    up: DropRate,
+    /// The part of the frames that leave
     #[arg(long, value_name = "PERCENT%")]
-    down: Part,
-    /// Only this job's; all jobs', also later ones', unless given
+    down: DropRate,
+    /// Only this job's frames; without it those of all jobs, present and future
     #[arg(long, value_name = "N")]
     job: Option<u16>,
     #[command(flatten)]
-    which: Which,
+    target: Target,
 }
 
-/// Sets it.
+/// Sets the drops.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let drops = drops(args.up, args.down);
-    match args.which.host {
+    match args.target.host {
         Some(port) => drop(local::ask(&local::host_name(port), &Question::drop(args.job, drops))?),
-        None => Aggregator::open(&args.which.pins.pin_root)?.set_drops(args.job, drops)?,
+        None => Aggregator::open(&args.target.pins.pin_root)?.set_drops(args.job, drops)?,
     }
     Ok(ExitCode::SUCCESS)
 }

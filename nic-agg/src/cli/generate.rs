@@ -1,12 +1,10 @@
-//! `sumac-agg man` and `completions`: files made of the command line's own description.
+//! `sumac-agg man` and `completions`: files generated from the command line's definition.
 
 use std::{fs, io::Write as _, path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
-use clap::CommandFactory as _;
+use clap::Command;
 use clap_complete::Shell;
-
-use super::Cli;
 
 /// Write manual pages (sumac-agg.1 and one for each verb) into a directory
 #[derive(Debug, clap::Args)]
@@ -30,18 +28,17 @@ pub struct CompletionsArgs {
 }
 
 /// Writes the pages.
-pub fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
+pub fn man(args: &ManArgs, command: Command) -> anyhow::Result<ExitCode> {
     let shown = args.directory.display();
     fs::create_dir_all(&args.directory).with_context(|| format!("making {shown}"))?;
-    clap_mangen::generate_to(Cli::command(), &args.directory)
-        .with_context(|| format!("writing to {shown}"))?;
+    clap_mangen::generate_to(command, &args.directory).with_context(|| format!("writing to {shown}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the script.
-pub fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
+pub fn completions(args: &CompletionsArgs, mut command: Command) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "sumac-agg", &mut script);
+    clap_complete::generate(args.shell, &mut command, "sumac-agg", &mut script);
     std::io::stdout().lock().write_all(&script)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,11 +7,11 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
-use sumac_agg::{Aggregator, Level, NewDynamic, NewJob, NewWorker, job::Placed};
+use sumac_agg::{Aggregator, Level, NewDynamic, NewJob, NewWorker, job::Placed, status::text::write_job};
 use sumac_control::neighbour;
 use sumac_wire::{DEFAULT_BASE_PORT, DEFAULT_ELEMENTS};
 
-use super::{PinRoot, print_json, status::show_job};
+use super::options::{PinRoot, print_json};
 
 /// Slots of a lane unless told otherwise.
 const DEFAULT_LANE_SLOTS: u32 = 512;
@@ -132,7 +132,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 return print_json(&jobs);
             }
             let mut out = io::stdout().lock();
-            jobs.iter().try_for_each(|job| show_job(&mut out, job))?;
+            jobs.iter().try_for_each(|job| write_job(&mut out, job))?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -173,7 +173,7 @@ fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
         group: args.group,
         workers,
     })?;
-    let to = Placed::whereto(placed.group, placed.is_copied);
+    let to = Placed::destinations(placed.group, placed.is_copied);
     let slots = match dynamic {
         Some(NewDynamic { slots, .. }) => format!("dynamic, any of {slots} slots in each shard"),
         None => {

@@ -1,4 +1,4 @@
-//! Verbs, and what they share: messages, exit codes, where the pins are.
+//! The command line: its verbs, messages and exit codes.
 
 mod attach;
 mod bench;
@@ -8,41 +8,40 @@ mod drop;
 mod generate;
 mod job;
 mod logs;
-pub mod status;
+mod options;
+mod status;
 
 use std::{
     io::{self, IsTerminal as _},
-    path::PathBuf,
     process::ExitCode,
 };
 
-use clap::{Parser, Subcommand};
-use serde::Serialize;
-use sumac_agg::{OpenError, aggregator::ChangeError, pins::DEFAULT_PIN_ROOT};
+use clap::{CommandFactory as _, Parser, Subcommand};
+use sumac_agg::{OpenError, aggregator::ChangeError};
 
 use crate::serve;
 
 const HELP: &str = "\
 Examples:
-  sumac-agg attach eth1 eth2 eth3 eth4    aggregate what arrives at four ports
+  sumac-agg attach eth1 eth2 eth3 eth4    aggregate packets of four interfaces
   sumac-agg serve --secret-file secret    let remote daemons open jobs on it
-  sumac-agg status                        ports, jobs, counters
+  sumac-agg status                        interfaces, jobs, counters
   sumac-agg control                       racks, parameter hosts and jobs of the control plane
-  sumac-agg detach                        take the programs off; jobs keep their slots
-  sumac-agg detach --all                  take everything away
+  sumac-agg detach                        detach the programs; jobs keep their slots
+  sumac-agg detach --all                  remove everything
 
 Messages: set RUST_LOG=debug for more of them, on standard error.
 
 Exit codes:
   0  done
-  1  failed; standard error says why and what to do
+  1  failed; the reason and a remedy are on standard error
   2  the command line is wrong
   3  no aggregator is attached in this network namespace";
 
 /// In-network gradient aggregation: the aggregator's side.
 ///
-/// XDP programs on the ports of this machine add the gradients of all workers and send the sum back. They go on
-/// without a process of their own; `serve` is what remote daemons open their jobs with.
+/// XDP programs on the interfaces of this machine add the gradients of all workers and send the sum back. They need no
+/// process of their own; remote daemons open their jobs by `serve`.
 #[derive(Debug, Parser)]
 #[command(name = "sumac-agg", version, after_help = HELP)]
 struct Cli {
@@ -65,24 +64,6 @@ enum Verb {
     Completions(generate::CompletionsArgs),
 }
 
-/// Where the aggregator is pinned.
-#[derive(Debug, clap::Args)]
-struct PinRoot {
-    /// Where the aggregator is pinned; must be on a bpffs
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_ROOT)]
-    pin_root: PathBuf,
-}
-
-/// Which aggregator is meant.
-#[derive(Debug, clap::Args)]
-struct Which {
-    #[command(flatten)]
-    pins: PinRoot,
-    /// The one that `sumac-agg serve --plane host` runs on this UDP port, not the attached one
-    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "48700", conflicts_with = "pin_root")]
-    host: Option<u16>,
-}
-
 /// No aggregator is attached.
 const NOT_ATTACHED: u8 = 3;
 
@@ -99,8 +80,8 @@ pub fn main() -> ExitCode {
         Verb::Serve(args) => serve::run(&args),
         Verb::Logs(args) => logs::run(&args),
         Verb::Bench(args) => bench::run(&args),
-        Verb::Man(args) => generate::man(&args),
-        Verb::Completions(args) => generate::completions(&args),
+        Verb::Man(args) => generate::man(&args, Cli::command()),
+        Verb::Completions(args) => generate::completions(&args, Cli::command()),
     };
     done.unwrap_or_else(|error| failed(&error))
 }
@@ -116,7 +97,7 @@ fn start_messages() {
         .init();
 }
 
-/// Says why a verb failed. A reader that went away (`sumac-agg status | head`) is no failure.
+/// Prints the error. A reader that closed its end (`sumac-agg status | head`) is none.
 fn failed(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
@@ -132,20 +113,12 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Prints one JSON object.
-fn print_json(value: &impl Serialize) -> anyhow::Result<ExitCode> {
-    let mut text = serde_json::to_vec(value)?;
-    text.push(b'\n');
-    io::Write::write_all(&mut io::stdout().lock(), &text)?;
-    Ok(ExitCode::SUCCESS)
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
 
     #[test]
-    fn the_command_line_holds_together() {
+    fn the_command_line_is_consistent() {
         super::Cli::command().debug_assert();
     }
 }

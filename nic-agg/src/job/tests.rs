@@ -1,4 +1,6 @@
-//! The checks of a new job, without a kernel.
+//! Checks, fan-out and placement of a new job, without a kernel.
+
+use sumac_agg_layout::State;
 
 use super::*;
 
@@ -45,8 +47,8 @@ fn job(workers: Vec<NewWorker>) -> NewJob {
 }
 
 #[test]
-fn fan_out_follows_the_ports() {
-    let group = |new: &NewJob| group(new, &ranks_by_port(new));
+fn fan_out_follows_the_interfaces() {
+    let group = |new: &NewJob| group(new, &ranks_by_interface(new));
     let chosen = Some(Ipv4Addr::new(239, 77, 1, 2));
     let mine = Some(Ipv4Addr::new(239, 1, 1, 1));
     let each = vec![worker(1, 1), worker(2, 2)];
@@ -70,7 +72,7 @@ fn fan_out_follows_the_ports() {
     let pairs = |world: u8| (0..world).map(|rank| worker(rank, u32::from(rank) / 2)).collect();
     assert_eq!(group(&job(pairs(21))).unwrap(), chosen);
     let refused = group(&job(pairs(22))).unwrap_err().to_string();
-    assert!(refused.contains("22 workers, with 11 ports that several"), "{refused}");
+    assert!(refused.contains("22 workers, with 11 interfaces that several"), "{refused}");
     let one_port = (0..32).map(|rank| worker(rank, 7)).collect();
     assert_eq!(group(&job(one_port)).unwrap(), chosen, "as many as one likes behind one port");
 }
@@ -96,14 +98,14 @@ fn slots_are_found_between_those_of_others() {
 }
 
 #[test]
-fn nonsense_is_named() {
+fn an_impossible_job_is_refused_by_name() {
     let good = NewJob { job: 1, ..job(vec![worker(1, 1), worker(2, 2)]) };
     assert!(check(&good, &STATE).is_ok());
     type Case = (&'static str, fn(&mut NewJob), &'static str);
     let table: [Case; 12] = [
         ("job 0", |j| j.job = 0, "job number 0"),
         ("job 64", |j| j.job = 64, "job number 64"),
-        ("nobody", |j| j.workers.clear(), "0 workers"),
+        ("no workers", |j| j.workers.clear(), "0 workers"),
         ("twins", |j| j.workers[1].ip = j.workers[0].ip, "10.0.0.1"),
         ("no slots", |j| j.slots = 0, "0 slots"),
         ("lanes of twelve slots", |j| j.lane_slots = 12, "power of two"),
@@ -136,7 +138,7 @@ fn dynamic_jobs_are_checked_too() {
     type Case = (&'static str, fn(&mut NewJob), &'static str);
     let table: [Case; 6] = [
         ("no slots", |j| of(j, |d| d.slots = 0), "0 slots of each shard"),
-        ("too many slots", |j| of(j, |d| d.slots = 65), "shares out 64"),
+        ("too many slots", |j| of(j, |d| d.slots = 65), "aggregator has 64"),
         ("no hosts", |j| of(j, |d| d.hosts.clear()), "0 parameter hosts"),
         ("five hosts", |j| of(j, |d| d.hosts = vec![d.hosts[0]; 5]), "5 parameter hosts"),
         ("three shards", |j| j.shards = 3, "this aggregator has 2"),

@@ -1,4 +1,4 @@
-//! Dynamic jobs, and frames of theirs.
+//! Dynamic jobs and their frames.
 
 use std::net::Ipv4Addr;
 
@@ -13,12 +13,12 @@ use super::{AGGREGATOR, AGGREGATOR_MAC, frames::value, job_of};
 
 /// DSCP and ECN of frames that routers may mark.
 pub const ECT: u8 = 0x2a;
-/// And of one that a router has marked.
+/// DSCP and ECN of a frame that a router has marked.
 pub const CE: u8 = 0x2b;
 /// Slots of each shard that the jobs here may take.
 pub const SLOTS: u32 = 16;
 
-/// The way to a parameter host, or to a root.
+/// Returns a parameter host, or a root.
 pub fn host(number: u8) -> NewWorker {
     NewWorker {
         ip: Ipv4Addr::new(10, 77, 0, 200 + number),
@@ -30,25 +30,25 @@ pub fn host(number: u8) -> NewWorker {
     }
 }
 
-/// A dynamic job of one level.
+/// Returns a dynamic job of one level.
 pub fn dynamic_job(world: u8, elements: u16) -> NewJob {
     let dynamic = NewDynamic { slots: SLOTS, hosts: vec![host(0)] };
     NewJob { dynamic: Some(dynamic), ..job_of(world, elements) }
 }
 
-/// The job at rack 1 of two.
+/// Returns the job at rack 1 of two.
 pub fn rack_job(world: u8, elements: u16) -> NewJob {
     let level = Level::Rack { rack: 1, racks: 2, contributors: u16::from(world) + 1, parent: host(9) };
     let dynamic = NewDynamic { slots: SLOTS, hosts: Vec::new() };
     NewJob { level, dynamic: Some(dynamic), ..job_of(world, elements) }
 }
 
-/// The job at the root of as many racks.
+/// Returns the job at the root of as many racks.
 pub fn root_job(racks: u8, elements: u16) -> NewJob {
     NewJob { level: Level::Root { contributors: 2 * u16::from(racks) }, ..dynamic_job(racks, elements) }
 }
 
-/// The header of what `rank` sends of chunk `seq` to `slot`.
+/// Returns the header of `rank`'s contribution to chunk `seq` in `slot`.
 pub fn header(job: &NewJob, rank: usize, seq: u32, slot: u32) -> Header {
     let (world, bit) = (job.workers.len() as u8, 1 << rank);
     let below = Header {
@@ -80,17 +80,17 @@ pub fn header(job: &NewJob, rank: usize, seq: u32, slot: u32) -> Header {
     }
 }
 
-/// The header of the parameter host's answer to a packet.
+/// Returns the header of the parameter host's reply to a packet.
 pub fn result(request: &Header) -> Header {
     Header { kind: Kind::Result as u8, flags: 0, contributors: 4, ..*request }
 }
 
-/// The values that belong to `rank`'s part of a chunk.
+/// Returns the values of `rank`'s part of a chunk.
 pub fn values(header: &Header, rank: usize) -> Vec<i32> {
     (0..usize::from(header.elements)).map(|i| value(rank, header.seq, i)).collect()
 }
 
-/// A frame to the aggregator, to the port of the shard that the header's lane is of.
+/// Returns a frame to the aggregator, to the port of the shard of the header's lane.
 pub fn frame(job: &NewJob, from: &NewWorker, header: &Header, values: &[i32], dscp_ecn: u8) -> Vec<u8> {
     let shard = header.lane % job.shards;
     let to = Endpoints {
@@ -110,7 +110,7 @@ pub fn frame(job: &NewJob, from: &NewWorker, header: &Header, values: &[i32], ds
     bytes
 }
 
-/// What `rank` sends, with its own values.
+/// Returns the frame of `rank`, with its own values.
 pub fn contribution(job: &NewJob, rank: usize, header: &Header) -> Vec<u8> {
     frame(job, &job.workers[rank], header, &values(header, rank), ECT)
 }

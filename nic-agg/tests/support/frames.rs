@@ -1,4 +1,4 @@
-//! Builds contributions and reads answers.
+//! Builds contributions and parses replies.
 
 use sumac_agg::NewJob;
 use sumac_wire::{
@@ -11,8 +11,8 @@ use sumac_wire::{
 
 use super::AGGREGATOR_MAC;
 
-/// The value that `rank` contributes to element `i` of chunk `seq`. Sums of 32 stay within an i32, and
-/// each bit of the value depends on all three.
+/// Returns the value that `rank` contributes to element `i` of chunk `seq`. Sums of 32 stay within an i32, and each bit of
+/// the value depends on all three.
 pub fn value(rank: usize, seq: u32, i: usize) -> i32 {
     let mixed = (rank as u32 + 1).wrapping_mul(0x9e37_79b9)
         ^ seq.wrapping_mul(0x85eb_ca6b)
@@ -20,12 +20,12 @@ pub fn value(rank: usize, seq: u32, i: usize) -> i32 {
     (mixed ^ mixed >> 15) as i32 >> 5
 }
 
-/// The sum of `ranks` for chunk `seq`.
+/// Returns the sum of `ranks` for chunk `seq`.
 pub fn sum(ranks: impl IntoIterator<Item = usize> + Clone, seq: u32, elements: usize) -> Vec<i32> {
     (0..elements).map(|i| ranks.clone().into_iter().map(|rank| value(rank, seq, i)).sum()).collect()
 }
 
-/// The header of `rank`'s contribution to chunk `seq`.
+/// Returns the header of `rank`'s contribution to chunk `seq`.
 pub fn header(job: &NewJob, rank: usize, seq: u32, elements: u16) -> Header {
     Header {
         kind: Kind::Contribution as u8,
@@ -46,12 +46,12 @@ pub fn header(job: &NewJob, rank: usize, seq: u32, elements: u16) -> Header {
     }
 }
 
-/// A whole frame of `rank`'s contribution to chunk `seq`.
+/// Returns the frame of `rank`'s contribution to chunk `seq`.
 pub fn contribution(job: &NewJob, rank: usize, seq: u32, elements: u16) -> Vec<u8> {
     frame_of(job, rank, &header(job, rank, seq, elements))
 }
 
-/// A frame from `rank` with this header, and the elements that belong to its chunk.
+/// Returns a frame from `rank` with this header and its chunk's elements.
 pub fn frame_of(job: &NewJob, rank: usize, header: &Header) -> Vec<u8> {
     let mut payload = header.to_bytes().to_vec();
     payload.extend((0..usize::from(header.elements)).flat_map(|i| value(rank, header.seq, i).to_be_bytes()));
@@ -74,7 +74,7 @@ pub fn move_to_port(frame: &mut [u8], port: u16) {
     }
 }
 
-/// A frame from `rank` with this UDP payload.
+/// Returns a frame from `rank` with this UDP payload.
 pub fn emit(job: &NewJob, rank: usize, payload: &[u8]) -> Vec<u8> {
     let worker = &job.workers[rank];
     let to = Endpoints {
@@ -98,7 +98,7 @@ pub fn tag(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// An answer, taken apart; its checksums are right.
+/// A parsed reply with correct checksums.
 pub struct Answer {
     pub macs: [[u8; 6]; 2],
     pub frame: Frame,
@@ -106,9 +106,9 @@ pub struct Answer {
     pub values: Vec<i32>,
 }
 
-/// Takes an answer apart, and checks IPv4's and UDP's checksum.
+/// Parses a reply, and checks the checksums of IPv4 and UDP.
 pub fn answer(bytes: &[u8]) -> Answer {
-    // An answer goes to any port of a worker: parse wants to be told which.
+    // A reply goes to any port of a worker, which `parse` needs.
     let l3 = if bytes.be16(12) == Some(0x8100) { 18 } else { 14 };
     let base = bytes.be16(l3 + 22).unwrap();
     let Parsed::Ours(frame) = frame::parse(bytes, Ports { base, shards: 1 }) else {

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: an aggregator of their own in the kernel, and frames for it.
+//! Common parts of this crate's tests: an aggregator in the kernel, and frames for it.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 pub mod dynamic;
@@ -9,30 +9,27 @@ pub mod summed;
 
 use std::{net::Ipv4Addr, sync::Mutex};
 
-use aya::{Ebpf, TestRun as _, TestRunOptions};
-use sumac_agg::{
-    Level, NewJob, NewWorker, job,
-    program::{self, Pools, Variant},
-    tables::Tables,
-};
+use aya::Ebpf;
+use sumac_agg::{Level, NewJob, NewWorker, job, pool::Pools, program, tables::Tables};
 use sumac_agg_layout::{DynamicSlot, Slot, State, name};
+use sumac_loader::{TestRun, Variant};
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, PAGE_ELEMENTS, Reason};
 
 pub const DROP: u32 = 1;
 pub const PASS: u32 = 2;
 pub const REDIRECT: u32 = 4;
 
-/// Shards of the aggregator; a job has one unless it says otherwise.
+/// The shards of the aggregator; a job has one by default.
 pub const SHARDS: u16 = 2;
 /// Slots of each shard for dynamic jobs.
 pub const DYNAMIC_SLOTS: u32 = 32;
-/// Milliseconds of silence that free such a slot: long enough for any test's other frames.
+/// Milliseconds without packets that free such a slot: longer than a test.
 pub const SLOT_TIMEOUT: u32 = 60_000;
 pub const TOKEN: u64 = 0x5eed_f00d_cafe_1234;
 pub const AGGREGATOR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const AGGREGATOR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xff];
 
-/// Whether the test can run. Prints why not, or panics when it must.
+/// Returns whether the test can run. Prints the reason when not, or panics when it must run.
 pub fn privileged(test: &str) -> bool {
     let may = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
         let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -54,7 +51,7 @@ pub struct Bench {
     pub tables: Mutex<Tables>,
 }
 
-/// What became of a frame.
+/// The outcome of a frame.
 pub struct Shown {
     pub verdict: u32,
     pub reason: Reason,
@@ -67,32 +64,31 @@ impl Bench {
     }
 
     pub fn of(variant: Variant, jobs: &[NewJob]) -> Bench {
-        // Loading the program for dynamic jobs takes as long as all else.
+        // Loading the program for dynamic jobs takes as long as the rest.
         let is_dynamic = jobs.iter().any(|job| job.dynamic.is_some());
         let dynamic_slots = if is_dynamic { DYNAMIC_SLOTS } else { 0 };
         let pools = Pools { slots: 64, dynamic_slots, shards: SHARDS };
         let mut ebpf = program::load(variant, pools).unwrap();
         let mut tables = Tables::take(&mut ebpf).unwrap();
-        tables
-            .set_state(State {
-                instance: 1,
-                slots: pools.slots,
-                elements: if variant == Variant::Jumbo { MAX_ELEMENTS } else { PAGE_ELEMENTS } as u16,
-                base_port: DEFAULT_BASE_PORT,
-                shards: SHARDS,
-                flags: 0,
-                own_ip: 0,
-                dynamic_slots,
-                slot_timeout: SLOT_TIMEOUT,
-            })
-            .unwrap();
+        let state = State {
+            instance: 1,
+            slots: pools.slots,
+            elements: if variant == Variant::Jumbo { MAX_ELEMENTS } else { PAGE_ELEMENTS } as u16,
+            base_port: DEFAULT_BASE_PORT,
+            shards: SHARDS,
+            flags: 0,
+            own_ip: 0,
+            dynamic_slots,
+            slot_timeout: SLOT_TIMEOUT,
+        };
+        tables.state.set(0, &state).unwrap();
         for new in jobs {
             job::add(&mut tables, new).unwrap();
         }
         Bench { variant, ebpf, tables: Mutex::new(tables) }
     }
 
-    /// Shows a frame to the program, and gives verdict, frame afterwards, and the one counter that grew.
+    /// Runs the program on a frame; returns verdict, frame afterwards, and the one counter that grew.
     pub fn show(&self, frame: &[u8]) -> Shown {
         let before = self.tables.lock().unwrap().counters().unwrap();
         let (verdict, out) = self.run(frame);
@@ -102,7 +98,7 @@ impl Bench {
         Shown { verdict, reason: grew[0].0.0, out }
     }
 
-    /// Shows a frame to the program, and gives verdict and frame afterwards.
+    /// Runs the program on a frame; returns verdict and frame afterwards.
     pub fn run(&self, frame: &[u8]) -> (u32, Vec<u8>) {
         let name = match self.variant {
             Variant::Plain => name::INGRESS_PROGRAM,
@@ -110,24 +106,20 @@ impl Bench {
         };
         let program = self.ebpf.program(name).unwrap();
         let program: &aya::programs::Xdp = program.try_into().unwrap();
-        let mut out = vec![0; frame.len() + 64];
-        let options =
-            TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ..TestRunOptions::new() };
-        let result = program.test_run(options).unwrap();
-        out.truncate(result.data_size_out as usize);
-        (result.return_value, out)
+        let run = TestRun::of(program, frame, 1).unwrap();
+        (run.verdict, run.frame)
     }
 
     pub fn slot(&self, index: u32) -> Slot {
         self.tables.lock().unwrap().slot(index).unwrap()
     }
 
-    /// A slot for dynamic jobs, of all shards' one after the other.
+    /// Returns a slot for dynamic jobs; `index` counts over all shards.
     pub fn dynamic_slot(&self, index: u32) -> DynamicSlot {
         self.tables.lock().unwrap().dynamic_slot(index).unwrap()
     }
 
-    /// All slots as bytes, to be compared.
+    /// Returns all slots as bytes.
     pub fn pool(&self) -> Vec<u8> {
         let tables = self.tables.lock().unwrap();
         (0..tables.pool_len())
@@ -147,7 +139,7 @@ pub fn worker(rank: u8) -> NewWorker {
     }
 }
 
-/// A job with 8 slots whose workers have a port each.
+/// Returns a job with 8 slots whose workers have an interface each.
 pub fn job_of(world: u8, elements: u16) -> NewJob {
     NewJob {
         job: 5,

@@ -1,4 +1,4 @@
-//! What the program for dynamic jobs is to do, in plain user space code over the shared decisions.
+//! A model of the program for dynamic jobs, in plain user space code over the shared decisions.
 
 use std::collections::HashMap;
 
@@ -12,53 +12,53 @@ use sumac_wire::{
 };
 
 /// Longer than any test.
-const PATIENCE: u32 = u32::MAX;
+const SLOT_MAX_AGE: u32 = u32::MAX;
 
-/// A packet as the program sees it.
+/// A packet, with the facts that the program derives from its frame.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub header: Header,
     pub values: Vec<i32>,
     pub from: u32,
     pub shard: u16,
-    /// A router has marked it.
+    /// Whether a router has marked it.
     pub is_marked: bool,
-    /// Its checksum is right, or nobody looks.
+    /// Whether its checksum is right, or not verified.
     pub is_intact: bool,
 }
 
-/// Where something goes.
+/// A destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
-    /// To all below, a copy each.
+    /// All workers, a copy each.
     All,
-    /// To this address and port.
+    /// An address and a port.
     One(u32, u16),
 }
 
-/// What becomes of a packet.
+/// The outcome of a packet.
 pub type Became = (Reason, Option<(Header, Vec<i32>, To)>);
 
-/// A job as the tables have it.
-pub struct Known {
+/// A job's entries in the tables.
+pub struct JobTables {
     pub entry: JobEntry,
     pub workers: Vec<WorkerEntry>,
     pub parents: Vec<WorkerEntry>,
 }
 
-/// The slots, by shard and number; what was never used is not there.
+/// The slots that were used, by shard and number.
 #[derive(Default)]
 pub struct Model {
     pub slots: HashMap<(u16, u32), (SlotMeta, Vec<i32>)>,
 }
 
 impl Model {
-    /// Shows it a packet.
-    pub fn show(&mut self, job: &Known, sent: &Sent) -> Became {
+    /// Handles a packet.
+    pub fn show(&mut self, job: &JobTables, sent: &Sent) -> Became {
         self.take(job, sent).unwrap_or_else(|reason| (reason, None))
     }
 
-    fn take(&mut self, job: &Known, sent: &Sent) -> Result<Became, Reason> {
+    fn take(&mut self, job: &JobTables, sent: &Sent) -> Result<Became, Reason> {
         let (entry, header) = (&job.entry, &sent.header);
         if header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8 {
             return self.take_from_above(job, sent);
@@ -77,7 +77,7 @@ impl Model {
         let (before, mut values) = self.slots.get(&place).cloned().unwrap_or_default();
         let (mut after, action) = match header.slot {
             NO_SLOT => (before, Action::Pass),
-            _ => dynamic::decide(&before, &contribution, 0, PATIENCE),
+            _ => dynamic::decide(&before, &contribution, 0, SLOT_MAX_AGE),
         };
         let mut sum = if matches!(action, Action::Flush { .. }) { before } else { after };
         let adds = matches!(action, Action::Add | Action::Complete | Action::Flush { adds: true });
@@ -104,7 +104,7 @@ impl Model {
         Ok(became)
     }
 
-    fn take_from_above(&mut self, job: &Known, sent: &Sent) -> Result<Became, Reason> {
+    fn take_from_above(&mut self, job: &JobTables, sent: &Sent) -> Result<Became, Reason> {
         let header = &sent.header;
         let parent = &job.parents[index(&job.entry, sent.shard)];
         let down = admit::dynamic::result(header, sent.from, &job.entry, parent, sent.shard)?;
@@ -117,7 +117,7 @@ impl Model {
         }
         let owner = owner(header.job, header.epoch, header.lane);
         if let Some((meta, _)) = self.slots.get_mut(&(sent.shard, header.slot)) {
-            *meta = dynamic::release(meta, owner, header.seq, 0, PATIENCE);
+            *meta = dynamic::release(meta, owner, header.seq, 0, SLOT_MAX_AGE);
         }
         Ok((Reason::Concluded, Some((marked, sent.values.clone(), To::All))))
     }
@@ -135,12 +135,12 @@ fn index(entry: &JobEntry, shard: u16) -> usize {
     (parent_index(1, shard, entry.hosts) - parent_index(1, 0, entry.hosts)) as usize
 }
 
-fn up(job: &Known, shard: u16) -> To {
+fn up(job: &JobTables, shard: u16) -> To {
     let parent = &job.parents[index(&job.entry, shard)];
     To::One(parent.ip, parent.port + shard)
 }
 
-/// Adds a packet's values; whether one did not fit.
+/// Adds a packet's values; returns whether a sum overflowed.
 fn add(values: &mut [i32], sent: &Sent) -> bool {
     let mut overflowed = false;
     for (value, other) in values.iter_mut().zip(&sent.values) {
@@ -154,7 +154,7 @@ fn add(values: &mut [i32], sent: &Sent) -> bool {
     overflowed
 }
 
-/// What the tables say of a way.
+/// Returns the table's entry of a worker.
 pub fn entry_of(way: &NewWorker) -> WorkerEntry {
     WorkerEntry {
         ip: way.ip.to_bits(),

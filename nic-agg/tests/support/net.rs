@@ -14,8 +14,8 @@ use nix::sched::{CloneFlags, setns};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// How long a test waits for a frame that must come.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// The time within which an expected frame must arrive.
+pub const FRAME_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A network namespace.
 pub struct Namespace {
@@ -23,7 +23,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes one without IPv6, whose own chatter would be counted.
+    /// Makes a namespace without IPv6, whose packets would be counted.
     pub fn new(role: &str) -> Namespace {
         let name = format!("sumacagg{}-{}-{role}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         succeed("ip", &["netns", "add", &name]);
@@ -33,7 +33,7 @@ impl Namespace {
         namespace
     }
 
-    /// Runs a command, of words between spaces, inside.
+    /// Runs a command, split at spaces, inside.
     pub fn run(&self, line: &str) -> String {
         let output = self.output(line);
         let message = String::from_utf8_lossy(&output.stderr);
@@ -41,7 +41,7 @@ impl Namespace {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The same, for commands that may fail.
+    /// Runs a command that may fail.
     pub fn output(&self, line: &str) -> Output {
         let net = format!("--net=/run/netns/{}", self.name);
         Command::new("nsenter").arg(net).args(line.split(' ')).output().unwrap()
@@ -57,10 +57,10 @@ impl Namespace {
         thread::scope(|scope| scope.spawn(enter).join().unwrap())
     }
 
-    /// A UDP socket inside, with the test's patience.
+    /// Opens a UDP socket inside, with a receive timeout.
     pub fn socket(&self, ip: Ipv4Addr, port: u16) -> UdpSocket {
         let socket = self.inside(|| UdpSocket::bind((ip, port)).unwrap());
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(FRAME_TIMEOUT)).unwrap();
         socket
     }
 }
@@ -74,8 +74,8 @@ impl Drop for Namespace {
 
 /// Joins two namespaces by a veth, with addresses where given (`10.0.0.1/24`).
 ///
-/// GRO gives a veth the NAPI that a redirect into it needs (and tells the peer so only while both are up);
-/// without transmit offload a socket's UDP checksums are there in full before the frame reaches XDP.
+/// GRO enables the NAPI of a veth that a redirect into it needs, and takes effect at the peer only while both are up.
+/// Without transmit offload a socket's UDP checksums are complete before the frame reaches XDP.
 pub fn cable(a: (&Namespace, &str, Option<&str>), b: (&Namespace, &str, Option<&str>)) {
     let (at_a, at_b) = (&a.0.name, &b.0.name);
     let line = format!("link add {} netns {at_a} type veth peer name {} netns {at_b}", a.1, b.1);
@@ -91,7 +91,7 @@ pub fn cable(a: (&Namespace, &str, Option<&str>), b: (&Namespace, &str, Option<&
     }
 }
 
-/// A place for pins of one test; emptied when it is dropped.
+/// A directory for the pins of one test; emptied when it is dropped.
 pub struct Pins(pub PathBuf);
 
 impl Pins {

@@ -1,11 +1,11 @@
-//! A parameter host's side of one chunk, for tests of both aggregators.
+//! A parameter host's state of one chunk, for tests of both aggregators.
 
 use sumac_wire::{
     Header, Reason,
     dynamic::host::{Action, ChunkMeta, Job, MAX_RACKS, Outcome},
 };
 
-/// What the parameter host of three workers has of one chunk.
+/// The state of one chunk at the parameter host of three workers.
 #[derive(Default)]
 pub struct Summed {
     meta: ChunkMeta,
@@ -13,7 +13,7 @@ pub struct Summed {
 }
 
 impl Summed {
-    /// Takes what came up. Gives what follows, or why it was left.
+    /// Accepts a packet from below; returns the outcome, or the reason for which it was refused.
     pub fn take(&mut self, header: &Header, values: &[i32]) -> Result<Outcome, Reason> {
         let mut all = [0; MAX_RACKS];
         all[0] = 0b111;

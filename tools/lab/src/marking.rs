@@ -164,7 +164,7 @@ fn attach(program: &mut aya::Ebpf, cable: &Namespace, port: &str, pin: &Path) ->
     program.map("MARKED").ok_or(AttachError::Object("MARKED"))?.pin(pin)?;
     let found = program.program_mut("sumac_cable").ok_or(AttachError::Object("sumac_cable"))?;
     let classifier: &mut SchedClassifier = found.try_into()?;
-    classifier.load()?;
+    sumac_loader::program::retry_interrupted(|| classifier.load())?;
     setns(File::open(cable.path())?, CloneFlags::CLONE_NEWNET).map_err(io::Error::from)?;
     tc::qdisc_add_clsact(port)?;
     let filter = TcAttachOptions::Netlink(NlOptions::default());

@@ -2,8 +2,7 @@
 
 use std::{io::Write as _, process::ExitCode};
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use sumac_hostprog::{AttachOptions, Attached, Mode, Queues, Steer};
+use sumac_hostprog::{AttachOptions, Attached, HostMode, Queues, Steer};
 
 use crate::{exit, options::PinRoot};
 
@@ -16,10 +15,9 @@ pub struct Args {
     /// The interface that leads to the aggregator.
     #[arg(value_name = "IFACE")]
     interface: String,
-    /// auto: driver mode, or the slower generic mode with a warning; zerocopy and copy: driver mode only,
-    /// with sockets of that kind; generic: generic mode.
-    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = parse_mode())]
-    mode: Mode,
+    /// Mode of the program and of the sockets.
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    mode: HostMode,
     /// Receive queues to open sockets on: all, or a list such as 0,2-3.
     #[arg(long, value_name = "LIST", default_value = "all")]
     queues: Queues,
@@ -29,9 +27,8 @@ pub struct Args {
     /// Number of shards, each with the next port.
     #[arg(long, value_name = "N", default_value_t = 1)]
     shards: u16,
-    /// Rules in the NIC that steer each shard's port to its queue. auto: if the driver supports them, else a warning with
-    /// what steers instead; ntuple: fail without rules; off: none, and earlier ones are removed.
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = parse_steer())]
+    /// Rules in the NIC that steer each shard's port to its queue.
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     steer: Steer,
     #[command(flatten)]
     pin_root: PinRoot,
@@ -46,14 +43,6 @@ const EXAMPLES: &str = concat!(
     "                                         each shard's packets to its queue, or fail\n\n",
     exit::help_text!(),
 );
-
-fn parse_mode() -> impl TypedValueParser<Value = Mode> {
-    PossibleValuesParser::new(Mode::ALL.map(Mode::name)).try_map(|word| word.parse::<Mode>())
-}
-
-fn parse_steer() -> impl TypedValueParser<Value = Steer> {
-    PossibleValuesParser::new(Steer::ALL.map(Steer::name)).try_map(|word| word.parse::<Steer>())
-}
 
 /// Attaches, and prints what was bound.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {

@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn daemon(args: &Args) -> Check {
     let path = args.socket.path.display();
-    let (level, found, mend) = match Client::connect(&args.socket.path).and_then(|client| client.stats()) {
+    let (level, found, remedy) = match Client::connect(&args.socket.path).and_then(|client| client.stats()) {
         Ok(stats) if stats.fallback.is_empty() => {
             (Level::Ok, format!("answers at {path}, backend {}", stats.backend), None)
         }
@@ -74,14 +74,14 @@ fn daemon(args: &Args) -> Check {
             (Level::Warn, error.to_string(), Some("sumac daemon --config /etc/sumac/daemon.toml".to_owned()))
         }
     };
-    Check { name: "daemon", level, found, mend }
+    Check { name: "daemon", level, found, remedy }
 }
 
 fn show(out: &mut impl Write, checks: &[Check]) -> io::Result<()> {
     for check in checks {
         writeln!(out, "{:<5}{:<14}{}", check.level.name(), check.name, check.found)?;
-        if let Some(mend) = &check.mend {
-            writeln!(out, "{:<19}-> {mend}", "")?;
+        if let Some(remedy) = &check.remedy {
+            writeln!(out, "{:<19}-> {remedy}", "")?;
         }
     }
     let count = |level| checks.iter().filter(|check| check.level == level).count();

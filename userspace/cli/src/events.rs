@@ -2,9 +2,7 @@
 
 use std::process::ExitCode;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::os::fd::AsFd as _;
-use sumac_hostprog::{Attached, log::ProgramLog};
+use sumac_hostprog::Attached;
 
 use crate::{exit, options::PinRoot};
 
@@ -26,15 +24,11 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let attached = Attached::open(&args.interface, &args.pin_root.path)?;
-    let mut messages = ProgramLog::open(&attached)?;
-    loop {
-        messages.flush();
-        if args.once {
-            return Ok(ExitCode::SUCCESS);
-        }
-        match poll(&mut [PollFd::new(messages.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+    let mut log = attached.log()?;
+    if args.once {
+        log.flush();
+    } else {
+        log.run(None)?;
     }
+    Ok(ExitCode::SUCCESS)
 }

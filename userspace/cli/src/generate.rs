@@ -3,7 +3,7 @@
 use std::{fs, io::Write as _, path::PathBuf, process::ExitCode};
 
 use anyhow::anyhow;
-use clap::CommandFactory as _;
+use clap::Command;
 use clap_complete::Shell;
 
 /// Writes manual pages (sumac.1 and one for each command) into a directory.
@@ -23,17 +23,17 @@ pub struct Completions {
     shell: Shell,
 }
 
-pub fn man(args: &Man) -> anyhow::Result<ExitCode> {
+pub fn man(args: &Man, command: Command) -> anyhow::Result<ExitCode> {
     let directory = args.directory.display();
     fs::create_dir_all(&args.directory).map_err(|error| anyhow!("cannot create {directory}: {error}"))?;
-    clap_mangen::generate_to(crate::Cli::command(), &args.directory)
+    clap_mangen::generate_to(command, &args.directory)
         .map_err(|error| anyhow!("cannot write manual pages to {directory}: {error}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn completions(args: &Completions) -> anyhow::Result<ExitCode> {
+pub fn completions(args: &Completions, mut command: Command) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::Cli::command(), "sumac", &mut script);
+    clap_complete::generate(args.shell, &mut command, "sumac", &mut script);
     std::io::stdout().lock().write_all(&script)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -19,7 +19,7 @@ mod status;
 
 use std::{io::IsTerminal as _, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 /// In-network gradient aggregation: the command line of a worker's host.
@@ -77,8 +77,8 @@ fn main() -> ExitCode {
         Command::Allreduce(args) => allreduce::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Events(args) => events::run(&args),
-        Command::Man(args) => generate::man(&args),
-        Command::Completions(args) => generate::completions(&args),
+        Command::Man(args) => generate::man(&args, Cli::command()),
+        Command::Completions(args) => generate::completions(&args, Cli::command()),
         Command::BenchXdp(args) => bench_xdp::run(&args),
     };
     result.unwrap_or_else(|error| exit::failed(&error))
@@ -108,7 +108,6 @@ fn start_logging() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_consistent() {

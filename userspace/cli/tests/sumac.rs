@@ -20,8 +20,8 @@ const NOBODY: u32 = 65534;
 
 /// Returns whether the test may run, and prints the reason if not.
 fn privileged(test: &str) -> bool {
-    let set = sumac_hostprog::preflight::effective_capabilities().unwrap();
-    if sumac_hostprog::preflight::missing(set).is_empty() {
+    let set = sumac_loader::preflight::effective_capabilities().unwrap();
+    if sumac_loader::preflight::missing(set).is_empty() {
         return true;
     }
     assert!(std::env::var_os("REQUIRE_PRIVILEGED").is_none(), "{test}: not privileged");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use sumac_control::Secret;
-use sumac_hostprog::{Mode, Steer};
+use sumac_hostprog::{HostMode, Steer};
 use sumac_wire::MAX_ELEMENTS;
 
 /// How frames move between this host and the aggregator.
@@ -42,7 +42,7 @@ pub struct Config {
     pub interface: Option<String>,
     /// How to attach and bind (XDP).
     #[serde(default)]
-    pub mode: Mode,
+    pub mode: HostMode,
     /// Whether the NIC shall lead each shard's packets to its queue, where the daemon attaches (XDP).
     #[serde(default)]
     pub steer: Steer,

@@ -73,7 +73,7 @@ fn the_living_daemons_jobs_stay() {
     // In a thread of its own: the namespace goes with it.
     let outcome = std::thread::spawn(|| {
         let unshared = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET);
-        let has_bpffs = sumac_hostprog::preflight::is_on_bpffs(Path::new("/sys/fs/bpf"));
+        let has_bpffs = sumac_loader::preflight::is_on_bpffs(Path::new("/sys/fs/bpf"));
         if unshared.is_ok() && has_bpffs {
             return play();
         }

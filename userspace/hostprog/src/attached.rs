@@ -6,9 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use aya::{
-    maps::{Array, Map, MapData, MapInfo, PerCpuArray, XskMap},
-    programs::links::{FdLink, LinkError, PinnedLink},
+use aya::maps::{Map, MapData, MapInfo, XskMap};
+use sumac_loader::{
+    BoundXdpMode, Interface, PinError,
+    log::{LogError, ProgramLog},
+    map::{PerCpuTable, Table, TableError, open_pinned},
+    pins::LINK,
 };
 use sumac_wire::{
     MAX_JOBS, Reason,
@@ -17,122 +20,74 @@ use sumac_wire::{
 use thiserror::Error;
 
 use crate::{
-    interface::Interface,
-    mode::{BoundMode, Mode},
-    pins::{self, PinDir},
+    mode::HostMode,
+    pins::{self, HostPins, MapPin},
     queues,
-    steer::report::{self, Steering},
+    steer::{
+        records::RuleRecords,
+        report::{self, Steering},
+    },
 };
 
-type JobBytes = [u8; size_of::<HostJobEntry>()];
-type QueueBytes = [u8; size_of::<QueueCounters>()];
-type ConfigBytes = [u8; size_of::<HostConfig>()];
-
-/// Why an attached program could not be opened.
+/// An attached program that could not be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// Nothing is pinned for the interface.
     #[error("no host program on {ifname} (looked for {path}): attach it first: sumac attach {ifname}")]
-    NotAttached {
-        /// The interface.
-        ifname: String,
-        /// Where its pins would be.
-        path: PathBuf,
-    },
+    NotAttached { ifname: String, path: PathBuf },
     /// The pins are there, the program is not on the interface any more.
     #[error(
         "the host program pinned at {path} is no longer on {ifname}; attach it again: sumac attach {ifname}"
     )]
-    Detached {
-        /// The interface.
-        ifname: String,
-        /// Its pins.
-        path: PathBuf,
-    },
-    /// It is there, with other maps than the handle's.
+    Detached { ifname: String, path: PathBuf },
+    /// A program is there, with other maps than the handle's.
     #[error(
-        "the host program was taken off {ifname} and attached anew since it was opened; restart the daemon, so that \
-         its sockets and jobs are known to the new one"
+        "the host program on {ifname} was detached and attached anew since it was opened; restart the daemon, so that \
+         the new program gets its sockets and jobs"
     )]
-    Renewed {
-        /// The interface.
-        ifname: String,
-    },
-    /// The system's own calls.
-    #[error("could not look at {what}: {source}; try again as root")]
-    System {
-        /// The interface, or the place in /proc.
-        what: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The link's pin.
-    #[error("could not open {path}: {source}; are you root?")]
-    Link {
-        /// The pin.
-        path: PathBuf,
-        /// What the kernel said.
-        source: LinkError,
-    },
-    /// A map's pin.
-    #[error("could not open {path}: {source}; attach again to renew what another version left")]
-    Map {
-        /// The pin.
-        path: PathBuf,
-        /// What the kernel said.
-        source: aya::maps::MapError,
-    },
+    Renewed { ifname: String },
+    #[error("could not examine {subject}: {source}; try again as root")]
+    System { subject: String, source: io::Error },
+    #[error(transparent)]
+    Link(#[from] PinError),
+    #[error("could not open {path}: {source}; attach again to replace another version's map")]
+    Map { path: PathBuf, source: TableError },
 }
 
-/// Why a map of an attached program could not be read or changed.
+/// A map of an attached program that could not be read or changed.
 #[derive(Debug, Error)]
 pub enum MapError {
-    /// A queue beyond the table.
     #[error("queue {0} is beyond the {MAX_QUEUES} that the host program steers")]
     NoSuchQueue(u32),
-    /// A job beyond the table.
     #[error("job {0} is beyond the host program's table; jobs are numbered 1 to {max}", max = MAX_JOBS - 1)]
     NoSuchJob(u16),
-    /// Putting a socket in.
     #[error(
         "the kernel did not take the AF_XDP socket of queue {queue}: {source}; it must be bound and have a UMEM"
     )]
-    Socket {
-        /// The queue.
-        queue: u32,
-        /// What the kernel said.
-        source: aya::maps::MapError,
-    },
-    /// Reading or writing another map.
-    #[error("could not {doing}: {source}")]
-    Access {
-        /// What was being done.
-        doing: &'static str,
-        /// What the kernel said.
-        source: aya::maps::MapError,
-    },
+    Socket { queue: u32, source: aya::maps::MapError },
+    #[error("the host program: {0}")]
+    Table(#[from] TableError),
 }
 
-/// An attached host program. Dropping it changes nothing: the program stays where it is.
+/// An attached host program. Dropping it changes nothing: the program stays attached.
 pub struct Attached {
-    pins: PinDir,
+    pins: HostPins,
     interface: Interface,
-    mode: BoundMode,
+    mode: BoundXdpMode,
     program_id: u32,
     config: HostConfig,
     fallback: Option<String>,
-    /// The kernel's number of the table of sockets.
+    /// The kernel's number of the map of sockets.
     sockets_id: u32,
     sockets: XskMap<MapData>,
-    jobs: Array<MapData, JobBytes>,
-    counters: PerCpuArray<MapData, u64>,
-    queues: PerCpuArray<MapData, QueueBytes>,
+    jobs: Table<HostJobEntry, { size_of::<HostJobEntry>() }>,
+    counters: PerCpuTable<u64, { size_of::<u64>() }>,
+    queues: PerCpuTable<QueueCounters, { size_of::<QueueCounters>() }>,
 }
 
 impl fmt::Debug for Attached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Attached")
-            .field("pins", &self.pins.path())
+            .field("pins", &self.pins.directory.path())
             .field("program_id", &self.program_id)
             .field("mode", &self.mode)
             .finish_non_exhaustive()
@@ -141,38 +96,43 @@ impl fmt::Debug for Attached {
 
 impl Attached {
     /// Opens the program on an interface of the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// When nothing is attached there, or its pins do not open.
     pub fn open(ifname: &str, pin_root: impl AsRef<Path>) -> Result<Self, OpenError> {
-        let pins = PinDir::here(pin_root.as_ref(), ifname)
-            .map_err(|source| OpenError::System { what: "the network namespace".to_owned(), source })?;
+        let pins = HostPins::here(pin_root.as_ref(), ifname)
+            .map_err(|source| OpenError::System { subject: "the network namespace".to_owned(), source })?;
         Self::open_pins(pins)
     }
 
-    pub(crate) fn open_pins(pins: PinDir) -> Result<Self, OpenError> {
-        let ifname = pins.interface().to_owned();
-        let closed = |source| OpenError::System { what: pins.path().display().to_string(), source };
-        if !pins.exists().map_err(closed)? {
-            return Err(OpenError::NotAttached { ifname, path: pins.path().to_owned() });
+    pub(crate) fn open_pins(pins: HostPins) -> Result<Self, OpenError> {
+        let (ifname, path) = (pins.interface.clone(), pins.directory.path().to_owned());
+        let closed = |source| OpenError::System { subject: path.display().to_string(), source };
+        if !pins.exist().map_err(closed)? {
+            return Err(OpenError::NotAttached { ifname, path });
         }
-        let program_id = linked_program(&pins)?;
+        let program_id = pins.directory.linked_program(LINK)?;
         let interface = Interface::by_name(&ifname)
-            .map_err(|source| OpenError::System { what: format!("interface {ifname}"), source })?;
+            .map_err(|source| OpenError::System { subject: format!("interface {ifname}"), source })?;
         let Some(bound) = interface.xdp.iter().find(|program| program.id == program_id) else {
-            return Err(OpenError::Detached { ifname, path: pins.path().to_owned() });
+            return Err(OpenError::Detached { ifname, path });
         };
+        let config: Table<HostConfig, { size_of::<HostConfig>() }> =
+            open_map(&pins, pins::CONFIG, Table::new)?;
+        let sockets = pins.pin(pins::SOCKETS.1);
+        let sockets_id = MapInfo::from_pin(&sockets)
+            .map(|info| info.id())
+            .map_err(|source| unopened(&pins, pins::SOCKETS, TableError::of("open", "SOCKETS")(source)))?;
         Ok(Self {
             mode: bound.mode,
             interface,
             program_id,
-            config: config(&pins)?,
+            config: config.get(0).map_err(|source| unopened(&pins, pins::CONFIG, source))?,
             fallback: None,
-            sockets_id: map_id(&pins, "xsks")?,
-            sockets: open_map(&pins, "xsks", Map::XskMap)?,
-            jobs: open_map(&pins, "jobs", Map::Array)?,
-            counters: counters_map(&pins)?,
-            queues: queues_map(&pins)?,
+            sockets_id,
+            sockets: open_map(&pins, pins::SOCKETS, |map, name| {
+                map.try_into().map_err(TableError::of("open", name))
+            })?,
+            jobs: open_map(&pins, pins::JOBS, Table::new)?,
+            counters: open_map(&pins, pins::COUNTERS, PerCpuTable::new)?,
+            queues: open_map(&pins, pins::QUEUES, PerCpuTable::new)?,
             pins,
         })
     }
@@ -181,9 +141,8 @@ impl Attached {
         Self { fallback, ..self }
     }
 
-    /// Fails when this handle is not the interface's any more: the program was taken off, or taken off and attached
-    /// anew, with maps that know neither sockets nor jobs of this handle. A program that was replaced in its place has
-    /// kept them.
+    /// Fails when this handle's program is no longer on the interface: it was detached, or detached and attached anew
+    /// with maps that have neither the sockets nor the jobs of this handle. A program that was replaced has kept them.
     ///
     /// # Errors
     /// As [`Attached::open`], or [`OpenError::Renewed`].
@@ -192,90 +151,89 @@ impl Attached {
         if now.sockets_id == self.sockets_id {
             Ok(())
         } else {
-            Err(OpenError::Renewed { ifname: self.pins.interface().to_owned() })
+            Err(OpenError::Renewed { ifname: self.pins.interface.clone() })
         }
     }
 
-    /// Where the program really runs.
     #[must_use]
-    pub fn mode(&self) -> BoundMode {
+    pub fn mode(&self) -> BoundXdpMode {
         self.mode
     }
 
-    /// The mode that was asked for when the program was attached: how sockets shall be bound.
+    /// Returns the mode that was asked for at attachment, in which sockets shall be bound.
     #[must_use]
-    pub fn requested_mode(&self) -> Mode {
-        Mode::from_number(self.config.mode)
+    pub fn requested_mode(&self) -> HostMode {
+        HostMode::from_number(self.config.mode)
     }
 
-    /// Why `attach` fell back to generic mode, if it just did.
+    /// Returns whether the program runs in generic mode though another was asked for.
+    #[must_use]
+    pub fn fell_back(&self) -> bool {
+        self.mode == BoundXdpMode::Generic && self.requested_mode() != HostMode::Generic
+    }
+
+    /// Returns the reason for which `attach`, which returned this handle, fell back to generic mode.
     #[must_use]
     pub fn fallback(&self) -> Option<&str> {
         self.fallback.as_deref()
     }
 
-    /// What leads each shard's packets to its queue, as it is now.
+    /// Examines how each shard's packets find their queue.
     #[must_use]
     pub fn steering(&self) -> Steering {
-        report::look(&self.interface, self.ports(), &self.queues(), &self.pins.rules())
+        let records = RuleRecords::of_interface(self.pin_path());
+        report::examine(&self.interface, self.ports(), &self.queues(), &records)
     }
 
-    /// The interface, as it was when the handle was opened.
+    /// Returns the interface as it was when the handle was opened.
     #[must_use]
     pub fn interface(&self) -> &Interface {
         &self.interface
     }
 
-    /// The kernel's number of the program.
+    /// Returns the kernel's number of the program.
     #[must_use]
     pub fn program_id(&self) -> u32 {
         self.program_id
     }
 
-    /// UDP destination port of shard 0, and the number of shards.
+    /// Returns the UDP destination port of shard 0, and the number of shards.
     #[must_use]
     pub fn ports(&self) -> (u16, u16) {
         (self.config.base_port, self.config.shards)
     }
 
-    /// The queues that sockets shall be opened on, ascending.
+    /// Returns the queues that sockets shall be opened on, ascending.
     #[must_use]
     pub fn queues(&self) -> Vec<u32> {
         queues::from_bits(&self.config.queues)
     }
 
-    /// Where the pins are.
     #[must_use]
     pub fn pin_path(&self) -> &Path {
-        self.pins.path()
+        self.pins.directory.path()
     }
 
-    /// Steers a queue's frames into a socket. The socket must be bound to that queue of this interface. The kernel
-    /// takes it out again by itself when the socket is closed.
-    ///
-    /// # Errors
-    /// When the queue is beyond the table or the kernel does not take the socket.
+    /// Opens the program's log.
+    pub fn log(&self) -> Result<ProgramLog, LogError> {
+        ProgramLog::open(self.program_id, format!("host program on {}", self.interface.name))
+    }
+
+    /// Steers a queue's frames to a socket, which must be bound to that queue of this interface. The kernel removes the
+    /// socket when it is closed.
     pub fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), MapError> {
-        self.check_queue(queue)?;
+        if queue >= self.sockets.len() {
+            return Err(MapError::NoSuchQueue(queue));
+        }
         self.sockets.set(queue, socket, 0).map_err(|source| MapError::Socket { queue, source })
     }
 
-    fn check_queue(&self, queue: u32) -> Result<(), MapError> {
-        if queue < self.sockets.len() { Ok(()) } else { Err(MapError::NoSuchQueue(queue)) }
-    }
-
-    /// Lets a job's results in, in place of whatever had its number before.
-    ///
-    /// # Errors
-    /// When the number is beyond the table or the kernel refuses.
+    /// Admits a job's packets, in place of a former job with the number.
     pub fn add_job(&mut self, job: u16, entry: HostJobEntry) -> Result<(), MapError> {
         self.write_job(job, HostJobEntry { flags: entry.flags | job_flag::ACTIVE, ..entry })
     }
 
-    /// Lets no more of a job's results in. Nothing happens when it is not there.
-    ///
-    /// # Errors
-    /// As [`Attached::add_job`].
+    /// Refuses a job's packets from now on.
     pub fn remove_job(&mut self, job: u16) -> Result<(), MapError> {
         self.write_job(job, HostJobEntry::default())
     }
@@ -284,24 +242,14 @@ impl Attached {
         if u32::from(job) >= self.jobs.len() {
             return Err(MapError::NoSuchJob(job));
         }
-        let bytes: JobBytes = zerocopy::transmute!(entry);
-        self.jobs
-            .set(u32::from(job), bytes, 0)
-            .map_err(|source| MapError::Access { doing: "write the host program's table of jobs", source })
+        Ok(self.jobs.set(job.into(), &entry)?)
     }
 
-    /// The jobs whose results are let in, with their numbers.
-    ///
-    /// # Errors
-    /// When the kernel refuses to read the map.
+    /// Returns the jobs whose packets are admitted, with their numbers.
     pub fn jobs(&self) -> Result<Vec<(u16, HostJobEntry)>, MapError> {
         let mut found = Vec::new();
         for job in 0..self.jobs.len().min(MAX_JOBS as u32) {
-            let bytes = self.jobs.get(&job, 0).map_err(|source| MapError::Access {
-                doing: "read the host program's table of jobs",
-                source,
-            })?;
-            let entry: HostJobEntry = zerocopy::transmute!(bytes);
+            let entry = self.jobs.get(job)?;
             if entry.flags & job_flag::ACTIVE != 0 {
                 found.push((job as u16, entry));
             }
@@ -309,10 +257,7 @@ impl Attached {
         Ok(found)
     }
 
-    /// Removes every job, for a daemon that starts and finds those of one that died.
-    ///
-    /// # Errors
-    /// As [`Attached::add_job`].
+    /// Removes every job: for a daemon that starts after one that died.
     pub fn clear_jobs(&mut self) -> Result<(), MapError> {
         for (job, _) in self.jobs()? {
             self.remove_job(job)?;
@@ -320,90 +265,40 @@ impl Attached {
         Ok(())
     }
 
-    /// Frames by what became of them, over all CPUs, since the program first came to the interface.
-    ///
-    /// # Errors
-    /// When the kernel refuses to read the map.
+    /// Returns the frames by reason, over all CPUs, since the program was first attached.
     pub fn counters(&self) -> Result<Vec<(Reason, u64)>, MapError> {
-        read_counters(&self.counters)
+        let count =
+            |reason: &Reason| Ok((*reason, self.counters.fold(*reason as u32, 0, |sum, one| sum + one)?));
+        Reason::ALL.iter().map(count).collect()
     }
 
-    /// Frames by queue, of the interface's queues and of every other that saw one.
-    ///
-    /// # Errors
-    /// When the kernel refuses to read the map.
+    /// Returns the frames by queue, of the interface's queues and of every other that received one.
     pub fn queue_counters(&self) -> Result<Vec<(u32, QueueCounters)>, MapError> {
-        read_queue_counters(&self.queues, self.interface.rx_queues)
-    }
-}
-
-/// The program behind a pinned link.
-pub(crate) fn linked_program(pins: &PinDir) -> Result<u32, OpenError> {
-    let path = pins.pin(pins::LINK);
-    let id = PinnedLink::from_pin(&path).and_then(|link| Ok(FdLink::from(link).info()?.program_id()));
-    id.map_err(|source| OpenError::Link { path, source })
-}
-
-pub(crate) fn config(pins: &PinDir) -> Result<HostConfig, OpenError> {
-    let path = pins.pin(pins::CONFIG.1);
-    let map: Array<_, ConfigBytes> = open_map(pins, pins::CONFIG.1, Map::Array)?;
-    let bytes = map.get(&0, 0).map_err(|source| OpenError::Map { path, source })?;
-    Ok(zerocopy::transmute!(bytes))
-}
-
-pub(crate) fn counters_map(pins: &PinDir) -> Result<PerCpuArray<MapData, u64>, OpenError> {
-    open_map(pins, "counters", Map::PerCpuArray)
-}
-
-pub(crate) fn queues_map(pins: &PinDir) -> Result<PerCpuArray<MapData, QueueBytes>, OpenError> {
-    open_map(pins, "queues", Map::PerCpuArray)
-}
-
-fn map_id(pins: &PinDir, name: &str) -> Result<u32, OpenError> {
-    let path = pins.pin(name);
-    MapInfo::from_pin(&path).map(|info| info.id()).map_err(|source| OpenError::Map { path, source })
-}
-
-fn open_map<T>(pins: &PinDir, name: &str, kind: fn(MapData) -> Map) -> Result<T, OpenError>
-where
-    T: TryFrom<Map, Error = aya::maps::MapError>,
-{
-    let path = pins.pin(name);
-    let map = MapData::from_pin(&path).and_then(|data| T::try_from(kind(data)));
-    map.map_err(|source| OpenError::Map { path, source })
-}
-
-pub(crate) fn read_counters(map: &PerCpuArray<MapData, u64>) -> Result<Vec<(Reason, u64)>, MapError> {
-    let read = |reason: &Reason| {
-        let values = map
-            .get(&(*reason as u32), 0)
-            .map_err(|source| MapError::Access { doing: "read the host program's counters", source })?;
-        Ok((*reason, values.iter().sum()))
-    };
-    Reason::ALL.iter().map(read).collect()
-}
-
-pub(crate) fn read_queue_counters(
-    map: &PerCpuArray<MapData, QueueBytes>,
-    present: u32,
-) -> Result<Vec<(u32, QueueCounters)>, MapError> {
-    let mut found = Vec::new();
-    for queue in 0..map.len() {
-        let values = map
-            .get(&queue, 0)
-            .map_err(|source| MapError::Access { doing: "read the host program's queues", source })?;
-        let sum = values.iter().fold(QueueCounters::default(), |sum, bytes| {
-            let one: QueueCounters = zerocopy::transmute!(*bytes);
-            QueueCounters {
+        let mut found = Vec::new();
+        for queue in 0..self.queues.len() {
+            let sum = self.queues.fold(queue, QueueCounters::default(), |sum, one| QueueCounters {
                 foreign: sum.foreign + one.foreign,
                 steered: sum.steered + one.steered,
                 no_socket: sum.no_socket + one.no_socket,
                 refused: sum.refused + one.refused,
+            })?;
+            if queue < self.interface.rx_queues || sum != QueueCounters::default() {
+                found.push((queue, sum));
             }
-        });
-        if queue < present || sum != QueueCounters::default() {
-            found.push((queue, sum));
         }
+        Ok(found)
     }
-    Ok(found)
+}
+
+fn open_map<T>(
+    pins: &HostPins,
+    (map, pin): MapPin,
+    typed: impl FnOnce(Map, &'static str) -> Result<T, TableError>,
+) -> Result<T, OpenError> {
+    let opened = open_pinned(&pins.pin(pin)).map_err(TableError::of("open", map));
+    opened.and_then(|found| typed(found, map)).map_err(|source| unopened(pins, (map, pin), source))
+}
+
+fn unopened(pins: &HostPins, (_, pin): MapPin, source: TableError) -> OpenError {
+    OpenError::Map { path: pins.pin(pin), source }
 }

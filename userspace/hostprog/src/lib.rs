@@ -1,34 +1,28 @@
-//! Loads, pins, replaces and reads the XDP program of a worker's host.
+//! The XDP program of a worker's host: attachment, the handle on it, its status, and the checks of `sumac doctor`.
 //!
-//! Everything the program needs is pinned below a directory per interface (see [`pins`]), so that it outlives the
-//! process that attached it: a daemon opens it with [`Attached::open`], puts its AF_XDP sockets and jobs into it,
-//! and may die without the host's other traffic noticing.
+//! Loading, pins and attachment are [`sumac_loader`]'s. Everything the program needs is pinned below a directory for each
+//! interface (see [`pins`]), so that it outlives the process that attached it: a daemon opens it with
+//! [`Attached::open`] and writes its AF_XDP sockets and jobs into its maps.
 //!
-//! | module | what it does |
+//! | module | content |
 //! | --- | --- |
-//! | [`mod@attach`] | puts the program on an interface, or replaces it there |
+//! | [`mod@attach`] | attaches the program to an interface, or replaces it there |
 //! | [`attached`] | the handle on an attached program: sockets, jobs, counters |
-//! | [`steer`] | rules in the NIC that lead each shard's packets to its queue |
-//! | [`remove`] | takes it away again: one interface, or all |
-//! | [`mod@status`] | what is attached, as the kernel sees it |
-//! | [`doctor`] | finds what usually goes wrong, and says how to mend it |
-//! | [`preflight`] | what attaching needs from the system, checked before |
-//! | [`measure`] | nanoseconds per frame |
-//! | [`pins`], [`queues`], [`mode`], [`interface`], [`log`] | places, modes, interfaces, the program's messages |
+//! | [`remove`] | detaches one interface, or cleans the whole machine |
+//! | [`mod@status`] | the programs that are attached, by the kernel's account |
+//! | [`steer`] | rules in the NIC that direct each shard's packets to its queue |
+//! | [`doctor`] | frequent faults, with their remedies |
+//! | [`mod@measure`] | nanoseconds per frame |
+//! | [`program`], [`pins`], [`mode`], [`queues`] | object and variants; names of pins; options |
 #![deny(unsafe_code)]
+#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 pub mod attach;
 pub mod attached;
-mod bind;
 pub mod doctor;
-pub mod interface;
-pub mod log;
 pub mod measure;
 pub mod mode;
-mod netlink;
-mod netns;
 pub mod pins;
-pub mod preflight;
 pub mod program;
 pub mod queues;
 pub mod remove;
@@ -37,8 +31,7 @@ pub mod steer;
 
 pub use attach::{AttachError, AttachOptions, attach};
 pub use attached::{Attached, MapError, OpenError};
-pub use mode::{BoundMode, Mode};
-pub use pins::DEFAULT_PIN_ROOT;
+pub use mode::HostMode;
 pub use queues::Queues;
 pub use remove::{RemoveError, clean, detach};
 pub use steer::{Steer, SteerError};

@@ -1,56 +1,34 @@
-//! Which receive queues Sumac takes.
+//! The receive queues that sockets are opened on.
 
 use std::{fmt, num::ParseIntError, str::FromStr};
 
 use sumac_wire::tables::MAX_QUEUES;
 use thiserror::Error;
 
-/// The receive queues that sockets shall be opened on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Queues {
-    /// Every queue that the interface has.
     #[default]
     All,
-    /// These.
     Only(Vec<u32>),
 }
 
-/// Why a list of queues is of no use.
+/// A list of queues that is refused.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum QueuesError {
-    /// Not a list of numbers.
     #[error("{list:?} is no list of queues: write all, or numbers and ranges such as 0,2,4-7 ({source})")]
-    Syntax {
-        /// What was given.
-        list: String,
-        /// What did not parse.
-        source: ParseIntError,
-    },
-    /// A range that ends before it starts.
+    Syntax { list: String, source: ParseIntError },
     #[error("{0:?} ends before it starts")]
     Backwards(String),
-    /// The interface has fewer.
     #[error(
         "queue {queue} is not there: {interface} receives on {count} queue(s), numbered from 0 (ethtool -l {interface})"
     )]
-    NoSuchQueue {
-        /// The queue asked for.
-        queue: u32,
-        /// The interface.
-        interface: String,
-        /// How many it has.
-        count: u32,
-    },
-    /// More than the program's tables hold.
+    NoSuchQueue { queue: u32, interface: String, count: u32 },
     #[error("queue {0} is beyond the {MAX_QUEUES} that the host program steers")]
     TooMany(u32),
 }
 
 impl Queues {
-    /// The queues as numbers, ascending and each once, for an interface with `count` of them.
-    ///
-    /// # Errors
-    /// When one is named that the interface does not have, or that the program cannot steer.
+    /// Returns the numbers, ascending and each once, for an interface with `count` queues.
     pub fn resolve(&self, interface: &str, count: u32) -> Result<Vec<u32>, QueuesError> {
         let mut queues: Vec<u32> = match self {
             Self::All => (0..count).collect(),
@@ -103,14 +81,14 @@ impl fmt::Display for Queues {
         match self {
             Self::All => f.write_str("all"),
             Self::Only(list) => {
-                let words: Vec<String> = list.iter().map(u32::to_string).collect();
-                f.write_str(&words.join(","))
+                let numbers: Vec<String> = list.iter().map(u32::to_string).collect();
+                f.write_str(&numbers.join(","))
             }
         }
     }
 }
 
-/// A bit for each queue, as the program's settings hold them.
+/// Returns a bit for each queue, as in the program's settings.
 #[must_use]
 pub(crate) fn to_bits(queues: &[u32]) -> [u64; MAX_QUEUES / 64] {
     let mut bits = [0; MAX_QUEUES / 64];

@@ -1,4 +1,4 @@
-//! Takes the program away again: from one interface, or whatever Sumac left on the host.
+//! Detaches the program from one interface, or removes everything of Sumac's from the machine.
 
 use std::{
     fs, io,
@@ -6,125 +6,93 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use aya::programs::links::PinnedLink;
+use sumac_loader::{
+    PinDirectory, PinError,
+    pins::{entries, file_name},
+    preflight,
+};
 use thiserror::Error;
 
 use crate::{
-    pins::{self, PinDir},
-    preflight,
-    steer::{self, SteerError, memory::Memory},
+    pins::HostPins,
+    steer::{self, SteerError, records::RuleRecords},
 };
 
-/// Why something of Sumac's is still there.
+/// An incomplete removal.
 #[derive(Debug, Error)]
 pub enum RemoveError {
-    /// Nothing to detach.
     #[error("no host program on {ifname} (looked for {path}); `sumac status` lists what is attached")]
-    NotAttached {
-        /// The interface.
-        ifname: String,
-        /// Where its pins would be.
-        path: PathBuf,
-    },
-    /// The directory given is not one of pins: nothing was touched.
+    NotAttached { ifname: String, path: PathBuf },
     #[error(
-        "{path} is not a directory of Sumac's pins: {why}; give the one that programs were attached with"
+        "{path} is not a directory of Sumac's pins: {reason}; give the one that programs were attached with"
     )]
-    NotPins {
-        /// The directory.
-        path: PathBuf,
-        /// What speaks against it.
-        why: &'static str,
-    },
-    /// Rules stay in the NIC; program and pins are gone.
+    NotPins { path: PathBuf, reason: &'static str },
+    /// Program and pins are gone.
     #[error("the program is off {ifname}, but its rules may not be: {source}")]
-    Rules {
-        /// The interface.
-        ifname: String,
-        /// Why.
-        source: SteerError,
-    },
-    /// Whether there is anything cannot be known.
-    #[error("could not look for pins at {path}: {source}; are you root?")]
-    Look {
-        /// The directory.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The file system refused.
-    #[error("could not remove {path}: {source}; are you root?")]
-    Remove {
-        /// What was to be removed.
-        path: PathBuf,
-        /// What the file system said.
-        source: io::Error,
-    },
+    Rules { ifname: String, source: SteerError },
+    #[error("could not read the pins at {path}: {source}; are you root?")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{0}; are you root?")]
+    Pins(#[from] PinError),
 }
 
-/// Detaches the host program from an interface, takes out the rules that were put into the NIC for it, and removes its
-/// pins. Gives the paths that were removed.
-///
-/// # Errors
-/// When nothing is attached, or a pin or a rule cannot be removed.
+impl RemoveError {
+    fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Read { path: path.to_owned(), source }
+    }
+}
+
+/// Detaches the host program from an interface, deletes the NIC's rules that were inserted for it, and removes its pins.
+/// Returns the paths removed.
 pub fn detach(ifname: &str, pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
     let root = pin_root.as_ref();
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| RemoveError::Look { path, source }
-    };
-    let pins = PinDir::here(root, ifname).map_err(failed(root))?;
-    if !pins.path().try_exists().map_err(failed(pins.path()))? {
-        return Err(RemoveError::NotAttached { ifname: ifname.to_owned(), path: pins.path().to_owned() });
+    let pins = HostPins::here(root, ifname).map_err(RemoveError::read(root))?;
+    let path = pins.directory.path();
+    if !path.try_exists().map_err(RemoveError::read(path))? {
+        return Err(RemoveError::NotAttached { ifname: ifname.to_owned(), path: path.to_owned() });
     }
     remove(&pins)
 }
 
-/// Removes everything that Sumac has pinned below `pin_root`, in every network namespace: host programs, and with
-/// them whatever else is there, such as an aggregator's. Gives the paths that were removed.
+/// Removes everything that Sumac has pinned below `pin_root`, in every network namespace: host programs, and what else
+/// is there, such as an aggregator's. Returns the paths removed.
 ///
 /// # Errors
-/// When `pin_root` is not a directory on a bpffs of its own, and then nothing is removed; else the first that cannot
-/// be removed, and what was removed before stays removed.
+/// When `pin_root` is not a directory on a bpffs of its own, and then nothing is removed; else the first path or rule
+/// that stays.
 pub fn clean(pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
     let root = pin_root.as_ref();
-    let failed = |source| RemoveError::Look { path: root.to_owned(), source };
-    if !root.try_exists().map_err(failed)? {
+    if !root.try_exists().map_err(RemoveError::read(root))? {
         return Ok(Vec::new());
     }
     check_root(root)?;
-    let listed = PinDir::list(root).map_err(failed)?;
     let mut removed = Vec::new();
-    for pins in listed {
+    for pins in HostPins::list(root).map_err(RemoveError::read(root))? {
         removed.extend(remove(&pins)?);
     }
-    let rules = release_aggregators(root);
+    let rules = delete_rules_of_aggregators(root);
     remove_tree(root, &mut removed)?;
     rules?;
     Ok(removed)
 }
 
-/// Takes out the rules that aggregators put in; their directories are named after their network namespaces.
-fn release_aggregators(root: &Path) -> Result<(), RemoveError> {
+/// Deletes the rules that aggregators inserted; their directories are named after their network namespaces.
+fn delete_rules_of_aggregators(root: &Path) -> Result<(), RemoveError> {
     let mut first = Ok(());
-    for directory in fs::read_dir(root.join("agg")).into_iter().flatten().flatten() {
-        let Some(namespace) = directory.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        let directory = directory.path();
-        let sharing = Memory::sharing(&directory)
-            .map_err(|source| RemoveError::Look { path: directory.clone(), source })?;
-        for ifname in sharing {
-            let removed = steer::remove(namespace, &ifname, &Memory::shared(&directory, &ifname));
+    let directory = root.join("agg");
+    for directory in entries(&directory).map_err(RemoveError::read(&directory))? {
+        let Ok(namespace) = file_name(&directory).parse() else { continue };
+        for ifname in RuleRecords::interfaces(&directory).map_err(RemoveError::read(&directory))? {
+            let removed = steer::remove(namespace, &ifname, &RuleRecords::shared(&directory, &ifname));
             first = first.and(removed.map_err(|source| RemoveError::Rules { ifname, source }));
         }
     }
     first
 }
 
-/// A slip of the pen must not empty another directory, nor take away what others pinned.
+/// Refuses directories that may hold other pins than Sumac's: a mistyped path must not empty them.
 fn check_root(root: &Path) -> Result<(), RemoveError> {
-    let refuse = |why| Err(RemoveError::NotPins { path: root.to_owned(), why });
+    let refuse = |reason| Err(RemoveError::NotPins { path: root.to_owned(), reason });
     if !preflight::is_on_bpffs(root) {
         return refuse("it is on no bpf file system");
     }
@@ -135,41 +103,25 @@ fn check_root(root: &Path) -> Result<(), RemoveError> {
     Ok(())
 }
 
-fn remove(pins: &PinDir) -> Result<Vec<PathBuf>, RemoveError> {
-    // Not in the middle of somebody's attach, which would find its pins gone.
-    let _lock = pins
-        .create_locked()
-        .map_err(|source| RemoveError::Remove { path: pins.path().to_owned(), source })?;
-    let rules = steer::remove(pins.namespace(), pins.interface(), &pins.rules());
-    // Held over the removal: closing the last handle detaches at once, removing the last pin some time later.
-    let link = PinnedLink::from_pin(pins.pin(pins::LINK)).ok();
-    let removed =
-        pins.remove().map_err(|source| RemoveError::Remove { path: pins.path().to_owned(), source })?;
-    drop(link);
-    rules.map_err(|source| RemoveError::Rules { ifname: pins.interface().to_owned(), source })?;
+fn remove(pins: &HostPins) -> Result<Vec<PathBuf>, RemoveError> {
+    let directory = &pins.directory;
+    // An attachment in progress must not lose its pins.
+    let _lock = directory.create_locked().map_err(PinError::at(directory.path()))?;
+    let records = RuleRecords::of_interface(directory.path());
+    let rules = steer::remove(directory.namespace(), &pins.interface, &records);
+    let removed = directory.remove_all()?;
+    rules.map_err(|source| RemoveError::Rules { ifname: pins.interface.clone(), source })?;
     Ok(removed)
 }
 
+/// Removes a directory and its content, links before the maps beside them.
 fn remove_tree(path: &Path, removed: &mut Vec<PathBuf>) -> Result<(), RemoveError> {
-    let failed = |path: &Path, source| RemoveError::Remove { path: path.to_owned(), source };
-    let entries = match fs::read_dir(path) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(failed(path, source)),
-    };
-    for entry in entries {
-        let entry = entry.map_err(|source| failed(path, source))?;
-        let child = entry.path();
-        let kind = entry.file_type().map_err(|source| failed(&child, source))?;
-        if kind.is_dir() {
+    for child in entries(path).map_err(RemoveError::read(path))? {
+        if fs::symlink_metadata(&child).is_ok_and(|metadata| metadata.is_dir()) {
             remove_tree(&child, removed)?;
-        } else {
-            fs::remove_file(&child).map_err(|source| failed(&child, source))?;
-            removed.push(child);
         }
     }
-    fs::remove_dir(path).map_err(|source| failed(path, source))?;
-    removed.push(path.to_owned());
+    removed.extend(PinDirectory::new(path.to_owned(), 0).remove_pins()?);
     Ok(())
 }
 

@@ -1,69 +1,57 @@
-//! What is attached, as the kernel sees it: for people and, through `serde`, for programs.
+//! The host programs that are attached, by the kernel's account: as text, and through `serde`.
 
 use std::{collections::BTreeMap, io, net::Ipv4Addr, path::Path};
 
 use serde::Serialize;
+use sumac_loader::{BoundXdpMode, namespace, pins::LINK};
 use sumac_wire::tables::{HostJobEntry, QueueCounters, job_flag};
 use thiserror::Error;
 
 use crate::{
-    attached::{self, Attached, MapError},
-    mode::{BoundMode, Mode},
-    pins::{self, PinDir},
+    attached::{Attached, MapError},
+    mode::HostMode,
+    pins::{self, HostPins},
     steer::report::Steering,
 };
 
-/// Why the status cannot be told.
+/// A status that could not be read.
 #[derive(Debug, Error)]
 pub enum StatusError {
-    /// /proc.
-    #[error("could not tell this network namespace: {0}; is /proc mounted?")]
+    #[error("could not identify this network namespace: {0}; is /proc mounted?")]
     Namespace(#[source] io::Error),
-    /// The directory of pins.
     #[error("could not list {path}: {source}; are you root?")]
-    List {
-        /// The directory.
-        path: std::path::PathBuf,
-        /// What the file system said.
-        source: io::Error,
-    },
+    List { path: std::path::PathBuf, source: io::Error },
 }
 
 /// Everything of Sumac's that is attached on this host.
 #[derive(Debug, Serialize)]
 pub struct Status {
-    /// One for each interface that has pins.
     pub interfaces: Vec<InterfaceStatus>,
 }
 
-/// One interface.
+/// An interface that has pins.
 #[derive(Debug, Serialize)]
 pub struct InterfaceStatus {
-    /// Its name.
     pub interface: String,
     /// The inode of its network namespace.
     pub namespace: u64,
-    /// Where its pins are.
+    /// The directory of its pins.
     pub pins: String,
-    /// What is attached, or why that cannot be told.
     #[serde(flatten)]
     pub state: State,
 }
 
-/// What became of an interface's program.
+/// The state of an interface's program.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum State {
-    /// It is attached and was asked.
     Attached(Box<Details>),
-    /// It is in another network namespace: pinned there, by its program's number.
+    /// The program is in another network namespace; only its number is known here.
     ElsewhereAttached {
-        /// The kernel's number of the program.
         program_id: u32,
     },
-    /// Its pins are there and it is not.
+    /// The pins are there and the program is not attached.
     Broken {
-        /// What is wrong, and what to do.
         error: String,
     },
 }
@@ -71,61 +59,48 @@ pub enum State {
 /// An attached program.
 #[derive(Debug, Serialize)]
 pub struct Details {
-    /// The kernel's number of the program.
     pub program_id: u32,
-    /// Where it really runs.
-    pub mode: BoundMode,
-    /// The mode that was asked for.
-    pub requested_mode: Mode,
-    /// Whether it runs in generic mode though that was not asked for.
+    pub mode: BoundXdpMode,
+    pub requested_mode: HostMode,
+    /// Whether it runs in generic mode though another was asked for.
     pub fell_back: bool,
-    /// The interface's MTU in bytes.
     pub mtu: u32,
     /// UDP destination port of shard 0.
     pub base_port: u16,
-    /// Shards, each with a port.
     pub shards: u16,
-    /// What leads each shard's packets to its queue.
     pub steering: Steering,
-    /// Each receive queue.
     pub queues: Vec<QueueStatus>,
-    /// Frames by what became of them; those that never happened are left out.
+    /// Frames by reason; those never counted are left out.
     pub counters: BTreeMap<&'static str, u64>,
-    /// The jobs whose results are let in.
     pub jobs: Vec<JobStatus>,
 }
 
 /// One receive queue, in frames.
 #[derive(Debug, Serialize)]
 pub struct QueueStatus {
-    /// Its number.
     pub queue: u32,
     /// Whether a socket was asked for on it.
     pub selected: bool,
-    /// Not Sumac's.
     pub foreign: u64,
-    /// Handed to the socket.
+    /// Redirected to the socket.
     pub steered: u64,
-    /// Sumac's, without a socket to take them.
+    /// Sumac's, on a queue without a socket.
     pub no_socket: u64,
     /// Sumac's by their port, and refused.
     pub refused: u64,
 }
 
-/// One job in the program's table. Its token is not shown.
+/// One job in the program's table, without its token.
 #[derive(Debug, Serialize)]
 pub struct JobStatus {
-    /// Its number.
     pub job: u16,
-    /// Its incarnation.
     pub epoch: u16,
-    /// Its workers.
     pub world: u16,
-    /// Most elements in a chunk.
+    /// The largest chunk.
     pub elements: u16,
-    /// Where results must come from; none: there is no aggregator.
+    /// The source of results; `None` without an aggregator.
     pub aggregator: Option<Ipv4Addr>,
-    /// The job's parameter hosts, which results may come from too.
+    /// The job's parameter hosts, from which results may come too.
     pub hosts: Vec<Ipv4Addr>,
     /// Whether this host is one of them, and takes contributions.
     pub parameter: bool,
@@ -133,27 +108,27 @@ pub struct JobStatus {
     pub checksum: bool,
 }
 
-/// Looks at everything that is pinned below `pin_root`.
+/// Examines everything that is pinned below `pin_root`.
 ///
 /// # Errors
-/// When the directory of pins cannot be read; trouble with one interface is told in its place.
+/// When the directory of pins cannot be read; an error of one interface is its [`State::Broken`].
 pub fn status(pin_root: impl AsRef<Path>) -> Result<Status, StatusError> {
     let root = pin_root.as_ref();
     let failed = |source| StatusError::List { path: pins::host_root(root), source };
-    let here = pins::current_namespace().map_err(StatusError::Namespace)?;
-    let interfaces = PinDir::list(root).map_err(failed)?;
+    let here = namespace::current().map_err(StatusError::Namespace)?;
+    let interfaces = HostPins::list(root).map_err(failed)?;
     let interfaces = interfaces.into_iter().map(|pins| interface(pins, here)).collect();
     Ok(Status { interfaces })
 }
 
-fn interface(pins: PinDir, here: u64) -> InterfaceStatus {
-    let (interface, namespace) = (pins.interface().to_owned(), pins.namespace());
-    let path = pins.path().display().to_string();
+fn interface(pins: HostPins, here: u64) -> InterfaceStatus {
+    let (interface, namespace) = (pins.interface.clone(), pins.directory.namespace());
+    let path = pins.directory.path().display().to_string();
     let state = if namespace == here { attached_here(pins) } else { attached_elsewhere(&pins) };
     InterfaceStatus { interface, namespace, pins: path, state }
 }
 
-fn attached_here(pins: PinDir) -> State {
+fn attached_here(pins: HostPins) -> State {
     let details = Attached::open_pins(pins)
         .map_err(|error| error.to_string())
         .and_then(|attached| details(&attached).map_err(|error| error.to_string()));
@@ -163,42 +138,32 @@ fn attached_here(pins: PinDir) -> State {
     }
 }
 
-fn attached_elsewhere(pins: &PinDir) -> State {
-    match attached::linked_program(pins) {
+fn attached_elsewhere(pins: &HostPins) -> State {
+    match pins.directory.linked_program(LINK) {
         Ok(program_id) => State::ElsewhereAttached { program_id },
         Err(error) => State::Broken { error: error.to_string() },
     }
 }
 
-/// All that an attached program tells.
-///
-/// # Errors
-/// When the kernel refuses to read its maps.
+/// Reads an attached program's status.
 pub fn details(attached: &Attached) -> Result<Details, MapError> {
     let (base_port, shards) = attached.ports();
     let selected = attached.queues();
-    let requested_mode = attached.requested_mode();
-    let mode = attached.mode();
+    let queues = attached.queue_counters()?.into_iter();
+    let counters = attached.counters()?.into_iter().filter(|(_, count)| *count > 0);
     Ok(Details {
         program_id: attached.program_id(),
-        mode,
-        requested_mode,
-        fell_back: mode == BoundMode::Generic && requested_mode != Mode::Generic,
+        mode: attached.mode(),
+        requested_mode: attached.requested_mode(),
+        fell_back: attached.fell_back(),
         mtu: attached.interface().mtu,
         base_port,
         shards,
         steering: attached.steering(),
-        queues: attached
-            .queue_counters()?
-            .into_iter()
+        queues: queues
             .map(|(queue, counters)| QueueStatus::new(queue, selected.contains(&queue), counters))
             .collect(),
-        counters: attached
-            .counters()?
-            .into_iter()
-            .filter(|(_, count)| *count > 0)
-            .map(|(reason, count)| (reason.name(), count))
-            .collect(),
+        counters: counters.map(|(reason, count)| (reason.name(), count)).collect(),
         jobs: attached.jobs()?.into_iter().map(|(job, entry)| JobStatus::new(job, entry)).collect(),
     })
 }
@@ -212,6 +177,7 @@ impl QueueStatus {
 
 impl JobStatus {
     fn new(job: u16, entry: HostJobEntry) -> Self {
+        let address = |bits: u32| (bits != 0).then(|| Ipv4Addr::from_bits(bits));
         Self {
             job,
             epoch: entry.epoch,
@@ -223,9 +189,4 @@ impl JobStatus {
             checksum: entry.flags & job_flag::CHECKSUM != 0,
         }
     }
-}
-
-/// An address of the table; zero is none.
-fn address(bits: u32) -> Option<Ipv4Addr> {
-    (bits != 0).then(|| Ipv4Addr::from_bits(bits))
 }

@@ -22,11 +22,10 @@ use std::{
 };
 
 use sumac_hostprog::{
-    AttachError, AttachOptions, Attached, BoundMode, Mode, OpenError, attach, clean, detach,
-    interface::Interface,
-    program::Variant,
+    AttachError, AttachOptions, Attached, HostMode, OpenError, attach, clean, detach,
     status::{State, status},
 };
+use sumac_loader::{AttachError as LoaderError, BoundXdpMode, Interface, Variant};
 use sumac_wire::{Header, Reason, header::offset, tables::HostJobEntry};
 use sumac_xsk::{Socket, SocketConfig};
 use support::{AGGREGATOR, ENTRY, HOST, JOB, Namespace, PORT, header, payload, privileged};
@@ -98,15 +97,15 @@ fn what_is_attached_outlives_its_handle_and_leaves_nothing() {
     drop(attach(&lab.options()).unwrap());
 
     let mut again = Attached::open("h0", root).unwrap();
-    assert_eq!((again.mode(), again.requested_mode()), (BoundMode::Driver, Mode::Auto));
+    assert_eq!((again.mode(), again.requested_mode()), (BoundXdpMode::Driver, HostMode::Auto));
     assert_eq!((programs(), again.ports(), again.queues()), (vec![again.program_id()], (PORT, 1), vec![0]));
     again.add_job(JOB, ENTRY).unwrap();
     drop(again);
 
-    let told = status(root).unwrap();
-    let [told] = &told.interfaces[..] else { panic!("{told:?}") };
-    let State::Attached(details) = &told.state else { panic!("{told:?}") };
-    assert_eq!((details.mode, details.fell_back, details.jobs.len()), (BoundMode::Driver, false, 1));
+    let found = status(root).unwrap();
+    let [interface] = &found.interfaces[..] else { panic!("{found:?}") };
+    let State::Attached(details) = &interface.state else { panic!("{found:?}") };
+    assert_eq!((details.mode, details.fell_back, details.jobs.len()), (BoundXdpMode::Driver, false, 1));
 
     let removed = detach("h0", root).unwrap();
     assert_eq!(removed.len(), 9, "{removed:?}");
@@ -254,10 +253,10 @@ fn foreign_traffic_goes_on_through_everything() {
     flows("traffic beside a socket");
     drop(socket);
     flows("traffic after the daemon died");
-    let generic = attach(&AttachOptions { mode: Mode::Generic, ..lab.options() }).unwrap();
-    assert_eq!((generic.mode(), generic.fallback()), (BoundMode::Generic, None));
+    let generic = attach(&AttachOptions { mode: HostMode::Generic, ..lab.options() }).unwrap();
+    assert_eq!((generic.mode(), generic.fallback()), (BoundXdpMode::Generic, None));
     flows("traffic through generic mode");
-    assert_eq!(attach(&lab.options()).unwrap().mode(), BoundMode::Driver);
+    assert_eq!(attach(&lab.options()).unwrap().mode(), BoundXdpMode::Driver);
     flows("traffic back in driver mode");
     let attached = Attached::open("h0", &lab.host.pins).unwrap();
     assert!(count(&attached, Reason::Foreign) > 100);
@@ -281,27 +280,27 @@ fn the_mode_is_what_the_driver_can() {
     let lab = Lab::new();
     lab.host.run("ip", &["link", "add", "b0", "type", "bridge"]);
     let on_bridge = AttachOptions { ifname: "b0".to_owned(), ..lab.options() };
-    let error = attach(&AttachOptions { mode: Mode::Copy, ..on_bridge.clone() }).unwrap_err().to_string();
+    let error = attach(&AttachOptions { mode: HostMode::Copy, ..on_bridge.clone() }).unwrap_err().to_string();
     assert!(error.contains("b0 in driver mode") && error.contains("--mode generic"), "{error}");
     assert!(!lab.host.pins.exists(), "a failed attachment left pins");
 
     let fell_back = attach(&on_bridge).unwrap();
-    assert_eq!((fell_back.mode(), fell_back.requested_mode()), (BoundMode::Generic, Mode::Auto));
+    assert_eq!((fell_back.mode(), fell_back.requested_mode()), (BoundXdpMode::Generic, HostMode::Auto));
     assert!(fell_back.fallback().unwrap().contains("no XDP"), "{:?}", fell_back.fallback());
     let details = sumac_hostprog::status::details(&fell_back).unwrap();
-    assert!(details.fell_back, "status must tell");
+    assert!(details.fell_back, "status reports it");
 
     for (end, namespace) in [("h0", &lab.host), ("p0", &lab.peer)] {
         namespace.run("ip", &["link", "set", end, "mtu", "9000"]);
     }
-    let jumbo = attach(&AttachOptions { mode: Mode::Copy, ..lab.options() }).unwrap();
-    assert_eq!((jumbo.mode(), programs()), (BoundMode::Driver, vec![jumbo.program_id()]));
+    let jumbo = attach(&AttachOptions { mode: HostMode::Copy, ..lab.options() }).unwrap();
+    assert_eq!((jumbo.mode(), programs()), (BoundXdpMode::Driver, vec![jumbo.program_id()]));
     // Less than a page again: another program, in its place.
     for (end, namespace) in [("h0", &lab.host), ("p0", &lab.peer)] {
         namespace.run("ip", &["link", "set", end, "mtu", "3506"]);
     }
     let plain = attach(&lab.options()).unwrap();
-    assert_eq!((plain.mode(), programs()), (BoundMode::Driver, vec![plain.program_id()]));
+    assert_eq!((plain.mode(), programs()), (BoundXdpMode::Driver, vec![plain.program_id()]));
     assert_ne!(plain.program_id(), jumbo.program_id());
     clean(&lab.host.pins).unwrap();
 }
@@ -317,8 +316,8 @@ fn a_program_of_somebody_else_stays() {
     program.attach("h0", aya::programs::XdpMode::Driver).unwrap();
     let id = program.info().unwrap().id();
     match attach(&lab.options()) {
-        Err(AttachError::Occupied { id: found, mode, .. }) => {
-            assert_eq!((found, mode), (id, BoundMode::Driver))
+        Err(AttachError::Attach(LoaderError::Occupied { id: found, mode, .. })) => {
+            assert_eq!((found, mode), (id, BoundXdpMode::Driver))
         }
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("attached over a foreign program"),
@@ -330,8 +329,8 @@ fn a_program_of_somebody_else_stays() {
 }
 
 #[test]
-fn pins_of_an_interface_that_is_gone_are_told_and_renewed() {
-    if !privileged("pins_of_an_interface_that_is_gone_are_told_and_renewed") {
+fn pins_of_an_interface_that_is_gone_are_reported_and_replaced() {
+    if !privileged("pins_of_an_interface_that_is_gone_are_reported_and_replaced") {
         return;
     }
     let lab = Lab::new();
@@ -373,9 +372,10 @@ fn cleaning_reaches_every_namespace() {
     let at_peer = AttachOptions { ifname: "p0".to_owned(), ..options.clone() };
     lab.at_peer(move || drop(attach(&at_peer).unwrap())).join().unwrap();
 
-    let told = status(&options.pin_root).unwrap();
-    let elsewhere = told.interfaces.iter().filter(|one| matches!(one.state, State::ElsewhereAttached { .. }));
-    assert_eq!((told.interfaces.len(), elsewhere.count()), (2, 1));
+    let found = status(&options.pin_root).unwrap();
+    let elsewhere =
+        found.interfaces.iter().filter(|one| matches!(one.state, State::ElsewhereAttached { .. }));
+    assert_eq!((found.interfaces.len(), elsewhere.count()), (2, 1));
     let removed = clean(&options.pin_root).unwrap();
     assert_eq!(removed.iter().filter(|path| path.ends_with("link")).count(), 2, "{removed:?}");
     let left = lab.at_peer(|| Interface::by_name("p0").unwrap().xdp);
@@ -425,7 +425,7 @@ fn a_burst_of_bad_tokens_is_reported_once() {
     let writer = text.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     tracing::subscriber::with_default(subscriber, || {
-        sumac_hostprog::log::ProgramLog::open(&attached).unwrap().flush();
+        attached.log().unwrap().flush();
     });
     let text = String::from_utf8(text.0.lock().unwrap().clone()).unwrap();
     assert!(text.contains("job 3: 1 packet(s) with a wrong token, the last from 10.77.0.1"), "{text}");
@@ -440,7 +440,7 @@ fn a_follower_ends_when_it_is_dropped() {
     }
     let lab = Lab::new();
     let attached = attach(&lab.options()).unwrap();
-    let follower = sumac_hostprog::log::follow(&attached).unwrap();
+    let follower = attached.log().unwrap().follow().unwrap();
     let threads = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
@@ -451,7 +451,7 @@ fn a_follower_ends_when_it_is_dropped() {
     eventually("the thread ends", || threads() == 0);
 }
 
-/// A place to which messages are written.
+/// Captures log messages.
 #[derive(Clone, Default)]
 struct Captured(Arc<std::sync::Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! Steering where the driver has no rules: demanded, wished for, and remembered by mistake.
+//! Steering where the driver has no rules: required, preferred, and recorded for rules that are gone.
 //!
 //! ```text
 //!   one namespace:  [h0]===veth===[h1]   the program is on h0
@@ -13,13 +13,13 @@ use std::os::unix::fs::symlink;
 
 use sumac_hostprog::{
     AttachOptions, Attached, Steer, attach, clean, detach,
-    interface::Interface,
     status::details,
-    steer::report::{By, Steering},
+    steer::report::{QueueChoice, Steering},
 };
+use sumac_loader::Interface;
 use support::{Namespace, PORT, privileged};
 
-/// A namespace, which the calling thread is in, with h0 receiving on so many queues.
+/// Makes a namespace with h0 receiving on so many queues, and moves the calling thread into it.
 fn lab(queues: &str) -> Namespace {
     let lab = Namespace::new();
     let words = format!("link add h0 numrxqueues {queues} type veth peer name h1 numtxqueues {queues}");
@@ -38,8 +38,8 @@ fn programs() -> usize {
     Interface::by_name("h0").unwrap().xdp.len()
 }
 
-/// What `sumac status` would tell.
-fn told(attached: &Attached) -> Steering {
+/// Returns the steering as `sumac status` shows it.
+fn shown(attached: &Attached) -> Steering {
     details(attached).unwrap().steering
 }
 
@@ -49,13 +49,13 @@ fn one_queue_needs_no_rules() {
         return;
     }
     let lab = lab("1");
-    let told = told(&attach(&options(&lab, Steer::Ntuple)).unwrap());
-    assert_eq!((told.by, told.queues, told.is_whole()), (By::OneQueue, 1, true));
+    let steering = shown(&attach(&options(&lab, Steer::Ntuple)).unwrap());
+    assert_eq!((steering.by, steering.queues, steering.is_whole()), (QueueChoice::OneQueue, 1, true));
 }
 
 #[test]
-fn a_veth_has_no_rules_and_that_is_told() {
-    if !privileged("a_veth_has_no_rules_and_that_is_told") {
+fn a_veth_has_no_rules_and_that_is_reported() {
+    if !privileged("a_veth_has_no_rules_and_that_is_reported") {
         return;
     }
     let lab = lab("2");
@@ -64,11 +64,11 @@ fn a_veth_has_no_rules_and_that_is_told() {
     assert_eq!(programs(), 0);
     assert!(!lab.pins.exists(), "a failed attachment left pins");
 
-    let wished = attach(&options(&lab, Steer::Auto)).unwrap();
-    let steering = told(&wished);
+    let attached = attach(&options(&lab, Steer::Auto)).unwrap();
+    let steering = shown(&attached);
     assert_eq!(
         (steering.by, &steering.without_rule[..]),
-        (By::SendersCpu, &[PORT, PORT + 1][..]),
+        (QueueChoice::SendersCpu, &[PORT, PORT + 1][..]),
         "{steering}"
     );
     assert!(
@@ -78,28 +78,28 @@ fn a_veth_has_no_rules_and_that_is_told() {
 
     assert!(attach(&options(&lab, Steer::Ntuple)).is_err());
     let still = Attached::open("h0", &lab.pins).unwrap();
-    assert_eq!(still.program_id(), wished.program_id(), "what was there stays");
+    assert_eq!(still.program_id(), attached.program_id(), "the former program stays");
     attach(&options(&lab, Steer::Off)).unwrap();
 }
 
-/// Notes of rules that the driver denies, or that went with their interface.
+/// Records of rules that the driver does not have, or that went with their interface.
 #[test]
-fn notes_of_rules_that_are_gone_go_too() {
-    if !privileged("notes_of_rules_that_are_gone_go_too") {
+fn records_of_rules_that_are_gone_are_removed() {
+    if !privileged("records_of_rules_that_are_gone_are_removed") {
         return;
     }
     let lab = lab("2");
-    let noted = |steer| {
+    let recorded = |steer| {
         let attached = attach(&options(&lab, steer)).unwrap();
         symlink("port-48700-queue-0", attached.pin_path().join("rule-7")).unwrap();
         attached.pin_path().join("rule-7")
     };
-    let note = noted(Steer::Off);
+    let record = recorded(Steer::Off);
     assert!(!attach(&options(&lab, Steer::Off)).unwrap().steering().is_whole());
-    assert!(note.symlink_metadata().is_err(), "the driver has no rules");
-    noted(Steer::Off);
+    assert!(record.symlink_metadata().is_err(), "the driver has no rules");
+    recorded(Steer::Off);
     detach("h0", &lab.pins).unwrap();
-    noted(Steer::Auto);
+    recorded(Steer::Auto);
     lab.run("ip", &["link", "del", "h0"]);
     clean(&lab.pins).unwrap();
     assert!(!lab.pins.exists(), "pins are left");

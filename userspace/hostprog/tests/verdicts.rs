@@ -10,7 +10,8 @@ mod support;
 
 use aya::{TestRun as _, TestRunOptions, programs::Xdp};
 use std::os::fd::AsFd as _;
-use sumac_hostprog::{AttachOptions, Attached, attach, program};
+use sumac_hostprog::{AttachOptions, Attached, attach};
+use sumac_loader::program;
 use sumac_wire::{
     Header, MAX_ELEMENTS, Reason,
     frame::{self, Endpoints, OVERHEAD},
@@ -53,11 +54,11 @@ impl Bench {
                 .unwrap();
         attached.set_socket(0, socket.as_fd()).unwrap();
         attached.add_job(JOB, ENTRY).unwrap();
-        let program = program::open(&attached.pin_path().join("prog")).unwrap();
+        let program = program::open_pinned(&attached.pin_path().join("prog")).unwrap();
         Self { attached, program, _socket: socket, _namespace: namespace }
     }
 
-    /// Shows a frame to the program as if it came on `queue`; gives the verdict and the one counter that grew.
+    /// Runs the program on a frame as if received on `queue`; returns the verdict and the one counter that grew.
     fn show(&self, queue: u32, bytes: &[u8]) -> (u32, Reason) {
         let before = self.attached.counters().unwrap();
         let ifindex = self.attached.interface().index;

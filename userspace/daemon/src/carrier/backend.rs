@@ -5,10 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sumac_control::neighbour::{self, ResolveError};
-use sumac_hostprog::{
-    AttachOptions, Attached, OpenError, Queues, attach,
-    log::{Follower, follow},
-};
+use sumac_hostprog::{AttachOptions, Attached, OpenError, Queues, attach};
+use sumac_loader::log::{Follower, ProgramLog};
 
 use super::Local;
 use super::gate::Gate;
@@ -140,7 +138,7 @@ pub(super) fn xdp(config: &Config) -> Result<(Way, FrameIos), CarrierError> {
     // Those of a daemon that died; nobody is left to hear of them. Not before the sockets are open: that they could be
     // shows that no other daemon is alive on the interface, whose jobs these would be.
     program.clear_jobs().map_err(|error| failed(&error))?;
-    let messages = match follow(&program) {
+    let messages = match program.log().and_then(ProgramLog::follow) {
         Ok(messages) => Some(messages),
         Err(error) => {
             tracing::warn!(%error, "the host program's messages will be missing here; see `sumac events`");

@@ -9,7 +9,7 @@ use std::{
 };
 
 use nix::poll::PollFlags;
-use sumac_hostprog::{Attached, MapError, Mode as HostMode};
+use sumac_hostprog::{Attached, HostMode, MapError};
 use sumac_wire::frame::{self, Endpoints, OVERHEAD, Parsed, Ports};
 use sumac_xsk::{LINK_HEADER, Mode, OpenError, Socket, SocketConfig};
 

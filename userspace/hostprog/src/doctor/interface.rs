@@ -1,24 +1,25 @@
-//! What one interface must have.
+//! Checks of one interface: state, program, MTU, queues and rings.
 
-use super::{Check, Subject, irq, offloads, steering};
-use crate::{
-    attached::{Attached, OpenError},
-    interface::{self, Interface},
-    mode::{BoundMode, Mode},
-    pins::PinDir,
-    preflight,
-    program::Variant,
-};
 use nix::errno::Errno;
+use sumac_loader::{Interface, Variant, interface, preflight};
 use sumac_wire::{
     MAX_ELEMENTS, admit,
     frame::{IPV4_LEN, UDP_LEN},
     header::{ELEMENT_LEN, HEADER_LEN},
 };
 
+use super::{
+    check::{Check, Subject},
+    irq, offloads, steering,
+};
+use crate::{
+    attached::{Attached, OpenError},
+    pins::HostPins,
+};
+
 /// The oldest kernel with AF_XDP sockets for frames in several buffers.
 const JUMBO_KERNEL: (u32, u32) = (6, 6);
-/// Receive descriptors that a window of a few hundred packets wants.
+/// Receive descriptors for a window of a few hundred packets.
 const ENOUGH_DESCRIPTORS: u32 = 512;
 
 pub fn examine(name: &str, subject: &Subject) -> Vec<Check> {
@@ -36,14 +37,14 @@ pub fn examine(name: &str, subject: &Subject) -> Vec<Check> {
     let attached = Attached::open(name, &subject.pin_root);
     let mut checks = vec![
         state(&interface),
-        program(&interface, &attached, subject),
+        program(&interface, &attached),
         mtu(&interface, subject.elements),
         queues(&interface, attached.as_ref().ok()),
         rings(&interface),
     ];
     checks.extend(offloads::examine(&interface));
     checks.push(irq::examine(&interface));
-    let pins = PinDir::here(&subject.pin_root, name).ok();
+    let pins = HostPins::here(&subject.pin_root, name).ok();
     checks.extend(steering::examine(&interface, attached.as_ref().ok(), pins.as_ref()));
     checks
 }
@@ -62,25 +63,21 @@ fn state(interface: &Interface) -> Check {
     )
 }
 
-fn program(interface: &Interface, attached: &Result<Attached, OpenError>, subject: &Subject) -> Check {
+fn program(interface: &Interface, attached: &Result<Attached, OpenError>) -> Check {
     const NAME: &str = "program";
     let name = &interface.name;
     let again = format!("sumac attach {name}");
     match attached {
-        Ok(attached)
-            if attached.mode() == BoundMode::Generic && attached.requested_mode() != Mode::Generic =>
-        {
-            Check::warn(
-                NAME,
-                "attached, but in generic mode: the driver refused it",
-                format!("mend what stands below, then {again}"),
-            )
-        }
+        Ok(attached) if attached.fell_back() => Check::warn(
+            NAME,
+            "attached, but in generic mode: the driver refused it",
+            format!("correct the findings below, then {again}"),
+        ),
         Ok(attached) => Check::ok(NAME, format!("attached in {} mode", attached.mode())),
         Err(OpenError::NotAttached { .. }) => match interface.xdp.first() {
             Some(foreign) => Check::fail(
                 NAME,
-                format!("XDP program {} ({}) is on {name} and not Sumac's", foreign.id, foreign.mode),
+                format!("XDP program {} ({}) is on {name} and is not Sumac's", foreign.id, foreign.mode),
                 format!(
                     "bpftool prog show id {}; when it is stale: ip link set dev {name} xdp off",
                     foreign.id
@@ -88,11 +85,11 @@ fn program(interface: &Interface, attached: &Result<Attached, OpenError>, subjec
             ),
             None => Check::warn(NAME, "not attached: the daemon would use UDP", again),
         },
-        Err(OpenError::Detached { .. }) => {
-            let pins = PinDir::here(&subject.pin_root, name).map(|pins| pins.path().display().to_string());
-            let found = format!("stale pins at {}: their program is not on {name}", pins.unwrap_or_default());
-            Check::fail(NAME, found, again)
-        }
+        Err(OpenError::Detached { path, .. }) => Check::fail(
+            NAME,
+            format!("stale pins at {}: their program is not on {name}", path.display()),
+            again,
+        ),
         Err(error @ OpenError::System { .. }) => Check::fail(NAME, error.to_string(), "run it as root"),
         Err(error) => Check::fail(NAME, error.to_string(), format!("sumac clean, then {again}")),
     }
@@ -119,8 +116,10 @@ fn mtu(interface: &Interface, elements: u16) -> Check {
     {
         return Check::fail(
             NAME,
-            format!("{mtu}: frames come in several buffers, which AF_XDP of Linux {release} does not take"),
-            format!("ip link set dev {name} mtu {}, or Linux 6.6", Variant::ONE_BUFFER),
+            format!(
+                "{mtu}: frames come in several buffers, which AF_XDP of Linux {release} does not support"
+            ),
+            format!("ip link set dev {name} mtu {}, or Linux 6.6", Variant::ONE_BUFFER_MTU),
         );
     }
     Check::ok(NAME, format!("{mtu}: chunks of {elements} elements fit ({needed} bytes)"))
@@ -137,15 +136,15 @@ fn queues(interface: &Interface, attached: Option<&Attached>) -> Check {
         Err(error) => return Check::fail(NAME, error.to_string(), "run as root"),
     };
     let selected = attached.queues();
-    let left_out: Vec<_> = counters
+    let unselected: Vec<_> = counters
         .iter()
         .filter(|(queue, counters)| counters.no_socket > 0 && !selected.contains(queue))
         .map(|(queue, counters)| format!("{} on queue {queue}", counters.no_socket))
         .collect();
-    if !left_out.is_empty() {
+    if !unselected.is_empty() {
         return Check::warn(
             NAME,
-            format!("packets arrived on queues that were left out: {}", left_out.join(", ")),
+            format!("packets arrived on queues that were not selected: {}", unselected.join(", ")),
             format!("sumac attach {name} --queues all, or --steer ntuple"),
         );
     }
@@ -155,7 +154,7 @@ fn queues(interface: &Interface, attached: Option<&Attached>) -> Check {
         return Check::warn(
             NAME,
             format!("{without} packet(s) found no socket on their queue, {steered} did"),
-            "harmless when the daemon was not running; else look whether it runs and what `sumac status` says of its sockets",
+            "harmless if the daemon was not running then; else check that it runs, and its sockets in `sumac status`",
         );
     }
     Check::ok(NAME, format!("{steered} packet(s) steered, none without a socket"))
@@ -167,7 +166,7 @@ fn rings(interface: &Interface) -> Check {
     match interface::rings(name) {
         Ok(rings) if rings.rx < ENOUGH_DESCRIPTORS && rings.rx < rings.rx_max => Check::warn(
             NAME,
-            format!("{} receive descriptors: a full window may overrun them", rings.rx),
+            format!("{} receive descriptors: a full window may overflow them", rings.rx),
             format!("ethtool -G {name} rx {}", rings.rx_max.min(2048)),
         ),
         Ok(rings) => Check::ok(NAME, format!("{} receive and {} transmit descriptors", rings.rx, rings.tx)),
@@ -175,14 +174,14 @@ fn rings(interface: &Interface) -> Check {
             Check::ok(NAME, "the driver's rings have a fixed size")
         }
         Err(error) => {
-            Check::warn(NAME, format!("cannot tell their size ({error})"), format!("ethtool -g {name}"))
+            Check::warn(NAME, format!("their size is unknown ({error})"), format!("ethtool -g {name}"))
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Level, *};
+    use super::{super::check::Level, *};
 
     fn veth(mtu: u32) -> Interface {
         Interface { mtu, ..Interface::named("v0") }
@@ -199,11 +198,11 @@ mod tests {
             ("the longest on a veth", 3506, 832, Level::Ok),
             ("jumbo frames", 9000, 2224, Level::Ok),
         ];
-        for (what, size, elements, level) in table {
-            assert_eq!(mtu(&veth(size), elements).level, level, "{what}");
+        for (name, size, elements, level) in table {
+            assert_eq!(mtu(&veth(size), elements).level, level, "{name}");
         }
-        let mend = mtu(&veth(1500), 360).mend.unwrap();
-        assert!(mend.contains("at most 354 elements"), "{mend}");
+        let remedy = mtu(&veth(1500), 360).remedy.unwrap();
+        assert!(remedy.contains("at most 354 elements"), "{remedy}");
     }
 
     #[test]

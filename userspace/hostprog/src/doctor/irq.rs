@@ -1,9 +1,10 @@
-//! Which CPUs answer the interface's interrupts.
+//! The CPUs that handle the interface's interrupts.
 
 use std::{collections::BTreeSet, fs};
 
-use super::Check;
-use crate::interface::Interface;
+use sumac_loader::Interface;
+
+use super::check::Check;
 
 const NAME: &str = "interrupts";
 
@@ -18,7 +19,7 @@ pub fn examine(interface: &Interface) -> Check {
     judge(&interface.name, &interrupts(&table, &interface.name), affinity)
 }
 
-/// Numbers of the interrupts that are named after the interface: `eth1`, `eth1-rx-0`, `eth1-TxRx-3`.
+/// Returns the numbers of the interrupts named after the interface: `eth1`, `eth1-rx-0`, `eth1-TxRx-3`.
 fn interrupts(table: &str, interface: &str) -> Vec<u32> {
     let of_interface = |name: &str| {
         name.strip_prefix(interface).is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', ':', '@']))
@@ -43,7 +44,7 @@ fn judge(interface: &str, irqs: &[u32], affinity: impl Fn(u32) -> String) -> Che
     if irqs.len() > 1 && cpus.len() == 1 && !shown.contains([',', '-']) {
         return Check::warn(
             NAME,
-            format!("all {} on CPU {shown}: one core takes every packet", irqs.len()),
+            format!("all {} on CPU {shown}: one core receives every packet", irqs.len()),
             format!(
                 "spread them: echo CPU > /proc/irq/N/smp_affinity_list for N in {irqs:?}, or start irqbalance for {interface}"
             ),
@@ -54,7 +55,7 @@ fn judge(interface: &str, irqs: &[u32], affinity: impl Fn(u32) -> String) -> Che
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Level, *};
+    use super::{super::check::Level, *};
 
     const TABLE: &str = "            CPU0       CPU1
   1:          9          0   IO-APIC   1-edge      i8042
@@ -73,7 +74,7 @@ NMI:          0          0   Non-maskable interrupts
     }
 
     #[test]
-    fn all_on_one_cpu_is_worth_a_word() {
+    fn all_on_one_cpu_is_a_warning() {
         assert_eq!(judge("eth1", &[1, 2], |_| "0\n".to_owned()).level, Level::Warn);
         assert_eq!(judge("eth1", &[1, 2], |irq| irq.to_string()).level, Level::Ok);
         assert_eq!(judge("eth1", &[1, 2], |_| "0-1".to_owned()).level, Level::Ok);

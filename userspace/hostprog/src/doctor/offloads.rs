@@ -1,16 +1,14 @@
-//! Offloads that change packets before or after the program sees them, and what a veth's peer needs.
+//! Checks of offloads that change packets before or after the program, and of a veth's NAPI on both ends.
 
-use super::Check;
-use crate::{
-    interface::{self, Interface},
-    mode::BoundMode,
-};
+use sumac_loader::{BoundXdpMode, Interface, interface};
+
+use super::check::Check;
 
 pub fn examine(interface: &Interface) -> Vec<Check> {
     let features = match interface::features(&interface.name) {
         Ok(features) => features,
         Err(error) => {
-            let found = format!("cannot tell what is on ({error})");
+            let found = format!("the active offloads are unknown ({error})");
             return vec![Check::warn("offloads", found, format!("ethtool -k {}", interface.name))];
         }
     };
@@ -26,26 +24,26 @@ fn is_on(features: &[String], prefix: &str) -> bool {
     features.iter().any(|feature| feature.starts_with(prefix))
 }
 
-/// On a veth nobody fills in what the kernel leaves for the NIC to compute: the peer's program sees half a checksum.
+/// On a veth the part of a checksum that the kernel leaves to the NIC is missing: the peer's program receives half of it.
 fn checksums(interface: &Interface, features: &[String]) -> Check {
     const NAME: &str = "checksums";
     let name = &interface.name;
     if interface.kind.is_some() && is_on(features, "tx-checksum-ip") {
         return Check::warn(
             NAME,
-            "transmit checksum offload on a virtual interface: what ordinary sockets send (the UDP backend) reaches the peer's program with a partial checksum and is refused",
+            "transmit checksum offload on a virtual interface: packets of ordinary sockets (the UDP backend) reach the peer's program with a partial checksum and are refused",
             format!("ethtool -K {name} tx off"),
         );
     }
     Check::ok(NAME, "packets leave with complete checksums")
 }
 
-/// Packets that the NIC merged are no packets of Sumac's any more.
+/// A packet that the NIC merged of several is no valid packet of Sumac's.
 fn merging(name: &str, features: &[String]) -> Check {
     const NAME: &str = "merging";
     let on: Vec<_> = ["rx-lro", "rx-gro-hw"].into_iter().filter(|feature| is_on(features, feature)).collect();
     if on.is_empty() {
-        return Check::ok(NAME, "the NIC hands over packets as they came");
+        return Check::ok(NAME, "the NIC delivers packets unmerged");
     }
     Check::warn(
         NAME,
@@ -56,7 +54,7 @@ fn merging(name: &str, features: &[String]) -> Check {
 
 /// A veth polls its receive ring only with a program in its driver, or with GRO.
 fn has_napi(interface: &Interface, features: &[String]) -> bool {
-    interface.xdp.iter().any(|program| program.mode == BoundMode::Driver)
+    interface.xdp.iter().any(|program| program.mode == BoundXdpMode::Driver)
         || features.iter().any(|feature| feature == "rx-gro")
 }
 
@@ -68,13 +66,13 @@ fn napi(name: &str, polls: bool) -> Check {
     Check::warn(
         NAME,
         format!(
-            "{name} has neither a program in driver mode nor GRO: what a peer's program redirects to it vanishes without a counter"
+            "{name} has neither a program in driver mode nor GRO: frames that a peer's program redirects to it are lost uncounted"
         ),
         format!("sumac attach {name} --mode copy, or: ethtool -K {name} gro on"),
     )
 }
 
-/// The same for the other end, where it can be seen.
+/// Checks the NAPI of the other end, where it is visible.
 fn peer(interface: &Interface) -> Check {
     const NAME: &str = "peer";
     let Some(peer) = interface.peer.filter(|peer| peer.same_namespace) else {
@@ -86,7 +84,7 @@ fn peer(interface: &Interface) -> Check {
         Ok((other, features)) if !has_napi(&other, &features) => Check::warn(
             NAME,
             format!(
-                "{} has neither a program in driver mode nor GRO: what is redirected to it vanishes",
+                "{} has neither a program in driver mode nor GRO: frames redirected to it are lost",
                 other.name
             ),
             format!("attach the aggregator's program to it, or: ethtool -K {} gro on", other.name),
@@ -96,21 +94,21 @@ fn peer(interface: &Interface) -> Check {
         }
         Ok((other, _)) => Check::ok(NAME, format!("{} polls its receive ring", other.name)),
         Err(error) => {
-            Check::warn(NAME, format!("cannot look at the veth's other end ({error})"), "run doctor there")
+            Check::warn(NAME, format!("the veth's other end is unreadable ({error})"), "run doctor there")
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Level, *};
+    use super::{super::check::Level, *};
 
     #[test]
     fn offloads_are_judged_by_name() {
         let on = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let veth = Interface { kind: Some("veth".to_owned()), ..Interface::named("v0") };
         let nic = Interface { kind: None, ..veth.clone() };
-        let bound = crate::interface::XdpProgram { id: 1, mode: BoundMode::Driver };
+        let bound = sumac_loader::interface::XdpProgram { id: 1, mode: BoundXdpMode::Driver };
         let programmed = Interface { xdp: vec![bound], ..veth.clone() };
         assert_eq!(checksums(&veth, &on(&["tx-checksum-ip-generic"])).level, Level::Warn);
         assert_eq!(checksums(&veth, &on(&["rx-checksum"])).level, Level::Ok);
@@ -121,6 +119,6 @@ mod tests {
         assert!(has_napi(&veth, &on(&["rx-gro"])));
         assert!(has_napi(&programmed, &[]));
         assert_eq!(napi("v0", false).level, Level::Warn);
-        assert_eq!(peer(&veth).level, Level::Ok, "a peer that cannot be seen");
+        assert_eq!(peer(&veth).level, Level::Ok, "a peer that is not visible");
     }
 }

@@ -1,60 +1,67 @@
-//! Whether each shard's packets come to its queue, and which thread takes them from there.
+//! Checks of the queue on which each shard's packets arrive, and of the thread that polls it.
 
 use std::fs;
 
+use sumac_loader::{
+    Interface,
+    interface::{self, Filters},
+};
 use sumac_wire::DEFAULT_BASE_PORT;
 
-use super::Check;
+use super::check::Check;
 use crate::{
     attached::Attached,
-    interface::{self, Filters, Interface},
-    pins::PinDir,
-    steer::report::{By, Steering, look},
+    pins::HostPins,
+    steer::{
+        records::RuleRecords,
+        report::{self, QueueChoice, Steering},
+    },
 };
 
-/// Looks at the rules for the shards of the attached program, or for one shard when none is attached.
-pub fn examine(interface: &Interface, attached: Option<&Attached>, pins: Option<&PinDir>) -> Vec<Check> {
-    let told = match (attached, pins) {
+/// Checks the rules for the shards of the attached program, or for one shard when none is attached.
+pub fn examine(interface: &Interface, attached: Option<&Attached>, pins: Option<&HostPins>) -> Vec<Check> {
+    let present = match (attached, pins) {
         (Some(attached), _) => Some(attached.steering()),
         (None, Some(pins)) => {
             let all: Vec<u32> = (0..interface.rx_queues).collect();
-            Some(look(interface, (DEFAULT_BASE_PORT, 1), &all, &pins.rules()))
+            let records = RuleRecords::of_interface(pins.directory.path());
+            Some(report::examine(interface, (DEFAULT_BASE_PORT, 1), &all, &records))
         }
         (None, None) => None,
     };
     let filters = interface::filters(&interface.name).unwrap_or(Filters::NoSwitch);
-    let judged = told.map(|told| steering(&interface.name, &told, filters, attached.is_some()));
-    judged.into_iter().chain([threads(interface, threaded(interface))]).collect()
+    let check = present.map(|present| steering(&interface.name, &present, filters, attached.is_some()));
+    check.into_iter().chain([threads(interface, threaded(interface))]).collect()
 }
 
-fn steering(name: &str, told: &Steering, filters: Filters, is_attached: bool) -> Check {
+fn steering(name: &str, present: &Steering, filters: Filters, is_attached: bool) -> Check {
     const NAME: &str = "steering";
-    if told.is_whole() {
-        return Check::ok(NAME, told.to_string());
+    if present.is_whole() {
+        return Check::ok(NAME, present.to_string());
     }
-    let mend = match (told.by, filters) {
+    let remedy = match (present.by, filters) {
         (_, Filters::Off) => format!("ethtool -K {name} ntuple on, then: sumac attach {name}"),
-        (By::SendersCpu, _) => {
+        (QueueChoice::SendersCpu, _) => {
             "pin the daemon's threads (`cpus`), and keep NAPI out of threads of its own on both ends"
                 .to_owned()
         }
-        _ if told.no_rules.is_none() && !is_attached => {
-            let found = format!("{told}; its driver takes rules, and `sumac attach {name}` puts them in");
+        _ if present.no_rules.is_none() && !is_attached => {
+            let found = format!("{present}; its driver takes rules, and `sumac attach {name}` inserts them");
             return Check::ok(NAME, found);
         }
-        _ if told.no_rules.is_none() => {
-            format!("sumac attach {name} --steer ntuple, with its --shards, which says what is in the way")
+        _ if present.no_rules.is_none() => {
+            format!("sumac attach {name} --steer ntuple, with its --shards, for the reason of the refusal")
         }
-        _ => format!("one queue has nothing to steer: ethtool -L {name} combined 1"),
+        _ => format!("a single queue needs no steering: ethtool -L {name} combined 1"),
     };
-    let why = told.no_rules.as_ref().map_or(String::new(), |why| format!(" ({why})"));
-    Check::warn(NAME, format!("{}{why}", told.for_worker()), mend)
+    let reason = present.no_rules.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
+    Check::warn(NAME, format!("{}{reason}", present.for_worker()), remedy)
 }
 
-/// What the interface's switch for threaded NAPI says; none when it cannot be told.
+/// Returns the interface's setting for threaded NAPI; `None` when it is unknown.
 ///
-/// The kernel shows the interfaces in sysfs of the namespace that it was mounted in: under `nsenter --net` another one
-/// may have the name there, but not the number and the address.
+/// sysfs has the interfaces of the namespace that it was mounted in: under `nsenter --net` another interface may have the
+/// name there, but not the index and the address.
 fn threaded(interface: &Interface) -> Option<String> {
     let read = |file: &str| fs::read_to_string(format!("/sys/class/net/{}/{file}", interface.name)).ok();
     let is_it = read("ifindex")?.trim() == interface.index.to_string()
@@ -71,13 +78,13 @@ fn threads(interface: &Interface, threaded: Option<String>) -> Check {
     match threaded.as_deref() {
         None => Check::ok(
             NAME,
-            format!("cannot tell where NAPI runs: {file} is not there, or /sys is another namespace's"),
+            format!("NAPI's threads are unknown: {file} is missing, or /sys is another namespace's"),
         ),
         Some("0") => Check::ok(
             NAME,
             format!(
                 "NAPI runs where {}; threads of its own let the scheduler move it to a free core: echo 1 > {file}",
-                if is_veth { "the sender does" } else { "the interrupt came" }
+                if is_veth { "the sender does" } else { "the interrupt arrived" }
             ),
         ),
         Some(_) if is_veth && *rx_queues > 1 => Check::warn(
@@ -96,13 +103,13 @@ fn threads(interface: &Interface, threaded: Option<String>) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Level, *};
+    use super::{super::check::Level, *};
 
     fn veth(rx_queues: u32) -> Interface {
         Interface { kind: Some("veth".to_owned()), rx_queues, ..Interface::named("v0") }
     }
 
-    fn told(by: By, no_rules: Option<&str>) -> Steering {
+    fn present(by: QueueChoice, no_rules: Option<&str>) -> Steering {
         Steering {
             by,
             queues: 4,
@@ -114,21 +121,46 @@ mod tests {
     }
 
     #[test]
-    fn what_could_steer_is_said() {
+    fn the_remedy_fits_the_mechanism() {
         let none = Some("its driver has none");
         let table = [
-            ("one queue", told(By::OneQueue, None), Filters::NoSwitch, true, Level::Ok, ""),
-            ("rules", told(By::Rules, None), Filters::On, true, Level::Ok, ""),
-            ("not attached", told(By::Hash, None), Filters::On, false, Level::Ok, ""),
-            ("attached without", told(By::Hash, None), Filters::On, true, Level::Warn, "--steer ntuple"),
-            ("switched off", told(By::Hash, none), Filters::Off, false, Level::Warn, "ntuple on"),
-            ("a veth", told(By::SendersCpu, none), Filters::NoSwitch, true, Level::Warn, "`cpus`"),
-            ("no rules", told(By::Driver, none), Filters::NoSwitch, true, Level::Warn, "combined 1"),
+            ("one queue", present(QueueChoice::OneQueue, None), Filters::NoSwitch, true, Level::Ok, ""),
+            ("rules", present(QueueChoice::Rules, None), Filters::On, true, Level::Ok, ""),
+            ("not attached", present(QueueChoice::Hash, None), Filters::On, false, Level::Ok, ""),
+            (
+                "attached without",
+                present(QueueChoice::Hash, None),
+                Filters::On,
+                true,
+                Level::Warn,
+                "--steer ntuple",
+            ),
+            ("switched off", present(QueueChoice::Hash, none), Filters::Off, false, Level::Warn, "ntuple on"),
+            (
+                "a veth",
+                present(QueueChoice::SendersCpu, none),
+                Filters::NoSwitch,
+                true,
+                Level::Warn,
+                "`cpus`",
+            ),
+            (
+                "no rules",
+                present(QueueChoice::Driver, none),
+                Filters::NoSwitch,
+                true,
+                Level::Warn,
+                "combined 1",
+            ),
         ];
-        for (what, told, filters, is_attached, level, mend) in table {
-            let check = steering("eth9", &told, filters, is_attached);
-            assert_eq!((check.level, check.mend.is_some()), (level, level != Level::Ok), "{what}: {check:?}");
-            assert!(check.mend.as_deref().unwrap_or_default().contains(mend), "{what}: {check:?}");
+        for (name, present, filters, is_attached, level, remedy) in table {
+            let check = steering("eth9", &present, filters, is_attached);
+            assert_eq!(
+                (check.level, check.remedy.is_some()),
+                (level, level != Level::Ok),
+                "{name}: {check:?}"
+            );
+            assert!(check.remedy.as_deref().unwrap_or_default().contains(remedy), "{name}: {check:?}");
         }
     }
 
@@ -136,7 +168,7 @@ mod tests {
     fn threads_harm_a_veth_of_several_queues_only() {
         let judge = |interface, threaded: Option<&str>| threads(interface, threaded.map(str::to_owned));
         let nic = Interface { kind: None, ..veth(4) };
-        for (what, check, level) in [
+        for (name, check, level) in [
             ("unknown", judge(&veth(2), None), Level::Ok),
             ("in the sender's call", judge(&veth(2), Some("0")), Level::Ok),
             ("one queue", judge(&veth(1), Some("1")), Level::Ok),
@@ -144,8 +176,8 @@ mod tests {
             ("busy polled", judge(&veth(2), Some("2")), Level::Warn),
             ("a NIC", judge(&nic, Some("1")), Level::Ok),
         ] {
-            assert_eq!(check.level, level, "{what}: {check:?}");
-            assert!(format!("{check:?}").contains("/sys/class/net/v0/threaded"), "{what}: {check:?}");
+            assert_eq!(check.level, level, "{name}: {check:?}");
+            assert!(format!("{check:?}").contains("/sys/class/net/v0/threaded"), "{name}: {check:?}");
         }
     }
 }

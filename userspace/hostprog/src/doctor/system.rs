@@ -1,9 +1,10 @@
-//! What the machine must have, whatever the interface.
+//! Checks of the machine, whatever the interface.
 
 use std::{fs, path::Path};
 
-use super::Check;
-use crate::preflight::{self, IPC_LOCK, NET_RAW, OLDEST_KERNEL, SYS_ADMIN};
+use sumac_loader::preflight::{self, IPC_LOCK, NET_RAW, OLDEST_KERNEL, SYS_ADMIN};
+
+use super::check::Check;
 
 /// Packet memory of one queue with the daemon's defaults: 2 x 1,024 frames of 2 KiB.
 const QUEUE_MEMORY: u64 = 2 * 1024 * 2048;
@@ -29,18 +30,18 @@ fn kernel(release: &str) -> Check {
             format!("{release}: older than 5.15, the oldest that Sumac's programs load on"),
             "use a newer kernel, or the daemon's UDP backend (backend = \"udp\")",
         ),
-        None => Check::warn(NAME, format!("{release:?}: cannot tell its version"), "use 5.15 or newer"),
+        None => Check::warn(NAME, format!("{release:?}: its version is unknown"), "use 5.15 or newer"),
     }
 }
 
 fn btf(present: bool) -> Check {
     const NAME: &str = "btf";
     if present {
-        return Check::ok(NAME, "the kernel describes its types");
+        return Check::ok(NAME, "the kernel has BTF of its types");
     }
     Check::warn(
         NAME,
-        "the kernel has no BTF: programs load, but the verifier's messages and bpftool say less",
+        "the kernel has no BTF: programs load, but the verifier's messages and bpftool have less detail",
         "use a kernel with CONFIG_DEBUG_INFO_BTF=y",
     )
 }
@@ -55,14 +56,12 @@ fn jit(setting: Option<&str>) -> Check {
         ),
         Some("2") => Check::warn(
             NAME,
-            "BPF programs are compiled, and dumped to the kernel's log each time",
+            "BPF programs are compiled, and each time dumped to the kernel's log",
             "sysctl -w net.core.bpf_jit_enable=1",
         ),
         Some(_) => Check::ok(NAME, "BPF programs are compiled"),
-        // The setting shows in the machine's first network namespace only.
-        None => {
-            Check::ok(NAME, "cannot be told from this network namespace; on unless somebody turned it off")
-        }
+        // The setting is visible in the machine's first network namespace only.
+        None => Check::ok(NAME, "not visible from this network namespace; on by default"),
     }
 }
 
@@ -93,7 +92,7 @@ fn memlock(capabilities: u64, limits: Option<&str>) -> Check {
     if preflight::holds(capabilities, IPC_LOCK) {
         return Check::ok(NAME, "no limit (CAP_IPC_LOCK)");
     }
-    let limit = limits.and_then(locked_memory);
+    let limit = limits.and_then(preflight::memory_lock_limit);
     match limit {
         Some(limit) if limit < QUEUE_MEMORY => Check::fail(
             NAME,
@@ -102,15 +101,6 @@ fn memlock(capabilities: u64, limits: Option<&str>) -> Check {
         ),
         Some(limit) => Check::ok(NAME, format!("{} queue(s) fit the limit", limit / QUEUE_MEMORY)),
         None => Check::warn(NAME, "could not read /proc/self/limits", "mount /proc"),
-    }
-}
-
-/// The soft limit on locked memory in bytes.
-fn locked_memory(limits: &str) -> Option<u64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
-    match line.split_whitespace().next()? {
-        "unlimited" => Some(u64::MAX),
-        number => number.parse().ok(),
     }
 }
 
@@ -133,7 +123,7 @@ fn bpffs(pin_root: &Path, capabilities: u64) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Level, *};
+    use super::{super::check::Level, *};
 
     #[test]
     fn findings() {
@@ -152,7 +142,7 @@ mod tests {
             ("no JIT", jit(Some("0\n")), Level::Warn),
             ("JIT unknown", jit(None), Level::Ok),
             ("root", check_capabilities(ALL), Level::Ok),
-            ("nobody", check_capabilities(0), Level::Fail),
+            ("no capabilities", check_capabilities(0), Level::Fail),
             ("no raw sockets", check_capabilities(ALL & !(1 << 13)), Level::Warn),
             ("root locks memory", memlock(ALL, None), Level::Ok),
             ("little memory", memlock(0, Some(LIMITS)), Level::Fail),
@@ -160,9 +150,9 @@ mod tests {
             ("no bpffs, may mount", bpffs(Path::new("/sys/fs/bpf-not"), ALL), Level::Fail),
             ("pins in /tmp", bpffs(Path::new("/tmp/x"), ALL), Level::Fail),
         ];
-        for (what, check, level) in table {
-            assert_eq!(check.level, level, "{what}: {check:?}");
-            assert_eq!(check.mend.is_some(), level != Level::Ok, "{what}: {check:?}");
+        for (name, check, level) in table {
+            assert_eq!(check.level, level, "{name}: {check:?}");
+            assert_eq!(check.remedy.is_some(), level != Level::Ok, "{name}: {check:?}");
         }
     }
 }

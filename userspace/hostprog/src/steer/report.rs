@@ -1,44 +1,47 @@
-//! What chooses the receive queue of a shard's packets, as it is now: for people and, through `serde`, for programs.
+//! The present choice of a receive queue for a shard's packets: as text, and through `serde`.
 
 use std::fmt;
 
-use crate::steer::flow_rules::{FlowRules, PortRule};
 use serde::Serialize;
+use sumac_loader::Interface;
 
-use super::{advice, memory::Memory, wanted};
-use crate::interface::Interface;
+use super::{
+    error::advice,
+    flow_rules::{FlowRules, PortRule},
+    records::RuleRecords,
+    wanted,
+};
 
-/// What chooses the queue.
+/// The mechanism that chooses a packet's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum By {
-    /// There is one queue.
+pub enum QueueChoice {
     OneQueue,
     /// A rule for each shard's port.
     Rules,
-    /// A veth: the CPU on which the frame was sent.
+    /// On a veth: the CPU on which the frame was sent.
     SendersCpu,
-    /// The NIC's hash over fields that it tells.
+    /// The NIC's hash over known fields.
     Hash,
-    /// The driver, in a way that it does not tell.
+    /// The driver, by an unknown method.
     Driver,
 }
 
-/// How an interface's packets find their queues.
+/// The queues of an interface's packets.
 #[derive(Clone, Debug, Serialize)]
 pub struct Steering {
-    /// What chooses the queue of packets that no rule is for.
-    pub by: By,
+    /// For packets without a rule.
+    pub by: QueueChoice,
     /// Receive queues in use.
     pub queues: u32,
     /// The rules for the shards' ports.
     pub rules: Vec<RuleStatus>,
-    /// Ports whose packets no rule leads to their shard's queue; empty for one queue.
+    /// Ports whose packets no rule directs to their shard's queue; empty for one queue.
     pub without_rule: Vec<u16>,
-    /// What the NIC's hash over UDP packets is made of, where the driver tells.
+    /// The fields of the NIC's hash over UDP packets, where the driver reports them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub udp4_hash: Option<Vec<&'static str>>,
-    /// Why the interface takes no rules; none when it does, or has one queue and needs none.
+    /// The reason for which the interface takes no rules; `None` when it does, or has one queue and needs none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_rules: Option<String>,
 }
@@ -46,23 +49,22 @@ pub struct Steering {
 /// A rule for a shard's port.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RuleStatus {
-    /// What it says.
     #[serde(flatten)]
     pub rule: PortRule,
-    /// Whether Sumac put it in.
+    /// Whether Sumac inserted it.
     pub ours: bool,
 }
 
-/// Looks at an interface whose shards have the UDP ports from `base_port` on, and the `selected` queues in turn.
+/// Examines an interface whose shards have the UDP ports from `base_port` on, and the `selected` queues in turn.
 #[must_use]
-pub fn look(
+pub fn examine(
     interface: &Interface,
     (base_port, shards): (u16, u16),
     selected: &[u32],
-    memory: &Memory,
+    records: &RuleRecords,
 ) -> Steering {
-    let mut told = Steering {
-        by: By::OneQueue,
+    let mut steering = Steering {
+        by: QueueChoice::OneQueue,
         queues: interface.rx_queues,
         rules: Vec::new(),
         without_rule: Vec::new(),
@@ -70,45 +72,45 @@ pub fn look(
         no_rules: None,
     };
     if interface.rx_queues <= 1 {
-        return told;
+        return steering;
     }
-    let asked = FlowRules::open(&interface.name).map(|flows| (flows.rules(), flows.udp4_hash().ok()));
-    let (found, udp4_hash) = asked.unwrap_or_else(|error| (Err(error), None));
-    told.udp4_hash = udp4_hash;
+    let reply = FlowRules::open(&interface.name).map(|flows| (flows.rules(), flows.udp4_hash().ok()));
+    let (found, udp4_hash) = reply.unwrap_or_else(|error| (Err(error), None));
+    steering.udp4_hash = udp4_hash;
     let found = found.unwrap_or_else(|error| {
-        told.no_rules = Some(format!("{} ({error})", advice(&interface.name, &error)));
+        steering.no_rules = Some(format!("{} ({error})", advice(&interface.name, &error)));
         Vec::new()
     });
-    // Without notes, for want of a privilege, every rule is somebody else's.
-    let own = memory.read().unwrap_or_default();
-    told.judge(&found, &own, &wanted(base_port, shards, selected));
-    told.by = told.chosen_by(interface.kind.as_deref());
-    told
+    // Without records, for want of a privilege, every rule is another's.
+    let own = records.read().unwrap_or_default();
+    steering.judge(&found, &own, &wanted(base_port, shards, selected));
+    steering.by = steering.chosen_by(interface.kind.as_deref());
+    steering
 }
 
 impl Steering {
     fn judge(&mut self, found: &[PortRule], own: &[PortRule], wanted: &[(u16, u32)]) {
         let is_for_shard = |rule: &&PortRule| wanted.iter().any(|(port, _)| *port == rule.port);
-        let told = found
+        let rules = found
             .iter()
             .filter(is_for_shard)
             .map(|rule| RuleStatus { rule: *rule, ours: own.contains(rule) });
-        self.rules = told.collect();
-        let leads =
+        self.rules = rules.collect();
+        let is_directed =
             |(port, queue): &(u16, u32)| found.iter().any(|rule| rule.port == *port && rule.queue == *queue);
-        self.without_rule = wanted.iter().filter(|one| !leads(one)).map(|(port, _)| *port).collect();
+        self.without_rule = wanted.iter().filter(|one| !is_directed(one)).map(|(port, _)| *port).collect();
     }
 
-    fn chosen_by(&self, kind: Option<&str>) -> By {
+    fn chosen_by(&self, kind: Option<&str>) -> QueueChoice {
         match (self.without_rule.is_empty(), kind, &self.udp4_hash) {
-            (true, ..) => By::Rules,
-            (false, Some("veth"), _) => By::SendersCpu,
-            (false, _, Some(fields)) if !fields.is_empty() => By::Hash,
-            _ => By::Driver,
+            (true, ..) => QueueChoice::Rules,
+            (false, Some("veth"), _) => QueueChoice::SendersCpu,
+            (false, _, Some(fields)) if !fields.is_empty() => QueueChoice::Hash,
+            _ => QueueChoice::Driver,
         }
     }
 
-    /// What is told in one sentence, with what follows for a worker's host where packets can go astray.
+    /// Formats the steering in one sentence, with the consequence for a worker's host of packets on other queues.
     #[must_use]
     pub fn for_worker(&self) -> String {
         if self.is_whole() {
@@ -117,10 +119,10 @@ impl Steering {
         format!("{self}; a packet on another queue than its shard's crosses threads")
     }
 
-    /// Whether every shard's packets come to its queue.
+    /// Returns whether every shard's packets arrive on its queue.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        matches!(self.by, By::OneQueue | By::Rules)
+        matches!(self.by, QueueChoice::OneQueue | QueueChoice::Rules)
     }
 }
 
@@ -130,17 +132,19 @@ impl fmt::Display for Steering {
         let rules = rules.join(", ");
         let rest = match self.rules.is_empty() {
             true => "no rules".to_owned(),
-            false => format!("{rules}; no right rule for UDP port {}", list(&self.without_rule)),
+            false => format!("{rules}; no matching rule for UDP port {}", list(&self.without_rule)),
         };
         let chosen = match self.by {
-            By::OneQueue => return f.write_str("one receive queue, nothing to steer"),
-            By::Rules => return write!(f, "a rule for each shard: {rules}"),
-            By::SendersCpu => "the queue is that of the CPU on which a frame was sent".to_owned(),
-            By::Hash => {
+            QueueChoice::OneQueue => return f.write_str("one receive queue, nothing to steer"),
+            QueueChoice::Rules => return write!(f, "a rule for each shard: {rules}"),
+            QueueChoice::SendersCpu => "the queue is that of the CPU on which a frame was sent".to_owned(),
+            QueueChoice::Hash => {
                 let fields = self.udp4_hash.as_deref().unwrap_or_default().join(", ");
                 format!("the NIC's hash over {fields} chooses one of {} queues", self.queues)
             }
-            By::Driver => format!("the driver chooses one of {} queues, and does not tell how", self.queues),
+            QueueChoice::Driver => {
+                format!("the driver chooses one of {} queues, by an unknown method", self.queues)
+            }
         };
         write!(f, "{rest}: {chosen}")
     }
@@ -149,19 +153,19 @@ impl fmt::Display for Steering {
 impl fmt::Display for RuleStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let PortRule { location, port, queue } = self.rule;
-        let whose = if self.ours { "Sumac's" } else { "somebody else's" };
-        write!(f, "rule {location} ({whose}) sends port {port} to queue {queue}")
+        let owner = if self.ours { "Sumac's" } else { "another's" };
+        write!(f, "rule {location} ({owner}) sends port {port} to queue {queue}")
     }
 }
 
-/// Numbers with commas, the first few of many.
+/// Formats numbers with commas, the first few of many.
 fn list(ports: &[u16]) -> String {
     const SHOWN: usize = 8;
-    let mut words: Vec<String> = ports.iter().take(SHOWN).map(u16::to_string).collect();
+    let mut shown: Vec<String> = ports.iter().take(SHOWN).map(u16::to_string).collect();
     if ports.len() > SHOWN {
-        words.push(format!("{} more", ports.len() - SHOWN));
+        shown.push(format!("{} more", ports.len() - SHOWN));
     }
-    words.join(", ")
+    shown.join(", ")
 }
 
 #[cfg(test)]
@@ -170,18 +174,18 @@ mod tests {
 
     const WANTED: [(u16, u32); 2] = [(48700, 0), (48701, 1)];
 
-    fn told(found: &[PortRule], kind: Option<&str>, hash: Option<Vec<&'static str>>) -> Steering {
-        let mut told = Steering {
-            by: By::OneQueue,
+    fn steering(found: &[PortRule], kind: Option<&str>, hash: Option<Vec<&'static str>>) -> Steering {
+        let mut steering = Steering {
+            by: QueueChoice::OneQueue,
             queues: 4,
             rules: Vec::new(),
             without_rule: Vec::new(),
             udp4_hash: hash,
             no_rules: None,
         };
-        told.judge(found, &[rule(7, 48700, 0)], &WANTED);
-        told.by = told.chosen_by(kind);
-        told
+        steering.judge(found, &[rule(7, 48700, 0)], &WANTED);
+        steering.by = steering.chosen_by(kind);
+        steering
     }
 
     fn rule(location: u32, port: u16, queue: u32) -> PortRule {
@@ -189,41 +193,45 @@ mod tests {
     }
 
     #[test]
-    fn what_steers_is_told_in_a_sentence() {
+    fn the_choice_of_queue_is_one_sentence() {
         let (first, second, other) = (rule(7, 48700, 0), rule(6, 48701, 1), rule(5, 53, 1));
         let hash = || Some(vec!["source address", "destination port"]);
         let table = [
             (
                 "rules",
-                told(&[first, second, other], None, hash()),
-                By::Rules,
-                "rule 7 (Sumac's) sends port 48700 to queue 0, rule 6 (somebody else's)",
+                steering(&[first, second, other], None, hash()),
+                QueueChoice::Rules,
+                "rule 7 (Sumac's) sends port 48700 to queue 0, rule 6 (another's)",
             ),
             (
                 "one rule",
-                told(&[first], None, hash()),
-                By::Hash,
-                "no right rule for UDP port 48701: the NIC's hash over source address, destination port chooses one of 4",
+                steering(&[first], None, hash()),
+                QueueChoice::Hash,
+                "no matching rule for UDP port 48701: the NIC's hash over source address, destination port chooses one of 4",
             ),
             (
                 "a wrong rule",
-                told(&[first, rule(6, 48701, 3)], None, None),
-                By::Driver,
-                "port 48701 to queue 3; no right rule for UDP port 48701",
+                steering(&[first, rule(6, 48701, 3)], None, None),
+                QueueChoice::Driver,
+                "port 48701 to queue 3; no matching rule for UDP port 48701",
             ),
-            ("a hash", told(&[other], None, hash()), By::Hash, "no rules: the NIC's hash"),
+            ("a hash", steering(&[other], None, hash()), QueueChoice::Hash, "no rules: the NIC's hash"),
             (
                 "a veth",
-                told(&[], Some("veth"), None),
-                By::SendersCpu,
+                steering(&[], Some("veth"), None),
+                QueueChoice::SendersCpu,
                 "no rules: the queue is that of the CPU",
             ),
-            ("nothing known", told(&[], None, Some(vec![])), By::Driver, "does not tell how"),
+            ("nothing known", steering(&[], None, Some(vec![])), QueueChoice::Driver, "by an unknown method"),
         ];
-        for (what, told, by, words) in table {
-            assert_eq!((told.by, told.is_whole()), (by, by == By::Rules), "{what}");
-            assert!(told.to_string().contains(words), "{what}: {told}");
-            assert_eq!(told.for_worker().contains("crosses threads"), by != By::Rules, "{what}: {told}");
+        for (name, steering, by, part) in table {
+            assert_eq!((steering.by, steering.is_whole()), (by, by == QueueChoice::Rules), "{name}");
+            assert!(steering.to_string().contains(part), "{name}: {steering}");
+            assert_eq!(
+                steering.for_worker().contains("crosses threads"),
+                by != QueueChoice::Rules,
+                "{name}: {steering}"
+            );
         }
     }
 

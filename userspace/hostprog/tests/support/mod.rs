@@ -1,4 +1,4 @@
-//! What the tests of the host program share: namespaces, packets, and skipping without privileges.
+//! Common parts of the host program's tests: namespaces, packets, and skipping without privileges.
 
 use std::{
     fs::File,
@@ -8,7 +8,7 @@ use std::{
 };
 
 use nix::sched::{CloneFlags, setns};
-use sumac_hostprog::preflight;
+use sumac_loader::preflight;
 use sumac_wire::{
     Header, Kind,
     header::{ELEMENT_LEN, HEADER_LEN},
@@ -33,7 +33,7 @@ pub const ENTRY: HostJobEntry = HostJobEntry {
     reserved: 0,
 };
 
-/// Whether the test may run: it needs root, namespaces and BPF. Says why when not.
+/// Returns whether the test may run: it needs root, namespaces and BPF. Prints the reason when not.
 pub fn privileged(test: &str) -> bool {
     let missing = match preflight::effective_capabilities() {
         Ok(set) => preflight::missing(set),
@@ -58,7 +58,7 @@ pub struct Namespace {
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl Namespace {
-    /// Makes a namespace without IPv6, whose own chatter would be counted.
+    /// Makes a namespace without IPv6, whose packets would be counted.
     pub fn new() -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("hostprog{}-{number}", std::process::id());

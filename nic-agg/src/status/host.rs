@@ -1,4 +1,4 @@
-//! The status of a host aggregator, in the form of the eBPF one's, and its drops on purpose.
+//! The status of a host aggregator in the eBPF one's form, and its intentional drops.
 
 use std::net::SocketAddrV4;
 
@@ -10,14 +10,13 @@ use sumac_agg_layout::Drops;
 use sumac_control::{DataPlane as _, plane::PlaneError};
 use sumac_wire::{MAX_JOBS, PAGE_ELEMENTS, Reason, dynamic, slot::SlotMeta, tables::JobEntry};
 
-use crate::{
-    drops::{self, DropRule, NoSuchJob},
-    status::{
-        ChunkLimit, DynamicPool, JobStatus, Plane, Seen, Status, job_status, slots_used, worker_status,
-    },
+use super::{
+    ChunkLimit, DynamicPool, Plane, Status,
+    job::{JobStatus, Observed, job_status, slots_used, worker_status},
 };
+use crate::drops::{self, DropRule, NoSuchJob};
 
-/// What is counted and installed.
+/// Reads the status.
 ///
 /// # Errors
 /// When one of its threads has ended.
@@ -69,7 +68,7 @@ fn job(
     });
     let JobSeen { counters, times, injected } = running.job_seen(number);
     let counters = Reason::ALL.iter().map(|reason| (*reason, counters[*reason as usize]));
-    let seen = Seen {
+    let observed = Observed {
         parents,
         counters: counters.filter(|(_, count)| *count > 0).collect(),
         drops: running.drops(number),
@@ -78,13 +77,10 @@ fn job(
         workers: workers.collect(),
     };
     let slots_reason = Some(plane.slots_reason(number)).filter(|reason| !reason.is_empty());
-    JobStatus { slots_reason, ..job_status(number, entry, seen) }
+    JobStatus { slots_reason, ..job_status(number, entry, observed) }
 }
 
-/// Loses parts of a job's packets, or of all jobs', from now on.
-///
-/// # Errors
-/// When there is no such job number.
+/// Sets the drops of one job, or of all, present and future.
 pub fn set_drops(plane: &HostPlane, job: Option<u16>, drops: Drops) -> Result<(), NoSuchJob> {
     drops::numbers(job)?.for_each(|job| plane.running().set_drops(job, drops));
     Ok(())

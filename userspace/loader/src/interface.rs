@@ -1,4 +1,4 @@
-//! What the kernel says about a network interface: its number, size, queues and XDP programs.
+//! Facts about a network interface, by netlink and ethtool: index, MTU, queues, features and XDP programs.
 
 use std::io;
 
@@ -13,92 +13,82 @@ use netlink_packet_route::{
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_ROUTE};
 use serde::Serialize;
 
-use crate::{mode::BoundMode, netlink};
+use crate::{mode::BoundXdpMode, netlink};
 
-/// An interface as the calling thread's network namespace knows it.
+/// An interface of the calling thread's network namespace.
 #[derive(Clone, Debug, Serialize)]
 pub struct Interface {
-    /// Name, for example `eth0`.
     pub name: String,
-    /// Index in this network namespace.
     pub index: u32,
     /// Ethernet address, as `02:00:00:00:00:01`, where it has one.
     pub address: Option<String>,
     /// Largest IP packet in bytes.
     pub mtu: u32,
-    /// Whether the interface was set up (`ip link set up`).
+    /// Whether it was set up (`ip link set up`).
     pub up: bool,
-    /// Kind of a virtual device (`veth`, `bridge`), none for hardware.
+    /// The kind of a virtual device (`veth`, `bridge`); `None` for hardware.
     pub kind: Option<String>,
-    /// The other end of a veth, by its index in its own namespace.
     pub peer: Option<Peer>,
-    /// Receive queues in use; the count that was allocated when the driver does not tell.
+    /// Receive queues in use, or allocated when the driver does not report its channels.
     pub rx_queues: u32,
-    /// XDP programs on it, one for each place that has one.
+    /// At most one program in each mode.
     pub xdp: Vec<XdpProgram>,
 }
 
 /// The other end of a veth.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Peer {
-    /// Index in the namespace where the peer is.
+    /// Index in the peer's own namespace.
     pub index: u32,
-    /// Whether the peer is in this network namespace.
     pub same_namespace: bool,
 }
 
-/// A program found on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct XdpProgram {
-    /// The kernel's number of the program.
     pub id: u32,
-    /// Where it runs.
-    pub mode: BoundMode,
+    pub mode: BoundXdpMode,
 }
 
-/// Receive and transmit ring of a NIC, in descriptors.
+/// The receive and transmit rings of a NIC, in descriptors.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Rings {
-    /// Receive descriptors now.
     pub rx: u32,
-    /// Receive descriptors at most.
     pub rx_max: u32,
-    /// Transmit descriptors now.
     pub tx: u32,
-    /// Transmit descriptors at most.
     pub tx_max: u32,
 }
 
 impl Interface {
-    /// Looks an interface up by name in the calling thread's network namespace.
-    ///
     /// # Errors
-    /// `NotFound` or the kernel's `ENODEV` when there is none of that name.
+    /// The kernel's `ENODEV` when there is none of that name.
     pub fn by_name(name: &str) -> io::Result<Self> {
         Self::query(0, Some(name))
     }
 
-    /// Looks an interface up by index.
-    ///
-    /// # Errors
-    /// The kernel's `ENODEV` when there is none with that index.
     pub fn by_index(index: u32) -> io::Result<Self> {
         Self::query(index, None)
     }
 
     fn query(index: u32, name: Option<&str>) -> io::Result<Self> {
-        let mut question = LinkMessage::default();
-        question.header.index = index;
-        question.attributes.extend(name.map(|name| LinkAttribute::IfName(name.to_owned())));
-        match netlink::request(NETLINK_ROUTE, RouteNetlinkMessage::GetLink(question))? {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.attributes.extend(name.map(|name| LinkAttribute::IfName(name.to_owned())));
+        match netlink::request(NETLINK_ROUTE, RouteNetlinkMessage::GetLink(message))? {
             RouteNetlinkMessage::NewLink(link) => Ok(Self::from_message(&link)),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "RTM_GETLINK was not answered with a link")),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the reply to RTM_GETLINK is no link")),
         }
     }
 
-    /// An interface that is up, of which a test says the rest.
-    #[cfg(test)]
-    pub(crate) fn named(name: &str) -> Self {
+    /// Returns the Ethernet address.
+    #[must_use]
+    pub fn mac(&self) -> Option<[u8; 6]> {
+        let bytes = self.address.as_deref()?.split(':').map(|byte| u8::from_str_radix(byte, 16));
+        bytes.collect::<Result<Vec<_>, _>>().ok()?.try_into().ok()
+    }
+
+    /// Returns an interface that is up, for tests of what is made of one.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             index: 7,
@@ -114,15 +104,10 @@ impl Interface {
 
     fn from_message(link: &LinkMessage) -> Self {
         let mut found = Self {
-            name: String::new(),
             index: link.header.index,
-            address: None,
             mtu: 0,
             up: link.header.flags.contains(LinkFlags::Up),
-            kind: None,
-            peer: None,
-            rx_queues: 1,
-            xdp: Vec::new(),
+            ..Self::named("")
         };
         let (mut peer, mut elsewhere) = (None, false);
         for attribute in &link.attributes {
@@ -148,7 +133,7 @@ impl Interface {
     }
 }
 
-/// An address as sysfs writes it.
+/// Formats an address as sysfs does.
 fn colons(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }
@@ -169,17 +154,17 @@ fn programs(attributes: &[LinkXdp]) -> Vec<XdpProgram> {
         match attribute {
             LinkXdp::Attached(mode) => attached = *mode,
             LinkXdp::ProgId(id) => only = Some(*id),
-            LinkXdp::DrvProgId(id) => found.push(XdpProgram { id: *id, mode: BoundMode::Driver }),
-            LinkXdp::SkbProgId(id) => found.push(XdpProgram { id: *id, mode: BoundMode::Generic }),
-            LinkXdp::HwProgId(id) => found.push(XdpProgram { id: *id, mode: BoundMode::Hardware }),
+            LinkXdp::DrvProgId(id) => found.push(XdpProgram { id: *id, mode: BoundXdpMode::Driver }),
+            LinkXdp::SkbProgId(id) => found.push(XdpProgram { id: *id, mode: BoundXdpMode::Generic }),
+            LinkXdp::HwProgId(id) => found.push(XdpProgram { id: *id, mode: BoundXdpMode::Hardware }),
             _ => {}
         }
     }
-    // Kernels name the program once when there is only one place that has one.
+    // A single program is reported with its mode apart.
     let mode = match attached {
-        XdpAttached::Driver => Some(BoundMode::Driver),
-        XdpAttached::SocketBuffer => Some(BoundMode::Generic),
-        XdpAttached::Hardware => Some(BoundMode::Hardware),
+        XdpAttached::Driver => Some(BoundXdpMode::Driver),
+        XdpAttached::SocketBuffer => Some(BoundXdpMode::Generic),
+        XdpAttached::Hardware => Some(BoundXdpMode::Hardware),
         _ => None,
     };
     if let (true, Some(id), Some(mode)) = (found.is_empty(), only, mode) {
@@ -190,16 +175,16 @@ fn programs(attributes: &[LinkXdp]) -> Vec<XdpProgram> {
 
 fn ethtool(message: EthtoolMessage) -> io::Result<Vec<EthtoolAttr>> {
     let family = netlink::generic_family(EthtoolMessage::family_name())?;
-    let mut question = GenlMessage::from_payload(message);
-    question.set_resolved_family_id(family);
-    question.finalize();
-    Ok(netlink::request(NETLINK_GENERIC, question)?.payload.nlas)
+    let mut message = GenlMessage::from_payload(message);
+    message.set_resolved_family_id(family);
+    message.finalize();
+    Ok(netlink::request(NETLINK_GENERIC, message)?.payload.nlas)
 }
 
-/// Receive queues in use (`ethtool -l`): dedicated and combined ones.
+/// Returns the receive queues in use (`ethtool -l`): dedicated and combined ones.
 fn channels(interface: &str) -> io::Result<u32> {
-    let answer = ethtool(EthtoolMessage::new_channel_get(Some(interface)))?;
-    let queues = answer
+    let reply = ethtool(EthtoolMessage::new_channel_get(Some(interface)))?;
+    let queues = reply
         .iter()
         .map(|attribute| match attribute {
             EthtoolAttr::Channel(EthtoolChannelAttr::RxCount(n) | EthtoolChannelAttr::CombinedCount(n)) => *n,
@@ -207,12 +192,12 @@ fn channels(interface: &str) -> io::Result<u32> {
         })
         .sum();
     if queues == 0 {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "the driver names no receive queue"));
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the driver reports no receive queue"));
     }
     Ok(queues)
 }
 
-/// Ring sizes (`ethtool -g`).
+/// Returns the sizes of the rings (`ethtool -g`).
 ///
 /// # Errors
 /// `EOPNOTSUPP` for drivers without rings, veth among them.
@@ -230,10 +215,7 @@ pub fn rings(interface: &str) -> io::Result<Rings> {
     Ok(rings)
 }
 
-/// Names of the offloads that are on (`ethtool -k`), by the kernel's names: `rx-gro`, `tx-checksum-ip-generic`.
-///
-/// # Errors
-/// As the kernel answers; 5.15 and newer know the request for every device.
+/// Returns the offloads that are on (`ethtool -k`), by the kernel's names: `rx-gro`, `tx-checksum-ip-generic`.
 pub fn features(interface: &str) -> io::Result<Vec<String>> {
     Ok(names(&ethtool(EthtoolMessage::new_feature_get(Some(interface)))?, active))
 }
@@ -245,43 +227,52 @@ fn active(attribute: &EthtoolFeatureAttr) -> Option<&Vec<EthtoolFeatureBit>> {
     }
 }
 
-/// Whether a NIC filters received packets by rules.
+/// The state of a NIC's filters for received packets (`ntuple-filters` of `ethtool -k`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filters {
-    /// It does.
     On,
-    /// It could: `ethtool -K IFACE ntuple on`.
+    /// Off; `ethtool -K IFACE ntuple on` enables them.
     Off,
-    /// Its driver knows no such switch. Some take rules all the same.
+    /// The driver has no such feature. Some take rules all the same.
     NoSwitch,
 }
 
-/// Whether an interface's filters are switched on (`ntuple-filters` of `ethtool -k`).
-///
-/// # Errors
-/// As [`features`].
 pub fn filters(interface: &str) -> io::Result<Filters> {
-    let answer = ethtool(EthtoolMessage::new_feature_get(Some(interface)))?;
-    let switchable = names(&answer, |attribute| match attribute {
+    let reply = ethtool(EthtoolMessage::new_feature_get(Some(interface)))?;
+    let switchable = names(&reply, |attribute| match attribute {
         EthtoolFeatureAttr::Hw(bits) => Some(bits),
         _ => None,
     });
     let has = |names: &[String]| names.iter().any(|name| name == "rx-ntuple-filter");
-    Ok(match (has(&names(&answer, active)), has(&switchable)) {
+    Ok(match (has(&names(&reply, active)), has(&switchable)) {
         (true, _) => Filters::On,
         (false, true) => Filters::Off,
         (false, false) => Filters::NoSwitch,
     })
 }
 
-/// The names of the bits that are set in one of the sets of an answer.
+/// Returns the names of the bits set in one of a reply's sets.
 fn names(
-    answer: &[EthtoolAttr],
+    reply: &[EthtoolAttr],
     set: impl Fn(&EthtoolFeatureAttr) -> Option<&Vec<EthtoolFeatureBit>>,
 ) -> Vec<String> {
-    let bits = answer.iter().filter_map(|attribute| match attribute {
+    let bits = reply.iter().filter_map(|attribute| match attribute {
         EthtoolAttr::Feature(attribute) => set(attribute),
         _ => None,
     });
     bits.flatten().filter(|bit| bit.value).map(|bit| bit.name.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ethernet_address_has_six_bytes() {
+        let with =
+            |address: &str| Interface { address: Some(address.to_owned()), ..Interface::named("eth0") };
+        assert_eq!(with("02:00:00:00:00:ff").mac(), Some([2, 0, 0, 0, 0, 255]));
+        assert_eq!(with("02:00:00:00").mac(), None);
+        assert_eq!(Interface::named("eth0").mac(), None);
+    }
 }

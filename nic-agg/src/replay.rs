@@ -1,18 +1,15 @@
-//! Nanoseconds per frame of the aggregator's program, by the kernel's own test run.
+//! Nanoseconds per frame of the aggregator's program, by the kernel's test run on replayed jobs.
 //!
-//! A test run repeats one frame, and a slot takes each contribution once. So a second program, built of the same
-//! source, makes each repetition the next contribution of a job before it aggregates; what that costs is measured
-//! by itself and taken off. Of a dynamic job the parameter host's results are played as well, one for each chunk.
+//! A test run repeats one frame, and a slot accepts each contribution once. So a second program, built from the same
+//! source, rewrites each repetition into the next contribution of a job before it aggregates; the cost of that is measured
+//! by itself and subtracted. A dynamic job's replay includes the parameter host's results, one for each chunk.
 
 use std::net::Ipv4Addr;
 
-use aya::{
-    Ebpf, TestRun as _, TestRunOptions,
-    maps::{Array, MapError},
-    programs::{ProgramError, Xdp},
-};
+use aya::{Ebpf, programs::ProgramError};
 use serde::Serialize;
 use sumac_agg_layout::{Rehearsal, State, name};
+use sumac_loader::{LoadError, TestRun, map, program::find};
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind, PAGE_ELEMENTS, Reason,
     admit::payload_len,
@@ -22,68 +19,53 @@ use thiserror::Error;
 
 use crate::{
     job::{self, JobError, Level, NewDynamic, NewJob, NewWorker},
-    program::{self, LoadError, Pools},
+    pool::Pools,
+    program,
     tables::{TableError, Tables},
 };
 
-/// Slots of the job that is played.
+/// Slots of the replayed job.
 const SLOTS: u32 = 64;
 const FIRST_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 10);
 const AGGREGATOR_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const HOST_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const TOKEN: u64 = 0x5eed_f00d_cafe_1234;
 
-/// What a frame costs in one job.
+/// The cost of a frame in one job.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
-    /// Whether the job is dynamic: then results that came from a parameter host are among the frames.
+    /// Whether the job is dynamic: then a parameter host's results are among the frames.
     pub dynamic: bool,
     /// Workers of the job. With one, every frame is stored and completes; with 32, nearly every one is added.
     pub workers: u8,
-    /// Elements in a frame.
     pub elements: u16,
-    /// Bytes of a frame.
     pub bytes: usize,
     /// Whether UDP checksums were verified and computed.
     pub checksum: bool,
-    /// Mean time of the aggregator's program, all checks included.
+    /// Mean time of the aggregator's program, with all checks.
     pub ns_per_frame: u32,
-    /// What playing the job cost besides, which is not in `ns_per_frame`.
+    /// The cost of the replay itself, which is not in `ns_per_frame`.
     pub ns_rehearsal: u32,
 }
 
-/// Why nothing was measured.
+/// A measurement without a result.
 #[derive(Debug, Error)]
-pub enum MeasureError {
-    /// Loading.
+pub enum ReplayError {
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A map.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// The job to be played.
     #[error(transparent)]
     Job(#[from] JobError),
-    /// The map of what is played.
-    #[error("writing map {map}: {0}", map = name::REHEARSAL)]
-    Plan(#[from] MapError),
-    /// The kernel does not run it.
-    #[error("a test run of the aggregator's program: {0}")]
+    #[error("the kernel did not run the aggregator's program: {0}")]
     Run(#[from] ProgramError),
-    /// The run was not what it should be.
-    #[error("of {turns} frames that were played, {taken} were taken: the numbers would mean nothing")]
-    Refused {
-        /// How many were played.
-        turns: u64,
-        /// How many the program took.
-        taken: u64,
-    },
+    #[error("of {frames} replayed frames {accepted} were accepted: the times would be meaningless")]
+    Refused { frames: u64, accepted: u64 },
 }
 
-/// Which jobs are played.
+/// Options of a replay.
 #[derive(Clone, Copy, Debug)]
-pub struct Played {
-    /// Whether they are dynamic.
+pub struct ReplayOptions {
     pub dynamic: bool,
     /// Whether UDP checksums are verified and computed.
     pub checksum: bool,
@@ -91,27 +73,28 @@ pub struct Played {
     pub repeat: u32,
 }
 
-/// Plays jobs of `workers` with frames of `elements`.
-///
-/// # Errors
-/// When the kernel does not load or run the programs, or the programs refuse a frame.
-pub fn measure(workers: &[u8], elements: &[u16], played: Played) -> Result<Vec<Measurement>, MeasureError> {
+/// Replays jobs of `workers` with frames of `elements`.
+pub fn replay(
+    workers: &[u8],
+    elements: &[u16],
+    options: ReplayOptions,
+) -> Result<Vec<Measurement>, ReplayError> {
     let mut measured = Vec::new();
     for elements in elements {
         for workers in workers {
-            measured.push(one(*workers, *elements, played)?);
+            measured.push(one(*workers, *elements, options)?);
         }
     }
     Ok(measured)
 }
 
-fn one(workers: u8, elements: u16, played: Played) -> Result<Measurement, MeasureError> {
-    let Played { dynamic, checksum, repeat } = played;
-    let job = job_of(workers, elements, played);
+fn one(workers: u8, elements: u16, options: ReplayOptions) -> Result<Measurement, ReplayError> {
+    let ReplayOptions { dynamic, checksum, repeat } = options;
+    let job = job_of(workers, elements, options);
     let dynamic_slots = if dynamic { SLOTS } else { 0 };
-    let mut ebpf = program::load_rehearsal(Pools { slots: SLOTS, dynamic_slots, shards: 1 })?;
+    let mut ebpf = program::load_replay(Pools { slots: SLOTS, dynamic_slots, shards: 1 })?;
     let mut tables = Tables::take(&mut ebpf)?;
-    tables.set_state(State {
+    let state = State {
         instance: 1,
         slots: SLOTS,
         elements: PAGE_ELEMENTS as u16,
@@ -121,7 +104,8 @@ fn one(workers: u8, elements: u16, played: Played) -> Result<Measurement, Measur
         own_ip: 0,
         dynamic_slots,
         slot_timeout: u32::MAX,
-    })?;
+    };
+    tables.state.set(0, &state)?;
     job::add(&mut tables, &job)?;
     let frame = first_frame(&job);
     let ns_rehearsal = run(&mut ebpf, &job, &frame, true, repeat)?;
@@ -131,10 +115,10 @@ fn one(workers: u8, elements: u16, played: Played) -> Result<Measurement, Measur
         |wanted| counters.iter().filter(|(reason, _)| *reason == wanted).map(|(_, count)| count).sum::<u64>();
     let contributions =
         of(Reason::Added) + of(Reason::Completed) + of(Reason::Forwarded) + of(Reason::Passed);
-    let taken = contributions + of(Reason::Concluded);
-    // The kernel runs a program a few times more than it is told, to warm up.
-    if taken < u64::from(repeat) {
-        return Err(MeasureError::Refused { turns: u64::from(repeat), taken });
+    let accepted = contributions + of(Reason::Concluded);
+    // The kernel adds a few runs to warm up.
+    if accepted < u64::from(repeat) {
+        return Err(ReplayError::Refused { frames: u64::from(repeat), accepted });
     }
     Ok(Measurement {
         dynamic,
@@ -147,7 +131,7 @@ fn one(workers: u8, elements: u16, played: Played) -> Result<Measurement, Measur
     })
 }
 
-fn run(ebpf: &mut Ebpf, job: &NewJob, frame: &[u8], dry: bool, repeat: u32) -> Result<u32, MeasureError> {
+fn run(ebpf: &mut Ebpf, job: &NewJob, frame: &[u8], dry: bool, repeat: u32) -> Result<u32, ReplayError> {
     let plan = Rehearsal {
         turn: 0,
         world: job.workers.len() as u32,
@@ -157,19 +141,12 @@ fn run(ebpf: &mut Ebpf, job: &NewJob, frame: &[u8], dry: bool, repeat: u32) -> R
         host_ip: if job.dynamic.is_some() { HOST_IP.to_bits() } else { 0 },
         dry: u32::from(dry),
     };
-    let map = ebpf.map_mut(name::REHEARSAL).ok_or(MapError::ElementNotFound)?;
-    let bytes: [u8; size_of::<Rehearsal>()] = zerocopy::transmute!(plan);
-    let mut map: Array<_, [u8; size_of::<Rehearsal>()]> = map.try_into()?;
-    map.set(0, bytes, 0)?;
-    let program: &mut Xdp = program::rehearsal(ebpf)?;
-    let mut out = vec![0; frame.len() + 64];
-    let options =
-        TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), repeat, ..TestRunOptions::new() };
-    let result = program.test_run(options)?;
-    Ok(u32::try_from(result.duration.as_nanos()).unwrap_or(u32::MAX))
+    map::write::<_, { size_of::<Rehearsal>() }>(ebpf, name::REHEARSAL, 0, &plan)?;
+    let run = TestRun::of(find(ebpf, name::REHEARSAL_PROGRAM)?, frame, repeat)?;
+    Ok(u32::try_from(run.ns_per_frame).unwrap_or(u32::MAX))
 }
 
-fn job_of(workers: u8, elements: u16, played: Played) -> NewJob {
+fn job_of(workers: u8, elements: u16, options: ReplayOptions) -> NewJob {
     let way = |ip: Ipv4Addr, number: u32| NewWorker {
         ip,
         port: DEFAULT_BASE_PORT,
@@ -184,7 +161,7 @@ fn job_of(workers: u8, elements: u16, played: Played) -> NewJob {
         job: 1,
         epoch: 1,
         token: TOKEN,
-        dynamic: played.dynamic.then_some(dynamic),
+        dynamic: options.dynamic.then_some(dynamic),
         first_slot: None,
         slots: SLOTS,
         lane_slots: SLOTS,
@@ -192,7 +169,7 @@ fn job_of(workers: u8, elements: u16, played: Played) -> NewJob {
         stealing: false,
         level: Level::Only,
         elements,
-        checksum: played.checksum,
+        checksum: options.checksum,
         group: None,
         workers: (0..u32::from(workers)).map(worker).collect(),
     }
@@ -221,8 +198,8 @@ fn first_frame(job: &NewJob) -> Vec<u8> {
     let len = payload_len(job.elements);
     let mut bytes = vec![0; OVERHEAD + len];
     bytes[OVERHEAD..][..header.to_bytes().len()].copy_from_slice(&header.to_bytes());
-    // The elements stay zero: each frame is made of the last one, and sums of sums would soon leave 32 bits.
-    // The frame has room for it by construction.
+    // The elements stay zero: each frame is made from the last, and sums of sums would soon overflow 32 bits.
+    // The frame has room by construction.
     let _ = frame::emit(&mut bytes, &to, len, job.checksum);
     bytes
 }

@@ -1,7 +1,7 @@
-//! One blocking netlink request and its answer.
+//! One blocking netlink request and its reply.
 //!
-//! sysfs shows the devices of the network namespace it was mounted in, netlink those of the calling thread;
-//! only the second is right under `nsenter --net`.
+//! sysfs shows the devices of the network namespace that it was mounted in, netlink those of the calling thread's; only
+//! the second is right under `nsenter --net`.
 
 use std::io;
 
@@ -14,13 +14,13 @@ use netlink_packet_generic::{
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_GENERIC};
 
-/// Room for one answer; the kernel's answers about one device stay below 32 KiB.
-const ANSWER_BYTES: usize = 64 * 1024;
+/// Room for one reply; the kernel's replies about one device stay below 32 KiB.
+const REPLY_BYTES: usize = 64 * 1024;
 
-/// Sends one request and returns the first message of its answer.
+/// Sends one request and returns the first message of its reply.
 ///
 /// # Errors
-/// The socket's errors, the kernel's own error for the request, or `InvalidData` for an answer that does not parse.
+/// The socket's errors, the kernel's own error for the request, or `InvalidData` for a reply that does not parse.
 pub fn request<T>(protocol: isize, message: impl Into<NetlinkPayload<T>>) -> io::Result<T>
 where
     T: NetlinkSerializable + NetlinkDeserializable,
@@ -36,28 +36,27 @@ where
     request.serialize(&mut bytes);
     socket.send(&bytes, 0)?;
 
-    let mut answer = Vec::with_capacity(ANSWER_BYTES);
-    socket.recv(&mut answer, 0)?;
-    let answer = NetlinkMessage::<T>::deserialize(&answer).map_err(invalid)?;
-    match answer.payload {
+    let mut reply = Vec::with_capacity(REPLY_BYTES);
+    socket.recv(&mut reply, 0)?;
+    let reply = NetlinkMessage::<T>::deserialize(&reply).map_err(invalid)?;
+    match reply.payload {
         NetlinkPayload::InnerMessage(inner) => Ok(inner),
         NetlinkPayload::Error(error) => Err(error.to_io()),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "netlink answered without a message")),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a netlink reply without a message")),
     }
 }
 
-/// The number the kernel gave to a generic netlink family at boot.
+/// Returns the number that a generic netlink family has since boot.
 ///
 /// # Errors
 /// As [`request`]; `NotFound` when the kernel has no such family.
 pub fn generic_family(name: &str) -> io::Result<u16> {
-    let mut question = GenlMessage::from_payload(GenlCtrl {
+    let mut message = GenlMessage::from_payload(GenlCtrl {
         cmd: GenlCtrlCmd::GetFamily,
         nlas: vec![GenlCtrlAttrs::FamilyName(name.to_owned())],
     });
-    question.finalize();
-    let answer = request(NETLINK_GENERIC, question)?;
-    answer
+    message.finalize();
+    request(NETLINK_GENERIC, message)?
         .payload
         .nlas
         .iter()

@@ -1,5 +1,4 @@
-//! What attaching needs from the system: privileges, a bpffs, a kernel that is new enough. Each error says what
-//! to do about it.
+//! Requirements of the system for attaching: capabilities, a bpffs, a recent kernel. Each error has its remedy.
 
 use std::{
     fs, io,
@@ -18,76 +17,50 @@ use thiserror::Error;
 /// The oldest kernel that Sumac's programs load on.
 pub const OLDEST_KERNEL: (u32, u32) = (5, 15);
 
-/// A capability by its number in `capability.h`.
+/// A capability of `capability.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
-    /// Bit in the sets of `/proc/self/status`.
+    /// The bit in the sets of `/proc/self/status`.
     pub bit: u32,
-    /// Name as in `capabilities(7)`.
     pub name: &'static str,
-    /// What Sumac does with it.
+    /// For a message: the use that Sumac makes of it.
     pub purpose: &'static str,
 }
 
-/// Attaches programs.
 pub const NET_ADMIN: Capability =
     Capability { bit: 12, name: "CAP_NET_ADMIN", purpose: "to attach a program to an interface" };
-/// What attaching needs. `CAP_SYS_ADMIN` stands for the first two, as it did before they were split off.
+/// The capabilities for attaching. `CAP_SYS_ADMIN` includes the first two, which were split from it.
 pub const NEEDED: [Capability; 3] = [
     Capability { bit: 39, name: "CAP_BPF", purpose: "to load programs and maps" },
     Capability { bit: 38, name: "CAP_PERFMON", purpose: "to let a program measure its packet" },
     NET_ADMIN,
 ];
-/// Opens AF_XDP sockets; the daemon needs it.
 pub const NET_RAW: Capability =
     Capability { bit: 13, name: "CAP_NET_RAW", purpose: "to open AF_XDP sockets (the daemon)" };
-/// Lifts the limit on locked memory, or raises it.
+/// Lifts the limit on locked memory.
 pub const IPC_LOCK: Capability =
     Capability { bit: 14, name: "CAP_IPC_LOCK", purpose: "to lock packet memory beyond the limit" };
-/// Stands for `CAP_BPF` and `CAP_PERFMON`, and mounts a bpffs.
+/// Includes `CAP_BPF` and `CAP_PERFMON`, and mounts a bpffs.
 pub const SYS_ADMIN: Capability = Capability { bit: 21, name: "CAP_SYS_ADMIN", purpose: "to mount a bpffs" };
 
-/// Why the system is not ready.
+/// A requirement that the system does not meet.
 #[derive(Debug, Error)]
 pub enum PreflightError {
-    /// Privileges are missing.
     #[error(
         "not allowed to load XDP programs: {missing} missing; run as root, or give the binary what it needs: setcap cap_bpf,cap_perfmon,cap_net_admin,cap_net_raw+ep"
     )]
-    Capabilities {
-        /// The names, joined.
-        missing: String,
-    },
-    /// The kernel is too old.
+    Capabilities { missing: String },
     #[error(
         "kernel {found} is too old: XDP links and ring buffers as Sumac uses them need 5.15 or newer; use the daemon's UDP backend here"
     )]
-    Kernel {
-        /// What `uname -r` says.
-        found: String,
-    },
-    /// No bpffs where the pins go, and none could be mounted.
+    Kernel { found: String },
     #[error("no bpffs at {path}: {source}; mount it: mount -t bpf bpf /sys/fs/bpf")]
-    BpfFs {
-        /// Where it was looked for.
-        path: PathBuf,
-        /// Why mounting it failed.
-        source: io::Error,
-    },
-    /// /proc did not say.
+    BpfFs { path: PathBuf, source: io::Error },
     #[error("could not read {path}: {source}")]
-    Read {
-        /// The file.
-        path: &'static str,
-        /// What the file system said.
-        source: io::Error,
-    },
+    Read { path: &'static str, source: io::Error },
 }
 
-/// Checks all that attaching below `pin_root` needs, and mounts the bpffs when it is missing.
-///
-/// # Errors
-/// The first thing that is not as it must be.
+/// Checks the requirements for attaching below `pin_root`, and mounts the bpffs when it is missing.
 pub fn check(pin_root: &Path) -> Result<(), PreflightError> {
     check_capabilities(effective_capabilities()?)?;
     let found = kernel_release();
@@ -97,10 +70,7 @@ pub fn check(pin_root: &Path) -> Result<(), PreflightError> {
     ensure_bpffs(pin_root)
 }
 
-/// Capabilities in force, as a bit set.
-///
-/// # Errors
-/// When /proc is not mounted.
+/// Returns the effective capabilities as a bit set.
 pub fn effective_capabilities() -> Result<u64, PreflightError> {
     const PATH: &str = "/proc/self/status";
     let status = fs::read_to_string(PATH).map_err(|source| PreflightError::Read { path: PATH, source })?;
@@ -115,13 +85,12 @@ fn parse_capabilities(status: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// Whether a set holds a capability.
 #[must_use]
 pub fn holds(set: u64, capability: Capability) -> bool {
     set >> capability.bit & 1 == 1
 }
 
-/// Which of [`NEEDED`] a set lacks.
+/// Returns those of [`NEEDED`] that a set lacks.
 #[must_use]
 pub fn missing(set: u64) -> Vec<Capability> {
     let admin = holds(set, SYS_ADMIN);
@@ -138,13 +107,13 @@ fn check_capabilities(set: u64) -> Result<(), PreflightError> {
     }
 }
 
-/// The kernel's release, as `uname -r` prints it.
+/// Returns the kernel's release (`uname -r`).
 #[must_use]
 pub fn kernel_release() -> String {
     uname().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Major and minor number of a release.
+/// Returns the major and minor number of a release.
 #[must_use]
 pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
@@ -154,7 +123,17 @@ pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// Whether a path, or the nearest of its parents that is there, lies on a bpffs.
+/// Returns the soft limit on locked memory in bytes, of the text of `/proc/self/limits`.
+#[must_use]
+pub fn memory_lock_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+/// Returns whether a path, or the nearest of its parents that exists, is on a bpffs.
 #[must_use]
 pub fn is_on_bpffs(path: &Path) -> bool {
     path.ancestors()
@@ -162,19 +141,19 @@ pub fn is_on_bpffs(path: &Path) -> bool {
         .is_some_and(|found| found.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// Mounts a bpffs at the usual place when `pin_root` is below it and there is none.
+/// Mounts a bpffs at `/sys/fs/bpf` when `pin_root` is below it and there is none.
 fn ensure_bpffs(pin_root: &Path) -> Result<(), PreflightError> {
-    const USUAL: &str = "/sys/fs/bpf";
+    const MOUNT_POINT: &str = "/sys/fs/bpf";
     if is_on_bpffs(pin_root) {
         return Ok(());
     }
     let failed = |source| PreflightError::BpfFs { path: pin_root.to_owned(), source };
-    if !pin_root.starts_with(USUAL) {
+    if !pin_root.starts_with(MOUNT_POINT) {
         return Err(failed(io::Error::new(io::ErrorKind::NotFound, "not a bpf file system")));
     }
-    mount(Some("bpf"), USUAL, Some("bpf"), MsFlags::empty(), Some("mode=0700"))
+    mount(Some("bpf"), MOUNT_POINT, Some("bpf"), MsFlags::empty(), Some("mode=0700"))
         .map_err(|error| failed(error.into()))?;
-    tracing::info!("mounted a bpffs at {USUAL}, where programs are pinned");
+    tracing::info!("mounted a bpffs at {MOUNT_POINT}, for pins");
     Ok(())
 }
 
@@ -194,7 +173,7 @@ mod tests {
         let names = |set| missing(set).iter().map(|capability| capability.name).collect::<Vec<_>>();
         assert_eq!(names(0), ["CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN"]);
         assert_eq!(names(1 << 39 | 1 << 38), ["CAP_NET_ADMIN"]);
-        assert_eq!(names(1 << 21), ["CAP_NET_ADMIN"], "CAP_SYS_ADMIN stands for the newer two");
+        assert_eq!(names(1 << 21), ["CAP_NET_ADMIN"], "CAP_SYS_ADMIN includes the newer two");
         assert!(names(1 << 21 | 1 << 12).is_empty());
         let text = check_capabilities(0).unwrap_err().to_string();
         assert!(text.contains("CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN missing"), "{text}");

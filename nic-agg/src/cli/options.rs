@@ -1,0 +1,36 @@
+//! Options and output that several verbs have.
+
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use serde::Serialize;
+use sumac_loader::DEFAULT_PIN_ROOT;
+
+/// The option for the directory of pins.
+#[derive(Debug, clap::Args)]
+pub struct PinRoot {
+    /// The directory of the aggregator's pins; must be on a bpffs
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_ROOT)]
+    pub pin_root: PathBuf,
+}
+
+/// The aggregator that a verb is for.
+#[derive(Debug, clap::Args)]
+pub struct Target {
+    #[command(flatten)]
+    pub pins: PinRoot,
+    /// The aggregator of `sumac-agg serve --plane host` on this UDP port, in place of the attached one
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "48700", conflicts_with = "pin_root")]
+    pub host: Option<u16>,
+}
+
+/// Prints one JSON object.
+pub fn print_json(value: &impl Serialize) -> anyhow::Result<ExitCode> {
+    let mut text = serde_json::to_vec(value)?;
+    text.push(b'\n');
+    io::stdout().lock().write_all(&text)?;
+    Ok(ExitCode::SUCCESS)
+}

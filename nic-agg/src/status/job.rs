@@ -1,0 +1,308 @@
+//! The status of a job and its workers.
+
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddrV4},
+};
+
+use serde::Serialize;
+use sumac_agg_layout::{Drops, Injected, Lateness, Times};
+use sumac_wire::{
+    Reason,
+    tables::{JobEntry, WorkerCounters, WorkerEntry, job_flag},
+};
+
+use crate::{
+    aggregator::{Aggregator, OpenError},
+    drops::percent,
+    tables::{TableError, Tables},
+};
+
+/// A worker straggles when it is last this much more often than an even share.
+const STRAGGLER_RATIO: f64 = 1.5;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct JobStatus {
+    pub job: u16,
+    pub epoch: u16,
+    pub is_dynamic: bool,
+    /// The destinations of a dynamic job's sums; none at a rack, whose sums go to its root.
+    pub parameter_hosts: Vec<SocketAddrV4>,
+    pub first_slot: u32,
+    /// The job's slots; of a dynamic job, those of each shard that it may take.
+    pub slots: u32,
+    /// The reason for their number, where it is known.
+    pub slots_reason: Option<String>,
+    /// 0 for a dynamic job, whose slots have no lanes.
+    pub lanes: u32,
+    pub shards: u16,
+    /// Whether a completed slot takes the next chunk of its lane, whatever its number.
+    pub stealing: bool,
+    pub level: LevelStatus,
+    /// The most elements in a chunk.
+    pub elements: u16,
+    /// Whether UDP checksums are verified.
+    pub checksum: bool,
+    /// The multicast group of results for workers that share an interface.
+    pub group: Option<Ipv4Addr>,
+    /// Whether each worker, or each group behind an interface, gets a copy of its own; else all get one together.
+    pub is_copied: bool,
+    /// Frames by reason, without those never counted.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// Intentional drops, if there are any.
+    pub drops: Option<DropStatus>,
+    /// Times from a chunk's first contribution to its last, of one chunk in 16.
+    pub aggregation: Histogram,
+    pub straggler: Option<Straggler>,
+    /// The workers by rank; at a root the racks.
+    pub workers: Vec<WorkerStatus>,
+}
+
+/// The level of an aggregator in a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LevelStatus {
+    /// The only one.
+    Only,
+    /// Its workers are racks.
+    Root,
+    Rack {
+        rack: u16,
+        parent: Ipv4Addr,
+    },
+}
+
+/// Intentional drops, in percent and in frames.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct DropStatus {
+    /// Of the frames that arrive.
+    pub up_percent: f64,
+    /// Of the frames that leave.
+    pub down_percent: f64,
+    pub up: u64,
+    pub down: u64,
+}
+
+/// The worker that completes more than its share of the chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Straggler {
+    pub rank: u16,
+    pub ip: Ipv4Addr,
+    /// The part of all chunks that waited for it last.
+    pub last_percent: f64,
+    /// Its mean lateness behind the chunks' first contributions.
+    pub late_mean_ns: u64,
+    pub late_max_ns: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkerStatus {
+    pub rank: u16,
+    pub ip: Ipv4Addr,
+    pub port: u16,
+    /// The MAC address of the worker or of its router; unknown to a host aggregator.
+    pub mac: Option<String>,
+    /// The interface towards the worker; unknown to a host aggregator.
+    pub ifindex: Option<u32>,
+    /// Contributions added.
+    pub added: u64,
+    /// Of these, the last of their slot.
+    pub last: u64,
+    /// Contributions that had been added before.
+    pub duplicates: u64,
+    /// Results sent again.
+    pub replies: u64,
+    /// The mean lateness behind the chunks' first contributions, of one chunk in 16.
+    pub late_mean_ns: u64,
+    pub late_max_ns: u64,
+}
+
+/// Times in buckets that double.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Histogram {
+    pub count: u64,
+    /// Upper bounds of the quantiles' buckets.
+    pub p50_ns: u64,
+    pub p99_ns: u64,
+    /// Upper bound in nanoseconds, and count, of each bucket that is not empty.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+impl Histogram {
+    pub(crate) fn of(times: &Times) -> Histogram {
+        let all = times.buckets.iter().enumerate().map(|(log2, count)| (2u64 << log2, *count));
+        let buckets: Vec<_> = all.filter(|(_, count)| *count > 0).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum::<u64>();
+        let quantile = |percent: u64| {
+            let mut below = 0;
+            let found = buckets.iter().find(|(_, here)| {
+                below += here;
+                below * 100 >= count * percent
+            });
+            found.map_or(0, |(upper, _)| *upper)
+        };
+        Histogram { count, p50_ns: quantile(50), p99_ns: quantile(99), buckets }
+    }
+}
+
+impl Aggregator {
+    /// Reads the status of each job.
+    ///
+    /// # Errors
+    /// When the aggregator is no longer attached.
+    pub fn jobs(&self) -> Result<Vec<JobStatus>, OpenError> {
+        let tables = self.tables()?;
+        let jobs = tables.jobs()?.into_iter().filter(|(_, entry)| entry.flags & job_flag::ACTIVE != 0);
+        Ok(jobs.map(|(number, entry)| job(&tables, number, &entry)).collect::<Result<_, _>>()?)
+    }
+}
+
+/// Returns the number of slots that static jobs have.
+pub(crate) fn slots_used(jobs: &[JobStatus]) -> u32 {
+    jobs.iter().filter(|job| !job.is_dynamic).map(|job| job.slots).sum()
+}
+
+fn job(tables: &Tables, number: u16, entry: &JobEntry) -> Result<JobStatus, TableError> {
+    let parents = tables.parents(number, entry.hosts)?;
+    let observed = Observed {
+        parents: parents.iter().map(|parent| SocketAddrV4::new(parent.ip.into(), parent.port)).collect(),
+        counters: tables.job_counters(number)?,
+        drops: tables.drops(number)?,
+        injected: tables.injected(number)?,
+        times: tables.times(number)?,
+        workers: (0..entry.world).map(|rank| worker(tables, number, rank)).collect::<Result<_, _>>()?,
+    };
+    Ok(job_status(number, entry, observed))
+}
+
+fn worker(tables: &Tables, job: u16, rank: u16) -> Result<WorkerStatus, TableError> {
+    let WorkerEntry { ip, port, mac, ifindex, .. } = tables.worker(job, rank)?;
+    let address = SocketAddrV4::new(ip.into(), port);
+    let (counters, lateness) = (tables.worker_counters(job, rank)?, tables.lateness(job, rank)?);
+    Ok(worker_status(rank, address, Some((mac, ifindex)), counters, lateness))
+}
+
+/// The counters of a job at an aggregator of either kind.
+pub(crate) struct Observed {
+    /// The job's root, or its parameter hosts.
+    pub parents: Vec<SocketAddrV4>,
+    pub counters: Vec<(Reason, u64)>,
+    pub drops: Drops,
+    pub injected: Injected,
+    pub times: Times,
+    pub workers: Vec<WorkerStatus>,
+}
+
+/// Returns a job's status without the reason for its slots.
+pub(crate) fn job_status(number: u16, entry: &JobEntry, observed: Observed) -> JobStatus {
+    let has = |flag| entry.flags & flag != 0;
+    let (drops, injected) = (observed.drops, observed.injected);
+    let is_dropping = drops != Drops::default() || injected != Injected::default();
+    let is_dynamic = has(job_flag::DYNAMIC);
+    let level = match observed.parents.first() {
+        _ if has(job_flag::ROOT) => LevelStatus::Root,
+        Some(parent) if has(job_flag::CHILD) => LevelStatus::Rack { rack: entry.rack, parent: *parent.ip() },
+        _ => LevelStatus::Only,
+    };
+    let is_rack = matches!(level, LevelStatus::Rack { .. });
+    JobStatus {
+        job: number,
+        epoch: entry.epoch,
+        is_dynamic,
+        parameter_hosts: if is_dynamic && !is_rack { observed.parents } else { Vec::new() },
+        first_slot: entry.slot_base,
+        slots: entry.slots,
+        slots_reason: None,
+        lanes: if is_dynamic { 0 } else { entry.slots / entry.lane_slots() },
+        shards: entry.shards,
+        stealing: has(job_flag::STEALING),
+        level,
+        elements: entry.elements,
+        checksum: has(job_flag::CHECKSUM),
+        group: (entry.group_ip != 0).then(|| Ipv4Addr::from_bits(entry.group_ip)),
+        is_copied: !has(job_flag::MULTICAST),
+        counters: observed.counters.into_iter().map(|(reason, count)| (reason.name(), count)).collect(),
+        drops: is_dropping.then(|| DropStatus {
+            up_percent: percent(drops.up),
+            down_percent: percent(drops.down),
+            up: injected.up,
+            down: injected.down,
+        }),
+        aggregation: Histogram::of(&observed.times),
+        straggler: straggler(&observed.workers),
+        workers: observed.workers,
+    }
+}
+
+/// Returns a worker's status; `link`: its MAC address and its interface, where the aggregator knows them.
+pub(crate) fn worker_status(
+    rank: u16,
+    address: SocketAddrV4,
+    link: Option<([u8; 6], u32)>,
+    counters: WorkerCounters,
+    late: Lateness,
+) -> WorkerStatus {
+    WorkerStatus {
+        rank,
+        ip: *address.ip(),
+        port: address.port(),
+        mac: link.map(|(mac, _)| mac.map(|byte| format!("{byte:02x}")).join(":")),
+        ifindex: link.map(|(_, ifindex)| ifindex),
+        added: counters.added,
+        last: counters.last,
+        duplicates: counters.duplicates,
+        replies: counters.replies,
+        late_mean_ns: late.sum / late.chunks.max(1),
+        late_max_ns: late.max,
+    }
+}
+
+fn straggler(workers: &[WorkerStatus]) -> Option<Straggler> {
+    let chunks = workers.iter().map(|worker| worker.last).sum::<u64>();
+    let slowest = workers.iter().max_by_key(|worker| worker.last)?;
+    let last = slowest.last as f64 / chunks.max(1) as f64;
+    let is_slow = workers.len() > 1 && last * workers.len() as f64 > STRAGGLER_RATIO;
+    is_slow.then_some(Straggler {
+        rank: slowest.rank,
+        ip: slowest.ip,
+        last_percent: last * 100.0,
+        late_mean_ns: slowest.late_mean_ns,
+        late_max_ns: slowest.late_max_ns,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(rank: u16, last: u64) -> WorkerStatus {
+        let address = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, rank as u8), 48700);
+        let counters = WorkerCounters { added: 100, last, ..WorkerCounters::default() };
+        worker_status(rank, address, None, counters, Lateness { chunks: 2, sum: 10, max: 7 })
+    }
+
+    #[test]
+    fn stragglers_are_last_more_often_than_the_others() {
+        let of = |last: &[u64]| {
+            let workers: Vec<_> = (0..).zip(last).map(|(rank, last)| worker(rank, *last)).collect();
+            straggler(&workers).map(|straggler| (straggler.rank, straggler.last_percent))
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[100]), None, "a single worker");
+        assert_eq!(of(&[0, 0]), None, "no chunk yet");
+        assert_eq!(of(&[25, 30, 25, 20]), None, "nearly even");
+        assert_eq!(of(&[10, 10, 80, 0]), Some((2, 80.0)));
+        assert_eq!(of(&[30, 70]), None, "two in turn");
+        assert_eq!(of(&[10, 90]), Some((1, 90.0)));
+    }
+
+    #[test]
+    fn quantiles_are_the_buckets_upper_bounds() {
+        assert_eq!(Histogram::of(&Times::default()), Histogram::default());
+        let mut times = Times::default();
+        (times.buckets[9], times.buckets[10], times.buckets[20]) = (60, 39, 1);
+        let histogram = Histogram::of(&times);
+        assert_eq!((histogram.count, histogram.p50_ns, histogram.p99_ns), (100, 1024, 2048));
+        assert_eq!(histogram.buckets, [(1024, 60), (2048, 39), (2 << 20, 1)]);
+    }
+}

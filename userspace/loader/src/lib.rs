@@ -1,0 +1,37 @@
+//! Loads, attaches, pins and observes eBPF programs.
+//!
+//! The host program, the aggregator and the lab have this in common. A program's maps, variants and settings belong to
+//! the crate that loads it.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | [`mod@preflight`] | capabilities, kernel release and bpffs, checked before anything is loaded |
+//! | [`mod@interface`] | index, MTU, queues, driver features and XDP programs of a network interface |
+//! | [`mod@program`] | loading into the kernel, with the verifier's last lines on failure |
+//! | [`mod@attach`] | attachment, replacement under traffic, change of mode with rollback |
+//! | [`mod@pins`] | directories of pins on a bpffs: locks, staged replacement, removal |
+//! | [`mod@map`] | typed access to array maps |
+//! | [`mod@log`] | a program's log messages, forwarded to `tracing` |
+//! | [`mod@test_run`] | `BPF_PROG_TEST_RUN`: verdict, frame and nanoseconds |
+//! | [`mod@mode`], [`mod@namespace`] | XDP modes; network namespaces |
+#![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
+
+pub mod attach;
+pub mod interface;
+pub mod log;
+pub mod map;
+pub mod mode;
+pub mod namespace;
+mod netlink;
+pub mod pins;
+pub mod preflight;
+pub mod program;
+pub mod test_run;
+
+pub use attach::{AttachError, Bound, XdpAttachment};
+pub use interface::Interface;
+pub use mode::{BoundXdpMode, XdpMode};
+pub use pins::{DEFAULT_PIN_ROOT, PinDirectory, PinError};
+pub use program::{LoadError, Variant};
+pub use test_run::TestRun;

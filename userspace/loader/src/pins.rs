@@ -1,0 +1,290 @@
+//! Directories of pins on a bpffs.
+//!
+//! Programs, links and maps are pinned, so that they outlive the process that attached them. Each attachment has a
+//! directory, named after the inode of its network namespace: several namespaces share one bpffs, and their interfaces
+//! share names. The names of pinned links begin with `link`.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use aya::programs::links::{FdLink, LinkError, PinnedLink};
+use thiserror::Error;
+
+pub const DEFAULT_PIN_ROOT: &str = "/sys/fs/bpf/sumac";
+
+/// The pin of an XDP program on its interface's ingress.
+pub const PROGRAM: &str = "prog";
+/// The pin of a directory's only link, or the beginning of the names of several.
+pub const LINK: &str = "link";
+
+/// A pin that could not be made, opened or removed.
+#[derive(Debug, Error)]
+pub enum PinError {
+    #[error("could not change the pins at {path}: {source}")]
+    File { path: PathBuf, source: io::Error },
+    #[error("could not pin at {path}: {source}")]
+    Pin { path: PathBuf, source: Box<aya::pin::PinError> },
+    #[error("could not open the pinned link {path}: {source}; `sumac clean` removes it")]
+    Link { path: PathBuf, source: LinkError },
+}
+
+impl PinError {
+    /// Returns a function that adds the path to an error of the file system.
+    pub fn at(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::File { path: path.to_owned(), source }
+    }
+}
+
+/// The directory of one attachment's pins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinDirectory {
+    path: PathBuf,
+    namespace: u64,
+}
+
+impl PinDirectory {
+    /// Returns the directory at `path` for a network namespace; it need not be there.
+    #[must_use]
+    pub fn new(path: PathBuf, namespace: u64) -> Self {
+        Self { path, namespace }
+    }
+
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the inode of the network namespace.
+    #[must_use]
+    pub fn namespace(&self) -> u64 {
+        self.namespace
+    }
+
+    /// Returns the path of one pin.
+    #[must_use]
+    pub fn pin(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Makes the directory and locks it against other processes. The lock ends with the returned file.
+    pub fn create_locked(&self) -> io::Result<File> {
+        loop {
+            match fs::create_dir_all(&self.path) {
+                // The former holder of the lock removed it after `create_dir_all` had found it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !self.path.is_file() => {
+                    continue;
+                }
+                other => other?,
+            }
+            if let Some(lock) = self.lock()? {
+                return Ok(lock);
+            }
+        }
+    }
+
+    /// Locks the directory; `None` when it is not there.
+    pub fn lock(&self) -> io::Result<Option<File>> {
+        let directory = match File::open(&self.path) {
+            Ok(directory) => directory,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        directory.lock()?;
+        // The former holder of the lock may have removed the directory.
+        let is_current = fs::metadata(&self.path)
+            .is_ok_and(|now| directory.metadata().is_ok_and(|then| now.ino() == then.ino()));
+        Ok(is_current.then_some(directory))
+    }
+
+    /// Removes a pin; returns whether it was there.
+    pub fn remove(&self, name: &str) -> Result<bool, PinError> {
+        let pin = self.pin(name);
+        match fs::remove_file(&pin) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(PinError::File { path: pin, source }),
+        }
+    }
+
+    /// Detaches the program of a pinned link and removes the pin; returns whether it was there.
+    pub fn remove_link(&self, name: &str) -> Result<bool, PinError> {
+        let pin = self.pin(name);
+        // Held over the removal: closing the last handle detaches at once, removing the last pin some time later.
+        let link = PinnedLink::from_pin(&pin).ok();
+        let removed = self.remove(name);
+        drop(link);
+        removed
+    }
+
+    /// Removes every pin, the directory, and its two parents if they are empty. Returns the paths removed, without those
+    /// of the parents.
+    ///
+    /// # Errors
+    /// The first pin that stays; those removed before stay removed.
+    pub fn remove_all(&self) -> Result<Vec<PathBuf>, PinError> {
+        let removed = self.remove_pins()?;
+        // The parents are shared with other attachments.
+        for parent in self.path.ancestors().skip(1).take(2) {
+            if fs::remove_dir(parent).is_err() {
+                break;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Removes every pin and the directory; returns the paths removed. Links go first, so that no frame meets a program
+    /// whose maps are gone.
+    pub fn remove_pins(&self) -> Result<Vec<PathBuf>, PinError> {
+        let mut pins = entries(&self.path).map_err(PinError::at(&self.path))?;
+        pins.sort_by_key(|pin| (!file_name(pin).starts_with(LINK), pin.clone()));
+        for pin in &pins {
+            match file_name(pin) {
+                link if link.starts_with(LINK) => self.remove_link(link)?,
+                name => self.remove(name)?,
+            };
+        }
+        match fs::remove_dir(&self.path) {
+            Ok(()) => pins.push(self.path.clone()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(PinError::File { path: self.path.clone(), source }),
+        }
+        Ok(pins)
+    }
+
+    /// Pins an object under a second name, from which [`StagedPin::commit`] moves it over the old pin.
+    pub fn stage(
+        &self,
+        name: &str,
+        pin: impl FnOnce(&Path) -> Result<(), aya::pin::PinError>,
+    ) -> Result<StagedPin, PinError> {
+        let (staged, target) = (self.pin(&format!("{name}-new")), self.pin(name));
+        self.remove(&format!("{name}-new"))?;
+        pin(&staged).map_err(|source| PinError::Pin { path: staged.clone(), source: Box::new(source) })?;
+        Ok(StagedPin { staged, target })
+    }
+
+    /// Returns the kernel's number of the program that a pinned link has.
+    pub fn linked_program(&self, link: &str) -> Result<u32, PinError> {
+        let path = self.pin(link);
+        let id = PinnedLink::from_pin(&path).and_then(|link| Ok(FdLink::from(link).info()?.program_id()));
+        id.map_err(|source| PinError::Link { path, source })
+    }
+}
+
+/// A pin under its second name; removed on drop unless it was committed.
+#[must_use = "it replaces nothing before it is committed"]
+pub struct StagedPin {
+    staged: PathBuf,
+    target: PathBuf,
+}
+
+impl StagedPin {
+    /// Moves the pin over the old one, which is never missing meanwhile.
+    pub fn commit(self) -> Result<(), PinError> {
+        fs::rename(&self.staged, &self.target).map_err(PinError::at(&self.target))
+    }
+}
+
+impl Drop for StagedPin {
+    fn drop(&mut self) {
+        // After a commit there is nothing under this name.
+        let _ = fs::remove_file(&self.staged);
+    }
+}
+
+/// Returns an interface's name as part of a pin's: bpffs allows no dot, and the kernel no colon in an interface's name.
+#[must_use]
+pub fn encode_interface(name: &str) -> String {
+    name.replace('.', ":")
+}
+
+/// The inverse of [`encode_interface`].
+#[must_use]
+pub fn decode_interface(name: &str) -> String {
+    name.replace(':', ".")
+}
+
+/// Returns the paths in a directory, sorted; none when it is not there.
+pub fn entries(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut found = entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?;
+    found.sort();
+    Ok(found)
+}
+
+/// Returns the last part of a path; empty when it is not text.
+#[must_use]
+pub fn file_name(path: &Path) -> &str {
+    path.file_name().and_then(OsStr::to_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(test: &str) -> PinDirectory {
+        let root = std::env::temp_dir().join(format!("sumac-{test}-{}", std::process::id()));
+        PinDirectory::new(root.join("agg/7"), 7)
+    }
+
+    #[test]
+    fn a_directory_that_another_process_removes_is_locked_in_the_end() {
+        let pins = directory("pins-race");
+        let others = pins.clone();
+        // Keeps the parents.
+        fs::create_dir_all(pins.path().with_file_name("kept")).unwrap();
+        let remover = std::thread::spawn(move || {
+            for _ in 0..2000 {
+                let _ = fs::remove_dir(others.path());
+            }
+        });
+        while !remover.is_finished() {
+            drop(pins.create_locked().unwrap());
+        }
+        remover.join().unwrap();
+        fs::remove_dir_all(pins.path().ancestors().nth(2).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn links_are_removed_first_and_empty_parents_last() {
+        let pins = directory("pins");
+        assert_eq!(pins.lock().unwrap().map(drop), None, "no directory to lock");
+        drop(pins.create_locked().unwrap());
+        for name in ["link-eth0:7", "link-eth1", "map-JOBS", PROGRAM] {
+            fs::write(pins.pin(name), "").unwrap();
+        }
+        let removed = pins.remove_all().unwrap();
+        assert_eq!(removed[..2], [pins.pin("link-eth0:7"), pins.pin("link-eth1")]);
+        assert_eq!(removed.len(), 5);
+        assert!(!pins.path().ancestors().nth(2).unwrap().exists());
+        assert_eq!(pins.remove_all().unwrap(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_staged_pin_replaces_only_when_committed() {
+        let pins = directory("pins-staged");
+        drop(pins.create_locked().unwrap());
+        let stage = |text: &'static str| {
+            pins.stage(PROGRAM, |path| {
+                fs::write(path, text).unwrap();
+                Ok(())
+            })
+            .unwrap()
+        };
+        stage("first").commit().unwrap();
+        drop(stage("second"));
+        assert_eq!(fs::read_to_string(pins.pin(PROGRAM)).unwrap(), "first");
+        stage("third").commit().unwrap();
+        assert_eq!(fs::read_to_string(pins.pin(PROGRAM)).unwrap(), "third");
+        assert_eq!(pins.remove_all().unwrap().len(), 2, "nothing is left under the second name");
+    }
+}

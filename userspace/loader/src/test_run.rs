@@ -1,0 +1,40 @@
+//! `BPF_PROG_TEST_RUN`: a program on one frame, without an interface.
+
+use aya::{
+    TestRun as _, TestRunOptions,
+    programs::{ProgramError, Xdp},
+};
+
+pub const XDP_DROP: u32 = 1;
+pub const XDP_PASS: u32 = 2;
+
+/// Room that a program may add to a frame.
+const HEADROOM: usize = 64;
+
+/// The outcome of a test run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TestRun {
+    /// An `xdp_action`.
+    pub verdict: u32,
+    /// The frame after the last repetition.
+    pub frame: Vec<u8>,
+    /// The kernel's mean over all repetitions, which includes the cost of an empty program.
+    pub ns_per_frame: u64,
+}
+
+impl TestRun {
+    /// Runs a loaded program on a frame `repeat` times, on one CPU. The kernel adds a few runs to warm up.
+    pub fn of(program: &Xdp, frame: &[u8], repeat: u32) -> Result<TestRun, ProgramError> {
+        let mut out = vec![0; frame.len() + HEADROOM];
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            repeat,
+            ..TestRunOptions::new()
+        };
+        let result = program.test_run(options)?;
+        out.truncate(result.data_size_out as usize);
+        let ns_per_frame = u64::try_from(result.duration.as_nanos()).unwrap_or(u64::MAX);
+        Ok(TestRun { verdict: result.return_value, frame: out, ns_per_frame })
+    }
+}
