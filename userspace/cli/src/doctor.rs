@@ -6,7 +6,7 @@ use std::{
 };
 
 use sumac_client::Client;
-use sumac_hostprog::doctor::{Check, Level, Subject, examine};
+use sumac_hostprog::doctor::{Check, Severity, Subject, examine};
 
 use crate::{
     exit,
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         pin_root: args.pin_root.path.clone(),
     });
     checks.push(daemon(args));
-    let worst = checks.iter().map(|check| check.level).max().unwrap_or(Level::Ok);
+    let worst = checks.iter().map(|check| check.level).max().unwrap_or(Severity::Ok);
     let mut out = io::stdout().lock();
     if args.json {
         let all = serde_json::json!({ "worst": worst, "checks": checks });
@@ -57,22 +57,24 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         show(&mut out, &checks)?;
     }
-    Ok(if worst == Level::Fail { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
+    Ok(if worst == Severity::Fail { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
 }
 
 fn daemon(args: &Args) -> Check {
     let path = args.socket.path.display();
     let (level, found, remedy) = match Client::connect(&args.socket.path).and_then(|client| client.stats()) {
         Ok(stats) if stats.fallback.is_empty() => {
-            (Level::Ok, format!("answers at {path}, backend {}", stats.backend), None)
+            (Severity::Ok, format!("answers at {path}, backend {}", stats.backend), None)
         }
         Ok(stats) => {
             let found = format!("runs on {}: {}", stats.backend, stats.fallback);
-            (Level::Warn, found, Some("correct the failed checks above, then restart it".to_owned()))
+            (Severity::Warn, found, Some("correct the failed checks above, then restart it".to_owned()))
         }
-        Err(error) => {
-            (Level::Warn, error.to_string(), Some("sumac daemon --config /etc/sumac/daemon.toml".to_owned()))
-        }
+        Err(error) => (
+            Severity::Warn,
+            error.to_string(),
+            Some("sumac daemon --config /etc/sumac/daemon.toml".to_owned()),
+        ),
     };
     Check { name: "daemon", level, found, remedy }
 }
@@ -85,5 +87,11 @@ fn show(out: &mut impl Write, checks: &[Check]) -> io::Result<()> {
         }
     }
     let count = |level| checks.iter().filter(|check| check.level == level).count();
-    writeln!(out, "{} checks, {} warnings, {} failed", checks.len(), count(Level::Warn), count(Level::Fail))
+    writeln!(
+        out,
+        "{} checks, {} warnings, {} failed",
+        checks.len(),
+        count(Severity::Warn),
+        count(Severity::Fail)
+    )
 }

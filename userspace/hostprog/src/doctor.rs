@@ -7,7 +7,7 @@ mod offloads;
 mod steering;
 mod system;
 
-pub use self::check::{Check, Level, Subject};
+pub use self::check::{Check, Severity, Subject};
 
 /// Runs every check. Changes nothing, and never fails: an unreadable fact is a finding too.
 #[must_use]

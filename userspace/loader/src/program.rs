@@ -118,10 +118,13 @@ pub fn errno(error: &(dyn Error + 'static)) -> Option<Errno> {
 
 #[cfg(test)]
 mod tests {
+    use aya::sys::SyscallError;
+
     use super::*;
 
     fn refusal(errno: Errno) -> ProgramError {
-        ProgramError::IOError(io::Error::from_raw_os_error(errno as i32))
+        let io_error = io::Error::from_raw_os_error(errno as i32);
+        ProgramError::SyscallError(SyscallError { call: "bpf_prog_load", io_error })
     }
 
     #[test]

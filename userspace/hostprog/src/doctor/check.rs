@@ -9,7 +9,7 @@ use sumac_wire::DEFAULT_ELEMENTS;
 /// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum Severity {
     Ok,
     /// Works, but slower or less safely than possible, or may fail later.
     Warn,
@@ -17,7 +17,7 @@ pub enum Level {
     Fail,
 }
 
-impl Level {
+impl Severity {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl Level {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub name: &'static str,
-    pub level: Level,
+    pub level: Severity,
     pub found: String,
     /// The remedy, as a command where there is one.
     /// `mend` in the output of `--json` since the first version.
@@ -42,15 +42,15 @@ pub struct Check {
 
 impl Check {
     pub(super) fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, level: Level::Ok, found: found.into(), remedy: None }
+        Self { name, level: Severity::Ok, found: found.into(), remedy: None }
     }
 
     pub(super) fn warn(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { name, level: Level::Warn, found: found.into(), remedy: Some(remedy.into()) }
+        Self { name, level: Severity::Warn, found: found.into(), remedy: Some(remedy.into()) }
     }
 
     pub(super) fn fail(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { name, level: Level::Fail, found: found.into(), remedy: Some(remedy.into()) }
+        Self { name, level: Severity::Fail, found: found.into(), remedy: Some(remedy.into()) }
     }
 }
 

@@ -181,7 +181,7 @@ fn rings(interface: &Interface) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::check::Level, *};
+    use super::{super::check::Severity, *};
 
     fn veth(mtu: u32) -> Interface {
         Interface { mtu, ..Interface::named("v0") }
@@ -190,13 +190,13 @@ mod tests {
     #[test]
     fn a_chunk_must_fit_the_mtu() {
         let table = [
-            ("the default", 1500, 256, Level::Ok),
-            ("the last that fits", 1500, 354, Level::Ok),
-            ("one too many", 1500, 355, Level::Fail),
-            ("360 in 1524", 1524, 360, Level::Ok),
-            ("360 in 1500", 1500, 360, Level::Fail),
-            ("the longest on a veth", 3506, 832, Level::Ok),
-            ("jumbo frames", 9000, 2224, Level::Ok),
+            ("the default", 1500, 256, Severity::Ok),
+            ("the last that fits", 1500, 354, Severity::Ok),
+            ("one too many", 1500, 355, Severity::Fail),
+            ("360 in 1524", 1524, 360, Severity::Ok),
+            ("360 in 1500", 1500, 360, Severity::Fail),
+            ("the longest on a veth", 3506, 832, Severity::Ok),
+            ("jumbo frames", 9000, 2224, Severity::Ok),
         ];
         for (name, size, elements, level) in table {
             assert_eq!(mtu(&veth(size), elements).level, level, "{name}");
@@ -207,10 +207,10 @@ mod tests {
 
     #[test]
     fn an_interface_that_is_down_or_missing_fails() {
-        assert_eq!(state(&veth(1500)).level, Level::Ok);
-        assert_eq!(state(&Interface { up: false, ..veth(1500) }).level, Level::Fail);
+        assert_eq!(state(&veth(1500)).level, Severity::Ok);
+        assert_eq!(state(&Interface { up: false, ..veth(1500) }).level, Severity::Fail);
         let subject = Subject { interface: Some("no-such-if".to_owned()), ..Subject::default() };
         let checks = examine("no-such-if", &subject);
-        assert_eq!((checks.len(), checks[0].level), (1, Level::Fail));
+        assert_eq!((checks.len(), checks[0].level), (1, Severity::Fail));
     }
 }

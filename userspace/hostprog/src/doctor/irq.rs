@@ -55,7 +55,7 @@ fn judge(interface: &str, irqs: &[u32], affinity: impl Fn(u32) -> String) -> Che
 
 #[cfg(test)]
 mod tests {
-    use super::{super::check::Level, *};
+    use super::{super::check::Severity, *};
 
     const TABLE: &str = "            CPU0       CPU1
   1:          9          0   IO-APIC   1-edge      i8042
@@ -75,10 +75,10 @@ NMI:          0          0   Non-maskable interrupts
 
     #[test]
     fn all_on_one_cpu_is_a_warning() {
-        assert_eq!(judge("eth1", &[1, 2], |_| "0\n".to_owned()).level, Level::Warn);
-        assert_eq!(judge("eth1", &[1, 2], |irq| irq.to_string()).level, Level::Ok);
-        assert_eq!(judge("eth1", &[1, 2], |_| "0-1".to_owned()).level, Level::Ok);
-        assert_eq!(judge("eth1", &[1], |_| "0".to_owned()).level, Level::Ok);
-        assert_eq!(judge("v0", &[], |_| String::new()).level, Level::Ok);
+        assert_eq!(judge("eth1", &[1, 2], |_| "0\n".to_owned()).level, Severity::Warn);
+        assert_eq!(judge("eth1", &[1, 2], |irq| irq.to_string()).level, Severity::Ok);
+        assert_eq!(judge("eth1", &[1, 2], |_| "0-1".to_owned()).level, Severity::Ok);
+        assert_eq!(judge("eth1", &[1], |_| "0".to_owned()).level, Severity::Ok);
+        assert_eq!(judge("v0", &[], |_| String::new()).level, Severity::Ok);
     }
 }

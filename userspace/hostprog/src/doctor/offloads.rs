@@ -101,7 +101,7 @@ fn peer(interface: &Interface) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::check::Level, *};
+    use super::{super::check::Severity, *};
 
     #[test]
     fn offloads_are_judged_by_name() {
@@ -110,15 +110,15 @@ mod tests {
         let nic = Interface { kind: None, ..veth.clone() };
         let bound = sumac_loader::interface::XdpProgram { id: 1, mode: BoundXdpMode::Driver };
         let programmed = Interface { xdp: vec![bound], ..veth.clone() };
-        assert_eq!(checksums(&veth, &on(&["tx-checksum-ip-generic"])).level, Level::Warn);
-        assert_eq!(checksums(&veth, &on(&["rx-checksum"])).level, Level::Ok);
-        assert_eq!(checksums(&nic, &on(&["tx-checksum-ip-generic"])).level, Level::Ok);
-        assert_eq!(merging("v0", &on(&["rx-lro"])).level, Level::Warn);
-        assert_eq!(merging("v0", &on(&["rx-gro"])).level, Level::Ok);
+        assert_eq!(checksums(&veth, &on(&["tx-checksum-ip-generic"])).level, Severity::Warn);
+        assert_eq!(checksums(&veth, &on(&["rx-checksum"])).level, Severity::Ok);
+        assert_eq!(checksums(&nic, &on(&["tx-checksum-ip-generic"])).level, Severity::Ok);
+        assert_eq!(merging("v0", &on(&["rx-lro"])).level, Severity::Warn);
+        assert_eq!(merging("v0", &on(&["rx-gro"])).level, Severity::Ok);
         assert!(!has_napi(&veth, &on(&["rx-gro-list"])));
         assert!(has_napi(&veth, &on(&["rx-gro"])));
         assert!(has_napi(&programmed, &[]));
-        assert_eq!(napi("v0", false).level, Level::Warn);
-        assert_eq!(peer(&veth).level, Level::Ok, "a peer that is not visible");
+        assert_eq!(napi("v0", false).level, Severity::Warn);
+        assert_eq!(peer(&veth).level, Severity::Ok, "a peer that is not visible");
     }
 }

@@ -103,7 +103,7 @@ fn threads(interface: &Interface, threaded: Option<String>) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::check::Level, *};
+    use super::{super::check::Severity, *};
 
     fn veth(rx_queues: u32) -> Interface {
         Interface { kind: Some("veth".to_owned()), rx_queues, ..Interface::named("v0") }
@@ -124,24 +124,31 @@ mod tests {
     fn the_remedy_fits_the_mechanism() {
         let none = Some("its driver has none");
         let table = [
-            ("one queue", present(QueueChoice::OneQueue, None), Filters::NoSwitch, true, Level::Ok, ""),
-            ("rules", present(QueueChoice::Rules, None), Filters::On, true, Level::Ok, ""),
-            ("not attached", present(QueueChoice::Hash, None), Filters::On, false, Level::Ok, ""),
+            ("one queue", present(QueueChoice::OneQueue, None), Filters::NoSwitch, true, Severity::Ok, ""),
+            ("rules", present(QueueChoice::Rules, None), Filters::On, true, Severity::Ok, ""),
+            ("not attached", present(QueueChoice::Hash, None), Filters::On, false, Severity::Ok, ""),
             (
                 "attached without",
                 present(QueueChoice::Hash, None),
                 Filters::On,
                 true,
-                Level::Warn,
+                Severity::Warn,
                 "--steer ntuple",
             ),
-            ("switched off", present(QueueChoice::Hash, none), Filters::Off, false, Level::Warn, "ntuple on"),
+            (
+                "switched off",
+                present(QueueChoice::Hash, none),
+                Filters::Off,
+                false,
+                Severity::Warn,
+                "ntuple on",
+            ),
             (
                 "a veth",
                 present(QueueChoice::SendersCpu, none),
                 Filters::NoSwitch,
                 true,
-                Level::Warn,
+                Severity::Warn,
                 "`cpus`",
             ),
             (
@@ -149,7 +156,7 @@ mod tests {
                 present(QueueChoice::Driver, none),
                 Filters::NoSwitch,
                 true,
-                Level::Warn,
+                Severity::Warn,
                 "combined 1",
             ),
         ];
@@ -157,7 +164,7 @@ mod tests {
             let check = steering("eth9", &present, filters, is_attached);
             assert_eq!(
                 (check.level, check.remedy.is_some()),
-                (level, level != Level::Ok),
+                (level, level != Severity::Ok),
                 "{name}: {check:?}"
             );
             assert!(check.remedy.as_deref().unwrap_or_default().contains(remedy), "{name}: {check:?}");
@@ -169,12 +176,12 @@ mod tests {
         let judge = |interface, threaded: Option<&str>| threads(interface, threaded.map(str::to_owned));
         let nic = Interface { kind: None, ..veth(4) };
         for (name, check, level) in [
-            ("unknown", judge(&veth(2), None), Level::Ok),
-            ("in the sender's call", judge(&veth(2), Some("0")), Level::Ok),
-            ("one queue", judge(&veth(1), Some("1")), Level::Ok),
-            ("two queues", judge(&veth(2), Some("1")), Level::Warn),
-            ("busy polled", judge(&veth(2), Some("2")), Level::Warn),
-            ("a NIC", judge(&nic, Some("1")), Level::Ok),
+            ("unknown", judge(&veth(2), None), Severity::Ok),
+            ("in the sender's call", judge(&veth(2), Some("0")), Severity::Ok),
+            ("one queue", judge(&veth(1), Some("1")), Severity::Ok),
+            ("two queues", judge(&veth(2), Some("1")), Severity::Warn),
+            ("busy polled", judge(&veth(2), Some("2")), Severity::Warn),
+            ("a NIC", judge(&nic, Some("1")), Severity::Ok),
         ] {
             assert_eq!(check.level, level, "{name}: {check:?}");
             assert!(format!("{check:?}").contains("/sys/class/net/v0/threaded"), "{name}: {check:?}");

@@ -123,7 +123,7 @@ fn bpffs(pin_root: &Path, capabilities: u64) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::check::Level, *};
+    use super::{super::check::Severity, *};
 
     #[test]
     fn findings() {
@@ -132,27 +132,27 @@ mod tests {
         const PLENTY: &str =
             "Max locked memory         unlimited            unlimited            bytes     \n";
         const ALL: u64 = (1 << 41) - 1;
-        let table: [(&str, Check, Level); 16] = [
-            ("a new kernel", kernel("6.18.44"), Level::Ok),
-            ("the oldest kernel", kernel("5.15.0-91-generic"), Level::Ok),
-            ("an old kernel", kernel("5.10.0"), Level::Fail),
-            ("a strange kernel", kernel(""), Level::Warn),
-            ("no BTF", btf(false), Level::Warn),
-            ("JIT", jit(Some("1\n")), Level::Ok),
-            ("no JIT", jit(Some("0\n")), Level::Warn),
-            ("JIT unknown", jit(None), Level::Ok),
-            ("root", check_capabilities(ALL), Level::Ok),
-            ("no capabilities", check_capabilities(0), Level::Fail),
-            ("no raw sockets", check_capabilities(ALL & !(1 << 13)), Level::Warn),
-            ("root locks memory", memlock(ALL, None), Level::Ok),
-            ("little memory", memlock(0, Some(LIMITS)), Level::Fail),
-            ("plenty of memory", memlock(0, Some(PLENTY)), Level::Ok),
-            ("no bpffs, may mount", bpffs(Path::new("/sys/fs/bpf-not"), ALL), Level::Fail),
-            ("pins in /tmp", bpffs(Path::new("/tmp/x"), ALL), Level::Fail),
+        let table: [(&str, Check, Severity); 16] = [
+            ("a new kernel", kernel("6.18.44"), Severity::Ok),
+            ("the oldest kernel", kernel("5.15.0-91-generic"), Severity::Ok),
+            ("an old kernel", kernel("5.10.0"), Severity::Fail),
+            ("a strange kernel", kernel(""), Severity::Warn),
+            ("no BTF", btf(false), Severity::Warn),
+            ("JIT", jit(Some("1\n")), Severity::Ok),
+            ("no JIT", jit(Some("0\n")), Severity::Warn),
+            ("JIT unknown", jit(None), Severity::Ok),
+            ("root", check_capabilities(ALL), Severity::Ok),
+            ("no capabilities", check_capabilities(0), Severity::Fail),
+            ("no raw sockets", check_capabilities(ALL & !(1 << 13)), Severity::Warn),
+            ("root locks memory", memlock(ALL, None), Severity::Ok),
+            ("little memory", memlock(0, Some(LIMITS)), Severity::Fail),
+            ("plenty of memory", memlock(0, Some(PLENTY)), Severity::Ok),
+            ("no bpffs, may mount", bpffs(Path::new("/sys/fs/bpf-not"), ALL), Severity::Fail),
+            ("pins in /tmp", bpffs(Path::new("/tmp/x"), ALL), Severity::Fail),
         ];
         for (name, check, level) in table {
             assert_eq!(check.level, level, "{name}: {check:?}");
-            assert_eq!(check.remedy.is_some(), level != Level::Ok, "{name}: {check:?}");
+            assert_eq!(check.remedy.is_some(), level != Severity::Ok, "{name}: {check:?}");
         }
     }
 }
