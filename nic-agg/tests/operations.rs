@@ -243,7 +243,7 @@ fn slots_that_hold_something_are_not_given_back() {
     resize(job.lane_slots / 2).unwrap();
     for (lane_slots, what) in [(job.lane_slots, "more than it has"), (3, "no power of two"), (0, "none")] {
         let refused = resize(lane_slots).unwrap_err();
-        assert!(refused.contains("cannot be left"), "{what}: {refused}");
+        assert!(refused.contains("cannot be reduced"), "{what}: {refused}");
     }
     bench.show(&contribution(&job, 1, 0, ELEMENTS));
     let before = bench.tables.lock().unwrap().job(job.job).unwrap();
