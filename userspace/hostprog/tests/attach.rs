@@ -27,7 +27,7 @@ use sumac_hostprog::{
 };
 use sumac_loader::{AttachError as LoaderError, BoundXdpMode, Interface, Variant};
 use sumac_wire::{Header, Reason, header::offset, tables::HostJobEntry};
-use sumac_xsk::{Socket, SocketConfig};
+use sumac_xsk::{QueueConfig, XskQueue};
 use support::{AGGREGATOR, ENTRY, HOST, JOB, Namespace, PORT, header, payload, privileged};
 
 /// The two namespaces of the picture above; the calling thread is inside "host".
@@ -124,7 +124,7 @@ fn replacing_under_traffic_loses_no_frame() {
     let mut attached = attach(&lab.options()).unwrap();
     // What an ordinary socket sends over a veth has half a checksum.
     attached.add_job(JOB, HostJobEntry { flags: 0, ..ENTRY }).unwrap();
-    let mut socket = Socket::open(&SocketConfig::new("h0", 0)).unwrap();
+    let mut socket = XskQueue::open(&QueueConfig::new("h0", 0)).unwrap();
     attached.set_socket(0, socket.as_fd()).unwrap();
 
     let stop = Arc::new(AtomicBool::new(false));
@@ -163,7 +163,7 @@ fn replacing_under_traffic_loses_no_frame() {
         })
     };
     let mut next = 0;
-    let mut take = |socket: &mut Socket| {
+    let mut take = |socket: &mut XskQueue| {
         socket.receive(64, |frame| {
             let seq = &frame[42 + offset::SEQ..][..4];
             assert_eq!(u32::from_be_bytes(seq.try_into().unwrap()), next, "a frame was lost");
@@ -248,7 +248,7 @@ fn foreign_traffic_goes_on_through_everything() {
     flows("traffic without the program");
     drop(attach(&lab.options()).unwrap());
     flows("traffic with the program and no daemon");
-    let socket = Socket::open(&SocketConfig::new("h0", 0)).unwrap();
+    let socket = XskQueue::open(&QueueConfig::new("h0", 0)).unwrap();
     attach(&lab.options()).unwrap().set_socket(0, socket.as_fd()).unwrap();
     flows("traffic beside a socket");
     drop(socket);

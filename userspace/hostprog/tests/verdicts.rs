@@ -18,7 +18,7 @@ use sumac_wire::{
     header::HEADER_LEN,
     tables::{HostJobEntry, job_flag},
 };
-use sumac_xsk::{LINK_HEADER, Socket, SocketConfig};
+use sumac_xsk::{LINK_HEADER, QueueConfig, XskQueue};
 use support::{AGGREGATOR, ENTRY, HOST, JOB, Namespace, PORT, header, payload, privileged};
 
 const DROP: u32 = 1;
@@ -29,7 +29,7 @@ const REDIRECT: u32 = 4;
 struct Bench {
     attached: Attached,
     program: Xdp,
-    _socket: Socket,
+    _socket: XskQueue,
     _namespace: Namespace,
 }
 
@@ -50,7 +50,7 @@ impl Bench {
         let options = AttachOptions { pin_root: namespace.pins.clone(), ..AttachOptions::new("h0") };
         let mut attached = attach(&options).unwrap();
         let socket =
-            Socket::open(&SocketConfig { packet_size: mtu + LINK_HEADER, ..SocketConfig::new("h0", 0) })
+            XskQueue::open(&QueueConfig { packet_size: mtu + LINK_HEADER, ..QueueConfig::new("h0", 0) })
                 .unwrap();
         attached.set_socket(0, socket.as_fd()).unwrap();
         attached.add_job(JOB, ENTRY).unwrap();

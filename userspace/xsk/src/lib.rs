@@ -1,36 +1,34 @@
-//! AF_XDP sockets with frames that have one owner from fill to completion.
+//! AF_XDP sockets whose frames have one owner from fill to completion.
 //!
-//! This crate holds all `unsafe` code about frames, mappings and system calls, so that everything above it can forbid
-//! it. One concept per file:
+//! xsk-rs provides the UMEM, the rings, socket set-up, wake-ups and statistics, and leaves it to its caller that no
+//! descriptor is used twice. This crate is that caller: [`XskQueue`] records a state for each frame.
 //!
-//! | module | what it is |
+//! | module | concept |
 //! | --- | --- |
-//! | [`abi`] | the kernel's structures and what their numbers mean |
-//! | `syscall` | the system calls, each a safe function where that can be |
-//! | `mapping` | memory that is unmapped when dropped |
-//! | `ring` | the four rings between user space and the kernel |
-//! | `layout` | how the frames' memory is cut |
-//! | [`umem`] | the frames, and whose each is at the moment |
-//! | [`port`] | rings and frames together: receive, send, reap; runs without a kernel too |
-//! | [`socket`] | a [`port::Port`] that is bound to a queue of an interface |
-//! | [`error`] | what can fail, and what to do about it |
+//! | `layout` | division of the UMEM into chunks |
+//! | [`frames`] | a state per frame, and the conservation of frames |
+//! | `rings` | xsk-rs's UMEM and rings behind a trait, so that the queue runs without a kernel in tests |
+//! | `multi_buffer` | packets longer than a chunk |
+//! | [`queue`] | receive, submit, flush |
+//! | `open`, [`config`], [`error`] | from a configuration to a bound socket |
+//! | `sockopt` | socket options and errors that xsk-rs does not expose |
 //!
-//! The invariant that everything rests on: *a frame belongs to one side at a time*. User space touches a
-//! frame's bytes only through a token ([`umem::TxFrame`], or the closure of [`port::Port::receive`]) that
-//! exists once and is given up when the frame goes to the kernel.
-//! The states are written down per frame, so a descriptor that the kernel hands back twice is refused and counted.
+//! The invariant: *a frame belongs to one side at a time*. User space accesses a frame's bytes only through a token
+//! ([`TxFrame`], or the closure of [`XskQueue::receive`]) that exists once and is given up when the frame goes to the
+//! kernel. A descriptor that the kernel returns twice, or that names a frame it does not have, is refused and counted.
+#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
-pub mod abi;
+pub mod config;
 pub mod error;
+pub mod frames;
 mod layout;
-mod mapping;
-pub mod port;
-mod ring;
-pub mod socket;
-mod syscall;
-pub mod umem;
+mod multi_buffer;
+mod open;
+pub mod queue;
+mod rings;
+mod sockopt;
 
+pub use config::{BindMode, Bound, LINK_HEADER, QueueConfig};
 pub use error::OpenError;
-pub use port::Port;
-pub use socket::{Bound, LINK_HEADER, Mode, Socket, SocketConfig};
-pub use umem::{Conservation, TxFrame};
+pub use frames::{Conservation, TxFrame};
+pub use queue::{Statistics, XskQueue};

@@ -1,4 +1,4 @@
-//! AF_XDP sockets on a real kernel. All needs CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN (for the namespace).
+//! AF_XDP sockets on a real kernel. Every test needs CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN (for the namespace).
 //!
 //! ```text
 //!   thread's namespace:   socket A -- xa ======= xb -- socket B     (veth, XDP in driver mode on both ends)
@@ -14,16 +14,16 @@ use std::{
 };
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use sumac_xsk::{LINK_HEADER, Mode, OpenError, Socket, SocketConfig};
+use sumac_xsk::{BindMode, LINK_HEADER, OpenError, QueueConfig, XskQueue};
 use support::{Redirect, in_namespace, veth};
 
 const LEN: usize = 200;
 
-fn config(interface: &str, mode: Mode) -> SocketConfig {
-    SocketConfig { frames: 64, mode, ..SocketConfig::new(interface, 0) }
+fn config(interface: &str, mode: BindMode) -> QueueConfig {
+    QueueConfig { frames: 64, mode, ..QueueConfig::new(interface, 0) }
 }
 
-/// An Ethernet frame of a local experimental type, with a number in it.
+/// Writes an Ethernet frame of the local experimental type that carries a number.
 fn write(bytes: &mut [u8], number: u32) {
     bytes[..LEN].fill(number as u8);
     bytes[..12].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1]);
@@ -31,35 +31,35 @@ fn write(bytes: &mut [u8], number: u32) {
     bytes[14..18].copy_from_slice(&number.to_be_bytes());
 }
 
-/// Submits as many of the frames from `next` on as there is room for.
-fn send(socket: &mut Socket, next: &mut u32, end: u32) {
+/// Submits the frames from `next` to `end`, as far as there is room.
+fn send(queue: &mut XskQueue, next: &mut u32, end: u32) {
     while *next < end {
-        let Some(mut frame) = socket.port().frame() else { break };
-        write(socket.port().bytes_mut(&mut frame), *next);
-        socket.port().submit(frame, LEN).unwrap();
+        let Some(mut frame) = queue.frame() else { break };
+        write(queue.bytes_mut(&mut frame), *next);
+        queue.submit(frame, LEN).unwrap();
         *next += 1;
     }
-    socket.flush().unwrap();
+    queue.flush().unwrap();
 }
 
-/// Waits until everything that was sent is completed.
-fn settle(socket: &mut Socket) {
+/// Waits until every sent frame is completed.
+fn settle(queue: &mut XskQueue) {
     let deadline = Instant::now() + Duration::from_secs(5);
-    while socket.conservation().sent > 0 && Instant::now() < deadline {
-        socket.flush().unwrap();
+    while queue.conservation().sent > 0 && Instant::now() < deadline {
+        queue.flush().unwrap();
         std::thread::sleep(Duration::from_millis(1));
     }
-    let conservation = socket.conservation();
+    let conservation = queue.conservation();
     assert!(conservation.holds() && conservation.sent == 0, "{conservation:?}");
 }
 
 #[test]
-fn frames_cross_a_veth_in_order_and_none_is_lost_or_leaked() {
+fn frames_cross_a_veth_in_order_without_loss_or_leak() {
     in_namespace("frames_cross_a_veth", || {
         veth("xa", "xb");
         let programs = [Redirect::attach("xa").unwrap(), Redirect::attach("xb").unwrap()];
-        let mut a = Socket::open(&config("xa", Mode::Auto)).unwrap();
-        let mut b = Socket::open(&config("xb", Mode::Copy)).unwrap();
+        let mut a = XskQueue::open(&config("xa", BindMode::Auto)).unwrap();
+        let mut b = XskQueue::open(&config("xb", BindMode::Copy)).unwrap();
         programs[0].set_socket(0, a.as_fd()).unwrap();
         programs[1].set_socket(0, b.as_fd()).unwrap();
 
@@ -67,7 +67,7 @@ fn frames_cross_a_veth_in_order_and_none_is_lost_or_leaked() {
         let (mut next, mut arrived) = (0, 0);
         let deadline = Instant::now() + Duration::from_secs(20);
         while arrived < COUNT && Instant::now() < deadline {
-            // No more under way than B has frames for.
+            // Never more in flight than B has frames for.
             let end = COUNT.min(arrived + 48);
             send(&mut a, &mut next, end);
             let mut fds = [PollFd::new(b.as_fd(), PollFlags::POLLIN)];
@@ -88,49 +88,72 @@ fn frames_cross_a_veth_in_order_and_none_is_lost_or_leaked() {
     });
 }
 
+/// Sends packets of these lengths from A to B, `rounds` times, and compares them.
+fn cross(mtu: u32, rounds: u32, lengths: &[usize]) {
+    veth("xa", "xb");
+    for name in ["xa", "xb"] {
+        support::ip(&format!("link set {name} mtu {mtu}"));
+    }
+    let programs = [Redirect::attach("xa").unwrap(), Redirect::attach("xb").unwrap()];
+    let config = |name| QueueConfig { packet_size: mtu + LINK_HEADER, ..config(name, BindMode::Copy) };
+    let (mut a, mut b) = (XskQueue::open(&config("xa")).unwrap(), XskQueue::open(&config("xb")).unwrap());
+    programs[0].set_socket(0, a.as_fd()).unwrap();
+    programs[1].set_socket(0, b.as_fd()).unwrap();
+    let bytes = |len: usize| {
+        let mut bytes = vec![0; len.max(LEN)];
+        write(&mut bytes, len as u32);
+        bytes.iter_mut().enumerate().skip(LEN).for_each(|(at, byte)| *byte = at as u8);
+        bytes.truncate(len);
+        bytes
+    };
+    for round in 0..rounds {
+        let mut expected = Vec::new();
+        for &len in lengths {
+            let mut frame = a.frame().unwrap();
+            a.bytes_mut(&mut frame)[..len].copy_from_slice(&bytes(len));
+            a.submit(frame, len).unwrap();
+            expected.push(bytes(len));
+        }
+        a.flush().unwrap();
+        let mut arrived = Vec::new();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while arrived.len() < expected.len() && Instant::now() < deadline {
+            b.receive(usize::MAX, |packet| arrived.push(packet.to_vec()));
+        }
+        assert!(
+            arrived == expected,
+            "round {round}: {:?} {:?}",
+            arrived.iter().map(Vec::len).collect::<Vec<_>>(),
+            a.statistics()
+        );
+        settle(&mut a);
+    }
+    settle(&mut b);
+}
+
 #[test]
-fn packets_of_several_chunks_cross_whole() {
+fn packets_of_several_chunks_arrive_complete() {
+    // One chunk, one byte more, the same around two chunks and pages, and the largest that the MTU allows.
     in_namespace("packets_of_several_chunks", || {
+        cross(9000, 40, &[60, 3840, 3841, 4096, 4097, 7680, 7681, 8192, 8193, 9014]);
+    });
+}
+
+#[test]
+fn packets_of_the_largest_mtu_arrive_complete() {
+    in_namespace("packets_of_the_largest_mtu", || cross(65_535, 10, &[60, 65_535, 65_549]));
+}
+
+#[test]
+fn a_flush_over_a_link_that_is_down_is_an_error() {
+    in_namespace("a_flush_over_a_link_that_is_down", || {
         veth("xa", "xb");
-        for name in ["xa", "xb"] {
-            support::ip(&format!("link set {name} mtu 9000"));
-        }
-        let programs = [Redirect::attach("xa").unwrap(), Redirect::attach("xb").unwrap()];
-        let jumbo = |name| SocketConfig { packet_size: 9000 + LINK_HEADER, ..config(name, Mode::Copy) };
-        let (mut a, mut b) = (Socket::open(&jumbo("xa")).unwrap(), Socket::open(&jumbo("xb")).unwrap());
-        programs[0].set_socket(0, a.as_fd()).unwrap();
-        programs[1].set_socket(0, b.as_fd()).unwrap();
-        // One chunk, just more than one, and as much as the MTU lets through.
-        let lengths = [60, 3840, 3841, 4096, 4097, 8192, 8193, 9014];
-        let bytes = |len: usize| {
-            let mut bytes = vec![0; len.max(LEN)];
-            write(&mut bytes, len as u32);
-            bytes.iter_mut().enumerate().skip(LEN).for_each(|(at, byte)| *byte = at as u8);
-            bytes.truncate(len);
-            bytes
-        };
-        for round in 0..40 {
-            let mut expected = Vec::new();
-            for len in lengths {
-                let mut frame = a.port().frame().unwrap();
-                a.port().bytes_mut(&mut frame)[..len].copy_from_slice(&bytes(len));
-                a.port().submit(frame, len).unwrap();
-                expected.push(bytes(len));
-            }
-            a.flush().unwrap();
-            let mut arrived = Vec::new();
-            let deadline = Instant::now() + Duration::from_secs(10);
-            while arrived.len() < expected.len() && Instant::now() < deadline {
-                b.receive(usize::MAX, |packet| arrived.push(packet.to_vec()));
-            }
-            assert!(
-                arrived == expected,
-                "round {round}: {:?}",
-                arrived.iter().map(Vec::len).collect::<Vec<_>>()
-            );
-            settle(&mut a);
-        }
-        settle(&mut b);
+        let mut a = XskQueue::open(&config("xa", BindMode::Copy)).unwrap();
+        support::ip("link set xa down");
+        let frame = a.frame().unwrap();
+        a.submit(frame, LEN).unwrap();
+        assert_eq!(a.flush().unwrap_err().raw_os_error(), Some(libc::ENETDOWN));
+        assert_eq!(a.pending(), 1);
     });
 }
 
@@ -139,8 +162,8 @@ fn an_overrun_receiver_drops_and_keeps_its_frames() {
     in_namespace("an_overrun_receiver", || {
         veth("xa", "xb");
         let programs = [Redirect::attach("xa").unwrap(), Redirect::attach("xb").unwrap()];
-        let mut a = Socket::open(&config("xa", Mode::Copy)).unwrap();
-        let mut b = Socket::open(&config("xb", Mode::Copy)).unwrap();
+        let mut a = XskQueue::open(&config("xa", BindMode::Copy)).unwrap();
+        let mut b = XskQueue::open(&config("xb", BindMode::Copy)).unwrap();
         programs[0].set_socket(0, a.as_fd()).unwrap();
         programs[1].set_socket(0, b.as_fd()).unwrap();
         let mut next = 0;
@@ -158,21 +181,21 @@ fn an_overrun_receiver_drops_and_keeps_its_frames() {
 }
 
 #[test]
-fn what_cannot_be_bound_is_named() {
-    in_namespace("what_cannot_be_bound", || {
+fn a_failed_bind_is_named() {
+    in_namespace("a_failed_bind", || {
         veth("xa", "xb");
-        let open = |queue, mode| Socket::open(&SocketConfig { queue, ..config("xa", mode) });
+        let open = |queue, mode| XskQueue::open(&QueueConfig { queue, ..config("xa", mode) });
         assert!(
-            matches!(open(0, Mode::ZeroCopy), Err(OpenError::NoZeroCopy { .. })),
+            matches!(open(0, BindMode::ZeroCopy), Err(OpenError::NoZeroCopy { .. })),
             "a veth has no zero-copy"
         );
-        assert!(matches!(open(99, Mode::Auto), Err(OpenError::NoQueue { queue: 99, .. })));
-        let socket = open(0, Mode::Auto).unwrap();
+        assert!(matches!(open(99, BindMode::Auto), Err(OpenError::NoQueue { queue: 99, .. })));
+        let socket = open(0, BindMode::Auto).unwrap();
         assert!(!socket.bound().zero_copy);
         assert!(socket.bound().fallback.as_ref().is_some_and(|why| why.contains("zero-copy")));
-        assert!(matches!(open(0, Mode::Copy), Err(OpenError::QueueInUse { queue: 0, .. })));
+        assert!(matches!(open(0, BindMode::Copy), Err(OpenError::QueueInUse { queue: 0, .. })));
         drop(socket);
-        let socket = open(0, Mode::Copy).unwrap();
+        let socket = open(0, BindMode::Copy).unwrap();
         assert_eq!(socket.bound().fallback, None, "copy was asked for");
     });
 }
@@ -183,7 +206,7 @@ fn without_the_capability_the_error_names_it() {
         veth("xa", "xb");
         // SAFETY: takes numbers only; the raw call changes this thread alone, which ends with the test.
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
-        let error = Socket::open(&config("xa", Mode::Auto)).map(|_| ()).unwrap_err();
+        let error = XskQueue::open(&config("xa", BindMode::Auto)).map(|_| ()).unwrap_err();
         assert!(matches!(error, OpenError::NotPermitted { .. }), "{error}");
         assert!(error.to_string().contains("CAP_NET_RAW"), "{error}");
     });

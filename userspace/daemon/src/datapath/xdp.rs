@@ -11,7 +11,7 @@ use std::{
 use nix::poll::PollFlags;
 use sumac_hostprog::{Attached, HostMode, MapError};
 use sumac_wire::frame::{self, Endpoints, OVERHEAD, Parsed, Ports};
-use sumac_xsk::{LINK_HEADER, Mode, OpenError, Socket, SocketConfig};
+use sumac_xsk::{BindMode, LINK_HEADER, OpenError, QueueConfig, XskQueue};
 
 use super::{
     frame_io::{Build, FrameIo, IoReport, Outgoing, Received, SocketReport, Transmitted},
@@ -34,7 +34,7 @@ pub struct XdpConfig {
     /// This host's address.
     pub local_ip: Ipv4Addr,
     /// Zero-copy or copy; `None`: the mode that the program was attached in.
-    pub mode: Option<Mode>,
+    pub mode: Option<BindMode>,
     /// The queues to bind; `None`: those that the program was attached for.
     pub queues: Option<Vec<u32>>,
     /// Frames of each socket in each direction.
@@ -63,7 +63,7 @@ pub enum XdpError {
 /// The socket of one queue. Dropping it removes it from the program, which stays attached.
 pub struct XdpFrameIo {
     queue: u32,
-    socket: Socket,
+    socket: XskQueue,
     /// The number of packets that are staged and not flushed.
     staged: u32,
     /// Whether the last transmission found no free frame.
@@ -99,13 +99,13 @@ impl XdpFrameIo {
         // A packet above a page takes several descriptors.
         let packet_size = interface.mtu + LINK_HEADER;
         let mode = config.mode.unwrap_or(match attached.requested_mode() {
-            HostMode::Auto => Mode::Auto,
-            HostMode::ZeroCopy => Mode::ZeroCopy,
-            HostMode::Copy | HostMode::Generic => Mode::Copy,
+            HostMode::Auto => BindMode::Auto,
+            HostMode::ZeroCopy => BindMode::ZeroCopy,
+            HostMode::Copy | HostMode::Generic => BindMode::Copy,
         });
         let wanted =
-            SocketConfig { frames: config.frames, packet_size, mode, ..SocketConfig::new(name, queue) };
-        let socket = Socket::open(&wanted).map_err(|source| XdpError::Open { queue, source })?;
+            QueueConfig { frames: config.frames, packet_size, mode, ..QueueConfig::new(name, queue) };
+        let socket = XskQueue::open(&wanted).map_err(|source| XdpError::Open { queue, source })?;
         attached.set_socket(queue, socket.as_fd())?;
         let bound = socket.bound();
         let (zero_copy, fallback) = (bound.zero_copy, bound.fallback.as_deref());
@@ -190,36 +190,36 @@ impl FrameIo for XdpFrameIo {
     }
 
     fn transmit(&mut self, build: Build<'_>) -> io::Result<Transmitted> {
-        let port = self.socket.port();
-        let Some(mut frame) = port.frame() else {
+        let queue = &mut self.socket;
+        let Some(mut frame) = queue.frame() else {
             self.is_full = true;
             self.counters.full += 1;
             return Ok(Transmitted::Full);
         };
         self.is_full = false;
-        let Some(packet) = build(&mut port.bytes_mut(&mut frame)[OVERHEAD..]) else {
-            port.cancel(frame);
+        let Some(packet) = build(&mut queue.bytes_mut(&mut frame)[OVERHEAD..]) else {
+            queue.cancel(frame);
             return Ok(Transmitted::Nothing);
         };
         if *packet.to.ip() == self.local_ip {
             let from = SocketAddrV4::new(self.local_ip, source_port(&packet));
             let end = OVERHEAD + packet.len;
             if self.loopback.len() < LOOPBACK_CAPACITY
-                && let Some(payload) = port.bytes_mut(&mut frame).get(OVERHEAD..end)
+                && let Some(payload) = queue.bytes_mut(&mut frame).get(OVERHEAD..end)
             {
                 self.loopback.push_back((from, packet.to.port(), payload.into()));
                 self.counters.own += 1;
             }
-            port.cancel(frame);
+            queue.cancel(frame);
             return Ok(Transmitted::Staged);
         }
         let endpoints = self.endpoints(&packet);
-        let port = self.socket.port();
-        let bytes = port.bytes_mut(&mut frame);
+        let queue = &mut self.socket;
+        let bytes = queue.bytes_mut(&mut frame);
         // Both can only fail on a packet longer than `build`'s bytes.
         let len = frame::emit(bytes, &endpoints, packet.len, packet.checksum).unwrap_or(0);
-        if let Err(frame) = port.submit(frame, len) {
-            port.cancel(frame);
+        if let Err(frame) = queue.submit(frame, len) {
+            queue.cancel(frame);
             return Err(io::Error::other(format!("a packet of {} bytes does not fit a frame", packet.len)));
         }
         self.staged += 1;
@@ -230,11 +230,11 @@ impl FrameIo for XdpFrameIo {
         let staged = std::mem::take(&mut self.staged);
         self.counters.sent += u64::from(staged);
         self.counters.batches_sent += u64::from(staged > 0);
-        if staged > 0 || self.socket.port().pending() > 0 { self.socket.flush() } else { Ok(()) }
+        if staged > 0 || self.socket.pending() > 0 { self.socket.flush() } else { Ok(()) }
     }
 
     fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool> {
-        let is_stuck = self.is_full || self.socket.port().pending() > 0;
+        let is_stuck = self.is_full || self.socket.pending() > 0;
         let soon = is_stuck.then(|| Instant::now() + RETRY);
         let now = (!self.loopback.is_empty()).then(Instant::now);
         let deadline = [deadline, soon, now].into_iter().flatten().min();

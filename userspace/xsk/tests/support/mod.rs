@@ -1,4 +1,4 @@
-//! A network namespace for one thread, and the smallest program that redirects to AF_XDP sockets.
+//! A network namespace per test thread, and a minimal program that redirects to AF_XDP sockets.
 
 use std::{
     io,
@@ -7,8 +7,8 @@ use std::{
     thread,
 };
 
-/// Runs `test` in a thread with a fresh network namespace, which vanishes with the thread. Without the privilege it
-/// says so and returns, or fails when REQUIRE_PRIVILEGED=1.
+/// Runs `test` in a thread with a new network namespace, which ends with the thread. Without the privilege the test is
+/// skipped with a message, or fails when REQUIRE_PRIVILEGED=1.
 pub fn in_namespace(name: &'static str, test: fn()) {
     let outcome = thread::spawn(move || {
         if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
@@ -32,14 +32,14 @@ pub fn ip(arguments: &str) {
 pub fn veth(one: &str, other: &str) {
     ip(&format!("link add {one} type veth peer name {other}"));
     for name in [one, other] {
-        // Nothing but the test's frames.
+        // Keeps the kernel from sending frames of its own.
         let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
         ip(&format!("link set {name} up"));
     }
 }
 
 fn bpf(command: i32, attributes: &[u8]) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel reads `attributes`, whose pointers lead to live buffers of the callers.
+    // SAFETY: the kernel reads `attributes`, whose pointers are to live buffers of the callers.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), attributes.len()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -85,7 +85,7 @@ impl Redirect {
         let mut load = words(&[XDP, instructions.len() as u32]);
         pointer(&mut load, 8, instructions.as_ptr().cast());
         pointer(&mut load, 16, c"GPL".as_ptr().cast());
-        // `prog_flags`: frames in several pieces, which an interface of a large MTU asks for.
+        // `prog_flags`: multi-buffer frames, which an interface with a large MTU requires.
         load[44..48].copy_from_slice(&HAS_FRAGS.to_ne_bytes());
         let program = bpf(5, &load)?;
         let ifindex = nix::net::if_::if_nametoindex(interface)?;

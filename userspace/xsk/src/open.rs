@@ -1,0 +1,153 @@
+//! From a configuration to a bound socket: UMEM, rings and bind, then fill.
+//!
+//! libxdp binds before it gives the fill ring out, so the chunks are filled after the bind and the driver is woken.
+
+use std::{error::Error, io, num::NonZeroU32, thread, time::Duration};
+
+use xsk_rs::{
+    Socket, Umem,
+    config::{BindFlags, FrameSize, Interface, LibxdpFlags, QueueSize, SocketConfig, UmemConfig},
+};
+
+use crate::{
+    config::{BindMode, Bound, QueueConfig},
+    error::{Attempt, OpenError, Step},
+    layout::{LARGEST_PACKET, UmemLayout},
+    queue::XskQueue,
+    rings::XskRings,
+    sockopt,
+};
+
+const MAX_FRAMES: u32 = 1 << 16;
+const BUSY_RETRIES: u32 = 20;
+const BUSY_RETRY_DELAY: Duration = Duration::from_millis(25);
+
+pub(crate) fn open(config: &QueueConfig) -> Result<XskQueue, OpenError> {
+    check(config)?;
+    let missing = |source| OpenError::NoInterface { interface: config.interface.clone(), source };
+    sockopt::check_interface(&config.interface).map_err(missing)?;
+    match config.mode {
+        BindMode::ZeroCopy => retry_while_busy(config, BindFlags::XDP_ZEROCOPY, None),
+        BindMode::Copy => retry_while_busy(config, BindFlags::XDP_COPY, None),
+        BindMode::Auto => match retry_while_busy(config, BindFlags::XDP_ZEROCOPY, None) {
+            Err(OpenError::NoZeroCopy { source, .. } | OpenError::NoQueue { source, .. }) => {
+                // Some drivers return EINVAL for "no zero-copy": only a copy bind shows whether the queue exists.
+                let reason = format!("the driver refused zero-copy: {source}");
+                retry_while_busy(config, BindFlags::XDP_COPY, Some(reason))
+            }
+            other => other,
+        },
+    }
+}
+
+fn check(config: &QueueConfig) -> Result<(), OpenError> {
+    if config.frames == 0 || config.frames > MAX_FRAMES {
+        let value = format!("{} frames in each direction", config.frames);
+        return Err(OpenError::Config { value, required: "between 1 and 65,536" });
+    }
+    if !(64..=LARGEST_PACKET).contains(&config.packet_size) {
+        let value = format!("packets of {} bytes", config.packet_size);
+        return Err(OpenError::Config { value, required: "between 64 and 65,553" });
+    }
+    Ok(())
+}
+
+fn retry_while_busy(
+    config: &QueueConfig,
+    mode: BindFlags,
+    fallback: Option<String>,
+) -> Result<XskQueue, OpenError> {
+    for _ in 1..BUSY_RETRIES {
+        match attempt(config, mode, fallback.clone()) {
+            Err(OpenError::QueueInUse { .. }) => thread::sleep(BUSY_RETRY_DELAY),
+            other => return other,
+        }
+    }
+    attempt(config, mode, fallback)
+}
+
+/// Makes one socket with one UMEM and binds it once.
+fn attempt(config: &QueueConfig, mode: BindFlags, fallback: Option<String>) -> Result<XskQueue, OpenError> {
+    let layout = UmemLayout::for_packets(config.packet_size, config.frames);
+    let attempt = Attempt {
+        interface: &config.interface,
+        queue: config.queue,
+        umem_bytes: layout.bytes(),
+        zero_copy: mode.contains(BindFlags::XDP_ZEROCOPY),
+    };
+    let fail = |step| move |error: Box<dyn Error>| attempt.error(step, io_error(&*error));
+
+    // All chunks fit into each ring, so no ring can overflow.
+    let entries = layout.chunks().next_power_of_two();
+    let (umem, chunks) = make_umem(layout, entries).map_err(fail(Step::Umem))?;
+    let (tx, rx, rings) = bind(config, layout, mode, entries, &umem).map_err(fail(Step::Bind))?;
+    let rings = rings.ok_or_else(|| fail(Step::Bind)("libxdp returned no fill ring".into()))?;
+    let rings = XskRings::new((umem, chunks), (tx, rx), rings, entries);
+    sockopt::close_on_exec(rings.fd()).map_err(|error| attempt.error(Step::Options, error))?;
+    sockopt::raise_send_buffer(rings.fd(), attempt.umem_bytes as usize * 2);
+    let zero_copy = sockopt::is_zero_copy(rings.fd()).map_err(|error| attempt.error(Step::Options, error))?;
+    let mut queue = XskQueue::new(layout, rings, Bound { zero_copy, fallback });
+    queue.wake_fill();
+    Ok(queue)
+}
+
+fn make_umem(layout: UmemLayout, entries: u32) -> Result<(Umem, Vec<xsk_rs::FrameDesc>), Box<dyn Error>> {
+    let config = UmemConfig::builder()
+        .frame_size(FrameSize::new(layout.chunk)?)
+        .fill_queue_size(QueueSize::new(entries)?)
+        .comp_queue_size(QueueSize::new(entries)?)
+        .build()?;
+    let count = NonZeroU32::new(layout.chunks()).ok_or("no frames")?;
+    Ok(Umem::new(config, count, false)?)
+}
+
+type Queues = (xsk_rs::TxQueue, xsk_rs::RxQueue, Option<(xsk_rs::FillQueue, xsk_rs::CompQueue)>);
+
+fn bind(
+    config: &QueueConfig,
+    layout: UmemLayout,
+    mode: BindFlags,
+    entries: u32,
+    umem: &Umem,
+) -> Result<Queues, Box<dyn Error>> {
+    let interface: Interface = config.interface.parse()?;
+    let multi_buffer = if layout.is_multi_buffer() { BindFlags::XDP_USE_SG } else { BindFlags::empty() };
+    let socket = SocketConfig::builder()
+        .rx_queue_size(QueueSize::new(entries)?)
+        .tx_queue_size(QueueSize::new(entries)?)
+        // The host program is pinned on the interface; libxdp must not replace it.
+        .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
+        // The driver sleeps until it is woken. Without need-wakeup some drivers busy-poll.
+        .bind_flags(mode | multi_buffer | BindFlags::XDP_USE_NEED_WAKEUP)
+        .build();
+    // SAFETY: libxdp loads no program, so it has none to free.
+    Ok(unsafe { Socket::new(socket, umem, &interface, config.queue) }?)
+}
+
+/// Returns the kernel's error under one of xsk-rs's.
+fn io_error(error: &dyn Error) -> io::Error {
+    let code = error.source().and_then(|source| source.downcast_ref::<io::Error>()?.raw_os_error());
+    code.map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_configurations_are_named() {
+        let good = QueueConfig::new("lo", 0);
+        let cases = [
+            (QueueConfig { frames: 0, ..good.clone() }, "0 frames"),
+            (QueueConfig { frames: MAX_FRAMES + 1, ..good.clone() }, "65537 frames"),
+            (QueueConfig { packet_size: 63, ..good.clone() }, "63 bytes"),
+            (QueueConfig { packet_size: 70_000, ..good.clone() }, "70000 bytes"),
+            (QueueConfig { interface: "no-such-if".into(), ..good.clone() }, "no interface no-such-if"),
+            (QueueConfig { interface: "nul\0".into(), ..good }, "no interface"),
+        ];
+        for (config, expected) in cases {
+            let error = XskQueue::open(&config).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
