@@ -133,7 +133,13 @@ fn conversions(group: &mut criterion::BenchmarkGroup<'_, criterion::measurement:
     group.bench_function("conversions alone", |b| {
         b.iter(|| {
             for (chunk, at) in tensor.chunks_mut(usize::from(ELEMENTS) * 4).zip((0..64).cycle()) {
-                black_box(codec.encode(DType::Float32, Arithmetic::Sum, 0, chunk, &mut frames[at][HEADER_LEN..]));
+                black_box(codec.encode(
+                    DType::Float32,
+                    Arithmetic::Sum,
+                    0,
+                    chunk,
+                    &mut frames[at][HEADER_LEN..],
+                ));
                 codec.decode(DType::Float32, Arithmetic::Sum, 0, black_box(&frames[at][HEADER_LEN..]), chunk);
             }
         });

@@ -14,7 +14,7 @@ say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 build_packages=(
-    build-essential ca-certificates pkg-config protobuf-compiler
+    build-essential ca-certificates pkg-config
     # Rust with `core` prebuilt for BPF (and for everything where there is no rustup), and the LLVM
     # that bpf-linker links against.
     rustc-web cargo-web rust-web-llvm rust-web-src libstd-rust-web-dev-bpf

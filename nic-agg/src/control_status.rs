@@ -1,4 +1,4 @@
-//! What the control plane of `sumac-agg serve` knows, for people: who is below it, and which jobs it has.
+//! The racks, parameter hosts and jobs of the control plane of `sumac-agg serve`, for people.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,8 @@ pub fn text(overview: &Overview) -> String {
         let at = below.sums_at.map_or_else(|| below.ip.to_string(), |at| at.to_string());
         let _ = write!(text, "{what} {} at {at}, {}", below.name, numbers("job", &below.jobs, "no jobs"));
         if !below.kept.is_empty() {
-            let _ = write!(text, ", {} of an earlier control plane", numbers("job", &below.kept, ""));
+            let _ =
+                write!(text, ", {} that this control plane does not know", numbers("job", &below.kept, ""));
         }
         if let Some(why) = &below.away {
             let _ = write!(text, "; out of service: {why}");
@@ -91,7 +92,7 @@ mod tests {
         let lines = [
             "rack r at 10.77.3.2, jobs 1, 2; out of service: detached",
             "parameter host p at 10.77.3.2:48700, jobs 1, 2",
-            "parameter host q at 10.77.4.2:48700, no jobs, job 9 of an earlier control plane",
+            "parameter host q at 10.77.4.2:48700, no jobs, job 9 that this control plane does not know",
             "job 1.4 `train`: dynamic, 3 workers, running; rank 2 dead and to be replaced; summed at p, q; without the \
              aggregator of r",
         ];

@@ -11,7 +11,10 @@ use std::{
 use sumac_agg_layout::State;
 use sumac_control::{
     neighbour::{self, Neighbour},
-    plane::{self, DataPlane, Installed, JobInstall, LastEpoch, PlaneError, PlaneInfo, PlaneKind},
+    plane::{
+        self, DataPlane, Installed, JobInstall, KnownJob, LastEpoch, PlaneError, PlaneInfo, PlaneKind,
+        TakenOver,
+    },
 };
 use sumac_wire::tables::job_flag;
 
@@ -87,16 +90,23 @@ impl DataPlane for EbpfPlane {
         })
     }
 
-    fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError> {
+    fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError> {
         let jobs = self.aggregator.tables().map_err(unavailable)?.jobs();
         let jobs = jobs.map_err(|error| failed("reading the jobs", &error))?;
+        let mut taken = TakenOver::default();
         for (job, entry) in &jobs {
-            if entry.flags & job_flag::ACTIVE != 0 {
-                tracing::warn!(job, epoch = entry.epoch, "removing a job that nobody keeps alive");
-                self.remove(*job)?;
+            taken.last_epochs.push(LastEpoch { job: *job, epoch: entry.epoch });
+            if entry.flags & job_flag::ACTIVE == 0 {
+                continue;
             }
+            if known.iter().any(|known| known.is(*job, entry.epoch, entry.token)) {
+                taken.jobs.push(*job);
+                continue;
+            }
+            tracing::warn!(job, epoch = entry.epoch, "removing a job that the control plane does not know");
+            self.remove(*job)?;
         }
-        Ok(jobs.into_iter().map(|(job, entry)| LastEpoch { job, epoch: entry.epoch }).collect())
+        Ok(taken)
     }
 
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
@@ -106,29 +116,30 @@ impl DataPlane for EbpfPlane {
         }
         let sides = |ways: &[NewWorker]| ways.iter().map(|way| way.aggregator_ip).collect();
         let (aggregator_ips, host_sides) = (sides(&workers), sides(&hosts));
+        let terms = &job.terms;
         let new = NewJob {
-            job: job.job,
-            epoch: job.epoch,
-            token: job.token,
-            dynamic: job.dynamic.as_ref().map(|dynamic| NewDynamic { slots: dynamic.slots, hosts }),
+            job: terms.job,
+            epoch: terms.epoch,
+            token: terms.token,
+            dynamic: terms.is_dynamic().then(|| NewDynamic { slots: terms.slots, hosts }),
             first_slot: Some(job.first_slot),
-            slots: job.slots(),
-            lane_slots: job.lane_slots,
-            shards: job.shards,
+            slots: job.pool_slots(),
+            lane_slots: if terms.is_dynamic() { 0 } else { terms.slots },
+            shards: terms.shards,
             stealing: job.stealing,
             level,
-            elements: job.elements,
-            checksum: job.checksum,
+            elements: terms.elements,
+            checksum: terms.checksum,
             group: None,
             workers,
         };
         let placed = self.aggregator.add_job(&new).map_err(|error| failed("installing a job", &error))?;
-        self.remember(job.job, &job.slots_reason);
+        self.remember(terms.job, &terms.slots_reason);
         Ok(Installed { aggregator_ips, result_group: placed.group, host_sides })
     }
 
-    fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {
-        let resized = self.aggregator.resize_job(job, lane_slots);
+    fn resize(&self, job: u16, slots: u32, reason: &str) -> Result<(), PlaneError> {
+        let resized = self.aggregator.resize_job(job, slots);
         resized.map_err(|error| failed("changing a job's slots", &error))?;
         self.remember(job, reason);
         Ok(())
@@ -162,10 +173,9 @@ struct Ways {
 /// Looks for all ways of a job. They are asked for at once: each may take seconds.
 fn ways(job: &JobInstall) -> Result<Ways, PlaneError> {
     let workers = job.workers.iter().map(|worker| SocketAddrV4::new(worker.ip, worker.port));
-    let up = match (job.level, &job.dynamic) {
-        (plane::Level::Rack { parent, .. }, _) => vec![parent],
-        (_, Some(dynamic)) => dynamic.hosts.clone(),
-        _ => Vec::new(),
+    let up = match job.level {
+        plane::Level::Rack { parent, .. } => vec![parent],
+        plane::Level::Only | plane::Level::Root { .. } => job.terms.parameter_hosts.clone(),
     };
     let whereto: Vec<SocketAddrV4> = workers.chain(up).collect();
     let mut ways = thread::scope(|scope| {

@@ -23,41 +23,43 @@ use sumac_agg::{
 use sumac_agg_host::HostPlane;
 use sumac_agg_layout::Drops;
 use sumac_control::{
-    DataPlane, NoPlane, Secret, Secrets,
+    Credential, DataPlane, Endpoint, Identity, NoDataPlane, Secret, Secrets, Trust,
     plane::PlaneInfo,
-    rack::Station,
-    server::{Listening, Overseer},
+    rack::RackServer,
+    server::{Listening, Overseer, ServerOptions},
 };
 use sumac_loader::{DEFAULT_PIN_ROOT, log::ProgramLog};
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, Reason};
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::{StateDir, identity::TlsFiles, status};
 
 /// How often it is looked for whether the programs were replaced.
 const LOOK: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
 Examples:
-  head -c 32 /dev/urandom | base64 > /etc/sumac/secret
-  sumac-agg serve --secret-file /etc/sumac/secret
-        jobs on the attached eBPF aggregator, one secret for all
+  sumac-agg serve
+  sumac-agg token
+        jobs on the attached eBPF aggregator; what the second prints goes to the workers' daemons
   sumac-agg serve --job-secret train=/etc/sumac/train.secret --job-secret eval=/etc/sumac/eval.secret
         each job with a secret of its own; no others
-  sumac-agg serve --plane host --slots 1024 --secret-file secret
+  sumac-agg serve --plane host --slots 1024 --state-dir state
         aggregate in this process, over a UDP socket: no privilege needed
-  sumac-agg serve --secret-file /etc/sumac/secret --rack-secret-file /etc/sumac/racks.secret
-        with racks below: only their aggregators have the second secret, no worker
-  sumac-agg serve --parent 10.77.100.1:48600 --rack-secret-file /etc/sumac/racks.secret
+  sumac-agg token --racks > racks.token
+        at the root: what its racks and parameter hosts need, and no worker has
+  sumac-agg serve --parent 10.77.100.1:48600 --rack-secret-file racks.token
         as the aggregator of a rack: its workers join here, the one at 10.77.100.1 adds up the racks' sums
-  sumac-agg serve --plane none --secret-file /etc/sumac/secret --rack-secret-file /etc/sumac/racks.secret
+  sumac-agg serve --plane none
         without an aggregator: dynamic jobs, which parameter hosts (`sumac daemon --parameter-host`) sum for
 
 SIGTERM and SIGINT end it: its static jobs fail on all workers by name, and nothing of them stays. Dynamic ones go on by
-their parameter hosts; started again at the same address, it takes them up.";
+their parameter hosts; started again at the same address, it takes them up. After kill -9 it takes up all jobs.";
 
 /// Let remote daemons open jobs on this aggregator
 ///
-/// Workers join a job by name with a shared secret, which is never sent. A job starts when all of its
-/// workers have joined, and fails on all of them when one stops answering.
+/// Workers join a job by name, inside TLS 1.3, with the join token that `sumac-agg token` prints. A job starts when all of
+/// its workers have joined, and fails on all of them when one stops answering.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -69,7 +71,13 @@ pub struct Args {
     #[arg(long, default_value = "ebpf")]
     plane: Plane,
 
-    /// The secret of all jobs that have none of their own
+    #[command(flatten)]
+    state: StateDir,
+
+    #[command(flatten)]
+    tls: TlsFiles,
+
+    /// The secret of all jobs that have none of their own; without it and --job-secret the state directory's
     #[arg(long, value_name = "FILE", conflicts_with = "parent")]
     secret_file: Option<PathBuf>,
 
@@ -85,12 +93,16 @@ pub struct Args {
     #[arg(long, value_name = "NAME", requires = "parent")]
     rack_name: Option<String>,
 
-    /// The secret of the aggregators of racks, and of parameter hosts, at the one above them; without it that one takes
-    /// neither
+    /// The secret of the aggregators of racks, and of parameter hosts; without it the one that `sumac-agg token --racks`
+    /// made, and without that there are none. With --parent: the token that it printed at the aggregator above
     ///
-    /// Let it be another than the jobs': a rack is told the tokens of its jobs, and no worker shall pass for one.
+    /// Let it be another than the jobs': a rack is given the tokens of its jobs, and no worker shall pass for one.
     #[arg(long, value_name = "FILE")]
     rack_secret_file: Option<PathBuf>,
+
+    /// The authorities that sign the certificate of the aggregator above, PEM, in place of its token's fingerprint
+    #[arg(long, value_name = "FILE", requires = "parent")]
+    tls_ca: Option<PathBuf>,
 
     /// Let each slot take the chunks that its number says, even when it is late; a rack does as the one above does
     #[arg(long)]
@@ -152,12 +164,12 @@ fn job_secret(argument: &str) -> Result<(String, PathBuf), String> {
     }
 }
 
-/// What this control plane does.
+/// The role of this control plane.
 enum Role {
     /// It decides on jobs.
-    Root { secrets: Secrets, is_stealing: bool, rejoin_grace: Duration },
-    /// It passes its workers' calls on, and does what the root orders.
-    Rack { parent: SocketAddr, name: String, secret: Secret },
+    Root(ServerOptions),
+    /// It relays its workers' messages, and executes the root's commands.
+    Rack { parent: Endpoint, name: String, identity: Identity },
 }
 
 /// Serves until a signal ends it.
@@ -192,7 +204,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Plane::None => {
             args.refuse_host_options()?;
-            runtime.block_on(serve(args.listen, NoPlane, role))?;
+            runtime.block_on(serve(args.listen, NoDataPlane, role))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -200,32 +212,63 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     fn role(&self) -> anyhow::Result<Role> {
-        let default = self.secret_file.as_deref().map(Secret::from_file).transpose()?;
-        let racks = self.rack_secret_file.as_deref().map(Secret::from_file).transpose()?;
-        if let Some(parent) = self.parent {
-            let secret = racks.context(
-                "the aggregator above lets no stranger in: give --rack-secret-file FILE, as there",
+        let racks = self.rack_secret_file.as_deref().map(Credential::from_file).transpose()?;
+        if let Some(address) = self.parent {
+            let credential = racks.context(
+                "the aggregator above lets no stranger in: give --rack-secret-file FILE with what `sumac-agg token --racks` \
+                 prints there",
             )?;
             if self.plane == Plane::None {
                 bail!("a rack without an aggregator adds nothing: let its workers join at the one above");
             }
-            return Ok(Role::Rack { parent, name: self.name_towards(parent)?, secret });
+            let identity = self.tls.identity(&self.state)?;
+            let own = self.tls.is_given().then(|| identity.clone());
+            let trust = match (&self.tls_ca, credential.fingerprint) {
+                (Some(authorities), _) => Trust::from_file(authorities, own)?,
+                (None, Some(fingerprint)) => Trust::Pinned(fingerprint),
+                (None, None) => bail!(
+                    "--rack-secret-file holds a secret without a fingerprint: give what `sumac-agg token --racks` prints at \
+                     the aggregator above, or --tls-ca FILE"
+                ),
+            };
+            let name = self.name_towards(address)?;
+            return Ok(Role::Rack {
+                parent: Endpoint { address, trust, secret: credential.secret },
+                name,
+                identity,
+            });
         }
-        let jobs = self.job_secret.iter().map(|(job, file)| Ok((job.clone(), Secret::from_file(file)?)));
-        let jobs = jobs.collect::<anyhow::Result<HashMap<_, _>>>()?;
+        let racks = match racks {
+            Some(given) => Some(given.secret),
+            None => self.state.has_rack_secret().then(|| self.state.rack_secret()).transpose()?,
+        };
         if self.plane == Plane::None && racks.is_none() {
             bail!(
-                "no parameter host could ever enter, as they have the racks' secret: give --rack-secret-file FILE"
+                "no parameter host could ever enter, as they have the racks' secret: make it with `sumac-agg token --racks`, \
+                 or give --rack-secret-file FILE"
             );
         }
-        if default.is_none() && jobs.is_empty() {
-            bail!("no job could ever join: give --secret-file FILE, or --job-secret JOB=FILE for each job");
-        }
-        Ok(Role::Root {
-            secrets: Secrets { default, jobs, racks },
-            is_stealing: !self.no_stealing,
+        Ok(Role::Root(ServerOptions {
+            identity: self.tls.identity(&self.state)?,
+            secrets: Secrets { default: self.default_secret()?, jobs: self.job_secrets()?, racks },
+            state_dir: self.state.path(),
+            stealing: !self.no_stealing,
             rejoin_grace: Duration::from_secs(self.rejoin_grace),
-        })
+        }))
+    }
+
+    fn job_secrets(&self) -> anyhow::Result<HashMap<String, Secret>> {
+        let secret = |(job, file): &(String, PathBuf)| Ok((job.clone(), Credential::from_file(file)?.secret));
+        self.job_secret.iter().map(secret).collect()
+    }
+
+    /// The secret of jobs without one of their own.
+    fn default_secret(&self) -> anyhow::Result<Option<Secret>> {
+        match &self.secret_file {
+            Some(file) => Ok(Some(Credential::from_file(file)?.secret)),
+            None if self.job_secret.is_empty() => Ok(Some(self.state.job_secret()?)),
+            None => Ok(None),
+        }
     }
 
     /// The rack's name: as given, or the address that packets to the aggregator above leave from.
@@ -288,21 +331,20 @@ async fn serve<P: DataPlane>(listen: SocketAddr, plane: P, role: Role) -> anyhow
         tracing::info!(signal = name, "ending all jobs");
     };
     match role {
-        Role::Root { secrets, is_stealing, rejoin_grace } => {
-            let listening = Listening::open(listen, plane, secrets).await?.with_rejoin_grace(rejoin_grace);
+        Role::Root(options) => {
+            let listening = Listening::open(listen, plane, options).await?;
             announce(listening.address(), &info);
             let overseer = listening.overseer();
             answer_questions(&local::control_name(listening.address().port()), move |question| {
                 answer_for_control(&overseer, &question)
             });
-            let listening = if is_stealing { listening } else { listening.without_stealing() };
             listening.serve(stop).await?;
         }
-        Role::Rack { parent, name, secret } => {
-            tracing::info!(%parent, name, "a rack's aggregator, below another");
-            let station = Station::open(listen, plane, parent, name, secret).await?;
-            announce(station.address(), &info);
-            station.serve(stop).await?;
+        Role::Rack { parent, name, identity } => {
+            tracing::info!(parent = %parent.address, name, "a rack's aggregator, below another");
+            let server = RackServer::open(listen, plane, identity, parent, name).await?;
+            announce(server.address(), &info);
+            server.serve(stop).await?;
         }
     }
     Ok(())
@@ -415,20 +457,40 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_required_and_host_options_belong_to_the_host_plane() {
-        let refused = |line: &[&str]| args(line).role().err().unwrap().to_string();
-        assert!(refused(&[]).contains("--secret-file"));
+    fn secrets_are_made_or_given_and_host_options_belong_to_the_host_plane() {
+        let directory = std::env::temp_dir().join(format!("sumac-serve-{}", std::process::id()));
+        let state = directory.display().to_string();
+        let with = |line: &[&str]| args(&[line, &["--state-dir", &state]].concat()).role();
+        let refused = |line: &[&str]| with(line).err().unwrap().to_string();
+        let token = directory.join("token");
+        let default = |line: &[&str]| match with(line).unwrap() {
+            Role::Root(options) => options.secrets,
+            Role::Rack { .. } => panic!("a rack without a parent"),
+        };
+        assert!(default(&[]).default.is_some(), "made in the state directory");
+        assert_eq!(default(&[]).default, default(&[]).default, "once");
+        assert!(default(&["--job-secret", "train=/proc/self/comm"]).default.is_none());
+        assert!(
+            default(&["--secret-file", "/proc/self/comm"]).racks.is_none(),
+            "no worker passes for a rack"
+        );
         assert!(refused(&["--parent", "127.0.0.1:48600"]).contains("--rack-secret-file"));
-        let bare = ["--plane", "none", "--secret-file", "/proc/self/comm"];
-        assert!(refused(&bare).contains("--rack-secret-file"), "no parameter host passes without");
+        let bare = ["--plane", "none"];
+        assert!(refused(&bare).contains("token --racks"), "no parameter host passes without");
         let racks = ["--rack-secret-file", "/proc/self/comm"];
-        assert!(args(&[&bare[..], &racks].concat()).role().is_ok());
+        assert!(with(&[&bare[..], &racks].concat()).is_ok());
         let rack = [&["--plane", "none", "--parent", "127.0.0.1:48600"][..], &racks].concat();
         assert!(refused(&rack).contains("adds nothing"));
-        match args(&["--secret-file", "/proc/self/comm"]).role().unwrap() {
-            Role::Root { secrets, .. } => assert!(secrets.racks.is_none(), "no worker passes for a rack"),
-            Role::Rack { .. } => panic!("a rack without a parent"),
-        }
+        let rack = [&["--parent", "127.0.0.1:48600"][..], &racks].concat();
+        assert!(refused(&rack).contains("without a fingerprint"));
+        let printed = sumac_control::JoinToken {
+            fingerprint: sumac_control::Fingerprint([1; 32]),
+            secret: Secret::new("the racks' secret").unwrap(),
+        };
+        std::fs::write(&token, printed.to_string()).unwrap();
+        let line = ["--parent", "127.0.0.1:48600", "--rack-secret-file", token.to_str().unwrap()];
+        assert!(matches!(with(&line).unwrap(), Role::Rack { .. }));
+        std::fs::remove_dir_all(&directory).unwrap();
         let missing = refused(&["--job-secret", "train=/nonexistent/secret"]);
         assert!(missing.contains("/nonexistent/secret"), "{missing}");
         assert!(Line::try_parse_from(["serve", "--job-secret", "train"]).is_err());

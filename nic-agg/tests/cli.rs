@@ -11,17 +11,17 @@ use std::{
     io::{BufRead as _, BufReader},
     net::{Ipv4Addr, SocketAddr},
     process::{Command, Output, Stdio},
-    time::Duration,
 };
 
-use sumac_control::{JoinSpec, Mode, OperationOrder, Secret, join};
-use sumac_transport::{NonFinitePolicy, Scale, WireFormat};
+use sumac_control::join;
+use sumac_job::JobSpec;
 
 use support::{
     frames::header,
     job_of,
     net::{Namespace, Pins, cable},
     privileged,
+    serve::{endpoint, request},
 };
 
 const BIN: &str = env!("CARGO_BIN_EXE_sumac-agg");
@@ -249,11 +249,14 @@ fn the_reason_for_a_jobs_slots_is_shown() {
     shell.done("attach p0 --slots 64");
     let secret = std::env::temp_dir().join(format!("sumac-agg-reason-{}", std::process::id()));
     std::fs::write(&secret, "a secret for this test").unwrap();
+    let state_dir = secret.with_extension("state");
     let mut serve = Command::new("nsenter")
         .args([&format!("--net=/run/netns/{}", shell.middle.name), BIN, "serve", "--pin-root"])
         .arg(&shell.pins.0)
         .arg("--secret-file")
         .arg(&secret)
+        .arg("--state-dir")
+        .arg(&state_dir)
         .env("RUST_LOG", "info")
         .stderr(Stdio::piped())
         .spawn()
@@ -261,16 +264,20 @@ fn the_reason_for_a_jobs_slots_is_shown() {
     let mut lines = BufReader::new(serve.stderr.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("waiting for workers")));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let joining = join(SocketAddr::from(([10, 79, 0, 1], 48600)), spec());
+    let endpoint = endpoint(SocketAddr::from(([10, 79, 0, 1], 48600)), &state_dir, "a secret for this test");
+    let joining = join(&endpoint, request(spec(), 48700));
     let member = shell.worker.inside(|| runtime.block_on(joining)).unwrap();
-    let wide = JoinSpec { job: "wide".into(), elements: Some(600), max_elements: 832, ..spec() };
-    let wide = join(SocketAddr::from(([10, 79, 0, 1], 48600)), wide);
+    let wide = JobSpec { job: "wide".into(), elements: Some(600), ..spec() };
+    let mut wide = request(wide, 48700);
+    wide.host.max_elements = 832;
+    let wide = join(&endpoint, wide);
     let refused = shell.worker.inside(|| runtime.block_on(wide)).map(|_| ()).unwrap_err().to_string();
     assert!(refused.contains("at most 354, since its port p0 (MTU 1500) carries no more"), "{refused}");
     let shown = shell.json("status --json")["jobs"][0]["slots_reason"].clone();
     let text = shell.done("status");
     let ended = serve.kill().and_then(|()| serve.wait());
     std::fs::remove_file(&secret).unwrap();
+    std::fs::remove_dir_all(&state_dir).unwrap();
     ended.unwrap();
     assert_eq!(shown, "asked for when the job was opened");
     assert!(text.contains("  slots: asked for when the job was opened"), "{text}");
@@ -283,34 +290,14 @@ fn the_reason_for_a_jobs_slots_is_shown() {
     );
 }
 
-fn spec() -> JoinSpec {
-    JoinSpec {
-        job: "train".into(),
-        world: 1,
-        rank: 0,
-        secret: Secret::new("a secret for this test").unwrap(),
-        data_ip: Ipv4Addr::UNSPECIFIED,
-        data_port: 48700,
-        mac: [0; 6],
-        elements: Some(256),
-        max_elements: 352,
-        slots: Some(16),
-        shards: None,
-        max_shards: 1,
-        scaling: Scale::Block,
-        wire: WireFormat::Int32,
-        not_finite: NonFinitePolicy::Error,
-        order: OperationOrder::Submission,
-        checksum: true,
-        mode: Mode::Static,
-        deadline: Duration::from_secs(20),
-    }
+fn spec() -> JobSpec {
+    JobSpec { elements: Some(256), slots: Some(16), timeout_s: Some(20.0), ..JobSpec::new("train", 0, 1) }
 }
 
 #[test]
 fn help_shows_examples_and_generated_files_are_whole() {
     let run = |arguments: &[&str]| Command::new(BIN).args(arguments).output().unwrap();
-    for verb in ["attach", "detach", "status", "drop", "serve", "logs"] {
+    for verb in ["attach", "detach", "status", "drop", "serve", "token", "logs"] {
         let text = String::from_utf8(run(&[verb, "--help"]).stdout).unwrap();
         assert!(text.contains("Example"), "{verb}: {text}");
     }

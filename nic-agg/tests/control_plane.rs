@@ -9,6 +9,10 @@
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
+#[allow(dead_code, reason = "each test file uses a part")]
+#[path = "support/serve.rs"]
+mod serve;
+
 use std::{
     fs::File,
     net::{Ipv4Addr, SocketAddr, UdpSocket},
@@ -19,12 +23,14 @@ use std::{
     time::Duration,
 };
 
+use serve::{endpoint, request};
 use sumac_agg::{AttachOptions, attach, clean, detach, plane::EbpfPlane};
 use sumac_control::{
-    FailureKind, JobFailure, JoinSpec, Member, MemberState, Mode, OperationOrder, Outcome, Secret, Secrets,
-    join, server::Listening,
+    FailureKind, Identity, JobFailure, Member, MemberState, Outcome, Secret, Secrets, join,
+    server::{Listening, ServerOptions},
 };
-use sumac_transport::{NonFinitePolicy, PathMeasure, Scale, WireFormat};
+use sumac_job::JobSpec;
+use sumac_transport::PathMeasure;
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind,
     header::{HEADER_LEN, flag},
@@ -116,20 +122,32 @@ impl Drop for Lab {
     }
 }
 
+/// Where the control plane keeps its key and journal.
+fn state_dir() -> PathBuf {
+    std::env::temp_dir().join(format!("sumac-control-plane-{}", std::process::id()))
+}
+
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
 /// Serves on the aggregator's host until told to stop.
-fn serve(lab: &Lab) -> (oneshot::Sender<()>, thread::JoinHandle<()>) {
-    let pin_root = lab.pin_root.clone();
+fn start_server(lab: &Lab) -> (oneshot::Sender<()>, thread::JoinHandle<()>) {
+    let (pin_root, state_dir) = (lab.pin_root.clone(), state_dir());
     let (stop, stopped) = oneshot::channel::<()>();
     let (ready, is_ready) = mpsc::channel();
     let thread = lab.on("agg", move || {
         let plane = EbpfPlane::open(&pin_root).unwrap();
         let secrets = Secrets { default: Some(Secret::new(SECRET).unwrap()), ..Secrets::default() };
+        let options = ServerOptions {
+            identity: Identity::of_state_dir(&state_dir).unwrap(),
+            secrets,
+            state_dir,
+            stealing: true,
+            rejoin_grace: Duration::ZERO,
+        };
         runtime().block_on(async {
-            let listening = Listening::open("0.0.0.0:48600".parse().unwrap(), plane, secrets).await.unwrap();
+            let listening = Listening::open("0.0.0.0:48600".parse().unwrap(), plane, options).await.unwrap();
             ready.send(()).unwrap();
             listening.serve(async { drop(stopped.await) }).await.unwrap();
         });
@@ -151,41 +169,28 @@ struct Worker {
 impl Worker {
     fn join(rank: u16) -> Worker {
         let gateway = Ipv4Addr::new(10, 98, rank as u8, 1);
-        let spec = JoinSpec {
-            job: "train".into(),
-            world: WORKERS,
-            rank,
-            secret: Secret::new(SECRET).unwrap(),
-            data_ip: Ipv4Addr::UNSPECIFIED,
-            data_port: DEFAULT_BASE_PORT,
-            mac: [0; 6],
+        let spec = JobSpec {
             elements: Some(ELEMENTS),
-            max_elements: 360,
-            slots: None,
-            shards: None,
-            max_shards: 1,
-            scaling: Scale::Block,
-            wire: WireFormat::Int32,
-            not_finite: NonFinitePolicy::Error,
-            order: OperationOrder::Submission,
-            checksum: true,
-            mode: Mode::Static,
-            deadline: HANGS,
+            timeout_s: Some(HANGS.as_secs_f64()),
+            ..JobSpec::new("train", rank, WORKERS)
         };
+        let mut request = request(spec, DEFAULT_BASE_PORT);
+        (request.host.max_elements, request.host.max_shards) = (360, 1);
+        let endpoint = endpoint(SocketAddr::from((gateway, 48600)), &state_dir(), SECRET);
         let runtime = runtime();
-        let member = runtime.block_on(join(SocketAddr::from((gateway, 48600)), spec)).unwrap();
+        let member = runtime.block_on(join(&endpoint, request)).unwrap();
         let socket = UdpSocket::bind(("0.0.0.0", DEFAULT_BASE_PORT)).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-        let assignment = member.assignment();
-        assert_eq!(assignment.aggregator_ip, gateway);
-        let aggregator = SocketAddr::from((assignment.aggregator_ip, assignment.base_port));
-        assert!(assignment.tune, "the slots are left open");
-        let most = assignment.lane_slots;
+        let (terms, placement) = (&member.grant().terms, &member.grant().placement);
+        assert_eq!(placement.aggregator_ip, gateway);
+        let aggregator = SocketAddr::from((placement.aggregator_ip, placement.base_port));
+        assert!(!terms.is_measured, "the slots are left open");
+        let most = terms.slots;
         // 20 us x 1 Gbit/s: two packets.
         let measure = PathMeasure { rtt_ns: 20_000, bytes_per_s: 125_000_000 };
-        let tuned = runtime.block_on(member.tune(measure)).unwrap();
-        assert!(tuned.slots <= most, "{tuned:?}");
-        Worker { rank, runtime, member: Some(member), socket, aggregator, lane_slots: tuned.slots }
+        let (lane_slots, reason) = runtime.block_on(member.tune(measure)).unwrap();
+        assert!(lane_slots <= most, "{lane_slots}: {reason}");
+        Worker { rank, runtime, member: Some(member), socket, aggregator, lane_slots }
     }
 
     fn member(&self) -> &Member {
@@ -205,20 +210,20 @@ impl Worker {
     }
 
     fn contribution(&self, seq: u32) -> Vec<u8> {
-        let assignment = self.member().assignment();
+        let terms = &self.member().grant().terms;
         let place = place(seq, self.lane_slots.ilog2());
         let header = Header {
             kind: Kind::Contribution as u8,
             flags: if place.version == 1 { flag::POOL_VERSION } else { 0 },
-            job: assignment.job,
-            epoch: assignment.epoch,
+            job: terms.job,
+            epoch: terms.epoch,
             seq,
             received: seq,
             slot: place.slot,
             fan_in_0: WORKERS as u8,
             elements: ELEMENTS,
             bitmap_0: 1 << self.rank,
-            token: assignment.token,
+            token: terms.token,
             ..Header::default()
         };
         let values = (0..usize::from(ELEMENTS)).flat_map(|i| value(self.rank, seq, i).to_be_bytes());
@@ -269,10 +274,10 @@ fn worker(rank: u16, step: &Barrier) {
     let failure = own.failure();
     assert_eq!(failure.kind, FailureKind::StateLost, "{failure}");
     assert!(failure.message.starts_with("aggregator lost its state (instance "), "{failure}");
-    let before = own.member().assignment().clone();
+    let before = own.member().grant().terms.clone();
     drop(own);
     own = Worker::join(rank);
-    let after = own.member().assignment();
+    let after = &own.member().grant().terms;
     assert_eq!((after.job, after.epoch), (before.job, before.epoch + 1));
     own.sum(0, 50);
     own.leave();
@@ -287,7 +292,7 @@ fn jobs_of_remote_workers_survive_a_new_attach_and_fail_with_the_state() {
         Err(why) => return println!("SKIP {NAME}: {why}"),
     };
     lab.attach();
-    let (stop, server) = serve(&lab);
+    let (stop, server) = start_server(&lab);
     let step = Arc::new(Barrier::new(usize::from(WORKERS) + 1));
     let workers: Vec<_> = (0..WORKERS)
         .map(|rank| {
@@ -312,6 +317,7 @@ fn jobs_of_remote_workers_survive_a_new_attach_and_fail_with_the_state() {
     server.join().unwrap();
     let kept = off(&lab, |root| detach(root, &[]).unwrap().kept_jobs);
     assert!(kept.is_empty(), "the last leave removed the job");
+    let _ = std::fs::remove_dir_all(state_dir());
 }
 
 fn off<T: Send + 'static>(lab: &Lab, body: impl FnOnce(&Path) -> T + Send + 'static) -> T {

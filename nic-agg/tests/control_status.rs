@@ -7,17 +7,15 @@ mod serve;
 use std::{
     ffi::OsString,
     fs,
-    net::{Ipv4Addr, SocketAddr},
+    net::SocketAddr,
     path::PathBuf,
     process::{Child, Command},
     time::{Duration, Instant},
 };
 
-use serve::Serving;
-use sumac_control::{
-    DynamicWishes, JoinSpec, Mode, OperationOrder, Secret, coordinator::overview::Overview, join,
-};
-use sumac_transport::{NonFinitePolicy, Scale, WireFormat};
+use serve::{Serving, endpoint, request};
+use sumac_control::{coordinator::overview::Overview, join};
+use sumac_job::{JobSpec, Mode};
 
 /// Far above what anything here takes: it ends a hanging test, and says nothing about speed.
 const HANGS: Duration = Duration::from_secs(60);
@@ -26,20 +24,23 @@ const SECRET: &str = "the secret of all";
 struct Server {
     child: Child,
     control: SocketAddr,
-    file: PathBuf,
+    state_dir: PathBuf,
 }
 
 impl Server {
     fn start() -> Server {
-        let file = std::env::temp_dir().join(format!("sumac-control-{}", std::process::id()));
+        let state_dir = std::env::temp_dir().join(format!("sumac-control-{}", std::process::id()));
+        fs::create_dir_all(&state_dir).unwrap();
+        let file = state_dir.join("given");
         fs::write(&file, SECRET).unwrap();
         let mut arguments = ["--plane", "none", "--listen", "127.0.0.1:0"].map(OsString::from).to_vec();
         for secret in ["--secret-file", "--rack-secret-file"] {
             arguments.extend([secret.into(), file.clone().into()]);
         }
+        arguments.extend(["--state-dir".into(), state_dir.clone().into()]);
         let serving = Serving::start(arguments);
         let control = serving.field("control").parse().unwrap();
-        Server { child: serving.child, control, file }
+        Server { child: serving.child, control, state_dir }
     }
 
     /// What `sumac-agg control` prints.
@@ -56,38 +57,20 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = fs::remove_file(&self.file);
+        let _ = fs::remove_dir_all(&self.state_dir);
     }
 }
 
-fn spec() -> JoinSpec {
-    JoinSpec {
-        job: "train".into(),
-        world: 2,
-        rank: 0,
-        secret: Secret::new(SECRET).unwrap(),
-        data_ip: Ipv4Addr::UNSPECIFIED,
-        data_port: 48700,
-        mac: [0; 6],
-        elements: None,
-        max_elements: 352,
-        slots: None,
-        shards: None,
-        max_shards: 4,
-        scaling: Scale::Block,
-        wire: WireFormat::Int32,
-        not_finite: NonFinitePolicy::Error,
-        order: OperationOrder::Submission,
-        checksum: true,
-        mode: Mode::Dynamic(DynamicWishes::default()),
-        deadline: HANGS,
-    }
+fn spec() -> JobSpec {
+    let mode = Some(Mode::Dynamic);
+    JobSpec { mode, timeout_s: Some(HANGS.as_secs_f64()), ..JobSpec::new("train", 0, 2) }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_control_plane_says_what_it_has() {
     let mut server = Server::start();
-    let joining = tokio::spawn(join(server.control, spec()));
+    let endpoint = endpoint(server.control, &server.state_dir, SECRET);
+    let joining = tokio::spawn(async move { join(&endpoint, request(spec(), 48700)).await });
     let begun = Instant::now();
     let status = loop {
         let answer = server.ask(&["--json"]);

@@ -18,11 +18,11 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use serve::Serving;
+use serve::{Serving, endpoint, request};
 use sumac_control::{
-    FailureKind, JoinError, JoinSpec, Member, Mode, OperationOrder, PlaneKind, Secret, join,
+    Endpoint, FailureKind, Grant, Identity, JoinError, JoinToken, Member, PlaneKind, Secret,
 };
-use sumac_transport::{NonFinitePolicy, Scale, WireFormat};
+use sumac_job::JobSpec;
 use sumac_wire::{
     Header, Kind,
     header::{HEADER_LEN, flag},
@@ -37,7 +37,7 @@ struct Server {
     child: Child,
     control: SocketAddr,
     data_port: u16,
-    files: [PathBuf; 3],
+    state_dir: PathBuf,
 }
 
 impl Server {
@@ -55,6 +55,9 @@ impl Server {
     fn rack(test: &str, root: &Server) -> Server {
         let parent = root.control.to_string();
         Server::start_with(test, |files| {
+            let fingerprint = Identity::of_state_dir(&root.state_dir).unwrap().fingerprint();
+            let secret = Secret::new("the secret of the racks").unwrap();
+            fs::write(&files[2], JoinToken { fingerprint, secret }.to_string()).unwrap();
             let racks = files[2].display().to_string();
             ["--parent", &parent, "--rack-name", test, "--rack-secret-file", &racks].map(String::from).into()
         })
@@ -62,8 +65,10 @@ impl Server {
 
     /// Of the files the first is the secret of all jobs, the second one job's, the third the racks'.
     fn start_with(test: &str, arguments: impl Fn(&[PathBuf; 3]) -> Vec<String>) -> Server {
+        let state_dir = std::env::temp_dir().join(format!("sumac-serve-{test}-{}", std::process::id()));
+        fs::create_dir_all(&state_dir).unwrap();
         let file = |name: &str, secret: &str| {
-            let path = std::env::temp_dir().join(format!("sumac-serve-{test}-{}-{name}", std::process::id()));
+            let path = state_dir.join(name);
             fs::write(&path, secret).unwrap();
             path
         };
@@ -81,12 +86,13 @@ impl Server {
             ["--data-ip", "127.0.0.1"],
             ["--dynamic-slots", "32"],
             ["--slot-timeout", "250"],
+            ["--state-dir", state_dir.to_str().unwrap()],
         ];
         let own = own.as_flattened().iter().map(|word| (*word).to_owned());
         let serving = Serving::start(own.chain(arguments(&files)));
         let [control, data_port] = ["control", "data_port"].map(|name| serving.field(name));
         let (control, data_port) = (control.parse().unwrap(), data_port.parse().unwrap());
-        Server { child: serving.child, control, data_port, files }
+        Server { child: serving.child, control, data_port, state_dir }
     }
 
     /// Sends a signal, and waits for the end. Gives the rest of the log, too.
@@ -102,49 +108,32 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        for file in &self.files {
-            let _ = fs::remove_file(file);
-        }
+        let _ = fs::remove_dir_all(&self.state_dir);
     }
 }
 
-fn spec(job: &str, secret: &str) -> JoinSpec {
-    JoinSpec {
-        job: job.into(),
-        world: 1,
-        rank: 0,
-        secret: Secret::new(secret).unwrap(),
-        data_ip: Ipv4Addr::UNSPECIFIED,
-        data_port: 48700,
-        mac: [0; 6],
-        elements: Some(256),
-        max_elements: 352,
-        slots: Some(32),
-        shards: None,
-        max_shards: 4,
-        scaling: Scale::Block,
-        wire: WireFormat::Int32,
-        not_finite: NonFinitePolicy::Error,
-        order: OperationOrder::Submission,
-        checksum: true,
-        mode: Mode::Static,
-        deadline: Duration::from_secs(20),
-    }
+fn spec(job: &str) -> JobSpec {
+    JobSpec { elements: Some(256), slots: Some(32), timeout_s: Some(20.0), ..JobSpec::new(job, 0, 1) }
+}
+
+async fn join(server: &Server, job: &str, secret: &str) -> Result<Member, JoinError> {
+    let endpoint = endpoint(server.control, &server.state_dir, secret);
+    sumac_control::join(&endpoint, request(spec(job), 48700)).await
 }
 
 #[tokio::test]
 async fn jobs_have_their_secrets_and_hear_of_the_end() {
     let mut server = Server::start("end");
-    let member = join(server.control, spec("any", "the secret of all")).await.unwrap();
-    let assignment = member.assignment();
-    assert_eq!((assignment.plane, assignment.lane_slots, assignment.elements), (PlaneKind::Host, 32, 256));
-    assert_eq!((assignment.shards, assignment.tune), (1, false));
-    assert_eq!((assignment.aggregator_ip, assignment.base_port), (Ipv4Addr::LOCALHOST, server.data_port));
+    let member = join(&server, "any", "the secret of all").await.unwrap();
+    let Grant { terms, placement } = member.grant();
+    assert_eq!((placement.aggregator, terms.slots, terms.elements), (PlaneKind::Host, 32, 256));
+    assert_eq!((terms.shards, terms.is_measured), (1, true));
+    assert_eq!((placement.aggregator_ip, placement.base_port), (Ipv4Addr::LOCALHOST, server.data_port));
     for (job, secret) in [("own", "the secret of all"), ("any", "a secret of its own")] {
-        let refused = join(server.control, spec(job, secret)).await;
+        let refused = join(&server, job, secret).await;
         assert!(matches!(refused, Err(JoinError::Denied { .. })), "{job}: {refused:?}");
     }
-    let full = join(server.control, spec("own", "a secret of its own")).await.unwrap_err().to_string();
+    let full = join(&server, "own", "a secret of its own").await.unwrap_err().to_string();
     assert!(full.contains("0 of 64"), "{full}");
     let failed = member.failed();
     let ended = tokio::task::spawn_blocking(move || server.end(Signal::SIGTERM)).await.unwrap();
@@ -157,7 +146,7 @@ async fn jobs_have_their_secrets_and_hear_of_the_end() {
 #[test]
 fn what_is_wrong_is_said() {
     let table = [
-        ("no secret", vec![], "--secret-file"),
+        ("no state", vec!["--state-dir", "/proc/nowhere"], "--state-dir"),
         ("no file", vec!["--secret-file", "/nonexistent/secret"], "/nonexistent/secret"),
         ("elements", vec!["--secret-file", "/proc/self/comm", "--elements", "9999"], "--elements 9999"),
         ("address", vec!["--secret-file", "/proc/self/comm", "--listen", "192.0.2.1:1"], "192.0.2.1:1"),
@@ -185,20 +174,14 @@ struct Worker {
 }
 
 impl Worker {
-    async fn join(rank: u16, control: SocketAddr) -> Worker {
+    async fn join(rank: u16, endpoint: Endpoint) -> Worker {
         let ip = Ipv4Addr::new(127, 0, 0, 10 + rank as u8);
         let socket = UdpSocket::bind((ip, 0)).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        let data_port = socket.local_addr().unwrap().port();
-        let spec = JoinSpec {
-            world: WORLD,
-            rank,
-            data_ip: ip,
-            data_port,
-            slots: Some(4),
-            ..spec("train", "the secret of all")
-        };
-        Worker { rank, member: join(control, spec).await.unwrap(), socket }
+        let spec = JobSpec { world: WORLD, rank, slots: Some(4), ..spec("train") };
+        let mut request = request(spec, socket.local_addr().unwrap().port());
+        request.host.data_ip = ip;
+        Worker { rank, member: sumac_control::join(&endpoint, request).await.unwrap(), socket }
     }
 
     fn value(rank: u16, seq: u32, i: usize) -> i32 {
@@ -207,26 +190,26 @@ impl Worker {
 
     /// Sends until the result comes, and checks it.
     fn sum(&self, seq: u32) {
-        let job = self.member.assignment();
-        let place = place(seq, job.lane_slots.ilog2());
+        let Grant { terms, placement } = self.member.grant();
+        let place = place(seq, terms.slots.ilog2());
         let header = Header {
             kind: Kind::Contribution as u8,
             flags: if place.version == 1 { flag::POOL_VERSION } else { 0 },
-            job: job.job,
-            epoch: job.epoch,
+            job: terms.job,
+            epoch: terms.epoch,
             seq,
             slot: place.slot,
-            fan_in_0: job.rack_world as u8,
+            fan_in_0: placement.rack_world as u8,
             elements: ELEMENTS as u16,
-            bitmap_0: 1 << job.rack_rank,
-            token: job.token,
+            bitmap_0: 1 << placement.rack_rank,
+            token: terms.token,
             ..Header::default()
         };
         let values = (0..ELEMENTS).flat_map(|i| Worker::value(self.rank, seq, i).to_be_bytes());
         let packet: Vec<u8> = header.to_bytes().into_iter().chain(values).collect();
         let mut buffer = [0; 4096];
         for _ in 0..100 {
-            self.socket.send_to(&packet, (job.aggregator_ip, job.base_port)).unwrap();
+            self.socket.send_to(&packet, (placement.aggregator_ip, placement.base_port)).unwrap();
             while let Ok(len) = self.socket.recv(&mut buffer) {
                 let result = Header::read(&buffer[..], 0, len).unwrap();
                 if result.kind == Kind::Result as u8 && result.seq == seq {
@@ -252,16 +235,20 @@ async fn racks_add_up_below_a_root_and_are_named_when_they_die() {
     let root = Server::start("root");
     let mut racks = vec![Server::rack("north", &root), Server::rack("south", &root)];
     let joins: Vec<_> = (0..WORLD)
-        .map(|rank| tokio::spawn(Worker::join(rank, racks[usize::from(rank) / 2].control)))
+        .map(|rank| {
+            let rack = &racks[usize::from(rank) / 2];
+            let endpoint = endpoint(rack.control, &rack.state_dir, "the secret of all");
+            tokio::spawn(Worker::join(rank, endpoint))
+        })
         .collect();
     let mut workers = Vec::new();
     for join in joins {
         workers.push(tokio::time::timeout(HANGS, join).await.unwrap().unwrap());
     }
     for (rank, worker) in (0..).zip(&workers) {
-        let job = worker.member.assignment();
-        assert_eq!((job.rack_rank, job.rack_world), (rank % 2, 2));
-        assert_eq!(job.base_port, racks[usize::from(rank) / 2].data_port);
+        let placement = worker.member.grant().placement;
+        assert_eq!((placement.rack_rank, placement.rack_world), (rank % 2, 2));
+        assert_eq!(placement.base_port, racks[usize::from(rank) / 2].data_port);
     }
     let failed: Vec<_> = workers.iter().map(|worker| worker.member.failed()).collect();
     let summed: Vec<_> = workers
@@ -340,7 +327,8 @@ async fn a_host_aggregator_tells_its_status_and_drops_on_purpose() {
         text.contains("INTENTIONAL DROPS: 5 % of arriving frames, 6 % of leaving frames, of jobs 1 to 63"),
         "{text}"
     );
-    let workers = (0..WORLD).map(|rank| tokio::spawn(Worker::join(rank, server.control)));
+    let endpoint = endpoint(server.control, &server.state_dir, "the secret of all");
+    let workers = (0..WORLD).map(|rank| tokio::spawn(Worker::join(rank, endpoint.clone())));
     let mut summed = Vec::new();
     for worker in workers.collect::<Vec<_>>() {
         let worker = tokio::time::timeout(HANGS, worker).await.unwrap().unwrap();

@@ -64,7 +64,7 @@ def parse(arguments: Optional[list[str]]) -> argparse.Namespace:
     where.add_argument("--world", type=int, default=4, help="number of workers (default %(default)s)")
     where.add_argument("--socket", default="/run/sumac/sumac.sock", help="the daemon's (default %(default)s)")
     where.add_argument("--job", default="digits", help="the job's name (default %(default)s)")
-    where.add_argument("--secret-file", type=Path, help="the job's secret; the daemon's own unless given")
+    where.add_argument("--secret-file", type=Path, help="the join token, or the job's secret; the daemon's own unless given")
     where.add_argument("--scale", type=float, help="floats times this are added as integers; block floating point unless given")
     where.add_argument("--elements", type=int, default=352, help="of a packet, which share a block (default %(default)s)")
     where.add_argument("--timeout", type=float, default=60, help="seconds that joining or one sum may take")

@@ -9,7 +9,7 @@ use std::{
 
 use rand::{TryRngCore, rngs::OsRng};
 use sumac_control::plane::{
-    DataPlane, Installed, JobInstall, LastEpoch, Level, PlaneError, PlaneInfo, PlaneKind,
+    DataPlane, Installed, JobInstall, KnownJob, LastEpoch, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
 use sumac_wire::tables::{JobEntry, job_flag};
 
@@ -97,14 +97,22 @@ impl DataPlane for HostPlane {
         })
     }
 
-    fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError> {
-        // A rack enters anew, with the same memory, when it was out of its root's sight for too long.
+    fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError> {
         let epochs = self.running.epochs();
+        let tokens: BTreeMap<u16, u64> =
+            self.running.jobs().into_iter().map(|(job, entry, ..)| (job, entry.token)).collect();
+        let mut taken = TakenOver::default();
         for (job, epoch, _) in epochs.iter().filter(|(.., is_active)| *is_active) {
-            tracing::warn!(job, epoch, "removing a job that nobody keeps alive");
+            let token = tokens.get(job).copied();
+            if known.iter().any(|known| token.is_some_and(|token| known.is(*job, *epoch, token))) {
+                taken.jobs.push(*job);
+                continue;
+            }
+            tracing::warn!(job, epoch, "removing a job that the control plane does not know");
             self.running.remove(*job);
         }
-        Ok(epochs.into_iter().map(|(job, epoch, _)| LastEpoch { job, epoch }).collect())
+        taken.last_epochs = epochs.into_iter().map(|(job, epoch, _)| LastEpoch { job, epoch }).collect();
+        Ok(taken)
     }
 
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
@@ -117,19 +125,20 @@ impl DataPlane for HostPlane {
             aggregator_ips.push(way?);
         }
         let workers = job.workers.iter().map(|worker| SocketAddrV4::new(worker.ip, worker.port)).collect();
-        let hosts = job.dynamic.as_ref().map_or(&[][..], |dynamic| &dynamic.hosts);
+        let hosts = &job.terms.parameter_hosts[..];
         let (parents, host_sides) = match job.level {
             Level::Rack { parent, .. } => (vec![parent], Vec::new()),
             Level::Only | Level::Root { .. } => (hosts.to_vec(), self.host_sides(hosts)?),
         };
         let new = NewJob { entry: entry(job)?, workers, parents };
-        self.running.install(job.job, &new).map_err(|error| failed("installing a job", &error))?;
-        self.remember(job.job, &job.slots_reason);
+        let terms = &job.terms;
+        self.running.install(terms.job, &new).map_err(|error| failed("installing a job", &error))?;
+        self.remember(terms.job, &terms.slots_reason);
         Ok(Installed { aggregator_ips, result_group: None, host_sides })
     }
 
-    fn resize(&self, job: u16, lane_slots: u32, reason: &str) -> Result<(), PlaneError> {
-        let resized = self.running.resize(job, lane_slots);
+    fn resize(&self, job: u16, slots: u32, reason: &str) -> Result<(), PlaneError> {
+        let resized = self.running.resize(job, slots);
         resized.map_err(|error| failed("changing a job's slots", &error))?;
         self.remember(job, reason);
         Ok(())
@@ -191,6 +200,7 @@ impl HostPlane {
 }
 
 fn entry(job: &JobInstall) -> Result<JobEntry, PlaneError> {
+    let terms = &job.terms;
     let world = job.workers.len() as u16;
     let (level, contributors, rack, racks) = match job.level {
         Level::Only => (0, world, 0, 0),
@@ -198,27 +208,27 @@ fn entry(job: &JobInstall) -> Result<JobEntry, PlaneError> {
         Level::Rack { rack, racks, contributors, .. } => (job_flag::CHILD, contributors, rack, racks),
     };
     let given = [
-        (job_flag::CHECKSUM, job.checksum),
+        (job_flag::CHECKSUM, terms.checksum),
         (job_flag::STEALING, job.stealing),
-        (job_flag::DYNAMIC, job.dynamic.is_some()),
+        (job_flag::DYNAMIC, terms.is_dynamic()),
     ];
-    let (slots, lane_slots_log2) = match &job.dynamic {
-        Some(dynamic) => (dynamic.slots, 0),
-        None if job.lane_slots.is_power_of_two() => (job.slots(), job.lane_slots.ilog2() as u16),
-        None => {
-            let what = format!("{} slots in a lane: must be a power of two", job.lane_slots);
+    let (slots, lane_slots_log2) = match terms.is_dynamic() {
+        true => (terms.slots, 0),
+        false if terms.slots.is_power_of_two() => (job.pool_slots(), terms.slots.ilog2() as u16),
+        false => {
+            let what = format!("{} slots in a lane: must be a power of two", terms.slots);
             return Err(PlaneError::Failed { doing: "installing a job", what });
         }
     };
     Ok(JobEntry {
-        token: job.token,
+        token: terms.token,
         slot_base: job.first_slot,
         slots,
-        epoch: job.epoch,
-        elements: job.elements,
+        epoch: terms.epoch,
+        elements: terms.elements,
         flags: given.iter().filter(|(_, given)| *given).fold(level, |flags, (flag, _)| flags | flag),
         contributors,
-        shards: job.shards,
+        shards: terms.shards,
         lane_slots_log2,
         rack,
         racks,

@@ -24,10 +24,8 @@ use nix::{
 };
 use shared::{contribution, reference, result, values};
 use sumac_agg_host::HostPlane;
-use sumac_control::{
-    dynamic::DynamicInstall,
-    plane::{DataPlane, Installed, JobInstall, Level, PlaneError, WorkerInstall},
-};
+use sumac_control::plane::{DataPlane, Installed, JobInstall, Level, PlaneError, WorkerInstall};
+use sumac_job::{JobTerms, Mode};
 use sumac_wire::{Header, Kind, Reason, header::flag};
 
 /// Ends a test that hangs; nothing here takes as long.
@@ -85,29 +83,22 @@ fn install(
         let address = socket.address();
         WorkerInstall { ip: *address.ip(), port: address.port(), mac: [0; 6], local_ip: Ipv4Addr::LOCALHOST }
     };
-    plane.install(&JobInstall {
-        job: JOB,
-        epoch: EPOCH,
-        token: TOKEN,
-        first_slot: 0,
-        lane_slots: 0,
-        slots_reason: String::new(),
-        lanes: 1,
-        shards: 1,
+    let terms = JobTerms {
+        mode: Mode::Dynamic,
+        slots,
         elements: ELEMENTS,
-        checksum: true,
+        window: 8,
+        parameter_hosts: hosts,
+        ..JobTerms::new(JOB, EPOCH, TOKEN, workers.len() as u16)
+    };
+    plane.install(&JobInstall {
+        terms,
+        first_slot: 0,
         stealing: false,
         level: Level::Only,
         workers: workers.iter().map(worker).collect(),
-        dynamic: Some(DynamicInstall {
-            slots,
-            window: 8,
-            linear: false,
-            hosts,
-            fan_in_1: 0,
-            places: Vec::new(),
-            upstream: Vec::new(),
-        }),
+        contributors: Vec::new(),
+        upstream: Vec::new(),
     })
 }
 

@@ -18,6 +18,7 @@ use std::{
 use common::{EPOCH, JOB, SLOTS, TOKEN, contribution, elements, read, reference};
 use sumac_agg_host::HostPlane;
 use sumac_control::plane::{DataPlane, JobInstall, Level, PlaneKind, WorkerInstall};
+use sumac_job::JobTerms;
 use sumac_wire::{Kind, Reason};
 
 /// Ends a test that hangs; nothing here takes as long.
@@ -51,23 +52,22 @@ impl Worker {
     }
 }
 
-fn install(plane: &HostPlane, workers: &[Worker], epoch: u16) {
-    let job = JobInstall {
-        job: JOB,
-        epoch,
-        token: TOKEN,
+fn job(epoch: u16, shards: u16, workers: Vec<WorkerInstall>) -> JobInstall {
+    let terms = JobTerms::new(JOB, epoch, TOKEN, workers.len() as u16);
+    let slots_reason = "asked for".into();
+    JobInstall {
+        terms: JobTerms { slots: SLOTS, slots_reason, shards, elements: 64, ..terms },
         first_slot: 0,
-        lane_slots: SLOTS,
-        slots_reason: "asked for".into(),
-        lanes: 1,
-        shards: 1,
-        elements: 64,
-        checksum: true,
         stealing: false,
         level: Level::Only,
-        workers: workers.iter().map(Worker::install).collect(),
-        dynamic: None,
-    };
+        workers,
+        contributors: Vec::new(),
+        upstream: Vec::new(),
+    }
+}
+
+fn install(plane: &HostPlane, workers: &[Worker], epoch: u16) {
+    let job = job(epoch, 1, workers.iter().map(Worker::install).collect());
     let installed = plane.install(&job).unwrap();
     assert_eq!(installed.aggregator_ips, vec![Ipv4Addr::LOCALHOST; workers.len()]);
 }
@@ -142,31 +142,12 @@ fn a_job_is_installed_in_all_shards_or_in_none() {
         );
     };
     let worker = Worker::new(0);
-    let good = JobInstall {
-        job: JOB,
-        epoch: EPOCH,
-        token: TOKEN,
-        first_slot: 0,
-        lane_slots: SLOTS,
-        slots_reason: String::new(),
-        lanes: 2,
-        shards: 2,
-        elements: 64,
-        checksum: true,
-        stealing: true,
-        level: Level::Only,
-        workers: vec![worker.install()],
-        dynamic: None,
-    };
+    let good = JobInstall { stealing: true, ..job(EPOCH, 2, vec![worker.install()]) };
+    let with_slots = |slots| JobInstall { terms: JobTerms { slots, ..good.terms.clone() }, ..good.clone() };
     let table = [
-        (
-            "lanes of twelve",
-            JobInstall { lane_slots: 12, ..good.clone() },
-            "12 slots in a lane: must be a power",
-        ),
-        ("no slots", JobInstall { lane_slots: 0, ..good.clone() }, "0 slots in a lane: must be a power"),
+        ("lanes of twelve", with_slots(12), "12 slots in a lane: must be a power"),
+        ("no slots", with_slots(0), "0 slots in a lane: must be a power"),
         ("beyond the pool", JobInstall { first_slot: 60, ..good.clone() }, "slots 60 to"),
-        ("one lane for two shards", JobInstall { lanes: 1, ..good.clone() }, "2 shards for 1 lanes"),
     ];
     for (what, job, expected) in table {
         let refused = plane.install(&job).unwrap_err().to_string();
@@ -201,22 +182,7 @@ fn every_shard_has_a_port_and_answers_to_one() {
     let other = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 1), 0)).unwrap();
     install.port = other.local_addr().unwrap().port().wrapping_sub(1);
     drop((first, second));
-    let job = JobInstall {
-        job: JOB,
-        epoch: EPOCH,
-        token: TOKEN,
-        first_slot: 4,
-        lane_slots: SLOTS,
-        slots_reason: "asked for".into(),
-        lanes: 4,
-        shards: 2,
-        elements: 64,
-        checksum: true,
-        stealing: true,
-        level: Level::Only,
-        workers: vec![install],
-        dynamic: None,
-    };
+    let job = JobInstall { first_slot: 4, stealing: true, ..job(EPOCH, 2, vec![install]) };
     plane.install(&job).unwrap();
     assert_eq!(plane.info().unwrap().shards, 2);
     other.set_read_timeout(Some(HANGS)).unwrap();
@@ -240,7 +206,7 @@ fn every_shard_has_a_port_and_answers_to_one() {
         std::thread::sleep(Duration::from_millis(5));
     }
     // Another job, of which nothing has come, gives slots back once.
-    let next = JobInstall { job: JOB + 1, first_slot: 24, ..job };
+    let next = JobInstall { terms: JobTerms { job: JOB + 1, ..job.terms.clone() }, first_slot: 24, ..job };
     plane.install(&next).unwrap();
     plane.resize(JOB + 1, SLOTS / 2, "measured").unwrap();
     assert_eq!(plane.slots_reason(JOB + 1), "measured");

@@ -6,10 +6,12 @@ mod control;
 mod detach;
 mod drop;
 mod generate;
+pub mod identity;
 mod job;
 mod logs;
 mod options;
-mod status;
+pub mod status;
+mod token;
 
 use std::{
     io::{self, IsTerminal as _},
@@ -19,12 +21,14 @@ use std::{
 use clap::{CommandFactory as _, Parser, Subcommand};
 use sumac_agg::{OpenError, aggregator::ChangeError};
 
+pub use self::identity::StateDir;
 use crate::serve;
 
 const HELP: &str = "\
 Examples:
   sumac-agg attach eth1 eth2 eth3 eth4    aggregate packets of four interfaces
-  sumac-agg serve --secret-file secret    let remote daemons open jobs on it
+  sumac-agg serve                         let remote daemons open jobs on it
+  sumac-agg token                         print what these daemons need to join
   sumac-agg status                        interfaces, jobs, counters
   sumac-agg control                       racks, parameter hosts and jobs of the control plane
   sumac-agg detach                        detach the programs; jobs keep their slots
@@ -58,6 +62,7 @@ enum Verb {
     Job(job::Args),
     Drop(drop::Args),
     Serve(serve::Args),
+    Token(token::Args),
     Logs(logs::Args),
     Bench(bench::Args),
     Man(generate::ManArgs),
@@ -78,6 +83,7 @@ pub fn main() -> ExitCode {
         Verb::Job(args) => job::run(&args),
         Verb::Drop(args) => drop::run(&args),
         Verb::Serve(args) => serve::run(&args),
+        Verb::Token(args) => token::run(&args),
         Verb::Logs(args) => logs::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Man(args) => generate::man(&args, Cli::command()),

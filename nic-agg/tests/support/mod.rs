@@ -5,6 +5,7 @@ pub mod dynamic;
 pub mod frames;
 pub mod model;
 pub mod net;
+pub mod serve;
 pub mod summed;
 
 use std::{net::Ipv4Addr, sync::Mutex};

@@ -3,8 +3,32 @@
 use std::{
     ffi::OsStr,
     io::{BufRead as _, BufReader},
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
     process::{Child, Command, Stdio},
 };
+
+use sumac_control::{Endpoint, Identity, JoinRequest, Secret, Trust, WorkerHost};
+use sumac_job::JobSpec;
+
+/// What it takes to join at the control plane with this state directory.
+pub fn endpoint(address: SocketAddr, state_dir: &Path, secret: &str) -> Endpoint {
+    let fingerprint = Identity::of_state_dir(state_dir).unwrap().fingerprint();
+    Endpoint { address, trust: Trust::Pinned(fingerprint), secret: Secret::new(secret).unwrap() }
+}
+
+/// A worker's request, from the control connection's address and this UDP port.
+pub fn request(spec: JobSpec, data_port: u16) -> JoinRequest {
+    let host = WorkerHost {
+        data_ip: Ipv4Addr::UNSPECIFIED,
+        data_port,
+        mac: [0; 6],
+        max_elements: 352,
+        max_shards: 4,
+        checksum: true,
+    };
+    JoinRequest { spec, host }
+}
 
 /// A server that waits for workers, and the line of its log that says so.
 pub struct Serving {

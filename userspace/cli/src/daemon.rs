@@ -27,7 +27,7 @@ pub struct Args {
     /// Also be a parameter host of dynamic jobs, for the control plane at this address.
     #[arg(long, value_name = "ADDRESS:PORT")]
     parameter_host: Option<SocketAddr>,
-    /// A file with the control plane's secret for racks and parameter hosts.
+    /// A file with the output of `sumac-agg token --racks`.
     #[arg(long, value_name = "FILE", requires = "parameter_host")]
     parameter_host_secret: Option<PathBuf>,
     /// This parameter host's name there; default: the host's name.
@@ -42,12 +42,12 @@ const EXAMPLES: &str = concat!(
     "Examples:\n",
     "  sumac daemon --config /etc/sumac/daemon.toml\n",
     "  sumac daemon --config /etc/sumac/daemon.toml --check\n",
-    "  sumac daemon --parameter-host 10.77.0.1:48600 --parameter-host-secret /etc/sumac/racks.secret\n",
+    "  sumac daemon --parameter-host 10.77.0.1:48600 --parameter-host-secret /etc/sumac/racks.token\n",
     "        a dedicated parameter host; with --config also for trainers\n",
     "\n",
     "A configuration (every key except `aggregator` is optional):\n",
     "  aggregator = \"10.77.0.1:48600\"           the address of `sumac-agg serve`\n",
-    "  secret_file = \"/etc/sumac/secret\"        for jobs without a secret of their own\n",
+    "  secret_file = \"/etc/sumac/token\"         the output of `sumac-agg token`, for jobs without their own\n",
     "  socket = \"/run/sumac/sumac.sock\"         the trainers' socket\n",
     "  socket_mode = \"0660\"                     its permissions\n",
     "  allow_uids = [1000]                      users that may connect\n",
@@ -57,7 +57,7 @@ const EXAMPLES: &str = concat!(
     "  steer = \"auto\"                           rules in the NIC for these queues: auto, ntuple, or off\n",
     "  cpus = [0, 1]                            the CPUs of the data path's threads\n",
     "  [parameter_host]                         also be one; `control` defaults to `aggregator`\n",
-    "  secret_file = \"/etc/sumac/racks.secret\"  as `sumac-agg serve --rack-secret-file`\n\n",
+    "  secret_file = \"/etc/sumac/racks.token\"   the output of `sumac-agg token --racks`\n\n",
     exit::help_text!(),
 );
 

@@ -1,18 +1,19 @@
-//! Why a running job ended for all of its workers.
+//! The reason that a running job ended for all of its workers.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
     time::Duration,
 };
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What a [`JobFailure`] is about, for programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The subject of a [`JobFailure`], for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FailureKind {
-    /// A rank's heartbeats stopped, or it does not do what all wait for.
+    /// A rank stopped answering, or does not do what all wait for.
     Silent,
-    /// A rank gave up, and said why.
+    /// A rank gave up, and stated why.
     Left,
     /// The aggregator's slots are not what they were.
     StateLost,
@@ -20,117 +21,105 @@ pub enum FailureKind {
     PlaneDown,
     /// The aggregator's control plane was stopped.
     Stopped,
-    /// Two ranks want different operations at the same place, or one what no job can have.
+    /// Ranks have different operations, or one that no job can have.
     Mismatch,
     /// A rack's aggregator stopped answering, or lost its state.
     Rack,
     /// A parameter host stopped answering, or lost its state.
     ParameterHost,
-    /// The aggregator's control plane does not answer this worker (found by the worker itself).
+    /// The control plane does not answer this worker (found by the worker itself).
     AggregatorSilent,
-    /// A kind that this build does not know.
-    Unknown,
+    /// This worker is no member any more.
+    NoMember,
 }
 
-/// Why a job failed.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+/// The reason that a job failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct JobFailure {
-    /// What it is about.
+    /// For programs.
     pub kind: FailureKind,
-    /// Names who or what is at fault.
+    /// For people; names who or what is at fault.
     pub message: String,
-    /// The rank at fault, when one is.
-    pub culprit: Option<u16>,
+    /// The rank at fault, or the ranks that differ.
+    pub ranks: Vec<u16>,
 }
 
 impl JobFailure {
-    /// A rank's heartbeats stopped.
-    pub fn silent(rank: u16, ip: Ipv4Addr) -> JobFailure {
-        let message = format!("rank {rank} ({ip}) stopped answering");
-        JobFailure { kind: FailureKind::Silent, message, culprit: Some(rank) }
+    fn new(kind: FailureKind, ranks: &[u16], message: String) -> JobFailure {
+        JobFailure { kind, message, ranks: ranks.to_vec() }
     }
 
-    /// A rank lives, and does not take in what the others say.
-    pub fn deaf(rank: u16, ip: Ipv4Addr) -> JobFailure {
-        let message = format!("rank {rank} ({ip}) does not keep up with what the ranks tell each other");
-        JobFailure { kind: FailureKind::Silent, message, culprit: Some(rank) }
+    /// The rank at fault, when there is one.
+    #[must_use]
+    pub fn culprit(&self) -> Option<u16> {
+        match self.ranks[..] {
+            [rank] => Some(rank),
+            _ => None,
+        }
     }
 
-    /// A rank lives, and has not measured its path.
-    pub fn unmeasured(rank: u16, ip: Ipv4Addr, patience: Duration) -> JobFailure {
+    pub(crate) fn silent(rank: u16, ip: Ipv4Addr) -> JobFailure {
+        JobFailure::new(FailureKind::Silent, &[rank], format!("rank {rank} ({ip}) stopped answering"))
+    }
+
+    /// A rank is alive, and does not receive its events.
+    pub(crate) fn lagging(rank: u16, ip: Ipv4Addr) -> JobFailure {
+        let message = format!("rank {rank} ({ip}) does not keep up with the job's events");
+        JobFailure::new(FailureKind::Silent, &[rank], message)
+    }
+
+    pub(crate) fn unmeasured(rank: u16, ip: Ipv4Addr, timeout: Duration) -> JobFailure {
         let message = format!(
-            "rank {rank} ({ip}) has not measured its path within {patience:?}: see its log, or give the number of slots"
+            "rank {rank} ({ip}) has not measured its path within {timeout:?}: see its log, or give the number of slots"
         );
-        JobFailure { kind: FailureKind::Silent, message, culprit: Some(rank) }
+        JobFailure::new(FailureKind::Silent, &[rank], message)
     }
 
-    /// A rank gave up.
-    pub fn left(rank: u16, ip: Ipv4Addr, reason: &str) -> JobFailure {
-        let message = format!("rank {rank} ({ip}) left: {reason}");
-        JobFailure { kind: FailureKind::Left, message, culprit: Some(rank) }
+    pub(crate) fn left(rank: u16, ip: Ipv4Addr, reason: &str) -> JobFailure {
+        JobFailure::new(FailureKind::Left, &[rank], format!("rank {rank} ({ip}) left: {reason}"))
     }
 
     /// The aggregator's instance changed.
     pub fn state_lost(before: u64, after: u64) -> JobFailure {
         let message = format!("aggregator lost its state (instance {before:x} -> {after:x})");
-        JobFailure { kind: FailureKind::StateLost, message, culprit: None }
+        JobFailure::new(FailureKind::StateLost, &[], message)
     }
 
-    /// The aggregator's data plane has been away for `since`.
-    pub fn plane_down(since: Duration, why: &str) -> JobFailure {
-        let message = format!("aggregator out of service for {since:.1?}: {why}");
-        JobFailure { kind: FailureKind::PlaneDown, message, culprit: None }
+    pub(crate) fn plane_down(since: Duration, why: &str) -> JobFailure {
+        JobFailure::new(
+            FailureKind::PlaneDown,
+            &[],
+            format!("aggregator out of service for {since:.1?}: {why}"),
+        )
     }
 
-    /// What two ranks want does not fit together; `rank` said so last.
-    pub fn mismatch(rank: Option<u16>, message: String) -> JobFailure {
-        JobFailure { kind: FailureKind::Mismatch, message, culprit: rank }
+    pub fn mismatch(ranks: &[u16], message: String) -> JobFailure {
+        JobFailure::new(FailureKind::Mismatch, ranks, message)
     }
 
-    /// A rack's aggregator is lost.
-    pub fn rack(name: &str, ip: Ipv4Addr, what: &str) -> JobFailure {
-        let message = format!("the aggregator of rack `{name}` ({ip}) {what}");
-        JobFailure { kind: FailureKind::Rack, message, culprit: None }
+    pub(crate) fn rack(name: &str, ip: Ipv4Addr, what: &str) -> JobFailure {
+        JobFailure::new(FailureKind::Rack, &[], format!("the aggregator of rack `{name}` ({ip}) {what}"))
     }
 
-    /// A parameter host is lost.
-    pub fn parameter_host(name: &str, ip: Ipv4Addr, what: &str) -> JobFailure {
-        let message = format!("the parameter host `{name}` ({ip}) {what}");
-        JobFailure { kind: FailureKind::ParameterHost, message, culprit: None }
+    pub(crate) fn parameter_host(name: &str, ip: Ipv4Addr, what: &str) -> JobFailure {
+        JobFailure::new(FailureKind::ParameterHost, &[], format!("the parameter host `{name}` ({ip}) {what}"))
     }
 
-    /// Parameter hosts at these addresses are not there since the control plane was started anew, or without the job.
-    pub fn forgotten(hosts: &[String]) -> JobFailure {
-        let message = format!(
-            "the control plane was started anew, and the parameter hosts at {} did not come back with the job's sums",
-            hosts.join(", ")
-        );
-        JobFailure { kind: FailureKind::ParameterHost, message, culprit: None }
+    pub(crate) fn plane(what: &str) -> JobFailure {
+        JobFailure::new(FailureKind::PlaneDown, &[], format!("the aggregator's data plane failed: {what}"))
     }
 
-    /// The aggregator's data plane did not do what was asked.
-    pub fn plane(what: &str) -> JobFailure {
-        let message = format!("the aggregator's data plane failed: {what}");
-        JobFailure { kind: FailureKind::PlaneDown, message, culprit: None }
+    pub(crate) fn stopped() -> JobFailure {
+        JobFailure::new(FailureKind::Stopped, &[], "the aggregator's control plane was stopped".into())
     }
 
-    /// The control plane was stopped.
-    pub fn stopped() -> JobFailure {
-        let message = "the aggregator's control plane was stopped".into();
-        JobFailure { kind: FailureKind::Stopped, message, culprit: None }
-    }
-
-    /// The control plane that put a job's operations in order was started anew.
-    pub fn order_lost(endpoint: SocketAddr) -> JobFailure {
-        let message =
-            format!("aggregator {endpoint} was started anew, and the order of the named operations is lost");
-        JobFailure { kind: FailureKind::Stopped, message, culprit: None }
-    }
-
-    /// No authentic answer for `since`.
-    pub fn aggregator_silent(endpoint: SocketAddr, since: Duration, last: &str) -> JobFailure {
+    pub(crate) fn aggregator_silent(endpoint: SocketAddr, since: Duration, last: &str) -> JobFailure {
         let message = format!("aggregator {endpoint} stopped answering {since:.1?} ago ({last})");
-        JobFailure { kind: FailureKind::AggregatorSilent, message, culprit: None }
+        JobFailure::new(FailureKind::AggregatorSilent, &[], message)
+    }
+
+    pub(crate) fn no_member(message: impl Into<String>) -> JobFailure {
+        JobFailure::new(FailureKind::NoMember, &[], message.into())
     }
 }

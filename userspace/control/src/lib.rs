@@ -1,58 +1,51 @@
-//! The control plane between daemons and an aggregator: who takes part in which job, with which
-//! slots, and who has stopped answering.
+//! The control plane between daemons and an aggregator: membership, slots and epochs of jobs, and the detection of dead
+//! peers.
 //!
-//! | module | what it does |
+//! | module | its concern |
 //! | --- | --- |
-//! | [`client`] | [`join`]: take part in a job, stay in it by heartbeats, [`Member::leave`] |
+//! | [`client`] | [`join`]: take part in a job, and stay in it until [`Member::leave`] |
 //! | [`coordinator`] | the server's state machine, without sockets, clock or threads |
-//! | [`server`] | the gRPC service around it |
-//! | [`rack`] | the aggregator of a rack: relays its workers' calls to a root, and takes the root's orders |
-//! | [`dynamic`] | what dynamic jobs (ATP) have beside the others: parameter hosts, shared slots |
-//! | [`plane`] | what the server needs of an aggregator: [`DataPlane`] |
-//! | [`neighbour`] | which interface and MAC address lead to an IPv4 address |
-//! | [`post`] | what members tell each other: notices, announcements of operations by name |
-//! | `tune` | how many slots a measured path asks for |
-//! | `seal`, `gate` | mutual authentication with the job's shared secret; replays are refused |
-//!
-//! The messages are in `proto/control.proto`.
+//! | [`journal`] | the running jobs, on disk |
+//! | [`server`] | the gRPC service around them |
+//! | [`rack`] | the aggregator of a rack: relays its workers' messages to a root, and executes the root's commands |
+//! | [`message`], [`events`] | the messages of the control channel |
+//! | [`plane`] | the interface to an aggregator: [`DataPlane`] |
+//! | [`secret`], [`tls`] | join tokens; TLS 1.3 with a pinned key or the site's own authorities |
+//! | [`neighbour`] | the interface and MAC address that lead to an IPv4 address |
+//! | `rpc` | one gRPC stream in each direction, JSON messages |
+//! | `tune` | the number of slots for a measured path |
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
-mod assignment;
 pub mod client;
-mod convert;
 pub mod coordinator;
-pub mod dynamic;
+pub mod events;
 mod failure;
-mod gate;
+pub mod journal;
+pub mod message;
 pub mod neighbour;
 mod none;
 pub mod plane;
 mod pool;
-pub mod post;
 pub mod rack;
+mod rate_limiter;
 mod refusal;
-mod seal;
-mod secret;
+mod rpc;
+pub mod secret;
 pub mod server;
+pub mod tls;
 mod tune;
 
-/// The generated messages and stubs.
-pub(crate) mod rpc {
-    #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "generated from control.proto")]
-    tonic::include_proto!("sumac.control.v1");
-}
-
-pub use assignment::{Assignment, Tuned};
-pub use client::{DenialKind, JoinError, JoinSpec, LeaveError, Member, MemberState, join};
-pub use coordinator::Outcome;
-pub use dynamic::{DynamicTerms, DynamicWishes, Mode};
+pub use client::{Endpoint, JoinError, JoinRequest, LeaveError, Member, MemberState, join};
+pub use coordinator::{Grant, Outcome};
 pub use failure::{FailureKind, JobFailure};
-pub use gate::{JOB_NAME_LEN, Secrets};
-pub use none::NoPlane;
+pub use message::{DenialKind, WorkerHost};
+pub use none::NoDataPlane;
 pub use plane::{DataPlane, PlaneKind};
-pub use post::{Announcement, NOTICE_LEN, Notice, OperationOrder};
 pub use refusal::{Refusal, RefusalKind, Refused};
-pub use secret::{Secret, SecretError};
+pub use secret::{Credential, Fingerprint, JoinToken, Secret, SecretError};
+pub use server::Secrets;
+pub use tls::{Identity, TlsError, Trust};
 
-/// The version of the control protocol that this build speaks.
-pub const PROTOCOL_VERSION: u32 = 5;
+/// The longest name of a job, in bytes.
+pub const JOB_NAME_LEN: usize = 64;

@@ -4,13 +4,13 @@ use std::net::Ipv4Addr;
 
 use sumac_wire::{CLASSES, DEFAULT_BASE_PORT, MAX_LANES, PAGE_ELEMENTS};
 
-use crate::plane::{DataPlane, Installed, JobInstall, LastEpoch, PlaneError, PlaneInfo, PlaneKind};
+use crate::plane::{DataPlane, Installed, JobInstall, KnownJob, PlaneError, PlaneInfo, PlaneKind, TakenOver};
 
 /// Adds nothing, and limits nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NoPlane;
+pub struct NoDataPlane;
 
-impl DataPlane for NoPlane {
+impl DataPlane for NoDataPlane {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
         Ok(PlaneInfo {
             kind: PlaneKind::None,
@@ -25,13 +25,13 @@ impl DataPlane for NoPlane {
         })
     }
 
-    fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError> {
-        Ok(Vec::new())
+    fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError> {
+        Ok(TakenOver { jobs: known.iter().map(|known| known.job).collect(), last_epochs: Vec::new() })
     }
 
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
-        let nowhere = vec![Ipv4Addr::UNSPECIFIED; job.workers.len()];
-        Ok(Installed { aggregator_ips: nowhere, result_group: None, host_sides: Vec::new() })
+        let aggregator_ips = vec![Ipv4Addr::UNSPECIFIED; job.workers.len()];
+        Ok(Installed { aggregator_ips, ..Installed::default() })
     }
 
     fn resize(&self, _: u16, _: u32, _: &str) -> Result<(), PlaneError> {

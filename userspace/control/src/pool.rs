@@ -1,7 +1,9 @@
 //! The pool of slots: a range for each job (first fit).
 
+use serde::{Deserialize, Serialize};
+
 /// A range of slots that belongs to one job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
     /// The first slot.
     pub first: u32,
@@ -15,7 +17,7 @@ impl Range {
     }
 }
 
-/// Which slots are taken.
+/// The slots that are taken.
 #[derive(Debug)]
 pub struct Pool {
     total: u32,
@@ -53,12 +55,23 @@ impl Pool {
         Some(range)
     }
 
-    /// Gives a range back.
+    /// Takes this very range. `false`: a part of it is taken, or beyond the pool.
+    pub fn take_at(&mut self, range: Range) -> bool {
+        let fits = |gap: Range| gap.first <= range.first && range.end() <= gap.end();
+        if range.slots == 0 || !self.gaps(u32::MAX).any(fits) {
+            return false;
+        }
+        let at = self.taken.partition_point(|taken| taken.first < range.first);
+        self.taken.insert(at, range);
+        true
+    }
+
+    /// Returns a range to the pool.
     pub fn give_back(&mut self, range: Range) {
         self.taken.retain(|taken| *taken != range);
     }
 
-    /// Gives all but the first `slots` of a range back.
+    /// Returns all but the first `slots` of a range to the pool.
     pub fn shrink(&mut self, range: Range, slots: u32) -> Range {
         let kept = Range { slots: slots.clamp(1, range.slots), ..range };
         for taken in self.taken.iter_mut().filter(|taken| **taken == range) {
@@ -67,7 +80,7 @@ impl Pool {
         kept
     }
 
-    /// What is between the taken ranges, up to `limit`.
+    /// The ranges between the taken ones, up to `limit`.
     fn gaps(&self, limit: u32) -> impl Iterator<Item = Range> {
         let limit = self.total(limit);
         let ends = std::iter::once(0).chain(self.taken.iter().map(|taken| taken.end()));

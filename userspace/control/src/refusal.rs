@@ -1,19 +1,18 @@
-//! Why a worker did not get into a job, in words that say what to do.
+//! The reason that a worker did not get into a job, with what to do about it.
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{net::Ipv4Addr, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What a [`Refusal`] is about, for programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The subject of a [`Refusal`], for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RefusalKind {
-    /// The two sides speak different versions of the control protocol.
-    Version,
     /// A parameter that no job can have.
     Invalid,
     /// The deadline passed before all ranks had joined.
     Missing,
-    /// Somebody is in the rank's place.
+    /// The rank has joined already.
     RankTaken,
     /// Two ranks want different jobs under one name.
     Mismatch,
@@ -25,33 +24,19 @@ pub enum RefusalKind {
     TooManyJobs,
     /// There are not as many parameter hosts as a dynamic job needs.
     Hosts,
-    /// The job that a worker would go on with has ended, or goes on with another in its place.
-    Over,
     /// The aggregator's data plane did not take the job.
     Plane,
     /// The control plane is being stopped.
     Stopping,
-    /// A kind that this build does not know.
-    Unknown,
 }
 
-/// Why a join is refused, with the facts.
+/// A refused join, with the facts.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum Refusal {
-    /// See [`RefusalKind::Version`].
-    #[error(
-        "the worker speaks version {theirs} of the control protocol, the aggregator {ours}: install the same release on both"
-    )]
-    Version {
-        /// The server's.
-        ours: u32,
-        /// The client's.
-        theirs: u32,
-    },
     /// See [`RefusalKind::Invalid`].
     #[error("{what}")]
     Invalid {
-        /// What is wrong and what would be right.
+        /// The problem and its remedy.
         what: String,
     },
     /// See [`RefusalKind::Missing`].
@@ -61,7 +46,7 @@ pub enum Refusal {
     Missing {
         /// The job's name.
         job: String,
-        /// Who has not joined.
+        /// The ranks that have not joined.
         ranks: Vec<u16>,
         /// The deadline that passed.
         waited: Duration,
@@ -69,14 +54,14 @@ pub enum Refusal {
     /// See [`RefusalKind::RankTaken`].
     #[error(
         "job `{job}`: rank {rank} has joined already, from {holder}; give every worker a rank of its own \
-         (a dead worker's place is free 2 s after its last heartbeat)"
+         (a dead worker's rank is free 2 s after its last message)"
     )]
     RankTaken {
         /// The job's name.
         job: String,
         /// The rank.
         rank: u16,
-        /// Who has it.
+        /// The address that has it.
         holder: Ipv4Addr,
     },
     /// The job's earlier incarnation is not over.
@@ -86,7 +71,7 @@ pub enum Refusal {
     Held {
         /// The job's name.
         job: String,
-        /// Who is still in it.
+        /// The ranks that are still in it.
         ranks: Vec<u16>,
     },
     /// See [`RefusalKind::Mismatch`].
@@ -94,11 +79,11 @@ pub enum Refusal {
     Mismatch {
         /// The job's name.
         job: String,
-        /// Which parameter.
+        /// The parameter.
         what: &'static str,
         /// The two ranks.
         ranks: [u16; 2],
-        /// What each of them wants.
+        /// The value that each of them wants.
         values: [String; 2],
     },
     /// See [`RefusalKind::PoolFull`].
@@ -129,7 +114,7 @@ pub enum Refusal {
         /// The plane's maximum.
         max: u16,
         /// The port whose MTU carries no more; none: the slots hold no more.
-        narrowest: Option<Arc<str>>,
+        narrowest: Option<String>,
     },
     /// See [`RefusalKind::TooManyJobs`].
     #[error("the aggregator runs {max} jobs already, which is all it can; wait until one ends")]
@@ -148,20 +133,6 @@ pub enum Refusal {
         /// How many can take it.
         registered: usize,
     },
-    /// See [`RefusalKind::Over`].
-    #[error("job `{job}` has ended meanwhile: this worker was not heard; open it anew on all workers")]
-    Over {
-        /// The job's name.
-        job: String,
-    },
-    /// Another worker has taken the place of one that was not heard; of the kind [`RefusalKind::Over`].
-    #[error("job `{job}` goes on without this worker, which was not heard: another is its rank {rank} now")]
-    Replaced {
-        /// The job's name.
-        job: String,
-        /// The rank.
-        rank: u16,
-    },
     /// There is no aggregator for a static job; of the kind [`RefusalKind::Plane`].
     #[error(
         "this control plane has no aggregator (`--plane none`): open the job with mode dynamic, or join where there is one"
@@ -170,7 +141,7 @@ pub enum Refusal {
     /// See [`RefusalKind::Plane`].
     #[error("the aggregator could not take the job: {what}")]
     Plane {
-        /// The plane's own words.
+        /// The plane's own message.
         what: String,
     },
     /// See [`RefusalKind::Stopping`].
@@ -178,7 +149,7 @@ pub enum Refusal {
     Stopping,
 }
 
-/// Who has the slots that are not free.
+/// The place of the limit on a chunk.
 fn limit(narrowest: Option<&str>) -> String {
     match narrowest {
         Some(port) => format!("since its port {port} carries no more; ask for fewer, or raise the MTU there"),
@@ -186,6 +157,7 @@ fn limit(narrowest: Option<&str>) -> String {
     }
 }
 
+/// The jobs that have the slots that are not free.
 fn held(holders: &[(String, u32)]) -> String {
     if holders.is_empty() {
         return String::new();
@@ -195,10 +167,9 @@ fn held(holders: &[(String, u32)]) -> String {
 }
 
 impl Refusal {
-    /// What it is about.
+    /// Its subject.
     pub fn kind(&self) -> RefusalKind {
         match self {
-            Refusal::Version { .. } => RefusalKind::Version,
             Refusal::Invalid { .. } => RefusalKind::Invalid,
             Refusal::Missing { .. } => RefusalKind::Missing,
             Refusal::RankTaken { .. } | Refusal::Held { .. } => RefusalKind::RankTaken,
@@ -207,31 +178,36 @@ impl Refusal {
             Refusal::TooManyElements { .. } => RefusalKind::TooManyElements,
             Refusal::TooManyJobs { .. } => RefusalKind::TooManyJobs,
             Refusal::Hosts { .. } => RefusalKind::Hosts,
-            Refusal::Over { .. } | Refusal::Replaced { .. } => RefusalKind::Over,
             Refusal::Plane { .. } | Refusal::NoAggregator => RefusalKind::Plane,
             Refusal::Stopping => RefusalKind::Stopping,
         }
     }
 
-    /// The ranks that it is about.
+    /// The ranks that it concerns.
     pub fn ranks(&self) -> Vec<u16> {
         match self {
             Refusal::Missing { ranks, .. } | Refusal::Held { ranks, .. } => ranks.clone(),
-            Refusal::RankTaken { rank, .. } | Refusal::Replaced { rank, .. } => vec![*rank],
+            Refusal::RankTaken { rank, .. } => vec![*rank],
             Refusal::Mismatch { ranks, .. } => ranks.to_vec(),
             _ => Vec::new(),
         }
     }
 }
 
-/// A [`Refusal`] as it arrives at a client: the words are the server's.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+/// A [`Refusal`] as it arrives at a client.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct Refused {
-    /// What it is about.
+    /// For programs.
     pub kind: RefusalKind,
-    /// What is wrong and what to do.
+    /// For people.
     pub message: String,
-    /// The ranks that it is about.
+    /// The ranks that it concerns.
     pub ranks: Vec<u16>,
+}
+
+impl From<&Refusal> for Refused {
+    fn from(refusal: &Refusal) -> Refused {
+        Refused { kind: refusal.kind(), message: refusal.to_string(), ranks: refusal.ranks() }
+    }
 }

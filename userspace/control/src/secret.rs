@@ -1,13 +1,19 @@
-//! A job's shared secret: read, compared and kept without ever being shown.
+//! Secrets of jobs and racks, and the join token that carries one with the server's fingerprint.
 
-use std::{fmt, fs, io, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{fmt, fs, io, os::unix::fs::PermissionsExt as _, path::Path, str::FromStr};
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
+use rand::{TryRngCore as _, rngs::OsRng};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use subtle::ConstantTimeEq as _;
 use thiserror::Error;
 
-use crate::seal;
+use crate::tls::{TlsError, write_private};
 
-/// Shorter secrets can be guessed from a recorded exchange; they are accepted with a warning.
+/// Shorter secrets can be guessed; they are accepted with a warning.
 const RECOMMENDED_LEN: usize = 16;
+/// First part of a join token's text.
+const TOKEN_PREFIX: &str = "sumac1";
 
 /// Why a secret cannot be used.
 #[derive(Debug, Error)]
@@ -15,21 +21,23 @@ pub enum SecretError {
     /// It has no bytes.
     #[error("the shared secret is empty; make one with `head -c 32 /dev/urandom | base64`")]
     Empty,
+    /// The text starts like a join token and is none.
+    #[error("the join token is damaged; print it again with `sumac-agg token`")]
+    Damaged,
     /// Its file cannot be read.
     #[error("cannot read the shared secret from {path}: {source}; give the file to the user that runs this")]
     Unreadable {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A secret that all workers of a job and its aggregator share. It is never sent.
+/// A secret that the workers of a job share with the coordinator. It is sent inside TLS only, and never shown.
 #[derive(Clone)]
 pub struct Secret(Vec<u8>);
 
-/// As [`Secret::is`].
 impl PartialEq for Secret {
     fn eq(&self, other: &Secret) -> bool {
         self.is(&other.0)
@@ -45,41 +53,26 @@ impl Secret {
         if bytes.is_empty() {
             return Err(SecretError::Empty);
         }
-        if bytes.len() < RECOMMENDED_LEN {
-            tracing::warn!(bytes = bytes.len(), "the shared secret is short enough to be guessed");
-        }
         Ok(Secret(bytes))
     }
 
-    /// Reads a file, without white space at its end. Warns when others than its owner may open it.
-    pub fn from_file(path: &Path) -> Result<Secret, SecretError> {
-        let bytes = fs::read(path)
-            .map_err(|source| SecretError::Unreadable { path: path.display().to_string(), source })?;
-        if let Ok(metadata) = fs::metadata(path)
-            && open_to_others(metadata.permissions().mode())
-        {
-            let path = path.display();
-            tracing::warn!("others can open the shared secret in {path}; run `chmod 600 {path}`");
-        }
-        Secret::new(bytes.trim_ascii_end())
-    }
-
-    /// Whether somebody has given this secret. Takes the same time wherever two of one length differ, and says nothing in
-    /// the log about a guess.
+    /// Compares in a time that depends on the lengths only.
     #[must_use]
     pub fn is(&self, given: &[u8]) -> bool {
-        seal::verify(&[], &[&self.0], &seal::authenticate(&[], &[given])).is_ok()
+        self.0.ct_eq(given).into()
     }
 
-    /// The key for message authentication.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
+    /// Reads the secret in a file of the state directory; makes it at the first call.
+    pub fn of_state_dir(directory: &Path, file: &str) -> Result<Secret, TlsError> {
+        let path = directory.join(file);
+        if !path.exists() {
+            let mut bytes = [0; 32];
+            OsRng.try_fill_bytes(&mut bytes).map_err(|error| TlsError::Random(error.to_string()))?;
+            write_private(&path, BASE64.encode(bytes).as_bytes())?;
+        }
+        let read = fs::read(&path).map_err(|source| TlsError::Write { path: path.clone(), source })?;
+        Ok(Secret(read.trim_ascii_end().to_owned()))
     }
-}
-
-/// Whether a file with this mode is open to its group or to everybody.
-fn open_to_others(mode: u32) -> bool {
-    mode & 0o077 != 0
 }
 
 impl fmt::Debug for Secret {
@@ -88,12 +81,114 @@ impl fmt::Debug for Secret {
     }
 }
 
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&BASE64.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let bytes = BASE64.decode(text).map_err(|_| D::Error::custom("a secret that is no base64"))?;
+        Secret::new(bytes).map_err(D::Error::custom)
+    }
+}
+
+/// SHA-256 of the server's certificate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint(pub [u8; 32]);
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The fingerprint of an aggregator's certificate with the secret of a job, or of its racks, as one text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinToken {
+    /// The certificate that the client expects.
+    pub fingerprint: Fingerprint,
+    /// The secret that the server expects.
+    pub secret: Secret,
+}
+
+impl fmt::Display for JoinToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (fingerprint, secret) = (BASE64.encode(self.fingerprint.0), BASE64.encode(&self.secret.0));
+        write!(f, "{TOKEN_PREFIX}.{fingerprint}.{secret}")
+    }
+}
+
+impl FromStr for JoinToken {
+    type Err = SecretError;
+
+    fn from_str(text: &str) -> Result<JoinToken, SecretError> {
+        let mut parts = text.split('.');
+        let decoded = |part: Option<&str>| part.and_then(|part| BASE64.decode(part).ok());
+        let (prefix, fingerprint, secret) = (parts.next(), decoded(parts.next()), decoded(parts.next()));
+        match (prefix, fingerprint.and_then(|bytes| bytes.try_into().ok()), secret, parts.next()) {
+            (Some(TOKEN_PREFIX), Some(fingerprint), Some(secret), None) => {
+                Ok(JoinToken { fingerprint: Fingerprint(fingerprint), secret: Secret::new(secret)? })
+            }
+            _ => Err(SecretError::Damaged),
+        }
+    }
+}
+
+/// A secret as users give it: alone, or in a join token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credential {
+    /// The secret.
+    pub secret: Secret,
+    /// The fingerprint, if it came in a join token.
+    pub fingerprint: Option<Fingerprint>,
+}
+
+impl Credential {
+    /// Reads a join token, or takes the bytes as a secret.
+    pub fn new(bytes: &[u8]) -> Result<Credential, SecretError> {
+        let text = std::str::from_utf8(bytes).ok();
+        match text.filter(|text| text.starts_with(&format!("{TOKEN_PREFIX}."))) {
+            Some(token) => {
+                let JoinToken { fingerprint, secret } = token.parse()?;
+                Ok(Credential { secret, fingerprint: Some(fingerprint) })
+            }
+            None => {
+                if bytes.len() < RECOMMENDED_LEN {
+                    tracing::warn!(bytes = bytes.len(), "the shared secret is short enough to be guessed");
+                }
+                Ok(Credential { secret: Secret::new(bytes)?, fingerprint: None })
+            }
+        }
+    }
+
+    /// Reads a file, without white space at its end. Warns when others than its owner may open it.
+    pub fn from_file(path: &Path) -> Result<Credential, SecretError> {
+        let bytes = fs::read(path)
+            .map_err(|source| SecretError::Unreadable { path: path.display().to_string(), source })?;
+        if let Ok(metadata) = fs::metadata(path)
+            && open_to_others(metadata.permissions().mode())
+        {
+            let path = path.display();
+            tracing::warn!("others can open the shared secret in {path}; run `chmod 600 {path}`");
+        }
+        Credential::new(bytes.trim_ascii_end())
+    }
+}
+
+/// Whether a file with this mode is open to its group or to everybody.
+fn open_to_others(mode: u32) -> bool {
+    mode & 0o077 != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn it_is_not_shown_and_not_empty() {
+    fn a_secret_is_not_shown_and_not_empty() {
         let secret = Secret::new("correct horse battery").unwrap();
         assert_eq!(format!("{secret:?}"), "Secret(..)");
         assert!(matches!(Secret::new(""), Err(SecretError::Empty)));
@@ -102,6 +197,21 @@ mod tests {
         for other in ["correct horse batterz", "correct horse batter", "correct horse battery\0"] {
             assert_ne!(secret, Secret::new(other).unwrap(), "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_token_survives_the_way_to_text_and_back() {
+        let token =
+            JoinToken { fingerprint: Fingerprint([7; 32]), secret: Secret::new([0, 255, b'.']).unwrap() };
+        let text = token.to_string();
+        assert_eq!(text.parse::<JoinToken>().unwrap(), token);
+        let credential = Credential::new(text.as_bytes()).unwrap();
+        assert_eq!((credential.fingerprint, credential.secret), (Some(token.fingerprint), token.secret));
+        for damaged in [&text[..text.len() - 5], &text[..50], "sumac1.", &format!("{text}.x")] {
+            assert!(matches!(Credential::new(damaged.as_bytes()), Err(SecretError::Damaged)), "{damaged}");
+        }
+        let plain = Credential::new(b"sumac1 and other words").unwrap();
+        assert_eq!(plain.fingerprint, None);
     }
 
     #[test]
@@ -114,9 +224,9 @@ mod tests {
     fn files_lose_their_newline() {
         let path = std::env::temp_dir().join(format!("sumac-secret-{}", std::process::id()));
         fs::write(&path, "correct horse battery\n").unwrap();
-        let read = Secret::from_file(&path);
+        let read = Credential::from_file(&path);
         fs::remove_file(&path).unwrap();
-        assert_eq!(read.unwrap(), Secret::new("correct horse battery").unwrap());
-        assert!(matches!(Secret::from_file(&path), Err(SecretError::Unreadable { .. })));
+        assert_eq!(read.unwrap().secret, Secret::new("correct horse battery").unwrap());
+        assert!(matches!(Credential::from_file(&path), Err(SecretError::Unreadable { .. })));
     }
 }

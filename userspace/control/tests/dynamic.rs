@@ -13,23 +13,22 @@ mod plane;
 mod server;
 
 use std::{
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    net::{Ipv4Addr, SocketAddrV4},
     time::Duration,
 };
 
 use plane::{Call, FakePlane};
-use server::{HANGS, RACKS, Server, failure, spec};
+use server::{HANGS, Rack, Server, StateDir, failure, join_at, options, request, until, with};
 use sumac_control::{
-    DynamicWishes, FailureKind, JoinError, JoinSpec, Member, MemberState, Mode, NoPlane, Notice,
-    OperationOrder, Outcome, PlaneKind, RefusalKind, Secret, Secrets,
-    dynamic::Place,
+    Endpoint, FailureKind, JoinError, JoinRequest, MemberState, NoDataPlane, Outcome, PlaneKind, RefusalKind,
+    events::{Event, Fault, Post},
     join,
-    plane::Level,
-    rack::{HostDuty, Station},
+    plane::{ContributorBits, Level},
+    rack::ParameterHostAgent,
     server::Listening,
 };
+use sumac_job::{AggregatorKind, Mode, OperationId, OperationOrder};
 use tokio::{
-    runtime::{self, Runtime},
     task::JoinHandle,
     time::{sleep, timeout},
 };
@@ -41,10 +40,10 @@ struct Host {
 }
 
 impl Host {
-    fn enter(root: SocketAddr, name: &str) -> Host {
+    fn enter(root: Endpoint, name: &str) -> Host {
         let plane = FakePlane::of(PlaneKind::Parameter, 1);
-        let duty = HostDuty::new(plane.clone(), root, name.into(), Secret::new(RACKS).unwrap());
-        Host { plane, task: tokio::spawn(duty.run()) }
+        let agent = ParameterHostAgent::new(plane.clone(), root, name.into());
+        Host { plane, task: tokio::spawn(agent.run()) }
     }
 }
 
@@ -54,65 +53,13 @@ impl Drop for Host {
     }
 }
 
-/// A rack's control plane in a runtime of its own, so that its connections end with it.
-struct Rack {
-    plane: FakePlane,
-    address: SocketAddr,
-    runtime: Runtime,
-}
-
-impl Rack {
-    fn start(address: SocketAddr, root: SocketAddr) -> Rack {
-        let plane = FakePlane::new(64);
-        let runtime = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (opened, address_is) = std::sync::mpsc::channel();
-        let below = plane.clone();
-        runtime.spawn(async move {
-            let secret = Secret::new(RACKS).unwrap();
-            let station = Station::open(address, below, root, "r".into(), secret).await.unwrap();
-            opened.send(station.address()).unwrap();
-            station.serve(std::future::pending()).await.unwrap();
-        });
-        Rack { plane, address: address_is.recv().unwrap(), runtime }
-    }
-
-    fn kill(self) {
-        self.runtime.shutdown_background();
-    }
-}
-
-fn wanting(rank: u16, world: u16, wishes: DynamicWishes) -> JoinSpec {
-    JoinSpec {
-        mode: Mode::Dynamic(wishes),
-        slots: None,
-        shards: None,
-        max_shards: 2,
-        data_port: 48700 + rank,
-        ..spec(rank, world)
-    }
-}
-
-fn dynamic(rank: u16, world: u16) -> JoinSpec {
-    wanting(rank, world, DynamicWishes::default())
-}
-
-/// Each rank joins where it is said.
-async fn join_at(doors: &[SocketAddr], spec: impl Fn(u16) -> JoinSpec) -> Vec<Member> {
-    let joins: Vec<_> = (0..).zip(doors).map(|(rank, at)| tokio::spawn(join(*at, spec(rank)))).collect();
-    let mut members = Vec::new();
-    for join in joins {
-        members.push(timeout(HANGS, join).await.unwrap().unwrap().unwrap());
-    }
-    members
-}
-
-async fn until(what: impl Fn() -> bool) {
-    let waiting = async {
-        while !what() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(HANGS, waiting).await.expect("it does not come");
+fn dynamic(rank: u16, world: u16) -> JoinRequest {
+    let mut request = with(request(rank, world), |spec| {
+        (spec.mode, spec.slots, spec.shards) = (Some(Mode::Dynamic), None, None);
+    });
+    request.host.max_shards = 2;
+    request.host.data_port = 48700 + rank;
+    request
 }
 
 fn is_removed(plane: &FakePlane) -> bool {
@@ -122,27 +69,26 @@ fn is_removed(plane: &FakePlane) -> bool {
 #[tokio::test]
 async fn a_job_comes_and_goes_at_its_aggregator_and_its_hosts() {
     let server = Server::start(FakePlane::new(64)).await;
-    let hosts = [Host::enter(server.address, "p"), Host::enter(server.address, "q")];
-    let both = |rank| wanting(rank, 2, DynamicWishes { hosts: Some(2), ..DynamicWishes::default() });
-    let members = join_at(&[server.address; 2], both).await;
-    let assignment = members[1].assignment();
-    let terms = assignment.dynamic.as_ref().unwrap();
+    let hosts = [Host::enter(server.racks_endpoint(), "p"), Host::enter(server.racks_endpoint(), "q")];
+    let both = |rank| with(dynamic(rank, 2), |spec| spec.parameter_hosts = Some(2));
+    let members = server.all(both, 2).await;
+    let (terms, placement) = (&members[1].grant().terms, &members[1].grant().placement);
     let host = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 48700);
-    assert_eq!((terms.slots, &terms.hosts), (64, &vec![host; 2]));
-    assert_eq!((assignment.shards, assignment.lane_slots, assignment.tune), (2, 0, false));
-    assert_eq!((assignment.plane, assignment.rack_rank, assignment.rack_world), (PlaneKind::Host, 1, 2));
+    assert_eq!((terms.slots, &terms.parameter_hosts), (64, &vec![host; 2]));
+    assert_eq!((terms.shards, terms.is_measured), (2, true));
+    assert_eq!(
+        (placement.aggregator, placement.rack_rank, placement.rack_world),
+        (AggregatorKind::Host, 1, 2)
+    );
 
     let here = server.plane.job();
-    let told = here.dynamic.unwrap();
-    assert_eq!((here.level, here.first_slot, here.lane_slots, here.stealing), (Level::Only, 0, 0, false));
-    assert_eq!((told.slots, told.hosts.len(), told.places.len(), told.upstream.len()), (64, 2, 0, 0));
+    assert_eq!((here.level, here.first_slot, here.pool_slots(), here.stealing), (Level::Only, 0, 0, false));
+    assert_eq!((here.terms.slots, here.contributors.len(), here.upstream.len()), (64, 0, 0));
     for host in &hosts {
         let job = host.plane.job();
-        assert_eq!((job.job, job.epoch, job.token), (here.job, here.epoch, assignment.token));
-        assert_eq!((job.level, job.shards, job.lanes, job.elements), (Level::Only, 2, 4, 256));
-        let told = job.dynamic.unwrap();
-        assert_eq!(told.upstream, [SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 9), 48700)]);
-        assert_eq!(told.places, [Place { rack: 0, bit: 0 }, Place { rack: 0, bit: 1 }]);
+        assert_eq!((&job.terms, job.level), (&here.terms, Level::Only));
+        assert_eq!(job.upstream, [SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 9), 48700)]);
+        assert_eq!(job.contributors, [0, 1].map(|bit| ContributorBits { rack: 0, bit }));
         let workers: Vec<_> = job.workers.iter().map(|worker| (worker.ip, worker.port)).collect();
         assert_eq!(workers, [(Ipv4Addr::new(10, 77, 0, 2), 48700), (Ipv4Addr::new(10, 77, 1, 2), 48701)]);
     }
@@ -158,18 +104,19 @@ async fn a_job_comes_and_goes_at_its_aggregator_and_its_hosts() {
 #[tokio::test]
 async fn two_levels_with_a_worker_beside_the_rack_outlive_the_rack() {
     let server = Server::start(FakePlane::new(64)).await;
-    let host = Host::enter(server.address, "p");
-    let rack = Rack::start("127.0.0.1:0".parse().unwrap(), server.address);
-    let station = rack.address;
-    let members = join_at(&[station, station, server.address], |rank| dynamic(rank, 3)).await;
+    let host = Host::enter(server.racks_endpoint(), "p");
+    let rack = Rack::start(&server.racks_endpoint(), "r").await;
+    let members =
+        join_at(&[rack.endpoint(), rack.endpoint(), server.endpoint()], |rank| dynamic(rank, 3)).await;
     let places: Vec<_> = members
         .iter()
         .map(|member| {
-            let (assignment, terms) = (member.assignment(), member.assignment().dynamic.as_ref().unwrap());
-            (assignment.rack_rank, assignment.rack_world, terms.fan_in_1, terms.bitmap_1, terms.beside_root)
+            let (terms, placement) = (&member.grant().terms, &member.grant().placement);
+            let place = (placement.rack_rank, placement.rack_world);
+            (place, terms.fan_in_1, placement.bitmap_1, placement.beside_root)
         })
         .collect();
-    assert_eq!(places, [(0, 2, 2, 1, false), (1, 2, 2, 1, false), (0, 1, 2, 2, true)]);
+    assert_eq!(places, [((0, 2), 2, 1, false), ((1, 2), 2, 1, false), ((0, 1), 2, 2, true)]);
 
     let root = server.plane.job();
     assert_eq!((root.level, root.workers.len()), (Level::Root { contributors: 3 }, 2));
@@ -177,9 +124,9 @@ async fn two_levels_with_a_worker_beside_the_rack_outlive_the_rack() {
     let below = rack.plane.job();
     let parent = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 48700);
     assert_eq!(below.level, Level::Rack { rack: 0, racks: 2, contributors: 3, parent });
-    assert_eq!((below.workers.len(), below.dynamic.as_ref().unwrap().fan_in_1), (2, 2));
-    let places = host.plane.job().dynamic.unwrap().places;
-    assert_eq!(places, [(0, 0), (0, 1), (1, 0)].map(|(rack, bit)| Place { rack, bit }));
+    assert_eq!((below.workers.len(), below.terms.fan_in_1), (2, 2));
+    let bits = host.plane.job().contributors;
+    assert_eq!(bits, [(0, 0), (0, 1), (1, 0)].map(|(rack, bit)| ContributorBits { rack, bit }));
 
     // Its memory is another: it gets the job back.
     rack.plane.set_instance(Some(2));
@@ -190,12 +137,13 @@ async fn two_levels_with_a_worker_beside_the_rack_outlive_the_rack() {
     assert_eq!(server.plane.job(), root);
 
     // It dies with its control plane, by which two of the members are heard.
-    rack.kill();
+    let address = rack.address;
+    let state_dir = rack.kill().await;
     sleep(Duration::from_secs(3)).await;
     for member in &members {
         assert_eq!(*member.watch().borrow(), MemberState::Running { departed: vec![] });
     }
-    let rack = Rack::start(station, server.address);
+    let rack = Rack::start_at(address, &server.racks_endpoint(), "r", state_dir).await;
     until(|| rack.plane.calls().contains(&Call::Install(below.clone()))).await;
     for member in members {
         member.leave(Outcome::Done).await.unwrap();
@@ -203,20 +151,20 @@ async fn two_levels_with_a_worker_beside_the_rack_outlive_the_rack() {
     for plane in [&rack.plane, &server.plane, &host.plane] {
         until(|| is_removed(plane)).await;
     }
-    rack.kill();
+    rack.stop().await;
     server.stop().await;
 }
 
 #[tokio::test]
 async fn the_loss_of_a_host_is_named() {
     let server = Server::start(FakePlane::new(64)).await;
-    let host = Host::enter(server.address, "p");
-    let members = join_at(&[server.address], |rank| dynamic(rank, 1)).await;
+    let host = Host::enter(server.racks_endpoint(), "p");
+    let members = server.all(|rank| dynamic(rank, 1), 1).await;
     drop(host);
     let failure = failure(&members[0]).await;
     assert_eq!(failure.kind, FailureKind::ParameterHost);
     assert_eq!(failure.message, "the parameter host `p` (127.0.0.1) stopped answering");
-    match join(server.address, dynamic(0, 1)).await {
+    match join(&server.endpoint(), dynamic(0, 1)).await {
         Err(JoinError::Refused(refused)) => assert_eq!(refused.kind, RefusalKind::Hosts, "{refused}"),
         other => panic!("{other:?}"),
     }
@@ -227,92 +175,83 @@ async fn the_loss_of_a_host_is_named() {
 #[tokio::test]
 async fn a_job_outlives_its_control_plane_and_is_taken_up_by_the_next() {
     let server = Server::start(FakePlane::new(64)).await;
-    let host = Host::enter(server.address, "p");
-    let rack = Rack::start("127.0.0.1:0".parse().unwrap(), server.address);
-    let mut members = join_at(&[rack.address, server.address], |rank| dynamic(rank, 2)).await;
-    let (number, token) = (members[0].assignment().job, members[0].assignment().token);
+    let host = Host::enter(server.racks_endpoint(), "p");
+    let rack = Rack::start(&server.racks_endpoint(), "r").await;
+    let mut members = join_at(&[rack.endpoint(), server.endpoint()], |rank| dynamic(rank, 2)).await;
+    let terms = members[0].grant().terms.clone();
     let (address, before) = (server.address, server.plane.clone());
-    host.plane.keep(&[number]);
-    server.stop().await;
+    let state_dir = server.stop().await;
     assert!(is_removed(&before), "the aggregator has nobody to say when it ends");
     assert!(!is_removed(&host.plane), "the parameter host sums on");
 
-    let server = Server::start_at(address, FakePlane::new(64)).await;
-    // The new one gives its number to nobody, also before it knows the job.
-    let other = JoinSpec { job: "other".into(), ..dynamic(0, 1) };
-    let others = timeout(HANGS, join(address, other)).await.unwrap().unwrap();
-    assert_ne!(others.assignment().job, number);
-
-    let is_resumed =
-        |call: &Call| matches!(call, Call::Resume(job) if (job.job, job.token) == (number, token));
-    until(|| host.plane.calls().iter().any(is_resumed)).await;
+    let server = Server::start_at(address, FakePlane::new(64), state_dir, Duration::ZERO).await;
+    // The new one gives its number to nobody.
+    let other = with(dynamic(0, 1), |spec| spec.job = "other".into());
+    let others = timeout(HANGS, join(&server.endpoint(), other)).await.unwrap().unwrap();
+    assert_ne!(others.grant().terms.job, terms.job);
     let has_it = |plane: &FakePlane| {
-        let calls = plane.calls();
-        calls
-            .iter()
-            .rev()
-            .any(|call| matches!(call, Call::Install(job) if (job.job, job.token) == (number, token)))
+        plane.calls().iter().any(|call| matches!(call, Call::Install(job) if job.terms.token == terms.token))
     };
     until(|| has_it(&server.plane)).await;
-    until(|| rack.plane.calls().iter().filter(|call| matches!(call, Call::Install(_))).count() == 2).await;
     for member in &members {
         assert_eq!(*member.watch().borrow(), MemberState::Running { departed: vec![] });
     }
     // What one says the other hears again, and that one leaves.
-    let mut heard = members[1].notices();
-    members[0].post(Notice { key: 7, text: "still here".into() });
-    let notice = timeout(HANGS, heard.recv()).await.unwrap().unwrap();
-    assert_eq!((notice.0, notice.1.key), (0, 7));
+    let mut heard = members[1].events();
+    let problem = "still here".to_owned();
+    members[0].post(Post::Fault(Fault { operation: OperationId(7), index: None, problem }));
+    let event = timeout(HANGS, heard.recv()).await.unwrap().unwrap();
+    assert!(matches!(event, Event::Fault { rank: 0, .. }), "{event:?}");
     let left = members.remove(0);
     left.leave(Outcome::Failed("tired".into())).await.unwrap();
     assert!(failure(&members[0]).await.message.ends_with("left: tired"));
     others.leave(Outcome::Done).await.unwrap();
     until(|| is_removed(&host.plane) && is_removed(&rack.plane)).await;
-    rack.kill();
+    rack.stop().await;
     server.stop().await;
 }
 
 #[tokio::test]
-async fn a_job_in_order_of_names_ends_with_its_control_plane() {
+async fn a_job_in_order_of_names_ends_with_a_stop_and_outlives_a_kill() {
     let server = Server::start(FakePlane::new(64)).await;
-    let host = Host::enter(server.address, "p");
-    let named = |rank| JoinSpec { order: OperationOrder::Name, ..dynamic(rank, 1) };
-    let stopped = join_at(&[server.address], named).await;
-    let address = server.address;
-    server.stop().await;
+    let host = Host::enter(server.racks_endpoint(), "p");
+    let named = |rank| with(dynamic(rank, 1), |spec| spec.order = Some(OperationOrder::Name));
+    let stopped = server.all(named, 1).await;
+    let (address, plane) = (server.address, server.plane.clone());
+    let state_dir = server.stop().await;
     assert_eq!(failure(&stopped[0]).await.kind, FailureKind::Stopped);
 
-    let runtime = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let server = runtime.spawn(Server::start_at(address, FakePlane::new(64))).await.unwrap();
-    let killed = join_at(&[address], named).await;
-    // Without a word.
-    tokio::task::spawn_blocking(move || runtime.shutdown_timeout(HANGS)).await.unwrap();
-    drop(server);
-    let server = Server::start_at(address, FakePlane::new(64)).await;
-    let failure = failure(&killed[0]).await;
-    assert!(failure.message.contains("the order of the named operations is lost"), "{failure}");
+    let server = Server::start_at(address, plane.clone(), state_dir, Duration::ZERO).await;
+    let mut killed = server.all(named, 1).await.remove(0);
+    let state_dir = server.kill().await;
+    let server = Server::start_at(address, plane, state_dir, Duration::ZERO).await;
+    let mut events = killed.events();
+    let problem = "still here".to_owned();
+    killed.post(Post::Fault(Fault { operation: OperationId(7), index: None, problem }));
+    let event = timeout(HANGS, events.recv()).await.unwrap().unwrap();
+    assert!(matches!(event, Event::Fault { rank: 0, .. }), "{event:?}");
+    killed.leave(Outcome::Done).await.unwrap();
     drop(host);
     server.stop().await;
 }
 
 #[tokio::test]
 async fn no_aggregator_at_all() {
-    let secrets = Secrets {
-        default: Some(Secret::new(server::SECRET).unwrap()),
-        racks: Some(Secret::new(RACKS).unwrap()),
-        ..Secrets::default()
-    };
-    let listening = Listening::open("127.0.0.1:0".parse().unwrap(), NoPlane, secrets).await.unwrap();
-    let address = listening.address();
+    let state_dir = StateDir::new();
+    let options = options(&state_dir, Duration::ZERO);
+    let listening = Listening::open("127.0.0.1:0".parse().unwrap(), NoDataPlane, options).await.unwrap();
+    let endpoint = state_dir.endpoint(listening.address(), server::SECRET);
     let serving = tokio::spawn(listening.serve(std::future::pending()));
-    let host = Host::enter(address, "p");
-    let members = join_at(&[address; 2], |rank| dynamic(rank, 2)).await;
-    let assignment = members[1].assignment();
-    assert_eq!((assignment.plane, assignment.aggregator_ip), (PlaneKind::None, Ipv4Addr::UNSPECIFIED));
-    assert_eq!((assignment.rack_rank, assignment.rack_world), (1, 2));
-    assert_eq!(assignment.dynamic.as_ref().unwrap().slots, 0);
-    assert_eq!(host.plane.job().dynamic.unwrap().upstream, []);
-    match join(address, JoinSpec { job: "static".into(), ..spec(0, 1) }).await {
+    let host = Host::enter(state_dir.endpoint(endpoint.address, server::RACKS), "p");
+    let members = join_at(&[endpoint.clone(), endpoint.clone()], |rank| dynamic(rank, 2)).await;
+    let (terms, placement) = (&members[1].grant().terms, &members[1].grant().placement);
+    assert_eq!(
+        (placement.aggregator, placement.aggregator_ip),
+        (AggregatorKind::None, Ipv4Addr::UNSPECIFIED)
+    );
+    assert_eq!((placement.rack_rank, placement.rack_world, terms.slots), (1, 2, 0));
+    assert_eq!(host.plane.job().upstream, []);
+    match join(&endpoint, with(request(0, 1), |spec| spec.job = "static".into())).await {
         Err(JoinError::Refused(refused)) => {
             assert_eq!(refused.kind, RefusalKind::Plane);
             assert!(refused.message.contains("--plane none"), "{refused}");
@@ -324,32 +263,31 @@ async fn no_aggregator_at_all() {
 
 #[tokio::test]
 async fn a_worker_takes_a_dead_ones_place() {
-    let anywhere = "127.0.0.1:0".parse().unwrap();
-    let server = Server::start_with(anywhere, FakePlane::new(64), HANGS).await;
-    let host = Host::enter(server.address, "p");
-    let mut members = join_at(&[server.address; 2], |rank| dynamic(rank, 2)).await;
-    let first = members[0].assignment().clone();
+    let server = Server::start_with(FakePlane::new(64), HANGS).await;
+    let host = Host::enter(server.racks_endpoint(), "p");
+    let mut members = server.all(|rank| dynamic(rank, 2), 2).await;
+    let first = members[0].grant().terms.clone();
     let mut renewed = members[0].renewed();
     let dead = members.pop().unwrap();
     drop(dead);
     // Not within the two seconds in which the dead one may still be alive; but it waits for them.
-    let newcomer = JoinSpec { data_port: 40000, ..dynamic(1, 2) };
-    let newcomer = timeout(HANGS, join(server.address, newcomer)).await.unwrap().unwrap();
-    let own = newcomer.assignment();
+    let mut newcomer = dynamic(1, 2);
+    newcomer.host.data_port = 40000;
+    let newcomer = timeout(HANGS, join(&server.endpoint(), newcomer)).await.unwrap().unwrap();
+    let own = newcomer.grant().terms.clone();
     assert_eq!((own.job, own.token, own.epoch), (first.job, first.token, first.epoch + 1));
-    let resume = vec![200, 201, 202, 203];
-    assert_eq!(own.dynamic.as_ref().unwrap().resume, resume, "by the parameter host's answer");
+    assert_eq!(own.resume, [200, 201, 202, 203], "by the parameter host's answer");
     let told = timeout(HANGS, renewed.recv()).await.unwrap().unwrap();
-    assert_eq!((told.epoch, told.dynamic.unwrap().resume), (own.epoch, resume));
+    assert_eq!((told.terms.epoch, told.terms.resume), (own.epoch, own.resume.clone()));
 
     let Some(Call::Renew(at_host)) = host.plane.calls().last().cloned() else { panic!("not renewed") };
-    assert_eq!((at_host.epoch, at_host.workers[1].port), (own.epoch, 40000));
-    let installed = host.plane.job().dynamic.unwrap();
-    let told = at_host.dynamic.unwrap();
-    assert_eq!((told.places, told.hosts), (installed.places, installed.hosts), "in the same places");
+    assert_eq!((at_host.terms.epoch, at_host.workers[1].port), (own.epoch, 40000));
+    let installed = host.plane.job();
+    assert_eq!(at_host.contributors, installed.contributors, "in the same places");
+    assert_eq!(at_host.terms.parameter_hosts, installed.terms.parameter_hosts);
     let calls = server.plane.calls();
     assert!(
-        matches!(&calls[1..], [Call::Remove(_), Call::Install(job)] if job.epoch == own.epoch),
+        matches!(&calls[1..], [Call::Remove(_), Call::Install(job)] if job.terms.epoch == own.epoch),
         "{calls:?}"
     );
     for member in members.into_iter().chain([newcomer]) {

@@ -1,4 +1,4 @@
-//! Strangers, impostors and those on the path, over loopback TCP.
+//! Strangers and impostors, over loopback TCP.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
 #[allow(dead_code, reason = "each test file uses a part")]
@@ -6,22 +6,22 @@ mod plane;
 #[allow(dead_code, reason = "each test file uses a part")]
 mod server;
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use plane::FakePlane;
-use server::{HANGS, SECRET, Server, spec};
-use sumac_control::{DenialKind, JoinError, JoinSpec, Outcome, Secret, join};
+use server::{HANGS, SECRET, Server, StateDir, request, with};
+use sumac_control::{DenialKind, JoinError, MemberState, join};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    task::JoinHandle,
+    net::TcpStream,
     time::timeout,
 };
 
 #[tokio::test]
 async fn a_wrong_secret_is_denied_and_changes_nothing() {
     let server = Server::start(FakePlane::new(1024)).await;
-    let wrong = JoinSpec { secret: Secret::new("not the right secret").unwrap(), ..spec(0, 1) };
-    match join(server.address, wrong).await {
+    let wrong = server.state_dir.endpoint(server.address, "not the right secret");
+    match join(&wrong, request(0, 1)).await {
         Err(JoinError::Denied { why, kind, .. }) => {
             assert_eq!(kind, DenialKind::Secret);
             assert!(why.contains("secret"), "{why}");
@@ -29,133 +29,110 @@ async fn a_wrong_secret_is_denied_and_changes_nothing() {
         other => panic!("{other:?}"),
     }
     assert!(server.plane.calls().is_empty());
-    let right = join(server.address, spec(0, 1)).await.unwrap();
-    assert_eq!(right.assignment().epoch, 1);
+    let right = join(&server.endpoint(), request(0, 1)).await.unwrap();
+    assert_eq!(right.grant().terms.epoch, 1);
     server.stop().await;
 }
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const GOAWAY: u8 = 7;
-
-/// HTTP/2 frames: kind, stream, all bytes.
-fn frames(mut bytes: &[u8]) -> impl Iterator<Item = (u8, u32, &[u8])> {
-    std::iter::from_fn(move || {
-        let header = bytes.first_chunk::<9>()?;
-        let len = u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
-        let stream = u32::from_be_bytes([header[5], header[6], header[7], header[8]]);
-        let (frame, rest) = bytes.split_at_checked(9 + len)?;
-        bytes = rest;
-        Some((frame[3], stream, frame))
-    })
+#[tokio::test]
+async fn another_aggregator_than_the_tokens_hears_no_secret() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let of_another = StateDir::new().endpoint(server.address, SECRET);
+    match join(&of_another, request(0, 1)).await {
+        Err(JoinError::NotTrusted { endpoint, why }) => {
+            assert_eq!(endpoint, server.address);
+            assert!(why.contains("sumac-agg token"), "{why}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(server.plane.calls().is_empty());
+    server.stop().await;
 }
 
-/// Passes one connection on to `server` and keeps what the client sent.
-async fn record(server: SocketAddr) -> (SocketAddr, JoinHandle<Vec<u8>>) {
+#[tokio::test]
+async fn nothing_is_said_in_the_clear() {
+    let server = Server::start(FakePlane::new(1024)).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let task = tokio::spawn(async move {
+    let (through, beyond) = (listener.local_addr().unwrap(), server.address);
+    let recording = tokio::spawn(async move {
         let (client, _) = listener.accept().await.unwrap();
-        let server = tokio::net::TcpStream::connect(server).await.unwrap();
+        let server = TcpStream::connect(beyond).await.unwrap();
         let (mut from_client, mut to_client) = client.into_split();
         let (mut from_server, mut to_server) = server.into_split();
-        tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+        let back = tokio::spawn(async move {
+            let mut recorded = Vec::new();
+            let mut buffer = [0; 4096];
+            while let Ok(len @ 1..) = from_server.read(&mut buffer).await {
+                recorded.extend_from_slice(&buffer[..len]);
+                if to_client.write_all(&buffer[..len]).await.is_err() {
+                    break;
+                }
+            }
+            recorded
+        });
         let mut recorded = Vec::new();
         let mut buffer = [0; 4096];
         while let Ok(len @ 1..) = from_client.read(&mut buffer).await {
             recorded.extend_from_slice(&buffer[..len]);
             to_server.write_all(&buffer[..len]).await.unwrap();
         }
+        drop(to_server);
+        recorded.extend(back.await.unwrap());
         recorded
     });
-    (address, task)
-}
-
-fn has(answers: &[u8], kind: u8, stream: u32) -> bool {
-    frames(answers).any(|frame| (frame.0, frame.1) == (kind, stream))
-}
-
-/// Plays the frames of a recorded connection that shall be, until its second call, the join, is answered: gives the answers.
-async fn play(server: SocketAddr, recorded: &[u8], shall_be: fn(u8, u32) -> bool) -> Vec<u8> {
-    let mut again = tokio::net::TcpStream::connect(server).await.unwrap();
-    again.write_all(PREFACE).await.unwrap();
-    let chosen = frames(&recorded[PREFACE.len()..]).filter(|(kind, stream, _)| shall_be(*kind, *stream));
-    for (kind, _, bytes) in chosen {
-        again.write_all(bytes).await.unwrap_or_else(|error| panic!("frame of kind {kind}: {error}"));
-    }
-    let mut answers = Vec::new();
-    let mut buffer = [0; 4096];
-    while !has(&answers, HEADERS, 3) {
-        let len = timeout(HANGS, again.read(&mut buffer)).await.expect("no answer to the join").unwrap();
-        assert_ne!(len, 0, "closed without an answer to the join");
-        answers.extend_from_slice(&buffer[..len]);
-    }
-    answers
-}
-
-#[tokio::test]
-async fn a_recorded_connection_played_again_changes_nothing() {
-    let server = Server::start(FakePlane::new(1024)).await;
-    let (proxy, recording) = record(server.address).await;
-    let member = join(proxy, spec(0, 1)).await.unwrap();
-    member.leave(Outcome::Done).await.unwrap();
+    let endpoint = server.state_dir.endpoint(through, SECRET);
+    let member = join(&endpoint, request(0, 1)).await.unwrap();
+    let token = member.grant().terms.token.to_string();
+    drop(member);
     let recorded = timeout(HANGS, recording).await.unwrap().unwrap();
-    assert!(recorded.windows(5).any(|window| window == b"train"), "the join is in it");
-    assert!(!recorded.windows(SECRET.len()).any(|window| window == SECRET.as_bytes()), "the secret is not");
-    // A job of one worker came and, a moment after the worker, went.
-    let gone = async {
-        while server.plane.calls().len() < 2 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(HANGS, gone).await.expect("the job stays");
-    let calls = server.plane.calls();
-
-    let answers = play(server.address, &recorded, |kind, _| kind != GOAWAY).await;
-    assert!(has(&answers, DATA, 1), "the challenge, which anybody may ask for, was answered");
-    assert!(!has(&answers, DATA, 3), "the join was denied: headers, and no message");
-    assert_eq!(server.plane.calls(), calls, "no job came of it");
-    let fresh = join(server.address, spec(0, 1)).await.unwrap();
-    assert_eq!(fresh.assignment().epoch, 2, "the recorded join took no incarnation");
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn a_call_that_is_sent_by_half_ends() {
-    let server = Server::start(FakePlane::new(1024)).await;
-    let (proxy, recording) = record(server.address).await;
-    let member = join(proxy, spec(0, 1)).await.unwrap();
-    member.leave(Outcome::Done).await.unwrap();
-    let recorded = timeout(HANGS, recording).await.unwrap().unwrap();
-    let without_its_message = |kind, stream| stream < 3 || (kind, stream) == (HEADERS, 3);
-    let answers = play(server.address, &recorded, without_its_message).await;
-    assert!(!has(&answers, DATA, 3), "an error: headers, and no message");
+    assert!(recorded.len() > 1000, "the whole of a join");
+    for hidden in [SECRET, &token, "train"] {
+        let is_in_it = recorded.windows(hidden.len()).any(|window| window == hidden.as_bytes());
+        assert!(!is_in_it, "`{hidden}` is readable on the way");
+    }
     server.stop().await;
 }
 
 #[tokio::test]
 async fn strangers_use_up_nothing() {
     let server = Server::start(FakePlane::new(1024)).await;
+    let member = join(&server.endpoint(), request(0, 1)).await.unwrap();
     let mut idle = Vec::new();
-    for _ in 0..200 {
-        idle.push(tokio::net::TcpStream::connect(server.address).await.unwrap());
+    for _ in 0..300 {
+        idle.push(TcpStream::connect(server.address).await.unwrap());
     }
-    // Of one address, the server keeps some and closes the others.
+    // Of one address, the server keeps the newest.
     let mut buffer = [0; 256];
     let mut closed = 0;
-    for stream in idle.iter_mut().rev().take(50) {
+    for stream in idle.iter_mut().take(150) {
         closed +=
             usize::from(matches!(timeout(HANGS, stream.read(&mut buffer)).await.unwrap(), Ok(0) | Err(_)));
     }
-    assert_eq!(closed, 50, "those over the limit");
+    assert_eq!(closed, 150, "those over the limit");
+    let other = with(request(0, 1), |spec| spec.job = "other".into());
+    let other = timeout(HANGS, join(&server.endpoint(), other)).await.unwrap().unwrap();
     drop(idle);
-    for nonsense in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 5000], &[PREFACE, &[0xff; 64]].concat()] {
-        let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    for nonsense in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 5000], &[0x16, 3, 1, 0xff, 0xff]] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
         // The server may close before it has read all.
         let _ = stream.write_all(nonsense).await;
         while let Ok(1..) = timeout(HANGS, stream.read(&mut buffer)).await.unwrap() {}
     }
-    join(server.address, spec(0, 1)).await.unwrap();
+    for member in [&member, &other] {
+        assert_eq!(*member.watch().borrow(), MemberState::Running { departed: vec![] });
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn too_long_a_message_is_refused_by_its_length() {
+    let server = Server::start(FakePlane::new(1024)).await;
+    let long = with(request(0, 1), |spec| spec.job = "x".repeat(3 << 20));
+    let hasty = with(long, |spec| spec.timeout_s = Some(2.0));
+    let refused = timeout(HANGS, join(&server.endpoint(), hasty)).await.unwrap();
+    assert!(refused.is_err(), "{refused:?}");
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(server.plane.calls().is_empty());
+    join(&server.endpoint(), request(0, 1)).await.unwrap();
     server.stop().await;
 }

@@ -9,99 +9,34 @@
 
 #[allow(dead_code, reason = "each test file uses a part")]
 mod plane;
+#[allow(dead_code, reason = "each test file uses a part")]
+mod server;
 
-use std::{net::Ipv4Addr, net::SocketAddr, net::SocketAddrV4, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    time::Duration,
+};
 
 use plane::{Call, FakePlane};
+use server::{HANGS, RACKS, Rack, Server, failure, join_at, until, with};
 use sumac_control::{
-    FailureKind, JoinError, JoinSpec, Member, Mode, Notice, OperationOrder, Outcome, Secret, Secrets, join,
-    plane::JobInstall, plane::Level, rack::Station, server::Listening,
+    FailureKind, JoinError, JoinRequest, MemberState, Outcome,
+    events::{Event, Fault, Post},
+    join,
+    plane::{JobInstall, Level},
 };
-use sumac_transport::{NonFinitePolicy, PathMeasure, Scale, WireFormat};
-use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
+use sumac_job::OperationId;
+use sumac_transport::PathMeasure;
+use tokio::time::timeout;
 
-const SECRET: &str = "a secret for these tests";
-const RACKS: &str = "the racks' own secret";
-/// Far above what anything here takes: it ends a hanging test, and says nothing about speed.
-const HANGS: Duration = Duration::from_secs(60);
-
-/// A server that ends when asked to, or as if it were killed.
-struct Running {
-    address: SocketAddr,
-    plane: FakePlane,
-    stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<()>,
-}
-
-impl Running {
-    async fn root() -> Running {
-        let secrets = Secrets {
-            default: Some(Secret::new(SECRET).unwrap()),
-            racks: Some(Secret::new(RACKS).unwrap()),
-            ..Secrets::default()
-        };
-        let plane = FakePlane::new(1024);
-        let listening = Listening::open(anywhere(), plane.clone(), secrets).await.unwrap();
-        let address = listening.address();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(async move { listening.serve(async { drop(stopped.await) }).await.unwrap() });
-        Running { address, plane, stop: Some(stop), task }
-    }
-
-    async fn rack(root: SocketAddr, name: &str, secret: &str) -> Running {
-        let plane = FakePlane::new(512);
-        let secret = Secret::new(secret).unwrap();
-        let station = Station::open(anywhere(), plane.clone(), root, name.into(), secret).await.unwrap();
-        let address = station.address();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(async move { station.serve(async { drop(stopped.await) }).await.unwrap() });
-        Running { address, plane, stop: Some(stop), task }
-    }
-
-    async fn stop(mut self) {
-        drop(self.stop.take());
-        timeout(HANGS, self.task).await.unwrap().unwrap();
-    }
-}
-
-fn anywhere() -> SocketAddr {
-    "127.0.0.1:0".parse().unwrap()
-}
-
-fn spec(rank: u16, world: u16) -> JoinSpec {
-    JoinSpec {
-        job: "train".into(),
-        world,
-        rank,
-        secret: Secret::new(SECRET).unwrap(),
-        data_ip: Ipv4Addr::UNSPECIFIED,
-        data_port: 48700 + rank,
-        mac: [2, 0, 0, 0, 0, rank as u8],
-        elements: None,
-        max_elements: 352,
-        slots: None,
-        shards: None,
-        max_shards: 1,
-        scaling: Scale::Block,
-        wire: WireFormat::Int32,
-        not_finite: NonFinitePolicy::Error,
-        order: OperationOrder::Submission,
-        checksum: true,
-        mode: Mode::Static,
-        deadline: Duration::from_secs(20),
-    }
-}
-
-/// Each worker joins at its own aggregator.
-async fn join_all(at: &[SocketAddr]) -> Vec<Member> {
-    let world = at.len() as u16;
-    let joins: Vec<_> =
-        at.iter().zip(0..).map(|(at, rank)| tokio::spawn(join(*at, spec(rank, world)))).collect();
-    let mut members = Vec::new();
-    for join in joins {
-        members.push(timeout(HANGS, join).await.unwrap().unwrap().unwrap());
-    }
-    members
+/// Rank `rank` of the job `train`, which the size of the pool is left to.
+fn request(rank: u16, world: u16) -> JoinRequest {
+    let mut request = with(server::request(rank, world), |spec| {
+        (spec.elements, spec.slots, spec.shards, spec.scale) = (None, None, None, None);
+    });
+    request.host.data_ip = Ipv4Addr::UNSPECIFIED;
+    request.host.data_port = 48700 + rank;
+    request
 }
 
 fn installed(plane: &FakePlane) -> JobInstall {
@@ -113,23 +48,22 @@ fn installed(plane: &FakePlane) -> JobInstall {
 
 #[tokio::test]
 async fn a_job_of_two_racks_comes_and_goes_on_all_planes() {
-    let root = Running::root().await;
+    let root = Server::start(FakePlane::new(1024)).await;
     let (a, b) =
-        (Running::rack(root.address, "a", RACKS).await, Running::rack(root.address, "b", RACKS).await);
-    let mut members = join_all(&[a.address, a.address, b.address, b.address]).await;
-    let places: Vec<_> =
-        members.iter().map(|m| (m.assignment().rack_rank, m.assignment().rack_world)).collect();
+        (Rack::start(&root.racks_endpoint(), "a").await, Rack::start(&root.racks_endpoint(), "b").await);
+    let endpoints = [a.endpoint(), a.endpoint(), b.endpoint(), b.endpoint()];
+    let mut members = join_at(&endpoints, |rank| request(rank, 4)).await;
+    let places: Vec<_> = members
+        .iter()
+        .map(|member| (member.grant().placement.rack_rank, member.grant().placement.rack_world))
+        .collect();
     assert_eq!(places, [(0, 2), (1, 2), (0, 2), (1, 2)]);
     let top = installed(&root.plane);
     assert_eq!((top.level, top.workers.len()), (Level::Root { contributors: 4 }, 2));
     let mut numbers = Vec::new();
     for (rack, ports) in [(&a, [48700, 48701]), (&b, [48702, 48703])] {
         let job = installed(&rack.plane);
-        assert_eq!(
-            (job.job, job.epoch, job.token, job.first_slot),
-            (top.job, top.epoch, top.token, top.first_slot)
-        );
-        assert_eq!((job.slots(), job.shards, job.elements), (top.slots(), top.shards, top.elements));
+        assert_eq!((&job.terms, job.first_slot), (&top.terms, top.first_slot));
         assert_eq!(job.workers.iter().map(|worker| worker.port).collect::<Vec<_>>(), ports);
         let Level::Rack { rack, racks: 2, contributors: 4, parent } = job.level else {
             panic!("{:?}", job.level)
@@ -146,7 +80,7 @@ async fn a_job_of_two_racks_comes_and_goes_on_all_planes() {
         async { tokio::join!(zero.tune(measure), one.tune(measure), two.tune(measure), three.tune(measure)) };
     let tuned = timeout(HANGS, all).await.unwrap();
     for tuned in [tuned.0, tuned.1, tuned.2, tuned.3] {
-        assert_eq!(tuned.unwrap().slots, 128);
+        assert_eq!(tuned.unwrap().0, 128);
     }
     for plane in [&root.plane, &a.plane, &b.plane] {
         let calls = plane.calls();
@@ -154,61 +88,85 @@ async fn a_job_of_two_racks_comes_and_goes_on_all_planes() {
             Call::Resize(job, slots, reason) => Some((*job, *slots, reason.contains("next power of two"))),
             _ => None,
         });
-        assert_eq!(resized, Some((top.job, 128, true)), "{calls:?}");
+        assert_eq!(resized, Some((top.terms.job, 128, true)), "{calls:?}");
     }
 
-    let mut notices = members[3].notices();
-    members[0].post(Notice { key: 1, text: "over two racks".into() });
-    let (from, notice) = timeout(HANGS, notices.recv()).await.unwrap().unwrap();
-    assert_eq!((from, notice.text.as_str()), (0, "over two racks"));
+    let mut events = members[3].events();
+    let problem = "over two racks".to_owned();
+    members[0].post(Post::Fault(Fault { operation: OperationId(1), index: None, problem: problem.clone() }));
+    match timeout(HANGS, events.recv()).await.unwrap().unwrap() {
+        Event::Fault { rank: 0, fault } => assert_eq!(fault.problem, problem),
+        other => panic!("{other:?}"),
+    }
 
     for member in members {
         member.leave(Outcome::Done).await.unwrap();
     }
-    let again = join_all(&[b.address, a.address]).await;
+    let again = join_at(&[b.endpoint(), a.endpoint()], |rank| request(rank, 2)).await;
     assert_eq!(
-        again[0].assignment().epoch,
+        again[0].grant().terms.epoch,
         2,
         "the next incarnation, after the first was removed everywhere"
     );
     for plane in [&root.plane, &a.plane, &b.plane] {
-        assert_eq!(plane.calls()[2], Call::Remove(top.job));
+        assert_eq!(plane.calls()[2], Call::Remove(top.terms.job));
     }
     drop(again);
-    for running in [a, b, root] {
-        running.stop().await;
-    }
+    a.stop().await;
+    b.stop().await;
+    root.stop().await;
 }
 
 #[tokio::test]
 async fn a_rack_that_dies_fails_its_jobs_by_name_and_comes_back() {
-    let root = Running::root().await;
+    let root = Server::start(FakePlane::new(1024)).await;
     let (a, b) =
-        (Running::rack(root.address, "a", RACKS).await, Running::rack(root.address, "b", RACKS).await);
-    let members = join_all(&[a.address, b.address]).await;
-    b.task.abort();
-    let failure = timeout(HANGS, members[0].failed()).await.unwrap();
-    assert_eq!(failure.kind, FailureKind::Rack);
-    assert_eq!(failure.message, "the aggregator of rack `b` (127.0.0.1) stopped answering");
-    // Whose own rack it was hears so, or nothing: a killed process's connections end with it, an aborted task's do not.
-    let failure = timeout(HANGS, members[1].failed()).await.unwrap();
-    assert!(matches!(failure.kind, FailureKind::Rack | FailureKind::AggregatorSilent), "{failure}");
+        (Rack::start(&root.racks_endpoint(), "a").await, Rack::start(&root.racks_endpoint(), "b").await);
+    let members = join_at(&[a.endpoint(), b.endpoint()], |rank| request(rank, 2)).await;
+    b.kill().await;
+    let told = failure(&members[0]).await;
+    assert_eq!(told.kind, FailureKind::Rack);
+    assert_eq!(told.message, "the aggregator of rack `b` (127.0.0.1) stopped answering");
+    assert_eq!(failure(&members[1]).await.kind, FailureKind::AggregatorSilent, "its own rack's is gone");
     drop(members);
-    let b = Running::rack(root.address, "b", RACKS).await;
-    let members = join_all(&[a.address, b.address]).await;
-    assert_eq!(members[0].assignment().epoch, 2);
+    let b = Rack::start(&root.racks_endpoint(), "b").await;
+    let members = join_at(&[a.endpoint(), b.endpoint()], |rank| request(rank, 2)).await;
+    assert_eq!(members[0].grant().terms.epoch, 2);
     drop(members);
-    for running in [a, b, root] {
-        running.stop().await;
+    a.stop().await;
+    b.stop().await;
+    root.stop().await;
+}
+
+#[tokio::test]
+async fn a_killed_root_takes_a_job_of_two_racks_up_again() {
+    let root = Server::start(FakePlane::new(1024)).await;
+    let (a, b) =
+        (Rack::start(&root.racks_endpoint(), "a").await, Rack::start(&root.racks_endpoint(), "b").await);
+    let mut members = join_at(&[a.endpoint(), b.endpoint()], |rank| request(rank, 2)).await;
+    let (address, plane) = (root.address, root.plane.clone());
+    let state_dir = root.kill().await;
+    let root = Server::start_at(address, plane, state_dir, Duration::ZERO).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    for member in &members {
+        assert_eq!(*member.watch().borrow(), MemberState::Running { departed: vec![] });
     }
+    for plane in [&root.plane, &a.plane, &b.plane] {
+        assert_eq!(plane.calls().len(), 1, "it has the job as it was");
+    }
+    drop(members.pop());
+    assert_eq!(failure(&members[0]).await.culprit(), Some(1), "and its workers are watched as before");
+    a.stop().await;
+    b.stop().await;
+    root.stop().await;
 }
 
 #[tokio::test]
 async fn a_plane_of_a_rack_that_fails_is_quoted() {
-    let root = Running::root().await;
-    let a = Running::rack(root.address, "a", RACKS).await;
+    let root = Server::start(FakePlane::new(1024)).await;
+    let a = Rack::start(&root.racks_endpoint(), "a").await;
     a.plane.refuse_installs("no XDP program on any interface");
-    match join(a.address, spec(0, 1)).await {
+    match join(&a.endpoint(), request(0, 1)).await {
         Err(JoinError::Refused(refused)) => {
             assert!(refused.message.contains("the rack at 127.0.0.1: "), "{refused}");
             assert!(refused.message.contains("no XDP program"), "{refused}");
@@ -216,32 +174,25 @@ async fn a_plane_of_a_rack_that_fails_is_quoted() {
         other => panic!("{other:?}"),
     }
     // What was half done is undone.
-    let undone = || matches!(root.plane.calls().last(), Some(Call::Remove(_)));
-    timeout(HANGS, async {
-        while !undone() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await
-    .unwrap();
-    for running in [a, root] {
-        running.stop().await;
-    }
+    until(|| matches!(root.plane.calls().last(), Some(Call::Remove(_)))).await;
+    a.stop().await;
+    root.stop().await;
 }
 
 #[tokio::test]
 async fn a_rack_without_the_secret_gets_nowhere() {
-    let root = Running::root().await;
-    let a = Running::rack(root.address, "a", "another secret than the root's").await;
-    let hasty = JoinSpec { deadline: Duration::from_millis(1500), ..spec(0, 1) };
-    match join(a.address, hasty).await {
+    let root = Server::start(FakePlane::new(1024)).await;
+    let endpoint = root.state_dir.endpoint(root.address, "another secret than the root's");
+    assert_ne!(RACKS, "another secret than the root's");
+    let a = Rack::start(&endpoint, "a").await;
+    let hasty = with(request(0, 1), |spec| spec.timeout_s = Some(1.5));
+    match join(&a.endpoint(), hasty).await {
         Err(JoinError::Unreachable { why, .. }) => {
-            assert!(why.contains("no connection to its root"), "{why}")
+            assert!(why.contains("no connection to its root"), "{why}");
         }
         other => panic!("{other:?}"),
     }
     assert!(root.plane.calls().is_empty());
-    for running in [a, root] {
-        running.stop().await;
-    }
+    a.stop().await;
+    root.stop().await;
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use sumac_control::Secret;
+use sumac_control::{Credential, Endpoint, Identity, SecretError, TlsError, Trust};
 use sumac_hostprog::{HostMode, Steer};
 use sumac_wire::MAX_ELEMENTS;
 
@@ -61,10 +61,16 @@ pub struct Config {
     pub address: Option<Ipv4Addr>,
     /// The aggregator's control plane.
     pub aggregator: Option<SocketAddr>,
-    /// The secret of jobs that bring none.
+    /// The secret of jobs that bring none: the join token that `sumac-agg token` prints, or with `tls_ca` the secret alone.
     pub secret: Option<String>,
     /// A file that holds it instead.
     pub secret_file: Option<PathBuf>,
+    /// The authorities that sign the certificates of control planes, PEM; absent: the token's fingerprint counts.
+    pub tls_ca: Option<PathBuf>,
+    /// This host's own certificate, PEM, for control planes that ask for one.
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub tls_key: Option<PathBuf>,
     /// CPUs to pin the data path's threads to, in the order of the queues (over UDP, of the shards). Threads beyond the list
     /// run where the scheduler likes.
     #[serde(default)]
@@ -96,7 +102,8 @@ pub struct ParameterHost {
     pub control: Option<SocketAddr>,
     /// What it is called there, another name than all others'; absent: this host's name.
     pub name: Option<String>,
-    /// The secret that the control plane has for racks and parameter hosts (`sumac-agg serve --rack-secret-file`).
+    /// The secret of racks and parameter hosts: the token that `sumac-agg token --racks` prints at the control plane, or with
+    /// `tls_ca` the secret alone.
     pub secret: Option<String>,
     /// A file that holds it instead.
     pub secret_file: Option<PathBuf>,
@@ -153,6 +160,20 @@ pub enum ConfigError {
         /// What is wrong and what would be right.
         problem: String,
     },
+}
+
+/// The reason that a control plane's certificate cannot be checked.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// A secret alone.
+    #[error(
+        "the secret has no fingerprint of the aggregator: give the join token that `sumac-agg token` prints there, or set \
+         tls_ca in the daemon's configuration"
+    )]
+    NoFingerprint,
+    /// The authorities, or this host's own certificate.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 impl Config {
@@ -213,8 +234,28 @@ impl Config {
     ///
     /// # Errors
     /// When the file cannot be read, or the secret is empty.
-    pub fn default_secret(&self) -> Result<Option<Secret>, sumac_control::SecretError> {
-        secret(self.secret.as_deref(), self.secret_file.as_deref())
+    pub fn default_credential(&self) -> Result<Option<Credential>, SecretError> {
+        credential(self.secret.as_deref(), self.secret_file.as_deref())
+    }
+
+    /// A control plane with what it takes to be let in.
+    ///
+    /// # Errors
+    /// When nothing says which certificate it has.
+    pub fn endpoint(&self, address: SocketAddr, credential: Credential) -> Result<Endpoint, EndpointError> {
+        let trust = match (&self.tls_ca, credential.fingerprint) {
+            (Some(authorities), _) => Trust::from_file(authorities, self.identity()?)?,
+            (None, Some(fingerprint)) => Trust::Pinned(fingerprint),
+            (None, None) => return Err(EndpointError::NoFingerprint),
+        };
+        Ok(Endpoint { address, trust, secret: credential.secret })
+    }
+
+    fn identity(&self) -> Result<Option<Identity>, TlsError> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => Identity::from_files(certificate, key, None).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// The control plane that this daemon is a parameter host for, and the one that its jobs go to without another.
@@ -235,6 +276,11 @@ impl Config {
                 "secret",
                 self.secret.is_some() && self.secret_file.is_some(),
                 "is given beside secret_file; keep one of the two".into(),
+            ),
+            (
+                "tls_cert",
+                self.tls_cert.is_some() != self.tls_key.is_some(),
+                "and tls_key belong together; give both".into(),
             ),
             (
                 "base_port",
@@ -279,8 +325,8 @@ impl ParameterHost {
     ///
     /// # Errors
     /// When the file cannot be read, or the secret is empty.
-    pub fn secret(&self) -> Result<Option<Secret>, sumac_control::SecretError> {
-        secret(self.secret.as_deref(), self.secret_file.as_deref())
+    pub fn credential(&self) -> Result<Option<Credential>, SecretError> {
+        credential(self.secret.as_deref(), self.secret_file.as_deref())
     }
 
     /// What is wrong with it in a configuration with or without `aggregator`.
@@ -293,17 +339,19 @@ impl ParameterHost {
         }
         match (&self.secret, &self.secret_file) {
             (Some(_), Some(_)) => Some("has `secret` beside `secret_file`; keep one of the two".into()),
-            (None, None) => Some("has no secret; give the `secret_file` of the control plane's racks".into()),
+            (None, None) => {
+                Some("has no secret; give in `secret_file` what `sumac-agg token --racks` prints".into())
+            }
             _ => None,
         }
     }
 }
 
 /// A secret that is given, or in a file.
-fn secret(given: Option<&str>, file: Option<&Path>) -> Result<Option<Secret>, sumac_control::SecretError> {
+fn credential(given: Option<&str>, file: Option<&Path>) -> Result<Option<Credential>, SecretError> {
     match (given, file) {
-        (Some(secret), _) => Secret::new(secret.as_bytes()).map(Some),
-        (None, Some(file)) => Secret::from_file(file).map(Some),
+        (Some(secret), _) => Credential::new(secret.as_bytes()).map(Some),
+        (None, Some(file)) => Credential::from_file(file).map(Some),
         (None, None) => Ok(None),
     }
 }
@@ -327,7 +375,7 @@ mod tests {
         assert_eq!(config.mode_bits(), Some(0o660));
         assert_eq!(config.backend, Backend::Auto);
         assert_eq!(config.join_timeout(), Duration::from_secs(60));
-        assert!(config.default_secret().unwrap().is_none());
+        assert!(config.default_credential().unwrap().is_none());
     }
 
     #[test]
@@ -347,6 +395,9 @@ mod tests {
             address = "10.77.1.1"
             aggregator = "10.77.0.1:48600"
             secret = "a secret of some length"
+            tls_ca = "/etc/sumac/ca.pem"
+            tls_cert = "/etc/sumac/cert.pem"
+            tls_key = "/etc/sumac/key.pem"
             cpus = [1]
             slots = 128
             elements = 352
@@ -362,7 +413,7 @@ mod tests {
         let config = parse(text).unwrap();
         assert_eq!(config.allow_uids, Some(vec![1000, 1001]));
         assert_eq!(config.aggregator, Some("10.77.0.1:48600".parse().unwrap()));
-        assert!(config.default_secret().unwrap().is_some());
+        assert!(config.default_credential().unwrap().is_some());
         assert_eq!(config.memory_bytes(), 100 << 20);
     }
 
@@ -376,6 +427,7 @@ mod tests {
             ("mode not octal", "socket_mode = \"rw\"", "socket_mode"),
             ("mode too large", "socket_mode = \"7777\"", "socket_mode"),
             ("two secrets", "secret = \"a\"\nsecret_file = \"b\"", "secret"),
+            ("a certificate without key", "tls_cert = \"a\"", "tls_cert"),
             ("port 0", "base_port = 0", "base_port"),
             ("slots odd", "slots = 3", "slots"),
             ("no elements", "elements = 0", "elements"),

@@ -52,7 +52,7 @@ impl Daemon {
     /// See [`DaemonError`]; nothing is left behind.
     pub fn start(config: Config) -> Result<Daemon, DaemonError> {
         // Found out now rather than at the first job.
-        config.default_secret()?;
+        config.default_credential()?;
         let role = parameter::Terms::new(&config)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)

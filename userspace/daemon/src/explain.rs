@@ -30,9 +30,11 @@ pub(crate) fn join_error(error: &JoinError, order: OperationOrder) -> Failure {
     let message = error.to_string();
     match error {
         JoinError::Unreachable { .. } => Failure::new(Code::Unreachable, message),
-        JoinError::Denied { kind, .. } => Failure::new(Code::Refused, message).hint(denial_hint(*kind)),
-        JoinError::Impostor { .. } => {
-            Failure::new(Code::Refused, message).hint(denial_hint(DenialKind::Secret))
+        JoinError::NotTrusted { .. } => Failure::new(Code::Refused, message)
+            .hint("give the join token that `sumac-agg token` prints at this aggregator"),
+        JoinError::Denied { kind, .. } => {
+            let code = if *kind == DenialKind::Version { Code::Version } else { Code::Refused };
+            Failure::new(code, message).hint(denial_hint(*kind))
         }
         JoinError::Missing { ranks, .. } => Failure::new(Code::RanksMissing, message)
             .hint("start the missing workers, or open with a longer timeout_s")
@@ -40,39 +42,32 @@ pub(crate) fn join_error(error: &JoinError, order: OperationOrder) -> Failure {
         JoinError::Refused(refused) => {
             let code = match refused.kind {
                 RefusalKind::RankTaken => Code::RankTaken,
-                RefusalKind::Version => Code::Version,
                 _ => Code::Refused,
             };
             Failure::new(code, message).ranks(refused.ranks.iter().copied())
         }
         JoinError::Failed(failure) => job_failure(failure, order),
-        JoinError::Nonsense { .. } => Failure::new(Code::Unreachable, message),
-        JoinError::Random(_) => Failure::new(Code::Internal, message),
+        JoinError::Protocol { .. } => Failure::new(Code::Unreachable, message)
+            .hint("check the aggregator's address, and that it has this daemon's release"),
     }
 }
 
 fn denial_hint(kind: DenialKind) -> &'static str {
     match kind {
         DenialKind::Secret => "give all workers and the aggregator the same secret",
-        DenialKind::Stale | DenialKind::Unknown => {
-            "try again; the aggregator may just have been started anew"
-        }
-        DenialKind::Request => "check the aggregator's address, and that it has this daemon's version",
+        DenialKind::Version => "install the same release on daemons and aggregators",
+        DenialKind::Over => "open the job anew, on all workers",
+        DenialKind::Request => "check the aggregator's address, and that it has this daemon's release",
     }
 }
 
-/// Why a running job ended, as the control plane says it. `order`: the job's.
+/// The reason that a running job ended, as the control plane states it. `order`: the job's.
 pub(crate) fn job_failure(failure: &JobFailure, order: OperationOrder) -> Failure {
-    let message = bounded(failure.message.clone());
-    if failure.kind == FailureKind::Mismatch {
-        let ranks = ranks_at_odds(&message);
-        return mismatch(message, order).ranks(if ranks.is_empty() {
-            Vec::from_iter(failure.culprit)
-        } else {
-            ranks
-        });
+    let (message, ranks) = (bounded(failure.message.clone()), failure.ranks.iter().copied());
+    match failure.kind {
+        FailureKind::Mismatch => mismatch(message, order).ranks(ranks),
+        _ => Failure::new(Code::JobFailed, message).hint("open the job again on all workers").ranks(ranks),
     }
-    Failure::new(Code::JobFailed, message).hint("open the job again on all workers").ranks(failure.culprit)
 }
 
 /// The end of a job whose workers do not do the same. `order`: the job's.
@@ -87,24 +82,9 @@ pub(crate) fn mismatch(message: impl Into<Box<str>>, order: OperationOrder) -> F
     })
 }
 
-/// The ranks that a message sets against each other, ascending: the control plane passes on who found a mismatch and
-/// what it says, and its words are all that tells the ranks. The name of an operation can look alike; nothing but the
-/// list that trainers are given follows from it.
-fn ranks_at_odds(message: &str) -> Vec<u16> {
-    let ranks = message.split("rank ").skip(1).filter_map(|rest| {
-        let (rank, verb) = rest.split_once(' ')?;
-        let is_set_against = ["has ", "gives "].iter().any(|word| verb.starts_with(word));
-        rank.parse().ok().filter(|_| is_set_against)
-    });
-    let mut ranks: Vec<u16> = ranks.collect();
-    ranks.sort_unstable();
-    ranks.dedup();
-    ranks
-}
-
 /// Why a running job ended, for the engine, whose operations end with it.
 pub(crate) fn engine_error(failure: &JobFailure) -> JobError {
-    match (failure.culprit, failure.kind) {
+    match (failure.culprit(), failure.kind) {
         (Some(rank), _) => {
             let named = format!("rank {rank} ");
             let reason = failure.message.strip_prefix(&named).unwrap_or(&failure.message);
@@ -180,7 +160,8 @@ mod tests {
 
     #[test]
     fn the_rank_at_fault_survives_the_way_through_the_engine() {
-        let failure = JobFailure::silent(2, "10.77.2.2".parse().unwrap());
+        let message = "rank 2 (10.77.2.2) stopped answering".into();
+        let failure = JobFailure { kind: FailureKind::Silent, message, ranks: vec![2] };
         let error = engine_error(&failure);
         let told = job_error(&error);
         assert_eq!(&*told.message, "rank 2 (10.77.2.2) stopped answering");
@@ -199,7 +180,7 @@ mod tests {
             told.hint
         };
         assert!(hint(DenialKind::Secret).contains("secret"));
-        assert!(!hint(DenialKind::Stale).contains("secret"));
+        assert!(!hint(DenialKind::Over).contains("secret"));
         assert!(!hint(DenialKind::Request).contains("secret"));
     }
 
@@ -230,22 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn who_learns_of_a_mismatch_from_others_knows_the_ranks_too() {
-        let told = |message: &str, order| job_failure(&JobFailure::mismatch(Some(2), message.into()), order);
-        let differ = told(
-            "the workers do not do the same: rank 0 has #1 a where rank 1 has #1 b",
-            OperationOrder::Submission,
-        );
+    fn a_mismatch_names_its_ranks_and_the_remedy_of_the_job_s_order() {
+        let told = |order| job_failure(&JobFailure::mismatch(&[0, 1], "they differ".into()), order);
+        let differ = told(OperationOrder::Submission);
         assert_eq!((differ.code, differ.ranks), (Code::Mismatch, vec![0, 1]));
         assert!(differ.hint.contains("in order of names"));
-        let named =
-            told("operation `w`: rank 3 gives it priority 1 where rank 1 gives it 0", OperationOrder::Name);
-        assert_eq!(named.ranks, [1, 3]);
-        assert!(!named.hint.contains("in order of names"), "it is");
-        assert_eq!(
-            told("rank 2 announced `w` again before it was released", OperationOrder::Name).ranks,
-            [2]
-        );
+        assert!(!told(OperationOrder::Name).hint.contains("in order of names"), "it is");
     }
 
     #[test]

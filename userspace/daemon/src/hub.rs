@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sumac_api::{Attach, Code, Failure, Open, OpenReply, StatsReply};
-use sumac_control::Secret;
+use sumac_control::{Credential, Secret};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout_at};
 
@@ -52,8 +52,10 @@ impl Door {
             Err(Failure::new(Code::Denied, message)
                 .hint("attach as the user who opened it, or with its secret"))
         };
+        let is_it =
+            |given: &str| Credential::new(given.as_bytes()).is_ok_and(|given| given.secret == self.secret);
         match &attach.secret {
-            Some(secret) if self.secret.is(secret.0.as_bytes()) => Ok(()),
+            Some(secret) if is_it(&secret.0) => Ok(()),
             Some(_) => denied("this is not its secret".into()),
             None if uid == self.uid => Ok(()),
             None => denied(format!("user {} has opened it, not user {uid}", self.uid)),

@@ -27,8 +27,6 @@ pub(crate) enum Order {
     Blame { number: u32, failure: Failure },
     /// A value of another worker could not be sent: which?
     Doubt(Doubt),
-    /// Another worker has something else under the number of an operation.
-    Differ,
 }
 
 /// The line of the session that opened the job.

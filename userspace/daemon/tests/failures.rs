@@ -237,8 +237,7 @@ fn a_daemon_that_stops_ends_its_jobs_by_rank_and_serves_again() {
     let failure = sum_fails(&client, &partner);
     assert_eq!((failure.code, &failure.ranks[..]), (Code::JobFailed, &[0][..]), "{failure}");
     partner.close().unwrap();
-    let further = format!("address = \"127.0.0.10\"\naggregator = \"{}\"", lab.aggregator.address);
-    lab.hosts[0].0 = Some(common::daemon(&lab.scratch, "host0", &further).0);
+    lab.hosts[0].0 = lab.daemon("host0", 10, "").0;
     lab.train(
         "stops",
         |o| o,

@@ -8,57 +8,49 @@ mod common;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use common::Raw;
 use common::lab::Lab;
-use common::{Raw, SECRET};
 use serde_json::{Value, json};
-use sumac_control::{JoinSpec, Member, Mode, Notice, OperationOrder, Secret};
-use sumac_transport::{NonFinitePolicy, Scale, WireFormat};
+use sumac_control::events::{OperationReport, Post};
+use sumac_control::{JoinRequest, Member, WorkerHost};
+use sumac_job::JobSpec;
 use tokio::runtime::Runtime;
 
-/// The kind of notice that tells what a worker has submitted, in a key's upper byte.
-const HISTORY: u64 = 4 << 56;
-
-fn partner(job: &str, slots: Option<u32>) -> JoinSpec {
-    JoinSpec {
-        job: job.into(),
-        world: 2,
-        rank: 1,
-        secret: Secret::new(SECRET).unwrap(),
-        data_ip: Ipv4Addr::new(127, 0, 0, 99),
+fn partner(rank: u16, world: u16, slots: Option<u32>) -> JoinRequest {
+    let host = WorkerHost {
+        data_ip: Ipv4Addr::new(127, 0, 0, 98 + rank as u8),
         data_port: 9,
         mac: [0; 6],
-        elements: None,
         max_elements: 352,
-        slots,
-        shards: None,
         max_shards: 1,
-        scaling: Scale::Block,
-        wire: WireFormat::Int32,
-        not_finite: NonFinitePolicy::Error,
-        order: OperationOrder::Submission,
         checksum: true,
-        mode: Mode::Static,
-        deadline: Duration::from_secs(60),
-    }
+    };
+    JoinRequest { spec: JobSpec { slots, ..JobSpec::new("pair", rank, world) }, host }
 }
 
-/// A client's request to open the job as rank 0, and its partner.
-fn pair(lab: &Lab, runtime: &Runtime, slots: Option<u32>) -> (Raw, u64, Member) {
+/// A client's request to open the job as rank 0, and its partners.
+fn partners(lab: &Lab, runtime: &Runtime, world: u16, slots: Option<u32>) -> (Raw, u64, Vec<Member>) {
     let mut raw = Raw::greeted(&lab.hosts[0].1);
-    let mut open = json!({"cmd": "open", "job": "pair", "rank": 0, "world": 2});
+    let mut open = json!({"cmd": "open", "job": "pair", "rank": 0, "world": world});
     if let Some(slots) = slots {
         open["slots"] = slots.into();
     }
     let request = raw.say(open, &[]);
-    let member =
-        runtime.block_on(sumac_control::join(lab.aggregator.address, partner("pair", slots))).unwrap();
-    (raw, request, member)
+    let endpoint = lab.aggregator.endpoint();
+    let joins = (1..world).map(|rank| {
+        let endpoint = endpoint.clone();
+        runtime
+            .spawn(async move { sumac_control::join(&endpoint, partner(rank, world, slots)).await.unwrap() })
+    });
+    let joins: Vec<_> = joins.collect();
+    let members = joins.into_iter().map(|join| runtime.block_on(join).unwrap()).collect();
+    (raw, request, members)
 }
 
 #[test]
 fn a_trainer_that_goes_while_slots_are_measured_is_heard_at_once() {
     let (lab, runtime) = (Lab::new(1), Runtime::new().unwrap());
-    let (raw, _request, member) = pair(&lab, &runtime, None);
+    let (raw, _request, members) = partners(&lab, &runtime, 2, None);
     // The daemon has measured, or is about to; its partner never does.
     let measured = || {
         let stats = lab.client(0).stats().unwrap();
@@ -68,24 +60,22 @@ fn a_trainer_that_goes_while_slots_are_measured_is_heard_at_once() {
         std::thread::sleep(Duration::from_millis(5));
     }
     drop(raw);
-    let failure = runtime.block_on(member.failed());
-    assert_eq!(failure.culprit, Some(0), "{failure}");
+    let failure = runtime.block_on(members[0].failed());
+    assert_eq!(failure.culprit(), Some(0), "{failure}");
     assert!(failure.message.contains("its trainer went away"), "{failure}");
 }
 
 #[test]
 fn a_close_does_not_hide_that_the_workers_differ() {
     let (lab, runtime) = (Lab::new(1), Runtime::new().unwrap());
-    let (mut raw, request, mut member) = pair(&lab, &runtime, Some(16));
+    let (mut raw, request, members) = partners(&lab, &runtime, 3, Some(16));
     let opened = raw.reply_to(request).0;
     let job: &Value = &opened["ok"]["job"];
     assert!(job.is_u64(), "{opened}");
-    // It differs from somebody, and the rest of what it has to say is waited for. This daemon has submitted nothing, so that
-    // nothing keeps its client from closing.
-    let history = json!({"first": 0, "signatures": [7], "left": 1}).to_string();
-    member.post(Notice { key: HISTORY, text: history });
-    let (rank, answer) = runtime.block_on(member.notices().recv()).unwrap();
-    assert_eq!((rank, answer.key), (0, HISTORY));
+    // One differs from somebody, and the report of the third is waited for. This daemon has submitted nothing, so that nothing
+    // keeps its client from closing.
+    members[0].post(Post::Operations(OperationReport::default()));
+    std::thread::sleep(Duration::from_millis(300));
     let close = raw.say(json!({"cmd": "close", "job": job}), &[]);
     let event = raw.event();
     assert_eq!(

@@ -14,7 +14,7 @@ pub mod options;
 pub mod spec;
 pub mod terms;
 
-pub use operation::{CollectiveKind, DType, OperationDescriptor, OperationId, Reduction};
+pub use operation::{CollectiveKind, DType, OperationDescriptor, OperationId, Reduction, ResumePoint};
 pub use options::{Mode, NonFinitePolicy, OperationOrder, Scale, WireFormat};
 pub use spec::JobSpec;
 pub use terms::{AggregatorKind, JobTerms, Placement};

@@ -159,6 +159,17 @@ impl fmt::Display for OperationId {
     }
 }
 
+/// Where the stream of operations goes on for a worker that takes another one's rank (ATP appendix A.3).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResumePoint {
+    /// The first operation that is not summed.
+    pub operation: OperationId,
+    /// By lane: the chunk that comes next before that operation is placed.
+    pub next: Vec<u32>,
+    /// By shard: chunks that it was given before that, beyond the shard with the fewest.
+    pub loads: Vec<u64>,
+}
+
 /// The properties of an operation that must be equal on all workers.
 ///
 /// `Display` writes them as `docs/api.md` gives them: two descriptors are equal if and only if their texts are.

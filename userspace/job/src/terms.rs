@@ -59,6 +59,33 @@ pub struct JobTerms {
 }
 
 impl JobTerms {
+    /// A static job of one shard without slots, with the defaults for all else.
+    #[must_use]
+    pub fn new(job: u16, epoch: u16, token: u64, world: u16) -> JobTerms {
+        JobTerms {
+            job,
+            epoch,
+            token,
+            world,
+            mode: Mode::Static,
+            elements: 0,
+            shards: 1,
+            slots: 0,
+            slots_reason: String::new(),
+            is_measured: true,
+            checksum: true,
+            scale: Scale::Block,
+            wire: WireFormat::Int32,
+            not_finite: NonFinitePolicy::Error,
+            order: OperationOrder::Submission,
+            window: 0,
+            congestion_control: false,
+            parameter_hosts: Vec::new(),
+            fan_in_1: 0,
+            resume: Vec::new(),
+        }
+    }
+
     /// How many lanes the job has: one for each class and shard.
     #[must_use]
     pub const fn lanes(&self) -> u16 {

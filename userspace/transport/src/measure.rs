@@ -9,6 +9,7 @@ use crate::{
     params::Tuning,
     time::{Time, nanos},
 };
+use serde::{Deserialize, Serialize};
 
 /// The first window.
 const FIRST_WINDOW: u32 = 16;
@@ -30,7 +31,7 @@ const FIRST: u32 = 1 << 31;
 const SILENCES: u32 = 3;
 
 /// What a worker's own path can do while all workers use theirs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathMeasure {
     /// The round trip of a packet of full size when as many are on their way as the path holds, in nanoseconds.
     pub rtt_ns: u64,

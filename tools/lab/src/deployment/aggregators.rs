@@ -180,7 +180,8 @@ impl<'lab> Deployment<'lab> {
         parent: Option<Ipv4Addr>,
     ) -> Result<(), DeployError> {
         let mut serve = self.programs.sumac_agg();
-        serve.args(["serve", "--listen", &format!("0.0.0.0:{CONTROL_PORT}")]);
+        serve.args(["serve", "--listen", &format!("0.0.0.0:{CONTROL_PORT}"), "--state-dir"]);
+        serve.arg(self.state_dir(place));
         match self.options.backend {
             _ if !self.options.has_aggregator() => serve.args(["--plane", "none"]),
             Backend::Xdp => serve.args(["--plane", "ebpf", "--pin-root"]).arg(self.lab.pin_root()),
@@ -193,7 +194,8 @@ impl<'lab> Deployment<'lab> {
         }
         // Racks and parameter hosts register with it.
         if self.lab.spec().racks > 0 || self.options.dynamic.is_some() {
-            serve.arg("--rack-secret-file").arg(self.rack_secret_file());
+            let secret = if parent.is_some() { self.rack_token_file() } else { self.rack_secret_file() };
+            serve.arg("--rack-secret-file").arg(secret);
         }
         if let (Some(dynamic), None) = (self.options.dynamic, parent) {
             serve.args(["--rejoin-grace", &dynamic.rejoin_grace.to_string()]);

@@ -47,7 +47,7 @@ impl Deployment<'_> {
             // A worker's own control plane may be its rack's; parameter hosts register with the root's.
             control: format!("{}:{CONTROL_PORT}", seat.root),
             name: seat.host.name().to_owned(),
-            secret_file: self.rack_secret_file(),
+            secret_file: self.rack_token_file(),
         });
         let config = DaemonConfig {
             socket: seat.socket.clone(),
@@ -56,7 +56,7 @@ impl Deployment<'_> {
             interface: self.lab.worker_interface(),
             pin_root: self.lab.pin_root(),
             aggregator: control,
-            secret_file: self.secret_file(),
+            secret_file: seat.token_file.clone(),
             shards: self.lab.spec().queues,
             cpus: self.cpus(),
             // Of static jobs: those that dynamic ones share are the aggregator's.

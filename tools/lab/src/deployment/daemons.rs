@@ -21,6 +21,8 @@ pub(super) struct Seat<'lab> {
     pub(super) control: Ipv4Addr,
     /// The root's, or the only one.
     pub(super) root: Ipv4Addr,
+    /// The join token for the control plane that jobs are opened with.
+    pub(super) token_file: PathBuf,
     pub(super) is_parameter_host: bool,
 }
 
@@ -86,6 +88,7 @@ impl<'lab> Deployment<'lab> {
             socket: self.socket(rank),
             control,
             root: spec.rack_of(rank).map_or(control, |rack| spec.root_ip(rack)),
+            token_file: self.token_file(spec.rack_of(rank).map_or(0, |rack| usize::from(rack) + 1)),
             is_parameter_host: self.co_located().contains(&rank),
         };
         let since = self.root_log();
@@ -111,6 +114,7 @@ impl<'lab> Deployment<'lab> {
             socket: self.lab.folder().join(format!("ph{host}.sock")),
             control,
             root: control,
+            token_file: self.token_file(0),
             is_parameter_host: true,
         }
     }

@@ -6,7 +6,7 @@ mod config;
 mod daemons;
 mod options;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -194,7 +194,39 @@ impl<'lab> Deployment<'lab> {
             let secret = format!("{whose} of lab {name} of pid {pid}");
             std::fs::write(&path, secret).map_err(|source| DeployError::File { path, source })?;
         }
-        Ok(())
+        for place in 0..=usize::from(self.lab.spec().racks) {
+            self.write_token(place, &["--secret-file"], &self.secret_file(), self.token_file(place))?;
+        }
+        self.write_token(0, &["--racks", "--secret-file"], &self.rack_secret_file(), self.rack_token_file())
+    }
+
+    /// Writes what `sumac-agg token` prints for the aggregator at this place: 0 is the root, or the only one.
+    fn write_token(
+        &self,
+        place: usize,
+        options: &[&str],
+        secret: &Path,
+        path: PathBuf,
+    ) -> Result<(), DeployError> {
+        let mut token = self.programs.sumac_agg();
+        token.args(["token", "--state-dir"]).arg(self.state_dir(place)).args(options).arg(secret);
+        let printed = command::output(&mut token)?;
+        std::fs::write(&path, printed).map_err(|source| DeployError::File { path, source })
+    }
+
+    /// The state directory of the aggregator at this place.
+    pub(super) fn state_dir(&self, place: usize) -> PathBuf {
+        self.lab.folder().join(format!("aggregator-state{place}"))
+    }
+
+    /// The join token for the aggregator at this place.
+    pub(super) fn token_file(&self, place: usize) -> PathBuf {
+        self.lab.folder().join(format!("token{place}"))
+    }
+
+    /// The token of racks and parameter hosts for the root.
+    pub(super) fn rack_token_file(&self) -> PathBuf {
+        self.lab.folder().join("rack-token")
     }
 
     fn call(&self, host: &Namespace, program: Command, arguments: &[&str]) -> Result<String, DeployError> {

@@ -38,10 +38,10 @@ pub struct Args {
     /// The number of workers.
     #[arg(long)]
     world: u16,
-    /// The job's secret; default: the daemon's. Command lines are visible to other users: prefer --secret-file.
+    /// The join token of `sumac-agg token`, or the job's secret; default: the daemon's. Command lines are visible to other users: prefer --secret-file.
     #[arg(long, env = "SUMAC_SECRET", hide_env_values = true)]
     secret: Option<String>,
-    /// A file with the job's secret.
+    /// A file with the join token, or the job's secret.
     #[arg(long, value_name = "FILE", conflicts_with = "secret")]
     secret_file: Option<PathBuf>,
     /// The aggregator's control plane; default: the daemon's.
@@ -100,7 +100,7 @@ pub struct Args {
 const EXAMPLES: &str = concat!(
     "Examples:\n",
     "  sumac allreduce --job demo --rank 0 --world 2 mine.npy sum.npy\n",
-    "  sumac allreduce --job demo --rank 1 --world 2 --secret-file demo.key --timeout 10 mine.npy sum.npy\n",
+    "  sumac allreduce --job demo --rank 1 --world 2 --secret-file demo.token --timeout 10 mine.npy sum.npy\n",
     "  sumac allreduce --job demo --rank 0 --world 2 --op mean --wire int16 mine.npy mean.npy\n",
     "  sumac allreduce --job demo --rank 0 --world 2 --mode dynamic --parameter-hosts 2 mine.npy sum.npy\n\n",
     exit::help_text!(),
@@ -182,7 +182,13 @@ fn sum<T: Stored>(
     let output = Output::create(&args.output).map_err(write)?;
     let job = open(&client, args)?;
     let opened = job.opened();
-    tracing::info!(slots = opened.slots, reason = opened.slots_reason, chunk = opened.elements, mode = opened.mode.name(), "joined");
+    tracing::info!(
+        slots = opened.slots,
+        reason = opened.slots_reason,
+        chunk = opened.elements,
+        mode = opened.mode.name(),
+        "joined"
+    );
     let options = OpOptions { reduction: args.op, ..OpOptions::default() };
     let pending = job.allreduce_with(tensor, options).map_err(ClientError::from)?;
     let (tensor, duration) = pending.wait_timed().map_err(ClientError::from)?;

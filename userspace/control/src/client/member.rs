@@ -1,8 +1,8 @@
-//! A worker's membership of a running job: heartbeats in the background, how the job fares, and what members tell
-//! each other.
+//! A worker's membership of a running job: the connection in the background, the job's state, and its events.
 
-use std::{future::Future, time::Duration};
+use std::{collections::VecDeque, future::Future, time::Duration};
 
+use sumac_job::{JobSpec, OperationOrder};
 use sumac_transport::PathMeasure;
 use thiserror::Error;
 use tokio::{
@@ -12,106 +12,104 @@ use tokio::{
 };
 
 use super::{
-    JoinSpec, RETRY, SILENCE,
-    resume::{Return, is_unknown, resume},
-    session::{Answer, CallError, News, Session, Speaker},
+    Endpoint, RETRY,
+    connection::{ConnectError, Connection},
 };
 use crate::{
-    Announcement, Assignment, FailureKind, JobFailure, Notice, OperationOrder, Tuned,
-    coordinator::{Event, Grant, Outcome, Post},
-    post::{DESCRIPTION_LEN, NOTICE_LEN, OPERATION_NAME_LEN, shortened},
+    JobFailure,
+    coordinator::{Grant, MemberId, Outcome, SILENCE_TIMEOUT},
+    events::{Announcement, Event, Fault, OPERATION_NAME_LEN, Post, TEXT_LEN, shortened},
+    message::{ClientMessage, DenialKind, Reconnect, ServerMessage, Status},
 };
 
-/// Bytes of posts in one call; the aggregator takes 16 KiB.
-const POSTS_PER_CALL: usize = 8 << 10;
-
-/// Between two attempts to reach a control plane that the job goes on without. Shorter than the silence after which one
-/// that is back takes a worker for dead.
+/// How long a static job goes on without its control plane, which may be being started anew.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between two attempts to reach a control plane that the job goes on without.
 const LOST_RETRY: Duration = Duration::from_secs(1);
-
+/// Posts in one message.
+const POSTS_PER_MESSAGE: usize = 64;
 /// Bytes of the longest character.
 const MAX_CHAR: usize = 4;
 
-/// How the job fares.
+/// The state of the job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MemberState {
     /// It goes on. A sum that waits for one of `departed` will never come.
-    Running {
-        /// Ranks that have left because their work is done.
-        departed: Vec<u16>,
-    },
+    Running { departed: Vec<u16> },
     /// It has ended for all.
     Failed(JobFailure),
 }
 
-/// Why the aggregator was not told of a leave. It finds out by itself within two seconds.
+/// The reason that the aggregator did not confirm a leave. It finds out by itself within two seconds.
 #[derive(Debug, Error)]
-#[error("cannot tell the aggregator that this worker leaves: {0}")]
+#[error("the aggregator did not confirm that this worker leaves: {0}")]
 pub struct LeaveError(String);
 
-/// A place in a running job. Dropped without [`Member::leave`], the job fails on all other ranks.
+/// A membership of a running job. Dropped without [`Member::leave`], the job fails on all other ranks.
 #[derive(Debug)]
 pub struct Member {
-    assignment: Assignment,
+    grant: Grant,
     state: watch::Receiver<MemberState>,
-    tuned: watch::Receiver<Option<Tuned>>,
-    posts: Option<mpsc::UnboundedSender<Post>>,
-    notices: Option<mpsc::UnboundedReceiver<(u16, Notice)>>,
-    released: Option<mpsc::UnboundedReceiver<String>>,
-    renewed: Option<mpsc::UnboundedReceiver<Assignment>>,
+    current: watch::Receiver<Grant>,
+    posts: mpsc::UnboundedSender<Post>,
+    events: Option<mpsc::UnboundedReceiver<Event>>,
+    renewed: Option<mpsc::UnboundedReceiver<Grant>>,
     leave: Option<oneshot::Sender<LeaveOrder>>,
-    speaking: JoinHandle<()>,
-    staying: JoinHandle<()>,
+    task: JoinHandle<()>,
 }
 
 type LeaveOrder = (Outcome, oneshot::Sender<Result<(), LeaveError>>);
 
 impl Member {
-    /// `said`: what was heard before.
-    pub(super) fn start(session: Session, spec: &JoinSpec, grant: Grant, said: Vec<Event>) -> Member {
-        let Grant { assignment, departed } = grant;
+    pub(super) fn start(
+        endpoint: Endpoint,
+        spec: &JobSpec,
+        connection: Connection,
+        session: MemberId,
+        (grant, departed, events): (Grant, Vec<u16>, Vec<(u64, Event)>),
+    ) -> Member {
         let (state_to, state) = watch::channel(MemberState::Running { departed });
-        let (tuned_to, tuned) = watch::channel(tuned(&assignment));
-        let (notices_to, notices) = mpsc::unbounded_channel();
-        let (released_to, released) = mpsc::unbounded_channel();
-        let (renewed_to, renewed) = mpsc::unbounded_channel();
+        let (current_to, current) = watch::channel(grant.clone());
         let (posts, queue) = mpsc::unbounded_channel();
-        let (leave, orders) = oneshot::channel();
-        let (speakers_to, speakers) = mpsc::unbounded_channel();
-        let mut ears = Ears {
-            spec: spec.clone(),
-            assignment: assignment.clone(),
-            refused: None,
-            speakers: speakers_to,
-            renewed: renewed_to,
+        let (events_to, events_of) = mpsc::unbounded_channel();
+        let (renewed_to, renewed) = mpsc::unbounded_channel();
+        let (leave, leave_order) = oneshot::channel();
+        let mut stay = Stay {
+            endpoint,
+            job: spec.job.clone(),
+            rank: spec.rank,
+            session,
+            outlives_control: grant.terms.is_dynamic() && grant.terms.order == OperationOrder::Submission,
+            received: 0,
+            posted: 0,
+            unconfirmed: VecDeque::new(),
             state: state_to,
-            tuned: tuned_to,
-            notices: notices_to,
-            released: released_to,
+            current: current_to,
+            events: events_to,
+            renewed: renewed_to,
         };
-        ears.listen(said);
-        let speaking = tokio::spawn(speak(session.speaker(), speakers, queue, state.clone()));
-        let staying = tokio::spawn(stay(session, ears, orders));
+        for (number, event) in events {
+            stay.on_event(number, event);
+        }
+        let task = tokio::spawn(stay.run(connection, queue, leave_order));
         Member {
-            assignment,
+            grant,
             state,
-            tuned,
-            posts: Some(posts),
-            notices: Some(notices),
-            released: Some(released),
+            current,
+            posts,
+            events: Some(events_of),
             renewed: Some(renewed),
             leave: Some(leave),
-            speaking,
-            staying,
+            task,
         }
     }
 
-    /// What the job got when this worker joined.
-    pub fn assignment(&self) -> &Assignment {
-        &self.assignment
+    /// The grant when this worker joined.
+    pub fn grant(&self) -> &Grant {
+        &self.grant
     }
 
-    /// How the job fares, now and later.
+    /// The job's state, now and later.
     pub fn watch(&self) -> watch::Receiver<MemberState> {
         self.state.clone()
     }
@@ -135,64 +133,51 @@ impl Member {
         }
     }
 
-    /// Reports what this worker measured of its path, and waits until all have and the slots are fixed. For a job whose
-    /// [`Assignment::tune`] says so; others are answered at once.
-    ///
-    /// # Errors
-    /// When the job fails meanwhile.
-    pub async fn tune(&self, measure: PathMeasure) -> Result<Tuned, JobFailure> {
-        self.say(Post::Measure(measure));
-        let mut tuned = self.tuned.clone();
-        let known = tokio::select! {
-            known = tuned.wait_for(Option::is_some) => known.ok().and_then(|tuned| tuned.clone()),
-            failure = self.failed() => return Err(failure),
+    /// Reports the properties of this worker's path, and waits until all have and the slots are fixed. Returns their number
+    /// and the reason for it. For a job whose terms are not measured; others are answered at once.
+    pub async fn tune(&self, measure: PathMeasure) -> Result<(u32, String), JobFailure> {
+        self.post(Post::Measure(measure));
+        let mut current = self.current.clone();
+        tokio::select! {
+            known = current.wait_for(|grant| grant.terms.is_measured) => match known {
+                Ok(grant) => Ok((grant.terms.slots, grant.terms.slots_reason.clone())),
+                Err(_) => Err(JobFailure::no_member("this worker left while the slots were being fixed")),
+            },
+            failure = self.failed() => Err(failure),
+        }
+    }
+
+    /// Reports something to the coordinator: sent at once, in order.
+    pub fn post(&self, post: Post) {
+        let cut = |text: &str| shortened(text, TEXT_LEN).to_owned();
+        let post = match post {
+            Post::Announce(announced) => Post::Announce(Announcement {
+                description: cut(&announced.description),
+                // One too long is for the coordinator to refuse, in a message that is not too long itself.
+                name: shortened(&announced.name, OPERATION_NAME_LEN + MAX_CHAR).to_owned(),
+                ..announced
+            }),
+            Post::Fault(fault) => Post::Fault(Fault { problem: cut(&fault.problem), ..fault }),
+            post => post,
         };
-        known.ok_or_else(|| lost("this worker left while the slots were being fixed"))
+        // Nobody receives it once the job has ended.
+        let _ = self.posts.send(post);
     }
 
-    /// Tells all other members something: sent at once, in order.
-    pub fn post(&self, notice: Notice) {
-        let text = shortened(&notice.text, NOTICE_LEN).to_owned();
-        self.say(Post::Notice(Notice { text, ..notice }));
+    /// The job's events. To be taken once; a second receiver is closed.
+    pub fn events(&mut self) -> mpsc::UnboundedReceiver<Event> {
+        self.events.take().unwrap_or_else(|| mpsc::unbounded_channel().1)
     }
 
-    /// Says that this worker is ready for an operation of a job whose order is by name: sent at once, in order.
-    pub fn announce(&self, announcement: Announcement) {
-        let description = shortened(&announcement.description, DESCRIPTION_LEN).to_owned();
-        // One too long is for the aggregator to refuse, in a message that is not too long itself.
-        let name = shortened(&announcement.name, OPERATION_NAME_LEN + MAX_CHAR).to_owned();
-        self.say(Post::Announcement(Announcement { name, description, ..announcement }));
-    }
-
-    fn say(&self, post: Post) {
-        // Nobody listens once the job has ended.
-        let _ = self.posts.as_ref().map(|posts| posts.send(post));
-    }
-
-    /// The other members' notices, with their ranks. To be taken once; a second one brings nothing.
-    pub fn notices(&mut self) -> mpsc::UnboundedReceiver<(u16, Notice)> {
-        self.notices.take().unwrap_or_else(|| mpsc::unbounded_channel().1)
-    }
-
-    /// The names of operations that all workers have announced, in the order of the job. To be taken once; a second
-    /// one brings nothing.
-    pub fn released(&mut self) -> mpsc::UnboundedReceiver<String> {
-        self.released.take().unwrap_or_else(|| mpsc::unbounded_channel().1)
-    }
-
-    /// What the job has from now on, each time that another worker was replaced: another epoch, and the chunks to go on
-    /// from. To be taken once; a second one brings nothing.
-    pub fn renewed(&mut self) -> mpsc::UnboundedReceiver<Assignment> {
+    /// The job's next grants, each time that another worker was replaced: another epoch, and the chunks to go on
+    /// from. To be taken once; a second receiver is closed.
+    pub fn renewed(&mut self) -> mpsc::UnboundedReceiver<Grant> {
         self.renewed.take().unwrap_or_else(|| mpsc::unbounded_channel().1)
     }
 
-    /// Leaves, after what was posted has been sent: the place is free when this returns. All outcomes but
+    /// Leaves, after all posts were sent: the rank is free when this returns. All outcomes but
     /// [`Outcome::Done`] end the job on all others.
     pub async fn leave(mut self, outcome: Outcome) -> Result<(), LeaveError> {
-        drop(self.posts.take());
-        if timeout(SILENCE, &mut self.speaking).await.is_err() {
-            tracing::debug!("left before all posts were sent");
-        }
         let (answer, answered) = oneshot::channel();
         let sent = self.leave.take().is_some_and(|leave| leave.send((outcome, answer)).is_ok());
         if !sent {
@@ -205,263 +190,239 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.speaking.abort();
-        self.staying.abort();
+        self.task.abort();
     }
 }
 
-/// The slots, when they are final.
-fn tuned(assignment: &Assignment) -> Option<Tuned> {
-    let Assignment { lane_slots, tune, slots_reason, .. } = assignment;
-    (!tune).then(|| Tuned { slots: *lane_slots, reason: slots_reason.clone() })
-}
-
-fn lost(message: &str) -> JobFailure {
-    JobFailure { kind: FailureKind::Unknown, message: message.into(), culprit: None }
-}
-
-/// Where what a member hears goes.
-struct Ears {
-    spec: JoinSpec,
-    /// What the worker has now.
-    assignment: Assignment,
-    /// Why it was not taken back last.
-    refused: Option<String>,
-    /// For what is to be said at another control plane.
-    speakers: mpsc::UnboundedSender<Speaker>,
-    renewed: mpsc::UnboundedSender<Assignment>,
+/// The background task of a membership.
+struct Stay {
+    endpoint: Endpoint,
+    job: String,
+    rank: u16,
+    session: MemberId,
+    /// Whether the job goes on while its control plane does not answer: parameter hosts and workers need none.
+    outlives_control: bool,
+    /// Events received.
+    received: u64,
+    /// The number of the first post in `unconfirmed`.
+    posted: u64,
+    /// Posts that the coordinator has not confirmed.
+    unconfirmed: VecDeque<Post>,
     state: watch::Sender<MemberState>,
-    tuned: watch::Sender<Option<Tuned>>,
-    notices: mpsc::UnboundedSender<(u16, Notice)>,
-    released: mpsc::UnboundedSender<String>,
+    current: watch::Sender<Grant>,
+    events: mpsc::UnboundedSender<Event>,
+    renewed: mpsc::UnboundedSender<Grant>,
 }
 
-/// Sends heartbeats until the job ends, the aggregator falls silent, or the worker leaves. A dynamic job goes on without
-/// its control plane: parameter hosts and workers need none, and each worker finds out itself whether its aggregator is
-/// there. To one that was started anew it returns.
-async fn stay(mut session: Session, mut ears: Ears, mut orders: oneshot::Receiver<LeaveOrder>) {
-    let mut last_answer = Instant::now();
-    let mut is_lost = false;
-    loop {
-        let beat = tokio::select! {
-            biased;
-            order = &mut orders => return leave(order.ok(), Some(session)).await,
-            beat = session.heartbeat(SILENCE) => beat,
-        };
-        let next = match beat {
-            Ok(answer) => {
-                last_answer = Instant::now();
-                if std::mem::take(&mut is_lost) {
-                    tracing::info!(aggregator = %session.endpoint, "the control plane answers again");
-                }
-                ears.hear(answer).map_or(Next::Stay(None), Next::Fail)
-            }
-            Err(error) if ears.is_unknown(&error, last_answer) => {
-                if !std::mem::replace(&mut is_lost, true) {
-                    tracing::warn!(%error, aggregator = %session.endpoint, "the control plane may have been started anew");
-                }
-                come_back(&session, &mut ears, &mut orders).await
-            }
-            Err(error) => ears.miss(&session, &error, last_answer, &mut is_lost).await,
-        };
-        match next {
-            Next::Stay(taken) => session = taken.map_or(session, |taken| *taken),
-            Next::Leave => return leave(orders.await.ok(), None).await,
-            Next::Left => return,
-            Next::Fail(failure) => {
-                ears.state.send_replace(MemberState::Failed(failure));
-                return;
-            }
-        }
-    }
-}
-
-/// Leaves the place that this worker has, if it has one and was told to.
-async fn leave(order: Option<LeaveOrder>, place: Option<Session>) {
-    let Some((outcome, answer)) = order else { return };
-    let left = match place {
-        Some(mut session) => session.leave(&outcome, SILENCE).await.or_else(forgotten),
-        None => Ok(()),
-    };
-    // Whoever asked may have stopped waiting.
-    let _ = answer.send(left.map_err(|error| LeaveError(error.to_string())));
-}
-
-/// Returns to a control plane that does not know this worker, or ends with what was in the one before.
-async fn come_back(lost: &Session, ears: &mut Ears, orders: &mut oneshot::Receiver<LeaveOrder>) -> Next {
-    if ears.spec.order == OperationOrder::Name {
-        return Next::Fail(JobFailure::order_lost(lost.endpoint));
-    }
-    let mut place = None;
-    let back = tokio::select! {
-        biased;
-        order = &mut *orders => {
-            // Nobody counts this worker as a member where it has no place yet.
-            leave(order.ok(), place).await;
-            return Next::Left;
-        }
-        back = resume(lost, &ears.spec, &ears.assignment, &mut place) => back,
-    };
-    ears.come_back(back)
-}
-
-/// Sends what is to be said, as many posts at once as are there; what was not answered is sent again, until the job has
-/// failed: to another control plane when there is one.
-async fn speak(
-    mut speaker: Speaker,
-    mut speakers: mpsc::UnboundedReceiver<Speaker>,
-    mut queue: mpsc::UnboundedReceiver<Post>,
-    mut state: watch::Receiver<MemberState>,
-) {
-    let mut left_over = None;
-    loop {
-        let Some(first) = (match left_over.take() {
-            Some(post) => Some(post),
-            None => queue.recv().await,
-        }) else {
-            return;
-        };
-        let mut bytes = size(&first);
-        let mut posts = vec![first];
-        while let Ok(post) = queue.try_recv() {
-            bytes += size(&post);
-            if bytes > POSTS_PER_CALL {
-                left_over = Some(post);
-                break;
-            }
-            posts.push(post);
-        }
-        while let Err(error) = speaker.say(&posts, SILENCE).await {
-            // A denial is no reason to fall silent: it has no MAC. Heartbeats find out whether the aggregator is gone.
-            tracing::debug!(%error, "posts unanswered");
-            tokio::select! {
-                () = sleep(RETRY) => {}
-                Some(other) = speakers.recv() => speaker = other,
-                _ = state.wait_for(|state| matches!(state, MemberState::Failed(_))) => return,
-            }
-        }
-    }
-}
-
-/// About how many bytes a post has in a message.
-fn size(post: &Post) -> usize {
-    let text = match post {
-        Post::Notice(notice) => notice.text.len(),
-        Post::Announcement(announced) => announced.name.len() + announced.description.len(),
-        Post::Measure(_) => 0,
-    };
-    text + 64
-}
-
-/// What a member does after a heartbeat.
-enum Next {
-    /// It stays, with another session if it has one.
-    Stay(Option<Box<Session>>),
-    /// It waits until it is to leave.
-    Leave,
-    /// It has left.
+/// The reason that a connection is not used any more.
+enum Ended {
     Left,
-    Fail(JobFailure),
+    Failed(JobFailure),
+    Lost(ConnectError),
 }
 
-impl Ears {
-    /// Whether the job goes on when its control plane does not answer.
-    fn outlives(&self) -> bool {
-        self.assignment.dynamic.is_some()
-    }
-
-    /// Whether a member acts on the word that nobody knows it. That has no MAC: a return that was not needed costs nothing,
-    /// but who would end its job waits until no authentic answer has come for long enough.
-    fn is_unknown(&self, error: &CallError, last_answer: Instant) -> bool {
-        let is_sure = self.spec.order == OperationOrder::Submission || last_answer.elapsed() >= SILENCE;
-        self.outlives() && is_unknown(error) && is_sure
-    }
-
-    /// Takes in that a heartbeat was not answered.
-    async fn miss(
-        &self,
-        session: &Session,
-        error: &CallError,
-        last_answer: Instant,
-        is_lost: &mut bool,
-    ) -> Next {
-        let (silence, aggregator) = (last_answer.elapsed(), session.endpoint);
-        if silence < SILENCE {
-            tracing::debug!(%error, %aggregator, "heartbeat unanswered");
-            sleep(RETRY).await;
-            return Next::Stay(None);
-        }
-        if !self.outlives() {
-            return Next::Fail(JobFailure::aggregator_silent(aggregator, silence, &error.to_string()));
-        }
-        if !std::mem::replace(is_lost, true) {
-            tracing::warn!(%error, %aggregator, "the control plane stopped answering; the job goes on without it");
-        }
-        sleep(LOST_RETRY).await;
-        Next::Stay(None)
-    }
-
-    /// Takes in what came of a return.
-    fn come_back(&mut self, back: Return) -> Next {
-        let name = &self.spec.job;
-        match back {
-            Return::Taken(session, answer) => {
-                tracing::info!(name, aggregator = %session.endpoint, "the control plane has taken the job up again");
-                // It ends only with the member.
-                let _ = self.speakers.send(session.speaker());
-                self.hear(answer).map_or(Next::Stay(Some(session)), Next::Fail)
-            }
-            // As good as departed: what waits for them will never come.
-            Return::Missing(ranks) => {
-                tracing::warn!(name, ?ranks, "did not come back to the control plane that was started anew");
-                replace(&self.state, MemberState::Running { departed: ranks });
-                Next::Leave
-            }
-            Return::Refused(why) => {
-                if self.refused.as_ref() != Some(&why) {
-                    tracing::warn!(
-                        name,
-                        why,
-                        "the control plane does not take the job up again; going on without it"
-                    );
+impl Stay {
+    /// Stays in the job until it ends or the worker leaves.
+    async fn run(
+        mut self,
+        connection: Connection,
+        mut queue: mpsc::UnboundedReceiver<Post>,
+        mut leave: oneshot::Receiver<LeaveOrder>,
+    ) {
+        let mut connection = Some(connection);
+        let mut lost_at = Instant::now();
+        loop {
+            let ended = match connection.take() {
+                Some(connection) => {
+                    let ended = self.serve(connection, &mut queue, &mut leave).await;
+                    lost_at = Instant::now();
+                    ended
                 }
-                self.refused = Some(why);
-                Next::Stay(None)
+                None => tokio::select! {
+                    biased;
+                    order = &mut leave => {
+                        self.leave_lost(order.ok()).await;
+                        Ended::Left
+                    }
+                    reconnected = self.reconnect() => match reconnected {
+                        Ok(again) => {
+                            connection = Some(again);
+                            continue;
+                        }
+                        Err(error) => Ended::Lost(error),
+                    },
+                },
+            };
+            match ended {
+                Ended::Left => return,
+                Ended::Failed(failure) => return self.fail(failure),
+                Ended::Lost(ConnectError::Denied(denial)) if denial.kind == DenialKind::Over => {
+                    let mut failure = JobFailure::no_member(denial.message);
+                    failure.ranks = vec![self.rank];
+                    return self.fail(failure);
+                }
+                Ended::Lost(error) => {
+                    let silence = lost_at.elapsed();
+                    let address = self.endpoint.address;
+                    tracing::debug!(%error, %address, ?silence, "the control plane does not answer");
+                    if !self.outlives_control && silence >= RECONNECT_TIMEOUT {
+                        let error = error.to_string();
+                        return self.fail(JobFailure::aggregator_silent(address, silence, &error));
+                    }
+                    sleep(if silence < RECONNECT_TIMEOUT { RETRY } else { LOST_RETRY }).await;
+                }
             }
-            Return::Failed(failure) => Next::Fail(failure),
         }
     }
 
-    /// Takes in what the members say.
-    fn listen(&mut self, events: Vec<Event>) {
-        for event in events {
-            // Nobody may listen to one or the other.
-            match event {
-                Event::Notice { rank, .. } if rank == self.spec.rank => {}
-                Event::Notice { rank, notice } => drop(self.notices.send((rank, notice))),
-                Event::Released(name) => drop(self.released.send(name)),
+    fn fail(&self, failure: JobFailure) {
+        self.state.send_replace(MemberState::Failed(failure));
+    }
+
+    async fn reconnect(&self) -> Result<Connection, ConnectError> {
+        let reconnect = Reconnect {
+            secret: self.endpoint.secret.clone(),
+            job: self.job.clone(),
+            rank: self.rank,
+            session: self.session,
+            received: self.received,
+        };
+        let mut connection =
+            Connection::open(&self.endpoint, vec![ClientMessage::Reconnect(reconnect)]).await?;
+        loop {
+            if let ServerMessage::Joined { .. } = connection.receive().await? {
+                tracing::info!(job = self.job, aggregator = %self.endpoint.address, "the control plane answers again");
+                return Ok(connection);
             }
         }
     }
 
-    /// Takes in what the aggregator says; gives the failure if the job is over.
-    fn hear(&mut self, answer: Answer) -> Option<JobFailure> {
-        self.listen(answer.events);
-        match answer.news {
-            News::Running(Grant { assignment, departed }) => {
-                replace(&self.state, MemberState::Running { departed });
-                replace(&self.tuned, tuned(&assignment));
-                if assignment.epoch != self.assignment.epoch {
-                    self.assignment = assignment.clone();
-                    drop(self.renewed.send(assignment));
+    /// Uses a connection until it, the job or the membership ends.
+    async fn serve(
+        &mut self,
+        mut connection: Connection,
+        queue: &mut mpsc::UnboundedReceiver<Post>,
+        leave: &mut oneshot::Receiver<LeaveOrder>,
+    ) -> Ended {
+        // Those that were not confirmed come first, once more.
+        if let Err(error) = self.send_posts(&connection, 0).await {
+            return Ended::Lost(error);
+        }
+        loop {
+            tokio::select! {
+                biased;
+                message = connection.receive() => match message.map(|message| self.on_message(message)) {
+                    Ok(None) => {
+                        let alive = ClientMessage::Alive { received: self.received };
+                        // One in a full queue is as good.
+                        let _ = connection.outbound.try_send(alive);
+                    }
+                    Ok(Some(ended)) => return ended,
+                    Err(error) => return Ended::Lost(error),
+                },
+                Some(post) = queue.recv() => {
+                    let sent = self.unconfirmed.len();
+                    self.unconfirmed.push_back(post);
+                    while let Ok(post) = queue.try_recv() {
+                        self.unconfirmed.push_back(post);
+                    }
+                    if let Err(error) = self.send_posts(&connection, sent).await {
+                        return Ended::Lost(error);
+                    }
+                }
+                order = &mut *leave => {
+                    let Ok((outcome, answer)) = order else { return Ended::Left };
+                    while let Ok(post) = queue.try_recv() {
+                        self.unconfirmed.push_back(post);
+                    }
+                    let left = self.leave(connection, outcome).await;
+                    // Whoever asked may have stopped waiting.
+                    let _ = answer.send(left.map_err(|error| LeaveError(error.to_string())));
+                    return Ended::Left;
+                }
+            }
+        }
+    }
+
+    /// Sends the posts that are not confirmed, from the one at `from` on.
+    async fn send_posts(&self, connection: &Connection, from: usize) -> Result<(), ConnectError> {
+        let mut first = self.posted + from as u64;
+        let unsent: Vec<&Post> = self.unconfirmed.iter().skip(from).collect();
+        for posts in unsent.chunks(POSTS_PER_MESSAGE) {
+            let posts: Vec<Post> = posts.iter().map(|post| (*post).clone()).collect();
+            let count = posts.len() as u64;
+            connection.send(ClientMessage::Posts { first, posts }).await?;
+            first += count;
+        }
+        Ok(())
+    }
+
+    async fn leave(&self, mut connection: Connection, outcome: Outcome) -> Result<(), ConnectError> {
+        self.send_posts(&connection, 0).await?;
+        connection.send(ClientMessage::Leave(outcome)).await?;
+        let confirmed = async {
+            loop {
+                match connection.receive().await? {
+                    ServerMessage::Status(Status::Left | Status::Failed(_)) => return Ok(()),
+                    _ => {}
+                }
+            }
+        };
+        let no_answer = ConnectError::Unreachable("no answer".into());
+        timeout(SILENCE_TIMEOUT, confirmed).await.unwrap_or(Err(no_answer))
+    }
+
+    /// Leaves while there is no connection.
+    async fn leave_lost(&self, order: Option<LeaveOrder>) {
+        let Some((outcome, answer)) = order else { return };
+        let left = match self.reconnect().await {
+            Ok(connection) => self.leave(connection, outcome).await,
+            // A membership that is over is as good as left.
+            Err(ConnectError::Denied(_)) => Ok(()),
+            Err(error) => Err(error),
+        };
+        let _ = answer.send(left.map_err(|error| LeaveError(error.to_string())));
+    }
+
+    fn on_message(&mut self, message: ServerMessage) -> Option<Ended> {
+        match message {
+            ServerMessage::Alive { received } => {
+                while self.posted < received && self.unconfirmed.pop_front().is_some() {
+                    self.posted += 1;
                 }
                 None
             }
-            News::Failed(failure) => Some(failure),
-            News::Refused(refused) => Some(lost(&refused.message)),
-            News::Waiting(_) | News::Left => {
-                Some(lost("the aggregator no longer counts this worker as a member of the job"))
+            ServerMessage::Event { number, event } => {
+                self.on_event(number, event);
+                None
             }
+            ServerMessage::Status(Status::Running { grant, departed }) => {
+                replace(&self.state, MemberState::Running { departed });
+                let is_renewed = grant.terms.epoch != self.current.borrow().terms.epoch;
+                if is_renewed {
+                    let _ = self.renewed.send((*grant).clone());
+                }
+                replace(&self.current, *grant);
+                None
+            }
+            ServerMessage::Status(Status::Failed(failure)) => Some(Ended::Failed(failure)),
+            ServerMessage::Status(Status::Refused(refused)) => {
+                Some(Ended::Failed(JobFailure::no_member(refused.message)))
+            }
+            ServerMessage::Status(Status::Left) => {
+                let message = "the aggregator no longer counts this worker as a member of the job";
+                Some(Ended::Failed(JobFailure::no_member(message)))
+            }
+            // While the planes change to a replacement.
+            _ => None,
+        }
+    }
+
+    fn on_event(&mut self, number: u64, event: Event) {
+        if number >= self.received {
+            self.received = number + 1;
+            // Nobody may be interested.
+            let _ = self.events.send(event);
         }
     }
 }
@@ -473,9 +434,4 @@ fn replace<T: PartialEq>(known: &watch::Sender<T>, state: T) {
         *known = state;
         is_new
     });
-}
-
-/// A session that the aggregator does not know is as good as left.
-fn forgotten(error: CallError) -> Result<(), CallError> {
-    if is_unknown(&error) { Ok(()) } else { Err(error) }
 }

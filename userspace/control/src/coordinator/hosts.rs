@@ -1,34 +1,33 @@
-//! Parameter hosts of dynamic jobs (ATP section 3.6): which there are, and which of them a job gets.
+//! Parameter hosts of dynamic jobs (ATP section 3.6), and the choice of those that a job gets.
 
 use std::{collections::HashSet, net::SocketAddrV4};
 
+use sumac_job::JobTerms;
 use sumac_wire::MAX_HOSTS;
 
 use super::{
-    Coordinator, End, Hold, Phase, RackId, RunId, Time,
+    Coordinator, RackId, RunId, Time,
+    agreement::Limits,
+    failover::{KnownRack, MissingAt},
     racks::Rack,
-    restore::{Gaps, Known},
-    run::{Run, Shared},
-    terms::{Limits, Terms},
+    run::{InstallState, Phase, Run, Shared},
 };
 use crate::{
-    dynamic::{DEFAULT_WINDOW, DynamicWishes, Mode},
-    failure::JobFailure,
+    failure::{FailureKind, JobFailure},
     plane::PlaneKind,
     refusal::Refusal,
 };
 
 /// How long a job whose ranks are all there waits for parameter hosts: they start with the workers, and enter anew within
-/// this after they have lost sight of the control plane.
-pub(super) const HOST_PATIENCE: Time = Time::from_secs(3);
+/// this after they have lost the control plane.
+pub(super) const HOSTS_TIMEOUT: Time = Time::from_secs(3);
 /// Parameter hosts at once: one on each worker of the largest job.
-pub(super) const MOST_HOSTS: usize = sumac_wire::MAX_WORKERS * sumac_wire::MAX_WORKERS;
+pub(super) const MAX_PARAMETER_HOSTS: usize = sumac_wire::MAX_WORKERS * sumac_wire::MAX_WORKERS;
 
 impl Coordinator {
     /// Whether a run has to wait for parameter hosts.
     pub(super) fn lacks_hosts(&self, run: &Run) -> bool {
-        let wanted = run.wishes().map_or(0, |wishes| wishes.hosts.unwrap_or(1));
-        wanted > 0 && self.free_hosts(run).len() < usize::from(wanted)
+        run.is_dynamic() && self.free_hosts(run).len() < usize::from(run.asked_hosts().unwrap_or(1)).max(1)
     }
 
     /// Gives a run that waits another number when a parameter host that has entered meanwhile keeps a job under its own.
@@ -48,13 +47,14 @@ impl Coordinator {
 
     /// The refusal of a run that lacks some.
     pub(super) fn no_hosts(&self, run: &Run) -> Refusal {
-        let wanted = run.wishes().and_then(|wishes| wishes.hosts).unwrap_or(1);
-        Refusal::Hosts { wanted, registered: self.free_hosts(run).len() }
+        Refusal::Hosts { wanted: run.asked_hosts().unwrap_or(1), registered: self.free_hosts(run).len() }
     }
 
     /// The parameter hosts of a run: those that have the fewest jobs. None for a static one.
     pub(super) fn choose_hosts(&self, run: &Run) -> Result<Vec<RackId>, Refusal> {
-        let Some(wishes) = run.wishes() else { return Ok(Vec::new()) };
+        if !run.is_dynamic() {
+            return Ok(Vec::new());
+        }
         if self.lacks_hosts(run) {
             return Err(self.no_hosts(run));
         }
@@ -65,26 +65,26 @@ impl Coordinator {
             let plane = self.racks.get(host).map(|rack| &rack.plane);
             plane.is_some_and(|plane| plane.shards >= need.shards && plane.max_elements >= need.elements)
         };
-        if free.iter().filter(|host| is_able(host)).count() >= wishes.hosts.unwrap_or(1).into() {
+        if free.iter().filter(|host| is_able(host)).count() >= run.asked_hosts().unwrap_or(1).into() {
             free.retain(is_able);
         }
         let load = |host: &RackId| self.runs.values().filter(|run| run.is_at_host(*host)).count();
         free.sort_by_cached_key(|host| (load(host), self.racks.get(host).map(|rack| rack.name.clone())));
-        free.truncate(wishes.hosts.map_or(MAX_HOSTS, usize::from));
+        free.truncate(run.asked_hosts().map_or(MAX_HOSTS, usize::from));
         Ok(free)
     }
 
-    /// What a dynamic run gets instead of slots of its own.
+    /// Gives a dynamic run its shared slots and parameter hosts.
     pub(super) fn share(
         &self,
+        run: &Run,
         racks: &[Option<RackId>],
-        wishes: DynamicWishes,
-        terms: &Terms,
+        terms: &mut JobTerms,
         limits: &Limits,
         mut hosts: Vec<RackId>,
     ) -> Result<Shared, Refusal> {
         let invalid = |what: String| Err(Refusal::Invalid { what });
-        match wishes.hosts {
+        match run.asked_hosts() {
             Some(asked) if asked > terms.shards => {
                 return invalid(format!(
                     "{asked} parameter hosts for {} shards: each sums for whole shards; ask for fewer, or for more shards",
@@ -93,8 +93,10 @@ impl Coordinator {
             }
             _ => hosts.truncate(terms.shards.into()),
         }
-        let slots = match wishes.slots {
-            _ if self.plane.kind == PlaneKind::None => 0,
+        let has_aggregator = self.plane.kind != PlaneKind::None;
+        let asked = run.members.values().find_map(|member| member.asked.spec.dynamic_slots);
+        terms.slots = match asked {
+            _ if !has_aggregator => 0,
             Some(asked) if asked > limits.dynamic_slots => {
                 return invalid(format!(
                     "{asked} slots of each shard: the aggregators share out {}; ask for fewer",
@@ -103,29 +105,23 @@ impl Coordinator {
             }
             asked => asked.unwrap_or(limits.dynamic_slots),
         };
-        if slots == 0 && self.plane.kind != PlaneKind::None {
+        if terms.slots == 0 && has_aggregator {
             return invalid(
                 "an aggregator of this job has no slots for dynamic jobs: attach it with --dynamic-slots N"
                     .into(),
             );
         }
+        terms.slots_reason = match terms.slots {
+            0 => "there is no aggregator".into(),
+            slots => format!("up to {slots} of each shard, shared with other jobs"),
+        };
+        terms.parameter_hosts = hosts.iter().filter_map(|host| self.host_address(*host)).collect();
         let known = racks.iter().flatten().filter_map(|id| {
             let rack = self.racks.get(id)?;
-            let (name, ip, base_port) = (rack.name.clone(), rack.ip, rack.plane.base_port);
-            Some((*id, Known { name, ip, base_port }))
+            Some((*id, KnownRack { ip: rack.ip, base_port: rack.plane.base_port }))
         });
-        Ok(Shared {
-            slots,
-            window: wishes.window.unwrap_or(DEFAULT_WINDOW),
-            linear: wishes.linear,
-            congestion: wishes.congestion,
-            addresses: hosts.iter().filter_map(|host| self.host_address(*host)).collect(),
-            hosts,
-            racks: known.collect(),
-            root_port: self.plane.base_port,
-            gaps: Gaps::new(),
-            resume: Vec::new(),
-        })
+        let (racks, root_port) = (known.collect(), self.plane.base_port);
+        Ok(Shared { hosts, racks, root_port, missing_at: MissingAt::new() })
     }
 
     /// Those that can take a run. One on a worker below a rack cannot: what the root sends to it, the rack's aggregator takes
@@ -134,57 +130,48 @@ impl Coordinator {
         let is_free = |rack: &Rack| rack.is_host() && rack.is_in_service() && !rack.keeps(run.job);
         let is_below_rack = |id: RackId| {
             let ip = self.host_address(id).map(|address| *address.ip());
-            run.seats.values().any(|seat| seat.rack.is_some() && Some(seat.worker.ip) == ip)
+            run.members.values().any(|member| member.rack.is_some() && Some(member.worker.ip) == ip)
         };
         let free = self.racks.iter().filter(|(_, rack)| is_free(rack)).map(|(id, _)| *id);
         free.filter(|id| !is_below_rack(*id)).collect()
     }
 
-    /// Where a parameter host takes contributions of shard 0.
+    /// The address of a parameter host, with its port for contributions of shard 0.
     pub(super) fn host_address(&self, host: RackId) -> Option<SocketAddrV4> {
         let rack = self.racks.get(&host)?;
         Some(SocketAddrV4::new(rack.plane.address.unwrap_or(rack.ip), rack.plane.base_port))
     }
 
-    /// Job numbers that parameter hosts still have of an earlier control plane.
+    /// Job numbers that parameter hosts still have of jobs that are unknown here.
     pub(super) fn kept(&self) -> HashSet<u16> {
         self.racks.values().flat_map(|rack| rack.plane.kept.iter().copied()).collect()
     }
 
-    /// Ends all runs that a parameter host sums for.
-    pub(super) fn fail_at_host(&mut self, id: RackId, what: &str) {
-        let Some(host) = self.racks.get(&id) else { return };
-        let failure = JobFailure::parameter_host(&host.name, host.ip, what);
-        let served = self.runs.iter().filter(|(_, run)| run.is_live() && run.is_at_host(id));
-        for run in served.map(|(run, _)| *run).collect::<Vec<_>>() {
-            self.end(run, End::Failed(failure.clone()));
-        }
-    }
-}
-
-impl Mode {
-    /// What is asked of a dynamic job.
-    pub(super) fn dynamic(self) -> Option<DynamicWishes> {
-        match self {
-            Mode::Static => None,
-            Mode::Dynamic(wishes) => Some(wishes),
-        }
+    /// The failure of a run whose parameter hosts did not enter again after a restart.
+    pub(super) fn hosts_missing(&self, run: &Run) -> JobFailure {
+        let terms = run.terms.iter().flat_map(|terms| &terms.parameter_hosts);
+        let hosts: Vec<_> = terms.map(ToString::to_string).collect();
+        let message = format!(
+            "the control plane was started anew, and the parameter hosts at {} did not come back with the job's sums",
+            hosts.join(", ")
+        );
+        JobFailure { kind: FailureKind::ParameterHost, message, ranks: Vec::new() }
     }
 }
 
 impl Run {
-    /// What its ranks together want of a dynamic job; none when it is static.
-    fn wishes(&self) -> Option<DynamicWishes> {
-        Terms::mode(self.seats.values().map(|seat| &seat.wishes)).dynamic()
+    /// How many parameter hosts its ranks ask for.
+    fn asked_hosts(&self) -> Option<u16> {
+        self.members.values().find_map(|member| member.asked.spec.parameter_hosts)
     }
 
-    /// Whether it is one.
     pub(super) fn is_dynamic(&self) -> bool {
-        self.shared.is_some() || self.wishes().is_some()
+        self.shared.is_some() || self.members.values().any(|member| member.asked.is_dynamic())
     }
 
-    /// Whether a parameter host has this run, or is to give it up.
+    /// Whether a parameter host has this run, or is to remove it.
     pub(super) fn is_at_host(&self, host: RackId) -> bool {
-        self.hold != Hold::Nothing && self.shared.as_ref().is_some_and(|shared| shared.hosts.contains(&host))
+        self.install != InstallState::Absent
+            && self.shared.as_ref().is_some_and(|shared| shared.hosts.contains(&host))
     }
 }

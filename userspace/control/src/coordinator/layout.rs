@@ -1,13 +1,13 @@
-//! Which workers are below which aggregator, and the bits by which they are told apart (SwitchML section 7, ATP section
-//! 3.4).
+//! The workers below each aggregator, and the bits that distinguish them (SwitchML section 7, ATP section 3.4).
 
+use serde::{Deserialize, Serialize};
 use sumac_wire::MAX_WORKERS;
 
 use super::RackId;
-use crate::dynamic::Place;
+use crate::plane::ContributorBits;
 
 /// The workers of a job by their aggregators.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     children: Vec<Child>,
     /// Whether there are two levels.
@@ -16,8 +16,8 @@ pub struct Layout {
     is_served: bool,
 }
 
-/// What is below the root: a rack, or one worker beside the racks. All workers, where there is one level.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A child of the root: a rack, or one worker beside the racks. All workers, where there is one level.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Child {
     /// The rack whose aggregator the workers are below; none: the root's own.
     pub rack: Option<RackId>,
@@ -25,9 +25,9 @@ pub struct Child {
     pub ranks: Vec<usize>,
 }
 
-/// Where one worker is.
+/// The position of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot {
+pub struct Position {
     /// The child of the root that it is below, or is.
     pub child: usize,
     /// Its number among the workers there.
@@ -50,7 +50,7 @@ impl Layout {
         Layout { is_tall: children.len() > 1, children, is_served }
     }
 
-    /// What is below the root.
+    /// The root's children.
     pub fn children(&self) -> &[Child] {
         &self.children
     }
@@ -71,42 +71,35 @@ impl Layout {
         if self.is_tall { u8::try_from(self.children.len()).unwrap_or(u8::MAX) } else { 0 }
     }
 
-    /// Where a rank is.
-    pub fn spot(&self, rank: usize) -> Option<Spot> {
+    /// The position of a rank.
+    pub fn position(&self, rank: usize) -> Option<Position> {
         self.children.iter().enumerate().find_map(|(child, below)| {
             let bit = below.ranks.iter().position(|other| *other == rank)?;
-            Some(Spot { child, bit, fan_in: below.ranks.len() })
+            Some(Position { child, bit, fan_in: below.ranks.len() })
         })
     }
 
-    /// The bit of what a worker is below, or is itself, at the second level; 0 where there is one level.
-    pub fn bitmap_1(&self, spot: Spot) -> u32 {
+    /// The bit of a worker's rack, or its own beside the racks, at the second level; 0 where there is one level.
+    pub fn bitmap_1(&self, position: Position) -> u32 {
         if self.is_tall {
-            u32::try_from(spot.child).ok().and_then(|c| 1u32.checked_shl(c)).unwrap_or(0)
+            u32::try_from(position.child).ok().and_then(|c| 1u32.checked_shl(c)).unwrap_or(0)
         } else {
             0
         }
     }
 
     /// Whether a worker's aggregator is the root of two levels.
-    pub fn is_beside_racks(&self, spot: Spot) -> bool {
-        let child = self.children.get(spot.child);
+    pub fn is_beside_racks(&self, position: Position) -> bool {
+        let child = self.children.get(position.child);
         self.is_tall && self.is_served && child.is_some_and(|child| child.rack.is_none())
     }
 
     /// All workers' bits, by rank.
-    pub fn places(&self) -> Vec<Place> {
+    pub fn contributors(&self) -> Vec<ContributorBits> {
         let world = self.children.iter().map(|child| child.ranks.len()).sum();
         let small = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
-        let place = |spot: Spot| Place { rack: small(spot.child), bit: small(spot.bit) };
-        (0..world).filter_map(|rank| self.spot(rank).map(place)).collect()
-    }
-
-    /// Other numbers for racks that have entered anew.
-    pub fn rename(&mut self, before: RackId, after: RackId) {
-        for child in self.children.iter_mut().filter(|child| child.rack == Some(before)) {
-            child.rack = Some(after);
-        }
+        let bits = |at: Position| ContributorBits { rack: small(at.child), bit: small(at.bit) };
+        (0..world).filter_map(|rank| self.position(rank).map(bits)).collect()
     }
 }
 
@@ -125,41 +118,43 @@ fn by_rack(racks: &[Option<RackId>]) -> Vec<Child> {
 mod tests {
     use super::*;
 
-    fn places(layout: &Layout) -> Vec<(u8, u8)> {
-        layout.places().iter().map(|place| (place.rack, place.bit)).collect()
+    fn bits(layout: &Layout) -> Vec<(u8, u8)> {
+        layout.contributors().iter().map(|bits| (bits.rack, bits.bit)).collect()
     }
 
     #[test]
     fn one_level() {
         let layout = Layout::new(&[None; 3], true);
-        assert_eq!(places(&layout), [(0, 0), (0, 1), (0, 2)]);
-        let spot = layout.spot(2).unwrap();
-        assert_eq!((spot.bit, spot.fan_in, layout.bitmap_1(spot), layout.fan_in_1()), (2, 3, 0, 0));
-        assert!(!layout.is_beside_racks(spot) && !layout.has_racks());
-        assert_eq!(layout.spot(3), None);
+        assert_eq!(bits(&layout), [(0, 0), (0, 1), (0, 2)]);
+        let position = layout.position(2).unwrap();
+        assert_eq!(
+            (position.bit, position.fan_in, layout.bitmap_1(position), layout.fan_in_1()),
+            (2, 3, 0, 0)
+        );
+        assert!(!layout.is_beside_racks(position) && !layout.has_racks());
+        assert_eq!(layout.position(3), None);
     }
 
     #[test]
     fn racks_and_workers_beside_them() {
         let [a, b] = [Some(RackId(7)), Some(RackId(5))];
-        let mut layout = Layout::new(&[b, None, a, b, None], true);
-        assert_eq!(places(&layout), [(0, 0), (1, 0), (2, 0), (0, 1), (3, 0)]);
+        let layout = Layout::new(&[b, None, a, b, None], true);
+        assert_eq!(bits(&layout), [(0, 0), (1, 0), (2, 0), (0, 1), (3, 0)]);
         assert_eq!(layout.fan_in_1(), 4);
-        let (beside, below) = (layout.spot(4).unwrap(), layout.spot(3).unwrap());
+        let (beside, below) = (layout.position(4).unwrap(), layout.position(3).unwrap());
         assert_eq!((beside.fan_in, layout.bitmap_1(beside), layout.is_beside_racks(beside)), (1, 8, true));
         assert_eq!((below.fan_in, layout.bitmap_1(below), layout.is_beside_racks(below)), (2, 1, false));
-        layout.rename(RackId(5), RackId(6));
         let racks: Vec<_> = layout.racks().map(|(number, rack, _)| (number, rack.0)).collect();
-        assert_eq!(racks, [(0, 6), (2, 7)]);
+        assert_eq!(racks, [(0, 5), (2, 7)]);
     }
 
     #[test]
     fn no_aggregator_tells_many_workers_apart() {
         let layout = Layout::new(&[None; 70], false);
         assert_eq!(layout.fan_in_1(), 3);
-        let spot = layout.spot(65).unwrap();
-        assert_eq!((spot.child, spot.bit, spot.fan_in, layout.bitmap_1(spot)), (2, 1, 6, 4));
-        assert!(!layout.is_beside_racks(spot), "there is no root");
+        let position = layout.position(65).unwrap();
+        assert_eq!((position.child, position.bit, position.fan_in, layout.bitmap_1(position)), (2, 1, 6, 4));
+        assert!(!layout.is_beside_racks(position), "there is no root");
         assert_eq!(Layout::new(&[None; 32], false).fan_in_1(), 0);
     }
 }

@@ -1,53 +1,27 @@
-//! What the members of a job hear: one list for all, of which each knows a first part.
+//! The events of a job: one list for all members, of which each has received a first part.
 
 use std::collections::VecDeque;
 
-use crate::post::Notice;
+use serde::{Deserialize, Serialize};
 
-/// Bytes of texts that are kept for members who have not heard them.
-const MOST_BYTES: usize = 4 << 20;
-/// Bytes that one event takes beside its text.
-const EVENT_BYTES: usize = 64;
+use crate::events::Event;
 
-/// What all members of a job hear.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A member's notice.
-    Notice {
-        /// Whose.
-        rank: u16,
-        /// What.
-        notice: Notice,
-    },
-    /// The operation of this name is the next.
-    Released(String),
-}
-
-impl Event {
-    /// Its size in memory and, not much less, on the wire.
-    fn bytes(&self) -> usize {
-        EVENT_BYTES
-            + match self {
-                Event::Notice { notice, .. } => notice.text.len(),
-                Event::Released(name) => name.len(),
-            }
-    }
-}
-
-/// The events that some member has not heard.
-#[derive(Debug, Default)]
-pub(super) struct Log {
+/// Bytes of events that are kept for members that have not received them.
+const MAX_BYTES: usize = 4 << 20;
+/// The events that some member has not received.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct EventLog {
     /// How many events came before the first that is kept.
     first: u64,
     events: VecDeque<Event>,
     bytes: usize,
 }
 
-impl Log {
-    /// Adds an event. `false`: a member does not listen, and there is no room.
+impl EventLog {
+    /// Adds an event. `false`: a member does not receive, and there is no room.
     pub fn push(&mut self, event: Event) -> bool {
         let bytes = event.bytes();
-        if self.bytes + bytes > MOST_BYTES {
+        if self.bytes + bytes > MAX_BYTES {
             return false;
         }
         self.bytes += bytes;
@@ -55,9 +29,9 @@ impl Log {
         true
     }
 
-    /// All members have heard so many.
-    pub fn forget(&mut self, heard: u64) {
-        while self.first < heard
+    /// All members have received so many.
+    pub fn forget(&mut self, received: u64) {
+        while self.first < received
             && let Some(event) = self.events.pop_front()
         {
             self.first += 1;
@@ -70,17 +44,11 @@ impl Log {
         self.first + self.events.len() as u64
     }
 
-    /// The events from number `from` on that fit `budget` bytes, and which the first is.
-    pub fn since(&self, from: u64, budget: usize) -> (u64, Vec<Event>) {
-        let from = from.clamp(self.first, self.end());
-        let skipped = usize::try_from(from - self.first).unwrap_or(usize::MAX);
-        let mut left = budget;
-        let events = self.events.iter().skip(skipped).take_while(|event| {
-            let fits = event.bytes() <= left;
-            left = left.saturating_sub(event.bytes());
-            fits
-        });
-        (from, events.cloned().collect())
+    /// Returns the first event from number `from` on that is kept, with its number.
+    pub fn get(&self, from: u64) -> Option<(u64, &Event)> {
+        let number = from.max(self.first);
+        let at = usize::try_from(number - self.first).ok()?;
+        self.events.get(at).map(|event| (number, event))
     }
 }
 
@@ -93,26 +61,25 @@ mod tests {
     }
 
     #[test]
-    fn members_hear_from_where_they_are() {
-        let mut log = Log::default();
+    fn members_receive_from_where_they_are() {
+        let mut log = EventLog::default();
         for name in ["a", "b", "c"] {
             assert!(log.push(released(name)));
         }
-        assert_eq!(log.since(1, 1000), (1, vec![released("b"), released("c")]));
-        assert_eq!(log.since(0, 2 * (EVENT_BYTES + 1)), (0, vec![released("a"), released("b")]), "a budget");
+        assert_eq!(log.get(1), Some((1, &released("b"))));
         log.forget(2);
-        assert_eq!(log.since(0, 1000), (2, vec![released("c")]));
-        assert_eq!(log.since(99, 1000), (3, vec![]));
+        assert_eq!(log.get(0), Some((2, &released("c"))));
+        assert_eq!(log.get(99), None);
         log.forget(99);
         assert_eq!((log.end(), log.bytes), (3, 0));
     }
 
     #[test]
-    fn what_nobody_hears_is_bounded() {
-        let mut log = Log::default();
+    fn events_without_receivers_are_bounded() {
+        let mut log = EventLog::default();
         let long = "x".repeat(1000);
         let kept = (0..100_000).take_while(|_| log.push(released(&long))).count();
-        assert_eq!(kept, MOST_BYTES / (EVENT_BYTES + 1000));
+        assert_eq!(kept, MAX_BYTES / released(&long).bytes());
         log.forget(1);
         assert!(log.push(released(&long)));
     }

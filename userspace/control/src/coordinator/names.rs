@@ -1,4 +1,4 @@
-//! Which job number a name has, and which incarnation comes next.
+//! The job number of each name, and the next incarnation of each number.
 //!
 //! Slots remember `(job, epoch)` as their owner, so no pair may ever be used twice on one plane: the
 //! epoch counts on with the job's *number*, also when the number goes to another name, and a number without further
@@ -11,13 +11,13 @@ use sumac_wire::MAX_JOBS;
 use super::RunId;
 use crate::{plane::LastEpoch, refusal::Refusal};
 
-/// What is known of a name.
+/// A job's name.
 #[derive(Debug)]
 pub(super) struct Name {
     pub job: u16,
     /// Its latest run.
     pub current: Option<RunId>,
-    /// The run that the plane has.
+    /// The run that the planes have.
     pub on_plane: Option<RunId>,
     /// When it was last used, as a count.
     used: u64,
@@ -44,6 +44,12 @@ impl Names {
         let mut names = Names { names: HashMap::new(), epochs: [0; MAX_JOBS], clock: 0 };
         names.raise(last);
         names
+    }
+
+    /// The last incarnation of each job number that had one.
+    pub fn epochs(&self) -> Vec<LastEpoch> {
+        let known = (0..).zip(self.epochs).filter(|(_, epoch)| *epoch > 0);
+        known.map(|(job, epoch)| LastEpoch { job, epoch }).collect()
     }
 
     /// Another plane remembers these incarnations.
@@ -82,8 +88,8 @@ impl Names {
         self.names.get_mut(name)
     }
 
-    /// Makes `run` the latest of `name`: gives its job number, none of those that somebody has `kept`. An idle name loses
-    /// its number when all are given away.
+    /// Makes `run` the latest of `name`: returns its job number, none of those that parameter hosts have `kept`. An idle name
+    /// loses its number when all are taken.
     pub fn begin(&mut self, name: &str, run: RunId, kept: &HashSet<u16>) -> Result<u16, Refusal> {
         let job = match self.names.get(name) {
             Some(name) if !self.is_spent(name.job) && !kept.contains(&name.job) => name.job,
@@ -95,28 +101,11 @@ impl Names {
         Ok(job)
     }
 
-    /// Makes `run` the latest of `name` under the number that it is said to have had at an earlier control plane. That it had
-    /// this epoch counts when a parameter host says so, too: see [`Names::raise`].
-    pub fn adopt(&mut self, name: &str, run: RunId, said: LastEpoch) -> Result<(), Refusal> {
-        let LastEpoch { job, epoch } = said;
-        let is_number = (1..MAX_JOBS).contains(&usize::from(job)) && epoch > 0;
-        let has_it = |(other, known): &(&String, &Name)| known.job == job && *other != name;
-        let holder = self.names.iter().find(has_it).map(|(other, known)| (other.clone(), known.is_idle()));
-        match holder {
-            _ if !is_number => {
-                return Err(Refusal::Invalid {
-                    what: format!("job number {job}, epoch {epoch}: no job has that"),
-                });
-            }
-            Some((other, false)) => {
-                return Err(Refusal::Invalid { what: format!("job number {job} is that of `{other}` here") });
-            }
-            Some((other, true)) => drop(self.names.remove(&other)),
-            None => {}
-        }
+    /// Restores the name of a running job.
+    pub fn restore(&mut self, name: &str, job: u16, run: RunId) {
         self.clock += 1;
-        self.names.insert(name.into(), Name { job, current: Some(run), on_plane: None, used: self.clock });
-        Ok(())
+        let known = Name { job, current: Some(run), on_plane: Some(run), used: self.clock };
+        self.names.insert(name.into(), known);
     }
 
     fn number(&mut self, kept: &HashSet<u16>) -> Result<u16, Refusal> {

@@ -2,26 +2,30 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::post::{Announcement, DESCRIPTION_LEN, OPERATION_NAME_LEN, printable};
+use serde::{Deserialize, Serialize};
+
+use crate::events::{Announcement, OPERATION_NAME_LEN, TEXT_LEN, printable};
+use crate::failure::JobFailure;
 
 /// Bytes of operations that wait for some worker, of one job.
 const MOST_BYTES: usize = 16 << 20;
 /// Bytes that one takes beside its texts.
 const WAITING_BYTES: usize = 128;
 
-/// What is announced and not released.
-#[derive(Debug, Default)]
+/// The operations that are announced and not released.
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Naming {
     waiting: HashMap<String, Waiting>,
-    /// About what those take.
+    /// About the bytes that those take.
     bytes: usize,
-    /// By how urgent they are, then by when they became complete.
+    /// By priority, then by completion. Empty between posts.
+    #[serde(skip)]
     ready: BTreeMap<(std::cmp::Reverse<u8>, u64), String>,
     completed: u64,
 }
 
 /// An operation that some have announced.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Waiting {
     first: u16,
     signature: u32,
@@ -31,21 +35,22 @@ struct Waiting {
 }
 
 impl Naming {
-    /// A rank of a job with `world` ranks is ready for an operation. An error ends the job: it says why.
-    pub fn announce(&mut self, rank: u16, world: u16, announced: Announcement) -> Result<(), String> {
+    /// A rank of a job with `world` ranks is ready for an operation. An error ends the job.
+    pub fn announce(&mut self, rank: u16, world: u16, announced: Announcement) -> Result<(), JobFailure> {
+        let refuse = |message| Err(JobFailure::mismatch(&[rank], message));
         let Announcement { name, signature, description, priority } = announced;
         if name.is_empty() || name.len() > OPERATION_NAME_LEN {
-            return Err(format!(
+            return refuse(format!(
                 "rank {rank} announced an operation whose name has {} bytes; it must have 1 to {OPERATION_NAME_LEN}",
                 name.len()
             ));
         }
-        let description = printable(&description, DESCRIPTION_LEN);
+        let description = printable(&description, TEXT_LEN);
         let shown = || printable(&name, OPERATION_NAME_LEN);
         if !self.waiting.contains_key(&name) {
             let bytes = self.bytes + size(&name, &description, world);
             if bytes > MOST_BYTES {
-                return Err(format!(
+                return refuse(format!(
                     "rank {rank} announced `{}` while {} operations, which is all that the aggregator keeps, wait for \
                      other workers",
                     shown(),
@@ -62,23 +67,27 @@ impl Naming {
             ranks: Vec::with_capacity(usize::from(world)),
         });
         if known.ranks.contains(&rank) {
-            return Err(format!("rank {rank} announced `{}` again before it was released", shown()));
+            return refuse(format!("rank {rank} announced `{}` again before it was released", shown()));
         }
+        let differ =
+            |message, other: u16| Err(JobFailure::mismatch(&[rank.min(other), rank.max(other)], message));
         if (known.signature, &known.description) != (signature, &description) {
-            return Err(format!(
+            let message = format!(
                 "operation `{}`: rank {rank} has {description} where rank {} has {}",
                 shown(),
                 known.first,
                 known.description
-            ));
+            );
+            return differ(message, known.first);
         }
         if known.priority != priority {
-            return Err(format!(
+            let message = format!(
                 "operation `{}`: rank {rank} gives it priority {priority} where rank {} gives it {}",
                 shown(),
                 known.first,
                 known.priority
-            ));
+            );
+            return differ(message, known.first);
         }
         known.ranks.push(rank);
         if known.ranks.len() == usize::from(world) {
@@ -96,7 +105,7 @@ impl Naming {
     }
 }
 
-/// About what an operation takes while it waits.
+/// About the bytes that an operation takes while it waits.
 fn size(name: &str, description: &str, world: u16) -> usize {
     WAITING_BYTES + 2 * name.len() + description.len() + 2 * usize::from(world)
 }
@@ -138,11 +147,11 @@ mod tests {
         for (second, expected) in table {
             let mut naming = Naming::default();
             naming.announce(0, 2, of("a", 0)).unwrap();
-            assert_eq!(naming.announce(1, 2, second), Err(expected.into()));
+            assert_eq!(naming.announce(1, 2, second).unwrap_err().message, expected);
         }
         let mut naming = Naming::default();
         naming.announce(0, 2, of("a", 0)).unwrap();
-        let twice = naming.announce(0, 2, of("a", 0)).unwrap_err();
+        let twice = naming.announce(0, 2, of("a", 0)).unwrap_err().message;
         assert_eq!(twice, "rank 0 announced `a` again before it was released");
     }
 
@@ -152,7 +161,7 @@ mod tests {
         let long = |name: usize| of(&format!("{name:0>200}"), 0);
         let kept = (0..).take_while(|name| naming.announce(0, 32, long(*name)).is_ok()).count();
         assert_eq!(kept, MOST_BYTES / size(&long(0).name, &long(0).description, 32));
-        let why = naming.announce(0, 32, long(kept)).unwrap_err();
+        let why = naming.announce(0, 32, long(kept)).unwrap_err().message;
         assert!(why.contains(&long(kept).name) && why.contains(&kept.to_string()), "{why}");
         for rank in 1..32 {
             assert_eq!(naming.announce(rank, 32, long(0)), Ok(()), "what is known goes on");
@@ -165,7 +174,7 @@ mod tests {
     fn names_write_no_lines() {
         let mut naming = Naming::default();
         naming.announce(0, 2, of("a\nb", 0)).unwrap();
-        let why = naming.announce(0, 2, of("a\nb", 0)).unwrap_err();
+        let why = naming.announce(0, 2, of("a\nb", 0)).unwrap_err().message;
         assert_eq!(why, "rank 0 announced `a b` again before it was released");
     }
 }

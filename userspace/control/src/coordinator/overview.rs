@@ -1,36 +1,36 @@
-//! What a control plane knows, for people.
+//! The state of a control plane, for people.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Coordinator, End, Phase, RackId, run::Run};
+use super::{Coordinator, Phase, RackId, run::Run};
 
-/// Who is below a control plane, and which jobs it has; as `sumac-agg control --json` prints it.
+/// The racks, parameter hosts and jobs of a control plane; as `sumac-agg control --json` prints it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overview {
     /// Aggregators of racks, by name.
     pub racks: Vec<Below>,
     /// Parameter hosts of dynamic jobs, by name.
     pub parameter_hosts: Vec<Below>,
-    /// Jobs, by name; those that are over until all members know.
+    /// Jobs, by name; those that are over until all members have received it.
     pub jobs: Vec<Job>,
 }
 
 /// A rack, or a parameter host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Below {
-    /// How people call it.
+    /// Its name.
     pub name: String,
-    /// Where its control connection comes from.
+    /// The source of its control connection.
     pub ip: Ipv4Addr,
-    /// Where a parameter host takes contributions of shard 0; none of a rack.
+    /// A parameter host's address for contributions of shard 0; none of a rack.
     pub sums_at: Option<SocketAddrV4>,
-    /// Why its data plane does not answer it; none when it does.
+    /// The reason that its data plane does not answer; none when it does.
     pub away: Option<String>,
     /// The jobs of this control plane that it has.
     pub jobs: Vec<u16>,
-    /// The jobs that a parameter host has of an earlier one.
+    /// The jobs of a parameter host that this control plane does not know.
     pub kept: Vec<u16>,
 }
 
@@ -60,9 +60,14 @@ pub struct Job {
 }
 
 impl Coordinator {
-    /// What this control plane knows.
+    /// Returns the state of this control plane.
     pub fn overview(&self) -> Overview {
-        let mut below: Vec<Below> = self.racks.keys().filter_map(|id| self.below(*id)).collect();
+        let mut below: Vec<Below> = self
+            .racks
+            .iter()
+            .filter(|(_, rack)| rack.is_connected)
+            .filter_map(|(id, _)| self.below(*id))
+            .collect();
         below.sort_by(|a, b| a.name.cmp(&b.name));
         let (parameter_hosts, racks) = below.into_iter().partition(|below| below.sums_at.is_some());
         let mut jobs: Vec<Job> = self.runs.values().map(|run| self.job(run)).collect();
@@ -89,35 +94,38 @@ impl Coordinator {
     fn job(&self, run: &Run) -> Job {
         let name_of = |id: &RackId| self.racks.get(id).map(|rack| rack.name.clone());
         let shared = run.shared.as_ref();
-        let gaps = shared.into_iter().flat_map(|shared| shared.gaps.keys().map(move |at| (shared, at)));
-        let without = gaps.map(|(shared, at)| match at {
-            None => "root".to_owned(),
-            Some(rack) => shared.racks.get(rack).map_or_else(String::new, |known| known.name.clone()),
-        });
-        let vacant = run.seats.iter().filter(|(_, seat)| seat.vacant.is_some());
+        let mut without: Vec<String> = shared
+            .into_iter()
+            .flat_map(|shared| shared.missing_at.keys())
+            .filter_map(|at| at.as_ref().map_or(Some("root".to_owned()), name_of))
+            .collect();
+        without.extend(self.lost_racks_of(run));
+        without.dedup();
+        let vacant = run.members.iter().filter(|(_, member)| member.vacated.is_some());
         Job {
             name: run.name.clone(),
             job: run.job,
-            epoch: run.epoch,
+            epoch: run.epoch(),
             mode: if run.is_dynamic() { "dynamic" } else { "static" }.into(),
             world: run.world,
             state: match &run.phase {
                 Phase::Gathering | Phase::Ready => "waiting",
                 Phase::Installing => "starting",
-                Phase::Running(_) => "running",
-                Phase::Over(End::Refused(_) | End::Failed(_) | End::Finished) => "over",
+                Phase::Running => "running",
+                Phase::Over(_) => "over",
             }
             .into(),
             missing: if run.is_over() { Vec::new() } else { run.missing() },
             vacant: vacant.map(|(rank, _)| *rank).collect(),
             parameter_hosts: shared.into_iter().flat_map(|s| &s.hosts).filter_map(name_of).collect(),
-            without: without.chain(self.lost_racks_of(run)).collect(),
+            without,
         }
     }
 
-    /// The racks of a dynamic job that are not there.
+    /// The racks of a dynamic job that are away.
     fn lost_racks_of<'a>(&'a self, run: &'a Run) -> impl Iterator<Item = String> + 'a {
-        let known = run.shared.iter().flat_map(|shared| &shared.racks);
-        known.filter(|(id, _)| !self.racks.contains_key(id)).map(|(_, known)| known.name.clone())
+        let known = run.shared.iter().flat_map(|shared| shared.racks.keys());
+        let away = known.filter_map(|id| self.racks.get(id)).filter(|rack| !rack.is_connected);
+        away.map(|rack| rack.name.clone())
     }
 }

@@ -1,157 +1,154 @@
-//! What members say: notices, announcements, and what they measured; and the number of slots that follows.
+//! Reports of members: announcements, faults, what they measured; and the number of slots that follows.
 
-use sumac_transport::PathMeasure;
+use sumac_job::OperationOrder;
 
 use super::{
-    Action, Coordinator, End, Event, MEASURE_PATIENCE, MemberId, Phase, RunId, Time,
-    run::{Run, Slots, Tuning},
+    Action, Coordinator, End, MEASURE_TIMEOUT, MemberId, Phase, Record, RunId, Time,
+    run::{Run, Tuning},
 };
 use crate::{
+    events::{Event, Fault, Post, TEXT_LEN, printable},
     failure::JobFailure,
-    post::{Announcement, NOTICE_LEN, Notice, OperationOrder, printable},
     tune,
 };
 
-/// What a member says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Post {
-    /// To all members.
-    Notice(Notice),
-    /// It is ready for an operation.
-    Announcement(Announcement),
-    /// What its path can do.
-    Measure(PathMeasure),
-}
-
 impl Coordinator {
-    /// A member says something, which is a sign of life, too. `first` counts the member's earlier posts: what was
-    /// taken already is skipped.
-    pub fn post(&mut self, now: Time, member: MemberId, first: u64, posts: Vec<Post>) {
-        self.heartbeat(now, member);
-        let Some((id, rank)) = self.members.get(&member).copied() else { return };
-        let Some(run) = self.runs.get_mut(&id).filter(|run| matches!(run.phase, Phase::Running(_))) else {
-            return;
-        };
-        let Some(seat) = run.seats.get_mut(&rank) else { return };
-        let Some(known) = seat.posted.checked_sub(first) else { return };
-        let fresh = posts.into_iter().skip(usize::try_from(known).unwrap_or(usize::MAX));
-        let mut taken = Ok(());
-        for post in fresh {
-            taken = taken.and_then(|()| take(run, rank, post));
-            if let Some(seat) = run.seats.get_mut(&rank) {
-                seat.posted += 1;
+    /// A member's reports. `first` counts the member's earlier posts: those that were taken already are skipped.
+    pub fn post(&mut self, now: Time, id: MemberId, first: u64, posts: Vec<Post>) {
+        self.heartbeat(now, id);
+        let Some((run_id, rank)) = self.members.get(&id).copied() else { return };
+        let Some(run) = self.runs.get_mut(&run_id).filter(|run| run.phase == Phase::Running) else { return };
+        self.records.push(Record::Posts { run: run_id, rank, first, posts: posts.clone() });
+        match run.take_posts(now, rank, first, posts) {
+            Ok(()) => {
+                self.tune(run_id);
+                self.expire_mismatch(now, run_id);
             }
-        }
-        // Together, and not one by one: so the urgent come first of all that this call made ready.
-        while let Some(name) = run.naming.release() {
-            taken = taken.and_then(|()| tell(run, Event::Released(name)));
-        }
-        match taken {
-            Ok(()) => self.tune(id),
-            Err(failure) => self.end(id, End::Failed(failure)),
+            Err(failure) => self.end(run_id, End::Failed(failure)),
         }
     }
 
-    /// What a member knows; see [`Coordinator::events`].
-    pub fn heard(&mut self, member: MemberId, heard: u64) {
-        let seat =
-            self.members.get(&member).and_then(|(run, rank)| self.runs.get_mut(run)?.seats.get_mut(rank));
-        if let Some(seat) = seat {
-            seat.heard = seat.heard.max(heard);
+    /// How many posts of a member were taken.
+    pub fn posted(&self, id: MemberId) -> u64 {
+        let member = self.members.get(&id).and_then(|(run, rank)| self.runs.get(run)?.members.get(rank));
+        member.map_or(0, |member| member.posted)
+    }
+
+    /// A member has received so many events.
+    pub fn on_received(&mut self, id: MemberId, received: u64) {
+        let Some((run, rank)) = self.members.get(&id) else { return };
+        let Some(run) = self.runs.get_mut(run) else { return };
+        let end = run.log.end();
+        if let Some(member) = run.members.get_mut(rank) {
+            member.received = member.received.max(received.min(end));
         }
     }
 
-    /// The events that a member who knows `heard` of them has not heard, as many as `budget` bytes hold; and the
-    /// number of the first.
-    pub fn events(&self, member: MemberId, heard: u64, budget: usize) -> (u64, Vec<Event>) {
-        let Some((run, since)) = self.log_of(member) else { return (heard, Vec::new()) };
-        run.log.since(heard.max(since), budget)
-    }
-
-    /// A member's run, and how many of its events were before the member's time.
-    fn log_of(&self, member: MemberId) -> Option<(&Run, u64)> {
-        let (run, rank) = self.members.get(&member)?;
+    /// Returns the event from number `from` on that a member is to receive next, with its number.
+    pub fn event(&self, id: MemberId, from: u64) -> Option<(u64, Event)> {
+        let (run, rank) = self.members.get(&id)?;
         let run = self.runs.get(run)?;
-        Some((run, run.seats.get(rank).map_or(0, |seat| seat.since)))
-    }
-
-    /// Whether there are such events.
-    pub fn has_events(&self, member: MemberId, heard: u64) -> bool {
-        self.log_of(member).is_some_and(|(run, since)| run.log.end() > heard.max(since))
+        let first = run.members.get(rank)?.first_event;
+        run.log.get(from.max(first)).map(|(number, event)| (number, event.clone()))
     }
 
     /// Fixes the number of slots once every worker that is still there has measured its path.
     pub(super) fn tune(&mut self, id: RunId) {
-        let Some(run) = self.runs.get_mut(&id).filter(|run| run.slots.state == Tuning::Measuring) else {
-            return;
-        };
-        let present = run.seats.values().filter(|seat| !seat.departed);
-        let measures: Option<Vec<PathMeasure>> = present.map(|seat| seat.measure).collect();
-        let (Some(measures), Some(terms)) = (measures, run.terms) else { return };
-        let (slots, reason) = tune::slots(&measures, terms.elements, terms.shards, run.slots.lane);
+        let Some(run) = self.runs.get_mut(&id).filter(|run| run.tuning == Tuning::Measuring) else { return };
+        let present = run.members.values().filter(|member| !member.departed);
+        let measures: Option<Vec<_>> = present.map(|member| member.measure).collect();
+        let (Some(measures), Some(terms)) = (measures, &mut run.terms) else { return };
+        let (slots, reason) = tune::slots(&measures, terms.elements, terms.shards, terms.slots);
         tracing::info!(name = run.name, job = run.job, slots, reason, "slots measured");
-        // Also when it keeps all that it has: the plane is told why.
-        run.slots = Slots { lane: slots, reason: reason.clone(), state: Tuning::Resizing };
-        self.actions.push_back(Action::Resize { run: id, job: run.job, lane_slots: slots, reason });
+        // Also when it keeps all that it has: the planes show the reason.
+        (terms.slots, terms.slots_reason) = (slots, reason);
+        run.tuning = Tuning::Resizing;
+        self.actions.extend(run.order(self.stealing).map(|order| Action::Resize(id, order)));
     }
 
-    /// Who has not measured its path in time keeps the others from starting, though it is alive: ends the job.
+    /// A worker that has not measured its path in time keeps the others from starting, though it is alive: ends the job.
     pub(super) fn expire_measures(&mut self, now: Time, id: RunId) {
-        let Some(run) = self.runs.get(&id).filter(|run| matches!(run.phase, Phase::Running(_))) else {
-            return;
+        let is_measuring = |run: &&Run| {
+            run.phase == Phase::Running && run.tuning == Tuning::Measuring && now >= run.measured_by
         };
-        if run.slots.state != Tuning::Measuring || now < run.measured_by {
-            return;
-        }
-        let mut seats = run.seats.iter().filter(|(_, seat)| !seat.departed && seat.measure.is_none());
-        let Some((rank, seat)) = seats.next() else { return };
-        let failure = JobFailure::unmeasured(*rank, seat.worker.ip, MEASURE_PATIENCE);
+        let Some(run) = self.runs.get(&id).filter(is_measuring) else { return };
+        let late = run.members.iter().find(|(_, member)| !member.departed && member.measure.is_none());
+        let Some((rank, member)) = late else { return };
+        let failure = JobFailure::unmeasured(*rank, member.worker.ip, MEASURE_TIMEOUT);
         self.end(id, End::Failed(failure));
     }
 
-    /// The plane has given a part of a job's slots back, or not.
+    /// The planes have taken a part of a job's slots back, or not.
     pub fn on_resized(&mut self, id: RunId, result: Result<(), String>) {
         let Some(run) = self.runs.get_mut(&id).filter(|run| run.is_live()) else { return };
         if let Err(what) = result {
             return self.end(id, End::Failed(JobFailure::plane(&what)));
         }
-        if let (Some(range), Some(terms)) = (run.range, run.terms) {
-            let kept = self.pool.shrink(range, run.slots.lane * u32::from(terms.lanes()));
-            run.range = Some(kept);
+        if let (Some(range), Some(terms)) = (run.range, &mut run.terms) {
+            run.range = Some(self.pool.shrink(range, terms.slots * u32::from(terms.lanes())));
+            terms.is_measured = true;
         }
-        run.slots.state = Tuning::Done;
-        run.revision += 1;
+        run.tuning = Tuning::Done;
+        run.changed();
     }
 }
 
-fn take(run: &mut Run, rank: u16, post: Post) -> Result<(), JobFailure> {
-    match post {
-        Post::Notice(notice) => {
-            let text = printable(&notice.text, NOTICE_LEN);
-            tell(run, Event::Notice { rank, notice: Notice { text, ..notice } })
-        }
-        Post::Announcement(announcement) => {
-            let by_name = run.terms.is_some_and(|terms| terms.order == OperationOrder::Name);
-            let announced = if by_name {
-                run.naming.announce(rank, run.world, announcement)
-            } else {
-                Err(format!("rank {rank} announced an operation in a job whose order is that of submission"))
-            };
-            announced.map_err(|message| JobFailure::mismatch(Some(rank), message))
-        }
-        Post::Measure(measure) => {
-            if let Some(seat) = run.seats.get_mut(&rank) {
-                seat.measure = Some(measure);
+impl Run {
+    /// Takes a member's reports, and publishes the events that follow from them.
+    pub(super) fn take_posts(
+        &mut self,
+        now: Time,
+        rank: u16,
+        first: u64,
+        posts: Vec<Post>,
+    ) -> Result<(), JobFailure> {
+        for (number, post) in (first..).zip(posts) {
+            let Some(member) = self.members.get_mut(&rank) else { break };
+            if number >= member.posted {
+                member.posted = number + 1;
+                self.take(now, rank, post)?;
             }
-            Ok(())
+        }
+        // Together, and not one by one: so the urgent come first of all that are complete now.
+        while let Some(name) = self.naming.release() {
+            self.tell(Event::Released(name))?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, now: Time, rank: u16, post: Post) -> Result<(), JobFailure> {
+        match post {
+            Post::Measure(measure) => {
+                if let Some(member) = self.members.get_mut(&rank) {
+                    member.measure = Some(measure);
+                }
+                Ok(())
+            }
+            Post::Fault(fault) => {
+                let problem = printable(&fault.problem, TEXT_LEN);
+                self.tell(Event::Fault { rank, fault: Fault { problem, ..fault } })
+            }
+            Post::ResumePoint { epoch, point } => self.tell(Event::ResumePoint { epoch, point }),
+            Post::Stalled(operation) => self.on_stalled(now, rank, operation),
+            Post::Operations(report) => self.on_operations(now, rank, report),
+            Post::Announce(announcement) => {
+                let by_name = self.terms.as_ref().is_some_and(|terms| terms.order == OperationOrder::Name);
+                if !by_name {
+                    let message = format!(
+                        "rank {rank} announced an operation in a job whose order is that of submission"
+                    );
+                    return Err(JobFailure::mismatch(&[rank], message));
+                }
+                self.naming.announce(rank, self.world, announcement)
+            }
         }
     }
-}
 
-fn tell(run: &mut Run, event: Event) -> Result<(), JobFailure> {
-    if run.tell(event) {
-        return Ok(());
+    pub(super) fn tell(&mut self, event: Event) -> Result<(), JobFailure> {
+        if self.publish(event) {
+            return Ok(());
+        }
+        let slowest = self.slowest().unwrap_or_default();
+        Err(JobFailure::lagging(slowest, self.ip_of(slowest)))
     }
-    let deaf = run.deafest().unwrap_or_default();
-    Err(JobFailure::deaf(deaf, run.ip_of(deaf)))
 }

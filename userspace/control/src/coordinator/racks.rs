@@ -1,41 +1,43 @@
-//! Aggregators of racks, which are below this one (SwitchML section 7), and parameter hosts: who is there, and what their
-//! loss means.
+//! Aggregators of racks, which are below this one (SwitchML section 7), and parameter hosts: their registration, and
+//! the consequences of their loss.
 
 use std::{collections::HashMap, net::Ipv4Addr};
 
+use serde::{Deserialize, Serialize};
+use sumac_job::JobTerms;
 use sumac_wire::MAX_WORKERS;
 
 use super::{
-    Coordinator, End, PLANE_PATIENCE, Run, SILENCE, Time,
-    hosts::MOST_HOSTS,
-    terms::{Limits, Terms},
+    Coordinator, End, PLANE_TIMEOUT, Record, Run, RunId, SILENCE_TIMEOUT, Time,
+    agreement::{Limits, agree},
+    hosts::MAX_PARAMETER_HOSTS,
 };
 use crate::{
     failure::JobFailure,
-    plane::{LastEpoch, PlaneInfo, PlaneKind},
+    plane::{KnownJob, PlaneInfo, PlaneKind, TakenOver},
     refusal::Refusal,
 };
 
 /// Longest name of a rack, in bytes.
 pub const RACK_NAME_LEN: usize = 64;
 
-/// Names one session of a rack's aggregator, or of a parameter host. Random, so that nobody guesses another's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Names a rack's aggregator, or a parameter host, for as long as any job knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RackId(pub u64);
 
-/// What a rack's aggregator, or a parameter host, says of itself.
+/// A rack's aggregator, or a parameter host, that offers itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RackEntry {
-    /// How people call it.
+    /// Its name, for people.
     pub name: String,
-    /// Where it is, as seen from here: also where its sums come from.
+    /// Its address, as seen from here: also the source of its sums.
     pub ip: Ipv4Addr,
     /// Its data plane.
     pub plane: PlaneInfo,
     /// Names the memory of its slots.
     pub instance: u64,
-    /// The incarnations that its slots know.
-    pub last_epochs: Vec<LastEpoch>,
+    /// The jobs that it still has.
+    pub jobs: TakenOver,
 }
 
 #[derive(Debug)]
@@ -43,34 +45,43 @@ pub(super) struct Rack {
     pub name: String,
     pub ip: Ipv4Addr,
     pub plane: PlaneInfo,
+    /// 0: it has not entered since the coordinator's restart.
     instance: u64,
+    pub is_connected: bool,
+    /// The time of its last message.
     pub seen: Time,
+    /// The time at which it entered last.
+    pub since: Time,
     away: Option<(Time, String)>,
 }
 
 impl Rack {
-    /// Whether it is a parameter host.
+    /// One that has not entered since the coordinator's restart.
+    pub fn expected(name: String, ip: Ipv4Addr, plane: PlaneInfo) -> Rack {
+        let (seen, since) = (Time::ZERO, Time::ZERO);
+        Rack { name, ip, plane, instance: 0, is_connected: false, seen, since, away: None }
+    }
+
     pub fn is_host(&self) -> bool {
         self.plane.kind == PlaneKind::Parameter
     }
 
-    /// Whether its plane answers it.
+    /// Whether its plane answers.
     pub fn is_in_service(&self) -> bool {
-        self.away.is_none()
+        self.is_connected && self.away.is_none()
     }
 
-    /// Why it does not.
+    /// The reason that its plane does not answer.
     pub fn why_away(&self) -> Option<&str> {
         self.away.as_ref().map(|(_, why)| why.as_str())
     }
 
-    /// Whether it is a parameter host that keeps a job of an earlier control plane under this number.
+    /// Whether it is a parameter host that keeps an unknown job under this number.
     pub fn keeps(&self, job: u16) -> bool {
         self.is_host() && self.plane.kept.contains(&job)
     }
 
-    /// What people call it.
-    fn title(&self) -> String {
+    pub fn title(&self) -> String {
         title(self.is_host(), &self.name)
     }
 }
@@ -81,43 +92,71 @@ fn title(is_host: bool, name: &str) -> String {
 }
 
 impl Coordinator {
-    /// A rack's aggregator, or a parameter host, offers itself under an unused number. Its earlier self is gone then; somebody else's name is
-    /// refused, in words for people.
-    pub fn rack_enters(&mut self, now: Time, id: RackId, entry: RackEntry) -> Result<(), String> {
-        let RackEntry { name, ip, plane, instance, last_epochs } = entry;
+    /// The running jobs that the rack or parameter host of this name has. It is to remove all others.
+    pub fn known_jobs(&self, name: &str, is_host: bool) -> Vec<KnownJob> {
+        let Some(id) = self.rack_named(name, is_host) else { return Vec::new() };
+        let has = |run: &&Run| run.is_live() && (run.is_at_host(id) || run.is_below(id));
+        self.runs.values().filter(has).filter_map(Run::known).collect()
+    }
+
+    /// The running jobs of this aggregator's own plane.
+    pub fn own_known_jobs(&self) -> Vec<KnownJob> {
+        self.runs.values().filter(|run| run.is_live()).filter_map(Run::known).collect()
+    }
+
+    fn rack_named(&self, name: &str, is_host: bool) -> Option<RackId> {
+        let is_it = |rack: &Rack| rack.name == name && rack.is_host() == is_host;
+        self.racks.iter().find(|(_, rack)| is_it(rack)).map(|(id, _)| *id)
+    }
+
+    /// A rack's aggregator, or a parameter host, enters, and keeps the id that its name has. The name of another is
+    /// refused, in a text for people.
+    pub fn rack_enters(&mut self, now: Time, entry: RackEntry) -> Result<RackId, String> {
+        let RackEntry { name, ip, plane, instance, jobs } = entry;
         let is_host = plane.kind == PlaneKind::Parameter;
         if name.is_empty() || name.len() > RACK_NAME_LEN || name.chars().any(char::is_control) {
             return Err(format!("a rack's name has 1 to {RACK_NAME_LEN} bytes and no control characters"));
         }
-        let is_namesake = |rack: &Rack| rack.name == name && rack.is_host() == is_host;
-        if let Some((other, rack)) = self.racks.iter().find(|(_, rack)| is_namesake(rack)) {
-            if rack.ip != ip {
-                return Err(format!(
-                    "a {} is there already, at {}; give another name",
-                    rack.title(),
-                    rack.ip
-                ));
-            }
-            let other = *other;
-            self.rack_gone(other, "was started anew");
+        let namesake = self.rack_named(&name, is_host);
+        if let Some(rack) = namesake.and_then(|id| self.racks.get(&id)).filter(|rack| rack.ip != ip) {
+            return Err(format!("a {} is there already, at {}; give another name", rack.title(), rack.ip));
         }
-        let (most, what) = if is_host { (MOST_HOSTS, "parameter hosts") } else { (MAX_WORKERS, "racks") };
-        if self.racks.values().filter(|rack| rack.is_host() == is_host).count() >= most {
+        let (most, what) =
+            if is_host { (MAX_PARAMETER_HOSTS, "parameter hosts") } else { (MAX_WORKERS, "racks") };
+        let count = self.racks.values().filter(|rack| rack.is_host() == is_host).count();
+        if namesake.is_none() && count >= most {
             return Err(format!("there are {most} {what} already, which is all that one root can have"));
         }
-        self.names.raise(&last_epochs);
-        let kind = plane.kind.name();
-        tracing::info!(name, %ip, kind, slots = plane.slots, kept = ?plane.kept, "{} entered", title(is_host, &name));
-        self.racks.insert(id, Rack { name, ip, plane, instance, seen: now, away: None });
-        if !is_host {
-            self.rack_is_back(now, id);
-        }
-        Ok(())
+        self.names.raise(&jobs.last_epochs);
+        let (kind, slots) = (plane.kind.name(), plane.slots);
+        tracing::info!(name, %ip, kind, slots, kept = ?plane.kept, "{} entered", title(is_host, &name));
+        let id = namesake.unwrap_or_else(|| {
+            self.next_rack += 1;
+            RackId(self.next_rack)
+        });
+        self.records.push(Record::Rack { id, name: name.clone(), ip, plane: plane.clone() });
+        let rack = Rack { name, ip, plane, instance, is_connected: true, seen: now, since: now, away: None };
+        let before = self.racks.insert(id, rack).map_or(0, |rack| rack.instance);
+        self.rack_is_back(now, id, (before, instance), &jobs);
+        Ok(id)
     }
 
-    /// What a rack says of its data plane. `false`: no such rack (any more).
+    /// Jobs that a rack or parameter host has lost since it was here last end, or are installed there again.
+    fn rack_is_back(&mut self, now: Time, id: RackId, (before, after): (u64, u64), jobs: &TakenOver) {
+        let is_same = before == 0 || before == after;
+        let is_lost = |run: &Run| run.is_live() && !(is_same && jobs.jobs.contains(&run.job));
+        let at = |run: &Run| run.is_at_host(id) || run.is_below(id);
+        let lost: Vec<RunId> =
+            self.runs.iter().filter(|(_, run)| at(run) && is_lost(run)).map(|(id, _)| *id).collect();
+        for run in lost {
+            self.mark_run_missing(now, run, Some(id));
+            self.fail_run_at(run, id, "was started anew");
+        }
+    }
+
+    /// The state of a rack's data plane. `false`: no such rack (any more).
     pub fn rack_reports(&mut self, now: Time, id: RackId, report: Result<(u64, PlaneInfo), String>) -> bool {
-        let Some(rack) = self.racks.get_mut(&id) else { return false };
+        let Some(rack) = self.racks.get_mut(&id).filter(|rack| rack.is_connected) else { return false };
         rack.seen = now;
         match report {
             Ok((instance, plane)) => {
@@ -125,15 +164,14 @@ impl Coordinator {
                 rack.plane = plane;
                 let before = std::mem::replace(&mut rack.instance, instance);
                 if before != instance {
-                    let what = format!("lost its state (instance {before:x} -> {instance:x})");
-                    self.fail_with(id, &what);
-                    self.open_gaps(now, Some(id));
+                    self.fail_with(id, &format!("lost its state (instance {before:x} -> {instance:x})"));
+                    self.mark_missing(now, Some(id));
                 }
             }
             Err(why) => {
                 let (since, why) = rack.away.get_or_insert((now, why)).clone();
                 let away = now.saturating_sub(since);
-                if away >= PLANE_PATIENCE {
+                if away >= PLANE_TIMEOUT {
                     self.fail_with(id, &format!("has been out of service for {away:.1?}: {why}"));
                 }
             }
@@ -141,51 +179,73 @@ impl Coordinator {
         true
     }
 
-    /// Racks that do not report are dead.
-    pub(super) fn expire_racks(&mut self, now: Time, held_up: bool) {
-        if held_up {
-            self.racks.values_mut().for_each(|rack| rack.seen = now);
-        }
-        let is_silent = |rack: &Rack| now.saturating_sub(rack.seen) >= SILENCE;
-        let silent: Vec<RackId> =
-            self.racks.iter().filter(|(_, rack)| is_silent(rack)).map(|(id, _)| *id).collect();
-        for id in silent {
-            self.rack_gone(id, "stopped answering");
+    /// A rack is alive.
+    pub fn rack_heartbeat(&mut self, now: Time, id: RackId) {
+        if let Some(rack) = self.racks.get_mut(&id) {
+            rack.seen = now;
         }
     }
 
-    /// A rack that is no more: its session is to be forgotten, and what it was told to do. Not one of the actions, since
+    /// Racks that send nothing are dead.
+    pub(super) fn expire_racks(&mut self, now: Time, held_up: bool) {
+        if held_up {
+            self.racks.values_mut().for_each(|rack| rack.seen = rack.seen.max(now));
+        }
+        let is_silent = |rack: &Rack| now.saturating_sub(rack.seen) >= SILENCE_TIMEOUT;
+        let silent: Vec<RackId> =
+            self.racks.iter().filter(|(_, rack)| is_silent(rack)).map(|(id, _)| *id).collect();
+        for id in silent {
+            self.rack_lost(id);
+        }
+    }
+
+    fn rack_lost(&mut self, id: RackId) {
+        self.fail_with(id, "stopped answering");
+        let Some(rack) = self.racks.get_mut(&id) else { return };
+        if std::mem::take(&mut rack.is_connected) {
+            tracing::warn!(name = rack.name, ip = %rack.ip, "{} lost: it stopped answering", rack.title());
+            self.lost_racks.push(id);
+        }
+        // Its name stays known while a job waits for it.
+        if !self.runs.values().any(|run| !run.is_over() && (run.is_below(id) || run.is_at_host(id))) {
+            self.racks.remove(&id);
+            self.records.push(Record::RackGone(id));
+        }
+    }
+
+    /// A rack that is no more: its connection is to be closed. Not one of the actions, since
     /// one of those may be waiting for that very rack.
     pub fn poll_lost_rack(&mut self) -> Option<RackId> {
         self.lost_racks.pop()
     }
 
-    fn rack_gone(&mut self, id: RackId, what: &str) {
-        self.fail_with(id, what);
-        if let Some(rack) = self.racks.remove(&id) {
-            tracing::warn!(name = rack.name, ip = %rack.ip, "{} lost: it {what}", rack.title());
-            self.lost_racks.push(id);
-        }
-    }
-
     /// Ends all runs that do not go on without this rack or parameter host.
     fn fail_with(&mut self, id: RackId, what: &str) {
-        let Some(rack) = self.racks.get(&id) else { return };
-        if rack.is_host() {
-            return self.fail_at_host(id, what);
+        let ids: Vec<RunId> = self.runs.keys().copied().collect();
+        ids.into_iter().for_each(|run| self.fail_run_at(run, id, what));
+    }
+
+    /// Ends a run that does not go on without this rack or parameter host.
+    fn fail_run_at(&mut self, id: RunId, at: RackId, what: &str) {
+        let (Some(run), Some(rack)) = (self.runs.get(&id), self.racks.get(&at)) else { return };
+        if run.is_over() {
+            return;
         }
-        let failure = JobFailure::rack(&rack.name, rack.ip, what);
-        let refusal = Refusal::Plane { what: failure.message.clone() };
-        let is_bound = |run: &Run| run.is_below(id) && !run.is_over() && !run.outlives_aggregators();
-        let below = self.runs.iter().filter(|(_, run)| is_bound(run));
-        let below: Vec<_> = below.map(|(id, run)| (*id, run.is_live())).collect();
-        for (run, is_live) in below {
-            let end = if is_live { End::Failed(failure.clone()) } else { End::Refused(refusal.clone()) };
-            self.end(run, end);
+        if run.is_live() && run.is_at_host(at) {
+            let failure = match rack.instance {
+                0 => self.hosts_missing(run),
+                _ => JobFailure::parameter_host(&rack.name, rack.ip, what),
+            };
+            return self.end(id, End::Failed(failure));
+        }
+        if run.is_below(at) && !run.outlives_aggregators() {
+            let failure = JobFailure::rack(&rack.name, rack.ip, what);
+            let refusal = Refusal::Plane { what: failure.message.clone() };
+            self.end(id, if run.is_live() { End::Failed(failure) } else { End::Refused(refusal) });
         }
     }
 
-    /// What the aggregators between the workers of a run, and its parameter hosts, can do together.
+    /// The limits of the aggregators between the workers of a run, and of its parameter hosts, together.
     pub(super) fn limits(&self, run: &Run, hosts: &[RackId]) -> Result<Limits, Refusal> {
         let mut below: HashMap<Option<RackId>, (u16, usize)> = HashMap::new();
         let is_dynamic = run.is_dynamic();
@@ -196,9 +256,9 @@ impl Coordinator {
         for host in hosts.iter().filter_map(|host| self.racks.get(host)) {
             limits = limits.and(Limits::of(&host.plane).at(&host.title()));
         }
-        for (rank, seat) in &run.seats {
-            below.entry(seat.rack).or_insert((*rank, 0)).1 += 1;
-            if let Some(id) = seat.rack {
+        for (rank, member) in &run.members {
+            below.entry(member.rack).or_insert((*rank, 0)).1 += 1;
+            if let Some(id) = member.rack {
                 let rack = self.racks.get(&id).ok_or_else(|| Refusal::Plane {
                     what: format!("rank {rank} is below a rack whose aggregator is gone"),
                 })?;
@@ -209,57 +269,47 @@ impl Coordinator {
         Ok(limits)
     }
 
-    /// Refuses what the aggregators cannot be for workers in these places: of each, who came first and how many.
+    /// Refuses a tree that the aggregators cannot be: of each aggregator, the first rank below it and the number of ranks.
     fn check_tree(
         &self,
         below: &HashMap<Option<RackId>, (u16, usize)>,
         is_dynamic: bool,
     ) -> Result<(), Refusal> {
+        let invalid = |what: String| Err(Refusal::Invalid { what });
         let is_bare = self.plane.kind == PlaneKind::None;
-        if let (Some((here, _)), Some((rack, (there, _)))) =
-            (below.get(&None), below.iter().find(|(rack, _)| rack.is_some()))
-        {
-            let name = rack.and_then(|id| self.racks.get(&id)).map_or("", |rack| &rack.name);
-            if !is_dynamic {
-                return Err(Refusal::Invalid {
-                    what: format!(
-                        "rank {here} joined at the root itself and rank {there} at rack `{name}`: let all workers of a job \
-                     join at racks, or all at the root"
-                    ),
-                });
-            }
+        let in_rack = below.iter().find_map(|(rack, (rank, _))| Some(((*rack)?, *rank)));
+        if let (Some((here, _)), Some((rack, there)), false) = (below.get(&None), in_rack, is_dynamic) {
+            let name = self.racks.get(&rack).map_or("", |rack| &rack.name);
+            return invalid(format!(
+                "rank {here} joined at the root itself and rank {there} at rack `{name}`: let all workers of a job \
+                 join at racks, or all at the root"
+            ));
         }
-        if let Some((_, (rank, _))) = below.iter().find(|(rack, _)| is_bare && rack.is_some()) {
-            return Err(Refusal::Invalid {
-                what: format!(
-                    "rank {rank} joined at a rack, but the root has no aggregator to add up racks' sums (--plane none): let all \
-                     workers join at the root, or give it one"
-                ),
-            });
+        if let Some((_, rank)) = in_rack.filter(|_| is_bare) {
+            return invalid(format!(
+                "rank {rank} joined at a rack, but the root has no aggregator to add up racks' sums (--plane none): let all \
+                 workers join at the root, or give it one"
+            ));
         }
         let beside = below.get(&None).map_or(0, |(_, workers)| *workers);
         let racks = below.keys().flatten().count();
         if racks > 0 && racks + beside > MAX_WORKERS {
-            return Err(Refusal::Invalid {
-                what: format!(
-                    "{racks} racks and {beside} workers beside them below one root: it takes {MAX_WORKERS}"
-                ),
-            });
+            return invalid(format!(
+                "{racks} racks and {beside} workers beside them below one root: it takes {MAX_WORKERS}"
+            ));
         }
         match below.values().find(|(_, workers)| *workers > MAX_WORKERS && !is_bare) {
-            Some((rank, workers)) => Err(Refusal::Invalid {
-                what: format!(
-                    "{workers} workers (rank {rank} and others) below one aggregator: it takes {MAX_WORKERS}"
-                ),
-            }),
+            Some((rank, workers)) => invalid(format!(
+                "{workers} workers (rank {rank} and others) below one aggregator: it takes {MAX_WORKERS}"
+            )),
             None => Ok(()),
         }
     }
 
-    /// What all ranks of a run have in common.
-    pub(super) fn terms(&self, run: &Run, hosts: &[RackId]) -> Result<(Terms, Limits), Refusal> {
+    /// The terms of a run that all of its ranks, aggregators and parameter hosts can have.
+    pub(super) fn terms(&self, run: &Run, hosts: &[RackId]) -> Result<(JobTerms, Limits), Refusal> {
         let limits = self.limits(run, hosts)?;
-        let wishes = run.seats.iter().map(|(rank, seat)| (*rank, &seat.wishes));
-        Ok((Terms::of(wishes, &limits)?, limits))
+        let asked = run.members.iter().map(|(rank, member)| (*rank, &member.asked));
+        Ok((agree(asked, &limits)?, limits))
     }
 }

@@ -1,125 +1,77 @@
-//! The aggregator of a rack: a data plane below a root's (SwitchML section 7).
-//!
-//! ```text
-//! worker --- calls ---> station === relayed calls ===> root
-//!                       station === reports =========> root
-//!            data plane <- station <== orders ======== root
-//! ```
-//!
-//! Workers talk to their rack as if it were the only aggregator. It passes their calls on unread, with where they came
-//! from; the seals of workers and root are end to end. What the root decides comes back as orders for the rack's plane. A
-//! rack that has lost its root removes all jobs and enters anew: the root has failed them by then.
+//! The aggregator of a rack: its workers join through it, and a root decides (SwitchML section 7). A parameter host is
+//! below the root in the same way, without workers of its own.
 
-mod duty;
+mod agent;
 mod relay;
 
-use std::{
-    future::Future,
-    net::SocketAddr,
-    sync::{Arc, PoisonError, RwLock},
+use std::{future::Future, net::SocketAddr, sync::Arc};
+
+use tokio::{
+    net::TcpListener,
+    sync::{oneshot, watch},
 };
 
-use tokio::net::TcpListener;
-use tonic::transport::Channel;
-
-use self::{duty::Duty, relay::Relay};
+use self::{agent::RackAgent, relay::Relay};
 use crate::{
-    DataPlane, Secret,
-    rpc::control_client::ControlClient,
-    seal::Key,
-    server::{self, ServeError, limit::Limited},
+    DataPlane, Endpoint, Identity,
+    server::{ServeError, bind, serve_until},
 };
 
-/// A rack's session with its root, while there is one.
-#[derive(Clone)]
-struct Uplink {
-    /// For the rack's own reports.
-    client: ControlClient<Channel>,
-    /// For its workers' calls: on a connection of their own, so that no flood of them keeps reports from being heard.
-    relay: ControlClient<Channel>,
-    key: Key,
-    id: u64,
-}
+pub use self::agent::ParameterHostAgent;
 
-/// Where the session is found by those who pass calls on.
-#[derive(Default)]
-struct Link(RwLock<Option<Uplink>>);
-
-impl Link {
-    fn get(&self) -> Option<Uplink> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set(&self, uplink: Option<Uplink>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = uplink;
-    }
-}
-
-/// What keeps a parameter host below a control plane: it enters as racks do, with the same secret, and takes the jobs of
-/// workers that join elsewhere.
-pub struct HostDuty<P>(Duty<P>);
-
-impl<P: DataPlane> HostDuty<P> {
-    /// `name` is the parameter host's among those of the control plane at `root`; `secret` is the one that the control
-    /// plane has for racks. The plane's kind is [`PlaneKind::Parameter`](crate::PlaneKind::Parameter).
-    pub fn new(plane: P, root: SocketAddr, name: String, secret: Secret) -> HostDuty<P> {
-        HostDuty(Duty { plane: Arc::new(plane), parent: root, name, secret, link: Arc::default() })
-    }
-
-    /// Is on duty until dropped. What goes wrong is logged, and tried again.
-    pub async fn run(self) {
-        self.0.run().await;
-    }
-}
-
-/// A rack's control plane that listens already; [`Station::serve`] runs it.
-pub struct Station<P> {
+/// A rack's control plane that listens already; [`RackServer::serve`] runs it.
+pub struct RackServer<P> {
     listener: TcpListener,
     address: SocketAddr,
-    duty: Duty<P>,
-    link: Arc<Link>,
+    identity: Identity,
+    agent: RackAgent<P>,
 }
 
-impl<P: DataPlane> Station<P> {
-    /// Opens the socket for workers. `name` is the rack's among those of the root at `parent`; `secret` is the one that
-    /// the root has for racks.
-    ///
-    /// # Errors
-    /// When the address cannot be listened on.
+impl<P: DataPlane> RackServer<P> {
+    /// Opens the socket for the workers of a rack of this name, below the root at `parent`.
     pub async fn open(
-        listen: SocketAddr,
+        address: SocketAddr,
         plane: P,
-        parent: SocketAddr,
+        identity: Identity,
+        parent: Endpoint,
         name: String,
-        secret: Secret,
-    ) -> Result<Self, ServeError> {
-        let refused = |source| ServeError::Listen { address: listen, source };
-        let listener = TcpListener::bind(listen).await.map_err(refused)?;
-        let address = listener.local_addr().map_err(refused)?;
-        let link = Arc::new(Link::default());
-        let duty = Duty { plane: Arc::new(plane), parent, name, secret, link: link.clone() };
-        Ok(Station { listener, address, duty, link })
+    ) -> Result<RackServer<P>, ServeError> {
+        let (listener, address) = bind(address).await?;
+        let agent = RackAgent::new(plane, parent, name, false);
+        Ok(RackServer { listener, address, identity, agent })
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until `stop` is ready. Then the plane has none of the root's jobs any more.
-    ///
-    /// # Errors
-    /// When the data plane is not there at the start, or the server ends by itself.
+    /// Serves until `stop` is ready. The root notices the end by its silence, and ends the rack's jobs by name.
     pub async fn serve(self, stop: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
-        self.duty.take_over().await?;
-        let relay = server::service(Relay { link: self.link });
-        let served = server::builder().add_service(relay).serve_with_incoming(Limited::new(self.listener));
-        let result = tokio::select! {
-            served = served => served,
-            () = self.duty.run() => Ok(()),
-            () = stop => Ok(()),
+        let tls = self.identity.server()?;
+        let closing = Arc::new(watch::Sender::new(false));
+        let relay = Relay::new(self.agent.uplink(), closing.clone());
+        let agent = self.agent.clone();
+        let running = AbortOnDrop(tokio::spawn(agent.run()), closing.clone());
+        let (stopped, is_stopped) = oneshot::channel();
+        let stopping = async {
+            stop.await;
+            closing.send_replace(true);
+            let _ = stopped.send(());
         };
-        self.duty.take_over().await?;
-        Ok(result?)
+        let served = serve_until(self.listener, tls, relay, stopping, is_stopped).await;
+        drop(running);
+        // Its jobs are to leave no packets unanswered: the root removes them elsewhere.
+        self.agent.remove_all().await?;
+        served
+    }
+}
+
+/// The tasks of a rack, which end with it.
+struct AbortOnDrop(tokio::task::JoinHandle<()>, Arc<watch::Sender<bool>>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+        self.1.send_replace(true);
     }
 }

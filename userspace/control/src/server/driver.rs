@@ -1,144 +1,107 @@
-//! The task that lets time pass, asks the data plane how it is, and carries orders to it, one at a time.
+//! The task that lets time pass for the coordinator and executes its commands on the data planes.
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Shared, tree::Tree};
-use crate::{DataPlane, coordinator::Action};
+use tokio::{task::JoinError, time::MissedTickBehavior};
 
+use super::{Shared, planes::Planes};
+use crate::{DataPlane, coordinator::Action, plane::PlaneError};
+
+/// Between two looks at the clock.
 const TICK: Duration = Duration::from_millis(100);
-/// How often the plane is asked how it is.
-const REPORT: Duration = Duration::from_millis(500);
+/// Between two looks at the plane.
+const PLANE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Runs for ever; to be aborted.
-///
-/// Time waits neither for orders nor for reports: an order that asks by ARP for a worker that is not there takes seconds,
-/// a plane that is at work on one may not answer meanwhile, and the workers of other jobs can die.
-pub async fn run<P: DataPlane>(shared: Arc<Shared>, plane: Arc<Tree<P>>) {
-    tokio::join!(pass_time(&shared), watch_plane(&shared, &plane), serve_orders(&shared, &plane));
+/// Runs until aborted.
+pub async fn run<P: DataPlane>(shared: Arc<Shared>, planes: Arc<Planes<P>>) {
+    tokio::join!(pass_time(&shared), watch_plane(&shared, &planes), execute_all(&shared, &planes));
 }
 
 async fn pass_time(shared: &Shared) {
-    let mut ticks = every(TICK);
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let now = shared.now();
-        {
-            let mut state = shared.lock();
-            state.coordinator.tick(now);
-            shared.forget_racks(&mut state);
+        shared.update(|coordinator| coordinator.tick(now));
+    }
+}
+
+async fn watch_plane<P: DataPlane>(shared: &Shared, planes: &Arc<Planes<P>>) {
+    loop {
+        tokio::time::sleep(PLANE_INTERVAL).await;
+        let report = blocking(planes, |planes| Ok((planes.local.instance()?, planes.local.info()?))).await;
+        let now = shared.now();
+        shared.update(|coordinator| coordinator.on_plane(now, report));
+    }
+}
+
+async fn execute_all<P: DataPlane>(shared: &Shared, planes: &Arc<Planes<P>>) {
+    let mut changed = shared.changed.subscribe();
+    loop {
+        while let Some(action) = shared.poll_action() {
+            execute(shared, planes, action).await;
         }
-        shared.orders.notify_one();
+        // The sender is part of `shared`.
+        let _ = changed.changed().await;
     }
 }
 
-async fn watch_plane<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
-    let mut ticks = every(REPORT);
-    loop {
-        ticks.tick().await;
-        report(shared, plane).await;
-        shared.orders.notify_one();
-    }
-}
-
-fn every(period: Duration) -> tokio::time::Interval {
-    let mut ticks = tokio::time::interval(period);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    ticks
-}
-
-async fn serve_orders<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
-    loop {
-        shared.orders.notified().await;
-        carry_out(shared, plane).await;
-    }
-}
-
-async fn report<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
-    let plane = plane.clone();
-    let asked = tokio::task::spawn_blocking(move || Ok((plane.local.instance()?, plane.local.info()?))).await;
-    let report = flatten(asked);
-    let now = shared.now();
-    shared.lock().coordinator.on_plane(now, report);
-}
-
-async fn carry_out<P: DataPlane>(shared: &Shared, plane: &Arc<Tree<P>>) {
-    loop {
-        let Some(action) = shared.lock().coordinator.poll_action() else { break };
-        match action {
-            Action::Forget(member) => shared.lock().gate.forget(member),
-            Action::Install(run, order) => {
-                let plane = plane.clone();
-                let result = flatten(tokio::task::spawn_blocking(move || plane.install(&order)).await);
-                shared.lock().coordinator.on_installed(run, result);
-            }
-            Action::Resize { run, job, lane_slots, reason } => {
-                let plane = plane.clone();
-                let resize = move || plane.resize(job, lane_slots, &reason);
-                let result = flatten(tokio::task::spawn_blocking(resize).await);
-                shared.lock().coordinator.on_resized(run, result);
-            }
-            Action::Restore { run, order, at } => {
-                let plane = plane.clone();
-                let result = flatten(tokio::task::spawn_blocking(move || plane.restore(&order, at)).await);
-                let now = shared.now();
-                shared.lock().coordinator.on_restored(now, run, at, result);
-            }
-            Action::Resume(run, order) => {
-                let plane = plane.clone();
-                let result = flatten(tokio::task::spawn_blocking(move || plane.resume(&order)).await);
-                let now = shared.now();
-                shared.lock().coordinator.on_resumed(now, run, result);
-            }
-            Action::Renew(run, order) => {
-                let plane = plane.clone();
-                let result = flatten(tokio::task::spawn_blocking(move || plane.renew(&order)).await);
-                let now = shared.now();
-                shared.lock().coordinator.on_renewed(now, run, result);
-            }
-            Action::Remove(run, job) => {
-                let plane = plane.clone();
-                let result = flatten(tokio::task::spawn_blocking(move || plane.remove(job)).await);
-                let now = shared.now();
-                shared.lock().coordinator.on_removed(now, run, result);
-            }
-            Action::Withdraw(run, job) => {
-                let plane = plane.clone();
-                let result = flatten(tokio::task::spawn_blocking(move || plane.withdraw(job)).await);
-                let now = shared.now();
-                shared.lock().coordinator.on_removed(now, run, result);
-            }
+async fn execute<P: DataPlane>(shared: &Shared, planes: &Arc<Planes<P>>, action: Action) {
+    match action {
+        Action::Install(run, order) => {
+            let result = blocking(planes, move |planes| planes.install(&order)).await;
+            shared.update(|coordinator| coordinator.on_installed(run, result));
         }
-        tell(shared);
+        Action::Resize(run, order) => {
+            let result = blocking(planes, move |planes| planes.resize(&order)).await;
+            shared.update(|coordinator| coordinator.on_resized(run, result));
+        }
+        Action::Restore { run, order, at } => {
+            let result = blocking(planes, move |planes| planes.restore(&order, at)).await;
+            let now = shared.now();
+            shared.update(|coordinator| coordinator.on_restored(now, run, at, result));
+        }
+        Action::Renew(run, order) => {
+            let result = blocking(planes, move |planes| planes.renew(&order)).await;
+            let now = shared.now();
+            shared.update(|coordinator| coordinator.on_replaced(now, run, result));
+        }
+        Action::Remove { run, job, from } => {
+            let result = blocking(planes, move |planes| planes.remove(job, &from)).await;
+            let now = shared.now();
+            shared.update(|coordinator| coordinator.on_removed(now, run, result));
+        }
     }
-    // What came before may have changed something without an order.
-    tell(shared);
 }
 
-/// Wakes waiting members; each looks whether its own status has changed.
-fn tell(shared: &Shared) {
-    shared.news.send_modify(|count| *count = count.wrapping_add(1));
-}
-
-fn flatten<T>(
-    asked: Result<Result<T, crate::plane::PlaneError>, tokio::task::JoinError>,
+/// Calls into the data planes, off the asynchronous threads.
+async fn blocking<P: DataPlane, T: Send + 'static>(
+    planes: &Arc<Planes<P>>,
+    call: impl FnOnce(&Planes<P>) -> Result<T, PlaneError> + Send + 'static,
 ) -> Result<T, String> {
-    match asked {
+    let planes = planes.clone();
+    flatten(tokio::task::spawn_blocking(move || call(&planes)).await)
+}
+
+/// The error of a call into a data plane, for people.
+pub(crate) fn flatten<T>(called: Result<Result<T, PlaneError>, JoinError>) -> Result<T, String> {
+    match called {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(error.to_string()),
         Err(error) => Err(format!("the call into the data plane ended abnormally: {error}")),
     }
 }
 
-/// Waits until the plane has no job left, and then until members had time to ask; at most `longest`.
+/// Waits until the planes have no job left, and then until members had time to receive it; at most `longest`.
 pub async fn wait_until_idle(shared: &Shared, longest: Duration) {
     let idle = async {
         while !shared.lock().coordinator.is_idle() {
             tokio::time::sleep(TICK / 4).await;
         }
-        // Heartbeats that wait for news are answered at once; give the answers a moment to leave.
         tokio::time::sleep(TICK * 2).await;
     };
     if tokio::time::timeout(longest, idle).await.is_err() {
-        tracing::warn!("ended before the data plane had given up all jobs");
+        tracing::warn!("ended before the data plane had removed all jobs");
     }
 }

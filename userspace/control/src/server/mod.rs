@@ -1,23 +1,23 @@
-//! The gRPC service around the [`Coordinator`]: sockets, clock, and
-//! the one task that talks to the data plane.
+//! The gRPC service around the [`Coordinator`]: sockets, clock, journal, and
+//! the one task that talks to the data planes.
 
-mod desk;
-mod driver;
-pub(crate) mod limit;
-mod noise;
-mod racks;
-mod renewal;
-pub(crate) mod service;
-mod tree;
+pub(crate) mod connections;
+pub(crate) mod driver;
+mod links;
+mod planes;
+mod rack_session;
+pub(crate) mod session;
 
 use std::{
+    collections::HashMap,
     future::Future,
     net::SocketAddr,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
-use rand::{SeedableRng, TryRngCore, rngs::OsRng, rngs::StdRng};
+use rand::{SeedableRng, rngs::OsRng, rngs::StdRng};
 use thiserror::Error;
 use tokio::{
     net::TcpListener,
@@ -25,64 +25,84 @@ use tokio::{
 };
 use tonic::transport::Server;
 
-use self::{desk::Desks, limit::Limited, service::Service, tree::Tree};
+use self::{links::Links, planes::Planes, session::Sessions};
 use crate::{
-    DataPlane, Secrets,
-    coordinator::{Coordinator, Time, overview::Overview},
-    gate::Gate,
+    DataPlane, Identity, Secret, TlsError,
+    coordinator::{Action, Coordinator, Restart, Time, overview::Overview},
+    journal::{Journal, JournalError},
     plane::PlaneError,
-    rpc::control_server::{Control, ControlServer},
+    rate_limiter::RateLimiter,
+    rpc::{SessionHandler, SessionService},
 };
 
-/// Messages are some hundred bytes, and up to 8 KiB with posts or events.
-const LARGEST_MESSAGE: usize = 16 << 10;
-/// Requests of one connection that may be under way at once: a rack passes on two for each of its workers.
-const REQUESTS_PER_CONNECTION: usize = 256;
-/// How long a call may take, its own arrival included: one that is sent by half ends then.
-const LONGEST_CALL: Duration = Duration::from_secs(5);
-/// How long members have, when the server ends, to hear of it.
-const FAREWELL: Duration = Duration::from_millis(1200);
+/// How long members have, when the server ends, to receive the end of their jobs.
+const STOP_TIMEOUT: Duration = Duration::from_millis(1200);
 
-/// Why the control plane cannot be served.
+/// The reason that the control plane cannot be served.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}; choose another with --listen")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    Listen { address: SocketAddr, source: std::io::Error },
     /// The data plane is not there at the start.
     #[error("the control plane cannot start: {0}")]
     Plane(#[from] PlaneError),
-    /// There is no randomness.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     #[error("the system gives no random numbers: {0}")]
     Random(String),
-    /// The server ended by itself.
     #[error("the gRPC server failed: {0}")]
     Transport(#[from] tonic::transport::Error),
-    /// Setting it up on the data plane was interrupted.
     #[error("the task that talks to the data plane ended: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
 
-/// What all connections share.
+/// The secrets of jobs and racks.
+#[derive(Clone, Debug, Default)]
+pub struct Secrets {
+    /// The secret of jobs without one of their own; `None`: there are no other jobs.
+    pub default: Option<Secret>,
+    pub jobs: HashMap<String, Secret>,
+    /// The secret of racks and parameter hosts; `None`: there are none.
+    pub racks: Option<Secret>,
+}
+
+impl Secrets {
+    fn accepts(&self, job: &str, given: &Secret) -> bool {
+        self.jobs.get(job).or(self.default.as_ref()).is_some_and(|secret| secret == given)
+    }
+}
+
+/// The options of a control plane.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    pub identity: Identity,
+    pub secrets: Secrets,
+    /// Where the journal is.
+    pub state_dir: PathBuf,
+    /// Whether a completed slot takes the next chunk of its lane, whichever that is; SwitchML as published does not.
+    pub stealing: bool,
+    /// How long a dead worker of a dynamic job may be replaced (ATP appendix A.3); zero: the job fails.
+    pub rejoin_grace: Duration,
+}
+
+/// The state that all connections share.
 pub(crate) struct Shared {
     start: Instant,
     state: Mutex<State>,
+    secrets: Secrets,
     /// Counts the moments at which something may have changed for somebody.
-    news: watch::Sender<u64>,
-    /// Wakes the driver.
-    orders: tokio::sync::Notify,
-    /// What racks are told to do.
-    desks: Arc<Desks>,
+    pub changed: watch::Sender<u64>,
+    /// True once sessions are to end.
+    closing: watch::Sender<bool>,
+    links: Links,
+    refused: RateLimiter,
 }
 
 struct State {
     coordinator: Coordinator,
-    gate: Gate,
+    journal: Journal,
 }
 
 impl Shared {
@@ -95,27 +115,50 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the books on racks that are gone.
-    fn forget_racks(&self, state: &mut State) {
-        while let Some(rack) = state.coordinator.poll_lost_rack() {
-            state.gate.forget_rack(rack);
-            self.desks.close(rack);
+    /// Changes the coordinator, journals the change, and lets everybody look.
+    fn update<T>(&self, change: impl FnOnce(&mut Coordinator) -> T) -> T {
+        let mut state = self.lock();
+        let result = change(&mut state.coordinator);
+        let records = state.coordinator.poll_records();
+        if let Err(error) = state.append(&records) {
+            tracing::error!(%error, "running jobs will not be found again after a restart");
         }
+        while let Some(rack) = state.coordinator.poll_lost_rack() {
+            self.links.close(rack);
+        }
+        drop(state);
+        self.changed.send_modify(|count| *count = count.wrapping_add(1));
+        result
     }
 
-    /// Tells waiting members and the driver that something has changed.
-    fn announce(&self) {
-        self.news.send_modify(|count| *count = count.wrapping_add(1));
-        self.orders.notify_one();
+    /// As [`Shared::update`] for what changes nothing for others.
+    fn touch<T>(&self, change: impl FnOnce(&mut Coordinator) -> T) -> T {
+        change(&mut self.lock().coordinator)
+    }
+
+    fn poll_action(&self) -> Option<Action> {
+        self.lock().coordinator.poll_action()
     }
 }
 
-/// Asks a control plane that is served how things stand.
+impl State {
+    fn append(&mut self, records: &[crate::coordinator::Record]) -> Result<(), JournalError> {
+        if !records.is_empty() {
+            self.journal.append(records)?;
+        }
+        if self.journal.is_large() {
+            self.journal.compact(&self.coordinator.all_records())?;
+        }
+        Ok(())
+    }
+}
+
+/// Shows the state of a control plane that is served.
 #[derive(Clone, Default)]
 pub struct Overseer(Arc<OnceLock<Arc<Shared>>>);
 
 impl Overseer {
-    /// How things stand; none before the control plane is served.
+    /// The state; none before the control plane is served.
     pub fn overview(&self) -> Option<Overview> {
         self.0.get().map(|shared| shared.lock().coordinator.overview())
     }
@@ -125,129 +168,129 @@ impl Overseer {
 pub struct Listening<P> {
     listener: TcpListener,
     address: SocketAddr,
-    plane: Arc<Tree<P>>,
-    secrets: Secrets,
-    stealing: bool,
-    rejoin_grace: Duration,
+    plane: P,
+    options: ServerOptions,
     overseer: Overseer,
 }
 
 impl<P: DataPlane> Listening<P> {
     /// Opens the socket. Nothing is answered before [`Listening::serve`].
-    pub async fn open(address: SocketAddr, plane: P, secrets: Secrets) -> Result<Self, ServeError> {
-        let listen = |source| ServeError::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(listen)?;
-        let address = listener.local_addr().map_err(listen)?;
-        let plane = Arc::new(Tree::new(plane));
-        Ok(Listening {
-            listener,
-            address,
-            plane,
-            secrets,
-            stealing: true,
-            rejoin_grace: Duration::ZERO,
-            overseer: Overseer::default(),
-        })
+    pub async fn open(address: SocketAddr, plane: P, options: ServerOptions) -> Result<Self, ServeError> {
+        let (listener, address) = bind(address).await?;
+        Ok(Listening { listener, address, plane, options, overseer: Overseer::default() })
     }
 
-    /// Jobs take the chunks of each lane in turn, as SwitchML published it, and steal no work.
-    #[must_use]
-    pub fn without_stealing(self) -> Self {
-        Listening { stealing: false, ..self }
-    }
-
-    /// A dead worker of a dynamic job may be replaced within so long (ATP appendix A.3); without this the job fails.
-    #[must_use]
-    pub fn with_rejoin_grace(self, grace: Duration) -> Self {
-        Listening { rejoin_grace: grace, ..self }
-    }
-
-    /// Who can say how things stand, while it is served.
+    /// Shows its state, while it is served.
     pub fn overseer(&self) -> Overseer {
         self.overseer.clone()
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until `stop` is ready. Then all jobs are failed by name and removed from the plane.
+    /// Serves until `stop` is ready. Then all jobs are failed by name and removed from the plane, but dynamic ones that
+    /// go on without.
     pub async fn serve(self, stop: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
-        let plane = self.plane.clone();
-        let shared = tokio::task::spawn_blocking(move || {
-            shared(&plane, self.secrets, self.stealing, self.rejoin_grace)
-        })
-        .await??;
-        // Nobody else sets it: a control plane is served once.
-        let _ = self.overseer.0.set(shared.clone());
-        let driver = tokio::spawn(driver::run(shared.clone(), self.plane.clone()));
-        let control = service(Service::new(shared.clone()));
-        let (said_farewell, farewell_said) = oneshot::channel();
-        let farewell = async {
+        let Listening { listener, plane, options, overseer, .. } = self;
+        let links = Links::default();
+        let planes = Arc::new(Planes { local: plane, links: links.clone() });
+        let tls = options.identity.server()?;
+        let started = {
+            let planes = planes.clone();
+            tokio::task::spawn_blocking(move || start(&planes.local, options, links)).await??
+        };
+        // It is set once: a control plane is served once.
+        let _ = overseer.0.set(started.clone());
+        let running = Running { shared: started.clone(), driver: tokio::spawn(driver::run(started, planes)) };
+        let shared = running.shared.clone();
+        let (idle, is_idle) = oneshot::channel();
+        let stopping = async {
             stop.await;
-            shared.lock().coordinator.stop();
-            shared.announce();
-            driver::wait_until_idle(&shared, FAREWELL).await;
-            // Whoever waits for this has been dropped only when serving ended by itself.
-            let _ = said_farewell.send(());
+            shared.update(Coordinator::stop);
+            driver::wait_until_idle(&shared, STOP_TIMEOUT).await;
+            shared.closing.send_replace(true);
+            // The receiver is dropped only when serving ended by itself.
+            let _ = idle.send(());
         };
-        // Connections may go on for a moment; those that say nothing more do not hold up the end.
-        let overdue = async {
-            if farewell_said.await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            tokio::time::sleep(FAREWELL).await;
-        };
-        let served = builder()
-            .add_service(control)
-            .serve_with_incoming_shutdown(Limited::new(self.listener), farewell);
-        let result = tokio::select! {
-            result = served => result,
-            () = overdue => Ok(()),
-        };
-        driver.abort();
-        shared.desks.close_all();
-        Ok(result?)
+        serve_until(listener, tls, Sessions(shared.clone()), stopping, is_idle).await
     }
 }
 
-/// What roots and racks serve with: nobody holds up others, or a place that it does not use.
-pub(crate) fn builder() -> Server {
-    Server::builder()
-        .timeout(LONGEST_CALL)
-        .concurrency_limit_per_connection(REQUESTS_PER_CONNECTION)
-        .max_concurrent_streams(REQUESTS_PER_CONNECTION as u32)
+/// The tasks of a server, which end with it.
+struct Running {
+    shared: Arc<Shared>,
+    driver: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.driver.abort();
+        self.shared.closing.send_replace(true);
+        self.shared.links.close_all();
+    }
+}
+
+pub(crate) async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeError> {
+    let failed = |source| ServeError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+/// Serves sessions until `stop` is ready, and a moment more for connections that do not end by themselves.
+pub(crate) async fn serve_until<H: SessionHandler>(
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    handler: H,
+    stop: impl Future<Output = ()>,
+    stopped: oneshot::Receiver<()>,
+) -> Result<(), ServeError> {
+    let overdue = async {
+        if stopped.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(STOP_TIMEOUT).await;
+    };
+    let (incoming, accepting) = connections::accept(listener, tls);
+    let served = Server::builder()
+        .max_concurrent_streams(4)
         .http2_keepalive_interval(Some(Duration::from_secs(5)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
+        .add_service(SessionService(Arc::new(handler)))
+        .serve_with_incoming_shutdown(incoming, stop);
+    let result = tokio::select! {
+        result = served => result,
+        () = overdue => Ok(()),
+    };
+    // The port is free when this returns.
+    accepting.abort();
+    let _ = accepting.await;
+    Ok(result?)
 }
 
-/// The service, with messages of bounded size.
-pub(crate) fn service<S: Control>(service: S) -> ControlServer<S> {
-    ControlServer::new(service)
-        .max_decoding_message_size(LARGEST_MESSAGE)
-        .max_encoding_message_size(LARGEST_MESSAGE)
-}
-
-fn shared<P: DataPlane>(
-    plane: &Tree<P>,
-    secrets: Secrets,
-    stealing: bool,
-    rejoin_grace: Duration,
-) -> Result<Arc<Shared>, ServeError> {
-    let last_epochs = plane.local.take_over()?;
-    let (info, instance) = (plane.local.info()?, plane.local.instance()?);
-    let mut boot_key = [0; 32];
-    OsRng.try_fill_bytes(&mut boot_key).map_err(|error| ServeError::Random(error.to_string()))?;
+/// Takes the data plane over with the jobs of the journal.
+fn start<P: DataPlane>(plane: &P, options: ServerOptions, links: Links) -> Result<Arc<Shared>, ServeError> {
+    let ServerOptions { secrets, state_dir, stealing, rejoin_grace, .. } = options;
+    let (journal, records) = Journal::open(&state_dir)?;
+    let restart = Restart::new(records);
+    let taken = plane.take_over(&restart.known_jobs())?;
+    let (info, instance) = (plane.info()?, plane.instance()?);
     let random = StdRng::try_from_rng(&mut OsRng).map_err(|error| ServeError::Random(error.to_string()))?;
-    let coordinator = Coordinator::new(Time::ZERO, info, instance, &last_epochs, Box::new(random));
-    let coordinator = coordinator.with_rejoin_grace(rejoin_grace);
-    let coordinator = if stealing { coordinator } else { coordinator.without_stealing() };
+    let coordinator = Coordinator::restore(Time::ZERO, info, instance, &taken, restart, Box::new(random))
+        .with_rejoin_grace(rejoin_grace);
+    let mut coordinator = if stealing { coordinator } else { coordinator.without_stealing() };
+    coordinator.poll_records();
+    let mut state = State { coordinator, journal };
+    state.journal.compact(&state.coordinator.all_records())?;
+    let now = Instant::now();
     Ok(Arc::new(Shared {
-        start: Instant::now(),
-        state: Mutex::new(State { coordinator, gate: Gate::new(secrets, boot_key) }),
-        news: watch::Sender::new(0),
-        orders: tokio::sync::Notify::new(),
-        desks: plane.desks.clone(),
+        start: now,
+        state: Mutex::new(state),
+        secrets,
+        changed: watch::Sender::new(0),
+        closing: watch::Sender::new(false),
+        links,
+        refused: RateLimiter::new(now),
     }))
 }

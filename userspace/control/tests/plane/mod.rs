@@ -1,4 +1,4 @@
-//! A data plane that records what it is told.
+//! A data plane that records its commands.
 
 use std::{
     net::Ipv4Addr,
@@ -8,14 +8,13 @@ use std::{
 };
 
 use sumac_control::plane::{
-    DataPlane, Installed, JobInstall, LastEpoch, Level, PlaneError, PlaneInfo, PlaneKind,
+    DataPlane, Installed, JobInstall, KnownJob, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
     Install(JobInstall),
     Renew(JobInstall),
-    Resume(JobInstall),
     Resize(u16, u32, String),
     Remove(u16),
 }
@@ -26,8 +25,8 @@ pub struct FakePlane(Arc<Mutex<Inner>>);
 struct Inner {
     kind: PlaneKind,
     slots: u32,
-    /// Jobs that it keeps when it is taken over, as a parameter host does.
-    kept: Vec<u16>,
+    /// The jobs that it has.
+    jobs: Vec<JobInstall>,
     instance: Option<u64>,
     refusal: Option<&'static str>,
     /// Installs wait while this is set, as for a worker that does not answer ARP; and so does who asks how it is.
@@ -46,7 +45,7 @@ impl FakePlane {
         FakePlane(Arc::new(Mutex::new(Inner {
             kind,
             slots,
-            kept: Vec::new(),
+            jobs: Vec::new(),
             instance: Some(1),
             refusal: None,
             is_held: false,
@@ -69,10 +68,6 @@ impl FakePlane {
 
     pub fn waiting_installs(&self) -> usize {
         self.0.lock().unwrap().waiting
-    }
-
-    pub fn keep(&self, jobs: &[u16]) {
-        self.0.lock().unwrap().kept = jobs.to_vec();
     }
 
     /// The last job that was installed.
@@ -101,12 +96,18 @@ impl DataPlane for FakePlane {
             shards: 2,
             dynamic_slots: if inner.kind == PlaneKind::Host { 64 } else { 0 },
             address: None,
-            kept: inner.kept.clone(),
+            kept: Vec::new(),
         })
     }
 
-    fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError> {
-        Ok(Vec::new())
+    fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError> {
+        let mut inner = self.0.lock().unwrap();
+        let is_known = |job: &JobInstall| {
+            known.iter().any(|known| known.is(job.terms.job, job.terms.epoch, job.terms.token))
+        };
+        inner.jobs.retain(is_known);
+        let jobs = inner.jobs.iter().map(|job| job.terms.job).collect();
+        Ok(TakenOver { jobs, last_epochs: Vec::new() })
     }
 
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
@@ -120,8 +121,10 @@ impl DataPlane for FakePlane {
             return Err(PlaneError::Failed { doing: "installing a job", what: why.into() });
         }
         inner.calls.push(Call::Install(job.clone()));
+        inner.jobs.retain(|other| other.terms.job != job.terms.job);
+        inner.jobs.push(job.clone());
         let is_last = !matches!(job.level, Level::Rack { .. });
-        let hosts = job.dynamic.as_ref().filter(|_| is_last).map_or(0, |dynamic| dynamic.hosts.len());
+        let hosts = if is_last { job.terms.parameter_hosts.len() } else { 0 };
         Ok(Installed {
             aggregator_ips: vec![Ipv4Addr::LOCALHOST; job.workers.len()],
             result_group: None,
@@ -135,20 +138,18 @@ impl DataPlane for FakePlane {
     }
 
     fn renew(&self, job: &JobInstall) -> Result<Vec<u32>, PlaneError> {
-        self.0.lock().unwrap().calls.push(Call::Renew(job.clone()));
-        let base = u32::from(job.epoch) * 100;
-        Ok((0..u32::from(job.lanes)).map(|lane| base + lane).collect())
-    }
-
-    fn resume(&self, job: &JobInstall) -> Result<(), PlaneError> {
         let mut inner = self.0.lock().unwrap();
-        inner.kept.retain(|kept| *kept != job.job);
-        inner.calls.push(Call::Resume(job.clone()));
-        Ok(())
+        inner.calls.push(Call::Renew(job.clone()));
+        inner.jobs.retain(|other| other.terms.job != job.terms.job);
+        inner.jobs.push(job.clone());
+        let base = u32::from(job.terms.epoch) * 100;
+        Ok((0..u32::from(job.terms.lanes())).map(|lane| base + lane).collect())
     }
 
     fn remove(&self, job: u16) -> Result<(), PlaneError> {
-        self.0.lock().unwrap().calls.push(Call::Remove(job));
+        let mut inner = self.0.lock().unwrap();
+        inner.calls.push(Call::Remove(job));
+        inner.jobs.retain(|other| other.terms.job != job);
         Ok(())
     }
 

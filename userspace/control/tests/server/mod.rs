@@ -1,10 +1,27 @@
 //! A control plane on loopback, and workers for it.
 
-use std::{net::Ipv4Addr, net::SocketAddr, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
-use sumac_control::{JoinSpec, Member, Mode, OperationOrder, Secret, Secrets, join, server::Listening};
-use sumac_transport::{NonFinitePolicy, Scale, WireFormat};
-use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
+use sumac_control::{
+    DataPlane, Endpoint, Identity, JoinRequest, Member, Secret, Secrets, Trust, WorkerHost, join,
+    rack::RackServer,
+    server::{Listening, ServerOptions},
+};
+use sumac_job::{JobSpec, Scale};
+use tokio::{
+    runtime::{self, Runtime},
+    sync::oneshot,
+    task::JoinHandle,
+    time::timeout,
+};
 
 use crate::plane::FakePlane;
 
@@ -13,80 +30,223 @@ pub const RACKS: &str = "the racks' own secret";
 /// Far above what anything here takes: it ends a hanging test, and says nothing about speed.
 pub const HANGS: Duration = Duration::from_secs(60);
 
+/// A directory that is removed when dropped.
+pub struct StateDir(pub PathBuf);
+
+impl StateDir {
+    pub fn new() -> Arc<StateDir> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name =
+            format!("sumac-control-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Arc::new(StateDir(std::env::temp_dir().join(name)))
+    }
+
+    pub fn identity(&self) -> Identity {
+        Identity::of_state_dir(&self.0).unwrap()
+    }
+
+    pub fn endpoint(&self, address: SocketAddr, secret: &str) -> Endpoint {
+        let trust = Trust::Pinned(self.identity().fingerprint());
+        Endpoint { address, trust, secret: Secret::new(secret).unwrap() }
+    }
+}
+
+impl Drop for StateDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A root. It has a runtime of its own, so that its connections end with it when it is killed.
 pub struct Server {
     pub address: SocketAddr,
     pub plane: FakePlane,
+    pub state_dir: Arc<StateDir>,
     stop: Option<oneshot::Sender<()>>,
-    pub task: JoinHandle<()>,
+    task: JoinHandle<()>,
+    runtime: Runtime,
 }
 
 impl Server {
     pub async fn start(plane: FakePlane) -> Server {
-        Server::start_at("127.0.0.1:0".parse().unwrap(), plane).await
+        Server::start_with(plane, Duration::ZERO).await
     }
 
-    pub async fn start_at(address: SocketAddr, plane: FakePlane) -> Server {
-        Server::start_with(address, plane, Duration::ZERO).await
+    pub async fn start_with(plane: FakePlane, rejoin_grace: Duration) -> Server {
+        Server::start_at("127.0.0.1:0".parse().unwrap(), plane, StateDir::new(), rejoin_grace).await
     }
 
-    pub async fn start_with(address: SocketAddr, plane: FakePlane, rejoin_grace: Duration) -> Server {
-        let secrets = Secrets {
-            default: Some(Secret::new(SECRET).unwrap()),
-            racks: Some(Secret::new(RACKS).unwrap()),
-            ..Secrets::default()
-        };
-        let listening = Listening::open(address, plane.clone(), secrets).await.unwrap();
-        let listening = listening.with_rejoin_grace(rejoin_grace);
-        let address = listening.address();
+    pub async fn start_at(
+        address: SocketAddr,
+        plane: FakePlane,
+        state_dir: Arc<StateDir>,
+        rejoin_grace: Duration,
+    ) -> Server {
+        let runtime = runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let options = options(&state_dir, rejoin_grace);
+        let (opened, is_open) = oneshot::channel();
         let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(async move {
-            listening.serve(async { drop(stopped.await) }).await.unwrap();
+        let task = runtime.spawn(serve(address, plane.clone(), options, opened, stopped));
+        let address = timeout(HANGS, is_open).await.unwrap().unwrap();
+        Server { address, plane, state_dir, stop: Some(stop), task, runtime }
+    }
+
+    pub async fn stop(mut self) -> Arc<StateDir> {
+        drop(self.stop.take());
+        timeout(HANGS, &mut self.task).await.unwrap().unwrap();
+        self.runtime.shutdown_background();
+        self.state_dir
+    }
+
+    /// As kill -9 does, but for the plane.
+    pub async fn kill(self) -> Arc<StateDir> {
+        let runtime = self.runtime;
+        tokio::task::spawn_blocking(move || runtime.shutdown_timeout(HANGS)).await.unwrap();
+        self.state_dir
+    }
+
+    /// What it takes to join.
+    pub fn endpoint(&self) -> Endpoint {
+        self.state_dir.endpoint(self.address, SECRET)
+    }
+
+    pub fn racks_endpoint(&self) -> Endpoint {
+        self.state_dir.endpoint(self.address, RACKS)
+    }
+
+    /// All ranks join.
+    pub async fn all(&self, request: impl Fn(u16) -> JoinRequest, world: u16) -> Vec<Member> {
+        join_at(&vec![self.endpoint(); usize::from(world)], request).await
+    }
+}
+
+pub fn options(state_dir: &StateDir, rejoin_grace: Duration) -> ServerOptions {
+    let secrets = Secrets {
+        default: Some(Secret::new(SECRET).unwrap()),
+        racks: Some(Secret::new(RACKS).unwrap()),
+        ..Secrets::default()
+    };
+    let (identity, state_dir) = (state_dir.identity(), state_dir.0.clone());
+    ServerOptions { identity, secrets, state_dir, stealing: true, rejoin_grace }
+}
+
+async fn serve<P: DataPlane>(
+    address: SocketAddr,
+    plane: P,
+    options: ServerOptions,
+    opened: oneshot::Sender<SocketAddr>,
+    stopped: oneshot::Receiver<()>,
+) {
+    let listening = Listening::open(address, plane, options).await.unwrap();
+    opened.send(listening.address()).unwrap();
+    listening.serve(async { drop(stopped.await) }).await.unwrap();
+}
+
+/// Each rank joins at its endpoint.
+pub async fn join_at(endpoints: &[Endpoint], request: impl Fn(u16) -> JoinRequest) -> Vec<Member> {
+    let joins = (0..).zip(endpoints).map(|(rank, endpoint)| {
+        let (endpoint, request) = (endpoint.clone(), request(rank));
+        tokio::spawn(async move { join(&endpoint, request).await })
+    });
+    let joins: Vec<_> = joins.collect();
+    let mut members = Vec::new();
+    for join in joins {
+        members.push(timeout(HANGS, join).await.unwrap().unwrap().unwrap());
+    }
+    members
+}
+
+/// Rank `rank` of the job `train`.
+pub fn request(rank: u16, world: u16) -> JoinRequest {
+    let spec = JobSpec {
+        elements: Some(256),
+        slots: Some(32),
+        shards: Some(1),
+        scale: Some(Scale::Fixed(1000.0)),
+        timeout_s: Some(20.0),
+        ..JobSpec::new("train", rank, world)
+    };
+    let host = WorkerHost {
+        data_ip: Ipv4Addr::new(10, 77, rank as u8, 2),
+        data_port: 48700,
+        mac: [2, 0, 0, 0, 0, rank as u8],
+        max_elements: 352,
+        max_shards: 1,
+        checksum: true,
+    };
+    JoinRequest { spec, host }
+}
+
+/// The same with another spec.
+pub fn with(mut request: JoinRequest, change: impl FnOnce(&mut JobSpec)) -> JoinRequest {
+    change(&mut request.spec);
+    request
+}
+
+/// The failure of a job that is to fail.
+pub async fn failure(member: &Member) -> sumac_control::JobFailure {
+    timeout(HANGS, member.failed()).await.expect("the job does not fail")
+}
+
+pub async fn until(is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(HANGS, waiting).await.expect("it does not come");
+}
+
+/// A rack's control plane. It has a runtime of its own, so that its connections end with it when it is killed.
+pub struct Rack {
+    pub address: SocketAddr,
+    pub plane: FakePlane,
+    pub state_dir: Arc<StateDir>,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+    runtime: Runtime,
+}
+
+impl Rack {
+    pub async fn start(root: &Endpoint, name: &str) -> Rack {
+        Rack::start_at("127.0.0.1:0".parse().unwrap(), root, name, StateDir::new()).await
+    }
+
+    pub async fn start_at(
+        address: SocketAddr,
+        root: &Endpoint,
+        name: &str,
+        state_dir: Arc<StateDir>,
+    ) -> Rack {
+        let runtime = runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let plane = FakePlane::new(512);
+        let (opened, is_open) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (below, root, name, identity) =
+            (plane.clone(), root.clone(), name.to_owned(), state_dir.identity());
+        let task = runtime.spawn(async move {
+            let rack = RackServer::open(address, below, identity, root, name).await.unwrap();
+            opened.send(rack.address()).unwrap();
+            rack.serve(async { drop(stopped.await) }).await.unwrap();
         });
-        Server { address, plane, stop: Some(stop), task }
+        let address = timeout(HANGS, is_open).await.unwrap().unwrap();
+        Rack { address, plane, state_dir, stop: Some(stop), task, runtime }
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        self.state_dir.endpoint(self.address, SECRET)
     }
 
     pub async fn stop(mut self) {
         drop(self.stop.take());
-        timeout(HANGS, self.task).await.unwrap().unwrap();
+        timeout(HANGS, &mut self.task).await.unwrap().unwrap();
+        self.runtime.shutdown_background();
     }
 
-    /// All ranks join.
-    pub async fn all(&self, spec: impl Fn(u16) -> JoinSpec, world: u16) -> Vec<Member> {
-        let joins: Vec<_> = (0..world).map(|rank| tokio::spawn(join(self.address, spec(rank)))).collect();
-        let mut members = Vec::new();
-        for join in joins {
-            members.push(timeout(HANGS, join).await.unwrap().unwrap().unwrap());
-        }
-        members
+    /// As kill -9 does, but for the plane.
+    pub async fn kill(self) -> Arc<StateDir> {
+        let runtime = self.runtime;
+        tokio::task::spawn_blocking(move || runtime.shutdown_timeout(HANGS)).await.unwrap();
+        self.state_dir
     }
-}
-
-/// Rank `rank` of the job `train`.
-pub fn spec(rank: u16, world: u16) -> JoinSpec {
-    JoinSpec {
-        job: "train".into(),
-        world,
-        rank,
-        secret: Secret::new(SECRET).unwrap(),
-        data_ip: Ipv4Addr::new(10, 77, rank as u8, 2),
-        data_port: 48700,
-        mac: [2, 0, 0, 0, 0, rank as u8],
-        elements: Some(256),
-        max_elements: 352,
-        slots: Some(32),
-        shards: Some(1),
-        max_shards: 1,
-        scaling: Scale::Fixed(1000.0),
-        wire: WireFormat::Int32,
-        not_finite: NonFinitePolicy::Error,
-        order: OperationOrder::Submission,
-        checksum: true,
-        mode: Mode::Static,
-        deadline: Duration::from_secs(20),
-    }
-}
-
-/// Why the job fails, as it shall.
-pub async fn failure(member: &Member) -> sumac_control::JobFailure {
-    timeout(HANGS, member.failed()).await.expect("the job does not fail")
 }

@@ -10,11 +10,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use serde_json::{Map, Value};
 use sumac_api::{Code, Failure};
 use sumac_control::neighbour::ResolveError;
-use sumac_control::{Assignment, JoinSpec, PlaneKind};
+use sumac_control::{Grant, PlaneKind};
 use sumac_parameter::HostJob;
 use sumac_transport::JobError;
+use sumac_wire::MAX_ELEMENTS;
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
-use sumac_wire::{CLASSES, MAX_ELEMENTS};
 
 use self::backend::{Way, udp, xdp};
 use self::gate::{Gate, Part};
@@ -82,10 +82,11 @@ impl Carrier {
     }
 
     /// Lets a job's results in, and starts its handshake. May wait for ARP.
-    pub(crate) fn add_job(&self, assigned: &Assignment, spec: &JoinSpec) -> Result<(), Failure> {
+    pub(crate) fn add_job(&self, grant: &Grant) -> Result<(), Failure> {
+        let Grant { terms, placement } = grant;
         match &self.way {
             Way::Udp { .. } => {
-                if let Some(group) = assigned.result_group {
+                if let Some(group) = placement.result_group {
                     return Err(Failure::new(
                         Code::Unsupported,
                         format!(
@@ -99,66 +100,60 @@ impl Carrier {
                 Gate::lock(gate).program.check_current().map_err(datapath)?;
             }
         }
-        let aggregator = self.aggregator(assigned, spec)?;
+        let aggregator = self.aggregator(grant)?;
         let plan = WorkerJob {
-            lanes: (0..CLASSES * assigned.shards).map(|lane| terms::params(assigned, spec, lane)).collect(),
-            hosts: self.hosts(assigned, spec, aggregator.as_ref())?,
+            lanes: (0..terms.lanes()).map(|lane| terms::params(grant, lane)).collect(),
+            hosts: self.hosts(grant, aggregator.as_ref())?,
             peer: aggregator,
-            resume: assigned.dynamic.as_ref().map_or_else(Vec::new, |terms| terms.resume.clone()),
+            resume: terms.resume.clone(),
         };
         if let Way::Xdp { gate, local, groups, .. } = &self.way {
-            if let Some(group) = assigned.result_group {
-                groups.join(assigned.job, group, local.ip).map_err(|error| {
+            if let Some(group) = placement.result_group {
+                groups.join(terms.job, group, local.ip).map_err(|error| {
                     let message =
                         format!("cannot join {group}, which results are sent to, on {}: {error}", local.ip);
                     Failure::new(Code::Datapath, message)
                         .hint("give `address` in the daemon's configuration an address of the interface")
                 })?;
             }
-            let entry = terms::worker_entry(assigned, spec);
-            Gate::lock(gate).admit(assigned.job, Part::Worker, entry).map_err(datapath)?;
+            let entry = terms::worker_entry(grant);
+            Gate::lock(gate).admit(terms.job, Part::Worker, entry).map_err(datapath)?;
         }
         self.datapath.add_job(plan).map_err(datapath)
     }
 
-    /// The way to a job's aggregator, where it has one. A dynamic job does without one that cannot be reached.
-    fn aggregator(&self, assigned: &Assignment, spec: &JoinSpec) -> Result<Option<Peer>, Failure> {
-        if assigned.plane == PlaneKind::None {
+    /// The path to a job's aggregator, where it has one. A dynamic job does without one that cannot be reached.
+    fn aggregator(&self, Grant { terms, placement }: &Grant) -> Result<Option<Peer>, Failure> {
+        if placement.aggregator == PlaneKind::None {
             return Ok(None);
         }
-        match self.way.peer(assigned.aggregator_ip, assigned.base_port, spec.checksum) {
+        match self.way.peer(placement.aggregator_ip, placement.base_port, terms.checksum) {
             Ok(peer) => Ok(Some(peer)),
-            Err(error) if assigned.dynamic.is_some() => {
-                tracing::warn!(job = spec.job, %error, "no way to the aggregator; sending straight to the parameter hosts");
+            Err(error) if terms.is_dynamic() => {
+                tracing::warn!(job = terms.job, %error, "no path to the aggregator; sending straight to the parameter hosts");
                 Ok(None)
             }
             Err(error) => Err(Failure::new(Code::Unreachable, format!("the data plane: {error}"))),
         }
     }
 
-    /// The ways to a job's parameter hosts; none of a static job. One that does not answer is looked for behind the
-    /// aggregator, which reaches it.
-    fn hosts(
-        &self,
-        assigned: &Assignment,
-        spec: &JoinSpec,
-        aggregator: Option<&Peer>,
-    ) -> Result<Vec<Peer>, Failure> {
-        let hosts = assigned.dynamic.iter().flat_map(|terms| &terms.hosts);
-        let way = |host: &SocketAddrV4| match (
-            self.way.peer(*host.ip(), host.port(), spec.checksum),
+    /// The paths to a job's parameter hosts; none of a static job. One that does not answer is reached by way of the
+    /// aggregator.
+    fn hosts(&self, Grant { terms, .. }: &Grant, aggregator: Option<&Peer>) -> Result<Vec<Peer>, Failure> {
+        let path = |host: &SocketAddrV4| match (
+            self.way.peer(*host.ip(), host.port(), terms.checksum),
             aggregator,
         ) {
             (Ok(peer), _) => Ok(peer),
             (Err(error), Some(aggregator)) => {
-                tracing::warn!(job = spec.job, %error, "no way of its own to a parameter host; sending to it by the aggregator");
+                tracing::warn!(job = terms.job, %error, "no path of its own to a parameter host; sending to it by the aggregator");
                 Ok(Peer { ip: *host.ip(), base_port: host.port(), ..*aggregator })
             }
             (Err(error), None) => {
                 Err(Failure::new(Code::Unreachable, format!("the parameter host: {error}")))
             }
         };
-        hosts.map(way).collect()
+        terms.parameter_hosts.iter().map(path).collect()
     }
 
     /// Takes contributions of a dynamic job, as one of its parameter hosts. May wait for ARP.
@@ -224,13 +219,13 @@ impl Carrier {
     }
 
     /// Goes on in a dynamic job under another incarnation, after a worker of it was replaced.
-    pub(crate) fn renew_job(&self, assigned: &Assignment, spec: &JoinSpec) -> Result<(), Failure> {
+    pub(crate) fn renew_job(&self, grant: &Grant) -> Result<(), Failure> {
+        let terms = &grant.terms;
         if let Way::Xdp { gate, .. } = &self.way {
-            let entry = terms::worker_entry(assigned, spec);
-            Gate::lock(gate).admit(assigned.job, Part::Worker, entry).map_err(datapath)?;
+            let entry = terms::worker_entry(grant);
+            Gate::lock(gate).admit(terms.job, Part::Worker, entry).map_err(datapath)?;
         }
-        let resume = assigned.dynamic.as_ref().map_or_else(Vec::new, |terms| terms.resume.clone());
-        self.datapath.renew_job(assigned.job, assigned.epoch, resume).map_err(datapath)
+        self.datapath.renew_job(terms.job, terms.epoch, terms.resume.clone()).map_err(datapath)
     }
 
     /// Starts the lanes of a job whose path has been measured, each with so many slots.

@@ -4,17 +4,17 @@
 //! all of them and keeps the order: all workers join, then results are let in, then the path is probed and measured, and
 //! only then is the trainer told. At the end operations fail first, then their memory is free, then the clients are told.
 
-mod dispute;
+mod channels;
+mod faults;
 mod live;
 mod mode;
-mod news;
 mod plan;
 mod start;
 
 use std::sync::Arc;
 
-use sumac_api::{Code, DynamicReply, Failure, Mode, OpenReply, Scale};
-use sumac_control::{Assignment, JobFailure, Member, Outcome};
+use sumac_api::{Code, DynamicReply, Failure, OpenReply, Scale};
+use sumac_control::{Grant, JobFailure, Member, Outcome};
 use sumac_transport::JobError;
 use sumac_wire::CLASSES;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -26,8 +26,7 @@ use crate::routes::Route;
 use crate::session::{Entered, Note};
 use crate::stream::{Client, ClientId, Shape, Stand, Stream};
 
-use self::news::News;
-use self::plan::Options;
+use self::channels::Channels;
 pub(crate) use self::plan::Plan;
 
 /// A job's task.
@@ -89,33 +88,32 @@ impl Job {
             Ok(joined) => joined,
             Err(failure) => return self.tell_opened(Err(failure)),
         };
-        let mut news = News::of(&mut member);
-        let (assignment, stand) = match self.stand(&member, &mut news, &mut orders).await {
+        let mut channels = Channels::of(&mut member);
+        let (grant, stand) = match self.resume_point(&member, &mut channels, &mut orders).await {
             Ok(begins) => begins,
             Err(failure) => return self.give_up(member, failure).await,
         };
-        let (name, wire_job, epoch) = (&self.plan.spec.job, assignment.job, assignment.epoch);
+        let (name, wire_job, epoch) = (&self.plan.spec.job, grant.terms.job, grant.terms.epoch);
         tracing::info!(job = name, wire_job, epoch, "all workers have joined");
-        let mut reply = self.reply(&assignment, &stand);
+        let mut reply = self.reply(&grant, &stand);
         let stream = Arc::new(Stream::new(
-            self.shape(&assignment),
+            self.shape(&grant),
             self.orders.clone(),
             self.client.clone(),
-            assignment.dynamic.as_ref().map_or(&[], |terms| &terms.resume),
+            &grant.terms.resume,
             &stand,
         ));
         if let Err(failure) = self.route(&stream, &reply) {
             return self.give_up(member, failure).await;
         }
-        match self.begin(&member, assignment.clone(), &mut reply, &mut orders).await {
+        match self.begin(&member, grant, &mut reply, &mut orders).await {
             Ok(()) => {
-                let ears = live::Ears { orders, news, released: member.released() };
                 self.greet(&stream, reply);
-                let end = live::Life::new(&self, &stream, &member).run(ears).await;
+                let end = live::EventLoop::new(&self, &stream, &member).run(orders, channels).await;
                 self.finish(member, &stream, end).await;
             }
             Err(failure) => {
-                self.clear(assignment.job).await;
+                self.clear(wire_job).await;
                 self.give_up(member, failure).await;
             }
         }
@@ -123,7 +121,7 @@ impl Job {
 
     /// What the control plane says, for the trainer.
     fn told(&self, failure: &JobFailure) -> Failure {
-        explain::job_failure(failure, self.plan.options.order)
+        explain::job_failure(failure, self.plan.order())
     }
 
     /// An end that the control plane tells of.
@@ -135,7 +133,7 @@ impl Job {
     fn greet(&self, stream: &Arc<Stream>, reply: OpenReply) {
         let door = Door {
             stream: stream.clone(),
-            secret: self.plan.spec.secret.clone(),
+            secret: self.plan.endpoint.secret.clone(),
             uid: self.client.peer.uid,
             reply: reply.clone(),
         };
@@ -166,16 +164,16 @@ impl Job {
         Err(Failure::new(Code::Refused, message).hint("use one aggregator per daemon"))
     }
 
-    fn shape(&self, assignment: &Assignment) -> Shape {
+    fn shape(&self, Grant { terms, .. }: &Grant) -> Shape {
         Shape {
-            wire_job: assignment.job,
+            wire_job: terms.job,
             rank: self.plan.spec.rank,
-            world: self.plan.spec.world,
+            world: terms.world,
             classes: CLASSES,
-            shards: assignment.shards,
-            elements: assignment.elements,
-            is_short: self.plan.options.wire == sumac_api::WireFormat::Int16,
-            by_name: self.plan.options.order == sumac_api::OperationOrder::Name,
+            shards: terms.shards,
+            elements: terms.elements,
+            is_short: terms.wire == sumac_api::WireFormat::Int16,
+            by_name: terms.order == sumac_api::OperationOrder::Name,
         }
     }
 
@@ -217,45 +215,42 @@ impl Job {
         }
     }
 
-    /// What the trainer is told when the job is open.
-    fn reply(&self, assignment: &Assignment, stand: &Stand) -> OpenReply {
-        let Plan { spec, options: Options { scale, wire, not_finite, order }, .. } = &self.plan;
+    /// The reply to the trainer's `open`.
+    fn reply(&self, Grant { terms, placement }: &Grant, stand: &Stand) -> OpenReply {
+        let is_dynamic = terms.is_dynamic();
         // A dynamic job sees whether a sum overflows, and needs no room for it.
-        let most = if assignment.dynamic.is_some() { 1 } else { i32::from(spec.world) };
-        let max_int = i32::MAX / most;
-        let max_float = match scale {
+        let max_int = i32::MAX / if is_dynamic { 1 } else { i32::from(terms.world) };
+        let max_float = match terms.scale {
             // What does not fit goes as floats in a dynamic job.
-            Scale::Fixed(scale) if assignment.dynamic.is_none() => {
-                Some(f64::from(max_int) / f64::from(*scale))
-            }
+            Scale::Fixed(scale) if !is_dynamic => Some(f64::from(max_int) / f64::from(scale)),
             Scale::Fixed(_) | Scale::Block => None,
         };
         OpenReply {
             job: self.client.handle,
-            wire_job: assignment.job,
-            epoch: assignment.epoch,
-            rank: spec.rank,
-            world: spec.world,
-            mode: if assignment.dynamic.is_some() { Mode::Dynamic } else { Mode::Static },
-            slots: assignment.dynamic.as_ref().map_or(assignment.lane_slots, |terms| terms.slots),
-            slots_reason: assignment.slots_reason.clone(),
-            dynamic: assignment.dynamic.as_ref().map(|terms| DynamicReply {
+            wire_job: terms.job,
+            epoch: terms.epoch,
+            rank: self.plan.spec.rank,
+            world: terms.world,
+            mode: terms.mode,
+            slots: terms.slots,
+            slots_reason: terms.slots_reason.clone(),
+            dynamic: is_dynamic.then(|| DynamicReply {
                 window: terms.window,
-                hosts: terms.hosts.clone(),
-                congestion_control: terms.congestion,
+                hosts: terms.parameter_hosts.clone(),
+                congestion_control: terms.congestion_control,
                 resumed: !terms.resume.is_empty(),
                 first_operation: stand.number,
             }),
-            shards: assignment.shards,
-            elements: assignment.elements,
-            scale: *scale,
-            wire: *wire,
-            not_finite: *not_finite,
-            order: *order,
+            shards: terms.shards,
+            elements: terms.elements,
+            scale: terms.scale,
+            wire: terms.wire,
+            not_finite: terms.not_finite,
+            order: terms.order,
             max_int,
             max_float,
             backend: self.hub.carrier.backend().to_owned(),
-            plane: assignment.plane.name().to_owned(),
+            plane: placement.aggregator.name().to_owned(),
         }
     }
 

@@ -1,23 +1,19 @@
-//! In which mode a trainer opens its job, and what it asks of it.
+//! The options of each mode.
 
 use sumac_api::{JobSpec, Mode, WireFormat};
-use sumac_control::DynamicWishes;
 use sumac_transport::dynamic::{MAX_WINDOW, MIN_WINDOW};
 use sumac_wire::{MAX_HOSTS, PAGE_ELEMENTS};
-
-/// What floats of a dynamic job are multiplied with unless something else is said (ATP section 3.8).
-pub(super) const DYNAMIC_SCALE: f32 = 1e8;
 
 /// Whether a packet of so many elements fits a slot that jobs share.
 pub(super) fn fits_slot(elements: u16) -> bool {
     usize::from(elements) <= PAGE_ELEMENTS
 }
 
-/// The mode that the control plane is asked for, or what is wrong with the options.
-pub(super) fn mode(open: &JobSpec) -> Result<sumac_control::Mode, String> {
+/// The problem of options that do not fit the mode.
+pub(super) fn check(open: &JobSpec) -> Result<(), String> {
     match open.mode.unwrap_or_default() {
-        Mode::Static => fixed(open).map(|()| sumac_control::Mode::Static),
-        Mode::Dynamic => dynamic(open).map(sumac_control::Mode::Dynamic),
+        Mode::Static => fixed(open),
+        Mode::Dynamic => dynamic(open),
     }
 }
 
@@ -35,7 +31,7 @@ fn fixed(open: &JobSpec) -> Result<(), String> {
     }
 }
 
-fn dynamic(open: &JobSpec) -> Result<DynamicWishes, String> {
+fn dynamic(open: &JobSpec) -> Result<(), String> {
     if open.slots.is_some() {
         return Err(
             "slots is only for jobs in mode \"static\"; a dynamic job has dynamic_slots and window".into()
@@ -62,13 +58,7 @@ fn dynamic(open: &JobSpec) -> Result<DynamicWishes, String> {
     {
         return Err(format!("parameter_hosts {hosts} is not between 1 and {MAX_HOSTS}"));
     }
-    Ok(DynamicWishes {
-        window: open.window,
-        slots: open.dynamic_slots,
-        hosts: open.parameter_hosts,
-        linear: false,
-        congestion: open.congestion_control.unwrap_or(true),
-    })
+    Ok(())
 }
 
 #[cfg(test)]
@@ -81,8 +71,8 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_the_default() {
-        assert_eq!(mode(&JobSpec::new("job", 0, 2)), Ok(sumac_control::Mode::Static));
-        assert_eq!(mode(&open()), Ok(sumac_control::Mode::Dynamic(DynamicWishes::default())));
+        assert_eq!(check(&JobSpec::new("job", 0, 2)), Ok(()));
+        assert_eq!(check(&open()), Ok(()));
     }
 
     #[test]
@@ -104,7 +94,7 @@ mod tests {
             ("parameter_hosts 5", JobSpec { parameter_hosts: Some(5), ..open() }),
         ];
         for (named, open) in table {
-            let problem = mode(&open).unwrap_err();
+            let problem = check(&open).unwrap_err();
             assert!(problem.contains(named), "{named}: {problem}");
         }
     }

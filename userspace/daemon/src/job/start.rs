@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use sumac_api::{Code, Failure, OpenReply};
-use sumac_control::{Assignment, Member, Mode};
+use sumac_api::{Code, Failure, Mode, OpenReply};
+use sumac_control::{Grant, JoinRequest, Member, WorkerHost};
 use sumac_transport::PathMeasure;
 use sumac_wire::PAGE_ELEMENTS;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
 
-use super::news::News;
+use super::channels::Channels;
 use super::{Job, blocking};
 use crate::explain;
 use crate::hub::Place;
@@ -19,52 +19,54 @@ use crate::path;
 use crate::stream::Stand;
 
 /// The engine gives its probes up earlier; this is for a data path that says nothing at all.
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the other workers have to tell a newcomer where the stream goes on.
-const STAND_PATIENCE: Duration = Duration::from_secs(30);
+/// How long the other workers have to report to a newcomer where the stream goes on.
+const RESUME_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Job {
     /// Joins the other workers.
     pub(super) async fn join(&self) -> Result<(Place, Member), Failure> {
         let place = self.hub.take_place(&self.plan.spec.job, self.plan.spec.rank).await?;
-        let mut spec = self.plan.spec.clone();
-        let endpoint = self.plan.endpoint;
+        let (spec, endpoint) = (self.plan.spec.clone(), &self.plan.endpoint);
         let local = self.hub.carrier.local();
-        spec.data_ip = local.ip;
-        spec.data_port = local.port;
-        spec.mac = local.mac;
-        spec.max_elements = path::words(mtu(endpoint)).min(self.hub.carrier.most_words());
-        if matches!(spec.mode, Mode::Dynamic(_)) {
+        let mut max_elements = path::words(mtu(endpoint.address)).min(self.hub.carrier.most_words());
+        if spec.mode == Some(Mode::Dynamic) {
             // A shared slot has no more.
-            spec.max_elements = spec.max_elements.min(PAGE_ELEMENTS as u16);
+            max_elements = max_elements.min(PAGE_ELEMENTS as u16);
         }
-        spec.max_shards = self.hub.carrier.shards();
-        let member = sumac_control::join(endpoint, spec)
+        let host = WorkerHost {
+            data_ip: local.ip,
+            data_port: local.port,
+            mac: local.mac,
+            max_elements,
+            max_shards: self.hub.carrier.shards(),
+            checksum: self.plan.checksum,
+        };
+        let member = sumac_control::join(endpoint, JoinRequest { spec, host })
             .await
-            .map_err(|error| explain::join_error(&error, self.plan.options.order))?;
+            .map_err(|error| explain::join_error(&error, self.plan.order()))?;
         Ok((place, member))
     }
 
-    /// What this worker has, and where its stream begins: for one that has taken a dead one's place, where another worker
-    /// says. A world of one has nobody to ask, and begins anew.
-    pub(super) async fn stand(
+    /// This worker's part, and where its stream begins: for one that has taken a dead one's rank, where another worker
+    /// reports. A world of one has no other, and begins anew.
+    pub(super) async fn resume_point(
         &self,
         member: &Member,
-        news: &mut News,
+        channels: &mut Channels,
         orders: &mut UnboundedReceiver<Order>,
-    ) -> Result<(Assignment, Stand), Failure> {
-        let assignment = member.assignment().clone();
-        let is_new = assignment.dynamic.as_ref().is_some_and(|terms| !terms.resume.is_empty());
-        if !is_new || self.plan.spec.world < 2 {
-            return Ok((assignment, Stand::default()));
+    ) -> Result<(Grant, Stand), Failure> {
+        let grant = member.grant().clone();
+        if grant.terms.resume.is_empty() || grant.terms.world < 2 {
+            return Ok((grant, Stand::default()));
         }
         tokio::select! {
             biased;
             failure = member.failed() => Err(self.told(&failure)),
             order = orders.recv() => Err(interruption(order)),
-            told = timeout(STAND_PATIENCE, news.stand(assignment)) => told.ok().flatten().ok_or_else(|| {
-                Failure::new(Code::Handshake, "no other worker tells where the job's stream goes on")
+            told = timeout(RESUME_TIMEOUT, channels.resume_point(grant)) => told.ok().flatten().ok_or_else(|| {
+                Failure::new(Code::Handshake, "no other worker reports where the job's stream goes on")
                     .hint("open the job anew, on all workers")
             }),
         }
@@ -74,12 +76,12 @@ impl Job {
     pub(super) async fn begin(
         &self,
         member: &Member,
-        assigned: Assignment,
+        grant: Grant,
         reply: &mut OpenReply,
         orders: &mut UnboundedReceiver<Order>,
     ) -> Result<(), Failure> {
-        let (hub, spec) = (self.hub.clone(), self.plan.spec.clone());
-        blocking(move || hub.carrier.add_job(&assigned, &spec)).await??;
+        let hub = self.hub.clone();
+        blocking(move || hub.carrier.add_job(&grant)).await??;
         tokio::select! {
             biased;
             failure = member.failed() => Err(self.told(&failure)),
@@ -94,7 +96,7 @@ impl Job {
         orders: &mut UnboundedReceiver<Order>,
     ) -> Result<(), Failure> {
         loop {
-            match timeout(HANDSHAKE_PATIENCE, orders.recv()).await {
+            match timeout(HANDSHAKE_TIMEOUT, orders.recv()).await {
                 Ok(Some(Order::Ready)) => return Ok(()),
                 Ok(Some(Order::Measured(measure))) => {
                     self.tune(member, measure, reply, orders).await?;
@@ -116,20 +118,14 @@ impl Job {
         reply: &mut OpenReply,
         orders: &mut UnboundedReceiver<Order>,
     ) -> Result<(), Failure> {
-        let tuned = tokio::select! {
+        let (slots, reason) = tokio::select! {
             biased;
             tuned = member.tune(measure) => tuned.map_err(|failure| self.told(&failure))?,
             // The slowest of the workers is waited for: meanwhile this one's trainer may go.
             order = orders.recv() => return Err(interruption(order)),
         };
-        tracing::info!(
-            job = self.plan.spec.job,
-            slots = tuned.slots,
-            reason = tuned.reason,
-            "the window is chosen"
-        );
-        reply.slots = tuned.slots;
-        reply.slots_reason = tuned.reason;
+        tracing::info!(job = self.plan.spec.job, slots, reason, "the window is chosen");
+        (reply.slots, reply.slots_reason) = (slots, reason);
         self.hub.routes.settle(reply.wire_job, reply.clone());
         let (hub, job, slots) = (self.hub.clone(), reply.wire_job, reply.slots);
         blocking(move || hub.carrier.start_job(job, slots)).await??;

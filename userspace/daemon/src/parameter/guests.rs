@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sumac_control::plane::KnownJob;
 use sumac_parameter::HostJob;
 
 /// How long a job that its control plane has forgotten may be without packets: its workers may be computing meanwhile.
@@ -51,14 +52,14 @@ impl Guests {
         }
     }
 
-    /// A control plane has this job again. `false`: that is another than the one that is here, or none is; where it is heard
-    /// from, only this host knows.
-    pub(super) fn take_up(&self, job: &HostJob) -> bool {
+    /// A control plane takes over: returns the numbers of the jobs that it knows. The others are orphans.
+    pub(super) fn take_over(&self, known: &[KnownJob]) -> Vec<u16> {
         let mut guests = self.lock();
-        let Some(guest) = guests.get_mut(&job.job) else { return false };
-        let is_same = guest.job == HostJob { upstream: guest.job.upstream.clone(), ..job.clone() };
-        guest.is_orphan &= !is_same;
-        is_same
+        for guest in guests.values_mut() {
+            let HostJob { job, epoch, token, .. } = guest.job;
+            guest.is_orphan = !known.iter().any(|known| known.is(job, epoch, token));
+        }
+        guests.iter().filter(|(_, guest)| !guest.is_orphan).map(|(job, _)| *job).collect()
     }
 
     pub(super) fn remove(&self, job: u16) {
@@ -73,11 +74,6 @@ impl Guests {
     /// Forgets all, and gives their numbers.
     pub(super) fn clear(&self) -> Vec<u16> {
         self.lock().drain().map(|(job, _)| job).collect()
-    }
-
-    /// Has no control plane any more that knows of the jobs.
-    pub(super) fn orphan(&self) {
-        self.lock().values_mut().for_each(|guest| guest.is_orphan = true);
     }
 
     /// Looks at how many packets have come for each job. Gives the orphans that are to be removed.
@@ -124,25 +120,28 @@ mod tests {
     }
 
     #[test]
-    fn only_the_very_job_is_taken_up_again() {
+    fn only_the_very_job_is_taken_over() {
         let (guests, start) = (Guests::default(), Instant::now());
         guests.add(job(1), start);
-        guests.orphan();
-        let unheard = HostJob { upstream: Vec::new(), ..job(1) };
+        let this = KnownJob { job: 1, epoch: 3, token: 0xfeed, next_epoch: None };
         for other in [
-            job(2),
-            HostJob { token: 1, ..unheard.clone() },
-            HostJob { epoch: 4, ..unheard.clone() },
-            HostJob { window: 8, ..unheard.clone() },
+            KnownJob { job: 2, ..this },
+            KnownJob { token: 1, ..this },
+            KnownJob { epoch: 4, ..this },
+            KnownJob { epoch: 2, next_epoch: Some(4), ..this },
         ] {
-            assert!(!guests.take_up(&other), "{other:?}");
+            assert_eq!(guests.take_over(&[other]), [0; 0], "{other:?}");
             assert_eq!(guests.orphans(), [1]);
         }
-        assert!(guests.take_up(&unheard));
+        assert_eq!(guests.take_over(&[this]), [1]);
         assert_eq!((guests.orphans(), guests.get(1)), (vec![], Some(job(1))));
         guests.renew(HostJob { epoch: 4, ..job(1) });
-        guests.orphan();
-        assert!(!guests.take_up(&unheard) && guests.take_up(&HostJob { epoch: 4, ..unheard }));
+        assert_eq!(guests.take_over(&[this]), [0; 0]);
+        assert_eq!(
+            guests.take_over(&[KnownJob { next_epoch: Some(4), ..this }]),
+            [1],
+            "it was being renewed"
+        );
     }
 
     #[test]
@@ -151,7 +150,7 @@ mod tests {
         guests.add(job(1), start);
         guests.add(job(2), start);
         assert!(guests.look(start + 2 * IDLE, |_| 5).is_empty(), "both have their control plane");
-        guests.orphan();
+        guests.take_over(&[]);
         assert_eq!(guests.orphans(), [1, 2]);
         // Job 1 goes on.
         let later = start + 3 * IDLE;

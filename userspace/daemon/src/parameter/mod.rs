@@ -1,7 +1,7 @@
 //! The role of a parameter host (ATP section 3.6): dynamic jobs that a control plane has this daemon sum for.
 //!
 //! ```text
-//!   control plane --- duty ---> plane ---> carrier ---> data path: a parameter host on each thread
+//!   control plane --- agent --> plane ---> carrier ---> data path: a parameter host on each thread
 //!                                 |
 //!                               guests: the jobs, and whether they still see packets
 //! ```
@@ -11,14 +11,13 @@
 mod guests;
 mod plane;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use sumac_control::{Secret, SecretError, rack::HostDuty};
+use sumac_control::{Endpoint, SecretError, rack::ParameterHostAgent};
 use tokio::task::JoinHandle;
 
-use self::plane::HostPlane;
-use crate::config::Config;
+use self::plane::ParameterHostDataPlane;
+use crate::config::{Config, EndpointError};
 use crate::hub::Hub;
 
 pub(crate) use self::guests::Guests;
@@ -29,6 +28,9 @@ pub enum RoleError {
     /// The secret's file.
     #[error("parameter_host: {0}")]
     Secret(#[from] SecretError),
+    /// The check of the control plane's certificate.
+    #[error("parameter_host: {0}")]
+    Endpoint(#[from] EndpointError),
     /// The configuration was not checked.
     #[error("parameter_host needs a control plane and a secret; see `sumac daemon --check`")]
     Incomplete,
@@ -37,9 +39,8 @@ pub enum RoleError {
 /// What the role is told once.
 #[derive(Debug)]
 pub(crate) struct Terms {
-    control: SocketAddr,
+    control: Endpoint,
     name: String,
-    secret: Secret,
 }
 
 impl Terms {
@@ -47,9 +48,10 @@ impl Terms {
     pub(crate) fn new(config: &Config) -> Result<Option<Terms>, RoleError> {
         let Some(host) = &config.parameter_host else { return Ok(None) };
         let control = host.control.or(config.aggregator).ok_or(RoleError::Incomplete)?;
-        let secret = host.secret()?.ok_or(RoleError::Incomplete)?;
+        let credential = host.credential()?.ok_or(RoleError::Incomplete)?;
+        let control = config.endpoint(control, credential)?;
         let name = host.name.clone().unwrap_or_else(host_name);
-        Ok(Some(Terms { control, name, secret }))
+        Ok(Some(Terms { control, name }))
     }
 }
 
@@ -57,23 +59,24 @@ impl Terms {
 #[derive(Debug)]
 pub(crate) struct Role {
     hub: Arc<Hub>,
-    duty: JoinHandle<()>,
+    agent: JoinHandle<()>,
 }
 
 impl Role {
     /// Begins to enter at the control plane, and tries for ever.
     pub(crate) fn begin(hub: Arc<Hub>, runtime: &tokio::runtime::Handle, terms: Terms) -> Role {
-        let Terms { control, name, secret } = terms;
-        tracing::info!(%control, name, "a parameter host of dynamic jobs");
-        let duty = HostDuty::new(HostPlane::new(hub.clone(), control), control, name, secret);
-        Role { hub, duty: runtime.spawn(duty.run()) }
+        let Terms { control, name } = terms;
+        tracing::info!(control = %control.address, name, "a parameter host of dynamic jobs");
+        let plane = ParameterHostDataPlane::new(hub.clone(), control.address);
+        let agent = ParameterHostAgent::new(plane, control, name);
+        Role { hub, agent: runtime.spawn(agent.run()) }
     }
 }
 
 impl Drop for Role {
     fn drop(&mut self) {
         // The control plane misses its reports, and ends the jobs by this host's name.
-        self.duty.abort();
+        self.agent.abort();
         for job in self.hub.guests.clear() {
             if let Err(failure) = self.hub.carrier.unhost_job(job) {
                 tracing::warn!(%failure, job, "cannot let go of a job that was summed here");

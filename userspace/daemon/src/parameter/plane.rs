@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use sumac_control::plane::{Installed, JobInstall, LastEpoch, PlaneError, PlaneInfo};
+use sumac_control::plane::{Installed, JobInstall, KnownJob, PlaneError, PlaneInfo, TakenOver};
 use sumac_control::{DataPlane, PlaneKind};
 use sumac_wire::PAGE_ELEMENTS;
 
@@ -14,19 +14,19 @@ use crate::path;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct HostPlane {
+pub(super) struct ParameterHostDataPlane {
     hub: Arc<Hub>,
     control: SocketAddr,
     /// Names the sums: those of another process are others.
     instance: u64,
 }
 
-impl HostPlane {
-    pub(super) fn new(hub: Arc<Hub>, control: SocketAddr) -> HostPlane {
+impl ParameterHostDataPlane {
+    pub(super) fn new(hub: Arc<Hub>, control: SocketAddr) -> ParameterHostDataPlane {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // Nobody starts twice in a nanosecond; 0 is the number of a clock that has none.
         let instance = u64::try_from(since.as_nanos()).unwrap_or(0) ^ u64::from(std::process::id());
-        HostPlane { hub, control, instance }
+        ParameterHostDataPlane { hub, control, instance }
     }
 
     /// Lets go of jobs that nobody knows of any more, when nobody sends for them.
@@ -52,7 +52,7 @@ impl HostPlane {
     }
 }
 
-impl DataPlane for HostPlane {
+impl DataPlane for ParameterHostDataPlane {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
         self.sweep();
         let local = self.hub.carrier.local();
@@ -70,25 +70,33 @@ impl DataPlane for HostPlane {
         })
     }
 
-    fn take_over(&self) -> Result<Vec<LastEpoch>, PlaneError> {
-        self.hub.guests.orphan();
-        self.sweep();
+    fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError> {
         // Nothing is remembered of a job that is gone.
-        Ok(Vec::new())
+        let taken = TakenOver { jobs: self.hub.guests.take_over(known), last_epochs: Vec::new() };
+        self.sweep();
+        Ok(taken)
     }
 
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
         let failed =
             |what: String| PlaneError::Failed { doing: "making this host a job's parameter host", what };
-        if self.hub.guests.has_orphan(job.job) {
-            return Err(failed(format!("an earlier control plane's job {} is still summed here", job.job)));
+        if self.hub.guests.has_orphan(job.terms.job) {
+            return Err(failed(format!(
+                "job {}, which the control plane does not know, is still summed here",
+                job.terms.job
+            )));
         }
-        self.remove(job.job)?;
+        self.remove(job.terms.job)?;
         let host = host_job(job).map_err(|problem| failed(problem.into()))?;
         self.hub.carrier.host_job(&host).map_err(|failure| failed(failure.to_string()))?;
         self.hub.guests.add(host, Instant::now());
-        tracing::info!(job = job.job, epoch = job.epoch, workers = job.workers.len(), "summing for a job");
-        Ok(Installed { aggregator_ips: Vec::new(), result_group: None, host_sides: Vec::new() })
+        tracing::info!(
+            job = job.terms.job,
+            epoch = job.terms.epoch,
+            workers = job.workers.len(),
+            "summing for a job"
+        );
+        Ok(Installed::default())
     }
 
     fn renew(&self, job: &JobInstall) -> Result<Vec<u32>, PlaneError> {
@@ -97,28 +105,16 @@ impl DataPlane for HostPlane {
             what,
         };
         let mut host = host_job(job).map_err(|problem| failed(problem.into()))?;
-        let known = self.hub.guests.get(job.job);
-        host.upstream = known.ok_or_else(|| failed(format!("job {} is not summed here", job.job)))?.upstream;
+        let number = host.job;
+        let known = self.hub.guests.get(number);
+        host.upstream = known.ok_or_else(|| failed(format!("job {number} is not summed here")))?.upstream;
         let firsts = self.hub.carrier.renew_host(&host).map_err(|failure| failed(failure.to_string()))?;
         self.hub.guests.renew(host);
-        tracing::info!(job = job.job, epoch = job.epoch, ?firsts, "a worker of a job was replaced");
+        tracing::info!(job = number, epoch = job.terms.epoch, ?firsts, "a worker of a job was replaced");
         Ok(firsts)
     }
 
-    fn resume(&self, job: &JobInstall) -> Result<(), PlaneError> {
-        let failed = |what: String| PlaneError::Failed {
-            doing: "going on as a parameter host for another control plane",
-            what,
-        };
-        let host = host_job(job).map_err(|problem| failed(problem.into()))?;
-        if !self.hub.guests.take_up(&host) {
-            return Err(failed(format!("job {} of epoch {} is not what is summed here", job.job, job.epoch)));
-        }
-        tracing::info!(job = job.job, epoch = job.epoch, "a control plane has taken a job up again");
-        Ok(())
-    }
-
-    fn resize(&self, job: u16, _lane_slots: u32, _reason: &str) -> Result<(), PlaneError> {
+    fn resize(&self, job: u16, _slots: u32, _reason: &str) -> Result<(), PlaneError> {
         let what = format!("job {job} has no slots at a parameter host");
         Err(PlaneError::Failed { doing: "changing a job's slots", what })
     }

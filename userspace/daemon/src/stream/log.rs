@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
+use sumac_control::events::ReportedOperation;
+use sumac_job::OperationId;
 
 use super::past::summed;
 use super::stand::Stand;
@@ -30,6 +32,13 @@ impl Claim {
     pub(crate) fn new(number: u32, words: &str) -> Claim {
         let words = numbered(number, words);
         Claim { number, signature: signature(&words), words: shortened(words, WORDS_LEN) }
+    }
+}
+
+impl From<Claim> for ReportedOperation {
+    fn from(claim: Claim) -> ReportedOperation {
+        let Claim { number, words, signature } = claim;
+        ReportedOperation { operation: OperationId(number), signature, text: words }
     }
 }
 
@@ -200,7 +209,7 @@ mod tests {
             [r#"""#, "\u{301}"].map(|letter| format!("{:?}", letter.repeat(256 / letter.len())));
         for words in [quoted, marked] {
             let claim = Claim::new(u32::MAX, &words);
-            assert!(serde_json::to_string(&claim).unwrap().len() <= sumac_control::NOTICE_LEN);
+            assert!(serde_json::to_string(&claim).unwrap().len() <= sumac_control::events::TEXT_LEN);
             assert_ne!(claim.signature, Claim::new(u32::MAX, &format!("{words}.")).signature);
         }
     }

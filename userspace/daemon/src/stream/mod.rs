@@ -13,7 +13,6 @@ mod errand;
 mod lanes;
 mod log;
 mod named;
-pub(crate) mod notice;
 mod parts;
 mod past;
 mod stand;
@@ -32,7 +31,6 @@ use self::errand::LentPart;
 use self::lanes::{Lanes, Place};
 use self::log::Log;
 use self::named::Named;
-use self::notice::History;
 use self::parts::divide;
 use self::what::signature;
 use self::work::Work;
@@ -125,8 +123,6 @@ struct State {
     working: HashMap<u32, Work>,
     named: Named<Loaded>,
     clients: Clients,
-    /// What others had under numbers that this host has not come to.
-    rumours: Vec<(u16, Claim)>,
     /// Operations held back as [`Doubt`]s, by client.
     doubts: Vec<ClientId>,
     /// Operations that ended with the job, which their clients are told with its end.
@@ -164,7 +160,6 @@ impl Stream {
             working: HashMap::new(),
             named: Named::default(),
             clients: Clients::new(opener),
-            rumours: Vec::new(),
             doubts: Vec::new(),
             lost: 0,
             submitted: 0,
@@ -252,7 +247,6 @@ impl Stream {
                 errands.push(Errand { wire_job: self.shape.wire_job, lane: stretch.lane, number, operation });
             }
         }
-        self.compare_with_rumours(state, &claim);
         state.log.add(claim, places.iter().map(|place| place.stretch).collect());
         if errands.is_empty() {
             state.log.ended(number);
@@ -419,11 +413,6 @@ impl Stream {
         self.lock().log.at(lane, seq).cloned()
     }
 
-    /// What this worker has under a number.
-    pub(crate) fn numbered(&self, number: u32) -> Option<Claim> {
-        self.lock().log.numbered(number).cloned()
-    }
-
     /// Where the stream goes on for a worker that takes another one's place; `resume` is the first chunk of each lane that is
     /// not summed. `None`: it is too long ago that this worker was there.
     pub(crate) fn stand(&self, resume: &[u32]) -> Option<Stand> {
@@ -431,13 +420,9 @@ impl Stream {
         state.log.stand(state.lanes.stand(state.number), resume)
     }
 
-    /// What this worker has submitted and what has not ended, for the others.
-    pub(crate) fn history(&self) -> Vec<History> {
-        let state = self.lock();
-        let claims = || state.log.since_unended(History::PIECES * History::SIGNATURES);
-        let first = claims().next().map_or(state.number, |claim| claim.number);
-        let signatures: Vec<u32> = claims().map(|claim| claim.signature).collect();
-        History::pieces(first, &signatures)
+    /// The first operations of this worker that have not ended, at most so many.
+    pub(crate) fn unended(&self, most: usize) -> Vec<Claim> {
+        self.lock().log.since_unended(most).cloned().collect()
     }
 
     /// The oldest operation that the lanes have and that has not ended.
@@ -446,29 +431,6 @@ impl Stream {
         let age = |number: &u32| state.number.wrapping_sub(*number);
         let oldest = state.working.keys().copied().max_by_key(age)?;
         state.log.numbered(oldest).cloned()
-    }
-
-    /// Whether another worker has something else under a number than this one. What this one has not come to is
-    /// remembered, and compared then.
-    pub(crate) fn differs(&self, rank: u16, theirs: Claim) -> bool {
-        let mut state = self.lock();
-        if let Some(ours) = state.log.numbered(theirs.number) {
-            return ours.signature != theirs.signature;
-        }
-        // The latest of each rank: they are few, and nobody can fill the memory with them.
-        state.rumours.retain(|(other, _)| *other != rank);
-        state.rumours.push((rank, theirs));
-        false
-    }
-
-    fn compare_with_rumours(&self, state: &mut State, ours: &Claim) {
-        let (met, kept): (Vec<_>, _) = std::mem::take(&mut state.rumours)
-            .into_iter()
-            .partition(|(_, theirs)| theirs.number == ours.number);
-        state.rumours = kept;
-        if met.iter().any(|(_, theirs)| theirs.signature != ours.signature) {
-            self.order(Order::Differ);
-        }
     }
 }
 

@@ -60,11 +60,4 @@ mod tests {
         assert!(stand(u64::from(u32::MAX)).fits(2, 1));
         assert!(!stand(u64::from(u32::MAX) + 1).fits(2, 1) && !stand(u64::MAX).fits(2, 1));
     }
-
-    #[test]
-    fn the_longest_fits_a_notice() {
-        let stand =
-            Stand { number: u32::MAX, next: vec![u32::MAX; 32], loads: vec![u64::from(u32::MAX); 16] };
-        assert!(serde_json::to_string(&stand).unwrap().len() <= sumac_control::NOTICE_LEN);
-    }
 }

@@ -7,20 +7,20 @@
 //! ```
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use sumac_agg_host::HostPlane;
 use sumac_client::{Client, Job, JobOptions, Mode};
-use sumac_control::server::Listening;
-use sumac_control::{DataPlane, NoPlane, Secret, Secrets};
+use sumac_control::server::{Listening, ServerOptions};
+use sumac_control::{DataPlane, Endpoint, Identity, JoinToken, NoDataPlane, Secret, Secrets, Trust};
 use sumac_daemon::Daemon;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use super::{SECRET, Scratch, daemon};
+use super::{SECRET, Scratch, daemon_with};
 
 /// The aggregator's; a job has as many as its daemons have, one unless configured.
 const SHARDS: u16 = 4;
@@ -43,14 +43,21 @@ pub enum Kind {
 /// The secret of parameter hosts.
 const HOSTS_SECRET: &str = "another secret of some length";
 
-/// What makes a daemon a parameter host.
-fn role(name: &str) -> String {
-    format!("[parameter_host]\nname = {name:?}\nsecret = {HOSTS_SECRET:?}")
+/// The lines that make a daemon a parameter host.
+fn role(name: &str, state_dir: &Path) -> String {
+    format!("[parameter_host]\nname = {name:?}\nsecret = {:?}", token(state_dir, HOSTS_SECRET))
+}
+
+/// The join token of an aggregator.
+fn token(state_dir: &Path, secret: &str) -> String {
+    let fingerprint = Identity::of_state_dir(state_dir).unwrap().fingerprint();
+    JoinToken { fingerprint, secret: Secret::new(secret).unwrap() }.to_string()
 }
 
 /// A host aggregator with its control plane.
 pub struct Aggregator {
     pub address: SocketAddr,
+    state_dir: PathBuf,
     /// Where shard 0 takes packets.
     data_port: u16,
     stop: Option<oneshot::Sender<()>>,
@@ -59,29 +66,42 @@ pub struct Aggregator {
 
 impl Aggregator {
     /// `grace`: how long a dead worker's place in a dynamic job stays open.
-    pub fn start(kind: Kind, grace: Duration) -> Aggregator {
-        Aggregator::start_at("127.0.0.1:0".parse().unwrap(), 0, kind, grace)
+    pub fn start(kind: Kind, grace: Duration, state_dir: &Path) -> Aggregator {
+        Aggregator::start_at("127.0.0.1:0".parse().unwrap(), 0, kind, (grace, state_dir))
     }
 
-    fn start_at(address: SocketAddr, data_port: u16, kind: Kind, grace: Duration) -> Aggregator {
+    fn start_at(address: SocketAddr, data_port: u16, kind: Kind, options: (Duration, &Path)) -> Aggregator {
         match kind {
             Kind::Host { shared } => {
                 let start = || HostPlane::start(4096, 352, SHARDS, Ipv4Addr::LOCALHOST, data_port).ok();
                 let plane = patiently(start).with_dynamic(shared, SLOT_TIMEOUT).unwrap();
                 let data_port = plane.running().local().port();
-                Aggregator::with(address, data_port, plane, grace)
+                Aggregator::with(address, data_port, plane, options)
             }
-            Kind::None => Aggregator::with(address, 0, NoPlane, grace),
+            Kind::None => Aggregator::with(address, 0, NoDataPlane, options),
         }
     }
 
-    /// Where it was, knowing nothing.
+    /// At the same address, with its journal.
     pub fn start_again(&mut self, kind: Kind, grace: Duration) {
         self.stop();
-        *self = Aggregator::start_at(self.address, self.data_port, kind, grace);
+        let state_dir = self.state_dir.clone();
+        *self = Aggregator::start_at(self.address, self.data_port, kind, (grace, &state_dir));
     }
 
-    fn with(address: SocketAddr, data_port: u16, plane: impl DataPlane, grace: Duration) -> Aggregator {
+    /// What it takes to join by hand.
+    pub fn endpoint(&self) -> Endpoint {
+        let fingerprint = Identity::of_state_dir(&self.state_dir).unwrap().fingerprint();
+        let secret = Secret::new(SECRET).unwrap();
+        Endpoint { address: self.address, trust: Trust::Pinned(fingerprint), secret }
+    }
+
+    fn with(
+        address: SocketAddr,
+        data_port: u16,
+        plane: impl DataPlane,
+        (rejoin_grace, state_dir): (Duration, &Path),
+    ) -> Aggregator {
         let plane = Arc::new(plane);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -90,13 +110,20 @@ impl Aggregator {
             racks: Some(Secret::new(HOSTS_SECRET).unwrap()),
             ..Secrets::default()
         };
-        let listen = || runtime.block_on(Listening::open(address, plane.clone(), secrets.clone())).ok();
+        let options = ServerOptions {
+            identity: Identity::of_state_dir(state_dir).unwrap(),
+            secrets,
+            state_dir: state_dir.to_owned(),
+            stealing: true,
+            rejoin_grace,
+        };
+        let listen = || runtime.block_on(Listening::open(address, plane.clone(), options.clone())).ok();
         let listening = patiently(listen);
-        let listening = listening.with_rejoin_grace(grace);
         let address = listening.address();
         let (stop, stopped) = oneshot::channel::<()>();
         runtime.spawn(listening.serve(async { drop(stopped.await) }));
-        Aggregator { address, data_port, stop: Some(stop), runtime: Some(runtime) }
+        let state_dir = state_dir.to_owned();
+        Aggregator { address, state_dir, data_port, stop: Some(stop), runtime: Some(runtime) }
     }
 }
 
@@ -144,42 +171,45 @@ impl Lab {
 
     /// With further lines in the daemons' configurations.
     pub fn with(hosts: usize, further: &str) -> Lab {
-        Lab::start(Kind::Host { shared: 0 }, hosts, further, "", Duration::ZERO)
+        Lab::start(Kind::Host { shared: 0 }, hosts, further, None, Duration::ZERO)
     }
 
-    /// `role`: further lines of the first daemon's configuration.
-    fn start(kind: Kind, hosts: usize, further: &str, role: &str, grace: Duration) -> Lab {
+    /// `first`: the name of the first daemon as a parameter host.
+    fn start(kind: Kind, hosts: usize, further: &str, first: Option<&str>, grace: Duration) -> Lab {
         let scratch = Scratch::new();
-        let aggregator = Aggregator::start(kind, grace);
+        let aggregator = Aggregator::start(kind, grace, &scratch.path().join("aggregator"));
         let mut lab = Lab { scratch, aggregator, hosts: Vec::new(), parameter_hosts: Vec::new() };
+        let role = first.map_or(String::new(), |name| role(name, &lab.aggregator.state_dir));
         let lines = |host| if host == 0 { format!("{further}\n{role}") } else { further.to_owned() };
         lab.hosts =
             (0..hosts).map(|host| lab.daemon(&format!("host{host}"), 10 + host, &lines(host))).collect();
         lab
     }
 
-    fn daemon(&self, name: &str, number: usize, further: &str) -> (Option<Daemon>, PathBuf) {
+    /// The daemon of a host at 127.0.0.`number`.
+    pub fn daemon(&self, name: &str, number: usize, further: &str) -> (Option<Daemon>, PathBuf) {
         let further = format!(
             "address = \"127.0.0.{number}\"\naggregator = \"{}\"\n{further}",
             self.aggregator.address
         );
-        let (daemon, socket) = daemon(&self.scratch, name, &further);
+        let token = token(&self.aggregator.state_dir, SECRET);
+        let (daemon, socket) = daemon_with(&self.scratch, name, &token, &further);
         (Some(daemon), socket)
     }
 
     /// A lab for dynamic jobs, with dedicated parameter hosts. They have registered.
     pub fn dynamic(kind: Kind, hosts: usize, parameter_hosts: usize, further: &str) -> Lab {
-        Lab::start(kind, hosts, further, "", Duration::ZERO).with_parameter_hosts(parameter_hosts, further)
+        Lab::start(kind, hosts, further, None, Duration::ZERO).with_parameter_hosts(parameter_hosts, further)
     }
 
     /// The same, where a dead worker's place is open to another for long enough.
     pub fn rejoining(kind: Kind, hosts: usize, parameter_hosts: usize, further: &str) -> Lab {
-        Lab::start(kind, hosts, further, "", REJOIN_GRACE).with_parameter_hosts(parameter_hosts, further)
+        Lab::start(kind, hosts, further, None, REJOIN_GRACE).with_parameter_hosts(parameter_hosts, further)
     }
 
     fn with_parameter_hosts(mut self, parameter_hosts: usize, further: &str) -> Lab {
         for host in 0..parameter_hosts {
-            let further = format!("{further}\n{}", role(&format!("ph{host}")));
+            let further = format!("{further}\n{}", role(&format!("ph{host}"), &self.aggregator.state_dir));
             let daemon = self.daemon(&format!("ph{host}"), 40 + host, &further);
             self.parameter_hosts.push(daemon);
         }
@@ -198,7 +228,7 @@ impl Lab {
     }
 
     fn with_first_as_host(kind: Kind, hosts: usize, grace: Duration) -> Lab {
-        let lab = Lab::start(kind, hosts, "", &role("both"), grace);
+        let lab = Lab::start(kind, hosts, "", Some("both"), grace);
         lab.await_parameter_hosts(1);
         lab
     }

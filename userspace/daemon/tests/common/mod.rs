@@ -43,8 +43,13 @@ impl Drop for Scratch {
 
 /// A daemon on the UDP backend, with further lines in its configuration.
 pub fn daemon(scratch: &Scratch, name: &str, further: &str) -> (Daemon, PathBuf) {
+    daemon_with(scratch, name, SECRET, further)
+}
+
+/// The same, with this secret or join token.
+pub fn daemon_with(scratch: &Scratch, name: &str, secret: &str, further: &str) -> (Daemon, PathBuf) {
     let socket = scratch.path().join(format!("{name}.sock"));
-    let text = format!("socket = {socket:?}\nbackend = \"udp\"\nsecret = {SECRET:?}\n{further}");
+    let text = format!("socket = {socket:?}\nbackend = \"udp\"\nsecret = {secret:?}\n{further}");
     let config = Config::parse(&text, Path::new("test.toml")).unwrap();
     (Daemon::start(config).unwrap(), socket)
 }

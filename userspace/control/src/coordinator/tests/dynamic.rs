@@ -1,9 +1,10 @@
-//! What dynamic jobs get, and what none can have; [`super::hosts`] and [`super::outlived`] are about what they need and do without.
+//! The grants and refusals of dynamic jobs; [`super::hosts`] and [`super::outlived`] are about their peers.
 
 use std::net::SocketAddrV4;
 
+use sumac_job::Mode;
+
 use super::*;
-use crate::dynamic::{DEFAULT_WINDOW, DynamicTerms, DynamicWishes};
 
 pub(super) const SHARING: PlaneInfo = sharing(512, 832);
 
@@ -29,28 +30,37 @@ pub(super) fn host(number: u8) -> RackEntry {
         ip,
         plane: PlaneInfo { shards: 4, ..plane },
         instance: 1,
-        last_epochs: vec![],
+        jobs: TakenOver::default(),
     }
 }
 
 pub(super) fn rack(number: u8) -> RackEntry {
     let ip = Ipv4Addr::new(10, 77, 100, number);
-    RackEntry { name: format!("r{number}"), ip, plane: sharing(384, 832), instance: 1, last_epochs: vec![] }
+    RackEntry {
+        name: format!("r{number}"),
+        ip,
+        plane: sharing(384, 832),
+        instance: 1,
+        jobs: TakenOver::default(),
+    }
 }
 
-pub(super) fn dynamic(job: &str, rank: u16, world: u16, wishes: DynamicWishes) -> JoinRequest {
-    wanting(job, rank, world, |w| {
-        (w.mode, w.elements, w.slots, w.shards, w.max_shards) = (Mode::Dynamic(wishes), None, None, None, 4);
+pub(super) fn dynamic(job: &str, rank: u16, world: u16, change: impl FnOnce(&mut JobSpec)) -> JoinRequest {
+    wanting(job, rank, world, |asked| {
+        let spec = &mut asked.spec;
+        (spec.mode, spec.elements, spec.slots, spec.shards) = (Some(Mode::Dynamic), None, None, None);
+        asked.host.max_shards = 4;
+        change(&mut asked.spec);
     })
 }
 
 pub(super) fn plain(job: &str, rank: u16, world: u16) -> JoinRequest {
-    dynamic(job, rank, world, DynamicWishes::default())
+    dynamic(job, rank, world, |_| {})
 }
 
-/// The first parameter host, in service.
+/// The first parameter host, in service, where it entered first.
 pub(super) fn present() -> [(u64, PlaneInfo); 1] {
-    [(100, host(0).plane)]
+    [(1, host(0).plane)]
 }
 
 pub(super) fn below(rack: u64, request: JoinRequest) -> JoinRequest {
@@ -62,14 +72,16 @@ impl World {
     pub(super) fn sharing(hosts: &[u8]) -> World {
         let mut world = World::with(SHARING);
         for number in hosts {
-            world.enter(100 + u64::from(*number), host(*number));
+            world.enter(host(*number));
         }
         world
     }
 
-    pub(super) fn enter(&mut self, id: u64, entry: RackEntry) {
-        self.coordinator.rack_enters(self.now, RackId(id), entry).unwrap();
+    /// Racks and parameter hosts have the numbers 1, 2, ... in the order of their first entries.
+    pub(super) fn enter(&mut self, entry: RackEntry) -> u64 {
+        let id = self.coordinator.rack_enters(self.now, entry).unwrap();
         self.work();
+        id.0
     }
 
     pub(super) fn all(&mut self, requests: impl IntoIterator<Item = JoinRequest>) -> Vec<MemberId> {
@@ -87,10 +99,6 @@ impl World {
         }
     }
 
-    pub(super) fn terms(&self, member: MemberId) -> DynamicTerms {
-        self.grant(member).dynamic.expect("a dynamic job")
-    }
-
     fn order(&mut self) -> JobOrder {
         loop {
             match self.coordinator.poll_action() {
@@ -105,31 +113,30 @@ impl World {
 #[test]
 fn a_job_gets_shared_slots_and_the_hosts_with_the_fewest_jobs() {
     let mut world = World::sharing(&[0, 1, 2]);
-    let asked = DynamicWishes { hosts: Some(2), window: Some(64), ..DynamicWishes::default() };
+    let asked = |spec: &mut JobSpec| (spec.parameter_hosts, spec.window) = (Some(2), Some(64));
     let first = world.all([dynamic("a", 0, 2, asked), plain("a", 1, 2)]);
-    let terms = world.terms(first[1]);
+    let (terms, placement) = (world.terms(first[1]), world.placement(first[1]));
     let address = |number| SocketAddrV4::new(Ipv4Addr::new(10, 77, 200, number), 48800);
-    assert_eq!(terms.hosts, [address(0), address(1)], "one rank asked for two");
-    assert_eq!((terms.slots, terms.window, terms.fan_in_1, terms.bitmap_1), (512, 64, 0, 0));
-    assert!(terms.congestion && !terms.linear && !terms.beside_root && terms.resume.is_empty());
-    let grant = world.grant(first[0]);
-    assert_eq!((grant.shards, grant.elements, grant.lane_slots, grant.tune), (4, 352, 0, false));
-    assert!(grant.slots_reason.contains("up to 512 of each shard"), "{}", grant.slots_reason);
+    assert_eq!(terms.parameter_hosts, [address(0), address(1)], "one rank asked for two");
+    assert_eq!((terms.slots, terms.window, terms.fan_in_1, placement.bitmap_1), (512, 64, 0, 0));
+    assert!(terms.congestion_control && !placement.beside_root && terms.resume.is_empty());
+    assert_eq!((terms.shards, terms.elements, terms.is_measured), (4, 352, true));
+    assert!(terms.slots_reason.contains("up to 512 of each shard"), "{}", terms.slots_reason);
 
-    let second = world.all([dynamic("b", 0, 1, DynamicWishes { hosts: Some(1), ..asked })]);
-    assert_eq!(world.terms(second[0]).hosts, [address(2)], "which had none");
+    let second = world.all([dynamic("b", 0, 1, |spec| spec.parameter_hosts = Some(1))]);
+    assert_eq!(world.terms(second[0]).parameter_hosts, [address(2)], "which had none");
     let third = world.all([plain("c", 0, 1)]);
     let terms = world.terms(third[0]);
-    assert_eq!((terms.hosts.len(), terms.window), (3, DEFAULT_WINDOW), "all that there are");
-    let narrow = wanting("d", 0, 1, |w| {
-        w.mode = Mode::Dynamic(DynamicWishes { slots: Some(100), ..DynamicWishes::default() });
+    assert_eq!((terms.parameter_hosts.len(), terms.window), (3, DEFAULT_WINDOW), "all that there are");
+    let narrow = wanting("d", 0, 1, |asked| {
+        (asked.spec.mode, asked.spec.dynamic_slots) = (Some(Mode::Dynamic), Some(100));
     });
     let fourth = world.all([narrow]);
     let terms = world.terms(fourth[0]);
-    assert_eq!((terms.hosts.len(), terms.slots), (1, 100), "as many as shards");
+    assert_eq!((terms.parameter_hosts.len(), terms.slots), (1, 100), "as many as shards");
     assert_eq!(world.coordinator.pool.free(u32::MAX), 256, "no slots of their own");
     let beside = world.start("e", 1);
-    assert_eq!(world.grant(beside[0]).dynamic, None, "static ones run beside them");
+    assert!(!world.terms(beside[0]).is_dynamic(), "static ones run beside them");
     for member in [first, second, third, fourth, beside].concat() {
         world.leave(member, Outcome::Done);
     }
@@ -138,28 +145,21 @@ fn a_job_gets_shared_slots_and_the_hosts_with_the_fewest_jobs() {
 
 #[test]
 fn what_no_dynamic_job_can_have() {
-    let with = |change: fn(&mut DynamicWishes)| {
-        let mut wishes = DynamicWishes::default();
-        change(&mut wishes);
-        dynamic("a", 0, 1, wishes)
-    };
-    let wanting = |change: fn(&mut Wishes)| {
-        let mut request = plain("a", 0, 1);
-        change(&mut request.wishes);
+    let with = |change: fn(&mut JobSpec)| dynamic("a", 0, 1, change);
+    let wide = |elements: u16| {
+        let mut request = dynamic("a", 0, 1, |spec| spec.elements = Some(elements));
+        request.asked.host.max_elements = 2000;
         request
     };
     let table = [
-        (wanting(|w| w.wire = WireFormat::Int16), "int16 on the wire in a dynamic job"),
-        (
-            wanting(|w| (w.elements, w.max_elements) = (Some(833), 2000)),
-            "too large: the aggregator takes at most 832",
-        ),
-        (with(|w| w.window = Some(100)), "a window of 100 chunks: give a power of two"),
-        (with(|w| w.window = Some(8192)), "a window of 8192 chunks: give a power of two from 8 to 4096"),
-        (with(|w| w.window = Some(4)), "a window of 4 chunks"),
-        (with(|w| w.slots = Some(0)), "0 slots of each shard"),
-        (with(|w| w.hosts = Some(5)), "5 parameter hosts: a job has 1 to 4"),
-        (with(|w| w.hosts = Some(0)), "0 parameter hosts"),
+        (with(|s| s.wire = Some(WireFormat::Int16)), "int16 on the wire in a dynamic job"),
+        (wide(833), "too large: the aggregator takes at most 832"),
+        (with(|s| s.window = Some(100)), "a window of 100 chunks: give a power of two"),
+        (with(|s| s.window = Some(8192)), "a window of 8192 chunks: give a power of two from 8 to 4096"),
+        (with(|s| s.window = Some(4)), "a window of 4 chunks"),
+        (with(|s| s.dynamic_slots = Some(0)), "0 slots of each shard"),
+        (with(|s| s.parameter_hosts = Some(5)), "5 parameter hosts: a job has 1 to 4"),
+        (with(|s| s.parameter_hosts = Some(0)), "0 parameter hosts"),
     ];
     let mut world = World::sharing(&[0, 1]);
     for (request, words) in table {
@@ -167,8 +167,8 @@ fn what_no_dynamic_job_can_have() {
         assert!(refusal.contains(words), "{refusal}");
     }
     let at_start = [
-        (with(|w| w.slots = Some(513)), "513 slots of each shard: the aggregators share out 512"),
-        (wanting(|w| (w.shards, w.mode) = (Some(1), two_hosts())), "2 parameter hosts for 1 shards"),
+        (with(|s| s.dynamic_slots = Some(513)), "513 slots of each shard: the aggregators share out 512"),
+        (with(|s| (s.shards, s.parameter_hosts) = (Some(1), Some(2))), "2 parameter hosts for 1 shards"),
     ];
     for (request, words) in at_start {
         let member = world.join(&request).unwrap();
@@ -177,75 +177,74 @@ fn what_no_dynamic_job_can_have() {
         world.leave(member, Outcome::Done);
     }
     let mut world = World::with(sharing(512, 2000));
-    let refusal = world.join(&wanting(|w| (w.elements, w.max_elements) = (Some(900), 2000))).unwrap_err();
+    let refusal = world.join(&wide(900)).unwrap_err();
     assert!(refusal.to_string().contains("900 elements in a dynamic job: it takes at most 832"), "{refusal}");
-    world.enter(1, host(0));
-    let wide = world.all([wanting(|w| w.max_elements = 2000)]);
-    assert_eq!(world.grant(wide[0]).elements, 832);
+    world.enter(host(0));
+    let mut any = wide(832);
+    any.asked.spec.elements = None;
+    let any = world.all([any]);
+    assert_eq!(world.terms(any[0]).elements, 832);
 
     let mut world = World::new();
-    world.enter(1, host(0));
+    world.enter(host(0));
     let member = world.join(&plain("a", 0, 1)).unwrap();
     assert!(world.refusal(member).to_string().contains("--dynamic-slots"), "an aggregator that shares none");
 }
 
-fn two_hosts() -> Mode {
-    Mode::Dynamic(DynamicWishes { hosts: Some(2), ..DynamicWishes::default() })
-}
-
 #[test]
 fn ranks_that_differ_in_mode_are_named() {
-    let other = |change: fn(&mut DynamicWishes)| {
-        let mut wishes =
-            DynamicWishes { window: Some(64), hosts: Some(1), slots: Some(9), ..Default::default() };
-        change(&mut wishes);
-        dynamic("a", 1, 2, wishes)
+    let other = |rank, change: fn(&mut JobSpec)| {
+        dynamic("a", rank, 2, |spec| {
+            (spec.window, spec.parameter_hosts, spec.dynamic_slots) = (Some(64), Some(1), Some(9));
+            change(spec);
+        })
     };
     let table = [
         (request("a", 1, 2), "rank 0 wants mode dynamic, rank 1 wants static"),
-        (other(|w| w.window = Some(128)), "rank 0 wants window 64, rank 1 wants 128"),
-        (other(|w| w.hosts = Some(2)), "rank 0 wants parameter hosts 1, rank 1 wants 2"),
-        (other(|w| w.slots = Some(8)), "rank 0 wants shared slots 9, rank 1 wants 8"),
-        (other(|w| w.linear = true), "rank 0 wants chunks in slots by hash, rank 1 wants in their order"),
-        (other(|w| w.congestion = false), "rank 0 wants congestion control true, rank 1 wants false"),
+        (other(1, |s| s.window = Some(128)), "rank 0 wants window 64, rank 1 wants 128"),
+        (other(1, |s| s.parameter_hosts = Some(2)), "rank 0 wants parameter hosts 1, rank 1 wants 2"),
+        (other(1, |s| s.dynamic_slots = Some(8)), "rank 0 wants shared slots 9, rank 1 wants 8"),
+        (
+            other(1, |s| s.congestion_control = Some(false)),
+            "rank 0 wants congestion control true, rank 1 wants false",
+        ),
     ];
     for (second, words) in table {
         let mut world = World::sharing(&[0]);
-        let zero = JoinRequest { rank: 0, ..other(|_| {}) };
-        let zero = world.join(&zero).unwrap();
+        let zero = world.join(&other(0, |_| {})).unwrap();
         let refusal = world.join(&second).unwrap_err();
         assert!(refusal.to_string().contains(words), "{refusal}");
-        assert_eq!(world.refusal(zero), refusal);
+        assert_eq!(world.refusal(zero), refused(refusal));
     }
 }
 
 #[test]
 fn places_in_two_levels() {
     let mut world = World::sharing(&[0]);
-    world.enter(1, rack(1));
-    world.enter(2, rack(2));
+    world.enter(rack(1));
+    world.enter(rack(2));
     for rank in 0..5 {
         let request = plain("a", rank, 5);
         let request = match rank {
-            0 | 3 => below(2, request),
+            0 | 3 => below(3, request),
             1 => request,
-            _ => below(1, request),
+            _ => below(2, request),
         };
         world.coordinator.join(world.now, &request).unwrap();
     }
     let order = world.order();
-    assert_eq!(order.hosts, [RackId(100)]);
-    let dynamic = order.install.dynamic.as_ref().unwrap();
-    assert_eq!((dynamic.slots, dynamic.fan_in_1, dynamic.upstream.len()), (384, 3, 0), "the least of all");
+    assert_eq!(order.hosts, [RackId(1)]);
+    assert_eq!((order.terms.slots, order.terms.fan_in_1), (384, 3), "the least of all");
     let children: Vec<_> = order.layout.children().iter().map(|child| child.ranks.clone()).collect();
     assert_eq!(children, [vec![0, 3], vec![1], vec![2, 4]]);
 
     let mut world = World::sharing(&[0]);
-    world.enter(1, rack(1));
-    let members = world.all([below(1, plain("a", 0, 3)), below(1, plain("a", 1, 3)), plain("a", 2, 3)]);
-    let terms: Vec<_> = members.iter().map(|member| world.terms(*member)).collect();
-    assert_eq!(terms.iter().map(|t| (t.fan_in_1, t.bitmap_1)).collect::<Vec<_>>(), [(2, 1), (2, 1), (2, 2)]);
-    assert_eq!(terms.iter().map(|t| t.beside_root).collect::<Vec<_>>(), [false, false, true]);
+    world.enter(rack(1));
+    let members = world.all([below(2, plain("a", 0, 3)), below(2, plain("a", 1, 3)), plain("a", 2, 3)]);
+    let of: Vec<_> = members.iter().map(|member| world.placement(*member)).collect();
+    assert_eq!(world.terms(members[0]).fan_in_1, 2);
+    assert_eq!(of.iter().map(|of| of.bitmap_1).collect::<Vec<_>>(), [1, 1, 2]);
+    assert_eq!(of.iter().map(|of| of.beside_root).collect::<Vec<_>>(), [false, false, true]);
 }
 
 #[test]
@@ -255,8 +254,8 @@ fn too_many_below_one_aggregator() {
     let refusal = world.refusal(members[0]).to_string();
     assert!(refusal.contains("33 workers") && refusal.contains("it takes 32"), "{refusal}");
     let mut world = World::sharing(&[0]);
-    world.enter(1, rack(1));
-    let join = |rank| if rank == 0 { below(1, plain("a", rank, 33)) } else { plain("a", rank, 33) };
+    world.enter(rack(1));
+    let join = |rank| if rank == 0 { below(2, plain("a", rank, 33)) } else { plain("a", rank, 33) };
     let members: Vec<_> = (0..33).map(|rank| world.join(&join(rank)).unwrap()).collect();
     let refusal = world.refusal(members[0]).to_string();
     assert!(refusal.contains("1 racks and 32 workers beside them below one root: it takes 32"), "{refusal}");
@@ -269,13 +268,13 @@ fn a_control_plane_without_an_aggregator() {
     let refusal = world.join(&request("a", 0, 1)).unwrap_err();
     assert_eq!(refusal, Refusal::NoAggregator);
     assert!(refusal.to_string().contains("open the job with mode dynamic"), "{refusal}");
-    world.enter(1, host(0));
+    world.enter(host(0));
     let members: Vec<_> = (0..40).map(|rank| world.join(&plain("a", rank, 40)).unwrap()).collect();
-    let terms = world.terms(members[33]);
-    assert_eq!((terms.slots, terms.fan_in_1, terms.bitmap_1, terms.beside_root), (0, 2, 2, false));
-    let reason = world.grant(members[0]).slots_reason;
+    let (terms, of) = (world.terms(members[33]), world.placement(members[33]));
+    assert_eq!((terms.slots, terms.fan_in_1, of.bitmap_1, of.beside_root), (0, 2, 2, false));
+    let reason = world.terms(members[0]).slots_reason;
     assert_eq!(reason, "there is no aggregator");
-    world.enter(2, rack(1));
+    world.enter(rack(1));
     let member = world.join(&below(2, plain("b", 0, 1))).unwrap();
     let refusal = world.refusal(member).to_string();
     assert!(refusal.contains("the root has no aggregator to add up racks' sums"), "{refusal}");
@@ -285,8 +284,8 @@ fn a_control_plane_without_an_aggregator() {
 fn people_see_who_has_what() {
     let mut world = World::sharing(&[0]);
     world.coordinator.rejoin_grace = seconds(9);
-    world.enter(1, rack(1));
-    let members = world.all([below(1, plain("a", 0, 2)), plain("a", 1, 2)]);
+    world.enter(rack(1));
+    let members = world.all([below(2, plain("a", 0, 2)), plain("a", 1, 2)]);
     world.join(&request("b", 1, 2)).unwrap();
     let overview = world.coordinator.overview();
     let below = overview.racks.iter().chain(&overview.parameter_hosts);
@@ -301,8 +300,8 @@ fn people_see_who_has_what() {
         ("b", "static", "waiting", &[0][..])
     );
 
-    world.pass_with(seconds(4), &members[..1], &[(100, host(0).plane)]);
-    world.coordinator.rack_reports(world.now, RackId(100), Err("no way".into()));
+    world.pass_with(seconds(4), &members[..1], &present());
+    world.coordinator.rack_reports(world.now, RackId(1), Err("no way".into()));
     world.coordinator.on_plane(world.now, Ok((0xb, SHARING)));
     let overview = world.coordinator.overview();
     assert_eq!(overview.parameter_hosts[0].away.as_deref(), Some("no way"));

@@ -12,11 +12,11 @@ fn nobody_starts_before_all_have_joined() {
     assert!(world.plane.is_empty());
     let one = world.join(&request("a", 1, 3)).unwrap();
     for (rank, member) in [zero, one, two].into_iter().enumerate() {
-        let grant = world.grant(member);
-        assert_eq!((grant.job, grant.epoch, grant.lane_slots, grant.lanes()), (1, 1, 32, 2));
-        assert_eq!((grant.rack_rank, grant.rack_world), (rank as u16, 3));
-        assert_eq!((grant.tune, world.departed(member)), (false, vec![]));
-        assert_eq!(grant.aggregator_ip, Ipv4Addr::new(10, 77, rank as u8, 1));
+        let (terms, placement) = (world.terms(member), world.placement(member));
+        assert_eq!((terms.job, terms.epoch, terms.slots, terms.lanes()), (1, 1, 32, 2));
+        assert_eq!((placement.rack_rank, placement.rack_world), (rank as u16, 3));
+        assert_eq!((terms.is_measured, world.departed(member)), (true, vec![]));
+        assert_eq!(placement.aggregator_ip, Ipv4Addr::new(10, 77, rank as u8, 1));
     }
 }
 
@@ -24,22 +24,22 @@ fn nobody_starts_before_all_have_joined() {
 fn refused_joins_change_nothing() {
     type Change = fn(&mut JoinRequest);
     let table: [(&str, Change, RefusalKind); 17] = [
-        ("rank taken", |r| r.rank = 0, RefusalKind::RankTaken),
-        ("no name", |r| r.job = String::new(), RefusalKind::Invalid),
-        ("long name", |r| r.job = "x".repeat(65), RefusalKind::Invalid),
-        ("control characters", |r| r.job = "a\nb".into(), RefusalKind::Invalid),
-        ("world of none", |r| (r.wishes.world, r.rank) = (0, 0), RefusalKind::Invalid),
-        ("world of 33", |r| r.wishes.world = 33, RefusalKind::Invalid),
-        ("rank outside", |r| r.rank = 3, RefusalKind::Invalid),
-        ("no elements", |r| r.wishes.elements = Some(0), RefusalKind::Invalid),
-        ("elements", |r| r.wishes.elements = Some(361), RefusalKind::TooManyElements),
-        ("scale of zero", |r| r.wishes.scaling = Scale::Fixed(0.0), RefusalKind::Invalid),
-        ("infinite scale", |r| r.wishes.scaling = Scale::Fixed(f32::INFINITY), RefusalKind::Invalid),
-        ("slots of no power of two", |r| r.wishes.slots = Some(0), RefusalKind::Invalid),
-        ("more slots than there are", |r| r.wishes.slots = Some(256), RefusalKind::PoolFull),
-        ("no slots can be that many", |r| r.wishes.slots = Some(u32::MAX), RefusalKind::Invalid),
-        ("no shards", |r| r.wishes.shards = Some(0), RefusalKind::Invalid),
-        ("shards", |r| r.wishes.shards = Some(3), RefusalKind::Invalid),
+        ("rank taken", |r| r.asked.spec.rank = 0, RefusalKind::RankTaken),
+        ("no name", |r| r.asked.spec.job = String::new(), RefusalKind::Invalid),
+        ("long name", |r| r.asked.spec.job = "x".repeat(65), RefusalKind::Invalid),
+        ("control characters", |r| r.asked.spec.job = "a\nb".into(), RefusalKind::Invalid),
+        ("world of none", |r| (r.asked.spec.world, r.asked.spec.rank) = (0, 0), RefusalKind::Invalid),
+        ("world of 33", |r| r.asked.spec.world = 33, RefusalKind::Invalid),
+        ("rank outside", |r| r.asked.spec.rank = 3, RefusalKind::Invalid),
+        ("no elements", |r| r.asked.spec.elements = Some(0), RefusalKind::Invalid),
+        ("elements", |r| r.asked.spec.elements = Some(361), RefusalKind::TooManyElements),
+        ("scale of zero", |r| r.asked.spec.scale = Some(Scale::Fixed(0.0)), RefusalKind::Invalid),
+        ("infinite scale", |r| r.asked.spec.scale = Some(Scale::Fixed(f32::INFINITY)), RefusalKind::Invalid),
+        ("slots of no power of two", |r| r.asked.spec.slots = Some(0), RefusalKind::Invalid),
+        ("more slots than there are", |r| r.asked.spec.slots = Some(256), RefusalKind::PoolFull),
+        ("no slots can be that many", |r| r.asked.spec.slots = Some(u32::MAX), RefusalKind::Invalid),
+        ("no shards", |r| r.asked.spec.shards = Some(0), RefusalKind::Invalid),
+        ("shards", |r| r.asked.spec.shards = Some(3), RefusalKind::Invalid),
         ("no port", |r| r.worker.port = 0, RefusalKind::Invalid),
     ];
     let mut world = World::new();
@@ -57,17 +57,17 @@ fn refused_joins_change_nothing() {
 
 #[test]
 fn a_mismatch_ends_the_gathering_for_all_and_names_both() {
-    type Change = fn(&mut Wishes);
+    type Change = fn(&mut Asked);
     let table: [(&str, Change); 9] = [
-        ("world size", |w| w.world = 4),
-        ("chunk elements", |w| w.elements = Some(64)),
-        ("scaling", |w| w.scaling = Scale::Fixed(2.0)),
-        ("wire format", |w| w.wire = WireFormat::Int16),
-        ("NaN policy", |w| w.not_finite = NonFinitePolicy::Carry),
-        ("order", |w| w.order = OperationOrder::Name),
-        ("checksum", |w| w.checksum = false),
-        ("slots", |w| w.slots = Some(64)),
-        ("shards", |w| w.shards = Some(2)),
+        ("world size", |w| w.spec.world = 4),
+        ("chunk elements", |w| w.spec.elements = Some(64)),
+        ("scaling", |w| w.spec.scale = Some(Scale::Fixed(2.0))),
+        ("wire format", |w| w.spec.wire = Some(WireFormat::Int16)),
+        ("NaN policy", |w| w.spec.not_finite = Some(NonFinitePolicy::Carry)),
+        ("order", |w| w.spec.order = Some(OperationOrder::Name)),
+        ("checksum", |w| w.host.checksum = false),
+        ("slots", |w| w.spec.slots = Some(64)),
+        ("shards", |w| w.spec.shards = Some(2)),
     ];
     for (what, change) in table {
         let mut world = World::new();
@@ -75,34 +75,34 @@ fn a_mismatch_ends_the_gathering_for_all_and_names_both() {
         let refusal = world.join(&wanting("a", 2, 3, change)).expect_err(what);
         assert_eq!((refusal.kind(), refusal.ranks()), (RefusalKind::Mismatch, vec![0, 2]), "{what}");
         assert!(refusal.to_string().contains(what), "{what}: {refusal}");
-        assert_eq!(world.refusal(zero), refusal, "{what}");
+        assert_eq!(world.refusal(zero), refused(refusal), "{what}");
     }
 }
 
 #[test]
 fn at_the_first_deadline_all_learn_who_is_missing() {
     let mut world = World::new();
-    let zero = world.join(&JoinRequest { deadline: seconds(5), ..request("a", 0, 4) }).unwrap();
+    let zero = world.join(&within(5.0, request("a", 0, 4))).unwrap();
     let two = world.join(&request("a", 2, 4)).unwrap();
     world.pass(millis(4900), &[zero, two]);
     assert_eq!(world.status(zero), Status::Waiting(vec![1, 3]));
     world.pass(millis(200), &[zero, two]);
     for member in [zero, two] {
         let waited = seconds(5);
-        assert_eq!(world.refusal(member), Refusal::Missing { job: "a".into(), ranks: vec![1, 3], waited });
+        let missing = Refusal::Missing { job: "a".into(), ranks: vec![1, 3], waited };
+        assert_eq!(world.refusal(member), refused(missing));
     }
     let fresh = world.join(&request("a", 0, 4)).unwrap();
     assert_eq!(world.status(fresh), Status::Waiting(vec![1, 2, 3]), "a new gathering");
 }
 
 #[test]
-fn the_dead_lose_their_seat_while_gathering() {
+fn the_dead_lose_their_rank_while_gathering() {
     let mut world = World::new();
     let zero = world.join(&request("a", 0, 2)).unwrap();
     let one = world.join(&request("b", 0, 2)).unwrap();
     world.pass(seconds(3), &[one]);
     assert_eq!(world.coordinator.status(zero), None);
-    assert_eq!(world.forgotten, [zero]);
     world.start("a", 2);
     assert_eq!(world.plane.len(), 1);
 }
@@ -114,9 +114,9 @@ fn the_next_incarnation_waits_for_the_last_worker_of_the_one_before() {
     world.leave(first[0], Outcome::Done);
     let zero = world.join(&request("a", 0, 1)).unwrap();
     assert_eq!(world.status(zero), Status::Waiting(vec![]), "rank 1 is still in the first");
-    assert_eq!(world.grant(first[1]).epoch, 1);
+    assert_eq!(world.terms(first[1]).epoch, 1);
     world.leave(first[1], Outcome::Done);
-    let grant = world.grant(zero);
+    let grant = world.terms(zero);
     assert_eq!((grant.job, grant.epoch), (1, 2));
 }
 
@@ -125,10 +125,10 @@ fn it_does_not_wait_for_ever() {
     let mut world = World::new();
     let first = world.start("a", 2);
     world.leave(first[0], Outcome::Done);
-    let zero = world.join(&JoinRequest { deadline: seconds(4), ..request("a", 0, 1) }).unwrap();
+    let zero = world.join(&within(4.0, request("a", 0, 1))).unwrap();
     world.pass(seconds(5), &[first[1], zero]);
-    assert_eq!(world.refusal(zero), Refusal::Held { job: "a".into(), ranks: vec![1] });
-    assert_eq!(world.grant(first[1]).epoch, 1);
+    assert_eq!(world.refusal(zero), refused(Refusal::Held { job: "a".into(), ranks: vec![1] }));
+    assert_eq!(world.terms(first[1]).epoch, 1);
 }
 
 #[test]
@@ -136,11 +136,11 @@ fn epochs_grow_by_name_and_jobs_have_numbers_of_their_own() {
     let mut world = World::new();
     for epoch in 1..=3 {
         let members = world.start("a", 2);
-        assert_eq!((world.grant(members[0]).job, world.grant(members[0]).epoch), (1, epoch));
+        assert_eq!((world.terms(members[0]).job, world.terms(members[0]).epoch), (1, epoch));
         world.leave(members[0], Outcome::Failed("again".into()));
     }
     let members = world.start("b", 1);
-    assert_eq!((world.grant(members[0]).job, world.grant(members[0]).epoch), (2, 1));
+    assert_eq!((world.terms(members[0]).job, world.terms(members[0]).epoch), (2, 1));
 }
 
 #[test]
@@ -148,20 +148,20 @@ fn a_full_pool_says_what_is_free_and_who_has_the_rest() {
     let mut world = World::new();
     world.start("a", 1);
     world.start("b", 1);
-    world.join(&wanting("c", 0, 1, |w| w.slots = Some(16))).unwrap();
+    world.join(&wanting("c", 0, 1, |w| w.spec.slots = Some(16))).unwrap();
     let holders = vec![("a".into(), 64), ("b".into(), 64), ("c".into(), 32)];
     let full = Refusal::PoolFull { wanted: 128, free: 96, largest: 96, total: 256, holders };
-    let wanted = wanting("d", 0, 1, |w| w.slots = Some(64));
+    let wanted = wanting("d", 0, 1, |w| w.spec.slots = Some(64));
     assert_eq!(world.join(&wanted), Err(full.clone()));
     assert!(
         full.to_string().contains("96 of 256 are, at most 96 together (taken by `a` 64, `b` 64, `c` 32)"),
         "{full}"
     );
     // What is to be measured gets the most that there is until then.
-    let any = world.join(&wanting("d", 0, 1, |w| w.slots = None)).unwrap();
-    assert_eq!((world.grant(any).lane_slots, world.grant(any).tune), (32, true));
-    let none = world.join(&wanting("e", 0, 1, |w| (w.slots, w.shards) = (None, Some(2)))).unwrap();
-    assert_eq!(world.refusal(none).kind(), RefusalKind::PoolFull);
+    let any = world.join(&wanting("d", 0, 1, |w| w.spec.slots = None)).unwrap();
+    assert_eq!((world.terms(any).slots, world.terms(any).is_measured), (32, false));
+    let none = world.join(&wanting("e", 0, 1, |w| (w.spec.slots, w.spec.shards) = (None, Some(2)))).unwrap();
+    assert_eq!(world.refusal(none).kind, RefusalKind::PoolFull);
 }
 
 #[test]
@@ -169,26 +169,26 @@ fn what_is_left_open_is_what_all_have() {
     let mut world = World::new();
     let open = |rank: u16, max_elements: u16, max_shards: u16| {
         wanting("a", rank, 2, |w| {
-            (w.elements, w.shards, w.slots) = (None, None, None);
-            (w.max_elements, w.max_shards) = (max_elements, max_shards);
+            (w.spec.elements, w.spec.shards, w.spec.slots) = (None, None, None);
+            (w.host.max_elements, w.host.max_shards) = (max_elements, max_shards);
         })
     };
     let zero = world.join(&open(0, 1000, 9)).unwrap();
     world.join(&open(1, 352, 9)).unwrap();
-    assert_eq!((world.grant(zero).elements, world.grant(zero).shards), (352, 2), "rank 1's, the plane's");
+    assert_eq!((world.terms(zero).elements, world.terms(zero).shards), (352, 2), "rank 1's, the plane's");
     world.leave(zero, Outcome::Failed("again".into()));
     // Who asks, asks for all.
     let zero = world.join(&open(0, 1000, 2)).unwrap();
     world.join(&request("a", 1, 2)).unwrap();
-    let grant = world.grant(zero);
-    assert_eq!((grant.elements, grant.shards, grant.lane_slots, grant.tune), (256, 1, 32, false));
+    let grant = world.terms(zero);
+    assert_eq!((grant.elements, grant.shards, grant.slots, grant.is_measured), (256, 1, 32, true));
     assert!(grant.slots_reason.contains("asked for"), "{}", grant.slots_reason);
     world.leave(zero, Outcome::Failed("again".into()));
     // Not what another cannot have.
     let zero = world.join(&open(0, 64, 2)).unwrap();
     world.join(&request("a", 1, 2)).unwrap();
     let refusal = world.refusal(zero);
-    assert_eq!(refusal.kind(), RefusalKind::Invalid);
+    assert_eq!(refusal.kind, RefusalKind::Invalid);
     assert!(refusal.to_string().contains("rank 0 has at most 64"), "{refusal}");
 }
 
@@ -197,9 +197,27 @@ fn the_port_that_limits_chunks_is_named() {
     let mut world = World::new();
     let narrow = PlaneInfo { max_elements: 100, narrowest: Some("p0 (MTU 484)".into()), ..INFO };
     world.coordinator.on_plane(world.now, Ok((0xa, narrow)));
-    let refusal = world.join(&wanting("a", 0, 1, |w| w.elements = Some(101))).unwrap_err().to_string();
+    let refusal = world.join(&wanting("a", 0, 1, |w| w.spec.elements = Some(101))).unwrap_err().to_string();
     assert!(refusal.contains("at most 100, since its port p0 (MTU 484) carries no more"), "{refusal}");
     world.coordinator.on_plane(world.now, Ok((0xa, INFO)));
-    let refusal = world.join(&wanting("a", 0, 1, |w| w.elements = Some(361))).unwrap_err().to_string();
+    let refusal = world.join(&wanting("a", 0, 1, |w| w.spec.elements = Some(361))).unwrap_err().to_string();
     assert!(refusal.contains("at most 360, which its slots hold"), "{refusal}");
+}
+
+#[test]
+fn a_connection_that_ends_before_the_start_frees_the_rank_at_once() {
+    let mut world = World::new();
+    let zero = world.join(&request("a", 0, 2)).unwrap();
+    world.coordinator.on_disconnected(zero);
+    let zero = world.join(&request("a", 0, 2)).unwrap();
+    let one = world.join(&request("a", 1, 2)).unwrap();
+    world.coordinator.on_disconnected(one);
+    world.pass(millis(1900), &[zero]);
+    let again = world.coordinator.reconnect(world.now, "a", 1, one, 0);
+    assert_eq!(again, Ok(()), "a running member may reconnect");
+    world.pass(seconds(3), &[zero]);
+    assert_eq!(world.failure(zero).culprit(), Some(1), "or is dead");
+    let late = world.coordinator.reconnect(world.now, "a", 1, one, 0).unwrap_err();
+    assert_eq!(late.kind, DenialKind::Over);
+    assert!(late.message.contains("has ended meanwhile"), "{}", late.message);
 }

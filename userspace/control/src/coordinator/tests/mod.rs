@@ -1,4 +1,5 @@
-//! The state machine by tables; [`random`] and [`random_dynamic`] by random sequences. Here is the world that all of them play in.
+//! The state machine by tables; [`random`] and [`random_dynamic`] by random sequences, with restarts from the journal. This
+//! file has the world of all of them.
 
 mod dynamic;
 mod hosts;
@@ -9,16 +10,25 @@ mod posts;
 mod racks;
 mod random;
 mod random_dynamic;
-mod renewal;
-mod resume;
+mod replacement;
+mod restart;
+
+use std::net::Ipv4Addr;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use sumac_job::{JobSpec, NonFinitePolicy, OperationOrder, Scale, WireFormat};
+use sumac_transport::PathMeasure;
 
 use super::*;
-use sumac_transport::{NonFinitePolicy, PathMeasure, Scale, WireFormat};
-
-use crate::{OperationOrder, failure::FailureKind, refusal::RefusalKind};
+use crate::{
+    events::Post,
+    failure::{FailureKind, JobFailure},
+    journal,
+    message::WorkerHost,
+    plane::{LastEpoch, TakenOver},
+    refusal::{RefusalKind, Refused},
+};
 
 const fn seconds(seconds: u64) -> Time {
     Time::from_secs(seconds)
@@ -44,78 +54,81 @@ const fn plane(slots: u32, max_elements: u16) -> PlaneInfo {
     }
 }
 
-/// Wants 32 slots in each of two lanes.
-fn wishes(world: u16) -> Wishes {
-    Wishes {
-        world,
+/// Asks for 32 slots in each of two lanes.
+fn request(job: &str, rank: u16, world: u16) -> JoinRequest {
+    let spec = JobSpec {
         elements: Some(256),
-        max_elements: 352,
         slots: Some(32),
         shards: Some(1),
+        timeout_s: Some(30.0),
+        ..JobSpec::new(job, rank, world)
+    };
+    let host = WorkerHost {
+        data_ip: Ipv4Addr::UNSPECIFIED,
+        data_port: 48700,
+        mac: [2; 6],
+        max_elements: 352,
         max_shards: 2,
-        scaling: Scale::Block,
-        wire: WireFormat::Int32,
-        not_finite: NonFinitePolicy::Error,
-        order: OperationOrder::Submission,
         checksum: true,
-        mode: Mode::Static,
-    }
+    };
+    let worker = WorkerInstall {
+        ip: Ipv4Addr::new(10, 77, rank as u8, 2),
+        port: 48700,
+        mac: [2; 6],
+        local_ip: Ipv4Addr::new(10, 77, rank as u8, 1),
+    };
+    JoinRequest { asked: Asked { spec, host }, worker, rack: None }
 }
 
-fn request(job: &str, rank: u16, world: u16) -> JoinRequest {
-    JoinRequest {
-        job: job.into(),
-        rank,
-        wishes: wishes(world),
-        worker: WorkerInstall {
-            ip: Ipv4Addr::new(10, 77, rank as u8, 2),
-            port: 48700,
-            mac: [2; 6],
-            local_ip: Ipv4Addr::new(10, 77, rank as u8, 1),
-        },
-        rack: None,
-        deadline: seconds(30),
-        resumes: None,
-    }
-}
-
-/// The same with other wishes.
-fn wanting(job: &str, rank: u16, world: u16, change: impl FnOnce(&mut Wishes)) -> JoinRequest {
+/// The same with another request.
+fn wanting(job: &str, rank: u16, world: u16, change: impl FnOnce(&mut Asked)) -> JoinRequest {
     let mut request = request(job, rank, world);
-    change(&mut request.wishes);
+    change(&mut request.asked);
     request
 }
 
-fn doors(workers: &[WorkerInstall]) -> Vec<Door> {
-    let world = workers.len() as u16;
-    let door = |(rank, worker): (u16, &WorkerInstall)| Door {
-        aggregator_ip: worker.local_ip,
-        base_port: 48700,
-        plane: PlaneKind::Host,
-        result_group: None,
-        rack_rank: rank,
-        rack_world: world,
-    };
-    (0..).zip(workers).map(door).collect()
+/// The same with so many seconds to wait for the others.
+fn within(seconds: f64, mut request: JoinRequest) -> JoinRequest {
+    request.asked.spec.timeout_s = Some(seconds);
+    request
 }
 
-/// A coordinator, its clock, and a plane that does as it is told.
+fn placements(order: &JobOrder) -> Vec<Placement> {
+    let of = |(rank, worker): (u16, &WorkerInstall)| {
+        let position = order.layout.position(rank.into()).unwrap();
+        Placement {
+            rank,
+            aggregator_ip: worker.local_ip,
+            base_port: 48700,
+            aggregator: PlaneKind::Host,
+            result_group: None,
+            rack_rank: position.bit as u16,
+            rack_world: position.fan_in as u16,
+            bitmap_1: order.layout.bitmap_1(position),
+            beside_root: order.layout.is_beside_racks(position),
+        }
+    };
+    (0..).zip(&order.workers).map(of).collect()
+}
+
+/// A coordinator, its clock, its journal, and a plane that does as it is told.
 struct World {
     coordinator: Coordinator,
     now: Time,
-    /// Jobs on the plane, with their first slot and number of slots.
+    info: PlaneInfo,
+    instance: u64,
+    /// The journal's bytes.
+    journal: Vec<u8>,
+    seed: u64,
+    /// Jobs on the plane, with their run, first slot and number of slots.
     plane: BTreeMap<u16, (RunId, u32, u32)>,
     used: Vec<(u16, u16)>,
-    forgotten: Vec<MemberId>,
     refuse_removal: bool,
     /// Dynamic jobs that were installed again, and where.
     restored: Vec<(RunId, Option<RackId>)>,
     refuse_restore: bool,
-    /// What comes of going on with other workers.
-    renewed: Result<Renewed, String>,
-    /// Jobs that were an earlier control plane's, and what parameter hosts say to them.
-    resumed: Vec<JobOrder>,
-    refuse_resume: bool,
+    /// The outcome of going on with other workers.
+    replaced: Result<Replaced, String>,
 }
 
 impl World {
@@ -123,20 +136,24 @@ impl World {
         World::with(INFO)
     }
 
-    fn with(plane: PlaneInfo) -> World {
+    fn with(info: PlaneInfo) -> World {
         let random = Box::new(ChaCha8Rng::seed_from_u64(1));
+        let taken = TakenOver::default();
+        let coordinator =
+            Coordinator::restore(Time::ZERO, info.clone(), 0xa, &taken, Restart::default(), random);
         World {
-            coordinator: Coordinator::new(Time::ZERO, plane, 0xa, &[], random),
+            coordinator,
             now: Time::ZERO,
+            info,
+            instance: 0xa,
+            journal: Vec::new(),
+            seed: 1,
             plane: BTreeMap::new(),
             used: Vec::new(),
-            forgotten: Vec::new(),
             refuse_removal: false,
             restored: Vec::new(),
             refuse_restore: false,
-            renewed: Ok(Renewed { doors: Vec::new(), resume: vec![3; 8], lost: Vec::new() }),
-            resumed: Vec::new(),
-            refuse_resume: false,
+            replaced: Ok(Replaced { placements: Vec::new(), resume: vec![3; 8], lost: Vec::new() }),
         }
     }
 
@@ -156,83 +173,111 @@ impl World {
         self.work();
     }
 
-    /// Does what the coordinator orders, and holds it against what a plane can do.
+    /// Writes the journal.
+    fn record(&mut self) {
+        self.journal.extend(journal::written(&self.coordinator.poll_records()));
+    }
+
+    /// Executes the coordinator's commands, and checks that a plane can.
     fn work(&mut self) {
+        self.record();
         while let Some(action) = self.coordinator.poll_action() {
             match action {
-                Action::Forget(member) => self.forgotten.push(member),
                 Action::Install(run, order) => {
-                    self.check_install(run, &order.install);
-                    self.coordinator.on_installed(run, Ok(doors(&order.install.workers)));
+                    self.check_install(run, &order);
+                    let installed = InstalledJob { placements: placements(&order), parents: Vec::new() };
+                    self.coordinator.on_installed(run, Ok(installed));
                 }
                 Action::Restore { run, order, at } => {
-                    let held = self.plane.entry(order.install.job).or_insert((run, 0, 0));
+                    let held = self.plane.entry(order.terms.job).or_insert((run, 0, 0));
                     assert_eq!(held.0, run, "another run has the number");
                     self.restored.push((run, at));
                     let result = if self.refuse_restore { Err("busy".into()) } else { Ok(()) };
                     self.coordinator.on_restored(self.now, run, at, result);
                 }
-                Action::Resume(run, order) => {
-                    let result = if self.refuse_resume { Err("another job".into()) } else { Ok(()) };
-                    self.resumed.push(order);
-                    self.coordinator.on_resumed(self.now, run, result);
-                }
                 Action::Renew(run, order) => {
-                    assert!(!self.used.contains(&(order.install.job, order.install.epoch)), "an epoch twice");
-                    self.used.push((order.install.job, order.install.epoch));
-                    self.plane.insert(order.install.job, (run, 0, 0));
-                    let result = self.renewed.clone();
-                    self.coordinator.on_renewed(self.now, run, result);
+                    assert!(!self.used.contains(&(order.terms.job, order.terms.epoch)), "an epoch twice");
+                    self.used.push((order.terms.job, order.terms.epoch));
+                    self.plane.insert(order.terms.job, (run, 0, 0));
+                    let result = self.replaced.clone();
+                    self.coordinator.on_replaced(self.now, run, result);
                 }
-                Action::Withdraw(run, job) => {
-                    self.plane.remove(&job);
-                    self.coordinator.on_removed(self.now, run, Ok(()));
-                }
-                Action::Resize { run, job, lane_slots, reason } => {
-                    assert!(!reason.is_empty());
-                    // Nothing is there when the plane has lost its memory meanwhile.
-                    if let Some(held) = self.plane.get_mut(&job).filter(|held| held.0 == run) {
-                        assert!(lane_slots * 2 <= held.2, "a job only shrinks");
-                        held.2 = lane_slots * 2;
+                Action::Resize(run, order) => {
+                    assert!(!order.terms.slots_reason.is_empty());
+                    // The plane may have lost its memory meanwhile.
+                    if let Some(held) = self.plane.get_mut(&order.terms.job).filter(|held| held.0 == run) {
+                        assert!(order.terms.slots * 2 <= held.2, "a job only shrinks");
+                        held.2 = order.terms.slots * 2;
                     }
                     self.coordinator.on_resized(run, Ok(()));
                 }
-                Action::Remove(run, _) if self.refuse_removal => {
+                Action::Remove { run, .. } if self.refuse_removal => {
                     self.coordinator.on_removed(self.now, run, Err("busy".into()));
                 }
-                Action::Remove(run, job) => {
-                    // Nothing is there when the plane has lost its memory meanwhile.
+                Action::Remove { run, job, .. } => {
                     if let Some(held) = self.plane.remove(&job) {
                         assert_eq!(held.0, run);
                     }
                     self.coordinator.on_removed(self.now, run, Ok(()));
                 }
             }
+            self.record();
         }
     }
 
-    fn check_install(&mut self, run: RunId, job: &JobInstall) {
-        assert!(!self.used.contains(&(job.job, job.epoch)), "an incarnation is used twice");
-        self.used.push((job.job, job.epoch));
-        if job.dynamic.is_some() {
-            assert_eq!(
-                (job.first_slot, job.slots(), job.stealing),
-                (0, 0, false),
-                "it has no slots of its own"
-            );
-            let replaced = self.plane.insert(job.job, (run, 0, 0));
-            return assert_eq!(replaced, None, "the earlier incarnation is still there");
+    fn check_install(&mut self, run: RunId, order: &JobOrder) {
+        let terms = &order.terms;
+        assert!(!self.used.contains(&(terms.job, terms.epoch)), "an incarnation is used twice");
+        self.used.push((terms.job, terms.epoch));
+        if terms.is_dynamic() {
+            assert_eq!((order.first_slot, order.stealing), (0, false), "it has no slots of its own");
+            let before = self.plane.insert(terms.job, (run, 0, 0));
+            return assert_eq!(before, None, "the earlier incarnation is still there");
         }
-        let end = job.first_slot + job.slots();
-        assert!(end <= INFO.slots && job.lane_slots.is_power_of_two());
+        let slots = terms.slots * u32::from(terms.lanes());
+        let end = order.first_slot + slots;
+        assert!(end <= INFO.slots && terms.slots.is_power_of_two());
         for (_, first, slots) in self.plane.values().filter(|(.., slots)| *slots > 0) {
-            assert!(end <= *first || first + slots <= job.first_slot, "slots overlap");
+            assert!(end <= *first || first + slots <= order.first_slot, "slots overlap");
         }
-        let replaced = self.plane.insert(job.job, (run, job.first_slot, job.slots()));
-        assert_eq!(replaced, None, "the earlier incarnation is still there");
+        let before = self.plane.insert(terms.job, (run, order.first_slot, slots));
+        assert_eq!(before, None, "the earlier incarnation is still there");
     }
 
-    /// Time passes in small steps, with heartbeats of `alive`.
+    /// The coordinator is killed, and another one takes up what the journal has. `torn`: so many bytes of its end are lost.
+    fn restart(&mut self, torn: usize) {
+        let kept = self.journal.len().saturating_sub(torn);
+        let (records, len) = journal::read(&self.journal[..kept]);
+        self.journal.truncate(len);
+        let restart = Restart::new(records);
+        let known = restart.known_jobs();
+        self.plane.retain(|job, _| known.iter().any(|known| known.job == *job));
+        let taken = TakenOver {
+            jobs: self.plane.keys().copied().collect(),
+            // The slots remember what was installed.
+            last_epochs: self
+                .used
+                .iter()
+                .map(|(job, epoch)| LastEpoch { job: *job, epoch: *epoch })
+                .collect(),
+        };
+        self.seed += 1;
+        let random = Box::new(ChaCha8Rng::seed_from_u64(self.seed));
+        let grace = self.coordinator.rejoin_grace;
+        self.coordinator =
+            Coordinator::restore(self.now, self.info.clone(), self.instance, &taken, restart, random)
+                .with_rejoin_grace(grace);
+        self.work();
+    }
+
+    fn lose_state(&mut self) {
+        self.instance += 1;
+        self.plane.clear();
+        self.coordinator.on_plane(self.now, Ok((self.instance, self.info.clone())));
+        self.work();
+    }
+
+    /// Time passes in small steps, with messages of `alive`.
     fn pass(&mut self, time: Time, alive: &[MemberId]) {
         let end = self.now + time;
         while self.now < end {
@@ -256,30 +301,39 @@ impl World {
         }
     }
 
-    fn refusal(&self, member: MemberId) -> Refusal {
+    fn refusal(&self, member: MemberId) -> Refused {
         match self.status(member) {
             Status::Refused(refusal) => refusal,
             other => panic!("{other:?}"),
         }
     }
 
-    fn running(&self, member: MemberId) -> Grant {
+    fn running(&self, member: MemberId) -> (Grant, Vec<u16>) {
         match self.status(member) {
-            Status::Running(grant) => grant,
+            Status::Running { grant, departed } => (*grant, departed),
             other => panic!("{other:?}"),
         }
     }
 
-    fn grant(&self, member: MemberId) -> Assignment {
-        self.running(member).assignment
+    fn terms(&self, member: MemberId) -> JobTerms {
+        self.running(member).0.terms
+    }
+
+    fn placement(&self, member: MemberId) -> Placement {
+        self.running(member).0.placement
     }
 
     fn departed(&self, member: MemberId) -> Vec<u16> {
-        self.running(member).departed
+        self.running(member).1
     }
 
     fn post(&mut self, member: MemberId, first: u64, posts: Vec<Post>) {
         self.coordinator.post(self.now, member, first, posts);
         self.work();
     }
+}
+
+/// The refusal as a member receives it.
+fn refused(refusal: Refusal) -> Refused {
+    (&refusal).into()
 }

@@ -31,6 +31,7 @@ enum Step {
     Vanish(u64),
     Away(bool),
     LoseState,
+    Restart,
     Refuse {
         restore: bool,
         renewal: bool,
@@ -56,35 +57,25 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0u64..4).prop_map(Step::Vanish),
         1 => any::<bool>().prop_map(Step::Away),
         1 => Just(Step::LoseState),
+        1 => Just(Step::Restart),
         1 => (any::<bool>(), any::<bool>()).prop_map(|(restore, renewal)| Step::Refuse { restore, renewal }),
     ]
 }
 
-/// What there is beside the coordinator.
+/// The surroundings of the coordinator.
 struct Play {
     world: World,
     alive: Vec<MemberId>,
-    /// Who is below the root: its session, by its number.
+    /// The racks and parameter hosts that are connected: their ids, by their numbers.
     present: BTreeMap<u64, u64>,
-    sessions: u64,
-    instance: u64,
     is_away: bool,
-    joined: usize,
 }
 
 impl Play {
     fn new() -> Play {
         let mut world = World::with(SHARING);
         world.coordinator.rejoin_grace = seconds(3);
-        let mut play = Play {
-            world,
-            alive: Vec::new(),
-            present: BTreeMap::new(),
-            sessions: 0,
-            instance: 0xa,
-            is_away: false,
-            joined: 0,
-        };
+        let mut play = Play { world, alive: Vec::new(), present: BTreeMap::new(), is_away: false };
         play.step(Step::Enter(1));
         play
     }
@@ -110,23 +101,24 @@ impl Play {
             Step::Leave { .. } | Step::Die(_) => {}
             Step::Pass(time) => self.pass(millis(time)),
             Step::Enter(number) => {
-                self.sessions += 1;
-                self.present.insert(number, self.sessions);
-                self.world.enter(self.sessions, entry(number));
+                let id = self.world.enter(entry(number));
+                self.present.insert(number, id);
             }
             Step::Vanish(number) => drop(self.present.remove(&number)),
             Step::Away(is_away) => self.is_away = is_away,
             Step::LoseState => {
-                self.instance += 1;
                 self.is_away = false;
-                self.world.plane.clear();
-                self.world.coordinator.on_plane(self.world.now, Ok((self.instance, SHARING)));
-                self.world.work();
+                self.world.lose_state();
+            }
+            Step::Restart => {
+                self.is_away = false;
+                self.world.restart(0);
+                self.enter_again();
             }
             Step::Refuse { restore, renewal } => {
-                let renewed = Renewed { doors: Vec::new(), resume: vec![0; 8], lost: vec![None] };
+                let renewed = Replaced { placements: Vec::new(), resume: vec![0; 8], lost: vec![None] };
                 self.world.refuse_restore = restore;
-                self.world.renewed = if renewal { Err("no".into()) } else { Ok(renewed) };
+                self.world.replaced = if renewal { Err("no".into()) } else { Ok(renewed) };
             }
         }
         self.check();
@@ -136,36 +128,48 @@ impl Play {
         let name = format!("job {job}");
         let request = if dynamic { plain(&name, rank, world) } else { request(&name, rank, world) };
         let rack = rack.and_then(|rack| self.present.get(&rack)).map(|session| RackId(*session));
-        if let Ok(member) = self.world.join(&JoinRequest { rack, deadline: seconds(5), ..request }) {
+        if let Ok(member) = self.world.join(&within(5.0, JoinRequest { rack, ..request })) {
             self.alive.push(member);
-            self.joined += 1;
         }
     }
 
     fn pass(&mut self, time: Time) {
         let present: Vec<_> =
             self.present.iter().map(|(number, session)| (*session, entry(*number).plane)).collect();
-        let state = if self.is_away { Err("away".into()) } else { Ok((self.instance, SHARING)) };
+        let state = if self.is_away { Err("away".into()) } else { Ok((self.world.instance, SHARING)) };
         self.world.coordinator.on_plane(self.world.now, state);
         self.world.pass_with(time, &self.alive.clone(), &present);
     }
 
-    /// Whoever runs has what it needs.
+    /// Those that are connected enter again, with the jobs that they are told to keep.
+    fn enter_again(&mut self) {
+        for number in self.present.keys().copied().collect::<Vec<_>>() {
+            let entry = entry(number);
+            let is_host = entry.plane.kind == PlaneKind::Parameter;
+            let known = self.world.coordinator.known_jobs(&entry.name, is_host);
+            let jobs = known.iter().map(|known| known.job).collect();
+            let jobs = TakenOver { jobs, last_epochs: vec![] };
+            let id = self.world.enter(RackEntry { jobs, ..entry });
+            self.present.insert(number, id);
+        }
+    }
+
+    /// Every running job has what it needs.
     fn check(&self) {
         let coordinator = &self.world.coordinator;
         for run in coordinator.runs.values().filter(|run| run.outlives_aggregators()) {
             let shared = run.shared.as_ref().unwrap();
             assert!(shared.hosts.iter().all(|host| coordinator.racks.contains_key(host)), "a lost host");
-            assert_eq!(shared.hosts.len(), shared.addresses.len());
-            assert!(run.seats.keys().copied().eq(0..run.world), "a seat is gone, and not only vacant");
-            for seat in run.seats.values().filter_map(|seat| seat.rack) {
-                assert!(shared.racks.contains_key(&seat), "a rack that it does not know");
+            let hosts = run.terms.as_ref().unwrap().parameter_hosts.len();
+            assert_eq!(shared.hosts.len(), hosts);
+            assert!(
+                run.members.keys().copied().eq(0..run.world),
+                "a member is gone, and its rank not only vacated"
+            );
+            for rack in run.members.values().filter_map(|member| member.rack) {
+                assert!(shared.racks.contains_key(&rack), "a rack that it does not know");
             }
             assert_eq!(run.range, None);
-        }
-        for member in &self.alive {
-            let is_known = coordinator.status(*member).is_some();
-            assert!(is_known || self.world.forgotten.contains(member), "neither there nor forgotten");
         }
     }
 }
@@ -181,16 +185,15 @@ proptest! {
             play.step(step);
         }
         play.alive.clear();
-        // Whoever was below a rack that is gone is found dead when that is back.
+        // A worker below a rack that is gone is found dead when that is back.
         for number in 0..4 {
             play.step(Step::Enter(number));
         }
-        play.pass(seconds(12));
+        play.pass(seconds(25));
         let coordinator = &play.world.coordinator;
         prop_assert!(coordinator.runs.is_empty(), "{:?}", coordinator.runs);
         prop_assert!(coordinator.members.is_empty());
         prop_assert!(play.world.plane.is_empty());
         prop_assert_eq!(coordinator.pool.free(u32::MAX), SHARING.slots);
-        prop_assert_eq!(play.world.forgotten.len(), play.joined);
     }
 }

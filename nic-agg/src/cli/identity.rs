@@ -1,0 +1,73 @@
+//! The aggregator's key, secrets and state directory on the command line.
+
+use std::{env, path::PathBuf};
+
+use nix::unistd::Uid;
+use sumac_control::{Identity, Secret, TlsError};
+
+const JOB_SECRET_FILE: &str = "secret";
+const RACK_SECRET_FILE: &str = "rack-secret";
+
+/// The directory of what outlives the process.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StateDir {
+    /// Where key, secrets and the journal of running jobs are; each control plane has its own [default:
+    /// /var/lib/sumac-agg, or ~/.local/state/sumac-agg]
+    #[arg(long, value_name = "DIR", env = "STATE_DIRECTORY")]
+    state_dir: Option<PathBuf>,
+}
+
+impl StateDir {
+    /// The directory.
+    pub fn path(&self) -> PathBuf {
+        let home = || env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+        self.state_dir.clone().unwrap_or_else(|| match Uid::effective().is_root() {
+            true => "/var/lib/sumac-agg".into(),
+            false => home().join(".local/state/sumac-agg"),
+        })
+    }
+
+    /// The secret of jobs, made at the first call.
+    pub fn job_secret(&self) -> Result<Secret, TlsError> {
+        Secret::of_state_dir(&self.path(), JOB_SECRET_FILE)
+    }
+
+    /// The secret of racks and parameter hosts, made at the first call.
+    pub fn rack_secret(&self) -> Result<Secret, TlsError> {
+        Secret::of_state_dir(&self.path(), RACK_SECRET_FILE)
+    }
+
+    /// Whether racks and parameter hosts have a secret.
+    pub fn has_rack_secret(&self) -> bool {
+        self.path().join(RACK_SECRET_FILE).exists()
+    }
+}
+
+/// The site's own certificate.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TlsFiles {
+    /// The site's certificate for this aggregator, PEM; without it a self-signed one is made in the state directory
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The authorities that sign the certificates of workers, racks and parameter hosts, PEM: those without one are refused
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// The certificate with its key.
+    pub fn identity(&self, state: &StateDir) -> Result<Identity, TlsError> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(cert), Some(key)) => Identity::from_files(cert, key, self.tls_client_ca.as_deref()),
+            _ => Identity::of_state_dir(&state.path()),
+        }
+    }
+
+    /// Whether the site has given one.
+    pub fn is_given(&self) -> bool {
+        self.tls_cert.is_some()
+    }
+}

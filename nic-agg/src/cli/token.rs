@@ -1,0 +1,49 @@
+//! `sumac-agg token`: the join token that workers, racks and parameter hosts get.
+
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use sumac_control::{Credential, JoinToken};
+
+use super::{StateDir, identity::TlsFiles};
+
+const EXAMPLES: &str = "\
+Examples:
+  sumac-agg token > token                        for the daemons of this aggregator's workers
+  sumac-agg token --secret-file train.secret     for a job with a secret of its own
+  sumac-agg token --racks > racks.token          for the racks and parameter hosts below it";
+
+/// Print the join token: the fingerprint of this aggregator's certificate, with a secret
+///
+/// Whoever has it can join jobs (with --racks: offer a rack or parameter host), so keep it as the secret that it
+/// contains. Key and secrets are made at the first call, or by `sumac-agg serve`, in the state directory.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    state: StateDir,
+    /// The secret that `sumac-agg serve` was given for the job, or its racks; the state directory's own unless given
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// The secret of racks and parameter hosts, not that of jobs
+    #[arg(long)]
+    racks: bool,
+    #[command(flatten)]
+    tls: TlsFiles,
+}
+
+/// Prints it.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let identity = args.tls.identity(&args.state)?;
+    let secret = match (&args.secret_file, args.racks) {
+        (Some(file), _) => Credential::from_file(file)?.secret,
+        (None, false) => args.state.job_secret()?,
+        (None, true) => args.state.rack_secret()?,
+    };
+    let token = JoinToken { fingerprint: identity.fingerprint(), secret };
+    writeln!(io::stdout().lock(), "{token}")?;
+    Ok(ExitCode::SUCCESS)
+}

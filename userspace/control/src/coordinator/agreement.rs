@@ -1,0 +1,255 @@
+//! The parameters of a job that follow from what its ranks ask for and its aggregators have.
+
+use serde::{Deserialize, Serialize};
+use sumac_job::{JobSpec, JobTerms, Mode, Scale, WireFormat};
+use sumac_transport::dynamic::{MAX_WINDOW, MIN_WINDOW};
+use sumac_wire::{CLASSES, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
+
+use crate::{
+    message::WorkerHost,
+    plane::{PlaneInfo, PlaneKind},
+    refusal::Refusal,
+};
+
+/// Chunks of a lane that may be ahead of the first without a result, unless workers ask for another number.
+pub const DEFAULT_WINDOW: u32 = 256;
+/// The factor for floats in a dynamic job unless workers give one (ATP section 3.8).
+pub const DYNAMIC_SCALE: f32 = 1e8;
+
+/// One rank's request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    /// The job as it asks for it.
+    pub spec: JobSpec,
+    /// Its host.
+    pub host: WorkerHost,
+}
+
+fn text(value: Option<impl ToString>) -> Option<String> {
+    value.map(|value| value.to_string())
+}
+
+impl Asked {
+    pub(super) fn mode(&self) -> Mode {
+        self.spec.mode.unwrap_or_default()
+    }
+
+    pub(super) fn is_dynamic(&self) -> bool {
+        self.mode() == Mode::Dynamic
+    }
+
+    pub(super) fn scale(&self) -> Scale {
+        let default = if self.is_dynamic() { Scale::Fixed(DYNAMIC_SCALE) } else { Scale::Block };
+        self.spec.scale.unwrap_or(default)
+    }
+
+    /// Static mode: slots of a lane that are asked for.
+    pub(super) fn lane_slots(&self) -> Option<u32> {
+        self.spec.slots.filter(|_| !self.is_dynamic())
+    }
+
+    /// Returns the first parameter in which two ranks differ, with both values. An absent value differs from none.
+    pub(super) fn difference(&self, other: &Asked) -> Option<(&'static str, [String; 2])> {
+        let of = |asked: &Asked| {
+            let spec = &asked.spec;
+            let order = format!("by {}", spec.order.unwrap_or_default().name());
+            let congestion = asked.is_dynamic().then(|| spec.congestion_control.unwrap_or(true).to_string());
+            [
+                ("world size", Some(spec.world.to_string())),
+                ("mode", Some(asked.mode().name().to_owned())),
+                ("chunk elements", text(spec.elements)),
+                ("scaling", Some(asked.scale().to_string())),
+                ("wire format", Some(spec.wire.unwrap_or_default().name().to_owned())),
+                ("NaN policy", Some(spec.not_finite.unwrap_or_default().name().to_owned())),
+                ("order", Some(order)),
+                ("checksum", Some(asked.host.checksum.to_string())),
+                ("slots", text(asked.lane_slots())),
+                ("shards", text(spec.shards)),
+                ("window", text(spec.window)),
+                ("shared slots", text(spec.dynamic_slots)),
+                ("parameter hosts", text(spec.parameter_hosts)),
+                ("congestion control", congestion),
+            ]
+        };
+        of(self).into_iter().zip(of(other)).find_map(|pair| match pair {
+            ((what, Some(a)), (_, Some(b))) if a != b => Some((what, [a, b])),
+            _ => None,
+        })
+    }
+
+    /// Refuses what no job can have, or none on this aggregator.
+    pub(super) fn check(&self, limits: &Limits) -> Result<(), Refusal> {
+        let invalid = |what: String| Err(Refusal::Invalid { what });
+        let spec = &self.spec;
+        if spec.elements == Some(0) || self.host.max_elements == 0 {
+            return invalid("chunks of 0 elements: give at least 1".into());
+        }
+        if let Some(wanted) = spec.elements.filter(|wanted| *wanted > limits.elements) {
+            return Err(limits.refuse(wanted));
+        }
+        if let Some(Scale::Fixed(scale)) = spec.scale
+            && !(scale.is_normal() && scale > 0.0)
+        {
+            return invalid(format!("a scale of {scale}: it must be finite and above 0"));
+        }
+        if let Some(slots) = self.lane_slots().filter(|slots| !slots.is_power_of_two()) {
+            let instead = slots.max(1).checked_next_power_of_two().unwrap_or(1 << 31);
+            return invalid(format!("{slots} slots: give a power of two, such as {instead}"));
+        }
+        if spec.shards == Some(0) || self.host.max_shards == 0 {
+            return invalid("0 shards: give at least 1".into());
+        }
+        if let Some(shards) = spec.shards.filter(|shards| *shards > limits.shards) {
+            return invalid(format!(
+                "{shards} shards: the aggregator has {}; ask for fewer, or attach it with more",
+                limits.shards
+            ));
+        }
+        if self.is_dynamic() { self.check_dynamic() } else { Ok(()) }
+    }
+
+    /// Refuses what no dynamic job can have.
+    fn check_dynamic(&self) -> Result<(), Refusal> {
+        let invalid = |what: String| Err(Refusal::Invalid { what });
+        let spec = &self.spec;
+        if spec.wire == Some(WireFormat::Int16) {
+            return invalid(
+                "int16 on the wire in a dynamic job: it adds int32 only; open it with wire int32".into(),
+            );
+        }
+        if let Some(wanted) = spec.elements.filter(|wanted| usize::from(*wanted) > PAGE_ELEMENTS) {
+            return invalid(format!(
+                "chunks of {wanted} elements in a dynamic job: it takes at most {PAGE_ELEMENTS}"
+            ));
+        }
+        let is_possible =
+            |window: &u32| window.is_power_of_two() && (MIN_WINDOW..=MAX_WINDOW).contains(window);
+        if let Some(window) = spec.window.filter(|window| !is_possible(window)) {
+            return invalid(format!(
+                "a window of {window} chunks: give a power of two from {MIN_WINDOW} to {MAX_WINDOW}"
+            ));
+        }
+        if spec.dynamic_slots == Some(0) {
+            return invalid("0 slots of each shard: give at least 1, or leave the number open".into());
+        }
+        match spec.parameter_hosts {
+            Some(hosts) if hosts == 0 || usize::from(hosts) > MAX_HOSTS => {
+                invalid(format!("{hosts} parameter hosts: a job has 1 to {MAX_HOSTS}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The limits of a job's aggregators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub slots: u32,
+    pub elements: u16,
+    /// The port that carries no more.
+    pub narrowest: Option<String>,
+    pub shards: u16,
+    /// Slots of each shard that dynamic jobs share.
+    pub dynamic_slots: u32,
+}
+
+impl Limits {
+    /// Those of one aggregator.
+    pub fn of(plane: &PlaneInfo) -> Limits {
+        Limits {
+            slots: plane.slots,
+            elements: plane.max_elements.min(sumac_wire::MAX_ELEMENTS as u16),
+            narrowest: plane.narrowest.clone(),
+            shards: plane.shards.min(MAX_LANES as u16 / CLASSES),
+            dynamic_slots: match plane.kind {
+                PlaneKind::Ebpf | PlaneKind::Host => plane.dynamic_slots,
+                // A plane without slots of any kind limits none.
+                PlaneKind::None | PlaneKind::Parameter => u32::MAX,
+            },
+        }
+    }
+
+    /// Those of dynamic jobs.
+    pub fn of_dynamic(self) -> Limits {
+        Limits { elements: self.elements.min(PAGE_ELEMENTS as u16), ..self }
+    }
+
+    /// Those of a rack or parameter host with this title.
+    pub fn at(self, title: &str) -> Limits {
+        let narrowest = self.narrowest.map(|port| format!("{port} at {title}"));
+        Limits { narrowest, ..self }
+    }
+
+    fn refuse(&self, wanted: u16) -> Refusal {
+        Refusal::TooManyElements { wanted, max: self.elements, narrowest: self.narrowest.clone() }
+    }
+
+    /// Those of this one and another together.
+    pub fn and(self, other: Limits) -> Limits {
+        let narrowest = if self.elements <= other.elements { self.narrowest } else { other.narrowest };
+        Limits {
+            slots: self.slots.min(other.slots),
+            elements: self.elements.min(other.elements),
+            narrowest,
+            shards: self.shards.min(other.shards),
+            dynamic_slots: self.dynamic_slots.min(other.dynamic_slots),
+        }
+    }
+}
+
+/// Combines the requests of all ranks, which do not differ. Numbers of the job, its slots and its peers are open yet.
+pub(super) fn agree<'a>(
+    ranks: impl Iterator<Item = (u16, &'a Asked)> + Clone,
+    limits: &Limits,
+) -> Result<JobTerms, Refusal> {
+    let all = || ranks.clone().map(|(_, asked)| asked);
+    let elements = all().find_map(|asked| asked.spec.elements);
+    if let Some(wanted) = elements.filter(|wanted| *wanted > limits.elements) {
+        return Err(limits.refuse(wanted));
+    }
+    let elements =
+        least(ranks.clone(), elements, limits.elements, "chunk elements", |asked| asked.host.max_elements)?;
+    let shards = all().find_map(|asked| asked.spec.shards);
+    if let Some(shards) = shards.filter(|shards| *shards > limits.shards) {
+        let what = format!("{shards} shards: the aggregators have {}; ask for fewer", limits.shards);
+        return Err(Refusal::Invalid { what });
+    }
+    let shards = least(ranks.clone(), shards, limits.shards, "shards", |asked| asked.host.max_shards)?;
+    let first = all().next().ok_or(Refusal::Stopping)?;
+    let is_dynamic = first.is_dynamic();
+    let window = all().find_map(|asked| asked.spec.window).unwrap_or(DEFAULT_WINDOW);
+    Ok(JobTerms {
+        mode: first.mode(),
+        elements,
+        shards,
+        checksum: all().any(|asked| asked.host.checksum),
+        scale: first.scale(),
+        wire: first.spec.wire.unwrap_or_default(),
+        not_finite: first.spec.not_finite.unwrap_or_default(),
+        order: first.spec.order.unwrap_or_default(),
+        window: if is_dynamic { window } else { 0 },
+        congestion_control: is_dynamic && first.spec.congestion_control.unwrap_or(true),
+        ..JobTerms::new(0, 0, 0, first.spec.world)
+    })
+}
+
+/// Returns the number that was asked for, if every rank has as much; else the least that any has.
+fn least<'a>(
+    ranks: impl Iterator<Item = (u16, &'a Asked)>,
+    asked: Option<u16>,
+    limit: u16,
+    what: &str,
+    most: fn(&Asked) -> u16,
+) -> Result<u16, Refusal> {
+    let Some((rank, least)) = ranks.map(|(rank, asked)| (rank, most(asked))).min_by_key(|(_, most)| *most)
+    else {
+        return Ok(limit);
+    };
+    match asked {
+        Some(asked) if asked > least => Err(Refusal::Invalid {
+            what: format!("{asked} {what} were asked for, but rank {rank} has at most {least}"),
+        }),
+        Some(asked) => Ok(asked),
+        None => Ok(least.min(limit)),
+    }
+}

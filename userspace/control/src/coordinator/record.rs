@@ -1,0 +1,222 @@
+//! The coordinator's memory between processes: records for the journal, and the return of the running jobs from them.
+
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+use rand::RngCore;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Coordinator, Names, RackId, RunId, Time,
+    racks::Rack,
+    run::{End, InstallState, Phase, Run, Tuning},
+};
+use crate::{
+    events::Post,
+    failure::JobFailure,
+    plane::{KnownJob, LastEpoch, PlaneInfo, TakenOver},
+    pool::Pool,
+};
+
+/// A record of the journal.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Record {
+    /// The memory of the aggregator's slots.
+    Instance(u64),
+    /// Incarnations that are used up.
+    Epochs(Vec<LastEpoch>),
+    /// A rack or parameter host has entered.
+    Rack {
+        /// Its id.
+        id: RackId,
+        /// Its name.
+        name: String,
+        /// Its address.
+        ip: Ipv4Addr,
+        /// Its data plane.
+        plane: PlaneInfo,
+    },
+    /// A rack or parameter host is gone, and no job knows it.
+    RackGone(RackId),
+    /// A running job, as the text of its JSON form.
+    Run(RunId, String),
+    /// A member's reports.
+    Posts {
+        /// The run.
+        run: RunId,
+        /// The member.
+        rank: u16,
+        /// The number of the first.
+        first: u64,
+        /// The reports.
+        posts: Vec<Post>,
+    },
+    /// A running job has ended.
+    End(RunId),
+}
+
+impl Record {
+    /// Whether it must be on the disk before anybody acts on it.
+    #[must_use]
+    pub fn is_durable(&self) -> bool {
+        !matches!(self, Record::Posts { .. })
+    }
+}
+
+/// The state of the journal at a start.
+#[derive(Debug, Default)]
+pub struct Restart {
+    instance: u64,
+    epochs: Vec<LastEpoch>,
+    racks: BTreeMap<RackId, Rack>,
+    runs: BTreeMap<RunId, Run>,
+}
+
+impl Restart {
+    /// Reads records.
+    #[must_use]
+    pub fn new(records: Vec<Record>) -> Restart {
+        let mut restart = Restart::default();
+        for record in records {
+            match record {
+                Record::Instance(instance) => restart.instance = instance,
+                Record::Epochs(epochs) => restart.epochs.extend(epochs),
+                Record::Rack { id, name, ip, plane } => {
+                    // What it kept counts when it enters again.
+                    let plane = PlaneInfo { kept: Vec::new(), ..plane };
+                    restart.racks.insert(id, Rack::expected(name, ip, plane));
+                }
+                Record::RackGone(id) => drop(restart.racks.remove(&id)),
+                Record::Run(id, run) => match serde_json::from_str(&run) {
+                    Ok(run) => drop(restart.runs.insert(id, run)),
+                    Err(error) => {
+                        tracing::error!(%error, "a job of the journal is of another release; it is lost")
+                    }
+                },
+                Record::Posts { run, rank, first, posts } => {
+                    if let Some(state) = restart.runs.get_mut(&run)
+                        && state.take_posts(Time::ZERO, rank, first, posts).is_err()
+                    {
+                        restart.runs.remove(&run);
+                    }
+                }
+                Record::End(id) => drop(restart.runs.remove(&id)),
+            }
+        }
+        restart
+    }
+
+    /// The running jobs, which the aggregator's plane is to keep.
+    #[must_use]
+    pub fn known_jobs(&self) -> Vec<KnownJob> {
+        self.runs.values().filter_map(Run::known).collect()
+    }
+}
+
+impl Coordinator {
+    /// A coordinator that takes up the running jobs of an earlier one; none with [`Restart::default`]. `taken` is this
+    /// aggregator's answer to [`crate::DataPlane::take_over`]. `random` makes tokens: it must not be guessable outside of tests.
+    pub fn restore(
+        now: Time,
+        plane: PlaneInfo,
+        instance: u64,
+        taken: &TakenOver,
+        restart: Restart,
+        random: Box<dyn RngCore + Send>,
+    ) -> Coordinator {
+        let mut names = Names::new(&taken.last_epochs);
+        names.raise(&restart.epochs);
+        let next = |last: Option<u64>| last.map_or(0, |last| last + 1);
+        let mut coordinator = Coordinator {
+            pool: Pool::new(plane.slots),
+            plane,
+            names,
+            next_run: next(restart.runs.keys().next_back().map(|id| id.0)),
+            next_rack: next(restart.racks.keys().next_back().map(|id| id.0)),
+            runs: restart.runs,
+            members: Default::default(),
+            racks: restart.racks,
+            lost_racks: Vec::new(),
+            stealing: true,
+            rejoin_grace: Time::ZERO,
+            actions: Default::default(),
+            records: vec![Record::Instance(instance)],
+            random,
+            instance,
+            plane_down: None,
+            last_tick: now,
+            stopping: false,
+        };
+        let ids: Vec<RunId> = coordinator.runs.keys().copied().collect();
+        for id in ids {
+            let is_lost = restart.instance != instance;
+            coordinator.restore_run(now, id, (restart.instance, is_lost), taken);
+        }
+        coordinator.await_reconnects(now);
+        coordinator
+    }
+
+    /// Every slot of a job takes each lane's slots-th chunk, however late it is: SwitchML as published.
+    #[must_use]
+    pub fn without_stealing(mut self) -> Coordinator {
+        self.stealing = false;
+        self
+    }
+
+    fn restore_run(&mut self, now: Time, id: RunId, (before, is_lost): (u64, bool), taken: &TakenOver) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        (run.phase, run.install, run.revision) = (Phase::Running, InstallState::Installed, 1);
+        run.measured_by = now;
+        tracing::info!(name = run.name, job = run.job, epoch = run.epoch(), "a job of the journal goes on");
+        self.names.restore(&run.name, run.job, id);
+        self.names.raise(&[LastEpoch { job: run.job, epoch: run.epoch() }]);
+        let members = run.members.iter().filter(|(_, member)| !member.departed);
+        self.members.extend(members.map(|(rank, member)| (member.id, (id, *rank))));
+        let has_it = !is_lost && taken.jobs.contains(&run.job);
+        run.range = run.range.filter(|range| has_it && self.pool.take_at(*range));
+        match run.outlives_aggregators() {
+            true if !has_it => self.mark_run_missing(now, id, None),
+            false if !has_it || run.range.is_none() => {
+                self.end(id, End::Failed(JobFailure::state_lost(before, self.instance)));
+            }
+            _ => {}
+        }
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        if run.tuning == Tuning::Resizing {
+            run.tuning = Tuning::Measuring;
+        }
+        run.is_renewal_due = run.next_epoch.is_some();
+        self.tune(id);
+    }
+
+    /// Returns the records since the last call. They go into the journal before anybody acts on what has changed.
+    pub fn poll_records(&mut self) -> Vec<Record> {
+        let mut records = std::mem::take(&mut self.records);
+        for (id, run) in &mut self.runs {
+            if std::mem::take(&mut run.is_changed) && run.phase == Phase::Running {
+                records.extend(record(*id, run));
+            }
+        }
+        records
+    }
+
+    /// Returns records of all that must not be forgotten, in place of all earlier ones.
+    pub fn all_records(&self) -> Vec<Record> {
+        let mut records = vec![Record::Instance(self.instance), Record::Epochs(self.names.epochs())];
+        records.extend(self.racks.iter().map(|(id, rack)| Record::Rack {
+            id: *id,
+            name: rack.name.clone(),
+            ip: rack.ip,
+            plane: rack.plane.clone(),
+        }));
+        let running = self.runs.iter().filter(|(_, run)| run.phase == Phase::Running);
+        records.extend(running.filter_map(|(id, run)| record(*id, run)));
+        records
+    }
+}
+
+fn record(id: RunId, run: &Run) -> Option<Record> {
+    let json = serde_json::to_string(run);
+    json.inspect_err(|error| tracing::error!(%error, "a job has no JSON form"))
+        .ok()
+        .map(|json| Record::Run(id, json))
+}

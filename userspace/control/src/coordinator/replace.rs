@@ -1,0 +1,169 @@
+//! Workers that take the ranks of dead ones in a running dynamic job (ATP appendix A.3): under another epoch, from the
+//! first chunks that are not summed.
+
+use sumac_job::Placement;
+
+use super::{
+    Action, Coordinator, JoinRequest, MemberId, RackId, Record, RunId, Time,
+    failover::Restoration,
+    names::Names,
+    run::{End, Member, Phase, Run},
+};
+use crate::{failure::JobFailure, plane::LastEpoch, refusal::Refusal};
+
+/// A dead worker's rank, which another may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Vacated {
+    /// The job fails if nobody takes it by then.
+    until: Time,
+    /// The failure.
+    failure: JobFailure,
+}
+
+/// The planes' answers to a new epoch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replaced {
+    /// Each worker's part, by rank; none where its aggregator did not answer, which changes nothing for it.
+    pub placements: Vec<Option<Placement>>,
+    /// Of each lane the first chunk that is not summed.
+    pub resume: Vec<u32>,
+    /// Aggregators that have the job no more.
+    pub lost: Vec<Option<RackId>>,
+}
+
+impl Coordinator {
+    /// A dead worker's rank in a dynamic job may be taken for so long; the job fails when nobody does. Not in jobs whose
+    /// order is by name: what the dead one has announced cannot be told from what the new one announces again.
+    #[must_use]
+    pub fn with_rejoin_grace(mut self, grace: Time) -> Coordinator {
+        self.rejoin_grace = grace;
+        self
+    }
+
+    /// Vacates a rank, if its job goes on without it for a while. `false`: it does not.
+    pub(super) fn offer_rank(&mut self, id: RunId, rank: u16, failure: &JobFailure) -> bool {
+        let until = self.last_tick + self.rejoin_grace;
+        let grace = self.rejoin_grace;
+        let Some(run) = self.runs.get_mut(&id).filter(|run| !grace.is_zero() && run.outlives_control())
+        else {
+            return false;
+        };
+        let Some(member) = run.members.get_mut(&rank) else { return false };
+        if member.vacated.is_none() {
+            tracing::warn!(name = run.name, job = run.job, %failure, ?grace, "rank open for a new worker");
+            member.vacated = Some(Vacated { until, failure: failure.clone() });
+        }
+        true
+    }
+
+    /// Ends a job whose vacated rank nobody has taken.
+    pub(super) fn expire_vacated(&mut self, now: Time, id: RunId) {
+        let Some(run) = self.runs.get(&id).filter(|run| run.is_live()) else { return };
+        let overdue = run.members.iter().find_map(|(rank, member)| {
+            let vacated = member.vacated.as_ref().filter(|vacated| now >= vacated.until)?;
+            Some((*rank, vacated.failure.clone()))
+        });
+        if let Some((rank, failure)) = overdue {
+            self.end(id, End::Failed(failure));
+            self.vacate(id, rank);
+        }
+    }
+
+    /// The running job whose vacated rank a request is for.
+    pub(super) fn vacated_run(&self, request: &JoinRequest) -> Option<RunId> {
+        let id = self.names.get(&request.asked.spec.job)?.current?;
+        let run = self.runs.get(&id).filter(|run| run.outlives_control())?;
+        run.members.get(&request.rank())?.vacated.as_ref().map(|_| id)
+    }
+
+    /// Refuses a worker that cannot take the vacated rank.
+    pub(super) fn check_vacated(&self, id: RunId, request: &JoinRequest) -> Result<(), Refusal> {
+        let (Some(run), rank) = (self.runs.get(&id), request.rank()) else { return Ok(()) };
+        let invalid = |what: String| Err(Refusal::Invalid { what });
+        // After a restart its parameter hosts may not have entered again yet.
+        if run.next_epoch.is_some() || !self.has_hosts(run) {
+            return Err(Refusal::Held { job: run.name.clone(), ranks: run.present() });
+        }
+        if let Some(refusal) = run.mismatch(rank, &request.asked) {
+            return Err(refusal);
+        }
+        let (Some(terms), Some(member)) = (&run.terms, run.members.get(&rank)) else { return Ok(()) };
+        let host = &request.asked.host;
+        if host.max_elements < terms.elements || host.max_shards < terms.shards {
+            return invalid(format!(
+                "rank {rank} can have {} elements and {} shards; the running job has {} and {}",
+                host.max_elements, host.max_shards, terms.elements, terms.shards
+            ));
+        }
+        if request.rack != member.rack {
+            return invalid(format!(
+                "rank {rank} joined at another aggregator before; let it join there again"
+            ));
+        }
+        if self.names.is_spent(run.job) { Err(Names::spent()) } else { Ok(()) }
+    }
+
+    /// Gives a vacated rank to another worker: all planes go on under another epoch.
+    pub(super) fn replace(&mut self, now: Time, id: RunId, request: &JoinRequest) -> Option<MemberId> {
+        let (new, rank) = (self.new_member(), request.rank());
+        let job = self.runs.get(&id)?.job;
+        let epoch = self.names.next_epoch(job);
+        self.records.push(Record::Epochs(vec![LastEpoch { job, epoch }]));
+        let run = self.runs.get_mut(&id)?;
+        let mut member = Member::new(now, new, request);
+        (member.received, member.first_event, member.is_new) = (run.log.end(), run.log.end(), true);
+        let before = run.members.insert(rank, member)?;
+        self.members.remove(&before.id);
+        self.members.insert(new, (id, rank));
+        (run.next_epoch, run.is_renewal_due) = (Some(epoch), true);
+        run.is_changed = true;
+        tracing::info!(name = run.name, job, rank, epoch, "a new worker takes a dead one's rank");
+        self.order_renewal(id);
+        Some(new)
+    }
+
+    fn has_hosts(&self, run: &Run) -> bool {
+        let is_there = |host: &RackId| self.racks.get(host).is_some_and(|rack| rack.is_in_service());
+        run.shared.as_ref().is_some_and(|shared| shared.hosts.iter().all(is_there))
+    }
+
+    /// Orders the planes to change to the next epoch, once the parameter hosts are there.
+    pub(super) fn order_renewal(&mut self, id: RunId) {
+        let Some(run) = self.runs.get(&id).filter(|run| run.is_renewal_due && self.has_hosts(run)) else {
+            return;
+        };
+        let Some(epoch) = run.next_epoch else { return };
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        run.is_renewal_due = false;
+        // A return to an aggregator comes with this.
+        run.shared.iter_mut().for_each(|shared| shared.missing_at.clear());
+        let order = run.order(false).map(|mut order| {
+            order.terms.epoch = epoch;
+            order
+        });
+        self.actions.retain(|action| !matches!(action, Action::Restore { run, .. } if *run == id));
+        self.actions.extend(order.map(|order| Action::Renew(id, order)));
+    }
+
+    /// All planes go on under the epoch that was ordered, or the parameter hosts do not.
+    pub fn on_replaced(&mut self, now: Time, id: RunId, result: Result<Replaced, String>) {
+        let Some(run) = self.runs.get_mut(&id).filter(|run| run.phase == Phase::Running) else { return };
+        let Some(epoch) = run.next_epoch.take() else { return };
+        let replaced = match result {
+            Ok(replaced) => replaced,
+            Err(what) => return self.end(id, End::Failed(JobFailure::plane(&what))),
+        };
+        for (known, placement) in run.placements.iter_mut().zip(replaced.placements) {
+            *known = placement.unwrap_or(*known);
+        }
+        if let Some(terms) = &mut run.terms {
+            (terms.epoch, terms.resume) = (epoch, replaced.resume);
+        }
+        if let Some(shared) = &mut run.shared {
+            shared.missing_at.extend(replaced.lost.into_iter().map(|at| (at, Restoration::Due(now))));
+        }
+        run.members.values_mut().for_each(|member| member.is_new = false);
+        tracing::info!(name = run.name, job = run.job, epoch, "job goes on");
+        run.changed();
+    }
+}

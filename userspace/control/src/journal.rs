@@ -1,0 +1,164 @@
+//! The coordinator's journal: an append-only file of records, each with its length and checksum.
+//!
+//! A record that was written in part when the process or machine ended is the last one, and is dropped. Records that
+//! grant something are on the disk before anybody acts on them; the others survive the end of the process only.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use thiserror::Error;
+
+use crate::coordinator::Record;
+
+/// How long another server may take to end.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+const FILE: &str = "journal";
+/// Bytes before each record: its length and CRC-32, little endian.
+const FRAME_LEN: usize = 8;
+/// A journal that has grown by this much is compacted.
+const COMPACT_AT: u64 = 32 << 20;
+
+/// The reason that a journal cannot be used.
+#[derive(Debug, Error)]
+pub enum JournalError {
+    /// Another server uses it.
+    #[error("another control plane uses the state directory {0}: give each its own with --state-dir")]
+    InUse(PathBuf),
+    /// It cannot be opened, read or written.
+    #[error("the journal in the state directory {path}: {source}; give another directory with --state-dir")]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// An open journal.
+#[derive(Debug)]
+pub struct Journal {
+    directory: PathBuf,
+    file: File,
+    /// Held so that no other server uses the directory.
+    _lock: File,
+    len: u64,
+    compacted_len: u64,
+}
+
+impl Journal {
+    /// Opens the journal of a state directory, and returns its records.
+    pub fn open(directory: &Path) -> Result<(Journal, Vec<Record>), JournalError> {
+        let failed = |source| JournalError::Io { path: directory.to_owned(), source };
+        fs::create_dir_all(directory).map_err(failed)?;
+        let lock = private().create(true).open(directory.join("lock")).map_err(failed)?;
+        // An earlier server may be about to end.
+        let deadline = Instant::now() + LOCK_TIMEOUT;
+        while lock.try_lock().is_err() {
+            if Instant::now() >= deadline {
+                return Err(JournalError::InUse(directory.to_owned()));
+            }
+            thread::sleep(LOCK_TIMEOUT / 100);
+        }
+        let mut file = private().read(true).create(true).open(directory.join(FILE)).map_err(failed)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(failed)?;
+        let (records, len) = read(&bytes);
+        if len < bytes.len() {
+            tracing::warn!(
+                dropped = bytes.len() - len,
+                "the end of the journal was written in part, and is dropped"
+            );
+            file.set_len(len as u64).map_err(failed)?;
+            io::Seek::seek(&mut file, io::SeekFrom::End(0)).map_err(failed)?;
+        }
+        let len = len as u64;
+        Ok((Journal { directory: directory.to_owned(), file, _lock: lock, len, compacted_len: len }, records))
+    }
+
+    /// Appends records; durable ones are on the disk when this returns.
+    pub fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        let mut bytes = Vec::new();
+        records.iter().for_each(|record| frame(record, &mut bytes));
+        self.file.write_all(&bytes).map_err(|source| self.failed(source))?;
+        self.len += bytes.len() as u64;
+        if records.iter().any(Record::is_durable) {
+            self.file.sync_data().map_err(|source| self.failed(source))?;
+        }
+        Ok(())
+    }
+
+    /// Whether it is time to [`Journal::compact`].
+    pub fn is_large(&self) -> bool {
+        self.len >= self.compacted_len + COMPACT_AT
+    }
+
+    /// Replaces all records by these.
+    pub fn compact(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        let mut bytes = Vec::new();
+        records.iter().for_each(|record| frame(record, &mut bytes));
+        let (path, part) = (self.directory.join(FILE), self.directory.join("journal.part"));
+        let replaced = private().create(true).truncate(true).open(&part).and_then(|mut file| {
+            file.write_all(&bytes)?;
+            file.sync_data()?;
+            fs::rename(&part, &path)?;
+            File::open(&self.directory)?.sync_all()?;
+            Ok(file)
+        });
+        self.file = replaced.map_err(|source| self.failed(source))?;
+        (self.len, self.compacted_len) = (bytes.len() as u64, bytes.len() as u64);
+        Ok(())
+    }
+
+    fn failed(&self, source: io::Error) -> JournalError {
+        JournalError::Io { path: self.directory.clone(), source }
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    options
+}
+
+fn frame(record: &Record, bytes: &mut Vec<u8>) {
+    // A record has no map with keys that are no strings, so that this does not fail.
+    let Ok(json) = serde_json::to_vec(record) else { return };
+    bytes.extend((json.len() as u32).to_le_bytes());
+    bytes.extend(crc32fast::hash(&json).to_le_bytes());
+    bytes.extend(json);
+}
+
+/// Reads records up to the first that is not whole; returns the length of those before.
+pub(crate) fn read(bytes: &[u8]) -> (Vec<Record>, usize) {
+    let (mut records, mut len) = (Vec::new(), 0);
+    while let Some((record, size)) = bytes.get(len..).and_then(read_one) {
+        records.push(record);
+        len += size;
+    }
+    (records, len)
+}
+
+fn read_one(bytes: &[u8]) -> Option<(Record, usize)> {
+    let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let (len, checksum) = (usize::try_from(number(0)?).ok()?, number(4)?);
+    let end = FRAME_LEN.checked_add(len)?;
+    let json = bytes.get(FRAME_LEN..end)?;
+    if crc32fast::hash(json) != checksum {
+        return None;
+    }
+    serde_json::from_slice(json).ok().map(|record| (record, end))
+}
+
+/// The records as bytes, for tests.
+#[cfg(test)]
+pub(crate) fn written(records: &[Record]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    records.iter().for_each(|record| frame(record, &mut bytes));
+    bytes
+}

@@ -1,0 +1,181 @@
+//! The stream of a rack's agent or of a parameter host: commands for its plane, and the relayed streams of its workers.
+
+use std::{collections::HashMap, net::Ipv4Addr, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::mpsc,
+    time::{interval, timeout},
+};
+use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
+use tonic::Status as Error;
+
+use super::{
+    Shared,
+    session::{Caller, Inbound, Outbound, QUEUE_LEN, REASON_LEN, serve_worker},
+};
+use crate::{
+    Secret,
+    client::connection::ALIVE_INTERVAL,
+    coordinator::{RackEntry, RackId},
+    events::printable,
+    message::{ClientMessage, Denial, DenialKind, PlaneReport, ServerMessage},
+    plane::{PlaneKind, TakenOver},
+};
+
+/// How long a plane may take to remove the jobs that nobody knows.
+const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Streams of workers below one rack.
+const MAX_RELAYED: usize = 256;
+
+/// A rack's agent or a parameter host that offers itself.
+pub struct Entering {
+    pub secret: Secret,
+    pub name: String,
+    pub is_parameter_host: bool,
+    pub ip: Ipv4Addr,
+}
+
+/// Serves it until its stream ends.
+pub async fn serve(
+    shared: &Arc<Shared>,
+    entering: Entering,
+    mut inbound: Inbound,
+    outbound: &mpsc::Sender<Result<ServerMessage, Error>>,
+    authenticated: impl Fn(),
+) -> Result<(), Denial> {
+    let refuse = |kind, message: String| Err(Denial { kind, message });
+    match &shared.secrets.racks {
+        None => {
+            let message = "this aggregator takes no racks and no parameter hosts: start it with --rack-secret-file FILE";
+            return refuse(DenialKind::Request, message.into());
+        }
+        Some(secret) if *secret != entering.secret => {
+            let message =
+                "the racks' secret is wrong: give the output of `sumac-agg token --racks` of this aggregator";
+            return refuse(DenialKind::Secret, message.into());
+        }
+        Some(_) => authenticated(),
+    }
+    let known = shared.lock().coordinator.known_jobs(&entering.name, entering.is_parameter_host);
+    let _ = outbound.send(Ok(ServerMessage::Known(known))).await;
+    let Some((report, jobs)) = taken_over(&mut inbound).await else {
+        return refuse(DenialKind::Request, "the data plane was not taken over in time".into());
+    };
+    if (report.info.kind == PlaneKind::Parameter) != entering.is_parameter_host {
+        return refuse(DenialKind::Request, "a parameter host is no rack".into());
+    }
+    let PlaneReport { info: plane, instance } = report;
+    let entry = RackEntry { name: entering.name, ip: entering.ip, plane: plane.clone(), instance, jobs };
+    let now = shared.now();
+    // Before the coordinator sends it commands.
+    let entered = shared.update(|coordinator| {
+        let id = coordinator.rack_enters(now, entry)?;
+        Ok::<_, String>((id, shared.links.open(id, entering.ip, plane, outbound.clone())))
+    });
+    let (id, closed) = match entered {
+        Ok(entered) => entered,
+        Err(message) => return refuse(DenialKind::Request, message),
+    };
+    tokio::select! {
+        () = exchange(shared, id, inbound, outbound) => {}
+        _ = closed => {}
+    }
+    Ok(())
+}
+
+async fn taken_over(inbound: &mut Inbound) -> Option<(PlaneReport, TakenOver)> {
+    let answer = async {
+        loop {
+            match inbound.next().await? {
+                Ok(ClientMessage::TakenOver { report, jobs }) => return Some((report, jobs)),
+                Ok(_) => {}
+                Err(_) => return None,
+            }
+        }
+    };
+    timeout(TAKE_OVER_TIMEOUT, answer).await.ok().flatten()
+}
+
+async fn exchange(
+    shared: &Arc<Shared>,
+    id: RackId,
+    mut inbound: Inbound,
+    outbound: &mpsc::Sender<Result<ServerMessage, Error>>,
+) {
+    let mut relayed: HashMap<u64, mpsc::Sender<Result<ClientMessage, Error>>> = HashMap::new();
+    let mut alive = interval(ALIVE_INTERVAL);
+    loop {
+        let message = tokio::select! {
+            message = inbound.next() => message,
+            _ = alive.tick() => {
+                let _ = outbound.try_send(Ok(ServerMessage::Alive { received: 0 }));
+                continue;
+            }
+        };
+        let Some(Ok(message)) = message else { return };
+        let now = shared.now();
+        shared.touch(|coordinator| coordinator.rack_heartbeat(now, id));
+        match message {
+            ClientMessage::Report(report) => {
+                if let Ok(report) = &report {
+                    shared.links.update(id, report.info.clone());
+                }
+                let report = report.map(|report| (report.instance, report.info));
+                let report = report.map_err(|why| printable(&why, REASON_LEN));
+                if !shared.update(|coordinator| coordinator.rack_reports(now, id, report)) {
+                    return;
+                }
+            }
+            ClientMessage::Completed { command, result } => {
+                let result = result.map_err(|why| printable(&why, REASON_LEN));
+                shared.links.complete(id, command, result);
+            }
+            ClientMessage::Relay { stream, message: None, .. } => drop(relayed.remove(&stream)),
+            ClientMessage::Relay { stream, ends: [peer, local], message: Some(message) } => {
+                relayed.retain(|_, worker| !worker.is_closed());
+                match relayed.get(&stream) {
+                    // A worker that sends faster than it is served loses its stream, and not the others'.
+                    Some(worker) => {
+                        if worker.try_send(Ok(*message)).is_err() {
+                            relayed.remove(&stream);
+                        }
+                    }
+                    None if relayed.len() < MAX_RELAYED => {
+                        let caller = Caller { peer, local, rack: Some(id) };
+                        let worker = Outbound { sender: outbound.clone(), relay: Some(stream) };
+                        relayed.insert(stream, begin(shared.clone(), caller, *message, worker));
+                    }
+                    None => tracing::warn!(%peer, "too many workers below a rack"),
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Serves a worker below a rack.
+fn begin(
+    shared: Arc<Shared>,
+    caller: Caller,
+    first: ClientMessage,
+    outbound: Outbound,
+) -> mpsc::Sender<Result<ClientMessage, Error>> {
+    let (sender, inbound) = mpsc::channel(QUEUE_LEN);
+    tokio::spawn(async move {
+        let inbound: Inbound = Box::pin(ReceiverStream::new(inbound));
+        let served = serve_worker(&shared, caller, first, inbound, &outbound, || {});
+        let mut closing = shared.closing.subscribe();
+        let served = tokio::select! {
+            served = served => served,
+            _ = closing.wait_for(|closing| *closing) => return,
+        };
+        if let Err(denial) = served {
+            shared.log_denial(caller.peer, &denial);
+            let _ = outbound.sender.send(outbound.wrap(ServerMessage::Denied(denial))).await;
+        }
+        if let Some(stream) = outbound.relay {
+            let _ = outbound.sender.send(Ok(ServerMessage::Relay { stream, message: None })).await;
+        }
+    });
+    sender
+}

@@ -1,0 +1,334 @@
+//! The stream of one worker, at this aggregator or relayed by a rack.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    sync::mpsc,
+    time::{interval, timeout},
+};
+use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
+use tonic::{Request, Status as Error, Streaming};
+
+use super::{Shared, connections::Ends, rack_session};
+use crate::{
+    client::connection::ALIVE_INTERVAL,
+    coordinator::{Asked, JoinRequest, MemberId, Outcome, RackId},
+    events::printable,
+    message::{
+        ClientMessage, Denial, DenialKind, Hello, Join, PROTOCOL_VERSION, Reconnect, ServerMessage, Status,
+    },
+    plane::WorkerInstall,
+    rpc::{Sending, SessionHandler},
+};
+
+/// How long a stream may be open before its first messages have come.
+pub const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Messages that may wait to be sent.
+pub const QUEUE_LEN: usize = 256;
+/// Longest reason that is passed on, in bytes.
+pub const REASON_LEN: usize = 1024;
+
+/// The messages of a client.
+pub type Inbound = Pin<Box<dyn Stream<Item = Result<ClientMessage, Error>> + Send>>;
+
+/// Serves the streams of a root.
+pub struct Sessions(pub Arc<Shared>);
+
+impl SessionHandler for Sessions {
+    fn session(&self, request: Request<Streaming<ClientMessage>>) -> Result<Sending<ServerMessage>, Error> {
+        let shared = self.0.clone();
+        let (ends, addresses) = ends(&request)?;
+        let (outbound, queue) = mpsc::channel(QUEUE_LEN);
+        let inbound: Inbound = Box::pin(request.into_inner());
+        tokio::spawn(async move {
+            let mut closing = shared.closing.subscribe();
+            tokio::select! {
+                () = serve(&shared, &ends, addresses, inbound, outbound) => {}
+                _ = closing.wait_for(|closing| *closing) => {}
+            }
+        });
+        Ok(ReceiverStream::new(queue))
+    }
+}
+
+/// The two ends of a stream's connection.
+pub fn ends(request: &Request<Streaming<ClientMessage>>) -> Result<(Ends, [Ipv4Addr; 2]), Error> {
+    let ends = request.extensions().get::<Ends>().cloned();
+    let ends = ends.ok_or_else(|| Error::internal("a stream without a connection"))?;
+    let addresses = [ipv4(ends.peer)?, ipv4(ends.local)?];
+    Ok((ends, addresses))
+}
+
+fn ipv4(address: Option<SocketAddr>) -> Result<Ipv4Addr, Error> {
+    match address.map(|address| address.ip().to_canonical()) {
+        Some(IpAddr::V4(ip)) => Ok(ip),
+        _ => Err(Error::failed_precondition("the control plane needs IPv4 addresses on both ends")),
+    }
+}
+
+/// Reads the first message of a stream, and the one after it. A denial says what is wrong with them.
+pub async fn first_messages(inbound: &mut Inbound) -> Result<ClientMessage, Denial> {
+    let denial = |kind, message: String| Denial { kind, message };
+    let mut next = async || match timeout(FIRST_MESSAGE_TIMEOUT, inbound.next()).await {
+        Ok(Some(Ok(message))) => Ok(message),
+        Ok(Some(Err(error))) => Err(denial(DenialKind::Request, error.message().to_owned())),
+        Ok(None) | Err(_) => Err(denial(DenialKind::Request, "no message came".into())),
+    };
+    let (hello, own) = (next().await?, Hello::own());
+    match hello {
+        ClientMessage::Hello(hello) if hello.protocol == PROTOCOL_VERSION => {}
+        ClientMessage::Hello(Hello { protocol, build }) => {
+            let message = format!(
+                "the client is of release {} (control protocol {protocol}), the aggregator of {} ({}): install the same \
+                 release on both",
+                printable(&build, 64),
+                own.build,
+                own.protocol
+            );
+            return Err(denial(DenialKind::Version, message));
+        }
+        _ => return Err(denial(DenialKind::Request, "the first message is no hello".into())),
+    }
+    next().await
+}
+
+async fn serve(
+    shared: &Arc<Shared>,
+    ends: &Ends,
+    addresses: [Ipv4Addr; 2],
+    mut inbound: Inbound,
+    outbound: mpsc::Sender<Result<ServerMessage, Error>>,
+) {
+    let authenticated = || ends.ticket.authenticate();
+    let denial = match first_messages(&mut inbound).await {
+        Ok(ClientMessage::Enter { secret, name, is_parameter_host }) => {
+            let entering = rack_session::Entering { secret, name, is_parameter_host, ip: addresses[0] };
+            rack_session::serve(shared, entering, inbound, &outbound, authenticated).await
+        }
+        Ok(first) => {
+            let caller = Caller { peer: addresses[0], local: addresses[1], rack: None };
+            let outbound = Outbound { sender: outbound.clone(), relay: None };
+            serve_worker(shared, caller, first, inbound, &outbound, authenticated).await
+        }
+        Err(denial) => Err(denial),
+    };
+    if let Err(denial) = denial {
+        shared.log_denial(addresses[0], &denial);
+        // The client may be gone.
+        let _ = outbound.send(Ok(ServerMessage::Denied(denial))).await;
+    }
+}
+
+/// The addresses of a worker's connection, and the rack that relays it.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    pub peer: Ipv4Addr,
+    /// The aggregator's.
+    pub local: Ipv4Addr,
+    pub rack: Option<RackId>,
+}
+
+/// The way back to a worker.
+#[derive(Clone)]
+pub struct Outbound {
+    pub sender: mpsc::Sender<Result<ServerMessage, Error>>,
+    /// The stream's number at the rack that relays it.
+    pub relay: Option<u64>,
+}
+
+impl Outbound {
+    pub fn wrap(&self, message: ServerMessage) -> Result<ServerMessage, Error> {
+        Ok(match self.relay {
+            None => message,
+            Some(stream) => ServerMessage::Relay { stream, message: Some(Box::new(message)) },
+        })
+    }
+
+    /// Sends a message. `false`: the client is gone.
+    async fn send(&self, message: ServerMessage) -> bool {
+        self.sender.send(self.wrap(message)).await.is_ok()
+    }
+}
+
+/// The messages that a member has been sent.
+#[derive(Default)]
+struct Sent {
+    revision: u64,
+    next_event: u64,
+}
+
+/// Serves a worker until its stream or its membership ends.
+pub async fn serve_worker(
+    shared: &Arc<Shared>,
+    caller: Caller,
+    first: ClientMessage,
+    inbound: Inbound,
+    outbound: &Outbound,
+    authenticated: impl Fn(),
+) -> Result<(), Denial> {
+    let mut sent = Sent::default();
+    let id = match first {
+        ClientMessage::Join(join) => {
+            shared.check_secret(&join.spec.job, &join.secret)?;
+            authenticated();
+            match shared.join(caller, *join) {
+                Ok(id) => id,
+                Err(status) => {
+                    outbound.send(ServerMessage::Status(status)).await;
+                    return Ok(());
+                }
+            }
+        }
+        ClientMessage::Reconnect(Reconnect { secret, job, rank, session, received }) => {
+            shared.check_secret(&job, &secret)?;
+            authenticated();
+            let now = shared.now();
+            shared.update(|coordinator| coordinator.reconnect(now, &job, rank, session, received))?;
+            sent.next_event = received;
+            session
+        }
+        _ => {
+            let message = "a worker's stream begins with a join".into();
+            return Err(Denial { kind: DenialKind::Request, message });
+        }
+    };
+    outbound.send(ServerMessage::Joined { session: id }).await;
+    exchange(shared, id, inbound, outbound, sent).await;
+    shared.update(|coordinator| coordinator.on_disconnected(id));
+    Ok(())
+}
+
+async fn exchange(shared: &Shared, id: MemberId, mut inbound: Inbound, outbound: &Outbound, mut sent: Sent) {
+    let mut changed = shared.changed.subscribe();
+    let mut alive = interval(ALIVE_INTERVAL);
+    let mut next = None;
+    loop {
+        if next.is_none() {
+            changed.mark_unchanged();
+            next = shared.next_message(id, &mut sent);
+        }
+        tokio::select! {
+            message = inbound.next() => match message {
+                Some(Ok(message)) => {
+                    if !shared.on_message(id, message) {
+                        outbound.send(ServerMessage::Status(Status::Left)).await;
+                        return;
+                    }
+                }
+                Some(Err(_)) | None => return,
+            },
+            permit = outbound.sender.reserve(), if next.is_some() => {
+                let Ok(permit) = permit else { return };
+                if let Some(message) = next.take() {
+                    let is_last = is_last(&message);
+                    permit.send(outbound.wrap(message));
+                    if is_last {
+                        return;
+                    }
+                }
+            }
+            _ = changed.changed(), if next.is_none() => {}
+            _ = alive.tick() => {
+                let received = shared.lock().coordinator.posted(id);
+                // With a full queue the client does not read anyway.
+                let _ = outbound.sender.try_send(outbound.wrap(ServerMessage::Alive { received }));
+            }
+        }
+    }
+}
+
+/// Whether nothing comes after a message.
+fn is_last(message: &ServerMessage) -> bool {
+    matches!(message, ServerMessage::Status(Status::Refused(_) | Status::Failed(_) | Status::Left))
+}
+
+impl Shared {
+    fn check_secret(&self, job: &str, given: &crate::Secret) -> Result<(), Denial> {
+        if self.secrets.accepts(job, given) {
+            return Ok(());
+        }
+        let message =
+            "the shared secret is wrong: give all workers the output of `sumac-agg token` for this job";
+        Err(Denial { kind: DenialKind::Secret, message: message.into() })
+    }
+
+    pub fn log_denial(&self, peer: Ipv4Addr, denial: &Denial) {
+        if let Some(suppressed) = self.refused.allow(std::time::Instant::now()) {
+            tracing::warn!(%peer, why = denial.message, suppressed, "connection refused");
+        }
+    }
+
+    fn join(&self, caller: Caller, join: Join) -> Result<MemberId, Status> {
+        let Join { spec, host, .. } = join;
+        let ip = if host.data_ip.is_unspecified() { caller.peer } else { host.data_ip };
+        let worker = WorkerInstall { ip, port: host.data_port, mac: host.mac, local_ip: caller.local };
+        let request = JoinRequest { asked: Asked { spec, host }, worker, rack: caller.rack };
+        let now = self.now();
+        let joined = self.update(|coordinator| coordinator.join(now, &request));
+        let (spec, peer) = (&request.asked.spec, caller.peer);
+        let (name, rank) = (printable(&spec.job, crate::JOB_NAME_LEN), spec.rank);
+        match joined {
+            Ok(id) => {
+                tracing::info!(name, rank, %peer, "worker joined");
+                Ok(id)
+            }
+            Err(refusal) => {
+                if let Some(suppressed) = self.refused.allow(std::time::Instant::now()) {
+                    tracing::warn!(name, rank, %peer, %refusal, suppressed, "join refused");
+                }
+                Err(Status::Refused((&refusal).into()))
+            }
+        }
+    }
+
+    /// The next message for a member, if there is one.
+    fn next_message(&self, id: MemberId, sent: &mut Sent) -> Option<ServerMessage> {
+        let coordinator = &self.lock().coordinator;
+        if let Some((number, event)) = coordinator.event(id, sent.next_event) {
+            sent.next_event = number + 1;
+            return Some(ServerMessage::Event { number, event });
+        }
+        let Some((revision, status)) = coordinator.status(id) else {
+            return Some(ServerMessage::Status(Status::Left));
+        };
+        if std::mem::replace(&mut sent.revision, revision) == revision {
+            return None;
+        }
+        Some(ServerMessage::Status(status))
+    }
+
+    /// Takes a member's message. `false`: it has left.
+    fn on_message(&self, id: MemberId, message: ClientMessage) -> bool {
+        let now = self.now();
+        match message {
+            ClientMessage::Alive { received } => self.touch(|coordinator| {
+                coordinator.heartbeat(now, id);
+                coordinator.on_received(id, received);
+            }),
+            ClientMessage::Posts { first, posts } => {
+                self.update(|coordinator| coordinator.post(now, id, first, posts));
+            }
+            ClientMessage::Leave(outcome) => {
+                let reason = |reason: String| match printable(&reason, REASON_LEN) {
+                    reason if reason.is_empty() => "for no stated reason".into(),
+                    reason => reason,
+                };
+                let outcome = match outcome {
+                    Outcome::Done => Outcome::Done,
+                    Outcome::Failed(why) => Outcome::Failed(reason(why)),
+                    Outcome::Died(why) => Outcome::Died(reason(why)),
+                };
+                self.update(|coordinator| coordinator.leave(id, &outcome));
+                return false;
+            }
+            // Others are no member's.
+            _ => {}
+        }
+        true
+    }
+}

@@ -1,0 +1,265 @@
+//! TLS 1.3 for the control channel: the server's identity, and the client's check of it.
+
+use std::{
+    fs, io,
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{WebPkiSupportedAlgorithms, ring, verify_tls13_signature},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject as _},
+    server::WebPkiClientVerifier,
+    version::TLS13,
+};
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+
+use crate::secret::Fingerprint;
+
+/// HTTP/2, which gRPC needs.
+const ALPN: &[u8] = b"h2";
+const CERTIFICATE_FILE: &str = "certificate.pem";
+const KEY_FILE: &str = "key.pem";
+
+/// The reason that a key, certificate or authority cannot be used.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {path}: {source}; give a directory of your own with --state-dir")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    #[error("the system gives no random numbers: {0}")]
+    Random(String),
+    /// There is no key to be made.
+    #[error("cannot make a key: {0}")]
+    Generate(#[from] rcgen::Error),
+    /// The files do not fit together.
+    #[error("the TLS key or certificate cannot be used: {0}")]
+    Rustls(#[from] rustls::Error),
+    /// The authorities' file.
+    #[error("the authorities of clients cannot be used: {0}")]
+    Authorities(#[from] rustls::server::VerifierBuilderError),
+}
+
+/// A certificate chain with its key, and on a server the authorities of clients.
+#[derive(Debug)]
+pub struct Identity {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    client_authorities: Option<Arc<RootCertStore>>,
+}
+
+impl Clone for Identity {
+    fn clone(&self) -> Identity {
+        let Identity { chain, key, client_authorities } = self;
+        Identity {
+            chain: chain.clone(),
+            key: key.clone_key(),
+            client_authorities: client_authorities.clone(),
+        }
+    }
+}
+
+impl Identity {
+    /// Reads the self-signed identity of a state directory; makes it at the first call.
+    pub fn of_state_dir(directory: &Path) -> Result<Identity, TlsError> {
+        let (certificate, key) = (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE));
+        if !certificate.exists() {
+            let made = rcgen::generate_simple_self_signed(["sumac-agg".to_owned()])?;
+            write_private(&key, made.signing_key.serialize_pem().as_bytes())?;
+            write_private(&certificate, made.cert.pem().as_bytes())?;
+        }
+        Identity::from_files(&certificate, &key, None)
+    }
+
+    /// Reads the site's own; with `client_authorities` clients need a certificate of theirs.
+    pub fn from_files(
+        certificate: &Path,
+        key: &Path,
+        client_authorities: Option<&Path>,
+    ) -> Result<Identity, TlsError> {
+        let read = |path: &Path| {
+            let path = path.to_owned();
+            move |source| TlsError::Read { path, source }
+        };
+        Ok(Identity {
+            chain: certificates(certificate)?,
+            key: PrivateKeyDer::from_pem_file(key).map_err(read(key))?,
+            client_authorities: client_authorities.map(authorities).transpose()?.map(Arc::new),
+        })
+    }
+
+    /// Returns the fingerprint that clients pin.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.chain.first().map_or(Fingerprint([0; 32]), |certificate| fingerprint(certificate))
+    }
+
+    pub(crate) fn server(&self) -> Result<Arc<ServerConfig>, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let builder =
+            ServerConfig::builder_with_provider(provider.clone()).with_protocol_versions(&[&TLS13])?;
+        let builder = match &self.client_authorities {
+            Some(authorities) => {
+                let verifier = WebPkiClientVerifier::builder_with_provider(authorities.clone(), provider);
+                builder.with_client_cert_verifier(verifier.build()?)
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_single_cert(self.chain.clone(), self.key.clone_key())?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+/// The check of a server's certificate.
+#[derive(Clone, Debug)]
+pub enum Trust {
+    /// The certificate has this fingerprint.
+    Pinned(Fingerprint),
+    /// The site's authorities have signed it for the server's address; with the client's own identity, if it has one.
+    Authorities(Arc<RootCertStore>, Option<Box<Identity>>),
+}
+
+impl Trust {
+    /// Reads the authorities of servers.
+    pub fn from_file(path: &Path, own: Option<Identity>) -> Result<Trust, TlsError> {
+        Ok(Trust::Authorities(Arc::new(authorities(path)?), own.map(Box::new)))
+    }
+
+    pub(crate) fn client(&self) -> Result<Arc<ClientConfig>, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let builder =
+            ClientConfig::builder_with_provider(provider.clone()).with_protocol_versions(&[&TLS13])?;
+        let mut config = match self {
+            Trust::Pinned(fingerprint) => {
+                let algorithms = provider.signature_verification_algorithms;
+                let verifier = Arc::new(Pin { fingerprint: *fingerprint, algorithms });
+                builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
+            }
+            Trust::Authorities(roots, own) => {
+                let builder = builder.with_root_certificates(roots.clone());
+                match own {
+                    Some(own) => builder.with_client_auth_cert(own.chain.clone(), own.key.clone_key())?,
+                    None => builder.with_no_client_auth(),
+                }
+            }
+        };
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+/// Accepts the one certificate that a join token names, whatever its names and dates are.
+#[derive(Debug)]
+struct Pin {
+    fingerprint: Fingerprint,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Pin {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if fingerprint(end_entity) == self.fingerprint {
+            return Ok(ServerCertVerified::assertion());
+        }
+        Err(CertificateError::ApplicationVerificationFailure.into())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::PeerIncompatible::Tls12NotOffered.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Returns the reason that a handshake failed, with its remedy.
+pub(crate) fn explain(error: &io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)) => {
+            "the token is of another aggregator: run `sumac-agg token` on this one and give the workers its output".into()
+        }
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            format!("its certificate is not accepted ({why:?}): does tls_ca name the authority that signed it?")
+        }
+        Some(rustls::Error::InvalidMessage(_)) => {
+            "it does not answer in TLS: is it a control plane of this release?".into()
+        }
+        Some(rustls::Error::PeerIncompatible(why)) => format!("it does not speak TLS 1.3 ({why:?})"),
+        Some(rustls::Error::AlertReceived(alert)) => {
+            format!("it refuses this client's certificate or TLS version ({alert:?}): are tls_cert and tls_key given?")
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn fingerprint(certificate: &CertificateDer<'_>) -> Fingerprint {
+    Fingerprint(Sha256::digest(certificate).into())
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let failed = |source| TlsError::Read { path: path.to_owned(), source };
+    CertificateDer::pem_file_iter(path).map_err(failed)?.collect::<Result<_, _>>().map_err(failed)
+}
+
+fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate)?;
+    }
+    Ok(roots)
+}
+
+/// Writes a file that only its owner can open.
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), TlsError> {
+    // Whole or not at all: another process may read it meanwhile.
+    let part = path.with_extension("part");
+    let written = || {
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600).open(&part)?.write_all(bytes)?;
+        fs::rename(&part, path)
+    };
+    written().map_err(|source| TlsError::Write { path: path.to_owned(), source })
+}
