@@ -12,8 +12,8 @@ use criterion::{
     BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
 };
 use sumac_transport::{
-    DType,
-    convert::{Arithmetic, Codec, Instructions, Scale, WireFormat},
+    DType, Scale, WireFormat,
+    convert::{Arithmetic, Codec, Instructions},
 };
 use sumac_wire::header::HEADER_LEN;
 

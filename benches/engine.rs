@@ -12,8 +12,9 @@ use std::{
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sumac_transport::{
-    DType, DynamicParams, Engine, JobParams, NonFinitePolicy, Operation, PeerId, PeerTable, Time,
-    convert::{Arithmetic, Codec, Scale, WireFormat},
+    DType, DynamicParams, Engine, JobParams, NonFinitePolicy, Operation, PeerId, PeerTable, Scale, Time,
+    WireFormat,
+    convert::{Arithmetic, Codec},
 };
 use sumac_wire::{
     Kind,

@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 
 use sumac_agg_host::{JobError, NewJob};
 use sumac_parameter::{HostError, HostJob, Worker as Place};
-use sumac_transport::{Engine, JobParams, LaneField, ParamError, PeerTable, Tuning};
+use sumac_transport::{CompletionQueue, Engine, JobParams, LaneField, ParamError, PeerTable, Tuning};
 use sumac_wire::tables::{JobEntry, job_flag};
 use thiserror::Error;
 
@@ -201,7 +201,7 @@ impl Job {
             elements: self.params.elements,
             window: dynamic.window,
             slots: dynamic.slots,
-            linear: dynamic.linear,
+            linear: self.tuning.linear_placement,
             lanes: self.lanes,
             shards: self.params.shards,
             checksum: false,
@@ -319,6 +319,7 @@ impl Job {
             is_dead: false,
             lost_its_way: 0,
             taken: 0,
+            ended: (0..self.lanes).map(|_| CompletionQueue::default()).collect(),
             trainer,
             timer: None,
             waits: false,

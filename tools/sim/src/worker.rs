@@ -3,7 +3,7 @@
 use std::net::SocketAddrV4;
 
 use sumac_transport::{
-    Engine, EngineStats, LaneField, Packet as Received, PeerId, PeerTable, Time, Transmit,
+    CompletionQueue, Engine, EngineStats, LaneField, Packet as Received, PeerId, PeerTable, Time, Transmit,
 };
 
 use crate::{
@@ -37,6 +37,8 @@ pub struct Worker {
     pub lost_its_way: u64,
     /// Packets that its engines were given.
     pub taken: u64,
+    /// By lane, completions that wait for those of operations before them.
+    pub(crate) ended: Vec<CompletionQueue>,
     pub(crate) trainer: Box<dyn Trainer>,
     /// The earliest of its timer's events.
     pub(crate) timer: Option<Nanos>,
@@ -105,8 +107,11 @@ impl Worker {
 
     /// Hands what has ended to the trainer; gives whether it has submitted anything.
     pub(crate) fn collect(&mut self, now: Nanos, desk: &mut Desk) {
-        for (lane, engine) in self.engines.iter_mut().enumerate() {
+        for (lane, (engine, ended)) in self.engines.iter_mut().zip(&mut self.ended).enumerate() {
             while let Some(completion) = engine.poll_completion() {
+                ended.push(completion);
+            }
+            while let Some(completion) = ended.pop() {
                 self.trainer.completed(now, lane, completion, desk);
             }
         }

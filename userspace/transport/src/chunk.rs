@@ -1,32 +1,32 @@
-//! One chunk of an operation: what this worker puts into its packet, and what it takes out of its result.
+//! The conversion of one chunk of an operation: from the tensor to a packet, and from a result to the tensor.
 //!
-//! An operation says which of its values a worker gives and which it takes. What is not given travels as zeros;
-//! what is not taken is not written. Both may begin and end anywhere in a chunk.
+//! An operation has a range of values that this worker contributes and one whose results it takes. Other values travel as
+//! zeros, and their results are not written. Both ranges may begin and end anywhere in a chunk.
 
 use std::ops::Range;
 
 use half::{bf16, f16};
+use sumac_job::{DType, NonFinitePolicy, Scale};
 use sumac_wire::{
     Header, Reason,
     header::{Format, exponent, flag},
 };
 
 use crate::{
-    convert::{Arithmetic, Codec, Encoded, Scale, fill_nan, raw},
+    convert::{Arithmetic, Codec, Encoded, fill_nan, raw},
     error::OpError,
-    operation::{DType, Operation},
-    params::{JobParams, NonFinitePolicy},
+    operation::Operation,
+    params::JobParams,
     words::Words,
 };
 
-/// Where a chunk's values are in their operation, and how many words they take in its packet.
+/// The values of a chunk in their operation, and their words in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Index of the first value.
+    /// The index of the first value.
     pub first: usize,
-    /// How many values.
     pub values: usize,
-    /// How many words; fits the packet's 16 bits.
+    /// At most the packet's 16 bits.
     pub words: usize,
 }
 
@@ -37,17 +37,17 @@ impl Span {
     }
 }
 
-/// What stands in a chunk's packets.
+/// The form of the values in a chunk's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Words that aggregators add, scaled by this exponent where the operation needs one.
+    /// Words that aggregators add, scaled by this exponent where the operation has one.
     Scaled(i8),
     /// The values as floats of 32 bits, which the parameter host adds (ATP section 3.8).
     Floats,
 }
 
 impl Form {
-    /// The exponent that packets carry.
+    /// The exponent as packets carry it.
     pub fn exponent(self) -> i8 {
         match self {
             Form::Scaled(exponent) => exponent,
@@ -56,44 +56,51 @@ impl Form {
     }
 }
 
-/// How the values of a job's operations become words.
+/// Converts the chunks of a job.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct ChunkCodec {
     pub codec: Codec,
-    /// Whether sums are clamped where they overflow, and come again as floats (dynamic jobs).
+    /// Whether sums are clamped where they overflow, and travel again as floats (dynamic jobs).
     clamped: bool,
     pub scaling: Scale,
     pub not_finite: NonFinitePolicy,
     world: u16,
-    /// Words of a chunk.
+    /// Words of a whole chunk.
     pub words: usize,
 }
 
-/// What came of reading a chunk's result.
+/// The outcome of decoding a chunk's result.
 #[derive(Debug, Default)]
-pub(crate) struct Read {
-    /// What this worker's trainer is told of it.
+pub(crate) struct DecodedChunk {
+    /// The error of the operation.
     pub fault: Option<OpError>,
     /// Values written to the tensor.
     pub values: usize,
 }
 
-/// What came of writing a chunk's packet.
+/// The outcome of encoding a chunk's packet.
 #[derive(Debug, Default)]
-pub(crate) struct Written {
-    /// Flags that tell the others of values that did not fit.
+pub(crate) struct EncodedChunk {
+    /// Flags of the packet for values that did not fit.
     pub flags: u16,
-    /// What this worker's trainer is told of them.
+    /// The error of the operation.
     pub fault: Option<OpError>,
     /// Values read from the tensor.
     pub values: usize,
 }
 
-impl Numbers {
-    pub fn new(params: &JobParams) -> Numbers {
+impl ChunkCodec {
+    pub fn new(params: &JobParams) -> ChunkCodec {
         let JobParams { scaling, not_finite, elements, world, .. } = *params;
         let clamped = params.dynamic.is_some();
-        Numbers { codec: params.codec(), clamped, scaling, not_finite, world, words: usize::from(elements) }
+        ChunkCodec {
+            codec: params.codec(),
+            clamped,
+            scaling,
+            not_finite,
+            world,
+            words: usize::from(elements),
+        }
     }
 
     /// Values in a whole chunk of an operation.
@@ -113,7 +120,7 @@ impl Numbers {
         self.codec.needs_exponent(operation.dtype, operation.arithmetic)
     }
 
-    /// How the words of an operation's packets are to be understood.
+    /// The format of the words of an operation's packets.
     pub fn format(&self, operation: &Operation) -> Format {
         match operation.arithmetic {
             Arithmetic::Bits => Format::Raw,
@@ -134,7 +141,7 @@ impl Numbers {
         self.clamped && is_sum && operation.dtype == DType::Int32
     }
 
-    /// Whether a result is of these values, as they were asked for.
+    /// Checks that a result is of these values, in the form in which they were sent.
     pub fn check(
         &self,
         operation: &Operation,
@@ -151,7 +158,7 @@ impl Numbers {
         let offset = operation.base.wrapping_add(span.first as u32);
         let is_scaled_alike = match form {
             Form::Scaled(exponent) => !self.needs_exponent(operation) || header.exponent == exponent,
-            // An answer to who has no floats says only that it ends here.
+            // For integers, which have no floats, the result is only the end of the chunk.
             Form::Floats => self.has_floats(operation) || header.has(flag::OVERFLOW),
         };
         if header.tensor != operation.signature || header.offset != offset || !is_scaled_alike {
@@ -160,12 +167,12 @@ impl Numbers {
         Ok(())
     }
 
-    /// How many values of a chunk this worker gives.
-    pub fn given(&self, operation: &Operation, span: Span) -> usize {
+    /// How many values of a chunk this worker contributes.
+    pub fn contributed(&self, operation: &Operation, span: Span) -> usize {
         span.overlap(&operation.gives).len()
     }
 
-    /// The exponent of what this worker gives of a chunk: one pass over the values.
+    /// The exponent of this worker's values of a chunk, in one pass over them.
     pub fn exponent(&self, operation: &Operation, span: Span) -> i8 {
         let given = span.overlap(&operation.gives);
         if given.is_empty() || !self.needs_exponent(operation) {
@@ -176,17 +183,17 @@ impl Numbers {
         self.codec.exponent(operation.dtype, operation.arithmetic, whole(input, size))
     }
 
-    /// Converts what this worker gives of a chunk straight into its packet: one pass over the values.
-    pub fn write(&self, operation: &Operation, span: Span, form: Form, wire: &mut [u8]) -> Written {
+    /// Converts this worker's values of a chunk into its packet, in one pass over them.
+    pub fn encode(&self, operation: &Operation, span: Span, form: Form, wire: &mut [u8]) -> EncodedChunk {
         if form == Form::Floats && !self.has_floats(operation) {
-            // There is nothing that would fit better: the others shall know, and the chunk shall end.
+            // Integers have no form that fits better: the flag reaches all workers, and ends the chunk.
             wire.fill(0);
-            return Written { flags: flag::OVERFLOW, ..Written::default() };
+            return EncodedChunk { flags: flag::OVERFLOW, ..EncodedChunk::default() };
         }
         let given = span.overlap(&operation.gives);
         if given.is_empty() {
             wire.fill(0);
-            return Written::default();
+            return EncodedChunk::default();
         }
         let size = operation.dtype.size();
         let input = whole(operation.buffer.input(given.start * size, given.len() * size), size);
@@ -195,35 +202,41 @@ impl Numbers {
             Form::Scaled(exponent) => self.words(operation, exponent).encode(at, input, wire),
             Form::Floats => raw::encode(operation.dtype, at, input, wire),
         };
-        self.written(operation, &given, input, met)
+        self.encoded(operation, &given, input, met)
     }
 
-    /// What is to be told of a chunk that was written: `input` is what there was of the values `given`.
-    fn written(&self, operation: &Operation, given: &Range<usize>, input: &[u8], met: Encoded) -> Written {
+    /// The outcome of encoding the values `given`, of which the buffer had `input`.
+    fn encoded(
+        &self,
+        operation: &Operation,
+        given: &Range<usize>,
+        input: &[u8],
+        met: Encoded,
+    ) -> EncodedChunk {
         let size = operation.dtype.size();
         let values = input.len() / size;
-        let mut written = Written { values, ..Written::default() };
+        let mut outcome = EncodedChunk { values, ..EncodedChunk::default() };
         let index = |at: usize| operation.base as usize + given.start + at;
         let value = |at: usize| number(operation.dtype, &input[at * size..]);
         let not_finite = met.not_finite.map(|at| {
-            written.flags |= flag::NOT_FINITE;
+            outcome.flags |= flag::NOT_FINITE;
             (at, OpError::NotFinite { index: index(at), value: value(at) as f32 })
         });
         let not_finite = not_finite.filter(|_| self.not_finite == NonFinitePolicy::Error);
         let saturated = met.saturated.map(|at| {
-            written.flags |= flag::OVERFLOW;
+            outcome.flags |= flag::OVERFLOW;
             (at, self.saturated(operation, index(at), value(at)))
         });
-        // As a float it will fit.
+        // It fits as a float.
         let saturated = saturated.filter(|_| !self.has_floats(operation));
         let short = (values < given.len()).then(|| {
-            written.flags |= flag::OVERFLOW;
+            outcome.flags |= flag::OVERFLOW;
             (values, OpError::ShortBuffer { index: index(values) })
         });
-        // The one that comes first in the tensor.
+        // The first in the tensor is kept.
         let faults = [not_finite, saturated, short].into_iter().flatten();
-        written.fault = faults.min_by_key(|(at, _)| *at).map(|(_, fault)| fault);
-        written
+        outcome.fault = faults.min_by_key(|(at, _)| *at).map(|(_, fault)| fault);
+        outcome
     }
 
     fn words(&self, operation: &Operation, exponent: i8) -> Words {
@@ -240,22 +253,22 @@ impl Numbers {
         OpError::Saturated { index, value, scale, limit }
     }
 
-    /// Converts what this worker takes of a chunk's result into its tensor: one pass over the values. `carries`: all of
+    /// Converts a chunk's result into the tensor, in one pass over the values that this worker takes. With `carries` all of
     /// them become NaN.
-    pub fn read(
+    pub fn decode(
         &self,
         operation: &mut Operation,
         span: Span,
         form: Form,
         wire: &[u8],
         carries: bool,
-    ) -> Read {
+    ) -> DecodedChunk {
         let taken = span.overlap(&operation.takes);
         if taken.is_empty() {
-            return Read::default();
+            return DecodedChunk::default();
         }
         let codec = match form {
-            Form::Floats if !self.has_floats(operation) => return Read::default(),
+            Form::Floats if !self.has_floats(operation) => return DecodedChunk::default(),
             Form::Floats => None,
             Form::Scaled(exponent) => Some(self.words(operation, exponent)),
         };
@@ -276,16 +289,16 @@ impl Numbers {
         }
         let is_short = values < taken.len();
         let index = operation.base as usize + taken.start + values;
-        Read { fault: is_short.then_some(OpError::ShortBuffer { index }), values }
+        DecodedChunk { fault: is_short.then_some(OpError::ShortBuffer { index }), values }
     }
 }
 
-/// As many whole values of `size` bytes as there are.
+/// The whole values of `size` bytes.
 fn whole(bytes: &[u8], size: usize) -> &[u8] {
     &bytes[..bytes.len() / size * size]
 }
 
-/// The value at the front of `bytes`, for a message.
+/// The first value of `bytes`, for a message.
 fn number(dtype: DType, bytes: &[u8]) -> f64 {
     let word = bytes.first_chunk().copied().unwrap_or_default();
     let half = bytes.first_chunk().copied().unwrap_or_default();

@@ -1,19 +1,17 @@
-//! What goes wrong, one type per phase: parameters, submission, one operation, the whole job.
+//! Errors, one type per phase: parameters, submission, one operation, the whole job.
 
 use std::ops::Range;
 
 use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_WORKERS};
 use thiserror::Error;
 
-use crate::{
-    dynamic::{DYNAMIC_ELEMENTS, MAX_WINDOW, MIN_WINDOW},
-    loss::MAX_LATER_RESULTS,
-    params::{MAX_SHARDS, MAX_SLOTS, MAX_WORLD},
+use crate::limits::{
+    DYNAMIC_ELEMENTS, MAX_PACKET_THRESHOLD, MAX_SHARDS, MAX_SLOTS, MAX_WINDOW, MAX_WORLD, MIN_WINDOW,
 };
 
-/// A job that cannot be set up: its parameters contradict the protocol.
+/// Parameters that contradict the protocol.
 #[derive(Clone, Debug, PartialEq, Error)]
-#[allow(missing_docs, reason = "the messages say it")]
+#[allow(missing_docs, reason = "the messages describe them")]
 pub enum ParamError {
     #[error("job number 0 means no job; jobs count from 1")]
     Job,
@@ -35,11 +33,11 @@ pub enum ParamError {
     Lane { lane: u16, shards: u16 },
     #[error("the job's peers have no {role}")]
     NoPeer { role: &'static str },
-    #[error("the slots of a job cannot change once a chunk was sent")]
+    #[error("the slots of a job cannot change after its first chunk was sent")]
     Started,
     #[error(
-        "timeouts must be above zero, min_rto_begun <= min_rto <= initial_rto <= max_rto, probe_interval < probe_timeout, \
-         later_results at most {MAX_LATER_RESULTS}"
+        "timeouts must be above zero, min_rto_confirmed <= min_rto <= initial_rto <= max_rto, probe_interval < probe_timeout, \
+         packet_threshold at most {MAX_PACKET_THRESHOLD}"
     )]
     Tuning,
     #[error("a dynamic job of 16-bit sums; parameter hosts add 32-bit ones, choose the wire format int32")]
@@ -64,9 +62,9 @@ pub enum ParamError {
     Measure,
 }
 
-/// An operation that was not taken; it is handed back with its buffer.
+/// The reason for which an operation was refused; it is returned with its buffer.
 #[derive(Clone, Debug, PartialEq, Error)]
-#[allow(missing_docs, reason = "the messages say it")]
+#[allow(missing_docs, reason = "the messages describe them")]
 pub enum SubmitError {
     #[error(
         "operation {signature:08x}: {count} values from {base} on; packets address at most 2^32, split the tensor"
@@ -79,21 +77,21 @@ pub enum SubmitError {
     )]
     Gives { signature: u32, gives: Range<usize>, count: usize },
     #[error(
-        "operation {signature:08x}: {skip} chunks to skip; only the first operation of a worker that takes another one's place \
-         may have summed chunks, and not more than it has"
+        "operation {signature:08x}: {skip} chunks to skip; only the first operation of a worker that replaces another \
+         one may have summed chunks, and not more than it has"
     )]
     Skip { signature: u32, skip: u64 },
     #[error("operation {signature:08x}: loss bound {bound}; this job is reliable, ask for 0")]
     LossBound { signature: u32, bound: f32 },
 }
 
-/// An operation that was carried through, or given up, without a usable result.
+/// An operation that ended without a usable result.
 ///
-/// The contents of its output are then unspecified. Elements are counted in their whole tensor
-/// ([`base`](crate::Operation::base) and index); the engine knows tensors by their signatures only, their names are
-/// its caller's.
+/// The contents of its output are then unspecified. Elements are counted in the whole tensor
+/// ([`base`](crate::Operation::base) and index). The engine knows tensors by their signatures only; names are added by its
+/// caller.
 #[derive(Clone, Debug, PartialEq, Error)]
-#[allow(missing_docs, reason = "the messages say it")]
+#[allow(missing_docs, reason = "the messages describe them")]
 pub enum OpError {
     /// A value of this worker was too large for the wire; all workers' operations fail.
     #[error(
@@ -104,7 +102,7 @@ pub enum OpError {
     /// A value of this worker was NaN or infinite; all workers' operations fail.
     #[error("element {index} is {value}; only finite values can be reduced")]
     NotFinite { index: usize, value: f32 },
-    /// Another worker reported one of the above for this range; that worker knows the element.
+    /// Another worker has one of the errors above in this range.
     #[error(
         "a value of another worker among elements {first} to {last} was too large or not finite; that \
          worker's error names the element"
@@ -127,7 +125,7 @@ pub enum OpError {
 
 /// The end of a job: everything outstanding and everything later fails with it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[allow(missing_docs, reason = "the messages say it")]
+#[allow(missing_docs, reason = "the messages describe them")]
 pub enum JobError {
     #[error(
         "no answer from the aggregator to {probes} probes in {waited_ms} ms; is its program attached, does it \
@@ -146,13 +144,15 @@ pub enum JobError {
     HostSilent { probes: u64, waited_ms: u64 },
     #[error("the aggregator has {field} {theirs} where this worker has {ours}; restart the job")]
     Disagrees { field: &'static str, ours: u64, theirs: u64 },
-    /// Another worker means another operation by the same chunk of the lane's stream.
+    /// Another worker has another operation in the same chunk of the lane's stream.
     #[error(
         "chunk {seq} of lane {lane}, element {base} of operation {signature:08x} here, belongs to another \
          operation ({theirs:08x}) on another worker; submit the same operations in the same order"
     )]
     Mismatch { lane: u16, seq: u32, base: u32, signature: u32, theirs: u32 },
-    #[error("packets of this job need {needed} bytes, the port gives {given}; choose smaller chunks")]
+    #[error(
+        "packets of this job need {needed} bytes, and frames have room for {given}; choose smaller chunks"
+    )]
     FrameTooSmall { needed: usize, given: usize },
     /// Another worker is at fault; `reason` reads like "(10.77.2.2) stopped answering".
     #[error("rank {rank} {reason}")]

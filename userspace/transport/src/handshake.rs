@@ -1,8 +1,7 @@
-//! The handshake before data: does the aggregator, or the parameter host, know the job, and do whole chunks reach it?
+//! The handshake before data: checks that the aggregator, or the parameter host, knows the job and that whole chunks reach it.
 //!
-//! The worker sends a probe as long as its longest packet; who is asked sends it back as a report. When
-//! the first stays unanswered, later ones go in pairs with a probe without elements, so that a path
-//! that only drops large packets can be told from one that drops all.
+//! The worker sends a probe of full size, and the peer returns it as a report. When the first is not answered, later ones go in
+//! pairs with a probe without elements. So a path that only drops large packets is distinguished from one that drops all.
 
 use sumac_wire::{Header, header::NO_SLOT, header::flag};
 
@@ -12,24 +11,24 @@ use crate::{
     time::{Time, nanos},
 };
 
-/// What a report, or the passing of time, has led to.
+/// The end of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Whole chunks get through; the round trip in nanoseconds if it could be measured.
+pub(crate) enum Outcome {
+    /// Whole chunks get through; the round trip in nanoseconds if it was measured.
     Ready(Option<u64>),
-    /// They never will.
+    /// The job cannot start.
     Failed(JobError),
 }
 
-/// The state of the handshake of one job.
+/// The handshake of one lane.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     interval: u64,
     longest_interval: u64,
-    patience: u64,
-    /// When the first probe was sent.
+    timeout: u64,
+    /// The time of the first probe.
     started: Option<Time>,
-    /// When the last round of probes was sent, its number, and when the next is due.
+    /// The time and number of the last round of probes.
     round: Option<(Time, u32)>,
     due: Time,
     small_due: bool,
@@ -44,7 +43,7 @@ impl Handshake {
         Handshake {
             interval: nanos(tuning.probe_interval),
             longest_interval: nanos(tuning.max_rto).max(nanos(tuning.probe_interval)),
-            patience: nanos(tuning.probe_timeout),
+            timeout: nanos(tuning.probe_timeout),
             started: None,
             round: None,
             due: Time(0),
@@ -55,7 +54,7 @@ impl Handshake {
         }
     }
 
-    /// The next probe to send: how many elements it carries and its number.
+    /// The next probe to send: its elements and its number.
     pub fn poll(&mut self, now: Time, chunk: u16) -> Option<(u16, u32)> {
         let (elements, due) =
             if self.large_due { (chunk, &mut self.large_due) } else { (0, &mut self.small_due) };
@@ -78,16 +77,16 @@ impl Handshake {
         number
     }
 
-    /// When something is to be done, once the first probe was sent.
+    /// The next deadline, once the first probe was sent.
     pub fn deadline(&self) -> Option<Time> {
-        self.started.map(|started| self.due.min(started.plus(self.patience)))
+        self.started.map(|started| self.due.min(started.plus(self.timeout)))
     }
 
-    /// Sends further probes when they are due, and gives up in the end.
-    pub fn on_timeout(&mut self, now: Time, params: &JobParams) -> Option<Verdict> {
+    /// Sends further probes when they are due, and fails after the last timeout.
+    pub fn on_timeout(&mut self, now: Time, params: &JobParams) -> Option<Outcome> {
         let started = self.started?;
-        if now.since(started) >= self.patience {
-            return Some(Verdict::Failed(self.failure(now.since(started), params)));
+        if now.since(started) >= self.timeout {
+            return Some(Outcome::Failed(self.failure(now.since(started), params)));
         }
         if now >= self.due {
             let number = self.round.map_or(0, |(_, number)| number.wrapping_add(1));
@@ -106,8 +105,8 @@ impl Handshake {
         JobError::NoReply { probes: self.sent, waited_ms: waited / 1_000_000 }
     }
 
-    /// A report arrived that carries the job's number, epoch and token.
-    pub fn on_report(&mut self, now: Time, report: &Header, params: &JobParams) -> Option<Verdict> {
+    /// Processes a report with the job's number, epoch and token.
+    pub fn on_report(&mut self, now: Time, report: &Header, params: &JobParams) -> Option<Outcome> {
         if report.elements == 0 {
             self.small_answered = true;
             return None;
@@ -118,10 +117,10 @@ impl Handshake {
             ("worker bit", 1 << params.rack_rank, u64::from(report.bitmap_0)),
         ];
         if let Some((field, ours, theirs)) = checks.into_iter().find(|(_, ours, theirs)| ours != theirs) {
-            return Some(Verdict::Failed(JobError::Disagrees { field, ours, theirs }));
+            return Some(Outcome::Failed(JobError::Disagrees { field, ours, theirs }));
         }
         let rtt = self.round.filter(|(_, number)| *number == report.seq).map(|(sent, _)| now.since(sent));
-        Some(Verdict::Ready(rtt))
+        Some(Outcome::Ready(rtt))
     }
 }
 
@@ -150,11 +149,9 @@ pub(crate) fn probe(params: &JobParams, now: Time, elements: u16, number: u32) -
 
 #[cfg(test)]
 mod tests {
+    use sumac_job::{NonFinitePolicy, Scale, WireFormat};
+
     use super::*;
-    use crate::{
-        convert::{Scale, WireFormat},
-        params::NonFinitePolicy,
-    };
 
     const MS: u64 = 1_000_000;
 
@@ -183,22 +180,22 @@ mod tests {
         std::iter::from_fn(|| handshake.poll(now, 256)).map(|(elements, _)| elements).collect()
     }
 
-    /// Runs to the end, answering probes of the sizes that `answered` accepts.
-    fn run(answered: fn(u16) -> bool) -> (Option<Verdict>, u64) {
+    /// Runs to the end with answers to the probes that `answered` selects.
+    fn run(answered: fn(u16) -> bool) -> (Option<Outcome>, u64) {
         let mut handshake = Handshake::new(&Tuning::default());
         let mut now = Time(5);
         for _ in 0..100 {
             while let Some((elements, number)) = handshake.poll(now, 256) {
                 let report = probe(&params(), now, elements, number);
                 let after = now.plus(MS);
-                let verdict = answered(elements).then(|| handshake.on_report(after, &report, &params()));
-                if let Some(Some(verdict)) = verdict {
-                    return (Some(verdict), after.0);
+                let outcome = answered(elements).then(|| handshake.on_report(after, &report, &params()));
+                if let Some(Some(outcome)) = outcome {
+                    return (Some(outcome), after.0);
                 }
             }
             now = handshake.deadline().unwrap_or(now);
-            if let Some(verdict) = handshake.on_timeout(now, &params()) {
-                return (Some(verdict), now.0);
+            if let Some(outcome) = handshake.on_timeout(now, &params()) {
+                return (Some(outcome), now.0);
             }
         }
         (None, now.0)
@@ -206,20 +203,20 @@ mod tests {
 
     #[test]
     fn an_answer_to_the_first_probe_measures_the_path() {
-        assert_eq!(run(|_| true), (Some(Verdict::Ready(Some(MS))), 5 + MS));
+        assert_eq!(run(|_| true), (Some(Outcome::Ready(Some(MS))), 5 + MS));
     }
 
     #[test]
-    fn failures_are_told_apart() {
-        let (verdict, at) = run(|_| false);
+    fn failures_are_distinguished() {
+        let (outcome, at) = run(|_| false);
         assert_eq!(at, 5 + 3000 * MS);
         assert!(matches!(
-            verdict,
-            Some(Verdict::Failed(JobError::NoReply { probes: 10.., waited_ms: 3000 }))
+            outcome,
+            Some(Outcome::Failed(JobError::NoReply { probes: 10.., waited_ms: 3000 }))
         ));
-        let (verdict, _) = run(|elements| elements == 0);
+        let (outcome, _) = run(|elements| elements == 0);
         let expected = JobError::MtuTooSmall { elements: 256, bytes: sumac_wire::admit::payload_len(256) };
-        assert_eq!(verdict, Some(Verdict::Failed(expected)));
+        assert_eq!(outcome, Some(Outcome::Failed(expected)));
     }
 
     #[test]
@@ -227,7 +224,7 @@ mod tests {
         let mut handshake = Handshake::new(&Tuning::default());
         let report = Header { fan_in_0: 3, ..probe(&params(), Time(0), 256, 0) };
         let expected = JobError::Disagrees { field: "world size", ours: 2, theirs: 3 };
-        assert_eq!(handshake.on_report(Time(1), &report, &params()), Some(Verdict::Failed(expected)));
+        assert_eq!(handshake.on_report(Time(1), &report, &params()), Some(Outcome::Failed(expected)));
     }
 
     #[test]
@@ -240,7 +237,7 @@ mod tests {
         let late = probe(&params(), Time(0), 256, 0);
         assert_eq!(
             handshake.on_report(Time(21 * MS), &late, &params()),
-            Some(Verdict::Ready(None)),
+            Some(Outcome::Ready(None)),
             "an answer to the first probe is one, but no measure"
         );
     }

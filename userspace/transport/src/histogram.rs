@@ -1,11 +1,11 @@
-//! Durations counted by powers of two: small and fixed, and a quantile is right within a factor of two.
+//! Histograms of durations by powers of two: small, of fixed size, with quantiles exact within a factor of two.
 
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 /// Up to 2^40 ns, 18 minutes; longer ones count as that long.
 const BUCKETS: usize = 40;
 
-/// How many durations lay between each power of two nanoseconds and the next.
+/// Counts of durations, by powers of two nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     /// `buckets[i]`: from 2^i ns up to, but not including, 2^(i+1) ns; the first holds zero too.
@@ -24,13 +24,12 @@ impl Histogram {
         self.buckets[(nanos.max(1).ilog2() as usize).min(BUCKETS - 1)] += 1;
     }
 
-    /// How many were counted.
+    /// How many durations were counted.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// The nanoseconds that this fraction (0 to 1) of all durations stayed below, rounded up to a power of two;
-    /// 0 when none was counted.
+    /// The quantile at this fraction (0 to 1) in nanoseconds, rounded up to a power of two; 0 when nothing was counted.
     pub fn quantile(&self, fraction: f64) -> u64 {
         let count = self.count();
         let wanted = ((count as f64 * fraction).ceil() as u64).clamp(1, count.max(1));
@@ -42,7 +41,7 @@ impl Histogram {
         reached.map_or(0, upper)
     }
 
-    /// The buckets that hold anything: their upper end in nanoseconds, and how many.
+    /// The buckets that are not empty: their upper end in nanoseconds, and their count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         self.buckets
             .iter()
@@ -51,7 +50,7 @@ impl Histogram {
             .map(|(at, count)| (upper(at), *count))
     }
 
-    /// Adds what another one counted.
+    /// Adds another histogram's counts.
     pub fn merge(&mut self, other: &Histogram) {
         self.buckets.iter_mut().zip(other.buckets).for_each(|(bucket, more)| *bucket += more);
     }

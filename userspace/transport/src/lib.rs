@@ -1,53 +1,58 @@
-//! Sumac's sans-IO engine: what a worker sends, when it sends it again, and where results go.
+//! Sumac's sans-IO engine: packets, timers, loss recovery and conversion of a worker.
 //!
-//! No sockets, no clock, no threads, and no allocation per packet: the caller hands in UDP payloads
-//! and the time, and takes out UDP payloads, a deadline and completed operations. The same code
-//! runs over AF_XDP, over a UDP socket and in the seeded simulation that tests it.
+//! It has no sockets, no clock, no threads, and no allocation per packet. The caller passes in packets and the time, and takes
+//! out UDP payloads, a deadline and completed operations. The same code runs over AF_XDP, over a UDP socket and in the
+//! seeded simulation that tests it.
 //!
 //! ```text
-//!   submit ──> stream of chunks ──> slots in flight ──> poll_transmit ──> network
-//!                                    ^   |  timer, two later results: it asks|
-//!   poll_completion <── operation <──┴───┴────────────── on_frame <──────────┘
+//!   submit ──> stream of chunks ──> chunks in flight ──> poll_transmit ──> network
+//!                                     ^   |  timer, packet threshold          |
+//!   poll_completion <── operation <───┴───┴──────────── on_packet <───────────┘
 //! ```
 //!
-//! | module | its one concern |
+//! | module | contents |
 //! | --- | --- |
-//! | [`engine`] | ties the others together; the only type that most callers need |
-//! | [`dynamic`] | what is particular to the dynamic mode (ATP) |
-//! | [`params`] | what must be known of a job, and what may be tuned |
-//! | [`operation`] | a collective operation on one tensor: what goes in and what comes out |
-//! | [`convert`] | tensor bytes to wire elements and back |
-//! | [`measure`] | what the path can do, and so how many slots it takes |
-//! | [`stats`] | what happened, in numbers |
-//! | [`histogram`] | how long things took |
-//! | [`error`] | what went wrong, by phase |
-//!
-//! Private: `pooled` and `placement` (what is particular to the static mode), `stream` and `received` (operations as one sequence of chunks), `chunk` and `words` (which of a chunk's
-//! values are whose), `slots` and `queues` (what is in flight), `timer`, `silence`, `rtt` and `loss` (when to send
-//! again), `handshake`.
+//! | [`engine`], `engine_core` | the engine of a lane, and the state and steps that all modes share |
+//! | `mode` | the trait that modes implement |
+//! | `static_mode`, [`dynamic_mode`] | SwitchML's mode, and ATP's |
+//! | [`params`], [`limits`] | the parameters of a job and their limits |
+//! | `peer`, `lane`, `packet`, `transmit` | peers, lanes, received packets, packets to send and their tags |
+//! | [`operation`] | a collective operation on one tensor |
+//! | `stream`, `received` | operations as one sequence of chunks |
+//! | `chunk`, `words`, [`convert`] | tensor bytes to wire elements and back |
+//! | `in_flight`, `queues` | the chunks in flight |
+//! | `budget`, `congestion` | the sending budget, and the congestion window |
+//! | `rtt`, `timer`, `loss`, `probe_timeout` | the round trip, retransmission timers and loss detection |
+//! | `handshake`, `path_measure` | the probes before the first chunk |
+//! | [`stats`], [`histogram`], [`error`] | counters, durations, errors |
 #![deny(unsafe_code)]
+#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
+mod budget;
 mod chunk;
+mod congestion;
 pub mod convert;
-pub mod dynamic;
+pub mod dynamic_mode;
 pub mod engine;
+mod engine_core;
 pub mod error;
 mod handshake;
 pub mod histogram;
+mod in_flight;
 mod lane;
+pub mod limits;
 mod loss;
-pub mod measure;
+mod mode;
 pub mod operation;
 mod packet;
 pub mod params;
+mod path_measure;
 mod peer;
-mod placement;
-mod pooled;
+mod probe_timeout;
 mod queues;
 mod received;
 mod rtt;
-mod silence;
-mod slots;
+mod static_mode;
 pub mod stats;
 mod stream;
 mod time;
@@ -55,17 +60,18 @@ mod timer;
 mod transmit;
 mod words;
 
-pub use convert::{Arithmetic, Scale, WireFormat};
-pub use dynamic::DynamicParams;
+pub use convert::Arithmetic;
+pub use dynamic_mode::DynamicParams;
 pub use engine::{Engine, JobState};
 pub use error::{JobError, OpError, ParamError, SubmitError};
 pub use histogram::Histogram;
 pub use lane::{LaneField, class_of, shard_of};
-pub use measure::PathMeasure;
-pub use operation::{Buffer, Completion, DType, OpId, Operation};
+pub use operation::{Buffer, Completion, CompletionQueue, OpId, Operation};
 pub use packet::Packet;
-pub use params::{JobParams, NonFinitePolicy, Tuning};
+pub use params::{JobParams, Tuning};
+pub use path_measure::PathMeasure;
 pub use peer::{Peer, PeerId, PeerRole, PeerTable};
 pub use stats::EngineStats;
+pub use sumac_job::{DType, NonFinitePolicy, Scale, WireFormat};
 pub use time::Time;
 pub use transmit::Transmit;

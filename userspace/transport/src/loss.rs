@@ -1,65 +1,62 @@
-//! The fast sign of loss: some results of packets that were sent later.
+//! Loss detection by the packet threshold (RFC 9002, section 6.1.1): some packets that were sent later have been answered.
 //!
-//! Results come back in the order in which contributions were sent, but for reordering on the way.
-//! One lost packet therefore shows long before any timer: when two or three packets sent after it were answered. In the
-//! static mode a question follows, which is cheap: two are enough, and the last packets of an operation have no more behind
-//! them. In the dynamic mode the packet itself follows, past the slots: three, as ATP has it.
-//! One such packet is enough to let the lost one's timer run; without any, it may just be early.
+//! Results come back in the order in which contributions were sent, but for reordering on the path. So one lost packet shows
+//! long before any timer, when two or three packets sent after it were answered. In the static mode a query follows, which
+//! is cheap: two are enough, and few packets of an operation have less than two behind them. In the dynamic mode a
+//! retransmission follows, past the slots: three, as in ATP. One later answer is enough to let the timer run.
 
-/// Most later results that can be waited for.
-pub(crate) const MAX_LATER_RESULTS: usize = 8;
+use crate::limits::MAX_PACKET_THRESHOLD;
 
-/// Remembers the latest-sent packets that were answered.
+/// The largest numbers of answered packets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LaterResults {
-    /// Send indices, highest first. Indices count from 1; 0: none.
-    highest: [u64; MAX_LATER_RESULTS],
-    /// How many make a loss; 0: none do.
-    enough: usize,
-    /// The highest send index of a chunk that was sent again and then answered.
-    again: u64,
+pub(crate) struct PacketThreshold {
+    /// Packet numbers, highest first; they count from 1, and 0 is none.
+    highest: [u64; MAX_PACKET_THRESHOLD],
+    /// How many later answers indicate a loss; 0: none do.
+    threshold: usize,
+    /// The highest number of a packet that was not the first of its chunk when the answer came.
+    ambiguous: u64,
 }
 
-impl LaterResults {
-    /// So many later results, [`MAX_LATER_RESULTS`] at most, are a sign of loss; 0: none are.
-    pub fn new(enough: u32) -> LaterResults {
-        let enough = (enough as usize).min(MAX_LATER_RESULTS);
-        LaterResults { highest: [0; MAX_LATER_RESULTS], enough, again: 0 }
+impl PacketThreshold {
+    /// A threshold of so many answers, at most [`MAX_PACKET_THRESHOLD`]; 0: only timers detect loss.
+    pub fn new(threshold: u32) -> PacketThreshold {
+        let threshold = (threshold as usize).min(MAX_PACKET_THRESHOLD);
+        PacketThreshold { highest: [0; MAX_PACKET_THRESHOLD], threshold, ambiguous: 0 }
     }
 
-    /// The packet with send index `index` was answered, and no other of its chunk.
-    pub fn note(&mut self, index: u64) {
-        let at = self.highest.partition_point(|higher| *higher >= index);
-        if at < MAX_LATER_RESULTS {
-            self.highest.copy_within(at..MAX_LATER_RESULTS - 1, at + 1);
-            self.highest[at] = index;
+    /// Records the answer to a packet that was the only one of its chunk.
+    pub fn on_answer(&mut self, packet: u64) {
+        let at = self.highest.partition_point(|higher| *higher >= packet);
+        if at < MAX_PACKET_THRESHOLD {
+            self.highest.copy_within(at..MAX_PACKET_THRESHOLD - 1, at + 1);
+            self.highest[at] = packet;
         }
-        if index < self.again {
-            // Packets are still being answered that were sent before it: it was its first
-            // transmission that was answered.
-            self.again = 0;
+        if packet < self.ambiguous {
+            // Packets before it are still being answered: so was the first one of its chunk.
+            self.ambiguous = 0;
         }
     }
 
-    /// A chunk was answered that was last sent, or asked about, with send index `index`: perhaps that packet, perhaps
-    /// an earlier one. No sign of loss, but reason enough for the timers of packets before it.
-    pub fn note_again(&mut self, index: u64) {
-        self.again = self.again.max(index);
+    /// Records the answer to a chunk whose last packet this is: to this packet, or to an earlier one. It indicates no loss,
+    /// but lets the timers of earlier packets run.
+    pub fn on_ambiguous_answer(&mut self, packet: u64) {
+        self.ambiguous = self.ambiguous.max(packet);
     }
 
-    /// The highest send index of a packet that was answered; 0: none was.
+    /// The highest number of an answered packet; 0 when there is none.
     pub fn latest(&self) -> u64 {
-        self.highest[0].max(self.again)
+        self.highest[0].max(self.ambiguous)
     }
 
-    /// Whether enough packets that were sent after `index` were answered.
-    pub fn outrun(&self, index: u64) -> bool {
-        self.enough.checked_sub(1).is_some_and(|last| index < self.highest[last])
+    /// Whether enough packets after this one were answered to consider it lost.
+    pub fn indicates_loss(&self, packet: u64) -> bool {
+        self.threshold.checked_sub(1).is_some_and(|last| packet < self.highest[last])
     }
 
-    /// Whether a packet that was sent after `index` was answered, as far as one can tell.
-    pub fn overtaken(&self, index: u64) -> bool {
-        index < self.latest()
+    /// Whether a packet after this one was answered, possibly by an ambiguous answer.
+    pub fn has_later(&self, packet: u64) -> bool {
+        packet < self.latest()
     }
 }
 
@@ -68,36 +65,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn enough_later_results_outrun() {
+    fn enough_later_answers_indicate_a_loss() {
         let table: [(&str, u32, &[u64], u64, bool); 11] = [
-            ("no results", 2, &[], 1, false),
+            ("no answers", 2, &[], 1, false),
             ("one later", 2, &[2], 1, false),
             ("two later", 2, &[2, 3], 1, true),
-            ("two later, disordered", 2, &[4, 2], 1, true),
+            ("two later, reordered", 2, &[4, 2], 1, true),
             ("one of two is earlier", 2, &[2, 5], 3, false),
             ("many earlier, two later", 2, &[1, 2, 9, 3, 8, 4], 7, true),
             ("two of three", 3, &[2, 3], 1, false),
             ("three", 3, &[4, 2, 3], 1, true),
             ("eight", 8, &[9, 3, 4, 8, 5, 6, 7, 2], 1, true),
             ("seven of eight", 8, &[9, 3, 4, 8, 5, 6, 7], 2, false),
-            ("none are a sign", 0, &[2, 3, 4, 5], 1, false),
+            ("no threshold", 0, &[2, 3, 4, 5], 1, false),
         ];
-        for (what, enough, results, index, expected) in table {
-            let mut later = LaterResults::new(enough);
-            results.iter().for_each(|index| later.note(*index));
-            assert_eq!(later.outrun(index), expected, "{what}");
+        for (case, threshold, answers, packet, expected) in table {
+            let mut loss = PacketThreshold::new(threshold);
+            answers.iter().for_each(|packet| loss.on_answer(*packet));
+            assert_eq!(loss.indicates_loss(packet), expected, "{case}");
         }
     }
 
     #[test]
-    fn one_later_result_overtakes() {
-        let mut later = LaterResults::new(2);
-        assert!(!later.overtaken(1));
-        later.note(2);
-        assert!(later.overtaken(1) && !later.overtaken(2));
-        later.note_again(9);
-        assert!(later.overtaken(8) && !later.outrun(1), "a sign for the timer only");
-        later.note(3);
-        assert!(!later.overtaken(3), "it was the first transmission of packet 9's chunk after all");
+    fn one_later_answer_starts_the_timer() {
+        let mut loss = PacketThreshold::new(2);
+        assert!(!loss.has_later(1));
+        loss.on_answer(2);
+        assert!(loss.has_later(1) && !loss.has_later(2));
+        loss.on_ambiguous_answer(9);
+        assert!(loss.has_later(8) && !loss.indicates_loss(1), "for the timer only");
+        loss.on_answer(3);
+        assert!(!loss.has_later(3), "the answer was to the first packet of packet 9's chunk");
     }
 }

@@ -1,8 +1,8 @@
-//! An operation: what the workers of a job do together with one tensor, or with a part of it.
+//! Operations of the workers of a job on one tensor, or on a part of it.
 
-use std::{fmt, ops::Range};
+use std::{collections::BTreeMap, fmt, ops::Range};
 
-pub use sumac_job::DType;
+use sumac_job::DType;
 
 use crate::{
     convert::Arithmetic,
@@ -10,8 +10,8 @@ use crate::{
     time::Time,
 };
 
-/// A tensor's memory. Input and output may be the same bytes: an output range is written only when
-/// its input is never read again.
+/// A tensor's memory. Input and output may be the same bytes: an output range is written only after the last reading of
+/// its input.
 pub trait Buffer: Send {
     /// `len` bytes of the input from `byte_offset`. A shorter slice fails the operation.
     fn input(&self, byte_offset: usize, len: usize) -> &[u8];
@@ -33,38 +33,38 @@ impl Buffer for Vec<u8> {
     }
 }
 
-/// A collective operation, as one worker's part in it. All workers submit the same operations in the same order
-/// (SwitchML appendix B); only the values, and who gives and takes which of them, differ.
+/// One worker's part in a collective operation. All workers submit the same operations in the same order (SwitchML
+/// appendix B); only the values, and the ranges `gives` and `takes`, differ.
 pub struct Operation {
-    /// The same on two workers if and only if they mean the same operation; travels in every packet.
+    /// Identifies the operation in every packet: equal on two workers if and only if their operations are.
     pub signature: u32,
     /// The type of its values.
     pub dtype: DType,
-    /// What is done with the values of all workers.
+    /// The function of all workers' values.
     pub arithmetic: Arithmetic,
     /// How many values.
     pub count: usize,
-    /// Index in the tensor of the first one, for packets and messages.
+    /// The index of the first one in the tensor, for packets and messages.
     pub base: u32,
-    /// Those that this worker contributes; where it gives none it contributes zeros. All of them for
-    /// [`Arithmetic::Max`] and [`Arithmetic::Min`].
+    /// The values that this worker contributes; the others are zeros. All of them for [`Arithmetic::Max`] and
+    /// [`Arithmetic::Min`].
     pub gives: Range<usize>,
-    /// Those whose result it wants.
+    /// The values whose results it takes.
     pub takes: Range<usize>,
-    /// Chunks at its front that were summed before this worker took another one's place: they are neither sent nor
-    /// written. Of meaning for the first operation of [`Engine::taking_over`](crate::Engine::taking_over) only, else 0.
+    /// Chunks at its front that were summed before this worker replaced another one: they are neither sent nor written. Only
+    /// for the first operation of [`Engine::taking_over`](crate::Engine::taking_over), otherwise 0.
     pub skip: u64,
     /// 0 (least) to 7 (most urgent): the IPv4 class selector of its packets.
     pub priority: u8,
-    /// The fraction of contributions that may be missing; 0 in this mode.
+    /// The fraction of contributions that may be missing; 0 in static and dynamic mode.
     pub loss_bound: f32,
     /// The memory of its values.
     pub buffer: Box<dyn Buffer>,
 }
 
 impl Operation {
-    /// An operation on a whole tensor to which every worker gives and from which every worker takes everything, of
-    /// the least priority.
+    /// An operation of the least priority on a whole tensor, to which every worker contributes all values, and takes all
+    /// results.
     pub fn allreduce(
         signature: u32,
         dtype: DType,
@@ -88,7 +88,7 @@ impl Operation {
         }
     }
 
-    /// Whether this mode can carry it.
+    /// Checks the operation.
     pub(crate) fn check(&self) -> Result<(), SubmitError> {
         let Operation { signature, count, base, loss_bound, .. } = *self;
         if u32::try_from(count).is_err() || base.checked_add(count as u32).is_none() {
@@ -127,24 +127,45 @@ impl fmt::Debug for Operation {
     }
 }
 
-/// An operation's number: the order of submission, from 0.
+/// The number of an operation in its lane, in the order of submission, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub u64);
 
-/// The end of an operation. Completions come in the order of submission.
+/// The end of an operation.
 pub struct Completion {
-    /// Which operation.
+    /// The operation.
     pub id: OpId,
     /// Whether the output holds the sum.
     pub result: Result<(), OpError>,
-    /// The first element whose result was written, beyond 0 where [`Operation::skip`] was.
+    /// The first element whose result was written: above 0 after an [`Operation::skip`].
     pub from: usize,
-    /// Its memory, handed back.
+    /// Its memory.
     pub buffer: Box<dyn Buffer>,
-    /// When it was submitted.
+    /// The time of its submission.
     pub started: Time,
-    /// When its last result arrived, or it failed.
+    /// The time of its last result, or of its failure.
     pub finished: Time,
+}
+
+/// Puts completions into the order of submission, for callers that promise it.
+#[derive(Debug, Default)]
+pub struct CompletionQueue {
+    next: u64,
+    ended: BTreeMap<u64, Completion>,
+}
+
+impl CompletionQueue {
+    /// Adds a completion.
+    pub fn push(&mut self, completion: Completion) {
+        self.ended.insert(completion.id.0, completion);
+    }
+
+    /// Takes the next completion, once all operations before it have ended.
+    pub fn pop(&mut self) -> Option<Completion> {
+        let completion = self.ended.remove(&self.next)?;
+        self.next += 1;
+        Some(completion)
+    }
 }
 
 impl fmt::Debug for Completion {
@@ -156,5 +177,22 @@ impl fmt::Debug for Completion {
             .field("started", &self.started)
             .field("finished", &self.finished)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completions_are_put_in_order() {
+        let mut queue = CompletionQueue::default();
+        let mut push = |id| {
+            let (result, buffer) = (Ok(()), Box::new(Vec::new()));
+            let (started, finished) = (Time(0), Time(0));
+            queue.push(Completion { id: OpId(id), result, from: 0, buffer, started, finished });
+            std::iter::from_fn(|| queue.pop()).map(|end| end.id.0).collect::<Vec<_>>()
+        };
+        assert_eq!([push(1), push(0), push(3), push(2)], [vec![], vec![0, 1], vec![], vec![2, 3]]);
     }
 }

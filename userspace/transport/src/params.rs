@@ -1,44 +1,35 @@
-//! What must be known of a job before its first packet, and what may be tuned.
+//! The parameters of a job's lane, and its tuning.
 
 use std::time::Duration;
 
-pub use sumac_job::NonFinitePolicy;
-use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_LANES, MAX_WORKERS};
+use sumac_job::{DType, Mode, NonFinitePolicy, Scale, WireFormat};
+use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_WORKERS};
 
 use crate::{
-    convert::{Arithmetic, Codec, Scale, WireFormat},
-    dynamic::DynamicParams,
+    convert::{Arithmetic, Codec},
+    dynamic_mode::params::DynamicParams,
     error::ParamError,
-    loss::MAX_LATER_RESULTS,
-    operation::DType,
+    limits::{DYNAMIC_ELEMENTS, MAX_PACKET_THRESHOLD, MAX_SHARDS, MAX_SLOTS, MAX_WORLD},
 };
 
-/// Most slots that one engine keeps in flight.
-pub const MAX_SLOTS: u32 = 1 << 16;
-
-/// Most shards of a job: each has a lane in every class.
-pub const MAX_SHARDS: u16 = MAX_LANES as u16 / CLASSES;
-/// Most workers of a job, below two levels of aggregators.
-pub const MAX_WORLD: u16 = (MAX_WORKERS * MAX_WORKERS) as u16;
-
-/// One lane of a job as the control plane hands it out; the same on all workers but for the ranks.
+/// One lane of a job; the same on all workers but for the ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobParams {
     /// The job's number on its aggregator, from 1.
     pub job: u16,
-    /// The job's incarnation; packets of another one are dropped.
+    /// The job's epoch; packets of another one are dropped.
     pub epoch: u16,
     /// The job's secret number, in every packet.
     pub token: u64,
     /// This worker, from 0.
     pub rank: u16,
-    /// How many workers, 1 to 1,024.
+    /// Workers, 1 to 1,024.
     pub world: u16,
-    /// This worker among those below the same aggregator, from 0: `rank` where there is only one.
+    /// This worker's number below its aggregator, from 0: `rank` where there is only one aggregator.
     pub rack_rank: u16,
-    /// How many workers are below the same aggregator, 1 to 32: `world` where there is only one.
+    /// Workers below the same aggregator, 1 to 32: `world` where there is only one aggregator.
     pub rack_world: u16,
-    /// Which of the job's streams this is: class times shards plus shard.
+    /// The number of the lane: class times shards plus shard.
     pub lane: u16,
     /// Lane `l` goes to UDP port `base + l % shards`.
     pub shards: u16,
@@ -46,21 +37,21 @@ pub struct JobParams {
     pub slots: u32,
     /// 32-bit words in a chunk, 1 to 2,224.
     pub elements: u16,
-    /// How many bits a float has on the wire.
+    /// The width of floats on the wire.
     pub wire: WireFormat,
-    /// What floats are multiplied by before they are rounded to integers.
+    /// The factor of floats before they are rounded to integers.
     pub scaling: Scale,
-    /// What becomes of NaN and infinity.
+    /// The policy for NaN and infinity.
     pub not_finite: NonFinitePolicy,
-    /// Whether the engine measures the path and then waits to be told the number of slots
-    /// ([`Engine::start`](crate::Engine::start)).
+    /// Whether the engine measures the path, and then waits for the number of slots
+    /// ([`Engine::set_slots`](crate::Engine::set_slots)).
     pub measure: bool,
-    /// Of a dynamic job (ATP), what it has in place of slots of its own; `slots` is of no meaning then.
+    /// The parameters of a dynamic job (ATP); it has no `slots` of its own.
     pub dynamic: Option<DynamicParams>,
 }
 
 impl JobParams {
-    /// Refuses what no aggregator could have given out.
+    /// Checks the parameters.
     pub fn check(&self) -> Result<(), ParamError> {
         let JobParams { rank, world, rack_rank, rack_world, lane, shards, .. } = *self;
         if self.job == 0 {
@@ -91,11 +82,21 @@ impl JobParams {
         }
         match &self.dynamic {
             None => check_slots(self.slots),
-            Some(dynamic) => dynamic.check(self),
+            Some(_) if self.wire != WireFormat::Int32 => Err(ParamError::DynamicWire),
+            Some(_) if self.elements > DYNAMIC_ELEMENTS => {
+                Err(ParamError::DynamicElements { elements: self.elements })
+            }
+            Some(_) if self.measure => Err(ParamError::Measure),
+            Some(dynamic) => dynamic.check(),
         }
     }
 
-    /// How many chunks of its lane's stream an operation takes.
+    /// The mode of the job.
+    pub(crate) fn mode(&self) -> Mode {
+        if self.dynamic.is_some() { Mode::Dynamic } else { Mode::Static }
+    }
+
+    /// Chunks of an operation in its lane's stream.
     pub fn chunks(&self, dtype: DType, arithmetic: Arithmetic, count: usize) -> u64 {
         let words = count.div_ceil(self.codec().values_per_word(dtype, arithmetic));
         words.div_ceil(usize::from(self.elements)) as u64
@@ -107,32 +108,33 @@ impl JobParams {
     }
 }
 
-/// Refuses what is no number of slots.
+/// Checks a number of slots.
 pub(crate) fn check_slots(slots: u32) -> Result<(), ParamError> {
     if slots.is_power_of_two() && slots <= MAX_SLOTS { Ok(()) } else { Err(ParamError::Slots { slots }) }
 }
 
-/// What may differ between workers and has a default that fits a rack.
+/// Settings with a default that fits a rack. All but the last may differ between workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// The retransmission timeout before any round trip was measured.
+    /// The retransmission timeout before the first sample of the round trip.
     pub initial_rto: Duration,
-    /// How far the timeout stays above the smoothed round trip at least: a host's scheduling delays
-    /// look like losses below it.
+    /// The least margin of the timeout over the smoothed round trip: shorter timeouts take a host's scheduling delays for
+    /// losses.
     pub min_rto: Duration,
-    /// The same where all workers are known to have begun the operation, so that nobody's lateness is waited
-    /// for.
-    pub min_rto_begun: Duration,
-    /// The longest timeout, however often it was backed off.
+    /// The same margin for operations that all workers have begun.
+    pub min_rto_confirmed: Duration,
+    /// The longest timeout.
     pub max_rto: Duration,
-    /// Pause before the second probe; doubles with each further one, up to `max_rto`.
+    /// The pause before the second probe of the handshake; it doubles with each further one, up to `max_rto`.
     pub probe_interval: Duration,
-    /// How long the aggregator, or the parameter host, may leave probes unanswered before the job fails.
+    /// The time without an answer to the handshake after which the job fails.
     pub probe_timeout: Duration,
-    /// How many results of packets that were sent later make a packet count as lost, up to 8; 0: only
-    /// its timer does. `None`: 2 in the static mode, where a question follows, and 3 in the dynamic one, where the
-    /// packet does.
-    pub later_results: Option<u32>,
+    /// The packet threshold: how many answers to later packets indicate a loss, up to 8; 0: only timers do. `None`: 2 in the
+    /// static mode, where a query follows, and 3 in the dynamic one, where a retransmission does.
+    pub packet_threshold: Option<u32>,
+    /// An experimental setting of the dynamic mode, the same on all workers: chunks take slots one after another and keep them
+    /// when they collide (the baseline of ATP's figure 14).
+    pub linear_placement: bool,
 }
 
 impl Default for Tuning {
@@ -140,25 +142,26 @@ impl Default for Tuning {
         Tuning {
             initial_rto: Duration::from_millis(20),
             min_rto: Duration::from_millis(2),
-            min_rto_begun: Duration::from_micros(500),
+            min_rto_confirmed: Duration::from_micros(500),
             max_rto: Duration::from_millis(200),
             probe_interval: Duration::from_millis(20),
             probe_timeout: Duration::from_secs(3),
-            later_results: None,
+            packet_threshold: None,
+            linear_placement: false,
         }
     }
 }
 
 impl Tuning {
-    /// Refuses zero and contradictory times, and more later results than are remembered.
+    /// Checks that times are in order and not zero, and that the threshold is not above its maximum.
     pub fn check(&self) -> Result<(), ParamError> {
-        let ordered = !self.min_rto_begun.is_zero()
-            && self.min_rto_begun <= self.min_rto
+        let ordered = !self.min_rto_confirmed.is_zero()
+            && self.min_rto_confirmed <= self.min_rto
             && self.min_rto <= self.initial_rto
             && self.initial_rto <= self.max_rto
             && !self.probe_interval.is_zero()
             && self.probe_interval < self.probe_timeout
-            && self.later_results.is_none_or(|results| results as usize <= MAX_LATER_RESULTS);
+            && self.packet_threshold.is_none_or(|results| results as usize <= MAX_PACKET_THRESHOLD);
         if ordered { Ok(()) } else { Err(ParamError::Tuning) }
     }
 }
@@ -223,6 +226,25 @@ mod tests {
     }
 
     #[test]
+    fn dynamic_jobs_are_checked() {
+        let job = || JobParams { slots: 0, elements: 832, dynamic: Some(DynamicParams::new(100)), ..good() };
+        assert_eq!(job().check(), Ok(()), "slots need no power of two here");
+        type Change = fn(&mut JobParams);
+        let table: [(Change, ParamError); 5] = [
+            (|p| p.wire = WireFormat::Int16, ParamError::DynamicWire),
+            (|p| p.elements = 833, ParamError::DynamicElements { elements: 833 }),
+            (|p| p.measure = true, ParamError::Measure),
+            (|p| p.world = 0, ParamError::World { world: 0 }),
+            (|p| p.dynamic = Some(DynamicParams::new(1).with_window(4)), ParamError::Window { window: 4 }),
+        ];
+        for (change, error) in table {
+            let mut params = job();
+            change(&mut params);
+            assert_eq!(params.check(), Err(error.clone()), "{error}");
+        }
+    }
+
+    #[test]
     fn chunks_count_words() {
         let params = JobParams { elements: 8, wire: WireFormat::Int16, ..good() };
         for (dtype, chunks) in [(DType::Float32, 2), (DType::Int32, 3)] {
@@ -234,7 +256,7 @@ mod tests {
     #[test]
     fn times_are_checked() {
         assert_eq!(Tuning::default().check(), Ok(()));
-        let zero = Tuning { min_rto_begun: Duration::ZERO, ..Tuning::default() };
+        let zero = Tuning { min_rto_confirmed: Duration::ZERO, ..Tuning::default() };
         assert_eq!(zero.check(), Err(ParamError::Tuning));
         let inverted = Tuning { max_rto: Duration::from_millis(1), ..Tuning::default() };
         assert_eq!(inverted.check(), Err(ParamError::Tuning));

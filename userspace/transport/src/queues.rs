@@ -1,5 +1,5 @@
-//! Queues of slots: doubly linked through one array, so that a slot is appended, taken from the
-//! middle or from the front in constant time, and without allocation.
+//! Queues of indices, doubly linked through one array: an index is appended, or removed from anywhere, in constant time and
+//! without allocation.
 
 const NIL: u32 = u32::MAX;
 const UNQUEUED: u8 = u8::MAX;
@@ -21,7 +21,7 @@ struct Ends {
 
 const EMPTY: Ends = Ends { front: NIL, back: NIL };
 
-/// `N` queues over a fixed number of slots; a slot is in one queue at most.
+/// `N` queues over a fixed number of indices; each is in one queue at most.
 #[derive(Debug)]
 pub(crate) struct Queues<const N: usize> {
     nodes: Box<[Node]>,
@@ -29,44 +29,44 @@ pub(crate) struct Queues<const N: usize> {
 }
 
 impl<const N: usize> Queues<N> {
-    /// Empty queues for slots `0..slots`.
-    pub fn new(slots: usize) -> Queues<N> {
-        Queues { nodes: vec![LOOSE; slots].into_boxed_slice(), ends: [EMPTY; N] }
+    /// Empty queues for indices `0..len`.
+    pub fn new(len: usize) -> Queues<N> {
+        Queues { nodes: vec![LOOSE; len].into_boxed_slice(), ends: [EMPTY; N] }
     }
 
-    /// The slot that has been longest in `queue`.
+    /// The first index of `queue`.
     pub fn front(&self, queue: usize) -> Option<usize> {
         let front = self.ends[queue].front;
         (front != NIL).then_some(front as usize)
     }
 
-    /// The slot that came last to `queue`.
+    /// The last index of `queue`.
     pub fn back(&self, queue: usize) -> Option<usize> {
         let back = self.ends[queue].back;
         (back != NIL).then_some(back as usize)
     }
 
-    /// The slot that came after `slot` to its queue.
-    pub fn next(&self, slot: usize) -> Option<usize> {
-        let after = self.nodes[slot].after;
+    /// The index after `index` in its queue.
+    pub fn next(&self, index: usize) -> Option<usize> {
+        let after = self.nodes[index].after;
         (after != NIL).then_some(after as usize)
     }
 
-    /// Puts `slot` at the end of `queue`, out of the queue where it was.
-    pub fn append(&mut self, queue: usize, slot: usize) {
-        self.remove(slot);
+    /// Moves `index` to the end of `queue`.
+    pub fn append(&mut self, queue: usize, index: usize) {
+        self.remove(index);
         let back = self.ends[queue].back;
-        self.nodes[slot] = Node { before: back, after: NIL, queue: queue as u8 };
+        self.nodes[index] = Node { before: back, after: NIL, queue: queue as u8 };
         match back {
-            NIL => self.ends[queue].front = slot as u32,
-            back => self.nodes[back as usize].after = slot as u32,
+            NIL => self.ends[queue].front = index as u32,
+            back => self.nodes[back as usize].after = index as u32,
         }
-        self.ends[queue].back = slot as u32;
+        self.ends[queue].back = index as u32;
     }
 
-    /// Takes `slot` out of its queue, if it is in one.
-    pub fn remove(&mut self, slot: usize) {
-        let Node { before, after, queue } = self.nodes[slot];
+    /// Removes `index` from its queue, if it is in one.
+    pub fn remove(&mut self, index: usize) {
+        let Node { before, after, queue } = self.nodes[index];
         if queue == UNQUEUED {
             return;
         }
@@ -79,7 +79,7 @@ impl<const N: usize> Queues<N> {
             NIL => ends.back = before,
             after => self.nodes[after as usize].before = before,
         }
-        self.nodes[slot] = LOOSE;
+        self.nodes[index] = LOOSE;
     }
 
     /// Empties all queues.
@@ -98,9 +98,9 @@ mod tests {
     use super::*;
 
     fn pop(queues: &mut Queues<3>, queue: usize) -> Option<usize> {
-        let slot = queues.front(queue)?;
-        queues.remove(slot);
-        Some(slot)
+        let index = queues.front(queue)?;
+        queues.remove(index);
+        Some(index)
     }
 
     proptest! {
@@ -108,16 +108,16 @@ mod tests {
         fn behave_like_deques(steps in proptest::collection::vec((0..3u8, 0..3usize, 0..6usize), 0..200)) {
             let mut queues = Queues::<3>::new(6);
             let mut oracle = vec![VecDeque::new(); 3];
-            for (step, queue, slot) in steps {
+            for (step, queue, index) in steps {
                 match step {
                     0 => {
-                        oracle.iter_mut().for_each(|q| q.retain(|s| *s != slot));
-                        oracle[queue].push_back(slot);
-                        queues.append(queue, slot);
+                        oracle.iter_mut().for_each(|q| q.retain(|s| *s != index));
+                        oracle[queue].push_back(index);
+                        queues.append(queue, index);
                     }
                     1 => {
-                        oracle.iter_mut().for_each(|q| q.retain(|s| *s != slot));
-                        queues.remove(slot);
+                        oracle.iter_mut().for_each(|q| q.retain(|s| *s != index));
+                        queues.remove(index);
                     }
                     _ => prop_assert_eq!(pop(&mut queues, queue), oracle[queue].pop_front()),
                 }
@@ -127,8 +127,8 @@ mod tests {
                 }
             }
             for (queue, oracle) in oracle.iter_mut().enumerate() {
-                while let Some(slot) = pop(&mut queues, queue) {
-                    prop_assert_eq!(Some(slot), oracle.pop_front());
+                while let Some(index) = pop(&mut queues, queue) {
+                    prop_assert_eq!(Some(index), oracle.pop_front());
                 }
                 prop_assert!(oracle.is_empty());
             }

@@ -1,40 +1,40 @@
-//! Which chunks of the stream have their result: a bit each, as long as their operation is under way.
+//! The chunks of the stream that have their result: a bit each, as long as their operation is in progress.
 //!
-//! Aggregators give out every chunk once. One that does not would have an operation end with a chunk missing and
-//! another counted twice; a wrong sum is worse than a job that ends.
+//! Aggregators assign every chunk once. With one that does not, an operation would end with a chunk missing and another
+//! counted twice; a failed job is better than a wrong sum.
 
 use std::collections::VecDeque;
 
 const BITS: u64 = u64::BITS as u64;
 
-/// A bit for each chunk from the first that is of interest to the end of the stream.
+/// A bit for each chunk from the first operation in progress to the end of the stream.
 #[derive(Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedChunks {
     words: VecDeque<u64>,
     /// The number of the first word.
     first: u64,
 }
 
-impl Received {
-    /// Nothing of a stream that begins with chunk `first`.
-    pub fn new(first: u64) -> Received {
-        Received { words: VecDeque::new(), first: first / BITS }
+impl ReceivedChunks {
+    /// No chunk of a stream that begins with chunk `first`.
+    pub fn new(first: u64) -> ReceivedChunks {
+        ReceivedChunks { words: VecDeque::new(), first: first / BITS }
     }
 
-    /// The stream now ends before chunk `end`.
+    /// Extends the stream to chunk `end`.
     pub fn extend(&mut self, end: u64) {
         let words = end.div_ceil(BITS).saturating_sub(self.first);
         self.words.resize((words as usize).max(self.words.len()), 0);
     }
 
-    /// Chunks before this one are of no interest any more.
+    /// Forgets the chunks before this one.
     pub fn forget(&mut self, before: u64) {
         while self.first < before / BITS && self.words.pop_front().is_some() {
             self.first += 1;
         }
     }
 
-    /// Whether a chunk has its result. One that was forgotten has.
+    /// Whether a chunk has its result. Forgotten chunks have it.
     pub fn contains(&self, seq: u64) -> bool {
         let word = (seq / BITS).checked_sub(self.first).map(|at| self.words.get(at as usize));
         match word {
@@ -44,7 +44,7 @@ impl Received {
         }
     }
 
-    /// The result of a chunk is here.
+    /// Records the result of a chunk.
     pub fn insert(&mut self, seq: u64) {
         let at = (seq / BITS).checked_sub(self.first);
         if let Some(word) = at.and_then(|at| self.words.get_mut(at as usize)) {
@@ -64,7 +64,7 @@ mod tests {
     proptest! {
         #[test]
         fn behaves_like_a_set(first in 0..1000u64, steps in proptest::collection::vec(1..200u64, 1..40)) {
-            let mut received = Received::new(first);
+            let mut received = ReceivedChunks::new(first);
             let (mut set, mut end) = (BTreeSet::new(), first);
             for (step, grow) in steps.into_iter().enumerate() {
                 let begin = end;
@@ -74,7 +74,7 @@ mod tests {
                     received.insert(seq);
                     set.insert(seq);
                 }
-                // All of an operation has been received when it is forgotten.
+                // All chunks of an operation have their result when it is forgotten.
                 if step % 5 == 4 {
                     received.forget(begin);
                     (first..begin).for_each(|seq| { set.insert(seq); });

@@ -1,48 +1,59 @@
-//! How long a result takes: RFC 6298's estimator, fed once per round.
+//! The round-trip time: RFC 6298's estimator, updated once per round trip.
 //!
-//! A window of hundreds of chunks yields hundreds of samples in a round trip; fed one by one they
-//! would wash out what the estimator knows within a round. It gets the longest of each round
-//! instead, so that the timeout covers the slowest chunk of a window. Which
-//! answers are samples is decided where they arrive (`engine::receive`).
+//! A window of hundreds of chunks yields hundreds of samples in a round trip. One by one they would erase the estimator's
+//! history within a round. It gets the longest sample of each round instead, so that the timeout covers the slowest chunk
+//! of a window. Single samples go to the [sending budget](crate::budget).
 
-use crate::{params::Tuning, time::nanos};
+use crate::{
+    params::Tuning,
+    time::{Time, nanos},
+};
 
-/// How far the timeouts stay above the smoothed round trip at least, and the longest of all.
+/// The least margins of the timeouts over the smoothed round trip, and the longest timeout.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     margin: u64,
-    margin_begun: u64,
+    margin_confirmed: u64,
     longest: u64,
 }
 
-/// Smoothed round trip, its variation, and the timeout that follows. All in nanoseconds.
+/// An acknowledged packet with its round trip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RttSample {
+    pub sent: Time,
+    pub acknowledged: Time,
+    /// Whether the network marked the packet or its answer (ECN).
+    pub is_marked: bool,
+}
+
+/// The smoothed round trip, its variation, and the timeouts that follow, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RttEstimator {
     smoothed: Option<u64>,
     variation: u64,
     shortest: u64,
-    /// Of operations that a worker may not have begun, and of those that all have.
+    /// The timeout of unconfirmed operations, and that of confirmed ones.
     timeout: u64,
-    timeout_begun: u64,
+    timeout_confirmed: u64,
     bounds: Bounds,
-    /// Longest sample of this round; 0: none yet.
+    /// The longest sample of this round; 0: none yet.
     longest: u64,
-    /// The round ends with the result of a packet with this send index or a later one.
+    /// The round ends with the answer to this packet or a later one.
     round_end: u64,
 }
 
 impl RttEstimator {
-    /// An estimator that knows nothing yet.
+    /// An estimator without a sample.
     pub fn new(tuning: &Tuning) -> RttEstimator {
         RttEstimator {
             smoothed: None,
             variation: 0,
             shortest: u64::MAX,
             timeout: nanos(tuning.initial_rto),
-            timeout_begun: nanos(tuning.initial_rto),
+            timeout_confirmed: nanos(tuning.initial_rto),
             bounds: Bounds {
                 margin: nanos(tuning.min_rto),
-                margin_begun: nanos(tuning.min_rto_begun),
+                margin_confirmed: nanos(tuning.min_rto_confirmed),
                 longest: nanos(tuning.max_rto),
             },
             longest: 0,
@@ -50,19 +61,19 @@ impl RttEstimator {
         }
     }
 
-    /// The packet with send index `index` was answered after `rtt`; the next packet gets `next_index`.
-    pub fn sample(&mut self, rtt: u64, index: u64, next_index: u64) {
+    /// Records that this packet was answered after `rtt`; the engine's next packet has the number `next_packet`.
+    pub fn sample(&mut self, rtt: u64, packet: u64, next_packet: u64) {
         self.longest = self.longest.max(rtt.max(1));
         self.shortest = self.shortest.min(rtt);
-        if index >= self.round_end {
+        if packet >= self.round_end {
             self.update(self.longest);
             self.longest = 0;
-            self.round_end = next_index;
+            self.round_end = next_packet;
         }
     }
 
-    /// RFC 6298, section 2. The clock's granularity there is a host's scheduling here: a steady path
-    /// does not bring the timeout closer to the round trip than that.
+    /// Updates the estimate (RFC 6298, section 2). In place of the clock's granularity stands a margin for a host's
+    /// scheduling delays.
     fn update(&mut self, rtt: u64) {
         let smoothed = match self.smoothed {
             None => {
@@ -77,41 +88,42 @@ impl RttEstimator {
         self.smoothed = Some(smoothed);
         let variation = 4 * self.variation;
         let above = |margin: u64| (smoothed + margin.max(variation)).min(self.bounds.longest);
-        (self.timeout, self.timeout_begun) = (above(self.bounds.margin), above(self.bounds.margin_begun));
+        self.timeout = above(self.bounds.margin);
+        self.timeout_confirmed = above(self.bounds.margin_confirmed);
     }
 
-    /// The timeout of a packet that has been backed off `level` times, while another worker may be late.
+    /// The timeout of an unconfirmed chunk after `level` back-offs.
     pub fn timeout(&self, level: usize) -> u64 {
         (self.timeout << level.min(32)).min(self.bounds.longest)
     }
 
-    /// The same when all workers are at the operation.
-    pub fn timeout_begun(&self, level: usize) -> u64 {
-        (self.timeout_begun << level.min(32)).min(self.bounds.longest)
+    /// The timeout of a confirmed chunk after `level` back-offs.
+    pub fn timeout_confirmed(&self, level: usize) -> u64 {
+        (self.timeout_confirmed << level.min(32)).min(self.bounds.longest)
     }
 
-    /// Whether an answer this long after a packet is likely to be to that packet: no faster than any, and
-    /// not slower than nearly all.
+    /// Whether an answer this long after a packet is likely to be to that packet: not faster than all samples, and not
+    /// slower than nearly all.
     pub fn is_likely(&self, rtt: u64) -> bool {
         rtt >= self.shortest && self.is_usual(rtt)
     }
 
-    /// Whether a round trip is not slower than nearly all were; before the first, any is.
+    /// Whether a round trip is not slower than nearly all samples; before the first, any is.
     pub fn is_usual(&self, rtt: u64) -> bool {
         self.smoothed.is_none_or(|smoothed| rtt <= smoothed + 4 * self.variation)
     }
 
-    /// Smoothed round trip; zero before the first sample.
+    /// The smoothed round trip; zero before the first sample.
     pub fn smoothed(&self) -> u64 {
         self.smoothed.unwrap_or(0)
     }
 
-    /// Its variation.
+    /// The variation of the round trip.
     pub fn variation(&self) -> u64 {
         self.variation
     }
 
-    /// The shortest round trip seen; zero before the first sample.
+    /// The shortest sample; zero before the first.
     pub fn shortest(&self) -> u64 {
         if self.shortest == u64::MAX { 0 } else { self.shortest }
     }
@@ -128,7 +140,7 @@ mod tests {
         RttEstimator::new(&Tuning {
             initial_rto: ms(20),
             min_rto: ms(1),
-            min_rto_begun: ms(1) / 2,
+            min_rto_confirmed: ms(1) / 2,
             max_rto: ms(100),
             ..Tuning::default()
         })
@@ -147,15 +159,15 @@ mod tests {
     }
 
     #[test]
-    fn follows_the_path_within_the_bounds() {
+    fn the_timeout_follows_the_path_within_its_bounds() {
         let mut rtt = estimator();
-        for index in 1..100 {
-            rtt.sample(MS / 10, index, index + 1);
+        for packet in 1..100 {
+            rtt.sample(MS / 10, packet, packet + 1);
         }
         assert_eq!(rtt.timeout(0), MS + MS / 10, "a fast and steady path: the lower bound above it");
-        assert_eq!(rtt.timeout_begun(0), MS / 2 + MS / 10, "half of it when nobody is late");
-        for index in 100..200 {
-            rtt.sample(30 * MS, index, index + 1);
+        assert_eq!(rtt.timeout_confirmed(0), MS / 2 + MS / 10, "half of it for confirmed chunks");
+        for packet in 100..200 {
+            rtt.sample(30 * MS, packet, packet + 1);
         }
         assert!((30 * MS..35 * MS).contains(&rtt.timeout(0)), "{}", rtt.timeout(0));
         rtt.sample(5000 * MS, 200, 201);
@@ -175,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn likely_is_what_was_seen() {
+    fn round_trips_like_the_samples_are_likely() {
         let mut rtt = estimator();
         rtt.sample(4 * MS, 1, 2);
         rtt.sample(3 * MS, 3, 4);
@@ -185,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn backs_off_up_to_the_bound() {
+    fn timeouts_double_up_to_the_bound() {
         let rtt = estimator();
         let timeouts: Vec<u64> = (0..5).map(|level| rtt.timeout(level) / MS).collect();
         assert_eq!(timeouts, [20, 40, 80, 100, 100]);

@@ -1,11 +1,11 @@
-//! What an engine did, in numbers that an operator can read.
+//! Counters of an engine.
 
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use sumac_wire::{Reason, reason::COUNTERS};
 
 use crate::histogram::Histogram;
 
-/// How many frames ended in each [`Reason`]. Serialises as a map of those that are not zero.
+/// Packets by the [`Reason`] with which they ended. Serialises as a map of the counts that are not zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reasons([u64; COUNTERS]);
 
@@ -16,27 +16,27 @@ impl Default for Reasons {
 }
 
 impl Reasons {
-    /// Counts one frame.
+    /// Counts one packet.
     pub(crate) fn count(&mut self, reason: Reason) {
         self.0[reason as usize] += 1;
     }
 
-    /// Adds what another one counted.
+    /// Adds another counter's counts.
     fn merge(&mut self, other: &Reasons) {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }
 
-    /// Frames that ended in `reason`.
+    /// Packets that ended with `reason`.
     pub fn get(&self, reason: Reason) -> u64 {
         self.0[reason as usize]
     }
 
-    /// All frames.
+    /// All packets.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Frames that were not taken, for whatever reason.
+    /// Packets that were dropped.
     pub fn dropped(&self) -> u64 {
         self.total() - self.get(Reason::Steered)
     }
@@ -52,99 +52,99 @@ impl Serialize for Reasons {
     }
 }
 
-/// Round trips, as the retransmission timer sees them.
+/// The round trip as the retransmission timer estimates it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RttStats {
-    /// Smoothed round trip in nanoseconds; 0: none measured yet.
+    /// The smoothed round trip in nanoseconds; 0 before the first sample.
     pub smoothed_ns: u64,
     /// Its variation in nanoseconds.
     pub variation_ns: u64,
-    /// The shortest in nanoseconds.
+    /// The shortest sample in nanoseconds.
     pub shortest_ns: u64,
-    /// The timeout of a chunk that is sent now, in nanoseconds.
+    /// The timeout of a chunk of an operation that may not have begun on all workers, in nanoseconds.
     pub timeout_ns: u64,
-    /// The same of an operation that all workers have begun.
+    /// The timeout of a chunk of an operation that all workers have begun, in nanoseconds.
     pub timeout_begun_ns: u64,
 }
 
 /// Counters since the engine was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct EngineStats {
-    /// Operations taken.
+    /// Operations submitted.
     pub operations_submitted: u64,
-    /// Operations whose output holds the sum.
+    /// Operations that ended with a result.
     pub operations_completed: u64,
     /// Operations that ended in an error.
     pub operations_failed: u64,
     /// Chunks sent for the first time.
     pub chunks_sent: u64,
-    /// Chunks taken for lost because results of later ones arrived.
+    /// Chunks considered lost by the packet threshold.
     pub suspects_fast: u64,
-    /// Chunks taken for lost because their timer expired, or to probe a silent path.
+    /// Chunks considered lost by their timer or the probe timeout.
     pub suspects_timer: u64,
-    /// Chunks taken for lost whose result arrived before anything was sent.
+    /// Chunks considered lost whose result arrived before a packet was sent.
     pub suspects_spared: u64,
-    /// Packets without elements that asked about such a chunk: questions, and exponent rounds once more.
+    /// Packets without elements for such chunks: queries, and repeated exponent rounds.
     pub questions: u64,
-    /// Answers that the elements are wanted: they, or the result, were lost.
+    /// Answers to queries that ask for the elements.
     pub missing: u64,
-    /// Chunks whose elements were sent again.
+    /// Chunks whose elements were retransmitted.
     pub resent: u64,
-    /// Chunks whose result came.
+    /// Chunks whose result arrived.
     pub results: u64,
-    /// Exponent rounds: chunks whose exponent had to be asked for before they could be sent.
+    /// Chunks with an exponent round: their exponent was not known from an earlier chunk.
     pub exponent_rounds: u64,
-    /// Results that named another chunk than the regular one, two rounds of all slots later: since some slot was held
-    /// up, or had been.
+    /// Reassigned chunks: results that named another chunk than the one two rounds of all slots later, since some slot was
+    /// delayed.
     pub steals: u64,
-    /// Chunks that another worker takes for another operation's.
+    /// Chunks in which another worker has another operation.
     pub mismatches: u64,
-    /// Chunks that may be in flight now (dynamic jobs).
+    /// The window of the sending budget, in chunks (dynamic jobs).
     pub cwnd: u64,
-    /// How often that was halved, for marks or losses.
+    /// How often it was halved, for marks or losses.
     pub halvings: u64,
-    /// Results that told of congestion on their way, or on a contribution's.
+    /// Results with a mark of congestion, on their own path or a contribution's.
     pub marked: u64,
-    /// Results of chunks that found a slot busy.
+    /// Results of chunks whose slot was busy.
     pub collisions: u64,
-    /// How often a place in the window was given another slot for that.
+    /// How often a position moved to another slot after collisions.
     pub remapped: u64,
-    /// Chunks whose floats were sent as they are.
+    /// Chunks that were sent as raw floats.
     pub raw_chunks: u64,
-    /// Lanes that pass the aggregator by now, since it does not answer or there is none.
+    /// Lanes that send straight to the parameter host now.
     pub direct: u64,
-    /// Own chunks with a value that did not fit or was not finite.
+    /// Own chunks with a value that does not fit or is not finite.
     pub chunks_faulty: u64,
     /// Results with such a value of any worker.
     pub results_faulty: u64,
-    /// Values read from tensors into packets, those of retransmissions included.
+    /// Values read from tensors into packets, also for retransmissions.
     pub elements_sent: u64,
-    /// Values read from tensors for their exponents alone.
+    /// Values read from tensors only for their exponents.
     pub elements_scanned: u64,
     /// Values written to tensors.
     pub elements_received: u64,
-    /// Bytes of UDP payload handed out.
+    /// Bytes of UDP payload sent.
     pub bytes_sent: u64,
-    /// Bytes of UDP payload taken in, also of dropped frames.
+    /// Bytes of UDP payload received, also of dropped packets.
     pub bytes_received: u64,
     /// Probes sent.
     pub probes_sent: u64,
-    /// Answers to them.
+    /// Reports received.
     pub reports: u64,
-    /// Packets in flight now.
+    /// Chunks in flight now.
     pub in_flight: u64,
-    /// The timer's view of the path.
+    /// The estimate of the round trip.
     pub rtt: RttStats,
-    /// From a packet to its answer, of packets that were sent once: the path, and the slowest worker.
+    /// From a packet to its answer, of chunks that were sent once: the path and the slowest worker.
     pub round_trips: Histogram,
-    /// From a chunk's first packet to its result, whatever happened on the way.
+    /// From a chunk's first packet to its result.
     pub completions: Histogram,
-    /// What became of every frame that arrived; `steered`: taken.
+    /// Received packets by reason; `steered` counts those that were processed.
     pub frames: Reasons,
 }
 
 impl EngineStats {
-    /// Adds another lane's: counters and histograms add up, and the slower path of the two stays.
+    /// Adds another lane's statistics: counters and histograms add up, and the slower path of the two stays.
     pub fn merge(&mut self, other: &EngineStats) {
         self.operations_submitted += other.operations_submitted;
         self.operations_completed += other.operations_completed;

@@ -1,5 +1,5 @@
-//! All operations of a job as one sequence of chunks, without a gap between them (SwitchML
-//! appendix B: the virtual stream buffer).
+//! All operations of a lane as one sequence of chunks, without a gap between them (SwitchML appendix B: the virtual stream
+//! buffer).
 
 use std::collections::VecDeque;
 
@@ -7,13 +7,12 @@ use crate::{
     chunk::Span,
     error::{JobError, OpError},
     operation::{Completion, OpId, Operation},
-    received::Received,
+    received::ReceivedChunks,
     time::Time,
 };
 
-/// An operation that is under way or waits to be collected.
+/// An operation in progress, or one that has ended and waits to be collected.
 pub(crate) struct Pending {
-    /// What was submitted.
     pub operation: Operation,
     /// Values in a whole chunk.
     chunk: usize,
@@ -36,8 +35,8 @@ impl Pending {
         seq.wrapping_sub(self.first_seq) < self.chunks
     }
 
-    /// One of this worker's own values is at fault. The first in the tensor is kept.
-    pub fn blame(&mut self, fault: OpError) {
+    /// Records a fault of one of this worker's own values. The first in the tensor is kept.
+    pub fn own_fault(&mut self, fault: OpError) {
         let keep = match (&self.fault, &fault) {
             (Some(kept), new) => own_index(kept).is_some_and(|kept| own_index(new) >= Some(kept)),
             (None, _) => false,
@@ -47,14 +46,14 @@ impl Pending {
         }
     }
 
-    /// Another worker's value in this span is at fault, unless one of this worker's own is.
-    pub fn blame_peer(&mut self, span: Span) {
+    /// Records a fault of another worker's value in this span, unless there is one already.
+    pub fn peer_fault(&mut self, span: Span) {
         let (first, last) = self.elements(span);
         self.fault.get_or_insert(OpError::Peer { first, last });
     }
 
-    /// A sum in this span does not fit, unless one of this worker's own values does not.
-    pub fn blame_sum(&mut self, span: Span) {
+    /// Records a sum in this span that does not fit, unless there is a fault already.
+    pub fn sum_fault(&mut self, span: Span) {
         let (first, last) = self.elements(span);
         self.fault.get_or_insert(OpError::SumTooLarge { first, last });
     }
@@ -64,9 +63,26 @@ impl Pending {
         let first = self.operation.base as usize + span.first;
         (first, first + span.values - 1)
     }
+
+    fn fail(&mut self, why: &JobError) {
+        self.remaining = 0;
+        self.fault = Some(OpError::Job(why.clone()));
+    }
+
+    fn complete(self, number: u64) -> Completion {
+        let skipped = self.chunk.saturating_mul(self.operation.skip as usize);
+        Completion {
+            id: OpId(number),
+            from: skipped.min(self.operation.count),
+            result: self.fault.map_or(Ok(()), Err),
+            buffer: self.operation.buffer,
+            started: self.started,
+            finished: self.finished,
+        }
+    }
 }
 
-/// The element that an error of this worker names.
+/// The element that a fault of this worker's own values names.
 fn own_index(fault: &OpError) -> Option<usize> {
     match fault {
         OpError::Saturated { index, .. }
@@ -76,39 +92,67 @@ fn own_index(fault: &OpError) -> Option<usize> {
     }
 }
 
-/// The operations in the order of submission.
+/// An operation's place in the stream.
+enum Entry {
+    Pending(Pending),
+    /// It was collected; its chunks end before this one.
+    Collected(u64),
+}
+
+impl Entry {
+    fn end(&self) -> u64 {
+        match self {
+            Entry::Pending(pending) => pending.first_seq + pending.chunks,
+            Entry::Collected(end) => *end,
+        }
+    }
+}
+
+/// The operations of a lane, in the order of submission.
 pub(crate) struct Stream {
-    pending: VecDeque<Pending>,
-    /// The number of `pending`'s front.
+    /// The first is not collected.
+    entries: VecDeque<Entry>,
+    /// The number of the first entry.
     front: u64,
-    /// The first chunk that no operation has taken.
+    /// The numbers of operations that have ended and are not collected, in the order in which they ended.
+    ended: VecDeque<u64>,
+    /// The first chunk that no operation has.
     end: u64,
-    received: Received,
+    received: ReceivedChunks,
 }
 
 impl Stream {
     /// An empty stream that begins with chunk `first`.
     pub fn new(first: u64) -> Stream {
-        Stream { pending: VecDeque::new(), front: 0, end: first, received: Received::new(first) }
+        Stream {
+            entries: VecDeque::new(),
+            front: 0,
+            ended: VecDeque::new(),
+            end: first,
+            received: ReceivedChunks::new(first),
+        }
     }
 
-    /// Whether an operation may begin with so many of its chunks, of `chunk` values, before the stream's next one.
+    /// Whether the stream can skip the operation's first chunks, of `chunk` values each: they precede the stream.
     pub fn may_skip(&self, operation: &Operation, chunk: usize) -> bool {
         let Operation { skip, count, .. } = *operation;
-        let is_first = self.front == 0 && self.pending.is_empty();
+        let is_first = self.front == 0 && self.entries.is_empty();
         skip == 0 || is_first && skip <= count.div_ceil(chunk) as u64 && skip <= self.end
     }
 
-    /// Appends an operation, in chunks of `chunk` values; gives its number.
+    /// Appends an operation in chunks of `chunk` values. Returns its number.
     pub fn push(&mut self, operation: Operation, chunk: usize, now: Time) -> u64 {
-        let number = self.front + self.pending.len() as u64;
+        let number = self.front + self.entries.len() as u64;
         let chunks = operation.count.div_ceil(chunk) as u64;
-        // What is skipped lies before.
+        // Skipped chunks precede the stream's end.
         let first_seq = self.end - operation.skip.min(chunks).min(self.end);
         let remaining = first_seq + chunks - self.end;
         self.end = first_seq + chunks;
         self.received.extend(self.end);
-        self.pending.push_back(Pending {
+        if remaining == 0 {
+            self.ended.push_back(number);
+        }
+        self.entries.push_back(Entry::Pending(Pending {
             operation,
             chunk,
             first_seq,
@@ -117,14 +161,29 @@ impl Stream {
             fault: None,
             started: now,
             finished: now,
-        });
+        }));
         number
+    }
+
+    fn index(&self, number: u64) -> Option<usize> {
+        usize::try_from(number.checked_sub(self.front)?).ok()
+    }
+
+    /// The operation with this number, unless it was collected.
+    pub fn get(&self, number: u64) -> Option<&Pending> {
+        match self.entries.get(self.index(number)?)? {
+            Entry::Pending(pending) => Some(pending),
+            Entry::Collected(_) => None,
+        }
     }
 
     /// The operation with this number, unless it was collected.
     pub fn get_mut(&mut self, number: u64) -> Option<&mut Pending> {
-        let index = usize::try_from(number.checked_sub(self.front)?).ok()?;
-        self.pending.get_mut(index)
+        let index = self.index(number)?;
+        match self.entries.get_mut(index)? {
+            Entry::Pending(pending) => Some(pending),
+            Entry::Collected(_) => None,
+        }
     }
 
     /// The operation with this number if it waits for the result of chunk `seq`, one of its own.
@@ -135,74 +194,81 @@ impl Stream {
         self.get_mut(number)
     }
 
-    /// The result of chunk `seq` of this operation is in place.
+    /// Records that the result of chunk `seq` of this operation is in the tensor.
     pub fn chunk_done(&mut self, number: u64, seq: u64, now: Time) {
         self.received.insert(seq);
-        if let Some(pending) = self.get_mut(number) {
-            pending.remaining = pending.remaining.saturating_sub(1);
+        if let Some(pending) = self.get_mut(number).filter(|pending| pending.remaining > 0) {
+            pending.remaining -= 1;
             pending.finished = now;
+            if pending.remaining == 0 {
+                self.ended.push_back(number);
+            }
         }
     }
 
-    /// The number of the operation that chunk `seq` belongs to, if it was submitted. `near` is
-    /// the number of one before it, and most often the answer.
-    pub fn find(&mut self, seq: u64, near: u64) -> Option<u64> {
+    /// The number of the operation that chunk `seq` belongs to, if it was submitted. `near` is the number of one before it,
+    /// and most often the answer.
+    pub fn find(&self, seq: u64, near: u64) -> Option<u64> {
         if seq >= self.end {
             return None;
         }
-        if self.get_mut(near).is_some_and(|pending| pending.holds(seq)) {
+        if self.get(near).is_some_and(|pending| pending.holds(seq)) {
             return Some(near);
         }
-        let index = self.pending.partition_point(|pending| pending.first_seq + pending.chunks <= seq);
+        let index = self.entries.partition_point(|entry| entry.end() <= seq);
         Some(self.front + index as u64)
     }
 
-    /// Whether no operation is under way or waits to be collected.
+    /// Whether no operation is in progress or waits to be collected.
     pub fn is_empty(&self) -> bool {
-        self.pending.is_empty()
+        self.entries.is_empty()
     }
 
-    /// Fails everything that is not complete.
+    /// Fails all operations in progress.
     pub fn fail(&mut self, why: &JobError, now: Time) {
-        for pending in self.pending.iter_mut().filter(|pending| pending.remaining > 0) {
-            pending.remaining = 0;
-            pending.fault = Some(OpError::Job(why.clone()));
-            pending.finished = now;
+        for (number, entry) in (self.front..).zip(&mut self.entries) {
+            let Entry::Pending(pending) = entry else { continue };
+            if pending.remaining > 0 {
+                pending.fail(why);
+                pending.finished = now;
+                self.ended.push_back(number);
+            }
         }
     }
 
     /// Fails the operation that was submitted last, also when it has no element.
     pub fn fail_last(&mut self, why: &JobError) {
-        if let Some(pending) = self.pending.back_mut() {
-            pending.remaining = 0;
-            pending.fault = Some(OpError::Job(why.clone()));
+        let last = self.front + self.entries.len().saturating_sub(1) as u64;
+        let Some(pending) = self.get_mut(last) else { return };
+        let has_ended = pending.remaining == 0;
+        pending.fail(why);
+        if !has_ended {
+            self.ended.push_back(last);
         }
     }
 
-    /// Takes the first operation if it is complete.
+    /// Takes the operation that ended first.
     pub fn pop_complete(&mut self) -> Option<Completion> {
-        if self.pending.front()?.remaining > 0 {
-            return None;
+        let number = self.ended.pop_front()?;
+        let index = self.index(number)?;
+        let entry = self.entries.get_mut(index)?;
+        let end = entry.end();
+        let Entry::Pending(pending) = std::mem::replace(entry, Entry::Collected(end)) else { return None };
+        while let Some(Entry::Collected(end)) = self.entries.front() {
+            self.received.forget(*end);
+            self.entries.pop_front();
+            self.front += 1;
         }
-        let pending = self.pending.pop_front()?;
-        let id = OpId(self.front);
-        self.front += 1;
-        self.received.forget(pending.first_seq + pending.chunks);
-        Some(Completion {
-            id,
-            from: pending.chunk.saturating_mul(pending.operation.skip as usize).min(pending.operation.count),
-            result: pending.fault.map_or(Ok(()), Err),
-            buffer: pending.operation.buffer,
-            started: pending.started,
-            finished: pending.finished,
-        })
+        Some(pending.complete(number))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use sumac_job::DType;
+
     use super::*;
-    use crate::{convert::Arithmetic, operation::DType};
+    use crate::convert::Arithmetic;
 
     fn operation(count: usize) -> Operation {
         Operation::allreduce(9, DType::Int32, Arithmetic::Sum, count, Box::new(vec![0u8; count * 4]))
@@ -218,11 +284,11 @@ mod tests {
                 assert_eq!(stream.find(seq, near), expected, "chunk {seq} near {near}");
             }
         }
-        assert_eq!(stream.get_mut(0).map(|pending| pending.first(102)), Some(20));
-        // Other operations have other chunks: two values a word, say.
+        assert_eq!(stream.get(0).map(|pending| pending.first(102)), Some(20));
+        // Other operations have other chunks, such as those with two values a word.
         stream.push(operation(25), 20, Time(0));
         assert_eq!((stream.find(106, 0), stream.find(107, 0)), (Some(4), None));
-        assert_eq!(stream.get_mut(4).map(|pending| pending.first(106)), Some(20));
+        assert_eq!(stream.get(4).map(|pending| pending.first(106)), Some(20));
     }
 
     #[test]
@@ -233,7 +299,7 @@ mod tests {
         assert!(!Stream::new(2).may_skip(&skipping(3), 10), "the stream is not that old");
         stream.push(skipping(2), 10, Time(0));
         assert_eq!((stream.find(100, 0), stream.find(101, 0)), (Some(0), None));
-        assert_eq!(stream.get_mut(0).map(|pending| pending.first(100)), Some(20));
+        assert_eq!(stream.get(0).map(|pending| pending.first(100)), Some(20));
         assert!(!stream.may_skip(&skipping(1), 10) && stream.may_skip(&skipping(0), 10));
         stream.chunk_done(0, 100, Time(1));
         assert_eq!(stream.pop_complete().map(|completion| completion.from), Some(20));
@@ -243,19 +309,42 @@ mod tests {
     }
 
     #[test]
-    fn completions_keep_the_order() {
+    fn operations_complete_when_they_end() {
         let mut stream = Stream::new(0);
-        stream.push(operation(10), 10, Time(0));
-        stream.push(operation(0), 10, Time(1));
-        assert!(stream.pop_complete().is_none(), "the empty one waits for its turn");
-        assert!(stream.waiting(0, 0).is_some());
+        [10, 0, 20].into_iter().for_each(|count| {
+            stream.push(operation(count), 10, Time(1));
+        });
+        let pop = |stream: &mut Stream| stream.pop_complete().map(|end| (end.id.0, end.finished.0));
+        assert_eq!((pop(&mut stream), pop(&mut stream)), (Some((1, 1)), None), "the empty one at once");
+        stream.chunk_done(2, 1, Time(4));
+        stream.chunk_done(2, 2, Time(5));
+        assert_eq!((pop(&mut stream), pop(&mut stream)), (Some((2, 5)), None), "before operation 0");
+        assert!(!stream.is_empty() && stream.get(2).is_none() && stream.waiting(0, 0).is_some());
+        assert_eq!((stream.find(0, 0), stream.find(1, 0)), (Some(0), Some(2)));
         stream.chunk_done(0, 0, Time(7));
         assert!(stream.waiting(0, 0).is_none());
-        let ids: Vec<_> = std::iter::from_fn(|| stream.pop_complete()).map(|c| (c.id, c.finished)).collect();
-        assert_eq!(ids, [(OpId(0), Time(7)), (OpId(1), Time(1))]);
-        assert!(stream.is_empty() && stream.get_mut(0).is_none());
-        stream.push(operation(5), 10, Time(2));
-        assert_eq!(stream.find(1, 0), Some(2));
+        assert_eq!((pop(&mut stream), stream.is_empty()), (Some((0, 7)), true));
+        stream.push(operation(5), 10, Time(8));
+        assert_eq!(stream.find(3, 0), Some(3));
+    }
+
+    #[test]
+    fn a_failed_job_ends_all_operations_once() {
+        let mut stream = Stream::new(0);
+        (0..3).for_each(|_| {
+            stream.push(operation(10), 10, Time(0));
+        });
+        stream.chunk_done(1, 1, Time(1));
+        let why = JobError::Ended { reason: "the test".into() };
+        stream.fail(&why, Time(2));
+        stream.push(operation(0), 10, Time(3));
+        stream.fail_last(&why);
+        stream.push(operation(5), 10, Time(3));
+        stream.fail_last(&why);
+        let ends: Vec<_> =
+            std::iter::from_fn(|| stream.pop_complete()).map(|end| (end.id.0, end.result.is_ok())).collect();
+        assert_eq!(ends, [(1, true), (0, false), (2, false), (3, false), (4, false)]);
+        assert!(stream.is_empty());
     }
 
     #[test]
@@ -264,13 +353,13 @@ mod tests {
         stream.push(operation(100), 10, Time(0));
         let Some(pending) = stream.get_mut(0) else { panic!("just pushed") };
         let own = |index| OpError::NotFinite { index, value: f32::INFINITY };
-        pending.blame_peer(Span { first: 10, values: 10, words: 10 });
+        pending.peer_fault(Span { first: 10, values: 10, words: 10 });
         assert_eq!(pending.fault, Some(OpError::Peer { first: 10, last: 19 }));
-        pending.blame(own(50));
-        pending.blame(own(70));
-        pending.blame_peer(Span { first: 0, values: 10, words: 10 });
+        pending.own_fault(own(50));
+        pending.own_fault(own(70));
+        pending.peer_fault(Span { first: 0, values: 10, words: 10 });
         assert_eq!(pending.fault, Some(own(50)));
-        pending.blame(own(20));
+        pending.own_fault(own(20));
         assert_eq!(pending.fault, Some(own(20)));
     }
 }

@@ -1,4 +1,4 @@
-//! The time, as the caller tells it.
+//! The time that the caller passes in.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Time(pub u64);
 
 impl Time {
-    /// The time `nanos` later; stops at the end of time instead of wrapping.
+    /// The time `nanos` later; saturates.
     #[must_use]
     pub const fn plus(self, nanos: u64) -> Time {
         Time(self.0.saturating_add(nanos))
@@ -18,7 +18,7 @@ impl Time {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The clock in microseconds as packets carry it; wraps every 72 minutes.
+    /// The time in microseconds as packets carry it; wraps every 72 minutes.
     pub const fn stamp(self) -> u32 {
         (self.0 / 1000) as u32
     }

@@ -1,114 +1,100 @@
-//! The retransmission timer: a queue per back-off level, in the order of sending.
+//! The retransmission timer: a queue for each back-off level, in the order of sending.
 //!
-//! Chunks of one level share one timeout, so the first of each queue expires first, also after
-//! the timeout changed: a queue keeps times of sending, not deadlines. A packet costs one append, its
-//! result one removal; nothing is scanned, and nothing happens while nothing is lost.
+//! Chunks of one level share a timeout, so the first of each queue expires first, also after the timeout has changed:
+//! queues keep times of sending, not deadlines. A packet costs one append and its answer one removal; nothing is scanned.
 //!
-//! | of the chunk, when its timeout is over | it is | and so |
+//! | at the end of a chunk's timeout | the chunk is | consequence |
 //! | --- | --- | --- |
-//! | a packet sent after it was answered | overtaken: lost, it seems | it is asked about |
-//! | none was, but there were results during that time | behind those that wait | it waits with them |
-//! | none was, and there was no result for a whole timeout | in a [silence](crate::silence) | the oldest chunks are probed |
+//! | a packet sent later was answered | considered lost | query (static mode) or retransmission (dynamic) |
+//! | none was, but results arrived in the meantime | delayed with those before it | none |
+//! | no result arrived for a whole timeout | unknown: the [probe timeout](crate::probe_timeout) | the oldest chunks are sent again |
 //!
-//! Only the first case says something of this chunk. In the others a worker may be late.
+//! Only the first case concerns this chunk alone. In the others a worker may be late.
 //!
-//! As long as no result of an operation came, nobody knows whether all workers have begun it: its chunks wait apart,
-//! and only silence has them asked about. Otherwise results of the operation before would overtake them, whenever
-//! one worker is an operation ahead of another. Once all are at it, timeouts are closer to the round trip.
+//! Before its first result, an operation may not have begun on all workers. Its chunks are unconfirmed and wait in a queue of
+//! their own, which only the probe timeout serves: results of the operation before say nothing of them. Timeouts of
+//! confirmed chunks are closer to the round trip.
 
 use crate::{
-    loss::LaterResults,
+    in_flight::{BACKOFF_LEVELS, InFlight},
+    loss::PacketThreshold,
+    probe_timeout::ProbeTimeout,
     rtt::RttEstimator,
-    silence::Silence,
-    slots::{LEVELS, Slots},
     time::Time,
 };
 
-/// What expires next.
+/// The timer that expires next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiry {
-    /// This slot's chunk, which was overtaken.
+    /// The retransmission timer of the chunk at this index.
     Chunk(usize),
-    /// Everybody's patience: the path is silent.
-    Path,
+    /// The probe timeout.
+    Probe,
 }
 
-/// All that decides when a timer expires.
+/// The state that the next deadline follows from.
 pub(crate) struct Timers<'a> {
-    pub slots: &'a Slots,
+    pub in_flight: &'a InFlight,
     pub rtt: &'a RttEstimator,
-    pub later: &'a LaterResults,
-    pub silence: &'a Silence,
+    pub threshold: &'a PacketThreshold,
+    pub probe_timeout: &'a ProbeTimeout,
     pub backoff: Backoff,
-    /// Whether each result starts all timers anew (RFC 6298, rule 5.3).
+    /// Whether each result restarts all timers (RFC 6298, rule 5.3).
     pub restarts: bool,
 }
 
 impl Timers<'_> {
-    /// What expires next and when, if anything is in flight.
+    /// The next deadline and its timer; `None` while nothing is in flight.
     pub fn next(&self) -> Option<(Time, Expiry)> {
-        let sure = (0..LEVELS).filter_map(|level| self.next_of(level)).min_by_key(|(at, _)| *at);
-        // Of a silence, those that all workers are at say first when it has lasted too long.
-        sure.or_else(|| self.next_unsure())
+        let confirmed =
+            (0..BACKOFF_LEVELS).filter_map(|level| self.of_level(level)).min_by_key(|(at, _)| *at);
+        // The probe timeout of confirmed chunks is the shorter one.
+        confirmed.or_else(|| self.of_unconfirmed())
     }
 
-    fn next_unsure(&self) -> Option<(Time, Expiry)> {
-        let (_, first) = self.slots.first_unsure()?;
-        let due = self.silence.timer_start(first.since).plus(self.rtt.timeout(usize::from(first.level)));
-        Some((due.max(self.silence.until(self.rtt, self.backoff.level(), false)), Expiry::Path))
+    fn of_unconfirmed(&self) -> Option<(Time, Expiry)> {
+        let (_, first) = self.in_flight.first_unconfirmed()?;
+        let timeout = self.rtt.timeout(usize::from(first.backoff));
+        let due = self.probe_timeout.timer_start(first.timer_start).plus(timeout);
+        let probe = self.probe_timeout.deadline(self.rtt, self.backoff.level(), false);
+        Some((due.max(probe), Expiry::Probe))
     }
 
-    fn next_of(&self, level: usize) -> Option<(Time, Expiry)> {
-        let (slot, first) = self.slots.first_sent(level)?;
-        let due = self.silence.timer_start(first.since).plus(self.rtt.timeout_begun(level));
-        let end_of_silence = due.max(self.silence.until(self.rtt, self.backoff.level(), true));
-        Some(match self.later.overtaken(first.threshold) {
-            true if self.restarts => (end_of_silence, Expiry::Chunk(slot)),
-            true => (due, Expiry::Chunk(slot)),
-            false => (end_of_silence, Expiry::Path),
+    fn of_level(&self, level: usize) -> Option<(Time, Expiry)> {
+        let (index, first) = self.in_flight.first_of_level(level)?;
+        let timeout = self.rtt.timeout_confirmed(level);
+        let due = self.probe_timeout.timer_start(first.timer_start).plus(timeout);
+        let probe = due.max(self.probe_timeout.deadline(self.rtt, self.backoff.level(), true));
+        Some(match self.threshold.has_later(first.threshold) {
+            true if self.restarts => (probe, Expiry::Chunk(index)),
+            true => (due, Expiry::Chunk(index)),
+            false => (probe, Expiry::Probe),
         })
     }
 }
 
-/// Of all chunks in flight that all workers are at, the one whose last packet was sent first, with the send index after
-/// which an answer is a sign of its loss.
-pub(crate) fn oldest(slots: &Slots) -> Option<(usize, u64)> {
-    (0..LEVELS)
-        .filter_map(|level| slots.first_sent(level).map(|(slot, first)| (slot, first.threshold)))
-        .min_by_key(|(_, threshold)| *threshold)
-}
-
-/// Of all chunks in flight, the one whose last packet was sent first. Also of those that perhaps not all workers are
-/// at: one of them may be what another worker waits for.
-pub(crate) fn oldest_of_all(slots: &Slots) -> Option<usize> {
-    let sure = (0..LEVELS).filter_map(|level| slots.first_sent(level));
-    let all = sure.chain(slots.first_unsure());
-    all.min_by_key(|(_, first)| first.index).map(|(slot, _)| slot)
-}
-
-/// The back-off that new chunks start with: the second half of Karn's algorithm.
+/// The back-off of chunks that are sent for the first time: the second half of Karn's algorithm.
 ///
-/// While everything has to be sent twice (say, because the others are late at every operation) there
-/// is no sample to learn a longer timeout from; so what one chunk backed off to holds for
-/// the next, until an answer is a sample of the path again.
+/// While every chunk has to be sent twice there is no sample of the round trip. So the back-off that one chunk reached holds
+/// for later ones until an answer is a sample again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Backoff {
     level: u8,
 }
 
 impl Backoff {
-    /// A chunk that had been sent again at this level was answered, and nobody knows by which sending.
+    /// Records an ambiguous answer to a chunk that was sent again at this level.
     pub fn keep(&mut self, level: u8) {
         self.level = self.level.max(level);
     }
 
-    /// The timeout follows the path anew: an answer was a sample of it.
+    /// Records a sample of the round trip.
     pub fn reset(&mut self) {
         self.level = 0;
     }
 
     /// The level of the next new chunk.
-    pub fn level(self) -> u8 {
+    pub fn level(&self) -> u8 {
         self.level
     }
 }
@@ -116,35 +102,39 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{params::Tuning, placement::StaticPool, slots::Sent};
+    use crate::{
+        in_flight::{SentPacket, tests::first},
+        params::Tuning,
+    };
 
     const MS: u64 = 1_000_000;
 
-    /// Chunks in slots 0, 1, ... that were sent at these milliseconds.
+    /// Chunks 0, 1, ... that were sent at these milliseconds.
     struct Flight {
-        slots: Slots,
+        in_flight: InFlight,
         rtt: RttEstimator,
-        later: LaterResults,
-        silence: Silence,
+        threshold: PacketThreshold,
+        probe_timeout: ProbeTimeout,
         restarts: bool,
     }
 
     impl Flight {
         fn new(sent: &[u64]) -> Flight {
-            let mut slots = Slots::new(StaticPool::new(8, 0), 0);
-            for (slot, at) in sent.iter().enumerate() {
-                slots.wake(0);
-                slots.launch(slot, Time(at * MS), slot as u64 + 1, 0, Sent::Elements, true);
+            let mut in_flight = InFlight::new(0..8);
+            for (index, at) in sent.iter().enumerate() {
+                in_flight.make_ready(index, 0);
+                in_flight.on_sent(index, first(at * MS, index as u64 + 1));
             }
             let rtt = RttEstimator::new(&Tuning::default());
-            Flight { slots, rtt, later: LaterResults::new(2), silence: Silence::default(), restarts: false }
+            let threshold = PacketThreshold::new(2);
+            Flight { in_flight, rtt, threshold, probe_timeout: ProbeTimeout::default(), restarts: false }
         }
 
-        /// What expires next, and in which millisecond.
+        /// The timer that expires next, and the millisecond.
         fn next(&self) -> Option<(u64, Expiry)> {
-            let Flight { slots, rtt, later, silence, .. } = self;
-            let timers =
-                Timers { slots, rtt, later, silence, backoff: Backoff::default(), restarts: self.restarts };
+            let Flight { in_flight, rtt, threshold, probe_timeout, restarts } = self;
+            let (backoff, restarts) = (Backoff::default(), *restarts);
+            let timers = Timers { in_flight, rtt, threshold, probe_timeout, backoff, restarts };
             timers.next().map(|(at, expiry)| (at.0 / MS, expiry))
         }
     }
@@ -152,69 +142,66 @@ mod tests {
     #[test]
     fn the_first_sent_expires_first() {
         let mut flight = Flight::new(&[1, 2, 3]);
-        flight.later.note(9);
+        flight.threshold.on_answer(9);
         assert_eq!(flight.next(), Some((21, Expiry::Chunk(0))));
-        flight.slots.lose(0, true);
+        flight.in_flight.mark_lost(0, true);
         assert_eq!(flight.next(), Some((22, Expiry::Chunk(1))));
-        flight.slots.launch(0, Time(21 * MS), 4, 0, Sent::Elements, true);
-        flight.slots.advance(1, 9, 0, None);
-        flight.slots.advance(2, 10, 0, None);
+        flight.in_flight.on_sent(0, first(21 * MS, 4));
+        flight.in_flight.advance(1, 9);
+        flight.in_flight.advance(2, 10);
         assert_eq!(flight.next(), Some((61, Expiry::Chunk(0))), "doubled");
-        flight.slots.advance(0, 8, 0, None);
+        flight.in_flight.advance(0, 8);
         assert_eq!(flight.next(), None, "nothing in flight, no timer");
     }
 
     #[test]
-    fn what_was_not_overtaken_waits_for_silence() {
+    fn without_a_later_answer_the_probe_timeout_decides() {
         let mut flight = Flight::new(&[1, 2, 3]);
-        assert_eq!(flight.next(), Some((21, Expiry::Path)));
-        flight.silence.end(Time(15 * MS));
-        assert_eq!(flight.next(), Some((35, Expiry::Path)), "a whole timeout without a result");
-        flight.later.note(2);
-        assert_eq!(flight.next(), Some((21, Expiry::Chunk(0))), "but slot 0 is overtaken");
-        flight.slots.advance(0, 8, 0, None);
-        assert_eq!(flight.next(), Some((35, Expiry::Path)));
+        assert_eq!(flight.next(), Some((21, Expiry::Probe)));
+        flight.probe_timeout.on_result(Time(15 * MS));
+        assert_eq!(flight.next(), Some((35, Expiry::Probe)), "a whole timeout without a result");
+        flight.threshold.on_answer(2);
+        assert_eq!(flight.next(), Some((21, Expiry::Chunk(0))), "but packet 2 was sent after packet 1");
+        flight.in_flight.advance(0, 8);
+        assert_eq!(flight.next(), Some((35, Expiry::Probe)));
     }
 
     #[test]
-    fn a_result_may_start_the_timers_anew() {
+    fn unconfirmed_chunks_wait_for_the_longer_timeout() {
+        let mut flight = Flight::new(&[]);
+        flight.in_flight.make_ready(0, 0);
+        flight.in_flight.on_sent(0, SentPacket { is_confirmed: false, ..first(MS, 1) });
+        flight.threshold.on_answer(9);
+        assert_eq!(flight.next(), Some((21, Expiry::Probe)), "answers to others say nothing of it");
+    }
+
+    #[test]
+    fn a_result_may_restart_the_timers() {
         let mut flight = Flight { restarts: true, ..Flight::new(&[1, 2, 3]) };
-        flight.later.note(9);
-        flight.silence.end(Time(15 * MS));
-        assert_eq!(flight.next(), Some((35, Expiry::Chunk(0))), "overtaken, but results come");
+        flight.threshold.on_answer(9);
+        flight.probe_timeout.on_result(Time(15 * MS));
+        assert_eq!(flight.next(), Some((35, Expiry::Chunk(0))));
     }
 
     #[test]
-    fn a_silence_backs_off_and_its_end_restarts_the_timers() {
+    fn probes_back_off_and_a_result_restarts_the_timers() {
         let mut flight = Flight::new(&[1, 2, 3]);
-        flight.silence.deepen(Time(21 * MS));
-        assert_eq!(flight.next(), Some((61, Expiry::Path)));
-        flight.silence.end(Time(50 * MS));
-        flight.later.note_again(9);
-        assert_eq!(flight.next(), Some((70, Expiry::Chunk(0))), "overtaken, but with time to catch up");
+        flight.probe_timeout.on_probe(Time(21 * MS));
+        assert_eq!(flight.next(), Some((61, Expiry::Probe)));
+        flight.probe_timeout.on_result(Time(50 * MS));
+        flight.threshold.on_ambiguous_answer(9);
+        assert_eq!(flight.next(), Some((70, Expiry::Chunk(0))));
     }
 
     #[test]
     fn queues_stay_in_order_when_the_timeout_shrinks() {
         let mut flight = Flight::new(&[0, 10]);
         flight.rtt.sample(MS, 1, 2);
-        assert_eq!(flight.next(), Some((3, Expiry::Path)));
+        assert_eq!(flight.next(), Some((3, Expiry::Probe)));
     }
 
     #[test]
-    fn the_oldest_is_found_over_all_levels() {
-        let mut slots = Flight::new(&[0, 0, 0]).slots;
-        assert_eq!(oldest(&slots), Some((0, 1)));
-        slots.lose(0, true);
-        slots.launch(0, Time(MS), 4, 0, Sent::Elements, true);
-        assert_eq!(oldest(&slots), Some((1, 2)));
-        slots.advance(1, 9, 0, None);
-        slots.advance(2, 10, 0, None);
-        assert_eq!(oldest(&slots), Some((0, 4)));
-    }
-
-    #[test]
-    fn back_off_holds_until_a_clean_answer() {
+    fn back_off_holds_until_a_sample() {
         let mut backoff = Backoff::default();
         backoff.keep(3);
         backoff.keep(1);

@@ -1,5 +1,7 @@
 //! Packets to send: a written UDP payload with its destination and tags.
 
+use sumac_job::Mode;
+
 use crate::peer::PeerId;
 
 /// A UDP payload that the engine has written, and its destination and tags.
@@ -17,33 +19,34 @@ pub struct Transmit {
     pub dscp_ecn: u8,
 }
 
-/// The properties of a packet that decide its tags.
+/// The class of a packet, for its tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PacketClass {
     /// A probe of the handshake, of a path or of its bandwidth.
     Probe,
-    /// A contribution, a query or an exponent round of an operation of this priority, sent for the first time or again.
-    Chunk {
-        /// 0 (least) to 7 (most urgent).
-        priority: u8,
-        /// Whether the sender reacts to marks: the mode has congestion control.
-        reacts_to_marks: bool,
-    },
+    /// The first packet of a chunk; the operation's priority is 0 (least) to 7 (most urgent).
+    First { priority: u8 },
+    /// A query, a retransmission or a repeated exponent round of a chunk.
+    Retransmission { priority: u8 },
 }
 
 /// The ECN field of packets that routers may mark instead of dropping them: ECT(0).
 const ECT_0: u8 = 0b10;
-/// The bit at which IPv4's class selector begins in the byte of DSCP and ECN.
+/// The position of IPv4's class selector in the byte of DSCP and ECN.
 const CLASS_SELECTOR: u32 = 5;
 /// The highest class selector.
 const MAX_PRIORITY: u8 = 7;
 
 /// The byte of DSCP and ECN of a packet. All tags are decided here; aggregators and parameter hosts keep them.
-pub(crate) fn tag(class: PacketClass) -> u8 {
+pub(crate) fn tag(mode: Mode, class: PacketClass) -> u8 {
+    let ecn = match mode {
+        Mode::Static => 0,
+        // Senders react to marks.
+        Mode::Dynamic => ECT_0,
+    };
     match class {
         PacketClass::Probe => 0,
-        PacketClass::Chunk { priority, reacts_to_marks } => {
-            let ecn = if reacts_to_marks { ECT_0 } else { 0 };
+        PacketClass::First { priority } | PacketClass::Retransmission { priority } => {
             priority.min(MAX_PRIORITY) << CLASS_SELECTOR | ecn
         }
     }
@@ -52,4 +55,27 @@ pub(crate) fn tag(class: PacketClass) -> u8 {
 /// Spreads consecutive numbers over 16 bits (Fibonacci hashing).
 pub(crate) fn entropy(index: u64) -> u16 {
     (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_follow_from_mode_class_and_priority() {
+        let first = |priority| PacketClass::First { priority };
+        let again = |priority| PacketClass::Retransmission { priority };
+        let table = [
+            (Mode::Static, PacketClass::Probe, 0),
+            (Mode::Dynamic, PacketClass::Probe, 0),
+            (Mode::Static, first(5), 0b1010_0000),
+            (Mode::Static, again(5), 0b1010_0000),
+            (Mode::Dynamic, first(5), 0b1010_0010),
+            (Mode::Dynamic, again(0), 0b0000_0010),
+            (Mode::Static, first(200), 0b1110_0000),
+        ];
+        for (mode, class, expected) in table {
+            assert_eq!(tag(mode, class), expected, "{mode:?} {class:?}");
+        }
+    }
 }

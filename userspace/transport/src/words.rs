@@ -1,17 +1,15 @@
-//! Runs of values that begin or end within a word that two values share: then the other half is somebody else's, and
-//! is zero in what this worker sends.
+//! Runs of values that begin or end within a word that two values share. The other half is another worker's, and is zero in
+//! this worker's packet.
 
+use sumac_job::DType;
 use sumac_wire::header::ELEMENT_LEN;
 
-use crate::{
-    convert::{Arithmetic, Codec, Encoded},
-    operation::DType,
-};
+use crate::convert::{Arithmetic, Codec, Encoded};
 
 /// Bytes of two values that share a word, at most.
 const PAIR: usize = 2 * 4;
 
-/// How the values of one chunk become words and back.
+/// Converts the values of one chunk to words and back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Words {
     pub codec: Codec,
@@ -20,15 +18,15 @@ pub(crate) struct Words {
     pub exponent: i8,
 }
 
-/// Where a run of values lies in its chunk: the word where it begins, and whether that is in the word's middle.
+/// The start of a run of values in its chunk: its first word, and whether it begins in the word's middle.
 struct Run {
     word: usize,
     in_the_middle: bool,
 }
 
 impl Words {
-    /// Writes whole values to `wire`, the words of a chunk, from value `at` on; all other words become zero. What it
-    /// met counts from the first of these values.
+    /// Writes whole values to `wire`, the words of a chunk, from value `at` on; all other words become zero. Faults are counted
+    /// from the first of these values.
     pub fn encode(&self, at: usize, tensor: &[u8], wire: &mut [u8]) -> Encoded {
         let Run { word, in_the_middle } = self.run(at);
         let (before, mut wire) = wire.split_at_mut(word * ELEMENT_LEN);
@@ -87,8 +85,9 @@ impl Words {
 
 #[cfg(test)]
 mod tests {
+    use sumac_job::{Scale, WireFormat};
+
     use super::*;
-    use crate::convert::{Scale, WireFormat};
 
     fn words(dtype: DType, arithmetic: Arithmetic, wire: WireFormat) -> Words {
         let codec = Codec::new(2, wire, Scale::Fixed(4.0));

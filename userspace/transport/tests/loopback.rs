@@ -68,7 +68,11 @@ impl Loop {
     }
 
     fn completions(&mut self) -> Vec<Vec<Completion>> {
-        let drain = |engine: &mut Engine| std::iter::from_fn(|| engine.poll_completion()).collect();
+        let drain = |engine: &mut Engine| {
+            let mut ended: Vec<_> = std::iter::from_fn(|| engine.poll_completion()).collect();
+            ended.sort_by_key(|completion: &Completion| completion.id);
+            ended
+        };
         self.engines.iter_mut().map(drain).collect()
     }
 }

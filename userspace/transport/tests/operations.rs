@@ -3,7 +3,9 @@
 
 mod support;
 
-use sumac_transport::{Arithmetic, DType, JobError, JobState, OpError, OpId, Operation, SubmitError};
+use sumac_transport::{
+    Arithmetic, CompletionQueue, DType, JobError, JobState, OpError, OpId, Operation, SubmitError,
+};
 use sumac_wire::header::flag;
 use support::{
     job,
@@ -24,7 +26,10 @@ fn complete(lone: &mut Lone) -> Vec<(OpId, Result<(), OpError>)> {
 }
 
 fn results(lone: &mut Lone) -> Vec<(OpId, Result<(), OpError>)> {
-    std::iter::from_fn(|| lone.engine.poll_completion()).map(|c| (c.id, c.result)).collect()
+    let ended = std::iter::from_fn(|| lone.engine.poll_completion());
+    let mut ended: Vec<_> = ended.map(|end| (end.id, end.result)).collect();
+    ended.sort_by_key(|(id, _)| *id);
+    ended
 }
 
 #[test]
@@ -38,15 +43,22 @@ fn operations_share_the_window_without_a_gap() {
 }
 
 #[test]
-fn completions_come_in_the_order_of_submission() {
+fn operations_complete_by_themselves_and_a_queue_puts_them_in_order() {
+    let mut queue = CompletionQueue::default();
+    let mut ends = |lone: &mut Lone| {
+        let ended: Vec<_> = std::iter::from_fn(|| lone.engine.poll_completion()).collect();
+        let ids: Vec<u64> = ended.iter().map(|end| end.id.0).collect();
+        ended.into_iter().for_each(|end| queue.push(end));
+        (ids, std::iter::from_fn(|| queue.pop()).map(|end| (end.id.0, end.result)).collect::<Vec<_>>())
+    };
     let mut lone = Lone::ready(job(2, 8, 4), RTT);
     [8, 0, 4].iter().for_each(|count| lone.submit_floats(&vec![1.0; *count]));
     let sent = lone.send_all();
     lone.take(&sent[2].answer());
     lone.take(&sent[0].answer());
-    assert_eq!(results(&mut lone), [], "the first still waits for chunk 1");
+    assert_eq!(ends(&mut lone), (vec![1, 2], vec![]), "the first still waits for chunk 1");
     lone.take(&sent[1].answer());
-    assert_eq!(results(&mut lone), [(OpId(0), Ok(())), (OpId(1), Ok(())), (OpId(2), Ok(()))]);
+    assert_eq!(ends(&mut lone), (vec![0], vec![(0, Ok(())), (1, Ok(())), (2, Ok(()))]));
     assert!(lone.engine.is_idle());
 }
 

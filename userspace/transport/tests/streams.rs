@@ -138,11 +138,11 @@ fn a_path_is_measured_before_its_slots_are_given_out() {
     };
     assert_eq!((rtt_ns, bytes_per_s), (16 * 12_000, 85_333_333));
     assert!(lone.send().is_none() && lone.engine.poll_timeout().is_none(), "it waits");
-    assert_eq!(lone.engine.start(3), Err(ParamError::Slots { slots: 3 }));
-    assert_eq!(lone.engine.start(4), Ok(()));
+    assert_eq!(lone.engine.set_slots(3), Err(ParamError::Slots { slots: 3 }));
+    assert_eq!(lone.engine.set_slots(4), Ok(()));
     let sent = lone.send_all();
     assert_eq!(places(&sent), [(12, 0, 0), (13, 0, 1), (14, 0, 2), (15, 0, 3)]);
-    assert_eq!(lone.engine.start(8), Err(ParamError::Started));
+    assert_eq!(lone.engine.set_slots(8), Err(ParamError::Started));
     assert_eq!(lone.engine.params().slots, 4);
 }
 
@@ -151,7 +151,7 @@ fn slots_may_be_given_out_before_or_without_a_measure() {
     for measure in [false, true] {
         let mut engine =
             Engine::new(JobParams { measure, ..job(2, 1, 4) }, &support::peers()).expect("good parameters");
-        assert_eq!(engine.start(4), Ok(()));
+        assert_eq!(engine.set_slots(4), Ok(()));
         let mut payload = [0; 128];
         assert!(engine.poll_transmit(Time(0), &mut payload).is_some(), "the probe");
         let mut lone = Lone { engine, now: Time(0) };

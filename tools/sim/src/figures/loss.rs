@@ -124,9 +124,9 @@ fn run(who: Who, loss: f64, tensors: usize, seed: u64) -> Result<f64, SetupError
         job.tuning = Tuning {
             initial_rto: timer,
             min_rto: timer,
-            min_rto_begun: timer,
+            min_rto_confirmed: timer,
             max_rto: timer,
-            later_results: Some(0),
+            packet_threshold: Some(0),
             ..Tuning::default()
         };
     }

@@ -142,7 +142,7 @@ fn run(way: Way, jobs: usize, time: Nanos, seed: u64) -> Result<Outcome, SetupEr
     let linear = way == Way::Linear;
     let usual = DynamicParams::new(slots);
     let positions = if way == Way::AsMany { POSITIONS } else { usual.window };
-    let dynamic = DynamicParams { linear, positions, ..usual };
+    let dynamic = DynamicParams { positions, ..usual };
     let mode = if way == Way::Static { Mode::Static(1, NEED) } else { Mode::Dynamic(dynamic) };
     let begin = 100 * MILLI;
     let end = begin + 2 * time;
@@ -150,7 +150,8 @@ fn run(way: Way, jobs: usize, time: Nanos, seed: u64) -> Result<Outcome, SetupEr
     for _ in 0..jobs {
         let nodes: Vec<_> = (0..WORKERS).map(|_| lab.host_at(center).0).collect();
         let parameter = lab.parameter_host();
-        let job = lab.job(&mode, &nodes, &[parameter]);
+        let mut job = lab.job(&mode, &nodes, &[parameter]);
+        job.tuning.linear_placement = linear;
         let from = begin + lab.some_of(5 * MILLI);
         // Several tensors at a time, so that there is always something to send.
         let chunks = lab.cables.rate / 8 * (2 * time / MILLI) / 1_000 / 1_562;

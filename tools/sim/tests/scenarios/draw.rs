@@ -7,7 +7,9 @@ use sumac_sim::{
     link::{Faults, LinkSpec},
     packet::Framing,
 };
-use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, NonFinitePolicy, Scale, WireFormat};
+use sumac_transport::{
+    Arithmetic, DType, DynamicParams, JobParams, NonFinitePolicy, Scale, Tuning, WireFormat,
+};
 
 use crate::scenario::{Fate, JobPlan, Kind, Replaced, Scenario, Shape, Sums, Tensor};
 
@@ -105,9 +107,11 @@ fn job(rng: &mut ChaCha8Rng, number: u16, shape: Shape, pool: u32, first_slot: &
         measure: false,
         dynamic: None,
     };
+    let mut tuning = Tuning::default();
     if is_dynamic {
         params.slots = 1;
-        params.dynamic = Some(dynamic(rng, if shape == Shape::Nothing { 0 } else { pool }));
+        let (dynamic, its) = dynamic(rng, if shape == Shape::Nothing { 0 } else { pool });
+        (params.dynamic, tuning) = (Some(dynamic), its);
     }
     let mine = *first_slot;
     *first_slot += if is_dynamic { 0 } else { params.slots * u32::from(lanes) };
@@ -131,6 +135,7 @@ fn job(rng: &mut ChaCha8Rng, number: u16, shape: Shape, pool: u32, first_slot: &
     hosts.dedup_by(|a, b| a.is_some() && a == b);
     JobPlan {
         params,
+        tuning,
         lanes,
         first_slot: mine,
         racks,
@@ -164,7 +169,7 @@ fn scaling(rng: &mut ChaCha8Rng) -> Scale {
     }
 }
 
-fn dynamic(rng: &mut ChaCha8Rng, slots: u32) -> DynamicParams {
+fn dynamic(rng: &mut ChaCha8Rng, slots: u32) -> (DynamicParams, Tuning) {
     let window = 1u32 << rng.random_range(3..=8);
     let positions = window >> rng.random_range(0..=window.ilog2().min(3));
     let mut dynamic = DynamicParams::new(slots);
@@ -172,8 +177,8 @@ fn dynamic(rng: &mut ChaCha8Rng, slots: u32) -> DynamicParams {
     dynamic.positions = positions;
     dynamic.initial_window = rng.random_range(1..=window);
     dynamic.congestion = rng.random_bool(0.7);
-    dynamic.linear = rng.random_bool(0.1);
-    dynamic
+    let tuning = Tuning { linear_placement: rng.random_bool(0.1), ..Tuning::default() };
+    (dynamic, tuning)
 }
 
 fn tensors(rng: &mut ChaCha8Rng, params: &JobParams, lanes: u16, is_dynamic: bool) -> Vec<Tensor> {

@@ -4,7 +4,9 @@ use sumac_sim::{
     events::{MICRO, MILLI, Nanos, SECOND},
     link::{Faults, LinkSpec},
 };
-use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, NonFinitePolicy, Scale, WireFormat};
+use sumac_transport::{
+    Arithmetic, DType, DynamicParams, JobParams, NonFinitePolicy, Scale, Tuning, WireFormat,
+};
 
 use crate::{
     draw::FRAMING,
@@ -44,6 +46,7 @@ fn racks(racks: usize, window: u32, elements: u16, chunks: usize, sums: &[(DType
     };
     let plan = JobPlan {
         params,
+        tuning: Tuning::default(),
         lanes: 1,
         first_slot: 0,
         racks: (0..workers).map(|rank| Some(rank / OF_RACK)).collect(),

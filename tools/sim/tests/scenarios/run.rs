@@ -141,7 +141,7 @@ impl<'a> Simulation<'a> {
             plan.hosts.iter().map(|host| self.parameter(*host, &seats, center, ring)).collect();
         let job = Job {
             params: plan.params.clone(),
-            tuning: Tuning::default(),
+            tuning: plan.tuning.clone(),
             lanes: plan.lanes,
             tree: Tree {
                 root: (self.scenario.shape != Shape::Nothing).then_some(center),

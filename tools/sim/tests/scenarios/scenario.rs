@@ -8,7 +8,7 @@ use sumac_sim::{
     events::Nanos,
     link::{Faults, LinkSpec},
 };
-use sumac_transport::{Arithmetic, DType, JobParams};
+use sumac_transport::{Arithmetic, DType, JobParams, Tuning};
 
 use crate::draw;
 
@@ -90,6 +90,7 @@ pub enum Shape {
 pub struct JobPlan {
     /// Of rank 0 and lane 0.
     pub params: JobParams,
+    pub tuning: Tuning,
     pub lanes: u16,
     /// The first slot of a static job.
     pub first_slot: u32,

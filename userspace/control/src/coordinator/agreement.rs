@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use sumac_job::{JobSpec, JobTerms, Mode, Scale, WireFormat};
-use sumac_transport::dynamic::{MAX_WINDOW, MIN_WINDOW};
+use sumac_transport::limits::{MAX_WINDOW, MIN_WINDOW};
 use sumac_wire::{CLASSES, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
 
 use crate::{

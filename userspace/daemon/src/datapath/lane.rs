@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, io};
 
 use sumac_transport::{
-    Engine, JobError, JobParams, JobState, OpId, Operation, Packet, ParamError, PeerTable, Time, Tuning,
-    class_of,
+    CompletionQueue, Engine, JobError, JobParams, JobState, Operation, Packet, ParamError, PeerTable, Time,
+    Tuning, class_of,
 };
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
@@ -30,7 +30,9 @@ enum Reported {
 
 pub(super) struct Lane {
     engine: Engine,
-    tags: VecDeque<(OpId, u64)>,
+    /// The tags of operations in the order of submission, in which they also end for clients.
+    tags: VecDeque<u64>,
+    ended: CompletionQueue,
     reported: Reported,
 }
 
@@ -57,7 +59,7 @@ impl Lane {
             Some(first) => Engine::taking_over(params, peers, &Tuning::default(), first)?,
         };
         check_capacity(engine.frame_len(), io)?;
-        Ok(Lane { engine, tags: VecDeque::new(), reported: Reported::Nothing })
+        Ok(Lane { engine, tags: VecDeque::new(), ended: CompletionQueue::default(), reported: Reported::Nothing })
     }
 
     pub(super) fn number(&self) -> u16 {
@@ -71,7 +73,7 @@ impl Lane {
     }
 
     pub(super) fn start(&mut self, slots: u32) -> Result<(), ParamError> {
-        self.engine.start(slots)
+        self.engine.set_slots(slots)
     }
 
     /// Continues in another epoch, with `first` as the first chunk that is not summed.
@@ -85,9 +87,8 @@ impl Lane {
         tag: u64,
         operation: Operation,
     ) -> Result<(), (Rejection, Operation)> {
-        let id =
-            self.engine.submit(now, operation).map_err(|(error, operation)| (error.into(), operation))?;
-        self.tags.push_back((id, tag));
+        self.engine.submit(now, operation).map_err(|(error, operation)| (error.into(), operation))?;
+        self.tags.push_back(tag);
         Ok(())
     }
 
@@ -148,9 +149,10 @@ impl Lane {
             _ => {}
         }
         while let Some(completion) = self.engine.poll_completion() {
-            // Completions come in the order of submission, so the search ends at the first.
-            let Some(at) = self.tags.iter().position(|(id, _)| *id == completion.id) else { continue };
-            if let Some((_, tag)) = self.tags.remove(at) {
+            self.ended.push(completion);
+        }
+        while let Some(completion) = self.ended.pop() {
+            if let Some(tag) = self.tags.pop_front() {
                 progress.report(Event::Completed { job, lane, tag, completion });
             }
         }

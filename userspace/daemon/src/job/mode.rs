@@ -1,7 +1,7 @@
 //! The options of each mode.
 
 use sumac_api::{JobSpec, Mode, WireFormat};
-use sumac_transport::dynamic::{MAX_WINDOW, MIN_WINDOW};
+use sumac_transport::limits::{MAX_WINDOW, MIN_WINDOW};
 use sumac_wire::{MAX_HOSTS, PAGE_ELEMENTS};
 
 /// Whether a packet of so many elements fits a slot that jobs share.

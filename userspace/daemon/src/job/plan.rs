@@ -6,7 +6,7 @@ use std::time::Duration;
 use sumac_api::{Code, Failure, JobSpec, Mode, Open, OperationOrder, Scale};
 use sumac_control::coordinator::DYNAMIC_SCALE;
 use sumac_control::{Credential, Endpoint, JOB_NAME_LEN};
-use sumac_transport::params::MAX_WORLD;
+use sumac_transport::limits::MAX_WORLD;
 
 use super::mode::{check, fits_slot};
 use crate::config::Config;

@@ -1,7 +1,7 @@
-//! Tensor bytes to wire words and back, in one pass each: read, scale, round, convert, swap, write.
+//! Conversion of tensor bytes to wire words and back, in one pass each: read, scale, round, convert, swap, write.
 //!
-//! A worker's contribution is a run of 32-bit words in network order, and aggregators add words (or take
-//! their signed maximum) without knowing what they hold:
+//! A worker's contribution is a run of 32-bit words in network order. Aggregators add words, or take their signed maximum,
+//! whatever their meaning:
 //!
 //! | arithmetic | dtype | a word is |
 //! | --- | --- | --- |
@@ -16,14 +16,14 @@
 //! sum is off by at most `n / f` (Theorem 1). All arithmetic is in double precision; a mean is divided
 //! when its sum comes back. NaN and infinity count as zero and are reported.
 //!
-//! There are three implementations with the same bits: AVX-512 and AVX2 with F16C, chosen at run time, and a
-//! scalar one, which is also the definition. `cargo bench -p sumac-benches --bench convert` compares them with
+//! Three implementations produce the same bits: AVX-512 and AVX2 with F16C, chosen at run time, and the scalar reference. `cargo bench -p sumac-benches --bench convert` compares them with
 //! copying the same bytes.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod conversion;
 mod exponent;
 mod keys;
 mod pack;
@@ -37,14 +37,17 @@ mod scalar;
 mod scale;
 
 use half::{bf16, f16};
-pub use sumac_job::{Scale, WireFormat};
+use sumac_job::{DType, Scale, WireFormat};
 use sumac_wire::header::exponent::NONE;
 
-use crate::operation::DType;
-use real::Float;
-use scale::{Dequantizer, Factor, Quantizer};
+pub use self::conversion::Encoded;
+use self::{
+    conversion::{Decoding, Encoding, WORD},
+    real::Float,
+    scale::Factor,
+};
 
-/// What becomes of the workers' values.
+/// The function of the workers' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Their sum.
@@ -59,27 +62,18 @@ pub enum Arithmetic {
     Bits,
 }
 
-/// What [`Codec::encode`] met, by index within the slice it was given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Encoded {
-    /// The first value that was too large for the wire; the nearest that fits was sent.
-    pub saturated: Option<usize>,
-    /// The first value that is NaN or infinite; zero was sent.
-    pub not_finite: Option<usize>,
-}
-
 /// Converts between tensor bytes (the machine's byte order) and wire words (network order).
 #[derive(Clone, Copy, Debug)]
 pub struct Codec {
     world: u16,
-    /// How many workers' values share an integer's range: all, or one where additions are clamped.
+    /// Workers whose values share an integer's range: all, or one where additions are clamped.
     sharing: u16,
     wire: WireFormat,
     scaling: Scale,
     instructions: Instructions,
 }
 
-/// What the conversion runs on. All have the same bits.
+/// The instruction set of the conversion. All produce the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Instructions {
     /// One value at a time, on any machine.
@@ -91,8 +85,8 @@ pub enum Instructions {
 }
 
 impl Instructions {
-    /// The best that this machine has. AVX-512 counts only on processors that came with its byte permutations (Ice
-    /// Lake, Zen 4, and later): older ones lower their clock for it.
+    /// The best instruction set of this machine. AVX-512 counts only on processors with its byte permutations (Ice Lake,
+    /// Zen 4, and later): older ones lower their clock for it.
     pub fn best() -> Instructions {
         #[cfg(target_arch = "x86_64")]
         {
@@ -106,42 +100,22 @@ impl Instructions {
     }
 }
 
-/// How one slice is written: a row of the table.
-#[derive(Clone, Copy, Debug)]
-enum Encoding {
-    Scaled { float: Float, quantizer: Quantizer, packed: bool },
-    Integers { limit: i32 },
-    FloatKeys { float: Float, flip: i32 },
-    IntegerKeys { flip: i32 },
-    Bits,
-}
-
-/// How one slice is read.
-#[derive(Clone, Copy, Debug)]
-enum Decoding {
-    Scaled { float: Float, dequantizer: Dequantizer, packed: bool },
-    Integers { divisor: u16 },
-    FloatKeys { float: Float, flip: i32 },
-    IntegerKeys { flip: i32 },
-    Bits,
-}
-
 impl Codec {
-    /// A codec for a job of `world` workers (1 to 1,024; other numbers count as the nearest), on the best
-    /// instructions that the machine has.
+    /// A codec for a job of `world` workers (1 to 1,024; other numbers count as the nearest), on the machine's best
+    /// instruction set.
     pub fn new(world: u16, wire: WireFormat, scaling: Scale) -> Codec {
         let world = world.clamp(1, 1024);
         Codec { world, sharing: world, wire, scaling, instructions: Instructions::best() }
     }
 
-    /// The same codec on these instructions, or the best before them that the machine has.
+    /// The same codec on these instructions, or the best below them that the machine has.
     #[must_use]
     pub fn on(self, instructions: Instructions) -> Codec {
         Codec { instructions: instructions.min(Instructions::best()), ..self }
     }
 
-    /// The same codec for a network that clamps its sums and says so: each worker's value may use the whole range of
-    /// an integer, but by block floating point, where none has to be clamped.
+    /// The same codec for a network that clamps its sums and flags them. Each worker's value may use the whole range of an
+    /// integer, except by block floating point, where no sum is clamped.
     #[must_use]
     pub fn clamped_sums(self) -> Codec {
         Codec { sharing: 1, ..self }
@@ -153,14 +127,13 @@ impl Codec {
         self.on(Instructions::Scalar)
     }
 
-    /// What is used.
+    /// The instruction set in use.
     pub fn instructions(&self) -> Instructions {
         self.instructions
     }
 
-    /// How many values share a word: 2 for sums of floats in [`WireFormat::Int16`] and for the bits of
-    /// 16-bit types, else 1. Of two, the first is the word's upper half. The last word of an odd
-    /// number of values is filled up with a zero.
+    /// Values in a word: 2 for sums of floats in [`WireFormat::Int16`] and for the bits of 16-bit types, otherwise 1. Of two,
+    /// the first is the word's upper half. The last word of an odd number of values ends with a zero.
     pub fn values_per_word(&self, dtype: DType, arithmetic: Arithmetic) -> usize {
         let halves = match arithmetic {
             Arithmetic::Sum | Arithmetic::Mean => {
@@ -178,8 +151,8 @@ impl Codec {
         self.scaling == Scale::Block && Float::of(dtype).is_some() && is_sum
     }
 
-    /// The exponent of these values as a packet carries it ([`sumac_wire::header::exponent`]), NaN and infinity
-    /// left out; `NONE` when there is nothing to agree on.
+    /// The exponent of these values as a packet carries it ([`sumac_wire::header::exponent`]), without NaN and infinity;
+    /// `NONE` where the operation has no exponent.
     pub fn exponent(&self, dtype: DType, arithmetic: Arithmetic, tensor: &[u8]) -> i8 {
         let Some(float) = Float::of(dtype) else { return NONE };
         if !self.needs_exponent(dtype, arithmetic) || tensor.is_empty() {
@@ -193,13 +166,13 @@ impl Codec {
     }
 
     /// The largest magnitude that one worker's value may have on the wire: `floor((2^31 - 1) / n)`, or of
-    /// 2^15 - 1 in 16 bits; not divided with [`Codec::clamped_sums`]. Of meaning for sums and means only.
+    /// 2^15 - 1 in 16 bits; not divided with [`Codec::clamped_sums`]. For sums and means only.
     pub fn limit(&self, dtype: DType, arithmetic: Arithmetic) -> i32 {
         self.full_range(dtype, arithmetic) / i32::from(self.sharing)
     }
 
-    /// Writes the values of `tensor` to `wire`, both of whole elements; the shorter counts. `exponent` is what the
-    /// workers agreed on for these values, of meaning only where it is needed.
+    /// Writes the values of `tensor` to `wire`, both of whole elements; the shorter counts. `exponent` is the one that the
+    /// workers agreed on, where it is needed.
     pub fn encode(
         &self,
         dtype: DType,
@@ -295,16 +268,13 @@ impl Codec {
     }
 }
 
-/// What keys are combined with (exclusive or): the complement turns the order round, and a minimum into a maximum.
+/// The mask that keys are combined with by exclusive or: the complement reverses the order, which makes a minimum a maximum.
 fn flip(arithmetic: Arithmetic) -> i32 {
     if arithmetic == Arithmetic::Min { -1 } else { 0 }
 }
 
-/// Bytes of a word on the wire.
-const WORD: usize = sumac_wire::header::ELEMENT_LEN;
-
-/// Makes every value of `tensor` NaN: the result of values that were not finite, for jobs that carry on.
-/// Integers have no NaN and stay as they are.
+/// Makes every value of `tensor` NaN, the result of values that were not finite in jobs that carry them. Integers have no
+/// NaN and stay as they are.
 pub fn fill_nan(dtype: DType, tensor: &mut [u8]) {
     fn fill<const N: usize>(tensor: &mut [u8], nan: [u8; N]) {
         tensor.as_chunks_mut().0.fill(nan);

@@ -1,13 +1,13 @@
-//! Floats as they are, of 32 bits in network order: what the parameter host adds where integers do not fit (ATP section 3.8).
-//! Those of 16 bits are widened, which is exact, and sums are rounded to them once more.
+//! Raw floats, of 32 bits in network order, which the parameter host adds where integers do not fit (ATP section 3.8). Floats
+//! of 16 bits are widened, which is exact, and sums are rounded to 16 bits again.
 
 use half::{bf16, f16};
+use sumac_job::DType;
 
 use super::{
-    Encoded, WORD,
+    conversion::{Encoded, WORD},
     real::{Float, Real},
 };
-use crate::operation::DType;
 
 /// Writes whole values to `wire`, the words of a chunk, from word `at` on; all other words become zero, and so do values that
 /// are not finite. Integers have no floats: nothing is written.
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_go_and_come_as_they_are() {
+    fn values_are_unchanged() {
         let values = [1.5e30f32, -0.0, f32::MIN_POSITIVE / 2.0, 3.0];
         let tensor: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         let mut wire = [0xff; 6 * WORD];
@@ -91,12 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_told() {
+    fn values_that_are_not_finite_are_reported() {
         let values = [1.0, f32::NAN, f32::INFINITY];
         let tensor: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
         let mut wire = [0xff; 3 * WORD];
-        let met = encode(DType::Float32, 0, &tensor, &mut wire);
-        assert_eq!(met, Encoded { saturated: None, not_finite: Some(1) });
+        let faults = encode(DType::Float32, 0, &tensor, &mut wire);
+        assert_eq!(faults, Encoded { saturated: None, not_finite: Some(1) });
         assert_eq!(wire[WORD..], [0; 2 * WORD]);
     }
 }

@@ -1,9 +1,9 @@
-//! What the conversion needs to know of each type of float.
+//! The types of floats and their conversions.
 
 use half::{bf16, f16};
+use sumac_job::DType;
 
 use super::keys;
-use crate::operation::DType;
 
 /// The types of [`DType`] that are floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Real for f32 {
     }
 }
 
-/// The same for both types of 16 bits.
+/// Implements [`Real`] for a type of 16 bits.
 macro_rules! narrow {
     ($float:ty) => {
         impl Real for $float {

@@ -1,6 +1,6 @@
-//! Where vector code ends and what is left begins.
+//! The boundary between vector code and the scalar remainder of a slice.
 
-use super::{Decoding, Encoded, Encoding, WORD};
+use super::conversion::{Encoded, Shape, WORD};
 
 /// The part at the front of a slice that is whole blocks of words, each with all its values.
 pub(super) struct Run {
@@ -21,32 +21,9 @@ impl Run {
         (blocks > 0).then_some(Run { values, tensor: values * size, wire: words * WORD })
     }
 
-    /// What was met after this run, counted from its beginning.
+    /// Faults after this run, counted from its beginning.
     pub(super) fn then(&self, rest: Encoded) -> Encoded {
         let index = |at: Option<usize>| at.map(|at| self.values + at);
         Encoded { saturated: index(rest.saturated), not_finite: index(rest.not_finite) }
-    }
-}
-
-/// Bytes of one value and values of one word. What is copied counts as whole words.
-type Shape = (usize, usize);
-
-impl Encoding {
-    pub(super) fn shape(&self) -> Shape {
-        match *self {
-            Encoding::Scaled { float, packed, .. } => (float.size(), if packed { 2 } else { 1 }),
-            Encoding::FloatKeys { float, .. } => (float.size(), 1),
-            Encoding::Integers { .. } | Encoding::IntegerKeys { .. } | Encoding::Bits => (WORD, 1),
-        }
-    }
-}
-
-impl Decoding {
-    pub(super) fn shape(&self) -> Shape {
-        match *self {
-            Decoding::Scaled { float, packed, .. } => (float.size(), if packed { 2 } else { 1 }),
-            Decoding::FloatKeys { float, .. } => (float.size(), 1),
-            Decoding::Integers { .. } | Decoding::IntegerKeys { .. } | Decoding::Bits => (WORD, 1),
-        }
     }
 }

@@ -1,11 +1,12 @@
-//! The conversion one value at a time: the definition that vector code is held to.
+//! The scalar conversion: the reference for vector code.
 //!
 //! Slices come from [`super::Codec`], which cut them to the same number of values.
 
 use half::{bf16, f16};
 
 use super::{
-    Decoding, Encoded, Encoding, WORD, pack,
+    conversion::{Decoding, Encoded, Encoding, WORD},
+    pack,
     real::{Float, Real},
     scale::{Dequantizer, Quantizer},
 };
@@ -67,7 +68,7 @@ pub(super) fn magnitude(float: Float, tensor: &[u8]) -> u32 {
 }
 
 impl Encoded {
-    /// A value as it goes on: zero when it is not finite. Notes what is wrong with it.
+    /// Returns the value, or zero when it is not finite, and records its fault.
     fn check(&mut self, index: usize, value: f32, fits: bool) -> f32 {
         if !value.is_finite() {
             self.not_finite.get_or_insert(index);

@@ -7,7 +7,7 @@
 
 use super::exponent;
 
-/// One chunk's factor, and how far integers may go.
+/// One chunk's factor, and the range of its integers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Factor {
     factor: f64,
@@ -17,7 +17,7 @@ pub(super) struct Factor {
 }
 
 impl Factor {
-    /// The same factor for all chunks; `sharing` workers share an integer's range.
+    /// A fixed factor; `sharing` workers share an integer's range.
     pub(super) fn fixed(scale: f32, sharing: u16, full_range: i32) -> Factor {
         let factor = f64::from(scale);
         Factor { factor, inverse: 1.0 / factor, limit: full_range / i32::from(sharing) }
@@ -61,19 +61,18 @@ impl Quantizer {
         clamped.round_ties_even() as i32
     }
 
-    /// Whether a finite value of this magnitude is off by less than one integer. What lies between the limit and
-    /// the next integer is clamped without notice: Theorem 1 allows that much, and by block floating
-    /// point the largest values are there.
+    /// Whether a finite value of this magnitude is off by less than one integer. Values between the limit and the next integer
+    /// are clamped without a report: Theorem 1 allows it, and by block floating point the largest values are there.
     pub(super) fn fits(&self, magnitude: f32) -> bool {
         f64::from(magnitude.abs()) * self.factor < f64::from(self.limit) + 1.0
     }
 }
 
-/// For vectors, which convert at once and look at the largest magnitude afterwards.
+/// For vector code, which converts first and checks the largest magnitude afterwards.
 #[cfg(target_arch = "x86_64")]
 impl Quantizer {
-    /// Whether vectors have the definition's integers for all values up to this magnitude, in bits of a float: it is
-    /// finite, and fits, and does not round to 2^31, which a single worker's may.
+    /// Whether vector code has the reference's integers for all values up to this magnitude, in bits of a float: it is finite,
+    /// fits, and does not round to 2^31, as a single worker's may.
     pub(super) fn all_fit(&self, largest: u32) -> bool {
         let magnitude = f32::from_bits(largest);
         let rounds_into_range = f64::from(magnitude) * self.factor < f64::from(i32::MAX) + 0.5;

@@ -10,7 +10,8 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sumac_parameter::{HostJob, ParameterHost, Worker};
 use sumac_transport::{
-    Completion, DynamicParams, Engine, JobParams, JobState, Operation, Packet, PeerId, Time, Tuning,
+    Completion, CompletionQueue, DynamicParams, Engine, JobParams, JobState, Operation, Packet, PeerId, Time,
+    Tuning,
 };
 
 use crate::{
@@ -73,6 +74,7 @@ pub struct Network {
     pub now: u64,
     pub weather: Weather,
     pub completions: Vec<Vec<Completion>>,
+    ended: Vec<CompletionQueue>,
     flying: BinaryHeap<Reverse<Flying>>,
     number: u64,
     rng: ChaCha8Rng,
@@ -93,7 +95,7 @@ impl Network {
             Engine::starting_at(params, &peers(), tuning, 0).expect("good parameters")
         };
         let mut host = ParameterHost::new();
-        host.install(host_job(params, &dynamic)).expect("a good job");
+        host.install(host_job(params, &dynamic, tuning.linear_placement)).expect("a good job");
         Network {
             engines: (0..params.world).map(engine).collect(),
             aggregator: Slots::new(params, dynamic.slots),
@@ -104,6 +106,7 @@ impl Network {
             now: 1_000_000,
             weather: Weather::default(),
             completions: (0..world).map(|_| Vec::new()).collect(),
+            ended: (0..world).map(|_| CompletionQueue::default()).collect(),
             flying: BinaryHeap::new(),
             number: 0,
             rng: ChaCha8Rng::seed_from_u64(seed),
@@ -152,8 +155,10 @@ impl Network {
                 self.now += 100;
             }
             while let Some(completion) = self.engines[rank].poll_completion() {
-                self.completions[rank].push(completion);
+                self.ended[rank].push(completion);
             }
+            let in_order = std::iter::from_fn(|| self.ended[rank].pop());
+            self.completions[rank].extend(in_order);
         }
         while let Some(sending) = self.host.poll_transmit(&mut out) {
             let rank = (0..self.world).find(|rank| Place::Worker(*rank).address() == sending.to);
@@ -234,7 +239,7 @@ impl Network {
         let mut params = self.engines[rank].params().clone();
         params.epoch += 1;
         let dynamic = params.dynamic.clone().expect("a dynamic job");
-        let workers = host_job(&params, &dynamic).workers;
+        let workers = host_job(&params, &dynamic, false).workers;
         let resume = self.host.renew(params.job, params.epoch, workers).expect("the same places")[0];
         self.aggregator = Slots::new(&params, dynamic.slots);
         for engine in &mut self.engines {
@@ -243,6 +248,7 @@ impl Network {
         self.engines[rank] =
             Engine::taking_over(params, &peers(), &Tuning::default(), resume).expect("good parameters");
         self.completions[rank].clear();
+        self.ended[rank] = CompletionQueue::default();
         resume
     }
 
@@ -280,7 +286,7 @@ impl Network {
     }
 }
 
-fn host_job(params: &JobParams, dynamic: &DynamicParams) -> HostJob {
+fn host_job(params: &JobParams, dynamic: &DynamicParams, linear: bool) -> HostJob {
     let worker =
         |rank: u16| Worker { address: Place::Worker(usize::from(rank)).address(), rack: 0, bit: rank as u8 };
     HostJob {
@@ -290,7 +296,7 @@ fn host_job(params: &JobParams, dynamic: &DynamicParams) -> HostJob {
         elements: params.elements,
         window: dynamic.window,
         slots: dynamic.slots,
-        linear: dynamic.linear,
+        linear,
         lanes: 1,
         shards: params.shards,
         checksum: false,

@@ -3,7 +3,7 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use sumac_transport::{DynamicParams, EngineStats, JobParams, NonFinitePolicy, OpError, Scale};
+use sumac_transport::{DynamicParams, EngineStats, JobParams, NonFinitePolicy, OpError, Scale, Tuning};
 
 use crate::{
     network::{Network, Weather},
@@ -15,22 +15,23 @@ const SEEDS: u64 = 400;
 /// Operations of a job.
 const OPERATIONS: usize = 6;
 
-fn params(rng: &mut ChaCha8Rng) -> JobParams {
+fn params(rng: &mut ChaCha8Rng) -> (JobParams, Tuning) {
     let slots = [0, 3, 16, 64, 256][rng.random_range(0..5)];
     let window = 1 << rng.random_range(3..=6);
     let dynamic = DynamicParams {
         positions: window >> rng.random_range(0..=2),
         initial_window: rng.random_range(1..=window),
         congestion: rng.random_bool(0.8),
-        linear: rng.random_bool(0.2),
         ..DynamicParams::new(slots).with_window(window)
     };
-    JobParams {
+    let tuning = Tuning { linear_placement: rng.random_bool(0.2), ..Tuning::default() };
+    let params = JobParams {
         dynamic: Some(dynamic),
         scaling: if rng.random_bool(0.5) { Scale::Block } else { Scale::Fixed(1e6) },
         not_finite: NonFinitePolicy::Error,
         ..support::job(rng.random_range(1..=6), 1, rng.random_range(1..=16))
-    }
+    };
+    (params, tuning)
 }
 
 /// What befalls the aggregator while the job goes on.
@@ -47,11 +48,11 @@ fn strike(rng: &mut ChaCha8Rng, net: &mut Network, has_aggregator: bool) {
 /// Runs a job; gives what all workers counted.
 fn run(seed: u64) -> EngineStats {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let params = params(&mut rng);
+    let (params, tuning) = params(&mut rng);
     let world = usize::from(params.world);
     let has_aggregator = params.dynamic.as_ref().is_some_and(|dynamic| dynamic.slots > 0);
     let tensors: Vec<Tensor> = (0..OPERATIONS).map(|_| Tensor::random(&mut rng, &params)).collect();
-    let mut net = Network::new(&params, seed);
+    let mut net = Network::tuned(&params, &tuning, seed);
     let is_calm = rng.random_bool(0.2);
     if !is_calm {
         net.weather = Weather {

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use sumac_transport::{Buffer, Completion, Engine, OpError, OpId, Operation, Time, Tuning};
+use sumac_transport::{Buffer, Completion, CompletionQueue, Engine, OpError, OpId, Operation, Time, Tuning};
 
 use crate::{
     patience::Patience,
@@ -20,6 +20,7 @@ use crate::{
 /// One lane of a worker.
 pub struct Lane {
     pub engine: Engine,
+    ended: CompletionQueue,
     pub patience: Patience,
     /// Frames that were delivered to the engine.
     pub frames: u64,
@@ -45,6 +46,7 @@ impl Worker {
     pub fn new(scenario: &Scenario, rank: u16) -> Worker {
         let lane = |lane| Lane {
             engine: engine(scenario, rank, lane, scenario.params.epoch),
+            ended: CompletionQueue::default(),
             patience: Patience::default(),
             frames: 0,
             running: VecDeque::new(),
@@ -80,7 +82,10 @@ impl Worker {
     /// What came back of one lane: the tensor's number and its end.
     pub fn collect(&mut self, lane: usize) -> Option<(usize, Completion)> {
         let lane = &mut self.lanes[lane];
-        let completion = lane.engine.poll_completion()?;
+        while let Some(completion) = lane.engine.poll_completion() {
+            lane.ended.push(completion);
+        }
+        let completion = lane.ended.pop()?;
         let (number, fence) = lane.running.pop_front().expect("something was submitted");
         fence.store(true, Ordering::Relaxed);
         if !matches!(completion.result, Err(OpError::Job(_))) {
@@ -96,6 +101,7 @@ impl Worker {
             assert!(lane.running.is_empty(), "everything was collected");
             lane.engine = engine(scenario, self.rank, at as u16, epoch);
             (lane.frames, lane.next_id, lane.done) = (0, 0, resume[at]);
+            lane.ended = CompletionQueue::default();
             lane.patience = Patience::default();
         }
         for (at, from) in resume.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! Bits: a copy that fetches ahead. Chunks are too short for the processor to do so by itself, as for conversions.
+//! Bits: a copy with prefetching. Chunks are too short for the hardware prefetcher.
 
 use super::block::{BLOCK, load, store};
 use crate::convert::prefetch::{will_read, will_write};
 
-/// Always true: all bits can be sent.
+/// Returns true: all bits can be sent.
 #[target_feature(enable = "avx2")]
 pub(super) fn encode(tensor: &[u8], wire: &mut [u8]) -> bool {
     for (from, to) in tensor.as_chunks().0.iter().zip(wire.as_chunks_mut().0) {

@@ -9,7 +9,7 @@ use std::arch::x86_64::{
 use super::block::{BLOCK, load, store, swap};
 use crate::convert::prefetch::{will_read, will_write};
 
-/// False: a value does not fit, and what was written is of no use.
+/// Returns whether all values fit; otherwise the output is of no use.
 #[target_feature(enable = "avx2")]
 pub(super) fn encode(limit: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
     let (high, low) = (_mm256_set1_epi32(limit), _mm256_set1_epi32(-limit));

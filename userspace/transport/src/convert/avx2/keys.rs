@@ -14,7 +14,7 @@ use crate::convert::prefetch::{will_read, will_write};
 /// Bytes of eight values of 16 bits.
 const HALF_BLOCK: usize = BLOCK / 2;
 
-/// False: a value is not finite, and what was written is of no use.
+/// Returns whether all values are finite; otherwise the output is of no use.
 #[target_feature(enable = "avx2")]
 pub(super) fn encode_f32(flip: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
     let (magnitude, flip) = (_mm256_set1_epi32(i32::MAX), _mm256_set1_epi32(flip));
@@ -28,7 +28,7 @@ pub(super) fn encode_f32(flip: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
     largest_u32(largest) < F32::INFINITY
 }
 
-/// False: a value is not finite, and what was written is of no use.
+/// Returns whether all values are finite; otherwise the output is of no use.
 #[target_feature(enable = "avx2")]
 pub(super) fn encode_16_bits<T: Floats>(flip: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
     let (magnitude, flip) = (_mm256_set1_epi32(i32::from(i16::MAX)), _mm256_set1_epi32(flip));
@@ -43,7 +43,7 @@ pub(super) fn encode_16_bits<T: Floats>(flip: i32, tensor: &[u8], wire: &mut [u8
     largest_u32(largest) < T::INFINITY
 }
 
-/// Always true: every integer has a key.
+/// Returns true: every integer has a key.
 #[target_feature(enable = "avx2")]
 pub(super) fn encode_i32(flip: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
     let flip = _mm256_set1_epi32(flip);

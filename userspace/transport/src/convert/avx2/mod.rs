@@ -1,7 +1,7 @@
-//! The conversion eight words at a time, with AVX2 and F16C. What is left at the end, and every slice with
-//! a value that is not finite or does not fit, is the scalar twin's.
+//! The conversion of eight words at a time, with AVX2 and F16C. The scalar reference converts the remainder, and every slice
+//! with a value that is not finite or does not fit.
 //!
-//! | module | its one concern |
+//! | module | contents |
 //! | --- | --- |
 //! | `bits` | copies |
 //! | `block` | vectors from and to bytes |
@@ -11,7 +11,7 @@
 //! | `keys` | maxima and minima |
 //! | `magnitude` | the largest magnitude, for the exponent |
 //!
-//! All of it is called only after [`super::Codec`] found both features at run time.
+//! It is called only after [`super::Codec`] has found both features at run time.
 #![allow(unsafe_code, reason = "vector loads and stores, and calls into code for AVX2")]
 
 mod bits;
@@ -24,7 +24,12 @@ mod scaled;
 
 use half::{bf16, f16};
 
-use super::{Decoding, Encoded, Encoding, real::Float, run::Run, scalar};
+use super::{
+    conversion::{Decoding, Encoded, Encoding},
+    real::Float,
+    run::Run,
+    scalar,
+};
 use block::BLOCK;
 use floats::{Bf16, F16, F32};
 
@@ -34,7 +39,7 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
         return scalar::encode(encoding, tensor, wire);
     };
     let (from, to) = (&tensor[..run.tensor], &mut wire[..run.wire]);
-    // SAFETY: callers found AVX2 and F16C.
+    // SAFETY: callers have found AVX2 and F16C.
     let is_clean = unsafe {
         match encoding {
             Encoding::Scaled { float, quantizer, packed } => match float {
@@ -53,7 +58,7 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
         }
     };
     if !is_clean {
-        // Rare: let the definition find the value.
+        // Rare: the reference finds the value.
         return scalar::encode(encoding, tensor, wire);
     }
     run.then(scalar::encode(encoding, &tensor[run.tensor..], &mut wire[run.wire..]))
@@ -65,7 +70,7 @@ pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
         return scalar::decode(decoding, wire, tensor);
     };
     let (from, to) = (&wire[..run.wire], &mut tensor[..run.tensor]);
-    // SAFETY: callers found AVX2 and F16C.
+    // SAFETY: callers have found AVX2 and F16C.
     unsafe {
         match decoding {
             Decoding::Scaled { float, dequantizer, packed } => match float {
@@ -88,7 +93,7 @@ pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
 /// The largest finite magnitude, in bits of a single-precision float.
 pub(super) fn magnitude(float: Float, tensor: &[u8]) -> u32 {
     let (blocks, tail) = tensor.as_chunks::<BLOCK>();
-    // SAFETY: callers found AVX2 and F16C.
+    // SAFETY: callers have found AVX2 and F16C.
     let largest = unsafe {
         match float {
             Float::F32 => magnitude::of_f32(blocks),

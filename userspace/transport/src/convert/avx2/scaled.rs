@@ -22,8 +22,8 @@ use crate::convert::{
 /// Values in a vector.
 const LANES: usize = 8;
 
-/// Writes one block of wire for each 8 values, or 16 when `packed`. False: a value is not finite or does not fit,
-/// and what was written is of no use.
+/// Writes one block of wire for each 8 values, or 16 when `packed`. Returns whether all values are finite and
+/// fit; otherwise the output is of no use.
 #[target_feature(enable = "avx2,f16c")]
 pub(super) fn encode<T: Floats>(quantizer: Quantizer, packed: bool, tensor: &[u8], wire: &mut [u8]) -> bool {
     let mut to_integers = ToIntegers::new(quantizer);
@@ -76,7 +76,7 @@ pub(super) fn decode<T: Floats>(dequantizer: Dequantizer, packed: bool, wire: &[
     }
 }
 
-/// The factor and limits in vectors, and the largest magnitude that was met: whether all values were finite and fit is
+/// The factor and limits in vectors, and the largest magnitude so far: whether all values were finite and fit is
 /// seen from it, so that the loop need not compare.
 struct ToIntegers {
     factor: __m256d,

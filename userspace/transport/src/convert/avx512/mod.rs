@@ -1,17 +1,21 @@
-//! Sums and means of floats sixteen words at a time, with AVX-512. Everything else, and what is left at the end, is
-//! AVX2's; every slice with a value that is not finite or does not fit is the scalar twin's.
+//! Sums and means of floats, sixteen words at a time with AVX-512. AVX2 converts all others and the remainder; the scalar
+//! reference converts every slice with a value that is not finite or does not fit.
 //!
-//! All of it is called only after [`super::Codec`] found the features at run time.
+//! It is called only after [`super::Codec`] has found the features at run time.
 #![allow(unsafe_code, reason = "vector loads and stores, and calls into code for AVX-512")]
 
 mod floats;
 mod scaled;
 
-use super::{Decoding, Encoded, Encoding, avx2, real::Float, run::Run, scalar};
+use super::{
+    avx2,
+    conversion::{Decoding, Encoded, Encoding},
+    real::Float,
+    run::Run,
+    scalar,
+};
 use avx2::floats::{Bf16, F16, F32};
-
-/// Bytes of a vector: sixteen words.
-const BLOCK: usize = 64;
+use scaled::BLOCK;
 
 /// Tensor to wire.
 pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Encoded {
@@ -22,7 +26,7 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
         return avx2::encode(encoding, tensor, wire);
     };
     let (from, to) = (&tensor[..run.tensor], &mut wire[..run.wire]);
-    // SAFETY: callers found the features.
+    // SAFETY: callers have found the features.
     let is_clean = unsafe {
         match float {
             Float::F32 => scaled::encode::<F32>(quantizer, packed, from, to),
@@ -31,7 +35,7 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
         }
     };
     if !is_clean {
-        // Rare: let the definition find the value.
+        // Rare: the reference finds the value.
         return scalar::encode(encoding, tensor, wire);
     }
     run.then(avx2::encode(encoding, &tensor[run.tensor..], &mut wire[run.wire..]))
@@ -46,7 +50,7 @@ pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
         return avx2::decode(decoding, wire, tensor);
     };
     let (from, to) = (&wire[..run.wire], &mut tensor[..run.tensor]);
-    // SAFETY: callers found the features.
+    // SAFETY: callers have found the features.
     unsafe {
         match float {
             Float::F32 => scaled::decode::<F32>(dequantizer, packed, from, to),

@@ -11,17 +11,19 @@ use std::arch::x86_64::{
     _mm512_srli_epi64, _mm512_storeu_si512, _mm512_sub_epi32,
 };
 
-use super::{BLOCK, floats::WideFloats};
+use super::floats::WideFloats;
 use crate::convert::{
     prefetch::{will_read, will_write},
     scale::{Dequantizer, Quantizer},
 };
 
+/// Bytes of a vector: sixteen words.
+pub(super) const BLOCK: usize = 64;
 /// Values in a vector.
 const LANES: usize = 16;
 
-/// Writes one block of wire for each 16 values, or 32 when `packed`. False: a value is not finite or does not fit,
-/// and what was written is of no use.
+/// Writes one block of wire for each 16 values, or 32 when `packed`. Returns whether all values are finite
+/// and fit; otherwise the output is of no use.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
 pub(super) fn encode<T: WideFloats>(
     quantizer: Quantizer,
@@ -79,7 +81,7 @@ pub(super) fn decode<T: WideFloats>(dequantizer: Dequantizer, packed: bool, wire
     }
 }
 
-/// The factor and limits in vectors, and the largest magnitude that was met.
+/// The factor and limits in vectors, and the largest magnitude so far.
 struct ToIntegers {
     factor: __m512d,
     high: __m512i,

@@ -1,21 +1,20 @@
-//! What is particular to the static mode (SwitchML): which slot a chunk takes, and how far a worker
-//! may run ahead. A mode that hashes chunks to slots under a window has another of these.
+//! The numbering of a lane's slots: sequence number, slot, version and lane.
 
 use sumac_wire::stream::{is_later, place};
 
-/// The lane's own range of slots. Slot `i` begins with the i-th chunk of the lane's stream; its second is the one
-/// `slots` later; from then on the result of each chunk names the slot's chunk after next, which takes the same of the
-/// slot's two versions (see the packet's `next seq`). Chunks are counted in 64 bits here; packets carry the low 32.
+/// The lane's own range of slots. Slot `i` begins with the i-th chunk of the lane's stream, and its second chunk is the one
+/// `slots` later. From then on the result of each chunk names the slot's chunk after next, which takes the same of the
+/// slot's two versions (the packet's `next seq`). Chunks have 64-bit numbers here; packets carry the low 32 bits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StaticPool {
+pub(super) struct SlotPool {
     slots_log2: u32,
     lane: u16,
 }
 
-impl StaticPool {
+impl SlotPool {
     /// The pool of `lane`, of `slots`, a power of two.
-    pub fn new(slots: u32, lane: u16) -> StaticPool {
-        StaticPool { slots_log2: slots.trailing_zeros(), lane }
+    pub fn new(slots: u32, lane: u16) -> SlotPool {
+        SlotPool { slots_log2: slots.trailing_zeros(), lane }
     }
 
     /// How many slots: the most chunks in flight.
@@ -23,18 +22,18 @@ impl StaticPool {
         1 << self.slots_log2
     }
 
-    /// The first chunk of a slot in a stream that begins with chunk `first`, and which version it takes.
+    /// The first chunk of a slot in a stream that begins with chunk `first`, and its version.
     pub fn first_of(self, slot: usize, first: u64) -> (u64, u8) {
         let seq = first + ((slot as u64).wrapping_sub(first) & (self.slots() - 1));
         (seq, place(seq as u32, self.slots_log2).version)
     }
 
-    /// The chunk after next of the slot that carries `seq`, if no slot stole work.
+    /// The chunk after next of the slot that carries `seq`, if no chunk was reassigned.
     pub fn regular(self, seq: u64) -> u64 {
         seq + 2 * self.slots()
     }
 
-    /// The chunk that `next_seq` names, which must be later than `after`, the slot's latest so far.
+    /// The chunk that `next_seq` names; `None` unless it is later than `after`, the slot's latest so far.
     pub fn follow(self, after: u64, next_seq: u32) -> Option<u64> {
         let low = after as u32;
         is_later(next_seq, low).then(|| after + u64::from(next_seq.wrapping_sub(low)))
@@ -58,7 +57,7 @@ mod tests {
 
     #[test]
     fn slots_begin_with_a_window_of_the_stream() {
-        let pool = StaticPool::new(8, 0);
+        let pool = SlotPool::new(8, 0);
         for first in [0, 3, 8, u64::from(u32::MAX) - 2] {
             let mut begins: Vec<u64> = (0..8).map(|slot| pool.first_of(slot, first).0).collect();
             begins.sort_unstable();
@@ -73,7 +72,7 @@ mod tests {
 
     #[test]
     fn chunks_are_followed_over_the_wrap_and_never_back() {
-        let pool = StaticPool::new(8, 0);
+        let pool = SlotPool::new(8, 0);
         let end = u64::from(u32::MAX);
         assert_eq!(pool.follow(end, 4), Some(end + 5));
         assert_eq!(pool.follow(end + 5, 5), Some(end + 6));
@@ -84,7 +83,7 @@ mod tests {
 
     #[test]
     fn lanes_have_slots_of_their_own() {
-        let pool = StaticPool::new(8, 3);
+        let pool = SlotPool::new(8, 3);
         assert_eq!((pool.number(0), pool.number(7)), (24, 31));
         assert_eq!((pool.slot(24), pool.slot(31)), (Some(0), Some(7)));
         assert_eq!((pool.slot(23), pool.slot(32), pool.slot(u32::MAX)), (None, None, None));

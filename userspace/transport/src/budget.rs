@@ -1,0 +1,70 @@
+//! The sending budget: whether the next packet may be sent.
+//!
+//! A fixed window (static mode: the slots), a congestion window (ATP) and a paced rate are implementations of one trait. A
+//! paced rate answers [`MaySend::At`]: the engine then reports that time as its next deadline.
+
+use crate::{rtt::RttSample, time::Time};
+
+/// The answer to the question whether the next packet may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MaySend {
+    /// It may be sent now.
+    Now,
+    /// It may be sent at this time.
+    #[cfg_attr(not(test), expect(dead_code, reason = "neither mode paces its packets"))]
+    At(Time),
+    /// It may be sent after an answer.
+    Blocked,
+}
+
+/// A chunk that was lost or marked, which indicates congestion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CongestionEvent {
+    pub seq: u64,
+    /// The first chunk without a result.
+    pub base: u64,
+    /// The first chunk that was never sent.
+    pub next: u64,
+}
+
+/// Limits how much is sent, and learns from results.
+pub(crate) trait SendingBudget: Send {
+    /// How many chunks may be in flight.
+    fn window(&self) -> u32;
+
+    /// Whether a packet may be sent while so many chunks are in the network.
+    fn may_send(&self, now: Time, in_network: usize) -> MaySend;
+
+    /// Records that a packet of so many bytes was sent.
+    fn on_sent(&mut self, _now: Time, _bytes: usize) {}
+
+    /// Records a sample of the round trip: one for each acknowledgement that is unambiguous.
+    fn on_sample(&mut self, _sample: RttSample) {}
+
+    /// Records the result of chunk `seq`, without a sign of congestion.
+    fn on_result(&mut self, _seq: u64) {}
+
+    /// Records congestion. Returns whether the budget was reduced.
+    fn on_congestion(&mut self, _event: CongestionEvent) -> bool {
+        false
+    }
+}
+
+/// A window that does not change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FixedWindow(pub u32);
+
+impl SendingBudget for FixedWindow {
+    fn window(&self) -> u32 {
+        self.0
+    }
+
+    fn may_send(&self, _: Time, in_network: usize) -> MaySend {
+        within(self.0, in_network)
+    }
+}
+
+/// The answer of a window.
+pub(crate) fn within(window: u32, in_network: usize) -> MaySend {
+    if (in_network as u64) < u64::from(window) { MaySend::Now } else { MaySend::Blocked }
+}

@@ -1,0 +1,134 @@
+//! The congestion window (ATP section 3.7): slow start, then additive increase by one chunk per window; halved on marks (ECN)
+//! and losses.
+//!
+//! Marks come with results, which all workers get. So all windows stay alike as long as each worker takes the same marks for
+//! the same congestion. That follows from the chunk, not from the time at which the worker sent it: a slot keeps the mark of
+//! the first contribution until the last one comes. A worker that is behind must not halve its window once more for
+//! each chunk that the others had sent before.
+
+use crate::{
+    budget::{CongestionEvent, MaySend, SendingBudget, within},
+    time::Time,
+};
+
+/// The congestion window, in chunks.
+#[derive(Debug)]
+pub(crate) struct CongestionWindow {
+    window: u32,
+    /// The largest window.
+    limit: u32,
+    /// The slow-start threshold: below it the window grows by one with every result, from it on by one per window of results.
+    threshold: u32,
+    /// Results since the window last grew.
+    results: u32,
+    /// Chunks before this one may have been sent by some worker before the last halving, and are no new sign.
+    recovery_end: u64,
+}
+
+impl CongestionWindow {
+    /// A window of `initial` chunks that grows up to `limit`.
+    pub fn new(initial: u32, limit: u32) -> CongestionWindow {
+        CongestionWindow { window: initial, limit, threshold: limit, results: 0, recovery_end: 0 }
+    }
+}
+
+impl SendingBudget for CongestionWindow {
+    fn window(&self) -> u32 {
+        self.window
+    }
+
+    fn may_send(&self, _: Time, in_network: usize) -> MaySend {
+        within(self.window, in_network)
+    }
+
+    /// As in TCP (RFC 5681, RFC 3168), the window does not grow before results of chunks come that were sent after the last
+    /// halving: beside TCP it would take more than its share.
+    fn on_result(&mut self, seq: u64) {
+        if self.window >= self.limit || seq < self.recovery_end {
+            return;
+        }
+        self.results += 1;
+        if self.window < self.threshold || self.results >= self.window {
+            self.window += 1;
+            self.results = 0;
+        }
+    }
+
+    /// Halves the window, once per window of chunks and so once per round trip.
+    fn on_congestion(&mut self, CongestionEvent { seq, base, next }: CongestionEvent) -> bool {
+        if seq < self.recovery_end {
+            return false;
+        }
+        // Workers with the same window that are further than this one are no further than that.
+        self.recovery_end = next.max(base + u64::from(self.window));
+        self.window = (self.window / 2).max(1);
+        self.threshold = self.window;
+        self.results = 0;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn congested(window: &mut CongestionWindow, seq: u64, base: u64, next: u64) -> bool {
+        window.on_congestion(CongestionEvent { seq, base, next })
+    }
+
+    #[test]
+    fn slow_start_ends_at_the_limit() {
+        let mut window = CongestionWindow::new(2, 8);
+        let grown: Vec<u32> = (0..8)
+            .map(|seq| {
+                window.on_result(seq);
+                window.window()
+            })
+            .collect();
+        assert_eq!(grown, [3, 4, 5, 6, 7, 8, 8, 8]);
+    }
+
+    #[test]
+    fn it_is_halved_once_per_window_and_then_grows_by_one_per_window() {
+        let mut window = CongestionWindow::new(8, 64);
+        assert!(congested(&mut window, 3, 2, 9));
+        assert_eq!(window.window(), 4);
+        assert!(!congested(&mut window, 9, 3, 10), "another worker may have sent it before");
+        (4..10).for_each(|seq| window.on_result(seq));
+        assert_eq!(window.window(), 4, "sent with the window of before");
+        (10..13).for_each(|seq| window.on_result(seq));
+        assert_eq!(window.window(), 4);
+        window.on_result(13);
+        assert_eq!(window.window(), 5);
+        assert!(congested(&mut window, 14, 12, 20));
+        assert_eq!(window.window(), 2);
+        assert!(!congested(&mut window, 19, 16, 20), "sent before it was halved");
+        for round in 1..6 {
+            assert!(congested(&mut window, 20 * round, 20 * round, 20 * (round + 1)));
+        }
+        assert_eq!(window.window(), 1, "one chunk is always allowed");
+        window.on_result(120);
+        assert_eq!(window.window(), 2);
+    }
+
+    #[test]
+    fn workers_that_are_not_as_far_halve_as_often() {
+        // One of them has sent its window of 8 chunks when the first mark comes, the other only half of it.
+        let windows = [8, 4].map(|next| {
+            let mut window = CongestionWindow::new(8, 64);
+            let halvings: Vec<u64> = (0..12).filter(|seq| congested(&mut window, *seq, *seq, next)).collect();
+            (halvings, window.window())
+        });
+        assert_eq!(windows[0], (vec![0, 8], 2));
+        assert_eq!(windows[0], windows[1]);
+    }
+
+    #[test]
+    fn a_full_window_blocks() {
+        let window = CongestionWindow::new(2, 8);
+        assert_eq!(
+            (window.may_send(Time(0), 1), window.may_send(Time(0), 2)),
+            (MaySend::Now, MaySend::Blocked)
+        );
+    }
+}

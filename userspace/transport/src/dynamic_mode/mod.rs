@@ -1,0 +1,307 @@
+//! The dynamic mode (ATP): jobs share all slots of an aggregator by hashing, and a parameter host behind it sums the chunks
+//! that find no slot.
+//!
+//! A chunk is sent when it is less than a window ahead of the first chunk without a result, and the sending budget allows it. Lost
+//! chunks are sent again, past the slots: there are no queries, since slots forget. A chunk whose exponent is not known yet,
+//! or whose sum overflowed, travels as raw floats, which only the parameter host adds.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `params` | a worker's parameters of a dynamic job |
+//! | `slot_map` | the slot of each chunk |
+//! | `path` | the path by the aggregator, or straight to the parameter host |
+//! | `receive`, `transmit` | results and contributions |
+
+pub(crate) mod params;
+mod path;
+mod receive;
+mod slot_map;
+mod transmit;
+
+use std::ops::Range;
+
+use sumac_wire::{
+    Header, Kind, Reason,
+    header::exponent::{NONE, UNKNOWN},
+};
+
+pub use self::params::DynamicParams;
+use self::{path::Path, slot_map::SlotMap};
+use crate::{
+    budget::{CongestionEvent, FixedWindow, SendingBudget},
+    chunk::{ChunkCodec, Form},
+    congestion::CongestionWindow,
+    engine_core::{Core, CoreParams, Phase},
+    error::{JobError, ParamError},
+    handshake::{Handshake, Outcome},
+    in_flight::{ChunkState, InFlight},
+    lane::shard_of,
+    mode::ModeProtocol,
+    operation::Operation,
+    packet::Packet,
+    params::{JobParams, Tuning},
+    peer::{PeerId, PeerTable},
+    probe_timeout::{PROBE_CHUNKS, ProbeTimeout},
+    time::Time,
+    timer::Expiry,
+    transmit::Transmit,
+};
+
+/// The packet threshold: three results out of order (ATP section 3.7).
+const OUT_OF_ORDER_RESULTS: u32 = 3;
+
+/// Numbers of probes that go straight to the parameter host begin here, those by the aggregator at 0: reports show by them
+/// which path works.
+const HOST_PROBES: u32 = 1 << 31;
+
+/// The dynamic mode's part of the state of a chunk in the window.
+#[derive(Clone, Copy, Debug)]
+struct WindowEntry {
+    /// The exponent that all workers scale the chunk by; `UNKNOWN` requires raw floats.
+    exponent: i8,
+    /// Whether the parameter host has asked for the chunk's floats.
+    is_raw: bool,
+}
+
+/// The dynamic mode of one lane. Its chunks in flight are a ring: the next chunk with the same index is one window later.
+pub(crate) struct DynamicMode {
+    params: DynamicParams,
+    handshake: Handshake,
+    /// The parameter host of the lane's shard.
+    host: PeerId,
+    /// The aggregator, or the parameter host where there is none.
+    aggregator: PeerId,
+    entries: Box<[WindowEntry]>,
+    slot_map: SlotMap,
+    path: Path,
+    /// Whether the parameter host has answered a probe of full size.
+    host_answered: bool,
+    /// The first chunk without a result.
+    base: u64,
+    /// The first chunk that was never sent.
+    next: u64,
+    /// The number of the operation of the latest chunk.
+    near: u64,
+    /// In the chunks before this one a new worker does not know the exponents and slots that the others agreed on: they pass
+    /// all slots, and their results teach nothing.
+    settled_from: u64,
+    /// The first chunks sent after nothing was in flight. Workers that waited for this one meanwhile have sent those again,
+    /// past the slots ([`DynamicMode::probe`]). Then their packets are missing here without congestion.
+    first_of_burst: Range<u64>,
+    /// Whether a result came that was marked on its last hop, which only this worker knows. The next packet carries the mark on, so
+    /// that its result reaches all workers with it; also after a pause, since the window is still too large.
+    echoes_mark: bool,
+}
+
+impl DynamicMode {
+    /// The mode of a lane whose stream begins with chunk `first`.
+    pub fn new(
+        params: &DynamicParams,
+        job: &JobParams,
+        peers: &PeerTable,
+        tuning: &Tuning,
+        first: u64,
+    ) -> Result<(DynamicMode, CoreParams), ParamError> {
+        let host = peers.parameter_host(shard_of(job.lane, job.shards));
+        let host = host.ok_or(ParamError::NoPeer { role: "parameter host" })?;
+        let aggregator = peers.aggregator().filter(|_| params.slots > 0);
+        let budget: Box<dyn SendingBudget> = match params.congestion {
+            true => Box::new(CongestionWindow::new(params.initial_window, params.window)),
+            false => Box::new(FixedWindow(params.initial_window)),
+        };
+        let window = u64::from(params.window);
+        // WindowEntry `i` has the chunks that are `i` modulo the window.
+        let seqs = (0..window).map(|index| first + (index.wrapping_sub(first) & (window - 1)));
+        let core = CoreParams {
+            in_flight: InFlight::new(seqs),
+            budget,
+            packet_threshold: OUT_OF_ORDER_RESULTS,
+            probe_timeout: ProbeTimeout::with_jitter(u32::from(job.rank) << 8 | u32::from(job.lane)),
+            // A retransmission on a wrong guess costs more than the static mode's query.
+            results_restart_timers: true,
+        };
+        let mode = DynamicMode {
+            handshake: Handshake::new(tuning),
+            host,
+            aggregator: aggregator.unwrap_or(host),
+            entries: vec![WindowEntry { exponent: UNKNOWN, is_raw: false }; params.window as usize].into(),
+            slot_map: SlotMap::new(job.job, job.lane, params, tuning.linear_placement),
+            path: Path::new(aggregator.is_some()),
+            host_answered: false,
+            base: first,
+            next: first,
+            near: 0,
+            settled_from: 0,
+            first_of_burst: 0..0,
+            echoes_mark: false,
+            params: params.clone(),
+        };
+        Ok((mode, core))
+    }
+
+    /// Processes the outcome of the handshake with the parameter host.
+    fn on_outcome(&mut self, core: &mut Core, outcome: Option<Outcome>) {
+        match outcome {
+            None => {}
+            // The round trip of a single probe is no estimate for a window of chunks beside other jobs' traffic.
+            Some(Outcome::Ready(_)) => self.host_answered = true,
+            Some(Outcome::Failed(JobError::NoReply { probes, waited_ms })) => {
+                core.fail(JobError::HostSilent { probes, waited_ms });
+            }
+            Some(Outcome::Failed(why)) => core.fail(why),
+        }
+    }
+
+    fn on_report(&mut self, core: &mut Core, now: Time, header: &Header) {
+        if header.seq < HOST_PROBES {
+            self.path.on_report(header.elements > 0);
+            return self.settle(core);
+        }
+        self.path.on_host_report();
+        if matches!(core.phase, Phase::Probing) {
+            let report = Header { seq: header.seq - HOST_PROBES, ..*header };
+            let outcome = self.handshake.on_report(now, &report, &core.params);
+            self.on_outcome(core, outcome);
+        }
+        self.settle(core);
+    }
+
+    /// Lets chunks go once the path is known.
+    fn settle(&mut self, core: &mut Core) {
+        if matches!(core.phase, Phase::Probing) && self.host_answered && self.path.is_settled() {
+            core.phase = Phase::Ready;
+        }
+        self.refresh_gauges(core);
+    }
+
+    /// Queues expired chunks for sending.
+    fn expire(&mut self, core: &mut Core, now: Time) {
+        while let Some((_, expiry)) = core.timers().next().filter(|(at, _)| *at <= now) {
+            match expiry {
+                Expiry::Chunk(index) => {
+                    let seq = core.in_flight.get(index).seq;
+                    core.expire_chunk(index);
+                    self.on_loss(core, seq);
+                }
+                Expiry::Probe => {
+                    core.probe_timeout.on_probe(now);
+                    self.probe(core);
+                    if self.path.probe(now) {
+                        // The aggregator is gone, and with it the sums in its slots.
+                        core.in_flight.mark_all_lost();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends the first chunks again. No result has come for long, mostly because a worker is late, and no slot completes a chunk
+    /// that is sent again: so only those go that all workers wait for if they were lost.
+    fn probe(&mut self, core: &mut Core) {
+        let window = self.base..self.base + u64::from(self.params.window);
+        let indexes = window.map(|seq| self.index(seq));
+        let mut sent = indexes.filter(|index| core.in_flight.get(*index).state == ChunkState::Sent);
+        let first: [Option<usize>; PROBE_CHUNKS] = std::array::from_fn(|_| sent.next());
+        drop(sent);
+        first.into_iter().flatten().for_each(|index| core.expire_chunk(index));
+    }
+
+    /// Records the loss of a chunk's packet or result.
+    fn on_loss(&mut self, core: &mut Core, seq: u64) {
+        if !self.first_of_burst.contains(&seq) {
+            self.on_congestion(core, seq);
+        }
+    }
+
+    /// Records congestion on the path of a chunk or its result. Returns whether the window was halved.
+    fn on_congestion(&mut self, core: &mut Core, seq: u64) -> bool {
+        core.on_congestion(CongestionEvent { seq, base: self.base, next: self.next })
+    }
+
+    /// A chunk's index in the window.
+    fn index(&self, seq: u64) -> usize {
+        seq as usize & (self.params.window as usize - 1)
+    }
+
+    fn refresh_gauges(&self, core: &mut Core) {
+        core.refresh_gauges();
+        core.stats.cwnd = u64::from(core.budget.window());
+        core.stats.direct = u64::from(self.path.is_settled() && self.path.is_direct());
+    }
+
+    /// The form in which a chunk travels: as floats where the exponent is not known, or the parameter host asked for them.
+    fn form(&self, codec: &ChunkCodec, operation: &Operation, seq: u64) -> Form {
+        let WindowEntry { exponent, is_raw } = self.entries[self.index(seq)];
+        match codec.needs_exponent(operation) {
+            _ if is_raw => Form::Floats,
+            true if exponent == UNKNOWN => Form::Floats,
+            true => Form::Scaled(exponent),
+            false => Form::Scaled(NONE),
+        }
+    }
+}
+
+impl ModeProtocol for DynamicMode {
+    fn on_packet(&mut self, core: &mut Core, now: Time, packet: &Packet<'_>) -> Result<(), Reason> {
+        match Kind::from_number(packet.header.kind) {
+            Some(Kind::Result) => self.on_result(core, now, packet),
+            Some(Kind::Report) => {
+                core.check_report(&packet.header)?;
+                self.on_report(core, now, &packet.header);
+                Ok(())
+            }
+            _ => Err(Reason::BadType),
+        }
+    }
+
+    fn poll_transmit(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
+        self.send_probe(core, now, out).or_else(|| match core.phase {
+            Phase::Ready => self.send_chunk(core, now, out),
+            _ => None,
+        })
+    }
+
+    fn poll_timeout(&self, core: &Core) -> Option<Time> {
+        let work = match &core.phase {
+            Phase::Probing if !self.host_answered => self.handshake.deadline(),
+            Phase::Ready => core.timers().next().map(|(at, _)| at),
+            Phase::Failed(_) => return None,
+            _ => None,
+        };
+        work.into_iter().chain(self.path.deadline()).min()
+    }
+
+    fn on_timeout(&mut self, core: &mut Core, now: Time) {
+        match &core.phase {
+            Phase::Probing if !self.host_answered => {
+                let outcome = self.handshake.on_timeout(now, &core.params);
+                self.on_outcome(core, outcome);
+            }
+            Phase::Ready => self.expire(core, now),
+            _ => {}
+        }
+        if self.path.on_timeout(now) {
+            core.in_flight.mark_all_lost();
+        }
+        self.settle(core);
+    }
+
+    fn take_over(&mut self, _core: &mut Core) {
+        // No worker was further than a window ahead of the first chunk that is not summed.
+        self.settled_from = self.base + u64::from(self.params.window);
+    }
+
+    fn renew(&mut self, core: &mut Core, epoch: u16, resume: u32) {
+        core.params.epoch = epoch;
+        let ahead = resume.wrapping_sub(self.base as u32);
+        // This worker's first chunk without a result is summed already, or it is that one.
+        let resume = self.base + u64::from(if ahead <= i32::MAX as u32 { ahead } else { 0 });
+        self.settled_from = resume + u64::from(self.params.window);
+        self.slot_map = self.slot_map.reset();
+        self.entries.iter_mut().for_each(|entry| entry.exponent = UNKNOWN);
+        core.in_flight.mark_all_lost();
+        // The new worker has begun no operation yet.
+        core.confirmed = 0;
+        self.refresh_gauges(core);
+    }
+}

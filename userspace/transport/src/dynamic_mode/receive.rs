@@ -1,0 +1,171 @@
+//! Results of the dynamic mode: only the answer to a chunk in flight changes anything.
+
+use sumac_wire::{
+    Header, Reason,
+    header::{exponent, flag},
+    stream::is_later,
+};
+
+use super::{DynamicMode, WindowEntry, slot_map::CollisionFeedback};
+use crate::{
+    chunk::Form,
+    engine_core::{Core, check_empty},
+    in_flight::{ChunkRecord, ChunkState},
+    packet::Packet,
+    time::Time,
+};
+
+/// Flags of the other modes, and of packets between aggregators.
+const FOREIGN_FLAGS: u16 = flag::PARTIAL | flag::LEVEL | flag::POOL_VERSION | flag::EXPONENT | flag::QUERY;
+
+impl DynamicMode {
+    /// Processes a result of this job.
+    pub(super) fn on_result(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        packet: &Packet<'_>,
+    ) -> Result<(), Reason> {
+        let header = &packet.header;
+        let record = self.answered(core, header)?;
+        if header.has(flag::MISMATCH) {
+            check_empty(header)?;
+            return core.mismatch(&record, header);
+        }
+        if header.contributors != core.params.world {
+            return Err(Reason::WrongWorker);
+        }
+        if header.elements == 0 {
+            self.on_float_request(core, now, &record, packet)
+        } else {
+            self.accept(core, now, &record, packet)
+        }
+    }
+
+    /// The chunk in flight that a result answers.
+    fn answered(&self, core: &Core, header: &Header) -> Result<ChunkRecord, Reason> {
+        if header.has(FOREIGN_FLAGS) {
+            return Err(Reason::BadType);
+        }
+        if header.lane != core.params.lane {
+            return Err(Reason::WrongPlace);
+        }
+        let (base, window) = (self.base as u32, self.params.window);
+        if is_later(base, header.seq) {
+            let is_recent = base.wrapping_sub(header.seq) <= window;
+            return Err(if is_recent { Reason::Duplicate } else { Reason::Stale });
+        }
+        let ahead = header.seq.wrapping_sub(base);
+        if ahead >= window {
+            return Err(Reason::OutOfTurn);
+        }
+        let seq = self.base + u64::from(ahead);
+        let record = *core.in_flight.get(self.index(seq));
+        if record.seq != seq {
+            return Err(Reason::Duplicate);
+        }
+        match record.state {
+            ChunkState::Sent | ChunkState::Lost => Ok(record),
+            // Its floats were asked for, and not sent since.
+            ChunkState::Ready => Err(Reason::Duplicate),
+            ChunkState::Idle => Err(Reason::OutOfTurn),
+        }
+    }
+
+    /// The form in which a chunk in flight was sent.
+    fn form_of(&self, core: &mut Core, record: &ChunkRecord) -> Result<Form, Reason> {
+        let pending = core.stream.waiting(record.operation, record.seq).ok_or(Reason::Internal)?;
+        Ok(self.form(&core.codec, &pending.operation, record.seq))
+    }
+
+    /// Processes a request for a chunk's floats: its sum overflowed (ATP section 3.8).
+    fn on_float_request(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        record: &ChunkRecord,
+        packet: &Packet<'_>,
+    ) -> Result<(), Reason> {
+        let header = &packet.header;
+        if !header.has(flag::RAW_FLOAT) {
+            return Err(Reason::WrongElements);
+        }
+        core.check_short(record, header)?;
+        if self.form_of(core, record)? == Form::Floats {
+            // They have been sent, or will be.
+            return Err(Reason::Duplicate);
+        }
+        // It acknowledges the integers: those of all workers came.
+        let index = self.index(record.seq);
+        core.in_flight.reopen(index);
+        self.entries[index].is_raw = true;
+        core.stats.raw_chunks += 1;
+        self.acknowledge(core, now, record, packet);
+        self.refresh_gauges(core);
+        Ok(())
+    }
+
+    /// Writes a result to its tensor, and advances the window.
+    fn accept(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        record: &ChunkRecord,
+        packet: &Packet<'_>,
+    ) -> Result<(), Reason> {
+        let Packet { header, elements, .. } = packet;
+        let seq = record.seq;
+        let is_settled = seq >= self.settled_from;
+        let form = match (self.form_of(core, record)?, header.has(flag::RAW_FLOAT)) {
+            // It may have been summed before a worker was replaced, in another form than was sent since.
+            (_, true) if !is_settled => Form::Floats,
+            (_, false) if !is_settled => Form::Scaled(header.exponent),
+            (form, is_raw) if is_raw == (form == Form::Floats) => form,
+            _ => return Err(Reason::OutOfTurn),
+        };
+        let has_collided = header.has(flag::COLLISION);
+        if has_collided && !self.slot_map.has(header.bitmap_0) {
+            return Err(Reason::WrongSlot);
+        }
+        core.deliver(now, record, form, header, elements)?;
+
+        core.stats.collisions += u64::from(has_collided);
+        if is_settled {
+            let other = has_collided.then_some(header.bitmap_0);
+            self.slot_map.on_feedback(seq, other.map_or(CollisionFeedback::Free, CollisionFeedback::Busy));
+        }
+        self.slot_map.on_bypass(seq, is_settled && header.has(flag::RESEND));
+        let next_exponent = if is_settled { header.next_exponent } else { exponent::UNKNOWN };
+        let index = self.index(seq);
+        core.in_flight.advance(index, seq + u64::from(self.params.window));
+        self.entries[index] = WindowEntry { exponent: next_exponent, is_raw: false };
+        while core.in_flight.get(self.index(self.base)).seq != self.base {
+            self.base += 1;
+        }
+        self.acknowledge(core, now, record, packet);
+        self.refresh_gauges(core);
+        Ok(())
+    }
+
+    /// Updates the estimates of the path, and the window.
+    fn acknowledge(&mut self, core: &mut Core, now: Time, record: &ChunkRecord, packet: &Packet<'_>) {
+        self.path.on_result();
+        let is_echoed = packet.header.has(flag::ECN_ECHO);
+        let is_marked = packet.is_marked || is_echoed;
+        let lost = core.acknowledge(now, record, packet.header.timestamp, is_marked);
+        if !record.is_resent && record.state != ChunkState::Lost {
+            // Where another worker's recovery was waited for it is no sample, but shows that chunks get through.
+            core.backoff.reset();
+        }
+        // A mark that only this worker knows goes out with its next packet; marks that all know count, for all alike.
+        self.echoes_mark |= packet.is_marked;
+        core.stats.marked += u64::from(is_marked);
+        if is_echoed {
+            // All workers have halved their windows, which answers this worker's own marks as well.
+            self.echoes_mark &= !self.on_congestion(core, record.seq);
+        } else {
+            core.budget.on_result(record.seq);
+        }
+        lost.into_iter().for_each(|seq| self.on_loss(core, seq));
+    }
+}

@@ -1,0 +1,404 @@
+//! The state and steps that all modes share: the stream of operations, the chunks in flight, and the path's estimates.
+
+mod acknowledge;
+
+use sumac_job::NonFinitePolicy;
+use sumac_wire::{
+    Header, Kind, Reason,
+    admit::payload_len,
+    header::{HEADER_LEN, exponent, flag},
+};
+
+use crate::{
+    budget::{CongestionEvent, MaySend, SendingBudget},
+    chunk::{ChunkCodec, Form, Span},
+    convert::Arithmetic,
+    error::{JobError, SubmitError},
+    handshake,
+    in_flight::{ChunkRecord, InFlight, SentPacket},
+    lane::shard_of,
+    loss::PacketThreshold,
+    operation::{Completion, OpId, Operation},
+    params::{JobParams, Tuning},
+    path_measure::PathMeasure,
+    peer::PeerId,
+    probe_timeout::ProbeTimeout,
+    rtt::RttEstimator,
+    stats::{EngineStats, RttStats},
+    stream::Stream,
+    time::Time,
+    timer::{Backoff, Timers},
+    transmit::{PacketClass, Transmit, entropy, tag},
+};
+
+/// The state of the job on this lane.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// No chunk may be sent before the peers have answered probes.
+    Probing,
+    /// The path was measured, and the number of slots is to be set.
+    Measured(PathMeasure),
+    /// Chunks may be sent.
+    Ready,
+    /// The job has ended.
+    Failed(JobError),
+}
+
+/// The properties in which the modes' use of the core differs.
+pub(crate) struct CoreParams {
+    pub in_flight: InFlight,
+    pub budget: Box<dyn SendingBudget>,
+    /// The packet threshold where the tuning does not set one.
+    pub packet_threshold: u32,
+    pub probe_timeout: ProbeTimeout,
+    /// Whether each result restarts all retransmission timers.
+    pub results_restart_timers: bool,
+}
+
+/// The state that all modes work on.
+pub(crate) struct Core {
+    pub params: JobParams,
+    pub tuning: Tuning,
+    pub phase: Phase,
+    pub codec: ChunkCodec,
+    pub stream: Stream,
+    pub in_flight: InFlight,
+    pub rtt: RttEstimator,
+    pub backoff: Backoff,
+    pub threshold: PacketThreshold,
+    pub probe_timeout: ProbeTimeout,
+    pub budget: Box<dyn SendingBudget>,
+    /// The time until which a paced budget lets no packet go.
+    pub paced_until: Option<Time>,
+    results_restart_timers: bool,
+    /// Operations below this number have begun on all workers: a result of the last of them, or of a later one, arrived.
+    pub confirmed: u64,
+    /// The number of the next packet.
+    pub next_packet: u64,
+    /// The time of the caller's last call.
+    pub now: Time,
+    pub stats: EngineStats,
+}
+
+impl Core {
+    /// The state of a lane whose stream begins with chunk `first`.
+    pub fn new(params: JobParams, tuning: &Tuning, first: u64, mode: CoreParams) -> Core {
+        let CoreParams { in_flight, budget, packet_threshold, probe_timeout, results_restart_timers } = mode;
+        Core {
+            tuning: tuning.clone(),
+            phase: Phase::Probing,
+            codec: ChunkCodec::new(&params),
+            stream: Stream::new(first),
+            in_flight,
+            confirmed: 0,
+            rtt: RttEstimator::new(tuning),
+            backoff: Backoff::default(),
+            threshold: PacketThreshold::new(tuning.packet_threshold.unwrap_or(packet_threshold)),
+            probe_timeout,
+            budget,
+            paced_until: None,
+            results_restart_timers,
+            next_packet: 1,
+            now: Time(0),
+            stats: EngineStats::default(),
+            params,
+        }
+    }
+
+    /// Queues an operation and returns its number. After the job has failed it completes at once, with the job's error.
+    pub fn submit(&mut self, now: Time, operation: Operation) -> Result<OpId, (SubmitError, Operation)> {
+        self.now = now;
+        if let Err(error) = operation.check() {
+            return Err((error, operation));
+        }
+        let chunk = self.codec.chunk(&operation);
+        if !self.stream.may_skip(&operation, chunk) {
+            let Operation { signature, skip, .. } = operation;
+            return Err((SubmitError::Skip { signature, skip }, operation));
+        }
+        self.stats.operations_submitted += 1;
+        let number = self.stream.push(operation, chunk, now);
+        if let Phase::Failed(why) = &self.phase {
+            self.stream.fail_last(why);
+        }
+        Ok(OpId(number))
+    }
+
+    /// The next operation that has ended.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        let completion = self.stream.pop_complete()?;
+        match completion.result {
+            Ok(()) => self.stats.operations_completed += 1,
+            Err(_) => self.stats.operations_failed += 1,
+        }
+        Some(completion)
+    }
+
+    /// Ends the job. The first error stays.
+    pub fn fail(&mut self, why: JobError) {
+        if self.has_failed() {
+            return;
+        }
+        self.stream.fail(&why, self.now);
+        self.in_flight.clear();
+        self.paced_until = None;
+        self.phase = Phase::Failed(why);
+        self.refresh_gauges();
+    }
+
+    /// Whether the job has ended.
+    pub fn has_failed(&self) -> bool {
+        matches!(self.phase, Phase::Failed(_))
+    }
+
+    /// The retransmission timers.
+    pub fn timers(&self) -> Timers<'_> {
+        let Core { in_flight, rtt, threshold, probe_timeout, backoff, .. } = self;
+        let restarts = self.results_restart_timers;
+        Timers { in_flight, rtt, threshold, probe_timeout, backoff: *backoff, restarts }
+    }
+
+    /// Considers a chunk lost because its timer expired.
+    pub fn expire_chunk(&mut self, index: usize) {
+        self.in_flight.mark_lost(index, true);
+        self.stats.suspects_timer += 1;
+    }
+
+    /// Whether the budget lets a new chunk go. A time that it names becomes the engine's deadline.
+    pub fn may_send(&mut self, now: Time) -> bool {
+        let answer = self.budget.may_send(now, self.in_flight.in_network());
+        self.paced_until = match answer {
+            MaySend::At(at) => Some(at),
+            MaySend::Now | MaySend::Blocked => None,
+        };
+        answer == MaySend::Now
+    }
+
+    /// Records congestion. Returns whether the budget was reduced.
+    pub fn on_congestion(&mut self, event: CongestionEvent) -> bool {
+        let is_reduced = self.budget.on_congestion(event);
+        self.stats.halvings += u64::from(is_reduced);
+        is_reduced
+    }
+
+    /// Bytes of the longest packet.
+    pub fn frame_len(&self) -> usize {
+        payload_len(self.params.elements)
+    }
+
+    /// The shard of the lane.
+    pub fn shard(&self) -> u16 {
+        shard_of(self.params.lane, self.params.shards)
+    }
+
+    /// Checks that a packet is this job's.
+    pub fn identify(&self, header: &Header) -> Result<(), Reason> {
+        if self.has_failed() || header.job != self.params.job {
+            return Err(Reason::UnknownJob);
+        }
+        if header.token != self.params.token {
+            return Err(Reason::BadToken);
+        }
+        if header.epoch != self.params.epoch {
+            return Err(Reason::WrongEpoch);
+        }
+        Ok(())
+    }
+
+    /// Counts a report, and checks that it is this lane's.
+    pub fn check_report(&mut self, header: &Header) -> Result<(), Reason> {
+        if header.tensor != u32::from(self.params.lane) {
+            return Err(Reason::WrongPlace);
+        }
+        self.stats.reports += 1;
+        Ok(())
+    }
+
+    /// The offset of a chunk as packets carry it, and the operation's signature.
+    fn identity(&mut self, record: &ChunkRecord) -> Result<(u32, u32), Reason> {
+        let pending = self.stream.get_mut(record.operation).ok_or(Reason::Internal)?;
+        let operation = &pending.operation;
+        Ok((operation.base.wrapping_add(pending.first(record.seq) as u32), operation.signature))
+    }
+
+    /// Checks that a header without elements is of this chunk.
+    pub fn check_short(&mut self, record: &ChunkRecord, header: &Header) -> Result<(), Reason> {
+        if (header.offset, header.tensor) != self.identity(record)? {
+            return Err(Reason::WrongPlace);
+        }
+        check_empty(header)
+    }
+
+    /// Ends the job because another worker has another operation in this chunk.
+    pub fn mismatch(&mut self, record: &ChunkRecord, header: &Header) -> Result<(), Reason> {
+        let (base, signature) = self.identity(record)?;
+        let theirs = header.tensor;
+        if header.offset != base || theirs == signature {
+            return Err(Reason::WrongPlace);
+        }
+        self.stats.mismatches += 1;
+        self.fail(JobError::Mismatch { lane: self.params.lane, seq: header.seq, base, signature, theirs });
+        Ok(())
+    }
+
+    /// The exponent of this worker's part of chunk `seq`, an operation at or after number `near` (SwitchML section 4.6). It goes
+    /// with an earlier chunk, so that the scale of this one is known with that one's result.
+    pub fn look_ahead(&mut self, seq: u64, near: u64) -> i8 {
+        let number = self.stream.find(seq, near);
+        let Some(pending) = number.and_then(|number| self.stream.get_mut(number)) else {
+            return exponent::UNKNOWN;
+        };
+        let operation = &pending.operation;
+        if !self.codec.needs_exponent(operation) {
+            return exponent::NONE;
+        }
+        let span = self.codec.span(operation, pending.first(seq));
+        self.stats.elements_scanned += self.codec.contributed(operation, span) as u64;
+        self.codec.exponent(operation, span)
+    }
+
+    /// The header of a contribution, with the fields that all modes have.
+    pub fn contribution(&self, now: Time, seq: u64, operation: &Operation, span: Span) -> Header {
+        let is_order = matches!(operation.arithmetic, Arithmetic::Max | Arithmetic::Min);
+        Header {
+            kind: Kind::Contribution as u8,
+            format: self.codec.format(operation) as u8,
+            flags: if is_order { flag::MAXIMUM } else { 0 },
+            job: self.params.job,
+            epoch: self.params.epoch,
+            seq: seq as u32,
+            fan_in_0: self.params.rack_world as u8,
+            bitmap_0: 1 << self.params.rack_rank,
+            tensor: operation.signature,
+            offset: operation.base.wrapping_add(span.first as u32),
+            timestamp: now.stamp(),
+            token: self.params.token,
+            lane: self.params.lane,
+            ..Header::default()
+        }
+    }
+
+    /// Converts a chunk's values into its packet, and notes what does not fit in header and operation.
+    pub fn write_elements(
+        &mut self,
+        record: &ChunkRecord,
+        span: Span,
+        form: Form,
+        header: &mut Header,
+        out: &mut [u8],
+    ) -> Option<()> {
+        let pending = self.stream.get_mut(record.operation)?;
+        header.elements = span.words as u16;
+        let elements = &mut out[HEADER_LEN..payload_len(header.elements)];
+        let written = self.codec.encode(&pending.operation, span, form, elements);
+        header.flags |= written.flags;
+        self.stats.elements_sent += written.values as u64;
+        written.fault.into_iter().for_each(|fault| pending.own_fault(fault));
+        Some(())
+    }
+
+    /// Hands out a chunk's packet whose elements, if it has any, are written.
+    pub fn send_chunk(&mut self, index: usize, header: &Header, sent: SentChunk, out: &mut [u8]) -> Transmit {
+        let record = *self.in_flight.get(index);
+        out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+        let packet = self.next_packet;
+        self.next_packet += 1;
+        self.in_flight.on_sent(
+            index,
+            SentPacket {
+                now: sent.now,
+                packet,
+                backoff: self.backoff.level(),
+                is_start: sent.is_start,
+                is_query: header.has(flag::QUERY),
+                is_confirmed: record.operation < self.confirmed,
+            },
+        );
+        let len = payload_len(header.elements);
+        self.budget.on_sent(sent.now, len);
+        self.stats.bytes_sent += len as u64;
+        self.stats.in_flight = self.in_flight.unanswered() as u64;
+        let (port_offset, dscp_ecn) = (self.shard(), tag(self.params.mode(), sent.class));
+        Transmit { len, to: sent.to, port_offset, entropy: entropy(packet), dscp_ecn }
+    }
+
+    /// Writes a probe. `received`: all chunks before this one have their results.
+    pub fn send_probe(
+        &mut self,
+        now: Time,
+        received: u32,
+        elements: u16,
+        number: u32,
+        to: PeerId,
+        out: &mut [u8],
+    ) -> Transmit {
+        let header = Header { received, ..handshake::probe(&self.params, now, elements, number) };
+        let len = payload_len(elements);
+        out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+        out[HEADER_LEN..len].fill(0);
+        self.stats.probes_sent += 1;
+        self.stats.bytes_sent += len as u64;
+        let (port_offset, dscp_ecn) = (self.shard(), tag(self.params.mode(), PacketClass::Probe));
+        Transmit { len, to, port_offset, entropy: entropy(u64::from(number)), dscp_ecn }
+    }
+
+    /// Writes a chunk's result to its tensor, after checking that it is the one that was asked for.
+    pub fn deliver(
+        &mut self,
+        now: Time,
+        record: &ChunkRecord,
+        form: Form,
+        header: &Header,
+        elements: &[u8],
+    ) -> Result<(), Reason> {
+        let pending = self.stream.waiting(record.operation, record.seq).ok_or(Reason::Internal)?;
+        let first = pending.first(record.seq);
+        let operation = &mut pending.operation;
+        let span = self.codec.span(operation, first);
+        self.codec.check(operation, span, form, header)?;
+
+        let carries = header.has(flag::NOT_FINITE) && self.params.not_finite == NonFinitePolicy::Carry;
+        let read = self.codec.decode(operation, span, form, elements, carries);
+        self.stats.elements_received += read.values as u64;
+        read.fault.into_iter().for_each(|fault| pending.own_fault(fault));
+        let is_refused = header.has(flag::OVERFLOW) || header.has(flag::NOT_FINITE) && !carries;
+        if is_refused {
+            match self.codec.may_overflow(&pending.operation) {
+                true => pending.sum_fault(span),
+                false => pending.peer_fault(span),
+            }
+        }
+        self.stream.chunk_done(record.operation, record.seq, now);
+        self.stats.results_faulty += u64::from(header.has(flag::OVERFLOW | flag::NOT_FINITE));
+        self.stats.results += 1;
+        self.stats.completions.record(now.since(record.first_sent));
+        Ok(())
+    }
+
+    /// Updates the statistics that are states, not counters.
+    pub fn refresh_gauges(&mut self) {
+        self.stats.in_flight = self.in_flight.unanswered() as u64;
+        let backoff = usize::from(self.backoff.level());
+        self.stats.rtt = RttStats {
+            smoothed_ns: self.rtt.smoothed(),
+            variation_ns: self.rtt.variation(),
+            shortest_ns: self.rtt.shortest(),
+            timeout_ns: self.rtt.timeout(backoff),
+            timeout_begun_ns: self.rtt.timeout_confirmed(backoff),
+        };
+    }
+}
+
+/// A chunk's packet that is handed out.
+pub(crate) struct SentChunk {
+    pub now: Time,
+    pub to: PeerId,
+    pub class: PacketClass,
+    /// Whether the chunk's completion time counts from here.
+    pub is_start: bool,
+}
+
+/// Checks that a header is without elements.
+pub(crate) fn check_empty(header: &Header) -> Result<(), Reason> {
+    if header.elements == 0 { Ok(()) } else { Err(Reason::WrongElements) }
+}

@@ -1,0 +1,43 @@
+//! The seam between the engine and the modes.
+
+use sumac_wire::Reason;
+
+use crate::{
+    engine_core::Core,
+    error::{JobError, ParamError},
+    packet::Packet,
+    time::Time,
+    transmit::Transmit,
+};
+
+/// The protocol of one mode. The engine has checked that a packet is the job's before a mode gets it.
+pub(crate) trait ModeProtocol: Send {
+    /// Considers an operation that was appended to the stream, with this number.
+    fn on_submit(&mut self, _core: &mut Core, _operation: u64) {}
+
+    /// Processes a packet of the job. The reason for which it is dropped says how it is counted.
+    fn on_packet(&mut self, core: &mut Core, now: Time, packet: &Packet<'_>) -> Result<(), Reason>;
+
+    /// Writes the next packet to `out`, which has room for the longest.
+    fn poll_transmit(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit>;
+
+    /// The deadline of the next timer.
+    fn poll_timeout(&self, core: &Core) -> Option<Time>;
+
+    /// Lets the timers expire that are due.
+    fn on_timeout(&mut self, core: &mut Core, now: Time);
+
+    /// Sets the number of the lane's own slots.
+    fn set_slots(&mut self, _core: &mut Core, _slots: u32) -> Result<(), ParamError> {
+        Err(ParamError::Measure)
+    }
+
+    /// Prepares a stream that begins where the worker died whose rank this one has.
+    fn take_over(&mut self, _core: &mut Core) {}
+
+    /// Continues under another epoch, in which a new worker begins with chunk `resume`.
+    fn renew(&mut self, core: &mut Core, _epoch: u16, _resume: u32) {
+        let reason = String::from("a worker of a static job cannot be replaced");
+        core.fail(JobError::Ended { reason });
+    }
+}

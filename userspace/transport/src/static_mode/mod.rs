@@ -1,0 +1,219 @@
+//! The static mode (SwitchML's Algorithm 4): a lane has slots of its own at the aggregator, and each slot takes one chunk after
+//! another.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `pool` | the numbering of slots, versions and their chunks |
+//! | `slots` | the state of each slot |
+//! | `probe_train` | the measurement of the bandwidth-delay product, from which the number of slots follows |
+//! | `receive`, `transmit` | results and contributions |
+
+mod pool;
+mod probe_train;
+mod receive;
+mod slots;
+mod transmit;
+
+use sumac_wire::{Header, Kind, Reason};
+
+use self::{pool::SlotPool, probe_train::ProbeTrain, slots::Slots};
+use crate::{
+    budget::FixedWindow,
+    engine_core::{Core, CoreParams, Phase},
+    error::ParamError,
+    handshake::{Handshake, Outcome},
+    in_flight::InFlight,
+    mode::ModeProtocol,
+    packet::Packet,
+    params::{JobParams, Tuning, check_slots},
+    path_measure::PathMeasure,
+    peer::{PeerId, PeerTable},
+    probe_timeout::{PROBE_CHUNKS, ProbeTimeout},
+    time::Time,
+    timer::Expiry,
+    transmit::Transmit,
+};
+
+/// The packet threshold: a query follows, which is cheap.
+const PACKET_THRESHOLD: u32 = 2;
+
+/// The probes before the first chunk.
+#[derive(Debug)]
+enum Probing {
+    Handshake(Handshake),
+    Train(ProbeTrain),
+}
+
+/// The static mode of one lane.
+pub(crate) struct StaticMode {
+    slots: Slots,
+    /// The stream's first chunk.
+    first: u64,
+    aggregator: PeerId,
+    probing: Probing,
+}
+
+impl StaticMode {
+    /// The mode of a lane whose stream begins with chunk `first`.
+    pub fn new(
+        params: &JobParams,
+        peers: &PeerTable,
+        tuning: &Tuning,
+        first: u64,
+    ) -> Result<(StaticMode, CoreParams), ParamError> {
+        let aggregator = peers.aggregator().ok_or(ParamError::NoPeer { role: "aggregator" })?;
+        let slots = Slots::new(SlotPool::new(params.slots, params.lane), first);
+        let core = CoreParams {
+            in_flight: InFlight::new(slots.seqs()),
+            budget: Box::new(FixedWindow(params.slots)),
+            packet_threshold: PACKET_THRESHOLD,
+            probe_timeout: ProbeTimeout::default(),
+            results_restart_timers: false,
+        };
+        let probing = Probing::Handshake(Handshake::new(tuning));
+        Ok((StaticMode { slots, first, aggregator, probing }, core))
+    }
+
+    /// Makes the slots ready whose chunks the stream has reached. Later chunks follow with their slots' results. `near` is the
+    /// number of the operation that most of them belong to.
+    fn wake(&mut self, core: &mut Core, near: u64) {
+        while let Some(operation) = self.slots.next_idle().and_then(|seq| core.stream.find(seq, near)) {
+            let slot = self.slots.pop_idle();
+            slot.into_iter().for_each(|slot| core.in_flight.make_ready(slot, operation));
+        }
+    }
+
+    /// Ends the handshake or goes on with it.
+    fn on_outcome(&mut self, core: &mut Core, now: Time, outcome: Option<Outcome>) {
+        match outcome {
+            None => {}
+            Some(Outcome::Ready(rtt)) => {
+                if let Some(rtt) = rtt {
+                    core.rtt.sample(rtt, 0, core.next_packet);
+                }
+                if core.params.measure {
+                    let train = ProbeTrain::new(&core.tuning, core.frame_len(), rtt, now);
+                    self.probing = Probing::Train(train);
+                } else {
+                    core.phase = Phase::Ready;
+                }
+                core.refresh_gauges();
+            }
+            Some(Outcome::Failed(why)) => core.fail(why),
+        }
+    }
+
+    fn on_report(&mut self, core: &mut Core, now: Time, header: &Header) {
+        // A late answer to a repeated probe is of no use.
+        if !matches!(core.phase, Phase::Probing) {
+            return;
+        }
+        match &mut self.probing {
+            Probing::Handshake(handshake) => {
+                let outcome = handshake.on_report(now, header, &core.params);
+                self.on_outcome(core, now, outcome);
+            }
+            Probing::Train(train) => {
+                let measure = train.on_report(now, header.seq);
+                on_measure(core, measure);
+            }
+        }
+    }
+}
+
+impl ModeProtocol for StaticMode {
+    fn on_submit(&mut self, core: &mut Core, operation: u64) {
+        self.wake(core, operation);
+    }
+
+    fn on_packet(&mut self, core: &mut Core, now: Time, packet: &Packet<'_>) -> Result<(), Reason> {
+        match Kind::from_number(packet.header.kind) {
+            Some(Kind::Result) => self.on_result(core, now, packet),
+            Some(Kind::Report) => {
+                core.check_report(&packet.header)?;
+                self.on_report(core, now, &packet.header);
+                Ok(())
+            }
+            _ => Err(Reason::BadType),
+        }
+    }
+
+    fn poll_transmit(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
+        if matches!(core.phase, Phase::Ready) {
+            return self.send_chunk(core, now, out);
+        }
+        let (elements, number) = match &mut self.probing {
+            Probing::Handshake(handshake) => handshake.poll(now, core.params.elements)?,
+            Probing::Train(train) => (core.params.elements, train.poll(now)?),
+        };
+        Some(core.send_probe(now, 0, elements, number, self.aggregator, out))
+    }
+
+    fn poll_timeout(&self, core: &Core) -> Option<Time> {
+        match (&core.phase, &self.probing) {
+            (Phase::Probing, Probing::Handshake(handshake)) => handshake.deadline(),
+            (Phase::Probing, Probing::Train(train)) => Some(train.deadline()),
+            (Phase::Ready, _) => core.timers().next().map(|(at, _)| at),
+            (Phase::Measured(_) | Phase::Failed(_), _) => None,
+        }
+    }
+
+    fn on_timeout(&mut self, core: &mut Core, now: Time) {
+        match (&core.phase, &mut self.probing) {
+            (Phase::Probing, Probing::Handshake(handshake)) => {
+                let outcome = handshake.on_timeout(now, &core.params);
+                self.on_outcome(core, now, outcome);
+            }
+            (Phase::Probing, Probing::Train(train)) => {
+                let measure = train.on_timeout(now);
+                on_measure(core, measure);
+            }
+            (Phase::Ready, _) => expire(core, now),
+            (Phase::Measured(_) | Phase::Failed(_), _) => {}
+        }
+    }
+
+    fn set_slots(&mut self, core: &mut Core, slots: u32) -> Result<(), ParamError> {
+        check_slots(slots)?;
+        if core.next_packet > 1 {
+            return Err(ParamError::Started);
+        }
+        core.params.slots = slots;
+        core.params.measure = false;
+        match (&core.phase, &self.probing) {
+            (Phase::Failed(_), _) => return Ok(()),
+            (Phase::Measured(_), _) | (Phase::Probing, Probing::Train(_)) => core.phase = Phase::Ready,
+            (Phase::Probing, Probing::Handshake(_)) | (Phase::Ready, _) => {}
+        }
+        self.slots = Slots::new(SlotPool::new(slots, core.params.lane), self.first);
+        core.in_flight = InFlight::new(self.slots.seqs());
+        core.budget = Box::new(FixedWindow(slots));
+        self.wake(core, 0);
+        Ok(())
+    }
+}
+
+/// Ends the measurement when there is a result.
+fn on_measure(core: &mut Core, measure: Option<PathMeasure>) {
+    if let Some(measure) = measure {
+        core.phase = Phase::Measured(measure);
+    }
+}
+
+/// Queues expired chunks for sending.
+fn expire(core: &mut Core, now: Time) {
+    while let Some((_, expiry)) = core.timers().next().filter(|(at, _)| *at <= now) {
+        match expiry {
+            Expiry::Chunk(slot) => core.expire_chunk(slot),
+            Expiry::Probe => {
+                core.probe_timeout.on_probe(now);
+                // No worker is late for a confirmed chunk; of the others, one may be the one that another worker waits for.
+                let confirmed = core.in_flight.oldest_confirmed().map(|(slot, _)| slot);
+                confirmed.into_iter().for_each(|slot| core.expire_chunk(slot));
+                for _ in usize::from(confirmed.is_some())..PROBE_CHUNKS {
+                    core.in_flight.oldest().into_iter().for_each(|slot| core.expire_chunk(slot));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Results of the static mode: only the answer to a chunk in flight changes anything.
+
+use sumac_wire::{
+    Header, Reason,
+    header::{exponent, flag},
+    stream::is_later,
+};
+
+use super::{StaticMode, slots::Slot, transmit::chunk_in_two_slots};
+use crate::{
+    chunk::Form,
+    engine_core::Core,
+    in_flight::{ChunkRecord, ChunkState},
+    packet::Packet,
+    time::Time,
+};
+
+/// Flags of the other modes: a result with one of them answers nothing here.
+const FOREIGN_FLAGS: u16 = flag::COLLISION | flag::PARTIAL | flag::RAW_FLOAT | flag::LEVEL;
+
+/// A slot whose chunk a result answers.
+struct Answered {
+    slot: usize,
+    record: ChunkRecord,
+    state: Slot,
+}
+
+impl StaticMode {
+    /// Processes a result of this job.
+    pub(super) fn on_result(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        packet: &Packet<'_>,
+    ) -> Result<(), Reason> {
+        let header = &packet.header;
+        let answered = self.answered(core, header)?;
+        if header.has(flag::MISMATCH) {
+            core.mismatch(&answered.record, header)
+        } else if header.has(flag::QUERY) {
+            self.on_request(core, &answered, header)
+        } else if header.has(flag::EXPONENT) {
+            self.on_exponent(core, now, &answered, packet)
+        } else {
+            self.accept(core, now, &answered, packet)
+        }
+    }
+
+    /// The chunk in flight that a result answers.
+    fn answered(&self, core: &Core, header: &Header) -> Result<Answered, Reason> {
+        if header.has(FOREIGN_FLAGS) {
+            return Err(Reason::BadType);
+        }
+        if header.contributors != core.params.world {
+            return Err(Reason::WrongWorker);
+        }
+        let slot = self.slots.pool().slot(header.slot).ok_or(Reason::WrongSlot)?;
+        let (record, state) = (*core.in_flight.get(slot), *self.slots.get(slot));
+        let expected = record.seq as u32;
+        if is_later(expected, header.seq) {
+            return Err(if header.seq == state.previous { Reason::Duplicate } else { Reason::Stale });
+        }
+        if header.seq != expected {
+            return Err(Reason::OutOfTurn);
+        }
+        let is_sent = matches!(record.state, ChunkState::Sent | ChunkState::Lost);
+        if header.has(flag::EXPONENT) && !(state.in_round && is_sent) {
+            // The elements may have been sent already; a chunk that was not sent at all has no round.
+            return Err(if state.in_round || is_sent { Reason::Duplicate } else { Reason::OutOfTurn });
+        }
+        if !is_sent || state.in_round != header.has(flag::EXPONENT) {
+            return Err(Reason::OutOfTurn);
+        }
+        if header.pool_version() != state.version {
+            return Err(Reason::WrongSlot);
+        }
+        Ok(Answered { slot, record, state })
+    }
+
+    /// Processes the answer to a query: the aggregator does not have the chunk's elements.
+    fn on_request(&mut self, core: &mut Core, answered: &Answered, header: &Header) -> Result<(), Reason> {
+        if !answered.record.is_query || answered.state.is_wanted {
+            // They have been sent since, or will be.
+            return Err(Reason::Duplicate);
+        }
+        core.check_short(&answered.record, header)?;
+        core.in_flight.mark_lost(answered.slot, false);
+        self.slots.get_mut(answered.slot).is_wanted = true;
+        core.stats.missing += 1;
+        Ok(())
+    }
+
+    /// Processes the answer to an exponent round: the chunk's elements can be sent.
+    fn on_exponent(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        answered: &Answered,
+        packet: &Packet<'_>,
+    ) -> Result<(), Reason> {
+        let header = &packet.header;
+        core.check_short(&answered.record, header)?;
+        // All workers have the chunk, or there would have been no round.
+        if header.exponent == exponent::UNKNOWN {
+            return Err(Reason::WrongPlace);
+        }
+        core.in_flight.reopen(answered.slot);
+        self.slots.get_mut(answered.slot).exponent = header.exponent;
+        core.acknowledge(now, &answered.record, header.timestamp, packet.is_marked);
+        core.refresh_gauges();
+        Ok(())
+    }
+
+    /// Writes a result to its tensor and advances the slot.
+    fn accept(
+        &mut self,
+        core: &mut Core,
+        now: Time,
+        Answered { slot, record, state }: &Answered,
+        packet: &Packet<'_>,
+    ) -> Result<(), Reason> {
+        let Packet { header, elements, .. } = packet;
+        if core.stream.waiting(record.operation, record.seq).is_none() {
+            chunk_in_two_slots(core, record);
+            return Err(Reason::Internal);
+        }
+        let pool = self.slots.pool();
+        let after = pool.follow(state.after, header.next_seq).ok_or(Reason::OutOfTurn)?;
+        core.deliver(now, record, Form::Scaled(state.exponent), header, elements)?;
+        core.stats.steals += u64::from(after != pool.regular(record.seq));
+        let operation = core.stream.find(state.after, record.operation);
+        let next = self.slots.advance(*slot, record.seq, after, header.next_exponent);
+        core.in_flight.advance(*slot, next);
+        match operation {
+            Some(operation) => core.in_flight.make_ready(*slot, operation),
+            None => self.slots.push_idle(*slot, next),
+        }
+        core.acknowledge(now, record, header.timestamp, packet.is_marked);
+        core.refresh_gauges();
+        Ok(())
+    }
+}

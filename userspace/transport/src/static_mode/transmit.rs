@@ -1,0 +1,119 @@
+//! Contributions of the static mode: lost chunks come first, then new ones.
+
+use sumac_wire::{
+    Header,
+    header::{exponent, flag},
+};
+
+use super::StaticMode;
+use crate::{
+    chunk::Form,
+    engine_core::{Core, SentChunk},
+    error::JobError,
+    in_flight::{ChunkRecord, ChunkState},
+    time::Time,
+    transmit::{PacketClass, Transmit},
+};
+
+/// The form of a chunk's packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PacketForm {
+    /// The chunk's elements.
+    Elements,
+    /// Its exponent round.
+    ExponentRound,
+    /// A query whether the aggregator has its elements.
+    Query,
+}
+
+impl StaticMode {
+    pub(super) fn send_chunk(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
+        let slot = core.in_flight.next_to_send()?;
+        let record = *core.in_flight.get(slot);
+        let is_first = record.state != ChunkState::Lost;
+        if is_first && !core.may_send(now) {
+            return None;
+        }
+        let Some((form, header, class)) = self.write_packet(core, now, slot, &record, out) else {
+            chunk_in_two_slots(core, &record);
+            return None;
+        };
+        match (form, is_first) {
+            (PacketForm::Elements, true) => core.stats.chunks_sent += 1,
+            (PacketForm::Elements, false) => core.stats.resent += 1,
+            (PacketForm::ExponentRound, true) => core.stats.exponent_rounds += 1,
+            (PacketForm::Query, _) | (PacketForm::ExponentRound, false) => core.stats.questions += 1,
+        }
+        let is_faulty = header.has(flag::OVERFLOW | flag::NOT_FINITE);
+        core.stats.chunks_faulty += u64::from(is_first && is_faulty);
+        let state = self.slots.get_mut(slot);
+        let in_round = form == PacketForm::ExponentRound;
+        let is_start = in_round || !state.in_round;
+        (state.in_round, state.is_wanted) = (in_round, false);
+        Some(core.send_chunk(slot, &header, SentChunk { now, to: self.aggregator, class, is_start }, out))
+    }
+
+    /// Writes the packet that a slot is to send; `None` when the chunk already has its result.
+    fn write_packet(
+        &self,
+        core: &mut Core,
+        now: Time,
+        slot: usize,
+        record: &ChunkRecord,
+        out: &mut [u8],
+    ) -> Option<(PacketForm, Header, PacketClass)> {
+        let state = self.slots.get(slot);
+        let waiting = core.stream.waiting(record.operation, record.seq)?;
+        let needs_exponent = core.codec.needs_exponent(&waiting.operation);
+        let is_lost = record.state == ChunkState::Lost;
+        let form = match () {
+            () if needs_exponent && state.exponent == exponent::UNKNOWN => PacketForm::ExponentRound,
+            // Which worker's packet was lost is not known here: the elements are sent again only when they are missing.
+            () if is_lost && !state.is_wanted => PacketForm::Query,
+            () => PacketForm::Elements,
+        };
+        let next_exponent = match form {
+            PacketForm::Elements => core.look_ahead(state.after, record.operation),
+            PacketForm::ExponentRound | PacketForm::Query => exponent::NONE,
+        };
+        let pending = core.stream.get_mut(record.operation)?;
+        let (first, priority) = (pending.first(record.seq), pending.operation.priority);
+        let span = core.codec.span(&pending.operation, first);
+        let operation = &core.stream.get(record.operation)?.operation;
+        let mut header = core.contribution(now, record.seq, operation, span);
+        header.slot = self.slots.pool().number(slot);
+        // A slot sends its next chunk when it has the result of the one before.
+        header.received = record.seq as u32;
+        header.flags |= if is_lost { flag::RESEND } else { 0 };
+        header.flags |= if state.version == 1 { flag::POOL_VERSION } else { 0 };
+        header.exponent = match form {
+            PacketForm::Elements | PacketForm::Query if needs_exponent => state.exponent,
+            _ => exponent::NONE,
+        };
+        header.next_exponent = next_exponent;
+        match form {
+            PacketForm::Query => header.flags |= flag::QUERY,
+            PacketForm::ExponentRound => {
+                header.flags |= flag::EXPONENT;
+                header.next_exponent = core.codec.exponent(operation, span);
+                core.stats.elements_scanned += core.codec.contributed(operation, span) as u64;
+            }
+            PacketForm::Elements => {
+                let scaled = Form::Scaled(header.exponent);
+                core.write_elements(record, span, scaled, &mut header, out)?;
+            }
+        }
+        let class = match is_lost {
+            true => PacketClass::Retransmission { priority },
+            false => PacketClass::First { priority },
+        };
+        Some((form, header, class))
+    }
+}
+
+/// Fails the job: only an aggregator that assigned a chunk to two slots can have completed it by another one.
+pub(super) fn chunk_in_two_slots(core: &mut Core, record: &ChunkRecord) {
+    let lane = core.params.lane;
+    let reason = format!("it assigned chunk {} of lane {lane} to two slots", record.seq as u32);
+    core.fail(JobError::AggregatorLost { reason });
+}
