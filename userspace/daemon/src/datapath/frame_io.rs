@@ -10,7 +10,7 @@ use std::{
 use serde::Serialize;
 use sumac_transport::Transmit;
 use sumac_wire::{Header, Reason, header::HEADER_LEN};
-use sumac_xsk::{Bound, Conservation, abi::Statistics};
+use sumac_xsk::{Bound, Conservation, Statistics};
 
 /// Both ECN bits: congestion experienced (RFC 3168).
 const CONGESTION_EXPERIENCED: u8 = 0b11;
