@@ -17,7 +17,7 @@ impl Summed {
     pub fn take(&mut self, header: &Header, values: &[i32]) -> Result<Outcome, Reason> {
         let mut all = [0; MAX_RACKS];
         all[0] = 0b111;
-        match self.meta.absorb(header, Job { all: &all, kept: 32 }) {
+        match self.meta.absorb(header, Job { all: &all, kept: 32, received: &[] }) {
             Action::Store => self.values = values.to_vec(),
             Action::Add => self.values.iter_mut().zip(values).for_each(|(sum, value)| *sum += value),
             Action::Ignore(reason) => return Err(reason),

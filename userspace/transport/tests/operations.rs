@@ -6,7 +6,7 @@ mod support;
 use sumac_transport::{
     Arithmetic, CompletionQueue, DType, JobError, JobState, OpError, OpId, Operation, SubmitError,
 };
-use sumac_wire::header::flag;
+use sumac_wire::header::{HEADER_LEN, flag};
 use support::{
     job,
     lone::{Lone, Sent},
@@ -77,7 +77,7 @@ fn packets_say_where_and_how_they_want_to_go() {
     let mut frame = [0; 4096];
     let sent: Vec<_> = std::iter::from_fn(|| lone.engine.poll_transmit(lone.now, &mut frame)).collect();
     assert!(sent.iter().all(|sent| sent.port_offset == 2), "lane 6 is the urgent one of shard 2");
-    assert!(sent.iter().all(|sent| sent.dscp_ecn == 0xa0 && sent.len == 56 + 16), "class selector 5");
+    assert!(sent.iter().all(|sent| sent.dscp_ecn == 0xa0 && sent.len == HEADER_LEN + 16), "class selector 5");
     let mut entropies: Vec<u16> = sent.iter().map(|sent| sent.entropy).collect();
     entropies.sort_unstable();
     entropies.dedup();
@@ -118,7 +118,7 @@ fn the_flag_goes_out_and_the_others_learn_the_range() {
     lone.submit_floats(&values);
     let sent = lone.send_all();
     assert!(!sent[0].header.has(flag::NOT_FINITE) && sent[1].header.has(flag::NOT_FINITE));
-    assert_eq!(sent[1].payload[56 + 8..56 + 12], [0; 4], "what is not finite counts as zero");
+    assert_eq!(sent[1].payload[HEADER_LEN + 8..HEADER_LEN + 12], [0; 4], "what is not finite counts as zero");
 
     let mut other = Lone::ready(job(2, 32, 4), RTT);
     other.submit_floats(&[1.0; 8]);

@@ -4,7 +4,10 @@
 mod support;
 
 use sumac_transport::Time;
-use sumac_wire::{Header, header::flag};
+use sumac_wire::{
+    Header,
+    header::{HEADER_LEN, flag},
+};
 use support::{
     block, job,
     lone::{Lone, Sent},
@@ -63,9 +66,9 @@ fn two_later_results_are_faster_than_the_timer() {
     let next = lone.send_all();
     assert_eq!(seqs(&next), [0, 10], "the second: a question about the lost chunk, before the new one");
     assert!(next[0].is_question() && !next[1].is_question());
-    assert_eq!(next[0].payload.len(), 56, "without its elements");
+    assert_eq!(next[0].payload.len(), HEADER_LEN, "without its elements");
     let again = missing(&mut lone, &next[..1]);
-    assert_eq!(again[0].payload[56..], sent[0].payload[56..], "the same elements");
+    assert_eq!(again[0].payload[HEADER_LEN..], sent[0].payload[HEADER_LEN..], "the same elements");
     lone.take(&next[0].answer());
     assert_eq!(seqs(&lone.send_all()), [], "they have been sent since");
     let stats = lone.engine.stats();
@@ -93,7 +96,7 @@ fn answers_to_no_question_are_not_taken() {
     let sent = lone.send_all();
     let wanted = |header: &mut Header| (header.flags, header.elements) = (header.flags | flag::QUERY, 0);
     let cut = |mut payload: Vec<u8>| {
-        payload.truncate(56);
+        payload.truncate(HEADER_LEN);
         payload
     };
     lone.take(&cut(sent[0].answer_with(wanted)));

@@ -2,7 +2,7 @@
 
 use sumac_wire::{
     Header, Kind, Reason, admit,
-    header::flag,
+    header::{exponent, flag},
     slot::{Action, SlotMeta, Then, answer, conclude, decide, state},
     stream::is_later,
     tables::{JobEntry, WorkerEntry, job_flag},
@@ -59,7 +59,10 @@ impl Aggregator {
         }
         let next = self.draw(job, held.seq);
         let (meta, values) = &mut self.slots[slot as usize];
-        meta.versions[usize::from(version)].state |= state::FINAL;
+        let flushed = &mut meta.versions[usize::from(version)];
+        flushed.state |= state::FINAL;
+        // A worker that is left out may have a larger exponent: the next chunk needs an exponent round.
+        flushed.next_exponent = exponent::UNKNOWN;
         meta.set_next(version, next);
         let flags = if version == 1 { flag::POOL_VERSION } else { 0 };
         let request = Header {

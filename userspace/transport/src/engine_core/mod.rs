@@ -207,7 +207,7 @@ impl Core {
 
     /// Counts a report, and checks that it is this lane's.
     pub fn check_report(&mut self, header: &Header) -> Result<(), Reason> {
-        if header.tensor != u32::from(self.params.lane) {
+        if header.lane != self.params.lane {
             return Err(Reason::WrongPlace);
         }
         self.stats.reports += 1;

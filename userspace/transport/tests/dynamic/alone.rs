@@ -263,7 +263,7 @@ fn tampered_results_are_refused_by_reason() {
         ),
         ("a refusal with elements", |h| (h.flags, h.tensor) = (flag::MISMATCH, 3), Reason::WrongElements),
         ("a chunk of another length", |h| h.seq = 3, Reason::WrongPlace),
-        ("another job's lane", |h| (h.job, h.next_seq) = (4, 9), Reason::UnknownJob),
+        ("another job's lane", |h| (h.job, h.lane) = (4, 9), Reason::UnknownJob),
     ];
     let (mut lone, sent) = start(with(|_| ()));
     for (what, change, reason) in table {
