@@ -24,7 +24,7 @@ const FRAGMENT_OFFSET: u16 = 0x1fff;
 pub struct Ports {
     /// Shard 0's port.
     pub base: u16,
-    /// How many shards.
+    /// The number of shards.
     pub shards: u16,
 }
 
@@ -56,19 +56,19 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Where the IPv4 header starts.
+    /// The offset of the IPv4 header.
     #[inline(always)]
     pub const fn l3(&self) -> usize {
         if self.tagged { ETH_LEN + VLAN_LEN } else { ETH_LEN }
     }
 
-    /// Where the UDP header starts.
+    /// The offset of the UDP header.
     #[inline(always)]
     pub const fn l4(&self) -> usize {
         self.l3() + IPV4_LEN
     }
 
-    /// Where the UDP payload, Sumac's header, starts.
+    /// The offset of the UDP payload, Sumac's header.
     #[inline(always)]
     pub const fn payload(&self) -> usize {
         self.l4() + UDP_LEN
@@ -81,7 +81,7 @@ impl Frame {
     }
 }
 
-/// What a frame is to Sumac.
+/// The classification of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// Somebody else's: never to be touched.

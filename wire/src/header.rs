@@ -12,7 +12,7 @@ pub const HEADER_LEN: usize = 64;
 /// `slot` of a packet that no aggregator shall touch.
 pub const NO_SLOT: u32 = u32::MAX;
 
-/// Where each field begins, in bytes from the start of the UDP payload.
+/// The offset of each field, in bytes from the start of the UDP payload.
 pub mod offset {
     /// Version in the high four bits, [`super::Kind`] in the low four.
     pub const VERSION_KIND: usize = 0;
@@ -36,7 +36,7 @@ pub mod offset {
     pub const ELEMENTS: usize = 18;
     /// The worker below its first aggregator, one bit.
     pub const BITMAP_0: usize = 20;
-    /// That aggregator below the second, one bit.
+    /// The sender's first aggregator below the second, one bit.
     pub const BITMAP_1: usize = 24;
     /// In a result: how many workers' values the sum holds.
     pub const CONTRIBUTORS: usize = 28;
@@ -79,7 +79,7 @@ pub mod flag {
     pub const ECN_ECHO: u16 = 1 << 5;
     /// The packet is between the first and the second aggregator.
     pub const LEVEL: u16 = 1 << 6;
-    /// Which of the slot's two versions this chunk uses (SwitchML's `ver`).
+    /// The slot's version that this chunk uses (SwitchML's `ver`).
     pub const POOL_VERSION: u16 = 1 << 7;
     /// The sum is to be the signed maximum of the elements.
     pub const MAXIMUM: u16 = 1 << 8;
@@ -110,7 +110,7 @@ pub mod exponent {
     /// The sender does not have the chunk yet. It wins over every exponent, so that all workers learn that
     /// they have to ask for it.
     pub const UNKNOWN: i8 = i8::MAX;
-    /// What is added to m.
+    /// The summand of m.
     pub const BIAS: i32 = -2;
 }
 
@@ -151,7 +151,7 @@ impl Kind {
     }
 }
 
-/// How the elements of the payload are written.
+/// The format of the payload's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Format {

@@ -18,21 +18,21 @@ use sumac_wire::{
 /// Chunks that each slot carries: enough to use each version twice and once more.
 const CHUNKS_PER_SLOT: u32 = 5;
 
-/// Which contributions a sum holds: `[worker][chunk]` in 2 bits each.
+/// The contributions in a sum: `[worker][chunk]` in 2 bits each.
 type Sum = u64;
 
 fn term(worker: u32, chunk: u32) -> Sum {
     1 << (2 * (worker * 8 + chunk))
 }
 
-/// What an aggregator knows of the job.
+/// An aggregator's knowledge of the job.
 #[derive(Clone, Copy)]
 struct Sizes {
     workers: u32,
     slots: u32,
 }
 
-/// How an aggregator treats a slot.
+/// An aggregator's treatment of a slot.
 trait Slot: Clone + Hash + PartialEq + std::fmt::Debug + Send + Sync + Default + 'static {
     fn receive(&mut self, sizes: Sizes, worker: u32, seq: u32, version: u8, sum: Sum) -> Answer;
 
@@ -42,7 +42,7 @@ trait Slot: Clone + Hash + PartialEq + std::fmt::Debug + Send + Sync + Default +
     }
 }
 
-/// What it sends.
+/// The packet that it sends.
 #[derive(Clone, Copy)]
 enum Answer {
     Nothing,
@@ -295,7 +295,7 @@ fn three_workers_two_slots() {
     hold(3, 1);
 }
 
-/// Why slots keep the chunk's number: one bit lets a delayed duplicate into a later sum.
+/// With one bit instead of the chunk's number a delayed duplicate enters a later sum.
 #[test]
 fn one_bit_of_version_is_not_enough() {
     // A wrong sum makes ever more states, so the search ends at the first failure.

@@ -9,7 +9,7 @@ use sumac_wire::{
 
 use crate::{packet::Headers, work::Work};
 
-/// Where an answer goes and where it comes from, host order.
+/// The addresses of an answer, in host order.
 #[derive(Clone, Copy)]
 pub struct Addresses {
     pub src_ip: u32,
@@ -116,7 +116,7 @@ pub fn make(headers: Headers, chunk: &Chunk) {
     adjust_checksum(headers, before + words(|word| word));
 }
 
-/// What tells one frame of a job from another.
+/// The fields that identify a chunk.
 pub struct Chunk {
     pub kind: u8,
     pub flags: u16,

@@ -1,4 +1,4 @@
-//! What is to be done to values and frame, as one number of bits.
+//! The operations on values and frame, as the bits of one number.
 //!
 //! The verifier goes every way through the program that it cannot rule out, and each set of known values
 //! is a way of its own for the loops over a payload, beyond all limits. Of a plan, which lies in memory
@@ -31,7 +31,7 @@ pub const REFUSAL: u32 = 1 << 8;
 pub const PART: u32 = 1 << 9;
 /// It becomes this aggregator's part of an exponent round.
 pub const PART_OF_ROUND: u32 = 1 << 10;
-/// What it becomes goes to all workers: else, if it is no part, back to its sender.
+/// The outcome goes to all workers: else, if it is no partial sum, back to its sender.
 pub const TO_ALL: u32 = 1 << 11;
 /// It came from the parent.
 pub const PARENTS: u32 = 1 << 12;

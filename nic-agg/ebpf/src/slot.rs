@@ -1,4 +1,4 @@
-//! What a packet does to its slot: the shared decision, and the passes over the payload that it asks for, all
+//! The effect of a packet on its slot: the shared decision, and the passes over the payload that it requires, all
 //! under the slot's lock.
 //!
 //! Two CPUs may hold packets for one slot at once. The lock covers decision and passes, so that
@@ -23,7 +23,7 @@ use crate::{
     work::{Work, stage_ends},
 };
 
-/// Where the number of a version's next chunk comes from.
+/// The source of the number of a version's next chunk.
 #[derive(Clone, Copy)]
 pub struct Draw {
     /// The lane's counter, of a job that steals work.

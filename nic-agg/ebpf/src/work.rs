@@ -1,4 +1,4 @@
-//! What the stages of one frame's way hand to each other, in memory of the CPU's own.
+//! The state that the stages of one frame share, in per-CPU memory.
 //!
 //! Not on the stack, which holds 512 bytes, and not in registers: of a value that was written to a map and read
 //! again the verifier knows nothing, so that all the ways through a stage are one way for the next.
@@ -12,9 +12,9 @@ use crate::{dynamic::work::Chunk, maps::WORK};
 /// One frame's work.
 #[repr(C)]
 pub struct Work {
-    /// What a contribution wants, unless `is_parents`.
+    /// The contribution, unless `is_parents`.
     pub contribution: Contribution,
-    /// What a parent's result wants.
+    /// The parent's result.
     pub conclusion: Conclusion,
     /// Not zero for a parent's result.
     pub is_parents: u32,
@@ -37,13 +37,13 @@ pub struct Work {
     pub payload_sum: u64,
     /// Elements beyond the first page.
     pub tail: u32,
-    /// Where the elements start in the frame.
+    /// The offset of the elements in the frame.
     pub elements_at: u32,
     /// The slot, counted from the pool's first.
     pub slot: u32,
     /// [`crate::plan`] bits; of a dynamic job, [`crate::dynamic::plan`] bits.
     pub plan: u32,
-    /// What the slot's version holds after the decision.
+    /// The slot's version after the decision.
     pub version: Version,
     /// The senders that are known to have the result of the other version's chunk.
     pub other_received: u32,

@@ -25,10 +25,10 @@ pub use crate::{
     pool::NoMemory,
 };
 
-/// What is to be done with the packet, which is its own answer now.
+/// The destination of the packet, which has become its own answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing: it was taken in, or refused.
+    /// No answer: it was added, or refused.
     None(Reason),
     /// Send it there: to a worker, a rack, or the parent.
     One(Reason, SocketAddrV4),
@@ -37,7 +37,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// What became of the packet.
+    /// The reason under which the packet is counted.
     pub fn reason(self) -> Reason {
         match self {
             Answer::None(reason) | Answer::One(reason, _) | Answer::All(reason, _) => reason,
@@ -64,7 +64,7 @@ pub struct HostAggregator {
     shard: u16,
     shards: u16,
     pool: Pool,
-    /// What dynamic jobs share.
+    /// The slots that dynamic jobs share.
     shared: SharedPool,
     jobs: Vec<Job>,
     workers: Vec<WorkerEntry>,
@@ -225,28 +225,28 @@ impl HostAggregator {
         entry.filter(|entry| entry.flags & job_flag::ACTIVE != 0)
     }
 
-    /// Where a job's sums go: the parent; of a dynamic job, its parameter hosts, by shard in turn.
+    /// The destinations of a job's sums: the parent; of a dynamic job its parameter hosts, by shard in turn.
     pub fn parents(&self, number: u16) -> &[SocketAddrV4] {
         self.jobs.get(usize::from(number)).map_or(&[], |job| &job.parents)
     }
 
-    /// Where this shard's sums of a job go.
+    /// The destination of this shard's sums of a job.
     fn parent(&self, number: u16) -> Option<SocketAddrV4> {
         let job = self.jobs.get(usize::from(number))?;
         job.parents.get(usize::from(self.shard) % job.parents.len().max(1)).copied()
     }
 
-    /// What was seen of a job.
+    /// The statistics of a job.
     pub fn job_seen(&self, number: u16) -> JobSeen {
         self.watch.job(number)
     }
 
-    /// What was seen of a worker; nothing of one that is not there.
+    /// The statistics of a worker; empty for an unknown one.
     pub fn worker_seen(&self, job: u16, rank: u16) -> WorkerSeen {
         self.watch.worker(job, rank)
     }
 
-    /// What is lost of a job on purpose.
+    /// The loss injection of a job.
     pub fn drops(&self, job: u16) -> Drops {
         self.watch.drops(job)
     }

@@ -22,7 +22,7 @@ use crate::{
 pub struct HostPlane {
     running: Running,
     instance: u64,
-    /// Why jobs have as many slots as they have.
+    /// The reasons for the jobs' numbers of slots.
     reasons: Mutex<BTreeMap<u16, String>>,
 }
 
@@ -57,7 +57,7 @@ impl HostPlane {
         &self.running
     }
 
-    /// Why a job has as many slots as it has; empty when that is not known.
+    /// Returns the reason for a job's number of slots; empty if unknown.
     pub fn slots_reason(&self, job: u16) -> String {
         self.reasons().get(&job).cloned().unwrap_or_default()
     }

@@ -9,7 +9,7 @@ use sumac_wire::{
 
 use crate::pool::{NoMemory, filled, refuse_too_many};
 
-/// How long a slot is kept for a job that is silent, in milliseconds, unless something else is asked for.
+/// The default of the age at which a slot is reclaimed, in milliseconds.
 pub const PATIENCE: u32 = 1000;
 
 /// The shared slots of one shard.
@@ -24,7 +24,7 @@ pub struct SharedPool {
     patience: u32,
 }
 
-/// What became of a contribution.
+/// The outcome of a contribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// It is in its slot, which waits for more.
@@ -48,7 +48,7 @@ impl SharedPool {
         })
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -58,7 +58,7 @@ impl SharedPool {
         self.max_elements
     }
 
-    /// How many hold something.
+    /// Returns the number of slots in use.
     pub fn held(&self) -> u32 {
         self.slots.iter().filter(|meta| meta.owner != 0).count() as u32
     }
@@ -68,7 +68,7 @@ impl SharedPool {
         self.now = now;
     }
 
-    /// How long a slot is kept for a job that is silent, in milliseconds.
+    /// Returns the age at which a slot is reclaimed, in milliseconds.
     pub fn patience(&self) -> u32 {
         self.patience
     }

@@ -108,7 +108,7 @@ fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
     }
 }
 
-/// What is sent again takes along what the slot holds, with its own values when they are not in it.
+/// A retransmission takes the slot's sum along, with its own values if they are not in it.
 #[test]
 fn what_is_sent_again_is_flushed_past_the_slot() {
     for (rank, ranks) in [(2, 3), (1, 2)] {

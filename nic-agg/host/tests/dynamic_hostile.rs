@@ -18,7 +18,7 @@ use sumac_wire::{
 
 type Change = fn(&mut Header);
 
-/// What a worker's contribution cannot say.
+/// Invalid contributions of a worker.
 const CONTRIBUTIONS: [(&str, Change, Reason); 30] = [
     ("type 0", |h| h.kind = 0, Reason::BadType),
     ("a flush", |h| h.kind = Kind::Stop as u8, Reason::BadType),
@@ -52,7 +52,7 @@ const CONTRIBUTIONS: [(&str, Change, Reason); 30] = [
     ("more than a chunk", |h| h.elements = ELEMENTS + 1, Reason::WrongElements),
 ];
 
-/// What a parameter host's result cannot say.
+/// Invalid results of a parameter host.
 const RESULTS: [(&str, Change, Reason); 10] = [
     ("an answer to nobody's probe", |h| (h.kind, h.bitmap_0) = (Kind::Report as u8, 4), Reason::WrongWorker),
     ("an answer to two", |h| (h.kind, h.bitmap_0) = (Kind::Report as u8, 3), Reason::WrongWorker),
@@ -129,7 +129,7 @@ fn results_that_lie() {
     }
 }
 
-/// What passes admission and does not go with what the slot holds is not added, but goes on to who can tell.
+/// An admitted packet that contradicts the slot's contents is not added, but passed on to the parameter host.
 #[test]
 fn what_does_not_go_with_the_slot_is_not_added() {
     let table: [(&str, Change); 4] = [

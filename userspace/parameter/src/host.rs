@@ -136,7 +136,7 @@ impl ParameterHost {
         Ok(entry.rings.iter().map(|ring| ring.as_ref().map_or(0, Ring::next)).collect())
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn stats(&self) -> HostStats {
         let stats = |job: &Job| JobStats { direct: job.members.direct(), ..job.stats.clone() };
         HostStats {
@@ -282,7 +282,7 @@ impl Job {
         refused.map_or(Ok(()), Err)
     }
 
-    /// What is to be sent for what was done to the chunk; `None`: nothing yet.
+    /// Returns the packet to send after the chunk's action, if any.
     fn answer(
         &mut self,
         header: &Header,

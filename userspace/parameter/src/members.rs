@@ -1,4 +1,4 @@
-//! Who a packet comes from, and which way results go: each worker is where it was last heard, behind an aggregator or
+//! The source of a packet, and the path of results: each worker is at the source of its last packet, behind an aggregator or
 //! beside all of them (fate sharing).
 
 use std::net::SocketAddrV4;
@@ -10,12 +10,12 @@ use sumac_wire::{
 
 use crate::job::{HostError, HostJob, Worker};
 
-/// Nobody.
+/// No worker.
 pub(crate) const NOBODY: Bits = [0; MAX_RACKS];
 /// The rank of a place without a worker.
 const NONE: u16 = u16::MAX;
 
-/// How a packet came.
+/// The source of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// From this worker itself.
@@ -34,7 +34,7 @@ pub(crate) struct Members {
     ranks: Vec<[u16; MAX_WORKERS]>,
     /// `[upstream]`: who was last heard through it.
     behind: Vec<Bits>,
-    /// Who was last heard without an aggregator.
+    /// The workers whose last packet came without an aggregator.
     direct: Bits,
 }
 
@@ -78,7 +78,7 @@ impl Members {
         Ok(())
     }
 
-    /// How many workers there are.
+    /// Returns the number of workers.
     pub(crate) fn world(&self) -> u16 {
         self.workers.len() as u16
     }
@@ -93,7 +93,7 @@ impl Members {
         &self.all
     }
 
-    /// How many workers were last heard without an aggregator.
+    /// Returns the number of workers whose last packet came without an aggregator.
     pub(crate) fn direct(&self) -> u32 {
         count(&self.direct)
     }
@@ -113,7 +113,7 @@ impl Members {
         ranks.get(bits.trailing_zeros() as usize).copied().filter(|rank| *rank != NONE)
     }
 
-    /// Where a packet with the values of `bits` comes from.
+    /// Returns the source of a packet with the values of `bits`.
     ///
     /// A worker speaks for itself only. What came through an aggregator says so (`is_passed`), but so does all that a worker
     /// beside the root sends: then ports tell apart who shares an address. They are not asked for, since an AF_XDP port varies its own.
@@ -164,7 +164,7 @@ impl Members {
         way.iter_mut().zip(bits).for_each(|(way, bits)| *way |= bits);
     }
 
-    /// Where `shard`'s packets of a source go back to.
+    /// Returns the address of a source for `shard`.
     pub(crate) fn address(&self, source: Source, shard: u16) -> Option<SocketAddrV4> {
         let address = match source {
             Source::Worker(rank) => self.workers.get(usize::from(rank))?.address,
@@ -192,7 +192,7 @@ impl Members {
     }
 }
 
-/// How many workers there are in `bits`.
+/// Returns the number of workers in `bits`.
 pub(crate) fn count(bits: &Bits) -> u32 {
     bits.iter().map(|bits| bits.count_ones()).sum()
 }

@@ -25,7 +25,7 @@ pub(crate) struct Chunk {
     pub(crate) next_passes: bool,
 }
 
-/// Who has asked for an answer since the last one went to an aggregator.
+/// The workers that have requested an answer since the last one to an aggregator.
 #[derive(Debug)]
 struct Asked {
     /// The aggregator.
@@ -33,7 +33,7 @@ struct Asked {
     who: Bits,
 }
 
-/// What a contribution did.
+/// The effect of a contribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     /// It is in; what follows.
@@ -54,7 +54,7 @@ pub(crate) struct Ring {
     stock: FloatStock,
     /// The first chunk that is not summed.
     next: u32,
-    /// How far each worker is known to have received.
+    /// The known prefix of results that each worker has received.
     received: Vec<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! What the parameter host answers, case by case.
+//! The parameter host's answers, case by case.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on")]
 

@@ -67,7 +67,7 @@ pub fn request(header: &Header, job: &JobEntry, shard: u16) -> Result<Option<Con
     Ok(Some(Contribution::of(header)))
 }
 
-/// Where a packet from above goes on to.
+/// The destination of a packet from above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Down {
     /// A result: frees the slot that it names, and goes to all below. Without elements it asks for floats, or refuses.

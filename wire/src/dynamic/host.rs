@@ -1,4 +1,4 @@
-//! What packets do to a chunk at the parameter host (ATP sections 3.6 to 3.8): contributions, partial and full sums are added, each
+//! The effect of packets on a chunk at the parameter host (ATP sections 3.6 to 3.8): contributions, partial and full sums are added, each
 //! worker exactly once, by bitmap.
 //!
 //! The host keeps the last chunks of the stream, two windows of them: a worker sends a chunk only when it has the results
@@ -63,7 +63,7 @@ fn have_received(known: &[u32], all: &Bits, seq: u32) -> bool {
     })
 }
 
-/// What the host knows of a chunk besides its values.
+/// The metadata of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ChunkMeta {
     /// Whether it holds a chunk at all.
@@ -81,10 +81,10 @@ pub struct ChunkMeta {
     seen: Bits,
 }
 
-/// What a chunk keeps from every packet: what slots merge, and that a slot was busy.
+/// The flags that a chunk keeps from every packet: those that slots merge, and the collision.
 const KEPT: u16 = flag::MERGED | flag::COLLISION;
 
-/// What is to be done to the values of the chunk.
+/// The operation on the chunk's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Replace them by the packet's, then [`ChunkMeta::settle`].
@@ -101,7 +101,7 @@ pub enum Action {
     Ignore(Reason),
 }
 
-/// What follows once the values are in.
+/// The next step after the values were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// Workers are missing.
@@ -112,14 +112,14 @@ pub enum Outcome {
     AskRaw,
 }
 
-/// What the decision needs of the job.
+/// The job's parameters of the decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
     /// All workers.
     pub all: &'a Bits,
     /// Chunks that are kept: a power of two, at least twice the largest window.
     pub kept: u32,
-    /// How far each worker has received in the lane: see [`note_received`].
+    /// The prefix of the lane that each worker has received: see [`note_received`].
     pub received: &'a [u32],
 }
 
@@ -186,7 +186,7 @@ impl ChunkMeta {
         Action::Store
     }
 
-    /// What the first packet of a chunk makes of it.
+    /// Returns the metadata after a chunk's first packet.
     fn of(header: &Header, bits: Bits) -> ChunkMeta {
         ChunkMeta {
             used: true,

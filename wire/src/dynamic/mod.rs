@@ -17,7 +17,7 @@ use crate::{
     stream::is_later,
 };
 
-/// What a slot knows besides its values. Host order. All zero: the slot is free.
+/// The metadata of a slot. Host order. All zero: the slot is free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SlotMeta {
@@ -25,7 +25,7 @@ pub struct SlotMeta {
     pub owner: u32,
     /// The chunk.
     pub seq: u32,
-    /// Whose values the sum holds: workers at the first level; workers' racks, or workers, at the second.
+    /// The contributors of the sum: workers at the first level; workers' racks, or workers, at the second.
     pub bitmap: u32,
     /// The operation's signature, of the first contribution.
     pub tensor: u32,
@@ -41,13 +41,13 @@ pub struct SlotMeta {
     pub next_exponent: i8,
     /// Zero.
     pub reserved: u16,
-    /// How far all senders whose values it holds have received, at least.
+    /// The prefix of the lane that all contributors of the sum have received, at least.
     pub received: u32,
 }
 
 const _: () = assert!(size_of::<SlotMeta>() == 32);
 
-/// Which slots are a lane's: chunks of different lanes have the same numbers.
+/// The owner of a lane's slots: chunks of different lanes have the same numbers.
 ///
 /// Every lane of every job has another one; none is zero, since no job is.
 #[inline(always)]
@@ -67,7 +67,7 @@ pub const fn hash(job: u16, lane: u16, position: u32, slots: u32) -> u32 {
     mix((job as u32) << 26 ^ (lane as u32) << 20 ^ position) % slots
 }
 
-/// Where to go from a slot that was busy (ATP section 3.6). Another chunk that leaves the same slot goes elsewhere; so
+/// Returns the next slot after a collision (ATP section 3.6). Another chunk that leaves the same slot goes elsewhere; so
 /// nobody goes round in a circle of busy ones.
 #[inline(always)]
 pub const fn rehash(slot: u32, job: u16, seq: u32, slots: u32) -> u32 {
@@ -82,16 +82,16 @@ const fn mix(mut x: u32) -> u32 {
     x ^ x >> 16
 }
 
-/// What the decision needs of an admitted contribution.
+/// The decision's input from an admitted contribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Contribution {
     /// [`owner`] of the lane.
     pub owner: u32,
     /// The chunk.
     pub seq: u32,
-    /// Whose values it holds, among the senders of this level: one bit.
+    /// The sender's bit at this level.
     pub sender: u32,
-    /// How many senders complete this level.
+    /// The number of senders that complete this level.
     pub fan_in: u8,
     /// The operation's signature.
     pub tensor: u32,
@@ -132,7 +132,7 @@ impl Contribution {
     }
 }
 
-/// What is to be done to the slot's values and with the packet.
+/// The operation on the slot's values, and the packet's destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Replace the values by the packet's; the packet ends here.
@@ -262,7 +262,7 @@ fn same_chunk(before: &SlotMeta, c: &Contribution, now: u32) -> (SlotMeta, Actio
     (after, action)
 }
 
-/// What the parameter host's packet for a chunk does to the slot that it names: frees it of this chunk, and of any that was
+/// The effect of the parameter host's packet for a chunk on the slot that it names: frees it of this chunk, and of any that was
 /// abandoned.
 #[inline(always)]
 pub fn release(before: &SlotMeta, owner: u32, seq: u32, now: u32, patience: u32) -> SlotMeta {

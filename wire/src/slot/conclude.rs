@@ -1,9 +1,9 @@
-//! What a parent's result does to the slot of its child (SwitchML section 7).
+//! The effect of a parent's result on the slot of its child (SwitchML section 7).
 
 use super::{Action, SlotMeta, Then, Version, state};
 use crate::{Reason, header::flag};
 
-/// What the decision needs of an admitted result of the parent (see [`crate::admit::conclusion`]).
+/// The decision's input from an admitted result of the parent (see [`crate::admit::conclusion`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conclusion {
     /// [`super::owner`] of the job.

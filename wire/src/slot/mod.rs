@@ -1,4 +1,4 @@
-//! What a contribution does to its slot: SwitchML's Algorithm 3 as one pure function, with the rounds that agree
+//! The effect of a contribution on its slot: SwitchML's Algorithm 3 as one pure function, with the rounds that agree
 //! on an exponent (section 4.6), and two levels of aggregators (section 7).
 //!
 //! The XDP aggregator, the host aggregator, the simulator and the model checker call [`decide`] and
@@ -109,7 +109,7 @@ pub const fn owner(job: u16, epoch: u16) -> u32 {
     (job as u32) << 16 | epoch as u32
 }
 
-/// What the decision needs of an admitted contribution (see [`crate::admit`]).
+/// The decision's input from an admitted contribution (see [`crate::admit`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Contribution {
     /// [`owner`] of the job.
@@ -142,18 +142,18 @@ pub struct Contribution {
     pub child: bool,
 }
 
-/// What follows on what was done to a version.
+/// The next step after a change of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Then {
     /// The version waits for more.
     Wait,
-    /// That was the last: send the result to all.
+    /// It was the last contribution: send the result to all.
     Complete,
-    /// That was the last of this aggregator: send its part up.
+    /// It was the last contribution of this aggregator: send the partial sum up.
     Up,
 }
 
-/// What is to be done to the values of the version.
+/// The operation on the version's values.
 ///
 /// Whoever is told to `Store` or `Add` and then `Complete` draws the version's next chunk, and notes it by
 /// [`SlotMeta::set_next`] before it sends the result. [`conclude`] has done that already.

@@ -15,7 +15,7 @@ use sumac_wire::{
 
 use crate::packet::{EPOCH, JOB, Packet};
 
-/// What is checked. All chunks have the same slot, the only one of each aggregator.
+/// The system to check. All chunks have the same slot, the only one of each aggregator.
 #[derive(Clone, Copy, Debug)]
 pub struct System {
     /// Workers of each rack.
@@ -26,7 +26,7 @@ pub struct System {
     pub two_levels: bool,
     /// Chunks of the stream.
     pub chunks: u32,
-    /// How many chunks a worker sends ahead of the first whose result it misses.
+    /// Chunks that a worker sends ahead of its first without a result.
     pub window: u32,
     /// Whether another job takes free slots.
     pub shared: bool,
@@ -47,9 +47,9 @@ pub struct State {
     /// `[rack]`
     first: Vec<Slot>,
     second: Slot,
-    /// What racks sent to the second aggregator.
+    /// The packets from racks to the second aggregator.
     between: BTreeSet<Packet>,
-    /// What reached the last hop.
+    /// The packets at the last hop.
     last: BTreeSet<Packet>,
     /// The parameter host's chunks, and their values.
     host: Vec<(ChunkMeta, u64)>,
@@ -105,7 +105,7 @@ impl System {
         (self.racks.iter().sum::<u32>() + self.direct) as usize
     }
 
-    /// Where a worker is: its bit at the second level, in its rack, and whether it has a rack's aggregator.
+    /// Returns a worker's bit at the second level, its bit in its rack, and whether it has a rack's aggregator.
     fn place(&self, worker: usize) -> (usize, u32, bool) {
         let mut rank = worker as u32;
         for (rack, workers) in self.racks.iter().enumerate() {
@@ -130,7 +130,7 @@ impl System {
         (2 * self.window).next_power_of_two()
     }
 
-    /// What one worker's contribution to a chunk adds to its sum: one, in four bits of its own.
+    /// Returns one worker's contribution to a chunk: one, in four bits of its own.
     fn term(&self, worker: usize, chunk: u32) -> u64 {
         1 << (4 * (worker as u32 * 4 + chunk))
     }
@@ -235,7 +235,7 @@ impl System {
         received
     }
 
-    /// Whose values a sum of chunk `seq` holds.
+    /// Returns the contributors of a sum of chunk `seq`.
     fn holders(&self, seq: u32, sum: u64) -> Bits {
         let mut holders = [0; host::MAX_RACKS];
         for worker in (0..self.workers()).filter(|worker| sum & self.term(*worker, seq) != 0) {

@@ -13,7 +13,7 @@ pub struct Packet {
     pub fan_in: [u8; 2],
     pub bitmap: [u32; 2],
     pub received: u32,
-    /// Which contributions the elements are the sum of.
+    /// The contributions in the elements' sum.
     pub sum: u64,
 }
 

@@ -19,7 +19,7 @@ pub struct Aggregator {
     infers: bool,
 }
 
-/// What it sends, and to whom.
+/// A packet that it sends, with the destination.
 pub enum Sent {
     One(Packet),
     /// To the worker that asked, not to who sent what is answered.

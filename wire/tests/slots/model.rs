@@ -17,7 +17,7 @@ use crate::{
 /// The property that the header's `received` field brings about.
 pub const KEPT: &str = "a version is given up only when all senders have its result";
 
-/// What is checked.
+/// The system to check.
 #[derive(Clone, Copy, Debug)]
 pub struct System {
     /// Aggregators below the root; none: workers speak to it themselves.
@@ -61,13 +61,13 @@ pub struct State {
     sent: Vec<BTreeSet<Packet>>,
     /// `[worker]`: results that were sent to it.
     results: Vec<BTreeSet<Packet>>,
-    /// What racks sent to the root.
+    /// The packets from racks to the root.
     parts: BTreeSet<Packet>,
     /// `[rack]`: what the root sent to it.
     conclusions: Vec<BTreeSet<Packet>>,
 }
 
-/// What arrives: of a worker at its aggregator, of a rack at the root, of the root at a rack, of an aggregator at a worker.
+/// An arrival: of a worker at its aggregator, of a rack at the root, of the root at a rack, of an aggregator at a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Contribution(Packet, u32),
@@ -83,7 +83,7 @@ impl System {
         self.workers * self.racks.max(1)
     }
 
-    /// What one worker's contribution to a chunk adds to its sum: one, in two bits of its own.
+    /// Returns one worker's contribution to a chunk: one, in two bits of its own.
     fn term(&self, worker: u32, chunk: u32) -> u64 {
         1 << (2 * (worker * 8 + chunk))
     }
@@ -129,7 +129,7 @@ impl System {
         self.job(job_flag::CHILD, self.workers, rack)
     }
 
-    /// What a worker may send for a slot now: with its next chunk's exponent, or before it has that chunk.
+    /// Returns the packets that a worker may send for a slot: with its next chunk's exponent, or before it has that chunk.
     fn packets(&self, worker: u32, slot: u32, place: &Place) -> Vec<Packet> {
         if place.seq >= self.chunks {
             return vec![];

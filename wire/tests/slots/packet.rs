@@ -20,7 +20,7 @@ pub struct Packet {
     pub next_exponent: i8,
     pub next_seq: u32,
     pub received: u32,
-    /// Which contributions the elements are the sum of.
+    /// The contributions in the elements' sum.
     pub sum: u64,
 }
 

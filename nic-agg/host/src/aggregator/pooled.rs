@@ -242,7 +242,7 @@ fn answer_to(action: Action, header: &Header, held: &Version, job: &JobEntry) ->
     })
 }
 
-/// What became of a contribution.
+/// The outcome of a contribution.
 #[derive(Clone, Copy)]
 enum Applied {
     Added,

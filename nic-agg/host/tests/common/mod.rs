@@ -81,7 +81,7 @@ pub fn packet(header: &Header, values: &[i32]) -> Vec<u8> {
     packet
 }
 
-/// What worker `rank` has for chunk `seq`.
+/// Returns the values of worker `rank` for chunk `seq`.
 pub fn values(rank: u16, seq: u32, elements: u16) -> Vec<i32> {
     let mix = |i: u32| {
         (seq.wrapping_mul(0x9e37_79b9) ^ i.wrapping_mul(0x85eb_ca6b) ^ u32::from(rank))

@@ -88,7 +88,7 @@ pub fn packet(header: &Header, values: &[i32]) -> Vec<u8> {
     bytes
 }
 
-/// What a host sent: to whom, and what.
+/// A packet that a parameter host sent, with its destination.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sent {
     pub sending: Sending,
