@@ -32,7 +32,7 @@ use sumac_loader::{DEFAULT_PIN_ROOT, log::ProgramLog};
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, Reason};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{StateDir, identity::TlsFiles, status};
+use crate::cli::{StateDir, identity::TlsFiles};
 
 /// How often it is looked for whether the programs were replaced.
 const LOOK: Duration = Duration::from_millis(500);

@@ -272,8 +272,8 @@ fn shards_and_jobs_keep_apart() {
             let shown = bench.show(&contribution(&job, rank, &of_lane));
             if rank == 0 {
                 assert_eq!(shown.reason, Reason::Added);
-                let slot = bench.dynamic_slot(lane * DYNAMIC_SLOTS + 3);
-                assert_eq!(slot.meta.owner, owner(job.job, job.epoch, lane as u16));
+                let slot = bench.dynamic_slot(u32::from(lane) * DYNAMIC_SLOTS + 3);
+                assert_eq!(slot.meta.owner, owner(job.job, job.epoch, lane));
                 continue;
             }
             assert_eq!(shown.reason, Reason::Forwarded);

@@ -100,7 +100,7 @@ fn good(random: &mut Random, job: &NewJob) -> (Header, NewWorker) {
         15 => header.flags |= flag::RESEND | flag::RAW_FLOAT,
         16 => (header.flags, header.slot) = (header.flags | flag::RESEND, NO_SLOT),
         17 => header.kind = Kind::Probe as u8,
-        _ => return (from_above(random, &header), above_of(job, header.lane)),
+        _ => return (from_above(random, &header), above_of(job, header.lane.into())),
     }
     (header, job.workers[rank])
 }

@@ -63,7 +63,7 @@ impl Trainer {
     }
 }
 
-fn header(bit: u32, lane: u32) -> Header {
+fn header(bit: u32, lane: u16) -> Header {
     Header {
         kind: Kind::Contribution as u8,
         flags: flag::RESEND,
@@ -116,14 +116,14 @@ fn hosted(host: &Worker) -> HostStats {
 fn each_shard_is_summed_on_its_thread() {
     let (host, base, trainers) = start();
     host.path.add_parameter_job(plan(&trainers)).unwrap();
-    for lane in 0..u32::from(CLASSES * SHARDS) {
+    for lane in 0..CLASSES * SHARDS {
         for (bit, trainer) in trainers.iter().enumerate() {
-            trainer.send(base, &header(bit as u32, lane), &[bit as i32 + 1, lane as i32, -1, i32::MIN / 2]);
+            trainer.send(base, &header(bit as u32, lane), &[bit as i32 + 1, i32::from(lane), -1, i32::MIN / 2]);
         }
         for trainer in &trainers {
-            let (header, values) = trainer.receive(lane as usize % usize::from(SHARDS));
+            let (header, values) = trainer.receive(usize::from(lane % SHARDS));
             assert_eq!((header.kind, header.lane, header.flags), (Kind::Result as u8, lane, 0));
-            assert_eq!(values, [3, 2 * lane as i32, -2, i32::MIN]);
+            assert_eq!(values, [3, 2 * i32::from(lane), -2, i32::MIN]);
         }
     }
     let threads = host.path.stats().unwrap();

@@ -4,7 +4,7 @@ use sumac_transport::JobParams;
 use sumac_wire::{
     Header, Reason,
     admit::{self, dynamic::Down},
-    dynamic::{Action, SlotMeta, collided, decide, flushed, lane, owner, passed, release, sum},
+    dynamic::{Action, SlotMeta, collided, decide, flushed, owner, passed, release, sum},
     header::{HEADER_LEN, NO_SLOT, flag},
     tables::{JobEntry, WorkerEntry, job_flag},
 };

@@ -164,6 +164,7 @@ impl Aggregator {
                 return Ok(Outcome::Silent);
             }
             Action::Ignore(reason) => return Err(reason),
+            Action::Postpone => return Err(Reason::OutOfTurn),
             Action::Store(Then::Complete) | Action::Add(Then::Complete) => {
                 (Outcome::Multicast, answer::result(header, &held, &self.job))
             }
