@@ -1,4 +1,4 @@
-//! The daemon's configuration: a TOML file, read once, with errors that name the file and the key.
+//! The daemon's configuration: a TOML file. Errors name the file and the key.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -9,57 +9,56 @@ use sumac_control::{Credential, Endpoint, Identity, SecretError, TlsError, Trust
 use sumac_hostprog::{HostMode, Steer};
 use sumac_wire::MAX_ELEMENTS;
 
-/// How frames move between this host and the aggregator.
+/// The backend of the data path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Backend {
-    /// AF_XDP where it can be had, else UDP with a warning.
+pub enum BackendChoice {
+    /// AF_XDP where it is available, else UDP with a warning.
     #[default]
     Auto,
-    /// AF_XDP or nothing.
+    /// AF_XDP, or the daemon does not start.
     Xdp,
-    /// An ordinary socket; needs no privilege.
+    /// UDP sockets, which need no privilege.
     Udp,
 }
 
-/// A file of `docs/operations.md`'s form; every key but `aggregator` has a default, and a daemon that is only a parameter host
-/// needs only that table.
+/// The keys of `docs/operations.md`. Every key but `aggregator` has a default; a daemon that is only a parameter host needs
+/// only that table.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where trainers connect.
+    /// The path of the trainers' socket.
     #[serde(default = "default_socket")]
     pub socket: PathBuf,
     /// The socket's permissions, octal digits in a string.
     #[serde(default = "default_socket_mode")]
     pub socket_mode: String,
-    /// Who may connect besides root and the daemon's own user; absent: whom `socket_mode` lets in.
+    /// The users that may connect besides root and the daemon's own; absent: all that `socket_mode` permits.
     pub allow_uids: Option<Vec<u32>>,
-    /// How frames move.
     #[serde(default)]
-    pub backend: Backend,
-    /// The interface towards the aggregator (XDP); absent: the one that the route to `aggregator` takes.
+    pub backend: BackendChoice,
+    /// The interface towards the aggregator (XDP); absent: that of the route to `aggregator`.
     pub interface: Option<String>,
-    /// How to attach and bind (XDP).
+    /// The XDP mode to attach and bind in.
     #[serde(default)]
     pub mode: HostMode,
-    /// Whether the NIC shall lead each shard's packets to its queue, where the daemon attaches (XDP).
+    /// Flow rules of the NIC that steer each shard to its queue, where the daemon attaches the program (XDP).
     #[serde(default)]
     pub steer: Steer,
-    /// Receive queues to bind (XDP), in any order: shards have them in ascending order; absent: all.
+    /// The receive queues to bind (XDP), which shards take in ascending order; absent: all.
     pub queues: Option<Vec<u32>>,
-    /// Where the host program is pinned (XDP).
+    /// The directory in which the host program is pinned (XDP).
     #[serde(default = "default_pin_root")]
     pub pin_root: PathBuf,
-    /// The data plane's UDP port of shard 0 (XDP).
+    /// The UDP port of shard 0 (XDP).
     #[serde(default = "default_base_port")]
     pub base_port: u16,
-    /// How many ports from `base_port` the host program takes for Sumac's (XDP).
+    /// The number of ports from `base_port` on that are Sumac's (XDP).
     #[serde(default = "one")]
     pub shards: u16,
-    /// This host's address in the data plane; absent: the one that the route to the aggregator takes.
+    /// This host's address in the data plane; absent: that of the route to the aggregator.
     pub address: Option<Ipv4Addr>,
-    /// The aggregator's control plane.
+    /// The address of the aggregator's control plane.
     pub aggregator: Option<SocketAddr>,
     /// The secret of jobs that bring none: the join token that `sumac-agg token` prints, or with `tls_ca` the secret alone.
     pub secret: Option<String>,
@@ -71,26 +70,26 @@ pub struct Config {
     pub tls_cert: Option<PathBuf>,
     /// Its private key, PEM.
     pub tls_key: Option<PathBuf>,
-    /// CPUs to pin the data path's threads to, in the order of the queues (over UDP, of the shards). Threads beyond the list
-    /// run where the scheduler likes.
+    /// The CPUs of the data path's threads, in the order of the queues (over UDP, of the shards). Threads beyond the list are
+    /// not pinned.
     #[serde(default)]
     pub cpus: Vec<usize>,
-    /// Slots of each lane to ask for; absent: as many as the measured path needs.
+    /// The number of slots of each lane; absent: as many as the measured path needs.
     pub slots: Option<u32>,
-    /// 32-bit words per packet; absent: what MTU and aggregator allow.
+    /// 32-bit words per packet; absent: the most that MTU and aggregator allow.
     pub elements: Option<u16>,
-    /// What floats are multiplied with, a power of two loses nothing; absent: block floating point.
+    /// The factor for floats; a power of two loses nothing. Absent: block floating point.
     pub scale: Option<f32>,
     /// Whether packets carry UDP checksums that the aggregator verifies.
     #[serde(default = "yes")]
     pub checksum: bool,
-    /// The most MiB that trainers may register in all; absent: half of this host's memory. The daemon allocates what
-    /// they register, so without a limit a trainer could take all memory through it.
+    /// The limit of the memory that all trainers together may register, in MiB; absent: half of this host's memory. The
+    /// daemon allocates registered memory, so without a limit a trainer could exhaust the host's.
     pub memory_mib: Option<u64>,
-    /// How long a job waits for its workers, in seconds.
+    /// The time that a job waits for its workers, in seconds.
     #[serde(default = "default_join_timeout")]
     pub join_timeout_s: f64,
-    /// That this daemon is a parameter host of dynamic jobs, beside what it does for trainers; absent: it is none.
+    /// Makes this daemon a parameter host of dynamic jobs, besides its service to trainers.
     pub parameter_host: Option<ParameterHost>,
 }
 
@@ -98,9 +97,9 @@ pub struct Config {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParameterHost {
-    /// The control plane that hands out jobs; absent: that of `aggregator`.
+    /// The control plane that it registers with; absent: that of `aggregator`.
     pub control: Option<SocketAddr>,
-    /// What it is called there, another name than all others'; absent: this host's name.
+    /// Its unique name there; absent: this host's name.
     pub name: Option<String>,
     /// The secret of racks and parameter hosts: the token that `sumac-agg token --racks` prints at the control plane, or with
     /// `tls_ca` the secret alone.
@@ -131,35 +130,16 @@ fn default_join_timeout() -> f64 {
     60.0
 }
 
-/// What is wrong with a configuration.
+/// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
     #[error("cannot read the configuration {file}: {source}; give an existing file to --config")]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// It is not TOML, or has a key or a type that is not known; the message shows the line.
+    Read { file: PathBuf, source: std::io::Error },
+    /// Not TOML, an unknown key or a wrong type; the message shows the line.
     #[error("{file}: {source}")]
-    Parse {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong and where.
-        source: Box<toml::de::Error>,
-    },
-    /// A value that cannot be meant.
+    Parse { file: PathBuf, source: Box<toml::de::Error> },
     #[error("{file}: {key}: {problem}")]
-    Value {
-        /// The file.
-        file: PathBuf,
-        /// The key.
-        key: &'static str,
-        /// What is wrong and what would be right.
-        problem: String,
-    },
+    Value { file: PathBuf, key: &'static str, problem: String },
 }
 
 /// The reason that a control plane's certificate cannot be checked.
@@ -187,7 +167,7 @@ impl Config {
         Config::parse(&text, file)
     }
 
-    /// Checks the text of a file; `file` is for messages.
+    /// Parses and checks the text of a file; messages name `file`.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -198,7 +178,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks what may have been changed since it was read; `file` is for messages.
+    /// Checks a configuration that was changed after it was read; messages name `file`.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
@@ -209,19 +189,19 @@ impl Config {
         }
     }
 
-    /// The socket's permission bits.
+    /// Returns the socket's permission bits; `None` when they are invalid.
     #[must_use]
     pub fn mode_bits(&self) -> Option<u32> {
         u32::from_str_radix(&self.socket_mode, 8).ok().filter(|bits| *bits <= 0o777)
     }
 
-    /// How long a job waits for its workers unless it says otherwise.
+    /// Returns the time that a job waits for its workers by default.
     #[must_use]
     pub fn join_timeout(&self) -> Duration {
         Duration::try_from_secs_f64(self.join_timeout_s).unwrap_or(Duration::from_secs(60))
     }
 
-    /// The most bytes that trainers may register in all.
+    /// Returns the bytes that all trainers together may register.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         match self.memory_mib {
@@ -230,7 +210,7 @@ impl Config {
         }
     }
 
-    /// The secret of jobs that bring none; `None` when there is none.
+    /// Returns the secret of jobs without one of their own.
     ///
     /// # Errors
     /// When the file cannot be read, or the secret is empty.
@@ -258,13 +238,13 @@ impl Config {
         }
     }
 
-    /// The control plane that this daemon is a parameter host for, and the one that its jobs go to without another.
+    /// Returns the address of the control plane of jobs without one of their own, or of the parameter host.
     #[must_use]
     pub fn control(&self) -> Option<SocketAddr> {
         self.aggregator.or_else(|| self.parameter_host.as_ref()?.control)
     }
 
-    /// The first key with a value that cannot be meant, and what is wrong with it.
+    /// Returns the first invalid key and its problem.
     fn problem(&self) -> Option<(&'static str, String)> {
         let checks = [
             (
@@ -310,7 +290,7 @@ impl Config {
             ),
             (
                 "queues",
-                self.queues.as_deref().is_some_and(|queues| queues.is_empty() || has_twins(queues)),
+                self.queues.as_deref().is_some_and(|queues| queues.is_empty() || has_duplicates(queues)),
                 "names no queue, or one twice; leave it out for all".into(),
             ),
         ];
@@ -321,7 +301,7 @@ impl Config {
 }
 
 impl ParameterHost {
-    /// Its secret; `None` when there is none.
+    /// Returns the parameter host's secret.
     ///
     /// # Errors
     /// When the file cannot be read, or the secret is empty.
@@ -329,7 +309,7 @@ impl ParameterHost {
         credential(self.secret.as_deref(), self.secret_file.as_deref())
     }
 
-    /// What is wrong with it in a configuration with or without `aggregator`.
+    /// Returns the problem of the table in a configuration with or without `aggregator`.
     fn problem(&self, aggregator: Option<SocketAddr>) -> Option<String> {
         if self.control.or(aggregator).is_none() {
             return Some(
@@ -356,7 +336,7 @@ fn credential(given: Option<&str>, file: Option<&Path>) -> Result<Option<Credent
     }
 }
 
-fn has_twins(numbers: &[u32]) -> bool {
+fn has_duplicates(numbers: &[u32]) -> bool {
     let mut seen = std::collections::HashSet::new();
     !numbers.iter().all(|number| seen.insert(number))
 }
@@ -373,7 +353,7 @@ mod tests {
     fn an_empty_file_is_the_defaults() {
         let config = parse("").unwrap();
         assert_eq!(config.mode_bits(), Some(0o660));
-        assert_eq!(config.backend, Backend::Auto);
+        assert_eq!(config.backend, BackendChoice::Auto);
         assert_eq!(config.join_timeout(), Duration::from_secs(60));
         assert!(config.default_credential().unwrap().is_none());
     }
@@ -418,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_file_and_key() {
+    fn errors_name_the_file_and_the_key() {
         let cases = [
             ("unknown key", "sokcet = \"x\"", "sokcet"),
             ("wrong type", "elements = \"many\"", "elements"),

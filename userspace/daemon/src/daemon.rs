@@ -1,4 +1,4 @@
-//! The daemon as a whole: started from a configuration, stopped in the order that leaves nothing behind.
+//! The daemon: its start from a configuration, and its shutdown.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,32 +6,27 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::carrier::{Carrier, CarrierError};
+use crate::backend::{Backend, BackendError};
 use crate::config::Config;
-use crate::hub::Hub;
-use crate::parameter::{self, Role, RoleError};
-use crate::routes::Routes;
+use crate::jobs::JobTable;
+use crate::parameter::{self, ParameterHostError, ParameterHostTask};
 use crate::server::{ServeError, Server};
+use crate::state::DaemonState;
 
-/// How long jobs have to tell their aggregators that this host leaves.
-const PARTING: Duration = Duration::from_secs(3);
+/// The time for jobs to leave their coordinators at shutdown.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why the daemon does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// The way to the network.
     #[error(transparent)]
-    Carrier(#[from] CarrierError),
-    /// The socket for trainers.
+    Backend(#[from] BackendError),
     #[error(transparent)]
     Serve(#[from] ServeError),
-    /// The secret of the configuration.
     #[error(transparent)]
     Secret(#[from] sumac_control::SecretError),
-    /// The role of a parameter host.
     #[error(transparent)]
-    Role(#[from] RoleError),
-    /// Threads, timers or signals.
+    ParameterHost(#[from] ParameterHostError),
     #[error("cannot start the daemon's asynchronous part: {0}")]
     Runtime(std::io::Error),
 }
@@ -39,56 +34,57 @@ pub enum DaemonError {
 /// A running daemon.
 #[derive(Debug)]
 pub struct Daemon {
-    hub: Arc<Hub>,
+    state: Arc<DaemonState>,
     server: Option<Server>,
-    role: Option<Role>,
+    role: Option<ParameterHostTask>,
     runtime: Option<Runtime>,
 }
 
 impl Daemon {
-    /// Opens the path to the network, then the door to trainers.
+    /// Starts the data path, then listens for trainers.
     ///
     /// # Errors
-    /// See [`DaemonError`]; nothing is left behind.
+    /// See [`DaemonError`].
     pub fn start(config: Config) -> Result<Daemon, DaemonError> {
-        // Found out now rather than at the first job.
+        // An unreadable secret fails the start, rather than the first job.
         config.default_credential()?;
-        let role = parameter::Terms::new(&config)?;
+        let role = parameter::ParameterHostConfig::new(&config)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("sumac-control")
             .enable_all()
             .build()
             .map_err(DaemonError::Runtime)?;
-        let routes = Arc::new(Routes::default());
-        let news = routes.clone();
-        let carrier = Carrier::start(&config, Arc::new(move |event| news.deliver(event)))?;
-        let hub = Arc::new(Hub::new(config, carrier, routes, runtime.handle().clone()));
-        let server = Server::start(hub.clone())?;
-        let role = role.map(|terms| Role::begin(hub.clone(), runtime.handle(), terms));
-        Ok(Daemon { hub, server: Some(server), role, runtime: Some(runtime) })
+        let jobs = Arc::new(JobTable::default());
+        let sink = jobs.clone();
+        let backend = Backend::start(&config, Arc::new(move |event| sink.deliver(event)))?;
+        let state = Arc::new(DaemonState::new(config, backend, jobs, runtime.handle().clone()));
+        let server = Server::start(state.clone())?;
+        let role = role.map(|terms| ParameterHostTask::begin(state.clone(), runtime.handle(), terms));
+        Ok(Daemon { state, server: Some(server), role, runtime: Some(runtime) })
     }
 
-    /// How packets move: `xdp` or `udp`.
+    /// Returns `xdp` or `udp`.
     #[must_use]
     pub fn backend(&self) -> &'static str {
-        self.hub.carrier.backend()
+        self.state.backend.name()
     }
 
-    /// Serves until the process is told to end (SIGTERM or SIGINT), then stops.
+    /// Serves until SIGTERM or SIGINT, then stops.
     ///
     /// # Errors
-    /// When the signals cannot be waited for.
+    /// When the signal handlers cannot be installed.
     pub fn run(self) -> Result<(), DaemonError> {
         if let Some(runtime) = &self.runtime {
-            runtime.block_on(told_to_end()).map_err(DaemonError::Runtime)?;
+            runtime.block_on(termination()).map_err(DaemonError::Runtime)?;
         }
         tracing::info!("stopping");
         self.stop();
         Ok(())
     }
 
-    /// Stops: trainers are told, jobs fail on the other hosts by name, frames are counted. The host's XDP program stays.
+    /// Stops: trainers are notified, and jobs fail on the other hosts with this host's rank. The host's XDP program stays
+    /// attached.
     pub fn stop(mut self) {
         self.shut_down();
     }
@@ -96,13 +92,13 @@ impl Daemon {
     fn shut_down(&mut self) {
         let Some(server) = self.server.take() else { return };
         server.stop();
-        let deadline = Instant::now() + PARTING;
-        while self.hub.open_jobs() > 0 && Instant::now() < deadline {
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        while self.state.jobs.len() > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Not before its own jobs, which it may be summing.
+        // After its own jobs, which it may be summing.
         drop(self.role.take());
-        self.hub.carrier.stop();
+        self.state.backend.stop();
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_secs(1));
         }
@@ -115,7 +111,7 @@ impl Drop for Daemon {
     }
 }
 
-async fn told_to_end() -> std::io::Result<()> {
+async fn termination() -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {

@@ -1,21 +1,21 @@
-//! Errors of the layers below, in the words and codes of the local API.
+//! Errors of the layers below, as errors of the local API.
 
 use sumac_api::{Code, Failure, OperationOrder};
 use sumac_control::{DenialKind, FailureKind, JobFailure, JoinError, RefusalKind};
 use sumac_transport::{JobError, OpError};
 
 use crate::datapath::Rejection;
-use crate::stream::PartEnd;
+use crate::operations::FragmentEnd;
 
-/// The longest message of an error that ends an operation, in bytes: many of them must fit a socket's buffer.
+/// The longest message of an error that ends an operation, in bytes; many of them must fit a socket's buffer.
 pub(crate) const MESSAGE_LEN: usize = 900;
 
-/// Cuts a message off where it gets too long; what comes from elsewhere may be.
+/// Shortens a message to [`MESSAGE_LEN`] bytes.
 pub(crate) fn bounded(message: String) -> String {
     shortened(message, MESSAGE_LEN)
 }
 
-/// Cuts a text off, between letters, where it has more than `most` bytes.
+/// Shortens a text to `most` bytes, at a character boundary.
 pub(crate) fn shortened(mut text: String, most: usize) -> String {
     if text.len() > most {
         let end = (0..=most.saturating_sub(3)).rev().find(|end| text.is_char_boundary(*end));
@@ -25,7 +25,7 @@ pub(crate) fn shortened(mut text: String, most: usize) -> String {
     text
 }
 
-/// Why a job could not be joined.
+/// Returns the error of a job that could not be joined.
 pub(crate) fn join_error(error: &JoinError, order: OperationOrder) -> Failure {
     let message = error.to_string();
     match error {
@@ -61,7 +61,7 @@ fn denial_hint(kind: DenialKind) -> &'static str {
     }
 }
 
-/// The reason that a running job ended, as the control plane states it. `order`: the job's.
+/// Returns the error of a job that the control plane ended.
 pub(crate) fn job_failure(failure: &JobFailure, order: OperationOrder) -> Failure {
     let (message, ranks) = (bounded(failure.message.clone()), failure.ranks.iter().copied());
     match failure.kind {
@@ -70,7 +70,7 @@ pub(crate) fn job_failure(failure: &JobFailure, order: OperationOrder) -> Failur
     }
 }
 
-/// The end of a job whose workers do not do the same. `order`: the job's.
+/// Returns the error of a job whose workers submitted different operations.
 pub(crate) fn mismatch(message: impl Into<Box<str>>, order: OperationOrder) -> Failure {
     Failure::new(Code::Mismatch, message).hint(match order {
         OperationOrder::Submission => {
@@ -82,7 +82,7 @@ pub(crate) fn mismatch(message: impl Into<Box<str>>, order: OperationOrder) -> F
     })
 }
 
-/// Why a running job ended, for the engine, whose operations end with it.
+/// Returns the engine's error for a job that the control plane ended.
 pub(crate) fn engine_error(failure: &JobFailure) -> JobError {
     match (failure.culprit(), failure.kind) {
         (Some(rank), _) => {
@@ -97,7 +97,7 @@ pub(crate) fn engine_error(failure: &JobFailure) -> JobError {
     }
 }
 
-/// Why a job ended, as the engine says it.
+/// Returns the error of a job that the engine ended.
 pub(crate) fn job_error(error: &JobError) -> Failure {
     let code = match error {
         JobError::NoReply { .. }
@@ -118,7 +118,7 @@ pub(crate) fn job_error(error: &JobError) -> Failure {
     }
 }
 
-/// The reason that other workers read when this host ends a job.
+/// Returns the reason that other workers receive when this host ends a job.
 pub(crate) fn spoken(error: &JobError) -> String {
     match error {
         JobError::Ended { reason } => reason.clone(),
@@ -126,31 +126,31 @@ pub(crate) fn spoken(error: &JobError) -> String {
     }
 }
 
-/// Why the data path did not take a part of an operation.
-pub(crate) fn rejection(rejection: &Rejection) -> PartEnd {
+/// Returns the end of a fragment that the data path rejected.
+pub(crate) fn rejection(rejection: &Rejection) -> FragmentEnd {
     match rejection {
-        Rejection::Submit(error) => PartEnd::Ours(Failure::new(Code::Unsupported, error.to_string())),
-        // It was submitted while the job was ending.
-        Rejection::UnknownJob { .. } => PartEnd::Job,
+        Rejection::Submit(error) => FragmentEnd::OwnFault(Failure::new(Code::Unsupported, error.to_string())),
+        // Submitted while the job was ending.
+        Rejection::UnknownJob { .. } => FragmentEnd::JobEnded,
     }
 }
 
-/// Why a part of an operation failed; `tensor` is what the operation's is called.
-pub(crate) fn part_end(error: &OpError, tensor: &str) -> PartEnd {
+/// Returns the end of a fragment that failed; `tensor` is the name of the operation's tensor.
+pub(crate) fn fragment_end(error: &OpError, tensor: &str) -> FragmentEnd {
     let message = bounded(error.to_string());
     let saturated = |index: u64, end| Failure::new(Code::Saturated, &*message).elements(tensor, index, end);
     match error {
         OpError::Saturated { index, .. } | OpError::NotFinite { index, .. } => {
-            PartEnd::Ours(saturated(*index as u64, None))
+            FragmentEnd::OwnFault(saturated(*index as u64, None))
         }
         OpError::Peer { first, last, .. } => {
-            PartEnd::Theirs(saturated(*first as u64, Some((*last as u64).saturating_add(1))))
+            FragmentEnd::PeerFault(saturated(*first as u64, Some((*last as u64).saturating_add(1))))
         }
         OpError::SumTooLarge { first, last } => {
-            PartEnd::Everybodys(saturated(*first as u64, Some((*last as u64).saturating_add(1))))
+            FragmentEnd::SumFault(saturated(*first as u64, Some((*last as u64).saturating_add(1))))
         }
-        OpError::ShortBuffer { .. } => PartEnd::Ours(Failure::new(Code::OutOfRange, message)),
-        OpError::Job(_) => PartEnd::Job,
+        OpError::ShortBuffer { .. } => FragmentEnd::OwnFault(Failure::new(Code::OutOfRange, message)),
+        OpError::Job(_) => FragmentEnd::JobEnded,
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rank_at_fault_survives_the_way_through_the_engine() {
+    fn the_engine_keeps_the_rank_at_fault() {
         let message = "rank 2 (10.77.2.2) stopped answering".into();
         let failure = JobFailure { kind: FailureKind::Silent, message, ranks: vec![2] };
         let error = engine_error(&failure);
@@ -167,11 +167,11 @@ mod tests {
         assert_eq!(&*told.message, "rank 2 (10.77.2.2) stopped answering");
         assert_eq!(told.code, Code::JobFailed);
         assert_eq!(told.ranks, [2]);
-        assert_eq!(part_end(&OpError::Job(error), "w"), PartEnd::Job);
+        assert_eq!(fragment_end(&OpError::Job(error), "w"), FragmentEnd::JobEnded);
     }
 
     #[test]
-    fn only_a_wrong_secret_is_blamed_on_the_secret() {
+    fn only_a_wrong_secret_has_the_hint_about_secrets() {
         let hint = |kind| {
             let endpoint = "10.77.2.1:48600".parse().unwrap();
             let denied = JoinError::Denied { endpoint, kind, why: "turned away".into() };
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_aggregator_is_nobodys_rank() {
+    fn a_lost_aggregator_names_no_rank() {
         let told = job_error(&engine_error(&JobFailure::state_lost(1, 2)));
         assert_eq!(told.code, Code::JobFailed);
         assert!(told.ranks.is_empty());
@@ -195,17 +195,18 @@ mod tests {
     #[test]
     fn an_element_at_fault_is_named() {
         let error = OpError::NotFinite { index: 7, value: f32::NAN };
-        let PartEnd::Ours(told) = part_end(&error, "layer 1") else { panic!("{error}") };
+        let FragmentEnd::OwnFault(told) = fragment_end(&error, "layer 1") else { panic!("{error}") };
         assert_eq!(
             (told.code, told.tensor.as_deref(), told.index),
             (Code::Saturated, Some("layer 1"), Some(7))
         );
         let error = OpError::Peer { first: 256, last: 511 };
-        let PartEnd::Theirs(told) = part_end(&error, "layer 1") else { panic!("{error}") };
+        let FragmentEnd::PeerFault(told) = fragment_end(&error, "layer 1") else { panic!("{error}") };
         assert_eq!((told.index, told.index_end), (Some(256), Some(512)));
-        // Of a sum no worker is to blame.
-        let PartEnd::Everybodys(told) = part_end(&OpError::SumTooLarge { first: 256, last: 511 }, "w") else {
-            panic!("a sum is nobody's")
+        // A sum names no rank.
+        let FragmentEnd::SumFault(told) = fragment_end(&OpError::SumTooLarge { first: 256, last: 511 }, "w")
+        else {
+            panic!("not the fault of a sum")
         };
         assert_eq!((told.index_end, told.ranks.len()), (Some(512), 0));
     }
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_is_cut_off_between_letters() {
+    fn long_messages_are_shortened_at_a_character_boundary() {
         let message = bounded("é".repeat(1000));
         assert!(message.len() <= MESSAGE_LEN && message.ends_with("é..."), "{}", message.len());
         assert_eq!(bounded("short".into()), "short");

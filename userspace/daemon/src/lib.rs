@@ -1,55 +1,51 @@
-//! The daemon of a host: trainers hand it tensors over a local socket, and it moves them through the network.
+//! The daemon of a host: trainers pass tensors to it over a local socket, and it moves them through the network.
 //!
 //! ```text
-//!   trainers --- sessions --- job ---------------- control plane (sumac-control)
-//!      |             \         |  \
-//!      |           stream     hub   host program (sumac-hostprog)
-//!      |               \
-//!   memory ----- datapath (a thread, engines and a port for each queue) --- network
-//!                  |
-//!                parameter host's role --------- control plane
+//!   trainers --- sessions --- job task ----------- control plane (sumac-control)
+//!      |             \           \
+//!      |          operations     backend --- host program (sumac-hostprog)
+//!      |               \           /
+//!   memory ---------- data path (a thread, engines and a FrameIo for each queue) --- network
+//!                       |
+//!                parameter host --------- control plane
 //! ```
 //!
-//! | module | its one concern |
+//! | module | content |
 //! | --- | --- |
 //! | [`config`] | the configuration file |
-//! | `server`, `access` | the socket, and who may use it |
-//! | `session` | one trainer's connection |
-//! | `operations`, `region`, `memory`, `bell`, `inbox` | what a session is made of |
-//! | `stream` | one job's operations, of all its clients, on their way into the lanes and back |
-//! | `job` | one job of this host, from joining to leaving |
-//! | `line`, `routes` | how session and data path reach the job, and the job them |
-//! | `hub` | what all sessions share |
-//! | `carrier` | the backend: XDP or UDP |
-//! | `path` | how large packets may be |
-//! | `parameter` | the role of a parameter host: jobs that a control plane has this daemon sum for |
-//! | [`datapath`] | packets, and the engines that make and take them |
-//! | `explain` | errors of other crates in the API's words |
+//! | `server` | the socket of trainers, and its access control |
+//! | `session` | the connection of a trainer |
+//! | `operations` | the operations of a job: their division into fragments, and their outcomes |
+//! | `job` | the task of a job, from joining to leaving |
+//! | `job_event` | the events that a job's task handles |
+//! | `jobs` | the jobs of this host, by name and by number |
+//! | `state` | the state that all sessions share |
+//! | `backend` | XDP or UDP, and the host program's table of jobs |
+//! | `path` | the size of packets |
+//! | `parameter` | the parameter host of dynamic jobs |
+//! | [`datapath`] | packets, and the engines that send and receive them |
+//! | `wake_queue` | a queue between threads with a file descriptor |
+//! | `explain` | errors of other crates as errors of the local API |
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
-mod access;
-mod bell;
-mod carrier;
+mod backend;
 pub mod config;
 mod daemon;
 pub mod datapath;
 mod explain;
-mod hub;
-mod inbox;
 mod job;
-mod line;
-mod memory;
+mod job_event;
+mod jobs;
 mod operations;
 mod parameter;
 mod path;
-mod region;
-mod routes;
 mod server;
 mod session;
-mod stream;
+mod state;
+mod wake_queue;
 
-pub use carrier::CarrierError;
+pub use backend::BackendError;
 pub use daemon::{Daemon, DaemonError};
-pub use parameter::RoleError;
+pub use parameter::ParameterHostError;
 pub use server::ServeError;

@@ -1,4 +1,4 @@
-//! How large packets may be on the way to an aggregator.
+//! The size of packets on the path to an aggregator.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
@@ -7,13 +7,13 @@ use sumac_wire::{MAX_ELEMENTS, PAGE_ELEMENTS};
 
 /// IPv4 and UDP headers.
 const ENVELOPE: usize = 20 + 8;
-/// The largest MTU whose frames lie in one buffer, on veths as on most NICs with XDP.
+/// The largest MTU whose frames fit one buffer, on veths as on most NICs with XDP.
 const ONE_BUFFER: usize = 3506;
 
-/// What is taken for the MTU of a path that the kernel does not tell it of.
-pub(crate) const USUAL_MTU: usize = 1500;
+/// The MTU of a path for which the kernel has none.
+pub(crate) const DEFAULT_MTU: usize = 1500;
 
-/// The 32-bit words of a packet that fits an MTU: a multiple of 8, and no more than one buffer holds where frames have one.
+/// Returns the 32-bit words of a packet that fits an MTU: a multiple of 8, and at most a buffer's where frames have one.
 pub(crate) fn words(mtu: usize) -> u16 {
     let fit = mtu.saturating_sub(ENVELOPE + HEADER_LEN) / ELEMENT_LEN;
     let most = if mtu <= ONE_BUFFER { PAGE_ELEMENTS } else { MAX_ELEMENTS };
@@ -22,10 +22,10 @@ pub(crate) fn words(mtu: usize) -> u16 {
     u16::try_from(words).unwrap_or(u16::MAX)
 }
 
-/// The MTU of the way to an address, as the kernel knows it.
+/// Returns the kernel's MTU of the path to an address.
 pub(crate) fn mtu(to: Ipv4Addr) -> std::io::Result<usize> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    // Sends nothing; it only picks the route. Any port does.
+    // Sends nothing; it only selects the route. Any port is valid.
     socket.connect((to, 9))?;
     let mtu = rustix::net::sockopt::ip_mtu(&socket)?;
     Ok(usize::try_from(mtu).unwrap_or(usize::MAX))
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_are_as_large_as_the_mtu_lets_them() {
+    fn packets_fill_the_mtu() {
         let cases =
             [(576, 120), (1500, 352), (3506, 832), (4000, 976), (9000, 2224), (65536, 2224), (90, 1), (0, 1)];
         for (mtu, expected) in cases {

@@ -13,13 +13,13 @@ use sumac_client::{Code, Job, OpOptions};
 
 const DOCUMENT: &str = include_str!("../../../docs/api.md");
 
-/// What rank `rank` puts at place `i`: both signs, with digits behind the point.
+/// Returns the element `i` of rank `rank`: both signs, with a fraction.
 fn value(rank: u16, i: usize) -> f32 {
     (f32::from(rank) + 1.0) * ((i % 1009) as f32 - 500.0) / 1024.0
 }
 
 #[test]
-fn floats_are_the_same_exact_sums_everywhere() {
+fn sums_of_floats_are_exact_on_all_workers() {
     let lab = Lab::new(3);
     let count = 100_003;
     let sums = lab.train(
@@ -35,7 +35,7 @@ fn floats_are_the_same_exact_sums_everywhere() {
             sum
         },
     );
-    // The values are multiples of 1/1024 and the scale is a power of two: nothing is rounded anywhere.
+    // The values are multiples of 1/1024 and the scale is a power of two: nothing is rounded.
     let expected: Vec<f32> = (0..count).map(|i| (0..3).map(|rank| value(rank, i)).sum()).collect();
     for (rank, sum) in sums.iter().enumerate() {
         assert_eq!(*sum, expected, "rank {rank}");
@@ -76,7 +76,7 @@ fn many_operations_of_many_lengths_are_outstanding_at_once() {
                 tensor.fill((number as f32) * f32::from(rank + 1));
             }
             let pending: Vec<_> = tensors.into_iter().map(|tensor| job.allreduce(tensor).unwrap()).collect();
-            // Waited for in the opposite order: every end finds whoever asks for it.
+            // In the opposite order.
             let mut sums: Vec<Vec<f32>> =
                 pending.into_iter().rev().map(|pending| pending.wait().unwrap().to_vec()).collect();
             sums.reverse();
@@ -92,7 +92,7 @@ fn many_operations_of_many_lengths_are_outstanding_at_once() {
 }
 
 #[test]
-fn several_trainers_of_a_host_do_not_notice_each_other() {
+fn several_trainers_of_a_host_are_independent() {
     let lab = Lab::new(2);
     std::thread::scope(|scope| {
         for number in 0..4u16 {
@@ -166,7 +166,7 @@ fn a_job_can_be_opened_again() {
 }
 
 #[test]
-fn counters_tell_what_happened() {
+fn counters_match_the_operations() {
     let lab = Lab::new(2);
     let stats = lab.train(
         "counted",
@@ -204,7 +204,7 @@ fn a_value_that_does_not_fit_is_named_on_all_workers() {
                 tensor[700] = 1e9;
             }
             let failed = job.allreduce_with(tensor, OpOptions::named("layer 5")).unwrap().wait().unwrap_err();
-            // The job goes on with values that fit.
+            // The job continues with values that fit.
             let tensor = client.tensor::<f32>(10).unwrap();
             job.allreduce(tensor).unwrap().wait().unwrap();
             job.close().unwrap();
@@ -214,7 +214,7 @@ fn a_value_that_does_not_fit_is_named_on_all_workers() {
             }
         },
     );
-    // The other one is told by a notice of the one whose value it is.
+    // The other worker learns the element from this one.
     for failure in &failures {
         assert_eq!(
             (failure.code, failure.tensor.as_deref()),
@@ -226,9 +226,9 @@ fn a_value_that_does_not_fit_is_named_on_all_workers() {
     }
 }
 
-/// A trainer by hand beside one of the library, so that every message can be looked at.
+/// A trainer without the client library besides one with it, so that every message can be compared.
 #[test]
-fn the_exchange_of_the_documentation() {
+fn messages_are_those_of_the_documentation() {
     let lab = Lab::new(2);
     let client = lab.client(1);
     let partner = std::thread::spawn(move || {

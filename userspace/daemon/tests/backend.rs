@@ -1,4 +1,4 @@
-//! Which way packets move, and how loudly the daemon says that it is not the one asked for.
+//! The choice of the backend, and the report of a fallback.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
@@ -7,9 +7,9 @@ mod common;
 use common::Scratch;
 use sumac_client::Client;
 use sumac_daemon::config::Config;
-use sumac_daemon::{CarrierError, Daemon, DaemonError};
+use sumac_daemon::{BackendError, Daemon, DaemonError};
 
-/// No XDP program can lead to the host's own address, whatever the privileges.
+/// An XDP program cannot be used for the host's own address, whatever the privileges.
 fn config(scratch: &Scratch, backend: &str) -> Config {
     let socket = scratch.path().join("a.sock");
     let text = format!("socket = {socket:?}\nbackend = {backend:?}\naggregator = \"127.0.0.1:48600\"");
@@ -17,7 +17,7 @@ fn config(scratch: &Scratch, backend: &str) -> Config {
 }
 
 #[test]
-fn auto_falls_back_and_shows_why() {
+fn auto_falls_back_to_udp_and_reports_the_reason() {
     let scratch = Scratch::new();
     let config = config(&scratch, "auto");
     let socket = config.socket.clone();
@@ -30,16 +30,16 @@ fn auto_falls_back_and_shows_why() {
 }
 
 #[test]
-fn xdp_or_nothing_is_nothing() {
+fn xdp_does_not_fall_back() {
     let scratch = Scratch::new();
     let config = config(&scratch, "xdp");
     let socket = config.socket.clone();
-    assert!(matches!(Daemon::start(config), Err(DaemonError::Carrier(CarrierError::Xdp(_)))));
+    assert!(matches!(Daemon::start(config), Err(DaemonError::Backend(BackendError::Xdp(_)))));
     assert!(!socket.exists());
 }
 
 #[test]
-fn an_address_that_is_not_this_hosts_is_named() {
+fn an_error_names_an_address_that_is_not_this_hosts() {
     let scratch = Scratch::new();
     let config = Config { address: Some("192.0.2.1".parse().unwrap()), ..config(&scratch, "udp") };
     let error = Daemon::start(config).unwrap_err();

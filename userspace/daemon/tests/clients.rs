@@ -1,4 +1,4 @@
-//! Several clients of one job on one host: one stream, and who may come in. See `common/lab.rs` for the topology.
+//! Several clients of one job on one host. See `common/lab.rs` for the topology.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
@@ -20,7 +20,7 @@ fn total(client: &Client, job: &Job, name: &str, value: f32) -> Result<f32, Clie
 }
 
 #[test]
-fn two_clients_submit_into_one_stream() {
+fn two_clients_submit_to_one_job() {
     let lab = Lab::new(2);
     // The same order on both hosts: first the opener's, then the other's.
     for (host, opener) in open(&lab, "shared", |o| o).into_iter().enumerate() {
@@ -34,13 +34,13 @@ fn two_clients_submit_into_one_stream() {
             pending.wait().unwrap();
             let stats = &second.stats().unwrap().jobs[0];
             assert_eq!((stats.clients, stats.operations_submitted), (2, 2));
-            // It leaves alone, and the job goes on.
+            // The job continues without it.
             attached.close().unwrap();
             opener.1.allreduce(opener.0.tensor::<i32>(10).unwrap()).unwrap().wait().unwrap();
             opener.1.close().unwrap();
         });
     }
-    // Both hosts' threads have closed when their daemons know the job no more.
+    // Until both daemons have removed the job.
     wait_until(|| (0..2).all(|host| lab.client(host).stats().unwrap().jobs.is_empty()));
 }
 
@@ -58,7 +58,7 @@ fn open(lab: &Lab, name: &str, options: impl Fn(JobOptions) -> JobOptions) -> Ve
 }
 
 #[test]
-fn names_bring_together_what_each_worker_submits_in_its_own_order() {
+fn operations_are_matched_by_name_in_any_order() {
     let lab = Lab::new(3);
     let names: Vec<String> = (0..20).map(|i| format!("layer {i}")).collect();
     let sums = lab.train(
@@ -93,7 +93,7 @@ fn names_bring_together_what_each_worker_submits_in_its_own_order() {
 }
 
 #[test]
-fn clients_of_all_hosts_meet_by_name() {
+fn operations_of_several_clients_are_matched_by_name() {
     let lab = Lab::new(2);
     let opened = open(&lab, "met", |o| o.order(OperationOrder::Name).scale(65536.0));
     std::thread::scope(|scope| {
@@ -121,7 +121,7 @@ fn clients_of_all_hosts_meet_by_name() {
 }
 
 #[test]
-fn an_operation_without_a_name_is_refused_where_names_decide() {
+fn an_operation_without_a_name_is_refused_in_order_of_names() {
     let lab = Lab::new(1);
     let (client, job) = open(&lab, "nameless", |o| o.order(OperationOrder::Name)).remove(0);
     let failed = job.allreduce(client.tensor::<f32>(1).unwrap()).unwrap_err();
@@ -129,7 +129,7 @@ fn an_operation_without_a_name_is_refused_where_names_decide() {
 }
 
 #[test]
-fn who_may_attach() {
+fn attach_requires_the_user_or_the_secret() {
     let lab = Lab::new(1);
     let client = lab.client(0);
     let code = |result: Result<Job, ClientError>| result.unwrap_err().code();
@@ -141,7 +141,7 @@ fn who_may_attach() {
 }
 
 #[test]
-fn a_client_that_dies_takes_the_job_along_only_when_others_wait_for_it() {
+fn a_dead_clients_job_fails_only_with_outstanding_operations() {
     let lab = Lab::new(2);
     let jobs = open(&lab, "dies", |o| o);
     drop(lab.client(0).attach("dies", None).unwrap());
@@ -150,36 +150,36 @@ fn a_client_that_dies_takes_the_job_along_only_when_others_wait_for_it() {
             scope.spawn(|| assert_eq!(total(client, job, "goes on", 1.0).unwrap(), 2.0));
         }
     });
-    // One that leaves an operation behind.
+    // A client with an outstanding operation.
     let other = lab.client(0);
     let attached = other.attach("dies", None).unwrap();
     drop(attached.allreduce(other.tensor::<f32>(10).unwrap()).unwrap());
     drop((attached, other));
-    // Before the other host submits something else, which would be a mismatch.
+    // Before the other host submits a different operation, which would be a mismatch.
     wait_until(|| lab.client(0).stats().unwrap().jobs.is_empty());
     let error = total(&jobs[1].0, &jobs[1].1, "fails", 1.0).unwrap_err();
     let ClientError::Daemon(failure) = error else { panic!("{error}") };
     assert!(failure.ranks == [0] && failure.message.contains("1 operations outstanding"), "{failure}");
 }
 
-/// Also those that go before they have heard that they are in, and those whose guesses let nobody in.
+/// Also those that leave before the reply, and those that are refused.
 #[test]
-fn clients_that_go_at_once_are_not_counted_for_ever() {
+fn clients_that_leave_at_once_are_not_counted() {
     let lab = Lab::new(1);
     let (client, _job) = open(&lab, "crowd", |o| o).remove(0);
     for round in 0..40 {
         let mut raw = Raw::greeted(&lab.hosts[0].1);
-        raw.say(json!({"cmd": "attach", "job": "crowd", "secret": "guess"}), &[]);
-        raw.say(json!({"cmd": "attach", "job": "crowd"}), &[]);
+        raw.send(json!({"cmd": "attach", "job": "crowd", "secret": "guess"}), &[]);
+        raw.send(json!({"cmd": "attach", "job": "crowd"}), &[]);
         if round % 2 == 0 {
-            raw.say(json!({"cmd": "stats"}), &[]);
+            raw.send(json!({"cmd": "stats"}), &[]);
         }
     }
     wait_until(|| client.stats().unwrap().jobs[0].clients == 1);
 }
 
 #[test]
-fn with_the_one_who_opened_it_the_job_ends_for_all() {
+fn the_job_ends_with_its_opener() {
     let lab = Lab::new(1);
     let (_client, job) = open(&lab, "ends", |o| o).remove(0);
     let mut raw = Raw::greeted(&lab.hosts[0].1);

@@ -21,13 +21,13 @@ fn all_of(lab: &Lab, options: impl Fn(JobOptions) -> JobOptions, work: fn(&Clien
 }
 
 #[test]
-fn every_kind_does_what_it_says_with_every_type() {
+fn every_kind_with_every_type() {
     // A power of two, so that small integers are exact.
     all(|o| o.scale(65536.0), every_type);
 }
 
 #[test]
-fn shards_and_small_packets_change_nothing() {
+fn results_do_not_depend_on_shards_and_packet_size() {
     let lab = Lab::with(usize::from(WORLD), "shards = 2");
     all_of(
         &lab,
@@ -45,12 +45,12 @@ fn shards_and_small_packets_change_nothing() {
 }
 
 #[test]
-fn slots_follow_the_path_and_packets_the_mtu() {
+fn slots_depend_on_the_path_and_packets_on_the_mtu() {
     all(
         |o| o,
         |client, job, _| {
             let opened = job.opened();
-            // The aggregator's; the loopback would carry more.
+            // The aggregator's limit; the loopback's is higher.
             assert_eq!(opened.elements, 352);
             assert!(opened.slots.is_power_of_two() && opened.slots_reason.contains("ms x"), "{opened:?}");
             let stats = client.stats().unwrap();
@@ -78,8 +78,8 @@ fn means_are_sums_divided() {
     );
 }
 
-/// Large and small values side by side: block floating point keeps to its bound, whatever the magnitude.
-fn keeps_to_its_bound(client: &Client, job: &Job, rank: u16, levels: f64) {
+/// Checks the error bound of block floating point with large and small values in one chunk.
+fn stays_within_its_bound(client: &Client, job: &Job, rank: u16, levels: f64) {
     for magnitude in [1e-30, 1.0, 1e30] {
         let mut tensor = client.tensor::<f32>(5000).unwrap();
         let mine =
@@ -100,23 +100,26 @@ fn keeps_to_its_bound(client: &Client, job: &Job, rank: u16, levels: f64) {
 }
 
 #[test]
-fn block_floating_point_fits_all_magnitudes() {
+fn block_floating_point_holds_its_bound_for_all_magnitudes() {
     all(
         |o| o.block(),
         |client, job, rank| {
             assert_eq!(job.opened().max_float, None);
-            keeps_to_its_bound(client, job, rank, f64::from(i32::MAX));
+            stays_within_its_bound(client, job, rank, f64::from(i32::MAX));
         },
     );
 }
 
 #[test]
-fn sixteen_bits_round_more_and_still_keep_to_their_bound() {
-    all(|o| o.wire(WireFormat::Int16), |client, job, rank| keeps_to_its_bound(client, job, rank, 32767.0));
+fn int16_holds_its_bound() {
+    all(
+        |o| o.wire(WireFormat::Int16),
+        |client, job, rank| stays_within_its_bound(client, job, rank, 32767.0),
+    );
 }
 
 #[test]
-fn what_is_not_finite_can_be_carried() {
+fn non_finite_values_can_be_carried() {
     all(
         |o| o.not_finite(NonFinitePolicy::Carry).elements(100),
         |client, job, rank| {
@@ -133,7 +136,7 @@ fn what_is_not_finite_can_be_carried() {
 }
 
 #[test]
-fn an_operation_without_elements_waits_for_all() {
+fn an_empty_operation_is_a_barrier() {
     use std::sync::atomic::{AtomicU16, Ordering};
     static ARRIVED: AtomicU16 = AtomicU16::new(0);
 
@@ -149,11 +152,11 @@ fn an_operation_without_elements_waits_for_all() {
 }
 
 #[test]
-fn what_is_urgent_overtakes_what_is_not() {
+fn urgent_operations_overtake_others() {
     all(
         |o| o,
         |client, job, _| {
-            // Thousands of packets, of which the small one's would be the last.
+            // Thousands of packets before the small one's.
             let mut large = job.allreduce(client.tensor::<f32>(3_000_000).unwrap()).unwrap();
             let urgent = OpOptions { priority: 7, ..OpOptions::default() };
             job.allreduce_with(client.tensor::<f32>(100).unwrap(), urgent).unwrap().wait().unwrap();

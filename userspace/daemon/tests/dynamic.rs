@@ -20,12 +20,12 @@ fn dynamic(options: JobOptions) -> JobOptions {
     options.mode(Mode::Dynamic)
 }
 
-/// What rank `rank` puts at place `i`: both signs, with digits behind the point.
+/// Returns the element `i` of rank `rank`: both signs, with a fraction.
 fn value(rank: u16, i: usize) -> f32 {
     (f32::from(rank) + 1.0) * ((i % 1009) as f32 - 500.0) / 1024.0
 }
 
-/// The bits of this worker's sum of such values.
+/// Returns the bits of this worker's sum.
 fn sum(client: &Client, job: &Job, rank: u16, count: usize) -> Vec<u32> {
     let mut tensor = client.tensor::<f32>(count).unwrap();
     for (i, x) in tensor.iter_mut().enumerate() {
@@ -35,13 +35,13 @@ fn sum(client: &Client, job: &Job, rank: u16, count: usize) -> Vec<u32> {
     sum.iter().map(|x| x.to_bits()).collect()
 }
 
-/// What a daemon counts as a parameter host, of all its jobs together.
+/// Returns a counter of a daemon's parameter host, summed over its jobs.
 fn hosted(client: &Client, counter: &str) -> u64 {
     let stats = client.stats().unwrap();
     stats.parameter_host.iter().flatten().map(|job| job[counter].as_u64().unwrap()).sum()
 }
 
-/// A counter of a job's engine.
+/// Returns a counter of a job's engine.
 fn engine(client: &Client, job: &Job, counter: &str) -> u64 {
     let stats = client.stats().unwrap();
     let found = stats.jobs.iter().find(|found| found.job == job.opened().wire_job).unwrap();
@@ -49,9 +49,9 @@ fn engine(client: &Client, job: &Job, counter: &str) -> u64 {
 }
 
 #[test]
-fn a_dynamic_job_gives_the_bits_of_a_static_one() {
+fn dynamic_and_static_jobs_have_the_same_results() {
     let lab = Lab::dynamic(Kind::Host { shared: 512 }, HOSTS, 1, "");
-    // Not a power of two: the sums are rounded, and must be so in the same way.
+    // Not a power of two: the sums are rounded, in the same way.
     let sums = |options: fn(JobOptions) -> JobOptions, name: &str| {
         let work = |client: Client, job: Job, rank| {
             let sum = sum(&client, &job, rank, 50_003);
@@ -60,7 +60,7 @@ fn a_dynamic_job_gives_the_bits_of_a_static_one() {
         };
         lab.train(name, move |o| options(o.scale(99_999.0)), work)
     };
-    // Both at once, on one aggregator.
+    // Both at the same time, on one aggregator.
     let (fixed, shared) = std::thread::scope(|scope| {
         let fixed = scope.spawn(|| sums(|o| o, "static"));
         (sums(dynamic, "dynamic"), fixed.join().unwrap())
@@ -70,7 +70,7 @@ fn a_dynamic_job_gives_the_bits_of_a_static_one() {
 }
 
 #[test]
-fn every_kind_does_what_it_says_with_every_type() {
+fn every_kind_with_every_type() {
     let lab = Lab::dynamic(Kind::Host { shared: 512 }, HOSTS, 1, "");
     lab.train("kinds", dynamic, |client, job, rank| {
         every_type(&client, &job, rank);
@@ -79,7 +79,7 @@ fn every_kind_does_what_it_says_with_every_type() {
 }
 
 #[test]
-fn no_aggregator_is_needed() {
+fn dynamic_jobs_need_no_aggregator() {
     let lab = Lab::dynamic(Kind::None, HOSTS, 1, "");
     lab.train("alone", dynamic, |client, job, rank| {
         let OpenReply { slots, plane, dynamic, .. } = job.opened();
@@ -88,7 +88,7 @@ fn no_aggregator_is_needed() {
         every_type(&client, &job, rank);
         job.close().unwrap();
     });
-    // There is nothing that a static job could have slots of.
+    // A static job needs slots.
     let refused = lab.client(0).open(&JobOptions::new("static", 0, 1)).unwrap_err();
     assert!(refused.to_string().contains("no aggregator"), "{refused}");
 }
@@ -101,7 +101,7 @@ fn shards_are_spread_over_parameter_hosts() {
         |o| dynamic(o).parameter_hosts(2).elements(352),
         |client, job, rank| {
             let found = sum(&client, &job, rank, 50_003);
-            // Both are done with it only when all workers are.
+            // Until all workers are done.
             (found, job, client)
         },
     );
@@ -117,7 +117,7 @@ fn shards_are_spread_over_parameter_hosts() {
 }
 
 #[test]
-fn tensors_go_to_the_shard_with_the_least_to_do() {
+fn tensors_go_to_the_shard_with_the_smallest_load() {
     let lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "shards = 2");
     let work = |client: Client, job: Job, _rank| {
         // In packets of 100: one, one that is urgent, one, and one that is spread.
@@ -143,7 +143,7 @@ fn tensors_go_to_the_shard_with_the_least_to_do() {
 }
 
 #[test]
-fn tensors_of_unequal_size_load_all_threads_alike() {
+fn tensors_of_unequal_size_load_all_threads_equally() {
     // In packets; what has fewer than there are shards goes whole to one of them, and so to its thread.
     const TENSORS: [usize; 16] = [3, 1, 1, 1, 3, 1, 1, 1, 3, 1, 1, 1, 3, 1, 1, 1];
     let in_turn = |shard: usize| TENSORS.iter().skip(shard).step_by(4).sum::<usize>();
@@ -168,7 +168,7 @@ fn tensors_of_unequal_size_load_all_threads_alike() {
 }
 
 #[test]
-fn a_worker_is_the_parameter_host_of_its_own_job() {
+fn a_worker_can_be_its_jobs_parameter_host() {
     for kind in [Kind::None, Kind::Host { shared: 256 }] {
         let lab = Lab::co_located(kind, HOSTS);
         let sums = lab.train("both", dynamic, |client, job, rank| {
@@ -204,7 +204,7 @@ fn jobs_share_fewer_slots_than_they_need() {
 }
 
 #[test]
-fn floats_that_do_not_fit_go_as_floats() {
+fn saturated_chunks_travel_as_floats() {
     let lab = Lab::dynamic(Kind::Host { shared: 256 }, HOSTS, 1, "");
     lab.train("large", dynamic, |client, job, rank| {
         assert_eq!((job.opened().max_float, job.opened().max_int), (None, i32::MAX));
@@ -233,7 +233,7 @@ fn floats_that_do_not_fit_go_as_floats() {
 }
 
 #[test]
-fn sums_of_integers_that_do_not_fit_fail_on_all_workers() {
+fn integer_overflow_fails_on_all_workers() {
     let lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "");
     lab.train("integers", dynamic, |client, job, rank| {
         let mut tensor = client.tensor::<i32>(1000).unwrap();
@@ -242,7 +242,7 @@ fn sums_of_integers_that_do_not_fit_fail_on_all_workers() {
         let ClientError::Daemon(failure) = &failed.error else { panic!("{}", failed.error) };
         assert_eq!((failure.code, failure.ranks.len()), (Code::Saturated, 0), "{failure}");
         assert!(failure.index <= Some(500) && failure.index_end > Some(500), "{failure:?}");
-        // And the job goes on.
+        // The job continues.
         let mut tensor = client.tensor::<i32>(1).unwrap();
         tensor[0] = -1;
         assert_eq!(job.allreduce(tensor).unwrap().wait().unwrap()[..], [-2]);
@@ -251,7 +251,7 @@ fn sums_of_integers_that_do_not_fit_fail_on_all_workers() {
 }
 
 #[test]
-fn a_job_outlives_its_aggregator() {
+fn a_job_continues_without_its_aggregator() {
     let mut lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "");
     let (before, after) = (Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3)));
     let trainers: Vec<_> = (0..2)
@@ -262,7 +262,7 @@ fn a_job_outlives_its_aggregator() {
                 let first = sum(&client, &job, rank, 50_000);
                 assert_eq!(engine(&client, &job, "direct"), 0);
                 before.wait();
-                // The aggregator goes, with its control plane.
+                // The aggregator stops, with its control plane.
                 after.wait();
                 for _ in 0..3 {
                     assert_eq!(sum(&client, &job, rank, 50_000), first);
@@ -280,7 +280,7 @@ fn a_job_outlives_its_aggregator() {
 }
 
 #[test]
-fn a_job_ends_with_its_parameter_host() {
+fn a_job_fails_with_its_parameter_host() {
     let mut lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "");
     let client = lab.client(0);
     let trainers: Vec<_> = (0..2)
@@ -309,7 +309,7 @@ fn a_job_ends_with_its_parameter_host() {
 }
 
 #[test]
-fn without_a_parameter_host_the_job_is_refused_by_that_name() {
+fn a_job_without_a_parameter_host_is_refused() {
     let lab = Lab::dynamic(Kind::Host { shared: 256 }, 1, 0, "");
     let refused =
         lab.client(0).open(&dynamic(JobOptions::new("lonely", 0, 1)).timeout(Duration::from_secs(1)));
@@ -318,7 +318,7 @@ fn without_a_parameter_host_the_job_is_refused_by_that_name() {
 }
 
 #[test]
-fn options_that_do_not_fit_the_mode_are_bad_fields() {
+fn options_of_the_other_mode_are_bad_fields() {
     let lab = Lab::new(1);
     let mut raw = Raw::greeted(&lab.hosts[0].1);
     let table: [(&str, Value); 6] = [

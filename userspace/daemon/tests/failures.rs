@@ -1,4 +1,5 @@
-//! Jobs that end badly: everybody is told, by name, and nothing is left. See `common/lab.rs` for the topology.
+//! Jobs that fail: all workers receive an error that names the rank, and resources are released. See `common/lab.rs` for
+//! the topology.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
@@ -11,7 +12,7 @@ use common::{Raw, code, memfd};
 use serde_json::{Value, json};
 use sumac_client::{Client, ClientError, Code, Failure, JobOptions, Pending};
 
-/// Opens a job by hand on one host and by the library on the other.
+/// Opens a job without the client library on one host and with it on the other.
 fn pair(lab: &Lab, name: &str) -> (Raw, Value, Client, sumac_client::Job) {
     let client = lab.client(1);
     let (other, options) = (client.clone(), JobOptions::new(name, 1, 2));
@@ -26,7 +27,7 @@ fn allreduce(job: &Value, region: &Value, offset: u64, count: u64) -> Value {
     json!({"cmd": "allreduce", "job": job, "region": region, "dtype": "float32", "offset": offset, "count": count})
 }
 
-/// What the daemon says of a sum that will never come.
+/// Returns the error of a sum that cannot complete.
 fn sum_fails(client: &Client, job: &sumac_client::Job) -> Failure {
     let tensor = client.tensor::<f32>(1000).unwrap();
     let error = match job.allreduce(tensor) {
@@ -40,7 +41,7 @@ fn sum_fails(client: &Client, job: &sumac_client::Job) -> Failure {
 }
 
 #[test]
-fn ranges_are_checked_before_anything_is_sent() {
+fn ranges_are_checked() {
     let lab = Lab::new(2);
     let (mut raw, job, _client, _partner) = pair(&lab, "ranges");
     let file = memfd(4096, true);
@@ -72,12 +73,12 @@ fn ranges_are_checked_before_anything_is_sent() {
 }
 
 #[test]
-fn what_an_operation_uses_cannot_be_taken_away() {
+fn resources_in_use_cannot_be_released() {
     let lab = Lab::new(2);
     let (mut raw, job, _client, _partner) = pair(&lab, "busy");
     let file = memfd(4096, true);
     let region = raw.register(&file, 4096)["ok"]["region"].clone();
-    // The partner never submits, so this stays outstanding.
+    // The partner does not submit, so this stays outstanding.
     let op = raw.ask(allreduce(&job, &region, 0, 16))["ok"]["op"].clone();
     assert!(op.is_u64());
     let cases = [
@@ -95,7 +96,7 @@ fn what_an_operation_uses_cannot_be_taken_away() {
 }
 
 #[test]
-fn operations_outstanding_are_bounded() {
+fn outstanding_operations_are_bounded() {
     let lab = Lab::new(2);
     let (mut raw, job, _client, _partner) = pair(&lab, "bounded");
     let file = memfd(1 << 20, true);
@@ -108,7 +109,7 @@ fn operations_outstanding_are_bounded() {
 }
 
 #[test]
-fn the_ends_of_all_operations_wait_for_a_trainer_who_does_not_read() {
+fn completions_of_all_operations_fit_the_socket_buffer() {
     let lab = Lab::new(2);
     let (mut raw, job, client, partner) = pair(&lab, "unread");
     let file = memfd(1 << 20, true);
@@ -118,7 +119,7 @@ fn the_ends_of_all_operations_wait_for_a_trainer_who_does_not_read() {
     for number in 0..operations {
         assert!(raw.ask(allreduce(&job, &region, number * 64, 1))["ok"].is_object());
     }
-    // All of them fail at once, which makes the longest messages; nobody reads until the last has been sent.
+    // All fail at once, with the longest messages; they are read after the last has been sent.
     drop((partner, client));
     std::thread::sleep(Duration::from_millis(200));
     for number in 0..operations {
@@ -129,20 +130,20 @@ fn the_ends_of_all_operations_wait_for_a_trainer_who_does_not_read() {
 }
 
 #[test]
-fn a_trainer_that_dies_ends_the_job_by_its_rank() {
+fn a_dead_trainers_job_fails_with_its_rank() {
     let lab = Lab::new(2);
     let (mut raw, job, client, partner) = pair(&lab, "dies");
     let file = memfd(4096, true);
     let region = raw.register(&file, 4096)["ok"]["region"].clone();
     raw.ask(allreduce(&job, &region, 0, 1000));
-    // In the middle of an operation; the kernel closes the socket of a killed process just so.
+    // In the middle of an operation; the kernel closes a killed process's socket in the same way.
     drop(raw);
-    // What it had submitted may still be summed, if this one is quick; nothing after it.
+    // The operation that it had submitted may still complete; no later one.
     let _quick = partner.allreduce(client.tensor::<f32>(1000).unwrap()).map(Pending::wait);
     let failure = sum_fails(&client, &partner);
     assert_eq!((failure.code, &failure.ranks[..]), (Code::JobFailed, &[0][..]), "{failure}");
     assert!(failure.message.contains("went away"), "{failure}");
-    // The handle is let go, and both hosts serve the next job of the same name.
+    // The handle is released, and both hosts serve the next job of the same name.
     partner.close().unwrap();
     let sums = lab.train(
         "dies",
@@ -159,7 +160,7 @@ fn a_trainer_that_dies_ends_the_job_by_its_rank() {
 }
 
 #[test]
-fn a_trainer_that_does_not_read_ends_its_job_by_its_rank() {
+fn the_job_of_a_trainer_that_does_not_read_fails_with_its_rank() {
     let lab = Lab::new(2);
     let (raw, _, client, partner) = pair(&lab, "deaf");
     let flood = br#"{"id":1,"cmd":"nothing"}"#;
@@ -189,7 +190,7 @@ fn cancelling_ends_the_job_on_all_workers() {
 }
 
 #[test]
-fn cancelling_what_is_over_changes_nothing() {
+fn cancelling_a_completed_operation_has_no_effect() {
     let lab = Lab::new(2);
     let cancelled = lab.train(
         "late",
@@ -225,7 +226,7 @@ fn a_wrong_secret_is_refused() {
 }
 
 #[test]
-fn a_daemon_that_stops_ends_its_jobs_by_rank_and_serves_again() {
+fn a_stopped_daemons_jobs_fail_with_its_rank() {
     let mut lab = Lab::new(2);
     let (mut raw, job, client, partner) = pair(&lab, "stops");
     if let Some(daemon) = lab.hosts[0].0.take() {
@@ -249,7 +250,7 @@ fn a_daemon_that_stops_ends_its_jobs_by_rank_and_serves_again() {
 }
 
 #[test]
-fn a_sum_that_waits_for_a_worker_who_has_left_fails_by_its_rank() {
+fn a_sum_that_waits_for_a_departed_worker_fails_with_its_rank() {
     let lab = Lab::new(2);
     let (mut raw, job, client, partner) = pair(&lab, "left");
     assert!(raw.ask(json!({"cmd": "close", "job": job}))["ok"].is_object());
@@ -258,10 +259,10 @@ fn a_sum_that_waits_for_a_worker_who_has_left_fails_by_its_rank() {
 }
 
 #[test]
-fn a_trainer_that_dies_while_it_waits_for_others_frees_its_place() {
+fn a_trainer_that_dies_while_it_joins_releases_its_rank() {
     let lab = Lab::new(2);
     let mut raw = Raw::greeted(&lab.hosts[0].1);
-    raw.say(json!({"cmd": "open", "job": "early", "rank": 0, "world": 2}), &[]);
+    raw.send(json!({"cmd": "open", "job": "early", "rank": 0, "world": 2}), &[]);
     // By then it has its place; one whose request is still on its way falls free only after two seconds of silence.
     std::thread::sleep(Duration::from_millis(300));
     drop(raw);

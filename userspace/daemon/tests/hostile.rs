@@ -1,4 +1,4 @@
-//! Trainers who do everything wrong: each gets an error with a name, and nobody else notices.
+//! Invalid and hostile requests: each is answered with an error, and other trainers are not affected.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
@@ -13,8 +13,8 @@ use sumac_client::Client;
 use sumac_daemon::config::Config;
 use sumac_daemon::{Daemon, DaemonError, ServeError};
 
-/// Whether the daemon serves somebody who behaves.
-fn is_well(socket: &std::path::Path) {
+/// Asserts that the daemon serves a valid request.
+fn serves(socket: &std::path::Path) {
     let client = Client::connect(socket).unwrap();
     let mut tensor = client.tensor::<f32>(1000).unwrap();
     tensor[999] = 1.0;
@@ -22,7 +22,7 @@ fn is_well(socket: &std::path::Path) {
 }
 
 #[test]
-fn nonsense_is_answered_by_name() {
+fn malformed_requests_are_answered_with_their_error() {
     let scratch = Scratch::new();
     let (_daemon, socket) = daemon(&scratch, "a", "");
     let mut raw = Raw::greeted(&socket);
@@ -37,20 +37,20 @@ fn nonsense_is_answered_by_name() {
     ];
     for (name, bytes, expected) in cases {
         raw.channel.send(bytes, &[]).unwrap();
-        let (reply, _) = raw.hear().unwrap();
+        let (reply, _) = raw.receive().unwrap();
         assert_eq!(code(&reply), expected, "{name}: {reply}");
     }
-    is_well(&socket);
+    serves(&socket);
 }
 
 #[test]
-fn a_message_that_is_too_long_is_refused_and_the_connection_goes_on() {
+fn an_oversized_message_is_refused_and_the_connection_continues() {
     let scratch = Scratch::new();
     let (_daemon, socket) = daemon(&scratch, "a", "");
     let mut raw = Raw::greeted(&socket);
     let long = vec![b' '; sumac_api::MAX_MESSAGE + 1];
     rustix::net::send(&raw.channel, &long, rustix::net::SendFlags::empty()).unwrap();
-    let (reply, _) = raw.hear().unwrap();
+    let (reply, _) = raw.receive().unwrap();
     assert_eq!(code(&reply), "too_large");
     assert!(raw.ask(json!({"cmd": "stats"}))["ok"].is_object());
 }
@@ -67,7 +67,7 @@ fn hello_comes_first_and_versions_must_agree() {
 }
 
 #[test]
-fn files_that_could_fail_under_the_daemon_are_refused() {
+fn unsealed_and_short_files_are_refused() {
     let scratch = Scratch::new();
     let (_daemon, socket) = daemon(&scratch, "a", "");
     let mut raw = Raw::greeted(&socket);
@@ -88,10 +88,10 @@ fn files_that_could_fail_under_the_daemon_are_refused() {
     }
     let fine = memfd(4096, true);
     assert!(raw.register(&fine, 4096)["ok"]["region"].is_u64());
-    is_well(&socket);
+    serves(&socket);
 }
 
-/// Commands that are well formed and mean nothing, from several trainers at once.
+/// Well-formed commands with random contents, from several trainers at once.
 #[test]
 fn random_commands_are_answered_one_by_one() {
     let scratch = Scratch::new();
@@ -105,15 +105,15 @@ fn random_commands_are_answered_one_by_one() {
     for trainer in trainers {
         trainer.join().unwrap();
     }
-    is_well(&socket);
+    serves(&socket);
 }
 
-/// A thousand commands; each gets an answer with its number. The seed gives the same ones again.
+/// Sends a thousand commands; each is answered with its id. A seed repeats a sequence.
 fn talk(socket: &std::path::Path, seed: u64) {
     let mut raw = Raw::greeted(socket);
     let mut state = seed;
     let mut roll = move |sides: u64| {
-        // Numerical Recipes' constants: any sequence does.
+        // Constants of Numerical Recipes.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % sides
     };
@@ -146,17 +146,17 @@ fn talk(socket: &std::path::Path, seed: u64) {
 }
 
 #[test]
-fn descriptors_that_nobody_asked_for_are_closed() {
+fn unexpected_descriptors_are_closed() {
     let scratch = Scratch::new();
     let (_daemon, socket) = daemon(&scratch, "a", "");
     let mut raw = Raw::greeted(&socket);
     let file = memfd(4096, true);
     let (reply, _) = raw.ask_with(json!({"cmd": "stats"}), &[file.as_fd()]);
     assert_eq!(code(&reply), "unexpected_fd");
-    is_well(&socket);
+    serves(&socket);
 }
 
-/// Operations of all kinds in and out of range, in a job of one worker: each is refused, or ends.
+/// Random operations in and out of range, in a job of one worker.
 #[test]
 fn random_operations_are_refused_or_end() {
     let lab = common::lab::Lab::new(1);
@@ -189,7 +189,7 @@ fn random_operations_are_refused_or_end() {
         add("out_region", regions[roll(2) as usize].clone(), roll(3) == 0);
         let reply = raw.ask(ask.clone());
         if let Some(op) = reply["ok"]["op"].as_u64() {
-            // Random bytes are not all finite; that is an end too.
+            // Random bytes are not all finite.
             let reply = raw.ask(json!({"cmd": "wait", "op": op}));
             assert!(reply["ok"].is_object() || code(&reply) == "saturated", "{ask}: {reply}");
             ended += 1;
@@ -197,7 +197,7 @@ fn random_operations_are_refused_or_end() {
     }
     assert!(ended > 100, "{ended}");
     assert!(raw.ask(json!({"cmd": "close", "job": job}))["ok"].is_object());
-    is_well(&lab.hosts[0].1);
+    serves(&lab.hosts[0].1);
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn a_region_of_another_connection_cannot_be_used() {
 }
 
 #[test]
-fn jobs_that_cannot_be_are_refused_before_anybody_is_asked() {
+fn invalid_jobs_are_refused_without_the_control_plane() {
     let scratch = Scratch::new();
     let (_daemon, socket) = daemon(&scratch, "a", "aggregator = \"127.0.0.1:1\"");
     let mut raw = Raw::greeted(&socket);
@@ -272,13 +272,13 @@ fn jobs_that_cannot_be_are_refused_before_anybody_is_asked() {
 }
 
 #[test]
-fn an_aggregator_that_is_not_there_is_an_error_with_a_deadline() {
+fn an_unreachable_aggregator_is_an_error_after_the_timeout() {
     let scratch = Scratch::new();
     let (_daemon, socket) = daemon(&scratch, "a", "aggregator = \"127.0.0.1:1\"");
     let mut raw = Raw::greeted(&socket);
     let open = json!({"cmd": "open", "job": "j", "rank": 0, "world": 2, "timeout_s": 0.3});
-    // The second waits for the end of the first, which has the same name.
-    let (first, second) = (raw.say(open.clone(), &[]), raw.say(open, &[]));
+    // The second waits for the first, which has the same name.
+    let (first, second) = (raw.send(open.clone(), &[]), raw.send(open, &[]));
     assert_eq!(code(&raw.reply_to(first).0), "unreachable");
     assert_eq!(code(&raw.reply_to(second).0), "unreachable");
 }
@@ -288,24 +288,24 @@ fn a_job_is_open_once_on_a_host() {
     let scratch = Scratch::new();
     let (_daemon, socket) = daemon(&scratch, "a", "aggregator = \"127.0.0.1:1\"");
     let mut raw = Raw::greeted(&socket);
-    raw.say(json!({"cmd": "open", "job": "j", "rank": 0, "world": 2, "timeout_s": 60}), &[]);
+    raw.send(json!({"cmd": "open", "job": "j", "rank": 0, "world": 2, "timeout_s": 60}), &[]);
     let reply = raw.ask(json!({"cmd": "open", "job": "j", "rank": 1, "world": 2, "timeout_s": 60}));
     assert_eq!((code(&reply), &reply["error"]["ranks"]), ("rank_taken", &json!([0])), "{reply}");
 }
 
 #[test]
-fn who_does_not_read_is_cut_off_and_nobody_waits() {
+fn a_trainer_that_does_not_read_is_disconnected() {
     let scratch = Scratch::new();
     let (_daemon, socket) = daemon(&scratch, "a", "");
     let raw = Raw::greeted(&socket);
     let flood = br#"{"id":1,"cmd":"nothing"}"#;
     let cut = (0..1_000_000).any(|_| raw.channel.send(flood, &[]).is_err());
     assert!(cut, "a million unread replies");
-    is_well(&socket);
+    serves(&socket);
 }
 
 #[test]
-fn limits_are_errors_and_not_growth() {
+fn limits_are_enforced() {
     let scratch = Scratch::new();
     let (_daemon, socket) = daemon(&scratch, "a", "");
     let mut raw = Raw::greeted(&socket);
@@ -315,13 +315,13 @@ fn limits_are_errors_and_not_growth() {
         reply["error"].is_object().then_some(reply)
     });
     assert_eq!(code(&refused.expect("ten thousand regions")), "limit");
-    // What a connection held is given back with it.
+    // A connection's memory is released with it.
     drop(raw);
-    is_well(&socket);
+    serves(&socket);
 }
 
 #[test]
-fn memory_is_bounded_over_all_trainers_and_given_back() {
+fn registered_memory_is_bounded_over_all_trainers() {
     let scratch = Scratch::new();
     let (_daemon, socket) = daemon(&scratch, "a", "memory_mib = 1");
     let (mut one, mut other) = (Raw::greeted(&socket), Raw::greeted(&socket));
@@ -334,17 +334,17 @@ fn memory_is_bounded_over_all_trainers_and_given_back() {
 }
 
 #[test]
-fn many_connections_that_say_nothing_hold_nobody() {
+fn idle_connections_delay_no_other() {
     let scratch = Scratch::new();
     let (_daemon, socket) = daemon(&scratch, "a", "");
     let silent: Vec<Raw> = (0..50).map(|_| Raw::connect(&socket)).collect();
-    is_well(&socket);
+    serves(&socket);
     drop(silent);
-    is_well(&socket);
+    serves(&socket);
 }
 
 #[test]
-fn users_who_are_not_listed_are_turned_away() {
+fn users_that_are_not_listed_are_refused() {
     let scratch = Scratch::new();
     let socket = scratch.path().join("a.sock");
     if !rustix::process::geteuid().is_root() {
@@ -356,18 +356,18 @@ fn users_who_are_not_listed_are_turned_away() {
     let config = format!("socket = {socket:?}\nbackend = \"udp\"\nallow_uids = [1]\nsocket_mode = \"0666\"");
     let _daemon = Daemon::start(Config::parse(&config, "test.toml".as_ref()).unwrap()).unwrap();
     std::fs::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    // Only this thread becomes the other user, and it ends with the test.
+    // Only this thread changes its user, and it ends with the test.
     let (path, outcome) = (socket.clone(), std::sync::mpsc::channel());
     std::thread::spawn(move || {
         rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(65534)).unwrap();
         let mut raw = Raw::connect(&path);
-        let refused = raw.hear().map(|(message, _)| message);
-        outcome.0.send((refused, raw.hear().is_none())).unwrap();
+        let refused = raw.receive().map(|(message, _)| message);
+        outcome.0.send((refused, raw.receive().is_none())).unwrap();
     });
     let (refused, hung_up) = outcome.1.recv().unwrap();
     assert_eq!(code(&refused.unwrap()), "denied");
     assert!(hung_up);
-    is_well(&socket);
+    serves(&socket);
 }
 
 #[test]
@@ -379,7 +379,7 @@ fn the_socket_has_the_configured_permissions_and_one_owner() {
     assert!(matches!(Daemon::start(config.clone()), Err(DaemonError::Serve(ServeError::Taken(_)))));
     first.stop();
     assert!(!socket.exists());
-    // A leftover of a daemon that was killed is replaced; a file that is none is not.
+    // The socket of a killed daemon is replaced; another file is not.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     Daemon::start(config.clone()).unwrap().stop();
     std::fs::write(&socket, "precious").unwrap();
@@ -388,12 +388,12 @@ fn the_socket_has_the_configured_permissions_and_one_owner() {
 }
 
 #[test]
-fn trainers_are_told_when_the_daemon_stops() {
+fn trainers_are_notified_when_the_daemon_stops() {
     let scratch = Scratch::new();
     let (daemon, socket) = daemon(&scratch, "a", "");
     let mut raw = Raw::greeted(&socket);
     daemon.stop();
-    assert!(raw.hear().is_none());
+    assert!(raw.receive().is_none());
     let client = Client::connect(&socket);
     assert!(client.is_err());
 }

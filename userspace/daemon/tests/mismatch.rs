@@ -1,4 +1,4 @@
-//! Workers that do not do the same: an error on all of them that names both sides. See `common/lab.rs` for the topology.
+//! Workers with different operations: all receive an error that names both operations. See `common/lab.rs` for the topology.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
@@ -19,7 +19,7 @@ fn failure<T: sumac_client::Element + std::fmt::Debug>(
     }
 }
 
-/// Two workers that do different things after one that is the same; both must be told what both had.
+/// Runs two workers whose second operations differ; both must receive an error with both operations.
 fn differ(
     options: impl Fn(JobOptions) -> JobOptions,
     work: fn(&Client, &Job, u16) -> Failure,
@@ -79,7 +79,7 @@ fn names_and_so_the_order() {
         |client, job, rank| {
             let names = if rank == 0 { ["a", "b"] } else { ["b", "a"] };
             let pending = names.map(|name| {
-                // The job may be over by then.
+                // The job may have failed by then.
                 job.allreduce_with(client.tensor::<f32>(5000).unwrap(), OpOptions::named(name))
             });
             let [first, second] = pending.map(failure);
@@ -90,10 +90,10 @@ fn names_and_so_the_order() {
     );
 }
 
-/// Over several lanes, urgent and not, in which the workers notice different things first: all name the same two, also who
-/// agrees with one of them.
+/// Several lanes, in which the workers detect different mismatches first: all report the same two operations, also the
+/// worker that agrees with one of them.
 #[test]
-fn all_workers_hear_the_same() {
+fn all_workers_report_the_same_mismatch() {
     let lab = Lab::with(3, "shards = 2\n");
     let failures = lab.train(
         "three",
@@ -126,7 +126,7 @@ fn all_workers_hear_the_same() {
     ] {
         assert!(message.contains(side), "{message}");
     }
-    // With the third, if the first had not come so far.
+    // With the third, if the first had not submitted it yet.
     assert!(*code == Code::Mismatch && (ranks == &[0, 1] || ranks == &[1, 2]), "{code:?} {ranks:?}");
 }
 
@@ -150,7 +150,7 @@ fn kinds_reductions_and_roots() {
     );
 }
 
-/// They are in different lanes and never meet in a slot.
+/// They are in different lanes and have no slot in common.
 #[test]
 fn urgent_and_not() {
     differ(
@@ -164,7 +164,7 @@ fn urgent_and_not() {
 }
 
 #[test]
-fn one_name_for_two_things() {
+fn two_operations_of_one_name() {
     differ(
         |o| o.order(OperationOrder::Name),
         |client, job, rank| sum(client, job, 100 + usize::from(rank), OpOptions::named("layer")),
@@ -172,9 +172,9 @@ fn one_name_for_two_things() {
     );
 }
 
-/// Whoever submits less than the others may still be computing: no mismatch, until it leaves.
+/// A worker with fewer operations may still be computing: no mismatch until it leaves.
 #[test]
-fn less_is_not_different() {
+fn fewer_operations_are_no_mismatch() {
     let lab = Lab::new(2);
     let codes = lab.train(
         "less",

@@ -35,7 +35,7 @@ fn partners(lab: &Lab, runtime: &Runtime, world: u16, slots: Option<u32>) -> (Ra
     if let Some(slots) = slots {
         open["slots"] = slots.into();
     }
-    let request = raw.say(open, &[]);
+    let request = raw.send(open, &[]);
     let endpoint = lab.aggregator.endpoint();
     let joins = (1..world).map(|rank| {
         let endpoint = endpoint.clone();
@@ -76,7 +76,7 @@ fn a_close_does_not_hide_that_the_workers_differ() {
     // keeps its client from closing.
     members[0].post(Post::Operations(OperationReport::default()));
     std::thread::sleep(Duration::from_millis(300));
-    let close = raw.say(json!({"cmd": "close", "job": job}), &[]);
+    let close = raw.send(json!({"cmd": "close", "job": job}), &[]);
     let event = raw.event();
     assert_eq!(
         (&event["event"], &event["error"]["code"]),

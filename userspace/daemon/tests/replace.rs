@@ -17,7 +17,7 @@ const OPERATIONS: usize = 20;
 const FITS: f32 = 1.0 / 256.0;
 /// Most of such do not, and go as floats.
 const OVERFLOWS: f32 = 1.0 / 64.0;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How many elements each operation has.
 type Counts = fn(usize) -> usize;
@@ -52,7 +52,7 @@ fn sum(
         *x = value(unit, rank, operation, i);
     }
     let mut pending = job.allreduce(tensor).map_err(|failed| failed.error.to_string())?;
-    let has_ended = pending.wait_timeout(PATIENCE).map_err(|failed| failed.error.to_string())?;
+    let has_ended = pending.wait_timeout(TIMEOUT).map_err(|failed| failed.error.to_string())?;
     assert!(has_ended, "operation {operation} hangs at rank {rank}");
     let missed = pending.missed().to_vec();
     let sum = pending.wait().map_err(|failed| failed.error.to_string())?;

@@ -1,4 +1,4 @@
-//! A control plane is started anew beside a running dynamic job, and takes it up. See `common/lab.rs` for the topology.
+//! A restarted control plane resumes a running dynamic job. See `common/lab.rs` for the topology.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
@@ -15,8 +15,8 @@ use sumac_client::{Client, Job, JobOptions, Mode};
 const WORLD: u16 = 2;
 const COUNT: usize = 20_000;
 const KIND: Kind = Kind::Host { shared: 256 };
-/// Ends a hanging test, and says nothing about speed.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Ends a test that hangs.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A trainer that sums until its job ends.
 struct Trainer {
@@ -43,7 +43,7 @@ impl Trainer {
         assert!(!self.working.is_finished(), "its job has ended");
     }
 
-    /// Lanes that go without the aggregator.
+    /// Returns the number of lanes on the direct path.
     fn direct(&self) -> u64 {
         let stats = self.client.stats().unwrap();
         let job = stats.jobs.iter().find(|job| job.job == self.job.opened().wire_job).unwrap();
@@ -72,7 +72,7 @@ fn work(job: &Job, mut tensor: sumac_client::Tensor<f32>, sums: &AtomicU64) -> S
 }
 
 fn until(what: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !what() {
         assert!(Instant::now() < deadline, "it does not come");
         thread::sleep(Duration::from_millis(20));
@@ -121,7 +121,7 @@ fn a_worker_that_dies_afterwards_is_replaced() {
     let mut lab = Lab::dynamic(KIND, usize::from(WORLD) + 1, 1, "");
     let mut trainers = begin(&lab);
     trainers[0].await_sums(3);
-    lab.aggregator.start_again(KIND, PATIENCE);
+    lab.aggregator.start_again(KIND, TIMEOUT);
     until(|| trainers.iter().all(|trainer| trainer.direct() == 0));
 
     drop(lab.hosts[1].0.take());
@@ -145,13 +145,13 @@ fn a_worker_that_has_died_meanwhile_is_replaced() {
     trainers[0].await_sums(3);
     lab.aggregator.stop();
     drop(lab.hosts[1].0.take());
-    lab.aggregator.start_again(Kind::None, PATIENCE);
+    lab.aggregator.start_again(Kind::None, TIMEOUT);
     // Its trainer is started anew, elsewhere. The control plane knows the job by its journal, and waits for the dead one.
     let options = JobOptions::new("on", 1, WORLD).mode(Mode::Dynamic);
     let refused = lab.client(2).open(&options).unwrap_err().to_string();
     assert!(refused.contains("rank 1 has joined already"), "{refused}");
     let client = lab.client(2);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let job = loop {
         match client.open(&options) {
             Ok(job) => break job,

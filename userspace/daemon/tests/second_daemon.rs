@@ -10,7 +10,7 @@ use std::process::Command;
 
 use common::Scratch;
 use sumac_daemon::config::Config;
-use sumac_daemon::{CarrierError, Daemon, DaemonError};
+use sumac_daemon::{BackendError, Daemon, DaemonError};
 use sumac_hostprog::Attached;
 use sumac_wire::tables::HostJobEntry;
 
@@ -58,7 +58,7 @@ fn play() {
     let daemon = Daemon::start(first.clone()).unwrap();
     Attached::open("w1", &pins.0).unwrap().add_job(5, HostJobEntry::default()).unwrap();
     let refused = Daemon::start(second).unwrap_err();
-    assert!(matches!(&refused, DaemonError::Carrier(CarrierError::Xdp(_))), "{refused}");
+    assert!(matches!(&refused, DaemonError::Backend(BackendError::Xdp(_))), "{refused}");
     assert_eq!(jobs(&pins.0), [5], "of the daemon that lives");
     daemon.stop();
 

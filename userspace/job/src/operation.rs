@@ -4,8 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::WireFormat;
-
 /// The lowest priority whose operations overtake those below it.
 const URGENT: u8 = 4;
 
@@ -209,15 +207,6 @@ impl OperationDescriptor {
     #[must_use]
     pub fn unnumbered_signature(&self) -> u32 {
         signature(&self.to_string())
-    }
-
-    /// Elements in a 32-bit word of a packet.
-    #[must_use]
-    pub fn values_per_word(&self, wire: WireFormat) -> u64 {
-        let is_sum = self.kind.reduces() && matches!(self.reduction, Reduction::Sum | Reduction::Mean);
-        let is_short_sum = is_sum && self.dtype != DType::Int32 && wire == WireFormat::Int16;
-        let is_moved_in_halves = !self.kind.reduces() && self.dtype.size() == 2;
-        if is_short_sum || is_moved_in_halves { 2 } else { 1 }
     }
 
     /// The tensor's name in errors: the operation's name, or its id where it has none.

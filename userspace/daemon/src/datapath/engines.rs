@@ -2,6 +2,7 @@
 
 use std::{io, sync::Arc};
 
+use sumac_job::OperationId;
 use sumac_transport::{JobError, LaneField, Operation, Packet, Time};
 use sumac_wire::{CLASSES, Kind};
 
@@ -110,13 +111,13 @@ impl Engines {
         Ok(())
     }
 
-    pub(super) fn submit(&mut self, now: Time, job: u16, lane: u16, tag: u64, operation: Operation) {
+    pub(super) fn submit(&mut self, now: Time, job: u16, lane: u16, id: OperationId, operation: Operation) {
         let rejected = match self.find(job).ok().and_then(|job| job.lane(lane)) {
             None => Some((Rejection::UnknownJob { job }, operation)),
-            Some(entry) => entry.submit(now, tag, operation).err(),
+            Some(entry) => entry.submit(now, id, operation).err(),
         };
         if let Some((error, operation)) = rejected {
-            self.progress.report(Event::Rejected { job, lane, tag, error, operation });
+            self.progress.report(Event::Rejected { job, lane, id, error, operation });
         }
     }
 

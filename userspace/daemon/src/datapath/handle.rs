@@ -14,6 +14,7 @@ use nix::{
     sched::{CpuSet, sched_setaffinity},
     unistd::Pid,
 };
+use sumac_job::OperationId;
 use sumac_parameter::{HostError, Worker as Member};
 use sumac_transport::{JobError, Operation};
 
@@ -184,13 +185,13 @@ impl Datapath {
         self.try_on_all(move |thread| thread.engines.renew(thread.now(), job, epoch, &resume)).map(drop)
     }
 
-    /// Queues an operation in a lane. [`super::Event::Completed`] or [`super::Event::Rejected`] follows, with `tag`.
+    /// Queues an operation in a lane. [`super::Event::Completed`] or [`super::Event::Rejected`] follows, with `id`.
     /// Returns `false` when the thread has ended.
     #[must_use]
-    pub fn submit(&self, job: u16, lane: u16, tag: u64, operation: Operation) -> bool {
+    pub fn submit(&self, job: u16, lane: u16, id: OperationId, operation: Operation) -> bool {
         let shards = self.progress.shards(job).unwrap_or(1);
         let link = &self.links[thread_of(lane, shards, self.links.len())];
-        link.send(move |thread| thread.engines.submit(thread.now(), job, lane, tag, operation))
+        link.send(move |thread| thread.engines.submit(thread.now(), job, lane, id, operation))
     }
 
     /// Fails a job: its operations complete with `error`, as do later ones, until it is removed.

@@ -2,6 +2,7 @@
 
 use std::{net::Ipv4Addr, sync::Arc};
 
+use sumac_job::OperationId;
 use sumac_parameter::{HostError, HostJob};
 use sumac_transport::{Completion, JobError, JobParams, Operation, ParamError, PathMeasure, SubmitError};
 
@@ -68,9 +69,9 @@ pub enum Event {
     /// The job has ended in all lanes. Each of its operations completes with an error.
     JobFailed { job: u16, error: JobError },
     /// An operation completed in a lane, with or without an error. Returns its buffer.
-    Completed { job: u16, lane: u16, tag: u64, completion: Completion },
+    Completed { job: u16, lane: u16, id: OperationId, completion: Completion },
     /// An operation was not accepted by a lane.
-    Rejected { job: u16, lane: u16, tag: u64, error: Rejection, operation: Operation },
+    Rejected { job: u16, lane: u16, id: OperationId, error: Rejection, operation: Operation },
 }
 
 /// Why an operation was not accepted.

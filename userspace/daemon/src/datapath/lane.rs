@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, io};
 
+use sumac_job::OperationId;
 use sumac_transport::{
     CompletionQueue, Engine, JobError, JobParams, JobState, Operation, Packet, ParamError, PeerTable, Time,
     Tuning, class_of,
@@ -30,8 +31,8 @@ enum Reported {
 
 pub(super) struct Lane {
     engine: Engine,
-    /// The tags of operations in the order of submission, in which they also end for clients.
-    tags: VecDeque<u64>,
+    /// The ids of the outstanding operations in the order of submission, in which they also end.
+    ids: VecDeque<OperationId>,
     ended: CompletionQueue,
     reported: Reported,
 }
@@ -59,7 +60,12 @@ impl Lane {
             Some(first) => Engine::taking_over(params, peers, &Tuning::default(), first)?,
         };
         check_capacity(engine.frame_len(), io)?;
-        Ok(Lane { engine, tags: VecDeque::new(), ended: CompletionQueue::default(), reported: Reported::Nothing })
+        Ok(Lane {
+            engine,
+            ids: VecDeque::new(),
+            ended: CompletionQueue::default(),
+            reported: Reported::Nothing,
+        })
     }
 
     pub(super) fn number(&self) -> u16 {
@@ -84,11 +90,11 @@ impl Lane {
     pub(super) fn submit(
         &mut self,
         now: Time,
-        tag: u64,
+        id: OperationId,
         operation: Operation,
     ) -> Result<(), (Rejection, Operation)> {
         self.engine.submit(now, operation).map_err(|(error, operation)| (error.into(), operation))?;
-        self.tags.push_back(tag);
+        self.ids.push_back(id);
         Ok(())
     }
 
@@ -152,8 +158,8 @@ impl Lane {
             self.ended.push(completion);
         }
         while let Some(completion) = self.ended.pop() {
-            if let Some(tag) = self.tags.pop_front() {
-                progress.report(Event::Completed { job, lane, tag, completion });
+            if let Some(id) = self.ids.pop_front() {
+                progress.report(Event::Completed { job, lane, id, completion });
             }
         }
     }

@@ -5,43 +5,41 @@ use sumac_control::{Grant, Member};
 use sumac_job::ResumePoint;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::stream::Stand;
+use crate::operations::is_valid;
 
 /// See the module.
 pub(super) struct Channels {
     pub(super) events: UnboundedReceiver<Event>,
-    /// The job's next incarnations, each with another worker in a dead one's rank (ATP appendix A.3).
+    /// The job's next epochs, each with a replaced worker (ATP appendix A.3).
     pub(super) renewed: UnboundedReceiver<Grant>,
 }
 
 impl Channels {
-    /// To be taken once.
+    /// Takes the member's receivers; they can be taken once.
     pub(super) fn of(member: &mut Member) -> Channels {
         Channels { events: member.events(), renewed: member.renewed() }
     }
 
-    /// Waits until another worker reports where the stream goes on for this one, which has taken a dead one's rank.
-    /// Meanwhile yet another may be replaced, and there is a later incarnation. `None`: no report will come.
-    pub(super) async fn resume_point(&mut self, mut grant: Grant) -> Option<(Grant, Stand)> {
-        // The last report, with its epoch: it may come before the incarnation that it is about.
-        let mut reported: Option<(u16, Stand)> = None;
+    /// Waits for another worker's report of the position at which this one continues, which replaces a dead one.
+    /// Meanwhile another may be replaced, and there is a later epoch. `None`: no report will come.
+    pub(super) async fn resume_point(&mut self, mut grant: Grant) -> Option<(Grant, ResumePoint)> {
+        // The last report, with its epoch: it may come before the grant of that epoch.
+        let mut reported: Option<(u16, ResumePoint)> = None;
         loop {
             let terms = &grant.terms;
-            let fits = |stand: &Stand| stand.fits(terms.lanes().into(), terms.shards.into());
-            if let Some((_, stand)) =
-                reported.as_ref().filter(|(epoch, stand)| *epoch == terms.epoch && fits(stand))
-            {
-                let stand = stand.clone();
-                return Some((grant, stand));
+            let fits = |point: &ResumePoint| is_valid(point, terms.lanes().into(), terms.shards.into());
+            let current = reported.as_ref().filter(|(epoch, point)| *epoch == terms.epoch && fits(point));
+            if let Some((_, point)) = current {
+                let point = point.clone();
+                return Some((grant, point));
             }
             tokio::select! {
-                // A later incarnation that is known already counts before a report about this one.
+                // A later epoch that is known already counts before a report about this one.
                 biased;
                 Some(next) = self.renewed.recv() => grant = next,
                 Some(event) = self.events.recv() => {
                     if let Event::ResumePoint { epoch, point } = event {
-                        let ResumePoint { operation, next, loads } = point;
-                        reported = Some((epoch, Stand { number: operation.0, next, loads }));
+                        reported = Some((epoch, point));
                     }
                 }
                 else => return None,
@@ -78,7 +76,7 @@ mod tests {
         Event::ResumePoint { epoch, point }
     }
 
-    /// The outcome of these events before, and these after, the next incarnation, if there is one.
+    /// Returns the outcome of these events before and these after the next epoch, if there is one.
     async fn resume_point(before: &[Event], next: Option<u16>, after: &[Event]) -> Option<(u16, u32)> {
         let ((send, events), (renew, renewed)) = (unbounded_channel(), unbounded_channel());
         let mut channels = Channels { events, renewed };
@@ -88,11 +86,11 @@ mod tests {
         next.into_iter().for_each(|epoch| renew.send(grant(epoch)).unwrap());
         after.iter().for_each(|event| send.send(event.clone()).unwrap());
         drop((send, renew));
-        waiting.await.unwrap().map(|(grant, stand)| (grant.terms.epoch, stand.number))
+        waiting.await.unwrap().map(|(grant, point)| (grant.terms.epoch, point.operation.0))
     }
 
     #[tokio::test]
-    async fn a_newcomer_follows_its_own_incarnation() {
+    async fn a_replacement_follows_its_own_epoch() {
         let short = Event::ResumePoint { epoch: 2, point: ResumePoint::default() };
         let other = Event::ReportOperations;
         assert_eq!(

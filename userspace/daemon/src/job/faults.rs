@@ -7,39 +7,39 @@ use sumac_control::events::Fault;
 use tokio::time::Instant;
 
 use crate::explain::bounded;
-use crate::stream::Doubt;
+use crate::operations::UnattributedFault;
 
-/// How long the report of another worker's value is waited for.
+/// The time to wait for the report of another worker's value.
 const FAULT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How many reports are kept for operations that have not ended here yet.
+/// The number of reports that are kept for operations that have not ended here yet.
 const KEPT: usize = 64;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct PendingFaults {
-    open: Vec<(Doubt, Instant)>,
+    open: Vec<(UnattributedFault, Instant)>,
     faults: VecDeque<(u16, Fault)>,
 }
 
 impl PendingFaults {
     /// Adds an operation; it is returned at once when the report has come before it.
-    pub(super) fn add(&mut self, doubt: Doubt) -> Option<Doubt> {
-        match self.faults.iter().find(|(_, fault)| fault.operation.0 == doubt.number) {
-            Some((rank, fault)) => Some(settled(doubt, *rank, fault)),
+    pub(super) fn add(&mut self, operation: UnattributedFault) -> Option<UnattributedFault> {
+        match self.faults.iter().find(|(_, fault)| fault.operation == operation.id) {
+            Some((rank, fault)) => Some(settled(operation, *rank, fault)),
             None => {
-                self.open.push((doubt, Instant::now() + FAULT_TIMEOUT));
+                self.open.push((operation, Instant::now() + FAULT_TIMEOUT));
                 None
             }
         }
     }
 
-    /// Takes a report, and returns the operations that it settles.
-    pub(super) fn report(&mut self, rank: u16, fault: Fault) -> Vec<Doubt> {
+    /// Adds a report. Returns the operations that it settles.
+    pub(super) fn report(&mut self, rank: u16, fault: Fault) -> Vec<UnattributedFault> {
         let (met, open): (Vec<_>, _) = std::mem::take(&mut self.open)
             .into_iter()
-            .partition(|(doubt, _)| doubt.number == fault.operation.0);
+            .partition(|(operation, _)| operation.id == fault.operation);
         self.open = open;
-        let settled = met.into_iter().map(|(doubt, _)| settled(doubt, rank, &fault)).collect();
+        let settled = met.into_iter().map(|(operation, _)| settled(operation, rank, &fault)).collect();
         if self.faults.len() == KEPT {
             self.faults.pop_front();
         }
@@ -47,38 +47,38 @@ impl PendingFaults {
         settled
     }
 
-    /// The operations without a report in time.
-    pub(super) fn expire(&mut self, now: Instant) -> Vec<Doubt> {
+    /// Removes and returns the operations whose report is overdue.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<UnattributedFault> {
         let (late, open): (Vec<_>, _) =
             std::mem::take(&mut self.open).into_iter().partition(|(_, deadline)| *deadline <= now);
         self.open = open;
-        late.into_iter().map(|(doubt, _)| doubt).collect()
+        late.into_iter().map(|(operation, _)| operation).collect()
     }
 }
 
-/// Names the worker and its value.
-fn settled(mut doubt: Doubt, rank: u16, fault: &Fault) -> Doubt {
-    if let Some(failure) = &mut doubt.outcome.error {
+/// Adds the worker and its value to the operation's error.
+fn settled(mut operation: UnattributedFault, rank: u16, fault: &Fault) -> UnattributedFault {
+    if let Some(failure) = &mut operation.outcome.error {
         failure.message = bounded(format!("rank {rank}: {}", fault.problem)).into();
         failure.ranks = vec![rank];
         failure.index = fault.index.or(failure.index);
         failure.index_end = failure.index_end.filter(|_| fault.index.is_none());
     }
-    doubt
+    operation
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operations::Outcome;
-    use crate::stream::ClientId;
+    use crate::operations::ClientId;
+    use crate::session::Outcome;
     use sumac_api::{Code, Failure};
     use sumac_job::OperationId;
 
-    fn doubt(number: u32) -> Doubt {
+    fn operation(number: u32) -> UnattributedFault {
         let error = Failure::new(Code::Saturated, "somebody's").elements("w", 256, Some(512));
         let outcome = Outcome { duration_ns: 1, error: Some(error), missed: Vec::new() };
-        Doubt { number, client: ClientId::OPENER, op: 9, outcome }
+        UnattributedFault { id: OperationId(number), client: ClientId::OPENER, op: 9, outcome }
     }
 
     fn fault(number: u32, index: Option<u64>, problem: &str) -> Fault {
@@ -88,18 +88,18 @@ mod tests {
     #[test]
     fn a_report_settles_operations_before_and_after_it() {
         let mut faults = PendingFaults::default();
-        assert!(faults.add(doubt(3)).is_none());
-        assert!(faults.add(doubt(4)).is_none());
+        assert!(faults.add(operation(3)).is_none());
+        assert!(faults.add(operation(4)).is_none());
         let settled = faults.report(2, fault(3, Some(300), "tensor w, element 300 is NaN"));
         let error = settled[0].outcome.error.clone().unwrap();
         assert_eq!((error.ranks, error.index, error.index_end), (vec![2], Some(300), None));
         assert!(error.message.starts_with("rank 2: tensor w"));
-        assert!(faults.add(doubt(3)).is_some(), "another of the same, later");
+        assert!(faults.add(operation(3)).is_some(), "another of the same, later");
         assert!(faults.expire(Instant::now()).is_empty());
         assert!(faults.report(2, fault(8, None, &"x".repeat(5000))).is_empty());
-        let told = faults.add(doubt(8)).unwrap().outcome.error.unwrap();
+        let told = faults.add(operation(8)).unwrap().outcome.error.unwrap();
         assert!(told.message.len() <= crate::explain::MESSAGE_LEN);
         let late = faults.expire(Instant::now() + FAULT_TIMEOUT);
-        assert_eq!((late.len(), late[0].number), (1, 4));
+        assert_eq!((late.len(), late[0].id), (1, OperationId(4)));
     }
 }

@@ -4,12 +4,12 @@ use sumac_api::{JobSpec, Mode, WireFormat};
 use sumac_transport::limits::{MAX_WINDOW, MIN_WINDOW};
 use sumac_wire::{MAX_HOSTS, PAGE_ELEMENTS};
 
-/// Whether a packet of so many elements fits a slot that jobs share.
+/// Returns whether a packet of this many elements fits a shared slot.
 pub(super) fn fits_slot(elements: u16) -> bool {
     usize::from(elements) <= PAGE_ELEMENTS
 }
 
-/// The problem of options that do not fit the mode.
+/// Returns the problem of options that do not fit the mode.
 pub(super) fn check(open: &JobSpec) -> Result<(), String> {
     match open.mode.unwrap_or_default() {
         Mode::Static => fixed(open),
@@ -17,7 +17,7 @@ pub(super) fn check(open: &JobSpec) -> Result<(), String> {
     }
 }
 
-/// Refuses what only a dynamic job has.
+/// Refuses the options of dynamic jobs.
 fn fixed(open: &JobSpec) -> Result<(), String> {
     let given = [
         ("window", open.window.is_some()),

@@ -65,7 +65,7 @@ impl Plan {
     }
 }
 
-/// The control plane that is asked, and what it takes to be let in.
+/// The control plane, and the credentials for it.
 fn endpoint(config: &Config, open: &Open) -> Result<Endpoint, Failure> {
     let bad = |problem: String| Failure::new(Code::BadField, format!("open: {problem}"));
     let given = open.secret.as_ref().map(|secret| Credential::new(secret.0.as_bytes())).transpose();

@@ -1,14 +1,14 @@
-//! The role of a parameter host (ATP section 3.6): dynamic jobs that a control plane has this daemon sum for.
+//! The parameter host of dynamic jobs (ATP section 3.6) in this daemon.
 //!
 //! ```text
-//!   control plane --- agent --> plane ---> carrier ---> data path: a parameter host on each thread
+//!   control plane --- agent --> plane ---> backend ---> data path: a parameter host on each thread
 //!                                 |
-//!                               guests: the jobs, and whether they still see packets
+//!                               parameter_jobs: the jobs, and whether they still see packets
 //! ```
 //!
-//! It needs no trainer, and shares ports and threads with those that there are.
+//! It needs no trainer, and shares ports and threads with this host's workers.
 
-mod guests;
+mod jobs;
 mod plane;
 
 use std::sync::Arc;
@@ -18,74 +18,76 @@ use tokio::task::JoinHandle;
 
 use self::plane::ParameterHostDataPlane;
 use crate::config::{Config, EndpointError};
-use crate::hub::Hub;
+use crate::state::DaemonState;
 
-pub(crate) use self::guests::Guests;
+pub(crate) use self::jobs::ParameterJobs;
 
-/// Why the role cannot be taken.
+/// Why the daemon cannot be a parameter host.
 #[derive(Debug, thiserror::Error)]
-pub enum RoleError {
-    /// The secret's file.
+pub enum ParameterHostError {
     #[error("parameter_host: {0}")]
     Secret(#[from] SecretError),
     /// The check of the control plane's certificate.
     #[error("parameter_host: {0}")]
     Endpoint(#[from] EndpointError),
-    /// The configuration was not checked.
     #[error("parameter_host needs a control plane and a secret; see `sumac daemon --check`")]
     Incomplete,
 }
 
-/// What the role is told once.
+/// The configuration of the parameter host.
 #[derive(Debug)]
-pub(crate) struct Terms {
+pub(crate) struct ParameterHostConfig {
     control: Endpoint,
     name: String,
 }
 
-impl Terms {
-    /// What the configuration says; `None`: this daemon is no parameter host.
-    pub(crate) fn new(config: &Config) -> Result<Option<Terms>, RoleError> {
+impl ParameterHostConfig {
+    /// Returns the configuration; `None` when this daemon is no parameter host.
+    pub(crate) fn new(config: &Config) -> Result<Option<ParameterHostConfig>, ParameterHostError> {
         let Some(host) = &config.parameter_host else { return Ok(None) };
-        let control = host.control.or(config.aggregator).ok_or(RoleError::Incomplete)?;
-        let credential = host.credential()?.ok_or(RoleError::Incomplete)?;
+        let control = host.control.or(config.aggregator).ok_or(ParameterHostError::Incomplete)?;
+        let credential = host.credential()?.ok_or(ParameterHostError::Incomplete)?;
         let control = config.endpoint(control, credential)?;
         let name = host.name.clone().unwrap_or_else(host_name);
-        Ok(Some(Terms { control, name }))
+        Ok(Some(ParameterHostConfig { control, name }))
     }
 }
 
-/// The role while it is played. Dropped, this host takes no more jobs, and sums no more.
+/// A running parameter host. When dropped, it removes its jobs.
 #[derive(Debug)]
-pub(crate) struct Role {
-    hub: Arc<Hub>,
+pub(crate) struct ParameterHostTask {
+    daemon: Arc<DaemonState>,
     agent: JoinHandle<()>,
 }
 
-impl Role {
-    /// Begins to enter at the control plane, and tries for ever.
-    pub(crate) fn begin(hub: Arc<Hub>, runtime: &tokio::runtime::Handle, terms: Terms) -> Role {
-        let Terms { control, name } = terms;
+impl ParameterHostTask {
+    /// Registers with the control plane, and retries until dropped.
+    pub(crate) fn begin(
+        daemon: Arc<DaemonState>,
+        runtime: &tokio::runtime::Handle,
+        terms: ParameterHostConfig,
+    ) -> ParameterHostTask {
+        let ParameterHostConfig { control, name } = terms;
         tracing::info!(control = %control.address, name, "a parameter host of dynamic jobs");
-        let plane = ParameterHostDataPlane::new(hub.clone(), control.address);
+        let plane = ParameterHostDataPlane::new(daemon.clone(), control.address);
         let agent = ParameterHostAgent::new(plane, control, name);
-        Role { hub, agent: runtime.spawn(agent.run()) }
+        ParameterHostTask { daemon, agent: runtime.spawn(agent.run()) }
     }
 }
 
-impl Drop for Role {
+impl Drop for ParameterHostTask {
     fn drop(&mut self) {
-        // The control plane misses its reports, and ends the jobs by this host's name.
+        // The control plane detects the missing reports, and fails the jobs with this host's name.
         self.agent.abort();
-        for job in self.hub.guests.clear() {
-            if let Err(failure) = self.hub.carrier.unhost_job(job) {
-                tracing::warn!(%failure, job, "cannot let go of a job that was summed here");
+        for job in self.daemon.parameter_jobs.clear() {
+            if let Err(failure) = self.daemon.backend.unhost_job(job) {
+                tracing::warn!(%failure, job, "cannot remove a job of the parameter host");
             }
         }
     }
 }
 
-/// This host's name, as `hostname` prints it.
+/// Returns this host's name, as `hostname` prints it.
 fn host_name() -> String {
     let name = nix::sys::utsname::uname().map(|name| name.nodename().to_string_lossy().into_owned());
     name.ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "parameter-host".into())

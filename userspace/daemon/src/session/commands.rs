@@ -1,4 +1,4 @@
-//! What a trainer asks for, checked and done. Answers that take time come later, as notes.
+//! The commands of a trainer. A command that takes time is answered by a notification.
 
 use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,13 +10,13 @@ use sumac_api::{
 };
 use sumac_memory::{RegionError, SharedRegion};
 
-use super::notes::wait_reply;
+use super::completion_event::CompletionEvent;
+use super::notifications::wait_reply;
+use super::outstanding::WaitState;
 use super::{JobState, LIMITS, Registered, Session, SessionJob};
-use crate::bell::Bell;
-use crate::operations::WaitState;
-use crate::stream::Client;
+use crate::operations::Client;
 
-/// An answer, `None` when it comes later.
+/// A reply; `None` when it follows later.
 pub(super) type Answer = Result<Option<Outbound>, Failure>;
 
 pub(super) fn now(id: u64, reply: &impl serde::Serialize) -> Answer {
@@ -39,14 +39,14 @@ impl Session {
             Command::Open(open) => self.open(id, open),
             Command::Register(register) => self.register(id, register, fd),
             Command::Attach(attach) => self.attach(id, &attach),
-            Command::Allreduce(ask) => self.operate(id, CollectiveKind::Allreduce, &ask),
-            Command::Broadcast(ask) => self.operate(id, CollectiveKind::Broadcast, &ask),
-            Command::Reduce(ask) => self.operate(id, CollectiveKind::Reduce, &ask),
-            Command::ReduceScatter(ask) => self.operate(id, CollectiveKind::ReduceScatter, &ask),
-            Command::Allgather(ask) => self.operate(id, CollectiveKind::Allgather, &ask),
+            Command::Allreduce(request) => self.submit(id, CollectiveKind::Allreduce, &request),
+            Command::Broadcast(request) => self.submit(id, CollectiveKind::Broadcast, &request),
+            Command::Reduce(request) => self.submit(id, CollectiveKind::Reduce, &request),
+            Command::ReduceScatter(request) => self.submit(id, CollectiveKind::ReduceScatter, &request),
+            Command::Allgather(request) => self.submit(id, CollectiveKind::Allgather, &request),
             Command::Wait(wait) => self.wait(id, &wait),
             Command::Cancel(cancel) => self.cancel(id, &cancel),
-            Command::Stats(_) => now(id, &self.hub.stats()?),
+            Command::Stats(_) => now(id, &self.daemon.stats()?),
             Command::Unregister(unregister) => self.unregister(id, &unregister),
             Command::Close(close) => self.close(id, &close),
         }
@@ -61,44 +61,45 @@ impl Session {
             .hint("install client and daemon of the same release"));
         }
         self.greeted = true;
-        tracing::debug!(peer = %self.peer, client = ?hello.client, "hello");
+        tracing::debug!(peer = %self.credentials, client = ?hello.client, "hello");
         let reply = HelloReply {
             version: VERSION,
             daemon: format!("sumac {}", env!("CARGO_PKG_VERSION")),
-            backend: self.hub.carrier.backend().to_owned(),
+            backend: self.daemon.backend.name().to_owned(),
             limits: self.limits,
         };
         now(id, &reply)
     }
 
     fn open(&mut self, id: u64, open: Open) -> Answer {
-        let (handle, bell) = self.job_handle()?;
+        let (handle, completion) = self.job_handle()?;
         let client = self.client(handle);
-        let line = self.hub.open(open, client, id)?;
-        self.jobs.insert(handle, SessionJob { line: Some(line), bell, state: JobState::Opening });
+        let job = self.daemon.open(open, client, id)?;
+        self.jobs.insert(handle, SessionJob { job: Some(job), completion, state: JobState::Opening });
         Ok(None)
     }
 
-    /// Comes into a job of this host; the answer comes as that to [`Session::open`] does.
+    /// Attaches to a job of this host; the reply follows like that of [`Session::open`].
     fn attach(&mut self, id: u64, attach: &Attach) -> Answer {
-        let (handle, bell) = self.job_handle()?;
-        let (stream, client) = self.hub.attach(attach, self.client(handle), id)?;
-        self.jobs.insert(handle, SessionJob { line: None, bell, state: JobState::Open { stream, client } });
+        let (handle, completion) = self.job_handle()?;
+        let (operations, client) = self.daemon.jobs.attach(attach, self.client(handle), id)?;
+        let state = JobState::Open { operations, client };
+        self.jobs.insert(handle, SessionJob { job: None, completion, state });
         Ok(None)
     }
 
     fn client(&self, handle: u64) -> Client {
-        Client { inbox: self.inbox.clone(), handle, peer: self.peer }
+        Client { notes: self.notes.clone(), handle, credentials: self.credentials }
     }
 
-    fn job_handle(&mut self) -> Result<(u64, Bell), Failure> {
+    fn job_handle(&mut self) -> Result<(u64, CompletionEvent), Failure> {
         if self.jobs.len() >= LIMITS.jobs as usize {
             return Err(limit("jobs", LIMITS.jobs, "close one first"));
         }
-        let bell = Bell::new().map_err(|error| {
+        let completion = CompletionEvent::new().map_err(|error| {
             Failure::new(Code::Internal, format!("cannot make an eventfd for the job: {error}"))
         })?;
-        Ok((self.next_handle(), bell))
+        Ok((self.next_handle(), completion))
     }
 
     fn register(&mut self, id: u64, register: Register, fd: Option<OwnedFd>) -> Answer {
@@ -115,21 +116,25 @@ impl Session {
                 format!("a region has at most {} bytes, not {}", LIMITS.region_bytes, register.size),
             ));
         }
-        let share = self.hub.memory.take(register.size).ok_or_else(|| {
+        let reservation = self.daemon.memory.reserve(register.size).ok_or_else(|| {
             Failure::new(
                 Code::Limit,
-                format!("{} bytes more exceed the {} of all regions", register.size, self.hub.memory.limit()),
+                format!(
+                    "{} bytes more exceed the {} of all regions",
+                    register.size,
+                    self.daemon.memory.limit()
+                ),
             )
             .hint("register less, or raise memory_mib in the daemon's configuration")
         })?;
-        let mapped = match usize::try_from(register.size) {
+        let region = match usize::try_from(register.size) {
             Ok(size) => SharedRegion::from_fd(fd.as_fd(), size),
             Err(_) => Err(RegionError::Size { size: register.size }),
         };
-        let mapped = mapped.map_err(|error| Failure::new(Code::BadRegion, error.to_string()))?;
-        let region = self.next_handle();
-        self.regions.insert(region, Registered { region: mapped, _share: share });
-        now(id, &RegisterReply { region })
+        let region = region.map_err(|error| Failure::new(Code::BadRegion, error.to_string()))?;
+        let handle = self.next_handle();
+        self.regions.insert(handle, Registered { region, _reservation: reservation });
+        now(id, &RegisterReply { region: handle })
     }
 
     pub(super) fn region(&self, handle: u64) -> Result<&SharedRegion, Failure> {
@@ -140,7 +145,7 @@ impl Session {
     }
 
     fn wait(&mut self, id: u64, wait: &Wait) -> Answer {
-        // A deadline beyond the clock's end is none.
+        // A deadline beyond the clock's range is none.
         let deadline = wait
             .timeout_ms
             .and_then(|milliseconds| Instant::now().checked_add(Duration::from_millis(milliseconds)));
@@ -156,9 +161,9 @@ impl Session {
         if self.operations.has_ended(cancel.op) {
             return now(id, &CancelReply { cancelled: false });
         }
-        let running = self.operations.running(cancel.op).ok_or_else(|| unknown_op(cancel.op))?;
-        if let Some(JobState::Open { stream, .. }) = self.jobs.get(&running.job).map(|job| &job.state) {
-            stream.cancel();
+        let operation = self.operations.get(cancel.op).ok_or_else(|| unknown_op(cancel.op))?;
+        if let Some(JobState::Open { operations, .. }) = self.jobs.get(&operation.job).map(|job| &job.state) {
+            operations.cancel();
         }
         now(id, &CancelReply { cancelled: true })
     }
@@ -183,24 +188,24 @@ impl Session {
         let Entry::Occupied(mut job) = self.jobs.entry(handle) else {
             return Err(unknown_job(handle));
         };
-        let SessionJob { line, state, .. } = job.get_mut();
-        match (state, line) {
-            // A failed job has been left already; its trainer only lets go of the handle.
+        let SessionJob { job: opened, state, .. } = job.get_mut();
+        match (state, opened) {
+            // The daemon has left a failed job already; only the handle is released.
             (JobState::Failed(_), _) => {}
             (JobState::Opening | JobState::Closing { .. }, _) => return Err(unknown_job(handle)),
             (JobState::Open { .. }, _) if busy => {
                 return Err(job_busy(format!("operations of job {handle} are outstanding")));
             }
-            (JobState::Open { stream, client }, None) => stream.detach(*client, "left"),
-            (state @ JobState::Open { .. }, Some(line)) => {
-                if let JobState::Open { stream, .. } = &*state {
-                    stream.begin_close().map_err(|others| {
+            (JobState::Open { operations, client }, None) => operations.detach(*client, "left"),
+            (state @ JobState::Open { .. }, Some(opened)) => {
+                if let JobState::Open { operations, .. } = &*state {
+                    operations.begin_close().map_err(|others| {
                         job_busy(format!(
                             "{others} operations of clients attached to job {handle} are outstanding"
                         ))
                     })?;
                 }
-                line.close(id);
+                opened.close(id);
                 *state = JobState::Closing { request: id };
                 return Ok(None);
             }

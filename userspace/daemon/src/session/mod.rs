@@ -1,12 +1,15 @@
-//! One trainer's connection: a thread that reads its commands, keeps its handles, and tells it what happened.
+//! A trainer's connection: a thread that executes its commands, keeps its handles and sends it events.
 //!
-//! Everything a trainer can do wrong ends here. Its thread is the only one that waits for it, and nothing waits for it
-//! to read: a message that does not fit the socket's buffer ends the session, and with it the trainer's jobs.
+//! No other thread waits for a trainer, and this one does not wait for it to read: a message that does not fit the
+//! socket's buffer ends the session, and with it the trainer's jobs.
 
 mod collective;
 mod commands;
-mod notes;
-mod tensors;
+mod completion_event;
+mod memory;
+mod notifications;
+mod outstanding;
+mod tensor;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,17 +22,20 @@ use sumac_api::{
 };
 use sumac_memory::SharedRegion;
 
-use crate::bell::Bell;
-use crate::hub::Hub;
-use crate::inbox::Inbox;
-use crate::line::JobLine;
-use crate::memory::Share;
-use crate::operations::Operations;
-use crate::stream::{ClientId, Stream};
+use self::completion_event::CompletionEvent;
+use self::memory::Reservation;
+use self::outstanding::Operations;
+use crate::job_event::JobHandle;
+use crate::operations::{ClientId, JobOperations};
+use crate::state::DaemonState;
+use crate::wake_queue::WakeQueue;
 
-pub(crate) use notes::{Entered, Note};
+pub(crate) use self::memory::MemoryBudget;
+pub(crate) use self::notifications::{Notification, OpenedJob};
+pub(crate) use self::outstanding::Outcome;
+pub(crate) use self::tensor::LeasedBuffer;
 
-/// What any connection may hold; its operations depend on its socket, see [`operations_that_fit`].
+/// The limits of a connection. That of operations depends on its socket, see [`operations_that_fit`].
 const LIMITS: Limits = Limits {
     message_bytes: MAX_MESSAGE as u64,
     regions: 256,
@@ -39,18 +45,18 @@ const LIMITS: Limits = Limits {
     finished: 1024,
 };
 
-/// What the kernel charges a socket's buffer for a message of up to 1,728 bytes: 2,048 for the text, and its own header. The
-/// completions of operations are no longer, since [`crate::explain::MESSAGE_LEN`] bounds what is said of an error.
+/// The bytes that the kernel charges a socket's buffer for a message of up to 1,728 bytes: 2,048 for the text, and its own
+/// header. A completion is not longer, since [`crate::explain::MESSAGE_LEN`] bounds the message of its error.
 const MESSAGE_COST: usize = 2304;
-/// What is asked for as a socket's buffer, for the completions of all operations.
+/// The size of a socket's buffer that is requested: the completions of all operations.
 const BUFFER: usize = LIMITS.operations as usize * MESSAGE_COST;
 
-/// How many operations may be outstanding, so that their completions fit the socket's buffer beside some replies:
-/// a trainer who waits for the last of them before it reads loses none.
+/// Returns the number of operations whose completions fit the socket's buffer beside some replies: a trainer that waits
+/// for the last of them before it reads loses none.
 fn operations_that_fit(channel: &Channel) -> u32 {
     use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
-    // The privileged form goes above the system's maximum. Without either the default has to do.
+    // The privileged form may exceed the system's maximum. Without either the default remains.
     if setsockopt(channel, sockopt::SndBufForce, &BUFFER).is_err() {
         let _ = setsockopt(channel, sockopt::SndBuf, &BUFFER);
     }
@@ -58,68 +64,72 @@ fn operations_that_fit(channel: &Channel) -> u32 {
     u32::try_from(buffer / MESSAGE_COST).unwrap_or(u32::MAX).clamp(16, LIMITS.operations)
 }
 
-/// Who is at the other end.
+/// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct Credentials {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
 }
 
-impl std::fmt::Display for Peer {
+impl std::fmt::Display for Credentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "process {} of user {}", self.pid, self.uid)
     }
 }
 
-/// A job as its trainer's session knows it.
+/// A job of a session.
 #[derive(Debug)]
 pub(crate) struct SessionJob {
-    /// Of the job that was opened here; none of one that this connection has attached to.
-    line: Option<JobLine>,
-    bell: Bell,
+    /// `None` for a job that this connection has attached to.
+    job: Option<JobHandle>,
+    completion: CompletionEvent,
     state: JobState,
 }
 
 #[derive(Debug)]
 enum JobState {
-    /// The others have not all joined yet.
+    /// Not all workers have joined yet.
     Opening,
-    /// Ready, and this session one of its clients.
-    Open { stream: Arc<Stream>, client: ClientId },
-    /// Over; nothing is left to do but `close`.
+    Open {
+        operations: Arc<JobOperations>,
+        client: ClientId,
+    },
+    /// Ended; only `close` remains.
     Failed(Failure),
-    /// The request that closes it waits for the aggregator.
-    Closing { request: u64 },
+    /// `request` is answered once the control plane has been notified.
+    Closing {
+        request: u64,
+    },
 }
 
-/// A region, and what it takes of the host's memory.
+/// A region and its part of the memory budget.
 #[derive(Debug)]
 pub(crate) struct Registered {
     region: SharedRegion,
-    /// Held for its drop.
-    _share: Share,
+    /// Released when dropped.
+    _reservation: Reservation,
 }
 
-/// Why a session ends.
+/// The reason why a session ends, as other workers read it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum End {
     #[error("went away")]
     Gone,
     #[error("does not read its messages")]
-    Deaf,
+    Overrun,
     #[error("was cut off because its daemon is stopping")]
     Stopping,
     #[error("cannot be reached any more: {0}")]
     Broken(FrameError),
 }
 
-/// A connection's state. All of it dies with its thread.
+/// The state of a connection.
 #[derive(Debug)]
 pub(crate) struct Session {
-    hub: Arc<Hub>,
+    daemon: Arc<DaemonState>,
     channel: Channel,
-    peer: Peer,
-    inbox: Arc<Inbox<Note>>,
+    credentials: Credentials,
+    notes: Arc<WakeQueue<Notification>>,
     limits: Limits,
     greeted: bool,
     handles: u64,
@@ -129,14 +139,19 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(hub: Arc<Hub>, channel: Channel, peer: Peer, inbox: Arc<Inbox<Note>>) -> Session {
+    pub(crate) fn new(
+        daemon: Arc<DaemonState>,
+        channel: Channel,
+        credentials: Credentials,
+        notes: Arc<WakeQueue<Notification>>,
+    ) -> Session {
         let limits = Limits { operations: operations_that_fit(&channel), ..LIMITS };
         Session {
             limits,
-            hub,
+            daemon,
             channel,
-            peer,
-            inbox,
+            credentials,
+            notes,
             greeted: false,
             handles: 0,
             regions: HashMap::new(),
@@ -145,24 +160,24 @@ impl Session {
         }
     }
 
-    /// Serves the connection until it ends, then lets go of all that the trainer had.
+    /// Serves the connection until it ends, then releases the trainer's resources.
     pub(crate) fn run(mut self) {
-        tracing::debug!(peer = %self.peer, "a trainer has connected");
+        tracing::debug!(peer = %self.credentials, "a trainer has connected");
         let mut buffer = vec![0; MAX_MESSAGE];
         let end = loop {
-            if let Err(end) = self.turn(&mut buffer) {
+            if let Err(end) = self.step(&mut buffer) {
                 break end;
             }
         };
-        self.part(&end);
+        self.finish(&end);
     }
 
-    /// Waits for the next thing to do, and does it.
-    fn turn(&mut self, buffer: &mut [u8]) -> Result<(), End> {
-        let (noted, readable) = self.sleep()?;
-        if noted {
-            for note in self.inbox.take() {
-                self.note(note)?;
+    /// Waits for notifications, a message or a deadline, and handles them.
+    fn step(&mut self, buffer: &mut [u8]) -> Result<(), End> {
+        let (is_notified, is_readable) = self.wait_for_input()?;
+        if is_notified {
+            for note in self.notes.take() {
+                self.handle(note)?;
             }
         }
         for (op, request) in self.operations.expire(Instant::now()) {
@@ -170,19 +185,19 @@ impl Session {
                 .hint("it goes on; wait again, or cancel it");
             self.refuse(Some(request), failure)?;
         }
-        if readable { self.receive(buffer) } else { Ok(()) }
+        if is_readable { self.receive(buffer) } else { Ok(()) }
     }
 
-    /// Sleeps until a note or a message has come, or a wait has run out.
-    fn sleep(&self) -> Result<(bool, bool), End> {
+    /// Sleeps until a notification, a message or a deadline. Returns whether there are notifications, and a message.
+    fn wait_for_input(&self) -> Result<(bool, bool), End> {
         let timeout = self.operations.deadline().and_then(|deadline| {
             // Rounded up, so that the deadline has passed when the sleep ends.
             let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_micros(50);
             Timespec::try_from(left).ok()
         });
-        let mut poll = [PollFd::new(&*self.inbox, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
+        let mut poll = [PollFd::new(&*self.notes, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
         match rustix::event::poll(&mut poll, timeout.as_ref()) {
-            // An error or a hang-up shows as readable too, and the read says which.
+            // After an error or a hang-up the read fails.
             Ok(_) => Ok((!poll[0].revents().is_empty(), !poll[1].revents().is_empty())),
             Err(Errno::INTR) => Ok((false, false)),
             Err(errno) => Err(End::Broken(FrameError::System { doing: "wait for", source: errno.into() })),
@@ -219,7 +234,7 @@ impl Session {
     }
 
     fn refuse(&self, id: Option<u64>, failure: Failure) -> Result<(), End> {
-        tracing::debug!(peer = %self.peer, %failure, "a request failed");
+        tracing::debug!(peer = %self.credentials, %failure, "a request failed");
         self.send(&Outbound::failed(id, failure))
     }
 
@@ -233,7 +248,7 @@ impl Session {
         })?;
         match self.channel.try_send(&bytes, fds) {
             Ok(()) => Ok(()),
-            Err(FrameError::Full) => Err(End::Deaf),
+            Err(FrameError::Full) => Err(End::Overrun),
             Err(FrameError::Closed) => Err(End::Gone),
             Err(error @ FrameError::TooLarge { .. }) => {
                 let Outbound::Reply { id, .. } = message else {
@@ -245,25 +260,24 @@ impl Session {
         }
     }
 
-    /// Lets go of everything. Jobs that were not closed fail, for all their workers.
-    fn part(mut self, end: &End) {
-        self.inbox.close();
+    /// Releases everything. Jobs that were not closed fail on all workers.
+    fn finish(mut self, end: &End) {
+        self.notes.close();
         self.channel.shutdown();
         let open = self.jobs.len();
-        if open > 0 || matches!(end, End::Deaf | End::Broken(_)) {
-            tracing::warn!(peer = %self.peer, jobs = open, "a trainer {end}");
+        if open > 0 || matches!(end, End::Overrun | End::Broken(_)) {
+            tracing::warn!(peer = %self.credentials, jobs = open, "a trainer {end}");
         } else {
-            tracing::debug!(peer = %self.peer, "a trainer {end}");
+            tracing::debug!(peer = %self.credentials, "a trainer {end}");
         }
         for (_, job) in self.jobs.drain() {
-            match (job.line, job.state) {
-                (Some(line), _) => line.abandon(format!("its trainer ({}) {end}", self.peer)),
-                (None, JobState::Open { stream, client }) => stream.detach(client, &end.to_string()),
-                // It is over.
+            match (job.job, job.state) {
+                (Some(job), _) => job.abandon(format!("its trainer ({}) {end}", self.credentials)),
+                (None, JobState::Open { operations, client }) => operations.detach(client, &end.to_string()),
                 (None, _) => {}
             }
         }
-        // Regions stay mapped until the data path has dropped the operations that borrow from them.
+        // Regions stay mapped until the data path has dropped the leases of its operations.
     }
 }
 
@@ -272,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_of_the_longest_completions_fit_as_operations_may_be_outstanding() {
+    fn the_longest_completions_of_all_operations_fit_the_buffer() {
         let (ours, _theirs) = Channel::pair().unwrap();
         let message = vec![b' '; 1728];
         for number in 0..operations_that_fit(&ours) {

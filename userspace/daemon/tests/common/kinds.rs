@@ -1,12 +1,12 @@
-//! Every kind of operation with a type, and what comes of it.
+//! Every kind of operation with every type, and its expected results.
 
 use sumac_client::{Client, Element, Job, OpOptions, Pending, Reduction, Tensor, bf16, f16};
 
 pub const WORLD: u16 = 3;
-/// Three blocks, and no whole number of packets.
+/// Three blocks, and a partial last packet.
 const COUNT: usize = 3 * 1111;
 
-/// A type that small integers can be made of.
+/// A type that represents small integers exactly.
 pub trait Number: Element + PartialEq + std::fmt::Debug + Send {
     fn of(value: i32) -> Self;
 }
@@ -32,7 +32,7 @@ impl Number for i32 {
     }
 }
 
-/// What a rank puts at place `i`: small enough for the sums to be exact in eight bits of mantissa.
+/// Returns the element `i` of a rank: sums are exact in eight bits of mantissa.
 fn value(rank: u16, i: usize) -> i32 {
     (i % 31) as i32 * if (i / 31 + usize::from(rank)).is_multiple_of(2) { 1 } else { -1 } + i32::from(rank)
 }
@@ -51,7 +51,7 @@ pub fn ended<T: Element + std::fmt::Debug>(
     pending.unwrap().wait().unwrap().to_vec()
 }
 
-/// All values of all ranks at place `i`.
+/// Returns element `i` of all ranks.
 fn column(i: usize) -> impl Iterator<Item = i32> {
     (0..WORLD).map(move |rank| value(rank, i))
 }
@@ -62,7 +62,7 @@ fn expect<T: Number>(what: &str, found: &[T], expected: impl Fn(usize) -> i32) {
     }
 }
 
-/// All kinds of operations, one after the other, in one job.
+/// Runs all kinds of operations in one job.
 pub fn every_kind<T: Number>(client: &Client, job: &Job, rank: u16) {
     let with = |reduction| OpOptions { reduction, ..OpOptions::default() };
     let plain = OpOptions::default();
@@ -91,7 +91,7 @@ pub fn every_kind<T: Number>(client: &Client, job: &Job, rank: u16) {
     }
 }
 
-/// All kinds with all types.
+/// Runs all kinds with all types.
 pub fn every_type(client: &Client, job: &Job, rank: u16) {
     every_kind::<f32>(client, job, rank);
     every_kind::<f16>(client, job, rank);

@@ -22,21 +22,21 @@ use tokio::sync::oneshot;
 
 use super::{SECRET, Scratch, daemon_with};
 
-/// The aggregator's; a job has as many as its daemons have, one unless configured.
+/// The aggregator's shards; a job has as many as its daemons, one unless configured.
 const SHARDS: u16 = 4;
 
-/// When nobody adds to a shared slot for so long, others may take it.
+/// The age at which an unused shared slot may be taken.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a dead worker's place is open, where it is.
+/// The time in which a dead worker may be replaced.
 const REJOIN_GRACE: Duration = Duration::from_secs(60);
 
-/// What the control plane's own data plane is.
+/// The control plane's data plane.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// A host aggregator; so many slots of each shard are shared.
+    /// A host aggregator with this many shared slots in each shard.
     Host { shared: u32 },
-    /// None: dynamic jobs only.
+    /// No data plane: dynamic jobs only.
     None,
 }
 
@@ -58,14 +58,14 @@ fn token(state_dir: &Path, secret: &str) -> String {
 pub struct Aggregator {
     pub address: SocketAddr,
     state_dir: PathBuf,
-    /// Where shard 0 takes packets.
+    /// The UDP port of shard 0.
     data_port: u16,
     stop: Option<oneshot::Sender<()>>,
     runtime: Option<Runtime>,
 }
 
 impl Aggregator {
-    /// `grace`: how long a dead worker's place in a dynamic job stays open.
+    /// `grace`: the time in which a dead worker of a dynamic job may be replaced.
     pub fn start(kind: Kind, grace: Duration, state_dir: &Path) -> Aggregator {
         Aggregator::start_at("127.0.0.1:0".parse().unwrap(), 0, kind, (grace, state_dir))
     }
@@ -74,7 +74,7 @@ impl Aggregator {
         match kind {
             Kind::Host { shared } => {
                 let start = || HostPlane::start(4096, 352, SHARDS, Ipv4Addr::LOCALHOST, data_port).ok();
-                let plane = patiently(start).with_dynamic(shared, SLOT_TIMEOUT).unwrap();
+                let plane = retry(start).with_dynamic(shared, SLOT_TIMEOUT).unwrap();
                 let data_port = plane.running().local().port();
                 Aggregator::with(address, data_port, plane, options)
             }
@@ -118,7 +118,7 @@ impl Aggregator {
             rejoin_grace,
         };
         let listen = || runtime.block_on(Listening::open(address, plane.clone(), options.clone())).ok();
-        let listening = patiently(listen);
+        let listening = retry(listen);
         let address = listening.address();
         let (stop, stopped) = oneshot::channel::<()>();
         runtime.spawn(listening.serve(async { drop(stopped.await) }));
@@ -128,7 +128,7 @@ impl Aggregator {
 }
 
 impl Aggregator {
-    /// Ends it, control plane and data plane.
+    /// Stops control plane and data plane.
     pub fn stop(&mut self) {
         drop(self.stop.take());
         if let Some(runtime) = self.runtime.take() {
@@ -143,8 +143,8 @@ impl Drop for Aggregator {
     }
 }
 
-/// Tries again while what was there before is not quite gone.
-fn patiently<T>(start: impl Fn() -> Option<T>) -> T {
+/// Retries while the former instance still holds its address.
+fn retry<T>(start: impl Fn() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         match start() {
@@ -169,7 +169,7 @@ impl Lab {
         Lab::with(hosts, "")
     }
 
-    /// With further lines in the daemons' configurations.
+    /// Starts a lab with further lines in the daemons' configurations.
     pub fn with(hosts: usize, further: &str) -> Lab {
         Lab::start(Kind::Host { shared: 0 }, hosts, further, None, Duration::ZERO)
     }
@@ -197,12 +197,12 @@ impl Lab {
         (Some(daemon), socket)
     }
 
-    /// A lab for dynamic jobs, with dedicated parameter hosts. They have registered.
+    /// Starts a lab for dynamic jobs, with dedicated parameter hosts, which have registered.
     pub fn dynamic(kind: Kind, hosts: usize, parameter_hosts: usize, further: &str) -> Lab {
         Lab::start(kind, hosts, further, None, Duration::ZERO).with_parameter_hosts(parameter_hosts, further)
     }
 
-    /// The same, where a dead worker's place is open to another for long enough.
+    /// As above; dead workers may be replaced.
     pub fn rejoining(kind: Kind, hosts: usize, parameter_hosts: usize, further: &str) -> Lab {
         Lab::start(kind, hosts, further, None, REJOIN_GRACE).with_parameter_hosts(parameter_hosts, further)
     }
@@ -217,12 +217,12 @@ impl Lab {
         self
     }
 
-    /// A lab whose first host is the parameter host as well.
+    /// Starts a lab whose first host is also the parameter host.
     pub fn co_located(kind: Kind, hosts: usize) -> Lab {
         Lab::with_first_as_host(kind, hosts, Duration::ZERO)
     }
 
-    /// The same, where a dead worker's place is open to another for long enough.
+    /// As above; dead workers may be replaced.
     pub fn co_located_rejoining(kind: Kind, hosts: usize) -> Lab {
         Lab::with_first_as_host(kind, hosts, REJOIN_GRACE)
     }
@@ -233,14 +233,13 @@ impl Lab {
         lab
     }
 
-    /// Waits until so many parameter hosts have registered: a job over all of them can be opened.
+    /// Waits until this many parameter hosts have registered.
     fn await_parameter_hosts(&self, hosts: usize) {
         if hosts == 0 {
             return;
         }
         let client = self.client(0);
-        let options =
-            JobOptions::new("anybody there", 0, 1).mode(Mode::Dynamic).parameter_hosts(hosts as u16);
+        let options = JobOptions::new("probe", 0, 1).mode(Mode::Dynamic).parameter_hosts(hosts as u16);
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             match client.open(&options) {
@@ -256,7 +255,7 @@ impl Lab {
         Client::connect(&self.hosts[host].1).unwrap()
     }
 
-    /// One trainer per host runs `work` in a thread of its own, as the rank of its host.
+    /// Runs `work` in a thread for each host, as the rank of the host.
     pub fn train<T: Send + 'static>(
         &self,
         name: &str,

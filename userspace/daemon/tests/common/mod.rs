@@ -1,4 +1,4 @@
-//! A daemon in a directory of its own, and a trainer who says whatever the test likes.
+//! A daemon in a directory of its own, and a trainer without the client library.
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub mod kinds;
@@ -15,8 +15,8 @@ use sumac_daemon::Daemon;
 use sumac_daemon::config::Config;
 
 pub const SECRET: &str = "a secret of some length";
-/// No message of a daemon takes longer, however busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The timeout of a daemon's message on a busy machine.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A directory that is removed when dropped.
 pub struct Scratch(PathBuf);
@@ -54,12 +54,12 @@ pub fn daemon_with(scratch: &Scratch, name: &str, secret: &str, further: &str) -
     (Daemon::start(config).unwrap(), socket)
 }
 
-/// A trainer by hand.
+/// A trainer without the client library.
 pub struct Raw {
     pub channel: Channel,
     next: u64,
     buffer: Vec<u8>,
-    /// Events that came while a reply was awaited.
+    /// Events that arrived before a reply.
     pub events: Vec<Value>,
 }
 
@@ -69,7 +69,7 @@ impl Raw {
         Raw { channel, next: 0, buffer: vec![0; MAX_MESSAGE], events: Vec::new() }
     }
 
-    /// Connected and greeted.
+    /// Connects and sends `hello`.
     pub fn greeted(socket: &Path) -> Raw {
         let mut raw = Raw::connect(socket);
         let reply = raw.ask(json!({"cmd": "hello", "version": 2}));
@@ -77,8 +77,8 @@ impl Raw {
         raw
     }
 
-    /// Sends a command, with a number of its own.
-    pub fn say(&mut self, command: Value, fds: &[BorrowedFd<'_>]) -> u64 {
+    /// Sends a command and returns its id.
+    pub fn send(&mut self, command: Value, fds: &[BorrowedFd<'_>]) -> u64 {
         self.next += 1;
         let mut command = command;
         command["id"] = self.next.into();
@@ -86,19 +86,19 @@ impl Raw {
         self.next
     }
 
-    /// Sends a command and gives its reply.
+    /// Sends a command and returns its reply.
     pub fn ask(&mut self, command: Value) -> Value {
         self.ask_with(command, &[]).0
     }
 
     pub fn ask_with(&mut self, command: Value, fds: &[BorrowedFd<'_>]) -> (Value, Vec<OwnedFd>) {
-        let id = self.say(command, fds);
+        let id = self.send(command, fds);
         self.reply_to(id)
     }
 
     pub fn reply_to(&mut self, id: u64) -> (Value, Vec<OwnedFd>) {
         loop {
-            let (message, fds) = self.hear().expect("the daemon hung up");
+            let (message, fds) = self.receive().expect("the daemon closed the connection");
             if message["id"] == id {
                 return (message, fds);
             }
@@ -106,9 +106,9 @@ impl Raw {
         }
     }
 
-    /// The next message; `None` when the daemon has hung up.
-    pub fn hear(&mut self) -> Option<(Value, Vec<OwnedFd>)> {
-        let deadline = Instant::now() + PATIENCE;
+    /// Receives the next message; `None` when the daemon has closed the connection.
+    pub fn receive(&mut self) -> Option<(Value, Vec<OwnedFd>)> {
+        let deadline = Instant::now() + MESSAGE_TIMEOUT;
         loop {
             match self.channel.try_receive(&mut self.buffer) {
                 Ok(Inbound::Message(message)) => {
@@ -127,7 +127,7 @@ impl Raw {
     /// The next event.
     pub fn event(&mut self) -> Value {
         if self.events.is_empty() {
-            self.hear().expect("the daemon hung up").0
+            self.receive().expect("the daemon closed the connection").0
         } else {
             self.events.remove(0)
         }

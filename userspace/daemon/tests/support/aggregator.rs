@@ -26,13 +26,13 @@ pub struct Aggregator {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What it does to packets.
+/// The faults of an aggregator.
 #[derive(Clone, Copy, Default)]
 pub struct Faults {
-    /// Every how many packets, in and out, one is lost; 0: none.
+    /// Drops every n-th packet in and out; 0: none.
     pub lose_every: u64,
-    /// Answer no probe.
-    pub is_deaf: bool,
+    /// Answers no probe.
+    pub is_silent: bool,
 }
 
 impl Aggregator {
@@ -67,7 +67,7 @@ impl Aggregator {
                     if let Ok((len, from)) = socket.recv_from(&mut bytes) {
                         let mut core = core.lock().unwrap();
                         core.on_packet(
-                            &Way { socket: &socket, shard: shard as u16 },
+                            &Link { socket: &socket, shard: shard as u16 },
                             from,
                             &mut bytes[..len],
                         );
@@ -88,8 +88,8 @@ impl Drop for Aggregator {
     }
 }
 
-/// What a packet came by.
-struct Way<'a> {
+/// The socket and the shard of a packet.
+struct Link<'a> {
     socket: &'a UdpSocket,
     shard: u16,
 }
@@ -117,33 +117,33 @@ impl Core {
         self.faults.lose_every > 0 && self.packets.is_multiple_of(self.faults.lose_every)
     }
 
-    fn send(&mut self, way: &Way<'_>, to: SocketAddr, bytes: &[u8]) {
+    fn send(&mut self, link: &Link<'_>, to: SocketAddr, bytes: &[u8]) {
         if !self.is_lost() {
-            way.socket.send_to(bytes, to).unwrap();
+            link.socket.send_to(bytes, to).unwrap();
         }
     }
 
-    fn on_packet(&mut self, way: &Way<'_>, mut from: SocketAddr, bytes: &mut [u8]) {
+    fn on_packet(&mut self, link: &Link<'_>, mut from: SocketAddr, bytes: &mut [u8]) {
         let header = Header::read(&*bytes, 0, bytes.len()).expect("workers send whole packets");
         if let Some(port) = self.result_port {
             from.set_port(port);
         }
-        self.workers.insert((header.job, way.shard, header.bitmap_0), from);
+        self.workers.insert((header.job, link.shard, header.bitmap_0), from);
         if self.is_lost() {
             return;
         }
         if header.kind == Kind::Probe as u8 {
             let report = Header { kind: Kind::Report as u8, ..header };
             bytes[..HEADER_LEN].copy_from_slice(&report.to_bytes());
-            if !self.faults.is_deaf {
-                self.send(way, from, bytes);
+            if !self.faults.is_silent {
+                self.send(link, from, bytes);
             }
         } else {
-            self.contribute(way, from, &header, bytes);
+            self.contribute(link, from, &header, bytes);
         }
     }
 
-    fn contribute(&mut self, way: &Way<'_>, from: SocketAddr, header: &Header, bytes: &[u8]) {
+    fn contribute(&mut self, link: &Link<'_>, from: SocketAddr, header: &Header, bytes: &[u8]) {
         let world = u16::from(header.fan_in_0);
         let job = JobEntry {
             slots: super::job::SLOTS * 2 * u32::from(self.shards),
@@ -156,7 +156,7 @@ impl Core {
             ..JobEntry::default()
         };
         let contribution =
-            sumac_wire::admit::request(header, &job, way.shard).unwrap().expect("probes are answered");
+            sumac_wire::admit::request(header, &job, link.shard).unwrap().expect("probes are answered");
         let version = contribution.version;
         let slot = self.slots.entry((header.job, header.slot)).or_default();
         let (mut meta, action) = decide(&slot.meta, &contribution);
@@ -166,7 +166,7 @@ impl Core {
         match action {
             Action::Store(_) => *values = elements.collect(),
             Action::Add(_) => values.iter_mut().zip(elements).for_each(|(sum, value)| *sum += value),
-            Action::Want => return self.send(way, from, &answer::wanted(header, &job).to_bytes()),
+            Action::Want => return self.send(link, from, &answer::wanted(header, &job).to_bytes()),
             Action::Reply | Action::Ignore(Reason::Duplicate | Reason::Stale) => {}
             other => unreachable!("{other:?}"),
         }
@@ -179,12 +179,12 @@ impl Core {
         let mut packet = result.to_bytes().to_vec();
         packet.extend(values.iter().flat_map(|value| value.to_be_bytes()));
         if is_complete {
-            let job = self.workers.range((header.job, way.shard, 0)..=(header.job, way.shard, u32::MAX));
+            let job = self.workers.range((header.job, link.shard, 0)..=(header.job, link.shard, u32::MAX));
             for to in job.map(|(_, to)| *to).collect::<Vec<_>>() {
-                self.send(way, to, &packet);
+                self.send(link, to, &packet);
             }
         } else if action == Action::Reply {
-            self.send(way, from, &packet);
+            self.send(link, from, &packet);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Workers of a job on data paths, and what they tell.
+//! Workers of a job on data paths, and their events.
 
 use std::{
     sync::{
@@ -10,12 +10,13 @@ use std::{
 };
 
 use sumac_daemon::datapath::{Datapath, Event, FrameIo, Peer, WorkerJob};
+use sumac_job::OperationId;
 use sumac_transport::{Arithmetic, Buffer, DType, JobParams, NonFinitePolicy, Operation, Scale, WireFormat};
 
-/// Long enough for the slowest machine; nothing is asserted about how much of it is used.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The timeout of an event on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Slots of every job in these tests.
+/// The slots of every job in these tests.
 pub const SLOTS: u32 = 32;
 
 pub fn params(rank: u16, world: u16) -> JobParams {
@@ -45,7 +46,7 @@ pub struct Worker {
     pub events: Receiver<Event>,
 }
 
-/// All lanes of a job with this one lane's parameters.
+/// Returns a job with this many lanes of these parameters.
 pub fn plan(params: JobParams, lanes: u16, peer: Peer) -> WorkerJob {
     let lanes = (0..lanes).map(|lane| JobParams { lane, ..params.clone() }).collect();
     WorkerJob { lanes, peer: Some(peer), hosts: Vec::new(), resume: Vec::new() }
@@ -60,7 +61,7 @@ impl Worker {
         Worker { path: Datapath::start(name, ios, &[], sink).unwrap(), events }
     }
 
-    /// A worker with an open job of one lane.
+    /// Starts a worker with a job of one lane.
     pub fn join(name: &str, ios: Vec<Box<dyn FrameIo>>, params: JobParams, peer: Peer) -> Worker {
         let worker = Worker::start(name, ios);
         worker.path.add_job(plan(params, 1, peer)).unwrap();
@@ -68,19 +69,19 @@ impl Worker {
     }
 
     pub fn event(&self) -> Event {
-        self.events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no event; {:#?}", self.path.stats()))
+        self.events.recv_timeout(TIMEOUT).unwrap_or_else(|_| panic!("no event; {:#?}", self.path.stats()))
     }
 
     pub fn ready(&self) {
         assert!(matches!(self.event(), Event::JobReady { .. }));
     }
 
-    /// Submits a tensor to the first lane; its copies are counted.
+    /// Submits a tensor to the first lane. Returns the counters of its copies.
     pub fn submit(&self, tag: u64, values: &[f32]) -> Counters {
         self.submit_to(0, tag, values)
     }
 
-    /// Submits a tensor of which so many chunks were summed before.
+    /// Submits a tensor whose first `skip` chunks were summed before.
     pub fn submit_skipping(&self, skip: u64, tag: u64, values: &[f32]) -> Counters {
         self.submit_part(0, skip, tag, values)
     }
@@ -96,25 +97,25 @@ impl Worker {
         let operation =
             Operation::allreduce(tag as u32, DType::Float32, Arithmetic::Sum, values.len(), buffer);
         let operation = Operation { skip, ..operation };
-        assert!(self.path.submit(7, lane, tag, operation));
+        assert!(self.path.submit(7, lane, OperationId(tag as u32), operation));
         counters
     }
 
-    /// Waits for an operation to end well: its tag and the sum.
+    /// Waits for an operation to succeed. Returns its tag and the sum.
     pub fn sum(&self) -> (u64, Vec<f32>) {
         match self.event() {
-            Event::Completed { tag, completion, .. } => {
+            Event::Completed { id, completion, .. } => {
                 completion.result.unwrap();
                 let bytes = completion.buffer.input(0, usize::MAX);
                 let values = bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
-                (tag, values.collect())
+                (u64::from(id.0), values.collect())
             }
             other => panic!("{other:?}"),
         }
     }
 }
 
-/// Bytes that were read from a tensor and written to it.
+/// The bytes read from a tensor and written to it.
 #[derive(Clone, Default)]
 pub struct Counters {
     pub read: Arc<AtomicUsize>,
@@ -127,7 +128,7 @@ impl Counters {
     }
 }
 
-/// A tensor that counts how much of it the engine asks for.
+/// A tensor that counts the bytes that the engine reads and writes.
 struct Counted {
     bytes: Vec<u8>,
     counters: Counters,
@@ -136,7 +137,7 @@ struct Counted {
 impl Buffer for Counted {
     fn input(&self, byte_offset: usize, len: usize) -> &[u8] {
         let bytes = self.bytes.input(byte_offset, len);
-        // An engine asks for a chunk; the test itself for everything.
+        // The engine reads a chunk; the test reads the whole tensor.
         if len != usize::MAX {
             self.counters.read.fetch_add(bytes.len(), Ordering::Relaxed);
         }
@@ -150,12 +151,12 @@ impl Buffer for Counted {
     }
 }
 
-/// Values that 1/1024 steps hold exactly, different on every worker.
+/// Returns values that are exact in steps of 1/1024, different on every worker.
 pub fn values(rank: u16, count: usize) -> Vec<f32> {
     (0..count).map(|i| (i % 1000) as f32 * 0.5 - f32::from(rank) * 3.25).collect()
 }
 
-/// The sum over all workers.
+/// Returns the sum over all workers.
 pub fn expected(world: u16, count: usize) -> Vec<f32> {
     let mut sum = vec![0.0; count];
     for rank in 0..world {

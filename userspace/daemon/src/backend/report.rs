@@ -1,14 +1,14 @@
-//! What the data path and the host program count, in the API's form.
+//! The counters of the data path and the host program, as the local API reports them.
 
 use serde_json::{Map, Value};
 
 use crate::datapath::DatapathStats;
 
-/// What the data path and the host program count.
+/// The counters of the data path and the host program.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) jobs: Vec<MeasuredJob>,
-    /// The jobs that are summed here.
+    /// The jobs that this host is a parameter host of.
     pub(crate) hosted: Vec<Value>,
     pub(crate) ports: Vec<Value>,
     pub(crate) threads: Vec<Value>,
@@ -16,7 +16,7 @@ pub(crate) struct Measured {
     pub(crate) host_program: Map<String, Value>,
 }
 
-/// A job as the data path knows it.
+/// The counters of a job.
 #[derive(Debug)]
 pub(crate) struct MeasuredJob {
     pub(crate) job: u16,
@@ -26,7 +26,7 @@ pub(crate) struct MeasuredJob {
     pub(crate) lanes: Vec<Value>,
 }
 
-/// The data path's report in the API's form.
+/// Returns the data path's report as the local API's.
 pub(super) fn measured(
     threads: &[DatapathStats],
     host_program: Map<String, Value>,
@@ -43,7 +43,7 @@ pub(super) fn measured(
     let reports = threads.iter().map(|thread| {
         let mut report = serde_json::to_value(thread)?;
         if let Value::Object(report) = &mut report {
-            // They have places of their own.
+            // These are reported elsewhere.
             report.retain(|key, _| key != "jobs" && key != "hosted" && key != "port");
         }
         Ok(report)

@@ -1,7 +1,7 @@
-//! How this host's packets move: the backend that was chosen, and what a job needs of it.
+//! The backend of this host's packets, XDP or UDP, and the installation of jobs in it.
 
-mod backend;
-mod gate;
+mod admission;
+mod kind;
 mod report;
 mod terms;
 
@@ -11,22 +11,22 @@ use serde_json::{Map, Value};
 use sumac_api::{Code, Failure};
 use sumac_control::neighbour::ResolveError;
 use sumac_control::{Grant, PlaneKind};
+use sumac_job::OperationId;
 use sumac_parameter::HostJob;
-use sumac_transport::JobError;
+use sumac_transport::{JobError, Operation};
 use sumac_wire::MAX_ELEMENTS;
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
-use self::backend::{Way, udp, xdp};
-use self::gate::{Gate, Part};
-use crate::config::{Backend, Config};
+use self::admission::{AdmittedJobs, Role};
+use self::kind::{BackendKind, udp, xdp};
+use crate::config::{BackendChoice, Config};
 use crate::datapath::{Datapath, DatapathStats, EventSink, ParameterJob, Peer, WorkerJob};
-use crate::stream::Errand;
 
-pub use self::backend::CarrierError;
+pub use self::kind::BackendError;
 pub(crate) use self::report::{Measured, MeasuredJob};
 pub(crate) use self::terms::host_job;
 
-/// This host's end of all paths.
+/// This host's address in the data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Local {
     pub(crate) ip: Ipv4Addr,
@@ -35,57 +35,57 @@ pub(crate) struct Local {
 }
 
 /// The chosen backend with its data path.
-pub(crate) struct Carrier {
-    way: Way,
+pub(crate) struct Backend {
+    kind: BackendKind,
     datapath: Datapath,
     fallback: String,
 }
 
-impl std::fmt::Debug for Carrier {
+impl std::fmt::Debug for Backend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Carrier").field("backend", &self.backend()).finish_non_exhaustive()
+        f.debug_struct("Backend").field("name", &self.name()).finish_non_exhaustive()
     }
 }
 
-impl Carrier {
-    /// Sets up the configured backend; `auto` falls back to UDP, and says so.
-    pub(crate) fn start(config: &Config, sink: EventSink) -> Result<Carrier, CarrierError> {
-        let (way, ports, fallback) = match config.backend {
-            Backend::Udp => udp(config).map(|(way, ports)| (way, ports, String::new()))?,
-            Backend::Xdp => xdp(config).map(|(way, ports)| (way, ports, String::new()))?,
-            Backend::Auto => match xdp(config) {
-                Ok((way, ports)) => (way, ports, String::new()),
+impl Backend {
+    /// Sets up the configured backend; `auto` falls back to UDP with a warning.
+    pub(crate) fn start(config: &Config, sink: EventSink) -> Result<Backend, BackendError> {
+        let (kind, ios, fallback) = match config.backend {
+            BackendChoice::Udp => udp(config).map(|(kind, ios)| (kind, ios, String::new()))?,
+            BackendChoice::Xdp => xdp(config).map(|(kind, ios)| (kind, ios, String::new()))?,
+            BackendChoice::Auto => match xdp(config) {
+                Ok((kind, ios)) => (kind, ios, String::new()),
                 Err(error) => {
                     tracing::warn!(%error, "falling back to UDP; `sumac doctor` says what is missing");
-                    udp(config).map(|(way, ports)| (way, ports, error.to_string()))?
+                    udp(config).map(|(kind, ios)| (kind, ios, error.to_string()))?
                 }
             },
         };
         let datapath =
-            Datapath::start("sumac-datapath", ports, &config.cpus, sink).map_err(CarrierError::Thread)?;
-        Ok(Carrier { way, datapath, fallback })
+            Datapath::start("sumac-datapath", ios, &config.cpus, sink).map_err(BackendError::Thread)?;
+        Ok(Backend { kind, datapath, fallback })
     }
 
-    /// `xdp` or `udp`.
-    pub(crate) fn backend(&self) -> &'static str {
-        self.way.name()
+    /// Returns `xdp` or `udp`.
+    pub(crate) fn name(&self) -> &'static str {
+        self.kind.name()
     }
 
-    /// Why the backend is not the one that was asked for; empty when it is.
+    /// Returns the reason of a fallback; empty without one.
     pub(crate) fn fallback(&self) -> &str {
         &self.fallback
     }
 
-    /// This host's end of all paths.
+    /// Returns this host's address in the data plane.
     pub(crate) fn local(&self) -> Local {
-        self.way.local()
+        self.kind.local()
     }
 
-    /// Lets a job's results in, and starts its handshake. May wait for ARP.
+    /// Admits a job's results, and starts its handshake. It may wait for ARP.
     pub(crate) fn add_job(&self, grant: &Grant) -> Result<(), Failure> {
         let Grant { terms, placement } = grant;
-        match &self.way {
-            Way::Udp { .. } => {
+        match &self.kind {
+            BackendKind::Udp { .. } => {
                 if let Some(group) = placement.result_group {
                     return Err(Failure::new(
                         Code::Unsupported,
@@ -96,8 +96,8 @@ impl Carrier {
                     .hint("use the XDP backend, or attach the aggregator without a result group"));
                 }
             }
-            Way::Xdp { gate, .. } => {
-                Gate::lock(gate).program.check_current().map_err(datapath)?;
+            BackendKind::Xdp { admitted, .. } => {
+                AdmittedJobs::lock(admitted).program.check_current().map_err(datapath)?;
             }
         }
         let aggregator = self.aggregator(grant)?;
@@ -107,7 +107,7 @@ impl Carrier {
             peer: aggregator,
             resume: terms.resume.clone(),
         };
-        if let Way::Xdp { gate, local, groups, .. } = &self.way {
+        if let BackendKind::Xdp { admitted, local, groups, .. } = &self.kind {
             if let Some(group) = placement.result_group {
                 groups.join(terms.job, group, local.ip).map_err(|error| {
                     let message =
@@ -117,7 +117,7 @@ impl Carrier {
                 })?;
             }
             let entry = terms::worker_entry(grant);
-            Gate::lock(gate).admit(terms.job, Part::Worker, entry).map_err(datapath)?;
+            AdmittedJobs::lock(admitted).admit(terms.job, Role::Worker, entry).map_err(datapath)?;
         }
         self.datapath.add_job(plan).map_err(datapath)
     }
@@ -127,7 +127,7 @@ impl Carrier {
         if placement.aggregator == PlaneKind::None {
             return Ok(None);
         }
-        match self.way.peer(placement.aggregator_ip, placement.base_port, terms.checksum) {
+        match self.kind.peer(placement.aggregator_ip, placement.base_port, terms.checksum) {
             Ok(peer) => Ok(Some(peer)),
             Err(error) if terms.is_dynamic() => {
                 tracing::warn!(job = terms.job, %error, "no path to the aggregator; sending straight to the parameter hosts");
@@ -141,7 +141,7 @@ impl Carrier {
     /// aggregator.
     fn hosts(&self, Grant { terms, .. }: &Grant, aggregator: Option<&Peer>) -> Result<Vec<Peer>, Failure> {
         let path = |host: &SocketAddrV4| match (
-            self.way.peer(*host.ip(), host.port(), terms.checksum),
+            self.kind.peer(*host.ip(), host.port(), terms.checksum),
             aggregator,
         ) {
             (Ok(peer), _) => Ok(peer),
@@ -156,19 +156,19 @@ impl Carrier {
         terms.parameter_hosts.iter().map(path).collect()
     }
 
-    /// Takes contributions of a dynamic job, as one of its parameter hosts. May wait for ARP.
+    /// Installs a job that this host is a parameter host of. It may wait for ARP.
     pub(crate) fn host_job(&self, job: &HostJob) -> Result<(), Failure> {
-        let upstream = job.upstream.iter().map(|to| self.way.peer(*to.ip(), to.port(), job.checksum));
+        let upstream = job.upstream.iter().map(|to| self.kind.peer(*to.ip(), to.port(), job.checksum));
         let upstream = upstream.collect::<Result<_, _>>().map_err(unreachable)?;
-        let peers = self.ways(job, upstream)?;
-        if let Way::Xdp { gate, .. } = &self.way {
-            let mut gate = Gate::lock(gate);
-            gate.program.check_current().map_err(datapath)?;
-            gate.admit(job.job, Part::ParameterHost, terms::host_entry(job)).map_err(datapath)?;
+        let peers = self.peers(job, upstream)?;
+        if let BackendKind::Xdp { admitted, .. } = &self.kind {
+            let mut admitted = AdmittedJobs::lock(admitted);
+            admitted.program.check_current().map_err(datapath)?;
+            admitted.admit(job.job, Role::ParameterHost, terms::host_entry(job)).map_err(datapath)?;
         }
         let hosted = self.datapath.add_parameter_job(ParameterJob { job: job.clone(), peers });
         if hosted.is_err() {
-            // What went wrong is told, not that it cannot be undone.
+            // The first error is returned.
             let _ = self.unhost_job(job.job);
         }
         hosted.map_err(datapath)
@@ -178,22 +178,22 @@ impl Carrier {
     /// chunk of each lane that is not summed here. May wait for ARP.
     pub(crate) fn renew_host(&self, job: &HostJob) -> Result<Vec<u32>, Failure> {
         // They are where they were, and one that has died is done without.
-        let upstream = job.upstream.iter().map(|to| self.way.peer(*to.ip(), to.port(), job.checksum));
-        let peers = self.ways(job, upstream.filter_map(Result::ok).collect())?;
+        let upstream = job.upstream.iter().map(|to| self.kind.peer(*to.ip(), to.port(), job.checksum));
+        let peers = self.peers(job, upstream.filter_map(Result::ok).collect())?;
         let workers = job.workers.clone();
         let firsts =
             self.datapath.renew_parameter_job(job.job, job.epoch, workers, peers).map_err(datapath)?;
-        if let Way::Xdp { gate, .. } = &self.way {
+        if let BackendKind::Xdp { admitted, .. } = &self.kind {
             let entry = terms::host_entry(job);
-            Gate::lock(gate).admit(job.job, Part::ParameterHost, entry).map_err(datapath)?;
+            AdmittedJobs::lock(admitted).admit(job.job, Role::ParameterHost, entry).map_err(datapath)?;
         }
         Ok(firsts)
     }
 
     /// The ways to a job's aggregators, which are known, and to its workers. One that does not answer is looked for behind an
     /// aggregator, which may know the way.
-    fn ways(&self, job: &HostJob, upstream: Vec<Peer>) -> Result<Vec<Peer>, Failure> {
-        let way = |to: &SocketAddrV4| self.way.peer(*to.ip(), to.port(), job.checksum);
+    fn peers(&self, job: &HostJob, upstream: Vec<Peer>) -> Result<Vec<Peer>, Failure> {
+        let way = |to: &SocketAddrV4| self.kind.peer(*to.ip(), to.port(), job.checksum);
         let mut peers = upstream;
         let behind = peers.first().map(|peer| peer.mac);
         for worker in job.workers.iter().map(|worker| worker.address) {
@@ -209,68 +209,75 @@ impl Carrier {
         Ok(peers)
     }
 
-    /// Takes no more contributions of a job. One that is not summed here is no error.
+    /// Removes a job that this host is a parameter host of, if it is installed.
     pub(crate) fn unhost_job(&self, job: u16) -> Result<(), Failure> {
         self.datapath.remove_parameter_job(job);
-        match &self.way {
-            Way::Udp { .. } => Ok(()),
-            Way::Xdp { gate, .. } => Gate::lock(gate).dismiss(job, Part::ParameterHost).map_err(datapath),
+        match &self.kind {
+            BackendKind::Udp { .. } => Ok(()),
+            BackendKind::Xdp { admitted, .. } => {
+                AdmittedJobs::lock(admitted).dismiss(job, Role::ParameterHost).map_err(datapath)
+            }
         }
     }
 
-    /// Goes on in a dynamic job under another incarnation, after a worker of it was replaced.
+    /// Continues a dynamic job in another epoch, after a worker was replaced.
     pub(crate) fn renew_job(&self, grant: &Grant) -> Result<(), Failure> {
         let terms = &grant.terms;
-        if let Way::Xdp { gate, .. } = &self.way {
+        if let BackendKind::Xdp { admitted, .. } = &self.kind {
             let entry = terms::worker_entry(grant);
-            Gate::lock(gate).admit(terms.job, Part::Worker, entry).map_err(datapath)?;
+            AdmittedJobs::lock(admitted).admit(terms.job, Role::Worker, entry).map_err(datapath)?;
         }
         self.datapath.renew_job(terms.job, terms.epoch, terms.resume.clone()).map_err(datapath)
     }
 
-    /// Starts the lanes of a job whose path has been measured, each with so many slots.
+    /// Sets the number of slots in each lane of a measured job.
     pub(crate) fn start_job(&self, job: u16, slots: u32) -> Result<(), Failure> {
         self.datapath.start_job(job, slots).map_err(datapath)
     }
 
-    /// The most 32-bit words that a packet can have.
+    /// Returns the 32-bit words of the longest packet.
     pub(crate) fn most_words(&self) -> u16 {
         let words = self.datapath.capacity().saturating_sub(HEADER_LEN) / ELEMENT_LEN;
         u16::try_from(words.min(MAX_ELEMENTS)).unwrap_or(u16::MAX)
     }
 
-    /// The most shards that a job can have.
+    /// Returns the number of shards that a job can have.
     pub(crate) fn shards(&self) -> u16 {
         self.datapath.shards()
     }
 
-    /// Hands a part of an operation to its lane; its end comes as an event with its number.
-    pub(crate) fn submit(&self, errand: Errand) -> Result<(), Failure> {
-        let Errand { wire_job, lane, number, operation } = errand;
-        if self.datapath.submit(wire_job, lane, u64::from(number), operation) {
+    /// Submits a fragment of an operation to its lane; its end is an event with the operation's id.
+    pub(crate) fn submit(
+        &self,
+        job: u16,
+        lane: u16,
+        id: OperationId,
+        operation: Operation,
+    ) -> Result<(), Failure> {
+        if self.datapath.submit(job, lane, id, operation) {
             return Ok(());
         }
         Err(Failure::new(Code::ShuttingDown, "the data path has stopped"))
     }
 
-    /// Ends a job's operations with this error.
+    /// Fails a job's operations.
     pub(crate) fn fail_job(&self, job: u16, error: JobError) {
         self.datapath.fail_job(job, &error);
     }
 
-    /// Lets no more of a job's results in. All its events have been delivered when this returns.
+    /// Removes a job. All its events have been delivered when this returns.
     pub(crate) fn remove_job(&self, job: u16) -> Result<(), Failure> {
         self.datapath.remove_job(job);
-        match &self.way {
-            Way::Udp { .. } => Ok(()),
-            Way::Xdp { gate, groups, .. } => {
+        match &self.kind {
+            BackendKind::Udp { .. } => Ok(()),
+            BackendKind::Xdp { admitted, groups, .. } => {
                 groups.leave(job);
-                Gate::lock(gate).dismiss(job, Part::Worker).map_err(datapath)
+                AdmittedJobs::lock(admitted).dismiss(job, Role::Worker).map_err(datapath)
             }
         }
     }
 
-    /// All counters.
+    /// Returns all counters.
     pub(crate) fn stats(&self) -> Result<Measured, Failure> {
         let stopped = || Failure::new(Code::ShuttingDown, "the data path has stopped");
         let stats = self.datapath.stats().ok_or_else(stopped)?;
@@ -279,33 +286,33 @@ impl Carrier {
             .map_err(|error| Failure::new(Code::Internal, format!("the counters have no JSON form: {error}")))
     }
 
-    /// How many packets have come for each job that is summed here.
+    /// Returns the number of packets received for each job that this host is a parameter host of.
     pub(crate) fn hosted_packets(&self) -> Vec<(u16, u64)> {
         let threads = self.datapath.stats().unwrap_or_default();
         let jobs = DatapathStats::merge_hosted(&threads).jobs.into_iter();
         jobs.map(|job| (job.job, job.contributions + job.partial_sums + job.full_sums + job.probes)).collect()
     }
 
-    /// How many results of a job have arrived.
+    /// Returns the number of results received of a job.
     pub(crate) fn results(&self, job: u16) -> Option<u64> {
         let stats = self.datapath.stats()?;
         let lanes = stats.iter().flat_map(|thread| &thread.jobs).filter(|lane| lane.job == job);
         lanes.map(|lane| lane.engine.results).reduce(|sum, more| sum + more)
     }
 
-    /// The host program's counters by reason; none over UDP.
+    /// Returns the host program's counters by reason; none over UDP.
     fn host_program(&self) -> Result<Map<String, Value>, Failure> {
-        let Way::Xdp { gate, .. } = &self.way else { return Ok(Map::new()) };
-        let counters = Gate::lock(gate).program.counters().map_err(datapath)?;
+        let BackendKind::Xdp { admitted, .. } = &self.kind else { return Ok(Map::new()) };
+        let counters = AdmittedJobs::lock(admitted).program.counters().map_err(datapath)?;
         Ok(counters.into_iter().map(|(reason, count)| (reason.name().to_owned(), count.into())).collect())
     }
 
-    /// Ends the data path's thread, and looks whether every frame came back.
+    /// Stops the data path's threads, and checks that every frame is accounted for.
     pub(crate) fn stop(&self) {
         for thread in self.datapath.shutdown().unwrap_or_default() {
             let (name, sent, received) = (thread.name.as_str(), thread.port.sent, thread.port.received);
             if thread.frames_are_conserved() {
-                tracing::info!(backend = self.backend(), name, sent, received, "data path stopped");
+                tracing::info!(backend = self.name(), name, sent, received, "data path stopped");
             } else {
                 tracing::error!(name, frames = ?thread.port.frames, sent, received, "frames are missing; please report it");
             }

@@ -1,4 +1,4 @@
-//! The ways that packets can move, and how the configured one is set up.
+//! The setup of the XDP and the UDP backend.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -9,46 +9,38 @@ use sumac_hostprog::{AttachOptions, Attached, OpenError, Queues, attach};
 use sumac_loader::log::{Follower, ProgramLog};
 
 use super::Local;
-use super::gate::Gate;
+use super::admission::AdmittedJobs;
 use crate::config::Config;
 use crate::datapath::{FrameIo, Peer, UdpFrameIo, XdpConfig, XdpFrameIo};
 
-/// Why no backend could be had.
+/// Why the backend cannot be set up.
 #[derive(Debug, thiserror::Error)]
-pub enum CarrierError {
-    /// The UDP socket.
+pub enum BackendError {
     #[error("cannot bind a UDP socket to {address}: {source}; is `address` one of this host's?")]
-    Udp {
-        /// The address.
-        address: Ipv4Addr,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// AF_XDP.
+    Udp { address: Ipv4Addr, source: std::io::Error },
     #[error("cannot use XDP: {0}")]
     Xdp(String),
-    /// The data path's thread.
     #[error("cannot start the data path's thread: {0}")]
     Thread(std::io::Error),
 }
 
-/// What is particular to the backend.
-pub(super) enum Way {
+/// The state of a backend besides its data path.
+pub(super) enum BackendKind {
     Udp {
         ip: Ipv4Addr,
         port: u16,
     },
     Xdp {
-        gate: Box<Mutex<Gate>>,
+        admitted: Box<Mutex<AdmittedJobs>>,
         local: Local,
         groups: Groups,
-        /// Held for its drop: it hands the program's messages to the log.
+        /// Logs the program's messages until it is dropped.
         _messages: Option<Follower>,
     },
 }
 
-/// The memberships of multicast groups that jobs' results are sent to, by job. The frames come through AF_XDP; it is
-/// the NIC's filter and the switches on the way that would not let them through to a host that has not joined.
+/// The memberships of the multicast groups of jobs' results, by job. The frames arrive through AF_XDP; the NIC's filter and
+/// the switches require the membership.
 #[derive(Debug, Default)]
 pub(super) struct Groups(Mutex<HashMap<u16, UdpSocket>>);
 
@@ -58,7 +50,7 @@ impl Groups {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins a job's group on the interface with the address `ip`, until [`Groups::leave`].
+    /// Joins a job's group on the interface with the address `ip`.
     pub(super) fn join(&self, job: u16, group: Ipv4Addr, ip: Ipv4Addr) -> std::io::Result<()> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         socket.join_multicast_v4(&group, &ip)?;
@@ -71,30 +63,30 @@ impl Groups {
     }
 }
 
-impl Way {
-    /// `xdp` or `udp`.
+impl BackendKind {
+    /// Returns `xdp` or `udp`.
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Way::Udp { .. } => "udp",
-            Way::Xdp { .. } => "xdp",
+            BackendKind::Udp { .. } => "udp",
+            BackendKind::Xdp { .. } => "xdp",
         }
     }
 
-    /// This host's end of all paths.
+    /// Returns this host's address in the data plane.
     pub(super) fn local(&self) -> Local {
         match self {
-            Way::Udp { ip, port } => Local { ip: *ip, port: *port, mac: [0; 6] },
-            Way::Xdp { local, .. } => *local,
+            BackendKind::Udp { ip, port } => Local { ip: *ip, port: *port, mac: [0; 6] },
+            BackendKind::Xdp { local, .. } => *local,
         }
     }
 
-    /// What it takes to send to an address. May wait for ARP.
+    /// Resolves the addresses of a peer. It may wait for ARP.
     pub(super) fn peer(&self, ip: Ipv4Addr, base_port: u16, checksum: bool) -> Result<Peer, ResolveError> {
         let mac = match self {
-            Way::Udp { .. } => [0; 6],
-            // Such packets do not come to a cable.
-            Way::Xdp { local, .. } if local.ip == ip => local.mac,
-            Way::Xdp { .. } => neighbour::resolve(ip)?.mac,
+            BackendKind::Udp { .. } => [0; 6],
+            // Packets to this host itself are not sent.
+            BackendKind::Xdp { local, .. } if local.ip == ip => local.mac,
+            BackendKind::Xdp { .. } => neighbour::resolve(ip)?.mac,
         };
         Ok(Peer { ip, base_port, mac, checksum })
     }
@@ -103,20 +95,20 @@ impl Way {
 /// A queue or socket for each thread of the data path.
 pub(super) type FrameIos = Vec<Box<dyn FrameIo>>;
 
-pub(super) fn udp(config: &Config) -> Result<(Way, FrameIos), CarrierError> {
+pub(super) fn udp(config: &Config) -> Result<(BackendKind, FrameIos), BackendError> {
     let ip = config.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
     let ios = UdpFrameIo::bind_shards(ip, config.shards)
-        .map_err(|source| CarrierError::Udp { address: ip, source })?;
+        .map_err(|source| BackendError::Udp { address: ip, source })?;
     let port = ios.first().map_or(0, |io| io.local().port());
     tracing::info!(%ip, port, shards = config.shards, "packets move over UDP sockets");
-    Ok((Way::Udp { ip, port }, ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect()))
+    Ok((BackendKind::Udp { ip, port }, ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect()))
 }
 
-pub(super) fn xdp(config: &Config) -> Result<(Way, FrameIos), CarrierError> {
-    let failed = |error: &dyn std::fmt::Display| CarrierError::Xdp(error.to_string());
+pub(super) fn xdp(config: &Config) -> Result<(BackendKind, FrameIos), BackendError> {
+    let failed = |error: &dyn std::fmt::Display| BackendError::Xdp(error.to_string());
     let route = match config.control() {
         Some(SocketAddr::V4(endpoint)) => neighbour::resolve(*endpoint.ip()).map_err(|error| failed(&error)),
-        _ => Err(CarrierError::Xdp(
+        _ => Err(BackendError::Xdp(
             "the configuration names no control plane (`aggregator`) with an IPv4 address".into(),
         )),
     };
@@ -127,7 +119,7 @@ pub(super) fn xdp(config: &Config) -> Result<(Way, FrameIos), CarrierError> {
             (ifname.clone().unwrap_or(route.ifname), ip.unwrap_or(route.src_ip))
         }
     };
-    // As the rules of a NIC have them: the first shard on the first queue.
+    // The NIC's flow rules steer the first shard to the first queue.
     let queues = config.queues.clone().map(|mut queues| {
         queues.sort_unstable();
         queues
@@ -135,8 +127,8 @@ pub(super) fn xdp(config: &Config) -> Result<(Way, FrameIos), CarrierError> {
     let mut program = open_or_attach(config, queues.as_deref(), &ifname)?;
     let io_config = XdpConfig { queues, ..XdpConfig::new(ip) };
     let ios = XdpFrameIo::open(&io_config, &mut program).map_err(|error| failed(&error))?;
-    // Those of a daemon that died; nobody is left to hear of them. Not before the sockets are open: that they could be
-    // shows that no other daemon is alive on the interface, whose jobs these would be.
+    // Removes the jobs of a dead daemon. Only after the sockets are open, which shows that no other daemon serves the
+    // interface.
     program.clear_jobs().map_err(|error| failed(&error))?;
     let messages = match program.log().and_then(ProgramLog::follow) {
         Ok(messages) => Some(messages),
@@ -147,13 +139,13 @@ pub(super) fn xdp(config: &Config) -> Result<(Way, FrameIos), CarrierError> {
     };
     let local = Local { ip, port: program.ports().0, mac: ios.first().map_or([0; 6], XdpFrameIo::mac) };
     tracing::info!(ifname, program = ?program.mode(), "packets move over AF_XDP");
-    let gate = Box::new(Mutex::new(Gate::new(program)));
+    let admitted = Box::new(Mutex::new(AdmittedJobs::new(program)));
     let ios = ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect();
-    Ok((Way::Xdp { gate, local, groups: Groups::default(), _messages: messages }, ios))
+    Ok((BackendKind::Xdp { admitted, local, groups: Groups::default(), _messages: messages }, ios))
 }
 
-/// The program that is on the interface already, or a new one.
-fn open_or_attach(config: &Config, queues: Option<&[u32]>, ifname: &str) -> Result<Attached, CarrierError> {
+/// Opens the program that is attached to the interface, or attaches it.
+fn open_or_attach(config: &Config, queues: Option<&[u32]>, ifname: &str) -> Result<Attached, BackendError> {
     match Attached::open(ifname, &config.pin_root) {
         Ok(program) => {
             if program.requested_mode() != config.mode {
@@ -185,7 +177,7 @@ fn open_or_attach(config: &Config, queues: Option<&[u32]>, ifname: &str) -> Resu
             return Ok(program);
         }
         Err(OpenError::NotAttached { .. } | OpenError::Detached { .. }) => {}
-        Err(error) => return Err(CarrierError::Xdp(error.to_string())),
+        Err(error) => return Err(BackendError::Xdp(error.to_string())),
     }
     let options = AttachOptions {
         mode: config.mode,
@@ -196,14 +188,14 @@ fn open_or_attach(config: &Config, queues: Option<&[u32]>, ifname: &str) -> Resu
         pin_root: config.pin_root.clone(),
         ..AttachOptions::new(ifname)
     };
-    attach(&options).map_err(|error| CarrierError::Xdp(error.to_string()))
+    attach(&options).map_err(|error| BackendError::Xdp(error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Whether this network namespace has joined a group on any interface.
+    /// Returns whether this network namespace has joined a group on any interface.
     fn has_joined(group: Ipv4Addr) -> bool {
         let little_endian = format!("{:08X}", u32::from_le_bytes(group.octets()));
         std::fs::read_to_string("/proc/self/net/igmp").is_ok_and(|table| table.contains(&little_endian))
@@ -211,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_job_is_in_its_group_until_it_leaves() {
-        // Random enough that no other test's: the groups of a namespace are shared.
+        // Unique to this process: the groups of a namespace are shared.
         let group = Ipv4Addr::from(0xef4d_0000 | std::process::id() & 0xffff);
         let groups = Groups::default();
         groups.join(1, group, Ipv4Addr::LOCALHOST).unwrap();

@@ -9,7 +9,7 @@ use sumac_transport::{DynamicParams, JobParams};
 use sumac_wire::MAX_HOSTS;
 use sumac_wire::tables::{HostJobEntry, job_flag};
 
-/// A lane of a job. The first measures the path, for all of them.
+/// Returns the parameters of a lane. The first one measures the path for all.
 pub(super) fn params(grant: &Grant, lane: u16) -> JobParams {
     let Grant { terms, placement } = grant;
     JobParams {
@@ -40,7 +40,7 @@ fn dynamic(Grant { terms, placement }: &Grant) -> DynamicParams {
     DynamicParams { fan_in_1: terms.fan_in_1, bitmap_1, beside_root, ..usual }
 }
 
-/// The packets that the host's program lets in for a worker of a job.
+/// Returns the host program's entry for a worker of a job.
 pub(super) fn worker_entry(Grant { terms, placement }: &Grant) -> HostJobEntry {
     let mut host_ips = [0; MAX_HOSTS];
     for (place, host) in host_ips.iter_mut().zip(&terms.parameter_hosts) {
@@ -58,7 +58,7 @@ pub(super) fn worker_entry(Grant { terms, placement }: &Grant) -> HostJobEntry {
     }
 }
 
-/// The packets that it lets in for a parameter host of a job.
+/// Returns the host program's entry for a parameter host of a job.
 pub(super) fn host_entry(job: &HostJob) -> HostJobEntry {
     HostJobEntry {
         token: job.token,
@@ -74,7 +74,7 @@ fn checksum_flag(checksum: bool) -> u16 {
     if checksum { job_flag::CHECKSUM } else { 0 }
 }
 
-/// A job as its parameter host must know it, or the part of the command that is missing.
+/// Returns a parameter host's job, or the part of the command that is missing.
 pub(crate) fn host_job(job: &JobInstall) -> Result<HostJob, &'static str> {
     let terms = &job.terms;
     if !terms.is_dynamic() {

@@ -1,47 +1,47 @@
-//! What happened elsewhere, as a session tells its trainer.
+//! Notifications from the job's tasks and the data path to a session.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use sumac_api::{Code, Event, Failure, OpenReply, Outbound, WaitReply};
 
+use super::outstanding::Outcome;
 use super::{End, JobState, Session};
-use crate::operations::Outcome;
-use crate::stream::{ClientId, Stream};
+use crate::operations::{ClientId, JobOperations};
 
-/// A client's way into a job that is open.
+/// An open job, for one of its clients.
 #[derive(Debug)]
-pub(crate) struct Entered {
-    pub(crate) stream: Arc<Stream>,
+pub(crate) struct OpenedJob {
+    pub(crate) operations: Arc<JobOperations>,
     pub(crate) client: ClientId,
-    /// What the client is told, but for the handle, which is the session's.
+    /// The reply to the client; the session fills its handle in.
     pub(crate) reply: OpenReply,
 }
 
-/// Something that a session must know.
+/// An event that a session handles.
 #[derive(Debug)]
-pub(crate) enum Note {
-    /// A job is ready, or is not to be had.
-    Opened { request: u64, job: u64, result: Result<Box<Entered>, Failure> },
-    /// An operation has ended; its memory has been given back.
+pub(crate) enum Notification {
+    /// The job is open, or could not be opened.
+    Opened { request: u64, job: u64, result: Result<Box<OpenedJob>, Failure> },
+    /// An operation has ended; its memory is released.
     Completed { op: u64, outcome: Outcome },
-    /// A job that was open has ended, and its outstanding operations with it; their memory has been given back.
+    /// An open job has ended, and with it its outstanding operations; their memory is released.
     JobFailed { job: u64, failure: Failure },
-    /// A job was left.
+    /// The job is closed.
     Closed { request: u64, job: u64, result: Result<(), Failure> },
-    /// The daemon is stopping.
+    /// The daemon stops.
     Stop,
 }
 
 impl Session {
-    pub(super) fn note(&mut self, note: Note) -> Result<(), End> {
+    pub(super) fn handle(&mut self, note: Notification) -> Result<(), End> {
         match note {
-            Note::Opened { request, job, result } => self.opened(request, job, result),
-            Note::Completed { op, outcome } => self.completed(op, &outcome),
-            Note::JobFailed { job, failure } => self.job_failed(job, failure),
-            Note::Closed { request, job, result } => self.closed(request, job, result),
-            Note::Stop => {
-                self.stopping();
+            Notification::Opened { request, job, result } => self.opened(request, job, result),
+            Notification::Completed { op, outcome } => self.completed(op, &outcome),
+            Notification::JobFailed { job, failure } => self.job_failed(job, failure),
+            Notification::Closed { request, job, result } => self.closed(request, job, result),
+            Notification::Stop => {
+                self.send_stopping();
                 Err(End::Stopping)
             }
         }
@@ -51,16 +51,16 @@ impl Session {
         &mut self,
         request: u64,
         handle: u64,
-        result: Result<Box<Entered>, Failure>,
+        result: Result<Box<OpenedJob>, Failure>,
     ) -> Result<(), End> {
         match result {
-            Ok(entered) => {
-                let Entered { stream, client, reply } = *entered;
+            Ok(opened) => {
+                let OpenedJob { operations, client, reply } = *opened;
                 let Some(job) = self.jobs.get_mut(&handle) else { return Ok(()) };
-                job.state = JobState::Open { stream, client };
+                job.state = JobState::Open { operations, client };
                 let Some(job) = self.jobs.get(&handle) else { return Ok(()) };
                 let reply = OpenReply { job: handle, ..reply };
-                self.send_with(&Outbound::ok(request, &reply), &[job.bell.as_fd()])
+                self.send_with(&Outbound::ok(request, &reply), &[job.completion.as_fd()])
             }
             Err(failure) => {
                 self.jobs.remove(&handle);
@@ -70,7 +70,7 @@ impl Session {
     }
 
     fn completed(&mut self, op: u64, outcome: &Outcome) -> Result<(), End> {
-        let Some((running, requests)) = self.operations.finish(op, outcome) else {
+        let Some((operation, requests)) = self.operations.finish(op, outcome) else {
             return Ok(());
         };
         for request in requests {
@@ -78,28 +78,28 @@ impl Session {
         }
         self.send(&Outbound::Event(Event::Completed {
             op,
-            job: running.job,
+            job: operation.job,
             duration_ns: outcome.duration_ns,
             missed: outcome.missed.clone(),
             error: outcome.error.clone(),
         }))?;
-        // The message first: whom the bell wakes finds it there.
-        if let Some(job) = self.jobs.get(&running.job) {
-            job.bell.ring();
+        // After the message, so that a trainer that wakes up finds it.
+        if let Some(job) = self.jobs.get(&operation.job) {
+            job.completion.signal();
         }
         Ok(())
     }
 
     fn job_failed(&mut self, handle: u64, failure: Failure) -> Result<(), End> {
-        for (op, since) in self.operations.of_job(handle) {
-            let duration_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        for (op, submitted) in self.operations.of_job(handle) {
+            let duration_ns = u64::try_from(submitted.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.completed(op, &Outcome { duration_ns, error: Some(failure.clone()), missed: Vec::new() })?;
         }
         let Some(job) = self.jobs.get_mut(&handle) else { return Ok(()) };
         let before = std::mem::replace(&mut job.state, JobState::Failed(failure.clone()));
         self.send(&Outbound::Event(Event::JobFailed { job: handle, error: failure }))?;
         match before {
-            // The end came first: the close finds a job that is over, and lets go of it as of any such.
+            // The job ended before it was closed; the close succeeds as for any failed job.
             JobState::Closing { request } => self.closed(request, handle, Ok(())),
             _ => Ok(()),
         }
@@ -113,17 +113,17 @@ impl Session {
         }
     }
 
-    /// Says goodbye where there is something to say; whether it arrives does not matter any more.
-    fn stopping(&self) {
+    fn send_stopping(&self) {
         for handle in self.jobs.keys() {
             let error = Failure::new(Code::ShuttingDown, "this host's daemon is being stopped")
                 .hint("connect again when it is back, and open the job again on all workers");
+            // The connection ends in any case.
             let _ = self.send(&Outbound::Event(Event::JobFailed { job: *handle, error }));
         }
     }
 }
 
-/// The answer to a `wait` for an operation that has ended.
+/// Returns the reply to a `wait` for an operation that has ended.
 pub(super) fn wait_reply(request: u64, op: u64, outcome: Outcome) -> Outbound {
     match outcome.error {
         None => {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-/// What waits, by name. Of one name the operations keep their order, and only the first is announced.
+/// The waiting operations by name. Operations of one name keep their order; only the first is announced.
 #[derive(Debug)]
 pub(crate) struct Named<T> {
     waiting: HashMap<String, VecDeque<T>>,
@@ -15,14 +15,15 @@ impl<T> Default for Named<T> {
 }
 
 impl<T> Named<T> {
-    /// Lets an operation wait; says whether it is to be announced now.
+    /// Appends an operation. Returns whether it is to be announced now.
     pub(crate) fn add(&mut self, name: &str, operation: T) -> bool {
         let queue = self.waiting.entry(name.to_owned()).or_default();
         queue.push_back(operation);
         queue.len() == 1
     }
 
-    /// Takes the operation whose name all have announced, and shows the next of that name, to be announced now.
+    /// Removes the operation whose name all workers have announced. Returns it, and the next of that name, which is to be
+    /// announced now.
     pub(crate) fn release(&mut self, name: &str) -> Option<(T, Option<&T>)> {
         let queue = self.waiting.get_mut(name)?;
         let released = queue.pop_front()?;
@@ -32,12 +33,10 @@ impl<T> Named<T> {
         Some((released, self.waiting.get(name).and_then(VecDeque::front)))
     }
 
-    /// All that waits.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.waiting.values().flatten()
     }
 
-    /// Lets nothing wait any more.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
     }
@@ -48,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_one_name_the_first_is_announced_and_the_next_when_it_is_released() {
+    fn the_first_of_a_name_is_announced_and_the_next_once_it_is_released() {
         let mut named = Named::default();
         assert!(named.add("a", 1));
         assert!(!named.add("a", 2));
@@ -57,7 +56,7 @@ mod tests {
         assert_eq!(named.release("b"), Some((3, None)));
         assert_eq!(named.release("b"), None);
         assert_eq!(named.release("a"), Some((2, None)));
-        assert!(named.add("a", 4), "a name can come again");
+        assert!(named.add("a", 4), "a name can be used again");
         assert_eq!(named.iter().count(), 1);
     }
 }

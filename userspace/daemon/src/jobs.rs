@@ -1,0 +1,270 @@
+//! The jobs of this host, by name and by number.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sumac_api::{Attach, Code, Failure, JobStats, OpenReply};
+use sumac_control::{Credential, Secret};
+use sumac_job::OperationId;
+use sumac_transport::Completion;
+use tokio::sync::{Notify, mpsc::UnboundedSender};
+use tokio::time::{Instant, timeout_at};
+
+use crate::backend::MeasuredJob;
+use crate::datapath::Event;
+use crate::explain;
+use crate::job_event::JobEvent;
+use crate::operations::{Client, ClientId, FragmentEnd, JobOperations};
+use crate::session::{Notification, OpenedJob};
+
+/// The time that an open waits for the end of a job of the same name, which may be leaving its coordinator.
+const NAME_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A job that is open or being opened.
+#[derive(Debug)]
+struct Row {
+    rank: u16,
+    job: Option<ActiveJob>,
+}
+
+/// A job that the data path carries.
+#[derive(Debug)]
+pub(crate) struct ActiveJob {
+    pub(crate) events: UnboundedSender<JobEvent>,
+    pub(crate) operations: Arc<JobOperations>,
+    /// The job's secret, with which any user may attach.
+    pub(crate) secret: Secret,
+    /// The user that opened the job.
+    pub(crate) uid: u32,
+    /// The reply to its clients; the handle is their session's.
+    pub(crate) reply: OpenReply,
+    /// Whether all workers have joined, and clients may attach.
+    pub(crate) is_open: bool,
+}
+
+impl ActiveJob {
+    /// Checks whether a client may attach.
+    fn check(&self, attach: &Attach, uid: u32) -> Result<(), Failure> {
+        let denied = |problem: String| {
+            let message = format!("job {:?}: {problem}", attach.job);
+            Err(Failure::new(Code::Denied, message)
+                .hint("attach as the user who opened it, or with its secret"))
+        };
+        let is_secret = |given: &str| {
+            Credential::new(given.as_bytes()).is_ok_and(|credential| credential.secret == self.secret)
+        };
+        match &attach.secret {
+            Some(secret) if is_secret(&secret.0) => Ok(()),
+            Some(_) => denied("this is not its secret".into()),
+            None if uid == self.uid => Ok(()),
+            None => denied(format!("user {} has opened it, not user {uid}", self.uid)),
+        }
+    }
+}
+
+/// A reserved name, released when dropped: a host is one worker of a job.
+#[derive(Debug)]
+pub(crate) struct NameReservation {
+    table: Arc<JobTable>,
+    name: String,
+}
+
+impl Drop for NameReservation {
+    fn drop(&mut self) {
+        self.table.lock().remove(&self.name);
+        self.table.released.notify_waiters();
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct JobTable {
+    rows: Mutex<HashMap<String, Row>>,
+    /// Notified when a name is released.
+    released: Notify,
+}
+
+impl JobTable {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Row>> {
+        // Every statement leaves the map whole.
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `call` with the job of this number.
+    fn with<T>(&self, number: u16, call: impl FnOnce(&mut ActiveJob) -> T) -> Option<T> {
+        let mut rows = self.lock();
+        let mut jobs = rows.values_mut().filter_map(|row| row.job.as_mut());
+        jobs.find(|job| job.reply.wire_job == number).map(call)
+    }
+
+    /// Returns the number of jobs that are open or being opened.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Reserves a name. Waits for the end of a job that has it: a restarted trainer may meet its former job.
+    pub(crate) async fn reserve(
+        self: &Arc<JobTable>,
+        name: &str,
+        rank: u16,
+    ) -> Result<NameReservation, Failure> {
+        let deadline = Instant::now() + NAME_TIMEOUT;
+        loop {
+            // Before the attempt, so that no release is missed.
+            let released = self.released.notified();
+            let Err(holder) = self.try_reserve(name, rank) else {
+                return Ok(NameReservation { table: self.clone(), name: name.to_owned() });
+            };
+            if timeout_at(deadline, released).await.is_err() {
+                return Err(Failure::new(
+                    Code::RankTaken,
+                    format!("job {name:?} is open on this daemon already, as rank {holder}"),
+                )
+                .hint("a daemon is one worker of a job; attach to it, or close it before it is opened again")
+                .ranks([holder]));
+            }
+        }
+    }
+
+    /// Reserves a name, or returns the rank of the job that has it.
+    fn try_reserve(&self, name: &str, rank: u16) -> Result<(), u16> {
+        match self.lock().entry(name.to_owned()) {
+            Entry::Occupied(row) => Err(row.get().rank),
+            Entry::Vacant(free) => {
+                free.insert(Row { rank, job: None });
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds the job of a reserved name. Returns `false` when its number is in use: two coordinators may assign the same.
+    pub(crate) fn add(&self, name: &str, job: ActiveJob) -> bool {
+        let mut rows = self.lock();
+        let number = job.reply.wire_job;
+        if rows.values().filter_map(|row| row.job.as_ref()).any(|other| other.reply.wire_job == number) {
+            return false;
+        }
+        if let Some(row) = rows.get_mut(name) {
+            row.job = Some(job);
+        }
+        true
+    }
+
+    /// Removes the job with this number; its name stays reserved.
+    pub(crate) fn remove(&self, number: u16) {
+        for row in self.lock().values_mut() {
+            row.job.take_if(|job| job.reply.wire_job == number);
+        }
+    }
+
+    /// Lets clients attach.
+    pub(crate) fn open(&self, reply: OpenReply) {
+        self.with(reply.wire_job, |job| (job.reply, job.is_open) = (reply, true));
+    }
+
+    /// Sets the number of slots of a measured job.
+    pub(crate) fn set_slots(&self, number: u16, slots: u32, reason: &str) {
+        self.with(number, |job| (job.reply.slots, job.reply.slots_reason) = (slots, reason.to_owned()));
+    }
+
+    pub(crate) fn set_epoch(&self, number: u16, epoch: u16) {
+        self.with(number, |job| job.reply.epoch = epoch);
+    }
+
+    /// Attaches a client to an open job. The caller detaches it, also before its notification arrives.
+    pub(crate) fn attach(
+        &self,
+        attach: &Attach,
+        client: Client,
+        request: u64,
+    ) -> Result<(Arc<JobOperations>, ClientId), Failure> {
+        let rows = self.lock();
+        let job = rows.get(&attach.job).and_then(|row| row.job.as_ref()).filter(|job| job.is_open);
+        let job = job.ok_or_else(|| {
+            Failure::new(Code::UnknownJob, format!("job {:?} is not open on this host", attach.job))
+                .hint("one client opens it as this host's rank; others attach when all ranks have joined")
+        })?;
+        job.check(attach, client.credentials.uid)?;
+        let (operations, reply, handle) = (job.operations.clone(), job.reply.clone(), client.handle);
+        let opened = |client| Box::new(OpenedJob { operations: operations.clone(), client, reply });
+        let greeting = |id| Notification::Opened { request, job: handle, result: Ok(opened(id)) };
+        let id = job.operations.attach(client, greeting)?;
+        Ok((operations, id))
+    }
+
+    /// Handles an event of a data path thread. It blocks no longer than the submission of an operation.
+    pub(crate) fn deliver(&self, event: Event) {
+        match event {
+            Event::JobReady { job } => self.send(job, JobEvent::Ready),
+            Event::JobMeasured { job, measure } => self.send(job, JobEvent::Measured(measure)),
+            Event::JobFailed { job, error } => self.send(job, JobEvent::Failed(error)),
+            Event::Completed { job, id, completion, .. } => self.completed(job, id, completion),
+            Event::Rejected { job, id, error, operation, .. } => {
+                // Releases the memory before the trainer is notified.
+                drop(operation);
+                self.fragment_ended(job, id, (0, 0), |_| explain::rejection(&error));
+            }
+        }
+    }
+
+    fn send(&self, number: u16, event: JobEvent) {
+        // Fails when the job has ended.
+        self.with(number, |job| drop(job.events.send(event)));
+    }
+
+    fn completed(&self, number: u16, id: OperationId, completion: Completion) {
+        let Completion { result, buffer, started, finished, .. } = completion;
+        // Releases the memory before the trainer is notified.
+        drop(buffer);
+        self.fragment_ended(number, id, (started.0, finished.0), |tensor| match &result {
+            Ok(()) => FragmentEnd::Complete,
+            Err(error) => explain::fragment_end(error, tensor),
+        });
+    }
+
+    fn fragment_ended(
+        &self,
+        number: u16,
+        id: OperationId,
+        times: (u64, u64),
+        end: impl FnOnce(&str) -> FragmentEnd,
+    ) {
+        let operations = self.with(number, |job| job.operations.clone());
+        if let Some(operations) = operations {
+            operations.fragment_ended(id, times, end);
+        }
+    }
+
+    /// Returns the statistics of the jobs that the data path has measured.
+    pub(crate) fn stats(&self, measured: Vec<MeasuredJob>) -> Vec<JobStats> {
+        let rows = self.lock();
+        let stats = measured.into_iter().filter_map(|measured| {
+            let jobs = rows.iter().filter_map(|(name, row)| Some((name, row.job.as_ref()?)));
+            let (name, job) = jobs.into_iter().find(|(_, job)| job.reply.wire_job == measured.job)?;
+            let (operations_submitted, operations_ended) = job.operations.counts();
+            let reply = &job.reply;
+            Some(JobStats {
+                name: name.clone(),
+                job: measured.job,
+                epoch: reply.epoch,
+                rank: reply.rank,
+                world: reply.world,
+                state: measured.state,
+                error: measured.error,
+                clients: job.operations.clients(),
+                mode: reply.mode,
+                slots: reply.slots,
+                slots_reason: reply.slots_reason.clone(),
+                dynamic: reply.dynamic.clone(),
+                elements: reply.elements,
+                operations_submitted,
+                operations_ended,
+                engine: measured.engine,
+                lanes: measured.lanes,
+            })
+        });
+        stats.collect()
+    }
+}

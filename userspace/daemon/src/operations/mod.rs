@@ -1,0 +1,418 @@
+//! The operations of one job on this host: several connections submit them, and they go out over several lanes.
+//!
+//! ```text
+//!  sessions --- submit ---> id, fragments ---> lanes (class x shard) ---> data path
+//!           <-- outcome --- in flight      <--- ends of fragments    <---
+//! ```
+//!
+//! The lock is held while an operation's fragments are submitted, so that all lanes have the operations in the same
+//! order. In a job in order of names an operation waits until all workers have announced its name.
+
+mod clients;
+mod fragment;
+mod in_flight;
+mod lanes;
+mod log;
+mod named;
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sumac_api::{Code, Failure};
+use sumac_control::events::ReportedOperation;
+use sumac_job::{JobTerms, OperationDescriptor, OperationId, OperationOrder, ResumePoint};
+use sumac_transport::Scale;
+use sumac_transport::convert::Codec;
+use sumac_wire::CLASSES;
+use tokio::sync::mpsc::UnboundedSender;
+
+use self::clients::Clients;
+use self::fragment::{LeasedFragment, arithmetic, divide};
+use self::in_flight::InFlight;
+use self::lanes::{Assignment, Lanes, append_range};
+use self::log::Log;
+use self::named::Named;
+use crate::backend::Backend;
+use crate::job_event::JobEvent;
+use crate::session::{LeasedBuffer, Notification, Outcome};
+
+pub(crate) use self::clients::{Client, ClientId};
+pub(crate) use self::fragment::ElementRanges;
+pub(crate) use self::in_flight::{FragmentEnd, UnattributedFault};
+pub(crate) use self::lanes::is_valid;
+
+/// An operation as its session submits it.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    pub(crate) descriptor: OperationDescriptor,
+    pub(crate) priority: u8,
+    pub(crate) client: ClientId,
+    /// The operation's handle at its client.
+    pub(crate) op: u64,
+    pub(crate) ranges: ElementRanges,
+}
+
+/// A submission with its memory.
+#[derive(Debug)]
+struct Prepared {
+    submission: Submission,
+    fragments: Vec<LeasedFragment>,
+}
+
+/// An operation whose name is announced to the other workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Announced {
+    pub(crate) descriptor: OperationDescriptor,
+    pub(crate) priority: u8,
+}
+
+impl From<&Prepared> for Announced {
+    fn from(prepared: &Prepared) -> Announced {
+        let Submission { descriptor, priority, .. } = &prepared.submission;
+        Announced { descriptor: descriptor.clone(), priority: *priority }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    next: OperationId,
+    lanes: Lanes,
+    log: Log,
+    in_flight: HashMap<OperationId, InFlight>,
+    named: Named<Prepared>,
+    clients: Clients,
+    /// The clients of operations held back as [`UnattributedFault`]s.
+    held_back: Vec<ClientId>,
+    /// Operations that ended with the job, and are reported with its end.
+    ended_with_job: usize,
+    submitted: u64,
+    ended: u64,
+    /// The error that refuses further operations.
+    closed: Option<Failure>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct JobOperations {
+    terms: JobTerms,
+    rank: u16,
+    events: UnboundedSender<JobEvent>,
+    state: Mutex<State>,
+}
+
+impl JobOperations {
+    /// `point`: the position at which a worker that replaces another one continues; else the default.
+    pub(crate) fn new(
+        terms: JobTerms,
+        rank: u16,
+        events: UnboundedSender<JobEvent>,
+        opener: Client,
+        point: &ResumePoint,
+    ) -> JobOperations {
+        let mut lanes = Lanes::new(CLASSES, terms.shards, &terms.resume);
+        lanes.begin_at(point);
+        let state = State {
+            next: point.operation,
+            lanes,
+            log: Log::default(),
+            in_flight: HashMap::new(),
+            named: Named::default(),
+            clients: Clients::new(opener),
+            held_back: Vec::new(),
+            ended_with_job: 0,
+            submitted: 0,
+            ended: 0,
+            closed: None,
+        };
+        JobOperations { terms, rank, events, state: Mutex::new(state) }
+    }
+
+    pub(crate) fn terms(&self) -> &JobTerms {
+        &self.terms
+    }
+
+    pub(crate) fn rank(&self) -> u16 {
+        self.rank
+    }
+
+    /// Returns the elements of an operation's tensor in a full packet.
+    fn per_chunk(&self, descriptor: &OperationDescriptor) -> u64 {
+        let codec = Codec::new(self.terms.world, self.terms.wire, Scale::Block);
+        let per_word = codec.values_per_word(descriptor.dtype, arithmetic(descriptor));
+        u64::from(self.terms.elements) * per_word as u64
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every statement under the lock leaves the state whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, event: JobEvent) {
+        // Fails when the job has ended.
+        let _ = self.events.send(event);
+    }
+
+    /// Submits an operation. `lease` leases the memory of a fragment: of these elements, and these ranges within them.
+    pub(crate) fn submit(
+        &self,
+        backend: &Backend,
+        submission: Submission,
+        lease: impl FnMut(&Range<u64>, &ElementRanges) -> Result<LeasedBuffer, Failure>,
+    ) -> Result<(), Failure> {
+        let mut state = self.lock();
+        if let Some(failure) = &state.closed {
+            return Err(failure.clone());
+        }
+        let prepared = self.prepare(submission, lease)?;
+        state.submitted += 1;
+        if self.terms.order == OperationOrder::Submission {
+            return self.launch(backend, &mut state, prepared);
+        }
+        let announced = Announced::from(&prepared);
+        let name = announced.descriptor.name.clone().unwrap_or_default();
+        if state.named.add(&name, prepared) {
+            self.send(JobEvent::Announce(announced));
+        }
+        Ok(())
+    }
+
+    /// Divides an operation into fragments and leases their memory.
+    fn prepare(
+        &self,
+        submission: Submission,
+        mut lease: impl FnMut(&Range<u64>, &ElementRanges) -> Result<LeasedBuffer, Failure>,
+    ) -> Result<Prepared, Failure> {
+        let descriptor = &submission.descriptor;
+        let fragments = divide(descriptor.count, self.per_chunk(descriptor), self.terms.shards);
+        let fragments = fragments.into_iter().map(|fragment| {
+            let ranges = submission.ranges.within(&fragment.elements);
+            let buffer = lease(&fragment.elements, &ranges)?;
+            Ok(LeasedFragment { fragment, ranges, buffer })
+        });
+        let fragments = fragments.collect::<Result<_, Failure>>()?;
+        Ok(Prepared { submission, fragments })
+    }
+
+    /// Assigns an operation its id, and submits its fragments to their lanes.
+    fn launch(&self, backend: &Backend, state: &mut State, prepared: Prepared) -> Result<(), Failure> {
+        let Prepared { submission: Submission { descriptor, priority, client, op, .. }, fragments } =
+            prepared;
+        let id = state.next;
+        state.next = id.next();
+        let class = u16::from(descriptor.is_urgent);
+        let assignments = state.lanes.assign(class, fragments.iter().map(|leased| &leased.fragment));
+        let (mut missed, mut operations) = (Vec::new(), Vec::new());
+        for (Assignment { chunks, completed }, leased) in assignments.iter().zip(fragments) {
+            let Range { start, end } = leased.fragment.elements;
+            let skipped = u64::from(*completed) * self.per_chunk(&descriptor);
+            append_range(&mut missed, start..end.min(start + skipped));
+            if *completed < chunks.chunks {
+                let operation = leased.into_operation(&descriptor, id, priority, *completed);
+                operations.push((chunks.lane, operation));
+            }
+        }
+        let chunks = assignments.iter().map(|assignment| assignment.chunks).collect();
+        state.log.add(id, descriptor.clone(), chunks);
+        if operations.is_empty() {
+            state.log.ended(id);
+            state.complete(client, op, Outcome { duration_ns: 0, error: None, missed });
+            return Ok(());
+        }
+        state.in_flight.insert(id, InFlight::new(descriptor, client, op, operations.len(), missed));
+        for (lane, operation) in operations {
+            if let Err(failure) = backend.submit(self.terms.job, lane, id, operation) {
+                // The data path has stopped; the fragments that it took end with it.
+                state.in_flight.remove(&id);
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// Launches the operation whose name all workers have announced.
+    pub(crate) fn release(&self, backend: &Backend, name: &str) {
+        let mut state = self.lock();
+        let Some((prepared, next)) = state.named.release(name) else {
+            return tracing::warn!(name, "a name was released that no operation here waits for");
+        };
+        if let Some(announced) = next.map(Announced::from) {
+            self.send(JobEvent::Announce(announced));
+        }
+        if let Err(failure) = self.launch(backend, &mut state, prepared) {
+            // The data path has stopped, so the job is about to end; its client is notified then.
+            tracing::error!(%failure, name, "cannot submit an operation to the data path");
+        }
+    }
+
+    /// Records the end of a fragment, with its times on the data path's clock. `end` is called with the name of the
+    /// operation's tensor. The client is notified of the operation's outcome after the last fragment.
+    pub(crate) fn fragment_ended(
+        &self,
+        id: OperationId,
+        (started, finished): (u64, u64),
+        end: impl FnOnce(&str) -> FragmentEnd,
+    ) {
+        let mut state = self.lock();
+        let Some(operation) = state.in_flight.get_mut(&id) else { return };
+        let end = end(&operation.descriptor.tensor(id));
+        if !operation.fragment_ended(started, finished, end) {
+            return;
+        }
+        let Some(operation) = state.in_flight.remove(&id) else { return };
+        let (end, duration_ns) = operation.end();
+        let InFlight { client, op, missed, .. } = operation;
+        let failed = |failure| Outcome { duration_ns, error: Some(failure), missed: Vec::new() };
+        if end != FragmentEnd::JobEnded {
+            state.log.ended(id);
+        }
+        match end {
+            FragmentEnd::Complete => state.complete(client, op, Outcome { duration_ns, error: None, missed }),
+            FragmentEnd::SumFault(failure) => state.complete(client, op, failed(failure)),
+            FragmentEnd::OwnFault(failure) => {
+                let failure = failure.ranks([self.rank]);
+                self.send(JobEvent::Fault { id, failure: failure.clone() });
+                state.complete(client, op, failed(failure));
+            }
+            FragmentEnd::PeerFault(failure) => {
+                state.held_back.push(client);
+                let outcome = failed(failure);
+                self.send(JobEvent::Unattributed(UnattributedFault { id, client, op, outcome }));
+            }
+            FragmentEnd::JobEnded => state.ended_with_job += 1,
+        }
+    }
+
+    /// Notifies the client of an operation that was held back.
+    pub(crate) fn settle(&self, operation: UnattributedFault) {
+        let mut state = self.lock();
+        if let Some(at) = state.held_back.iter().position(|client| *client == operation.client) {
+            state.held_back.swap_remove(at);
+        }
+        state.complete(operation.client, operation.op, operation.outcome);
+    }
+
+    /// Returns the number of operations whose clients have not been notified of their outcome.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.lock().outstanding()
+    }
+
+    /// Returns the numbers of operations that were submitted and that have ended.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.submitted, state.ended)
+    }
+
+    /// Returns the number of connections of the job.
+    pub(crate) fn clients(&self) -> u32 {
+        u32::try_from(self.lock().clients.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Adds a connection. `greeting` is its first notification of the job.
+    pub(crate) fn attach(
+        &self,
+        client: Client,
+        greeting: impl FnOnce(ClientId) -> Notification,
+    ) -> Result<ClientId, Failure> {
+        let mut state = self.lock();
+        if let Some(failure) = &state.closed {
+            return Err(failure.clone());
+        }
+        let notes = client.notes.clone();
+        let id = state.clients.add(client);
+        // Fails when its session has ended, which detaches it.
+        let _ = notes.push(greeting(id));
+        Ok(id)
+    }
+
+    /// Removes a connection. The job fails if operations of it are outstanding: the other workers wait for them.
+    pub(crate) fn detach(&self, id: ClientId, how: &str) {
+        let mut state = self.lock();
+        let Some(credentials) = state.clients.get(id).map(|client| client.credentials) else { return };
+        let outstanding = state.outstanding_of(id);
+        state.clients.remove(id);
+        if outstanding > 0 && state.closed.is_none() {
+            self.send(JobEvent::Abandon {
+                reason: format!(
+                    "a client of its job ({credentials}) {how}, with {outstanding} operations outstanding"
+                ),
+            });
+        }
+    }
+
+    /// Refuses further operations, if none is outstanding; else returns their number.
+    pub(crate) fn begin_close(&self) -> Result<(), usize> {
+        let mut state = self.lock();
+        let outstanding = state.outstanding();
+        if outstanding > 0 {
+            return Err(outstanding);
+        }
+        if state.closed.is_none() {
+            let failure = Failure::new(Code::JobFailed, "the client that opened the job has closed it");
+            state.closed = Some(failure.hint("open it again, on all workers"));
+        }
+        Ok(())
+    }
+
+    /// Refuses further operations and notifies the clients for which `notifies` is true. The data path has returned all
+    /// fragments.
+    pub(crate) fn end(&self, failure: &Failure, notifies: impl Fn(ClientId) -> bool) {
+        let mut state = self.lock();
+        state.closed.get_or_insert_with(|| failure.clone());
+        state.named.clear();
+        state.in_flight.clear();
+        state.held_back.clear();
+        state.ended_with_job = 0;
+        for (_, client) in state.clients.iter().filter(|(id, _)| notifies(*id)) {
+            client.notify(Notification::JobFailed { job: client.handle, failure: failure.clone() });
+        }
+    }
+
+    /// Ends the job on all workers, because a client cancelled an operation.
+    pub(crate) fn cancel(&self) {
+        self.send(JobEvent::Cancel { by: format!("the trainer of rank {}", self.rank) });
+    }
+
+    /// Returns this worker's operation that contains a chunk.
+    pub(crate) fn at(&self, lane: u16, seq: u32) -> Option<ReportedOperation> {
+        self.lock().log.at(lane, seq)
+    }
+
+    /// Returns the position at which a worker that replaces another one continues; `resume` is the first chunk of each
+    /// lane that is not summed. `None`: this worker's log does not go back so far.
+    pub(crate) fn resume_point(&self, resume: &[u32]) -> Option<ResumePoint> {
+        let state = self.lock();
+        state.log.resume_point(state.lanes.position(state.next), resume)
+    }
+
+    /// Returns the first operations that have not ended, at most `most`.
+    pub(crate) fn unended(&self, most: usize) -> Vec<ReportedOperation> {
+        self.lock().log.since_unended(most)
+    }
+
+    /// Returns the oldest operation in flight.
+    pub(crate) fn oldest(&self) -> Option<ReportedOperation> {
+        let state = self.lock();
+        let oldest = state.in_flight.keys().copied().max_by_key(|id| state.next.since(*id))?;
+        state.log.get(oldest)
+    }
+}
+
+impl State {
+    fn complete(&mut self, client: ClientId, op: u64, outcome: Outcome) {
+        self.ended += 1;
+        if let Some(client) = self.clients.get(client) {
+            client.notify(Notification::Completed { op, outcome });
+        }
+    }
+
+    fn outstanding(&self) -> usize {
+        self.in_flight.len() + self.named.iter().count() + self.held_back.len() + self.ended_with_job
+    }
+
+    fn outstanding_of(&self, client: ClientId) -> usize {
+        let in_flight = self.in_flight.values().filter(|operation| operation.client == client).count();
+        let named = self.named.iter().filter(|prepared| prepared.submission.client == client).count();
+        in_flight + named + self.held_back.iter().filter(|other| **other == client).count()
+    }
+}

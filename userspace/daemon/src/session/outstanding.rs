@@ -1,0 +1,218 @@
+//! A session's operations: the outstanding ones, the outcomes of the last ones, and the requests that wait for them.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+use sumac_api::Failure;
+
+/// The result of an operation.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Outcome {
+    /// From submission to completion.
+    pub(crate) duration_ns: u64,
+    pub(crate) error: Option<Failure>,
+    /// Ranges of elements that were not written, because they were summed before this worker replaced another one.
+    pub(crate) missed: Vec<(u64, u64)>,
+}
+
+/// An operation that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Outstanding {
+    pub(super) job: u64,
+    /// The regions of its input and its output.
+    pub(super) regions: [u64; 2],
+    pub(super) submitted: Instant,
+}
+
+/// The immediate result of a `wait`.
+#[derive(Debug, PartialEq)]
+pub(super) enum WaitState {
+    Ended(Outcome),
+    /// The reply follows from [`Operations::finish`] or [`Operations::expire`].
+    Waiting,
+    /// There is no such operation, or its outcome is no longer kept.
+    Unknown,
+    TooMany,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    op: u64,
+    request: u64,
+    deadline: Option<Instant>,
+}
+
+/// The operations of a session. Handles count from 1 and are never reused.
+#[derive(Debug)]
+pub(super) struct Operations {
+    last: u64,
+    outstanding: HashMap<u64, Outstanding>,
+    ended: VecDeque<(u64, Outcome)>,
+    capacity: usize,
+    waiters: Vec<Waiter>,
+}
+
+impl Operations {
+    /// `capacity`: the number of outcomes that are kept, and of requests that may wait.
+    pub(super) fn new(capacity: usize) -> Operations {
+        let (outstanding, ended) = (HashMap::new(), VecDeque::new());
+        Operations { last: 0, outstanding, ended, capacity, waiters: Vec::new() }
+    }
+
+    pub(super) fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// Adds an operation and returns its handle.
+    pub(super) fn start(&mut self, operation: Outstanding) -> u64 {
+        self.last += 1;
+        self.outstanding.insert(self.last, operation);
+        self.last
+    }
+
+    /// Removes an operation that was refused.
+    pub(super) fn withdraw(&mut self, op: u64) {
+        self.outstanding.remove(&op);
+    }
+
+    pub(super) fn get(&self, op: u64) -> Option<Outstanding> {
+        self.outstanding.get(&op).copied()
+    }
+
+    /// Returns whether the operation has ended and its outcome is kept.
+    pub(super) fn has_ended(&self, op: u64) -> bool {
+        self.ended.iter().any(|(ended, _)| *ended == op)
+    }
+
+    pub(super) fn uses_job(&self, job: u64) -> bool {
+        self.outstanding.values().any(|operation| operation.job == job)
+    }
+
+    /// Returns the outstanding operations of a job in the order of submission, with their time of submission.
+    pub(super) fn of_job(&self, job: u64) -> Vec<(u64, Instant)> {
+        let of_job = self.outstanding.iter().filter(|(_, operation)| operation.job == job);
+        let mut ops: Vec<_> = of_job.map(|(op, operation)| (*op, operation.submitted)).collect();
+        ops.sort_unstable();
+        ops
+    }
+
+    pub(super) fn uses_region(&self, region: u64) -> bool {
+        self.outstanding.values().any(|operation| operation.regions.contains(&region))
+    }
+
+    /// Ends an operation. Returns it and the requests that wait for it; `None` when it is not outstanding.
+    pub(super) fn finish(&mut self, op: u64, outcome: &Outcome) -> Option<(Outstanding, Vec<u64>)> {
+        let operation = self.outstanding.remove(&op)?;
+        if self.ended.len() == self.capacity {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((op, outcome.clone()));
+        let waiters = self.take_waiters(|waiter| waiter.op == op);
+        Some((operation, waiters.into_iter().map(|waiter| waiter.request).collect()))
+    }
+
+    /// Returns an operation's outcome, or adds the request to those that wait for it.
+    pub(super) fn wait(&mut self, op: u64, request: u64, deadline: Option<Instant>) -> WaitState {
+        if let Some((_, outcome)) = self.ended.iter().find(|(ended, _)| *ended == op) {
+            return WaitState::Ended(outcome.clone());
+        }
+        if !self.outstanding.contains_key(&op) {
+            return WaitState::Unknown;
+        }
+        if self.waiters.len() >= self.capacity {
+            return WaitState::TooMany;
+        }
+        self.waiters.push(Waiter { op, request, deadline });
+        WaitState::Waiting
+    }
+
+    /// Returns the earliest deadline of a waiting request.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.waiters.iter().filter_map(|waiter| waiter.deadline).min()
+    }
+
+    /// Removes the waiting requests whose deadline has passed. Returns their operations and requests.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<(u64, u64)> {
+        let expired = self.take_waiters(|waiter| waiter.deadline.is_some_and(|deadline| deadline <= now));
+        expired.into_iter().map(|waiter| (waiter.op, waiter.request)).collect()
+    }
+
+    fn take_waiters(&mut self, is_taken: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+        let (taken, kept) = std::mem::take(&mut self.waiters).into_iter().partition(is_taken);
+        self.waiters = kept;
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn operation() -> Outstanding {
+        Outstanding { job: 1, regions: [2, 3], submitted: Instant::now() }
+    }
+
+    fn done(duration_ns: u64) -> Outcome {
+        Outcome { duration_ns, error: None, missed: Vec::new() }
+    }
+
+    #[test]
+    fn each_waiting_request_is_answered_once() {
+        let mut ops = Operations::new(4);
+        let operation = operation();
+        let op = ops.start(operation);
+        assert_eq!(ops.wait(op, 10, None), WaitState::Waiting);
+        assert_eq!(ops.wait(op, 11, None), WaitState::Waiting);
+        assert_eq!(ops.finish(op, &done(5)), Some((operation, vec![10, 11])));
+        assert_eq!(ops.finish(op, &done(6)), None);
+        assert_eq!(ops.wait(op, 12, None), WaitState::Ended(done(5)));
+    }
+
+    #[test]
+    fn only_the_last_outcomes_are_kept() {
+        let mut ops = Operations::new(2);
+        let handles: Vec<u64> = (0..3).map(|_| ops.start(operation())).collect();
+        for op in &handles {
+            ops.finish(*op, &done(*op));
+        }
+        assert_eq!(ops.wait(handles[0], 1, None), WaitState::Unknown);
+        assert_eq!(ops.wait(handles[2], 1, None), WaitState::Ended(done(handles[2])));
+    }
+
+    #[test]
+    fn an_operation_outlasts_a_request_that_expires() {
+        let mut ops = Operations::new(4);
+        let operation = operation();
+        let op = ops.start(operation);
+        let now = Instant::now();
+        let soon = now + Duration::from_millis(1);
+        ops.wait(op, 10, Some(soon));
+        ops.wait(op, 11, None);
+        assert_eq!(ops.deadline(), Some(soon));
+        assert!(ops.expire(now).is_empty());
+        assert_eq!(ops.expire(soon), [(op, 10)]);
+        assert_eq!(ops.deadline(), None);
+        assert_eq!(ops.finish(op, &done(1)), Some((operation, vec![11])));
+    }
+
+    #[test]
+    fn waiting_requests_are_bounded() {
+        let mut ops = Operations::new(1);
+        let op = ops.start(operation());
+        assert_eq!(ops.wait(op, 1, None), WaitState::Waiting);
+        assert_eq!(ops.wait(op, 2, None), WaitState::TooMany);
+    }
+
+    #[test]
+    fn jobs_and_regions_in_use_are_known() {
+        let mut ops = Operations::new(4);
+        let op = ops.start(operation());
+        assert!(ops.uses_job(1) && ops.uses_region(2) && ops.uses_region(3));
+        assert_eq!(ops.of_job(1).iter().map(|(op, _)| *op).collect::<Vec<_>>(), [op]);
+        assert!(!ops.uses_job(2) && !ops.uses_region(1));
+        ops.withdraw(op);
+        assert!(!ops.uses_job(1) && !ops.uses_region(2));
+        assert_eq!(ops.wait(op, 1, None), WaitState::Unknown);
+    }
+}
