@@ -121,7 +121,7 @@ fn chunks_of_every_size_and_tensors_of_every_length() {
     let cases = [
         (Some(32), 32, 1500, PerPort),
         (None, 352, 1500, PerPort),
-        (Some(360), 360, 1524, PerPort),
+        (Some(360), 360, 1532, PerPort),
         (None, 832, 3506, PerPort),
         (None, 832, 9000, PerPort),
         (None, 2224, 9000, OneArm),

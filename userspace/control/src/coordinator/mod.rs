@@ -302,9 +302,18 @@ impl Coordinator {
     fn open_run(&mut self, request: &JoinRequest) -> Result<Option<RunId>, Refusal> {
         let (job, rank) = (request.asked.spec.job.clone(), request.rank());
         let Some(id) = self.names.get(&job).and_then(|name| name.current) else { return Ok(None) };
+        let now = self.last_tick;
         let Some(run) = self.runs.get_mut(&id) else { return Ok(None) };
+        if run.is_over() {
+            return Ok(None);
+        }
+        // A worker that joins anew has given up the place that a restarted coordinator keeps for its return.
+        if let Some(member) = run.members.get_mut(&rank)
+            && member.worker.ip == request.worker.ip
+        {
+            member.seen = member.seen.min(now);
+        }
         match run.members.get(&rank) {
-            _ if run.is_over() => Ok(None),
             Some(member) if !member.departed => {
                 Err(Refusal::RankTaken { job, rank, holder: member.worker.ip })
             }

@@ -138,7 +138,7 @@ fn slots_are_fixed_when_all_have_measured_and_the_rest_is_given_back() {
     for member in &members {
         let grant = world.terms(*member);
         assert_eq!((grant.slots, grant.is_measured), (64, true));
-        let reason = "0.50 ms x 900 Mbit/s = 56.2 KB = 53 packets of 1.0 KB, next power of two 64";
+        let reason = "0.50 ms x 900 Mbit/s = 56.2 KB = 52 packets of 1.0 KB, next power of two 64";
         assert_eq!(grant.slots_reason, reason);
     }
     assert_eq!(world.coordinator.pool.free(u32::MAX), 128, "the rest is free again");

@@ -51,6 +51,20 @@ fn a_member_that_does_not_reconnect_is_named() {
 }
 
 #[test]
+fn workers_that_join_anew_do_not_wait_for_their_former_job() {
+    let mut world = World::new();
+    world.start("a", 2);
+    world.restart(0);
+    for rank in 0..2 {
+        let taken = refused(world.join(&request("a", rank, 2)).unwrap_err());
+        assert_eq!(taken.kind, RefusalKind::RankTaken, "rank {rank}: its client tries again");
+    }
+    world.pass(seconds(3), &[]);
+    let again = world.start("a", 2);
+    assert_eq!(world.terms(again[0]).epoch, 2);
+}
+
+#[test]
 fn a_plane_that_has_lost_a_static_job_fails_it() {
     let mut world = World::new();
     let members = world.start("a", 1);
