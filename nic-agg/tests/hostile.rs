@@ -82,8 +82,8 @@ fn wrong_fields_are_refused() {
             refused(&bench, &format!("{situation}: {what}"), &frame_of(&job, 1, &bad), DROP, *reason);
         }
         let mut version = contribution(&job, 1, 3, ELEMENTS);
-        version[42] = 2 << 4 | 1;
-        refused(&bench, &format!("{situation}: version 2"), &version, DROP, Reason::BadVersion);
+        version[42] = 1 << 4 | 1;
+        refused(&bench, &format!("{situation}: version 1"), &version, DROP, Reason::BadVersion);
         let none = contribution(&job, 1, 3, 0);
         refused(&bench, &format!("{situation}: no elements"), &none, DROP, Reason::WrongElements);
         let long = contribution(&job, 1, 3, ELEMENTS + 1);

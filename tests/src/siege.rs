@@ -31,7 +31,7 @@ pub type Case = (&'static str, fn(&mut Forgery), &'static str);
 /// Invalid at every receiver.
 pub const ANYWHERE: &[Case] = &[
     ("version 0", |f| f.finish = Finish::Version(0), "bad_version"),
-    ("version 2", |f| f.finish = Finish::Version(2), "bad_version"),
+    ("version 1", |f| f.finish = Finish::Version(1), "bad_version"),
     ("version 15", |f| f.finish = Finish::Version(15), "bad_version"),
     ("type 0", |f| f.header.kind = 0, "bad_type"),
     ("type 15", |f| f.header.kind = 15, "bad_type"),

@@ -90,7 +90,7 @@ fn hostile_packets_change_nothing_and_are_counted() {
     type Change = fn(&mut Vec<u8>);
     let table: [(&str, Change, Reason); 24] = [
         ("version 0", |p| p[0] = 0x01, Reason::BadVersion),
-        ("version 2", |p| p[0] = 0x21, Reason::BadVersion),
+        ("version 1", |p| p[0] = 0x11, Reason::BadVersion),
         ("type 0", |p| p[0] = 0x10, Reason::BadType),
         ("type 8", |p| p[0] = 0x18, Reason::BadType),
         ("a result", |p| p[0] = 0x12, Reason::BadType),

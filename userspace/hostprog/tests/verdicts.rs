@@ -219,7 +219,7 @@ fn hostile_frames_are_dropped_by_reason() {
         bytes
     };
     let table: [(&str, Vec<u8>, Reason); 24] = [
-        ("version 2", bent(|b| b[42] = 0x22), Reason::BadVersion),
+        ("version 1", bent(|b| b[42] = 0x12), Reason::BadVersion),
         ("version 0", bent(|b| b[42] = 0x02), Reason::BadVersion),
         ("type 0", bent(|b| b[42] = 0x10), Reason::BadType),
         ("type 15", bent(|b| b[42] = 0x1f), Reason::BadType),
