@@ -45,15 +45,23 @@ fn each_row_of_the_table() {
             for (rank, seq) in contributions {
                 bench.show(&contribution(&job, *rank, *seq, 20));
             }
-            let before = bench.pool();
+            let (before, slot) = (bench.pool(), bench.slot(16 + 3));
             let frame = question(&job, rank, seq);
             let shown = bench.show(&if tagged { tag(frame.clone()) } else { frame.clone() });
             assert_eq!(shown.reason, reason, "{what}");
-            assert!(bench.pool() == before, "{what}: a question changed a slot");
             if reason != Reason::Wanted {
+                assert!(bench.pool() == before, "{what}: a question changed a slot");
                 assert_eq!(shown.verdict, DROP, "{what}");
                 continue;
             }
+            // A question shows which results its sender has, and changes nothing else.
+            let mut expected = slot.meta;
+            for version in expected.versions.iter_mut().filter(|version| version.seen != 0 && version.seq < seq) {
+                version.received |= 1 << rank;
+            }
+            let after = bench.slot(16 + 3);
+            assert_eq!(after.meta, expected, "{what}");
+            assert!(after.values == slot.values, "{what}: a question changed values");
             assert_eq!(shown.verdict, REDIRECT, "{what}");
             let got = answer(&shown.out);
             let asked = header(&job, rank, seq, 0);
@@ -102,7 +110,11 @@ fn malformed_questions_are_refused() {
     }
     let mut damaged = whole;
     *damaged.last_mut().unwrap() ^= 1;
-    assert_eq!(bench.show(&damaged).reason, Reason::BadToken, "the last byte is the token's");
+    assert_eq!(bench.show(&damaged).reason, Reason::BadChecksum, "the last byte is in no field");
+    damaged = question(&job, 1, 3);
+    let token = damaged.len() - HEADER_LEN + sumac_wire::header::offset::TOKEN;
+    damaged[token] ^= 1;
+    assert_eq!(bench.show(&damaged).reason, Reason::BadToken);
     damaged = question(&job, 1, 3);
     let offset = damaged.len() - HEADER_LEN + sumac_wire::header::offset::OFFSET;
     damaged[offset] ^= 1;

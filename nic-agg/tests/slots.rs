@@ -142,7 +142,14 @@ fn table_of_cases() {
         let is_used = after.iter().any(|(_, seen)| *seen != 0);
         assert_eq!(slot.meta.owner, if is_used { owner(job.job, job.epoch) } else { 0 }, "{what}");
         for (v, (seq, seen)) in after.into_iter().enumerate() {
-            let expected = if seen == 0 { Version::default() } else { version(seq, seen, 20) };
+            // Whoever's later packet was not ignored has this version's result.
+            let noted = if matches!(reason, Reason::OutOfTurn | Reason::Stale) { before } else { contributions };
+            let later = noted.iter().filter(|(_, sent)| *sent > seq);
+            let received = later.fold(0, |bits, (rank, _)| bits | 1 << rank);
+            let expected = match seen {
+                0 => Version::default(),
+                _ => Version { received, ..version(seq, seen, 20) },
+            };
             assert_eq!(slot.meta.versions[v], expected, "{what}: version {v}");
             if seen != 0 {
                 let values: Vec<i32> = slot.values[v][..20].iter().map(|value| *value as i32).collect();

@@ -221,8 +221,8 @@ fn hostile_frames_are_dropped_by_reason() {
     let table: [(&str, Vec<u8>, Reason); 24] = [
         ("version 1", bent(|b| b[42] = 0x12), Reason::BadVersion),
         ("version 0", bent(|b| b[42] = 0x02), Reason::BadVersion),
-        ("type 0", bent(|b| b[42] = 0x10), Reason::BadType),
-        ("type 15", bent(|b| b[42] = 0x1f), Reason::BadType),
+        ("type 0", bent(|b| b[42] = 0x20), Reason::BadType),
+        ("type 15", bent(|b| b[42] = 0x2f), Reason::BadType),
         ("a contribution", with(|h| h.kind = 1), Reason::BadType),
         ("a probe", with(|h| h.kind = 3), Reason::BadType),
         ("a format nobody knows", with(|h| h.format = 9), Reason::BadFormat),
