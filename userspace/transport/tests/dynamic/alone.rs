@@ -249,7 +249,7 @@ fn tampered_results_are_refused_by_reason() {
         ("floats that nobody sent", |h| h.flags |= flag::RAW_FLOAT, Reason::OutOfTurn),
         ("one contributor", |h| h.contributors = 1, Reason::WrongWorker),
         ("another lane", |h| h.lane = 1, Reason::WrongPlace),
-        ("a lane of 32 bits", |h| h.lane = 1 << 16, Reason::WrongPlace),
+        ("the last lane that a header can name", |h| h.lane = u16::MAX, Reason::WrongPlace),
         ("a chunk that was not sent", |h| h.seq = 17, Reason::OutOfTurn),
         ("a chunk far ahead", |h| h.seq = 1 << 30, Reason::OutOfTurn),
         ("the chunk before", |h| h.seq = u32::MAX, Reason::Duplicate),
