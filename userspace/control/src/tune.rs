@@ -72,7 +72,7 @@ mod tests {
                 1,
                 512,
                 128,
-                "1.2 ms x 950 Mbit/s = 142 KB = 98 packets of 1.4 KB, next power of two 128",
+                "1.2 ms x 950 Mbit/s = 142 KB = 97 packets of 1.4 KB, next power of two 128",
             ),
             (
                 vec![path(100, 950)],
@@ -86,7 +86,7 @@ mod tests {
                 1,
                 512,
                 512,
-                "5.0 ms x 10000 Mbit/s = 6250 KB = 4270 packets of 1.4 KB, next power of two 8192; 512, the most that the \
+                "5.0 ms x 10000 Mbit/s = 6250 KB = 4246 packets of 1.4 KB, next power of two 8192; 512, the most that the \
                  aggregator had free",
             ),
             (
