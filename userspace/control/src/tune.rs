@@ -94,7 +94,7 @@ mod tests {
                 4,
                 512,
                 128,
-                "5.0 ms x 1000 Mbit/s = 625 KB = 427 packets of 1.4 KB, 107 for each of 4 shards, next power of two 128",
+                "5.0 ms x 1000 Mbit/s = 625 KB = 425 packets of 1.4 KB, 107 for each of 4 shards, next power of two 128",
             ),
             (
                 vec![path(0, 0)],
