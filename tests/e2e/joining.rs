@@ -108,6 +108,6 @@ fn a_rank_is_taken_once(sumac: &Deployment<'_>) {
 fn a_chunk_must_fit_the_path(sumac: &Deployment<'_>) {
     let options = |rank| JobOptions::new("job", rank, 2).timeout(LIMIT).elements(800);
     for failure in refusals(sumac, [0, 1], options) {
-        assert!(failure.to_string().contains("354"), "what fits is named: {failure}");
+        assert!(failure.to_string().contains("352"), "what fits is named: {failure}");
     }
 }

@@ -218,7 +218,7 @@ fn doctor_finds_problems() {
     lab.inside("ethtool -K h0 tx on");
     assert_eq!(level(&lab.json("doctor h0 --json"), "checksums"), "warn");
     let (code, out, _) = lab.sumac("doctor h0 --chunk 360");
-    assert!(code == 3 && out.contains("chunks of at most 354 elements"), "{out}");
+    assert!(code == 3 && out.contains("chunks of at most 352 elements"), "{out}");
     lab.inside("ip link set h0 down");
     let (code, out, _) = lab.sumac("doctor h0");
     assert!(code == 3 && out.contains("ip link set dev h0 up"), "{out}");
