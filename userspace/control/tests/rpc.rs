@@ -159,7 +159,7 @@ async fn slots_follow_from_what_all_have_measured() {
     let (slots, reason) = zero.unwrap();
     assert_eq!((slots, reason.clone()), one.unwrap());
     assert_eq!(slots, 256);
-    assert_eq!(reason, "1.2 ms x 950 Mbit/s = 142 KB = 132 packets of 1.0 KB, next power of two 256");
+    assert_eq!(reason, "1.2 ms x 950 Mbit/s = 142 KB = 131 packets of 1.0 KB, next power of two 256");
     assert!(server.plane.calls().contains(&Call::Resize(first.job, 256, reason)));
     server.stop().await;
 }

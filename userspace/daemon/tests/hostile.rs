@@ -7,9 +7,10 @@ mod common;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 
-use common::{Raw, Scratch, code, daemon, memfd};
+use common::{Raw, SECRET, Scratch, code, daemon, daemon_with, memfd};
 use serde_json::json;
 use sumac_client::Client;
+use sumac_control::{Fingerprint, JoinToken, Secret};
 use sumac_daemon::config::Config;
 use sumac_daemon::{Daemon, DaemonError, ServeError};
 
@@ -271,10 +272,16 @@ fn invalid_jobs_are_refused_without_the_control_plane() {
     }
 }
 
+/// Starts a daemon whose aggregator's address has no listener.
+fn unreachable_aggregator(scratch: &Scratch) -> (Daemon, std::path::PathBuf) {
+    let token = JoinToken { fingerprint: Fingerprint([7; 32]), secret: Secret::new(SECRET).unwrap() };
+    daemon_with(scratch, "a", &token.to_string(), "aggregator = \"127.0.0.1:1\"")
+}
+
 #[test]
 fn an_unreachable_aggregator_is_an_error_after_the_timeout() {
     let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "aggregator = \"127.0.0.1:1\"");
+    let (_daemon, socket) = unreachable_aggregator(&scratch);
     let mut raw = Raw::greeted(&socket);
     let open = json!({"cmd": "open", "job": "j", "rank": 0, "world": 2, "timeout_s": 0.3});
     // The second waits for the first, which has the same name.
@@ -286,7 +293,7 @@ fn an_unreachable_aggregator_is_an_error_after_the_timeout() {
 #[test]
 fn a_job_is_open_once_on_a_host() {
     let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "aggregator = \"127.0.0.1:1\"");
+    let (_daemon, socket) = unreachable_aggregator(&scratch);
     let mut raw = Raw::greeted(&socket);
     raw.send(json!({"cmd": "open", "job": "j", "rank": 0, "world": 2, "timeout_s": 60}), &[]);
     let reply = raw.ask(json!({"cmd": "open", "job": "j", "rank": 1, "world": 2, "timeout_s": 60}));

@@ -279,7 +279,7 @@ mod tests {
             let header =
                 Header { kind: Kind::Result as u8, seq: number as u32, elements: 11, ..Header::default() };
             bytes[..HEADER_LEN].copy_from_slice(&header.to_bytes());
-            Some(Outgoing { len: 100, to, mac: [0; 6], entropy: 0, dscp_ecn, checksum: true })
+            Some(Outgoing { len: HEADER_LEN + 44, to, mac: [0; 6], entropy: 0, dscp_ecn, checksum: true })
         }
     }
 
