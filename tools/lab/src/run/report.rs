@@ -253,8 +253,8 @@ mod tests {
             dynamic: false,
         };
         assert_eq!(wire_bytes(256, words(256), DType::Float32), 256 * 4 + 106);
-        assert_eq!(wire_bytes(257, words(256), DType::Float16), 257 * 4 + 2 * 98);
+        assert_eq!(wire_bytes(257, words(256), DType::Float16), 257 * 4 + 2 * 106);
         let halves = Numbers { wire: WireFormat::Int16, ..words(256) };
-        assert_eq!(wire_bytes(513, halves, DType::Float32), 257 * 4 + 2 * 98);
+        assert_eq!(wire_bytes(513, halves, DType::Float32), 257 * 4 + 2 * 106);
     }
 }
