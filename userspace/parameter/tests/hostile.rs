@@ -62,8 +62,8 @@ fn harm() -> impl Strategy<Value = Harm> {
     ]
 }
 
-/// Bytes whose change no good packet survives: version, type, format, job, epoch, token, element count.
-const IDENTITY: [usize; 16] = [
+/// Bytes whose change no good packet survives: version, type, format, job, epoch, token, element count, lane.
+const IDENTITY: [usize; 17] = [
     offset::VERSION_KIND,
     offset::JOB,
     offset::JOB + 1,
@@ -71,7 +71,8 @@ const IDENTITY: [usize; 16] = [
     offset::EPOCH + 1,
     offset::ELEMENTS,
     offset::ELEMENTS + 1,
-    offset::NEXT_SEQ,
+    offset::LANE,
+    offset::LANE + 1,
     offset::TOKEN,
     offset::TOKEN + 1,
     offset::TOKEN + 2,

@@ -223,7 +223,7 @@ fn a_path_that_drops_large_packets_is_named() {
         }
         lone.expire();
     }
-    let error = JobError::MtuTooSmall { elements: 4, bytes: 72 };
+    let error = JobError::MtuTooSmall { elements: 4, bytes: 80 };
     assert_eq!(lone.engine.state(), JobState::Failed(&error));
 }
 
@@ -231,7 +231,7 @@ fn a_path_that_drops_large_packets_is_named() {
 fn a_port_with_short_frames_is_named() {
     let mut lone = Lone::ready(job(2, 4, 256), RTT);
     lone.submit_floats(&[1.0; 4]);
-    assert_eq!(lone.engine.poll_transmit(lone.now, &mut [0; 1079]), None);
-    let error = JobError::FrameTooSmall { needed: 1080, given: 1079 };
+    assert_eq!(lone.engine.poll_transmit(lone.now, &mut [0; 1087]), None);
+    let error = JobError::FrameTooSmall { needed: 1088, given: 1087 };
     assert_eq!(results(&mut lone), [(OpId(0), Err(OpError::Job(error)))]);
 }
