@@ -120,14 +120,14 @@ fn a_chunk_in_two_slots_fails_the_job() {
 
 #[test]
 fn a_path_is_measured_before_its_slots_are_given_out() {
-    let params = JobParams { lane: 3, shards: 2, measure: true, ..job(2, 1, 242) };
+    let params = JobParams { lane: 3, shards: 2, measure: true, ..job(2, 1, 240) };
     let mut lone = Lone::ready(params, RTT);
     assert_eq!(lone.engine.state(), JobState::Probing, "the train is still to come");
-    lone.submit_floats(&[1.0; 242 * 8]);
+    lone.submit_floats(&[1.0; 240 * 8]);
     // 1,024 bytes every 10 µs and two packets' sending, however many are asked for: the first window is enough.
     let mut train = VecDeque::from(lone.send_all());
     while let Some(probe) = train.pop_front() {
-        assert_eq!((probe.header.kind, probe.header.tensor), (Kind::Probe as u8, 3));
+        assert_eq!((probe.header.kind, probe.header.lane), (Kind::Probe as u8, 3));
         assert_eq!(probe.payload.len(), 1024);
         lone.wait(10_000);
         lone.take(&probe.answer());
@@ -156,8 +156,8 @@ fn slots_may_be_given_out_before_or_without_a_measure() {
         assert!(engine.poll_transmit(Time(0), &mut payload).is_some(), "the probe");
         let mut lone = Lone { engine, now: Time(0) };
         let probe = Sent {
-            header: sumac_wire::Header::read(&payload[..], 0, 72).expect("a probe"),
-            payload: payload[..72].to_vec(),
+            header: sumac_wire::Header::read(&payload[..], 0, 80).expect("a probe"),
+            payload: payload[..80].to_vec(),
             slots: 4,
             is_dynamic: false,
         };
