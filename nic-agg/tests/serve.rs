@@ -203,6 +203,7 @@ impl Worker {
             elements: ELEMENTS as u16,
             bitmap_0: 1 << placement.rack_rank,
             token: terms.token,
+            received: seq,
             ..Header::default()
         };
         let values = (0..ELEMENTS).flat_map(|i| Worker::value(self.rank, seq, i).to_be_bytes());

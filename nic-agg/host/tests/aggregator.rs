@@ -69,7 +69,7 @@ fn probes_are_answered_to_the_registered_address_with_the_same_bytes() {
     let mut packet = packet(&probe, &vec![0; usize::from(ELEMENTS)]);
     let sent = packet.clone();
     assert_eq!(aggregator.on_packet(worker_ip(1), &mut packet), Answer::One(Reason::Probed, worker(1)));
-    assert_eq!(packet[0], 0x14, "report");
+    assert_eq!(packet[0], 0x24, "report");
     assert_eq!(packet[1..], sent[1..]);
 }
 

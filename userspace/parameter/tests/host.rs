@@ -38,7 +38,7 @@ fn a_full_sum_is_answered_once_through_the_aggregator() {
     assert_eq!((sending.dscp_ecn, sending.checksum), (0b10, true));
     let stats = host.stats();
     let job = stats.job(JOB).unwrap();
-    assert_eq!((job.full_sums, job.completed, job.sent, job.bytes_in), (1, 1, 1, 72));
+    assert_eq!((job.full_sums, job.completed, job.sent, job.bytes_in), (1, 1, 1, 80));
     assert_eq!(stats.counter(Reason::Completed), 1);
 }
 
