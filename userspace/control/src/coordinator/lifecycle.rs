@@ -217,15 +217,20 @@ impl Coordinator {
     }
 
     /// Whether a worker has sent nothing for too long. Messages of those below a rack do not arrive while the rack is
-    /// away, and the loss of a rack does not end a job that outlives it.
+    /// away: a rack that died with its workers' streams is lost itself, and the loss of a rack does not end a job that
+    /// outlives it.
     fn is_silent(&self, now: Time, run: &Run, member: &Member) -> bool {
-        let rack = member.rack.filter(|_| run.outlives_aggregators());
-        match rack.map(|rack| self.racks.get(&rack)) {
-            None => now.saturating_sub(member.seen) >= SILENCE_TIMEOUT,
+        let is_silent = now.saturating_sub(member.seen) >= SILENCE_TIMEOUT;
+        match member.rack.map(|rack| self.racks.get(&rack)) {
+            None => is_silent,
             Some(Some(rack)) if rack.is_connected => {
-                rack.seen.saturating_sub(member.seen.max(rack.since)) >= SILENCE_TIMEOUT
+                if run.outlives_aggregators() {
+                    rack.seen.saturating_sub(member.seen.max(rack.since)) >= SILENCE_TIMEOUT
+                } else {
+                    is_silent && rack.seen.saturating_sub(member.seen) >= SILENCE_TIMEOUT / 2
+                }
             }
-            Some(_) => false,
+            Some(_) => is_silent && !run.outlives_aggregators(),
         }
     }
 

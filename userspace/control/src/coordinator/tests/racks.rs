@@ -88,6 +88,27 @@ fn a_silent_rack_fails_the_jobs_below_it_by_name() {
     assert_eq!(racks.world.refusal(late).kind, RefusalKind::Plane);
 }
 
+/// Its workers' streams run through it, so their last messages are older than its own.
+#[test]
+fn a_rack_that_dies_with_its_workers_streams_is_named() {
+    let mut racks = Racks::running();
+    let all = racks.members.clone();
+    racks.pass(millis(500), &[0, 1]);
+    // The workers below the second rack (odd ranks) sent nothing in its last 300 ms.
+    racks.members = vec![all[0], all[2]];
+    racks.pass(millis(300), &[0, 1]);
+    racks.pass(seconds(3), &[0]);
+    let failure = racks.world.failure(all[0]);
+    assert_eq!(failure.kind, FailureKind::Rack, "{failure}");
+
+    let mut racks = Racks::running();
+    racks.pass(millis(500), &[0, 1]);
+    let dead = racks.members.pop().unwrap();
+    racks.pass(millis(2_200), &[0, 1]);
+    let failure = racks.world.failure(dead);
+    assert_eq!((failure.kind, failure.culprit()), (FailureKind::Silent, Some(3)), "{failure}");
+}
+
 #[test]
 fn a_rack_that_lost_its_state_or_is_away_fails_them_too() {
     let mut racks = Racks::running();
