@@ -56,6 +56,9 @@ pub const ANYWHERE: &[Case] = &[
     ("two tags", |f| f.finish = Finish::TaggedTwice, "foreign"),
 ];
 
+/// Elements of a chunk in these jobs: fewer than fit the MTU, so that a frame may have more.
+pub const ELEMENTS: u16 = 320;
+
 /// No elements, and none announced.
 pub fn no_elements(forgery: &mut Forgery) {
     (forgery.header.elements, forgery.elements_len) = (0, 0);

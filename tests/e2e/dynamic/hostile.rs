@@ -19,7 +19,7 @@ use sumac_client::Client;
 use sumac_lab::deployment::DynamicOptions;
 use sumac_tests::forge::Forgery;
 use sumac_tests::inject::{Injector, STRANGER, job_at, to_aggregator, to_parameter_host, to_worker};
-use sumac_tests::siege::{ANYWHERE, Case, FORGER, Siege, cut, forge, good, no_elements};
+use sumac_tests::siege::{ANYWHERE, Case, ELEMENTS, FORGER, Siege, cut, forge, good, no_elements};
 use sumac_tests::site::with_sumac;
 use sumac_tests::{Crew, stats};
 use sumac_wire::dynamic;
@@ -137,7 +137,7 @@ fn for_both(forgery: Forgery) -> Forgery {
 #[test]
 fn the_aggregator_lets_nothing_forged_in() {
     with_sumac(lab(2), &options(), |sumac| {
-        let crew = Crew::join_dynamic(sumac, "besieged");
+        let crew = Crew::join_with(sumac, "besieged", |options| sumac.in_its_mode(options).elements(ELEMENTS));
         let injector = Injector::new(sumac.lab().worker(FORGER), sumac.lab().worker_interface());
         let (job, to) = (job_at(sumac, sumac.lab().worker(0)), to_aggregator(sumac, FORGER));
         let good_one = in_its_slot(good(Kind::Contribution, to, job));
@@ -160,7 +160,7 @@ fn the_aggregator_lets_nothing_forged_in() {
 #[test]
 fn a_worker_lets_no_forged_result_in() {
     with_sumac(lab(2), &options(), |sumac| {
-        let crew = Crew::join_dynamic(sumac, "besieged");
+        let crew = Crew::join_with(sumac, "besieged", |options| sumac.in_its_mode(options).elements(ELEMENTS));
         let injector = Injector::new(sumac.lab().aggregator(), &sumac.lab().spec().aggregator_ports()[0]);
         let job = job_at(sumac, sumac.lab().worker(0));
         let good_one = for_both(good(Kind::Result, to_worker(sumac, 0), job));
@@ -175,7 +175,7 @@ fn a_worker_lets_no_forged_result_in() {
 #[test]
 fn a_parameter_host_lets_no_forged_contribution_in() {
     with_sumac(lab(2), &options(), |sumac| {
-        let crew = Crew::join_dynamic(sumac, "besieged");
+        let crew = Crew::join_with(sumac, "besieged", |options| sumac.in_its_mode(options).elements(ELEMENTS));
         let injector = Injector::new(sumac.lab().aggregator(), &sumac.lab().spec().host_port(0));
         let job = job_at(sumac, &sumac.lab().parameter_hosts()[0]);
         let good_one = in_its_slot(good(Kind::Contribution, to_parameter_host(sumac, FORGER, 0), job));
