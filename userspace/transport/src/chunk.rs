@@ -23,10 +23,8 @@ use crate::{
 /// The values of a chunk in their operation, and their words in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// The index of the first value.
     pub first: usize,
     pub values: usize,
-    /// At most the packet's 16 bits.
     pub words: usize,
 }
 
@@ -65,7 +63,6 @@ pub(crate) struct ChunkCodec {
     pub scaling: Scale,
     pub not_finite: NonFinitePolicy,
     world: u16,
-    /// Words of a whole chunk.
     pub words: usize,
 }
 
@@ -74,7 +71,6 @@ pub(crate) struct ChunkCodec {
 pub(crate) struct DecodedChunk {
     /// The error of the operation.
     pub fault: Option<OpError>,
-    /// Values written to the tensor.
     pub values: usize,
 }
 
@@ -85,7 +81,6 @@ pub(crate) struct EncodedChunk {
     pub flags: u16,
     /// The error of the operation.
     pub fault: Option<OpError>,
-    /// Values read from the tensor.
     pub values: usize,
 }
 

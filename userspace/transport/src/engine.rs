@@ -65,7 +65,6 @@ pub enum JobState<'a> {
     Probing,
     /// The path was measured, and [`Engine::set_slots`] is waited for.
     Measured(PathMeasure),
-    /// Chunks may be sent.
     Ready,
     /// The job has ended.
     Failed(&'a JobError),
@@ -211,7 +210,6 @@ impl Engine {
         self.core.stream.is_empty()
     }
 
-    /// The state of the job.
     pub fn state(&self) -> JobState<'_> {
         match &self.core.phase {
             Phase::Probing => JobState::Probing,
@@ -221,7 +219,6 @@ impl Engine {
         }
     }
 
-    /// The lane's parameters, with the slots that [`Engine::set_slots`] set.
     pub fn params(&self) -> &JobParams {
         &self.core.params
     }

@@ -118,7 +118,6 @@ pub enum OpError {
     /// The buffer gave fewer bytes than the operation's count asks for.
     #[error("the buffer ends before element {index}; register enough memory for the count")]
     ShortBuffer { index: usize },
-    /// The whole job failed.
     #[error(transparent)]
     Job(#[from] JobError),
 }
@@ -157,13 +156,11 @@ pub enum JobError {
     /// Another worker is at fault; `reason` reads like "(10.77.2.2) stopped answering".
     #[error("rank {rank} {reason}")]
     Worker { rank: u16, reason: String },
-    /// The aggregator or its state is gone.
     #[error("aggregator lost: {reason}")]
     AggregatorLost { reason: String },
     /// The control plane ended the job or cannot be reached.
     #[error("the job was ended: {reason}")]
     Ended { reason: String },
-    /// A local client or the operator ended the job.
     #[error("cancelled by {by}")]
     Cancelled { by: String },
 }

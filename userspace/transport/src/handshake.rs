@@ -38,7 +38,6 @@ pub(crate) struct Handshake {
 }
 
 impl Handshake {
-    /// A handshake whose first probe is due at once.
     pub fn new(tuning: &Tuning) -> Handshake {
         Handshake {
             interval: nanos(tuning.probe_interval),

@@ -19,12 +19,10 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one duration, in nanoseconds.
     pub fn record(&mut self, nanos: u64) {
         self.buckets[(nanos.max(1).ilog2() as usize).min(BUCKETS - 1)] += 1;
     }
 
-    /// How many durations were counted.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
@@ -50,7 +48,6 @@ impl Histogram {
             .map(|(at, count)| (upper(at), *count))
     }
 
-    /// Adds another histogram's counts.
     pub fn merge(&mut self, other: &Histogram) {
         self.buckets.iter_mut().zip(other.buckets).for_each(|(bucket, more)| *bucket += more);
     }

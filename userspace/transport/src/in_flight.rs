@@ -28,15 +28,12 @@ pub(crate) enum ChunkState {
 /// One entry of the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkRecord {
-    /// Its sequence number.
     pub seq: u64,
     /// The number of its operation in the stream; of no meaning while idle.
     pub operation: u64,
-    /// Its state.
     pub state: ChunkState,
     /// The time of its first packet.
     pub first_sent: Time,
-    /// The time of its last packet.
     pub sent: Time,
     /// The start of its timer: `sent`, or the later time at which all workers were known to have begun the operation.
     pub timer_start: Time,
@@ -99,7 +96,6 @@ impl InFlight {
         InFlight { queues: Queues::new(records.len()), records, unanswered: 0, lost: 0 }
     }
 
-    /// The chunk at this index.
     pub fn get(&self, index: usize) -> &ChunkRecord {
         &self.records[index]
     }
@@ -205,7 +201,6 @@ impl InFlight {
         self.queues.front(level).map(|index| (index, &self.records[index]))
     }
 
-    /// The first chunk of each back-off level.
     fn first_of_levels(&self) -> impl Iterator<Item = (usize, &ChunkRecord)> {
         (0..BACKOFF_LEVELS).filter_map(|level| self.first_of_level(level))
     }
@@ -215,7 +210,6 @@ impl InFlight {
         self.first_of_level(UNCONFIRMED)
     }
 
-    /// The next chunk in the same queue.
     pub fn next_in_queue(&self, index: usize) -> Option<(usize, &ChunkRecord)> {
         self.queues.next(index).map(|index| (index, &self.records[index]))
     }
@@ -238,7 +232,6 @@ impl InFlight {
         all.min_by_key(|(_, record)| record.packet).map(|(index, _)| index)
     }
 
-    /// Makes all chunks idle.
     pub fn clear(&mut self) {
         self.queues.clear();
         self.records.iter_mut().for_each(|record| record.state = ChunkState::Idle);

@@ -26,7 +26,6 @@
 //! | `handshake`, `path_measure` | the probes before the first chunk |
 //! | [`stats`], [`histogram`], [`error`] | counters, durations, errors |
 #![deny(unsafe_code)]
-#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 mod budget;
 mod chunk;

@@ -38,11 +38,9 @@ impl Buffer for Vec<u8> {
 pub struct Operation {
     /// Identifies the operation in every packet: equal on two workers if and only if their operations are.
     pub signature: u32,
-    /// The type of its values.
     pub dtype: DType,
     /// The function of all workers' values.
     pub arithmetic: Arithmetic,
-    /// How many values.
     pub count: usize,
     /// The index of the first one in the tensor, for packets and messages.
     pub base: u32,
@@ -58,7 +56,6 @@ pub struct Operation {
     pub priority: u8,
     /// The fraction of contributions that may be missing; 0 in static and dynamic mode.
     pub loss_bound: f32,
-    /// The memory of its values.
     pub buffer: Box<dyn Buffer>,
 }
 
@@ -88,7 +85,6 @@ impl Operation {
         }
     }
 
-    /// Checks the operation.
     pub(crate) fn check(&self) -> Result<(), SubmitError> {
         let Operation { signature, count, base, loss_bound, .. } = *self;
         if u32::try_from(count).is_err() || base.checked_add(count as u32).is_none() {
@@ -133,17 +129,13 @@ pub struct OpId(pub u64);
 
 /// The end of an operation.
 pub struct Completion {
-    /// The operation.
     pub id: OpId,
     /// Whether the output holds the sum.
     pub result: Result<(), OpError>,
     /// The first element whose result was written: above 0 after an [`Operation::skip`].
     pub from: usize,
-    /// Its memory.
     pub buffer: Box<dyn Buffer>,
-    /// The time of its submission.
     pub started: Time,
-    /// The time of its last result, or of its failure.
     pub finished: Time,
 }
 
@@ -155,7 +147,6 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// Adds a completion.
     pub fn push(&mut self, completion: Completion) {
         self.ended.insert(completion.id.0, completion);
     }

@@ -7,11 +7,8 @@ use crate::peer::PeerId;
 /// A received packet. Its header was parsed once, by [`Packet::parse`] or by the caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// The header.
     pub header: Header,
-    /// The payload after the header.
     pub elements: &'a [u8],
-    /// The sender.
     pub from: PeerId,
     /// Whether the network marked it: congestion experienced (RFC 3168).
     pub is_marked: bool,
@@ -24,7 +21,6 @@ impl Packet<'_> {
         Ok(Packet { header, elements: &payload[HEADER_LEN..], from, is_marked })
     }
 
-    /// Bytes of the UDP payload.
     pub fn payload_len(&self) -> usize {
         HEADER_LEN + self.elements.len()
     }

@@ -19,11 +19,9 @@ pub struct JobParams {
     pub job: u16,
     /// The job's epoch; packets of another one are dropped.
     pub epoch: u16,
-    /// The job's secret number, in every packet.
     pub token: u64,
     /// This worker, from 0.
     pub rank: u16,
-    /// Workers, 1 to 1,024.
     pub world: u16,
     /// This worker's number below its aggregator, from 0: `rank` where there is only one aggregator.
     pub rack_rank: u16,
@@ -37,11 +35,8 @@ pub struct JobParams {
     pub slots: u32,
     /// 32-bit words in a chunk, 1 to 2,224.
     pub elements: u16,
-    /// The width of floats on the wire.
     pub wire: WireFormat,
-    /// The factor of floats before they are rounded to integers.
     pub scaling: Scale,
-    /// The policy for NaN and infinity.
     pub not_finite: NonFinitePolicy,
     /// Whether the engine measures the path, and then waits for the number of slots
     /// ([`Engine::set_slots`](crate::Engine::set_slots)).
@@ -51,7 +46,6 @@ pub struct JobParams {
 }
 
 impl JobParams {
-    /// Checks the parameters.
     pub fn check(&self) -> Result<(), ParamError> {
         let JobParams { rank, world, rack_rank, rack_world, lane, shards, .. } = *self;
         if self.job == 0 {
@@ -91,7 +85,6 @@ impl JobParams {
         }
     }
 
-    /// The mode of the job.
     pub(crate) fn mode(&self) -> Mode {
         if self.dynamic.is_some() { Mode::Dynamic } else { Mode::Static }
     }
@@ -108,7 +101,6 @@ impl JobParams {
     }
 }
 
-/// Checks a number of slots.
 pub(crate) fn check_slots(slots: u32) -> Result<(), ParamError> {
     if slots.is_power_of_two() && slots <= MAX_SLOTS { Ok(()) } else { Err(ParamError::Slots { slots }) }
 }
@@ -123,7 +115,6 @@ pub struct Tuning {
     pub min_rto: Duration,
     /// The same margin for operations that all workers have begun.
     pub min_rto_confirmed: Duration,
-    /// The longest timeout.
     pub max_rto: Duration,
     /// The pause before the second probe of the handshake; it doubles with each further one, up to `max_rto`.
     pub probe_interval: Duration,
@@ -153,7 +144,6 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// Checks that times are in order and not zero, and that the threshold is not above its maximum.
     pub fn check(&self) -> Result<(), ParamError> {
         let ordered = !self.min_rto_confirmed.is_zero()
             && self.min_rto_confirmed <= self.min_rto

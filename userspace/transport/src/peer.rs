@@ -9,14 +9,12 @@ pub enum PeerRole {
     Aggregator,
     /// Sums the chunks that found no slot (ATP); there may be several, which share the shards.
     ParameterHost,
-    /// Another worker of the job.
     Worker,
 }
 
 /// A host that takes part in a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its part in the job.
     pub role: PeerRole,
     /// Its address; the port is that of shard 0.
     pub address: SocketAddrV4,
@@ -48,12 +46,10 @@ impl PeerTable {
         PeerTable::new(aggregator.chain(parameter_hosts.into_iter().map(peer(PeerRole::ParameterHost))))
     }
 
-    /// The peer with this id.
     pub fn get(&self, id: PeerId) -> Option<&Peer> {
         self.peers.get(usize::from(id.0))
     }
 
-    /// All peers with their ids.
     pub fn iter(&self) -> impl Iterator<Item = (PeerId, &Peer)> {
         (0..).map(PeerId).zip(&self.peers)
     }

@@ -29,18 +29,15 @@ pub(crate) struct Queues<const N: usize> {
 }
 
 impl<const N: usize> Queues<N> {
-    /// Empty queues for indices `0..len`.
     pub fn new(len: usize) -> Queues<N> {
         Queues { nodes: vec![LOOSE; len].into_boxed_slice(), ends: [EMPTY; N] }
     }
 
-    /// The first index of `queue`.
     pub fn front(&self, queue: usize) -> Option<usize> {
         let front = self.ends[queue].front;
         (front != NIL).then_some(front as usize)
     }
 
-    /// The last index of `queue`.
     pub fn back(&self, queue: usize) -> Option<usize> {
         let back = self.ends[queue].back;
         (back != NIL).then_some(back as usize)
@@ -82,7 +79,6 @@ impl<const N: usize> Queues<N> {
         self.nodes[index] = LOOSE;
     }
 
-    /// Empties all queues.
     pub fn clear(&mut self) {
         self.nodes.fill(LOOSE);
         self.ends = [EMPTY; N];

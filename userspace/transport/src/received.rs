@@ -16,18 +16,15 @@ pub(crate) struct ReceivedChunks {
 }
 
 impl ReceivedChunks {
-    /// No chunk of a stream that begins with chunk `first`.
     pub fn new(first: u64) -> ReceivedChunks {
         ReceivedChunks { words: VecDeque::new(), first: first / BITS }
     }
 
-    /// Extends the stream to chunk `end`.
     pub fn extend(&mut self, end: u64) {
         let words = end.div_ceil(BITS).saturating_sub(self.first);
         self.words.resize((words as usize).max(self.words.len()), 0);
     }
 
-    /// Forgets the chunks before this one.
     pub fn forget(&mut self, before: u64) {
         while self.first < before / BITS && self.words.pop_front().is_some() {
             self.first += 1;
@@ -44,7 +41,6 @@ impl ReceivedChunks {
         }
     }
 
-    /// Records the result of a chunk.
     pub fn insert(&mut self, seq: u64) {
         let at = (seq / BITS).checked_sub(self.first);
         if let Some(word) = at.and_then(|at| self.words.get_mut(at as usize)) {

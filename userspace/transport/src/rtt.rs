@@ -113,12 +113,10 @@ impl RttEstimator {
         self.smoothed.is_none_or(|smoothed| rtt <= smoothed + 4 * self.variation)
     }
 
-    /// The smoothed round trip; zero before the first sample.
     pub fn smoothed(&self) -> u64 {
         self.smoothed.unwrap_or(0)
     }
 
-    /// The variation of the round trip.
     pub fn variation(&self) -> u64 {
         self.variation
     }

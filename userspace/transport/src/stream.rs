@@ -122,7 +122,6 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// An empty stream that begins with chunk `first`.
     pub fn new(first: u64) -> Stream {
         Stream {
             entries: VecDeque::new(),
@@ -169,7 +168,6 @@ impl Stream {
         usize::try_from(number.checked_sub(self.front)?).ok()
     }
 
-    /// The operation with this number, unless it was collected.
     pub fn get(&self, number: u64) -> Option<&Pending> {
         match self.entries.get(self.index(number)?)? {
             Entry::Pending(pending) => Some(pending),
@@ -177,7 +175,6 @@ impl Stream {
         }
     }
 
-    /// The operation with this number, unless it was collected.
     pub fn get_mut(&mut self, number: u64) -> Option<&mut Pending> {
         let index = self.index(number)?;
         match self.entries.get_mut(index)? {
@@ -219,7 +216,6 @@ impl Stream {
         Some(self.front + index as u64)
     }
 
-    /// Whether no operation is in progress or waits to be collected.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

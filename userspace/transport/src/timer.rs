@@ -28,7 +28,6 @@ use crate::{
 pub(crate) enum Expiry {
     /// The retransmission timer of the chunk at this index.
     Chunk(usize),
-    /// The probe timeout.
     Probe,
 }
 

@@ -9,7 +9,6 @@ use crate::peer::PeerId;
 pub struct Transmit {
     /// Bytes written: header and elements.
     pub len: usize,
-    /// The destination.
     pub to: PeerId,
     /// The destination port is the peer's port plus this: the lane's shard.
     pub port_offset: u16,

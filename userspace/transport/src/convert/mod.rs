@@ -127,7 +127,6 @@ impl Codec {
         self.on(Instructions::Scalar)
     }
 
-    /// The instruction set in use.
     pub fn instructions(&self) -> Instructions {
         self.instructions
     }

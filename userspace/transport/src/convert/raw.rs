@@ -1,12 +1,11 @@
 //! Raw floats, of 32 bits in network order, which the parameter host adds where integers do not fit (ATP section 3.8). Floats
 //! of 16 bits are widened, which is exact, and sums are rounded to 16 bits again.
 
-use half::{bf16, f16};
 use sumac_job::DType;
 
 use super::{
     conversion::{Encoded, WORD},
-    real::{Float, Real},
+    real::{Float, Real, with_float},
 };
 
 /// Writes whole values to `wire`, the words of a chunk, from word `at` on; all other words become zero, and so do values that
@@ -14,12 +13,8 @@ use super::{
 pub(crate) fn encode(dtype: DType, at: usize, tensor: &[u8], wire: &mut [u8]) -> Encoded {
     let Some((before, words)) = wire.split_at_mut_checked(at * WORD) else { return Encoded::default() };
     before.fill(0);
-    match Float::of(dtype) {
-        Some(Float::F32) => encode_as::<f32>(tensor, words),
-        Some(Float::F16) => encode_as::<f16>(tensor, words),
-        Some(Float::Bf16) => encode_as::<bf16>(tensor, words),
-        None => Encoded::default(),
-    }
+    Float::of(dtype)
+        .map_or(Encoded::default(), |float| with_float!(float, R => encode_as::<R>(tensor, words)))
 }
 
 fn encode_as<R: Real>(tensor: &[u8], wire: &mut [u8]) -> Encoded {
@@ -39,11 +34,8 @@ fn encode_as<R: Real>(tensor: &[u8], wire: &mut [u8]) -> Encoded {
 /// Reads whole values from `wire`, the words of a chunk, from word `at` on, each divided by `divisor`.
 pub(crate) fn decode(dtype: DType, divisor: u16, at: usize, wire: &[u8], tensor: &mut [u8]) {
     let words = wire.get(at * WORD..).unwrap_or_default();
-    match Float::of(dtype) {
-        Some(Float::F32) => decode_as::<f32>(divisor, words, tensor),
-        Some(Float::F16) => decode_as::<f16>(divisor, words, tensor),
-        Some(Float::Bf16) => decode_as::<bf16>(divisor, words, tensor),
-        None => {}
+    if let Some(float) = Float::of(dtype) {
+        with_float!(float, R => decode_as::<R>(divisor, words, tensor));
     }
 }
 
@@ -60,6 +52,8 @@ fn decode_as<R: Real>(divisor: u16, wire: &[u8], tensor: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
+    use half::{bf16, f16};
+
     use super::*;
 
     #[test]

@@ -13,6 +13,27 @@ pub(super) enum Float {
     Bf16,
 }
 
+/// Evaluates an expression with the type of a [`Float`].
+macro_rules! with_float {
+    ($float:expr, $type:ident => $value:expr) => {
+        match $float {
+            $crate::convert::real::Float::F32 => {
+                type $type = f32;
+                $value
+            }
+            $crate::convert::real::Float::F16 => {
+                type $type = half::f16;
+                $value
+            }
+            $crate::convert::real::Float::Bf16 => {
+                type $type = half::bf16;
+                $value
+            }
+        }
+    };
+}
+pub(super) use with_float;
+
 impl Float {
     pub(super) fn of(dtype: DType) -> Option<Float> {
         match dtype {
@@ -25,10 +46,7 @@ impl Float {
 
     /// Bytes of one value.
     pub(super) fn size(self) -> usize {
-        match self {
-            Float::F32 => 4,
-            Float::F16 | Float::Bf16 => 2,
-        }
+        with_float!(self, R => R::SIZE)
     }
 }
 

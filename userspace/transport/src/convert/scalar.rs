@@ -2,29 +2,21 @@
 //!
 //! Slices come from [`super::Codec`], which cut them to the same number of values.
 
-use half::{bf16, f16};
-
 use super::{
     conversion::{Decoding, Encoded, Encoding, WORD},
     pack,
-    real::{Float, Real},
+    real::{Float, Real, with_float},
     scale::{Dequantizer, Quantizer},
 };
 
 /// Tensor to wire.
 pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Encoded {
     match encoding {
-        Encoding::Scaled { float, quantizer, packed } => match float {
-            Float::F32 => encode_scaled::<f32>(quantizer, packed, tensor, wire),
-            Float::F16 => encode_scaled::<f16>(quantizer, packed, tensor, wire),
-            Float::Bf16 => encode_scaled::<bf16>(quantizer, packed, tensor, wire),
-        },
+        Encoding::Scaled { float, quantizer, packed } => {
+            with_float!(float, R => encode_scaled::<R>(quantizer, packed, tensor, wire))
+        }
         Encoding::Integers { limit } => encode_integers(limit, tensor, wire),
-        Encoding::FloatKeys { float, flip } => match float {
-            Float::F32 => encode_keys::<f32>(flip, tensor, wire),
-            Float::F16 => encode_keys::<f16>(flip, tensor, wire),
-            Float::Bf16 => encode_keys::<bf16>(flip, tensor, wire),
-        },
+        Encoding::FloatKeys { float, flip } => with_float!(float, R => encode_keys::<R>(flip, tensor, wire)),
         Encoding::IntegerKeys { flip } => {
             map_words(tensor, wire, |word| (i32::from_ne_bytes(word) ^ flip).to_be_bytes());
             Encoded::default()
@@ -36,17 +28,11 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
 /// Wire to tensor.
 pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
     match decoding {
-        Decoding::Scaled { float, dequantizer, packed } => match float {
-            Float::F32 => decode_scaled::<f32>(dequantizer, packed, wire, tensor),
-            Float::F16 => decode_scaled::<f16>(dequantizer, packed, wire, tensor),
-            Float::Bf16 => decode_scaled::<bf16>(dequantizer, packed, wire, tensor),
-        },
+        Decoding::Scaled { float, dequantizer, packed } => {
+            with_float!(float, R => decode_scaled::<R>(dequantizer, packed, wire, tensor))
+        }
         Decoding::Integers { divisor } => decode_integers(divisor, wire, tensor),
-        Decoding::FloatKeys { float, flip } => match float {
-            Float::F32 => decode_keys::<f32>(flip, wire, tensor),
-            Float::F16 => decode_keys::<f16>(flip, wire, tensor),
-            Float::Bf16 => decode_keys::<bf16>(flip, wire, tensor),
-        },
+        Decoding::FloatKeys { float, flip } => with_float!(float, R => decode_keys::<R>(flip, wire, tensor)),
         Decoding::IntegerKeys { flip } => {
             map_words(wire, tensor, |word| (i32::from_be_bytes(word) ^ flip).to_ne_bytes());
         }
@@ -60,11 +46,7 @@ pub(super) fn magnitude(float: Float, tensor: &[u8]) -> u32 {
         let magnitudes = tensor.chunks_exact(R::SIZE).map(|bytes| R::read(bytes).to_f32().abs());
         magnitudes.filter(|magnitude| magnitude.is_finite()).map(f32::to_bits).max().unwrap_or(0)
     }
-    match float {
-        Float::F32 => largest::<f32>(tensor),
-        Float::F16 => largest::<f16>(tensor),
-        Float::Bf16 => largest::<bf16>(tensor),
-    }
+    with_float!(float, R => largest::<R>(tensor))
 }
 
 impl Encoded {

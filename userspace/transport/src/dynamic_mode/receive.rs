@@ -19,7 +19,6 @@ use crate::{
 const FOREIGN_FLAGS: u16 = flag::PARTIAL | flag::LEVEL | flag::POOL_VERSION | flag::EXPONENT | flag::QUERY;
 
 impl DynamicMode {
-    /// Processes a result of this job.
     pub(super) fn on_result(
         &mut self,
         core: &mut Core,

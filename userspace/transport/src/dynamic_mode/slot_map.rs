@@ -35,7 +35,6 @@ pub(super) enum CollisionFeedback {
 /// A chunk within the window.
 #[derive(Clone, Copy, Debug)]
 struct Assignment {
-    /// The chunk's slot.
     slot: u32,
     /// The feedback of its result, until the chunk one window later is sent.
     feedback: CollisionFeedback,

@@ -73,7 +73,6 @@ pub(crate) struct Core {
     results_restart_timers: bool,
     /// Operations below this number have begun on all workers: a result of the last of them, or of a later one, arrived.
     pub confirmed: u64,
-    /// The number of the next packet.
     pub next_packet: u64,
     /// The time of the caller's last call.
     pub now: Time,
@@ -81,7 +80,6 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// The state of a lane whose stream begins with chunk `first`.
     pub fn new(params: JobParams, tuning: &Tuning, first: u64, mode: CoreParams) -> Core {
         let CoreParams { in_flight, budget, packet_threshold, probe_timeout, results_restart_timers } = mode;
         Core {
@@ -124,7 +122,6 @@ impl Core {
         Ok(OpId(number))
     }
 
-    /// The next operation that has ended.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         let completion = self.stream.pop_complete()?;
         match completion.result {
@@ -146,12 +143,10 @@ impl Core {
         self.refresh_gauges();
     }
 
-    /// Whether the job has ended.
     pub fn has_failed(&self) -> bool {
         matches!(self.phase, Phase::Failed(_))
     }
 
-    /// The retransmission timers.
     pub fn timers(&self) -> Timers<'_> {
         let Core { in_flight, rtt, threshold, probe_timeout, backoff, .. } = self;
         let restarts = self.results_restart_timers;
@@ -181,12 +176,10 @@ impl Core {
         is_reduced
     }
 
-    /// Bytes of the longest packet.
     pub fn frame_len(&self) -> usize {
         payload_len(self.params.elements)
     }
 
-    /// The shard of the lane.
     pub fn shard(&self) -> u16 {
         shard_of(self.params.lane, self.params.shards)
     }
@@ -398,7 +391,6 @@ pub(crate) struct SentChunk {
     pub is_start: bool,
 }
 
-/// Checks that a header is without elements.
 pub(crate) fn check_empty(header: &Header) -> Result<(), Reason> {
     if header.elements == 0 { Ok(()) } else { Err(Reason::WrongElements) }
 }

@@ -200,7 +200,6 @@ fn on_measure(core: &mut Core, measure: Option<PathMeasure>) {
     }
 }
 
-/// Queues expired chunks for sending.
 fn expire(core: &mut Core, now: Time) {
     while let Some((_, expiry)) = core.timers().next().filter(|(at, _)| *at <= now) {
         match expiry {

@@ -26,7 +26,6 @@ struct Answered {
 }
 
 impl StaticMode {
-    /// Processes a result of this job.
     pub(super) fn on_result(
         &mut self,
         core: &mut Core,

@@ -59,22 +59,18 @@ impl Slots {
         (0..pool.slots() as usize).map(move |slot| pool.first_of(slot, first).0)
     }
 
-    /// The numbering of the slots.
     pub fn pool(&self) -> SlotPool {
         self.pool
     }
 
-    /// The state of a slot.
     pub fn get(&self, slot: usize) -> &Slot {
         &self.table[slot]
     }
 
-    /// The state of a slot, to be changed.
     pub fn get_mut(&mut self, slot: usize) -> &mut Slot {
         &mut self.table[slot]
     }
 
-    /// The earliest chunk of an idle slot.
     pub fn next_idle(&self) -> Option<u64> {
         self.idle.peek().map(|Reverse((seq, _))| *seq)
     }

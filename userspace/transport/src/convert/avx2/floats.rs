@@ -8,12 +8,14 @@ use std::arch::x86_64::{
     _mm256_storeu_ps,
 };
 
+use half::{bf16, f16};
+
+use crate::convert::real::Real;
+
 /// A type of float.
-pub(in crate::convert) trait Floats {
-    /// Bytes of one value.
-    const SIZE: usize;
+pub(in crate::convert) trait Floats: Real {
     /// The bits of infinity, in the type's own width.
-    const INFINITY: u32;
+    const INFINITY_BITS: u32;
 
     /// # Safety
     /// Eight values are readable at `from`; the processor has AVX2 and F16C.
@@ -26,16 +28,8 @@ pub(in crate::convert) trait Floats {
     unsafe fn store(to: *mut u8, values: __m256);
 }
 
-/// IEEE 754 single precision.
-pub(in crate::convert) struct F32;
-/// IEEE 754 half precision.
-pub(in crate::convert) struct F16;
-/// The upper half of a single-precision float.
-pub(in crate::convert) struct Bf16;
-
-impl Floats for F32 {
-    const SIZE: usize = 4;
-    const INFINITY: u32 = 0x7f80_0000;
+impl Floats for f32 {
+    const INFINITY_BITS: u32 = 0x7f80_0000;
 
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
@@ -52,9 +46,8 @@ impl Floats for F32 {
     }
 }
 
-impl Floats for F16 {
-    const SIZE: usize = 2;
-    const INFINITY: u32 = 0x7c00;
+impl Floats for f16 {
+    const INFINITY_BITS: u32 = 0x7c00;
 
     #[inline]
     #[target_feature(enable = "avx2,f16c")]
@@ -72,9 +65,8 @@ impl Floats for F16 {
     }
 }
 
-impl Floats for Bf16 {
-    const SIZE: usize = 2;
-    const INFINITY: u32 = 0x7f80;
+impl Floats for bf16 {
+    const INFINITY_BITS: u32 = 0x7f80;
 
     #[inline]
     #[target_feature(enable = "avx2,f16c")]

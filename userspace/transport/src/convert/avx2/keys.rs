@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 
 use super::{
     block::{BLOCK, largest_u32, load, store, swap},
-    floats::{F32, Floats, load_16_bits, store_16_bits},
+    floats::{Floats, load_16_bits, store_16_bits},
 };
 use crate::convert::prefetch::{will_read, will_write};
 
@@ -25,7 +25,7 @@ pub(super) fn encode_f32(flip: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
         largest = _mm256_max_epi32(largest, _mm256_and_si256(bits, magnitude));
         store(to, swap(_mm256_xor_si256(reorder(bits, magnitude), flip)));
     }
-    largest_u32(largest) < F32::INFINITY
+    largest_u32(largest) < f32::INFINITY_BITS
 }
 
 /// Returns whether all values are finite; otherwise the output is of no use.
@@ -40,7 +40,7 @@ pub(super) fn encode_16_bits<T: Floats>(flip: i32, tensor: &[u8], wire: &mut [u8
         largest = _mm256_max_epi32(largest, _mm256_and_si256(bits, magnitude));
         store(to, swap(_mm256_xor_si256(reorder(bits, magnitude), flip)));
     }
-    largest_u32(largest) < T::INFINITY
+    largest_u32(largest) < T::INFINITY_BITS
 }
 
 /// Returns true: every integer has a key.

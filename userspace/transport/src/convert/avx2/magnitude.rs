@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 
 use super::{
     block::{BLOCK, largest_u32, load, store},
-    floats::{F32, Floats},
+    floats::Floats,
 };
 use crate::convert::prefetch::will_read;
 
@@ -25,7 +25,7 @@ pub(super) fn of_f32(blocks: &[[u8; BLOCK]]) -> Option<u32> {
     for block in last {
         largest = _mm256_max_epi32(largest, _mm256_and_si256(load(block), magnitude));
     }
-    Some(largest_u32(largest)).filter(|bits| *bits < F32::INFINITY)
+    Some(largest_u32(largest)).filter(|bits| *bits < f32::INFINITY_BITS)
 }
 
 /// In bits of the type itself; `None`: a value is not finite.
@@ -45,5 +45,5 @@ pub(super) fn of_16_bits<T: Floats>(blocks: &[[u8; BLOCK]]) -> Option<u16> {
     let mut lanes = [0; BLOCK];
     store(&mut lanes, largest);
     let largest = lanes.as_chunks().0.iter().map(|bits| u16::from_ne_bytes(*bits)).max();
-    largest.filter(|bits| u32::from(*bits) < T::INFINITY)
+    largest.filter(|bits| u32::from(*bits) < T::INFINITY_BITS)
 }

@@ -26,12 +26,11 @@ use half::{bf16, f16};
 
 use super::{
     conversion::{Decoding, Encoded, Encoding},
-    real::Float,
+    real::{Float, with_float},
     run::Run,
     scalar,
 };
 use block::BLOCK;
-use floats::{Bf16, F16, F32};
 
 /// Tensor to wire.
 pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Encoded {
@@ -42,16 +41,14 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
     // SAFETY: callers have found AVX2 and F16C.
     let is_clean = unsafe {
         match encoding {
-            Encoding::Scaled { float, quantizer, packed } => match float {
-                Float::F32 => scaled::encode::<F32>(quantizer, packed, from, to),
-                Float::F16 => scaled::encode::<F16>(quantizer, packed, from, to),
-                Float::Bf16 => scaled::encode::<Bf16>(quantizer, packed, from, to),
-            },
+            Encoding::Scaled { float, quantizer, packed } => {
+                with_float!(float, R => scaled::encode::<R>(quantizer, packed, from, to))
+            }
             Encoding::Integers { limit } => integers::encode(limit, from, to),
             Encoding::FloatKeys { float, flip } => match float {
                 Float::F32 => keys::encode_f32(flip, from, to),
-                Float::F16 => keys::encode_16_bits::<F16>(flip, from, to),
-                Float::Bf16 => keys::encode_16_bits::<Bf16>(flip, from, to),
+                Float::F16 => keys::encode_16_bits::<f16>(flip, from, to),
+                Float::Bf16 => keys::encode_16_bits::<bf16>(flip, from, to),
             },
             Encoding::IntegerKeys { flip } => keys::encode_i32(flip, from, to),
             Encoding::Bits => bits::encode(from, to),
@@ -73,11 +70,9 @@ pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
     // SAFETY: callers have found AVX2 and F16C.
     unsafe {
         match decoding {
-            Decoding::Scaled { float, dequantizer, packed } => match float {
-                Float::F32 => scaled::decode::<F32>(dequantizer, packed, from, to),
-                Float::F16 => scaled::decode::<F16>(dequantizer, packed, from, to),
-                Float::Bf16 => scaled::decode::<Bf16>(dequantizer, packed, from, to),
-            },
+            Decoding::Scaled { float, dequantizer, packed } => {
+                with_float!(float, R => scaled::decode::<R>(dequantizer, packed, from, to))
+            }
             Decoding::Integers { divisor } => integers::decode(divisor, from, to),
             Decoding::FloatKeys { float, flip } => match float {
                 Float::F32 => keys::decode_f32(flip, from, to),
@@ -98,10 +93,10 @@ pub(super) fn magnitude(float: Float, tensor: &[u8]) -> u32 {
         match float {
             Float::F32 => magnitude::of_f32(blocks),
             Float::F16 => {
-                magnitude::of_16_bits::<F16>(blocks).map(|bits| f16::from_bits(bits).to_f32().to_bits())
+                magnitude::of_16_bits::<f16>(blocks).map(|bits| f16::from_bits(bits).to_f32().to_bits())
             }
             Float::Bf16 => {
-                magnitude::of_16_bits::<Bf16>(blocks).map(|bits| bf16::from_bits(bits).to_f32().to_bits())
+                magnitude::of_16_bits::<bf16>(blocks).map(|bits| bf16::from_bits(bits).to_f32().to_bits())
             }
         }
     };

@@ -7,7 +7,9 @@ use std::arch::x86_64::{
     _mm512_srli_epi32, _mm512_storeu_ps,
 };
 
-use crate::convert::avx2::floats::{Bf16, F16, F32, Floats};
+use half::{bf16, f16};
+
+use crate::convert::avx2::floats::Floats;
 
 /// A type of float, sixteen at a time.
 pub(super) trait WideFloats: Floats {
@@ -22,7 +24,7 @@ pub(super) trait WideFloats: Floats {
     unsafe fn store_wide(to: *mut u8, values: __m512);
 }
 
-impl WideFloats for F32 {
+impl WideFloats for f32 {
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn load_wide(from: *const u8) -> __m512 {
@@ -38,7 +40,7 @@ impl WideFloats for F32 {
     }
 }
 
-impl WideFloats for F16 {
+impl WideFloats for f16 {
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn load_wide(from: *const u8) -> __m512 {
@@ -55,7 +57,7 @@ impl WideFloats for F16 {
     }
 }
 
-impl WideFloats for Bf16 {
+impl WideFloats for bf16 {
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn load_wide(from: *const u8) -> __m512 {

@@ -10,11 +10,10 @@ mod scaled;
 use super::{
     avx2,
     conversion::{Decoding, Encoded, Encoding},
-    real::Float,
+    real::with_float,
     run::Run,
     scalar,
 };
-use avx2::floats::{Bf16, F16, F32};
 use scaled::BLOCK;
 
 /// Tensor to wire.
@@ -27,13 +26,7 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
     };
     let (from, to) = (&tensor[..run.tensor], &mut wire[..run.wire]);
     // SAFETY: callers have found the features.
-    let is_clean = unsafe {
-        match float {
-            Float::F32 => scaled::encode::<F32>(quantizer, packed, from, to),
-            Float::F16 => scaled::encode::<F16>(quantizer, packed, from, to),
-            Float::Bf16 => scaled::encode::<Bf16>(quantizer, packed, from, to),
-        }
-    };
+    let is_clean = unsafe { with_float!(float, R => scaled::encode::<R>(quantizer, packed, from, to)) };
     if !is_clean {
         // Rare: the reference finds the value.
         return scalar::encode(encoding, tensor, wire);
@@ -51,12 +44,6 @@ pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
     };
     let (from, to) = (&wire[..run.wire], &mut tensor[..run.tensor]);
     // SAFETY: callers have found the features.
-    unsafe {
-        match float {
-            Float::F32 => scaled::decode::<F32>(dequantizer, packed, from, to),
-            Float::F16 => scaled::decode::<F16>(dequantizer, packed, from, to),
-            Float::Bf16 => scaled::decode::<Bf16>(dequantizer, packed, from, to),
-        }
-    }
+    unsafe { with_float!(float, R => scaled::decode::<R>(dequantizer, packed, from, to)) }
     avx2::decode(decoding, &wire[run.wire..], &mut tensor[run.tensor..]);
 }
