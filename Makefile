@@ -19,7 +19,7 @@ setup: ## install what is missing (Debian 12); the only task that touches the sy
 .PHONY: build
 build: setup ## build the binaries into target/release
 	cargo build --release --locked --bins
-	@ls -1 $(BIN)/sumac $(BIN)/sumac-agg $(BIN)/sumac-lab
+	@ls -1 $(BIN)/sumac $(BIN)/sumac-agg $(BIN)/sumac-lab $(BIN)/sumac-figures
 
 .PHONY: demo
 demo: build ## train on real data over a lab of 4 workers, without and with packet loss

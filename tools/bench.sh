@@ -22,7 +22,7 @@ declare -A groups=(
     [dynamic]="dyn4-static dyn4 dyn4-s256 dyn4-s64 dyn4-co dyn4-none dyn4-loss0.1 dyn4-loss1 dyn4-free dyn6-two dyn6-one dyn6-none"
 )
 
-# What a case is: who sums, and the options of `sumac-lab`.
+# The words of a case: `compare` of sumac-figures or `run` of sumac-lab, with its options.
 all=(compare --libraries xdp,gloo,mpi)
 large=(--elements 25000000 --iterations 3)
 # The same slots for all of a comparison: what is measured on a busy machine may be the next power of two.
@@ -73,10 +73,12 @@ case_of() { # NAME: the words of its command
 measure() { # NAME
     local words
     words=$(case_of "$1") || { printf 'bench: no case %s; groups: programs convert sim %s\n' "$1" "${!groups[*]}" >&2; exit 2; }
-    printf 'bench: %s: sumac-lab %s\n' "$1" "$words" >&2
+    local program=sumac-lab
+    [[ $words != compare* ]] || program=sumac-figures
+    printf 'bench: %s: %s %s\n' "$1" "$program" "$words" >&2
     # Renamed into place: a case that is interrupted leaves the last whole one. A library that fails has a row that says so.
     # shellcheck disable=SC2086 # no word has a space
-    "$bin/sumac-lab" $words --json > "$out/$1.draft" || printf 'bench: %s did not end with right sums\n' "$1" >&2
+    "$bin/$program" $words --json > "$out/$1.draft" || printf 'bench: %s did not end with right sums\n' "$1" >&2
     if [ -s "$out/$1.draft" ]; then mv "$out/$1.draft" "$out/$1.json"; else rm "$out/$1.draft"; fi
 }
 
@@ -95,8 +97,8 @@ convert() {
 }
 
 simulate() { # FIGURE
-    printf 'bench: sumac-sim %s\n' "$1" >&2
-    "$bin/sumac-sim" "$1" --json > "$out/sim-$1.draft"
+    printf 'bench: sumac-figures %s\n' "$1" >&2
+    "$bin/sumac-figures" "$1" --json > "$out/sim-$1.draft"
     mv "$out/sim-$1.draft" "$out/sim-$1.json"
 }
 

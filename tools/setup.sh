@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The only step that touches the system: installs what building, testing and the lab need on Debian 12.
 #   tools/setup.sh            tool chain, lab tools, Python for the demo
-#   tools/setup.sh --compare  also PyTorch's Gloo and Open MPI, for `sumac-lab compare` and `make bench`
+#   tools/setup.sh --compare  also PyTorch's Gloo and Open MPI, for `sumac-figures compare` and `make bench`
 #   tools/setup.sh --lint     also clippy, rustfmt and cargo-deny, for `make lint`
 # A second run finds everything in place and does nothing.
 set -euo pipefail

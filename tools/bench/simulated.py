@@ -1,4 +1,4 @@
-"""The figures of ATP's evaluation as `sumac-sim` made them (`tools/bench.sh sim`): plots, and their section of the page."""
+"""The figures of ATP's evaluation as `sumac-figures` made them (`tools/bench.sh sim`): plots, and their section of the page."""
 
 from __future__ import annotations
 

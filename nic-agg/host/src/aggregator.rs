@@ -147,7 +147,7 @@ impl HostAggregator {
         self.watch.forget(number);
         let flags = new.entry.flags | job_flag::ACTIVE;
         let entry = JobEntry { world, flags, hosts: new.parents.len() as u16, ..new.entry };
-        self.reset_lanes(number, entry.lane_slots());
+        self.reset_lanes(number, entry.lane_slots().wrapping_mul(2));
         let addresses = new.workers.into_iter().map(here).collect();
         let parents = new.parents.into_iter().map(here).collect();
         self.jobs[usize::from(number)] = Job { entry, addresses, parents };

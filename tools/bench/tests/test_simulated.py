@@ -20,7 +20,7 @@ from results import Results
 def report(columns: list[str], table: list[list[Any]], reached: bool = True) -> dict[str, Any]:
     target = {"what": "a thing", "wanted": "much", "measured": "more", "reached": reached}
     return {
-        "figure": "x", "title": "something", "command": "sumac-sim x", "lab": "A lab.", "columns": columns, "table": table,
+        "figure": "x", "title": "something", "command": "sumac-figures x", "lab": "A lab.", "columns": columns, "table": table,
         "series": [{"name": "job", "step_s": 0.5, "values": [1.0, 2.0]}] * 4, "targets": [target],
     }
 
@@ -45,7 +45,7 @@ class Section(unittest.TestCase):
         self.assertIn("| Section 5.2.2: a thing | much | more | **not reached** |", page)
         self.assertIn("| sums are made | packets |", page)
         self.assertIn("| nowhere | 6.01 |", page)
-        self.assertIn("Made by `sumac-sim x`.", page)
+        self.assertIn("Made by `sumac-figures x`.", page)
         self.assertEqual(results.wrong(), [], "reports are no comparisons of libraries")
 
     def test_plots_are_shown_where_they_were_drawn(self) -> None:

@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn finds_what_is_there() {
-        assert!(script("compare/gloo.py").is_ok());
-        assert!(script("compare/no-such-script").unwrap_err().to_string().contains("SUMAC_TOOLS_DIR"));
+        assert!(script("demo/train.py").is_ok());
+        assert!(script("demo/no-such-script").unwrap_err().to_string().contains("SUMAC_TOOLS_DIR"));
     }
 }

@@ -126,7 +126,7 @@ impl Namespace {
     /// Gives a veth a NAPI, without which frames that XDP redirects to it vanish: GRO does that. The kernel notes that
     /// its peer may be redirected to only when GRO is switched on while both are up. Only an interface that has a NAPI
     /// can be told where to run it.
-    pub(crate) fn take_redirects(&self, interface: &str, napi: Napi) -> Result<(), CommandError> {
+    pub fn take_redirects(&self, interface: &str, napi: Napi) -> Result<(), CommandError> {
         self.offload(interface, &["gro", "on"])?;
         let is_threaded = u8::from(napi == Napi::Threaded);
         self.sysfs(&format!("echo {is_threaded} > /sys/class/net/{interface}/threaded"))
@@ -140,7 +140,7 @@ impl Namespace {
     }
 
     /// Switches features of an interface, as `ethtool -K` names them.
-    pub(crate) fn offload(&self, interface: &str, features: &[&str]) -> Result<(), CommandError> {
+    pub fn offload(&self, interface: &str, features: &[&str]) -> Result<(), CommandError> {
         command::output(self.command("ethtool").args(["-K", interface]).args(features)).map(|_| ())
     }
 

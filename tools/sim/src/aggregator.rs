@@ -1,19 +1,18 @@
-//! The aggregator of a node: the real one for hosts, one for each shard, as its UDP threads have them.
+//! The aggregator of a node: one [`HostAggregator`] for each shard, as the UDP threads of `sumac-agg serve` have them.
 
 use std::{collections::BTreeMap, net::SocketAddrV4};
 
 use sumac_agg_host::{Answer, HostAggregator, JobError, NewJob, NoMemory};
-use sumac_wire::{Reason, tables::job_flag};
+use sumac_wire::{Header, Reason, admit, header::flag, tables::job_flag};
 
 use crate::{
+    address::PORT,
     events::{MILLI, Nanos},
-    packet::PORT,
 };
 
-/// What an aggregator has room for.
+/// Memory of an aggregator.
 #[derive(Clone, Copy, Debug)]
 pub struct Capacity {
-    /// Shards.
     pub shards: u16,
     /// Slots of each shard for static jobs.
     pub slots: u32,
@@ -21,54 +20,72 @@ pub struct Capacity {
     pub dynamic_slots: u32,
     /// Most elements of a chunk.
     pub elements: u16,
-    /// How long nobody may add to a dynamic slot before it can be taken.
-    pub patience: Nanos,
+    /// Age at which an incomplete dynamic slot can be taken by another chunk.
+    pub slot_timeout: Nanos,
 }
 
-/// What is to be done with a packet, which is its own answer now.
-pub(crate) enum Outcome {
-    Silent,
-    /// Send it there, with these ECN bits ([`crate::packet::ecn`]).
-    One(u8, SocketAddrV4),
-    /// Send it to all below, of this job.
-    All(u8, u16),
+/// Destination of the answer that replaced a packet.
+pub(crate) enum Output {
+    None,
+    One(SocketAddrV4),
+    /// All senders below, of this job.
+    All(u16),
 }
 
-/// An aggregator.
+/// The result of one packet at an aggregator.
+pub(crate) struct Handled {
+    pub output: Output,
+    /// ECN bits of the answer ([`crate::packet::ecn`]).
+    pub ecn: u8,
+    /// `None` when the aggregator did not see the packet.
+    pub reason: Option<Reason>,
+    /// Whether the sender's elements were added to a slot.
+    pub added: bool,
+}
+
+impl Handled {
+    const UNSEEN: Handled = Handled { output: Output::None, ecn: 0, reason: None, added: false };
+}
+
+/// An aggregator with the faults that a test injects.
 pub struct Aggregator {
     capacity: Capacity,
     shards: Vec<HostAggregator>,
     jobs: BTreeMap<u16, NewJob>,
-    /// Whether its data path is gone: the node passes on what is not for it, and answers nothing.
+    /// The data path is down: packets to it are lost, and the node forwards all others.
     pub is_dead: bool,
-    /// Whether what it sends up is lost, and what comes from there for it. Others' packets pass the node as ever.
+    /// Packets between it and its parents are lost.
     pub is_cut: bool,
+    /// Packets of this sender to it are lost.
+    pub deaf_to: Option<SocketAddrV4>,
 }
 
 impl Aggregator {
-    /// One without jobs.
-    ///
     /// # Errors
     /// When its slots do not fit this machine's memory.
     pub fn new(capacity: Capacity) -> Result<Aggregator, NoMemory> {
         let shards = shards(&capacity)?;
-        Ok(Aggregator { capacity, shards, jobs: BTreeMap::new(), is_dead: false, is_cut: false })
+        let jobs = BTreeMap::new();
+        Ok(Aggregator { capacity, shards, jobs, is_dead: false, is_cut: false, deaf_to: None })
     }
 
-    /// Aggregates for a job from now on.
+    /// Installs a job, in place of one with the same number.
     ///
     /// # Errors
-    /// When the job cannot have what it asks for.
-    pub fn install(&mut self, number: u16, job: &NewJob) -> Result<(), JobError> {
+    /// When the job does not fit.
+    pub fn install(&mut self, number: u16, job: &NewJob, first_chunk: u32) -> Result<(), JobError> {
         for shard in &mut self.shards {
             shard.remove(number);
             shard.install(number, job.clone())?;
+            if job.entry.flags & job_flag::DYNAMIC == 0 {
+                shard.start_streams_at(number, first_chunk);
+            }
         }
         self.jobs.insert(number, job.clone());
         Ok(())
     }
 
-    /// Forgets a job; slots that hold something of it keep it.
+    /// Removes a job; slots keep what they hold of it.
     pub fn remove(&mut self, number: u16) {
         self.shards.iter_mut().for_each(|shard| {
             shard.remove(number);
@@ -76,7 +93,7 @@ impl Aggregator {
         self.jobs.remove(&number);
     }
 
-    /// Loses its memory, as by a restart, and is told its dynamic jobs again. Static ones would have to begin anew.
+    /// Loses its memory, as by a restart. The control plane installs dynamic jobs again; static jobs need a new epoch.
     ///
     /// # Errors
     /// As [`Aggregator::install`].
@@ -88,52 +105,66 @@ impl Aggregator {
         let is_dynamic = |job: &NewJob| job.entry.flags & job_flag::DYNAMIC != 0;
         jobs.iter()
             .filter(|(_, job)| is_dynamic(job))
-            .try_for_each(|(number, job)| self.install(*number, job))
+            .try_for_each(|(number, job)| self.install(*number, job, 0))
     }
 
-    /// Packets by what became of them, in all shards.
+    /// Packets of all shards by reason.
     pub fn counter(&self, reason: Reason) -> u64 {
         self.shards.iter().map(|shard| shard.counter(reason)).sum()
     }
 
-    /// The same of one job.
+    /// Packets of one job by reason.
     pub fn job_counter(&self, job: u16, reason: Reason) -> u64 {
         self.shards.iter().map(|shard| shard.job_seen(job).counters[reason as usize]).sum()
     }
 
-    /// A packet that came to one of its own sockets.
-    pub(crate) fn take(
+    /// Dynamic slots that hold a chunk.
+    pub fn slots_in_use(&self) -> u32 {
+        self.shards.iter().map(HostAggregator::held).sum()
+    }
+
+    /// Handles a packet that was addressed to it.
+    pub(crate) fn handle(
         &mut self,
         now: Nanos,
         source: SocketAddrV4,
         own: SocketAddrV4,
         payload: &mut [u8],
         marked: bool,
-    ) -> Outcome {
-        let shard = usize::from(own.port() - PORT);
-        let Some(aggregator) = self.shards.get_mut(shard).filter(|_| !self.is_dead) else {
-            return Outcome::Silent;
-        };
-        aggregator.set_now((now / MILLI) as u32);
+    ) -> Handled {
         let is_below = |socket: SocketAddrV4| {
             self.jobs.values().any(|job| job.workers.iter().any(|below| below.ip() == socket.ip()))
         };
-        if self.is_cut && !is_below(source) {
-            return Outcome::Silent;
+        let is_unheard = self.deaf_to.is_some_and(|sender| sender.ip() == source.ip());
+        if self.is_dead || is_unheard || self.is_cut && !is_below(source) {
+            return Handled::UNSEEN;
         }
+        let Some(shard) = self.shards.get_mut(usize::from(own.port() - PORT)) else { return Handled::UNSEEN };
+        shard.set_now((now / MILLI) as u32);
+        let header = Header::read(&*payload, 0, payload.len()).ok();
+        // An exponent round and a question carry no elements.
+        let carries = |header: &Header| !header.has(flag::EXPONENT | flag::QUERY);
+        let job = header.map_or(0, |header| header.job);
+        let before = added(shard, header.as_ref());
         let answer = match marked {
-            true => aggregator.on_marked_packet(*source.ip(), payload),
-            false => aggregator.on_packet(*source.ip(), payload),
+            true => shard.on_marked_packet(*source.ip(), payload),
+            false => shard.on_packet(*source.ip(), payload),
         };
-        match answer {
-            Answer::None(_) => Outcome::Silent,
-            Answer::One(_, destination) if self.is_cut && !is_below(destination) => Outcome::Silent,
-            Answer::One(_, destination) => Outcome::One(aggregator.ecn(job_of(payload)), destination),
-            Answer::All(_, job) => Outcome::All(aggregator.ecn(job), job),
+        let output = match answer {
+            Answer::None(_) => Output::None,
+            Answer::One(_, destination) if self.is_cut && !is_below(destination) => Output::None,
+            Answer::One(_, destination) => Output::One(destination),
+            Answer::All(_, job) => Output::All(job),
+        };
+        Handled {
+            output,
+            ecn: shard.ecn(job),
+            reason: Some(answer.reason()),
+            added: header.as_ref().is_some_and(carries) && added(shard, header.as_ref()) > before,
         }
     }
 
-    /// The senders below it that a result of a job goes to, which came by this socket.
+    /// The senders below it that receive a job's results from socket `own`.
     pub(crate) fn below(&self, own: SocketAddrV4, job: u16) -> &[SocketAddrV4] {
         let shard = usize::from(own.port() - PORT);
         self.shards.get(shard).map_or(&[], |shard| shard.workers(job))
@@ -144,13 +175,15 @@ fn shards(capacity: &Capacity) -> Result<Vec<HostAggregator>, NoMemory> {
     let shard = |shard| {
         let one = HostAggregator::of_shard(shard, capacity.shards, capacity.slots, capacity.elements)?;
         let mut one = one.with_dynamic(capacity.dynamic_slots)?;
-        one.set_patience((capacity.patience / MILLI) as u32);
+        one.set_patience((capacity.slot_timeout / MILLI) as u32);
         Ok(one)
     };
     (0..capacity.shards).map(shard).collect()
 }
 
-fn job_of(payload: &[u8]) -> u16 {
-    let at = sumac_wire::header::offset::JOB;
-    payload.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+/// Contributions of a packet's sender that were added so far.
+fn added(shard: &HostAggregator, header: Option<&Header>) -> u64 {
+    let rank = header.and_then(|header| admit::sender(header, shard.job(header.job)?).ok());
+    let (Some(header), Some(rank)) = (header, rank) else { return 0 };
+    shard.worker_seen(header.job, rank).counters.added
 }

@@ -1,18 +1,15 @@
-//! What happens next: events in simulated time, and those of one instant in the order in which they were scheduled.
+//! The event queue: by simulated time, and at one instant in the order of scheduling.
 
 use std::{cmp::Ordering, collections::BinaryHeap};
 
 /// Nanoseconds of simulated time.
 pub type Nanos = u64;
 
-/// A microsecond.
 pub const MICRO: Nanos = 1_000;
-/// A millisecond.
 pub const MILLI: Nanos = 1_000_000;
-/// A second.
 pub const SECOND: Nanos = 1_000_000_000;
 
-/// Events that have not happened yet.
+/// Pending events.
 pub struct Events<E> {
     heap: BinaryHeap<Entry<E>>,
     scheduled: u64,
@@ -25,12 +22,11 @@ struct Entry<E> {
 }
 
 impl<E> Events<E> {
-    /// None.
     pub fn new() -> Events<E> {
         Events { heap: BinaryHeap::new(), scheduled: 0 }
     }
 
-    /// Lets `event` happen at `at`.
+    /// Schedules `event` at time `at`.
     pub fn schedule(&mut self, at: Nanos, event: E) {
         self.scheduled += 1;
         self.heap.push(Entry { at, number: self.scheduled, event });
@@ -41,7 +37,7 @@ impl<E> Events<E> {
         self.heap.pop().map(|entry| (entry.at, entry.event))
     }
 
-    /// When the next one is.
+    /// The time of the next event.
     pub fn next_at(&self) -> Option<Nanos> {
         self.heap.peek().map(|entry| entry.at)
     }
@@ -59,7 +55,7 @@ impl<E> Entry<E> {
     }
 }
 
-// The heap gives its largest entry: that is the earliest.
+// The heap pops its largest entry: the earliest.
 impl<E> Ord for Entry<E> {
     fn cmp(&self, other: &Entry<E>) -> Ordering {
         other.key().cmp(&self.key())
@@ -85,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_come_by_time_and_then_in_order() {
+    fn events_pop_by_time_then_by_order_of_scheduling() {
         let mut events = Events::new();
         for (at, event) in [(5, 'c'), (3, 'a'), (5, 'd'), (3, 'b')] {
             events.schedule(at, event);

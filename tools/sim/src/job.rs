@@ -1,118 +1,112 @@
-//! A job as the control plane would hand it out: who its workers are, which aggregators are above them, and where its
-//! parameter hosts are.
-
-use std::net::SocketAddrV4;
+//! A job as the control plane sets it up: its workers, the aggregators above them, and its parameter hosts.
 
 use sumac_agg_host::{JobError, NewJob};
-use sumac_parameter::{HostError, HostJob, Worker as Place};
+use sumac_parameter::{HostError, HostJob, Worker as HostWorker};
 use sumac_transport::{CompletionQueue, Engine, JobParams, LaneField, ParamError, PeerTable, Tuning};
 use sumac_wire::tables::{JobEntry, job_flag};
 use thiserror::Error;
 
-use crate::{network::NodeId, packet::socket, trainer::Trainer, worker::Worker, world::World};
+use crate::{
+    address::{NodeId, socket},
+    trainer::Trainer,
+    worker::Worker,
+    world::World,
+};
 
-/// Where a worker sits.
+/// Node and rack of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
-    /// Its node.
+pub struct Attachment {
     pub node: NodeId,
-    /// Its rack's place in [`Tree::racks`]; `None`: it sits right below the root, or there is no tree.
+    /// Index in [`Topology::racks`]; `None`: right below the root, or there is no aggregator.
     pub rack: Option<usize>,
 }
 
 /// The aggregators of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tree {
-    /// The one above all workers, or above the racks; `None`: racks' sums go straight to the parameter hosts.
+pub struct Topology {
+    /// The aggregator above all workers, or above the racks; `None`: racks send to the parameter hosts.
     pub root: Option<NodeId>,
-    /// Those above the workers of one rack.
+    /// The aggregators of racks.
     pub racks: Vec<NodeId>,
 }
 
 /// A job.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What all workers are told; ranks, lanes and places are filled in.
+    /// Parameters that all workers share; ranks and lanes are filled in.
     pub params: JobParams,
-    /// How its engines are tuned.
     pub tuning: Tuning,
-    /// Its lanes.
     pub lanes: u16,
-    /// Its workers, by rank.
-    pub seats: Vec<Seat>,
-    /// Its aggregators.
-    pub tree: Tree,
+    /// The workers by rank.
+    pub workers: Vec<Attachment>,
+    pub topology: Topology,
     /// Its parameter hosts.
     pub hosts: Vec<NodeId>,
     /// The first slot of a static job in each shard's pool.
     pub first_slot: u32,
-    /// Whether a static job's slots take whatever chunk comes next, not every so-manieth (the paper's, whose baseline has
-    /// not that).
+    /// Whether slots of a static job take the next chunk of the lane, not their own next chunk as in SwitchML.
     pub stealing: bool,
+    /// The first chunk of each lane.
+    pub first_chunk: u32,
     /// Bytes that may wait for each worker's cable.
     pub ring: u64,
 }
 
-/// A job that cannot be.
+/// Errors of a job's set-up and run.
 #[derive(Debug, Error)]
 pub enum SetupError {
-    /// Its engines refuse.
     #[error("the job's engines: {0}")]
     Params(#[from] ParamError),
-    /// An aggregator refuses.
     #[error("an aggregator: {0}")]
     Aggregator(#[from] JobError),
-    /// A parameter host refuses.
     #[error("a parameter host: {0}")]
     Host(#[from] HostError),
-    /// An operation ended in an error.
     #[error("an operation failed: {0}")]
     Operation(String),
-    /// There is nobody where somebody was told to be.
-    #[error("node {0} has no aggregator, or no parameter host, where the job names it")]
-    Nobody(NodeId),
+    #[error("node {0} has no aggregator or parameter host, but the job names it")]
+    Missing(NodeId),
 }
 
 impl Job {
-    /// How many senders are below the root: racks first, then the workers beside them.
+    /// Senders below the root: racks first, then the workers beside them.
     fn below_root(&self) -> usize {
-        self.tree.racks.len() + self.beside().count()
+        self.topology.racks.len() + self.beside().count()
     }
 
-    /// The ranks of the workers that sit below the root where others sit in racks.
+    /// Ranks of the workers right below the root, of a job that has racks.
     fn beside(&self) -> impl Iterator<Item = usize> {
-        let has_racks = !self.tree.racks.is_empty();
-        (0..self.seats.len()).filter(move |rank| has_racks && self.seats[*rank].rack.is_none())
+        let has_racks = !self.topology.racks.is_empty();
+        (0..self.workers.len()).filter(move |rank| has_racks && self.workers[*rank].rack.is_none())
     }
 
-    /// The ranks of a rack's workers.
+    /// Ranks of a rack's workers.
     fn of_rack(&self, rack: usize) -> impl Iterator<Item = usize> {
-        (0..self.seats.len()).filter(move |rank| self.seats[*rank].rack == Some(rack))
+        (0..self.workers.len()).filter(move |rank| self.workers[*rank].rack == Some(rack))
     }
 
-    /// A worker's bits: its rack's at the second level, its own at the first.
-    fn place(&self, rank: usize) -> (u8, u8) {
-        if self.tree.racks.is_empty() {
+    /// A worker's bit positions: its rack's at the second level, its own at the first.
+    fn bits(&self, rank: usize) -> (u8, u8) {
+        if self.topology.racks.is_empty() {
             return (0, rank as u8);
         }
-        match self.seats[rank].rack {
+        match self.workers[rank].rack {
             Some(rack) => {
                 let bit = self.of_rack(rack).take_while(|other| *other != rank).count();
                 (rack as u8, bit as u8)
             }
             None => {
                 let before = self.beside().take_while(|other| *other != rank).count();
-                ((self.tree.racks.len() + before) as u8, 0)
+                ((self.topology.racks.len() + before) as u8, 0)
             }
         }
     }
 
-    /// What one engine is told.
-    pub fn params_of(&self, rank: usize, lane: u16) -> JobParams {
-        let world = self.seats.len();
-        let (rack, bit) = self.place(rank);
-        let (rack_world, beside_root) = match self.seats[rank].rack {
-            _ if self.tree.racks.is_empty() => (world, false),
+    /// The parameters of one engine.
+    fn params_of(&self, rank: usize, lane: u16) -> JobParams {
+        let world = self.workers.len();
+        let (rack, bit) = self.bits(rank);
+        let (rack_world, beside_root) = match self.workers[rank].rack {
+            _ if self.topology.racks.is_empty() => (world, false),
             Some(rack) => (self.of_rack(rack).count(), false),
             None => (1, true),
         };
@@ -124,7 +118,7 @@ impl Job {
             lane,
             ..self.params.clone()
         };
-        if let Some(dynamic) = params.dynamic.as_mut().filter(|_| !self.tree.racks.is_empty()) {
+        if let Some(dynamic) = params.dynamic.as_mut().filter(|_| !self.topology.racks.is_empty()) {
             dynamic.fan_in_1 = self.below_root() as u8;
             dynamic.bitmap_1 = 1 << rack;
             dynamic.beside_root = beside_root;
@@ -138,7 +132,7 @@ impl Job {
             token: params.token,
             epoch: params.epoch,
             elements: params.elements,
-            contributors: self.seats.len() as u16,
+            contributors: self.workers.len() as u16,
             shards: params.shards,
             ..JobEntry::default()
         };
@@ -154,45 +148,41 @@ impl Job {
         }
     }
 
-    /// What an aggregator is told.
-    fn at(&self, node: NodeId) -> NewJob {
+    /// The job as the aggregator at `node` knows it.
+    fn aggregator_job(&self, node: NodeId) -> NewJob {
         let entry = self.entry();
-        let hosts: Vec<SocketAddrV4> = self.hosts.iter().map(|host| socket(*host)).collect();
-        let parents = |parents: Vec<SocketAddrV4>| {
-            if self.params.dynamic.is_none() && self.tree.root == Some(node) { Vec::new() } else { parents }
-        };
-        let sockets = |nodes: &mut dyn Iterator<Item = NodeId>| nodes.map(socket).collect();
-        let node_of = |rank: usize| self.seats[rank].node;
-        if let Some(rack) = self.tree.racks.iter().position(|rack| *rack == node) {
+        let hosts = || self.hosts.iter().map(|host| socket(*host)).collect();
+        let node_of = |rank: usize| socket(self.workers[rank].node);
+        let racks = &self.topology.racks;
+        if let Some(rack) = racks.iter().position(|rack| *rack == node) {
             let entry = JobEntry {
                 rack: rack as u16,
                 racks: self.below_root() as u16,
                 flags: entry.flags | job_flag::CHILD,
                 ..entry
             };
-            let above = self.tree.root.map_or(hosts, |root| vec![socket(root)]);
-            let workers = sockets(&mut self.of_rack(rack).map(node_of));
-            return NewJob { entry, workers, parents: above };
+            let parents = self.topology.root.map_or_else(hosts, |root| vec![socket(root)]);
+            return NewJob { entry, workers: self.of_rack(rack).map(node_of).collect(), parents };
         }
-        if self.tree.racks.is_empty() {
-            let workers = sockets(&mut self.seats.iter().map(|seat| seat.node));
-            return NewJob { entry, workers, parents: parents(hosts) };
+        let parents = if self.params.dynamic.is_some() { hosts() } else { Vec::new() };
+        if racks.is_empty() {
+            return NewJob { entry, workers: (0..self.workers.len()).map(node_of).collect(), parents };
         }
         let entry = JobEntry { flags: entry.flags | job_flag::ROOT, ..entry };
-        let mut below = self.tree.racks.iter().copied().chain(self.beside().map(node_of));
-        NewJob { entry, workers: sockets(&mut below), parents: parents(hosts) }
+        let below = racks.iter().map(|rack| socket(*rack)).chain(self.beside().map(node_of));
+        NewJob { entry, workers: below.collect(), parents }
     }
 
-    /// What a parameter host is told.
-    pub fn for_host(&self) -> Option<HostJob> {
+    /// The job as its parameter hosts know it; `None` for static jobs.
+    pub fn host_job(&self) -> Option<HostJob> {
         let dynamic = self.params.dynamic.as_ref()?;
-        let workers = self.seats.iter().enumerate().map(|(rank, seat)| {
-            let (rack, bit) = self.place(rank);
-            Place { address: socket(seat.node), rack, bit }
+        let workers = self.workers.iter().enumerate().map(|(rank, worker)| {
+            let (rack, bit) = self.bits(rank);
+            HostWorker { address: socket(worker.node), rack, bit }
         });
-        let upstream = match self.tree.root {
+        let upstream = match self.topology.root {
             Some(root) => vec![socket(root)],
-            None => self.tree.racks.iter().map(|rack| socket(*rack)).collect(),
+            None => self.topology.racks.iter().map(|rack| socket(*rack)).collect(),
         };
         Some(HostJob {
             job: self.params.job,
@@ -212,71 +202,80 @@ impl Job {
 
     /// All its aggregators.
     pub fn aggregators(&self) -> impl Iterator<Item = NodeId> {
-        self.tree.racks.iter().copied().chain(self.tree.root)
+        self.topology.racks.iter().copied().chain(self.topology.root)
     }
 
-    /// Has its aggregators and parameter hosts know it.
+    /// Installs the job at its aggregators and parameter hosts.
     ///
     /// # Errors
-    /// When one of them refuses, or is not there.
+    /// When one of them refuses or does not exist.
     pub fn install(&self, world: &mut World) -> Result<(), SetupError> {
         self.aggregators().try_for_each(|node| self.install_at(world, node))?;
-        let Some(job) = self.for_host() else { return Ok(()) };
+        let Some(job) = self.host_job() else { return Ok(()) };
         for node in &self.hosts {
-            let parameter = world.nodes[*node].parameter.as_mut().ok_or(SetupError::Nobody(*node))?;
+            let parameter = world.nodes[*node].parameter.as_mut().ok_or(SetupError::Missing(*node))?;
             parameter.host.install(job.clone())?;
         }
         Ok(())
     }
 
-    /// Makes its workers, each with a trainer. Gives their places among all of the world.
+    /// Installs the job and adds its workers, each with a trainer. Returns their indices in the world.
     ///
     /// # Errors
-    /// When the engines refuse.
+    /// When an engine, aggregator or parameter host refuses.
     pub fn start(
         &self,
         world: &mut World,
         mut trainer: impl FnMut(usize) -> Box<dyn Trainer>,
     ) -> Result<Vec<usize>, SetupError> {
         self.install(world)?;
-        let mut ids = Vec::new();
-        for rank in 0..self.seats.len() {
-            let engine =
-                |lane| Engine::starting_at(self.params_of(rank, lane), &self.peers(rank), &self.tuning, 0);
-            let engines = (0..self.lanes).map(engine).collect::<Result<Vec<Engine>, ParamError>>()?;
-            ids.push(world.add_worker(self.worker(rank, engines, trainer(rank))));
-        }
-        Ok(ids)
+        let start = |rank| {
+            let worker = self.worker(rank, self.engines(rank)?, trainer(rank));
+            Ok(world.add_worker(worker))
+        };
+        (0..self.workers.len()).map(start).collect()
     }
 
-    /// Lets the parameter hosts go on under this job's incarnation, where it has another one than before. Gives each lane's first
-    /// chunk that is not summed.
+    /// New engines of a worker.
     ///
     /// # Errors
-    /// When one of them refuses, or is not there.
-    pub fn renew(&self, world: &mut World) -> Result<Vec<u32>, SetupError> {
-        let Some(HostJob { job, epoch, workers, .. }) = self.for_host() else { return Ok(Vec::new()) };
+    /// When the parameters are refused.
+    pub fn engines(&self, rank: usize) -> Result<Vec<Engine>, ParamError> {
+        let peers = self.peers(rank);
+        let engine = |lane| {
+            Engine::starting_at(self.params_of(rank, lane), &peers, &self.tuning, self.first_chunk)
+        };
+        (0..self.lanes).map(engine).collect()
+    }
+
+    /// Lets the parameter hosts continue under this job's epoch, which has changed. Returns each lane's first chunk that is
+    /// not summed.
+    ///
+    /// # Errors
+    /// When one of them refuses or does not exist.
+    pub fn renew_hosts(&self, world: &mut World) -> Result<Vec<u32>, SetupError> {
+        let Some(HostJob { job, epoch, workers, .. }) = self.host_job() else { return Ok(Vec::new()) };
         let mut resume = vec![0; usize::from(self.lanes)];
         for (number, node) in self.hosts.iter().enumerate() {
-            let parameter = world.nodes[*node].parameter.as_mut().ok_or(SetupError::Nobody(*node))?;
+            let parameter = world.nodes[*node].parameter.as_mut().ok_or(SetupError::Missing(*node))?;
             let next = parameter.host.renew(job, epoch, workers.clone())?;
-            // Each has the shards that are its.
+            // Shards are assigned to hosts in turn.
             let is_its = |lane: usize| lane % usize::from(self.params.shards) % self.hosts.len() == number;
             (0..resume.len()).filter(|lane| is_its(*lane)).for_each(|lane| resume[lane] = next[lane]);
         }
         Ok(resume)
     }
 
-    /// Has one of its aggregators know it, as it is now.
+    /// Installs the job at one of its aggregators.
     ///
     /// # Errors
-    /// When that refuses, or is not there.
+    /// When that refuses or does not exist.
     pub fn install_at(&self, world: &mut World, node: NodeId) -> Result<(), SetupError> {
-        let aggregator = world.nodes[node].aggregator.as_mut().ok_or(SetupError::Nobody(node))?;
-        Ok(aggregator.install(self.params.job, &self.at(node))?)
+        let aggregator = world.nodes[node].aggregator.as_mut().ok_or(SetupError::Missing(node))?;
+        Ok(aggregator.install(self.params.job, &self.aggregator_job(node), self.first_chunk)?)
     }
 
-    /// Makes a worker that takes the place of one that died; its streams begin with these chunks.
+    /// Adds a worker in place of one that died; its streams begin with chunks `resume`.
     ///
     /// # Errors
     /// When the engines refuse.
@@ -287,22 +286,23 @@ impl Job {
         resume: &[u32],
         trainer: Box<dyn Trainer>,
     ) -> Result<usize, SetupError> {
+        let peers = self.peers(rank);
         let engine = |(lane, resume): (u16, &u32)| {
-            Engine::taking_over(self.params_of(rank, lane), &self.peers(rank), &self.tuning, *resume)
+            Engine::taking_over(self.params_of(rank, lane), &peers, &self.tuning, *resume)
         };
         let engines = (0..self.lanes).zip(resume).map(engine).collect::<Result<Vec<Engine>, ParamError>>()?;
         Ok(world.add_worker(self.worker(rank, engines, trainer)))
     }
 
-    /// The peers of a worker. One that has no aggregator above it, where others have, sends to a parameter host in its place.
+    /// The peers of a worker. Without an aggregator above it, a parameter host takes its place.
     fn peers(&self, rank: usize) -> PeerTable {
-        let above = self.seats[rank].rack.map(|rack| self.tree.racks[rack]).or(self.tree.root);
+        let above = self.workers[rank].rack.map(|rack| self.topology.racks[rack]).or(self.topology.root);
         let aggregator = above.or(self.hosts.first().copied());
         PeerTable::of(aggregator.map(socket), self.hosts.iter().map(|host| socket(*host)))
     }
 
     fn worker(&self, rank: usize, engines: Vec<Engine>, trainer: Box<dyn Trainer>) -> Worker {
-        let node = self.seats[rank].node;
+        let node = self.workers[rank].node;
         let lanes = match self.params.dynamic {
             Some(_) => LaneField::Lane,
             None => LaneField::Slot(self.params.slots),
@@ -317,12 +317,12 @@ impl Job {
             ring: self.ring,
             pause: None,
             is_dead: false,
-            lost_its_way: 0,
-            taken: 0,
-            ended: (0..self.lanes).map(|_| CompletionQueue::default()).collect(),
+            undeliverable: 0,
+            received: 0,
+            completed: (0..self.lanes).map(|_| CompletionQueue::default()).collect(),
             trainer,
             timer: None,
-            waits: false,
+            ring_is_full: false,
         }
     }
 }

@@ -1,34 +1,33 @@
-//! Whole jobs in a simulated network: the real engine ([`sumac_transport`]), the real aggregator ([`sumac_agg_host`]) and the real
-//! parameter host ([`sumac_parameter`]); cables, time, trainers and everything that goes wrong come from a seed.
+//! Simulated networks of whole jobs: the engine ([`sumac_transport`]), the host aggregator ([`sumac_agg_host`]) and the
+//! parameter host ([`sumac_parameter`]) as they are; cables, time, trainers and faults are simulated from a seed.
 //!
 //! ```text
-//!   trainer ─ engines ─ ring ══ cable ══╗                         a cable, each direction: rate, delay, a queue that
-//!   trainer ─ engines ─ ring ══ cable ══╬═ aggregator ══ cable ═══╗   marks and then drops, loss, duplication, reordering
-//!   TCP-like flow ══════════════ cable ══╝                        ╠═ aggregator ══ cable ══ parameter host
-//!   trainer ─ engines ─ ring ════════════════════════════ cable ══╝
+//!   trainer - engines - ring == cable ==+                         a cable, each direction: rate, delay, a queue that
+//!   trainer - engines - ring == cable ==+= aggregator == cable ==+   marks and then drops, loss, duplication, reordering
+//!   TCP-like flow ============== cable ==+                        +== aggregator == cable == parameter host
+//!   trainer - engines - ring ============================ cable ==+
 //! ```
 //!
-//! | module | what it is |
+//! | module | content |
 //! | --- | --- |
 //! | [`events`] | simulated time |
-//! | [`packet`], [`link`], [`network`] | packets, cables, and the way from one node to another |
-//! | [`world`] | nodes, what arrives at them, and the loop |
-//! | [`aggregator`], [`parameter`], [`worker`] | the real parts, at their nodes |
-//! | [`job`] | what a control plane would tell them |
-//! | [`trainer`] | who gives them work |
-//! | [`tcp`] | a flow beside them |
-//! | [`figures`] | ATP's figures |
-//!
-//! `tests/scenarios` drives thousands of jobs through whatever may go wrong and holds every worker's memory against sums
-//! computed beside the engine.
+//! | [`address`], [`packet`], [`link`], [`network`] | nodes, packets, cables, routes |
+//! | [`world`] | the event loop |
+//! | [`aggregator`], [`parameter`], [`worker`] | the system under test, at its nodes |
+//! | [`job`] | set-up of a job at all of them |
+//! | [`trainer`] | the source of operations |
+//! | [`observer`] | hooks for checks at every packet |
+//! | [`tcp`] | a competing flow |
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
+pub mod address;
 pub mod aggregator;
 pub mod events;
-pub mod figures;
 pub mod job;
 pub mod link;
 pub mod network;
+pub mod observer;
 pub mod packet;
 pub mod parameter;
 pub mod tcp;

@@ -1,60 +1,55 @@
-//! One direction of a cable: a rate, a delay, a queue that ends somewhere and marks before it does, and whatever else may
-//! happen to a frame.
+//! One direction of a cable: a rate, a delay, a queue that marks and then drops, and injected faults.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::{events::Nanos, packet::ecn};
 
-/// What goes wrong on purpose. Probabilities per frame.
+/// Injected faults; probabilities per frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// It never arrives.
     pub loss: f64,
-    /// It arrives twice.
     pub duplication: f64,
-    /// It is held back, so that others overtake it.
+    /// Probability that a frame is delayed, so that later frames overtake it.
     pub reordering: f64,
-    /// How long it is held back at most.
+    /// Longest delay of such a frame.
     pub held_back: Nanos,
 }
 
-/// What a direction of a cable is like.
+/// Parameters of one direction of a cable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpec {
     /// Bits per second.
     pub rate: u64,
-    /// From the last bit's departure to its arrival.
+    /// Propagation delay.
     pub delay: Nanos,
-    /// Bytes that may wait before the one that arrives; more are dropped.
+    /// Capacity of the queue in bytes.
     pub queue: u64,
-    /// Bytes that may wait before ECN-capable packets are marked; `None`: never.
+    /// Backlog in bytes above which ECN-capable packets are marked; `None`: never.
     pub mark: Option<u64>,
-    /// What goes wrong besides.
     pub faults: Faults,
 }
 
-/// What became of the frames.
+/// Frames by fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
-    /// Frames that left.
+    /// Frames that were transmitted.
     pub frames: u64,
-    /// Their bytes, gaps included.
+    /// Their bytes, with preambles and gaps.
     pub bytes: u64,
-    /// Frames that found the queue full.
+    /// Frames dropped by a full queue.
     pub dropped: u64,
-    /// Frames that were lost on purpose.
+    /// Frames lost by an injected fault.
     pub lost: u64,
-    /// Frames that arrived twice.
+    /// Frames that were duplicated.
     pub duplicated: u64,
-    /// Frames that were held back.
     pub held_back: u64,
-    /// Packets that were marked.
+    /// Packets marked by the queue.
     pub marked: u64,
 }
 
 impl LinkCounters {
-    /// Adds another direction's.
+    /// Adds the counters of another direction.
     pub fn merge(&mut self, other: &LinkCounters) {
         self.frames += other.frames;
         self.bytes += other.bytes;
@@ -69,27 +64,24 @@ impl LinkCounters {
 /// One direction of a cable.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// What it is like.
     pub spec: LinkSpec,
-    /// What it did.
     pub counters: LinkCounters,
-    /// When all that waits has left.
+    /// Time at which the queue is empty.
     free: Nanos,
 }
 
 impl Link {
-    /// An idle one.
     pub fn new(spec: LinkSpec) -> Link {
         Link { spec, counters: LinkCounters::default(), free: 0 }
     }
 
-    /// Bytes that wait.
+    /// Bytes in the queue.
     pub fn backlog(&self, now: Nanos) -> u64 {
         let wait = u128::from(self.free.saturating_sub(now));
         (wait * u128::from(self.spec.rate) / 8_000_000_000) as u64
     }
 
-    /// When no more than `bytes` will wait.
+    /// Time at which at most `bytes` are in the queue.
     pub fn drained_to(&self, bytes: u64) -> Nanos {
         self.free.saturating_sub(self.time(bytes))
     }
@@ -98,7 +90,7 @@ impl Link {
         (u128::from(bytes) * 8_000_000_000 / u128::from(self.spec.rate)) as Nanos
     }
 
-    /// A frame of `len` bytes is to leave: when it arrives, which may be never or twice. Marks it in `bits`.
+    /// Transmits a frame of `len` bytes; returns its arrivals, of which there may be none or two. `bits`: its ECN bits.
     pub fn send(&mut self, now: Nanos, len: u64, bits: &mut u8, rng: &mut ChaCha8Rng) -> [Option<Nanos>; 2] {
         let backlog = self.backlog(now);
         if backlog + len > self.spec.queue {
@@ -147,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_follow_one_another_are_marked_and_then_dropped() {
+    fn a_growing_queue_marks_and_then_drops() {
         let (mut link, mut rng) = (link(), ChaCha8Rng::seed_from_u64(0));
         let mut send = |link: &mut Link, now, bits: u8| {
             let mut bits = bits;
@@ -166,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_drawn() {
+    fn faults_occur_at_their_rates() {
         let (mut link, mut rng) = (link(), ChaCha8Rng::seed_from_u64(7));
         link.spec.faults = Faults { loss: 0.1, duplication: 0.1, reordering: 0.1, held_back: 50 };
         let mut arrived = 0;

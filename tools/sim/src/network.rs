@@ -1,4 +1,4 @@
-//! Nodes, and cables between them. Packets take the shortest way; there are no loops to choose among.
+//! Nodes and the cables between them. Packets take the shortest route; topologies have no loops.
 
 use std::collections::VecDeque;
 
@@ -6,43 +6,42 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::{
+    address::{NodeId, node_of},
     events::Nanos,
     link::{Link, LinkCounters, LinkSpec},
-    packet::{Framing, Packet, node_of},
+    packet::{Framing, Packet},
 };
 
-/// A node's place in the list of all.
-pub type NodeId = usize;
-/// A cable's direction, in the list of all.
+/// Index of one direction of a cable.
 pub type LinkId = usize;
 
-const NO_WAY: u32 = u32::MAX;
+const NO_ROUTE: u32 = u32::MAX;
 
-/// All cables, and which one leads where.
+/// All cables and routes.
 pub struct Network {
     framing: Framing,
     links: Vec<(NodeId, NodeId, Link)>,
     nodes: usize,
-    /// The link on the way from a node to another: `[to * nodes + from]`. Empty until somebody asks.
+    /// The next link from one node to another: `[to * nodes + from]`. Empty until first use.
     routes: Vec<u32>,
     rng: ChaCha8Rng,
 }
 
 impl Network {
-    /// Without nodes.
+    /// A network without nodes.
     pub fn new(framing: Framing, seed: u64) -> Network {
         let rng = ChaCha8Rng::seed_from_u64(!seed);
         Network { framing, links: Vec::new(), nodes: 0, routes: Vec::new(), rng }
     }
 
-    /// One more node.
+    /// Adds a node.
     pub fn add_node(&mut self) -> NodeId {
         self.nodes += 1;
         self.routes.clear();
         self.nodes - 1
     }
 
-    /// Lays a cable; gives its direction from `a` to `b`, after which comes that from `b` to `a`.
+    /// Adds a cable; returns its direction from `a` to `b`. The direction from `b` to `a` is the next one.
     pub fn connect(&mut self, a: NodeId, b: NodeId, there: LinkSpec, back: LinkSpec) -> LinkId {
         self.routes.clear();
         self.links.push((a, b, Link::new(there)));
@@ -55,34 +54,33 @@ impl Network {
         &self.links[id].2
     }
 
-    /// The same, to change what it is like.
     pub fn link_mut(&mut self, id: LinkId) -> &mut Link {
         &mut self.links[id].2
     }
 
-    /// How long packets are.
+    /// The length of packets on cables.
     pub fn framing(&self) -> Framing {
         self.framing
     }
 
-    /// What all cables did.
+    /// Counters of all cables.
     pub fn totals(&self) -> LinkCounters {
         let mut sum = LinkCounters::default();
         self.links.iter().for_each(|(_, _, link)| sum.merge(&link.counters));
         sum
     }
 
-    /// The cable that a packet from `node` leaves by; `None`: there is no way.
-    pub fn way(&mut self, node: NodeId, packet: &Packet) -> Option<LinkId> {
+    /// The cable by which a packet leaves `node`; `None`: there is no route.
+    pub fn route(&mut self, node: NodeId, packet: &Packet) -> Option<LinkId> {
         if self.routes.is_empty() {
             self.find_routes();
         }
         let to = node_of(*packet.destination.ip());
         let link = *self.routes.get(to * self.nodes + node)?;
-        (link != NO_WAY).then_some(link as LinkId)
+        (link != NO_ROUTE).then_some(link as LinkId)
     }
 
-    /// Sends a packet over a cable: where it arrives, and when.
+    /// Sends a packet over a cable; returns the node and the times of its arrivals.
     pub fn send(&mut self, now: Nanos, link: LinkId, packet: &mut Packet) -> (NodeId, [Option<Nanos>; 2]) {
         let len = self.framing.wire_len(packet);
         let (_, to, link) = &mut self.links[link];
@@ -94,13 +92,13 @@ impl Network {
         for (id, (from, to, _)) in self.links.iter().enumerate() {
             from_link[*to].push((id, *from));
         }
-        self.routes = vec![NO_WAY; self.nodes * self.nodes];
+        self.routes = vec![NO_ROUTE; self.nodes * self.nodes];
         for to in 0..self.nodes {
             let mut next = VecDeque::from([to]);
             while let Some(node) = next.pop_front() {
                 for (link, from) in &from_link[node] {
                     let route = &mut self.routes[to * self.nodes + from];
-                    if *from != to && *route == NO_WAY {
+                    if *from != to && *route == NO_ROUTE {
                         *route = *link as u32;
                         next.push_back(*from);
                     }

@@ -1,78 +1,66 @@
-//! What travels: UDP payloads of Sumac's, and segments of a TCP-like flow, with the addresses and the ECN bits of the IP header.
+//! Packets: Sumac's UDP payloads and TCP-like segments, with the addresses and the ECN bits of the IP header.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 
 use sumac_wire::{frame::OVERHEAD, header::HEADER_LEN};
 
-use crate::{
-    network::NodeId,
-    tcp::{self, Segment},
-};
+use crate::events::Nanos;
 
-/// The two bits of the IP header's traffic class that say what a router may do (RFC 3168).
+/// ECN bits of the IP header (RFC 3168).
 pub mod ecn {
-    /// Both of them.
     pub const MASK: u8 = 0b11;
-    /// The sender does not know ECN.
+    /// The sender does not support ECN.
     pub const NOT_CAPABLE: u8 = 0b00;
-    /// ECT(0): mark it in place of dropping it.
+    /// ECT(0).
     pub const CAPABLE: u8 = 0b10;
-    /// CE: it met congestion.
+    /// CE: congestion experienced.
     pub const MARKED: u8 = 0b11;
 }
-
-/// The UDP port of shard 0, at all nodes.
-pub const PORT: u16 = sumac_wire::DEFAULT_BASE_PORT;
 
 /// Preamble, check sequence and gap around an Ethernet frame.
 pub const GAP: u64 = 8 + 4 + 12;
 /// The shortest Ethernet frame, without its check sequence.
 const SHORTEST: u64 = 60;
 
-/// The address of a node.
-pub fn address(node: NodeId) -> Ipv4Addr {
-    Ipv4Addr::from_bits(u32::from_be_bytes([10, 0, 0, 0]) + node as u32 + 1)
+/// Headers of a TCP segment: Ethernet, IPv4, and TCP with timestamps.
+pub const TCP_OVERHEAD: u64 = 14 + 20 + 32;
+
+/// A segment of a TCP-like flow, or its acknowledgement.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    /// Index of the flow.
+    pub flow: usize,
+    /// Its number; of an acknowledgement, the first missing one.
+    pub number: u64,
+    pub is_ack: bool,
+    /// Bytes of data.
+    pub len: u64,
+    /// The sender's clock; echoed.
+    pub sent: Nanos,
+    /// ECE in an acknowledgement, CWR in a segment (RFC 3168).
+    pub echo: bool,
 }
 
-/// The node with an address.
-pub fn node_of(address: Ipv4Addr) -> NodeId {
-    (address.to_bits() - u32::from_be_bytes([10, 0, 0, 0]) - 1) as NodeId
-}
-
-/// The socket of a node for shard 0.
-pub fn socket(node: NodeId) -> SocketAddrV4 {
-    SocketAddrV4::new(address(node), PORT)
-}
-
-/// The socket for a shard beside that of shard 0.
-pub fn shard_of(socket: SocketAddrV4, shard: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(*socket.ip(), socket.port() + shard)
-}
-
-/// What a packet carries.
 #[derive(Clone, Debug)]
 pub enum Body {
     /// A UDP payload: header and elements.
     Sumac(Vec<u8>),
-    /// A segment of a flow beside it.
+    /// A segment of a TCP-like flow.
     Tcp(Segment),
 }
 
-/// A packet on its way.
+/// A packet.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Whose it is.
     pub source: SocketAddrV4,
-    /// Whom it is for.
     pub destination: SocketAddrV4,
-    /// [`ecn`] bits.
+    /// One of [`ecn`].
     pub ecn: u8,
-    /// The rest.
     pub body: Body,
 }
 
-/// How long packets are on cables. Chunks are short in a simulation, to be quick, and stand for those of a network: each of
-/// their elements takes the room of `stretch`.
+/// The length of packets on cables. Simulated chunks are short to save time: each element occupies the length of `stretch`
+/// elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Framing {
     /// 32-bit words on the cable for each element.
@@ -84,12 +72,12 @@ impl Framing {
     pub fn wire_len(self, packet: &Packet) -> u64 {
         let frame = match &packet.body {
             Body::Sumac(payload) => self.frame(payload.len()),
-            Body::Tcp(segment) => tcp::OVERHEAD + segment.len,
+            Body::Tcp(segment) => TCP_OVERHEAD + segment.len,
         };
         frame.max(SHORTEST) + GAP
     }
 
-    /// The same of a chunk with this many elements.
+    /// Bytes of a full chunk on a cable.
     pub fn chunk_len(self, elements: u16) -> u64 {
         self.frame(HEADER_LEN + usize::from(elements) * 4).max(SHORTEST) + GAP
     }

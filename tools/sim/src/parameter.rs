@@ -1,40 +1,41 @@
-//! The parameter host of a node: the real one, behind a ring of frames that leave by the node's cable.
+//! The parameter host of a node: a [`ParameterHost`] behind a ring of frames that leave by the node's cable.
 
 use std::net::SocketAddrV4;
 
 use sumac_parameter::ParameterHost;
 use sumac_wire::Reason;
 
-use crate::packet::{Body, PORT, Packet, ecn, shard_of};
+use crate::{
+    address::{PORT, shard_of},
+    packet::{Body, Packet, ecn},
+};
 
 /// A parameter host.
 pub struct Parameter {
-    /// The real one.
     pub host: ParameterHost,
-    /// Bytes that may wait for its cable before it stops to send.
+    /// Bytes that may wait for its cable before it stops sending.
     pub ring: u64,
-    /// Whether it is gone: it hears nothing.
+    /// It receives nothing.
     pub is_dead: bool,
-    /// Packets that it was given.
-    pub taken: u64,
-    pub(crate) waits: bool,
+    /// Packets that it received.
+    pub received: u64,
+    pub(crate) ring_is_full: bool,
 }
 
 impl Parameter {
-    /// One without jobs.
+    /// A parameter host without jobs.
     pub fn new(ring: u64) -> Parameter {
-        Parameter { host: ParameterHost::new(), ring, is_dead: false, taken: 0, waits: false }
+        Parameter { host: ParameterHost::new(), ring, is_dead: false, received: 0, ring_is_full: false }
     }
 
-    /// A packet for it.
-    pub(crate) fn take(&mut self, source: SocketAddrV4, own: SocketAddrV4, payload: &[u8], marked: bool) {
+    pub(crate) fn deliver(&mut self, source: SocketAddrV4, own: SocketAddrV4, payload: &[u8], marked: bool) {
         if !self.is_dead {
-            self.taken += 1;
+            self.received += 1;
             let _: Reason = self.host.on_packet(source, own.port() - PORT, payload, marked);
         }
     }
 
-    /// What it sends next.
+    /// The next packet that it sends.
     pub(crate) fn transmit(&mut self, own: SocketAddrV4, frame: &mut [u8]) -> Option<Packet> {
         let sent = self.host.poll_transmit(frame)?;
         Some(Packet {

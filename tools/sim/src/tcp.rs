@@ -1,45 +1,25 @@
-//! A flow beside Sumac's, for what it leaves of a cable: a greedy sender like TCP NewReno (RFC 5681, RFC 6582) with ECN as in
-//! RFC 3168. A model, not an implementation: no handshake, no selective or delayed acknowledgements, no receive window but
-//! a largest one, one segment size.
+//! A competing flow: a greedy sender like TCP NewReno (RFC 5681, RFC 6582) with ECN (RFC 3168). It is a model: no handshake, no
+//! selective or delayed acknowledgements, a constant receive window, one segment size.
 
 use std::{collections::BTreeSet, net::SocketAddrV4};
 
 use crate::{
     events::{MILLI, Nanos},
-    packet::{Body, GAP, Packet, ecn},
+    packet::{Body, GAP, Packet, Segment, TCP_OVERHEAD, ecn},
 };
 
 /// Bytes of data in a full segment of 1,500 bytes.
 pub const SEGMENT: u64 = 1_448;
-/// The same on a cable, headers, gap and preamble included.
-pub const FULL_SEGMENT: u64 = SEGMENT + OVERHEAD + GAP;
-/// Ethernet, IPv4 and TCP with timestamps.
-pub const OVERHEAD: u64 = 14 + 20 + 32;
-/// The shortest timeout: Linux's.
+/// Bytes of a full segment on a cable.
+pub const FULL_SEGMENT: u64 = SEGMENT + TCP_OVERHEAD + GAP;
+/// Linux's minimum RTO.
 const MIN_TIMEOUT: Nanos = 200 * MILLI;
-/// The most segments in flight.
-const LARGEST_WINDOW: f64 = 4_096.0;
+/// Most segments in flight.
+const MAX_WINDOW: f64 = 4_096.0;
 /// Segments in flight at first (RFC 6928).
-const FIRST_WINDOW: f64 = 10.0;
+const INITIAL_WINDOW: f64 = 10.0;
 
-/// A segment, or the acknowledgement of one.
-#[derive(Clone, Copy, Debug)]
-pub struct Segment {
-    /// The flow's place in the list of all.
-    pub flow: usize,
-    /// Its number; of an acknowledgement the first one that is missing.
-    pub number: u64,
-    /// Whether it is an acknowledgement.
-    pub is_ack: bool,
-    /// Bytes of data.
-    pub len: u64,
-    /// The sender's clock; echoed.
-    pub sent: Nanos,
-    /// In an acknowledgement: a segment came with a mark. In a segment: the sender has slowed down.
-    pub echo: bool,
-}
-
-/// One flow, both its ends.
+/// Both ends of one flow.
 #[derive(Debug)]
 pub struct Flow {
     id: usize,
@@ -48,7 +28,7 @@ pub struct Flow {
     is_capable: bool,
     sender: Sender,
     receiver: Receiver,
-    /// The earliest time that somebody was told.
+    /// Time of the earliest timer event.
     timer: Option<Nanos>,
 }
 
@@ -56,15 +36,15 @@ pub struct Flow {
 struct Sender {
     window: f64,
     threshold: f64,
-    /// The first segment that was not acknowledged, and the next one that is to be sent.
+    /// The first segment that is not acknowledged, and the next one to send.
     first: u64,
     next: u64,
     repeated: u32,
-    /// What ends the recovery that is under way.
+    /// The segment whose acknowledgement ends the current recovery.
     recover: Option<u64>,
-    /// Acknowledgements up to here cannot ask for another reduction.
+    /// Acknowledgements up to this segment cause no further reduction.
     reduced_at: u64,
-    tells_reduction: bool,
+    send_cwr: bool,
     smoothed: Nanos,
     variation: Nanos,
     backoff: u32,
@@ -79,17 +59,17 @@ struct Receiver {
 }
 
 impl Flow {
-    /// A flow that has not begun; with [`ecn`] where `is_capable`.
+    /// A flow that has not begun; `is_capable`: with ECN.
     pub fn new(id: usize, from: SocketAddrV4, to: SocketAddrV4, is_capable: bool) -> Flow {
         let sender = Sender {
-            window: FIRST_WINDOW,
-            threshold: LARGEST_WINDOW,
+            window: INITIAL_WINDOW,
+            threshold: MAX_WINDOW,
             first: 0,
             next: 0,
             repeated: 0,
             recover: None,
             reduced_at: 0,
-            tells_reduction: false,
+            send_cwr: false,
             smoothed: 0,
             variation: 0,
             backoff: 0,
@@ -103,7 +83,7 @@ impl Flow {
         self.receiver.expected * SEGMENT
     }
 
-    /// When [`Flow::on_timeout`] wants to be called, where nobody was told so yet.
+    /// The deadline for [`Flow::on_timeout`], unless it was returned before.
     pub fn next_timer(&mut self) -> Option<Nanos> {
         let due = self.sender.deadline?;
         if self.timer.is_some_and(|at| at <= due) {
@@ -113,7 +93,7 @@ impl Flow {
         self.timer
     }
 
-    /// What the window allows to be sent.
+    /// Sends what the window allows.
     pub fn transmit(&mut self, now: Nanos, out: &mut Vec<Packet>) {
         while self.sender.next < self.sender.first + self.sender.window as u64 {
             let number = self.sender.next;
@@ -126,13 +106,13 @@ impl Flow {
     }
 
     fn segment(&mut self, now: Nanos, number: u64, out: &mut Vec<Packet>) {
-        let echo = std::mem::take(&mut self.sender.tells_reduction);
+        let echo = std::mem::take(&mut self.sender.send_cwr);
         let segment = Segment { flow: self.id, number, is_ack: false, len: SEGMENT, sent: now, echo };
         let ecn = if self.is_capable { ecn::CAPABLE } else { ecn::NOT_CAPABLE };
         out.push(Packet { source: self.from, destination: self.to, ecn, body: Body::Tcp(segment) });
     }
 
-    /// A segment or an acknowledgement is there; `marked`: with a mark.
+    /// Handles a segment or an acknowledgement; `marked`: it carries CE.
     pub fn on_segment(&mut self, now: Nanos, segment: &Segment, marked: bool, out: &mut Vec<Packet>) {
         if segment.is_ack {
             if let Some(missing) = self.sender.on_ack(now, segment, self.is_capable) {
@@ -140,13 +120,13 @@ impl Flow {
             }
             return self.transmit(now, out);
         }
-        let (number, echo) = self.receiver.take(segment, marked);
+        let (number, echo) = self.receiver.on_segment(segment, marked);
         let ack = Segment { number, is_ack: true, len: 0, echo, ..*segment };
         let (source, destination) = (self.to, self.from);
         out.push(Packet { source, destination, ecn: ecn::NOT_CAPABLE, body: Body::Tcp(ack) });
     }
 
-    /// Nothing was acknowledged for long: everything is sent again, slowly at first.
+    /// Retransmits everything in slow start when the retransmission timer is due.
     pub fn on_timeout(&mut self, now: Nanos, out: &mut Vec<Packet>) {
         if self.timer.is_some_and(|at| at <= now) {
             self.timer = None;
@@ -174,7 +154,7 @@ impl Sender {
         (in_flight.min(self.window) / 2.0).max(2.0)
     }
 
-    /// Gives the segment that is to be sent again, if one is.
+    /// Returns the segment to retransmit.
     fn on_ack(&mut self, now: Nanos, ack: &Segment, is_capable: bool) -> Option<u64> {
         let mut missing = None;
         if ack.number > self.first {
@@ -194,9 +174,9 @@ impl Sender {
             self.threshold = self.half();
             self.window = self.threshold;
             self.reduced_at = self.next;
-            self.tells_reduction = true;
+            self.send_cwr = true;
         }
-        self.window = self.window.min(LARGEST_WINDOW);
+        self.window = self.window.min(MAX_WINDOW);
         missing
     }
 
@@ -241,8 +221,8 @@ impl Sender {
 }
 
 impl Receiver {
-    /// The first segment that is missing now, and whether a mark is to be echoed.
-    fn take(&mut self, segment: &Segment, marked: bool) -> (u64, bool) {
+    /// Returns the first missing segment and the ECE bit.
+    fn on_segment(&mut self, segment: &Segment, marked: bool) -> (u64, bool) {
         if segment.echo {
             self.echoes = false;
         }

@@ -1,4 +1,4 @@
-//! Who gives the engines work: steps of tensors with pauses between them, as a trainer's, and what became of them.
+//! Trainers: what submits operations to a worker's engines and receives their completions.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -8,22 +8,36 @@ use crate::events::Nanos;
 
 /// A worker's trainer.
 pub trait Trainer {
-    /// The time that it asked for is there; at first, the time at which it begins.
-    fn wake(&mut self, now: Nanos, desk: &mut Desk);
-    /// An operation of a lane has ended.
-    fn completed(&mut self, now: Nanos, lane: usize, completion: Completion, desk: &mut Desk);
+    /// Runs at the start and at each time that it asked for.
+    fn wake(&mut self, now: Nanos, commands: &mut CommandQueue);
+    /// Receives the completion of a lane's operation.
+    fn completed(&mut self, now: Nanos, lane: usize, completion: Completion, commands: &mut CommandQueue);
 }
 
-/// What a trainer wants.
+/// Commands of a trainer.
 #[derive(Default)]
-pub struct Desk {
-    /// Operations to be submitted, each with its lane.
+pub struct CommandQueue {
+    /// Operations to submit, each with its lane.
     pub submits: Vec<(usize, Operation)>,
-    /// When to wake it.
+    /// Time at which to wake the trainer.
     pub wake_at: Option<Nanos>,
 }
 
-/// A tensor without memory of its own: zeros in, anything out; a chunk at a time.
+/// A trainer that only records completions; operations come by [`crate::world::World::submit`].
+#[derive(Clone, Default)]
+pub struct Recorder {
+    pub completions: Rc<RefCell<Vec<Completion>>>,
+}
+
+impl Trainer for Recorder {
+    fn wake(&mut self, _: Nanos, _: &mut CommandQueue) {}
+
+    fn completed(&mut self, _: Nanos, _: usize, completion: Completion, _: &mut CommandQueue) {
+        self.completions.borrow_mut().push(completion);
+    }
+}
+
+/// A tensor of zeros that keeps no results: memory for one chunk.
 struct Blank {
     chunk: Vec<u8>,
 }
@@ -39,55 +53,55 @@ impl Buffer for Blank {
     }
 }
 
-/// What one worker's trainer does over and over.
+/// Training steps: tensors that are submitted together, and a pause after their last result.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    /// Lanes that its tensors are dealt to, in turn.
+pub struct StepPlan {
+    /// Lanes that tensors are assigned to in turn.
     pub lanes: usize,
-    /// Tensors of a step, submitted together.
+    /// Tensors of a step.
     pub tensors: usize,
-    /// Elements of each.
+    /// Elements of each tensor.
     pub elements: usize,
     /// Bytes of a chunk.
     pub chunk: usize,
-    /// The pause between a step's last result and the next step: the off phase.
+    /// Time between a step's last result and the next step: the off phase.
     pub pause: Nanos,
-    /// When to begin.
+    /// Start of the first step.
     pub from: Nanos,
-    /// No step begins any more from here on.
+    /// No step starts from this time on.
     pub until: Nanos,
 }
 
-/// What a trainer has seen.
+/// Times that a trainer recorded.
 #[derive(Debug, Default)]
-pub struct Diary {
-    /// When each step ended.
+pub struct TrainerLog {
+    /// End of each step.
     pub steps: Vec<Nanos>,
-    /// When each tensor's last result came; the elements of each are the plan's.
+    /// Last result of each tensor.
     pub tensors: Vec<Nanos>,
-    /// Operations that ended in an error.
+    /// Errors of operations.
     pub failed: Vec<String>,
 }
 
-/// A trainer by plan.
+/// A trainer that follows a [`StepPlan`].
 pub struct Steps {
-    plan: Plan,
+    plan: StepPlan,
     open: usize,
     signature: u32,
-    diary: Rc<RefCell<Diary>>,
+    log: Rc<RefCell<TrainerLog>>,
 }
 
 impl Steps {
-    /// One that writes down what it sees.
-    pub fn new(plan: Plan, diary: Rc<RefCell<Diary>>) -> Steps {
-        Steps { plan, open: 0, signature: 0, diary }
+    /// A trainer that records to `log`.
+    pub fn new(plan: StepPlan, log: Rc<RefCell<TrainerLog>>) -> Steps {
+        Steps { plan, open: 0, signature: 0, log }
     }
 }
 
 impl Trainer for Steps {
-    fn wake(&mut self, now: Nanos, desk: &mut Desk) {
+    fn wake(&mut self, now: Nanos, commands: &mut CommandQueue) {
         if now < self.plan.from {
-            desk.wake_at = Some(self.plan.from);
+            commands.wake_at = Some(self.plan.from);
             return;
         }
         if self.open > 0 || now >= self.plan.until {
@@ -98,21 +112,21 @@ impl Trainer for Steps {
             let buffer = Box::new(Blank { chunk: vec![0; self.plan.chunk] });
             let (count, signature) = (self.plan.elements, self.signature);
             let operation = Operation::allreduce(signature, DType::Int32, Arithmetic::Sum, count, buffer);
-            desk.submits.push((tensor % self.plan.lanes, operation));
+            commands.submits.push((tensor % self.plan.lanes, operation));
         }
         self.open = self.plan.tensors;
     }
 
-    fn completed(&mut self, now: Nanos, _lane: usize, completion: Completion, desk: &mut Desk) {
-        let mut diary = self.diary.borrow_mut();
+    fn completed(&mut self, now: Nanos, _lane: usize, completion: Completion, commands: &mut CommandQueue) {
+        let mut log = self.log.borrow_mut();
         if let Err(error) = completion.result {
-            diary.failed.push(error.to_string());
+            log.failed.push(error.to_string());
         }
-        diary.tensors.push(now);
+        log.tensors.push(now);
         self.open -= 1;
         if self.open == 0 {
-            diary.steps.push(now);
-            desk.wake_at = Some(now + self.plan.pause);
+            log.steps.push(now);
+            commands.wake_at = Some(now + self.plan.pause);
         }
     }
 }

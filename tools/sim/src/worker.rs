@@ -1,75 +1,75 @@
-//! One worker of a job: an engine per lane, a trainer that gives them work, and a ring of frames that leave by its cable.
+//! One worker of a job: an engine for each lane, a trainer, and a ring of frames that leave by its cable.
 
 use std::net::SocketAddrV4;
 
 use sumac_transport::{
-    CompletionQueue, Engine, EngineStats, LaneField, Packet as Received, PeerId, PeerTable, Time, Transmit,
+    CompletionQueue, Engine, EngineStats, LaneField, Operation, Packet as Received, PeerId, PeerTable, Time,
+    Transmit,
 };
 
 use crate::{
+    address::{NodeId, shard_of},
     events::Nanos,
-    network::NodeId,
-    packet::{Body, Packet, ecn, shard_of},
-    trainer::{Desk, Trainer},
+    packet::{Body, Packet, ecn},
+    trainer::{CommandQueue, Trainer},
 };
 
 /// A worker.
 pub struct Worker {
     /// The job's number.
     pub job: u16,
-    /// Where it is.
     pub node: NodeId,
-    /// Its engines, by lane.
+    /// Engines by lane.
     pub engines: Vec<Engine>,
-    /// How lanes are told apart.
+    /// How packets are assigned to lanes.
     pub lanes: LaneField,
-    /// Its own address, for shard 0.
+    /// Its address for shard 0.
     pub socket: SocketAddrV4,
     /// The job's aggregator and parameter hosts.
     pub peers: PeerTable,
-    /// Bytes that may wait for its cable before it stops to send: its ring.
+    /// Bytes that may wait for its cable before it stops sending.
     pub ring: u64,
-    /// Does nothing from and until these times.
+    /// It does nothing from the first time until the second.
     pub pause: Option<(Nanos, Nanos)>,
-    /// Whether it has died: it hears, sends and does nothing any more.
+    /// It receives, sends and does nothing.
     pub is_dead: bool,
-    /// Packets that no engine could be found for.
-    pub lost_its_way: u64,
-    /// Packets that its engines were given.
-    pub taken: u64,
+    /// Packets and operations for lanes that do not exist.
+    pub undeliverable: u64,
+    /// Packets that its engines received.
+    pub received: u64,
     /// By lane, completions that wait for those of operations before them.
-    pub(crate) ended: Vec<CompletionQueue>,
+    pub(crate) completed: Vec<CompletionQueue>,
     pub(crate) trainer: Box<dyn Trainer>,
-    /// The earliest of its timer's events.
+    /// Time of its earliest timer event.
     pub(crate) timer: Option<Nanos>,
-    /// Whether it waits for room in its ring.
-    pub(crate) waits: bool,
+    pub(crate) ring_is_full: bool,
 }
 
 impl Worker {
-    /// What its engines did, together.
+    /// Statistics of all lanes together.
     pub fn stats(&self) -> EngineStats {
         let mut sum = EngineStats::default();
         self.engines.iter().for_each(|engine| sum.merge(engine.stats()));
         sum
     }
 
-    /// A frame for one of its lanes.
-    pub(crate) fn deliver(&mut self, now: Nanos, payload: &[u8], marked: bool) {
+    /// Delivers a packet; returns its lane.
+    pub(crate) fn deliver(&mut self, now: Nanos, payload: &[u8], marked: bool) -> Option<usize> {
         let packet = Received::parse(payload, PeerId(0), marked).ok();
         let engine = packet.and_then(|packet| {
-            let lane = self.lanes.lane(&packet.header)?;
-            Some((packet, self.engines.get_mut(usize::from(lane))?))
+            let lane = usize::from(self.lanes.lane(&packet.header)?);
+            Some((packet, lane, self.engines.get_mut(lane)?))
         });
-        let Some((packet, engine)) = engine else {
-            self.lost_its_way += 1;
-            return;
+        let Some((packet, lane, engine)) = engine else {
+            self.undeliverable += 1;
+            return None;
         };
-        self.taken += 1;
+        self.received += 1;
         engine.on_packet(Time(now), &packet);
+        Some(lane)
     }
 
-    /// The next packet that one of its engines sends; the urgent lanes, which are the later ones, go first.
+    /// The next packet of its engines. Later lanes are the urgent ones and go first.
     pub(crate) fn transmit(&mut self, now: Nanos, frame: &mut [u8]) -> Option<Packet> {
         let sent = self.engines.iter_mut().rev().find_map(|engine| engine.poll_transmit(Time(now), frame))?;
         let Transmit { len, port_offset, dscp_ecn, to, .. } = sent;
@@ -82,7 +82,7 @@ impl Worker {
         })
     }
 
-    /// Tells the engines that time has passed.
+    /// Runs the timers that are due.
     pub(crate) fn expire(&mut self, now: Nanos) {
         if self.timer.is_some_and(|scheduled| scheduled <= now) {
             self.timer = None;
@@ -94,7 +94,7 @@ impl Worker {
         }
     }
 
-    /// When the next of its engines wants to be told, where no event for it is scheduled yet.
+    /// The time of the next timer, unless an event at or before it is scheduled already.
     pub(crate) fn next_timer(&mut self, now: Nanos) -> Option<Nanos> {
         let due = self.engines.iter().filter_map(Engine::poll_timeout).min()?;
         let at = due.0.max(now);
@@ -105,34 +105,36 @@ impl Worker {
         self.timer
     }
 
-    /// Hands what has ended to the trainer; gives whether it has submitted anything.
-    pub(crate) fn collect(&mut self, now: Nanos, desk: &mut Desk) {
-        for (lane, (engine, ended)) in self.engines.iter_mut().zip(&mut self.ended).enumerate() {
+    /// Hands completions to the trainer in the order of submission.
+    pub(crate) fn collect(&mut self, now: Nanos, commands: &mut CommandQueue) {
+        for (lane, (engine, completed)) in self.engines.iter_mut().zip(&mut self.completed).enumerate() {
             while let Some(completion) = engine.poll_completion() {
-                ended.push(completion);
+                completed.push(completion);
             }
-            while let Some(completion) = ended.pop() {
-                self.trainer.completed(now, lane, completion, desk);
+            while let Some(completion) = completed.pop() {
+                self.trainer.completed(now, lane, completion, commands);
             }
         }
     }
 
-    /// Submits what the trainer wants; an operation that no engine takes is the trainer's mistake, and counts as one.
-    pub(crate) fn submit(&mut self, now: Nanos, desk: &mut Desk) {
-        for (lane, operation) in desk.submits.drain(..) {
-            let taken = self.engines.get_mut(lane).map(|engine| engine.submit(Time(now), operation).is_ok());
-            self.lost_its_way += u64::from(taken != Some(true));
-        }
+    /// Submits an operation; returns whether the lane was idle. A refused operation counts as undeliverable.
+    pub(crate) fn submit(&mut self, now: Nanos, lane: usize, operation: Operation) -> bool {
+        let engine = self.engines.get_mut(lane);
+        let was_idle = engine.as_ref().is_some_and(|engine| engine.is_idle());
+        let accepted = engine.is_some_and(|engine| engine.submit(Time(now), operation).is_ok());
+        self.undeliverable += u64::from(!accepted);
+        accepted && was_idle
     }
 
-    /// Goes on under a new incarnation, after another worker was replaced; `resume`: each lane's first chunk that is not summed.
-    pub fn renew(&mut self, now: Nanos, epoch: u16, resume: &[u32]) {
+    /// Continues under another incarnation after another worker was replaced; `resume`: each lane's first chunk that is
+    /// not summed.
+    pub(crate) fn renew(&mut self, now: Nanos, epoch: u16, resume: &[u32]) {
         for (engine, resume) in self.engines.iter_mut().zip(resume) {
             engine.renew(Time(now), epoch, *resume);
         }
     }
 
-    /// Until when it does nothing.
+    /// The end of the pause that it is in.
     pub(crate) fn paused(&self, now: Nanos) -> Option<Nanos> {
         self.pause.filter(|(from, until)| (*from..*until).contains(&now)).map(|(_, until)| until)
     }

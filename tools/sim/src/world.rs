@@ -1,63 +1,62 @@
-//! The simulated world: nodes on a network, what arrives at them, and the events that make time pass.
+//! The event loop: nodes on a network, and the events that let time pass.
 
 use std::net::SocketAddrV4;
 
+use sumac_transport::{Engine, JobError, Operation};
 use sumac_wire::{Header, Kind};
 
 use crate::{
-    aggregator::{Aggregator, Outcome},
+    address::{NodeId, node_of, socket},
+    aggregator::{Aggregator, Output},
     events::{Events, Nanos},
-    network::{Network, NodeId},
-    packet::{Body, Framing, Packet, ecn, node_of, socket},
+    network::Network,
+    observer::Observer,
+    packet::{Body, Framing, Packet, Segment, ecn},
     parameter::Parameter,
-    tcp::{Flow, Segment},
-    trainer::Desk,
+    tcp::Flow,
+    trainer::{CommandQueue, Trainer},
     worker::Worker,
 };
 
-/// Something that happens.
 enum Event {
     /// A packet arrives at a node.
     Arrive(NodeId, Packet),
-    /// An engine of a worker may be due.
+    /// A timer of a worker's engines may be due.
     Timer(usize),
     /// A worker's ring has room again.
-    Room(usize),
-    /// A worker's trainer wants to be woken.
+    RingSpace(usize),
+    /// A worker's trainer runs.
     Wake(usize),
     /// A parameter host's ring has room again.
-    HostRoom(NodeId),
+    HostRingSpace(NodeId),
     /// A flow begins, or its timer may be due.
     Flow(usize),
-    /// What the experimenter wants to happen.
+    /// An action of the test runs.
     Script(usize),
 }
 
-/// What is at a node besides its cables. All nodes pass on what is not for them.
+/// A node. Every node forwards packets that are not addressed to it.
 #[derive(Default)]
 pub struct Node {
-    /// An aggregator.
     pub aggregator: Option<Aggregator>,
-    /// A parameter host.
     pub parameter: Option<Parameter>,
-    /// Workers, of different jobs.
+    /// Workers of different jobs.
     workers: Vec<usize>,
 }
 
 type Script = Box<dyn FnOnce(&mut World)>;
 
-/// Everything.
+/// The simulated world.
 pub struct World {
-    /// The cables.
     pub network: Network,
-    /// What is at the ends of them.
     pub nodes: Vec<Node>,
-    /// All workers of all jobs.
+    /// The workers of all jobs.
     pub workers: Vec<Worker>,
-    /// Flows beside Sumac's.
+    /// TCP-like flows.
     pub flows: Vec<Flow>,
-    /// Packets that had nowhere to go, or nobody to take them.
-    pub astray: u64,
+    /// Packets without a route or a receiver.
+    pub undeliverable: u64,
+    pub observer: Option<Box<dyn Observer>>,
     now: Nanos,
     events: Events<Event>,
     scripts: Vec<Option<Script>>,
@@ -66,14 +65,15 @@ pub struct World {
 }
 
 impl World {
-    /// An empty one; `seed` decides what goes wrong on cables.
+    /// A world without nodes; `seed` decides the faults of cables.
     pub fn new(framing: Framing, seed: u64) -> World {
         World {
             network: Network::new(framing, seed),
             nodes: Vec::new(),
             workers: Vec::new(),
             flows: Vec::new(),
-            astray: 0,
+            undeliverable: 0,
+            observer: None,
             now: 0,
             events: Events::new(),
             scripts: Vec::new(),
@@ -82,13 +82,13 @@ impl World {
         }
     }
 
-    /// A node that passes packets on.
+    /// Adds a node that forwards packets.
     pub fn add_node(&mut self) -> NodeId {
         self.nodes.push(Node::default());
         self.network.add_node()
     }
 
-    /// A worker, whose trainer is woken at once.
+    /// Adds a worker and wakes its trainer.
     pub fn add_worker(&mut self, worker: Worker) -> usize {
         let id = self.workers.len();
         self.nodes[worker.node].workers.push(id);
@@ -97,7 +97,7 @@ impl World {
         id
     }
 
-    /// A flow from one node to another, which begins at `from`.
+    /// Adds a TCP-like flow between two nodes that begins at `from`.
     pub fn add_flow(&mut self, a: NodeId, b: NodeId, is_capable: bool, from: Nanos) -> usize {
         let id = self.flows.len();
         self.flows.push(Flow::new(id, socket(a), socket(b), is_capable));
@@ -105,20 +105,39 @@ impl World {
         id
     }
 
-    /// Lets a worker go on under a new incarnation, after another was replaced.
+    /// Submits an operation to a lane of a worker.
+    pub fn submit(&mut self, id: usize, lane: usize, operation: Operation) {
+        self.execute(id, CommandQueue { submits: vec![(lane, operation)], wake_at: None });
+        self.pump(id);
+    }
+
+    /// Lets a worker continue under another epoch after another worker was replaced.
     pub fn renew_worker(&mut self, id: usize, epoch: u16, resume: &[u32]) {
         self.workers[id].renew(self.now, epoch, resume);
         self.pump(id);
     }
 
-    /// Lets something happen at a time.
+    /// Fails a worker's job, as the control plane does.
+    pub fn fail_worker(&mut self, id: usize, error: &JobError) {
+        self.workers[id].engines.iter_mut().for_each(|engine| engine.fail(error.clone()));
+        self.pump(id);
+    }
+
+    /// Gives a worker new engines and a new trainer, as after a restart of its job.
+    pub fn restart_worker(&mut self, id: usize, engines: Vec<Engine>, trainer: Box<dyn Trainer>) {
+        let worker = &mut self.workers[id];
+        (worker.engines, worker.trainer, worker.received) = (engines, trainer, 0);
+        self.events.schedule(self.now, Event::Wake(id));
+    }
+
+    /// Runs an action at a time.
     pub fn at(&mut self, time: Nanos, script: impl FnOnce(&mut World) + 'static) {
         let id = self.scripts.len();
         self.scripts.push(Some(Box::new(script)));
         self.events.schedule(time, Event::Script(id));
     }
 
-    /// Sends a packet from a node, as somebody there would.
+    /// Sends a packet from a node.
     pub fn inject(&mut self, node: NodeId, packet: Packet) {
         self.send(node, packet);
     }
@@ -128,7 +147,7 @@ impl World {
         self.now
     }
 
-    /// Lets time pass until `end`, or until nothing happens any more, or until `is_done` after some event.
+    /// Runs until `end`, or until `is_done` after an event.
     pub fn run_until(&mut self, end: Nanos, mut is_done: impl FnMut(&World) -> bool) {
         while self.events.next_at().is_some_and(|at| at <= end) {
             let Some((now, event)) = self.events.pop() else { return };
@@ -141,7 +160,7 @@ impl World {
         self.now = self.now.max(end);
     }
 
-    /// Lets time pass until `end`.
+    /// Runs until `end`.
     pub fn run(&mut self, end: Nanos) {
         self.run_until(end, |_| false);
     }
@@ -149,23 +168,23 @@ impl World {
     fn step(&mut self, event: Event) {
         match event {
             Event::Arrive(node, packet) => self.arrive(node, packet),
-            Event::Timer(id) | Event::Room(id) | Event::Wake(id) if self.postponed(id, &event) => {}
+            Event::Timer(id) | Event::RingSpace(id) | Event::Wake(id) if self.postponed(id, &event) => {}
             Event::Timer(id) => {
                 self.workers[id].expire(self.now);
                 self.pump(id);
             }
-            Event::Room(id) => {
-                self.workers[id].waits = false;
+            Event::RingSpace(id) => {
+                self.workers[id].ring_is_full = false;
                 self.pump(id);
             }
             Event::Wake(id) => {
-                let mut desk = Desk::default();
-                self.workers[id].trainer.wake(self.now, &mut desk);
-                self.serve(id, desk);
+                let mut commands = CommandQueue::default();
+                self.workers[id].trainer.wake(self.now, &mut commands);
+                self.execute(id, commands);
                 self.pump(id);
             }
-            Event::HostRoom(node) => {
-                self.nodes[node].parameter.iter_mut().for_each(|parameter| parameter.waits = false);
+            Event::HostRingSpace(node) => {
+                self.nodes[node].parameter.iter_mut().for_each(|parameter| parameter.ring_is_full = false);
                 self.pump_host(node);
             }
             Event::Flow(id) => self.flow_timer(id),
@@ -177,14 +196,14 @@ impl World {
         }
     }
 
-    /// Whether a worker that does nothing for a while will do this later, or never.
+    /// Whether a worker that is dead or pauses drops or postpones an event.
     fn postponed(&mut self, id: usize, event: &Event) -> bool {
         if self.workers[id].is_dead {
             return true;
         }
         let Some(until) = self.workers[id].paused(self.now) else { return false };
         let again = match event {
-            Event::Room(_) => Event::Room(id),
+            Event::RingSpace(_) => Event::RingSpace(id),
             Event::Wake(_) => Event::Wake(id),
             _ => Event::Timer(id),
         };
@@ -192,7 +211,6 @@ impl World {
         true
     }
 
-    /// A packet is at a node: for somebody there, or on its way.
     fn arrive(&mut self, node: NodeId, packet: Packet) {
         if node_of(*packet.destination.ip()) != node {
             return self.send(node, packet);
@@ -207,14 +225,13 @@ impl World {
         }
     }
 
-    /// Sends a packet from a node.
     fn send(&mut self, node: NodeId, mut packet: Packet) {
         if node_of(*packet.destination.ip()) == node {
-            // A worker beside its parameter host: by no cable.
+            // A worker and its parameter host on one node: no cable.
             return self.events.schedule(self.now, Event::Arrive(node, packet));
         }
-        let Some(link) = self.network.way(node, &packet) else {
-            self.astray += 1;
+        let Some(link) = self.network.route(node, &packet) else {
+            self.undeliverable += 1;
             return;
         };
         let (to, [first, second]) = self.network.send(self.now, link, &mut packet);
@@ -235,59 +252,65 @@ impl World {
         marked: bool,
     ) {
         let Some(aggregator) = &mut self.nodes[node].aggregator else { return };
+        let header = self.observer.as_ref().and_then(|_| Header::read(&payload[..], 0, payload.len()).ok());
+        let handled = aggregator.handle(self.now, source, own, &mut payload, marked);
+        if let (Some(observer), Some(header), Some(reason)) = (&mut self.observer, header, handled.reason) {
+            observer.handled(node, &header, reason, handled.added);
+        }
         let mut packets = std::mem::take(&mut self.packets);
-        match aggregator.take(self.now, source, own, &mut payload, marked) {
-            Outcome::Silent => {}
-            Outcome::One(ecn, destination) => {
+        let ecn = handled.ecn;
+        match handled.output {
+            Output::None => {}
+            Output::One(destination) => {
                 packets.push(Packet { source: own, destination, ecn, body: Body::Sumac(payload) });
             }
-            Outcome::All(ecn, job) => {
-                let all = aggregator.below(own, job).iter();
-                packets.extend(all.map(|destination| Packet {
-                    source: own,
-                    destination: *destination,
-                    ecn,
-                    body: Body::Sumac(payload.clone()),
-                }));
-            }
+            Output::All(job) => packets.extend(aggregator.below(own, job).iter().map(|destination| Packet {
+                source: own,
+                destination: *destination,
+                ecn,
+                body: Body::Sumac(payload.clone()),
+            })),
         }
         packets.drain(..).for_each(|packet| self.send(node, packet));
         self.packets = packets;
     }
 
-    /// A packet for a host: for its parameter host, or for the worker of that job.
+    /// Delivers a packet to the node's parameter host, or to the worker of the packet's job.
     fn at_host(&mut self, node: NodeId, packet: Packet) {
         let Body::Sumac(payload) = &packet.body else { return };
         let Ok(header) = Header::read(&payload[..], 0, payload.len()) else {
-            self.astray += 1;
+            self.undeliverable += 1;
             return;
         };
         let marked = packet.ecn == ecn::MARKED;
         let is_answer = header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8;
         if let Some(parameter) = self.nodes[node].parameter.as_mut().filter(|_| !is_answer) {
-            parameter.take(packet.source, packet.destination, payload, marked);
+            parameter.deliver(packet.source, packet.destination, payload, marked);
             return self.pump_host(node);
         }
         let is_its = |worker: &Worker| worker.job == header.job && !worker.is_dead;
         let worker = self.nodes[node].workers.iter().find(|id| is_its(&self.workers[**id]));
         let Some(id) = worker.copied() else {
-            self.astray += 1;
+            self.undeliverable += 1;
             return;
         };
         if let Some(until) = self.workers[id].paused(self.now) {
             return self.events.schedule(until, Event::Arrive(node, packet));
         }
-        self.workers[id].deliver(self.now, payload, marked);
+        let lane = self.workers[id].deliver(self.now, payload, marked);
+        if let (Some(observer), Some(lane)) = (&mut self.observer, lane) {
+            observer.delivered(self.now, id, lane);
+        }
         self.pump(id);
     }
 
-    /// Takes out of a worker's engines all that they have to say.
+    /// Sends and delivers all that a worker's engines have ready.
     fn pump(&mut self, id: usize) {
         self.transmit(id);
-        let mut desk = Desk::default();
-        self.workers[id].collect(self.now, &mut desk);
-        if !desk.submits.is_empty() || desk.wake_at.is_some() {
-            self.serve(id, desk);
+        let mut commands = CommandQueue::default();
+        self.workers[id].collect(self.now, &mut commands);
+        if !commands.submits.is_empty() || commands.wake_at.is_some() {
+            self.execute(id, commands);
             self.transmit(id);
         }
         if let Some(at) = self.workers[id].next_timer(self.now) {
@@ -295,9 +318,14 @@ impl World {
         }
     }
 
-    fn serve(&mut self, id: usize, mut desk: Desk) {
-        self.workers[id].submit(self.now, &mut desk);
-        if let Some(at) = desk.wake_at {
+    fn execute(&mut self, id: usize, commands: CommandQueue) {
+        for (lane, operation) in commands.submits {
+            let was_idle = self.workers[id].submit(self.now, lane, operation);
+            if let (Some(observer), true) = (&mut self.observer, was_idle) {
+                observer.started(self.now, id, lane);
+            }
+        }
+        if let Some(at) = commands.wake_at {
             self.events.schedule(at.max(self.now), Event::Wake(id));
         }
     }
@@ -305,12 +333,16 @@ impl World {
     /// Sends until the engines have nothing to send or the ring is full.
     fn transmit(&mut self, id: usize) {
         let mut frame = std::mem::take(&mut self.frame);
-        while !self.workers[id].waits {
+        while !self.workers[id].ring_is_full {
             let Some(packet) = self.workers[id].transmit(self.now, &mut frame) else { break };
+            if let (Some(observer), Body::Sumac(payload)) = (&mut self.observer, &packet.body) {
+                let header = Header::read(&payload[..], 0, payload.len());
+                header.iter().for_each(|header| observer.sent(id, header));
+            }
             let (node, ring) = (self.workers[id].node, self.workers[id].ring);
             if let Some(at) = self.send_by_ring(node, ring, packet) {
-                self.workers[id].waits = true;
-                self.events.schedule(at, Event::Room(id));
+                self.workers[id].ring_is_full = true;
+                self.events.schedule(at, Event::RingSpace(id));
             }
         }
         self.frame = frame;
@@ -318,20 +350,22 @@ impl World {
 
     fn pump_host(&mut self, node: NodeId) {
         let mut frame = std::mem::take(&mut self.frame);
-        while let Some(parameter) = self.nodes[node].parameter.as_mut().filter(|parameter| !parameter.waits) {
+        while let Some(parameter) =
+            self.nodes[node].parameter.as_mut().filter(|parameter| !parameter.ring_is_full)
+        {
             let Some(packet) = parameter.transmit(socket(node), &mut frame) else { break };
             let ring = parameter.ring;
             if let Some(at) = self.send_by_ring(node, ring, packet) {
-                self.nodes[node].parameter.iter_mut().for_each(|parameter| parameter.waits = true);
-                self.events.schedule(at, Event::HostRoom(node));
+                self.nodes[node].parameter.iter_mut().for_each(|parameter| parameter.ring_is_full = true);
+                self.events.schedule(at, Event::HostRingSpace(node));
             }
         }
         self.frame = frame;
     }
 
-    /// Sends a packet by a ring of so many bytes; when it is full now: the time at which half of it will be empty.
+    /// Sends a packet by a ring of `ring` bytes. Returns the time at which half of the ring is empty, if it is full now.
     fn send_by_ring(&mut self, node: NodeId, ring: u64, packet: Packet) -> Option<Nanos> {
-        let link = self.network.way(node, &packet);
+        let link = self.network.route(node, &packet);
         self.send(node, packet);
         let link = self.network.link(link?);
         (link.backlog(self.now) >= ring).then(|| link.drained_to(ring / 2).max(self.now + 1))

@@ -5,13 +5,9 @@ mod support;
 
 use std::collections::VecDeque;
 
-use sumac_transport::{
-    Arithmetic, DType, Engine, JobError, JobParams, JobState, OpError, OpId, Operation, ParamError,
-    PathMeasure, Time,
-};
+use sumac_transport::{Engine, JobError, JobParams, JobState, OpError, OpId, ParamError, PathMeasure, Time};
 use sumac_wire::{Kind, header::flag};
 use support::{
-    aggregator::{ALONE, Aggregator, Level, Outcome, Setup},
     block, job,
     lone::{Lone, SIGNATURE, Sent},
 };
@@ -68,38 +64,6 @@ fn another_operation_of_another_worker_ends_the_job_and_names_both() {
         let end = lone.engine.poll_completion().map(|end| end.result);
         assert_eq!(end, Some(Err(OpError::Job(why))), "{what}");
         assert_eq!(lone.engine.stats().mismatches, 1, "{what}");
-    }
-}
-
-/// Two racks of one worker each, who mean different operations: the root refuses the second rack's part, and its
-/// aggregator hands the refusal down. The first rack's worker is told by the control plane.
-#[test]
-fn a_refusal_of_the_root_reaches_the_worker_below() {
-    let racks = 2;
-    let params = JobParams { rack_world: 1, ..block(2, 4, 4) };
-    let setup = |level| Setup { level, ..ALONE };
-    let mut root = Aggregator::new(&params, setup(Level::Root { racks }));
-    let (mut answer, mut down) = (Vec::new(), Vec::new());
-    for rack in 0..racks {
-        let mut aggregator = Aggregator::new(&params, setup(Level::Rack { rack, racks }));
-        let mut lone = Lone::new(JobParams { rank: rack, ..params.clone() });
-        let probe = lone.send().expect("a probe");
-        lone.take(&probe.answer());
-        let buffer = Box::new(vec![0; 16]);
-        let signature = SIGNATURE + u32::from(rack);
-        lone.operate(Operation::allreduce(signature, DType::Float32, Arithmetic::Sum, 4, buffer));
-        let round = lone.send().expect("an exponent round");
-        assert_eq!(aggregator.handle(0, &round.payload, &mut answer), Ok(Outcome::Up));
-        let above = root.handle(0, &answer, &mut down);
-        if rack == 0 {
-            assert_eq!(above, Ok(Outcome::Silent));
-            continue;
-        }
-        assert_eq!(above, Ok(Outcome::Unicast(rack)));
-        assert_eq!(aggregator.conclude(0, &down, &mut answer), Ok(Outcome::Multicast));
-        lone.take(&answer);
-        let why = JobError::Mismatch { lane: 0, seq: 0, base: 0, signature, theirs: SIGNATURE };
-        assert_eq!(lone.engine.state(), JobState::Failed(&why));
     }
 }
 

@@ -6,7 +6,10 @@ use sumac_values as values;
 use sumac_wire::{
     Header, Kind, MAX_LANES, Reason, admit,
     header::{HEADER_LEN, VERSION, flag, offset},
-    slot::{Action, Conclusion, Contribution, Then, Version, answer, conclude, decide, owner},
+    slot::{
+        Action, Conclusion, Contribution, SlotMeta, Then, Version, answer, conclude, decide, owner, state,
+    },
+    stream::place,
     tables::{JobEntry, job_flag, lane_index, worker_index},
 };
 
@@ -61,16 +64,43 @@ impl HostAggregator {
             entry.slots = entry.slots / entry.lane_slots() * lane_slots;
             entry.lane_slots_log2 = lane_slots.ilog2() as u16;
         }
-        self.reset_lanes(number, lane_slots);
+        self.reset_lanes(number, 2 * lane_slots);
         Ok(())
     }
 
-    /// A lane's slots take their first two chunks by their number; what is drawn comes after those.
-    pub(super) fn reset_lanes(&mut self, number: u16, lane_slots: u32) {
+    /// Sets the chunk that each lane's next completed slot takes. A lane's slots take their first two chunks by their
+    /// number; what is drawn comes after those.
+    pub(super) fn reset_lanes(&mut self, number: u16, next: u32) {
         let first = lane_index(number, 0) as usize;
         if let Some(lanes) = self.lanes.get_mut(first..first + MAX_LANES) {
-            lanes.fill(lane_slots.wrapping_mul(2));
+            lanes.fill(next);
         }
+    }
+
+    /// Lets the streams of a static job begin with chunk `first`, as if all chunks before it were summed. Simulations
+    /// start there to have chunk numbers wrap.
+    pub fn start_streams_at(&mut self, number: u16, first: u32) {
+        let Some(job) = self.job(number).copied().filter(|_| first != 0) else { return };
+        let (lane_slots, owner) = (job.lane_slots(), owner(number, job.epoch));
+        for slot in 0..job.slots {
+            let next = first.wrapping_add((slot % lane_slots).wrapping_sub(first) & (lane_slots - 1));
+            let summed = |next: u32| Version {
+                seq: next.wrapping_sub(2 * lane_slots),
+                seen: job.all(),
+                received: job.all(),
+                next,
+                state: state::FINAL,
+                ..Version::default()
+            };
+            let mut versions = [summed(next), summed(next.wrapping_add(lane_slots))];
+            if place(next, lane_slots.ilog2()).version == 1 {
+                versions.swap(0, 1);
+            }
+            if let Some((meta, _)) = self.pool.get(job.slot_base + slot, 0) {
+                *meta = SlotMeta { owner, versions };
+            }
+        }
+        self.reset_lanes(number, first.wrapping_add(2 * lane_slots));
     }
 
     /// Takes a packet from below.

@@ -1,10 +1,8 @@
 //! The command line: one file per verb.
 
-mod compare;
 mod demo;
 mod down;
 mod list;
-mod options;
 mod run;
 mod up;
 
@@ -23,7 +21,6 @@ struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   sumac-lab run --workers 4 --elements 25000000 --rate 1gbit --loss 1% --json
-  sumac-lab compare --workers 4 --elements 25000000
   sumac-lab run --racks 2 --workers-per-rack 4 --mtu 9000
   sumac-lab run --mode dynamic --workers 4 --slots 256
   sumac-lab up --name lab1 --workers 4 --rate 1gbit --loss 1%
@@ -41,8 +38,6 @@ enum Verb {
     Down(down::Down),
     /// Sum tensors over all workers in a lab of their own, check every element, and report
     Run(run::Run),
-    /// Sum with Sumac, Gloo and Open MPI in the same lab, and print one table
-    Compare(compare::Compare),
     /// Train a network over a lab, without and with loss, and show that nothing changes
     Demo(demo::Demo),
     /// Name the labs that exist
@@ -60,7 +55,6 @@ pub fn main() -> ExitCode {
         Verb::Up(verb) => verb.run(),
         Verb::Down(verb) => verb.run(),
         Verb::Run(verb) => verb.run(),
-        Verb::Compare(verb) => verb.run(),
         Verb::Demo(verb) => verb.run(),
         Verb::List(verb) => verb.run(),
     };

@@ -8,7 +8,7 @@ use sumac_client::{DType, Reduction};
 use sumac_lab::deployment::Backend;
 use sumac_lab::run::{Operation, RunOptions, run};
 
-use super::options::{LabOptions, SumacArguments, dtype, reduction};
+use sumac_lab::options::{LabOptions, SumacArguments, dtype, reduction};
 
 /// Jobs of one run: each has trainers' threads and tensors for all workers in this one process.
 const MOST_JOBS: u16 = 16;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use sumac_lab::Lab;
 
-use super::options::LabOptions;
+use sumac_lab::options::LabOptions;
 
 #[derive(Debug, Args)]
 pub struct Up {

@@ -1,12 +1,11 @@
-//! A worker dies in the middle of a dynamic job, and another takes its place (ATP appendix A.3), as the control plane has it: first the
-//! parameter hosts go on under another incarnation, and then aggregators, workers and the newcomer hear of it, one after
-//! another.
+//! A worker of a dynamic job dies and is replaced (ATP appendix A.3), as by the control plane: first the parameter hosts continue
+//! under another incarnation; then aggregators, workers and the replacement learn of it, one after another.
 
 use std::{cell::RefCell, rc::Rc};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use sumac_sim::{events::Nanos, job::Job, network::NodeId, world::World};
+use sumac_sim::{address::NodeId, events::Nanos, job::Job, world::World};
 
 use crate::{
     scenario::Replaced,
@@ -14,44 +13,50 @@ use crate::{
     trainer::{Checker, Truth},
 };
 
-/// Who has come.
+/// A worker that took a dead one's place.
 pub struct Newcomer {
     pub rank: usize,
-    /// Its place among all of the world.
+    /// Its index in the world.
     pub id: usize,
-    /// The chunks that its lanes began with.
+    /// The first chunks of its lanes.
     pub resume: Vec<u32>,
 }
 
-/// What a newcomer finds.
-pub struct Place {
+/// The job that it joins.
+pub struct Replacement {
     /// The job as it was.
     pub job: Job,
-    /// The newcomer's node.
+    /// The new worker's node.
     pub node: NodeId,
     pub truth: Rc<RefCell<Truth>>,
     pub newcomer: Rc<RefCell<Option<Newcomer>>>,
 }
 
-impl Place {
-    /// Has the worker die and another come; `workers`: the job's, by rank.
+impl Replacement {
+    /// Schedules the death and the replacement; `workers`: the job's, by rank.
     pub fn plan(mut self, world: &mut World, replaced: &Replaced, workers: &[usize], seed: u64) {
         let Replaced { rank, at, after, spread } = *replaced;
         let dead = workers[rank];
         world.at(at, move |world| world.workers[dead].is_dead = true);
         self.job.params.epoch += 1;
-        self.job.seats[rank].node = self.node;
+        self.job.workers[rank].node = self.node;
         let survivors: Vec<usize> = workers.iter().copied().filter(|id| *id != dead).collect();
         let mut rng = ChaCha8Rng::seed_from_u64(!seed);
         world.at(at + after, move |world| {
-            let resume = self.job.renew(world).unwrap();
-            self.tell(world, &survivors, &resume, &mut || at + after + rng.random_range(0..spread));
-            self.come(world, rank, resume, at + after + rng.random_range(0..spread), seed);
+            let resume = self.job.renew_hosts(world).unwrap();
+            self.announce(world, &survivors, &resume, &mut || at + after + rng.random_range(0..spread));
+            self.join(world, rank, resume, at + after + rng.random_range(0..spread), seed);
         });
     }
 
-    /// Tells aggregators and survivors, each at another time.
-    fn tell(&self, world: &mut World, survivors: &[usize], resume: &[u32], time: &mut dyn FnMut() -> Nanos) {
+    /// Lets aggregators and survivors continue under the new epoch, each at another time.
+    fn announce(
+        &self,
+        world: &mut World,
+        survivors: &[usize],
+        resume: &[u32],
+        time: &mut dyn FnMut() -> Nanos,
+    ) {
         for node in self.job.aggregators() {
             let job = self.job.clone();
             world.at(time(), move |world| job.install_at(world, node).unwrap());
@@ -62,8 +67,8 @@ impl Place {
         }
     }
 
-    fn come(self, world: &mut World, rank: usize, resume: Vec<u32>, at: Nanos, seed: u64) {
-        let Place { job, truth, newcomer, .. } = self;
+    fn join(self, world: &mut World, rank: usize, resume: Vec<u32>, at: Nanos, seed: u64) {
+        let Replacement { job, truth, newcomer, .. } = self;
         world.at(at, move |world| {
             let inputs = tensors::inputs(&truth.borrow().job, seed, rank, 1);
             truth.borrow_mut().inputs[rank] = inputs;

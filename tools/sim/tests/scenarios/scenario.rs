@@ -1,18 +1,15 @@
-//! One scenario: everything about a run that is chosen at random.
+//! One scenario: everything about a run that is drawn from a seed.
 
 use std::ops::Range;
 
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 use sumac_sim::{
     events::Nanos,
     link::{Faults, LinkSpec},
+    packet::Framing,
 };
 use sumac_transport::{Arithmetic, DType, JobParams, Tuning};
 
-use crate::draw;
-
-/// Who gives and who takes what.
+/// The collective operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     AllReduce(Arithmetic),
@@ -28,23 +25,23 @@ pub struct Tensor {
     pub kind: Kind,
     pub dtype: DType,
     pub count: usize,
-    /// Its stream.
     pub lane: u16,
-    /// When each worker submits it at the earliest; workers add their own lateness.
+    /// Earliest time of its submission; each worker adds its own lateness.
     pub at: Nanos,
-    /// How large the sums of its elements are.
     pub sums: Sums,
+    /// Rank and index of a value that cannot be summed.
+    pub poison: Option<(usize, usize)>,
 }
 
-/// How large sums are, as integers of 32 bits.
+/// The size of a tensor's sums, as integers of 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sums {
-    /// They fit, and so do those of any workers.
+    /// The sums of all subsets of workers fit.
     Fit,
-    /// Of some elements, any two workers' are too large.
+    /// For some elements, the sum of any two workers overflows.
     TooLarge,
-    /// Of some elements, those of some workers are too large and of others not, as their signs have it; so it depends on who meets
-    /// first whether anybody sees that. The whole sum may fit or not.
+    /// For some elements, some subsets overflow and others do not, by their signs. Whether an aggregator sees an overflow
+    /// depends on the order of arrival. The whole sum may fit or not.
     InParts,
 }
 
@@ -57,7 +54,11 @@ impl Tensor {
         }
     }
 
-    /// What a worker gives, and what it takes.
+    pub fn is_sum(&self) -> bool {
+        matches!(self.arithmetic(), Arithmetic::Sum | Arithmetic::Mean)
+    }
+
+    /// The ranges that a worker contributes and receives.
     pub fn parts(&self, rank: usize, world: usize) -> (Range<usize>, Range<usize>) {
         let (all, none) = (0..self.count, 0..0);
         let share = |rank: usize| rank * self.count / world;
@@ -74,12 +75,11 @@ impl Tensor {
     }
 }
 
-/// What aggregators there are.
+/// The aggregators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// None: cables meet at a node that passes everything on.
+    /// None: cables meet at a node that forwards.
     Nothing,
-    /// One above all.
     One,
     /// This many below a root.
     Racks(usize),
@@ -94,44 +94,62 @@ pub struct JobPlan {
     pub lanes: u16,
     /// The first slot of a static job.
     pub first_slot: u32,
-    /// By rank, the rack of each worker; `None`: below the root, or the only aggregator.
+    /// The first chunk of each lane of a static job.
+    pub first_chunk: u32,
+    pub stealing: bool,
+    /// The rack of each worker; `None`: below the root or the only aggregator.
     pub racks: Vec<Option<usize>>,
-    /// Its parameter hosts: the rank of the worker at whose node one is, or `None` for one with a node of its own.
+    /// Its parameter hosts: the rank of the worker on the same node, or `None` for a node of its own.
     pub hosts: Vec<Option<usize>>,
     pub tensors: Vec<Tensor>,
-    /// How late each worker is with everything.
+    /// Delay of each worker's submissions.
     pub lateness: Vec<Nanos>,
-    /// A worker that dies, and another that takes its place.
     pub replaced: Option<Replaced>,
-    /// A worker that does nothing from and until these times.
+    /// A worker that does nothing from the first time until the second.
     pub pause: Option<(usize, Nanos, Nanos)>,
     /// Full frames in a worker's ring.
     pub ring: u64,
 }
 
-/// A worker that dies (ATP appendix A.3). The one in its place has other values, as one that computes anew may: so it shows whose
-/// are in a sum.
+impl JobPlan {
+    pub fn is_dynamic(&self) -> bool {
+        self.params.dynamic.is_some()
+    }
+
+    /// The chunks of a tensor.
+    pub fn chunks(&self, tensor: &Tensor) -> u64 {
+        self.params.chunks(tensor.dtype, tensor.arithmetic(), tensor.count)
+    }
+
+    /// The tensors of one lane, in order.
+    pub fn of_lane(&self, lane: usize) -> impl Iterator<Item = usize> {
+        (0..self.tensors.len()).filter(move |number| usize::from(self.tensors[*number].lane) == lane)
+    }
+}
+
+/// A worker that dies and is replaced (ATP appendix A.3). The replacement has other values, which shows whose values a sum
+/// contains.
 #[derive(Clone, Copy, Debug)]
 pub struct Replaced {
     pub rank: usize,
-    /// When it dies.
+    /// Time of death.
     pub at: Nanos,
-    /// How long it takes until the parameter hosts go on under another incarnation.
+    /// Time until the parameter hosts continue under another incarnation.
     pub after: Nanos,
-    /// How much later the last one hears of it, of aggregators, workers and the newcomer.
+    /// Longest further delay until an aggregator or worker learns of it, and until the replacement starts.
     pub spread: Nanos,
 }
 
-/// What befalls aggregators. Their number: racks first, the root or the only one last.
+/// A fault of an aggregator. Their numbers: racks first, the root or the only one last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Fault {
     /// It loses all its slots.
     Restart { aggregator: usize, at: Nanos },
-    /// It answers nothing any more; what is not for it passes.
+    /// It answers nothing from then on; its node forwards.
     Death { aggregator: usize, at: Nanos },
-    /// The same, for a while.
+    /// It answers nothing for a while, and keeps its slots.
     Outage { aggregator: usize, from: Nanos, until: Nanos },
-    /// It answers, but for a while nothing gets from it to what is above it, nor back.
+    /// Packets between it and its parents are lost for a while.
     Cut { aggregator: usize, from: Nanos, until: Nanos },
 }
 
@@ -139,33 +157,46 @@ pub enum Fate {
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub seed: u64,
+    pub framing: Framing,
     pub shape: Shape,
     pub jobs: Vec<JobPlan>,
     /// Slots that the dynamic jobs share in each shard.
     pub pool: u32,
-    /// How long a slot may be silent.
-    pub patience: Nanos,
-    /// What cables are like, away from aggregators and towards hosts.
+    /// Age at which an incomplete dynamic slot can be taken.
+    pub slot_timeout: Nanos,
+    /// Cables towards hosts, and between aggregators.
     pub cable: LinkSpec,
     pub faults: Faults,
-    pub fates: Vec<Fate>,
-    /// Chunks of a job that is dead, which lie in the first aggregator's slots.
+    pub aggregator_faults: Vec<Fault>,
+    /// Time at which all aggregators lose the only job, a static one, and it begins anew in its next epoch with the first
+    /// operation that any worker lacks.
+    pub restart: Option<Nanos>,
+    /// Chunks of a removed job in the first aggregator's slots.
     pub orphans: u32,
-    /// Whether a flow like TCP's goes to the first worker.
+    /// Whether a TCP-like flow goes to the first worker.
     pub flow: bool,
 }
 
 impl Scenario {
-    pub fn from_seed(seed: u64) -> Scenario {
-        draw::scenario(seed, &mut ChaCha8Rng::seed_from_u64(seed))
-    }
-
-    /// How many aggregators there are.
+    /// The number of aggregators.
     pub fn aggregators(shape: Shape) -> usize {
         match shape {
             Shape::Nothing => 0,
             Shape::One => 1,
             Shape::Racks(racks) => racks + 1,
         }
+    }
+
+    /// Whether the network neither loses, duplicates nor reorders; workers may be late.
+    pub fn has_perfect_network(&self) -> bool {
+        let Faults { loss, duplication, reordering, .. } = self.faults;
+        let is_perfect = loss + duplication + reordering == 0.0 && self.cable.queue == u64::MAX;
+        is_perfect && self.aggregator_faults.is_empty() && self.restart.is_none()
+    }
+
+    /// Whether nothing goes wrong, so that nothing may be sent twice.
+    pub fn is_perfect(&self) -> bool {
+        let on_time = |job: &JobPlan| job.pause.is_none() && job.lateness.iter().all(|late| *late == 0);
+        self.has_perfect_network() && self.jobs.iter().all(on_time)
     }
 }

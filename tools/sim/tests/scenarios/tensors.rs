@@ -1,35 +1,44 @@
-//! The values of a job's tensors, and what every worker must have in the end: computed chunk by chunk from the scalar codec's
-//! words in 64 bits, or from the floats in rank order where those do not fit. Nothing here knows of levels, slots and packets.
+//! The values of a job's tensors, and the expected results: computed chunk by chunk from the scalar codec's words in 64 bits, or
+//! from the floats in rank order where those overflow. Levels, slots and packets play no part here.
 
 use std::ops::Range;
 
 use half::{bf16, f16};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use sumac_transport::{Arithmetic, DType, Scale, WireFormat, convert::Codec};
+use sumac_transport::{
+    Arithmetic, DType, NonFinitePolicy, Scale,
+    convert::{Codec, fill_nan},
+};
 
 use crate::scenario::{JobPlan, Sums, Tensor};
 
-/// What one worker has in each tensor before, as bytes in memory; in its second life another than in its first.
-pub fn inputs(job: &JobPlan, seed: u64, rank: usize, life: u8) -> Vec<Vec<u8>> {
+/// The values of one worker in each tensor, as bytes in memory. A replacement, of generation 1, has other values.
+pub fn inputs(job: &JobPlan, seed: u64, rank: usize, generation: u8) -> Vec<Vec<u8>> {
     let base = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(job.params.job) << 40;
-    let mut rng = ChaCha8Rng::seed_from_u64(base ^ rank as u64 ^ u64::from(life) << 32);
-    // Where sums are too large, and which way, all workers must agree.
+    let mut rng = ChaCha8Rng::seed_from_u64(base ^ rank as u64 ^ u64::from(generation) << 32);
+    // All workers must agree on the elements that overflow, and on their signs.
     let mut shared = ChaCha8Rng::seed_from_u64(!base);
     let fill = |tensor: &Tensor| {
-        let limit = f64::from(i32::MAX) / f64::from(job.params.world);
         let mut magnitude = 1.0;
         let mut value = |index: usize| {
             if index.is_multiple_of(16) {
-                magnitude = self::magnitude(job.params.scaling, tensor.dtype, limit, &mut rng);
+                magnitude = self::magnitude(job, tensor, &mut rng);
             }
             let normal = rng.random_range(-magnitude..=magnitude);
             let (part, sign) = (shared.random::<f64>(), if shared.random_bool(0.5) { 1.0 } else { -1.0 });
             let most = f64::from(i32::MAX) / scale(job, tensor.dtype);
-            // An operation of integers fails for one of them; not all shall.
-            let value = match tensor.sums {
-                Sums::TooLarge if part < 0.02 => sign * rng.random_range(1.1..3.0) * most / 2.0,
-                Sums::InParts if part < (if tensor.dtype == DType::Int32 { 0.002 } else { 0.02 }) => {
+            let value = match (tensor.poison, tensor.sums) {
+                (Some(poison), _) if poison == (rank, index) => {
+                    if tensor.dtype == DType::Int32 {
+                        f64::from(i32::MIN)
+                    } else {
+                        f64::NAN
+                    }
+                }
+                (_, Sums::TooLarge) if part < 0.02 => sign * rng.random_range(1.1..3.0) * most / 2.0,
+                // One overflow fails an operation of integers; not all operations should fail.
+                (_, Sums::InParts) if part < (if tensor.dtype == DType::Int32 { 0.002 } else { 0.02 }) => {
                     most * rng.random_range(0.3..0.95) * if rng.random_bool(0.5) { 1.0 } else { -1.0 }
                 }
                 _ => normal,
@@ -41,7 +50,7 @@ pub fn inputs(job: &JobPlan, seed: u64, rank: usize, life: u8) -> Vec<Vec<u8>> {
     job.tensors.iter().map(fill).collect()
 }
 
-/// What values are multiplied by; of a job by block, which has no such number, 1.
+/// The factor of a job's conversion to integers; 1 with block exponents.
 fn scale(job: &JobPlan, dtype: DType) -> f64 {
     match job.params.scaling {
         Scale::Fixed(scale) if dtype != DType::Int32 => scale.into(),
@@ -49,17 +58,24 @@ fn scale(job: &JobPlan, dtype: DType) -> f64 {
     }
 }
 
-/// A magnitude whose sums fit.
-fn magnitude(scaling: Scale, dtype: DType, limit: f64, rng: &mut ChaCha8Rng) -> f64 {
-    match (dtype, scaling) {
+/// A magnitude whose sums fit, from huge to subnormal.
+fn magnitude(job: &JobPlan, tensor: &Tensor, rng: &mut ChaCha8Rng) -> f64 {
+    let is_dynamic = job.is_dynamic();
+    let limit = match is_dynamic {
+        true => f64::from(i32::MAX) / f64::from(job.params.world),
+        false => f64::from(codec(job, job.params.world).limit(tensor.dtype, tensor.arithmetic())),
+    };
+    match (tensor.dtype, job.params.scaling) {
         (DType::Int32, _) => limit.floor(),
-        // float16 ends at 65,504.
         (_, Scale::Fixed(scale)) => {
             let most = limit / f64::from(scale) * 0.99;
-            [most.min(60_000.0 / 8.0), 1.5 / f64::from(scale)][rng.random_range(0..2)]
+            // float16 ends at 65,504.
+            let largest = if is_dynamic { 60_000.0 / 8.0 } else { 65_000.0 };
+            [most.min(largest), 1.5 / f64::from(scale)][rng.random_range(0..2)]
         }
         (DType::Float16, _) => f64::exp2(f64::from(rng.random_range(-26..12))),
-        (_, Scale::Block) => f64::exp2(f64::from(rng.random_range(-140..110))),
+        (_, Scale::Block) if is_dynamic => f64::exp2(f64::from(rng.random_range(-140..110))),
+        (_, Scale::Block) => f64::exp2(f64::from(rng.random_range(-148..120))),
     }
 }
 
@@ -81,30 +97,30 @@ fn float(dtype: DType, bytes: &[u8]) -> f32 {
     }
 }
 
-/// What a chunk may come out as, the same on all workers.
+/// The allowed results of a chunk. All workers must have the same one.
 #[derive(Debug)]
 pub struct Chunk {
     pub span: Range<usize>,
-    /// The sum of integers, where it fits; and the sum of floats, where it may be asked for.
+    /// The sum of integers, if it fits; and the sum of floats, if a worker may ask for it.
     pub allowed: Vec<(Form, Vec<u8>)>,
-    /// Whether no order of adding takes a sum of integers beyond 32 bits.
+    /// Whether the sums of all subsets of workers fit.
     pub is_safe: bool,
 }
 
 impl Chunk {
-    /// The same chunk may also come out as `other` says.
+    /// Allows the results of `other` too.
     pub fn or(&mut self, other: Chunk) {
         self.is_safe &= other.is_safe;
         self.allowed.extend(other.allowed);
     }
 }
 
-/// A way in which a chunk may have been summed.
+/// The form in which a chunk was summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
     pub numbers: Numbers,
-    /// In which life the worker that was replaced has given its values: all of the chunk's in the same one.
-    pub life: u8,
+    /// 1: with the values of a replacement.
+    pub generation: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,31 +129,48 @@ pub enum Numbers {
     Floats,
 }
 
-/// What the chunks of one tensor may come out as, when these are the inputs of all, one of them in this life.
-pub fn outputs(job: &JobPlan, number: usize, inputs: &[Vec<Vec<u8>>], life: u8) -> Vec<Chunk> {
+/// The allowed results of a tensor's chunks from these inputs.
+pub fn outputs(job: &JobPlan, number: usize, inputs: &[Vec<Vec<u8>>], generation: u8) -> Vec<Chunk> {
     let tensor = &job.tensors[number];
     let codec = codec(job, job.params.world);
     let chunk = usize::from(job.params.elements) * codec.values_per_word(tensor.dtype, tensor.arithmetic());
     let spans = (0..tensor.count).step_by(chunk).map(|first| first..(first + chunk).min(tensor.count));
-    spans.map(|span| expected(job, number, inputs, span, life)).collect()
+    spans.map(|span| expected(job, number, inputs, span, generation)).collect()
+}
+
+/// Whether an operation fails for its poison.
+pub fn must_fail(job: &JobPlan, tensor: &Tensor) -> bool {
+    let is_carried = job.params.not_finite == NonFinitePolicy::Carry && tensor.dtype != DType::Int32;
+    tensor.poison.is_some() && !is_carried
 }
 
 fn codec(job: &JobPlan, world: u16) -> Codec {
-    Codec::new(world, WireFormat::Int32, job.params.scaling).scalar()
+    Codec::new(world, job.params.wire, job.params.scaling).scalar()
 }
 
-fn expected(job: &JobPlan, number: usize, inputs: &[Vec<Vec<u8>>], span: Range<usize>, life: u8) -> Chunk {
+fn expected(
+    job: &JobPlan,
+    number: usize,
+    inputs: &[Vec<Vec<u8>>],
+    span: Range<usize>,
+    generation: u8,
+) -> Chunk {
     let tensor = &job.tensors[number];
-    let arithmetic = tensor.arithmetic();
-    let is_sum = matches!(arithmetic, Arithmetic::Sum | Arithmetic::Mean);
-    let is_float_sum = is_sum && tensor.dtype != DType::Int32;
+    let form = |numbers| Form { numbers, generation };
+    if tensor.poison.is_some_and(|(_, at)| span.contains(&at)) {
+        let mut bytes = vec![0; span.len() * tensor.dtype.size()];
+        if tensor.dtype != DType::Int32 {
+            fill_nan(tensor.dtype, &mut bytes);
+        }
+        return Chunk { span, allowed: vec![(form(Numbers::Integers), bytes)], is_safe: true };
+    }
+    let is_float_sum = tensor.is_sum() && tensor.dtype != DType::Int32;
     let given: Vec<Vec<u8>> = (0..inputs.len()).map(|rank| given(job, number, inputs, rank, &span)).collect();
     let Integers { sum, is_safe } = integers(job, tensor, &given, &span);
-    let is_block = job.params.scaling == Scale::Block && job.params.dynamic.is_some();
-    // A chunk whose floats were asked for remains one of floats, also for the values of a newcomer, which might fit.
+    let is_block = job.params.scaling == Scale::Block;
+    // A chunk that was summed as floats once stays one, also for a replacement's values that would fit.
     let was_asked = job.replaced.is_some() && tensor.sums != Sums::Fit;
-    let form = |numbers| Form { numbers, life };
-    let floats = (is_float_sum && (!is_safe || is_block || was_asked))
+    let floats = (job.is_dynamic() && is_float_sum && (!is_safe || is_block || was_asked))
         .then(|| (form(Numbers::Floats), floats(tensor, &given)));
     let integers = sum.map(|bytes| (form(Numbers::Integers), bytes));
     let allowed: Vec<_> = integers.into_iter().chain(floats).collect();
@@ -147,8 +180,8 @@ fn expected(job: &JobPlan, number: usize, inputs: &[Vec<Vec<u8>>], span: Range<u
     Chunk { span, allowed, is_safe }
 }
 
-/// That a chunk is as close to the exact sum as is promised: of integers, half a step of each worker's; of floats, one rounding.
-/// Both are rounded to 32 bits in the end, and means once more.
+/// Checks the promised error bound: with integers, half a step for each worker; with floats, one rounding. Both are rounded to
+/// 32 bits at the end, and means once more.
 fn check_bound(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], form: Numbers, bytes: &[u8]) {
     let workers = given.len() as f64;
     let divisor = if tensor.arithmetic() == Arithmetic::Mean { workers } else { 1.0 };
@@ -161,7 +194,7 @@ fn check_bound(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], form: Numbers,
     }
 }
 
-/// The values of one worker: zeros where it gives none.
+/// The values of one worker in a span; zeros where it contributes none.
 fn given(job: &JobPlan, number: usize, inputs: &[Vec<Vec<u8>>], rank: usize, span: &Range<usize>) -> Vec<u8> {
     let tensor = &job.tensors[number];
     let size = tensor.dtype.size();
@@ -177,34 +210,36 @@ pub fn overlap(range: &Range<usize>, span: &Range<usize>) -> Range<usize> {
     start..range.end.clamp(start, span.end)
 }
 
-/// What comes of a chunk's integers.
+/// The sum of a chunk's integers.
 struct Integers {
-    /// As bytes in memory; `None`: it does not fit.
+    /// As bytes in memory; `None`: it overflows.
     sum: Option<Vec<u8>>,
-    /// Whether the sums of any workers fit.
+    /// Whether the sums of all subsets of workers fit.
     is_safe: bool,
 }
 
-const NO_INTEGERS: Integers = Integers { sum: None, is_safe: false };
+const OVERFLOW: Integers = Integers { sum: None, is_safe: false };
 
 fn integers(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], span: &Range<usize>) -> Integers {
     let (dtype, arithmetic) = (tensor.dtype, tensor.arithmetic());
     let whole = codec(job, job.params.world);
-    // A dynamic job's values may be as large as sums; there is no such limit by block.
+    // With a fixed scale, values of dynamic jobs may be as large as sums.
     let is_fixed = matches!(job.params.scaling, Scale::Fixed(_));
-    let writer = if is_fixed { codec(job, 1) } else { whole };
-    let exponent = given.iter().map(|bytes| whole.exponent(dtype, arithmetic, bytes)).max().unwrap();
-    let words = span.len().div_ceil(whole.values_per_word(dtype, arithmetic));
+    let writer = if is_fixed && job.is_dynamic() { codec(job, 1) } else { whole };
+    let per_word = whole.values_per_word(dtype, arithmetic);
+    let words = span.len().div_ceil(per_word);
+    // A range without values has the lowest exponent.
+    let exponents = given.iter().map(|bytes| whole.exponent(dtype, arithmetic, bytes));
+    let exponent = exponents.max().unwrap();
     let mut sums: Vec<i64> = Vec::new();
-    // The largest and the smallest that any workers have.
+    // The largest and the smallest sums of any subset.
     let mut extremes = vec![(0, 0); words];
     let is_order = matches!(arithmetic, Arithmetic::Max | Arithmetic::Min);
-    let is_sum = matches!(arithmetic, Arithmetic::Sum | Arithmetic::Mean);
     for bytes in given {
         let mut wire = vec![0; words * 4];
         let met = writer.encode(dtype, arithmetic, exponent, bytes, &mut wire);
         if met.saturated.is_some() {
-            return NO_INTEGERS;
+            return OVERFLOW;
         }
         let own = wire.as_chunks().0.iter().map(|word| i64::from(i32::from_be_bytes(*word)));
         for ((least, most), new) in extremes.iter_mut().zip(own.clone()) {
@@ -218,18 +253,20 @@ fn integers(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], span: &Range<usiz
             sums.iter_mut().zip(own).for_each(merge);
         }
     }
+    // Words of two values may wrap.
+    let can_overflow = tensor.is_sum() && per_word == 1;
     let fits = |sum: &i64| i32::try_from(*sum).is_ok();
-    if is_sum && !sums.iter().all(fits) {
-        return NO_INTEGERS;
+    if can_overflow && !sums.iter().all(fits) {
+        return OVERFLOW;
     }
     let wire: Vec<u8> = sums.iter().flat_map(|sum| (*sum as i32).to_be_bytes()).collect();
     let mut bytes = vec![0; span.len() * dtype.size()];
     whole.decode(dtype, arithmetic, exponent, &wire, &mut bytes);
-    let is_safe = !is_sum || extremes.iter().all(|(least, most)| fits(least) && fits(most));
+    let is_safe = !can_overflow || extremes.iter().all(|(least, most)| fits(least) && fits(most));
     Integers { sum: Some(bytes), is_safe }
 }
 
-/// The sum of floats: in rank order, in 64 bits, rounded once to 32 on the way back.
+/// The sum of floats: in rank order, in 64 bits, rounded once to 32.
 fn floats(tensor: &Tensor, given: &[Vec<u8>]) -> Vec<u8> {
     let (dtype, size) = (tensor.dtype, tensor.dtype.size());
     let divisor = if tensor.arithmetic() == Arithmetic::Mean { given.len() as f64 } else { 1.0 };

@@ -1,79 +1,84 @@
-//! What happened in one or many scenarios, so that a simulation in which nothing goes wrong is noticed.
+//! Counts of what happened in scenarios, so that a simulation without faults is noticed.
 
 use sumac_sim::{aggregator::Aggregator, link::LinkCounters};
 use sumac_transport::EngineStats;
 use sumac_wire::Reason;
 
-/// What happened.
-#[derive(Clone, Debug, Default)]
-pub struct Totals {
-    pub scenarios: u64,
-    pub two_levels: u64,
-    pub without_aggregator: u64,
-    pub mixed: u64,
-    pub links: LinkCounters,
-    /// Engines of dynamic jobs and of static ones.
-    pub dynamic: EngineStats,
-    pub fixed: EngineStats,
-    pub collided: u64,
-    pub flushed: u64,
-    pub passed: u64,
-    pub reclaimed: u64,
+macro_rules! totals {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts.
+        #[derive(Clone, Debug, Default)]
+        pub struct Totals {
+            pub links: LinkCounters,
+            /// Engines of dynamic jobs and of static ones.
+            pub dynamic: EngineStats,
+            pub fixed: EngineStats,
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Totals {
+            pub fn add(&mut self, other: &Totals) {
+                self.links.merge(&other.links);
+                self.dynamic.merge(&other.dynamic);
+                self.fixed.merge(&other.fixed);
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
+}
+
+totals! {
+    scenarios,
+    two_levels,
+    without_aggregator,
+    mixed,
+    collided,
+    flushed,
+    reclaimed,
+    /// Results that aggregators sent again.
+    replied,
+    stale,
+    duplicates,
+    /// Parts of racks that were sent up again.
+    forwarded_again,
     /// Chunks that the parameter hosts summed as floats.
-    pub raw: u64,
-    /// Workers that parameter hosts heard directly at the end.
-    pub direct: u64,
-    pub partial_sums: u64,
-    pub full_sums: u64,
-    pub replies: u64,
-    pub restarts: u64,
-    pub deaths: u64,
-    pub cuts: u64,
-    pub orphans: u64,
-    /// Lanes whose stream a newcomer has taken up in the middle.
-    pub replaced: u64,
+    raw,
+    /// Workers that reached parameter hosts directly at the end.
+    direct,
+    partial_sums,
+    full_sums,
+    /// Results that parameter hosts sent again.
+    replies,
+    restarts,
+    /// Static jobs that began anew.
+    begun_anew,
+    deaths,
+    cuts,
+    orphans,
+    /// Lanes that a replacement took up in the middle of their streams.
+    replaced,
+    /// Completions with NaN in a chunk.
+    carried,
+    /// Questions although the network lost nothing.
+    needless,
+    /// Needless questions beyond those that idle intervals explain: late workers may send in another order.
+    overtaken,
+    /// Chunks of scenarios in which the network lost nothing.
+    lossless,
 }
 
 impl Totals {
-    pub fn of_aggregator(&mut self, aggregator: &Aggregator) {
+    pub fn add_aggregator(&mut self, aggregator: &Aggregator) {
         self.collided += aggregator.counter(Reason::Collided);
         self.flushed += aggregator.counter(Reason::Flushed);
-        self.passed += aggregator.counter(Reason::Passed);
         self.reclaimed += aggregator.counter(Reason::Reclaimed);
+        self.replied += aggregator.counter(Reason::Replied);
+        self.stale += aggregator.counter(Reason::Stale);
+        self.duplicates += aggregator.counter(Reason::Duplicate);
     }
 
-    pub fn add(&mut self, other: &Totals) {
-        self.scenarios += other.scenarios;
-        self.two_levels += other.two_levels;
-        self.without_aggregator += other.without_aggregator;
-        self.mixed += other.mixed;
-        self.links.merge(&other.links);
-        self.dynamic.merge(&other.dynamic);
-        self.fixed.merge(&other.fixed);
-        self.collided += other.collided;
-        self.flushed += other.flushed;
-        self.passed += other.passed;
-        self.reclaimed += other.reclaimed;
-        self.raw += other.raw;
-        self.direct += other.direct;
-        self.partial_sums += other.partial_sums;
-        self.full_sums += other.full_sums;
-        self.replies += other.replies;
-        self.restarts += other.restarts;
-        self.deaths += other.deaths;
-        self.cuts += other.cuts;
-        self.orphans += other.orphans;
-        self.replaced += other.replaced;
-    }
-
-    /// Says what happened, a line each.
-    pub fn tell(&self) {
-        println!("{} scenarios, in which happened", self.scenarios);
-        self.hardships().iter().for_each(|(what, count)| println!("{count:>9}  {what}"));
-    }
-
-    /// What a set of scenarios must have gone through to prove anything.
-    pub fn hardships(&self) -> Vec<(&'static str, u64)> {
+    /// What a set of mixed scenarios must contain.
+    pub fn of_mixed(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("two levels", self.two_levels),
             ("no aggregator", self.without_aggregator),
@@ -88,19 +93,50 @@ impl Totals {
             ("a loss by timer", self.dynamic.suspects_timer),
             ("a collision", self.collided),
             ("a flush", self.flushed),
-            ("a slot taken back", self.reclaimed),
+            ("a reclaimed slot", self.reclaimed),
             ("a new slot for a position", self.dynamic.remapped),
             ("a sum of floats", self.raw),
             ("a partial sum", self.partial_sums),
             ("a full sum", self.full_sums),
             ("a result sent again", self.replies),
-            ("a worker that went past its aggregator", self.direct),
+            ("a worker without its aggregator", self.direct),
+            ("a failed operation", self.dynamic.operations_failed),
             ("a restart of an aggregator", self.restarts),
             ("a death of an aggregator", self.deaths),
-            ("an aggregator that was cut off from above", self.cuts),
+            ("an aggregator cut off from above", self.cuts),
             ("an orphan in a slot", self.orphans),
-            ("a stream that a newcomer took up", self.replaced),
+            ("a stream that a replacement took up", self.replaced),
             ("a static chunk sent again", self.fixed.resent),
         ]
     }
+
+    /// What a set of scenarios of one static job must contain.
+    pub fn of_alone(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("loss", self.links.lost),
+            ("duplication", self.links.duplicated),
+            ("reordering", self.links.held_back),
+            ("a loss by order", self.fixed.suspects_fast),
+            ("a loss by timer", self.fixed.suspects_timer),
+            ("a result just before its question", self.fixed.suspects_spared),
+            ("a question", self.fixed.questions),
+            ("missing elements", self.fixed.missing),
+            ("elements sent again", self.fixed.resent),
+            ("a lost result sent again", self.replied),
+            ("a stale frame", self.stale),
+            ("a failed operation", self.fixed.operations_failed),
+            ("a probe of a straggler", self.needless),
+            ("a reassigned chunk", self.fixed.steals),
+            ("an exponent round", self.fixed.exponent_rounds),
+            ("a job that began anew", self.begun_anew),
+            ("a part sent up again", self.forwarded_again),
+            ("NaN on all workers", self.carried),
+        ]
+    }
+}
+
+/// Prints counts, a line each.
+pub fn print(scenarios: u64, counts: &[(&'static str, u64)]) {
+    println!("{scenarios} scenarios:");
+    counts.iter().for_each(|(name, count)| println!("{count:>9}  {name}"));
 }

@@ -1,4 +1,4 @@
-//! The trainer of one worker: submits its tensors in time, and holds what comes back against what must.
+//! The trainer of one worker: submits its tensors on time and compares what comes back with what is expected.
 
 use std::{
     cell::RefCell,
@@ -12,40 +12,51 @@ use std::{
 
 use sumac_sim::{
     events::Nanos,
-    trainer::{Desk, Trainer},
+    trainer::{CommandQueue, Trainer},
 };
 use sumac_transport::{Buffer, Completion, DType, OpError, Operation};
 
 use crate::{
     scenario::{JobPlan, Tensor},
-    tensors::{Chunk, Form, overlap},
+    tensors::{Chunk, Form, must_fail, overlap},
 };
 
-/// What all workers of a job know together.
+/// The base of every operation: the index of its first element in the trainer's memory.
+const BASE: usize = 1000;
+
+/// The expected results of a job, and what its workers have received so far.
 pub struct Truth {
     pub job: JobPlan,
     /// By rank and tensor.
     pub inputs: Vec<Vec<Vec<u8>>>,
     /// By tensor.
     pub outputs: Vec<Vec<Chunk>>,
-    /// What chunks came out as, by tensor and chunk: the forms that fit all workers so far.
+    /// The forms that fit all workers so far, by tensor and chunk.
     pub forms: Vec<Vec<Vec<Form>>>,
-    /// By tensor, whether it ended well, on all workers that are through it.
+    /// By tensor, whether it succeeded, on the workers that completed it.
     pub ended_well: Vec<Option<bool>>,
-    /// By rank and tensor, whether the operation has ended; and how many have not.
+    /// By rank and tensor, whether the operation has ended; and the number of those that have not.
     pub ended: Vec<Vec<bool>>,
     pub open: usize,
+    /// By tensor, the last worker's completion.
+    pub ends: Vec<Nanos>,
+    /// By tensor, whether it runs in the job's current incarnation.
+    pub runs: Vec<bool>,
+    /// Whether the job fails at this moment, to begin anew.
+    pub is_restarting: bool,
+    /// Completions with NaN in a chunk.
+    pub carried: u64,
 }
 
-/// A worker's.
+/// A worker's trainer.
 pub struct Checker {
     rank: usize,
     truth: Rc<RefCell<Truth>>,
-    /// Tensors in the order of their times, and how many of them were submitted.
+    /// The next tensor to submit.
     next: usize,
-    /// By tensor: how many of its first chunks were summed before this worker came; `None`: all of them.
+    /// By tensor, the number of first chunks that were summed before this worker started; `None`: all of them.
     skips: Vec<Option<u64>>,
-    /// What each lane's engine is at: the tensor, and the fence around its memory.
+    /// The operations of each lane: the tensor, and the fence around its memory.
     running: Vec<Vec<(usize, Arc<AtomicBool>)>>,
 }
 
@@ -55,16 +66,26 @@ impl Checker {
         Checker { rank, truth, next: 0, skips: vec![Some(0); tensors], running: vec![Vec::new(); lanes] }
     }
 
-    /// Of a worker that takes a dead one's place, whose lanes begin with these chunks.
+    /// The trainer of a worker that takes a dead one's place, whose lanes begin with chunks `resume`.
     pub fn taking_over(rank: usize, truth: Rc<RefCell<Truth>>, resume: &[u32]) -> Checker {
         let skips = truth.borrow().skips(resume);
+        Checker::skipping(rank, truth, skips)
+    }
+
+    /// The trainer of a worker of a job that begins anew with the tensors that run.
+    pub fn restarted(rank: usize, truth: Rc<RefCell<Truth>>) -> Checker {
+        let skips = truth.borrow().runs.iter().map(|runs| runs.then_some(0)).collect();
+        Checker::skipping(rank, truth, skips)
+    }
+
+    fn skipping(rank: usize, truth: Rc<RefCell<Truth>>, skips: Vec<Option<u64>>) -> Checker {
         truth.borrow_mut().begin_anew(rank, &skips);
         Checker { skips, ..Checker::new(rank, truth) }
     }
 }
 
 impl Trainer for Checker {
-    fn wake(&mut self, now: Nanos, desk: &mut Desk) {
+    fn wake(&mut self, now: Nanos, commands: &mut CommandQueue) {
         let truth = self.truth.borrow();
         while let Some(tensor) = truth.job.tensors.get(self.next) {
             let Some(skip) = self.skips[self.next] else {
@@ -73,7 +94,7 @@ impl Trainer for Checker {
             };
             let at = tensor.at + truth.job.lateness[self.rank];
             if at > now {
-                desk.wake_at = Some(at);
+                commands.wake_at = Some(at);
                 return;
             }
             let lane = usize::from(tensor.lane);
@@ -81,22 +102,30 @@ impl Trainer for Checker {
             let memory = (truth.inputs[self.rank][self.next].clone(), fence.clone());
             let world = truth.inputs.len();
             let operation = operation(tensor, self.next, self.rank, world, memory);
-            desk.submits.push((lane, Operation { skip, ..operation }));
+            commands.submits.push((lane, Operation { skip, ..operation }));
             self.running[lane].push((self.next, fence));
             self.next += 1;
         }
     }
 
-    fn completed(&mut self, _: Nanos, lane: usize, completion: Completion, _: &mut Desk) {
+    fn completed(&mut self, now: Nanos, lane: usize, completion: Completion, _: &mut CommandQueue) {
         let (number, fence) = self.running[lane].remove(0);
         fence.store(true, Ordering::Relaxed);
         let mut truth = self.truth.borrow_mut();
+        if truth.is_restarting && matches!(completion.result, Err(OpError::Job(_))) {
+            return;
+        }
         let tensor = truth.job.tensors[number];
         let what = format!("job {}, rank {}, tensor {number}, {tensor:?}", truth.job.params.job, self.rank);
         truth.open -= 1;
         truth.ended[self.rank][number] = true;
+        truth.ends[number] = now;
+        if must_fail(&truth.job, &tensor) {
+            return truth.check_culprit(self.rank, &tensor, &completion.result, &what);
+        }
+        truth.carried += u64::from(tensor.poison.is_some());
         let is_part = self.skips[number] != Some(0);
-        if truth.must_have_ended_so(number, &completion.result, is_part, &what) {
+        if truth.check_result(number, &completion.result, is_part, &what) {
             let memory = completion.buffer.input(0, tensor.count * tensor.dtype.size());
             truth.check(self.rank, number, completion.from, memory, &what);
         }
@@ -104,17 +133,28 @@ impl Trainer for Checker {
 }
 
 impl Truth {
-    /// Another worker is at a rank, which has these operations before it.
+    /// Resets a rank whose new worker has these operations before it.
     fn begin_anew(&mut self, rank: usize, skips: &[Option<u64>]) {
         self.ended[rank] = skips.iter().map(Option::is_none).collect();
         self.open = self.ended.iter().flatten().filter(|ended| !**ended).count();
     }
 
-    /// How many of each tensor's first chunks come before these ones of the lanes; `None`: all.
+    /// Begins the job anew with the first tensor of each lane that any worker lacks.
+    pub fn restart(&mut self) {
+        self.is_restarting = false;
+        for lane in 0..usize::from(self.job.lanes) {
+            let has_ended = |tensor: &usize| self.ended.iter().all(|ended| ended[*tensor]);
+            let missing = self.job.of_lane(lane).skip_while(has_ended);
+            let missing: Vec<usize> = missing.collect();
+            self.job.of_lane(lane).for_each(|tensor| self.runs[tensor] = missing.contains(&tensor));
+        }
+    }
+
+    /// The number of each tensor's first chunks that come before chunks `resume` of the lanes; `None`: all.
     fn skips(&self, resume: &[u32]) -> Vec<Option<u64>> {
         let mut rest: Vec<u64> = resume.iter().map(|chunk| u64::from(*chunk)).collect();
         let skip = |tensor: &Tensor| {
-            let chunks = self.job.params.chunks(tensor.dtype, tensor.arithmetic(), tensor.count);
+            let chunks = self.job.chunks(tensor);
             let rest = &mut rest[usize::from(tensor.lane)];
             let skip = chunks.min(*rest);
             *rest -= skip;
@@ -123,9 +163,24 @@ impl Truth {
         self.job.tensors.iter().map(skip).collect()
     }
 
-    /// Says whether an operation ended well, as it must have or may have: a sum of integers fails where it does not fit, and may
-    /// fail where those of some workers do not; for all or for none but one that came when a part was done (`is_part`).
-    fn must_have_ended_so(
+    /// Checks that an operation with a value that cannot be summed fails, and that the error names it.
+    fn check_culprit(&self, rank: usize, tensor: &Tensor, result: &Result<(), OpError>, what: &str) {
+        let Some((culprit, at)) = tensor.poison else { return };
+        let at = BASE + at;
+        let is_named = match result {
+            Err(OpError::Saturated { index, .. } | OpError::NotFinite { index, .. }) => {
+                rank == culprit && *index == at
+            }
+            Err(OpError::Peer { first, last }) => rank != culprit && (*first..=*last).contains(&at),
+            _ => false,
+        };
+        assert!(is_named, "{what}: {result:?}");
+    }
+
+    /// Checks whether an operation may have succeeded or failed; returns whether it succeeded. A sum of integers fails where it
+    /// overflows, and may fail where those of some workers do; on all workers or on none, but for a replacement that came
+    /// in the middle (`is_part`).
+    fn check_result(
         &mut self,
         number: usize,
         result: &Result<(), OpError>,
@@ -137,7 +192,7 @@ impl Truth {
             (chunks.iter().any(|chunk| !chunk.is_safe), chunks.iter().any(|chunk| chunk.allowed.is_empty()));
         let is_integers = self.job.tensors[number].dtype == DType::Int32;
         match result {
-            Ok(()) => assert!(!must_fail || is_part, "{what}: a sum that does not fit is none"),
+            Ok(()) => assert!(!must_fail || is_part, "{what}: the sum overflows"),
             Err(OpError::SumTooLarge { .. }) if is_integers && may_fail => {}
             Err(why) => panic!("{what}: {why}"),
         }
@@ -145,11 +200,11 @@ impl Truth {
             return result.is_ok();
         }
         let ended_well = self.ended_well[number].get_or_insert(result.is_ok());
-        assert_eq!(*ended_well, result.is_ok(), "{what}: another worker's ended otherwise");
+        assert_eq!(*ended_well, result.is_ok(), "{what}: not the result of the other workers");
         *ended_well
     }
 
-    /// Holds what a worker has from element `from` on against what it must have.
+    /// Compares a worker's memory from element `from` on with the expected results.
     fn check(&mut self, rank: usize, number: usize, from: usize, memory: &[u8], what: &str) {
         let tensor = self.job.tensors[number];
         let (_, takes) = tensor.parts(rank, self.inputs.len());
@@ -162,7 +217,10 @@ impl Truth {
             let taken = overlap(&takes, &chunk.span);
             let place = |range: &Range<usize>| range.start * size..range.end * size;
             for rest in [chunk.span.start..taken.start, taken.end..chunk.span.end] {
-                assert!(memory[place(&rest)] == input[place(&rest)], "{what}: chunk {at}: not its to write");
+                assert!(
+                    memory[place(&rest)] == input[place(&rest)],
+                    "{what}: chunk {at}: written outside of its part"
+                );
             }
             let own = &memory[place(&taken)];
             let inside = taken.start - chunk.span.start..taken.end - chunk.span.start;
@@ -177,7 +235,7 @@ impl Truth {
     }
 }
 
-/// Memory that may be read and written only where the worker gives and takes, until the fence is `open`.
+/// Memory that may be read and written only where the worker contributes and receives, until the fence is `open`.
 struct Fenced {
     bytes: Vec<u8>,
     gives: Range<usize>,
@@ -225,5 +283,5 @@ fn operation(
         tensor.count,
         buffer,
     );
-    Operation { base: 1000, gives, takes, ..whole }
+    Operation { base: BASE as u32, gives, takes, ..whole }
 }

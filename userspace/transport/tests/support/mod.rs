@@ -1,8 +1,7 @@
-//! What several tests and the benchmark share: an aggregator in memory.
+//! Parameters and an engine for several tests.
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
-pub mod aggregator;
 pub mod lone;
 
 use std::net::{Ipv4Addr, SocketAddrV4};

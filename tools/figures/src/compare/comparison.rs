@@ -1,0 +1,149 @@
+//! The results of a comparison.
+
+use serde::Serialize;
+use sumac_lab::run::{Report, Times};
+use sumac_lab::spec::LabSpec;
+use sumac_lab::trace::Trace;
+
+use super::offloads::TcpOffloads;
+
+/// What all libraries took in one lab.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// The lab.
+    pub lab: LabSpec,
+    /// Elements of each worker's float32 tensor.
+    pub elements: usize,
+    /// Measured allreduces of each library.
+    pub iterations: u32,
+    /// What the veths did for the other libraries' TCP.
+    pub tcp_offloads: TcpOffloads,
+    /// One for each library, Sumac's first.
+    pub rows: Vec<Row>,
+}
+
+/// One library.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its name, with the version where it tells.
+    pub library: String,
+    /// How its data travelled; empty where it did not.
+    pub path: String,
+    /// What came of it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// What came of a library's turn.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "outcome", rename_all = "lowercase")]
+pub enum Outcome {
+    /// It ran to its end.
+    Measured(Measurement),
+    /// It is not installed.
+    Missing {
+        /// The command that installs it.
+        install: &'static str,
+    },
+    /// It failed.
+    Failed {
+        /// Why.
+        error: String,
+    },
+}
+
+/// What a library took.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measurement {
+    /// Seconds of an allreduce, from the first worker's start to the last worker's sum.
+    pub tat_s: Times,
+    /// Its median as a multiple of Sumac's on XDP; none when that has no time.
+    pub ratio: Option<f64>,
+    /// CPU seconds of an allreduce: the library's processes.
+    pub cpu_s: Cpu,
+    /// CPU seconds of an allreduce: the whole machine, in whose interrupts XDP programs, veths and bridges run.
+    pub machine_cpu_s: f64,
+    /// Whether every element of every worker was right every time.
+    pub verified: bool,
+    /// What only Sumac tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sumac: Option<Details>,
+    /// What worker 0 sent in each 10 ms, when that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Trace>,
+}
+
+/// What only Sumac tells, in the words of its [`Report`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Details {
+    /// Words of a chunk.
+    pub chunk: u16,
+    /// Slots of the job.
+    pub slots: u32,
+    /// How much of the cables' rate was used, less what an idle cable lets pass at once.
+    pub link_efficiency: Option<f64>,
+    /// Chunks sent again by all workers, of all allreduces.
+    pub retransmits: u64,
+}
+
+/// CPU seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Cpu {
+    /// In user mode.
+    pub user: f64,
+    /// In the kernel.
+    pub system: f64,
+}
+
+impl From<Report> for Measurement {
+    fn from(report: Report) -> Measurement {
+        let each = 1.0 / f64::from(report.iterations.max(1));
+        Measurement {
+            tat_s: report.tat_s,
+            ratio: None,
+            cpu_s: Cpu { user: report.cpu_s.user * each, system: report.cpu_s.system * each },
+            machine_cpu_s: report.machine_cpu_s.total() * each,
+            verified: report.verified,
+            sumac: Some(Details {
+                chunk: report.chunk,
+                slots: report.slots,
+                link_efficiency: report.link_efficiency,
+                retransmits: report.retransmits,
+            }),
+            trace: report.trace,
+        }
+    }
+}
+
+impl Comparison {
+    /// Sets each row's ratio to the median of the row of `unit`.
+    pub fn set_ratios(&mut self, unit: &str) {
+        let row = self.rows.iter().find(|row| row.library == unit);
+        let unit = row.and_then(|row| row.outcome.measurement()).map(|measurement| measurement.tat_s.median);
+        let unit = unit.filter(|unit| *unit > 0.0);
+        for row in &mut self.rows {
+            if let Outcome::Measured(measurement) = &mut row.outcome {
+                measurement.ratio = unit.map(|unit| measurement.tat_s.median / unit);
+            }
+        }
+    }
+
+    /// Whether every library that is installed ran to its end with right sums.
+    pub fn is_right(&self) -> bool {
+        self.rows.iter().all(|row| match &row.outcome {
+            Outcome::Measured(measurement) => measurement.verified,
+            Outcome::Missing { .. } => true,
+            Outcome::Failed { .. } => false,
+        })
+    }
+}
+
+impl Outcome {
+    /// The numbers, when there are any.
+    pub fn measurement(&self) -> Option<&Measurement> {
+        match self {
+            Outcome::Measured(measurement) => Some(measurement),
+            Outcome::Missing { .. } | Outcome::Failed { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The libraries that are compared, and their order.
+
+use std::collections::BTreeSet;
+
+use sumac_lab::deployment::{Backend, Deployment, SumacOptions};
+use sumac_lab::interrupt;
+use sumac_lab::lab::{Lab, LabError};
+use sumac_lab::run::{Report, RunError, RunOptions, run_in};
+
+use super::comparison::{Comparison, Outcome, Row};
+use super::library::{Library, LibraryError, Measured};
+use super::offloads::TcpOffloads;
+
+/// Who may be compared, in the order of the table's rows. They run the other way round: attached XDP programs would be
+/// in the way of other libraries' TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Contender {
+    /// Sumac with XDP programs and AF_XDP
+    Xdp,
+    /// Sumac with UDP sockets and an aggregator process
+    Udp,
+    /// Gloo, by PyTorch
+    Gloo,
+    /// Open MPI, by mpi4py
+    Mpi,
+}
+
+/// Builds a lab and lets each of `contenders` sum in it; `tell` hears whose turn it is. The backend in the options is
+/// not used.
+///
+/// # Errors
+/// When the lab does not come up or the user interrupts. A library that fails or is missing has a row that says so.
+pub fn compare(
+    options: &RunOptions,
+    contenders: &[Contender],
+    tcp_offloads: TcpOffloads,
+    mut tell: impl FnMut(&str),
+) -> Result<Comparison, RunError> {
+    tell("building the lab");
+    let lab = Lab::up(options.lab.clone())?;
+    let mut rows = Vec::new();
+    let turns: BTreeSet<Contender> = contenders.iter().copied().collect();
+    for contender in turns.into_iter().rev() {
+        tell(contender.name());
+        let offloads = if contender.uses_tcp() { tcp_offloads } else { TcpOffloads::default() };
+        offloads.set(&lab)?;
+        let row = contender.run(&lab, options, offloads);
+        // What a Ctrl-C ended has not failed.
+        interrupt::check().map_err(LabError::from)?;
+        rows.push(row);
+    }
+    lab.down().map_err(LabError::from)?;
+    rows.reverse();
+    let mut comparison = Comparison {
+        lab: options.lab.clone(),
+        elements: options.operation.elements,
+        iterations: options.iterations,
+        tcp_offloads,
+        rows,
+    };
+    comparison.set_ratios(Contender::Xdp.name());
+    Ok(comparison)
+}
+
+impl Contender {
+    fn name(self) -> &'static str {
+        match self {
+            Contender::Xdp => "Sumac XDP",
+            Contender::Udp => "Sumac UDP",
+            Contender::Gloo => Library::Gloo.name(),
+            Contender::Mpi => Library::OpenMpi.name(),
+        }
+    }
+
+    fn uses_tcp(self) -> bool {
+        matches!(self, Contender::Gloo | Contender::Mpi)
+    }
+
+    fn run(self, lab: &Lab, options: &RunOptions, offloads: TcpOffloads) -> Row {
+        let without = |outcome| Row { library: self.name().to_owned(), path: String::new(), outcome };
+        let sumac = |backend| match sumac(lab, options, backend) {
+            Ok(report) => Row {
+                library: self.name().to_owned(),
+                path: path_of(&report),
+                outcome: Outcome::Measured(report.into()),
+            },
+            Err(error) => without(Outcome::Failed { error: error.to_string() }),
+        };
+        let other = |library: Library| match library.run(lab, options) {
+            Ok(Measured { version, measurement }) => Row {
+                library: version,
+                path: offloads.path().to_owned(),
+                outcome: Outcome::Measured(measurement),
+            },
+            Err(LibraryError::Missing { install }) => without(Outcome::Missing { install }),
+            Err(error) => without(Outcome::Failed { error: error.to_string() }),
+        };
+        match self {
+            Contender::Xdp => sumac(Backend::Xdp),
+            Contender::Udp => sumac(Backend::Udp),
+            Contender::Gloo => other(Library::Gloo),
+            Contender::Mpi => other(Library::OpenMpi),
+        }
+    }
+}
+
+fn sumac(lab: &Lab, options: &RunOptions, backend: Backend) -> Result<Report, RunError> {
+    let options = RunOptions { sumac: SumacOptions { backend, ..options.sumac.clone() }, ..options.clone() };
+    let deployment = Deployment::start(lab, &options.sumac)?;
+    run_in(&deployment, &options, &indicatif::ProgressBar::hidden())
+}
+
+/// What was really bound, on workers and aggregator.
+fn path_of(report: &Report) -> String {
+    let modes = &report.modes;
+    let join = |modes: &BTreeSet<String>| modes.iter().cloned().collect::<Vec<_>>().join(" and ");
+    format!("{}; aggregator {}", join(&modes.workers), join(&modes.aggregator))
+}

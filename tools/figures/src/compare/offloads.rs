@@ -1,0 +1,64 @@
+//! What the veths do for the kernel's TCP while other libraries run. Sumac's own frames are never larger than the MTU.
+
+use serde::Serialize;
+
+use sumac_lab::cable::{FAR, NEAR};
+use sumac_lab::command::CommandError;
+use sumac_lab::lab::Lab;
+use sumac_lab::namespace::Namespace;
+
+/// How much the veths do for TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum TcpOffloads {
+    /// Nothing: frames of the MTU's size, each taken by itself
+    None,
+    /// Frames of the MTU's size, joined again by the hosts that receive or route them
+    #[default]
+    Gro,
+    /// Segments of up to 64 KB that nobody cuts: faster than any wire, as no wire carries them
+    All,
+}
+
+impl TcpOffloads {
+    /// Whether frames are larger than a cable may see that loses them one by one. One with a rate counts their bytes.
+    pub fn exceed_the_mtu(self) -> bool {
+        self == TcpOffloads::All
+    }
+
+    /// How TCP's data travels.
+    pub fn path(self) -> &'static str {
+        match self {
+            TcpOffloads::None => "kernel TCP, MTU-sized frames, no offloads",
+            TcpOffloads::Gro => "kernel TCP, MTU-sized frames, GRO",
+            TcpOffloads::All => "kernel TCP, 64 KB super-frames",
+        }
+    }
+
+    /// Sets the veths of workers, aggregators and cables. What labs come with, and what Sumac needs, is `Gro`.
+    pub fn set(self, lab: &Lab) -> Result<(), CommandError> {
+        for rank in 0..lab.spec().workers {
+            self.set_on(lab, lab.worker(rank), lab.worker_interface())?;
+        }
+        for port in lab.spec().aggregator_ports() {
+            self.set_on(lab, lab.aggregator(), &port)?;
+        }
+        for rack in lab.racks() {
+            for port in lab.spec().rack_ports().iter().map(String::as_str).chain([lab.uplink()]) {
+                self.set_on(lab, rack, port)?;
+            }
+        }
+        for cable in lab.cables() {
+            for port in [NEAR, FAR] {
+                self.set_on(lab, cable.namespace(), port)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_on(self, lab: &Lab, host: &Namespace, interface: &str) -> Result<(), CommandError> {
+        let whole = if self.exceed_the_mtu() { "on" } else { "off" };
+        host.offload(interface, &["tx", whole, "tso", whole, "gso", whole, "gro", "off"])?;
+        if self == TcpOffloads::None { Ok(()) } else { host.take_redirects(interface, lab.spec().napi) }
+    }
+}

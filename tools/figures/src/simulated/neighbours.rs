@@ -1,0 +1,234 @@
+//! Figure 16: a job whose worker shares its cable with a flow like TCP's.
+
+use sumac_transport::DynamicParams;
+
+use super::{
+    Effort, all,
+    figure::{Figure, Series, Target, median, rounded},
+    testbed::{Allocation, CABLES, ELEMENTS, Running, Testbed, over_seeds},
+};
+use sumac_sim::{
+    events::{MILLI, Nanos, SECOND},
+    job::SetupError,
+    tcp::{FULL_SEGMENT, Flow, SEGMENT},
+    trainer::StepPlan,
+    world::World,
+};
+
+const WORKERS: usize = 6;
+const CHUNKS: usize = 1_000;
+/// A value of the lines over time.
+const STEP: Nanos = 10 * MILLI;
+/// When the job begins; the flow has been there before.
+const BEGIN: Nanos = 250 * MILLI;
+
+/// Who else is on the cable.
+#[derive(Clone, Copy, PartialEq)]
+enum Neighbour {
+    Nobody,
+    /// A flow that understands marks, or not.
+    Flow {
+        is_capable: bool,
+    },
+    /// A job like it.
+    Job,
+}
+
+const TCP: Neighbour = Neighbour::Flow { is_capable: true };
+
+/// The job and its neighbour.
+#[derive(Clone, Copy)]
+struct Case {
+    name: &'static str,
+    /// Tensors of a step and the pause after them, as a part of the time that they take alone; 0: it always sends.
+    pause: f64,
+    congestion: bool,
+    beside: Neighbour,
+}
+
+const CASES: [Case; 7] = [
+    Case { name: "small demand alone", pause: 2.0, congestion: true, beside: Neighbour::Nobody },
+    Case { name: "small demand beside TCP", pause: 2.0, congestion: true, beside: TCP },
+    Case { name: "always sending alone", pause: 0.0, congestion: true, beside: Neighbour::Nobody },
+    Case { name: "always sending beside TCP", pause: 0.0, congestion: true, beside: TCP },
+    Case { name: "the same without congestion control", pause: 0.0, congestion: false, beside: TCP },
+    Case {
+        name: "the same beside TCP without ECN",
+        pause: 0.0,
+        congestion: true,
+        beside: Neighbour::Flow { is_capable: false },
+    },
+    Case { name: "two jobs that always send", pause: 0.0, congestion: true, beside: Neighbour::Job },
+];
+
+struct Outcome {
+    job: f64,
+    /// The flow, or the other job.
+    neighbour: f64,
+    /// The job and the flow.
+    lines: [Vec<f64>; 2],
+}
+
+/// The figure.
+///
+/// # Errors
+/// When a job cannot be set up.
+pub fn figure16(effort: Effort) -> Result<Figure, SetupError> {
+    let time = effort.of(8) as Nanos * 125 * MILLI;
+    let results = all(over_seeds(&CASES, effort.seeds, |case, seed| run(*case, time, seed)))?;
+    let of = |case: usize, value: fn(&Outcome) -> f64| median(results[case].iter().map(value).collect());
+    let rows = CASES.iter().enumerate().map(|(number, case)| {
+        let (job, flow) = (of(number, |outcome| outcome.job), of(number, |outcome| outcome.neighbour));
+        let share = if flow > 0.0 { job / (job + flow) * 100.0 } else { 100.0 };
+        vec![
+            serde_json::json!(case.name),
+            rounded(job * 8e-9),
+            rounded(flow * 8e-9),
+            rounded(full(case, job, flow) * 100.0),
+            rounded(share),
+        ]
+    });
+    let mut series = Vec::new();
+    for case in [1, 3] {
+        for (line, who) in ["job", "TCP"].into_iter().enumerate() {
+            let values = results[case].first().map(|outcome| outcome.lines[line].clone()).unwrap_or_default();
+            let name = format!("{}: {who}", CASES[case].name);
+            series.push(Series { name, step_s: STEP as f64 / SECOND as f64, values });
+        }
+    }
+    let job = |case| of(case, |outcome: &Outcome| outcome.job);
+    let flow = |case| of(case, |outcome: &Outcome| outcome.neighbour);
+    let share = job(3) / (job(3) + flow(3));
+    let two = job(6) / (job(6) + flow(6));
+    Ok(Figure {
+        figure: "fig16",
+        title: "a job beside a TCP-like flow, and beside another job, on one worker's cable",
+        command: effort.command("fig16"),
+        lab: format!(
+            "One job of {WORKERS} workers and a parameter host, slots enough, 10 Gbit/s; one worker's cable to the aggregator, with a queue of \
+             256 frames that marks above 64, carries a greedy flow as well (a model of NewReno with ECN, one segment a packet, no SACK). The \
+             flow begins at 0, the job {} ms later.",
+            BEGIN / MILLI
+        ),
+        columns: vec!["case", "job_gbps", "neighbour_gbps", "of_the_cable_percent", "job_share_percent"],
+        rows: rows.collect(),
+        series,
+        targets: vec![
+            Target::new(
+                "a job that wants less than its share",
+                "gets at least 85 % of what it gets alone",
+                format!("{:.1} %", job(1) / job(0) * 100.0),
+                job(1) >= 0.85 * job(0),
+            ),
+            Target::new(
+                "a job that wants everything",
+                "gets 40 to 60 % beside a flow",
+                format!("{:.1} %", share * 100.0),
+                (0.4..=0.6).contains(&share),
+            ),
+            Target::new(
+                "two jobs",
+                "get 40 to 60 % each",
+                format!("{:.1} %", two * 100.0),
+                (0.4..=0.6).contains(&two),
+            ),
+            Target::new(
+                "the cable with both",
+                "is at least 85 % full",
+                format!("{:.1} %", full(&CASES[3], job(3), flow(3)) * 100.0),
+                full(&CASES[3], job(3), flow(3)) >= 0.85,
+            ),
+        ],
+    })
+}
+
+fn run(case: Case, time: Nanos, seed: u64) -> Result<Outcome, SetupError> {
+    let mut testbed = Testbed::new(CABLES, 1_024, seed);
+    let (edge, sink) = cable_to_share(&mut testbed);
+    let end = BEGIN + time;
+    let running = job(&mut testbed, case, edge, time)?;
+    let other = if case.beside == Neighbour::Job { Some(job(&mut testbed, case, edge, time)?) } else { None };
+    let flow = match case.beside {
+        Neighbour::Flow { is_capable } => {
+            let source = fast_host(&mut testbed, edge);
+            let at = testbed.some_of(MILLI);
+            Some(testbed.world.add_flow(source, sink, is_capable, at))
+        }
+        _ => None,
+    };
+    let delivered = |world: &World| flow.map_or(0, |flow| Flow::delivered(&world.flows[flow]));
+    let mut bytes = vec![0];
+    for number in 0..end / STEP {
+        testbed.world.run((number + 1) * STEP);
+        bytes.push(delivered(&testbed.world));
+    }
+    running.check()?;
+    // The first third is for the two to find their shares.
+    let from = BEGIN + time / 3;
+    let before = bytes[(from / STEP) as usize];
+    let last = bytes.last().copied().unwrap_or(0);
+    let measured = (end / STEP - from / STEP) * STEP;
+    let flow = (last - before) as f64 * SECOND as f64 / measured as f64;
+    let line = |pair: &[u64]| (pair[1] - pair[0]) as f64 * 8.0 / STEP as f64;
+    Ok(Outcome {
+        job: running.goodput(from, end),
+        neighbour: other.map_or(flow, |other| other.goodput(from, end)),
+        lines: [in_gbps(&running, end), bytes.windows(2).map(line).collect()],
+    })
+}
+
+/// A job one of whose workers is behind the cable that is shared.
+fn job(testbed: &mut Testbed, case: Case, edge: usize, time: Nanos) -> Result<Running, SetupError> {
+    let first = fast_host(testbed, edge);
+    let center = testbed.center;
+    let others = (1..WORKERS).map(|_| testbed.host_at(center).0);
+    let nodes: Vec<_> = std::iter::once(first).chain(others).collect();
+    let parameter = testbed.parameter_host();
+    let dynamic = DynamicParams { congestion: case.congestion, ..DynamicParams::new(1_024) };
+    let job = testbed.job(&Allocation::Dynamic(dynamic), &nodes, &[parameter]);
+    let sending = testbed.cables.time(4 * CHUNKS as u64);
+    let always = case.pause == 0.0;
+    // Small tensors, whose ends make the line over time.
+    let tensors = if always { (time / testbed.cables.time(CHUNKS as u64 / 20)) as usize * 2 } else { 80 };
+    let plan = StepPlan {
+        lanes: 1,
+        tensors,
+        elements: CHUNKS * usize::from(ELEMENTS) / 20,
+        chunk: 4 * usize::from(ELEMENTS),
+        pause: (sending as f64 * case.pause) as Nanos,
+        from: BEGIN + testbed.some_of(MILLI),
+        until: BEGIN + time,
+    };
+    testbed.start(job, &plan)
+}
+
+/// The part of the cable that these bytes of tensor and of the neighbour's take, headers and gaps included.
+fn full(case: &Case, job: f64, neighbour: f64) -> f64 {
+    let bytes = CABLES.rate as f64 / 8.0;
+    let segments = bytes * SEGMENT as f64 / FULL_SEGMENT as f64;
+    let rate = if case.beside == Neighbour::Job { CABLES.goodput() } else { segments };
+    job / CABLES.goodput() + neighbour / rate
+}
+
+fn in_gbps(running: &Running, end: Nanos) -> Vec<f64> {
+    running.goodput_series(STEP, end).into_iter().map(|bytes| bytes * 8e-9).collect()
+}
+
+/// A node behind whose cable to the aggregator several hosts are, and a host on the other side.
+fn cable_to_share(testbed: &mut Testbed) -> (usize, usize) {
+    let edge = testbed.world.add_node();
+    let cables = testbed.cables;
+    testbed.world.network.connect(edge, testbed.center, cables.down(), cables.down());
+    let center = testbed.center;
+    let (sink, _) = testbed.host_at(center);
+    (edge, sink)
+}
+
+/// A host whose own cable is short and never the narrow place.
+fn fast_host(testbed: &mut Testbed, edge: usize) -> usize {
+    let host = testbed.world.add_node();
+    let up =
+        sumac_sim::link::LinkSpec { rate: 10 * testbed.cables.rate, delay: 1_000, ..testbed.cables.up() };
+    testbed.world.network.connect(host, edge, up, up);
+    host
+}

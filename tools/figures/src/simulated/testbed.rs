@@ -1,0 +1,289 @@
+//! What the figures' labs have in common: hosts around one aggregator, jobs on them, and numbers from what their trainers
+//! wrote down.
+
+use std::{cell::RefCell, rc::Rc};
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use sumac_transport::{DynamicParams, JobParams, NonFinitePolicy, Scale, Tuning, WireFormat};
+use sumac_wire::Reason;
+
+use sumac_sim::{
+    address::NodeId,
+    aggregator::{Aggregator, Capacity},
+    events::{MICRO, Nanos, SECOND},
+    job::{Attachment, Job, SetupError, Topology},
+    link::{Faults, LinkSpec},
+    network::LinkId,
+    packet::Framing,
+    parameter::Parameter,
+    trainer::{StepPlan, Steps, TrainerLog},
+    world::World,
+};
+
+/// Elements of a chunk here, each in place of [`STRETCH`] words: 360 words, a frame of 1,538 bytes.
+pub const ELEMENTS: u16 = 4;
+/// Words on the cable for each element.
+pub const STRETCH: u64 = 90;
+/// Bytes of tensor in a chunk.
+pub const CHUNK_BYTES: u64 = ELEMENTS as u64 * STRETCH * 4;
+/// What figures look like on the cable.
+pub const FRAMING: Framing = Framing { stretch: STRETCH };
+
+/// What all cables are like.
+#[derive(Clone, Copy, Debug)]
+pub struct Cables {
+    /// Bits per second.
+    pub rate: u64,
+    /// One way.
+    pub delay: Nanos,
+    /// Full frames that a port of the aggregator's node holds.
+    pub queue: u64,
+    /// Full frames above which it marks.
+    pub mark: u64,
+}
+
+/// 10 Gbit/s, and as far as a window of 96 chunks reaches to the aggregator and back.
+pub const CABLES: Cables = Cables { rate: 10_000_000_000, delay: 57 * MICRO, queue: 256, mark: 64 };
+
+impl Cables {
+    /// From the node to a host.
+    pub fn down(&self) -> LinkSpec {
+        let frame = FRAMING.chunk_len(ELEMENTS);
+        LinkSpec {
+            rate: self.rate,
+            delay: self.delay,
+            queue: self.queue * frame,
+            mark: Some(self.mark * frame),
+            faults: Faults::default(),
+        }
+    }
+
+    /// From a host, which stops to send before its own queue is full.
+    pub fn up(&self) -> LinkSpec {
+        LinkSpec { queue: u64::MAX, mark: None, ..self.down() }
+    }
+
+    /// Bytes of tensor in a second of full chunks.
+    pub fn goodput(&self) -> f64 {
+        self.rate as f64 / 8.0 * CHUNK_BYTES as f64 / FRAMING.chunk_len(ELEMENTS) as f64
+    }
+
+    /// How long a cable takes for this many chunks.
+    pub fn time(&self, chunks: u64) -> Nanos {
+        chunks * FRAMING.chunk_len(ELEMENTS) * 8 * SECOND / self.rate
+    }
+}
+
+/// How a job uses the aggregator.
+#[derive(Clone, Debug)]
+pub enum Allocation {
+    /// Slots of its own: lanes, each in a shard of its own, and slots of each.
+    Static(u16, u32),
+    /// Slots that it shares.
+    Dynamic(DynamicParams),
+}
+
+/// Hosts around an aggregator.
+pub struct Testbed {
+    /// Everything.
+    pub world: World,
+    /// The node of the aggregator.
+    pub center: NodeId,
+    /// What cables are like.
+    pub cables: Cables,
+    /// What is drawn besides.
+    pub rng: ChaCha8Rng,
+    jobs: u16,
+    slots: u32,
+}
+
+/// A job that runs.
+pub struct Running {
+    /// The job.
+    pub job: Job,
+    /// Its workers' places in the world.
+    pub workers: Vec<usize>,
+    /// What each worker's trainer wrote down.
+    pub logs: Vec<Rc<RefCell<TrainerLog>>>,
+    /// What the trainers do.
+    pub plan: StepPlan,
+}
+
+impl Testbed {
+    /// An aggregator with this many shared slots, and nobody around it.
+    ///
+    /// # Panics
+    /// Never on a machine that has memory for some thousand slots.
+    pub fn new(cables: Cables, dynamic_slots: u32, seed: u64) -> Testbed {
+        let mut world = World::new(FRAMING, seed);
+        let center = world.add_node();
+        let slot_timeout = SECOND;
+        let capacity = Capacity { shards: 16, slots: 4_096, dynamic_slots, elements: ELEMENTS, slot_timeout };
+        world.nodes[center].aggregator = Aggregator::new(capacity).ok();
+        let rng = ChaCha8Rng::seed_from_u64(seed);
+        Testbed { world, center, cables, rng, jobs: 0, slots: 0 }
+    }
+
+    /// A host on a cable of its own to some node; and the cable to it.
+    pub fn host_at(&mut self, node: NodeId) -> (NodeId, LinkId) {
+        let host = self.world.add_node();
+        let link = self.world.network.connect(host, node, self.cables.up(), self.cables.down());
+        (host, link)
+    }
+
+    /// A host beside the aggregator that sums.
+    pub fn parameter_host(&mut self) -> NodeId {
+        let (node, _) = self.host_at(self.center);
+        self.world.nodes[node].parameter = Some(Parameter::new(self.ring()));
+        node
+    }
+
+    /// Bytes of a host's ring: 64 frames.
+    pub fn ring(&self) -> u64 {
+        64 * FRAMING.chunk_len(ELEMENTS)
+    }
+
+    /// A job on these hosts, which are all right below the aggregator.
+    pub fn job(&mut self, mode: &Allocation, nodes: &[NodeId], hosts: &[NodeId]) -> Job {
+        self.jobs += 1;
+        let (lanes, slots, dynamic) = match mode {
+            Allocation::Static(lanes, slots) => (*lanes, *slots, None),
+            Allocation::Dynamic(dynamic) => (1, 1, Some(dynamic.clone())),
+        };
+        let first_slot = self.slots;
+        self.slots += slots * u32::from(lanes);
+        let params = JobParams {
+            job: self.jobs,
+            epoch: 1,
+            token: 0x5eed + u64::from(self.jobs),
+            rank: 0,
+            world: nodes.len() as u16,
+            rack_rank: 0,
+            rack_world: nodes.len() as u16,
+            lane: 0,
+            shards: lanes,
+            slots,
+            elements: ELEMENTS,
+            wire: WireFormat::Int32,
+            scaling: Scale::Fixed(1e8),
+            not_finite: NonFinitePolicy::Error,
+            measure: false,
+            dynamic,
+        };
+        Job {
+            params,
+            tuning: Tuning::default(),
+            lanes,
+            workers: nodes.iter().map(|node| Attachment { node: *node, rack: None }).collect(),
+            topology: Topology { root: Some(self.center), racks: Vec::new() },
+            hosts: hosts.to_vec(),
+            first_slot,
+            stealing: true,
+            first_chunk: 0,
+            ring: self.ring(),
+        }
+    }
+
+    /// Has a job's trainers begin.
+    ///
+    /// # Errors
+    /// When the job cannot be.
+    pub fn start(&mut self, job: Job, plan: &StepPlan) -> Result<Running, SetupError> {
+        let logs: Vec<Rc<RefCell<TrainerLog>>> = job.workers.iter().map(|_| Rc::default()).collect();
+        let plan = StepPlan { lanes: usize::from(job.lanes), ..plan.clone() };
+        let workers =
+            job.start(&mut self.world, |rank| Box::new(Steps::new(plan.clone(), logs[rank].clone())))?;
+        Ok(Running { job, workers, logs, plan })
+    }
+
+    /// Some part of `most`, drawn.
+    pub fn some_of(&mut self, most: Nanos) -> Nanos {
+        self.rng.random_range(0..most.max(1))
+    }
+
+    /// Packets of a job at the aggregator, by what became of them.
+    pub fn counter(&self, job: &Running, reason: Reason) -> u64 {
+        let aggregator = self.world.nodes[self.center].aggregator.as_ref();
+        aggregator.map_or(0, |aggregator| aggregator.job_counter(job.job.params.job, reason))
+    }
+}
+
+impl Running {
+    /// Steps of worker 0 between two times.
+    pub fn steps(&self, from: Nanos, until: Nanos) -> usize {
+        let log = self.logs[0].borrow();
+        log.steps.iter().filter(|at| (from..until).contains(at)).count()
+    }
+
+    /// Nanoseconds that a step of worker 0 takes, from the end of the `skipped`-th step to the last one; `None`: it has not
+    /// come so far.
+    pub fn step_time(&self, skipped: usize) -> Option<f64> {
+        let log = self.logs[0].borrow();
+        let (first, last) = (log.steps.get(skipped)?, log.steps.last()?);
+        let steps = log.steps.len() - 1 - skipped;
+        (steps > 0).then(|| (last - first) as f64 / steps as f64)
+    }
+
+    /// Bytes of tensor that worker 0 got per second between two times.
+    pub fn goodput(&self, from: Nanos, until: Nanos) -> f64 {
+        let log = self.logs[0].borrow();
+        let tensors = log.tensors.iter().filter(|at| (from..until).contains(at)).count();
+        tensors as f64 * self.tensor_bytes() * SECOND as f64 / (until - from) as f64
+    }
+
+    /// The same in each `step` from the beginning to `end`.
+    pub fn goodput_series(&self, step: Nanos, end: Nanos) -> Vec<f64> {
+        (0..end / step).map(|number| self.goodput(number * step, (number + 1) * step)).collect()
+    }
+
+    /// That no operation of any worker ended in an error.
+    ///
+    /// # Errors
+    /// When one did.
+    pub fn check(&self) -> Result<(), SetupError> {
+        let failed = self.logs.iter().find_map(|log| log.borrow().failed.first().cloned());
+        failed.map_or(Ok(()), |why| Err(SetupError::Operation(why)))
+    }
+
+    fn tensor_bytes(&self) -> f64 {
+        (self.plan.elements as u64 * STRETCH * 4) as f64
+    }
+}
+
+/// Calls `run` for all seeds of all cases, on all cores; gives the results by case, in the seeds' order.
+pub fn over_seeds<C: Sync, R: Send>(
+    cases: &[C],
+    seeds: u64,
+    run: impl Fn(&C, u64) -> R + Sync,
+) -> Vec<Vec<R>> {
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    };
+    let next = AtomicU64::new(0);
+    let total = cases.len() as u64 * seeds;
+    let done: Mutex<Vec<(u64, R)>> = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= total {
+                        return;
+                    }
+                    let result = run(&cases[(number / seeds) as usize], number % seeds);
+                    done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((number, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    done.sort_by_key(|(number, _)| *number);
+    let mut results: Vec<Vec<R>> = cases.iter().map(|_| Vec::new()).collect();
+    for (number, result) in done {
+        results[(number / seeds) as usize].push(result);
+    }
+    results
+}

@@ -1,0 +1,152 @@
+//! Values that overflow, are not finite or are missing, and operations that differ between workers.
+
+use sumac_transport::{
+    Arithmetic, DType, JobError, JobParams, JobState, NonFinitePolicy, OpError, Operation, Scale,
+};
+
+use sumac_sim::events::MILLI;
+
+use crate::{PERFECT, bytes, job, network::Network};
+
+/// Runs one operation with these inputs; returns the results of all workers.
+fn run(params: &JobParams, dtype: DType, inputs: &[Vec<u8>]) -> (Network, Vec<Result<(), OpError>>) {
+    let mut net = Network::new(params, 1, PERFECT);
+    let count = inputs[0].len() / dtype.size();
+    for (rank, input) in inputs.iter().enumerate() {
+        let buffer = Box::new(input.clone());
+        net.submit(rank, Operation::allreduce(5, dtype, Arithmetic::Sum, count, buffer));
+    }
+    net.run(1, 1);
+    let results = (0..inputs.len()).map(|rank| net.completions(rank)[0].result.clone()).collect();
+    (net, results)
+}
+
+fn output(net: &Network, rank: usize, len: usize) -> Vec<u8> {
+    net.completions(rank)[0].buffer.input(0, len).to_vec()
+}
+
+#[test]
+fn a_sum_that_overflows_comes_again_as_floats() {
+    let params = JobParams { scaling: Scale::Fixed(1e8), ..job(3, 64) };
+    // 21.4 times 1e8 just fits; of element 20, one value does not, and of element 50 only the sum does not.
+    let values = |rank: usize| {
+        let mut values = vec![0.125f32; 80];
+        values[20] = if rank == 1 { 1e20 } else { 3.0 };
+        values[50] = 15.25;
+        values
+    };
+    let inputs: Vec<Vec<u8>> = (0..3).map(|rank| bytes(&values(rank))).collect();
+    let (net, results) = run(&params, DType::Float32, &inputs);
+    let mut sum = vec![0.375f32; 80];
+    (sum[20], sum[50]) = ((1e20f32 as f64 + 6.0) as f32, 45.75);
+    assert_eq!(results, vec![Ok(()); 3]);
+    for rank in 0..3 {
+        assert_eq!(output(&net, rank, 320), bytes(&sum), "rank {rank}");
+        assert_eq!(net.engine(rank).stats().raw_chunks, 2, "the chunks of 16 to 23 and of 48 to 55");
+        assert_eq!(net.engine(rank).stats().halvings, 0, "it is no loss");
+    }
+    assert_eq!(net.host_stats().asked_raw, 2);
+}
+
+#[test]
+fn without_a_known_exponent_floats_go_at_once() {
+    let params = JobParams { scaling: Scale::Block, ..job(2, 64) };
+    let values: Vec<f32> = (0..400).map(|at| at as f32 * 1e-30).collect();
+    let (net, results) = run(&params, DType::Float32, &[bytes(&values), bytes(&values)]);
+    let sum: Vec<f32> = values.iter().map(|value| 2.0 * value).collect();
+    assert_eq!(results, vec![Ok(()); 2]);
+    for rank in 0..2 {
+        assert_eq!(output(&net, rank, 128 * 4), bytes(&sum[..128]), "the first window is exact");
+        let stats = net.engine(rank).stats();
+        assert_eq!((stats.raw_chunks, stats.resent), (16, 0), "the others go with an exponent");
+    }
+}
+
+#[test]
+fn integers_that_overflow_fail_on_all_workers() {
+    let inputs = [[1i32 << 30; 24], [1 << 30; 24]].map(|mut values| {
+        values[3..].fill(7);
+        values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>()
+    });
+    let (mut net, results) = run(&job(2, 64), DType::Int32, &inputs);
+    assert_eq!(results, vec![Err(OpError::SumTooLarge { first: 0, last: 7 }); 2]);
+    let good: Vec<u8> = [-5i32; 24].iter().flat_map(|value| value.to_ne_bytes()).collect();
+    for rank in 0..2 {
+        let buffer = Box::new(good.clone());
+        net.submit(rank, Operation::allreduce(6, DType::Int32, Arithmetic::Sum, 24, buffer));
+    }
+    net.run(2, 1);
+    for rank in 0..2 {
+        let completions = net.completions(rank);
+        assert_eq!(completions[1].result, Ok(()), "the job goes on");
+        assert_eq!(completions[1].buffer.input(0, 4), (-10i32).to_ne_bytes());
+    }
+}
+
+#[test]
+fn what_is_not_finite_fails_or_is_carried() {
+    let mut bad = vec![1.0f32; 24];
+    bad[9] = f32::NEG_INFINITY;
+    let inputs = [bytes(&[1.0; 24]), bytes(&bad)];
+    for scaling in [Scale::Fixed(1e6), Scale::Block] {
+        let params = JobParams { scaling, ..job(2, 64) };
+        let (_, results) = run(&params, DType::Float32, &inputs);
+        assert_eq!(results[0], Err(OpError::Peer { first: 8, last: 15 }), "{scaling:?}");
+        assert!(matches!(results[1], Err(OpError::NotFinite { index: 9, .. })), "{scaling:?}");
+        let params = JobParams { not_finite: NonFinitePolicy::Carry, ..params };
+        let (net, results) = run(&params, DType::Float32, &inputs);
+        assert_eq!(results, vec![Ok(()); 2]);
+        let mut sum = [2.0f32; 24];
+        sum[8..16].fill(f32::NAN);
+        assert_eq!(output(&net, 0, 96), bytes(&sum), "{scaling:?}");
+        assert_eq!(output(&net, 1, 96), bytes(&sum), "{scaling:?}");
+    }
+}
+
+#[test]
+fn a_buffer_that_is_too_short_fails_everywhere() {
+    for arithmetic in [Arithmetic::Sum, Arithmetic::Max, Arithmetic::Bits] {
+        let mut net = Network::new(&job(2, 64), 1, PERFECT);
+        for (rank, len) in [24, 13].into_iter().enumerate() {
+            let buffer = Box::new(bytes(&vec![1.0; len]));
+            net.submit(rank, Operation::allreduce(5, DType::Float32, arithmetic, 24, buffer));
+        }
+        net.run(1, 1);
+        let result = |rank: usize| net.completions(rank)[0].result.clone();
+        assert_eq!(result(0), Err(OpError::Peer { first: 8, last: 15 }), "{arithmetic:?}");
+        assert_eq!(result(1), Err(OpError::ShortBuffer { index: 13 }), "{arithmetic:?}");
+    }
+}
+
+#[test]
+fn different_operations_end_the_job() {
+    let mut net = Network::new(&job(3, 64), 1, PERFECT);
+    for (rank, signature) in [5, 5, 6].into_iter().enumerate() {
+        let buffer = Box::new(bytes(&[1.0; 24]));
+        net.submit(rank, Operation::allreduce(signature, DType::Float32, Arithmetic::Sum, 24, buffer));
+    }
+    net.idle(500);
+    let why: Vec<_> = net.engines().map(|engine| engine.state()).collect();
+    let is_told = |state: &JobState<'_>| {
+        matches!(state, JobState::Failed(JobError::Mismatch { lane: 0, seq: 0, base: 0, .. }))
+    };
+    assert!(why.iter().any(is_told), "{why:?}");
+}
+
+#[test]
+fn sums_that_all_overflow_flow_as_others_do() {
+    let params = JobParams { scaling: Scale::Fixed(1e8), ..job(3, 64) };
+    let mut net = Network::new(&params, 6, PERFECT);
+    net.join();
+    let values = bytes(&vec![30.0f32; 4000]);
+    let sum = || Operation::allreduce(5, DType::Float32, Arithmetic::Sum, 4000, Box::new(values.clone()));
+    net.submit(0, sum());
+    net.submit(1, sum());
+    net.idle(30);
+    let began = net.world.now();
+    net.submit(2, sum());
+    net.run(1, 30);
+    assert_eq!(output(&net, 2, 16_000), bytes(&vec![90.0f32; 4000]));
+    let took = (net.world.now() - began) / MILLI;
+    assert!(took < 20, "500 chunks took {took} ms: {}", net.summary());
+}
