@@ -1,4 +1,4 @@
-//! How `sumac-agg status`, `control` and `drop` reach a running `sumac-agg serve`: by a Unix socket with an abstract name, which
+//! The connection of `sumac-agg status`, `control` and `drop` to a running `sumac-agg serve`: by a Unix socket with an abstract name, which
 //! each network namespace has for itself, as it has its ports.
 //!
 //! A question and its answer are one line of JSON each. Names are no files and have no mode; so both sides look who
@@ -24,7 +24,7 @@ use thiserror::Error;
 
 use crate::pins::AggregatorPins;
 
-/// How long a side waits for the other's line.
+/// Timeout for the other side's line.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a question: what is longer is none.
 const LONGEST_QUESTION: u64 = 4096;
@@ -47,7 +47,7 @@ pub fn control_name(port: u16) -> String {
     format!("sumac-agg/control/{port}")
 }
 
-/// What is asked.
+/// A request to the running `serve`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {
@@ -65,9 +65,9 @@ pub enum Question {
         /// Of what leaves.
         down: u32,
     },
-    /// Why jobs have as many slots as they have: a JSON object by their numbers.
+    /// The reason for each job's number of slots: a JSON object by job number.
     SlotsReasons,
-    /// Who is below a control plane and which jobs it has, as it is to be printed.
+    /// The members and jobs of a control plane, as `sumac-agg control` prints them.
     Control {
         /// One JSON object, not text for people.
         json: bool,
@@ -85,10 +85,10 @@ impl Question {
 /// The answer: what was asked for, or why not.
 type Answer = Result<String, String>;
 
-/// Why there is no answer.
+/// Reasons for a missing answer.
 #[derive(Debug, Error)]
 pub enum AskError {
-    /// Nobody listens.
+    /// No process listens.
     #[error(
         "no `sumac-agg serve` answers as @{name} in this network namespace; is it running, and on that port?"
     )]
@@ -96,12 +96,12 @@ pub enum AskError {
         /// The name.
         name: String,
     },
-    /// Who listens is somebody else.
+    /// The listener belongs to another user.
     #[error("@{name} belongs to user {uid}, neither to you nor to root: ask as that user")]
     Stranger {
         /// The name.
         name: String,
-        /// Whose it is.
+        /// The owner's user id.
         uid: u32,
     },
     /// It went wrong on the way.
@@ -109,7 +109,7 @@ pub enum AskError {
     Io {
         /// The name.
         name: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// It refused.
@@ -195,7 +195,7 @@ fn write_line(stream: &mut UnixStream, value: &impl Serialize) -> io::Result<()>
     stream.write_all(&line)
 }
 
-/// Who is at the other end.
+/// The peer's credentials.
 fn peer(stream: &UnixStream) -> io::Result<Uid> {
     Ok(Uid::from_raw(getsockopt(stream, sockopt::PeerCredentials)?.uid()))
 }

@@ -27,7 +27,7 @@ use crate::{
 /// An attached aggregator that takes jobs from a control plane.
 pub struct EbpfPlane {
     aggregator: Aggregator,
-    /// Why jobs have as many slots as they have: the maps have no room for it.
+    /// The reason for each job's number of slots: the maps have no room for it.
     reasons: Mutex<BTreeMap<u16, String>>,
 }
 
@@ -47,7 +47,7 @@ impl EbpfPlane {
         &self.aggregator
     }
 
-    /// Why jobs have as many slots as they have, by their numbers.
+    /// The reason for each job's number of slots, by job number.
     #[must_use]
     pub fn slots_reasons(&self) -> BTreeMap<u16, String> {
         self.reasons().clone()
@@ -201,7 +201,7 @@ fn ways(job: &JobInstall) -> Result<Ways, PlaneError> {
     Ok(Ways { workers: ways, hosts, level })
 }
 
-/// Why there is no way to a worker, or, behind the last of them, to the root or a parameter host.
+/// The reason that a worker, or, behind the last of them, the root or a parameter host, is unreachable.
 fn no_way(job: &JobInstall, rank: usize, ip: Ipv4Addr, what: String) -> PlaneError {
     if rank < job.workers.len() {
         return PlaneError::NoWay { rank, ip, what };

@@ -34,7 +34,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{StateDir, identity::TlsFiles};
 
-/// How often it is looked for whether the programs were replaced.
+/// Interval of the check for replaced programs.
 const LOOK: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
@@ -63,11 +63,11 @@ their parameter hosts; started again at the same address, it takes them up. Afte
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Where workers' daemons reach the control plane (TCP)
+    /// Address on which workers' daemons reach the control plane (TCP)
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:48600")]
     listen: SocketAddr,
 
-    /// What adds the packets: the attached XDP programs, this process, or nothing
+    /// Data path that aggregates: the attached XDP programs, this process, or none
     #[arg(long, default_value = "ebpf")]
     plane: Plane,
 
@@ -89,7 +89,7 @@ pub struct Args {
     #[arg(long, value_name = "IP:PORT")]
     parent: Option<SocketAddr>,
 
-    /// What this rack is called at the aggregator above; its address towards it unless given
+    /// Name of this rack at the aggregator above [default: its address towards it]
     #[arg(long, value_name = "NAME", requires = "parent")]
     rack_name: Option<String>,
 
@@ -108,11 +108,11 @@ pub struct Args {
     #[arg(long)]
     no_stealing: bool,
 
-    /// How long a dead worker of a dynamic job may be replaced, by one that joins with its rank, before the job fails
+    /// Seconds in which a dead worker of a dynamic job may be replaced, by one that joins with its rank, before the job fails
     #[arg(long, value_name = "SECONDS", default_value_t = 0, conflicts_with = "parent")]
     rejoin_grace: u64,
 
-    /// Where the eBPF aggregator is pinned
+    /// Directory of the eBPF aggregator's pins
     #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_ROOT)]
     pin_root: PathBuf,
 
@@ -153,7 +153,7 @@ enum Plane {
     Ebpf,
     /// This process, over a UDP socket
     Host,
-    /// Nothing: dynamic jobs only, whose workers send to their parameter hosts
+    /// No data path: dynamic jobs only, whose workers send to their parameter hosts
     None,
 }
 

@@ -122,7 +122,7 @@ impl Drop for Lab {
     }
 }
 
-/// Where the control plane keeps its key and journal.
+/// The directory of the control plane's key and journal.
 fn state_dir() -> PathBuf {
     std::env::temp_dir().join(format!("sumac-control-plane-{}", std::process::id()))
 }
@@ -261,7 +261,7 @@ fn value(rank: u16, seq: u32, i: usize) -> i32 {
     (seq as i32 * 31 + i as i32 * 7 - 500) * (i32::from(rank) + 1)
 }
 
-/// What both workers do, with the test between the steps.
+/// The steps of both workers, with the test's between them.
 fn worker(rank: u16, step: &Barrier) {
     let mut own = Worker::join(rank);
     own.sum(0, 100);

@@ -43,7 +43,7 @@ impl Server {
         Server { child: serving.child, control, state_dir }
     }
 
-    /// What `sumac-agg control` prints.
+    /// Returns the output of `sumac-agg control`.
     fn ask(&self, more: &[&str]) -> Result<String, String> {
         let port = self.control.port().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_sumac-agg"));

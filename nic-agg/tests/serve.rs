@@ -275,7 +275,7 @@ async fn racks_add_up_below_a_root_and_are_named_when_they_die() {
     }
 }
 
-/// What `sumac-agg` prints, or says on standard error when it fails.
+/// Returns the output of `sumac-agg`, or its standard error when it fails.
 fn shell(line: &str) -> Result<String, String> {
     let output = Command::new(env!("CARGO_BIN_EXE_sumac-agg")).args(line.split(' ')).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

@@ -11,7 +11,7 @@ const RACK_SECRET_FILE: &str = "rack-secret";
 /// The directory of what outlives the process.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StateDir {
-    /// Where key, secrets and the journal of running jobs are; each control plane has its own [default:
+    /// Directory of the key, secrets and journal of running jobs; each control plane has its own [default:
     /// /var/lib/sumac-agg, or ~/.local/state/sumac-agg]
     #[arg(long, value_name = "DIR", env = "STATE_DIRECTORY")]
     state_dir: Option<PathBuf>,

@@ -11,7 +11,7 @@ use std::{
 use sumac_control::{Endpoint, Identity, JoinRequest, Secret, Trust, WorkerHost};
 use sumac_job::JobSpec;
 
-/// What it takes to join at the control plane with this state directory.
+/// Returns the endpoint of the control plane with this state directory.
 pub fn endpoint(address: SocketAddr, state_dir: &Path, secret: &str) -> Endpoint {
     let fingerprint = Identity::of_state_dir(state_dir).unwrap().fingerprint();
     Endpoint { address, trust: Trust::Pinned(fingerprint), secret: Secret::new(secret).unwrap() }
@@ -52,7 +52,7 @@ impl Serving {
         Serving { child, line }
     }
 
-    /// What the line says of `name`.
+    /// Returns the value of `name` in the line.
     pub fn field(&self, name: &str) -> &str {
         let (_, rest) = self.line.split_once(&format!("{name}=")).unwrap();
         rest.split(' ').next().unwrap()

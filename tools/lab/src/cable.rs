@@ -28,13 +28,13 @@ use crate::namespace::{Link, Namespace};
 use crate::spec::{Faults, LabSpec};
 use crate::units::Rate;
 
-/// What a shaped port lets pass at once when it was idle. Less, and the timers of this kernel lose a third of 1 Gbit/s.
+/// The burst of an idle shaped port. With less, the timers of this kernel lose a third of 1 Gbit/s.
 pub const BURST_BYTES: u64 = 256 * 1024;
 
-/// What waits at a shaped port before frames are dropped, as in the buffers of a small switch.
+/// The queue of a shaped port before frames are dropped, as in the buffers of a small switch.
 pub const QUEUE_BYTES: u64 = 1024 * 1024;
 
-/// How fast the detour is: a full frame waits some 60 us there.
+/// The rate of the detour: a full frame takes some 60 us.
 const DETOUR: Rate = Rate(200_000_000);
 
 /// The port towards the worker.
@@ -42,7 +42,7 @@ pub const NEAR: &str = "near";
 /// The port towards the aggregator.
 pub const FAR: &str = "far";
 
-/// Why a cable could not be built, or does not say what it did.
+/// The reason that a cable could not be built, or has no counters.
 #[derive(Debug, thiserror::Error)]
 pub enum CableError {
     /// A command failed.
@@ -60,7 +60,7 @@ pub struct Cable {
     marking: Option<Marking>,
 }
 
-/// What happened to the frames of one direction.
+/// Counters of one direction's frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Injected {
     /// Frames that came in.
@@ -164,7 +164,7 @@ impl Cable {
         Ok(())
     }
 
-    /// What has been injected so far.
+    /// Returns the faults injected so far.
     ///
     /// # Errors
     /// When the cable is gone.

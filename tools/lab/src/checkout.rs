@@ -1,4 +1,4 @@
-//! Where the scripts are that the lab runs: in the checkout that it was built from.
+//! The paths of the lab's scripts, in the checkout that it was built from.
 
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, ExitStatus, Stdio};
 
-/// Why an external command did not do its work.
+/// The failure of an external command.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// It could not be started.
@@ -13,9 +13,9 @@ pub enum CommandError {
     Start {
         /// The whole command line.
         line: String,
-        /// What was to be run.
+        /// The program.
         program: String,
-        /// Why not.
+        /// The system's error.
         source: std::io::Error,
     },
     /// It ran and failed.
@@ -23,9 +23,9 @@ pub enum CommandError {
     Failed {
         /// The whole command line, and its input when it had one.
         line: String,
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
-        /// What it said.
+        /// The text of its messages.
         stderr: String,
     },
     /// Its output is not what it should be.
@@ -33,7 +33,7 @@ pub enum CommandError {
     Output {
         /// The whole command line.
         line: String,
-        /// What was expected.
+        /// The expectation.
         why: String,
     },
 }

@@ -9,7 +9,7 @@ use crate::process::CpuTime;
 /// The kernel reports times to user space in hundredths of a second on every Linux (USER_HZ).
 const TICKS: f64 = 100.0;
 
-/// What all CPUs have done since boot, in seconds.
+/// The time of all CPUs since boot, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct MachineTime {
     /// In user mode.
@@ -38,7 +38,7 @@ impl MachineTime {
         fs::read_to_string("/proc/stat").ok().and_then(|text| parse_machine(&text)).unwrap_or_default()
     }
 
-    /// What has been done since `earlier`.
+    /// Returns the time since `earlier`.
     pub fn since(self, earlier: MachineTime) -> MachineTime {
         MachineTime {
             user: self.user - earlier.user,

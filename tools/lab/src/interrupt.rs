@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// How often a wait looks whether it is over or interrupted.
+/// The polling interval of a wait.
 pub const TICK: Duration = Duration::from_millis(20);
 
 /// The user asked to stop.
@@ -39,10 +39,10 @@ pub fn check() -> Result<(), Interrupted> {
     if interrupted() { Err(Interrupted) } else { Ok(()) }
 }
 
-/// How a wait ended.
+/// The outcome of a wait.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Waited<T> {
-    /// What was waited for.
+    /// The awaited value.
     Done(T),
     /// The time ran out.
     TimedOut,

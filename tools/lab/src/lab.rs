@@ -16,10 +16,10 @@ use crate::record::{ProcessRecord, Record, RecordError};
 use crate::spec::{LabSpec, SpecError};
 use crate::wiring::{Hosts, UPLINK, WORKER_PORT};
 
-/// Why a lab could not be built or used.
+/// The reason that a lab could not be built or used.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// What was asked for cannot be.
+    /// The specification is invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// Not root.
@@ -43,9 +43,9 @@ pub enum LabError {
     /// Hosts that do not reach their aggregator.
     #[error("{host} does not reach the aggregator at {address}: no answer within {seconds} s")]
     Unreachable {
-        /// Which worker's, rack's or parameter host's namespace.
+        /// The namespace of the worker, rack or parameter host.
         host: String,
-        /// Whom it asked.
+        /// The address that it requested.
         address: Ipv4Addr,
         /// For how long.
         seconds: u64,
@@ -87,7 +87,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// What it was built from.
+    /// The specification.
     pub fn spec(&self) -> &LabSpec {
         &self.spec
     }
@@ -135,7 +135,7 @@ impl Lab {
         &self.hosts.cables
     }
 
-    /// What all cables have injected.
+    /// Returns the faults that all cables have injected.
     ///
     /// # Errors
     /// When a cable is gone.

@@ -30,7 +30,7 @@ pub const DEFAULT_THRESHOLD_KB: u32 = 64;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_CABLE_OBJECT"));
 
-/// Why a cable does not mark, or does not say how much it marked.
+/// The reason that a cable does not mark, or has no counters of its marks.
 #[derive(Debug, thiserror::Error)]
 pub enum MarkingError {
     /// The program.
@@ -38,7 +38,7 @@ pub enum MarkingError {
     Load {
         /// The cable's namespace.
         cable: String,
-        /// What went wrong.
+        /// The cause.
         source: Box<aya::EbpfError>,
     },
     /// The port.
@@ -46,22 +46,22 @@ pub enum MarkingError {
     Attach {
         /// The cable's namespace.
         cable: String,
-        /// Which port.
+        /// The port.
         port: &'static str,
-        /// What went wrong.
+        /// The cause.
         source: Box<AttachError>,
     },
     /// The counter.
     #[error("reading {path}, which counts a cable's marks: {source}")]
     Counter {
-        /// Where it is pinned.
+        /// The pin.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: Box<MapError>,
     },
 }
 
-/// Why a program is not on a port.
+/// The reason that a program is not attached to a port.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The kernel or the verifier refused it.
@@ -84,22 +84,22 @@ pub enum AttachError {
     Thread,
 }
 
-/// How a cable marks.
+/// A cable's marking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Marking {
     rate: Rate,
     threshold_kb: u32,
-    /// Where its counters are pinned: this, and the direction's name.
+    /// The pin of its counters, without the direction's name.
     pins: PathBuf,
 }
 
-/// Where a lab's cables have their counters.
+/// Returns the directory of the pins of a lab's counters.
 pub(crate) fn pins(lab: &str) -> PathBuf {
     Path::new("/sys/fs/bpf").join(format!("sumac-lab-{lab}-cables"))
 }
 
 impl Marking {
-    /// How the cables of a lab mark; none when they do not.
+    /// Returns the marking of a lab's cables, if any.
     pub(crate) fn of(spec: &LabSpec, cable: &str) -> Option<Marking> {
         let (rate, threshold_kb) = spec.rate.zip(spec.ecn_threshold_kb)?;
         Some(Marking { rate, threshold_kb, pins: pins(&spec.name).join(cable) })
@@ -141,12 +141,12 @@ impl Marking {
             .load(OBJECT)
     }
 
-    /// How long the wire takes for this many bytes.
+    /// Returns the link's time for `bytes`.
     fn ahead_ns(&self, bytes: u64) -> u64 {
         (u128::from(bytes) * 8_000_000_000 / u128::from(self.rate.0)) as u64
     }
 
-    /// How many frames of a direction have been marked.
+    /// Returns the number of marked frames of a direction.
     pub(crate) fn marked(&self, direction: &str) -> Result<u64, MarkingError> {
         let path = self.pins.join(direction);
         let read = || -> Result<u64, MapError> {

@@ -24,7 +24,7 @@ impl Namespace {
         &self.name
     }
 
-    /// Where it is mounted.
+    /// Returns the path at which it is mounted.
     pub fn path(&self) -> PathBuf {
         Path::new("/run/netns").join(&self.name)
     }
@@ -169,14 +169,14 @@ impl Namespace {
     }
 }
 
-/// How a pair of veths carries frames.
+/// The properties of a veth pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     /// MTU of both ends.
     pub mtu: u32,
     /// Queues of both ends, in each direction. A frame that is sent from a queue arrives in the one of the same number.
     pub queues: u16,
-    /// Where received frames are worked on, at both ends.
+    /// The context of receive processing, at both ends.
     pub napi: Napi,
     /// To which CPU, of those that there are, the first queue's received frames go; the others' go to the next ones.
     pub cpu: usize,

@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Args, value_parser};
 use sumac_client::{DType, Mode, Reduction, WireFormat};
 
-/// What the lab looks like.
+/// The lab's options.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Lab")]
 pub struct LabOptions {
@@ -30,7 +30,7 @@ pub struct LabOptions {
     /// Queues of every interface; a job has a shard of its slots on each
     #[arg(long, visible_alias = "shards", default_value_t = 1)]
     pub queues: u16,
-    /// How workers and aggregator are joined
+    /// The topology of workers and aggregator
     #[arg(long, value_enum, default_value_t)]
     pub topology: Topology,
     /// Rate of every cable, each way, such as 1gbit; by default as fast as the machine can
@@ -45,7 +45,7 @@ pub struct LabOptions {
     /// Part of the frames that later ones overtake, per direction of every cable
     #[arg(long, default_value = "0", value_name = "PROBABILITY")]
     pub reorder: Probability,
-    /// How jobs use the aggregator's slots: static, each its own, or dynamic, all shared
+    /// The use of the aggregator's slots: static, owned by a job, or dynamic, shared by all
     #[arg(long, value_parser = mode, default_value = "static")]
     pub mode: Mode,
     /// Parameter hosts of dynamic jobs, 1 to 4 and at most as many as queues, each a host of its own; by default 1
@@ -61,7 +61,7 @@ pub struct LabOptions {
     /// MTU of every interface, at most 9000
     #[arg(long, default_value_t = 1500)]
     pub mtu: u32,
-    /// Where received frames are worked on
+    /// The context of receive processing
     #[arg(long, value_enum, default_value_t)]
     pub napi: Napi,
 }
@@ -108,7 +108,7 @@ impl LabOptions {
         spec
     }
 
-    /// How many parameter hosts a dynamic job has.
+    /// Returns the number of a dynamic job's parameter hosts.
     fn hosts(&self) -> u16 {
         self.parameter_hosts.unwrap_or(1)
     }
@@ -142,7 +142,7 @@ fn refuse_what_is_dynamic(options: &[(&str, bool)]) {
     }
 }
 
-/// How Sumac is to run in it.
+/// Sumac's options in the lab.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sumac")]
 pub struct SumacArguments {
@@ -165,7 +165,7 @@ pub struct SumacArguments {
     /// Multiply floats with this number before they are rounded; by default block floating point, and 1e8 in dynamic jobs
     #[arg(long, value_parser = scale)]
     pub scale: Option<f32>,
-    /// How floats travel: int32, or int16 for half the bytes and a larger error
+    /// The wire format of floats: int32, or int16 for half the bytes and a larger error
     #[arg(long, value_parser = wire, default_value = "int32")]
     pub wire: WireFormat,
     /// Send contributions without UDP checksum

@@ -14,10 +14,10 @@ use crate::command;
 use crate::interrupt::{self, Waited};
 use crate::record::{ProcessRecord, Record, RecordError};
 
-/// How long a process has between SIGTERM and SIGKILL.
+/// The time between SIGTERM and SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a program of the lab does not run.
+/// The reason that a program of the lab does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// It could not be started.
@@ -25,31 +25,31 @@ pub enum ProcessError {
     Start {
         /// The command line.
         line: String,
-        /// What went wrong.
+        /// The cause.
         source: std::io::Error,
     },
     /// It ended when it should not have.
     #[error("{what} ended with {status} before {awaited}; the end of its log:\n{log}")]
     Ended {
-        /// Which program.
+        /// The program.
         what: String,
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
-        /// What it was to do.
+        /// The awaited condition.
         awaited: String,
-        /// What it said.
+        /// The text of its messages.
         log: String,
     },
     /// It did not do in time what was expected.
     #[error("{what} did not get to {awaited} within {seconds} s; the end of its log:\n{log}")]
     Late {
-        /// Which program.
+        /// The program.
         what: String,
-        /// What it was to do.
+        /// The awaited condition.
         awaited: String,
-        /// How long it had.
+        /// The timeout, in seconds.
         seconds: u64,
-        /// What it said.
+        /// The text of its messages.
         log: String,
     },
     /// Ctrl-C.
@@ -124,12 +124,12 @@ impl Process {
         self.child.id()
     }
 
-    /// What it is.
+    /// The description.
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// Where it writes what it says.
+    /// The path of its log.
     pub fn log(&self) -> &Path {
         &self.log
     }
@@ -151,7 +151,7 @@ impl Process {
         crate::cpu::of_process(self.pid()).unwrap_or_default()
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }

@@ -1,4 +1,4 @@
-//! Where Sumac's programs are.
+//! The paths of Sumac's programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What a lab has made, on disk, so that it can be removed by somebody else when its maker is gone.
+//! The record of a lab's objects on disk, from which another process can remove them.
 
 use std::fs;
 use std::io;
@@ -14,34 +14,34 @@ use crate::interrupt;
 use crate::namespace::Namespace;
 use crate::spec::LabSpec;
 
-/// Where records and labs' own files lie.
+/// The directory of records and of labs' files.
 pub const DIRECTORY: &str = "/run/sumac-lab";
 
-/// How long a process has between SIGTERM and SIGKILL.
+/// The time between SIGTERM and SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Why a record could not be kept or carried out.
+/// The reason that a record could not be kept or executed.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// Its file.
     #[error("{what} {path}: {source}; the lab needs root")]
     File {
-        /// What was done.
+        /// The action.
         what: &'static str,
         /// With which file.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
     /// Its contents.
     #[error("{path} is not a lab's record: {source}; remove it by hand when no such lab is running")]
     Format {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The error in it.
         source: serde_json::Error,
     },
-    /// Nothing is known by this name.
+    /// The name is unknown.
     #[error("no lab is called {0}; `sumac-lab list` names those that exist")]
     Unknown(String),
     /// A lab of this name is there already.
@@ -50,7 +50,7 @@ pub enum RecordError {
     /// A process of the lab does not go away.
     #[error("{what} (pid {pid}) does not end, not even by SIGKILL")]
     Immortal {
-        /// What it is.
+        /// The description.
         what: String,
         /// Its number.
         pid: u32,
@@ -67,16 +67,16 @@ pub struct ProcessRecord {
     pub pid: u32,
     /// When it was started, in the kernel's ticks since boot.
     pub started: u64,
-    /// What it is.
+    /// The description.
     pub what: String,
 }
 
 /// Everything of a lab that outlives its maker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// What was asked for.
+    /// The specification.
     pub spec: LabSpec,
-    /// Who made it.
+    /// The process that made it.
     pub owner: ProcessRecord,
     /// Namespaces, by name.
     pub namespaces: Vec<String>,
@@ -87,12 +87,12 @@ pub struct Record {
 }
 
 impl Record {
-    /// Where this lab's record lies.
+    /// Returns the path of a lab's record.
     pub fn path(name: &str) -> PathBuf {
         Path::new(DIRECTORY).join(format!("{name}.json"))
     }
 
-    /// Where this lab's sockets, configurations and logs lie.
+    /// Returns the directory of a lab's sockets, configurations and logs.
     pub fn folder(name: &str) -> PathBuf {
         Path::new(DIRECTORY).join(name)
     }

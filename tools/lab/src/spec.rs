@@ -1,4 +1,4 @@
-//! What a lab is to look like.
+//! The specification of a lab.
 
 use std::net::Ipv4Addr;
 
@@ -6,28 +6,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Probability, Rate};
 
-/// How many workers a lab can have.
+/// The range of a lab's number of workers.
 pub const WORKERS: std::ops::RangeInclusive<u16> = 2..=16;
 
 /// The largest MTU: jumbo frames. Up to 3506 a veth hands XDP programs a frame in one piece, above in several.
 pub const LARGEST_MTU: u32 = 9000;
 
-/// How many queues an interface can have, each with a shard of a job's slots.
+/// The range of an interface's number of queues, each with a shard of a job's slots.
 pub const QUEUES: std::ops::RangeInclusive<u16> = 1..=8;
 
-/// How many racks a lab of two levels can have.
+/// The range of the number of racks in a lab of two levels.
 pub const RACKS: std::ops::RangeInclusive<u16> = 2..=8;
 
 /// The third byte of the subnet that joins the first rack to the root; those of workers are below.
 const UPLINKS: u8 = 100;
 
-/// How many parameter hosts a lab can have: as many as a job.
+/// The maximum of parameter hosts in a lab: as many as a job.
 pub const PARAMETER_HOSTS: u16 = sumac_wire::MAX_HOSTS as u16;
 
 /// The third byte of the subnet of the first parameter host; on a switch the last byte of its address.
 const HOSTS: u8 = 200;
 
-/// How workers and aggregator are joined.
+/// The topology of workers and aggregator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Topology {
@@ -38,7 +38,7 @@ pub enum Topology {
     OneArm,
 }
 
-/// Where a veth's received frames are worked on.
+/// The context of a veth's receive processing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Napi {
@@ -49,7 +49,7 @@ pub enum Napi {
     Softirq,
 }
 
-/// What goes wrong on a cable, in each direction.
+/// The faults of a cable, in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
     /// Frames that vanish.
@@ -74,7 +74,7 @@ pub struct LabSpec {
     pub name: String,
     /// Number of worker hosts.
     pub workers: u16,
-    /// How they are joined.
+    /// The topology.
     pub topology: Topology,
     /// Racks, each with an aggregator and an equal part of the workers, below a root; 0: one aggregator for all.
     pub racks: u16,
@@ -86,18 +86,18 @@ pub struct LabSpec {
     pub queues: u16,
     /// MTU of every interface.
     pub mtu: u32,
-    /// Where received frames are worked on.
+    /// The context of receive processing.
     pub napi: Napi,
     /// Rate of each cable, each way; none: as fast as the machine can.
     pub rate: Option<Rate>,
-    /// What goes wrong on each cable.
+    /// The faults of each cable.
     pub faults: Faults,
-    /// How much waits at a cable's shaper before it marks congestion, in units of 1024 bytes; none: no marks. Without a
+    /// The queue at a cable's shaper above which it marks congestion, in units of 1024 bytes; none: no marks. Without a
     /// rate there is no shaper.
     pub ecn_threshold_kb: Option<u32>,
 }
 
-/// Why a specification cannot be built.
+/// The reason that a specification is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpecError {
     /// A name that would not do as part of a namespace's or a file's name.
@@ -118,7 +118,7 @@ pub enum SpecError {
         first = RACKS.start(), last = RACKS.end()
     )]
     Racks {
-        /// How many racks were asked for.
+        /// The requested number of racks.
         racks: u16,
         /// For how many workers.
         workers: u16,
@@ -126,7 +126,7 @@ pub enum SpecError {
     /// Two things that do not go together.
     #[error("racks have a port for each worker; leave out --topology one-arm")]
     OneArmedRacks,
-    /// Nothing for workers to be beside.
+    /// Workers beside the root without racks.
     #[error("workers beside the root need racks; with one aggregator they are just workers")]
     BesideNothing,
     /// More parameter hosts than a job can have.
@@ -202,7 +202,7 @@ impl LabSpec {
         }
     }
 
-    /// How many workers each rack has; none where one aggregator serves all.
+    /// Returns the number of workers of each rack, or none with one aggregator.
     pub fn rack_size(&self) -> Option<u16> {
         self.workers.saturating_sub(self.beside_root).checked_div(self.racks)
     }

@@ -14,13 +14,13 @@ use serde::Serialize;
 use crate::clock::{Span, monotonic};
 use crate::lab::Lab;
 
-/// How long a step is.
+/// The duration of a step.
 const STEP: Duration = Duration::from_millis(10);
 
 /// The field of sent packets behind the name in /proc/net/dev.
 const SENT: usize = 9;
 
-/// Why there is no trace.
+/// The reason that there is no trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The interface's counters.
@@ -30,7 +30,7 @@ pub enum TraceError {
         host: String,
         /// The interface.
         interface: String,
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
     /// The thread that counts died.
@@ -38,7 +38,7 @@ pub enum TraceError {
     Thread,
 }
 
-/// What worker 0 sent during one allreduce.
+/// The frames that worker 0 sent during one allreduce.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Trace {
     /// Seconds of a step.
@@ -109,7 +109,7 @@ impl Drop for Sampler {
 }
 
 impl Samples {
-    /// What was sent in the allreduce whose time is nearest to the median; nothing of none.
+    /// Returns the frames of the allreduce whose time is nearest to the median; empty without any.
     pub fn of_typical(&self, spans: &[Span], median: f64) -> Trace {
         let distance = |span: &&Span| (span.1 - span.0 - median).abs();
         let typical = spans.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What cannot be read as a rate or a probability.
+/// A text that is no rate or probability.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum UnitError {
     /// Not a rate.

@@ -1,4 +1,4 @@
-//! Which interface is plugged into which: the topologies, with and without cables.
+//! The wiring of interfaces: the topologies, with and without cables.
 //!
 //! ```text
 //! per-port                                      one-arm
@@ -46,7 +46,7 @@ pub(crate) struct Hosts {
     pub(crate) aggregator: Namespace,
     pub(crate) racks: Vec<Namespace>,
     pub(crate) parameter: Vec<Namespace>,
-    /// Those of the workers, by rank, then those of the racks, then those of the parameter hosts.
+    /// The workers' by rank, then the racks', then the parameter hosts'.
     pub(crate) cables: Vec<Cable>,
     pub(crate) switch: Option<Namespace>,
 }
@@ -204,7 +204,7 @@ struct Leaf<'a> {
     port: String,
 }
 
-/// How the veths of one cable carry frames. Those of a queue stay on one CPU: with a single one the cables are spread
+/// Returns the properties of one cable's veths. Frames of a queue stay on one CPU: with a single one the cables are spread
 /// over all, with several queue 0 is the first CPU's everywhere, as a shard's frames are one CPU's.
 fn link(spec: &LabSpec, number: usize) -> Link {
     let LabSpec { mtu, queues, napi, .. } = *spec;

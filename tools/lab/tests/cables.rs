@@ -1,4 +1,4 @@
-//! What cables do to frames, seen by plain UDP and TCP between two hosts.
+//! The cables' effect on plain UDP and TCP between two hosts.
 //!
 //! ```text
 //! w0 net0 --[cable]-- port0 agg port1 --[cable]-- net0 w1

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use sumac_lab::programs::Programs;
 
-/// Why this machine cannot run it.
+/// Returns the reason that this machine cannot run it.
 fn obstacle() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some("network namespaces need root".to_owned());

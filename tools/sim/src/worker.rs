@@ -21,7 +21,7 @@ pub struct Worker {
     pub node: NodeId,
     /// Engines by lane.
     pub engines: Vec<Engine>,
-    /// How packets are assigned to lanes.
+    /// The assignment of packets to lanes.
     pub lanes: LaneField,
     /// Its address for shard 0.
     pub socket: SocketAddrV4,

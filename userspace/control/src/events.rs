@@ -20,7 +20,7 @@ pub enum Post {
     Announce(Announcement),
     /// A value of an operation could not be sent.
     Fault(Fault),
-    /// Where the stream of operations goes on for a worker that replaces another, under this epoch.
+    /// The position at which a worker that replaces another continues the stream of operations, under this epoch.
     ResumePoint {
         /// The epoch.
         epoch: u16,
@@ -76,7 +76,7 @@ pub struct Fault {
     pub operation: OperationId,
     /// The first such element, counted from its tensor's start.
     pub index: Option<u64>,
-    /// What is wrong with it: at most [`TEXT_LEN`] bytes.
+    /// The reason: at most [`TEXT_LEN`] bytes.
     pub problem: String,
 }
 

@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::coordinator::Record;
 
-/// How long another server may take to end.
+/// Time that another server may take to end.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 const FILE: &str = "journal";
 /// Bytes before each record: its length and CRC-32, little endian.

@@ -74,7 +74,7 @@ pub struct Reconnect {
     pub rank: u16,
     /// The membership, from `Joined`.
     pub session: MemberId,
-    /// How many events it has received.
+    /// The number of events that it has received.
     pub received: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Which interface and MAC address lead to an IPv4 address, by the kernel's own routes and neighbours.
+//! Resolves an IPv4 address to an interface and a MAC address by the kernel's routes and neighbours.
 //!
 //! What sends frames past the kernel's IP layer, the daemon with AF_XDP and the eBPF aggregator, needs
 //! these beforehand. Needs no privilege. Answers are for the calling thread's network namespace.
@@ -44,15 +44,15 @@ pub struct Neighbour {
     pub src_ip: Ipv4Addr,
 }
 
-/// Why there is no way to an address.
+/// Reasons for an unreachable address.
 #[derive(Debug, Error)]
 pub enum ResolveError {
     /// The kernel could not be asked.
     #[error("cannot ask the kernel for {what} (netlink): {source}")]
     Netlink {
-        /// What for.
+        /// The purpose.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// No route.
@@ -60,25 +60,25 @@ pub enum ResolveError {
     NoRoute {
         /// Whereto.
         ip: Ipv4Addr,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// It is this host's own address.
     #[error("{ip} is this host's own address: no frame leaves through an interface for it")]
     Own {
-        /// Which.
+        /// The interface.
         ip: Ipv4Addr,
     },
-    /// Nobody answers ARP.
+    /// No host answers ARP.
     #[error(
         "{next_hop} on {ifname} does not answer ARP (the way to {ip}); is it up, and is the cable the right one?"
     )]
     NoAnswer {
         /// Whereto.
         ip: Ipv4Addr,
-        /// Who should answer: the address itself or a router.
+        /// The address that should answer: itself or a router's.
         next_hop: Ipv4Addr,
-        /// Where it was asked.
+        /// The interface on which it was asked.
         ifname: String,
     },
 }

@@ -23,7 +23,7 @@ pub struct PlaneInfo {
     pub narrowest: Option<String>,
     /// UDP port of shard 0.
     pub base_port: u16,
-    /// How many shards, each on a port of its own.
+    /// The number of shards, each on a port of its own.
     pub shards: u16,
     /// Slots of each shard that dynamic jobs share; 0: none.
     pub dynamic_slots: u32,
@@ -100,7 +100,7 @@ pub enum Level {
     Rack {
         /// Its number among the root's racks.
         rack: u16,
-        /// How many racks the root has.
+        /// The number of the root's racks.
         racks: u16,
         /// Workers of all racks.
         contributors: u16,

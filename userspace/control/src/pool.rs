@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Range {
     /// The first slot.
     pub first: u32,
-    /// How many, at least 1.
+    /// The number of slots, at least 1.
     pub slots: u32,
 }
 

@@ -119,7 +119,7 @@ pub enum Refusal {
     /// See [`RefusalKind::TooManyJobs`].
     #[error("the aggregator runs {max} jobs already, which is all it can; wait until one ends")]
     TooManyJobs {
-        /// How many it can run.
+        /// The most that it can run.
         max: usize,
     },
     /// See [`RefusalKind::Hosts`].
@@ -128,9 +128,9 @@ pub enum Refusal {
          daemon --parameter-host` on a host for it (not on its workers below racks), or ask for fewer"
     )]
     Hosts {
-        /// How many it needs.
+        /// The number that it needs.
         wanted: u16,
-        /// How many can take it.
+        /// The number that can take it.
         registered: usize,
     },
     /// There is no aggregator for a static job; of the kind [`RefusalKind::Plane`].

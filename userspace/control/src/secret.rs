@@ -15,7 +15,7 @@ const RECOMMENDED_LEN: usize = 16;
 /// First part of a join token's text.
 const TOKEN_PREFIX: &str = "sumac1";
 
-/// Why a secret cannot be used.
+/// Reasons that a secret cannot be used.
 #[derive(Debug, Error)]
 pub enum SecretError {
     /// It has no bytes.

@@ -1,4 +1,4 @@
-//! How many slots a job gets: from the bandwidth-delay product of its workers' paths (SwitchML, appendix C).
+//! The number of slots of a job: from the bandwidth-delay product of its workers' paths (SwitchML, appendix C).
 
 use sumac_transport::PathMeasure;
 use sumac_wire::admit::payload_len;

@@ -130,7 +130,7 @@ fn default_join_timeout() -> f64 {
     60.0
 }
 
-/// Why a configuration is refused.
+/// Reasons that a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read the configuration {file}: {source}; give an existing file to --config")]

@@ -16,7 +16,7 @@ use crate::state::DaemonState;
 /// The time for jobs to leave their coordinators at shutdown.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Why the daemon does not run.
+/// Reasons that the daemon does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     #[error(transparent)]

@@ -29,7 +29,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The time for sessions to end when the daemon stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why the socket cannot be served.
+/// Reasons that the socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("another daemon serves {0}; stop it first, or give this one a `socket` of its own")]

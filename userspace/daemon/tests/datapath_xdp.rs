@@ -123,7 +123,7 @@ fn host(rank: u16, pins: &Path, queues: usize) -> Host {
     Host { ifname, attached, peer: Peer { ip: theirs, base_port: BASE_PORT, mac, checksum: true }, ports }
 }
 
-/// What adds.
+/// The data path that aggregates.
 enum Sum {
     Socket(Faults),
     Program,

@@ -19,17 +19,17 @@ const FITS: f32 = 1.0 / 256.0;
 const OVERFLOWS: f32 = 1.0 / 64.0;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How many elements each operation has.
+/// The elements of each operation.
 type Counts = fn(usize) -> usize;
 const EQUAL: Counts = |_| 50_000;
-/// Those that are divided, and those that go whole to the shard with the least to do.
+/// Operations that are divided, and operations that go whole to the least loaded shard.
 const UNEQUAL: Counts = |operation| [50_000, 100, 900, 352, 5_000][operation % 5];
 
 fn options(rank: u16, parameter_hosts: u16) -> JobOptions {
     JobOptions::new("replaced", rank, WORLD).mode(Mode::Dynamic).parameter_hosts(parameter_hosts)
 }
 
-/// What a worker gives: multiples of a unit that the scale can tell apart, so that sums are exact.
+/// A worker's contribution: multiples of a unit that the scale can tell apart, so that sums are exact.
 fn value(unit: f32, rank: u16, operation: usize, i: usize) -> f32 {
     ((i + 7 * operation) % 1009) as f32 * unit - f32::from(rank)
 }

@@ -1,4 +1,4 @@
-//! What an operation is, from the local API to the engine.
+//! The description of an operation, from the local API to the engine.
 
 use std::fmt;
 
@@ -144,7 +144,7 @@ impl OperationId {
         OperationId(self.0.wrapping_add(1))
     }
 
-    /// How many operations this one is behind `first`, modulo 2^32.
+    /// Returns the number of operations from `first` to this one, modulo 2^32.
     #[must_use]
     pub const fn since(self, first: OperationId) -> u32 {
         self.0.wrapping_sub(first.0)
@@ -157,7 +157,7 @@ impl fmt::Display for OperationId {
     }
 }
 
-/// Where the stream of operations goes on for a worker that takes another one's rank (ATP appendix A.3).
+/// The position at which a worker that takes another one's rank continues the stream of operations (ATP appendix A.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumePoint {
     /// The first operation that is not summed.

@@ -12,7 +12,7 @@ pub struct JobSpec {
     pub job: String,
     /// This worker's number, `0..world`.
     pub rank: u16,
-    /// How many workers the job has.
+    /// The number of the job's workers.
     pub world: u16,
     /// 32-bit words per packet; without it what MTU and aggregator allow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ pub struct JobSpec {
     /// Shards that a tensor is spread over; without it as many as all hosts and the aggregator have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shards: Option<u16>,
-    /// How long to wait for the others, in seconds.
+    /// Timeout for the other ranks, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<f64>,
 }

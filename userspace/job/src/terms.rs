@@ -20,7 +20,7 @@ pub struct JobTerms {
     pub epoch: u16,
     /// The secret number in all of the job's packets.
     pub token: u64,
-    /// How many workers the job has.
+    /// The number of the job's workers.
     pub world: u16,
     /// Use of the aggregators' slots.
     pub mode: Mode,
@@ -52,7 +52,7 @@ pub struct JobTerms {
     /// Dynamic mode: the parameter hosts' addresses, with their ports for shard 0. Shard `s` is that of
     /// `parameter_hosts[s % parameter_hosts.len()]`.
     pub parameter_hosts: Vec<SocketAddrV4>,
-    /// How many racks, and workers beside them, are below the root; 0 where there is one level.
+    /// The number of racks, and workers beside them, below the root; 0 where there is one level.
     pub fan_in_1: u8,
     /// Of each lane the first chunk that was not summed when a worker was replaced; empty when none was.
     pub resume: Vec<u32>,
@@ -86,7 +86,7 @@ impl JobTerms {
         }
     }
 
-    /// How many lanes the job has: one for each class and shard.
+    /// Returns the number of the job's lanes: one for each class and shard.
     #[must_use]
     pub const fn lanes(&self) -> u16 {
         CLASSES * self.shards
@@ -126,7 +126,7 @@ pub struct Placement {
     pub result_group: Option<Ipv4Addr>,
     /// The worker's number among those below the same aggregator, from 0: `rank` where there is one aggregator.
     pub rack_rank: u16,
-    /// How many workers are below the same aggregator: all where there is one.
+    /// The number of workers below the same aggregator: all where there is one.
     pub rack_world: u16,
     /// The bit of the worker's rack at the second level, or its own when it is beside the racks; 0 where there is one
     /// level.

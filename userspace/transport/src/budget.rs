@@ -29,7 +29,7 @@ pub(crate) struct CongestionEvent {
 
 /// Limits how much is sent, and learns from results.
 pub(crate) trait SendingBudget: Send {
-    /// How many chunks may be in flight.
+    /// The most chunks in flight.
     fn window(&self) -> u32;
 
     /// Whether a packet may be sent while so many chunks are in the network.

@@ -162,7 +162,7 @@ impl ChunkCodec {
         Ok(())
     }
 
-    /// How many values of a chunk this worker contributes.
+    /// Returns the number of values of a chunk that this worker contributes.
     pub fn contributed(&self, operation: &Operation, span: Span) -> usize {
         span.overlap(&operation.gives).len()
     }

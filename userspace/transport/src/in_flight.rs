@@ -41,7 +41,7 @@ pub(crate) struct ChunkRecord {
     pub packet: u64,
     /// Only answers to packets with a higher number than this indicate its loss.
     pub threshold: u64,
-    /// How often its timeout is doubled.
+    /// The number of times that its timeout is doubled.
     pub backoff: u8,
     /// Whether more than one packet was sent.
     pub is_resent: bool,

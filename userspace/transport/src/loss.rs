@@ -12,7 +12,7 @@ use crate::limits::MAX_PACKET_THRESHOLD;
 pub(crate) struct PacketThreshold {
     /// Packet numbers, highest first; they count from 1, and 0 is none.
     highest: [u64; MAX_PACKET_THRESHOLD],
-    /// How many later answers indicate a loss; 0: none do.
+    /// The number of later answers that indicates a loss; 0: none does.
     threshold: usize,
     /// The highest number of a packet that was not the first of its chunk when the answer came.
     ambiguous: u64,

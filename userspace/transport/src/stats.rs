@@ -121,13 +121,13 @@ engine_stats! {
     mismatches,
     /// The window of the sending budget, in chunks (dynamic jobs).
     cwnd,
-    /// How often it was halved, for marks or losses.
+    /// The number of times it was halved, for marks or losses.
     halvings,
     /// Results with a mark of congestion, on their own path or a contribution's.
     marked,
     /// Results of chunks whose slot was busy.
     collisions,
-    /// How often a position moved to another slot after collisions.
+    /// The number of times a position moved to another slot after collisions.
     remapped,
     /// Chunks that were sent as raw floats.
     raw_chunks,

@@ -224,7 +224,7 @@ fn a_worker_whose_aggregator_is_silent_starts_without_it() {
     assert_eq!(lone.engine.stats().direct, 0, "it came after all");
 }
 
-/// What a frame may not change.
+/// The state that a frame may not change.
 fn essence(lone: &Lone) -> (u64, u64, u64, u64, u64) {
     let stats = lone.engine.stats();
     (stats.results, stats.elements_received, stats.in_flight, stats.cwnd, stats.raw_chunks)

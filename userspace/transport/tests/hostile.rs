@@ -23,7 +23,7 @@ fn start() -> (Lone, Vec<Sent>) {
     (lone, sent)
 }
 
-/// What a frame may not change.
+/// The state that a frame may not change.
 fn essence(stats: &EngineStats) -> (u64, u64, u64, u64) {
     (stats.results, stats.elements_received, stats.in_flight, stats.reports)
 }

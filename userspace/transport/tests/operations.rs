@@ -1,4 +1,4 @@
-//! What an operation's owner sees: order, errors that name the element, failure of the job.
+//! An operation's outcome for its owner: order, errors that name the element, failure of the job.
 #![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
 mod support;

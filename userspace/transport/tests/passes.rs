@@ -1,4 +1,4 @@
-//! How often a tensor is touched: once per transmission, once per result, and never otherwise.
+//! Passes over a tensor: one per transmission, one per result, and no other.
 #![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
 mod support;
@@ -13,7 +13,7 @@ use support::{block, job, lone::Lone};
 
 const SIZE: usize = 4;
 
-/// How often each element was asked for.
+/// The number of reads of each element.
 #[derive(Clone)]
 struct Counts {
     reads: Arc<Vec<AtomicUsize>>,
@@ -71,7 +71,7 @@ fn start(params: JobParams) -> (Lone, Counts) {
     (lone, counts)
 }
 
-/// How often each element is read and written when nothing is lost.
+/// Each element is read and written once when nothing is lost.
 fn passes(params: JobParams) -> (Vec<usize>, Vec<usize>) {
     let (mut lone, counts) = start(params);
     loop {

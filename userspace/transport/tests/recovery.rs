@@ -23,7 +23,7 @@ fn start(rtt: u64) -> Lone {
     lone
 }
 
-/// What the engine sends again once it is told that this is missing.
+/// Returns the packets that the engine sends again once this is reported missing.
 fn missing(lone: &mut Lone, questions: &[Sent]) -> Vec<Sent> {
     assert!(questions.iter().all(Sent::is_question), "only questions go out by themselves");
     questions.iter().for_each(|question| lone.take(&question.answer()));

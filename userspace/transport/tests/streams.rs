@@ -1,4 +1,4 @@
-//! Where a lane's chunks go: the next one that results name, other workers' operations, the measured path.
+//! The slots of a lane's chunks: the next one that results name, other workers' operations, the measured path.
 #![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
 mod support;

@@ -43,10 +43,10 @@ pub struct Compare {
     /// Seconds after which an allreduce is given up
     #[arg(long, default_value_t = 120)]
     timeout: u64,
-    /// Whom to compare; Sumac's time on XDP is the unit of the ratios
+    /// Libraries to compare; Sumac's time on XDP is the unit of the ratios
     #[arg(long, value_enum, value_delimiter = ',', default_value = "xdp,udp,gloo,mpi")]
     libraries: Vec<Contender>,
-    /// What the veths do for the TCP of the other libraries
+    /// The veths' offloads for the TCP of the other libraries
     #[arg(long, value_enum, default_value_t)]
     tcp_offloads: TcpOffloads,
     /// Count what worker 0 sends in each 10 ms of the allreduce nearest to the median; told with --json

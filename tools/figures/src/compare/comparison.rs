@@ -7,7 +7,7 @@ use sumac_lab::trace::Trace;
 
 use super::offloads::TcpOffloads;
 
-/// What all libraries took in one lab.
+/// The measurements of all libraries in one lab.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// The lab.
@@ -16,7 +16,7 @@ pub struct Comparison {
     pub elements: usize,
     /// Measured allreduces of each library.
     pub iterations: u32,
-    /// What the veths did for the other libraries' TCP.
+    /// The veths' offloads for the other libraries' TCP.
     pub tcp_offloads: TcpOffloads,
     /// One for each library, Sumac's first.
     pub rows: Vec<Row>,
@@ -27,14 +27,14 @@ pub struct Comparison {
 pub struct Row {
     /// Its name, with the version where it tells.
     pub library: String,
-    /// How its data travelled; empty where it did not.
+    /// The path of its data; empty if it did not run.
     pub path: String,
-    /// What came of it.
+    /// The outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// What came of a library's turn.
+/// The outcome of a library's run.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "outcome", rename_all = "lowercase")]
 pub enum Outcome {
@@ -47,12 +47,12 @@ pub enum Outcome {
     },
     /// It failed.
     Failed {
-        /// Why.
+        /// The reason.
         error: String,
     },
 }
 
-/// What a library took.
+/// A library's measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measurement {
     /// Seconds of an allreduce, from the first worker's start to the last worker's sum.
@@ -65,22 +65,22 @@ pub struct Measurement {
     pub machine_cpu_s: f64,
     /// Whether every element of every worker was right every time.
     pub verified: bool,
-    /// What only Sumac tells.
+    /// Sumac's own numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sumac: Option<Details>,
-    /// What worker 0 sent in each 10 ms, when that was asked for.
+    /// The frames that worker 0 sent in each 10 ms, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
 }
 
-/// What only Sumac tells, in the words of its [`Report`].
+/// Sumac's own numbers, with the fields of its [`Report`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Details {
     /// Words of a chunk.
     pub chunk: u16,
     /// Slots of the job.
     pub slots: u32,
-    /// How much of the cables' rate was used, less what an idle cable lets pass at once.
+    /// The used part of the cables' rate, without the burst of an idle cable.
     pub link_efficiency: Option<f64>,
     /// Chunks sent again by all workers, of all allreduces.
     pub retransmits: u64,

@@ -11,7 +11,7 @@ use super::comparison::{Comparison, Outcome, Row};
 use super::library::{Library, LibraryError, Measured};
 use super::offloads::TcpOffloads;
 
-/// Who may be compared, in the order of the table's rows. They run the other way round: attached XDP programs would be
+/// The libraries, in the order of the table's rows. They run in reverse order: attached XDP programs would be
 /// in the way of other libraries' TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Contender {
@@ -110,7 +110,7 @@ fn sumac(lab: &Lab, options: &RunOptions, backend: Backend) -> Result<Report, Ru
     run_in(&deployment, &options, &indicatif::ProgressBar::hidden())
 }
 
-/// What was really bound, on workers and aggregator.
+/// The modes as bound, on workers and aggregator.
 fn path_of(report: &Report) -> String {
     let modes = &report.modes;
     let join = |modes: &BTreeSet<String>| modes.iter().cloned().collect::<Vec<_>>().join(" and ");

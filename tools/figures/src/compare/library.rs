@@ -16,16 +16,16 @@ use sumac_lab::trace::{Sampler, TraceError};
 /// The Python that Debian's PyTorch and mpi4py are built for.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// How the scripts say that their library is not installed.
+/// The scripts' exit code if their library is not installed.
 const EXIT_MISSING: i32 = 3;
 
-/// How long a library may take to load and to connect its ranks. PyTorch takes seconds, on a busy machine many.
+/// The time for a library to load and to connect its ranks. PyTorch takes seconds, on a busy machine many.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// All addresses of the lab.
 const SUBNET: &str = "10.77.0.0/16";
 
-/// Why a library has no numbers.
+/// The reason that a library has no measurements.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     /// It is not installed.
@@ -45,7 +45,7 @@ pub enum LibraryError {
     Results {
         /// From where.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The frames of a worker could not be counted.

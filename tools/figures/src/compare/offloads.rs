@@ -1,4 +1,4 @@
-//! What the veths do for the kernel's TCP while other libraries run. Sumac's own frames are never larger than the MTU.
+//! The veths' offloads for the kernel's TCP while other libraries run. Sumac's own frames never exceed the MTU.
 
 use serde::Serialize;
 
@@ -7,11 +7,11 @@ use sumac_lab::command::CommandError;
 use sumac_lab::lab::Lab;
 use sumac_lab::namespace::Namespace;
 
-/// How much the veths do for TCP.
+/// The veths' offloads for TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum TcpOffloads {
-    /// Nothing: frames of the MTU's size, each taken by itself
+    /// None: frames of the MTU's size, received one by one
     None,
     /// Frames of the MTU's size, joined again by the hosts that receive or route them
     #[default]
@@ -26,7 +26,7 @@ impl TcpOffloads {
         self == TcpOffloads::All
     }
 
-    /// How TCP's data travels.
+    /// The path of TCP's data.
     pub fn path(self) -> &'static str {
         match self {
             TcpOffloads::None => "kernel TCP, MTU-sized frames, no offloads",

@@ -1,4 +1,4 @@
-//! What one rank of another library says: a line of JSON from `tools/figures/compare/measure.py`.
+//! The output of one rank of another library: a line of JSON from `tools/figures/compare/measure.py`.
 
 use serde::Deserialize;
 

@@ -15,7 +15,7 @@ use sumac_sim::{
 };
 
 const WORKERS: usize = 8;
-/// What the job needs: what the static mode needs for its peak, in dynamic slots of the same memory.
+/// The job's need: the static mode's for its peak, in dynamic slots of the same memory.
 const NEED: u32 = 128 * VERSIONS;
 const TENSORS: usize = 12;
 const CHUNKS: usize = 1_000;

@@ -24,7 +24,7 @@ const CHUNKS: usize = 2_913;
 const SHORT: Cables = Cables { delay: 10 * MICRO, ..CABLES };
 const LOSSES: [f64; 5] = [0.0, 1e-5, 1e-4, 1e-3, 1e-2];
 
-/// Who detects loss how.
+/// The variants of loss detection.
 #[derive(Clone, Copy, PartialEq)]
 enum Who {
     /// Dynamic: three later results, then a timer.

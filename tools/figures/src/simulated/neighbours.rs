@@ -22,7 +22,7 @@ const STEP: Nanos = 10 * MILLI;
 /// When the job begins; the flow has been there before.
 const BEGIN: Nanos = 250 * MILLI;
 
-/// Who else is on the cable.
+/// The other traffic on the cable.
 #[derive(Clone, Copy, PartialEq)]
 enum Neighbour {
     Nobody,

@@ -20,7 +20,7 @@ use sumac_sim::{
 const CHUNKS: usize = 4_000;
 const SLOTS: u32 = 1_024;
 
-/// Where sums are made.
+/// The place of the sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Where {
     /// In the racks of w0 to w3, and these with w4 and w5 in the parameter host's rack.
@@ -40,7 +40,7 @@ const CASES: [(Where, &str); 4] = [
     (Where::Nowhere, "no aggregator"),
 ];
 
-/// What the table says.
+/// The figure's table.
 ///
 /// # Errors
 /// When a job cannot be set up.

@@ -1,4 +1,4 @@
-//! What the figures' labs have in common: hosts around one aggregator, jobs on them, and numbers from what their trainers
+//! The common part of the figures' labs: hosts around one aggregator, jobs on them, and numbers from what their trainers
 //! wrote down.
 
 use std::{cell::RefCell, rc::Rc};
@@ -27,10 +27,10 @@ pub const ELEMENTS: u16 = 4;
 pub const STRETCH: u64 = 90;
 /// Bytes of tensor in a chunk.
 pub const CHUNK_BYTES: u64 = ELEMENTS as u64 * STRETCH * 4;
-/// What figures look like on the cable.
+/// The framing on the figures' cables.
 pub const FRAMING: Framing = Framing { stretch: STRETCH };
 
-/// What all cables are like.
+/// The properties of all cables.
 #[derive(Clone, Copy, Debug)]
 pub struct Cables {
     /// Bits per second.
@@ -69,13 +69,13 @@ impl Cables {
         self.rate as f64 / 8.0 * CHUNK_BYTES as f64 / FRAMING.chunk_len(ELEMENTS) as f64
     }
 
-    /// How long a cable takes for this many chunks.
+    /// Returns a cable's time for `chunks` chunks.
     pub fn time(&self, chunks: u64) -> Nanos {
         chunks * FRAMING.chunk_len(ELEMENTS) * 8 * SECOND / self.rate
     }
 }
 
-/// How a job uses the aggregator.
+/// A job's use of the aggregator.
 #[derive(Clone, Debug)]
 pub enum Allocation {
     /// Slots of its own: lanes, each in a shard of its own, and slots of each.
@@ -90,9 +90,9 @@ pub struct Testbed {
     pub world: World,
     /// The node of the aggregator.
     pub center: NodeId,
-    /// What cables are like.
+    /// The cables' properties.
     pub cables: Cables,
-    /// What is drawn besides.
+    /// Other random numbers.
     pub rng: ChaCha8Rng,
     jobs: u16,
     slots: u32,
@@ -104,9 +104,9 @@ pub struct Running {
     pub job: Job,
     /// Its workers' places in the world.
     pub workers: Vec<usize>,
-    /// What each worker's trainer wrote down.
+    /// The log of each worker's trainer.
     pub logs: Vec<Rc<RefCell<TrainerLog>>>,
-    /// What the trainers do.
+    /// The trainers' plan.
     pub plan: StepPlan,
 }
 
@@ -237,7 +237,7 @@ impl Running {
         (0..end / step).map(|number| self.goodput(number * step, (number + 1) * step)).collect()
     }
 
-    /// That no operation of any worker ended in an error.
+    /// Checks that no operation of any worker ended with an error.
     ///
     /// # Errors
     /// When one did.

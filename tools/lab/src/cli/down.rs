@@ -9,7 +9,7 @@ use sumac_lab::spec::check_name;
 
 #[derive(Debug, Args)]
 pub struct Down {
-    /// Which lab
+    /// The lab
     #[arg(long, required_unless_present = "all")]
     name: Option<String>,
     /// All labs whose maker is gone

@@ -40,13 +40,13 @@ pub struct Run {
     /// Their type: float32, float16, bfloat16 or int32
     #[arg(long, value_parser = dtype, default_value = "float32")]
     dtype: DType,
-    /// What is made of the workers' values: sum, mean, min or max
+    /// The reduction of the workers' values: sum, mean, min or max
     #[arg(long = "op", value_parser = reduction, default_value = "sum")]
     reduction: Reduction,
     /// Jobs that sum at the same time over the same aggregators, each with all workers and a tensor of its own
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u16).range(1..=i64::from(MOST_JOBS)))]
     jobs: u16,
-    /// What moves and adds the packets
+    /// The backend and the kind of aggregator
     #[arg(long, value_enum, default_value_t)]
     backend: Backend,
     /// Measured allreduces
@@ -55,7 +55,7 @@ pub struct Run {
     /// Allreduces before them, verified and not measured
     #[arg(long, default_value_t = 1)]
     warmup: u32,
-    /// What makes the tensors' values
+    /// The seed of the tensors' values
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Seconds after which an allreduce is given up

@@ -17,7 +17,7 @@ use crate::units::Probability;
 use traces::Traces;
 pub use training::Trained;
 
-/// What to show.
+/// The demo's options.
 #[derive(Clone, Copy, Debug)]
 pub struct DemoOptions {
     /// Workers, each with its own host, daemon and trainer.
@@ -28,7 +28,7 @@ pub struct DemoOptions {
     pub loss: Probability,
 }
 
-/// Why there is no demo.
+/// The reason that there is no demo.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// The lab.
@@ -48,9 +48,9 @@ pub enum DemoError {
         "the trainers need numpy and scikit-learn's digits in {python}: {why}; apt-get install python3-numpy python3-sklearn"
     )]
     Python {
-        /// Which Python.
+        /// The Python interpreter.
         python: &'static str,
-        /// What it said.
+        /// The text of its messages.
         why: String,
     },
     /// A result that cannot be read.
@@ -58,7 +58,7 @@ pub enum DemoError {
     Result {
         /// Its file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
     /// The list of programs in the kernel cannot be had.

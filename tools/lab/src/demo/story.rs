@@ -1,4 +1,4 @@
-//! What the demo says.
+//! The texts of the demo.
 
 use serde_json::json;
 
@@ -38,7 +38,7 @@ pub(super) fn epoch(line: &str, single: Option<&Epoch>) {
     }
 }
 
-/// What happened on the wire while they trained.
+/// Prints the network's counters of the training.
 pub(super) fn wire(deployment: &Deployment<'_>, trained: &[Trained]) -> Result<(), DemoError> {
     let aggregators = [deployment.aggregator_status()?];
     let injected = deployment.lab().injected().map_err(LabError::from)?;

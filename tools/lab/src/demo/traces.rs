@@ -1,4 +1,4 @@
-//! What a lab leaves on a machine while it stands, to be looked for when it is gone.
+//! The traces of a lab on the machine, and the check that none remain.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ impl Traces {
         })
     }
 
-    /// What of it is still there.
+    /// Returns the traces that remain.
     pub(super) fn remaining(&self) -> Result<Vec<String>, DemoError> {
         let mut last = Vec::new();
         let waited = interrupt::wait_for(GRACE, || match self.look() {

@@ -17,7 +17,7 @@ use crate::process::Process;
 /// Debian's Python, which has Debian's packages.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// How long one training may take. It takes seconds, but machines differ.
+/// The timeout of one training. It takes seconds, but machines differ.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// The result of `tools/demo/train.py`.
@@ -32,7 +32,7 @@ pub struct Trained {
     /// The worker's counters; none where it trained alone.
     #[serde(default)]
     pub job: Value,
-    /// What it was told of its job; none where it trained alone.
+    /// The terms of its job; none if it trained alone.
     #[serde(default)]
     pub opened: Value,
 }
@@ -40,18 +40,18 @@ pub struct Trained {
 /// One pass over the training images.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Epoch {
-    /// Which, from 1.
+    /// The number, from 1.
     pub epoch: u32,
     /// Part of the test images that are read right after it.
     pub accuracy: f64,
-    /// How long its operations took.
+    /// The time of its operations.
     pub allreduce_s: Option<Spent>,
 }
 
 /// Seconds that the operations of an epoch took.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Spent {
-    /// How many.
+    /// The number.
     pub count: u64,
     /// The middle one.
     pub median: f64,

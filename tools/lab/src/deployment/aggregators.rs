@@ -111,7 +111,7 @@ impl<'lab> Deployment<'lab> {
         Ok(command::output(command.args(arguments).arg("--host"))?)
     }
 
-    /// What the aggregator, or the root, says of itself; null where nobody aggregates.
+    /// Returns the status of the aggregator, or of the root; null without one.
     ///
     /// # Errors
     /// What `sumac-agg status` says.
@@ -119,7 +119,7 @@ impl<'lab> Deployment<'lab> {
         self.aggregator_status_on(self.lab.aggregator())
     }
 
-    /// What the only control plane, or the root's, says of its racks, parameter hosts and jobs.
+    /// Returns the racks, parameter hosts and jobs of the only control plane, or of the root's.
     ///
     /// # Errors
     /// What `sumac-agg control` says.
@@ -128,7 +128,7 @@ impl<'lab> Deployment<'lab> {
         parse(&command::output(command.args(["control", "--json"]))?, "sumac-agg control --json")
     }
 
-    /// What the aggregator of a host says of itself; null where nobody aggregates.
+    /// Returns the status of a host's aggregator; null without one.
     ///
     /// # Errors
     /// What `sumac-agg status` says.
@@ -220,7 +220,7 @@ impl<'lab> Deployment<'lab> {
         self.aggregators.iter_mut().for_each(|process| *process = None);
     }
 
-    /// How long the log of the only control plane, or of the root's, is.
+    /// Returns the length of the log of the only control plane, or of the root's.
     pub(super) fn root_log(&self) -> usize {
         std::fs::read_to_string(self.lab.folder().join("aggregator.log")).map_or(0, |said| said.len())
     }

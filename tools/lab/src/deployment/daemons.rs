@@ -11,10 +11,10 @@ use super::{DeployError, Deployment, START_LIMIT};
 use crate::namespace::Namespace;
 use crate::process::Process;
 
-/// Where a daemon runs, and what it is to be.
+/// The host and role of a daemon.
 pub(super) struct Seat<'lab> {
     pub(super) host: &'lab Namespace,
-    /// What its process is called in the lab.
+    /// The name of its process in the lab.
     what: String,
     pub(super) socket: PathBuf,
     /// The control plane that jobs are opened with.
@@ -43,7 +43,7 @@ impl<'lab> Deployment<'lab> {
         own.chain(self.co_located().map(|rank| self.socket(rank))).collect()
     }
 
-    /// What the daemons that are parameter hosts say of themselves, in the order of their sockets.
+    /// Returns the statistics of the daemons that are parameter hosts, in the order of their sockets.
     ///
     /// # Errors
     /// When one does not answer.

@@ -23,10 +23,10 @@ pub use options::{Backend, DynamicOptions, SumacOptions};
 /// TCP port of the control plane.
 const CONTROL_PORT: u16 = 48600;
 
-/// How long a program has until it listens. Generous: sixteen daemons may start at once on one CPU.
+/// The time until a program listens. It is long: sixteen daemons may start at once on one CPU.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// Why Sumac does not run in the lab.
+/// The reason that Sumac does not run in the lab.
 #[derive(Debug, thiserror::Error)]
 pub enum DeployError {
     /// Its programs were not found.
@@ -41,25 +41,25 @@ pub enum DeployError {
     /// A file of the lab could not be written.
     #[error("writing {path}: {source}")]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Parameter hosts that have no worker to be on.
     #[error("{hosts} parameter hosts cannot be on {workers} workers of the only aggregator or the root")]
     CoLocated {
-        /// How many were asked for.
+        /// The requested number.
         hosts: u16,
-        /// How many could be.
+        /// The maximum.
         workers: usize,
     },
     /// A daemon does not talk.
     #[error("the daemon of worker {rank}: {source}")]
     Client {
-        /// Whose.
+        /// The rank.
         rank: u16,
-        /// What it said.
+        /// The text of its messages.
         source: Box<ClientError>,
     },
     /// The daemon of a parameter host does not talk.
@@ -67,7 +67,7 @@ pub enum DeployError {
     Host {
         /// Its socket.
         socket: PathBuf,
-        /// What it said.
+        /// The text of its messages.
         source: Box<ClientError>,
     },
 }
@@ -132,7 +132,7 @@ impl<'lab> Deployment<'lab> {
         self.lab
     }
 
-    /// How it runs.
+    /// The options.
     pub fn options(&self) -> &SumacOptions {
         &self.options
     }

@@ -1,10 +1,10 @@
-//! How Sumac is to run in a lab.
+//! Sumac's options in a lab.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::Probability;
 
-/// What moves and adds the packets.
+/// The backend and the kind of aggregator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -25,16 +25,16 @@ impl Backend {
     }
 }
 
-/// How Sumac is to run in a lab.
+/// Sumac's options in a lab.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SumacOptions {
-    /// What moves and adds the packets.
+    /// The backend and the kind of aggregator.
     pub backend: Backend,
     /// 32-bit words per packet; none: what the MTU allows.
     pub chunk: Option<u16>,
     /// Slots of each lane of a job; none: what the measured path needs.
     pub slots: Option<u32>,
-    /// What floats are multiplied with; none: block floating point.
+    /// The factor for floats; none: block floating point.
     pub scale: Option<f32>,
     /// Whether packets carry checksums that the aggregator verifies.
     pub checksum: bool,
@@ -42,11 +42,11 @@ pub struct SumacOptions {
     pub stealing: bool,
     /// Part of the frames that the aggregators drop on purpose.
     pub drop: Probability,
-    /// What dynamic jobs find; none: nothing, all jobs are static.
+    /// The options of dynamic jobs; none: all jobs are static.
     pub dynamic: Option<DynamicOptions>,
 }
 
-/// What dynamic jobs find in a lab, beside its parameter hosts.
+/// The options of dynamic jobs in a lab, beside its parameter hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DynamicOptions {
     /// Slots that they share, of each shard of each aggregator.

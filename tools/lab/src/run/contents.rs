@@ -1,4 +1,4 @@
-//! What the workers add up, and what must come out.
+//! The workers' values, and the expected results.
 //!
 //! A value is a function of seed, iteration, rank and index, so that nobody needs to keep the tensors; what sums are to be
 //! is [`Numbers`]' affair.
@@ -13,13 +13,13 @@ const NEIGHBOURS: usize = 1000;
 /// One round of an allreduce.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Contents {
-    /// What makes this run's values.
+    /// The seed of this run's values.
     pub seed: u64,
-    /// Which round of it.
+    /// The iteration.
     pub iteration: u32,
 }
 
-/// How a worker's result compares with the reference.
+/// The comparison of a worker's result with the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Comparison {
     /// Elements whose bits are not the reference's.

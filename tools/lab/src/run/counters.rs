@@ -1,4 +1,4 @@
-//! What daemons and aggregators counted, added up over all of them.
+//! The counters of daemons and aggregators, summed over all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sumac_wire::Reason;
 
-/// What was really bound.
+/// The modes as bound.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Modes {
     /// Of the workers, such as `driver XDP, AF_XDP copy`; several when they differ.

@@ -1,4 +1,4 @@
-//! What a run of a dynamic job reports beside the others.
+//! The part of a run's report that only dynamic jobs have.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -24,13 +24,13 @@ pub struct Dynamic {
     pub raw_chunks: u64,
     /// Lanes that sent straight to their parameter hosts in the end, of all workers together.
     pub direct: u64,
-    /// How often windows were halved, of all workers together.
+    /// The halvings of all workers' windows.
     pub halvings: u64,
     /// Results that told of congestion, of all workers together.
     pub marked: u64,
     /// Packets in flight that were allowed in the end, of all lanes and workers together.
     pub cwnd: u64,
-    /// What each parameter host took in.
+    /// The input of each parameter host.
     pub parameter_hosts: Vec<HostReport>,
 }
 

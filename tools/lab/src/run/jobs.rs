@@ -19,7 +19,7 @@ pub(super) struct Jobs<T> {
     all: Vec<(String, Trainers<T>)>,
 }
 
-/// What one of a run's jobs got.
+/// The result of one of a run's jobs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobReport {
     /// Its name.
@@ -52,7 +52,7 @@ impl<T: Element> Jobs<T> {
         self.all.first().map(|(_, trainers)| trainers).ok_or(TrainError::Nobody)
     }
 
-    /// What the workers were told of the first job.
+    /// Returns the terms of the first job.
     pub(super) fn opened(&self) -> Result<&OpenReply, TrainError> {
         self.first()?.opened()
     }
@@ -81,7 +81,7 @@ impl<T: Element> Jobs<T> {
         })
     }
 
-    /// What each job got, by its spans and by what the daemons counted.
+    /// Returns each job's result, from its spans and the daemons' counters.
     pub(super) fn reports(
         &self,
         spans: &[Vec<Span>],

@@ -36,14 +36,14 @@ use jobs::Jobs;
 use numbers::Value as Element;
 use sumac_client::{DType, OpenReply, Reduction, WireFormat, bf16, f16};
 
-/// What to run in a lab.
+/// The specification of a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// The lab.
     pub lab: LabSpec,
     /// Sumac in it.
     pub sumac: SumacOptions,
-    /// What is summed.
+    /// The operation.
     pub operation: Operation,
     /// Jobs that do so at the same time, each with all workers.
     pub jobs: u16,
@@ -51,9 +51,9 @@ pub struct RunOptions {
     pub iterations: u32,
     /// Allreduces before them, verified and not measured: the first one touches fresh memory everywhere.
     pub warmup: u32,
-    /// What makes the tensors' values.
+    /// The seed of the tensors' values.
     pub seed: u64,
-    /// How long one allreduce may take before it is called stuck.
+    /// The timeout of one allreduce.
     pub limit: Duration,
     /// Whether to count what worker 0 sends in each 10 ms.
     pub trace: bool,
@@ -66,9 +66,9 @@ pub struct Operation {
     pub elements: usize,
     /// Their type.
     pub dtype: DType,
-    /// What is made of the workers' values.
+    /// The reduction of the workers' values.
     pub reduction: Reduction,
-    /// How floats travel.
+    /// The wire format of floats.
     pub wire: WireFormat,
 }
 
@@ -79,7 +79,7 @@ impl Operation {
     }
 }
 
-/// Why a run has no report.
+/// The reason that a run has no report.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The lab.
@@ -103,15 +103,15 @@ pub enum RunError {
     /// Ctrl-C.
     #[error(transparent)]
     Interrupted(#[from] interrupt::Interrupted),
-    /// Nothing to do.
+    /// The run is empty.
     #[error("a run needs at least one element, one iteration and one job")]
     Nothing,
 }
 
-/// What the measured part of a run took.
+/// The measured part of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
-    /// What the workers were told of their job.
+    /// The terms of the job.
     pub(crate) opened: OpenReply,
     /// From the first job's start to the last one's end.
     pub(crate) spans: Vec<Span>,
@@ -137,7 +137,7 @@ impl Measured {
     }
 }
 
-/// What everybody counted in a run.
+/// All counters of a run.
 pub(crate) struct Counted {
     /// The workers' daemons, by rank.
     pub(crate) stats: Vec<Value>,

@@ -106,22 +106,22 @@ impl Value for i32 {
     }
 }
 
-/// How a job's sums are computed.
+/// The arithmetic of a job's sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Numbers {
-    /// What floats are multiplied with; none: block floating point.
+    /// The factor for floats; none: block floating point.
     pub scale: Option<f32>,
-    /// How floats travel.
+    /// The wire format of floats.
     pub wire: WireFormat,
     /// 32-bit words of a packet.
     pub words: usize,
-    /// What is made of the workers' values.
+    /// The reduction of the workers' values.
     pub reduction: Reduction,
     /// Whether the job is dynamic: a packet whose integers saturate is summed as floats.
     pub dynamic: bool,
 }
 
-/// What becomes of a packet's values.
+/// The reduced values of a packet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reduced<T> {
     /// The results.
@@ -151,7 +151,7 @@ struct Factor {
 }
 
 impl Numbers {
-    /// Those of an open job.
+    /// Returns the arithmetic of an open job.
     pub fn of(opened: &OpenReply, reduction: Reduction) -> Numbers {
         let scale = match opened.scale {
             Scale::Fixed(scale) => Some(scale),
@@ -171,7 +171,7 @@ impl Numbers {
         if self.wire == WireFormat::Int16 && self.is_scaled(dtype) { 2 } else { 1 }
     }
 
-    /// What becomes of a packet's values, given by worker; all have the same length.
+    /// Reduces a packet's values, by worker; all have the same length.
     pub fn reduce<T: Value>(self, workers: &[Vec<T>]) -> Reduced<T> {
         let length = workers.first().map_or(0, Vec::len);
         let column = |index: usize| workers.iter().map(move |values| values[index].exact());

@@ -1,4 +1,4 @@
-//! What a run reports: one JSON object, or a few lines for people.
+//! The report of a run: one JSON object, or a few lines for people.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -33,17 +33,17 @@ pub struct Report {
     pub elements: usize,
     /// Their type.
     pub dtype: DType,
-    /// What was made of the workers' values.
+    /// The reduction of the workers' values.
     pub reduction: Reduction,
-    /// How floats travelled.
+    /// The wire format of floats.
     pub wire: WireFormat,
-    /// What floats were multiplied with: a number, or `block`.
+    /// The factor for floats: a number, or `block`.
     pub scale: Scale,
     /// 32-bit words per packet.
     pub chunk: u16,
     /// `xdp` or `udp`.
     pub backend: &'static str,
-    /// What was really bound.
+    /// The modes as bound.
     pub modes: Modes,
     /// Seconds to aggregate: from the first worker's start to the last worker's sum, of all jobs.
     pub tat_s: Times,
@@ -74,7 +74,7 @@ pub struct Report {
     pub machine_cpu_s: MachineTime,
     /// Slots of each of the job's lanes.
     pub slots: u32,
-    /// Why that many.
+    /// The reason for the number.
     pub slots_reason: String,
     /// Shards, each with its queue of every interface.
     pub shards: u16,
@@ -82,20 +82,20 @@ pub struct Report {
     pub rtt_s: Option<RoundTrips>,
     /// Measured allreduces.
     pub iterations: u32,
-    /// What made the tensors' values. What the cables did to which frame is not repeatable: nftables takes no seed.
+    /// The seed of the tensors' values. The cables' faults are not repeatable: nftables takes no seed.
     pub seed: u64,
-    /// How workers and aggregator were joined.
+    /// The topology of workers and aggregator.
     pub topology: Topology,
     /// MTU of every interface.
     pub mtu: u32,
     /// Bits per second of each cable.
     pub rate: Option<u64>,
-    /// What the cables did to frames, all together.
+    /// The cables' faults, all together.
     pub injected: CableCounters,
-    /// What only dynamic jobs have.
+    /// The part that only dynamic jobs have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dynamic: Option<Dynamic>,
-    /// What worker 0 sent in each 10 ms, when that was asked for.
+    /// The frames that worker 0 sent in each 10 ms, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
 }

@@ -18,7 +18,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// How long these spans are; zeros of none.
+    /// Returns the statistics of these spans; zeros without any.
     pub fn of_spans(spans: &[Span]) -> Times {
         Times::of(&spans.iter().map(|(begin, end)| end - begin).collect::<Vec<_>>())
     }

@@ -13,13 +13,13 @@ use crate::clock::{Span, around, monotonic};
 use crate::deployment::{DeployError, Deployment};
 use crate::interrupt;
 
-/// How often a waiting trainer looks whether the user interrupts.
+/// The interval at which a waiting trainer checks for an interrupt.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How long the workers have to find each other.
+/// The join timeout.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
 
-/// Why a trainer could not do its part.
+/// The failure of a trainer.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// Its daemon could not be reached.
@@ -28,11 +28,11 @@ pub enum TrainError {
     /// Its daemon refused or failed.
     #[error("worker {rank}, {doing}: {source}")]
     Client {
-        /// Which worker.
+        /// The worker.
         rank: u16,
-        /// What it was doing.
+        /// The action.
         doing: &'static str,
-        /// What it was told.
+        /// The client's error.
         source: Box<ClientError>,
     },
     /// The sum did not come.
@@ -40,9 +40,9 @@ pub enum TrainError {
         "worker {rank} waited {seconds} s for its sum; `sumac stats` and the logs in the lab's folder tell more"
     )]
     Late {
-        /// Which worker.
+        /// The worker.
         rank: u16,
-        /// How long.
+        /// The timeout, in seconds.
         seconds: u64,
     },
     /// A lab without workers.
@@ -97,7 +97,7 @@ impl<T: Element> Trainers<T> {
         Ok(Trainers { all, operation })
     }
 
-    /// What the workers were told of their job.
+    /// The terms of the job.
     ///
     /// # Errors
     /// When there are none.

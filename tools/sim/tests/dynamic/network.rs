@@ -204,7 +204,7 @@ impl Network {
         assert!(is_ready(&self.world), "{:?}", self.engine(0).state());
     }
 
-    /// What every part counted.
+    /// Returns the counters of every part.
     pub fn summary(&self) -> String {
         let workers = self.engines().map(|engine| {
             let stats = serde_json::to_value(engine.stats()).expect("statistics");

@@ -77,7 +77,7 @@ impl Totals {
         self.duplicates += aggregator.counter(Reason::Duplicate);
     }
 
-    /// What a set of mixed scenarios must contain.
+    /// Returns the required contents of a set of mixed scenarios.
     pub fn of_mixed(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("two levels", self.two_levels),
@@ -110,7 +110,7 @@ impl Totals {
         ]
     }
 
-    /// What a set of scenarios of one static job must contain.
+    /// Returns the required contents of a set of scenarios of one static job.
     pub fn of_alone(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("loss", self.links.lost),

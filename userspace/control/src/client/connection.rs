@@ -22,7 +22,7 @@ use crate::{
     tls::{self, TlsError, Trust},
 };
 
-/// How often a side sends that it is alive.
+/// Interval of a side's keepalives.
 pub const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
 /// Messages that may wait to be sent.
 const QUEUE_LEN: usize = 256;

@@ -22,7 +22,7 @@ use crate::{
     message::{ClientMessage, DenialKind, Reconnect, ServerMessage, Status},
 };
 
-/// How long a static job goes on without its control plane, which may be being started anew.
+/// Time that a static job continues without its control plane, which may be restarting.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two attempts to reach a control plane that the job goes on without.
 const LOST_RETRY: Duration = Duration::from_secs(1);

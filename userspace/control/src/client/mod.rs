@@ -24,7 +24,7 @@ use crate::{
 const RETRY: Duration = Duration::from_millis(200);
 /// The aggregator names the missing ranks at the deadline; it has this much longer to do so.
 const DEADLINE_GRACE: Duration = Duration::from_secs(3);
-/// How long a rank that is taken may be the one of a process that died: the silence timeout, and a little more.
+/// Time that a taken rank may belong to a process that died: the silence timeout, and a little more.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A worker's request to join.
@@ -35,7 +35,7 @@ pub struct JoinRequest {
 }
 
 impl JoinRequest {
-    /// How long to wait for the aggregator and for the other ranks.
+    /// Timeout for the aggregator and for the other ranks.
     fn deadline(&self) -> Duration {
         let asked = self.spec.timeout_s.map(Duration::try_from_secs_f64);
         asked.map_or(DEFAULT_JOIN_TIMEOUT, |asked| asked.unwrap_or(MAX_JOIN_TIMEOUT)).min(MAX_JOIN_TIMEOUT)

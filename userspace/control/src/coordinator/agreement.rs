@@ -154,7 +154,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Those of one aggregator.
+    /// The limits of one aggregator.
     pub fn of(plane: &PlaneInfo) -> Limits {
         Limits {
             slots: plane.slots,
@@ -169,12 +169,12 @@ impl Limits {
         }
     }
 
-    /// Those of dynamic jobs.
+    /// The limits of dynamic jobs.
     pub fn of_dynamic(self) -> Limits {
         Limits { elements: self.elements.min(PAGE_ELEMENTS as u16), ..self }
     }
 
-    /// Those of a rack or parameter host with this title.
+    /// The limits of a rack or parameter host with this title.
     pub fn at(self, title: &str) -> Limits {
         let narrowest = self.narrowest.map(|port| format!("{port} at {title}"));
         Limits { narrowest, ..self }
@@ -184,7 +184,7 @@ impl Limits {
         Refusal::TooManyElements { wanted, max: self.elements, narrowest: self.narrowest.clone() }
     }
 
-    /// Those of this one and another together.
+    /// The limits that satisfy both.
     pub fn and(self, other: Limits) -> Limits {
         let narrowest = if self.elements <= other.elements { self.narrowest } else { other.narrowest };
         Limits {

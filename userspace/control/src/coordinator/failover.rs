@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Action, Coordinator, RackId, RunId, Time, run::InstallState, run::Run};
 use crate::plane::PlaneInfo;
 
-/// How long until an aggregator that did not take a job back is asked again.
+/// Time until an aggregator that did not take a job back is asked again.
 const RETRY: Time = Time::from_secs(1);
 
 /// The aggregators that a running job is not installed at any more: racks, or (`None`) the root.

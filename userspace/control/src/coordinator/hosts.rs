@@ -18,7 +18,7 @@ use crate::{
     refusal::Refusal,
 };
 
-/// How long a job whose ranks are all there waits for parameter hosts: they start with the workers, and enter anew within
+/// Time that a job whose ranks are all there waits for parameter hosts: they start with the workers, and enter anew within
 /// this after they have lost the control plane.
 pub(super) const HOSTS_TIMEOUT: Time = Time::from_secs(3);
 /// Parameter hosts at once: one on each worker of the largest job.
@@ -124,7 +124,7 @@ impl Coordinator {
         Ok(Shared { hosts, racks, root_port, missing_at: MissingAt::new() })
     }
 
-    /// Those that can take a run. One on a worker below a rack cannot: what the root sends to it, the rack's aggregator takes
+    /// The parameter hosts that can take a run. One on a worker below a rack cannot: what the root sends to it, the rack's aggregator takes
     /// for results of its own.
     fn free_hosts(&self, run: &Run) -> Vec<RackId> {
         let is_free = |rack: &Rack| rack.is_host() && rack.is_in_service() && !rack.keeps(run.job);
@@ -160,7 +160,7 @@ impl Coordinator {
 }
 
 impl Run {
-    /// How many parameter hosts its ranks ask for.
+    /// The number of parameter hosts that its ranks ask for.
     fn asked_hosts(&self) -> Option<u16> {
         self.members.values().find_map(|member| member.asked.spec.parameter_hosts)
     }

@@ -32,7 +32,7 @@ pub struct Position {
     pub child: usize,
     /// Its number among the workers there.
     pub bit: usize,
-    /// How many those are.
+    /// Their number.
     pub fan_in: usize,
 }
 
@@ -66,7 +66,7 @@ impl Layout {
         self.racks().next().is_some()
     }
 
-    /// How many are below the root; 0 where there is one level.
+    /// The number of children of the root; 0 where there is one level.
     pub fn fan_in_1(&self) -> u8 {
         if self.is_tall { u8::try_from(self.children.len()).unwrap_or(u8::MAX) } else { 0 }
     }

@@ -19,7 +19,7 @@ use sumac_job::{JobTerms, OperationOrder};
 
 /// Slots of a lane while the workers measure: the most that they may turn out to need. The second: less is not tried.
 const PROVISIONAL: [u32; 2] = [512, 16];
-/// How long until a job that a plane did not remove is removed again.
+/// Time until a job that a plane did not remove is removed again.
 const RETRY: Time = Time::from_secs(1);
 
 impl Run {

@@ -11,7 +11,7 @@ const MAX_BYTES: usize = 4 << 20;
 /// The events that some member has not received.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct EventLog {
-    /// How many events came before the first that is kept.
+    /// The number of events before the first that is kept.
     first: u64,
     events: VecDeque<Event>,
     bytes: usize,
@@ -39,7 +39,7 @@ impl EventLog {
         }
     }
 
-    /// How many events there were.
+    /// The number of events since the start.
     pub fn end(&self) -> u64 {
         self.first + self.events.len() as u64
     }

@@ -9,7 +9,7 @@ use crate::{
     failure::JobFailure,
 };
 
-/// How long reports are waited for.
+/// Timeout for reports.
 const REPORT_TIMEOUT: Time = Time::from_secs(1);
 
 /// A difference that is being diagnosed.

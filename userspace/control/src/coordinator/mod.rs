@@ -66,9 +66,9 @@ pub type Time = Duration;
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A data plane may be away for this long before its jobs fail.
 pub const PLANE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long members, racks and parameter hosts have to reconnect after a restart, beside [`SILENCE_TIMEOUT`].
+/// Time that members, racks and parameter hosts have to reconnect after a restart, beside [`SILENCE_TIMEOUT`].
 pub const RECONNECT_GRACE: Duration = Duration::from_secs(8);
-/// How long the workers of a job may measure their paths; each has its answer, or gives up, within seconds.
+/// Time that the workers of a job may measure their paths; each has its answer, or gives up, within seconds.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest that a join may wait for the other ranks, and the time of one that states none.
 pub(crate) const MAX_JOIN_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
@@ -103,7 +103,7 @@ impl JoinRequest {
         self.asked.spec.rank
     }
 
-    /// How long to wait for the other ranks.
+    /// Timeout for the other ranks.
     fn deadline(&self) -> Time {
         let asked = self.asked.spec.timeout_s.map(Duration::try_from_secs_f64);
         asked.map_or(DEFAULT_JOIN_TIMEOUT, |asked| asked.unwrap_or(MAX_JOIN_TIMEOUT)).min(MAX_JOIN_TIMEOUT)
@@ -146,7 +146,7 @@ pub struct JobOrder {
     pub layout: Layout,
     /// The parameter hosts of a dynamic job.
     pub hosts: Vec<RackId>,
-    /// Where each child of the root finds it, once it is installed there.
+    /// The root's address for each of its children, once it is installed there.
     pub parents: Vec<SocketAddrV4>,
 }
 
@@ -155,7 +155,7 @@ pub struct JobOrder {
 pub struct InstalledJob {
     /// Each worker's part, by rank.
     pub placements: Vec<Placement>,
-    /// Where each child of the root finds it; empty without racks.
+    /// The root's address for each of its children; empty without racks.
     pub parents: Vec<SocketAddrV4>,
 }
 
@@ -172,7 +172,7 @@ pub enum Action {
         run: RunId,
         /// The whole job.
         order: JobOrder,
-        /// Where: at a rack, or at this aggregator itself.
+        /// The level: a rack, or this aggregator itself.
         at: Option<RackId>,
     },
     /// Continue a running dynamic job under another epoch; answer with [`Coordinator::on_replaced`].

@@ -45,7 +45,7 @@ pub struct Job {
     pub epoch: u16,
     /// `static` or `dynamic`.
     pub mode: String,
-    /// How many workers it has.
+    /// The number of its workers.
     pub world: u16,
     /// `waiting`, `starting`, `running` or `over`.
     pub state: String,

@@ -28,7 +28,7 @@ impl Coordinator {
         }
     }
 
-    /// How many posts of a member were taken.
+    /// The number of a member's accepted posts.
     pub fn posted(&self, id: MemberId) -> u64 {
         let member = self.members.get(&id).and_then(|(run, rank)| self.runs.get(run)?.members.get(rank));
         member.map_or(0, |member| member.posted)

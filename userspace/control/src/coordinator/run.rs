@@ -160,13 +160,13 @@ pub(super) struct Run {
     pub install: InstallState,
     /// Known once all ranks are there.
     pub terms: Option<JobTerms>,
-    /// Where each rank sends to; known once it runs.
+    /// The address to which each rank sends; known once it runs.
     pub placements: Vec<Placement>,
     pub range: Option<Range>,
     pub tuning: Tuning,
     /// The workers below each aggregator; known with the terms.
     pub layout: Layout,
-    /// Where each child of the root finds it; empty without racks.
+    /// The root's address for each of its children; empty without racks.
     pub parents: Vec<SocketAddrV4>,
     /// Known with the terms of a dynamic job.
     pub shared: Option<Shared>,
@@ -196,7 +196,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Nobody is in it yet.
+    /// It has no members yet.
     pub fn new(request: &JoinRequest, job: u16, token: u64) -> Run {
         Run {
             name: request.asked.spec.job.clone(),

@@ -31,9 +31,9 @@ const MAX_CONNECTIONS: usize = 1024;
 const MAX_OF_ONE_ADDRESS: usize = 128;
 /// Connections that are not authenticated yet.
 const MAX_STRANGERS: usize = 256;
-/// How long a connection may be open before it is authenticated.
+/// Time that a connection may be open before it is authenticated.
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long nothing is accepted after the system could not: out of file descriptors, it would fail again at once.
+/// Pause after the system could not accept: out of file descriptors, it would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections, each with its TLS handshake in a task of its own.
@@ -90,7 +90,7 @@ struct Open {
     by_address: HashMap<IpAddr, usize>,
     total: usize,
     next: u64,
-    /// Those that are not authenticated, the oldest first; dropping its sender closes one.
+    /// Connections that are not authenticated, the oldest first; dropping its sender closes one.
     strangers: VecDeque<(u64, IpAddr, oneshot::Sender<()>)>,
 }
 

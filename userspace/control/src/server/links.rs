@@ -16,7 +16,7 @@ use crate::{
     plane::PlaneInfo,
 };
 
-/// How long a command may take: a worker that does not answer ARP takes some seconds. A rack that dies ends it earlier.
+/// Timeout of a command: a worker that does not answer ARP takes some seconds. A rack that dies ends it earlier.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The outcome of a command.

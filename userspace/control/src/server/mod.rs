@@ -35,7 +35,7 @@ use crate::{
     rpc::{SessionHandler, SessionService},
 };
 
-/// How long members have, when the server ends, to receive the end of their jobs.
+/// Time that members have, when the server ends, to receive the end of their jobs.
 const STOP_TIMEOUT: Duration = Duration::from_millis(1200);
 
 /// The reason that the control plane cannot be served.
@@ -79,11 +79,11 @@ impl Secrets {
 pub struct ServerOptions {
     pub identity: Identity,
     pub secrets: Secrets,
-    /// Where the journal is.
+    /// The journal's directory.
     pub state_dir: PathBuf,
     /// Whether a completed slot takes the next chunk of its lane, whichever that is; SwitchML as published does not.
     pub stealing: bool,
-    /// How long a dead worker of a dynamic job may be replaced (ATP appendix A.3); zero: the job fails.
+    /// Time in which a dead worker of a dynamic job may be replaced (ATP appendix A.3); zero: the job fails.
     pub rejoin_grace: Duration,
 }
 

@@ -22,7 +22,7 @@ use crate::{
     plane::{PlaneKind, TakenOver},
 };
 
-/// How long a plane may take to remove the jobs that nobody knows.
+/// Time that a plane may take to remove unknown jobs.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Streams of workers below one rack.
 const MAX_RELAYED: usize = 256;

@@ -26,7 +26,7 @@ use crate::{
     rpc::{Sending, SessionHandler},
 };
 
-/// How long a stream may be open before its first messages have come.
+/// Time that a stream may be open before its first messages have come.
 pub const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Messages that may wait to be sent.
 pub const QUEUE_LEN: usize = 256;

@@ -105,7 +105,7 @@ impl Server {
         self.state_dir
     }
 
-    /// What it takes to join.
+    /// Returns the endpoint to join.
     pub fn endpoint(&self) -> Endpoint {
         self.state_dir.endpoint(self.address, SECRET)
     }

@@ -15,7 +15,7 @@ pub(super) enum Role {
     ParameterHost,
 }
 
-/// Why a job is not admitted.
+/// Reasons that a job is not admitted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdmissionError {
     #[error(transparent)]

@@ -13,7 +13,7 @@ use super::admission::AdmittedJobs;
 use crate::config::Config;
 use crate::datapath::{FrameIo, Peer, UdpFrameIo, XdpConfig, XdpFrameIo};
 
-/// Why the backend cannot be set up.
+/// Reasons that the backend cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     #[error("cannot bind a UDP socket to {address}: {source}; is `address` one of this host's?")]

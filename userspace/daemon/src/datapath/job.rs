@@ -29,7 +29,7 @@ pub struct ParameterJob {
     pub peers: Vec<Peer>,
 }
 
-/// Why the data path does not install a job.
+/// Reasons that the data path does not install a job.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum InstallError {
     #[error(transparent)]
@@ -74,7 +74,7 @@ pub enum Event {
     Rejected { job: u16, lane: u16, id: OperationId, error: Rejection, operation: Operation },
 }
 
-/// Why an operation was not accepted.
+/// Reasons that an operation was not accepted.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Rejection {
     #[error(transparent)]

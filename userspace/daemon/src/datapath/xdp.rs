@@ -47,7 +47,7 @@ impl XdpConfig {
     }
 }
 
-/// Why a socket could not be opened.
+/// Reasons that a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
     #[error("no queue of {interface} to open a socket on; attach with --queues, or set `queues`")]

@@ -22,7 +22,7 @@ use crate::state::DaemonState;
 
 pub(crate) use self::jobs::ParameterJobs;
 
-/// Why the daemon cannot be a parameter host.
+/// Reasons that the daemon cannot be a parameter host.
 #[derive(Debug, thiserror::Error)]
 pub enum ParameterHostError {
     #[error("parameter_host: {0}")]

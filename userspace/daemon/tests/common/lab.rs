@@ -89,7 +89,7 @@ impl Aggregator {
         *self = Aggregator::start_at(self.address, self.data_port, kind, (grace, &state_dir));
     }
 
-    /// What it takes to join by hand.
+    /// Returns the endpoint to join without a daemon.
     pub fn endpoint(&self) -> Endpoint {
         let fingerprint = Identity::of_state_dir(&self.state_dir).unwrap().fingerprint();
         let secret = Secret::new(SECRET).unwrap();

@@ -1,4 +1,4 @@
-//! What the tests of the data path share.
+//! Shared parts of the tests of the data path.
 
 #[allow(dead_code, reason = "each test file uses a part")]
 pub mod aggregator;

@@ -23,7 +23,7 @@ pub struct DynamicParams {
     /// The slots that jobs share, on each aggregator of the job; 0: it has no aggregator, and all packets go to the parameter
     /// host.
     pub slots: u32,
-    /// How many chunks a worker may be ahead of the first one without a result: a power of two, 8 to 4,096.
+    /// The most chunks by which a worker may be ahead of the first one without a result: a power of two, 8 to 4,096.
     pub window: u32,
     /// Positions that keep a slot each; a chunk's position is `seq % positions`. A power of two up to the window.
     ///
@@ -35,7 +35,7 @@ pub struct DynamicParams {
     pub initial_window: u32,
     /// Whether the congestion window adapts. Otherwise it stays at `initial_window`.
     pub congestion: bool,
-    /// How many racks and single workers contribute to the second aggregator; 0: there is only one level.
+    /// The number of racks and single workers that contribute to the second aggregator; 0: there is only one level.
     pub fan_in_1: u8,
     /// The bit of this worker's rack among them, or of the worker itself when it is beside the racks; 0 with one level.
     pub bitmap_1: u32,

@@ -17,7 +17,7 @@ impl SlotPool {
         SlotPool { slots_log2: slots.trailing_zeros(), lane }
     }
 
-    /// How many slots: the most chunks in flight.
+    /// The number of slots: the most chunks in flight.
     pub fn slots(self) -> u64 {
         1 << self.slots_log2
     }

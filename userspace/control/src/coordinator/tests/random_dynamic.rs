@@ -141,7 +141,7 @@ impl Play {
         self.world.pass_with(time, &self.alive.clone(), &present);
     }
 
-    /// Those that are connected enter again, with the jobs that they are told to keep.
+    /// Connected members enter again, with the jobs that they must keep.
     fn enter_again(&mut self) {
         for number in self.present.keys().copied().collect::<Vec<_>>() {
             let entry = entry(number);

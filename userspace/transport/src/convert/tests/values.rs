@@ -11,7 +11,7 @@ fn words_of(codec: &Codec, dtype: DType, op: Arithmetic, exponent: i8, tensor: &
     (words(&wire), encoded)
 }
 
-/// What comes back of a result, from both implementations.
+/// Returns the values of a result, from both implementations.
 fn back(codec: &Codec, dtype: DType, op: Arithmetic, exponent: i8, wire: &[i32], count: usize) -> Vec<u8> {
     let (mut one, mut two) = (vec![0; count * dtype.size()], vec![0; count * dtype.size()]);
     codec.decode(dtype, op, exponent, &bytes(wire), &mut one);
