@@ -25,7 +25,7 @@ use thiserror::Error;
 use crate::pins::AggregatorPins;
 
 /// Timeout for the other side's line.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a question: what is longer is none.
 const LONGEST_QUESTION: u64 = 4096;
 
@@ -185,8 +185,8 @@ fn reply(stream: &mut UnixStream, answer: &impl Fn(Question) -> Answer) -> io::R
 }
 
 fn limit(stream: &UnixStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))
 }
 
 fn write_line(stream: &mut UnixStream, value: &impl Serialize) -> io::Result<()> {

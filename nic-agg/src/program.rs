@@ -37,7 +37,7 @@ pub fn load(variant: Variant, pools: Pools) -> Result<Ebpf, LoadError> {
 
 /// Loads the program that replays jobs, without pins.
 pub(crate) fn load_replay(pools: Pools) -> Result<Ebpf, LoadError> {
-    load_with(&mut EbpfLoader::new(), Variant::Plain, pools, &[name::REHEARSAL_PROGRAM])
+    load_with(&mut EbpfLoader::new(), Variant::Plain, pools, &[name::REPLAY_PROGRAM])
 }
 
 /// Loads the programs over the maps that are pinned already, and makes and pins those that are not.

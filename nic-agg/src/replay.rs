@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 
 use aya::{Ebpf, programs::ProgramError};
 use serde::Serialize;
-use sumac_agg_layout::{Rehearsal, State, name};
+use sumac_agg_layout::{Replay, State, name};
 use sumac_loader::{LoadError, TestRun, map, program::find};
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind, PAGE_ELEMENTS, Reason,
@@ -45,7 +45,7 @@ pub struct Measurement {
     /// Mean time of the aggregator's program, with all checks.
     pub ns_per_frame: u32,
     /// The cost of the replay itself, which is not in `ns_per_frame`.
-    pub ns_rehearsal: u32,
+    pub ns_replay: u32,
 }
 
 /// A measurement without a result.
@@ -108,7 +108,7 @@ fn one(workers: u8, elements: u16, options: ReplayOptions) -> Result<Measurement
     tables.state.set(0, &state)?;
     job::add(&mut tables, &job)?;
     let frame = first_frame(&job);
-    let ns_rehearsal = run(&mut ebpf, &job, &frame, true, repeat)?;
+    let ns_replay = run(&mut ebpf, &job, &frame, true, repeat)?;
     let gross = run(&mut ebpf, &job, &frame, false, repeat)?;
     let counters = tables.counters()?;
     let of =
@@ -126,13 +126,13 @@ fn one(workers: u8, elements: u16, options: ReplayOptions) -> Result<Measurement
         elements,
         bytes: frame.len(),
         checksum,
-        ns_per_frame: gross.saturating_sub(ns_rehearsal),
-        ns_rehearsal,
+        ns_per_frame: gross.saturating_sub(ns_replay),
+        ns_replay,
     })
 }
 
 fn run(ebpf: &mut Ebpf, job: &NewJob, frame: &[u8], dry: bool, repeat: u32) -> Result<u32, ReplayError> {
-    let plan = Rehearsal {
+    let plan = Replay {
         turn: 0,
         world: job.workers.len() as u32,
         slots: SLOTS,
@@ -141,8 +141,8 @@ fn run(ebpf: &mut Ebpf, job: &NewJob, frame: &[u8], dry: bool, repeat: u32) -> R
         host_ip: if job.dynamic.is_some() { HOST_IP.to_bits() } else { 0 },
         dry: u32::from(dry),
     };
-    map::write::<_, { size_of::<Rehearsal>() }>(ebpf, name::REHEARSAL, 0, &plan)?;
-    let run = TestRun::of(find(ebpf, name::REHEARSAL_PROGRAM)?, frame, repeat)?;
+    map::write::<_, { size_of::<Replay>() }>(ebpf, name::REPLAY, 0, &plan)?;
+    let run = TestRun::of(find(ebpf, name::REPLAY_PROGRAM)?, frame, repeat)?;
     Ok(u32::try_from(run.ns_per_frame).unwrap_or(u32::MAX))
 }
 

@@ -20,7 +20,7 @@ use sumac_agg::{
     pool::{DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOT_TIMEOUT, DEFAULT_SLOTS},
     status::{host as host_status, text as status_text},
 };
-use sumac_agg_host::HostPlane;
+use sumac_agg_host::HostDataPlane;
 use sumac_agg_layout::Drops;
 use sumac_control::{
     Credential, DataPlane, Endpoint, Identity, NoDataPlane, Secret, Secrets, Trust,
@@ -302,7 +302,7 @@ impl Args {
         }
     }
 
-    fn host_plane(&self) -> anyhow::Result<HostPlane> {
+    fn host_plane(&self) -> anyhow::Result<HostDataPlane> {
         let elements = self.elements.unwrap_or(MAX_ELEMENTS as u16);
         if elements == 0 || usize::from(elements) > MAX_ELEMENTS {
             bail!("--elements {elements}: give 1 to {MAX_ELEMENTS}");
@@ -313,9 +313,9 @@ impl Args {
             bail!("--slots 0: no job could ever start; give at least 1");
         }
         let port = self.base_port.unwrap_or(DEFAULT_BASE_PORT);
-        let plane = HostPlane::start(slots, elements, self.shards.unwrap_or(1), ip, port)?;
-        let patience = self.slot_timeout.map_or(DEFAULT_SLOT_TIMEOUT, |ms| Duration::from_millis(ms.into()));
-        Ok(plane.with_dynamic(self.dynamic_slots.unwrap_or(DEFAULT_DYNAMIC_SLOTS), patience)?)
+        let plane = HostDataPlane::start(slots, elements, self.shards.unwrap_or(1), ip, port)?;
+        let timeout = self.slot_timeout.map_or(DEFAULT_SLOT_TIMEOUT, |ms| Duration::from_millis(ms.into()));
+        Ok(plane.with_dynamic(self.dynamic_slots.unwrap_or(DEFAULT_DYNAMIC_SLOTS), timeout)?)
     }
 }
 
@@ -375,7 +375,7 @@ fn answer_for_ebpf(plane: &EbpfPlane, question: &Question) -> Result<String, Str
     }
 }
 
-fn answer_for_host(plane: &HostPlane, question: Question) -> Result<String, String> {
+fn answer_for_host(plane: &HostDataPlane, question: Question) -> Result<String, String> {
     match question {
         Question::Status { json } => {
             let status = host_status::status(plane).map_err(|error| error.to_string())?;
@@ -434,7 +434,7 @@ fn follow_instance(aggregator: &Aggregator, mut log: ProgramLog) {
 }
 
 /// Says what the host aggregator did.
-fn report(plane: &HostPlane) {
+fn report(plane: &HostDataPlane) {
     let running = plane.running();
     for reason in Reason::ALL.iter().filter(|reason| running.counter(**reason) > 0) {
         tracing::info!(reason = reason.name(), packets = running.counter(*reason), "host aggregator");

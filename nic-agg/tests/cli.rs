@@ -192,7 +192,10 @@ fn drops_on_purpose_are_set_counted_and_shown() {
     let rules = [rule(1, 8, 1.0, 0.0), rule(9, 9, 2.0, 3.0), rule(10, 63, 1.0, 0.0)];
     assert_eq!(shell.json("status --json")["drops"], serde_json::json!(rules), "without a job");
     let text = shell.done("status");
-    assert!(text.contains("2 % of arriving frames, 3 % of leaving frames, of jobs 9 to 9, present"), "{text}");
+    assert!(
+        text.contains("2 % of arriving frames, 3 % of leaving frames, of jobs 9 to 9, present"),
+        "{text}"
+    );
     shell.done("drop --up 0 --down 0");
     assert_eq!(shell.json("status --json")["drops"], serde_json::json!([]));
     shell.done(

@@ -56,7 +56,9 @@ fn each_row_of_the_table() {
             }
             // A question shows which results its sender has, and changes nothing else.
             let mut expected = slot.meta;
-            for version in expected.versions.iter_mut().filter(|version| version.seen != 0 && version.seq < seq) {
+            for version in
+                expected.versions.iter_mut().filter(|version| version.seen != 0 && version.seq < seq)
+            {
                 version.received |= 1 << rank;
             }
             let after = bench.slot(16 + 3);

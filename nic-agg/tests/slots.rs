@@ -143,7 +143,8 @@ fn table_of_cases() {
         assert_eq!(slot.meta.owner, if is_used { owner(job.job, job.epoch) } else { 0 }, "{what}");
         for (v, (seq, seen)) in after.into_iter().enumerate() {
             // Whoever's later packet was not ignored has this version's result.
-            let noted = if matches!(reason, Reason::OutOfTurn | Reason::Stale) { before } else { contributions };
+            let noted =
+                if matches!(reason, Reason::OutOfTurn | Reason::Stale) { before } else { contributions };
             let later = noted.iter().filter(|(_, sent)| *sent > seq);
             let received = later.fold(0, |bits, (rank, _)| bits | 1 << rank);
             let expected = match seen {

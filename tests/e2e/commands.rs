@@ -14,7 +14,7 @@ use sumac_lab::LabSpec;
 use sumac_lab::deployment::SumacOptions;
 use sumac_lab::programs::Programs;
 use sumac_tests::crew::{open_one, sum};
-use sumac_tests::exact::{self, Numbers, Results};
+use sumac_tests::exact::{self, ReferenceSum, Results};
 use sumac_tests::npy;
 use sumac_tests::site::{turn, with_sumac};
 use sumac_tests::wait::LIMIT;
@@ -42,7 +42,7 @@ fn a_shell_sums_numpy_files() {
         }
         let by_rank = [0, 1].map(|rank| npy::read(&file(rank, "out"))).into();
         // The command takes the daemon's defaults.
-        let numbers = Numbers {
+        let numbers = ReferenceSum {
             scale: None,
             wire: WireFormat::Int32,
             words: DEFAULT_WORDS,
@@ -78,7 +78,7 @@ with sumac.Client(socket) as client, client.open('mixed', rank=0, world=2, timeo
             open_one(sumac.socket(1), 1, &options).unwrap_or_else(|e| panic!("{e}: {}", python.log_tail()));
         let rusts = sum(rust.submit(SEED, COUNT)).to_vec();
         python.wait_success("the sum", LIMIT).unwrap();
-        let numbers = Numbers::of(rust.job.opened(), Reduction::Sum);
+        let numbers = ReferenceSum::of(rust.job.opened(), Reduction::Sum);
         rust.job.close().unwrap();
         assert_eq!(numbers.words, DEFAULT_WORDS);
         exact::assert_sums(

@@ -8,7 +8,7 @@ use sumac_client::{
 };
 use sumac_lab::deployment::Deployment;
 
-use crate::exact::{self, Numbers, Results, Value};
+use crate::exact::{self, ReferenceSum, Results, Value};
 use crate::stats;
 use crate::wait::LIMIT;
 
@@ -182,7 +182,7 @@ impl Crew {
     }
 
     fn results_of<T: Value>(&self, pending: Vec<Pending<T>>, reduction: Reduction) -> Results<T> {
-        let numbers = Numbers::of(self.trainers[0].job.opened(), reduction);
+        let numbers = ReferenceSum::of(self.trainers[0].job.opened(), reduction);
         Results { numbers, by_rank: pending.into_iter().map(|pending| sum(pending).to_vec()).collect() }
     }
 

@@ -1,13 +1,13 @@
 //! Tensors from seeds, and the exact results of operations on them, by the lab's own arithmetic.
 
 use sumac_lab::run::contents::Contents;
-pub use sumac_lab::run::numbers::{Numbers, Value};
+pub use sumac_lab::run::reference_sum::{ReferenceSum, Value};
 
 /// The results of one operation, by rank, with the job's arithmetic.
 #[derive(Clone, Debug)]
 pub struct Results<T> {
     /// The job's arithmetic.
-    pub numbers: Numbers,
+    pub numbers: ReferenceSum,
     /// Each worker's tensor.
     pub by_rank: Vec<Vec<T>>,
 }

@@ -99,7 +99,7 @@ pub fn make_report(headers: Headers) {
     set_kind(headers, Kind::Report as u8);
 }
 
-/// Makes the Sumac header that of a contribution or of a result (for rehearsals).
+/// Makes the Sumac header that of a contribution or of a result (for replays).
 #[inline(always)]
 pub fn make(headers: Headers, chunk: &Chunk) {
     let words = |form: fn(u32) -> u32| -> u64 {

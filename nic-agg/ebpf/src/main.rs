@@ -19,7 +19,7 @@
 //! | [`times`] | how long chunks take, and who keeps them waiting |
 //! | [`maps`] | all maps |
 //! | [`events`] | rate limited messages to the operator |
-//! | [`rehearsal`] | plays a job from one frame, to be measured |
+//! | [`replay`] | plays a job from one frame, to be measured |
 #![no_std]
 #![no_main]
 #![feature(asm_experimental_arch, core_intrinsics)]
@@ -37,7 +37,7 @@ mod packet;
 mod payload;
 mod pipeline;
 mod plan;
-mod rehearsal;
+mod replay;
 mod send;
 mod slot;
 mod tail;
@@ -105,8 +105,8 @@ pub fn sumac_agg_out_jumbo(ctx: XdpContext) -> u32 {
 /// Makes each frame of a test run the next contribution of a job, and aggregates it. Never attached.
 #[xdp]
 #[inline(always)]
-pub fn sumac_agg_rehearsal(ctx: XdpContext) -> u32 {
-    if !rehearsal::next(&ctx) {
+pub fn sumac_agg_replay(ctx: XdpContext) -> u32 {
+    if !replay::next(&ctx) {
         return XDP_PASS;
     }
     let outcome = pipeline::run::<false>(&ctx);

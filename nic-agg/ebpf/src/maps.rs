@@ -6,7 +6,7 @@ use aya_ebpf::{
 };
 use sumac_agg_layout::{
     Began, Drops, DynamicSlot, EVENTS, Injected, LANE_ENTRIES, Lateness, Limiter, MAX_PORTS, PARENT_ENTRIES,
-    Rehearsal, Slot, State, TAIL_ELEMENTS, Tail, Times, WORKER_ENTRIES,
+    Replay, Slot, State, TAIL_ELEMENTS, Tail, Times, WORKER_ENTRIES,
 };
 use sumac_wire::{
     MAX_JOBS, Reason,
@@ -72,7 +72,7 @@ pub static LIMITERS: PerCpuArray<Limiter, EVENTS> = PerCpuArray::new();
 #[btf_map]
 pub static WORK: PerCpuArray<Work, 1> = PerCpuArray::new();
 #[btf_map]
-pub static REHEARSAL: Array<Rehearsal, 1> = Array::new();
+pub static REPLAY: Array<Replay, 1> = Array::new();
 
 /// Counts a frame of `job`, 0 for none, on this CPU.
 #[inline(always)]

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 mod dynamic;
-mod pooled;
+mod static_mode;
 
 use sumac_agg_layout::Drops;
 use sumac_wire::{
@@ -325,7 +325,7 @@ impl HostAggregator {
         if let Some(parent) = parent.filter(|_| header.has(flag::LEVEL)) {
             return self.take_result(&entry, header, source, parent, packet);
         }
-        self.take_pooled(&entry, header, source, parent, packet)
+        self.take_static(&entry, header, source, parent, packet)
     }
 
     /// Checks who below this aggregator speaks: gives its rank, and where answers go.

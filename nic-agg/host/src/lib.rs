@@ -24,4 +24,4 @@ pub mod udp;
 pub mod watch;
 
 pub use aggregator::{Answer, HostAggregator, JobError, NewJob, NoMemory};
-pub use plane::HostPlane;
+pub use plane::HostDataPlane;

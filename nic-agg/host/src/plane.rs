@@ -19,14 +19,14 @@ use crate::{
 };
 
 /// A host aggregator that takes jobs from a control plane.
-pub struct HostPlane {
+pub struct HostDataPlane {
     running: Running,
     instance: u64,
     /// The reasons for the jobs' numbers of slots.
     reasons: Mutex<BTreeMap<u16, String>>,
 }
 
-impl HostPlane {
+impl HostDataPlane {
     /// Starts an aggregator with `slots` slots for chunks of at most `elements` in `shards` shards, on UDP `ip:port` and
     /// the ports after it.
     pub fn start(
@@ -35,21 +35,21 @@ impl HostPlane {
         shards: u16,
         ip: Ipv4Addr,
         port: u16,
-    ) -> Result<HostPlane, StartError> {
+    ) -> Result<HostDataPlane, StartError> {
         let instance = OsRng.try_next_u64().map_err(|error| StartError::Setup {
             what: "get a random number",
             source: std::io::Error::other(error.to_string()),
         })?;
         let running = Running::start(slots, elements, shards, ip, port)?;
-        Ok(HostPlane { running, instance, reasons: Mutex::default() })
+        Ok(HostDataPlane { running, instance, reasons: Mutex::default() })
     }
 
-    /// With `slots` slots in each shard that dynamic jobs share. When nobody adds to one for `patience`, others may take it.
+    /// With `slots` slots in each shard that dynamic jobs share. When nobody adds to one for `timeout`, others may take it.
     ///
     /// # Errors
     /// When the slots do not fit half of the memory that this host has.
-    pub fn with_dynamic(self, slots: u32, patience: Duration) -> Result<HostPlane, StartError> {
-        Ok(HostPlane { running: self.running.with_dynamic(slots, patience)?, ..self })
+    pub fn with_dynamic(self, slots: u32, timeout: Duration) -> Result<HostDataPlane, StartError> {
+        Ok(HostDataPlane { running: self.running.with_dynamic(slots, timeout)?, ..self })
     }
 
     /// The aggregator.
@@ -81,7 +81,7 @@ impl HostPlane {
     }
 }
 
-impl DataPlane for HostPlane {
+impl DataPlane for HostDataPlane {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
         self.check_alive()?;
         Ok(PlaneInfo {
@@ -169,7 +169,7 @@ impl DataPlane for HostPlane {
     }
 }
 
-impl HostPlane {
+impl HostDataPlane {
     /// The addresses that packets to parameter hosts come from.
     fn host_sides(&self, hosts: &[SocketAddrV4]) -> Result<Vec<Ipv4Addr>, PlaneError> {
         let way = |host: &SocketAddrV4| {

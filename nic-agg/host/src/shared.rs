@@ -10,7 +10,7 @@ use sumac_wire::{
 use crate::pool::{NoMemory, filled, refuse_too_many};
 
 /// The default of the age at which a slot is reclaimed, in milliseconds.
-pub const PATIENCE: u32 = 1000;
+pub const MAX_AGE_MICROS: u32 = 1000;
 
 /// The shared slots of one shard.
 pub struct SharedPool {
@@ -21,7 +21,7 @@ pub struct SharedPool {
     /// Milliseconds, as the caller says; wraps.
     now: u32,
     /// Milliseconds.
-    patience: u32,
+    timeout: u32,
 }
 
 /// The outcome of a contribution.
@@ -44,7 +44,7 @@ impl SharedPool {
             slots: filled(u64::from(slots), SlotMeta::default()).ok_or(refused)?,
             values: filled(count, 0).ok_or(refused)?,
             now: 0,
-            patience: PATIENCE,
+            timeout: MAX_AGE_MICROS,
         })
     }
 
@@ -69,13 +69,13 @@ impl SharedPool {
     }
 
     /// Returns the age at which a slot is reclaimed, in milliseconds.
-    pub fn patience(&self) -> u32 {
-        self.patience
+    pub fn slot_timeout(&self) -> u32 {
+        self.timeout
     }
 
     /// Says how long a slot is kept for a job that is silent, in milliseconds.
-    pub fn set_patience(&mut self, patience: u32) {
-        self.patience = patience;
+    pub fn set_slot_timeout(&mut self, timeout: u32) {
+        self.timeout = timeout;
     }
 
     /// Does to the slot what the decision says. What is to be sent on replaces the packet, of which `header` is the header
@@ -86,7 +86,7 @@ impl SharedPool {
         c: &Contribution,
         packet: &mut [u8],
     ) -> Result<Taken, Reason> {
-        let (now, patience) = (self.now, self.patience);
+        let (now, timeout) = (self.now, self.timeout);
         let (head, payload) = packet.split_at_mut_checked(HEADER_LEN).ok_or(Reason::BadLength)?;
         let Some((meta, values)) = self.get(header.slot, header.elements) else {
             // Admission lets none pass without a slot but those that pass all slots.
@@ -94,7 +94,7 @@ impl SharedPool {
             return Ok(Taken::On(Reason::Passed));
         };
         let before = *meta;
-        let (mut after, action) = dynamic::decide(&before, c, now, patience);
+        let (mut after, action) = dynamic::decide(&before, c, now, timeout);
         let adds = matches!(action, Action::Add | Action::Complete | Action::Flush { adds: true });
         let overflowed = match action {
             Action::Store => {
@@ -127,10 +127,10 @@ impl SharedPool {
 
     /// Frees the slot that a result names of the chunk that the result is of.
     pub fn release(&mut self, header: &Header) {
-        let (now, patience) = (self.now, self.patience);
+        let (now, timeout) = (self.now, self.timeout);
         let owner = dynamic::owner(header.job, header.epoch, header.lane);
         if let Some((meta, _)) = self.get(header.slot, 0) {
-            *meta = dynamic::release(meta, owner, header.seq, now, patience);
+            *meta = dynamic::release(meta, owner, header.seq, now, timeout);
         }
     }
 

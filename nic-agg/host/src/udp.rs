@@ -116,15 +116,15 @@ impl Running {
         Ok(running)
     }
 
-    /// With `slots` slots in each shard that dynamic jobs share. When nobody adds to one for `patience`, others may take it.
+    /// With `slots` slots in each shard that dynamic jobs share. When nobody adds to one for `timeout`, others may take it.
     ///
     /// # Errors
     /// When the slots do not fit half of the memory that this host has.
-    pub fn with_dynamic(self, slots: u32, patience: Duration) -> Result<Running, StartError> {
-        let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+    pub fn with_dynamic(self, slots: u32, timeout: Duration) -> Result<Running, StartError> {
+        let timeout = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         for core in &mut self.lock_all() {
             core.share(slots)?;
-            core.set_patience(patience);
+            core.set_slot_timeout(timeout);
         }
         Ok(self)
     }
@@ -150,8 +150,8 @@ impl Running {
     }
 
     /// Returns the age at which a shared slot is reclaimed, in milliseconds.
-    pub fn patience(&self) -> u32 {
-        self.shards.first().map_or(0, |shard| lock(&shard.core).patience())
+    pub fn slot_timeout(&self) -> u32 {
+        self.shards.first().map_or(0, |shard| lock(&shard.core).slot_timeout())
     }
 
     /// Returns the number of shared slots in use, in all shards.

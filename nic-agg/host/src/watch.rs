@@ -84,7 +84,7 @@ pub struct Chunk {
 
 impl Chunk {
     /// In this slot of the pool.
-    pub fn pooled(slot: u32, contribution: &slot::Contribution) -> Chunk {
+    pub fn of_static(slot: u32, contribution: &slot::Contribution) -> Chunk {
         let place = slot as usize * 2 + usize::from(contribution.version);
         Chunk { seq: contribution.seq, owner: contribution.owner, place }
     }

@@ -251,12 +251,12 @@ fn shards_have_parameter_hosts_in_turn() {
     }
 }
 
-/// A pool full of a dead job's chunks is taken back when its patience ends, without anybody's help; whoever comes
+/// A pool full of a dead job's chunks is taken back when its timeout ends, without anybody's help; whoever comes
 /// before that passes.
 #[test]
 fn orphans_are_taken_back() {
     let mut aggregator = aggregator(2);
-    aggregator.set_patience(500);
+    aggregator.set_slot_timeout(500);
     let start = u32::MAX - 200;
     aggregator.set_now(start);
     for seq in 0..SLOTS {

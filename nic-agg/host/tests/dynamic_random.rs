@@ -21,7 +21,7 @@ use sumac_wire::{
 const SLOTS: u32 = 3;
 const CHUNKS: u32 = 12;
 /// Milliseconds.
-const PATIENCE: u32 = 100;
+const MAX_AGE_MICROS: u32 = 100;
 const ROOT: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 77, 99, 1), 48_500);
 
 fn rack_ip(rack: u16) -> SocketAddrV4 {
@@ -43,7 +43,7 @@ impl Tree {
     fn new(racks: &[u16]) -> Tree {
         let with = |flags, rack: usize, workers, parents| {
             let mut aggregator = HostAggregator::new(1, ELEMENTS).unwrap().with_dynamic(SLOTS).unwrap();
-            aggregator.set_patience(PATIENCE);
+            aggregator.set_slot_timeout(MAX_AGE_MICROS);
             let (rack, racks) = (rack as u16, racks.len() as u16);
             let entry = shared::entry();
             let entry = JobEntry { flags: entry.flags | flags, slots: SLOTS, rack, racks, ..entry };

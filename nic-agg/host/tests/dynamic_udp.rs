@@ -23,7 +23,7 @@ use nix::{
     sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, setsockopt, sockopt},
 };
 use shared::{contribution, reference, result, values};
-use sumac_agg_host::HostPlane;
+use sumac_agg_host::HostDataPlane;
 use sumac_control::plane::{DataPlane, Installed, JobInstall, Level, PlaneError, WorkerInstall};
 use sumac_job::{JobTerms, Mode};
 use sumac_wire::{Header, Kind, Reason, header::flag};
@@ -52,7 +52,7 @@ impl Socket {
         }
     }
 
-    fn send(&self, plane: &HostPlane, tos: i32, header: &Header, values: &[i32]) {
+    fn send(&self, plane: &HostDataPlane, tos: i32, header: &Header, values: &[i32]) {
         setsockopt(&self.0, sockopt::Ipv4Tos, &tos).unwrap();
         self.0.send_to(&packet(header, values), plane.running().local()).unwrap();
     }
@@ -74,7 +74,7 @@ impl Socket {
 }
 
 fn install(
-    plane: &HostPlane,
+    plane: &HostDataPlane,
     workers: &[Socket],
     slots: u32,
     hosts: Vec<SocketAddrV4>,
@@ -102,8 +102,8 @@ fn install(
     })
 }
 
-fn plane() -> HostPlane {
-    let plane = HostPlane::start(16, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
+fn plane() -> HostDataPlane {
+    let plane = HostDataPlane::start(16, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
     plane.with_dynamic(SLOTS, Duration::from_secs(600)).unwrap()
 }
 
@@ -140,7 +140,7 @@ fn sums_go_up_and_results_down_and_marks_with_them() {
 /// The clock of the slots is the thread's: a chunk that nobody completes is taken back.
 #[test]
 fn a_silent_jobs_slot_is_taken_back() {
-    let plane = HostPlane::start(16, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
+    let plane = HostDataPlane::start(16, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
     let plane = plane.with_dynamic(SLOTS, Duration::from_millis(1)).unwrap();
     let (workers, host) = ([Socket::new(1), Socket::new(2)], Socket::new(9));
     install(&plane, &workers, SLOTS, vec![host.address()]).unwrap();
@@ -172,7 +172,7 @@ fn what_a_dynamic_job_needs_is_checked() {
     install(&plane, &workers, 8, hosts(4)).unwrap();
     let refused = plane.resize(JOB, 1, "").unwrap_err().to_string();
     assert!(refused.contains("not there"), "slots that are shared are nobody's to give back: {refused}");
-    let bare = HostPlane::start(16, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
+    let bare = HostDataPlane::start(16, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
     let refused = install(&bare, &workers, 1, hosts(1)).unwrap_err().to_string();
     assert!(refused.contains("--dynamic-slots"), "{refused}");
 }

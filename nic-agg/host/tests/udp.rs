@@ -16,7 +16,7 @@ use std::{
 };
 
 use common::{EPOCH, JOB, SLOTS, TOKEN, contribution, elements, read, reference};
-use sumac_agg_host::HostPlane;
+use sumac_agg_host::HostDataPlane;
 use sumac_control::plane::{DataPlane, JobInstall, Level, PlaneKind, WorkerInstall};
 use sumac_job::JobTerms;
 use sumac_wire::{Kind, Reason};
@@ -41,7 +41,7 @@ impl Worker {
         WorkerInstall { ip: *local.ip(), port: local.port(), mac: [0; 6], local_ip: Ipv4Addr::LOCALHOST }
     }
 
-    fn send(&self, plane: &HostPlane, packet: &[u8]) {
+    fn send(&self, plane: &HostDataPlane, packet: &[u8]) {
         self.socket.send_to(packet, plane.running().local()).unwrap();
     }
 
@@ -66,7 +66,7 @@ fn job(epoch: u16, shards: u16, workers: Vec<WorkerInstall>) -> JobInstall {
     }
 }
 
-fn install(plane: &HostPlane, workers: &[Worker], epoch: u16) {
+fn install(plane: &HostDataPlane, workers: &[Worker], epoch: u16) {
     let job = job(epoch, 1, workers.iter().map(Worker::install).collect());
     let installed = plane.install(&job).unwrap();
     assert_eq!(installed.aggregator_ips, vec![Ipv4Addr::LOCALHOST; workers.len()]);
@@ -74,7 +74,7 @@ fn install(plane: &HostPlane, workers: &[Worker], epoch: u16) {
 
 #[test]
 fn all_workers_get_all_sums() {
-    let plane = HostPlane::start(64, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
+    let plane = HostDataPlane::start(64, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
     let info = plane.info().unwrap();
     assert_eq!((info.kind, info.slots, info.max_elements), (PlaneKind::Host, 64, 360));
     let workers: Vec<Worker> = (0..3).map(Worker::new).collect();
@@ -102,7 +102,7 @@ fn all_workers_get_all_sums() {
 
 #[test]
 fn jobs_come_and_go_while_it_runs() {
-    let plane = HostPlane::start(64, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
+    let plane = HostDataPlane::start(64, 360, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
     let instance = plane.instance().unwrap();
     let workers: Vec<Worker> = (0..2).map(Worker::new).collect();
     let probe = |epoch: u16| {
@@ -136,7 +136,7 @@ fn jobs_come_and_go_while_it_runs() {
 
 #[test]
 fn a_job_is_installed_in_all_shards_or_in_none() {
-    let Ok(plane) = HostPlane::start(64, 360, 2, Ipv4Addr::LOCALHOST, 0) else {
+    let Ok(plane) = HostDataPlane::start(64, 360, 2, Ipv4Addr::LOCALHOST, 0) else {
         return println!(
             "SKIP a_job_is_installed_in_all_shards_or_in_none: the port after a free one is taken"
         );
@@ -160,17 +160,17 @@ fn a_job_is_installed_in_all_shards_or_in_none() {
 
 #[test]
 fn a_port_that_is_taken_is_named() {
-    let first = HostPlane::start(8, 64, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
+    let first = HostDataPlane::start(8, 64, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
     let port = first.running().local().port();
-    let error = HostPlane::start(8, 64, 1, Ipv4Addr::LOCALHOST, port).err().unwrap().to_string();
+    let error = HostDataPlane::start(8, 64, 1, Ipv4Addr::LOCALHOST, port).err().unwrap().to_string();
     assert!(error.contains(&format!("127.0.0.1:{port}")), "{error}");
     drop(first);
-    assert!(HostPlane::start(8, 64, 1, Ipv4Addr::LOCALHOST, port).is_ok(), "a dropped one lets go");
+    assert!(HostDataPlane::start(8, 64, 1, Ipv4Addr::LOCALHOST, port).is_ok(), "a dropped one lets go");
 }
 
 #[test]
 fn every_shard_has_a_port_and_answers_to_one() {
-    let Ok(plane) = HostPlane::start(64, 360, 2, Ipv4Addr::LOCALHOST, 0) else {
+    let Ok(plane) = HostDataPlane::start(64, 360, 2, Ipv4Addr::LOCALHOST, 0) else {
         return println!(
             "SKIP every_shard_has_a_port_and_answers_to_one: the port after a free one is taken"
         );

@@ -54,8 +54,8 @@ pub mod name {
     pub const WORKER_COUNTERS: &str = "WORKER_COUNTERS";
     /// Per CPU, [`super::Limiter`]s of events.
     pub const LIMITERS: &str = "LIMITERS";
-    /// One [`super::Rehearsal`].
-    pub const REHEARSAL: &str = "REHEARSAL";
+    /// One [`super::Replay`].
+    pub const REPLAY: &str = "REPLAY";
     /// aya-log's ring.
     pub const LOGS: &str = "AYA_LOGS";
     /// The program that aggregates, on every port's ingress.
@@ -71,7 +71,7 @@ pub mod name {
     /// [`DYNAMIC_PROGRAM`] for frames of several buffers.
     pub const JUMBO_DYNAMIC_PROGRAM: &str = "sumac_agg_atp_jumbo";
     /// The program that plays a whole job from one frame: for measurements, never attached.
-    pub const REHEARSAL_PROGRAM: &str = "sumac_agg_rehearsal";
+    pub const REPLAY_PROGRAM: &str = "sumac_agg_replay";
 }
 
 /// Most ports that results leave through by broadcast: one for each worker of a job.
@@ -251,7 +251,7 @@ pub struct Limiter {
 /// The frames of the replay. The program writes `turn`, the loader the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Rehearsal {
+pub struct Replay {
     /// Frames played; the next one is of rank `turn mod world` to chunk `turn / world`. A dynamic job has one rank more
     /// that takes its turn: the parameter host, which sends the chunk's result.
     pub turn: u32,
@@ -265,6 +265,6 @@ pub struct Rehearsal {
     pub aggregator_ip: u32,
     /// A dynamic job's parameter host; zero: the job is static.
     pub host_ip: u32,
-    /// Not zero: stop before the pipeline, to measure what the rehearsal itself costs.
+    /// Not zero: stop before the pipeline, to measure what the replay itself costs.
     pub dry: u32,
 }

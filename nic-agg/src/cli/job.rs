@@ -31,11 +31,11 @@ Examples:
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: JobCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum JobCommand {
     /// Add a job
     #[command(after_help = ADD_EXAMPLES)]
     Add(AddArgs),
@@ -119,14 +119,14 @@ fn number(text: &str) -> Result<u64, String> {
 /// Does what was asked of jobs.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
-        What::Add(args) => add(args),
-        What::Remove { job, pins } => {
+        JobCommand::Add(args) => add(args),
+        JobCommand::Remove { job, pins } => {
             if !Aggregator::open(&pins.pin_root)?.remove_job(*job)? {
                 return Err(anyhow!("no job {job}: see sumac-agg job list"));
             }
             Ok(ExitCode::SUCCESS)
         }
-        What::List { pins, json } => {
+        JobCommand::List { pins, json } => {
             let jobs = Aggregator::open(&pins.pin_root)?.jobs()?;
             if *json {
                 return print_json(&jobs);

@@ -3,7 +3,7 @@
 use std::net::SocketAddrV4;
 
 use sumac_agg_host::{
-    HostPlane,
+    HostDataPlane,
     watch::{JobSeen, WorkerSeen},
 };
 use sumac_agg_layout::Drops;
@@ -20,7 +20,7 @@ use crate::drops::{self, DropRule, NoSuchJob};
 ///
 /// # Errors
 /// When one of its threads has ended.
-pub fn status(plane: &HostPlane) -> Result<Status, PlaneError> {
+pub fn status(plane: &HostDataPlane) -> Result<Status, PlaneError> {
     let (info, instance) = (plane.info()?, plane.instance()?);
     let running = plane.running();
     let jobs: Vec<JobStatus> = running
@@ -30,7 +30,7 @@ pub fn status(plane: &HostPlane) -> Result<Status, PlaneError> {
         .collect();
     let of_slot = size_of::<SlotMeta>() as u64 + 2 * 4 * u64::from(info.max_elements);
     let shared =
-        DynamicPool { slots: info.dynamic_slots, held: running.held(), timeout_ms: running.patience() };
+        DynamicPool { slots: info.dynamic_slots, held: running.held(), timeout_ms: running.slot_timeout() };
     let of_dynamic = size_of::<dynamic::SlotMeta>() as u64 + 4 * PAGE_ELEMENTS as u64;
     let of_pool = u64::from(info.dynamic_slots) * of_dynamic;
     let counters = Reason::ALL.iter().map(|reason| (reason.name(), running.counter(*reason)));
@@ -55,7 +55,7 @@ pub fn status(plane: &HostPlane) -> Result<Status, PlaneError> {
 }
 
 fn job(
-    plane: &HostPlane,
+    plane: &HostDataPlane,
     number: u16,
     entry: &JobEntry,
     addresses: &[SocketAddrV4],
@@ -81,7 +81,7 @@ fn job(
 }
 
 /// Sets the drops of one job, or of all, present and future.
-pub fn set_drops(plane: &HostPlane, job: Option<u16>, drops: Drops) -> Result<(), NoSuchJob> {
+pub fn set_drops(plane: &HostDataPlane, job: Option<u16>, drops: Drops) -> Result<(), NoSuchJob> {
     drops::numbers(job)?.for_each(|job| plane.running().set_drops(job, drops));
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::interrupt::{self, Waited};
 use crate::record::{ProcessRecord, Record, RecordError};
 
 /// The time between SIGTERM and SIGKILL.
-const PATIENCE: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The reason that a program of the lab does not run.
 #[derive(Debug, thiserror::Error)]
@@ -206,7 +206,7 @@ impl Process {
             if self.ended().is_none() {
                 self.signal(signal);
             }
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + STOP_TIMEOUT;
             while Instant::now() < deadline {
                 if let Some(status) = self.ended() {
                     self.forget();

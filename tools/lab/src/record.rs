@@ -18,7 +18,7 @@ use crate::spec::LabSpec;
 pub const DIRECTORY: &str = "/run/sumac-lab";
 
 /// The time between SIGTERM and SIGKILL.
-const PATIENCE: Duration = Duration::from_secs(3);
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The reason that a record could not be kept or executed.
 #[derive(Debug, thiserror::Error)]
@@ -229,7 +229,7 @@ fn end(processes: &[ProcessRecord]) -> Result<(), RecordError> {
         for process in processes {
             process.signal(signal);
         }
-        if gone_within(PATIENCE) {
+        if gone_within(STOP_TIMEOUT) {
             return Ok(());
         }
     }

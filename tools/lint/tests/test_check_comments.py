@@ -100,6 +100,12 @@ class CommandLine(unittest.TestCase):
         code, output = self.run_on({"lib.rs": "//! The packet.\n", "notes.md": "/// What\n"})
         self.assertEqual(code, 0, output)
 
+    def test_the_workspace_passes(self) -> None:
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            code = check_comments.main([str(Path(__file__).resolve().parents[3])])
+        self.assertEqual(code, 0, output.getvalue())
+
     def test_a_folder_without_sources_and_further_arguments_are_usage_errors(self) -> None:
         self.assertEqual(self.run_on({})[0], 2)
         self.assertEqual(self.run_on({"lib.rs": "/// A.\n"}, "more")[0], 2)

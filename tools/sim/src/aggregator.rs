@@ -175,7 +175,7 @@ fn shards(capacity: &Capacity) -> Result<Vec<HostAggregator>, NoMemory> {
     let shard = |shard| {
         let one = HostAggregator::of_shard(shard, capacity.shards, capacity.slots, capacity.elements)?;
         let mut one = one.with_dynamic(capacity.dynamic_slots)?;
-        one.set_patience((capacity.slot_timeout / MILLI) as u32);
+        one.set_slot_timeout((capacity.slot_timeout / MILLI) as u32);
         Ok(one)
     };
     (0..capacity.shards).map(shard).collect()

@@ -242,9 +242,8 @@ impl Job {
     /// When the parameters are refused.
     pub fn engines(&self, rank: usize) -> Result<Vec<Engine>, ParamError> {
         let peers = self.peers(rank);
-        let engine = |lane| {
-            Engine::starting_at(self.params_of(rank, lane), &peers, &self.tuning, self.first_chunk)
-        };
+        let engine =
+            |lane| Engine::starting_at(self.params_of(rank, lane), &peers, &self.tuning, self.first_chunk);
         (0..self.lanes).map(engine).collect()
     }
 

@@ -21,7 +21,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use thiserror::Error;
 
 /// ARP asks three times, a second apart.
-const PATIENCE: Duration = Duration::from_millis(3200);
+const ARP_TIMEOUT: Duration = Duration::from_millis(3200);
 /// Between two looks at the table of neighbours.
 const LOOK: Duration = Duration::from_millis(20);
 /// Between two datagrams that make the kernel ask.
@@ -95,7 +95,7 @@ pub fn resolve(ip: Ipv4Addr) -> Result<Neighbour, ResolveError> {
         if let Some(mac) = netlink.neighbour(route.ifindex, next_hop)? {
             return Ok(Neighbour { ifindex: route.ifindex, ifname, own_mac, mac, src_ip: route.src_ip });
         }
-        if start.elapsed() >= PATIENCE {
+        if start.elapsed() >= ARP_TIMEOUT {
             return Err(ResolveError::NoAnswer { ip, next_hop, ifname });
         }
         if poked.is_none_or(|poked| poked.elapsed() >= POKE) {

@@ -118,7 +118,11 @@ fn each_shard_is_summed_on_its_thread() {
     host.path.add_parameter_job(plan(&trainers)).unwrap();
     for lane in 0..CLASSES * SHARDS {
         for (bit, trainer) in trainers.iter().enumerate() {
-            trainer.send(base, &header(bit as u32, lane), &[bit as i32 + 1, i32::from(lane), -1, i32::MIN / 2]);
+            trainer.send(
+                base,
+                &header(bit as u32, lane),
+                &[bit as i32 + 1, i32::from(lane), -1, i32::MIN / 2],
+            );
         }
         for trainer in &trainers {
             let (header, values) = trainer.receive(usize::from(lane % SHARDS));

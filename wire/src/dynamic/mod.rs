@@ -157,10 +157,10 @@ pub enum Action {
 
 impl SlotMeta {
     /// Whether a contribution or a result at `now` may take the slot away from what it holds: its job has been silent for
-    /// `patience` milliseconds (ATP section 3.7).
+    /// `timeout` milliseconds (ATP section 3.7).
     #[inline(always)]
-    pub const fn is_abandoned(&self, now: u32, patience: u32) -> bool {
-        self.owner != 0 && now.wrapping_sub(self.stamp) >= patience
+    pub const fn is_abandoned(&self, now: u32, timeout: u32) -> bool {
+        self.owner != 0 && now.wrapping_sub(self.stamp) >= timeout
     }
 
     /// Whether it holds this chunk.
@@ -215,9 +215,9 @@ impl SlotMeta {
 }
 
 /// Decides what a contribution does to its slot at `now` (milliseconds): the slot's metadata afterwards, what it held when it is flushed, and
-/// the action. A slot in which nobody has added anything for `patience` milliseconds counts as free.
+/// the action. A slot in which nobody has added anything for `timeout` milliseconds counts as free.
 #[inline(always)]
-pub fn decide(before: &SlotMeta, c: &Contribution, now: u32, patience: u32) -> (SlotMeta, Action) {
+pub fn decide(before: &SlotMeta, c: &Contribution, now: u32, timeout: u32) -> (SlotMeta, Action) {
     let resend = c.has(flag::RESEND);
     if before.holds(c.owner, c.seq) {
         return same_chunk(before, c, now);
@@ -227,7 +227,7 @@ pub fn decide(before: &SlotMeta, c: &Contribution, now: u32, patience: u32) -> (
     if resend || c.fan_in <= 1 {
         return (*before, Action::Pass);
     }
-    if before.owner != 0 && !before.is_abandoned(now, patience) {
+    if before.owner != 0 && !before.is_abandoned(now, timeout) {
         return (*before, Action::Collide);
     }
     (SlotMeta::of(c, now), Action::Store)
@@ -265,8 +265,8 @@ fn same_chunk(before: &SlotMeta, c: &Contribution, now: u32) -> (SlotMeta, Actio
 /// The effect of the parameter host's packet for a chunk on the slot that it names: frees it of this chunk, and of any that was
 /// abandoned.
 #[inline(always)]
-pub fn release(before: &SlotMeta, owner: u32, seq: u32, now: u32, patience: u32) -> SlotMeta {
-    if before.holds(owner, seq) || before.is_abandoned(now, patience) { SlotMeta::default() } else { *before }
+pub fn release(before: &SlotMeta, owner: u32, seq: u32, now: u32, timeout: u32) -> SlotMeta {
+    if before.holds(owner, seq) || before.is_abandoned(now, timeout) { SlotMeta::default() } else { *before }
 }
 
 /// The header of a level's sum, from that of the packet that completed it; the elements are the slot's values.

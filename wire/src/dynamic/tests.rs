@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, vec::Vec};
 use super::{host, *};
 use crate::{Kind, Reason};
 
-const PATIENCE: u32 = 100;
+const MAX_AGE_MICROS: u32 = 100;
 const NOW: u32 = u32::MAX - 10;
 
 /// So many milliseconds later; the clock wraps.
@@ -44,7 +44,7 @@ fn slot(bitmap: u32, seq: u32) -> SlotMeta {
 }
 
 fn at(before: &SlotMeta, header: &Header, now: u32) -> (SlotMeta, Action) {
-    decide(before, &Contribution::of(header), now, PATIENCE)
+    decide(before, &Contribution::of(header), now, MAX_AGE_MICROS)
 }
 
 #[test]
@@ -115,10 +115,10 @@ fn only_values_of_one_kind_meet() {
 #[test]
 fn results_and_age_free_slots() {
     let before = slot(1, 5);
-    assert_eq!(release(&before, owner(3, 1, 0), 5, NOW, PATIENCE), SlotMeta::default());
-    assert_eq!(release(&before, owner(3, 1, 0), 6, after(99), PATIENCE), before);
-    assert_eq!(release(&before, owner(3, 2, 0), 5, after(99), PATIENCE), before, "another epoch's");
-    assert_eq!(release(&before, owner(4, 1, 0), 9, after(100), PATIENCE), SlotMeta::default());
+    assert_eq!(release(&before, owner(3, 1, 0), 5, NOW, MAX_AGE_MICROS), SlotMeta::default());
+    assert_eq!(release(&before, owner(3, 1, 0), 6, after(99), MAX_AGE_MICROS), before);
+    assert_eq!(release(&before, owner(3, 2, 0), 5, after(99), MAX_AGE_MICROS), before, "another epoch's");
+    assert_eq!(release(&before, owner(4, 1, 0), 9, after(100), MAX_AGE_MICROS), SlotMeta::default());
     assert_eq!(at(&before, &packet(1, 6), after(9)).1, Action::Collide);
     let (taken, action) = at(&before, &packet(1, 6), after(100));
     assert_eq!((taken.seq, taken.bitmap, action), (6, 2, Action::Store), "an orphan's");

@@ -23,26 +23,26 @@ use crate::{
 const TICK: u32 = 20;
 
 /// Notes the time, with the slot's lock held: a time that another CPU has written into the slot meanwhile would be later, and the
-/// slot's age beyond all patience.
+/// slot's age beyond all timeout.
 #[inline(always)]
-fn read_clock(work: &mut Work, patience: u32) {
+fn read_clock(work: &mut Work, timeout: u32) {
     // SAFETY: the helper takes nothing and reads the clock.
     work.chunk.now = (unsafe { bpf_ktime_get_coarse_ns() } >> TICK) as u32;
-    work.chunk.patience = ((u64::from(patience) * 1_000_000) >> TICK) as u32;
+    work.chunk.timeout = ((u64::from(timeout) * 1_000_000) >> TICK) as u32;
 }
 
-/// Does to `slot` what the work wants, and notes in it what follows. `patience`: the milliseconds of silence that free it.
+/// Does to `slot` what the work wants, and notes in it what follows. `timeout`: the milliseconds of silence that free it.
 ///
 /// A payload that fails its checksum leaves the slot's metadata and sums as they were.
 #[inline(always)]
-pub fn apply(slot: *mut DynamicSlot, work: &mut Work, payload: Payload, patience: u32) -> Result<(), Reason> {
+pub fn apply(slot: *mut DynamicSlot, work: &mut Work, payload: Payload, timeout: u32) -> Result<(), Reason> {
     // SAFETY: `slot` is a value of the map, from a lookup in this run.
     let word = unsafe { &raw mut (*slot).lock };
     // SAFETY: as above.
     if !unsafe { lock::take(word) } {
         return Err(Reason::Busy);
     }
-    read_clock(work, patience);
+    read_clock(work, timeout);
     stage_ends();
     let done = locked(slot, work, payload);
     // SAFETY: as above, and the lock is held.
@@ -77,10 +77,10 @@ fn look(meta: *const SlotMeta, work: &mut Work) {
     let chunk = &mut work.chunk;
     if work.is_parents != 0 {
         let of = &chunk.contribution;
-        chunk.after = release(&before, of.owner, of.seq, chunk.now, chunk.patience);
+        chunk.after = release(&before, of.owner, of.seq, chunk.now, chunk.timeout);
         return;
     }
-    let (after, action) = decide(&before, &chunk.contribution, chunk.now, chunk.patience);
+    let (after, action) = decide(&before, &chunk.contribution, chunk.now, chunk.timeout);
     chunk.sum = if matches!(action, Action::Flush { .. }) { before } else { after };
     chunk.after = after;
     work.plan = plan::of(action, chunk.contribution.flags, &before);

@@ -14,5 +14,5 @@ pub struct Chunk {
     /// The clock, in its ticks.
     pub now: u32,
     /// Ticks of silence that free a slot.
-    pub patience: u32,
+    pub timeout: u32,
 }

@@ -36,13 +36,13 @@ impl HostAggregator {
     }
 
     /// Returns the age at which a shared slot is reclaimed, in milliseconds.
-    pub fn patience(&self) -> u32 {
-        self.shared.patience()
+    pub fn slot_timeout(&self) -> u32 {
+        self.shared.slot_timeout()
     }
 
     /// Says how long nobody may add to a shared slot before others may take it, in milliseconds.
-    pub fn set_patience(&mut self, patience: u32) {
-        self.shared.set_patience(patience);
+    pub fn set_slot_timeout(&mut self, timeout: u32) {
+        self.shared.set_slot_timeout(timeout);
     }
 
     /// The ECN bits that a job's packets leave with.

@@ -28,7 +28,7 @@ const POSITIONS: u32 = NEED;
 const CHUNKS: usize = 500;
 
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum Variant {
     Hashed,
     Linear,
     Static,
@@ -36,10 +36,10 @@ enum Way {
     AsMany,
 }
 
-impl Way {
+impl Variant {
     /// Slots for each job.
     fn slots(self) -> u32 {
-        if self == Way::AsMany { NEED } else { SLOTS }
+        if self == Variant::AsMany { NEED } else { SLOTS }
     }
 }
 
@@ -56,15 +56,16 @@ struct Outcome {
 /// # Errors
 /// When a job cannot be set up.
 pub fn figure14(effort: Effort) -> Result<Figure, SetupError> {
-    let ways = [Way::Hashed, Way::Linear, Way::Static, Way::AsMany];
-    let cases: Vec<(Way, usize)> =
-        ways.into_iter().flat_map(|way| JOBS.into_iter().map(move |jobs| (way, jobs))).collect();
+    let variants = [Variant::Hashed, Variant::Linear, Variant::Static, Variant::AsMany];
+    let cases: Vec<(Variant, usize)> =
+        variants.into_iter().flat_map(|variant| JOBS.into_iter().map(move |jobs| (variant, jobs))).collect();
     let time = effort.of(8) as Nanos * 25 * MILLI;
-    let results = all(over_seeds(&cases, effort.seeds, |(way, jobs), seed| run(*way, *jobs, time, seed)))?;
-    let of = |way: usize, jobs: usize, value: fn(&Outcome) -> f64| {
-        median(results[way * JOBS.len() + jobs].iter().map(value).collect())
+    let results =
+        all(over_seeds(&cases, effort.seeds, |(variant, jobs), seed| run(*variant, *jobs, time, seed)))?;
+    let of = |variant: usize, jobs: usize, value: fn(&Outcome) -> f64| {
+        median(results[variant * JOBS.len() + jobs].iter().map(value).collect())
     };
-    let gbps = |way, jobs| of(way, jobs, |outcome| outcome.goodput) * 8e-9;
+    let gbps = |variant, jobs| of(variant, jobs, |outcome| outcome.goodput) * 8e-9;
     let rows = JOBS.iter().enumerate().map(|(at, jobs)| {
         vec![
             json!(jobs),
@@ -81,7 +82,7 @@ pub fn figure14(effort: Effort) -> Result<Figure, SetupError> {
     });
     let last = JOBS.len() - 1;
     let (hashed, linear, fixed) = (gbps(0, last), gbps(1, last), gbps(2, last));
-    let (as_many, collided) = (gbps(3, last), |way| of(way, last, |outcome| outcome.collided));
+    let (as_many, collided) = (gbps(3, last), |variant| of(variant, last, |outcome| outcome.collided));
     Ok(Figure {
         figure: "fig14",
         title: "throughput of each of many jobs that always send",
@@ -135,15 +136,16 @@ pub fn figure14(effort: Effort) -> Result<Figure, SetupError> {
     })
 }
 
-fn run(way: Way, jobs: usize, time: Nanos, seed: u64) -> Result<Outcome, SetupError> {
-    let slots = way.slots() * jobs as u32;
+fn run(variant: Variant, jobs: usize, time: Nanos, seed: u64) -> Result<Outcome, SetupError> {
+    let slots = variant.slots() * jobs as u32;
     let mut testbed = Testbed::new(CABLES, slots, seed);
     let center = testbed.center;
-    let linear = way == Way::Linear;
+    let linear = variant == Variant::Linear;
     let usual = DynamicParams::new(slots);
-    let positions = if way == Way::AsMany { POSITIONS } else { usual.window };
+    let positions = if variant == Variant::AsMany { POSITIONS } else { usual.window };
     let dynamic = DynamicParams { positions, ..usual };
-    let mode = if way == Way::Static { Allocation::Static(1, NEED) } else { Allocation::Dynamic(dynamic) };
+    let mode =
+        if variant == Variant::Static { Allocation::Static(1, NEED) } else { Allocation::Dynamic(dynamic) };
     let begin = 100 * MILLI;
     let end = begin + 2 * time;
     let mut running: Vec<Running> = Vec::new();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::daemons::Seat;
+use super::daemons::DaemonSpec;
 use super::{CONTROL_PORT, DeployError, Deployment};
 
 /// A daemon's configuration, in the keys of `docs/operations.md`.
@@ -40,23 +40,23 @@ struct ParameterHost {
 }
 
 impl Deployment<'_> {
-    /// Writes the configuration of the daemon of a seat, and returns where it is.
-    pub(super) fn write_config(&self, seat: &Seat<'_>) -> Result<PathBuf, DeployError> {
-        let control = format!("{}:{CONTROL_PORT}", seat.control);
-        let parameter_host = seat.is_parameter_host.then(|| ParameterHost {
+    /// Writes the configuration of the daemon of a spec, and returns where it is.
+    pub(super) fn write_config(&self, spec: &DaemonSpec<'_>) -> Result<PathBuf, DeployError> {
+        let control = format!("{}:{CONTROL_PORT}", spec.control);
+        let parameter_host = spec.is_parameter_host.then(|| ParameterHost {
             // A worker's own control plane may be its rack's; parameter hosts register with the root's.
-            control: format!("{}:{CONTROL_PORT}", seat.root),
-            name: seat.host.name().to_owned(),
+            control: format!("{}:{CONTROL_PORT}", spec.root),
+            name: spec.host.name().to_owned(),
             secret_file: self.rack_token_file(),
         });
         let config = DaemonConfig {
-            socket: seat.socket.clone(),
+            socket: spec.socket.clone(),
             socket_mode: "0660",
             backend: self.options.backend.name(),
             interface: self.lab.worker_interface(),
             pin_root: self.lab.pin_root(),
             aggregator: control,
-            secret_file: seat.token_file.clone(),
+            secret_file: spec.token_file.clone(),
             shards: self.lab.spec().queues,
             cpus: self.cpus(),
             // Of static jobs: those that dynamic ones share are the aggregator's.
@@ -66,7 +66,7 @@ impl Deployment<'_> {
             checksum: self.options.checksum,
             parameter_host,
         };
-        let path = seat.socket.with_extension("toml");
+        let path = spec.socket.with_extension("toml");
         let file = |source| DeployError::File { path: path.clone(), source };
         let text = toml::to_string(&config).map_err(|error| file(std::io::Error::other(error)))?;
         std::fs::write(&path, text).map_err(file)?;

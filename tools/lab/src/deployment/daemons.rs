@@ -12,7 +12,7 @@ use crate::namespace::Namespace;
 use crate::process::Process;
 
 /// The host and role of a daemon.
-pub(super) struct Seat<'lab> {
+pub(super) struct DaemonSpec<'lab> {
     pub(super) host: &'lab Namespace,
     /// The name of its process in the lab.
     what: String,
@@ -39,7 +39,7 @@ impl<'lab> Deployment<'lab> {
 
     /// The sockets of the daemons that are parameter hosts: those of their own, then workers'.
     pub fn parameter_host_sockets(&self) -> Vec<PathBuf> {
-        let own = (0..self.lab.spec().parameter_hosts).map(|host| self.parameter_seat(host).socket);
+        let own = (0..self.lab.spec().parameter_hosts).map(|host| self.parameter_spec(host).socket);
         own.chain(self.co_located().map(|rank| self.socket(rank))).collect()
     }
 
@@ -82,7 +82,7 @@ impl<'lab> Deployment<'lab> {
     pub fn start_daemon(&mut self, rank: u16) -> Result<(), DeployError> {
         let spec = self.lab.spec();
         let control = spec.aggregator_ip(rank);
-        let seat = Seat {
+        let spec = DaemonSpec {
             host: self.lab.worker(rank),
             what: format!("daemon{rank}"),
             socket: self.socket(rank),
@@ -92,8 +92,8 @@ impl<'lab> Deployment<'lab> {
             is_parameter_host: self.co_located().contains(&rank),
         };
         let since = self.root_log();
-        self.daemons[usize::from(rank)] = Some(self.start_seat(&seat)?);
-        if seat.is_parameter_host { self.wait_for_hosts(&[seat.host], since) } else { Ok(()) }
+        self.daemons[usize::from(rank)] = Some(self.start_daemon_of(&spec)?);
+        if spec.is_parameter_host { self.wait_for_hosts(&[spec.host], since) } else { Ok(()) }
     }
 
     /// Starts the daemon of a parameter host, which must not run.
@@ -101,14 +101,14 @@ impl<'lab> Deployment<'lab> {
     /// # Errors
     /// When it does not come to listen, or the control plane does not come to know it.
     pub fn start_parameter_host(&mut self, host: u16) -> Result<(), DeployError> {
-        let (seat, since) = (self.parameter_seat(host), self.root_log());
-        self.parameter_hosts[usize::from(host)] = Some(self.start_seat(&seat)?);
-        self.wait_for_hosts(&[seat.host], since)
+        let (spec, since) = (self.parameter_spec(host), self.root_log());
+        self.parameter_hosts[usize::from(host)] = Some(self.start_daemon_of(&spec)?);
+        self.wait_for_hosts(&[spec.host], since)
     }
 
-    fn parameter_seat(&self, host: u16) -> Seat<'lab> {
+    fn parameter_spec(&self, host: u16) -> DaemonSpec<'lab> {
         let control = self.lab.spec().host_gateway(host);
-        Seat {
+        DaemonSpec {
             host: &self.lab.parameter_hosts()[usize::from(host)],
             what: format!("host{host}"),
             socket: self.lab.folder().join(format!("ph{host}.sock")),
@@ -119,14 +119,14 @@ impl<'lab> Deployment<'lab> {
         }
     }
 
-    fn start_seat(&self, seat: &Seat<'_>) -> Result<Process, DeployError> {
-        let config = self.write_config(seat)?;
+    fn start_daemon_of(&self, spec: &DaemonSpec<'_>) -> Result<Process, DeployError> {
+        let config = self.write_config(spec)?;
         // One that was killed leaves its socket behind; a connection to it says nothing of the new one.
-        let _ = std::fs::remove_file(&seat.socket);
+        let _ = std::fs::remove_file(&spec.socket);
         let mut daemon = self.programs.sumac();
         daemon.args(["daemon", "--config"]).arg(config);
-        let mut process = self.lab.start(seat.host, &seat.what, &mut daemon)?;
-        process.wait_until("its socket", START_LIMIT, || Client::connect(&seat.socket).is_ok())?;
+        let mut process = self.lab.start(spec.host, &spec.what, &mut daemon)?;
+        process.wait_until("its socket", START_LIMIT, || Client::connect(&spec.socket).is_ok())?;
         Ok(process)
     }
 

@@ -1,11 +1,11 @@
 //! The workers' values, and the expected results.
 //!
 //! A value is a function of seed, iteration, rank and index, so that nobody needs to keep the tensors; what sums are to be
-//! is [`Numbers`]' affair.
+//! is [`ReferenceSum`]' affair.
 
 use std::ops::Range;
 
-use super::numbers::{Numbers, Reduced, Value};
+use super::reference_sum::{Reduced, ReferenceSum, Value};
 
 /// So many neighbours have the same magnitude: some packets lie within one, some do not.
 const NEIGHBOURS: usize = 1000;
@@ -61,13 +61,18 @@ impl Contents {
     }
 
     /// Compares some elements of every worker's result with the reference; they begin at the first one of a packet.
-    pub fn compare<T: Value>(self, numbers: Numbers, elements: Range<usize>, results: &[&[T]]) -> Comparison {
+    pub fn compare<T: Value>(
+        self,
+        reference: ReferenceSum,
+        elements: Range<usize>,
+        results: &[&[T]],
+    ) -> Comparison {
         let mut comparison = Comparison::default();
-        for first in elements.clone().step_by(numbers.packet::<T>()) {
-            let packet = first..(first + numbers.packet::<T>()).min(elements.end);
+        for first in elements.clone().step_by(reference.packet::<T>()) {
+            let packet = first..(first + reference.packet::<T>()).min(elements.end);
             let values = |rank| packet.clone().map(|index| self.value(rank, index)).collect();
             let workers: Vec<Vec<T>> = (0..results.len() as u16).map(values).collect();
-            let Reduced { values, or_floats } = numbers.reduce(&workers);
+            let Reduced { values, or_floats } = reference.reduce(&workers);
             // Where both are right, all workers must have the same: that which the first has.
             let is_first = |floats: &Vec<T>| {
                 let got = results.first().and_then(|first| first.get(packet.clone()));
@@ -75,7 +80,7 @@ impl Contents {
             };
             let expected = or_floats.filter(is_first).unwrap_or(values);
             for (at, expected) in expected.iter().enumerate() {
-                let exact = numbers.exact(workers.iter().map(|values| values[at].exact()));
+                let exact = reference.exact(workers.iter().map(|values| values[at].exact()));
                 for result in results {
                     comparison.hold(result.get(first + at), *expected, exact, first + at);
                 }
@@ -125,7 +130,7 @@ mod tests {
     use super::*;
 
     const CONTENTS: Contents = Contents { seed: 7, iteration: 1 };
-    const NUMBERS: Numbers = Numbers {
+    const BASE: ReferenceSum = ReferenceSum {
         scale: Some(1_048_576.0),
         wire: WireFormat::Int32,
         words: 10,
@@ -158,34 +163,34 @@ mod tests {
 
     #[test]
     fn both_forms_of_a_sum_are_right_but_not_for_different_workers() {
-        let numbers = Numbers { scale: Some(2e9), dynamic: true, ..NUMBERS };
+        let reference = ReferenceSum { scale: Some(2e9), dynamic: true, ..BASE };
         let found = (0..1000).find_map(|seed| {
             let contents = Contents { seed, iteration: 0 };
             let values = |rank| (0..10).map(|index| contents.value::<f32>(rank, index)).collect::<Vec<_>>();
-            let Reduced { values, or_floats } = numbers.reduce(&[0, 1, 2].map(values));
+            let Reduced { values, or_floats } = reference.reduce(&[0, 1, 2].map(values));
             or_floats.filter(|floats| *floats != values).map(|floats| (contents, values, floats))
         });
         let (contents, integers, floats) = found.unwrap();
-        let wrong = |results: [&[f32]; 3]| contents.compare(numbers, 0..10, &results).wrong;
+        let wrong = |results: [&[f32]; 3]| contents.compare(reference, 0..10, &results).wrong;
         assert_eq!((wrong([&integers; 3]), wrong([&floats; 3])), (0, 0));
         assert!(wrong([&integers, &floats, &floats]) > 0 && wrong([&floats, &floats, &integers]) > 0);
     }
 
     #[test]
     fn one_wrong_bit_is_found() {
-        for numbers in [NUMBERS, Numbers { scale: None, ..NUMBERS }] {
+        for reference in [BASE, ReferenceSum { scale: None, ..BASE }] {
             let values = |rank| (0..100).map(|index| CONTENTS.value::<f32>(rank, index)).collect::<Vec<_>>();
             let workers = [values(0), values(1)];
             let packets = (0..100).step_by(10).map(|first| {
-                numbers.reduce(&workers.clone().map(|values| values[first..first + 10].to_vec())).values
+                reference.reduce(&workers.clone().map(|values| values[first..first + 10].to_vec())).values
             });
             let right: Vec<f32> = packets.flatten().collect();
             let mut wrong = right.clone();
             wrong[53] = f32::from_bits(wrong[53].to_bits() ^ 1);
-            assert_eq!(CONTENTS.compare(numbers, 0..100, &[&right, &right]).wrong, 0);
-            let found = CONTENTS.compare(numbers, 50..60, &[&right, &wrong]);
+            assert_eq!(CONTENTS.compare(reference, 0..100, &[&right, &right]).wrong, 0);
+            let found = CONTENTS.compare(reference, 50..60, &[&right, &wrong]);
             assert_eq!((found.wrong, found.first_wrong), (1, Some(53)));
-            assert_eq!(CONTENTS.compare(numbers, 0..100, &[&right, &right[..99]]).first_wrong, Some(99));
+            assert_eq!(CONTENTS.compare(reference, 0..100, &[&right, &right[..99]]).first_wrong, Some(99));
             assert!(found.max_abs_error < 2e-6);
         }
     }

@@ -8,7 +8,7 @@ use sumac_client::OpenReply;
 
 use super::contents::{Comparison, Contents};
 use super::counters::list;
-use super::numbers::Value as Element;
+use super::reference_sum::Value as Element;
 use super::trainers::in_parallel;
 use super::{Operation, RunOptions, Times, TrainError, Trainers};
 use crate::clock::Span;

@@ -4,7 +4,7 @@ pub mod contents;
 mod counters;
 mod dynamic;
 mod jobs;
-pub mod numbers;
+pub mod reference_sum;
 mod report;
 mod statistics;
 mod trainers;
@@ -33,7 +33,7 @@ use crate::spec::LabSpec;
 use crate::trace::{Sampler, Trace, TraceError};
 use contents::{Comparison, Contents};
 use jobs::Jobs;
-use numbers::Value as Element;
+use reference_sum::Value as Element;
 use sumac_client::{DType, OpenReply, Reduction, WireFormat, bf16, f16};
 
 /// The specification of a run.

@@ -10,7 +10,7 @@ use sumac_wire::header::HEADER_LEN;
 use super::counters::{Drops, Frames, Modes, RoundTrips};
 use super::dynamic::{Dynamic, HostReport};
 use super::jobs::JobReport;
-use super::numbers::Numbers;
+use super::reference_sum::ReferenceSum;
 use super::{Counted, Measured, Operation, RunOptions, Times};
 use crate::cable::{BURST_BYTES, CableCounters};
 use crate::cpu::MachineTime;
@@ -113,7 +113,7 @@ impl Report {
         let Operation { elements, dtype, reduction, wire } = options.operation;
         let opened = &measured.opened;
         let summed = elements * usize::from(options.jobs);
-        let of_a_job = wire_bytes(elements, Numbers::of(opened, reduction), dtype);
+        let of_a_job = wire_bytes(elements, ReferenceSum::of(opened, reduction), dtype);
         let bits = of_a_job as f64 * f64::from(options.jobs) * 8.0;
         let at_once = BURST_BYTES as f64 * 8.0;
         let frames = Frames::of(stats, aggregators);
@@ -158,9 +158,9 @@ impl Report {
 }
 
 /// Bytes that a tensor takes on a cable in one direction, with all headers.
-fn wire_bytes(elements: usize, numbers: Numbers, dtype: DType) -> usize {
-    let words = elements.div_ceil(numbers.values_per_word(dtype));
-    words * 4 + words.div_ceil(numbers.words.max(1)) * (FRAME_HEADERS + HEADER_LEN)
+fn wire_bytes(elements: usize, reference: ReferenceSum, dtype: DType) -> usize {
+    let words = elements.div_ceil(reference.values_per_word(dtype));
+    words * 4 + words.div_ceil(reference.words.max(1)) * (FRAME_HEADERS + HEADER_LEN)
 }
 
 impl fmt::Display for Report {
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn headers_count_on_the_wire() {
-        let words = |words| Numbers {
+        let words = |words| ReferenceSum {
             scale: None,
             wire: WireFormat::Int32,
             words,
@@ -254,7 +254,7 @@ mod tests {
         };
         assert_eq!(wire_bytes(256, words(256), DType::Float32), 256 * 4 + 106);
         assert_eq!(wire_bytes(257, words(256), DType::Float16), 257 * 4 + 2 * 106);
-        let halves = Numbers { wire: WireFormat::Int16, ..words(256) };
+        let halves = ReferenceSum { wire: WireFormat::Int16, ..words(256) };
         assert_eq!(wire_bytes(513, halves, DType::Float32), 257 * 4 + 2 * 106);
     }
 }

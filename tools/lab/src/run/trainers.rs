@@ -8,7 +8,7 @@ use sumac_client::{Client, ClientError, Job, JobOptions, OpOptions, OpenReply, T
 
 use super::Operation;
 use super::contents::{Comparison, Contents};
-use super::numbers::{Numbers, Value as Element};
+use super::reference_sum::{ReferenceSum, Value as Element};
 use crate::clock::{Span, around, monotonic};
 use crate::deployment::{DeployError, Deployment};
 use crate::interrupt;
@@ -139,8 +139,8 @@ impl<T: Element> Trainers<T> {
     /// Only when a thread dies.
     pub fn compare(&self, contents: Contents) -> Result<Comparison, TrainError> {
         const PACKETS: usize = 100;
-        let numbers = Numbers::of(self.opened()?, self.operation.reduction);
-        let (block, elements) = (PACKETS * numbers.packet::<T>(), self.operation.elements);
+        let reference = ReferenceSum::of(self.opened()?, self.operation.reduction);
+        let (block, elements) = (PACKETS * reference.packet::<T>(), self.operation.elements);
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let results: Vec<&[T]> =
             self.all.iter().map(|trainer| trainer.tensor.as_deref().unwrap_or(&[])).collect();
@@ -150,7 +150,7 @@ impl<T: Element> Trainers<T> {
             let mut comparison = Comparison::default();
             while let Some(first) = take() {
                 let last = (first + block).min(elements);
-                comparison = comparison.and(contents.compare(numbers, first..last, &results));
+                comparison = comparison.and(contents.compare(reference, first..last, &results));
             }
             Ok(comparison)
         })?;

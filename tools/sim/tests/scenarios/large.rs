@@ -63,7 +63,8 @@ fn racks(racks: usize, window: u32, elements: u16, chunks: usize, sums: &[(DType
 /// The most workers that two levels of bitmaps can name: 32 racks of 32, with sums that overflow in parts.
 #[test]
 fn a_job_of_1024_workers_in_32_racks() {
-    let totals = run::run(&racks(32, 32, 8, 40, &[(DType::Int32, Sums::Fit), (DType::Float32, Sums::InParts)]));
+    let totals =
+        run::run(&racks(32, 32, 8, 40, &[(DType::Int32, Sums::Fit), (DType::Float32, Sums::InParts)]));
     print(1, &totals.of_mixed());
     assert!(totals.full_sums > 0 && totals.raw > 0 && totals.links.lost > 0);
 }

@@ -118,13 +118,13 @@ impl Chunk {
 /// The form in which a chunk was summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
-    pub numbers: Numbers,
+    pub representation: Representation,
     /// 1: with the values of a replacement.
     pub generation: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Numbers {
+pub enum Representation {
     Integers,
     Floats,
 }
@@ -156,13 +156,13 @@ fn expected(
     generation: u8,
 ) -> Chunk {
     let tensor = &job.tensors[number];
-    let form = |numbers| Form { numbers, generation };
+    let form = |representation| Form { representation, generation };
     if tensor.poison.is_some_and(|(_, at)| span.contains(&at)) {
         let mut bytes = vec![0; span.len() * tensor.dtype.size()];
         if tensor.dtype != DType::Int32 {
             fill_nan(tensor.dtype, &mut bytes);
         }
-        return Chunk { span, allowed: vec![(form(Numbers::Integers), bytes)], is_safe: true };
+        return Chunk { span, allowed: vec![(form(Representation::Integers), bytes)], is_safe: true };
     }
     let is_float_sum = tensor.is_sum() && tensor.dtype != DType::Int32;
     let given: Vec<Vec<u8>> = (0..inputs.len()).map(|rank| given(job, number, inputs, rank, &span)).collect();
@@ -171,21 +171,21 @@ fn expected(
     // A chunk that was summed as floats once stays one, also for a replacement's values that would fit.
     let was_asked = job.replaced.is_some() && tensor.sums != Sums::Fit;
     let floats = (job.is_dynamic() && is_float_sum && (!is_safe || is_block || was_asked))
-        .then(|| (form(Numbers::Floats), floats(tensor, &given)));
-    let integers = sum.map(|bytes| (form(Numbers::Integers), bytes));
+        .then(|| (form(Representation::Floats), floats(tensor, &given)));
+    let integers = sum.map(|bytes| (form(Representation::Integers), bytes));
     let allowed: Vec<_> = integers.into_iter().chain(floats).collect();
     if tensor.dtype == DType::Float32 && tensor.sums != Sums::Fit {
-        allowed.iter().for_each(|(form, bytes)| check_bound(job, tensor, &given, form.numbers, bytes));
+        allowed.iter().for_each(|(form, bytes)| check_bound(job, tensor, &given, form.representation, bytes));
     }
     Chunk { span, allowed, is_safe }
 }
 
 /// Checks the promised error bound: with integers, half a step for each worker; with floats, one rounding. Both are rounded to
 /// 32 bits at the end, and means once more.
-fn check_bound(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], form: Numbers, bytes: &[u8]) {
+fn check_bound(job: &JobPlan, tensor: &Tensor, given: &[Vec<u8>], form: Representation, bytes: &[u8]) {
     let workers = given.len() as f64;
     let divisor = if tensor.arithmetic() == Arithmetic::Mean { workers } else { 1.0 };
-    let step = if form == Numbers::Integers { workers / 2.0 / scale(job, tensor.dtype) } else { 0.0 };
+    let step = if form == Representation::Integers { workers / 2.0 / scale(job, tensor.dtype) } else { 0.0 };
     for (at, got) in bytes.as_chunks::<4>().0.iter().enumerate() {
         let values = given.iter().map(|bytes| f64::from(float(DType::Float32, &bytes[at * 4..][..4])));
         let (exact, got) = (values.sum::<f64>() / divisor, f64::from(f32::from_ne_bytes(*got)));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sumac_agg_host::HostPlane;
+use sumac_agg_host::HostDataPlane;
 use sumac_client::{Client, Job, JobOptions, Mode};
 use sumac_control::server::{Listening, ServerOptions};
 use sumac_control::{DataPlane, Endpoint, Identity, JoinToken, NoDataPlane, Secret, Secrets, Trust};
@@ -73,7 +73,7 @@ impl Aggregator {
     fn start_at(address: SocketAddr, data_port: u16, kind: Kind, options: (Duration, &Path)) -> Aggregator {
         match kind {
             Kind::Host { shared } => {
-                let start = || HostPlane::start(4096, 352, SHARDS, Ipv4Addr::LOCALHOST, data_port).ok();
+                let start = || HostDataPlane::start(4096, 352, SHARDS, Ipv4Addr::LOCALHOST, data_port).ok();
                 let plane = retry(start).with_dynamic(shared, SLOT_TIMEOUT).unwrap();
                 let data_port = plane.running().local().port();
                 Aggregator::with(address, data_port, plane, options)

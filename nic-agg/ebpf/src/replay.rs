@@ -6,14 +6,14 @@ use sumac_wire::{Kind, header::flag};
 
 use crate::{
     answer::{self, Addresses, Chunk},
-    maps::{REHEARSAL, STATE},
+    maps::{REPLAY, STATE},
     packet::Packet,
 };
 
 /// Turns the frame, which may be the last one's answer, into the job's next. `false`: do no more.
 #[inline(always)]
 pub fn next(ctx: &XdpContext) -> bool {
-    let (Some(plan), Some(state)) = (REHEARSAL.get_ptr_mut(0), STATE.get(0)) else { return false };
+    let (Some(plan), Some(state)) = (REPLAY.get_ptr_mut(0), STATE.get(0)) else { return false };
     // SAFETY: one test run at a time has the plan; a mixed turn would only be a refused frame.
     let plan = unsafe { &mut *plan };
     let packet = Packet::new(ctx);

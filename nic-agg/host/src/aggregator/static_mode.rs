@@ -104,7 +104,7 @@ impl HostAggregator {
     }
 
     /// Takes a packet from below.
-    pub(super) fn take_pooled(
+    pub(super) fn take_static(
         &mut self,
         entry: &JobEntry,
         header: &Header,
@@ -128,7 +128,7 @@ impl HostAggregator {
             (applied, header.has(flag::EXPONENT))
         {
             let is_last = !matches!(applied, Ok(Applied::Added));
-            let chunk = Chunk::pooled(entry.slot_base + header.slot, &contribution);
+            let chunk = Chunk::of_static(entry.slot_base + header.slot, &contribution);
             self.watch.look(header.job, index, chunk, is_last);
         }
         Ok(match applied? {

@@ -108,7 +108,7 @@ impl Value for i32 {
 
 /// The arithmetic of a job's sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Numbers {
+pub struct ReferenceSum {
     /// The factor for floats; none: block floating point.
     pub scale: Option<f32>,
     /// The wire format of floats.
@@ -150,15 +150,15 @@ struct Factor {
     limit: f64,
 }
 
-impl Numbers {
+impl ReferenceSum {
     /// Returns the arithmetic of an open job.
-    pub fn of(opened: &OpenReply, reduction: Reduction) -> Numbers {
+    pub fn of(opened: &OpenReply, reduction: Reduction) -> ReferenceSum {
         let scale = match opened.scale {
             Scale::Fixed(scale) => Some(scale),
             Scale::Block => None,
         };
         let (wire, words) = (opened.wire, usize::from(opened.elements));
-        Numbers { scale, wire, words, reduction, dynamic: opened.dynamic.is_some() }
+        ReferenceSum { scale, wire, words, reduction, dynamic: opened.dynamic.is_some() }
     }
 
     /// Values of a packet.
@@ -270,8 +270,13 @@ fn power_above(largest: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const BLOCK: Numbers =
-        Numbers { scale: None, wire: WireFormat::Int32, words: 4, reduction: Reduction::Sum, dynamic: false };
+    const BLOCK: ReferenceSum = ReferenceSum {
+        scale: None,
+        wire: WireFormat::Int32,
+        words: 4,
+        reduction: Reduction::Sum,
+        dynamic: false,
+    };
 
     #[test]
     fn the_largest_value_decides_the_factor_of_all() {
@@ -279,13 +284,13 @@ mod tests {
         let sums = BLOCK.reduce(&workers).values;
         // f = (2^31 - 1) / 2: 1e-9 is 1.07 steps, which is one step of each worker.
         assert_eq!(sums, [2.0, (4.0 / f64::from(i32::MAX)) as f32, 0.0]);
-        let fixed = Numbers { scale: Some(1024.0), ..BLOCK };
+        let fixed = ReferenceSum { scale: Some(1024.0), ..BLOCK };
         assert_eq!(fixed.reduce(&workers).values, [2.0, 0.0, 0.0]);
     }
 
     #[test]
     fn a_dynamic_packet_that_saturates_is_summed_as_floats() {
-        let dynamic = Numbers { scale: Some(1e9), dynamic: true, ..BLOCK };
+        let dynamic = ReferenceSum { scale: Some(1e9), dynamic: true, ..BLOCK };
         // 2.5e9 is beyond 2^31; its packet's small values keep what integers would lose.
         let workers = [vec![1.25f32, 1e-12], vec![1.25, 1e-12]];
         let only = |values: &[f32]| Reduced { values: values.to_vec(), or_floats: None };
@@ -297,7 +302,7 @@ mod tests {
 
     #[test]
     fn where_a_part_of_a_sum_saturates_both_forms_are_right() {
-        let dynamic = Numbers { scale: Some(1e9), dynamic: true, ..BLOCK };
+        let dynamic = ReferenceSum { scale: Some(1e9), dynamic: true, ..BLOCK };
         // The first two are beyond 2^31 together, all three are not.
         let workers = [vec![1.25f32, 1e-12], vec![1.25, 1e-12], vec![-1.0, 1e-12]];
         let reduced = dynamic.reduce(&workers);
@@ -309,7 +314,7 @@ mod tests {
     #[test]
     fn means_and_extremes() {
         let integers = [vec![1, -7, 3], vec![2, 9, 4]];
-        let reduce = |reduction| Numbers { reduction, ..BLOCK }.reduce(&integers).values;
+        let reduce = |reduction| ReferenceSum { reduction, ..BLOCK }.reduce(&integers).values;
         assert_eq!(reduce(Reduction::Sum), [3, 2, 7]);
         assert_eq!(reduce(Reduction::Mean), [2, 1, 4]);
         assert_eq!(reduce(Reduction::Min), [1, -7, 3]);
@@ -318,9 +323,9 @@ mod tests {
 
     #[test]
     fn two_halves_share_a_word_where_floats_are_summed() {
-        let int16 = Numbers { wire: WireFormat::Int16, ..BLOCK };
+        let int16 = ReferenceSum { wire: WireFormat::Int16, ..BLOCK };
         assert_eq!((int16.packet::<f32>(), int16.packet::<i32>(), BLOCK.packet::<f16>()), (8, 4, 4));
-        let max = Numbers { reduction: Reduction::Max, ..int16 };
+        let max = ReferenceSum { reduction: Reduction::Max, ..int16 };
         assert_eq!(max.packet::<f32>(), 4);
     }
 
