@@ -12,7 +12,7 @@ use sumac_sim::{
     parameter::Parameter,
     world::World,
 };
-use sumac_transport::{DynamicParams, EngineStats, JobError, Tuning};
+use sumac_transport::{DynamicParams, EngineStats, JobError};
 use sumac_wire::{Header, Kind, Reason, admit};
 
 use crate::{
