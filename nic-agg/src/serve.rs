@@ -204,7 +204,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Plane::None => {
             args.refuse_host_options()?;
-            runtime.block_on(serve(args.listen, NoDataPlane, role))?;
+            runtime.block_on(serve(args.listen, Arc::new(NoDataPlane), role))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -319,7 +319,7 @@ impl Args {
     }
 }
 
-async fn serve<P: DataPlane>(listen: SocketAddr, plane: P, role: Role) -> anyhow::Result<()> {
+async fn serve<P: DataPlane>(listen: SocketAddr, plane: Arc<P>, role: Role) -> anyhow::Result<()> {
     let info = plane.info()?;
     // Before the socket: whoever sees it open may send a signal.
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);

@@ -147,7 +147,8 @@ fn start_server(lab: &Lab) -> (oneshot::Sender<()>, thread::JoinHandle<()>) {
             rejoin_grace: Duration::ZERO,
         };
         runtime().block_on(async {
-            let listening = Listening::open("0.0.0.0:48600".parse().unwrap(), plane, options).await.unwrap();
+            let listening =
+                Listening::open("0.0.0.0:48600".parse().unwrap(), plane.into(), options).await.unwrap();
             ready.send(()).unwrap();
             listening.serve(async { drop(stopped.await) }).await.unwrap();
         });

@@ -17,7 +17,9 @@ use std::net::Ipv4Addr;
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::SumacOptions;
 use sumac_tests::inject::{Injector, STRANGER, job_at, to_aggregator, to_worker};
-use sumac_tests::siege::{ANYWHERE, Case, ELEMENTS, FORGER, Siege, cut, forge, good, more_elements, no_elements};
+use sumac_tests::siege::{
+    ANYWHERE, Case, ELEMENTS, FORGER, Siege, cut, forge, good, more_elements, no_elements,
+};
 use sumac_tests::site::with_sumac;
 use sumac_tests::{Crew, stats};
 use sumac_wire::header::{Kind, flag};

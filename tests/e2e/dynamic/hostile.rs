@@ -137,7 +137,8 @@ fn for_both(forgery: Forgery) -> Forgery {
 #[test]
 fn the_aggregator_lets_nothing_forged_in() {
     with_sumac(lab(2), &options(), |sumac| {
-        let crew = Crew::join_with(sumac, "besieged", |options| sumac.in_its_mode(options).elements(ELEMENTS));
+        let crew =
+            Crew::join_with(sumac, "besieged", |options| sumac.in_its_mode(options).elements(ELEMENTS));
         let injector = Injector::new(sumac.lab().worker(FORGER), sumac.lab().worker_interface());
         let (job, to) = (job_at(sumac, sumac.lab().worker(0)), to_aggregator(sumac, FORGER));
         let good_one = in_its_slot(good(Kind::Contribution, to, job));
@@ -160,7 +161,8 @@ fn the_aggregator_lets_nothing_forged_in() {
 #[test]
 fn a_worker_lets_no_forged_result_in() {
     with_sumac(lab(2), &options(), |sumac| {
-        let crew = Crew::join_with(sumac, "besieged", |options| sumac.in_its_mode(options).elements(ELEMENTS));
+        let crew =
+            Crew::join_with(sumac, "besieged", |options| sumac.in_its_mode(options).elements(ELEMENTS));
         let injector = Injector::new(sumac.lab().aggregator(), &sumac.lab().spec().aggregator_ports()[0]);
         let job = job_at(sumac, sumac.lab().worker(0));
         let good_one = for_both(good(Kind::Result, to_worker(sumac, 0), job));
@@ -175,7 +177,8 @@ fn a_worker_lets_no_forged_result_in() {
 #[test]
 fn a_parameter_host_lets_no_forged_contribution_in() {
     with_sumac(lab(2), &options(), |sumac| {
-        let crew = Crew::join_with(sumac, "besieged", |options| sumac.in_its_mode(options).elements(ELEMENTS));
+        let crew =
+            Crew::join_with(sumac, "besieged", |options| sumac.in_its_mode(options).elements(ELEMENTS));
         let injector = Injector::new(sumac.lab().aggregator(), &sumac.lab().spec().host_port(0));
         let job = job_at(sumac, &sumac.lab().parameter_hosts()[0]);
         let good_one = in_its_slot(good(Kind::Contribution, to_parameter_host(sumac, FORGER, 0), job));

@@ -11,20 +11,15 @@ pub const TEXT_LEN: usize = 1024;
 /// Most operations of an [`OperationReport`]. Workers that differ later than these are told only that they differ.
 pub const REPORTED_OPERATIONS: usize = 1024;
 
-/// A member's report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Post {
-    /// The properties of its path.
     Measure(PathMeasure),
     /// It is ready for an operation, in a job that is ordered by name.
     Announce(Announcement),
-    /// A value of an operation could not be sent.
     Fault(Fault),
     /// The position at which a worker that replaces another continues the stream of operations, under this epoch.
     ResumePoint {
-        /// The epoch.
         epoch: u16,
-        /// The place.
         point: ResumePoint,
     },
     /// Its oldest operation has not ended for a second.
@@ -33,30 +28,22 @@ pub enum Post {
     Operations(OperationReport),
 }
 
-/// An event of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Event {
     /// The operation of this name is the next.
     Released(String),
-    /// A value of a member's could not be sent.
     Fault {
-        /// The member.
         rank: u16,
-        /// The value.
         fault: Fault,
     },
-    /// See [`Post::ResumePoint`].
     ResumePoint {
-        /// The epoch.
         epoch: u16,
-        /// The place.
         point: ResumePoint,
     },
     /// The workers' operations differ: each member is to report its own.
     ReportOperations,
 }
 
-/// An operation that a worker is ready for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announcement {
     /// Its name: 1 to [`OPERATION_NAME_LEN`] bytes. May come again once it was released.
@@ -69,10 +56,8 @@ pub struct Announcement {
     pub priority: u8,
 }
 
-/// A value that could not be sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// The operation.
     pub operation: OperationId,
     /// The first such element, counted from its tensor's start.
     pub index: Option<u64>,
@@ -80,12 +65,9 @@ pub struct Fault {
     pub problem: String,
 }
 
-/// An operation as a worker has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportedOperation {
-    /// Its number.
     pub operation: OperationId,
-    /// Equal on all workers if and only if they mean the same.
     pub signature: u32,
     /// The operation for people, with its number: at most [`TEXT_LEN`] bytes.
     pub text: String,
@@ -98,7 +80,6 @@ pub struct OperationReport {
     pub operations: Vec<ReportedOperation>,
     /// The lane and chunk at which its data path noticed the difference.
     pub noticed_at: Option<(u16, u32)>,
-    /// The operation there.
     pub noticed: Option<ReportedOperation>,
 }
 

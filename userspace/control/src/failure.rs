@@ -8,7 +8,6 @@ use std::{
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The subject of a [`JobFailure`], for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FailureKind {
     /// A rank stopped answering, or does not do what all wait for.
@@ -19,7 +18,6 @@ pub enum FailureKind {
     StateLost,
     /// The aggregator's data plane has been away for too long.
     PlaneDown,
-    /// The aggregator's control plane was stopped.
     Stopped,
     /// Ranks have different operations, or one that no job can have.
     Mismatch,
@@ -29,15 +27,12 @@ pub enum FailureKind {
     ParameterHost,
     /// The control plane does not answer this worker (found by the worker itself).
     AggregatorSilent,
-    /// This worker is no member any more.
     NoMember,
 }
 
-/// The reason that a job failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct JobFailure {
-    /// For programs.
     pub kind: FailureKind,
     /// For people; names who or what is at fault.
     pub message: String,
@@ -50,7 +45,6 @@ impl JobFailure {
         JobFailure { kind, message, ranks: ranks.to_vec() }
     }
 
-    /// The rank at fault, when there is one.
     #[must_use]
     pub fn culprit(&self) -> Option<u16> {
         match self.ranks[..] {
@@ -80,7 +74,6 @@ impl JobFailure {
         JobFailure::new(FailureKind::Left, &[rank], format!("rank {rank} ({ip}) left: {reason}"))
     }
 
-    /// The aggregator's instance changed.
     pub fn state_lost(before: u64, after: u64) -> JobFailure {
         let message = format!("aggregator lost its state (instance {before:x} -> {after:x})");
         JobFailure::new(FailureKind::StateLost, &[], message)

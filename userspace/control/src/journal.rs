@@ -24,23 +24,14 @@ const FRAME_LEN: usize = 8;
 /// A journal that has grown by this much is compacted.
 const COMPACT_AT: u64 = 32 << 20;
 
-/// The reason that a journal cannot be used.
 #[derive(Debug, Error)]
 pub enum JournalError {
-    /// Another server uses it.
     #[error("another control plane uses the state directory {0}: give each its own with --state-dir")]
     InUse(PathBuf),
-    /// It cannot be opened, read or written.
     #[error("the journal in the state directory {path}: {source}; give another directory with --state-dir")]
-    Io {
-        /// The directory.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
-/// An open journal.
 #[derive(Debug)]
 pub struct Journal {
     directory: PathBuf,
@@ -83,8 +74,7 @@ impl Journal {
 
     /// Appends records; durable ones are on the disk when this returns.
     pub fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
-        let mut bytes = Vec::new();
-        records.iter().for_each(|record| frame(record, &mut bytes));
+        let bytes = encode(records);
         self.file.write_all(&bytes).map_err(|source| self.failed(source))?;
         self.len += bytes.len() as u64;
         if records.iter().any(Record::is_durable) {
@@ -93,15 +83,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether it is time to [`Journal::compact`].
     pub fn is_large(&self) -> bool {
         self.len >= self.compacted_len + COMPACT_AT
     }
 
-    /// Replaces all records by these.
     pub fn compact(&mut self, records: &[Record]) -> Result<(), JournalError> {
-        let mut bytes = Vec::new();
-        records.iter().for_each(|record| frame(record, &mut bytes));
+        let bytes = encode(records);
         let (path, part) = (self.directory.join(FILE), self.directory.join("journal.part"));
         let replaced = private().create(true).truncate(true).open(&part).and_then(|mut file| {
             file.write_all(&bytes)?;
@@ -126,12 +113,15 @@ fn private() -> OpenOptions {
     options
 }
 
-fn frame(record: &Record, bytes: &mut Vec<u8>) {
+pub(crate) fn encode(records: &[Record]) -> Vec<u8> {
+    let mut bytes = Vec::new();
     // A record has no map with keys that are no strings, so that this does not fail.
-    let Ok(json) = serde_json::to_vec(record) else { return };
-    bytes.extend((json.len() as u32).to_le_bytes());
-    bytes.extend(crc32fast::hash(&json).to_le_bytes());
-    bytes.extend(json);
+    for json in records.iter().filter_map(|record| serde_json::to_vec(record).ok()) {
+        bytes.extend((json.len() as u32).to_le_bytes());
+        bytes.extend(crc32fast::hash(&json).to_le_bytes());
+        bytes.extend(json);
+    }
+    bytes
 }
 
 /// Reads records up to the first that is not whole; returns the length of those before.
@@ -153,12 +143,4 @@ fn read_one(bytes: &[u8]) -> Option<(Record, usize)> {
         return None;
     }
     serde_json::from_slice(json).ok().map(|record| (record, end))
-}
-
-/// The records as bytes, for tests.
-#[cfg(test)]
-pub(crate) fn written(records: &[Record]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    records.iter().for_each(|record| frame(record, &mut bytes));
-    bytes
 }

@@ -36,13 +36,13 @@ pub mod server;
 pub mod tls;
 mod tune;
 
-pub use client::{Endpoint, JoinError, JoinRequest, LeaveError, Member, MemberState, join};
+pub use client::{Endpoint, JoinError, LeaveError, Member, MemberState, join};
 pub use coordinator::{Grant, Outcome};
 pub use failure::{FailureKind, JobFailure};
-pub use message::{DenialKind, WorkerHost};
+pub use message::{DenialKind, JoinRequest, WorkerHost};
 pub use none::NoDataPlane;
 pub use plane::{DataPlane, PlaneKind};
-pub use refusal::{Refusal, RefusalKind, Refused};
+pub use refusal::{Refusal, RefusalKind};
 pub use secret::{Credential, Fingerprint, JoinToken, Secret, SecretError};
 pub use server::Secrets;
 pub use tls::{Identity, TlsError, Trust};

@@ -32,53 +32,30 @@ const DISCARD_PORT: u16 = 9;
 /// The way to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Index of the interface that packets leave through.
     pub ifindex: u32,
-    /// Its name.
     pub ifname: String,
     /// Its MAC address; zeros when it has none.
     pub own_mac: [u8; 6],
     /// The MAC address of the next hop: the peer's own, or its router's; zeros where none is needed.
     pub mac: [u8; 6],
-    /// The address that packets are sent from.
     pub src_ip: Ipv4Addr,
 }
 
-/// Reasons for an unreachable address.
 #[derive(Debug, Error)]
 pub enum ResolveError {
-    /// The kernel could not be asked.
     #[error("cannot ask the kernel for {what} (netlink): {source}")]
-    Netlink {
-        /// The purpose.
-        what: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// No route.
+    Netlink { what: &'static str, source: io::Error },
     #[error("no route to {ip} ({source}); check `ip route get {ip}`")]
-    NoRoute {
-        /// Whereto.
-        ip: Ipv4Addr,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// It is this host's own address.
+    NoRoute { ip: Ipv4Addr, source: io::Error },
     #[error("{ip} is this host's own address: no frame leaves through an interface for it")]
-    Own {
-        /// The interface.
-        ip: Ipv4Addr,
-    },
-    /// No host answers ARP.
+    Own { ip: Ipv4Addr },
     #[error(
         "{next_hop} on {ifname} does not answer ARP (the way to {ip}); is it up, and is the cable the right one?"
     )]
     NoAnswer {
-        /// Whereto.
         ip: Ipv4Addr,
         /// The address that should answer: itself or a router's.
         next_hop: Ipv4Addr,
-        /// The interface on which it was asked.
         ifname: String,
     },
 }
@@ -119,7 +96,6 @@ struct Route {
     src_ip: Ipv4Addr,
 }
 
-/// A conversation with the kernel: one question, one answer.
 struct Netlink {
     socket: Socket,
     sequence: u32,
@@ -187,7 +163,6 @@ impl Netlink {
         }
     }
 
-    /// Name and MAC address of an interface.
     fn link(&mut self, ifindex: u32) -> Result<(String, [u8; 6]), ResolveError> {
         let failed = |source| ResolveError::Netlink { what: "an interface", source };
         let mut question = LinkMessage::default();
@@ -208,7 +183,6 @@ impl Netlink {
         Ok((name, mac))
     }
 
-    /// The MAC address of a neighbour, when it is known.
     fn neighbour(&mut self, ifindex: u32, ip: Ipv4Addr) -> Result<Option<[u8; 6]>, ResolveError> {
         let failed = |source| ResolveError::Netlink { what: "a neighbour", source };
         let mut question = NeighbourMessage::default();

@@ -1,23 +1,16 @@
 //! The interface to an aggregator's data plane, be it eBPF or a host process, and to a parameter host.
 
-use std::{
-    net::{Ipv4Addr, SocketAddrV4},
-    sync::Arc,
-};
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use serde::{Deserialize, Serialize};
 pub use sumac_job::AggregatorKind as PlaneKind;
 use sumac_job::JobTerms;
 use thiserror::Error;
 
-/// The properties of a data plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaneInfo {
-    /// Its kind.
     pub kind: PlaneKind,
-    /// Slots in the pool.
     pub slots: u32,
-    /// Most elements in a chunk.
     pub max_elements: u16,
     /// The port whose MTU carries no more, for people; none: the slots hold no more.
     pub narrowest: Option<String>,
@@ -35,7 +28,6 @@ pub struct PlaneInfo {
     pub kept: Vec<u16>,
 }
 
-/// One worker of a job that is to be installed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerInstall {
     /// The source of its contributions and destination of its results.
@@ -57,7 +49,6 @@ pub struct JobInstall {
     pub first_slot: u32,
     /// Whether a completed slot takes the next chunk of its lane, whichever that is.
     pub stealing: bool,
-    /// The plane's position in the job.
     pub level: Level,
     /// The workers below this plane, by rank; racks where it is the root.
     pub workers: Vec<WorkerInstall>,
@@ -88,7 +79,6 @@ pub struct ContributorBits {
 /// The position of a plane in a job (SwitchML section 7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Level {
-    /// It is the only one.
     #[default]
     Only,
     /// Its workers are the planes of racks.
@@ -98,18 +88,14 @@ pub enum Level {
     },
     /// Its sums go up to a root, whose results go down to its workers.
     Rack {
-        /// Its number among the root's racks.
         rack: u16,
-        /// The number of the root's racks.
         racks: u16,
-        /// Workers of all racks.
         contributors: u16,
         /// The root's address and port for contributions of shard 0.
         parent: SocketAddrV4,
     },
 }
 
-/// The addresses of an installed job's plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Installed {
     /// The address that each rank sends to, by rank.
@@ -124,20 +110,15 @@ pub struct Installed {
 /// The last incarnation that a plane knows of a job number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastEpoch {
-    /// The job number.
     pub job: u16,
-    /// Its incarnation.
     pub epoch: u16,
 }
 
 /// A running job that the coordinator knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownJob {
-    /// The job number.
     pub job: u16,
-    /// Its incarnation.
     pub epoch: u16,
-    /// Its secret number.
     pub token: u64,
     /// The incarnation that it is changing to while a worker is replaced.
     pub next_epoch: Option<u16>,
@@ -151,7 +132,6 @@ impl KnownJob {
     }
 }
 
-/// The jobs of a plane after a control plane has taken it over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakenOver {
     /// The numbers of the known jobs that it still has.
@@ -160,44 +140,24 @@ pub struct TakenOver {
     pub last_epochs: Vec<LastEpoch>,
 }
 
-/// The reason that a data plane did not carry out a command.
 #[derive(Debug, Error)]
 pub enum PlaneError {
     /// It is not there: detached, or its process is gone.
     #[error("data plane unavailable: {what}")]
-    Unavailable {
-        /// The problem and its remedy.
-        what: String,
-    },
-    /// A worker cannot be reached.
+    Unavailable { what: String },
     #[error("no way to rank {rank} at {ip}: {what}")]
-    NoWay {
-        /// The worker.
-        rank: usize,
-        /// Its address.
-        ip: Ipv4Addr,
-        /// The reason.
-        what: String,
-    },
-    /// It refused.
+    NoWay { rank: usize, ip: Ipv4Addr, what: String },
     #[error("{doing}: {what}")]
-    Failed {
-        /// The command.
-        doing: &'static str,
-        /// The reason.
-        what: String,
-    },
+    Failed { doing: &'static str, what: String },
 }
 
 /// An aggregator's data plane. Calls may block: the server makes them off its asynchronous threads, those that change
 /// something one at a time, and asks for [`DataPlane::info`] and [`DataPlane::instance`] beside them.
 pub trait DataPlane: Send + Sync + 'static {
-    /// Returns its properties.
     fn info(&self) -> Result<PlaneInfo, PlaneError>;
     /// Removes all jobs of earlier control planes but those that are `known`. A parameter host keeps those that still see
     /// packets as well, and lists them in [`PlaneInfo::kept`].
     fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError>;
-    /// Starts to aggregate for a job.
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError>;
     /// Leaves an installed static job only so many slots in each lane (or all that it has), before any of its workers has
     /// sent a contribution. `reason` explains the number to people.
@@ -213,28 +173,4 @@ pub trait DataPlane: Send + Sync + 'static {
     fn remove(&self, job: u16) -> Result<(), PlaneError>;
     /// Names the memory that holds the slots: another number means that their contents are lost.
     fn instance(&self) -> Result<u64, PlaneError>;
-}
-
-impl<P: DataPlane> DataPlane for Arc<P> {
-    fn info(&self) -> Result<PlaneInfo, PlaneError> {
-        (**self).info()
-    }
-    fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError> {
-        (**self).take_over(known)
-    }
-    fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
-        (**self).install(job)
-    }
-    fn resize(&self, job: u16, slots: u32, reason: &str) -> Result<(), PlaneError> {
-        (**self).resize(job, slots, reason)
-    }
-    fn renew(&self, job: &JobInstall) -> Result<Vec<u32>, PlaneError> {
-        (**self).renew(job)
-    }
-    fn remove(&self, job: u16) -> Result<(), PlaneError> {
-        (**self).remove(job)
-    }
-    fn instance(&self) -> Result<u64, PlaneError> {
-        (**self).instance()
-    }
 }

@@ -2,10 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A range of slots that belongs to one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
-    /// The first slot.
     pub first: u32,
     /// The number of slots, at least 1.
     pub slots: u32,
@@ -17,7 +15,6 @@ impl Range {
     }
 }
 
-/// The slots that are taken.
 #[derive(Debug)]
 pub struct Pool {
     total: u32,
@@ -26,7 +23,6 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// An empty pool.
     pub fn new(total: u32) -> Pool {
         Pool { total, taken: Vec::new() }
     }
@@ -66,7 +62,6 @@ impl Pool {
         true
     }
 
-    /// Returns a range to the pool.
     pub fn give_back(&mut self, range: Range) {
         self.taken.retain(|taken| *taken != range);
     }

@@ -12,202 +12,125 @@ pub enum RefusalKind {
     Invalid,
     /// The deadline passed before all ranks had joined.
     Missing,
-    /// The rank has joined already.
     RankTaken,
     /// Two ranks want different jobs under one name.
     Mismatch,
-    /// The aggregator has not as many slots left.
     PoolFull,
-    /// The chunk is larger than the aggregator's slots.
     TooManyElements,
-    /// The aggregator has no job number left.
     TooManyJobs,
     /// There are not as many parameter hosts as a dynamic job needs.
     Hosts,
-    /// The aggregator's data plane did not take the job.
+    /// There is no data plane, or it did not take the job.
     Plane,
-    /// The control plane is being stopped.
     Stopping,
 }
 
-/// A refused join, with the facts.
-#[derive(Clone, Debug, PartialEq, Error)]
-pub enum Refusal {
-    /// See [`RefusalKind::Invalid`].
-    #[error("{what}")]
-    Invalid {
-        /// The problem and its remedy.
-        what: String,
-    },
-    /// See [`RefusalKind::Missing`].
-    #[error(
-        "job `{job}`: after {waited:?} still waiting for ranks {ranks:?}; start them, or give a longer deadline"
-    )]
-    Missing {
-        /// The job's name.
-        job: String,
-        /// The ranks that have not joined.
-        ranks: Vec<u16>,
-        /// The deadline that passed.
-        waited: Duration,
-    },
-    /// See [`RefusalKind::RankTaken`].
-    #[error(
-        "job `{job}`: rank {rank} has joined already, from {holder}; give every worker a rank of its own \
-         (a dead worker's rank is free 2 s after its last message)"
-    )]
-    RankTaken {
-        /// The job's name.
-        job: String,
-        /// The rank.
-        rank: u16,
-        /// The address that has it.
-        holder: Ipv4Addr,
-    },
-    /// The job's earlier incarnation is not over.
-    #[error(
-        "job `{job}` is still being run by ranks {ranks:?}; wait until they have left, or take another name"
-    )]
-    Held {
-        /// The job's name.
-        job: String,
-        /// The ranks that are still in it.
-        ranks: Vec<u16>,
-    },
-    /// See [`RefusalKind::Mismatch`].
-    #[error("job `{job}`: rank {} wants {what} {}, rank {} wants {}; give all workers the same", ranks[0], values[0], ranks[1], values[1])]
-    Mismatch {
-        /// The job's name.
-        job: String,
-        /// The parameter.
-        what: &'static str,
-        /// The two ranks.
-        ranks: [u16; 2],
-        /// The value that each of them wants.
-        values: [String; 2],
-    },
-    /// See [`RefusalKind::PoolFull`].
-    #[error(
-        "{wanted} slots are not free: {free} of {total} are, at most {largest} together{}; ask for fewer, wait for \
-         a job to end, or attach the aggregator with more",
-        held(holders)
-    )]
-    PoolFull {
-        /// Slots asked for.
-        wanted: u32,
-        /// Slots that no job has.
-        free: u32,
-        /// The largest range that could be given.
-        largest: u32,
-        /// All slots.
-        total: u32,
-        /// The jobs that have the rest, with how many.
-        holders: Vec<(String, u32)>,
-    },
-    /// See [`RefusalKind::TooManyElements`].
-    #[error(
-        "chunks of {wanted} elements are too large: the aggregator takes at most {max}, {}", limit(narrowest.as_deref())
-    )]
-    TooManyElements {
-        /// Elements asked for.
-        wanted: u16,
-        /// The plane's maximum.
-        max: u16,
-        /// The port whose MTU carries no more; none: the slots hold no more.
-        narrowest: Option<String>,
-    },
-    /// See [`RefusalKind::TooManyJobs`].
-    #[error("the aggregator runs {max} jobs already, which is all it can; wait until one ends")]
-    TooManyJobs {
-        /// The most that it can run.
-        max: usize,
-    },
-    /// See [`RefusalKind::Hosts`].
-    #[error(
-        "a dynamic job needs {wanted} parameter hosts, and {registered} that can sum for it are registered here: start `sumac \
-         daemon --parameter-host` on a host for it (not on its workers below racks), or ask for fewer"
-    )]
-    Hosts {
-        /// The number that it needs.
-        wanted: u16,
-        /// The number that can take it.
-        registered: usize,
-    },
-    /// There is no aggregator for a static job; of the kind [`RefusalKind::Plane`].
-    #[error(
-        "this control plane has no aggregator (`--plane none`): open the job with mode dynamic, or join where there is one"
-    )]
-    NoAggregator,
-    /// See [`RefusalKind::Plane`].
-    #[error("the aggregator could not take the job: {what}")]
-    Plane {
-        /// The plane's own message.
-        what: String,
-    },
-    /// See [`RefusalKind::Stopping`].
-    #[error("the aggregator's control plane is being stopped; join again when it is back")]
-    Stopping,
-}
-
-/// The place of the limit on a chunk.
-fn limit(narrowest: Option<&str>) -> String {
-    match narrowest {
-        Some(port) => format!("since its port {port} carries no more; ask for fewer, or raise the MTU there"),
-        None => "which its slots hold; ask for fewer, or attach it with larger --elements".into(),
-    }
-}
-
-/// The jobs that have the slots that are not free.
-fn held(holders: &[(String, u32)]) -> String {
-    if holders.is_empty() {
-        return String::new();
-    }
-    let holders: Vec<_> = holders.iter().map(|(job, slots)| format!("`{job}` {slots}")).collect();
-    format!(" (taken by {})", holders.join(", "))
-}
-
-impl Refusal {
-    /// Its subject.
-    pub fn kind(&self) -> RefusalKind {
-        match self {
-            Refusal::Invalid { .. } => RefusalKind::Invalid,
-            Refusal::Missing { .. } => RefusalKind::Missing,
-            Refusal::RankTaken { .. } | Refusal::Held { .. } => RefusalKind::RankTaken,
-            Refusal::Mismatch { .. } => RefusalKind::Mismatch,
-            Refusal::PoolFull { .. } => RefusalKind::PoolFull,
-            Refusal::TooManyElements { .. } => RefusalKind::TooManyElements,
-            Refusal::TooManyJobs { .. } => RefusalKind::TooManyJobs,
-            Refusal::Hosts { .. } => RefusalKind::Hosts,
-            Refusal::Plane { .. } | Refusal::NoAggregator => RefusalKind::Plane,
-            Refusal::Stopping => RefusalKind::Stopping,
-        }
-    }
-
-    /// The ranks that it concerns.
-    pub fn ranks(&self) -> Vec<u16> {
-        match self {
-            Refusal::Missing { ranks, .. } | Refusal::Held { ranks, .. } => ranks.clone(),
-            Refusal::RankTaken { rank, .. } => vec![*rank],
-            Refusal::Mismatch { ranks, .. } => ranks.to_vec(),
-            _ => Vec::new(),
-        }
-    }
-}
-
-/// A [`Refusal`] as it arrives at a client.
+/// A refused join.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{message}")]
-pub struct Refused {
-    /// For programs.
+pub struct Refusal {
     pub kind: RefusalKind,
-    /// For people.
+    /// For people, with the remedy.
     pub message: String,
     /// The ranks that it concerns.
     pub ranks: Vec<u16>,
 }
 
-impl From<&Refusal> for Refused {
-    fn from(refusal: &Refusal) -> Refused {
-        Refused { kind: refusal.kind(), message: refusal.to_string(), ranks: refusal.ranks() }
+pub(crate) fn invalid<T>(message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::new(RefusalKind::Invalid, &[], message.into()))
+}
+
+impl Refusal {
+    fn new(kind: RefusalKind, ranks: &[u16], message: String) -> Refusal {
+        Refusal { kind, message, ranks: ranks.to_vec() }
+    }
+
+    pub(crate) fn missing(job: &str, ranks: &[u16], waited: Duration) -> Refusal {
+        let message = format!(
+            "job `{job}`: after {waited:?} still waiting for ranks {ranks:?}; start them, or give a longer deadline"
+        );
+        Refusal::new(RefusalKind::Missing, ranks, message)
+    }
+
+    pub(crate) fn rank_taken(job: &str, rank: u16, holder: Ipv4Addr) -> Refusal {
+        let message = format!(
+            "job `{job}`: rank {rank} has joined already, from {holder}; give every worker a rank of its own \
+             (a dead worker's rank is free 2 s after its last message)"
+        );
+        Refusal::new(RefusalKind::RankTaken, &[rank], message)
+    }
+
+    /// The job's earlier incarnation is not over.
+    pub(crate) fn held(job: &str, ranks: &[u16]) -> Refusal {
+        let message = format!(
+            "job `{job}` is still being run by ranks {ranks:?}; wait until they have left, or take another name"
+        );
+        Refusal::new(RefusalKind::RankTaken, ranks, message)
+    }
+
+    pub(crate) fn mismatch(job: &str, what: &str, ranks: [u16; 2], values: &[String; 2]) -> Refusal {
+        let ([rank, other], [value, others]) = (ranks, values);
+        let message = format!(
+            "job `{job}`: rank {rank} wants {what} {value}, rank {other} wants {others}; give all workers the same"
+        );
+        Refusal::new(RefusalKind::Mismatch, &ranks, message)
+    }
+
+    /// `holders` have the slots that are not free.
+    pub(crate) fn pool_full(
+        wanted: u32,
+        [free, largest, total]: [u32; 3],
+        holders: &[(String, u32)],
+    ) -> Refusal {
+        let holders: Vec<_> = holders.iter().map(|(job, slots)| format!("`{job}` {slots}")).collect();
+        let taken =
+            if holders.is_empty() { String::new() } else { format!(" (taken by {})", holders.join(", ")) };
+        let message = format!(
+            "{wanted} slots are not free: {free} of {total} are, at most {largest} together{taken}; ask for fewer, wait \
+             for a job to end, or attach the aggregator with more"
+        );
+        Refusal::new(RefusalKind::PoolFull, &[], message)
+    }
+
+    /// `narrowest` is the port whose MTU carries no more than `max`; none: the slots hold no more.
+    pub(crate) fn too_many_elements(wanted: u16, max: u16, narrowest: Option<&str>) -> Refusal {
+        let limit = match narrowest {
+            Some(port) => {
+                format!("since its port {port} carries no more; ask for fewer, or raise the MTU there")
+            }
+            None => "which its slots hold; ask for fewer, or attach it with larger --elements".into(),
+        };
+        let message =
+            format!("chunks of {wanted} elements are too large: the aggregator takes at most {max}, {limit}");
+        Refusal::new(RefusalKind::TooManyElements, &[], message)
+    }
+
+    pub(crate) fn too_many_jobs(max: usize) -> Refusal {
+        let message =
+            format!("the aggregator runs {max} jobs already, which is all it can; wait until one ends");
+        Refusal::new(RefusalKind::TooManyJobs, &[], message)
+    }
+
+    pub(crate) fn hosts(wanted: u16, registered: usize) -> Refusal {
+        let message = format!(
+            "a dynamic job needs {wanted} parameter hosts, and {registered} that can sum for it are registered here: \
+             start `sumac daemon --parameter-host` on a host for it (not on its workers below racks), or ask for fewer"
+        );
+        Refusal::new(RefusalKind::Hosts, &[], message)
+    }
+
+    pub(crate) fn no_aggregator() -> Refusal {
+        let message = "this control plane has no aggregator (`--plane none`): open the job with mode dynamic, or join \
+                       where there is one";
+        Refusal::new(RefusalKind::Plane, &[], message.into())
+    }
+
+    pub(crate) fn plane(what: &str) -> Refusal {
+        Refusal::new(RefusalKind::Plane, &[], format!("the aggregator could not take the job: {what}"))
+    }
+
+    pub(crate) fn stopping() -> Refusal {
+        let message = "the aggregator's control plane is being stopped; join again when it is back";
+        Refusal::new(RefusalKind::Stopping, &[], message.into())
     }
 }

@@ -1,28 +1,30 @@
 //! The one gRPC method of the control channel: a stream of JSON messages in each direction.
 
-use std::{convert::Infallible, marker::PhantomData, sync::Arc, task};
+use std::{marker::PhantomData, pin::Pin};
 
 use serde::{Serialize, de::DeserializeOwned};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::sync::mpsc;
+use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{
     Request, Response, Status, Streaming,
     body::Body,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
-    codegen::{BoxFuture, Service, StdError, http},
-    server::{Grpc, NamedService, StreamingService},
+    server::Grpc,
 };
 
 use crate::message::{ClientMessage, ServerMessage};
 
-/// The method's path.
 pub const PATH: &str = "/sumac.Control/Session";
 /// The longest message: a report of as many operations as are outstanding.
 pub const MAX_MESSAGE: usize = 2 << 20;
+/// Messages that may wait to be sent.
+pub const QUEUE_LEN: usize = 256;
 
-/// The messages of one direction, as they are sent.
-pub type Sending<T> = ReceiverStream<Result<T, Status>>;
+/// The messages of a client.
+pub type Inbound = Pin<Box<dyn Stream<Item = Result<ClientMessage, Status>> + Send>>;
+/// The messages for a client.
+pub type Queue = mpsc::Sender<Result<ServerMessage, Status>>;
 
-/// JSON, with serde.
 pub struct JsonCodec<E, D>(PhantomData<fn(E) -> D>);
 
 impl<E, D> Default for JsonCodec<E, D> {
@@ -72,59 +74,20 @@ impl<E, D: DeserializeOwned> Decoder for JsonCodec<E, D> {
     }
 }
 
-/// Serves sessions.
-pub trait SessionHandler: Send + Sync + 'static {
-    /// Accepts a stream, and returns the one in the other direction.
-    fn session(&self, request: Request<Streaming<ClientMessage>>) -> Result<Sending<ServerMessage>, Status>;
-}
-
-/// A [`SessionHandler`] as a service.
-pub struct SessionService<H>(pub Arc<H>);
-
-impl<H> Clone for SessionService<H> {
-    fn clone(&self) -> SessionService<H> {
-        SessionService(self.0.clone())
+/// Answers an HTTP request; `begin` takes its stream.
+pub async fn answer(
+    request: hyper::Request<hyper::body::Incoming>,
+    begin: impl Fn(Inbound, Queue) -> Result<(), Status> + Send + Sync,
+) -> hyper::Response<Body> {
+    if request.uri().path() != PATH {
+        return Status::unimplemented("no such method").into_http();
     }
-}
-
-impl<H> NamedService for SessionService<H> {
-    const NAME: &'static str = "sumac.Control";
-}
-
-impl<H: SessionHandler> StreamingService<ClientMessage> for SessionService<H> {
-    type Response = ServerMessage;
-    type ResponseStream = Sending<ServerMessage>;
-    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
-
-    fn call(&mut self, request: Request<Streaming<ClientMessage>>) -> Self::Future {
-        let stream = self.0.session(request).map(Response::new);
-        Box::pin(async { stream })
-    }
-}
-
-impl<H, B> Service<http::Request<B>> for SessionService<H>
-where
-    H: SessionHandler,
-    B: http_body::Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
-
-    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> task::Poll<Result<(), Infallible>> {
-        task::Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let service = self.clone();
-        Box::pin(async move {
-            if request.uri().path() != PATH {
-                return Ok(Status::unimplemented("no such method").into_http());
-            }
-            let codec = JsonCodec::<ServerMessage, ClientMessage>::default();
-            let mut grpc = Grpc::new(codec).apply_max_message_size_config(Some(MAX_MESSAGE), None);
-            Ok(grpc.streaming(service, request).await)
-        })
-    }
+    let codec = JsonCodec::<ServerMessage, ClientMessage>::default();
+    let mut grpc = Grpc::new(codec).apply_max_message_size_config(Some(MAX_MESSAGE), None);
+    let session = tower::service_fn(|request: Request<Streaming<ClientMessage>>| {
+        let (outbound, queue) = mpsc::channel(QUEUE_LEN);
+        let begun = begin(Box::pin(request.into_inner()), outbound);
+        std::future::ready(begun.map(|()| Response::new(ReceiverStream::new(queue))))
+    });
+    grpc.streaming(session, request).await
 }

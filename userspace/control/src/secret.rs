@@ -12,26 +12,17 @@ use crate::tls::{TlsError, write_private};
 
 /// Shorter secrets can be guessed; they are accepted with a warning.
 const RECOMMENDED_LEN: usize = 16;
-/// First part of a join token's text.
 const TOKEN_PREFIX: &str = "sumac1";
 
-/// Reasons that a secret cannot be used.
 #[derive(Debug, Error)]
 pub enum SecretError {
-    /// It has no bytes.
     #[error("the shared secret is empty; make one with `head -c 32 /dev/urandom | base64`")]
     Empty,
     /// The text starts like a join token and is none.
     #[error("the join token is damaged; print it again with `sumac-agg token`")]
     Damaged,
-    /// Its file cannot be read.
     #[error("cannot read the shared secret from {path}: {source}; give the file to the user that runs this")]
-    Unreadable {
-        /// The file.
-        path: String,
-        /// The system's error.
-        source: io::Error,
-    },
+    Unreadable { path: String, source: io::Error },
 }
 
 /// A secret that the workers of a job share with the coordinator. It is sent inside TLS only, and never shown.
@@ -47,7 +38,6 @@ impl PartialEq for Secret {
 impl Eq for Secret {}
 
 impl Secret {
-    /// Takes the bytes as they are.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Secret, SecretError> {
         let bytes = bytes.into();
         if bytes.is_empty() {
@@ -108,9 +98,7 @@ impl fmt::Debug for Fingerprint {
 /// The fingerprint of an aggregator's certificate with the secret of a job, or of its racks, as one text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinToken {
-    /// The certificate that the client expects.
     pub fingerprint: Fingerprint,
-    /// The secret that the server expects.
     pub secret: Secret,
 }
 
@@ -140,7 +128,6 @@ impl FromStr for JoinToken {
 /// A secret as users give it: alone, or in a join token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
-    /// The secret.
     pub secret: Secret,
     /// The fingerprint, if it came in a join token.
     pub fingerprint: Option<Fingerprint>,
@@ -178,7 +165,6 @@ impl Credential {
     }
 }
 
-/// Whether a file with this mode is open to its group or to everybody.
 fn open_to_others(mode: u32) -> bool {
     mode & 0o077 != 0
 }

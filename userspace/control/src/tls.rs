@@ -26,55 +26,28 @@ const ALPN: &[u8] = b"h2";
 const CERTIFICATE_FILE: &str = "certificate.pem";
 const KEY_FILE: &str = "key.pem";
 
-/// The reason that a key, certificate or authority cannot be used.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// A file cannot be read.
     #[error("cannot read {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The problem.
-        source: rustls::pki_types::pem::Error,
-    },
-    /// A file cannot be written.
+    Read { path: PathBuf, source: rustls::pki_types::pem::Error },
     #[error("cannot write {path}: {source}; give a directory of your own with --state-dir")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
     #[error("the system gives no random numbers: {0}")]
     Random(String),
-    /// There is no key to be made.
     #[error("cannot make a key: {0}")]
     Generate(#[from] rcgen::Error),
-    /// The files do not fit together.
     #[error("the TLS key or certificate cannot be used: {0}")]
     Rustls(#[from] rustls::Error),
-    /// The authorities' file.
     #[error("the authorities of clients cannot be used: {0}")]
     Authorities(#[from] rustls::server::VerifierBuilderError),
 }
 
 /// A certificate chain with its key, and on a server the authorities of clients.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Identity {
     chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
+    key: Arc<PrivateKeyDer<'static>>,
     client_authorities: Option<Arc<RootCertStore>>,
-}
-
-impl Clone for Identity {
-    fn clone(&self) -> Identity {
-        let Identity { chain, key, client_authorities } = self;
-        Identity {
-            chain: chain.clone(),
-            key: key.clone_key(),
-            client_authorities: client_authorities.clone(),
-        }
-    }
 }
 
 impl Identity {
@@ -101,7 +74,7 @@ impl Identity {
         };
         Ok(Identity {
             chain: certificates(certificate)?,
-            key: PrivateKeyDer::from_pem_file(key).map_err(read(key))?,
+            key: Arc::new(PrivateKeyDer::from_pem_file(key).map_err(read(key))?),
             client_authorities: client_authorities.map(authorities).transpose()?.map(Arc::new),
         })
     }
@@ -131,14 +104,12 @@ impl Identity {
 /// The check of a server's certificate.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// The certificate has this fingerprint.
     Pinned(Fingerprint),
     /// The site's authorities have signed it for the server's address; with the client's own identity, if it has one.
     Authorities(Arc<RootCertStore>, Option<Box<Identity>>),
 }
 
 impl Trust {
-    /// Reads the authorities of servers.
     pub fn from_file(path: &Path, own: Option<Identity>) -> Result<Trust, TlsError> {
         Ok(Trust::Authorities(Arc::new(authorities(path)?), own.map(Box::new)))
     }

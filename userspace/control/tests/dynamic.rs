@@ -14,6 +14,7 @@ mod server;
 
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
+    sync::Arc,
     time::Duration,
 };
 
@@ -239,7 +240,8 @@ async fn a_job_in_order_of_names_ends_with_a_stop_and_outlives_a_kill() {
 async fn no_aggregator_at_all() {
     let state_dir = StateDir::new();
     let options = options(&state_dir, Duration::ZERO);
-    let listening = Listening::open("127.0.0.1:0".parse().unwrap(), NoDataPlane, options).await.unwrap();
+    let listening =
+        Listening::open("127.0.0.1:0".parse().unwrap(), Arc::new(NoDataPlane), options).await.unwrap();
     let endpoint = state_dir.endpoint(listening.address(), server::SECRET);
     let serving = tokio::spawn(listening.serve(std::future::pending()));
     let host = Host::enter(state_dir.endpoint(endpoint.address, server::RACKS), "p");

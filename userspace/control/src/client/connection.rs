@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr, time::Duration};
 
+use hyper::http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use thiserror::Error;
@@ -12,7 +13,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Streaming, client::Grpc, codegen::http::uri::PathAndQuery, transport};
+use tonic::{Code, Streaming, client::Grpc, transport};
 
 use crate::{
     Secret,
@@ -24,7 +25,6 @@ use crate::{
 
 /// Interval of a side's keepalives.
 pub const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
-/// Messages that may wait to be sent.
 const QUEUE_LEN: usize = 256;
 
 /// The address of an aggregator's control plane, and what it takes to be let in.
@@ -35,24 +35,19 @@ pub struct Endpoint {
     pub secret: Secret,
 }
 
-/// The reason that a connection is not had any more, or that a message is not understood.
 #[derive(Clone, Debug, Error)]
 pub enum ConnectError {
     /// No answer, or no more. Another attempt may help.
     #[error("{0}")]
     Unreachable(String),
-    /// The other side is another than expected.
     #[error("{0}")]
     NotTrusted(String),
-    /// Refused by the coordinator.
     #[error("{}", .0.message)]
     Denied(Denial),
-    /// The other side does not keep to the protocol.
     #[error("{0}")]
     Protocol(String),
 }
 
-/// An open stream in each direction.
 #[derive(Debug)]
 pub struct Connection {
     pub outbound: mpsc::Sender<ClientMessage>,
@@ -125,7 +120,6 @@ impl Connection {
         }
     }
 
-    /// Sends a message.
     pub async fn send(&self, message: ClientMessage) -> Result<(), ConnectError> {
         let sent = timeout(SILENCE_TIMEOUT, self.outbound.send(message)).await;
         sent.map_err(|_| no_answer())?
@@ -159,7 +153,7 @@ fn failed(status: &tonic::Status) -> ConnectError {
     }
 }
 
-fn no_answer() -> ConnectError {
+pub fn no_answer() -> ConnectError {
     ConnectError::Unreachable("no answer".into())
 }
 

@@ -1,6 +1,6 @@
 //! A worker's membership of a running job: the connection in the background, the job's state, and its events.
 
-use std::{collections::VecDeque, future::Future, time::Duration};
+use std::{collections::VecDeque, future::Future, iter, time::Duration};
 
 use sumac_job::{JobSpec, OperationOrder};
 use sumac_transport::PathMeasure;
@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     Endpoint, RETRY,
-    connection::{ConnectError, Connection},
+    connection::{ConnectError, Connection, no_answer},
 };
 use crate::{
     JobFailure,
@@ -26,17 +26,16 @@ use crate::{
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two attempts to reach a control plane that the job goes on without.
 const LOST_RETRY: Duration = Duration::from_secs(1);
-/// Posts in one message.
 const POSTS_PER_MESSAGE: usize = 64;
 /// Bytes of the longest character.
 const MAX_CHAR: usize = 4;
 
-/// The state of the job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MemberState {
     /// It goes on. A sum that waits for one of `departed` will never come.
-    Running { departed: Vec<u16> },
-    /// It has ended for all.
+    Running {
+        departed: Vec<u16>,
+    },
     Failed(JobFailure),
 }
 
@@ -109,7 +108,6 @@ impl Member {
         &self.grant
     }
 
-    /// The job's state, now and later.
     pub fn watch(&self) -> watch::Receiver<MemberState> {
         self.state.clone()
     }
@@ -118,17 +116,11 @@ impl Member {
     pub fn failed(&self) -> impl Future<Output = JobFailure> + Send + 'static {
         let mut state = self.state.clone();
         async move {
-            let failure = match state.wait_for(|state| matches!(state, MemberState::Failed(_))).await {
-                Ok(state) => match &*state {
-                    MemberState::Failed(failure) => Some(failure.clone()),
-                    MemberState::Running { .. } => None,
-                },
+            let failed = state.wait_for(|state| matches!(state, MemberState::Failed(_))).await;
+            match failed.map(|state| state.clone()) {
+                Ok(MemberState::Failed(failure)) => failure,
                 // The member has left.
-                Err(_) => None,
-            };
-            match failure {
-                Some(failure) => failure,
-                None => std::future::pending().await,
+                _ => std::future::pending().await,
             }
         }
     }
@@ -194,7 +186,6 @@ impl Drop for Member {
     }
 }
 
-/// The background task of a membership.
 struct Stay {
     endpoint: Endpoint,
     job: String,
@@ -202,11 +193,9 @@ struct Stay {
     session: MemberId,
     /// Whether the job goes on while its control plane does not answer: parameter hosts and workers need none.
     outlives_control: bool,
-    /// Events received.
     received: u64,
     /// The number of the first post in `unconfirmed`.
     posted: u64,
-    /// Posts that the coordinator has not confirmed.
     unconfirmed: VecDeque<Post>,
     state: watch::Sender<MemberState>,
     current: watch::Sender<Grant>,
@@ -214,7 +203,6 @@ struct Stay {
     renewed: mpsc::UnboundedSender<Grant>,
 }
 
-/// The reason that a connection is not used any more.
 enum Ended {
     Left,
     Failed(JobFailure),
@@ -222,7 +210,6 @@ enum Ended {
 }
 
 impl Stay {
-    /// Stays in the job until it ends or the worker leaves.
     async fn run(
         mut self,
         connection: Connection,
@@ -297,7 +284,6 @@ impl Stay {
         }
     }
 
-    /// Uses a connection until it, the job or the membership ends.
     async fn serve(
         &mut self,
         mut connection: Connection,
@@ -323,18 +309,14 @@ impl Stay {
                 Some(post) = queue.recv() => {
                     let sent = self.unconfirmed.len();
                     self.unconfirmed.push_back(post);
-                    while let Ok(post) = queue.try_recv() {
-                        self.unconfirmed.push_back(post);
-                    }
+                    self.unconfirmed.extend(iter::from_fn(|| queue.try_recv().ok()));
                     if let Err(error) = self.send_posts(&connection, sent).await {
                         return Ended::Lost(error);
                     }
                 }
                 order = &mut *leave => {
                     let Ok((outcome, answer)) = order else { return Ended::Left };
-                    while let Ok(post) = queue.try_recv() {
-                        self.unconfirmed.push_back(post);
-                    }
+                    self.unconfirmed.extend(iter::from_fn(|| queue.try_recv().ok()));
                     let left = self.leave(connection, outcome).await;
                     // Whoever asked may have stopped waiting.
                     let _ = answer.send(left.map_err(|error| LeaveError(error.to_string())));
@@ -347,12 +329,10 @@ impl Stay {
     /// Sends the posts that are not confirmed, from the one at `from` on.
     async fn send_posts(&self, connection: &Connection, from: usize) -> Result<(), ConnectError> {
         let mut first = self.posted + from as u64;
-        let unsent: Vec<&Post> = self.unconfirmed.iter().skip(from).collect();
+        let unsent: Vec<Post> = self.unconfirmed.iter().skip(from).cloned().collect();
         for posts in unsent.chunks(POSTS_PER_MESSAGE) {
-            let posts: Vec<Post> = posts.iter().map(|post| (*post).clone()).collect();
-            let count = posts.len() as u64;
-            connection.send(ClientMessage::Posts { first, posts }).await?;
-            first += count;
+            connection.send(ClientMessage::Posts { first, posts: posts.to_vec() }).await?;
+            first += posts.len() as u64;
         }
         Ok(())
     }
@@ -368,8 +348,7 @@ impl Stay {
                 }
             }
         };
-        let no_answer = ConnectError::Unreachable("no answer".into());
-        timeout(SILENCE_TIMEOUT, confirmed).await.unwrap_or(Err(no_answer))
+        timeout(SILENCE_TIMEOUT, confirmed).await.unwrap_or_else(|_| Err(no_answer()))
     }
 
     /// Leaves while there is no connection.

@@ -5,7 +5,6 @@ mod member;
 
 use std::{net::SocketAddr, time::Duration};
 
-use sumac_job::JobSpec;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
@@ -15,34 +14,17 @@ pub use self::{
     member::{LeaveError, Member, MemberState},
 };
 use crate::{
-    JobFailure, RefusalKind, Refused,
-    coordinator::{DEFAULT_JOIN_TIMEOUT, MAX_JOIN_TIMEOUT, MemberId},
-    message::{ClientMessage, DenialKind, Join, ServerMessage, Status, WorkerHost},
+    JobFailure, Refusal, RefusalKind,
+    coordinator::MemberId,
+    message::{ClientMessage, DenialKind, JoinRequest, ServerMessage, Status},
 };
 
-/// Between two attempts to reach an aggregator.
 const RETRY: Duration = Duration::from_millis(200);
 /// The aggregator names the missing ranks at the deadline; it has this much longer to do so.
 const DEADLINE_GRACE: Duration = Duration::from_secs(3);
 /// Time that a taken rank may belong to a process that died: the silence timeout, and a little more.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A worker's request to join.
-#[derive(Clone, Debug)]
-pub struct JoinRequest {
-    pub spec: JobSpec,
-    pub host: WorkerHost,
-}
-
-impl JoinRequest {
-    /// Timeout for the aggregator and for the other ranks.
-    fn deadline(&self) -> Duration {
-        let asked = self.spec.timeout_s.map(Duration::try_from_secs_f64);
-        asked.map_or(DEFAULT_JOIN_TIMEOUT, |asked| asked.unwrap_or(MAX_JOIN_TIMEOUT)).min(MAX_JOIN_TIMEOUT)
-    }
-}
-
-/// The reason that a worker did not get into its job.
 #[derive(Debug, Error)]
 pub enum JoinError {
     #[error(
@@ -54,20 +36,18 @@ pub enum JoinError {
     NotTrusted { endpoint: SocketAddr, why: String },
     #[error("the aggregator at {endpoint} refused the worker: {why}")]
     Denied { endpoint: SocketAddr, kind: DenialKind, why: String },
-    /// The deadline passed before all ranks had joined.
     #[error("{message}")]
     Missing { ranks: Vec<u16>, message: String },
     #[error(transparent)]
-    Refused(Refused),
-    /// The job failed while it was being started.
+    Refused(Refusal),
     #[error(transparent)]
     Failed(JobFailure),
     #[error("the aggregator at {endpoint} does not keep to the protocol: {what}")]
     Protocol { endpoint: SocketAddr, what: String },
 }
 
-impl From<Refused> for JoinError {
-    fn from(refused: Refused) -> JoinError {
+impl From<Refusal> for JoinError {
+    fn from(refused: Refusal) -> JoinError {
         match refused.kind {
             RefusalKind::Missing => JoinError::Missing { ranks: refused.ranks, message: refused.message },
             _ => JoinError::Refused(refused),
@@ -86,7 +66,7 @@ pub async fn join(endpoint: &Endpoint, request: JoinRequest) -> Result<Member, J
         match join_once(endpoint, &request, start).await {
             Err(JoinError::Refused(refused))
                 if refused.kind == RefusalKind::RankTaken
-                    && start.elapsed() + RETRY < request.deadline().min(TAKEN_TIMEOUT) =>
+                    && start.elapsed() + RETRY < request.timeout().min(TAKEN_TIMEOUT) =>
             {
                 tracing::info!(job = spec.job, rank = spec.rank, %refused, "waiting for the rank");
                 sleep(RETRY).await;
@@ -99,7 +79,7 @@ pub async fn join(endpoint: &Endpoint, request: JoinRequest) -> Result<Member, J
 async fn join_once(endpoint: &Endpoint, request: &JoinRequest, start: Instant) -> Result<Member, JoinError> {
     let mut last_missing = Vec::new();
     loop {
-        let left = request.deadline().saturating_sub(start.elapsed()).max(RETRY);
+        let left = request.timeout().saturating_sub(start.elapsed()).max(RETRY);
         let mut asked = request.clone();
         asked.spec.timeout_s = Some(left.as_secs_f64());
         let why = match attempt(endpoint, &asked, &mut last_missing).await {
@@ -117,7 +97,7 @@ async fn join_once(endpoint: &Endpoint, request: &JoinRequest, start: Instant) -
                 return Err(JoinError::Protocol { endpoint: endpoint.address, what });
             }
         };
-        if start.elapsed() + RETRY >= request.deadline() {
+        if start.elapsed() + RETRY >= request.timeout() {
             if !last_missing.is_empty() {
                 let job = &request.spec.job;
                 let message =
@@ -130,7 +110,6 @@ async fn join_once(endpoint: &Endpoint, request: &JoinRequest, start: Instant) -
     }
 }
 
-/// The end of an attempt to join.
 enum Attempt {
     Ended(JoinError),
     Connection(ConnectError),
@@ -142,16 +121,14 @@ impl From<ConnectError> for Attempt {
     }
 }
 
-/// Joins on one connection.
 async fn attempt(
     endpoint: &Endpoint,
     request: &JoinRequest,
     last_missing: &mut Vec<u16>,
 ) -> Result<Member, Attempt> {
-    let JoinRequest { spec, host } = request.clone();
-    let join = Join { secret: endpoint.secret.clone(), spec, host };
-    let mut connection = Connection::open(endpoint, vec![ClientMessage::Join(Box::new(join))]).await?;
-    let deadline = Instant::now() + request.deadline() + DEADLINE_GRACE;
+    let join = ClientMessage::Join { secret: endpoint.secret.clone(), request: Box::new(request.clone()) };
+    let mut connection = Connection::open(endpoint, vec![join]).await?;
+    let deadline = Instant::now() + request.timeout() + DEADLINE_GRACE;
     let mut session: Option<MemberId> = None;
     let mut events = Vec::new();
     loop {

@@ -1,14 +1,13 @@
 //! The parameters of a job that follow from what its ranks ask for and its aggregators have.
 
-use serde::{Deserialize, Serialize};
-use sumac_job::{JobSpec, JobTerms, Mode, Scale, WireFormat};
+use sumac_job::{JobTerms, Mode, Scale, WireFormat};
 use sumac_transport::limits::{MAX_WINDOW, MIN_WINDOW};
 use sumac_wire::{CLASSES, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
 
 use crate::{
-    message::WorkerHost,
+    message::JoinRequest,
     plane::{PlaneInfo, PlaneKind},
-    refusal::Refusal,
+    refusal::{Refusal, invalid},
 };
 
 /// Chunks of a lane that may be ahead of the first without a result, unless workers ask for another number.
@@ -16,20 +15,11 @@ pub const DEFAULT_WINDOW: u32 = 256;
 /// The factor for floats in a dynamic job unless workers give one (ATP section 3.8).
 pub const DYNAMIC_SCALE: f32 = 1e8;
 
-/// One rank's request.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Asked {
-    /// The job as it asks for it.
-    pub spec: JobSpec,
-    /// Its host.
-    pub host: WorkerHost,
-}
-
 fn text(value: Option<impl ToString>) -> Option<String> {
     value.map(|value| value.to_string())
 }
 
-impl Asked {
+impl JoinRequest {
     pub(super) fn mode(&self) -> Mode {
         self.spec.mode.unwrap_or_default()
     }
@@ -49,8 +39,8 @@ impl Asked {
     }
 
     /// Returns the first parameter in which two ranks differ, with both values. An absent value differs from none.
-    pub(super) fn difference(&self, other: &Asked) -> Option<(&'static str, [String; 2])> {
-        let of = |asked: &Asked| {
+    pub(super) fn difference(&self, other: &JoinRequest) -> Option<(&'static str, [String; 2])> {
+        let of = |asked: &JoinRequest| {
             let spec = &asked.spec;
             let order = format!("by {}", spec.order.unwrap_or_default().name());
             let congestion = asked.is_dynamic().then(|| spec.congestion_control.unwrap_or(true).to_string());
@@ -77,12 +67,10 @@ impl Asked {
         })
     }
 
-    /// Refuses what no job can have, or none on this aggregator.
     pub(super) fn check(&self, limits: &Limits) -> Result<(), Refusal> {
-        let invalid = |what: String| Err(Refusal::Invalid { what });
         let spec = &self.spec;
         if spec.elements == Some(0) || self.host.max_elements == 0 {
-            return invalid("chunks of 0 elements: give at least 1".into());
+            return invalid("chunks of 0 elements: give at least 1");
         }
         if let Some(wanted) = spec.elements.filter(|wanted| *wanted > limits.elements) {
             return Err(limits.refuse(wanted));
@@ -97,7 +85,7 @@ impl Asked {
             return invalid(format!("{slots} slots: give a power of two, such as {instead}"));
         }
         if spec.shards == Some(0) || self.host.max_shards == 0 {
-            return invalid("0 shards: give at least 1".into());
+            return invalid("0 shards: give at least 1");
         }
         if let Some(shards) = spec.shards.filter(|shards| *shards > limits.shards) {
             return invalid(format!(
@@ -108,13 +96,11 @@ impl Asked {
         if self.is_dynamic() { self.check_dynamic() } else { Ok(()) }
     }
 
-    /// Refuses what no dynamic job can have.
     fn check_dynamic(&self) -> Result<(), Refusal> {
-        let invalid = |what: String| Err(Refusal::Invalid { what });
         let spec = &self.spec;
         if spec.wire == Some(WireFormat::Int16) {
             return invalid(
-                "int16 on the wire in a dynamic job: it adds int32 only; open it with wire int32".into(),
+                "int16 on the wire in a dynamic job: it adds int32 only; open it with wire int32",
             );
         }
         if let Some(wanted) = spec.elements.filter(|wanted| usize::from(*wanted) > PAGE_ELEMENTS) {
@@ -130,7 +116,7 @@ impl Asked {
             ));
         }
         if spec.dynamic_slots == Some(0) {
-            return invalid("0 slots of each shard: give at least 1, or leave the number open".into());
+            return invalid("0 slots of each shard: give at least 1, or leave the number open");
         }
         match spec.parameter_hosts {
             Some(hosts) if hosts == 0 || usize::from(hosts) > MAX_HOSTS => {
@@ -141,7 +127,6 @@ impl Asked {
     }
 }
 
-/// The limits of a job's aggregators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     pub slots: u32,
@@ -149,12 +134,10 @@ pub(super) struct Limits {
     /// The port that carries no more.
     pub narrowest: Option<String>,
     pub shards: u16,
-    /// Slots of each shard that dynamic jobs share.
     pub dynamic_slots: u32,
 }
 
 impl Limits {
-    /// The limits of one aggregator.
     pub fn of(plane: &PlaneInfo) -> Limits {
         Limits {
             slots: plane.slots,
@@ -169,22 +152,19 @@ impl Limits {
         }
     }
 
-    /// The limits of dynamic jobs.
     pub fn of_dynamic(self) -> Limits {
         Limits { elements: self.elements.min(PAGE_ELEMENTS as u16), ..self }
     }
 
-    /// The limits of a rack or parameter host with this title.
     pub fn at(self, title: &str) -> Limits {
         let narrowest = self.narrowest.map(|port| format!("{port} at {title}"));
         Limits { narrowest, ..self }
     }
 
     fn refuse(&self, wanted: u16) -> Refusal {
-        Refusal::TooManyElements { wanted, max: self.elements, narrowest: self.narrowest.clone() }
+        Refusal::too_many_elements(wanted, self.elements, self.narrowest.as_deref())
     }
 
-    /// The limits that satisfy both.
     pub fn and(self, other: Limits) -> Limits {
         let narrowest = if self.elements <= other.elements { self.narrowest } else { other.narrowest };
         Limits {
@@ -199,7 +179,7 @@ impl Limits {
 
 /// Combines the requests of all ranks, which do not differ. Numbers of the job, its slots and its peers are open yet.
 pub(super) fn agree<'a>(
-    ranks: impl Iterator<Item = (u16, &'a Asked)> + Clone,
+    ranks: impl Iterator<Item = (u16, &'a JoinRequest)> + Clone,
     limits: &Limits,
 ) -> Result<JobTerms, Refusal> {
     let all = || ranks.clone().map(|(_, asked)| asked);
@@ -211,11 +191,10 @@ pub(super) fn agree<'a>(
         least(ranks.clone(), elements, limits.elements, "chunk elements", |asked| asked.host.max_elements)?;
     let shards = all().find_map(|asked| asked.spec.shards);
     if let Some(shards) = shards.filter(|shards| *shards > limits.shards) {
-        let what = format!("{shards} shards: the aggregators have {}; ask for fewer", limits.shards);
-        return Err(Refusal::Invalid { what });
+        return invalid(format!("{shards} shards: the aggregators have {}; ask for fewer", limits.shards));
     }
     let shards = least(ranks.clone(), shards, limits.shards, "shards", |asked| asked.host.max_shards)?;
-    let first = all().next().ok_or(Refusal::Stopping)?;
+    let first = all().next().ok_or_else(Refusal::stopping)?;
     let is_dynamic = first.is_dynamic();
     let window = all().find_map(|asked| asked.spec.window).unwrap_or(DEFAULT_WINDOW);
     Ok(JobTerms {
@@ -235,20 +214,20 @@ pub(super) fn agree<'a>(
 
 /// Returns the number that was asked for, if every rank has as much; else the least that any has.
 fn least<'a>(
-    ranks: impl Iterator<Item = (u16, &'a Asked)>,
+    ranks: impl Iterator<Item = (u16, &'a JoinRequest)>,
     asked: Option<u16>,
     limit: u16,
     what: &str,
-    most: fn(&Asked) -> u16,
+    most: fn(&JoinRequest) -> u16,
 ) -> Result<u16, Refusal> {
     let Some((rank, least)) = ranks.map(|(rank, asked)| (rank, most(asked))).min_by_key(|(_, most)| *most)
     else {
         return Ok(limit);
     };
     match asked {
-        Some(asked) if asked > least => Err(Refusal::Invalid {
-            what: format!("{asked} {what} were asked for, but rank {rank} has at most {least}"),
-        }),
+        Some(asked) if asked > least => {
+            invalid(format!("{asked} {what} were asked for, but rank {rank} has at most {least}"))
+        }
         Some(asked) => Ok(asked),
         None => Ok(least.min(limit)),
     }

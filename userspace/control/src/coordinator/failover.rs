@@ -14,16 +14,13 @@ const RETRY: Time = Time::from_secs(1);
 /// The aggregators that a running job is not installed at any more: racks, or (`None`) the root.
 pub(super) type MissingAt = BTreeMap<Option<RackId>, Restoration>;
 
-/// The state of a job's return to an aggregator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Restoration {
     /// It is to be ordered from this moment on, once the aggregator is in service.
     Due(Time),
-    /// It is ordered.
     Ordered,
 }
 
-/// A rack that a running job began with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KnownRack {
     pub ip: Ipv4Addr,
@@ -33,8 +30,7 @@ pub(super) struct KnownRack {
 impl Coordinator {
     /// An aggregator has lost all jobs: dynamic ones are to be installed there again.
     pub(super) fn mark_missing(&mut self, now: Time, at: Option<RackId>) {
-        let ids: Vec<RunId> = self.runs.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.mark_run_missing(now, id, at));
+        self.runs_with(|_| true).into_iter().for_each(|id| self.mark_run_missing(now, id, at));
     }
 
     /// An aggregator does not have this job.
@@ -51,7 +47,6 @@ impl Coordinator {
         }
     }
 
-    /// Orders what is due of a run.
     pub(super) fn restore_missing(&mut self, now: Time, id: RunId) {
         while let Some(at) = self.due(now, id) {
             let plane = self.in_service(at);
@@ -75,7 +70,6 @@ impl Coordinator {
         }
     }
 
-    /// The next aggregator to which a run can return.
     fn due(&self, now: Time, id: RunId) -> Option<Option<RackId>> {
         let can_return = |run: &&Run| {
             run.outlives_aggregators() && run.next_epoch.is_none() && run.install == InstallState::Installed
@@ -86,7 +80,6 @@ impl Coordinator {
         missing.find(|(at, state)| is_due(state) && self.in_service(**at).is_some()).map(|(at, _)| *at)
     }
 
-    /// An aggregator has taken a job again, or not.
     pub fn on_restored(&mut self, now: Time, id: RunId, at: Option<RackId>, result: Result<(), String>) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         let Some(shared) = &mut run.shared else { return };
@@ -106,7 +99,6 @@ impl Coordinator {
         }
     }
 
-    /// The plane of an aggregator that answers.
     fn in_service(&self, at: Option<RackId>) -> Option<&PlaneInfo> {
         match at {
             None => self.plane_down.is_none().then_some(&self.plane),

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     failure::{FailureKind, JobFailure},
     plane::PlaneKind,
-    refusal::Refusal,
+    refusal::{Refusal, invalid},
 };
 
 /// Time that a job whose ranks are all there waits for parameter hosts: they start with the workers, and enter anew within
@@ -25,7 +25,6 @@ pub(super) const HOSTS_TIMEOUT: Time = Time::from_secs(3);
 pub(super) const MAX_PARAMETER_HOSTS: usize = sumac_wire::MAX_WORKERS * sumac_wire::MAX_WORKERS;
 
 impl Coordinator {
-    /// Whether a run has to wait for parameter hosts.
     pub(super) fn lacks_hosts(&self, run: &Run) -> bool {
         run.is_dynamic() && self.free_hosts(run).len() < usize::from(run.asked_hosts().unwrap_or(1)).max(1)
     }
@@ -39,15 +38,13 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Whether that is all that it waits for.
     pub(super) fn waits_for_hosts(&self, run: &Run) -> bool {
         let is_free = self.names.get(&run.name).is_some_and(|name| name.on_plane.is_none());
         run.phase == Phase::Ready && is_free && self.lacks_hosts(run)
     }
 
-    /// The refusal of a run that lacks some.
     pub(super) fn no_hosts(&self, run: &Run) -> Refusal {
-        Refusal::Hosts { wanted: run.asked_hosts().unwrap_or(1), registered: self.free_hosts(run).len() }
+        Refusal::hosts(run.asked_hosts().unwrap_or(1), self.free_hosts(run).len())
     }
 
     /// The parameter hosts of a run: those that have the fewest jobs. None for a static one.
@@ -74,7 +71,6 @@ impl Coordinator {
         Ok(free)
     }
 
-    /// Gives a dynamic run its shared slots and parameter hosts.
     pub(super) fn share(
         &self,
         run: &Run,
@@ -83,7 +79,6 @@ impl Coordinator {
         limits: &Limits,
         mut hosts: Vec<RackId>,
     ) -> Result<Shared, Refusal> {
-        let invalid = |what: String| Err(Refusal::Invalid { what });
         match run.asked_hosts() {
             Some(asked) if asked > terms.shards => {
                 return invalid(format!(
@@ -107,8 +102,7 @@ impl Coordinator {
         };
         if terms.slots == 0 && has_aggregator {
             return invalid(
-                "an aggregator of this job has no slots for dynamic jobs: attach it with --dynamic-slots N"
-                    .into(),
+                "an aggregator of this job has no slots for dynamic jobs: attach it with --dynamic-slots N",
             );
         }
         terms.slots_reason = match terms.slots {
@@ -147,7 +141,6 @@ impl Coordinator {
         self.racks.values().flat_map(|rack| rack.plane.kept.iter().copied()).collect()
     }
 
-    /// The failure of a run whose parameter hosts did not enter again after a restart.
     pub(super) fn hosts_missing(&self, run: &Run) -> JobFailure {
         let terms = run.terms.iter().flat_map(|terms| &terms.parameter_hosts);
         let hosts: Vec<_> = terms.map(ToString::to_string).collect();
@@ -160,13 +153,17 @@ impl Coordinator {
 }
 
 impl Run {
-    /// The number of parameter hosts that its ranks ask for.
     fn asked_hosts(&self) -> Option<u16> {
         self.members.values().find_map(|member| member.asked.spec.parameter_hosts)
     }
 
     pub(super) fn is_dynamic(&self) -> bool {
         self.shared.is_some() || self.members.values().any(|member| member.asked.is_dynamic())
+    }
+
+    /// Whether this rack or parameter host takes part in it.
+    pub(super) fn needs(&self, rack: RackId) -> bool {
+        self.is_below(rack) || self.is_at_host(rack)
     }
 
     /// Whether a parameter host has this run, or is to remove it.

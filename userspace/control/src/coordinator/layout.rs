@@ -6,8 +6,7 @@ use sumac_wire::MAX_WORKERS;
 use super::RackId;
 use crate::plane::ContributorBits;
 
-/// The workers of a job by their aggregators.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     children: Vec<Child>,
     /// Whether there are two levels.
@@ -21,18 +20,15 @@ pub struct Layout {
 pub struct Child {
     /// The rack whose aggregator the workers are below; none: the root's own.
     pub rack: Option<RackId>,
-    /// The workers' ranks.
     pub ranks: Vec<usize>,
 }
 
-/// The position of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The child of the root that it is below, or is.
     pub child: usize,
     /// Its number among the workers there.
     pub bit: usize,
-    /// Their number.
     pub fan_in: usize,
 }
 
@@ -50,7 +46,6 @@ impl Layout {
         Layout { is_tall: children.len() > 1, children, is_served }
     }
 
-    /// The root's children.
     pub fn children(&self) -> &[Child] {
         &self.children
     }
@@ -61,7 +56,6 @@ impl Layout {
         numbered.filter_map(|(number, child)| Some((number, child.rack?, child)))
     }
 
-    /// Whether an aggregator of racks adds up what others have added.
     pub fn has_racks(&self) -> bool {
         self.racks().next().is_some()
     }
@@ -71,7 +65,6 @@ impl Layout {
         if self.is_tall { u8::try_from(self.children.len()).unwrap_or(u8::MAX) } else { 0 }
     }
 
-    /// The position of a rank.
     pub fn position(&self, rank: usize) -> Option<Position> {
         self.children.iter().enumerate().find_map(|(child, below)| {
             let bit = below.ranks.iter().position(|other| *other == rank)?;
@@ -88,13 +81,11 @@ impl Layout {
         }
     }
 
-    /// Whether a worker's aggregator is the root of two levels.
     pub fn is_beside_racks(&self, position: Position) -> bool {
         let child = self.children.get(position.child);
         self.is_tall && self.is_served && child.is_some_and(|child| child.rack.is_none())
     }
 
-    /// All workers' bits, by rank.
     pub fn contributors(&self) -> Vec<ContributorBits> {
         let world = self.children.iter().map(|child| child.ranks.len()).sum();
         let small = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);

@@ -31,7 +31,6 @@ impl Run {
 }
 
 impl Coordinator {
-    /// A worker leaves.
     pub fn leave(&mut self, id: MemberId, outcome: &Outcome) {
         let Some((run_id, rank)) = self.members.remove(&id) else { return };
         let Some(run) = self.runs.get_mut(&run_id) else { return };
@@ -64,7 +63,6 @@ impl Coordinator {
         }
     }
 
-    /// The planes have taken a job, or not.
     pub fn on_installed(&mut self, id: RunId, result: Result<InstalledJob, String>) {
         let now = self.last_tick;
         let Some(run) = self.runs.get_mut(&id) else { return };
@@ -78,13 +76,12 @@ impl Coordinator {
             // It ended while the planes were at work.
             Ok(_) => self.remove(id),
             Err(what) => {
-                self.end(id, End::Refused(Refusal::Plane { what }));
+                self.end(id, End::Refused(Refusal::plane(&what)));
                 self.remove(id);
             }
         }
     }
 
-    /// The planes have removed a job, or not.
     pub fn on_removed(&mut self, now: Time, id: RunId, result: Result<(), String>) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         if let Err(error) = result {
@@ -154,10 +151,7 @@ impl Coordinator {
 
     /// Ends the runs that end with the aggregator's slots.
     fn end_bound(&mut self, failure: &JobFailure) {
-        let is_bound = |run: &Run| run.is_live() && !run.outlives_aggregators();
-        let bound: Vec<RunId> =
-            self.runs.iter().filter(|(_, run)| is_bound(run)).map(|(id, _)| *id).collect();
-        for id in bound {
+        for id in self.runs_with(|run| run.is_live() && !run.outlives_aggregators()) {
             self.end(id, End::Failed(failure.clone()));
         }
     }
@@ -167,8 +161,7 @@ impl Coordinator {
         let held_up = now.saturating_sub(self.last_tick) > HELD_UP;
         self.last_tick = now;
         self.expire_racks(now, held_up);
-        let ids: Vec<RunId> = self.runs.keys().copied().collect();
-        for id in ids {
+        for id in self.runs_with(|_| true) {
             if held_up {
                 self.excuse(now, id);
             }
@@ -243,17 +236,13 @@ impl Coordinator {
         } else if run.phase == Phase::Ready {
             let earlier = self.names.get(&job).and_then(|name| self.runs.get(&name.on_plane?));
             match earlier.map(|run| run.present()).unwrap_or_default() {
-                ranks if ranks.is_empty() => Refusal::Plane {
-                    what: format!(
-                        "it has not removed what ran as `{job}` before; see the log of `sumac-agg serve`"
-                    ),
-                },
-                ranks => Refusal::Held { job, ranks },
+                ranks if ranks.is_empty() => Refusal::plane(&format!(
+                    "it has not removed what ran as `{job}` before; see the log of `sumac-agg serve`"
+                )),
+                ranks => Refusal::held(&job, &ranks),
             }
         } else {
-            let asked = member.asked.spec.timeout_s.and_then(|asked| Time::try_from_secs_f64(asked).ok());
-            let waited = asked.unwrap_or(super::DEFAULT_JOIN_TIMEOUT);
-            Refusal::Missing { job, ranks: run.missing(), waited }
+            Refusal::missing(&job, &run.missing(), member.asked.timeout())
         };
         self.end(id, End::Refused(refusal));
     }
@@ -269,15 +258,14 @@ impl Coordinator {
     /// Fails every job, as the server is about to end; but for those that go on without it.
     pub fn stop(&mut self) {
         self.stopping = true;
-        let ids: Vec<RunId> = self.runs.iter().filter(|(_, run)| !run.is_over()).map(|(id, _)| *id).collect();
-        for id in ids {
+        for id in self.runs_with(|run| !run.is_over()) {
             let Some(run) = self.runs.get(&id) else { continue };
             if run.outlives_control() {
                 self.remove(id);
                 continue;
             }
             let stopped = JobFailure::stopped();
-            let end = if run.is_live() { End::Failed(stopped) } else { End::Refused(Refusal::Stopping) };
+            let end = if run.is_live() { End::Failed(stopped) } else { End::Refused(Refusal::stopping()) };
             self.end(id, end);
         }
     }
@@ -400,7 +388,6 @@ impl Coordinator {
         self.actions.push_back(Action::Remove { run: id, job: run.job, from });
     }
 
-    /// Removes a member.
     pub(super) fn vacate(&mut self, id: RunId, rank: u16) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         let Some(member) = run.members.remove(&rank) else { return };
@@ -414,7 +401,6 @@ impl Coordinator {
         self.drop_finished(id);
     }
 
-    /// Drops a run that is over, that the planes have not, and that has no members.
     fn drop_finished(&mut self, id: RunId) {
         let is_done =
             |run: &Run| run.is_over() && run.install == InstallState::Absent && run.present().is_empty();

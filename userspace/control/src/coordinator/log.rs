@@ -8,7 +8,6 @@ use crate::events::Event;
 
 /// Bytes of events that are kept for members that have not received them.
 const MAX_BYTES: usize = 4 << 20;
-/// The events that some member has not received.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct EventLog {
     /// The number of events before the first that is kept.
@@ -29,7 +28,6 @@ impl EventLog {
         true
     }
 
-    /// All members have received so many.
     pub fn forget(&mut self, received: u64) {
         while self.first < received
             && let Some(event) = self.events.pop_front()
@@ -39,7 +37,6 @@ impl EventLog {
         }
     }
 
-    /// The number of events since the start.
     pub fn end(&self) -> u64 {
         self.first + self.events.len() as u64
     }

@@ -9,10 +9,8 @@ use crate::{
     failure::JobFailure,
 };
 
-/// Timeout for reports.
 const REPORT_TIMEOUT: Time = Time::from_secs(1);
 
-/// A difference that is being diagnosed.
 #[derive(Debug)]
 pub(super) struct Mismatch {
     until: Time,
@@ -36,7 +34,6 @@ impl Run {
         if is_mismatch { self.begin_mismatch(now) } else { Ok(()) }
     }
 
-    /// A rank has noticed a difference, or answers to one.
     pub(super) fn on_operations(
         &mut self,
         now: Time,

@@ -45,7 +45,7 @@ use self::{
     run::{End, InstallState, Member, Phase, Run},
 };
 pub use self::{
-    agreement::{Asked, DEFAULT_WINDOW, DYNAMIC_SCALE},
+    agreement::{DEFAULT_WINDOW, DYNAMIC_SCALE},
     layout::{Child, Layout},
     racks::{RACK_NAME_LEN, RackEntry, RackId},
     record::{Record, Restart},
@@ -53,10 +53,10 @@ pub use self::{
 };
 use crate::{
     JOB_NAME_LEN,
-    message::{Denial, DenialKind, Status},
+    message::{Denial, DenialKind, JoinRequest, Status},
     plane::{PlaneInfo, PlaneKind, WorkerInstall},
     pool::Pool,
-    refusal::Refusal,
+    refusal::{Refusal, invalid},
 };
 
 /// Time since some fixed moment.
@@ -70,9 +70,6 @@ pub const PLANE_TIMEOUT: Duration = Duration::from_secs(10);
 pub const RECONNECT_GRACE: Duration = Duration::from_secs(8);
 /// Time that the workers of a job may measure their paths; each has its answer, or gives up, within seconds.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest that a join may wait for the other ranks, and the time of one that states none.
-pub(crate) const MAX_JOIN_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
-pub(crate) const DEFAULT_JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// When [`Coordinator::tick`] comes later than this, the server itself was held up, and the workers'
 /// silence means nothing.
 const HELD_UP: Duration = Duration::from_millis(700);
@@ -87,30 +84,20 @@ pub struct MemberId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RunId(pub u64);
 
-/// A worker's request to join.
 #[derive(Clone, Debug, PartialEq)]
-pub struct JoinRequest {
-    /// The job as it asks for it.
-    pub asked: Asked,
-    /// Its addresses.
+pub struct Join {
+    pub asked: JoinRequest,
     pub worker: WorkerInstall,
     /// The rack through which it joins; `None`: at this aggregator itself.
     pub rack: Option<RackId>,
 }
 
-impl JoinRequest {
+impl Join {
     fn rank(&self) -> u16 {
         self.asked.spec.rank
     }
-
-    /// Timeout for the other ranks.
-    fn deadline(&self) -> Time {
-        let asked = self.asked.spec.timeout_s.map(Duration::try_from_secs_f64);
-        asked.map_or(DEFAULT_JOIN_TIMEOUT, |asked| asked.unwrap_or(MAX_JOIN_TIMEOUT)).min(MAX_JOIN_TIMEOUT)
-    }
 }
 
-/// The way in which a worker leaves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// Its work is done. The others may go on.
@@ -125,16 +112,13 @@ pub enum Outcome {
 /// The terms of a job with one worker's own part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Grant {
-    /// The same for all workers.
     pub terms: JobTerms,
-    /// The worker's.
     pub placement: Placement,
 }
 
 /// A job for one aggregator, or for those of several racks and the root above them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobOrder {
-    /// The job.
     pub terms: JobTerms,
     /// Static mode: its first slot in the pool.
     pub first_slot: u32,
@@ -142,20 +126,15 @@ pub struct JobOrder {
     pub stealing: bool,
     /// All of its workers, by rank.
     pub workers: Vec<WorkerInstall>,
-    /// The rack of each worker.
     pub layout: Layout,
-    /// The parameter hosts of a dynamic job.
     pub hosts: Vec<RackId>,
     /// The root's address for each of its children, once it is installed there.
     pub parents: Vec<SocketAddrV4>,
 }
 
-/// The addresses of a job that all planes have taken.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InstalledJob {
-    /// Each worker's part, by rank.
     pub placements: Vec<Placement>,
-    /// The root's address for each of its children; empty without racks.
     pub parents: Vec<SocketAddrV4>,
 }
 
@@ -168,9 +147,7 @@ pub enum Action {
     Resize(RunId, JobOrder),
     /// Install a running dynamic job once more where it was lost; answer with [`Coordinator::on_restored`].
     Restore {
-        /// The run.
         run: RunId,
-        /// The whole job.
         order: JobOrder,
         /// The level: a rack, or this aggregator itself.
         at: Option<RackId>,
@@ -179,17 +156,9 @@ pub enum Action {
     Renew(RunId, JobOrder),
     /// Remove a job from this aggregator and these racks and parameter hosts; answer with
     /// [`Coordinator::on_removed`].
-    Remove {
-        /// The run.
-        run: RunId,
-        /// Its number.
-        job: u16,
-        /// The racks and parameter hosts.
-        from: Vec<RackId>,
-    },
+    Remove { run: RunId, job: u16, from: Vec<RackId> },
 }
 
-/// Decides which worker takes part in which job. See the module's description.
 pub struct Coordinator {
     plane: PlaneInfo,
     pool: Pool,
@@ -213,11 +182,11 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// A worker joins. The answer comes with [`Coordinator::status`].
-    pub fn join(&mut self, now: Time, request: &JoinRequest) -> Result<MemberId, Refusal> {
+    pub fn join(&mut self, now: Time, request: &Join) -> Result<MemberId, Refusal> {
         self.check(request)?;
         if let Some(run) = self.vacated_run(request) {
             self.check_vacated(run, request)?;
-            return self.replace(now, run, request).ok_or(Refusal::Stopping);
+            return self.replace(now, run, request).ok_or_else(Refusal::stopping);
         }
         let run = match self.open_run(request)? {
             Some(run) => run,
@@ -258,11 +227,9 @@ impl Coordinator {
         Err(Denial { kind: DenialKind::Over, message })
     }
 
-    /// Refuses what no job can have.
-    fn check(&self, request: &JoinRequest) -> Result<(), Refusal> {
-        let invalid = |what: String| Err(Refusal::Invalid { what });
+    fn check(&self, request: &Join) -> Result<(), Refusal> {
         if self.stopping {
-            return Err(Refusal::Stopping);
+            return Err(Refusal::stopping());
         }
         let spec = &request.asked.spec;
         if spec.job.is_empty() || spec.job.len() > JOB_NAME_LEN || spec.job.chars().any(char::is_control) {
@@ -275,10 +242,10 @@ impl Coordinator {
             return invalid(format!("a world of {world}: an aggregator takes 1 to {MAX_WORKERS} workers"));
         }
         if !is_dynamic && self.plane.kind == PlaneKind::None {
-            return Err(Refusal::NoAggregator);
+            return Err(Refusal::no_aggregator());
         }
         if request.rack.is_some_and(|rack| self.racks.get(&rack).is_some_and(|rack| rack.is_host())) {
-            return invalid("workers do not join through parameter hosts".into());
+            return invalid("workers do not join through parameter hosts");
         }
         if spec.rank >= world {
             return invalid(format!("rank {} in a world of {world}: ranks count from 0", spec.rank));
@@ -290,7 +257,7 @@ impl Coordinator {
             return Err(self.full(slots.saturating_mul(CLASSES.into()), u32::MAX));
         }
         if request.worker.port == 0 || request.worker.ip.is_unspecified() {
-            return invalid("the worker's data address is missing".into());
+            return invalid("the worker's data address is missing");
         }
         if self.members.len() >= MAX_MEMBERS {
             return invalid(format!("{MAX_MEMBERS} workers are here already; wait until a job ends"));
@@ -299,7 +266,7 @@ impl Coordinator {
     }
 
     /// The run that waits for this rank, if one does.
-    fn open_run(&mut self, request: &JoinRequest) -> Result<Option<RunId>, Refusal> {
+    fn open_run(&mut self, request: &Join) -> Result<Option<RunId>, Refusal> {
         let (job, rank) = (request.asked.spec.job.clone(), request.rank());
         let Some(id) = self.names.get(&job).and_then(|name| name.current) else { return Ok(None) };
         let now = self.last_tick;
@@ -314,12 +281,10 @@ impl Coordinator {
             member.seen = member.seen.min(now);
         }
         match run.members.get(&rank) {
-            Some(member) if !member.departed => {
-                Err(Refusal::RankTaken { job, rank, holder: member.worker.ip })
-            }
+            Some(member) if !member.departed => Err(Refusal::rank_taken(&job, rank, member.worker.ip)),
             // The rank has done its part and comes for the next incarnation.
             Some(_) => Ok(None),
-            None if run.is_live() => Err(Refusal::Held { job, ranks: run.present() }),
+            None if run.is_live() => Err(Refusal::held(&job, &run.present())),
             None => match run.mismatch(rank, &request.asked) {
                 None => Ok(Some(id)),
                 Some(refusal) => {
@@ -330,7 +295,7 @@ impl Coordinator {
         }
     }
 
-    fn new_run(&mut self, request: &JoinRequest) -> Result<RunId, Refusal> {
+    fn new_run(&mut self, request: &Join) -> Result<RunId, Refusal> {
         self.check_room(request)?;
         let id = RunId(self.next_run);
         let job = self.names.begin(&request.asked.spec.job, id, &self.kept())?;
@@ -342,7 +307,7 @@ impl Coordinator {
     }
 
     /// Refuses early what cannot be had even when the job's own earlier incarnation is gone.
-    fn check_room(&self, request: &JoinRequest) -> Result<(), Refusal> {
+    fn check_room(&self, request: &Join) -> Result<(), Refusal> {
         let Some(lane_slots) = request.asked.lane_slots() else { return Ok(()) };
         let shards = request.asked.spec.shards.unwrap_or(1);
         let wanted = lane_slots.saturating_mul(u32::from(CLASSES * shards));
@@ -353,16 +318,14 @@ impl Coordinator {
         if is_enough { Ok(()) } else { Err(self.full(wanted, u32::MAX)) }
     }
 
-    /// The refusal of a job for which there is no room below `limit`.
     fn full(&self, wanted: u32, limit: u32) -> Refusal {
         let holders = self.runs.values().filter_map(|run| Some((run.name.clone(), run.range?.slots)));
-        Refusal::PoolFull {
-            wanted,
-            free: self.pool.free(limit),
-            largest: self.pool.largest(limit),
-            total: self.pool.total(limit),
-            holders: holders.collect(),
-        }
+        let (pool, holders) = (&self.pool, holders.collect::<Vec<_>>());
+        Refusal::pool_full(wanted, [pool.free(limit), pool.largest(limit), pool.total(limit)], &holders)
+    }
+
+    fn runs_with(&self, is: impl Fn(&Run) -> bool) -> Vec<RunId> {
+        self.runs.iter().filter(|(_, run)| is(run)).map(|(id, _)| *id).collect()
     }
 
     fn new_member(&mut self) -> MemberId {
@@ -396,7 +359,6 @@ impl Coordinator {
         }
     }
 
-    /// The state of a membership, and its revision.
     pub fn status(&self, id: MemberId) -> Option<(u64, Status)> {
         let (run, rank) = self.members.get(&id)?;
         let run = self.runs.get(run)?;
@@ -409,7 +371,7 @@ impl Coordinator {
             Phase::Running => {
                 Status::Running { grant: Box::new(run.grant(*rank)?), departed: run.departed() }
             }
-            Phase::Over(End::Refused(refusal)) => Status::Refused(refusal.into()),
+            Phase::Over(End::Refused(refusal)) => Status::Refused(refusal.clone()),
             Phase::Over(End::Failed(failure)) => Status::Failed(failure.clone()),
             Phase::Over(End::Finished) => Status::Left,
         };

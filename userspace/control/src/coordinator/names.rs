@@ -11,11 +11,9 @@ use sumac_wire::MAX_JOBS;
 use super::RunId;
 use crate::{plane::LastEpoch, refusal::Refusal};
 
-/// A job's name.
 #[derive(Debug)]
 pub(super) struct Name {
     pub job: u16,
-    /// Its latest run.
     pub current: Option<RunId>,
     /// The run that the planes have.
     pub on_plane: Option<RunId>,
@@ -24,13 +22,11 @@ pub(super) struct Name {
 }
 
 impl Name {
-    /// Whether nobody uses it.
     fn is_idle(&self) -> bool {
         self.current.is_none() && self.on_plane.is_none()
     }
 }
 
-/// All names that have a number.
 #[derive(Debug)]
 pub(super) struct Names {
     names: HashMap<String, Name>,
@@ -39,14 +35,12 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// No names; epochs go on from `last`.
     pub fn new(last: &[LastEpoch]) -> Names {
         let mut names = Names { names: HashMap::new(), epochs: [0; MAX_JOBS], clock: 0 };
         names.raise(last);
         names
     }
 
-    /// The last incarnation of each job number that had one.
     pub fn epochs(&self) -> Vec<LastEpoch> {
         let known = (0..).zip(self.epochs).filter(|(_, epoch)| *epoch > 0);
         known.map(|(job, epoch)| LastEpoch { job, epoch }).collect()
@@ -73,11 +67,10 @@ impl Names {
         self.epochs.get(usize::from(job)).is_none_or(|epoch| *epoch == u16::MAX)
     }
 
-    /// The refusal of what has no incarnation left.
     pub fn spent() -> Refusal {
         let what = "its slots have seen as many jobs as they can tell apart; `sumac-agg detach` and attach it anew, then start \
                     `sumac-agg serve` again";
-        Refusal::Plane { what: what.into() }
+        Refusal::plane(what)
     }
 
     pub fn get(&self, name: &str) -> Option<&Name> {
@@ -101,7 +94,6 @@ impl Names {
         Ok(job)
     }
 
-    /// Restores the name of a running job.
     pub fn restore(&mut self, name: &str, job: u16, run: RunId) {
         self.clock += 1;
         let known = Name { job, current: Some(run), on_plane: Some(run), used: self.clock };
@@ -109,7 +101,6 @@ impl Names {
     }
 
     fn number(&mut self, kept: &HashSet<u16>) -> Result<u16, Refusal> {
-        let most = MAX_JOBS - 1;
         let usable = |job: u16| !self.is_spent(job) && !kept.contains(&job);
         let free =
             (1..MAX_JOBS as u16).find(|job| usable(*job) && self.names.values().all(|name| name.job != *job));
@@ -122,7 +113,7 @@ impl Names {
         let idle = self.names.iter().filter(|(_, name)| name.is_idle() && usable(name.job));
         let oldest = idle.min_by_key(|(_, name)| name.used).map(|(name, _)| name.clone());
         let freed = oldest.and_then(|name| self.names.remove(&name));
-        freed.map(|name| name.job).ok_or(Refusal::TooManyJobs { max: most })
+        freed.map(|name| name.job).ok_or_else(|| Refusal::too_many_jobs(MAX_JOBS - 1))
     }
 }
 
@@ -163,7 +154,7 @@ mod tests {
         }
         assert_eq!(
             names.begin("one more", RunId(0), &HashSet::new()),
-            Err(Refusal::TooManyJobs { max: MAX_JOBS - 1 })
+            Err(Refusal::too_many_jobs(MAX_JOBS - 1))
         );
         for idle in ["5", "3"] {
             names.get_mut(idle).unwrap().current = None;

@@ -16,7 +16,6 @@ const WAITING_BYTES: usize = 128;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Naming {
     waiting: HashMap<String, Waiting>,
-    /// About the bytes that those take.
     bytes: usize,
     /// By priority, then by completion. Empty between posts.
     #[serde(skip)]
@@ -24,7 +23,6 @@ pub(super) struct Naming {
     completed: u64,
 }
 
-/// An operation that some have announced.
 #[derive(Debug, Serialize, Deserialize)]
 struct Waiting {
     first: u16,
@@ -99,13 +97,11 @@ impl Naming {
         Ok(())
     }
 
-    /// The next operation for all.
     pub fn release(&mut self) -> Option<String> {
         self.ready.pop_first().map(|(_, name)| name)
     }
 }
 
-/// About the bytes that an operation takes while it waits.
 fn size(name: &str, description: &str, world: u16) -> usize {
     WAITING_BYTES + 2 * name.len() + description.len() + 2 * usize::from(world)
 }

@@ -17,10 +17,8 @@ pub struct Overview {
     pub jobs: Vec<Job>,
 }
 
-/// A rack, or a parameter host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Below {
-    /// Its name.
     pub name: String,
     /// The source of its control connection.
     pub ip: Ipv4Addr,
@@ -34,33 +32,26 @@ pub struct Below {
     pub kept: Vec<u16>,
 }
 
-/// A job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Its name.
     pub name: String,
-    /// Its number.
     pub job: u16,
     /// Its incarnation; 0 before it starts.
     pub epoch: u16,
     /// `static` or `dynamic`.
     pub mode: String,
-    /// The number of its workers.
     pub world: u16,
     /// `waiting`, `starting`, `running` or `over`.
     pub state: String,
-    /// Ranks that have not joined.
     pub missing: Vec<u16>,
     /// Ranks that are dead and may be replaced.
     pub vacant: Vec<u16>,
-    /// Its parameter hosts, by name.
     pub parameter_hosts: Vec<String>,
     /// Racks that do not have it at present, by name; `root` for this aggregator itself.
     pub without: Vec<String>,
 }
 
 impl Coordinator {
-    /// Returns the state of this control plane.
     pub fn overview(&self) -> Overview {
         let mut below: Vec<Below> = self
             .racks
@@ -122,7 +113,6 @@ impl Coordinator {
         }
     }
 
-    /// The racks of a dynamic job that are away.
     fn lost_racks_of<'a>(&'a self, run: &'a Run) -> impl Iterator<Item = String> + 'a {
         let known = run.shared.iter().flat_map(|shared| shared.racks.keys());
         let away = known.filter_map(|id| self.racks.get(id)).filter(|rack| !rack.is_connected);

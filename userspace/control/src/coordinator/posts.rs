@@ -28,13 +28,11 @@ impl Coordinator {
         }
     }
 
-    /// The number of a member's accepted posts.
     pub fn posted(&self, id: MemberId) -> u64 {
         let member = self.members.get(&id).and_then(|(run, rank)| self.runs.get(run)?.members.get(rank));
         member.map_or(0, |member| member.posted)
     }
 
-    /// A member has received so many events.
     pub fn on_received(&mut self, id: MemberId, received: u64) {
         let Some((run, rank)) = self.members.get(&id) else { return };
         let Some(run) = self.runs.get_mut(run) else { return };
@@ -78,7 +76,6 @@ impl Coordinator {
         self.end(id, End::Failed(failure));
     }
 
-    /// The planes have taken a part of a job's slots back, or not.
     pub fn on_resized(&mut self, id: RunId, result: Result<(), String>) {
         let Some(run) = self.runs.get_mut(&id).filter(|run| run.is_live()) else { return };
         if let Err(what) = result {

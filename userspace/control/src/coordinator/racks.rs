@@ -15,7 +15,7 @@ use super::{
 use crate::{
     failure::JobFailure,
     plane::{KnownJob, PlaneInfo, PlaneKind, TakenOver},
-    refusal::Refusal,
+    refusal::{Refusal, invalid},
 };
 
 /// Longest name of a rack, in bytes.
@@ -25,53 +25,44 @@ pub const RACK_NAME_LEN: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RackId(pub u64);
 
-/// A rack's aggregator, or a parameter host, that offers itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RackEntry {
-    /// Its name, for people.
     pub name: String,
     /// Its address, as seen from here: also the source of its sums.
     pub ip: Ipv4Addr,
-    /// Its data plane.
     pub plane: PlaneInfo,
-    /// Names the memory of its slots.
     pub instance: u64,
-    /// The jobs that it still has.
     pub jobs: TakenOver,
 }
 
-#[derive(Debug)]
-pub(super) struct Rack {
-    pub name: String,
-    pub ip: Ipv4Addr,
-    pub plane: PlaneInfo,
+/// A rack's aggregator or a parameter host. What is serialized is journaled.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Rack {
+    pub(super) name: String,
+    pub(super) ip: Ipv4Addr,
+    pub(super) plane: PlaneInfo,
     /// 0: it has not entered since the coordinator's restart.
+    #[serde(skip)]
     instance: u64,
-    pub is_connected: bool,
-    /// The time of its last message.
-    pub seen: Time,
-    /// The time at which it entered last.
-    pub since: Time,
+    #[serde(skip)]
+    pub(super) is_connected: bool,
+    #[serde(skip)]
+    pub(super) seen: Time,
+    #[serde(skip)]
+    pub(super) since: Time,
+    #[serde(skip)]
     away: Option<(Time, String)>,
 }
 
 impl Rack {
-    /// One that has not entered since the coordinator's restart.
-    pub fn expected(name: String, ip: Ipv4Addr, plane: PlaneInfo) -> Rack {
-        let (seen, since) = (Time::ZERO, Time::ZERO);
-        Rack { name, ip, plane, instance: 0, is_connected: false, seen, since, away: None }
-    }
-
     pub fn is_host(&self) -> bool {
         self.plane.kind == PlaneKind::Parameter
     }
 
-    /// Whether its plane answers.
     pub fn is_in_service(&self) -> bool {
         self.is_connected && self.away.is_none()
     }
 
-    /// The reason that its plane does not answer.
     pub fn why_away(&self) -> Option<&str> {
         self.away.as_ref().map(|(_, why)| why.as_str())
     }
@@ -95,13 +86,8 @@ impl Coordinator {
     /// The running jobs that the rack or parameter host of this name has. It is to remove all others.
     pub fn known_jobs(&self, name: &str, is_host: bool) -> Vec<KnownJob> {
         let Some(id) = self.rack_named(name, is_host) else { return Vec::new() };
-        let has = |run: &&Run| run.is_live() && (run.is_at_host(id) || run.is_below(id));
+        let has = |run: &&Run| run.is_live() && run.needs(id);
         self.runs.values().filter(has).filter_map(Run::known).collect()
-    }
-
-    /// The running jobs of this aggregator's own plane.
-    pub fn own_known_jobs(&self) -> Vec<KnownJob> {
-        self.runs.values().filter(|run| run.is_live()).filter_map(Run::known).collect()
     }
 
     fn rack_named(&self, name: &str, is_host: bool) -> Option<RackId> {
@@ -134,8 +120,8 @@ impl Coordinator {
             self.next_rack += 1;
             RackId(self.next_rack)
         });
-        self.records.push(Record::Rack { id, name: name.clone(), ip, plane: plane.clone() });
         let rack = Rack { name, ip, plane, instance, is_connected: true, seen: now, since: now, away: None };
+        self.records.push(Record::Rack { id, rack: rack.clone() });
         let before = self.racks.insert(id, rack).map_or(0, |rack| rack.instance);
         self.rack_is_back(now, id, (before, instance), &jobs);
         Ok(id)
@@ -145,10 +131,7 @@ impl Coordinator {
     fn rack_is_back(&mut self, now: Time, id: RackId, (before, after): (u64, u64), jobs: &TakenOver) {
         let is_same = before == 0 || before == after;
         let is_lost = |run: &Run| run.is_live() && !(is_same && jobs.jobs.contains(&run.job));
-        let at = |run: &Run| run.is_at_host(id) || run.is_below(id);
-        let lost: Vec<RunId> =
-            self.runs.iter().filter(|(_, run)| at(run) && is_lost(run)).map(|(id, _)| *id).collect();
-        for run in lost {
+        for run in self.runs_with(|run| run.needs(id) && is_lost(run)) {
             self.mark_run_missing(now, run, Some(id));
             self.fail_run_at(run, id, "was started anew");
         }
@@ -179,14 +162,12 @@ impl Coordinator {
         true
     }
 
-    /// A rack is alive.
     pub fn rack_heartbeat(&mut self, now: Time, id: RackId) {
         if let Some(rack) = self.racks.get_mut(&id) {
             rack.seen = now;
         }
     }
 
-    /// Racks that send nothing are dead.
     pub(super) fn expire_racks(&mut self, now: Time, held_up: bool) {
         if held_up {
             self.racks.values_mut().for_each(|rack| rack.seen = rack.seen.max(now));
@@ -207,7 +188,7 @@ impl Coordinator {
             self.lost_racks.push(id);
         }
         // Its name stays known while a job waits for it.
-        if !self.runs.values().any(|run| !run.is_over() && (run.is_below(id) || run.is_at_host(id))) {
+        if !self.runs.values().any(|run| !run.is_over() && run.needs(id)) {
             self.racks.remove(&id);
             self.records.push(Record::RackGone(id));
         }
@@ -219,10 +200,8 @@ impl Coordinator {
         self.lost_racks.pop()
     }
 
-    /// Ends all runs that do not go on without this rack or parameter host.
     fn fail_with(&mut self, id: RackId, what: &str) {
-        let ids: Vec<RunId> = self.runs.keys().copied().collect();
-        ids.into_iter().for_each(|run| self.fail_run_at(run, id, what));
+        self.runs_with(|_| true).into_iter().for_each(|run| self.fail_run_at(run, id, what));
     }
 
     /// Ends a run that does not go on without this rack or parameter host.
@@ -240,7 +219,7 @@ impl Coordinator {
         }
         if run.is_below(at) && !run.outlives_aggregators() {
             let failure = JobFailure::rack(&rack.name, rack.ip, what);
-            let refusal = Refusal::Plane { what: failure.message.clone() };
+            let refusal = Refusal::plane(&failure.message);
             self.end(id, if run.is_live() { End::Failed(failure) } else { End::Refused(refusal) });
         }
     }
@@ -259,9 +238,9 @@ impl Coordinator {
         for (rank, member) in &run.members {
             below.entry(member.rack).or_insert((*rank, 0)).1 += 1;
             if let Some(id) = member.rack {
-                let rack = self.racks.get(&id).ok_or_else(|| Refusal::Plane {
-                    what: format!("rank {rank} is below a rack whose aggregator is gone"),
-                })?;
+                let gone =
+                    || Refusal::plane(&format!("rank {rank} is below a rack whose aggregator is gone"));
+                let rack = self.racks.get(&id).ok_or_else(gone)?;
                 limits = limits.and(Limits::of(&rack.plane).at(&rack.title()));
             }
         }
@@ -275,7 +254,6 @@ impl Coordinator {
         below: &HashMap<Option<RackId>, (u16, usize)>,
         is_dynamic: bool,
     ) -> Result<(), Refusal> {
-        let invalid = |what: String| Err(Refusal::Invalid { what });
         let is_bare = self.plane.kind == PlaneKind::None;
         let in_rack = below.iter().find_map(|(rack, (rank, _))| Some(((*rack)?, *rank)));
         if let (Some((here, _)), Some((rack, there)), false) = (below.get(&None), in_rack, is_dynamic) {
@@ -306,7 +284,6 @@ impl Coordinator {
         }
     }
 
-    /// The terms of a run that all of its ranks, aggregators and parameter hosts can have.
     pub(super) fn terms(&self, run: &Run, hosts: &[RackId]) -> Result<(JobTerms, Limits), Refusal> {
         let limits = self.limits(run, hosts)?;
         let asked = run.members.iter().map(|(rank, member)| (*rank, &member.asked));

@@ -1,6 +1,6 @@
 //! The coordinator's memory between processes: records for the journal, and the return of the running jobs from them.
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::collections::BTreeMap;
 
 use rand::RngCore;
 use serde::{Deserialize, Serialize};
@@ -17,40 +17,27 @@ use crate::{
     pool::Pool,
 };
 
-/// A record of the journal.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Record {
     /// The memory of the aggregator's slots.
     Instance(u64),
     /// Incarnations that are used up.
     Epochs(Vec<LastEpoch>),
-    /// A rack or parameter host has entered.
     Rack {
-        /// Its id.
         id: RackId,
-        /// Its name.
-        name: String,
-        /// Its address.
-        ip: Ipv4Addr,
-        /// Its data plane.
-        plane: PlaneInfo,
+        #[serde(flatten)]
+        rack: Rack,
     },
     /// A rack or parameter host is gone, and no job knows it.
     RackGone(RackId),
     /// A running job, as the text of its JSON form.
     Run(RunId, String),
-    /// A member's reports.
     Posts {
-        /// The run.
         run: RunId,
-        /// The member.
         rank: u16,
-        /// The number of the first.
         first: u64,
-        /// The reports.
         posts: Vec<Post>,
     },
-    /// A running job has ended.
     End(RunId),
 }
 
@@ -72,7 +59,6 @@ pub struct Restart {
 }
 
 impl Restart {
-    /// Reads records.
     #[must_use]
     pub fn new(records: Vec<Record>) -> Restart {
         let mut restart = Restart::default();
@@ -80,10 +66,10 @@ impl Restart {
             match record {
                 Record::Instance(instance) => restart.instance = instance,
                 Record::Epochs(epochs) => restart.epochs.extend(epochs),
-                Record::Rack { id, name, ip, plane } => {
+                Record::Rack { id, mut rack } => {
                     // What it kept counts when it enters again.
-                    let plane = PlaneInfo { kept: Vec::new(), ..plane };
-                    restart.racks.insert(id, Rack::expected(name, ip, plane));
+                    rack.plane.kept.clear();
+                    restart.racks.insert(id, rack);
                 }
                 Record::RackGone(id) => drop(restart.racks.remove(&id)),
                 Record::Run(id, run) => match serde_json::from_str(&run) {
@@ -105,7 +91,6 @@ impl Restart {
         restart
     }
 
-    /// The running jobs, which the aggregator's plane is to keep.
     #[must_use]
     pub fn known_jobs(&self) -> Vec<KnownJob> {
         self.runs.values().filter_map(Run::known).collect()
@@ -146,10 +131,8 @@ impl Coordinator {
             last_tick: now,
             stopping: false,
         };
-        let ids: Vec<RunId> = coordinator.runs.keys().copied().collect();
-        for id in ids {
-            let is_lost = restart.instance != instance;
-            coordinator.restore_run(now, id, (restart.instance, is_lost), taken);
+        for id in coordinator.runs_with(|_| true) {
+            coordinator.restore_run(now, id, restart.instance, taken);
         }
         coordinator.await_reconnects(now);
         coordinator
@@ -162,7 +145,7 @@ impl Coordinator {
         self
     }
 
-    fn restore_run(&mut self, now: Time, id: RunId, (before, is_lost): (u64, bool), taken: &TakenOver) {
+    fn restore_run(&mut self, now: Time, id: RunId, before: u64, taken: &TakenOver) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         (run.phase, run.install, run.revision) = (Phase::Running, InstallState::Installed, 1);
         run.measured_by = now;
@@ -171,7 +154,7 @@ impl Coordinator {
         self.names.raise(&[LastEpoch { job: run.job, epoch: run.epoch() }]);
         let members = run.members.iter().filter(|(_, member)| !member.departed);
         self.members.extend(members.map(|(rank, member)| (member.id, (id, *rank))));
-        let has_it = !is_lost && taken.jobs.contains(&run.job);
+        let has_it = before == self.instance && taken.jobs.contains(&run.job);
         run.range = run.range.filter(|range| has_it && self.pool.take_at(*range));
         match run.outlives_aggregators() {
             true if !has_it => self.mark_run_missing(now, id, None),
@@ -202,12 +185,8 @@ impl Coordinator {
     /// Returns records of all that must not be forgotten, in place of all earlier ones.
     pub fn all_records(&self) -> Vec<Record> {
         let mut records = vec![Record::Instance(self.instance), Record::Epochs(self.names.epochs())];
-        records.extend(self.racks.iter().map(|(id, rack)| Record::Rack {
-            id: *id,
-            name: rack.name.clone(),
-            ip: rack.ip,
-            plane: rack.plane.clone(),
-        }));
+        let racks = self.racks.iter().map(|(id, rack)| Record::Rack { id: *id, rack: rack.clone() });
+        records.extend(racks);
         let running = self.runs.iter().filter(|(_, run)| run.phase == Phase::Running);
         records.extend(running.filter_map(|(id, run)| record(*id, run)));
         records

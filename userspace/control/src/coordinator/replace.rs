@@ -4,23 +4,24 @@
 use sumac_job::Placement;
 
 use super::{
-    Action, Coordinator, JoinRequest, MemberId, RackId, Record, RunId, Time,
+    Action, Coordinator, Join, MemberId, RackId, Record, RunId, Time,
     failover::Restoration,
     names::Names,
     run::{End, Member, Phase, Run},
 };
-use crate::{failure::JobFailure, plane::LastEpoch, refusal::Refusal};
+use crate::{
+    failure::JobFailure,
+    plane::LastEpoch,
+    refusal::{Refusal, invalid},
+};
 
-/// A dead worker's rank, which another may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Vacated {
     /// The job fails if nobody takes it by then.
     until: Time,
-    /// The failure.
     failure: JobFailure,
 }
 
-/// The planes' answers to a new epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replaced {
     /// Each worker's part, by rank; none where its aggregator did not answer, which changes nothing for it.
@@ -56,7 +57,6 @@ impl Coordinator {
         true
     }
 
-    /// Ends a job whose vacated rank nobody has taken.
     pub(super) fn expire_vacated(&mut self, now: Time, id: RunId) {
         let Some(run) = self.runs.get(&id).filter(|run| run.is_live()) else { return };
         let overdue = run.members.iter().find_map(|(rank, member)| {
@@ -70,19 +70,17 @@ impl Coordinator {
     }
 
     /// The running job whose vacated rank a request is for.
-    pub(super) fn vacated_run(&self, request: &JoinRequest) -> Option<RunId> {
+    pub(super) fn vacated_run(&self, request: &Join) -> Option<RunId> {
         let id = self.names.get(&request.asked.spec.job)?.current?;
         let run = self.runs.get(&id).filter(|run| run.outlives_control())?;
         run.members.get(&request.rank())?.vacated.as_ref().map(|_| id)
     }
 
-    /// Refuses a worker that cannot take the vacated rank.
-    pub(super) fn check_vacated(&self, id: RunId, request: &JoinRequest) -> Result<(), Refusal> {
+    pub(super) fn check_vacated(&self, id: RunId, request: &Join) -> Result<(), Refusal> {
         let (Some(run), rank) = (self.runs.get(&id), request.rank()) else { return Ok(()) };
-        let invalid = |what: String| Err(Refusal::Invalid { what });
         // After a restart its parameter hosts may not have entered again yet.
         if run.next_epoch.is_some() || !self.has_hosts(run) {
-            return Err(Refusal::Held { job: run.name.clone(), ranks: run.present() });
+            return Err(Refusal::held(&run.name, &run.present()));
         }
         if let Some(refusal) = run.mismatch(rank, &request.asked) {
             return Err(refusal);
@@ -104,7 +102,7 @@ impl Coordinator {
     }
 
     /// Gives a vacated rank to another worker: all planes go on under another epoch.
-    pub(super) fn replace(&mut self, now: Time, id: RunId, request: &JoinRequest) -> Option<MemberId> {
+    pub(super) fn replace(&mut self, now: Time, id: RunId, request: &Join) -> Option<MemberId> {
         let (new, rank) = (self.new_member(), request.rank());
         let job = self.runs.get(&id)?.job;
         let epoch = self.names.next_epoch(job);

@@ -10,8 +10,7 @@ use sumac_job::{JobTerms, Placement};
 use sumac_transport::PathMeasure;
 
 use super::{
-    Grant, JobOrder, JoinRequest, MemberId, Time,
-    agreement::Asked,
+    Grant, JobOrder, Join, MemberId, Time,
     failover::{KnownRack, MissingAt},
     layout::Layout,
     log::EventLog,
@@ -23,30 +22,26 @@ use super::{
 use crate::{
     events::{Event, ReportedOperation},
     failure::JobFailure,
+    message::JoinRequest,
     plane::{KnownJob, WorkerInstall},
     pool::Range,
     refusal::Refusal,
 };
 
-/// A rank's worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Member {
     pub id: MemberId,
-    pub asked: Asked,
+    pub asked: JoinRequest,
     pub worker: WorkerInstall,
     /// The rack that its aggregator is of; none: this aggregator itself.
     pub rack: Option<RackId>,
-    /// When the rank stops waiting for the others.
     #[serde(skip)]
     pub waits_until: Time,
-    /// The time of its last message.
     #[serde(skip)]
     pub seen: Time,
     /// It has left because its work is done.
     pub departed: bool,
-    /// Events that it has received.
     pub received: u64,
-    /// Posts of it that were taken.
     pub posted: u64,
     pub measure: Option<PathMeasure>,
     /// The worker is dead, and another may take its rank.
@@ -59,13 +54,13 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub fn new(now: Time, id: MemberId, request: &JoinRequest) -> Member {
+    pub fn new(now: Time, id: MemberId, request: &Join) -> Member {
         Member {
             id,
             asked: request.asked.clone(),
             worker: request.worker.clone(),
             rack: request.rack,
-            waits_until: now + request.deadline(),
+            waits_until: now + request.asked.timeout(),
             seen: now,
             departed: false,
             received: 0,
@@ -83,52 +78,40 @@ impl Member {
     }
 }
 
-/// The reason that a run is over.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum End {
-    /// It never started.
     Refused(Refusal),
-    /// It was running.
     Failed(JobFailure),
-    /// All have left.
     Finished,
 }
 
-/// The phase of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Phase {
-    /// Ranks are missing.
+    #[default]
     Gathering,
     /// All are there; the planes still have an earlier incarnation, or parameter hosts are missing.
     Ready,
-    /// The planes are taking the job.
     Installing,
-    /// Workers may send.
-    #[default]
     Running,
     /// Over; members are kept until each has received it or is gone.
     Over(End),
 }
 
-/// The state of a run at its planes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum InstallState {
+    #[default]
     Absent,
     /// From the command to install until the job is known to be removed.
-    #[default]
     Installed,
     Removing,
-    /// Removing failed; it is tried again then.
     RetryAt(Time),
 }
 
-/// The state of the number of slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Tuning {
-    /// The workers measure their paths.
     Measuring,
-    /// The planes are being resized.
     Resizing,
+    #[default]
     Done,
 }
 
@@ -139,15 +122,13 @@ pub(super) struct Shared {
     pub hosts: Vec<RackId>,
     /// The racks that it began with.
     pub racks: BTreeMap<RackId, KnownRack>,
-    /// The root's port for shard 0.
     pub root_port: u16,
-    /// The aggregators that have lost it.
     #[serde(skip)]
     pub missing_at: MissingAt,
 }
 
 /// One incarnation of a job. What is serialized is journaled.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Run {
     pub name: String,
     pub job: u16,
@@ -168,7 +149,6 @@ pub(super) struct Run {
     pub layout: Layout,
     /// The root's address for each of its children; empty without racks.
     pub parents: Vec<SocketAddrV4>,
-    /// Known with the terms of a dynamic job.
     pub shared: Option<Shared>,
     /// Until when a run with all of its ranks waits for parameter hosts.
     #[serde(skip)]
@@ -196,34 +176,9 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// It has no members yet.
-    pub fn new(request: &JoinRequest, job: u16, token: u64) -> Run {
-        Run {
-            name: request.asked.spec.job.clone(),
-            job,
-            token,
-            world: request.asked.spec.world,
-            members: BTreeMap::new(),
-            phase: Phase::Gathering,
-            install: InstallState::Absent,
-            terms: None,
-            placements: Vec::new(),
-            range: None,
-            tuning: Tuning::Done,
-            layout: Layout::new(&[], true),
-            parents: Vec::new(),
-            shared: None,
-            hosts_by: Time::MAX,
-            next_epoch: None,
-            is_renewal_due: false,
-            measured_by: Time::MAX,
-            naming: Naming::default(),
-            log: EventLog::default(),
-            stalled: BTreeMap::new(),
-            mismatch: None,
-            revision: 1,
-            is_changed: false,
-        }
+    pub fn new(request: &Join, job: u16, token: u64) -> Run {
+        let JoinRequest { spec, .. } = &request.asked;
+        Run { name: spec.job.clone(), job, token, world: spec.world, revision: 1, ..Run::default() }
     }
 
     /// Its incarnation; 0 before the planes take it.
@@ -231,22 +186,18 @@ impl Run {
         self.terms.as_ref().map_or(0, |terms| terms.epoch)
     }
 
-    /// Ranks without a worker.
     pub fn missing(&self) -> Vec<u16> {
         (0..self.world).filter(|rank| !self.members.contains_key(rank)).collect()
     }
 
-    /// Ranks that have left because their work is done.
     pub fn departed(&self) -> Vec<u16> {
         self.members.iter().filter(|(_, member)| member.departed).map(|(rank, _)| *rank).collect()
     }
 
-    /// Ranks that are still in it.
     pub fn present(&self) -> Vec<u16> {
         self.members.iter().filter(|(_, member)| !member.departed).map(|(rank, _)| *rank).collect()
     }
 
-    /// Whether workers wait for it to start.
     pub fn is_waiting(&self) -> bool {
         matches!(self.phase, Phase::Gathering | Phase::Ready)
     }
@@ -261,17 +212,14 @@ impl Run {
         self.shared.is_some() && self.phase == Phase::Running
     }
 
-    /// Whether it is over.
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over(_))
     }
 
-    /// Whether any of its workers is below this rack.
     pub fn is_below(&self, rack: RackId) -> bool {
         self.members.values().any(|member| member.rack == Some(rack))
     }
 
-    /// Changes the phase, and makes everybody look.
     pub fn enter(&mut self, phase: Phase) {
         self.phase = phase;
         self.changed();
@@ -284,13 +232,12 @@ impl Run {
     }
 
     /// Returns the reason that `rank` with this request cannot be in this run, with both sides.
-    pub fn mismatch(&self, rank: u16, asked: &Asked) -> Option<Refusal> {
+    pub fn mismatch(&self, rank: u16, asked: &JoinRequest) -> Option<Refusal> {
         let differs = |(other, member): (&u16, &Member)| Some((*other, member.asked.difference(asked)?));
         let (other, (what, values)) = self.members.iter().find_map(differs)?;
-        Some(Refusal::Mismatch { job: self.name.clone(), what, ranks: [other, rank], values })
+        Some(Refusal::mismatch(&self.name, what, [other, rank], &values))
     }
 
-    /// The order for the planes; none before the terms are known.
     pub fn order(&self, stealing: bool) -> Option<JobOrder> {
         Some(JobOrder {
             terms: self.terms.clone()?,
@@ -303,13 +250,11 @@ impl Run {
         })
     }
 
-    /// A rank's part; none before it runs.
     pub fn grant(&self, rank: u16) -> Option<Grant> {
         let placement = *self.placements.get(usize::from(rank))?;
         Some(Grant { terms: self.terms.clone()?, placement })
     }
 
-    /// The job for planes that are taken over.
     pub fn known(&self) -> Option<KnownJob> {
         let epoch = self.terms.as_ref()?.epoch;
         Some(KnownJob { job: self.job, epoch, token: self.token, next_epoch: self.next_epoch })
@@ -323,13 +268,11 @@ impl Run {
         self.log.push(event)
     }
 
-    /// The member that has received the fewest events.
     pub fn slowest(&self) -> Option<u16> {
         let connected = self.members.iter().filter(|(_, member)| member.is_connected());
         connected.min_by_key(|(_, member)| member.received).map(|(rank, _)| *rank)
     }
 
-    /// The address of a rank, for messages.
     pub fn ip_of(&self, rank: u16) -> Ipv4Addr {
         self.members.get(&rank).map_or(Ipv4Addr::UNSPECIFIED, |member| member.worker.ip)
     }

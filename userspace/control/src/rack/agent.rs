@@ -13,14 +13,12 @@ use crate::{
     DataPlane, Endpoint,
     client::connection::{ALIVE_INTERVAL, ConnectError, Connection},
     message::{ClientMessage, Completion, PlaneCommand, PlaneReport, ServerMessage},
-    plane::{KnownJob, PlaneError, TakenOver},
-    server::{ServeError, driver::flatten},
+    plane::PlaneError,
+    server::{ServeError, driver::blocking},
 };
 
-/// Between two attempts to enter.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// The client of a root for one data plane.
 pub(super) struct RackAgent<P> {
     plane: Arc<P>,
     parent: Endpoint,
@@ -29,42 +27,24 @@ pub(super) struct RackAgent<P> {
     uplink: watch::Sender<Option<Uplink>>,
 }
 
-impl<P> Clone for RackAgent<P> {
-    fn clone(&self) -> RackAgent<P> {
-        RackAgent {
-            plane: self.plane.clone(),
-            parent: self.parent.clone(),
-            name: self.name.clone(),
-            is_parameter_host: self.is_parameter_host,
-            uplink: self.uplink.clone(),
-        }
-    }
-}
-
 /// A parameter host below a control plane (ATP section 3.6).
 pub struct ParameterHostAgent<P>(RackAgent<P>);
 
 impl<P: DataPlane> ParameterHostAgent<P> {
     /// Offers `plane` to the control plane at `parent` under this name.
     pub fn new(plane: P, parent: Endpoint, name: String) -> ParameterHostAgent<P> {
-        ParameterHostAgent(RackAgent::new(plane, parent, name, true))
+        ParameterHostAgent(RackAgent::new(Arc::new(plane), parent, name, true))
     }
 
-    /// Runs until aborted.
     pub async fn run(self) {
         self.0.run().await;
     }
 }
 
 impl<P: DataPlane> RackAgent<P> {
-    pub fn new(plane: P, parent: Endpoint, name: String, is_parameter_host: bool) -> RackAgent<P> {
-        RackAgent {
-            plane: Arc::new(plane),
-            parent,
-            name,
-            is_parameter_host,
-            uplink: watch::Sender::new(None),
-        }
+    pub fn new(plane: Arc<P>, parent: Endpoint, name: String, is_parameter_host: bool) -> RackAgent<P> {
+        let uplink = watch::Sender::new(None);
+        RackAgent { plane, parent, name, is_parameter_host, uplink }
     }
 
     /// The connection to the root, for relayed workers; none while it is lost.
@@ -72,7 +52,6 @@ impl<P: DataPlane> RackAgent<P> {
         self.uplink.subscribe()
     }
 
-    /// Removes all jobs.
     pub async fn remove_all(&self) -> Result<(), ServeError> {
         let plane = self.plane.clone();
         tokio::task::spawn_blocking(move || plane.take_over(&[])).await??;
@@ -80,7 +59,7 @@ impl<P: DataPlane> RackAgent<P> {
     }
 
     /// Runs until aborted.
-    pub async fn run(self) {
+    pub async fn run(&self) {
         let mut logged = String::new();
         loop {
             let address = self.parent.address;
@@ -112,18 +91,10 @@ impl<P: DataPlane> RackAgent<P> {
                 break known;
             }
         };
-        let (jobs, report) = self.take_over(known).await.map_err(ConnectError::Unreachable)?;
+        let taken = blocking(&self.plane, move |plane| Ok((plane.take_over(&known)?, report(plane)?))).await;
+        let (jobs, report) = taken.map_err(ConnectError::Unreachable)?;
         connection.send(ClientMessage::TakenOver { report, jobs }).await?;
         Ok(connection)
-    }
-
-    async fn take_over(&self, known: Vec<KnownJob>) -> Result<(TakenOver, PlaneReport), String> {
-        let plane = self.plane.clone();
-        let taken = tokio::task::spawn_blocking(move || {
-            let jobs = plane.take_over(&known)?;
-            Ok((jobs, report(&*plane)?))
-        });
-        flatten(taken.await)
     }
 
     /// Reports and executes commands until the root is lost.
@@ -169,9 +140,7 @@ async fn report_all<P: DataPlane>(plane: Arc<P>, outbound: mpsc::Sender<ClientMe
     let mut ticks = interval(ALIVE_INTERVAL);
     loop {
         ticks.tick().await;
-        let plane = plane.clone();
-        let report = flatten(tokio::task::spawn_blocking(move || report(&*plane)).await);
-        if outbound.send(ClientMessage::Report(report)).await.is_err() {
+        if outbound.send(ClientMessage::Report(blocking(&plane, report).await)).await.is_err() {
             return;
         }
     }
@@ -184,8 +153,7 @@ async fn execute_all<P: DataPlane>(
     outbound: mpsc::Sender<ClientMessage>,
 ) {
     while let Some((command, order)) = commands.recv().await {
-        let plane = plane.clone();
-        let result = flatten(tokio::task::spawn_blocking(move || execute(&*plane, order)).await);
+        let result = blocking(&plane, |plane| execute(plane, order)).await;
         // The root may be lost meanwhile.
         let _ = outbound.send(ClientMessage::Completed { command, result }).await;
     }

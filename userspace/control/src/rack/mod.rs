@@ -6,15 +6,12 @@ mod relay;
 
 use std::{future::Future, net::SocketAddr, sync::Arc};
 
-use tokio::{
-    net::TcpListener,
-    sync::{oneshot, watch},
-};
+use tokio::{net::TcpListener, task::JoinSet};
 
 use self::{agent::RackAgent, relay::Relay};
 use crate::{
     DataPlane, Endpoint, Identity,
-    server::{ServeError, bind, serve_until},
+    server::{ServeError, bind, connections},
 };
 
 pub use self::agent::ParameterHostAgent;
@@ -28,10 +25,9 @@ pub struct RackServer<P> {
 }
 
 impl<P: DataPlane> RackServer<P> {
-    /// Opens the socket for the workers of a rack of this name, below the root at `parent`.
     pub async fn open(
         address: SocketAddr,
-        plane: P,
+        plane: Arc<P>,
         identity: Identity,
         parent: Endpoint,
         name: String,
@@ -48,30 +44,15 @@ impl<P: DataPlane> RackServer<P> {
     /// Serves until `stop` is ready. The root notices the end by its silence, and ends the rack's jobs by name.
     pub async fn serve(self, stop: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
         let tls = self.identity.server()?;
-        let closing = Arc::new(watch::Sender::new(false));
-        let relay = Relay::new(self.agent.uplink(), closing.clone());
-        let agent = self.agent.clone();
-        let running = AbortOnDrop(tokio::spawn(agent.run()), closing.clone());
-        let (stopped, is_stopped) = oneshot::channel();
-        let stopping = async {
-            stop.await;
-            closing.send_replace(true);
-            let _ = stopped.send(());
-        };
-        let served = serve_until(self.listener, tls, relay, stopping, is_stopped).await;
+        let agent = Arc::new(self.agent);
+        let mut running = JoinSet::new();
+        running.spawn({
+            let agent = agent.clone();
+            async move { agent.run().await }
+        });
+        connections::serve(self.listener, tls, Relay::new(agent.uplink()), stop).await;
         drop(running);
         // Its jobs are to leave no packets unanswered: the root removes them elsewhere.
-        self.agent.remove_all().await?;
-        served
-    }
-}
-
-/// The tasks of a rack, which end with it.
-struct AbortOnDrop(tokio::task::JoinHandle<()>, Arc<watch::Sender<bool>>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-        self.1.send_replace(true);
+        agent.remove_all().await
     }
 }

@@ -10,24 +10,21 @@ use std::{
 };
 
 use tokio::sync::{mpsc, watch};
-use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
-use tonic::{Request, Status, Streaming};
+use tokio_stream::StreamExt as _;
+use tonic::Status;
 
 use crate::{
     message::{ClientMessage, ServerMessage},
-    rpc::{Sending, SessionHandler},
+    rpc::{Inbound, Queue},
     server::{
-        connections::Ticket,
-        session::{Inbound, QUEUE_LEN, ends, first_messages},
+        connections::{Peer, SessionHandler, Ticket},
+        session::first_messages,
     },
 };
-
-type Queue = mpsc::Sender<Result<ServerMessage, Status>>;
 
 /// A worker's stream, and its place among the connections.
 type Worker = (Queue, Arc<Ticket>);
 
-/// The connection to the root.
 #[derive(Clone)]
 pub struct Uplink {
     outbound: mpsc::WeakSender<ClientMessage>,
@@ -67,61 +64,48 @@ impl Uplink {
     }
 
     async fn send(&self, message: ClientMessage) -> Result<(), Status> {
-        let lost = || Status::unavailable("the rack's aggregator has no connection to its root");
-        let outbound = self.outbound.upgrade().ok_or_else(lost)?;
-        outbound.send(message).await.map_err(|_| lost())
+        let outbound = self.outbound.upgrade().ok_or_else(no_uplink)?;
+        outbound.send(message).await.map_err(|_| no_uplink())
     }
 }
 
-/// Serves the workers of a rack.
 pub struct Relay {
     uplink: watch::Receiver<Option<Uplink>>,
-    closing: Arc<watch::Sender<bool>>,
     next: AtomicU64,
 }
 
 impl Relay {
-    pub fn new(uplink: watch::Receiver<Option<Uplink>>, closing: Arc<watch::Sender<bool>>) -> Relay {
-        Relay { uplink, closing, next: AtomicU64::new(0) }
+    pub fn new(uplink: watch::Receiver<Option<Uplink>>) -> Relay {
+        Relay { uplink, next: AtomicU64::new(0) }
     }
 }
 
 impl SessionHandler for Relay {
-    fn session(&self, request: Request<Streaming<ClientMessage>>) -> Result<Sending<ServerMessage>, Status> {
-        let (connection, addresses) = ends(&request)?;
+    async fn serve(&self, peer: Peer, mut inbound: Inbound, outbound: Queue) {
         let stream = self.next.fetch_add(1, Relaxed);
-        let (outbound, queue) = mpsc::channel(QUEUE_LEN);
         let uplink = self.uplink.borrow().clone();
-        let mut closing = self.closing.subscribe();
-        let mut inbound: Inbound = Box::pin(request.into_inner());
-        tokio::spawn(async move {
-            let relayed = async {
-                let first = match first_messages(&mut inbound).await {
-                    Ok(first) => first,
-                    Err(denial) => {
-                        let _ = outbound.send(Ok(ServerMessage::Denied(denial))).await;
-                        return;
-                    }
-                };
-                let Some(uplink) = uplink else {
-                    let why = "the rack's aggregator has no connection to its root";
-                    let _ = outbound.send(Err(Status::unavailable(why))).await;
-                    return;
-                };
-                uplink.workers().insert(stream, (outbound.clone(), connection.ticket));
-                if let Err(status) = relay(&uplink, stream, addresses, first, inbound, &outbound).await {
-                    let _ = outbound.send(Err(status)).await;
-                }
-                uplink.workers().remove(&stream);
-                let _ = uplink.send(ClientMessage::Relay { stream, ends: addresses, message: None }).await;
-            };
-            tokio::select! {
-                () = relayed => {}
-                _ = closing.wait_for(|closing| *closing) => {}
+        let first = match first_messages(&mut inbound).await {
+            Ok(first) => first,
+            Err(denial) => {
+                let _ = outbound.send(Ok(ServerMessage::Denied(denial))).await;
+                return;
             }
-        });
-        Ok(ReceiverStream::new(queue))
+        };
+        let Some(uplink) = uplink else {
+            let _ = outbound.send(Err(no_uplink())).await;
+            return;
+        };
+        uplink.workers().insert(stream, (outbound.clone(), peer.ticket));
+        if let Err(status) = relay(&uplink, stream, peer.ends, first, inbound, &outbound).await {
+            let _ = outbound.send(Err(status)).await;
+        }
+        uplink.workers().remove(&stream);
+        let _ = uplink.send(ClientMessage::Relay { stream, ends: peer.ends, message: None }).await;
     }
+}
+
+fn no_uplink() -> Status {
+    Status::unavailable("the rack's aggregator has no connection to its root")
 }
 
 /// Relays a worker's messages until its stream, or its place in the uplink, ends.

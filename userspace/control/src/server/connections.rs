@@ -4,55 +4,77 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    future::Future as _,
+    convert::Infallible,
+    future::{Future, pending},
     io,
-    net::{IpAddr, SocketAddr},
-    pin::Pin,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
+use hyper::{server::conn::http2, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::graceful::GracefulShutdown,
+};
 use rustls::ServerConfig;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream},
-    sync::{mpsc, oneshot},
-    task::JoinHandle,
-    time::{Sleep, sleep},
+    net::TcpListener,
+    sync::{oneshot, watch},
+    task::JoinSet,
+    time::{sleep, timeout},
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::server::Connected;
+use tokio_rustls::TlsAcceptor;
+use tonic::Status;
 
-use crate::rate_limiter::RateLimiter;
+use super::STOP_TIMEOUT;
+use crate::{
+    rate_limiter::RateLimiter,
+    rpc::{Inbound, Queue, answer},
+};
 
 const MAX_CONNECTIONS: usize = 1024;
 const MAX_OF_ONE_ADDRESS: usize = 128;
 /// Connections that are not authenticated yet.
 const MAX_STRANGERS: usize = 256;
-/// Time that a connection may be open before it is authenticated.
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
+const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Pause after the system could not accept: out of file descriptors, it would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts connections, each with its TLS handshake in a task of its own.
-pub fn accept(
-    listener: TcpListener,
-    tls: Arc<ServerConfig>,
-) -> (ReceiverStream<io::Result<Connection>>, JoinHandle<()>) {
-    let (sender, receiver) = mpsc::channel(16);
-    let accepting = tokio::spawn(run(listener, TlsAcceptor::from(tls), sender));
-    (ReceiverStream::new(receiver), accepting)
+/// A connection.
+#[derive(Clone)]
+pub struct Peer {
+    /// Its address, and the server's own.
+    pub ends: [Ipv4Addr; 2],
+    pub ticket: Arc<Ticket>,
 }
 
-async fn run(listener: TcpListener, tls: TlsAcceptor, sender: mpsc::Sender<io::Result<Connection>>) {
-    let table = Arc::new(Table::default());
+pub trait SessionHandler: Send + Sync + 'static {
+    /// Serves a stream until one side ends it.
+    fn serve(&self, peer: Peer, inbound: Inbound, outbound: Queue) -> impl Future<Output = ()> + Send;
+}
+
+/// Serves streams until `stop` is ready, and a moment more for connections that do not end by themselves. The port is
+/// free when this returns.
+pub async fn serve<H: SessionHandler>(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    handler: H,
+    stop: impl Future<Output = ()>,
+) {
+    let (tls, handler, table) = (TlsAcceptor::from(tls), Arc::new(handler), Arc::new(Table::default()));
     let [refused, failed] = [(); 2].map(|()| RateLimiter::new(Instant::now()));
+    // Sessions end when this sender is dropped.
+    let (closing, closed) = watch::channel(());
+    let graceful = GracefulShutdown::new();
+    let mut connections = JoinSet::new();
+    tokio::pin!(stop);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = sender.closed() => return,
+            Some(_) = connections.join_next() => continue,
+            () = &mut stop => break,
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -64,24 +86,74 @@ async fn run(listener: TcpListener, tls: TlsAcceptor, sender: mpsc::Sender<io::R
                 continue;
             }
         };
-        let Some(stream) = table.admit(stream, peer.ip().to_canonical()) else {
+        let Some((ticket, evicted)) = table.admit(peer.ip().to_canonical()) else {
             if let Some(suppressed) = refused.allow(Instant::now()) {
                 tracing::warn!(%peer, suppressed, "too many connections; this one is closed");
             }
             continue;
         };
-        let (tls, sender) = (tls.clone(), sender.clone());
-        tokio::spawn(async move {
-            let ticket = stream.ticket.clone();
-            match tls.accept(stream).await {
-                Ok(stream) => drop(sender.send(Ok(Connection { stream, ticket })).await),
-                Err(error) => tracing::debug!(%peer, %error, "no TLS handshake"),
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%peer, %error, "connection stays without TCP_NODELAY");
+        }
+        let ends = ipv4(Some(peer)).zip(ipv4(stream.local_addr().ok())).map(|(peer, own)| [peer, own]);
+        let (handler, closed) = (handler.clone(), closed.clone());
+        let begin = move |inbound, outbound| {
+            let what = "the control plane needs IPv4 addresses on both ends";
+            let ends = ends.ok_or_else(|| Status::failed_precondition(what))?;
+            let peer = Peer { ends, ticket: ticket.clone() };
+            let (handler, mut closed) = (handler.clone(), closed.clone());
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = handler.serve(peer, inbound, outbound) => {}
+                    _ = closed.changed() => {}
+                }
+            });
+            Ok(())
+        };
+        let (tls, watcher) = (tls.clone(), graceful.watcher());
+        let served = async move {
+            let stream = tls.accept(stream).await?;
+            let service = service_fn(move |request| {
+                let begin = begin.clone();
+                async move { Ok::<_, Infallible>(answer(request, begin).await) }
+            });
+            let mut server = http2::Builder::new(TokioExecutor::new());
+            server.timer(TokioTimer::new()).max_concurrent_streams(4);
+            server.keep_alive_interval(Some(KEEPALIVE)).keep_alive_timeout(KEEPALIVE);
+            let connection = server.serve_connection(TokioIo::new(stream), service);
+            watcher.watch(connection).await.map_err(io::Error::other)
+        };
+        connections.spawn(async move {
+            let ended = tokio::select! {
+                ended = served => ended.map_err(|error| error.to_string()),
+                why = overdue(evicted) => Err(why.to_owned()),
+            };
+            if let Err(why) = ended {
+                tracing::debug!(%peer, why, "connection ended");
             }
         });
     }
+    drop((listener, closing));
+    // Those that go on are dropped with the set.
+    let _ = timeout(STOP_TIMEOUT, graceful.shutdown()).await;
 }
 
-/// The open connections.
+fn ipv4(address: Option<SocketAddr>) -> Option<Ipv4Addr> {
+    match address?.ip().to_canonical() {
+        IpAddr::V4(ip) => Some(ip),
+        IpAddr::V6(_) => None,
+    }
+}
+
+/// Returns the reason once a connection is to end: not when it is authenticated.
+async fn overdue(evicted: oneshot::Receiver<()>) -> &'static str {
+    match timeout(AUTHENTICATION_TIMEOUT, evicted).await {
+        Ok(Ok(())) => pending().await,
+        Ok(Err(_)) => "a newer connection takes its place",
+        Err(_) => "it was not authenticated in time",
+    }
+}
+
 #[derive(Default)]
 struct Table(Mutex<Open>);
 
@@ -114,7 +186,8 @@ impl Table {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn admit(self: &Arc<Table>, stream: TcpStream, peer: IpAddr) -> Option<Bounded> {
+    /// Admits a connection, which is to end when the receiver is closed before it receives.
+    fn admit(self: &Arc<Table>, peer: IpAddr) -> Option<(Arc<Ticket>, oneshot::Receiver<()>)> {
         let mut open = self.lock();
         if open.by_address.get(&peer).is_some_and(|own| *own >= MAX_OF_ONE_ADDRESS) && !open.evict(peer) {
             return None;
@@ -123,21 +196,12 @@ impl Table {
             let busiest = open.busiest()?;
             open.evict(busiest);
         }
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%peer, %error, "connection stays without TCP_NODELAY");
-        }
         *open.by_address.entry(peer).or_default() += 1;
         (open.total, open.next) = (open.total + 1, open.next + 1);
         let (keep, evicted) = oneshot::channel();
         let number = open.next;
         open.strangers.push_back((number, peer, keep));
-        let ticket = Arc::new(Ticket { table: self.clone(), number, peer });
-        Some(Bounded {
-            stream,
-            ticket,
-            evicted: Some(evicted),
-            timer: Box::pin(sleep(AUTHENTICATION_TIMEOUT)),
-        })
+        Some((Arc::new(Ticket { table: self.clone(), number, peer }), evicted))
     }
 }
 
@@ -175,148 +239,36 @@ impl Drop for Ticket {
     }
 }
 
-/// The two ends of a connection.
-#[derive(Clone)]
-pub struct Ends {
-    pub peer: Option<SocketAddr>,
-    pub local: Option<SocketAddr>,
-    pub ticket: Arc<Ticket>,
-}
-
-/// A TCP connection that ends when it is evicted, or not authenticated in time.
-struct Bounded {
-    stream: TcpStream,
-    ticket: Arc<Ticket>,
-    evicted: Option<oneshot::Receiver<()>>,
-    timer: Pin<Box<Sleep>>,
-}
-
-impl AsyncRead for Bounded {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if let Some(evicted) = &mut self.evicted {
-            match Pin::new(evicted).poll(context) {
-                Poll::Ready(Ok(())) => self.evicted = None,
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
-                Poll::Pending if self.timer.as_mut().poll(context).is_ready() => {
-                    let why = "the connection was not authenticated in time";
-                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
-                }
-                Poll::Pending => {}
-            }
-        }
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Bounded {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        data: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, data)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
-/// A connection inside TLS.
-pub struct Connection {
-    stream: TlsStream<Bounded>,
-    ticket: Arc<Ticket>,
-}
-
-impl Connected for Connection {
-    type ConnectInfo = Ends;
-
-    fn connect_info(&self) -> Ends {
-        let tcp = &self.stream.get_ref().0.stream;
-        Ends { peer: tcp.peer_addr().ok(), local: tcp.local_addr().ok(), ticket: self.ticket.clone() }
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        data: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, data)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use tokio::{io::AsyncReadExt, time::timeout};
-
     use super::*;
 
-    async fn admitted(table: &Arc<Table>, listener: &TcpListener) -> (TcpStream, Option<Bounded>) {
-        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (stream, peer) = listener.accept().await.unwrap();
-        (client, table.admit(stream, peer.ip()))
-    }
+    const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_is_not_authenticated_ends() {
-        let (table, listener) = (Arc::new(Table::default()), TcpListener::bind("127.0.0.1:0").await.unwrap());
-        let (_one, stranger) = admitted(&table, &listener).await;
-        let (_other, worker) = admitted(&table, &listener).await;
-        let (mut stranger, mut worker) = (stranger.unwrap(), worker.unwrap());
+        let table = Arc::new(Table::default());
+        let (stranger, its_end) = table.admit(PEER).unwrap();
+        let (worker, workers_end) = table.admit(PEER).unwrap();
         assert_eq!(table.lock().total, 2);
-        worker.ticket.authenticate();
-        let ended = timeout(AUTHENTICATION_TIMEOUT * 2, stranger.read_u8()).await.expect("it goes on");
-        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        worker.authenticate();
+        let ended = timeout(AUTHENTICATION_TIMEOUT * 2, overdue(its_end)).await.expect("it goes on");
+        assert_eq!(ended, "it was not authenticated in time");
         drop(stranger);
         assert_eq!(table.lock().total, 1);
-        assert!(timeout(AUTHENTICATION_TIMEOUT * 9, worker.read_u8()).await.is_err(), "an authenticated one");
+        let ended = timeout(AUTHENTICATION_TIMEOUT * 9, overdue(workers_end)).await;
+        assert!(ended.is_err(), "an authenticated one");
     }
 
     #[tokio::test]
     async fn a_new_connection_replaces_the_oldest_stranger_and_no_member() {
-        let (table, listener) = (Arc::new(Table::default()), TcpListener::bind("127.0.0.1:0").await.unwrap());
-        let mut all = Vec::new();
-        for number in 0..MAX_OF_ONE_ADDRESS {
-            let (client, bounded) = admitted(&table, &listener).await;
-            let bounded = bounded.unwrap();
-            if number < MAX_OF_ONE_ADDRESS - 1 {
-                bounded.ticket.authenticate();
-            }
-            all.push((client, bounded));
-        }
-        let (_client, next) = admitted(&table, &listener).await;
-        assert!(next.is_some(), "the stranger makes room");
-        let evicted = all.last_mut().unwrap().1.read_u8().await;
-        assert_eq!(evicted.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
-        next.as_ref().unwrap().ticket.authenticate();
-        assert!(admitted(&table, &listener).await.1.is_none(), "members do not");
+        let table = Arc::new(Table::default());
+        let mut all: Vec<_> = (0..MAX_OF_ONE_ADDRESS).map(|_| table.admit(PEER).unwrap()).collect();
+        all.iter().take(MAX_OF_ONE_ADDRESS - 1).for_each(|(ticket, _)| ticket.authenticate());
+        let (next, _end) = table.admit(PEER).expect("the stranger makes room");
+        let (_ticket, evicted) = all.pop().unwrap();
+        assert_eq!(overdue(evicted).await, "a newer connection takes its place");
+        next.authenticate();
+        assert!(table.admit(PEER).is_none(), "members do not");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{task::JoinError, time::MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 
 use super::{Shared, planes::Planes};
 use crate::{DataPlane, coordinator::Action, plane::PlaneError};
@@ -75,20 +75,14 @@ async fn execute<P: DataPlane>(shared: &Shared, planes: &Arc<Planes<P>>, action:
     }
 }
 
-/// Calls into the data planes, off the asynchronous threads.
-async fn blocking<P: DataPlane, T: Send + 'static>(
-    planes: &Arc<Planes<P>>,
-    call: impl FnOnce(&Planes<P>) -> Result<T, PlaneError> + Send + 'static,
+/// Calls into data planes, off the asynchronous threads. The error is for people.
+pub(crate) async fn blocking<P: Send + Sync + 'static, T: Send + 'static>(
+    planes: &Arc<P>,
+    call: impl FnOnce(&P) -> Result<T, PlaneError> + Send + 'static,
 ) -> Result<T, String> {
     let planes = planes.clone();
-    flatten(tokio::task::spawn_blocking(move || call(&planes)).await)
-}
-
-/// The error of a call into a data plane, for people.
-pub(crate) fn flatten<T>(called: Result<Result<T, PlaneError>, JoinError>) -> Result<T, String> {
-    match called {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(error.to_string()),
+    match tokio::task::spawn_blocking(move || call(&planes)).await {
+        Ok(result) => result.map_err(|error| error.to_string()),
         Err(error) => Err(format!("the call into the data plane ended abnormally: {error}")),
     }
 }

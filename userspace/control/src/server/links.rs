@@ -7,36 +7,33 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{mpsc::Sender, oneshot};
-use tonic::Status;
+use tokio::sync::oneshot;
 
 use crate::{
     coordinator::RackId,
     message::{Completion, PlaneCommand, ServerMessage},
     plane::PlaneInfo,
+    rpc::Queue,
 };
 
 /// Timeout of a command: a worker that does not answer ARP takes some seconds. A rack that dies ends it earlier.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The outcome of a command.
 pub type Outcome = Result<Completion, String>;
 
 struct Link {
     ip: Ipv4Addr,
     plane: PlaneInfo,
-    outbound: Sender<Result<ServerMessage, Status>>,
+    outbound: Queue,
     /// Ends the session when dropped.
     _session: oneshot::Sender<()>,
     last: u64,
     open: BTreeMap<u64, mpsc::Sender<Outcome>>,
 }
 
-/// The links to all racks and parameter hosts.
 #[derive(Clone, Default)]
 pub struct Links(Arc<Mutex<HashMap<RackId, Link>>>);
 
-/// A command on its way.
 pub struct Pending(mpsc::Receiver<Outcome>);
 
 impl Pending {
@@ -62,7 +59,7 @@ impl Links {
         rack: RackId,
         ip: Ipv4Addr,
         plane: PlaneInfo,
-        outbound: Sender<Result<ServerMessage, Status>>,
+        outbound: Queue,
     ) -> oneshot::Receiver<()> {
         let (session, closed) = oneshot::channel();
         let link = Link { ip, plane, outbound, _session: session, last: 0, open: BTreeMap::new() };
@@ -75,17 +72,14 @@ impl Links {
         self.lock().remove(&rack);
     }
 
-    /// The server ends.
     pub fn close_all(&self) {
         self.lock().clear();
     }
 
-    /// The address and plane of a rack.
     pub fn rack(&self, rack: RackId) -> Option<(Ipv4Addr, PlaneInfo)> {
         self.lock().get(&rack).map(|link| (link.ip, link.plane.clone()))
     }
 
-    /// The plane of a rack is another.
     pub fn update(&self, rack: RackId, plane: PlaneInfo) {
         if let Some(link) = self.lock().get_mut(&rack) {
             link.plane = plane;
@@ -106,7 +100,6 @@ impl Links {
         Pending(outcome)
     }
 
-    /// A command has its outcome.
     pub fn complete(&self, rack: RackId, command: u64, outcome: Outcome) {
         let sender = self.lock().get_mut(&rack).and_then(|link| link.open.remove(&command));
         // Whoever sent it may have stopped waiting.

@@ -19,11 +19,7 @@ use std::{
 
 use rand::{SeedableRng, rngs::OsRng, rngs::StdRng};
 use thiserror::Error;
-use tokio::{
-    net::TcpListener,
-    sync::{oneshot, watch},
-};
-use tonic::transport::Server;
+use tokio::{net::TcpListener, sync::watch};
 
 use self::{links::Links, planes::Planes, session::Sessions};
 use crate::{
@@ -32,18 +28,15 @@ use crate::{
     journal::{Journal, JournalError},
     plane::PlaneError,
     rate_limiter::RateLimiter,
-    rpc::{SessionHandler, SessionService},
 };
 
 /// Time that members have, when the server ends, to receive the end of their jobs.
 const STOP_TIMEOUT: Duration = Duration::from_millis(1200);
 
-/// The reason that the control plane cannot be served.
 #[derive(Debug, Error)]
 pub enum ServeError {
     #[error("cannot listen on {address}: {source}; choose another with --listen")]
     Listen { address: SocketAddr, source: std::io::Error },
-    /// The data plane is not there at the start.
     #[error("the control plane cannot start: {0}")]
     Plane(#[from] PlaneError),
     #[error(transparent)]
@@ -52,13 +45,10 @@ pub enum ServeError {
     Journal(#[from] JournalError),
     #[error("the system gives no random numbers: {0}")]
     Random(String),
-    #[error("the gRPC server failed: {0}")]
-    Transport(#[from] tonic::transport::Error),
     #[error("the task that talks to the data plane ended: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
 
-/// The secrets of jobs and racks.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets {
     /// The secret of jobs without one of their own; `None`: there are no other jobs.
@@ -74,12 +64,10 @@ impl Secrets {
     }
 }
 
-/// The options of a control plane.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     pub identity: Identity,
     pub secrets: Secrets,
-    /// The journal's directory.
     pub state_dir: PathBuf,
     /// Whether a completed slot takes the next chunk of its lane, whichever that is; SwitchML as published does not.
     pub stealing: bool,
@@ -94,8 +82,6 @@ pub(crate) struct Shared {
     secrets: Secrets,
     /// Counts the moments at which something may have changed for somebody.
     pub changed: watch::Sender<u64>,
-    /// True once sessions are to end.
-    closing: watch::Sender<bool>,
     links: Links,
     refused: RateLimiter,
 }
@@ -158,7 +144,6 @@ impl State {
 pub struct Overseer(Arc<OnceLock<Arc<Shared>>>);
 
 impl Overseer {
-    /// The state; none before the control plane is served.
     pub fn overview(&self) -> Option<Overview> {
         self.0.get().map(|shared| shared.lock().coordinator.overview())
     }
@@ -168,19 +153,22 @@ impl Overseer {
 pub struct Listening<P> {
     listener: TcpListener,
     address: SocketAddr,
-    plane: P,
+    plane: Arc<P>,
     options: ServerOptions,
     overseer: Overseer,
 }
 
 impl<P: DataPlane> Listening<P> {
     /// Opens the socket. Nothing is answered before [`Listening::serve`].
-    pub async fn open(address: SocketAddr, plane: P, options: ServerOptions) -> Result<Self, ServeError> {
+    pub async fn open(
+        address: SocketAddr,
+        plane: Arc<P>,
+        options: ServerOptions,
+    ) -> Result<Self, ServeError> {
         let (listener, address) = bind(address).await?;
         Ok(Listening { listener, address, plane, options, overseer: Overseer::default() })
     }
 
-    /// Shows its state, while it is served.
     pub fn overseer(&self) -> Overseer {
         self.overseer.clone()
     }
@@ -198,26 +186,22 @@ impl<P: DataPlane> Listening<P> {
         let tls = options.identity.server()?;
         let started = {
             let planes = planes.clone();
-            tokio::task::spawn_blocking(move || start(&planes.local, options, links)).await??
+            tokio::task::spawn_blocking(move || start(&*planes.local, options, links)).await??
         };
         // It is set once: a control plane is served once.
         let _ = overseer.0.set(started.clone());
         let running = Running { shared: started.clone(), driver: tokio::spawn(driver::run(started, planes)) };
-        let shared = running.shared.clone();
-        let (idle, is_idle) = oneshot::channel();
+        let shared = &running.shared;
         let stopping = async {
             stop.await;
             shared.update(Coordinator::stop);
-            driver::wait_until_idle(&shared, STOP_TIMEOUT).await;
-            shared.closing.send_replace(true);
-            // The receiver is dropped only when serving ended by itself.
-            let _ = idle.send(());
+            driver::wait_until_idle(shared, STOP_TIMEOUT).await;
         };
-        serve_until(listener, tls, Sessions(shared.clone()), stopping, is_idle).await
+        connections::serve(listener, tls, Sessions(shared.clone()), stopping).await;
+        Ok(())
     }
 }
 
-/// The tasks of a server, which end with it.
 struct Running {
     shared: Arc<Shared>,
     driver: tokio::task::JoinHandle<()>,
@@ -226,7 +210,6 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.driver.abort();
-        self.shared.closing.send_replace(true);
         self.shared.links.close_all();
     }
 }
@@ -236,37 +219,6 @@ pub(crate) async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     Ok((listener, address))
-}
-
-/// Serves sessions until `stop` is ready, and a moment more for connections that do not end by themselves.
-pub(crate) async fn serve_until<H: SessionHandler>(
-    listener: TcpListener,
-    tls: Arc<rustls::ServerConfig>,
-    handler: H,
-    stop: impl Future<Output = ()>,
-    stopped: oneshot::Receiver<()>,
-) -> Result<(), ServeError> {
-    let overdue = async {
-        if stopped.await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        tokio::time::sleep(STOP_TIMEOUT).await;
-    };
-    let (incoming, accepting) = connections::accept(listener, tls);
-    let served = Server::builder()
-        .max_concurrent_streams(4)
-        .http2_keepalive_interval(Some(Duration::from_secs(5)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(5)))
-        .add_service(SessionService(Arc::new(handler)))
-        .serve_with_incoming_shutdown(incoming, stop);
-    let result = tokio::select! {
-        result = served => result,
-        () = overdue => Ok(()),
-    };
-    // The port is free when this returns.
-    accepting.abort();
-    let _ = accepting.await;
-    Ok(result?)
 }
 
 /// Takes the data plane over with the jobs of the journal.
@@ -289,7 +241,6 @@ fn start<P: DataPlane>(plane: &P, options: ServerOptions, links: Links) -> Resul
         state: Mutex::new(state),
         secrets,
         changed: watch::Sender::new(0),
-        closing: watch::Sender::new(false),
         links,
         refused: RateLimiter::new(now),
     }))

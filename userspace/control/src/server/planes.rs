@@ -1,7 +1,7 @@
 //! All data planes as one: this aggregator's own, those of the racks below it (SwitchML section 7), and the parameter
 //! hosts of dynamic jobs (ATP).
 
-use std::net::SocketAddrV4;
+use std::{net::SocketAddrV4, sync::Arc};
 
 use sumac_job::Placement;
 
@@ -15,16 +15,13 @@ use crate::{
 
 /// Executes commands on all planes that a job needs. Calls block.
 pub struct Planes<P> {
-    /// This aggregator's.
-    pub local: P,
-    /// The racks' and parameter hosts'.
+    pub local: Arc<P>,
     pub links: Links,
 }
 
 type Placements = Vec<Option<Placement>>;
 
 impl<P: DataPlane> Planes<P> {
-    /// Installs a job where it is needed.
     pub fn install(&self, order: &JobOrder) -> Result<InstalledJob, PlaneError> {
         let (info, here, parents) = self.install_here(order)?;
         let mut placements = placements_here(order, &info, &here);
@@ -141,7 +138,6 @@ impl<P: DataPlane> Planes<P> {
         }
     }
 
-    /// Gives a static job the slots of its terms, wherever it is.
     pub fn resize(&self, order: &JobOrder) -> Result<(), PlaneError> {
         let terms = &order.terms;
         let (job, slots, reason) = (terms.job, terms.slots, terms.slots_reason.clone());
@@ -257,7 +253,6 @@ fn whole(order: &JobOrder, level: Level, workers: Vec<WorkerInstall>) -> JobInst
     }
 }
 
-/// A parameter host's part of a dynamic job.
 fn host_part(order: &JobOrder, upstream: Vec<SocketAddrV4>) -> JobInstall {
     let contributors = order.layout.contributors();
     JobInstall { contributors, upstream, ..whole(order, Level::Only, order.workers.clone()) }

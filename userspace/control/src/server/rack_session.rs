@@ -11,7 +11,7 @@ use tonic::Status as Error;
 
 use super::{
     Shared,
-    session::{Caller, Inbound, Outbound, QUEUE_LEN, REASON_LEN, serve_worker},
+    session::{Caller, Outbound, REASON_LEN, serve_worker},
 };
 use crate::{
     Secret,
@@ -20,14 +20,13 @@ use crate::{
     events::printable,
     message::{ClientMessage, Denial, DenialKind, PlaneReport, ServerMessage},
     plane::{PlaneKind, TakenOver},
+    rpc::{Inbound, QUEUE_LEN, Queue},
 };
 
 /// Time that a plane may take to remove unknown jobs.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Streams of workers below one rack.
 const MAX_RELAYED: usize = 256;
 
-/// A rack's agent or a parameter host that offers itself.
 pub struct Entering {
     pub secret: Secret,
     pub name: String,
@@ -35,34 +34,32 @@ pub struct Entering {
     pub ip: Ipv4Addr,
 }
 
-/// Serves it until its stream ends.
 pub async fn serve(
     shared: &Arc<Shared>,
     entering: Entering,
     mut inbound: Inbound,
-    outbound: &mpsc::Sender<Result<ServerMessage, Error>>,
+    outbound: &Queue,
     authenticated: impl Fn(),
 ) -> Result<(), Denial> {
-    let refuse = |kind, message: String| Err(Denial { kind, message });
     match &shared.secrets.racks {
         None => {
             let message = "this aggregator takes no racks and no parameter hosts: start it with --rack-secret-file FILE";
-            return refuse(DenialKind::Request, message.into());
+            return Err(Denial::new(DenialKind::Request, message));
         }
         Some(secret) if *secret != entering.secret => {
             let message =
                 "the racks' secret is wrong: give the output of `sumac-agg token --racks` of this aggregator";
-            return refuse(DenialKind::Secret, message.into());
+            return Err(Denial::new(DenialKind::Secret, message));
         }
         Some(_) => authenticated(),
     }
     let known = shared.lock().coordinator.known_jobs(&entering.name, entering.is_parameter_host);
     let _ = outbound.send(Ok(ServerMessage::Known(known))).await;
     let Some((report, jobs)) = taken_over(&mut inbound).await else {
-        return refuse(DenialKind::Request, "the data plane was not taken over in time".into());
+        return Err(Denial::new(DenialKind::Request, "the data plane was not taken over in time"));
     };
     if (report.info.kind == PlaneKind::Parameter) != entering.is_parameter_host {
-        return refuse(DenialKind::Request, "a parameter host is no rack".into());
+        return Err(Denial::new(DenialKind::Request, "a parameter host is no rack"));
     }
     let PlaneReport { info: plane, instance } = report;
     let entry = RackEntry { name: entering.name, ip: entering.ip, plane: plane.clone(), instance, jobs };
@@ -72,10 +69,7 @@ pub async fn serve(
         let id = coordinator.rack_enters(now, entry)?;
         Ok::<_, String>((id, shared.links.open(id, entering.ip, plane, outbound.clone())))
     });
-    let (id, closed) = match entered {
-        Ok(entered) => entered,
-        Err(message) => return refuse(DenialKind::Request, message),
-    };
+    let (id, closed) = entered.map_err(|message| Denial::new(DenialKind::Request, message))?;
     tokio::select! {
         () = exchange(shared, id, inbound, outbound) => {}
         _ = closed => {}
@@ -96,12 +90,7 @@ async fn taken_over(inbound: &mut Inbound) -> Option<(PlaneReport, TakenOver)> {
     timeout(TAKE_OVER_TIMEOUT, answer).await.ok().flatten()
 }
 
-async fn exchange(
-    shared: &Arc<Shared>,
-    id: RackId,
-    mut inbound: Inbound,
-    outbound: &mpsc::Sender<Result<ServerMessage, Error>>,
-) {
+async fn exchange(shared: &Arc<Shared>, id: RackId, mut inbound: Inbound, outbound: &Queue) {
     let mut relayed: HashMap<u64, mpsc::Sender<Result<ClientMessage, Error>>> = HashMap::new();
     let mut alive = interval(ALIVE_INTERVAL);
     loop {
@@ -153,7 +142,6 @@ async fn exchange(
     }
 }
 
-/// Serves a worker below a rack.
 fn begin(
     shared: Arc<Shared>,
     caller: Caller,
@@ -163,13 +151,7 @@ fn begin(
     let (sender, inbound) = mpsc::channel(QUEUE_LEN);
     tokio::spawn(async move {
         let inbound: Inbound = Box::pin(ReceiverStream::new(inbound));
-        let served = serve_worker(&shared, caller, first, inbound, &outbound, || {});
-        let mut closing = shared.closing.subscribe();
-        let served = tokio::select! {
-            served = served => served,
-            _ = closing.wait_for(|closing| *closing) => return,
-        };
-        if let Err(denial) = served {
+        if let Err(denial) = serve_worker(&shared, caller, first, inbound, &outbound, || {}).await {
             shared.log_denial(caller.peer, &denial);
             let _ = outbound.sender.send(outbound.wrap(ServerMessage::Denied(denial))).await;
         }

@@ -1,83 +1,65 @@
 //! The stream of one worker, at this aggregator or relayed by a rack.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    pin::Pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
-use tokio::{
-    sync::mpsc,
-    time::{interval, timeout},
-};
-use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
-use tonic::{Request, Status as Error, Streaming};
+use tokio::time::{interval, timeout};
+use tokio_stream::StreamExt as _;
+use tonic::Status as Error;
 
-use super::{Shared, connections::Ends, rack_session};
+use super::{
+    Shared,
+    connections::{Peer, SessionHandler},
+    rack_session,
+};
 use crate::{
     client::connection::ALIVE_INTERVAL,
-    coordinator::{Asked, JoinRequest, MemberId, Outcome, RackId},
+    coordinator::{Join, MemberId, Outcome, RackId},
     events::printable,
     message::{
-        ClientMessage, Denial, DenialKind, Hello, Join, PROTOCOL_VERSION, Reconnect, ServerMessage, Status,
+        ClientMessage, Denial, DenialKind, Hello, JoinRequest, PROTOCOL_VERSION, Reconnect, ServerMessage,
+        Status,
     },
     plane::WorkerInstall,
-    rpc::{Sending, SessionHandler},
+    rpc::{Inbound, Queue},
 };
 
 /// Time that a stream may be open before its first messages have come.
 pub const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Messages that may wait to be sent.
-pub const QUEUE_LEN: usize = 256;
 /// Longest reason that is passed on, in bytes.
 pub const REASON_LEN: usize = 1024;
 
-/// The messages of a client.
-pub type Inbound = Pin<Box<dyn Stream<Item = Result<ClientMessage, Error>> + Send>>;
-
-/// Serves the streams of a root.
 pub struct Sessions(pub Arc<Shared>);
 
 impl SessionHandler for Sessions {
-    fn session(&self, request: Request<Streaming<ClientMessage>>) -> Result<Sending<ServerMessage>, Error> {
-        let shared = self.0.clone();
-        let (ends, addresses) = ends(&request)?;
-        let (outbound, queue) = mpsc::channel(QUEUE_LEN);
-        let inbound: Inbound = Box::pin(request.into_inner());
-        tokio::spawn(async move {
-            let mut closing = shared.closing.subscribe();
-            tokio::select! {
-                () = serve(&shared, &ends, addresses, inbound, outbound) => {}
-                _ = closing.wait_for(|closing| *closing) => {}
+    async fn serve(&self, peer: Peer, mut inbound: Inbound, outbound: Queue) {
+        let (shared, [ip, local]) = (&self.0, peer.ends);
+        let authenticated = || peer.ticket.authenticate();
+        let denial = match first_messages(&mut inbound).await {
+            Ok(ClientMessage::Enter { secret, name, is_parameter_host }) => {
+                let entering = rack_session::Entering { secret, name, is_parameter_host, ip };
+                rack_session::serve(shared, entering, inbound, &outbound, authenticated).await
             }
-        });
-        Ok(ReceiverStream::new(queue))
-    }
-}
-
-/// The two ends of a stream's connection.
-pub fn ends(request: &Request<Streaming<ClientMessage>>) -> Result<(Ends, [Ipv4Addr; 2]), Error> {
-    let ends = request.extensions().get::<Ends>().cloned();
-    let ends = ends.ok_or_else(|| Error::internal("a stream without a connection"))?;
-    let addresses = [ipv4(ends.peer)?, ipv4(ends.local)?];
-    Ok((ends, addresses))
-}
-
-fn ipv4(address: Option<SocketAddr>) -> Result<Ipv4Addr, Error> {
-    match address.map(|address| address.ip().to_canonical()) {
-        Some(IpAddr::V4(ip)) => Ok(ip),
-        _ => Err(Error::failed_precondition("the control plane needs IPv4 addresses on both ends")),
+            Ok(first) => {
+                let caller = Caller { peer: ip, local, rack: None };
+                let outbound = Outbound { sender: outbound.clone(), relay: None };
+                serve_worker(shared, caller, first, inbound, &outbound, authenticated).await
+            }
+            Err(denial) => Err(denial),
+        };
+        if let Err(denial) = denial {
+            shared.log_denial(ip, &denial);
+            // The client may be gone.
+            let _ = outbound.send(Ok(ServerMessage::Denied(denial))).await;
+        }
     }
 }
 
 /// Reads the first message of a stream, and the one after it. A denial says what is wrong with them.
 pub async fn first_messages(inbound: &mut Inbound) -> Result<ClientMessage, Denial> {
-    let denial = |kind, message: String| Denial { kind, message };
     let mut next = async || match timeout(FIRST_MESSAGE_TIMEOUT, inbound.next()).await {
         Ok(Some(Ok(message))) => Ok(message),
-        Ok(Some(Err(error))) => Err(denial(DenialKind::Request, error.message().to_owned())),
-        Ok(None) | Err(_) => Err(denial(DenialKind::Request, "no message came".into())),
+        Ok(Some(Err(error))) => Err(Denial::new(DenialKind::Request, error.message())),
+        Ok(None) | Err(_) => Err(Denial::new(DenialKind::Request, "no message came")),
     };
     let (hello, own) = (next().await?, Hello::own());
     match hello {
@@ -90,41 +72,13 @@ pub async fn first_messages(inbound: &mut Inbound) -> Result<ClientMessage, Deni
                 own.build,
                 own.protocol
             );
-            return Err(denial(DenialKind::Version, message));
+            return Err(Denial::new(DenialKind::Version, message));
         }
-        _ => return Err(denial(DenialKind::Request, "the first message is no hello".into())),
+        _ => return Err(Denial::new(DenialKind::Request, "the first message is no hello")),
     }
     next().await
 }
 
-async fn serve(
-    shared: &Arc<Shared>,
-    ends: &Ends,
-    addresses: [Ipv4Addr; 2],
-    mut inbound: Inbound,
-    outbound: mpsc::Sender<Result<ServerMessage, Error>>,
-) {
-    let authenticated = || ends.ticket.authenticate();
-    let denial = match first_messages(&mut inbound).await {
-        Ok(ClientMessage::Enter { secret, name, is_parameter_host }) => {
-            let entering = rack_session::Entering { secret, name, is_parameter_host, ip: addresses[0] };
-            rack_session::serve(shared, entering, inbound, &outbound, authenticated).await
-        }
-        Ok(first) => {
-            let caller = Caller { peer: addresses[0], local: addresses[1], rack: None };
-            let outbound = Outbound { sender: outbound.clone(), relay: None };
-            serve_worker(shared, caller, first, inbound, &outbound, authenticated).await
-        }
-        Err(denial) => Err(denial),
-    };
-    if let Err(denial) = denial {
-        shared.log_denial(addresses[0], &denial);
-        // The client may be gone.
-        let _ = outbound.send(Ok(ServerMessage::Denied(denial))).await;
-    }
-}
-
-/// The addresses of a worker's connection, and the rack that relays it.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     pub peer: Ipv4Addr,
@@ -133,10 +87,9 @@ pub struct Caller {
     pub rack: Option<RackId>,
 }
 
-/// The way back to a worker.
 #[derive(Clone)]
 pub struct Outbound {
-    pub sender: mpsc::Sender<Result<ServerMessage, Error>>,
+    pub sender: Queue,
     /// The stream's number at the rack that relays it.
     pub relay: Option<u64>,
 }
@@ -155,7 +108,6 @@ impl Outbound {
     }
 }
 
-/// The messages that a member has been sent.
 #[derive(Default)]
 struct Sent {
     revision: u64,
@@ -173,10 +125,10 @@ pub async fn serve_worker(
 ) -> Result<(), Denial> {
     let mut sent = Sent::default();
     let id = match first {
-        ClientMessage::Join(join) => {
-            shared.check_secret(&join.spec.job, &join.secret)?;
+        ClientMessage::Join { secret, request } => {
+            shared.check_secret(&request.spec.job, &secret)?;
             authenticated();
-            match shared.join(caller, *join) {
+            match shared.join(caller, *request) {
                 Ok(id) => id,
                 Err(status) => {
                     outbound.send(ServerMessage::Status(status)).await;
@@ -192,10 +144,7 @@ pub async fn serve_worker(
             sent.next_event = received;
             session
         }
-        _ => {
-            let message = "a worker's stream begins with a join".into();
-            return Err(Denial { kind: DenialKind::Request, message });
-        }
+        _ => return Err(Denial::new(DenialKind::Request, "a worker's stream begins with a join")),
     };
     outbound.send(ServerMessage::Joined { session: id }).await;
     exchange(shared, id, inbound, outbound, sent).await;
@@ -254,7 +203,7 @@ impl Shared {
         }
         let message =
             "the shared secret is wrong: give all workers the output of `sumac-agg token` for this job";
-        Err(Denial { kind: DenialKind::Secret, message: message.into() })
+        Err(Denial::new(DenialKind::Secret, message))
     }
 
     pub fn log_denial(&self, peer: Ipv4Addr, denial: &Denial) {
@@ -263,11 +212,11 @@ impl Shared {
         }
     }
 
-    fn join(&self, caller: Caller, join: Join) -> Result<MemberId, Status> {
-        let Join { spec, host, .. } = join;
+    fn join(&self, caller: Caller, asked: JoinRequest) -> Result<MemberId, Status> {
+        let host = &asked.host;
         let ip = if host.data_ip.is_unspecified() { caller.peer } else { host.data_ip };
         let worker = WorkerInstall { ip, port: host.data_port, mac: host.mac, local_ip: caller.local };
-        let request = JoinRequest { asked: Asked { spec, host }, worker, rack: caller.rack };
+        let request = Join { asked, worker, rack: caller.rack };
         let now = self.now();
         let joined = self.update(|coordinator| coordinator.join(now, &request));
         let (spec, peer) = (&request.asked.spec, caller.peer);
@@ -281,12 +230,11 @@ impl Shared {
                 if let Some(suppressed) = self.refused.allow(std::time::Instant::now()) {
                     tracing::warn!(name, rank, %peer, %refusal, suppressed, "join refused");
                 }
-                Err(Status::Refused((&refusal).into()))
+                Err(Status::Refused(refusal))
             }
         }
     }
 
-    /// The next message for a member, if there is one.
     fn next_message(&self, id: MemberId, sent: &mut Sent) -> Option<ServerMessage> {
         let coordinator = &self.lock().coordinator;
         if let Some((number, event)) = coordinator.event(id, sent.next_event) {

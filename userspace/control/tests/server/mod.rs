@@ -137,7 +137,7 @@ async fn serve<P: DataPlane>(
     opened: oneshot::Sender<SocketAddr>,
     stopped: oneshot::Receiver<()>,
 ) {
-    let listening = Listening::open(address, plane, options).await.unwrap();
+    let listening = Listening::open(address, Arc::new(plane), options).await.unwrap();
     opened.send(listening.address()).unwrap();
     listening.serve(async { drop(stopped.await) }).await.unwrap();
 }
@@ -225,7 +225,7 @@ impl Rack {
         let (below, root, name, identity) =
             (plane.clone(), root.clone(), name.to_owned(), state_dir.identity());
         let task = runtime.spawn(async move {
-            let rack = RackServer::open(address, below, identity, root, name).await.unwrap();
+            let rack = RackServer::open(address, Arc::new(below), identity, root, name).await.unwrap();
             opened.send(rack.address()).unwrap();
             rack.serve(async { drop(stopped.await) }).await.unwrap();
         });

@@ -45,7 +45,7 @@ pub(super) fn rack(number: u8) -> RackEntry {
     }
 }
 
-pub(super) fn dynamic(job: &str, rank: u16, world: u16, change: impl FnOnce(&mut JobSpec)) -> JoinRequest {
+pub(super) fn dynamic(job: &str, rank: u16, world: u16, change: impl FnOnce(&mut JobSpec)) -> Join {
     wanting(job, rank, world, |asked| {
         let spec = &mut asked.spec;
         (spec.mode, spec.elements, spec.slots, spec.shards) = (Some(Mode::Dynamic), None, None, None);
@@ -54,7 +54,7 @@ pub(super) fn dynamic(job: &str, rank: u16, world: u16, change: impl FnOnce(&mut
     })
 }
 
-pub(super) fn plain(job: &str, rank: u16, world: u16) -> JoinRequest {
+pub(super) fn plain(job: &str, rank: u16, world: u16) -> Join {
     dynamic(job, rank, world, |_| {})
 }
 
@@ -63,8 +63,8 @@ pub(super) fn present() -> [(u64, PlaneInfo); 1] {
     [(1, host(0).plane)]
 }
 
-pub(super) fn below(rack: u64, request: JoinRequest) -> JoinRequest {
-    JoinRequest { rack: Some(RackId(rack)), ..request }
+pub(super) fn below(rack: u64, request: Join) -> Join {
+    Join { rack: Some(RackId(rack)), ..request }
 }
 
 impl World {
@@ -84,7 +84,7 @@ impl World {
         id.0
     }
 
-    pub(super) fn all(&mut self, requests: impl IntoIterator<Item = JoinRequest>) -> Vec<MemberId> {
+    pub(super) fn all(&mut self, requests: impl IntoIterator<Item = Join>) -> Vec<MemberId> {
         requests.into_iter().map(|request| self.join(&request).unwrap()).collect()
     }
 
@@ -214,7 +214,7 @@ fn ranks_that_differ_in_mode_are_named() {
         let zero = world.join(&other(0, |_| {})).unwrap();
         let refusal = world.join(&second).unwrap_err();
         assert!(refusal.to_string().contains(words), "{refusal}");
-        assert_eq!(world.refusal(zero), refused(refusal));
+        assert_eq!(world.refusal(zero), refusal);
     }
 }
 
@@ -266,7 +266,7 @@ fn a_control_plane_without_an_aggregator() {
     let none = PlaneInfo { kind: PlaneKind::None, slots: 0, shards: 16, ..plane(0, 832) };
     let mut world = World::with(none);
     let refusal = world.join(&request("a", 0, 1)).unwrap_err();
-    assert_eq!(refusal, Refusal::NoAggregator);
+    assert_eq!(refusal, Refusal::no_aggregator());
     assert!(refusal.to_string().contains("open the job with mode dynamic"), "{refusal}");
     world.enter(host(0));
     let members: Vec<_> = (0..40).map(|rank| world.join(&plain("a", rank, 40)).unwrap()).collect();

@@ -130,7 +130,7 @@ fn an_install_that_comes_too_late_or_fails_is_undone() {
     let member = world.coordinator.join(Time::ZERO, &request("b", 0, 1)).unwrap();
     let Some(Action::Install(run, _)) = world.coordinator.poll_action() else { panic!("no order") };
     world.coordinator.on_installed(run, Err("no way to rank 0".into()));
-    assert_eq!(world.refusal(member), refused(Refusal::Plane { what: "no way to rank 0".into() }));
+    assert_eq!(world.refusal(member), Refusal::plane("no way to rank 0"));
     let undone = world.coordinator.poll_action();
     assert!(matches!(undone, Some(Action::Remove { run: of, .. }) if of == run), "what was half done");
 }
@@ -143,9 +143,9 @@ fn a_stop_tells_everybody() {
     world.coordinator.stop();
     world.work();
     assert_eq!(world.failure(running[0]).kind, FailureKind::Stopped);
-    assert_eq!(world.refusal(waiting), refused(Refusal::Stopping));
+    assert_eq!(world.refusal(waiting), Refusal::stopping());
     assert!(world.plane.is_empty() && world.coordinator.is_idle());
-    assert_eq!(world.join(&request("c", 0, 1)), Err(Refusal::Stopping));
+    assert_eq!(world.join(&request("c", 0, 1)), Err(Refusal::stopping()));
 }
 
 #[test]

@@ -27,7 +27,7 @@ use crate::{
     journal,
     message::WorkerHost,
     plane::{LastEpoch, TakenOver},
-    refusal::{RefusalKind, Refused},
+    refusal::{Refusal, RefusalKind},
 };
 
 const fn seconds(seconds: u64) -> Time {
@@ -55,7 +55,7 @@ const fn plane(slots: u32, max_elements: u16) -> PlaneInfo {
 }
 
 /// Asks for 32 slots in each of two lanes.
-fn request(job: &str, rank: u16, world: u16) -> JoinRequest {
+fn request(job: &str, rank: u16, world: u16) -> Join {
     let spec = JobSpec {
         elements: Some(256),
         slots: Some(32),
@@ -77,18 +77,18 @@ fn request(job: &str, rank: u16, world: u16) -> JoinRequest {
         mac: [2; 6],
         local_ip: Ipv4Addr::new(10, 77, rank as u8, 1),
     };
-    JoinRequest { asked: Asked { spec, host }, worker, rack: None }
+    Join { asked: JoinRequest { spec, host }, worker, rack: None }
 }
 
 /// The same with another request.
-fn wanting(job: &str, rank: u16, world: u16, change: impl FnOnce(&mut Asked)) -> JoinRequest {
+fn wanting(job: &str, rank: u16, world: u16, change: impl FnOnce(&mut JoinRequest)) -> Join {
     let mut request = request(job, rank, world);
     change(&mut request.asked);
     request
 }
 
 /// The same with so many seconds to wait for the others.
-fn within(seconds: f64, mut request: JoinRequest) -> JoinRequest {
+fn within(seconds: f64, mut request: Join) -> Join {
     request.asked.spec.timeout_s = Some(seconds);
     request
 }
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    fn join(&mut self, request: &JoinRequest) -> Result<MemberId, Refusal> {
+    fn join(&mut self, request: &Join) -> Result<MemberId, Refusal> {
         let result = self.coordinator.join(self.now, request);
         self.work();
         result
@@ -175,7 +175,7 @@ impl World {
 
     /// Writes the journal.
     fn record(&mut self) {
-        self.journal.extend(journal::written(&self.coordinator.poll_records()));
+        self.journal.extend(journal::encode(&self.coordinator.poll_records()));
     }
 
     /// Executes the coordinator's commands, and checks that a plane can.
@@ -301,7 +301,7 @@ impl World {
         }
     }
 
-    fn refusal(&self, member: MemberId) -> Refused {
+    fn refusal(&self, member: MemberId) -> Refusal {
         match self.status(member) {
             Status::Refused(refusal) => refusal,
             other => panic!("{other:?}"),
@@ -331,9 +331,4 @@ impl World {
         self.coordinator.post(self.now, member, first, posts);
         self.work();
     }
-}
-
-/// The refusal as a member receives it.
-fn refused(refusal: Refusal) -> Refused {
-    (&refusal).into()
 }

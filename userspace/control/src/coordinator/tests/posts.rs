@@ -4,7 +4,7 @@ use super::*;
 use crate::events::{Announcement, Event, Fault, OperationReport, ReportedOperation, TEXT_LEN};
 use sumac_job::OperationId;
 
-fn by_name(job: &str, rank: u16, world: u16) -> JoinRequest {
+fn by_name(job: &str, rank: u16, world: u16) -> Join {
     wanting(job, rank, world, |asked| asked.spec.order = Some(OperationOrder::Name))
 }
 

@@ -128,7 +128,7 @@ impl Play {
         let name = format!("job {job}");
         let request = if dynamic { plain(&name, rank, world) } else { request(&name, rank, world) };
         let rack = rack.and_then(|rack| self.present.get(&rack)).map(|session| RackId(*session));
-        if let Ok(member) = self.world.join(&within(5.0, JoinRequest { rack, ..request })) {
+        if let Ok(member) = self.world.join(&within(5.0, Join { rack, ..request })) {
             self.alive.push(member);
         }
     }

@@ -56,7 +56,7 @@ fn nobody_comes() {
     world.pass_with(seconds(20), &members, &present());
     assert_eq!(world.terms(members[1]).epoch, 1);
     let taken = world.join(&plain("a", 1, 2)).unwrap_err();
-    assert_eq!(taken.kind(), RefusalKind::RankTaken);
+    assert_eq!(taken.kind, RefusalKind::RankTaken);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn whose_trainer_died_is_replaced_too() {
 fn who_does_not_fit_is_refused_and_the_place_stays_open() {
     let (mut world, members) = with_a_gap(seconds(10));
     let elsewhere = world.enter(rack(1));
-    let with = |change: fn(&mut Asked)| {
+    let with = |change: fn(&mut JoinRequest)| {
         let mut request = plain("a", 2, 3);
         change(&mut request.asked);
         request
@@ -92,10 +92,7 @@ fn who_does_not_fit_is_refused_and_the_place_stays_open() {
             "rank 2 can have 100 elements and 4 shards; the running job has 352 and 4",
         ),
         (with(|w| w.host.max_shards = 1), "rank 2 can have 352 elements and 1 shards"),
-        (
-            JoinRequest { rack: Some(RackId(elsewhere)), ..plain("a", 2, 3) },
-            "joined at another aggregator before",
-        ),
+        (Join { rack: Some(RackId(elsewhere)), ..plain("a", 2, 3) }, "joined at another aggregator before"),
     ];
     for (request, words) in table {
         let refusal = world.join(&request).unwrap_err().to_string();
@@ -130,7 +127,7 @@ fn a_second_one_waits_until_the_first_is_in() {
     let first = world.coordinator.join(world.now, &plain("a", 1, 3)).unwrap();
     assert_eq!(world.status(first), Status::Waiting(vec![]));
     let second = world.join(&plain("a", 2, 3)).unwrap_err();
-    assert_eq!(second.kind(), RefusalKind::RankTaken, "its client tries again");
+    assert_eq!(second.kind, RefusalKind::RankTaken, "its client tries again");
     assert_eq!(world.terms(first).epoch, 2);
     let second = world.join(&plain("a", 2, 3)).unwrap();
     assert_eq!((world.terms(second).epoch, world.terms(first).epoch), (3, 3));

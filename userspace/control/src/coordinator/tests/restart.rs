@@ -56,7 +56,7 @@ fn workers_that_join_anew_do_not_wait_for_their_former_job() {
     world.start("a", 2);
     world.restart(0);
     for rank in 0..2 {
-        let taken = refused(world.join(&request("a", rank, 2)).unwrap_err());
+        let taken = world.join(&request("a", rank, 2)).unwrap_err();
         assert_eq!(taken.kind, RefusalKind::RankTaken, "rank {rank}: its client tries again");
     }
     world.pass(seconds(3), &[]);
@@ -158,7 +158,7 @@ fn measures_names_and_events_survive() {
     world.post(members[1], 2, announce("x"));
     assert_eq!(released(&world, 1), Some((1, Event::Released("x".into()))));
     let records = world.coordinator.all_records();
-    world.journal = journal::written(&records);
+    world.journal = journal::encode(&records);
     world.restart(0);
     assert_eq!(released(&world, 1), Some((1, Event::Released("x".into()))), "from a compacted journal too");
 }
