@@ -26,7 +26,7 @@ demo: build ## train on real data over a lab of 4 workers, without and with pack
 	$(BIN)/sumac-lab demo
 
 .PHONY: test
-test: build ## everything: units, simulation, model checking, eBPF programs, end to end
+test: setup ## everything: units, simulation, model checking, eBPF programs, end to end
 	@tools/test.sh
 
 .PHONY: bench
@@ -39,13 +39,17 @@ vm: build ## run a lab on Debian's own kernel under emulation (needs qemu-system
 	tools/vm/run.sh
 
 .PHONY: lint
-lint: ## formatting, clippy with warnings denied, licences and advisories of dependencies
+lint: ## formatting, and clippy with warnings denied
 	@tools/setup.sh --lint
 	cargo fmt --all --check
 	cargo fmt --check --manifest-path xdp-prog/Cargo.toml
 	cargo fmt --check --manifest-path nic-agg/ebpf/Cargo.toml
 	cargo fmt --check --manifest-path tools/cable-prog/Cargo.toml
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+.PHONY: deny
+deny: ## licences, sources and advisories of dependencies (builds cargo-deny first: some minutes)
+	@tools/setup.sh --deny
 	tools/deny.sh
 
 .PHONY: doc

@@ -2,7 +2,8 @@
 # The only step that touches the system: installs what building, testing and the lab need on Debian 12.
 #   tools/setup.sh            tool chain, lab tools, Python for the demo
 #   tools/setup.sh --compare  also PyTorch's Gloo and Open MPI, for `sumac-figures compare` and `make bench`
-#   tools/setup.sh --lint     also clippy, rustfmt and cargo-deny, for `make lint`
+#   tools/setup.sh --lint     also clippy and rustfmt, for `make lint`
+#   tools/setup.sh --deny     also cargo-deny, for `make deny`
 # A second run finds everything in place and does nothing.
 set -euo pipefail
 
@@ -62,6 +63,6 @@ if [ "${1:-}" = --compare ]; then install_missing "${compare_packages[@]}"; fi
 install_bpf_linker
 if [ "${1:-}" = --lint ]; then
     cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1 || install_missing "${lint_packages[@]}"
-    install_cargo_deny
 fi
+if [ "${1:-}" = --deny ]; then install_cargo_deny; fi
 say "everything is in place"
