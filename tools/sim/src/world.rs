@@ -2,7 +2,7 @@
 
 use std::net::SocketAddrV4;
 
-use sumac_transport::{Engine, JobError, Operation};
+use sumac_transport::{CompletionQueue, Engine, JobError, Operation};
 use sumac_wire::{Header, Kind};
 
 use crate::{
@@ -126,6 +126,7 @@ impl World {
     /// Gives a worker new engines and a new trainer, as after a restart of its job.
     pub fn restart_worker(&mut self, id: usize, engines: Vec<Engine>, trainer: Box<dyn Trainer>) {
         let worker = &mut self.workers[id];
+        worker.completed = engines.iter().map(|_| CompletionQueue::default()).collect();
         (worker.engines, worker.trainer, worker.received) = (engines, trainer, 0);
         self.events.schedule(self.now, Event::Wake(id));
     }
