@@ -60,7 +60,7 @@ impl Kind {
             DType::Float16 => half::f16::from_f32(value(i)).to_ne_bytes().to_vec(),
             DType::Bfloat16 => half::bf16::from_f32(value(i)).to_ne_bytes().to_vec(),
             DType::Int32 => (i as i32 % 2003).to_ne_bytes().to_vec(),
-            _ => value(i).to_ne_bytes().to_vec(),
+            DType::Float32 => value(i).to_ne_bytes().to_vec(),
         };
         let period: Vec<u8> = (0..2003).flat_map(bytes_of).collect();
         period.iter().copied().cycle().take(bytes).collect()

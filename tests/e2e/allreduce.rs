@@ -57,7 +57,7 @@ fn sums_over(path: Path) -> Option<Vec<f32>> {
         }
         assert_eq!(runs[0], runs[1], "{path:?}: two runs differ");
         if backend == Backend::Xdp {
-            assert_summed_in_the_kernel(&sumac.aggregator_status().unwrap(), &path, rounds);
+            assert_summed_in_the_kernel(&sumac.aggregator_status().unwrap(), path, rounds);
         }
         result = runs.pop().and_then(|mut sums| sums.pop());
     });
@@ -66,7 +66,7 @@ fn sums_over(path: Path) -> Option<Vec<f32>> {
 
 /// Asserts that it was the XDP programs, in driver mode, that added, and every chunk, or round for its exponent, once for
 /// each worker.
-fn assert_summed_in_the_kernel(status: &serde_json::Value, path: &Path, rounds: u64) {
+fn assert_summed_in_the_kernel(status: &serde_json::Value, path: Path, rounds: u64) {
     let ports = status["ports"].as_array().unwrap();
     let expected = if path.topology == Topology::OneArm { 1 } else { usize::from(path.workers) };
     assert_eq!(ports.len(), expected, "{status}");

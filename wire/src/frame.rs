@@ -165,7 +165,7 @@ fn datagram<B: Bytes + ?Sized>(bytes: &B, tagged: bool, l3: usize) -> Result<Fra
 
 /// The addresses of a frame that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it; addresses are in host order")]
+#[expect(missing_docs, reason = "the names say it; addresses are in host order")]
 pub struct Endpoints {
     pub src_mac: [u8; 6],
     pub dst_mac: [u8; 6],

@@ -169,7 +169,7 @@ pub const ELEMENT_LEN: usize = 4;
 
 /// The header's fields in host order. See [`offset`] for their meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each is documented once, at its offset")]
+#[expect(missing_docs, reason = "each is documented once, at its offset")]
 pub struct Header {
     pub kind: u8,
     pub format: u8,

@@ -112,7 +112,7 @@ impl Marking {
         ports: [(&str, &'static str); 2],
     ) -> Result<(), MarkingError> {
         for (direction, port) in ports {
-            let mut program = self.load().map_err(|source| self.not_loaded(cable, source))?;
+            let mut program = self.load().map_err(|source| not_loaded(cable, source))?;
             let pin = self.pins.join(direction);
             // A thread of its own, which ends here, enters the cable's namespace.
             let attached = std::thread::scope(|scope| {
@@ -123,10 +123,6 @@ impl Marking {
             attached.map_err(|source| MarkingError::Attach { cable: name(), port, source: source.into() })?;
         }
         Ok(())
-    }
-
-    fn not_loaded(&self, cable: &Namespace, source: aya::EbpfError) -> MarkingError {
-        MarkingError::Load { cable: cable.name().to_owned(), source: source.into() }
     }
 
     fn load(&self) -> Result<aya::Ebpf, aya::EbpfError> {
@@ -172,6 +168,10 @@ fn attach(program: &mut aya::Ebpf, cable: &Namespace, port: &str, pin: &Path) ->
     // Dropping it would take the program off; the kernel does that when the port goes.
     std::mem::forget(classifier.take_link(link)?);
     Ok(())
+}
+
+fn not_loaded(cable: &Namespace, source: aya::EbpfError) -> MarkingError {
+    MarkingError::Load { cable: cable.name().to_owned(), source: source.into() }
 }
 
 #[cfg(test)]

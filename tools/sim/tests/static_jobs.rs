@@ -81,7 +81,7 @@ fn start(world: u16, elements: u16, scaling: Scale, has_racks: bool) -> (World, 
 }
 
 fn sum(signature: u32, values: impl Iterator<Item = f32>) -> Operation {
-    let bytes: Vec<u8> = values.flat_map(|value| value.to_ne_bytes()).collect();
+    let bytes: Vec<u8> = values.flat_map(f32::to_ne_bytes).collect();
     Operation::allreduce(signature, DType::Float32, Arithmetic::Sum, bytes.len() / 4, Box::new(bytes))
 }
 

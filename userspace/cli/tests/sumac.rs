@@ -37,24 +37,24 @@ struct Lab {
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
+fn shell(line: &str) {
+    let output = Command::new("sh").args(["-c", line]).output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
 impl Lab {
     fn new() -> Self {
         let name = format!("sumaccli{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let lab = Self { pins: format!("/sys/fs/bpf/{name}"), name };
-        lab.shell(&format!("ip netns add {}", lab.name));
+        shell(&format!("ip netns add {}", lab.name));
         lab.inside("ip link add h0 type veth peer name h1");
         lab.inside("ip link set h0 up");
         lab.inside("ip link set h1 up");
         lab
     }
 
-    fn shell(&self, line: &str) {
-        let output = Command::new("sh").args(["-c", line]).output().unwrap();
-        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-
     fn inside(&self, line: &str) {
-        self.shell(&format!("nsenter --net=/run/netns/{} {line}", self.name));
+        shell(&format!("nsenter --net=/run/netns/{} {line}", self.name));
     }
 
     /// Runs the command inside: exit code, standard output, standard error.

@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn ranges_outside_are_refused() {
         let region = region(100);
-        #[allow(clippy::reversed_empty_ranges, reason = "the case under test")]
+        #[expect(clippy::reversed_empty_ranges, reason = "the case under test")]
         for (input, output) in [(0..101, 0..1), (0..1, 100..101), (50..40, 0..1)] {
             assert!(matches!(region.lease(input, output), Err(LeaseError::Outside { len: 100, .. })));
         }

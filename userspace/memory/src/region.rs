@@ -99,7 +99,7 @@ impl SharedRegion {
     }
 
     /// Number of bytes in the region; never zero.
-    #[allow(clippy::len_without_is_empty, reason = "a region is never empty")]
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.lender.len()
     }

@@ -163,7 +163,7 @@ impl ChunkCodec {
     }
 
     /// Returns the number of values of a chunk that this worker contributes.
-    pub fn contributed(&self, operation: &Operation, span: Span) -> usize {
+    pub fn contributed(operation: &Operation, span: Span) -> usize {
         span.overlap(&operation.gives).len()
     }
 

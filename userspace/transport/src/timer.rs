@@ -93,7 +93,7 @@ impl Backoff {
     }
 
     /// The level of the next new chunk.
-    pub fn level(&self) -> u8 {
+    pub fn level(self) -> u8 {
         self.level
     }
 }

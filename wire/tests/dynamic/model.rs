@@ -131,12 +131,12 @@ impl System {
     }
 
     /// Returns one worker's contribution to a chunk: one, in four bits of its own.
-    fn term(&self, worker: usize, chunk: u32) -> u64 {
+    fn term(worker: usize, chunk: u32) -> u64 {
         1 << (4 * (worker as u32 * 4 + chunk))
     }
 
     fn correct(&self, chunk: u32) -> u64 {
-        (0..self.workers()).map(|worker| self.term(worker, chunk)).sum()
+        (0..self.workers()).map(|worker| System::term(worker, chunk)).sum()
     }
 
     fn packet(&self, worker: usize, seq: u32, again: bool, received: u32) -> Packet {
@@ -151,7 +151,7 @@ impl System {
             ],
             bitmap: [1 << rank, 1 << rack],
             received,
-            sum: self.term(worker, seq),
+            sum: System::term(worker, seq),
         }
     }
 
@@ -161,7 +161,7 @@ impl System {
     }
 
     /// Takes a packet at an aggregator; what it sends on.
-    fn aggregate(&self, (meta, value): &mut Slot, packet: &Packet) -> Option<Packet> {
+    fn aggregate((meta, value): &mut Slot, packet: &Packet) -> Option<Packet> {
         let header = packet.header();
         let (after, action) = decide(meta, &Contribution::of(&header), 0, u32::MAX);
         let before = std::mem::replace(meta, after);
@@ -193,8 +193,8 @@ impl System {
     ) -> Option<Packet> {
         let packet = self.packet(worker, seq, again, received);
         match self.place(worker) {
-            (rack, _, true) => self.aggregate(&mut state.first[rack], &packet),
-            _ if self.two_levels => self.aggregate(&mut state.second, &packet),
+            (rack, _, true) => System::aggregate(&mut state.first[rack], &packet),
+            _ if self.two_levels => System::aggregate(&mut state.second, &packet),
             _ => Some(packet),
         }
     }
@@ -238,7 +238,7 @@ impl System {
     /// Returns the contributors of a sum of chunk `seq`.
     fn holders(&self, seq: u32, sum: u64) -> Bits {
         let mut holders = [0; host::MAX_RACKS];
-        for worker in (0..self.workers()).filter(|worker| sum & self.term(*worker, seq) != 0) {
+        for worker in (0..self.workers()).filter(|worker| sum & System::term(*worker, seq) != 0) {
             let (rack, rank, _) = self.place(worker);
             holders[rack] |= 1 << rank;
         }
@@ -257,7 +257,7 @@ impl System {
         }
     }
 
-    fn slot<'a>(&self, state: &'a mut State, rack: Option<usize>) -> &'a mut Slot {
+    fn slot(state: &mut State, rack: Option<usize>) -> &mut Slot {
         match rack {
             Some(rack) => &mut state.first[rack],
             None => &mut state.second,
@@ -291,7 +291,7 @@ impl System {
         let received = state.have[worker].trailing_ones().min(seq);
         let sent = self.at_worker(state, worker, seq, true, received);
         let sent = match sent {
-            Some(packet) if self.two_levels && has_rack => self.aggregate(&mut state.second, &packet),
+            Some(packet) if self.two_levels && has_rack => System::aggregate(&mut state.second, &packet),
             other => other,
         };
         if let Some(packet) = sent {
@@ -366,18 +366,18 @@ impl Model for System {
                 hop.extend(sent);
             }
             Step::Between(packet) => {
-                let sent = self.aggregate(&mut state.second, &packet);
+                let sent = System::aggregate(&mut state.second, &packet);
                 state.last.extend(sent);
             }
             Step::Last(packet) => self.at_host(&mut state, &packet),
             Step::Release(rack, seq) => {
-                let (meta, value) = self.slot(&mut state, rack);
+                let (meta, value) = System::slot(&mut state, rack);
                 *meta = dynamic::release(meta, owner(JOB, EPOCH, 0), seq, 0, u32::MAX);
                 *value = if meta.owner == 0 { 0 } else { *value };
             }
             Step::Result(worker, seq) => state.have[worker] |= 1 << seq,
             Step::Take(rack) => {
-                let slot = self.slot(&mut state, rack);
+                let slot = System::slot(&mut state, rack);
                 if slot.0.owner == 0 {
                     *slot = (FOREIGN, 0);
                 }
@@ -387,7 +387,7 @@ impl Model for System {
                 let of = self.holders(chunk.seq().unwrap_or(0), *value);
                 self.settle(&mut state, place, &of);
             }
-            Step::Lose(rack) => *self.slot(&mut state, rack) = Default::default(),
+            Step::Lose(rack) => *System::slot(&mut state, rack) = Default::default(),
         }
         (state != *before).then_some(state)
     }

@@ -84,21 +84,21 @@ impl System {
     }
 
     /// Returns one worker's contribution to a chunk: one, in two bits of its own.
-    fn term(&self, worker: u32, chunk: u32) -> u64 {
+    fn term(worker: u32, chunk: u32) -> u64 {
         1 << (2 * (worker * 8 + chunk))
     }
 
     fn correct(&self, chunk: u32) -> u64 {
-        (0..self.all_workers()).map(|worker| self.term(worker, chunk)).sum()
+        (0..self.all_workers()).map(|worker| System::term(worker, chunk)).sum()
     }
 
     /// A worker's exponent of a chunk: now this worker's is the largest, now another's.
-    fn exponent(&self, worker: u32, chunk: u32) -> i8 {
+    fn exponent(worker: u32, chunk: u32) -> i8 {
         ((worker + chunk) % 2) as i8
     }
 
     fn largest_exponent(&self, chunk: u32) -> i8 {
-        (0..self.all_workers()).map(|worker| self.exponent(worker, chunk)).max().unwrap_or(exponent::NONE)
+        (0..self.all_workers()).map(|worker| System::exponent(worker, chunk)).max().unwrap_or(exponent::NONE)
     }
 
     fn job(&self, flags: u16, world: u32, rack: u32) -> JobEntry {
@@ -141,7 +141,7 @@ impl System {
             flags: version | if round { flag::EXPONENT } else { 0 },
             seq: place.seq,
             slot,
-            elements: if round { 0 } else { 1 },
+            elements: u16::from(!round),
             fan_in: [self.workers as u8, 0],
             bitmap: [1 << (worker % self.workers), 0],
             contributors: 0,
@@ -149,10 +149,10 @@ impl System {
             next_exponent: exponent::NONE,
             next_seq: 0,
             received: place.seq,
-            sum: if round { 0 } else { self.term(worker, place.seq) },
+            sum: if round { 0 } else { System::term(worker, place.seq) },
         };
         if round {
-            return vec![Packet { next_exponent: self.exponent(worker, place.seq), ..packet }];
+            return vec![Packet { next_exponent: System::exponent(worker, place.seq), ..packet }];
         }
         let question = Packet { flags: version | flag::QUERY, elements: 0, sum: 0, ..packet };
         if self.questions && !place.wanted {
@@ -162,7 +162,7 @@ impl System {
         if !self.rounds {
             return asks.into_iter().chain([packet]).collect();
         }
-        let known = Packet { next_exponent: self.exponent(worker, place.next), ..packet };
+        let known = Packet { next_exponent: System::exponent(worker, place.next), ..packet };
         asks.into_iter().chain([known, Packet { next_exponent: exponent::UNKNOWN, ..packet }]).collect()
     }
 

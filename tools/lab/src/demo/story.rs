@@ -113,7 +113,7 @@ pub(super) fn weights(single: &Trained, plain: &Trained, clean: &[Trained], loss
         "one process, plain",
         plain.accuracy * 100.0
     );
-    println!("{}", EXPLANATION);
+    println!("{EXPLANATION}");
     same(clean) && same(lossy)
 }
 

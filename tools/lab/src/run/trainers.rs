@@ -195,11 +195,8 @@ impl<T: Element> Trainer<T> {
     fn allreduce(&mut self, options: OpOptions<'_>, limit: Duration) -> Result<Span, TrainError> {
         let rank = self.rank;
         let fail = |source: ClientError| TrainError::Client { rank, doing: "summing", source: source.into() };
-        let tensor = match self.tensor.take() {
-            Some(tensor) => tensor,
-            // An earlier operation failed and kept it; that error ended the run already.
-            None => return Err(TrainError::Thread),
-        };
+        // An earlier operation that failed kept it; that error ended the run already.
+        let Some(tensor) = self.tensor.take() else { return Err(TrainError::Thread) };
         let (begin, deadline) = (monotonic(), Instant::now() + limit);
         let mut pending = self.job.allreduce_with(tensor, options).map_err(|failed| fail(failed.error))?;
         while !pending.wait_timeout(LOOK).map_err(|failed| fail(failed.error))? {

@@ -206,7 +206,7 @@ impl<'a> Simulation<'a> {
         center: NodeId,
         ring: u64,
     ) -> NodeId {
-        let node = beside.map(|rank| workers[rank].node).unwrap_or_else(|| self.host_at(center));
+        let node = beside.map_or_else(|| self.host_at(center), |rank| workers[rank].node);
         self.world.nodes[node].parameter = Some(Parameter::new(ring));
         self.parameters.push(node);
         node

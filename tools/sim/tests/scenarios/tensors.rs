@@ -84,7 +84,7 @@ fn bytes(dtype: DType, value: f64) -> Vec<u8> {
         DType::Float32 => (value as f32).to_ne_bytes().to_vec(),
         DType::Float16 => f16::from_f64(value).to_ne_bytes().to_vec(),
         DType::Bfloat16 => bf16::from_f64(value).to_ne_bytes().to_vec(),
-        _ => (value as i32).to_ne_bytes().to_vec(),
+        DType::Int32 => (value as i32).to_ne_bytes().to_vec(),
     }
 }
 

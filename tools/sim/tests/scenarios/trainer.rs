@@ -121,7 +121,7 @@ impl Trainer for Checker {
         truth.ended[self.rank][number] = true;
         truth.ends[number] = now;
         if must_fail(&truth.job, &tensor) {
-            return truth.check_culprit(self.rank, &tensor, &completion.result, &what);
+            return Truth::check_culprit(self.rank, &tensor, &completion.result, &what);
         }
         truth.carried += u64::from(tensor.poison.is_some());
         let is_part = self.skips[number] != Some(0);
@@ -164,7 +164,7 @@ impl Truth {
     }
 
     /// Checks that an operation with a value that cannot be summed fails, and that the error names it.
-    fn check_culprit(&self, rank: usize, tensor: &Tensor, result: &Result<(), OpError>, what: &str) {
+    fn check_culprit(rank: usize, tensor: &Tensor, result: &Result<(), OpError>, what: &str) {
         let Some((culprit, at)) = tensor.poison else { return };
         let at = BASE + at;
         let is_named = match result {

@@ -87,7 +87,7 @@ pub(super) struct Dequantizer {
 }
 
 impl Dequantizer {
-    pub(super) fn value(&self, sum: i32) -> f32 {
+    pub(super) fn value(self, sum: i32) -> f32 {
         (f64::from(sum) * self.inverse) as f32
     }
 }

@@ -295,7 +295,7 @@ impl ModeProtocol for DynamicMode {
         core.params.epoch = epoch;
         let ahead = resume.wrapping_sub(self.base as u32);
         // This worker's first chunk without a result is summed already, or it is that one.
-        let resume = self.base + u64::from(if ahead <= i32::MAX as u32 { ahead } else { 0 });
+        let resume = self.base + u64::from(if i32::try_from(ahead).is_ok() { ahead } else { 0 });
         self.settled_from = resume + u64::from(self.params.window);
         self.slot_map = self.slot_map.reset();
         self.entries.iter_mut().for_each(|entry| entry.exponent = UNKNOWN);

@@ -246,7 +246,7 @@ impl Core {
             return exponent::NONE;
         }
         let span = self.codec.span(operation, pending.first(seq));
-        self.stats.elements_scanned += self.codec.contributed(operation, span) as u64;
+        self.stats.elements_scanned += ChunkCodec::contributed(operation, span) as u64;
         self.codec.exponent(operation, span)
     }
 

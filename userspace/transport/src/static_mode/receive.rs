@@ -6,7 +6,7 @@ use sumac_wire::{
     stream::is_later,
 };
 
-use super::{StaticMode, slots::Slot, transmit::chunk_in_two_slots};
+use super::{StaticMode, pool::SlotPool, slots::Slot, transmit::chunk_in_two_slots};
 use crate::{
     chunk::Form,
     engine_core::Core,
@@ -124,7 +124,7 @@ impl StaticMode {
             return Err(Reason::Internal);
         }
         let pool = self.slots.pool();
-        let after = pool.follow(state.after, header.next_seq).ok_or(Reason::OutOfTurn)?;
+        let after = SlotPool::follow(state.after, header.next_seq).ok_or(Reason::OutOfTurn)?;
         core.deliver(now, record, Form::Scaled(state.exponent), header, elements)?;
         core.stats.steals += u64::from(after != pool.regular(record.seq));
         let operation = core.stream.find(state.after, record.operation);

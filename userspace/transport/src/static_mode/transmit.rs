@@ -7,7 +7,7 @@ use sumac_wire::{
 
 use super::StaticMode;
 use crate::{
-    chunk::Form,
+    chunk::{ChunkCodec, Form},
     engine_core::{Core, SentChunk},
     error::JobError,
     in_flight::{ChunkRecord, ChunkState},
@@ -96,7 +96,7 @@ impl StaticMode {
             PacketForm::ExponentRound => {
                 header.flags |= flag::EXPONENT;
                 header.next_exponent = core.codec.exponent(operation, span);
-                core.stats.elements_scanned += core.codec.contributed(operation, span) as u64;
+                core.stats.elements_scanned += ChunkCodec::contributed(operation, span) as u64;
             }
             PacketForm::Elements => {
                 let scaled = Form::Scaled(header.exponent);
