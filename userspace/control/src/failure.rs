@@ -14,16 +14,12 @@ pub enum FailureKind {
     Silent,
     /// A rank gave up, and stated why.
     Left,
-    /// The aggregator's slots are not what they were.
     StateLost,
-    /// The aggregator's data plane has been away for too long.
     PlaneDown,
     Stopped,
     /// Ranks have different operations, or one that no job can have.
     Mismatch,
-    /// A rack's aggregator stopped answering, or lost its state.
     Rack,
-    /// A parameter host stopped answering, or lost its state.
     ParameterHost,
     /// The control plane does not answer this worker (found by the worker itself).
     AggregatorSilent,

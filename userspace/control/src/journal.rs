@@ -43,7 +43,6 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a state directory, and returns its records.
     pub fn open(directory: &Path) -> Result<(Journal, Vec<Record>), JournalError> {
         let failed = |source| JournalError::Io { path: directory.to_owned(), source };
         fs::create_dir_all(directory).map_err(failed)?;

@@ -50,7 +50,6 @@ pub struct WorkerHost {
     pub checksum: bool,
 }
 
-/// A worker's request to join a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JoinRequest {
     pub spec: JobSpec,
@@ -65,7 +64,6 @@ impl JoinRequest {
     }
 }
 
-/// A member's request to go on after its stream ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reconnect {
     pub secret: Secret,
@@ -180,11 +178,9 @@ impl Denial {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DenialKind {
     Secret,
-    /// The other side is of another release.
     Version,
     /// The job has ended, or goes on with another worker in this one's slot.
     Over,
-    /// The request is not understood, or cannot be served here.
     Request,
 }
 

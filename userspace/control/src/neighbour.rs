@@ -29,7 +29,6 @@ const POKE: Duration = Duration::from_secs(1);
 /// The discard service: nobody answers.
 const DISCARD_PORT: u16 = 9;
 
-/// The way to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     pub ifindex: u32,

@@ -27,12 +27,10 @@ impl Pool {
         Pool { total, taken: Vec::new() }
     }
 
-    /// Slots below `limit`.
     pub fn total(&self, limit: u32) -> u32 {
         self.total.min(limit)
     }
 
-    /// Slots below `limit` that no job has.
     pub fn free(&self, limit: u32) -> u32 {
         self.gaps(limit).map(|gap| gap.slots).sum()
     }

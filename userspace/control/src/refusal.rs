@@ -10,7 +10,6 @@ use thiserror::Error;
 pub enum RefusalKind {
     /// A parameter that no job can have.
     Invalid,
-    /// The deadline passed before all ranks had joined.
     Missing,
     RankTaken,
     /// Two ranks want different jobs under one name.

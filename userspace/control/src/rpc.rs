@@ -20,9 +20,7 @@ pub const MAX_MESSAGE: usize = 2 << 20;
 /// Messages that may wait to be sent.
 pub const QUEUE_LEN: usize = 256;
 
-/// The messages of a client.
 pub type Inbound = Pin<Box<dyn Stream<Item = Result<ClientMessage, Status>> + Send>>;
-/// The messages for a client.
 pub type Queue = mpsc::Sender<Result<ServerMessage, Status>>;
 
 pub struct JsonCodec<E, D>(PhantomData<fn(E) -> D>);

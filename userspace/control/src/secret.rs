@@ -129,12 +129,10 @@ impl FromStr for JoinToken {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
     pub secret: Secret,
-    /// The fingerprint, if it came in a join token.
     pub fingerprint: Option<Fingerprint>,
 }
 
 impl Credential {
-    /// Reads a join token, or takes the bytes as a secret.
     pub fn new(bytes: &[u8]) -> Result<Credential, SecretError> {
         let text = std::str::from_utf8(bytes).ok();
         match text.filter(|text| text.starts_with(&format!("{TOKEN_PREFIX}."))) {

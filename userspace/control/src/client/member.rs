@@ -24,7 +24,6 @@ use crate::{
 
 /// Time that a static job continues without its control plane, which may be restarting.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two attempts to reach a control plane that the job goes on without.
 const LOST_RETRY: Duration = Duration::from_secs(1);
 const POSTS_PER_MESSAGE: usize = 64;
 /// Bytes of the longest character.
@@ -103,7 +102,6 @@ impl Member {
         }
     }
 
-    /// The grant when this worker joined.
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
@@ -139,7 +137,6 @@ impl Member {
         }
     }
 
-    /// Reports something to the coordinator: sent at once, in order.
     pub fn post(&self, post: Post) {
         let cut = |text: &str| shortened(text, TEXT_LEN).to_owned();
         let post = match post {
@@ -326,7 +323,6 @@ impl Stay {
         }
     }
 
-    /// Sends the posts that are not confirmed, from the one at `from` on.
     async fn send_posts(&self, connection: &Connection, from: usize) -> Result<(), ConnectError> {
         let mut first = self.posted + from as u64;
         let unsent: Vec<Post> = self.unconfirmed.iter().skip(from).cloned().collect();
@@ -351,7 +347,6 @@ impl Stay {
         timeout(SILENCE_TIMEOUT, confirmed).await.unwrap_or_else(|_| Err(no_answer()))
     }
 
-    /// Leaves while there is no connection.
     async fn leave_lost(&self, order: Option<LeaveOrder>) {
         let Some((outcome, answer)) = order else { return };
         let left = match self.reconnect().await {

@@ -16,7 +16,7 @@ pub use self::{
 use crate::{
     JobFailure, Refusal, RefusalKind,
     coordinator::MemberId,
-    message::{ClientMessage, DenialKind, JoinRequest, ServerMessage, Status},
+    message::{ClientMessage, Denial, DenialKind, JoinRequest, ServerMessage, Status},
 };
 
 const RETRY: Duration = Duration::from_millis(200);
@@ -82,57 +82,50 @@ async fn join_once(endpoint: &Endpoint, request: &JoinRequest, start: Instant) -
         let left = request.timeout().saturating_sub(start.elapsed()).max(RETRY);
         let mut asked = request.clone();
         asked.spec.timeout_s = Some(left.as_secs_f64());
-        let why = match attempt(endpoint, &asked, &mut last_missing).await {
-            Ok(member) => return Ok(member),
-            Err(Attempt::Ended(error)) => return Err(error),
-            Err(Attempt::Connection(ConnectError::Unreachable(why))) => why,
-            Err(Attempt::Connection(ConnectError::NotTrusted(why))) => {
-                return Err(JoinError::NotTrusted { endpoint: endpoint.address, why });
+        match attempt(endpoint, &asked, start, &mut last_missing).await {
+            Err(JoinError::Unreachable { .. }) if start.elapsed() + RETRY < request.timeout() => {
+                sleep(RETRY).await;
             }
-            Err(Attempt::Connection(ConnectError::Denied(denial))) => {
-                let (kind, why) = (denial.kind, denial.message);
-                return Err(JoinError::Denied { endpoint: endpoint.address, kind, why });
+            Err(JoinError::Unreachable { .. }) if !last_missing.is_empty() => {
+                return Err(missing(request, last_missing));
             }
-            Err(Attempt::Connection(ConnectError::Protocol(what))) => {
-                return Err(JoinError::Protocol { endpoint: endpoint.address, what });
-            }
-        };
-        if start.elapsed() + RETRY >= request.timeout() {
-            if !last_missing.is_empty() {
-                let job = &request.spec.job;
-                let message =
-                    format!("job `{job}`: still waiting for ranks {last_missing:?} at the deadline");
-                return Err(JoinError::Missing { ranks: last_missing, message });
-            }
-            return Err(JoinError::Unreachable { endpoint: endpoint.address, waited: start.elapsed(), why });
+            result => return result,
         }
-        sleep(RETRY).await;
     }
 }
 
-enum Attempt {
-    Ended(JoinError),
-    Connection(ConnectError),
+fn missing(request: &JoinRequest, ranks: Vec<u16>) -> JoinError {
+    let message = format!("job `{}`: still waiting for ranks {ranks:?} at the deadline", request.spec.job);
+    JoinError::Missing { ranks, message }
 }
 
-impl From<ConnectError> for Attempt {
-    fn from(error: ConnectError) -> Attempt {
-        Attempt::Connection(error)
+impl ConnectError {
+    fn of_join(self, endpoint: SocketAddr, start: Instant) -> JoinError {
+        match self {
+            ConnectError::Unreachable(why) => {
+                JoinError::Unreachable { endpoint, waited: start.elapsed(), why }
+            }
+            ConnectError::NotTrusted(why) => JoinError::NotTrusted { endpoint, why },
+            ConnectError::Denied(Denial { kind, message: why }) => JoinError::Denied { endpoint, kind, why },
+            ConnectError::Protocol(what) => JoinError::Protocol { endpoint, what },
+        }
     }
 }
 
 async fn attempt(
     endpoint: &Endpoint,
     request: &JoinRequest,
+    start: Instant,
     last_missing: &mut Vec<u16>,
-) -> Result<Member, Attempt> {
+) -> Result<Member, JoinError> {
+    let failed = |error: ConnectError| error.of_join(endpoint.address, start);
     let join = ClientMessage::Join { secret: endpoint.secret.clone(), request: Box::new(request.clone()) };
-    let mut connection = Connection::open(endpoint, vec![join]).await?;
+    let mut connection = Connection::open(endpoint, vec![join]).await.map_err(failed)?;
     let deadline = Instant::now() + request.timeout() + DEADLINE_GRACE;
     let mut session: Option<MemberId> = None;
     let mut events = Vec::new();
     loop {
-        match connection.receive().await? {
+        match connection.receive().await.map_err(failed)? {
             ServerMessage::Joined { session: named } => session = Some(named),
             ServerMessage::Event { number, event } => events.push((number, event)),
             ServerMessage::Status(status) => match (status, session) {
@@ -146,18 +139,17 @@ async fn attempt(
                         (*grant, departed, events),
                     ));
                 }
-                (Status::Refused(refused), _) => return Err(Attempt::Ended(refused.into())),
-                (Status::Failed(failure), _) => return Err(Attempt::Ended(JoinError::Failed(failure))),
+                (Status::Refused(refused), _) => return Err(refused.into()),
+                (Status::Failed(failure), _) => return Err(JoinError::Failed(failure)),
                 (Status::Running { .. } | Status::Left, _) => {
-                    return Err(ConnectError::Protocol("this worker is no member of the job".into()).into());
+                    let what = "this worker is no member of the job".into();
+                    return Err(JoinError::Protocol { endpoint: endpoint.address, what });
                 }
             },
             _ => {}
         }
         if Instant::now() >= deadline {
-            let (job, ranks) = (&request.spec.job, std::mem::take(last_missing));
-            let message = format!("job `{job}`: still waiting for ranks {ranks:?} at the deadline");
-            return Err(Attempt::Ended(JoinError::Missing { ranks, message }));
+            return Err(missing(request, std::mem::take(last_missing)));
         }
     }
 }

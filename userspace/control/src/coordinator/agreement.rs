@@ -131,7 +131,6 @@ impl JoinRequest {
 pub(super) struct Limits {
     pub slots: u32,
     pub elements: u16,
-    /// The port that carries no more.
     pub narrowest: Option<String>,
     pub shards: u16,
     pub dynamic_slots: u32,
@@ -150,10 +149,6 @@ impl Limits {
                 PlaneKind::None | PlaneKind::Parameter => u32::MAX,
             },
         }
-    }
-
-    pub fn of_dynamic(self) -> Limits {
-        Limits { elements: self.elements.min(PAGE_ELEMENTS as u16), ..self }
     }
 
     pub fn at(self, title: &str) -> Limits {

@@ -28,12 +28,10 @@ pub(super) struct KnownRack {
 }
 
 impl Coordinator {
-    /// An aggregator has lost all jobs: dynamic ones are to be installed there again.
     pub(super) fn mark_missing(&mut self, now: Time, at: Option<RackId>) {
         self.runs_with(|_| true).into_iter().for_each(|id| self.mark_run_missing(now, id, at));
     }
 
-    /// An aggregator does not have this job.
     pub(super) fn mark_run_missing(&mut self, now: Time, id: RunId, at: Option<RackId>) {
         let Some(run) = self.runs.get_mut(&id).filter(|run| run.outlives_aggregators()) else { return };
         if let Some(rack) = at

@@ -9,7 +9,6 @@ use crate::plane::ContributorBits;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     children: Vec<Child>,
-    /// Whether there are two levels.
     is_tall: bool,
     /// Whether any aggregator is there.
     is_served: bool,
@@ -25,7 +24,6 @@ pub struct Child {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// The child of the root that it is below, or is.
     pub child: usize,
     /// Its number among the workers there.
     pub bit: usize,
@@ -50,7 +48,6 @@ impl Layout {
         &self.children
     }
 
-    /// The racks, with their numbers among the root's children.
     pub fn racks(&self) -> impl Iterator<Item = (usize, RackId, &Child)> {
         let numbered = self.children.iter().enumerate();
         numbered.filter_map(|(number, child)| Some((number, child.rack?, child)))

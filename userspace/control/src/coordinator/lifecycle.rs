@@ -178,7 +178,6 @@ impl Coordinator {
         }
     }
 
-    /// No message was received while the server itself stood still.
     fn excuse(&mut self, now: Time, id: RunId) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         run.members.values_mut().for_each(|member| member.seen = member.seen.max(now));
@@ -270,7 +269,6 @@ impl Coordinator {
         }
     }
 
-    /// Starts a run as soon as everybody and everything is there.
     pub(super) fn advance(&mut self, id: RunId) {
         let Some(run) = self.runs.get_mut(&id).filter(|run| run.is_waiting()) else { return };
         let phase = if run.missing().is_empty() { Phase::Ready } else { Phase::Gathering };
@@ -292,7 +290,6 @@ impl Coordinator {
         }
     }
 
-    /// Gives a run whose ranks are all there what it needs, and orders the planes to take it.
     fn start(&mut self, id: RunId) -> Result<(), Refusal> {
         let Some(run) = self.runs.get(&id) else { return Ok(()) };
         let job = run.job;
@@ -327,7 +324,6 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Takes the slots that were asked for, or as many as are to be had until the path is measured.
     fn find_room(
         &mut self,
         asked: Option<u32>,
@@ -409,7 +405,6 @@ impl Coordinator {
         }
     }
 
-    /// All members, racks and parameter hosts of a restored run have time to reconnect.
     pub(super) fn await_reconnects(&mut self, now: Time) {
         let until = now + RECONNECT_GRACE;
         for run in self.runs.values_mut() {

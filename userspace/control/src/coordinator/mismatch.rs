@@ -59,7 +59,6 @@ impl Run {
 }
 
 impl Coordinator {
-    /// Ends a run whose operations differ, once all have reported, or it is time.
     pub(super) fn expire_mismatch(&mut self, now: Time, id: RunId) {
         let Some(run) = self.runs.get(&id).filter(|run| run.phase == Phase::Running) else { return };
         let Some(mismatch) = &run.mismatch else { return };

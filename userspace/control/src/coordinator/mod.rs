@@ -351,7 +351,6 @@ impl Coordinator {
         true
     }
 
-    /// A member's connection has ended: before the job starts it is gone at once, else it may reconnect.
     pub fn on_disconnected(&mut self, id: MemberId) {
         let Some((run, rank)) = self.members.get(&id).copied() else { return };
         if self.runs.get(&run).is_some_and(|run| run.is_waiting()) {

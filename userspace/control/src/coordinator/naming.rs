@@ -9,10 +9,8 @@ use crate::failure::JobFailure;
 
 /// Bytes of operations that wait for some worker, of one job.
 const MOST_BYTES: usize = 16 << 20;
-/// Bytes that one takes beside its texts.
 const WAITING_BYTES: usize = 128;
 
-/// The operations that are announced and not released.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Naming {
     waiting: HashMap<String, Waiting>,

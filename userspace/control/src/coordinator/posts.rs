@@ -50,7 +50,6 @@ impl Coordinator {
         run.log.get(from.max(first)).map(|(number, event)| (number, event.clone()))
     }
 
-    /// Fixes the number of slots once every worker that is still there has measured its path.
     pub(super) fn tune(&mut self, id: RunId) {
         let Some(run) = self.runs.get_mut(&id).filter(|run| run.tuning == Tuning::Measuring) else { return };
         let present = run.members.values().filter(|member| !member.departed);
@@ -91,7 +90,6 @@ impl Coordinator {
 }
 
 impl Run {
-    /// Takes a member's reports, and publishes the events that follow from them.
     pub(super) fn take_posts(
         &mut self,
         now: Time,

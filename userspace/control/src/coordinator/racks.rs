@@ -5,7 +5,7 @@ use std::{collections::HashMap, net::Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 use sumac_job::JobTerms;
-use sumac_wire::MAX_WORKERS;
+use sumac_wire::{MAX_WORKERS, PAGE_ELEMENTS};
 
 use super::{
     Coordinator, End, PLANE_TIMEOUT, Record, Run, RunId, SILENCE_TIMEOUT, Time,
@@ -204,7 +204,6 @@ impl Coordinator {
         self.runs_with(|_| true).into_iter().for_each(|run| self.fail_run_at(run, id, what));
     }
 
-    /// Ends a run that does not go on without this rack or parameter host.
     fn fail_run_at(&mut self, id: RunId, at: RackId, what: &str) {
         let (Some(run), Some(rack)) = (self.runs.get(&id), self.racks.get(&at)) else { return };
         if run.is_over() {
@@ -224,13 +223,12 @@ impl Coordinator {
         }
     }
 
-    /// The limits of the aggregators between the workers of a run, and of its parameter hosts, together.
     pub(super) fn limits(&self, run: &Run, hosts: &[RackId]) -> Result<Limits, Refusal> {
         let mut below: HashMap<Option<RackId>, (u16, usize)> = HashMap::new();
         let is_dynamic = run.is_dynamic();
         let mut limits = Limits::of(&self.plane);
         if is_dynamic {
-            limits = limits.of_dynamic();
+            limits.elements = limits.elements.min(PAGE_ELEMENTS as u16);
         }
         for host in hosts.iter().filter_map(|host| self.racks.get(host)) {
             limits = limits.and(Limits::of(&host.plane).at(&host.title()));

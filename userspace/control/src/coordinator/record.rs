@@ -19,7 +19,6 @@ use crate::{
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Record {
-    /// The memory of the aggregator's slots.
     Instance(u64),
     /// Incarnations that are used up.
     Epochs(Vec<LastEpoch>),
@@ -28,7 +27,6 @@ pub enum Record {
         #[serde(flatten)]
         rack: Rack,
     },
-    /// A rack or parameter host is gone, and no job knows it.
     RackGone(RackId),
     /// A running job, as the text of its JSON form.
     Run(RunId, String),
@@ -49,7 +47,6 @@ impl Record {
     }
 }
 
-/// The state of the journal at a start.
 #[derive(Debug, Default)]
 pub struct Restart {
     instance: u64,

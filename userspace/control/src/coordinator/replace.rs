@@ -101,7 +101,6 @@ impl Coordinator {
         if self.names.is_spent(run.job) { Err(Names::spent()) } else { Ok(()) }
     }
 
-    /// Gives a vacated rank to another worker: all planes go on under another epoch.
     pub(super) fn replace(&mut self, now: Time, id: RunId, request: &Join) -> Option<MemberId> {
         let (new, rank) = (self.new_member(), request.rank());
         let job = self.runs.get(&id)?.job;
@@ -125,7 +124,6 @@ impl Coordinator {
         run.shared.as_ref().is_some_and(|shared| shared.hosts.iter().all(is_there))
     }
 
-    /// Orders the planes to change to the next epoch, once the parameter hosts are there.
     pub(super) fn order_renewal(&mut self, id: RunId) {
         let Some(run) = self.runs.get(&id).filter(|run| run.is_renewal_due && self.has_hosts(run)) else {
             return;
@@ -143,7 +141,6 @@ impl Coordinator {
         self.actions.extend(order.map(|order| Action::Renew(id, order)));
     }
 
-    /// All planes go on under the epoch that was ordered, or the parameter hosts do not.
     pub fn on_replaced(&mut self, now: Time, id: RunId, result: Result<Replaced, String>) {
         let Some(run) = self.runs.get_mut(&id).filter(|run| run.phase == Phase::Running) else { return };
         let Some(epoch) = run.next_epoch.take() else { return };

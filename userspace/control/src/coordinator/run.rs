@@ -72,7 +72,6 @@ impl Member {
         }
     }
 
-    /// Whether it takes part and is connected, as far as known.
     pub fn is_connected(&self) -> bool {
         !self.departed && self.vacated.is_none()
     }
@@ -115,12 +114,10 @@ pub(super) enum Tuning {
     Done,
 }
 
-/// The part of a run that only dynamic jobs have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Shared {
     /// The parameter hosts, in the order of [`JobTerms::parameter_hosts`].
     pub hosts: Vec<RackId>,
-    /// The racks that it began with.
     pub racks: BTreeMap<RackId, KnownRack>,
     pub root_port: u16,
     #[serde(skip)]
@@ -139,13 +136,11 @@ pub(super) struct Run {
     pub phase: Phase,
     #[serde(skip)]
     pub install: InstallState,
-    /// Known once all ranks are there.
     pub terms: Option<JobTerms>,
     /// The address to which each rank sends; known once it runs.
     pub placements: Vec<Placement>,
     pub range: Option<Range>,
     pub tuning: Tuning,
-    /// The workers below each aggregator; known with the terms.
     pub layout: Layout,
     /// The root's address for each of its children; empty without racks.
     pub parents: Vec<SocketAddrV4>,
@@ -153,7 +148,6 @@ pub(super) struct Run {
     /// Until when a run with all of its ranks waits for parameter hosts.
     #[serde(skip)]
     pub hosts_by: Time,
-    /// The epoch that the planes are changing to, since a worker was replaced.
     pub next_epoch: Option<u16>,
     /// They are yet to be ordered to.
     #[serde(skip)]
@@ -163,7 +157,6 @@ pub(super) struct Run {
     pub measured_by: Time,
     pub naming: Naming,
     pub log: EventLog,
-    /// The oldest operation of each rank that is stalled.
     #[serde(skip)]
     pub stalled: BTreeMap<u16, ReportedOperation>,
     #[serde(skip)]
@@ -181,7 +174,6 @@ impl Run {
         Run { name: spec.job.clone(), job, token, world: spec.world, revision: 1, ..Run::default() }
     }
 
-    /// Its incarnation; 0 before the planes take it.
     pub fn epoch(&self) -> u16 {
         self.terms.as_ref().map_or(0, |terms| terms.epoch)
     }
@@ -207,7 +199,6 @@ impl Run {
         matches!(self.phase, Phase::Installing | Phase::Running)
     }
 
-    /// Whether it goes on when it loses its aggregators.
     pub fn outlives_aggregators(&self) -> bool {
         self.shared.is_some() && self.phase == Phase::Running
     }
@@ -231,7 +222,6 @@ impl Run {
         self.is_changed = true;
     }
 
-    /// Returns the reason that `rank` with this request cannot be in this run, with both sides.
     pub fn mismatch(&self, rank: u16, asked: &JoinRequest) -> Option<Refusal> {
         let differs = |(other, member): (&u16, &Member)| Some((*other, member.asked.difference(asked)?));
         let (other, (what, values)) = self.members.iter().find_map(differs)?;

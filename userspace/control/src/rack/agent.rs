@@ -58,7 +58,6 @@ impl<P: DataPlane> RackAgent<P> {
         Ok(())
     }
 
-    /// Runs until aborted.
     pub async fn run(&self) {
         let mut logged = String::new();
         loop {
@@ -97,7 +96,6 @@ impl<P: DataPlane> RackAgent<P> {
         Ok(connection)
     }
 
-    /// Reports and executes commands until the root is lost.
     async fn serve(&self, mut connection: Connection, has_entered: &mut bool) -> ConnectError {
         let (commands, queue) = mpsc::unbounded_channel();
         let executor = tokio::spawn(execute_all(self.plane.clone(), queue, connection.outbound.clone()));
@@ -135,7 +133,6 @@ fn report<P: DataPlane>(plane: &P) -> Result<PlaneReport, PlaneError> {
     Ok(PlaneReport { info: plane.info()?, instance: plane.instance()? })
 }
 
-/// Reports the plane's state twice a second.
 async fn report_all<P: DataPlane>(plane: Arc<P>, outbound: mpsc::Sender<ClientMessage>) {
     let mut ticks = interval(ALIVE_INTERVAL);
     loop {
@@ -146,7 +143,6 @@ async fn report_all<P: DataPlane>(plane: Arc<P>, outbound: mpsc::Sender<ClientMe
     }
 }
 
-/// Executes one command after the other, until there are no more.
 async fn execute_all<P: DataPlane>(
     plane: Arc<P>,
     mut commands: mpsc::UnboundedReceiver<(u64, PlaneCommand)>,

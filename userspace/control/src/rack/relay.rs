@@ -108,7 +108,6 @@ fn no_uplink() -> Status {
     Status::unavailable("the rack's aggregator has no connection to its root")
 }
 
-/// Relays a worker's messages until its stream, or its place in the uplink, ends.
 async fn relay(
     uplink: &Uplink,
     stream: u64,

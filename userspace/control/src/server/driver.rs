@@ -12,7 +12,6 @@ const TICK: Duration = Duration::from_millis(100);
 /// Between two looks at the plane.
 const PLANE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Runs until aborted.
 pub async fn run<P: DataPlane>(shared: Arc<Shared>, planes: Arc<Planes<P>>) {
     tokio::join!(pass_time(&shared), watch_plane(&shared, &planes), execute_all(&shared, &planes));
 }

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::{
     coordinator::RackId,
     message::{Completion, PlaneCommand, ServerMessage},
-    plane::PlaneInfo,
+    plane::{PlaneError, PlaneInfo, PlaneKind},
     rpc::Queue,
 };
 
@@ -34,17 +34,26 @@ struct Link {
 #[derive(Clone, Default)]
 pub struct Links(Arc<Mutex<HashMap<RackId, Link>>>);
 
-pub struct Pending(mpsc::Receiver<Outcome>);
+/// A command, and the address and plane that it was sent to.
+pub struct Pending {
+    to: Option<(Ipv4Addr, PlaneInfo)>,
+    outcome: mpsc::Receiver<Outcome>,
+}
 
 impl Pending {
-    /// Waits for its outcome. Blocks.
-    pub fn wait(self) -> Outcome {
-        self.0.recv_timeout(COMMAND_TIMEOUT).unwrap_or_else(|error| {
+    /// Waits for the outcome. Blocks.
+    pub fn wait(self, doing: &'static str) -> Result<(Completion, PlaneInfo), PlaneError> {
+        let failed = |what| PlaneError::Failed { doing, what };
+        let (ip, plane) = self.to.ok_or_else(|| failed("a rack or parameter host that is gone".into()))?;
+        let outcome = self.outcome.recv_timeout(COMMAND_TIMEOUT).unwrap_or_else(|error| {
             Err(match error {
                 mpsc::RecvTimeoutError::Timeout => format!("no answer within {COMMAND_TIMEOUT:?}"),
                 mpsc::RecvTimeoutError::Disconnected => "it is gone".into(),
             })
-        })
+        });
+        let role = if plane.kind == PlaneKind::Parameter { "parameter host" } else { "rack" };
+        let done = outcome.map_err(|what| failed(format!("the {role} at {ip}: {what}")))?;
+        Ok((done, plane))
     }
 }
 
@@ -89,7 +98,10 @@ impl Links {
     /// Sends a command. One for a rack that is gone fails.
     pub fn command(&self, rack: RackId, command: PlaneCommand) -> Pending {
         let (sender, outcome) = mpsc::channel();
-        if let Some(link) = self.lock().get_mut(&rack) {
+        let mut links = self.lock();
+        let link = links.get_mut(&rack);
+        let to = link.as_ref().map(|link| (link.ip, link.plane.clone()));
+        if let Some(link) = link {
             link.last += 1;
             let message = ServerMessage::Command { number: link.last, command };
             // With a full queue the rack does not read, and is about to be taken for dead.
@@ -97,7 +109,7 @@ impl Links {
                 link.open.insert(link.last, sender);
             }
         }
-        Pending(outcome)
+        Pending { to, outcome }
     }
 
     pub fn complete(&self, rack: RackId, command: u64, outcome: Outcome) {

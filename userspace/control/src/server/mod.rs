@@ -75,7 +75,6 @@ pub struct ServerOptions {
     pub rejoin_grace: Duration,
 }
 
-/// The state that all connections share.
 pub(crate) struct Shared {
     start: Instant,
     state: Mutex<State>,
@@ -221,7 +220,6 @@ pub(crate) async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr
     Ok((listener, address))
 }
 
-/// Takes the data plane over with the jobs of the journal.
 fn start<P: DataPlane>(plane: &P, options: ServerOptions, links: Links) -> Result<Arc<Shared>, ServeError> {
     let ServerOptions { secrets, state_dir, stealing, rejoin_grace, .. } = options;
     let (journal, records) = Journal::open(&state_dir)?;

@@ -26,10 +26,9 @@ impl<P: DataPlane> Planes<P> {
         let (info, here, parents) = self.install_here(order)?;
         let mut placements = placements_here(order, &info, &here);
         let order = JobOrder { parents, ..order.clone() };
-        let racks = order.layout.racks();
-        let sent = racks.map(|(number, rack, child)| Ok((rack, child, self.send_rack(&order, number)?)));
-        for (rack, child, pending) in sent.collect::<Result<Vec<_>, PlaneError>>()? {
-            let (installed, plane) = self.installed("installing the job at", "rack", rack, pending)?;
+        let sent = order.layout.racks().map(|at| Ok((at.2, self.send_rack(&order, at)?)));
+        for (child, pending) in sent.collect::<Result<Vec<_>, PlaneError>>()? {
+            let (installed, plane) = installed(pending, "installing the job at")?;
             place(&order, &mut placements, child, &plane, &installed);
         }
         self.install_at_hosts(&order, &info, &here)?;
@@ -56,7 +55,6 @@ impl<P: DataPlane> Planes<P> {
         Ok((info, installed, parents))
     }
 
-    /// A child of the root as a worker of it.
     fn child(&self, order: &JobOrder, child: &Child) -> Result<WorkerInstall, PlaneError> {
         let first = child.ranks.first().copied().ok_or_else(incomplete)?;
         let Some(rack) = child.rack else {
@@ -68,9 +66,11 @@ impl<P: DataPlane> Planes<P> {
         Ok(WorkerInstall { ip, port: plane.base_port, mac: [0; 6], local_ip: ip })
     }
 
-    /// Sends the rack that is the root's child of this number its part of a job.
-    fn send_rack(&self, order: &JobOrder, number: usize) -> Result<Pending, PlaneError> {
-        let child = order.layout.children().get(number).ok_or_else(incomplete)?;
+    fn send_rack(
+        &self,
+        order: &JobOrder,
+        (number, rack, child): (usize, RackId, &Child),
+    ) -> Result<Pending, PlaneError> {
         let workers = child.ranks.iter().map(|rank| order.workers.get(*rank).cloned());
         let level = Level::Rack {
             rack: number as u16,
@@ -79,18 +79,16 @@ impl<P: DataPlane> Planes<P> {
             parent: *order.parents.get(number).ok_or_else(incomplete)?,
         };
         let job = whole(order, level, workers.collect::<Option<_>>().ok_or_else(incomplete)?);
-        Ok(self.links.command(child.rack.ok_or_else(incomplete)?, PlaneCommand::Install(Box::new(job))))
+        Ok(self.links.command(rack, PlaneCommand::Install(Box::new(job))))
     }
 
-    /// Installs a dynamic job at its parameter hosts, whose upstream this aggregator is.
     fn install_at_hosts(
         &self,
         order: &JobOrder,
         info: &PlaneInfo,
         here: &Installed,
     ) -> Result<(), PlaneError> {
-        let mut sent = Vec::with_capacity(order.hosts.len());
-        for (number, host) in order.hosts.iter().enumerate() {
+        let send = |(number, host): (usize, &RackId)| {
             let upstream = match info.kind {
                 PlaneKind::None => Vec::new(),
                 _ => {
@@ -99,43 +97,10 @@ impl<P: DataPlane> Planes<P> {
                 }
             };
             let part = Box::new(host_part(order, upstream));
-            sent.push((*host, self.links.command(*host, PlaneCommand::Install(part))));
-        }
-        for (host, pending) in sent {
-            self.installed("installing the job at", "parameter host", host, pending)?;
-        }
-        Ok(())
-    }
-
-    /// Waits for the outcome of a command, with the plane that it was for.
-    fn completed(
-        &self,
-        doing: &'static str,
-        role: &str,
-        rack: RackId,
-        pending: Pending,
-    ) -> Result<(Completion, PlaneInfo), PlaneError> {
-        let link = self.links.rack(rack);
-        let named = |what: String| match &link {
-            Some((ip, _)) => format!("the {role} at {ip}: {what}"),
-            None => format!("a {role}: {what}"),
+            Ok(self.links.command(*host, PlaneCommand::Install(part)))
         };
-        let done = pending.wait().map_err(|what| PlaneError::Failed { doing, what: named(what) })?;
-        let (_, plane) = link.ok_or_else(incomplete)?;
-        Ok((done, plane))
-    }
-
-    fn installed(
-        &self,
-        doing: &'static str,
-        role: &str,
-        rack: RackId,
-        pending: Pending,
-    ) -> Result<(Installed, PlaneInfo), PlaneError> {
-        match self.completed(doing, role, rack, pending)? {
-            (Completion::Installed(installed), plane) => Ok((installed, plane)),
-            _ => Err(incomplete()),
-        }
+        let sent = order.hosts.iter().enumerate().map(send).collect::<Result<Vec<_>, PlaneError>>()?;
+        sent.into_iter().try_for_each(|pending| installed(pending, "installing the job at").map(drop))
     }
 
     pub fn resize(&self, order: &JobOrder) -> Result<(), PlaneError> {
@@ -145,11 +110,7 @@ impl<P: DataPlane> Planes<P> {
         let command = PlaneCommand::Resize { job, slots, reason: reason.clone() };
         let sent: Vec<_> = racks.map(|rack| self.links.command(rack, command.clone())).collect();
         self.local.resize(job, slots, &reason)?;
-        for pending in sent {
-            let done = pending.wait();
-            done.map_err(|what| PlaneError::Failed { doing: "resizing a job at a rack", what })?;
-        }
-        Ok(())
+        sent.into_iter().try_for_each(|pending| pending.wait("resizing the job at").map(drop))
     }
 
     /// Removes a job. A rack or parameter host that is gone removes its jobs by itself.
@@ -158,10 +119,8 @@ impl<P: DataPlane> Planes<P> {
         let sent: Vec<_> = from.iter().map(command).collect();
         self.local.remove(job)?;
         for (rack, pending) in sent {
-            match pending.wait() {
-                Err(what) if self.links.rack(rack).is_some() => {
-                    return Err(PlaneError::Failed { doing: "removing a job below this aggregator", what });
-                }
+            match pending.wait("removing the job from") {
+                Err(error) if self.links.rack(rack).is_some() => return Err(error),
                 _ => {}
             }
         }
@@ -205,11 +164,11 @@ impl<P: DataPlane> Planes<P> {
     /// Renews at all parameter hosts; returns of each lane the first chunk that its own has not summed.
     fn renew_hosts(&self, order: &JobOrder) -> Result<Vec<u32>, PlaneError> {
         let part = Box::new(host_part(order, Vec::new()));
-        let send = |host: &RackId| (*host, self.links.command(*host, PlaneCommand::Renew(part.clone())));
+        let send = |host: &RackId| self.links.command(*host, PlaneCommand::Renew(part.clone()));
         let sent: Vec<_> = order.hosts.iter().map(send).collect();
         let mut firsts = Vec::with_capacity(sent.len());
-        for (host, pending) in sent {
-            match self.completed("going on with the job at", "parameter host", host, pending)? {
+        for pending in sent {
+            match pending.wait("going on with the job at")? {
                 (Completion::Renewed { resume }, _) => firsts.push(resume),
                 _ => return Err(incomplete()),
             }
@@ -230,17 +189,23 @@ impl<P: DataPlane> Planes<P> {
     fn renew_rack(
         &self,
         order: &JobOrder,
-        (number, rack, _): (usize, RackId, &Child),
+        at: (usize, RackId, &Child),
     ) -> Result<(Installed, PlaneInfo), PlaneError> {
         // A rack executes commands one after the other.
-        let removed = self.links.command(rack, PlaneCommand::Remove { job: order.terms.job });
-        let pending = self.send_rack(order, number)?;
-        self.completed("removing the job from", "rack", rack, removed)?;
-        self.installed("installing the job again at", "rack", rack, pending)
+        let removed = self.links.command(at.1, PlaneCommand::Remove { job: order.terms.job });
+        let pending = self.send_rack(order, at)?;
+        removed.wait("removing the job from")?;
+        installed(pending, "installing the job again at")
     }
 }
 
-/// A job for a plane at this level.
+fn installed(pending: Pending, doing: &'static str) -> Result<(Installed, PlaneInfo), PlaneError> {
+    match pending.wait(doing)? {
+        (Completion::Installed(installed), plane) => Ok((installed, plane)),
+        _ => Err(incomplete()),
+    }
+}
+
 fn whole(order: &JobOrder, level: Level, workers: Vec<WorkerInstall>) -> JobInstall {
     JobInstall {
         terms: order.terms.clone(),

@@ -114,7 +114,6 @@ struct Sent {
     next_event: u64,
 }
 
-/// Serves a worker until its stream or its membership ends.
 pub async fn serve_worker(
     shared: &Arc<Shared>,
     caller: Caller,
