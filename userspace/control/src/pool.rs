@@ -44,9 +44,7 @@ impl Pool {
     pub fn take(&mut self, slots: u32, limit: u32) -> Option<Range> {
         let gap = self.gaps(limit).find(|gap| gap.slots >= slots && slots > 0)?;
         let range = Range { first: gap.first, slots };
-        let at = self.taken.partition_point(|taken| taken.first < range.first);
-        self.taken.insert(at, range);
-        Some(range)
+        self.take_at(range).then_some(range)
     }
 
     /// Takes this very range. `false`: a part of it is taken, or beyond the pool.

@@ -193,9 +193,7 @@ impl Coordinator {
             let counts = if run.is_live() { member.is_connected() } else { !member.departed };
             counts && self.is_silent(now, run, member)
         };
-        let silent: Vec<u16> =
-            run.members.iter().filter(|(_, member)| is_silent(member)).map(|(rank, _)| *rank).collect();
-        for rank in silent {
+        for rank in run.ranks(is_silent) {
             let Some(run) = self.runs.get(&id) else { return };
             let failure = JobFailure::silent(rank, run.ip_of(rank));
             if self.offer_rank(id, rank, &failure) {

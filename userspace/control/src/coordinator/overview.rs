@@ -92,7 +92,6 @@ impl Coordinator {
             .collect();
         without.extend(self.lost_racks_of(run));
         without.dedup();
-        let vacant = run.members.iter().filter(|(_, member)| member.vacated.is_some());
         Job {
             name: run.name.clone(),
             job: run.job,
@@ -107,7 +106,7 @@ impl Coordinator {
             }
             .into(),
             missing: if run.is_over() { Vec::new() } else { run.missing() },
-            vacant: vacant.map(|(rank, _)| *rank).collect(),
+            vacant: run.ranks(|member| member.vacated.is_some()),
             parameter_hosts: shared.into_iter().flat_map(|s| &s.hosts).filter_map(name_of).collect(),
             without,
         }

@@ -173,11 +173,8 @@ impl Coordinator {
             self.racks.values_mut().for_each(|rack| rack.seen = rack.seen.max(now));
         }
         let is_silent = |rack: &Rack| now.saturating_sub(rack.seen) >= SILENCE_TIMEOUT;
-        let silent: Vec<RackId> =
-            self.racks.iter().filter(|(_, rack)| is_silent(rack)).map(|(id, _)| *id).collect();
-        for id in silent {
-            self.rack_lost(id);
-        }
+        let silent = self.racks.iter().filter(|(_, rack)| is_silent(rack)).map(|(id, _)| *id);
+        silent.collect::<Vec<_>>().into_iter().for_each(|id| self.rack_lost(id));
     }
 
     fn rack_lost(&mut self, id: RackId) {

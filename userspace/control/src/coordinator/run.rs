@@ -183,11 +183,15 @@ impl Run {
     }
 
     pub fn departed(&self) -> Vec<u16> {
-        self.members.iter().filter(|(_, member)| member.departed).map(|(rank, _)| *rank).collect()
+        self.ranks(|member| member.departed)
     }
 
     pub fn present(&self) -> Vec<u16> {
-        self.members.iter().filter(|(_, member)| !member.departed).map(|(rank, _)| *rank).collect()
+        self.ranks(|member| !member.departed)
+    }
+
+    pub fn ranks(&self, is: impl Fn(&Member) -> bool) -> Vec<u16> {
+        self.members.iter().filter(|(_, member)| is(member)).map(|(rank, _)| *rank).collect()
     }
 
     pub fn is_waiting(&self) -> bool {

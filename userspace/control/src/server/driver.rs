@@ -21,8 +21,7 @@ async fn pass_time(shared: &Shared) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let now = shared.now();
-        shared.update(|coordinator| coordinator.tick(now));
+        shared.update(|coordinator, now| coordinator.tick(now));
     }
 }
 
@@ -30,8 +29,7 @@ async fn watch_plane<P: DataPlane>(shared: &Shared, planes: &Arc<Planes<P>>) {
     loop {
         tokio::time::sleep(PLANE_INTERVAL).await;
         let report = blocking(planes, |planes| Ok((planes.local.instance()?, planes.local.info()?))).await;
-        let now = shared.now();
-        shared.update(|coordinator| coordinator.on_plane(now, report));
+        shared.update(|coordinator, now| coordinator.on_plane(now, report));
     }
 }
 
@@ -50,26 +48,23 @@ async fn execute<P: DataPlane>(shared: &Shared, planes: &Arc<Planes<P>>, action:
     match action {
         Action::Install(run, order) => {
             let result = blocking(planes, move |planes| planes.install(&order)).await;
-            shared.update(|coordinator| coordinator.on_installed(run, result));
+            shared.update(|coordinator, _| coordinator.on_installed(run, result));
         }
         Action::Resize(run, order) => {
             let result = blocking(planes, move |planes| planes.resize(&order)).await;
-            shared.update(|coordinator| coordinator.on_resized(run, result));
+            shared.update(|coordinator, _| coordinator.on_resized(run, result));
         }
         Action::Restore { run, order, at } => {
             let result = blocking(planes, move |planes| planes.restore(&order, at)).await;
-            let now = shared.now();
-            shared.update(|coordinator| coordinator.on_restored(now, run, at, result));
+            shared.update(|coordinator, now| coordinator.on_restored(now, run, at, result));
         }
         Action::Renew(run, order) => {
             let result = blocking(planes, move |planes| planes.renew(&order)).await;
-            let now = shared.now();
-            shared.update(|coordinator| coordinator.on_replaced(now, run, result));
+            shared.update(|coordinator, now| coordinator.on_replaced(now, run, result));
         }
         Action::Remove { run, job, from } => {
             let result = blocking(planes, move |planes| planes.remove(job, &from)).await;
-            let now = shared.now();
-            shared.update(|coordinator| coordinator.on_removed(now, run, result));
+            shared.update(|coordinator, now| coordinator.on_removed(now, run, result));
         }
     }
 }

@@ -91,19 +91,15 @@ struct State {
 }
 
 impl Shared {
-    fn now(&self) -> Time {
-        self.start.elapsed()
-    }
-
     /// A panic elsewhere does not make the state worse than it is: every change is whole.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the coordinator, journals the change, and lets everybody look.
-    fn update<T>(&self, change: impl FnOnce(&mut Coordinator) -> T) -> T {
+    fn update<T>(&self, change: impl FnOnce(&mut Coordinator, Time) -> T) -> T {
         let mut state = self.lock();
-        let result = change(&mut state.coordinator);
+        let result = change(&mut state.coordinator, self.start.elapsed());
         let records = state.coordinator.poll_records();
         if let Err(error) = state.append(&records) {
             tracing::error!(%error, "running jobs will not be found again after a restart");
@@ -117,8 +113,8 @@ impl Shared {
     }
 
     /// As [`Shared::update`] for what changes nothing for others.
-    fn touch<T>(&self, change: impl FnOnce(&mut Coordinator) -> T) -> T {
-        change(&mut self.lock().coordinator)
+    fn touch<T>(&self, change: impl FnOnce(&mut Coordinator, Time) -> T) -> T {
+        change(&mut self.lock().coordinator, self.start.elapsed())
     }
 
     fn poll_action(&self) -> Option<Action> {
@@ -193,7 +189,7 @@ impl<P: DataPlane> Listening<P> {
         let shared = &running.shared;
         let stopping = async {
             stop.await;
-            shared.update(Coordinator::stop);
+            shared.update(|coordinator, _| coordinator.stop());
             driver::wait_until_idle(shared, STOP_TIMEOUT).await;
         };
         connections::serve(listener, tls, Sessions(shared.clone()), stopping).await;

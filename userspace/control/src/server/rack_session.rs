@@ -63,9 +63,8 @@ pub async fn serve(
     }
     let PlaneReport { info: plane, instance } = report;
     let entry = RackEntry { name: entering.name, ip: entering.ip, plane: plane.clone(), instance, jobs };
-    let now = shared.now();
     // Before the coordinator sends it commands.
-    let entered = shared.update(|coordinator| {
+    let entered = shared.update(|coordinator, now| {
         let id = coordinator.rack_enters(now, entry)?;
         Ok::<_, String>((id, shared.links.open(id, entering.ip, plane, outbound.clone())))
     });
@@ -102,8 +101,7 @@ async fn exchange(shared: &Arc<Shared>, id: RackId, mut inbound: Inbound, outbou
             }
         };
         let Some(Ok(message)) = message else { return };
-        let now = shared.now();
-        shared.touch(|coordinator| coordinator.rack_heartbeat(now, id));
+        shared.touch(|coordinator, now| coordinator.rack_heartbeat(now, id));
         match message {
             ClientMessage::Report(report) => {
                 if let Ok(report) = &report {
@@ -111,7 +109,7 @@ async fn exchange(shared: &Arc<Shared>, id: RackId, mut inbound: Inbound, outbou
                 }
                 let report = report.map(|report| (report.instance, report.info));
                 let report = report.map_err(|why| printable(&why, REASON_LEN));
-                if !shared.update(|coordinator| coordinator.rack_reports(now, id, report)) {
+                if !shared.update(|coordinator, now| coordinator.rack_reports(now, id, report)) {
                     return;
                 }
             }

@@ -138,8 +138,7 @@ pub async fn serve_worker(
         ClientMessage::Reconnect(Reconnect { secret, job, rank, session, received }) => {
             shared.check_secret(&job, &secret)?;
             authenticated();
-            let now = shared.now();
-            shared.update(|coordinator| coordinator.reconnect(now, &job, rank, session, received))?;
+            shared.update(|coordinator, now| coordinator.reconnect(now, &job, rank, session, received))?;
             sent.next_event = received;
             session
         }
@@ -147,7 +146,7 @@ pub async fn serve_worker(
     };
     outbound.send(ServerMessage::Joined { session: id }).await;
     exchange(shared, id, inbound, outbound, sent).await;
-    shared.update(|coordinator| coordinator.on_disconnected(id));
+    shared.update(|coordinator, _| coordinator.on_disconnected(id));
     Ok(())
 }
 
@@ -216,8 +215,7 @@ impl Shared {
         let ip = if host.data_ip.is_unspecified() { caller.peer } else { host.data_ip };
         let worker = WorkerInstall { ip, port: host.data_port, mac: host.mac, local_ip: caller.local };
         let request = Join { asked, worker, rack: caller.rack };
-        let now = self.now();
-        let joined = self.update(|coordinator| coordinator.join(now, &request));
+        let joined = self.update(|coordinator, now| coordinator.join(now, &request));
         let (spec, peer) = (&request.asked.spec, caller.peer);
         let (name, rank) = (printable(&spec.job, crate::JOB_NAME_LEN), spec.rank);
         match joined {
@@ -251,14 +249,13 @@ impl Shared {
 
     /// Takes a member's message. `false`: it has left.
     fn on_message(&self, id: MemberId, message: ClientMessage) -> bool {
-        let now = self.now();
         match message {
-            ClientMessage::Alive { received } => self.touch(|coordinator| {
+            ClientMessage::Alive { received } => self.touch(|coordinator, now| {
                 coordinator.heartbeat(now, id);
                 coordinator.on_received(id, received);
             }),
             ClientMessage::Posts { first, posts } => {
-                self.update(|coordinator| coordinator.post(now, id, first, posts));
+                self.update(|coordinator, now| coordinator.post(now, id, first, posts));
             }
             ClientMessage::Leave(outcome) => {
                 let reason = |reason: String| match printable(&reason, REASON_LEN) {
@@ -270,7 +267,7 @@ impl Shared {
                     Outcome::Failed(why) => Outcome::Failed(reason(why)),
                     Outcome::Died(why) => Outcome::Died(reason(why)),
                 };
-                self.update(|coordinator| coordinator.leave(id, &outcome));
+                self.update(|coordinator, _| coordinator.leave(id, &outcome));
                 return false;
             }
             // Others are no member's.
