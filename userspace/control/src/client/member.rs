@@ -338,9 +338,9 @@ impl Stay {
         connection.send(ClientMessage::Leave(outcome)).await?;
         let confirmed = async {
             loop {
-                match connection.receive().await? {
-                    ServerMessage::Status(Status::Left | Status::Failed(_)) => return Ok(()),
-                    _ => {}
+                let message = connection.receive().await?;
+                if let ServerMessage::Status(Status::Left | Status::Failed(_)) = message {
+                    return Ok(());
                 }
             }
         };
