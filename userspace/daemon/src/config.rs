@@ -9,7 +9,6 @@ use sumac_control::{Credential, Endpoint, Identity, SecretError, TlsError, Trust
 use sumac_hostprog::{HostMode, Steer};
 use sumac_wire::MAX_ELEMENTS;
 
-/// The backend of the data path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendChoice {
@@ -27,7 +26,6 @@ pub enum BackendChoice {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The path of the trainers' socket.
     #[serde(default = "default_socket")]
     pub socket: PathBuf,
     /// The socket's permissions, octal digits in a string.
@@ -39,7 +37,6 @@ pub struct Config {
     pub backend: BackendChoice,
     /// The interface towards the aggregator (XDP); absent: that of the route to `aggregator`.
     pub interface: Option<String>,
-    /// The XDP mode to attach and bind in.
     #[serde(default)]
     pub mode: HostMode,
     /// Flow rules of the NIC that steer each shard to its queue, where the daemon attaches the program (XDP).
@@ -47,7 +44,6 @@ pub struct Config {
     pub steer: Steer,
     /// The receive queues to bind (XDP), which shards take in ascending order; absent: all.
     pub queues: Option<Vec<u32>>,
-    /// The directory in which the host program is pinned (XDP).
     #[serde(default = "default_pin_root")]
     pub pin_root: PathBuf,
     /// The UDP port of shard 0 (XDP).
@@ -58,7 +54,6 @@ pub struct Config {
     pub shards: u16,
     /// This host's address in the data plane; absent: that of the route to the aggregator.
     pub address: Option<Ipv4Addr>,
-    /// The address of the aggregator's control plane.
     pub aggregator: Option<SocketAddr>,
     /// The secret of jobs that bring none: the join token that `sumac-agg token` prints, or with `tls_ca` the secret alone.
     pub secret: Option<String>,
@@ -93,7 +88,6 @@ pub struct Config {
     pub parameter_host: Option<ParameterHost>,
 }
 
-/// The table `parameter_host`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParameterHost {
@@ -130,7 +124,6 @@ fn default_join_timeout() -> f64 {
     60.0
 }
 
-/// Reasons that a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read the configuration {file}: {source}; give an existing file to --config")]
@@ -142,7 +135,6 @@ pub enum ConfigError {
     Value { file: PathBuf, key: &'static str, problem: String },
 }
 
-/// The reason that a control plane's certificate cannot be checked.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// A secret alone.
@@ -151,16 +143,11 @@ pub enum EndpointError {
          tls_ca in the daemon's configuration"
     )]
     NoFingerprint,
-    /// The authorities, or this host's own certificate.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
 impl Config {
-    /// Reads and checks a file.
-    ///
-    /// # Errors
-    /// See [`ConfigError`].
     pub fn load(file: &Path) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(file)
             .map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
@@ -168,9 +155,6 @@ impl Config {
     }
 
     /// Parses and checks the text of a file; messages name `file`.
-    ///
-    /// # Errors
-    /// As [`Config::load`].
     pub fn parse(text: &str, file: &Path) -> Result<Config, ConfigError> {
         let config: Config = toml::from_str(text)
             .map_err(|source| ConfigError::Parse { file: file.to_owned(), source: Box::new(source) })?;
@@ -179,9 +163,6 @@ impl Config {
     }
 
     /// Checks a configuration that was changed after it was read; messages name `file`.
-    ///
-    /// # Errors
-    /// [`ConfigError::Value`].
     pub fn check(&self, file: &Path) -> Result<(), ConfigError> {
         match self.problem() {
             None => Ok(()),
@@ -190,19 +171,15 @@ impl Config {
     }
 
     /// Returns the socket's permission bits; `None` when they are invalid.
-    #[must_use]
     pub fn mode_bits(&self) -> Option<u32> {
         u32::from_str_radix(&self.socket_mode, 8).ok().filter(|bits| *bits <= 0o777)
     }
 
-    /// Returns the time that a job waits for its workers by default.
-    #[must_use]
     pub fn join_timeout(&self) -> Duration {
         Duration::try_from_secs_f64(self.join_timeout_s).unwrap_or(Duration::from_secs(60))
     }
 
     /// Returns the bytes that all trainers together may register.
-    #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         match self.memory_mib {
             Some(mib) => mib.saturating_mul(1 << 20),
@@ -210,18 +187,11 @@ impl Config {
         }
     }
 
-    /// Returns the secret of jobs without one of their own.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or the secret is empty.
     pub fn default_credential(&self) -> Result<Option<Credential>, SecretError> {
         credential(self.secret.as_deref(), self.secret_file.as_deref())
     }
 
     /// A control plane with what it takes to be let in.
-    ///
-    /// # Errors
-    /// When nothing says which certificate it has.
     pub fn endpoint(&self, address: SocketAddr, credential: Credential) -> Result<Endpoint, EndpointError> {
         let trust = match (&self.tls_ca, credential.fingerprint) {
             (Some(authorities), _) => Trust::from_file(authorities, self.identity()?)?,
@@ -239,12 +209,10 @@ impl Config {
     }
 
     /// Returns the address of the control plane of jobs without one of their own, or of the parameter host.
-    #[must_use]
     pub fn control(&self) -> Option<SocketAddr> {
         self.aggregator.or_else(|| self.parameter_host.as_ref()?.control)
     }
 
-    /// Returns the first invalid key and its problem.
     fn problem(&self) -> Option<(&'static str, String)> {
         let checks = [
             (
@@ -301,10 +269,6 @@ impl Config {
 }
 
 impl ParameterHost {
-    /// Returns the parameter host's secret.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or the secret is empty.
     pub fn credential(&self) -> Result<Option<Credential>, SecretError> {
         credential(self.secret.as_deref(), self.secret_file.as_deref())
     }

@@ -16,7 +16,6 @@ use crate::state::DaemonState;
 /// The time for jobs to leave their coordinators at shutdown.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Reasons that the daemon does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     #[error(transparent)]
@@ -31,7 +30,6 @@ pub enum DaemonError {
     Runtime(std::io::Error),
 }
 
-/// A running daemon.
 #[derive(Debug)]
 pub struct Daemon {
     state: Arc<DaemonState>,
@@ -42,13 +40,10 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts the data path, then listens for trainers.
-    ///
-    /// # Errors
-    /// See [`DaemonError`].
     pub fn start(config: Config) -> Result<Daemon, DaemonError> {
         // An unreadable secret fails the start, rather than the first job.
         config.default_credential()?;
-        let role = parameter::ParameterHostConfig::new(&config)?;
+        let role = parameter::registration(&config)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("sumac-control")
@@ -60,20 +55,16 @@ impl Daemon {
         let backend = Backend::start(&config, Arc::new(move |event| sink.deliver(event)))?;
         let state = Arc::new(DaemonState::new(config, backend, jobs, runtime.handle().clone()));
         let server = Server::start(state.clone())?;
-        let role = role.map(|terms| ParameterHostTask::begin(state.clone(), runtime.handle(), terms));
+        let role = role.map(|role| ParameterHostTask::begin(state.clone(), runtime.handle(), role));
         Ok(Daemon { state, server: Some(server), role, runtime: Some(runtime) })
     }
 
     /// Returns `xdp` or `udp`.
-    #[must_use]
     pub fn backend(&self) -> &'static str {
         self.state.backend.name()
     }
 
     /// Serves until SIGTERM or SIGINT, then stops.
-    ///
-    /// # Errors
-    /// When the signal handlers cannot be installed.
     pub fn run(self) -> Result<(), DaemonError> {
         if let Some(runtime) = &self.runtime {
             runtime.block_on(termination()).map_err(DaemonError::Runtime)?;

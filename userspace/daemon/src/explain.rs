@@ -10,7 +10,6 @@ use crate::operations::FragmentEnd;
 /// The longest message of an error that ends an operation, in bytes; many of them must fit a socket's buffer.
 pub(crate) const MESSAGE_LEN: usize = 900;
 
-/// Shortens a message to [`MESSAGE_LEN`] bytes.
 pub(crate) fn bounded(message: String) -> String {
     shortened(message, MESSAGE_LEN)
 }
@@ -25,7 +24,6 @@ pub(crate) fn shortened(mut text: String, most: usize) -> String {
     text
 }
 
-/// Returns the error of a job that could not be joined.
 pub(crate) fn join_error(error: &JoinError, order: OperationOrder) -> Failure {
     let message = error.to_string();
     match error {
@@ -126,7 +124,6 @@ pub(crate) fn spoken(error: &JobError) -> String {
     }
 }
 
-/// Returns the end of a fragment that the data path rejected.
 pub(crate) fn rejection(rejection: &Rejection) -> FragmentEnd {
     match rejection {
         Rejection::Submit(error) => FragmentEnd::OwnFault(Failure::new(Code::Unsupported, error.to_string())),

@@ -9,15 +9,16 @@ use sumac_api::{Attach, Code, Failure, JobStats, OpenReply};
 use sumac_control::{Credential, Secret};
 use sumac_job::OperationId;
 use sumac_transport::Completion;
-use tokio::sync::{Notify, mpsc::UnboundedSender};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, timeout_at};
 
-use crate::backend::MeasuredJob;
-use crate::datapath::Event;
+use crate::datapath::{Event, JobStats as LaneStats};
 use crate::explain;
-use crate::job_event::JobEvent;
+use crate::job::JobEvent;
 use crate::operations::{Client, ClientId, FragmentEnd, JobOperations};
 use crate::session::{Notification, OpenedJob};
+use crate::state::{json, json_list};
 
 /// The time that an open waits for the end of a job of the same name, which may be leaving its coordinator.
 const NAME_TIMEOUT: Duration = Duration::from_secs(3);
@@ -29,7 +30,6 @@ struct Row {
     job: Option<ActiveJob>,
 }
 
-/// A job that the data path carries.
 #[derive(Debug)]
 pub(crate) struct ActiveJob {
     pub(crate) events: UnboundedSender<JobEvent>,
@@ -45,7 +45,6 @@ pub(crate) struct ActiveJob {
 }
 
 impl ActiveJob {
-    /// Checks whether a client may attach.
     fn check(&self, attach: &Attach, uid: u32) -> Result<(), Failure> {
         let denied = |problem: String| {
             let message = format!("job {:?}: {problem}", attach.job);
@@ -61,6 +60,30 @@ impl ActiveJob {
             None if uid == self.uid => Ok(()),
             None => denied(format!("user {} has opened it, not user {uid}", self.uid)),
         }
+    }
+
+    fn stats(&self, name: &str, sum: LaneStats, lanes: &[LaneStats]) -> Result<JobStats, Failure> {
+        let (operations_submitted, operations_ended) = self.operations.counts();
+        let reply = &self.reply;
+        Ok(JobStats {
+            name: name.to_owned(),
+            job: sum.job,
+            epoch: reply.epoch,
+            rank: reply.rank,
+            world: reply.world,
+            state: sum.state.to_owned(),
+            error: sum.error.unwrap_or_default(),
+            clients: self.operations.clients(),
+            mode: reply.mode,
+            slots: reply.slots,
+            slots_reason: reply.slots_reason.clone(),
+            dynamic: reply.dynamic.clone(),
+            elements: reply.elements,
+            operations_submitted,
+            operations_ended,
+            engine: json(&sum.engine)?,
+            lanes: json_list(lanes)?,
+        })
     }
 }
 
@@ -78,7 +101,6 @@ impl Drop for NameReservation {
     }
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct JobTable {
     rows: Mutex<HashMap<String, Row>>,
@@ -92,14 +114,12 @@ impl JobTable {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `call` with the job of this number.
     fn with<T>(&self, number: u16, call: impl FnOnce(&mut ActiveJob) -> T) -> Option<T> {
         let mut rows = self.lock();
         let mut jobs = rows.values_mut().filter_map(|row| row.job.as_mut());
         jobs.find(|job| job.reply.wire_job == number).map(call)
     }
 
-    /// Returns the number of jobs that are open or being opened.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
@@ -159,12 +179,10 @@ impl JobTable {
         }
     }
 
-    /// Lets clients attach.
     pub(crate) fn open(&self, reply: OpenReply) {
         self.with(reply.wire_job, |job| (job.reply, job.is_open) = (reply, true));
     }
 
-    /// Sets the number of slots of a measured job.
     pub(crate) fn set_slots(&self, number: u16, slots: u32, reason: &str) {
         self.with(number, |job| (job.reply.slots, job.reply.slots_reason) = (slots, reason.to_owned()));
     }
@@ -237,33 +255,13 @@ impl JobTable {
         }
     }
 
-    /// Returns the statistics of the jobs that the data path has measured.
-    pub(crate) fn stats(&self, measured: Vec<MeasuredJob>) -> Vec<JobStats> {
+    /// Returns the statistics of the jobs that the data path has measured, from the sum of their lanes and the lanes.
+    pub(crate) fn stats(&self, measured: Vec<(LaneStats, Vec<LaneStats>)>) -> Result<Vec<JobStats>, Failure> {
         let rows = self.lock();
-        let stats = measured.into_iter().filter_map(|measured| {
-            let jobs = rows.iter().filter_map(|(name, row)| Some((name, row.job.as_ref()?)));
-            let (name, job) = jobs.into_iter().find(|(_, job)| job.reply.wire_job == measured.job)?;
-            let (operations_submitted, operations_ended) = job.operations.counts();
-            let reply = &job.reply;
-            Some(JobStats {
-                name: name.clone(),
-                job: measured.job,
-                epoch: reply.epoch,
-                rank: reply.rank,
-                world: reply.world,
-                state: measured.state,
-                error: measured.error,
-                clients: job.operations.clients(),
-                mode: reply.mode,
-                slots: reply.slots,
-                slots_reason: reply.slots_reason.clone(),
-                dynamic: reply.dynamic.clone(),
-                elements: reply.elements,
-                operations_submitted,
-                operations_ended,
-                engine: measured.engine,
-                lanes: measured.lanes,
-            })
+        let stats = measured.into_iter().filter_map(|(sum, lanes)| {
+            let mut jobs = rows.iter().filter_map(|(name, row)| Some((name, row.job.as_ref()?)));
+            let (name, job) = jobs.find(|(_, job)| job.reply.wire_job == sum.job)?;
+            Some(job.stats(name, sum, &lanes))
         });
         stats.collect()
     }

@@ -9,23 +9,6 @@
 //!                       |
 //!                parameter host --------- control plane
 //! ```
-//!
-//! | module | content |
-//! | --- | --- |
-//! | [`config`] | the configuration file |
-//! | `server` | the socket of trainers, and its access control |
-//! | `session` | the connection of a trainer |
-//! | `operations` | the operations of a job: their division into fragments, and their outcomes |
-//! | `job` | the task of a job, from joining to leaving |
-//! | `job_event` | the events that a job's task handles |
-//! | `jobs` | the jobs of this host, by name and by number |
-//! | `state` | the state that all sessions share |
-//! | `backend` | XDP or UDP, and the host program's table of jobs |
-//! | `path` | the size of packets |
-//! | `parameter` | the parameter host of dynamic jobs |
-//! | [`datapath`] | packets, and the engines that send and receive them |
-//! | `wake_queue` | a queue between threads with a file descriptor |
-//! | `explain` | errors of other crates as errors of the local API |
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
@@ -35,7 +18,6 @@ mod daemon;
 pub mod datapath;
 mod explain;
 mod job;
-mod job_event;
 mod jobs;
 mod operations;
 mod parameter;

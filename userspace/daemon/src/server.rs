@@ -4,16 +4,15 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use sumac_api::{Channel, Code, Failure, FrameError, Outbound};
 
 use crate::session::{Credentials, Notification, Session};
@@ -21,7 +20,7 @@ use crate::state::DaemonState;
 use crate::wake_queue::WakeQueue;
 
 /// The limit of connections: each has a thread.
-const MAX_CLIENTS: u32 = 256;
+const MAX_CLIENTS: usize = 256;
 /// The length of the kernel's queue of connections that are not accepted yet.
 const BACKLOG: i32 = 64;
 /// The pause of the accepting thread when the process has no descriptors or threads left.
@@ -29,7 +28,6 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The time for sessions to end when the daemon stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Reasons that the socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("another daemon serves {0}; stop it first, or give this one a `socket` of its own")]
@@ -45,71 +43,55 @@ pub enum ServeError {
 }
 
 /// The notification queues of all sessions, by connection.
-#[derive(Clone, Debug, Default)]
-struct Sessions(Arc<Mutex<HashMap<u64, Weak<WakeQueue<Notification>>>>>);
+#[derive(Debug, Default)]
+pub(crate) struct Sessions(Mutex<HashMap<u64, Arc<WakeQueue<Notification>>>>);
 
 impl Sessions {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<WakeQueue<Notification>>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<WakeQueue<Notification>>>> {
         // Every statement leaves the map whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
 }
 
-/// The listening socket and its thread.
 #[derive(Debug)]
 pub(crate) struct Server {
     daemon: Arc<DaemonState>,
     path: PathBuf,
-    stop: Arc<OwnedFd>,
-    sessions: Sessions,
-    thread: Option<JoinHandle<()>>,
+    listener: Arc<OwnedFd>,
+    thread: JoinHandle<()>,
 }
 
 impl Server {
-    /// Listens at the configured path.
     pub(crate) fn start(daemon: Arc<DaemonState>) -> Result<Server, ServeError> {
         let path = daemon.config.socket.clone();
-        let listener = listen(&path, daemon.config.mode_bits().unwrap_or(0o600))?;
-        let system = |doing| {
-            let path = path.clone();
-            move |source: std::io::Error| ServeError::System { doing, path, source }
-        };
-        let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| system("create the eventfd that stops")(errno.into()))?;
-        let (stop, sessions) = (Arc::new(stop), Sessions::default());
-        let acceptor = Acceptor {
-            daemon: daemon.clone(),
-            listener,
-            stop: stop.clone(),
-            sessions: sessions.clone(),
-            connections: 0,
-        };
-        let thread = std::thread::Builder::new()
-            .name("sumac-accept".into())
-            .spawn(move || acceptor.run())
-            .map_err(system("start the thread that accepts at"))?;
+        let listener = Arc::new(listen(&path, daemon.config.mode_bits().unwrap_or(0o600))?);
+        let acceptor = Acceptor { daemon: daemon.clone(), listener: listener.clone(), connections: 0 };
+        let thread = std::thread::Builder::new().name("sumac-accept".into()).spawn(move || acceptor.run());
+        let doing = "start the thread that accepts at";
+        let thread = thread.map_err(|source| ServeError::System { doing, path: path.clone(), source })?;
         tracing::info!(socket = %path.display(), "listening for trainers");
-        Ok(Server { daemon, path, stop, sessions, thread: Some(thread) })
+        Ok(Server { daemon, path, listener, thread })
     }
 
-    /// Stops listening and ends all sessions.
-    pub(crate) fn stop(mut self) {
-        // A write of one to an empty eventfd does not fail.
-        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been printed.
-            let _ = thread.join();
-        }
+    pub(crate) fn stop(self) {
+        // The thread's `accept` returns EINVAL. A listening socket can be shut down.
+        let _ = rustix::net::shutdown(&self.listener, Shutdown::Both);
+        // A panic of the thread has been printed.
+        let _ = self.thread.join();
         // Before the sessions end, so that a trainer that reconnects at once is refused by the kernel.
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
         }
-        for session in self.sessions.lock().values().filter_map(Weak::upgrade) {
+        for session in self.daemon.sessions.lock().values() {
             // Fails when the session has ended.
             let _ = session.push(Notification::Stop);
         }
         let deadline = Instant::now() + STOP_TIMEOUT;
-        while self.daemon.clients.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
+        while self.daemon.sessions.len() > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -129,13 +111,9 @@ fn listen(path: &Path, mode: u32) -> Result<OwnedFd, ServeError> {
     }
     remove_stale(path)?;
     let address = SocketAddrUnix::new(path).map_err(system("listen at"))?;
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )
-    .map_err(system("create the socket"))?;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)
+        .map_err(system("create the socket"))?;
     rustix::net::bind(&socket, &address).map_err(system("bind"))?;
     // Before `listen`, so that no trainer connects under the permissions of the umask.
     rustix::fs::chmod(path, Mode::from_bits_truncate(mode)).map_err(system("set the permissions of"))?;
@@ -187,33 +165,20 @@ fn check_user(uid: u32, own: u32, allowed: Option<&[u32]>) -> Result<(), Failure
     }
 }
 
-/// The state of the accepting thread.
 struct Acceptor {
     daemon: Arc<DaemonState>,
-    listener: OwnedFd,
-    stop: Arc<OwnedFd>,
-    sessions: Sessions,
+    listener: Arc<OwnedFd>,
     connections: u64,
 }
 
 impl Acceptor {
     fn run(mut self) {
         loop {
-            let mut poll =
-                [PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
-            match rustix::event::poll(&mut poll, None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => {
-                    tracing::error!(%errno, "cannot wait for trainers");
-                    std::thread::sleep(RETRY_PAUSE);
-                }
-            }
-            if !poll[0].revents().is_empty() {
-                return;
-            }
             match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
                 Ok(socket) => self.accept(socket),
-                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                // Shut down by [`Server::stop`].
+                Err(Errno::INVAL) => return,
                 Err(errno) => {
                     tracing::error!(%errno, "cannot accept a trainer; are there too many open files?");
                     std::thread::sleep(RETRY_PAUSE);
@@ -242,7 +207,7 @@ impl Acceptor {
         let credentials = credentials(socket)?;
         let own = rustix::process::geteuid().as_raw();
         check_user(credentials.uid, own, self.daemon.config.allow_uids.as_deref())?;
-        if self.daemon.clients.load(Ordering::Acquire) >= MAX_CLIENTS {
+        if self.daemon.sessions.len() >= MAX_CLIENTS {
             let message = format!("this daemon serves {MAX_CLIENTS} connections already");
             return Err(Failure::new(Code::Limit, message));
         }
@@ -258,13 +223,8 @@ impl Acceptor {
         notes: Arc<WakeQueue<Notification>>,
     ) {
         self.connections += 1;
-        let entry = SessionEntry {
-            daemon: self.daemon.clone(),
-            sessions: self.sessions.clone(),
-            connection: self.connections,
-        };
-        self.daemon.clients.fetch_add(1, Ordering::AcqRel);
-        self.sessions.lock().insert(self.connections, Arc::downgrade(&notes));
+        let entry = SessionEntry { daemon: self.daemon.clone(), connection: self.connections };
+        self.daemon.sessions.lock().insert(self.connections, notes.clone());
         let session = Session::new(self.daemon.clone(), channel, credentials, notes);
         let spawned = std::thread::Builder::new().name("sumac-session".into()).spawn(move || {
             let _entry = entry;
@@ -280,14 +240,12 @@ impl Acceptor {
 /// The entry of a session, removed when dropped.
 struct SessionEntry {
     daemon: Arc<DaemonState>,
-    sessions: Sessions,
     connection: u64,
 }
 
 impl Drop for SessionEntry {
     fn drop(&mut self) {
-        self.sessions.lock().remove(&self.connection);
-        self.daemon.clients.fetch_sub(1, Ordering::AcqRel);
+        self.daemon.sessions.lock().remove(&self.connection);
     }
 }
 

@@ -36,7 +36,6 @@ impl<T> WakeQueue<T> {
         Ok(())
     }
 
-    /// Removes and returns all items in order.
     pub(crate) fn take(&self) -> VecDeque<T> {
         // Read before the queue is emptied: an item that arrives in between costs a wake-up, and is not lost.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);

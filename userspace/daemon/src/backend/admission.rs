@@ -1,13 +1,14 @@
 //! The host program's table of jobs: the packets that it passes to the sockets.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::net::{Ipv4Addr, UdpSocket};
 
 use sumac_hostprog::{Attached, MapError};
+use sumac_loader::log::Follower;
 use sumac_wire::tables::HostJobEntry;
 
 /// A role of this host in a job. It may have both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Role {
     /// It sends contributions and receives results.
     Worker,
@@ -15,7 +16,6 @@ pub(super) enum Role {
     ParameterHost,
 }
 
-/// Reasons that a job is not admitted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdmissionError {
     #[error(transparent)]
@@ -27,60 +27,66 @@ pub(super) enum AdmissionError {
 }
 
 /// The entries of a job by role; the epoch is the later of both.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Entries {
-    worker: Option<HostJobEntry>,
-    host: Option<HostJobEntry>,
+    roles: [Option<HostJobEntry>; 2],
     epoch: u16,
 }
 
 impl Entries {
-    fn entry_of(&mut self, role: Role) -> &mut Option<HostJobEntry> {
-        match role {
-            Role::Worker => &mut self.worker,
-            Role::ParameterHost => &mut self.host,
-        }
-    }
-
     /// Returns the entry that admits the packets of both roles.
     fn entry(&self) -> Option<HostJobEntry> {
-        let (one, other) = match (self.worker, self.host) {
-            (Some(worker), Some(host)) => (worker, host),
-            (Some(one), None) | (None, Some(one)) => (one, one),
-            (None, None) => return None,
-        };
         // The addresses are the worker's.
-        Some(HostJobEntry { epoch: self.epoch, flags: one.flags | other.flags, ..one })
+        let merge = |worker: HostJobEntry, host: HostJobEntry| HostJobEntry {
+            flags: worker.flags | host.flags,
+            ..worker
+        };
+        let entry = self.roles.into_iter().flatten().reduce(merge)?;
+        Some(HostJobEntry { epoch: self.epoch, ..entry })
     }
 }
 
-/// The attached program, and the entries of its jobs.
-#[derive(Debug)]
+/// The memberships of the multicast groups of jobs' results, by job. The frames arrive through AF_XDP; the NIC's filter and
+/// the switches require the membership.
+#[derive(Debug, Default)]
+pub(super) struct Groups(HashMap<u16, UdpSocket>);
+
+impl Groups {
+    /// Joins a job's group on the interface with the address `ip`.
+    pub(super) fn join(&mut self, job: u16, group: Ipv4Addr, ip: Ipv4Addr) -> std::io::Result<()> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.join_multicast_v4(&group, &ip)?;
+        self.0.insert(job, socket);
+        Ok(())
+    }
+
+    pub(super) fn leave(&mut self, job: u16) {
+        self.0.remove(&job);
+    }
+}
+
 pub(super) struct AdmittedJobs {
     pub(super) program: Attached,
+    pub(super) groups: Groups,
     jobs: HashMap<u16, Entries>,
+    /// Logs the program's messages until it is dropped.
+    _messages: Option<Follower>,
 }
 
 impl AdmittedJobs {
     /// `program`: one whose table of jobs is empty.
-    pub(super) fn new(program: Attached) -> AdmittedJobs {
-        AdmittedJobs { program, jobs: HashMap::new() }
+    pub(super) fn new(program: Attached, messages: Option<Follower>) -> AdmittedJobs {
+        AdmittedJobs { program, groups: Groups::default(), jobs: HashMap::new(), _messages: messages }
     }
 
-    pub(super) fn lock(admitted: &Mutex<AdmittedJobs>) -> MutexGuard<'_, AdmittedJobs> {
-        // After a panic the next change of a job writes its entry again.
-        admitted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sets the entry of a role of a job.
     pub(super) fn admit(&mut self, job: u16, role: Role, entry: HostJobEntry) -> Result<(), AdmissionError> {
         let mut entries = self.jobs.get(&job).copied().unwrap_or_default();
-        *entries.entry_of(role) = None;
+        entries.roles[role as usize] = None;
         let other = entries.entry();
         if other.is_some_and(|other| other.token != entry.token) {
             return Err(AdmissionError::Taken(job));
         }
-        *entries.entry_of(role) = Some(entry);
+        entries.roles[role as usize] = Some(entry);
         // The other role may have a later epoch already.
         entries.epoch = other.map_or(entry.epoch, |other| other.epoch.max(entry.epoch));
         if let Some(entry) = entries.entry() {
@@ -90,20 +96,12 @@ impl AdmittedJobs {
         Ok(())
     }
 
-    /// Removes the entry of a role of a job.
     pub(super) fn dismiss(&mut self, job: u16, role: Role) -> Result<(), MapError> {
-        let mut entries = self.jobs.get(&job).copied().unwrap_or_default();
-        *entries.entry_of(role) = None;
-        match entries.entry() {
-            Some(entry) => {
-                self.jobs.insert(job, entries);
-                self.program.add_job(job, entry)
-            }
-            None => {
-                self.jobs.remove(&job);
-                self.program.remove_job(job)
-            }
-        }
+        let mut entries = self.jobs.remove(&job).unwrap_or_default();
+        entries.roles[role as usize] = None;
+        let Some(entry) = entries.entry() else { return self.program.remove_job(job) };
+        self.jobs.insert(job, entries);
+        self.program.add_job(job, entry)
     }
 }
 
@@ -118,13 +116,31 @@ mod tests {
         let host = HostJobEntry { aggregator_ip: 0, flags: job_flag::PARAMETER, ..worker };
         let mut entries = Entries { epoch: 3, ..Entries::default() };
         assert_eq!(entries.entry(), None);
-        entries.worker = Some(worker);
+        entries.roles[Role::Worker as usize] = Some(worker);
         assert_eq!(entries.entry(), Some(worker));
-        entries.host = Some(host);
+        entries.roles[Role::ParameterHost as usize] = Some(host);
         assert_eq!(entries.entry(), Some(HostJobEntry { flags: job_flag::PARAMETER, ..worker }));
         // The parameter host learns a new epoch first.
         entries.epoch = 4;
-        entries.worker = None;
+        entries.roles[Role::Worker as usize] = None;
         assert_eq!(entries.entry(), Some(HostJobEntry { epoch: 4, ..host }));
+    }
+
+    /// Returns whether this network namespace has joined a group on any interface.
+    fn has_joined(group: Ipv4Addr) -> bool {
+        let little_endian = format!("{:08X}", u32::from_le_bytes(group.octets()));
+        std::fs::read_to_string("/proc/self/net/igmp").is_ok_and(|table| table.contains(&little_endian))
+    }
+
+    #[test]
+    fn a_job_is_in_its_group_until_it_leaves() {
+        // Unique to this process: the groups of a namespace are shared.
+        let group = Ipv4Addr::from(0xef4d_0000 | std::process::id() & 0xffff);
+        let mut groups = Groups::default();
+        groups.join(1, group, Ipv4Addr::LOCALHOST).unwrap();
+        assert!(has_joined(group));
+        groups.leave(1);
+        assert!(!has_joined(group));
+        assert!(groups.join(1, Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST).is_err(), "no group");
     }
 }

@@ -1,29 +1,28 @@
 //! The backend of this host's packets, XDP or UDP, and the installation of jobs in it.
 
 mod admission;
-mod kind;
-mod report;
+mod setup;
 mod terms;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value};
 use sumac_api::{Code, Failure};
-use sumac_control::neighbour::ResolveError;
+use sumac_control::neighbour::{self, ResolveError};
 use sumac_control::{Grant, PlaneKind};
 use sumac_job::OperationId;
 use sumac_parameter::HostJob;
-use sumac_transport::{JobError, Operation};
+use sumac_transport::Operation;
 use sumac_wire::MAX_ELEMENTS;
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
 use self::admission::{AdmittedJobs, Role};
-use self::kind::{BackendKind, udp, xdp};
+use self::setup::{udp, xdp};
 use crate::config::{BackendChoice, Config};
 use crate::datapath::{Datapath, DatapathStats, EventSink, ParameterJob, Peer, WorkerJob};
 
-pub use self::kind::BackendError;
-pub(crate) use self::report::{Measured, MeasuredJob};
+pub use self::setup::BackendError;
 pub(crate) use self::terms::host_job;
 
 /// This host's address in the data plane.
@@ -31,14 +30,17 @@ pub(crate) use self::terms::host_job;
 pub(crate) struct Local {
     pub(crate) ip: Ipv4Addr,
     pub(crate) port: u16,
+    /// Zero over UDP.
     pub(crate) mac: [u8; 6],
 }
 
-/// The chosen backend with its data path.
 pub(crate) struct Backend {
-    kind: BackendKind,
-    datapath: Datapath,
-    fallback: String,
+    pub(crate) local: Local,
+    /// `None` over UDP.
+    admitted: Option<Mutex<AdmittedJobs>>,
+    pub(crate) datapath: Datapath,
+    /// The reason of a fallback; empty without one.
+    pub(crate) fallback: String,
 }
 
 impl std::fmt::Debug for Backend {
@@ -50,84 +52,85 @@ impl std::fmt::Debug for Backend {
 impl Backend {
     /// Sets up the configured backend; `auto` falls back to UDP with a warning.
     pub(crate) fn start(config: &Config, sink: EventSink) -> Result<Backend, BackendError> {
-        let (kind, ios, fallback) = match config.backend {
-            BackendChoice::Udp => udp(config).map(|(kind, ios)| (kind, ios, String::new()))?,
-            BackendChoice::Xdp => xdp(config).map(|(kind, ios)| (kind, ios, String::new()))?,
-            BackendChoice::Auto => match xdp(config) {
-                Ok((kind, ios)) => (kind, ios, String::new()),
-                Err(error) => {
-                    tracing::warn!(%error, "falling back to UDP; `sumac doctor` says what is missing");
-                    udp(config).map(|(kind, ios)| (kind, ios, error.to_string()))?
-                }
-            },
+        let mut fallback = String::new();
+        let (local, admitted, ios) = match config.backend {
+            BackendChoice::Udp => udp(config)?,
+            BackendChoice::Xdp => xdp(config)?,
+            BackendChoice::Auto => xdp(config).or_else(|error| {
+                tracing::warn!(%error, "falling back to UDP; `sumac doctor` says what is missing");
+                fallback = error.to_string();
+                udp(config)
+            })?,
         };
         let datapath =
             Datapath::start("sumac-datapath", ios, &config.cpus, sink).map_err(BackendError::Thread)?;
-        Ok(Backend { kind, datapath, fallback })
+        Ok(Backend { local, admitted, datapath, fallback })
     }
 
     /// Returns `xdp` or `udp`.
     pub(crate) fn name(&self) -> &'static str {
-        self.kind.name()
+        if self.admitted.is_some() { "xdp" } else { "udp" }
     }
 
-    /// Returns the reason of a fallback; empty without one.
-    pub(crate) fn fallback(&self) -> &str {
-        &self.fallback
+    fn admitted(&self) -> Option<MutexGuard<'_, AdmittedJobs>> {
+        // After a panic the next change of a job writes its entry again.
+        self.admitted.as_ref().map(|admitted| admitted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns this host's address in the data plane.
-    pub(crate) fn local(&self) -> Local {
-        self.kind.local()
+    /// Resolves the addresses of a peer. It may wait for ARP.
+    fn peer(&self, to: SocketAddrV4, checksum: bool) -> Result<Peer, ResolveError> {
+        let (ip, base_port) = (*to.ip(), to.port());
+        let mac = match self.admitted {
+            // Packets to this host itself are not sent.
+            Some(_) if ip != self.local.ip => neighbour::resolve(ip)?.mac,
+            _ => self.local.mac,
+        };
+        Ok(Peer { ip, base_port, mac, checksum })
     }
 
     /// Admits a job's results, and starts its handshake. It may wait for ARP.
     pub(crate) fn add_job(&self, grant: &Grant) -> Result<(), Failure> {
         let Grant { terms, placement } = grant;
-        match &self.kind {
-            BackendKind::Udp { .. } => {
-                if let Some(group) = placement.result_group {
-                    return Err(Failure::new(
-                        Code::Unsupported,
-                        format!(
-                            "the aggregator sends results to the group {group}, which UDP sockets do not join"
-                        ),
-                    )
+        match (self.admitted(), placement.result_group) {
+            (Some(admitted), _) => admitted.program.check_current().map_err(datapath)?,
+            (None, Some(group)) => {
+                let message = format!(
+                    "the aggregator sends results to the group {group}, which UDP sockets do not join"
+                );
+                return Err(Failure::new(Code::Unsupported, message)
                     .hint("use the XDP backend, or attach the aggregator without a result group"));
-                }
             }
-            BackendKind::Xdp { admitted, .. } => {
-                AdmittedJobs::lock(admitted).program.check_current().map_err(datapath)?;
-            }
+            (None, None) => {}
         }
         let aggregator = self.aggregator(grant)?;
+        let hosts = terms.parameter_hosts.iter().copied();
         let plan = WorkerJob {
             lanes: (0..terms.lanes()).map(|lane| terms::params(grant, lane)).collect(),
-            hosts: self.hosts(grant, aggregator.as_ref())?,
+            hosts: self.paths(terms.job, "parameter host", hosts, terms.checksum, aggregator.as_ref())?,
             peer: aggregator,
             resume: terms.resume.clone(),
         };
-        if let BackendKind::Xdp { admitted, local, groups, .. } = &self.kind {
+        if let Some(mut admitted) = self.admitted() {
             if let Some(group) = placement.result_group {
-                groups.join(terms.job, group, local.ip).map_err(|error| {
-                    let message =
-                        format!("cannot join {group}, which results are sent to, on {}: {error}", local.ip);
+                let ip = self.local.ip;
+                admitted.groups.join(terms.job, group, ip).map_err(|error| {
+                    let message = format!("cannot join {group}, which results are sent to, on {ip}: {error}");
                     Failure::new(Code::Datapath, message)
                         .hint("give `address` in the daemon's configuration an address of the interface")
                 })?;
             }
-            let entry = terms::worker_entry(grant);
-            AdmittedJobs::lock(admitted).admit(terms.job, Role::Worker, entry).map_err(datapath)?;
+            admitted.admit(terms.job, Role::Worker, terms::worker_entry(grant)).map_err(datapath)?;
         }
         self.datapath.add_job(plan).map_err(datapath)
     }
 
-    /// The path to a job's aggregator, where it has one. A dynamic job does without one that cannot be reached.
+    /// Returns the path to a job's aggregator, where it has one. A dynamic job does without one that cannot be reached.
     fn aggregator(&self, Grant { terms, placement }: &Grant) -> Result<Option<Peer>, Failure> {
         if placement.aggregator == PlaneKind::None {
             return Ok(None);
         }
-        match self.kind.peer(placement.aggregator_ip, placement.base_port, terms.checksum) {
+        let address = SocketAddrV4::new(placement.aggregator_ip, placement.base_port);
+        match self.peer(address, terms.checksum) {
             Ok(peer) => Ok(Some(peer)),
             Err(error) if terms.is_dynamic() => {
                 tracing::warn!(job = terms.job, %error, "no path to the aggregator; sending straight to the parameter hosts");
@@ -137,32 +140,34 @@ impl Backend {
         }
     }
 
-    /// The paths to a job's parameter hosts; none of a static job. One that does not answer is reached by way of the
-    /// aggregator.
-    fn hosts(&self, Grant { terms, .. }: &Grant, aggregator: Option<&Peer>) -> Result<Vec<Peer>, Failure> {
-        let path = |host: &SocketAddrV4| match (
-            self.kind.peer(*host.ip(), host.port(), terms.checksum),
-            aggregator,
-        ) {
+    /// Returns the paths to a job's parameter hosts or workers. One that does not answer is reached by way of an aggregator,
+    /// which may know its path.
+    fn paths(
+        &self,
+        job: u16,
+        role: &str,
+        to: impl Iterator<Item = SocketAddrV4>,
+        checksum: bool,
+        aggregator: Option<&Peer>,
+    ) -> Result<Vec<Peer>, Failure> {
+        let path = |to: SocketAddrV4| match (self.peer(to, checksum), aggregator) {
             (Ok(peer), _) => Ok(peer),
             (Err(error), Some(aggregator)) => {
-                tracing::warn!(job = terms.job, %error, "no path of its own to a parameter host; sending to it by the aggregator");
-                Ok(Peer { ip: *host.ip(), base_port: host.port(), ..*aggregator })
+                tracing::warn!(job, %error, "no path of its own to a {role}; sending to it by the aggregator");
+                Ok(Peer { ip: *to.ip(), base_port: to.port(), ..*aggregator })
             }
-            (Err(error), None) => {
-                Err(Failure::new(Code::Unreachable, format!("the parameter host: {error}")))
-            }
+            (Err(error), None) => Err(Failure::new(Code::Unreachable, format!("the {role}: {error}"))),
         };
-        terms.parameter_hosts.iter().map(path).collect()
+        to.map(path).collect()
     }
 
     /// Installs a job that this host is a parameter host of. It may wait for ARP.
     pub(crate) fn host_job(&self, job: &HostJob) -> Result<(), Failure> {
-        let upstream = job.upstream.iter().map(|to| self.kind.peer(*to.ip(), to.port(), job.checksum));
-        let upstream = upstream.collect::<Result<_, _>>().map_err(unreachable)?;
-        let peers = self.peers(job, upstream)?;
-        if let BackendKind::Xdp { admitted, .. } = &self.kind {
-            let mut admitted = AdmittedJobs::lock(admitted);
+        let upstream = job.upstream.iter().map(|to| self.peer(*to, job.checksum));
+        let upstream = upstream.collect::<Result<_, _>>();
+        let unreachable = |error: ResolveError| Failure::new(Code::Unreachable, error.to_string());
+        let peers = self.hosted_peers(job, upstream.map_err(unreachable)?)?;
+        if let Some(mut admitted) = self.admitted() {
             admitted.program.check_current().map_err(datapath)?;
             admitted.admit(job.job, Role::ParameterHost, terms::host_entry(job)).map_err(datapath)?;
         }
@@ -174,63 +179,42 @@ impl Backend {
         hosted.map_err(datapath)
     }
 
-    /// Goes on as one of a job's parameter hosts, under another incarnation, with another worker in one's place. Gives the first
-    /// chunk of each lane that is not summed here. May wait for ARP.
+    /// Continues a parameter host's job in another epoch, after a worker was replaced. Returns the first chunk of each lane
+    /// that is not summed here. It may wait for ARP.
     pub(crate) fn renew_host(&self, job: &HostJob) -> Result<Vec<u32>, Failure> {
-        // They are where they were, and one that has died is done without.
-        let upstream = job.upstream.iter().map(|to| self.kind.peer(*to.ip(), to.port(), job.checksum));
-        let peers = self.peers(job, upstream.filter_map(Result::ok).collect())?;
+        // The aggregators' addresses do not change; the job continues without one that has died.
+        let upstream = job.upstream.iter().filter_map(|to| self.peer(*to, job.checksum).ok());
+        let peers = self.hosted_peers(job, upstream.collect())?;
         let workers = job.workers.clone();
         let firsts =
             self.datapath.renew_parameter_job(job.job, job.epoch, workers, peers).map_err(datapath)?;
-        if let BackendKind::Xdp { admitted, .. } = &self.kind {
-            let entry = terms::host_entry(job);
-            AdmittedJobs::lock(admitted).admit(job.job, Role::ParameterHost, entry).map_err(datapath)?;
+        if let Some(mut admitted) = self.admitted() {
+            admitted.admit(job.job, Role::ParameterHost, terms::host_entry(job)).map_err(datapath)?;
         }
         Ok(firsts)
     }
 
-    /// The ways to a job's aggregators, which are known, and to its workers. One that does not answer is looked for behind an
-    /// aggregator, which may know the way.
-    fn peers(&self, job: &HostJob, upstream: Vec<Peer>) -> Result<Vec<Peer>, Failure> {
-        let way = |to: &SocketAddrV4| self.kind.peer(*to.ip(), to.port(), job.checksum);
-        let mut peers = upstream;
-        let behind = peers.first().map(|peer| peer.mac);
-        for worker in job.workers.iter().map(|worker| worker.address) {
-            peers.push(match (way(&worker), behind) {
-                (Ok(peer), _) => peer,
-                (Err(error), Some(mac)) => {
-                    tracing::warn!(job = job.job, %error, "no way of its own to a worker; sending to it by its aggregator");
-                    Peer { ip: *worker.ip(), base_port: worker.port(), mac, checksum: job.checksum }
-                }
-                (Err(error), None) => return Err(unreachable(error)),
-            });
-        }
+    /// Returns the paths to a hosted job's aggregators, which are given, and to its workers.
+    fn hosted_peers(&self, job: &HostJob, mut peers: Vec<Peer>) -> Result<Vec<Peer>, Failure> {
+        let workers = job.workers.iter().map(|worker| worker.address);
+        peers.extend(self.paths(job.job, "worker", workers, job.checksum, peers.first())?);
         Ok(peers)
     }
 
     /// Removes a job that this host is a parameter host of, if it is installed.
     pub(crate) fn unhost_job(&self, job: u16) -> Result<(), Failure> {
         self.datapath.remove_parameter_job(job);
-        match &self.kind {
-            BackendKind::Udp { .. } => Ok(()),
-            BackendKind::Xdp { admitted, .. } => {
-                AdmittedJobs::lock(admitted).dismiss(job, Role::ParameterHost).map_err(datapath)
-            }
-        }
+        self.dismiss(job, Role::ParameterHost)
     }
 
-    /// Continues a dynamic job in another epoch, after a worker was replaced.
     pub(crate) fn renew_job(&self, grant: &Grant) -> Result<(), Failure> {
         let terms = &grant.terms;
-        if let BackendKind::Xdp { admitted, .. } = &self.kind {
-            let entry = terms::worker_entry(grant);
-            AdmittedJobs::lock(admitted).admit(terms.job, Role::Worker, entry).map_err(datapath)?;
+        if let Some(mut admitted) = self.admitted() {
+            admitted.admit(terms.job, Role::Worker, terms::worker_entry(grant)).map_err(datapath)?;
         }
         self.datapath.renew_job(terms.job, terms.epoch, terms.resume.clone()).map_err(datapath)
     }
 
-    /// Sets the number of slots in each lane of a measured job.
     pub(crate) fn start_job(&self, job: u16, slots: u32) -> Result<(), Failure> {
         self.datapath.start_job(job, slots).map_err(datapath)
     }
@@ -241,12 +225,6 @@ impl Backend {
         u16::try_from(words.min(MAX_ELEMENTS)).unwrap_or(u16::MAX)
     }
 
-    /// Returns the number of shards that a job can have.
-    pub(crate) fn shards(&self) -> u16 {
-        self.datapath.shards()
-    }
-
-    /// Submits a fragment of an operation to its lane; its end is an event with the operation's id.
     pub(crate) fn submit(
         &self,
         job: u16,
@@ -254,36 +232,25 @@ impl Backend {
         id: OperationId,
         operation: Operation,
     ) -> Result<(), Failure> {
-        if self.datapath.submit(job, lane, id, operation) {
-            return Ok(());
-        }
-        Err(Failure::new(Code::ShuttingDown, "the data path has stopped"))
-    }
-
-    /// Fails a job's operations.
-    pub(crate) fn fail_job(&self, job: u16, error: JobError) {
-        self.datapath.fail_job(job, &error);
+        if self.datapath.submit(job, lane, id, operation) { Ok(()) } else { Err(stopped()) }
     }
 
     /// Removes a job. All its events have been delivered when this returns.
     pub(crate) fn remove_job(&self, job: u16) -> Result<(), Failure> {
         self.datapath.remove_job(job);
-        match &self.kind {
-            BackendKind::Udp { .. } => Ok(()),
-            BackendKind::Xdp { admitted, groups, .. } => {
-                groups.leave(job);
-                AdmittedJobs::lock(admitted).dismiss(job, Role::Worker).map_err(datapath)
-            }
+        if let Some(mut admitted) = self.admitted() {
+            admitted.groups.leave(job);
         }
+        self.dismiss(job, Role::Worker)
     }
 
-    /// Returns all counters.
-    pub(crate) fn stats(&self) -> Result<Measured, Failure> {
-        let stopped = || Failure::new(Code::ShuttingDown, "the data path has stopped");
-        let stats = self.datapath.stats().ok_or_else(stopped)?;
-        let host_program = self.host_program()?;
-        report::measured(&stats, host_program)
-            .map_err(|error| Failure::new(Code::Internal, format!("the counters have no JSON form: {error}")))
+    /// Closes the host program to a role of a job.
+    fn dismiss(&self, job: u16, role: Role) -> Result<(), Failure> {
+        self.admitted().map_or(Ok(()), |mut admitted| admitted.dismiss(job, role)).map_err(datapath)
+    }
+
+    pub(crate) fn stats(&self) -> Result<Vec<DatapathStats>, Failure> {
+        self.datapath.stats().ok_or_else(stopped)
     }
 
     /// Returns the number of packets received for each job that this host is a parameter host of.
@@ -293,7 +260,6 @@ impl Backend {
         jobs.map(|job| (job.job, job.contributions + job.partial_sums + job.full_sums + job.probes)).collect()
     }
 
-    /// Returns the number of results received of a job.
     pub(crate) fn results(&self, job: u16) -> Option<u64> {
         let stats = self.datapath.stats()?;
         let lanes = stats.iter().flat_map(|thread| &thread.jobs).filter(|lane| lane.job == job);
@@ -301,9 +267,9 @@ impl Backend {
     }
 
     /// Returns the host program's counters by reason; none over UDP.
-    fn host_program(&self) -> Result<Map<String, Value>, Failure> {
-        let BackendKind::Xdp { admitted, .. } = &self.kind else { return Ok(Map::new()) };
-        let counters = AdmittedJobs::lock(admitted).program.counters().map_err(datapath)?;
+    pub(crate) fn host_program(&self) -> Result<Map<String, Value>, Failure> {
+        let Some(admitted) = self.admitted() else { return Ok(Map::new()) };
+        let counters = admitted.program.counters().map_err(datapath)?;
         Ok(counters.into_iter().map(|(reason, count)| (reason.name().to_owned(), count.into())).collect())
     }
 
@@ -320,8 +286,8 @@ impl Backend {
     }
 }
 
-fn unreachable(error: ResolveError) -> Failure {
-    Failure::new(Code::Unreachable, error.to_string())
+fn stopped() -> Failure {
+    Failure::new(Code::ShuttingDown, "the data path has stopped")
 }
 
 fn datapath(error: impl std::fmt::Display) -> Failure {

@@ -40,7 +40,6 @@ fn dynamic(Grant { terms, placement }: &Grant) -> DynamicParams {
     DynamicParams { fan_in_1: terms.fan_in_1, bitmap_1, beside_root, ..usual }
 }
 
-/// Returns the host program's entry for a worker of a job.
 pub(super) fn worker_entry(Grant { terms, placement }: &Grant) -> HostJobEntry {
     let mut host_ips = [0; MAX_HOSTS];
     for (place, host) in host_ips.iter_mut().zip(&terms.parameter_hosts) {
@@ -58,7 +57,6 @@ pub(super) fn worker_entry(Grant { terms, placement }: &Grant) -> HostJobEntry {
     }
 }
 
-/// Returns the host program's entry for a parameter host of a job.
 pub(super) fn host_entry(job: &HostJob) -> HostJobEntry {
     HostJobEntry {
         token: job.token,

@@ -1,21 +1,19 @@
 //! The lanes of one thread: demultiplexing of received packets, scheduling of transmission, timers.
 
-use std::{io, sync::Arc};
+use std::io;
+use std::sync::Arc;
 
 use sumac_job::OperationId;
 use sumac_transport::{JobError, LaneField, Operation, Packet, Time};
 use sumac_wire::{CLASSES, Kind};
 
-use super::{
-    frame_io::{FrameIo, Received},
-    job::{Event, InstallError, Rejection, WorkerJob},
-    lane::Lane,
-    links::{Links, thread_of},
-    parameter::ThreadParameterHost,
-    peers::JobPeers,
-    progress::Progress,
-    stats::{JobStats, Undelivered},
-};
+use super::frame_io::{FrameIo, Received};
+use super::job::{Event, InstallError, JobPeers, Rejection, WorkerJob};
+use super::lane::Lane;
+use super::links::{Links, thread_of};
+use super::parameter::ThreadParameterHost;
+use super::progress::Progress;
+use super::stats::{JobStats, Undelivered};
 
 /// A job on one thread. A thread without a lane of the job has it too: its packets may arrive there.
 struct Job {
@@ -61,7 +59,6 @@ impl Engines {
         self.jobs.iter_mut().find(|entry| entry.number == job).ok_or(InstallError::UnknownJob { job })
     }
 
-    /// Creates the engines of this thread's lanes.
     pub(super) fn add(&mut self, plan: WorkerJob, io: &dyn FrameIo) -> Result<(), InstallError> {
         let WorkerJob { lanes, peer, hosts, resume } = plan;
         let Some(first) = lanes.first() else { return Err(InstallError::Lanes { job: 0, given: 0 }) };
@@ -90,14 +87,12 @@ impl Engines {
         Ok(())
     }
 
-    /// Sets the number of slots of a measured job.
     pub(super) fn start(&mut self, job: u16, slots: u32) -> Result<(), InstallError> {
         let entry = self.find(job)?;
         entry.lane_field = LaneField::Slot(slots);
         entry.lanes.iter_mut().try_for_each(|lane| Ok(lane.start(slots)?))
     }
 
-    /// Continues the lanes of a dynamic job in another epoch.
     pub(super) fn renew(
         &mut self,
         now: Time,
@@ -137,7 +132,6 @@ impl Engines {
         }
     }
 
-    /// Ends and removes all jobs.
     pub(super) fn clear(&mut self, error: &JobError) {
         while let Some(job) = self.jobs.last().map(|job| job.number) {
             self.remove(job, error);
@@ -192,7 +186,6 @@ impl Engines {
         }
     }
 
-    /// Runs the timers that are due.
     pub(super) fn on_time(&mut self, now: Time) {
         self.lanes().for_each(|lane| lane.on_time(now));
     }
@@ -220,7 +213,6 @@ impl Engines {
         }
     }
 
-    /// Reports the changes since the last call.
     pub(super) fn report(&mut self) {
         for lane in self.jobs.iter_mut().flat_map(|job| &mut job.lanes) {
             lane.report(&self.progress);

@@ -1,25 +1,29 @@
 //! The interface between a data path thread and the queue or socket that it sends and receives on.
 
-use std::{
-    io,
-    net::{Ipv4Addr, SocketAddrV4},
-    os::fd::BorrowedFd,
-    time::Instant,
-};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use serde::Serialize;
 use sumac_transport::Transmit;
-use sumac_wire::{Header, Reason, header::HEADER_LEN};
+use sumac_wire::header::HEADER_LEN;
+use sumac_wire::{Header, Reason};
 use sumac_xsk::{Bound, Conservation, Statistics};
 
 /// Both ECN bits: congestion experienced (RFC 3168).
 const CONGESTION_EXPERIENCED: u8 = 0b11;
 
+/// The pause when a descriptor is in an error state, which ends every wait at once.
+const BROKEN_PAUSE: Duration = Duration::from_millis(10);
+
 /// A received packet. Its header is parsed here, and nowhere above.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     pub from: SocketAddrV4,
-    /// The UDP destination port.
     pub port: u16,
     pub header: Header,
     pub elements: &'a [u8],
@@ -28,10 +32,6 @@ pub struct Received<'a> {
 }
 
 impl Received<'_> {
-    /// Parses a UDP payload.
-    ///
-    /// # Errors
-    /// The reason why it is no packet of Sumac's.
     pub fn parse(
         from: SocketAddrV4,
         port: u16,
@@ -56,7 +56,6 @@ pub struct Peer {
     pub checksum: bool,
 }
 
-/// The outcome of [`FrameIo::transmit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transmitted {
     /// A packet is staged; [`FrameIo::flush`] sends it.
@@ -80,7 +79,6 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Addresses an engine's packet to a peer.
     pub fn new(packet: &Transmit, peer: &Peer) -> Outgoing {
         Outgoing {
             len: packet.len,
@@ -96,7 +94,6 @@ impl Outgoing {
 /// Writes one payload into the frame's bytes, if there is one to send.
 pub type Build<'a> = &'a mut dyn FnMut(&mut [u8]) -> Option<Outgoing>;
 
-/// Sends and receives packets on one AF_XDP queue or UDP socket.
 pub trait FrameIo: Send {
     /// Returns the largest UDP payload that can be sent, in bytes.
     fn capacity(&self) -> usize;
@@ -105,28 +102,16 @@ pub trait FrameIo: Send {
     fn shards(&self) -> u16;
 
     /// Passes a batch of received packets to `each`. Returns their number.
-    ///
-    /// # Errors
-    /// The system call's.
     fn receive(&mut self, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize>;
 
     /// Lets `build` write the next packet into a free frame, and stages it.
-    ///
-    /// # Errors
-    /// The system call's.
     fn transmit(&mut self, build: Build<'_>) -> io::Result<Transmitted>;
 
     /// Sends the staged packets. Packets that the kernel has no room for stay staged.
-    ///
-    /// # Errors
-    /// The system call's.
     fn flush(&mut self) -> io::Result<()>;
 
     /// Sleeps until packets arrive, staged packets can be sent, `wake` is readable, or `deadline`.
     /// Returns whether `wake` is readable.
-    ///
-    /// # Errors
-    /// The system call's.
     fn wait(&mut self, deadline: Option<Instant>, wake: BorrowedFd<'_>) -> io::Result<bool>;
 
     /// Waits until sent frames have completed, at most until `deadline`.
@@ -135,7 +120,24 @@ pub trait FrameIo: Send {
     fn report(&self) -> IoReport;
 }
 
-/// The description and the counters of a [`FrameIo`].
+/// Waits until one of `fds` is ready, a signal arrives, or `deadline`. Returns whether the last of them is readable.
+pub(super) fn wait(fds: &[(BorrowedFd<'_>, PollFlags)], deadline: Option<Instant>) -> io::Result<bool> {
+    let mut polled: Vec<PollFd<'_>> = fds.iter().map(|(fd, flags)| PollFd::new(*fd, *flags)).collect();
+    let timeout = deadline.map(|deadline| TimeSpec::from(deadline.saturating_duration_since(Instant::now())));
+    match ppoll(&mut polled, timeout, None) {
+        Ok(_) => {}
+        Err(Errno::EINTR) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    }
+    let broken = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
+    let state = |fd: &PollFd<'_>| fd.revents().unwrap_or(PollFlags::empty());
+    if polled.iter().any(|fd| state(fd).intersects(broken)) {
+        // The error shows when the descriptor is used.
+        std::thread::sleep(BROKEN_PAUSE);
+    }
+    Ok(polled.last().is_some_and(|fd| state(fd).contains(PollFlags::POLLIN)))
+}
+
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct IoReport {
     /// `xdp` or `udp`.
@@ -162,7 +164,28 @@ pub struct IoReport {
     pub frames: Option<Conservation>,
 }
 
-/// One AF_XDP socket.
+impl IoReport {
+    /// Passes a received UDP payload to `each`, or counts it as malformed.
+    pub(super) fn pass(
+        &mut self,
+        from: SocketAddrV4,
+        port: u16,
+        dscp_ecn: u8,
+        payload: &[u8],
+        each: &mut dyn FnMut(Received<'_>),
+    ) {
+        match Received::parse(from, port, dscp_ecn, payload) {
+            Ok(received) => each(received),
+            Err(_) => self.malformed += 1,
+        }
+    }
+
+    pub(super) fn received_batch(&mut self, packets: usize) {
+        self.received += packets as u64;
+        self.batches_received += u64::from(packets > 0);
+    }
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub struct SocketReport {
     pub queue: u32,

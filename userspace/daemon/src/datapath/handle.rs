@@ -1,32 +1,24 @@
 //! The handle of a data path: it starts its threads and sends them commands.
 
-use std::{
-    io,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        mpsc::{Receiver, channel},
-    },
-    thread::JoinHandle,
-    time::Instant,
-};
+use std::io;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
 
-use nix::{
-    sched::{CpuSet, sched_setaffinity},
-    unistd::Pid,
-};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 use sumac_job::OperationId;
 use sumac_parameter::{HostError, Worker as Member};
 use sumac_transport::{JobError, Operation};
 
-use super::{
-    engines::Engines,
-    frame_io::{FrameIo, Peer},
-    job::{EventSink, InstallError, ParameterJob, WorkerJob},
-    links::{Command, Link, Links, thread_of},
-    progress::Progress,
-    stats::DatapathStats,
-    thread::DatapathThread,
-};
+use super::engines::Engines;
+use super::frame_io::{FrameIo, Peer};
+use super::job::{EventSink, InstallError, ParameterJob, WorkerJob};
+use super::links::{Link, Links, thread_of};
+use super::progress::Progress;
+use super::stats::DatapathStats;
+use super::thread::DatapathThread;
 
 /// Threads that run the lanes of jobs, each with a [`FrameIo`] of its own. Dropping the handle stops them.
 pub struct Datapath {
@@ -35,16 +27,11 @@ pub struct Datapath {
     threads: Mutex<Vec<JoinHandle<DatapathStats>>>,
     capacity: usize,
     shards: u16,
-    /// The UDP port of shard 0.
-    base_port: u16,
 }
 
 impl Datapath {
     /// Starts a thread for each of `ios`, pinned to the CPU at its index in `cpus`, if there is one. A CPU that does
     /// not exist is a warning. `sink` receives the events on those threads.
-    ///
-    /// # Errors
-    /// When `ios` is empty, or the system refuses a thread or an eventfd.
     pub fn start(
         name: &str,
         ios: Vec<Box<dyn FrameIo>>,
@@ -63,31 +50,21 @@ impl Datapath {
         let (links, commands): (Vec<_>, Vec<_>) = links.into_iter().unzip();
         let links: Links = links.into();
         let progress = Arc::new(Progress::new(links.clone(), sink));
-        let datapath = Datapath { links, progress, threads: Mutex::default(), capacity, shards, base_port };
+        let datapath = Datapath { links, progress, threads: Mutex::default(), capacity, shards };
         let start = Instant::now();
         for (number, (io, commands)) in ios.into_iter().zip(commands).enumerate() {
             let name = if datapath.links.len() == 1 { name.to_owned() } else { format!("{name}-{number}") };
-            let thread = datapath.spawn(name, number, io, commands, cpus.get(number).copied(), start)?;
+            let link = datapath.links[number].clone();
+            let engines = Engines::new(number, datapath.links.clone(), datapath.progress.clone(), base_port);
+            let mut thread = DatapathThread::new(name.clone(), io, engines, start, link, commands);
+            let cpu = cpus.get(number).copied();
+            let thread = std::thread::Builder::new().name(name).spawn(move || {
+                thread.stats.cpu = cpu.filter(|cpu| pin(&thread.stats.name, *cpu));
+                thread.run()
+            })?;
             datapath.threads().push(thread);
         }
         Ok(datapath)
-    }
-
-    fn spawn(
-        &self,
-        name: String,
-        number: usize,
-        io: Box<dyn FrameIo>,
-        commands: Receiver<Command>,
-        cpu: Option<usize>,
-        start: Instant,
-    ) -> io::Result<JoinHandle<DatapathStats>> {
-        let engines = Engines::new(number, self.links.clone(), self.progress.clone(), self.base_port);
-        let mut thread = DatapathThread::new(name.clone(), io, engines, start, &self.links[number], commands);
-        std::thread::Builder::new().name(name).spawn(move || {
-            thread.cpu = cpu.filter(|cpu| pin(&thread.name, *cpu));
-            thread.run()
-        })
     }
 
     fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<DatapathStats>>> {
@@ -122,7 +99,6 @@ impl Datapath {
         replies.into_iter().map(|received| received.recv().ok()).collect()
     }
 
-    /// As [`Datapath::on_all`], for calls that can fail.
     fn try_on_all<T: Send + 'static>(
         &self,
         call: impl Fn(&mut DatapathThread) -> Result<T, InstallError> + Clone + Send + 'static,
@@ -132,9 +108,7 @@ impl Datapath {
 
     /// Creates engines for a job's lanes and starts their handshakes. [`super::Event::JobReady`] or
     /// [`super::Event::JobFailed`] follows; [`super::Event::JobMeasured`] where a lane measures the path.
-    ///
-    /// # Errors
-    /// See [`InstallError`]. The job is installed on no thread after one.
+    /// The job is installed on no thread after an error.
     pub fn add_job(&self, plan: WorkerJob) -> Result<(), InstallError> {
         let (job, shards) = self.check(&plan)?;
         if !self.progress.open(job, shards, plan.lanes.len()) {
@@ -147,7 +121,6 @@ impl Datapath {
         added.map(drop)
     }
 
-    /// Checks the lanes of a job. Returns its number and its shards.
     fn check(&self, plan: &WorkerJob) -> Result<(u16, u16), InstallError> {
         let given = plan.lanes.len();
         let Some(first) = plan.lanes.first() else { return Err(InstallError::Lanes { job: 0, given }) };
@@ -169,25 +142,18 @@ impl Datapath {
     }
 
     /// Sets the number of slots in each lane of a measured job. [`super::Event::JobReady`] follows.
-    ///
-    /// # Errors
-    /// See [`InstallError`].
     pub fn start_job(&self, job: u16, slots: u32) -> Result<(), InstallError> {
         self.try_on_all(move |thread| thread.engines.start(job, slots)).map(drop)
     }
 
     /// Continues a dynamic job in another epoch, after a worker was replaced (ATP appendix A.3). Chunks without a
     /// result are retransmitted. `resume`: the first chunk of each lane that is not summed.
-    ///
-    /// # Errors
-    /// See [`InstallError`].
     pub fn renew_job(&self, job: u16, epoch: u16, resume: Vec<u32>) -> Result<(), InstallError> {
         self.try_on_all(move |thread| thread.engines.renew(thread.now(), job, epoch, &resume)).map(drop)
     }
 
     /// Queues an operation in a lane. [`super::Event::Completed`] or [`super::Event::Rejected`] follows, with `id`.
     /// Returns `false` when the thread has ended.
-    #[must_use]
     pub fn submit(&self, job: u16, lane: u16, id: OperationId, operation: Operation) -> bool {
         let shards = self.progress.shards(job).unwrap_or(1);
         let link = &self.links[thread_of(lane, shards, self.links.len())];
@@ -207,9 +173,7 @@ impl Datapath {
     }
 
     /// Installs a job that this host is a parameter host of, on each thread its shards.
-    ///
-    /// # Errors
-    /// See [`InstallError`]. The job is installed on no thread after one, unless it was before.
+    /// The job is installed on no thread after an error, unless it was before.
     pub fn add_parameter_job(&self, plan: ParameterJob) -> Result<(), InstallError> {
         let job = plan.job.job;
         self.check_shards(plan.job.shards)?;
@@ -223,9 +187,6 @@ impl Datapath {
 
     /// Continues a parameter host's job in another epoch, after a worker was replaced (ATP appendix A.3). Returns the
     /// first chunk of each lane that is not summed.
-    ///
-    /// # Errors
-    /// See [`InstallError`].
     pub fn renew_parameter_job(
         &self,
         job: u16,
@@ -241,13 +202,11 @@ impl Datapath {
         Ok((0..lanes).map(|lane| threads.iter().map(|firsts| firsts[lane]).max().unwrap_or(0)).collect())
     }
 
-    /// Removes a parameter host's job. Returns whether it was installed.
     pub fn remove_parameter_job(&self, job: u16) -> bool {
         let removed = self.on_all(move |thread| thread.engines.parameter_host.remove(job));
         removed.is_some_and(|removed| removed.contains(&true))
     }
 
-    /// Returns each thread's report; `None` when they have ended.
     pub fn stats(&self) -> Option<Vec<DatapathStats>> {
         self.on_all(|thread| thread.stats())
     }

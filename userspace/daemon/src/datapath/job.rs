@@ -1,14 +1,17 @@
 //! Jobs as the data path installs them, its errors and its events.
 
-use std::{net::Ipv4Addr, sync::Arc};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
 
 use sumac_job::OperationId;
 use sumac_parameter::{HostError, HostJob};
-use sumac_transport::{Completion, JobError, JobParams, Operation, ParamError, PathMeasure, SubmitError};
+use sumac_transport::{
+    Completion, JobError, JobParams, Operation, ParamError, PathMeasure, PeerId, PeerTable, SubmitError,
+    Transmit,
+};
 
-use super::frame_io::Peer;
+use super::frame_io::{Outgoing, Peer};
 
-/// A job of this host's worker.
 #[derive(Clone, Debug)]
 pub struct WorkerJob {
     /// The lanes by number, all of the same job. One may measure the path.
@@ -29,7 +32,44 @@ pub struct ParameterJob {
     pub peers: Vec<Peer>,
 }
 
-/// Reasons that the data path does not install a job.
+/// The peers of a worker's job: the engines' table, and the addresses of packets to them.
+pub(super) struct JobPeers {
+    table: PeerTable,
+    /// By the peer's id.
+    addresses: Vec<Peer>,
+}
+
+impl JobPeers {
+    pub(super) fn new(
+        aggregator: Option<Peer>,
+        hosts: Vec<Peer>,
+        lane: &JobParams,
+    ) -> Result<JobPeers, InstallError> {
+        let job = lane.job;
+        match &lane.dynamic {
+            Some(_) if hosts.is_empty() => return Err(InstallError::NoPeer { job, peer: "parameter host" }),
+            None if aggregator.is_none() => return Err(InstallError::NoPeer { job, peer: "aggregator" }),
+            _ => {}
+        }
+        let address = |peer: &Peer| SocketAddrV4::new(peer.ip, peer.base_port);
+        let table = PeerTable::of(aggregator.as_ref().map(address), hosts.iter().map(address));
+        Ok(JobPeers { table, addresses: aggregator.into_iter().chain(hosts).collect() })
+    }
+
+    pub(super) fn table(&self) -> &PeerTable {
+        &self.table
+    }
+
+    pub(super) fn address(&self, packet: &Transmit) -> Option<Outgoing> {
+        let peer = self.addresses.get(usize::from(packet.to.0))?;
+        Some(Outgoing::new(packet, peer))
+    }
+
+    pub(super) fn find(&self, ip: Ipv4Addr) -> Option<PeerId> {
+        self.table.find(ip)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum InstallError {
     #[error(transparent)]
@@ -59,7 +99,6 @@ pub enum InstallError {
     Stopped,
 }
 
-/// A change on a data path thread.
 #[derive(Debug)]
 pub enum Event {
     /// The path is measured; the job waits for [`super::Datapath::start_job`].
@@ -74,7 +113,6 @@ pub enum Event {
     Rejected { job: u16, lane: u16, id: OperationId, error: Rejection, operation: Operation },
 }
 
-/// Reasons that an operation was not accepted.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Rejection {
     #[error(transparent)]

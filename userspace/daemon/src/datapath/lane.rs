@@ -1,6 +1,7 @@
 //! One lane of a job: its engine, and the state that was last reported.
 
-use std::{collections::VecDeque, io};
+use std::collections::VecDeque;
+use std::io;
 
 use sumac_job::OperationId;
 use sumac_transport::{
@@ -9,18 +10,14 @@ use sumac_transport::{
 };
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
-use super::{
-    frame_io::{FrameIo, Transmitted},
-    job::{Event, InstallError, Rejection},
-    peers::JobPeers,
-    progress::Progress,
-    stats::JobStats,
-};
+use super::frame_io::{FrameIo, Transmitted};
+use super::job::{Event, InstallError, JobPeers, Rejection};
+use super::progress::Progress;
+use super::stats::JobStats;
 
 /// The most packets of one lane before the next lane's turn.
 const TURN: usize = 64;
 
-/// The last state of a lane that was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reported {
     Nothing,
@@ -136,7 +133,6 @@ impl Lane {
         Ok(true)
     }
 
-    /// Reports the changes since the last call.
     pub(super) fn report(&mut self, progress: &Progress) {
         let (job, lane) = (self.engine.params().job, self.number());
         match self.engine.state() {

@@ -4,20 +4,17 @@
 //! by the CPU that a veth's frames were redirected to. A packet of another thread's lane is copied into that thread's
 //! handoff queue and counted as `crossed`.
 
-use std::{
-    io,
-    net::SocketAddrV4,
-    sync::{
-        Arc,
-        mpsc::{Receiver, Sender, channel},
-    },
-};
+use std::io;
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crossbeam_queue::ArrayQueue;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use sumac_wire::Header;
 
-use super::{frame_io::Received, thread::DatapathThread};
+use super::frame_io::Received;
+use super::thread::DatapathThread;
 
 /// The capacity of a handoff queue. Packets beyond it are dropped, as in a NIC's queue, and retransmitted.
 pub(super) const HANDOFF_CAPACITY: usize = 4096;
@@ -25,7 +22,6 @@ pub(super) const HANDOFF_CAPACITY: usize = 4096;
 /// Runs on a data path thread between two rounds of its loop.
 pub(super) type Command = Box<dyn FnOnce(&mut DatapathThread) + Send>;
 
-/// A packet of another thread's lane.
 pub(super) struct Handoff {
     from: SocketAddrV4,
     port: u16,

@@ -1,32 +1,28 @@
 //! The parameter host of one thread: the shards that would be its lanes.
 
-use std::{
-    io,
-    net::{Ipv4Addr, SocketAddrV4},
-};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use nix::unistd::{SysconfVar, sysconf};
 use sumac_parameter::{HostStats, ParameterHost, Sending, Worker};
 use sumac_wire::admit::payload_len;
 
-use super::{
-    frame_io::{FrameIo, Outgoing, Peer, Received, Transmitted},
-    job::{InstallError, ParameterJob},
-    lane::check_capacity,
-    links::thread_of,
-};
+use super::frame_io::{FrameIo, Outgoing, Peer, Received, Transmitted};
+use super::job::{InstallError, ParameterJob};
+use super::lane::check_capacity;
+use super::links::thread_of;
 
 /// The most packets before the workers' lanes have a turn.
 const TURN: usize = 64;
 /// The part of this host's memory that chunks may take on all threads together: one fourth.
 const MEMORY_DIVISOR: u64 = 4;
 
-/// The addressing of a job's packets.
 struct Job {
     number: u16,
     shards: u16,
-    /// The MAC address of each peer or of the next hop, in ascending order of the peer's address.
-    macs: Vec<(Ipv4Addr, [u8; 6])>,
+    /// The MAC address of each peer or of the next hop, by the peer's address.
+    macs: BTreeMap<Ipv4Addr, [u8; 6]>,
 }
 
 pub(super) struct ThreadParameterHost {
@@ -70,14 +66,11 @@ impl ThreadParameterHost {
         workers: Vec<Worker>,
         peers: &[Peer],
     ) -> Result<Vec<u32>, InstallError> {
-        let mut macs = macs(peers, workers.iter().map(|worker| worker.address))?;
+        let macs = macs(peers, workers.iter().map(|worker| worker.address))?;
         let firsts = self.host.renew(job, epoch, workers)?;
         if let Some(entry) = self.jobs.iter_mut().find(|entry| entry.number == job) {
             // The aggregators' addresses do not change.
-            macs.extend(entry.macs.iter().copied());
-            macs.sort_by_key(|(ip, _)| *ip);
-            macs.dedup_by_key(|(ip, _)| *ip);
-            entry.macs = macs;
+            entry.macs.extend(macs);
         }
         Ok(firsts)
     }
@@ -119,25 +112,21 @@ impl ThreadParameterHost {
 
 fn outgoing(jobs: &[Job], sending: &Sending) -> Option<Outgoing> {
     let Sending { len, to, entropy, dscp_ecn, checksum, .. } = *sending;
-    let macs = &jobs.iter().find(|entry| entry.number == sending.job)?.macs;
-    let at = macs.binary_search_by_key(to.ip(), |(ip, _)| *ip).ok()?;
-    Some(Outgoing { len, to, mac: macs.get(at)?.1, entropy, dscp_ecn, checksum })
+    let job = jobs.iter().find(|entry| entry.number == sending.job)?;
+    Some(Outgoing { len, to, mac: *job.macs.get(to.ip())?, entropy, dscp_ecn, checksum })
 }
 
-/// Returns the MAC addresses of all these peers, in ascending order of their addresses.
+/// Returns the MAC addresses of the peers with these addresses.
 fn macs(
     peers: &[Peer],
     addresses: impl Iterator<Item = SocketAddrV4>,
-) -> Result<Vec<(Ipv4Addr, [u8; 6])>, InstallError> {
+) -> Result<BTreeMap<Ipv4Addr, [u8; 6]>, InstallError> {
     let mac = |address: SocketAddrV4| {
         let ip = *address.ip();
         let peer = peers.iter().find(|peer| peer.ip == ip).ok_or(InstallError::NoAddress { ip })?;
         Ok((ip, peer.mac))
     };
-    let mut macs = addresses.map(mac).collect::<Result<Vec<_>, InstallError>>()?;
-    macs.sort_by_key(|(ip, _)| *ip);
-    macs.dedup();
-    Ok(macs)
+    addresses.map(mac).collect()
 }
 
 /// Returns this host's memory in bytes; `u64::MAX` when it is unknown.

@@ -1,16 +1,12 @@
 //! The state of jobs whose lanes are on several threads. It changes with a lane's state, never with a packet.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sumac_transport::JobError;
 
-use super::{
-    job::{Event, EventSink},
-    links::Links,
-};
+use super::job::{Event, EventSink};
+use super::links::Links;
 
 struct Job {
     shards: u16,

@@ -7,23 +7,21 @@ use sumac_xsk::Conservation;
 
 use super::frame_io::IoReport;
 
-/// One thread with its queue or socket and its jobs.
-#[derive(Clone, Debug, Serialize)]
+/// One thread with its queue or socket and its jobs. Its JSON form has the thread alone.
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct DatapathStats {
     pub name: String,
-    /// The CPU that it is pinned to.
     pub cpu: Option<usize>,
-    /// The lanes of jobs on this thread.
+    #[serde(skip)]
     pub jobs: Vec<JobStats>,
-    /// The jobs of its parameter host.
+    #[serde(skip)]
     pub hosted: HostStats,
+    #[serde(skip)]
     pub port: IoReport,
     pub undelivered: Undelivered,
-    /// Rounds of the loop.
     pub rounds: u64,
     /// Rounds that ended asleep. A thread that never sleeps is bound by its CPU.
     pub sleeps: u64,
-    /// Failed system calls.
     pub port_errors: u64,
     pub last_port_error: Option<String>,
 }
@@ -51,7 +49,6 @@ impl DatapathStats {
         jobs
     }
 
-    /// Returns the sum of all threads' parameter hosts.
     pub fn merge_hosted(threads: &[DatapathStats]) -> HostStats {
         let mut sum = HostStats::default();
         threads.iter().for_each(|thread| sum.merge(&thread.hosted));
@@ -82,7 +79,6 @@ fn progress(state: &str) -> usize {
     ["failed", "probing", "measured", "ready"].iter().position(|other| *other == state).unwrap_or(0)
 }
 
-/// One lane of a job.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobStats {
     pub job: u16,
@@ -100,13 +96,11 @@ pub struct JobStats {
 /// Received packets that no engine of this thread and no parameter host took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Undelivered {
-    /// Packets of a job that is not open on this host.
     pub unknown_job: u64,
     /// Packets that come neither from the job's aggregator nor from one of its parameter hosts.
     pub wrong_source: u64,
     /// Packets of a lane that the job does not have, or that came before its number of slots was set.
     pub no_lane: u64,
-    /// Packets that were handed off to their lane's thread.
     pub crossed: u64,
     /// Packets among them that were dropped, because that thread's queue was full.
     pub crossed_lost: u64,

@@ -1,38 +1,29 @@
 //! Packets over an ordinary UDP socket. It needs no privilege; the kernel copies payloads.
 
-use std::{
-    io::{self, IoSlice, IoSliceMut},
-    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
-    time::Instant,
-};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Instant;
 
-use nix::{
-    cmsg_space,
-    errno::Errno,
-    poll::PollFlags,
-    sys::socket::{
-        ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg,
-        setsockopt, sockopt,
-    },
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, recvmmsg, sendmmsg, setsockopt,
+    sockopt,
 };
-use sumac_wire::{MAX_ELEMENTS, admit::payload_len};
+use sumac_wire::MAX_ELEMENTS;
+use sumac_wire::admit::payload_len;
 
-use super::{
-    frame_io::{Build, FrameIo, IoReport, Outgoing, Received, Transmitted},
-    wait::wait,
-};
+use super::frame_io::{Build, FrameIo, IoReport, Outgoing, Received, Transmitted, wait};
 
-/// Datagrams per system call.
 const BATCH: usize = 64;
 /// Bytes of the longest packet; a longer datagram is truncated, and refused for its length.
 const CAPACITY: usize = payload_len(MAX_ELEMENTS as u16);
-/// Attempts to find free consecutive ports.
 const BIND_ATTEMPTS: usize = 64;
 /// Bytes of the kernel's buffer each way: some thousand packets.
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// A staged datagram's addressing.
 #[derive(Clone, Copy, Debug)]
 struct Staged {
     len: usize,
@@ -62,9 +53,6 @@ pub struct UdpFrameIo {
 
 impl UdpFrameIo {
     /// Binds a socket for each shard to `ip`, at consecutive free ports: packets of a shard come to its port.
-    ///
-    /// # Errors
-    /// When the address is not this host's, or no consecutive ports are free.
     pub fn bind_shards(ip: Ipv4Addr, shards: u16) -> io::Result<Vec<UdpFrameIo>> {
         let mut last = io::Error::from(io::ErrorKind::InvalidInput);
         for _ in 0..BIND_ATTEMPTS {
@@ -83,9 +71,6 @@ impl UdpFrameIo {
     }
 
     /// Binds a socket to `ip` and `port`; port 0 takes any that is free, see [`UdpFrameIo::local`].
-    ///
-    /// # Errors
-    /// When the address is not this host's, or the port is in use.
     pub fn bind(ip: Ipv4Addr, port: u16) -> io::Result<UdpFrameIo> {
         let socket = UdpSocket::bind((ip, port))?;
         socket.set_nonblocking(true)?;
@@ -111,7 +96,6 @@ impl UdpFrameIo {
         })
     }
 
-    /// Returns the address and port that the socket is bound to.
     pub fn local(&self) -> SocketAddrV4 {
         self.local
     }
@@ -151,7 +135,6 @@ impl UdpFrameIo {
     }
 }
 
-/// Returns the DSCP and ECN byte of a received datagram.
 fn tos(message: ControlMessageOwned) -> Option<u8> {
     match message {
         ControlMessageOwned::Ipv4Tos(tos) => Some(tos),
@@ -189,20 +172,15 @@ impl FrameIo for UdpFrameIo {
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(0),
             Err(error) => return Err(error.into()),
         };
-        let (mut count, mut malformed) = (0, 0);
+        let mut count = 0;
         for message in messages {
             count += 1;
             let Some(from) = message.address else { continue };
             let bytes = message.iovs().next().unwrap_or(&[]);
             let tos = message.cmsgs().ok().and_then(|mut all| all.find_map(tos));
-            match Received::parse(from.into(), self.local.port(), tos.unwrap_or(0), bytes) {
-                Ok(received) => each(received),
-                Err(_) => malformed += 1,
-            }
+            self.counters.pass(from.into(), self.local.port(), tos.unwrap_or(0), bytes, each);
         }
-        self.counters.malformed += malformed;
-        self.counters.received += count as u64;
-        self.counters.batches_received += 1;
+        self.counters.received_batch(count);
         Ok(count)
     }
 
@@ -265,7 +243,8 @@ impl FrameIo for UdpFrameIo {
 mod tests {
     use super::*;
     use std::time::Duration;
-    use sumac_wire::{Header, Kind, header::HEADER_LEN};
+    use sumac_wire::header::HEADER_LEN;
+    use sumac_wire::{Header, Kind};
 
     /// Returns two sockets, and the second one's address.
     fn pair() -> (UdpFrameIo, UdpFrameIo, SocketAddrV4) {

@@ -1,24 +1,18 @@
 //! Packets over the AF_XDP socket of one queue of an interface.
 
-use std::{
-    collections::VecDeque,
-    io,
-    net::{Ipv4Addr, SocketAddrV4},
-    os::fd::{AsFd, BorrowedFd},
-    time::{Duration, Instant},
-};
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 use sumac_hostprog::{Attached, HostMode, MapError};
 use sumac_wire::frame::{self, Endpoints, OVERHEAD, Parsed, Ports};
 use sumac_xsk::{BindMode, LINK_HEADER, OpenError, QueueConfig, XskQueue};
 
-use super::{
-    frame_io::{Build, FrameIo, IoReport, Outgoing, Received, SocketReport, Transmitted},
-    wait::wait,
-};
+use super::frame_io::{Build, FrameIo, IoReport, Outgoing, Received, SocketReport, Transmitted, wait};
 
-/// The most packets of one batch.
 const BUDGET: usize = 64;
 /// The capacity of the queue of packets to this host itself. Packets beyond it are dropped, as in any queue.
 const LOOPBACK_CAPACITY: usize = 1024;
@@ -28,10 +22,8 @@ const RETRY: Duration = Duration::from_millis(1);
 const ENTROPY_BASE: u16 = 49152;
 const ENTROPY_MASK: u16 = 0x3fff;
 
-/// The options of an interface's AF_XDP sockets.
 #[derive(Clone, Debug)]
 pub struct XdpConfig {
-    /// This host's address.
     pub local_ip: Ipv4Addr,
     /// Zero-copy or copy; `None`: the mode that the program was attached in.
     pub mode: Option<BindMode>,
@@ -47,7 +39,6 @@ impl XdpConfig {
     }
 }
 
-/// Reasons that a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
     #[error("no queue of {interface} to open a socket on; attach with --queues, or set `queues`")]
@@ -64,7 +55,6 @@ pub enum XdpError {
 pub struct XdpFrameIo {
     queue: u32,
     socket: XskQueue,
-    /// The number of packets that are staged and not flushed.
     staged: u32,
     /// Whether the last transmission found no free frame.
     is_full: bool,
@@ -79,9 +69,7 @@ pub struct XdpFrameIo {
 
 impl XdpFrameIo {
     /// Opens a socket on each queue and adds it to the attached program.
-    ///
-    /// # Errors
-    /// See [`XdpError`]. No socket stays open after an error.
+    /// No socket stays open after an error.
     pub fn open(config: &XdpConfig, attached: &mut Attached) -> Result<Vec<XdpFrameIo>, XdpError> {
         let interface = attached.interface().name.clone();
         let queues = config.queues.clone().unwrap_or_else(|| attached.queues());
@@ -132,7 +120,6 @@ impl XdpFrameIo {
         })
     }
 
-    /// Returns the interface's MAC address.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
@@ -150,7 +137,6 @@ impl XdpFrameIo {
     }
 }
 
-/// Returns a packet's UDP source port.
 fn source_port(packet: &Outgoing) -> u16 {
     ENTROPY_BASE | packet.entropy & ENTROPY_MASK
 }
@@ -165,27 +151,19 @@ impl FrameIo for XdpFrameIo {
     }
 
     fn receive(&mut self, each: &mut dyn FnMut(Received<'_>)) -> io::Result<usize> {
-        let (ports, mut malformed) = (self.ports, 0);
+        let (ports, counters) = (self.ports, &mut self.counters);
         for (from, port, payload) in self.loopback.drain(..) {
-            match Received::parse(from, port, 0, &payload) {
-                Ok(received) => each(received),
-                Err(_) => malformed += 1,
-            }
+            counters.pass(from, port, 0, &payload, each);
         }
         let count = self.socket.receive(BUDGET, |bytes| match frame::parse(bytes, ports) {
             Parsed::Ours(frame) => {
                 let from = SocketAddrV4::new(frame.src_ip.into(), frame.src_port);
-                let end = frame.payload() + frame.payload_len();
-                match Received::parse(from, frame.dst_port, frame.dscp_ecn, &bytes[frame.payload()..end]) {
-                    Ok(received) => each(received),
-                    Err(_) => malformed += 1,
-                }
+                let payload = &bytes[frame.payload()..frame.payload() + frame.payload_len()];
+                counters.pass(from, frame.dst_port, frame.dscp_ecn, payload, each);
             }
-            Parsed::Foreign | Parsed::Bad(_) => malformed += 1,
+            Parsed::Foreign | Parsed::Bad(_) => counters.malformed += 1,
         });
-        self.counters.malformed += malformed;
-        self.counters.received += count as u64;
-        self.counters.batches_received += u64::from(count > 0);
+        counters.received_batch(count);
         Ok(count)
     }
 

@@ -14,7 +14,6 @@ const FAULT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The number of reports that are kept for operations that have not ended here yet.
 const KEPT: usize = 64;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct PendingFaults {
     open: Vec<(UnattributedFault, Instant)>,

@@ -3,21 +3,19 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use sumac_control::events::{Announcement, Event, Fault, OperationReport, Post, REPORTED_OPERATIONS};
+use sumac_control::events::{Event, OperationReport, Post, REPORTED_OPERATIONS};
 use sumac_control::{Grant, Member, MemberState, Outcome};
 use sumac_job::OperationId;
 use sumac_transport::JobError;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::channels::Channels;
 use super::faults::PendingFaults;
-use super::{End, Job, blocking};
+use super::start::Channels;
+use super::{End, Job, JobEvent, blocking};
 use crate::explain;
-use crate::job_event::JobEvent;
-use crate::operations::{Announced, JobOperations};
+use crate::operations::JobOperations;
 
-/// The interval at which a job checks its deadlines.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The time for results on their way when a worker has left, which had received all of them.
 const DEPARTURE_GRACE: Duration = Duration::from_secs(3);
@@ -28,7 +26,6 @@ const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(4);
 /// The interval without results after which a warning is logged. It is no error: another worker may still be computing.
 const STANDSTILL_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// See the module.
 pub(super) struct EventLoop<'a> {
     job: &'a Job,
     operations: &'a JobOperations,
@@ -48,7 +45,6 @@ impl<'a> EventLoop<'a> {
         EventLoop { job, operations, member, faults, mismatched: None, deserted: None, oldest: None }
     }
 
-    /// Handles events until the job ends.
     pub(super) async fn run(mut self, mut events: UnboundedReceiver<JobEvent>, channels: Channels) -> End {
         let Channels { events: mut control_events, mut renewed } = channels;
         let mut failed = std::pin::pin!(self.member.failed());
@@ -79,7 +75,6 @@ impl<'a> EventLoop<'a> {
         end
     }
 
-    /// Continues after a worker was replaced.
     async fn renew(&self, grant: Grant) -> Option<End> {
         let (job, epoch, resume) = (grant.terms.job, grant.terms.epoch, grant.terms.resume.clone());
         let daemon = self.job.daemon.clone();
@@ -112,16 +107,8 @@ impl<'a> EventLoop<'a> {
             }
             Some(JobEvent::Failed(error)) => Some(End::ours(error)),
             Some(JobEvent::Abandon { reason }) => Some(End::died(reason)),
-            Some(JobEvent::Announce(announced)) => {
-                let Announced { descriptor, priority } = announced;
-                let (signature, description) = (descriptor.unnumbered_signature(), descriptor.to_string());
-                let name = descriptor.name.unwrap_or_default();
-                self.member.post(Post::Announce(Announcement { name, signature, description, priority }));
-                None
-            }
-            Some(JobEvent::Fault { id: operation, failure }) => {
-                let problem = explain::shortened(failure.message.to_string(), explain::MESSAGE_LEN);
-                self.member.post(Post::Fault(Fault { operation, index: failure.index, problem }));
+            Some(JobEvent::Post(post)) => {
+                self.member.post(post);
                 None
             }
             Some(JobEvent::Unattributed(operation)) => {
@@ -141,7 +128,7 @@ impl<'a> EventLoop<'a> {
         match event {
             Event::Released(name) => self.operations.release(&self.job.daemon.backend, &name),
             // This worker's own operations have failed already.
-            Event::Fault { rank, .. } if rank == self.operations.rank() => {}
+            Event::Fault { rank, .. } if rank == self.operations.rank => {}
             Event::Fault { rank, fault } => {
                 for operation in self.faults.report(rank, fault) {
                     self.operations.settle(operation);
@@ -165,7 +152,6 @@ impl<'a> EventLoop<'a> {
         self.member.post(Post::Operations(OperationReport { operations, noticed_at, noticed }));
     }
 
-    /// Handles the deadlines that have passed.
     fn check_deadlines(&mut self) -> Option<End> {
         let now = Instant::now();
         for operation in self.faults.expire(now) {
@@ -197,11 +183,8 @@ impl<'a> EventLoop<'a> {
         let reason =
             "the workers do not do the same, and the control plane does not report what they have".to_owned();
         let failure = explain::mismatch(reason.clone(), self.job.plan.order());
-        Some(End::Ours {
-            error: JobError::Ended { reason: reason.clone() },
-            outcome: Outcome::Failed(reason),
-            failure,
-        })
+        let error = JobError::Ended { reason: reason.clone() };
+        Some(End::Failed { error, failure, outcome: Some(Outcome::Failed(reason)) })
     }
 
     /// Ends the job when operations wait too long for workers that have left.
@@ -227,7 +210,7 @@ impl<'a> EventLoop<'a> {
 
 /// Logs when operations are outstanding and no result has come for long.
 async fn log_standstill(job: &Job, operations: &JobOperations) -> Infallible {
-    let number = operations.terms().job;
+    let number = operations.terms.job;
     let mut before = None;
     loop {
         sleep(STANDSTILL_LOG_INTERVAL).await;

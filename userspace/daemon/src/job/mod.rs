@@ -4,79 +4,115 @@
 //! admitted, the path is probed and measured, and the trainer's `open` is answered. At the end the operations fail, their
 //! memory is released, and the clients are notified.
 
-mod channels;
 mod faults;
 mod live;
-mod mode;
 mod plan;
 mod start;
 
 use std::sync::Arc;
 
 use sumac_api::{Code, DynamicReply, Failure, OpenReply, Scale};
+use sumac_control::events::Post;
 use sumac_control::{Grant, JobFailure, Member, Outcome};
 use sumac_job::ResumePoint;
-use sumac_transport::JobError;
-use tokio::sync::mpsc::UnboundedReceiver;
+use sumac_transport::{JobError, PathMeasure};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::explain;
-use crate::job_event::JobEvent;
 use crate::jobs::ActiveJob;
-use crate::operations::{Client, ClientId, JobOperations};
+use crate::operations::{Client, ClientId, JobOperations, UnattributedFault};
 use crate::session::{Notification, OpenedJob};
 use crate::state::DaemonState;
 
-use self::channels::Channels;
 pub(crate) use self::plan::Plan;
+use self::start::Channels;
 
-/// A job's task.
+/// An event of a job, from its clients, its operations or the data path.
+#[derive(Debug)]
+pub(crate) enum JobEvent {
+    Measured(PathMeasure),
+    /// The handshake with the aggregator is complete.
+    Ready,
+    Failed(JobError),
+    Close {
+        request: u64,
+    },
+    Cancel {
+        by: String,
+    },
+    /// The client that opened the job has disconnected, or one with outstanding operations.
+    Abandon {
+        reason: String,
+    },
+    /// A report of the operations to the control plane.
+    Post(Post),
+    /// A value of another worker could not be sent.
+    Unattributed(UnattributedFault),
+}
+
+/// The handle of a job at the session that opened it. The job ends with it.
+#[derive(Debug)]
+pub(crate) struct JobHandle(pub(crate) UnboundedSender<JobEvent>);
+
+impl JobHandle {
+    /// Closes the job; [`Notification::Closed`] follows.
+    pub(crate) fn close(&self, request: u64) {
+        self.send(JobEvent::Close { request });
+    }
+
+    /// Ends the job on all workers, because the client that opened it has disconnected.
+    pub(crate) fn abandon(&self, reason: String) {
+        self.send(JobEvent::Abandon { reason });
+    }
+
+    fn send(&self, event: JobEvent) {
+        // Fails when the job has ended, of which the session is notified.
+        let _ = self.0.send(event);
+    }
+}
+
+impl Drop for JobHandle {
+    fn drop(&mut self) {
+        // A job does not outlive its session, whatever ends it. A job that has ended ignores this.
+        self.abandon("its trainer's session ended".into());
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) daemon: Arc<DaemonState>,
     pub(crate) plan: Plan,
-    /// The client that opens it.
     pub(crate) client: Client,
     pub(crate) request: u64,
-    pub(crate) events: tokio::sync::mpsc::UnboundedSender<JobEvent>,
+    pub(crate) events: UnboundedSender<JobEvent>,
 }
 
-/// The end of a job.
 enum End {
     Closed {
         request: u64,
     },
-    /// This host ends it: the errors for the engine, the control plane and the trainers.
-    Ours {
-        error: JobError,
-        outcome: Outcome,
-        failure: Failure,
-    },
-    /// The control plane ends it.
-    Theirs {
+    /// The errors for the engine and the trainers, and the report to the control plane unless that has ended the job.
+    Failed {
         error: JobError,
         failure: Failure,
+        outcome: Option<Outcome>,
     },
 }
 
 impl End {
-    /// Returns the end of a job that this host ends.
     fn ours(error: JobError) -> End {
-        End::Ours {
-            outcome: Outcome::Failed(explain::spoken(&error)),
-            failure: explain::job_error(&error),
-            error,
-        }
+        let (outcome, failure) = (Outcome::Failed(explain::spoken(&error)), explain::job_error(&error));
+        End::Failed { error, failure, outcome: Some(outcome) }
     }
 
     /// Returns the end of a job whose trainer has died. In a dynamic job another worker may replace this one.
     fn died(reason: String) -> End {
         let error = JobError::Ended { reason: reason.clone() };
-        End::Ours { outcome: Outcome::Died(reason), failure: explain::job_error(&error), error }
+        End::Failed { failure: explain::job_error(&error), error, outcome: Some(Outcome::Died(reason)) }
     }
 }
 
 impl Job {
-    /// Joins, runs and leaves.
     pub(crate) async fn run(self, mut events: UnboundedReceiver<JobEvent>) {
         let opened = tokio::select! {
             opened = self.join() => opened,
@@ -124,9 +160,9 @@ impl Job {
         explain::job_failure(failure, self.plan.order())
     }
 
-    /// Returns the end of a job that the control plane ended.
     fn theirs(&self, failure: &JobFailure) -> End {
-        End::Theirs { error: explain::engine_error(failure), failure: self.failure(failure) }
+        let (error, failure) = (explain::engine_error(failure), self.failure(failure));
+        End::Failed { error, failure, outcome: None }
     }
 
     /// Notifies the trainer that the job is open, and lets others attach.
@@ -161,7 +197,7 @@ impl Job {
     }
 
     async fn finish(&self, member: Member, operations: &JobOperations, end: End) {
-        let job = operations.terms().job;
+        let job = operations.terms.job;
         let name = &self.plan.spec.job;
         match end {
             End::Closed { request } => {
@@ -170,19 +206,16 @@ impl Job {
                 operations.end(&failure, |client| client != ClientId::OPENER);
                 leave(member, Outcome::Done).await;
                 tracing::info!(job = name, wire_job = job, "closed");
-                self.client.notify(Notification::Closed { request, job: self.client.handle, result: Ok(()) });
+                self.client.notify(Notification::Closed { request, job: self.client.handle });
             }
-            End::Ours { error, outcome, failure } => {
-                tracing::warn!(job = name, wire_job = job, %failure, "ended by this host");
-                self.daemon.backend.fail_job(job, error);
+            End::Failed { error, failure, outcome } => {
+                let by = if outcome.is_some() { "by this host" } else { "for all workers" };
+                tracing::warn!(job = name, wire_job = job, %failure, "ended {by}");
+                self.daemon.backend.datapath.fail_job(job, &error);
                 self.clear(job).await;
-                leave(member, outcome).await;
-                operations.end(&failure, |_| true);
-            }
-            End::Theirs { error, failure } => {
-                tracing::warn!(job = name, wire_job = job, %failure, "ended for all workers");
-                self.daemon.backend.fail_job(job, error);
-                self.clear(job).await;
+                if let Some(outcome) = outcome {
+                    leave(member, outcome).await;
+                }
                 operations.end(&failure, |_| true);
             }
         }
@@ -198,7 +231,6 @@ impl Job {
         }
     }
 
-    /// Returns the reply to the trainer's `open`.
     fn reply(&self, Grant { terms, placement }: &Grant, point: &ResumePoint) -> OpenReply {
         let is_dynamic = terms.is_dynamic();
         // A dynamic job detects overflow of sums, and needs no headroom.

@@ -1,14 +1,13 @@
 //! A trainer's request to open a job, checked and completed from the configuration.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use sumac_api::{Code, Failure, JobSpec, Mode, Open, OperationOrder, Scale};
+use sumac_api::{Code, Failure, JobSpec, Mode, Open, OperationOrder, Scale, WireFormat};
 use sumac_control::coordinator::DYNAMIC_SCALE;
 use sumac_control::{Credential, Endpoint, JOB_NAME_LEN};
-use sumac_transport::limits::MAX_WORLD;
+use sumac_transport::limits::{MAX_WINDOW, MAX_WORLD, MIN_WINDOW};
+use sumac_wire::{MAX_HOSTS, PAGE_ELEMENTS};
 
-use super::mode::{check, fits_slot};
 use crate::config::Config;
 
 /// The request to the control plane, checked.
@@ -21,32 +20,13 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(config: &Config, open: &Open) -> Result<Plan, Failure> {
-        let bad = |problem: String| Failure::new(Code::BadField, format!("open: {problem}"));
         let asked = &open.spec;
-        if asked.job.is_empty() || asked.job.len() > JOB_NAME_LEN || asked.job.contains(char::is_control) {
-            return Err(bad(format!(
-                "the job's name must have 1 to {JOB_NAME_LEN} bytes and no control characters"
-            )));
-        }
-        if asked.world == 0 || asked.world > MAX_WORLD {
-            return Err(bad(format!("world {} is not between 1 and {MAX_WORLD}", asked.world)));
-        }
-        if asked.rank >= asked.world {
-            return Err(bad(format!("rank {} is not below world {}", asked.rank, asked.world)));
-        }
-        if let Some(seconds) =
-            asked.timeout_s.filter(|seconds| Duration::try_from_secs_f64(*seconds).is_err())
-        {
-            return Err(bad(format!("timeout_s {seconds} is no time in seconds")));
-        }
-        check(asked).map_err(bad)?;
         let is_dynamic = asked.mode == Some(Mode::Dynamic);
         let usual = if is_dynamic { Scale::Fixed(DYNAMIC_SCALE) } else { Scale::Block };
         let scale = asked.scale.or(config.scale.map(Scale::Fixed)).unwrap_or(usual);
-        if let Scale::Fixed(scale) = scale
-            && (!scale.is_normal() || scale < 0.0)
+        if let Some(problem) = problem(asked).or_else(|| mode_problem(asked)).or_else(|| scale_problem(scale))
         {
-            return Err(bad(format!("scale {scale} is not a positive number")));
+            return Err(bad(problem));
         }
         let spec = JobSpec {
             elements: asked
@@ -65,33 +45,142 @@ impl Plan {
     }
 }
 
-/// The control plane, and the credentials for it.
+fn bad(problem: impl std::fmt::Display) -> Failure {
+    Failure::new(Code::BadField, format!("open: {problem}"))
+}
+
+/// Returns the first of these problems that there is.
+fn first<const N: usize>(problems: [(bool, String); N]) -> Option<String> {
+    problems.into_iter().find_map(|(is_wrong, problem)| is_wrong.then_some(problem))
+}
+
+/// Returns the problem of options that all modes have.
+fn problem(spec: &JobSpec) -> Option<String> {
+    let JobSpec { ref job, rank, world, timeout_s, .. } = *spec;
+    let seconds = timeout_s.unwrap_or_default();
+    first([
+        (
+            job.is_empty() || job.len() > JOB_NAME_LEN || job.contains(char::is_control),
+            format!("the job's name must have 1 to {JOB_NAME_LEN} bytes and no control characters"),
+        ),
+        (world == 0 || world > MAX_WORLD, format!("world {world} is not between 1 and {MAX_WORLD}")),
+        (rank >= world, format!("rank {rank} is not below world {world}")),
+        (Duration::try_from_secs_f64(seconds).is_err(), format!("timeout_s {seconds} is no time in seconds")),
+    ])
+}
+
+fn scale_problem(scale: Scale) -> Option<String> {
+    match scale {
+        Scale::Fixed(scale) if !scale.is_normal() || scale < 0.0 => {
+            Some(format!("scale {scale} is not a positive number"))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the problem of options that do not fit the mode.
+fn mode_problem(spec: &JobSpec) -> Option<String> {
+    if spec.mode.unwrap_or_default() == Mode::Static {
+        let dynamic = [
+            ("window", spec.window.is_some()),
+            ("dynamic_slots", spec.dynamic_slots.is_some()),
+            ("parameter_hosts", spec.parameter_hosts.is_some()),
+            ("congestion_control", spec.congestion_control.is_some()),
+        ];
+        return first(
+            dynamic
+                .map(|(name, is_given)| (is_given, format!("{name} is only for jobs in mode \"dynamic\""))),
+        );
+    }
+    let (elements, window) = (spec.elements.unwrap_or(1), spec.window.unwrap_or(MIN_WINDOW));
+    let hosts = spec.parameter_hosts.unwrap_or(1);
+    first([
+        (
+            spec.slots.is_some(),
+            "slots is only for jobs in mode \"static\"; a dynamic job has dynamic_slots and window".into(),
+        ),
+        (spec.wire == Some(WireFormat::Int16), "wire \"int16\" is only for jobs in mode \"static\"".into()),
+        (
+            !fits_slot(elements),
+            format!("{elements} elements do not fit a shared slot, which has {PAGE_ELEMENTS}"),
+        ),
+        (
+            !window.is_power_of_two() || !(MIN_WINDOW..=MAX_WINDOW).contains(&window),
+            format!("window {window} is not a power of two from {MIN_WINDOW} to {MAX_WINDOW}"),
+        ),
+        (spec.dynamic_slots == Some(0), "dynamic_slots 0 leaves no slot; leave it out for all".into()),
+        (
+            hosts == 0 || usize::from(hosts) > MAX_HOSTS,
+            format!("parameter_hosts {hosts} is not between 1 and {MAX_HOSTS}"),
+        ),
+    ])
+}
+
+/// Returns whether a packet of this many elements fits a shared slot.
+fn fits_slot(elements: u16) -> bool {
+    usize::from(elements) <= PAGE_ELEMENTS
+}
+
+/// Returns the control plane, and the credentials for it.
 fn endpoint(config: &Config, open: &Open) -> Result<Endpoint, Failure> {
-    let bad = |problem: String| Failure::new(Code::BadField, format!("open: {problem}"));
     let given = open.secret.as_ref().map(|secret| Credential::new(secret.0.as_bytes())).transpose();
-    let given = given.map_err(|error| bad(error.to_string()))?;
-    let own = config.default_credential().map_err(|error| bad(error.to_string()))?;
+    let given = given.map_err(bad)?;
+    let own = config.default_credential().map_err(bad)?;
     let fingerprint = own.as_ref().and_then(|own| own.fingerprint);
     let mut credential = given.or(own).ok_or_else(|| {
-        bad("neither the job nor the daemon has a secret".into()).hint(
+        bad("neither the job nor the daemon has a secret").hint(
             "give `secret`, or secret_file in the daemon's configuration: what `sumac-agg token` prints",
         )
     })?;
     credential.fingerprint = credential.fingerprint.or(fingerprint);
-    config.endpoint(address(config, open)?, credential).map_err(|error| {
-        Failure::new(Code::BadField, format!("open: {error}")).hint("see `secret` in docs/api.md")
-    })
+    let address = match &open.aggregator {
+        Some(text) => text.parse().map_err(|_| {
+            bad(format!("aggregator {text:?} is not address:port")).hint("write it like 10.77.0.1:48600")
+        })?,
+        None => config.aggregator.ok_or_else(|| {
+            bad("neither the job nor the daemon has an aggregator")
+                .hint("give `aggregator`, or set it in the daemon's configuration")
+        })?,
+    };
+    let endpoint = config.endpoint(address, credential);
+    endpoint.map_err(|error| bad(error).hint("see `secret` in docs/api.md"))
 }
 
-fn address(config: &Config, open: &Open) -> Result<SocketAddr, Failure> {
-    match &open.aggregator {
-        Some(text) => text.parse().map_err(|_| {
-            Failure::new(Code::BadField, format!("open: aggregator {text:?} is not address:port"))
-                .hint("write it like 10.77.0.1:48600")
-        }),
-        None => config.aggregator.ok_or_else(|| {
-            Failure::new(Code::BadField, "open: neither the job nor the daemon has an aggregator")
-                .hint("give `aggregator`, or set it in the daemon's configuration")
-        }),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open() -> JobSpec {
+        JobSpec { mode: Some(Mode::Dynamic), ..JobSpec::new("job", 0, 2) }
+    }
+
+    #[test]
+    fn what_is_left_out_is_the_default() {
+        assert_eq!(mode_problem(&JobSpec::new("job", 0, 2)), None);
+        assert_eq!(mode_problem(&open()), None);
+    }
+
+    #[test]
+    fn options_that_do_not_fit_the_mode_are_named() {
+        let fixed = JobSpec::new("job", 0, 2);
+        let table = [
+            ("window", JobSpec { window: Some(64), ..fixed.clone() }),
+            ("dynamic_slots", JobSpec { dynamic_slots: Some(64), ..fixed.clone() }),
+            ("parameter_hosts", JobSpec { parameter_hosts: Some(1), ..fixed.clone() }),
+            ("congestion_control", JobSpec { congestion_control: Some(true), ..fixed }),
+            ("slots", JobSpec { slots: Some(64), ..open() }),
+            ("int16", JobSpec { wire: Some(WireFormat::Int16), ..open() }),
+            ("833 elements", JobSpec { elements: Some(833), ..open() }),
+            ("window 100", JobSpec { window: Some(100), ..open() }),
+            ("window 4", JobSpec { window: Some(4), ..open() }),
+            ("window 8192", JobSpec { window: Some(8192), ..open() }),
+            ("dynamic_slots 0", JobSpec { dynamic_slots: Some(0), ..open() }),
+            ("parameter_hosts 0", JobSpec { parameter_hosts: Some(0), ..open() }),
+            ("parameter_hosts 5", JobSpec { parameter_hosts: Some(5), ..open() }),
+        ];
+        for (named, open) in table {
+            let problem = mode_problem(&open).unwrap();
+            assert!(problem.contains(named), "{named}: {problem}");
+        }
     }
 }

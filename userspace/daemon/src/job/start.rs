@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use sumac_api::{Code, Failure, Mode, OpenReply};
+use sumac_control::events::Event;
 use sumac_control::{Grant, JoinRequest, Member, WorkerHost};
 use sumac_job::ResumePoint;
 use sumac_transport::PathMeasure;
@@ -11,12 +12,10 @@ use sumac_wire::PAGE_ELEMENTS;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
 
-use super::channels::Channels;
-use super::{Job, blocking};
-use crate::explain;
-use crate::job_event::JobEvent;
+use super::{Job, JobEvent, blocking};
 use crate::jobs::NameReservation;
-use crate::path;
+use crate::operations::is_valid;
+use crate::{explain, path};
 
 /// The timeout of the handshake. The engine's own is shorter.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,12 +23,51 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time to wait for the position at which a replacement continues.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(30);
 
+pub(super) struct Channels {
+    pub(super) events: UnboundedReceiver<Event>,
+    /// The job's next epochs, each with a replaced worker (ATP appendix A.3).
+    pub(super) renewed: UnboundedReceiver<Grant>,
+}
+
+impl Channels {
+    /// Takes the member's receivers; they can be taken once.
+    pub(super) fn of(member: &mut Member) -> Channels {
+        Channels { events: member.events(), renewed: member.renewed() }
+    }
+
+    /// Waits for another worker's report of the position at which this one continues, which replaces a dead one.
+    /// Meanwhile another may be replaced, and there is a later epoch. `None`: no report will come.
+    pub(super) async fn resume_point(&mut self, mut grant: Grant) -> Option<(Grant, ResumePoint)> {
+        // The last report, with its epoch: it may come before the grant of that epoch.
+        let mut reported: Option<(u16, ResumePoint)> = None;
+        loop {
+            let terms = &grant.terms;
+            let fits = |point: &ResumePoint| is_valid(point, terms.lanes().into(), terms.shards.into());
+            let current = reported.as_ref().filter(|(epoch, point)| *epoch == terms.epoch && fits(point));
+            if let Some((_, point)) = current {
+                let point = point.clone();
+                return Some((grant, point));
+            }
+            tokio::select! {
+                // A later epoch that is known already counts before a report about this one.
+                biased;
+                Some(next) = self.renewed.recv() => grant = next,
+                Some(event) = self.events.recv() => {
+                    if let Event::ResumePoint { epoch, point } = event {
+                        reported = Some((epoch, point));
+                    }
+                }
+                else => return None,
+            }
+        }
+    }
+}
+
 impl Job {
-    /// Joins the other workers.
     pub(super) async fn join(&self) -> Result<(NameReservation, Member), Failure> {
         let name = self.daemon.jobs.reserve(&self.plan.spec.job, self.plan.spec.rank).await?;
         let (spec, endpoint) = (self.plan.spec.clone(), &self.plan.endpoint);
-        let local = self.daemon.backend.local();
+        let local = self.daemon.backend.local;
         let mut max_elements = path::words(mtu(endpoint.address)).min(self.daemon.backend.most_words());
         if spec.mode == Some(Mode::Dynamic) {
             // The limit of a shared slot.
@@ -40,7 +78,7 @@ impl Job {
             data_port: local.port,
             mac: local.mac,
             max_elements,
-            max_shards: self.daemon.backend.shards(),
+            max_shards: self.daemon.backend.datapath.shards(),
             checksum: self.plan.checksum,
         };
         let member = sumac_control::join(endpoint, JoinRequest { spec, host })
@@ -133,7 +171,6 @@ impl Job {
     }
 }
 
-/// Returns the error of a start that an event has ended.
 fn interruption(event: Option<JobEvent>) -> Failure {
     match event {
         Some(JobEvent::Failed(error)) => explain::job_error(&error),
@@ -141,11 +178,65 @@ fn interruption(event: Option<JobEvent>) -> Failure {
     }
 }
 
-/// Returns the MTU of the path to an aggregator.
 fn mtu(endpoint: SocketAddr) -> usize {
     let SocketAddr::V4(endpoint) = endpoint else { return path::DEFAULT_MTU };
     path::mtu(*endpoint.ip()).unwrap_or_else(|error| {
         tracing::warn!(%endpoint, %error, "the kernel has no MTU for the path to the aggregator; assuming {}", path::DEFAULT_MTU);
         path::DEFAULT_MTU
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+    use sumac_job::{AggregatorKind, JobTerms, OperationId, Placement};
+    use tokio::sync::mpsc::unbounded_channel;
+
+    fn grant(epoch: u16) -> Grant {
+        let terms = JobTerms { elements: 352, ..JobTerms::new(1, epoch, 1, 2) };
+        let placement = Placement {
+            rank: 0,
+            aggregator_ip: Ipv4Addr::LOCALHOST,
+            base_port: 48700,
+            aggregator: AggregatorKind::Host,
+            result_group: None,
+            rack_rank: 0,
+            rack_world: 2,
+            bitmap_1: 0,
+            beside_root: false,
+        };
+        Grant { terms, placement }
+    }
+
+    fn report(epoch: u16, number: u32) -> Event {
+        let point = ResumePoint { operation: OperationId(number), next: vec![number; 2], loads: vec![0] };
+        Event::ResumePoint { epoch, point }
+    }
+
+    /// Returns the outcome of these events before and these after the next epoch, if there is one.
+    async fn resume_point(before: &[Event], next: Option<u16>, after: &[Event]) -> Option<(u16, u32)> {
+        let ((send, events), (renew, renewed)) = (unbounded_channel(), unbounded_channel());
+        let mut channels = Channels { events, renewed };
+        before.iter().for_each(|event| send.send(event.clone()).unwrap());
+        let waiting = tokio::spawn(async move { channels.resume_point(grant(2)).await });
+        tokio::task::yield_now().await;
+        next.into_iter().for_each(|epoch| renew.send(grant(epoch)).unwrap());
+        after.iter().for_each(|event| send.send(event.clone()).unwrap());
+        drop((send, renew));
+        waiting.await.unwrap().map(|(grant, point)| (grant.terms.epoch, point.operation.0))
+    }
+
+    #[tokio::test]
+    async fn a_replacement_follows_its_own_epoch() {
+        let short = Event::ResumePoint { epoch: 2, point: ResumePoint::default() };
+        let other = Event::ReportOperations;
+        assert_eq!(
+            resume_point(&[other.clone(), short, report(2, 7), report(2, 8)], None, &[]).await,
+            Some((2, 7))
+        );
+        assert_eq!(resume_point(&[report(1, 7)], None, &[]).await, None, "an earlier one's");
+        assert_eq!(resume_point(&[report(3, 7)], Some(3), &[]).await, Some((3, 7)), "it came first");
+        assert_eq!(resume_point(&[other], Some(3), &[report(2, 5), report(3, 9)]).await, Some((3, 9)));
+    }
 }

@@ -81,7 +81,6 @@ pub(crate) fn divide(count: u64, per_chunk: u64, shards: u16) -> Vec<Fragment> {
         .collect()
 }
 
-/// A fragment with its memory.
 #[derive(Debug)]
 pub(super) struct LeasedFragment {
     pub(super) fragment: Fragment,

@@ -3,10 +3,9 @@
 use sumac_api::Failure;
 use sumac_job::{OperationDescriptor, OperationId};
 
-use super::clients::ClientId;
+use super::ClientId;
 use crate::session::Outcome;
 
-/// The end of a fragment.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FragmentEnd {
     /// Its output is written.
@@ -39,7 +38,6 @@ impl FragmentEnd {
 pub(super) struct InFlight {
     pub(super) descriptor: OperationDescriptor,
     pub(super) client: ClientId,
-    /// The operation's handle at its client.
     pub(super) op: u64,
     /// Ascending ranges of elements that were summed before this worker replaced another one.
     pub(super) missed: Vec<(u64, u64)>,
@@ -72,7 +70,6 @@ impl InFlight {
         self.fragments_left == 0
     }
 
-    /// Returns the end of the operation and its duration.
     pub(super) fn end(&self) -> (FragmentEnd, u64) {
         (self.end.clone(), self.finished.saturating_sub(self.started))
     }

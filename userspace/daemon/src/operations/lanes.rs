@@ -16,7 +16,7 @@ pub(super) struct Assignment {
 }
 
 /// A job's lanes: one for each priority class and shard.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Lanes {
     /// The next chunk of each lane.
     next: Vec<u32>,
@@ -34,7 +34,6 @@ impl Lanes {
         Lanes { next, loads: vec![0; shards], completed: CompletedPrefix::new(resume) }
     }
 
-    /// Continues at another worker's position.
     pub(super) fn begin_at(&mut self, point: &ResumePoint) {
         if is_valid(point, self.next.len(), self.loads.len()) {
             self.next.clone_from(&point.next);
@@ -68,7 +67,6 @@ impl Lanes {
         shards.into_iter().zip(chunks).map(|(shard, chunks)| self.append(class, shard, chunks)).collect()
     }
 
-    /// Appends chunks to the lane of a class and a shard.
     fn append(&mut self, class: u16, shard: usize, chunks: u32) -> Assignment {
         let lane = usize::from(class) * self.loads.len() + shard;
         let mut first = 0;
@@ -110,7 +108,7 @@ pub(super) fn relative(mut point: ResumePoint) -> ResumePoint {
 ///
 /// The worker submits the job's operations from the first incomplete one. Their summed chunks are neither sent nor
 /// written.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct CompletedPrefix {
     /// The first chunk of each lane that is not summed, until the lane has reached it.
     unsummed: Vec<Option<u32>>,

@@ -25,7 +25,6 @@ impl ChunkRange {
     }
 }
 
-/// An operation that this worker submitted.
 #[derive(Debug)]
 struct Entry {
     id: OperationId,
@@ -71,7 +70,6 @@ impl Log {
         usize::try_from(id.since(self.entries.front()?.id)).ok()
     }
 
-    /// Returns the operation with this id.
     pub(super) fn get(&self, id: OperationId) -> Option<ReportedOperation> {
         self.entries.get(self.position(id)?).map(Entry::report)
     }

@@ -8,95 +8,114 @@
 //! The lock is held while an operation's fragments are submitted, so that all lanes have the operations in the same
 //! order. In a job in order of names an operation waits until all workers have announced its name.
 
-mod clients;
 mod fragment;
 mod in_flight;
 mod lanes;
 mod log;
 mod named;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sumac_api::{Code, Failure};
-use sumac_control::events::ReportedOperation;
+use sumac_control::events::{Announcement, Fault, Post, ReportedOperation};
 use sumac_job::{JobTerms, OperationDescriptor, OperationId, OperationOrder, ResumePoint};
 use sumac_transport::Scale;
 use sumac_transport::convert::Codec;
 use sumac_wire::CLASSES;
 use tokio::sync::mpsc::UnboundedSender;
 
-use self::clients::Clients;
 use self::fragment::{LeasedFragment, arithmetic, divide};
 use self::in_flight::InFlight;
 use self::lanes::{Assignment, Lanes, append_range};
 use self::log::Log;
 use self::named::Named;
 use crate::backend::Backend;
-use crate::job_event::JobEvent;
-use crate::session::{LeasedBuffer, Notification, Outcome};
+use crate::explain::bounded;
+use crate::job::JobEvent;
+use crate::session::{Credentials, LeasedBuffer, Notification, Outcome};
+use crate::wake_queue::WakeQueue;
 
-pub(crate) use self::clients::{Client, ClientId};
 pub(crate) use self::fragment::ElementRanges;
 pub(crate) use self::in_flight::{FragmentEnd, UnattributedFault};
 pub(crate) use self::lanes::is_valid;
 
-/// An operation as its session submits it.
+/// A connection of a job: its opener's, or one that attached.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) notes: Arc<WakeQueue<Notification>>,
+    pub(crate) handle: u64,
+    pub(crate) credentials: Credentials,
+}
+
+impl Client {
+    pub(crate) fn notify(&self, note: Notification) {
+        // Fails when the session has ended.
+        let _ = self.notes.push(note);
+    }
+}
+
+/// A client's number in its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ClientId(u64);
+
+impl ClientId {
+    pub(crate) const OPENER: ClientId = ClientId(0);
+}
+
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub(crate) descriptor: OperationDescriptor,
     pub(crate) priority: u8,
     pub(crate) client: ClientId,
-    /// The operation's handle at its client.
     pub(crate) op: u64,
     pub(crate) ranges: ElementRanges,
 }
 
-/// A submission with its memory.
 #[derive(Debug)]
 struct Prepared {
     submission: Submission,
     fragments: Vec<LeasedFragment>,
 }
 
-/// An operation whose name is announced to the other workers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Announced {
-    pub(crate) descriptor: OperationDescriptor,
-    pub(crate) priority: u8,
-}
+impl Prepared {
+    fn name(&self) -> String {
+        self.submission.descriptor.name.clone().unwrap_or_default()
+    }
 
-impl From<&Prepared> for Announced {
-    fn from(prepared: &Prepared) -> Announced {
-        let Submission { descriptor, priority, .. } = &prepared.submission;
-        Announced { descriptor: descriptor.clone(), priority: *priority }
+    /// Returns the announcement of its name to the other workers.
+    fn announcement(&self) -> JobEvent {
+        let Submission { descriptor, priority, .. } = &self.submission;
+        let (signature, description) = (descriptor.unnumbered_signature(), descriptor.to_string());
+        let name = self.name();
+        JobEvent::Post(Post::Announce(Announcement { name, signature, description, priority: *priority }))
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     next: OperationId,
     lanes: Lanes,
     log: Log,
     in_flight: HashMap<OperationId, InFlight>,
     named: Named<Prepared>,
-    clients: Clients,
+    /// The number of clients that ever attached.
+    attached: u64,
+    clients: BTreeMap<ClientId, Client>,
     /// The clients of operations held back as [`UnattributedFault`]s.
     held_back: Vec<ClientId>,
     /// Operations that ended with the job, and are reported with its end.
     ended_with_job: usize,
     submitted: u64,
     ended: u64,
-    /// The error that refuses further operations.
     closed: Option<Failure>,
 }
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct JobOperations {
-    terms: JobTerms,
-    rank: u16,
+    pub(crate) terms: JobTerms,
+    pub(crate) rank: u16,
     events: UnboundedSender<JobEvent>,
     state: Mutex<State>,
 }
@@ -115,25 +134,10 @@ impl JobOperations {
         let state = State {
             next: point.operation,
             lanes,
-            log: Log::default(),
-            in_flight: HashMap::new(),
-            named: Named::default(),
-            clients: Clients::new(opener),
-            held_back: Vec::new(),
-            ended_with_job: 0,
-            submitted: 0,
-            ended: 0,
-            closed: None,
+            clients: BTreeMap::from([(ClientId::OPENER, opener)]),
+            ..State::default()
         };
         JobOperations { terms, rank, events, state: Mutex::new(state) }
-    }
-
-    pub(crate) fn terms(&self) -> &JobTerms {
-        &self.terms
-    }
-
-    pub(crate) fn rank(&self) -> u16 {
-        self.rank
     }
 
     /// Returns the elements of an operation's tensor in a full packet.
@@ -169,15 +173,13 @@ impl JobOperations {
         if self.terms.order == OperationOrder::Submission {
             return self.launch(backend, &mut state, prepared);
         }
-        let announced = Announced::from(&prepared);
-        let name = announced.descriptor.name.clone().unwrap_or_default();
+        let (name, announcement) = (prepared.name(), prepared.announcement());
         if state.named.add(&name, prepared) {
-            self.send(JobEvent::Announce(announced));
+            self.send(announcement);
         }
         Ok(())
     }
 
-    /// Divides an operation into fragments and leases their memory.
     fn prepare(
         &self,
         submission: Submission,
@@ -236,8 +238,8 @@ impl JobOperations {
         let Some((prepared, next)) = state.named.release(name) else {
             return tracing::warn!(name, "a name was released that no operation here waits for");
         };
-        if let Some(announced) = next.map(Announced::from) {
-            self.send(JobEvent::Announce(announced));
+        if let Some(next) = next {
+            self.send(next.announcement());
         }
         if let Err(failure) = self.launch(backend, &mut state, prepared) {
             // The data path has stopped, so the job is about to end; its client is notified then.
@@ -271,7 +273,9 @@ impl JobOperations {
             FragmentEnd::SumFault(failure) => state.complete(client, op, failed(failure)),
             FragmentEnd::OwnFault(failure) => {
                 let failure = failure.ranks([self.rank]);
-                self.send(JobEvent::Fault { id, failure: failure.clone() });
+                let problem = bounded(failure.message.to_string());
+                let fault = Fault { operation: id, index: failure.index, problem };
+                self.send(JobEvent::Post(Post::Fault(fault)));
                 state.complete(client, op, failed(failure));
             }
             FragmentEnd::PeerFault(failure) => {
@@ -297,13 +301,11 @@ impl JobOperations {
         self.lock().outstanding()
     }
 
-    /// Returns the numbers of operations that were submitted and that have ended.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let state = self.lock();
         (state.submitted, state.ended)
     }
 
-    /// Returns the number of connections of the job.
     pub(crate) fn clients(&self) -> u32 {
         u32::try_from(self.lock().clients.len()).unwrap_or(u32::MAX)
     }
@@ -318,19 +320,19 @@ impl JobOperations {
         if let Some(failure) = &state.closed {
             return Err(failure.clone());
         }
-        let notes = client.notes.clone();
-        let id = state.clients.add(client);
+        state.attached += 1;
+        let id = ClientId(state.attached);
         // Fails when its session has ended, which detaches it.
-        let _ = notes.push(greeting(id));
+        client.notify(greeting(id));
+        state.clients.insert(id, client);
         Ok(id)
     }
 
     /// Removes a connection. The job fails if operations of it are outstanding: the other workers wait for them.
     pub(crate) fn detach(&self, id: ClientId, how: &str) {
         let mut state = self.lock();
-        let Some(credentials) = state.clients.get(id).map(|client| client.credentials) else { return };
+        let Some(Client { credentials, .. }) = state.clients.remove(&id) else { return };
         let outstanding = state.outstanding_of(id);
-        state.clients.remove(id);
         if outstanding > 0 && state.closed.is_none() {
             self.send(JobEvent::Abandon {
                 reason: format!(
@@ -363,7 +365,7 @@ impl JobOperations {
         state.in_flight.clear();
         state.held_back.clear();
         state.ended_with_job = 0;
-        for (_, client) in state.clients.iter().filter(|(id, _)| notifies(*id)) {
+        for (_, client) in state.clients.iter().filter(|(id, _)| notifies(**id)) {
             client.notify(Notification::JobFailed { job: client.handle, failure: failure.clone() });
         }
     }
@@ -373,7 +375,6 @@ impl JobOperations {
         self.send(JobEvent::Cancel { by: format!("the trainer of rank {}", self.rank) });
     }
 
-    /// Returns this worker's operation that contains a chunk.
     pub(crate) fn at(&self, lane: u16, seq: u32) -> Option<ReportedOperation> {
         self.lock().log.at(lane, seq)
     }
@@ -390,7 +391,6 @@ impl JobOperations {
         self.lock().log.since_unended(most)
     }
 
-    /// Returns the oldest operation in flight.
     pub(crate) fn oldest(&self) -> Option<ReportedOperation> {
         let state = self.lock();
         let oldest = state.in_flight.keys().copied().max_by_key(|id| state.next.since(*id))?;
@@ -401,7 +401,7 @@ impl JobOperations {
 impl State {
     fn complete(&mut self, client: ClientId, op: u64, outcome: Outcome) {
         self.ended += 1;
-        if let Some(client) = self.clients.get(client) {
+        if let Some(client) = self.clients.get(&client) {
             client.notify(Notification::Completed { op, outcome });
         }
     }

@@ -13,7 +13,6 @@ use sumac_parameter::HostJob;
 /// The time without packets after which an orphaned job is removed: its workers may be computing meanwhile.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One job.
 #[derive(Clone, Debug)]
 struct Entry {
     job: HostJob,
@@ -25,7 +24,6 @@ struct Entry {
     is_orphan: bool,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct ParameterJobs(Mutex<HashMap<u16, Entry>>);
 
@@ -43,7 +41,6 @@ impl ParameterJobs {
         self.lock().get(&job).map(|entry| entry.job.clone())
     }
 
-    /// Sets a job's next epoch.
     pub(super) fn renew(&self, job: HostJob) {
         if let Some(entry) = self.lock().get_mut(&job.job) {
             entry.job = job;
@@ -64,12 +61,10 @@ impl ParameterJobs {
         self.lock().remove(&job);
     }
 
-    /// Returns whether an orphaned job has this number.
     pub(super) fn has_orphan(&self, job: u16) -> bool {
         self.lock().get(&job).is_some_and(|entry| entry.is_orphan)
     }
 
-    /// Removes all jobs and returns their numbers.
     pub(super) fn clear(&self) -> Vec<u16> {
         self.lock().drain().map(|(job, _)| job).collect()
     }
@@ -88,7 +83,6 @@ impl ParameterJobs {
         jobs.iter().filter(|(_, entry)| is_over(entry)).map(|(job, _)| *job).collect()
     }
 
-    /// Returns the numbers of the orphaned jobs.
     pub(super) fn orphans(&self) -> Vec<u16> {
         let mut orphans: Vec<u16> =
             self.lock().iter().filter(|(_, entry)| entry.is_orphan).map(|(job, _)| *job).collect();

@@ -13,7 +13,8 @@ mod plane;
 
 use std::sync::Arc;
 
-use sumac_control::{Endpoint, SecretError, rack::ParameterHostAgent};
+use sumac_control::rack::ParameterHostAgent;
+use sumac_control::{Endpoint, SecretError};
 use tokio::task::JoinHandle;
 
 use self::plane::ParameterHostDataPlane;
@@ -22,35 +23,23 @@ use crate::state::DaemonState;
 
 pub(crate) use self::jobs::ParameterJobs;
 
-/// Reasons that the daemon cannot be a parameter host.
 #[derive(Debug, thiserror::Error)]
 pub enum ParameterHostError {
     #[error("parameter_host: {0}")]
     Secret(#[from] SecretError),
-    /// The check of the control plane's certificate.
     #[error("parameter_host: {0}")]
     Endpoint(#[from] EndpointError),
     #[error("parameter_host needs a control plane and a secret; see `sumac daemon --check`")]
     Incomplete,
 }
 
-/// The configuration of the parameter host.
-#[derive(Debug)]
-pub(crate) struct ParameterHostConfig {
-    control: Endpoint,
-    name: String,
-}
-
-impl ParameterHostConfig {
-    /// Returns the configuration; `None` when this daemon is no parameter host.
-    pub(crate) fn new(config: &Config) -> Result<Option<ParameterHostConfig>, ParameterHostError> {
-        let Some(host) = &config.parameter_host else { return Ok(None) };
-        let control = host.control.or(config.aggregator).ok_or(ParameterHostError::Incomplete)?;
-        let credential = host.credential()?.ok_or(ParameterHostError::Incomplete)?;
-        let control = config.endpoint(control, credential)?;
-        let name = host.name.clone().unwrap_or_else(host_name);
-        Ok(Some(ParameterHostConfig { control, name }))
-    }
+/// Returns the control plane that this daemon registers with and its name there; `None` when it is no parameter host.
+pub(crate) fn registration(config: &Config) -> Result<Option<(Endpoint, String)>, ParameterHostError> {
+    let Some(host) = &config.parameter_host else { return Ok(None) };
+    let control = host.control.or(config.aggregator).ok_or(ParameterHostError::Incomplete)?;
+    let credential = host.credential()?.ok_or(ParameterHostError::Incomplete)?;
+    let control = config.endpoint(control, credential)?;
+    Ok(Some((control, host.name.clone().unwrap_or_else(host_name))))
 }
 
 /// A running parameter host. When dropped, it removes its jobs.
@@ -65,9 +54,8 @@ impl ParameterHostTask {
     pub(crate) fn begin(
         daemon: Arc<DaemonState>,
         runtime: &tokio::runtime::Handle,
-        terms: ParameterHostConfig,
+        (control, name): (Endpoint, String),
     ) -> ParameterHostTask {
-        let ParameterHostConfig { control, name } = terms;
         tracing::info!(control = %control.address, name, "a parameter host of dynamic jobs");
         let plane = ParameterHostDataPlane::new(daemon.clone(), control.address);
         let agent = ParameterHostAgent::new(plane, control, name);

@@ -12,7 +12,6 @@ use crate::backend::host_job;
 use crate::path;
 use crate::state::DaemonState;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct ParameterHostDataPlane {
     daemon: Arc<DaemonState>,
@@ -29,7 +28,6 @@ impl ParameterHostDataPlane {
         ParameterHostDataPlane { daemon, control, instance }
     }
 
-    /// Removes orphaned jobs that are idle.
     fn sweep(&self) {
         let counts = self.daemon.backend.hosted_packets();
         let packets = |job| counts.iter().find(|(number, _)| *number == job).map_or(0, |(_, count)| *count);
@@ -55,7 +53,7 @@ impl ParameterHostDataPlane {
 impl DataPlane for ParameterHostDataPlane {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
         self.sweep();
-        let local = self.daemon.backend.local();
+        let local = self.daemon.backend.local;
         Ok(PlaneInfo {
             kind: PlaneKind::Parameter,
             // It has no slots, but 0 is invalid.
@@ -63,7 +61,7 @@ impl DataPlane for ParameterHostDataPlane {
             max_elements: self.words(),
             narrowest: None,
             base_port: local.port,
-            shards: self.daemon.backend.shards(),
+            shards: self.daemon.backend.datapath.shards(),
             dynamic_slots: 0,
             address: (!local.ip.is_unspecified()).then_some(local.ip),
             kept: self.daemon.parameter_jobs.orphans(),
@@ -78,32 +76,23 @@ impl DataPlane for ParameterHostDataPlane {
     }
 
     fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
-        let failed =
-            |what: String| PlaneError::Failed { doing: "making this host a job's parameter host", what };
-        if self.daemon.parameter_jobs.has_orphan(job.terms.job) {
-            return Err(failed(format!(
-                "job {}, which the control plane does not know, is still summed here",
-                job.terms.job
-            )));
+        let failed = |what| PlaneError::Failed { doing: "making this host a job's parameter host", what };
+        let (number, epoch) = (job.terms.job, job.terms.epoch);
+        if self.daemon.parameter_jobs.has_orphan(number) {
+            let what = format!("job {number}, which the control plane does not know, is still summed here");
+            return Err(failed(what));
         }
-        self.remove(job.terms.job)?;
+        self.remove(number)?;
         let host = host_job(job).map_err(|problem| failed(problem.into()))?;
         self.daemon.backend.host_job(&host).map_err(|failure| failed(failure.to_string()))?;
         self.daemon.parameter_jobs.add(host, Instant::now());
-        tracing::info!(
-            job = job.terms.job,
-            epoch = job.terms.epoch,
-            workers = job.workers.len(),
-            "summing for a job"
-        );
+        tracing::info!(job = number, epoch, workers = job.workers.len(), "summing for a job");
         Ok(Installed::default())
     }
 
     fn renew(&self, job: &JobInstall) -> Result<Vec<u32>, PlaneError> {
-        let failed = |what: String| PlaneError::Failed {
-            doing: "going on as a parameter host with another worker",
-            what,
-        };
+        let doing = "going on as a parameter host with another worker";
+        let failed = |what| PlaneError::Failed { doing, what };
         let mut host = host_job(job).map_err(|problem| failed(problem.into()))?;
         let number = host.job;
         let known = self.daemon.parameter_jobs.get(number);
@@ -121,10 +110,9 @@ impl DataPlane for ParameterHostDataPlane {
 
     fn remove(&self, job: u16) -> Result<(), PlaneError> {
         self.daemon.parameter_jobs.remove(job);
-        self.daemon.backend.unhost_job(job).map_err(|failure| PlaneError::Failed {
-            doing: "letting go of a job that was summed here",
-            what: failure.to_string(),
-        })
+        let doing = "letting go of a job that was summed here";
+        let removed = self.daemon.backend.unhost_job(job);
+        removed.map_err(|failure| PlaneError::Failed { doing, what: failure.to_string() })
     }
 
     fn instance(&self) -> Result<u64, PlaneError> {

@@ -13,7 +13,6 @@ use super::tensor::Tensor;
 use super::{JobState, Session};
 use crate::operations::{ClientId, ElementRanges, JobOperations, Submission};
 
-/// The longest name of an operation in bytes.
 const NAME_LEN: usize = 128;
 
 impl Session {
@@ -22,9 +21,9 @@ impl Session {
         if self.operations.outstanding() >= self.limits.operations as usize {
             return Err(limit("outstanding operations", self.limits.operations, "wait for one first"));
         }
-        let terms = operations.terms();
+        let terms = &operations.terms;
         check(kind, request, terms)?;
-        let ranges = ElementRanges::of(kind, request.count, operations.rank(), terms.world, request.root);
+        let ranges = ElementRanges::of(kind, request.count, operations.rank, terms.world, request.root);
         let tensor = Tensor::new(kind, request, ranges);
         let [from, to] = tensor.regions();
         let operation = Outstanding { job: request.job, regions: [from, to], submitted: Instant::now() };
@@ -49,7 +48,6 @@ impl Session {
         }
     }
 
-    /// Returns the operations of a job that is open.
     fn open_job(&self, handle: u64) -> Result<(Arc<JobOperations>, ClientId), Failure> {
         match self.jobs.get(&handle).map(|job| &job.state) {
             Some(JobState::Open { operations, client }) => Ok((operations.clone(), *client)),

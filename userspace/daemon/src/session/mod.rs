@@ -25,7 +25,7 @@ use sumac_memory::SharedRegion;
 use self::completion_event::CompletionEvent;
 use self::memory::Reservation;
 use self::outstanding::Operations;
-use crate::job_event::JobHandle;
+use crate::job::JobHandle;
 use crate::operations::{ClientId, JobOperations};
 use crate::state::DaemonState;
 use crate::wake_queue::WakeQueue;
@@ -64,7 +64,6 @@ fn operations_that_fit(channel: &Channel) -> u32 {
     u32::try_from(buffer / MESSAGE_COST).unwrap_or(u32::MAX).clamp(16, LIMITS.operations)
 }
 
-/// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credentials {
     pub(crate) pid: i32,
@@ -77,7 +76,6 @@ impl std::fmt::Display for Credentials {
     }
 }
 
-/// A job of a session.
 #[derive(Debug)]
 pub(crate) struct SessionJob {
     /// `None` for a job that this connection has attached to.
@@ -106,7 +104,6 @@ enum JobState {
 #[derive(Debug)]
 pub(crate) struct Registered {
     region: SharedRegion,
-    /// Released when dropped.
     _reservation: Reservation,
 }
 
@@ -123,7 +120,6 @@ pub(crate) enum End {
     Broken(FrameError),
 }
 
-/// The state of a connection.
 #[derive(Debug)]
 pub(crate) struct Session {
     daemon: Arc<DaemonState>,
@@ -172,7 +168,6 @@ impl Session {
         self.finish(&end);
     }
 
-    /// Waits for notifications, a message or a deadline, and handles them.
     fn step(&mut self, buffer: &mut [u8]) -> Result<(), End> {
         let (is_notified, is_readable) = self.wait_for_input()?;
         if is_notified {

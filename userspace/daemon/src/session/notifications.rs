@@ -18,18 +18,28 @@ pub(crate) struct OpenedJob {
     pub(crate) reply: OpenReply,
 }
 
-/// An event that a session handles.
 #[derive(Debug)]
 pub(crate) enum Notification {
     /// The job is open, or could not be opened.
-    Opened { request: u64, job: u64, result: Result<Box<OpenedJob>, Failure> },
+    Opened {
+        request: u64,
+        job: u64,
+        result: Result<Box<OpenedJob>, Failure>,
+    },
     /// An operation has ended; its memory is released.
-    Completed { op: u64, outcome: Outcome },
+    Completed {
+        op: u64,
+        outcome: Outcome,
+    },
     /// An open job has ended, and with it its outstanding operations; their memory is released.
-    JobFailed { job: u64, failure: Failure },
-    /// The job is closed.
-    Closed { request: u64, job: u64, result: Result<(), Failure> },
-    /// The daemon stops.
+    JobFailed {
+        job: u64,
+        failure: Failure,
+    },
+    Closed {
+        request: u64,
+        job: u64,
+    },
     Stop,
 }
 
@@ -39,7 +49,7 @@ impl Session {
             Notification::Opened { request, job, result } => self.opened(request, job, result),
             Notification::Completed { op, outcome } => self.completed(op, &outcome),
             Notification::JobFailed { job, failure } => self.job_failed(job, failure),
-            Notification::Closed { request, job, result } => self.closed(request, job, result),
+            Notification::Closed { request, job } => self.closed(request, job),
             Notification::Stop => {
                 self.send_stopping();
                 Err(End::Stopping)
@@ -58,9 +68,8 @@ impl Session {
                 let OpenedJob { operations, client, reply } = *opened;
                 let Some(job) = self.jobs.get_mut(&handle) else { return Ok(()) };
                 job.state = JobState::Open { operations, client };
-                let Some(job) = self.jobs.get(&handle) else { return Ok(()) };
-                let reply = OpenReply { job: handle, ..reply };
-                self.send_with(&Outbound::ok(request, &reply), &[job.completion.as_fd()])
+                let reply = Outbound::ok(request, &OpenReply { job: handle, ..reply });
+                self.send_with(&reply, &[self.jobs[&handle].completion.as_fd()])
             }
             Err(failure) => {
                 self.jobs.remove(&handle);
@@ -100,17 +109,14 @@ impl Session {
         self.send(&Outbound::Event(Event::JobFailed { job: handle, error: failure }))?;
         match before {
             // The job ended before it was closed; the close succeeds as for any failed job.
-            JobState::Closing { request } => self.closed(request, handle, Ok(())),
+            JobState::Closing { request } => self.closed(request, handle),
             _ => Ok(()),
         }
     }
 
-    fn closed(&mut self, request: u64, job: u64, result: Result<(), Failure>) -> Result<(), End> {
+    fn closed(&mut self, request: u64, job: u64) -> Result<(), End> {
         self.jobs.remove(&job);
-        match result {
-            Ok(()) => self.send(&Outbound::ok(request, &serde_json::Map::new())),
-            Err(failure) => self.refuse(Some(request), failure),
-        }
+        self.send(&Outbound::ok(request, &serde_json::Map::new()))
     }
 
     fn send_stopping(&self) {

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use sumac_api::Failure;
 
-/// The result of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     /// From submission to completion.
@@ -15,7 +14,6 @@ pub(crate) struct Outcome {
     pub(crate) missed: Vec<(u64, u64)>,
 }
 
-/// An operation that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outstanding {
     pub(super) job: u64,
@@ -63,14 +61,12 @@ impl Operations {
         self.outstanding.len()
     }
 
-    /// Adds an operation and returns its handle.
     pub(super) fn start(&mut self, operation: Outstanding) -> u64 {
         self.last += 1;
         self.outstanding.insert(self.last, operation);
         self.last
     }
 
-    /// Removes an operation that was refused.
     pub(super) fn withdraw(&mut self, op: u64) {
         self.outstanding.remove(&op);
     }
@@ -79,7 +75,6 @@ impl Operations {
         self.outstanding.get(&op).copied()
     }
 
-    /// Returns whether the operation has ended and its outcome is kept.
     pub(super) fn has_ended(&self, op: u64) -> bool {
         self.ended.iter().any(|(ended, _)| *ended == op)
     }
@@ -126,7 +121,6 @@ impl Operations {
         WaitState::Waiting
     }
 
-    /// Returns the earliest deadline of a waiting request.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.waiters.iter().filter_map(|waiter| waiter.deadline).min()
     }

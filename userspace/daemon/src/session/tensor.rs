@@ -11,7 +11,6 @@ use crate::operations::ElementRanges;
 /// The input or the output of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TensorRange {
-    /// The region's handle.
     region: u64,
     /// The offset of the first element in the region, in bytes.
     start: u64,
@@ -19,10 +18,8 @@ struct TensorRange {
     elements: Range<u64>,
 }
 
-/// The input and the output of an operation.
 #[derive(Debug)]
 pub(super) struct Tensor {
-    /// Bytes of an element.
     size: u64,
     input: TensorRange,
     output: TensorRange,
@@ -60,7 +57,6 @@ impl Tensor {
         ElementRanges { input: self.input.elements.clone(), output: self.output.elements.clone() }
     }
 
-    /// Returns the handles of the input's and the output's region.
     pub(super) fn regions(&self) -> [u64; 2] {
         [self.input.region, self.output.region]
     }
@@ -152,7 +148,6 @@ impl Tensor {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Slice {
     bytes: Range<usize>,
-    /// Bytes of the fragment before it.
     skip: usize,
 }
 

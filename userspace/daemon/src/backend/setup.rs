@@ -1,19 +1,17 @@
 //! The setup of the XDP and the UDP backend.
 
-use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Mutex;
 
-use sumac_control::neighbour::{self, ResolveError};
+use sumac_control::neighbour;
 use sumac_hostprog::{AttachOptions, Attached, OpenError, Queues, attach};
-use sumac_loader::log::{Follower, ProgramLog};
+use sumac_loader::log::ProgramLog;
 
 use super::Local;
 use super::admission::AdmittedJobs;
 use crate::config::Config;
-use crate::datapath::{FrameIo, Peer, UdpFrameIo, XdpConfig, XdpFrameIo};
+use crate::datapath::{FrameIo, UdpFrameIo, XdpConfig, XdpFrameIo};
 
-/// Reasons that the backend cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     #[error("cannot bind a UDP socket to {address}: {source}; is `address` one of this host's?")]
@@ -24,87 +22,20 @@ pub enum BackendError {
     Thread(std::io::Error),
 }
 
-/// The state of a backend besides its data path.
-pub(super) enum BackendKind {
-    Udp {
-        ip: Ipv4Addr,
-        port: u16,
-    },
-    Xdp {
-        admitted: Box<Mutex<AdmittedJobs>>,
-        local: Local,
-        groups: Groups,
-        /// Logs the program's messages until it is dropped.
-        _messages: Option<Follower>,
-    },
-}
+/// A backend that is set up: this host's address, the program (XDP), and a queue or socket for each thread of the data path.
+pub(super) type Setup = (Local, Option<Mutex<AdmittedJobs>>, Vec<Box<dyn FrameIo>>);
 
-/// The memberships of the multicast groups of jobs' results, by job. The frames arrive through AF_XDP; the NIC's filter and
-/// the switches require the membership.
-#[derive(Debug, Default)]
-pub(super) struct Groups(Mutex<HashMap<u16, UdpSocket>>);
-
-impl Groups {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u16, UdpSocket>> {
-        // Every statement leaves the map whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Joins a job's group on the interface with the address `ip`.
-    pub(super) fn join(&self, job: u16, group: Ipv4Addr, ip: Ipv4Addr) -> std::io::Result<()> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        socket.join_multicast_v4(&group, &ip)?;
-        self.lock().insert(job, socket);
-        Ok(())
-    }
-
-    pub(super) fn leave(&self, job: u16) {
-        self.lock().remove(&job);
-    }
-}
-
-impl BackendKind {
-    /// Returns `xdp` or `udp`.
-    pub(super) fn name(&self) -> &'static str {
-        match self {
-            BackendKind::Udp { .. } => "udp",
-            BackendKind::Xdp { .. } => "xdp",
-        }
-    }
-
-    /// Returns this host's address in the data plane.
-    pub(super) fn local(&self) -> Local {
-        match self {
-            BackendKind::Udp { ip, port } => Local { ip: *ip, port: *port, mac: [0; 6] },
-            BackendKind::Xdp { local, .. } => *local,
-        }
-    }
-
-    /// Resolves the addresses of a peer. It may wait for ARP.
-    pub(super) fn peer(&self, ip: Ipv4Addr, base_port: u16, checksum: bool) -> Result<Peer, ResolveError> {
-        let mac = match self {
-            BackendKind::Udp { .. } => [0; 6],
-            // Packets to this host itself are not sent.
-            BackendKind::Xdp { local, .. } if local.ip == ip => local.mac,
-            BackendKind::Xdp { .. } => neighbour::resolve(ip)?.mac,
-        };
-        Ok(Peer { ip, base_port, mac, checksum })
-    }
-}
-
-/// A queue or socket for each thread of the data path.
-pub(super) type FrameIos = Vec<Box<dyn FrameIo>>;
-
-pub(super) fn udp(config: &Config) -> Result<(BackendKind, FrameIos), BackendError> {
+pub(super) fn udp(config: &Config) -> Result<Setup, BackendError> {
     let ip = config.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
     let ios = UdpFrameIo::bind_shards(ip, config.shards)
         .map_err(|source| BackendError::Udp { address: ip, source })?;
     let port = ios.first().map_or(0, |io| io.local().port());
     tracing::info!(%ip, port, shards = config.shards, "packets move over UDP sockets");
-    Ok((BackendKind::Udp { ip, port }, ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect()))
+    let ios = ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect();
+    Ok((Local { ip, port, mac: [0; 6] }, None, ios))
 }
 
-pub(super) fn xdp(config: &Config) -> Result<(BackendKind, FrameIos), BackendError> {
+pub(super) fn xdp(config: &Config) -> Result<Setup, BackendError> {
     let failed = |error: &dyn std::fmt::Display| BackendError::Xdp(error.to_string());
     let route = match config.control() {
         Some(SocketAddr::V4(endpoint)) => neighbour::resolve(*endpoint.ip()).map_err(|error| failed(&error)),
@@ -139,9 +70,8 @@ pub(super) fn xdp(config: &Config) -> Result<(BackendKind, FrameIos), BackendErr
     };
     let local = Local { ip, port: program.ports().0, mac: ios.first().map_or([0; 6], XdpFrameIo::mac) };
     tracing::info!(ifname, program = ?program.mode(), "packets move over AF_XDP");
-    let admitted = Box::new(Mutex::new(AdmittedJobs::new(program)));
     let ios = ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect();
-    Ok((BackendKind::Xdp { admitted, local, groups: Groups::default(), _messages: messages }, ios))
+    Ok((local, Some(Mutex::new(AdmittedJobs::new(program, messages))), ios))
 }
 
 /// Opens the program that is attached to the interface, or attaches it.
@@ -189,27 +119,4 @@ fn open_or_attach(config: &Config, queues: Option<&[u32]>, ifname: &str) -> Resu
         ..AttachOptions::new(ifname)
     };
     attach(&options).map_err(|error| BackendError::Xdp(error.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns whether this network namespace has joined a group on any interface.
-    fn has_joined(group: Ipv4Addr) -> bool {
-        let little_endian = format!("{:08X}", u32::from_le_bytes(group.octets()));
-        std::fs::read_to_string("/proc/self/net/igmp").is_ok_and(|table| table.contains(&little_endian))
-    }
-
-    #[test]
-    fn a_job_is_in_its_group_until_it_leaves() {
-        // Unique to this process: the groups of a namespace are shared.
-        let group = Ipv4Addr::from(0xef4d_0000 | std::process::id() & 0xffff);
-        let groups = Groups::default();
-        groups.join(1, group, Ipv4Addr::LOCALHOST).unwrap();
-        assert!(has_joined(group));
-        groups.leave(1);
-        assert!(!has_joined(group));
-        assert!(groups.join(1, Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST).is_err(), "no group");
-    }
 }
