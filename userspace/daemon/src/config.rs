@@ -39,7 +39,6 @@ pub struct Config {
     pub interface: Option<String>,
     #[serde(default)]
     pub mode: HostMode,
-    /// Flow rules of the NIC that steer each shard to its queue, where the daemon attaches the program (XDP).
     #[serde(default)]
     pub steer: Steer,
     /// The receive queues to bind (XDP), which shards take in ascending order; absent: all.
@@ -55,9 +54,7 @@ pub struct Config {
     /// This host's address in the data plane; absent: that of the route to the aggregator.
     pub address: Option<Ipv4Addr>,
     pub aggregator: Option<SocketAddr>,
-    /// The secret of jobs that bring none: the join token that `sumac-agg token` prints, or with `tls_ca` the secret alone.
     pub secret: Option<String>,
-    /// A file that holds it instead.
     pub secret_file: Option<PathBuf>,
     /// The authorities that sign the certificates of control planes, PEM; absent: the token's fingerprint counts.
     pub tls_ca: Option<PathBuf>,
@@ -65,23 +62,18 @@ pub struct Config {
     pub tls_cert: Option<PathBuf>,
     /// Its private key, PEM.
     pub tls_key: Option<PathBuf>,
-    /// The CPUs of the data path's threads, in the order of the queues (over UDP, of the shards). Threads beyond the list are
-    /// not pinned.
+    /// The CPUs of the data path's threads, in the order of the queues (over UDP, of the shards).
     #[serde(default)]
     pub cpus: Vec<usize>,
-    /// The number of slots of each lane; absent: as many as the measured path needs.
     pub slots: Option<u32>,
     /// 32-bit words per packet; absent: the most that MTU and aggregator allow.
     pub elements: Option<u16>,
     /// The factor for floats; a power of two loses nothing. Absent: block floating point.
     pub scale: Option<f32>,
-    /// Whether packets carry UDP checksums that the aggregator verifies.
     #[serde(default = "yes")]
     pub checksum: bool,
-    /// The limit of the memory that all trainers together may register, in MiB; absent: half of this host's memory. The
-    /// daemon allocates registered memory, so without a limit a trainer could exhaust the host's.
+    /// The daemon allocates registered memory, so without a limit a trainer could exhaust the host's.
     pub memory_mib: Option<u64>,
-    /// The time that a job waits for its workers, in seconds.
     #[serde(default = "default_join_timeout")]
     pub join_timeout_s: f64,
     /// Makes this daemon a parameter host of dynamic jobs, besides its service to trainers.
@@ -91,14 +83,9 @@ pub struct Config {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParameterHost {
-    /// The control plane that it registers with; absent: that of `aggregator`.
     pub control: Option<SocketAddr>,
-    /// Its unique name there; absent: this host's name.
     pub name: Option<String>,
-    /// The secret of racks and parameter hosts: the token that `sumac-agg token --racks` prints at the control plane, or with
-    /// `tls_ca` the secret alone.
     pub secret: Option<String>,
-    /// A file that holds it instead.
     pub secret_file: Option<PathBuf>,
 }
 
@@ -164,10 +151,8 @@ impl Config {
 
     /// Checks a configuration that was changed after it was read; messages name `file`.
     pub fn check(&self, file: &Path) -> Result<(), ConfigError> {
-        match self.problem() {
-            None => Ok(()),
-            Some((key, problem)) => Err(ConfigError::Value { file: file.to_owned(), key, problem }),
-        }
+        let refused = |(key, problem)| ConfigError::Value { file: file.to_owned(), key, problem };
+        self.check_keys().map_err(refused)
     }
 
     /// Returns the socket's permission bits; `None` when they are invalid.
@@ -213,58 +198,35 @@ impl Config {
         self.aggregator.or_else(|| self.parameter_host.as_ref()?.control)
     }
 
-    fn problem(&self) -> Option<(&'static str, String)> {
-        let checks = [
-            (
-                "socket_mode",
-                self.mode_bits().is_none(),
-                format!("{:?} is no permission; write it like \"0660\"", self.socket_mode),
-            ),
-            (
-                "secret",
-                self.secret.is_some() && self.secret_file.is_some(),
-                "is given beside secret_file; keep one of the two".into(),
-            ),
-            (
-                "tls_cert",
-                self.tls_cert.is_some() != self.tls_key.is_some(),
-                "and tls_key belong together; give both".into(),
-            ),
-            (
-                "base_port",
-                self.base_port == 0 || self.base_port.checked_add(self.shards).is_none(),
-                format!("{} leaves no room for {} ports", self.base_port, self.shards),
-            ),
-            ("shards", self.shards == 0, "must be at least 1".into()),
-            (
-                "slots",
-                self.slots.is_some_and(|slots| !slots.is_power_of_two()),
-                format!("{} is not a power of two", self.slots.unwrap_or(0)),
-            ),
-            (
-                "elements",
-                self.elements.is_some_and(|elements| elements == 0 || usize::from(elements) > MAX_ELEMENTS),
-                format!("{} is not between 1 and {MAX_ELEMENTS}", self.elements.unwrap_or(0)),
-            ),
-            (
-                "scale",
-                self.scale.is_some_and(|scale| !scale.is_normal() || scale < 0.0),
-                format!("{} is not a positive number", self.scale.unwrap_or(0.0)),
-            ),
-            (
-                "join_timeout_s",
-                Duration::try_from_secs_f64(self.join_timeout_s).is_err(),
-                format!("{} is no time in seconds", self.join_timeout_s),
-            ),
-            (
-                "queues",
-                self.queues.as_deref().is_some_and(|queues| queues.is_empty() || has_duplicates(queues)),
-                "names no queue, or one twice; leave it out for all".into(),
-            ),
-        ];
-        let parameter_host = self.parameter_host.as_ref().and_then(|host| host.problem(self.aggregator));
-        let last = parameter_host.map(|problem| ("parameter_host", problem));
-        checks.into_iter().find_map(|(key, wrong, problem)| wrong.then_some((key, problem))).or(last)
+    /// Returns the first invalid key with its problem as an error.
+    fn check_keys(&self) -> Result<(), (&'static str, String)> {
+        let Config { socket_mode, base_port, shards, join_timeout_s, .. } = self;
+        let problem = format!("{socket_mode:?} is no permission; write it like \"0660\"");
+        ensure!(self.mode_bits().is_some(), ("socket_mode", problem));
+        let both = self.secret.is_some() && self.secret_file.is_some();
+        ensure!(!both, ("secret", "is given beside secret_file; keep one of the two".into()));
+        let is_pair = self.tls_cert.is_some() == self.tls_key.is_some();
+        ensure!(is_pair, ("tls_cert", "and tls_key belong together; give both".into()));
+        let has_room = *base_port > 0 && base_port.checked_add(*shards).is_some();
+        ensure!(has_room, ("base_port", format!("{base_port} leaves no room for {shards} ports")));
+        ensure!(*shards > 0, ("shards", "must be at least 1".into()));
+        let slots = self.slots.unwrap_or(1);
+        ensure!(slots.is_power_of_two(), ("slots", format!("{slots} is not a power of two")));
+        let elements = self.elements.unwrap_or(1);
+        let problem = format!("{elements} is not between 1 and {MAX_ELEMENTS}");
+        ensure!((1..=MAX_ELEMENTS).contains(&elements.into()), ("elements", problem));
+        let scale = self.scale.unwrap_or(1.0);
+        let is_scale = scale.is_normal() && scale > 0.0;
+        ensure!(is_scale, ("scale", format!("{scale} is not a positive number")));
+        let is_time = Duration::try_from_secs_f64(*join_timeout_s).is_ok();
+        ensure!(is_time, ("join_timeout_s", format!("{join_timeout_s} is no time in seconds")));
+        let queues = self.queues.as_deref().unwrap_or(&[0]);
+        let are_queues = !queues.is_empty() && !has_duplicates(queues);
+        ensure!(are_queues, ("queues", "names no queue, or one twice; leave it out for all".into()));
+        match &self.parameter_host {
+            Some(host) => host.check(self.aggregator).map_err(|problem| ("parameter_host", problem.into())),
+            None => Ok(()),
+        }
     }
 }
 
@@ -273,20 +235,16 @@ impl ParameterHost {
         credential(self.secret.as_deref(), self.secret_file.as_deref())
     }
 
-    /// Returns the problem of the table in a configuration with or without `aggregator`.
-    fn problem(&self, aggregator: Option<SocketAddr>) -> Option<String> {
-        if self.control.or(aggregator).is_none() {
-            return Some(
-                "has no `control`, and there is no `aggregator`; name the control plane's address:port"
-                    .into(),
-            );
-        }
+    /// Checks the table in a configuration with or without `aggregator`.
+    fn check(&self, aggregator: Option<SocketAddr>) -> Result<(), &'static str> {
+        ensure!(
+            self.control.or(aggregator).is_some(),
+            "has no `control`, and there is no `aggregator`; name the control plane's address:port"
+        );
         match (&self.secret, &self.secret_file) {
-            (Some(_), Some(_)) => Some("has `secret` beside `secret_file`; keep one of the two".into()),
-            (None, None) => {
-                Some("has no secret; give in `secret_file` what `sumac-agg token --racks` prints".into())
-            }
-            _ => None,
+            (Some(_), Some(_)) => Err("has `secret` beside `secret_file`; keep one of the two"),
+            (None, None) => Err("has no secret; give in `secret_file` what `sumac-agg token --racks` prints"),
+            _ => Ok(()),
         }
     }
 }

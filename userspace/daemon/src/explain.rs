@@ -4,7 +4,6 @@ use sumac_api::{Code, Failure, OperationOrder};
 use sumac_control::{DenialKind, FailureKind, JobFailure, JoinError, RefusalKind};
 use sumac_transport::{JobError, OpError};
 
-use crate::datapath::Rejection;
 use crate::operations::FragmentEnd;
 
 /// The longest message of an error that ends an operation, in bytes; many of them must fit a socket's buffer.
@@ -124,28 +123,17 @@ pub(crate) fn spoken(error: &JobError) -> String {
     }
 }
 
-pub(crate) fn rejection(rejection: &Rejection) -> FragmentEnd {
-    match rejection {
-        Rejection::Submit(error) => FragmentEnd::OwnFault(Failure::new(Code::Unsupported, error.to_string())),
-        // Submitted while the job was ending.
-        Rejection::UnknownJob { .. } => FragmentEnd::JobEnded,
-    }
-}
-
 /// Returns the end of a fragment that failed; `tensor` is the name of the operation's tensor.
 pub(crate) fn fragment_end(error: &OpError, tensor: &str) -> FragmentEnd {
     let message = bounded(error.to_string());
     let saturated = |index: u64, end| Failure::new(Code::Saturated, &*message).elements(tensor, index, end);
+    let range = |first: usize, last: usize| saturated(first as u64, Some((last as u64).saturating_add(1)));
     match error {
         OpError::Saturated { index, .. } | OpError::NotFinite { index, .. } => {
             FragmentEnd::OwnFault(saturated(*index as u64, None))
         }
-        OpError::Peer { first, last, .. } => {
-            FragmentEnd::PeerFault(saturated(*first as u64, Some((*last as u64).saturating_add(1))))
-        }
-        OpError::SumTooLarge { first, last } => {
-            FragmentEnd::SumFault(saturated(*first as u64, Some((*last as u64).saturating_add(1))))
-        }
+        OpError::Peer { first, last } => FragmentEnd::PeerFault(range(*first, *last)),
+        OpError::SumTooLarge { first, last } => FragmentEnd::SumFault(range(*first, *last)),
         OpError::ShortBuffer { .. } => FragmentEnd::OwnFault(Failure::new(Code::OutOfRange, message)),
         OpError::Job(_) => FragmentEnd::JobEnded,
     }

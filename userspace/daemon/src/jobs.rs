@@ -13,12 +13,12 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, timeout_at};
 
-use crate::datapath::{Event, JobStats as LaneStats};
+use crate::daemon::{json, json_list};
+use crate::datapath::{Event, JobStats as LaneStats, Rejection};
 use crate::explain;
 use crate::job::JobEvent;
 use crate::operations::{Client, ClientId, FragmentEnd, JobOperations};
 use crate::session::{Notification, OpenedJob};
-use crate::state::{json, json_list};
 
 /// The time that an open waits for the end of a job of the same name, which may be leaving its coordinator.
 const NAME_TIMEOUT: Duration = Duration::from_secs(3);
@@ -63,7 +63,7 @@ impl ActiveJob {
     }
 
     fn stats(&self, name: &str, sum: LaneStats, lanes: &[LaneStats]) -> Result<JobStats, Failure> {
-        let (operations_submitted, operations_ended) = self.operations.counts();
+        let (operations_submitted, operations_ended, clients) = self.operations.counts();
         let reply = &self.reply;
         Ok(JobStats {
             name: name.to_owned(),
@@ -73,7 +73,7 @@ impl ActiveJob {
             world: reply.world,
             state: sum.state.to_owned(),
             error: sum.error.unwrap_or_default(),
-            clients: self.operations.clients(),
+            clients,
             mode: reply.mode,
             slots: reply.slots,
             slots_reason: reply.slots_reason.clone(),
@@ -114,7 +114,7 @@ impl JobTable {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(&self, number: u16, call: impl FnOnce(&mut ActiveJob) -> T) -> Option<T> {
+    pub(crate) fn with<T>(&self, number: u16, call: impl FnOnce(&mut ActiveJob) -> T) -> Option<T> {
         let mut rows = self.lock();
         let mut jobs = rows.values_mut().filter_map(|row| row.job.as_mut());
         jobs.find(|job| job.reply.wire_job == number).map(call)
@@ -134,8 +134,12 @@ impl JobTable {
         loop {
             // Before the attempt, so that no release is missed.
             let released = self.released.notified();
-            let Err(holder) = self.try_reserve(name, rank) else {
-                return Ok(NameReservation { table: self.clone(), name: name.to_owned() });
+            let holder = match self.lock().entry(name.to_owned()) {
+                Entry::Occupied(row) => row.get().rank,
+                Entry::Vacant(free) => {
+                    free.insert(Row { rank, job: None });
+                    return Ok(NameReservation { table: self.clone(), name: name.to_owned() });
+                }
             };
             if timeout_at(deadline, released).await.is_err() {
                 return Err(Failure::new(
@@ -144,17 +148,6 @@ impl JobTable {
                 )
                 .hint("a daemon is one worker of a job; attach to it, or close it before it is opened again")
                 .ranks([holder]));
-            }
-        }
-    }
-
-    /// Reserves a name, or returns the rank of the job that has it.
-    fn try_reserve(&self, name: &str, rank: u16) -> Result<(), u16> {
-        match self.lock().entry(name.to_owned()) {
-            Entry::Occupied(row) => Err(row.get().rank),
-            Entry::Vacant(free) => {
-                free.insert(Row { rank, job: None });
-                Ok(())
             }
         }
     }
@@ -177,18 +170,6 @@ impl JobTable {
         for row in self.lock().values_mut() {
             row.job.take_if(|job| job.reply.wire_job == number);
         }
-    }
-
-    pub(crate) fn open(&self, reply: OpenReply) {
-        self.with(reply.wire_job, |job| (job.reply, job.is_open) = (reply, true));
-    }
-
-    pub(crate) fn set_slots(&self, number: u16, slots: u32, reason: &str) {
-        self.with(number, |job| (job.reply.slots, job.reply.slots_reason) = (slots, reason.to_owned()));
-    }
-
-    pub(crate) fn set_epoch(&self, number: u16, epoch: u16) {
-        self.with(number, |job| job.reply.epoch = epoch);
     }
 
     /// Attaches a client to an open job. The caller detaches it, also before its notification arrives.
@@ -218,11 +199,24 @@ impl JobTable {
             Event::JobReady { job } => self.send(job, JobEvent::Ready),
             Event::JobMeasured { job, measure } => self.send(job, JobEvent::Measured(measure)),
             Event::JobFailed { job, error } => self.send(job, JobEvent::Failed(error)),
-            Event::Completed { job, id, completion, .. } => self.completed(job, id, completion),
+            // The memory is released before the trainer is notified.
+            Event::Completed { job, id, completion, .. } => {
+                let Completion { result, buffer, started, finished, .. } = completion;
+                drop(buffer);
+                self.fragment_ended(job, id, (started.0, finished.0), |tensor| match &result {
+                    Ok(()) => FragmentEnd::Complete,
+                    Err(error) => explain::fragment_end(error, tensor),
+                });
+            }
             Event::Rejected { job, id, error, operation, .. } => {
-                // Releases the memory before the trainer is notified.
                 drop(operation);
-                self.fragment_ended(job, id, (0, 0), |_| explain::rejection(&error));
+                self.fragment_ended(job, id, (0, 0), |_| match error {
+                    Rejection::Submit(error) => {
+                        FragmentEnd::OwnFault(Failure::new(Code::Unsupported, error.to_string()))
+                    }
+                    // Submitted while the job was ending.
+                    Rejection::UnknownJob { .. } => FragmentEnd::JobEnded,
+                });
             }
         }
     }
@@ -230,16 +224,6 @@ impl JobTable {
     fn send(&self, number: u16, event: JobEvent) {
         // Fails when the job has ended.
         self.with(number, |job| drop(job.events.send(event)));
-    }
-
-    fn completed(&self, number: u16, id: OperationId, completion: Completion) {
-        let Completion { result, buffer, started, finished, .. } = completion;
-        // Releases the memory before the trainer is notified.
-        drop(buffer);
-        self.fragment_ended(number, id, (started.0, finished.0), |tensor| match &result {
-            Ok(()) => FragmentEnd::Complete,
-            Err(error) => explain::fragment_end(error, tensor),
-        });
     }
 
     fn fragment_ended(

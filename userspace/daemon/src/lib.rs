@@ -12,6 +12,15 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
+/// Returns from the caller with an error unless a condition holds.
+macro_rules! ensure {
+    ($condition:expr, $error:expr) => {
+        if !$condition {
+            return Err($error);
+        }
+    };
+}
+
 mod backend;
 pub mod config;
 mod daemon;
@@ -24,7 +33,6 @@ mod parameter;
 mod path;
 mod server;
 mod session;
-mod state;
 mod wake_queue;
 
 pub use backend::BackendError;

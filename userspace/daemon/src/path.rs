@@ -1,6 +1,6 @@
 //! The size of packets on the path to an aggregator.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 use sumac_wire::{MAX_ELEMENTS, PAGE_ELEMENTS};
@@ -11,10 +11,10 @@ const ENVELOPE: usize = 20 + 8;
 const ONE_BUFFER: usize = 3506;
 
 /// The MTU of a path for which the kernel has none.
-pub(crate) const DEFAULT_MTU: usize = 1500;
+const DEFAULT_MTU: usize = 1500;
 
 /// Returns the 32-bit words of a packet that fits an MTU: a multiple of 8, and at most a buffer's where frames have one.
-pub(crate) fn words(mtu: usize) -> u16 {
+fn words(mtu: usize) -> u16 {
     let fit = mtu.saturating_sub(ENVELOPE + HEADER_LEN) / ELEMENT_LEN;
     let most = if mtu <= ONE_BUFFER { PAGE_ELEMENTS } else { MAX_ELEMENTS };
     let words = fit.min(most);
@@ -22,8 +22,17 @@ pub(crate) fn words(mtu: usize) -> u16 {
     u16::try_from(words).unwrap_or(u16::MAX)
 }
 
+/// Returns the 32-bit words of a packet on the path to a control plane, which the data is assumed to take.
+pub(crate) fn words_to(control: SocketAddr) -> u16 {
+    let SocketAddr::V4(control) = control else { return words(DEFAULT_MTU) };
+    words(mtu(*control.ip()).unwrap_or_else(|error| {
+        tracing::warn!(%control, %error, "the kernel has no MTU for the path to the aggregator; assuming {DEFAULT_MTU}");
+        DEFAULT_MTU
+    }))
+}
+
 /// Returns the kernel's MTU of the path to an address.
-pub(crate) fn mtu(to: Ipv4Addr) -> std::io::Result<usize> {
+fn mtu(to: Ipv4Addr) -> std::io::Result<usize> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     // Sends nothing; it only selects the route. Any port is valid.
     socket.connect((to, 9))?;

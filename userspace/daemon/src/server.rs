@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use sumac_api::{Channel, Code, Failure, FrameError, Outbound};
 
+use crate::daemon::DaemonState;
 use crate::session::{Credentials, Notification, Session};
-use crate::state::DaemonState;
 use crate::wake_queue::WakeQueue;
 
 /// The limit of connections: each has a thread.
@@ -71,8 +71,7 @@ impl Server {
         let listener = Arc::new(listen(&path, daemon.config.mode_bits().unwrap_or(0o600))?);
         let acceptor = Acceptor { daemon: daemon.clone(), listener: listener.clone(), connections: 0 };
         let thread = std::thread::Builder::new().name("sumac-accept".into()).spawn(move || acceptor.run());
-        let doing = "start the thread that accepts at";
-        let thread = thread.map_err(|source| ServeError::System { doing, path: path.clone(), source })?;
+        let thread = thread.map_err(system("start the thread that accepts at", &path))?;
         tracing::info!(socket = %path.display(), "listening for trainers");
         Ok(Server { daemon, path, listener, thread })
     }
@@ -97,27 +96,26 @@ impl Server {
     }
 }
 
+fn system<E: Into<std::io::Error>>(doing: &'static str, path: &Path) -> impl FnOnce(E) -> ServeError {
+    let path = path.to_owned();
+    move |source| ServeError::System { doing, path, source: source.into() }
+}
+
 /// Creates the listening socket; the socket of a dead daemon is replaced.
 fn listen(path: &Path, mode: u32) -> Result<OwnedFd, ServeError> {
-    let system = |doing: &'static str| {
-        move |errno: Errno| ServeError::System { doing, path: path.to_owned(), source: errno.into() }
-    };
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        std::fs::create_dir_all(parent).map_err(|source| ServeError::System {
-            doing: "create the directory",
-            path: parent.to_owned(),
-            source,
-        })?;
+        std::fs::create_dir_all(parent).map_err(system("create the directory", parent))?;
     }
     remove_stale(path)?;
-    let address = SocketAddrUnix::new(path).map_err(system("listen at"))?;
+    let address = SocketAddrUnix::new(path).map_err(system("listen at", path))?;
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)
-        .map_err(system("create the socket"))?;
-    rustix::net::bind(&socket, &address).map_err(system("bind"))?;
+        .map_err(system("create the socket", path))?;
+    rustix::net::bind(&socket, &address).map_err(system("bind", path))?;
     // Before `listen`, so that no trainer connects under the permissions of the umask.
-    rustix::fs::chmod(path, Mode::from_bits_truncate(mode)).map_err(system("set the permissions of"))?;
-    rustix::net::listen(&socket, BACKLOG).map_err(system("listen at"))?;
+    rustix::fs::chmod(path, Mode::from_bits_truncate(mode))
+        .map_err(system("set the permissions of", path))?;
+    rustix::net::listen(&socket, BACKLOG).map_err(system("listen at", path))?;
     Ok(socket)
 }
 
@@ -134,23 +132,11 @@ fn remove_stale(path: &Path) -> Result<(), ServeError> {
         Ok(_) => Err(ServeError::Taken(path.to_owned())),
         // Only this error shows that no process listens. A socket of another type or user may be in use.
         Err(FrameError::Connect { source, .. }) if source.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(|source| ServeError::System {
-                doing: "remove the stale",
-                path: path.to_owned(),
-                source,
-            })
+            std::fs::remove_file(path).map_err(system("remove the stale", path))
         }
         Err(FrameError::Connect { source, .. }) => Err(ServeError::Foreign { path: path.to_owned(), source }),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Returns the process at the other end of a connection (SO_PEERCRED).
-fn credentials(socket: &OwnedFd) -> Result<Credentials, Failure> {
-    let credentials = getsockopt(socket, PeerCredentials).map_err(|error| {
-        Failure::new(Code::Internal, format!("cannot read the credentials of the connection: {error}"))
-    })?;
-    Ok(Credentials { pid: credentials.pid(), uid: credentials.uid() })
 }
 
 /// Checks whether a user may connect. `own`: the daemon's user.
@@ -190,38 +176,17 @@ impl Acceptor {
     fn accept(&mut self, socket: OwnedFd) {
         let checked = self.check(&socket);
         let channel = Channel::from_socket(socket);
-        match checked {
-            Ok((credentials, notes)) => self.start_session(channel, credentials, notes),
+        let (credentials, notes) = match checked {
+            Ok(checked) => checked,
             Err(failure) => {
                 tracing::warn!(%failure, "a connection was refused");
                 if let Ok(bytes) = Outbound::failed(None, failure).encode() {
                     // The connection ends in any case.
                     let _ = channel.try_send(&bytes, &[]);
                 }
+                return;
             }
-        }
-    }
-
-    /// Checks a connection and creates its notification queue.
-    fn check(&self, socket: &OwnedFd) -> Result<(Credentials, Arc<WakeQueue<Notification>>), Failure> {
-        let credentials = credentials(socket)?;
-        let own = rustix::process::geteuid().as_raw();
-        check_user(credentials.uid, own, self.daemon.config.allow_uids.as_deref())?;
-        if self.daemon.sessions.len() >= MAX_CLIENTS {
-            let message = format!("this daemon serves {MAX_CLIENTS} connections already");
-            return Err(Failure::new(Code::Limit, message));
-        }
-        let notes =
-            WakeQueue::new().map_err(|error| Failure::new(Code::Limit, format!("no eventfd: {error}")))?;
-        Ok((credentials, Arc::new(notes)))
-    }
-
-    fn start_session(
-        &mut self,
-        channel: Channel,
-        credentials: Credentials,
-        notes: Arc<WakeQueue<Notification>>,
-    ) {
+        };
         self.connections += 1;
         let entry = SessionEntry { daemon: self.daemon.clone(), connection: self.connections };
         self.daemon.sessions.lock().insert(self.connections, notes.clone());
@@ -234,6 +199,22 @@ impl Acceptor {
             // The closure is dropped, which closes the connection and removes its entry.
             tracing::error!(%error, "no thread for a trainer");
         }
+    }
+
+    /// Checks the process at the other end of a connection (SO_PEERCRED), and creates its notification queue.
+    fn check(&self, socket: &OwnedFd) -> Result<(Credentials, Arc<WakeQueue<Notification>>), Failure> {
+        let peer = getsockopt(socket, PeerCredentials).map_err(|error| {
+            Failure::new(Code::Internal, format!("cannot read the credentials of the connection: {error}"))
+        })?;
+        let own = rustix::process::geteuid().as_raw();
+        check_user(peer.uid(), own, self.daemon.config.allow_uids.as_deref())?;
+        if self.daemon.sessions.len() >= MAX_CLIENTS {
+            let message = format!("this daemon serves {MAX_CLIENTS} connections already");
+            return Err(Failure::new(Code::Limit, message));
+        }
+        let notes =
+            WakeQueue::new().map_err(|error| Failure::new(Code::Limit, format!("no eventfd: {error}")))?;
+        Ok((Credentials { pid: peer.pid(), uid: peer.uid() }, Arc::new(notes)))
     }
 }
 

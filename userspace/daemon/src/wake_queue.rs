@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::event::EventfdFlags;
@@ -14,7 +14,8 @@ use rustix::event::EventfdFlags;
 #[derive(Debug)]
 pub(crate) struct WakeQueue<T> {
     items: Mutex<Option<VecDeque<T>>>,
-    wake: OwnedFd,
+    /// Readable while there are items.
+    pub(crate) wake: OwnedFd,
 }
 
 impl<T> WakeQueue<T> {
@@ -47,12 +48,6 @@ impl<T> WakeQueue<T> {
     pub(crate) fn close(&self) {
         let items = self.items.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(items);
-    }
-}
-
-impl<T> AsFd for WakeQueue<T> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
     }
 }
 

@@ -11,9 +11,7 @@ use serde_json::{Map, Value};
 use sumac_api::{Code, Failure};
 use sumac_control::neighbour::{self, ResolveError};
 use sumac_control::{Grant, PlaneKind};
-use sumac_job::OperationId;
 use sumac_parameter::HostJob;
-use sumac_transport::Operation;
 use sumac_wire::MAX_ELEMENTS;
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
@@ -140,8 +138,7 @@ impl Backend {
         }
     }
 
-    /// Returns the paths to a job's parameter hosts or workers. One that does not answer is reached by way of an aggregator,
-    /// which may know its path.
+    /// Returns the paths to parameter hosts or workers. One that does not answer is reached by way of an aggregator.
     fn paths(
         &self,
         job: u16,
@@ -179,8 +176,7 @@ impl Backend {
         hosted.map_err(datapath)
     }
 
-    /// Continues a parameter host's job in another epoch, after a worker was replaced. Returns the first chunk of each lane
-    /// that is not summed here. It may wait for ARP.
+    /// As [`Datapath::renew_parameter_job`]. It may wait for ARP.
     pub(crate) fn renew_host(&self, job: &HostJob) -> Result<Vec<u32>, Failure> {
         // The aggregators' addresses do not change; the job continues without one that has died.
         let upstream = job.upstream.iter().filter_map(|to| self.peer(*to, job.checksum).ok());
@@ -221,18 +217,8 @@ impl Backend {
 
     /// Returns the 32-bit words of the longest packet.
     pub(crate) fn most_words(&self) -> u16 {
-        let words = self.datapath.capacity().saturating_sub(HEADER_LEN) / ELEMENT_LEN;
+        let words = self.datapath.capacity.saturating_sub(HEADER_LEN) / ELEMENT_LEN;
         u16::try_from(words.min(MAX_ELEMENTS)).unwrap_or(u16::MAX)
-    }
-
-    pub(crate) fn submit(
-        &self,
-        job: u16,
-        lane: u16,
-        id: OperationId,
-        operation: Operation,
-    ) -> Result<(), Failure> {
-        if self.datapath.submit(job, lane, id, operation) { Ok(()) } else { Err(stopped()) }
     }
 
     /// Removes a job. All its events have been delivered when this returns.
@@ -286,7 +272,7 @@ impl Backend {
     }
 }
 
-fn stopped() -> Failure {
+pub(crate) fn stopped() -> Failure {
     Failure::new(Code::ShuttingDown, "the data path has stopped")
 }
 

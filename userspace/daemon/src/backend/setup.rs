@@ -51,10 +51,8 @@ pub(super) fn xdp(config: &Config) -> Result<Setup, BackendError> {
         }
     };
     // The NIC's flow rules steer the first shard to the first queue.
-    let queues = config.queues.clone().map(|mut queues| {
-        queues.sort_unstable();
-        queues
-    });
+    let mut queues = config.queues.clone();
+    queues.iter_mut().for_each(|queues| queues.sort_unstable());
     let mut program = open_or_attach(config, queues.as_deref(), &ifname)?;
     let io_config = XdpConfig { queues, ..XdpConfig::new(ip) };
     let ios = XdpFrameIo::open(&io_config, &mut program).map_err(|error| failed(&error))?;
@@ -78,31 +76,28 @@ pub(super) fn xdp(config: &Config) -> Result<Setup, BackendError> {
 fn open_or_attach(config: &Config, queues: Option<&[u32]>, ifname: &str) -> Result<Attached, BackendError> {
     match Attached::open(ifname, &config.pin_root) {
         Ok(program) => {
-            if program.requested_mode() != config.mode {
-                tracing::warn!(
-                    ifname,
-                    attached = %program.requested_mode(),
-                    configured = %config.mode,
-                    "the program on the interface was attached in another mode, which is kept"
-                );
-            }
-            if queues.is_some_and(|queues| queues != program.queues()) {
-                tracing::warn!(
-                    ifname,
-                    attached = ?program.queues(),
-                    configured = ?queues,
-                    "the program on the interface was attached for other queues: rules in the NIC lead to those"
-                );
-            }
-            let configured = (config.base_port, config.shards);
-            if program.ports() != configured {
-                tracing::warn!(
-                    ifname,
-                    attached = ?program.ports(),
-                    ?configured,
-                    "the program on the interface was attached for other ports (the first, and shards), which are kept: \
-                     for those of the configuration stop the daemon and run `sumac detach` on the interface"
-                );
+            let differences = [
+                (
+                    "in another mode, which is kept",
+                    program.requested_mode().to_string(),
+                    config.mode.to_string(),
+                ),
+                (
+                    "for other queues: rules in the NIC lead to those",
+                    format!("{:?}", program.queues()),
+                    format!("{:?}", queues.unwrap_or(&program.queues())),
+                ),
+                (
+                    "for other ports (the first, and shards), which are kept: for those of the configuration stop the \
+                     daemon and run `sumac detach` on the interface",
+                    format!("{:?}", program.ports()),
+                    format!("{:?}", (config.base_port, config.shards)),
+                ),
+            ];
+            for (difference, attached, configured) in differences {
+                if attached != configured {
+                    tracing::warn!(ifname, attached, configured, "the program was attached {difference}");
+                }
             }
             return Ok(program);
         }

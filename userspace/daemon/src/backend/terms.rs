@@ -53,7 +53,7 @@ pub(super) fn worker_entry(Grant { terms, placement }: &Grant) -> HostJobEntry {
         elements: terms.elements,
         world: terms.world,
         flags: checksum_flag(terms.checksum),
-        reserved: 0,
+        ..HostJobEntry::default()
     }
 }
 

@@ -10,9 +10,8 @@ use sumac_wire::{CLASSES, Kind};
 use super::frame_io::{FrameIo, Received};
 use super::job::{Event, InstallError, JobPeers, Rejection, WorkerJob};
 use super::lane::Lane;
-use super::links::{Links, thread_of};
+use super::links::{Links, Progress, thread_of};
 use super::parameter::ThreadParameterHost;
-use super::progress::Progress;
 use super::stats::{JobStats, Undelivered};
 
 /// A job on one thread. A thread without a lane of the job has it too: its packets may arrive there.
@@ -90,7 +89,7 @@ impl Engines {
     pub(super) fn start(&mut self, job: u16, slots: u32) -> Result<(), InstallError> {
         let entry = self.find(job)?;
         entry.lane_field = LaneField::Slot(slots);
-        entry.lanes.iter_mut().try_for_each(|lane| Ok(lane.start(slots)?))
+        entry.lanes.iter_mut().try_for_each(|lane| Ok(lane.engine.set_slots(slots)?))
     }
 
     pub(super) fn renew(
@@ -101,7 +100,7 @@ impl Engines {
         resume: &[u32],
     ) -> Result<(), InstallError> {
         for lane in &mut self.find(job)?.lanes {
-            lane.renew(now, epoch, first_chunk(resume, lane.number()));
+            lane.engine.renew(now, epoch, first_chunk(resume, lane.number()));
         }
         Ok(())
     }
@@ -118,7 +117,7 @@ impl Engines {
 
     pub(super) fn fail(&mut self, job: u16, error: &JobError) {
         if let Ok(entry) = self.find(job) {
-            entry.lanes.iter_mut().for_each(|lane| lane.fail(error));
+            entry.lanes.iter_mut().for_each(|lane| lane.engine.fail(error.clone()));
         }
     }
 
@@ -127,7 +126,7 @@ impl Engines {
         let Some(at) = self.jobs.iter().position(|entry| entry.number == job) else { return };
         let mut entry = self.jobs.remove(at);
         for lane in &mut entry.lanes {
-            lane.fail(error);
+            lane.engine.fail(error.clone());
             lane.report(&self.progress);
         }
     }
@@ -158,7 +157,7 @@ impl Engines {
             return;
         };
         if let Some(lane) = entry.lane(lane) {
-            return lane.on_packet(now, &Packet { header, elements, from, is_marked });
+            return lane.engine.on_packet(now, &Packet { header, elements, from, is_marked });
         }
         let thread = thread_of(lane, entry.shards, self.links.len());
         self.hand_off(thread, received);
@@ -187,7 +186,7 @@ impl Engines {
     }
 
     pub(super) fn on_time(&mut self, now: Time) {
-        self.lanes().for_each(|lane| lane.on_time(now));
+        self.jobs.iter_mut().flat_map(|job| &mut job.lanes).for_each(|lane| lane.on_time(now));
     }
 
     /// Sends the engines' packets in turns with a flush after each. A lane of a lower class waits until those of higher
@@ -214,20 +213,15 @@ impl Engines {
     }
 
     pub(super) fn report(&mut self) {
-        for lane in self.jobs.iter_mut().flat_map(|job| &mut job.lanes) {
-            lane.report(&self.progress);
-        }
+        let lanes = self.jobs.iter_mut().flat_map(|job| &mut job.lanes);
+        lanes.for_each(|lane| lane.report(&self.progress));
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.jobs.iter().flat_map(|job| &job.lanes).filter_map(Lane::deadline).min()
+        self.jobs.iter().flat_map(|job| &job.lanes).filter_map(|lane| lane.engine.poll_timeout()).min()
     }
 
     pub(super) fn stats(&self) -> Vec<JobStats> {
         self.jobs.iter().flat_map(|job| &job.lanes).map(Lane::stats).collect()
-    }
-
-    fn lanes(&mut self) -> impl Iterator<Item = &mut Lane> {
-        self.jobs.iter_mut().flat_map(|job| &mut job.lanes)
     }
 }

@@ -9,14 +9,15 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 use serde::Serialize;
-use sumac_transport::Transmit;
+use sumac_wire::Header;
 use sumac_wire::header::HEADER_LEN;
-use sumac_wire::{Header, Reason};
 use sumac_xsk::{Bound, Conservation, Statistics};
 
 /// Both ECN bits: congestion experienced (RFC 3168).
 const CONGESTION_EXPERIENCED: u8 = 0b11;
 
+/// The most packets of one lane or parameter host before the next one's turn.
+const TURN: usize = 64;
 /// The pause when a descriptor is in an error state, which ends every wait at once.
 const BROKEN_PAUSE: Duration = Duration::from_millis(10);
 
@@ -29,19 +30,6 @@ pub struct Received<'a> {
     pub elements: &'a [u8],
     /// Whether the network marked it: congestion experienced.
     pub is_marked: bool,
-}
-
-impl Received<'_> {
-    pub fn parse(
-        from: SocketAddrV4,
-        port: u16,
-        dscp_ecn: u8,
-        payload: &[u8],
-    ) -> Result<Received<'_>, Reason> {
-        let header = Header::read(payload, 0, payload.len())?;
-        let is_marked = dscp_ecn & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED;
-        Ok(Received { from, port, header, elements: &payload[HEADER_LEN..], is_marked })
-    }
 }
 
 /// An aggregator, a parameter host or a worker that packets are sent to.
@@ -78,19 +66,6 @@ pub struct Outgoing {
     pub checksum: bool,
 }
 
-impl Outgoing {
-    pub fn new(packet: &Transmit, peer: &Peer) -> Outgoing {
-        Outgoing {
-            len: packet.len,
-            to: SocketAddrV4::new(peer.ip, peer.base_port.wrapping_add(packet.port_offset)),
-            mac: peer.mac,
-            entropy: packet.entropy,
-            dscp_ecn: packet.dscp_ecn,
-            checksum: peer.checksum,
-        }
-    }
-}
-
 /// Writes one payload into the frame's bytes, if there is one to send.
 pub type Build<'a> = &'a mut dyn FnMut(&mut [u8]) -> Option<Outgoing>;
 
@@ -118,6 +93,16 @@ pub trait FrameIo: Send {
     fn quiesce(&mut self, deadline: Instant);
 
     fn report(&self) -> IoReport;
+}
+
+/// Sends up to a turn of packets. Returns whether there may be more.
+pub(super) fn take_turn(io: &mut dyn FrameIo, build: Build<'_>) -> io::Result<bool> {
+    for _ in 0..TURN {
+        if io.transmit(build)? != Transmitted::Staged {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Waits until one of `fds` is ready, a signal arrives, or `deadline`. Returns whether the last of them is readable.
@@ -174,10 +159,9 @@ impl IoReport {
         payload: &[u8],
         each: &mut dyn FnMut(Received<'_>),
     ) {
-        match Received::parse(from, port, dscp_ecn, payload) {
-            Ok(received) => each(received),
-            Err(_) => self.malformed += 1,
-        }
+        let Ok(header) = Header::read(payload, 0, payload.len()) else { return self.malformed += 1 };
+        let is_marked = dscp_ecn & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED;
+        each(Received { from, port, header, elements: &payload[HEADER_LEN..], is_marked });
     }
 
     pub(super) fn received_batch(&mut self, packets: usize) {

@@ -15,8 +15,7 @@ use sumac_transport::{JobError, Operation};
 use super::engines::Engines;
 use super::frame_io::{FrameIo, Peer};
 use super::job::{EventSink, InstallError, ParameterJob, WorkerJob};
-use super::links::{Link, Links, thread_of};
-use super::progress::Progress;
+use super::links::{Link, Links, Progress, thread_of};
 use super::stats::DatapathStats;
 use super::thread::DatapathThread;
 
@@ -25,8 +24,10 @@ pub struct Datapath {
     links: Links,
     progress: Arc<Progress>,
     threads: Mutex<Vec<JoinHandle<DatapathStats>>>,
-    capacity: usize,
-    shards: u16,
+    /// The largest UDP payload that can be sent, in bytes.
+    pub(crate) capacity: usize,
+    /// The most shards of a job.
+    pub(crate) shards: u16,
 }
 
 impl Datapath {
@@ -70,16 +71,6 @@ impl Datapath {
     fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<DatapathStats>>> {
         // Every statement leaves the list whole.
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the largest UDP payload that can be sent, in bytes.
-    pub fn capacity(&self) -> usize {
-        self.capacity
-    }
-
-    /// Returns how many shards a job can have here.
-    pub fn shards(&self) -> u16 {
-        self.shards
     }
 
     /// Runs `call` on all threads and returns its results; `None` when a thread has ended.
@@ -172,8 +163,7 @@ impl Datapath {
         self.progress.close(job);
     }
 
-    /// Installs a job that this host is a parameter host of, on each thread its shards.
-    /// The job is installed on no thread after an error, unless it was before.
+    /// Installs a parameter host's job; after an error it is installed on no thread, unless it was before.
     pub fn add_parameter_job(&self, plan: ParameterJob) -> Result<(), InstallError> {
         let job = plan.job.job;
         self.check_shards(plan.job.shards)?;
@@ -218,7 +208,7 @@ impl Datapath {
             return None;
         }
         for link in self.links.iter() {
-            link.send(DatapathThread::stop);
+            link.send(|thread| thread.is_stopping = true);
         }
         // A thread whose event sink drops the last handle cannot join itself; it ends after this event.
         let here = std::thread::current().id();

@@ -62,7 +62,14 @@ impl JobPeers {
 
     pub(super) fn address(&self, packet: &Transmit) -> Option<Outgoing> {
         let peer = self.addresses.get(usize::from(packet.to.0))?;
-        Some(Outgoing::new(packet, peer))
+        Some(Outgoing {
+            len: packet.len,
+            to: SocketAddrV4::new(peer.ip, peer.base_port.wrapping_add(packet.port_offset)),
+            mac: peer.mac,
+            entropy: packet.entropy,
+            dscp_ecn: packet.dscp_ecn,
+            checksum: peer.checksum,
+        })
     }
 
     pub(super) fn find(&self, ip: Ipv4Addr) -> Option<PeerId> {

@@ -5,18 +5,14 @@ use std::io;
 
 use sumac_job::OperationId;
 use sumac_transport::{
-    CompletionQueue, Engine, JobError, JobParams, JobState, Operation, Packet, ParamError, PeerTable, Time,
-    Tuning, class_of,
+    CompletionQueue, Engine, JobParams, JobState, Operation, PeerTable, Time, Tuning, class_of,
 };
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
-use super::frame_io::{FrameIo, Transmitted};
+use super::frame_io::{FrameIo, take_turn};
 use super::job::{Event, InstallError, JobPeers, Rejection};
-use super::progress::Progress;
+use super::links::Progress;
 use super::stats::JobStats;
-
-/// The most packets of one lane before the next lane's turn.
-const TURN: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reported {
@@ -27,7 +23,7 @@ enum Reported {
 }
 
 pub(super) struct Lane {
-    engine: Engine,
+    pub(super) engine: Engine,
     /// The ids of the outstanding operations in the order of submission, in which they also end.
     ids: VecDeque<OperationId>,
     ended: CompletionQueue,
@@ -75,15 +71,6 @@ impl Lane {
         class_of(lane, shards)
     }
 
-    pub(super) fn start(&mut self, slots: u32) -> Result<(), ParamError> {
-        self.engine.set_slots(slots)
-    }
-
-    /// Continues in another epoch, with `first` as the first chunk that is not summed.
-    pub(super) fn renew(&mut self, now: Time, epoch: u16, first: u32) {
-        self.engine.renew(now, epoch, first);
-    }
-
     pub(super) fn submit(
         &mut self,
         now: Time,
@@ -95,22 +82,10 @@ impl Lane {
         Ok(())
     }
 
-    pub(super) fn fail(&mut self, error: &JobError) {
-        self.engine.fail(error.clone());
-    }
-
-    pub(super) fn on_packet(&mut self, now: Time, packet: &Packet<'_>) {
-        self.engine.on_packet(now, packet);
-    }
-
     pub(super) fn on_time(&mut self, now: Time) {
-        if self.deadline().is_some_and(|due| due <= now) {
+        if self.engine.poll_timeout().is_some_and(|due| due <= now) {
             self.engine.on_timeout(now);
         }
-    }
-
-    pub(super) fn deadline(&self) -> Option<Time> {
-        self.engine.poll_timeout()
     }
 
     /// Sends up to a turn of packets. Returns whether there may be more.
@@ -121,16 +96,9 @@ impl Lane {
         io: &mut dyn FrameIo,
     ) -> io::Result<bool> {
         let engine = &mut self.engine;
-        for _ in 0..TURN {
-            let mut build = |bytes: &mut [u8]| {
-                std::iter::from_fn(|| engine.poll_transmit(now, bytes))
-                    .find_map(|packet| peers.address(&packet))
-            };
-            if io.transmit(&mut build)? != Transmitted::Staged {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        take_turn(io, &mut |bytes| {
+            std::iter::from_fn(|| engine.poll_transmit(now, bytes)).find_map(|packet| peers.address(&packet))
+        })
     }
 
     pub(super) fn report(&mut self, progress: &Progress) {

@@ -13,7 +13,6 @@ pub mod job;
 mod lane;
 mod links;
 mod parameter;
-mod progress;
 pub mod stats;
 mod thread;
 pub mod udp;

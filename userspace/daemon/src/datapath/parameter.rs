@@ -5,16 +5,14 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use nix::unistd::{SysconfVar, sysconf};
-use sumac_parameter::{HostStats, ParameterHost, Sending, Worker};
+use sumac_parameter::{ParameterHost, Sending, Worker};
 use sumac_wire::admit::payload_len;
 
-use super::frame_io::{FrameIo, Outgoing, Peer, Received, Transmitted};
+use super::frame_io::{FrameIo, Outgoing, Peer, Received, take_turn};
 use super::job::{InstallError, ParameterJob};
 use super::lane::check_capacity;
 use super::links::thread_of;
 
-/// The most packets before the workers' lanes have a turn.
-const TURN: usize = 64;
 /// The part of this host's memory that chunks may take on all threads together: one fourth.
 const MEMORY_DIVISOR: u64 = 4;
 
@@ -26,7 +24,7 @@ struct Job {
 }
 
 pub(super) struct ThreadParameterHost {
-    host: ParameterHost,
+    pub(super) host: ParameterHost,
     thread: usize,
     threads: usize,
     /// The UDP port of shard 0.
@@ -91,22 +89,12 @@ impl ThreadParameterHost {
     /// Sends up to a turn of packets. Returns whether there may be more.
     pub(super) fn take_turn(&mut self, io: &mut dyn FrameIo) -> io::Result<bool> {
         let ThreadParameterHost { host, jobs, .. } = self;
-        for _ in 0..TURN {
-            if host.is_idle() {
-                return Ok(false);
-            }
-            let mut build = |bytes: &mut [u8]| {
-                std::iter::from_fn(|| host.poll_transmit(bytes)).find_map(|sending| outgoing(jobs, &sending))
-            };
-            if io.transmit(&mut build)? != Transmitted::Staged {
-                return Ok(false);
-            }
+        if host.is_idle() {
+            return Ok(false);
         }
-        Ok(!host.is_idle())
-    }
-
-    pub(super) fn stats(&self) -> HostStats {
-        self.host.stats()
+        take_turn(io, &mut |bytes| {
+            std::iter::from_fn(|| host.poll_transmit(bytes)).find_map(|sending| outgoing(jobs, &sending))
+        })
     }
 }
 

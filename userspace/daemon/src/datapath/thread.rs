@@ -26,7 +26,8 @@ pub(super) struct DatapathThread {
     start: Instant,
     link: Link,
     commands: Receiver<Command>,
-    is_stopping: bool,
+    /// Ends the loop after the current command.
+    pub(super) is_stopping: bool,
 }
 
 impl DatapathThread {
@@ -44,11 +45,6 @@ impl DatapathThread {
 
     pub(super) fn now(&self) -> Time {
         Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
-    }
-
-    /// Ends the loop after the current command.
-    pub(super) fn stop(&mut self) {
-        self.is_stopping = true;
     }
 
     /// Runs until it is stopped. Returns the last report.
@@ -121,7 +117,7 @@ impl DatapathThread {
     pub(super) fn stats(&self) -> DatapathStats {
         DatapathStats {
             jobs: self.engines.stats(),
-            hosted: self.engines.parameter_host.stats(),
+            hosted: self.engines.parameter_host.host.stats(),
             port: self.io.report(),
             undelivered: self.engines.undelivered,
             ..self.stats.clone()

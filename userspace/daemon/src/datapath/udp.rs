@@ -24,13 +24,6 @@ const BIND_ATTEMPTS: usize = 64;
 /// Bytes of the kernel's buffer each way: some thousand packets.
 const SOCKET_BUFFER: usize = 8 << 20;
 
-#[derive(Clone, Copy, Debug)]
-struct Staged {
-    len: usize,
-    to: SocketAddrV4,
-    dscp_ecn: u8,
-}
-
 /// A non-blocking UDP socket with room for a batch of datagrams each way.
 #[derive(Debug)]
 pub struct UdpFrameIo {
@@ -41,7 +34,7 @@ pub struct UdpFrameIo {
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
     /// The datagrams in `outgoing`, from its start.
-    staged: Vec<Staged>,
+    staged: Vec<Outgoing>,
     /// The number of `staged` datagrams that the kernel has taken.
     taken: usize,
     /// Whether the last packet found no room.
@@ -111,8 +104,10 @@ impl UdpFrameIo {
         }
         let rest = &rest[..alike];
         let slots = self.outgoing.chunks_exact(CAPACITY).skip(self.taken);
-        let slices: Vec<[IoSlice<'_>; 1]> =
-            slots.zip(rest).map(|(bytes, datagram)| [IoSlice::new(&bytes[..datagram.len])]).collect();
+        let slices: Vec<[IoSlice<'_>; 1]> = slots
+            .zip(rest)
+            .map(|(bytes, datagram)| [IoSlice::new(&bytes[..datagram.len.min(CAPACITY)])])
+            .collect();
         let addresses: Vec<Option<SockaddrIn>> =
             rest.iter().map(|datagram| Some(SockaddrIn::from(datagram.to))).collect();
         let mut headers = MultiHeaders::preallocate(alike, None);
@@ -132,13 +127,6 @@ impl UdpFrameIo {
             tracing::warn!(%to, error = error.desc(), "the kernel refuses to send a packet");
             self.counters.last_refusal = Some(message);
         }
-    }
-}
-
-fn tos(message: ControlMessageOwned) -> Option<u8> {
-    match message {
-        ControlMessageOwned::Ipv4Tos(tos) => Some(tos),
-        _ => None,
     }
 }
 
@@ -177,7 +165,10 @@ impl FrameIo for UdpFrameIo {
             count += 1;
             let Some(from) = message.address else { continue };
             let bytes = message.iovs().next().unwrap_or(&[]);
-            let tos = message.cmsgs().ok().and_then(|mut all| all.find_map(tos));
+            let tos = message.cmsgs().into_iter().flatten().find_map(|message| match message {
+                ControlMessageOwned::Ipv4Tos(tos) => Some(tos),
+                _ => None,
+            });
             self.counters.pass(from.into(), self.local.port(), tos.unwrap_or(0), bytes, each);
         }
         self.counters.received_batch(count);
@@ -194,12 +185,9 @@ impl FrameIo for UdpFrameIo {
             return Ok(Transmitted::Full);
         }
         let start = self.staged.len() * CAPACITY;
-        let Some(Outgoing { len, to, dscp_ecn, .. }) = build(&mut self.outgoing[start..start + CAPACITY])
-        else {
-            return Ok(Transmitted::Nothing);
-        };
-        self.staged.push(Staged { len: len.min(CAPACITY), to, dscp_ecn });
-        Ok(Transmitted::Staged)
+        let packet = build(&mut self.outgoing[start..start + CAPACITY]);
+        self.staged.extend(packet);
+        Ok(packet.map_or(Transmitted::Nothing, |_| Transmitted::Staged))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -331,7 +319,7 @@ mod tests {
     fn no_sleep_after_a_packet_found_no_room_before_the_flush() {
         let (mut one, _other, to) = pair();
         let idle = UdpFrameIo::bind(Ipv4Addr::LOCALHOST, 0).unwrap();
-        one.staged.extend((0..BATCH).map(|_| Staged { len: 1, to, dscp_ecn: 0 }));
+        one.staged.extend((0..BATCH).filter_map(|number| packet(number, to, 0)(&mut [0; CAPACITY])));
         one.is_full = true;
         one.flush().unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);

@@ -68,8 +68,7 @@ pub struct XdpFrameIo {
 }
 
 impl XdpFrameIo {
-    /// Opens a socket on each queue and adds it to the attached program.
-    /// No socket stays open after an error.
+    /// Opens a socket on each queue and adds it to the attached program; none stays open after an error.
     pub fn open(config: &XdpConfig, attached: &mut Attached) -> Result<Vec<XdpFrameIo>, XdpError> {
         let interface = attached.interface().name.clone();
         let queues = config.queues.clone().unwrap_or_else(|| attached.queues());
@@ -122,18 +121,6 @@ impl XdpFrameIo {
 
     pub fn mac(&self) -> [u8; 6] {
         self.mac
-    }
-
-    fn endpoints(&self, packet: &Outgoing) -> Endpoints {
-        Endpoints {
-            src_mac: self.mac,
-            dst_mac: packet.mac,
-            src_ip: self.local_ip.into(),
-            dst_ip: (*packet.to.ip()).into(),
-            src_port: source_port(packet),
-            dst_port: packet.to.port(),
-            dscp_ecn: packet.dscp_ecn,
-        }
     }
 }
 
@@ -191,8 +178,15 @@ impl FrameIo for XdpFrameIo {
             queue.cancel(frame);
             return Ok(Transmitted::Staged);
         }
-        let endpoints = self.endpoints(&packet);
-        let queue = &mut self.socket;
+        let endpoints = Endpoints {
+            src_mac: self.mac,
+            dst_mac: packet.mac,
+            src_ip: self.local_ip.into(),
+            dst_ip: (*packet.to.ip()).into(),
+            src_port: source_port(&packet),
+            dst_port: packet.to.port(),
+            dscp_ecn: packet.dscp_ecn,
+        };
         let bytes = queue.bytes_mut(&mut frame);
         // Both can only fail on a packet longer than `build`'s bytes.
         let len = frame::emit(bytes, &endpoints, packet.len, packet.checksum).unwrap_or(0);

@@ -1,20 +1,20 @@
 //! The event loop of an open job: events of its clients, the data path and the control plane, until one of them ends it.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use sumac_control::events::{Event, OperationReport, Post, REPORTED_OPERATIONS};
+use sumac_control::events::{Event, Fault, OperationReport, Post, REPORTED_OPERATIONS};
 use sumac_control::{Grant, Member, MemberState, Outcome};
 use sumac_job::OperationId;
 use sumac_transport::JobError;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::faults::PendingFaults;
 use super::start::Channels;
 use super::{End, Job, JobEvent, blocking};
-use crate::explain;
-use crate::operations::JobOperations;
+use crate::explain::{self, bounded};
+use crate::operations::{JobOperations, UnattributedFault};
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The time for results on their way when a worker has left, which had received all of them.
@@ -23,6 +23,10 @@ const DEPARTURE_GRACE: Duration = Duration::from_secs(3);
 const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time to wait for the coordinator's diagnosis of a mismatch.
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_secs(4);
+/// The time to wait for the report of another worker's value.
+const FAULT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The number of reports that are kept for operations that have not ended here yet.
+const KEPT: usize = 64;
 /// The interval without results after which a warning is logged. It is no error: another worker may still be computing.
 const STANDSTILL_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -54,7 +58,10 @@ impl<'a> EventLoop<'a> {
         let end = loop {
             let end = tokio::select! {
                 biased;
-                failure = &mut failed => Some(self.job.theirs(&failure)),
+                failure = &mut failed => {
+                    let (error, failure) = (explain::engine_error(&failure), self.job.failure(&failure));
+                    Some(End::Failed { error, failure, outcome: None })
+                }
                 event = events.recv() => self.on_job_event(event),
                 Some(event) = control_events.recv() => {
                     self.on_control_event(event);
@@ -82,7 +89,7 @@ impl<'a> EventLoop<'a> {
         match renewed.and_then(|renewed| renewed) {
             Ok(()) => {
                 tracing::info!(job = self.job.plan.spec.job, epoch, "a worker was replaced; continuing");
-                self.job.daemon.jobs.set_epoch(job, epoch);
+                self.job.daemon.jobs.with(job, |job| job.reply.epoch = epoch);
                 if let Some(point) = self.operations.resume_point(&resume) {
                     self.member.post(Post::ResumePoint { epoch, point });
                 }
@@ -96,32 +103,30 @@ impl<'a> EventLoop<'a> {
     }
 
     fn on_job_event(&mut self, event: Option<JobEvent>) -> Option<End> {
-        match event {
+        let error = match event {
             // The diagnosis, which follows soon, also answers the close, and names both operations.
-            Some(JobEvent::Close { .. }) if self.mismatched.is_some() => None,
-            Some(JobEvent::Close { request }) => Some(End::Closed { request }),
-            Some(JobEvent::Cancel { by }) => Some(End::ours(JobError::Cancelled { by })),
+            Some(JobEvent::Close { .. }) if self.mismatched.is_some() => return None,
+            Some(JobEvent::Close { request }) => return Some(End::Closed { request }),
+            Some(JobEvent::Abandon { reason }) => return Some(End::died(reason)),
             Some(JobEvent::Failed(JobError::Mismatch { lane, seq, .. })) => {
                 self.report_operations(Some((lane, seq)));
-                None
+                return None;
             }
-            Some(JobEvent::Failed(error)) => Some(End::ours(error)),
-            Some(JobEvent::Abandon { reason }) => Some(End::died(reason)),
             Some(JobEvent::Post(post)) => {
                 self.member.post(post);
-                None
+                return None;
             }
             Some(JobEvent::Unattributed(operation)) => {
-                if let Some(settled) = self.faults.add(operation) {
-                    self.operations.settle(settled);
-                }
-                None
+                self.faults.add(operation).into_iter().for_each(|settled| self.operations.settle(settled));
+                return None;
             }
+            Some(JobEvent::Cancel { by }) => JobError::Cancelled { by },
+            Some(JobEvent::Failed(error)) => error,
             Some(JobEvent::Ready | JobEvent::Measured(_)) | None => {
-                let reason = "internal error: the data path reports a handshake twice".into();
-                Some(End::ours(JobError::Ended { reason }))
+                JobError::Ended { reason: "internal error: the data path reports a handshake twice".into() }
             }
-        }
+        };
+        Some(End::ours(error))
     }
 
     fn on_control_event(&mut self, event: Event) {
@@ -227,5 +232,90 @@ async fn log_standstill(job: &Job, operations: &JobOperations) -> Infallible {
             );
         }
         before = results.filter(|_| outstanding > 0);
+    }
+}
+
+/// Operations that failed by another worker's value, and the reports of such values.
+#[derive(Debug, Default)]
+struct PendingFaults {
+    open: Vec<(UnattributedFault, Instant)>,
+    faults: VecDeque<(u16, Fault)>,
+}
+
+impl PendingFaults {
+    /// Adds an operation; it is returned at once when the report has come before it.
+    fn add(&mut self, operation: UnattributedFault) -> Option<UnattributedFault> {
+        match self.faults.iter().find(|(_, fault)| fault.operation == operation.id) {
+            Some((rank, fault)) => Some(settled(operation, *rank, fault)),
+            None => {
+                self.open.push((operation, Instant::now() + FAULT_TIMEOUT));
+                None
+            }
+        }
+    }
+
+    /// Adds a report. Returns the operations that it settles.
+    fn report(&mut self, rank: u16, fault: Fault) -> Vec<UnattributedFault> {
+        let met = self.open.extract_if(.., |(operation, _)| operation.id == fault.operation);
+        let settled = met.map(|(operation, _)| settled(operation, rank, &fault)).collect();
+        if self.faults.len() == KEPT {
+            self.faults.pop_front();
+        }
+        self.faults.push_back((rank, fault));
+        settled
+    }
+
+    /// Removes and returns the operations whose report is overdue.
+    fn expire(&mut self, now: Instant) -> Vec<UnattributedFault> {
+        let late = self.open.extract_if(.., |(_, deadline)| *deadline <= now);
+        late.map(|(operation, _)| operation).collect()
+    }
+}
+
+/// Adds the worker and its value to the operation's error.
+fn settled(mut operation: UnattributedFault, rank: u16, fault: &Fault) -> UnattributedFault {
+    if let Some(failure) = &mut operation.outcome.error {
+        failure.message = bounded(format!("rank {rank}: {}", fault.problem)).into();
+        failure.ranks = vec![rank];
+        failure.index = fault.index.or(failure.index);
+        failure.index_end = failure.index_end.filter(|_| fault.index.is_none());
+    }
+    operation
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operations::ClientId;
+    use crate::session::Outcome;
+    use sumac_api::{Code, Failure};
+    use sumac_job::OperationId;
+
+    fn operation(number: u32) -> UnattributedFault {
+        let error = Failure::new(Code::Saturated, "somebody's").elements("w", 256, Some(512));
+        let outcome = Outcome { duration_ns: 1, error: Some(error), missed: Vec::new() };
+        UnattributedFault { id: OperationId(number), client: ClientId::OPENER, op: 9, outcome }
+    }
+
+    fn fault(number: u32, index: Option<u64>, problem: &str) -> Fault {
+        Fault { operation: OperationId(number), index, problem: problem.into() }
+    }
+
+    #[test]
+    fn a_report_settles_operations_before_and_after_it() {
+        let mut faults = PendingFaults::default();
+        assert!(faults.add(operation(3)).is_none());
+        assert!(faults.add(operation(4)).is_none());
+        let settled = faults.report(2, fault(3, Some(300), "tensor w, element 300 is NaN"));
+        let error = settled[0].outcome.error.clone().unwrap();
+        assert_eq!((error.ranks, error.index, error.index_end), (vec![2], Some(300), None));
+        assert!(error.message.starts_with("rank 2: tensor w"));
+        assert!(faults.add(operation(3)).is_some(), "another of the same, later");
+        assert!(faults.expire(Instant::now()).is_empty());
+        assert!(faults.report(2, fault(8, None, &"x".repeat(5000))).is_empty());
+        let told = faults.add(operation(8)).unwrap().outcome.error.unwrap();
+        assert!(told.message.len() <= crate::explain::MESSAGE_LEN);
+        let late = faults.expire(Instant::now() + FAULT_TIMEOUT);
+        assert_eq!((late.len(), late[0].id), (1, OperationId(4)));
     }
 }

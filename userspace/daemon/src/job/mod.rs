@@ -4,7 +4,6 @@
 //! admitted, the path is probed and measured, and the trainer's `open` is answered. At the end the operations fail, their
 //! memory is released, and the clients are notified.
 
-mod faults;
 mod live;
 mod plan;
 mod start;
@@ -18,11 +17,11 @@ use sumac_job::ResumePoint;
 use sumac_transport::{JobError, PathMeasure};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
+use crate::daemon::DaemonState;
 use crate::explain;
 use crate::jobs::ActiveJob;
 use crate::operations::{Client, ClientId, JobOperations, UnattributedFault};
 use crate::session::{Notification, OpenedJob};
-use crate::state::DaemonState;
 
 pub(crate) use self::plan::Plan;
 use self::start::Channels;
@@ -124,7 +123,7 @@ impl Job {
             Ok(joined) => joined,
             Err(failure) => return self.notify_opened(Err(failure)),
         };
-        let mut channels = Channels::of(&mut member);
+        let mut channels = Channels { events: member.events(), renewed: member.renewed() };
         let (grant, point) = match self.resume_point(&member, &mut channels, &mut events).await {
             Ok(begins) => begins,
             Err(failure) => return self.abort(member, failure).await,
@@ -160,14 +159,9 @@ impl Job {
         explain::job_failure(failure, self.plan.order())
     }
 
-    fn theirs(&self, failure: &JobFailure) -> End {
-        let (error, failure) = (explain::engine_error(failure), self.failure(failure));
-        End::Failed { error, failure, outcome: None }
-    }
-
     /// Notifies the trainer that the job is open, and lets others attach.
     fn open(&self, operations: &Arc<JobOperations>, reply: OpenReply) {
-        self.daemon.jobs.open(reply.clone());
+        self.daemon.jobs.with(reply.wire_job, |job| (job.reply, job.is_open) = (reply.clone(), true));
         let opened = OpenedJob { operations: operations.clone(), client: ClientId::OPENER, reply };
         self.notify_opened(Ok(Box::new(opened)));
     }

@@ -24,10 +24,7 @@ impl Plan {
         let is_dynamic = asked.mode == Some(Mode::Dynamic);
         let usual = if is_dynamic { Scale::Fixed(DYNAMIC_SCALE) } else { Scale::Block };
         let scale = asked.scale.or(config.scale.map(Scale::Fixed)).unwrap_or(usual);
-        if let Some(problem) = problem(asked).or_else(|| mode_problem(asked)).or_else(|| scale_problem(scale))
-        {
-            return Err(bad(problem));
-        }
+        check(asked, scale).map_err(bad)?;
         let spec = JobSpec {
             elements: asked
                 .elements
@@ -49,37 +46,25 @@ fn bad(problem: impl std::fmt::Display) -> Failure {
     Failure::new(Code::BadField, format!("open: {problem}"))
 }
 
-/// Returns the first of these problems that there is.
-fn first<const N: usize>(problems: [(bool, String); N]) -> Option<String> {
-    problems.into_iter().find_map(|(is_wrong, problem)| is_wrong.then_some(problem))
-}
-
-/// Returns the problem of options that all modes have.
-fn problem(spec: &JobSpec) -> Option<String> {
+/// Checks the options that all modes have.
+fn check(spec: &JobSpec, scale: Scale) -> Result<(), String> {
     let JobSpec { ref job, rank, world, timeout_s, .. } = *spec;
+    let is_name = !job.is_empty() && job.len() <= JOB_NAME_LEN && !job.contains(char::is_control);
+    ensure!(is_name, format!("the job's name must have 1 to {JOB_NAME_LEN} bytes and no control characters"));
+    ensure!((1..=MAX_WORLD).contains(&world), format!("world {world} is not between 1 and {MAX_WORLD}"));
+    ensure!(rank < world, format!("rank {rank} is not below world {world}"));
     let seconds = timeout_s.unwrap_or_default();
-    first([
-        (
-            job.is_empty() || job.len() > JOB_NAME_LEN || job.contains(char::is_control),
-            format!("the job's name must have 1 to {JOB_NAME_LEN} bytes and no control characters"),
-        ),
-        (world == 0 || world > MAX_WORLD, format!("world {world} is not between 1 and {MAX_WORLD}")),
-        (rank >= world, format!("rank {rank} is not below world {world}")),
-        (Duration::try_from_secs_f64(seconds).is_err(), format!("timeout_s {seconds} is no time in seconds")),
-    ])
-}
-
-fn scale_problem(scale: Scale) -> Option<String> {
-    match scale {
-        Scale::Fixed(scale) if !scale.is_normal() || scale < 0.0 => {
-            Some(format!("scale {scale} is not a positive number"))
-        }
-        _ => None,
+    let is_time = Duration::try_from_secs_f64(seconds).is_ok();
+    ensure!(is_time, format!("timeout_s {seconds} is no time in seconds"));
+    check_mode(spec)?;
+    if let Scale::Fixed(scale) = scale {
+        ensure!(scale.is_normal() && scale > 0.0, format!("scale {scale} is not a positive number"));
     }
+    Ok(())
 }
 
-/// Returns the problem of options that do not fit the mode.
-fn mode_problem(spec: &JobSpec) -> Option<String> {
+/// Checks the options that depend on the mode.
+fn check_mode(spec: &JobSpec) -> Result<(), String> {
     if spec.mode.unwrap_or_default() == Mode::Static {
         let dynamic = [
             ("window", spec.window.is_some()),
@@ -87,33 +72,34 @@ fn mode_problem(spec: &JobSpec) -> Option<String> {
             ("parameter_hosts", spec.parameter_hosts.is_some()),
             ("congestion_control", spec.congestion_control.is_some()),
         ];
-        return first(
-            dynamic
-                .map(|(name, is_given)| (is_given, format!("{name} is only for jobs in mode \"dynamic\""))),
-        );
+        for (name, is_given) in dynamic {
+            ensure!(!is_given, format!("{name} is only for jobs in mode \"dynamic\""));
+        }
+        return Ok(());
     }
-    let (elements, window) = (spec.elements.unwrap_or(1), spec.window.unwrap_or(MIN_WINDOW));
+    ensure!(
+        spec.slots.is_none(),
+        "slots is only for jobs in mode \"static\"; a dynamic job has dynamic_slots and window".into()
+    );
+    let is_int16 = spec.wire == Some(WireFormat::Int16);
+    ensure!(!is_int16, "wire \"int16\" is only for jobs in mode \"static\"".into());
+    let elements = spec.elements.unwrap_or(1);
+    ensure!(
+        fits_slot(elements),
+        format!("{elements} elements do not fit a shared slot, which has {PAGE_ELEMENTS}")
+    );
+    let window = spec.window.unwrap_or(MIN_WINDOW);
+    ensure!(
+        window.is_power_of_two() && (MIN_WINDOW..=MAX_WINDOW).contains(&window),
+        format!("window {window} is not a power of two from {MIN_WINDOW} to {MAX_WINDOW}")
+    );
+    ensure!(spec.dynamic_slots != Some(0), "dynamic_slots 0 leaves no slot; leave it out for all".into());
     let hosts = spec.parameter_hosts.unwrap_or(1);
-    first([
-        (
-            spec.slots.is_some(),
-            "slots is only for jobs in mode \"static\"; a dynamic job has dynamic_slots and window".into(),
-        ),
-        (spec.wire == Some(WireFormat::Int16), "wire \"int16\" is only for jobs in mode \"static\"".into()),
-        (
-            !fits_slot(elements),
-            format!("{elements} elements do not fit a shared slot, which has {PAGE_ELEMENTS}"),
-        ),
-        (
-            !window.is_power_of_two() || !(MIN_WINDOW..=MAX_WINDOW).contains(&window),
-            format!("window {window} is not a power of two from {MIN_WINDOW} to {MAX_WINDOW}"),
-        ),
-        (spec.dynamic_slots == Some(0), "dynamic_slots 0 leaves no slot; leave it out for all".into()),
-        (
-            hosts == 0 || usize::from(hosts) > MAX_HOSTS,
-            format!("parameter_hosts {hosts} is not between 1 and {MAX_HOSTS}"),
-        ),
-    ])
+    ensure!(
+        (1..=MAX_HOSTS).contains(&hosts.into()),
+        format!("parameter_hosts {hosts} is not between 1 and {MAX_HOSTS}")
+    );
+    Ok(())
 }
 
 /// Returns whether a packet of this many elements fits a shared slot.
@@ -156,8 +142,8 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_the_default() {
-        assert_eq!(mode_problem(&JobSpec::new("job", 0, 2)), None);
-        assert_eq!(mode_problem(&open()), None);
+        assert_eq!(check_mode(&JobSpec::new("job", 0, 2)), Ok(()));
+        assert_eq!(check_mode(&open()), Ok(()));
     }
 
     #[test]
@@ -179,7 +165,7 @@ mod tests {
             ("parameter_hosts 5", JobSpec { parameter_hosts: Some(5), ..open() }),
         ];
         for (named, open) in table {
-            let problem = mode_problem(&open).unwrap();
+            let problem = check_mode(&open).unwrap_err();
             assert!(problem.contains(named), "{named}: {problem}");
         }
     }

@@ -1,13 +1,11 @@
 //! The start of a job: it reserves its name, joins the workers, and probes and measures its path.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use sumac_api::{Code, Failure, Mode, OpenReply};
 use sumac_control::events::Event;
 use sumac_control::{Grant, JoinRequest, Member, WorkerHost};
 use sumac_job::ResumePoint;
-use sumac_transport::PathMeasure;
 use sumac_wire::PAGE_ELEMENTS;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
@@ -30,11 +28,6 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// Takes the member's receivers; they can be taken once.
-    pub(super) fn of(member: &mut Member) -> Channels {
-        Channels { events: member.events(), renewed: member.renewed() }
-    }
-
     /// Waits for another worker's report of the position at which this one continues, which replaces a dead one.
     /// Meanwhile another may be replaced, and there is a later epoch. `None`: no report will come.
     pub(super) async fn resume_point(&mut self, mut grant: Grant) -> Option<(Grant, ResumePoint)> {
@@ -68,7 +61,7 @@ impl Job {
         let name = self.daemon.jobs.reserve(&self.plan.spec.job, self.plan.spec.rank).await?;
         let (spec, endpoint) = (self.plan.spec.clone(), &self.plan.endpoint);
         let local = self.daemon.backend.local;
-        let mut max_elements = path::words(mtu(endpoint.address)).min(self.daemon.backend.most_words());
+        let mut max_elements = path::words_to(endpoint.address).min(self.daemon.backend.most_words());
         if spec.mode == Some(Mode::Dynamic) {
             // The limit of a shared slot.
             max_elements = max_elements.min(PAGE_ELEMENTS as u16);
@@ -78,7 +71,7 @@ impl Job {
             data_port: local.port,
             mac: local.mac,
             max_elements,
-            max_shards: self.daemon.backend.datapath.shards(),
+            max_shards: self.daemon.backend.datapath.shards,
             checksum: self.plan.checksum,
         };
         let member = sumac_control::join(endpoint, JoinRequest { spec, host })
@@ -134,40 +127,30 @@ impl Job {
         events: &mut UnboundedReceiver<JobEvent>,
     ) -> Result<(), Failure> {
         loop {
-            match timeout(HANDSHAKE_TIMEOUT, events.recv()).await {
-                Ok(Some(JobEvent::Ready)) => return Ok(()),
-                Ok(Some(JobEvent::Measured(measure))) => {
-                    self.tune(member, measure, reply, events).await?;
-                }
-                Ok(event) => return Err(interruption(event)),
-                Err(_) => {
-                    return Err(Failure::new(Code::Handshake, "the data path does not finish the handshake")
-                        .hint("see the daemon's log, and `sumac doctor`"));
-                }
-            }
+            let event = timeout(HANDSHAKE_TIMEOUT, events.recv()).await.map_err(|_| {
+                Failure::new(Code::Handshake, "the data path does not finish the handshake")
+                    .hint("see the daemon's log, and `sumac doctor`")
+            })?;
+            let measure = match event {
+                Some(JobEvent::Ready) => return Ok(()),
+                Some(JobEvent::Measured(measure)) => measure,
+                event => return Err(interruption(event)),
+            };
+            // The coordinator chooses the number of slots by all workers' measurements.
+            let (slots, reason) = tokio::select! {
+                biased;
+                tuned = member.tune(measure) => tuned.map_err(|failure| self.failure(&failure))?,
+                // While the slowest worker measures, this one's trainer may disconnect.
+                event = events.recv() => return Err(interruption(event)),
+            };
+            tracing::info!(job = self.plan.spec.job, slots, reason, "the window is chosen");
+            (reply.slots, reply.slots_reason) = (slots, reason);
+            let (daemon, job) = (self.daemon.clone(), reply.wire_job);
+            daemon.jobs.with(job, |job| {
+                (job.reply.slots, job.reply.slots_reason) = (slots, reply.slots_reason.clone())
+            });
+            blocking(move || daemon.backend.start_job(job, slots)).await??;
         }
-    }
-
-    /// Sets the number of slots that the coordinator chooses by all workers' measurements.
-    async fn tune(
-        &self,
-        member: &Member,
-        measure: PathMeasure,
-        reply: &mut OpenReply,
-        events: &mut UnboundedReceiver<JobEvent>,
-    ) -> Result<(), Failure> {
-        let (slots, reason) = tokio::select! {
-            biased;
-            tuned = member.tune(measure) => tuned.map_err(|failure| self.failure(&failure))?,
-            // While the slowest worker measures, this one's trainer may disconnect.
-            event = events.recv() => return Err(interruption(event)),
-        };
-        tracing::info!(job = self.plan.spec.job, slots, reason, "the window is chosen");
-        (reply.slots, reply.slots_reason) = (slots, reason);
-        self.daemon.jobs.set_slots(reply.wire_job, reply.slots, &reply.slots_reason);
-        let (daemon, job, slots) = (self.daemon.clone(), reply.wire_job, reply.slots);
-        blocking(move || daemon.backend.start_job(job, slots)).await??;
-        Ok(())
     }
 }
 
@@ -176,14 +159,6 @@ fn interruption(event: Option<JobEvent>) -> Failure {
         Some(JobEvent::Failed(error)) => explain::job_error(&error),
         _ => Failure::new(Code::JobFailed, "its trainer went away"),
     }
-}
-
-fn mtu(endpoint: SocketAddr) -> usize {
-    let SocketAddr::V4(endpoint) = endpoint else { return path::DEFAULT_MTU };
-    path::mtu(*endpoint.ip()).unwrap_or_else(|error| {
-        tracing::warn!(%endpoint, %error, "the kernel has no MTU for the path to the aggregator; assuming {}", path::DEFAULT_MTU);
-        path::DEFAULT_MTU
-    })
 }
 
 #[cfg(test)]

@@ -1,4 +1,7 @@
-//! An operation in the lanes: the ends of its fragments, and the outcome of the whole.
+//! An operation in the lanes: the ends of its fragments, and the outcome of the whole. Operations that wait for their
+//! name: in a job in order of names each waits until all workers have announced it.
+
+use std::collections::{HashMap, VecDeque};
 
 use sumac_api::Failure;
 use sumac_job::{OperationDescriptor, OperationId};
@@ -84,6 +87,45 @@ pub(crate) struct UnattributedFault {
     pub(crate) outcome: Outcome,
 }
 
+/// The waiting operations by name. Operations of one name keep their order; only the first is announced.
+#[derive(Debug)]
+pub(super) struct Named<T> {
+    waiting: HashMap<String, VecDeque<T>>,
+}
+
+impl<T> Default for Named<T> {
+    fn default() -> Named<T> {
+        Named { waiting: HashMap::new() }
+    }
+}
+
+impl<T> Named<T> {
+    /// Appends an operation. Returns whether it is to be announced now.
+    pub(super) fn add(&mut self, name: &str, operation: T) -> bool {
+        let queue = self.waiting.entry(name.to_owned()).or_default();
+        queue.push_back(operation);
+        queue.len() == 1
+    }
+
+    /// Removes an operation whose name all have announced. Returns it, and the next of that name, to be announced now.
+    pub(super) fn release(&mut self, name: &str) -> Option<(T, Option<&T>)> {
+        let queue = self.waiting.get_mut(name)?;
+        let released = queue.pop_front()?;
+        if queue.is_empty() {
+            self.waiting.remove(name);
+        }
+        Some((released, self.waiting.get(name).and_then(VecDeque::front)))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.waiting.values().flatten()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +163,19 @@ mod tests {
         operation.fragment_ended(0, 1, FragmentEnd::PeerFault(failure("theirs again")));
         operation.fragment_ended(0, 1, FragmentEnd::Complete);
         assert_eq!(operation.end().0, FragmentEnd::OwnFault(failure("ours")));
+    }
+
+    #[test]
+    fn the_first_of_a_name_is_announced_and_the_next_once_it_is_released() {
+        let mut named = Named::default();
+        assert!(named.add("a", 1));
+        assert!(!named.add("a", 2));
+        assert!(named.add("b", 3));
+        assert_eq!(named.release("a"), Some((1, Some(&2))));
+        assert_eq!(named.release("b"), Some((3, None)));
+        assert_eq!(named.release("b"), None);
+        assert_eq!(named.release("a"), Some((2, None)));
+        assert!(named.add("a", 4), "a name can be used again");
+        assert_eq!(named.iter().count(), 1);
     }
 }

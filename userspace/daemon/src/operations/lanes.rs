@@ -104,10 +104,8 @@ pub(super) fn relative(mut point: ResumePoint) -> ResumePoint {
     point
 }
 
-/// The chunks of each lane that were summed before this worker replaced another one (ATP appendix A.3).
-///
-/// The worker submits the job's operations from the first incomplete one. Their summed chunks are neither sent nor
-/// written.
+/// The chunks of each lane that were summed before this worker replaced another one (ATP appendix A.3). It submits the
+/// job's operations from the first incomplete one; their summed chunks are neither sent nor written.
 #[derive(Debug, Default)]
 struct CompletedPrefix {
     /// The first chunk of each lane that is not summed, until the lane has reached it.

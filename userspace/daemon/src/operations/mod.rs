@@ -12,7 +12,6 @@ mod fragment;
 mod in_flight;
 mod lanes;
 mod log;
-mod named;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -27,11 +26,10 @@ use sumac_wire::CLASSES;
 use tokio::sync::mpsc::UnboundedSender;
 
 use self::fragment::{LeasedFragment, arithmetic, divide};
-use self::in_flight::InFlight;
+use self::in_flight::{InFlight, Named};
 use self::lanes::{Assignment, Lanes, append_range};
 use self::log::Log;
-use self::named::Named;
-use crate::backend::Backend;
+use crate::backend::{Backend, stopped};
 use crate::explain::bounded;
 use crate::job::JobEvent;
 use crate::session::{Credentials, LeasedBuffer, Notification, Outcome};
@@ -223,10 +221,10 @@ impl JobOperations {
         }
         state.in_flight.insert(id, InFlight::new(descriptor, client, op, operations.len(), missed));
         for (lane, operation) in operations {
-            if let Err(failure) = backend.submit(self.terms.job, lane, id, operation) {
-                // The data path has stopped; the fragments that it took end with it.
+            if !backend.datapath.submit(self.terms.job, lane, id, operation) {
+                // The fragments that the data path took end with it.
                 state.in_flight.remove(&id);
-                return Err(failure);
+                return Err(stopped());
             }
         }
         Ok(())
@@ -301,13 +299,10 @@ impl JobOperations {
         self.lock().outstanding()
     }
 
-    pub(crate) fn counts(&self) -> (u64, u64) {
+    /// Returns the numbers of submitted and of ended operations, and of connections.
+    pub(crate) fn counts(&self) -> (u64, u64, u32) {
         let state = self.lock();
-        (state.submitted, state.ended)
-    }
-
-    pub(crate) fn clients(&self) -> u32 {
-        u32::try_from(self.lock().clients.len()).unwrap_or(u32::MAX)
+        (state.submitted, state.ended, u32::try_from(state.clients.len()).unwrap_or(u32::MAX))
     }
 
     /// Adds a connection. `greeting` is its first notification of the job.
@@ -356,8 +351,7 @@ impl JobOperations {
         Ok(())
     }
 
-    /// Refuses further operations and notifies the clients for which `notifies` is true. The data path has returned all
-    /// fragments.
+    /// Refuses further operations and notifies these clients. The data path has returned all fragments.
     pub(crate) fn end(&self, failure: &Failure, notifies: impl Fn(ClientId) -> bool) {
         let mut state = self.lock();
         state.closed.get_or_insert_with(|| failure.clone());

@@ -61,10 +61,6 @@ impl ParameterJobs {
         self.lock().remove(&job);
     }
 
-    pub(super) fn has_orphan(&self, job: u16) -> bool {
-        self.lock().get(&job).is_some_and(|entry| entry.is_orphan)
-    }
-
     pub(super) fn clear(&self) -> Vec<u16> {
         self.lock().drain().map(|(job, _)| job).collect()
     }
@@ -148,6 +144,6 @@ mod tests {
         assert!(jobs.check(later + IDLE_TIMEOUT / 2, |_| 6).is_empty());
         assert_eq!(jobs.check(later + IDLE_TIMEOUT, |_| 6), [1]);
         jobs.add(job(1), later);
-        assert!(!jobs.has_orphan(1), "a new job of that number");
+        assert!(!jobs.orphans().contains(&1), "a new job of that number");
     }
 }

@@ -1,25 +1,32 @@
 //! The commands of a trainer. A command that takes time is answered by a notification.
 
 use std::collections::hash_map::Entry;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sumac_api::{
-    Attach, Cancel, CancelReply, Close, Code, CollectiveKind, Command, Failure, Hello, HelloReply, Open,
-    Outbound, Register, RegisterReply, Request, Unregister, VERSION, Wait,
+    Attach, Cancel, CancelReply, Close, Code, Collective, CollectiveKind, Command, Failure, Hello,
+    HelloReply, Open, OperationReply, Outbound, Register, RegisterReply, Request, Unregister, VERSION, Wait,
 };
+use sumac_job::{JobTerms, OperationOrder};
 use sumac_memory::{RegionError, SharedRegion};
 
 use super::completion_event::CompletionEvent;
 use super::notifications::wait_reply;
-use super::outstanding::WaitState;
-use super::{JobState, LIMITS, Registered, Session, SessionJob};
-use crate::operations::Client;
+use super::outstanding::{Outstanding, WaitState};
+use super::tensor::Tensor;
+use super::{JobState, LIMITS, Session, SessionJob};
+use crate::operations::{Client, ClientId, ElementRanges, JobOperations, Submission};
+
+/// The longest name of an operation in bytes.
+const NAME_LEN: usize = 128;
 
 /// A reply; `None` when it follows later.
 pub(super) type Answer = Result<Option<Outbound>, Failure>;
 
-pub(super) fn now(id: u64, reply: &impl serde::Serialize) -> Answer {
+fn now(id: u64, reply: &impl serde::Serialize) -> Answer {
     Ok(Some(Outbound::ok(id, reply)))
 }
 
@@ -54,21 +61,17 @@ impl Session {
 
     fn hello(&mut self, id: u64, hello: &Hello) -> Answer {
         if hello.version != VERSION {
-            return Err(Failure::new(
-                Code::Version,
-                format!("the client speaks version {}, this daemon version {VERSION}", hello.version),
-            )
-            .hint("install client and daemon of the same release"));
+            let message =
+                format!("the client speaks version {}, this daemon version {VERSION}", hello.version);
+            return Err(
+                Failure::new(Code::Version, message).hint("install client and daemon of the same release")
+            );
         }
         self.greeted = true;
         tracing::debug!(peer = %self.credentials, client = ?hello.client, "hello");
-        let reply = HelloReply {
-            version: VERSION,
-            daemon: format!("sumac {}", env!("CARGO_PKG_VERSION")),
-            backend: self.daemon.backend.name().to_owned(),
-            limits: self.limits,
-        };
-        now(id, &reply)
+        let daemon = format!("sumac {}", env!("CARGO_PKG_VERSION"));
+        let backend = self.daemon.backend.name().to_owned();
+        now(id, &HelloReply { version: VERSION, daemon, backend, limits: self.limits })
     }
 
     fn open(&mut self, id: u64, open: Open) -> Answer {
@@ -111,21 +114,15 @@ impl Session {
             return Err(limit("regions", LIMITS.regions, "put several tensors into one region"));
         }
         if register.size > LIMITS.region_bytes {
-            return Err(Failure::new(
-                Code::Limit,
-                format!("a region has at most {} bytes, not {}", LIMITS.region_bytes, register.size),
-            ));
+            let message =
+                format!("a region has at most {} bytes, not {}", LIMITS.region_bytes, register.size);
+            return Err(Failure::new(Code::Limit, message));
         }
-        let reservation = self.daemon.memory.reserve(register.size).ok_or_else(|| {
-            Failure::new(
-                Code::Limit,
-                format!(
-                    "{} bytes more exceed the {} of all regions",
-                    register.size,
-                    self.daemon.memory.limit()
-                ),
-            )
-            .hint("register less, or raise memory_mib in the daemon's configuration")
+        let (size, memory) = (register.size, &self.daemon.memory);
+        let reservation = memory.reserve(size).ok_or_else(|| {
+            let message = format!("{size} bytes more exceed the {} of all regions", memory.limit);
+            Failure::new(Code::Limit, message)
+                .hint("register less, or raise memory_mib in the daemon's configuration")
         })?;
         let region = match usize::try_from(register.size) {
             Ok(size) => SharedRegion::from_fd(fd.as_fd(), size),
@@ -133,12 +130,12 @@ impl Session {
         };
         let region = region.map_err(|error| Failure::new(Code::BadRegion, error.to_string()))?;
         let handle = self.next_handle();
-        self.regions.insert(handle, Registered { region, _reservation: reservation });
+        self.regions.insert(handle, (region, reservation));
         now(id, &RegisterReply { region: handle })
     }
 
-    pub(super) fn region(&self, handle: u64) -> Result<&SharedRegion, Failure> {
-        self.regions.get(&handle).map(|registered| &registered.region).ok_or_else(|| {
+    fn region(&self, handle: u64) -> Result<&SharedRegion, Failure> {
+        self.regions.get(&handle).map(|(region, _)| region).ok_or_else(|| {
             Failure::new(Code::UnknownRegion, format!("this connection has no region {handle}"))
                 .hint("use the handle from the reply to register")
         })
@@ -172,11 +169,8 @@ impl Session {
         let handle = unregister.region;
         self.region(handle)?;
         if self.operations.uses_region(handle) {
-            return Err(Failure::new(
-                Code::RegionBusy,
-                format!("operations are still using region {handle}"),
-            )
-            .hint("wait for them first"));
+            let message = format!("operations are still using region {handle}");
+            return Err(Failure::new(Code::RegionBusy, message).hint("wait for them first"));
         }
         self.regions.remove(&handle);
         now(id, &serde_json::Map::new())
@@ -214,17 +208,57 @@ impl Session {
         now(id, &serde_json::Map::new())
     }
 
+    fn submit(&mut self, id: u64, kind: CollectiveKind, request: &Collective) -> Answer {
+        let (operations, client) = self.open_job(request.job)?;
+        if self.operations.outstanding() >= self.limits.operations as usize {
+            return Err(limit("outstanding operations", self.limits.operations, "wait for one first"));
+        }
+        let terms = &operations.terms;
+        check(kind, request, terms)?;
+        let ranges = ElementRanges::of(kind, request.count, operations.rank, terms.world, request.root);
+        let tensor = Tensor::new(kind, request, ranges);
+        let [from, to] = tensor.regions();
+        let operation = Outstanding { job: request.job, regions: [from, to], submitted: Instant::now() };
+        let (from, to) = (self.region(from)?.clone(), self.region(to)?.clone());
+        tensor.check(&from, &to)?;
+        let op = self.operations.start(operation);
+        let submission = Submission {
+            descriptor: request.descriptor(kind),
+            priority: request.priority,
+            client,
+            op,
+            ranges: tensor.ranges(),
+        };
+        let lease =
+            |fragment: &Range<u64>, ranges: &ElementRanges| tensor.lease(&from, &to, fragment, ranges);
+        match operations.submit(&self.daemon.backend, submission, lease) {
+            Ok(()) => now(id, &OperationReply { op }),
+            Err(failure) => {
+                self.operations.withdraw(op);
+                Err(failure)
+            }
+        }
+    }
+
+    fn open_job(&self, handle: u64) -> Result<(Arc<JobOperations>, ClientId), Failure> {
+        match self.jobs.get(&handle).map(|job| &job.state) {
+            Some(JobState::Open { operations, client }) => Ok((operations.clone(), *client)),
+            Some(JobState::Failed(failure)) => Err(failure.clone()),
+            Some(JobState::Opening | JobState::Closing { .. }) | None => Err(unknown_job(handle)),
+        }
+    }
+
     fn next_handle(&mut self) -> u64 {
         self.handles += 1;
         self.handles
     }
 }
 
-pub(super) fn limit(what: &str, most: u32, hint: &str) -> Failure {
+fn limit(what: &str, most: u32, hint: &str) -> Failure {
     Failure::new(Code::Limit, format!("this connection has {most} {what}, the most it may have")).hint(hint)
 }
 
-pub(super) fn unknown_job(handle: u64) -> Failure {
+fn unknown_job(handle: u64) -> Failure {
     Failure::new(Code::UnknownJob, format!("this connection has no open job {handle}"))
         .hint("use the handle from the reply to open")
 }
@@ -235,8 +269,40 @@ fn job_busy(message: String) -> Failure {
 }
 
 fn unknown_op(op: u64) -> Failure {
-    Failure::new(
-        Code::UnknownOp,
-        format!("this connection has no operation {op} outstanding or among the last {}", LIMITS.finished),
-    )
+    let last = LIMITS.finished;
+    let message = format!("this connection has no operation {op} outstanding or among the last {last}");
+    Failure::new(Code::UnknownOp, message)
+}
+
+/// Checks a request before its memory is leased.
+fn check(kind: CollectiveKind, request: &Collective, job: &JobTerms) -> Result<(), Failure> {
+    let bad = |problem: String| Failure::new(Code::BadField, format!("{}: {problem}", kind.name()));
+    let Collective { count, priority, loss_bound, root, ref name, .. } = *request;
+    if loss_bound != 0.0 {
+        let message = format!("a loss bound of {loss_bound} is not supported by this job, which is exact");
+        return Err(Failure::new(Code::Unsupported, message).hint("leave loss_bound out, or give 0"));
+    }
+    if priority > 7 {
+        return Err(bad(format!("priority {priority} is not between 0 and 7")));
+    }
+    if count > u64::from(u32::MAX) {
+        let problem = format!("{count} elements; packets can address {} of a tensor", u32::MAX);
+        return Err(bad(problem).hint("split the tensor"));
+    }
+    if let Some(root) = root.filter(|root| *root >= job.world) {
+        return Err(bad(format!("root {root} is not below world {}", job.world)));
+    }
+    if kind.has_blocks() && !count.is_multiple_of(u64::from(job.world)) {
+        let problem = format!("{count} elements do not divide into blocks for {} workers", job.world);
+        return Err(bad(problem).hint("count is that of the whole tensor; pad it to a multiple of world"));
+    }
+    match name {
+        Some(name) if name.is_empty() || name.len() > NAME_LEN || name.contains(char::is_control) => {
+            Err(bad(format!("a name must have 1 to {NAME_LEN} bytes and no control characters")))
+        }
+        None if job.order == OperationOrder::Name => {
+            Err(bad("an operation of a job in order of names needs a name".into()))
+        }
+        _ => Ok(()),
+    }
 }

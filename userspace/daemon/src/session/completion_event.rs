@@ -1,7 +1,7 @@
 //! The eventfd by which a trainer learns that operations have completed.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 /// for a reader. Only the thread of that trainer's own session signals, so that no other one waits.
 #[derive(Debug)]
 pub(crate) struct CompletionEvent {
-    eventfd: OwnedFd,
+    pub(super) eventfd: OwnedFd,
 }
 
 impl CompletionEvent {
@@ -44,19 +44,13 @@ impl CompletionEvent {
     }
 }
 
-impl AsFd for CompletionEvent {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.eventfd.as_fd()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn count(event: &CompletionEvent) -> u64 {
         let mut bytes = [0; 8];
-        rustix::io::read(event, &mut bytes).unwrap();
+        rustix::io::read(&event.eventfd, &mut bytes).unwrap();
         u64::from_ne_bytes(bytes)
     }
 
@@ -71,8 +65,8 @@ mod tests {
     #[test]
     fn a_full_counter_in_blocking_mode_does_not_block() {
         let event = CompletionEvent::new().unwrap();
-        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        rustix::fs::fcntl_setfl(&event, OFlags::empty()).unwrap();
+        rustix::io::write(&event.eventfd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        rustix::fs::fcntl_setfl(&event.eventfd, OFlags::empty()).unwrap();
         event.signal();
         assert_eq!(count(&event), u64::MAX - 1);
     }

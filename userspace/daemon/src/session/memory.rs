@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A sum with a limit, shared by all sessions.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
-    limit: u64,
+    pub(super) limit: u64,
     reserved: AtomicU64,
 }
 
@@ -20,10 +20,6 @@ pub(crate) struct Reservation {
 impl MemoryBudget {
     pub(crate) fn new(limit: u64) -> MemoryBudget {
         MemoryBudget { limit, reserved: AtomicU64::new(0) }
-    }
-
-    pub(crate) fn limit(&self) -> u64 {
-        self.limit
     }
 
     /// Reserves bytes; `None` when fewer are left.

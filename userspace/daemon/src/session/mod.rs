@@ -3,7 +3,6 @@
 //! No other thread waits for a trainer, and this one does not wait for it to read: a message that does not fit the
 //! socket's buffer ends the session, and with it the trainer's jobs.
 
-mod collective;
 mod commands;
 mod completion_event;
 mod memory;
@@ -17,17 +16,15 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use sumac_api::{
-    Channel, Code, Failure, FrameError, Inbound, Limits, MAX_MESSAGE, Message, Outbound, Request,
-};
+use sumac_api::{Channel, Code, Failure, FrameError, Inbound, Limits, MAX_MESSAGE, Outbound, Request};
 use sumac_memory::SharedRegion;
 
 use self::completion_event::CompletionEvent;
 use self::memory::Reservation;
 use self::outstanding::Operations;
+use crate::daemon::DaemonState;
 use crate::job::JobHandle;
 use crate::operations::{ClientId, JobOperations};
-use crate::state::DaemonState;
 use crate::wake_queue::WakeQueue;
 
 pub(crate) use self::memory::MemoryBudget;
@@ -100,13 +97,6 @@ enum JobState {
     },
 }
 
-/// A region and its part of the memory budget.
-#[derive(Debug)]
-pub(crate) struct Registered {
-    region: SharedRegion,
-    _reservation: Reservation,
-}
-
 /// The reason why a session ends, as other workers read it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum End {
@@ -129,7 +119,8 @@ pub(crate) struct Session {
     limits: Limits,
     greeted: bool,
     handles: u64,
-    regions: HashMap<u64, Registered>,
+    /// Each with its part of the memory budget.
+    regions: HashMap<u64, (SharedRegion, Reservation)>,
     jobs: HashMap<u64, SessionJob>,
     operations: Operations,
 }
@@ -190,7 +181,8 @@ impl Session {
             let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_micros(50);
             Timespec::try_from(left).ok()
         });
-        let mut poll = [PollFd::new(&*self.notes, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
+        let mut poll =
+            [PollFd::new(&self.notes.wake, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
         match rustix::event::poll(&mut poll, timeout.as_ref()) {
             // After an error or a hang-up the read fails.
             Ok(_) => Ok((!poll[0].revents().is_empty(), !poll[1].revents().is_empty())),
@@ -201,7 +193,17 @@ impl Session {
 
     fn receive(&mut self, buffer: &mut [u8]) -> Result<(), End> {
         match self.channel.try_receive(buffer) {
-            Ok(Inbound::Message(message)) => self.answer(message),
+            Ok(Inbound::Message(message)) => match Request::parse(message.bytes) {
+                Ok(request) => {
+                    let id = request.id;
+                    match self.command(request, message.fds) {
+                        Ok(Some(reply)) => self.send(&reply),
+                        Ok(None) => Ok(()),
+                        Err(failure) => self.refuse(Some(id), failure),
+                    }
+                }
+                Err(rejected) => self.refuse(rejected.id, *rejected.failure),
+            },
             Ok(Inbound::End) | Err(FrameError::Closed) => Err(End::Gone),
             Err(FrameError::Empty) => Ok(()),
             Err(error @ FrameError::TooLarge { .. }) => {
@@ -211,20 +213,6 @@ impl Session {
                 self.refuse(None, Failure::new(Code::UnexpectedFd, error.to_string()))
             }
             Err(error) => Err(End::Broken(error)),
-        }
-    }
-
-    fn answer(&mut self, message: Message<'_>) -> Result<(), End> {
-        match Request::parse(message.bytes) {
-            Ok(request) => {
-                let id = request.id;
-                match self.command(request, message.fds) {
-                    Ok(Some(reply)) => self.send(&reply),
-                    Ok(None) => Ok(()),
-                    Err(failure) => self.refuse(Some(id), failure),
-                }
-            }
-            Err(rejected) => self.refuse(rejected.id, *rejected.failure),
         }
     }
 

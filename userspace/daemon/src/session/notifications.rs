@@ -51,7 +51,12 @@ impl Session {
             Notification::JobFailed { job, failure } => self.job_failed(job, failure),
             Notification::Closed { request, job } => self.closed(request, job),
             Notification::Stop => {
-                self.send_stopping();
+                for handle in self.jobs.keys() {
+                    let error = Failure::new(Code::ShuttingDown, "this host's daemon is being stopped")
+                        .hint("connect again when it is back, and open the job again on all workers");
+                    // The connection ends in any case.
+                    let _ = self.send(&Outbound::Event(Event::JobFailed { job: *handle, error }));
+                }
                 Err(End::Stopping)
             }
         }
@@ -69,7 +74,7 @@ impl Session {
                 let Some(job) = self.jobs.get_mut(&handle) else { return Ok(()) };
                 job.state = JobState::Open { operations, client };
                 let reply = Outbound::ok(request, &OpenReply { job: handle, ..reply });
-                self.send_with(&reply, &[self.jobs[&handle].completion.as_fd()])
+                self.send_with(&reply, &[self.jobs[&handle].completion.eventfd.as_fd()])
             }
             Err(failure) => {
                 self.jobs.remove(&handle);
@@ -117,15 +122,6 @@ impl Session {
     fn closed(&mut self, request: u64, job: u64) -> Result<(), End> {
         self.jobs.remove(&job);
         self.send(&Outbound::ok(request, &serde_json::Map::new()))
-    }
-
-    fn send_stopping(&self) {
-        for handle in self.jobs.keys() {
-            let error = Failure::new(Code::ShuttingDown, "this host's daemon is being stopped")
-                .hint("connect again when it is back, and open the job again on all workers");
-            // The connection ends in any case.
-            let _ = self.send(&Outbound::Event(Event::JobFailed { job: *handle, error }));
-        }
     }
 }
 

@@ -102,8 +102,8 @@ impl Operations {
             self.ended.pop_front();
         }
         self.ended.push_back((op, outcome.clone()));
-        let waiters = self.take_waiters(|waiter| waiter.op == op);
-        Some((operation, waiters.into_iter().map(|waiter| waiter.request).collect()))
+        let waiters = self.waiters.extract_if(.., |waiter| waiter.op == op);
+        Some((operation, waiters.map(|waiter| waiter.request).collect()))
     }
 
     /// Returns an operation's outcome, or adds the request to those that wait for it.
@@ -127,14 +127,8 @@ impl Operations {
 
     /// Removes the waiting requests whose deadline has passed. Returns their operations and requests.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<(u64, u64)> {
-        let expired = self.take_waiters(|waiter| waiter.deadline.is_some_and(|deadline| deadline <= now));
-        expired.into_iter().map(|waiter| (waiter.op, waiter.request)).collect()
-    }
-
-    fn take_waiters(&mut self, is_taken: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
-        let (taken, kept) = std::mem::take(&mut self.waiters).into_iter().partition(is_taken);
-        self.waiters = kept;
-        taken
+        let is_late = |waiter: &mut Waiter| waiter.deadline.is_some_and(|deadline| deadline <= now);
+        self.waiters.extract_if(.., is_late).map(|waiter| (waiter.op, waiter.request)).collect()
     }
 }
 

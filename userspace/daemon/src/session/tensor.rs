@@ -68,11 +68,10 @@ impl Tensor {
         let is_shared = self.input.region == self.output.region;
         let overlap = input.start < output.end && output.start < input.end;
         if is_shared && overlap && self.origin(&self.input) != self.origin(&self.output) {
-            return Err(Failure::new(
-                Code::OutOfRange,
-                format!("input {input:?} and output {output:?} overlap without being the same"),
-            )
-            .hint("work in place, or into a range of its own"));
+            let message = format!("input {input:?} and output {output:?} overlap without being the same");
+            return Err(
+                Failure::new(Code::OutOfRange, message).hint("work in place, or into a range of its own")
+            );
         }
         Ok(())
     }
@@ -86,10 +85,8 @@ impl Tensor {
     fn bytes(&self, range: &TensorRange, region: &SharedRegion) -> Result<Range<usize>, Failure> {
         let (start, size) = (range.start, self.size);
         if !start.is_multiple_of(size) {
-            return Err(Failure::new(
-                Code::Misaligned,
-                format!("offset {start} is not a multiple of the element's {size} bytes"),
-            ));
+            let message = format!("offset {start} is not a multiple of the element's {size} bytes");
+            return Err(Failure::new(Code::Misaligned, message));
         }
         let count = range.elements.end - range.elements.start;
         if count == 0 {
@@ -99,14 +96,12 @@ impl Tensor {
         let end = end.filter(|end| *end <= region.len() as u64);
         match (usize::try_from(start), end.map(usize::try_from)) {
             (Ok(start), Some(Ok(end))) => Ok(start..end),
-            _ => Err(Failure::new(
-                Code::OutOfRange,
-                format!(
-                    "{count} elements from byte {start} on do not lie in the {} bytes of region {}",
-                    region.len(),
-                    range.region
-                ),
-            )),
+            _ => {
+                let (len, handle) = (region.len(), range.region);
+                let place = format!("the {len} bytes of region {handle}");
+                let message = format!("{count} elements from byte {start} on do not lie in {place}");
+                Err(Failure::new(Code::OutOfRange, message))
+            }
         }
     }
 
