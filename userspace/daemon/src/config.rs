@@ -164,7 +164,6 @@ impl Config {
         Duration::try_from_secs_f64(self.join_timeout_s).unwrap_or(Duration::from_secs(60))
     }
 
-    /// Returns the bytes that all trainers together may register.
     pub fn memory_bytes(&self) -> u64 {
         match self.memory_mib {
             Some(mib) => mib.saturating_mul(1 << 20),
@@ -178,19 +177,17 @@ impl Config {
 
     /// A control plane with what it takes to be let in.
     pub fn endpoint(&self, address: SocketAddr, credential: Credential) -> Result<Endpoint, EndpointError> {
+        let identity = match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            _ => None,
+        };
+        let identity = || identity.map(|(certificate, key)| Identity::from_files(certificate, key, None));
         let trust = match (&self.tls_ca, credential.fingerprint) {
-            (Some(authorities), _) => Trust::from_file(authorities, self.identity()?)?,
+            (Some(authorities), _) => Trust::from_file(authorities, identity().transpose()?)?,
             (None, Some(fingerprint)) => Trust::Pinned(fingerprint),
             (None, None) => return Err(EndpointError::NoFingerprint),
         };
         Ok(Endpoint { address, trust, secret: credential.secret })
-    }
-
-    fn identity(&self) -> Result<Option<Identity>, TlsError> {
-        match (&self.tls_cert, &self.tls_key) {
-            (Some(certificate), Some(key)) => Identity::from_files(certificate, key, None).map(Some),
-            _ => Ok(None),
-        }
     }
 
     /// Returns the address of the control plane of jobs without one of their own, or of the parameter host.

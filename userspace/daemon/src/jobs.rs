@@ -23,7 +23,6 @@ use crate::session::{Notification, OpenedJob};
 /// The time that an open waits for the end of a job of the same name, which may be leaving its coordinator.
 const NAME_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A job that is open or being opened.
 #[derive(Debug)]
 struct Row {
     rank: u16,
@@ -36,7 +35,6 @@ pub(crate) struct ActiveJob {
     pub(crate) operations: Arc<JobOperations>,
     /// The job's secret, with which any user may attach.
     pub(crate) secret: Secret,
-    /// The user that opened the job.
     pub(crate) uid: u32,
     /// The reply to its clients; the handle is their session's.
     pub(crate) reply: OpenReply,
@@ -104,7 +102,6 @@ impl Drop for NameReservation {
 #[derive(Debug, Default)]
 pub(crate) struct JobTable {
     rows: Mutex<HashMap<String, Row>>,
-    /// Notified when a name is released.
     released: Notify,
 }
 

@@ -4,8 +4,12 @@
 
 mod support;
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{
+    net::{Ipv4Addr, UdpSocket},
+    time::Duration,
+};
 
+use sumac_agg_host::udp::Running;
 use sumac_daemon::datapath::{
     DatapathStats, Event, FrameIo, InstallError, Peer, Rejection, UdpFrameIo, WorkerJob,
 };
@@ -13,7 +17,7 @@ use sumac_job::OperationId;
 use sumac_transport::{Arithmetic, DType, JobError, JobParams, OpError, Operation};
 use sumac_wire::{Header, Kind};
 use support::{
-    aggregator::{Aggregator, Faults},
+    aggregator,
     job::{Counters, Worker, expected, params, plan, values},
 };
 
@@ -29,17 +33,30 @@ fn peer(base_port: u16) -> Peer {
     Peer { ip: Ipv4Addr::LOCALHOST, base_port, mac: [0; 6], checksum: true }
 }
 
-fn two_workers(faults: Faults) -> (Aggregator, [Worker; 2]) {
-    let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, faults);
-    let workers = [0, 1].map(|rank| Worker::join("udp", ios(1), params(rank, 2), peer(aggregator.port)));
+/// Starts an aggregator and the workers of a job with so many lanes. One of `lose_every` packets is lost; 0: none.
+fn workers<const N: usize>(params: &JobParams, lanes: u16, lose_every: u32) -> (Running, [Worker; N]) {
+    let aggregator = aggregator::start(Ipv4Addr::LOCALHOST, 0, params.shards);
+    let workers = [(); N].map(|()| Worker::start("udp", ios(params.shards)));
+    aggregator::install(&aggregator, params, workers.iter().map(Worker::local).collect(), lose_every);
+    for (rank, worker) in (0..).zip(&workers) {
+        let params = JobParams { rank, rack_rank: rank, ..params.clone() };
+        worker.path.add_job(plan(params, lanes, peer(aggregator.local().port()))).unwrap();
+    }
     workers.iter().for_each(Worker::ready);
     (aggregator, workers)
+}
+
+/// Starts a worker whose aggregator answers nothing.
+fn unanswered_worker() -> (UdpSocket, Worker, Peer) {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let peer = peer(silent.local_addr().unwrap().port());
+    (silent, Worker::join("udp", ios(1), params(0, 1), peer), peer)
 }
 
 /// Several operations are outstanding at once; each byte is read once per packet and written once.
 #[test]
 fn two_workers_sum_and_copy_once() {
-    let (_aggregator, workers) = two_workers(Faults::default());
+    let (_aggregator, workers) = workers::<2>(&params(0, 2), 1, 0);
     let counters: Vec<_> = [0, 1]
         .map(|rank| {
             (0..4).map(|tag| workers[rank].submit(tag, &values(rank as u16, COUNT))).collect::<Vec<_>>()
@@ -63,7 +80,7 @@ fn two_workers_sum_and_copy_once() {
 
 #[test]
 fn losses_change_no_bit() {
-    let (_aggregator, workers) = two_workers(Faults { lose_every: 37, ..Faults::default() });
+    let (_aggregator, workers) = workers::<2>(&params(0, 2), 1, 37);
     for (rank, worker) in workers.iter().enumerate() {
         worker.submit(1, &values(rank as u16, COUNT));
     }
@@ -75,10 +92,12 @@ fn losses_change_no_bit() {
 
 #[test]
 fn two_jobs_share_a_thread() {
-    let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, Faults::default());
+    let aggregator = aggregator::start(Ipv4Addr::LOCALHOST, 0, 1);
     let worker = Worker::start("udp", ios(1));
     for job in [7, 8] {
-        worker.path.add_job(plan(JobParams { job, ..params(0, 1) }, 1, peer(aggregator.port))).unwrap();
+        let params = JobParams { job, ..params(0, 1) };
+        aggregator::install(&aggregator, &params, vec![worker.local()], 0);
+        worker.path.add_job(plan(params, 1, peer(aggregator.local().port()))).unwrap();
         worker.ready();
     }
     let operation = |buffer: Vec<u8>| {
@@ -97,9 +116,7 @@ fn two_jobs_share_a_thread() {
 
 #[test]
 fn a_silent_aggregator_fails_the_job_and_its_operations() {
-    let silent = Faults { is_silent: true, ..Faults::default() };
-    let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, silent);
-    let worker = Worker::join("udp", ios(1), params(0, 1), peer(aggregator.port));
+    let (_silent, worker, peer) = unanswered_worker();
     worker.submit(5, &values(0, 10));
     let Event::JobFailed { job: 7, error } = worker.event() else { panic!() };
     assert!(matches!(error, JobError::NoReply { .. }), "{error}");
@@ -107,14 +124,12 @@ fn a_silent_aggregator_fails_the_job_and_its_operations() {
     assert_eq!(completion.result, Err(OpError::Job(error)));
     // The thread serves other jobs as before.
     worker.path.remove_job(7);
-    worker.path.add_job(plan(params(0, 1), 1, peer(aggregator.port))).unwrap();
+    worker.path.add_job(plan(params(0, 1), 1, peer)).unwrap();
 }
 
 #[test]
 fn a_job_that_is_failed_or_removed_gives_everything_back() {
-    let silent = Faults { is_silent: true, ..Faults::default() };
-    let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, silent);
-    let worker = Worker::join("udp", ios(1), params(0, 1), peer(aggregator.port));
+    let (_silent, worker, _) = unanswered_worker();
     worker.submit(1, &values(0, 10));
     let why = JobError::Worker { rank: 2, reason: "(10.77.2.2) stopped answering".to_owned() };
     worker.path.fail_job(7, &why);
@@ -154,9 +169,9 @@ fn jobs_that_cannot_run_are_refused_by_name() {
 
 #[test]
 fn strangers_reach_no_engine() {
-    let (_aggregator, workers) = two_workers(Faults::default());
-    let local = workers[0].path.stats().unwrap()[0].port.local.unwrap();
-    let stranger = std::net::UdpSocket::bind("127.0.0.2:0").unwrap();
+    let (_aggregator, workers) = workers::<2>(&params(0, 2), 1, 0);
+    let local = workers[0].local();
+    let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
     let header = |job| Header { kind: Kind::Result as u8, job, ..Header::default() }.to_bytes();
     for packet in [&[][..], &[1, 2, 3], &header(8), &header(7), &[0xff; 5000]] {
         stranger.send_to(packet, local).unwrap();
@@ -179,7 +194,7 @@ fn strangers_reach_no_engine() {
 /// A thread without work sleeps: it makes no more rounds however long it is left alone.
 #[test]
 fn an_idle_thread_sleeps() {
-    let (_aggregator, workers) = two_workers(Faults::default());
+    let (_aggregator, workers) = workers::<2>(&params(0, 2), 1, 0);
     let before = workers[0].path.stats().unwrap().remove(0);
     std::thread::sleep(Duration::from_millis(300));
     let after = workers[0].path.stats().unwrap().remove(0);
@@ -190,14 +205,7 @@ fn an_idle_thread_sleeps() {
 /// Two shards are on two threads, in two classes each: lanes have their own slots and their own sockets.
 #[test]
 fn shards_have_threads_of_their_own() {
-    let aggregator = Aggregator::start_shards(2);
-    let workers = [0, 1].map(|rank| {
-        let worker = Worker::start("udp", ios(2));
-        let params = JobParams { shards: 2, ..params(rank, 2) };
-        worker.path.add_job(plan(params, 4, peer(aggregator.port))).unwrap();
-        worker
-    });
-    workers.iter().for_each(Worker::ready);
+    let (_aggregator, workers) = workers::<2>(&JobParams { shards: 2, ..params(0, 2) }, 4, 0);
     for (rank, worker) in workers.iter().enumerate() {
         (0..4).for_each(|lane| drop(worker.submit_to(lane, u64::from(lane), &values(rank as u16, COUNT))));
     }
@@ -225,13 +233,10 @@ fn shards_have_threads_of_their_own() {
 /// A payload at the wrong port is not lost: it goes to the thread that has its lane.
 #[test]
 fn payloads_cross_to_the_thread_that_has_their_lane() {
-    let aggregator = Aggregator::start_shards(2);
-    let worker = Worker::start("udp", ios(2));
     let params = JobParams { shards: 2, ..params(0, 1) };
-    worker.path.add_job(plan(params.clone(), 4, peer(aggregator.port))).unwrap();
-    worker.ready();
-    let first = worker.path.stats().unwrap()[0].port.local.unwrap();
-    let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (_aggregator, [worker]) = workers(&params, 4, 0);
+    let first = worker.local();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     let header = |lane: u32| Header {
         kind: Kind::Result as u8,
         job: params.job,
@@ -259,9 +264,11 @@ fn payloads_cross_to_the_thread_that_has_their_lane() {
 /// The path is measured on one lane, and all wait for the answer to it.
 #[test]
 fn a_measured_job_waits_for_its_slots() {
-    let aggregator = Aggregator::start_shards(2);
+    let aggregator = aggregator::start(Ipv4Addr::LOCALHOST, 0, 2);
     let worker = Worker::start("udp", ios(2));
-    let mut lanes = plan(JobParams { shards: 2, ..params(0, 1) }, 4, peer(aggregator.port));
+    let params = JobParams { shards: 2, ..params(0, 1) };
+    aggregator::install(&aggregator, &params, vec![worker.local()], 0);
+    let mut lanes = plan(params, 4, peer(aggregator.local().port()));
     lanes.lanes[0].measure = true;
     worker.path.add_job(lanes).unwrap();
     let Event::JobMeasured { job: 7, measure } = worker.event() else { panic!() };
@@ -276,10 +283,12 @@ fn a_measured_job_waits_for_its_slots() {
 
 #[test]
 fn one_lanes_failure_is_the_jobs() {
-    let aggregator = Aggregator::start(Ipv4Addr::LOCALHOST, 0, None, Faults::default());
+    let aggregator = aggregator::start(Ipv4Addr::LOCALHOST, 0, 1);
     let worker = Worker::start("udp", ios(2));
+    aggregator::install(&aggregator, &params(0, 1), vec![worker.local()], 0);
     // Nobody listens at the second shard's port, or somebody who does not know the job.
-    worker.path.add_job(plan(JobParams { shards: 2, ..params(0, 1) }, 2, peer(aggregator.port))).unwrap();
+    let peer = peer(aggregator.local().port());
+    worker.path.add_job(plan(JobParams { shards: 2, ..params(0, 1) }, 2, peer)).unwrap();
     worker.submit_to(0, 1, &values(0, 10));
     let mut events = vec![worker.event(), worker.event()];
     events.sort_by_key(|event| matches!(event, Event::Completed { .. }));

@@ -7,7 +7,7 @@
 //!                     '-- a2 10.0.2.1 ====== w2 10.0.2.2 -- XDP program -- AF_XDP -- worker 1
 //! ```
 //!
-//! The aggregator is a UDP socket of this test, which can lose packets, or the XDP program of `sumac-agg` on a1 and a2.
+//! The aggregator is that of `sumac-agg-host`, which can lose packets, or the XDP program of `sumac-agg` on a1 and a2.
 //! The kernel knows nothing of the w addresses: what gets through got through the program and the sockets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -21,6 +21,7 @@ use std::{
     thread,
 };
 
+use sumac_agg_host::udp::Running;
 use sumac_daemon::datapath::{DatapathStats, FrameIo, ParameterJob, Peer, WorkerJob, XdpConfig, XdpFrameIo};
 use sumac_hostprog::{AttachOptions, Attached, attach, detach};
 use sumac_parameter::{HostJob, Worker as Member};
@@ -30,7 +31,7 @@ use sumac_wire::{
     tables::{HostJobEntry, job_flag},
 };
 use support::{
-    aggregator::{Aggregator, Faults},
+    aggregator,
     job::{Counters, Worker, expected, params, values},
 };
 
@@ -125,22 +126,24 @@ fn host(rank: u16, pins: &Path, queues: usize) -> Host {
 
 /// The data path that aggregates.
 enum Sum {
-    Socket(Faults),
+    /// The host aggregator, which loses one of so many packets; 0: none.
+    Socket(u32),
     Program,
 }
 
 /// Keeps an aggregator at work.
 enum Adding {
-    Socket { _aggregator: Aggregator },
+    Socket { _aggregator: Running },
     Program { pins: PathBuf },
 }
 
 impl Sum {
     fn start(self, pins: &Path) -> Adding {
         match self {
-            Sum::Socket(faults) => {
-                let aggregator = Aggregator::start(Ipv4Addr::UNSPECIFIED, BASE_PORT, Some(BASE_PORT), faults);
-                assert_eq!(aggregator.port, BASE_PORT);
+            Sum::Socket(lose_every) => {
+                let aggregator = aggregator::start(Ipv4Addr::UNSPECIFIED, BASE_PORT, 1);
+                let workers = [1, 2].map(|n| SocketAddrV4::new(Ipv4Addr::new(10, 0, n, 2), BASE_PORT));
+                aggregator::install(&aggregator, &params(0, 2), workers.to_vec(), lose_every);
                 Adding::Socket { _aggregator: aggregator }
             }
             Sum::Program => {
@@ -269,7 +272,7 @@ fn sums(pins: &Path, sum: Sum, queues: usize) {
 
 #[test]
 fn two_workers_sum_over_the_real_program() {
-    in_namespace("xdp-sum", |pins| sums(&pins, Sum::Socket(Faults::default()), 1));
+    in_namespace("xdp-sum", |pins| sums(&pins, Sum::Socket(0), 1));
 }
 
 #[test]
@@ -279,15 +282,13 @@ fn two_workers_sum_in_the_kernel() {
 
 #[test]
 fn losses_change_no_bit() {
-    in_namespace("xdp-loss", |pins| {
-        sums(&pins, Sum::Socket(Faults { lose_every: 97, ..Faults::default() }), 1)
-    });
+    in_namespace("xdp-loss", |pins| sums(&pins, Sum::Socket(97), 1));
 }
 
 /// Results may arrive on any queue; the one lane's thread gets all of them.
 #[test]
 fn every_queue_has_a_socket() {
-    in_namespace("xdp-queues", |pins| sums(&pins, Sum::Socket(Faults::default()), 2));
+    in_namespace("xdp-queues", |pins| sums(&pins, Sum::Socket(0), 2));
 }
 
 /// A daemon that comes back opens new sockets under the program that stayed.

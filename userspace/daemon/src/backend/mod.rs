@@ -197,7 +197,6 @@ impl Backend {
         Ok(peers)
     }
 
-    /// Removes a job that this host is a parameter host of, if it is installed.
     pub(crate) fn unhost_job(&self, job: u16) -> Result<(), Failure> {
         self.datapath.remove_parameter_job(job);
         self.dismiss(job, Role::ParameterHost)
@@ -239,7 +238,6 @@ impl Backend {
         self.datapath.stats().ok_or_else(stopped)
     }
 
-    /// Returns the number of packets received for each job that this host is a parameter host of.
     pub(crate) fn hosted_packets(&self) -> Vec<(u16, u64)> {
         let threads = self.datapath.stats().unwrap_or_default();
         let jobs = DatapathStats::merge_hosted(&threads).jobs.into_iter();
@@ -252,7 +250,6 @@ impl Backend {
         lanes.map(|lane| lane.engine.results).reduce(|sum, more| sum + more)
     }
 
-    /// Returns the host program's counters by reason; none over UDP.
     pub(crate) fn host_program(&self) -> Result<Map<String, Value>, Failure> {
         let Some(admitted) = self.admitted() else { return Ok(Map::new()) };
         let counters = admitted.program.counters().map_err(datapath)?;

@@ -145,7 +145,6 @@ pub struct IoReport {
     /// Packets that the kernel refused to send.
     pub refused: u64,
     pub last_refusal: Option<String>,
-    /// The state of all frames (XDP).
     pub frames: Option<Conservation>,
 }
 

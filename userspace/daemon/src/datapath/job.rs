@@ -109,15 +109,32 @@ pub enum InstallError {
 #[derive(Debug)]
 pub enum Event {
     /// The path is measured; the job waits for [`super::Datapath::start_job`].
-    JobMeasured { job: u16, measure: PathMeasure },
-    /// The handshake is complete on every lane.
-    JobReady { job: u16 },
+    JobMeasured {
+        job: u16,
+        measure: PathMeasure,
+    },
+    JobReady {
+        job: u16,
+    },
     /// The job has ended in all lanes. Each of its operations completes with an error.
-    JobFailed { job: u16, error: JobError },
+    JobFailed {
+        job: u16,
+        error: JobError,
+    },
     /// An operation completed in a lane, with or without an error. Returns its buffer.
-    Completed { job: u16, lane: u16, id: OperationId, completion: Completion },
-    /// An operation was not accepted by a lane.
-    Rejected { job: u16, lane: u16, id: OperationId, error: Rejection, operation: Operation },
+    Completed {
+        job: u16,
+        lane: u16,
+        id: OperationId,
+        completion: Completion,
+    },
+    Rejected {
+        job: u16,
+        lane: u16,
+        id: OperationId,
+        error: Rejection,
+        operation: Operation,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

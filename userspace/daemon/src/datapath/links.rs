@@ -80,7 +80,6 @@ impl Link {
 /// The links of all threads, by the thread's number.
 pub(super) type Links = Arc<[Link]>;
 
-/// Returns the number of the thread that has `lane`.
 pub(super) fn thread_of(lane: u16, shards: u16, threads: usize) -> usize {
     usize::from(lane % shards.max(1)) % threads.max(1)
 }

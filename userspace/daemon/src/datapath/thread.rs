@@ -47,7 +47,6 @@ impl DatapathThread {
         Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Runs until it is stopped. Returns the last report.
     pub(super) fn run(mut self) -> DatapathStats {
         while self.execute() {
             self.stats.rounds += 1;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use sumac_control::events::{Event, Fault, OperationReport, Post, REPORTED_OPERATIONS};
+use sumac_control::events::{Event, Fault, Post};
 use sumac_control::{Grant, Member, MemberState, Outcome};
 use sumac_job::OperationId;
 use sumac_transport::JobError;
@@ -151,10 +151,7 @@ impl<'a> EventLoop<'a> {
             return;
         }
         self.mismatched = Some(Instant::now());
-        let noticed = noticed_at.and_then(|(lane, seq)| self.operations.at(lane, seq));
-        let noticed = noticed.or_else(|| self.operations.oldest());
-        let operations = self.operations.unended(REPORTED_OPERATIONS);
-        self.member.post(Post::Operations(OperationReport { operations, noticed_at, noticed }));
+        self.member.post(Post::Operations(self.operations.report(noticed_at)));
     }
 
     fn check_deadlines(&mut self) -> Option<End> {
@@ -166,7 +163,6 @@ impl<'a> EventLoop<'a> {
         self.check_mismatch(now).or_else(|| self.check_departed(now))
     }
 
-    /// Reports the oldest operation when it does not end.
     fn check_oldest(&mut self, now: Instant) {
         let Some(oldest) = self.operations.oldest() else { return self.oldest = None };
         match &mut self.oldest {
@@ -180,7 +176,6 @@ impl<'a> EventLoop<'a> {
         }
     }
 
-    /// Ends the job when no diagnosis arrives.
     fn check_mismatch(&self, now: Instant) -> Option<End> {
         if now.duration_since(self.mismatched?) < DIAGNOSIS_TIMEOUT {
             return None;
@@ -192,7 +187,6 @@ impl<'a> EventLoop<'a> {
         Some(End::Failed { error, failure, outcome: Some(Outcome::Failed(reason)) })
     }
 
-    /// Ends the job when operations wait too long for workers that have left.
     fn check_departed(&mut self, now: Instant) -> Option<End> {
         let departed = match &*self.member.watch().borrow() {
             MemberState::Running { departed } => departed.clone(),
@@ -213,7 +207,6 @@ impl<'a> EventLoop<'a> {
     }
 }
 
-/// Logs when operations are outstanding and no result has come for long.
 async fn log_standstill(job: &Job, operations: &JobOperations) -> Infallible {
     let number = operations.terms.job;
     let mut before = None;
@@ -254,7 +247,6 @@ impl PendingFaults {
         }
     }
 
-    /// Adds a report. Returns the operations that it settles.
     fn report(&mut self, rank: u16, fault: Fault) -> Vec<UnattributedFault> {
         let met = self.open.extract_if(.., |(operation, _)| operation.id == fault.operation);
         let settled = met.map(|(operation, _)| settled(operation, rank, &fault)).collect();

@@ -30,7 +30,6 @@ use self::start::Channels;
 #[derive(Debug)]
 pub(crate) enum JobEvent {
     Measured(PathMeasure),
-    /// The handshake with the aggregator is complete.
     Ready,
     Failed(JobError),
     Close {
@@ -54,7 +53,6 @@ pub(crate) enum JobEvent {
 pub(crate) struct JobHandle(pub(crate) UnboundedSender<JobEvent>);
 
 impl JobHandle {
-    /// Closes the job; [`Notification::Closed`] follows.
     pub(crate) fn close(&self, request: u64) {
         self.send(JobEvent::Close { request });
     }
@@ -154,7 +152,6 @@ impl Job {
         }
     }
 
-    /// Returns the trainers' error for a job that the control plane ended.
     fn failure(&self, failure: &JobFailure) -> Failure {
         explain::job_failure(failure, self.plan.order())
     }
@@ -166,7 +163,6 @@ impl Job {
         self.notify_opened(Ok(Box::new(opened)));
     }
 
-    /// Leaves a job that could not start, on all workers.
     async fn abort(&self, member: Member, failure: Failure) {
         leave(member, Outcome::Failed(format!("its start failed: {}", failure.message))).await;
         self.notify_opened(Err(failure));

@@ -46,7 +46,6 @@ fn bad(problem: impl std::fmt::Display) -> Failure {
     Failure::new(Code::BadField, format!("open: {problem}"))
 }
 
-/// Checks the options that all modes have.
 fn check(spec: &JobSpec, scale: Scale) -> Result<(), String> {
     let JobSpec { ref job, rank, world, timeout_s, .. } = *spec;
     let is_name = !job.is_empty() && job.len() <= JOB_NAME_LEN && !job.contains(char::is_control);
@@ -63,7 +62,6 @@ fn check(spec: &JobSpec, scale: Scale) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the options that depend on the mode.
 fn check_mode(spec: &JobSpec) -> Result<(), String> {
     if spec.mode.unwrap_or_default() == Mode::Static {
         let dynamic = [

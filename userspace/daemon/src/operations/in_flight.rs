@@ -11,7 +11,6 @@ use crate::session::Outcome;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FragmentEnd {
-    /// Its output is written.
     Complete,
     /// Another worker's value could not be sent; that worker can name it.
     PeerFault(Failure),

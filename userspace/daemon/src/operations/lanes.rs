@@ -7,7 +7,6 @@ use sumac_job::{OperationId, ResumePoint};
 use super::fragment::Fragment;
 use super::log::ChunkRange;
 
-/// A fragment's place in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Assignment {
     pub(super) chunks: ChunkRange,
@@ -41,7 +40,6 @@ impl Lanes {
         }
     }
 
-    /// Returns the position before `operation`.
     pub(super) fn position(&self, operation: OperationId) -> ResumePoint {
         ResumePoint { operation, next: self.next.clone(), loads: self.loads.clone() }
     }
@@ -97,7 +95,6 @@ pub(super) fn take_back(point: &mut ResumePoint, fragment: ChunkRange) {
     }
 }
 
-/// Subtracts the smallest load from all loads.
 pub(super) fn relative(mut point: ResumePoint) -> ResumePoint {
     let least = point.loads.iter().copied().min().unwrap_or(0);
     point.loads.iter_mut().for_each(|load| *load -= least);

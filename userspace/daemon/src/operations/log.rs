@@ -11,7 +11,6 @@ use crate::explain::shortened;
 /// The number of operations that are kept: more than may be outstanding on all connections that usually share a job.
 const KEPT: usize = 4096;
 
-/// The chunks of a fragment in its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkRange {
     pub(super) lane: u16,

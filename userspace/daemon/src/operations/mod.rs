@@ -18,7 +18,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sumac_api::{Code, Failure};
-use sumac_control::events::{Announcement, Fault, Post, ReportedOperation};
+use sumac_control::events::{
+    Announcement, Fault, OperationReport, Post, REPORTED_OPERATIONS, ReportedOperation,
+};
 use sumac_job::{JobTerms, OperationDescriptor, OperationId, OperationOrder, ResumePoint};
 use sumac_transport::Scale;
 use sumac_transport::convert::Codec;
@@ -230,7 +232,6 @@ impl JobOperations {
         Ok(())
     }
 
-    /// Launches the operation whose name all workers have announced.
     pub(crate) fn release(&self, backend: &Backend, name: &str) {
         let mut state = self.lock();
         let Some((prepared, next)) = state.named.release(name) else {
@@ -285,7 +286,6 @@ impl JobOperations {
         }
     }
 
-    /// Notifies the client of an operation that was held back.
     pub(crate) fn settle(&self, operation: UnattributedFault) {
         let mut state = self.lock();
         if let Some(at) = state.held_back.iter().position(|client| *client == operation.client) {
@@ -364,13 +364,15 @@ impl JobOperations {
         }
     }
 
-    /// Ends the job on all workers, because a client cancelled an operation.
     pub(crate) fn cancel(&self) {
         self.send(JobEvent::Cancel { by: format!("the trainer of rank {}", self.rank) });
     }
 
-    pub(crate) fn at(&self, lane: u16, seq: u32) -> Option<ReportedOperation> {
-        self.lock().log.at(lane, seq)
+    /// Returns this worker's operations for the comparison with other workers'. `noticed_at`: a lane and chunk that differ.
+    pub(crate) fn report(&self, noticed_at: Option<(u16, u32)>) -> OperationReport {
+        let state = self.lock();
+        let noticed = noticed_at.and_then(|(lane, seq)| state.log.at(lane, seq)).or_else(|| state.oldest());
+        OperationReport { operations: state.log.since_unended(REPORTED_OPERATIONS), noticed_at, noticed }
     }
 
     /// Returns the position at which a worker that replaces another one continues; `resume` is the first chunk of each
@@ -380,19 +382,17 @@ impl JobOperations {
         state.log.resume_point(state.lanes.position(state.next), resume)
     }
 
-    /// Returns the first operations that have not ended, at most `most`.
-    pub(crate) fn unended(&self, most: usize) -> Vec<ReportedOperation> {
-        self.lock().log.since_unended(most)
-    }
-
     pub(crate) fn oldest(&self) -> Option<ReportedOperation> {
-        let state = self.lock();
-        let oldest = state.in_flight.keys().copied().max_by_key(|id| state.next.since(*id))?;
-        state.log.get(oldest)
+        self.lock().oldest()
     }
 }
 
 impl State {
+    fn oldest(&self) -> Option<ReportedOperation> {
+        let oldest = self.in_flight.keys().copied().max_by_key(|id| self.next.since(*id))?;
+        self.log.get(oldest)
+    }
+
     fn complete(&mut self, client: ClientId, op: u64, outcome: Outcome) {
         self.ended += 1;
         if let Some(client) = self.clients.get(&client) {

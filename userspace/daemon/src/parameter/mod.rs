@@ -79,7 +79,6 @@ impl Drop for ParameterHostTask {
     }
 }
 
-/// Returns this host's name, as `hostname` prints it.
 fn host_name() -> String {
     let name = nix::sys::utsname::uname().map(|name| name.nodename().to_string_lossy().into_owned());
     name.ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "parameter-host".into())

@@ -9,7 +9,6 @@ use super::outstanding::Outcome;
 use super::{End, JobState, Session};
 use crate::operations::{ClientId, JobOperations};
 
-/// An open job, for one of its clients.
 #[derive(Debug)]
 pub(crate) struct OpenedJob {
     pub(crate) operations: Arc<JobOperations>,
@@ -20,7 +19,6 @@ pub(crate) struct OpenedJob {
 
 #[derive(Debug)]
 pub(crate) enum Notification {
-    /// The job is open, or could not be opened.
     Opened {
         request: u64,
         job: u64,
@@ -125,7 +123,6 @@ impl Session {
     }
 }
 
-/// Returns the reply to a `wait` for an operation that has ended.
 pub(super) fn wait_reply(request: u64, op: u64, outcome: Outcome) -> Outbound {
     match outcome.error {
         None => {

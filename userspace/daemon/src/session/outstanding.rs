@@ -17,12 +17,10 @@ pub(crate) struct Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outstanding {
     pub(super) job: u64,
-    /// The regions of its input and its output.
     pub(super) regions: [u64; 2],
     pub(super) submitted: Instant,
 }
 
-/// The immediate result of a `wait`.
 #[derive(Debug, PartialEq)]
 pub(super) enum WaitState {
     Ended(Outcome),

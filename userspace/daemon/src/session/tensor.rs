@@ -52,7 +52,6 @@ impl Tensor {
         Tensor { size, input, output }
     }
 
-    /// Returns the elements that this worker contributes and receives.
     pub(super) fn ranges(&self) -> ElementRanges {
         ElementRanges { input: self.input.elements.clone(), output: self.output.elements.clone() }
     }
@@ -81,7 +80,6 @@ impl Tensor {
         i128::from(range.start) - i128::from(range.elements.start) * i128::from(self.size)
     }
 
-    /// Returns the bytes of a range in its region.
     fn bytes(&self, range: &TensorRange, region: &SharedRegion) -> Result<Range<usize>, Failure> {
         let (start, size) = (range.start, self.size);
         if !start.is_multiple_of(size) {

@@ -1,6 +1,7 @@
 //! Workers of a job on data paths, and their events.
 
 use std::{
+    net::SocketAddrV4,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -66,6 +67,11 @@ impl Worker {
         let worker = Worker::start(name, ios);
         worker.path.add_job(plan(params, 1, peer)).unwrap();
         worker
+    }
+
+    /// Returns the address of shard 0.
+    pub fn local(&self) -> SocketAddrV4 {
+        self.path.stats().unwrap()[0].port.local.unwrap()
     }
 
     pub fn event(&self) -> Event {
