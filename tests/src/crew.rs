@@ -17,16 +17,13 @@ use crate::wait::LIMIT;
 pub struct Trainer {
     /// Its connection to its daemon.
     pub client: Client,
-    /// The job.
     pub job: Job,
-    /// Its number.
     pub rank: u16,
 }
 
 /// The trainers of one job, by rank.
 #[derive(Debug)]
 pub struct Crew {
-    /// Each of them.
     pub trainers: Vec<Trainer>,
 }
 

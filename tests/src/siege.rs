@@ -123,7 +123,6 @@ pub struct Siege<'a> {
     pub crew: &'a Crew,
     /// The interface at which frames are injected.
     pub injector: Injector,
-    /// All of them.
     pub frames: Vec<Forged>,
     /// Counters of the job's own frames, which are retransmitted while they wait for the other worker.
     pub alive: &'static [&'static str],

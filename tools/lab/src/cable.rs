@@ -53,7 +53,6 @@ pub enum CableError {
     Marking(#[from] MarkingError),
 }
 
-/// One cable.
 #[derive(Clone, Debug)]
 pub struct Cable {
     namespace: Namespace,
@@ -129,7 +128,6 @@ impl Cable {
         Cable { namespace, marking }
     }
 
-    /// Its namespace.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }

@@ -13,7 +13,6 @@ pub enum CommandError {
     Start {
         /// The whole command line.
         line: String,
-        /// The program.
         program: String,
         /// The system's error.
         source: std::io::Error,
@@ -23,7 +22,6 @@ pub enum CommandError {
     Failed {
         /// The whole command line, and its input when it had one.
         line: String,
-        /// The exit status.
         status: ExitStatus,
         /// The text of its messages.
         stderr: String,

@@ -38,7 +38,6 @@ impl MachineTime {
         fs::read_to_string("/proc/stat").ok().and_then(|text| parse_machine(&text)).unwrap_or_default()
     }
 
-    /// Returns the time since `earlier`.
     pub fn since(self, earlier: MachineTime) -> MachineTime {
         MachineTime {
             user: self.user - earlier.user,
@@ -47,7 +46,6 @@ impl MachineTime {
         }
     }
 
-    /// All of it.
     pub fn total(self) -> f64 {
         self.user + self.system + self.softirq
     }

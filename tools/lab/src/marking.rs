@@ -46,7 +46,6 @@ pub enum MarkingError {
     Attach {
         /// The cable's namespace.
         cable: String,
-        /// The port.
         port: &'static str,
         /// The cause.
         source: Box<AttachError>,

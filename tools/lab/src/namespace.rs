@@ -19,7 +19,6 @@ impl Namespace {
         Namespace { name: name.into() }
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -29,7 +28,6 @@ impl Namespace {
         Path::new("/run/netns").join(&self.name)
     }
 
-    /// Whether it exists.
     pub fn exists(&self) -> bool {
         self.path().exists()
     }

@@ -253,7 +253,6 @@ pub fn dtype(name: &str) -> Result<DType, String> {
     by_name(name, &[DType::Float32, DType::Float16, DType::Bfloat16, DType::Int32], |dtype| dtype.name())
 }
 
-/// A reduction by its name.
 pub fn reduction(name: &str) -> Result<Reduction, String> {
     let all = [Reduction::Sum, Reduction::Mean, Reduction::Min, Reduction::Max];
     by_name(name, &all, |reduction| reduction.name())

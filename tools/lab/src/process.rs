@@ -33,7 +33,6 @@ pub enum ProcessError {
     Ended {
         /// The program.
         what: String,
-        /// The exit status.
         status: ExitStatus,
         /// The awaited condition.
         awaited: String,
@@ -119,7 +118,6 @@ impl Process {
         Ok(process)
     }
 
-    /// Its number.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -129,7 +127,6 @@ impl Process {
         &self.what
     }
 
-    /// The path of its log.
     pub fn log(&self) -> &Path {
         &self.log
     }
@@ -151,7 +148,6 @@ impl Process {
         crate::cpu::of_process(self.pid()).unwrap_or_default()
     }
 
-    /// The exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }

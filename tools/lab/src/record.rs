@@ -38,7 +38,6 @@ pub enum RecordError {
     Format {
         /// The file.
         path: PathBuf,
-        /// The error in it.
         source: serde_json::Error,
     },
     /// The name is unknown.
@@ -52,7 +51,6 @@ pub enum RecordError {
     Immortal {
         /// The description.
         what: String,
-        /// Its number.
         pid: u32,
     },
     /// A namespace.
@@ -63,7 +61,6 @@ pub enum RecordError {
 /// A process that belongs to a lab; its start time tells it from a later one of the same number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessRecord {
-    /// Its number.
     pub pid: u32,
     /// When it was started, in the kernel's ticks since boot.
     pub started: u64,

@@ -74,7 +74,6 @@ pub struct LabSpec {
     pub name: String,
     /// Number of worker hosts.
     pub workers: u16,
-    /// The topology.
     pub topology: Topology,
     /// Racks, each with an aggregator and an equal part of the workers, below a root; 0: one aggregator for all.
     pub racks: u16,
@@ -120,7 +119,6 @@ pub enum SpecError {
     Racks {
         /// The requested number of racks.
         racks: u16,
-        /// For how many workers.
         workers: u16,
     },
     /// Two things that do not go together.

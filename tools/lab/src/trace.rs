@@ -14,7 +14,6 @@ use serde::Serialize;
 use crate::clock::{Span, monotonic};
 use crate::lab::Lab;
 
-/// The duration of a step.
 const STEP: Duration = Duration::from_millis(10);
 
 /// The field of sent packets behind the name in /proc/net/dev.
@@ -28,7 +27,6 @@ pub enum TraceError {
     Counters {
         /// The namespace.
         host: String,
-        /// The interface.
         interface: String,
         /// The cause.
         source: io::Error,

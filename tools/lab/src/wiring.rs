@@ -71,7 +71,6 @@ impl Hosts {
         }
     }
 
-    /// All of them.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Namespace> {
         let cables = self.cables.iter().map(Cable::namespace);
         let hosts = self.workers.iter().chain([&self.aggregator]).chain(&self.racks).chain(&self.parameter);

@@ -14,7 +14,6 @@ fn address(node: NodeId) -> Ipv4Addr {
     Ipv4Addr::from_bits(NETWORK + node as u32 + 1)
 }
 
-/// The node with an address.
 pub fn node_of(address: Ipv4Addr) -> NodeId {
     (address.to_bits() - NETWORK - 1) as NodeId
 }

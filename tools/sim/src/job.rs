@@ -30,7 +30,6 @@ pub struct Topology {
     pub racks: Vec<NodeId>,
 }
 
-/// A job.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Parameters that all workers share; ranks and lanes are filled in.
@@ -200,7 +199,6 @@ impl Job {
         })
     }
 
-    /// All its aggregators.
     pub fn aggregators(&self) -> impl Iterator<Item = NodeId> {
         self.topology.racks.iter().copied().chain(self.topology.root)
     }

@@ -34,7 +34,6 @@ impl Network {
         Network { framing, links: Vec::new(), nodes: 0, routes: Vec::new(), rng }
     }
 
-    /// Adds a node.
     pub fn add_node(&mut self) -> NodeId {
         self.nodes += 1;
         self.routes.clear();

@@ -49,7 +49,6 @@ pub enum Body {
     Tcp(Segment),
 }
 
-/// A packet.
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub source: SocketAddrV4,

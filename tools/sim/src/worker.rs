@@ -14,7 +14,6 @@ use crate::{
     trainer::{CommandQueue, Trainer},
 };
 
-/// A worker.
 pub struct Worker {
     /// The job's number.
     pub job: u16,

@@ -198,7 +198,6 @@ impl FrameTable {
         u32::try_from(address / self.layout.chunk as usize).ok()
     }
 
-    /// Returns the state of a chunk for receiving.
     fn receiving(&mut self, chunk: u32) -> Option<&mut State> {
         let index = self.layout.sending + chunk.checked_sub(self.layout.sending_chunks())?;
         self.states.get_mut(index as usize)

@@ -10,7 +10,6 @@ use super::offloads::TcpOffloads;
 /// The measurements of all libraries in one lab.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// The lab.
     pub lab: LabSpec,
     /// Elements of each worker's float32 tensor.
     pub elements: usize,
@@ -29,7 +28,6 @@ pub struct Row {
     pub library: String,
     /// The path of its data; empty if it did not run.
     pub path: String,
-    /// The outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -45,7 +43,6 @@ pub enum Outcome {
         /// The command that installs it.
         install: &'static str,
     },
-    /// It failed.
     Failed {
         /// The reason.
         error: String,

@@ -85,7 +85,6 @@ impl Library {
         }
     }
 
-    /// Runs it in the lab.
     pub fn run(self, lab: &Lab, options: &RunOptions) -> Result<Measured, LibraryError> {
         let sampler = options.trace.then(|| Sampler::start(lab));
         let mut processes = match self {

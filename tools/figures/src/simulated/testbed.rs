@@ -100,7 +100,6 @@ pub struct Testbed {
 
 /// A job that runs.
 pub struct Running {
-    /// The job.
     pub job: Job,
     /// Its workers' places in the world.
     pub workers: Vec<usize>,

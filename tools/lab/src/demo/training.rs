@@ -23,7 +23,6 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// The result of `tools/demo/train.py`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Trained {
-    /// Epoch by epoch.
     pub epochs: Vec<Epoch>,
     /// Part of the test images that the last network reads right.
     pub accuracy: f64,
@@ -51,7 +50,6 @@ pub struct Epoch {
 /// Seconds that the operations of an epoch took.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Spent {
-    /// The number.
     pub count: u64,
     /// The middle one.
     pub median: f64,

@@ -41,7 +41,6 @@ pub enum DeployError {
     /// A file of the lab could not be written.
     #[error("writing {path}: {source}")]
     File {
-        /// The path.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
@@ -57,7 +56,6 @@ pub enum DeployError {
     /// A daemon does not talk.
     #[error("the daemon of worker {rank}: {source}")]
     Client {
-        /// The rank.
         rank: u16,
         /// The text of its messages.
         source: Box<ClientError>,
@@ -65,7 +63,6 @@ pub enum DeployError {
     /// The daemon of a parameter host does not talk.
     #[error("the parameter host at {socket}: {source}")]
     Host {
-        /// Its socket.
         socket: PathBuf,
         /// The text of its messages.
         source: Box<ClientError>,
@@ -132,7 +129,6 @@ impl<'lab> Deployment<'lab> {
         self.lab
     }
 
-    /// The options.
     pub fn options(&self) -> &SumacOptions {
         &self.options
     }

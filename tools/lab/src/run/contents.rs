@@ -15,7 +15,6 @@ const NEIGHBOURS: usize = 1000;
 pub struct Contents {
     /// The seed of this run's values.
     pub seed: u64,
-    /// The iteration.
     pub iteration: u32,
 }
 
@@ -24,7 +23,6 @@ pub struct Contents {
 pub struct Comparison {
     /// Elements whose bits are not the reference's.
     pub wrong: u64,
-    /// The first of them.
     pub first_wrong: Option<usize>,
     /// Largest distance to the result in double precision without rounding.
     pub max_abs_error: f64,

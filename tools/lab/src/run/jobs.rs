@@ -22,7 +22,6 @@ pub(super) struct Jobs<T> {
 /// The result of one of a run's jobs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobReport {
-    /// Its name.
     pub name: String,
     /// Its number in packets.
     pub job: u16,

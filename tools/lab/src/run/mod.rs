@@ -39,11 +39,8 @@ use sumac_client::{DType, OpenReply, Reduction, WireFormat, bf16, f16};
 /// The specification of a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// The lab.
     pub lab: LabSpec,
-    /// Sumac in it.
     pub sumac: SumacOptions,
-    /// The operation.
     pub operation: Operation,
     /// Jobs that do so at the same time, each with all workers.
     pub jobs: u16,
@@ -115,7 +112,6 @@ pub(crate) struct Measured {
     pub(crate) opened: OpenReply,
     /// From the first job's start to the last one's end.
     pub(crate) spans: Vec<Span>,
-    /// Of each job.
     pub(crate) spans_of_jobs: Vec<Vec<Span>>,
     pub(crate) trace: Option<Trace>,
     pub(crate) cpu: CpuTime,
@@ -141,7 +137,6 @@ impl Measured {
 pub(crate) struct Counted {
     /// The workers' daemons, by rank.
     pub(crate) stats: Vec<Value>,
-    /// Each job.
     pub(crate) jobs: Vec<JobReport>,
     /// The daemons of the parameter hosts.
     pub(crate) parameter_hosts: Vec<Value>,

@@ -19,7 +19,6 @@ pub trait Value: Element + Send + Sync + PartialEq + std::fmt::Debug {
     fn of(random: i32, shift: u32) -> Self;
     /// The same number in double precision, which holds every value of every type.
     fn exact(self) -> f64;
-    /// The value nearest to a number.
     fn nearest(number: f64) -> Self;
     /// Whether both are the same bits.
     fn same(self, other: Self) -> bool;
@@ -138,7 +137,6 @@ enum Saturation {
     Never,
     /// In some orders.
     Maybe,
-    /// In all.
     Surely,
 }
 
@@ -161,7 +159,6 @@ impl ReferenceSum {
         ReferenceSum { scale, wire, words, reduction, dynamic: opened.dynamic.is_some() }
     }
 
-    /// Values of a packet.
     pub fn packet<T: Value>(self) -> usize {
         self.words * self.values_per_word(T::DTYPE)
     }

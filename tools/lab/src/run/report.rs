@@ -25,7 +25,6 @@ const FRAME_HEADERS: usize = 14 + 20 + 8;
 /// The report of a run. Times are of the measured iterations, counters of the whole job.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Number of workers.
     pub workers: u16,
     /// Workers of each rack; none with one level.
     pub workers_per_rack: Option<u16>,
@@ -58,7 +57,6 @@ pub struct Report {
     pub jobs: Vec<JobReport>,
     /// Whether every element of every worker has the bits of the reference.
     pub verified: bool,
-    /// Elements that have not.
     pub wrong_elements: u64,
     /// Largest distance to the sum in double precision without rounding.
     pub max_abs_error: f64,
@@ -74,7 +72,6 @@ pub struct Report {
     pub machine_cpu_s: MachineTime,
     /// Slots of each of the job's lanes.
     pub slots: u32,
-    /// The reason for the number.
     pub slots_reason: String,
     /// Shards, each with its queue of every interface.
     pub shards: u16,

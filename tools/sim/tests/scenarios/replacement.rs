@@ -24,7 +24,6 @@ pub struct Newcomer {
 
 /// The job that it joins.
 pub struct Replacement {
-    /// The job as it was.
     pub job: Job,
     /// The new worker's node.
     pub node: NodeId,

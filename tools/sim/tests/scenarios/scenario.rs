@@ -85,7 +85,6 @@ pub enum Shape {
     Racks(usize),
 }
 
-/// One job.
 #[derive(Clone, Debug)]
 pub struct JobPlan {
     /// Of rank 0 and lane 0.
@@ -116,7 +115,6 @@ impl JobPlan {
         self.params.dynamic.is_some()
     }
 
-    /// The chunks of a tensor.
     pub fn chunks(&self, tensor: &Tensor) -> u64 {
         self.params.chunks(tensor.dtype, tensor.arithmetic(), tensor.count)
     }
@@ -178,7 +176,6 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// The number of aggregators.
     pub fn aggregators(shape: Shape) -> usize {
         match shape {
             Shape::Nothing => 0,
