@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
 import unittest
 from pathlib import Path
 
@@ -49,10 +49,11 @@ PYTHON = re.compile(r'(?:command\s*=\s*|which\(|(?:run|Popen|check_output|check_
 
 
 def sources() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "*.rs", "*.py"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if listed.returncode == 0:
-        return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
-    return [path for path in ROOT.rglob("*.[rp][sy]") if "target" not in path.parts]
+    found: list[Path] = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if name != "target" and not name.startswith(".")]
+        found += [Path(folder) / name for name in names if name.endswith((".rs", ".py"))]
+    return found
 
 
 def started(path: Path) -> set[str]:
