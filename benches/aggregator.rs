@@ -43,8 +43,8 @@ fn aggregator(elements: u16, is_dynamic: bool) -> HostAggregator {
         shards: 1,
         ..JobEntry::default()
     };
-    let workers = (0..WORKERS).map(|rank| socket(worker(rank))).collect();
-    aggregator.install(1, NewJob { entry, workers, parents }).expect("a job that fits");
+    let job = NewJob::at(1, entry, (0..WORKERS).map(|rank| socket(worker(rank))), parents);
+    aggregator.install(&job).expect("a job that fits");
     aggregator
 }
 

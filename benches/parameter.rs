@@ -34,7 +34,6 @@ fn host(elements: u16) -> ParameterHost {
         elements,
         window: WINDOW,
         slots: 1024,
-        linear: false,
         lanes: 2,
         shards: 1,
         checksum: true,

@@ -1,7 +1,8 @@
 //! The handle on an attached aggregator.
 
-use std::{net::Ipv4Addr, path::Path, slice};
+use std::{net::Ipv4Addr, path::Path};
 
+use sumac_agg_host::NewJob;
 use sumac_agg_layout::State;
 use sumac_loader::{
     Interface, PinError,
@@ -11,11 +12,12 @@ use sumac_loader::{
 use sumac_wire::{
     admit::payload_len,
     frame::{IPV4_LEN, UDP_LEN},
+    tables::WorkerEntry,
 };
 use thiserror::Error;
 
 use crate::{
-    job::{self, JobError, Level, NewJob, NewWorker, Placed},
+    job::{self, AddJobError, Placed},
     pins::AggregatorPins,
     tables::{TableError, Tables},
 };
@@ -39,7 +41,7 @@ pub enum ChangeError {
     #[error(transparent)]
     Open(#[from] OpenError),
     #[error(transparent)]
-    Job(#[from] JobError),
+    Job(#[from] AddJobError),
 }
 
 impl From<TableError> for ChangeError {
@@ -113,12 +115,18 @@ impl Aggregator {
     /// Adds a job: from now on its contributions are accepted.
     ///
     /// # Errors
-    /// See [`JobError`]; then nothing is added.
+    /// See [`AddJobError`]; then nothing is added.
     pub fn add_job(&self, new: &NewJob) -> Result<Placed, ChangeError> {
         let _lock = self.lock()?;
+        add_job(&mut self.tables()?, new)
+    }
+
+    /// As [`Aggregator::add_job`], in the first gap of the pool that is large enough.
+    pub fn add_job_anywhere(&self, mut new: NewJob) -> Result<Placed, ChangeError> {
+        let _lock = self.lock()?;
         let mut tables = self.tables()?;
-        check_ports(new, &tables.ports()?)?;
-        Ok(job::add(&mut tables, new)?)
+        job::place(&tables, &mut new)?;
+        add_job(&mut tables, &new)
     }
 
     /// Reduces a job to the first of its slots: see [`job::resize`].
@@ -138,27 +146,24 @@ impl Aggregator {
     }
 }
 
-/// Checks that the frames of every worker, root and parameter host fit through an interface of the aggregator.
-fn check_ports(new: &NewJob, ports: &[u32]) -> Result<(), JobError> {
-    let fits = |ifindex| -> Option<Result<(), JobError>> {
-        let port = Interface::by_index(ifindex).ok().filter(|_| ports.contains(&ifindex))?;
-        let needed = (IPV4_LEN + UDP_LEN + payload_len(new.elements)) as u32;
-        Some(if port.mtu < needed {
-            Err(JobError::Mtu { elements: new.elements, needed, interface: port.name, mtu: port.mtu })
-        } else {
-            Ok(())
-        })
+/// Adds a job, of which the frames of every worker, root and parameter host fit through an interface of the aggregator.
+fn add_job(tables: &mut Tables, new: &NewJob) -> Result<Placed, ChangeError> {
+    let (ports, elements) = (tables.ports()?, new.entry.elements);
+    let fits = |ifindex, none: AddJobError| {
+        let Some(port) = Interface::by_index(ifindex).ok().filter(|_| ports.contains(&ifindex)) else {
+            return Err(none);
+        };
+        let needed = (IPV4_LEN + UDP_LEN + payload_len(elements)) as u32;
+        if port.mtu < needed {
+            return Err(AddJobError::Mtu { elements, needed, interface: port.name, mtu: port.mtu });
+        }
+        Ok(())
     };
-    let up = match (&new.level, &new.dynamic) {
-        (Level::Rack { parent, .. }, _) => slice::from_ref(parent),
-        (_, Some(dynamic)) => &dynamic.hosts,
-        _ => &[],
-    };
-    for NewWorker { ip, ifindex, .. } in up {
-        fits(*ifindex).unwrap_or(Err(JobError::NoUplink { ip: *ip, ifindex: *ifindex }))?;
+    for WorkerEntry { ip, ifindex, .. } in &new.parents {
+        fits(*ifindex, AddJobError::NoUplink { ip: (*ip).into(), ifindex: *ifindex })?;
     }
-    for (rank, NewWorker { ip, ifindex, .. }) in new.workers.iter().enumerate() {
-        fits(*ifindex).unwrap_or(Err(JobError::NoPort { rank, ip: *ip, ifindex: *ifindex }))?;
+    for (rank, WorkerEntry { ip, ifindex, .. }) in new.workers.iter().enumerate() {
+        fits(*ifindex, AddJobError::NoPort { rank, ip: (*ip).into(), ifindex: *ifindex })?;
     }
-    Ok(())
+    Ok(job::add(tables, new)?)
 }

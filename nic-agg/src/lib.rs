@@ -42,4 +42,4 @@ pub mod tables;
 pub use aggregator::{Aggregator, OpenError};
 pub use attach::{AttachError, AttachOptions, attach};
 pub use detach::{DetachError, clean, detach};
-pub use job::{JobError, Level, NewDynamic, NewJob, NewWorker};
+pub use job::AddJobError;

@@ -8,17 +8,19 @@ use std::net::Ipv4Addr;
 
 use aya::{Ebpf, programs::ProgramError};
 use serde::Serialize;
+use sumac_agg_host::NewJob;
 use sumac_agg_layout::{Replay, State, name};
 use sumac_loader::{LoadError, TestRun, map, program::find};
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind, PAGE_ELEMENTS, Reason,
     admit::payload_len,
     frame::{self, Endpoints, OVERHEAD},
+    tables::{JobEntry, WorkerEntry, job_flag},
 };
 use thiserror::Error;
 
 use crate::{
-    job::{self, JobError, Level, NewDynamic, NewJob, NewWorker},
+    job::{self, AddJobError},
     pool::Pools,
     program,
     tables::{TableError, Tables},
@@ -56,7 +58,7 @@ pub enum ReplayError {
     #[error(transparent)]
     Table(#[from] TableError),
     #[error(transparent)]
-    Job(#[from] JobError),
+    Job(#[from] AddJobError),
     #[error("the kernel did not run the aggregator's program: {0}")]
     Run(#[from] ProgramError),
     #[error("of {frames} replayed frames {accepted} were accepted: the times would be meaningless")]
@@ -138,7 +140,7 @@ fn run(ebpf: &mut Ebpf, job: &NewJob, frame: &[u8], dry: bool, repeat: u32) -> R
         slots: SLOTS,
         first_ip: FIRST_IP.to_bits(),
         aggregator_ip: AGGREGATOR_IP.to_bits(),
-        host_ip: if job.dynamic.is_some() { HOST_IP.to_bits() } else { 0 },
+        host_ip: if job.is_dynamic() { HOST_IP.to_bits() } else { 0 },
         dry: u32::from(dry),
     };
     map::write::<_, { size_of::<Replay>() }>(ebpf, name::REPLAY, 0, &plan)?;
@@ -147,59 +149,59 @@ fn run(ebpf: &mut Ebpf, job: &NewJob, frame: &[u8], dry: bool, repeat: u32) -> R
 }
 
 fn job_of(workers: u8, elements: u16, options: ReplayOptions) -> NewJob {
-    let way = |ip: Ipv4Addr, number: u32| NewWorker {
+    let hop = |ip: u32, number: u32| WorkerEntry {
         ip,
         port: DEFAULT_BASE_PORT,
         mac: [2, 0, 0, 0, 0, number as u8],
         ifindex: 1 + number,
-        aggregator_ip: AGGREGATOR_IP,
+        aggregator_ip: AGGREGATOR_IP.to_bits(),
         aggregator_mac: [2, 0, 0, 0, 1, 0],
+        ..WorkerEntry::default()
     };
-    let worker = |rank: u32| way(Ipv4Addr::from_bits(FIRST_IP.to_bits() + rank), rank);
-    let dynamic = NewDynamic { slots: SLOTS, hosts: vec![way(HOST_IP, u32::from(workers))] };
-    NewJob {
-        job: 1,
-        epoch: 1,
+    let hosts = options.dynamic.then(|| hop(HOST_IP.to_bits(), workers.into()));
+    let checksum = if options.checksum { job_flag::CHECKSUM } else { 0 };
+    let (mode, lane_slots_log2) =
+        if options.dynamic { (job_flag::DYNAMIC, 0) } else { (0, SLOTS.ilog2() as u16) };
+    let entry = JobEntry {
         token: TOKEN,
-        dynamic: options.dynamic.then_some(dynamic),
-        first_slot: None,
         slots: SLOTS,
-        lane_slots: SLOTS,
-        shards: 1,
-        stealing: false,
-        level: Level::Only,
+        epoch: 1,
         elements,
-        checksum: options.checksum,
-        group: None,
-        workers: (0..u32::from(workers)).map(worker).collect(),
-    }
+        flags: mode | checksum,
+        shards: 1,
+        lane_slots_log2,
+        ..JobEntry::default()
+    };
+    let workers = (0..u32::from(workers)).map(|rank| hop(FIRST_IP.to_bits() + rank, rank)).collect();
+    NewJob { job: 1, entry, workers, parents: hosts.into_iter().collect() }
 }
 
 fn first_frame(job: &NewJob) -> Vec<u8> {
+    let (entry, worker) = (&job.entry, &job.workers[0]);
     let header = Header {
         kind: Kind::Contribution as u8,
         job: job.job,
-        epoch: job.epoch,
+        epoch: entry.epoch,
         fan_in_0: job.workers.len() as u8,
-        elements: job.elements,
+        elements: entry.elements,
         bitmap_0: 1,
-        token: job.token,
+        token: entry.token,
         ..Header::default()
     };
     let to = Endpoints {
-        src_mac: job.workers[0].mac,
-        dst_mac: job.workers[0].aggregator_mac,
-        src_ip: job.workers[0].ip.to_bits(),
-        dst_ip: AGGREGATOR_IP.to_bits(),
+        src_mac: worker.mac,
+        dst_mac: worker.aggregator_mac,
+        src_ip: worker.ip,
+        dst_ip: worker.aggregator_ip,
         src_port: DEFAULT_BASE_PORT,
         dst_port: DEFAULT_BASE_PORT,
         dscp_ecn: 0,
     };
-    let len = payload_len(job.elements);
+    let len = payload_len(entry.elements);
     let mut bytes = vec![0; OVERHEAD + len];
     bytes[OVERHEAD..][..header.to_bytes().len()].copy_from_slice(&header.to_bytes());
     // The elements stay zero: each frame is made from the last, and sums of sums would soon overflow 32 bits.
     // The frame has room by construction.
-    let _ = frame::emit(&mut bytes, &to, len, job.checksum);
+    let _ = frame::emit(&mut bytes, &to, len, entry.flags & job_flag::CHECKSUM != 0);
     bytes
 }

@@ -184,9 +184,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Plane::Ebpf => {
             args.refuse_host_options()?;
             let plane = EbpfPlane::open(&args.pin_root)?;
-            follow_log(plane.aggregator().clone())?;
+            follow_log(plane.aggregator.clone())?;
             let plane = Arc::new(plane);
-            answer_questions(&local::ebpf_name(plane.aggregator().pins()), {
+            answer_questions(&local::ebpf_name(plane.aggregator.pins()), {
                 let plane = plane.clone();
                 move |question| answer_for_ebpf(&plane, &question)
             });
@@ -367,7 +367,7 @@ fn answer_questions(name: &str, answer: impl Fn(Question) -> Result<String, Stri
 fn answer_for_ebpf(plane: &EbpfPlane, question: &Question) -> Result<String, String> {
     match question {
         Question::SlotsReasons => {
-            serde_json::to_string(&plane.slots_reasons()).map_err(|error| error.to_string())
+            serde_json::to_string(&plane.reasons.all()).map_err(|error| error.to_string())
         }
         Question::Status { .. } | Question::Drop { .. } | Question::Control { .. } => {
             Err("the eBPF aggregator tells that itself: ask without --host".into())

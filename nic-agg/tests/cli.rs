@@ -167,7 +167,7 @@ fn an_address_of_its_own_answers_and_aggregates() {
         "job add 5 --token 0x5eedf00dcafe1234 --epoch 3 --worker 10.79.0.2:5000 --slots 8 --elements 8",
     );
     let mut new = job_of(1, 8);
-    new.token = 0x5eed_f00d_cafe_1234;
+    new.entry.token = 0x5eed_f00d_cafe_1234;
     let socket = shell.worker.socket(Ipv4Addr::new(10, 79, 0, 2), 5000);
     let mut payload = header(&new, 0, 0, 8).to_bytes().to_vec();
     payload.extend([7; 32]);

@@ -10,16 +10,15 @@ use std::{
 };
 
 use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
-use sumac_agg::{Level, NewJob, NewWorker};
-use sumac_agg_host::{Answer, HostAggregator};
+use sumac_agg_host::{Answer, HostAggregator, NewJob};
 use sumac_wire::{
     Header, Kind, Reason,
     frame::OVERHEAD,
     header::{NO_SLOT, flag},
-    tables::{JobEntry, job_flag},
+    tables::WorkerEntry,
 };
 use support::{
-    Bench, DROP, DYNAMIC_SLOTS, SHARDS, TOKEN,
+    Bench, DROP, DYNAMIC_SLOTS, SHARDS,
     dynamic::{self, SLOTS, dynamic_job, frame, rack_job, result, root_job},
     privileged, worker,
 };
@@ -30,40 +29,17 @@ const ELEMENTS: u16 = 20;
 /// Few, so that chunks collide.
 const CHUNKS: u32 = 24;
 
-/// Returns the same job for the host aggregator.
+/// Returns a host aggregator with the same job.
 fn on_host(job: &NewJob) -> HostAggregator {
-    let dynamic = job.dynamic.as_ref().unwrap();
-    let (level, rack, racks) = match job.level {
-        Level::Only => (0, 0, 0),
-        Level::Rack { rack, racks, .. } => (job_flag::CHILD, rack, racks),
-        Level::Root { .. } => (job_flag::ROOT, 0, 0),
-    };
-    let address = |host: &NewWorker| SocketAddrV4::new(host.ip, host.port);
-    let parents = match job.level {
-        Level::Rack { parent, .. } => vec![address(&parent)],
-        Level::Only | Level::Root { .. } => dynamic.hosts.iter().map(address).collect(),
-    };
-    let entry = JobEntry {
-        token: TOKEN,
-        slots: dynamic.slots,
-        epoch: job.epoch,
-        elements: job.elements,
-        flags: job_flag::DYNAMIC | level,
-        shards: job.shards,
-        rack,
-        racks,
-        ..JobEntry::default()
-    };
     let aggregator = HostAggregator::of_shard(0, SHARDS, 1, ELEMENTS).unwrap();
     let mut aggregator = aggregator.with_dynamic(DYNAMIC_SLOTS).unwrap();
-    let workers = job.workers.iter().map(address).collect();
-    aggregator.install(job.job, sumac_agg_host::NewJob { entry, workers, parents }).unwrap();
+    aggregator.install(job).unwrap();
     aggregator
 }
 
 /// A packet and its source.
 struct Packet {
-    from: NewWorker,
+    from: WorkerEntry,
     header: Header,
     values: Vec<i32>,
     is_marked: bool,
@@ -81,10 +57,10 @@ fn good(rng: &mut SmallRng, job: &NewJob) -> Packet {
     match rng.random_range(0..12) {
         0 => header.kind = Kind::Probe as u8,
         1 | 2 => {
-            (header, from) = (result(&header), above(job));
+            (header, from) = (result(&header), job.parents[0]);
             header.flags = [0, flag::ECN_ECHO, flag::COLLISION][rng.random_range(0..3usize)];
         }
-        3 => (header.kind, from) = (Kind::Report as u8, above(job)),
+        3 => (header.kind, from) = (Kind::Report as u8, job.parents[0]),
         4 => (header.slot, header.flags) = (NO_SLOT, header.flags | flag::RESEND),
         5 => header.flags |= flag::RAW_FLOAT | flag::RESEND,
         6 => header.flags |= flag::MAXIMUM,
@@ -97,14 +73,6 @@ fn good(rng: &mut SmallRng, job: &NewJob) -> Packet {
     let shift = [0, 4][rng.random_range(0..2usize)];
     let values = (0..header.elements).map(|_| rng.random::<i32>() >> shift).collect();
     Packet { from, header, values, is_marked: rng.random_range(0..4) == 0 }
-}
-
-/// Returns the destination of the job's sums, which is the source of its results.
-fn above(job: &NewJob) -> NewWorker {
-    match job.level {
-        Level::Rack { parent, .. } => parent,
-        Level::Only | Level::Root { .. } => job.dynamic.as_ref().unwrap().hosts[0],
-    }
 }
 
 /// Falsifies one field.
@@ -129,7 +97,7 @@ fn forge(rng: &mut SmallRng, job: &NewJob, packet: &mut Packet) {
             packet.values = vec![1; usize::from(header.elements)];
         }
         _ => {
-            let others = [job.workers[0], above(job), worker(77)];
+            let others = [job.workers[0], job.parents[0], worker(77)];
             packet.from = others[rng.random_range(0..3usize)];
         }
     }
@@ -149,7 +117,7 @@ fn play(seed: u64, what: &str, job: &NewJob, needed: &[Reason]) {
         let bytes = frame(job, &from, &header, &values, dscp_ecn);
         let seen = bench.show(&bytes);
         let mut payload = bytes[OVERHEAD..].to_vec();
-        let source = from.ip;
+        let source = Ipv4Addr::from_bits(from.ip);
         let answer = match is_marked {
             true => host.on_marked_packet(source, &mut payload),
             false => host.on_packet(source, &mut payload),

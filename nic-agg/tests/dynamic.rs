@@ -5,12 +5,13 @@ mod support;
 
 use std::time::Duration;
 
-use sumac_agg::{NewDynamic, NewJob, NewWorker};
+use sumac_agg_host::NewJob;
 use sumac_agg_layout::State;
 use sumac_wire::{
     Header, Kind, Reason,
     dynamic::{SlotMeta, host::Outcome, owner},
     header::{NO_SLOT, flag},
+    tables::{JobEntry, WorkerEntry, job_flag},
 };
 use support::{
     Bench, DROP, DYNAMIC_SLOTS, PASS, REDIRECT, Shown,
@@ -20,6 +21,7 @@ use support::{
     frames::{self, Answer, answer, sum},
     job_of, privileged,
     summed::Summed,
+    with_entry,
 };
 
 /// A packet of the tables: its sender, its chunk, and its differences from a contribution.
@@ -37,10 +39,8 @@ fn show(bench: &Bench, job: &NewJob, slot: u32, packet: Packet) -> Shown {
             contribution(job, rank, &Header { flags: plain.flags | flags, ..plain })
         }
         Host(seq) => {
-            let above = job.dynamic.as_ref().and_then(|dynamic| dynamic.hosts.first());
-            let above = above.copied().unwrap_or(host(9));
             let header = result(&header(job, 0, seq, slot));
-            frame(job, &above, &header, &values(&header, 9), ECT)
+            frame(job, &job.parents[0], &header, &values(&header, 9), ECT)
         }
     })
 }
@@ -109,7 +109,7 @@ fn table_of_cases() {
         }
         let slot = bench.dynamic_slot(slot);
         let expected = after.map_or(SlotMeta::default(), |(seq, bitmap)| SlotMeta {
-            owner: owner(job.job, job.epoch, 0),
+            owner: owner(job.job, job.entry.epoch, 0),
             seq,
             bitmap,
             tensor: 7,
@@ -131,12 +131,8 @@ fn check_way(what: &str, got: &Answer, reason: Reason, ranks: &[usize]) {
         return;
     }
     let to = host(0);
-    assert_eq!((got.frame.dst_ip, got.frame.dst_port), (to.ip.to_bits(), to.port), "{what}");
-    assert_eq!(
-        (got.frame.src_ip, got.macs),
-        (to.aggregator_ip.to_bits(), [to.mac, to.aggregator_mac]),
-        "{what}"
-    );
+    assert_eq!((got.frame.dst_ip, got.frame.dst_port), (to.ip, to.port), "{what}");
+    assert_eq!((got.frame.src_ip, got.macs), (to.aggregator_ip, [to.mac, to.aggregator_mac]), "{what}");
     assert_eq!(got.header.kind, Kind::Contribution as u8, "{what}");
     assert_eq!(got.header.bitmap_0, ranks.iter().map(|rank| 1 << rank).sum::<u32>(), "{what}");
     let marks = match reason {
@@ -171,7 +167,7 @@ fn worlds_of_all_sizes_and_chunks_of_all_lengths() {
         (1..).zip(cases).map(|(job, (world, len))| NewJob { job, ..dynamic_job(world, len) }).collect();
     let bench = Bench::new(&jobs);
     for job in &jobs {
-        let (world, elements) = (job.workers.len(), job.elements);
+        let (world, elements) = (job.workers.len(), job.entry.elements);
         for rank in 0..world {
             let shown = bench.show(&contribution(job, rank, &header(job, rank, 3, 3)));
             if rank + 1 < world {
@@ -250,7 +246,7 @@ fn orphans_are_taken_back() {
     assert_eq!(bench.dynamic_slot(0).meta, SlotMeta::default(), "a result takes an orphan with it");
     for seq in 1..SLOTS {
         assert_eq!(bench.show(&of(&alive, seq)).reason, Reason::Reclaimed, "slot {seq}");
-        assert_eq!(bench.dynamic_slot(seq).meta.owner, owner(alive.job, alive.epoch, 0));
+        assert_eq!(bench.dynamic_slot(seq).meta.owner, owner(alive.job, alive.entry.epoch, 0));
     }
 }
 
@@ -259,8 +255,8 @@ fn shards_and_jobs_keep_apart() {
     if !privileged("shards_and_jobs_keep_apart") {
         return;
     }
-    let dynamic = NewDynamic { slots: SLOTS, hosts: vec![host(0), host(1)] };
-    let job = NewJob { shards: 2, dynamic: Some(dynamic), ..dynamic_job(2, 20) };
+    let job = with_entry(dynamic_job(2, 20), |entry| JobEntry { shards: 2, ..entry });
+    let job = NewJob { parents: vec![host(0), host(1)], ..job };
     let other = NewJob { job: 6, ..job_of(2, 20) };
     let bench = Bench::new(&[job.clone(), other.clone()]);
     for rank in 0..2 {
@@ -273,13 +269,13 @@ fn shards_and_jobs_keep_apart() {
             if rank == 0 {
                 assert_eq!(shown.reason, Reason::Added);
                 let slot = bench.dynamic_slot(u32::from(lane) * DYNAMIC_SLOTS + 3);
-                assert_eq!(slot.meta.owner, owner(job.job, job.epoch, lane));
+                assert_eq!(slot.meta.owner, owner(job.job, job.entry.epoch, lane));
                 continue;
             }
             assert_eq!(shown.reason, Reason::Forwarded);
             let got = answer(&shown.out);
             let to = host(lane as u8);
-            assert_eq!((got.frame.dst_ip, got.frame.dst_port), (to.ip.to_bits(), to.port + lane as u16));
+            assert_eq!((got.frame.dst_ip, got.frame.dst_port), (to.ip, to.port + lane as u16));
             assert_eq!(got.values, sum(0..2, 3, 20));
         }
     }
@@ -306,13 +302,13 @@ fn probes_show_the_whole_way() {
             assert_eq!(shown.reason, Reason::Passed, "{what}: up");
             let up = answer(&shown.out);
             assert_eq!(up.header, Header { flags: flag::LEVEL, ..probe }, "{what}: up");
-            assert_eq!((up.frame.dst_ip, up.frame.dst_port), (above.ip.to_bits(), above.port), "{what}");
+            assert_eq!((up.frame.dst_ip, up.frame.dst_port), (above.ip, above.port), "{what}");
             let report = Header { kind: Kind::Report as u8, ..up.header };
             let shown = bench.show(&frame(job, &above, &report, &values(&report, 9), ECT));
             assert_eq!(shown.reason, Reason::Probed, "{what}: down");
             let (down, below) = (answer(&shown.out), &job.workers[rank]);
             assert_eq!(down.header, Header { flags: 0, ..report }, "{what}: down");
-            assert_eq!((down.frame.dst_ip, down.frame.dst_port), (below.ip.to_bits(), below.port), "{what}");
+            assert_eq!((down.frame.dst_ip, down.frame.dst_port), (below.ip, below.port), "{what}");
             let stranger = frame(job, &job.workers[0], &report, &values(&report, 9), ECT);
             assert_eq!(bench.show(&stranger).reason, Reason::WrongSource, "{what}: nobody else answers");
         }
@@ -381,9 +377,9 @@ fn what_is_for_somebody_else_is_the_kernels() {
         ];
         // At a rack, the reply is not from the destination of its own sums.
         let at_rack = (&host(7), result(&again), job.workers[0].ip);
-        let is_rack = matches!(job.level, sumac_agg::Level::Rack { .. });
+        let is_rack = job.entry.flags & job_flag::CHILD != 0;
         for (from, header, to) in crossing.into_iter().chain(is_rack.then_some(at_rack)) {
-            let to = NewWorker { aggregator_ip: to, ..*from };
+            let to = WorkerEntry { aggregator_ip: to, ..*from };
             let shown = bench.show(&frame(job, &to, &header, &values(&header, 0), ECT));
             assert_eq!((shown.verdict, shown.reason), (PASS, Reason::Foreign), "{what}: {header:?}");
         }

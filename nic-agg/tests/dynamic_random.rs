@@ -4,18 +4,19 @@
 
 mod support;
 
-use sumac_agg::{Level, NewDynamic, NewJob, NewWorker};
+use sumac_agg_host::NewJob;
 use sumac_loader::Variant;
 use sumac_wire::{
     Header, Kind,
     header::{NO_SLOT, flag},
+    tables::{JobEntry, WorkerEntry, job_flag},
 };
 use support::{
     Bench, DROP, REDIRECT,
     dynamic::{CE, ECT, SLOTS, dynamic_job, frame, header, host, rack_job, root_job},
     frames::{answer, tag},
-    model::{JobTables, Model, Sent, To, entry_of},
-    privileged,
+    model::{JobTables, Model, Sent, To},
+    privileged, with_entry,
 };
 
 /// The most elements here: two strides of the loops and some.
@@ -49,35 +50,28 @@ impl Random {
 
 /// Returns jobs of every level, with two shards and parameter hosts, with and without checksums.
 fn jobs() -> [NewJob; 4] {
-    let hosts = vec![host(0), host(1)];
-    let two = Some(NewDynamic { slots: SLOTS, hosts });
-    let second = Some(NewDynamic { slots: SLOTS / 2, hosts: vec![host(2)] });
+    let two_shards = |new: NewJob| with_entry(new, |entry| JobEntry { shards: 2, ..entry });
+    let (hosts, flags) = (vec![host(0), host(1)], job_flag::DYNAMIC);
+    let unchecked =
+        with_entry(dynamic_job(4, ELEMENTS), |entry| JobEntry { slots: SLOTS / 2, flags, ..entry });
     [
-        NewJob { shards: 2, dynamic: two.clone(), ..dynamic_job(3, ELEMENTS) },
-        NewJob { shards: 2, job: 6, ..rack_job(2, ELEMENTS) },
-        NewJob { shards: 2, job: 7, dynamic: two, ..root_job(2, ELEMENTS) },
-        NewJob { shards: 1, job: 8, checksum: false, dynamic: second, ..dynamic_job(4, ELEMENTS) },
+        NewJob { parents: hosts.clone(), ..two_shards(dynamic_job(3, ELEMENTS)) },
+        NewJob { job: 6, ..two_shards(rack_job(2, ELEMENTS)) },
+        NewJob { job: 7, parents: hosts, ..two_shards(root_job(2, ELEMENTS)) },
+        NewJob { job: 8, parents: vec![host(2)], ..unchecked },
     ]
-}
-
-fn above(job: &NewJob) -> Vec<NewWorker> {
-    match (&job.level, &job.dynamic) {
-        (Level::Rack { parent, .. }, _) => vec![*parent],
-        (_, Some(dynamic)) => dynamic.hosts.clone(),
-        _ => Vec::new(),
-    }
 }
 
 fn tables_of(bench: &Bench, job: &NewJob) -> JobTables {
     JobTables {
         entry: bench.tables.lock().unwrap().job(job.job).unwrap(),
-        workers: job.workers.iter().map(entry_of).collect(),
-        parents: above(job).iter().map(entry_of).collect(),
+        workers: job.workers.clone(),
+        parents: job.parents.clone(),
     }
 }
 
 /// Returns a valid packet.
-fn good(random: &mut Random, job: &NewJob) -> (Header, NewWorker) {
+fn good(random: &mut Random, job: &NewJob) -> (Header, WorkerEntry) {
     let rank = random.below(job.workers.len() as u64) as usize;
     let seq = random.below(3) as u32;
     // Mostly slots of the job's own and chunks of one kind, so that they collide.
@@ -113,13 +107,13 @@ fn from_above(random: &mut Random, request: &Header) -> Header {
     Header { kind: kind as u8, flags, elements, ..*request }
 }
 
-fn above_of(job: &NewJob, lane: u32) -> NewWorker {
-    let (above, shard) = (above(job), lane % u32::from(job.shards));
-    above[shard as usize % above.len()]
+fn above_of(job: &NewJob, lane: u32) -> WorkerEntry {
+    let shard = lane % u32::from(job.entry.shards);
+    job.parents[shard as usize % job.parents.len()]
 }
 
 /// Changes one field, which makes the packet invalid.
-fn spoil(random: &mut Random, header: &mut Header, from: &mut NewWorker) {
+fn spoil(random: &mut Random, header: &mut Header, from: &mut WorkerEntry) {
     match random.below(12) {
         0 => header.token ^= 1 << random.below(64),
         1 => header.epoch ^= 1 << random.below(16),
@@ -171,10 +165,10 @@ fn storm(variant: Variant, packets: usize) {
         let sent = Sent {
             header,
             values: if is_bent { bent(&values, &bytes) } else { values },
-            from: from.ip.to_bits(),
-            shard: header.lane % job.shards,
+            from: from.ip,
+            shard: header.lane % job.entry.shards,
             is_marked,
-            is_intact: !is_bent || !job.checksum,
+            is_intact: !is_bent || job.entry.flags & job_flag::CHECKSUM == 0,
         };
         let (reason, out) = model.show(&tables[which], &sent);
         let is_tagged = random.once_in(5);

@@ -8,13 +8,14 @@ use std::{
     time::Duration,
 };
 
-use sumac_agg::{Aggregator, AttachOptions, Level, NewJob, NewWorker, attach};
+use sumac_agg::{Aggregator, AttachOptions, attach, job::worker_entry};
+use sumac_agg_host::NewJob;
 use sumac_control::neighbour;
 use sumac_loader::{BoundXdpMode, XdpMode};
 use sumac_wire::{DEFAULT_BASE_PORT, Header, Kind, MAX_ELEMENTS, PAGE_ELEMENTS, header::HEADER_LEN};
 use support::{
-    TOKEN,
     frames::{header, sum, value},
+    job_of,
     net::{FRAME_TIMEOUT, Namespace, Pins, cable},
     privileged,
 };
@@ -40,32 +41,10 @@ impl Job {
     ) -> Job {
         let new = namespace.inside(|| {
             let way = |ip: &Ipv4Addr| {
-                let way = neighbour::resolve(*ip).unwrap();
-                NewWorker {
-                    ip: *ip,
-                    port: WORKER_PORT,
-                    mac: way.mac,
-                    ifindex: way.ifindex,
-                    aggregator_ip: way.src_ip,
-                    aggregator_mac: way.own_mac,
-                }
+                let neighbour = neighbour::resolve(*ip).unwrap();
+                worker_entry(SocketAddrV4::new(*ip, WORKER_PORT), &neighbour)
             };
-            let new = NewJob {
-                job: 5,
-                epoch: 1,
-                token: TOKEN,
-                dynamic: None,
-                first_slot: None,
-                slots: 8,
-                lane_slots: 8,
-                shards: 1,
-                stealing: false,
-                level: Level::Only,
-                elements,
-                checksum: true,
-                group: None,
-                workers: ips.iter().map(way).collect(),
-            };
+            let new = NewJob { workers: ips.iter().map(way).collect(), ..job_of(0, elements) };
             aggregator.add_job(&new).unwrap();
             new
         });
@@ -75,7 +54,7 @@ impl Job {
     fn send(&self, rank: usize, header: &Header) {
         let values = (0..usize::from(header.elements)).flat_map(|i| value(rank, header.seq, i).to_be_bytes());
         let payload: Vec<u8> = header.to_bytes().into_iter().chain(values).collect();
-        let to = SocketAddrV4::new(self.new.workers[rank].aggregator_ip, DEFAULT_BASE_PORT);
+        let to = SocketAddrV4::new(self.new.workers[rank].aggregator_ip.into(), DEFAULT_BASE_PORT);
         self.sockets[rank].send_to(&payload, to).unwrap();
     }
 
@@ -87,7 +66,10 @@ impl Job {
     fn receive(&self, rank: usize) -> (Header, Vec<i32>) {
         let mut bytes = [0; 10_000];
         let (len, from) = self.sockets[rank].recv_from(&mut bytes).expect("no answer");
-        assert_eq!(from, SocketAddrV4::new(self.new.workers[rank].aggregator_ip, DEFAULT_BASE_PORT).into());
+        assert_eq!(
+            from,
+            SocketAddrV4::new(self.new.workers[rank].aggregator_ip.into(), DEFAULT_BASE_PORT).into()
+        );
         let header = Header::read(&bytes[..len], 0, len).unwrap();
         let values = bytes[HEADER_LEN..len].as_chunks::<4>().0.iter().map(|chunk| i32::from_be_bytes(*chunk));
         (header, values.collect())
@@ -108,7 +90,7 @@ impl Job {
 
     /// Runs a job: a probe, chunks of all lengths in any order of ranks, and a retransmission for a lost result.
     fn play(&self) {
-        let (world, full) = (self.sockets.len(), self.new.elements);
+        let (world, full) = (self.sockets.len(), self.new.entry.elements);
         for rank in 0..world {
             let probe = Header { kind: Kind::Probe as u8, ..header(&self.new, rank, 0, full) };
             self.send(rank, &probe);

@@ -4,7 +4,7 @@
 
 mod support;
 
-use sumac_agg::NewJob;
+use sumac_agg_host::NewJob;
 use sumac_wire::{Header, Kind, Reason, header::flag};
 use support::{
     Bench, DROP, PASS, REDIRECT, SHARDS,

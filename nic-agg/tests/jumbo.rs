@@ -3,7 +3,8 @@
 
 mod support;
 
-use sumac_agg::{JobError, NewJob};
+use sumac_agg::AddJobError;
+use sumac_agg_host::NewJob;
 use sumac_loader::Variant;
 use sumac_wire::{Kind, MAX_ELEMENTS, Reason, header::flag};
 use support::{
@@ -49,7 +50,7 @@ fn long_results_are_not_promised_to_several_ports() {
     let bench = Bench::of(Variant::Jumbo, &[]);
     let mut tables = bench.tables.lock().unwrap();
     let refused = sumac_agg::job::add(&mut tables, &job_of(2, 833)).unwrap_err();
-    assert!(matches!(refused, JobError::Copies { elements: 833 }), "{refused}");
+    assert!(matches!(refused, AddJobError::Copies { elements: 833 }), "{refused}");
     sumac_agg::job::add(&mut tables, &job_of(2, 832)).unwrap();
 }
 

@@ -10,15 +10,16 @@ mod support;
 
 use std::net::Ipv4Addr;
 
-use sumac_agg::{Level, NewJob, NewWorker};
+use sumac_agg_host::NewJob;
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind, Reason,
     header::{exponent, flag},
+    tables::{JobEntry, WorkerEntry, job_flag},
 };
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT, Shown,
     frames::{answer, frame_of, header, sum},
-    job_of, privileged,
+    job_of, privileged, with_entry,
 };
 
 const ELEMENTS: u16 = 37;
@@ -32,28 +33,38 @@ fn uplink(rack: usize) -> (Ipv4Addr, [u8; 6]) {
     (Ipv4Addr::new(10, 99, 0, 10 + rack as u8), [2, 9, 9, 0, 1, rack as u8])
 }
 
-fn rack_job(rack: usize, stealing: bool) -> NewJob {
-    let (aggregator_ip, aggregator_mac) = uplink(rack);
-    let parent = NewWorker {
-        ip: ROOT,
+/// Returns the way from an aggregator to another.
+fn hop(to: (Ipv4Addr, [u8; 6]), from: (Ipv4Addr, [u8; 6]), ifindex: u32) -> WorkerEntry {
+    WorkerEntry {
+        ip: to.0.to_bits(),
         port: DEFAULT_BASE_PORT,
-        mac: ROOT_MAC,
-        ifindex: 77,
-        aggregator_ip,
-        aggregator_mac,
-    };
-    let level = Level::Rack { rack: rack as u16, racks: 2, contributors: CONTRIBUTORS, parent };
-    NewJob { level, stealing, ..job_of(RACKS[rack], ELEMENTS) }
+        mac: to.1,
+        ifindex,
+        aggregator_ip: from.0.to_bits(),
+        aggregator_mac: from.1,
+        ..WorkerEntry::default()
+    }
+}
+
+fn rack_job(rack: usize, stealing: bool) -> NewJob {
+    let parents = vec![hop((ROOT, ROOT_MAC), uplink(rack), 77)];
+    let job = with_entry(job_of(RACKS[rack], ELEMENTS), |entry| JobEntry {
+        rack: rack as u16,
+        racks: 2,
+        ..of_level(entry, job_flag::CHILD, stealing)
+    });
+    NewJob { parents, ..job }
 }
 
 fn root_job(stealing: bool) -> NewJob {
-    let worker = |rack| {
-        let (ip, mac) = uplink(rack);
-        let ifindex = 200 + rack as u32;
-        NewWorker { ip, port: DEFAULT_BASE_PORT, mac, ifindex, aggregator_ip: ROOT, aggregator_mac: ROOT_MAC }
-    };
-    let level = Level::Root { contributors: CONTRIBUTORS };
-    NewJob { level, stealing, workers: (0..2).map(worker).collect(), ..job_of(2, ELEMENTS) }
+    let worker = |rack| hop(uplink(rack), (ROOT, ROOT_MAC), 200 + rack as u32);
+    let job = with_entry(job_of(2, ELEMENTS), |entry| of_level(entry, job_flag::ROOT, stealing));
+    NewJob { workers: (0..2).map(worker).collect(), ..job }
+}
+
+fn of_level(entry: JobEntry, level: u16, stealing: bool) -> JobEntry {
+    let stealing = if stealing { job_flag::STEALING } else { 0 };
+    JobEntry { flags: entry.flags | level | stealing, contributors: CONTRIBUTORS, ..entry }
 }
 
 /// Two racks and their root.
@@ -196,7 +207,7 @@ fn a_question_goes_up_and_its_answer_comes_back_to_its_worker() {
     let got = answer(&down.out);
     assert_eq!((got.header.kind, got.header.flags), (Kind::Result as u8, flag::QUERY));
     assert_eq!((got.header.bitmap_0, got.header.bitmap_1), (0b10, 0));
-    assert_eq!(got.frame.dst_ip, job.workers[1].ip.to_bits());
+    assert_eq!(got.frame.dst_ip, job.workers[1].ip);
     assert_eq!(got.macs, [job.workers[1].mac, job.workers[1].aggregator_mac]);
     assert!(rack.pool() == before, "a question changed a slot");
     // Its packet carries the part.

@@ -14,21 +14,24 @@ use std::{
 };
 
 use sumac_agg::{
-    Aggregator, AttachError, AttachOptions, JobError, Level, NewDynamic, NewJob, NewWorker,
-    aggregator::ChangeError, attach, clean, detach,
+    AddJobError, Aggregator, AttachError, AttachOptions, aggregator::ChangeError, attach, clean, detach,
+    job::worker_entry,
 };
+use sumac_agg_host::{JobError, NewJob};
 use sumac_control::neighbour;
 use sumac_hostprog::Steer;
 use sumac_loader::{AttachError as LoaderError, BoundXdpMode, Interface, XdpMode};
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header,
     header::{HEADER_LEN, flag},
+    tables::{JobEntry, job_flag},
 };
 use support::{
-    TOKEN, dynamic,
+    dynamic,
     frames::{header, sum},
+    job_of,
     net::{Namespace, Pins, cable},
-    privileged,
+    privileged, with_entry,
 };
 
 const ELEMENTS: u16 = 64;
@@ -71,32 +74,11 @@ impl Lab {
     fn job(&self) -> NewJob {
         let way = |rank: u8| {
             let ip = Ipv4Addr::new(10, 78, rank, 2);
-            let way = self.middle.inside(|| neighbour::resolve(ip).unwrap());
-            NewWorker {
-                ip,
-                port: DEFAULT_BASE_PORT,
-                mac: way.mac,
-                ifindex: way.ifindex,
-                aggregator_ip: way.src_ip,
-                aggregator_mac: way.own_mac,
-            }
+            let neighbour = self.middle.inside(|| neighbour::resolve(ip).unwrap());
+            worker_entry(SocketAddrV4::new(ip, DEFAULT_BASE_PORT), &neighbour)
         };
-        NewJob {
-            job: 9,
-            epoch: 1,
-            token: TOKEN,
-            dynamic: None,
-            first_slot: None,
-            slots: 8,
-            lane_slots: 8,
-            shards: 1,
-            stealing: false,
-            level: Level::Only,
-            elements: ELEMENTS,
-            checksum: true,
-            group: None,
-            workers: (0..2).map(way).collect(),
-        }
+        let job = with_entry(job_of(2, ELEMENTS), |entry| JobEntry { slot_base: 0, epoch: 1, ..entry });
+        NewJob { job: 9, workers: (0..2).map(way).collect(), ..job }
     }
 
     fn contribute(&self, job: &NewJob, rank: usize, seq: u32) {
@@ -107,7 +89,7 @@ impl Lab {
     fn send(&self, job: &NewJob, rank: usize, header: &Header, values: &[i32]) {
         let values = values.iter().flat_map(|value| value.to_be_bytes());
         let payload: Vec<u8> = header.to_bytes().into_iter().chain(values).collect();
-        let to = SocketAddrV4::new(job.workers[rank].aggregator_ip, DEFAULT_BASE_PORT);
+        let to = SocketAddrV4::new(job.workers[rank].aggregator_ip.into(), DEFAULT_BASE_PORT);
         self.sockets[rank].send_to(&payload, to).unwrap();
     }
 
@@ -169,8 +151,15 @@ fn a_dynamic_job_goes_on_after_detach_and_attach() {
     let aggregator = lab.attach(&lab.options()).unwrap();
     let job = lab.job();
     // The second worker is the parameter host as well, with the same socket.
-    let dynamic = NewDynamic { slots: 16, hosts: vec![job.workers[1]] };
-    let job = NewJob { dynamic: Some(dynamic), ..job };
+    let parents = vec![job.workers[1]];
+    let dynamic = |entry: JobEntry| JobEntry {
+        flags: entry.flags | job_flag::DYNAMIC,
+        slots: 16,
+        lane_slots_log2: 0,
+        ..entry
+    };
+    let fixed = job.clone();
+    let job = NewJob { parents, ..with_entry(job, dynamic) };
     lab.middle.inside(|| aggregator.add_job(&job).unwrap());
     let contribute = |rank: usize, seq: u32| {
         let header = dynamic::header(&job, rank, seq, 3);
@@ -196,8 +185,11 @@ fn a_dynamic_job_goes_on_after_detach_and_attach() {
         assert!(aggregator.remove_job(job.job).unwrap());
         aggregator.add_job(&job).unwrap();
         assert!(aggregator.remove_job(job.job).unwrap());
-        let refused = aggregator.add_job(&NewJob { dynamic: None, ..job.clone() }).unwrap_err();
-        assert!(matches!(refused, ChangeError::Job(JobError::EpochUsed { .. })), "{refused}");
+        let refused = aggregator.add_job(&fixed).unwrap_err();
+        assert!(
+            matches!(refused, ChangeError::Job(AddJobError::Job(JobError::EpochUsed { .. }))),
+            "{refused}"
+        );
     });
 }
 
@@ -331,25 +323,32 @@ fn jobs_need_ports_slots_and_a_new_epoch() {
     }
     let lab = Lab::new();
     let aggregator = lab.attach(&lab.options()).unwrap();
-    let add = |job: &NewJob| match lab.middle.inside(|| aggregator.add_job(job)) {
+    let add = |job: &NewJob| match lab.middle.inside(|| aggregator.add_job_anywhere(job.clone())) {
         Ok(placed) => Ok(placed.first_slot),
         Err(ChangeError::Job(error)) => Err(error),
         Err(ChangeError::Open(error)) => panic!("{error}"),
     };
     let job = lab.job();
     assert_eq!(add(&job).unwrap(), 0);
-    assert!(matches!(add(&job), Err(JobError::Taken { job: 9, epoch: 1 })));
-    let second = NewJob { job: 10, slots: 32, ..job.clone() };
+    assert!(matches!(add(&job), Err(AddJobError::Job(JobError::Taken { job: 9, epoch: 1 }))));
+    let large = with_entry(job.clone(), |entry| JobEntry { slots: 32, ..entry });
+    let second = NewJob { job: 10, ..large.clone() };
     assert_eq!(add(&second).unwrap(), 8);
-    let third = NewJob { job: 11, slots: 32, ..job.clone() };
-    assert!(matches!(add(&third), Err(JobError::PoolFull { slots: 32, pool: 64 })));
-    let long = NewJob { job: 12, elements: 257, ..job.clone() };
-    assert!(matches!(add(&long), Err(JobError::Elements { max: 256, .. })));
+    let third = NewJob { job: 11, ..large };
+    assert!(matches!(add(&third), Err(AddJobError::PoolFull { slots: 32, pool: 64 })));
+    let long = with_entry(job.clone(), |entry| JobEntry { elements: 257, ..entry });
+    let long = NewJob { job: 12, ..long };
+    assert!(matches!(add(&long), Err(AddJobError::Job(JobError::Elements { max: 256, .. }))));
     lab.middle.inside(|| aggregator.remove_job(9).unwrap());
-    assert!(matches!(add(&job), Err(JobError::EpochUsed { epoch: 1, .. })), "slots hold epoch 1");
-    assert_eq!(add(&NewJob { epoch: 2, ..job.clone() }).unwrap(), 0);
+    let used = add(&job);
+    assert!(
+        matches!(used, Err(AddJobError::Job(JobError::EpochUsed { epoch: 1, .. }))),
+        "slots hold epoch 1"
+    );
+    let next = with_entry(job.clone(), |entry| JobEntry { epoch: 2, ..entry });
+    assert_eq!(add(&next).unwrap(), 0);
     lab.middle.inside(|| detach(&lab.pins.0, &["p1".to_owned()]).unwrap());
-    assert!(matches!(add(&NewJob { job: 13, ..job }), Err(JobError::NoPort { rank: 1, .. })));
+    assert!(matches!(add(&NewJob { job: 13, ..job }), Err(AddJobError::NoPort { rank: 1, .. })));
 }
 
 #[test]

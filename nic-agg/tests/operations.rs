@@ -3,13 +3,14 @@
 
 mod support;
 
-use sumac_agg::NewJob;
+use sumac_agg::tables::Tables;
+use sumac_agg_host::NewJob;
 use sumac_agg_layout::{Drops, State, state_flag};
-use sumac_wire::{Kind, Reason, checksum};
+use sumac_wire::{Kind, Reason, checksum, tables::JobEntry};
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, PASS, REDIRECT,
     frames::{contribution, frame_of, header},
-    job_of, privileged,
+    job_of, privileged, with_entry,
 };
 
 const ELEMENTS: u16 = 8;
@@ -29,6 +30,13 @@ impl Bench {
     }
 }
 
+/// Returns a job's counters that are not zero.
+fn counters(tables: &Tables, job: u16) -> Vec<(Reason, u64)> {
+    let seen = tables.job_seen(job).unwrap();
+    let all = Reason::ALL.iter().map(|reason| (*reason, seen.counters[*reason as usize]));
+    all.filter(|(_, count)| *count > 0).collect()
+}
+
 #[test]
 fn what_arrives_is_dropped_in_proportion() {
     if !privileged("what_arrives_is_dropped_in_proportion") {
@@ -42,9 +50,9 @@ fn what_arrives_is_dropped_in_proportion() {
     // Ten standard deviations of 27 to either side.
     assert!((2730..3270).contains(&answered), "{answered} of 4000 probes came through");
     let tables = bench.tables.lock().unwrap();
-    let injected = tables.injected(job.job).unwrap();
+    let injected = tables.job_seen(job.job).unwrap().injected;
     assert_eq!((injected.up, injected.down), (4000 - answered as u64, 0));
-    let of_job = tables.job_counters(job.job).unwrap();
+    let of_job = counters(&tables, job.job);
     let expected = [(Reason::Probed, answered as u64), (Reason::Injected, 4000 - answered as u64)];
     assert_eq!(of_job, expected);
 }
@@ -81,7 +89,7 @@ fn what_leaves_is_dropped_after_its_effect() {
         Reason::Replied,
         "nothing was lost but it"
     );
-    let injected = bench.tables.lock().unwrap().injected(job.job).unwrap();
+    let injected = bench.tables.lock().unwrap().job_seen(job.job).unwrap().injected;
     assert_eq!((injected.up, injected.down), (0, 1));
 }
 
@@ -206,8 +214,8 @@ fn times_are_taken_of_one_chunk_in_sixteen() {
         }
     }
     let tables = bench.tables.lock().unwrap();
-    assert_eq!(tables.times(job.job).unwrap().buckets.iter().sum::<u64>(), 4);
-    let late = [0, 1].map(|rank| tables.lateness(job.job, rank).unwrap());
+    assert_eq!(tables.job_seen(job.job).unwrap().times.buckets.iter().sum::<u64>(), 4);
+    let late = [0, 1].map(|rank| tables.worker_seen(job.job, rank).unwrap().late);
     assert_eq!(late.map(|late| late.chunks), [4, 4]);
     assert_eq!((late[0].sum, late[0].max), (0, 0), "the first is never late");
     assert!(late[1].max > 0 && late[1].sum >= late[1].max, "{late:?}");
@@ -221,12 +229,13 @@ fn a_new_job_counts_from_zero() {
     let (job, bench) = bench();
     bench.show(&contribution(&job, 0, 0, ELEMENTS));
     let mut tables = bench.tables.lock().unwrap();
-    assert_eq!(tables.job_counters(job.job).unwrap(), [(Reason::Added, 1)]);
+    assert_eq!(counters(&tables, job.job), [(Reason::Added, 1)]);
     sumac_agg::job::remove(&mut tables, job.job).unwrap();
-    sumac_agg::job::add(&mut tables, &NewJob { epoch: job.epoch + 1, ..job.clone() }).unwrap();
-    assert_eq!(tables.job_counters(job.job).unwrap(), []);
-    assert_eq!(tables.worker_counters(job.job, 0).unwrap().added, 0);
-    assert_eq!(tables.lateness(job.job, 0).unwrap().chunks, 0);
+    sumac_agg::job::add(&mut tables, &with_entry(job.clone(), |entry| JobEntry { epoch: 4, ..entry }))
+        .unwrap();
+    assert_eq!(counters(&tables, job.job), []);
+    assert_eq!(tables.worker_seen(job.job, 0).unwrap().counters.added, 0);
+    assert_eq!(tables.worker_seen(job.job, 0).unwrap().late.chunks, 0);
 }
 
 #[test]
@@ -239,9 +248,9 @@ fn slots_that_hold_something_are_not_given_back() {
         let mut tables = bench.tables.lock().unwrap();
         sumac_agg::job::resize(&mut tables, job.job, lane_slots).map_err(|error| error.to_string())
     };
-    resize(job.lane_slots).unwrap();
-    resize(job.lane_slots / 2).unwrap();
-    for (lane_slots, what) in [(job.lane_slots, "more than it has"), (3, "no power of two"), (0, "none")] {
+    resize(8).unwrap();
+    resize(4).unwrap();
+    for (lane_slots, what) in [(8, "more than it has"), (3, "no power of two"), (0, "none")] {
         let refused = resize(lane_slots).unwrap_err();
         assert!(refused.contains("cannot be reduced"), "{what}: {refused}");
     }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use sumac_agg::NewJob;
+use sumac_agg_host::NewJob;
 use sumac_wire::{
     Header, Kind, Reason,
     header::{HEADER_LEN, flag},
@@ -74,7 +74,7 @@ fn each_row_of_the_table() {
                 ..asked
             };
             assert_eq!((got.header, got.values.len()), (expected, 0), "{what}");
-            assert_eq!(got.frame.dst_ip, job.workers[rank].ip.to_bits(), "{what}");
+            assert_eq!(got.frame.dst_ip, job.workers[rank].ip, "{what}");
             assert_eq!(got.macs, [job.workers[rank].mac, AGGREGATOR_MAC], "{what}");
         }
     }

@@ -4,16 +4,17 @@
 
 mod support;
 
-use sumac_agg::NewJob;
+use sumac_agg_host::NewJob;
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind, Reason,
     header::{exponent, flag},
     slot::{SlotMeta, Version, owner, state},
+    tables::{JobEntry, job_flag},
 };
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT,
     frames::{Answer, answer, contribution, emit, frame_of, header, move_to_port, sum, tag, value},
-    job_of, privileged,
+    job_of, privileged, with_entry,
 };
 
 const ALL: u32 = 0b111;
@@ -140,7 +141,7 @@ fn table_of_cases() {
         assert_eq!((shown.verdict, shown.reason), (verdict, reason), "{what}");
         let slot = bench.slot(16 + 3);
         let is_used = after.iter().any(|(_, seen)| *seen != 0);
-        assert_eq!(slot.meta.owner, if is_used { owner(job.job, job.epoch) } else { 0 }, "{what}");
+        assert_eq!(slot.meta.owner, if is_used { owner(job.job, job.entry.epoch) } else { 0 }, "{what}");
         for (v, (seq, seen)) in after.into_iter().enumerate() {
             // Whoever's later packet was not ignored has this version's result.
             let noted =
@@ -180,11 +181,11 @@ fn results_and_replies_are_addressed() {
         let result = answer(&completed.out);
         assert_eq!(result.frame.tagged, tagged);
         // The broadcast's egress program writes each worker's addresses into its copy; until then they are the last one's.
-        assert_eq!(result.frame.dst_ip, job.workers[1].ip.to_bits());
+        assert_eq!(result.frame.dst_ip, job.workers[1].ip);
         let reply = show(0);
         assert_eq!(reply.verdict, REDIRECT);
         let got = answer(&reply.out);
-        assert_eq!((got.frame.src_ip, got.frame.dst_ip), (AGGREGATOR.to_bits(), job.workers[0].ip.to_bits()));
+        assert_eq!((got.frame.src_ip, got.frame.dst_ip), (AGGREGATOR.to_bits(), job.workers[0].ip));
         assert_eq!(
             (got.frame.src_port, got.frame.dst_port),
             (48700, 49000),
@@ -331,7 +332,7 @@ fn another_operation_is_sent_back_marked() {
         (Kind::Result as u8, flag::MISMATCH, 7)
     );
     assert_eq!((back.header.seq, back.values), (3, (0..4).map(|i| value(1, 3, i)).collect()));
-    assert_eq!(back.frame.dst_ip, job.workers[1].ip.to_bits());
+    assert_eq!(back.frame.dst_ip, job.workers[1].ip);
     assert!(bench.pool() == before, "a slot changed");
 }
 
@@ -340,8 +341,12 @@ fn slots_steal_what_their_lane_has_next() {
     if !privileged("slots_steal_what_their_lane_has_next") {
         return;
     }
-    let mut job = NewJob { stealing: true, lane_slots: 2, shards: 2, ..job_of(1, 4) };
-    job.slots = 8;
+    let job = with_entry(job_of(1, 4), |entry| JobEntry {
+        flags: entry.flags | job_flag::STEALING,
+        lane_slots_log2: 1,
+        shards: 2,
+        ..entry
+    });
     let bench = Bench::new(std::slice::from_ref(&job));
     // Two shards of two lanes each: a lane has its own counter.
     let show = |lane: u32, seq: u32, slot: u32, version: bool| {
@@ -364,8 +369,9 @@ fn a_port_reaches_its_own_shards_slots_only() {
     if !privileged("a_port_reaches_its_own_shards_slots_only") {
         return;
     }
-    let job = NewJob { lane_slots: 2, shards: 2, ..job_of(2, 4) };
-    let other = NewJob { job: 6, first_slot: Some(24), ..job_of(2, 4) };
+    let job = with_entry(job_of(2, 4), |entry| JobEntry { lane_slots_log2: 1, shards: 2, ..entry });
+    let other = with_entry(job_of(2, 4), |entry| JobEntry { slot_base: 24, ..entry });
+    let other = NewJob { job: 6, ..other };
     let bench = Bench::new(&[job.clone(), other]);
     for slot in 0..10u32 {
         for shard in 0..2u16 {
@@ -406,7 +412,7 @@ fn jobs_without_checksums_have_none_in_results() {
     if !privileged("jobs_without_checksums_have_none_in_results") {
         return;
     }
-    let job = NewJob { checksum: false, ..job_of(2, 20) };
+    let job = with_entry(job_of(2, 20), |entry| JobEntry { flags: 0, ..entry });
     let bench = Bench::new(std::slice::from_ref(&job));
     bench.show(&contribution(&job, 0, 0, 20));
     let out = bench.show(&contribution(&job, 1, 0, 20)).out;
@@ -430,7 +436,7 @@ fn probes_are_answered_with_the_same_length() {
         let report = answer(&shown.out);
         assert_eq!(shown.out.len(), frame.len());
         assert_eq!(report.header, sumac_wire::Header { kind: Kind::Report as u8, ..probe });
-        assert_eq!((report.frame.dst_ip, report.frame.dst_port), (job.workers[1].ip.to_bits(), 49000));
+        assert_eq!((report.frame.dst_ip, report.frame.dst_port), (job.workers[1].ip, 49000));
         assert_eq!(report.macs, [job.workers[1].mac, AGGREGATOR_MAC]);
     }
     assert!(bench.pool() == before, "a probe touched a slot");
@@ -448,7 +454,7 @@ fn workers_are_counted() {
     }
     let tables = bench.tables.lock().unwrap();
     let of = |rank| {
-        let c = tables.worker_counters(job.job, rank).unwrap();
+        let c = tables.worker_seen(job.job, rank).unwrap().counters;
         (c.added, c.last, c.duplicates, c.replies)
     };
     assert_eq!(of(0), (2, 1, 1, 1));

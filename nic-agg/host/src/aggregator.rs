@@ -1,28 +1,24 @@
-//! The aggregator without sockets: a packet goes in, is turned into its answer in place, and comes out
-//! with whom it is for.
+//! The aggregator without sockets: a packet goes in, is turned into its answer in place, and comes out with its
+//! destination.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 mod dynamic;
 mod static_mode;
 
-use sumac_agg_layout::Drops;
+use sumac_agg_layout::{Drops, State};
 use sumac_wire::{
-    Header, MAX_ELEMENTS, MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS, Reason, admit,
+    Header, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, PAGE_ELEMENTS, Reason, admit,
     header::flag,
     reason::COUNTERS,
-    tables::{JobEntry, WorkerEntry, job_flag, worker_index},
+    tables::{JobEntry, WorkerEntry, job_flag},
 };
 
 use crate::{
-    pool::Pool,
+    job::{JobError, NewJob, check_range, endpoint},
+    pool::{NoMemory, Pool},
     shared::SharedPool,
     watch::{JobSeen, Watch, WorkerSeen},
-};
-
-pub use crate::{
-    job::{JobError, NewJob},
-    pool::NoMemory,
 };
 
 /// The destination of the packet, which has become its own answer.
@@ -30,14 +26,13 @@ pub use crate::{
 pub enum Answer {
     /// No answer: it was added, or refused.
     None(Reason),
-    /// Send it there: to a worker, a rack, or the parent.
+    /// A worker, a rack, or the parent.
     One(Reason, SocketAddrV4),
-    /// Send it to all workers of this job: [`HostAggregator::workers`].
+    /// All workers of this job: [`HostAggregator::workers`].
     All(Reason, u16),
 }
 
 impl Answer {
-    /// The reason under which the packet is counted.
     pub fn reason(self) -> Reason {
         match self {
             Answer::None(reason) | Answer::One(reason, _) | Answer::All(reason, _) => reason,
@@ -45,17 +40,12 @@ impl Answer {
     }
 }
 
+/// A job, with the addresses for this shard.
 #[derive(Clone, Debug, Default)]
 struct Job {
     entry: JobEntry,
-    addresses: Vec<SocketAddrV4>,
+    workers: Vec<SocketAddrV4>,
     parents: Vec<SocketAddrV4>,
-}
-
-impl Job {
-    fn is_dynamic(&self) -> bool {
-        self.entry.flags & job_flag::DYNAMIC != 0
-    }
 }
 
 /// The slots, the jobs, and the counters of one shard. Shards have nothing in common: each has a port, a thread and an
@@ -64,18 +54,16 @@ pub struct HostAggregator {
     shard: u16,
     shards: u16,
     pool: Pool,
-    /// The slots that dynamic jobs share.
     shared: SharedPool,
     jobs: Vec<Job>,
-    workers: Vec<WorkerEntry>,
-    /// The chunk that each lane's next completed slot takes, by [`lane_index`].
+    /// The chunk that each lane's next completed slot takes, by [`lane_index`](sumac_wire::tables::lane_index).
     lanes: Vec<u32>,
     counters: [u64; COUNTERS],
     watch: Watch,
 }
 
 impl HostAggregator {
-    /// `slots` slots, each for chunks of at most `max_elements` (limited to what a packet can carry), in the only shard.
+    /// Makes the only shard, of `slots` slots for chunks of at most `max_elements` (limited to what a packet can carry).
     ///
     /// # Errors
     /// When the slots do not fit half of the memory that this host has.
@@ -83,7 +71,7 @@ impl HostAggregator {
         HostAggregator::of_shard(0, 1, slots, max_elements)
     }
 
-    /// The same for one of several shards.
+    /// As [`HostAggregator::new`], for one of several shards.
     pub fn of_shard(
         shard: u16,
         shards: u16,
@@ -96,7 +84,6 @@ impl HostAggregator {
             pool: Pool::new(slots, max_elements.min(MAX_ELEMENTS as u16), shards)?,
             shared: SharedPool::new(0, max_elements.min(PAGE_ELEMENTS as u16), shards)?,
             jobs: vec![Job::default(); MAX_JOBS],
-            workers: vec![WorkerEntry::default(); MAX_JOBS * MAX_WORKERS],
             lanes: vec![0; MAX_JOBS * MAX_LANES],
             counters: [0; COUNTERS],
             watch: Watch::new(slots),
@@ -119,113 +106,75 @@ impl HostAggregator {
         Ok(())
     }
 
-    /// Slots in the pool.
-    pub fn slots(&self) -> u32 {
-        self.pool.slots()
-    }
-
-    /// Most elements in a chunk.
-    pub fn max_elements(&self) -> u16 {
-        self.pool.max_elements()
-    }
-
-    /// Starts to aggregate for job `number`.
-    pub fn install(&mut self, number: u16, new: NewJob) -> Result<(), JobError> {
-        self.check(number, &new)?;
-        let world = new.workers.len() as u16;
-        let shard = self.shard;
-        let here =
-            |address: SocketAddrV4| SocketAddrV4::new(*address.ip(), address.port().wrapping_add(shard));
-        for (rank, address) in new.workers.iter().enumerate() {
-            let index = worker_index(number, rank as u16) as usize;
-            self.workers[index] = WorkerEntry {
-                ip: address.ip().to_bits(),
-                port: here(*address).port(),
-                ..WorkerEntry::default()
-            };
+    /// Returns the sizes, as the eBPF aggregator's table has them.
+    pub fn sizes(&self) -> State {
+        State {
+            slots: self.pool.slots(),
+            elements: self.pool.max_elements(),
+            shards: self.shards,
+            dynamic_slots: self.shared.slots(),
+            slot_timeout: self.shared.timeout,
+            ..State::default()
         }
-        self.watch.forget(number);
-        let flags = new.entry.flags | job_flag::ACTIVE;
-        let entry = JobEntry { world, flags, hosts: new.parents.len() as u16, ..new.entry };
-        self.reset_lanes(number, entry.lane_slots().wrapping_mul(2));
-        let addresses = new.workers.into_iter().map(here).collect();
-        let parents = new.parents.into_iter().map(here).collect();
-        self.jobs[usize::from(number)] = Job { entry, addresses, parents };
+    }
+
+    /// Starts to aggregate for a job.
+    pub fn install(&mut self, new: &NewJob) -> Result<(), JobError> {
+        self.check(new)?;
+        let here =
+            |entry: &WorkerEntry| SocketAddrV4::new(entry.ip.into(), entry.port.wrapping_add(self.shard));
+        let job = Job {
+            entry: new.active_entry(),
+            workers: new.workers.iter().map(here).collect(),
+            parents: new.parents.iter().map(here).collect(),
+        };
+        self.watch.forget(new.job);
+        self.reset_lanes(new.job, job.entry.lane_slots().wrapping_mul(2));
+        self.jobs[usize::from(new.job)] = job;
         Ok(())
     }
 
-    /// Whether [`HostAggregator::install`] would take a job.
-    pub fn check(&self, number: u16, new: &NewJob) -> Result<(), JobError> {
-        let NewJob { entry, workers, parents } = new;
-        let is_dynamic = entry.flags & job_flag::DYNAMIC != 0;
-        if number == 0 || usize::from(number) >= MAX_JOBS {
-            return Err(JobError::Number(number));
+    /// Checks whether [`HostAggregator::install`] would take a job.
+    pub fn check(&self, new: &NewJob) -> Result<(), JobError> {
+        let before = self.jobs.get(usize::from(new.job)).map(|job| job.entry).unwrap_or_default();
+        new.check(&self.sizes(), &before)?;
+        if new.is_dynamic() {
+            return Ok(());
         }
-        if let Some(Job { entry: before, .. }) = self.jobs.get(usize::from(number)) {
-            let epoch = before.epoch;
-            if before.flags & job_flag::ACTIVE != 0 {
-                return Err(JobError::Taken { job: number, epoch });
-            }
-            // A dynamic job may come back after its aggregator was lost for a while: what shared slots still hold of it is
-            // nothing that could not be in a packet on its way.
-            if !is_dynamic && *before != JobEntry::default() && epoch == entry.epoch {
-                return Err(JobError::EpochUsed { job: number, epoch });
-            }
-        }
-        if workers.is_empty() || workers.len() > MAX_WORKERS {
-            return Err(JobError::World(workers.len()));
-        }
-        let is_dynamic = entry.flags & job_flag::DYNAMIC != 0;
-        if is_dynamic {
-            self.check_shared(entry)?
-        } else {
-            self.check_range(entry)?
-        }
-        let fits = match entry.flags & (job_flag::CHILD | job_flag::DYNAMIC) {
-            0 => parents.is_empty(),
-            job_flag::DYNAMIC => (1..=MAX_HOSTS).contains(&parents.len()),
-            _ => parents.len() == 1,
-        };
-        if fits { Ok(()) } else { Err(JobError::Parents(parents.len())) }
+        check_range(new.entry.slot_base, new.entry.slots, self.pool.slots(), self.entries())
     }
 
-    /// Stops to aggregate for a job. Says whether there was one.
+    /// Stops to aggregate for a job; returns whether it was there.
     pub fn remove(&mut self, number: u16) -> bool {
-        match self.jobs.get_mut(usize::from(number)) {
-            Some(job) => {
-                let was_active = job.entry.flags & job_flag::ACTIVE != 0;
-                // The epoch stays: slots remember it.
-                let entry = JobEntry { epoch: job.entry.epoch, ..JobEntry::default() };
-                *job = Job { entry, ..Job::default() };
-                was_active
-            }
-            None => false,
-        }
+        let Some(job) = self.jobs.get_mut(usize::from(number)) else { return false };
+        // The epoch stays: slots remember it.
+        let entry = JobEntry { epoch: job.entry.epoch, ..JobEntry::default() };
+        let before = std::mem::replace(job, Job { entry, ..Job::default() });
+        before.entry.flags & job_flag::ACTIVE != 0
     }
 
-    /// Every job number that was used with its last epoch, and whether it is in use.
-    pub fn epochs(&self) -> impl Iterator<Item = (u16, u16, bool)> {
-        let jobs = (0..).zip(&self.jobs).filter(|(_, job)| job.entry != JobEntry::default());
-        jobs.map(|(number, job)| (number, job.entry.epoch, job.entry.flags & job_flag::ACTIVE != 0))
+    /// Returns the entries of all job numbers that were ever used.
+    pub fn entries(&self) -> impl Iterator<Item = (u16, &JobEntry)> {
+        let entries = (0..).zip(&self.jobs).map(|(number, job)| (number, &job.entry));
+        entries.filter(|(_, entry)| **entry != JobEntry::default())
     }
 
-    /// The addresses of a job's workers, by rank.
+    /// Returns the addresses of a job's workers, by rank.
     pub fn workers(&self, number: u16) -> &[SocketAddrV4] {
-        self.jobs.get(usize::from(number)).map_or(&[], |job| &job.addresses)
+        self.jobs.get(usize::from(number)).map_or(&[], |job| &job.workers)
     }
 
-    /// Packets by what became of them.
     pub fn counter(&self, reason: Reason) -> u64 {
         self.counters[reason as usize]
     }
 
-    /// The entry of a job that is there.
+    /// Returns the entry of an active job.
     pub fn job(&self, number: u16) -> Option<&JobEntry> {
         let entry = self.jobs.get(usize::from(number)).map(|job| &job.entry);
         entry.filter(|entry| entry.flags & job_flag::ACTIVE != 0)
     }
 
-    /// The destinations of a job's sums: the parent; of a dynamic job its parameter hosts, by shard in turn.
+    /// Returns the destinations of a job's sums: the parent; of a dynamic job its parameter hosts, by shard in turn.
     pub fn parents(&self, number: u16) -> &[SocketAddrV4] {
         self.jobs.get(usize::from(number)).map_or(&[], |job| &job.parents)
     }
@@ -236,22 +185,19 @@ impl HostAggregator {
         job.parents.get(usize::from(self.shard) % job.parents.len().max(1)).copied()
     }
 
-    /// The statistics of a job.
     pub fn job_seen(&self, number: u16) -> JobSeen {
         self.watch.job(number)
     }
 
-    /// The statistics of a worker; empty for an unknown one.
     pub fn worker_seen(&self, job: u16, rank: u16) -> WorkerSeen {
         self.watch.worker(job, rank)
     }
 
-    /// The loss injection of a job.
     pub fn drops(&self, job: u16) -> Drops {
         self.watch.drops(job)
     }
 
-    /// Loses parts of a job's packets on purpose from now on, also of a job that is yet to come.
+    /// Sets the intentional drops of a job, present or future.
     pub fn set_drops(&mut self, job: u16, drops: Drops) {
         self.watch.set_drops(job, drops);
     }
@@ -312,10 +258,9 @@ impl HostAggregator {
         packet: &mut [u8],
         is_marked: bool,
     ) -> Result<Answer, Reason> {
-        let job = self.jobs.get(usize::from(header.job)).ok_or(Reason::UnknownJob)?;
-        let (entry, is_dynamic) = (job.entry, job.is_dynamic());
+        let entry = self.jobs.get(usize::from(header.job)).ok_or(Reason::UnknownJob)?.entry;
         let parent = self.parent(header.job);
-        if is_dynamic {
+        if entry.flags & job_flag::DYNAMIC != 0 {
             let parent = parent.ok_or(Reason::Internal)?;
             // Whatever a packet brings on tells that the network marked it.
             let mark = if is_marked { flag::ECN_ECHO } else { 0 };
@@ -328,7 +273,7 @@ impl HostAggregator {
         self.take_static(&entry, header, source, parent, packet)
     }
 
-    /// Checks who below this aggregator speaks: gives its rank, and where answers go.
+    /// Returns the rank and the address of a packet's sender, a worker below this aggregator.
     fn sender(
         &self,
         job: &JobEntry,
@@ -336,14 +281,8 @@ impl HostAggregator {
         source: Ipv4Addr,
     ) -> Result<(u16, SocketAddrV4), Reason> {
         let rank = admit::sender(header, job)?;
-        let index = worker_index(header.job, rank) as usize;
-        let worker = self.workers.get(index).ok_or(Reason::Internal)?;
-        admit::source(source.to_bits(), worker)?;
-        Ok((rank, SocketAddrV4::new(worker.ip.into(), worker.port)))
+        let worker = *self.workers(header.job).get(usize::from(rank)).ok_or(Reason::Internal)?;
+        admit::source(source.to_bits(), &endpoint(worker))?;
+        Ok((rank, worker))
     }
-}
-
-/// A parent as the checks know one.
-fn as_entry(parent: SocketAddrV4) -> WorkerEntry {
-    WorkerEntry { ip: parent.ip().to_bits(), ..WorkerEntry::default() }
 }

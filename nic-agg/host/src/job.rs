@@ -1,122 +1,239 @@
-//! A job that is to be aggregated for, and why it cannot be.
+//! A job to aggregate for, as the maps of the programs hold it, and the checks that both aggregators make of it.
 
-use std::net::SocketAddrV4;
+use std::{net::SocketAddrV4, slice};
 
-#[cfg(doc)]
-use sumac_wire::tables::job_flag;
-use sumac_wire::{MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, tables::JobEntry};
+use sumac_agg_layout::State;
+use sumac_control::plane::{JobInstall, Level};
+use sumac_wire::{
+    MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS,
+    tables::{JobEntry, WorkerEntry, job_flag},
+};
 use thiserror::Error;
 
-/// The reason that a job cannot be installed.
+/// The reason that an aggregator refuses a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum JobError {
-    /// The number is outside the table.
-    #[error("job number {0}: give 1 to {max}", max = MAX_JOBS - 1)]
+    #[error("job number {0}: must be 1 to {max}", max = MAX_JOBS - 1)]
     Number(u16),
-    /// The number is in use.
     #[error("job {job} is there already (epoch {epoch}); remove it first")]
-    Taken {
-        /// The number.
-        job: u16,
-        /// The epoch of the job that is there.
-        epoch: u16,
-    },
-    /// Its slots may remember that epoch's chunks.
-    #[error("job {job} had epoch {epoch} before, and slots remember it; take a later one")]
-    EpochUsed {
-        /// The number.
-        job: u16,
-        /// The epoch asked for.
-        epoch: u16,
-    },
-    /// The slots are another job's.
-    #[error("slots {first} to {first} + {slots} belong to job {other}, some of them")]
-    Overlap {
-        /// The first slot.
-        first: u32,
-        /// The number.
-        slots: u32,
-        /// The job that owns some of them.
-        other: u16,
-    },
-    /// No worker, or too many.
-    #[error("{0} workers: give 1 to {MAX_WORKERS}")]
+    Taken { job: u16, epoch: u16 },
+    #[error("job {job} had epoch {epoch} before, and slots still hold it; take a later one")]
+    EpochUsed { job: u16, epoch: u16 },
+    #[error("a job of {0} workers: must be 1 to {MAX_WORKERS}")]
     World(usize),
-    /// The chunk does not fit the slots.
-    #[error("chunks of {wanted} elements: give 1 to {max}, or start the aggregator with a larger chunk")]
-    Elements {
-        /// Elements asked for.
-        wanted: u16,
-        /// The slots' size.
-        max: u16,
-    },
-    /// Slots and lanes that do not go together, or are not in the pool.
+    #[error("{0} slots in a lane: must be a power of two")]
+    LaneSlots(u32),
     #[error(
-        "slots {first} to {first} + {slots} of {total} in lanes of {lane_slots}: give 1 to {MAX_LANES} lanes of a \
-         power of two, within the pool"
+        "{slots} slots in lanes of {lane_slots} over {shards} shards: must be 1 to {MAX_LANES} lanes, as many in each \
+         shard, and this aggregator has {ports} shards (see --shards)"
     )]
-    Slots {
-        /// The first slot.
-        first: u32,
-        /// The number.
-        slots: u32,
-        /// The number in each lane.
-        lane_slots: u32,
-        /// The pool.
-        total: u32,
-    },
-    /// More shards than there are, none, or not as many lanes in each.
-    #[error("{wanted} shards for {lanes} lanes: this aggregator has {ports}, and each takes as many lanes")]
-    Shards {
-        /// Shards asked for.
-        wanted: u16,
-        /// The job's lanes.
-        lanes: u32,
-        /// The aggregator's shards.
-        ports: u16,
-    },
-    /// Too few or too many shared slots.
+    Lanes { slots: u32, lane_slots: u32, shards: u16, ports: u16 },
+    #[error("slots {first} to {first} + {slots} are not all in the pool of {pool}")]
+    Range { first: u32, slots: u32, pool: u32 },
+    #[error("slots {first} to {first} + {slots} belong to job {other}, some of them")]
+    Overlap { first: u32, slots: u32, other: u16 },
     #[error(
-        "{slots} slots of {total} that dynamic jobs share: give 1 to {total}, or more with --dynamic-slots"
+        "{slots} slots of each shard for a dynamic job: this aggregator has {pool} (see --dynamic-slots)"
     )]
-    Shared {
-        /// Slots asked for.
-        slots: u32,
-        /// The shared slots.
-        total: u32,
-    },
-    /// A child's parent is missing, or a dynamic job's parameter hosts, or somebody else's are there.
-    #[error("{0} parents: a child has one, another dynamic job 1 to {MAX_HOSTS}, another static job none")]
+    DynamicSlots { slots: u32, pool: u32 },
+    #[error("{shards} shards: this aggregator has {ports} (see --shards)")]
+    Shards { shards: u16, ports: u16 },
+    #[error("{0} parameter hosts: a dynamic job has 1 to {MAX_HOSTS}")]
+    Hosts(usize),
+    #[error("{0} parents: a rack's job has one, another static job none")]
     Parents(usize),
-    /// Slots that cannot be given back: too few, or no power of two, or the job is not there.
+    #[error("rack {rack} of {racks}: a root has 1 to {MAX_WORKERS} racks, counted from 0")]
+    Rack { rack: u16, racks: u16 },
+    #[error("chunks of {elements} elements: this aggregator takes 1 to {max} (see --elements)")]
+    Elements { elements: u16, max: u16 },
     #[error(
-        "job {job} cannot be left {lane_slots} slots in each lane: it has {before}, and 0 means that it is not there"
+        "job {job} cannot be reduced to {lane_slots} slots in each lane: it has {before}, and 0 means that it is not there"
     )]
-    Resize {
-        /// The job.
-        job: u16,
-        /// Slots that each lane was to have.
-        lane_slots: u32,
-        /// Slots that each lane has; 0: there is no such job.
-        before: u32,
-    },
-    /// Slots that hold something.
-    #[error("job {job} keeps its slots: a worker has contributed already")]
-    Held {
-        /// The job.
-        job: u16,
-    },
+    Resize { job: u16, lane_slots: u32, before: u32 },
+    #[error("job {0} keeps its slots: a worker has contributed already")]
+    Held(u16),
 }
 
-/// A job that is to be aggregated for. Addresses are those of shard 0.
-#[derive(Clone, Debug, Default)]
+/// A job to aggregate for, at an eBPF or a host aggregator. Ports are those of shard 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewJob {
-    /// The job; `world`, `hosts` and the active flag are set by the aggregator. `epoch` must be new for the
-    /// number of a static job, since slots are not cleared.
+    /// Its number: 1 to `MAX_JOBS - 1`.
+    pub job: u16,
+    /// [`NewJob::active_entry`] adds what follows from the other fields. The epoch must be new for the number of a static
+    /// job, since slots are not cleared.
     pub entry: JobEntry,
     /// The workers by rank; racks at a root.
-    pub workers: Vec<SocketAddrV4>,
-    /// The destinations of sums: the aggregator above, of a [`job_flag::CHILD`]; the parameter hosts of a [`job_flag::DYNAMIC`] job
-    /// without one, up to [`MAX_HOSTS`], of which each shard has one in turn.
-    pub parents: Vec<SocketAddrV4>,
+    pub workers: Vec<WorkerEntry>,
+    /// The destinations of sums: the root of a [`job_flag::CHILD`], else a dynamic job's parameter hosts, of which each
+    /// shard has one in turn.
+    pub parents: Vec<WorkerEntry>,
+}
+
+impl NewJob {
+    /// Returns a job of workers and parents whose link-layer addresses are the kernel's business.
+    pub fn at(
+        job: u16,
+        entry: JobEntry,
+        workers: impl IntoIterator<Item = SocketAddrV4>,
+        parents: impl IntoIterator<Item = SocketAddrV4>,
+    ) -> NewJob {
+        let (workers, parents) = (workers.into_iter().map(endpoint), parents.into_iter().map(endpoint));
+        NewJob { job, entry, workers: workers.collect(), parents: parents.collect() }
+    }
+
+    /// Converts the control plane's record, with the workers' entries and those of its [`parents`].
+    pub fn of(
+        job: &JobInstall,
+        workers: Vec<WorkerEntry>,
+        parents: Vec<WorkerEntry>,
+    ) -> Result<NewJob, JobError> {
+        let (terms, is_dynamic) = (&job.terms, job.terms.is_dynamic());
+        let (level, contributors, rack, racks) = match job.level {
+            Level::Only => (0, 0, 0, 0),
+            Level::Root { contributors } => (job_flag::ROOT, contributors, 0, 0),
+            Level::Rack { rack, racks, contributors, .. } => (job_flag::CHILD, contributors, rack, racks),
+        };
+        let given = [
+            (job_flag::CHECKSUM, terms.checksum),
+            (job_flag::STEALING, job.stealing && !is_dynamic),
+            (job_flag::DYNAMIC, is_dynamic),
+        ];
+        let entry = JobEntry {
+            token: terms.token,
+            slot_base: job.first_slot,
+            slots: if is_dynamic { terms.slots } else { job.pool_slots() },
+            epoch: terms.epoch,
+            elements: terms.elements,
+            flags: given.iter().filter(|(_, given)| *given).fold(level, |flags, (flag, _)| flags | flag),
+            contributors,
+            shards: terms.shards,
+            lane_slots_log2: if is_dynamic { 0 } else { log2(terms.slots)? },
+            rack,
+            racks,
+            ..JobEntry::default()
+        };
+        Ok(NewJob { job: terms.job, entry, workers, parents })
+    }
+
+    pub fn is_dynamic(&self) -> bool {
+        self.entry.flags & job_flag::DYNAMIC != 0
+    }
+
+    /// Returns the entry of an active job, with its numbers of workers and parents.
+    pub fn active_entry(&self) -> JobEntry {
+        let world = self.workers.len() as u16;
+        let is_only = self.entry.flags & (job_flag::ROOT | job_flag::CHILD) == 0;
+        JobEntry {
+            world,
+            contributors: if is_only { world } else { self.entry.contributors },
+            hosts: self.parents.len() as u16,
+            flags: self.entry.flags | job_flag::ACTIVE,
+            ..self.entry
+        }
+    }
+
+    /// Checks a job against the sizes of an aggregator, and against what the table has at its number.
+    pub fn check(&self, state: &State, before: &JobEntry) -> Result<(), JobError> {
+        let (job, JobEntry { slots, shards, elements, rack, racks, epoch, .. }) = (self.job, self.entry);
+        if job == 0 || usize::from(job) >= MAX_JOBS {
+            return Err(JobError::Number(job));
+        }
+        if before.flags & job_flag::ACTIVE != 0 {
+            return Err(JobError::Taken { job, epoch: before.epoch });
+        }
+        // A dynamic job may continue with the content of its slots: bitmaps tell its parameter hosts whose values these have.
+        if !self.is_dynamic() && *before != JobEntry::default() && before.epoch == epoch {
+            return Err(JobError::EpochUsed { job, epoch });
+        }
+        if self.workers.is_empty() || self.workers.len() > MAX_WORKERS {
+            return Err(JobError::World(self.workers.len()));
+        }
+        let ports = state.shards;
+        let has_shards = (1..=ports).contains(&shards);
+        let max = if self.is_dynamic() { state.elements.min(PAGE_ELEMENTS as u16) } else { state.elements };
+        if elements == 0 || elements > max {
+            return Err(JobError::Elements { elements, max });
+        }
+        if self.is_dynamic() {
+            if slots == 0 || slots > state.dynamic_slots {
+                return Err(JobError::DynamicSlots { slots, pool: state.dynamic_slots });
+            }
+            if !has_shards {
+                return Err(JobError::Shards { shards, ports });
+            }
+        } else {
+            let lane_slots = self.entry.lane_slots();
+            let lanes = slots / lane_slots;
+            let is_whole = slots.is_multiple_of(lane_slots) && (1..=MAX_LANES as u32).contains(&lanes);
+            if !is_whole || !has_shards || !lanes.is_multiple_of(u32::from(shards)) {
+                return Err(JobError::Lanes { slots, lane_slots, shards, ports });
+            }
+        }
+        let is_rack = self.entry.flags & job_flag::CHILD != 0;
+        match self.parents.len() {
+            hosts if self.is_dynamic() && !is_rack && !(1..=MAX_HOSTS).contains(&hosts) => {
+                return Err(JobError::Hosts(hosts));
+            }
+            parents if (is_rack || !self.is_dynamic()) && parents != usize::from(is_rack) => {
+                return Err(JobError::Parents(parents));
+            }
+            _ => {}
+        }
+        if is_rack && (rack >= racks || usize::from(racks) > MAX_WORKERS) {
+            return Err(JobError::Rack { rack, racks });
+        }
+        Ok(())
+    }
+}
+
+/// Checks that slots are in the pool, and no static job's among `others`.
+pub fn check_range<'a>(
+    first: u32,
+    slots: u32,
+    pool: u32,
+    others: impl IntoIterator<Item = (u16, &'a JobEntry)>,
+) -> Result<(), JobError> {
+    if first.checked_add(slots).is_none_or(|end| end > pool) {
+        return Err(JobError::Range { first, slots, pool });
+    }
+    let overlaps = |other: &JobEntry| {
+        other.flags & (job_flag::ACTIVE | job_flag::DYNAMIC) == job_flag::ACTIVE
+            && first < other.slot_base.saturating_add(other.slots)
+            && other.slot_base < first + slots
+    };
+    match others.into_iter().find(|(_, other)| overlaps(other)) {
+        Some((other, _)) => Err(JobError::Overlap { first, slots, other }),
+        None => Ok(()),
+    }
+}
+
+/// Returns the entry that an active static job has with `lane_slots` in each lane.
+pub fn resized(job: u16, entry: &JobEntry, lane_slots: u32) -> Result<JobEntry, JobError> {
+    let has_slots = entry.flags & (job_flag::ACTIVE | job_flag::DYNAMIC) == job_flag::ACTIVE;
+    let before = if has_slots { entry.lane_slots() } else { 0 };
+    if !lane_slots.is_power_of_two() || lane_slots > before {
+        return Err(JobError::Resize { job, lane_slots, before });
+    }
+    Ok(JobEntry { slots: entry.slots / before * lane_slots, lane_slots_log2: log2(lane_slots)?, ..*entry })
+}
+
+/// Returns the logarithm of a lane's slots.
+pub fn log2(lane_slots: u32) -> Result<u16, JobError> {
+    if !lane_slots.is_power_of_two() {
+        return Err(JobError::LaneSlots(lane_slots));
+    }
+    Ok(lane_slots.ilog2() as u16)
+}
+
+/// Returns the addresses that a plane sends a job's sums to.
+pub fn parents(job: &JobInstall) -> &[SocketAddrV4] {
+    match &job.level {
+        Level::Rack { parent, .. } => slice::from_ref(parent),
+        Level::Only | Level::Root { .. } => &job.terms.parameter_hosts,
+    }
+}
+
+/// Returns the entry of a worker or parent without link-layer addresses.
+pub fn endpoint(address: SocketAddrV4) -> WorkerEntry {
+    WorkerEntry { ip: address.ip().to_bits(), port: address.port(), ..WorkerEntry::default() }
 }

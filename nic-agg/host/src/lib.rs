@@ -1,19 +1,19 @@
-//! The aggregator as a host process, for where XDP is not to be had: the same packets, the same
-//! admission and slot decisions (`sumac-wire`), the same counters as the eBPF aggregator's.
+//! The aggregator as a host process, where there is no XDP: the same packets, the same admission and slot decisions
+//! (`sumac-wire`), the same counters as the eBPF aggregator's.
 //!
-//! | module | what it does |
+//! | module | content |
 //! | --- | --- |
-//! | [`aggregator`] | the sans-IO core: a packet in, its answer and whom it is for out |
-//! | `pool` | the memory of slots that jobs have of their own |
-//! | `shared` | slots that dynamic jobs share, and what contributions do to them |
-//! | [`job`] | a job that is to be aggregated for |
-//! | [`watch`] | counters, times, stragglers, and what is lost on purpose |
+//! | [`aggregator`] | the sans-IO core: a packet in, its answer and destination out |
+//! | `pool`, `shared` | slots of static jobs, and those that dynamic jobs share |
+//! | [`job`] | a job to aggregate for, and its checks: also the eBPF aggregator's |
+//! | [`watch`] | counters, times, stragglers, intentional drops |
 //! | [`udp`] | sockets and threads around the core |
-//! | [`plane`] | the control plane's view: install and remove jobs while it runs |
+//! | [`plane`] | the data plane of the control plane |
 //!
-//! One difference is the kernel's: it verifies UDP checksums before a socket sees the packet, and a
-//! socket cannot see whether there was one.
+//! One difference is the kernel's: it verifies UDP checksums before a socket sees the packet, and a socket cannot see
+//! whether there was one.
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 pub mod aggregator;
 pub mod job;
@@ -23,5 +23,7 @@ mod shared;
 pub mod udp;
 pub mod watch;
 
-pub use aggregator::{Answer, HostAggregator, JobError, NewJob, NoMemory};
+pub use aggregator::{Answer, HostAggregator};
+pub use job::{JobError, NewJob};
 pub use plane::HostDataPlane;
+pub use pool::NoMemory;

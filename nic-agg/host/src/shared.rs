@@ -9,8 +9,8 @@ use sumac_wire::{
 
 use crate::pool::{NoMemory, filled, refuse_too_many};
 
-/// The default of the age at which a slot is reclaimed, in milliseconds.
-pub const MAX_AGE_MICROS: u32 = 1000;
+/// Milliseconds.
+pub const DEFAULT_TIMEOUT: u32 = 1000;
 
 /// The shared slots of one shard.
 pub struct SharedPool {
@@ -18,10 +18,10 @@ pub struct SharedPool {
     slots: Vec<SlotMeta>,
     /// `max_elements` values for each slot.
     values: Vec<i32>,
-    /// Milliseconds, as the caller says; wraps.
-    now: u32,
-    /// Milliseconds.
-    timeout: u32,
+    /// Milliseconds from any start; wraps.
+    pub now: u32,
+    /// Milliseconds without additions after which a slot is reclaimed.
+    pub timeout: u32,
 }
 
 /// The outcome of a contribution.
@@ -44,16 +44,14 @@ impl SharedPool {
             slots: filled(u64::from(slots), SlotMeta::default()).ok_or(refused)?,
             values: filled(count, 0).ok_or(refused)?,
             now: 0,
-            timeout: MAX_AGE_MICROS,
+            timeout: DEFAULT_TIMEOUT,
         })
     }
 
-    /// Returns the number of slots.
     pub fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Most elements in a chunk.
     pub fn max_elements(&self) -> u16 {
         self.max_elements
     }
@@ -61,21 +59,6 @@ impl SharedPool {
     /// Returns the number of slots in use.
     pub fn held(&self) -> u32 {
         self.slots.iter().filter(|meta| meta.owner != 0).count() as u32
-    }
-
-    /// Tells the time, in milliseconds.
-    pub fn set_now(&mut self, now: u32) {
-        self.now = now;
-    }
-
-    /// Returns the age at which a slot is reclaimed, in milliseconds.
-    pub fn slot_timeout(&self) -> u32 {
-        self.timeout
-    }
-
-    /// Says how long a slot is kept for a job that is silent, in milliseconds.
-    pub fn set_slot_timeout(&mut self, timeout: u32) {
-        self.timeout = timeout;
     }
 
     /// Does to the slot what the decision says. What is to be sent on replaces the packet, of which `header` is the header

@@ -17,13 +17,18 @@ use nix::{
     errno::Errno,
     sys::socket::{getsockopt, setsockopt, sockopt},
 };
-use sumac_agg_layout::Drops;
-use sumac_wire::{MAX_JOBS, Reason, tables::JobEntry};
+use sumac_agg_layout::{Drops, State};
+use sumac_wire::{
+    Reason,
+    tables::{JobEntry, job_flag},
+};
 use thiserror::Error;
 
 use self::pump::Pump;
 use crate::{
-    aggregator::{HostAggregator, JobError, NewJob, NoMemory},
+    aggregator::HostAggregator,
+    job::{JobError, NewJob},
+    pool::NoMemory,
     watch::{JobSeen, WorkerSeen},
 };
 
@@ -35,37 +40,18 @@ const IDLE: Duration = Duration::from_millis(200);
 /// The reason that the aggregator cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// The pool is too large.
     #[error(transparent)]
     Memory(#[from] NoMemory),
-    /// Ports that do not exist.
     #[error(
         "{shards} shards from UDP port {port} on: give at least 1, and a --base-port that leaves as many ports"
     )]
-    Ports {
-        /// Shards asked for.
-        shards: u16,
-        /// The first port.
-        port: u16,
-    },
-    /// The address cannot be bound.
+    Ports { shards: u16, port: u16 },
     #[error(
         "cannot bind UDP {address}: {source}; is another aggregator running? choose a port with --base-port"
     )]
-    Bind {
-        /// The address.
-        address: SocketAddrV4,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The socket or the thread could not be set up.
+    Bind { address: SocketAddrV4, source: io::Error },
     #[error("cannot {what}: {source}")]
-    Setup {
-        /// The action.
-        what: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
+    Setup { what: &'static str, source: io::Error },
 }
 
 /// A running aggregator. Ends when dropped.
@@ -129,110 +115,96 @@ impl Running {
         Ok(self)
     }
 
-    /// Returns the address of its first shard.
+    /// Returns the address of the first shard.
     pub fn local(&self) -> SocketAddrV4 {
         self.local
     }
 
-    /// Returns the number of shards.
-    pub fn shards(&self) -> u16 {
-        self.shards.len() as u16
-    }
-
-    /// Slots in the pool.
-    pub fn slots(&self) -> u32 {
-        self.shards.iter().map(|shard| lock(&shard.core).slots()).min().unwrap_or(0)
-    }
-
-    /// Slots of each shard that dynamic jobs share.
-    pub fn dynamic_slots(&self) -> u32 {
-        self.shards.iter().map(|shard| lock(&shard.core).dynamic_slots()).min().unwrap_or(0)
-    }
-
-    /// Returns the age at which a shared slot is reclaimed, in milliseconds.
-    pub fn slot_timeout(&self) -> u32 {
-        self.shards.first().map_or(0, |shard| lock(&shard.core).slot_timeout())
+    /// Returns the sizes, which are the same in all shards.
+    pub fn sizes(&self) -> State {
+        let mut sizes = self.each(HostAggregator::sizes);
+        State { base_port: self.local.port(), ..sizes.next().unwrap_or_default() }
     }
 
     /// Returns the number of shared slots in use, in all shards.
     pub fn held(&self) -> u32 {
-        self.shards.iter().map(|shard| lock(&shard.core).held()).sum()
-    }
-
-    /// Most elements in a chunk.
-    pub fn max_elements(&self) -> u16 {
-        self.shards.iter().map(|shard| lock(&shard.core).max_elements()).min().unwrap_or(0)
+        self.each(HostAggregator::held).sum()
     }
 
     /// Starts to aggregate for a job, in all shards or in none.
-    pub fn install(&self, number: u16, new: &NewJob) -> Result<(), JobError> {
+    pub fn install(&self, new: &NewJob) -> Result<(), JobError> {
         let mut cores = self.lock_all();
-        cores.iter().try_for_each(|core| core.check(number, new))?;
-        cores.iter_mut().try_for_each(|core| core.install(number, new.clone()))
+        cores.iter().try_for_each(|core| core.check(new))?;
+        cores.iter_mut().try_for_each(|core| core.install(new))
     }
 
     /// Leaves a job only so many slots in each lane, in all shards or in none: see [`HostAggregator::resize`].
     pub fn resize(&self, number: u16, lane_slots: u32) -> Result<(), JobError> {
         let mut cores = self.lock_all();
-        cores.iter().try_for_each(|core| core.check_resize(number, lane_slots))?;
+        cores.iter().try_for_each(|core| core.check_resize(number, lane_slots).map(drop))?;
         cores.iter_mut().try_for_each(|core| core.resize(number, lane_slots))
     }
 
-    /// All shards at once, so that what one refuses no other has done. Threads hold one lock at a time: no deadlock.
+    /// Locks all shards, so that what one refuses no other has done. Threads hold one lock at a time: no deadlock.
     fn lock_all(&self) -> Vec<MutexGuard<'_, HostAggregator>> {
         self.shards.iter().map(|shard| lock(&shard.core)).collect()
     }
 
+    /// Reads from one shard after the other.
+    fn each<T>(&self, read: impl Fn(&HostAggregator) -> T) -> impl Iterator<Item = T> {
+        self.shards.iter().map(move |shard| read(&lock(&shard.core)))
+    }
+
     /// Stops to aggregate for a job.
     pub fn remove(&self, number: u16) {
-        for shard in &self.shards {
-            lock(&shard.core).remove(number);
+        for core in &mut self.lock_all() {
+            core.remove(number);
         }
     }
 
-    /// Every job number that was used with its last epoch, and whether it is in use.
-    pub fn epochs(&self) -> Vec<(u16, u16, bool)> {
-        self.shards.first().map_or_else(Vec::new, |shard| lock(&shard.core).epochs().collect())
+    /// Returns the entries of all job numbers that were ever used.
+    pub fn entries(&self) -> Vec<(u16, JobEntry)> {
+        let entries = |core: &HostAggregator| core.entries().map(|(job, entry)| (job, *entry)).collect();
+        self.each(entries).next().unwrap_or_default()
     }
 
-    /// Packets by what became of them.
+    /// Returns the packets of all shards by reason.
     pub fn counter(&self, reason: Reason) -> u64 {
-        self.shards.iter().map(|shard| lock(&shard.core).counter(reason)).sum()
+        self.each(|core| core.counter(reason)).sum()
     }
 
-    /// The jobs that are there, as the first shard knows them: by number, with workers and parents.
+    /// Returns the active jobs, as the first shard has them: by number, with workers and parents.
     pub fn jobs(&self) -> Vec<(u16, JobEntry, Vec<SocketAddrV4>, Vec<SocketAddrV4>)> {
-        let Some(shard) = self.shards.first() else { return Vec::new() };
-        let core = lock(&shard.core);
-        let jobs = (0..MAX_JOBS as u16).filter_map(|number| Some((number, *core.job(number)?)));
-        let addresses = |number| (core.workers(number).to_vec(), core.parents(number).to_vec());
-        let jobs = jobs.map(|(number, entry)| (number, entry, addresses(number)));
-        jobs.map(|(number, entry, (workers, parents))| (number, entry, workers, parents)).collect()
+        let jobs = |core: &HostAggregator| {
+            let active = core.entries().filter(|(_, entry)| entry.flags & job_flag::ACTIVE != 0);
+            active
+                .map(|(job, entry)| (job, *entry, core.workers(job).to_vec(), core.parents(job).to_vec()))
+                .collect()
+        };
+        self.each(jobs).next().unwrap_or_default()
     }
 
     /// Returns the statistics of a job, of all shards.
     pub fn job_seen(&self, job: u16) -> JobSeen {
-        let seen = self.shards.iter().map(|shard| lock(&shard.core).job_seen(job));
-        seen.fold(JobSeen::default(), |sum, one| sum.and(&one))
+        self.each(|core| core.job_seen(job)).fold(JobSeen::default(), |sum, one| sum.and(&one))
     }
 
     /// Returns the statistics of a worker, of all shards.
     pub fn worker_seen(&self, job: u16, rank: u16) -> WorkerSeen {
-        let seen = self.shards.iter().map(|shard| lock(&shard.core).worker_seen(job, rank));
-        seen.fold(WorkerSeen::default(), |sum, one| sum.and(&one))
+        self.each(|core| core.worker_seen(job, rank)).fold(WorkerSeen::default(), |sum, one| sum.and(&one))
     }
 
-    /// The loss injection of a job.
+    /// Returns the intentional drops of a job.
     pub fn drops(&self, job: u16) -> Drops {
-        self.shards.first().map_or_else(Drops::default, |shard| lock(&shard.core).drops(job))
+        self.each(|core| core.drops(job)).next().unwrap_or_default()
     }
 
-    /// Loses parts of a job's packets on purpose from now on.
+    /// Sets the intentional drops of a job.
     pub fn set_drops(&self, job: u16, drops: Drops) {
         self.lock_all().iter_mut().for_each(|core| core.set_drops(job, drops));
     }
 
-    /// Whether all threads are still at work.
+    /// Returns whether all threads are running.
     pub fn is_alive(&self) -> bool {
         self.shards.iter().all(|shard| shard.thread.as_ref().is_some_and(|thread| !thread.is_finished()))
     }

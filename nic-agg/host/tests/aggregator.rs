@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 
 use common::*;
 use proptest::prelude::*;
-use sumac_agg_host::{Answer, HostAggregator, JobError, NoMemory};
+use sumac_agg_host::{Answer, HostAggregator, JobError, NewJob, NoMemory};
 use sumac_wire::{Header, Kind, Reason, header::flag, reason::COUNTERS, tables::JobEntry};
 
 #[test]
@@ -157,7 +157,7 @@ fn removed_jobs_and_new_incarnations() {
     let answer = aggregator.on_packet(worker_ip(1), &mut contribution(2, 1, 0));
     assert_eq!(answer, Answer::None(Reason::UnknownJob));
     let next = JobEntry { epoch: EPOCH + 1, ..entry() };
-    aggregator.install(JOB, job(next, 2)).unwrap();
+    aggregator.install(&job(next, 2)).unwrap();
     for (rank, expected) in [(0, Answer::None(Reason::Added)), (1, Answer::All(Reason::Completed, JOB))] {
         let header = Header { epoch: EPOCH + 1, ..header(2, rank, 0, ELEMENTS) };
         let mut packet = packet(&header, &values(rank, 0, ELEMENTS));
@@ -186,39 +186,29 @@ fn jobs_that_do_not_fit_are_refused() {
         elements: 64,
         ..JobEntry::default()
     };
-    let slots = |first, slots, lane_slots| JobError::Slots { first, slots, lane_slots, total: 16 };
+    let lanes = |slots, lane_slots, shards| JobError::Lanes { slots, lane_slots, shards, ports: 1 };
+    let range = |first, slots| JobError::Range { first, slots, pool: 16 };
     let child = JobEntry { flags: sumac_wire::tables::job_flag::CHILD, ..good };
     let table = [
         ("number 0", 0, good, 1, JobError::Number(0)),
         ("number 64", 64, good, 1, JobError::Number(64)),
         ("nobody", 1, good, 0, JobError::World(0)),
         ("33", 1, good, 33, JobError::World(33)),
-        ("no elements", 1, JobEntry { elements: 0, ..good }, 1, JobError::Elements { wanted: 0, max: 64 }),
-        ("elements", 1, JobEntry { elements: 65, ..good }, 1, JobError::Elements { wanted: 65, max: 64 }),
-        ("half a lane", 1, JobEntry { slots: 6, ..good }, 1, slots(8, 6, 4)),
-        ("less than a lane", 1, JobEntry { lane_slots_log2: 4, ..good }, 1, slots(8, 8, 16)),
-        ("end", 1, JobEntry { slot_base: 9, ..good }, 1, slots(9, 8, 4)),
-        ("wrap", 1, JobEntry { slot_base: u32::MAX, ..good }, 1, slots(u32::MAX, 8, 4)),
-        (
-            "no shards",
-            1,
-            JobEntry { shards: 0, ..good },
-            1,
-            JobError::Shards { wanted: 0, lanes: 2, ports: 1 },
-        ),
-        (
-            "two shards",
-            1,
-            JobEntry { shards: 2, ..good },
-            1,
-            JobError::Shards { wanted: 2, lanes: 2, ports: 1 },
-        ),
+        ("no elements", 1, JobEntry { elements: 0, ..good }, 1, JobError::Elements { elements: 0, max: 64 }),
+        ("elements", 1, JobEntry { elements: 65, ..good }, 1, JobError::Elements { elements: 65, max: 64 }),
+        ("half a lane", 1, JobEntry { slots: 6, ..good }, 1, lanes(6, 4, 1)),
+        ("less than a lane", 1, JobEntry { lane_slots_log2: 4, ..good }, 1, lanes(8, 16, 1)),
+        ("end", 1, JobEntry { slot_base: 9, ..good }, 1, range(9, 8)),
+        ("wrap", 1, JobEntry { slot_base: u32::MAX, ..good }, 1, range(u32::MAX, 8)),
+        ("no shards", 1, JobEntry { shards: 0, ..good }, 1, lanes(8, 4, 0)),
+        ("two shards", 1, JobEntry { shards: 2, ..good }, 1, lanes(8, 4, 2)),
         ("an orphan", 1, child, 1, JobError::Parents(0)),
     ];
     for (what, number, entry, world, error) in table {
-        assert_eq!(aggregator.install(number, job(entry, world)), Err(error), "{what}");
+        let new = NewJob { job: number, ..job(entry, world) };
+        assert_eq!(aggregator.install(&new), Err(error), "{what}");
     }
-    assert_eq!(aggregator.install(1, job(good, 32)), Ok(()));
+    assert_eq!(aggregator.install(&NewJob { job: 1, ..job(good, 32) }), Ok(()));
     for (job, slots) in [(1, 8), (1, 3), (1, 0), (2, 1)] {
         assert!(aggregator.resize(job, slots).is_err(), "job {job}, {slots} slots");
     }
@@ -319,12 +309,14 @@ fn jobs_do_not_take_each_others_place() {
         ("from above", JOB + 1, JobEntry { slot_base: 11, ..entry() }, "belong to job 5"),
     ];
     for (what, number, entry, expected) in table {
-        let refused = aggregator.install(number, job(entry, 2)).unwrap_err().to_string();
+        let new = NewJob { job: number, ..job(entry, 2) };
+        let refused = aggregator.install(&new).unwrap_err().to_string();
         assert!(refused.contains(expected), "{what}: {refused}");
     }
-    aggregator.install(JOB + 1, job(JobEntry { slot_base: 12, ..entry() }, 2)).unwrap();
+    let second = job(JobEntry { slot_base: 12, ..entry() }, 2);
+    aggregator.install(&NewJob { job: JOB + 1, ..second }).unwrap();
     aggregator.remove(JOB);
-    let refused = aggregator.install(JOB, job(entry(), 2)).unwrap_err().to_string();
+    let refused = aggregator.install(&job(entry(), 2)).unwrap_err().to_string();
     assert!(refused.contains("had epoch 3 before"), "{refused}");
-    aggregator.install(JOB, job(JobEntry { epoch: EPOCH + 1, ..entry() }, 2)).unwrap();
+    aggregator.install(&job(JobEntry { epoch: EPOCH + 1, ..entry() }, 2)).unwrap();
 }

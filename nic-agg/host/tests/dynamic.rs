@@ -10,7 +10,7 @@ use std::net::SocketAddrV4;
 
 use common::{ELEMENTS, JOB, elements, packet, read, shared, worker, worker_ip};
 use shared::{HOST, SLOTS, aggregator, contribution, header, reference, result, values};
-use sumac_agg_host::{Answer, HostAggregator};
+use sumac_agg_host::{Answer, HostAggregator, NewJob};
 use sumac_wire::{
     Header, Kind, Reason,
     dynamic::host::Outcome,
@@ -264,7 +264,7 @@ fn orphans_are_taken_back() {
     }
     assert_eq!(aggregator.held(), SLOTS);
     assert!(aggregator.remove(JOB));
-    aggregator.install(JOB + 1, shared::job(2, &[HOST])).unwrap();
+    aggregator.install(&NewJob { job: JOB + 1, ..shared::job(2, &[HOST]) }).unwrap();
     let of = |rank, seq| Header { job: JOB + 1, ..contribution(2, rank, seq) };
     for (after, expected) in [(499, Reason::Collided), (500, Reason::Reclaimed)] {
         aggregator.set_now(start.wrapping_add(after));
@@ -286,7 +286,7 @@ fn a_job_comes_back_under_the_same_epoch() {
     let mut aggregator = aggregator(2);
     send(&mut aggregator, 0, &contribution(2, 0, 0));
     aggregator.remove(JOB);
-    aggregator.install(JOB, shared::job(2, &[HOST])).unwrap();
+    aggregator.install(&shared::job(2, &[HOST])).unwrap();
     // Meanwhile the chunk was completed without it, and the worker goes on in the same slot.
     let (answer, _) = send(&mut aggregator, 0, &contribution(2, 0, SLOTS));
     assert_eq!(answer.reason(), Reason::Collided);

@@ -159,7 +159,7 @@ fn what_does_not_go_with_the_slot_is_not_added() {
 fn a_parameter_host_beside_a_worker() {
     let mut aggregator = shared::empty();
     let hosts = [std::net::SocketAddrV4::new(worker_ip(1), 48_500)];
-    aggregator.install(JOB, shared::job(2, &hosts)).unwrap();
+    aggregator.install(&shared::job(2, &hosts)).unwrap();
     let mut send = |header: &Header| aggregator.on_packet(worker_ip(1), &mut of(header));
     assert_eq!(send(&contribution(2, 1, 0)), Answer::None(Reason::Added));
     assert_eq!(send(&contribution(2, 0, 0)), Answer::None(Reason::WrongSource), "another worker's");
@@ -175,7 +175,7 @@ fn a_parameter_host_beside_a_worker() {
 fn jobs_of_both_kinds_side_by_side() {
     let mut aggregator = aggregator(2);
     let fixed = JobEntry { contributors: 2, ..entry() };
-    aggregator.install(JOB + 1, common::job(fixed, 2)).unwrap();
+    aggregator.install(&NewJob { job: JOB + 1, ..common::job(fixed, 2) }).unwrap();
     let shared_header = |rank| contribution(2, rank, 0);
     let fixed_header = |rank| Header { job: JOB + 1, ..common::header(2, rank, 0, ELEMENTS) };
     let mut send = |rank, header: &Header| {
@@ -197,7 +197,7 @@ fn each_level_takes_only_its_own() {
         let mut aggregator = shared::empty();
         let new = shared::job(2, &[HOST]);
         let entry = JobEntry { flags: new.entry.flags | flags, rack, racks: 2, ..new.entry };
-        aggregator.install(JOB, NewJob { entry, ..new }).unwrap();
+        aggregator.install(&NewJob { entry, ..new }).unwrap();
         aggregator
     };
     let below = Header { fan_in_1: 2, bitmap_1: 2, ..contribution(2, 1, 0) };

@@ -41,13 +41,13 @@ struct Tree {
 
 impl Tree {
     fn new(racks: &[u16]) -> Tree {
-        let with = |flags, rack: usize, workers, parents| {
+        let with = |flags, rack: usize, workers: Vec<SocketAddrV4>, parents: Vec<SocketAddrV4>| {
             let mut aggregator = HostAggregator::new(1, ELEMENTS).unwrap().with_dynamic(SLOTS).unwrap();
             aggregator.set_slot_timeout(MAX_AGE_MICROS);
             let (rack, racks) = (rack as u16, racks.len() as u16);
             let entry = shared::entry();
             let entry = JobEntry { flags: entry.flags | flags, slots: SLOTS, rack, racks, ..entry };
-            aggregator.install(JOB, NewJob { entry, workers, parents }).unwrap();
+            aggregator.install(&NewJob::at(JOB, entry, workers, parents)).unwrap();
             aggregator
         };
         let workers = |rack: usize| (0..racks[rack]).map(|bit| worker(place(rack, bit))).collect();

@@ -160,10 +160,10 @@ fn what_a_dynamic_job_needs_is_checked() {
     let (workers, host) = ([Socket::new(1)], Socket::new(9));
     let hosts = |count| vec![host.address(); count];
     for (what, slots, hosts, expected) in [
-        ("no slots", 0, hosts(1), "0 slots of 8"),
-        ("too many slots", 9, hosts(1), "9 slots of 8"),
-        ("no parameter host", 8, hosts(0), "0 parents"),
-        ("five parameter hosts", 8, hosts(5), "5 parents"),
+        ("no slots", 0, hosts(1), "0 slots of each shard for a dynamic job: this aggregator has 8"),
+        ("too many slots", 9, hosts(1), "9 slots of each shard for a dynamic job: this aggregator has 8"),
+        ("no parameter host", 8, hosts(0), "0 parameter hosts"),
+        ("five parameter hosts", 8, hosts(5), "5 parameter hosts"),
     ] {
         let refused = install(&plane, &workers, slots, hosts).unwrap_err().to_string();
         assert!(refused.contains(expected), "{what}: {refused}");

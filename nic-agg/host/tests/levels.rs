@@ -28,7 +28,7 @@ const CHUNKS: u32 = 24;
 
 fn one_level(flags: u16) -> HostAggregator {
     let mut aggregator = HostAggregator::new(16, 360).unwrap();
-    aggregator.install(JOB, job(JobEntry { flags, contributors: 2, ..entry() }, 2)).unwrap();
+    aggregator.install(&job(JobEntry { flags, contributors: 2, ..entry() }, 2)).unwrap();
     aggregator
 }
 
@@ -165,14 +165,13 @@ impl Tree {
     fn new(flags: u16, seed: u64, loss: u64) -> Tree {
         let entry = |flags| JobEntry { flags, contributors: RACKS * WORKERS, racks: RACKS, ..entry() };
         let mut root = HostAggregator::new(16, 360).unwrap();
-        let workers = (0..RACKS).map(uplink).collect();
-        root.install(JOB, NewJob { entry: entry(flags | job_flag::ROOT), workers, parents: Vec::new() })
-            .unwrap();
+        let job = NewJob::at(JOB, entry(flags | job_flag::ROOT), (0..RACKS).map(uplink), []);
+        root.install(&job).unwrap();
         let racks = (0..RACKS).map(|rack| {
             let mut aggregator = HostAggregator::new(16, 360).unwrap();
             let entry = JobEntry { rack, ..entry(flags | job_flag::CHILD) };
-            let workers = (0..WORKERS).map(|own| worker(rack * WORKERS + own)).collect();
-            aggregator.install(JOB, NewJob { entry, workers, parents: vec![ROOT] }).unwrap();
+            let workers = (0..WORKERS).map(|own| worker(rack * WORKERS + own));
+            aggregator.install(&NewJob::at(JOB, entry, workers, [ROOT])).unwrap();
             aggregator
         });
         Tree { root, racks: racks.collect(), choices: seed | 1, loss }

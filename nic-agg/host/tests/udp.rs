@@ -209,7 +209,7 @@ fn every_shard_has_a_port_and_answers_to_one() {
     let next = JobInstall { terms: JobTerms { job: JOB + 1, ..job.terms.clone() }, first_slot: 24, ..job };
     plane.install(&next).unwrap();
     plane.resize(JOB + 1, SLOTS / 2, "measured").unwrap();
-    assert_eq!(plane.slots_reason(JOB + 1), "measured");
+    assert_eq!(plane.reasons.all()[&(JOB + 1)], "measured");
     let refused = plane.resize(JOB + 1, SLOTS, "").unwrap_err().to_string();
     assert!(refused.contains("it has 2"), "{refused}");
     let refused = plane.resize(JOB + 2, SLOTS, "").unwrap_err().to_string();

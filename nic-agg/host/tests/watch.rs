@@ -46,7 +46,7 @@ fn a_new_job_is_counted_from_zero() {
     assert_eq!(aggregator.job_seen(JOB).counters[Reason::BadToken as usize], 1, "of this job, too");
     aggregator.remove(JOB);
     let entry = JobEntry { epoch: EPOCH + 1, contributors: 2, ..entry() };
-    aggregator.install(JOB, job(entry, 2)).unwrap();
+    aggregator.install(&job(entry, 2)).unwrap();
     let seen = aggregator.job_seen(JOB);
     assert_eq!((seen.counters.iter().sum::<u64>(), seen.times.buckets.iter().sum::<u64>()), (0, 0));
     assert_eq!(aggregator.worker_seen(JOB, 0).counters.added, 0);

@@ -7,9 +7,17 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
-use sumac_agg::{Aggregator, Level, NewDynamic, NewJob, NewWorker, job::Placed, status::text::write_job};
+use sumac_agg::{
+    Aggregator,
+    job::{Placed, worker_entry},
+    status::text::write_job,
+};
+use sumac_agg_host::{NewJob, job::log2};
 use sumac_control::neighbour;
-use sumac_wire::{DEFAULT_BASE_PORT, DEFAULT_ELEMENTS};
+use sumac_wire::{
+    DEFAULT_BASE_PORT, DEFAULT_ELEMENTS,
+    tables::{JobEntry, WorkerEntry, job_flag},
+};
 
 use super::options::{PinRoot, print_json};
 
@@ -140,11 +148,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
     let aggregator = Aggregator::open(&args.pins.pin_root)?;
-    let state = aggregator.state()?;
-    let mut workers = args.workers.iter().map(way).collect::<anyhow::Result<Vec<_>>>()?;
-    let mut hosts = args.hosts.iter().map(way).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut workers = args.workers.iter().map(hop).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut parents = args.hosts.iter().map(hop).collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(own) = aggregator.own_ip()? {
-        workers.iter_mut().chain(&mut hosts).for_each(|way| way.aggregator_ip = own);
+        workers.iter_mut().chain(&mut parents).for_each(|hop| hop.aggregator_ip = own.to_bits());
     }
     let epoch = match args.epoch {
         Some(epoch) => epoch,
@@ -154,48 +161,43 @@ fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
             last.unwrap_or(0).wrapping_add(1)
         }
     };
-    let dynamic =
-        args.dynamic.then(|| NewDynamic { slots: args.slots.unwrap_or(state.dynamic_slots), hosts });
-    let lane_slots = args.slots.unwrap_or(DEFAULT_LANE_SLOTS);
-    let placed = aggregator.add_job(&NewJob {
-        job: args.job,
-        epoch,
+    let (slots, lane_slots_log2) = if args.dynamic {
+        (args.slots.unwrap_or(aggregator.state()?.dynamic_slots), 0)
+    } else {
+        let lane_slots = args.slots.unwrap_or(DEFAULT_LANE_SLOTS);
+        (lane_slots.saturating_mul(args.lanes.into()), log2(lane_slots)?)
+    };
+    let flags = [
+        (job_flag::CHECKSUM, !args.no_checksum),
+        (job_flag::STEALING, !args.no_stealing && !args.dynamic),
+        (job_flag::DYNAMIC, args.dynamic),
+    ];
+    let entry = JobEntry {
         token: args.token,
-        dynamic: dynamic.clone(),
-        first_slot: None,
-        slots: lane_slots.saturating_mul(u32::from(args.lanes)),
-        lane_slots,
-        shards: args.shards,
-        stealing: !args.no_stealing,
-        level: Level::Only,
+        slots,
+        group_ip: args.group.map_or(0, Ipv4Addr::to_bits),
+        epoch,
         elements: args.elements,
-        checksum: !args.no_checksum,
-        group: args.group,
-        workers,
-    })?;
+        flags: flags.iter().filter(|(_, given)| *given).map(|(flag, _)| flag).sum(),
+        shards: args.shards,
+        lane_slots_log2,
+        ..JobEntry::default()
+    };
+    let placed = aggregator.add_job_anywhere(NewJob { job: args.job, entry, workers, parents })?;
     let to = Placed::destinations(placed.group, placed.is_copied);
-    let slots = match dynamic {
-        Some(NewDynamic { slots, .. }) => format!("dynamic, any of {slots} slots in each shard"),
-        None => {
-            let first = placed.first_slot;
-            format!("slots {first} to {}", first + lane_slots * u32::from(args.lanes) - 1)
-        }
+    let first = placed.first_slot;
+    let slots = match args.dynamic {
+        true => format!("dynamic, any of {slots} slots in each shard"),
+        false => format!("slots {first} to {}", first + slots - 1),
     };
     writeln!(io::stdout(), "job {} epoch {epoch}: {slots}, results to {to}", args.job)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The way to a worker, by the kernel's routes and neighbours.
-fn way(worker: &SocketAddrV4) -> anyhow::Result<NewWorker> {
-    let way = neighbour::resolve(*worker.ip()).with_context(|| format!("looking for worker {worker}"))?;
-    Ok(NewWorker {
-        ip: *worker.ip(),
-        port: worker.port(),
-        mac: way.mac,
-        ifindex: way.ifindex,
-        aggregator_ip: way.src_ip,
-        aggregator_mac: way.own_mac,
-    })
+/// Returns the next hop to a worker, by the kernel's routes and neighbours.
+fn hop(worker: &SocketAddrV4) -> anyhow::Result<WorkerEntry> {
+    let hop = neighbour::resolve(*worker.ip()).with_context(|| format!("looking for worker {worker}"))?;
+    Ok(worker_entry(*worker, &hop))
 }
 
 #[cfg(test)]

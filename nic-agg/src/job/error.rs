@@ -2,45 +2,22 @@
 
 use std::net::Ipv4Addr;
 
-use sumac_wire::{MAX_HOSTS, MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS};
+use sumac_agg_host::JobError;
+use sumac_wire::{MAX_WORKERS, PAGE_ELEMENTS};
 use thiserror::Error;
 
 use crate::tables::TableError;
 
 /// A job that was not added or changed.
 #[derive(Debug, Error)]
-pub enum JobError {
-    #[error("job number {job}: must be 1 to {}", MAX_JOBS - 1)]
-    Number { job: u16 },
-    #[error("job {job} is present already (epoch {epoch}); remove it first")]
-    Taken { job: u16, epoch: u16 },
-    #[error("job {job} had epoch {epoch} before, and slots still hold it; take a later one")]
-    EpochUsed { job: u16, epoch: u16 },
-    #[error("a job of {world} workers: must be 1 to {MAX_WORKERS}")]
-    World { world: usize },
+pub enum AddJobError {
+    /// The reasons that every aggregator has.
+    #[error(transparent)]
+    Job(#[from] JobError),
     #[error("two workers have the address {ip}: it identifies a worker's contributions")]
     SameAddress { ip: Ipv4Addr },
-    #[error("{lane_slots} slots in a lane: must be a power of two")]
-    Slots { lane_slots: u32 },
-    #[error(
-        "{slots} slots in lanes of {lane_slots} over {shards} shards: must be 1 to {MAX_LANES} lanes, as many in each \
-         shard, and this aggregator has {ports} shards (see attach --shards)"
-    )]
-    Lanes { slots: u32, lane_slots: u32, shards: u16, ports: u16 },
-    #[error(
-        "{slots} slots of each shard for a dynamic job: this aggregator has {pool} (see attach --dynamic-slots)"
-    )]
-    DynamicSlots { slots: u32, pool: u32 },
-    #[error("{shards} shards: this aggregator has {ports} (see attach --shards)")]
-    Shards { shards: u16, ports: u16 },
-    #[error("{hosts} parameter hosts: a dynamic job has 1 to {MAX_HOSTS}")]
-    Hosts { hosts: usize },
-    #[error("rack {rack} of {racks}: a root has 1 to {MAX_WORKERS} racks, counted from 0")]
-    Rack { rack: u16, racks: u16 },
     #[error("no {slots} free slots in a row in the pool of {pool}: remove jobs, or attach with more --slots")]
     PoolFull { slots: u32, pool: u32 },
-    #[error("chunks of {elements} elements: this aggregator takes 1 to {max} (see attach --elements)")]
-    Elements { elements: u16, max: u16 },
     #[error(
         "chunks of {elements} elements: the kernel does not copy results of more than {PAGE_ELEMENTS} to several \
          interfaces; ask for shorter chunks, or put all workers behind one"
@@ -58,8 +35,6 @@ pub enum JobError {
          receive its results; attach it there too: sumac-agg attach IFACE... UPLINK"
     )]
     NoUplink { ip: Ipv4Addr, ifindex: u32 },
-    #[error("job {job} cannot be reduced to {lane_slots} slots in each lane: it is missing, or has fewer")]
-    Resize { job: u16, lane_slots: u32 },
     #[error("job {job} keeps its slots: rank {rank} has contributed already")]
     Held { job: u16, rank: u16 },
     #[error(

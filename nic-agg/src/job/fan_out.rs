@@ -2,12 +2,10 @@
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
+use sumac_agg_host::NewJob;
 use sumac_wire::{MAX_WORKERS, tables::WorkerEntry};
 
-use super::{
-    error::JobError,
-    request::{NewJob, NewWorker},
-};
+use super::error::AddJobError;
 
 /// Returns the ranks behind each interface, by its index.
 pub fn ranks_by_interface(new: &NewJob) -> BTreeMap<u32, Vec<usize>> {
@@ -19,14 +17,15 @@ pub fn ranks_by_interface(new: &NewJob) -> BTreeMap<u32, Vec<usize>> {
 }
 
 /// Returns the multicast group for the workers that share an interface; `None` when none do.
-pub fn group(new: &NewJob, interfaces: &BTreeMap<u32, Vec<usize>>) -> Result<Option<Ipv4Addr>, JobError> {
+pub fn group(new: &NewJob, interfaces: &BTreeMap<u32, Vec<usize>>) -> Result<Option<Ipv4Addr>, AddJobError> {
     let shared: Vec<_> = interfaces.values().filter(|ranks| ranks.len() > 1).collect();
-    if let Some(group) = new.group {
+    let given = (new.entry.group_ip != 0).then(|| Ipv4Addr::from_bits(new.entry.group_ip));
+    if let Some(group) = given {
         if !group.is_multicast() {
-            return Err(JobError::Group { group });
+            return Err(AddJobError::Group { group });
         }
         if shared.is_empty() && interfaces.len() > 1 {
-            return Err(JobError::NoneShared { group });
+            return Err(AddJobError::NoneShared { group });
         }
     } else if shared.is_empty() {
         return Ok(None);
@@ -39,22 +38,21 @@ pub fn group(new: &NewJob, interfaces: &BTreeMap<u32, Vec<usize>>) -> Result<Opt
         if let [a, b] = *pair
             && !same(a, b)
         {
-            return Err(JobError::GroupPorts { ranks: [a, b] });
+            return Err(AddJobError::GroupPorts { ranks: [a, b] });
         }
     }
     let (world, shared) = (new.workers.len(), shared.len());
     if interfaces.len() > 1 && world + shared > MAX_WORKERS {
-        return Err(JobError::Mixed { world, shared, own: interfaces.len() - shared });
+        return Err(AddJobError::Mixed { world, shared, own: interfaces.len() - shared });
     }
     // From the administratively scoped block (RFC 2365).
     let chosen = Ipv4Addr::new(239, 77, (new.job >> 8) as u8, new.job as u8);
-    Ok(Some(new.group.unwrap_or(chosen)))
+    Ok(Some(given.unwrap_or(chosen)))
 }
 
 /// Returns the addresses that the egress program writes into the copy for an interface that several workers share.
-pub fn group_entry(group: Ipv4Addr, member: &NewWorker) -> WorkerEntry {
+pub fn group_entry(group: Ipv4Addr, member: &WorkerEntry) -> WorkerEntry {
     let [_, b, c, d] = group.octets();
     // RFC 1112, 6.4.
-    let mac = [0x01, 0x00, 0x5e, b & 0x7f, c, d];
-    NewWorker { ip: group, mac, ..*member }.entry()
+    WorkerEntry { ip: group.to_bits(), mac: [0x01, 0x00, 0x5e, b & 0x7f, c, d], ..*member }
 }

@@ -1,25 +1,28 @@
 //! Adds jobs to the tables of the programs, resizes and removes them.
 
-mod check;
 mod error;
 mod fan_out;
-pub mod request;
 
-use std::{collections::BTreeMap, net::Ipv4Addr, thread, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    iter,
+    net::{Ipv4Addr, SocketAddrV4},
+    thread,
+    time::Duration,
+};
 
+use sumac_agg_host::{
+    NewJob,
+    job::{check_range, endpoint, resized},
+};
+use sumac_control::neighbour::Neighbour;
 use sumac_wire::{
     MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 
-use self::{
-    check::{check, place, ranges},
-    fan_out::{group, group_entry, ranks_by_interface},
-};
-pub use self::{
-    error::JobError,
-    request::{Level, NewDynamic, NewJob, NewWorker},
-};
+pub use self::error::AddJobError;
+use self::fan_out::{group, group_entry, ranks_by_interface};
 use crate::tables::{TableError, Tables};
 
 /// The time for which a program that has read a job's entry may still use it. Programs run for microseconds, and only
@@ -48,39 +51,66 @@ impl Placed {
     }
 }
 
-/// Adds a job: from now on its contributions are accepted.
+/// Returns the entry of a worker, root or parameter host, with the link-layer addresses of the next hop towards it.
+#[must_use]
+pub fn worker_entry(to: SocketAddrV4, neighbour: &Neighbour) -> WorkerEntry {
+    WorkerEntry {
+        aggregator_ip: neighbour.src_ip.to_bits(),
+        ifindex: neighbour.ifindex,
+        mac: neighbour.mac,
+        aggregator_mac: neighbour.own_mac,
+        ..endpoint(to)
+    }
+}
+
+/// Adds a job: from now on its contributions are accepted. A static job gets the slots that its entry names.
 ///
 /// # Errors
-/// See [`JobError`]; then nothing is added.
-pub fn add(tables: &mut Tables, new: &NewJob) -> Result<Placed, JobError> {
+/// See [`AddJobError`]; then nothing is added.
+pub fn add(tables: &mut Tables, new: &NewJob) -> Result<Placed, AddJobError> {
     let state = tables.state.get(0)?;
-    check(new, &state)?;
-    let before = tables.job(new.job)?;
-    if before.flags & job_flag::ACTIVE != 0 {
-        return Err(JobError::Taken { job: new.job, epoch: before.epoch });
-    }
-    // A dynamic job may continue with the content of its slots: bitmaps tell its parameter hosts whose values these have.
-    let is_static = new.dynamic.is_none();
-    if is_static && before != JobEntry::default() && before.epoch == new.epoch {
-        return Err(JobError::EpochUsed { job: new.job, epoch: new.epoch });
-    }
+    let before = if usize::from(new.job) < MAX_JOBS { tables.job(new.job)? } else { JobEntry::default() };
+    new.check(&state, &before)?;
+    check_addresses(new)?;
     let interfaces = ranks_by_interface(new);
-    let group = group(new, &interfaces)?;
-    let is_long = usize::from(new.elements) > PAGE_ELEMENTS;
-    if is_long && interfaces.len() > 1 {
-        return Err(JobError::Copies { elements: new.elements });
+    let (group, is_copied) = (group(new, &interfaces)?, interfaces.len() > 1);
+    if usize::from(new.entry.elements) > PAGE_ELEMENTS && is_copied {
+        return Err(AddJobError::Copies { elements: new.entry.elements });
     }
-    let first_slot = match new.dynamic {
-        Some(_) => 0,
-        None => {
-            let taken = ranges(&tables.jobs()?);
-            let full = JobError::PoolFull { slots: new.slots, pool: state.slots };
-            place(new, taken, state.slots).ok_or(full)?
-        }
-    };
-    let placed = Placed { first_slot, group, is_copied: interfaces.len() > 1 };
+    let JobEntry { slot_base, slots, .. } = new.entry;
+    if !new.is_dynamic() {
+        check_range(slot_base, slots, state.slots, tables.jobs()?.iter().map(|(job, entry)| (*job, entry)))?;
+    }
+    let placed = Placed { first_slot: slot_base, group, is_copied };
     write(tables, new, placed, &interfaces)?;
     Ok(placed)
+}
+
+fn check_addresses(new: &NewJob) -> Result<(), AddJobError> {
+    let mut addresses = HashSet::new();
+    match new.workers.iter().find(|worker| !addresses.insert(worker.ip)) {
+        Some(worker) => Err(AddJobError::SameAddress { ip: worker.ip.into() }),
+        None => Ok(()),
+    }
+}
+
+/// Places a static job in the first gap of the pool that is large enough.
+pub fn place(tables: &Tables, new: &mut NewJob) -> Result<(), AddJobError> {
+    if !new.is_dynamic() {
+        let (slots, pool) = (new.entry.slots, tables.state.get(0)?.slots);
+        let gap = first_gap(slots, pool, &tables.jobs()?);
+        new.entry.slot_base = gap.ok_or(AddJobError::PoolFull { slots, pool })?;
+    }
+    Ok(())
+}
+
+fn first_gap(slots: u32, pool: u32, jobs: &[(u16, JobEntry)]) -> Option<u32> {
+    // A dynamic job's end is a candidate like any other.
+    let ends = jobs.iter().map(|(_, job)| job.slot_base.saturating_add(job.slots));
+    let is_free = |first: &u32| {
+        check_range(*first, slots, pool, jobs.iter().map(|(number, job)| (*number, job))).is_ok()
+    };
+    iter::once(0).chain(ends).filter(is_free).min()
 }
 
 /// Removes a job, whose packets are refused from now on and whose slots are free. Returns whether it was there.
@@ -101,31 +131,30 @@ pub fn remove(tables: &mut Tables, job: u16) -> Result<bool, TableError> {
 }
 
 /// Reduces a job to the first of its slots, `lane_slots` in each lane, before any of its workers has contributed.
-pub fn resize(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), JobError> {
+pub fn resize(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), AddJobError> {
     let entry = if usize::from(job) < MAX_JOBS { tables.job(job)? } else { JobEntry::default() };
-    let before = entry.lane_slots();
-    let has_slots = entry.flags & (job_flag::ACTIVE | job_flag::DYNAMIC) == job_flag::ACTIVE;
-    if !has_slots || !lane_slots.is_power_of_two() || lane_slots > before {
-        return Err(JobError::Resize { job, lane_slots });
-    }
+    let resized = resized(job, &entry, lane_slots)?;
     // Inactive meanwhile, as in `write`. Probes that arrive then are refused, and sent again.
     tables.set_job(job, JobEntry { flags: entry.flags & !job_flag::ACTIVE, ..entry })?;
     if let Some(rank) = contributor(tables, job, entry.world)? {
         tables.set_job(job, entry)?;
-        return Err(JobError::Held { job, rank });
+        return Err(AddJobError::Held { job, rank });
     }
     reset_lanes(tables, job, lane_slots)?;
-    let slots = entry.slots / before * lane_slots;
-    let lane_slots_log2 = lane_slots.ilog2() as u16;
-    let resized = JobEntry { slots, lane_slots_log2, flags: entry.flags & !job_flag::ACTIVE, ..entry };
-    tables.set_job(job, resized)?;
-    Ok(tables.set_job(job, JobEntry { flags: entry.flags, ..resized })?)
+    Ok(activate(tables, job, resized)?)
+}
+
+/// Writes an entry in two steps: the kernel copies it word by word, and a program that reads half of it must find it
+/// inactive.
+fn activate(tables: &mut Tables, job: u16, entry: JobEntry) -> Result<(), TableError> {
+    tables.set_job(job, JobEntry { flags: entry.flags & !job_flag::ACTIVE, ..entry })?;
+    tables.set_job(job, entry)
 }
 
 /// Returns a worker whose contributions were accepted, and are in slots.
 fn contributor(tables: &Tables, job: u16, world: u16) -> Result<Option<u16>, TableError> {
     for rank in 0..world {
-        if tables.worker_counters(job, rank)?.added > 0 {
+        if tables.worker_seen(job, rank)?.counters.added > 0 {
             return Ok(Some(rank));
         }
     }
@@ -137,15 +166,6 @@ fn reset_lanes(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), Tab
     (0..MAX_LANES as u16).try_for_each(|lane| tables.set_lane(job, lane, lane_slots.wrapping_mul(2)))
 }
 
-/// Returns the destinations of the job's sums.
-fn parents(new: &NewJob) -> Vec<WorkerEntry> {
-    match (&new.level, &new.dynamic) {
-        (Level::Rack { parent, .. }, _) => vec![parent.entry()],
-        (_, Some(dynamic)) => dynamic.hosts.iter().map(NewWorker::entry).collect(),
-        _ => Vec::new(),
-    }
-}
-
 fn write(
     tables: &mut Tables,
     new: &NewJob,
@@ -155,7 +175,7 @@ fn write(
     tables.clear_egress(new.job)?;
     tables.clear_counters(new.job)?;
     for (rank, worker) in (0..).zip(&new.workers) {
-        tables.set_worker(new.job, rank, worker.entry())?;
+        tables.set_worker(new.job, rank, *worker)?;
     }
     // After the workers' own entries; no contribution is of these ranks.
     let mut shared = new.workers.len() as u16;
@@ -173,50 +193,15 @@ fn write(
             }
         }
     }
-    tables.set_parents(new.job, &parents(new))?;
-    if new.dynamic.is_none() {
-        reset_lanes(tables, new.job, new.lane_slots)?;
+    tables.set_parents(new.job, &new.parents)?;
+    let entry = new.active_entry();
+    if !new.is_dynamic() {
+        reset_lanes(tables, new.job, entry.lane_slots())?;
     }
-    let entry = entry(new, placed);
-    // In two steps: the kernel copies an entry word by word, and a program that reads half of it must find it inactive.
-    tables.set_job(new.job, entry)?;
-    tables.set_job(new.job, JobEntry { flags: entry.flags | job_flag::ACTIVE, ..entry })
-}
-
-/// Returns the job's entry, not active yet.
-fn entry(new: &NewJob, placed: Placed) -> JobEntry {
-    let world = new.workers.len() as u16;
-    let (level, contributors, rack, racks) = match new.level {
-        Level::Only => (0, world, 0, 0),
-        Level::Root { contributors } => (job_flag::ROOT, contributors, 0, 0),
-        Level::Rack { rack, racks, contributors, .. } => (job_flag::CHILD, contributors, rack, racks),
-    };
-    let given = [
-        (job_flag::CHECKSUM, new.checksum),
-        (job_flag::MULTICAST, placed.group.is_some() && !placed.is_copied),
-        (job_flag::STEALING, new.stealing && new.dynamic.is_none()),
-        (job_flag::DYNAMIC, new.dynamic.is_some()),
-    ];
-    let (slots, lane_slots) = match &new.dynamic {
-        Some(dynamic) => (dynamic.slots, 1),
-        None => (new.slots, new.lane_slots),
-    };
-    JobEntry {
-        token: new.token,
-        slot_base: placed.first_slot,
-        slots,
-        group_ip: placed.group.map_or(0, Ipv4Addr::to_bits),
-        epoch: new.epoch,
-        world,
-        elements: new.elements,
-        flags: given.iter().filter(|(_, given)| *given).fold(level, |flags, (flag, _)| flags | flag),
-        contributors,
-        shards: new.shards,
-        lane_slots_log2: lane_slots.ilog2() as u16,
-        rack,
-        racks,
-        hosts: parents(new).len() as u16,
-    }
+    let is_multicast = placed.group.is_some() && !placed.is_copied;
+    let flags = if is_multicast { entry.flags | job_flag::MULTICAST } else { entry.flags };
+    let group_ip = placed.group.map_or(0, Ipv4Addr::to_bits);
+    activate(tables, new.job, JobEntry { flags, group_ip, ..entry })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Checks, fan-out and placement of a new job, without a kernel.
 
+use sumac_agg_host::{JobError, job::log2};
 use sumac_agg_layout::State;
 
 use super::*;
@@ -16,34 +17,42 @@ const STATE: State = State {
     slot_timeout: 1000,
 };
 
-fn worker(last: u8, ifindex: u32) -> NewWorker {
-    NewWorker {
-        ip: Ipv4Addr::new(10, 0, 0, last),
+fn worker(last: u8, ifindex: u32) -> WorkerEntry {
+    WorkerEntry {
+        ip: Ipv4Addr::new(10, 0, 0, last).to_bits(),
         port: 48700,
         mac: [2, 0, 0, 0, 0, last],
         ifindex,
-        aggregator_ip: Ipv4Addr::new(10, 0, 0, 254),
+        aggregator_ip: Ipv4Addr::new(10, 0, 0, 254).to_bits(),
         aggregator_mac: [2, 0, 0, 0, 0, 254],
+        ..WorkerEntry::default()
     }
 }
 
-fn job(workers: Vec<NewWorker>) -> NewJob {
-    NewJob {
-        job: 258,
+fn job(workers: Vec<WorkerEntry>) -> NewJob {
+    let entry = JobEntry {
         epoch: 1,
         token: 1,
-        dynamic: None,
-        first_slot: None,
         slots: 8,
-        lane_slots: 8,
+        lane_slots_log2: 3,
         shards: 1,
-        stealing: true,
-        level: Level::Only,
         elements: 256,
-        checksum: true,
-        group: None,
-        workers,
-    }
+        flags: job_flag::STEALING | job_flag::CHECKSUM,
+        ..JobEntry::default()
+    };
+    NewJob { job: 258, entry, workers, parents: Vec::new() }
+}
+
+fn with(new: NewJob, change: impl Fn(&mut NewJob)) -> NewJob {
+    let mut new = new;
+    change(&mut new);
+    new
+}
+
+/// Returns the first error of a job on an empty aggregator.
+fn check(new: &NewJob, state: &State) -> Result<(), AddJobError> {
+    new.check(state, &JobEntry::default())?;
+    check_addresses(new)
 }
 
 #[test]
@@ -51,23 +60,26 @@ fn fan_out_follows_the_interfaces() {
     let group = |new: &NewJob| group(new, &ranks_by_interface(new));
     let chosen = Some(Ipv4Addr::new(239, 77, 1, 2));
     let mine = Some(Ipv4Addr::new(239, 1, 1, 1));
+    let given = |ip: Option<Ipv4Addr>, workers: Vec<WorkerEntry>| {
+        with(job(workers), |new| new.entry.group_ip = ip.map_or(0, Ipv4Addr::to_bits))
+    };
     let each = vec![worker(1, 1), worker(2, 2)];
     let one = vec![worker(1, 7), worker(2, 7)];
     let mixed = vec![worker(1, 7), worker(2, 7), worker(3, 8)];
     assert_eq!(group(&job(each.clone())).unwrap(), None, "a port each");
     assert_eq!(group(&job(one.clone())).unwrap(), chosen, "one port for all");
-    assert_eq!(group(&NewJob { group: mine, ..job(one.clone()) }).unwrap(), mine, "a group given");
+    assert_eq!(group(&given(mine, one.clone())).unwrap(), mine, "a group given");
     assert_eq!(group(&job(vec![worker(1, 7)])).unwrap(), None, "one worker");
     assert_eq!(group(&job(mixed.clone())).unwrap(), chosen, "one port for two of three");
-    assert_eq!(group(&NewJob { group: mine, ..job(mixed.clone()) }).unwrap(), mine);
-    assert!(matches!(group(&NewJob { group: mine, ..job(each) }), Err(JobError::NoneShared { .. })));
+    assert_eq!(group(&given(mine, mixed.clone())).unwrap(), mine);
+    assert!(matches!(group(&given(mine, each)), Err(AddJobError::NoneShared { .. })));
     let unicast = Some(Ipv4Addr::new(10, 0, 0, 1));
-    assert!(matches!(group(&NewJob { group: unicast, ..job(one.clone()) }), Err(JobError::Group { .. })));
-    let ports = vec![one[0], NewWorker { port: 1, ..one[1] }];
-    assert!(matches!(group(&job(ports)), Err(JobError::GroupPorts { ranks: [0, 1] })));
-    let addresses = vec![mixed[2], mixed[0], NewWorker { aggregator_ip: [10, 0, 1, 1].into(), ..mixed[1] }];
-    assert!(matches!(group(&job(addresses)), Err(JobError::GroupPorts { ranks: [1, 2] })));
-    let own_port = vec![mixed[0], mixed[1], NewWorker { port: 1, ..mixed[2] }];
+    assert!(matches!(group(&given(unicast, one.clone())), Err(AddJobError::Group { .. })));
+    let ports = vec![one[0], WorkerEntry { port: 1, ..one[1] }];
+    assert!(matches!(group(&job(ports)), Err(AddJobError::GroupPorts { ranks: [0, 1] })));
+    let addresses = vec![mixed[2], mixed[0], WorkerEntry { aggregator_ip: 0x0a00_0101, ..mixed[1] }];
+    assert!(matches!(group(&job(addresses)), Err(AddJobError::GroupPorts { ranks: [1, 2] })));
+    let own_port = vec![mixed[0], mixed[1], WorkerEntry { port: 1, ..mixed[2] }];
     assert_eq!(group(&job(own_port)).unwrap(), chosen, "only those behind one port must agree");
     let pairs = |world: u8| (0..world).map(|rank| worker(rank, u32::from(rank) / 2)).collect();
     assert_eq!(group(&job(pairs(21))).unwrap(), chosen);
@@ -79,7 +91,6 @@ fn fan_out_follows_the_interfaces() {
 
 #[test]
 fn slots_are_found_between_those_of_others() {
-    let eight = job(vec![worker(1, 1)]);
     type Case = (&'static str, Option<u32>, Vec<(u32, u32)>, u32, Option<u32>);
     let table: [Case; 9] = [
         ("an empty pool", None, vec![], 8, Some(0)),
@@ -93,7 +104,22 @@ fn slots_are_found_between_those_of_others() {
         ("asked beyond the end", Some(u32::MAX - 3), vec![], 32, None),
     ];
     for (what, first_slot, taken, pool, expected) in table {
-        assert_eq!(place(&NewJob { first_slot, ..eight.clone() }, taken, pool), expected, "{what}");
+        let entry = |(slot_base, slots)| JobEntry {
+            slot_base,
+            slots,
+            flags: job_flag::ACTIVE,
+            ..JobEntry::default()
+        };
+        let jobs: Vec<_> = (1u16..).zip(taken.into_iter().map(entry)).collect();
+        let found = match first_slot {
+            None => first_gap(8, pool, &jobs),
+            Some(first) => {
+                let is_free =
+                    check_range(first, 8, pool, jobs.iter().map(|(job, entry)| (*job, entry))).is_ok();
+                is_free.then_some(first)
+            }
+        };
+        assert_eq!(found, expected, "{what}");
     }
 }
 
@@ -102,19 +128,19 @@ fn an_impossible_job_is_refused_by_name() {
     let good = NewJob { job: 1, ..job(vec![worker(1, 1), worker(2, 2)]) };
     assert!(check(&good, &STATE).is_ok());
     type Case = (&'static str, fn(&mut NewJob), &'static str);
-    let table: [Case; 12] = [
+    assert_eq!(log2(12).unwrap_err().to_string(), "12 slots in a lane: must be a power of two");
+    let table: [Case; 11] = [
         ("job 0", |j| j.job = 0, "job number 0"),
         ("job 64", |j| j.job = 64, "job number 64"),
         ("no workers", |j| j.workers.clear(), "0 workers"),
         ("twins", |j| j.workers[1].ip = j.workers[0].ip, "10.0.0.1"),
-        ("no slots", |j| j.slots = 0, "0 slots"),
-        ("lanes of twelve slots", |j| j.lane_slots = 12, "power of two"),
-        ("half a lane", |j| j.slots = 12, "12 slots in lanes of 8"),
-        ("33 lanes", |j| j.slots = 33 * 8, "1 to 32 lanes"),
-        ("no shards", |j| j.shards = 0, "over 0 shards"),
-        ("three shards", |j| (j.slots, j.shards) = (24, 3), "has 2 shards"),
-        ("three lanes on two shards", |j| (j.slots, j.shards) = (24, 2), "as many in each"),
-        ("long chunks", |j| j.elements = 257, "257 elements"),
+        ("no slots", |j| j.entry.slots = 0, "0 slots"),
+        ("half a lane", |j| j.entry.slots = 12, "12 slots in lanes of 8"),
+        ("33 lanes", |j| j.entry.slots = 33 * 8, "1 to 32 lanes"),
+        ("no shards", |j| j.entry.shards = 0, "over 0 shards"),
+        ("three shards", |j| (j.entry.slots, j.entry.shards) = (24, 3), "has 2 shards"),
+        ("three lanes on two shards", |j| (j.entry.slots, j.entry.shards) = (24, 2), "as many in each"),
+        ("long chunks", |j| j.entry.elements = 257, "257 elements"),
     ];
     for (what, change, expected) in table {
         let mut bad = good.clone();
@@ -122,41 +148,39 @@ fn an_impossible_job_is_refused_by_name() {
         let text = check(&bad, &STATE).unwrap_err().to_string();
         assert!(text.contains(expected), "{what}: {text}");
     }
-}
-
-/// Changes what only a dynamic job has.
-fn of(job: &mut NewJob, change: fn(&mut NewDynamic)) {
-    job.dynamic.as_mut().into_iter().for_each(change);
 }
 
 #[test]
 fn dynamic_jobs_are_checked_too() {
-    let dynamic = NewDynamic { slots: 64, hosts: vec![worker(9, 9)] };
-    let workers = vec![worker(1, 1), worker(2, 2)];
-    let good = NewJob { job: 1, slots: 0, lane_slots: 0, dynamic: Some(dynamic.clone()), ..job(workers) };
+    let good = with(job(vec![worker(1, 1), worker(2, 2)]), |new| {
+        new.job = 1;
+        new.entry = JobEntry { flags: job_flag::DYNAMIC, slots: 64, lane_slots_log2: 0, ..new.entry };
+        new.parents = vec![worker(9, 9)];
+    });
     assert!(check(&good, &STATE).is_ok());
     type Case = (&'static str, fn(&mut NewJob), &'static str);
     let table: [Case; 6] = [
-        ("no slots", |j| of(j, |d| d.slots = 0), "0 slots of each shard"),
-        ("too many slots", |j| of(j, |d| d.slots = 65), "aggregator has 64"),
-        ("no hosts", |j| of(j, |d| d.hosts.clear()), "0 parameter hosts"),
-        ("five hosts", |j| of(j, |d| d.hosts = vec![d.hosts[0]; 5]), "5 parameter hosts"),
-        ("three shards", |j| j.shards = 3, "this aggregator has 2"),
-        ("long chunks", |j| j.elements = 257, "257 elements"),
+        ("no slots", |j| j.entry.slots = 0, "0 slots of each shard"),
+        ("too many slots", |j| j.entry.slots = 65, "aggregator has 64"),
+        ("no hosts", |j| j.parents.clear(), "0 parameter hosts"),
+        ("five hosts", |j| j.parents = vec![j.parents[0]; 5], "5 parameter hosts"),
+        ("three shards", |j| j.entry.shards = 3, "this aggregator has 2"),
+        ("long chunks", |j| j.entry.elements = 257, "257 elements"),
     ];
     for (what, change, expected) in table {
-        let mut bad = good.clone();
-        change(&mut bad);
-        let text = check(&bad, &STATE).unwrap_err().to_string();
+        let text = check(&with(good.clone(), change), &STATE).unwrap_err().to_string();
         assert!(text.contains(expected), "{what}: {text}");
     }
     let long = State { elements: 2000, ..STATE };
-    let refused = check(&NewJob { elements: 833, ..good.clone() }, &long).unwrap_err().to_string();
+    let refused = check(&with(good.clone(), |new| new.entry.elements = 833), &long).unwrap_err().to_string();
     assert!(refused.contains("1 to 832"), "{refused}");
-    let level = Level::Rack { rack: 0, racks: 2, contributors: 4, parent: worker(9, 9) };
-    let below = NewDynamic { hosts: Vec::new(), ..dynamic };
-    assert!(check(&NewJob { level, dynamic: Some(below), ..good.clone() }, &STATE).is_ok(), "a rack's go up");
-    let entry = entry(&good, Placed { first_slot: 0, group: None, is_copied: true });
+    let rack = with(good.clone(), |new| {
+        (new.entry.flags, new.entry.racks) = (new.entry.flags | job_flag::CHILD, 2);
+    });
+    assert!(check(&rack, &STATE).is_ok(), "a rack's go up");
+    let orphan = with(rack, |new| new.parents.clear());
+    assert!(matches!(check(&orphan, &STATE), Err(AddJobError::Job(JobError::Parents(0)))));
+    let entry = good.active_entry();
     assert_eq!((entry.slots, entry.hosts, entry.flags & job_flag::DYNAMIC), (64, 1, job_flag::DYNAMIC));
-    assert!(ranges(&[(1, JobEntry { flags: entry.flags | job_flag::ACTIVE, ..entry })]).is_empty());
+    assert_eq!(first_gap(64, 64, &[(1, entry)]), Some(0), "its slots are not the pool's");
 }

@@ -2,17 +2,14 @@
 
 use std::net::SocketAddrV4;
 
-use sumac_agg_host::{
-    HostDataPlane,
-    watch::{JobSeen, WorkerSeen},
-};
+use sumac_agg_host::HostDataPlane;
 use sumac_agg_layout::Drops;
 use sumac_control::{DataPlane as _, plane::PlaneError};
-use sumac_wire::{MAX_JOBS, PAGE_ELEMENTS, Reason, dynamic, slot::SlotMeta, tables::JobEntry};
+use sumac_wire::{MAX_JOBS, PAGE_ELEMENTS, dynamic, slot::SlotMeta, tables::JobEntry};
 
 use super::{
     ChunkLimit, DynamicPool, Plane, Status,
-    job::{JobStatus, Observed, job_status, slots_used, worker_status},
+    job::{JobStatus, Observed, by_reason, job_status, slots_used, worker_status},
 };
 use crate::drops::{self, DropRule, NoSuchJob};
 
@@ -21,35 +18,32 @@ use crate::drops::{self, DropRule, NoSuchJob};
 /// # Errors
 /// When one of its threads has ended.
 pub fn status(plane: &HostDataPlane) -> Result<Status, PlaneError> {
-    let (info, instance) = (plane.info()?, plane.instance()?);
-    let running = plane.running();
-    let jobs: Vec<JobStatus> = running
-        .jobs()
-        .into_iter()
-        .map(|(number, entry, workers, parents)| job(plane, number, &entry, &workers, parents))
-        .collect();
-    let of_slot = size_of::<SlotMeta>() as u64 + 2 * 4 * u64::from(info.max_elements);
+    let (instance, running) = (plane.instance()?, plane.running());
+    let sizes = running.sizes();
+    let jobs = running.jobs().into_iter();
+    let jobs: Vec<JobStatus> =
+        jobs.map(|(number, entry, workers, parents)| job(plane, number, &entry, &workers, parents)).collect();
+    let of_slot = size_of::<SlotMeta>() as u64 + 2 * 4 * u64::from(sizes.elements);
     let shared =
-        DynamicPool { slots: info.dynamic_slots, held: running.held(), timeout_ms: running.slot_timeout() };
+        DynamicPool { slots: sizes.dynamic_slots, held: running.held(), timeout_ms: sizes.slot_timeout };
     let of_dynamic = size_of::<dynamic::SlotMeta>() as u64 + 4 * PAGE_ELEMENTS as u64;
-    let of_pool = u64::from(info.dynamic_slots) * of_dynamic;
-    let counters = Reason::ALL.iter().map(|reason| (reason.name(), running.counter(*reason)));
+    let of_pool = u64::from(sizes.dynamic_slots) * of_dynamic;
     Ok(Status {
         plane: Plane::Host,
         instance,
-        slots: info.slots,
+        slots: sizes.slots,
         slots_used: slots_used(&jobs),
         dynamic: (shared.slots > 0).then_some(shared),
-        pool_bytes: (u64::from(info.slots) * of_slot + of_pool) * u64::from(info.shards),
-        elements: info.max_elements,
-        chunk_limit: ChunkLimit { elements: info.max_elements, port: None },
+        pool_bytes: (u64::from(sizes.slots) * of_slot + of_pool) * u64::from(sizes.shards),
+        elements: sizes.elements,
+        chunk_limit: ChunkLimit { elements: sizes.elements, port: None },
         jumbo: false,
-        base_port: info.base_port,
-        shards: info.shards,
+        base_port: sizes.base_port,
+        shards: sizes.shards,
         own_ip: None,
         ports: Vec::new(),
         drops: DropRule::of((1..MAX_JOBS as u16).map(|job| (job, running.drops(job)))),
-        counters: counters.filter(|(_, count)| *count > 0).collect(),
+        counters: by_reason(|reason| running.counter(reason)),
         jobs,
     })
 }
@@ -62,21 +56,16 @@ fn job(
     parents: Vec<SocketAddrV4>,
 ) -> JobStatus {
     let running = plane.running();
-    let workers = (0..).zip(addresses).map(|(rank, address)| {
-        let WorkerSeen { counters, late } = running.worker_seen(number, rank);
-        worker_status(rank, *address, None, counters, late)
-    });
-    let JobSeen { counters, times, injected } = running.job_seen(number);
-    let counters = Reason::ALL.iter().map(|reason| (*reason, counters[*reason as usize]));
+    let workers = (0..)
+        .zip(addresses)
+        .map(|(rank, address)| worker_status(rank, *address, None, running.worker_seen(number, rank)));
     let observed = Observed {
         parents,
-        counters: counters.filter(|(_, count)| *count > 0).collect(),
+        seen: running.job_seen(number),
         drops: running.drops(number),
-        injected,
-        times,
         workers: workers.collect(),
     };
-    let slots_reason = Some(plane.slots_reason(number)).filter(|reason| !reason.is_empty());
+    let slots_reason = plane.reasons.all().remove(&number).filter(|reason| !reason.is_empty());
     JobStatus { slots_reason, ..job_status(number, entry, observed) }
 }
 

@@ -6,10 +6,11 @@ use std::{
 };
 
 use serde::Serialize;
-use sumac_agg_layout::{Drops, Injected, Lateness, Times};
+use sumac_agg_host::watch::{JobSeen, WorkerSeen};
+use sumac_agg_layout::{Drops, Injected, Times};
 use sumac_wire::{
     Reason,
-    tables::{JobEntry, WorkerCounters, WorkerEntry, job_flag},
+    tables::{JobEntry, WorkerEntry, job_flag},
 };
 
 use crate::{
@@ -166,10 +167,8 @@ fn job(tables: &Tables, number: u16, entry: &JobEntry) -> Result<JobStatus, Tabl
     let parents = tables.parents(number, entry.hosts)?;
     let observed = Observed {
         parents: parents.iter().map(|parent| SocketAddrV4::new(parent.ip.into(), parent.port)).collect(),
-        counters: tables.job_counters(number)?,
+        seen: tables.job_seen(number)?,
         drops: tables.drops(number)?,
-        injected: tables.injected(number)?,
-        times: tables.times(number)?,
         workers: (0..entry.world).map(|rank| worker(tables, number, rank)).collect::<Result<_, _>>()?,
     };
     Ok(job_status(number, entry, observed))
@@ -178,25 +177,28 @@ fn job(tables: &Tables, number: u16, entry: &JobEntry) -> Result<JobStatus, Tabl
 fn worker(tables: &Tables, job: u16, rank: u16) -> Result<WorkerStatus, TableError> {
     let WorkerEntry { ip, port, mac, ifindex, .. } = tables.worker(job, rank)?;
     let address = SocketAddrV4::new(ip.into(), port);
-    let (counters, lateness) = (tables.worker_counters(job, rank)?, tables.lateness(job, rank)?);
-    Ok(worker_status(rank, address, Some((mac, ifindex)), counters, lateness))
+    Ok(worker_status(rank, address, Some((mac, ifindex)), tables.worker_seen(job, rank)?))
 }
 
-/// The counters of a job at an aggregator of either kind.
+/// The facts about a job at an aggregator of either kind.
 pub(crate) struct Observed {
     /// The job's root, or its parameter hosts.
     pub parents: Vec<SocketAddrV4>,
-    pub counters: Vec<(Reason, u64)>,
+    pub seen: JobSeen,
     pub drops: Drops,
-    pub injected: Injected,
-    pub times: Times,
     pub workers: Vec<WorkerStatus>,
+}
+
+/// Returns the reasons for which anything was counted.
+pub(crate) fn by_reason(count: impl Fn(Reason) -> u64) -> BTreeMap<&'static str, u64> {
+    let all = Reason::ALL.iter().map(|reason| (reason.name(), count(*reason)));
+    all.filter(|(_, count)| *count > 0).collect()
 }
 
 /// Returns a job's status without the reason for its slots.
 pub(crate) fn job_status(number: u16, entry: &JobEntry, observed: Observed) -> JobStatus {
     let has = |flag| entry.flags & flag != 0;
-    let (drops, injected) = (observed.drops, observed.injected);
+    let (drops, JobSeen { counters, times, injected }) = (observed.drops, observed.seen);
     let is_dropping = drops != Drops::default() || injected != Injected::default();
     let is_dynamic = has(job_flag::DYNAMIC);
     let level = match observed.parents.first() {
@@ -221,14 +223,14 @@ pub(crate) fn job_status(number: u16, entry: &JobEntry, observed: Observed) -> J
         checksum: has(job_flag::CHECKSUM),
         group: (entry.group_ip != 0).then(|| Ipv4Addr::from_bits(entry.group_ip)),
         is_copied: !has(job_flag::MULTICAST),
-        counters: observed.counters.into_iter().map(|(reason, count)| (reason.name(), count)).collect(),
+        counters: by_reason(|reason| counters[reason as usize]),
         drops: is_dropping.then(|| DropStatus {
             up_percent: percent(drops.up),
             down_percent: percent(drops.down),
             up: injected.up,
             down: injected.down,
         }),
-        aggregation: Histogram::of(&observed.times),
+        aggregation: Histogram::of(&times),
         straggler: straggler(&observed.workers),
         workers: observed.workers,
     }
@@ -239,8 +241,7 @@ pub(crate) fn worker_status(
     rank: u16,
     address: SocketAddrV4,
     link: Option<([u8; 6], u32)>,
-    counters: WorkerCounters,
-    late: Lateness,
+    WorkerSeen { counters, late }: WorkerSeen,
 ) -> WorkerStatus {
     WorkerStatus {
         rank,
@@ -273,12 +274,16 @@ fn straggler(workers: &[WorkerStatus]) -> Option<Straggler> {
 
 #[cfg(test)]
 mod tests {
+    use sumac_agg_layout::Lateness;
+    use sumac_wire::tables::WorkerCounters;
+
     use super::*;
 
     fn worker(rank: u16, last: u64) -> WorkerStatus {
         let address = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, rank as u8), 48700);
         let counters = WorkerCounters { added: 100, last, ..WorkerCounters::default() };
-        worker_status(rank, address, None, counters, Lateness { chunks: 2, sum: 10, max: 7 })
+        let late = Lateness { chunks: 2, sum: 10, max: 7 };
+        worker_status(rank, address, None, WorkerSeen { counters, late })
     }
 
     #[test]

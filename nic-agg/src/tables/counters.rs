@@ -1,11 +1,8 @@
 //! Counters of frames, jobs and workers, summed over all CPUs, and the intentional drops.
 
-use sumac_agg_layout::{Drops, Injected, Lateness, Times, name};
-use sumac_wire::{
-    MAX_WORKERS, Reason,
-    reason::COUNTERS,
-    tables::{WorkerCounters, worker_index},
-};
+use sumac_agg_host::watch::{JobSeen, WorkerSeen};
+use sumac_agg_layout::{Drops, name};
+use sumac_wire::{MAX_WORKERS, Reason, tables::worker_index};
 
 use super::{Result, Tables, reading};
 
@@ -19,36 +16,27 @@ impl Tables {
         Reason::ALL.iter().map(count).collect::<std::result::Result<_, _>>().map_err(reading(name::COUNTERS))
     }
 
-    /// Returns a job's frames by reason, without those never counted.
-    pub fn job_counters(&self, job: u16) -> Result<Vec<(Reason, u64)>> {
-        let sum = self.job_counters.fold(job.into(), [0; COUNTERS], |sum, one| add(sum, &one))?;
-        let all = Reason::ALL.iter().map(|reason| (*reason, sum[*reason as usize]));
-        Ok(all.filter(|(_, count)| *count > 0).collect())
+    /// Returns the statistics of a job.
+    pub fn job_seen(&self, job: u16) -> Result<JobSeen> {
+        let (mut sum, index) = (JobSeen::default(), job.into());
+        for counters in self.job_counters.get(index)? {
+            sum = sum.and(&JobSeen { counters, ..JobSeen::default() });
+        }
+        for times in self.times.get(index)? {
+            sum = sum.and(&JobSeen { times, ..JobSeen::default() });
+        }
+        for injected in self.injected.get(index)? {
+            sum = sum.and(&JobSeen { injected, ..JobSeen::default() });
+        }
+        Ok(sum)
     }
 
-    pub fn worker_counters(&self, job: u16, rank: u16) -> Result<WorkerCounters> {
-        let zero = WorkerCounters::default();
-        self.worker_counters.fold(worker_index(job, rank), zero, |sum, one| WorkerCounters {
-            added: sum.added + one.added,
-            last: sum.last + one.last,
-            duplicates: sum.duplicates + one.duplicates,
-            replies: sum.replies + one.replies,
-        })
-    }
-
-    /// Returns the lateness of a worker, of the sampled chunks.
-    pub fn lateness(&self, job: u16, rank: u16) -> Result<Lateness> {
-        self.lateness.fold(worker_index(job, rank), Lateness::default(), |sum, one| Lateness {
-            chunks: sum.chunks + one.chunks,
-            sum: sum.sum + one.sum,
-            max: sum.max.max(one.max),
-        })
-    }
-
-    /// Returns the times to completion of a job's chunks.
-    pub fn times(&self, job: u16) -> Result<Times> {
-        self.times
-            .fold(job.into(), Times::default(), |sum, one| Times { buckets: add(sum.buckets, &one.buckets) })
+    /// Returns the statistics of a worker.
+    pub fn worker_seen(&self, job: u16, rank: u16) -> Result<WorkerSeen> {
+        let index = worker_index(job, rank);
+        let all = self.worker_counters.get(index)?.into_iter().zip(self.lateness.get(index)?);
+        let seen = all.map(|(counters, late)| WorkerSeen { counters, late });
+        Ok(seen.fold(WorkerSeen::default(), |sum, one| sum.and(&one)))
     }
 
     /// Returns the part of a job's frames that is dropped intentionally.
@@ -58,14 +46,6 @@ impl Tables {
 
     pub fn set_drops(&mut self, job: u16, drops: Drops) -> Result<()> {
         self.drops.set(job.into(), &drops)
-    }
-
-    /// Returns the number of a job's frames that were dropped intentionally.
-    pub fn injected(&self, job: u16) -> Result<Injected> {
-        self.injected.fold(job.into(), Injected::default(), |sum, one| Injected {
-            up: sum.up + one.up,
-            down: sum.down + one.down,
-        })
     }
 
     /// Sets the counters of a job and its workers to zero.
@@ -79,9 +59,4 @@ impl Tables {
         }
         Ok(())
     }
-}
-
-fn add<const N: usize>(mut sum: [u64; N], one: &[u64; N]) -> [u64; N] {
-    sum.iter_mut().zip(one).for_each(|(sum, one)| *sum += one);
-    sum
 }

@@ -1,12 +1,13 @@
 //! Builds contributions and parses replies.
 
-use sumac_agg::NewJob;
+use sumac_agg_host::NewJob;
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind,
     bytes::Bytes,
     checksum,
     frame::{self, Endpoints, Frame, OVERHEAD, Parsed, Ports},
     header::{HEADER_LEN, flag},
+    tables::job_flag,
 };
 
 use super::AGGREGATOR_MAC;
@@ -29,19 +30,19 @@ pub fn sum(ranks: impl IntoIterator<Item = usize> + Clone, seq: u32, elements: u
 pub fn header(job: &NewJob, rank: usize, seq: u32, elements: u16) -> Header {
     Header {
         kind: Kind::Contribution as u8,
-        flags: if seq & job.slots != 0 { flag::POOL_VERSION } else { 0 },
+        flags: if seq & job.entry.slots != 0 { flag::POOL_VERSION } else { 0 },
         job: job.job,
-        epoch: job.epoch,
+        epoch: job.entry.epoch,
         seq,
         received: seq,
-        slot: seq % job.slots,
+        slot: seq % job.entry.slots,
         fan_in_0: job.workers.len() as u8,
         elements,
         bitmap_0: 1 << rank,
         tensor: 7,
         offset: seq.wrapping_mul(u32::from(elements)),
         timestamp: 1000 + rank as u32,
-        token: job.token,
+        token: job.entry.token,
         ..Header::default()
     }
 }
@@ -56,7 +57,7 @@ pub fn frame_of(job: &NewJob, rank: usize, header: &Header) -> Vec<u8> {
     let mut payload = header.to_bytes().to_vec();
     payload.extend((0..usize::from(header.elements)).flat_map(|i| value(rank, header.seq, i).to_be_bytes()));
     let mut frame = emit(job, rank, &payload);
-    let shard = header.slot / job.lane_slots % u32::from(job.shards);
+    let shard = header.slot / job.entry.lane_slots() % u32::from(job.entry.shards);
     move_to_port(&mut frame, DEFAULT_BASE_PORT + shard as u16);
     frame
 }
@@ -80,15 +81,15 @@ pub fn emit(job: &NewJob, rank: usize, payload: &[u8]) -> Vec<u8> {
     let to = Endpoints {
         src_mac: worker.mac,
         dst_mac: AGGREGATOR_MAC,
-        src_ip: worker.ip.to_bits(),
-        dst_ip: worker.aggregator_ip.to_bits(),
+        src_ip: worker.ip,
+        dst_ip: worker.aggregator_ip,
         src_port: 50_000 + rank as u16,
         dst_port: DEFAULT_BASE_PORT,
         dscp_ecn: 0x28,
     };
     let mut bytes = vec![0; OVERHEAD];
     bytes.extend(payload);
-    frame::emit(&mut bytes, &to, payload.len(), job.checksum).unwrap();
+    frame::emit(&mut bytes, &to, payload.len(), job.entry.flags & job_flag::CHECKSUM != 0).unwrap();
     bytes
 }
 

@@ -11,10 +11,14 @@ pub mod summed;
 use std::{net::Ipv4Addr, sync::Mutex};
 
 use aya::Ebpf;
-use sumac_agg::{Level, NewJob, NewWorker, job, pool::Pools, program, tables::Tables};
+use sumac_agg::{job, pool::Pools, program, tables::Tables};
+use sumac_agg_host::NewJob;
 use sumac_agg_layout::{DynamicSlot, Slot, State, name};
 use sumac_loader::{TestRun, Variant};
-use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, PAGE_ELEMENTS, Reason};
+use sumac_wire::{
+    DEFAULT_BASE_PORT, MAX_ELEMENTS, PAGE_ELEMENTS, Reason,
+    tables::{JobEntry, WorkerEntry, job_flag},
+};
 
 pub const DROP: u32 = 1;
 pub const PASS: u32 = 2;
@@ -66,7 +70,7 @@ impl Bench {
 
     pub fn of(variant: Variant, jobs: &[NewJob]) -> Bench {
         // Loading the program for dynamic jobs takes as long as the rest.
-        let is_dynamic = jobs.iter().any(|job| job.dynamic.is_some());
+        let is_dynamic = jobs.iter().any(NewJob::is_dynamic);
         let dynamic_slots = if is_dynamic { DYNAMIC_SLOTS } else { 0 };
         let pools = Pools { slots: 64, dynamic_slots, shards: SHARDS };
         let mut ebpf = program::load(variant, pools).unwrap();
@@ -129,33 +133,35 @@ impl Bench {
     }
 }
 
-pub fn worker(rank: u8) -> NewWorker {
-    NewWorker {
-        ip: Ipv4Addr::new(10, 77, 0, 10 + rank),
+pub fn worker(rank: u8) -> WorkerEntry {
+    WorkerEntry {
+        ip: Ipv4Addr::new(10, 77, 0, 10 + rank).to_bits(),
         port: 49000,
         mac: [2, 0, 0, 0, 0, rank],
         ifindex: 100 + u32::from(rank),
-        aggregator_ip: AGGREGATOR,
+        aggregator_ip: AGGREGATOR.to_bits(),
         aggregator_mac: AGGREGATOR_MAC,
+        ..WorkerEntry::default()
     }
 }
 
 /// Returns a job with 8 slots whose workers have an interface each.
 pub fn job_of(world: u8, elements: u16) -> NewJob {
-    NewJob {
-        job: 5,
-        epoch: 3,
+    let entry = JobEntry {
         token: TOKEN,
-        dynamic: None,
-        first_slot: Some(16),
+        slot_base: 16,
         slots: 8,
-        lane_slots: 8,
-        shards: 1,
-        stealing: false,
-        level: Level::Only,
+        epoch: 3,
         elements,
-        checksum: true,
-        group: None,
-        workers: (0..world).map(worker).collect(),
-    }
+        flags: job_flag::CHECKSUM,
+        shards: 1,
+        lane_slots_log2: 3,
+        ..JobEntry::default()
+    };
+    NewJob { job: 5, entry, workers: (0..world).map(worker).collect(), parents: Vec::new() }
+}
+
+/// Returns a job with another entry.
+pub fn with_entry(new: NewJob, change: impl FnOnce(JobEntry) -> JobEntry) -> NewJob {
+    NewJob { entry: change(new.entry), ..new }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use sumac_agg::NewWorker;
 use sumac_wire::{
     Header, Kind, Reason,
     admit::{self, dynamic::Down},
@@ -152,17 +151,4 @@ fn add(values: &mut [i32], sent: &Sent) -> bool {
         *value = value.saturating_add(*other);
     }
     overflowed
-}
-
-/// Returns the table's entry of a worker.
-pub fn entry_of(way: &NewWorker) -> WorkerEntry {
-    WorkerEntry {
-        ip: way.ip.to_bits(),
-        aggregator_ip: way.aggregator_ip.to_bits(),
-        ifindex: way.ifindex,
-        port: way.port,
-        mac: way.mac,
-        aggregator_mac: way.aggregator_mac,
-        ..WorkerEntry::default()
-    }
 }

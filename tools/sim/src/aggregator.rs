@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddrV4};
 
 use sumac_agg_host::{Answer, HostAggregator, JobError, NewJob, NoMemory};
-use sumac_wire::{Header, Reason, admit, header::flag, tables::job_flag};
+use sumac_wire::{Header, Reason, admit, header::flag};
 
 use crate::{
     address::PORT,
@@ -73,11 +73,12 @@ impl Aggregator {
     ///
     /// # Errors
     /// When the job does not fit.
-    pub fn install(&mut self, number: u16, job: &NewJob, first_chunk: u32) -> Result<(), JobError> {
+    pub fn install(&mut self, job: &NewJob, first_chunk: u32) -> Result<(), JobError> {
+        let number = job.job;
         for shard in &mut self.shards {
             shard.remove(number);
-            shard.install(number, job.clone())?;
-            if job.entry.flags & job_flag::DYNAMIC == 0 {
+            shard.install(job)?;
+            if !job.is_dynamic() {
                 shard.start_streams_at(number, first_chunk);
             }
         }
@@ -102,10 +103,7 @@ impl Aggregator {
         self.shards = shards;
         self.is_dead = false;
         let jobs = std::mem::take(&mut self.jobs);
-        let is_dynamic = |job: &NewJob| job.entry.flags & job_flag::DYNAMIC != 0;
-        jobs.iter()
-            .filter(|(_, job)| is_dynamic(job))
-            .try_for_each(|(number, job)| self.install(*number, job, 0))
+        jobs.values().filter(|job| job.is_dynamic()).try_for_each(|job| self.install(job, 0))
     }
 
     /// Packets of all shards by reason.
@@ -133,7 +131,7 @@ impl Aggregator {
         marked: bool,
     ) -> Handled {
         let is_below = |socket: SocketAddrV4| {
-            self.jobs.values().any(|job| job.workers.iter().any(|below| below.ip() == socket.ip()))
+            self.jobs.values().any(|job| job.workers.iter().any(|below| below.ip == socket.ip().to_bits()))
         };
         let is_unheard = self.deaf_to.is_some_and(|sender| sender.ip() == source.ip());
         if self.is_dead || is_unheard || self.is_cut && !is_below(source) {

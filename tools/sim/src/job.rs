@@ -149,8 +149,8 @@ impl Job {
 
     /// The job as the aggregator at `node` knows it.
     fn aggregator_job(&self, node: NodeId) -> NewJob {
-        let entry = self.entry();
-        let hosts = || self.hosts.iter().map(|host| socket(*host)).collect();
+        let (job, entry) = (self.params.job, self.entry());
+        let hosts = || self.hosts.iter().map(|host| socket(*host)).collect::<Vec<_>>();
         let node_of = |rank: usize| socket(self.workers[rank].node);
         let racks = &self.topology.racks;
         if let Some(rack) = racks.iter().position(|rack| *rack == node) {
@@ -161,15 +161,15 @@ impl Job {
                 ..entry
             };
             let parents = self.topology.root.map_or_else(hosts, |root| vec![socket(root)]);
-            return NewJob { entry, workers: self.of_rack(rack).map(node_of).collect(), parents };
+            return NewJob::at(job, entry, self.of_rack(rack).map(node_of), parents);
         }
         let parents = if self.params.dynamic.is_some() { hosts() } else { Vec::new() };
         if racks.is_empty() {
-            return NewJob { entry, workers: (0..self.workers.len()).map(node_of).collect(), parents };
+            return NewJob::at(job, entry, (0..self.workers.len()).map(node_of), parents);
         }
         let entry = JobEntry { flags: entry.flags | job_flag::ROOT, ..entry };
         let below = racks.iter().map(|rack| socket(*rack)).chain(self.beside().map(node_of));
-        NewJob { entry, workers: below.collect(), parents }
+        NewJob::at(job, entry, below, parents)
     }
 
     /// The job as its parameter hosts know it; `None` for static jobs.
@@ -190,7 +190,6 @@ impl Job {
             elements: self.params.elements,
             window: dynamic.window,
             slots: dynamic.slots,
-            linear: self.tuning.linear_placement,
             lanes: self.lanes,
             shards: self.params.shards,
             checksum: false,
@@ -213,6 +212,9 @@ impl Job {
         for node in &self.hosts {
             let parameter = world.nodes[*node].parameter.as_mut().ok_or(SetupError::Missing(*node))?;
             parameter.host.install(job.clone())?;
+            if self.tuning.linear_placement {
+                parameter.host.place_linearly(job.job);
+            }
         }
         Ok(())
     }
@@ -269,7 +271,7 @@ impl Job {
     /// When that refuses or does not exist.
     pub fn install_at(&self, world: &mut World, node: NodeId) -> Result<(), SetupError> {
         let aggregator = world.nodes[node].aggregator.as_mut().ok_or(SetupError::Missing(node))?;
-        Ok(aggregator.install(self.params.job, &self.aggregator_job(node), self.first_chunk)?)
+        Ok(aggregator.install(&self.aggregator_job(node), self.first_chunk)?)
     }
 
     /// Adds a worker in place of one that died; its streams begin with chunks `resume`.

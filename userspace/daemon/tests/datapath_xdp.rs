@@ -28,7 +28,7 @@ use sumac_parameter::{HostJob, Worker as Member};
 use sumac_transport::{DynamicParams, JobParams};
 use sumac_wire::{
     MAX_HOSTS, Reason,
-    tables::{HostJobEntry, job_flag},
+    tables::{HostJobEntry, JobEntry, WorkerEntry, job_flag},
 };
 use support::{
     aggregator,
@@ -172,31 +172,28 @@ fn attach_aggregator(pins: &Path) {
         ..sumac_agg::AttachOptions::new(ports.map(str::to_owned).to_vec())
     };
     let (aggregator, _) = sumac_agg::attach(&options).unwrap();
-    let worker = |n: u8| sumac_agg::NewWorker {
-        ip: Ipv4Addr::new(10, 0, n, 2),
+    let worker = |n: u8| WorkerEntry {
+        ip: Ipv4Addr::new(10, 0, n, 2).to_bits(),
         port: BASE_PORT,
         mac: [2, 0, 0, 0, n, 2],
         ifindex: nix::net::if_::if_nametoindex(format!("a{n}").as_str()).unwrap(),
-        aggregator_ip: Ipv4Addr::new(10, 0, n, 1),
+        aggregator_ip: Ipv4Addr::new(10, 0, n, 1).to_bits(),
         aggregator_mac: [2, 0, 0, 0, n, 1],
+        ..WorkerEntry::default()
     };
     let params = params(0, 2);
-    let job = sumac_agg::NewJob {
-        job: params.job,
-        epoch: params.epoch,
+    let entry = JobEntry {
         token: params.token,
-        dynamic: None,
-        first_slot: None,
         slots: params.slots,
-        lane_slots: params.slots,
-        shards: 1,
-        stealing: false,
-        level: sumac_agg::Level::Only,
+        epoch: params.epoch,
         elements: params.elements,
-        checksum: true,
-        group: None,
-        workers: vec![worker(1), worker(2)],
+        flags: job_flag::CHECKSUM,
+        shards: 1,
+        lane_slots_log2: params.slots.ilog2() as u16,
+        ..JobEntry::default()
     };
+    let workers = vec![worker(1), worker(2)];
+    let job = sumac_agg_host::NewJob { job: params.job, entry, workers, parents: Vec::new() };
     aggregator.add_job(&job).unwrap();
 }
 
@@ -324,7 +321,6 @@ fn a_worker_is_the_parameter_host() {
             elements: params.elements,
             window: 32,
             slots: 0,
-            linear: false,
             lanes: 1,
             shards: 1,
             checksum: true,

@@ -89,7 +89,6 @@ fn plan(trainers: &[Trainer]) -> ParameterJob {
         elements: ELEMENTS,
         window: 8,
         slots: 0,
-        linear: false,
         lanes: CLASSES * SHARDS,
         shards: SHARDS,
         checksum: true,

@@ -3,7 +3,7 @@
 
 use sumac_wire::header::ELEMENT_LEN;
 
-/// Room for the floats of chunks, one of each worker, which is used again and never grows beyond what it was made for.
+/// Room for the floats of chunks, one of each worker: used again, and never more than it was made for.
 #[derive(Debug)]
 pub(crate) struct FloatStock {
     world: usize,
@@ -25,12 +25,11 @@ impl FloatStock {
         FloatStock { world, elements, left: chunks, free: Vec::new(), sums: Vec::new() }
     }
 
-    /// Bytes of one chunk.
     pub(crate) fn chunk_bytes(world: usize, elements: u16) -> u64 {
         (world * usize::from(elements) * size_of::<f32>()) as u64
     }
 
-    /// Room for one chunk; `None`: as many as may be are in use.
+    /// Returns room for one chunk; `None`: all is in use.
     pub(crate) fn take(&mut self) -> Option<Floats> {
         if let Some(floats) = self.free.pop() {
             return Some(floats);

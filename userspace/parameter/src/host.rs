@@ -19,9 +19,9 @@ use crate::{
     stats::{HostStats, JobStats},
 };
 
-/// Bytes that the chunks of all jobs may take, unless it is said otherwise.
+/// Bytes that the chunks of all jobs may take by default.
 const MEMORY: u64 = 1 << 30;
-/// IP's mark of those who understand marks of congestion: ECT(0).
+/// The ECN field of packets whose sender reacts to marks.
 const ECT_0: u8 = 0b10;
 
 /// The jobs whose sums come to one thread. Threads have nothing in common: each has the shards whose packets it gets.
@@ -45,6 +45,8 @@ struct Job {
     rings: Vec<Option<Ring>>,
     reserved: u64,
     stats: JobStats,
+    /// See [`ParameterHost::place_linearly`].
+    is_linear: bool,
 }
 
 impl Default for ParameterHost {
@@ -54,12 +56,11 @@ impl Default for ParameterHost {
 }
 
 impl ParameterHost {
-    /// Without a job; chunks may take 1 GiB.
     pub fn new() -> ParameterHost {
         ParameterHost::with_memory(MEMORY)
     }
 
-    /// Without a job; the chunks of all that come may take so many bytes together.
+    /// Returns one whose jobs' chunks may take so many bytes together.
     pub fn with_memory(bytes: u64) -> ParameterHost {
         ParameterHost {
             jobs: std::iter::repeat_with(|| None).take(MAX_JOBS).collect(),
@@ -71,17 +72,14 @@ impl ParameterHost {
     }
 
     /// Starts to sum for a job.
-    ///
-    /// # Errors
-    /// When the terms contradict the protocol, the number is taken, or its chunks could not all be kept.
     pub fn install(&mut self, terms: HostJob) -> Result<(), HostError> {
         self.install_lanes(terms, |_| true)
     }
 
-    /// The same for those lanes only that `is_here` says, where other threads have the others.
+    /// As [`ParameterHost::install`], for the lanes that `is_here` accepts; other threads have the others.
     ///
     /// # Errors
-    /// As [`ParameterHost::install`].
+    /// When the terms contradict the protocol, the number is taken, or its chunks could not all be kept.
     pub fn install_lanes(&mut self, terms: HostJob, is_here: impl Fn(u16) -> bool) -> Result<(), HostError> {
         terms.check()?;
         let (job, free) = (terms.job, self.memory.saturating_sub(self.reserved));
@@ -102,30 +100,32 @@ impl ParameterHost {
         let ring = || Ring::new(terms.kept(), terms.elements, racks, stock());
         let rings = (0..terms.lanes).map(|lane| is_here(lane).then(ring)).collect();
         let stats = JobStats { job, epoch: terms.epoch, world: members.world(), ..JobStats::default() };
-        *entry = Some(Box::new(Job { terms, members, rings, reserved: needed, stats }));
+        *entry = Some(Box::new(Job { terms, members, rings, reserved: needed, stats, is_linear: false }));
         self.reserved += needed;
         Ok(())
     }
 
-    /// Stops to sum for a job. Says whether there was one.
+    /// Stops to sum for a job; returns whether it was here.
     pub fn remove(&mut self, job: u16) -> bool {
         let Some(entry) = self.jobs.get_mut(usize::from(job)).and_then(Option::take) else { return false };
         self.reserved -= entry.reserved;
         true
     }
 
-    /// Whether a job is here.
+    /// Leaves a job's chunks the slots that they begin with, busy or not: ATP's baseline (figure 14), for simulations.
+    pub fn place_linearly(&mut self, job: u16) {
+        if let Some(entry) = self.jobs.get_mut(usize::from(job)).and_then(Option::as_mut) {
+            entry.is_linear = true;
+        }
+    }
+
     pub fn knows(&self, job: u16) -> bool {
         matches!(self.jobs.get(usize::from(job)), Some(Some(_)))
     }
 
-    /// Goes on with a job under another incarnation, after a worker was replaced (ATP appendix A.3): complete chunks stay,
-    /// of all others nothing does. `workers` have the places of before, at new addresses maybe.
-    ///
-    /// Gives the first chunk of each lane that is not summed: where the newcomer begins, and what the others send again.
-    ///
-    /// # Errors
-    /// When there is no such job, or its places differ.
+    /// Continues a job in another epoch, after a worker was replaced (ATP appendix A.3): complete chunks stay, partial sums
+    /// do not. `workers` have the same places, maybe at new addresses. Returns each lane's first chunk that is not summed,
+    /// with which the newcomer begins.
     pub fn renew(&mut self, job: u16, epoch: u16, workers: Vec<Worker>) -> Result<Vec<u32>, HostError> {
         let entry = self.jobs.get_mut(usize::from(job)).and_then(Option::as_mut);
         let entry = entry.ok_or(HostError::Unknown(job))?;
@@ -136,7 +136,6 @@ impl ParameterHost {
         Ok(entry.rings.iter().map(|ring| ring.as_ref().map_or(0, Ring::next)).collect())
     }
 
-    /// Returns the counters.
     pub fn stats(&self) -> HostStats {
         let stats = |job: &Job| JobStats { direct: job.members.direct(), ..job.stats.clone() };
         HostStats {
@@ -146,7 +145,7 @@ impl ParameterHost {
         }
     }
 
-    /// Whether there is nothing to send.
+    /// Returns whether there is nothing to send.
     pub fn is_idle(&self) -> bool {
         self.outbox.is_empty()
     }
@@ -266,7 +265,7 @@ impl Job {
         }
     }
 
-    /// Remembers which way workers were heard; says what has come in vain.
+    /// Notes the path of the workers' packets; returns the reason for which a packet had no effect.
     fn notice(&mut self, header: &Header, bits: &Bits, source: Source, done: Done) -> Result<(), Reason> {
         let refused = match done {
             Done::Left(Action::Ignore(reason)) => Some(reason),
@@ -290,7 +289,7 @@ impl Job {
         source: Source,
         done: Done,
     ) -> Result<Option<(Reason, Header, Body, To)>, Reason> {
-        let (world, slots) = (self.members.world(), if self.terms.linear { 0 } else { self.terms.slots });
+        let (world, slots) = (self.members.world(), if self.is_linear { 0 } else { self.terms.slots });
         let ring = ring(&mut self.rings, header).ok_or(Reason::WrongSlot)?;
         let chunk = ring.get_mut(header.seq).ok_or(Reason::Stale)?;
         if done == Done::Taken(Outcome::Complete) {
@@ -346,8 +345,7 @@ impl Job {
         stats.marked += u64::from(header.has(flag::ECN_ECHO));
     }
 
-    /// Writes a pending packet for the next of those it is for, who is then behind it; `None`: nobody is left, or its chunk is
-    /// gone.
+    /// Writes a pending packet for its next receiver; `None`: none is left, or its chunk is gone.
     fn write(&mut self, pending: &mut Pending, out: &mut [u8]) -> Option<Sending> {
         let Pending { header, shard, body, ref mut to } = *pending;
         // Of before the job was renewed.

@@ -10,14 +10,12 @@ pub const MAX_WINDOW: u32 = 1 << 16;
 /// Most aggregators that a parameter host hears from: as many as there are racks.
 pub const MAX_UPSTREAM: usize = MAX_RACKS;
 
-/// A job as its parameter host must know it.
+/// A job as its parameter host knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostJob {
-    /// Its number, from 1.
+    /// From 1.
     pub job: u16,
-    /// Its incarnation; packets of another one are dropped.
     pub epoch: u16,
-    /// Its secret number.
     pub token: u64,
     /// Most 32-bit words in a chunk.
     pub elements: u16,
@@ -25,17 +23,14 @@ pub struct HostJob {
     pub window: u32,
     /// Slots of each shard that its chunks may take at its aggregators; zero: there is no aggregator.
     pub slots: u32,
-    /// Whether chunks keep the slot that they begin with, busy or not.
-    pub linear: bool,
-    /// Lanes of the job.
     pub lanes: u16,
-    /// UDP ports that they are spread over: lane `l` uses those of shard `l % shards`.
+    /// UDP ports of the lanes: lane `l` uses that of shard `l % shards`.
     pub shards: u16,
     /// Whether results carry a UDP checksum, where the kernel does not write one anyway.
     pub checksum: bool,
-    /// All workers, by rank.
+    /// The workers by rank.
     pub workers: Vec<Worker>,
-    /// The aggregators whose sums come here, which results go back to; with the port of shard 0.
+    /// The aggregators whose sums arrive here and which results return to; with the port of shard 0.
     pub upstream: Vec<SocketAddrV4>,
 }
 
@@ -53,91 +48,32 @@ pub struct Worker {
 /// The reason that a job is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HostError {
-    /// The number.
     #[error("{0} is no job number; they begin with 1")]
     Number(u16),
-    /// There is such a job already.
     #[error("job {0} is here already; remove it first")]
     Taken(u16),
-    /// There is no such job.
     #[error("job {0} is not here, and cannot be renewed; install it")]
     Unknown(u16),
-    /// Not 1 to 1,024 workers.
     #[error("job {job} has {given} workers; a parameter host sums for 1 to {most}")]
-    World {
-        /// The job.
-        job: u16,
-        /// The number.
-        given: usize,
-        /// The maximum.
-        most: usize,
-    },
-    /// Two workers share a place, or one is beyond the bitmaps.
+    World { job: u16, given: usize, most: usize },
     #[error("worker {rank} of job {job} cannot have bit {bit} of rack {rack}: it is taken, or beyond 31")]
-    Place {
-        /// The job.
-        job: u16,
-        /// The worker.
-        rank: usize,
-        /// Its rack.
-        rack: u8,
-        /// Its bit.
-        bit: u8,
-    },
-    /// Other workers than before, in number or place.
+    Place { job: u16, rank: usize, rack: u8, bit: u8 },
     #[error("job {job} is renewed with other places than it has; end it and open another")]
-    Places {
-        /// The job.
-        job: u16,
-    },
-    /// Too many aggregators.
+    Places { job: u16 },
     #[error("job {job} has {given} aggregators before its parameter host; there may be {MAX_UPSTREAM}")]
-    Upstream {
-        /// The job.
-        job: u16,
-        /// The number.
-        given: usize,
-    },
-    /// A chunk without elements, or longer than a packet.
+    Upstream { job: u16, given: usize },
     #[error("chunks of {elements} elements in job {job}; choose 1 to {MAX_ELEMENTS}")]
-    Elements {
-        /// The job.
-        job: u16,
-        /// The elements.
-        elements: u16,
-    },
-    /// The window.
+    Elements { job: u16, elements: u16 },
     #[error("a window of {window} chunks in job {job}; choose a power of two up to {MAX_WINDOW}")]
-    Window {
-        /// The job.
-        job: u16,
-        /// The window.
-        window: u32,
-    },
-    /// The lanes.
+    Window { job: u16, window: u32 },
     #[error(
         "job {job} has {lanes} lanes in {shards} shards; there are up to {MAX_LANES}, as many in each shard"
     )]
-    Lanes {
-        /// The job.
-        job: u16,
-        /// The lanes.
-        lanes: u16,
-        /// The shards.
-        shards: u16,
-    },
-    /// The chunks of all jobs would not fit.
+    Lanes { job: u16, lanes: u16, shards: u16 },
     #[error(
         "job {job} takes up to {needed} bytes at its parameter host, which has {free} to give; choose a smaller window or smaller chunks, or end another job"
     )]
-    Memory {
-        /// The job.
-        job: u16,
-        /// Bytes that its chunks can take.
-        needed: u64,
-        /// Bytes that other jobs leave.
-        free: u64,
-    },
+    Memory { job: u16, needed: u64, free: u64 },
 }
 
 impl HostJob {

@@ -1,21 +1,23 @@
 //! The parameter host of dynamic jobs (ATP section 3.6), without sockets or clocks: packets go in, results come out.
 //!
-//! It takes contributions of single workers and the partial and full sums of aggregators, adds each worker exactly once, by bitmap,
-//! and answers with results: once to each aggregator that workers are behind, which passes them on and frees its slot, and to every
-//! worker that it hears directly. So it is also the whole system where there is no aggregator, and what is left of it when one dies.
+//! It receives contributions of single workers and the partial and full sums of aggregators. It adds each worker exactly
+//! once, by bitmap, and sends results: once to each aggregator that workers are behind, which distributes them and frees
+//! its slot, and to every worker whose packets arrive directly. Without an aggregator, or after its death, it is the
+//! whole system.
 //!
-//! What a packet does to a chunk is decided in [`sumac_wire::dynamic::host`]; here is what that needs around it:
+//! [`sumac_wire::dynamic::host`] decides the effect of a packet on a chunk; the modules here are the state around it:
 //!
-//! | module | what it does |
+//! | module | content |
 //! | --- | --- |
-//! | [`job`] | a job that is to be summed for, and what is wrong with it |
+//! | [`job`] | a job to sum for, and the reasons to refuse it |
 //! | [`host`] | all jobs of one thread: a packet in, packets out |
-//! | [`stats`] | what was counted |
-//! | `members` | who a packet comes from, and which way results go |
+//! | [`stats`] | counters |
+//! | `members` | the sources of packets, and the paths of results |
 //! | `ring` | a lane's chunks, two windows of them |
-//! | `floats` | the sum of chunks that overflowed, in rank order |
-//! | `outbox` | what is to be sent, and to whom |
+//! | `floats` | the sums of chunks that overflowed, in rank order |
+//! | `outbox` | packets to send, with their receivers |
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 mod floats;
 pub mod host;

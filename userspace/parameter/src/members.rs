@@ -78,32 +78,29 @@ impl Members {
         Ok(())
     }
 
-    /// Returns the number of workers.
     pub(crate) fn world(&self) -> u16 {
         self.workers.len() as u16
     }
 
-    /// Racks up to the last one that has workers.
+    /// Returns the number of racks up to the last one that has workers.
     pub(crate) fn racks(&self) -> usize {
         self.ranks.len()
     }
 
-    /// All workers.
     pub(crate) fn all(&self) -> &Bits {
         &self.all
     }
 
-    /// Returns the number of workers whose last packet came without an aggregator.
     pub(crate) fn direct(&self) -> u32 {
         count(&self.direct)
     }
 
-    /// Whether some workers were last heard without an aggregator and others through one: no slot ever has all of them.
+    /// Returns whether some workers' last packets came without an aggregator and others' through one: no slot has them all.
     pub(crate) fn are_split(&self) -> bool {
         self.direct != NOBODY && self.behind.iter().any(|bits| *bits != NOBODY)
     }
 
-    /// The only worker in `bits`.
+    /// Returns the only worker in `bits`.
     pub(crate) fn only(&self, bits: &Bits) -> Option<u16> {
         let mut racks = self.ranks.iter().zip(bits).filter(|(_, bits)| **bits != 0);
         let (ranks, bits) = racks.next()?;
@@ -115,8 +112,8 @@ impl Members {
 
     /// Returns the source of a packet with the values of `bits`.
     ///
-    /// A worker speaks for itself only. What came through an aggregator says so (`is_passed`), but so does all that a worker
-    /// beside the root sends: then ports tell apart who shares an address. They are not asked for, since an AF_XDP port varies its own.
+    /// A worker sends its own values only. Packets through an aggregator are marked (`is_passed`), but so are those of a
+    /// worker beside the root: then ports tell senders of one address apart. They need not match: AF_XDP varies its own.
     pub(crate) fn source(
         &self,
         from: SocketAddrV4,
@@ -141,7 +138,7 @@ impl Members {
         }
     }
 
-    /// Remembers which way workers were heard.
+    /// Notes the path of these workers' last packet.
     pub(crate) fn heard(&mut self, bits: &Bits, source: Source) {
         let known = match source {
             Source::Worker(_) => Some(&self.direct),
@@ -173,7 +170,7 @@ impl Members {
         Some(here(address, shard))
     }
 
-    /// The ways of a packet for all workers, each with the number that the next one is asked for with; zero at first.
+    /// Returns one path of a packet for all workers, and the number to ask for the next with; the first has zero.
     pub(crate) fn way(&self, from: usize) -> Option<(Source, usize)> {
         let mut aggregators = self.behind.iter().enumerate().skip(from);
         if let Some((index, _)) = aggregators.find(|(_, bits)| **bits != NOBODY) {
@@ -192,7 +189,6 @@ impl Members {
     }
 }
 
-/// Returns the number of workers in `bits`.
 pub(crate) fn count(bits: &Bits) -> u32 {
     bits.iter().map(|bits| bits.count_ones()).sum()
 }

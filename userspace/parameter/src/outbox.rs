@@ -6,18 +6,15 @@ use sumac_wire::Header;
 
 use crate::members::Source;
 
-/// Packets in answer to what was received that may wait to be sent. What is refused beyond is sent again, as if the
-/// network had lost it.
+/// The most packets that wait to be sent. Packets refused beyond are sent again, as if the network had lost them.
 pub(crate) const ROOM: usize = 1 << 14;
 
 /// A packet that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sending {
-    /// Its job.
     pub job: u16,
     /// Bytes of the UDP payload.
     pub len: usize,
-    /// The destination.
     pub to: SocketAddrV4,
     /// The entropy of the UDP source port, which spreads packets over paths.
     pub entropy: u16,

@@ -17,18 +17,17 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
     pub(crate) meta: ChunkMeta,
-    /// The sum, or the bits of the floats' sum once that is complete.
+    /// The sum, or the bits of the complete sum of floats.
     values: Box<[i32]>,
     floats: Option<Floats>,
     asked: Option<Asked>,
-    /// Of a complete one: whether the chunk one window later passes the slots. All workers hear the same, also who asks later.
+    /// Of a complete one: whether the chunk one window later passes the slots, which every answer repeats.
     pub(crate) next_passes: bool,
 }
 
 /// The workers that have requested an answer since the last one to an aggregator.
 #[derive(Debug)]
 struct Asked {
-    /// The aggregator.
     upstream: u8,
     who: Bits,
 }
@@ -64,27 +63,23 @@ impl Ring {
         Ring { chunks: Vec::new(), kept, elements: elements.into(), stock, next: 0, received }
     }
 
-    /// Notes that these workers have the results of all chunks before `received`.
     pub(crate) fn note_received(&mut self, bits: &Bits, received: u32) {
         note_received(&mut self.received, bits, received);
     }
 
-    /// Most bytes that one takes, without floats.
+    /// Returns the most bytes of one, without floats.
     pub(crate) fn bytes(kept: u32, elements: u16) -> u64 {
         u64::from(kept) * (size_of::<Chunk>() + usize::from(elements) * size_of::<i32>()) as u64
     }
 
-    /// The first chunk that is not summed; all before it are.
     pub(crate) fn next(&self) -> u32 {
         self.next
     }
 
-    /// The chunk, while the ring holds it.
     pub(crate) fn get(&self, seq: u32) -> Option<&Chunk> {
         self.chunks.get(self.place(seq)).filter(|chunk| chunk.meta.seq() == Some(seq))
     }
 
-    /// The same, to be changed.
     pub(crate) fn get_mut(&mut self, seq: u32) -> Option<&mut Chunk> {
         let place = self.place(seq);
         self.chunks.get_mut(place).filter(|chunk| chunk.meta.seq() == Some(seq))
@@ -134,7 +129,7 @@ impl Ring {
         Done::Taken(outcome)
     }
 
-    /// Keeps a worker's floats of a chunk; says whether there was room.
+    /// Keeps a worker's floats of a chunk; returns whether there was room.
     fn keep_floats(&mut self, seq: u32, rank: Option<u16>, payload: &[u8]) -> bool {
         let Some(rank) = rank else { return false };
         let place = self.place(seq);
@@ -147,8 +142,8 @@ impl Ring {
         true
     }
 
-    /// Room for the floats of chunk `seq`: what is left, or that of the chunk which is furthest ahead of it. Workers wait for
-    /// the earliest chunk with all others in flight: would it have to wait for room, nothing would ever fall free.
+    /// Returns room for the floats of chunk `seq`: free room, or that of the chunk furthest ahead. Workers wait for the
+    /// earliest chunk with all others in flight: if it had to wait for room, none would ever become free.
     fn room_for_floats(&mut self, seq: u32) -> Option<Floats> {
         if let Some(floats) = self.stock.take() {
             return Some(floats);
@@ -172,7 +167,7 @@ impl Ring {
         }
     }
 
-    /// Forgets who is in the sums that are not complete.
+    /// Drops the sums that are not complete.
     pub(crate) fn renew(&mut self) {
         for chunk in &mut self.chunks {
             chunk.meta.forget();
@@ -191,7 +186,7 @@ impl Chunk {
         &mut self.values
     }
 
-    /// An answer goes to all, and `header` of these workers has brought it about.
+    /// Notes an answer to all, caused by `header` of these workers.
     pub(crate) fn answered(&mut self, header: &Header, bits: &Bits, source: Source) {
         self.asked = None;
         if header.has(flag::RESEND) {
@@ -199,10 +194,10 @@ impl Chunk {
         }
     }
 
-    /// Whether workers that ask again for a chunk's answer are to get it.
+    /// Returns whether workers that ask again for a chunk's answer are to get it.
     ///
-    /// An aggregator gives it to all below, and those of them who miss one answer ask at the same time: the first one's is
-    /// everybody's. Who asks twice has missed that too.
+    /// An aggregator distributes it to all below, and those that miss it ask at the same time: one answer is enough. A
+    /// worker that asks twice has missed that one too.
     pub(crate) fn is_to_answer(&mut self, bits: &Bits, source: Source) -> bool {
         let Source::Upstream(upstream) = source else { return true };
         if let Some(asked) = &mut self.asked
@@ -216,7 +211,6 @@ impl Chunk {
         true
     }
 
-    /// Writes the sum's elements.
     pub(crate) fn write(&self, payload: &mut [u8]) {
         values::write(payload, &self.values);
     }

@@ -6,56 +6,68 @@ use sumac_wire::{Reason, reason::COUNTERS};
 /// All jobs of one thread.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostStats {
-    /// The jobs.
     pub jobs: Vec<JobStats>,
-    /// Packets by what became of them, also those of no job; by [`Reason`]'s number.
+    /// Packets by [`Reason`]'s number, also those of no job.
     #[serde(skip)]
     pub counters: [u64; COUNTERS],
     /// Bytes that the chunks of these jobs can take.
     pub memory: u64,
 }
 
-/// One job. Bytes are those of UDP payloads.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct JobStats {
-    /// Its number.
-    pub job: u16,
-    /// Its incarnation.
-    pub epoch: u16,
-    /// The number of workers.
-    pub world: u16,
-    /// The number of them whose last packet came without an aggregator.
-    pub direct: u32,
+/// Defines the counters of a job, and their sum over threads.
+macro_rules! job_stats {
+    ($($(#[$doc:meta])* $counter:ident,)*) => {
+        /// The counters of one job. Bytes are those of UDP payloads.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct JobStats {
+            pub job: u16,
+            pub epoch: u16,
+            pub world: u16,
+            /// Workers whose last packet came without an aggregator.
+            pub direct: u32,
+            $($(#[$doc])* pub $counter: u64,)*
+        }
+
+        impl JobStats {
+            /// Adds another thread's counters of the same job.
+            pub fn merge(&mut self, other: &JobStats) {
+                // Each thread knows of its own shards only.
+                self.direct = self.direct.max(other.direct);
+                $(self.$counter += other.$counter;)*
+            }
+        }
+    };
+}
+
+job_stats! {
     /// Contributions of single workers that came in.
-    pub contributions: u64,
+    contributions,
     /// Sums of some workers.
-    pub partial_sums: u64,
+    partial_sums,
     /// Sums of all workers.
-    pub full_sums: u64,
-    /// Of all these, what a chunk had already.
-    pub duplicates: u64,
-    /// Of all these, what found a slot busy on its way.
-    pub collisions: u64,
-    /// Of all these, what told of congestion.
-    pub marked: u64,
+    full_sums,
+    /// Of all these, those that a chunk had already.
+    duplicates,
+    /// Of all these, those that found a slot busy on their way.
+    collisions,
+    /// Of all these, those with a mark of congestion.
+    marked,
     /// Chunks that were summed.
-    pub completed: u64,
-    /// Of these, how many as floats.
-    pub raw: u64,
+    completed,
+    /// Of these, those summed as floats.
+    raw,
     /// Requests for a chunk's floats, to one worker or all.
-    pub asked_raw: u64,
+    asked_raw,
     /// Results that were sent again.
-    pub replies: u64,
+    replies,
     /// Probes that were answered.
-    pub probes: u64,
+    probes,
     /// Packets that were refused.
-    pub refused: u64,
-    /// Bytes that came in.
-    pub bytes_in: u64,
+    refused,
+    bytes_in,
     /// Packets that left.
-    pub sent: u64,
-    /// Their bytes.
-    pub bytes_out: u64,
+    sent,
+    bytes_out,
 }
 
 impl Default for HostStats {
@@ -65,17 +77,15 @@ impl Default for HostStats {
 }
 
 impl HostStats {
-    /// Returns the number of packets with this reason.
     pub fn counter(&self, reason: Reason) -> u64 {
         self.counters[reason as usize]
     }
 
-    /// One job's.
     pub fn job(&self, number: u16) -> Option<&JobStats> {
         self.jobs.iter().find(|job| job.job == number)
     }
 
-    /// Adds what another thread counted.
+    /// Adds another thread's counters.
     pub fn merge(&mut self, other: &HostStats) {
         self.memory += other.memory;
         self.counters.iter_mut().zip(other.counters).for_each(|(sum, one)| *sum += one);
@@ -85,36 +95,5 @@ impl HostStats {
                 None => self.jobs.push(job.clone()),
             }
         }
-    }
-}
-
-impl JobStats {
-    /// Adds what another thread counted of the same job.
-    pub fn merge(&mut self, other: &JobStats) {
-        // Each thread knows of its own shards only.
-        self.direct = self.direct.max(other.direct);
-        for (sum, one) in self.counted().into_iter().zip(other.clone().counted()) {
-            *sum += *one;
-        }
-    }
-
-    fn counted(&mut self) -> [&mut u64; 15] {
-        [
-            &mut self.contributions,
-            &mut self.partial_sums,
-            &mut self.full_sums,
-            &mut self.duplicates,
-            &mut self.collisions,
-            &mut self.marked,
-            &mut self.completed,
-            &mut self.raw,
-            &mut self.asked_raw,
-            &mut self.replies,
-            &mut self.probes,
-            &mut self.refused,
-            &mut self.bytes_in,
-            &mut self.sent,
-            &mut self.bytes_out,
-        ]
     }
 }

@@ -193,7 +193,10 @@ fn busy_slots_are_left_but_in_linear_order() {
         (false, SLOTS, NO_SLOT, None),
     ] {
         let mut host = ParameterHost::new();
-        host.install(HostJob { linear, slots, ..job(&[2]) }).unwrap();
+        host.install(HostJob { slots, ..job(&[2]) }).unwrap();
+        if linear {
+            host.place_linearly(JOB);
+        }
         let own = Header { slot: named, ..header(&[2], 0, 0, 5) };
         let busy = dynamic::collided(&own);
         give(&mut host, aggregator(), &busy, &[1; 4]);

@@ -10,8 +10,9 @@ use sumac_wire::{
     tables::{JobEntry, job_flag, worker_index},
 };
 
-use super::{Answer, HostAggregator, JobError, as_entry};
+use super::{Answer, HostAggregator};
 use crate::{
+    job::endpoint,
     shared::Taken,
     watch::{Chunk, WorkerSeen},
 };
@@ -20,51 +21,25 @@ use crate::{
 const CAPABLE: u8 = 0b10;
 
 impl HostAggregator {
-    /// Slots that dynamic jobs share.
-    pub fn dynamic_slots(&self) -> u32 {
-        self.shared.slots()
-    }
-
     /// Returns the number of shared slots in use.
     pub fn held(&self) -> u32 {
         self.shared.held()
     }
 
-    /// Tells the time, in milliseconds from any start; it wraps. The age of slots is told by this clock alone.
+    /// Sets the time by which shared slots age, in milliseconds from any start; it wraps.
     pub fn set_now(&mut self, now: u32) {
-        self.shared.set_now(now);
+        self.shared.now = now;
     }
 
-    /// Returns the age at which a shared slot is reclaimed, in milliseconds.
-    pub fn slot_timeout(&self) -> u32 {
-        self.shared.slot_timeout()
-    }
-
-    /// Says how long nobody may add to a shared slot before others may take it, in milliseconds.
+    /// Sets the milliseconds after which a shared slot that nobody adds to is reclaimed.
     pub fn set_slot_timeout(&mut self, timeout: u32) {
-        self.shared.set_slot_timeout(timeout);
+        self.shared.timeout = timeout;
     }
 
-    /// The ECN bits that a job's packets leave with.
+    /// Returns the ECN bits that a job's packets leave with.
     pub fn ecn(&self, job: u16) -> u8 {
         let is_dynamic = self.job(job).is_some_and(|job| job.flags & job_flag::DYNAMIC != 0);
         if is_dynamic { CAPABLE } else { 0 }
-    }
-
-    /// Whether a job can have the share of the slots that it asks for.
-    pub(super) fn check_shared(&self, entry: &JobEntry) -> Result<(), JobError> {
-        let (slots, total, max) = (entry.slots, self.shared.slots(), self.shared.max_elements());
-        if entry.elements == 0 || entry.elements > max {
-            return Err(JobError::Elements { wanted: entry.elements, max });
-        }
-        if slots == 0 || slots > total {
-            return Err(JobError::Shared { slots, total });
-        }
-        let (wanted, ports) = (entry.shards, self.shards);
-        if wanted == 0 || wanted > ports {
-            return Err(JobError::Shards { wanted, lanes: u32::from(wanted), ports });
-        }
-        Ok(())
     }
 
     /// Takes a packet of a dynamic job; `parent` is where this shard's sums go.
@@ -76,7 +51,7 @@ impl HostAggregator {
         parent: SocketAddrV4,
         packet: &mut [u8],
     ) -> Result<Answer, Reason> {
-        // A parameter host may be a worker's host, so that its address does not tell which of the two speaks.
+        // A parameter host may have a worker's address: the kind of packet tells them apart.
         if header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8 {
             return self.take_from_above(entry, header, source, parent, packet);
         }
@@ -107,7 +82,7 @@ impl HostAggregator {
         parent: SocketAddrV4,
         packet: &mut [u8],
     ) -> Result<Answer, Reason> {
-        let down = admit::dynamic::result(header, source.to_bits(), entry, &as_entry(parent), self.shard)?;
+        let down = admit::dynamic::result(header, source.to_bits(), entry, &endpoint(parent), self.shard)?;
         if self.watch.loses_arriving(header.job) {
             return Err(Reason::Injected);
         }

@@ -13,56 +13,28 @@ use sumac_wire::{
     tables::{JobEntry, job_flag, lane_index, worker_index},
 };
 
-use super::{Answer, HostAggregator, Job, JobError, as_entry};
-use crate::watch::{Chunk, WorkerSeen};
+use super::{Answer, HostAggregator};
+use crate::{
+    job::{JobError, endpoint, resized},
+    watch::{Chunk, WorkerSeen},
+};
 
 impl HostAggregator {
-    /// Whether a job can have the range of slots that it asks for.
-    pub(super) fn check_range(&self, entry: &JobEntry) -> Result<(), JobError> {
-        if entry.elements == 0 || entry.elements > self.max_elements() {
-            return Err(JobError::Elements { wanted: entry.elements, max: self.max_elements() });
-        }
-        let (first, slots, total, lane_slots) =
-            (entry.slot_base, entry.slots, self.slots(), entry.lane_slots());
-        let lanes = slots / lane_slots;
-        let in_pool = first.checked_add(slots).is_some_and(|end| end <= total);
-        if lanes == 0 || lanes as usize > MAX_LANES || !slots.is_multiple_of(lane_slots) || !in_pool {
-            return Err(JobError::Slots { first, slots, lane_slots, total });
-        }
-        let overlaps = |other: &JobEntry| {
-            other.flags & (job_flag::ACTIVE | job_flag::DYNAMIC) == job_flag::ACTIVE
-                && first < other.slot_base.saturating_add(other.slots)
-                && other.slot_base < first.saturating_add(slots)
-        };
-        if let Some((other, _)) = (0..).zip(&self.jobs).find(|(_, other)| overlaps(&other.entry)) {
-            return Err(JobError::Overlap { first, slots, other });
-        }
-        let (wanted, ports) = (entry.shards, self.shards);
-        if wanted == 0 || wanted > ports || !lanes.is_multiple_of(u32::from(wanted)) {
-            return Err(JobError::Shards { wanted, lanes, ports });
-        }
-        Ok(())
-    }
-
-    /// Whether [`HostAggregator::resize`] would leave a job only so many slots in each lane.
-    pub fn check_resize(&self, number: u16, lane_slots: u32) -> Result<(), JobError> {
-        let job = self.job(number).filter(|job| job.flags & job_flag::DYNAMIC == 0);
-        let before = job.map_or(0, JobEntry::lane_slots);
-        let Some(job) = job.filter(|_| lane_slots.is_power_of_two() && lane_slots <= before) else {
-            return Err(JobError::Resize { job: number, lane_slots, before });
-        };
+    /// Checks whether [`HostAggregator::resize`] would leave a job so many slots in each lane; returns its new entry.
+    pub fn check_resize(&self, number: u16, lane_slots: u32) -> Result<JobEntry, JobError> {
+        let job = self.job(number).copied().unwrap_or_default();
+        let resized = resized(number, &job, lane_slots)?;
         if self.pool.is_held(job.slot_base, job.slots, owner(number, job.epoch)) {
-            return Err(JobError::Held { job: number });
+            return Err(JobError::Held(number));
         }
-        Ok(())
+        Ok(resized)
     }
 
     /// Leaves a job only so many slots in each lane; none of its workers may have contributed yet.
     pub fn resize(&mut self, number: u16, lane_slots: u32) -> Result<(), JobError> {
-        self.check_resize(number, lane_slots)?;
-        if let Some(Job { entry, .. }) = self.jobs.get_mut(usize::from(number)) {
-            entry.slots = entry.slots / entry.lane_slots() * lane_slots;
-            entry.lane_slots_log2 = lane_slots.ilog2() as u16;
+        let resized = self.check_resize(number, lane_slots)?;
+        if let Some(job) = self.jobs.get_mut(usize::from(number)) {
+            job.entry = resized;
         }
         self.reset_lanes(number, 2 * lane_slots);
         Ok(())
@@ -190,7 +162,7 @@ impl HostAggregator {
         parent: SocketAddrV4,
         packet: &mut [u8],
     ) -> Result<Answer, Reason> {
-        let conclusion = admit::conclusion(header, source.to_bits(), job, &as_entry(parent), self.shard)?;
+        let conclusion = admit::conclusion(header, source.to_bits(), job, &endpoint(parent), self.shard)?;
         // The answer to a probe: nobody here sends one.
         let conclusion: Conclusion = conclusion.ok_or(Reason::BadType)?;
         if self.watch.loses_arriving(header.job) {

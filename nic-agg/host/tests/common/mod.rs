@@ -42,14 +42,14 @@ pub fn worker(rank: u16) -> SocketAddrV4 {
 
 /// A job of one level, with `world` workers.
 pub fn job(entry: JobEntry, world: u16) -> NewJob {
-    NewJob { entry, workers: (0..world).map(worker).collect(), parents: Vec::new() }
+    NewJob::at(JOB, entry, (0..world).map(worker), [])
 }
 
 /// An aggregator whose slots 8 to 11 are the job's.
 pub fn aggregator(world: u16) -> HostAggregator {
     let mut aggregator = HostAggregator::new(16, 360).unwrap();
     let entry = JobEntry { contributors: world, ..entry() };
-    aggregator.install(JOB, job(entry, world)).unwrap();
+    aggregator.install(&job(entry, world)).unwrap();
     aggregator
 }
 

@@ -29,13 +29,13 @@ pub fn entry() -> JobEntry {
 
 pub fn job(world: u16, hosts: &[SocketAddrV4]) -> NewJob {
     let entry = JobEntry { contributors: world, ..entry() };
-    NewJob { entry, workers: (0..world).map(worker).collect(), parents: hosts.to_vec() }
+    NewJob::at(JOB, entry, (0..world).map(worker), hosts.iter().copied())
 }
 
 /// An aggregator with [`SLOTS`] shared slots, and beside the dynamic job place for a static one.
 pub fn aggregator(world: u16) -> HostAggregator {
     let mut aggregator = empty();
-    aggregator.install(JOB, job(world, &[HOST])).unwrap();
+    aggregator.install(&job(world, &[HOST])).unwrap();
     aggregator
 }
 
@@ -49,7 +49,7 @@ pub fn of_shard(shard: u16, shards: u16, hosts: &[SocketAddrV4]) -> HostAggregat
     let mut aggregator =
         HostAggregator::of_shard(shard, shards, 16, 360).unwrap().with_dynamic(SLOTS).unwrap();
     let new = job(2, hosts);
-    aggregator.install(JOB, NewJob { entry: JobEntry { shards, ..new.entry }, ..new }).unwrap();
+    aggregator.install(&NewJob { entry: JobEntry { shards, ..new.entry }, ..new }).unwrap();
     aggregator
 }
 

@@ -94,7 +94,6 @@ pub(crate) fn host_job(job: &JobInstall) -> Result<HostJob, &'static str> {
         elements: terms.elements,
         window: terms.window,
         slots: terms.slots,
-        linear: false,
         lanes: terms.lanes(),
         shards: terms.shards,
         checksum: terms.checksum,

@@ -99,7 +99,6 @@ mod tests {
             elements: 352,
             window: 256,
             slots: 64,
-            linear: false,
             lanes: 2,
             shards: 1,
             checksum: true,

@@ -26,7 +26,7 @@ pub fn install(aggregator: &Running, params: &JobParams, workers: Vec<SocketAddr
         lane_slots_log2: params.slots.ilog2() as u16,
         ..JobEntry::default()
     };
-    aggregator.install(params.job, &NewJob { entry, workers, parents: Vec::new() }).unwrap();
+    aggregator.install(&NewJob::at(params.job, entry, workers, [])).unwrap();
     let mut drops = aggregator.drops(params.job);
     drops.up = u32::MAX.checked_div(lose_every).unwrap_or(0);
     drops.down = drops.up;

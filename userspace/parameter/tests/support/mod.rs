@@ -36,7 +36,6 @@ pub fn job(racks: &[u32]) -> HostJob {
         elements: ELEMENTS,
         window: WINDOW,
         slots: SLOTS,
-        linear: false,
         lanes: 4,
         shards: 2,
         checksum: true,
