@@ -23,12 +23,9 @@ use crate::{
 
 #[derive(Clone, Debug)]
 pub struct AttachOptions {
-    /// An interface of the calling thread's network namespace.
     pub ifname: String,
     pub mode: HostMode,
-    /// The receive queues that sockets will be opened on.
     pub queues: Queues,
-    /// UDP destination port of shard 0.
     pub base_port: u16,
     /// Shards, each with a port of its own; at least 1.
     pub shards: u16,
@@ -39,7 +36,6 @@ pub struct AttachOptions {
 
 impl AttachOptions {
     /// Returns the defaults for one interface.
-    #[must_use]
     pub fn new(ifname: impl Into<String>) -> Self {
         Self {
             ifname: ifname.into(),
@@ -53,7 +49,6 @@ impl AttachOptions {
     }
 }
 
-/// A failed attachment of the host program.
 #[derive(Debug, Error)]
 pub enum AttachError {
     #[error(transparent)]

@@ -29,7 +29,6 @@ use crate::{
     },
 };
 
-/// An attached program that could not be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
     #[error("no host program on {ifname} (looked for {path}): attach it first: sumac attach {ifname}")]
@@ -53,7 +52,6 @@ pub enum OpenError {
     Map { path: PathBuf, source: TableError },
 }
 
-/// A map of an attached program that could not be read or changed.
 #[derive(Debug, Error)]
 pub enum MapError {
     #[error("queue {0} is beyond the {MAX_QUEUES} that the host program steers")]
@@ -76,7 +74,6 @@ pub struct Attached {
     program_id: u32,
     config: HostConfig,
     fallback: Option<String>,
-    /// The kernel's number of the map of sockets.
     sockets_id: u32,
     sockets: XskMap<MapData>,
     jobs: Table<HostJobEntry, { size_of::<HostJobEntry>() }>,
@@ -143,9 +140,6 @@ impl Attached {
 
     /// Fails when this handle's program is no longer on the interface: it was detached, or detached and attached anew
     /// with maps that have neither the sockets nor the jobs of this handle. A program that was replaced has kept them.
-    ///
-    /// # Errors
-    /// As [`Attached::open`], or [`OpenError::Renewed`].
     pub fn check_current(&self) -> Result<(), OpenError> {
         let now = Self::open_pins(self.pins.clone())?;
         if now.sockets_id == self.sockets_id {
@@ -155,66 +149,54 @@ impl Attached {
         }
     }
 
-    #[must_use]
     pub fn mode(&self) -> BoundXdpMode {
         self.mode
     }
 
     /// Returns the mode that was asked for at attachment, in which sockets shall be bound.
-    #[must_use]
     pub fn requested_mode(&self) -> HostMode {
         HostMode::from_number(self.config.mode)
     }
 
     /// Returns whether the program runs in generic mode though another was asked for.
-    #[must_use]
     pub fn fell_back(&self) -> bool {
         self.mode == BoundXdpMode::Generic && self.requested_mode() != HostMode::Generic
     }
 
     /// Returns the reason for which `attach`, which returned this handle, fell back to generic mode.
-    #[must_use]
     pub fn fallback(&self) -> Option<&str> {
         self.fallback.as_deref()
     }
 
     /// Examines how each shard's packets find their queue.
-    #[must_use]
     pub fn steering(&self) -> Steering {
         let records = RuleRecords::of_interface(self.pin_path());
         report::examine(&self.interface, self.ports(), &self.queues(), &records)
     }
 
     /// Returns the interface as it was when the handle was opened.
-    #[must_use]
     pub fn interface(&self) -> &Interface {
         &self.interface
     }
 
-    /// Returns the kernel's number of the program.
-    #[must_use]
     pub fn program_id(&self) -> u32 {
         self.program_id
     }
 
     /// Returns the UDP destination port of shard 0, and the number of shards.
-    #[must_use]
     pub fn ports(&self) -> (u16, u16) {
         (self.config.base_port, self.config.shards)
     }
 
     /// Returns the queues that sockets shall be opened on, ascending.
-    #[must_use]
     pub fn queues(&self) -> Vec<u32> {
         queues::from_bits(&self.config.queues)
     }
 
-    #[must_use]
     pub fn pin_path(&self) -> &Path {
         self.pins.directory.path()
     }
 
-    /// Opens the program's log.
     pub fn log(&self) -> Result<ProgramLog, LogError> {
         ProgramLog::open(self.program_id, format!("host program on {}", self.interface.name))
     }
@@ -233,7 +215,6 @@ impl Attached {
         self.write_job(job, HostJobEntry { flags: entry.flags | job_flag::ACTIVE, ..entry })
     }
 
-    /// Refuses a job's packets from now on.
     pub fn remove_job(&mut self, job: u16) -> Result<(), MapError> {
         self.write_job(job, HostJobEntry::default())
     }

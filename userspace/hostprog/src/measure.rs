@@ -20,7 +20,6 @@ use crate::{pins, program};
 const JOB: u16 = 1;
 const AGGREGATOR: u32 = 0x0a4d_0001;
 
-/// The cost of one kind of frame.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
     pub frame: &'static str,
@@ -29,7 +28,6 @@ pub struct Measurement {
     pub ns_per_frame: u64,
 }
 
-/// A measurement without a result.
 #[derive(Debug, Error)]
 pub enum MeasureError {
     #[error(transparent)]

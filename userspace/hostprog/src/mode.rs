@@ -23,8 +23,6 @@ pub enum HostMode {
 impl HostMode {
     pub const ALL: [Self; 4] = [Self::Auto, Self::ZeroCopy, Self::Copy, Self::Generic];
 
-    /// The mode asked for the program.
-    #[must_use]
     pub fn xdp(self) -> XdpMode {
         match self {
             Self::Auto => XdpMode::Auto,
@@ -33,14 +31,11 @@ impl HostMode {
         }
     }
 
-    /// The number for the program's settings.
-    #[must_use]
     pub(crate) const fn number(self) -> u32 {
         self as u32
     }
 
     /// Returns the mode with this number; [`HostMode::Auto`] for a number of a later version.
-    #[must_use]
     pub(crate) fn from_number(number: u32) -> Self {
         Self::ALL.into_iter().find(|mode| mode.number() == number).unwrap_or_default()
     }

@@ -17,7 +17,6 @@ use sumac_loader::{
     pins::{LINK, PROGRAM, decode_interface, encode_interface, entries, file_name},
 };
 
-/// A map and its pin.
 pub type MapPin = (&'static str, &'static str);
 
 pub const CONFIG: MapPin = ("CONFIG", "config");
@@ -27,10 +26,8 @@ pub const COUNTERS: MapPin = ("COUNTERS", "counters");
 pub const QUEUES: MapPin = ("QUEUES", "queues");
 /// The maps that outlive the program's replacement.
 pub const KEPT: [MapPin; 5] = [SOCKETS, JOBS, COUNTERS, QUEUES, ("AYA_LOGS", "log")];
-/// Every pin.
 pub const ALL: [&str; 8] = [LINK, PROGRAM, CONFIG.1, KEPT[0].1, KEPT[1].1, KEPT[2].1, KEPT[3].1, KEPT[4].1];
 
-/// The pins of the host program on one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPins {
     pub directory: PinDirectory,
@@ -39,9 +36,6 @@ pub struct HostPins {
 
 impl HostPins {
     /// Returns the pins for an interface of the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// When /proc is not mounted, or no interface can have that name.
     pub fn here(pin_root: &Path, interface: &str) -> io::Result<Self> {
         if interface.is_empty() || interface.contains(['/', ':', '\0']) {
             let error = format!("{interface:?} is no name of an interface");
@@ -65,22 +59,16 @@ impl HostPins {
         Ok(parsed.collect())
     }
 
-    #[must_use]
     pub fn pin(&self, name: &str) -> PathBuf {
         self.directory.pin(name)
     }
 
     /// Returns whether a program is pinned here.
-    ///
-    /// # Errors
-    /// When the directory is closed to the caller.
     pub fn exist(&self) -> io::Result<bool> {
         self.pin(LINK).try_exists()
     }
 }
 
-/// Returns the directory of all host programs' pins.
-#[must_use]
 pub fn host_root(pin_root: &Path) -> PathBuf {
     pin_root.join("host")
 }

@@ -19,7 +19,6 @@ use crate::pins::{self, HostPins};
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_HOST_OBJECT"));
 
 /// A program's name in the object file and, cut to 15 letters, in the kernel's list of programs.
-#[must_use]
 pub fn name(variant: Variant) -> &'static str {
     match variant {
         Variant::Plain => "sumac_host",
@@ -47,7 +46,6 @@ fn load_with(loader: &mut EbpfLoader<'_>, variant: Variant) -> Result<Ebpf, Load
     Ok(ebpf)
 }
 
-/// Returns the loaded program of an object.
 pub fn xdp(ebpf: &mut Ebpf, variant: Variant) -> Result<&mut Xdp, LoadError> {
     program::find(ebpf, name(variant))
 }

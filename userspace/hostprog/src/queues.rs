@@ -12,7 +12,6 @@ pub enum Queues {
     Only(Vec<u32>),
 }
 
-/// A list of queues that is refused.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum QueuesError {
     #[error("{list:?} is no list of queues: write all, or numbers and ranges such as 0,2,4-7 ({source})")]
@@ -89,7 +88,6 @@ impl fmt::Display for Queues {
 }
 
 /// Returns a bit for each queue, as in the program's settings.
-#[must_use]
 pub(crate) fn to_bits(queues: &[u32]) -> [u64; MAX_QUEUES / 64] {
     let mut bits = [0; MAX_QUEUES / 64];
     for queue in queues {
@@ -101,7 +99,6 @@ pub(crate) fn to_bits(queues: &[u32]) -> [u64; MAX_QUEUES / 64] {
 }
 
 /// The inverse of [`to_bits`].
-#[must_use]
 pub(crate) fn from_bits(bits: &[u64; MAX_QUEUES / 64]) -> Vec<u32> {
     (0..MAX_QUEUES as u32).filter(|queue| bits[*queue as usize / 64] >> (queue % 64) & 1 == 1).collect()
 }

@@ -18,7 +18,6 @@ use crate::{
     steer::{self, SteerError, records::RuleRecords},
 };
 
-/// An incomplete removal.
 #[derive(Debug, Error)]
 pub enum RemoveError {
     #[error("no host program on {ifname} (looked for {path}); `sumac status` lists what is attached")]

@@ -14,7 +14,6 @@ use crate::{
     steer::report::Steering,
 };
 
-/// A status that could not be read.
 #[derive(Debug, Error)]
 pub enum StatusError {
     #[error("could not identify this network namespace: {0}; is /proc mounted?")]
@@ -35,7 +34,6 @@ pub struct InterfaceStatus {
     pub interface: String,
     /// The inode of its network namespace.
     pub namespace: u64,
-    /// The directory of its pins.
     pub pins: String,
     #[serde(flatten)]
     pub state: State,
@@ -56,7 +54,6 @@ pub enum State {
     },
 }
 
-/// An attached program.
 #[derive(Debug, Serialize)]
 pub struct Details {
     pub program_id: u32,
@@ -65,7 +62,6 @@ pub struct Details {
     /// Whether it runs in generic mode though another was asked for.
     pub fell_back: bool,
     pub mtu: u32,
-    /// UDP destination port of shard 0.
     pub base_port: u16,
     pub shards: u16,
     pub steering: Steering,
@@ -96,7 +92,6 @@ pub struct JobStatus {
     pub job: u16,
     pub epoch: u16,
     pub world: u16,
-    /// The largest chunk.
     pub elements: u16,
     /// The source of results; `None` without an aggregator.
     pub aggregator: Option<Ipv4Addr>,
@@ -145,7 +140,6 @@ fn attached_elsewhere(pins: &HostPins) -> State {
     }
 }
 
-/// Reads an attached program's status.
 pub fn details(attached: &Attached) -> Result<Details, MapError> {
     let (base_port, shards) = attached.ports();
     let selected = attached.queues();

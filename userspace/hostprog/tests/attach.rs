@@ -28,7 +28,7 @@ use sumac_hostprog::{
 use sumac_loader::{AttachError as LoaderError, BoundXdpMode, Interface, Variant};
 use sumac_wire::{Header, Reason, header::offset, tables::HostJobEntry};
 use sumac_xsk::{QueueConfig, XskQueue};
-use support::{AGGREGATOR, ENTRY, HOST, JOB, Namespace, PORT, header, payload, privileged};
+use support::{AGGREGATOR, ENTRY, HOST, JOB, Namespace, PORT, header, needs_privileges, payload};
 
 /// The two namespaces of the picture above; the calling thread is inside "host".
 struct Lab {
@@ -88,9 +88,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 #[test]
 fn what_is_attached_outlives_its_handle_and_leaves_nothing() {
-    if !privileged("what_is_attached_outlives_its_handle_and_leaves_nothing") {
-        return;
-    }
+    needs_privileges!("what_is_attached_outlives_its_handle_and_leaves_nothing");
     let lab = Lab::new();
     let root = &lab.host.pins;
     assert!(matches!(Attached::open("h0", root), Err(OpenError::NotAttached { .. })));
@@ -116,9 +114,7 @@ fn what_is_attached_outlives_its_handle_and_leaves_nothing() {
 
 #[test]
 fn replacing_under_traffic_loses_no_frame() {
-    if !privileged("replacing_under_traffic_loses_no_frame") {
-        return;
-    }
+    needs_privileges!("replacing_under_traffic_loses_no_frame");
     const REPLACEMENTS: u32 = 25;
     let lab = Lab::new();
     let mut attached = attach(&lab.options()).unwrap();
@@ -188,9 +184,7 @@ fn replacing_under_traffic_loses_no_frame() {
 
 #[test]
 fn foreign_traffic_goes_on_through_everything() {
-    if !privileged("foreign_traffic_goes_on_through_everything") {
-        return;
-    }
+    needs_privileges!("foreign_traffic_goes_on_through_everything");
     let lab = Lab::new();
     let here = Ipv4Addr::from_bits(HOST);
     let (tcp, udp) = (TcpListener::bind((here, 7001)).unwrap(), UdpSocket::bind((here, 7002)).unwrap());
@@ -274,9 +268,7 @@ fn foreign_traffic_goes_on_through_everything() {
 
 #[test]
 fn the_mode_is_what_the_driver_can() {
-    if !privileged("the_mode_is_what_the_driver_can") {
-        return;
-    }
+    needs_privileges!("the_mode_is_what_the_driver_can");
     let lab = Lab::new();
     lab.host.run("ip", &["link", "add", "b0", "type", "bridge"]);
     let on_bridge = AttachOptions { ifname: "b0".to_owned(), ..lab.options() };
@@ -307,9 +299,7 @@ fn the_mode_is_what_the_driver_can() {
 
 #[test]
 fn a_program_of_somebody_else_stays() {
-    if !privileged("a_program_of_somebody_else_stays") {
-        return;
-    }
+    needs_privileges!("a_program_of_somebody_else_stays");
     let lab = Lab::new();
     let mut foreign = sumac_hostprog::program::load(Variant::Plain).unwrap();
     let program = sumac_hostprog::program::xdp(&mut foreign, Variant::Plain).unwrap();
@@ -330,9 +320,7 @@ fn a_program_of_somebody_else_stays() {
 
 #[test]
 fn pins_of_an_interface_that_is_gone_are_reported_and_replaced() {
-    if !privileged("pins_of_an_interface_that_is_gone_are_reported_and_replaced") {
-        return;
-    }
+    needs_privileges!("pins_of_an_interface_that_is_gone_are_reported_and_replaced");
     let lab = Lab::new();
     attach(&lab.options()).unwrap().add_job(JOB, ENTRY).unwrap();
     lab.host.run("ip", &["link", "del", "h0"]);
@@ -347,9 +335,7 @@ fn pins_of_an_interface_that_is_gone_are_reported_and_replaced() {
 
 #[test]
 fn a_handle_knows_when_its_program_is_another() {
-    if !privileged("a_handle_knows_when_its_program_is_another") {
-        return;
-    }
+    needs_privileges!("a_handle_knows_when_its_program_is_another");
     let lab = Lab::new();
     let handle = attach(&lab.options()).unwrap();
     drop(attach(&lab.options()).unwrap());
@@ -363,9 +349,7 @@ fn a_handle_knows_when_its_program_is_another() {
 
 #[test]
 fn cleaning_reaches_every_namespace() {
-    if !privileged("cleaning_reaches_every_namespace") {
-        return;
-    }
+    needs_privileges!("cleaning_reaches_every_namespace");
     let lab = Lab::new();
     let options = lab.options();
     drop(attach(&options).unwrap());
@@ -385,9 +369,7 @@ fn cleaning_reaches_every_namespace() {
 
 #[test]
 fn two_that_attach_at_once_agree() {
-    if !privileged("two_that_attach_at_once_agree") {
-        return;
-    }
+    needs_privileges!("two_that_attach_at_once_agree");
     let lab = Lab::new();
     let attaching: Vec<_> = (0..4)
         .map(|_| {
@@ -404,9 +386,7 @@ fn two_that_attach_at_once_agree() {
 
 #[test]
 fn a_burst_of_bad_tokens_is_reported_once() {
-    if !privileged("a_burst_of_bad_tokens_is_reported_once") {
-        return;
-    }
+    needs_privileges!("a_burst_of_bad_tokens_is_reported_once");
     let lab = Lab::new();
     let mut attached = attach(&lab.options()).unwrap();
     attached.add_job(JOB, ENTRY).unwrap();
@@ -435,9 +415,7 @@ fn a_burst_of_bad_tokens_is_reported_once() {
 
 #[test]
 fn a_follower_ends_when_it_is_dropped() {
-    if !privileged("a_follower_ends_when_it_is_dropped") {
-        return;
-    }
+    needs_privileges!("a_follower_ends_when_it_is_dropped");
     let lab = Lab::new();
     let attached = attach(&lab.options()).unwrap();
     let follower = attached.log().unwrap().follow().unwrap();

@@ -17,7 +17,7 @@ use sumac_hostprog::{
     steer::report::{QueueChoice, Steering},
 };
 use sumac_loader::Interface;
-use support::{Namespace, PORT, privileged};
+use support::{Namespace, PORT, needs_privileges};
 
 /// Makes a namespace with h0 receiving on so many queues, and moves the calling thread into it.
 fn lab(queues: &str) -> Namespace {
@@ -45,9 +45,7 @@ fn shown(attached: &Attached) -> Steering {
 
 #[test]
 fn one_queue_needs_no_rules() {
-    if !privileged("one_queue_needs_no_rules") {
-        return;
-    }
+    needs_privileges!("one_queue_needs_no_rules");
     let lab = lab("1");
     let steering = shown(&attach(&options(&lab, Steer::Ntuple)).unwrap());
     assert_eq!((steering.by, steering.queues, steering.is_whole()), (QueueChoice::OneQueue, 1, true));
@@ -55,9 +53,7 @@ fn one_queue_needs_no_rules() {
 
 #[test]
 fn a_veth_has_no_rules_and_that_is_reported() {
-    if !privileged("a_veth_has_no_rules_and_that_is_reported") {
-        return;
-    }
+    needs_privileges!("a_veth_has_no_rules_and_that_is_reported");
     let lab = lab("2");
     let error = attach(&options(&lab, Steer::Ntuple)).unwrap_err().to_string();
     assert!(error.contains("h0 takes no rules") && error.contains("its driver has none"), "{error}");
@@ -85,9 +81,7 @@ fn a_veth_has_no_rules_and_that_is_reported() {
 /// Records of rules that the driver does not have, or that went with their interface.
 #[test]
 fn records_of_rules_that_are_gone_are_removed() {
-    if !privileged("records_of_rules_that_are_gone_are_removed") {
-        return;
-    }
+    needs_privileges!("records_of_rules_that_are_gone_are_removed");
     let lab = lab("2");
     let recorded = |steer| {
         let attached = attach(&options(&lab, steer)).unwrap();

@@ -19,7 +19,7 @@ use sumac_wire::{
     tables::{HostJobEntry, job_flag},
 };
 use sumac_xsk::{LINK_HEADER, QueueConfig, XskQueue};
-use support::{AGGREGATOR, ENTRY, HOST, JOB, Namespace, PORT, header, payload, privileged};
+use support::{AGGREGATOR, ENTRY, HOST, JOB, Namespace, PORT, header, needs_privileges, payload};
 
 const DROP: u32 = 1;
 const PASS: u32 = 2;
@@ -122,9 +122,7 @@ fn set16(bytes: &mut [u8], at: usize, value: u16) {
 
 #[test]
 fn a_result_goes_to_the_socket_of_its_queue() {
-    if !privileged("a_result_goes_to_the_socket_of_its_queue") {
-        return;
-    }
+    needs_privileges!("a_result_goes_to_the_socket_of_its_queue");
     let bench = Bench::new();
     let report = Header { kind: 4, ..header(256) };
     let mut padded = frame(&header(0));
@@ -151,9 +149,7 @@ fn a_result_goes_to_the_socket_of_its_queue() {
 
 #[test]
 fn the_daemon_gone_frames_pass() {
-    if !privileged("the_daemon_gone_frames_pass") {
-        return;
-    }
+    needs_privileges!("the_daemon_gone_frames_pass");
     let Bench { attached, program, _socket: socket, _namespace } = Bench::new();
     let bytes = frame(&header(256));
     // A closed socket, as when the daemon is killed, leaves the map by itself, a moment later.
@@ -173,9 +169,7 @@ fn the_daemon_gone_frames_pass() {
 
 #[test]
 fn what_is_not_ours_passes_untouched() {
-    if !privileged("what_is_not_ours_passes_untouched") {
-        return;
-    }
+    needs_privileges!("what_is_not_ours_passes_untouched");
     let bench = Bench::new();
     type Change = fn(&mut Vec<u8>);
     let table: [(&str, Change); 12] = [
@@ -203,9 +197,7 @@ fn what_is_not_ours_passes_untouched() {
 
 #[test]
 fn hostile_frames_are_dropped_by_reason() {
-    if !privileged("hostile_frames_are_dropped_by_reason") {
-        return;
-    }
+    needs_privileges!("hostile_frames_are_dropped_by_reason");
     let bench = Bench::new();
     let good = header(16);
     let with = |change: fn(&mut Header)| {
@@ -253,9 +245,7 @@ fn hostile_frames_are_dropped_by_reason() {
 
 #[test]
 fn results_come_from_parameter_hosts_too() {
-    if !privileged("results_come_from_parameter_hosts_too") {
-        return;
-    }
+    needs_privileges!("results_come_from_parameter_hosts_too");
     let mut bench = Bench::new();
     let (first, last) = (AGGREGATOR + 7, AGGREGATOR + 9);
     let hosts = [first, 0, 0, last];
@@ -281,9 +271,7 @@ fn results_come_from_parameter_hosts_too() {
 
 #[test]
 fn contributions_go_in_at_a_parameter_host_alone() {
-    if !privileged("contributions_go_in_at_a_parameter_host_alone") {
-        return;
-    }
+    needs_privileges!("contributions_go_in_at_a_parameter_host_alone");
     let mut bench = Bench::new();
     let flags = job_flag::PARAMETER | job_flag::CHECKSUM;
     bench.attached.add_job(JOB, HostJobEntry { aggregator_ip: 0, flags, ..ENTRY }).unwrap();
@@ -317,9 +305,7 @@ fn contributions_go_in_at_a_parameter_host_alone() {
 
 #[test]
 fn frames_cut_anywhere_are_foreign_or_truncated() {
-    if !privileged("frames_cut_anywhere_are_foreign_or_truncated") {
-        return;
-    }
+    needs_privileges!("frames_cut_anywhere_are_foreign_or_truncated");
     let bench = Bench::new();
     for bytes in [frame(&header(16)), tagged(frame(&header(16)))] {
         let ports_end = bytes.len() - (HEADER_LEN + 16 * 4) - 8 + 4;
@@ -333,9 +319,7 @@ fn frames_cut_anywhere_are_foreign_or_truncated() {
 
 #[test]
 fn checksums_of_every_length_are_verified() {
-    if !privileged("checksums_of_every_length_are_verified") {
-        return;
-    }
+    needs_privileges!("checksums_of_every_length_are_verified");
     let mut bench = Bench::new();
     assert_checksums_verified(&mut bench, (0..64).chain([127, 128, 255, 256, 359, 360, 361, 824, 831, 832]));
     bench.attached.add_job(JOB, HostJobEntry { flags: 0, ..ENTRY }).unwrap();
@@ -346,9 +330,7 @@ fn checksums_of_every_length_are_verified() {
 
 #[test]
 fn checksums_of_jumbo_frames_are_verified() {
-    if !privileged("checksums_of_jumbo_frames_are_verified") {
-        return;
-    }
+    needs_privileges!("checksums_of_jumbo_frames_are_verified");
     // Above 832 elements a frame does not fit its first buffer.
     let lengths = [0, 1, 256, 831, 832, 833, 840, 847, 848, 849, 1664, 1665, 2000, 2223, 2224];
     assert_checksums_verified(&mut Bench::with_mtu(9000), lengths);
@@ -372,9 +354,7 @@ fn assert_checksums_verified(bench: &mut Bench, lengths: impl IntoIterator<Item 
 
 #[test]
 fn jobs_come_and_go() {
-    if !privileged("jobs_come_and_go") {
-        return;
-    }
+    needs_privileges!("jobs_come_and_go");
     let mut bench = Bench::new();
     let bytes = frame(&header(16));
     bench.attached.remove_job(JOB).unwrap();

@@ -24,7 +24,6 @@ use crate::{
 /// The time within which the kernel detaches a program whose last handle was closed.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A failed attachment.
 #[derive(Debug, Error)]
 pub enum AttachError {
     #[error("no interface {interface} in this network namespace: {source}; see `ip link`")]
@@ -44,7 +43,6 @@ pub enum AttachError {
     Pins(#[from] PinError),
 }
 
-/// The outcome of an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
     pub mode: BoundXdpMode,
@@ -93,7 +91,6 @@ impl<'a> XdpAttachment<'a> {
     }
 
     /// Returns the mode of Sumac's program on the interface; `None` when there is none.
-    #[must_use]
     pub fn bound_mode(&self) -> Option<BoundXdpMode> {
         self.current.as_ref().map(|(_, mode)| *mode)
     }

@@ -15,7 +15,6 @@ use serde::Serialize;
 
 use crate::{mode::BoundXdpMode, netlink};
 
-/// An interface of the calling thread's network namespace.
 #[derive(Clone, Debug, Serialize)]
 pub struct Interface {
     pub name: String,
@@ -28,16 +27,15 @@ pub struct Interface {
     pub up: bool,
     /// The kind of a virtual device (`veth`, `bridge`); `None` for hardware.
     pub kind: Option<String>,
-    pub peer: Option<Peer>,
+    pub peer: Option<VethPeer>,
     /// Receive queues in use, or allocated when the driver does not report its channels.
     pub rx_queues: u32,
     /// At most one program in each mode.
     pub xdp: Vec<XdpProgram>,
 }
 
-/// The other end of a veth.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Peer {
+pub struct VethPeer {
     /// Index in the peer's own namespace.
     pub index: u32,
     pub same_namespace: bool,
@@ -80,14 +78,12 @@ impl Interface {
     }
 
     /// Returns the Ethernet address.
-    #[must_use]
     pub fn mac(&self) -> Option<[u8; 6]> {
         let bytes = self.address.as_deref()?.split(':').map(|byte| u8::from_str_radix(byte, 16));
         bytes.collect::<Result<Vec<_>, _>>().ok()?.try_into().ok()
     }
 
     /// Returns an interface that is up, for tests of what is made of one.
-    #[must_use]
     pub fn named(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -124,7 +120,7 @@ impl Interface {
             }
         }
         if found.kind.as_deref() == Some("veth") {
-            found.peer = peer.map(|index| Peer { index, same_namespace: !elsewhere });
+            found.peer = peer.map(|index| VethPeer { index, same_namespace: !elsewhere });
         }
         if let Ok(queues) = channels(&found.name) {
             found.rx_queues = queues;
@@ -133,7 +129,6 @@ impl Interface {
     }
 }
 
-/// Formats an address as sysfs does.
 fn colons(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }

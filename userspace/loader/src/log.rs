@@ -18,7 +18,6 @@ use nix::{
 };
 use thiserror::Error;
 
-/// A log that cannot be read.
 #[derive(Debug, Error)]
 pub enum LogError {
     #[error("could not open the pinned program {path}: {source}; is it attached?")]

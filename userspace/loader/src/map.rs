@@ -11,7 +11,6 @@ use aya::{
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A failed operation on a map.
 #[derive(Debug, Error)]
 #[error("could not {operation} map {map}: {source}")]
 pub struct TableError {
@@ -27,7 +26,6 @@ impl TableError {
     }
 }
 
-/// Opens a pinned map.
 pub fn open_pinned(pin: &Path) -> Result<Map, MapError> {
     Map::from_map_data(MapData::from_pin(pin)?)
 }
@@ -57,8 +55,6 @@ pub struct Table<T, const N: usize> {
 impl<T: FromBytes + IntoBytes + Immutable, const N: usize> Table<T, N> {
     const IS_EXACT: () = assert!(size_of::<T>() == N);
 
-    /// # Errors
-    /// When the map is no array, or its values have another size.
     pub fn new(map: Map, name: &'static str) -> Result<Self, TableError> {
         let () = Self::IS_EXACT;
         let map = map.try_into().map_err(TableError::of("open", name))?;
@@ -76,7 +72,6 @@ impl<T: FromBytes + IntoBytes + Immutable, const N: usize> Table<T, N> {
         self.map.set(index, bytes, 0).map_err(TableError::of("write", self.name))
     }
 
-    #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "the kernel makes no array without entries")]
     pub fn len(&self) -> u32 {
         self.map.len()
@@ -93,15 +88,12 @@ pub struct PerCpuTable<T, const N: usize> {
 impl<T: FromBytes, const N: usize> PerCpuTable<T, N> {
     const IS_EXACT: () = assert!(size_of::<T>() == N);
 
-    /// # Errors
-    /// When the map is no per-CPU array, or its values have another size.
     pub fn new(map: Map, name: &'static str) -> Result<Self, TableError> {
         let () = Self::IS_EXACT;
         let map = map.try_into().map_err(TableError::of("open", name))?;
         Ok(Self { map, name, values: PhantomData })
     }
 
-    /// Returns the values of all CPUs.
     pub fn get(&self, index: u32) -> Result<Vec<T>, TableError> {
         let values = self.map.get(&index, 0).map_err(TableError::of("read", self.name))?;
         Ok(values.iter().map(value).collect())
@@ -119,7 +111,6 @@ impl<T: FromBytes, const N: usize> PerCpuTable<T, N> {
         zeros.and_then(|zeros| self.map.set(index, zeros, 0)).map_err(TableError::of("write", self.name))
     }
 
-    #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "the kernel makes no array without entries")]
     pub fn len(&self) -> u32 {
         self.map.len()

@@ -19,7 +19,6 @@ pub enum XdpMode {
 
 impl XdpMode {
     /// Whether a program bound in `mode` may stay on its link.
-    #[must_use]
     pub fn accepts(self, mode: BoundXdpMode) -> bool {
         (self == Self::Generic) == (mode == BoundXdpMode::Generic)
     }

@@ -18,9 +18,6 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_GENERIC};
 const REPLY_BYTES: usize = 64 * 1024;
 
 /// Sends one request and returns the first message of its reply.
-///
-/// # Errors
-/// The socket's errors, the kernel's own error for the request, or `InvalidData` for a reply that does not parse.
 pub fn request<T>(protocol: isize, message: impl Into<NetlinkPayload<T>>) -> io::Result<T>
 where
     T: NetlinkSerializable + NetlinkDeserializable,

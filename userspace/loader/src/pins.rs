@@ -22,7 +22,6 @@ pub const PROGRAM: &str = "prog";
 /// The pin of a directory's only link, or the beginning of the names of several.
 pub const LINK: &str = "link";
 
-/// A pin that could not be made, opened or removed.
 #[derive(Debug, Error)]
 pub enum PinError {
     #[error("could not change the pins at {path}: {source}")]
@@ -49,24 +48,18 @@ pub struct PinDirectory {
 
 impl PinDirectory {
     /// Returns the directory at `path` for a network namespace; it need not be there.
-    #[must_use]
     pub fn new(path: PathBuf, namespace: u64) -> Self {
         Self { path, namespace }
     }
 
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the inode of the network namespace.
-    #[must_use]
     pub fn namespace(&self) -> u64 {
         self.namespace
     }
 
-    /// Returns the path of one pin.
-    #[must_use]
     pub fn pin(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -101,7 +94,6 @@ impl PinDirectory {
         Ok(is_current.then_some(directory))
     }
 
-    /// Removes a pin; returns whether it was there.
     pub fn remove(&self, name: &str) -> Result<bool, PinError> {
         let pin = self.pin(name);
         match fs::remove_file(&pin) {
@@ -198,13 +190,11 @@ impl Drop for StagedPin {
 }
 
 /// Returns an interface's name as part of a pin's: bpffs allows no dot, and the kernel no colon in an interface's name.
-#[must_use]
 pub fn encode_interface(name: &str) -> String {
     name.replace('.', ":")
 }
 
 /// The inverse of [`encode_interface`].
-#[must_use]
 pub fn decode_interface(name: &str) -> String {
     name.replace(':', ".")
 }
@@ -222,7 +212,6 @@ pub fn entries(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Returns the last part of a path; empty when it is not text.
-#[must_use]
 pub fn file_name(path: &Path) -> &str {
     path.file_name().and_then(OsStr::to_str).unwrap_or_default()
 }

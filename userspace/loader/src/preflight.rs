@@ -17,7 +17,6 @@ use thiserror::Error;
 /// The oldest kernel that Sumac's programs load on.
 pub const OLDEST_KERNEL: (u32, u32) = (5, 15);
 
-/// A capability of `capability.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
     /// The bit in the sets of `/proc/self/status`.
@@ -43,7 +42,6 @@ pub const IPC_LOCK: Capability =
 /// Includes `CAP_BPF` and `CAP_PERFMON`, and mounts a bpffs.
 pub const SYS_ADMIN: Capability = Capability { bit: 21, name: "CAP_SYS_ADMIN", purpose: "to mount a bpffs" };
 
-/// A requirement that the system does not meet.
 #[derive(Debug, Error)]
 pub enum PreflightError {
     #[error(
@@ -70,7 +68,6 @@ pub fn check(pin_root: &Path) -> Result<(), PreflightError> {
     ensure_bpffs(pin_root)
 }
 
-/// Returns the effective capabilities as a bit set.
 pub fn effective_capabilities() -> Result<u64, PreflightError> {
     const PATH: &str = "/proc/self/status";
     let status = fs::read_to_string(PATH).map_err(|source| PreflightError::Read { path: PATH, source })?;
@@ -85,13 +82,11 @@ fn parse_capabilities(status: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-#[must_use]
 pub fn holds(set: u64, capability: Capability) -> bool {
     set >> capability.bit & 1 == 1
 }
 
 /// Returns those of [`NEEDED`] that a set lacks.
-#[must_use]
 pub fn missing(set: u64) -> Vec<Capability> {
     let admin = holds(set, SYS_ADMIN);
     let has = |needed| holds(set, needed) || (admin && needed != NET_ADMIN);
@@ -108,13 +103,11 @@ fn check_capabilities(set: u64) -> Result<(), PreflightError> {
 }
 
 /// Returns the kernel's release (`uname -r`).
-#[must_use]
 pub fn kernel_release() -> String {
     uname().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// Returns the major and minor number of a release.
-#[must_use]
 pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     match (numbers.next(), numbers.next()) {
@@ -124,7 +117,6 @@ pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
 }
 
 /// Returns the soft limit on locked memory in bytes, of the text of `/proc/self/limits`.
-#[must_use]
 pub fn memory_lock_limit(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
     match line.split_whitespace().next()? {
@@ -134,7 +126,6 @@ pub fn memory_lock_limit(limits: &str) -> Option<u64> {
 }
 
 /// Returns whether a path, or the nearest of its parents that exists, is on a bpffs.
-#[must_use]
 pub fn is_on_bpffs(path: &Path) -> bool {
     path.ancestors()
         .find_map(|path| statfs(path).ok())

@@ -30,13 +30,11 @@ impl Variant {
     /// The largest MTU at which a veth delivers frames in one buffer; the drivers of NICs differ by little.
     pub const ONE_BUFFER_MTU: u32 = 3506;
 
-    #[must_use]
     pub fn for_mtu(mtu: u32) -> Variant {
         if mtu > Variant::ONE_BUFFER_MTU { Variant::Jumbo } else { Variant::Plain }
     }
 }
 
-/// A program that was not loaded.
 #[derive(Debug, Error)]
 pub enum LoadError {
     #[error(
@@ -53,7 +51,6 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    #[must_use]
     pub fn refused(program: impl Into<String>, source: ProgramError) -> LoadError {
         let reason = match &source {
             ProgramError::LoadError { io_error, verifier_log } => {
@@ -73,7 +70,6 @@ pub fn load_object(loader: &mut EbpfLoader<'_>, object: &[u8]) -> Result<Ebpf, L
     loader.load(object).map_err(|error| LoadError::Maps(Box::new(error)))
 }
 
-/// Returns a program of an object.
 pub fn find<'a>(ebpf: &'a mut Ebpf, program: &'static str) -> Result<&'a mut Xdp, LoadError> {
     let found = ebpf.program_mut(program).ok_or(LoadError::Missing { program })?;
     found.try_into().map_err(|source| LoadError::refused(program, source))
@@ -97,14 +93,12 @@ pub fn retry_interrupted(mut load: impl FnMut() -> Result<(), ProgramError>) -> 
     load()
 }
 
-/// Opens a pinned program.
 pub fn open_pinned(pin: &Path) -> Result<Xdp, LoadError> {
     Xdp::from_pin(pin, XdpAttachType::Interface)
         .map_err(|source| LoadError::refused(pin.display().to_string(), source))
 }
 
 /// Returns the system's error number among an error's causes.
-#[must_use]
 pub fn errno(error: &(dyn Error + 'static)) -> Option<Errno> {
     let mut cause = Some(error);
     while let Some(this) = cause {

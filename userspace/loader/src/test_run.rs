@@ -11,12 +11,10 @@ pub const XDP_PASS: u32 = 2;
 /// Room that a program may add to a frame.
 const HEADROOM: usize = 64;
 
-/// The outcome of a test run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestRun {
     /// An `xdp_action`.
     pub verdict: u32,
-    /// The frame after the last repetition.
     pub frame: Vec<u8>,
     /// The kernel's mean over all repetitions, which includes the cost of an empty program.
     pub ns_per_frame: u64,

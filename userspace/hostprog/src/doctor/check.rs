@@ -6,7 +6,6 @@ use serde::Serialize;
 use sumac_loader::DEFAULT_PIN_ROOT;
 use sumac_wire::DEFAULT_ELEMENTS;
 
-/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -18,7 +17,6 @@ pub enum Severity {
 }
 
 impl Severity {
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -28,7 +26,6 @@ impl Severity {
     }
 }
 
-/// One check's outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub name: &'static str,
@@ -41,20 +38,23 @@ pub struct Check {
 }
 
 impl Check {
-    pub(super) fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, level: Severity::Ok, found: found.into(), remedy: None }
+    pub(super) fn ok(found: impl Into<String>) -> Self {
+        Self { name: "", level: Severity::Ok, found: found.into(), remedy: None }
     }
 
-    pub(super) fn warn(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { name, level: Severity::Warn, found: found.into(), remedy: Some(remedy.into()) }
+    pub(super) fn warn(found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { level: Severity::Warn, remedy: Some(remedy.into()), ..Self::ok(found) }
     }
 
-    pub(super) fn fail(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { name, level: Severity::Fail, found: found.into(), remedy: Some(remedy.into()) }
+    pub(super) fn fail(found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { level: Severity::Fail, ..Self::warn(found, remedy) }
+    }
+
+    pub(super) fn named(self, name: &'static str) -> Self {
+        Self { name, ..self }
     }
 }
 
-/// The subject of an examination.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// The interface towards the aggregator; without it only the system is examined.

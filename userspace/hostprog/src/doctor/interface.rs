@@ -27,82 +27,70 @@ pub fn examine(name: &str, subject: &Subject) -> Vec<Check> {
         Ok(interface) => interface,
         Err(error) => {
             let found = format!("no {name} in this network namespace ({error})");
-            return vec![Check::fail(
-                "interface",
-                found,
-                "see `ip link`; `nsenter --net=` enters another namespace",
-            )];
+            let remedy = "see `ip link`; `nsenter --net=` enters another namespace";
+            return vec![Check::fail(found, remedy).named("interface")];
         }
     };
     let attached = Attached::open(name, &subject.pin_root);
     let mut checks = vec![
-        state(&interface),
-        program(&interface, &attached),
-        mtu(&interface, subject.elements),
-        queues(&interface, attached.as_ref().ok()),
-        rings(&interface),
+        state(&interface).named("interface"),
+        program(&interface, &attached).named("program"),
+        mtu(&interface, subject.elements).named("mtu"),
+        queues(&interface, attached.as_ref().ok()).named("queues"),
+        rings(&interface).named("rings"),
     ];
     checks.extend(offloads::examine(&interface));
-    checks.push(irq::examine(&interface));
+    checks.push(irq::examine(&interface).named("interrupts"));
     let pins = HostPins::here(&subject.pin_root, name).ok();
     checks.extend(steering::examine(&interface, attached.as_ref().ok(), pins.as_ref()));
     checks
 }
 
 fn state(interface: &Interface) -> Check {
-    const NAME: &str = "interface";
     let Interface { name, index, rx_queues, .. } = interface;
     if interface.up {
         let kind = interface.kind.as_deref().unwrap_or("hardware");
-        return Check::ok(NAME, format!("{name} is up: index {index}, {kind}, {rx_queues} receive queue(s)"));
+        return Check::ok(format!("{name} is up: index {index}, {kind}, {rx_queues} receive queue(s)"));
     }
     Check::fail(
-        NAME,
         format!("{name} is down: sockets cannot be bound to it"),
         format!("ip link set dev {name} up"),
     )
 }
 
 fn program(interface: &Interface, attached: &Result<Attached, OpenError>) -> Check {
-    const NAME: &str = "program";
     let name = &interface.name;
     let again = format!("sumac attach {name}");
     match attached {
         Ok(attached) if attached.fell_back() => Check::warn(
-            NAME,
             "attached, but in generic mode: the driver refused it",
             format!("correct the findings below, then {again}"),
         ),
-        Ok(attached) => Check::ok(NAME, format!("attached in {} mode", attached.mode())),
+        Ok(attached) => Check::ok(format!("attached in {} mode", attached.mode())),
         Err(OpenError::NotAttached { .. }) => match interface.xdp.first() {
             Some(foreign) => Check::fail(
-                NAME,
                 format!("XDP program {} ({}) is on {name} and is not Sumac's", foreign.id, foreign.mode),
                 format!(
                     "bpftool prog show id {}; when it is stale: ip link set dev {name} xdp off",
                     foreign.id
                 ),
             ),
-            None => Check::warn(NAME, "not attached: the daemon would use UDP", again),
+            None => Check::warn("not attached: the daemon would use UDP", again),
         },
-        Err(OpenError::Detached { path, .. }) => Check::fail(
-            NAME,
-            format!("stale pins at {}: their program is not on {name}", path.display()),
-            again,
-        ),
-        Err(error @ OpenError::System { .. }) => Check::fail(NAME, error.to_string(), "run it as root"),
-        Err(error) => Check::fail(NAME, error.to_string(), format!("sumac clean, then {again}")),
+        Err(OpenError::Detached { path, .. }) => {
+            Check::fail(format!("stale pins at {}: their program is not on {name}", path.display()), again)
+        }
+        Err(error @ OpenError::System { .. }) => Check::fail(error.to_string(), "run it as root"),
+        Err(error) => Check::fail(error.to_string(), format!("sumac clean, then {again}")),
     }
 }
 
 fn mtu(interface: &Interface, elements: u16) -> Check {
-    const NAME: &str = "mtu";
     let (name, mtu) = (&interface.name, interface.mtu);
     let needed = (IPV4_LEN + UDP_LEN + admit::payload_len(elements)) as u32;
     if mtu < needed {
         let room = (mtu as usize).saturating_sub(IPV4_LEN + UDP_LEN + HEADER_LEN) / ELEMENT_LEN;
         return Check::fail(
-            NAME,
             format!("{mtu}: a chunk of {elements} elements takes {needed}"),
             format!(
                 "use chunks of at most {} elements, or: ip link set dev {name} mtu {needed}",
@@ -115,25 +103,23 @@ fn mtu(interface: &Interface, elements: u16) -> Check {
         && preflight::kernel_version(&release).is_some_and(|version| version < JUMBO_KERNEL)
     {
         return Check::fail(
-            NAME,
             format!(
                 "{mtu}: frames come in several buffers, which AF_XDP of Linux {release} does not support"
             ),
             format!("ip link set dev {name} mtu {}, or Linux 6.6", Variant::ONE_BUFFER_MTU),
         );
     }
-    Check::ok(NAME, format!("{mtu}: chunks of {elements} elements fit ({needed} bytes)"))
+    Check::ok(format!("{mtu}: chunks of {elements} elements fit ({needed} bytes)"))
 }
 
 fn queues(interface: &Interface, attached: Option<&Attached>) -> Check {
-    const NAME: &str = "queues";
     let name = &interface.name;
     let Some(attached) = attached else {
-        return Check::ok(NAME, format!("{} receive queue(s); nothing counted yet", interface.rx_queues));
+        return Check::ok(format!("{} receive queue(s); nothing counted yet", interface.rx_queues));
     };
     let counters = match attached.queue_counters() {
         Ok(counters) => counters,
-        Err(error) => return Check::fail(NAME, error.to_string(), "run as root"),
+        Err(error) => return Check::fail(error.to_string(), "run as root"),
     };
     let selected = attached.queues();
     let unselected: Vec<_> = counters
@@ -143,7 +129,6 @@ fn queues(interface: &Interface, attached: Option<&Attached>) -> Check {
         .collect();
     if !unselected.is_empty() {
         return Check::warn(
-            NAME,
             format!("packets arrived on queues that were not selected: {}", unselected.join(", ")),
             format!("sumac attach {name} --queues all, or --steer ntuple"),
         );
@@ -152,30 +137,25 @@ fn queues(interface: &Interface, attached: Option<&Attached>) -> Check {
     let steered: u64 = counters.iter().map(|(_, counters)| counters.steered).sum();
     if without > 0 {
         return Check::warn(
-            NAME,
             format!("{without} packet(s) found no socket on their queue, {steered} did"),
             "harmless if the daemon was not running then; else check that it runs, and its sockets in `sumac status`",
         );
     }
-    Check::ok(NAME, format!("{steered} packet(s) steered, none without a socket"))
+    Check::ok(format!("{steered} packet(s) steered, none without a socket"))
 }
 
 fn rings(interface: &Interface) -> Check {
-    const NAME: &str = "rings";
     let name = &interface.name;
     match interface::rings(name) {
         Ok(rings) if rings.rx < ENOUGH_DESCRIPTORS && rings.rx < rings.rx_max => Check::warn(
-            NAME,
             format!("{} receive descriptors: a full window may overflow them", rings.rx),
             format!("ethtool -G {name} rx {}", rings.rx_max.min(2048)),
         ),
-        Ok(rings) => Check::ok(NAME, format!("{} receive and {} transmit descriptors", rings.rx, rings.tx)),
+        Ok(rings) => Check::ok(format!("{} receive and {} transmit descriptors", rings.rx, rings.tx)),
         Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => {
-            Check::ok(NAME, "the driver's rings have a fixed size")
+            Check::ok("the driver's rings have a fixed size")
         }
-        Err(error) => {
-            Check::warn(NAME, format!("their size is unknown ({error})"), format!("ethtool -g {name}"))
-        }
+        Err(error) => Check::warn(format!("their size is unknown ({error})"), format!("ethtool -g {name}")),
     }
 }
 

@@ -6,11 +6,9 @@ use sumac_loader::Interface;
 
 use super::check::Check;
 
-const NAME: &str = "interrupts";
-
 pub fn examine(interface: &Interface) -> Check {
     let Ok(table) = fs::read_to_string("/proc/interrupts") else {
-        return Check::warn(NAME, "could not read /proc/interrupts", "mount /proc");
+        return Check::warn("could not read /proc/interrupts", "mount /proc");
     };
     let affinity = |irq: u32| {
         let read = |file: &str| fs::read_to_string(format!("/proc/irq/{irq}/{file}")).ok();
@@ -36,21 +34,20 @@ fn interrupts(table: &str, interface: &str) -> Vec<u32> {
 
 fn judge(interface: &str, irqs: &[u32], affinity: impl Fn(u32) -> String) -> Check {
     if irqs.is_empty() {
-        return Check::ok(NAME, "none of its own (a virtual interface, or named by the driver alone)");
+        return Check::ok("none of its own (a virtual interface, or named by the driver alone)");
     }
     let cpus: BTreeSet<String> = irqs.iter().map(|irq| affinity(*irq).trim().to_owned()).collect();
     let shown: Vec<_> = cpus.iter().map(String::as_str).collect();
     let shown = shown.join(" ");
     if irqs.len() > 1 && cpus.len() == 1 && !shown.contains([',', '-']) {
         return Check::warn(
-            NAME,
             format!("all {} on CPU {shown}: one core receives every packet", irqs.len()),
             format!(
                 "spread them: echo CPU > /proc/irq/N/smp_affinity_list for N in {irqs:?}, or start irqbalance for {interface}"
             ),
         );
     }
-    Check::ok(NAME, format!("{} on CPUs {shown}", irqs.len()))
+    Check::ok(format!("{} on CPUs {shown}", irqs.len()))
 }
 
 #[cfg(test)]

@@ -9,13 +9,16 @@ pub fn examine(interface: &Interface) -> Vec<Check> {
         Ok(features) => features,
         Err(error) => {
             let found = format!("the active offloads are unknown ({error})");
-            return vec![Check::warn("offloads", found, format!("ethtool -k {}", interface.name))];
+            return vec![Check::warn(found, format!("ethtool -k {}", interface.name)).named("offloads")];
         }
     };
-    let mut checks = vec![checksums(interface, &features), merging(&interface.name, &features)];
+    let mut checks = vec![
+        checksums(interface, &features).named("checksums"),
+        merging(&interface.name, &features).named("merging"),
+    ];
     if interface.kind.as_deref() == Some("veth") {
-        checks.push(napi(&interface.name, has_napi(interface, &features)));
-        checks.push(peer(interface));
+        checks.push(napi(&interface.name, has_napi(interface, &features)).named("napi"));
+        checks.push(peer(interface).named("peer"));
     }
     checks
 }
@@ -26,27 +29,23 @@ fn is_on(features: &[String], prefix: &str) -> bool {
 
 /// On a veth the part of a checksum that the kernel leaves to the NIC is missing: the peer's program receives half of it.
 fn checksums(interface: &Interface, features: &[String]) -> Check {
-    const NAME: &str = "checksums";
     let name = &interface.name;
     if interface.kind.is_some() && is_on(features, "tx-checksum-ip") {
         return Check::warn(
-            NAME,
             "transmit checksum offload on a virtual interface: packets of ordinary sockets (the UDP backend) reach the peer's program with a partial checksum and are refused",
             format!("ethtool -K {name} tx off"),
         );
     }
-    Check::ok(NAME, "packets leave with complete checksums")
+    Check::ok("packets leave with complete checksums")
 }
 
 /// A packet that the NIC merged of several is no valid packet of Sumac's.
 fn merging(name: &str, features: &[String]) -> Check {
-    const NAME: &str = "merging";
     let on: Vec<_> = ["rx-lro", "rx-gro-hw"].into_iter().filter(|feature| is_on(features, feature)).collect();
     if on.is_empty() {
-        return Check::ok(NAME, "the NIC delivers packets unmerged");
+        return Check::ok("the NIC delivers packets unmerged");
     }
     Check::warn(
-        NAME,
         format!("{} on: the NIC merges packets, and many drivers then take no XDP program", on.join(" and ")),
         format!("ethtool -K {name} lro off rx-gro-hw off"),
     )
@@ -59,12 +58,10 @@ fn has_napi(interface: &Interface, features: &[String]) -> bool {
 }
 
 fn napi(name: &str, polls: bool) -> Check {
-    const NAME: &str = "napi";
     if polls {
-        return Check::ok(NAME, "the veth polls its receive ring");
+        return Check::ok("the veth polls its receive ring");
     }
     Check::warn(
-        NAME,
         format!(
             "{name} has neither a program in driver mode nor GRO: frames that a peer's program redirects to it are lost uncounted"
         ),
@@ -74,15 +71,13 @@ fn napi(name: &str, polls: bool) -> Check {
 
 /// Checks the NAPI of the other end, where it is visible.
 fn peer(interface: &Interface) -> Check {
-    const NAME: &str = "peer";
     let Some(peer) = interface.peer.filter(|peer| peer.same_namespace) else {
-        return Check::ok(NAME, "the veth's other end is in another namespace; run doctor there too");
+        return Check::ok("the veth's other end is in another namespace; run doctor there too");
     };
     let other = Interface::by_index(peer.index)
         .and_then(|other| interface::features(&other.name).map(|features| (other, features)));
     match other {
         Ok((other, features)) if !has_napi(&other, &features) => Check::warn(
-            NAME,
             format!(
                 "{} has neither a program in driver mode nor GRO: frames redirected to it are lost",
                 other.name
@@ -90,11 +85,11 @@ fn peer(interface: &Interface) -> Check {
             format!("attach the aggregator's program to it, or: ethtool -K {} gro on", other.name),
         ),
         Ok((other, _)) if !other.up => {
-            Check::fail(NAME, format!("{} is down", other.name), format!("ip link set dev {} up", other.name))
+            Check::fail(format!("{} is down", other.name), format!("ip link set dev {} up", other.name))
         }
-        Ok((other, _)) => Check::ok(NAME, format!("{} polls its receive ring", other.name)),
+        Ok((other, _)) => Check::ok(format!("{} polls its receive ring", other.name)),
         Err(error) => {
-            Check::warn(NAME, format!("the veth's other end is unreadable ({error})"), "run doctor there")
+            Check::warn(format!("the veth's other end is unreadable ({error})"), "run doctor there")
         }
     }
 }

@@ -30,14 +30,15 @@ pub fn examine(interface: &Interface, attached: Option<&Attached>, pins: Option<
         (None, None) => None,
     };
     let filters = interface::filters(&interface.name).unwrap_or(Filters::NoSwitch);
-    let check = present.map(|present| steering(&interface.name, &present, filters, attached.is_some()));
-    check.into_iter().chain([threads(interface, threaded(interface))]).collect()
+    let steering =
+        |present| steering(&interface.name, &present, filters, attached.is_some()).named("steering");
+    let threads = threads(interface, threaded(interface)).named("threads");
+    present.map(steering).into_iter().chain([threads]).collect()
 }
 
 fn steering(name: &str, present: &Steering, filters: Filters, is_attached: bool) -> Check {
-    const NAME: &str = "steering";
     if present.is_whole() {
-        return Check::ok(NAME, present.to_string());
+        return Check::ok(present.to_string());
     }
     let remedy = match (present.by, filters) {
         (_, Filters::Off) => format!("ethtool -K {name} ntuple on, then: sumac attach {name}"),
@@ -47,7 +48,7 @@ fn steering(name: &str, present: &Steering, filters: Filters, is_attached: bool)
         }
         _ if present.no_rules.is_none() && !is_attached => {
             let found = format!("{present}; its driver takes rules, and `sumac attach {name}` inserts them");
-            return Check::ok(NAME, found);
+            return Check::ok(found);
         }
         _ if present.no_rules.is_none() => {
             format!("sumac attach {name} --steer ntuple, with its --shards, for the reason of the refusal")
@@ -55,7 +56,7 @@ fn steering(name: &str, present: &Steering, filters: Filters, is_attached: bool)
         _ => format!("a single queue needs no steering: ethtool -L {name} combined 1"),
     };
     let reason = present.no_rules.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
-    Check::warn(NAME, format!("{}{reason}", present.for_worker()), remedy)
+    Check::warn(format!("{}{reason}", present.for_worker()), remedy)
 }
 
 /// Returns the interface's setting for threaded NAPI; `None` when it is unknown.
@@ -71,33 +72,24 @@ fn threaded(interface: &Interface) -> Option<String> {
 }
 
 fn threads(interface: &Interface, threaded: Option<String>) -> Check {
-    const NAME: &str = "threads";
     let Interface { name, rx_queues, .. } = interface;
     let file = format!("/sys/class/net/{name}/threaded");
     let is_veth = interface.kind.as_deref() == Some("veth");
     match threaded.as_deref() {
-        None => Check::ok(
-            NAME,
-            format!("NAPI's threads are unknown: {file} is missing, or /sys is another namespace's"),
-        ),
-        Some("0") => Check::ok(
-            NAME,
-            format!(
-                "NAPI runs where {}; threads of its own let the scheduler move it to a free core: echo 1 > {file}",
-                if is_veth { "the sender does" } else { "the interrupt arrived" }
-            ),
-        ),
+        None => Check::ok(format!(
+            "NAPI's threads are unknown: {file} is missing, or /sys is another namespace's"
+        )),
+        Some("0") => Check::ok(format!(
+            "NAPI runs where {}; threads of its own let the scheduler move it to a free core: echo 1 > {file}",
+            if is_veth { "the sender does" } else { "the interrupt arrived" }
+        )),
         Some(_) if is_veth && *rx_queues > 1 => Check::warn(
-            NAME,
             "NAPI runs in threads of its own, on any CPU: frames that a program redirects leave their shard's queue",
             format!("echo 0 > {file}"),
         ),
-        Some(_) => Check::ok(
-            NAME,
-            format!(
-                "NAPI runs in threads of its own (napi/{name}-*), which need a free core; back: echo 0 > {file}"
-            ),
-        ),
+        Some(_) => Check::ok(format!(
+            "NAPI runs in threads of its own (napi/{name}-*), which need a free core; back: echo 0 > {file}"
+        )),
     }
 }
 

@@ -12,110 +12,96 @@ const QUEUE_MEMORY: u64 = 2 * 1024 * 2048;
 pub fn examine(pin_root: &Path) -> Vec<Check> {
     let capabilities = preflight::effective_capabilities().unwrap_or(0);
     vec![
-        kernel(&preflight::kernel_release()),
-        btf(Path::new("/sys/kernel/btf/vmlinux").exists()),
-        jit(fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").ok().as_deref()),
-        check_capabilities(capabilities),
-        memlock(capabilities, fs::read_to_string("/proc/self/limits").ok().as_deref()),
-        bpffs(pin_root, capabilities),
+        kernel(&preflight::kernel_release()).named("kernel"),
+        btf(Path::new("/sys/kernel/btf/vmlinux").exists()).named("btf"),
+        jit(fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").ok().as_deref()).named("jit"),
+        check_capabilities(capabilities).named("capabilities"),
+        memlock(capabilities, fs::read_to_string("/proc/self/limits").ok().as_deref()).named("memlock"),
+        bpffs(pin_root, capabilities).named("bpffs"),
     ]
 }
 
 fn kernel(release: &str) -> Check {
-    const NAME: &str = "kernel";
     match preflight::kernel_version(release) {
-        Some(version) if version >= OLDEST_KERNEL => Check::ok(NAME, release),
+        Some(version) if version >= OLDEST_KERNEL => Check::ok(release),
         Some(_) => Check::fail(
-            NAME,
             format!("{release}: older than 5.15, the oldest that Sumac's programs load on"),
             "use a newer kernel, or the daemon's UDP backend (backend = \"udp\")",
         ),
-        None => Check::warn(NAME, format!("{release:?}: its version is unknown"), "use 5.15 or newer"),
+        None => Check::warn(format!("{release:?}: its version is unknown"), "use 5.15 or newer"),
     }
 }
 
 fn btf(present: bool) -> Check {
-    const NAME: &str = "btf";
     if present {
-        return Check::ok(NAME, "the kernel has BTF of its types");
+        return Check::ok("the kernel has BTF of its types");
     }
     Check::warn(
-        NAME,
         "the kernel has no BTF: programs load, but the verifier's messages and bpftool have less detail",
         "use a kernel with CONFIG_DEBUG_INFO_BTF=y",
     )
 }
 
 fn jit(setting: Option<&str>) -> Check {
-    const NAME: &str = "jit";
     match setting.map(str::trim) {
         Some("0") => Check::warn(
-            NAME,
             "BPF programs are interpreted, several times slower",
             "sysctl -w net.core.bpf_jit_enable=1",
         ),
         Some("2") => Check::warn(
-            NAME,
             "BPF programs are compiled, and each time dumped to the kernel's log",
             "sysctl -w net.core.bpf_jit_enable=1",
         ),
-        Some(_) => Check::ok(NAME, "BPF programs are compiled"),
+        Some(_) => Check::ok("BPF programs are compiled"),
         // The setting is visible in the machine's first network namespace only.
-        None => Check::ok(NAME, "not visible from this network namespace; on by default"),
+        None => Check::ok("not visible from this network namespace; on by default"),
     }
 }
 
 fn check_capabilities(set: u64) -> Check {
-    const NAME: &str = "capabilities";
     let missing = preflight::missing(set);
     if !missing.is_empty() {
         let needs: Vec<_> =
             missing.iter().map(|needed| format!("{} {}", needed.name, needed.purpose)).collect();
         return Check::fail(
-            NAME,
             format!("missing: {}", needs.join(", ")),
             "run as root, or: setcap cap_bpf,cap_perfmon,cap_net_admin,cap_net_raw+ep $(command -v sumac)",
         );
     }
     if !preflight::holds(set, NET_RAW) {
         return Check::warn(
-            NAME,
             format!("{} is missing, needed {}", NET_RAW.name, NET_RAW.purpose),
             "give it to the daemon (AmbientCapabilities= in its systemd unit)",
         );
     }
-    Check::ok(NAME, "may load and attach programs and open AF_XDP sockets")
+    Check::ok("may load and attach programs and open AF_XDP sockets")
 }
 
 fn memlock(capabilities: u64, limits: Option<&str>) -> Check {
-    const NAME: &str = "memlock";
     if preflight::holds(capabilities, IPC_LOCK) {
-        return Check::ok(NAME, "no limit (CAP_IPC_LOCK)");
+        return Check::ok("no limit (CAP_IPC_LOCK)");
     }
     let limit = limits.and_then(preflight::memory_lock_limit);
     match limit {
         Some(limit) if limit < QUEUE_MEMORY => Check::fail(
-            NAME,
             format!("{limit} bytes may be locked; a queue's packet memory takes {QUEUE_MEMORY}"),
             "ulimit -l unlimited, LimitMEMLOCK=infinity in the systemd unit, or CAP_IPC_LOCK",
         ),
-        Some(limit) => Check::ok(NAME, format!("{} queue(s) fit the limit", limit / QUEUE_MEMORY)),
-        None => Check::warn(NAME, "could not read /proc/self/limits", "mount /proc"),
+        Some(limit) => Check::ok(format!("{} queue(s) fit the limit", limit / QUEUE_MEMORY)),
+        None => Check::warn("could not read /proc/self/limits", "mount /proc"),
     }
 }
 
 fn bpffs(pin_root: &Path, capabilities: u64) -> Check {
-    const NAME: &str = "bpffs";
     let shown = pin_root.display();
     if preflight::is_on_bpffs(pin_root) {
-        return Check::ok(NAME, format!("{shown} can hold pins"));
+        return Check::ok(format!("{shown} can hold pins"));
     }
     let found = format!("{shown} is on no bpf file system: programs could not outlive the process");
     if preflight::holds(capabilities, SYS_ADMIN) && pin_root.starts_with("/sys/fs/bpf") {
-        return Check::warn(NAME, found, "`sumac attach` mounts it, or: mount -t bpf bpf /sys/fs/bpf");
+        return Check::warn(found, "`sumac attach` mounts it, or: mount -t bpf bpf /sys/fs/bpf");
     }
     Check::fail(
-        NAME,
         found,
         "mount -t bpf bpf /sys/fs/bpf, as root; `ip netns exec` hides it, `nsenter --net=` does not",
     )

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use super::{
     error::{SteerError, advice, unsupported},
-    flow_rules::{FlowRules, PortRule},
+    flow_rules::PortRule,
     records::RuleRecords,
 };
 
@@ -20,26 +20,23 @@ pub struct Change {
 
 /// A NIC's rules: the kernel's, or a test's.
 pub(super) trait Rules {
+    /// Returns the rules that match the UDP destination port alone. Rules of other kinds are left out.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` when the driver supports no rules, `ENODEV` when there is no such interface.
     fn rules(&self) -> io::Result<Vec<PortRule>>;
+    /// Adds a rule and returns it with its location. Existing rules keep precedence where the table is ordered.
+    ///
+    /// # Errors
+    /// The driver's error; `ENOSPC` when its table is full.
     fn insert(&self, port: u16, queue: u32) -> io::Result<PortRule>;
+    /// Removes the rule at a location, whatever it matches.
+    ///
+    /// # Errors
+    /// The driver's error; usually `ENOENT` when there is no rule.
     fn delete(&self, location: u32) -> io::Result<()>;
 }
 
-impl Rules for FlowRules {
-    fn rules(&self) -> io::Result<Vec<PortRule>> {
-        FlowRules::rules(self)
-    }
-
-    fn insert(&self, port: u16, queue: u32) -> io::Result<PortRule> {
-        FlowRules::insert(self, port, queue)
-    }
-
-    fn delete(&self, location: u32) -> io::Result<()> {
-        FlowRules::delete(self, location)
-    }
-}
-
-/// The rules of one interface, with the records of Sumac's.
 pub(super) struct RuleTable<'a, R> {
     pub(super) ifname: &'a str,
     pub(super) rules: &'a R,

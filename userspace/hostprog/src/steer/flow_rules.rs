@@ -9,6 +9,8 @@ use std::{ffi::CString, io, os::fd::AsRawFd as _, os::unix::net::UnixDatagram};
 use nix::libc;
 use serde::Serialize;
 
+use super::change::Rules;
+
 const GET_HASH: u32 = 0x29;
 const COUNT_RULES: u32 = 0x2e;
 const GET_RULE: u32 = 0x2f;
@@ -66,9 +68,7 @@ struct IfRequest {
 pub struct PortRule {
     /// The rule's location in the NIC's table, which identifies it.
     pub location: u32,
-    /// UDP destination port.
     pub port: u16,
-    /// Receive queue.
     pub queue: u32,
 }
 
@@ -91,7 +91,6 @@ pub struct FlowRules {
     name: [libc::c_char; libc::IFNAMSIZ],
 }
 
-/// The receiver of the requests.
 #[derive(Debug)]
 enum Device {
     /// The kernel's driver, by an `ioctl` on any socket.
@@ -100,7 +99,6 @@ enum Device {
     Fake(Box<tests::FakeDriver>),
 }
 
-/// The NIC's table of rules.
 struct Table {
     /// Number of locations; 0 when the driver does not report it.
     size: u32,
@@ -110,9 +108,6 @@ struct Table {
 
 impl FlowRules {
     /// Opens the rules of an interface in the calling thread's network namespace. The interface need not exist yet.
-    ///
-    /// # Errors
-    /// Fails when the name is no valid interface name, or when no socket can be opened.
     pub fn open(interface: &str) -> io::Result<FlowRules> {
         let text = CString::new(interface).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let bytes = text.as_bytes_with_nul();
@@ -124,51 +119,6 @@ impl FlowRules {
             *to = *from as libc::c_char;
         }
         Ok(FlowRules { device: Device::Socket(UnixDatagram::unbound()?), name })
-    }
-
-    /// Returns the rules that match the UDP destination port alone. Rules of other kinds are left out.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` when the driver supports no rules, `ENODEV` when there is no such interface.
-    pub fn rules(&self) -> io::Result<Vec<PortRule>> {
-        let mut found = Vec::new();
-        for location in self.table()?.used {
-            let mut request = RxNfc::<1>::new(GET_RULE);
-            request.spec.location = location;
-            match self.ioctl(&mut request) {
-                Ok(()) => found.extend(request.spec.port_rule()),
-                // Removed since it was listed.
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(found)
-    }
-
-    /// Adds a rule and returns it with its location. Existing rules keep precedence where the table is ordered.
-    ///
-    /// # Errors
-    /// The driver's error; `ENOSPC` when its table is full.
-    pub fn insert(&self, port: u16, queue: u32) -> io::Result<PortRule> {
-        let table = self.table()?;
-        let mut request = RxNfc::<1>::new(INSERT_RULE);
-        request.spec = FlowSpec::to_queue(port, queue);
-        request.spec.location = match table.driver_chooses {
-            true => ANY_LOCATION,
-            false => table.last_free().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?,
-        };
-        self.ioctl(&mut request)?;
-        Ok(PortRule { location: request.spec.location, port, queue })
-    }
-
-    /// Removes the rule at a location, whatever it matches.
-    ///
-    /// # Errors
-    /// The driver's error; usually `ENOENT` when there is no rule.
-    pub fn delete(&self, location: u32) -> io::Result<()> {
-        let mut request = RxNfc::<1>::new(DELETE_RULE);
-        request.spec.location = location;
-        self.ioctl(&mut request)
     }
 
     /// Returns the fields that the receive hash covers for UDP over IPv4. The hash selects the queue where no rule does.
@@ -211,6 +161,41 @@ impl FlowRules {
         #[expect(unsafe_code, reason = "no safe crate wraps SIOCETHTOOL's classification rules")]
         let result = unsafe { libc::ioctl(fd, libc::SIOCETHTOOL as libc::Ioctl, &raw mut ifreq) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+impl Rules for FlowRules {
+    fn rules(&self) -> io::Result<Vec<PortRule>> {
+        let mut found = Vec::new();
+        for location in self.table()?.used {
+            let mut request = RxNfc::<1>::new(GET_RULE);
+            request.spec.location = location;
+            match self.ioctl(&mut request) {
+                Ok(()) => found.extend(request.spec.port_rule()),
+                // Removed since it was listed.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
+    fn insert(&self, port: u16, queue: u32) -> io::Result<PortRule> {
+        let table = self.table()?;
+        let mut request = RxNfc::<1>::new(INSERT_RULE);
+        request.spec = FlowSpec::to_queue(port, queue);
+        request.spec.location = match table.driver_chooses {
+            true => ANY_LOCATION,
+            false => table.last_free().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?,
+        };
+        self.ioctl(&mut request)?;
+        Ok(PortRule { location: request.spec.location, port, queue })
+    }
+
+    fn delete(&self, location: u32) -> io::Result<()> {
+        let mut request = RxNfc::<1>::new(DELETE_RULE);
+        request.spec.location = location;
+        self.ioctl(&mut request)
     }
 }
 

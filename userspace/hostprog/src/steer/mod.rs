@@ -44,7 +44,6 @@ impl fmt::Display for Steer {
 }
 
 /// Returns the queue for each shard's port. Shards take the queues in turn, as the daemon's threads do.
-#[must_use]
 pub fn wanted(base_port: u16, shards: u16, queues: &[u32]) -> Vec<(u16, u32)> {
     // Ports beyond the last one were refused before.
     (base_port..=u16::MAX).take(shards.into()).zip(queues.iter().copied().cycle()).collect()

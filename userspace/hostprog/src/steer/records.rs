@@ -24,13 +24,11 @@ pub struct RuleRecords {
 
 impl RuleRecords {
     /// Returns those in a directory that belongs to one interface.
-    #[must_use]
     pub fn of_interface(directory: &Path) -> Self {
         Self { directory: directory.to_owned(), prefix: PREFIX.to_owned() }
     }
 
     /// Returns one interface's in a directory that several share.
-    #[must_use]
     pub fn shared(directory: &Path, interface: &str) -> Self {
         let prefix = format!("{PREFIX}{}-", encode_interface(interface));
         Self { directory: directory.to_owned(), prefix }
@@ -47,7 +45,6 @@ impl RuleRecords {
         Ok(found)
     }
 
-    #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }

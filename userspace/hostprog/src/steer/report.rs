@@ -6,6 +6,7 @@ use serde::Serialize;
 use sumac_loader::Interface;
 
 use super::{
+    change::Rules as _,
     error::advice,
     flow_rules::{FlowRules, PortRule},
     records::RuleRecords,
@@ -27,12 +28,10 @@ pub enum QueueChoice {
     Driver,
 }
 
-/// The queues of an interface's packets.
 #[derive(Clone, Debug, Serialize)]
 pub struct Steering {
     /// For packets without a rule.
     pub by: QueueChoice,
-    /// Receive queues in use.
     pub queues: u32,
     /// The rules for the shards' ports.
     pub rules: Vec<RuleStatus>,
@@ -46,7 +45,6 @@ pub struct Steering {
     pub no_rules: Option<String>,
 }
 
-/// A rule for a shard's port.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RuleStatus {
     #[serde(flatten)]
@@ -56,7 +54,6 @@ pub struct RuleStatus {
 }
 
 /// Examines an interface whose shards have the UDP ports from `base_port` on, and the `selected` queues in turn.
-#[must_use]
 pub fn examine(
     interface: &Interface,
     (base_port, shards): (u16, u16),
@@ -111,7 +108,6 @@ impl Steering {
     }
 
     /// Formats the steering in one sentence, with the consequence for a worker's host of packets on other queues.
-    #[must_use]
     pub fn for_worker(&self) -> String {
         if self.is_whole() {
             return self.to_string();
@@ -120,7 +116,6 @@ impl Steering {
     }
 
     /// Returns whether every shard's packets arrive on its queue.
-    #[must_use]
     pub fn is_whole(&self) -> bool {
         matches!(self.by, QueueChoice::OneQueue | QueueChoice::Rules)
     }

@@ -49,6 +49,18 @@ pub fn privileged(test: &str) -> bool {
     false
 }
 
+/// Ends a test that cannot run: see [`privileged`].
+#[allow(unused_macros, reason = "each test uses a part of it")]
+macro_rules! needs_privileges {
+    ($test:literal) => {
+        if !$crate::support::privileged($test) {
+            return;
+        }
+    };
+}
+#[allow(unused_imports, reason = "each test uses a part of it")]
+pub(crate) use needs_privileges;
+
 /// A network namespace of its own, and a directory for pins; both are gone when it is dropped.
 pub struct Namespace {
     pub name: String,
