@@ -1,6 +1,6 @@
 //! All jobs of one thread: a packet in, packets out.
 
-use std::net::SocketAddrV4;
+use std::{collections::VecDeque, net::SocketAddrV4};
 
 use sumac_wire::{
     Header, Kind, MAX_JOBS, Reason,
@@ -14,7 +14,7 @@ use crate::{
     floats::FloatStock,
     job::{HostError, HostJob, Worker},
     members::{Members, Source, count},
-    outbox::{Body, Outbox, Pending, Sending, To},
+    outbox::{Body, Pending, ROOM, Sending, To},
     ring::{Done, Ring},
     stats::{HostStats, JobStats},
 };
@@ -29,7 +29,7 @@ const ECT_0: u8 = 0b10;
 pub struct ParameterHost {
     /// By number.
     jobs: Vec<Option<Box<Job>>>,
-    outbox: Outbox,
+    outbox: VecDeque<Pending>,
     counters: [u64; COUNTERS],
     /// Bytes that chunks may take.
     memory: u64,
@@ -64,7 +64,7 @@ impl ParameterHost {
     pub fn with_memory(bytes: u64) -> ParameterHost {
         ParameterHost {
             jobs: std::iter::repeat_with(|| None).take(MAX_JOBS).collect(),
-            outbox: Outbox::default(),
+            outbox: VecDeque::new(),
             counters: [0; COUNTERS],
             memory: bytes,
             reserved: 0,
@@ -199,16 +199,16 @@ impl ParameterHost {
     /// Writes the next packet into `out`, which has room for the longest; `None`: there is none.
     pub fn poll_transmit(&mut self, out: &mut [u8]) -> Option<Sending> {
         loop {
-            let pending = self.outbox.first()?;
+            let pending = self.outbox.front_mut()?;
             let job = self.jobs.get_mut(usize::from(pending.header.job)).and_then(Option::as_mut);
             match job.and_then(|job| job.write(pending, out)) {
                 Some(sending) => {
                     if let To::One(_) = pending.to {
-                        self.outbox.pop();
+                        self.outbox.pop_front();
                     }
                     return Some(sending);
                 }
-                None => self.outbox.pop(),
+                None => drop(self.outbox.pop_front()),
             }
         }
     }
@@ -221,7 +221,7 @@ impl Job {
         from: SocketAddrV4,
         shard: u16,
         elements: &[u8],
-        outbox: &mut Outbox,
+        outbox: &mut VecDeque<Pending>,
     ) -> Result<Reason, Reason> {
         let terms = admit::HostTerms {
             token: self.terms.token,
@@ -239,7 +239,7 @@ impl Job {
         if header.has(flag::RAW_FLOAT) && (rank.is_none() || header.has(flag::MAXIMUM)) {
             return Err(Reason::BadType);
         }
-        if !outbox.has_room() {
+        if outbox.len() >= ROOM {
             return Err(Reason::Busy);
         }
         self.stats.bytes_in += payload_len(header.elements) as u64;
@@ -249,7 +249,7 @@ impl Job {
         if contribution.is_none() {
             self.stats.probes += 1;
             let header = Header { kind: Kind::Report as u8, ..*header };
-            outbox.push(Pending { header, shard, body: Body::Zeros, to: To::One(source) });
+            outbox.push_back(Pending { header, shard, body: Body::Zeros, to: To::One(source) });
             return Ok(Reason::Probed);
         }
         self.count(header, &bits);
@@ -259,7 +259,7 @@ impl Job {
         match self.answer(header, &bits, source, done)? {
             None => Ok(Reason::Added),
             Some((reason, header, body, to)) => {
-                outbox.push(Pending { header, shard, body, to });
+                outbox.push_back(Pending { header, shard, body, to });
                 Ok(reason)
             }
         }

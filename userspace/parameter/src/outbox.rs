@@ -1,6 +1,6 @@
 //! Packets to send. A result for all is one entry; its elements are copied from the chunk when it is sent.
 
-use std::{collections::VecDeque, net::SocketAddrV4};
+use std::net::SocketAddrV4;
 
 use sumac_wire::Header;
 
@@ -49,32 +49,4 @@ pub(crate) struct Pending {
     pub(crate) shard: u16,
     pub(crate) body: Body,
     pub(crate) to: To,
-}
-
-/// Answers, first in, first out.
-#[derive(Debug, Default)]
-pub(crate) struct Outbox {
-    pending: VecDeque<Pending>,
-}
-
-impl Outbox {
-    pub(crate) fn has_room(&self) -> bool {
-        self.pending.len() < ROOM
-    }
-
-    pub(crate) fn push(&mut self, pending: Pending) {
-        self.pending.push_back(pending);
-    }
-
-    pub(crate) fn first(&mut self) -> Option<&mut Pending> {
-        self.pending.front_mut()
-    }
-
-    pub(crate) fn pop(&mut self) {
-        self.pending.pop_front();
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.pending.is_empty()
-    }
 }
