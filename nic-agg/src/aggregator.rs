@@ -22,7 +22,6 @@ use crate::{
     tables::{TableError, Tables},
 };
 
-/// An aggregator that cannot be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
     #[error(
@@ -35,7 +34,6 @@ pub enum OpenError {
     Table(#[from] TableError),
 }
 
-/// A job that was not added, changed or removed.
 #[derive(Debug, Error)]
 pub enum ChangeError {
     #[error(transparent)]
@@ -70,15 +68,11 @@ impl Aggregator {
         Aggregator { pins }
     }
 
-    #[must_use]
     pub fn pins(&self) -> &AggregatorPins {
         &self.pins
     }
 
     /// Opens the maps.
-    ///
-    /// # Errors
-    /// When it is no longer attached.
     pub fn tables(&self) -> Result<Tables, OpenError> {
         if !self.pins.map(sumac_agg_layout::name::STATE).exists() {
             return Err(OpenError::NotAttached { path: self.pins.path().display().to_string() });
@@ -102,12 +96,10 @@ impl Aggregator {
         Ok(!self.interfaces()?.is_empty())
     }
 
-    /// Returns the names of the interfaces that the programs are on.
     pub fn interfaces(&self) -> Result<Vec<String>, OpenError> {
         Ok(self.pins.interfaces().map_err(PinError::at(self.pins.path()))?)
     }
 
-    /// Opens the log of the programs.
     pub fn log(&self) -> Result<ProgramLog, LogError> {
         ProgramLog::of_pinned(&self.pins.directory.pin(PROGRAM), "aggregator")
     }
@@ -135,7 +127,6 @@ impl Aggregator {
         Ok(job::resize(&mut self.tables()?, job, lane_slots)?)
     }
 
-    /// Removes a job; returns whether it was there.
     pub fn remove_job(&self, job: u16) -> Result<bool, ChangeError> {
         let _lock = self.lock()?;
         Ok(job::remove(&mut self.tables()?, job)?)

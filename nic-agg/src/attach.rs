@@ -1,6 +1,6 @@
 //! Attaches the aggregator's programs to interfaces, or replaces them there without losing a frame.
 
-use std::{net::Ipv4Addr, path::PathBuf, time::Duration};
+use std::{net::Ipv4Addr, num::ParseIntError, path::PathBuf, time::Duration};
 
 use aya::Ebpf;
 use sumac_agg_layout::{MAX_PORTS, State, state_flag};
@@ -22,35 +22,52 @@ use crate::{
     tables::{TableError, Tables},
 };
 
-#[derive(Clone, Debug)]
+// No doc comment: it would be the help text of the command that contains it.
+#[derive(Clone, Debug, clap::Args)]
 pub struct AttachOptions {
-    /// Interfaces of the calling thread's network namespace.
+    /// The interfaces
+    #[arg(value_name = "IFACE", required = true)]
     pub interfaces: Vec<String>,
-    /// Slots in the pool that all static jobs share.
+    /// Slots in the pool, which jobs share; each takes 6.6 KiB of kernel memory, or 17.4 KiB for jumbo frames
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_SLOTS)]
     pub slots: u32,
-    /// Slots of each shard that dynamic jobs share; zero: none are served.
+    /// Slots of each shard that dynamic jobs share by hashing; each takes 3.3 KiB. 0: no dynamic jobs
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_DYNAMIC_SLOTS)]
     pub dynamic_slots: u32,
-    /// The time without packets after which a dynamic job loses its slots; whole milliseconds count.
+    /// Milliseconds after which a dynamic job that sends nothing loses its slots
+    #[arg(long, value_name = "MS", default_value = "1000", value_parser = milliseconds)]
     pub slot_timeout: Duration,
-    /// The largest chunk that a job may ask for; `None`: the largest that the programs support.
+    /// Largest chunk that a job may ask for, in elements of 4 bytes [default: 832, or 2224 for jumbo frames through one interface]
+    #[arg(long, value_name = "N")]
     pub elements: Option<u16>,
-    /// Loads the programs for frames of several buffers whatever the interfaces' MTU.
+    /// Load the programs for frames of several buffers; an MTU above 3506 implies it
+    #[arg(long)]
     pub jumbo: bool,
-    /// UDP destination port of shard 0.
+    /// UDP destination port of shard 0
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_BASE_PORT)]
     pub base_port: u16,
-    /// Shards, each with a port of its own; at least 1.
+    /// UDP ports from the base port on, one for each shard of a job's slots
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub shards: u16,
-    /// The aggregator's own address, which no kernel has: the programs reply to its ARP and ICMP echo requests.
+    /// Reply to ARP and ping for this address, which no kernel has and which the workers use
+    #[arg(long = "own", value_name = "IP")]
     pub own_ip: Option<Ipv4Addr>,
+    /// XDP mode
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub mode: XdpMode,
+    /// With several shards, rules in the NIC that direct each shard's port to a queue of its own
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     pub steer: Steer,
-    /// Must be on a bpffs.
+    /// The directory of the aggregator's pins; must be on a bpffs
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_ROOT)]
     pub pin_root: PathBuf,
 }
 
+fn milliseconds(text: &str) -> Result<Duration, ParseIntError> {
+    text.parse::<u32>().map(|ms| Duration::from_millis(ms.into()))
+}
+
 impl AttachOptions {
-    /// Returns the defaults for some interfaces.
-    #[must_use]
     pub fn new(interfaces: Vec<String>) -> AttachOptions {
         AttachOptions {
             interfaces,
@@ -73,7 +90,6 @@ impl AttachOptions {
     }
 }
 
-/// A failed attachment of the aggregator.
 #[derive(Debug, Error)]
 pub enum AttachError {
     #[error(transparent)]
@@ -226,7 +242,6 @@ fn wanted_state(options: &AttachOptions, variant: Variant, elements: u16) -> Sta
     }
 }
 
-/// An attachment in progress.
 struct Attaching<'a> {
     options: &'a AttachOptions,
     pins: &'a AggregatorPins,
@@ -312,7 +327,7 @@ fn keep_or_drop_pool(wanted: &State, pins: &AggregatorPins) -> Result<(), Attach
         }
         Err(error) => tracing::warn!("{error}: the maps of another version are replaced"),
     }
-    for map in pins::MAPS {
+    for map in sumac_agg_layout::name::KEPT {
         pins.directory.remove(&pins::map_pin(map))?;
     }
     Ok(())
@@ -323,7 +338,6 @@ fn fixed_part(state: &State) -> State {
     State { instance: 0, flags: state.flags & state_flag::JUMBO, slot_timeout: 0, ..*state }
 }
 
-/// Formats the options that an aggregator was attached with.
 fn options_of(state: &State) -> String {
     let State { slots, elements, base_port, shards, own_ip, dynamic_slots, .. } = state;
     let jumbo = if pool::variant_of(state) == Variant::Jumbo { " --jumbo" } else { "" };

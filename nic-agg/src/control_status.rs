@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use sumac_control::coordinator::overview::{Job, Overview};
 
-/// A line for each.
 pub fn text(overview: &Overview) -> String {
     let mut text = String::new();
     let below = overview.racks.iter().map(|rack| ("rack", rack));

@@ -12,7 +12,6 @@ use crate::{
     tables::Tables,
 };
 
-/// An incomplete removal.
 #[derive(Debug, Error)]
 #[error("{0}; what was removed before stays removed, run it again")]
 pub struct DetachError(#[from] PinError);
@@ -23,7 +22,6 @@ impl DetachError {
     }
 }
 
-/// The outcome of a detachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detached {
     pub interfaces: Vec<String>,
@@ -34,9 +32,6 @@ pub struct Detached {
 /// Detaches the programs from `interfaces`, or from all when none is given, and deletes the rules inserted into their
 /// NICs. After the last interface the maps are removed too, unless there are jobs: these continue once the programs are
 /// attached again.
-///
-/// # Errors
-/// The first pin that could not be removed.
 pub fn detach(pin_root: &Path, interfaces: &[String]) -> Result<Detached, DetachError> {
     let pins = AggregatorPins::here(pin_root).map_err(DetachError::at(pin_root))?;
     let mut detached = Detached::default();
@@ -66,9 +61,6 @@ pub fn detach(pin_root: &Path, interfaces: &[String]) -> Result<Detached, Detach
 
 /// Removes everything of the aggregators below `pin_root`, jobs and slots included: of this network namespace, or of all,
 /// also of those that are gone. Returns the paths removed.
-///
-/// # Errors
-/// The first pin that could not be removed.
 pub fn clean(pin_root: &Path, all_namespaces: bool) -> Result<Vec<std::path::PathBuf>, DetachError> {
     let all = if all_namespaces {
         AggregatorPins::list(pin_root)

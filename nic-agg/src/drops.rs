@@ -3,12 +3,14 @@
 use std::{ops::Range, str::FromStr};
 
 use serde::Serialize;
+use sumac_agg_host::JobError;
 use sumac_agg_layout::{Drops, State, state_flag};
 use sumac_wire::MAX_JOBS;
 use thiserror::Error;
 
 use crate::{
-    aggregator::{Aggregator, OpenError},
+    aggregator::{Aggregator, ChangeError},
+    job::AddJobError,
     tables::{TableError, Tables},
 };
 
@@ -33,7 +35,6 @@ impl FromStr for DropRate {
     }
 }
 
-/// The number of thresholds.
 const THRESHOLDS: f64 = 4_294_967_296.0;
 
 impl DropRate {
@@ -44,13 +45,11 @@ impl DropRate {
 }
 
 /// Returns a threshold in percent, to seven decimals: its resolution.
-#[must_use]
 pub fn percent(threshold: u32) -> f64 {
     (f64::from(threshold) / THRESHOLDS * 1e9).round() / 1e7
 }
 
 /// Returns the drops of frames that arrive and of frames that leave.
-#[must_use]
 pub fn drops(up: DropRate, down: DropRate) -> Drops {
     Drops { up: up.threshold(), down: down.threshold() }
 }
@@ -60,15 +59,12 @@ pub fn drops(up: DropRate, down: DropRate) -> Drops {
 pub struct DropRule {
     pub first_job: u16,
     pub last_job: u16,
-    /// Of the frames that arrive.
     pub up_percent: f64,
-    /// Of the frames that leave.
     pub down_percent: f64,
 }
 
 impl DropRule {
     /// Returns the rules that drop anything; the job numbers must ascend.
-    #[must_use]
     pub fn of(all: impl IntoIterator<Item = (u16, Drops)>) -> Vec<DropRule> {
         let mut rules: Vec<(Drops, DropRule)> = Vec::new();
         for (job, drops) in all.into_iter().filter(|(_, drops)| *drops != Drops::default()) {
@@ -84,39 +80,18 @@ impl DropRule {
     }
 }
 
-/// A job number outside of the table.
-#[derive(Debug, Error)]
-#[error("job number {0}: must be 1 to {max}", max = MAX_JOBS - 1)]
-pub struct NoSuchJob(u16);
-
-/// Returns the number of one job, or of all.
-pub fn numbers(job: Option<u16>) -> Result<Range<u16>, NoSuchJob> {
+pub fn numbers(job: Option<u16>) -> Result<Range<u16>, JobError> {
     match job {
         None => Ok(1..MAX_JOBS as u16),
         Some(job) if job > 0 && usize::from(job) < MAX_JOBS => Ok(job..job + 1),
-        Some(job) => Err(NoSuchJob(job)),
-    }
-}
-
-/// Drops that were not set.
-#[derive(Debug, Error)]
-pub enum DropsError {
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    #[error(transparent)]
-    Number(#[from] NoSuchJob),
-}
-
-impl From<TableError> for DropsError {
-    fn from(error: TableError) -> DropsError {
-        DropsError::Open(error.into())
+        Some(job) => Err(JobError::Number(job)),
     }
 }
 
 impl Aggregator {
     /// Sets the drops of one job, or of all, present and future.
-    pub fn set_drops(&self, job: Option<u16>, drops: Drops) -> Result<(), DropsError> {
-        let numbers = numbers(job)?;
+    pub fn set_drops(&self, job: Option<u16>, drops: Drops) -> Result<(), ChangeError> {
+        let numbers = numbers(job).map_err(AddJobError::from)?;
         let _lock = self.lock()?;
         let mut tables = self.tables()?;
         for job in numbers {

@@ -1,8 +1,8 @@
-//! The connection of `sumac-agg status`, `control` and `drop` to a running `sumac-agg serve`: by a Unix socket with an abstract name, which
-//! each network namespace has for itself, as it has its ports.
+//! The connection of `sumac-agg status`, `control` and `drop` to a running `sumac-agg serve`: a Unix socket with an
+//! abstract name, of which each network namespace has its own, as of ports.
 //!
-//! A question and its answer are one line of JSON each. Names are no files and have no mode; so both sides look who
-//! the other is, and speak with their own user and with root only.
+//! A question and its answer are one line of JSON each. Abstract names have no mode, so both sides check the other's
+//! user: it must be their own, or root.
 
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -24,103 +24,62 @@ use thiserror::Error;
 
 use crate::pins::AggregatorPins;
 
-/// Timeout for the other side's line.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a question: what is longer is none.
 const LONGEST_QUESTION: u64 = 4096;
 
-/// The name of a host aggregator's socket, by its first UDP port.
-#[must_use]
+/// Returns the name of a host aggregator's socket, by its first UDP port.
 pub fn host_name(base_port: u16) -> String {
     format!("sumac-agg/host/{base_port}")
 }
 
-/// The name of the socket of what serves an eBPF aggregator.
-#[must_use]
+/// Returns the name of the socket of the process that serves an eBPF aggregator.
 pub fn ebpf_name(pins: &AggregatorPins) -> String {
     format!("sumac-agg/ebpf{}", pins.path().display())
 }
 
-/// The name of a control plane's socket, by its TCP port.
-#[must_use]
+/// Returns the name of a control plane's socket, by its TCP port.
 pub fn control_name(port: u16) -> String {
     format!("sumac-agg/control/{port}")
 }
 
-/// A request to the running `serve`.
+/// A request to the running `serve`. `json`: the answer is one JSON object, not text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Question {
-    /// The status, as it is to be printed.
-    Status {
-        /// One JSON object, not text for people.
-        json: bool,
-    },
-    /// Lose parts of a job's packets, or of all jobs', as parts of 2^32.
-    Drop {
-        /// The job; all when none.
-        job: Option<u16>,
-        /// Of what arrives.
-        up: u32,
-        /// Of what leaves.
-        down: u32,
-    },
+    /// The status, as `sumac-agg status` prints it.
+    Status { json: bool },
+    /// Drops parts of a job's packets, or of all jobs': see [`Drops`].
+    Drop { job: Option<u16>, up: u32, down: u32 },
     /// The reason for each job's number of slots: a JSON object by job number.
     SlotsReasons,
     /// The members and jobs of a control plane, as `sumac-agg control` prints them.
-    Control {
-        /// One JSON object, not text for people.
-        json: bool,
-    },
+    Control { json: bool },
 }
 
 impl Question {
-    /// To lose this.
-    #[must_use]
     pub fn drop(job: Option<u16>, Drops { up, down }: Drops) -> Question {
         Question::Drop { job, up, down }
     }
 }
 
-/// The answer: what was asked for, or why not.
 type Answer = Result<String, String>;
 
-/// Reasons for a missing answer.
 #[derive(Debug, Error)]
 pub enum AskError {
-    /// No process listens.
     #[error(
         "no `sumac-agg serve` answers as @{name} in this network namespace; is it running, and on that port?"
     )]
-    Nobody {
-        /// The name.
-        name: String,
-    },
-    /// The listener belongs to another user.
+    Nobody { name: String },
     #[error("@{name} belongs to user {uid}, neither to you nor to root: ask as that user")]
-    Stranger {
-        /// The name.
-        name: String,
-        /// The owner's user id.
-        uid: u32,
-    },
-    /// It went wrong on the way.
+    Stranger { name: String, uid: u32 },
     #[error("asking @{name}: {source}; it answers the user that runs it, and root")]
-    Io {
-        /// The name.
-        name: String,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// It refused.
+    Io { name: String, source: io::Error },
     #[error("{0}")]
     Refused(String),
 }
 
-/// Asks who serves under a name.
-///
-/// # Errors
-/// When nobody does, or refuses.
+/// Asks the process that serves under a name.
 pub fn ask(name: &str, question: &Question) -> Result<String, AskError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::ConnectionRefused => AskError::Nobody { name: name.to_owned() },
@@ -148,17 +107,11 @@ fn converse(stream: &mut UnixStream, question: &Question) -> io::Result<Answer> 
 }
 
 /// Answers under a name, in a thread of its own, until the process ends.
-///
-/// # Errors
-/// When the name is taken, or there is no thread to be had.
-pub fn serve(
-    name: &str,
-    answer: impl Fn(Question) -> Result<String, String> + Send + 'static,
-) -> io::Result<()> {
+pub fn serve(name: &str, answer: impl Fn(Question) -> Answer + Send + 'static) -> io::Result<()> {
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
     let serve = move || {
         for stream in listener.incoming() {
-            // Who asks has gone, or is a stranger: the next one, please.
+            // The client has gone, or is another user's.
             if let Err(error) = stream.and_then(|mut stream| reply(&mut stream, &answer)) {
                 tracing::debug!(%error, "a question was not answered");
                 thread::sleep(Duration::from_millis(10));
@@ -195,7 +148,6 @@ fn write_line(stream: &mut UnixStream, value: &impl Serialize) -> io::Result<()>
     stream.write_all(&line)
 }
 
-/// The peer's credentials.
 fn peer(stream: &UnixStream) -> io::Result<Uid> {
     Ok(Uid::from_raw(getsockopt(stream, sockopt::PeerCredentials)?.uid()))
 }

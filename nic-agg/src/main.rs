@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 mod cli;
-mod serve;
 
 use std::process::ExitCode;
 

@@ -13,7 +13,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sumac_agg_layout::name;
 use sumac_hostprog::steer::records::RuleRecords;
 pub use sumac_loader::DEFAULT_PIN_ROOT;
 use sumac_loader::{
@@ -21,32 +20,7 @@ use sumac_loader::{
     pins::{LINK, decode_interface, encode_interface, entries, file_name},
 };
 
-/// The egress program's pin.
 pub const EGRESS: &str = "prog-out";
-/// Every map that is kept.
-pub const MAPS: [&str; 21] = [
-    name::STATE,
-    name::JOBS,
-    name::WORKERS,
-    name::PARENTS,
-    name::LANES,
-    name::EGRESS,
-    name::PORTS,
-    name::SLOTS,
-    name::TAILS,
-    name::DYNAMIC_SLOTS,
-    name::MODES,
-    name::COUNTERS,
-    name::JOB_COUNTERS,
-    name::WORKER_COUNTERS,
-    name::DROPS,
-    name::INJECTED,
-    name::BEGAN,
-    name::TIMES,
-    name::LATENESS,
-    name::OWN,
-    name::LOGS,
-];
 
 /// The pins of one aggregator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,9 +30,6 @@ pub struct AggregatorPins {
 
 impl AggregatorPins {
     /// Returns the pins for the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// When /proc is not mounted.
     pub fn here(pin_root: &Path) -> io::Result<AggregatorPins> {
         let namespace = namespace::current()?;
         let path = root(pin_root).join(namespace.to_string());
@@ -75,24 +46,19 @@ impl AggregatorPins {
         Ok(directories.collect())
     }
 
-    #[must_use]
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Returns the path of a map's pin.
-    #[must_use]
     pub fn map(&self, name: &str) -> PathBuf {
         self.directory.pin(&map_pin(name))
     }
 
     /// Returns the records of the rules inserted into an interface's NIC.
-    #[must_use]
     pub fn rules(&self, interface: &str) -> RuleRecords {
         RuleRecords::shared(self.path(), interface)
     }
 
-    /// Returns the interfaces with a pinned link.
     pub fn interfaces(&self) -> io::Result<Vec<String>> {
         let entries = entries(self.path())?;
         let links = entries.iter().filter_map(|path| file_name(path).strip_prefix(LINK)?.strip_prefix('-'));
@@ -100,14 +66,10 @@ impl AggregatorPins {
     }
 }
 
-/// Returns the name of a map's pin.
-#[must_use]
 pub fn map_pin(map: &str) -> String {
     format!("map-{map}")
 }
 
-/// Returns the name of an interface's pinned link.
-#[must_use]
 pub fn link_pin(interface: &str) -> String {
     format!("{LINK}-{}", encode_interface(interface))
 }

@@ -32,9 +32,6 @@ pub struct EbpfPlane {
 
 impl EbpfPlane {
     /// Opens the aggregator of the calling thread's network namespace.
-    ///
-    /// # Errors
-    /// When none is attached.
     pub fn open(pin_root: &Path) -> Result<EbpfPlane, OpenError> {
         Ok(EbpfPlane { aggregator: Aggregator::open(pin_root)?, reasons: SlotsReasons::default() })
     }

@@ -23,19 +23,16 @@ pub struct Pools {
 }
 
 impl Pools {
-    #[must_use]
     pub fn of(state: &State) -> Pools {
         Pools { slots: state.slots, dynamic_slots: state.dynamic_slots, shards: state.shards }
     }
 
     /// Returns the slots for dynamic jobs, of all shards.
-    #[must_use]
     pub fn all_dynamic_slots(&self) -> u32 {
         self.dynamic_slots.saturating_mul(u32::from(self.shards))
     }
 
     /// Returns the bytes of kernel memory that the pools take.
-    #[must_use]
     pub fn memory(&self, variant: Variant) -> u64 {
         let tail = if variant == Variant::Jumbo { size_of::<Tail>() } else { 0 };
         let dynamic = u64::from(self.all_dynamic_slots()) * size_of::<DynamicSlot>() as u64;
@@ -44,7 +41,6 @@ impl Pools {
 }
 
 /// Returns the variant of an aggregator's programs.
-#[must_use]
 pub fn variant_of(state: &State) -> Variant {
     if state.flags & state_flag::JUMBO != 0 { Variant::Jumbo } else { Variant::Plain }
 }

@@ -15,7 +15,6 @@ use thiserror::Error;
 
 use crate::pool::Pools;
 
-/// A requirement that the system does not meet.
 #[derive(Debug, Error)]
 pub enum NotReady {
     #[error(transparent)]

@@ -8,10 +8,7 @@ use aya::{
 use sumac_agg_layout::{DYNAMIC_ENTRY, name};
 use sumac_loader::{LoadError, Variant, program};
 
-use crate::{
-    pins::{self, AggregatorPins},
-    pool::Pools,
-};
+use crate::{pins::AggregatorPins, pool::Pools};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_AGG_OBJECT"));
 
@@ -43,8 +40,8 @@ pub(crate) fn load_replay(pools: Pools) -> Result<Ebpf, LoadError> {
 /// Loads the programs over the maps that are pinned already, and makes and pins those that are not.
 pub(crate) fn load_over(pins: &AggregatorPins, variant: Variant, pools: Pools) -> Result<Ebpf, LoadError> {
     let mut loader = EbpfLoader::new();
-    for map in pins::MAPS {
-        loader.map_pin_path(map, pins.map(map));
+    for map in name::KEPT {
+        loader.map_pin_path(*map, pins.map(map));
     }
     load_with(&mut loader, variant, pools, &[ingress_name(variant), egress_name(variant)])
 }
@@ -82,12 +79,10 @@ fn add_dynamic(ebpf: &mut Ebpf, variant: Variant) -> Result<(), LoadError> {
     set.map_err(|source| LoadError::Map { map: name::MODES, source })
 }
 
-/// Returns the program that aggregates.
 pub fn ingress(ebpf: &mut Ebpf, variant: Variant) -> Result<&mut Xdp, LoadError> {
     program::find(ebpf, ingress_name(variant))
 }
 
-/// Returns the program that addresses the copies of results.
 pub fn egress(ebpf: &mut Ebpf, variant: Variant) -> Result<&mut Xdp, LoadError> {
     program::find(ebpf, egress_name(variant))
 }

@@ -26,7 +26,6 @@ use crate::{
     tables::{TableError, Tables},
 };
 
-/// Slots of the replayed job.
 const SLOTS: u32 = 64;
 const FIRST_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 10);
 const AGGREGATOR_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -50,7 +49,6 @@ pub struct Measurement {
     pub ns_replay: u32,
 }
 
-/// A measurement without a result.
 #[derive(Debug, Error)]
 pub enum ReplayError {
     #[error(transparent)]
@@ -65,13 +63,11 @@ pub enum ReplayError {
     Refused { frames: u64, accepted: u64 },
 }
 
-/// Options of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayOptions {
     pub dynamic: bool,
     /// Whether UDP checksums are verified and computed.
     pub checksum: bool,
-    /// Frames in each run.
     pub repeat: u32,
 }
 

@@ -18,7 +18,6 @@ pub struct Steering {
 }
 
 impl Steering {
-    #[must_use]
     pub fn new(steer: Steer, base_port: u16, shards: u16) -> Self {
         Self { steer, base_port, shards, changes: Vec::new() }
     }
@@ -40,7 +39,6 @@ impl Steering {
         Ok(report)
     }
 
-    /// Undoes the changes on all interfaces.
     pub fn roll_back(self) {
         for (interface, records, change) in self.changes {
             steer::roll_back(change, &interface, &records);

@@ -59,17 +59,11 @@ fn writing(map: &'static str) -> impl FnOnce(MapError) -> TableError {
 
 impl Tables {
     /// Opens the pinned maps.
-    ///
-    /// # Errors
-    /// When one is missing or has another layout.
     pub fn open(pins: &AggregatorPins) -> Result<Tables> {
         Tables::of(|name| open_pinned(&pins.map(name)))
     }
 
     /// Takes the maps of an object that was loaded without pins. The programs keep theirs.
-    ///
-    /// # Errors
-    /// When one is missing: they were taken before.
     pub fn take(ebpf: &mut Ebpf) -> Result<Tables> {
         Tables::of(|name| ebpf.take_map(name).ok_or(MapError::ElementNotFound))
     }
@@ -107,7 +101,6 @@ impl Tables {
         })
     }
 
-    /// Returns a job's entry; inactive when there is none.
     pub fn job(&self, job: u16) -> Result<JobEntry> {
         self.jobs.get(job.into())
     }
@@ -119,7 +112,6 @@ impl Tables {
     }
 
     /// Returns the numbers of the active jobs. A table that cannot be read has none to keep.
-    #[must_use]
     pub fn active_jobs(&self) -> Vec<u16> {
         let jobs = self.jobs().unwrap_or_default().into_iter();
         jobs.filter(|(_, job)| job.flags & job_flag::ACTIVE != 0).map(|(number, _)| number).collect()
@@ -142,7 +134,6 @@ impl Tables {
         (0..count).map(|shard| self.parents.get(parent_index(job, shard, count))).collect()
     }
 
-    /// Replaces a job's parents.
     pub fn set_parents(&mut self, job: u16, entries: &[WorkerEntry]) -> Result<()> {
         for shard in 0..MAX_HOSTS as u16 {
             let entry = entries.get(usize::from(shard)).copied().unwrap_or_default();
@@ -160,13 +151,11 @@ impl Tables {
         self.lanes.set(lane_index(job, lane), seq, 0).map_err(writing(name::LANES))
     }
 
-    /// Sets the rank of a job behind an interface.
     pub fn set_egress(&mut self, job: u16, ifindex: u32, rank: u16) -> Result<()> {
         let key: [u8; size_of::<EgressKey>()] = transmute!(EgressKey { job: u32::from(job), ifindex });
         self.egress.insert(key, u32::from(rank), 0).map_err(writing(name::EGRESS))
     }
 
-    /// Removes all ranks of a job from all interfaces.
     pub fn clear_egress(&mut self, job: u16) -> Result<()> {
         let keys: std::result::Result<Vec<_>, _> = self.egress.keys().collect();
         for bytes in keys.map_err(reading(name::EGRESS))? {
@@ -199,7 +188,6 @@ impl Tables {
         Ok(true)
     }
 
-    /// Removes an interface that results left through.
     pub fn remove_port(&mut self, ifindex: u32) -> Result<()> {
         if !self.ports()?.contains(&ifindex) {
             return Ok(());
@@ -229,8 +217,6 @@ impl Tables {
         self.dynamic_slots.get(index)
     }
 
-    /// Returns the number of slots in the pool's map.
-    #[must_use]
     pub fn pool_len(&self) -> u32 {
         self.slots.len()
     }

@@ -18,9 +18,8 @@ use sumac_job::JobSpec;
 
 use support::{
     frames::header,
-    job_of,
+    job_of, needs_privileges,
     net::{Namespace, Pins, cable},
-    privileged,
     serve::{endpoint, request},
 };
 
@@ -63,9 +62,7 @@ impl Shell {
 
 #[test]
 fn verbs_in_their_usual_order() {
-    if !privileged("verbs_in_their_usual_order") {
-        return;
-    }
+    needs_privileges!("verbs_in_their_usual_order");
     let shell = Shell::new();
     let (code, text) = shell.fails("status");
     assert_eq!(code, 3, "{text}");
@@ -111,9 +108,7 @@ fn verbs_in_their_usual_order() {
 
 #[test]
 fn rejected_jobs_and_bad_tokens_are_told_once() {
-    if !privileged("rejected_jobs_and_bad_tokens_are_told_once") {
-        return;
-    }
+    needs_privileges!("rejected_jobs_and_bad_tokens_are_told_once");
     let shell = Shell::new();
     shell.done("attach p0 --slots 32");
     shell.done("job add 5 --token 77 --worker 10.79.0.2 --slots 16");
@@ -155,9 +150,7 @@ fn rejected_jobs_and_bad_tokens_are_told_once() {
 
 #[test]
 fn an_address_of_its_own_answers_and_aggregates() {
-    if !privileged("an_address_of_its_own_answers_and_aggregates") {
-        return;
-    }
+    needs_privileges!("an_address_of_its_own_answers_and_aggregates");
     let shell = Shell::new();
     let own = Ipv4Addr::new(10, 79, 0, 9);
     shell.done("attach p0 --slots 32 --own 10.79.0.9");
@@ -181,9 +174,7 @@ fn an_address_of_its_own_answers_and_aggregates() {
 
 #[test]
 fn drops_on_purpose_are_set_counted_and_shown() {
-    if !privileged("drops_on_purpose_are_set_counted_and_shown") {
-        return;
-    }
+    needs_privileges!("drops_on_purpose_are_set_counted_and_shown");
     let shell = Shell::new();
     shell.done("attach p0 --slots 32");
     shell.done("drop --up 1% --down 0");
@@ -224,9 +215,7 @@ fn drops_on_purpose_are_set_counted_and_shown() {
 
 #[test]
 fn the_port_that_limits_chunks_is_named() {
-    if !privileged("the_port_that_limits_chunks_is_named") {
-        return;
-    }
+    needs_privileges!("the_port_that_limits_chunks_is_named");
     let shell = Shell::new();
     let wide = Namespace::new("w2");
     cable((&shell.middle, "p1", Some("10.79.1.1/24")), (&wide, "w", Some("10.79.1.2/24")));
@@ -245,9 +234,7 @@ fn the_port_that_limits_chunks_is_named() {
 
 #[test]
 fn the_reason_for_a_jobs_slots_is_shown() {
-    if !privileged("the_reason_for_a_jobs_slots_is_shown") {
-        return;
-    }
+    needs_privileges!("the_reason_for_a_jobs_slots_is_shown");
     let shell = Shell::new();
     shell.done("attach p0 --slots 64");
     let secret = std::env::temp_dir().join(format!("sumac-agg-reason-{}", std::process::id()));
@@ -316,9 +303,7 @@ fn help_shows_examples_and_generated_files_are_whole() {
 
 #[test]
 fn bench_prints_a_number_for_every_case() {
-    if !privileged("bench_prints_a_number_for_every_case") {
-        return;
-    }
+    needs_privileges!("bench_prints_a_number_for_every_case");
     let output =
         Command::new(BIN).args(["bench", "--json", "--repeat", "1000", "--workers", "2"]).output().unwrap();
     let measured: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

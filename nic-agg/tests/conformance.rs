@@ -20,7 +20,7 @@ use sumac_wire::{
 use support::{
     Bench, DROP, DYNAMIC_SLOTS, SHARDS,
     dynamic::{self, SLOTS, dynamic_job, frame, rack_job, result, root_job},
-    privileged, worker,
+    needs_privileges, worker,
 };
 
 /// Packets of each job.
@@ -157,9 +157,7 @@ fn destination(bytes: &[u8]) -> SocketAddrV4 {
 
 #[test]
 fn both_aggregators_do_the_same() {
-    if !privileged("both_aggregators_do_the_same") {
-        return;
-    }
+    needs_privileges!("both_aggregators_do_the_same");
     use Reason::{Added, Collided, Concluded, Duplicate, Flushed, Forwarded, Passed, Probed};
     let all = [Added, Collided, Concluded, Duplicate, Flushed, Forwarded, Passed, Probed];
     // A root flushes nothing: a packet sent again may be a part of a rack's sum.

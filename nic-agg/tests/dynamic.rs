@@ -19,7 +19,7 @@ use support::{
         CE, ECT, SLOTS, contribution, dynamic_job, frame, header, host, rack_job, result, root_job, values,
     },
     frames::{self, Answer, answer, sum},
-    job_of, privileged,
+    job_of, needs_privileges,
     summed::Summed,
     with_entry,
 };
@@ -47,9 +47,7 @@ fn show(bench: &Bench, job: &NewJob, slot: u32, packet: Packet) -> Shown {
 
 #[test]
 fn table_of_cases() {
-    if !privileged("table_of_cases") {
-        return;
-    }
+    needs_privileges!("table_of_cases");
     const AGAIN: u16 = flag::RESEND;
     const FLOATS: u16 = flag::RESEND | flag::RAW_FLOAT;
     // Three workers: the packets, the outcome of the last, the slot afterwards as chunk and bits, and the ranks whose
@@ -157,9 +155,7 @@ fn all_of(job: &NewJob, rank: usize, header: &Header, value: i32) -> Vec<u8> {
 
 #[test]
 fn worlds_of_all_sizes_and_chunks_of_all_lengths() {
-    if !privileged("worlds_of_all_sizes_and_chunks_of_all_lengths") {
-        return;
-    }
+    needs_privileges!("worlds_of_all_sizes_and_chunks_of_all_lengths");
     let worlds = (2..=32).map(|world| (world, 20));
     let lengths = [1, 2, 15, 16, 17, 31, 32, 33, 255, 256, 352, 800, 815, 816, 817, 830, 831, 832];
     let cases = worlds.chain(lengths.map(|elements| (2, elements)));
@@ -184,9 +180,7 @@ fn worlds_of_all_sizes_and_chunks_of_all_lengths() {
 
 #[test]
 fn sums_that_leave_32_bits_are_clamped_and_marked() {
-    if !privileged("sums_that_leave_32_bits_are_clamped_and_marked") {
-        return;
-    }
+    needs_privileges!("sums_that_leave_32_bits_are_clamped_and_marked");
     let job = dynamic_job(2, 33);
     let bench = Bench::new(std::slice::from_ref(&job));
     let cases = [
@@ -220,9 +214,7 @@ fn sums_that_leave_32_bits_are_clamped_and_marked() {
 
 #[test]
 fn orphans_are_taken_back() {
-    if !privileged("orphans_are_taken_back") {
-        return;
-    }
+    needs_privileges!("orphans_are_taken_back");
     let (dead, alive) = (dynamic_job(2, 20), NewJob { job: 6, ..dynamic_job(2, 20) });
     let bench = Bench::new(&[dead.clone(), alive.clone()]);
     let of = |job: &NewJob, seq: u32| contribution(job, 0, &header(job, 0, seq, seq % SLOTS));
@@ -252,9 +244,7 @@ fn orphans_are_taken_back() {
 
 #[test]
 fn shards_and_jobs_keep_apart() {
-    if !privileged("shards_and_jobs_keep_apart") {
-        return;
-    }
+    needs_privileges!("shards_and_jobs_keep_apart");
     let job = with_entry(dynamic_job(2, 20), |entry| JobEntry { shards: 2, ..entry });
     let job = NewJob { parents: vec![host(0), host(1)], ..job };
     let other = NewJob { job: 6, ..job_of(2, 20) };
@@ -286,9 +276,7 @@ fn shards_and_jobs_keep_apart() {
 
 #[test]
 fn probes_show_the_whole_way() {
-    if !privileged("probes_show_the_whole_way") {
-        return;
-    }
+    needs_privileges!("probes_show_the_whole_way");
     let only = NewJob { job: 4, ..dynamic_job(3, 20) };
     let (rack, root) = (rack_job(3, 20), NewJob { job: 6, ..root_job(2, 20) });
     let bench = Bench::new(&[only.clone(), rack.clone(), root.clone()]);
@@ -319,9 +307,7 @@ fn probes_show_the_whole_way() {
 /// section 3.7, appendix A.1): any packet sent again frees it.
 #[test]
 fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
-    if !privileged("a_chunk_that_stalls_completes_when_it_is_sent_again") {
-        return;
-    }
+    needs_privileges!("a_chunk_that_stalls_completes_when_it_is_sent_again");
     type Row = (usize, Reason, Result<Outcome, Reason>);
     let caught: &[Row] = &[(1, Reason::Flushed, Ok(Outcome::Complete))];
     // A part of the sum in the first one's packet is at the parameter host already.
@@ -357,9 +343,7 @@ fn a_chunk_that_stalls_completes_when_it_is_sent_again() {
 /// interfaces only.
 #[test]
 fn what_is_for_somebody_else_is_the_kernels() {
-    if !privileged("what_is_for_somebody_else_is_the_kernels") {
-        return;
-    }
+    needs_privileges!("what_is_for_somebody_else_is_the_kernels");
     let only = NewJob { job: 4, ..dynamic_job(3, 20) };
     let (rack, root) = (rack_job(3, 20), NewJob { job: 6, ..root_job(2, 20) });
     let bench = Bench::new(&[only.clone(), rack.clone(), root.clone()]);
@@ -389,9 +373,7 @@ fn what_is_for_somebody_else_is_the_kernels() {
 
 #[test]
 fn marks_of_congestion_go_on_as_an_echo() {
-    if !privileged("marks_of_congestion_go_on_as_an_echo") {
-        return;
-    }
+    needs_privileges!("marks_of_congestion_go_on_as_an_echo");
     let job = dynamic_job(2, 20);
     let bench = Bench::new(std::slice::from_ref(&job));
     let marked = |rank: usize, by: u8| {
@@ -413,9 +395,7 @@ fn marks_of_congestion_go_on_as_an_echo() {
 
 #[test]
 fn results_to_one_port_go_to_a_group() {
-    if !privileged("results_to_one_port_go_to_a_group") {
-        return;
-    }
+    needs_privileges!("results_to_one_port_go_to_a_group");
     let mut job = dynamic_job(2, 20);
     job.workers.iter_mut().for_each(|worker| worker.ifindex = 7);
     let bench = Bench::new(std::slice::from_ref(&job));
@@ -428,9 +408,7 @@ fn results_to_one_port_go_to_a_group() {
 
 #[test]
 fn what_is_cut_off_or_bent_changes_nothing() {
-    if !privileged("what_is_cut_off_or_bent_changes_nothing") {
-        return;
-    }
+    needs_privileges!("what_is_cut_off_or_bent_changes_nothing");
     let job = dynamic_job(3, 20);
     let bench = Bench::new(std::slice::from_ref(&job));
     bench.show(&contribution(&job, 0, &header(&job, 0, 3, 3)));

@@ -16,7 +16,7 @@ use support::{
     dynamic::{CE, ECT, SLOTS, dynamic_job, frame, header, host, rack_job, root_job},
     frames::{answer, tag},
     model::{JobTables, Model, Sent, To},
-    privileged, with_entry,
+    needs_privileges, with_entry,
 };
 
 /// The most elements here: two strides of the loops and some.
@@ -132,9 +132,7 @@ fn spoil(random: &mut Random, header: &mut Header, from: &mut WorkerEntry) {
 
 #[test]
 fn random_packets_do_what_the_decisions_say() {
-    if !privileged("random_packets_do_what_the_decisions_say") {
-        return;
-    }
+    needs_privileges!("random_packets_do_what_the_decisions_say");
     for variant in [Variant::Plain, Variant::Jumbo] {
         storm(variant, 6000);
     }

@@ -9,7 +9,7 @@ use sumac_wire::{Header, Kind, Reason, header::flag};
 use support::{
     Bench, DROP, PASS, REDIRECT, SHARDS,
     frames::{answer, contribution, emit, frame_of, header, sum, tag},
-    job_of, privileged,
+    job_of, needs_privileges,
 };
 
 const ELEMENTS: u16 = 20;
@@ -43,9 +43,7 @@ fn refused(bench: &Bench, what: &str, frame: &[u8], verdict: u32, reason: Reason
 
 #[test]
 fn wrong_fields_are_refused() {
-    if !privileged("wrong_fields_are_refused") {
-        return;
-    }
+    needs_privileges!("wrong_fields_are_refused");
     type Change = fn(&mut Header);
     let table: [(&str, Change, Reason); 25] = [
         ("type 0", |h| h.kind = 0, Reason::BadType),
@@ -96,9 +94,7 @@ fn wrong_fields_are_refused() {
 
 #[test]
 fn the_other_version_is_refused() {
-    if !privileged("the_other_version_is_refused") {
-        return;
-    }
+    needs_privileges!("the_other_version_is_refused");
     // An empty slot has no version yet: the first contribution sets it.
     let reasons = [Reason::OutOfTurn, Reason::OutOfTurn, Reason::Stale];
     for ((situation, contributions), reason) in SITUATIONS[1..].iter().zip(reasons) {
@@ -111,9 +107,7 @@ fn the_other_version_is_refused() {
 
 #[test]
 fn another_length_than_the_slots_is_refused() {
-    if !privileged("another_length_than_the_slots_is_refused") {
-        return;
-    }
+    needs_privileges!("another_length_than_the_slots_is_refused");
     for (situation, contributions) in &SITUATIONS[1..] {
         let (job, bench) = prepared(contributions);
         let short = contribution(&job, 1, 3, ELEMENTS - 1);
@@ -123,9 +117,7 @@ fn another_length_than_the_slots_is_refused() {
 
 #[test]
 fn headers_that_announce_another_length_are_refused() {
-    if !privileged("headers_that_announce_another_length_are_refused") {
-        return;
-    }
+    needs_privileges!("headers_that_announce_another_length_are_refused");
     let (job, bench) = prepared(&[(0, 3)]);
     for elements in [0, 1, ELEMENTS - 1, ELEMENTS + 1, 832, 833, u16::MAX] {
         let lying = Header { elements, ..header(&job, 1, 3, ELEMENTS) };
@@ -143,9 +135,7 @@ fn headers_that_announce_another_length_are_refused() {
 
 #[test]
 fn frames_cut_at_every_byte_are_refused() {
-    if !privileged("frames_cut_at_every_byte_are_refused") {
-        return;
-    }
+    needs_privileges!("frames_cut_at_every_byte_are_refused");
     for tagged in [false, true] {
         let (job, bench) = prepared(&[(0, 3)]);
         let plain = contribution(&job, 1, 3, ELEMENTS);
@@ -163,9 +153,7 @@ fn frames_cut_at_every_byte_are_refused() {
 
 #[test]
 fn foreign_frames_pass_untouched() {
-    if !privileged("foreign_frames_pass_untouched") {
-        return;
-    }
+    needs_privileges!("foreign_frames_pass_untouched");
     let (job, bench) = prepared(&[(0, 3)]);
     type Change = fn(&mut Vec<u8>);
     let table: [(&str, Change); 9] = [
@@ -191,9 +179,7 @@ fn foreign_frames_pass_untouched() {
 
 #[test]
 fn wrong_sources_are_refused() {
-    if !privileged("wrong_sources_are_refused") {
-        return;
-    }
+    needs_privileges!("wrong_sources_are_refused");
     let (job, bench) = prepared(&[(0, 3)]);
     for from in [0, 2] {
         let stolen = frame_of(&job, from, &header(&job, 1, 3, ELEMENTS));
@@ -203,9 +189,7 @@ fn wrong_sources_are_refused() {
 
 #[test]
 fn damaged_payloads_are_refused_and_taken_back() {
-    if !privileged("damaged_payloads_are_refused_and_taken_back") {
-        return;
-    }
+    needs_privileges!("damaged_payloads_are_refused_and_taken_back");
     for (situation, contributions) in SITUATIONS {
         let (job, bench) = prepared(contributions);
         let good = contribution(&job, 1, 3, ELEMENTS);
@@ -225,9 +209,7 @@ fn damaged_payloads_are_refused_and_taken_back() {
 
 #[test]
 fn damaged_probes_are_refused() {
-    if !privileged("damaged_probes_are_refused") {
-        return;
-    }
+    needs_privileges!("damaged_probes_are_refused");
     let (job, bench) = prepared(&[]);
     let probe = Header { kind: Kind::Probe as u8, ..header(&job, 1, 3, ELEMENTS) };
     let mut frame = frame_of(&job, 1, &probe);
@@ -237,9 +219,7 @@ fn damaged_probes_are_refused() {
 
 #[test]
 fn sums_are_right_after_all_that() {
-    if !privileged("sums_are_right_after_all_that") {
-        return;
-    }
+    needs_privileges!("sums_are_right_after_all_that");
     let (job, bench) = prepared(&[]);
     for seq in 0..40 {
         for rank in 0..3 {

@@ -10,7 +10,7 @@ use sumac_wire::{Kind, MAX_ELEMENTS, Reason, header::flag};
 use support::{
     Bench, DROP, REDIRECT,
     frames::{answer, contribution, frame_of, header, sum, tag, value},
-    job_of, privileged,
+    job_of, needs_privileges,
 };
 
 /// Lengths around the first page's end and the strides of the loops, and the largest.
@@ -44,9 +44,7 @@ fn job(world: u8) -> NewJob {
 
 #[test]
 fn long_results_are_not_promised_to_several_ports() {
-    if !privileged("long_results_are_not_promised_to_several_ports") {
-        return;
-    }
+    needs_privileges!("long_results_are_not_promised_to_several_ports");
     let bench = Bench::of(Variant::Jumbo, &[]);
     let mut tables = bench.tables.lock().unwrap();
     let refused = sumac_agg::job::add(&mut tables, &job_of(2, 833)).unwrap_err();
@@ -56,9 +54,7 @@ fn long_results_are_not_promised_to_several_ports() {
 
 #[test]
 fn every_length_is_summed_to_its_last_element() {
-    if !privileged("every_length_is_summed_to_its_last_element") {
-        return;
-    }
+    needs_privileges!("every_length_is_summed_to_its_last_element");
     for tagged in [false, true] {
         let job = job(3);
         let bench = Bench::of(Variant::Jumbo, std::slice::from_ref(&job));
@@ -81,9 +77,7 @@ fn every_length_is_summed_to_its_last_element() {
 
 #[test]
 fn the_larger_values_are_kept() {
-    if !privileged("the_larger_values_are_kept") {
-        return;
-    }
+    needs_privileges!("the_larger_values_are_kept");
     let job = job(3);
     let bench = Bench::of(Variant::Jumbo, std::slice::from_ref(&job));
     let mut last = Vec::new();
@@ -98,9 +92,7 @@ fn the_larger_values_are_kept() {
 
 #[test]
 fn probes_come_back_whole() {
-    if !privileged("probes_come_back_whole") {
-        return;
-    }
+    needs_privileges!("probes_come_back_whole");
     let job = job(1);
     let bench = Bench::of(Variant::Jumbo, std::slice::from_ref(&job));
     let mut probe = header(&job, 0, 0, MAX_ELEMENTS as u16);
@@ -112,9 +104,7 @@ fn probes_come_back_whole() {
 
 #[test]
 fn damage_anywhere_is_refused_and_taken_back() {
-    if !privileged("damage_anywhere_is_refused_and_taken_back") {
-        return;
-    }
+    needs_privileges!("damage_anywhere_is_refused_and_taken_back");
     let job = job(2);
     let bench = Bench::of(Variant::Jumbo, std::slice::from_ref(&job));
     let tail = |bench: &Bench| bench.tables.lock().unwrap().tail(16).unwrap().values;
@@ -139,9 +129,7 @@ fn damage_anywhere_is_refused_and_taken_back() {
 
 #[test]
 fn verification_stays_below_the_kernels_limit() {
-    if !privileged("verification_stays_below_the_kernels_limit") {
-        return;
-    }
+    needs_privileges!("verification_stays_below_the_kernels_limit");
     let bench = Bench::of(Variant::Jumbo, &[support::dynamic::dynamic_job(2, 4)]);
     for (name, program) in bench.ebpf.programs().filter(|(_, program)| program.fd().is_ok()) {
         let steps = program.info().unwrap().verified_instruction_count();

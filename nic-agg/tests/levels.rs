@@ -19,7 +19,7 @@ use sumac_wire::{
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT, Shown,
     frames::{answer, frame_of, header, sum},
-    job_of, privileged, with_entry,
+    job_of, needs_privileges, with_entry,
 };
 
 const ELEMENTS: u16 = 37;
@@ -121,9 +121,7 @@ fn total(seq: u32) -> Vec<i32> {
 
 #[test]
 fn a_part_goes_up_and_the_result_comes_down() {
-    if !privileged("a_part_goes_up_and_the_result_comes_down") {
-        return;
-    }
+    needs_privileges!("a_part_goes_up_and_the_result_comes_down");
     let tree = Tree::new(true);
     let flags = flag::OVERFLOW;
     let (parts, result) = tree.up(|h| (h.flags, h.next_exponent) = (h.flags | flags, -7));
@@ -161,9 +159,7 @@ fn a_part_goes_up_and_the_result_comes_down() {
 
 #[test]
 fn losses_between_the_levels_are_made_good() {
-    if !privileged("losses_between_the_levels_are_made_good") {
-        return;
-    }
+    needs_privileges!("losses_between_the_levels_are_made_good");
     let tree = Tree::new(false);
     let (parts, result) = tree.up(|_| ());
     // The root's result for rack 0 was lost: a worker sends again, the part goes up again, the root replies to the rack.
@@ -183,9 +179,7 @@ fn losses_between_the_levels_are_made_good() {
 
 #[test]
 fn a_question_goes_up_and_its_answer_comes_back_to_its_worker() {
-    if !privileged("a_question_goes_up_and_its_answer_comes_back_to_its_worker") {
-        return;
-    }
+    needs_privileges!("a_question_goes_up_and_its_answer_comes_back_to_its_worker");
     let tree = Tree::new(true);
     let (job, rack) = &tree.racks[0];
     let ask = |h: &mut Header| (h.elements, h.flags) = (0, h.flags | flag::QUERY);
@@ -219,9 +213,7 @@ fn a_question_goes_up_and_its_answer_comes_back_to_its_worker() {
 
 #[test]
 fn exponent_rounds_go_through_both_levels() {
-    if !privileged("exponent_rounds_go_through_both_levels") {
-        return;
-    }
+    needs_privileges!("exponent_rounds_go_through_both_levels");
     let tree = Tree::new(true);
     let round = |h: &mut Header| {
         (h.elements, h.flags) = (0, h.flags | flag::EXPONENT);
@@ -247,9 +239,7 @@ fn exponent_rounds_go_through_both_levels() {
 
 #[test]
 fn a_root_refuses_another_operation_for_all_workers() {
-    if !privileged("a_root_refuses_another_operation_for_all_workers") {
-        return;
-    }
+    needs_privileges!("a_root_refuses_another_operation_for_all_workers");
     let tree = Tree::new(true);
     for (rack, workers) in RACKS.into_iter().enumerate() {
         for rank in 1..usize::from(workers) {
@@ -268,9 +258,7 @@ fn a_root_refuses_another_operation_for_all_workers() {
 
 #[test]
 fn strangers_do_not_speak_for_the_parent() {
-    if !privileged("strangers_do_not_speak_for_the_parent") {
-        return;
-    }
+    needs_privileges!("strangers_do_not_speak_for_the_parent");
     let tree = Tree::new(true);
     let (_, result) = tree.up(|_| ());
     let (job, bench) = &tree.racks[0];

@@ -29,9 +29,9 @@ use sumac_wire::{
 use support::{
     dynamic,
     frames::{header, sum},
-    job_of,
+    job_of, needs_privileges,
     net::{Namespace, Pins, cable},
-    privileged, with_entry,
+    with_entry,
 };
 
 const ELEMENTS: u16 = 64;
@@ -117,9 +117,7 @@ const GENERIC: [BoundXdpMode; 1] = [BoundXdpMode::Generic];
 
 #[test]
 fn a_job_goes_on_after_detach_and_attach() {
-    if !privileged("a_job_goes_on_after_detach_and_attach") {
-        return;
-    }
+    needs_privileges!("a_job_goes_on_after_detach_and_attach");
     let lab = Lab::new();
     let aggregator = lab.attach(&lab.options()).unwrap();
     let instance = lab.middle.inside(|| aggregator.state().unwrap().instance);
@@ -144,9 +142,7 @@ fn a_job_goes_on_after_detach_and_attach() {
 
 #[test]
 fn a_dynamic_job_goes_on_after_detach_and_attach() {
-    if !privileged("a_dynamic_job_goes_on_after_detach_and_attach") {
-        return;
-    }
+    needs_privileges!("a_dynamic_job_goes_on_after_detach_and_attach");
     let lab = Lab::new();
     let aggregator = lab.attach(&lab.options()).unwrap();
     let job = lab.job();
@@ -195,9 +191,7 @@ fn a_dynamic_job_goes_on_after_detach_and_attach() {
 
 #[test]
 fn a_pool_with_jobs_is_not_replaced() {
-    if !privileged("a_pool_with_jobs_is_not_replaced") {
-        return;
-    }
+    needs_privileges!("a_pool_with_jobs_is_not_replaced");
     let lab = Lab::new();
     let aggregator = lab.attach(&lab.options()).unwrap();
     let instance = || lab.middle.inside(|| aggregator.state().unwrap().instance);
@@ -225,9 +219,7 @@ fn a_pool_with_jobs_is_not_replaced() {
 
 #[test]
 fn the_bound_mode_is_the_one_asked_for() {
-    if !privileged("the_bound_mode_is_the_one_asked_for") {
-        return;
-    }
+    needs_privileges!("the_bound_mode_is_the_one_asked_for");
     let lab = Lab::new();
     lab.attach(&AttachOptions { mode: XdpMode::Generic, ..lab.options() }).unwrap();
     assert_eq!(lab.bound(), [GENERIC, GENERIC]);
@@ -242,9 +234,7 @@ fn the_bound_mode_is_the_one_asked_for() {
 
 #[test]
 fn an_interface_of_another_aggregator_is_refused() {
-    if !privileged("an_interface_of_another_aggregator_is_refused") {
-        return;
-    }
+    needs_privileges!("an_interface_of_another_aggregator_is_refused");
     let lab = Lab::new();
     let other = Pins::new();
     lab.attach(&AttachOptions { interfaces: vec!["p1".into()], pin_root: other.0.clone(), ..lab.options() })
@@ -260,9 +250,7 @@ fn an_interface_of_another_aggregator_is_refused() {
 /// A bridge has no XDP in its driver: the interface before it is detached again, the one attached earlier stays.
 #[test]
 fn a_failed_attachment_detaches_what_it_added() {
-    if !privileged("a_failed_attachment_detaches_what_it_added") {
-        return;
-    }
+    needs_privileges!("a_failed_attachment_detaches_what_it_added");
     let lab = Lab::new();
     let on = |names: &[&str], mode| {
         let interfaces = names.iter().map(|name| (*name).to_owned()).collect();
@@ -280,9 +268,7 @@ fn a_failed_attachment_detaches_what_it_added() {
 /// A change of mode that fails attaches the former program again.
 #[test]
 fn a_failed_change_of_mode_keeps_the_former_program() {
-    if !privileged("a_failed_change_of_mode_keeps_the_former_program") {
-        return;
-    }
+    needs_privileges!("a_failed_change_of_mode_keeps_the_former_program");
     let lab = Lab::new();
     lab.middle.run("ip link add b0 type bridge");
     let on_bridge = AttachOptions { interfaces: vec!["b0".into()], ..lab.options() };
@@ -297,9 +283,7 @@ fn a_failed_change_of_mode_keeps_the_former_program() {
 /// A veth has no rules: one shard needs none, for several the queues' choice is reported, or an error.
 #[test]
 fn shards_are_steered_where_the_driver_can() {
-    if !privileged("shards_are_steered_where_the_driver_can") {
-        return;
-    }
+    needs_privileges!("shards_are_steered_where_the_driver_can");
     let lab = Lab::new();
     lab.middle.run("ip link add q0 numrxqueues 2 type veth peer name q1 numtxqueues 2");
     lab.middle.run("ethtool -L q0 rx 2");
@@ -318,9 +302,7 @@ fn shards_are_steered_where_the_driver_can() {
 
 #[test]
 fn jobs_need_ports_slots_and_a_new_epoch() {
-    if !privileged("jobs_need_ports_slots_and_a_new_epoch") {
-        return;
-    }
+    needs_privileges!("jobs_need_ports_slots_and_a_new_epoch");
     let lab = Lab::new();
     let aggregator = lab.attach(&lab.options()).unwrap();
     let add = |job: &NewJob| match lab.middle.inside(|| aggregator.add_job_anywhere(job.clone())) {
@@ -353,9 +335,7 @@ fn jobs_need_ports_slots_and_a_new_epoch() {
 
 #[test]
 fn nothing_is_left() {
-    if !privileged("nothing_is_left") {
-        return;
-    }
+    needs_privileges!("nothing_is_left");
     let lab = Lab::new();
     let aggregator = lab.attach(&lab.options()).unwrap();
     lab.middle.inside(|| detach(&lab.pins.0, &[]).unwrap());
@@ -366,7 +346,7 @@ fn nothing_is_left() {
     let job = lab.job();
     lab.middle.inside(|| aggregator.add_job(&job).unwrap());
     let removed = lab.middle.inside(|| clean(&lab.pins.0, false).unwrap());
-    assert_eq!(removed.len(), 2 + 2 + sumac_agg::pins::MAPS.len() + 1, "{removed:?}");
+    assert_eq!(removed.len(), 2 + 2 + sumac_agg_layout::name::KEPT.len() + 1, "{removed:?}");
     assert!(!lab.pins.0.exists());
     assert_eq!(lab.bound(), [[], []]);
 }

@@ -10,7 +10,7 @@ use sumac_wire::{Kind, Reason, checksum, tables::JobEntry};
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, PASS, REDIRECT,
     frames::{contribution, frame_of, header},
-    job_of, privileged, with_entry,
+    job_of, needs_privileges, with_entry,
 };
 
 const ELEMENTS: u16 = 8;
@@ -39,9 +39,7 @@ fn counters(tables: &Tables, job: u16) -> Vec<(Reason, u64)> {
 
 #[test]
 fn what_arrives_is_dropped_in_proportion() {
-    if !privileged("what_arrives_is_dropped_in_proportion") {
-        return;
-    }
+    needs_privileges!("what_arrives_is_dropped_in_proportion");
     let (job, bench) = bench();
     bench.set_drops(job.job, u32::MAX / 4, 0);
     let probe = sumac_wire::Header { kind: Kind::Probe as u8, ..header(&job, 0, 0, ELEMENTS) };
@@ -59,9 +57,7 @@ fn what_arrives_is_dropped_in_proportion() {
 
 #[test]
 fn drops_are_a_jobs_own_and_touch_no_slot_on_arrival() {
-    if !privileged("drops_are_a_jobs_own_and_touch_no_slot_on_arrival") {
-        return;
-    }
+    needs_privileges!("drops_are_a_jobs_own_and_touch_no_slot_on_arrival");
     let (job, bench) = bench();
     bench.set_drops(job.job + 1, u32::MAX, u32::MAX);
     assert_eq!(bench.show(&contribution(&job, 0, 0, ELEMENTS)).reason, Reason::Added, "another job's");
@@ -74,9 +70,7 @@ fn drops_are_a_jobs_own_and_touch_no_slot_on_arrival() {
 
 #[test]
 fn what_leaves_is_dropped_after_its_effect() {
-    if !privileged("what_leaves_is_dropped_after_its_effect") {
-        return;
-    }
+    needs_privileges!("what_leaves_is_dropped_after_its_effect");
     let (job, bench) = bench();
     bench.show(&contribution(&job, 0, 0, ELEMENTS));
     bench.show(&contribution(&job, 1, 0, ELEMENTS));
@@ -134,9 +128,7 @@ impl Bench {
 
 #[test]
 fn arp_for_the_own_address_is_answered() {
-    if !privileged("arp_for_the_own_address_is_answered") {
-        return;
-    }
+    needs_privileges!("arp_for_the_own_address_is_answered");
     let (_, bench) = bench();
     assert_eq!(bench.show(&arp_request()).reason, Reason::Foreign, "without an own address");
     bench.own();
@@ -168,9 +160,7 @@ fn arp_for_the_own_address_is_answered() {
 
 #[test]
 fn pings_of_the_own_address_are_answered() {
-    if !privileged("pings_of_the_own_address_are_answered") {
-        return;
-    }
+    needs_privileges!("pings_of_the_own_address_are_answered");
     let (_, bench) = bench();
     assert_eq!(bench.show(&echo_request()).reason, Reason::Foreign, "without an own address");
     bench.own();
@@ -204,9 +194,7 @@ fn pings_of_the_own_address_are_answered() {
 
 #[test]
 fn times_are_taken_of_one_chunk_in_sixteen() {
-    if !privileged("times_are_taken_of_one_chunk_in_sixteen") {
-        return;
-    }
+    needs_privileges!("times_are_taken_of_one_chunk_in_sixteen");
     let (job, bench) = bench();
     for seq in 0..64 {
         for rank in 0..2 {
@@ -223,9 +211,7 @@ fn times_are_taken_of_one_chunk_in_sixteen() {
 
 #[test]
 fn a_new_job_counts_from_zero() {
-    if !privileged("a_new_job_counts_from_zero") {
-        return;
-    }
+    needs_privileges!("a_new_job_counts_from_zero");
     let (job, bench) = bench();
     bench.show(&contribution(&job, 0, 0, ELEMENTS));
     let mut tables = bench.tables.lock().unwrap();
@@ -240,9 +226,7 @@ fn a_new_job_counts_from_zero() {
 
 #[test]
 fn slots_that_hold_something_are_not_given_back() {
-    if !privileged("slots_that_hold_something_are_not_given_back") {
-        return;
-    }
+    needs_privileges!("slots_that_hold_something_are_not_given_back");
     let (job, bench) = bench();
     let resize = |lane_slots| {
         let mut tables = bench.tables.lock().unwrap();

@@ -11,7 +11,7 @@ use sumac_wire::{
 use support::{
     AGGREGATOR_MAC, Bench, DROP, PASS, REDIRECT,
     frames::{answer, contribution, frame_of, header, tag},
-    job_of, privileged,
+    job_of, needs_privileges,
 };
 
 /// Returns a worker's query about a chunk.
@@ -22,9 +22,7 @@ fn question(job: &NewJob, rank: usize, seq: u32) -> Vec<u8> {
 
 #[test]
 fn each_row_of_the_table() {
-    if !privileged("each_row_of_the_table") {
-        return;
-    }
+    needs_privileges!("each_row_of_the_table");
     // Slots of 8, slot 3, three workers. Each row: contributions as (rank, seq), the query, and its outcome.
     type Row = (&'static str, &'static [(usize, u32)], (usize, u32), Reason);
     let table: [Row; 9] = [
@@ -82,9 +80,7 @@ fn each_row_of_the_table() {
 
 #[test]
 fn malformed_questions_are_refused() {
-    if !privileged("malformed_questions_are_refused") {
-        return;
-    }
+    needs_privileges!("malformed_questions_are_refused");
     let job = job_of(2, 20);
     let bench = Bench::new(std::slice::from_ref(&job));
     bench.show(&contribution(&job, 0, 3, 20));
@@ -126,9 +122,7 @@ fn malformed_questions_are_refused() {
 
 #[test]
 fn a_maximum_is_no_sum() {
-    if !privileged("a_maximum_is_no_sum") {
-        return;
-    }
+    needs_privileges!("a_maximum_is_no_sum");
     let job = job_of(3, 20);
     let bench = Bench::new(std::slice::from_ref(&job));
     bench.show(&contribution(&job, 0, 3, 20));

@@ -14,7 +14,7 @@ use sumac_wire::{
 use support::{
     AGGREGATOR, AGGREGATOR_MAC, Bench, DROP, REDIRECT,
     frames::{Answer, answer, contribution, emit, frame_of, header, move_to_port, sum, tag, value},
-    job_of, privileged, with_entry,
+    job_of, needs_privileges, with_entry,
 };
 
 const ALL: u32 = 0b111;
@@ -66,9 +66,7 @@ fn check_result(what: &str, job: &NewJob, got: &Answer, asked_by: usize, seq: u3
 
 #[test]
 fn table_of_cases() {
-    if !privileged("table_of_cases") {
-        return;
-    }
+    needs_privileges!("table_of_cases");
     // Slots of 8, slot 3, three workers: as in sumac_wire's table. Each row: contributions as (rank, seq), the
     // outcome of the last, and both versions of the slot afterwards as (seq, seen).
     type Row = (&'static str, &'static [(usize, u32)], u32, Reason, [(u32, u32); 2]);
@@ -166,9 +164,7 @@ fn table_of_cases() {
 
 #[test]
 fn results_and_replies_are_addressed() {
-    if !privileged("results_and_replies_are_addressed") {
-        return;
-    }
+    needs_privileges!("results_and_replies_are_addressed");
     for tagged in [false, true] {
         let job = job_of(2, 20);
         let bench = Bench::new(std::slice::from_ref(&job));
@@ -198,9 +194,7 @@ fn results_and_replies_are_addressed() {
 
 #[test]
 fn one_armed_jobs_get_one_multicast_result() {
-    if !privileged("one_armed_jobs_get_one_multicast_result") {
-        return;
-    }
+    needs_privileges!("one_armed_jobs_get_one_multicast_result");
     let mut job = job_of(3, 20);
     job.workers.iter_mut().for_each(|worker| worker.ifindex = 7);
     let bench = Bench::new(std::slice::from_ref(&job));
@@ -217,9 +211,7 @@ fn one_armed_jobs_get_one_multicast_result() {
 
 #[test]
 fn every_length_is_summed_to_its_last_element() {
-    if !privileged("every_length_is_summed_to_its_last_element") {
-        return;
-    }
+    needs_privileges!("every_length_is_summed_to_its_last_element");
     let job = job_of(2, 832);
     let bench = Bench::new(std::slice::from_ref(&job));
     for (seq, elements) in (0..).zip((1..40).chain([62, 64, 255, 256, 257, 352, 360, 825, 831, 832])) {
@@ -232,9 +224,7 @@ fn every_length_is_summed_to_its_last_element() {
 
 #[test]
 fn all_world_sizes_complete() {
-    if !privileged("all_world_sizes_complete") {
-        return;
-    }
+    needs_privileges!("all_world_sizes_complete");
     for world in [1, 2, 31, 32u8] {
         let job = job_of(world, 9);
         let bench = Bench::new(std::slice::from_ref(&job));
@@ -253,9 +243,7 @@ fn all_world_sizes_complete() {
 
 #[test]
 fn the_largest_value_is_kept() {
-    if !privileged("the_largest_value_is_kept") {
-        return;
-    }
+    needs_privileges!("the_largest_value_is_kept");
     let job = job_of(3, 9);
     let bench = Bench::new(std::slice::from_ref(&job));
     let extremes = [i32::MIN, i32::MAX, -1, 0, 1, i32::MIN + 1, 77, -77, 1 << 30];
@@ -279,9 +267,7 @@ fn the_largest_value_is_kept() {
 
 #[test]
 fn exponents_are_agreed_on_and_looked_ahead() {
-    if !privileged("exponents_are_agreed_on_and_looked_ahead") {
-        return;
-    }
+    needs_privileges!("exponents_are_agreed_on_and_looked_ahead");
     let job = job_of(3, 4);
     let bench = Bench::new(std::slice::from_ref(&job));
     let round = |rank: usize, own: i8| {
@@ -316,9 +302,7 @@ fn exponents_are_agreed_on_and_looked_ahead() {
 
 #[test]
 fn another_operation_is_sent_back_marked() {
-    if !privileged("another_operation_is_sent_back_marked") {
-        return;
-    }
+    needs_privileges!("another_operation_is_sent_back_marked");
     let job = job_of(2, 4);
     let bench = Bench::new(std::slice::from_ref(&job));
     bench.show(&contribution(&job, 0, 3, 4));
@@ -338,9 +322,7 @@ fn another_operation_is_sent_back_marked() {
 
 #[test]
 fn slots_steal_what_their_lane_has_next() {
-    if !privileged("slots_steal_what_their_lane_has_next") {
-        return;
-    }
+    needs_privileges!("slots_steal_what_their_lane_has_next");
     let job = with_entry(job_of(1, 4), |entry| JobEntry {
         flags: entry.flags | job_flag::STEALING,
         lane_slots_log2: 1,
@@ -366,9 +348,7 @@ fn slots_steal_what_their_lane_has_next() {
 
 #[test]
 fn a_port_reaches_its_own_shards_slots_only() {
-    if !privileged("a_port_reaches_its_own_shards_slots_only") {
-        return;
-    }
+    needs_privileges!("a_port_reaches_its_own_shards_slots_only");
     let job = with_entry(job_of(2, 4), |entry| JobEntry { lane_slots_log2: 1, shards: 2, ..entry });
     let other = with_entry(job_of(2, 4), |entry| JobEntry { slot_base: 24, ..entry });
     let other = NewJob { job: 6, ..other };
@@ -395,9 +375,7 @@ fn a_port_reaches_its_own_shards_slots_only() {
 
 #[test]
 fn overflow_is_merged_into_the_result_and_sums_wrap() {
-    if !privileged("overflow_is_merged_into_the_result_and_sums_wrap") {
-        return;
-    }
+    needs_privileges!("overflow_is_merged_into_the_result_and_sums_wrap");
     let job = job_of(2, 4);
     let bench = Bench::new(std::slice::from_ref(&job));
     let mut first = header(&job, 0, 3, 4);
@@ -409,9 +387,7 @@ fn overflow_is_merged_into_the_result_and_sums_wrap() {
 
 #[test]
 fn jobs_without_checksums_have_none_in_results() {
-    if !privileged("jobs_without_checksums_have_none_in_results") {
-        return;
-    }
+    needs_privileges!("jobs_without_checksums_have_none_in_results");
     let job = with_entry(job_of(2, 20), |entry| JobEntry { flags: 0, ..entry });
     let bench = Bench::new(std::slice::from_ref(&job));
     bench.show(&contribution(&job, 0, 0, 20));
@@ -422,9 +398,7 @@ fn jobs_without_checksums_have_none_in_results() {
 
 #[test]
 fn probes_are_answered_with_the_same_length() {
-    if !privileged("probes_are_answered_with_the_same_length") {
-        return;
-    }
+    needs_privileges!("probes_are_answered_with_the_same_length");
     let job = job_of(2, 256);
     let bench = Bench::new(std::slice::from_ref(&job));
     let before = bench.pool();
@@ -444,9 +418,7 @@ fn probes_are_answered_with_the_same_length() {
 
 #[test]
 fn workers_are_counted() {
-    if !privileged("workers_are_counted") {
-        return;
-    }
+    needs_privileges!("workers_are_counted");
     let job = job_of(2, 4);
     let bench = Bench::new(std::slice::from_ref(&job));
     for (rank, seq) in [(0, 0), (0, 0), (1, 0), (0, 0), (1, 1), (0, 1)] {
@@ -463,9 +435,7 @@ fn workers_are_counted() {
 
 #[test]
 fn verification_stays_far_below_the_kernels_limit() {
-    if !privileged("verification_stays_far_below_the_kernels_limit") {
-        return;
-    }
+    needs_privileges!("verification_stays_far_below_the_kernels_limit");
     let bench = Bench::new(&[support::dynamic::dynamic_job(2, 4)]);
     for (name, program) in bench.ebpf.programs().filter(|(_, program)| program.fd().is_ok()) {
         let steps = program.info().unwrap().verified_instruction_count();

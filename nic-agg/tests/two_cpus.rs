@@ -24,7 +24,7 @@ use support::{
     Bench, REDIRECT,
     dynamic::{self, dynamic_job},
     frames::{answer, contribution, sum},
-    job_of, privileged,
+    job_of, needs_privileges,
 };
 
 const WORKERS: u8 = 8;
@@ -52,9 +52,7 @@ impl SpinBarrier {
 
 #[test]
 fn nothing_is_lost_between_two_cpus() {
-    if !privileged("nothing_is_lost_between_two_cpus") {
-        return;
-    }
+    needs_privileges!("nothing_is_lost_between_two_cpus");
     let job = job_of(WORKERS, ELEMENTS);
     let frame = |rank: usize, seq: u32| contribution(&job, rank, seq, ELEMENTS);
     both_sum_all("nothing_is_lost_between_two_cpus", &job, Reason::Completed, frame, None);
@@ -62,9 +60,7 @@ fn nothing_is_lost_between_two_cpus() {
 
 #[test]
 fn nothing_is_lost_of_dynamic_jobs() {
-    if !privileged("nothing_is_lost_of_dynamic_jobs") {
-        return;
-    }
+    needs_privileges!("nothing_is_lost_of_dynamic_jobs");
     let job = dynamic_job(WORKERS, ELEMENTS);
     let header = |rank: usize, seq: u32| dynamic::header(&job, rank, seq, seq % dynamic::SLOTS);
     let frame = |rank: usize, seq: u32| dynamic::contribution(&job, rank, &header(rank, seq));

@@ -85,7 +85,6 @@ pub fn allow_marks(headers: Headers) {
     headers.set(DSCP_ECN, headers.get::<u8>(DSCP_ECN) & !ECN | ECT_0);
 }
 
-/// Sets and clears flags of the Sumac header.
 #[inline(always)]
 pub fn change_flags(headers: Headers, set: u16, clear: u16) {
     const AT: usize = Headers::SUMAC + offset::FLAGS;
@@ -93,7 +92,6 @@ pub fn change_flags(headers: Headers, set: u16, clear: u16) {
     headers.set(AT, (flags & !clear | set).to_be());
 }
 
-/// Makes the Sumac header that of a report.
 #[inline(always)]
 pub fn make_report(headers: Headers) {
     set_kind(headers, Kind::Report as u8);
@@ -116,7 +114,6 @@ pub fn make(headers: Headers, chunk: &Chunk) {
     adjust_checksum(headers, before + words(|word| word));
 }
 
-/// The fields that identify a chunk.
 pub struct Chunk {
     pub kind: u8,
     pub flags: u16,
@@ -130,7 +127,6 @@ fn set_kind(headers: Headers, kind: u8) {
     headers.set(Headers::SUMAC + offset::VERSION_KIND, VERSION << 4 | kind);
 }
 
-/// Writes addresses and checksums.
 #[inline(always)]
 pub fn address(headers: Headers, to: Addresses, work: &Work) {
     set_addresses(headers, to);

@@ -60,9 +60,7 @@ pub fn sumac_agg(ctx: XdpContext) -> u32 {
 #[xdp(frags)]
 #[inline(always)]
 pub fn sumac_agg_jumbo(ctx: XdpContext) -> u32 {
-    let outcome = pipeline::run::<true>(&ctx);
-    maps::count(outcome.reason, outcome.job);
-    outcome.verdict
+    counted(pipeline::run::<true>(&ctx))
 }
 
 /// Takes the packets of dynamic jobs, which [`sumac_agg`] hands on.
@@ -79,27 +77,21 @@ pub fn sumac_agg_atp(ctx: XdpContext) -> u32 {
 #[xdp(frags)]
 #[inline(always)]
 pub fn sumac_agg_atp_jumbo(ctx: XdpContext) -> u32 {
-    let outcome = dynamic::run::<true>(&ctx);
-    maps::count(outcome.reason, outcome.job);
-    outcome.verdict
+    counted(dynamic::run::<true>(&ctx))
 }
 
 /// Addresses the copy of a result that is about to leave through a port of the broadcast.
 #[xdp(map = "devmap")]
 #[inline(always)]
 pub fn sumac_agg_out(ctx: XdpContext) -> u32 {
-    let Some(outcome) = egress::run(&ctx) else { return XDP_PASS };
-    maps::count(outcome.reason, outcome.job);
-    outcome.verdict
+    egress::run(&ctx).map_or(XDP_PASS, counted)
 }
 
 /// The same for frames of several buffers.
 #[xdp(frags, map = "devmap")]
 #[inline(always)]
 pub fn sumac_agg_out_jumbo(ctx: XdpContext) -> u32 {
-    let Some(outcome) = egress::run(&ctx) else { return XDP_PASS };
-    maps::count(outcome.reason, outcome.job);
-    outcome.verdict
+    egress::run(&ctx).map_or(XDP_PASS, counted)
 }
 
 /// Makes each frame of a test run the next contribution of a job, and aggregates it. Never attached.
@@ -109,7 +101,12 @@ pub fn sumac_agg_replay(ctx: XdpContext) -> u32 {
     if !replay::next(&ctx) {
         return XDP_PASS;
     }
-    let outcome = pipeline::run::<false>(&ctx);
+    counted(pipeline::run::<false>(&ctx))
+}
+
+/// Counts the fate of a frame; returns its verdict.
+#[inline(always)]
+fn counted(outcome: pipeline::Outcome) -> u32 {
     maps::count(outcome.reason, outcome.job);
     outcome.verdict
 }

@@ -93,7 +93,6 @@ pub fn count(reason: Reason, job: u16) {
     }
 }
 
-/// Changes the counters of one worker on this CPU.
 #[inline(always)]
 pub fn count_worker(index: u32, change: impl FnOnce(&mut WorkerCounters)) {
     if let Some(counters) = WORKER_COUNTERS.get_ptr_mut(index) {

@@ -53,7 +53,6 @@ impl Packet {
         Some(Writable(self.data))
     }
 
-    /// The end of the frame.
     #[inline(always)]
     pub fn end(self) -> usize {
         self.end
@@ -122,7 +121,6 @@ impl Writable {
         unsafe { *((self.0 + at) as *mut T) = value };
     }
 
-    /// Writes a MAC address.
     #[inline(always)]
     pub fn set_mac(self, at: usize, mac: [u16; 3]) {
         self.set(at, mac[0]);
@@ -140,11 +138,8 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// The offset of the UDP header.
     pub const UDP: usize = frame::IPV4_LEN;
-    /// The offset of Sumac's header.
     pub const SUMAC: usize = Self::UDP + frame::UDP_LEN;
-    /// Bytes of all three.
     pub const LEN: usize = Self::SUMAC + HEADER_LEN;
 
     /// Sumac's header as bytes.
@@ -169,13 +164,11 @@ impl Headers {
         u16::from_be(unsafe { field.read_volatile() })
     }
 
-    /// The job's number.
     #[inline(always)]
     pub fn job(self) -> u16 {
         u16::from_be(self.get(Self::SUMAC + offset::JOB))
     }
 
-    /// The job's incarnation.
     #[inline(always)]
     pub fn epoch(self) -> u16 {
         u16::from_be(self.get(Self::SUMAC + offset::EPOCH))
@@ -188,7 +181,6 @@ impl Headers {
         u32::from_be(self.get(SRC_IP))
     }
 
-    /// The slot.
     #[inline(always)]
     pub fn slot(self) -> u32 {
         u32::from_be(self.get(Self::SUMAC + offset::SLOT))

@@ -54,7 +54,6 @@ pub trait Elements: Copy {
         })
     }
 
-    /// Adds the elements to the values.
     #[inline(always)]
     fn add(self, values: *mut u32) -> Result<u64, Reason> {
         let mut sum = 0;
@@ -148,7 +147,6 @@ pub trait Elements: Copy {
         })
     }
 
-    /// Replaces the elements by the values.
     #[inline(always)]
     fn write(self, values: *const u32) -> Result<u64, Reason> {
         let mut sum = 0;
@@ -167,7 +165,6 @@ pub trait Elements: Copy {
 /// The elements in a frame's first buffer: up to [`PAGE_ELEMENTS`].
 #[derive(Clone, Copy)]
 pub struct Payload {
-    /// The frame.
     pub packet: Packet,
     /// The headers in front of the elements.
     pub headers: Headers,

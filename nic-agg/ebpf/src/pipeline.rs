@@ -36,13 +36,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of no job.
     pub const fn new(reason: Reason, verdict: u32) -> Outcome {
         Outcome { reason, verdict, job: 0 }
     }
 }
 
-/// Takes a frame through all stages.
 #[inline(always)]
 pub fn run<const JUMBO: bool>(ctx: &XdpContext) -> Outcome {
     let packet = if JUMBO { Packet::jumbo(ctx) } else { Packet::new(ctx) };

@@ -47,7 +47,6 @@ pub fn answer<const JUMBO: bool>(headers: Headers, work: &Work, ingress: u32) ->
     Ok(Outcome::new(reason, verdict))
 }
 
-/// Writes the answer's header.
 #[inline(always)]
 fn write(headers: Headers, work: &Work, job: &JobEntry) -> Result<(), Reason> {
     let request = Header::fields(&headers.sumac(), 0).ok_or(Reason::Internal)?;
@@ -65,7 +64,6 @@ fn write(headers: Headers, work: &Work, job: &JobEntry) -> Result<(), Reason> {
     Ok(())
 }
 
-/// To the sender.
 #[inline(always)]
 pub fn back(headers: Headers, work: &Work, ingress: u32) -> Result<u32, Reason> {
     let worker = WORKERS.get(work.worker_index).ok_or(Reason::Internal)?;

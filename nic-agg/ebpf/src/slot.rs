@@ -263,15 +263,15 @@ fn disown(version: &mut Version, mine: u32) {
     version.state &= mine as u8;
 }
 
-/// Copies a version word by word: the compiler would call a function for it.
+/// Copies a struct of words word by word: the compiler would call a function for it.
 ///
 /// # Safety
-/// `to` may be written to.
+/// `to` may be written to, and `T` is made of 32-bit words.
 #[inline(always)]
-unsafe fn copy(from: &Version, to: *mut Version) {
+pub unsafe fn copy<T>(from: &T, to: *mut T) {
     let (from, to) = (&raw const *from, to.cast::<u32>());
-    for word in 0..size_of::<Version>() / size_of::<u32>() {
-        // SAFETY: by the caller's promise, and the struct is made of words.
+    for word in 0..size_of::<T>() / size_of::<u32>() {
+        // SAFETY: by the caller's promise.
         unsafe { *to.add(word) = from.cast::<u32>().add(word).read_volatile() };
     }
 }

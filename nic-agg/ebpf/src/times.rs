@@ -13,7 +13,7 @@ use crate::{
 #[inline(always)]
 pub fn look(work: &Work, job: u16) {
     let contribution = &work.contribution;
-    if contribution.seq % SAMPLED != 0 || work.plan & (plan::STORE | plan::ADD | plan::MAXIMUM) == 0 {
+    if contribution.seq % SAMPLED != 0 || work.plan & plan::TAKEN == 0 {
         return;
     }
     let Some(began) = BEGAN.get_ptr_mut(work.slot) else { return };
@@ -39,20 +39,19 @@ pub fn look(work: &Work, job: u16) {
 /// Looks at a contribution that was taken into a dynamic job's slot, which holds when the chunk `began`.
 #[inline(always)]
 pub fn look_dynamic(work: &Work, began: *mut u64) {
-    use crate::dynamic::plan::{FLUSHED, STORE, SUM, TAKEN};
-    let is_taken = work.plan & TAKEN != 0 && work.plan & FLUSHED == 0;
+    let is_taken = work.plan & plan::TAKEN != 0 && work.plan & plan::FLUSHED == 0;
     if work.chunk.contribution.seq % SAMPLED != 0 || !is_taken {
         return;
     }
     // SAFETY: the helper takes nothing and reads the clock.
     let now = unsafe { bpf_ktime_get_ns() };
-    if work.plan & STORE != 0 {
+    if work.plan & plan::STORE != 0 {
         // SAFETY: the pointer is into a slot that was looked up in this run, and whose lock is held.
         unsafe { *began = now };
     }
     // SAFETY: as above.
     let waited = now.saturating_sub(unsafe { *began });
-    note(work, work.job as u16, waited, work.plan & SUM != 0);
+    note(work, work.job as u16, waited, work.plan & plan::SUM != 0);
 }
 
 #[inline(always)]

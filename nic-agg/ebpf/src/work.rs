@@ -5,16 +5,17 @@
 
 use core::arch::asm;
 
-use sumac_wire::slot::{Conclusion, Contribution, Version};
+use sumac_wire::{
+    dynamic,
+    slot::{Conclusion, Contribution, Version},
+};
 
-use crate::{dynamic::work::Chunk, maps::WORK};
+use crate::maps::WORK;
 
-/// One frame's work.
 #[repr(C)]
 pub struct Work {
     /// The contribution, unless `is_parents`.
     pub contribution: Contribution,
-    /// The parent's result.
     pub conclusion: Conclusion,
     /// Not zero for a parent's result.
     pub is_parents: u32,
@@ -25,7 +26,6 @@ pub struct Work {
     pub worker_index: u32,
     /// Index of the job's parent for this shard in the table of parents.
     pub parent_index: u32,
-    /// The first shard's port.
     pub base_port: u16,
     /// The shard of the port that the frame came by.
     pub shard: u16,
@@ -41,7 +41,7 @@ pub struct Work {
     pub elements_at: u32,
     /// The slot, counted from the pool's first.
     pub slot: u32,
-    /// [`crate::plan`] bits; of a dynamic job, [`crate::dynamic::plan`] bits.
+    /// [`crate::plan`] bits.
     pub plan: u32,
     /// The slot's version after the decision.
     pub version: Version,
@@ -51,8 +51,22 @@ pub struct Work {
     pub chunk: Chunk,
 }
 
+/// The chunk of a dynamic job's packet.
+#[repr(C)]
+pub struct Chunk {
+    /// The contribution; of a result, owner and chunk only.
+    pub contribution: dynamic::Contribution,
+    /// The slot after the decision.
+    pub after: dynamic::SlotMeta,
+    /// The slot whose sum goes up.
+    pub sum: dynamic::SlotMeta,
+    /// The clock, in its ticks.
+    pub now: u32,
+    /// Ticks of silence that free a slot.
+    pub timeout: u32,
+}
+
 impl Work {
-    /// This CPU's.
     #[inline(always)]
     pub fn get() -> Option<&'static mut Work> {
         // SAFETY: the pointer is to this CPU's value, and nothing else runs on it meanwhile. Every stage reads what

@@ -11,6 +11,7 @@ use sumac_wire::{
     Header, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, PAGE_ELEMENTS, Reason, admit,
     header::flag,
     reason::COUNTERS,
+    slot::SlotMeta,
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 
@@ -53,7 +54,7 @@ struct Job {
 pub struct HostAggregator {
     shard: u16,
     shards: u16,
-    pool: Pool,
+    pool: Pool<SlotMeta>,
     shared: SharedPool,
     jobs: Vec<Job>,
     /// The chunk that each lane's next completed slot takes, by [`lane_index`](sumac_wire::tables::lane_index).
@@ -81,7 +82,7 @@ impl HostAggregator {
         Ok(HostAggregator {
             shard,
             shards,
-            pool: Pool::new(slots, max_elements.min(MAX_ELEMENTS as u16), shards)?,
+            pool: Pool::new(slots, max_elements.min(MAX_ELEMENTS as u16), 2, shards)?,
             shared: SharedPool::new(0, max_elements.min(PAGE_ELEMENTS as u16), shards)?,
             jobs: vec![Job::default(); MAX_JOBS],
             lanes: vec![0; MAX_JOBS * MAX_LANES],
@@ -101,7 +102,7 @@ impl HostAggregator {
 
     /// The same of one that dynamic jobs have not been installed in yet.
     pub(crate) fn share(&mut self, slots: u32) -> Result<(), NoMemory> {
-        self.shared = SharedPool::new(slots, self.shared.max_elements(), self.shards)?;
+        self.shared = SharedPool::new(slots, self.shared.pool.max_elements(), self.shards)?;
         self.watch.share(self.pool.slots(), slots);
         Ok(())
     }
@@ -118,7 +119,6 @@ impl HostAggregator {
         }
     }
 
-    /// Starts to aggregate for a job.
     pub fn install(&mut self, new: &NewJob) -> Result<(), JobError> {
         self.check(new)?;
         let here =
@@ -168,7 +168,6 @@ impl HostAggregator {
         self.counters[reason as usize]
     }
 
-    /// Returns the entry of an active job.
     pub fn job(&self, number: u16) -> Option<&JobEntry> {
         let entry = self.jobs.get(usize::from(number)).map(|job| &job.entry);
         entry.filter(|entry| entry.flags & job_flag::ACTIVE != 0)
@@ -211,7 +210,6 @@ impl HostAggregator {
         !is_lost
     }
 
-    /// Counts copies of results of a job that have left.
     pub fn count_sent(&mut self, job: u16) {
         self.count(Some(job), Reason::Sent);
     }

@@ -7,24 +7,20 @@ use sumac_wire::{
     header::{HEADER_LEN, flag},
 };
 
-use crate::pool::{NoMemory, filled, refuse_too_many};
+use crate::pool::{NoMemory, Pool};
 
 /// Milliseconds.
 pub const DEFAULT_TIMEOUT: u32 = 1000;
 
 /// The shared slots of one shard.
 pub struct SharedPool {
-    max_elements: u16,
-    slots: Vec<SlotMeta>,
-    /// `max_elements` values for each slot.
-    values: Vec<i32>,
+    pub pool: Pool<SlotMeta>,
     /// Milliseconds from any start; wraps.
     pub now: u32,
     /// Milliseconds without additions after which a slot is reclaimed.
     pub timeout: u32,
 }
 
-/// The outcome of a contribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// It is in its slot, which waits for more.
@@ -34,31 +30,18 @@ pub enum Taken {
 }
 
 impl SharedPool {
-    /// `slots` slots for chunks of at most `max_elements`, one of `shards` pools of this size.
+    /// Returns one of `shards` pools of `slots` slots for chunks of at most `max_elements`.
     pub fn new(slots: u32, max_elements: u16, shards: u16) -> Result<SharedPool, NoMemory> {
-        let count = u64::from(slots) * u64::from(max_elements);
-        let of_slot = size_of::<SlotMeta>() as u64;
-        let refused = refuse_too_many(slots, max_elements, shards, count, of_slot)?;
-        Ok(SharedPool {
-            max_elements,
-            slots: filled(u64::from(slots), SlotMeta::default()).ok_or(refused)?,
-            values: filled(count, 0).ok_or(refused)?,
-            now: 0,
-            timeout: DEFAULT_TIMEOUT,
-        })
+        Ok(SharedPool { pool: Pool::new(slots, max_elements, 1, shards)?, now: 0, timeout: DEFAULT_TIMEOUT })
     }
 
     pub fn slots(&self) -> u32 {
-        self.slots.len() as u32
-    }
-
-    pub fn max_elements(&self) -> u16 {
-        self.max_elements
+        self.pool.slots()
     }
 
     /// Returns the number of slots in use.
     pub fn held(&self) -> u32 {
-        self.slots.iter().filter(|meta| meta.owner != 0).count() as u32
+        self.pool.slots.iter().filter(|meta| meta.owner != 0).count() as u32
     }
 
     /// Does to the slot what the decision says. What is to be sent on replaces the packet, of which `header` is the header
@@ -71,7 +54,9 @@ impl SharedPool {
     ) -> Result<Taken, Reason> {
         let (now, timeout) = (self.now, self.timeout);
         let (head, payload) = packet.split_at_mut_checked(HEADER_LEN).ok_or(Reason::BadLength)?;
-        let Some((meta, values)) = self.get(header.slot, header.elements) else {
+        let slot = self.pool.get(header.slot, 0);
+        let slot = slot.and_then(|(meta, values)| Some((meta, values.get_mut(..header.elements.into())?)));
+        let Some((meta, values)) = slot else {
             // Admission lets none pass without a slot but those that pass all slots.
             head.copy_from_slice(&dynamic::passed(header).to_bytes());
             return Ok(Taken::On(Reason::Passed));
@@ -112,17 +97,9 @@ impl SharedPool {
     pub fn release(&mut self, header: &Header) {
         let (now, timeout) = (self.now, self.timeout);
         let owner = dynamic::owner(header.job, header.epoch, header.lane);
-        if let Some((meta, _)) = self.get(header.slot, 0) {
+        if let Some((meta, _)) = self.pool.get(header.slot, 0) {
             *meta = dynamic::release(meta, owner, header.seq, now, timeout);
         }
-    }
-
-    /// A slot, and as many of its values. `None` outside of the pool.
-    fn get(&mut self, slot: u32, elements: u16) -> Option<(&mut SlotMeta, &mut [i32])> {
-        let index = slot as usize;
-        let first = index.checked_mul(usize::from(self.max_elements))?;
-        let values = self.values.get_mut(first..)?.get_mut(..usize::from(elements))?;
-        Some((self.slots.get_mut(index)?, values))
     }
 }
 

@@ -155,7 +155,6 @@ impl Running {
         self.shards.iter().map(move |shard| read(&lock(&shard.core)))
     }
 
-    /// Stops to aggregate for a job.
     pub fn remove(&self, number: u16) {
         for core in &mut self.lock_all() {
             core.remove(number);

@@ -18,7 +18,6 @@ pub struct JobSeen {
     pub counters: [u64; COUNTERS],
     /// The times of one chunk in [`SAMPLED`].
     pub times: Times,
-    /// The injected drops.
     pub injected: Injected,
 }
 
@@ -30,7 +29,6 @@ impl Default for JobSeen {
 
 impl JobSeen {
     /// The same of several shards together.
-    #[must_use]
     pub fn and(mut self, other: &JobSeen) -> JobSeen {
         let add = |sums: &mut [u64], others: &[u64]| {
             sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
@@ -46,7 +44,6 @@ impl JobSeen {
 /// One shard's statistics of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerSeen {
-    /// Its contributions.
     pub counters: WorkerCounters,
     /// Their delay, of one chunk in [`SAMPLED`].
     pub late: Lateness,
@@ -54,7 +51,6 @@ pub struct WorkerSeen {
 
 impl WorkerSeen {
     /// The same of several shards together.
-    #[must_use]
     pub fn and(self, other: &WorkerSeen) -> WorkerSeen {
         let (a, b) = (self.counters, other.counters);
         WorkerSeen {
@@ -96,7 +92,6 @@ impl Chunk {
     }
 }
 
-/// Watches one shard.
 pub struct Watch {
     jobs: Vec<JobSeen>,
     workers: Vec<WorkerSeen>,
@@ -134,12 +129,10 @@ impl Watch {
         }
     }
 
-    /// Returns the statistics of a job; empty for a number outside of the table.
     pub fn job(&self, job: u16) -> JobSeen {
         self.jobs.get(usize::from(job)).copied().unwrap_or_default()
     }
 
-    /// Returns the statistics of a worker.
     pub fn worker(&self, job: u16, rank: u16) -> WorkerSeen {
         self.workers.get(worker_index(job, rank) as usize).copied().unwrap_or_default()
     }
@@ -156,32 +149,36 @@ impl Watch {
         }
     }
 
-    /// The loss injection of a job.
     pub fn drops(&self, job: u16) -> Drops {
         self.drops.get(usize::from(job)).copied().unwrap_or_default()
     }
 
-    /// Sets it.
     pub fn set_drops(&mut self, job: u16, drops: Drops) {
         if let Some(old) = self.drops.get_mut(usize::from(job)) {
             *old = drops;
         }
     }
 
-    /// Whether a packet of a job that arrived is to be lost. Counted when it is.
+    /// Returns whether a packet of a job that arrived is to be dropped intentionally, and counts it.
     pub fn loses_arriving(&mut self, job: u16) -> bool {
-        let is_lost = drawn(self.drops(job).up);
-        if let Some(seen) = self.jobs.get_mut(usize::from(job)).filter(|_| is_lost) {
-            seen.injected.up += 1;
-        }
-        is_lost
+        self.loses(job, |drops| drops.up, |injected| &mut injected.up)
     }
 
-    /// The same for one that is about to leave.
+    /// As [`Watch::loses_arriving`], for one that is about to leave.
     pub fn loses_leaving(&mut self, job: u16) -> bool {
-        let is_lost = drawn(self.drops(job).down);
+        self.loses(job, |drops| drops.down, |injected| &mut injected.down)
+    }
+
+    fn loses(
+        &mut self,
+        job: u16,
+        part: impl Fn(&Drops) -> u32,
+        counter: impl Fn(&mut Injected) -> &mut u64,
+    ) -> bool {
+        let part = part(&self.drops(job));
+        let is_lost = part != 0 && rand::random::<u32>() < part;
         if let Some(seen) = self.jobs.get_mut(usize::from(job)).filter(|_| is_lost) {
-            seen.injected.down += 1;
+            *counter(&mut seen.injected) += 1;
         }
         is_lost
     }
@@ -207,9 +204,4 @@ impl Watch {
             seen.times.buckets[bucket.min(TIME_BUCKETS - 1)] += 1;
         }
     }
-}
-
-/// Whether one of `part` in 2^32 is drawn.
-fn drawn(part: u32) -> bool {
-    part != 0 && rand::random::<u32>() < part
 }

@@ -2,6 +2,7 @@
 //! Host order everywhere.
 #![no_std]
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 use core::mem::{offset_of, size_of};
 
@@ -12,77 +13,66 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Names of maps and programs, as they stand in the object and below the pin directory.
 pub mod name {
-    /// One [`super::State`].
-    pub const STATE: &str = "STATE";
-    /// [`sumac_wire::tables::JobEntry`] by the job's number.
-    pub const JOBS: &str = "JOBS";
-    /// [`sumac_wire::tables::WorkerEntry`] by `worker_index`.
-    pub const WORKERS: &str = "WORKERS";
-    /// [`sumac_wire::tables::WorkerEntry`] of where a job's sums go, by [`sumac_wire::tables::parent_index`].
-    pub const PARENTS: &str = "PARENTS";
-    /// The chunk that is drawn next, by [`sumac_wire::tables::lane_index`].
-    pub const LANES: &str = "LANES";
-    /// The rank, by [`sumac_wire::tables::EgressKey`].
-    pub const EGRESS: &str = "EGRESS";
-    /// The ports that results leave through, with the egress program of each.
-    pub const PORTS: &str = "PORTS";
-    /// [`super::Began`] of both versions of each slot.
-    pub const BEGAN: &str = "BEGAN";
-    /// [`super::Slot`]s.
-    pub const SLOTS: &str = "SLOTS";
-    /// [`super::Tail`]s of the slots, of a pool for jumbo frames; else one.
-    pub const TAILS: &str = "TAILS";
-    /// [`super::DynamicSlot`]s, [`super::State::dynamic_slots`] for each shard after the other.
-    pub const DYNAMIC_SLOTS: &str = "DYNAMIC_SLOTS";
-    /// The program that takes the packets of dynamic jobs, at [`super::DYNAMIC_ENTRY`].
-    pub const MODES: &str = "MODES";
-    /// Per CPU, frames by `Reason`.
-    pub const COUNTERS: &str = "COUNTERS";
-    /// Per CPU, frames by `Reason`, of each job, by the job's number.
-    pub const JOB_COUNTERS: &str = "JOB_COUNTERS";
-    /// [`super::Drops`] by the job's number.
-    pub const DROPS: &str = "DROPS";
-    /// Per CPU, [`super::Injected`] by the job's number.
-    pub const INJECTED: &str = "INJECTED";
-    /// Per CPU, [`super::Times`] by the job's number.
-    pub const TIMES: &str = "TIMES";
-    /// Per CPU, [`super::Lateness`] by `worker_index`.
-    pub const LATENESS: &str = "LATENESS";
-    /// The MAC address of each port, in the low 48 bits as they lie in memory, by its interface's index.
-    pub const OWN: &str = "OWN";
-    /// Per CPU, `WorkerCounters` by `worker_index`.
-    pub const WORKER_COUNTERS: &str = "WORKER_COUNTERS";
-    /// Per CPU, [`super::Limiter`]s of events.
-    pub const LIMITERS: &str = "LIMITERS";
-    /// One [`super::Replay`].
-    pub const REPLAY: &str = "REPLAY";
+    /// Defines the names of maps that are kept across attachments.
+    macro_rules! kept {
+        ($($(#[$doc:meta])* $name:ident,)*) => {
+            $($(#[$doc])* pub const $name: &str = stringify!($name);)*
+            pub const KEPT: &[&str] = &[$($name,)* LOGS];
+        };
+    }
+
+    kept! {
+        STATE,
+        JOBS,
+        /// By `worker_index`, as all tables of workers.
+        WORKERS,
+        PARENTS,
+        /// The chunk that is drawn next, by `lane_index`.
+        LANES,
+        EGRESS,
+        /// The ports that results leave through, with the egress program of each.
+        PORTS,
+        SLOTS,
+        /// As many as slots in a pool for jumbo frames; else one.
+        TAILS,
+        /// [`super::State::dynamic_slots`] for each shard after the other.
+        DYNAMIC_SLOTS,
+        /// The program for dynamic jobs, at [`super::DYNAMIC_ENTRY`].
+        MODES,
+        COUNTERS,
+        JOB_COUNTERS,
+        WORKER_COUNTERS,
+        DROPS,
+        INJECTED,
+        /// [`super::Began`] of both versions of each slot.
+        BEGAN,
+        TIMES,
+        LATENESS,
+        /// The MAC address of each port, in the low 48 bits as they lie in memory, by its interface's index.
+        OWN,
+    }
+
     /// aya-log's ring.
     pub const LOGS: &str = "AYA_LOGS";
-    /// The program that aggregates, on every port's ingress.
+    pub const REPLAY: &str = "REPLAY";
     pub const INGRESS_PROGRAM: &str = "sumac_agg";
     /// The program that addresses each copy of a result, on the port map's egress.
     pub const EGRESS_PROGRAM: &str = "sumac_agg_out";
-    /// [`INGRESS_PROGRAM`] for frames of several buffers.
     pub const JUMBO_INGRESS_PROGRAM: &str = "sumac_agg_jumbo";
-    /// [`EGRESS_PROGRAM`] for frames of several buffers.
     pub const JUMBO_EGRESS_PROGRAM: &str = "sumac_agg_out_jumbo";
-    /// The program that [`INGRESS_PROGRAM`] hands packets of dynamic jobs to.
+    /// The program that receives the packets of dynamic jobs from [`INGRESS_PROGRAM`] by a tail call.
     pub const DYNAMIC_PROGRAM: &str = "sumac_agg_atp";
-    /// [`DYNAMIC_PROGRAM`] for frames of several buffers.
     pub const JUMBO_DYNAMIC_PROGRAM: &str = "sumac_agg_atp_jumbo";
-    /// The program that plays a whole job from one frame: for measurements, never attached.
+    /// The program that replays a whole job from one frame: for measurements, never attached.
     pub const REPLAY_PROGRAM: &str = "sumac_agg_replay";
 }
 
 /// Most ports that results leave through by broadcast: one for each worker of a job.
 pub const MAX_PORTS: usize = MAX_WORKERS;
-/// Entries in the tables of workers.
 pub const WORKER_ENTRIES: usize = MAX_JOBS * MAX_WORKERS;
-/// Entries in the table of parents.
 pub const PARENT_ENTRIES: usize = MAX_JOBS * MAX_HOSTS;
 /// The index of the program for dynamic jobs in [`name::MODES`].
 pub const DYNAMIC_ENTRY: u32 = 0;
-/// Entries in the table of lanes.
 pub const LANE_ENTRIES: usize = MAX_JOBS * MAX_LANES;
 /// Bytes of values of one version of a slot.
 pub const VALUES_LEN: usize = PAGE_ELEMENTS * size_of::<i32>();
@@ -93,7 +83,6 @@ pub const VALUES_LEN: usize = PAGE_ELEMENTS * size_of::<i32>();
 pub struct Slot {
     /// Not zero while a program has the slot for itself.
     pub lock: u32,
-    /// The slot's owner and contents.
     pub meta: SlotMeta,
     /// The sums, in host order; a version's first `elements` count.
     pub values: [[u32; PAGE_ELEMENTS]; 2],
@@ -108,7 +97,6 @@ pub const TAIL_LEN: usize = TAIL_ELEMENTS * size_of::<i32>();
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Tail {
-    /// The sums, in host order.
     pub values: [[u32; TAIL_ELEMENTS]; 2],
 }
 
@@ -119,15 +107,11 @@ const _: () = assert!(offset_of!(Slot, values) == 64 && size_of::<Slot>().is_mul
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct DynamicSlot {
-    /// As in [`Slot`].
     pub lock: u32,
-    /// The slot's owner and chunk.
     pub meta: dynamic::SlotMeta,
-    /// Zero.
     pub reserved: u32,
     /// When the chunk began, in nanoseconds of the monotonic clock; of sampled chunks only.
     pub began: u64,
-    /// Zero.
     pub padding: [u32; 4],
     /// The sum and 2^31 more, in host order; the first `elements` count. So shifted, a sum that leaves 32 bits is seen by
     /// what stands above them.
@@ -142,15 +126,11 @@ const _: () = assert!(offset_of!(DynamicSlot, values) == 64 && size_of::<Dynamic
 pub struct State {
     /// Random; another one means that the slots' contents were lost.
     pub instance: u64,
-    /// Slots in the pool.
     pub slots: u32,
     /// Largest chunk that a job may ask for.
     pub elements: u16,
-    /// UDP destination port of shard 0.
     pub base_port: u16,
-    /// Shards.
     pub shards: u16,
-    /// [`state_flag`] bits.
     pub flags: u16,
     /// The address that the programs answer ARP and ICMP for; zero: none.
     pub own_ip: u32,
@@ -160,7 +140,6 @@ pub struct State {
     pub slot_timeout: u32,
 }
 
-/// Bits of [`State::flags`].
 pub mod state_flag {
     /// The programs and the pool are those for jumbo frames.
     pub const JUMBO: u16 = 1 << 0;
@@ -178,19 +157,16 @@ pub struct Drops {
     pub down: u32,
 }
 
-/// The counters of injected drops.
+/// The frames dropped intentionally, that arrived (`up`) or would have left (`down`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Injected {
-    /// Of those that arrived.
     pub up: u64,
-    /// Of those that would have left.
     pub down: u64,
 }
 
 /// One chunk of this many is looked at for [`Times`] and [`Lateness`].
 pub const SAMPLED: u32 = 16;
-/// Entries of [`Times`].
 pub const TIME_BUCKETS: usize = 32;
 
 /// A histogram of chunks' times, from their first contribution to their last.
@@ -201,15 +177,12 @@ pub struct Times {
     pub buckets: [u64; TIME_BUCKETS],
 }
 
-/// The delay of one worker's contributions after their chunks' first.
+/// The delay of one worker's contributions after their chunks' first, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Lateness {
-    /// Chunks that were looked at.
     pub chunks: u64,
-    /// The sum of all, in nanoseconds.
     pub sum: u64,
-    /// The latest, in nanoseconds.
     pub max: u64,
 }
 
@@ -219,23 +192,17 @@ pub struct Lateness {
 pub struct Began {
     /// Nanoseconds of the monotonic clock.
     pub at: u64,
-    /// The chunk.
     pub seq: u32,
-    /// [`SlotMeta::owner`].
     pub owner: u32,
 }
 
-/// The event of a [`Limiter`]: its index in the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Event {
-    /// Packets for a job that is not here.
     UnknownJob = 0,
-    /// Packets with a wrong token.
     BadToken = 1,
 }
 
-/// The number of events.
 pub const EVENTS: usize = 2;
 
 /// Limits how often one CPU tells of one event.
@@ -244,7 +211,6 @@ pub const EVENTS: usize = 2;
 pub struct Limiter {
     /// When the window began, in nanoseconds of the monotonic clock.
     pub began: u64,
-    /// Events in the window.
     pub events: u64,
 }
 
@@ -255,13 +221,11 @@ pub struct Replay {
     /// Frames played; the next one is of rank `turn mod world` to chunk `turn / world`. A dynamic job has one rank more
     /// that takes its turn: the parameter host, which sends the chunk's result.
     pub turn: u32,
-    /// Workers of the job.
     pub world: u32,
     /// Slots of the job, a power of two.
     pub slots: u32,
     /// Rank 0's address; rank r has the r-th after it.
     pub first_ip: u32,
-    /// The aggregator's address.
     pub aggregator_ip: u32,
     /// A dynamic job's parameter host; zero: the job is static.
     pub host_ip: u32,

@@ -1,24 +1,17 @@
 //! `sumac-agg attach`: attaches the programs to interfaces.
 
-use std::{
-    io::{self, Write as _},
-    net::Ipv4Addr,
-    process::ExitCode,
-    time::Duration,
-};
+use std::io::{self, Write as _};
 
 use serde::Serialize;
 use sumac_agg::{
     AttachOptions,
     attach::{AggregatorInterface, attach},
-    pool::{DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOTS, Pools, variant_of},
+    pool::{Pools, variant_of},
 };
 use sumac_agg_layout::State;
-use sumac_hostprog::Steer;
-use sumac_loader::{Variant, XdpMode};
-use sumac_wire::DEFAULT_BASE_PORT;
+use sumac_loader::Variant;
 
-use super::options::{PinRoot, print_json};
+use super::options::print_json;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,41 +32,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The interfaces
-    #[arg(value_name = "IFACE", required = true)]
-    interfaces: Vec<String>,
-    /// Slots in the pool, which jobs share; each takes 6.6 KiB of kernel memory, or 17.4 KiB for jumbo frames
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_SLOTS)]
-    slots: u32,
-    /// Slots of each shard that dynamic jobs share by hashing; each takes 3.3 KiB. 0: no dynamic jobs
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_DYNAMIC_SLOTS)]
-    dynamic_slots: u32,
-    /// Milliseconds after which a dynamic job that sends nothing loses its slots
-    #[arg(long, value_name = "MS", default_value_t = 1000)]
-    slot_timeout: u32,
-    /// Largest chunk that a job may ask for, in elements of 4 bytes [default: 832, or 2224 for jumbo frames through one interface]
-    #[arg(long, value_name = "N")]
-    elements: Option<u16>,
-    /// Load the programs for frames of several buffers; an MTU above 3506 implies it
-    #[arg(long)]
-    jumbo: bool,
-    /// UDP destination port of shard 0
-    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_BASE_PORT)]
-    base_port: u16,
-    /// UDP ports from the base port on, one for each shard of a job's slots
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    shards: u16,
-    /// Reply to ARP and ping for this address, which no kernel has and which the workers use
-    #[arg(long, value_name = "IP")]
-    own: Option<Ipv4Addr>,
-    /// XDP mode
-    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
-    mode: XdpMode,
-    /// With several shards, rules in the NIC that direct each shard's port to a queue of its own
-    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
-    steer: Steer,
     #[command(flatten)]
-    pins: PinRoot,
+    options: AttachOptions,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -88,22 +48,8 @@ struct Attached {
     ports: Vec<AggregatorInterface>,
 }
 
-/// Attaches, and prints what was bound.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let (aggregator, ports) = attach(&AttachOptions {
-        interfaces: args.interfaces.clone(),
-        slots: args.slots,
-        dynamic_slots: args.dynamic_slots,
-        slot_timeout: Duration::from_millis(args.slot_timeout.into()),
-        elements: args.elements,
-        jumbo: args.jumbo,
-        base_port: args.base_port,
-        shards: args.shards,
-        own_ip: args.own,
-        mode: args.mode,
-        steer: args.steer,
-        pin_root: args.pins.pin_root.clone(),
-    })?;
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let (aggregator, ports) = attach(&args.options)?;
     let state = aggregator.state()?;
     let pool_bytes = Pools::of(&state).memory(variant_of(&state));
     if args.json {
@@ -129,5 +75,5 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "pool: {} slots of up to {} elements{dynamic}, {mib:.1} MiB{jumbo}",
         state.slots, state.elements
     )?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

@@ -1,9 +1,6 @@
 //! `sumac-agg bench`: nanoseconds per frame of the aggregator's program.
 
-use std::{
-    io::{self, Write as _},
-    process::ExitCode,
-};
+use std::io::{self, Write as _};
 
 use sumac_agg::replay::{Measurement, ReplayOptions, replay};
 
@@ -33,8 +30,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Prints the measurements.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let options = ReplayOptions { dynamic: args.dynamic, checksum: !args.no_checksum, repeat: args.repeat };
     let measured = replay(&args.workers, &args.elements, options)?;
     if args.json {
@@ -45,5 +41,5 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for Measurement { workers, elements, bytes, ns_per_frame, .. } in &measured {
         writeln!(out, "{workers:>8}{elements:>10}{bytes:>10}{ns_per_frame:>12}")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

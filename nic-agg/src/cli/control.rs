@@ -1,9 +1,6 @@
 //! `sumac-agg control`: racks, parameter hosts and jobs of the control plane.
 
-use std::{
-    io::{self, Write as _},
-    process::ExitCode,
-};
+use std::io::{self, Write as _};
 
 use sumac_agg::local::{self, Question};
 
@@ -28,9 +25,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Asks and prints.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let text = local::ask(&local::control_name(args.port), &Question::Control { json: args.json })?;
-    io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(ExitCode::SUCCESS)
+    Ok(io::stdout().lock().write_all(text.as_bytes())?)
 }

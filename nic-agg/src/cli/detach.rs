@@ -1,9 +1,6 @@
 //! `sumac-agg detach`: detaches the programs.
 
-use std::{
-    io::{self, Write as _},
-    process::ExitCode,
-};
+use std::io::{self, Write as _};
 
 use anyhow::bail;
 use sumac_agg::{clean, detach};
@@ -35,14 +32,13 @@ pub struct Args {
     pins: PinRoot,
 }
 
-/// Detaches, and lists the jobs that are kept.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     if args.all || args.all_namespaces {
         for path in clean(&args.pins.pin_root, args.all_namespaces)? {
             writeln!(out, "removed {}", path.display())?;
         }
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let detached = detach(&args.pins.pin_root, &args.interfaces)?;
     for interface in &detached.interfaces {
@@ -59,5 +55,5 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !missing.is_empty() {
         bail!("not attached to {missing:?}: see sumac-agg status");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

@@ -1,7 +1,5 @@
 //! `sumac-agg drop`: drops frames intentionally.
 
-use std::process::ExitCode;
-
 use sumac_agg::{
     Aggregator,
     drops::{DropRate, drops},
@@ -38,12 +36,11 @@ pub struct Args {
     target: Target,
 }
 
-/// Sets the drops.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let drops = drops(args.up, args.down);
     match args.target.host {
         Some(port) => drop(local::ask(&local::host_name(port), &Question::drop(args.job, drops))?),
         None => Aggregator::open(&args.target.pins.pin_root)?.set_drops(args.job, drops)?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! `sumac-agg man` and `completions`: files generated from the command line's definition.
 
-use std::{fs, io::Write as _, path::PathBuf, process::ExitCode};
+use std::{fs, io::Write as _, path::PathBuf};
 
 use anyhow::Context as _;
 use clap::Command;
@@ -27,18 +27,15 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Writes the pages.
-pub fn man(args: &ManArgs, command: Command) -> anyhow::Result<ExitCode> {
+pub fn man(args: &ManArgs, command: Command) -> anyhow::Result<()> {
     let shown = args.directory.display();
     fs::create_dir_all(&args.directory).with_context(|| format!("making {shown}"))?;
     clap_mangen::generate_to(command, &args.directory).with_context(|| format!("writing to {shown}"))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
-/// Prints the script.
-pub fn completions(args: &CompletionsArgs, mut command: Command) -> anyhow::Result<ExitCode> {
+pub fn completions(args: &CompletionsArgs, mut command: Command) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "sumac-agg", &mut script);
-    std::io::stdout().lock().write_all(&script)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(std::io::stdout().lock().write_all(&script)?)
 }

@@ -3,7 +3,6 @@
 use std::{
     io::{self, Write as _},
     net::{Ipv4Addr, SocketAddrV4},
-    process::ExitCode,
 };
 
 use anyhow::{Context as _, anyhow};
@@ -124,15 +123,14 @@ fn number(text: &str) -> Result<u64, String> {
     parsed.map_err(|error| error.to_string())
 }
 
-/// Does what was asked of jobs.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.what {
         JobCommand::Add(args) => add(args),
         JobCommand::Remove { job, pins } => {
             if !Aggregator::open(&pins.pin_root)?.remove_job(*job)? {
                 return Err(anyhow!("no job {job}: see sumac-agg job list"));
             }
-            Ok(ExitCode::SUCCESS)
+            Ok(())
         }
         JobCommand::List { pins, json } => {
             let jobs = Aggregator::open(&pins.pin_root)?.jobs()?;
@@ -141,12 +139,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
             let mut out = io::stdout().lock();
             jobs.iter().try_for_each(|job| write_job(&mut out, job))?;
-            Ok(ExitCode::SUCCESS)
+            Ok(())
         }
     }
 }
 
-fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
+fn add(args: &AddArgs) -> anyhow::Result<()> {
     let aggregator = Aggregator::open(&args.pins.pin_root)?;
     let mut workers = args.workers.iter().map(hop).collect::<anyhow::Result<Vec<_>>>()?;
     let mut parents = args.hosts.iter().map(hop).collect::<anyhow::Result<Vec<_>>>()?;
@@ -191,7 +189,7 @@ fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
         false => format!("slots {first} to {}", first + slots - 1),
     };
     writeln!(io::stdout(), "job {} epoch {epoch}: {slots}, results to {to}", args.job)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Returns the next hop to a worker, by the kernel's routes and neighbours.

@@ -1,7 +1,5 @@
 //! `sumac-agg logs`: the programs' log messages.
 
-use std::process::ExitCode;
-
 use sumac_agg::Aggregator;
 
 use super::options::PinRoot;
@@ -17,7 +15,6 @@ pub struct Args {
 }
 
 /// Follows until a signal ends it.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    Aggregator::open(&args.pins.pin_root)?.log()?.run(None)?;
-    Ok(ExitCode::SUCCESS)
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    Ok(Aggregator::open(&args.pins.pin_root)?.log()?.run(None)?)
 }

@@ -6,11 +6,12 @@ mod control;
 mod detach;
 mod drop;
 mod generate;
-pub mod identity;
+mod identity;
 mod job;
 mod logs;
 mod options;
-pub mod status;
+mod serve;
+mod status;
 mod token;
 
 use std::{
@@ -20,9 +21,6 @@ use std::{
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use sumac_agg::{OpenError, aggregator::ChangeError};
-
-pub use self::identity::StateDir;
-use crate::serve;
 
 const HELP: &str = "\
 Examples:
@@ -89,7 +87,7 @@ pub fn main() -> ExitCode {
         Verb::Man(args) => generate::man(&args, Cli::command()),
         Verb::Completions(args) => generate::completions(&args, Cli::command()),
     };
-    done.unwrap_or_else(|error| failed(&error))
+    done.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
 }
 
 fn start_messages() {

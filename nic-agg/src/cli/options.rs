@@ -3,7 +3,6 @@
 use std::{
     io::{self, Write as _},
     path::PathBuf,
-    process::ExitCode,
 };
 
 use serde::Serialize;
@@ -27,10 +26,8 @@ pub struct Target {
     pub host: Option<u16>,
 }
 
-/// Prints one JSON object.
-pub fn print_json(value: &impl Serialize) -> anyhow::Result<ExitCode> {
+pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     let mut text = serde_json::to_vec(value)?;
     text.push(b'\n');
-    io::stdout().lock().write_all(&text)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(io::stdout().lock().write_all(&text)?)
 }

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     io::{self, Write as _},
-    process::ExitCode,
 };
 
 use sumac_agg::{
@@ -31,8 +30,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Shows the status.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let text = match args.target.host {
         Some(port) => local::ask(&local::host_name(port), &Question::Status { json: args.json })?,
         None => {
@@ -43,8 +41,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             text(&status, args.json)?
         }
     };
-    io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(ExitCode::SUCCESS)
+    Ok(io::stdout().lock().write_all(text.as_bytes())?)
 }
 
 /// Returns the reasons for the jobs' numbers of slots, which `sumac-agg serve` has if it opened them.

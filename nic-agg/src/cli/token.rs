@@ -3,12 +3,11 @@
 use std::{
     io::{self, Write as _},
     path::PathBuf,
-    process::ExitCode,
 };
 
 use sumac_control::{Credential, JoinToken};
 
-use super::{StateDir, identity::TlsFiles};
+use super::identity::{StateDir, TlsFiles};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,8 +34,7 @@ pub struct Args {
     tls: TlsFiles,
 }
 
-/// Prints it.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let identity = args.tls.identity(&args.state)?;
     let secret = match (&args.secret_file, args.racks) {
         (Some(file), _) => Credential::from_file(file)?.secret,
@@ -44,6 +42,5 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         (None, true) => args.state.rack_secret()?,
     };
     let token = JoinToken { fingerprint: identity.fingerprint(), secret };
-    writeln!(io::stdout().lock(), "{token}")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(writeln!(io::stdout().lock(), "{token}")?)
 }

@@ -8,10 +8,8 @@ use thiserror::Error;
 
 use crate::tables::TableError;
 
-/// A job that was not added or changed.
 #[derive(Debug, Error)]
 pub enum AddJobError {
-    /// The reasons that every aggregator has.
     #[error(transparent)]
     Job(#[from] JobError),
     #[error("two workers have the address {ip}: it identifies a worker's contributions")]

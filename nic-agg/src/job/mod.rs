@@ -15,6 +15,7 @@ use sumac_agg_host::{
     NewJob,
     job::{check_range, endpoint, resized},
 };
+use sumac_agg_layout::State;
 use sumac_control::neighbour::Neighbour;
 use sumac_wire::{
     MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS,
@@ -29,7 +30,6 @@ use crate::tables::{TableError, Tables};
 /// interrupts preempt them.
 const PROGRAM_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// The placement of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     pub first_slot: u32,
@@ -40,8 +40,6 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Formats the destinations of results.
-    #[must_use]
     pub fn destinations(group: Option<Ipv4Addr>, is_copied: bool) -> String {
         match (group, is_copied) {
             (None, _) => "each worker's interface".into(),
@@ -52,7 +50,6 @@ impl Placed {
 }
 
 /// Returns the entry of a worker, root or parameter host, with the link-layer addresses of the next hop towards it.
-#[must_use]
 pub fn worker_entry(to: SocketAddrV4, neighbour: &Neighbour) -> WorkerEntry {
     WorkerEntry {
         aggregator_ip: neighbour.src_ip.to_bits(),
@@ -68,10 +65,7 @@ pub fn worker_entry(to: SocketAddrV4, neighbour: &Neighbour) -> WorkerEntry {
 /// # Errors
 /// See [`AddJobError`]; then nothing is added.
 pub fn add(tables: &mut Tables, new: &NewJob) -> Result<Placed, AddJobError> {
-    let state = tables.state.get(0)?;
-    let before = if usize::from(new.job) < MAX_JOBS { tables.job(new.job)? } else { JobEntry::default() };
-    new.check(&state, &before)?;
-    check_addresses(new)?;
+    let state = check(tables, new)?;
     let interfaces = ranks_by_interface(new);
     let (group, is_copied) = (group(new, &interfaces)?, interfaces.len() > 1);
     if usize::from(new.entry.elements) > PAGE_ELEMENTS && is_copied {
@@ -86,6 +80,15 @@ pub fn add(tables: &mut Tables, new: &NewJob) -> Result<Placed, AddJobError> {
     Ok(placed)
 }
 
+/// Checks a job against the tables; returns the aggregator's sizes.
+fn check(tables: &Tables, new: &NewJob) -> Result<State, AddJobError> {
+    let state = tables.state.get(0)?;
+    let before = if usize::from(new.job) < MAX_JOBS { tables.job(new.job)? } else { JobEntry::default() };
+    new.check(&state, &before)?;
+    check_addresses(new)?;
+    Ok(state)
+}
+
 fn check_addresses(new: &NewJob) -> Result<(), AddJobError> {
     let mut addresses = HashSet::new();
     match new.workers.iter().find(|worker| !addresses.insert(worker.ip)) {
@@ -96,8 +99,9 @@ fn check_addresses(new: &NewJob) -> Result<(), AddJobError> {
 
 /// Places a static job in the first gap of the pool that is large enough.
 pub fn place(tables: &Tables, new: &mut NewJob) -> Result<(), AddJobError> {
+    let state = check(tables, new)?;
     if !new.is_dynamic() {
-        let (slots, pool) = (new.entry.slots, tables.state.get(0)?.slots);
+        let (slots, pool) = (new.entry.slots, state.slots);
         let gap = first_gap(slots, pool, &tables.jobs()?);
         new.entry.slot_base = gap.ok_or(AddJobError::PoolFull { slots, pool })?;
     }

@@ -1,7 +1,6 @@
 //! Checks, fan-out and placement of a new job, without a kernel.
 
 use sumac_agg_host::{JobError, job::log2};
-use sumac_agg_layout::State;
 
 use super::*;
 
@@ -50,7 +49,7 @@ fn with(new: NewJob, change: impl Fn(&mut NewJob)) -> NewJob {
 }
 
 /// Returns the first error of a job on an empty aggregator.
-fn check(new: &NewJob, state: &State) -> Result<(), AddJobError> {
+fn refusal(new: &NewJob, state: &State) -> Result<(), AddJobError> {
     new.check(state, &JobEntry::default())?;
     check_addresses(new)
 }
@@ -126,7 +125,7 @@ fn slots_are_found_between_those_of_others() {
 #[test]
 fn an_impossible_job_is_refused_by_name() {
     let good = NewJob { job: 1, ..job(vec![worker(1, 1), worker(2, 2)]) };
-    assert!(check(&good, &STATE).is_ok());
+    assert!(refusal(&good, &STATE).is_ok());
     type Case = (&'static str, fn(&mut NewJob), &'static str);
     assert_eq!(log2(12).unwrap_err().to_string(), "12 slots in a lane: must be a power of two");
     let table: [Case; 11] = [
@@ -145,7 +144,7 @@ fn an_impossible_job_is_refused_by_name() {
     for (what, change, expected) in table {
         let mut bad = good.clone();
         change(&mut bad);
-        let text = check(&bad, &STATE).unwrap_err().to_string();
+        let text = refusal(&bad, &STATE).unwrap_err().to_string();
         assert!(text.contains(expected), "{what}: {text}");
     }
 }
@@ -157,7 +156,7 @@ fn dynamic_jobs_are_checked_too() {
         new.entry = JobEntry { flags: job_flag::DYNAMIC, slots: 64, lane_slots_log2: 0, ..new.entry };
         new.parents = vec![worker(9, 9)];
     });
-    assert!(check(&good, &STATE).is_ok());
+    assert!(refusal(&good, &STATE).is_ok());
     type Case = (&'static str, fn(&mut NewJob), &'static str);
     let table: [Case; 6] = [
         ("no slots", |j| j.entry.slots = 0, "0 slots of each shard"),
@@ -168,18 +167,19 @@ fn dynamic_jobs_are_checked_too() {
         ("long chunks", |j| j.entry.elements = 257, "257 elements"),
     ];
     for (what, change, expected) in table {
-        let text = check(&with(good.clone(), change), &STATE).unwrap_err().to_string();
+        let text = refusal(&with(good.clone(), change), &STATE).unwrap_err().to_string();
         assert!(text.contains(expected), "{what}: {text}");
     }
     let long = State { elements: 2000, ..STATE };
-    let refused = check(&with(good.clone(), |new| new.entry.elements = 833), &long).unwrap_err().to_string();
+    let refused =
+        refusal(&with(good.clone(), |new| new.entry.elements = 833), &long).unwrap_err().to_string();
     assert!(refused.contains("1 to 832"), "{refused}");
     let rack = with(good.clone(), |new| {
         (new.entry.flags, new.entry.racks) = (new.entry.flags | job_flag::CHILD, 2);
     });
-    assert!(check(&rack, &STATE).is_ok(), "a rack's go up");
+    assert!(refusal(&rack, &STATE).is_ok(), "a rack's go up");
     let orphan = with(rack, |new| new.parents.clear());
-    assert!(matches!(check(&orphan, &STATE), Err(AddJobError::Job(JobError::Parents(0)))));
+    assert!(matches!(refusal(&orphan, &STATE), Err(AddJobError::Job(JobError::Parents(0)))));
     let entry = good.active_entry();
     assert_eq!((entry.slots, entry.hosts, entry.flags & job_flag::DYNAMIC), (64, 1, job_flag::DYNAMIC));
     assert_eq!(first_gap(64, 64, &[(1, entry)]), Some(0), "its slots are not the pool's");

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddrV4;
 
-use sumac_agg_host::HostDataPlane;
+use sumac_agg_host::{HostDataPlane, JobError};
 use sumac_agg_layout::Drops;
 use sumac_control::{DataPlane as _, plane::PlaneError};
 use sumac_wire::{MAX_JOBS, PAGE_ELEMENTS, dynamic, slot::SlotMeta, tables::JobEntry};
@@ -11,12 +11,9 @@ use super::{
     ChunkLimit, DynamicPool, Plane, Status,
     job::{JobStatus, Observed, by_reason, job_status, slots_used, worker_status},
 };
-use crate::drops::{self, DropRule, NoSuchJob};
+use crate::drops::{self, DropRule};
 
 /// Reads the status.
-///
-/// # Errors
-/// When one of its threads has ended.
 pub fn status(plane: &HostDataPlane) -> Result<Status, PlaneError> {
     let (instance, running) = (plane.instance()?, plane.running());
     let sizes = running.sizes();
@@ -70,7 +67,7 @@ fn job(
 }
 
 /// Sets the drops of one job, or of all, present and future.
-pub fn set_drops(plane: &HostDataPlane, job: Option<u16>, drops: Drops) -> Result<(), NoSuchJob> {
+pub fn set_drops(plane: &HostDataPlane, job: Option<u16>, drops: Drops) -> Result<(), JobError> {
     drops::numbers(job)?.for_each(|job| plane.running().set_drops(job, drops));
     Ok(())
 }

@@ -32,7 +32,6 @@ pub struct JobStatus {
     pub first_slot: u32,
     /// The job's slots; of a dynamic job, those of each shard that it may take.
     pub slots: u32,
-    /// The reason for their number, where it is known.
     pub slots_reason: Option<String>,
     /// 0 for a dynamic job, whose slots have no lanes.
     pub lanes: u32,
@@ -40,7 +39,6 @@ pub struct JobStatus {
     /// Whether a completed slot takes the next chunk of its lane, whatever its number.
     pub stealing: bool,
     pub level: LevelStatus,
-    /// The most elements in a chunk.
     pub elements: u16,
     /// Whether UDP checksums are verified.
     pub checksum: bool,
@@ -50,7 +48,6 @@ pub struct JobStatus {
     pub is_copied: bool,
     /// Frames by reason, without those never counted.
     pub counters: BTreeMap<&'static str, u64>,
-    /// Intentional drops, if there are any.
     pub drops: Option<DropStatus>,
     /// Times from a chunk's first contribution to its last, of one chunk in 16.
     pub aggregation: Histogram,
@@ -59,26 +56,18 @@ pub struct JobStatus {
     pub workers: Vec<WorkerStatus>,
 }
 
-/// The level of an aggregator in a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LevelStatus {
-    /// The only one.
     Only,
-    /// Its workers are racks.
     Root,
-    Rack {
-        rack: u16,
-        parent: Ipv4Addr,
-    },
+    Rack { rack: u16, parent: Ipv4Addr },
 }
 
 /// Intentional drops, in percent and in frames.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct DropStatus {
-    /// Of the frames that arrive.
     pub up_percent: f64,
-    /// Of the frames that leave.
     pub down_percent: f64,
     pub up: u64,
     pub down: u64,
@@ -105,7 +94,6 @@ pub struct WorkerStatus {
     pub mac: Option<String>,
     /// The interface towards the worker; unknown to a host aggregator.
     pub ifindex: Option<u32>,
-    /// Contributions added.
     pub added: u64,
     /// Of these, the last of their slot.
     pub last: u64,
@@ -148,9 +136,6 @@ impl Histogram {
 
 impl Aggregator {
     /// Reads the status of each job.
-    ///
-    /// # Errors
-    /// When the aggregator is no longer attached.
     pub fn jobs(&self) -> Result<Vec<JobStatus>, OpenError> {
         let tables = self.tables()?;
         let jobs = tables.jobs()?.into_iter().filter(|(_, entry)| entry.flags & job_flag::ACTIVE != 0);

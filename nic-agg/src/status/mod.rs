@@ -24,13 +24,10 @@ use crate::{
     tables::{TableError, Tables},
 };
 
-/// The kind of an aggregator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Plane {
-    /// XDP programs.
     Ebpf,
-    /// A process.
     Host,
 }
 
@@ -40,7 +37,6 @@ pub struct Status {
     pub plane: Plane,
     /// Changes when the slots' contents were lost.
     pub instance: u64,
-    /// Slots in the pool for static jobs.
     pub slots: u32,
     pub slots_used: u32,
     /// The pool that dynamic jobs share; `None`: none are served.
@@ -52,7 +48,6 @@ pub struct Status {
     pub chunk_limit: ChunkLimit,
     /// Whether the programs are those for frames of several buffers.
     pub jumbo: bool,
-    /// UDP destination port of shard 0.
     pub base_port: u16,
     pub shards: u16,
     /// The address that the programs reply to ARP and ICMP echo requests for.
@@ -66,10 +61,8 @@ pub struct Status {
     pub jobs: Vec<JobStatus>,
 }
 
-/// The slots that dynamic jobs share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DynamicPool {
-    /// Slots of each shard.
     pub slots: u32,
     /// Slots of all shards that hold a chunk.
     pub held: u32,
@@ -77,7 +70,6 @@ pub struct DynamicPool {
     pub timeout_ms: u32,
 }
 
-/// The largest chunk that a job may ask for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChunkLimit {
     pub elements: u16,
@@ -85,7 +77,6 @@ pub struct ChunkLimit {
     pub port: Option<String>,
 }
 
-/// An interface of the aggregator.
 #[derive(Clone, Debug, Serialize)]
 pub struct InterfaceStatus {
     pub interface: String,
@@ -99,9 +90,6 @@ pub struct InterfaceStatus {
 
 impl Aggregator {
     /// Reads the status.
-    ///
-    /// # Errors
-    /// When the aggregator is no longer attached.
     pub fn status(&self) -> Result<Status, OpenError> {
         let tables = self.tables()?;
         let state = tables.state.get(0)?;

@@ -8,7 +8,6 @@ use super::{
 };
 use crate::job::Placed;
 
-/// Formats the status.
 pub fn text(status: &Status, json: bool) -> io::Result<String> {
     let mut out = Vec::new();
     if json {

@@ -7,7 +7,6 @@ use sumac_wire::{MAX_WORKERS, Reason, tables::worker_index};
 use super::{Result, Tables, reading};
 
 impl Tables {
-    /// Returns the frames by reason.
     pub fn counters(&self) -> Result<Vec<(Reason, u64)>> {
         let count = |reason: &Reason| {
             let per_cpu = self.counters.get(&(*reason as u32), 0)?;
@@ -16,7 +15,6 @@ impl Tables {
         Reason::ALL.iter().map(count).collect::<std::result::Result<_, _>>().map_err(reading(name::COUNTERS))
     }
 
-    /// Returns the statistics of a job.
     pub fn job_seen(&self, job: u16) -> Result<JobSeen> {
         let (mut sum, index) = (JobSeen::default(), job.into());
         for counters in self.job_counters.get(index)? {
@@ -31,7 +29,6 @@ impl Tables {
         Ok(sum)
     }
 
-    /// Returns the statistics of a worker.
     pub fn worker_seen(&self, job: u16, rank: u16) -> Result<WorkerSeen> {
         let index = worker_index(job, rank);
         let all = self.worker_counters.get(index)?.into_iter().zip(self.lateness.get(index)?);
@@ -39,7 +36,6 @@ impl Tables {
         Ok(seen.fold(WorkerSeen::default(), |sum, one| sum.and(&one)))
     }
 
-    /// Returns the part of a job's frames that is dropped intentionally.
     pub fn drops(&self, job: u16) -> Result<Drops> {
         self.drops.get(job.into())
     }
@@ -48,7 +44,6 @@ impl Tables {
         self.drops.set(job.into(), &drops)
     }
 
-    /// Sets the counters of a job and its workers to zero.
     pub fn clear_counters(&mut self, job: u16) -> Result<()> {
         self.job_counters.clear(job.into())?;
         self.injected.clear(job.into())?;

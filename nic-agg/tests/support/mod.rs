@@ -49,6 +49,18 @@ pub fn privileged(test: &str) -> bool {
     may
 }
 
+/// Ends a test that cannot run: see [`privileged`].
+#[allow(unused_macros, reason = "each test uses a part of it")]
+macro_rules! needs_privileges {
+    ($test:literal) => {
+        if !$crate::support::privileged($test) {
+            return;
+        }
+    };
+}
+#[allow(unused_imports, reason = "each test uses a part of it")]
+pub(crate) use needs_privileges;
+
 /// Programs and maps of one test, without pins.
 pub struct Bench {
     variant: Variant,

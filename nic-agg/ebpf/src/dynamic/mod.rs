@@ -3,9 +3,7 @@
 //! One program for both modes would be beyond what the verifier looks at, and static jobs would pay for the other's
 //! registers.
 
-pub mod plan;
 mod slot;
-pub mod work;
 
 use aya_ebpf::{
     bindings::xdp_action::{XDP_DROP, XDP_PASS},
@@ -27,7 +25,7 @@ use crate::{
     packet::{Headers, Packet},
     payload::Payload,
     pipeline::{self, Outcome},
-    send,
+    plan, send,
     slot::{is_intact, sum},
     work::{Work, stage_ends},
 };
@@ -215,7 +213,7 @@ fn count_effect(counters: &mut WorkerCounters, plan: u32, done: Result<(), Reaso
         if plan & plan::SUM != 0 {
             counters.last += 1;
         }
-    } else if plan & plan::UP == 0 {
+    } else if plan & plan::DYNAMIC_UP == 0 {
         counters.duplicates += 1;
     }
 }
@@ -234,7 +232,7 @@ fn send_on(headers: Headers, work: &Work) -> Result<Outcome, Reason> {
         () if is(plan::TAKEN) => Reason::Added,
         () => Reason::Duplicate,
     };
-    if !is(plan::UP | plan::RESULT) {
+    if !is(plan::DYNAMIC_UP | plan::RESULT) {
         return Ok(Outcome::new(reason, XDP_DROP));
     }
     let job = JOBS.get(u32::from(headers.job())).ok_or(Reason::Internal)?;

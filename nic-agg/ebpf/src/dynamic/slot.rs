@@ -9,11 +9,11 @@ use sumac_wire::{
     header::flag,
 };
 
-use super::plan;
 use crate::{
     lock,
     payload::{Elements as _, Payload},
-    slot::{is_intact, sum},
+    plan,
+    slot::{copy, is_intact, sum},
     times,
     work::{Work, stage_ends},
 };
@@ -83,7 +83,7 @@ fn look(meta: *const SlotMeta, work: &mut Work) {
     let (after, action) = decide(&before, &chunk.contribution, chunk.now, chunk.timeout);
     chunk.sum = if matches!(action, Action::Flush { .. }) { before } else { after };
     chunk.after = after;
-    work.plan = plan::of(action, chunk.contribution.flags, &before);
+    work.plan = plan::of_dynamic(action, chunk.contribution.flags, &before);
 }
 
 /// The passes that take the payload in.
@@ -126,18 +126,5 @@ fn note_overflow(work: &mut Work) {
     // A slot that is flushed is free.
     if work.plan & plan::FLUSHED == 0 {
         work.chunk.after.flags |= flag::OVERFLOW;
-    }
-}
-
-/// Copies metadata word by word: the compiler would call a function for it.
-///
-/// # Safety
-/// `to` may be written to.
-#[inline(always)]
-unsafe fn copy(from: &SlotMeta, to: *mut SlotMeta) {
-    let (from, to) = (&raw const *from, to.cast::<u32>());
-    for word in 0..size_of::<SlotMeta>() / size_of::<u32>() {
-        // SAFETY: by the caller's promise, and the struct is made of words.
-        unsafe { *to.add(word) = from.cast::<u32>().add(word).read_volatile() };
     }
 }

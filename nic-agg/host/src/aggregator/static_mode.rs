@@ -24,7 +24,9 @@ impl HostAggregator {
     pub fn check_resize(&self, number: u16, lane_slots: u32) -> Result<JobEntry, JobError> {
         let job = self.job(number).copied().unwrap_or_default();
         let resized = resized(number, &job, lane_slots)?;
-        if self.pool.is_held(job.slot_base, job.slots, owner(number, job.epoch)) {
+        let owner = owner(number, job.epoch);
+        let mut slots = self.pool.slots.iter().skip(job.slot_base as usize).take(job.slots as usize);
+        if slots.any(|meta| meta.owner == owner) {
             return Err(JobError::Held(number));
         }
         Ok(resized)
@@ -244,7 +246,6 @@ fn answer_to(action: Action, header: &Header, held: &Version, job: &JobEntry) ->
     })
 }
 
-/// The outcome of a contribution.
 #[derive(Clone, Copy)]
 enum Applied {
     Added,

@@ -24,14 +24,12 @@ use sumac_wire::{MAX_ELEMENTS, MAX_WORKERS, admit::payload_len, header::offset};
 use super::{IDLE, lock};
 use crate::aggregator::{Answer, HostAggregator};
 
-/// Packets that are received at once.
 const BATCH: usize = 32;
 /// Bytes of a packet's buffer: longer ones are cut short, and refused for it.
 const CAPACITY: usize = payload_len(MAX_ELEMENTS as u16) + 64;
 /// The ECN bits of a packet that was marked.
 const CONGESTION: u8 = 0b11;
 
-/// The state of the thread.
 pub struct Pump {
     socket: UdpSocket,
     core: Arc<Mutex<HostAggregator>>,
@@ -42,7 +40,6 @@ pub struct Pump {
     ecn: u8,
 }
 
-/// A packet of the batch.
 struct Arrival {
     source: Ipv4Addr,
     len: usize,

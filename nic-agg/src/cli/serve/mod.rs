@@ -1,41 +1,36 @@
 //! `sumac-agg serve`: the control plane that lets remote daemons open jobs on this aggregator.
 
+mod answers;
+
 use std::{
     collections::HashMap,
     net::{Ipv4Addr, SocketAddr, UdpSocket},
-    os::fd::AsFd,
     path::PathBuf,
-    process::ExitCode,
     sync::Arc,
-    thread,
     time::Duration,
 };
 
-use anyhow::{Context, bail};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use anyhow::{Context as _, bail};
 use sumac_agg::{
-    Aggregator, control_status,
-    local::{self, Question},
+    local,
     plane::EbpfPlane,
     pool::{DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOT_TIMEOUT, DEFAULT_SLOTS},
-    status::{host as host_status, text as status_text},
 };
 use sumac_agg_host::HostDataPlane;
-use sumac_agg_layout::Drops;
 use sumac_control::{
     Credential, DataPlane, Endpoint, Identity, NoDataPlane, Secret, Secrets, Trust,
     plane::PlaneInfo,
     rack::RackServer,
-    server::{Listening, Overseer, ServerOptions},
+    server::{Listening, ServerOptions},
 };
-use sumac_loader::{DEFAULT_PIN_ROOT, log::ProgramLog};
-use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, Reason};
+use sumac_loader::DEFAULT_PIN_ROOT;
+use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{StateDir, identity::TlsFiles};
-
-/// Interval of the check for replaced programs.
-const LOOK: Duration = Duration::from_millis(500);
+use self::answers::{
+    answer_for_control, answer_for_ebpf, answer_for_host, answer_questions, follow_log, report,
+};
+use super::identity::{StateDir, TlsFiles};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -173,7 +168,7 @@ enum Role {
 }
 
 /// Serves until a signal ends it.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Args) -> anyhow::Result<()> {
     let role = args.role()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -207,7 +202,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             runtime.block_on(serve(args.listen, Arc::new(NoDataPlane), role))?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 impl Args {
@@ -355,90 +350,6 @@ fn announce(control: SocketAddr, info: &PlaneInfo) {
         %control, plane = info.kind.name(), slots = info.slots, elements = info.max_elements,
         data_port = info.base_port, shards = info.shards, "waiting for workers"
     );
-}
-
-/// Lets `sumac-agg status` and `drop` ask. Jobs do without.
-fn answer_questions(name: &str, answer: impl Fn(Question) -> Result<String, String> + Send + 'static) {
-    if let Err(error) = local::serve(name, answer) {
-        tracing::warn!(%error, "cannot listen as @{name}: `sumac-agg status` cannot ask this process");
-    }
-}
-
-fn answer_for_ebpf(plane: &EbpfPlane, question: &Question) -> Result<String, String> {
-    match question {
-        Question::SlotsReasons => {
-            serde_json::to_string(&plane.reasons.all()).map_err(|error| error.to_string())
-        }
-        Question::Status { .. } | Question::Drop { .. } | Question::Control { .. } => {
-            Err("the eBPF aggregator tells that itself: ask without --host".into())
-        }
-    }
-}
-
-fn answer_for_host(plane: &HostDataPlane, question: Question) -> Result<String, String> {
-    match question {
-        Question::Status { json } => {
-            let status = host_status::status(plane).map_err(|error| error.to_string())?;
-            status_text::text(&status, json).map_err(|error| error.to_string())
-        }
-        Question::Drop { job, up, down } => {
-            tracing::warn!(job, up, down, "dropping packets on purpose: so many in 2^32");
-            let set = host_status::set_drops(plane, job, Drops { up, down });
-            set.map(|()| String::new()).map_err(|error| error.to_string())
-        }
-        Question::SlotsReasons => Err("a host aggregator's status has them".into()),
-        Question::Control { .. } => Err("its control plane tells that, by its TCP port".into()),
-    }
-}
-
-fn answer_for_control(overseer: &Overseer, question: &Question) -> Result<String, String> {
-    let Question::Control { json } = question else {
-        return Err("the aggregator tells that, and not its control plane".into());
-    };
-    let overview = overseer.overview().ok_or("it is being started; ask again")?;
-    if !*json {
-        return Ok(control_status::text(&overview));
-    }
-    let line = serde_json::to_string(&overview).map_err(|error| error.to_string())?;
-    Ok(line + "\n")
-}
-
-/// Gives the messages of the eBPF programs to the log, until the process ends.
-fn follow_log(aggregator: Aggregator) -> anyhow::Result<()> {
-    let follow = move || {
-        loop {
-            match aggregator.log() {
-                Ok(log) => follow_instance(&aggregator, log),
-                Err(error) => tracing::debug!(%error, "no messages of the eBPF programs for now"),
-            }
-            thread::sleep(LOOK);
-        }
-    };
-    thread::Builder::new().name("ebpf-log".into()).spawn(follow).context("cannot start the log's thread")?;
-    Ok(())
-}
-
-/// Returns when the aggregator is another one than at the start.
-fn follow_instance(aggregator: &Aggregator, mut log: ProgramLog) {
-    let instance = || aggregator.state().ok().map(|state| state.instance);
-    let first = instance();
-    while instance() == first {
-        let mut waiting = [PollFd::new(log.as_fd(), PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::MAX);
-        if let Err(error) = poll(&mut waiting, timeout) {
-            tracing::debug!(%error, "waiting for messages of the eBPF programs");
-            thread::sleep(LOOK);
-        }
-        log.flush();
-    }
-}
-
-/// Says what the host aggregator did.
-fn report(plane: &HostDataPlane) {
-    let running = plane.running();
-    for reason in Reason::ALL.iter().filter(|reason| running.counter(**reason) > 0) {
-        tracing::info!(reason = reason.name(), packets = running.counter(*reason), "host aggregator");
-    }
 }
 
 #[cfg(test)]

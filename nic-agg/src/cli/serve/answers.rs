@@ -1,0 +1,104 @@
+//! Beside the control plane: answers to the command line, the eBPF programs' messages, and the final counters.
+
+use std::{os::fd::AsFd as _, thread, time::Duration};
+
+use anyhow::Context as _;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use sumac_agg::{
+    Aggregator, control_status,
+    local::{self, Question},
+    plane::EbpfPlane,
+    status::{host as host_status, text as status_text},
+};
+use sumac_agg_host::HostDataPlane;
+use sumac_agg_layout::Drops;
+use sumac_control::server::Overseer;
+use sumac_loader::log::ProgramLog;
+use sumac_wire::Reason;
+
+/// Interval of the check for replaced programs.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Answers `sumac-agg status`, `control` and `drop`; jobs do not need it.
+pub fn answer_questions(name: &str, answer: impl Fn(Question) -> Result<String, String> + Send + 'static) {
+    if let Err(error) = local::serve(name, answer) {
+        tracing::warn!(%error, "cannot listen as @{name}: `sumac-agg status` cannot ask this process");
+    }
+}
+
+pub fn answer_for_ebpf(plane: &EbpfPlane, question: &Question) -> Result<String, String> {
+    match question {
+        Question::SlotsReasons => {
+            serde_json::to_string(&plane.reasons.all()).map_err(|error| error.to_string())
+        }
+        Question::Status { .. } | Question::Drop { .. } | Question::Control { .. } => {
+            Err("the eBPF aggregator tells that itself: ask without --host".into())
+        }
+    }
+}
+
+pub fn answer_for_host(plane: &HostDataPlane, question: Question) -> Result<String, String> {
+    match question {
+        Question::Status { json } => {
+            let status = host_status::status(plane).map_err(|error| error.to_string())?;
+            status_text::text(&status, json).map_err(|error| error.to_string())
+        }
+        Question::Drop { job, up, down } => {
+            tracing::warn!(job, up, down, "dropping packets on purpose: so many in 2^32");
+            let set = host_status::set_drops(plane, job, Drops { up, down });
+            set.map(|()| String::new()).map_err(|error| error.to_string())
+        }
+        Question::SlotsReasons => Err("a host aggregator's status has them".into()),
+        Question::Control { .. } => Err("its control plane tells that, by its TCP port".into()),
+    }
+}
+
+pub fn answer_for_control(overseer: &Overseer, question: &Question) -> Result<String, String> {
+    let Question::Control { json } = question else {
+        return Err("the aggregator tells that, and not its control plane".into());
+    };
+    let overview = overseer.overview().ok_or("it is being started; ask again")?;
+    if !*json {
+        return Ok(control_status::text(&overview));
+    }
+    let line = serde_json::to_string(&overview).map_err(|error| error.to_string())?;
+    Ok(line + "\n")
+}
+
+/// Forwards the messages of the eBPF programs to the log, until the process ends.
+pub fn follow_log(aggregator: Aggregator) -> anyhow::Result<()> {
+    let follow = move || {
+        loop {
+            match aggregator.log() {
+                Ok(log) => follow_instance(&aggregator, log),
+                Err(error) => tracing::debug!(%error, "no messages of the eBPF programs for now"),
+            }
+            thread::sleep(LOOK);
+        }
+    };
+    thread::Builder::new().name("ebpf-log".into()).spawn(follow).context("cannot start the log's thread")?;
+    Ok(())
+}
+
+/// Forwards them until the aggregator's instance changes.
+fn follow_instance(aggregator: &Aggregator, mut log: ProgramLog) {
+    let instance = || aggregator.state().ok().map(|state| state.instance);
+    let first = instance();
+    while instance() == first {
+        let mut waiting = [PollFd::new(log.as_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::MAX);
+        if let Err(error) = poll(&mut waiting, timeout) {
+            tracing::debug!(%error, "waiting for messages of the eBPF programs");
+            thread::sleep(LOOK);
+        }
+        log.flush();
+    }
+}
+
+/// Logs the counters of the host aggregator.
+pub fn report(plane: &HostDataPlane) {
+    let running = plane.running();
+    for reason in Reason::ALL.iter().filter(|reason| running.counter(**reason) > 0) {
+        tracing::info!(reason = reason.name(), packets = running.counter(*reason), "host aggregator");
+    }
+}
