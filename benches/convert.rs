@@ -112,7 +112,7 @@ fn hot(c: &mut Criterion) {
             });
             group.bench_function(format!("{name}/decode {how}"), |b| {
                 b.iter(|| {
-                    codec.decode(dtype, arithmetic, exponent, black_box(&wire), black_box(&mut tensor))
+                    codec.decode(dtype, arithmetic, exponent, black_box(&wire), black_box(&mut tensor));
                 });
             });
             if codec.needs_exponent(dtype, arithmetic) {

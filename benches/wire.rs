@@ -95,7 +95,7 @@ fn checksums(c: &mut Criterion) {
         let mut bytes = frame(elements);
         group.throughput(Throughput::Bytes(bytes.len() as u64));
         group.bench_function(format!("sum/{elements}"), |b| {
-            b.iter(|| checksum::add(0, black_box(&bytes[OVERHEAD..])))
+            b.iter(|| checksum::add(0, black_box(&bytes[OVERHEAD..])));
         });
         let payload_len = bytes.len() - OVERHEAD;
         group.bench_function(format!("emit headers and checksum/{elements}"), |b| {

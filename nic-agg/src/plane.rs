@@ -56,7 +56,7 @@ impl DataPlane for EbpfPlane {
             kind: PlaneKind::Ebpf,
             slots: state.slots,
             max_elements: limit.elements,
-            narrowest: limit.port.map(Into::into),
+            narrowest: limit.port,
             base_port: state.base_port,
             shards: state.shards,
             dynamic_slots: state.dynamic_slots,

@@ -41,7 +41,7 @@ pub(crate) fn load_replay(pools: Pools) -> Result<Ebpf, LoadError> {
 pub(crate) fn load_over(pins: &AggregatorPins, variant: Variant, pools: Pools) -> Result<Ebpf, LoadError> {
     let mut loader = EbpfLoader::new();
     for map in name::KEPT {
-        loader.map_pin_path(*map, pins.map(map));
+        loader.map_pin_path(map, pins.map(map));
     }
     load_with(&mut loader, variant, pools, &[ingress_name(variant), egress_name(variant)])
 }

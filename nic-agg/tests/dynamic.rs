@@ -265,7 +265,7 @@ fn shards_and_jobs_keep_apart() {
             assert_eq!(shown.reason, Reason::Forwarded);
             let got = answer(&shown.out);
             let to = host(lane as u8);
-            assert_eq!((got.frame.dst_ip, got.frame.dst_port), (to.ip, to.port + lane as u16));
+            assert_eq!((got.frame.dst_ip, got.frame.dst_port), (to.ip, to.port + lane));
             assert_eq!(got.values, sum(0..2, 3, 20));
         }
     }

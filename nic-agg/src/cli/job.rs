@@ -146,8 +146,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn add(args: &AddArgs) -> anyhow::Result<()> {
     let aggregator = Aggregator::open(&args.pins.pin_root)?;
-    let mut workers = args.workers.iter().map(hop).collect::<anyhow::Result<Vec<_>>>()?;
-    let mut parents = args.hosts.iter().map(hop).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut workers = args.workers.iter().copied().map(hop).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut parents = args.hosts.iter().copied().map(hop).collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(own) = aggregator.own_ip()? {
         workers.iter_mut().chain(&mut parents).for_each(|hop| hop.aggregator_ip = own.to_bits());
     }
@@ -193,9 +193,9 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
 }
 
 /// Returns the next hop to a worker, by the kernel's routes and neighbours.
-fn hop(worker: &SocketAddrV4) -> anyhow::Result<WorkerEntry> {
+fn hop(worker: SocketAddrV4) -> anyhow::Result<WorkerEntry> {
     let hop = neighbour::resolve(*worker.ip()).with_context(|| format!("looking for worker {worker}"))?;
-    Ok(worker_entry(*worker, &hop))
+    Ok(worker_entry(worker, &hop))
 }
 
 #[cfg(test)]

@@ -52,6 +52,7 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "a command line is parsed once")]
 enum Verb {
     Attach(attach::Args),
     Detach(detach::Args),

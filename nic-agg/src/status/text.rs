@@ -67,7 +67,7 @@ fn write_overview(out: &mut impl Write, status: &Status) -> io::Result<()> {
                 port.interface, port.ifindex, port.mtu
             )?,
             None => {
-                writeln!(out, "port     {}: gone, `sumac-agg detach {0}` removes its pin", port.interface)?
+                writeln!(out, "port     {}: gone, `sumac-agg detach {0}` removes its pin", port.interface)?;
             }
         }
     }

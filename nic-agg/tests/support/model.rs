@@ -81,7 +81,7 @@ impl Model {
         let mut sum = if matches!(action, Action::Flush { .. }) { before } else { after };
         let adds = matches!(action, Action::Add | Action::Complete | Action::Flush { adds: true });
         if action == Action::Store {
-            values = sent.values.clone();
+            values.clone_from(&sent.values);
         } else if adds && add(&mut values, sent) {
             sum.flags |= flag::OVERFLOW;
             if !matches!(action, Action::Flush { .. }) {

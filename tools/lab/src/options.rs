@@ -250,12 +250,12 @@ fn scale(text: &str) -> Result<f32, String> {
 
 /// A type of elements by its name.
 pub fn dtype(name: &str) -> Result<DType, String> {
-    by_name(name, &[DType::Float32, DType::Float16, DType::Bfloat16, DType::Int32], |dtype| dtype.name())
+    by_name(name, &[DType::Float32, DType::Float16, DType::Bfloat16, DType::Int32], sumac_client::DType::name)
 }
 
 pub fn reduction(name: &str) -> Result<Reduction, String> {
     let all = [Reduction::Sum, Reduction::Mean, Reduction::Min, Reduction::Max];
-    by_name(name, &all, |reduction| reduction.name())
+    by_name(name, &all, sumac_client::Reduction::name)
 }
 
 fn wire(name: &str) -> Result<WireFormat, String> {

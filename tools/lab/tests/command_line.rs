@@ -183,10 +183,13 @@ fn down_removes_what_a_killed_run_left() {
     assert!(!sumac_lab(&["down", "--name", &name]).status.success(), "the lab is in use");
     run.kill().unwrap();
     run.wait().unwrap();
-    assert!(processes.iter().all(|process| process.lives()), "daemons and aggregator outlive their lab");
+    assert!(
+        processes.iter().all(sumac_lab::record::ProcessRecord::lives),
+        "daemons and aggregator outlive their lab"
+    );
     let down = sumac_lab(&["down", "--name", &name]);
     assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
-    assert!(!processes.iter().any(|process| process.lives()), "a program outlived its lab");
+    assert!(!processes.iter().any(sumac_lab::record::ProcessRecord::lives), "a program outlived its lab");
     assert_eq!(left(&name), Vec::<String>::new());
 }
 

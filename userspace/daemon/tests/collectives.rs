@@ -101,13 +101,10 @@ fn stays_within_its_bound(client: &Client, job: &Job, rank: u16, levels: f64) {
 
 #[test]
 fn block_floating_point_holds_its_bound_for_all_magnitudes() {
-    all(
-        |o| o.block(),
-        |client, job, rank| {
-            assert_eq!(job.opened().max_float, None);
-            stays_within_its_bound(client, job, rank, f64::from(i32::MAX));
-        },
-    );
+    all(sumac_client::JobOptions::block, |client, job, rank| {
+        assert_eq!(job.opened().max_float, None);
+        stays_within_its_bound(client, job, rank, f64::from(i32::MAX));
+    });
 }
 
 #[test]

@@ -290,7 +290,7 @@ fn a_job_fails_with_its_parameter_host() {
                 let job = client.open(&dynamic(JobOptions::new("orphan", rank, 2))).unwrap();
                 loop {
                     let tensor = client.tensor::<f32>(10_000).unwrap();
-                    let ended = job.allreduce(tensor).and_then(|pending| pending.wait());
+                    let ended = job.allreduce(tensor).and_then(sumac_client::Pending::wait);
                     if let Err(failed) = ended {
                         return failed.error.to_string();
                     }

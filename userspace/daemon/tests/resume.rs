@@ -60,7 +60,7 @@ fn fill(tensor: &mut [f32]) {
 fn work(job: &Job, mut tensor: sumac_client::Tensor<f32>, sums: &AtomicU64) -> String {
     loop {
         fill(&mut tensor);
-        tensor = match job.allreduce(tensor).and_then(|pending| pending.wait()) {
+        tensor = match job.allreduce(tensor).and_then(sumac_client::Pending::wait) {
             Ok(sum) => sum,
             Err(failed) => return failed.error.to_string(),
         };

@@ -1,5 +1,10 @@
 //! Attaches the host program to an interface, or replaces it there without losing a frame.
 
+#![expect(
+    clippy::result_large_err,
+    reason = "an interface is attached once, and the error has all that it met"
+)]
+
 use std::{io, path::PathBuf};
 
 use aya::{Ebpf, maps::MapError};

@@ -1,5 +1,10 @@
 //! The handle on an attached program: its sockets, jobs, counters and settings, through its pins.
 
+#![expect(
+    clippy::result_large_err,
+    reason = "an interface is attached once, and the error has all that it met"
+)]
+
 use std::{
     fmt, io,
     os::fd::BorrowedFd,

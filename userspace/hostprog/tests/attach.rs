@@ -307,7 +307,7 @@ fn a_program_of_somebody_else_stays() {
     let id = program.info().unwrap().id();
     match attach(&lab.options()) {
         Err(AttachError::Attach(LoaderError::Occupied { id: found, mode, .. })) => {
-            assert_eq!((found, mode), (id, BoundXdpMode::Driver))
+            assert_eq!((found, mode), (id, BoundXdpMode::Driver));
         }
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("attached over a foreign program"),
@@ -375,7 +375,7 @@ fn two_that_attach_at_once_agree() {
         .map(|_| {
             let options = lab.options();
             // Threads start in the namespace of the one that starts them.
-            thread::spawn(move || attach(&options).map(|attached| attached.program_id()))
+            thread::spawn(move || attach(&options).map(|attached| attached.program_id()).map_err(Box::new))
         })
         .collect();
     let ids: Vec<_> = attaching.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect();

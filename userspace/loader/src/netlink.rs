@@ -6,7 +6,8 @@
 use std::io;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_REQUEST, NetlinkDeserializable, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
+    NLM_F_ACK, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NetlinkSerializable,
 };
 use netlink_packet_generic::{
     GenlMessage,
@@ -26,7 +27,7 @@ where
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
 
-    let mut request = NetlinkMessage::new(Default::default(), message.into());
+    let mut request = NetlinkMessage::new(NetlinkHeader::default(), message.into());
     request.header.flags = NLM_F_REQUEST | NLM_F_ACK;
     request.finalize();
     let mut bytes = vec![0; request.buffer_len()];

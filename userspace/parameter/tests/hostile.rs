@@ -86,7 +86,7 @@ fn harmed(good: &(SocketAddrV4, Vec<u8>), harm: &Harm) -> (SocketAddrV4, u16, Ve
     let (from, bytes) = good;
     let (mut from, mut shard, mut bytes) = (*from, 1, bytes.clone());
     match harm {
-        Harm::Noise(noise) => bytes = noise.clone(),
+        Harm::Noise(noise) => bytes.clone_from(noise),
         Harm::Cut(at) => bytes.truncate(at.index(bytes.len())),
         Harm::Longer => bytes.push(0),
         Harm::From => from = STRANGER,

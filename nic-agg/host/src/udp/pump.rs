@@ -154,7 +154,7 @@ impl Pump {
             let mut headers = MultiHeaders::preallocate(batch.len(), None);
             let flags = MsgFlags::empty();
             let sent = sendmmsg(self.socket.as_raw_fd(), &mut headers, &slices, &addresses, [], flags)
-                .map(|sent| sent.count());
+                .map(std::iter::Iterator::count);
             first += match sent {
                 Ok(sent) => {
                     outgoing.iter_mut().skip(first).take(sent).for_each(|outgoing| outgoing.is_sent = true);

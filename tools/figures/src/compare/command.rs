@@ -81,7 +81,7 @@ impl Compare {
         }
         spinner.enable_steady_tick(Duration::from_millis(500));
         let comparison = compare(&options, &self.libraries, self.tcp_offloads, |turn| {
-            spinner.set_message(turn.to_owned())
+            spinner.set_message(turn.to_owned());
         });
         spinner.finish_and_clear();
         let comparison = comparison?;

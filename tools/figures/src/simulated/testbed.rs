@@ -273,12 +273,12 @@ pub fn over_seeds<C: Sync, R: Send>(
                         return;
                     }
                     let result = run(&cases[(number / seeds) as usize], number % seeds);
-                    done.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((number, result));
+                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((number, result));
                 }
             });
         }
     });
-    let mut done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     done.sort_by_key(|(number, _)| *number);
     let mut results: Vec<Vec<R>> = cases.iter().map(|_| Vec::new()).collect();
     for (number, result) in done {

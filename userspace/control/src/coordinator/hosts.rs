@@ -141,7 +141,7 @@ impl Coordinator {
         self.racks.values().flat_map(|rack| rack.plane.kept.iter().copied()).collect()
     }
 
-    pub(super) fn hosts_missing(&self, run: &Run) -> JobFailure {
+    pub(super) fn hosts_missing(run: &Run) -> JobFailure {
         let terms = run.terms.iter().flat_map(|terms| &terms.parameter_hosts);
         let hosts: Vec<_> = terms.map(ToString::to_string).collect();
         let message = format!(

@@ -199,7 +199,7 @@ impl Coordinator {
             if self.offer_rank(id, rank, &failure) {
                 continue;
             }
-            if self.runs.get(&id).is_some_and(|run| run.is_live()) {
+            if self.runs.get(&id).is_some_and(super::run::Run::is_live) {
                 self.end(id, End::Failed(failure));
             }
             self.vacate(id, rank);
@@ -232,7 +232,7 @@ impl Coordinator {
             self.no_hosts(run)
         } else if run.phase == Phase::Ready {
             let earlier = self.names.get(&job).and_then(|name| self.runs.get(&name.on_plane?));
-            match earlier.map(|run| run.present()).unwrap_or_default() {
+            match earlier.map(super::run::Run::present).unwrap_or_default() {
                 ranks if ranks.is_empty() => Refusal::plane(&format!(
                     "it has not removed what ran as `{job}` before; see the log of `sumac-agg serve`"
                 )),

@@ -244,7 +244,7 @@ impl Coordinator {
         if !is_dynamic && self.plane.kind == PlaneKind::None {
             return Err(Refusal::no_aggregator());
         }
-        if request.rack.is_some_and(|rack| self.racks.get(&rack).is_some_and(|rack| rack.is_host())) {
+        if request.rack.is_some_and(|rack| self.racks.get(&rack).is_some_and(racks::Rack::is_host)) {
             return invalid("workers do not join through parameter hosts");
         }
         if spec.rank >= world {
@@ -353,7 +353,7 @@ impl Coordinator {
 
     pub fn on_disconnected(&mut self, id: MemberId) {
         let Some((run, rank)) = self.members.get(&id).copied() else { return };
-        if self.runs.get(&run).is_some_and(|run| run.is_waiting()) {
+        if self.runs.get(&run).is_some_and(run::Run::is_waiting) {
             self.vacate(run, rank);
         }
     }

@@ -208,7 +208,7 @@ impl Coordinator {
         }
         if run.is_live() && run.is_at_host(at) {
             let failure = match rack.instance {
-                0 => self.hosts_missing(run),
+                0 => Coordinator::hosts_missing(run),
                 _ => JobFailure::parameter_host(&rack.name, rack.ip, what),
             };
             return self.end(id, End::Failed(failure));

@@ -1,6 +1,6 @@
 //! The coordinator's memory between processes: records for the journal, and the return of the running jobs from them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use rand::RngCore;
 use serde::{Deserialize, Serialize};
@@ -72,7 +72,7 @@ impl Restart {
                 Record::Run(id, run) => match serde_json::from_str(&run) {
                     Ok(run) => drop(restart.runs.insert(id, run)),
                     Err(error) => {
-                        tracing::error!(%error, "a job of the journal is of another release; it is lost")
+                        tracing::error!(%error, "a job of the journal is of another release; it is lost");
                     }
                 },
                 Record::Posts { run, rank, first, posts } => {
@@ -115,12 +115,12 @@ impl Coordinator {
             next_run: next(restart.runs.keys().next_back().map(|id| id.0)),
             next_rack: next(restart.racks.keys().next_back().map(|id| id.0)),
             runs: restart.runs,
-            members: Default::default(),
+            members: HashMap::default(),
             racks: restart.racks,
             lost_racks: Vec::new(),
             stealing: true,
             rejoin_grace: Time::ZERO,
-            actions: Default::default(),
+            actions: VecDeque::default(),
             records: vec![Record::Instance(instance)],
             random,
             instance,

@@ -120,7 +120,7 @@ impl Coordinator {
     }
 
     fn has_hosts(&self, run: &Run) -> bool {
-        let is_there = |host: &RackId| self.racks.get(host).is_some_and(|rack| rack.is_in_service());
+        let is_there = |host: &RackId| self.racks.get(host).is_some_and(super::racks::Rack::is_in_service);
         run.shared.as_ref().is_some_and(|shared| shared.hosts.iter().all(is_there))
     }
 

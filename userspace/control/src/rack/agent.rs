@@ -113,7 +113,7 @@ impl<P: DataPlane> RackAgent<P> {
                 // The receiver ends only after this sender.
                 Ok(ServerMessage::Command { number, command }) => drop(commands.send((number, command))),
                 Ok(ServerMessage::Relay { stream, message }) => {
-                    uplink.deliver(stream, message.map(|message| *message))
+                    uplink.deliver(stream, message.map(|message| *message));
                 }
                 Ok(_) => {}
                 Err(error) => break error,

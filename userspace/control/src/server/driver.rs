@@ -21,7 +21,7 @@ async fn pass_time(shared: &Shared) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        shared.update(|coordinator, now| coordinator.tick(now));
+        shared.update(super::super::coordinator::Coordinator::tick);
     }
 }
 

@@ -95,6 +95,7 @@ pub struct Outbound {
 }
 
 impl Outbound {
+    #[expect(clippy::unnecessary_wraps, reason = "the items of an answered stream are results")]
     pub fn wrap(&self, message: ServerMessage) -> Result<ServerMessage, Error> {
         Ok(match self.relay {
             None => message,

@@ -147,7 +147,7 @@ impl Job {
             (reply.slots, reply.slots_reason) = (slots, reason);
             let (daemon, job) = (self.daemon.clone(), reply.wire_job);
             daemon.jobs.with(job, |job| {
-                (job.reply.slots, job.reply.slots_reason) = (slots, reply.slots_reason.clone())
+                (job.reply.slots, job.reply.slots_reason) = (slots, reply.slots_reason.clone());
             });
             blocking(move || daemon.backend.start_job(job, slots)).await??;
         }

@@ -82,7 +82,7 @@ impl Lanes {
 /// Returns whether a resume point is valid for a job with this many lanes and shards. It comes from another daemon.
 pub(crate) fn is_valid(point: &ResumePoint, lanes: usize, shards: usize) -> bool {
     (point.next.len(), point.loads.len()) == (lanes, shards)
-        && point.loads.iter().all(|load| *load <= u64::from(u32::MAX))
+        && point.loads.iter().all(|load| u32::try_from(*load).is_ok())
 }
 
 /// Takes a fragment back from a position: `chunks` chunks of a lane, from `first` on.

@@ -29,7 +29,7 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
 pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
     match decoding {
         Decoding::Scaled { float, dequantizer, packed } => {
-            with_float!(float, R => decode_scaled::<R>(dequantizer, packed, wire, tensor))
+            with_float!(float, R => decode_scaled::<R>(dequantizer, packed, wire, tensor));
         }
         Decoding::Integers { divisor } => decode_integers(divisor, wire, tensor),
         Decoding::FloatKeys { float, flip } => with_float!(float, R => decode_keys::<R>(flip, wire, tensor)),

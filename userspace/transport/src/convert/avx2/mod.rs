@@ -71,7 +71,7 @@ pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
     unsafe {
         match decoding {
             Decoding::Scaled { float, dequantizer, packed } => {
-                with_float!(float, R => scaled::decode::<R>(dequantizer, packed, from, to))
+                with_float!(float, R => scaled::decode::<R>(dequantizer, packed, from, to));
             }
             Decoding::Integers { divisor } => integers::decode(divisor, from, to),
             Decoding::FloatKeys { float, flip } => match float {
