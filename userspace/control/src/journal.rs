@@ -106,7 +106,8 @@ impl Journal {
     }
 }
 
-fn private() -> OpenOptions {
+/// Opens files that only their owner can open.
+pub(crate) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).mode(0o600);
     options

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use subtle::ConstantTimeEq as _;
 use thiserror::Error;
 
-use crate::tls::{TlsError, write_private};
+use crate::tls::{TlsError, make_once, write_private};
 
 /// Shorter secrets can be guessed; they are accepted with a warning.
 const RECOMMENDED_LEN: usize = 16;
@@ -55,11 +55,11 @@ impl Secret {
     /// Reads the secret in a file of the state directory; makes it at the first call.
     pub fn of_state_dir(directory: &Path, file: &str) -> Result<Secret, TlsError> {
         let path = directory.join(file);
-        if !path.exists() {
+        make_once(&path, || {
             let mut bytes = [0; 32];
             OsRng.try_fill_bytes(&mut bytes).map_err(|error| TlsError::Random(error.to_string()))?;
-            write_private(&path, BASE64.encode(bytes).as_bytes())?;
-        }
+            write_private(&path, BASE64.encode(bytes).as_bytes())
+        })?;
         let read = fs::read(&path).map_err(|source| TlsError::Write { path: path.clone(), source })?;
         Ok(Secret(read.trim_ascii_end().to_owned()))
     }
@@ -180,6 +180,25 @@ mod tests {
         assert!(secret.is(b"correct horse battery") && !secret.is(b"") && !secret.is(b"correct"));
         for other in ["correct horse batterz", "correct horse batter", "correct horse battery\0"] {
             assert_ne!(secret, Secret::new(other).unwrap(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn processes_that_start_together_make_one_key() {
+        let directory = std::env::temp_dir().join(format!("sumac-keys-{}", std::process::id()));
+        for _ in 0..20 {
+            let start = std::sync::Barrier::new(8);
+            let made: Vec<_> = std::thread::scope(|scope| {
+                let make = || {
+                    start.wait();
+                    let identity = crate::tls::Identity::of_state_dir(&directory).unwrap();
+                    (identity.fingerprint(), Secret::of_state_dir(&directory, "job.secret").unwrap())
+                };
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(made.windows(2).all(|pair| pair[0] == pair[1]), "{made:?}");
+            fs::remove_dir_all(&directory).unwrap();
         }
     }
 

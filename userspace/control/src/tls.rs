@@ -3,7 +3,6 @@
 use std::{
     fs, io,
     io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -19,7 +18,7 @@ use rustls::{
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-use crate::secret::Fingerprint;
+use crate::{journal::private, secret::Fingerprint};
 
 /// HTTP/2, which gRPC needs.
 const ALPN: &[u8] = b"h2";
@@ -54,11 +53,11 @@ impl Identity {
     /// Reads the self-signed identity of a state directory; makes it at the first call.
     pub fn of_state_dir(directory: &Path) -> Result<Identity, TlsError> {
         let (certificate, key) = (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE));
-        if !certificate.exists() {
+        make_once(&certificate, || {
             let made = rcgen::generate_simple_self_signed(["sumac-agg".to_owned()])?;
             write_private(&key, made.signing_key.serialize_pem().as_bytes())?;
-            write_private(&certificate, made.cert.pem().as_bytes())?;
-        }
+            write_private(&certificate, made.cert.pem().as_bytes())
+        })?;
         Identity::from_files(&certificate, &key, None)
     }
 
@@ -220,16 +219,31 @@ fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// Writes a file that only its owner can open.
-pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), TlsError> {
-    // Whole or not at all: another process may read it meanwhile.
+/// Makes a private file of the state directory where there is none, and one only where several processes start together:
+/// the others would pin a key that is then replaced.
+pub(crate) fn make_once(path: &Path, make: impl FnOnce() -> Result<(), TlsError>) -> Result<(), TlsError> {
+    if path.exists() {
+        return Ok(());
+    }
+    let lock = path.with_extension("lock");
+    let locked = || {
+        fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+        let file = private().create(true).open(&lock)?;
+        file.lock()?;
+        Ok(file)
+    };
+    let _held = locked().map_err(|source| TlsError::Write { path: lock.clone(), source })?;
+    if path.exists() { Ok(()) } else { make() }
+}
+
+/// Writes a file that only its owner can open, whole or not at all.
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), TlsError> {
     let part = path.with_extension("part");
     let written = || {
-        if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory)?;
-        }
-        let mut options = fs::OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600).open(&part)?.write_all(bytes)?;
+        let mut file = private().create(true).open(&part)?;
+        file.set_len(0)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
         fs::rename(&part, path)
     };
     written().map_err(|source| TlsError::Write { path: path.to_owned(), source })

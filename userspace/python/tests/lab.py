@@ -59,17 +59,16 @@ class Lab:
 
     def _start_all(self, secret: pathlib.Path) -> None:
         state = str(self.path / "aggregator")
-        # First: it makes the aggregator's key, which `serve` then finds.
-        self.token = self.path / "token"
-        agg = program("sumac-agg")
-        assert agg is not None
-        command = [str(agg), "token", "--state-dir", state, "--secret-file", str(secret)]
-        self.token.write_bytes(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         self._spawn(
             "sumac-agg", "serve", "--state-dir", state, "--plane", "host", "--slots", "1024", "--elements", "352",
             "--listen", f"{self._net}.1:48600", "--data-ip", f"{self._net}.1", "--secret-file", str(secret),
             "--dynamic-slots", "64", "--rack-secret-file", str(secret),
         )
+        self.token = self.path / "token"
+        agg = program("sumac-agg")
+        assert agg is not None
+        command = [str(agg), "token", "--state-dir", state, "--secret-file", str(secret)]
+        self.token.write_bytes(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         for rank in range(self.WORLD):
             self.daemons.append(self.start_daemon(rank, self.token))
         self._await_parameter_host()
