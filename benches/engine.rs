@@ -12,8 +12,7 @@ use std::{
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sumac_transport::{
-    DType, DynamicParams, Engine, JobParams, NonFinitePolicy, Operation, PeerId, PeerTable, Scale, Time,
-    WireFormat,
+    DType, DynamicParams, Engine, JobParams, Operation, PeerId, PeerTable, Scale, Time, WireFormat,
     convert::{Arithmetic, Codec},
 };
 use sumac_wire::{
@@ -32,29 +31,13 @@ fn address(last: u8) -> SocketAddrV4 {
 
 /// A job with so many slots of its own, or with a window as large in a pool that it shares.
 fn job(slots: u32, scaling: Scale, is_dynamic: bool) -> JobParams {
-    let (job, epoch, token, lane, shards, elements) = (1, 1, 7, 0, 1, ELEMENTS);
-    let (rank, world, rack_rank, rack_world) = (0, 1, 0, 1);
-    let (wire, not_finite, measure) = (WireFormat::Int32, NonFinitePolicy::Error, false);
     JobParams {
-        job,
-        epoch,
-        token,
-        rank,
-        world,
-        rack_rank,
-        rack_world,
-        lane,
-        shards,
-        slots,
-        elements,
-        wire,
         scaling,
-        not_finite,
-        measure,
         dynamic: is_dynamic.then(|| DynamicParams {
             initial_window: slots,
             ..DynamicParams::new(4 * slots).with_window(slots)
         }),
+        ..JobParams::new(1, 1, slots, ELEMENTS)
     }
 }
 

@@ -10,10 +10,7 @@ use sumac_sim::{
     trainer::Recorder,
     world::World,
 };
-use sumac_transport::{
-    Arithmetic, DType, Engine, JobError, JobParams, JobState, NonFinitePolicy, Operation, Scale, Tuning,
-    WireFormat,
-};
+use sumac_transport::{Arithmetic, DType, Engine, JobError, JobParams, JobState, Operation, Scale, Tuning};
 
 const CABLE: LinkSpec = LinkSpec {
     rate: 10_000_000_000,
@@ -45,24 +42,7 @@ fn start(world: u16, elements: u16, scaling: Scale, has_racks: bool) -> (World, 
         Attachment { node, rack }
     };
     let workers = (0..world).map(attach).collect();
-    let params = JobParams {
-        job: 3,
-        epoch: 7,
-        token: 0x5eed,
-        rank: 0,
-        world,
-        rack_rank: 0,
-        rack_world: world,
-        lane: 0,
-        shards: 1,
-        slots: 8,
-        elements,
-        wire: WireFormat::Int32,
-        scaling,
-        not_finite: NonFinitePolicy::Error,
-        measure: false,
-        dynamic: None,
-    };
+    let params = JobParams { scaling, ..JobParams::new(3, world, 8, elements) };
     let job = Job {
         params,
         tuning: Tuning::default(),

@@ -15,18 +15,12 @@
 //!
 //! ```
 //! use sumac_transport::{
-//!     Arithmetic, DType, Engine, JobParams, JobState, NonFinitePolicy, Operation, PeerTable, Scale, Time, WireFormat,
+//!     Arithmetic, DType, Engine, JobParams, JobState, Operation, PeerTable, Time,
 //! };
 //!
-//! let (job, epoch, token, rank, world) = (1, 1, 0x5eed, 0, 2);
-//! let (rack_rank, rack_world) = (rank, world); // one level of aggregators
-//! let (lane, shards, slots, elements) = (0, 1, 64, 256);
-//! let (wire, scaling, not_finite) = (WireFormat::Int32, Scale::Block, NonFinitePolicy::Error);
 //! let peers = PeerTable::of(Some("10.0.0.1:48700".parse()?), []);
-//! let params = JobParams {
-//!     job, epoch, token, rank, world, rack_rank, rack_world, lane, shards, slots, elements,
-//!     wire, scaling, not_finite, measure: false, dynamic: None,
-//! };
+//! let (job, world, slots, elements) = (1, 2, 64, 256); // this is worker 0
+//! let params = JobParams { token: 0x5eed, ..JobParams::new(job, world, slots, elements) };
 //! let mut engine = Engine::new(params, &peers)?;
 //!
 //! let buffer = Box::new(vec![0u8; 1000 * 4]);
@@ -233,7 +227,7 @@ impl Engine {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use sumac_job::{DType, NonFinitePolicy, Scale, WireFormat};
+    use sumac_job::{DType, Scale};
     use sumac_wire::{Header, Kind, header::HEADER_LEN};
 
     use super::*;
@@ -274,24 +268,7 @@ mod tests {
 
     /// A static job of one worker, and four slots.
     fn engine() -> Engine {
-        let params = JobParams {
-            job: 1,
-            epoch: 1,
-            token: 7,
-            rank: 0,
-            world: 1,
-            rack_rank: 0,
-            rack_world: 1,
-            lane: 0,
-            shards: 1,
-            slots: 4,
-            elements: 4,
-            wire: WireFormat::Int32,
-            scaling: Scale::Fixed(1.0),
-            not_finite: NonFinitePolicy::Error,
-            measure: false,
-            dynamic: None,
-        };
+        let params = JobParams { scaling: Scale::Fixed(1.0), ..JobParams::new(1, 1, 4, 4) };
         let aggregator = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 1);
         let Ok(engine) = Engine::new(params, &PeerTable::of(Some(aggregator), [])) else { panic!("refused") };
         engine

@@ -148,31 +148,14 @@ pub(crate) fn probe(params: &JobParams, now: Time, elements: u16, number: u32) -
 
 #[cfg(test)]
 mod tests {
-    use sumac_job::{NonFinitePolicy, Scale, WireFormat};
+    use sumac_job::Scale;
 
     use super::*;
 
     const MS: u64 = 1_000_000;
 
     fn params() -> JobParams {
-        JobParams {
-            job: 1,
-            epoch: 2,
-            token: 3,
-            rank: 1,
-            world: 2,
-            rack_rank: 1,
-            rack_world: 2,
-            lane: 0,
-            shards: 1,
-            slots: 8,
-            elements: 256,
-            wire: WireFormat::Int32,
-            scaling: Scale::Fixed(1.0),
-            not_finite: NonFinitePolicy::Error,
-            measure: false,
-            dynamic: None,
-        }
+        JobParams { rank: 1, rack_rank: 1, scaling: Scale::Fixed(1.0), ..JobParams::new(1, 2, 8, 256) }
     }
 
     fn sizes(handshake: &mut Handshake, now: Time) -> Vec<u16> {

@@ -46,6 +46,28 @@ pub struct JobParams {
 }
 
 impl JobParams {
+    /// Worker 0 of a static job in epoch 1, whose workers have one aggregator and one lane. The caller sets what differs.
+    pub fn new(job: u16, world: u16, slots: u32, elements: u16) -> JobParams {
+        JobParams {
+            job,
+            epoch: 1,
+            token: 0,
+            rank: 0,
+            world,
+            rack_rank: 0,
+            rack_world: world,
+            lane: 0,
+            shards: 1,
+            slots,
+            elements,
+            wire: WireFormat::Int32,
+            scaling: Scale::Block,
+            not_finite: NonFinitePolicy::Error,
+            measure: false,
+            dynamic: None,
+        }
+    }
+
     pub fn check(&self) -> Result<(), ParamError> {
         let JobParams { rank, world, rack_rank, rack_world, lane, shards, .. } = *self;
         if self.job == 0 {
@@ -161,24 +183,8 @@ mod tests {
     use super::*;
 
     fn good() -> JobParams {
-        JobParams {
-            job: 1,
-            epoch: 0,
-            token: 0,
-            rank: 63,
-            world: 64,
-            rack_rank: 31,
-            rack_world: 32,
-            lane: 31,
-            shards: 16,
-            slots: 64,
-            elements: 2224,
-            wire: WireFormat::Int32,
-            scaling: Scale::Block,
-            not_finite: NonFinitePolicy::Error,
-            measure: false,
-            dynamic: None,
-        }
+        let lane = JobParams { lane: 31, shards: 16, ..JobParams::new(1, 64, 64, 2224) };
+        JobParams { rank: 63, rack_rank: 31, rack_world: 32, ..lane }
     }
 
     #[test]

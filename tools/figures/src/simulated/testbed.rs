@@ -5,7 +5,7 @@ use std::{cell::RefCell, rc::Rc};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use sumac_transport::{DynamicParams, JobParams, NonFinitePolicy, Scale, Tuning, WireFormat};
+use sumac_transport::{DynamicParams, JobParams, Scale, Tuning};
 use sumac_wire::Reason;
 
 use sumac_sim::{
@@ -153,22 +153,10 @@ impl Testbed {
         let first_slot = self.slots;
         self.slots += slots * u32::from(lanes);
         let params = JobParams {
-            job: self.jobs,
-            epoch: 1,
-            token: 0x5eed + u64::from(self.jobs),
-            rank: 0,
-            world: nodes.len() as u16,
-            rack_rank: 0,
-            rack_world: nodes.len() as u16,
-            lane: 0,
             shards: lanes,
-            slots,
-            elements: ELEMENTS,
-            wire: WireFormat::Int32,
             scaling: Scale::Fixed(1e8),
-            not_finite: NonFinitePolicy::Error,
-            measure: false,
             dynamic,
+            ..JobParams::new(self.jobs, nodes.len() as u16, slots, ELEMENTS)
         };
         Job {
             params,

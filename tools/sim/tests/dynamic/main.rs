@@ -7,9 +7,7 @@ mod values;
 
 use network::Network;
 use sumac_sim::{events::MICRO, link::Faults};
-use sumac_transport::{
-    Arithmetic, DType, DynamicParams, JobParams, NonFinitePolicy, Operation, Scale, WireFormat,
-};
+use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, Operation, Scale};
 
 /// Delays up to this of all frames.
 fn jitter(nanoseconds: u64) -> Faults {
@@ -23,22 +21,9 @@ const PERFECT: Faults = Faults { loss: 0.0, duplication: 0.0, reordering: 0.0, h
 /// A job of `world` workers with a window of 16 chunks of 8 elements, and `slots` slots.
 fn job(world: u16, slots: u32) -> JobParams {
     JobParams {
-        job: 3,
-        epoch: 7,
-        token: 0x5eed_cafe_f00d_beef,
-        rank: 0,
-        world,
-        rack_rank: 0,
-        rack_world: world,
-        lane: 0,
-        shards: 1,
-        slots: 1,
-        elements: 8,
-        wire: WireFormat::Int32,
         scaling: Scale::Fixed(1e6),
-        not_finite: NonFinitePolicy::Error,
-        measure: false,
         dynamic: Some(DynamicParams::new(slots).with_window(16)),
+        ..JobParams::new(3, world, 1, 8)
     }
 }
 

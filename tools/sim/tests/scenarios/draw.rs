@@ -18,24 +18,7 @@ pub const FRAMING: Framing = Framing { stretch: 1 };
 
 /// Parameters of a job's first engine; the rest is for the caller to change.
 pub fn params(job: u16, world: u16, elements: u16) -> JobParams {
-    JobParams {
-        job,
-        epoch: 7,
-        token: 0x5eed_cafe_f00d_beef,
-        rank: 0,
-        world,
-        rack_rank: 0,
-        rack_world: world,
-        lane: 0,
-        shards: 1,
-        slots: 1,
-        elements,
-        wire: WireFormat::Int32,
-        scaling: Scale::Fixed(65536.0),
-        not_finite: NonFinitePolicy::Error,
-        measure: false,
-        dynamic: None,
-    }
+    JobParams { scaling: Scale::Fixed(65536.0), ..JobParams::new(job, world, 1, elements) }
 }
 
 /// A job without faults, whose workers are all below one aggregator.

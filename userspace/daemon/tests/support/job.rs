@@ -12,7 +12,7 @@ use std::{
 
 use sumac_daemon::datapath::{Datapath, Event, FrameIo, Peer, WorkerJob};
 use sumac_job::OperationId;
-use sumac_transport::{Arithmetic, Buffer, DType, JobParams, NonFinitePolicy, Operation, Scale, WireFormat};
+use sumac_transport::{Arithmetic, Buffer, DType, JobParams, Operation, Scale};
 
 /// The timeout of an event on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -21,24 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub const SLOTS: u32 = 32;
 
 pub fn params(rank: u16, world: u16) -> JobParams {
-    JobParams {
-        job: 7,
-        epoch: 3,
-        token: 0x5eed,
-        rank,
-        world,
-        rack_rank: rank,
-        rack_world: world,
-        lane: 0,
-        shards: 1,
-        slots: SLOTS,
-        elements: 64,
-        wire: WireFormat::Int32,
-        scaling: Scale::Fixed(1024.0),
-        not_finite: NonFinitePolicy::Error,
-        measure: false,
-        dynamic: None,
-    }
+    JobParams { rank, rack_rank: rank, scaling: Scale::Fixed(1024.0), ..JobParams::new(7, world, SLOTS, 64) }
 }
 
 /// A data path and its events.

@@ -6,7 +6,7 @@ pub mod lone;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use sumac_transport::{JobParams, NonFinitePolicy, PeerTable, Scale, WireFormat};
+use sumac_transport::{JobParams, PeerTable, Scale};
 
 /// An aggregator and a parameter host.
 pub fn peers() -> PeerTable {
@@ -16,27 +16,10 @@ pub fn peers() -> PeerTable {
 
 /// A small job with a fixed scale; rank 0.
 pub fn job(world: u16, slots: u32, elements: u16) -> JobParams {
-    JobParams {
-        job: 3,
-        epoch: 7,
-        token: 0x5eed_cafe_f00d_beef,
-        rank: 0,
-        world,
-        rack_rank: 0,
-        rack_world: world,
-        lane: 0,
-        shards: 1,
-        slots,
-        elements,
-        wire: WireFormat::Int32,
-        scaling: Scale::Fixed(65536.0),
-        not_finite: NonFinitePolicy::Error,
-        measure: false,
-        dynamic: None,
-    }
+    JobParams { scaling: Scale::Fixed(65536.0), ..block(world, slots, elements) }
 }
 
 /// The same with exponents that the workers agree on.
 pub fn block(world: u16, slots: u32, elements: u16) -> JobParams {
-    JobParams { scaling: Scale::Block, ..job(world, slots, elements) }
+    JobParams { epoch: 7, token: 0x5eed_cafe_f00d_beef, ..JobParams::new(3, world, slots, elements) }
 }
