@@ -45,7 +45,7 @@ pub fn compare(
         let offloads = if contender.uses_tcp() { tcp_offloads } else { TcpOffloads::default() };
         offloads.set(&lab)?;
         let row = contender.run(&lab, options, offloads);
-        // What a Ctrl-C ended has not failed.
+        // A run that the user interrupts is no failure.
         interrupt::check().map_err(LabError::from)?;
         rows.push(row);
     }

@@ -134,7 +134,7 @@ pub async fn serve<H: SessionHandler>(
         });
     }
     drop((listener, closing));
-    // Those that go on are dropped with the set.
+    // Dropping the set aborts the connections that are still open.
     let _ = timeout(STOP_TIMEOUT, graceful.shutdown()).await;
 }
 
