@@ -7,6 +7,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use thiserror::Error;
 use tokio::{
+    io::AsyncBufReadExt as _,
     net::TcpStream,
     sync::mpsc,
     time::{interval, timeout},
@@ -135,10 +136,15 @@ async fn connect(
     tcp.set_nodelay(true).map_err(|error| unreachable(&error))?;
     let config = trust.client().map_err(|error: TlsError| ConnectError::NotTrusted(error.to_string()))?;
     let name = ServerName::IpAddress(address.ip().into());
-    TlsConnector::from(config).connect(name, tcp).await.map_err(|error| match error.get_ref() {
+    let failed = |error: io::Error| match error.get_ref() {
         Some(inner) if inner.is::<rustls::Error>() => ConnectError::NotTrusted(tls::explain(&error)),
         _ => unreachable(&error),
-    })
+    };
+    let mut stream = TlsConnector::from(config).connect(name, tcp).await.map_err(failed)?;
+    // A server refuses a client's certificate after the client's side of the handshake (TLS 1.3). In HTTP/2 it speaks
+    // first, so that its answer comes here, where the reason is not lost yet.
+    stream.fill_buf().await.map_err(failed)?;
+    Ok(stream)
 }
 
 fn failed(status: &tonic::Status) -> ConnectError {
