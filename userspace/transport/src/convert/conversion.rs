@@ -5,7 +5,6 @@ use super::{
     scale::{Dequantizer, Quantizer},
 };
 
-/// Bytes of a word on the wire.
 pub(super) const WORD: usize = sumac_wire::header::ELEMENT_LEN;
 
 /// Faults in a slice that [`Codec::encode`](super::Codec::encode) converted, by index within it.
@@ -17,45 +16,30 @@ pub struct Encoded {
     pub not_finite: Option<usize>,
 }
 
-/// The encoding of a slice: a row of the table.
+/// The conversion of a slice: a row of the table, with what it needs for scaled floats and for integers.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Encoding {
-    Scaled { float: Float, quantizer: Quantizer, packed: bool },
-    Integers { limit: i32 },
+pub(super) enum Conversion<S, I> {
+    Scaled { float: Float, scale: S, packed: bool },
+    Integers(I),
     FloatKeys { float: Float, flip: i32 },
     IntegerKeys { flip: i32 },
     Bits,
 }
 
-/// The decoding of a slice.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Decoding {
-    Scaled { float: Float, dequantizer: Dequantizer, packed: bool },
-    Integers { divisor: u16 },
-    FloatKeys { float: Float, flip: i32 },
-    IntegerKeys { flip: i32 },
-    Bits,
-}
+/// Tensor to wire; integers have a limit.
+pub(super) type Encoding = Conversion<Quantizer, i32>;
+/// Wire to tensor; integers have a divisor.
+pub(super) type Decoding = Conversion<Dequantizer, u16>;
 
 /// Bytes of one value and values of one word. Copied bits count as whole words.
 pub(super) type Shape = (usize, usize);
 
-impl Encoding {
+impl<S, I> Conversion<S, I> {
     pub(super) fn shape(&self) -> Shape {
-        match *self {
-            Encoding::Scaled { float, packed, .. } => (float.size(), if packed { 2 } else { 1 }),
-            Encoding::FloatKeys { float, .. } => (float.size(), 1),
-            Encoding::Integers { .. } | Encoding::IntegerKeys { .. } | Encoding::Bits => (WORD, 1),
-        }
-    }
-}
-
-impl Decoding {
-    pub(super) fn shape(&self) -> Shape {
-        match *self {
-            Decoding::Scaled { float, packed, .. } => (float.size(), if packed { 2 } else { 1 }),
-            Decoding::FloatKeys { float, .. } => (float.size(), 1),
-            Decoding::Integers { .. } | Decoding::IntegerKeys { .. } | Decoding::Bits => (WORD, 1),
+        match self {
+            Conversion::Scaled { float, packed, .. } => (float.size(), if *packed { 2 } else { 1 }),
+            Conversion::FloatKeys { float, .. } => (float.size(), 1),
+            Conversion::Integers(_) | Conversion::IntegerKeys { .. } | Conversion::Bits => (WORD, 1),
         }
     }
 }

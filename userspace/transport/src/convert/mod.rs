@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | sum, mean | floats | `round(value * f)`, half to even; two of 16 bits with [`WireFormat::Int16`] |
 //! | sum, mean | int32 | the value |
-//! | max, min | all | an integer in the values' order (`keys`), complemented for min |
+//! | max, min | all | an integer in the values' order (`Real::key`), complemented for min |
 //! | bits | all | the tensor's own bytes; two values a word where they have 16 bits |
 //!
 //! `f` is the job's fixed scale or, by block floating point, `(2^31 - 1) / (n 2^m)` for `n` workers whose
@@ -16,17 +16,19 @@
 //! sum is off by at most `n / f` (Theorem 1). All arithmetic is in double precision; a mean is divided
 //! when its sum comes back. NaN and infinity count as zero and are reported.
 //!
-//! Three implementations produce the same bits: AVX-512 and AVX2 with F16C, chosen at run time, and the scalar reference. `cargo bench -p sumac-benches --bench convert` compares them with
-//! copying the same bytes.
+//! Three implementations produce the same bits: AVX-512 and AVX2 with F16C, chosen at run time, and the scalar reference. `cargo bench -p sumac-benches
+//! --bench convert` compares them with copying the same bytes.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod conversion;
-mod exponent;
-mod keys;
+#[cfg(target_arch = "x86_64")]
+mod floats;
 mod pack;
+#[cfg(target_arch = "x86_64")]
+mod passes;
 #[cfg(target_arch = "x86_64")]
 mod prefetch;
 pub(crate) mod raw;
@@ -42,15 +44,13 @@ use sumac_wire::header::exponent::NONE;
 
 pub use self::conversion::Encoded;
 use self::{
-    conversion::{Decoding, Encoding, WORD},
+    conversion::{Conversion, WORD},
     real::Float,
-    scale::Factor,
+    scale::{Factor, exponent_of},
 };
 
-/// The function of the workers' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// Their sum.
     Sum,
     /// Their sum divided by the number of workers; integers are rounded half to even.
     Mean,
@@ -121,7 +121,6 @@ impl Codec {
         Codec { sharing: 1, ..self }
     }
 
-    /// The same codec without vector instructions.
     #[must_use]
     pub fn scalar(self) -> Codec {
         self.on(Instructions::Scalar)
@@ -157,7 +156,7 @@ impl Codec {
         if !self.needs_exponent(dtype, arithmetic) || tensor.is_empty() {
             return NONE;
         }
-        exponent::of_magnitude(match self.instructions {
+        exponent_of(match self.instructions {
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 | Instructions::Avx512 => avx2::magnitude(float, tensor),
             _ => scalar::magnitude(float, tensor),
@@ -182,7 +181,8 @@ impl Codec {
     ) -> Encoded {
         let (tensor_len, wire_len) = self.common(dtype, arithmetic, tensor.len(), wire.len());
         let (tensor, wire) = (&tensor[..tensor_len], &mut wire[..wire_len]);
-        let encoding = self.encoding(dtype, arithmetic, exponent);
+        let limit = || self.limit(dtype, arithmetic);
+        let encoding = self.conversion(dtype, arithmetic, exponent, Factor::quantizer, limit);
         match self.instructions {
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx512 => avx512::encode(encoding, tensor, wire),
@@ -199,7 +199,9 @@ impl Codec {
     pub fn decode(&self, dtype: DType, arithmetic: Arithmetic, exponent: i8, wire: &[u8], tensor: &mut [u8]) {
         let (tensor_len, wire_len) = self.common(dtype, arithmetic, tensor.len(), wire.len());
         let (wire, tensor) = (&wire[..wire_len], &mut tensor[..tensor_len]);
-        let decoding = self.decoding(dtype, arithmetic, exponent);
+        let divisor = if arithmetic == Arithmetic::Mean { self.world } else { 1 };
+        let dequantizer = |factor: Factor| factor.dequantizer(divisor);
+        let decoding = self.conversion(dtype, arithmetic, exponent, dequantizer, || divisor);
         match self.instructions {
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx512 => avx512::decode(decoding, wire, tensor),
@@ -231,45 +233,29 @@ impl Codec {
         }
     }
 
-    fn encoding(&self, dtype: DType, arithmetic: Arithmetic, exponent: i8) -> Encoding {
+    /// `exponent`, `scale`: for sums and means of floats; `integers`: for those of integers.
+    fn conversion<S, I>(
+        &self,
+        dtype: DType,
+        arithmetic: Arithmetic,
+        exponent: i8,
+        scale: impl FnOnce(Factor) -> S,
+        integers: impl FnOnce() -> I,
+    ) -> Conversion<S, I> {
+        // Keys are combined with it by exclusive or: the complement reverses the order, which makes a minimum a maximum.
+        let flip = if arithmetic == Arithmetic::Min { -1 } else { 0 };
         match (arithmetic, Float::of(dtype)) {
-            (Arithmetic::Sum | Arithmetic::Mean, Some(float)) => Encoding::Scaled {
+            (Arithmetic::Sum | Arithmetic::Mean, Some(float)) => Conversion::Scaled {
                 float,
-                quantizer: self.scale(dtype, arithmetic, exponent).quantizer(),
+                scale: scale(self.scale(dtype, arithmetic, exponent)),
                 packed: self.wire == WireFormat::Int16,
             },
-            (Arithmetic::Sum | Arithmetic::Mean, None) => {
-                Encoding::Integers { limit: self.limit(dtype, arithmetic) }
-            }
-            (Arithmetic::Max | Arithmetic::Min, Some(float)) => {
-                Encoding::FloatKeys { float, flip: flip(arithmetic) }
-            }
-            (Arithmetic::Max | Arithmetic::Min, None) => Encoding::IntegerKeys { flip: flip(arithmetic) },
-            (Arithmetic::Bits, _) => Encoding::Bits,
+            (Arithmetic::Sum | Arithmetic::Mean, None) => Conversion::Integers(integers()),
+            (Arithmetic::Max | Arithmetic::Min, Some(float)) => Conversion::FloatKeys { float, flip },
+            (Arithmetic::Max | Arithmetic::Min, None) => Conversion::IntegerKeys { flip },
+            (Arithmetic::Bits, _) => Conversion::Bits,
         }
     }
-
-    fn decoding(&self, dtype: DType, arithmetic: Arithmetic, exponent: i8) -> Decoding {
-        let divisor = if arithmetic == Arithmetic::Mean { self.world } else { 1 };
-        match (arithmetic, Float::of(dtype)) {
-            (Arithmetic::Sum | Arithmetic::Mean, Some(float)) => Decoding::Scaled {
-                float,
-                dequantizer: self.scale(dtype, arithmetic, exponent).dequantizer(divisor),
-                packed: self.wire == WireFormat::Int16,
-            },
-            (Arithmetic::Sum | Arithmetic::Mean, None) => Decoding::Integers { divisor },
-            (Arithmetic::Max | Arithmetic::Min, Some(float)) => {
-                Decoding::FloatKeys { float, flip: flip(arithmetic) }
-            }
-            (Arithmetic::Max | Arithmetic::Min, None) => Decoding::IntegerKeys { flip: flip(arithmetic) },
-            (Arithmetic::Bits, _) => Decoding::Bits,
-        }
-    }
-}
-
-/// The mask that keys are combined with by exclusive or: the complement reverses the order, which makes a minimum a maximum.
-fn flip(arithmetic: Arithmetic) -> i32 {
-    if arithmetic == Arithmetic::Min { -1 } else { 0 }
 }
 
 /// Makes every value of `tensor` NaN, the result of values that were not finite in jobs that carry them. Integers have no

@@ -3,12 +3,10 @@
 //! A word is `high * 2^16 + low` with both of them signed: a negative low half has borrowed one from the upper
 //! 16 bits. Sums of words are the same sum of the halves' sums, as long as these fit 16 bits.
 
-/// The word of two integers of at most 16 bits.
 pub(super) fn word(high: i32, low: i32) -> i32 {
     (high << 16).wrapping_add(low)
 }
 
-/// The two integers of a word.
 pub(super) fn halves(word: i32) -> (i32, i32) {
     let low = i32::from(word as i16);
     (word.wrapping_sub(low) >> 16, low)

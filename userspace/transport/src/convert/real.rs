@@ -3,9 +3,6 @@
 use half::{bf16, f16};
 use sumac_job::DType;
 
-use super::keys;
-
-/// The types of [`DType`] that are floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Float {
     F32,
@@ -44,7 +41,6 @@ impl Float {
         }
     }
 
-    /// Bytes of one value.
     pub(super) fn size(self) -> usize {
         with_float!(self, R => R::SIZE)
     }
@@ -53,8 +49,10 @@ impl Float {
 /// A float of 32 or 16 bits. The narrow ones are converted to single precision, which is exact, and
 /// results are rounded to it first.
 pub(super) trait Real: Copy {
-    /// Bytes of one value.
     const SIZE: usize;
+    /// The bits of infinity, in the type's own width.
+    #[cfg(target_arch = "x86_64")]
+    const INFINITY_BITS: u32;
     /// Reads the first value of `bytes`, which has one.
     fn read(bytes: &[u8]) -> Self;
     /// Writes the first value of `bytes`, which has room for one.
@@ -62,14 +60,15 @@ pub(super) trait Real: Copy {
     fn to_f32(self) -> f32;
     /// The nearest, half to even; infinity when it is too large.
     fn of_f32(value: f32) -> Self;
-    /// An integer in the floats' order.
+    /// An integer in the floats' order, so that an integer maximum is the floats' maximum, exactly.
     fn key(self) -> i32;
-    /// The float of a key.
     fn of_key(key: i32) -> Self;
 }
 
 impl Real for f32 {
     const SIZE: usize = 4;
+    #[cfg(target_arch = "x86_64")]
+    const INFINITY_BITS: u32 = f32::INFINITY.to_bits();
 
     fn read(bytes: &[u8]) -> f32 {
         f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
@@ -88,19 +87,20 @@ impl Real for f32 {
     }
 
     fn key(self) -> i32 {
-        keys::of_32_bits(self.to_bits() as i32)
+        key_of_32_bits(self.to_bits() as i32)
     }
 
     fn of_key(key: i32) -> f32 {
-        f32::from_bits(keys::of_32_bits(key) as u32)
+        f32::from_bits(key_of_32_bits(key) as u32)
     }
 }
 
-/// Implements [`Real`] for a type of 16 bits.
 macro_rules! narrow {
     ($float:ty) => {
         impl Real for $float {
             const SIZE: usize = 2;
+            #[cfg(target_arch = "x86_64")]
+            const INFINITY_BITS: u32 = <$float>::INFINITY.to_bits() as u32;
 
             fn read(bytes: &[u8]) -> $float {
                 <$float>::from_ne_bytes([bytes[0], bytes[1]])
@@ -119,11 +119,11 @@ macro_rules! narrow {
             }
 
             fn key(self) -> i32 {
-                i32::from(keys::of_16_bits(self.to_bits() as i16))
+                i32::from(key_of_16_bits(self.to_bits() as i16))
             }
 
             fn of_key(key: i32) -> $float {
-                <$float>::from_bits(keys::of_16_bits(key as i16) as u16)
+                <$float>::from_bits(key_of_16_bits(key as i16) as u16)
             }
         }
     };
@@ -131,3 +131,16 @@ macro_rules! narrow {
 
 narrow!(f16);
 narrow!(bf16);
+
+/// The key of a float's bits, or the bits of a key.
+///
+/// The bits of positive floats are in the floats' order already; those of negative ones are in the reverse order, so all bits but
+/// the sign are complemented. The map is its own inverse.
+fn key_of_32_bits(bits: i32) -> i32 {
+    bits ^ ((bits >> 31) & i32::MAX)
+}
+
+/// The same for 16 bits, whatever the width of the exponent.
+fn key_of_16_bits(bits: i16) -> i16 {
+    bits ^ ((bits >> 15) & i16::MAX)
+}

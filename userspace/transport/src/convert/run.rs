@@ -5,9 +5,7 @@ use super::conversion::{Encoded, Shape, WORD};
 /// The part at the front of a slice that is whole blocks of words, each with all its values.
 pub(super) struct Run {
     values: usize,
-    /// Bytes of the tensor.
     pub(super) tensor: usize,
-    /// Bytes on the wire.
     pub(super) wire: usize,
 }
 

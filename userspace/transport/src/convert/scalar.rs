@@ -9,13 +9,12 @@ use super::{
     scale::{Dequantizer, Quantizer},
 };
 
-/// Tensor to wire.
 pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Encoded {
     match encoding {
-        Encoding::Scaled { float, quantizer, packed } => {
-            with_float!(float, R => encode_scaled::<R>(quantizer, packed, tensor, wire))
+        Encoding::Scaled { float, scale, packed } => {
+            with_float!(float, R => encode_scaled::<R>(scale, packed, tensor, wire))
         }
-        Encoding::Integers { limit } => encode_integers(limit, tensor, wire),
+        Encoding::Integers(limit) => encode_integers(limit, tensor, wire),
         Encoding::FloatKeys { float, flip } => with_float!(float, R => encode_keys::<R>(flip, tensor, wire)),
         Encoding::IntegerKeys { flip } => {
             map_words(tensor, wire, |word| (i32::from_ne_bytes(word) ^ flip).to_be_bytes());
@@ -25,13 +24,12 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
     }
 }
 
-/// Wire to tensor.
 pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
     match decoding {
-        Decoding::Scaled { float, dequantizer, packed } => {
-            with_float!(float, R => decode_scaled::<R>(dequantizer, packed, wire, tensor));
+        Decoding::Scaled { float, scale, packed } => {
+            with_float!(float, R => decode_scaled::<R>(scale, packed, wire, tensor));
         }
-        Decoding::Integers { divisor } => decode_integers(divisor, wire, tensor),
+        Decoding::Integers(divisor) => decode_integers(divisor, wire, tensor),
         Decoding::FloatKeys { float, flip } => with_float!(float, R => decode_keys::<R>(flip, wire, tensor)),
         Decoding::IntegerKeys { flip } => {
             map_words(wire, tensor, |word| (i32::from_be_bytes(word) ^ flip).to_ne_bytes());

@@ -5,14 +5,13 @@
 //! 2^31 - 1 (Theorem 2). Rounding is off by at most a half and clamping by less than one, so the sum is off
 //! by less than `n` in units of `1 / f` (Theorem 1). With 16 bits, 2^15 - 1 stands for 2^31 - 1.
 
-use super::exponent;
+use sumac_wire::header::exponent::{BIAS, LEAST};
 
 /// One chunk's factor, and the range of its integers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Factor {
     factor: f64,
     inverse: f64,
-    /// Largest magnitude of one worker's integer.
     limit: i32,
 }
 
@@ -25,7 +24,7 @@ impl Factor {
 
     /// Block floating point: the largest factor with which `world` values of up to `2^m` fit.
     pub(super) fn block(exponent: i8, world: u16, full_range: i32) -> Factor {
-        let m = exponent::power(exponent);
+        let m = power(exponent);
         let (full, workers) = (f64::from(full_range), f64::from(world));
         // Products with powers of two are exact: each number is rounded once, in its quotient.
         Factor {
@@ -45,7 +44,6 @@ impl Factor {
     }
 }
 
-/// From values to integers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quantizer {
     pub(super) factor: f64,
@@ -53,7 +51,6 @@ pub(super) struct Quantizer {
 }
 
 impl Quantizer {
-    /// A finite value as an integer.
     pub(super) fn integer(&self, value: f32) -> i32 {
         let limit = f64::from(self.limit);
         // The limit is an integer, so it makes no difference that clamping comes before rounding.
@@ -80,7 +77,6 @@ impl Quantizer {
     }
 }
 
-/// From sums of integers to values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dequantizer {
     pub(super) inverse: f64,
@@ -91,6 +87,26 @@ impl Dequantizer {
         (f64::from(sum) * self.inverse) as f32
     }
 }
+
+/// Bits of a single-precision float's fraction.
+const FRACTION_BITS: u32 = 23;
+
+/// The exponent byte for this magnitude, in bits of a single-precision float: `max(m, -125) - 2` for the
+/// smallest m with `magnitude <= 2^m`. A magnitude is a finite float without its sign; as integers, bits are in the floats' order.
+pub(super) fn exponent_of(bits: u32) -> i8 {
+    // Carries into the exponent unless the fraction is zero, which is rounding up to a power of two.
+    // Subnormals get an m that is too large, but still below the least.
+    let m = ((bits + ((1 << FRACTION_BITS) - 1)) >> FRACTION_BITS) as i32 - 127;
+    (m + BIAS).max(i32::from(LEAST)) as i8
+}
+
+/// The m of an exponent byte. Bytes that no chunk has count as the nearest that one has.
+fn power(exponent: i8) -> i32 {
+    i32::from(exponent.clamp(LEAST, LARGEST)) - BIAS
+}
+
+/// The exponent byte of `f32::MAX`.
+const LARGEST: i8 = 126;
 
 /// 2^m for an m whose power is a normal double.
 fn power_of_two(m: i32) -> f64 {

@@ -32,7 +32,6 @@ pub(super) fn swap(words: __m256i) -> __m256i {
     _mm256_shuffle_epi8(words, reversed)
 }
 
-/// The largest of eight integers.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn largest_u32(values: __m256i) -> u32 {

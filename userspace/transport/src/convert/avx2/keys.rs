@@ -5,11 +5,12 @@ use std::arch::x86_64::{
     _mm256_srai_epi32, _mm256_srli_epi32, _mm256_xor_si256,
 };
 
-use super::{
-    block::{BLOCK, largest_u32, load, store, swap},
-    floats::{Floats, load_16_bits, store_16_bits},
+use super::block::{BLOCK, largest_u32, load, store, swap};
+use crate::convert::{
+    floats::{load_16_bits, store_16_bits},
+    prefetch::{will_read, will_write},
+    real::Real,
 };
-use crate::convert::prefetch::{will_read, will_write};
 
 /// Bytes of eight values of 16 bits.
 const HALF_BLOCK: usize = BLOCK / 2;
@@ -30,7 +31,7 @@ pub(super) fn encode_f32(flip: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
 
 /// Returns whether all values are finite; otherwise the output is of no use.
 #[target_feature(enable = "avx2")]
-pub(super) fn encode_16_bits<T: Floats>(flip: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
+pub(super) fn encode_16_bits<T: Real>(flip: i32, tensor: &[u8], wire: &mut [u8]) -> bool {
     let (magnitude, flip) = (_mm256_set1_epi32(i32::from(i16::MAX)), _mm256_set1_epi32(flip));
     let mut largest = _mm256_setzero_si256();
     for (from, to) in tensor.as_chunks::<HALF_BLOCK>().0.iter().zip(wire.as_chunks_mut().0) {

@@ -5,11 +5,8 @@ use std::arch::x86_64::{
     _mm256_setzero_si256,
 };
 
-use super::{
-    block::{BLOCK, largest_u32, load, store},
-    floats::Floats,
-};
-use crate::convert::prefetch::will_read;
+use super::block::{BLOCK, largest_u32, load, store};
+use crate::convert::{prefetch::will_read, real::Real};
 
 /// In bits of a single-precision float; `None`: a value is not finite.
 #[target_feature(enable = "avx2")]
@@ -30,7 +27,7 @@ pub(super) fn of_f32(blocks: &[[u8; BLOCK]]) -> Option<u32> {
 
 /// In bits of the type itself; `None`: a value is not finite.
 #[target_feature(enable = "avx2")]
-pub(super) fn of_16_bits<T: Floats>(blocks: &[[u8; BLOCK]]) -> Option<u16> {
+pub(super) fn of_16_bits<T: Real>(blocks: &[[u8; BLOCK]]) -> Option<u16> {
     let magnitude = _mm256_set1_epi16(i16::MAX);
     let mut largest = _mm256_setzero_si256();
     let (pairs, last) = blocks.as_chunks::<2>();

@@ -5,7 +5,6 @@
 //! | --- | --- |
 //! | `bits` | copies |
 //! | `block` | vectors from and to bytes |
-//! | `floats` | eight floats of each type as single precision, and back |
 //! | `scaled` | sums and means of floats |
 //! | `integers` | sums and means of int32 |
 //! | `keys` | maxima and minima |
@@ -16,7 +15,6 @@
 
 mod bits;
 mod block;
-pub(super) mod floats;
 mod integers;
 mod keys;
 mod magnitude;
@@ -32,7 +30,6 @@ use super::{
 };
 use block::BLOCK;
 
-/// Tensor to wire.
 pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Encoded {
     let Some(run) = Run::of::<BLOCK>(encoding.shape(), tensor.len(), wire.len()) else {
         return scalar::encode(encoding, tensor, wire);
@@ -41,10 +38,10 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
     // SAFETY: callers have found AVX2 and F16C.
     let is_clean = unsafe {
         match encoding {
-            Encoding::Scaled { float, quantizer, packed } => {
-                with_float!(float, R => scaled::encode::<R>(quantizer, packed, from, to))
+            Encoding::Scaled { float, scale, packed } => {
+                with_float!(float, R => scaled::encode::<R>(scale, packed, from, to))
             }
-            Encoding::Integers { limit } => integers::encode(limit, from, to),
+            Encoding::Integers(limit) => integers::encode(limit, from, to),
             Encoding::FloatKeys { float, flip } => match float {
                 Float::F32 => keys::encode_f32(flip, from, to),
                 Float::F16 => keys::encode_16_bits::<f16>(flip, from, to),
@@ -61,7 +58,6 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
     run.then(scalar::encode(encoding, &tensor[run.tensor..], &mut wire[run.wire..]))
 }
 
-/// Wire to tensor.
 pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
     let Some(run) = Run::of::<BLOCK>(decoding.shape(), tensor.len(), wire.len()) else {
         return scalar::decode(decoding, wire, tensor);
@@ -70,10 +66,10 @@ pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
     // SAFETY: callers have found AVX2 and F16C.
     unsafe {
         match decoding {
-            Decoding::Scaled { float, dequantizer, packed } => {
-                with_float!(float, R => scaled::decode::<R>(dequantizer, packed, from, to));
+            Decoding::Scaled { float, scale, packed } => {
+                with_float!(float, R => scaled::decode::<R>(scale, packed, from, to));
             }
-            Decoding::Integers { divisor } => integers::decode(divisor, from, to),
+            Decoding::Integers(divisor) => integers::decode(divisor, from, to),
             Decoding::FloatKeys { float, flip } => match float {
                 Float::F32 => keys::decode_f32(flip, from, to),
                 Float::F16 | Float::Bf16 => keys::decode_16_bits(flip, from, to),
@@ -85,7 +81,6 @@ pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
     scalar::decode(decoding, &wire[run.wire..], &mut tensor[run.tensor..]);
 }
 
-/// The largest finite magnitude, in bits of a single-precision float.
 pub(super) fn magnitude(float: Float, tensor: &[u8]) -> u32 {
     let (blocks, tail) = tensor.as_chunks::<BLOCK>();
     // SAFETY: callers have found AVX2 and F16C.

@@ -10,11 +10,10 @@ use std::arch::x86_64::{
     _mm256_unpackhi_epi32, _mm256_unpacklo_epi32,
 };
 
-use super::{
-    block::{BLOCK, largest_u32, load, store, swap},
-    floats::Floats,
-};
+use super::block::{BLOCK, largest_u32, load, store, swap};
 use crate::convert::{
+    floats::Floats,
+    passes::scaled_passes,
     prefetch::{will_read, will_write},
     scale::{Dequantizer, Quantizer},
 };
@@ -22,59 +21,7 @@ use crate::convert::{
 /// Values in a vector.
 const LANES: usize = 8;
 
-/// Writes one block of wire for each 8 values, or 16 when `packed`. Returns whether all values are finite and
-/// fit; otherwise the output is of no use.
-#[target_feature(enable = "avx2,f16c")]
-pub(super) fn encode<T: Floats>(quantizer: Quantizer, packed: bool, tensor: &[u8], wire: &mut [u8]) -> bool {
-    let mut to_integers = ToIntegers::new(quantizer);
-    let blocks = wire.as_chunks_mut::<BLOCK>().0.iter_mut();
-    if packed {
-        for (from, to) in tensor.chunks_exact(2 * LANES * T::SIZE).zip(blocks) {
-            let (first, second) = from.split_at(LANES * T::SIZE);
-            will_read(first.as_ptr(), LANES * T::SIZE);
-            will_read(second.as_ptr(), LANES * T::SIZE);
-            // SAFETY: both halves have 8 values.
-            let (first, second) = unsafe { (T::load(first.as_ptr()), T::load(second.as_ptr())) };
-            let (first, second) = (to_integers.convert(first), to_integers.convert(second));
-            store(to, swap(pack(first, second)));
-        }
-    } else {
-        for (from, to) in tensor.chunks_exact(LANES * T::SIZE).zip(blocks) {
-            will_read(from.as_ptr(), LANES * T::SIZE);
-            // SAFETY: the chunk has 8 values.
-            let values = unsafe { T::load(from.as_ptr()) };
-            store(to, swap(to_integers.convert(values)));
-        }
-    }
-    quantizer.all_fit(largest_u32(to_integers.largest))
-}
-
-/// Reads one block of wire for each 8 values, or 16 when `packed`.
-#[target_feature(enable = "avx2,f16c")]
-pub(super) fn decode<T: Floats>(dequantizer: Dequantizer, packed: bool, wire: &[u8], tensor: &mut [u8]) {
-    let inverse = _mm256_set1_pd(dequantizer.inverse);
-    let blocks = wire.as_chunks::<BLOCK>().0.iter();
-    if packed {
-        for (from, to) in blocks.zip(tensor.chunks_exact_mut(2 * LANES * T::SIZE)) {
-            let (first, second) = unpack(swap(load(from)));
-            let (to_first, to_second) = to.split_at_mut(LANES * T::SIZE);
-            will_write(to_first.as_ptr(), LANES * T::SIZE);
-            will_write(to_second.as_ptr(), LANES * T::SIZE);
-            // SAFETY: both halves have room for 8 values.
-            unsafe {
-                T::store(to_first.as_mut_ptr(), to_values(first, inverse));
-                T::store(to_second.as_mut_ptr(), to_values(second, inverse));
-            }
-        }
-    } else {
-        for (from, to) in blocks.zip(tensor.chunks_exact_mut(LANES * T::SIZE)) {
-            will_write(to.as_ptr(), LANES * T::SIZE);
-            let values = to_values(swap(load(from)), inverse);
-            // SAFETY: the chunk has room for 8 values.
-            unsafe { T::store(to.as_mut_ptr(), values) };
-        }
-    }
-}
+scaled_passes!("avx2,f16c", __m256, _mm256_set1_pd);
 
 /// The factor and limits in vectors, and the largest magnitude so far: whether all values were finite and fit is
 /// seen from it, so that the loop need not compare.
@@ -107,6 +54,12 @@ impl ToIntegers {
         let high = self.convert_half(_mm256_extractf128_ps::<1>(values));
         let integers = _mm256_set_m128i(high, low);
         _mm256_max_epi32(_mm256_min_epi32(integers, self.high), self.low)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn largest(&self) -> u32 {
+        largest_u32(self.largest)
     }
 
     #[inline]

@@ -4,7 +4,6 @@
 //! It is called only after [`super::Codec`] has found the features at run time.
 #![allow(unsafe_code, reason = "vector loads and stores, and calls into code for AVX-512")]
 
-mod floats;
 mod scaled;
 
 use super::{
@@ -16,9 +15,8 @@ use super::{
 };
 use scaled::BLOCK;
 
-/// Tensor to wire.
 pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Encoded {
-    let Encoding::Scaled { float, quantizer, packed } = encoding else {
+    let Encoding::Scaled { float, scale, packed } = encoding else {
         return avx2::encode(encoding, tensor, wire);
     };
     let Some(run) = Run::of::<BLOCK>(encoding.shape(), tensor.len(), wire.len()) else {
@@ -26,7 +24,7 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
     };
     let (from, to) = (&tensor[..run.tensor], &mut wire[..run.wire]);
     // SAFETY: callers have found the features.
-    let is_clean = unsafe { with_float!(float, R => scaled::encode::<R>(quantizer, packed, from, to)) };
+    let is_clean = unsafe { with_float!(float, R => scaled::encode::<R>(scale, packed, from, to)) };
     if !is_clean {
         // Rare: the reference finds the value.
         return scalar::encode(encoding, tensor, wire);
@@ -34,9 +32,8 @@ pub(super) fn encode(encoding: Encoding, tensor: &[u8], wire: &mut [u8]) -> Enco
     run.then(avx2::encode(encoding, &tensor[run.tensor..], &mut wire[run.wire..]))
 }
 
-/// Wire to tensor.
 pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
-    let Decoding::Scaled { float, dequantizer, packed } = decoding else {
+    let Decoding::Scaled { float, scale, packed } = decoding else {
         return avx2::decode(decoding, wire, tensor);
     };
     let Some(run) = Run::of::<BLOCK>(decoding.shape(), tensor.len(), wire.len()) else {
@@ -44,6 +41,6 @@ pub(super) fn decode(decoding: Decoding, wire: &[u8], tensor: &mut [u8]) {
     };
     let (from, to) = (&wire[..run.wire], &mut tensor[..run.tensor]);
     // SAFETY: callers have found the features.
-    unsafe { with_float!(float, R => scaled::decode::<R>(dequantizer, packed, from, to)) }
+    unsafe { with_float!(float, R => scaled::decode::<R>(scale, packed, from, to)) }
     avx2::decode(decoding, &wire[run.wire..], &mut tensor[run.tensor..]);
 }

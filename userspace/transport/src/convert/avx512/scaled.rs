@@ -11,8 +11,9 @@ use std::arch::x86_64::{
     _mm512_srli_epi64, _mm512_storeu_si512, _mm512_sub_epi32,
 };
 
-use super::floats::WideFloats;
 use crate::convert::{
+    floats::Floats,
+    passes::scaled_passes,
     prefetch::{will_read, will_write},
     scale::{Dequantizer, Quantizer},
 };
@@ -22,64 +23,7 @@ pub(super) const BLOCK: usize = 64;
 /// Values in a vector.
 const LANES: usize = 16;
 
-/// Writes one block of wire for each 16 values, or 32 when `packed`. Returns whether all values are finite
-/// and fit; otherwise the output is of no use.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq")]
-pub(super) fn encode<T: WideFloats>(
-    quantizer: Quantizer,
-    packed: bool,
-    tensor: &[u8],
-    wire: &mut [u8],
-) -> bool {
-    let mut to_integers = ToIntegers::new(quantizer);
-    let blocks = wire.as_chunks_mut::<BLOCK>().0.iter_mut();
-    if packed {
-        for (from, to) in tensor.chunks_exact(2 * LANES * T::SIZE).zip(blocks) {
-            let (first, second) = from.split_at(LANES * T::SIZE);
-            will_read(first.as_ptr(), LANES * T::SIZE);
-            will_read(second.as_ptr(), LANES * T::SIZE);
-            // SAFETY: both halves have 16 values.
-            let (first, second) = unsafe { (T::load_wide(first.as_ptr()), T::load_wide(second.as_ptr())) };
-            let (first, second) = (to_integers.convert(first), to_integers.convert(second));
-            store(to, swap(pack(first, second)));
-        }
-    } else {
-        for (from, to) in tensor.chunks_exact(LANES * T::SIZE).zip(blocks) {
-            will_read(from.as_ptr(), LANES * T::SIZE);
-            // SAFETY: the chunk has 16 values.
-            let values = unsafe { T::load_wide(from.as_ptr()) };
-            store(to, swap(to_integers.convert(values)));
-        }
-    }
-    quantizer.all_fit(_mm512_reduce_max_epi32(to_integers.largest) as u32)
-}
-
-/// Reads one block of wire for each 16 values, or 32 when `packed`.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq")]
-pub(super) fn decode<T: WideFloats>(dequantizer: Dequantizer, packed: bool, wire: &[u8], tensor: &mut [u8]) {
-    let inverse = _mm512_set1_pd(dequantizer.inverse);
-    let blocks = wire.as_chunks::<BLOCK>().0.iter();
-    if packed {
-        for (from, to) in blocks.zip(tensor.chunks_exact_mut(2 * LANES * T::SIZE)) {
-            let (first, second) = unpack(swap(load(from)));
-            let (to_first, to_second) = to.split_at_mut(LANES * T::SIZE);
-            will_write(to_first.as_ptr(), LANES * T::SIZE);
-            will_write(to_second.as_ptr(), LANES * T::SIZE);
-            // SAFETY: both halves have room for 16 values.
-            unsafe {
-                T::store_wide(to_first.as_mut_ptr(), to_values(first, inverse));
-                T::store_wide(to_second.as_mut_ptr(), to_values(second, inverse));
-            }
-        }
-    } else {
-        for (from, to) in blocks.zip(tensor.chunks_exact_mut(LANES * T::SIZE)) {
-            will_write(to.as_ptr(), LANES * T::SIZE);
-            let values = to_values(swap(load(from)), inverse);
-            // SAFETY: the chunk has room for 16 values.
-            unsafe { T::store_wide(to.as_mut_ptr(), values) };
-        }
-    }
-}
+scaled_passes!("avx512f,avx512bw,avx512dq", __m512, _mm512_set1_pd);
 
 /// The factor and limits in vectors, and the largest magnitude so far.
 struct ToIntegers {
@@ -111,6 +55,12 @@ impl ToIntegers {
         let high = self.convert_half(_mm512_extractf32x8_ps::<1>(values));
         let integers = _mm512_inserti32x8::<1>(_mm512_castsi256_si512(low), high);
         _mm512_max_epi32(_mm512_min_epi32(integers, self.high), self.low)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn largest(&self) -> u32 {
+        _mm512_reduce_max_epi32(self.largest) as u32
     }
 
     #[inline]

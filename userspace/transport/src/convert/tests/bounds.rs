@@ -40,42 +40,36 @@ fn workers() -> impl Strategy<Value = Vec<Vec<f32>>> {
     })
 }
 
-/// The sum of the workers' words as an aggregator adds them, and of their integers without any wrapping.
+/// Theorem 2: no sum of the workers' integers leaves its 32 or 16 bits, on the way or at the end. Returns the words that an
+/// aggregator has, and the integers in them.
 fn add_up(per_word: usize, wires: &[Vec<u8>]) -> (Vec<i32>, Vec<i64>) {
+    let most = if per_word == 2 { i64::from(i16::MAX) } else { i64::from(i32::MAX) };
+    let integers = |words: &[i32]| -> Vec<i64> {
+        let halves = |word: &i32| <[i32; 2]>::from(pack::halves(*word));
+        let all: Vec<i32> =
+            if per_word == 2 { words.iter().flat_map(halves).collect() } else { words.to_vec() };
+        all.into_iter().map(i64::from).collect()
+    };
     let mut sums = vec![0i32; wires[0].len() / WORD];
     let mut exact = vec![0i64; sums.len() * per_word];
-    for wire in wires {
-        for (at, word) in words(wire).into_iter().enumerate() {
-            sums[at] = sums[at].wrapping_add(word);
-            if per_word == 2 {
-                let (high, low) = pack::halves(word);
-                exact[2 * at] += i64::from(high);
-                exact[2 * at + 1] += i64::from(low);
-            } else {
-                exact[at] += i64::from(word);
-            }
-        }
+    for (number, wire) in (1..).zip(wires) {
+        let words = words(wire);
+        sums.iter_mut().zip(&words).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
+        exact.iter_mut().zip(integers(&words)).for_each(|(sum, integer)| *sum += integer);
+        assert!(exact.iter().all(|sum| sum.abs() <= most), "the sum of {number} workers overflows");
     }
+    assert_eq!(integers(&sums), exact);
     (sums, exact)
 }
 
-/// Theorem 2: no sum leaves its 32 or 16 bits, on the way or at the end.
-fn assert_no_overflow(per_word: usize, wires: &[Vec<u8>]) -> (Vec<i32>, Vec<i64>) {
-    let most = if per_word == 2 { i64::from(i16::MAX) } else { i64::from(i32::MAX) };
-    for end in 1..=wires.len() {
-        let (_, exact) = add_up(per_word, &wires[..end]);
-        assert!(exact.iter().all(|sum| sum.abs() <= most), "the sum of {end} workers overflows");
-    }
-    let (sums, exact) = add_up(per_word, wires);
-    for (at, sum) in sums.iter().enumerate() {
-        if per_word == 2 {
-            let (high, low) = pack::halves(*sum);
-            assert_eq!((i64::from(high), i64::from(low)), (exact[2 * at], exact[2 * at + 1]));
-        } else {
-            assert_eq!(i64::from(*sum), exact[at]);
-        }
-    }
-    (sums, exact)
+/// The workers' words; all of their values fit.
+fn contributions(codec: &Codec, dtype: DType, exponent: i8, tensors: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let contribution = |tensor: &Vec<u8>| {
+        let (wire, encoded) = encode(codec, dtype, Arithmetic::Sum, exponent, tensor);
+        assert_eq!(encoded, Encoded::default());
+        wire
+    };
+    tensors.iter().map(contribution).collect()
 }
 
 /// Half the distance between neighbours of the dtype around `value`, and what rounding to single precision first
@@ -135,6 +129,29 @@ fn power_above(dtype: DType, tensors: &[Vec<u8>]) -> i32 {
     (-125..=128).find(|m| 2f64.powi(*m) >= largest).expect("a finite value")
 }
 
+/// Both theorems for a chunk of these workers, by block floating point.
+fn assert_bounds(dtype: DType, wire: WireFormat, workers: &[Vec<f32>]) {
+    let codec = Codec::new(workers.len() as u16, wire, Scale::Block);
+    let (tensors, exact) = tensors(dtype, workers);
+    let exponents = tensors.iter().map(|tensor| codec.exponent(dtype, Arithmetic::Sum, tensor));
+    let agreed = exponents.max().unwrap();
+    let wires = contributions(&codec, dtype, agreed, &tensors);
+    let (sums, integers) = add_up(codec.values_per_word(dtype, Arithmetic::Sum), &wires);
+
+    let n = workers.len() as f64;
+    let full = if wire == WireFormat::Int16 { 32767.0 } else { 2_147_483_647.0 };
+    let f = full / (n * 2f64.powi(power_above(dtype, &tensors)));
+    for (integer, exact) in integers.iter().zip(&exact) {
+        let error = (*integer as f64 / f - exact).abs();
+        assert!(error <= n / f, "{exact} is off by {error}, allowed is {}", n / f);
+    }
+    let mut tensor = tensors[0].clone();
+    codec.decode(dtype, Arithmetic::Sum, agreed, &bytes(&sums), &mut tensor);
+    assert_close(dtype, 1.0, n / f, &exact, &tensor);
+    codec.decode(dtype, Arithmetic::Mean, agreed, &bytes(&sums), &mut tensor);
+    assert_close(dtype, n, 1.0 / f, &exact, &tensor);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(800))]
 
@@ -144,31 +161,7 @@ proptest! {
         dtype in prop::sample::select(FLOATS.to_vec()),
         wire in prop::sample::select(WIRES.to_vec()),
     ) {
-        let codec = Codec::new(workers.len() as u16, wire, Scale::Block);
-        let (tensors, exact) = tensors(dtype, &workers);
-        let exponents = tensors.iter().map(|tensor| codec.exponent(dtype, Arithmetic::Sum, tensor));
-        let agreed = exponents.max().unwrap();
-        let mut wires = Vec::new();
-        for tensor in &tensors {
-            let (wire, encoded) = encode(&codec, dtype, Arithmetic::Sum, agreed, tensor);
-            prop_assert_eq!(encoded, Encoded::default());
-            wires.push(wire);
-        }
-        let per_word = codec.values_per_word(dtype, Arithmetic::Sum);
-        let (sums, integers) = assert_no_overflow(per_word, &wires);
-
-        let n = workers.len() as f64;
-        let full = if wire == WireFormat::Int16 { 32767.0 } else { 2147483647.0 };
-        let f = full / (n * 2f64.powi(power_above(dtype, &tensors)));
-        for (integer, exact) in integers.iter().zip(&exact) {
-            let error = (*integer as f64 / f - exact).abs();
-            prop_assert!(error <= n / f, "{} is off by {}, allowed is {}", exact, error, n / f);
-        }
-        let mut tensor = tensors[0].clone();
-        codec.decode(dtype, Arithmetic::Sum, agreed, &bytes(&sums), &mut tensor);
-        assert_close(dtype, 1.0, n / f, &exact, &tensor);
-        codec.decode(dtype, Arithmetic::Mean, agreed, &bytes(&sums), &mut tensor);
-        assert_close(dtype, n, 1.0 / f, &exact, &tensor);
+        assert_bounds(dtype, wire, &workers);
     }
 
     #[test]
@@ -182,15 +175,8 @@ proptest! {
         let most = 0.99 * codec.limit(dtype, Arithmetic::Sum) as f32 / scale;
         let fitting: Vec<Vec<f32>> = workers.iter().map(|w| w.iter().map(|v| v.clamp(-most, most)).collect()).collect();
         let (tensors, exact) = tensors(dtype, &fitting);
-        let wires: Vec<Vec<u8>> = tensors
-            .iter()
-            .map(|tensor| {
-                let (wire, encoded) = encode(&codec, dtype, Arithmetic::Sum, NONE, tensor);
-                assert_eq!(encoded, Encoded::default());
-                wire
-            })
-            .collect();
-        let (sums, _) = assert_no_overflow(codec.values_per_word(dtype, Arithmetic::Sum), &wires);
+        let wires = contributions(&codec, dtype, NONE, &tensors);
+        let (sums, _) = add_up(codec.values_per_word(dtype, Arithmetic::Sum), &wires);
         let (n, f) = (workers.len() as f64, f64::from(scale));
         let mut tensor = tensors[0].clone();
         codec.decode(dtype, Arithmetic::Sum, NONE, &bytes(&sums), &mut tensor);
@@ -213,7 +199,7 @@ proptest! {
             encode(&codec, dtype, Arithmetic::Sum, exponent, &tensor_of(dtype, values)).0
         };
         let wires: Vec<Vec<u8>> = workers.iter().map(contribution).collect();
-        assert_no_overflow(codec.values_per_word(dtype, Arithmetic::Sum), &wires);
+        add_up(codec.values_per_word(dtype, Arithmetic::Sum), &wires);
     }
 }
 
@@ -221,27 +207,11 @@ proptest! {
 #[test]
 fn a_thousand_workers() {
     let values = [1.0, -1.0, 1.0f32.next_down(), 0.75, -f32::MAX, 3e38, 1e-45, 0.0, 0.5f32.next_up()];
-    for (world, dtype) in [33, 100, 1000, 1023, 1024].into_iter().flat_map(|n| FLOATS.map(|dtype| (n, dtype)))
+    for (world, dtype) in
+        [33u16, 100, 1000, 1023, 1024].into_iter().flat_map(|n| FLOATS.map(|dtype| (n, dtype)))
     {
         for (wire, value) in WIRES.into_iter().flat_map(|wire| values.map(|value| (wire, value))) {
-            let codec = Codec::new(world, wire, Scale::Block);
-            let (tensors, exact) =
-                tensors(dtype, &vec![vec![value, -value, value / 3.0]; usize::from(world)]);
-            let exponent = codec.exponent(dtype, Arithmetic::Sum, &tensors[0]);
-            let (sent, encoded) = encode(&codec, dtype, Arithmetic::Sum, exponent, &tensors[0]);
-            assert_eq!(encoded, Encoded::default());
-            let (sums, integers) =
-                add_up(codec.values_per_word(dtype, Arithmetic::Sum), &vec![sent; usize::from(world)]);
-            let full = if wire == WireFormat::Int16 { 32767.0 } else { 2_147_483_647.0 };
-            let most = full as i64;
-            assert!(integers.iter().all(|sum| sum.abs() <= most), "{world} {dtype:?} {wire:?} {value}");
-            let n = f64::from(world);
-            let f = full / (n * 2f64.powi(power_above(dtype, &tensors[..1])));
-            let mut tensor = tensors[0].clone();
-            codec.decode(dtype, Arithmetic::Sum, exponent, &bytes(&sums), &mut tensor);
-            assert_close(dtype, 1.0, n / f, &exact, &tensor);
-            codec.decode(dtype, Arithmetic::Mean, exponent, &bytes(&sums), &mut tensor);
-            assert_close(dtype, n, 1.0 / f, &exact, &tensor);
+            assert_bounds(dtype, wire, &vec![vec![value, -value, value / 3.0]; usize::from(world)]);
         }
     }
 }
