@@ -8,9 +8,7 @@ use crate::{rtt::RttSample, time::Time};
 /// The answer to the question whether the next packet may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MaySend {
-    /// It may be sent now.
     Now,
-    /// It may be sent at this time.
     #[cfg_attr(not(test), expect(dead_code, reason = "neither mode paces its packets"))]
     At(Time),
     /// It may be sent after an answer.
@@ -35,7 +33,6 @@ pub(crate) trait SendingBudget: Send {
     /// Whether a packet may be sent while so many chunks are in the network.
     fn may_send(&self, now: Time, in_network: usize) -> MaySend;
 
-    /// Records that a packet of so many bytes was sent.
     fn on_sent(&mut self, _now: Time, _bytes: usize) {}
 
     /// Records a sample of the round trip: one for each acknowledgement that is unambiguous.
@@ -50,7 +47,6 @@ pub(crate) trait SendingBudget: Send {
     }
 }
 
-/// A window that does not change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FixedWindow(pub u32);
 
@@ -64,7 +60,6 @@ impl SendingBudget for FixedWindow {
     }
 }
 
-/// The answer of a window.
 pub(crate) fn within(window: u32, in_network: usize) -> MaySend {
     if (in_network as u64) < u64::from(window) { MaySend::Now } else { MaySend::Blocked }
 }

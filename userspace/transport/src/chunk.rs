@@ -54,7 +54,6 @@ impl Form {
     }
 }
 
-/// Converts the chunks of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkCodec {
     pub codec: Codec,
@@ -66,20 +65,10 @@ pub(crate) struct ChunkCodec {
     pub words: usize,
 }
 
-/// The outcome of decoding a chunk's result.
 #[derive(Debug, Default)]
-pub(crate) struct DecodedChunk {
-    /// The error of the operation.
-    pub fault: Option<OpError>,
-    pub values: usize,
-}
-
-/// The outcome of encoding a chunk's packet.
-#[derive(Debug, Default)]
-pub(crate) struct EncodedChunk {
+pub(crate) struct ConvertedChunk {
     /// Flags of the packet for values that did not fit.
     pub flags: u16,
-    /// The error of the operation.
     pub fault: Option<OpError>,
     pub values: usize,
 }
@@ -115,7 +104,6 @@ impl ChunkCodec {
         self.codec.needs_exponent(operation.dtype, operation.arithmetic)
     }
 
-    /// The format of the words of an operation's packets.
     pub fn format(&self, operation: &Operation) -> Format {
         match operation.arithmetic {
             Arithmetic::Bits => Format::Raw,
@@ -179,16 +167,16 @@ impl ChunkCodec {
     }
 
     /// Converts this worker's values of a chunk into its packet, in one pass over them.
-    pub fn encode(&self, operation: &Operation, span: Span, form: Form, wire: &mut [u8]) -> EncodedChunk {
+    pub fn encode(&self, operation: &Operation, span: Span, form: Form, wire: &mut [u8]) -> ConvertedChunk {
         if form == Form::Floats && !self.has_floats(operation) {
             // Integers have no form that fits better: the flag reaches all workers, and ends the chunk.
             wire.fill(0);
-            return EncodedChunk { flags: flag::OVERFLOW, ..EncodedChunk::default() };
+            return ConvertedChunk { flags: flag::OVERFLOW, ..ConvertedChunk::default() };
         }
         let given = span.overlap(&operation.gives);
         if given.is_empty() {
             wire.fill(0);
-            return EncodedChunk::default();
+            return ConvertedChunk::default();
         }
         let size = operation.dtype.size();
         let input = whole(operation.buffer.input(given.start * size, given.len() * size), size);
@@ -207,10 +195,10 @@ impl ChunkCodec {
         given: &Range<usize>,
         input: &[u8],
         met: Encoded,
-    ) -> EncodedChunk {
+    ) -> ConvertedChunk {
         let size = operation.dtype.size();
         let values = input.len() / size;
-        let mut outcome = EncodedChunk { values, ..EncodedChunk::default() };
+        let mut outcome = ConvertedChunk { values, ..ConvertedChunk::default() };
         let index = |at: usize| operation.base as usize + given.start + at;
         let value = |at: usize| number(operation.dtype, &input[at * size..]);
         let not_finite = met.not_finite.map(|at| {
@@ -257,13 +245,13 @@ impl ChunkCodec {
         form: Form,
         wire: &[u8],
         carries: bool,
-    ) -> DecodedChunk {
+    ) -> ConvertedChunk {
         let taken = span.overlap(&operation.takes);
         if taken.is_empty() {
-            return DecodedChunk::default();
+            return ConvertedChunk::default();
         }
         let codec = match form {
-            Form::Floats if !self.has_floats(operation) => return DecodedChunk::default(),
+            Form::Floats if !self.has_floats(operation) => return ConvertedChunk::default(),
             Form::Floats => None,
             Form::Scaled(exponent) => Some(self.words(operation, exponent)),
         };
@@ -282,9 +270,9 @@ impl ChunkCodec {
                 None => raw::decode(dtype, divisor, at, wire, output),
             }
         }
-        let is_short = values < taken.len();
         let index = operation.base as usize + taken.start + values;
-        DecodedChunk { fault: is_short.then_some(OpError::ShortBuffer { index }), values }
+        let fault = (values < taken.len()).then_some(OpError::ShortBuffer { index });
+        ConvertedChunk { flags: 0, fault, values }
     }
 }
 

@@ -11,11 +11,9 @@ use crate::{
     time::Time,
 };
 
-/// The congestion window, in chunks.
 #[derive(Debug)]
 pub(crate) struct CongestionWindow {
     window: u32,
-    /// The largest window.
     limit: u32,
     /// The slow-start threshold: below it the window grows by one with every result, from it on by one per window of results.
     threshold: u32,
@@ -26,7 +24,6 @@ pub(crate) struct CongestionWindow {
 }
 
 impl CongestionWindow {
-    /// A window of `initial` chunks that grows up to `limit`.
     pub fn new(initial: u32, limit: u32) -> CongestionWindow {
         CongestionWindow { window: initial, limit, threshold: limit, results: 0, recovery_end: 0 }
     }

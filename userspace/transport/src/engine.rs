@@ -34,7 +34,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use sumac_wire::Reason;
+use sumac_wire::{Kind, Reason};
 
 use crate::{
     dynamic_mode::DynamicMode,
@@ -44,15 +44,13 @@ use crate::{
     operation::{Completion, OpId, Operation},
     packet::Packet,
     params::{JobParams, Tuning},
-    path_measure::PathMeasure,
     peer::{PeerId, PeerTable},
-    static_mode::StaticMode,
+    static_mode::{PathMeasure, StaticMode},
     stats::EngineStats,
     time::Time,
     transmit::Transmit,
 };
 
-/// The state of a job on this worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState<'a> {
     /// The peers have not answered a probe of full size yet, or the path is being measured.
@@ -60,7 +58,6 @@ pub enum JobState<'a> {
     /// The path was measured, and [`Engine::set_slots`] is waited for.
     Measured(PathMeasure),
     Ready,
-    /// The job has ended.
     Failed(&'a JobError),
 }
 
@@ -71,7 +68,6 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine whose stream begins with chunk 0.
     pub fn new(params: JobParams, peers: &PeerTable) -> Result<Engine, ParamError> {
         Engine::starting_at(params, peers, &Tuning::default(), 0)
     }
@@ -124,7 +120,8 @@ impl Engine {
 
     /// Queues an operation. After the job has failed it completes at once, with the job's error.
     pub fn submit(&mut self, now: Time, operation: Operation) -> Result<OpId, (SubmitError, Operation)> {
-        let id = self.core.submit(now, operation)?;
+        self.core.now = now;
+        let id = self.core.submit(operation)?;
         self.mode.on_submit(&mut self.core, id.0);
         Ok(id)
     }
@@ -143,7 +140,7 @@ impl Engine {
     /// Lets the timers expire that are due at `now`.
     pub fn on_timeout(&mut self, now: Time) {
         self.core.now = now;
-        self.mode.on_timeout(&mut self.core, now);
+        self.mode.on_timeout(&mut self.core);
     }
 
     /// Parses and processes one UDP payload. One that is not a packet is counted by reason and changes nothing.
@@ -162,12 +159,21 @@ impl Engine {
     pub fn on_packet(&mut self, now: Time, packet: &Packet<'_>) {
         self.core.now = now;
         self.core.stats.bytes_received += packet.payload_len() as u64;
-        let checked = self.core.identify(&packet.header);
-        let reason = match checked.and_then(|()| self.mode.on_packet(&mut self.core, now, packet)) {
-            Ok(()) => Reason::Steered,
-            Err(reason) => reason,
-        };
+        let reason = self.process(packet).err().unwrap_or(Reason::Steered);
         self.core.stats.frames.count(reason);
+    }
+
+    fn process(&mut self, packet: &Packet<'_>) -> Result<(), Reason> {
+        self.core.identify(&packet.header)?;
+        match Kind::from_number(packet.header.kind) {
+            Some(Kind::Result) => self.mode.on_result(&mut self.core, packet),
+            Some(Kind::Report) => {
+                self.core.check_report(&packet.header)?;
+                self.mode.on_report(&mut self.core, &packet.header);
+                Ok(())
+            }
+            _ => Err(Reason::BadType),
+        }
     }
 
     /// Writes the next packet to `out`, which must have room for [`Engine::frame_len`] bytes; the job fails when it has not.
@@ -181,7 +187,7 @@ impl Engine {
             self.fail(JobError::FrameTooSmall { needed, given });
             return None;
         }
-        self.mode.poll_transmit(&mut self.core, now, out)
+        self.mode.poll_transmit(&mut self.core, out)
     }
 
     /// The next operation that has ended. Operations end when their last result arrives, in any order.
@@ -194,7 +200,6 @@ impl Engine {
         self.core.fail(why);
     }
 
-    /// Counters, and the estimates of the path.
     pub fn stats(&self) -> &EngineStats {
         &self.core.stats
     }
@@ -228,7 +233,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use sumac_job::{DType, Scale};
-    use sumac_wire::{Header, Kind, header::HEADER_LEN};
+    use sumac_wire::{Header, header::HEADER_LEN};
 
     use super::*;
     use crate::{

@@ -3,30 +3,30 @@
 //! The worker sends a probe of full size, and the peer returns it as a report. When the first is not answered, later ones go in
 //! pairs with a probe without elements. So a path that only drops large packets is distinguished from one that drops all.
 
-use sumac_wire::{Header, header::NO_SLOT, header::flag};
+use sumac_wire::{
+    Header, Kind,
+    header::{NO_SLOT, flag},
+};
 
 use crate::{
     error::JobError,
+    packet,
     params::{JobParams, Tuning},
     time::{Time, nanos},
 };
 
-/// The end of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Whole chunks get through; the round trip in nanoseconds if it was measured.
     Ready(Option<u64>),
-    /// The job cannot start.
     Failed(JobError),
 }
 
-/// The handshake of one lane.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     interval: u64,
     longest_interval: u64,
     timeout: u64,
-    /// The time of the first probe.
     started: Option<Time>,
     /// The time and number of the last round of probes.
     round: Option<(Time, u32)>,
@@ -123,27 +123,10 @@ impl Handshake {
     }
 }
 
-/// The header of a probe.
 pub(crate) fn probe(params: &JobParams, now: Time, elements: u16, number: u32) -> Header {
-    let header = Header {
-        kind: sumac_wire::Kind::Probe as u8,
-        flags: if number == 0 { 0 } else { flag::RESEND },
-        job: params.job,
-        epoch: params.epoch,
-        seq: number,
-        slot: NO_SLOT,
-        fan_in_0: params.rack_world as u8,
-        elements,
-        bitmap_0: 1 << params.rack_rank,
-        timestamp: now.stamp(),
-        token: params.token,
-        lane: params.lane,
-        ..Header::default()
-    };
-    let Some(dynamic) = &params.dynamic else { return header };
-    let level = if dynamic.beside_root { flag::LEVEL } else { 0 };
-    let (fan_in_1, bitmap_1) = (dynamic.fan_in_1, dynamic.bitmap_1);
-    Header { flags: header.flags | level, fan_in_1, bitmap_1, ..header }
+    let header = packet::header(params, Kind::Probe, now);
+    let flags = header.flags | if number == 0 { 0 } else { flag::RESEND };
+    Header { flags, seq: number, slot: NO_SLOT, elements, ..header }
 }
 
 #[cfg(test)]
@@ -160,45 +143,6 @@ mod tests {
 
     fn sizes(handshake: &mut Handshake, now: Time) -> Vec<u16> {
         std::iter::from_fn(|| handshake.poll(now, 256)).map(|(elements, _)| elements).collect()
-    }
-
-    /// Runs to the end with answers to the probes that `answered` selects.
-    fn run(answered: fn(u16) -> bool) -> (Option<Outcome>, u64) {
-        let mut handshake = Handshake::new(&Tuning::default());
-        let mut now = Time(5);
-        for _ in 0..100 {
-            while let Some((elements, number)) = handshake.poll(now, 256) {
-                let report = probe(&params(), now, elements, number);
-                let after = now.plus(MS);
-                let outcome = answered(elements).then(|| handshake.on_report(after, &report, &params()));
-                if let Some(Some(outcome)) = outcome {
-                    return (Some(outcome), after.0);
-                }
-            }
-            now = handshake.deadline().unwrap_or(now);
-            if let Some(outcome) = handshake.on_timeout(now, &params()) {
-                return (Some(outcome), now.0);
-            }
-        }
-        (None, now.0)
-    }
-
-    #[test]
-    fn an_answer_to_the_first_probe_measures_the_path() {
-        assert_eq!(run(|_| true), (Some(Outcome::Ready(Some(MS))), 5 + MS));
-    }
-
-    #[test]
-    fn failures_are_distinguished() {
-        let (outcome, at) = run(|_| false);
-        assert_eq!(at, 5 + 3000 * MS);
-        assert!(matches!(
-            outcome,
-            Some(Outcome::Failed(JobError::NoReply { probes: 10.., waited_ms: 3000 }))
-        ));
-        let (outcome, _) = run(|elements| elements == 0);
-        let expected = JobError::MtuTooSmall { elements: 256, bytes: sumac_wire::admit::payload_len(256) };
-        assert_eq!(outcome, Some(Outcome::Failed(expected)));
     }
 
     #[test]

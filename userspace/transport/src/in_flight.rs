@@ -12,7 +12,6 @@ const READY: usize = BACKOFF_LEVELS + 1;
 /// The queue of sent chunks whose operation may not have begun on all workers.
 const UNCONFIRMED: usize = BACKOFF_LEVELS + 2;
 
-/// The state of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChunkState {
     /// The chunk may not be sent yet.
@@ -25,7 +24,6 @@ pub(crate) enum ChunkState {
     Lost,
 }
 
-/// One entry of the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkRecord {
     pub seq: u64,
@@ -49,11 +47,9 @@ pub(crate) struct ChunkRecord {
     pub is_query: bool,
 }
 
-/// A packet of a chunk, as it is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentPacket {
     pub now: Time,
-    /// Its number.
     pub packet: u64,
     /// The back-off of chunks that are sent for the first time.
     pub backoff: u8,
@@ -100,7 +96,6 @@ impl InFlight {
         &self.records[index]
     }
 
-    /// Chunks sent and not answered.
     pub fn unanswered(&self) -> usize {
         self.unanswered
     }
@@ -123,7 +118,6 @@ impl InFlight {
         self.queues.front(LOST).or_else(|| self.queues.front(READY))
     }
 
-    /// Records that a packet of the chunk was sent.
     pub fn on_sent(&mut self, index: usize, sent: SentPacket) {
         let record = &mut self.records[index];
         if record.state == ChunkState::Lost {

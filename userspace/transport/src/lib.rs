@@ -23,7 +23,7 @@
 //! | `in_flight`, `queues` | the chunks in flight |
 //! | `budget`, `congestion` | the sending budget, and the congestion window |
 //! | `rtt`, `timer`, `loss`, `probe_timeout` | the round trip, retransmission timers and loss detection |
-//! | `handshake`, `path_measure` | the probes before the first chunk |
+//! | `handshake` | the probes before the first chunk |
 //! | [`stats`], [`histogram`], [`error`] | counters, durations, errors |
 #![deny(unsafe_code)]
 
@@ -45,7 +45,6 @@ mod mode;
 pub mod operation;
 mod packet;
 pub mod params;
-mod path_measure;
 mod peer;
 mod probe_timeout;
 mod queues;
@@ -68,8 +67,8 @@ pub use lane::{LaneField, class_of, shard_of};
 pub use operation::{Buffer, Completion, CompletionQueue, OpId, Operation};
 pub use packet::Packet;
 pub use params::{JobParams, Tuning};
-pub use path_measure::PathMeasure;
 pub use peer::{Peer, PeerId, PeerRole, PeerTable};
+pub use static_mode::PathMeasure;
 pub use stats::EngineStats;
 pub use sumac_job::{DType, NonFinitePolicy, Scale, WireFormat};
 pub use time::Time;

@@ -7,7 +7,6 @@
 
 use crate::limits::MAX_PACKET_THRESHOLD;
 
-/// The largest numbers of answered packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PacketThreshold {
     /// Packet numbers, highest first; they count from 1, and 0 is none.

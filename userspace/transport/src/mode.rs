@@ -1,6 +1,6 @@
 //! The seam between the engine and the modes.
 
-use sumac_wire::Reason;
+use sumac_wire::{Header, Reason};
 
 use crate::{
     engine_core::Core,
@@ -10,22 +10,24 @@ use crate::{
     transmit::Transmit,
 };
 
-/// The protocol of one mode. The engine has checked that a packet is the job's before a mode gets it.
+/// The protocol of one mode. The engine has checked that a packet is the job's before a mode gets it; the time is the core's.
 pub(crate) trait ModeProtocol: Send {
     /// Considers an operation that was appended to the stream, with this number.
     fn on_submit(&mut self, _core: &mut Core, _operation: u64) {}
 
-    /// Processes a packet of the job. The reason for which it is dropped says how it is counted.
-    fn on_packet(&mut self, core: &mut Core, now: Time, packet: &Packet<'_>) -> Result<(), Reason>;
+    /// Processes a result of the job. The reason for which it is dropped says how it is counted.
+    fn on_result(&mut self, core: &mut Core, packet: &Packet<'_>) -> Result<(), Reason>;
+
+    /// Processes a report of the lane.
+    fn on_report(&mut self, core: &mut Core, report: &Header);
 
     /// Writes the next packet to `out`, which has room for the longest.
-    fn poll_transmit(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit>;
+    fn poll_transmit(&mut self, core: &mut Core, out: &mut [u8]) -> Option<Transmit>;
 
-    /// The deadline of the next timer.
     fn poll_timeout(&self, core: &Core) -> Option<Time>;
 
     /// Lets the timers expire that are due.
-    fn on_timeout(&mut self, core: &mut Core, now: Time);
+    fn on_timeout(&mut self, core: &mut Core);
 
     /// Sets the number of the lane's own slots.
     fn set_slots(&mut self, _core: &mut Core, _slots: u32) -> Result<(), ParamError> {

@@ -66,7 +66,6 @@ impl PeerTable {
         self.with_role(PeerRole::ParameterHost).nth(index)
     }
 
-    /// The peer with this IP address.
     pub fn find(&self, ip: Ipv4Addr) -> Option<PeerId> {
         self.iter().find(|(_, peer)| *peer.address.ip() == ip).map(|(id, _)| id)
     }

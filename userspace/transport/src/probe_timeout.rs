@@ -15,7 +15,6 @@ pub(crate) const PROBE_CHUNKS: usize = 2;
 /// A pause is lengthened by less than one part in so many.
 const JITTER: u64 = 2;
 
-/// The state of the probe timeout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ProbeTimeout {
     last_result: Time,
@@ -36,7 +35,6 @@ impl ProbeTimeout {
         ProbeTimeout { random: (seed + 1).wrapping_mul(0x9e37_79b9), ..ProbeTimeout::default() }
     }
 
-    /// Records a result.
     pub fn on_result(&mut self, now: Time) {
         self.last_result = now;
         if self.level > 0 {
@@ -45,7 +43,6 @@ impl ProbeTimeout {
         }
     }
 
-    /// Records a probe.
     pub fn on_probe(&mut self, now: Time) {
         self.last_probe = now;
         self.level = (self.level + 1).min(BACKOFF_LEVELS);

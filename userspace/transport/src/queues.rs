@@ -43,13 +43,11 @@ impl<const N: usize> Queues<N> {
         (back != NIL).then_some(back as usize)
     }
 
-    /// The index after `index` in its queue.
     pub fn next(&self, index: usize) -> Option<usize> {
         let after = self.nodes[index].after;
         (after != NIL).then_some(after as usize)
     }
 
-    /// Moves `index` to the end of `queue`.
     pub fn append(&mut self, queue: usize, index: usize) {
         self.remove(index);
         let back = self.ends[queue].back;
@@ -61,7 +59,6 @@ impl<const N: usize> Queues<N> {
         self.ends[queue].back = index as u32;
     }
 
-    /// Removes `index` from its queue, if it is in one.
     pub fn remove(&mut self, index: usize) {
         let Node { before, after, queue } = self.nodes[index];
         if queue == UNQUEUED {

@@ -11,7 +11,6 @@ const BITS: u64 = u64::BITS as u64;
 #[derive(Debug)]
 pub(crate) struct ReceivedChunks {
     words: VecDeque<u64>,
-    /// The number of the first word.
     first: u64,
 }
 

@@ -17,7 +17,6 @@ struct Bounds {
     longest: u64,
 }
 
-/// An acknowledged packet with its round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RttSample {
     pub sent: Time,
@@ -43,7 +42,6 @@ pub(crate) struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// An estimator without a sample.
     pub fn new(tuning: &Tuning) -> RttEstimator {
         RttEstimator {
             smoothed: None,
@@ -192,12 +190,5 @@ mod tests {
         let (longest, seen) = (rtt.smoothed() + 4 * rtt.variation(), [3 * MS, 4 * MS]);
         assert!(seen.iter().all(|seen| rtt.is_likely(*seen)) && rtt.is_likely(longest));
         assert!(!rtt.is_likely(3 * MS - 1) && !rtt.is_likely(longest + 1));
-    }
-
-    #[test]
-    fn timeouts_double_up_to_the_bound() {
-        let rtt = estimator();
-        let timeouts: Vec<u64> = (0..5).map(|level| rtt.timeout(level) / MS).collect();
-        assert_eq!(timeouts, [20, 40, 80, 100, 100]);
     }
 }

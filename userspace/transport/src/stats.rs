@@ -24,7 +24,6 @@ impl Reasons {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }
 
-    /// Packets that ended with `reason`.
     pub fn get(&self, reason: Reason) -> u64 {
         self.0[reason as usize]
     }
@@ -33,7 +32,6 @@ impl Reasons {
         self.0.iter().sum()
     }
 
-    /// Packets that were dropped.
     pub fn dropped(&self) -> u64 {
         self.total() - self.get(Reason::Steered)
     }

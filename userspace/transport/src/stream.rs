@@ -14,7 +14,6 @@ use crate::{
 /// An operation in progress, or one that has ended and waits to be collected.
 pub(crate) struct Pending {
     pub operation: Operation,
-    /// Values in a whole chunk.
     chunk: usize,
     first_seq: u64,
     chunks: u64,
@@ -58,7 +57,6 @@ impl Pending {
         self.fault.get_or_insert(OpError::SumTooLarge { first, last });
     }
 
-    /// The first and the last element of a span in the tensor.
     fn elements(&self, span: Span) -> (usize, usize) {
         let first = self.operation.base as usize + span.first;
         (first, first + span.values - 1)
@@ -92,7 +90,6 @@ fn own_index(fault: &OpError) -> Option<usize> {
     }
 }
 
-/// An operation's place in the stream.
 enum Entry {
     Pending(Pending),
     /// It was collected; its chunks end before this one.
@@ -112,7 +109,6 @@ impl Entry {
 pub(crate) struct Stream {
     /// The first is not collected.
     entries: VecDeque<Entry>,
-    /// The number of the first entry.
     front: u64,
     /// The numbers of operations that have ended and are not collected, in the order in which they ended.
     ended: VecDeque<u64>,
@@ -184,11 +180,8 @@ impl Stream {
     }
 
     /// The operation with this number if it waits for the result of chunk `seq`, one of its own.
-    pub fn waiting(&mut self, number: u64, seq: u64) -> Option<&mut Pending> {
-        if self.received.contains(seq) {
-            return None;
-        }
-        self.get_mut(number)
+    pub fn waiting(&self, number: u64, seq: u64) -> Option<&Pending> {
+        self.get(number).filter(|_| !self.received.contains(seq))
     }
 
     /// Records that the result of chunk `seq` of this operation is in the tensor.
@@ -220,7 +213,6 @@ impl Stream {
         self.entries.is_empty()
     }
 
-    /// Fails all operations in progress.
     pub fn fail(&mut self, why: &JobError, now: Time) {
         for (number, entry) in (self.front..).zip(&mut self.entries) {
             let Entry::Pending(pending) = entry else { continue };

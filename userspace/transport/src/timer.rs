@@ -23,7 +23,6 @@ use crate::{
     time::Time,
 };
 
-/// The timer that expires next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiry {
     /// The retransmission timer of the chunk at this index.
@@ -31,7 +30,6 @@ pub(crate) enum Expiry {
     Probe,
 }
 
-/// The state that the next deadline follows from.
 pub(crate) struct Timers<'a> {
     pub in_flight: &'a InFlight,
     pub rtt: &'a RttEstimator,
@@ -197,15 +195,5 @@ mod tests {
         let mut flight = Flight::new(&[0, 10]);
         flight.rtt.sample(MS, 1, 2);
         assert_eq!(flight.next(), Some((3, Expiry::Probe)));
-    }
-
-    #[test]
-    fn back_off_holds_until_a_sample() {
-        let mut backoff = Backoff::default();
-        backoff.keep(3);
-        backoff.keep(1);
-        assert_eq!(backoff.level(), 3);
-        backoff.reset();
-        assert_eq!(backoff.level(), 0);
     }
 }

@@ -18,17 +18,6 @@ pub struct Transmit {
     pub dscp_ecn: u8,
 }
 
-/// The class of a packet, for its tags.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PacketClass {
-    /// A probe of the handshake, of a path or of its bandwidth.
-    Probe,
-    /// The first packet of a chunk; the operation's priority is 0 (least) to 7 (most urgent).
-    First { priority: u8 },
-    /// A query, a retransmission or a repeated exponent round of a chunk.
-    Retransmission { priority: u8 },
-}
-
 /// The ECN field of packets that routers may mark instead of dropping them: ECT(0).
 const ECT_0: u8 = 0b10;
 /// The position of IPv4's class selector in the byte of DSCP and ECN.
@@ -36,19 +25,15 @@ const CLASS_SELECTOR: u32 = 5;
 /// The highest class selector.
 const MAX_PRIORITY: u8 = 7;
 
-/// The byte of DSCP and ECN of a packet. All tags are decided here; aggregators and parameter hosts keep them.
-pub(crate) fn tag(mode: Mode, class: PacketClass) -> u8 {
+/// The byte of DSCP and ECN of a packet of this priority; `None`: a probe. All tags are decided here; aggregators and
+/// parameter hosts keep them.
+pub(crate) fn tag(mode: Mode, priority: Option<u8>) -> u8 {
     let ecn = match mode {
         Mode::Static => 0,
         // Senders react to marks.
         Mode::Dynamic => ECT_0,
     };
-    match class {
-        PacketClass::Probe => 0,
-        PacketClass::First { priority } | PacketClass::Retransmission { priority } => {
-            priority.min(MAX_PRIORITY) << CLASS_SELECTOR | ecn
-        }
-    }
+    priority.map_or(0, |priority| priority.min(MAX_PRIORITY) << CLASS_SELECTOR | ecn)
 }
 
 /// Spreads consecutive numbers over 16 bits (Fibonacci hashing).
@@ -61,20 +46,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_follow_from_mode_class_and_priority() {
-        let first = |priority| PacketClass::First { priority };
-        let again = |priority| PacketClass::Retransmission { priority };
+    fn tags_follow_from_mode_and_priority() {
         let table = [
-            (Mode::Static, PacketClass::Probe, 0),
-            (Mode::Dynamic, PacketClass::Probe, 0),
-            (Mode::Static, first(5), 0b1010_0000),
-            (Mode::Static, again(5), 0b1010_0000),
-            (Mode::Dynamic, first(5), 0b1010_0010),
-            (Mode::Dynamic, again(0), 0b0000_0010),
-            (Mode::Static, first(200), 0b1110_0000),
+            (Mode::Static, None, 0),
+            (Mode::Dynamic, None, 0),
+            (Mode::Static, Some(5), 0b1010_0000),
+            (Mode::Dynamic, Some(5), 0b1010_0010),
+            (Mode::Dynamic, Some(0), 0b0000_0010),
+            (Mode::Static, Some(200), 0b1110_0000),
         ];
-        for (mode, class, expected) in table {
-            assert_eq!(tag(mode, class), expected, "{mode:?} {class:?}");
+        for (mode, priority, expected) in table {
+            assert_eq!(tag(mode, priority), expected, "{mode:?} {priority:?}");
         }
     }
 }

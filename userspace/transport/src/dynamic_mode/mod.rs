@@ -21,7 +21,7 @@ mod transmit;
 use std::ops::Range;
 
 use sumac_wire::{
-    Header, Kind, Reason,
+    Header, Reason,
     header::exponent::{NONE, UNKNOWN},
 };
 
@@ -67,7 +67,6 @@ struct WindowEntry {
 pub(crate) struct DynamicMode {
     params: DynamicParams,
     handshake: Handshake,
-    /// The parameter host of the lane's shard.
     host: PeerId,
     /// The aggregator, or the parameter host where there is none.
     aggregator: PeerId,
@@ -94,7 +93,6 @@ pub(crate) struct DynamicMode {
 }
 
 impl DynamicMode {
-    /// The mode of a lane whose stream begins with chunk `first`.
     pub fn new(
         params: &DynamicParams,
         job: &JobParams,
@@ -139,7 +137,6 @@ impl DynamicMode {
         Ok((mode, core))
     }
 
-    /// Processes the outcome of the handshake with the parameter host.
     fn on_outcome(&mut self, core: &mut Core, outcome: Option<Outcome>) {
         match outcome {
             None => {}
@@ -152,20 +149,6 @@ impl DynamicMode {
         }
     }
 
-    fn on_report(&mut self, core: &mut Core, now: Time, header: &Header) {
-        if header.seq < HOST_PROBES {
-            self.path.on_report(header.elements > 0);
-            return self.settle(core);
-        }
-        self.path.on_host_report();
-        if matches!(core.phase, Phase::Probing) {
-            let report = Header { seq: header.seq - HOST_PROBES, ..*header };
-            let outcome = self.handshake.on_report(now, &report, &core.params);
-            self.on_outcome(core, outcome);
-        }
-        self.settle(core);
-    }
-
     /// Lets chunks go once the path is known.
     fn settle(&mut self, core: &mut Core) {
         if matches!(core.phase, Phase::Probing) && self.host_answered && self.path.is_settled() {
@@ -174,9 +157,8 @@ impl DynamicMode {
         self.refresh_gauges(core);
     }
 
-    /// Queues expired chunks for sending.
-    fn expire(&mut self, core: &mut Core, now: Time) {
-        while let Some((_, expiry)) = core.timers().next().filter(|(at, _)| *at <= now) {
+    fn expire(&mut self, core: &mut Core) {
+        while let Some(expiry) = core.next_expiry() {
             match expiry {
                 Expiry::Chunk(index) => {
                     let seq = core.in_flight.get(index).seq;
@@ -184,9 +166,9 @@ impl DynamicMode {
                     self.on_loss(core, seq);
                 }
                 Expiry::Probe => {
-                    core.probe_timeout.on_probe(now);
+                    core.probe_timeout.on_probe(core.now);
                     self.probe(core);
-                    if self.path.probe(now) {
+                    if self.path.probe(core.now) {
                         // The aggregator is gone, and with it the sums in its slots.
                         core.in_flight.mark_all_lost();
                     }
@@ -206,7 +188,6 @@ impl DynamicMode {
         first.into_iter().flatten().for_each(|index| core.expire_chunk(index));
     }
 
-    /// Records the loss of a chunk's packet or result.
     fn on_loss(&mut self, core: &mut Core, seq: u64) {
         if !self.first_of_burst.contains(&seq) {
             self.on_congestion(core, seq);
@@ -218,7 +199,6 @@ impl DynamicMode {
         core.on_congestion(CongestionEvent { seq, base: self.base, next: self.next })
     }
 
-    /// A chunk's index in the window.
     fn index(&self, seq: u64) -> usize {
         seq as usize & (self.params.window as usize - 1)
     }
@@ -242,21 +222,27 @@ impl DynamicMode {
 }
 
 impl ModeProtocol for DynamicMode {
-    fn on_packet(&mut self, core: &mut Core, now: Time, packet: &Packet<'_>) -> Result<(), Reason> {
-        match Kind::from_number(packet.header.kind) {
-            Some(Kind::Result) => self.on_result(core, now, packet),
-            Some(Kind::Report) => {
-                core.check_report(&packet.header)?;
-                self.on_report(core, now, &packet.header);
-                Ok(())
-            }
-            _ => Err(Reason::BadType),
-        }
+    fn on_result(&mut self, core: &mut Core, packet: &Packet<'_>) -> Result<(), Reason> {
+        self.receive(core, packet)
     }
 
-    fn poll_transmit(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
-        self.send_probe(core, now, out).or_else(|| match core.phase {
-            Phase::Ready => self.send_chunk(core, now, out),
+    fn on_report(&mut self, core: &mut Core, report: &Header) {
+        if report.seq < HOST_PROBES {
+            self.path.on_report(report.elements > 0);
+            return self.settle(core);
+        }
+        self.path.on_host_report();
+        if matches!(core.phase, Phase::Probing) {
+            let report = Header { seq: report.seq - HOST_PROBES, ..*report };
+            let outcome = self.handshake.on_report(core.now, &report, &core.params);
+            self.on_outcome(core, outcome);
+        }
+        self.settle(core);
+    }
+
+    fn poll_transmit(&mut self, core: &mut Core, out: &mut [u8]) -> Option<Transmit> {
+        self.send_probe(core, out).or_else(|| match core.phase {
+            Phase::Ready => self.send_chunk(core, out),
             _ => None,
         })
     }
@@ -271,16 +257,16 @@ impl ModeProtocol for DynamicMode {
         work.into_iter().chain(self.path.deadline()).min()
     }
 
-    fn on_timeout(&mut self, core: &mut Core, now: Time) {
+    fn on_timeout(&mut self, core: &mut Core) {
         match &core.phase {
             Phase::Probing if !self.host_answered => {
-                let outcome = self.handshake.on_timeout(now, &core.params);
+                let outcome = self.handshake.on_timeout(core.now, &core.params);
                 self.on_outcome(core, outcome);
             }
-            Phase::Ready => self.expire(core, now),
+            Phase::Ready => self.expire(core),
             _ => {}
         }
-        if self.path.on_timeout(now) {
+        if self.path.on_timeout(core.now) {
             core.in_flight.mark_all_lost();
         }
         self.settle(core);

@@ -58,7 +58,6 @@ impl DynamicParams {
         }
     }
 
-    /// The same parameters with a window of so many chunks.
     #[must_use]
     pub fn with_window(self, window: u32) -> DynamicParams {
         let initial_window = INITIAL_WINDOW.min(window);
@@ -71,7 +70,6 @@ impl DynamicParams {
         DynamicParams { congestion: false, positions: self.window, ..self }
     }
 
-    /// Checks the parameters.
     pub(crate) fn check(&self) -> Result<(), ParamError> {
         let DynamicParams { window, positions, initial_window: initial, .. } = *self;
         if !window.is_power_of_two() || !(MIN_WINDOW..=MAX_WINDOW).contains(&window) {
@@ -94,7 +92,6 @@ impl DynamicParams {
     }
 }
 
-/// The default number of positions.
 fn positions(slots: u32, window: u32) -> u32 {
     if slots / PLENTY >= window { window } else { (window / 2).max(1) }
 }

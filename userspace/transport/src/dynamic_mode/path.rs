@@ -21,14 +21,11 @@ const JOIN_PROBE_INTERVAL: u64 = 40_000_000;
 /// Nanoseconds between probes of an aggregator that packets bypass.
 const BYPASS_PROBE_INTERVAL: u64 = 100_000_000;
 
-/// The state of the path by the aggregator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PathState {
-    /// There is no aggregator.
     None,
     /// No probe of full size was answered yet.
     Joining,
-    /// Packets go by the aggregator.
     Through,
     /// Packets go straight to the parameter host.
     Direct,
@@ -43,20 +40,15 @@ pub(crate) struct Path {
     /// Consecutive unanswered probes, and the time of the first of them.
     unanswered: u32,
     since: Time,
-    /// Whether a probe by the aggregator is to be sent.
     probe_due: bool,
-    /// Whether a probe straight to the parameter host is to be sent.
     host_probe_due: bool,
     /// Whether the parameter host has answered since its last probe was due.
     host_answered: bool,
-    /// The time of the next probe.
     due: Option<Time>,
-    /// The number of the next probe.
     number: u32,
 }
 
 impl Path {
-    /// The path of a job with or without an aggregator.
     pub fn new(has_aggregator: bool) -> Path {
         Path {
             state: if has_aggregator { PathState::Joining } else { PathState::None },

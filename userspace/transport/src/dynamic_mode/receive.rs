@@ -12,19 +12,13 @@ use crate::{
     engine_core::{Core, check_empty},
     in_flight::{ChunkRecord, ChunkState},
     packet::Packet,
-    time::Time,
 };
 
 /// Flags of the other modes, and of packets between aggregators.
 const FOREIGN_FLAGS: u16 = flag::PARTIAL | flag::LEVEL | flag::POOL_VERSION | flag::EXPONENT | flag::QUERY;
 
 impl DynamicMode {
-    pub(super) fn on_result(
-        &mut self,
-        core: &mut Core,
-        now: Time,
-        packet: &Packet<'_>,
-    ) -> Result<(), Reason> {
+    pub(super) fn receive(&mut self, core: &mut Core, packet: &Packet<'_>) -> Result<(), Reason> {
         let header = &packet.header;
         let record = self.answered(core, header)?;
         if header.has(flag::MISMATCH) {
@@ -35,9 +29,9 @@ impl DynamicMode {
             return Err(Reason::WrongWorker);
         }
         if header.elements == 0 {
-            self.on_float_request(core, now, &record, packet)
+            self.on_float_request(core, &record, packet)
         } else {
-            self.accept(core, now, &record, packet)
+            self.accept(core, &record, packet)
         }
     }
 
@@ -72,7 +66,7 @@ impl DynamicMode {
     }
 
     /// The form in which a chunk in flight was sent.
-    fn form_of(&self, core: &mut Core, record: &ChunkRecord) -> Result<Form, Reason> {
+    fn form_of(&self, core: &Core, record: &ChunkRecord) -> Result<Form, Reason> {
         let pending = core.stream.waiting(record.operation, record.seq).ok_or(Reason::Internal)?;
         Ok(self.form(&core.codec, &pending.operation, record.seq))
     }
@@ -81,7 +75,6 @@ impl DynamicMode {
     fn on_float_request(
         &mut self,
         core: &mut Core,
-        now: Time,
         record: &ChunkRecord,
         packet: &Packet<'_>,
     ) -> Result<(), Reason> {
@@ -99,19 +92,13 @@ impl DynamicMode {
         core.in_flight.reopen(index);
         self.entries[index].is_raw = true;
         core.stats.raw_chunks += 1;
-        self.acknowledge(core, now, record, packet);
+        self.acknowledge(core, record, packet);
         self.refresh_gauges(core);
         Ok(())
     }
 
     /// Writes a result to its tensor, and advances the window.
-    fn accept(
-        &mut self,
-        core: &mut Core,
-        now: Time,
-        record: &ChunkRecord,
-        packet: &Packet<'_>,
-    ) -> Result<(), Reason> {
+    fn accept(&mut self, core: &mut Core, record: &ChunkRecord, packet: &Packet<'_>) -> Result<(), Reason> {
         let Packet { header, elements, .. } = packet;
         let seq = record.seq;
         let is_settled = seq >= self.settled_from;
@@ -126,7 +113,7 @@ impl DynamicMode {
         if has_collided && !self.slot_map.has(header.bitmap_0) {
             return Err(Reason::WrongSlot);
         }
-        core.deliver(now, record, form, header, elements)?;
+        core.deliver(record, form, header, elements)?;
 
         core.stats.collisions += u64::from(has_collided);
         if is_settled {
@@ -141,17 +128,16 @@ impl DynamicMode {
         while core.in_flight.get(self.index(self.base)).seq != self.base {
             self.base += 1;
         }
-        self.acknowledge(core, now, record, packet);
+        self.acknowledge(core, record, packet);
         self.refresh_gauges(core);
         Ok(())
     }
 
-    /// Updates the estimates of the path, and the window.
-    fn acknowledge(&mut self, core: &mut Core, now: Time, record: &ChunkRecord, packet: &Packet<'_>) {
+    fn acknowledge(&mut self, core: &mut Core, record: &ChunkRecord, packet: &Packet<'_>) {
         self.path.on_result();
         let is_echoed = packet.header.has(flag::ECN_ECHO);
         let is_marked = packet.is_marked || is_echoed;
-        let lost = core.acknowledge(now, record, packet.header.timestamp, is_marked);
+        let lost = core.acknowledge(record, packet.header.timestamp, is_marked);
         if !record.is_resent && record.state != ChunkState::Lost {
             // Where another worker's recovery was waited for it is no sample, but shows that chunks get through.
             core.backoff.reset();

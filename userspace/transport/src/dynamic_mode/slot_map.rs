@@ -26,13 +26,11 @@ const COLLISION_COST: u8 = 4;
 pub(super) enum CollisionFeedback {
     /// None that all workers know.
     Unknown,
-    /// The slot was free.
     Free,
     /// The slot was busy; the position may move to this one.
     Busy(u32),
 }
 
-/// A chunk within the window.
 #[derive(Clone, Copy, Debug)]
 struct Assignment {
     slot: u32,
@@ -52,9 +50,7 @@ pub(super) struct SlotMap {
     lane: u16,
     slots: u32,
     is_linear: bool,
-    /// The slot of each position.
     positions: Box<[u32]>,
-    /// The credit of each position.
     credit: Box<[u8]>,
     /// None where slots are plenty: another is mostly free, and each collision may delay a chunk.
     max_credit: u8,
@@ -80,7 +76,6 @@ impl SlotMap {
         }
     }
 
-    /// The same map in its initial state.
     pub fn reset(&self) -> SlotMap {
         let (positions, window) = (self.positions.len() as u32, self.window.len() as u32);
         let params = DynamicParams { positions, window, ..DynamicParams::new(self.slots) };
@@ -126,12 +121,10 @@ impl SlotMap {
         self.window[self.chunk(seq)].slot
     }
 
-    /// Whether a result may name this slot.
     pub fn has(&self, slot: u32) -> bool {
         slot < self.slots
     }
 
-    /// Records the feedback of the result of chunk `seq`.
     pub fn on_feedback(&mut self, seq: u64, feedback: CollisionFeedback) {
         if !self.is_linear {
             let chunk = self.chunk(seq);

@@ -5,35 +5,33 @@ use sumac_wire::{Header, header::flag};
 use super::{DynamicMode, HOST_PROBES};
 use crate::{
     chunk::Form,
-    engine_core::{Core, Phase, SentChunk},
+    engine_core::{Core, Phase},
     in_flight::{ChunkRecord, ChunkState},
     probe_timeout::PROBE_CHUNKS,
-    time::Time,
-    transmit::{PacketClass, Transmit},
+    transmit::Transmit,
 };
 
 impl DynamicMode {
-    /// Writes the next probe, of the handshake or of a path.
-    pub(super) fn send_probe(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
+    pub(super) fn send_probe(&mut self, core: &mut Core, out: &mut [u8]) -> Option<Transmit> {
         let full = core.params.elements;
         let received = self.base as u32;
         if matches!(core.phase, Phase::Probing)
             && !self.host_answered
-            && let Some((elements, number)) = self.handshake.poll(now, full)
+            && let Some((elements, number)) = self.handshake.poll(core.now, full)
         {
-            return Some(core.send_probe(now, received, elements, number | HOST_PROBES, self.host, out));
+            return Some(core.send_probe(received, elements, number | HOST_PROBES, self.host, out));
         }
-        if let Some((number, is_full)) = self.path.poll(now) {
+        if let Some((number, is_full)) = self.path.poll(core.now) {
             let elements = if is_full { full } else { 0 };
-            return Some(core.send_probe(now, received, elements, number, self.aggregator, out));
+            return Some(core.send_probe(received, elements, number, self.aggregator, out));
         }
         let number = self.path.poll_host()?;
-        Some(core.send_probe(now, received, 0, number | HOST_PROBES, self.host, out))
+        Some(core.send_probe(received, 0, number | HOST_PROBES, self.host, out))
     }
 
     /// The next chunk to send, if one may be sent: first chunks that were sent before.
-    fn next_chunk(&mut self, core: &mut Core, now: Time) -> Option<usize> {
-        let may_send = core.may_send(now);
+    fn next_chunk(&mut self, core: &mut Core) -> Option<usize> {
+        let may_send = core.may_send();
         if let Some(index) = core.in_flight.next_to_send() {
             // Chunks in flight further ahead do not delay those that others may wait for: they may not be as far.
             let first = self.first_to_resend(core, self.base + u64::from(core.budget.window()));
@@ -61,15 +59,15 @@ impl DynamicMode {
         core.in_flight.next_to_send()
     }
 
-    pub(super) fn send_chunk(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
-        let index = self.next_chunk(core, now)?;
+    pub(super) fn send_chunk(&mut self, core: &mut Core, out: &mut [u8]) -> Option<Transmit> {
+        let index = self.next_chunk(core)?;
         let record = *core.in_flight.get(index);
         if core.in_flight.unanswered() == 0 {
             self.first_of_burst = record.seq..record.seq + PROBE_CHUNKS as u64;
         }
         let was_lost = record.state == ChunkState::Lost;
         let is_start = !self.entries[index].is_raw;
-        let (header, form, class) = self.write_packet(core, now, &record, out)?;
+        let (header, form) = self.write_packet(core, &record, out)?;
         self.echoes_mark = false;
         if !was_lost && is_start {
             core.stats.chunks_sent += 1;
@@ -78,24 +76,16 @@ impl DynamicMode {
         }
         core.stats.resent += u64::from(was_lost);
         let to = if self.path.is_direct() { self.host } else { self.aggregator };
-        Some(core.send_chunk(index, &header, SentChunk { now, to, class, is_start }, out))
+        Some(core.send_chunk(index, &header, to, is_start, out))
     }
 
-    /// Writes the packet of a chunk that waits for its result.
-    fn write_packet(
-        &self,
-        core: &mut Core,
-        now: Time,
-        record: &ChunkRecord,
-        out: &mut [u8],
-    ) -> Option<(Header, Form, PacketClass)> {
+    fn write_packet(&self, core: &mut Core, record: &ChunkRecord, out: &mut [u8]) -> Option<(Header, Form)> {
         let seq = record.seq;
         let next_exponent = core.look_ahead(seq + u64::from(self.params.window), record.operation);
         let pending = core.stream.waiting(record.operation, seq)?;
-        let (first, priority) = (pending.first(seq), pending.operation.priority);
-        let operation = &core.stream.get(record.operation)?.operation;
+        let operation = &pending.operation;
         let form = self.form(&core.codec, operation, seq);
-        let span = core.codec.span(operation, first);
+        let span = core.codec.span(operation, pending.first(seq));
         // Chunks that slots must not keep: slots have no room for floats, and a resent chunk has waited for one in vain.
         let bypasses = record.state == ChunkState::Lost
             || form == Form::Floats
@@ -105,21 +95,15 @@ impl DynamicMode {
         let flags = [
             (bypasses, flag::RESEND),
             (form == Form::Floats, flag::RAW_FLOAT),
-            (self.params.beside_root, flag::LEVEL),
             (self.echoes_mark, flag::ECN_ECHO),
         ];
-        let mut header = core.contribution(now, seq, operation, span);
+        let mut header = core.contribution(seq, operation, span);
         header.flags |= flags.iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
         // Also past the aggregator: the result frees the slot, and the parameter host reports the same of it to all workers.
         header.slot = self.slot_map.slot(seq);
-        (header.fan_in_1, header.bitmap_1) = (self.params.fan_in_1, self.params.bitmap_1);
         (header.exponent, header.next_exponent) = (form.exponent(), next_exponent);
         header.received = self.base as u32;
         core.write_elements(record, span, form, &mut header, out)?;
-        let class = match record.state {
-            ChunkState::Lost => PacketClass::Retransmission { priority },
-            _ => PacketClass::First { priority },
-        };
-        Some((header, form, class))
+        Some((header, form))
     }
 }

@@ -5,12 +5,11 @@ use super::Core;
 use crate::{
     in_flight::{ChunkRecord, ChunkState},
     rtt::RttSample,
-    time::Time,
 };
 
 impl Core {
     /// Confirms an operation and those before it: all workers have begun it, since a chunk of it was answered.
-    fn confirm(&mut self, now: Time, operation: u64) {
+    fn confirm(&mut self, operation: u64) {
         if operation < self.confirmed {
             return;
         }
@@ -20,7 +19,7 @@ impl Core {
         let latest = self.threshold.latest().max(self.in_flight.latest_confirmed());
         let is_first = |first: &ChunkRecord| first.packet > latest;
         let restarts = !self.in_flight.first_unconfirmed().is_some_and(|(_, first)| is_first(first));
-        let restart = restarts.then_some((now, self.next_packet - 1));
+        let restart = restarts.then_some((self.now, self.next_packet - 1));
         // The whole queue: probes have moved chunks behind those of later operations.
         let mut next = self.in_flight.first_unconfirmed().map(|(index, first)| (index, first.operation));
         while let Some((index, its)) = next {
@@ -37,14 +36,9 @@ impl Core {
     /// packet means that no other worker was waited for: the time is the path's. Otherwise the result may be as late as the
     /// slowest worker, or as another worker's recovery. Then it is a sample only when it is not later than usual: a loss
     /// anywhere would lengthen all workers' timeouts.
-    pub fn acknowledge(
-        &mut self,
-        now: Time,
-        answered: &ChunkRecord,
-        echo: u32,
-        is_marked: bool,
-    ) -> Option<u64> {
-        self.confirm(now, answered.operation);
+    pub fn acknowledge(&mut self, answered: &ChunkRecord, echo: u32, is_marked: bool) -> Option<u64> {
+        let now = self.now;
+        self.confirm(answered.operation);
         let was_lost = answered.state == ChunkState::Lost;
         self.stats.suspects_spared += u64::from(was_lost);
         self.probe_timeout.on_result(now);

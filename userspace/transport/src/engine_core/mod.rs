@@ -19,16 +19,17 @@ use crate::{
     lane::shard_of,
     loss::PacketThreshold,
     operation::{Completion, OpId, Operation},
+    packet,
     params::{JobParams, Tuning},
-    path_measure::PathMeasure,
     peer::PeerId,
     probe_timeout::ProbeTimeout,
     rtt::RttEstimator,
+    static_mode::PathMeasure,
     stats::{EngineStats, RttStats},
     stream::Stream,
     time::Time,
-    timer::{Backoff, Timers},
-    transmit::{PacketClass, Transmit, entropy, tag},
+    timer::{Backoff, Expiry, Timers},
+    transmit::{Transmit, entropy, tag},
 };
 
 /// The state of the job on this lane.
@@ -104,8 +105,7 @@ impl Core {
     }
 
     /// Queues an operation and returns its number. After the job has failed it completes at once, with the job's error.
-    pub fn submit(&mut self, now: Time, operation: Operation) -> Result<OpId, (SubmitError, Operation)> {
-        self.now = now;
+    pub fn submit(&mut self, operation: Operation) -> Result<OpId, (SubmitError, Operation)> {
         if let Err(error) = operation.check() {
             return Err((error, operation));
         }
@@ -115,7 +115,7 @@ impl Core {
             return Err((SubmitError::Skip { signature, skip }, operation));
         }
         self.stats.operations_submitted += 1;
-        let number = self.stream.push(operation, chunk, now);
+        let number = self.stream.push(operation, chunk, self.now);
         if let Phase::Failed(why) = &self.phase {
             self.stream.fail_last(why);
         }
@@ -153,6 +153,11 @@ impl Core {
         Timers { in_flight, rtt, threshold, probe_timeout, backoff: *backoff, restarts }
     }
 
+    /// The timer that has expired first.
+    pub fn next_expiry(&self) -> Option<Expiry> {
+        self.timers().next().filter(|(at, _)| *at <= self.now).map(|(_, expiry)| expiry)
+    }
+
     /// Considers a chunk lost because its timer expired.
     pub fn expire_chunk(&mut self, index: usize) {
         self.in_flight.mark_lost(index, true);
@@ -160,8 +165,8 @@ impl Core {
     }
 
     /// Whether the budget lets a new chunk go. A time that it names becomes the engine's deadline.
-    pub fn may_send(&mut self, now: Time) -> bool {
-        let answer = self.budget.may_send(now, self.in_flight.in_network());
+    pub fn may_send(&mut self) -> bool {
+        let answer = self.budget.may_send(self.now, self.in_flight.in_network());
         self.paced_until = match answer {
             MaySend::At(at) => Some(at),
             MaySend::Now | MaySend::Blocked => None,
@@ -178,10 +183,6 @@ impl Core {
 
     pub fn frame_len(&self) -> usize {
         payload_len(self.params.elements)
-    }
-
-    pub fn shard(&self) -> u16 {
-        shard_of(self.params.lane, self.params.shards)
     }
 
     /// Checks that a packet is this job's.
@@ -208,14 +209,14 @@ impl Core {
     }
 
     /// The offset of a chunk as packets carry it, and the operation's signature.
-    fn identity(&mut self, record: &ChunkRecord) -> Result<(u32, u32), Reason> {
-        let pending = self.stream.get_mut(record.operation).ok_or(Reason::Internal)?;
+    fn identity(&self, record: &ChunkRecord) -> Result<(u32, u32), Reason> {
+        let pending = self.stream.get(record.operation).ok_or(Reason::Internal)?;
         let operation = &pending.operation;
         Ok((operation.base.wrapping_add(pending.first(record.seq) as u32), operation.signature))
     }
 
     /// Checks that a header without elements is of this chunk.
-    pub fn check_short(&mut self, record: &ChunkRecord, header: &Header) -> Result<(), Reason> {
+    pub fn check_short(&self, record: &ChunkRecord, header: &Header) -> Result<(), Reason> {
         if (header.offset, header.tensor) != self.identity(record)? {
             return Err(Reason::WrongPlace);
         }
@@ -238,7 +239,7 @@ impl Core {
     /// with an earlier chunk, so that the scale of this one is known with that one's result.
     pub fn look_ahead(&mut self, seq: u64, near: u64) -> i8 {
         let number = self.stream.find(seq, near);
-        let Some(pending) = number.and_then(|number| self.stream.get_mut(number)) else {
+        let Some(pending) = number.and_then(|number| self.stream.get(number)) else {
             return exponent::UNKNOWN;
         };
         let operation = &pending.operation;
@@ -251,23 +252,16 @@ impl Core {
     }
 
     /// The header of a contribution, with the fields that all modes have.
-    pub fn contribution(&self, now: Time, seq: u64, operation: &Operation, span: Span) -> Header {
+    pub fn contribution(&self, seq: u64, operation: &Operation, span: Span) -> Header {
         let is_order = matches!(operation.arithmetic, Arithmetic::Max | Arithmetic::Min);
+        let header = packet::header(&self.params, Kind::Contribution, self.now);
         Header {
-            kind: Kind::Contribution as u8,
             format: self.codec.format(operation) as u8,
-            flags: if is_order { flag::MAXIMUM } else { 0 },
-            job: self.params.job,
-            epoch: self.params.epoch,
+            flags: header.flags | if is_order { flag::MAXIMUM } else { 0 },
             seq: seq as u32,
-            fan_in_0: self.params.rack_world as u8,
-            bitmap_0: 1 << self.params.rack_rank,
             tensor: operation.signature,
             offset: operation.base.wrapping_add(span.first as u32),
-            timestamp: now.stamp(),
-            token: self.params.token,
-            lane: self.params.lane,
-            ..Header::default()
+            ..header
         }
     }
 
@@ -290,61 +284,79 @@ impl Core {
         Some(())
     }
 
-    /// Hands out a chunk's packet whose elements, if it has any, are written.
-    pub fn send_chunk(&mut self, index: usize, header: &Header, sent: SentChunk, out: &mut [u8]) -> Transmit {
-        let record = *self.in_flight.get(index);
-        out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+    /// Hands out a chunk's packet whose elements, if it has any, are written. `is_start`: the chunk's completion time counts from
+    /// here.
+    pub fn send_chunk(
+        &mut self,
+        index: usize,
+        header: &Header,
+        to: PeerId,
+        is_start: bool,
+        out: &mut [u8],
+    ) -> Transmit {
+        let operation = self.in_flight.get(index).operation;
         let packet = self.next_packet;
         self.next_packet += 1;
         self.in_flight.on_sent(
             index,
             SentPacket {
-                now: sent.now,
+                now: self.now,
                 packet,
                 backoff: self.backoff.level(),
-                is_start: sent.is_start,
+                is_start,
                 is_query: header.has(flag::QUERY),
-                is_confirmed: record.operation < self.confirmed,
+                is_confirmed: operation < self.confirmed,
             },
         );
         let len = payload_len(header.elements);
-        self.budget.on_sent(sent.now, len);
-        self.stats.bytes_sent += len as u64;
+        self.budget.on_sent(self.now, len);
         self.stats.in_flight = self.in_flight.unanswered() as u64;
-        let (port_offset, dscp_ecn) = (self.shard(), tag(self.params.mode(), sent.class));
-        Transmit { len, to: sent.to, port_offset, entropy: entropy(packet), dscp_ecn }
+        let priority = self.stream.get(operation).map_or(0, |pending| pending.operation.priority);
+        self.transmit(header, to, entropy(packet), Some(priority), out)
+    }
+
+    /// Writes a packet's header; `priority`: `None` for a probe.
+    fn transmit(
+        &mut self,
+        header: &Header,
+        to: PeerId,
+        entropy: u16,
+        priority: Option<u8>,
+        out: &mut [u8],
+    ) -> Transmit {
+        out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+        let len = payload_len(header.elements);
+        self.stats.bytes_sent += len as u64;
+        let JobParams { lane, shards, .. } = self.params;
+        let (port_offset, dscp_ecn) = (shard_of(lane, shards), tag(self.params.mode(), priority));
+        Transmit { len, to, port_offset, entropy, dscp_ecn }
     }
 
     /// Writes a probe. `received`: all chunks before this one have their results.
     pub fn send_probe(
         &mut self,
-        now: Time,
         received: u32,
         elements: u16,
         number: u32,
         to: PeerId,
         out: &mut [u8],
     ) -> Transmit {
-        let header = Header { received, ..handshake::probe(&self.params, now, elements, number) };
-        let len = payload_len(elements);
-        out[..HEADER_LEN].copy_from_slice(&header.to_bytes());
-        out[HEADER_LEN..len].fill(0);
+        let header = Header { received, ..handshake::probe(&self.params, self.now, elements, number) };
+        out[HEADER_LEN..payload_len(elements)].fill(0);
         self.stats.probes_sent += 1;
-        self.stats.bytes_sent += len as u64;
-        let (port_offset, dscp_ecn) = (self.shard(), tag(self.params.mode(), PacketClass::Probe));
-        Transmit { len, to, port_offset, entropy: entropy(u64::from(number)), dscp_ecn }
+        self.transmit(&header, to, entropy(u64::from(number)), None, out)
     }
 
     /// Writes a chunk's result to its tensor, after checking that it is the one that was asked for.
     pub fn deliver(
         &mut self,
-        now: Time,
         record: &ChunkRecord,
         form: Form,
         header: &Header,
         elements: &[u8],
     ) -> Result<(), Reason> {
-        let pending = self.stream.waiting(record.operation, record.seq).ok_or(Reason::Internal)?;
+        self.stream.waiting(record.operation, record.seq).ok_or(Reason::Internal)?;
+        let pending = self.stream.get_mut(record.operation).ok_or(Reason::Internal)?;
         let first = pending.first(record.seq);
         let operation = &mut pending.operation;
         let span = self.codec.span(operation, first);
@@ -361,10 +373,10 @@ impl Core {
                 false => pending.peer_fault(span),
             }
         }
-        self.stream.chunk_done(record.operation, record.seq, now);
+        self.stream.chunk_done(record.operation, record.seq, self.now);
         self.stats.results_faulty += u64::from(header.has(flag::OVERFLOW | flag::NOT_FINITE));
         self.stats.results += 1;
-        self.stats.completions.record(now.since(record.first_sent));
+        self.stats.completions.record(self.now.since(record.first_sent));
         Ok(())
     }
 
@@ -380,15 +392,6 @@ impl Core {
             timeout_begun_ns: self.rtt.timeout_confirmed(backoff),
         };
     }
-}
-
-/// A chunk's packet that is handed out.
-pub(crate) struct SentChunk {
-    pub now: Time,
-    pub to: PeerId,
-    pub class: PacketClass,
-    /// Whether the chunk's completion time counts from here.
-    pub is_start: bool,
 }
 
 pub(crate) fn check_empty(header: &Header) -> Result<(), Reason> {

@@ -14,8 +14,9 @@ mod receive;
 mod slots;
 mod transmit;
 
-use sumac_wire::{Header, Kind, Reason};
+use sumac_wire::{Header, Reason};
 
+pub use self::probe_train::PathMeasure;
 use self::{pool::SlotPool, probe_train::ProbeTrain, slots::Slots};
 use crate::{
     budget::FixedWindow,
@@ -26,7 +27,6 @@ use crate::{
     mode::ModeProtocol,
     packet::Packet,
     params::{JobParams, Tuning, check_slots},
-    path_measure::PathMeasure,
     peer::{PeerId, PeerTable},
     probe_timeout::{PROBE_CHUNKS, ProbeTimeout},
     time::Time,
@@ -44,17 +44,14 @@ enum Probing {
     Train(ProbeTrain),
 }
 
-/// The static mode of one lane.
 pub(crate) struct StaticMode {
     slots: Slots,
-    /// The stream's first chunk.
     first: u64,
     aggregator: PeerId,
     probing: Probing,
 }
 
 impl StaticMode {
-    /// The mode of a lane whose stream begins with chunk `first`.
     pub fn new(
         params: &JobParams,
         peers: &PeerTable,
@@ -83,8 +80,7 @@ impl StaticMode {
         }
     }
 
-    /// Ends the handshake or goes on with it.
-    fn on_outcome(&mut self, core: &mut Core, now: Time, outcome: Option<Outcome>) {
+    fn on_outcome(&mut self, core: &mut Core, outcome: Option<Outcome>) {
         match outcome {
             None => {}
             Some(Outcome::Ready(rtt)) => {
@@ -92,7 +88,7 @@ impl StaticMode {
                     core.rtt.sample(rtt, 0, core.next_packet);
                 }
                 if core.params.measure {
-                    let train = ProbeTrain::new(&core.tuning, core.frame_len(), rtt, now);
+                    let train = ProbeTrain::new(&core.tuning, core.frame_len(), rtt, core.now);
                     self.probing = Probing::Train(train);
                 } else {
                     core.phase = Phase::Ready;
@@ -102,23 +98,6 @@ impl StaticMode {
             Some(Outcome::Failed(why)) => core.fail(why),
         }
     }
-
-    fn on_report(&mut self, core: &mut Core, now: Time, header: &Header) {
-        // A late answer to a repeated probe is of no use.
-        if !matches!(core.phase, Phase::Probing) {
-            return;
-        }
-        match &mut self.probing {
-            Probing::Handshake(handshake) => {
-                let outcome = handshake.on_report(now, header, &core.params);
-                self.on_outcome(core, now, outcome);
-            }
-            Probing::Train(train) => {
-                let measure = train.on_report(now, header.seq);
-                on_measure(core, measure);
-            }
-        }
-    }
 }
 
 impl ModeProtocol for StaticMode {
@@ -126,27 +105,36 @@ impl ModeProtocol for StaticMode {
         self.wake(core, operation);
     }
 
-    fn on_packet(&mut self, core: &mut Core, now: Time, packet: &Packet<'_>) -> Result<(), Reason> {
-        match Kind::from_number(packet.header.kind) {
-            Some(Kind::Result) => self.on_result(core, now, packet),
-            Some(Kind::Report) => {
-                core.check_report(&packet.header)?;
-                self.on_report(core, now, &packet.header);
-                Ok(())
+    fn on_result(&mut self, core: &mut Core, packet: &Packet<'_>) -> Result<(), Reason> {
+        self.receive(core, packet)
+    }
+
+    fn on_report(&mut self, core: &mut Core, report: &Header) {
+        // A late answer to a repeated probe is of no use.
+        if !matches!(core.phase, Phase::Probing) {
+            return;
+        }
+        match &mut self.probing {
+            Probing::Handshake(handshake) => {
+                let outcome = handshake.on_report(core.now, report, &core.params);
+                self.on_outcome(core, outcome);
             }
-            _ => Err(Reason::BadType),
+            Probing::Train(train) => {
+                let measure = train.on_report(core.now, report.seq);
+                on_measure(core, measure);
+            }
         }
     }
 
-    fn poll_transmit(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
+    fn poll_transmit(&mut self, core: &mut Core, out: &mut [u8]) -> Option<Transmit> {
         if matches!(core.phase, Phase::Ready) {
-            return self.send_chunk(core, now, out);
+            return self.send_chunk(core, out);
         }
         let (elements, number) = match &mut self.probing {
-            Probing::Handshake(handshake) => handshake.poll(now, core.params.elements)?,
-            Probing::Train(train) => (core.params.elements, train.poll(now)?),
+            Probing::Handshake(handshake) => handshake.poll(core.now, core.params.elements)?,
+            Probing::Train(train) => (core.params.elements, train.poll(core.now)?),
         };
-        Some(core.send_probe(now, 0, elements, number, self.aggregator, out))
+        Some(core.send_probe(0, elements, number, self.aggregator, out))
     }
 
     fn poll_timeout(&self, core: &Core) -> Option<Time> {
@@ -158,17 +146,17 @@ impl ModeProtocol for StaticMode {
         }
     }
 
-    fn on_timeout(&mut self, core: &mut Core, now: Time) {
+    fn on_timeout(&mut self, core: &mut Core) {
         match (&core.phase, &mut self.probing) {
             (Phase::Probing, Probing::Handshake(handshake)) => {
-                let outcome = handshake.on_timeout(now, &core.params);
-                self.on_outcome(core, now, outcome);
+                let outcome = handshake.on_timeout(core.now, &core.params);
+                self.on_outcome(core, outcome);
             }
             (Phase::Probing, Probing::Train(train)) => {
-                let measure = train.on_timeout(now);
+                let measure = train.on_timeout(core.now);
                 on_measure(core, measure);
             }
-            (Phase::Ready, _) => expire(core, now),
+            (Phase::Ready, _) => expire(core),
             (Phase::Measured(_) | Phase::Failed(_), _) => {}
         }
     }
@@ -200,12 +188,12 @@ fn on_measure(core: &mut Core, measure: Option<PathMeasure>) {
     }
 }
 
-fn expire(core: &mut Core, now: Time) {
-    while let Some((_, expiry)) = core.timers().next().filter(|(at, _)| *at <= now) {
+fn expire(core: &mut Core) {
+    while let Some(expiry) = core.next_expiry() {
         match expiry {
             Expiry::Chunk(slot) => core.expire_chunk(slot),
             Expiry::Probe => {
-                core.probe_timeout.on_probe(now);
+                core.probe_timeout.on_probe(core.now);
                 // No worker is late for a confirmed chunk; of the others, one may be the one that another worker waits for.
                 let confirmed = core.in_flight.oldest_confirmed().map(|(slot, _)| slot);
                 confirmed.into_iter().for_each(|slot| core.expire_chunk(slot));

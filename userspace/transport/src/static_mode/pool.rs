@@ -12,7 +12,6 @@ pub(super) struct SlotPool {
 }
 
 impl SlotPool {
-    /// The pool of `lane`, of `slots`, a power of two.
     pub fn new(slots: u32, lane: u16) -> SlotPool {
         SlotPool { slots_log2: slots.trailing_zeros(), lane }
     }

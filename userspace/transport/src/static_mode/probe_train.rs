@@ -5,13 +5,22 @@
 //! measure at about the same time, since all have waited for the last of them to join. So the links, hosts and CPUs that
 //! they share have their usual load.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     params::Tuning,
-    path_measure::PathMeasure,
     time::{Time, nanos},
 };
 
-/// The first window.
+/// The measured path of a worker, while all workers use theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathMeasure {
+    /// The round trip of a packet of full size at the bandwidth-delay product, in nanoseconds.
+    pub rtt_ns: u64,
+    /// Bytes of UDP payload per second.
+    pub bytes_per_s: u64,
+}
+
 const FIRST_WINDOW: u32 = 16;
 /// The last window. With 512 probes in flight a busy machine resent a third of its packets, and took twice as long as with 256.
 const LAST_WINDOW: u32 = 256;
@@ -27,17 +36,14 @@ const IDLE_STAGES: u32 = 2;
 const PROBES: u32 = 32_768;
 /// The number of a train's first probe: late reports of the handshake have lower ones.
 const FIRST: u32 = 1 << 31;
-/// Timeouts that end the measurement.
 const MAX_TIMEOUTS: u32 = 3;
 
-/// A window and its rate.
 #[derive(Clone, Copy, Debug)]
 struct Best {
     window: u32,
     bytes_per_s: u64,
 }
 
-/// A train of probes with a growing window.
 #[derive(Debug)]
 pub(super) struct ProbeTrain {
     /// Bytes of UDP payload of one probe.
@@ -45,7 +51,6 @@ pub(super) struct ProbeTrain {
     timeout: u64,
     handshake: Option<u64>,
     window: u32,
-    /// Probes sent so far.
     sent: u32,
     /// Probes before this one are not in flight: a later one was answered, or they timed out.
     gone: u32,
@@ -83,7 +88,6 @@ impl ProbeTrain {
         }
     }
 
-    /// The number of the next probe to send.
     pub fn poll(&mut self, now: Time) -> Option<u32> {
         if self.sent - self.gone >= self.window || self.sent >= PROBES {
             return None;

@@ -12,7 +12,6 @@ use crate::{
     engine_core::Core,
     in_flight::{ChunkRecord, ChunkState},
     packet::Packet,
-    time::Time,
 };
 
 /// Flags of the other modes: a result with one of them answers nothing here.
@@ -26,12 +25,7 @@ struct Answered {
 }
 
 impl StaticMode {
-    pub(super) fn on_result(
-        &mut self,
-        core: &mut Core,
-        now: Time,
-        packet: &Packet<'_>,
-    ) -> Result<(), Reason> {
+    pub(super) fn receive(&mut self, core: &mut Core, packet: &Packet<'_>) -> Result<(), Reason> {
         let header = &packet.header;
         let answered = self.answered(core, header)?;
         if header.has(flag::MISMATCH) {
@@ -39,9 +33,9 @@ impl StaticMode {
         } else if header.has(flag::QUERY) {
             self.on_request(core, &answered, header)
         } else if header.has(flag::EXPONENT) {
-            self.on_exponent(core, now, &answered, packet)
+            self.on_exponent(core, &answered, packet)
         } else {
-            self.accept(core, now, &answered, packet)
+            self.accept(core, &answered, packet)
         }
     }
 
@@ -93,7 +87,6 @@ impl StaticMode {
     fn on_exponent(
         &mut self,
         core: &mut Core,
-        now: Time,
         answered: &Answered,
         packet: &Packet<'_>,
     ) -> Result<(), Reason> {
@@ -105,7 +98,7 @@ impl StaticMode {
         }
         core.in_flight.reopen(answered.slot);
         self.slots.get_mut(answered.slot).exponent = header.exponent;
-        core.acknowledge(now, &answered.record, header.timestamp, packet.is_marked);
+        core.acknowledge(&answered.record, header.timestamp, packet.is_marked);
         core.refresh_gauges();
         Ok(())
     }
@@ -114,7 +107,6 @@ impl StaticMode {
     fn accept(
         &mut self,
         core: &mut Core,
-        now: Time,
         Answered { slot, record, state }: &Answered,
         packet: &Packet<'_>,
     ) -> Result<(), Reason> {
@@ -125,7 +117,7 @@ impl StaticMode {
         }
         let pool = self.slots.pool();
         let after = SlotPool::follow(state.after, header.next_seq).ok_or(Reason::OutOfTurn)?;
-        core.deliver(now, record, Form::Scaled(state.exponent), header, elements)?;
+        core.deliver(record, Form::Scaled(state.exponent), header, elements)?;
         core.stats.steals += u64::from(after != pool.regular(record.seq));
         let operation = core.stream.find(state.after, record.operation);
         let next = self.slots.advance(*slot, record.seq, after, header.next_exponent);
@@ -134,7 +126,7 @@ impl StaticMode {
             Some(operation) => core.in_flight.make_ready(*slot, operation),
             None => self.slots.push_idle(*slot, next),
         }
-        core.acknowledge(now, record, header.timestamp, packet.is_marked);
+        core.acknowledge(record, header.timestamp, packet.is_marked);
         core.refresh_gauges();
         Ok(())
     }

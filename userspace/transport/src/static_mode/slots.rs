@@ -23,7 +23,6 @@ pub(super) struct Slot {
     pub is_wanted: bool,
 }
 
-/// All slots of a lane.
 #[derive(Debug)]
 pub(super) struct Slots {
     pool: SlotPool,
@@ -53,7 +52,6 @@ impl Slots {
         slots
     }
 
-    /// The first chunk of each slot.
     pub fn seqs(&self) -> impl Iterator<Item = u64> {
         let (pool, first) = (self.pool, self.first);
         (0..pool.slots() as usize).map(move |slot| pool.first_of(slot, first).0)

@@ -8,33 +8,29 @@ use sumac_wire::{
 use super::StaticMode;
 use crate::{
     chunk::{ChunkCodec, Form},
-    engine_core::{Core, SentChunk},
+    engine_core::Core,
     error::JobError,
     in_flight::{ChunkRecord, ChunkState},
-    time::Time,
-    transmit::{PacketClass, Transmit},
+    transmit::Transmit,
 };
 
-/// The form of a chunk's packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PacketForm {
-    /// The chunk's elements.
     Elements,
-    /// Its exponent round.
     ExponentRound,
     /// A query whether the aggregator has its elements.
     Query,
 }
 
 impl StaticMode {
-    pub(super) fn send_chunk(&mut self, core: &mut Core, now: Time, out: &mut [u8]) -> Option<Transmit> {
+    pub(super) fn send_chunk(&mut self, core: &mut Core, out: &mut [u8]) -> Option<Transmit> {
         let slot = core.in_flight.next_to_send()?;
         let record = *core.in_flight.get(slot);
         let is_first = record.state != ChunkState::Lost;
-        if is_first && !core.may_send(now) {
+        if is_first && !core.may_send() {
             return None;
         }
-        let Some((form, header, class)) = self.write_packet(core, now, slot, &record, out) else {
+        let Some((form, header)) = self.write_packet(core, slot, &record, out) else {
             chunk_in_two_slots(core, &record);
             return None;
         };
@@ -50,18 +46,17 @@ impl StaticMode {
         let in_round = form == PacketForm::ExponentRound;
         let is_start = in_round || !state.in_round;
         (state.in_round, state.is_wanted) = (in_round, false);
-        Some(core.send_chunk(slot, &header, SentChunk { now, to: self.aggregator, class, is_start }, out))
+        Some(core.send_chunk(slot, &header, self.aggregator, is_start, out))
     }
 
     /// Writes the packet that a slot is to send; `None` when the chunk already has its result.
     fn write_packet(
         &self,
         core: &mut Core,
-        now: Time,
         slot: usize,
         record: &ChunkRecord,
         out: &mut [u8],
-    ) -> Option<(PacketForm, Header, PacketClass)> {
+    ) -> Option<(PacketForm, Header)> {
         let state = self.slots.get(slot);
         let waiting = core.stream.waiting(record.operation, record.seq)?;
         let needs_exponent = core.codec.needs_exponent(&waiting.operation);
@@ -76,11 +71,10 @@ impl StaticMode {
             PacketForm::Elements => core.look_ahead(state.after, record.operation),
             PacketForm::ExponentRound | PacketForm::Query => exponent::NONE,
         };
-        let pending = core.stream.get_mut(record.operation)?;
-        let (first, priority) = (pending.first(record.seq), pending.operation.priority);
-        let span = core.codec.span(&pending.operation, first);
-        let operation = &core.stream.get(record.operation)?.operation;
-        let mut header = core.contribution(now, record.seq, operation, span);
+        let pending = core.stream.get(record.operation)?;
+        let operation = &pending.operation;
+        let span = core.codec.span(operation, pending.first(record.seq));
+        let mut header = core.contribution(record.seq, operation, span);
         header.slot = self.slots.pool().number(slot);
         // A slot sends its next chunk when it has the result of the one before.
         header.received = record.seq as u32;
@@ -103,11 +97,7 @@ impl StaticMode {
                 core.write_elements(record, span, scaled, &mut header, out)?;
             }
         }
-        let class = match is_lost {
-            true => PacketClass::Retransmission { priority },
-            false => PacketClass::First { priority },
-        };
-        Some((form, header, class))
+        Some((form, header))
     }
 }
 
