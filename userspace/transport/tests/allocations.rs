@@ -2,6 +2,8 @@
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
+#[allow(dead_code, reason = "the tests of the engine use the rest")]
+#[path = "engine/support.rs"]
 mod support;
 
 use std::alloc::System;

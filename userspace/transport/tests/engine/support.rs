@@ -1,11 +1,31 @@
 //! One engine whose frames the test sees and answers one by one.
 
-use sumac_transport::{Arithmetic, Buffer, DType, Engine, JobParams, Operation, Packet, PeerId, Time};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use sumac_transport::{
+    Arithmetic, Buffer, DType, Engine, JobError, JobParams, Operation, Packet, PeerId, PeerTable, Scale, Time,
+};
 use sumac_wire::{
-    Header, Kind,
+    Header, Kind, Reason,
     admit::all_workers,
     header::{HEADER_LEN, exponent, flag},
 };
+
+/// An aggregator and a parameter host.
+pub fn peers() -> PeerTable {
+    let address = |last| SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, last), 48_600);
+    PeerTable::of(Some(address(1)), [address(2)])
+}
+
+/// A small job with a fixed scale; rank 0.
+pub fn job(world: u16, slots: u32, elements: u16) -> JobParams {
+    JobParams { scaling: Scale::Fixed(65536.0), ..block(world, slots, elements) }
+}
+
+/// The same with exponents that the workers agree on.
+pub fn block(world: u16, slots: u32, elements: u16) -> JobParams {
+    JobParams { epoch: 7, token: 0x5eed_cafe_f00d_beef, ..JobParams::new(3, world, slots, elements) }
+}
 
 /// The signature of every operation here.
 pub const SIGNATURE: u32 = 77;
@@ -73,6 +93,9 @@ impl Sent {
     }
 }
 
+/// A change of a valid header.
+pub type Change = fn(&mut Header);
+
 /// An engine, and the time.
 pub struct Lone {
     pub engine: Engine,
@@ -82,7 +105,7 @@ pub struct Lone {
 impl Lone {
     /// An engine that has not sent its probe yet.
     pub fn new(params: JobParams) -> Lone {
-        Lone { engine: Engine::new(params, &super::peers()).expect("good parameters"), now: Time(1_000_000) }
+        Lone { engine: Engine::new(params, &peers()).expect("good parameters"), now: Time(1_000_000) }
     }
 
     /// An engine after the handshake, which took `rtt` nanoseconds.
@@ -95,11 +118,52 @@ impl Lone {
         lone
     }
 
-    /// Answers whatever the engine sends now.
-    pub fn answer_all(&mut self) {
-        while let Some(sent) = self.send() {
-            self.take(&sent.answer());
+    /// Answers everything until nothing more is sent.
+    pub fn finish(&mut self) {
+        loop {
+            let sent = self.send_all();
+            if sent.is_empty() {
+                return;
+            }
+            sent.iter().for_each(|sent| self.take(&sent.answer()));
         }
+    }
+
+    /// Takes a frame's answer with each of these changes: it ends in its counter, and changes nothing.
+    pub fn refuses(&mut self, sent: &Sent, table: &[(&str, Change, Reason)]) {
+        for (what, change, reason) in table {
+            let count = |lone: &Lone| {
+                let stats = lone.engine.stats();
+                let essence =
+                    [stats.results, stats.elements_received, stats.in_flight, stats.reports, stats.cwnd];
+                (essence, stats.raw_chunks, stats.frames.get(*reason))
+            };
+            let (essence, raw, before) = count(self);
+            self.take(&sent.answer_with(change));
+            assert_eq!(count(self), (essence, raw, before + 1), "{what}");
+        }
+    }
+
+    /// Whatever arrives in place of the answers: no panic, one counter, and memory behind the tensor stays as it is.
+    pub fn survives(&mut self, dtype: DType, count: usize, flips: &[(usize, usize, u8)], lengths: &[usize]) {
+        let before = self.engine.stats().frames.total();
+        self.submit(dtype, count, [vec![0u8; count * 4], vec![0x5a; 80]].concat());
+        let sent = self.send_all();
+        for ((which, at, value), len) in flips.iter().zip(lengths) {
+            let mut frame = sent[which % sent.len()].answer();
+            if let Some(byte) = frame.get_mut(*at) {
+                *byte = *value;
+            }
+            self.take(&frame);
+            frame.truncate(*len);
+            self.take(&frame);
+            self.send_all();
+        }
+        let frames = self.engine.stats().frames.total() - before;
+        assert_eq!(frames, 2 * flips.len().min(lengths.len()) as u64);
+        self.engine.fail(JobError::Ended { reason: "test over".into() });
+        let completion = self.engine.poll_completion().expect("one operation");
+        assert_eq!(completion.buffer.input(count * 4, 80), &[0x5a; 80]);
     }
 
     pub fn submit(&mut self, dtype: DType, count: usize, buffer: impl Buffer + 'static) {

@@ -1,16 +1,10 @@
 //! When a chunk is asked about, and sent again: the timer, two later results, and when neither has work to do.
-#![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
-mod support;
-
+use crate::support::{Lone, Sent, block, job};
 use sumac_transport::Time;
 use sumac_wire::{
     Header,
     header::{HEADER_LEN, flag},
-};
-use support::{
-    block, job,
-    lone::{Lone, Sent},
 };
 
 const MICRO: u64 = 1_000;

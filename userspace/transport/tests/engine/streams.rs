@@ -1,16 +1,10 @@
 //! The slots of a lane's chunks: the next one that results name, other workers' operations, the measured path.
-#![allow(clippy::expect_used, reason = "a test that cannot go on")]
-
-mod support;
 
 use std::collections::VecDeque;
 
+use crate::support::{Lone, SIGNATURE, Sent, block, job, peers};
 use sumac_transport::{Engine, JobError, JobParams, JobState, OpError, OpId, ParamError, PathMeasure, Time};
 use sumac_wire::{Kind, header::flag};
-use support::{
-    block, job,
-    lone::{Lone, SIGNATURE, Sent},
-};
 
 const RTT: u64 = 50_000;
 
@@ -114,7 +108,7 @@ fn a_path_is_measured_before_its_slots_are_given_out() {
 fn slots_may_be_given_out_before_or_without_a_measure() {
     for measure in [false, true] {
         let mut engine =
-            Engine::new(JobParams { measure, ..job(2, 1, 4) }, &support::peers()).expect("good parameters");
+            Engine::new(JobParams { measure, ..job(2, 1, 4) }, &peers()).expect("good parameters");
         assert_eq!(engine.set_slots(4), Ok(()));
         let mut payload = [0; 128];
         assert!(engine.poll_transmit(Time(0), &mut payload).is_some(), "the probe");

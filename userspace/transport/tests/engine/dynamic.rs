@@ -1,18 +1,12 @@
 //! One engine of a dynamic job whose frames the test answers: times of transmissions, and forged frames.
-#![allow(clippy::expect_used, reason = "a test that cannot go on")]
-
-mod support;
 
 use sumac_transport::{DType, DynamicParams, Engine, JobError, JobParams, JobState, Scale, Time, Tuning};
 use sumac_wire::{
-    Header, Kind, Reason,
+    Kind, Reason,
     header::{HEADER_LEN, NO_SLOT, flag},
 };
 
-use support::{
-    lone::{Lone, Sent},
-    peers,
-};
+use crate::support::{self, Change, Lone, Sent, peers};
 
 const RTT: u64 = 50_000;
 
@@ -170,7 +164,7 @@ fn chunk_numbers_wrap() {
     let engine = Engine::starting_at(with(|_| ()), &peers(), &Tuning::default(), u32::MAX - 4)
         .expect("good parameters");
     let mut lone = Lone { engine, now: Time(0) };
-    lone.answer_all();
+    lone.finish();
     lone.submit_floats(&[2.0; 400]);
     let mut seqs = Vec::new();
     loop {
@@ -224,15 +218,8 @@ fn a_worker_whose_aggregator_is_silent_starts_without_it() {
     assert_eq!(lone.engine.stats().direct, 0, "it came after all");
 }
 
-/// The state that a frame may not change.
-fn essence(lone: &Lone) -> (u64, u64, u64, u64, u64) {
-    let stats = lone.engine.stats();
-    (stats.results, stats.elements_received, stats.in_flight, stats.cwnd, stats.raw_chunks)
-}
-
 #[test]
 fn tampered_results_are_refused_by_reason() {
-    type Change = fn(&mut Header);
     let table: [(&str, Change, Reason); 27] = [
         ("another job", |h| h.job += 1, Reason::UnknownJob),
         ("another epoch", |h| h.epoch += 1, Reason::WrongEpoch),
@@ -267,12 +254,7 @@ fn tampered_results_are_refused_by_reason() {
         ("another job's lane", |h| (h.job, h.lane) = (4, 9), Reason::UnknownJob),
     ];
     let (mut lone, sent) = start(with(|_| ()));
-    for (what, change, reason) in table {
-        let before = (essence(&lone), lone.engine.stats().frames.get(reason));
-        lone.take(&sent[1].answer_with(change));
-        let after = (essence(&lone), lone.engine.stats().frames.get(reason));
-        assert_eq!(after, (before.0, before.1 + 1), "{what}");
-    }
+    lone.refuses(&sent[1], &table);
     assert_eq!(lone.engine.stats().frames.dropped(), table.len() as u64, "each counts once");
     lone.take(&sent[1].answer());
     lone.take(&sent[1].answer());
@@ -282,7 +264,6 @@ fn tampered_results_are_refused_by_reason() {
 
 #[test]
 fn short_answers_are_refused_by_reason() {
-    type Change = fn(&mut Header);
     let table: [(&str, Change, Reason); 6] = [
         ("nothing", |h| h.flags = 0, Reason::WrongElements),
         ("floats of another operation", |h| h.tensor = 78, Reason::WrongPlace),
@@ -331,7 +312,6 @@ fn short_answers_are_refused_by_reason() {
 }
 
 proptest::proptest! {
-    /// Whatever arrives: no panic, one counter, and memory around the tensor stays as it is.
     #[test]
     fn any_bytes_are_survived(
         flips in proptest::collection::vec((0..16usize, 0..60usize, proptest::prelude::any::<u8>()), 1..60),
@@ -339,24 +319,6 @@ proptest::proptest! {
         is_block in proptest::prelude::any::<bool>(),
     ) {
         let scaling = if is_block { Scale::Block } else { Scale::Fixed(1e6) };
-        let mut lone = Lone::ready(JobParams { scaling, ..with(|_| ()) }, RTT);
-        let guarded = [vec![0u8; 160 * 4], vec![0x5a; 80]].concat();
-        lone.submit(DType::Float32, 160, guarded);
-        let sent = lone.send_all();
-        for ((which, at, value), len) in flips.iter().zip(&lengths) {
-            let mut frame = sent[*which].answer();
-            if let Some(byte) = frame.get_mut(*at) {
-                *byte = *value;
-            }
-            lone.take(&frame);
-            frame.truncate(*len);
-            lone.take(&frame);
-            lone.send_all();
-        }
-        let stats = lone.engine.stats();
-        proptest::prop_assert_eq!(stats.frames.total(), 2 + 2 * flips.len().min(lengths.len()) as u64);
-        lone.engine.fail(JobError::Ended { reason: "test over".into() });
-        let completion = lone.engine.poll_completion().expect("one operation");
-        proptest::prop_assert_eq!(completion.buffer.input(160 * 4, 80), &[0x5a; 80]);
+        Lone::ready(JobParams { scaling, ..with(|_| ()) }, RTT).survives(DType::Float32, 160, &flips, &lengths);
     }
 }

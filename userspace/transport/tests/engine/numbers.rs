@@ -1,14 +1,8 @@
 //! Exponents that workers agree on, values that are not finite, and who gives and takes what, on the wire.
-#![allow(clippy::expect_used, reason = "a test that cannot go on")]
 
-mod support;
-
+use crate::support::{Lone, Sent, block, job};
 use sumac_transport::{Arithmetic, DType, JobParams, NonFinitePolicy, OpError, OpId, Operation, WireFormat};
 use sumac_wire::header::{HEADER_LEN, exponent, flag};
-use support::{
-    block, job,
-    lone::{Lone, Sent},
-};
 
 const RTT: u64 = 50_000;
 

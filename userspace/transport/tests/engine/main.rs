@@ -1,0 +1,11 @@
+//! One engine whose frames the test sees and answers.
+#![allow(clippy::expect_used, reason = "a test that cannot go on")]
+
+mod dynamic;
+mod hostile;
+mod numbers;
+mod operations;
+mod passes;
+mod recovery;
+mod streams;
+mod support;
