@@ -8,10 +8,8 @@ use sumac_wire::header::ELEMENT_LEN;
 pub(crate) struct FloatStock {
     world: usize,
     elements: usize,
-    /// Chunks that may still be made.
     left: usize,
     free: Vec<Floats>,
-    /// Partial sums.
     sums: Vec<f64>,
 }
 

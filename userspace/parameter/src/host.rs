@@ -27,7 +27,6 @@ const ECT_0: u8 = 0b10;
 /// The jobs whose sums come to one thread. Threads have nothing in common: each has the shards whose packets it gets.
 #[derive(Debug)]
 pub struct ParameterHost {
-    /// By number.
     jobs: Vec<Option<Box<Job>>>,
     outbox: VecDeque<Pending>,
     counters: [u64; COUNTERS],
@@ -71,7 +70,6 @@ impl ParameterHost {
         }
     }
 
-    /// Starts to sum for a job.
     pub fn install(&mut self, terms: HostJob) -> Result<(), HostError> {
         self.install_lanes(terms, |_| true)
     }
@@ -105,7 +103,6 @@ impl ParameterHost {
         Ok(())
     }
 
-    /// Stops to sum for a job; returns whether it was here.
     pub fn remove(&mut self, job: u16) -> bool {
         let Some(entry) = self.jobs.get_mut(usize::from(job)).and_then(Option::take) else { return false };
         self.reserved -= entry.reserved;
@@ -384,7 +381,6 @@ impl Job {
     }
 }
 
-/// The ring of a packet's lane.
 fn ring<'a>(rings: &'a mut [Option<Ring>], header: &Header) -> Option<&'a mut Ring> {
     rings.get_mut(usize::from(header.lane)).and_then(Option::as_mut)
 }

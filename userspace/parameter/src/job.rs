@@ -10,10 +10,8 @@ pub const MAX_WINDOW: u32 = 1 << 16;
 /// Most aggregators that a parameter host hears from: as many as there are racks.
 pub const MAX_UPSTREAM: usize = MAX_RACKS;
 
-/// A job as its parameter host knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostJob {
-    /// From 1.
     pub job: u16,
     pub epoch: u16,
     pub token: u64,
@@ -28,13 +26,11 @@ pub struct HostJob {
     pub shards: u16,
     /// Whether results carry a UDP checksum, where the kernel does not write one anyway.
     pub checksum: bool,
-    /// The workers by rank.
     pub workers: Vec<Worker>,
     /// The aggregators whose sums arrive here and which results return to; with the port of shard 0.
     pub upstream: Vec<SocketAddrV4>,
 }
 
-/// A worker of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worker {
     /// Its address, with its port of shard 0.
@@ -45,7 +41,6 @@ pub struct Worker {
     pub bit: u8,
 }
 
-/// The reason that a job is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HostError {
     #[error("{0} is no job number; they begin with 1")]

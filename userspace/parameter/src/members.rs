@@ -10,12 +10,10 @@ use sumac_wire::{
 
 use crate::job::{HostError, HostJob, Worker};
 
-/// No worker.
 pub(crate) const NOBODY: Bits = [0; MAX_RACKS];
 /// The rank of a place without a worker.
 const NONE: u16 = u16::MAX;
 
-/// The source of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// From this worker itself.
@@ -32,10 +30,8 @@ pub(crate) struct Members {
     all: Bits,
     /// `[rack][bit]`: the worker's rank.
     ranks: Vec<[u16; MAX_WORKERS]>,
-    /// `[upstream]`: who was last heard through it.
-    behind: Vec<Bits>,
-    /// The workers whose last packet came without an aggregator.
-    direct: Bits,
+    /// The workers whose last packet came through each aggregator; the last entry: without one.
+    heard: Vec<Bits>,
 }
 
 impl Members {
@@ -61,8 +57,7 @@ impl Members {
             upstream: job.upstream.clone(),
             all,
             ranks,
-            behind: vec![NOBODY; job.upstream.len()],
-            direct: NOBODY,
+            heard: vec![NOBODY; job.upstream.len() + 1],
         })
     }
 
@@ -73,8 +68,7 @@ impl Members {
             return Err(HostError::Places { job });
         }
         self.workers = workers;
-        self.behind.fill(NOBODY);
-        self.direct = NOBODY;
+        self.heard.fill(NOBODY);
         Ok(())
     }
 
@@ -91,16 +85,21 @@ impl Members {
         &self.all
     }
 
+    /// Returns the workers behind each aggregator, and those without one.
+    fn ways(&self) -> (&[Bits], &Bits) {
+        self.heard.split_last().map_or((&[][..], &NOBODY), |(direct, behind)| (behind, direct))
+    }
+
     pub(crate) fn direct(&self) -> u32 {
-        count(&self.direct)
+        count(self.ways().1)
     }
 
     /// Returns whether some workers' last packets came without an aggregator and others' through one: no slot has them all.
     pub(crate) fn are_split(&self) -> bool {
-        self.direct != NOBODY && self.behind.iter().any(|bits| *bits != NOBODY)
+        let (behind, direct) = self.ways();
+        *direct != NOBODY && behind.iter().any(|bits| *bits != NOBODY)
     }
 
-    /// Returns the only worker in `bits`.
     pub(crate) fn only(&self, bits: &Bits) -> Option<u16> {
         let mut racks = self.ranks.iter().zip(bits).filter(|(_, bits)| **bits != 0);
         let (ranks, bits) = racks.next()?;
@@ -140,28 +139,22 @@ impl Members {
 
     /// Notes the path of these workers' last packet.
     pub(crate) fn heard(&mut self, bits: &Bits, source: Source) {
-        let known = match source {
-            Source::Worker(_) => Some(&self.direct),
-            Source::Upstream(index) => self.behind.get(usize::from(index)),
+        let index = match source {
+            Source::Worker(_) => self.upstream.len(),
+            Source::Upstream(index) => index.into(),
         };
         // Mostly nothing changes.
-        if known.is_none_or(|known| is_within(bits, known)) {
+        if self.heard.get(index).is_none_or(|known| is_within(bits, known)) {
             return;
         }
-        for way in self.behind.iter_mut().chain([&mut self.direct]) {
-            way.iter_mut().zip(bits).for_each(|(way, bits)| *way &= !bits);
+        for (at, heard) in self.heard.iter_mut().enumerate() {
+            let note = |(heard, bits): (&mut u32, &u32)| {
+                *heard = if at == index { *heard | bits } else { *heard & !bits }
+            };
+            heard.iter_mut().zip(bits).for_each(note);
         }
-        let way = match source {
-            Source::Worker(_) => &mut self.direct,
-            Source::Upstream(index) => match self.behind.get_mut(usize::from(index)) {
-                Some(way) => way,
-                None => return,
-            },
-        };
-        way.iter_mut().zip(bits).for_each(|(way, bits)| *way |= bits);
     }
 
-    /// Returns the address of a source for `shard`.
     pub(crate) fn address(&self, source: Source, shard: u16) -> Option<SocketAddrV4> {
         let address = match source {
             Source::Worker(rank) => self.workers.get(usize::from(rank))?.address,
@@ -172,20 +165,21 @@ impl Members {
 
     /// Returns one path of a packet for all workers, and the number to ask for the next with; the first has zero.
     pub(crate) fn way(&self, from: usize) -> Option<(Source, usize)> {
-        let mut aggregators = self.behind.iter().enumerate().skip(from);
+        let (behind, direct) = self.ways();
+        let mut aggregators = behind.iter().enumerate().skip(from);
         if let Some((index, _)) = aggregators.find(|(_, bits)| **bits != NOBODY) {
             return Some((Source::Upstream(index as u8), index + 1));
         }
-        if self.direct == NOBODY {
+        if *direct == NOBODY {
             return None;
         }
-        let first = from.saturating_sub(self.behind.len());
+        let first = from.saturating_sub(behind.len());
         let mut workers = self.workers.iter().enumerate().skip(first);
         let is_direct = |worker: &Worker| {
-            self.direct.get(usize::from(worker.rack)).is_some_and(|bits| bits >> worker.bit & 1 == 1)
+            direct.get(usize::from(worker.rack)).is_some_and(|bits| bits >> worker.bit & 1 == 1)
         };
         let (rank, _) = workers.find(|(_, worker)| is_direct(worker))?;
-        Some((Source::Worker(rank as u16), self.behind.len() + rank + 1))
+        Some((Source::Worker(rank as u16), behind.len() + rank + 1))
     }
 }
 

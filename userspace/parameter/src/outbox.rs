@@ -9,11 +9,9 @@ use crate::members::Source;
 /// The most packets that wait to be sent. Packets refused beyond are sent again, as if the network had lost them.
 pub(crate) const ROOM: usize = 1 << 14;
 
-/// A packet that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sending {
     pub job: u16,
-    /// Bytes of the UDP payload.
     pub len: usize,
     pub to: SocketAddrV4,
     /// The entropy of the UDP source port, which spreads packets over paths.
@@ -24,16 +22,13 @@ pub struct Sending {
     pub checksum: bool,
 }
 
-/// The payload after the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// The chunk's sum.
     Sum,
     /// As many zeros as the header announces.
     Zeros,
 }
 
-/// The receivers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
     /// All workers, from this way on ([`Members::way`](crate::members::Members::way)).

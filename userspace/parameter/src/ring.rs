@@ -13,7 +13,6 @@ use crate::{
     members::Source,
 };
 
-/// One chunk.
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
     pub(crate) meta: ChunkMeta,
@@ -32,18 +31,15 @@ struct Asked {
     who: Bits,
 }
 
-/// The effect of a contribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Done {
     /// It is in; what follows.
     Taken(Outcome),
-    /// The chunk stays as it was.
     Left(Action),
     /// There is no room for more chunks' floats at once: it must come again.
     NoRoom,
 }
 
-/// The chunks of one lane.
 #[derive(Debug)]
 pub(crate) struct Ring {
     /// A power of two; empty until the lane's first packet.

@@ -3,7 +3,6 @@
 use serde::Serialize;
 use sumac_wire::{Reason, reason::COUNTERS};
 
-/// All jobs of one thread.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostStats {
     pub jobs: Vec<JobStats>,
@@ -42,9 +41,7 @@ macro_rules! job_stats {
 job_stats! {
     /// Contributions of single workers that came in.
     contributions,
-    /// Sums of some workers.
     partial_sums,
-    /// Sums of all workers.
     full_sums,
     /// Of all these, those that a chunk had already.
     duplicates,
@@ -52,7 +49,6 @@ job_stats! {
     collisions,
     /// Of all these, those with a mark of congestion.
     marked,
-    /// Chunks that were summed.
     completed,
     /// Of these, those summed as floats.
     raw,
@@ -60,12 +56,9 @@ job_stats! {
     asked_raw,
     /// Results that were sent again.
     replies,
-    /// Probes that were answered.
     probes,
-    /// Packets that were refused.
     refused,
     bytes_in,
-    /// Packets that left.
     sent,
     bytes_out,
 }
@@ -85,7 +78,6 @@ impl HostStats {
         self.jobs.iter().find(|job| job.job == number)
     }
 
-    /// Adds another thread's counters.
     pub fn merge(&mut self, other: &HostStats) {
         self.memory += other.memory;
         self.counters.iter_mut().zip(other.counters).for_each(|(sum, one)| *sum += one);

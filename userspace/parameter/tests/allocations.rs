@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on")]
 
+#[allow(dead_code, reason = "the other tests use the rest")]
+#[path = "host/support.rs"]
 mod support;
 
 use std::alloc::System;

@@ -1,7 +1,5 @@
 //! A job's workers and aggregators as its parameter host hears them.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
-
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_parameter::{HostJob, ParameterHost, Sending, Worker};

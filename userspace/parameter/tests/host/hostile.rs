@@ -1,9 +1,5 @@
 //! Malformed, forged or foreign packets are counted, and change no answer to valid ones.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on")]
-
-mod support;
-
 use std::net::SocketAddrV4;
 
 use proptest::{collection::vec, prelude::*, sample::Index};
@@ -12,7 +8,8 @@ use sumac_wire::{
     Header, Reason,
     header::{HEADER_LEN, flag, offset},
 };
-use support::*;
+
+use crate::support::*;
 
 const RACKS: [u32; 2] = [2, 3];
 

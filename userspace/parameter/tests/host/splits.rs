@@ -1,13 +1,10 @@
 //! Whatever way a chunk's values come, in parts of any size, twice, overlapping, in any order: each worker is in the result once.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on")]
-
-mod support;
-
 use proptest::{collection::vec, prelude::*};
 use sumac_parameter::{HostJob, ParameterHost};
 use sumac_wire::{Header, Reason, header::flag};
-use support::*;
+
+use crate::support::*;
 
 /// A worker: rack and bit.
 type Place = (usize, u32);

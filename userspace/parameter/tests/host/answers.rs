@@ -1,9 +1,5 @@
 //! The parameter host's answers, case by case.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on")]
-
-mod support;
-
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_parameter::{HostError, HostJob, ParameterHost, Worker};
@@ -11,7 +7,8 @@ use sumac_wire::{
     Header, Kind, Reason, dynamic,
     header::{NO_SLOT, flag},
 };
-use support::*;
+
+use crate::support::*;
 
 fn host(racks: &[u32]) -> (ParameterHost, HostJob) {
     let mut host = ParameterHost::new();
