@@ -2,11 +2,28 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The kind of a failure, for programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Code {
+/// Defines the codes of this version.
+macro_rules! codes {
+    ($($(#[$doc:meta])* $code:ident,)*) => {
+        /// The kind of a failure, for programs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
+        pub enum Code {
+            $($(#[$doc])* $code,)*
+            /// A code of a later version (clients only; never sent).
+            #[serde(other)]
+            Unknown,
+        }
+
+        impl Code {
+            /// All codes of this version.
+            pub const ALL: &[Code] = &[$(Code::$code),*];
+        }
+    };
+}
+
+codes! {
     /// The message is not a JSON object with `id` and `cmd`.
     BadMessage,
     /// A message is longer than [`crate::MAX_MESSAGE`].
@@ -73,49 +90,9 @@ pub enum Code {
     ShuttingDown,
     /// An error of the daemon itself.
     Internal,
-    /// A code of a later version (clients only; never sent).
-    #[serde(other)]
-    Unknown,
 }
 
 impl Code {
-    /// All codes of this version.
-    pub const ALL: &[Code] = &[
-        Code::BadMessage,
-        Code::TooLarge,
-        Code::UnknownCommand,
-        Code::BadField,
-        Code::HelloFirst,
-        Code::Version,
-        Code::Denied,
-        Code::Limit,
-        Code::MissingFd,
-        Code::UnexpectedFd,
-        Code::BadRegion,
-        Code::UnknownRegion,
-        Code::RegionBusy,
-        Code::UnknownJob,
-        Code::JobBusy,
-        Code::UnknownOp,
-        Code::OutOfRange,
-        Code::Misaligned,
-        Code::RangeBusy,
-        Code::Unsupported,
-        Code::RankTaken,
-        Code::RanksMissing,
-        Code::Refused,
-        Code::Unreachable,
-        Code::Handshake,
-        Code::Datapath,
-        Code::JobFailed,
-        Code::Mismatch,
-        Code::Cancelled,
-        Code::Saturated,
-        Code::Timeout,
-        Code::ShuttingDown,
-        Code::Internal,
-    ];
-
     /// The code's name in JSON.
     #[must_use]
     pub fn name(self) -> String {

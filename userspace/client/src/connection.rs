@@ -92,10 +92,7 @@ impl Connection {
         self.retry_busy_regions()?;
         let id = self.send(command, fds)?;
         let reply = self.wait_for(None, |state| state.replies.remove(&id))?;
-        match reply {
-            Some(reply) => Ok(reply?),
-            None => Err(ClientError::Protocol("a wait without a deadline ended".into())),
-        }
+        Ok(reply.ok_or_else(|| ClientError::Protocol("a wait without a deadline ended".into()))??)
     }
 
     /// Unregisters a region without waiting for the reply. If an abandoned operation still uses it, a later call
@@ -224,12 +221,8 @@ impl Connection {
     }
 
     fn readable(&self, left: Option<Duration>) -> Result<bool, String> {
-        let timeout = match left.map(Timespec::try_from) {
-            None => None,
-            Some(Ok(timeout)) => Some(timeout),
-            // A timeout beyond the clock's range is none.
-            Some(Err(_)) => None,
-        };
+        // A timeout beyond the clock's range is none.
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         let mut poll = [PollFd::new(&self.channel, PollFlags::IN)];
         match rustix::event::poll(&mut poll, timeout.as_ref()) {
             Ok(ready) => Ok(ready > 0),
@@ -253,11 +246,8 @@ impl Connection {
             }
             Outbound::Event(Event::Completed { op, duration_ns, missed, error, .. }) => {
                 if !state.abandoned.remove(&op) {
-                    let outcome = match error {
-                        None => Ok(Done { duration: Duration::from_nanos(duration_ns), missed }),
-                        Some(failure) => Err(failure),
-                    };
-                    state.finished.insert(op, outcome);
+                    let done = Done { duration: Duration::from_nanos(duration_ns), missed };
+                    state.finished.insert(op, error.map_or(Ok(done), Err));
                 }
             }
             Outbound::Event(Event::JobFailed { job, error }) => {

@@ -14,6 +14,9 @@ use crate::connection::{Connection, Done};
 use crate::tensor::{Element, Tensor};
 use crate::{ClientError, Failed, OpOptions};
 
+/// A submitted operation; the error returns the tensor of one that was not accepted.
+pub type Submitted<T> = Result<Pending<T>, Box<Failed<T>>>;
+
 /// A job with this trainer as a worker. Without [`Job::close`] it stays open until the connection ends, which fails it on
 /// the other workers (for an attached client only if operations of its own are outstanding).
 #[derive(Debug)]
@@ -52,7 +55,7 @@ impl Job {
     ///
     /// # Errors
     /// When the operation was not accepted; the error returns the tensor.
-    pub fn allreduce<T: Element>(&self, tensor: Tensor<T>) -> Result<Pending<T>, Box<Failed<T>>> {
+    pub fn allreduce<T: Element>(&self, tensor: Tensor<T>) -> Submitted<T> {
         self.allreduce_with(tensor, OpOptions::default())
     }
 
@@ -60,11 +63,7 @@ impl Job {
     ///
     /// # Errors
     /// When the operation was not accepted; the error returns the tensor.
-    pub fn allreduce_with<T: Element>(
-        &self,
-        tensor: Tensor<T>,
-        options: OpOptions<'_>,
-    ) -> Result<Pending<T>, Box<Failed<T>>> {
+    pub fn allreduce_with<T: Element>(&self, tensor: Tensor<T>, options: OpOptions<'_>) -> Submitted<T> {
         self.submit(CollectiveKind::Allreduce, None, tensor, options)
     }
 
@@ -77,7 +76,7 @@ impl Job {
         root: u16,
         tensor: Tensor<T>,
         options: OpOptions<'_>,
-    ) -> Result<Pending<T>, Box<Failed<T>>> {
+    ) -> Submitted<T> {
         self.submit(CollectiveKind::Broadcast, Some(root), tensor, options)
     }
 
@@ -85,12 +84,7 @@ impl Job {
     ///
     /// # Errors
     /// When the operation was not accepted; the error returns the tensor.
-    pub fn reduce<T: Element>(
-        &self,
-        root: u16,
-        tensor: Tensor<T>,
-        options: OpOptions<'_>,
-    ) -> Result<Pending<T>, Box<Failed<T>>> {
+    pub fn reduce<T: Element>(&self, root: u16, tensor: Tensor<T>, options: OpOptions<'_>) -> Submitted<T> {
         self.submit(CollectiveKind::Reduce, Some(root), tensor, options)
     }
 
@@ -99,11 +93,7 @@ impl Job {
     ///
     /// # Errors
     /// When the operation was not accepted; the error returns the tensor.
-    pub fn reduce_scatter<T: Element>(
-        &self,
-        tensor: Tensor<T>,
-        options: OpOptions<'_>,
-    ) -> Result<Pending<T>, Box<Failed<T>>> {
+    pub fn reduce_scatter<T: Element>(&self, tensor: Tensor<T>, options: OpOptions<'_>) -> Submitted<T> {
         self.submit(CollectiveKind::ReduceScatter, None, tensor, options)
     }
 
@@ -111,11 +101,7 @@ impl Job {
     ///
     /// # Errors
     /// When the operation was not accepted; the error returns the tensor.
-    pub fn allgather<T: Element>(
-        &self,
-        tensor: Tensor<T>,
-        options: OpOptions<'_>,
-    ) -> Result<Pending<T>, Box<Failed<T>>> {
+    pub fn allgather<T: Element>(&self, tensor: Tensor<T>, options: OpOptions<'_>) -> Submitted<T> {
         self.submit(CollectiveKind::Allgather, None, tensor, options)
     }
 
@@ -133,7 +119,7 @@ impl Job {
         root: Option<u16>,
         tensor: Tensor<T>,
         options: OpOptions<'_>,
-    ) -> Result<Pending<T>, Box<Failed<T>>> {
+    ) -> Submitted<T> {
         let operation = Collective {
             job: self.opened.job,
             region: tensor.region.handle,

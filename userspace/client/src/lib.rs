@@ -30,7 +30,7 @@ mod tensor;
 pub use client::Client;
 pub use error::{ClientError, Failed};
 pub use half::{bf16, f16};
-pub use job::{Job, Pending};
+pub use job::{Job, Pending, Submitted};
 pub use options::{JobOptions, OpOptions};
 pub use sumac_api::{
     Code, DType, DynamicReply, Failure, HelloReply, JobSpec, JobStats, Limits, Mode, NonFinitePolicy,

@@ -31,55 +31,6 @@ impl JobOptions {
         self
     }
 
-    /// 32-bit words per packet, instead of the path's maximum.
-    #[must_use]
-    pub fn elements(mut self, elements: u16) -> JobOptions {
-        self.open.spec.elements = Some(elements);
-        self
-    }
-
-    /// The use of the aggregators' slots.
-    #[must_use]
-    pub fn mode(mut self, mode: Mode) -> JobOptions {
-        self.open.spec.mode = Some(mode);
-        self
-    }
-
-    /// Packets that a lane of a dynamic job may be ahead of its oldest without a result, a power of two.
-    #[must_use]
-    pub fn window(mut self, window: u32) -> JobOptions {
-        self.open.spec.window = Some(window);
-        self
-    }
-
-    /// The maximum of shared slots of each shard for a dynamic job, instead of all.
-    #[must_use]
-    pub fn dynamic_slots(mut self, slots: u32) -> JobOptions {
-        self.open.spec.dynamic_slots = Some(slots);
-        self
-    }
-
-    /// The number of parameter hosts for a dynamic job's shards.
-    #[must_use]
-    pub fn parameter_hosts(mut self, hosts: u16) -> JobOptions {
-        self.open.spec.parameter_hosts = Some(hosts);
-        self
-    }
-
-    /// Whether a dynamic job uses a congestion window; the default is true.
-    #[must_use]
-    pub fn congestion_control(mut self, enabled: bool) -> JobOptions {
-        self.open.spec.congestion_control = Some(enabled);
-        self
-    }
-
-    /// Slots of each lane of a static job, a power of two, instead of the measured number.
-    #[must_use]
-    pub fn slots(mut self, slots: u32) -> JobOptions {
-        self.open.spec.slots = Some(slots);
-        self
-    }
-
     /// A fixed factor for floats, applied before they are rounded.
     #[must_use]
     pub fn scale(mut self, scale: f32) -> JobOptions {
@@ -94,40 +45,51 @@ impl JobOptions {
         self
     }
 
-    /// The wire format of floats.
-    #[must_use]
-    pub fn wire(mut self, wire: WireFormat) -> JobOptions {
-        self.open.spec.wire = Some(wire);
-        self
-    }
-
-    /// The policy for NaN and infinity.
-    #[must_use]
-    pub fn not_finite(mut self, not_finite: NonFinitePolicy) -> JobOptions {
-        self.open.spec.not_finite = Some(not_finite);
-        self
-    }
-
-    /// The rule by which the workers' operations are matched.
-    #[must_use]
-    pub fn order(mut self, order: OperationOrder) -> JobOptions {
-        self.open.spec.order = Some(order);
-        self
-    }
-
-    /// The number of shards for a tensor.
-    #[must_use]
-    pub fn shards(mut self, shards: u16) -> JobOptions {
-        self.open.spec.shards = Some(shards);
-        self
-    }
-
     /// The time to wait for the other workers.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> JobOptions {
         self.open.spec.timeout_s = Some(timeout.as_secs_f64());
         self
     }
+}
+
+/// Defines the options that set the parameter of their name.
+macro_rules! parameters {
+    ($($(#[$doc:meta])* $parameter:ident: $type:ty,)*) => {
+        impl JobOptions {
+            $($(#[$doc])*
+            #[must_use]
+            pub fn $parameter(mut self, $parameter: $type) -> JobOptions {
+                self.open.spec.$parameter = Some($parameter);
+                self
+            })*
+        }
+    };
+}
+
+parameters! {
+    /// 32-bit words per packet, instead of the path's maximum.
+    elements: u16,
+    /// The use of the aggregators' slots.
+    mode: Mode,
+    /// Packets that a lane of a dynamic job may be ahead of its oldest without a result, a power of two.
+    window: u32,
+    /// The maximum of shared slots of each shard for a dynamic job, instead of all.
+    dynamic_slots: u32,
+    /// The number of parameter hosts for a dynamic job's shards.
+    parameter_hosts: u16,
+    /// Whether a dynamic job uses a congestion window; the default is true.
+    congestion_control: bool,
+    /// Slots of each lane of a static job, a power of two, instead of the measured number.
+    slots: u32,
+    /// The wire format of floats.
+    wire: WireFormat,
+    /// The policy for NaN and infinity.
+    not_finite: NonFinitePolicy,
+    /// The rule by which the workers' operations are matched.
+    order: OperationOrder,
+    /// The number of shards for a tensor.
+    shards: u16,
 }
 
 /// Uses the daemon's secret and aggregator.

@@ -23,29 +23,23 @@ pub trait Element: FromBytes + IntoBytes + Immutable + Copy + sealed::Sealed + '
     const DTYPE: DType;
 }
 
-impl Element for f32 {
-    const DTYPE: DType = DType::Float32;
-}
-
-impl Element for f16 {
-    const DTYPE: DType = DType::Float16;
-}
-
-impl Element for bf16 {
-    const DTYPE: DType = DType::Bfloat16;
-}
-
-impl Element for i32 {
-    const DTYPE: DType = DType::Int32;
-}
-
 mod sealed {
     pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for half::f16 {}
-    impl Sealed for half::bf16 {}
-    impl Sealed for i32 {}
 }
+
+macro_rules! element {
+    ($type:ty, $dtype:ident) => {
+        impl sealed::Sealed for $type {}
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+        }
+    };
+}
+
+element!(f32, Float32);
+element!(f16, Float16);
+element!(bf16, Bfloat16);
+element!(i32, Int32);
 
 /// A registered region, unregistered when its last tensor is dropped.
 #[derive(Debug)]
