@@ -1,10 +1,6 @@
 //! The choice of the backend, and the report of a fallback.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
-
-mod common;
-
-use common::Scratch;
+use crate::common::Scratch;
 use sumac_client::Client;
 use sumac_daemon::config::Config;
 use sumac_daemon::{BackendError, Daemon, DaemonError};

@@ -1,17 +1,14 @@
-//! Sums through daemons, the UDP backend and a host aggregator. See `common/lab.rs` for the topology.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
-
-mod common;
+//! Sums through daemons, the UDP backend and a host aggregator. See `lab.rs` for the topology.
 
 use std::time::Duration;
 
-use common::lab::Lab;
-use common::{Raw, memfd};
+use crate::common::{Raw, memfd};
+use crate::kinds::{failure, sum, tensor};
+use crate::lab::Lab;
 use serde_json::json;
 use sumac_client::{Code, Job, OpOptions};
 
-const DOCUMENT: &str = include_str!("../../../docs/api.md");
+const DOCUMENT: &str = include_str!("../../../../docs/api.md");
 
 /// Returns the element `i` of rank `rank`: both signs, with a fraction.
 fn value(rank: u16, i: usize) -> f32 {
@@ -25,15 +22,7 @@ fn sums_of_floats_are_exact_on_all_workers() {
     let sums = lab.train(
         "floats",
         |o| o.scale(1_048_576.0),
-        move |client, job, rank| {
-            let mut tensor = client.tensor::<f32>(count).unwrap();
-            for (i, x) in tensor.iter_mut().enumerate() {
-                *x = value(rank, i);
-            }
-            let sum = job.allreduce(tensor).unwrap().wait().unwrap().to_vec();
-            job.close().unwrap();
-            sum
-        },
+        move |client, job, rank| sum(client, job, count, |i| value(rank, i)),
     );
     // The values are multiples of 1/1024 and the scale is a power of two: nothing is rounded.
     let expected: Vec<f32> = (0..count).map(|i| (0..3).map(|rank| value(rank, i)).sum()).collect();
@@ -48,15 +37,7 @@ fn integers_keep_their_bits() {
     let sums = lab.train(
         "integers",
         |o| o.elements(352),
-        |client, job, rank| {
-            let mut tensor = client.tensor::<i32>(1000).unwrap();
-            for (i, x) in tensor.iter_mut().enumerate() {
-                *x = (i as i32 - 500) * 1_000_003 * (i32::from(rank) + 1);
-            }
-            let sum = job.allreduce(tensor).unwrap().wait().unwrap().to_vec();
-            job.close().unwrap();
-            sum
-        },
+        |client, job, rank| sum(client, job, 1000, |i| (i as i32 - 500) * 1_000_003 * (i32::from(rank) + 1)),
     );
     let expected: Vec<i32> = (0..1000).map(|i| (i - 500) * 1_000_003 * 3).collect();
     assert_eq!(sums, [expected.clone(), expected]);
@@ -80,7 +61,6 @@ fn many_operations_of_many_lengths_are_outstanding_at_once() {
             let mut sums: Vec<Vec<f32>> =
                 pending.into_iter().rev().map(|pending| pending.wait().unwrap().to_vec()).collect();
             sums.reverse();
-            job.close().unwrap();
             sums
         },
     );
@@ -102,15 +82,12 @@ fn several_trainers_of_a_host_are_independent() {
                     &format!("job{number}"),
                     |o| o.slots(64),
                     move |client, job, rank| {
-                        let mut last = Vec::new();
                         let mut tensor = client.tensor::<f32>(2000).unwrap();
                         for _ in 0..20 {
                             tensor.fill(f32::from(rank + number));
                             tensor = job.allreduce(tensor).unwrap().wait().unwrap();
-                            last = tensor.to_vec();
                         }
-                        job.close().unwrap();
-                        last
+                        tensor.to_vec()
                     },
                 );
                 let expected = vec![f32::from(2 * number + 1); 2000];
@@ -140,7 +117,6 @@ fn threads_share_a_connection() {
                     scope.spawn(|| assert_eq!(pending.wait().unwrap()[499], 3));
                 }
             });
-            job.close().unwrap();
         },
     );
 }
@@ -153,12 +129,8 @@ fn a_job_can_be_opened_again() {
             "again",
             |o| o,
             |client, job, _| {
-                let mut tensor = client.tensor::<f32>(10).unwrap();
-                tensor.fill(1.0);
-                assert_eq!(job.allreduce(tensor).unwrap().wait().unwrap()[9], 2.0);
-                let epoch = job.opened().epoch;
-                job.close().unwrap();
-                epoch
+                assert_eq!(sum(client, job, 10, |_| 1.0f32), [2.0; 10]);
+                job.opened().epoch
             },
         );
         assert_eq!(epochs[0], epochs[1], "round {round}");
@@ -175,9 +147,7 @@ fn counters_match_the_operations() {
             let tensor = client.tensor::<f32>(1000).unwrap();
             let (_, duration) = job.allreduce(tensor).unwrap().wait_timed().unwrap();
             assert!(duration > Duration::ZERO);
-            let stats = client.stats().unwrap();
-            job.close().unwrap();
-            stats
+            client.stats().unwrap()
         },
     );
     for (rank, stats) in stats.iter().enumerate() {
@@ -199,19 +169,11 @@ fn a_value_that_does_not_fit_is_named_on_all_workers() {
         "saturated",
         |o| o.scale(1_048_576.0),
         |client, job, rank| {
-            let mut tensor = client.tensor::<f32>(1000).unwrap();
-            if rank == 1 {
-                tensor[700] = 1e9;
-            }
-            let failed = job.allreduce_with(tensor, OpOptions::named("layer 5")).unwrap().wait().unwrap_err();
+            let tensor = tensor(client, 1000, |i| if rank == 1 && i == 700 { 1e9f32 } else { 0.0 });
+            let failure = failure(job.allreduce_with(tensor, OpOptions::named("layer 5")));
             // The job continues with values that fit.
-            let tensor = client.tensor::<f32>(10).unwrap();
-            job.allreduce(tensor).unwrap().wait().unwrap();
-            job.close().unwrap();
-            match failed.error {
-                sumac_client::ClientError::Daemon(failure) => failure,
-                other => panic!("{other}"),
-            }
+            sum(client, job, 10, |_| 0.0f32);
+            failure
         },
     );
     // The other worker learns the element from this one.
@@ -233,11 +195,7 @@ fn messages_are_those_of_the_documentation() {
     let client = lab.client(1);
     let partner = std::thread::spawn(move || {
         let job: Job = client.open(&sumac_client::JobOptions::new("worked", 1, 2)).unwrap();
-        for _ in 0..2 {
-            let mut tensor = client.tensor::<f32>(8).unwrap();
-            tensor.fill(2.0);
-            job.allreduce(tensor).unwrap().wait().unwrap();
-        }
+        (0..2).for_each(|_| drop(sum(&client, &job, 8, |_| 2.0f32)));
         job.close().unwrap();
     });
     let mut raw = Raw::greeted(&lab.hosts[0].1);

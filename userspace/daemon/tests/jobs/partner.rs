@@ -1,15 +1,11 @@
 //! A daemon whose partner in the job says what the test wants, and when: only the control plane's half of a worker.
-//! See `common/lab.rs` for the topology.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
-
-mod common;
+//! See `lab.rs` for the topology.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use common::Raw;
-use common::lab::Lab;
+use crate::common::Raw;
+use crate::lab::Lab;
 use serde_json::{Value, json};
 use sumac_control::events::{OperationReport, Post};
 use sumac_control::{JoinRequest, Member, WorkerHost};

@@ -1,23 +1,12 @@
-//! Every kind of operation with every type through daemons, the UDP backend and a host aggregator. See `common/lab.rs` for
+//! Every kind of operation with every type through daemons, the UDP backend and a host aggregator. See `lab.rs` for
 //! the topology.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
-
-mod common;
-
-use common::kinds::{WORLD, ended, every_kind, every_type};
-use common::lab::Lab;
+use crate::kinds::{WORLD, ended, every_kind, every_type, sum, tensor};
+use crate::lab::Lab;
 use sumac_client::{Client, Job, JobOptions, NonFinitePolicy, OpOptions, Reduction, WireFormat, f16};
 
 fn all(options: impl Fn(JobOptions) -> JobOptions, work: fn(&Client, &Job, u16)) {
-    all_of(&Lab::new(usize::from(WORLD)), options, work);
-}
-
-fn all_of(lab: &Lab, options: impl Fn(JobOptions) -> JobOptions, work: fn(&Client, &Job, u16)) {
-    lab.train("kinds", options, move |client, job, rank| {
-        work(&client, &job, rank);
-        job.close().unwrap();
-    });
+    Lab::new(usize::from(WORLD)).train("kinds", options, work);
 }
 
 #[test]
@@ -29,8 +18,8 @@ fn every_kind_with_every_type() {
 #[test]
 fn results_do_not_depend_on_shards_and_packet_size() {
     let lab = Lab::with(usize::from(WORLD), "shards = 2");
-    all_of(
-        &lab,
+    lab.train(
+        "kinds",
         |o| o.scale(65536.0).elements(40).slots(16),
         |client, job, rank| {
             let opened = job.opened();
@@ -67,13 +56,11 @@ fn means_are_sums_divided() {
     all(
         |o| o.scale(65536.0),
         |client, job, rank| {
-            let mut tensor = client.tensor::<f32>(100).unwrap();
-            tensor.fill(f32::from(rank) * 3.0);
             let mean = OpOptions { reduction: Reduction::Mean, ..OpOptions::default() };
-            assert_eq!(ended(job.allreduce_with(tensor, mean)), [3.0; 100]);
-            let mut tensor = client.tensor::<i32>(1).unwrap();
-            tensor[0] = i32::from(rank) * 5;
-            assert_eq!(ended(job.allreduce_with(tensor, mean)), [5]);
+            let floats = tensor(client, 100, |_| f32::from(rank) * 3.0);
+            assert_eq!(ended(job.allreduce_with(floats, mean)), [3.0; 100]);
+            let integers = tensor(client, 1, |_| i32::from(rank) * 5);
+            assert_eq!(ended(job.allreduce_with(integers, mean)), [5]);
         },
     );
 }
@@ -81,13 +68,9 @@ fn means_are_sums_divided() {
 /// Checks the error bound of block floating point with large and small values in one chunk.
 fn stays_within_its_bound(client: &Client, job: &Job, rank: u16, levels: f64) {
     for magnitude in [1e-30, 1.0, 1e30] {
-        let mut tensor = client.tensor::<f32>(5000).unwrap();
         let mine =
             |rank: u16, i: usize| (((i * 7919 + usize::from(rank) * 31) % 2001) as f32 - 1000.0) * magnitude;
-        for (i, place) in tensor.iter_mut().enumerate() {
-            *place = mine(rank, i);
-        }
-        let sums = ended(job.allreduce(tensor));
+        let sums = sum(client, job, 5000, |i| mine(rank, i));
         let n = f64::from(WORLD);
         let bound = n * n * f64::from(magnitude) * 1024.0 / levels;
         for (i, sum) in sums.iter().enumerate() {
@@ -120,12 +103,7 @@ fn non_finite_values_can_be_carried() {
     all(
         |o| o.not_finite(NonFinitePolicy::Carry).elements(100),
         |client, job, rank| {
-            let mut tensor = client.tensor::<f32>(1000).unwrap();
-            tensor.fill(1.0);
-            if rank == 1 {
-                tensor[555] = f32::INFINITY;
-            }
-            let sums = ended(job.allreduce(tensor));
+            let sums = sum(client, job, 1000, |i| if rank == 1 && i == 555 { f32::INFINITY } else { 1.0 });
             assert!(sums[555].is_nan());
             assert!(sums[..500].iter().chain(&sums[600..]).all(|sum| (*sum - 3.0).abs() < 1e-6), "{sums:?}");
         },
@@ -142,7 +120,7 @@ fn an_empty_operation_is_a_barrier() {
         |client, job, rank| {
             std::thread::sleep(std::time::Duration::from_millis(20 * u64::from(rank)));
             ARRIVED.fetch_add(1, Ordering::SeqCst);
-            job.allreduce(client.tensor::<f32>(0).unwrap()).unwrap().wait().unwrap();
+            sum(client, job, 0, |_| 0.0f32);
             assert_eq!(ARRIVED.load(Ordering::SeqCst), WORLD);
         },
     );

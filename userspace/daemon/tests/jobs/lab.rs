@@ -20,7 +20,7 @@ use sumac_daemon::Daemon;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use super::{SECRET, Scratch, daemon_with};
+use crate::common::{SECRET, Scratch, daemon};
 
 /// The aggregator's shards; a job has as many as its daemons, one unless configured.
 const SHARDS: u16 = 4;
@@ -193,7 +193,7 @@ impl Lab {
             self.aggregator.address
         );
         let token = token(&self.aggregator.state_dir, SECRET);
-        let (daemon, socket) = daemon_with(&self.scratch, name, &token, &further);
+        let (daemon, socket) = daemon(&self.scratch, name, &token, &further);
         (Some(daemon), socket)
     }
 
@@ -255,8 +255,26 @@ impl Lab {
         Client::connect(&self.hosts[host].1).unwrap()
     }
 
-    /// Runs `work` in a thread for each host, as the rank of the host.
+    /// Runs `work` in a thread for each host, as the rank of the host, and closes the job.
     pub fn train<T: Send + 'static>(
+        &self,
+        name: &str,
+        options: impl Fn(JobOptions) -> JobOptions,
+        work: impl Fn(&Client, &Job, u16) -> T + Send + Sync + 'static,
+    ) -> Vec<T> {
+        self.on_all(name, options, move |client, job, rank| {
+            let outcome = work(&client, &job, rank);
+            job.close().unwrap();
+            outcome
+        })
+    }
+
+    /// Opens a job on all hosts.
+    pub fn open(&self, name: &str, options: impl Fn(JobOptions) -> JobOptions) -> Vec<(Client, Job)> {
+        self.on_all(name, options, |client, job, _| (client, job))
+    }
+
+    fn on_all<T: Send + 'static>(
         &self,
         name: &str,
         options: impl Fn(JobOptions) -> JobOptions,

@@ -1,15 +1,11 @@
-//! Several clients of one job on one host. See `common/lab.rs` for the topology.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
-
-mod common;
+//! Several clients of one job on one host. See `lab.rs` for the topology.
 
 use std::time::Duration;
 
-use common::lab::Lab;
-use common::{Raw, SECRET, code, memfd};
+use crate::common::{Raw, SECRET, code};
+use crate::lab::Lab;
 use serde_json::json;
-use sumac_client::{Client, ClientError, Code, Job, JobOptions, OpOptions, OperationOrder};
+use sumac_client::{Client, ClientError, Code, Job, OpOptions, OperationOrder};
 
 fn total(client: &Client, job: &Job, name: &str, value: f32) -> Result<f32, ClientError> {
     let mut tensor = client.tensor::<f32>(700)?;
@@ -23,7 +19,7 @@ fn total(client: &Client, job: &Job, name: &str, value: f32) -> Result<f32, Clie
 fn two_clients_submit_to_one_job() {
     let lab = Lab::new(2);
     // The same order on both hosts: first the opener's, then the other's.
-    for (host, opener) in open(&lab, "shared", |o| o).into_iter().enumerate() {
+    for (host, opener) in lab.open("shared", |o| o).into_iter().enumerate() {
         let second = lab.client(host);
         let attached = second.attach("shared", None).unwrap();
         assert_eq!(attached.opened().wire_job, opener.1.opened().wire_job);
@@ -50,11 +46,6 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
         assert!(std::time::Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// Opens a job on all hosts.
-fn open(lab: &Lab, name: &str, options: impl Fn(JobOptions) -> JobOptions) -> Vec<(Client, Job)> {
-    lab.train(name, options, |client, job, _| (client, job))
 }
 
 #[test]
@@ -84,9 +75,7 @@ fn operations_are_matched_by_name_in_any_order() {
                 assert_eq!(pending.wait().unwrap()[0], 3.0 * value, "rank {rank}");
             }
             // The same names again.
-            let again = total(&client, &job, "layer 3", 2.0).unwrap();
-            job.close().unwrap();
-            again
+            total(client, job, "layer 3", 2.0).unwrap()
         },
     );
     assert_eq!(sums, [6.0; 3]);
@@ -95,7 +84,7 @@ fn operations_are_matched_by_name_in_any_order() {
 #[test]
 fn operations_of_several_clients_are_matched_by_name() {
     let lab = Lab::new(2);
-    let opened = open(&lab, "met", |o| o.order(OperationOrder::Name).scale(65536.0));
+    let opened = lab.open("met", |o| o.order(OperationOrder::Name).scale(65536.0));
     std::thread::scope(|scope| {
         for host in 0..2 {
             for client in 0..3 {
@@ -123,7 +112,7 @@ fn operations_of_several_clients_are_matched_by_name() {
 #[test]
 fn an_operation_without_a_name_is_refused_in_order_of_names() {
     let lab = Lab::new(1);
-    let (client, job) = open(&lab, "nameless", |o| o.order(OperationOrder::Name)).remove(0);
+    let (client, job) = lab.open("nameless", |o| o.order(OperationOrder::Name)).remove(0);
     let failed = job.allreduce(client.tensor::<f32>(1).unwrap()).unwrap_err();
     assert_eq!(failed.error.code(), Some(Code::BadField));
 }
@@ -134,7 +123,7 @@ fn attach_requires_the_user_or_the_secret() {
     let client = lab.client(0);
     let code = |result: Result<Job, ClientError>| result.unwrap_err().code();
     assert_eq!(code(client.attach("door", None)), Some(Code::UnknownJob));
-    let (_opener, _job) = open(&lab, "door", |o| o).remove(0);
+    let (_opener, _job) = lab.open("door", |o| o).remove(0);
     assert_eq!(code(client.attach("door", Some("another secret".into()))), Some(Code::Denied));
     client.attach("door", Some(SECRET.into())).unwrap();
     client.attach("door", None).unwrap();
@@ -143,7 +132,7 @@ fn attach_requires_the_user_or_the_secret() {
 #[test]
 fn a_dead_clients_job_fails_only_with_outstanding_operations() {
     let lab = Lab::new(2);
-    let jobs = open(&lab, "dies", |o| o);
+    let jobs = lab.open("dies", |o| o);
     drop(lab.client(0).attach("dies", None).unwrap());
     std::thread::scope(|scope| {
         for (client, job) in &jobs {
@@ -166,7 +155,7 @@ fn a_dead_clients_job_fails_only_with_outstanding_operations() {
 #[test]
 fn clients_that_leave_at_once_are_not_counted() {
     let lab = Lab::new(1);
-    let (client, _job) = open(&lab, "crowd", |o| o).remove(0);
+    let (client, _job) = lab.open("crowd", |o| o).remove(0);
     for round in 0..40 {
         let mut raw = Raw::greeted(&lab.hosts[0].1);
         raw.send(json!({"cmd": "attach", "job": "crowd", "secret": "guess"}), &[]);
@@ -181,11 +170,10 @@ fn clients_that_leave_at_once_are_not_counted() {
 #[test]
 fn the_job_ends_with_its_opener() {
     let lab = Lab::new(1);
-    let (_client, job) = open(&lab, "ends", |o| o).remove(0);
+    let (_client, job) = lab.open("ends", |o| o).remove(0);
     let mut raw = Raw::greeted(&lab.hosts[0].1);
     let attached = raw.ask(json!({"cmd": "attach", "job": "ends"}))["ok"]["job"].clone();
-    let file = memfd(4096, true);
-    let region = raw.register(&file, 4096)["ok"]["region"].clone();
+    let region = raw.region(4096);
     job.close().unwrap();
     let event = raw.event();
     assert_eq!((&event["event"], &event["job"]), (&json!("job_failed"), &attached), "{event}");

@@ -1,19 +1,16 @@
-//! Jobs that fail: all workers receive an error that names the rank, and resources are released. See `common/lab.rs` for
+//! Jobs that fail: all workers receive an error that names the rank, and resources are released. See `lab.rs` for
 //! the topology.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
-
-mod common;
 
 use std::time::Duration;
 
-use common::lab::Lab;
-use common::{Raw, code, memfd};
+use crate::common::{Raw, code};
+use crate::kinds::{failure, sum};
+use crate::lab::Lab;
 use serde_json::{Value, json};
-use sumac_client::{Client, ClientError, Code, Failure, JobOptions, Pending};
+use sumac_client::{Client, ClientError, Code, Failure, Job, JobOptions, Pending};
 
 /// Opens a job without the client library on one host and with it on the other.
-fn pair(lab: &Lab, name: &str) -> (Raw, Value, Client, sumac_client::Job) {
+fn pair(lab: &Lab, name: &str) -> (Raw, Value, Client, Job) {
     let client = lab.client(1);
     let (other, options) = (client.clone(), JobOptions::new(name, 1, 2));
     let partner = std::thread::spawn(move || other.open(&options).unwrap());
@@ -28,24 +25,15 @@ fn allreduce(job: &Value, region: &Value, offset: u64, count: u64) -> Value {
 }
 
 /// Returns the error of a sum that cannot complete.
-fn sum_fails(client: &Client, job: &sumac_client::Job) -> Failure {
-    let tensor = client.tensor::<f32>(1000).unwrap();
-    let error = match job.allreduce(tensor) {
-        Ok(pending) => pending.wait().unwrap_err().error,
-        Err(failed) => failed.error,
-    };
-    match error {
-        ClientError::Daemon(failure) => failure,
-        other => panic!("{other}"),
-    }
+fn sum_fails(client: &Client, job: &Job) -> Failure {
+    failure(job.allreduce(client.tensor::<f32>(1000).unwrap()))
 }
 
 #[test]
 fn ranges_are_checked() {
     let lab = Lab::new(2);
     let (mut raw, job, _client, _partner) = pair(&lab, "ranges");
-    let file = memfd(4096, true);
-    let region = raw.register(&file, 4096)["ok"]["region"].clone();
+    let region = raw.region(4096);
     let with = |mut ask: Value, more: Value| {
         ask.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         ask
@@ -76,8 +64,7 @@ fn ranges_are_checked() {
 fn resources_in_use_cannot_be_released() {
     let lab = Lab::new(2);
     let (mut raw, job, _client, _partner) = pair(&lab, "busy");
-    let file = memfd(4096, true);
-    let region = raw.register(&file, 4096)["ok"]["region"].clone();
+    let region = raw.region(4096);
     // The partner does not submit, so this stays outstanding.
     let op = raw.ask(allreduce(&job, &region, 0, 16))["ok"]["op"].clone();
     assert!(op.is_u64());
@@ -99,8 +86,7 @@ fn resources_in_use_cannot_be_released() {
 fn outstanding_operations_are_bounded() {
     let lab = Lab::new(2);
     let (mut raw, job, _client, _partner) = pair(&lab, "bounded");
-    let file = memfd(1 << 20, true);
-    let region = raw.register(&file, 1 << 20)["ok"]["region"].clone();
+    let region = raw.region(1 << 20);
     let refused = (0..10_000).find_map(|i| {
         let reply = raw.ask(allreduce(&job, &region, i * 64, 16));
         reply["error"].is_object().then_some(reply)
@@ -112,8 +98,7 @@ fn outstanding_operations_are_bounded() {
 fn completions_of_all_operations_fit_the_socket_buffer() {
     let lab = Lab::new(2);
     let (mut raw, job, client, partner) = pair(&lab, "unread");
-    let file = memfd(1 << 20, true);
-    let region = raw.register(&file, 1 << 20)["ok"]["region"].clone();
+    let region = raw.region(1 << 20);
     let limits = raw.ask(json!({"cmd": "hello", "version": 2}))["ok"]["limits"].clone();
     let operations = limits["operations"].as_u64().unwrap();
     for number in 0..operations {
@@ -133,8 +118,7 @@ fn completions_of_all_operations_fit_the_socket_buffer() {
 fn a_dead_trainers_job_fails_with_its_rank() {
     let lab = Lab::new(2);
     let (mut raw, job, client, partner) = pair(&lab, "dies");
-    let file = memfd(4096, true);
-    let region = raw.register(&file, 4096)["ok"]["region"].clone();
+    let region = raw.region(4096);
     raw.ask(allreduce(&job, &region, 0, 1000));
     // In the middle of an operation; the kernel closes a killed process's socket in the same way.
     drop(raw);
@@ -145,18 +129,8 @@ fn a_dead_trainers_job_fails_with_its_rank() {
     assert!(failure.message.contains("went away"), "{failure}");
     // The handle is released, and both hosts serve the next job of the same name.
     partner.close().unwrap();
-    let sums = lab.train(
-        "dies",
-        |o| o,
-        |client, job, _| {
-            let mut tensor = client.tensor::<i32>(3).unwrap();
-            tensor.fill(1);
-            let sum = job.allreduce(tensor).unwrap().wait().unwrap()[2];
-            job.close().unwrap();
-            sum
-        },
-    );
-    assert_eq!(sums, [2, 2]);
+    let sums = lab.train("dies", |o| o, |client, job, _| sum(client, job, 3, |_| 1));
+    assert_eq!(sums, [[2; 3]; 2]);
 }
 
 #[test]
@@ -182,8 +156,7 @@ fn cancelling_ends_the_job_on_all_workers() {
     assert_eq!((&event["event"], &event["job"]), (&json!("job_failed"), &job), "{event}");
     assert_eq!(event["error"]["ranks"], json!([1]), "{event}");
     assert!(event["error"]["message"].as_str().unwrap().contains("cancelled"), "{event}");
-    let file = memfd(4096, true);
-    let region = raw.register(&file, 4096)["ok"]["region"].clone();
+    let region = raw.region(4096);
     assert_eq!(code(&raw.ask(allreduce(&job, &region, 0, 16))), "job_failed");
     assert!(raw.ask(json!({"cmd": "close", "job": job}))["ok"].is_object());
     assert_eq!(code(&raw.ask(json!({"cmd": "close", "job": job}))), "unknown_job");
@@ -200,7 +173,6 @@ fn cancelling_a_completed_operation_has_no_effect() {
             while !pending.wait_timeout(Duration::from_secs(60)).unwrap() {}
             let cancelled = pending.cancel().unwrap();
             drop(pending.wait().unwrap());
-            job.close().unwrap();
             cancelled
         },
     );
@@ -239,14 +211,7 @@ fn a_stopped_daemons_jobs_fail_with_its_rank() {
     assert_eq!((failure.code, &failure.ranks[..]), (Code::JobFailed, &[0][..]), "{failure}");
     partner.close().unwrap();
     lab.hosts[0].0 = lab.daemon("host0", 10, "").0;
-    lab.train(
-        "stops",
-        |o| o,
-        |client, job, _| {
-            job.allreduce(client.tensor::<f32>(100).unwrap()).unwrap().wait().unwrap();
-            job.close().unwrap();
-        },
-    );
+    lab.train("stops", |o| o, |client, job, _| sum(client, job, 100, |_| 0.0f32));
 }
 
 #[test]
@@ -266,12 +231,5 @@ fn a_trainer_that_dies_while_it_joins_releases_its_rank() {
     // By then it has its place; one whose request is still on its way falls free only after two seconds of silence.
     std::thread::sleep(Duration::from_millis(300));
     drop(raw);
-    lab.train(
-        "early",
-        |o| o,
-        |client, job, _| {
-            job.allreduce(client.tensor::<f32>(100).unwrap()).unwrap().wait().unwrap();
-            job.close().unwrap();
-        },
-    );
+    lab.train("early", |o| o, |client, job, _| sum(client, job, 100, |_| 0.0f32));
 }

@@ -1,6 +1,8 @@
 //! Every kind of operation with every type, and its expected results.
 
-use sumac_client::{Client, Element, Job, OpOptions, Pending, Reduction, Tensor, bf16, f16};
+use sumac_client::{
+    Client, ClientError, Element, Failure, Job, OpOptions, Pending, Reduction, Submitted, Tensor, bf16, f16,
+};
 
 pub const WORLD: u16 = 3;
 /// Three blocks, and a partial last packet.
@@ -11,44 +13,57 @@ pub trait Number: Element + PartialEq + std::fmt::Debug + Send {
     fn of(value: i32) -> Self;
 }
 
-impl Number for f32 {
-    fn of(value: i32) -> f32 {
-        value as f32
-    }
+macro_rules! number {
+    ($type:ty, |$value:ident| $of:expr) => {
+        impl Number for $type {
+            fn of($value: i32) -> $type {
+                $of
+            }
+        }
+    };
 }
-impl Number for f16 {
-    fn of(value: i32) -> f16 {
-        f16::from_f32(value as f32)
-    }
-}
-impl Number for bf16 {
-    fn of(value: i32) -> bf16 {
-        bf16::from_f32(value as f32)
-    }
-}
-impl Number for i32 {
-    fn of(value: i32) -> i32 {
-        value
-    }
-}
+
+number!(f32, |value| value as f32);
+number!(f16, |value| f16::from_f32(value as f32));
+number!(bf16, |value| bf16::from_f32(value as f32));
+number!(i32, |value| value);
 
 /// Returns the element `i` of a rank: sums are exact in eight bits of mantissa.
 fn value(rank: u16, i: usize) -> i32 {
     (i % 31) as i32 * if (i / 31 + usize::from(rank)).is_multiple_of(2) { 1 } else { -1 } + i32::from(rank)
 }
 
-fn filled<T: Number>(client: &Client, rank: u16) -> Tensor<T> {
-    let mut tensor = client.tensor::<T>(COUNT).unwrap();
-    for (i, place) in tensor.iter_mut().enumerate() {
-        *place = T::of(value(rank, i));
-    }
+/// Returns a tensor of these elements.
+pub fn tensor<T: Element>(client: &Client, count: usize, element: impl Fn(usize) -> T) -> Tensor<T> {
+    let mut tensor = client.tensor::<T>(count).unwrap();
+    (0..).zip(tensor.iter_mut()).for_each(|(i, place)| *place = element(i));
     tensor
 }
 
-pub fn ended<T: Element + std::fmt::Debug>(
-    pending: Result<Pending<T>, Box<sumac_client::Failed<T>>>,
+/// Returns this worker's sum of such tensors.
+pub fn sum<T: Element + std::fmt::Debug>(
+    client: &Client,
+    job: &Job,
+    count: usize,
+    element: impl Fn(usize) -> T,
 ) -> Vec<T> {
+    ended(job.allreduce(tensor(client, count, element)))
+}
+
+fn filled<T: Number>(client: &Client, rank: u16) -> Tensor<T> {
+    tensor(client, COUNT, |i| T::of(value(rank, i)))
+}
+
+pub fn ended<T: Element + std::fmt::Debug>(pending: Submitted<T>) -> Vec<T> {
     pending.unwrap().wait().unwrap().to_vec()
+}
+
+/// Returns the daemon's error of an operation.
+pub fn failure<T: Element + std::fmt::Debug>(pending: Submitted<T>) -> Failure {
+    match pending.and_then(Pending::wait).unwrap_err().error {
+        ClientError::Daemon(failure) => failure,
+        other => panic!("{other}"),
+    }
 }
 
 /// Returns element `i` of all ranks.

@@ -1,25 +1,20 @@
 //! A data path as a parameter host, over UDP on the loopback interface. Needs no privilege.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::{
     net::{Ipv4Addr, SocketAddrV4, UdpSocket},
     time::{Duration, Instant},
 };
 
 use nix::sys::socket::{setsockopt, sockopt};
-use sumac_daemon::datapath::{
-    DatapathStats, FrameIo, InstallError, ParameterJob, Peer, UdpFrameIo, WorkerJob,
-};
+use sumac_daemon::datapath::{DatapathStats, InstallError, ParameterJob, WorkerJob};
 use sumac_parameter::{HostError, HostJob, HostStats, Worker as Member};
 use sumac_transport::{DynamicParams, JobParams, Scale};
 use sumac_wire::{
     CLASSES, Header, Kind,
     header::{HEADER_LEN, NO_SLOT, flag},
 };
-use support::job::{Worker, expected, params, values};
+
+use crate::job::{Worker, expected, ios, params, peer, values};
 
 const SHARDS: u16 = 2;
 const ELEMENTS: u16 = 4;
@@ -95,20 +90,26 @@ fn plan(trainers: &[Trainer]) -> ParameterJob {
         workers: trainers.iter().enumerate().map(place).collect(),
         upstream: Vec::new(),
     };
-    let peer = Peer { ip: Ipv4Addr::LOCALHOST, base_port: 0, mac: [0; 6], checksum: true };
-    ParameterJob { job, peers: vec![peer] }
+    ParameterJob { job, peers: vec![peer(0)] }
 }
 
 /// Starts a data path with a thread for each shard. Returns its first port, and two trainers.
 fn start() -> (Worker, u16, [Trainer; 2]) {
-    let ios = UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, SHARDS).unwrap();
-    let base = ios[0].local().port();
-    let ios = ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect();
-    (Worker::start("hosting", ios), base, [Trainer::bind(), Trainer::bind()])
+    let host = Worker::start("hosting", ios(SHARDS));
+    let base = host.local().port();
+    (host, base, [Trainer::bind(), Trainer::bind()])
 }
 
 fn hosted(host: &Worker) -> HostStats {
     DatapathStats::merge_hosted(&host.path.stats().unwrap())
+}
+
+/// Waits until a state is reached, at most for the timeout.
+fn until(is_reached: impl Fn() -> bool) {
+    let deadline = Instant::now() + RECEIVE_TIMEOUT;
+    while !is_reached() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
@@ -145,10 +146,7 @@ fn a_packet_at_another_shards_port_is_refused() {
     let mut packet = header(0, 0).to_bytes().to_vec();
     packet.extend([0; 16]);
     trainers[0].0[0].send_to(&packet, (Ipv4Addr::LOCALHOST, base + 1)).unwrap();
-    let deadline = Instant::now() + RECEIVE_TIMEOUT;
-    while hosted(&host).job(5).unwrap().refused == 0 && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until(|| hosted(&host).job(5).unwrap().refused > 0);
     assert_eq!(hosted(&host).job(5).unwrap().refused, 1);
 }
 
@@ -230,9 +228,9 @@ fn invalid_jobs_are_refused_by_name() {
 
 /// Starts a data path of one thread. Returns its port.
 fn lone() -> (Worker, u16) {
-    let io = UdpFrameIo::bind(Ipv4Addr::LOCALHOST, 0).unwrap();
-    let base = io.local().port();
-    (Worker::start("lone", vec![Box::new(io)]), base)
+    let worker = Worker::start("lone", ios(1));
+    let port = worker.local().port();
+    (worker, port)
 }
 
 /// A worker dies in the middle of a tensor; another replaces it, from the first chunk that is not summed.
@@ -241,7 +239,6 @@ fn a_replacement_resumes_at_the_first_unsummed_chunk() {
     const COUNT: usize = 51_200;
     let [(host, host_port), (survivor, survivor_port), (dying, dying_port), (replacement, replacement_port)] =
         std::array::from_fn(|_| lone());
-    let peer = |base_port| Peer { ip: Ipv4Addr::LOCALHOST, base_port, mac: [0; 6], checksum: true };
     let members = |second| {
         let member =
             |(bit, port)| Member { address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, port), rack: 0, bit };
@@ -276,10 +273,7 @@ fn a_replacement_resumes_at_the_first_unsummed_chunk() {
     survivor.submit(1, &values(0, COUNT));
     dying.submit(1, &values(1, COUNT / 2));
     let half = (COUNT / 2 / 64) as u64;
-    let deadline = Instant::now() + RECEIVE_TIMEOUT;
-    while hosted(&host).job(7).unwrap().completed < half && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until(|| hosted(&host).job(7).unwrap().completed >= half);
     dying.path.shutdown().unwrap();
 
     let epoch = first.epoch + 1;
@@ -306,13 +300,11 @@ fn workers_sum_at_each_other_without_an_aggregator() {
     for slots in [0, 64] {
         let (workers, bases): (Vec<_>, Vec<_>) = (0..3)
             .map(|_| {
-                let ios = UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, SHARDS).unwrap();
-                let base = ios[0].local().port();
-                let ios = ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect();
-                (Worker::start("both", ios), base)
+                let worker = Worker::start("both", ios(SHARDS));
+                let base = worker.local().port();
+                (worker, base)
             })
             .unzip();
-        let peer = |base_port| Peer { ip: Ipv4Addr::LOCALHOST, base_port, mac: [0; 6], checksum: true };
         let place = |(bit, base): (usize, &u16)| Member {
             address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, *base),
             rack: 0,

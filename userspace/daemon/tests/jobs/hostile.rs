@@ -1,13 +1,9 @@
 //! Invalid and hostile requests: each is answered with an error, and other trainers are not affected.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
-
-mod common;
-
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 
-use common::{Raw, SECRET, Scratch, code, daemon, daemon_with, memfd};
+use crate::common::{Alone, Raw, SECRET, Scratch, code, memfd};
 use serde_json::json;
 use sumac_client::Client;
 use sumac_control::{Fingerprint, JoinToken, Secret};
@@ -24,9 +20,8 @@ fn serves(socket: &std::path::Path) {
 
 #[test]
 fn malformed_requests_are_answered_with_their_error() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "");
-    let mut raw = Raw::greeted(&socket);
+    let alone = Alone::new("");
+    let mut raw = alone.raw();
     let cases: [(&str, &[u8], &str); 7] = [
         ("binary", b"\0\xff\x80", "bad_message"),
         ("an array", b"[1,2]", "bad_message"),
@@ -41,14 +36,13 @@ fn malformed_requests_are_answered_with_their_error() {
         let (reply, _) = raw.receive().unwrap();
         assert_eq!(code(&reply), expected, "{name}: {reply}");
     }
-    serves(&socket);
+    serves(&alone.socket);
 }
 
 #[test]
 fn an_oversized_message_is_refused_and_the_connection_continues() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "");
-    let mut raw = Raw::greeted(&socket);
+    let alone = Alone::new("");
+    let mut raw = alone.raw();
     let long = vec![b' '; sumac_api::MAX_MESSAGE + 1];
     rustix::net::send(&raw.channel, &long, rustix::net::SendFlags::empty()).unwrap();
     let (reply, _) = raw.receive().unwrap();
@@ -58,9 +52,8 @@ fn an_oversized_message_is_refused_and_the_connection_continues() {
 
 #[test]
 fn hello_comes_first_and_versions_must_agree() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "");
-    let mut raw = Raw::connect(&socket);
+    let alone = Alone::new("");
+    let mut raw = Raw::connect(&alone.socket);
     assert_eq!(code(&raw.ask(json!({"cmd": "stats"}))), "hello_first");
     assert_eq!(code(&raw.ask(json!({"cmd": "hello", "version": 99}))), "version");
     assert_eq!(code(&raw.ask(json!({"cmd": "stats"}))), "hello_first");
@@ -69,9 +62,8 @@ fn hello_comes_first_and_versions_must_agree() {
 
 #[test]
 fn unsealed_and_short_files_are_refused() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "");
-    let mut raw = Raw::greeted(&socket);
+    let alone = Alone::new("");
+    let mut raw = alone.raw();
     assert_eq!(code(&raw.ask(json!({"cmd": "register", "size": 4096}))), "missing_fd");
     let ordinary = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
     let socket_fd = raw.channel.as_fd().try_clone_to_owned().unwrap();
@@ -89,35 +81,38 @@ fn unsealed_and_short_files_are_refused() {
     }
     let fine = memfd(4096, true);
     assert!(raw.register(&fine, 4096)["ok"]["region"].is_u64());
-    serves(&socket);
+    serves(&alone.socket);
 }
 
 /// Well-formed commands with random contents, from several trainers at once.
 #[test]
 fn random_commands_are_answered_one_by_one() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "aggregator = \"127.0.0.1:1\"");
+    let alone = Alone::new("aggregator = \"127.0.0.1:1\"");
     let trainers: Vec<_> = (1..=4u64)
         .map(|seed| {
-            let socket = socket.clone();
+            let socket = alone.socket.clone();
             std::thread::spawn(move || talk(&socket, seed))
         })
         .collect();
     for trainer in trainers {
         trainer.join().unwrap();
     }
-    serves(&socket);
+    serves(&alone.socket);
 }
 
-/// Sends a thousand commands; each is answered with its id. A seed repeats a sequence.
-fn talk(socket: &std::path::Path, seed: u64) {
-    let mut raw = Raw::greeted(socket);
-    let mut state = seed;
-    let mut roll = move |sides: u64| {
+/// Returns numbers below what it is called with. A seed repeats a sequence.
+fn dice(mut state: u64) -> impl FnMut(u64) -> u64 {
+    move |sides| {
         // Constants of Numerical Recipes.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % sides
-    };
+    }
+}
+
+/// Sends a thousand commands; each is answered with its id.
+fn talk(socket: &std::path::Path, seed: u64) {
+    let mut raw = Raw::greeted(socket);
+    let mut roll = dice(seed);
     for _ in 0..1000 {
         let handle = [roll(4), roll(300), u64::MAX][roll(3) as usize];
         let size = [0, 1, 4096, 1 << 20, u64::MAX][roll(5) as usize];
@@ -148,29 +143,22 @@ fn talk(socket: &std::path::Path, seed: u64) {
 
 #[test]
 fn unexpected_descriptors_are_closed() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "");
-    let mut raw = Raw::greeted(&socket);
+    let alone = Alone::new("");
+    let mut raw = alone.raw();
     let file = memfd(4096, true);
     let (reply, _) = raw.ask_with(json!({"cmd": "stats"}), &[file.as_fd()]);
     assert_eq!(code(&reply), "unexpected_fd");
-    serves(&socket);
+    serves(&alone.socket);
 }
 
 /// Random operations in and out of range, in a job of one worker.
 #[test]
 fn random_operations_are_refused_or_end() {
-    let lab = common::lab::Lab::new(1);
+    let lab = crate::lab::Lab::new(1);
     let mut raw = Raw::greeted(&lab.hosts[0].1);
     let job = raw.ask(json!({"cmd": "open", "job": "random", "rank": 0, "world": 1}))["ok"]["job"].clone();
-    let files = [memfd(1 << 16, true), memfd(1 << 12, true)];
-    let regions = [(1 << 16, &files[0]), (1 << 12, &files[1])]
-        .map(|(size, file)| raw.register(file, size)["ok"]["region"].clone());
-    let mut state = 7u64;
-    let mut roll = move |sides: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % sides
-    };
+    let regions = [1 << 16, 1 << 12].map(|size| raw.region(size));
+    let mut roll = dice(7);
     let mut ended = 0;
     for _ in 0..1500 {
         let dtype = ["float32", "float16", "bfloat16", "int32"][roll(4) as usize];
@@ -203,11 +191,9 @@ fn random_operations_are_refused_or_end() {
 
 #[test]
 fn handles_that_do_not_exist_are_named() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "");
-    let mut raw = Raw::greeted(&socket);
-    let file = memfd(4096, true);
-    let region = raw.register(&file, 4096)["ok"]["region"].clone();
+    let alone = Alone::new("");
+    let mut raw = alone.raw();
+    let region = raw.region(4096);
     let cases = [
         (json!({"cmd": "close", "job": 1}), "unknown_job"),
         (json!({"cmd": "close", "job": u64::MAX}), "unknown_job"),
@@ -230,19 +216,16 @@ fn handles_that_do_not_exist_are_named() {
 
 #[test]
 fn a_region_of_another_connection_cannot_be_used() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "");
-    let (mut one, mut other) = (Raw::greeted(&socket), Raw::greeted(&socket));
-    let file = memfd(4096, true);
-    let region = one.register(&file, 4096)["ok"]["region"].clone();
+    let alone = Alone::new("");
+    let (mut one, mut other) = (alone.raw(), alone.raw());
+    let region = one.region(4096);
     assert_eq!(code(&other.ask(json!({"cmd": "unregister", "region": region}))), "unknown_region");
 }
 
 #[test]
 fn invalid_jobs_are_refused_without_the_control_plane() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "aggregator = \"127.0.0.1:1\"");
-    let mut raw = Raw::greeted(&socket);
+    let alone = Alone::new("aggregator = \"127.0.0.1:1\"");
+    let mut raw = alone.raw();
     let open = |more: serde_json::Value| {
         let mut open = json!({"cmd": "open", "job": "j", "rank": 0, "world": 2});
         open.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -265,6 +248,9 @@ fn invalid_jobs_are_refused_without_the_control_plane() {
         ("endless timeout", json!({"timeout_s": 1e300})),
         ("no address", json!({"aggregator": "somewhere"})),
         ("empty secret", json!({"secret": ""})),
+        ("no such mode", json!({"mode": "mixed"})),
+        ("no such option", json!({"mode": "static", "linear": true})),
+        ("an option of the other mode", json!({"window": 64})),
     ];
     for (name, more) in cases {
         let reply = raw.ask(open(more));
@@ -273,16 +259,15 @@ fn invalid_jobs_are_refused_without_the_control_plane() {
 }
 
 /// Starts a daemon whose aggregator's address has no listener.
-fn unreachable_aggregator(scratch: &Scratch) -> (Daemon, std::path::PathBuf) {
+fn unreachable_aggregator() -> Alone {
     let token = JoinToken { fingerprint: Fingerprint([7; 32]), secret: Secret::new(SECRET).unwrap() };
-    daemon_with(scratch, "a", &token.to_string(), "aggregator = \"127.0.0.1:1\"")
+    Alone::with(&token.to_string(), "aggregator = \"127.0.0.1:1\"")
 }
 
 #[test]
 fn an_unreachable_aggregator_is_an_error_after_the_timeout() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = unreachable_aggregator(&scratch);
-    let mut raw = Raw::greeted(&socket);
+    let alone = unreachable_aggregator();
+    let mut raw = alone.raw();
     let open = json!({"cmd": "open", "job": "j", "rank": 0, "world": 2, "timeout_s": 0.3});
     // The second waits for the first, which has the same name.
     let (first, second) = (raw.send(open.clone(), &[]), raw.send(open, &[]));
@@ -292,9 +277,8 @@ fn an_unreachable_aggregator_is_an_error_after_the_timeout() {
 
 #[test]
 fn a_job_is_open_once_on_a_host() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = unreachable_aggregator(&scratch);
-    let mut raw = Raw::greeted(&socket);
+    let alone = unreachable_aggregator();
+    let mut raw = alone.raw();
     raw.send(json!({"cmd": "open", "job": "j", "rank": 0, "world": 2, "timeout_s": 60}), &[]);
     let reply = raw.ask(json!({"cmd": "open", "job": "j", "rank": 1, "world": 2, "timeout_s": 60}));
     assert_eq!((code(&reply), &reply["error"]["ranks"]), ("rank_taken", &json!([0])), "{reply}");
@@ -302,20 +286,18 @@ fn a_job_is_open_once_on_a_host() {
 
 #[test]
 fn a_trainer_that_does_not_read_is_disconnected() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "");
-    let raw = Raw::greeted(&socket);
+    let alone = Alone::new("");
+    let raw = alone.raw();
     let flood = br#"{"id":1,"cmd":"nothing"}"#;
     let cut = (0..1_000_000).any(|_| raw.channel.send(flood, &[]).is_err());
     assert!(cut, "a million unread replies");
-    serves(&socket);
+    serves(&alone.socket);
 }
 
 #[test]
 fn limits_are_enforced() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "");
-    let mut raw = Raw::greeted(&socket);
+    let alone = Alone::new("");
+    let mut raw = alone.raw();
     let file = memfd(4096, true);
     let refused = (0..10_000).find_map(|_| {
         let reply = raw.register(&file, 4096);
@@ -324,14 +306,13 @@ fn limits_are_enforced() {
     assert_eq!(code(&refused.expect("ten thousand regions")), "limit");
     // A connection's memory is released with it.
     drop(raw);
-    serves(&socket);
+    serves(&alone.socket);
 }
 
 #[test]
 fn registered_memory_is_bounded_over_all_trainers() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "memory_mib = 1");
-    let (mut one, mut other) = (Raw::greeted(&socket), Raw::greeted(&socket));
+    let alone = Alone::new("memory_mib = 1");
+    let (mut one, mut other) = (alone.raw(), alone.raw());
     let file = memfd(1 << 20, true);
     let region = one.register(&file, 1 << 20)["ok"]["region"].clone();
     assert!(region.is_u64());
@@ -342,12 +323,11 @@ fn registered_memory_is_bounded_over_all_trainers() {
 
 #[test]
 fn idle_connections_delay_no_other() {
-    let scratch = Scratch::new();
-    let (_daemon, socket) = daemon(&scratch, "a", "");
-    let silent: Vec<Raw> = (0..50).map(|_| Raw::connect(&socket)).collect();
-    serves(&socket);
+    let alone = Alone::new("");
+    let silent: Vec<Raw> = (0..50).map(|_| Raw::connect(&alone.socket)).collect();
+    serves(&alone.socket);
     drop(silent);
-    serves(&socket);
+    serves(&alone.socket);
 }
 
 #[test]
@@ -379,8 +359,7 @@ fn users_that_are_not_listed_are_refused() {
 
 #[test]
 fn the_socket_has_the_configured_permissions_and_one_owner() {
-    let scratch = Scratch::new();
-    let (first, socket) = daemon(&scratch, "a", "socket_mode = \"0600\"");
+    let Alone { daemon: first, socket, scratch: _scratch } = Alone::new("socket_mode = \"0600\"");
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let config = Config::parse(&format!("socket = {socket:?}\nbackend = \"udp\""), "t".as_ref()).unwrap();
     assert!(matches!(Daemon::start(config.clone()), Err(DaemonError::Serve(ServeError::Taken(_)))));
@@ -396,11 +375,9 @@ fn the_socket_has_the_configured_permissions_and_one_owner() {
 
 #[test]
 fn trainers_are_notified_when_the_daemon_stops() {
-    let scratch = Scratch::new();
-    let (daemon, socket) = daemon(&scratch, "a", "");
-    let mut raw = Raw::greeted(&socket);
-    daemon.stop();
+    let alone = Alone::new("");
+    let mut raw = alone.raw();
+    alone.daemon.stop();
     assert!(raw.receive().is_none());
-    let client = Client::connect(&socket);
-    assert!(client.is_err());
+    assert!(Client::connect(&alone.socket).is_err());
 }

@@ -1,8 +1,4 @@
 //! A daemon in a directory of its own, and a trainer without the client library.
-#![allow(dead_code, reason = "each test uses a part")]
-
-pub mod kinds;
-pub mod lab;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -41,13 +37,34 @@ impl Drop for Scratch {
     }
 }
 
-/// A daemon on the UDP backend, with further lines in its configuration.
-pub fn daemon(scratch: &Scratch, name: &str, further: &str) -> (Daemon, PathBuf) {
-    daemon_with(scratch, name, SECRET, further)
+/// A daemon in a directory of its own.
+pub struct Alone {
+    pub daemon: Daemon,
+    pub socket: PathBuf,
+    pub scratch: Scratch,
 }
 
-/// The same, with this secret or join token.
-pub fn daemon_with(scratch: &Scratch, name: &str, secret: &str, further: &str) -> (Daemon, PathBuf) {
+impl Alone {
+    /// A daemon with further lines in its configuration.
+    pub fn new(further: &str) -> Alone {
+        Alone::with(SECRET, further)
+    }
+
+    /// The same, with this secret or join token.
+    pub fn with(secret: &str, further: &str) -> Alone {
+        let scratch = Scratch::new();
+        let (daemon, socket) = daemon(&scratch, "a", secret, further);
+        Alone { daemon, socket, scratch }
+    }
+
+    /// A trainer that has sent `hello`.
+    pub fn raw(&self) -> Raw {
+        Raw::greeted(&self.socket)
+    }
+}
+
+/// A daemon on the UDP backend, with this secret or join token and further lines in its configuration.
+pub fn daemon(scratch: &Scratch, name: &str, secret: &str, further: &str) -> (Daemon, PathBuf) {
     let socket = scratch.path().join(format!("{name}.sock"));
     let text = format!("socket = {socket:?}\nbackend = \"udp\"\nsecret = {secret:?}\n{further}");
     let config = Config::parse(&text, Path::new("test.toml")).unwrap();
@@ -131,6 +148,11 @@ impl Raw {
         } else {
             self.events.remove(0)
         }
+    }
+
+    /// Registers a new memfd of this size. Returns the region's handle.
+    pub fn region(&mut self, size: u64) -> Value {
+        self.register(&memfd(size, true), size)["ok"]["region"].clone()
     }
 
     /// Registers a memfd of this size, sealed or not.

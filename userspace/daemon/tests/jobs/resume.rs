@@ -1,15 +1,11 @@
-//! A restarted control plane resumes a running dynamic job. See `common/lab.rs` for the topology.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
-
-mod common;
+//! A restarted control plane resumes a running dynamic job. See `lab.rs` for the topology.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use common::lab::{Kind, Lab};
+use crate::lab::{Kind, Lab};
 use sumac_client::{Client, Job, JobOptions, Mode};
 
 const WORLD: u16 = 2;
@@ -92,6 +88,17 @@ fn begin(lab: &Lab) -> Vec<Trainer> {
     opening.into_iter().map(|opened| opened.join().unwrap()).collect()
 }
 
+/// Sums with a newcomer in the place of a dead worker.
+fn goes_on(client: Client, job: Job, survivor: &Trainer) {
+    // A part of the first may be summed already, and is not written.
+    let mut first = client.tensors::<f32>(&[COUNT]).unwrap().remove(0);
+    fill(&mut first);
+    drop(job.allreduce(first).unwrap().wait().unwrap());
+    let newcomer = Trainer::begin(client, job);
+    newcomer.await_sums(3);
+    survivor.await_sums(1);
+}
+
 #[test]
 fn a_job_gets_its_aggregator_back_with_the_control_plane() {
     let mut lab = Lab::dynamic(KIND, usize::from(WORLD), 1, "");
@@ -129,13 +136,7 @@ fn a_worker_that_dies_afterwards_is_replaced() {
     let client = lab.client(2);
     let job = client.open(&JobOptions::new("on", 1, WORLD).mode(Mode::Dynamic)).unwrap();
     assert!(job.opened().dynamic.as_ref().unwrap().first_operation > 0);
-    // A part of it may be summed already, and is not written.
-    let mut first = client.tensors::<f32>(&[COUNT]).unwrap().remove(0);
-    fill(&mut first);
-    drop(job.allreduce(first).unwrap().wait().unwrap());
-    let newcomer = Trainer::begin(client, job);
-    newcomer.await_sums(3);
-    trainers[0].await_sums(1);
+    goes_on(client, job, &trainers[0]);
 }
 
 #[test]
@@ -158,12 +159,7 @@ fn a_worker_that_has_died_meanwhile_is_replaced() {
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
     };
-    let mut first = client.tensors::<f32>(&[COUNT]).unwrap().remove(0);
-    fill(&mut first);
-    drop(job.allreduce(first).unwrap().wait().unwrap());
-    let newcomer = Trainer::begin(client, job);
-    newcomer.await_sums(3);
-    trainers[0].await_sums(1);
+    goes_on(client, job, &trainers[0]);
 }
 
 #[test]

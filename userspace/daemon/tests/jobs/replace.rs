@@ -1,14 +1,10 @@
-//! A worker of a dynamic job dies in mid-job, and another takes its place (ATP appendix A.3). See `common/lab.rs` for the topology;
+//! A worker of a dynamic job dies in mid-job, and another takes its place (ATP appendix A.3). See `lab.rs` for the topology;
 //! the last host is not in the job at first.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
-
-mod common;
 
 use std::thread;
 use std::time::Duration;
 
-use common::lab::{Kind, Lab};
+use crate::lab::{Kind, Lab};
 use sumac_client::{Client, Job, JobOptions, Mode};
 
 const WORLD: u16 = 3;

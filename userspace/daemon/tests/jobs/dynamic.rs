@@ -1,18 +1,14 @@
 //! Dynamic jobs (ATP) through daemons, the UDP backend, a host aggregator and parameter hosts, or without an aggregator. See
-//! `common/lab.rs` for the topology; parameter hosts are daemons as well.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
-
-mod common;
+//! `lab.rs` for the topology; parameter hosts are daemons as well.
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::kinds::{WORLD, every_type};
-use common::lab::{Kind, Lab};
-use common::{Raw, code};
-use serde_json::{Value, json};
-use sumac_client::{Client, ClientError, Code, Job, JobOptions, Mode, OpOptions, OpenReply};
+use serde_json::Value;
+use sumac_client::{Client, Code, Job, JobOptions, JobStats, Mode, OpOptions, OpenReply};
+
+use crate::kinds::{self, WORLD, every_type, failure, tensor};
+use crate::lab::{Kind, Lab};
 
 const HOSTS: usize = WORLD as usize;
 
@@ -27,12 +23,7 @@ fn value(rank: u16, i: usize) -> f32 {
 
 /// Returns the bits of this worker's sum.
 fn sum(client: &Client, job: &Job, rank: u16, count: usize) -> Vec<u32> {
-    let mut tensor = client.tensor::<f32>(count).unwrap();
-    for (i, x) in tensor.iter_mut().enumerate() {
-        *x = value(rank, i);
-    }
-    let sum = job.allreduce(tensor).unwrap().wait().unwrap();
-    sum.iter().map(|x| x.to_bits()).collect()
+    kinds::sum(client, job, count, |i| value(rank, i)).into_iter().map(f32::to_bits).collect()
 }
 
 /// Returns a counter of a daemon's parameter host, summed over its jobs.
@@ -41,11 +32,21 @@ fn hosted(client: &Client, counter: &str) -> u64 {
     stats.parameter_host.iter().flatten().map(|job| job[counter].as_u64().unwrap()).sum()
 }
 
+/// Returns a job's part of a daemon's statistics.
+fn stats(client: &Client, job: &Job) -> JobStats {
+    let mut jobs = client.stats().unwrap().jobs.into_iter();
+    jobs.find(|found| found.job == job.opened().wire_job).unwrap()
+}
+
 /// Returns a counter of a job's engine.
 fn engine(client: &Client, job: &Job, counter: &str) -> u64 {
-    let stats = client.stats().unwrap();
-    let found = stats.jobs.iter().find(|found| found.job == job.opened().wire_job).unwrap();
-    found.engine[counter].as_u64().unwrap()
+    stats(client, job).engine[counter].as_u64().unwrap()
+}
+
+/// Returns the chunks that each lane of a job has sent.
+fn sent(client: &Client, job: &Job) -> Vec<u64> {
+    let sent = |lane: &Value| lane["engine"]["chunks_sent"].as_u64().unwrap();
+    stats(client, job).lanes.iter().map(sent).collect()
 }
 
 #[test]
@@ -53,12 +54,11 @@ fn dynamic_and_static_jobs_have_the_same_results() {
     let lab = Lab::dynamic(Kind::Host { shared: 512 }, HOSTS, 1, "");
     // Not a power of two: the sums are rounded, in the same way.
     let sums = |options: fn(JobOptions) -> JobOptions, name: &str| {
-        let work = |client: Client, job: Job, rank| {
-            let sum = sum(&client, &job, rank, 50_003);
-            job.close().unwrap();
-            sum
-        };
-        lab.train(name, move |o| options(o.scale(99_999.0)), work)
+        lab.train(
+            name,
+            move |o| options(o.scale(99_999.0)),
+            |client, job, rank| sum(client, job, rank, 50_003),
+        )
     };
     // Both at the same time, on one aggregator.
     let (fixed, shared) = std::thread::scope(|scope| {
@@ -72,10 +72,7 @@ fn dynamic_and_static_jobs_have_the_same_results() {
 #[test]
 fn every_kind_with_every_type() {
     let lab = Lab::dynamic(Kind::Host { shared: 512 }, HOSTS, 1, "");
-    lab.train("kinds", dynamic, |client, job, rank| {
-        every_type(&client, &job, rank);
-        job.close().unwrap();
-    });
+    lab.train("kinds", dynamic, every_type);
 }
 
 #[test]
@@ -85,8 +82,7 @@ fn dynamic_jobs_need_no_aggregator() {
         let OpenReply { slots, plane, dynamic, .. } = job.opened();
         assert_eq!((*slots, plane.as_str()), (0, "none"));
         assert_eq!(dynamic.as_ref().unwrap().hosts[0].ip().to_string(), "127.0.0.40");
-        every_type(&client, &job, rank);
-        job.close().unwrap();
+        every_type(client, job, rank);
     });
     // A static job needs slots.
     let refused = lab.client(0).open(&JobOptions::new("static", 0, 1)).unwrap_err();
@@ -96,42 +92,34 @@ fn dynamic_jobs_need_no_aggregator() {
 #[test]
 fn shards_are_spread_over_parameter_hosts() {
     let lab = Lab::dynamic(Kind::None, HOSTS, 2, "shards = 2");
+    let sockets: Vec<_> = lab.parameter_hosts.iter().map(|(_, socket)| socket.clone()).collect();
     let sums = lab.train(
         "spread",
         |o| dynamic(o).parameter_hosts(2).elements(352),
-        |client, job, rank| {
-            let found = sum(&client, &job, rank, 50_003);
-            // Until all workers are done.
-            (found, job, client)
+        move |client, job, rank| {
+            let found = sum(client, job, rank, 50_003);
+            for socket in &sockets {
+                let host = Client::connect(socket).unwrap();
+                // Half of 143 packets each.
+                assert!(hosted(&host, "completed") >= 71, "{:?}", host.stats().unwrap().parameter_host);
+            }
+            found
         },
     );
-    assert!(sums.iter().all(|(sum, ..)| *sum == sums[0].0));
-    for (_, socket) in &lab.parameter_hosts {
-        let client = Client::connect(socket).unwrap();
-        // Half of 143 packets each.
-        assert!(hosted(&client, "completed") >= 71, "{:?}", client.stats().unwrap().parameter_host);
-    }
-    for (_, job, _client) in sums {
-        job.close().unwrap();
-    }
+    assert!(sums.iter().all(|sum| *sum == sums[0]));
 }
 
 #[test]
 fn tensors_go_to_the_shard_with_the_smallest_load() {
     let lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "shards = 2");
-    let work = |client: Client, job: Job, _rank| {
+    let work = |client: &Client, job: &Job, _rank| {
         // In packets of 100: one, one that is urgent, one, and one that is spread.
         for (count, priority) in [(100, 0), (50, 7), (1, 0), (300, 0)] {
             let options = OpOptions { priority, ..OpOptions::default() };
             let tensor = client.tensor::<f32>(count).unwrap();
             job.allreduce_with(tensor, options).unwrap().wait().unwrap();
         }
-        let stats = client.stats().unwrap();
-        let job_stats = stats.jobs.iter().find(|found| found.job == job.opened().wire_job).unwrap();
-        let sent = |lane: &Value| lane["engine"]["chunks_sent"].as_u64().unwrap();
-        let sent: Vec<u64> = job_stats.lanes.iter().map(sent).collect();
-        job.close().unwrap();
-        sent
+        sent(client, job)
     };
     for (name, mode) in [("fixed", Mode::Static), ("shared", Mode::Dynamic)] {
         let options = |o: JobOptions| o.mode(mode).elements(100);
@@ -149,16 +137,11 @@ fn tensors_of_unequal_size_load_all_threads_equally() {
     let in_turn = |shard: usize| TENSORS.iter().skip(shard).step_by(4).sum::<usize>();
     assert_eq!([0, 1, 2, 3].map(in_turn), [12, 4, 4, 4]);
     let lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "shards = 4");
-    let work = |client: Client, job: Job, _rank| {
+    let work = |client: &Client, job: &Job, _rank| {
         let tensors = client.tensors::<f32>(&TENSORS.map(|packets| 100 * packets)).unwrap();
         let pending: Vec<_> = tensors.into_iter().map(|tensor| job.allreduce(tensor).unwrap()).collect();
         pending.into_iter().for_each(|pending| drop(pending.wait().unwrap()));
-        let stats = client.stats().unwrap();
-        let job_stats = stats.jobs.iter().find(|found| found.job == job.opened().wire_job).unwrap();
-        let sent = |lane: &Value| lane["engine"]["chunks_sent"].as_u64().unwrap();
-        let sent: Vec<u64> = job_stats.lanes.iter().map(sent).collect();
-        job.close().unwrap();
-        (sent, stats.threads.len())
+        (sent(client, job), client.stats().unwrap().threads.len())
     };
     for (name, mode) in [("fixed", Mode::Static), ("shared", Mode::Dynamic)] {
         for (sent, threads) in lab.train(name, |o| o.mode(mode).elements(100), work) {
@@ -171,11 +154,7 @@ fn tensors_of_unequal_size_load_all_threads_equally() {
 fn a_worker_can_be_its_jobs_parameter_host() {
     for kind in [Kind::None, Kind::Host { shared: 256 }] {
         let lab = Lab::co_located(kind, HOSTS);
-        let sums = lab.train("both", dynamic, |client, job, rank| {
-            let found = sum(&client, &job, rank, 20_000);
-            job.close().unwrap();
-            found
-        });
+        let sums = lab.train("both", dynamic, |client, job, rank| sum(client, job, rank, 20_000));
         assert!(sums.iter().all(|sum| *sum == sums[0]), "{kind:?}");
     }
 }
@@ -190,13 +169,12 @@ fn jobs_share_fewer_slots_than_they_need() {
             scope.spawn(move || {
                 lab.train(name, options, |client, job, rank| {
                     for _ in 0..5 {
-                        let found = sum(&client, &job, rank, 20_000);
+                        let found = sum(client, job, rank, 20_000);
                         let expected: Vec<u32> =
                             (0..20_000).map(|i| (value(0, i) + value(1, i)).to_bits()).collect();
                         assert_eq!(found, expected);
                     }
-                    assert!(engine(&client, &job, "collisions") > 0);
-                    job.close().unwrap();
+                    assert!(engine(client, job, "collisions") > 0);
                 });
             });
         }
@@ -211,11 +189,7 @@ fn saturated_chunks_travel_as_floats() {
         // Beyond the scale in a few packets: 1e8 times 21.5 is more than 2^31.
         let mine =
             |rank: u16, i: usize| if i / 1000 == 3 { 1e20 / (f32::from(rank) + 3.0) } else { value(rank, i) };
-        let mut tensor = client.tensor::<f32>(10_000).unwrap();
-        for (i, x) in tensor.iter_mut().enumerate() {
-            *x = mine(rank, i);
-        }
-        let found = job.allreduce(tensor).unwrap().wait().unwrap();
+        let found = kinds::sum(client, job, 10_000, |i| mine(rank, i));
         for (i, found) in found.iter().enumerate() {
             let exact: f64 = (0..WORLD).map(|rank| f64::from(mine(rank, i))).sum();
             // Rounded once where it went as floats, to a hundred-millionth elsewhere.
@@ -225,10 +199,9 @@ fn saturated_chunks_travel_as_floats() {
                 "element {i}: {found} for {exact}"
             );
         }
-        let raw = engine(&client, &job, "raw_chunks");
+        let raw = engine(client, job, "raw_chunks");
         // 1,000 elements lie in 3 or 4 packets of 352.
         assert!((3..=4).contains(&raw), "{raw}");
-        job.close().unwrap();
     });
 }
 
@@ -236,17 +209,12 @@ fn saturated_chunks_travel_as_floats() {
 fn integer_overflow_fails_on_all_workers() {
     let lab = Lab::dynamic(Kind::Host { shared: 256 }, 2, 1, "");
     lab.train("integers", dynamic, |client, job, rank| {
-        let mut tensor = client.tensor::<i32>(1000).unwrap();
-        tensor[500] = if rank == 0 { i32::MAX } else { 1 };
-        let failed = job.allreduce(tensor).unwrap().wait().unwrap_err();
-        let ClientError::Daemon(failure) = &failed.error else { panic!("{}", failed.error) };
+        let large = if rank == 0 { i32::MAX } else { 1 };
+        let failure = failure(job.allreduce(tensor(client, 1000, |i| if i == 500 { large } else { 0 })));
         assert_eq!((failure.code, failure.ranks.len()), (Code::Saturated, 0), "{failure}");
         assert!(failure.index <= Some(500) && failure.index_end > Some(500), "{failure:?}");
         // The job continues.
-        let mut tensor = client.tensor::<i32>(1).unwrap();
-        tensor[0] = -1;
-        assert_eq!(job.allreduce(tensor).unwrap().wait().unwrap()[..], [-2]);
-        job.close().unwrap();
+        assert_eq!(kinds::sum(client, job, 1, |_| -1), [-2]);
     });
 }
 
@@ -315,26 +283,4 @@ fn a_job_without_a_parameter_host_is_refused() {
         lab.client(0).open(&dynamic(JobOptions::new("lonely", 0, 1)).timeout(Duration::from_secs(1)));
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("parameter host"), "{refused}");
-}
-
-#[test]
-fn options_of_the_other_mode_are_bad_fields() {
-    let lab = Lab::new(1);
-    let mut raw = Raw::greeted(&lab.hosts[0].1);
-    let table: [(&str, Value); 6] = [
-        ("window", json!({ "window": 64 })),
-        ("linear", json!({ "mode": "static", "linear": true })),
-        ("slots", json!({ "mode": "dynamic", "slots": 64 })),
-        ("int16", json!({ "mode": "dynamic", "wire": "int16" })),
-        ("window 65", json!({ "mode": "dynamic", "window": 65 })),
-        ("mode", json!({ "mode": "mixed" })),
-    ];
-    for (named, options) in table {
-        let mut open = json!({ "cmd": "open", "job": "odd", "rank": 0, "world": 1 });
-        open.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
-        let reply = raw.ask(open);
-        assert_eq!(code(&reply), "bad_field", "{reply}");
-        let message = reply["error"]["message"].as_str().unwrap();
-        assert!(message.contains(named) || named == "mode", "{named}: {message}");
-    }
 }

@@ -1,5 +1,4 @@
 //! The data path over AF_XDP with the real host program, in a network namespace of the test's own.
-//! Needs CAP_SYS_ADMIN, CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and a mounted /sys/fs/bpf.
 //!
 //! ```text
 //!                     .-- a1 10.0.1.1 ====== w1 10.0.1.2 -- XDP program -- AF_XDP -- worker 0
@@ -10,15 +9,9 @@
 //! The aggregator is that of `sumac-agg-host`, which can lose packets, or the XDP program of `sumac-agg` on a1 and a2.
 //! The kernel knows nothing of the w addresses: what gets through got through the program and the sockets.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
     path::{Path, PathBuf},
-    process::Command,
-    thread,
 };
 
 use sumac_agg_host::udp::Running;
@@ -30,56 +23,15 @@ use sumac_wire::{
     MAX_HOSTS, Reason,
     tables::{HostJobEntry, JobEntry, WorkerEntry, job_flag},
 };
-use support::{
+
+use crate::{
     aggregator,
-    job::{Counters, Worker, expected, params, values},
+    job::{Counters, Worker, boxed, copied, expected, params, values},
+    namespace::{in_namespace, run},
 };
 
 const COUNT: usize = 50_000;
 const BASE_PORT: u16 = 48700;
-
-/// Runs `test` in a thread with a fresh network namespace, which vanishes with the thread.
-fn in_namespace(name: &'static str, test: fn(PathBuf)) {
-    let outcome = thread::spawn(move || {
-        let unshared = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET);
-        let bpffs = is_bpffs();
-        if unshared.is_err() || !bpffs {
-            assert_ne!(
-                std::env::var("REQUIRE_PRIVILEGED").as_deref(),
-                Ok("1"),
-                "{name}: {unshared:?} {bpffs}"
-            );
-            println!("SKIP {name}: needs CAP_SYS_ADMIN ({unshared:?}) and bpffs on /sys/fs/bpf ({bpffs})");
-            return;
-        }
-        let pins = PathBuf::from(format!("/sys/fs/bpf/sumac-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&pins).unwrap();
-        let _clean = RemoveOnDrop(pins.clone());
-        test(pins);
-    })
-    .join();
-    assert!(outcome.is_ok(), "{name} failed");
-}
-
-fn is_bpffs() -> bool {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    mounts.lines().any(|line| line.split(' ').nth(1) == Some("/sys/fs/bpf"))
-}
-
-struct RemoveOnDrop(PathBuf);
-
-impl Drop for RemoveOnDrop {
-    fn drop(&mut self) {
-        let _ = sumac_hostprog::clean(&self.0);
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn run(command: &str) {
-    let mut words = command.split(' ');
-    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
-}
 
 /// One worker's cable, its program and its port.
 struct Host {
@@ -206,8 +158,7 @@ fn sums(pins: &Path, sum: Sum, queues: usize) {
         let report = host.ports[0].report();
         assert_eq!((report.backend, report.xdp_mode.as_deref()), ("xdp", Some("driver")));
         assert!(!report.sockets[0].bound.zero_copy && report.sockets[0].bound.fallback.is_some());
-        let ports = host.ports.into_iter().map(|port| Box::new(port) as Box<dyn FrameIo>).collect();
-        let worker = Worker::join("xdp", ports, params(rank as u16, 2), host.peer);
+        let worker = Worker::join("xdp", boxed(host.ports), params(rank as u16, 2), host.peer);
         running.push((host.ifname, host.attached, worker));
     }
     let counters: Vec<Vec<Counters>> = running
@@ -248,9 +199,8 @@ fn sums(pins: &Path, sum: Sum, queues: usize) {
         let received: u64 = threads.iter().map(|thread| thread.port.received).sum();
         let crossed: u64 = threads.iter().map(|thread| thread.undelivered.crossed).sum();
         let engine = &stats.jobs[0].engine;
-        let copied = counters.iter().map(Counters::get).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
-        assert_eq!(copied.0 as u64, 4 * engine.elements_sent, "one reading per element sent");
-        assert_eq!(copied.1, 3 * 4 * COUNT, "one writing per element");
+        let written = 3 * 4 * COUNT;
+        assert_eq!(copied(&counters), (4 * engine.elements_sent as usize, written), "once per element");
         let steered = attached.counters().unwrap().into_iter().find(|(reason, _)| *reason == Reason::Steered);
         assert_eq!(steered.unwrap().1, received, "all that was steered was received");
         println!(
@@ -269,33 +219,33 @@ fn sums(pins: &Path, sum: Sum, queues: usize) {
 
 #[test]
 fn two_workers_sum_over_the_real_program() {
-    in_namespace("xdp-sum", |pins| sums(&pins, Sum::Socket(0), 1));
+    in_namespace("xdp-sum", |pins| sums(pins, Sum::Socket(0), 1));
 }
 
 #[test]
 fn two_workers_sum_in_the_kernel() {
-    in_namespace("xdp-kernel", |pins| sums(&pins, Sum::Program, 1));
+    in_namespace("xdp-kernel", |pins| sums(pins, Sum::Program, 1));
 }
 
 #[test]
 fn losses_change_no_bit() {
-    in_namespace("xdp-loss", |pins| sums(&pins, Sum::Socket(97), 1));
+    in_namespace("xdp-loss", |pins| sums(pins, Sum::Socket(97), 1));
 }
 
 /// Results may arrive on any queue; the one lane's thread gets all of them.
 #[test]
 fn every_queue_has_a_socket() {
-    in_namespace("xdp-queues", |pins| sums(&pins, Sum::Socket(0), 2));
+    in_namespace("xdp-queues", |pins| sums(pins, Sum::Socket(0), 2));
 }
 
 /// A daemon that comes back opens new sockets under the program that stayed.
 #[test]
 fn a_port_can_be_opened_again() {
     in_namespace("xdp-again", |pins| {
-        let host = host(0, &pins, 1);
+        let host = host(0, pins, 1);
         let config = XdpConfig { frames: 256, ..XdpConfig::new(Ipv4Addr::new(10, 0, 1, 2)) };
         drop(host.ports);
-        let mut attached = Attached::open("w1", &pins).unwrap();
+        let mut attached = Attached::open("w1", pins).unwrap();
         XdpFrameIo::open(&config, &mut attached).unwrap();
         let none = XdpConfig { queues: Some(vec![]), ..config.clone() };
         let error = XdpFrameIo::open(&none, &mut attached).err().unwrap().to_string();
@@ -310,7 +260,7 @@ fn a_port_can_be_opened_again() {
 #[test]
 fn a_worker_is_the_parameter_host() {
     in_namespace("xdp-hosted", |pins| {
-        let hosts = [host(0, &pins, 2), host(1, &pins, 2)];
+        let hosts = [host(0, pins, 2), host(1, pins, 2)];
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
         let address = |n: u8| SocketAddrV4::new(Ipv4Addr::new(10, 0, n, 2), BASE_PORT);
         let params = JobParams { dynamic: Some(DynamicParams::new(0).with_window(32)), ..params(0, 2) };
@@ -343,8 +293,7 @@ fn a_worker_is_the_parameter_host() {
             };
             host.attached.add_job(params.job, entry).unwrap();
             let router = |n| Peer { ip: *address(n).ip(), ..host.peer };
-            let ports = host.ports.into_iter().map(|port| Box::new(port) as Box<dyn FrameIo>).collect();
-            let worker = Worker::start("hosted", ports);
+            let worker = Worker::start("hosted", boxed(host.ports));
             if is_host {
                 worker
                     .path

@@ -1,37 +1,22 @@
 //! The data path over UDP on the loopback interface. Needs no privilege.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::{
     net::{Ipv4Addr, UdpSocket},
     time::Duration,
 };
 
 use sumac_agg_host::udp::Running;
-use sumac_daemon::datapath::{
-    DatapathStats, Event, FrameIo, InstallError, Peer, Rejection, UdpFrameIo, WorkerJob,
-};
+use sumac_daemon::datapath::{DatapathStats, Event, InstallError, Peer, Rejection, WorkerJob};
 use sumac_job::OperationId;
 use sumac_transport::{Arithmetic, DType, JobError, JobParams, OpError, Operation};
 use sumac_wire::{Header, Kind};
-use support::{
+
+use crate::{
     aggregator,
-    job::{Counters, Worker, expected, params, plan, values},
+    job::{SLOTS, Worker, copied, expected, ios, params, peer, plan, values},
 };
 
 const COUNT: usize = 20_000;
-
-/// Returns a socket for each thread of a data path with this many shards.
-fn ios(shards: u16) -> Vec<Box<dyn FrameIo>> {
-    let ios = UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, shards).unwrap();
-    ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect()
-}
-
-fn peer(base_port: u16) -> Peer {
-    Peer { ip: Ipv4Addr::LOCALHOST, base_port, mac: [0; 6], checksum: true }
-}
 
 /// Starts an aggregator and the workers of a job with so many lanes. One of `lose_every` packets is lost; 0: none.
 fn workers<const N: usize>(params: &JobParams, lanes: u16, lose_every: u32) -> (Running, [Worker; N]) {
@@ -70,9 +55,8 @@ fn two_workers_sum_and_copy_once() {
     for (worker, counters) in workers.iter().zip(counters) {
         let [stats] = <[_; 1]>::try_from(worker.path.shutdown().unwrap()).unwrap();
         let engine = &stats.jobs[0].engine;
-        let (read, written) = counters.iter().map(Counters::get).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
-        assert_eq!(read as u64, 4 * engine.elements_sent, "one reading per element sent");
-        assert_eq!(written, 4 * 4 * COUNT, "one writing per element");
+        let written = 4 * 4 * COUNT;
+        assert_eq!(copied(&counters), (4 * engine.elements_sent as usize, written), "once per element");
         assert_eq!(engine.elements_received as usize, 4 * COUNT);
         assert_eq!((stats.port.malformed, stats.port_errors), (0, 0), "{stats:?}");
     }
@@ -273,7 +257,7 @@ fn a_measured_job_waits_for_its_slots() {
     worker.path.add_job(lanes).unwrap();
     let Event::JobMeasured { job: 7, measure } = worker.event() else { panic!() };
     assert!(measure.rtt_ns > 0 && measure.bytes_per_s > 0, "{measure:?}");
-    worker.path.start_job(7, support::job::SLOTS).unwrap();
+    worker.path.start_job(7, SLOTS).unwrap();
     worker.ready();
     worker.submit_to(3, 1, &values(0, COUNT));
     assert_eq!(worker.sum(), (1, expected(1, COUNT)));

@@ -1,7 +1,7 @@
 //! Workers of a job on data paths, and their events.
 
 use std::{
-    net::SocketAddrV4,
+    net::{Ipv4Addr, SocketAddrV4},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use sumac_daemon::datapath::{Datapath, Event, FrameIo, Peer, WorkerJob};
+use sumac_daemon::datapath::{Datapath, Event, FrameIo, Peer, UdpFrameIo, WorkerJob};
 use sumac_job::OperationId;
 use sumac_transport::{Arithmetic, Buffer, DType, JobParams, Operation, Scale};
 
@@ -22,6 +22,20 @@ pub const SLOTS: u32 = 32;
 
 pub fn params(rank: u16, world: u16) -> JobParams {
     JobParams { rank, rack_rank: rank, scaling: Scale::Fixed(1024.0), ..JobParams::new(7, world, SLOTS, 64) }
+}
+
+/// Returns a socket for each thread of a data path with this many shards.
+pub fn ios(shards: u16) -> Vec<Box<dyn FrameIo>> {
+    boxed(UdpFrameIo::bind_shards(Ipv4Addr::LOCALHOST, shards).unwrap())
+}
+
+pub fn boxed<T: FrameIo + 'static>(ios: Vec<T>) -> Vec<Box<dyn FrameIo>> {
+    ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect()
+}
+
+/// Returns a peer on this machine.
+pub fn peer(base_port: u16) -> Peer {
+    Peer { ip: Ipv4Addr::LOCALHOST, base_port, mac: [0; 6], checksum: true }
 }
 
 /// A data path and its events.
@@ -107,14 +121,16 @@ impl Worker {
 /// The bytes read from a tensor and written to it.
 #[derive(Clone, Default)]
 pub struct Counters {
-    pub read: Arc<AtomicUsize>,
-    pub written: Arc<AtomicUsize>,
+    read: Arc<AtomicUsize>,
+    written: Arc<AtomicUsize>,
 }
 
-impl Counters {
-    pub fn get(&self) -> (usize, usize) {
-        (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed))
-    }
+/// Returns the bytes read and written of several tensors.
+pub fn copied(counters: &[Counters]) -> (usize, usize) {
+    let sum = |of: fn(&Counters) -> &AtomicUsize| {
+        counters.iter().map(|each| of(each).load(Ordering::Relaxed)).sum()
+    };
+    (sum(|each| &each.read), sum(|each| &each.written))
 }
 
 /// A tensor that counts the bytes that the engine reads and writes.

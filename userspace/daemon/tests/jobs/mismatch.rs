@@ -1,23 +1,8 @@
-//! Workers with different operations: all receive an error that names both operations. See `common/lab.rs` for the topology.
+//! Workers with different operations: all receive an error that names both operations. See `lab.rs` for the topology.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
-
-mod common;
-
-use common::lab::Lab;
-use sumac_client::{
-    Client, ClientError, Code, Failed, Failure, Job, JobOptions, OpOptions, OperationOrder, Pending,
-    Reduction,
-};
-
-fn failure<T: sumac_client::Element + std::fmt::Debug>(
-    pending: Result<Pending<T>, Box<Failed<T>>>,
-) -> Failure {
-    match pending.and_then(Pending::wait).unwrap_err().error {
-        ClientError::Daemon(failure) => failure,
-        other => panic!("{other}"),
-    }
-}
+use crate::kinds::failure;
+use crate::lab::Lab;
+use sumac_client::{Client, Code, Failure, Job, JobOptions, OpOptions, OperationOrder, Reduction};
 
 /// Runs two workers whose second operations differ; both must receive an error with both operations.
 fn differ(
@@ -29,9 +14,7 @@ fn differ(
     let failures = lab.train("differ", options, move |client, job, rank| {
         let same = OpOptions::named("same");
         job.allreduce_with(client.tensor::<f32>(10).unwrap(), same).unwrap().wait().unwrap();
-        let failure = work(&client, &job, rank);
-        job.close().unwrap();
-        failure
+        work(client, job, rank)
     });
     for (rank, failure) in failures.iter().enumerate() {
         println!("rank {rank}: {failure}");
@@ -112,7 +95,6 @@ fn all_workers_report_the_same_mismatch() {
                 })
                 .collect();
             let failures: Vec<Failure> = pending.into_iter().skip(3).map(failure).collect();
-            job.close().unwrap();
             assert!(failures.windows(2).all(|pair| pair[0] == pair[1]), "{failures:?}");
             failures[0].clone()
         },
@@ -183,8 +165,7 @@ fn fewer_operations_are_no_mismatch() {
             if rank == 1 {
                 std::thread::sleep(std::time::Duration::from_millis(1500));
             }
-            let failure = (rank == 0).then(|| sum(&client, &job, 10, OpOptions::default()));
-            job.close().unwrap();
+            let failure = (rank == 0).then(|| sum(client, job, 10, OpOptions::default()));
             failure.map(|failure| (failure.code, failure.ranks))
         },
     );

@@ -1,0 +1,48 @@
+//! Two daemons on one interface, in a network namespace of the test's own.
+
+use std::path::Path;
+
+use sumac_daemon::config::Config;
+use sumac_daemon::{BackendError, Daemon, DaemonError};
+use sumac_hostprog::Attached;
+use sumac_wire::tables::HostJobEntry;
+
+use crate::namespace::{in_namespace, run};
+
+fn config(name: &str, pins: &Path) -> Config {
+    let socket = std::env::temp_dir().join(format!("sumac-{name}-{}.sock", std::process::id()));
+    let text = format!(
+        "socket = {socket:?}\nbackend = \"xdp\"\ninterface = \"w1\"\naddress = \"10.0.1.2\"\npin_root = {pins:?}\n\
+         aggregator = \"127.0.0.1:48600\""
+    );
+    Config::parse(&text, "test.toml".as_ref()).unwrap()
+}
+
+fn jobs(pins: &Path) -> Vec<u16> {
+    let attached = Attached::open("w1", pins).unwrap();
+    attached.jobs().unwrap().into_iter().map(|(job, _)| job).collect()
+}
+
+#[test]
+fn the_living_daemons_jobs_stay() {
+    in_namespace("second", |pins| {
+        run("ip link set lo up");
+        run("ip link add w1 type veth peer name a1");
+        run("ip address add 10.0.1.2/24 dev w1");
+        run("ip link set w1 up");
+        run("ip link set a1 up");
+        let [first, second] = ["first", "second"].map(|name| config(name, pins));
+
+        let daemon = Daemon::start(first.clone()).unwrap();
+        Attached::open("w1", pins).unwrap().add_job(5, HostJobEntry::default()).unwrap();
+        let refused = Daemon::start(second).unwrap_err();
+        assert!(matches!(&refused, DaemonError::Backend(BackendError::Xdp(_))), "{refused}");
+        assert_eq!(jobs(pins), [5], "of the daemon that lives");
+        daemon.stop();
+
+        assert_eq!(jobs(pins), [5], "nobody has ended it");
+        let next = Daemon::start(first).unwrap();
+        assert_eq!(jobs(pins), [] as [u16; 0], "of a daemon that is gone");
+        next.stop();
+    });
+}

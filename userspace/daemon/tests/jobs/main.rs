@@ -1,0 +1,18 @@
+//! Jobs of trainers through daemons on this machine's loopback.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
+
+mod allreduce;
+mod backend;
+mod clients;
+mod collectives;
+mod common;
+mod dynamic;
+mod failures;
+mod hostile;
+mod kinds;
+mod lab;
+mod mismatch;
+mod partner;
+mod replace;
+mod resume;
