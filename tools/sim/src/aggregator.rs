@@ -24,17 +24,10 @@ pub struct Capacity {
     pub slot_timeout: Nanos,
 }
 
-/// Destination of the answer that replaced a packet.
-pub(crate) enum Output {
-    None,
-    One(SocketAddrV4),
-    /// All senders below, of this job.
-    All(u16),
-}
-
 /// The result of one packet at an aggregator.
 pub(crate) struct Handled {
-    pub output: Output,
+    /// Destinations of the answer that replaced the packet.
+    pub destinations: Vec<SocketAddrV4>,
     /// ECN bits of the answer ([`crate::packet::ecn`]).
     pub ecn: u8,
     /// `None` when the aggregator did not see the packet.
@@ -44,7 +37,7 @@ pub(crate) struct Handled {
 }
 
 impl Handled {
-    const UNSEEN: Handled = Handled { output: Output::None, ecn: 0, reason: None, added: false };
+    const UNSEEN: Handled = Handled { destinations: Vec::new(), ecn: 0, reason: None, added: false };
 }
 
 /// An aggregator with the faults that a test injects.
@@ -61,8 +54,6 @@ pub struct Aggregator {
 }
 
 impl Aggregator {
-    /// # Errors
-    /// When its slots do not fit this machine's memory.
     pub fn new(capacity: Capacity) -> Result<Aggregator, NoMemory> {
         let shards = shards(&capacity)?;
         let jobs = BTreeMap::new();
@@ -70,9 +61,6 @@ impl Aggregator {
     }
 
     /// Installs a job, in place of one with the same number.
-    ///
-    /// # Errors
-    /// When the job does not fit.
     pub fn install(&mut self, job: &NewJob, first_chunk: u32) -> Result<(), JobError> {
         let number = job.job;
         for shard in &mut self.shards {
@@ -95,9 +83,6 @@ impl Aggregator {
     }
 
     /// Loses its memory, as by a restart. The control plane installs dynamic jobs again; static jobs need a new epoch.
-    ///
-    /// # Errors
-    /// As [`Aggregator::install`].
     pub fn restart(&mut self) -> Result<(), JobError> {
         let Ok(shards) = shards(&self.capacity) else { return Ok(()) };
         self.shards = shards;
@@ -148,24 +133,18 @@ impl Aggregator {
             true => shard.on_marked_packet(*source.ip(), payload),
             false => shard.on_packet(*source.ip(), payload),
         };
-        let output = match answer {
-            Answer::None(_) => Output::None,
-            Answer::One(_, destination) if self.is_cut && !is_below(destination) => Output::None,
-            Answer::One(_, destination) => Output::One(destination),
-            Answer::All(_, job) => Output::All(job),
+        let destinations = match answer {
+            Answer::None(_) => Vec::new(),
+            Answer::One(_, destination) if self.is_cut && !is_below(destination) => Vec::new(),
+            Answer::One(_, destination) => vec![destination],
+            Answer::All(_, job) => shard.workers(job).to_vec(),
         };
         Handled {
-            output,
+            destinations,
             ecn: shard.ecn(job),
             reason: Some(answer.reason()),
             added: header.as_ref().is_some_and(carries) && added(shard, header.as_ref()) > before,
         }
-    }
-
-    /// The senders below it that receive a job's results from socket `own`.
-    pub(crate) fn below(&self, own: SocketAddrV4, job: u16) -> &[SocketAddrV4] {
-        let shard = usize::from(own.port() - PORT);
-        self.shards.get(shard).map_or(&[], |shard| shard.workers(job))
     }
 }
 

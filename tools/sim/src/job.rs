@@ -3,11 +3,15 @@
 use sumac_agg_host::{JobError, NewJob};
 use sumac_parameter::{HostError, HostJob, Worker as HostWorker};
 use sumac_transport::{CompletionQueue, Engine, JobParams, LaneField, ParamError, PeerTable, Tuning};
-use sumac_wire::tables::{JobEntry, job_flag};
+use sumac_wire::{
+    Header, Kind, admit,
+    tables::{JobEntry, job_flag},
+};
 use thiserror::Error;
 
 use crate::{
     address::{NodeId, socket},
+    packet::{Body, Packet, ecn},
     trainer::Trainer,
     worker::Worker,
     world::World,
@@ -67,6 +71,43 @@ pub enum SetupError {
 }
 
 impl Job {
+    /// A job of one lane whose workers at these nodes are all right below `root`.
+    pub fn below(root: Option<NodeId>, params: JobParams, nodes: &[NodeId]) -> Job {
+        Job {
+            params,
+            tuning: Tuning::default(),
+            lanes: 1,
+            workers: nodes.iter().map(|node| Attachment { node: *node, rack: None }).collect(),
+            topology: Topology { root, racks: Vec::new() },
+            hosts: Vec::new(),
+            first_slot: 0,
+            stealing: true,
+            first_chunk: 0,
+            ring: u64::MAX,
+        }
+    }
+
+    /// A contribution of rank 0 to a chunk, from its node to an aggregator's.
+    pub fn contribution(&self, seq: u32, slot: u32, to: NodeId) -> Packet {
+        let params = &self.params;
+        let header = Header {
+            kind: Kind::Contribution as u8,
+            job: params.job,
+            epoch: params.epoch,
+            token: params.token,
+            seq,
+            slot,
+            fan_in_0: params.world as u8,
+            bitmap_0: 1,
+            elements: params.elements,
+            ..Header::default()
+        };
+        let mut payload = header.to_bytes().to_vec();
+        payload.resize(admit::payload_len(params.elements), 1);
+        let (source, destination) = (socket(self.workers[0].node), socket(to));
+        Packet { source, destination, ecn: ecn::CAPABLE, body: Body::Sumac(payload) }
+    }
+
     /// Senders below the root: racks first, then the workers beside them.
     fn below_root(&self) -> usize {
         self.topology.racks.len() + self.beside().count()
@@ -203,9 +244,6 @@ impl Job {
     }
 
     /// Installs the job at its aggregators and parameter hosts.
-    ///
-    /// # Errors
-    /// When one of them refuses or does not exist.
     pub fn install(&self, world: &mut World) -> Result<(), SetupError> {
         self.aggregators().try_for_each(|node| self.install_at(world, node))?;
         let Some(job) = self.host_job() else { return Ok(()) };
@@ -220,9 +258,6 @@ impl Job {
     }
 
     /// Installs the job and adds its workers, each with a trainer. Returns their indices in the world.
-    ///
-    /// # Errors
-    /// When an engine, aggregator or parameter host refuses.
     pub fn start(
         &self,
         world: &mut World,
@@ -237,9 +272,6 @@ impl Job {
     }
 
     /// New engines of a worker.
-    ///
-    /// # Errors
-    /// When the parameters are refused.
     pub fn engines(&self, rank: usize) -> Result<Vec<Engine>, ParamError> {
         let peers = self.peers(rank);
         let engine =
@@ -249,9 +281,6 @@ impl Job {
 
     /// Lets the parameter hosts continue under this job's epoch, which has changed. Returns each lane's first chunk that is
     /// not summed.
-    ///
-    /// # Errors
-    /// When one of them refuses or does not exist.
     pub fn renew_hosts(&self, world: &mut World) -> Result<Vec<u32>, SetupError> {
         let Some(HostJob { job, epoch, workers, .. }) = self.host_job() else { return Ok(Vec::new()) };
         let mut resume = vec![0; usize::from(self.lanes)];
@@ -266,18 +295,12 @@ impl Job {
     }
 
     /// Installs the job at one of its aggregators.
-    ///
-    /// # Errors
-    /// When that refuses or does not exist.
     pub fn install_at(&self, world: &mut World, node: NodeId) -> Result<(), SetupError> {
         let aggregator = world.nodes[node].aggregator.as_mut().ok_or(SetupError::Missing(node))?;
         Ok(aggregator.install(&self.aggregator_job(node), self.first_chunk)?)
     }
 
     /// Adds a worker in place of one that died; its streams begin with chunks `resume`.
-    ///
-    /// # Errors
-    /// When the engines refuse.
     pub fn replace(
         &self,
         world: &mut World,

@@ -30,6 +30,14 @@ pub struct LinkSpec {
     pub faults: Faults,
 }
 
+impl LinkSpec {
+    /// A direction whose queue never marks nor drops, without faults.
+    pub const fn new(rate: u64, delay: Nanos) -> LinkSpec {
+        let faults = Faults { loss: 0.0, duplication: 0.0, reordering: 0.0, held_back: 0 };
+        LinkSpec { rate, delay, queue: u64::MAX, mark: None, faults }
+    }
+}
+
 /// Frames by fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
@@ -134,8 +142,7 @@ mod tests {
     use rand::SeedableRng;
 
     fn link() -> Link {
-        let faults = Faults::default();
-        Link::new(LinkSpec { rate: 8_000_000_000, delay: 100, queue: 3_000, mark: Some(1_000), faults })
+        Link::new(LinkSpec { queue: 3_000, mark: Some(1_000), ..LinkSpec::new(8_000_000_000, 100) })
     }
 
     #[test]

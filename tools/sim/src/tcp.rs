@@ -32,7 +32,7 @@ pub struct Flow {
     timer: Option<Nanos>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Sender {
     window: f64,
     threshold: f64,
@@ -61,20 +61,7 @@ struct Receiver {
 impl Flow {
     /// A flow that has not begun; `is_capable`: with ECN.
     pub fn new(id: usize, from: SocketAddrV4, to: SocketAddrV4, is_capable: bool) -> Flow {
-        let sender = Sender {
-            window: INITIAL_WINDOW,
-            threshold: MAX_WINDOW,
-            first: 0,
-            next: 0,
-            repeated: 0,
-            recover: None,
-            reduced_at: 0,
-            send_cwr: false,
-            smoothed: 0,
-            variation: 0,
-            backoff: 0,
-            deadline: None,
-        };
+        let sender = Sender { window: INITIAL_WINDOW, threshold: MAX_WINDOW, ..Sender::default() };
         Flow { id, from, to, is_capable, sender, receiver: Receiver::default(), timer: None }
     }
 

@@ -7,11 +7,11 @@ use sumac_wire::{Header, Kind};
 
 use crate::{
     address::{NodeId, node_of, socket},
-    aggregator::{Aggregator, Output},
+    aggregator::Aggregator,
     events::{Events, Nanos},
     network::Network,
     observer::Observer,
-    packet::{Body, Framing, Packet, Segment, ecn},
+    packet::{Body, Framing, Packet, ecn},
     parameter::Parameter,
     tcp::Flow,
     trainer::{CommandQueue, Trainer},
@@ -61,7 +61,6 @@ pub struct World {
     events: Events<Event>,
     scripts: Vec<Option<Script>>,
     frame: Vec<u8>,
-    packets: Vec<Packet>,
 }
 
 impl World {
@@ -75,10 +74,9 @@ impl World {
             undeliverable: 0,
             observer: None,
             now: 0,
-            events: Events::new(),
+            events: Events::default(),
             scripts: Vec::new(),
             frame: vec![0; sumac_wire::admit::payload_len(sumac_wire::MAX_ELEMENTS as u16)],
-            packets: Vec::new(),
         }
     }
 
@@ -138,11 +136,6 @@ impl World {
         self.events.schedule(time, Event::Script(id));
     }
 
-    /// Sends a packet from a node.
-    pub fn inject(&mut self, node: NodeId, packet: Packet) {
-        self.send(node, packet);
-    }
-
     /// The time.
     pub fn now(&self) -> Nanos {
         self.now
@@ -188,7 +181,10 @@ impl World {
                 self.nodes[node].parameter.iter_mut().for_each(|parameter| parameter.ring_is_full = false);
                 self.pump_host(node);
             }
-            Event::Flow(id) => self.flow_timer(id),
+            Event::Flow(id) => self.with_flow(id, |flow, now, packets| {
+                flow.on_timeout(now, packets);
+                flow.transmit(now, packets);
+            }),
             Event::Script(id) => {
                 if let Some(script) = self.scripts[id].take() {
                     script(self);
@@ -218,7 +214,9 @@ impl World {
         }
         let marked = packet.ecn == ecn::MARKED;
         match packet.body {
-            Body::Tcp(segment) => self.segment(&segment, marked),
+            Body::Tcp(segment) => self.with_flow(segment.flow, |flow, now, packets| {
+                flow.on_segment(now, &segment, marked, packets);
+            }),
             Body::Sumac(payload) if self.nodes[node].aggregator.is_some() => {
                 self.at_aggregator(node, packet.source, packet.destination, payload, marked);
             }
@@ -226,7 +224,8 @@ impl World {
         }
     }
 
-    fn send(&mut self, node: NodeId, mut packet: Packet) {
+    /// Sends a packet from a node.
+    pub fn send(&mut self, node: NodeId, mut packet: Packet) {
         if node_of(*packet.destination.ip()) == node {
             // A worker and its parameter host on one node: no cable.
             return self.events.schedule(self.now, Event::Arrive(node, packet));
@@ -258,22 +257,10 @@ impl World {
         if let (Some(observer), Some(header), Some(reason)) = (&mut self.observer, header, handled.reason) {
             observer.handled(node, &header, reason, handled.added);
         }
-        let mut packets = std::mem::take(&mut self.packets);
-        let ecn = handled.ecn;
-        match handled.output {
-            Output::None => {}
-            Output::One(destination) => {
-                packets.push(Packet { source: own, destination, ecn, body: Body::Sumac(payload) });
-            }
-            Output::All(job) => packets.extend(aggregator.below(own, job).iter().map(|destination| Packet {
-                source: own,
-                destination: *destination,
-                ecn,
-                body: Body::Sumac(payload.clone()),
-            })),
+        let answer = Packet { source: own, destination: own, ecn: handled.ecn, body: Body::Sumac(payload) };
+        for destination in handled.destinations {
+            self.send(node, Packet { destination, ..answer.clone() });
         }
-        packets.drain(..).for_each(|packet| self.send(node, packet));
-        self.packets = packets;
     }
 
     /// Delivers a packet to the node's parameter host, or to the worker of the packet's job.
@@ -372,29 +359,13 @@ impl World {
         (link.backlog(self.now) >= ring).then(|| link.drained_to(ring / 2).max(self.now + 1))
     }
 
-    fn segment(&mut self, segment: &Segment, marked: bool) {
-        let mut packets = std::mem::take(&mut self.packets);
-        self.flows[segment.flow].on_segment(self.now, segment, marked, &mut packets);
-        self.packets = packets;
-        self.after_flow(segment.flow);
-    }
-
-    fn flow_timer(&mut self, id: usize) {
-        let mut packets = std::mem::take(&mut self.packets);
-        let flow = &mut self.flows[id];
-        flow.on_timeout(self.now, &mut packets);
-        flow.transmit(self.now, &mut packets);
-        self.packets = packets;
-        self.after_flow(id);
-    }
-
-    fn after_flow(&mut self, id: usize) {
-        let mut packets = std::mem::take(&mut self.packets);
-        for packet in packets.drain(..) {
-            let node = node_of(*packet.source.ip());
-            self.send(node, packet);
+    /// Lets a flow act, sends its packets and schedules its timer.
+    fn with_flow(&mut self, id: usize, act: impl FnOnce(&mut Flow, Nanos, &mut Vec<Packet>)) {
+        let mut packets = Vec::new();
+        act(&mut self.flows[id], self.now, &mut packets);
+        for packet in packets {
+            self.send(node_of(*packet.source.ip()), packet);
         }
-        self.packets = packets;
         if let Some(at) = self.flows[id].next_timer() {
             self.events.schedule(at, Event::Flow(id));
         }

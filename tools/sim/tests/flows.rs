@@ -16,7 +16,7 @@ fn shares(flows: usize, is_capable: bool, faults: Faults) -> Vec<f64> {
     let narrow =
         LinkSpec { rate: RATE, delay: 50 * MICRO, queue: 256 * 1_538, mark: Some(64 * 1_538), faults };
     world.network.connect(left, right, narrow, narrow);
-    let wide = LinkSpec { rate: 10 * RATE, queue: u64::MAX, mark: None, faults: Faults::default(), ..narrow };
+    let wide = LinkSpec::new(10 * RATE, narrow.delay);
     let ids: Vec<usize> = (0..flows)
         .map(|number| {
             let (from, to) = (world.add_node(), world.add_node());

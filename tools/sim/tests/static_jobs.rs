@@ -5,20 +5,14 @@ use sumac_sim::{
     aggregator::{Aggregator, Capacity},
     events::{MICRO, MILLI, SECOND},
     job::{Attachment, Job, Topology},
-    link::{Faults, LinkSpec},
+    link::LinkSpec,
     packet::Framing,
     trainer::Recorder,
     world::World,
 };
-use sumac_transport::{Arithmetic, DType, Engine, JobError, JobParams, JobState, Operation, Scale, Tuning};
+use sumac_transport::{Arithmetic, DType, Engine, JobError, JobParams, JobState, Operation, Scale};
 
-const CABLE: LinkSpec = LinkSpec {
-    rate: 10_000_000_000,
-    delay: 10 * MICRO,
-    queue: u64::MAX,
-    mark: None,
-    faults: Faults { loss: 0.0, duplication: 0.0, reordering: 0.0, held_back: 0 },
-};
+const CABLE: LinkSpec = LinkSpec::new(10_000_000_000, 10 * MICRO);
 
 /// A job of `world` workers with 8 slots, below one aggregator or each in a rack of its own.
 fn start(world: u16, elements: u16, scaling: Scale, has_racks: bool) -> (World, Vec<Recorder>) {
@@ -43,18 +37,8 @@ fn start(world: u16, elements: u16, scaling: Scale, has_racks: bool) -> (World, 
     };
     let workers = (0..world).map(attach).collect();
     let params = JobParams { scaling, ..JobParams::new(3, world, 8, elements) };
-    let job = Job {
-        params,
-        tuning: Tuning::default(),
-        lanes: 1,
-        workers,
-        topology: Topology { root: Some(root), racks },
-        hosts: Vec::new(),
-        first_slot: 0,
-        stealing: true,
-        first_chunk: 0,
-        ring: u64::MAX,
-    };
+    let topology = Topology { root: Some(root), racks };
+    let job = Job { workers, topology, ..Job::below(None, params, &[]) };
     let recorders: Vec<Recorder> = (0..world).map(|_| Recorder::default()).collect();
     job.start(&mut simulated, |rank| Box::new(recorders[rank].clone())).expect("a good job");
     (simulated, recorders)

@@ -13,18 +13,18 @@ use std::{
 
 use sumac_parameter::JobStats;
 use sumac_sim::{
-    address::{NodeId, shard_of, socket},
+    address::{NodeId, socket},
     aggregator::{Aggregator, Capacity},
     events::{MICRO, MILLI, Nanos, SECOND},
-    job::{Attachment, Job, Topology},
+    job::Job,
     link::{Faults, LinkSpec},
-    packet::{Body, Framing, Packet, ecn},
+    packet::Framing,
     parameter::Parameter,
     trainer::Recorder,
     world::World,
 };
-use sumac_transport::{Completion, Engine, JobParams, JobState, Operation, Tuning};
-use sumac_wire::{Header, Kind, Reason, admit};
+use sumac_transport::{Completion, Engine, JobParams, JobState, Operation};
+use sumac_wire::Reason;
 
 /// Age at which an incomplete slot can be taken.
 const SLOT_TIMEOUT: Nanos = SECOND;
@@ -44,7 +44,7 @@ impl Network {
     pub fn new(params: &JobParams, seed: u64, faults: Faults) -> Network {
         let slots = params.dynamic.as_ref().map_or(0, |dynamic| dynamic.slots);
         let mut world = World::new(Framing { stretch: 1 }, seed);
-        let cable = LinkSpec { rate: 10_000_000_000, delay: 10 * MICRO, queue: u64::MAX, mark: None, faults };
+        let cable = LinkSpec { faults, ..LinkSpec::new(10_000_000_000, 10 * MICRO) };
         let center = world.add_node();
         let mut add_host = || {
             let node = world.add_node();
@@ -59,18 +59,8 @@ impl Network {
             let capacity = Capacity { shards, slots: 1, dynamic_slots: slots, elements, slot_timeout };
             world.nodes[center].aggregator = Some(Aggregator::new(capacity).expect("memory"));
         }
-        let job = Job {
-            params: params.clone(),
-            tuning: Tuning::default(),
-            lanes: 1,
-            workers: workers.iter().map(|node| Attachment { node: *node, rack: None }).collect(),
-            topology: Topology { root: (slots > 0).then_some(center), racks: Vec::new() },
-            hosts: vec![host],
-            first_slot: 0,
-            stealing: true,
-            first_chunk: 0,
-            ring: u64::MAX,
-        };
+        let root = (slots > 0).then_some(center);
+        let job = Job { hosts: vec![host], ..Job::below(root, params.clone(), &workers) };
         let recorders: Vec<Recorder> = workers.iter().map(|_| Recorder::default()).collect();
         let start = job.start(&mut world, |rank| Box::new(recorders[rank].clone()));
         let workers = start.expect("a good job");
@@ -123,25 +113,9 @@ impl Network {
         let mut job = self.job.clone();
         (job.params.job, job.params.epoch) = (60, 1);
         job.install(&mut self.world).expect("a good job");
-        let (from, to) = (self.job.workers[0].node, self.center);
         for slot in 0..slots {
-            let header = Header {
-                kind: Kind::Contribution as u8,
-                job: 60,
-                epoch: 1,
-                token: job.params.token,
-                seq: slot,
-                slot,
-                fan_in_0: job.params.world as u8,
-                bitmap_0: 1,
-                elements: job.params.elements,
-                ..Header::default()
-            };
-            let mut payload = header.to_bytes().to_vec();
-            payload.resize(admit::payload_len(job.params.elements), 1);
-            let (source, destination) = (shard_of(socket(from), 0), socket(to));
-            let body = Body::Sumac(payload);
-            self.world.inject(from, Packet { source, destination, ecn: ecn::CAPABLE, body });
+            let packet = job.contribution(slot, slot, self.center);
+            self.world.send(job.workers[0].node, packet);
         }
         self.idle(1);
         self.aggregator().remove(60);

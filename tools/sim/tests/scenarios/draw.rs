@@ -60,22 +60,17 @@ pub fn mixed(seed: u64) -> Scenario {
     let may_fail = !perfect && jobs.iter().all(JobPlan::is_dynamic) && aggregators > 0;
     let cable = cable(rng, perfect);
     Scenario {
-        seed,
-        framing: FRAMING,
-        shape,
-        jobs,
         pool,
         slot_timeout: [5 * MILLI, 20 * MILLI, 100 * MILLI, 1_000 * MILLI][rng.random_range(0..4)],
-        cable,
         faults: faults(rng, perfect, 0.1),
         aggregator_faults: if may_fail && rng.random_bool(0.4) {
             aggregator_faults(rng, aggregators)
         } else {
             Vec::new()
         },
-        restart: None,
         orphans: if may_fail && rng.random_bool(0.3) { rng.random_range(1..=2 * pool) } else { 0 },
         flow: !perfect && rng.random_bool(0.1),
+        ..Scenario::new(seed, FRAMING, shape, jobs, cable)
     }
 }
 
@@ -100,13 +95,7 @@ pub fn alone(seed: u64) -> Scenario {
     let delay = rng.random_range(5 * MICRO..200 * MICRO);
     let frame = FRAMING.chunk_len(elements);
     let spacing = rng.random_range(100..MICRO);
-    let cable = LinkSpec {
-        rate: frame * 8_000_000_000 / spacing,
-        delay,
-        queue: u64::MAX,
-        mark: None,
-        faults: Faults::default(),
-    };
+    let cable = LinkSpec::new(frame * 8_000_000_000 / spacing, delay);
     let shape = if racks == 1 { Shape::One } else { Shape::Racks(racks) };
     let outage = (!perfect && rng.random_bool(0.2)).then(|| interval(rng));
     let outages = outage.into_iter().flat_map(|(from, until)| {
@@ -123,19 +112,11 @@ pub fn alone(seed: u64) -> Scenario {
         ..plan(params, tensors)
     };
     Scenario {
-        seed,
-        framing: FRAMING,
-        shape,
-        jobs: vec![plan],
-        pool: 1,
-        slot_timeout: 1_000 * MILLI,
-        cable,
         // With more, a handshake may fail: a probe and its answer must arrive within 3 s.
         faults: faults(rng, perfect, 0.3),
         aggregator_faults: outages.collect(),
         restart: (!perfect && rng.random_bool(0.1)).then(|| rng.random_range(0..5 * MILLI)),
-        orphans: 0,
-        flow: false,
+        ..Scenario::new(seed, FRAMING, shape, vec![plan], cable)
     }
 }
 
@@ -176,7 +157,7 @@ fn cable(rng: &mut ChaCha8Rng, perfect: bool) -> LinkSpec {
     let frames: u64 = if perfect { 100_000 } else { 1 << rng.random_range(3..10) };
     let mark = rng.random_bool(0.7).then(|| frames / rng.random_range(2..8) * frame);
     let delay = rng.random_range(2 * MICRO..100 * MICRO);
-    LinkSpec { rate, delay, queue: frames * frame, mark, faults: Faults::default() }
+    LinkSpec { queue: frames * frame, mark, ..LinkSpec::new(rate, delay) }
 }
 
 fn faults(rng: &mut ChaCha8Rng, perfect: bool, most_loss: f64) -> Faults {

@@ -1,7 +1,7 @@
 //! Jobs of hundreds of workers.
 
 use sumac_sim::{
-    events::{MICRO, MILLI, Nanos, SECOND},
+    events::{MICRO, MILLI, Nanos},
     link::{Faults, LinkSpec},
 };
 use sumac_transport::{Arithmetic, DType, DynamicParams, JobParams, Scale};
@@ -38,26 +38,12 @@ fn racks(racks: usize, window: u32, elements: u16, chunks: usize, sums: &[(DType
         ..plan(params, sums.iter().enumerate().map(tensor).collect())
     };
     let cable = LinkSpec {
-        rate: 10_000_000_000,
-        delay: 10 * MICRO,
         queue: 4_096 * FRAMING.chunk_len(elements),
         mark: Some(1_024 * FRAMING.chunk_len(elements)),
-        faults: Faults::default(),
+        ..LinkSpec::new(10_000_000_000, 10 * MICRO)
     };
-    Scenario {
-        seed: 0,
-        framing: FRAMING,
-        shape: Shape::Racks(racks),
-        jobs: vec![plan],
-        pool: 64,
-        slot_timeout: SECOND,
-        cable,
-        faults: Faults { loss: 0.0005, ..Faults::default() },
-        aggregator_faults: Vec::new(),
-        restart: None,
-        orphans: 0,
-        flow: false,
-    }
+    let faults = Faults { loss: 0.0005, ..Faults::default() };
+    Scenario { pool: 64, faults, ..Scenario::new(0, FRAMING, Shape::Racks(racks), vec![plan], cable) }
 }
 
 /// The most workers that two levels of bitmaps can name: 32 racks of 32, with sums that overflow in parts.

@@ -64,7 +64,7 @@ fn two_levels_give_the_bits_of_one() {
         let mut one = Scenario { shape: Shape::One, aggregator_faults: Vec::new(), ..two.clone() };
         one.jobs[0].racks.fill(None);
         let outputs = |scenario: &Scenario| {
-            let truth = run::truth(&scenario.jobs[0], scenario.seed);
+            let truth = trainer::Truth::new(&scenario.jobs[0], scenario.seed);
             truth.outputs.into_iter().flatten().map(|chunk| chunk.allowed).collect::<Vec<_>>()
         };
         assert!(outputs(&one) == outputs(&two), "seed {}", two.seed);

@@ -3,23 +3,21 @@
 use std::{cell::RefCell, rc::Rc};
 
 use sumac_sim::{
-    address::{NodeId, shard_of, socket},
+    address::NodeId,
     aggregator::{Aggregator, Capacity},
     events::{MICRO, Nanos, SECOND},
     job::{Attachment, Job, Topology},
     link::LinkSpec,
-    packet::{Body, Packet, ecn},
     parameter::Parameter,
     world::World,
 };
 use sumac_transport::{DynamicParams, EngineStats, JobError};
-use sumac_wire::{Header, Kind, Reason, admit};
+use sumac_wire::Reason;
 
 use crate::{
     ledger::{Ledger, Witness},
     replacement::{self, Newcomer},
-    scenario::{Fault, JobPlan, Replaced, Scenario, Shape},
-    tensors,
+    scenario::{Fault, JobPlan, Scenario, Shape},
     totals::Totals,
     trainer::{Checker, Truth},
 };
@@ -179,7 +177,7 @@ impl<'a> Simulation<'a> {
             first_chunk: plan.first_chunk,
             ring,
         };
-        let truth = Rc::new(RefCell::new(truth(plan, self.scenario.seed)));
+        let truth = Rc::new(RefCell::new(Truth::new(plan, self.scenario.seed)));
         let trainer = |rank| Box::new(Checker::new(rank, truth.clone())) as Box<_>;
         let workers = job.start(&mut self.world, trainer).unwrap();
         if let Some((rank, from, until)) = plan.pause {
@@ -219,17 +217,15 @@ impl<'a> Simulation<'a> {
         };
         let workers = [self.host_at(node), self.host_at(node)];
         let host = self.host_at(node);
-        let mut job = self.jobs[0].job.clone();
-        (job.params.job, job.params.world, job.params.shards, job.lanes) = (60, 2, 1, 1);
-        job.params.dynamic = Some(DynamicParams::new(self.scenario.pool));
-        job.workers = workers.iter().map(|node| Attachment { node: *node, rack: None }).collect();
-        job.topology = Topology { root: Some(node), racks: Vec::new() };
-        job.hosts = vec![host];
+        let Job { mut params, tuning, .. } = self.jobs[0].job.clone();
+        (params.job, params.world, params.shards) = (60, 2, 1);
+        params.dynamic = Some(DynamicParams::new(self.scenario.pool));
+        let job = Job { hosts: vec![host], tuning, ..Job::below(Some(node), params, &workers) };
         self.world.nodes[host].parameter = Some(Parameter::new(1_000_000));
         job.install(&mut self.world).unwrap();
         for seq in 0..self.scenario.orphans {
-            let packet = orphan(&job, seq, workers[0], node, self.scenario.pool);
-            self.world.at(u64::from(seq) * 10 * MICRO, move |world| world.inject(workers[0], packet));
+            let packet = job.contribution(seq, seq % self.scenario.pool, node);
+            self.world.at(u64::from(seq) * 10 * MICRO, move |world| world.send(workers[0], packet));
         }
         self.world.at(u64::from(self.scenario.orphans) * 20 * MICRO, move |world| {
             world.nodes[node].aggregator.as_mut().unwrap().remove(60);
@@ -478,57 +474,4 @@ impl<'a> Simulation<'a> {
             }
         }
     }
-}
-
-/// The inputs of a job's workers and the expected results.
-pub fn truth(plan: &JobPlan, seed: u64) -> Truth {
-    let world = usize::from(plan.params.world);
-    let inputs: Vec<_> = (0..world).map(|rank| tensors::inputs(plan, seed, rank, 0)).collect();
-    let numbers = 0..plan.tensors.len();
-    let mut outputs: Vec<_> = numbers.map(|number| tensors::outputs(plan, number, &inputs, 0)).collect();
-    if let Some(Replaced { rank, .. }) = plan.replaced {
-        let mut inputs = inputs.clone();
-        inputs[rank] = tensors::inputs(plan, seed, rank, 1);
-        for (number, chunks) in outputs.iter_mut().enumerate() {
-            let after = tensors::outputs(plan, number, &inputs, 1);
-            chunks.iter_mut().zip(after).for_each(|(chunk, after)| chunk.or(after));
-        }
-    }
-    let forms = |chunk: &tensors::Chunk| chunk.allowed.iter().map(|(form, _)| *form).collect();
-    let forms = outputs.iter().map(|chunks| chunks.iter().map(forms).collect()).collect();
-    let tensors = plan.tensors.len();
-    Truth {
-        job: plan.clone(),
-        inputs,
-        outputs,
-        forms,
-        ended_well: vec![None; tensors],
-        ended: vec![vec![false; tensors]; world],
-        open: world * tensors,
-        ends: vec![0; tensors],
-        runs: vec![true; tensors],
-        is_restarting: false,
-        carried: 0,
-    }
-}
-
-/// The first worker's contribution to a chunk of the job that is to be removed.
-fn orphan(job: &Job, seq: u32, from: NodeId, to: NodeId, pool: u32) -> Packet {
-    let params = &job.params;
-    let header = Header {
-        kind: Kind::Contribution as u8,
-        job: params.job,
-        epoch: params.epoch,
-        token: params.token,
-        seq,
-        slot: seq % pool,
-        fan_in_0: 2,
-        bitmap_0: 1,
-        elements: params.elements,
-        ..Header::default()
-    };
-    let mut payload = header.to_bytes().to_vec();
-    payload.resize(admit::payload_len(params.elements), 1);
-    let (source, destination) = (shard_of(socket(from), 0), socket(to));
-    Packet { source, destination, ecn: ecn::CAPABLE, body: Body::Sumac(payload) }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use sumac_sim::{
-    events::Nanos,
+    events::{Nanos, SECOND},
     link::{Faults, LinkSpec},
     packet::Framing,
 };
@@ -176,6 +176,24 @@ pub struct Scenario {
 }
 
 impl Scenario {
+    /// These jobs without faults, and one slot for dynamic ones.
+    pub fn new(seed: u64, framing: Framing, shape: Shape, jobs: Vec<JobPlan>, cable: LinkSpec) -> Scenario {
+        Scenario {
+            seed,
+            framing,
+            shape,
+            jobs,
+            pool: 1,
+            slot_timeout: SECOND,
+            cable,
+            faults: Faults::default(),
+            aggregator_faults: Vec::new(),
+            restart: None,
+            orphans: 0,
+            flow: false,
+        }
+    }
+
     pub fn aggregators(shape: Shape) -> usize {
         match shape {
             Shape::Nothing => 0,

@@ -29,19 +29,11 @@ fn lossy_at(seed: u64, loss: f64, chunks: usize, spacing: Nanos) -> Scenario {
     // The empty one begins the handshake.
     let tensors = vec![tensor(0, 0), tensor(chunks * usize::from(ELEMENTS), START)];
     let rate = FRAMING.chunk_len(ELEMENTS) * 8_000_000_000 / spacing;
+    let jobs = vec![plan(JobParams { slots: 64, ..params(3, 4, ELEMENTS) }, tensors)];
+    let cable = LinkSpec::new(rate, 20 * MICRO);
     Scenario {
-        seed,
-        framing: FRAMING,
-        shape: Shape::One,
-        jobs: vec![plan(JobParams { slots: 64, ..params(3, 4, ELEMENTS) }, tensors)],
-        pool: 1,
-        slot_timeout: SECOND,
-        cable: LinkSpec { rate, delay: 20 * MICRO, queue: u64::MAX, mark: None, faults: Faults::default() },
         faults: Faults { loss, ..Faults::default() },
-        aggregator_faults: Vec::new(),
-        restart: None,
-        orphans: 0,
-        flow: false,
+        ..Scenario::new(seed, FRAMING, Shape::One, jobs, cable)
     }
 }
 

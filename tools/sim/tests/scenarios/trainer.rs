@@ -17,8 +17,8 @@ use sumac_sim::{
 use sumac_transport::{Buffer, Completion, DType, OpError, Operation};
 
 use crate::{
-    scenario::{JobPlan, Tensor},
-    tensors::{Chunk, Form, must_fail, overlap},
+    scenario::{JobPlan, Replaced, Tensor},
+    tensors::{self, Chunk, Form, must_fail, overlap},
 };
 
 /// The base of every operation: the index of its first element in the trainer's memory.
@@ -133,6 +133,38 @@ impl Trainer for Checker {
 }
 
 impl Truth {
+    /// The inputs of a job's workers and the expected results.
+    pub fn new(plan: &JobPlan, seed: u64) -> Truth {
+        let world = usize::from(plan.params.world);
+        let inputs: Vec<_> = (0..world).map(|rank| tensors::inputs(plan, seed, rank, 0)).collect();
+        let numbers = 0..plan.tensors.len();
+        let mut outputs: Vec<_> = numbers.map(|number| tensors::outputs(plan, number, &inputs, 0)).collect();
+        if let Some(Replaced { rank, .. }) = plan.replaced {
+            let mut inputs = inputs.clone();
+            inputs[rank] = tensors::inputs(plan, seed, rank, 1);
+            for (number, chunks) in outputs.iter_mut().enumerate() {
+                let after = tensors::outputs(plan, number, &inputs, 1);
+                chunks.iter_mut().zip(after).for_each(|(chunk, after)| chunk.or(after));
+            }
+        }
+        let forms = |chunk: &tensors::Chunk| chunk.allowed.iter().map(|(form, _)| *form).collect();
+        let forms = outputs.iter().map(|chunks| chunks.iter().map(forms).collect()).collect();
+        let tensors = plan.tensors.len();
+        Truth {
+            job: plan.clone(),
+            inputs,
+            outputs,
+            forms,
+            ended_well: vec![None; tensors],
+            ended: vec![vec![false; tensors]; world],
+            open: world * tensors,
+            ends: vec![0; tensors],
+            runs: vec![true; tensors],
+            is_restarting: false,
+            carried: 0,
+        }
+    }
+
     /// Resets a rank whose new worker has these operations before it.
     fn begin_anew(&mut self, rank: usize, skips: &[Option<u64>]) {
         self.ended[rank] = skips.iter().map(Option::is_none).collect();
