@@ -9,13 +9,13 @@
 //! The cables are slow, so that a sum is half way when the aggregator goes.
 
 use nix::sys::signal::Signal;
-use sumac_client::{Code, Pending};
+use sumac_client::Pending;
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Deployment, SumacOptions};
 use sumac_lab::units::Rate;
-use sumac_tests::crew::failure;
+use sumac_tests::crew::assert_job_failed;
 use sumac_tests::site::with_sumac;
-use sumac_tests::wait::{LIMIT, eventually};
+use sumac_tests::wait::eventually;
 use sumac_tests::{Crew, exact, stats};
 
 const SEED: u64 = 3;
@@ -36,9 +36,8 @@ fn submit_but_one(crew: &Crew, seed: u64) -> Vec<Pending<f32>> {
 
 /// Waits until more chunks were asked for: timers have noticed that nothing is answered.
 fn wait_for_questions(crew: &Crew) {
-    let asked = || -> u64 { crew.trainers.iter().map(|trainer| stats::counter(trainer, "questions")).sum() };
-    let before = asked();
-    eventually("questions in vain", || (asked() > before).then_some(()));
+    let before = crew.counter("questions");
+    eventually("questions in vain", || (crew.counter("questions") > before).then_some(()));
 }
 
 #[test]
@@ -79,7 +78,7 @@ fn a_job_whose_slots_are_gone_fails_by_name() {
         stats::wait_for_results(&crew.trainers[0], 500);
         sumac.sumac_agg(&["detach", "--all"]).unwrap();
         sumac.attach_aggregator().unwrap();
-        assert_aggregator_blamed(pending);
+        assert_job_failed(pending, "aggregator");
         drop(crew);
         let crew = Crew::join(sumac, "bereft");
         exact::assert_sums("the job's next incarnation", SEED, &crew.allreduce(SEED, 10_000));
@@ -94,7 +93,7 @@ fn a_job_whose_control_plane_dies_fails_by_name() {
         let pending = submit_but_one(&crew, SEED);
         stats::wait_until_stuck(&crew.trainers[0]);
         sumac.aggregator().unwrap().signal(Signal::SIGKILL);
-        assert_aggregator_blamed(pending);
+        assert_job_failed(pending, "aggregator");
         drop(crew);
         sumac.stop_aggregator();
         sumac.start_aggregator().unwrap();
@@ -102,14 +101,4 @@ fn a_job_whose_control_plane_dies_fails_by_name() {
         exact::assert_sums("after the control plane's restart", SEED, &crew.allreduce(SEED, 10_000));
         crew.leave();
     });
-}
-
-/// Asserts that each of these operations fails, and by the aggregator's fault.
-fn assert_aggregator_blamed(pending: Vec<Pending<f32>>) {
-    for (rank, pending) in pending.into_iter().enumerate() {
-        let failure = failure(pending, LIMIT);
-        println!("rank {rank}: {failure}");
-        assert_eq!(failure.code, Code::JobFailed, "rank {rank}: {failure}");
-        assert!(failure.message.contains("aggregator"), "rank {rank}: {failure}");
-    }
 }

@@ -14,7 +14,7 @@
 use sumac_client::Reduction;
 use sumac_lab::deployment::{Backend, SumacOptions};
 use sumac_lab::{LabSpec, Topology};
-use sumac_tests::site::with_sumac;
+use sumac_tests::site::{with_crew, with_sumac};
 use sumac_tests::{Crew, exact, stats};
 
 const SEED: u64 = 7;
@@ -129,42 +129,35 @@ fn chunks_of_every_size_and_tensors_of_every_length() {
     for (asked, chunk, mtu, topology) in cases {
         let options = SumacOptions { chunk: asked, ..SumacOptions::default() };
         let spec = LabSpec { mtu, topology, ..LabSpec::new(2) };
-        with_sumac(spec, &options, |sumac| {
-            let crew = Crew::join(sumac, "chunks");
+        with_crew(spec, &options, |_, crew| {
             assert_eq!(usize::from(crew.trainers[0].job.opened().elements), chunk, "MTU {mtu}");
             for (seed, count) in (0..).zip([0, 1, chunk - 1, chunk, chunk + 1, 20_001]) {
                 let what = format!("{count} elements in chunks of {chunk}");
                 exact::assert_sums(&what, seed, &crew.allreduce(seed, count));
             }
-            crew.leave();
         });
     }
 }
 
 #[test]
 fn integers_are_summed_as_they_are() {
-    with_sumac(LabSpec::new(3), &SumacOptions::default(), |sumac| {
-        let crew = Crew::join(sumac, "integers");
+    with_crew(LabSpec::new(3), &SumacOptions::default(), |_, crew| {
         exact::assert_sums("integers", SEED, &crew.reduce::<i32>(SEED, 5_000, Reduction::Sum));
-        crew.leave();
     });
 }
 
 #[test]
 fn sixteen_workers_are_the_most_that_a_lab_has() {
     for topology in [Topology::PerPort, Topology::OneArm] {
-        with_sumac(LabSpec { topology, ..LabSpec::new(16) }, &SumacOptions::default(), |sumac| {
-            let crew = Crew::join(sumac, "sixteen");
+        with_crew(LabSpec { topology, ..LabSpec::new(16) }, &SumacOptions::default(), |_, crew| {
             exact::assert_sums(&format!("sixteen, {topology:?}"), SEED, &crew.allreduce(SEED, 10_000));
-            crew.leave();
         });
     }
 }
 
 #[test]
 fn operations_of_one_job_are_outstanding_together() {
-    with_sumac(LabSpec::new(2), &SumacOptions::default(), |sumac| {
-        let crew = Crew::join(sumac, "outstanding");
+    with_crew(LabSpec::new(2), &SumacOptions::default(), |_, crew| {
         let counts = (0..24).map(|number: usize| number * number * 40 + number % 3);
         let pending: Vec<_> =
             (0..).zip(counts).map(|(seed, count)| (seed, crew.submit(seed, count))).collect();
@@ -172,7 +165,6 @@ fn operations_of_one_job_are_outstanding_together() {
         for (seed, pending) in pending.into_iter().rev() {
             exact::assert_sums(&format!("operation {seed}"), seed, &crew.results(pending));
         }
-        crew.leave();
     });
 }
 

@@ -11,7 +11,7 @@ use sumac_lab::LabSpec;
 use sumac_lab::deployment::SumacOptions;
 use sumac_tests::crew::sum;
 use sumac_tests::exact::{self, Value};
-use sumac_tests::site::with_sumac;
+use sumac_tests::site::{with_crew, with_sumac};
 use sumac_tests::{Crew, Trainer};
 
 const SEED: u64 = 31;
@@ -75,12 +75,10 @@ fn assert_collectives<T: Value>(crew: &Crew) {
 
 #[test]
 fn each_worker_gets_what_is_its_own() {
-    with_sumac(LabSpec::new(WORLD), &SumacOptions::default(), |sumac| {
-        let crew = Crew::join(sumac, "collectives");
-        assert_collectives::<f32>(&crew);
-        assert_collectives::<bf16>(&crew);
-        assert_collectives::<i32>(&crew);
-        crew.leave();
+    with_crew(LabSpec::new(WORLD), &SumacOptions::default(), |_, crew| {
+        assert_collectives::<f32>(crew);
+        assert_collectives::<bf16>(crew);
+        assert_collectives::<i32>(crew);
     });
 }
 

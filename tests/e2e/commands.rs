@@ -1,4 +1,4 @@
-//! Commands of a user: `sumac allreduce`, a trainer in Python, `sumac-lab run`.
+//! Commands of a user: `sumac allreduce`, and a trainer in Python.
 //!
 //! ```text
 //! w0 net0 ------ port0 +-----+
@@ -16,7 +16,7 @@ use sumac_lab::programs::Programs;
 use sumac_tests::crew::{open_one, sum};
 use sumac_tests::exact::{self, ReferenceSum, Results};
 use sumac_tests::npy;
-use sumac_tests::site::{turn, with_sumac};
+use sumac_tests::site::with_sumac;
 use sumac_tests::wait::LIMIT;
 
 const SEED: u64 = 5;
@@ -87,74 +87,6 @@ with sumac.Client(socket) as client, client.open('mixed', rank=0, world=2, timeo
             &Results { numbers, by_rank: vec![npy::read(&target), rusts] },
         );
     });
-}
-
-#[test]
-fn a_lab_run_reports_what_it_measured() {
-    const KEYS: &[&str] = &[
-        "/workers",
-        "/elements",
-        "/chunk",
-        "/backend",
-        "/modes/workers/0",
-        "/modes/aggregator/0",
-        "/tat_s/median",
-        "/tat_s/min",
-        "/tat_s/max",
-        "/tat_s/p99",
-        "/ate_per_s",
-        "/goodput_bits_per_s",
-        "/link_efficiency",
-        "/verified",
-        "/max_abs_error",
-        "/retransmits",
-        "/frames/contributions",
-        "/frames/results",
-        "/drops",
-        "/cpu_s/user",
-        "/cpu_s/system",
-    ];
-    let Some(_turn) = turn() else { return };
-    for backend in ["xdp", "udp"] {
-        let name = format!("e2erun{}-{backend}", std::process::id());
-        let sumac = Programs::find().unwrap().sumac();
-        let mut run = Command::new(Path::new(sumac.get_program()).with_file_name("sumac-lab"));
-        run.args([
-            "run",
-            "--json",
-            "--name",
-            &name,
-            "--workers",
-            "2",
-            "--elements",
-            "200000",
-            "--rate",
-            "1gbit",
-        ]);
-        run.args([
-            "--loss",
-            "1%",
-            "--duplicate",
-            "1%",
-            "--reorder",
-            "1%",
-            "--backend",
-            backend,
-            "--mtu",
-            "1500",
-        ]);
-        run.args(["--chunk", "256", "--iterations", "3", "--seed", "1"]);
-        let report = sumac_lab::command::json(&mut run).unwrap();
-        for key in KEYS {
-            assert!(report.pointer(key).is_some_and(|value| !value.is_null()), "no {key} in {report:#}");
-        }
-        assert_eq!(report["verified"], true, "{report:#}");
-        assert_eq!(report["workers"], 2, "{report:#}");
-        assert_eq!(report["elements"], 200_000, "{report:#}");
-        assert_eq!(report["backend"], backend, "{report:#}");
-        let left = sumac_lab::namespace::all().unwrap();
-        assert!(!left.iter().any(|namespace| namespace.starts_with(&name)), "{left:?}");
-    }
 }
 
 /// The folder of the repository.

@@ -28,7 +28,7 @@ fn sums_survive(backend: Backend) {
             // The reference knows no network: what equals it equals every other run, lossless ones included.
             exact::assert_sums(&format!("{backend:?}, round {seed}"), seed, &crew.allreduce(seed, COUNT));
         }
-        let sent_again = stats::retransmits(&crew);
+        let sent_again = crew.counter("resent");
         crew.leave();
         let after = sumac.lab().injected().unwrap();
         for (direction, before, after) in [("up", before.up, after.up), ("down", before.down, after.down)] {

@@ -17,11 +17,9 @@ use std::net::Ipv4Addr;
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::SumacOptions;
 use sumac_tests::inject::{Injector, STRANGER, job_at, to_aggregator, to_worker};
-use sumac_tests::siege::{
-    ANYWHERE, Case, ELEMENTS, FORGER, Siege, cut, forge, good, more_elements, no_elements,
-};
+use sumac_tests::siege::{self, ANYWHERE, Case, FORGER, Siege, cut, forge, good, more_elements, no_elements};
 use sumac_tests::site::with_sumac;
-use sumac_tests::{Crew, stats};
+use sumac_tests::stats;
 use sumac_wire::header::{Kind, flag};
 
 /// Counters of the job's own frames.
@@ -65,11 +63,11 @@ fn options() -> SumacOptions {
 #[test]
 fn the_aggregator_lets_no_forged_contribution_in() {
     with_sumac(LabSpec::new(2), &options(), |sumac| {
-        let crew = Crew::join_with(sumac, "besieged", |options| options.elements(ELEMENTS));
+        let crew = siege::join(sumac);
         let injector = Injector::new(sumac.lab().worker(FORGER), sumac.lab().worker_interface());
         let job = job_at(sumac, sumac.lab().worker(0));
         let good = good(Kind::Contribution, to_aggregator(sumac, FORGER), job);
-        let frames = [forge(&good, &[ANYWHERE, AT_AGGREGATOR]), cut(&good)].into_iter().flatten().collect();
+        let frames = [forge(&good, &[ANYWHERE, AT_AGGREGATOR]), cut(&good)].concat();
         let siege = Siege { crew: &crew, injector, frames, alive: ALIVE };
         siege.assert_harmless(|| stats::at_aggregator(sumac));
         crew.leave();
@@ -79,10 +77,10 @@ fn the_aggregator_lets_no_forged_contribution_in() {
 #[test]
 fn a_host_lets_no_forged_result_in() {
     with_sumac(LabSpec::new(2), &options(), |sumac| {
-        let crew = Crew::join_with(sumac, "besieged", |options| options.elements(ELEMENTS));
+        let crew = siege::join(sumac);
         let injector = Injector::new(sumac.lab().aggregator(), &sumac.lab().spec().aggregator_ports()[0]);
         let good = good(Kind::Result, to_worker(sumac, 0), job_at(sumac, sumac.lab().worker(0)));
-        let frames = [forge(&good, &[ANYWHERE, AT_HOST]), cut(&good)].into_iter().flatten().collect();
+        let frames = [forge(&good, &[ANYWHERE, AT_HOST]), cut(&good)].concat();
         let siege = Siege { crew: &crew, injector, frames, alive: ALIVE };
         siege.assert_harmless(|| stats::at_host(&crew.trainers[0].client));
         crew.leave();

@@ -9,8 +9,8 @@
 use sumac_lab::deployment::SumacOptions;
 use sumac_lab::units::Probability;
 use sumac_lab::{Faults, LabSpec};
-use sumac_tests::site::with_sumac;
-use sumac_tests::{Crew, exact, stats};
+use sumac_tests::site::with_crew;
+use sumac_tests::{exact, stats};
 
 const SEED: u64 = 41;
 const COUNT: usize = 300_000;
@@ -24,8 +24,7 @@ fn slots_that_lose_less_take_more() {
     for stealing in [true, false] {
         // Few slots, so that each has many chunks to be late with.
         let options = SumacOptions { stealing, slots: Some(16), ..SumacOptions::default() };
-        with_sumac(LabSpec { faults, ..LabSpec::new(3) }, &options, |sumac| {
-            let crew = Crew::join(sumac, "uneven");
+        with_crew(LabSpec { faults, ..LabSpec::new(3) }, &options, |_, crew| {
             let what = if stealing { "with stealing" } else { "without stealing" };
             exact::assert_sums(what, SEED, &crew.allreduce(SEED, COUNT));
             let steals: Vec<_> =
@@ -33,7 +32,6 @@ fn slots_that_lose_less_take_more() {
             println!("{what}: {steals:?} of {} chunks", stats::counter(&crew.trainers[0], "results"));
             // All workers are told the same next chunk, and take it.
             assert!(steals.iter().all(|count| *count == steals[0] && (*count > 0) == stealing), "{steals:?}");
-            crew.leave();
         });
     }
 }
@@ -41,16 +39,14 @@ fn slots_that_lose_less_take_more() {
 #[test]
 fn what_the_aggregator_drops_on_purpose_is_counted_and_sent_again() {
     let options = SumacOptions { drop: PERCENT, ..SumacOptions::default() };
-    with_sumac(LabSpec::new(3), &options, |sumac| {
-        let crew = Crew::join(sumac, "dropped");
+    with_crew(LabSpec::new(3), &options, |sumac, crew| {
         exact::assert_sums("with drops", SEED, &crew.allreduce(SEED, COUNT));
         let dropped = stats::at_aggregator(sumac)["injected_drop"];
-        println!("{dropped} frames dropped, {} sent again", stats::retransmits(&crew));
-        assert!(dropped > 0 && stats::retransmits(&crew) > 0);
+        println!("{dropped} frames dropped, {} sent again", crew.counter("resent"));
+        assert!(dropped > 0 && crew.counter("resent") > 0);
         sumac.sumac_agg(&["drop", "--up", "0", "--down", "0"]).unwrap();
         let before = stats::at_aggregator(sumac)["injected_drop"];
         exact::assert_sums("without drops", SEED, &crew.allreduce(SEED, COUNT));
         assert_eq!(stats::at_aggregator(sumac)["injected_drop"], before, "it still drops");
-        crew.leave();
     });
 }

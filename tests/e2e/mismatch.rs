@@ -6,7 +6,9 @@
 //! w2 net0 ------ port2 +-----+
 //! ```
 
-use sumac_client::{ClientError, Code, Element, Failed, OpOptions, OperationOrder, Pending, Reduction, f16};
+use sumac_client::{
+    ClientError, Code, Element, Failed, Failure, OpOptions, OperationOrder, Pending, Reduction, f16,
+};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::{Deployment, SumacOptions};
 use sumac_tests::crew::failure;
@@ -19,79 +21,35 @@ const COUNT: usize = 3_000;
 /// The rank that differs.
 const ODD: u16 = 1;
 
-/// An operation, whatever its type.
-enum Waiting {
-    F32(Pending<f32>),
-    F16(Pending<f16>),
-    /// The others had already found out when it was handed in.
-    Over(sumac_client::Failure),
-}
+/// Waits for the failure of an operation, whatever its type.
+type Waiting = Box<dyn FnOnce() -> Failure>;
 
-impl<T: Element> From<Result<Pending<T>, Box<Failed<T>>>> for Waiting
-where
-    Waiting: From<Pending<T>>,
-{
-    fn from(outcome: Result<Pending<T>, Box<Failed<T>>>) -> Waiting {
-        match outcome.map_err(|failed| failed.error) {
-            Ok(pending) => pending.into(),
-            Err(ClientError::Daemon(failure)) => Waiting::Over(failure),
-            Err(error) => panic!("{error}"),
-        }
+fn waiting<T: Element + 'static>(outcome: Result<Pending<T>, Box<Failed<T>>>) -> Waiting {
+    match outcome.map_err(|failed| failed.error) {
+        Ok(pending) => Box::new(|| failure(pending, LIMIT)),
+        // The others had already found out when it was handed in.
+        Err(ClientError::Daemon(failure)) => Box::new(|| failure),
+        Err(error) => panic!("{error}"),
     }
 }
 
-impl From<Pending<f32>> for Waiting {
-    fn from(pending: Pending<f32>) -> Waiting {
-        Waiting::F32(pending)
-    }
-}
-
-impl From<Pending<f16>> for Waiting {
-    fn from(pending: Pending<f16>) -> Waiting {
-        Waiting::F16(pending)
-    }
-}
-
-impl Waiting {
-    fn failure(self) -> sumac_client::Failure {
-        match self {
-            Waiting::F32(pending) => failure(pending, LIMIT),
-            Waiting::F16(pending) => failure(pending, LIMIT),
-            Waiting::Over(failure) => failure,
-        }
-    }
-}
-
-fn allreduce<T: Element>(
-    trainer: &Trainer,
-    count: usize,
-    options: OpOptions<'_>,
-) -> Result<Pending<T>, Box<Failed<T>>> {
-    trainer.job.allreduce_with(trainer.client.tensor::<T>(count).unwrap(), options)
-}
-
-fn named(name: &str) -> OpOptions<'_> {
-    OpOptions::named(name)
+fn allreduce<T: Element + 'static>(trainer: &Trainer, count: usize, options: OpOptions<'_>) -> Waiting {
+    waiting(trainer.job.allreduce_with(trainer.client.tensor::<T>(count).unwrap(), options))
 }
 
 /// Submits another operation than the sum of 3,000 float32 under the name `layer`.
 fn deviate(trainer: &Trainer, how: &str) -> Waiting {
+    let layer = OpOptions::named("layer");
     match how {
-        "float32[2999]" => allreduce::<f32>(trainer, COUNT - 1, named("layer")).into(),
-        "\"other\"" => allreduce::<f32>(trainer, COUNT, named("other")).into(),
-        "float16" => allreduce::<f16>(trainer, COUNT, named("layer")).into(),
-        "max" => {
-            let options = OpOptions { reduction: Reduction::Max, ..named("layer") };
-            allreduce::<f32>(trainer, COUNT, options).into()
-        }
+        "float32[2999]" => allreduce::<f32>(trainer, COUNT - 1, layer),
+        "\"other\"" => allreduce::<f32>(trainer, COUNT, OpOptions::named("other")),
+        "float16" => allreduce::<f16>(trainer, COUNT, layer),
+        "max" => allreduce::<f32>(trainer, COUNT, OpOptions { reduction: Reduction::Max, ..layer }),
         "root 2" => {
             let tensor = trainer.client.tensor::<f32>(COUNT).unwrap();
-            trainer.job.broadcast(2, tensor, named("layer")).into()
+            waiting(trainer.job.broadcast(2, tensor, layer))
         }
-        "urgent" => {
-            let options = OpOptions { priority: 7, ..named("layer") };
-            allreduce::<f32>(trainer, COUNT, options).into()
-        }
+        "urgent" => allreduce::<f32>(trainer, COUNT, OpOptions { priority: 7, ..layer }),
         _ => unreachable!("{how} is not a deviation"),
     }
 }
@@ -103,11 +61,11 @@ fn assert_named(sumac: &Deployment<'_>, how: &str, order: OperationOrder) {
         .iter()
         .map(|trainer| match trainer.rank {
             ODD => deviate(trainer, how),
-            _ => allreduce::<f32>(trainer, COUNT, named("layer")).into(),
+            _ => allreduce::<f32>(trainer, COUNT, OpOptions::named("layer")),
         })
         .collect();
     for (rank, waiting) in waiting.into_iter().enumerate() {
-        let failure = waiting.failure();
+        let failure = waiting();
         println!("{how}, rank {rank}: {failure}");
         assert_eq!(failure.code, Code::Mismatch, "{how}, rank {rank}: {failure}");
         for side in [how, "rank 1", "sum float32[3000]"] {

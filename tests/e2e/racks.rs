@@ -32,7 +32,7 @@ fn sums(racks: u16, workers: u16) -> Option<Vec<Vec<f32>>> {
         let sums = crew.allreduce(SEED, COUNT);
         exact::assert_sums(&what, SEED, &sums);
         exact::assert_sums(&what, SEED, &crew.reduce::<i32>(SEED, COUNT, Reduction::Max));
-        let sent_again = stats::retransmits(&crew);
+        let sent_again = crew.counter("resent");
         crew.leave();
         let injected = sumac.lab().injected().unwrap();
         println!(

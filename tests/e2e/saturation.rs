@@ -10,9 +10,9 @@ use sumac_client::{Code, OpOptions};
 use sumac_lab::LabSpec;
 use sumac_lab::deployment::SumacOptions;
 use sumac_tests::crew::failure;
-use sumac_tests::site::with_sumac;
+use sumac_tests::exact;
+use sumac_tests::site::with_crew;
 use sumac_tests::wait::LIMIT;
-use sumac_tests::{Crew, exact};
 
 const COUNT: usize = 20_000;
 
@@ -24,8 +24,7 @@ const INDEX: usize = 12_345;
 fn what_does_not_fit_is_named_and_ends_nothing_else() {
     // By block floating point every number fits.
     let options = SumacOptions { scale: Some(1_048_576.0), ..SumacOptions::default() };
-    with_sumac(LabSpec::new(3), &options, |sumac| {
-        let crew = Crew::join(sumac, "saturation");
+    with_crew(LabSpec::new(3), &options, |_, crew| {
         for bad in [1e6, f32::NEG_INFINITY, f32::NAN] {
             let tensor = format!("with {bad}");
             let pending: Vec<_> = crew
@@ -55,6 +54,5 @@ fn what_does_not_fit_is_named_and_ends_nothing_else() {
             // The job goes on.
             exact::assert_sums("the next operation", 5, &crew.allreduce(5, COUNT));
         }
-        crew.leave();
     });
 }

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use sumac_client::{
-    Client, ClientError, Element, Failure, Job, JobOptions, OpOptions, Pending, Reduction, Tensor,
+    Client, ClientError, Code, Element, Failure, Job, JobOptions, OpOptions, Pending, Reduction, Tensor,
 };
 use sumac_lab::deployment::Deployment;
 
@@ -15,7 +15,6 @@ use crate::wait::LIMIT;
 /// One worker's trainer with its job open.
 #[derive(Debug)]
 pub struct Trainer {
-    /// Its connection to its daemon.
     pub client: Client,
     pub job: Job,
     pub rank: u16,
@@ -44,9 +43,6 @@ pub fn open(
 }
 
 /// Connects to a daemon and opens a job.
-///
-/// # Errors
-/// As [`Client::open`].
 pub fn open_one(
     socket: impl AsRef<std::path::Path>,
     rank: u16,
@@ -60,15 +56,7 @@ pub fn open_one(
 impl Trainer {
     /// Hands in this worker's values for a sum.
     pub fn submit(&self, seed: u64, count: usize) -> Pending<f32> {
-        self.submit_as(seed, count, Reduction::Sum)
-    }
-
-    /// Hands in this worker's values, of any type and for any reduction.
-    ///
-    /// # Panics
-    /// When they are not accepted.
-    pub fn submit_as<T: Value>(&self, seed: u64, count: usize, reduction: Reduction) -> Pending<T> {
-        self.hand_in(self.values(seed, count), reduction)
+        self.hand_in(self.values(seed, count), Reduction::Sum)
     }
 
     fn values<T: Value>(&self, seed: u64, count: usize) -> Tensor<T> {
@@ -86,18 +74,12 @@ impl Trainer {
 }
 
 impl Crew {
-    /// All workers join the job `name`.
-    ///
-    /// # Panics
-    /// When one of them cannot.
+    /// All workers join the job `name`; a dynamic one over all parameter hosts of the lab.
     pub fn join(sumac: &Deployment<'_>, name: &str) -> Crew {
-        Crew::join_with(sumac, name, |options| options)
+        Crew::join_with(sumac, name, |options| sumac.in_its_mode(options))
     }
 
     /// All workers join the job `name`, with options.
-    ///
-    /// # Panics
-    /// When one of them cannot.
     pub fn join_with(
         sumac: &Deployment<'_>,
         name: &str,
@@ -112,70 +94,40 @@ impl Crew {
         Crew { trainers: opened.into_iter().map(trainer).collect() }
     }
 
-    /// All workers join the dynamic job `name`, over all parameter hosts of the lab.
-    ///
-    /// # Panics
-    /// When one of them cannot.
-    pub fn join_dynamic(sumac: &Deployment<'_>, name: &str) -> Crew {
-        Crew::join_with(sumac, name, |options| sumac.in_its_mode(options))
-    }
-
     /// One counter of all workers' engines together.
-    ///
-    /// # Panics
-    /// When one does not say.
-    #[must_use]
     pub fn counter(&self, name: &str) -> u64 {
         self.trainers.iter().map(|trainer| stats::counter(trainer, name)).sum()
     }
 
     /// The sums that all workers get of the values of a seed.
-    ///
-    /// # Panics
-    /// When one of them fails or does not end.
     pub fn allreduce(&self, seed: u64, count: usize) -> Results<f32> {
         self.results(self.submit(seed, count))
     }
 
     /// All workers hand in their values for a sum.
     pub fn submit(&self, seed: u64, count: usize) -> Vec<Pending<f32>> {
-        self.submit_as(seed, count, Reduction::Sum)
-    }
-
-    /// All workers hand in their values, nearly at once.
-    fn submit_as<T: Value>(&self, seed: u64, count: usize, reduction: Reduction) -> Vec<Pending<T>> {
-        self.hand_in(self.prepare(seed, count), reduction)
+        self.hand_in(self.prepare(seed, count), Reduction::Sum)
     }
 
     /// The values of all workers, by rank: making them takes longer than summing them.
-    #[must_use]
     pub fn prepare<T: Value>(&self, seed: u64, count: usize) -> Vec<Tensor<T>> {
         self.trainers.iter().map(|trainer| trainer.values(seed, count)).collect()
     }
 
     /// All workers hand in what was [prepared](Crew::prepare).
-    ///
-    /// # Panics
-    /// When it is not accepted.
     pub fn hand_in<T: Value>(&self, tensors: Vec<Tensor<T>>, reduction: Reduction) -> Vec<Pending<T>> {
         let handed = self.trainers.iter().zip(tensors);
         handed.map(|(trainer, tensor)| trainer.hand_in(tensor, reduction)).collect()
     }
 
     /// Waits for a sum of all workers and returns its results, by rank.
-    ///
-    /// # Panics
-    /// When it fails or does not end.
     pub fn results(&self, pending: Vec<Pending<f32>>) -> Results<f32> {
         self.results_of(pending, Reduction::Sum)
     }
 
     /// The results of an operation of all workers on values of any type.
-    ///
-    /// # Panics
-    /// When it fails or does not end.
     pub fn reduce<T: Value>(&self, seed: u64, count: usize, reduction: Reduction) -> Results<T> {
-        self.results_of(self.submit_as(seed, count, reduction), reduction)
+        self.results_of(self.hand_in(self.prepare(seed, count), reduction), reduction)
     }
 
     fn results_of<T: Value>(&self, pending: Vec<Pending<T>>, reduction: Reduction) -> Results<T> {
@@ -184,9 +136,6 @@ impl Crew {
     }
 
     /// All workers leave in good order.
-    ///
-    /// # Panics
-    /// When one of them cannot.
     pub fn leave(self) {
         for Trainer { job, rank, .. } in self.trainers {
             job.close().unwrap_or_else(|error| panic!("rank {rank} leaves: {error}"));
@@ -195,9 +144,6 @@ impl Crew {
 }
 
 /// The sum of an operation that must succeed.
-///
-/// # Panics
-/// When it fails, or does not end.
 pub fn sum<T: Element>(mut pending: Pending<T>) -> Tensor<T> {
     match pending.wait_timeout(LIMIT) {
         Ok(true) => pending.wait().unwrap_or_else(|error| panic!("the sum: {error}")),
@@ -206,10 +152,17 @@ pub fn sum<T: Element>(mut pending: Pending<T>) -> Tensor<T> {
     }
 }
 
+/// Asserts that each of these operations fails as a part of its job, and that the message names the culprit.
+pub fn assert_job_failed(pending: Vec<Pending<f32>>, culprit: &str) {
+    for (rank, pending) in pending.into_iter().enumerate() {
+        let failure = failure(pending, LIMIT);
+        println!("rank {rank}: {failure}");
+        assert_eq!(failure.code, Code::JobFailed, "rank {rank}: {failure}");
+        assert!(failure.message.contains(culprit), "rank {rank}: {failure}");
+    }
+}
+
 /// The error of an operation that must fail, and within `limit`.
-///
-/// # Panics
-/// When it succeeds, or hangs, or fails for want of a daemon.
 pub fn failure<T: Element>(mut pending: Pending<T>, limit: Duration) -> Failure {
     match pending.wait_timeout(limit) {
         Ok(true) => panic!("a sum came where none could be"),

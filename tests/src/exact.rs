@@ -8,20 +8,15 @@ pub use sumac_lab::run::reference_sum::{ReferenceSum, Value};
 pub struct Results<T> {
     /// The job's arithmetic.
     pub numbers: ReferenceSum,
-    /// Each worker's tensor.
     pub by_rank: Vec<Vec<T>>,
 }
 
 /// The value of worker `rank` at `index`.
-#[must_use]
 pub fn value<T: Value>(seed: u64, rank: u16, index: usize) -> T {
     contents(seed).value(rank, index)
 }
 
 /// Asserts that every worker has the exact results of the values of a seed, to the bit.
-///
-/// # Panics
-/// When one element differs.
 pub fn assert_sums<T: Value>(what: &str, seed: u64, results: &Results<T>) {
     let tensors: Vec<&[T]> = results.by_rank.iter().map(Vec::as_slice).collect();
     let count = tensors.iter().map(|tensor| tensor.len()).max().unwrap_or(0);
@@ -34,9 +29,6 @@ pub fn assert_sums<T: Value>(what: &str, seed: u64, results: &Results<T>) {
 
 /// Asserts that no element is further from its exact result than the documentation promises for block floating point: `n / f`
 /// and the rounding to the type of the result, of values whose magnitude is at most 1.
-///
-/// # Panics
-/// When one is.
 pub fn assert_within_bound<T: Value>(what: &str, seed: u64, results: &Results<T>) {
     let tensors: Vec<&[T]> = results.by_rank.iter().map(Vec::as_slice).collect();
     let count = tensors.first().map_or(0, |tensor| tensor.len());

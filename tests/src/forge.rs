@@ -9,9 +9,7 @@ use sumac_wire::{Header, checksum};
 /// A frame before it is written: good, until a test changes it.
 #[derive(Clone, Debug)]
 pub struct Forgery {
-    /// Sumac's header.
     pub header: Header,
-    /// Addresses and ports.
     pub to: Endpoints,
     /// Bytes of elements, whatever the header says.
     pub elements_len: usize,
@@ -22,7 +20,6 @@ pub struct Forgery {
 /// A change of a frame's bytes after they were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// No change.
     Whole,
     /// Only so many bytes are sent.
     Cut(usize),
@@ -36,7 +33,6 @@ pub enum Finish {
     NoChecksum,
     /// An 802.1Q tag in front of the IPv4 header.
     Tagged,
-    /// Two of them.
     TaggedTwice,
     /// The UDP header announces this many bytes more than IPv4's.
     UdpLonger(u16),
@@ -44,7 +40,6 @@ pub enum Finish {
 
 impl Forgery {
     /// A good frame of this kind for chunk 0 of a job: rank `rank` of `world`, with elements that would ruin any sum.
-    #[must_use]
     pub fn new(kind: Kind, to: Endpoints, rank: u16, world: u16, elements: u16) -> Forgery {
         let header = Header {
             kind: kind as u8,
@@ -57,10 +52,6 @@ impl Forgery {
     }
 
     /// The frame's bytes.
-    ///
-    /// # Panics
-    /// When it would not fit an IPv4 packet.
-    #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let payload_len = HEADER_LEN + self.elements_len;
         let mut bytes = vec![0; OVERHEAD + payload_len];

@@ -19,9 +19,6 @@ use sumac_wire::tables::HostJobEntry;
 use crate::wait::eventually;
 
 /// Runs something on a thread of its own in another network namespace.
-///
-/// # Panics
-/// When the namespace cannot be entered, or `body` panics.
 pub fn inside<T: Send>(namespace: &Namespace, body: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -41,10 +38,6 @@ pub struct Injector {
 
 impl Injector {
     /// A socket on a host's interface.
-    ///
-    /// # Panics
-    /// When there is none to be had.
-    #[must_use]
     pub fn new(host: &Namespace, interface: &str) -> Injector {
         inside(host, || {
             // Protocol 0: it receives nothing.
@@ -55,9 +48,6 @@ impl Injector {
     }
 
     /// Sends one frame, however full the queues are.
-    ///
-    /// # Panics
-    /// When the kernel does not take it.
     pub fn send(&self, frame: &[u8]) {
         eventually("room for a raw frame", || {
             match send(self.socket.as_raw_fd(), frame, MsgFlags::empty()) {
@@ -77,10 +67,6 @@ fn link(interface: &str) -> LinkAddr {
 }
 
 /// Returns the entry of the only job in the host program's map: the token and addresses for forged frames.
-///
-/// # Panics
-/// When there is not one job.
-#[must_use]
 pub fn job_at(sumac: &Deployment<'_>, host: &Namespace) -> (u16, HostJobEntry) {
     let lab = sumac.lab();
     let jobs =
@@ -90,10 +76,6 @@ pub fn job_at(sumac: &Deployment<'_>, host: &Namespace) -> (u16, HostJobEntry) {
 }
 
 /// The addresses of a frame from a worker to the aggregator.
-///
-/// # Panics
-/// When an interface has no MAC address.
-#[must_use]
 pub fn to_aggregator(sumac: &Deployment<'_>, rank: u16) -> Endpoints {
     let (lab, spec) = (sumac.lab(), sumac.lab().spec());
     let ports = spec.aggregator_ports();
@@ -110,10 +92,6 @@ pub fn to_aggregator(sumac: &Deployment<'_>, rank: u16) -> Endpoints {
 }
 
 /// The addresses of a frame to a worker that pretends to be from its aggregator.
-///
-/// # Panics
-/// When an interface has no MAC address.
-#[must_use]
 pub fn to_worker(sumac: &Deployment<'_>, rank: u16) -> Endpoints {
     let there = to_aggregator(sumac, rank);
     Endpoints {
@@ -127,10 +105,6 @@ pub fn to_worker(sumac: &Deployment<'_>, rank: u16) -> Endpoints {
 }
 
 /// The addresses of a frame from a worker to a parameter host, as it leaves the aggregator on its way there.
-///
-/// # Panics
-/// When an interface has no MAC address.
-#[must_use]
 pub fn to_parameter_host(sumac: &Deployment<'_>, rank: u16, host: u16) -> Endpoints {
     let (lab, spec) = (sumac.lab(), sumac.lab().spec());
     Endpoints {

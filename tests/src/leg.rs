@@ -18,10 +18,6 @@ pub struct Leg {
 impl Leg {
     /// The leg of this lab. Over XDP its hosts must be on a switch, which then tells apart who sends to the parameter host; over
     /// UDP the aggregator's own frames pass other hooks of the kernel than those that it forwards.
-    ///
-    /// # Panics
-    /// When an interface has no MAC address, or over XDP without a switch.
-    #[must_use]
     pub fn of(sumac: &Deployment<'_>) -> Leg {
         let (lab, spec) = (sumac.lab(), sumac.lab().spec());
         match sumac.options().backend {
@@ -37,17 +33,11 @@ impl Leg {
     }
 
     /// Loses all of them from now on.
-    ///
-    /// # Panics
-    /// When nftables refuses.
     pub fn cut(&self) {
         self.at.nft(&self.rules).unwrap();
     }
 
     /// Loses none any more.
-    ///
-    /// # Panics
-    /// When nftables refuses, or the leg is not cut.
     pub fn mend(&self) {
         let family = if self.rules.starts_with("table inet") { "inet" } else { "netdev" };
         self.at.nft(&format!("delete table {family} leg\n")).unwrap();

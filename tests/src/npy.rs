@@ -2,10 +2,6 @@
 
 use std::path::Path;
 
-/// Writes a file.
-///
-/// # Panics
-/// When it cannot be written.
 pub fn write(path: &Path, values: impl ExactSizeIterator<Item = f32>) {
     let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({},), }}", values.len());
     // Magic, version, length and header together are a multiple of 64 bytes.
@@ -18,10 +14,6 @@ pub fn write(path: &Path, values: impl ExactSizeIterator<Item = f32>) {
 }
 
 /// Reads what another program has written.
-///
-/// # Panics
-/// When it is not such a file.
-#[must_use]
 pub fn read(path: &Path) -> Vec<f32> {
     let file = std::fs::read(path).unwrap();
     let (magic, rest) = file.split_at(8);

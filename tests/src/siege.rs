@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use sumac_lab::deployment::Deployment;
 use sumac_wire::frame::{Endpoints, OVERHEAD};
 use sumac_wire::header::{HEADER_LEN, Kind};
 use sumac_wire::tables::HostJobEntry;
@@ -76,7 +77,6 @@ fn signature(words: &str) -> u32 {
 }
 
 /// A frame that would be let in, for chunk 0 of this job.
-#[must_use]
 pub fn good(kind: Kind, to: Endpoints, (number, job): (u16, HostJobEntry)) -> Forgery {
     let mut forgery = Forgery::new(kind, to, FORGER, job.world, job.elements);
     forgery.header.job = number;
@@ -87,7 +87,7 @@ pub fn good(kind: Kind, to: Endpoints, (number, job): (u16, HostJobEntry)) -> Fo
 }
 
 /// A frame, what is wrong with it, and the reason that counts it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Forged {
     what: String,
     bytes: Vec<u8>,
@@ -95,7 +95,6 @@ pub struct Forged {
 }
 
 /// The frames of these cases.
-#[must_use]
 pub fn forge(good: &Forgery, cases: &[&[Case]]) -> Vec<Forged> {
     let case = |(what, change, reason): &Case| {
         let mut forgery = good.clone();
@@ -106,7 +105,6 @@ pub fn forge(good: &Forgery, cases: &[&[Case]]) -> Vec<Forged> {
 }
 
 /// A good frame cut at every byte of the headers and of a few elements. Before its ports are there it is nobody's.
-#[must_use]
 pub fn cut(good: &Forgery) -> Vec<Forged> {
     let cut = |len| Forged {
         what: format!("cut to {len} bytes"),
@@ -116,10 +114,14 @@ pub fn cut(good: &Forgery) -> Vec<Forged> {
     (14..OVERHEAD + HEADER_LEN + 16).map(cut).collect()
 }
 
+/// All workers join a job whose frames may have more elements than its own.
+pub fn join(sumac: &Deployment<'_>) -> Crew {
+    Crew::join_with(sumac, "besieged", |options| sumac.in_its_mode(options).elements(ELEMENTS))
+}
+
 /// A job of two whose frames are forged.
 #[derive(Debug)]
 pub struct Siege<'a> {
-    /// Its trainers.
     pub crew: &'a Crew,
     /// The interface at which frames are injected.
     pub injector: Injector,
@@ -130,9 +132,6 @@ pub struct Siege<'a> {
 
 impl Siege<'_> {
     /// Worker 0 waits for worker 1 while each frame comes once; then the sum is made, and another one under fire.
-    ///
-    /// # Panics
-    /// When a frame is not counted as it should, or a sum is not what it was.
     pub fn assert_harmless(&self, counters: impl Fn() -> BTreeMap<String, u64>) {
         let waiting = self.crew.trainers[0].submit(SEED, COUNT);
         stats::wait_until_stuck(&self.crew.trainers[0]);

@@ -2,18 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
-use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aya::programs::{ProgramInfo, loaded_programs};
 use sumac_lab::deployment::{Deployment, SumacOptions};
 use sumac_lab::namespace::Namespace;
 use sumac_lab::record::Record;
+use sumac_lab::traces::Traces;
 use sumac_lab::{Lab, LabSpec};
 
-use crate::stats;
-use crate::wait::eventually;
+use crate::wait::LIMIT;
+use crate::{Crew, stats};
 
 /// One lab at a time, also when the tests were not started with `--test-threads 1`.
 static TURN: Mutex<()> = Mutex::new(());
@@ -22,16 +21,13 @@ static TURN: Mutex<()> = Mutex::new(());
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// The right to have a lab, until it is dropped.
-pub type Turn = MutexGuard<'static, ()>;
+type Turn = MutexGuard<'static, ()>;
 
 /// Tests that have said that they cannot have a lab: each says so once, because these lines are counted.
 static SKIPPED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Waits for this test's turn; `None`, after saying so, when this machine cannot have a lab.
-///
-/// # Panics
-/// With `REQUIRE_PRIVILEGED=1` for want of root.
-pub fn turn() -> Option<Turn> {
+fn turn() -> Option<Turn> {
     if nix::unistd::geteuid().is_root() {
         // A test that failed with a lab has taken it down in its panic.
         return Some(lock(&TURN));
@@ -63,46 +59,25 @@ pub struct Site {
 
 impl Site {
     /// A lab as specified, with a name of its own; `None`, after saying so, when this machine cannot have one.
-    ///
-    /// # Panics
-    /// When it cannot be built, and with `REQUIRE_PRIVILEGED=1` also for want of root.
     pub fn up(spec: LabSpec) -> Option<Site> {
         let turn = turn()?;
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let spec = LabSpec { name: format!("e2e{}-{number}", std::process::id()), ..spec };
-        let lab = Lab::up(spec).unwrap_or_else(|error| panic!("{error}"));
+        let lab = Lab::up(spec).unwrap_or_else(|error| panic!("{error:#}"));
         Some(Site { lab, turn })
     }
 
     /// Takes the lab down and proves that nothing is left: no process, namespace, pin, program, file.
-    ///
-    /// # Panics
-    /// When something is.
     pub fn leave_nothing(self) {
         let Site { lab, turn } = self;
-        let name = lab.spec().name.clone();
-        let record = Record::load(&name).unwrap();
+        let record = Record::load(&lab.spec().name).unwrap();
         for namespace in &record.namespaces {
             let pids = Namespace::named(namespace).pids().unwrap();
             assert!(pids.is_empty(), "processes {pids:?} are left in {namespace}");
         }
-        let programs = pinned_programs(&lab.pin_root());
+        let traces = Traces::of(&lab).unwrap();
         lab.down().unwrap();
-
-        let namespaces = sumac_lab::namespace::all().unwrap();
-        let left: Vec<_> =
-            namespaces.iter().filter(|namespace| record.namespaces.contains(namespace)).collect();
-        assert!(left.is_empty(), "namespaces outlived their lab: {left:?}");
-        for pin in &record.pins {
-            assert!(!pin.exists(), "{} outlived its lab", pin.display());
-        }
-        assert!(!Record::folder(&name).exists(), "the lab's folder outlived it");
-        assert!(!Record::path(&name).exists(), "the lab's record outlived it");
-        // The kernel frees programs and interfaces in its own time, after the namespace is gone.
-        eventually("the programs' end", || {
-            let loaded: BTreeSet<u32> = loaded_programs().filter_map(|info| Some(info.ok()?.id())).collect();
-            programs.is_disjoint(&loaded).then_some(())
-        });
+        assert_eq!(traces.remaining(LIMIT).unwrap(), Vec::<String>::new(), "something outlived its lab");
         drop(turn);
     }
 }
@@ -116,28 +91,20 @@ impl Deref for Site {
 }
 
 /// Runs `body` on Sumac in a lab, then proves that no frame was lost in any daemon and nothing was left behind.
-///
-/// # Panics
-/// When one of these fails, or `body` does.
 pub fn with_sumac(spec: LabSpec, options: &SumacOptions, body: impl FnOnce(&mut Deployment<'_>)) {
     let Some(site) = Site::up(spec) else { return };
-    let mut sumac = Deployment::start(&site, options).unwrap_or_else(|error| panic!("{error}"));
+    let mut sumac = Deployment::start(&site, options).unwrap_or_else(|error| panic!("{error:#}"));
     body(&mut sumac);
     stats::assert_frames_conserved(&mut sumac);
     drop(sumac);
     site.leave_nothing();
 }
 
-/// The numbers of all programs that are pinned below a folder: `prog` and `prog-out` are the names of such pins.
-fn pinned_programs(folder: &Path) -> BTreeSet<u32> {
-    let mut found = BTreeSet::new();
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            found.extend(pinned_programs(&path));
-        } else if entry.file_name().to_string_lossy().starts_with("prog") {
-            found.insert(ProgramInfo::from_pin(&path).unwrap().id());
-        }
-    }
-    found
+/// As [`with_sumac`], with all workers in a job, which they leave after `body`.
+pub fn with_crew(spec: LabSpec, options: &SumacOptions, body: impl FnOnce(&Deployment<'_>, &Crew)) {
+    with_sumac(spec, options, |sumac| {
+        let crew = Crew::join(sumac, "crew");
+        body(sumac, &crew);
+        crew.leave();
+    });
 }

@@ -8,13 +8,10 @@ use sumac_lab::deployment::{Backend, Deployment};
 use sumac_lab::namespace::Namespace;
 use sumac_lab::process::Process;
 
-use crate::crew::{Crew, Trainer};
+use crate::crew::Trainer;
 use crate::wait::eventually;
 
 /// Asserts that each running daemon knows where all its frames are.
-///
-/// # Panics
-/// When one does not, or does not answer.
 pub fn assert_frames_conserved(sumac: &mut Deployment<'_>) {
     if sumac.options().backend == Backend::Udp {
         return;
@@ -46,9 +43,6 @@ fn assert_conserved(who: &str, stats: &Value) {
 
 /// Asserts that a daemon's packets move as it was told: driver XDP and AF_XDP in copy mode, which is what veths have,
 /// or a UDP socket.
-///
-/// # Panics
-/// When they move otherwise.
 pub fn assert_bound(client: &Client, backend: Backend) {
     let stats = client.stats_json().unwrap();
     assert_eq!(stats["backend"], backend.name(), "{stats}");
@@ -67,10 +61,6 @@ pub fn assert_bound(client: &Client, backend: Backend) {
 }
 
 /// The counters of the engine of the trainer's job.
-///
-/// # Panics
-/// When there is no such job.
-#[must_use]
 pub fn engine(trainer: &Trainer) -> Value {
     let stats = trainer.client.stats().unwrap();
     let number = trainer.job.opened().wire_job;
@@ -79,32 +69,12 @@ pub fn engine(trainer: &Trainer) -> Value {
 }
 
 /// One counter of it.
-///
-/// # Panics
-/// When there is none of this name.
-#[must_use]
 pub fn counter(trainer: &Trainer, name: &str) -> u64 {
     let engine = engine(trainer);
     engine[name].as_u64().unwrap_or_else(|| panic!("no counter {name} in {engine}"))
 }
 
-/// Chunks whose elements workers sent again, all together.
-///
-/// # Panics
-/// When a daemon does not say.
-#[must_use]
-pub fn retransmits(crew: &Crew) -> u64 {
-    let of = |trainer: &Trainer| {
-        let engine = engine(trainer);
-        engine["resent"].as_u64().unwrap_or_else(|| panic!("no counter resent in {engine}"))
-    };
-    crew.trainers.iter().map(of).sum()
-}
-
 /// Waits until the job's engine has written this many results more; it must have that many to come.
-///
-/// # Panics
-/// When they do not come.
 pub fn wait_for_results(trainer: &Trainer, more: u64) {
     let before = counter(trainer, "results");
     eventually("results on the way", || (counter(trainer, "results") >= before + more).then_some(()));
@@ -112,9 +82,6 @@ pub fn wait_for_results(trainer: &Trainer, more: u64) {
 
 /// Waits until a worker has a whole window of chunks on the way, which sit in their slots for want of another worker's;
 /// of a dynamic job one: how many it may have changes.
-///
-/// # Panics
-/// When it does not get there.
 pub fn wait_until_stuck(trainer: &Trainer) {
     let opened = trainer.job.opened();
     let window = if opened.dynamic.is_some() { 1 } else { u64::from(opened.slots) };
@@ -124,10 +91,6 @@ pub fn wait_until_stuck(trainer: &Trainer) {
 }
 
 /// One counter of all jobs of a parameter host, or of the worker that is one; those of its own come first.
-///
-/// # Panics
-/// When it does not say.
-#[must_use]
 pub fn at_parameter_host(sumac: &Deployment<'_>, host: usize, name: &str) -> u64 {
     let stats = &sumac.parameter_host_stats().unwrap()[host];
     let jobs = stats["parameter_host"].as_array().unwrap_or_else(|| panic!("no parameter host: {stats}"));
@@ -135,28 +98,16 @@ pub fn at_parameter_host(sumac: &Deployment<'_>, host: usize, name: &str) -> u64
 }
 
 /// The eBPF aggregator's frames by what became of them; what never happened is left out.
-///
-/// # Panics
-/// When it does not say.
-#[must_use]
 pub fn at_aggregator(sumac: &Deployment<'_>) -> BTreeMap<String, u64> {
     numbers(&sumac.aggregator_status().unwrap()["counters"])
 }
 
 /// The same of the aggregator on a host, such as a rack's.
-///
-/// # Panics
-/// When it does not say.
-#[must_use]
 pub fn counters_of(sumac: &Deployment<'_>, host: &Namespace) -> BTreeMap<String, u64> {
     numbers(&sumac.aggregator_status_on(host).unwrap()["counters"])
 }
 
 /// The frames of a worker's host program by what became of them.
-///
-/// # Panics
-/// When its daemon does not say.
-#[must_use]
 pub fn at_host(client: &Client) -> BTreeMap<String, u64> {
     numbers(&client.stats_json().unwrap()["host_program"])
 }
@@ -167,10 +118,6 @@ fn numbers(object: &Value) -> BTreeMap<String, u64> {
 }
 
 /// The number of the program on a worker's interface.
-///
-/// # Panics
-/// When there is none.
-#[must_use]
 pub fn program_id(sumac: &Deployment<'_>, rank: u16) -> u64 {
     let status: Value = serde_json::from_str(&sumac.sumac(rank, &["status", "--json"]).unwrap()).unwrap();
     let interfaces = status["interfaces"].as_array().unwrap();

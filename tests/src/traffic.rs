@@ -9,12 +9,9 @@ use sumac_lab::process::Process;
 
 use crate::wait::{LIMIT, eventually};
 
-/// The kind of iperf3's traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A stream.
     Tcp,
-    /// Datagrams.
     Udp,
 }
 
@@ -28,9 +25,6 @@ pub struct Traffic {
 
 impl Traffic {
     /// Starts it, and waits until it flows.
-    ///
-    /// # Panics
-    /// When it does not.
     pub fn start(lab: &Lab, kind: Kind, from: u16, to: u16) -> Traffic {
         // A hundredth of what the machine can: the allreduce beside it needs its share.
         Traffic::start_at(lab, kind, from, to, &["-b", "20M"])
@@ -38,9 +32,6 @@ impl Traffic {
 
     /// Starts a stream that takes what it gets and yields to congestion as this kind of TCP does, `reno` or `cubic` (RFC 5681,
     /// RFC 9438; this machine's own choice, BBR, does not mind marks).
-    ///
-    /// # Panics
-    /// When it does not flow.
     pub fn start_greedy(lab: &Lab, from: u16, to: u16, control: &str) -> Traffic {
         Traffic::start_at(lab, Kind::Tcp, from, to, &["-b", "0", "-C", control])
     }
@@ -69,9 +60,6 @@ impl Traffic {
     }
 
     /// Asserts that it goes on: the receiver has bytes in intervals that are still to come.
-    ///
-    /// # Panics
-    /// When it has ended, or nothing comes.
     pub fn assert_flows(&mut self, when: &str) {
         let log = self.server.log().to_owned();
         let before = intervals_with_bytes(&read(&log));
@@ -86,15 +74,11 @@ impl Traffic {
     }
 
     /// Bytes that have arrived, as the receiver last said.
-    #[must_use]
     pub fn bytes(&self) -> f64 {
         read(&self.server.log().to_owned()).lines().filter_map(interval_bytes).sum()
     }
 
     /// Ends it as a user would, and asserts that it ends of nothing else.
-    ///
-    /// # Panics
-    /// When iperf3 complains of anything but being told to end.
     pub fn end(mut self) {
         self.client.signal(Signal::SIGINT);
         eventually("the end of iperf3", || self.client.ended());

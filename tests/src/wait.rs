@@ -6,9 +6,6 @@ use std::time::{Duration, Instant};
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Polls until there is an answer.
-///
-/// # Panics
-/// When there is none within [`LIMIT`].
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

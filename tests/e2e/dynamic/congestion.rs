@@ -45,7 +45,7 @@ fn until_all_have<const N: usize>(count: u64, jobs: usize, look: impl Fn() -> [u
 #[test]
 fn two_jobs_share_slow_cables() {
     in_marking_lab(2, DynamicOptions::default(), |sumac| {
-        let crews = ["one", "two"].map(|name| Crew::join_dynamic(sumac, name));
+        let crews = ["one", "two"].map(|name| Crew::join(sumac, name));
         let tensors = crews.each_ref().map(|crew| crew.prepare::<f32>(1, COUNT));
         let chunks = COUNT as u64 / elements(&crews[0]);
         let both = crews.iter().zip(tensors);
@@ -77,7 +77,7 @@ fn two_jobs_share_slow_cables() {
 fn beside_tcp(control: &str) -> [u64; 2] {
     let mut had = [0; 2];
     in_marking_lab(2, DynamicOptions::default(), |sumac| {
-        let crew = Crew::join_dynamic(sumac, "beside");
+        let crew = Crew::join(sumac, "beside");
         let tensors = crew.prepare::<f32>(1, COUNT);
         let mut traffic = Traffic::start_greedy(sumac.lab(), 0, 1, control);
         let pending = crew.hand_in(tensors, Reduction::Sum);
@@ -113,7 +113,7 @@ fn sent_again(congestion_control: bool) -> u64 {
     let mut again = 0;
     let none = DynamicOptions { has_aggregator: false, congestion_control, ..DynamicOptions::default() };
     in_marking_lab(4, none, |sumac| {
-        let crews = ["one", "two"].map(|name| Crew::join_dynamic(sumac, name));
+        let crews = ["one", "two"].map(|name| Crew::join(sumac, name));
         let tensors = crews.each_ref().map(|crew| crew.prepare::<f32>(1, COUNT / 4));
         let both = crews.iter().zip(tensors);
         let pending: Vec<_> = both.map(|(crew, tensors)| crew.hand_in(tensors, Reduction::Sum)).collect();

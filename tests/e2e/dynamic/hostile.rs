@@ -19,9 +19,9 @@ use sumac_client::Client;
 use sumac_lab::deployment::DynamicOptions;
 use sumac_tests::forge::Forgery;
 use sumac_tests::inject::{Injector, STRANGER, job_at, to_aggregator, to_parameter_host, to_worker};
-use sumac_tests::siege::{ANYWHERE, Case, ELEMENTS, FORGER, Siege, cut, forge, good, no_elements};
+use sumac_tests::siege::{self, ANYWHERE, Case, FORGER, Siege, cut, forge, good, no_elements};
 use sumac_tests::site::with_sumac;
-use sumac_tests::{Crew, stats};
+use sumac_tests::stats;
 use sumac_wire::dynamic;
 use sumac_wire::frame::Endpoints;
 use sumac_wire::header::{Kind, NO_SLOT, flag};
@@ -137,8 +137,7 @@ fn for_both(forgery: Forgery) -> Forgery {
 #[test]
 fn the_aggregator_lets_nothing_forged_in() {
     with_sumac(lab(2), &options(), |sumac| {
-        let crew =
-            Crew::join_with(sumac, "besieged", |options| sumac.in_its_mode(options).elements(ELEMENTS));
+        let crew = siege::join(sumac);
         let injector = Injector::new(sumac.lab().worker(FORGER), sumac.lab().worker_interface());
         let (job, to) = (job_at(sumac, sumac.lab().worker(0)), to_aggregator(sumac, FORGER));
         let good_one = in_its_slot(good(Kind::Contribution, to, job));
@@ -149,10 +148,9 @@ fn the_aggregator_lets_nothing_forged_in() {
             ..to
         };
         let result = for_both(good(Kind::Result, from_above, job));
-        let frames =
-            [forge(&good_one, &[ANYWHERE, AT_AGGREGATOR]), forge(&result, &[FROM_ABOVE]), cut(&good_one)];
-        let siege =
-            Siege { crew: &crew, injector, frames: frames.into_iter().flatten().collect(), alive: ALIVE };
+        let of_workers = forge(&good_one, &[ANYWHERE, AT_AGGREGATOR]);
+        let frames = [of_workers, forge(&result, &[FROM_ABOVE]), cut(&good_one)].concat();
+        let siege = Siege { crew: &crew, injector, frames, alive: ALIVE };
         siege.assert_harmless(|| stats::at_aggregator(sumac));
         crew.leave();
     });
@@ -161,13 +159,11 @@ fn the_aggregator_lets_nothing_forged_in() {
 #[test]
 fn a_worker_lets_no_forged_result_in() {
     with_sumac(lab(2), &options(), |sumac| {
-        let crew =
-            Crew::join_with(sumac, "besieged", |options| sumac.in_its_mode(options).elements(ELEMENTS));
+        let crew = siege::join(sumac);
         let injector = Injector::new(sumac.lab().aggregator(), &sumac.lab().spec().aggregator_ports()[0]);
         let job = job_at(sumac, sumac.lab().worker(0));
         let good_one = for_both(good(Kind::Result, to_worker(sumac, 0), job));
-        let frames =
-            [forge(&good_one, &[ANYWHERE, AT_WORKER]), cut(&good_one)].into_iter().flatten().collect();
+        let frames = [forge(&good_one, &[ANYWHERE, AT_WORKER]), cut(&good_one)].concat();
         let siege = Siege { crew: &crew, injector, frames, alive: ALIVE };
         siege.assert_harmless(|| stats::at_host(&crew.trainers[0].client));
         crew.leave();
@@ -177,14 +173,12 @@ fn a_worker_lets_no_forged_result_in() {
 #[test]
 fn a_parameter_host_lets_no_forged_contribution_in() {
     with_sumac(lab(2), &options(), |sumac| {
-        let crew =
-            Crew::join_with(sumac, "besieged", |options| sumac.in_its_mode(options).elements(ELEMENTS));
+        let crew = siege::join(sumac);
         let injector = Injector::new(sumac.lab().aggregator(), &sumac.lab().spec().host_port(0));
         let job = job_at(sumac, &sumac.lab().parameter_hosts()[0]);
         let good_one = in_its_slot(good(Kind::Contribution, to_parameter_host(sumac, FORGER, 0), job));
-        let frames = [forge(&good_one, &[ANYWHERE, AT_PARAMETER_HOST]), cut(&good_one)];
-        let siege =
-            Siege { crew: &crew, injector, frames: frames.into_iter().flatten().collect(), alive: ALIVE };
+        let frames = [forge(&good_one, &[ANYWHERE, AT_PARAMETER_HOST]), cut(&good_one)].concat();
+        let siege = Siege { crew: &crew, injector, frames, alive: ALIVE };
         let client = Client::connect(&sumac.parameter_host_sockets()[0]).unwrap();
         siege.assert_harmless(|| {
             let refused = ("refused".to_owned(), stats::at_parameter_host(sumac, 0, "refused"));

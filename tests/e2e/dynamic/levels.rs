@@ -19,7 +19,7 @@ use sumac_tests::site::with_sumac;
 use sumac_tests::wait::eventually;
 use sumac_tests::{Crew, exact, stats};
 
-use super::{lab, sumac};
+use super::{assert_aggregated, lab, sumac};
 
 const SEED: u64 = 13;
 
@@ -53,17 +53,13 @@ fn goes_and_comes_back(sumac: &Deployment<'_>, crew: &Crew, host: &Namespace, ra
 
     sumac.attach_aggregator_on(host).unwrap();
     eventually("the way back", || (crew.counter("direct") == 0).then_some(()));
-    let before = stats::at_parameter_host(sumac, 0, "full_sums");
-    exact::assert_sums(&format!("{} is back", host.name()), seed + 1, &crew.allreduce(seed + 1, COUNT));
-    let full = stats::at_parameter_host(sumac, 0, "full_sums") - before;
-    println!("{} is back: {full} sums of all four workers came from the root", host.name());
-    assert!(full > 0, "no sum of all workers came from the aggregators");
+    assert_aggregated(&format!("{} is back", host.name()), sumac, crew, seed + 1, COUNT);
 }
 
 #[test]
 fn sums_go_on_without_a_racks_programs_and_without_the_roots() {
     in_racks(Backend::Xdp, |sumac| {
-        let crew = Crew::join_dynamic(sumac, "levels");
+        let crew = Crew::join(sumac, "levels");
         goes_and_comes_back(sumac, &crew, &sumac.lab().racks()[0], &[0, 1], SEED);
         goes_and_comes_back(sumac, &crew, sumac.lab().aggregator(), &[0, 1, 2, 3], SEED + 2);
         crew.leave();
@@ -77,17 +73,13 @@ fn dies_and_is_replaced(
     kill: impl FnOnce(&mut Deployment<'_>),
     start: impl FnOnce(&mut Deployment<'_>),
 ) {
-    let crew = Crew::join_dynamic(sumac, what);
+    let crew = Crew::join(sumac, what);
     let pending = half_way(&crew, SEED);
     kill(sumac);
     assert_all(&format!("without {what}"), &crew, SEED, pending);
     start(sumac);
     eventually("the way back", || (crew.counter("direct") == 0).then_some(()));
-    let before = stats::at_parameter_host(sumac, 0, "full_sums");
-    exact::assert_sums(&format!("{what} is back"), SEED + 1, &crew.allreduce(SEED + 1, COUNT));
-    let full = stats::at_parameter_host(sumac, 0, "full_sums") - before;
-    println!("{what} is back: {full} sums of all four workers came from the root");
-    assert!(full > 0, "no sum of all workers came from the aggregators");
+    assert_aggregated(&format!("{what} is back"), sumac, &crew, SEED + 1, COUNT);
     crew.leave();
 }
 

@@ -25,7 +25,7 @@ fn both_modes_have_the_same_bits(backend: Backend) {
     with_sumac(spec, &options, |sumac| {
         let fixed = |options: JobOptions| options.mode(Mode::Static).scale(SCALE).slots(32);
         let still = Crew::join_with(sumac, "static", fixed);
-        let moving = Crew::join_dynamic(sumac, "dynamic");
+        let moving = Crew::join(sumac, "dynamic");
         for seed in 0..2 {
             let (first, second) = (still.submit(seed, COUNT), moving.submit(seed, COUNT));
             let (first, second) = (still.results(first), moving.results(second));
@@ -64,7 +64,7 @@ fn both_modes_have_the_same_bits_over_udp() {
 #[test]
 fn two_jobs_share_far_too_few_slots() {
     with_sumac(lab(3), &sumac(DynamicOptions { slots: 8, ..DynamicOptions::default() }), |sumac| {
-        let crews = ["one", "two"].map(|name| Crew::join_dynamic(sumac, name));
+        let crews = ["one", "two"].map(|name| Crew::join(sumac, name));
         let pending = crews.each_ref().map(|crew| crew.submit(1, COUNT));
         for (crew, pending) in crews.iter().zip(pending) {
             exact::assert_sums("with 8 slots", 1, &crew.results(pending));

@@ -76,7 +76,7 @@ fn main() -> ExitCode {
         Command::Traffic(options) => simulate(simulated::racks::traffic, options),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("sumac-figures: {error}");
+        eprintln!("sumac-figures: {error:#}");
         if sumac_lab::interrupt::interrupted() { ExitCode::from(130) } else { ExitCode::FAILURE }
     })
 }
@@ -87,7 +87,9 @@ fn in_lab(compare: Compare) -> anyhow::Result<ExitCode> {
 }
 
 fn simulate(figure: Simulate, options: Options) -> anyhow::Result<ExitCode> {
-    let figure = figure(Effort { seeds: options.seeds, quick: options.quick })?;
+    let effort = Effort { seeds: options.seeds, quick: options.quick };
+    let figure = figure(effort)?;
+    let figure = Figure { command: effort.command(figure.figure), ..figure };
     let text = if options.json { serde_json::to_string_pretty(&figure)? + "\n" } else { figure.table() };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)

@@ -19,11 +19,12 @@
 //! has tokens saved. So a frame goes in twice, marked first and second. The first spends the tokens and is dropped
 //! behind the bucket, the second waits for new ones and goes on to the far port.
 
+use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::command::{self, CommandError};
-use crate::marking::{Marking, MarkingError};
+use crate::command;
+use crate::marking::Marking;
 use crate::namespace::{Link, Namespace};
 use crate::spec::{Faults, LabSpec};
 use crate::units::Rate;
@@ -41,17 +42,6 @@ const DETOUR: Rate = Rate(200_000_000);
 pub const NEAR: &str = "near";
 /// The port towards the aggregator.
 pub const FAR: &str = "far";
-
-/// The reason that a cable could not be built, or has no counters.
-#[derive(Debug, thiserror::Error)]
-pub enum CableError {
-    /// A command failed.
-    #[error(transparent)]
-    Command(#[from] CommandError),
-    /// The program that marks.
-    #[error(transparent)]
-    Marking(#[from] MarkingError),
-}
 
 #[derive(Clone, Debug)]
 pub struct Cable {
@@ -76,14 +66,16 @@ pub struct Injected {
     pub marked: u64,
 }
 
-impl std::ops::AddAssign for Injected {
-    fn add_assign(&mut self, other: Injected) {
-        self.frames += other.frames;
-        self.lost += other.lost;
-        self.duplicated += other.duplicated;
-        self.reordered += other.reordered;
-        self.overflowed += other.overflowed;
-        self.marked += other.marked;
+impl Injected {
+    fn combine(self, other: Injected, with: fn(u64, u64) -> u64) -> Injected {
+        Injected {
+            frames: with(self.frames, other.frames),
+            lost: with(self.lost, other.lost),
+            duplicated: with(self.duplicated, other.duplicated),
+            reordered: with(self.reordered, other.reordered),
+            overflowed: with(self.overflowed, other.overflowed),
+            marked: with(self.marked, other.marked),
+        }
     }
 }
 
@@ -96,28 +88,10 @@ pub struct CableCounters {
     pub down: Injected,
 }
 
-impl std::ops::SubAssign for Injected {
-    fn sub_assign(&mut self, earlier: Injected) {
-        self.frames -= earlier.frames;
-        self.lost -= earlier.lost;
-        self.duplicated -= earlier.duplicated;
-        self.reordered -= earlier.reordered;
-        self.overflowed -= earlier.overflowed;
-        self.marked -= earlier.marked;
-    }
-}
-
-impl std::ops::SubAssign for CableCounters {
-    fn sub_assign(&mut self, earlier: CableCounters) {
-        self.up -= earlier.up;
-        self.down -= earlier.down;
-    }
-}
-
-impl std::ops::AddAssign for CableCounters {
-    fn add_assign(&mut self, other: CableCounters) {
-        self.up += other.up;
-        self.down += other.down;
+impl CableCounters {
+    /// Each counter of both, added or subtracted.
+    pub fn combine(self, other: CableCounters, with: fn(u64, u64) -> u64) -> CableCounters {
+        CableCounters { up: self.up.combine(other.up, with), down: self.down.combine(other.down, with) }
     }
 }
 
@@ -133,7 +107,7 @@ impl Cable {
     }
 
     /// Joins the two ports, which exist, and arms shapers and faults.
-    pub(crate) fn build(&self, spec: &LabSpec, link: Link) -> Result<(), CableError> {
+    pub(crate) fn build(&self, spec: &LabSpec, link: Link) -> Result<()> {
         self.namespace.bridge_like_a_wire()?;
         let mut lines = vec![format!(
             "link add name patch mtu {} type bridge mcast_snooping 0 stp_state 0 forward_delay 0",
@@ -163,10 +137,7 @@ impl Cable {
     }
 
     /// Returns the faults injected so far.
-    ///
-    /// # Errors
-    /// When the cable is gone.
-    pub fn counters(&self) -> Result<CableCounters, CableError> {
+    pub fn counters(&self) -> Result<CableCounters> {
         let rules = command::json(self.namespace.command("nft").args(["-j", "list", "counters"]))?;
         let queues = command::json(self.namespace.command("tc").args(["-j", "-s", "qdisc", "show"]))?;
         let marked = |direction| self.marking.as_ref().map_or(Ok(0), |marking| marking.marked(direction));
@@ -182,10 +153,7 @@ impl Cable {
     }
 
     /// Replaces the faults of both directions; the counters start again at zero.
-    ///
-    /// # Errors
-    /// When nftables refuses.
-    pub fn set_faults(&self, faults: Faults) -> Result<(), CommandError> {
+    pub fn set_faults(&self, faults: Faults) -> Result<()> {
         self.namespace.nft(&format!("delete table netdev cable\n{}", rules(faults)))
     }
 }

@@ -2,25 +2,23 @@
 
 use std::path::{Path, PathBuf};
 
-/// A script is not where it should be.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "{0} is not there; run sumac-lab beside its checkout, or name the folder tools of one in SUMAC_TOOLS_DIR"
-)]
-pub struct NoScript(PathBuf);
+use anyhow::{Result, bail};
 
 /// A file of the folder `tools`, such as `demo/train.py`: in `SUMAC_TOOLS_DIR`, or in the checkout.
-///
-/// # Errors
-/// When it does not exist.
-pub fn script(name: &str) -> Result<PathBuf, NoScript> {
+pub fn script(name: &str) -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let tools = match std::env::var_os("SUMAC_TOOLS_DIR") {
         Some(folder) => PathBuf::from(folder),
         None => here.parent().unwrap_or(here).to_owned(),
     };
     let path = tools.join(name);
-    if path.is_file() { Ok(path) } else { Err(NoScript(path)) }
+    if path.is_file() {
+        return Ok(path);
+    }
+    let path = path.display();
+    bail!(
+        "{path} is not there; run sumac-lab beside its checkout, or name the folder tools of one in SUMAC_TOOLS_DIR"
+    )
 }
 
 #[cfg(test)]

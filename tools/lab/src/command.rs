@@ -1,56 +1,23 @@
 //! Other programs, run to their end, with errors that show what was run and what it said.
 
 use std::io::Write;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 
-/// The failure of an external command.
-#[derive(Debug, thiserror::Error)]
-pub enum CommandError {
-    /// It could not be started.
-    #[error(
-        "running `{line}`: {source}; is {program} installed (tools/setup.sh installs what the lab needs)?"
-    )]
-    Start {
-        /// The whole command line.
-        line: String,
-        program: String,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// It ran and failed.
-    #[error("`{line}` ended with {status}: {stderr}")]
-    Failed {
-        /// The whole command line, and its input when it had one.
-        line: String,
-        status: ExitStatus,
-        /// The text of its messages.
-        stderr: String,
-    },
-    /// Its output is not what it should be.
-    #[error("`{line}` printed something that is not understood: {why}")]
-    Output {
-        /// The whole command line.
-        line: String,
-        /// The expectation.
-        why: String,
-    },
-}
+use anyhow::{Result, anyhow, bail};
 
 /// Runs a command to its end and returns what it printed.
-///
-/// # Errors
-/// When it cannot be started or fails.
-pub fn output(command: &mut Command) -> Result<String, CommandError> {
+pub fn output(command: &mut Command) -> Result<String> {
     output_of(command, "")
 }
 
 /// As [`output`], with `input` on its standard input.
-///
-/// # Errors
-/// When it cannot be started or fails.
-pub fn output_of(command: &mut Command, input: &str) -> Result<String, CommandError> {
-    let line = line(command);
-    let start = |source| CommandError::Start { line: line.clone(), program: command_name(&line), source };
+pub fn output_of(command: &mut Command, input: &str) -> Result<String> {
+    let (line, program) = (line(command), command.get_program().to_string_lossy().into_owned());
+    let start = |source| {
+        anyhow!(
+            "running `{line}`: {source}; is {program} installed (tools/setup.sh installs what the lab needs)?"
+        )
+    };
     let stdin = if input.is_empty() { Stdio::null() } else { Stdio::piped() };
     let mut child =
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(start)?;
@@ -62,19 +29,20 @@ pub fn output_of(command: &mut Command, input: &str) -> Result<String, CommandEr
     if done.status.success() {
         return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
     }
-    let stderr = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-    let line = if input.is_empty() { line } else { format!("{line} <<< '{}'", input.trim()) };
-    Err(CommandError::Failed { line, status: done.status, stderr })
+    let stderr = String::from_utf8_lossy(&done.stderr);
+    let input = if input.is_empty() { String::new() } else { format!(" <<< '{}'", input.trim()) };
+    bail!("`{line}{input}` ended with {}: {}", done.status, stderr.trim())
 }
 
-/// Runs `program` with `args` and parses the JSON that it prints.
-///
-/// # Errors
-/// When it fails or prints no JSON.
-pub fn json(command: &mut Command) -> Result<serde_json::Value, CommandError> {
+/// Runs a command and parses the JSON that it prints.
+pub fn json(command: &mut Command) -> Result<serde_json::Value> {
     let text = output(command)?;
-    serde_json::from_str(&text)
-        .map_err(|error| CommandError::Output { line: line(command), why: format!("JSON: {error}") })
+    serde_json::from_str(&text).map_err(|error| not_understood(command, &format!("JSON: {error}")))
+}
+
+/// The error of a command whose output is not what it should be.
+pub fn not_understood(command: &Command, why: &str) -> anyhow::Error {
+    anyhow!("`{}` printed something that is not understood: {why}", line(command))
 }
 
 /// The command line as one would type it.
@@ -85,10 +53,6 @@ pub fn line(command: &Command) -> String {
         line.push_str(&argument.to_string_lossy());
     }
     line
-}
-
-fn command_name(line: &str) -> String {
-    line.split(' ').next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::process::CpuTime;
 
@@ -10,7 +10,7 @@ use crate::process::CpuTime;
 const TICKS: f64 = 100.0;
 
 /// The time of all CPUs since boot, in seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachineTime {
     /// In user mode.
     pub user: f64,

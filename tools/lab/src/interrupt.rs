@@ -15,9 +15,6 @@ pub const TICK: Duration = Duration::from_millis(20);
 pub struct Interrupted;
 
 /// Turns SIGINT, SIGTERM and SIGHUP into the flag. Called once, by a program; a library's user may leave it out.
-///
-/// # Errors
-/// When the kernel refuses a handler.
 pub fn install() -> std::io::Result<()> {
     let flag = FLAG.get_or_init(Arc::default);
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
@@ -32,36 +29,20 @@ pub fn interrupted() -> bool {
 }
 
 /// An error when such a signal has come.
-///
-/// # Errors
-/// Then.
 pub fn check() -> Result<(), Interrupted> {
     if interrupted() { Err(Interrupted) } else { Ok(()) }
 }
 
-/// The outcome of a wait.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Waited<T> {
-    /// The awaited value.
-    Done(T),
-    /// The time ran out.
-    TimedOut,
-    /// The user asked to stop.
-    Interrupted,
-}
-
-/// Asks `ready` again and again until it says something, the time runs out or the user interrupts.
-pub fn wait_for<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Waited<T> {
+/// Asks `ready` again and again until it says something; none when the time runs out.
+pub fn wait_for<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Result<Option<T>, Interrupted> {
     let deadline = Instant::now() + limit;
     loop {
         if let Some(done) = ready() {
-            return Waited::Done(done);
+            return Ok(Some(done));
         }
-        if interrupted() {
-            return Waited::Interrupted;
-        }
+        check()?;
         if Instant::now() >= deadline {
-            return Waited::TimedOut;
+            return Ok(None);
         }
         std::thread::sleep(TICK);
     }

@@ -6,51 +6,16 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::cable::{Cable, CableCounters, CableError};
-use crate::command::CommandError;
-use crate::interrupt::{self, Interrupted, Waited};
+use anyhow::{Context, Result, ensure};
+
+use crate::cable::{Cable, CableCounters};
+use crate::interrupt;
 use crate::marking;
 use crate::namespace::Namespace;
-use crate::process::{Process, ProcessError};
-use crate::record::{ProcessRecord, Record, RecordError};
-use crate::spec::{LabSpec, SpecError};
+use crate::process::Process;
+use crate::record::{ProcessRecord, Record};
+use crate::spec::LabSpec;
 use crate::wiring::{Hosts, UPLINK, WORKER_PORT};
-
-/// The reason that a lab could not be built or used.
-#[derive(Debug, thiserror::Error)]
-pub enum LabError {
-    /// The specification is invalid.
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-    /// Not root.
-    #[error("a lab is made of network namespaces, which needs root")]
-    NotRoot,
-    /// Building failed.
-    #[error("building the lab: {0}")]
-    Build(#[from] CommandError),
-    /// A cable.
-    #[error("a cable of the lab: {0}")]
-    Cable(#[from] CableError),
-    /// The record.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    /// A program in it.
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    /// Ctrl-C.
-    #[error(transparent)]
-    Interrupted(#[from] Interrupted),
-    /// Hosts that do not reach their aggregator.
-    #[error("{host} does not reach the aggregator at {address}: no answer within {seconds} s")]
-    Unreachable {
-        /// The namespace of the worker, rack or parameter host.
-        host: String,
-        /// The address that it requested.
-        address: Ipv4Addr,
-        /// For how long.
-        seconds: u64,
-    },
-}
 
 /// A lab. Dropping it removes it, unless [`Lab::keep`] was called.
 #[derive(Debug)]
@@ -62,15 +27,10 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Builds a lab and waits until every worker reaches the aggregator.
-    ///
-    /// # Errors
-    /// When something is missing or refused; nothing is left behind then.
-    pub fn up(spec: LabSpec) -> Result<Lab, LabError> {
+    /// Builds a lab and waits until every worker reaches the aggregator. After an error nothing is left behind.
+    pub fn up(spec: LabSpec) -> Result<Lab> {
         spec.check()?;
-        if !nix::unistd::geteuid().is_root() {
-            return Err(LabError::NotRoot);
-        }
+        ensure!(nix::unistd::geteuid().is_root(), "a lab is made of network namespaces, which needs root");
         let hosts = Hosts::of(&spec);
         let record = Record {
             owner: ProcessRecord::of(std::process::id(), "sumac-lab"),
@@ -82,20 +42,15 @@ impl Lab {
         record.create()?;
         // From here on dropping the value removes what there is.
         let lab = Lab { spec, hosts, record: Arc::new(Mutex::new(record)), kept: false };
-        lab.hosts.build(&lab.spec)?;
+        lab.hosts.build(&lab.spec).context("building the lab")?;
         lab.wait_reachable()?;
         Ok(lab)
     }
 
-    /// The specification.
     pub fn spec(&self) -> &LabSpec {
         &self.spec
     }
 
-    /// A worker's host.
-    ///
-    /// # Panics
-    /// When there is no such rank.
     pub fn worker(&self, rank: u16) -> &Namespace {
         &self.hosts.workers[usize::from(rank)]
     }
@@ -136,15 +91,10 @@ impl Lab {
     }
 
     /// Returns the faults that all cables have injected.
-    ///
-    /// # Errors
-    /// When a cable is gone.
-    pub fn injected(&self) -> Result<CableCounters, CableError> {
-        let mut total = CableCounters::default();
-        for cable in self.cables() {
-            total += cable.counters()?;
-        }
-        Ok(total)
+    pub fn injected(&self) -> Result<CableCounters> {
+        self.cables().iter().try_fold(CableCounters::default(), |total, cable| {
+            Ok(total.combine(cable.counters().context("a cable of the lab")?, |a, b| a + b))
+        })
     }
 
     /// The lab's folder for sockets, configurations and logs.
@@ -158,28 +108,12 @@ impl Lab {
     }
 
     /// Starts a program in a host; it is ended with the lab or when its value is dropped.
-    ///
-    /// # Errors
-    /// When it cannot be started.
-    pub fn start(
-        &self,
-        host: &Namespace,
-        what: &str,
-        program: &mut Command,
-    ) -> Result<Process, ProcessError> {
+    pub fn start(&self, host: &Namespace, what: &str, program: &mut Command) -> Result<Process> {
         Process::start(inside(host, program), what, &self.record, false)
     }
 
     /// As [`Lab::start`], with the standard output to be read from the value.
-    ///
-    /// # Errors
-    /// When it cannot be started.
-    pub fn start_piped(
-        &self,
-        host: &Namespace,
-        what: &str,
-        program: &mut Command,
-    ) -> Result<Process, ProcessError> {
+    pub fn start_piped(&self, host: &Namespace, what: &str, program: &mut Command) -> Result<Process> {
         Process::start(inside(host, program), what, &self.record, true)
     }
 
@@ -189,16 +123,12 @@ impl Lab {
         self.record().clone()
     }
 
-    /// Removes it.
-    ///
-    /// # Errors
-    /// When something of it cannot be removed.
-    pub fn down(mut self) -> Result<(), RecordError> {
+    pub fn down(mut self) -> Result<()> {
         self.kept = true;
         self.remove()
     }
 
-    fn remove(&self) -> Result<(), RecordError> {
+    fn remove(&self) -> Result<()> {
         let mut record = self.record();
         let removed = record.remove();
         // Programs whose values still live have nothing to strike from a record that is gone.
@@ -210,7 +140,7 @@ impl Lab {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_reachable(&self) -> Result<(), LabError> {
+    fn wait_reachable(&self) -> Result<()> {
         let workers = (0..self.spec.workers).map(|rank| (self.worker(rank), self.spec.aggregator_ip(rank)));
         let racks = (0..).zip(self.racks()).map(|(rack, host)| (host, self.spec.root_ip(rack)));
         let hosts =
@@ -220,15 +150,12 @@ impl Lab {
 }
 
 /// Waits until a host reaches its aggregator.
-fn wait_reachable(host: &Namespace, address: Ipv4Addr) -> Result<(), LabError> {
+fn wait_reachable(host: &Namespace, address: Ipv4Addr) -> Result<()> {
     const LIMIT: Duration = Duration::from_secs(10);
-    match interrupt::wait_for(LIMIT, || answers(host, address).then_some(())) {
-        Waited::Done(()) => Ok(()),
-        Waited::TimedOut => {
-            Err(LabError::Unreachable { host: host.name().to_owned(), address, seconds: LIMIT.as_secs() })
-        }
-        Waited::Interrupted => Err(Interrupted.into()),
-    }
+    let (name, seconds) = (host.name(), LIMIT.as_secs());
+    interrupt::wait_for(LIMIT, || answers(host, address).then_some(()))?.with_context(|| {
+        format!("{name} does not reach the aggregator at {address}: no answer within {seconds} s")
+    })
 }
 
 /// Whether `address` answers a host, if only to say that nobody listens at its port 9.
@@ -247,7 +174,7 @@ impl Drop for Lab {
             return;
         }
         if let Err(error) = self.remove() {
-            eprintln!("sumac-lab: removing lab {}: {error}", self.spec.name);
+            eprintln!("sumac-lab: removing lab {}: {error:#}", self.spec.name);
         }
     }
 }

@@ -22,8 +22,9 @@ pub mod record;
 pub mod run;
 pub mod spec;
 pub mod trace;
+pub mod traces;
 pub mod units;
 mod wiring;
 
-pub use lab::{Lab, LabError};
+pub use lab::Lab;
 pub use spec::{Faults, LabSpec, Topology};

@@ -11,13 +11,13 @@
 //! The program lives as long as the port. Its counter is pinned, so that another process can read it.
 
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result, bail};
 use aya::EbpfLoader;
 use aya::maps::{Array, Map, MapData, MapError};
-use aya::programs::tc::{self, NlOptions, TcAttachOptions, TcError};
-use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
+use aya::programs::tc::{self, NlOptions, TcAttachOptions};
+use aya::programs::{SchedClassifier, TcAttachType};
 use nix::sched::{CloneFlags, setns};
 
 use crate::cable::{BURST_BYTES, QUEUE_BYTES};
@@ -30,60 +30,6 @@ pub const DEFAULT_THRESHOLD_KB: u32 = 64;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_CABLE_OBJECT"));
 
-/// The reason that a cable does not mark, or has no counters of its marks.
-#[derive(Debug, thiserror::Error)]
-pub enum MarkingError {
-    /// The program.
-    #[error("loading the program that marks congestion on {cable}: {source}")]
-    Load {
-        /// The cable's namespace.
-        cable: String,
-        /// The cause.
-        source: Box<aya::EbpfError>,
-    },
-    /// The port.
-    #[error("attaching the program that marks congestion to {port} of {cable}: {source}")]
-    Attach {
-        /// The cable's namespace.
-        cable: String,
-        port: &'static str,
-        /// The cause.
-        source: Box<AttachError>,
-    },
-    /// The counter.
-    #[error("reading {path}, which counts a cable's marks: {source}")]
-    Counter {
-        /// The pin.
-        path: PathBuf,
-        /// The cause.
-        source: Box<MapError>,
-    },
-}
-
-/// The reason that a program is not attached to a port.
-#[derive(Debug, thiserror::Error)]
-pub enum AttachError {
-    /// The kernel or the verifier refused it.
-    #[error(transparent)]
-    Program(#[from] ProgramError),
-    /// No place for programs on the port.
-    #[error("adding clsact: {0}")]
-    Clsact(#[from] TcError),
-    /// The counter could not be pinned.
-    #[error("pinning the counter: {0}")]
-    Pin(#[from] aya::pin::PinError),
-    /// A file of the namespace or of bpffs.
-    #[error(transparent)]
-    File(#[from] io::Error),
-    /// The object lacks what the source has.
-    #[error("the object has no {0}")]
-    Object(&'static str),
-    /// The thread in the cable's namespace died.
-    #[error("the thread that attaches panicked")]
-    Thread,
-}
-
-/// A cable's marking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Marking {
     rate: Rate,
@@ -105,21 +51,17 @@ impl Marking {
     }
 
     /// Puts the program on these ports, named by the direction of what leaves them.
-    pub(crate) fn build(
-        &self,
-        cable: &Namespace,
-        ports: [(&str, &'static str); 2],
-    ) -> Result<(), MarkingError> {
+    pub(crate) fn build(&self, cable: &Namespace, ports: [(&str, &str); 2]) -> Result<()> {
+        let program = |port| format!("program that marks congestion on {port} of {}", cable.name());
         for (direction, port) in ports {
-            let mut program = self.load().map_err(|source| not_loaded(cable, source))?;
+            let mut ebpf = self.load().with_context(|| format!("loading the {}", program(port)))?;
             let pin = self.pins.join(direction);
             // A thread of its own, which ends here, enters the cable's namespace.
             let attached = std::thread::scope(|scope| {
-                let thread = scope.spawn(|| attach(&mut program, cable, port, &pin));
-                thread.join().unwrap_or(Err(AttachError::Thread))
+                let thread = scope.spawn(|| attach(&mut ebpf, cable, port, &pin));
+                thread.join().unwrap_or_else(|_| bail!("the thread that attaches panicked"))
             });
-            let name = || cable.name().to_owned();
-            attached.map_err(|source| MarkingError::Attach { cable: name(), port, source: source.into() })?;
+            attached.with_context(|| format!("attaching the {}", program(port)))?;
         }
         Ok(())
     }
@@ -142,35 +84,31 @@ impl Marking {
     }
 
     /// Returns the number of marked frames of a direction.
-    pub(crate) fn marked(&self, direction: &str) -> Result<u64, MarkingError> {
+    pub(crate) fn marked(&self, direction: &str) -> Result<u64> {
         let path = self.pins.join(direction);
         let read = || -> Result<u64, MapError> {
             let map = Map::Array(MapData::from_pin(&path)?);
             Array::<_, u64>::try_from(&map)?.get(&0, 0)
         };
-        read().map_err(|source| MarkingError::Counter { path: path.clone(), source: source.into() })
+        read().with_context(|| format!("reading {}, which counts a cable's marks", path.display()))
     }
 }
 
-fn attach(program: &mut aya::Ebpf, cable: &Namespace, port: &str, pin: &Path) -> Result<(), AttachError> {
+fn attach(program: &mut aya::Ebpf, cable: &Namespace, port: &str, pin: &Path) -> Result<()> {
     if let Some(folder) = pin.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    program.map("MARKED").ok_or(AttachError::Object("MARKED"))?.pin(pin)?;
-    let found = program.program_mut("sumac_cable").ok_or(AttachError::Object("sumac_cable"))?;
+    program.map("MARKED").context("the object has no MARKED")?.pin(pin).context("pinning the counter")?;
+    let found = program.program_mut("sumac_cable").context("the object has no sumac_cable")?;
     let classifier: &mut SchedClassifier = found.try_into()?;
     sumac_loader::program::retry_interrupted(|| classifier.load())?;
-    setns(File::open(cable.path())?, CloneFlags::CLONE_NEWNET).map_err(io::Error::from)?;
-    tc::qdisc_add_clsact(port)?;
+    setns(File::open(cable.path())?, CloneFlags::CLONE_NEWNET)?;
+    tc::qdisc_add_clsact(port).context("adding clsact")?;
     let filter = TcAttachOptions::Netlink(NlOptions::default());
     let link = classifier.attach_with_options(port, TcAttachType::Egress, filter)?;
     // Dropping it would take the program off; the kernel does that when the port goes.
     std::mem::forget(classifier.take_link(link)?);
     Ok(())
-}
-
-fn not_loaded(cable: &Namespace, source: aya::EbpfError) -> MarkingError {
-    MarkingError::Load { cable: cable.name().to_owned(), source: source.into() }
 }
 
 #[cfg(test)]

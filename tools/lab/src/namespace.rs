@@ -4,7 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{self, CommandError};
+use anyhow::Result;
+
+use crate::command;
 use crate::spec::Napi;
 
 /// A named network namespace. The value is only a name: creating and deleting are calls of their own.
@@ -33,28 +35,19 @@ impl Namespace {
     }
 
     /// Creates it, without IPv6, whose neighbour discovery would add frames of its own.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub fn create(&self) -> Result<(), CommandError> {
+    pub fn create(&self) -> Result<()> {
         command::output(Command::new("ip").args(["netns", "add", &self.name]))?;
         self.sysctl("net.ipv6.conf.all.disable_ipv6=1\nnet.ipv6.conf.default.disable_ipv6=1\n")?;
         self.ip(&["link set dev lo up".into()])
     }
 
     /// Sets kernel parameters of its network, `name=value` a line.
-    ///
-    /// # Errors
-    /// When the kernel knows no such parameter.
-    pub fn sysctl(&self, settings: &str) -> Result<(), CommandError> {
+    pub fn sysctl(&self, settings: &str) -> Result<()> {
         command::output_of(self.command("sysctl").args(["-q", "-p", "-"]), settings).map(|_| ())
     }
 
-    /// Deletes it, and with it every interface in it.
-    ///
-    /// # Errors
-    /// When the kernel refuses; that it did not exist is not an error.
-    pub fn delete(&self) -> Result<(), CommandError> {
+    /// Deletes it, if it exists, and with it every interface in it.
+    pub fn delete(&self) -> Result<()> {
         if !self.exists() {
             return Ok(());
         }
@@ -70,36 +63,22 @@ impl Namespace {
 
     /// Keeps the firewall's hooks away from bridged frames: where br_netfilter is loaded they parse them as IP, and
     /// drop what is broken, which a wire does not.
-    pub(crate) fn bridge_like_a_wire(&self) -> Result<(), CommandError> {
+    pub(crate) fn bridge_like_a_wire(&self) -> Result<()> {
         let settings = "net.bridge.bridge-nf-call-iptables=0\nnet.bridge.bridge-nf-call-ip6tables=0\n\
                         net.bridge.bridge-nf-call-arptables=0\n";
         // Ignoring unknown names: without br_netfilter there are none of these.
         command::output_of(self.command("sysctl").args(["-q", "-e", "-p", "-"]), settings).map(|_| ())
     }
 
-    /// Runs lines of `ip -batch`.
-    ///
-    /// # Errors
-    /// When one of them fails.
-    pub fn ip(&self, lines: &[String]) -> Result<(), CommandError> {
-        let input = lines.join("\n") + "\n";
-        command::output_of(self.command("ip").args(["-batch", "-"]), &input).map(|_| ())
+    pub fn ip(&self, lines: &[String]) -> Result<()> {
+        batch(self.command("ip"), lines)
     }
 
-    /// Runs lines of `tc -batch`.
-    ///
-    /// # Errors
-    /// When one of them fails.
-    pub fn tc(&self, lines: &[String]) -> Result<(), CommandError> {
-        let input = lines.join("\n") + "\n";
-        command::output_of(self.command("tc").args(["-batch", "-"]), &input).map(|_| ())
+    pub fn tc(&self, lines: &[String]) -> Result<()> {
+        batch(self.command("tc"), lines)
     }
 
-    /// Loads an nftables script.
-    ///
-    /// # Errors
-    /// When it does not load.
-    pub fn nft(&self, script: &str) -> Result<(), CommandError> {
+    pub fn nft(&self, script: &str) -> Result<()> {
         command::output_of(self.command("nft").args(["-f", "-"]), script).map(|_| ())
     }
 
@@ -108,10 +87,7 @@ impl Namespace {
     /// Segments and checksums are made by the sender, not left to the receiver. Received frames stay in order, as on a
     /// wire: `rps_cpus` queues those of a queue to one CPU, and not to where the sender or a shaper's timer ran. Were it to
     /// name several CPUs, only frames of one flow would stay in order, and Sumac's flows are many.
-    ///
-    /// # Errors
-    /// When ethtool or sysfs refuse.
-    pub fn wire_like(&self, interface: &str, link: Link) -> Result<(), CommandError> {
+    pub fn wire_like(&self, interface: &str, link: Link) -> Result<()> {
         self.offload(interface, &["tx", "off", "tso", "off", "gso", "off", "gro", "off"])?;
         let line = |queue: u16| {
             let mask = cpu_mask(link.cpu + usize::from(queue));
@@ -124,7 +100,7 @@ impl Namespace {
     /// Gives a veth a NAPI, without which frames that XDP redirects to it vanish: GRO does that. The kernel notes that
     /// its peer may be redirected to only when GRO is switched on while both are up. Only an interface that has a NAPI
     /// can be told where to run it.
-    pub fn take_redirects(&self, interface: &str, napi: Napi) -> Result<(), CommandError> {
+    pub fn take_redirects(&self, interface: &str, napi: Napi) -> Result<()> {
         self.offload(interface, &["gro", "on"])?;
         let is_threaded = u8::from(napi == Napi::Threaded);
         self.sysfs(&format!("echo {is_threaded} > /sys/class/net/{interface}/threaded"))
@@ -132,39 +108,35 @@ impl Namespace {
 
     /// Runs a shell script where sysfs shows this namespace's interfaces: it shows those of the namespace that it was
     /// mounted in, so this needs a mount of its own.
-    fn sysfs(&self, script: &str) -> Result<(), CommandError> {
+    fn sysfs(&self, script: &str) -> Result<()> {
         command::output(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-c", script]))
             .map(|_| ())
     }
 
     /// Switches features of an interface, as `ethtool -K` names them.
-    pub fn offload(&self, interface: &str, features: &[&str]) -> Result<(), CommandError> {
+    pub fn offload(&self, interface: &str, features: &[&str]) -> Result<()> {
         command::output(self.command("ethtool").args(["-K", interface]).args(features)).map(|_| ())
     }
 
-    /// An interface's MAC address.
-    ///
-    /// # Errors
-    /// When there is no such interface.
-    pub fn mac(&self, interface: &str) -> Result<[u8; 6], CommandError> {
+    pub fn mac(&self, interface: &str) -> Result<[u8; 6]> {
         let mut show = self.command("ip");
         show.args(["-json", "link", "show", "dev", interface]);
         let json = command::json(&mut show)?;
         let text = json[0]["address"].as_str().unwrap_or_default();
-        parse_mac(text).ok_or_else(|| CommandError::Output {
-            line: command::line(&show),
-            why: format!("{text:?} is not a MAC address"),
-        })
+        let why = || command::not_understood(&show, &format!("{text:?} is not a MAC address"));
+        parse_mac(text).ok_or_else(why)
     }
 
     /// Processes that are in it.
-    ///
-    /// # Errors
-    /// When it does not exist.
-    pub fn pids(&self) -> Result<Vec<u32>, CommandError> {
+    pub fn pids(&self) -> Result<Vec<u32>> {
         let text = command::output(Command::new("ip").args(["netns", "pids", &self.name]))?;
         Ok(text.lines().filter_map(|line| line.trim().parse().ok()).collect())
     }
+}
+
+fn batch(mut program: Command, lines: &[String]) -> Result<()> {
+    let input = lines.join("\n") + "\n";
+    command::output_of(program.args(["-batch", "-"]), &input).map(|_| ())
 }
 
 /// The properties of a veth pair.
@@ -189,10 +161,7 @@ impl Link {
 }
 
 /// Joins two namespaces by a pair of veths.
-///
-/// # Errors
-/// When the kernel refuses.
-pub(crate) fn veth(a: (&Namespace, &str), b: (&Namespace, &str), link: Link) -> Result<(), CommandError> {
+pub(crate) fn veth(a: (&Namespace, &str), b: (&Namespace, &str), link: Link) -> Result<()> {
     let end = |(host, interface): (&Namespace, &str)| {
         format!("name {interface} {} netns {}", link.arguments(), host.name())
     };
@@ -223,9 +192,6 @@ fn parse_mac(text: &str) -> Option<[u8; 6]> {
 }
 
 /// Every named network namespace of this machine.
-///
-/// # Errors
-/// When `/run/netns` cannot be read, other than because nothing has ever been mounted there.
 pub fn all() -> io::Result<Vec<String>> {
     match std::fs::read_dir("/run/netns") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

@@ -5,71 +5,27 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use anyhow::{Result, anyhow, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::command;
-use crate::interrupt::{self, Waited};
-use crate::record::{ProcessRecord, Record, RecordError};
-
-/// The time between SIGTERM and SIGKILL.
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The reason that a program of the lab does not run.
-#[derive(Debug, thiserror::Error)]
-pub enum ProcessError {
-    /// It could not be started.
-    #[error("starting `{line}`: {source}")]
-    Start {
-        /// The command line.
-        line: String,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// It ended when it should not have.
-    #[error("{what} ended with {status} before {awaited}; the end of its log:\n{log}")]
-    Ended {
-        /// The program.
-        what: String,
-        status: ExitStatus,
-        /// The awaited condition.
-        awaited: String,
-        /// The text of its messages.
-        log: String,
-    },
-    /// It did not do in time what was expected.
-    #[error("{what} did not get to {awaited} within {seconds} s; the end of its log:\n{log}")]
-    Late {
-        /// The program.
-        what: String,
-        /// The awaited condition.
-        awaited: String,
-        /// The timeout, in seconds.
-        seconds: u64,
-        /// The text of its messages.
-        log: String,
-    },
-    /// Ctrl-C.
-    #[error(transparent)]
-    Interrupted(#[from] interrupt::Interrupted),
-    /// It could not be recorded.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-}
+use crate::interrupt;
+use crate::record::{ProcessRecord, Record, end};
 
 /// A running program. Dropping it ends it.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    what: String,
+    entry: ProcessRecord,
     log: PathBuf,
     record: Arc<Mutex<Record>>,
 }
 
 /// CPU time of a process, in seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct CpuTime {
     /// In user mode.
     pub user: f64,
@@ -100,9 +56,9 @@ impl Process {
         what: &str,
         record: &Arc<Mutex<Record>>,
         piped: bool,
-    ) -> Result<Process, ProcessError> {
+    ) -> Result<Process> {
         let line = command::line(&command);
-        let start = |source| ProcessError::Start { line: line.clone(), source };
+        let start = |source| anyhow!("starting `{line}`: {source}");
         let mut kept = record.lock().unwrap_or_else(PoisonError::into_inner);
         let log = Record::folder(&kept.spec.name).join(format!("{what}.log"));
         let file = File::options().create(true).append(true).open(&log).map_err(start)?;
@@ -110,10 +66,11 @@ impl Process {
         // A group of its own: the terminal's Ctrl-C comes to the lab alone, which then ends things in order.
         command.stdin(Stdio::null()).stdout(stdout).stderr(file).process_group(0);
         let child = command.spawn().map_err(start)?;
-        kept.processes.push(ProcessRecord::of(child.id(), what));
+        let entry = ProcessRecord::of(child.id(), what);
+        kept.processes.push(entry.clone());
         let saved = kept.save();
         drop(kept);
-        let process = Process { child, what: what.to_owned(), log, record: record.clone() };
+        let process = Process { child, entry, log, record: record.clone() };
         saved?;
         Ok(process)
     }
@@ -122,9 +79,8 @@ impl Process {
         self.child.id()
     }
 
-    /// The description.
     pub fn what(&self) -> &str {
-        &self.what
+        &self.entry.what
     }
 
     pub fn log(&self) -> &Path {
@@ -152,81 +108,64 @@ impl Process {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Waits until `ready` says so.
-    ///
-    /// # Errors
-    /// When the program ends first, the time runs out or the user interrupts.
     pub fn wait_until(
         &mut self,
         awaited: &str,
         limit: Duration,
         mut ready: impl FnMut() -> bool,
-    ) -> Result<(), ProcessError> {
-        let waited = interrupt::wait_for(limit, || match self.ended() {
+    ) -> Result<()> {
+        self.wait(awaited, limit, |ended| match ended {
             Some(status) => Some(Err(status)),
             None => ready().then_some(Ok(())),
-        });
-        let (what, awaited, log) = (self.what.clone(), awaited.to_owned(), self.log_tail());
-        match waited {
-            Waited::Done(Ok(())) => Ok(()),
-            Waited::Done(Err(status)) => Err(ProcessError::Ended { what, status, awaited, log }),
-            Waited::TimedOut => Err(ProcessError::Late { what, awaited, seconds: limit.as_secs(), log }),
-            Waited::Interrupted => Err(interrupt::Interrupted.into()),
-        }
+        })
     }
 
     /// Waits until it has ended well.
-    ///
-    /// # Errors
-    /// When it ends with an error, the time runs out or the user interrupts.
-    pub fn wait_success(&mut self, awaited: &str, limit: Duration) -> Result<(), ProcessError> {
-        let waited = interrupt::wait_for(limit, || self.ended());
-        let (what, awaited, log) = (self.what.clone(), awaited.to_owned(), self.log_tail());
+    pub fn wait_success(&mut self, awaited: &str, limit: Duration) -> Result<()> {
+        self.wait(awaited, limit, |ended| {
+            ended.map(|status| if status.success() { Ok(()) } else { Err(status) })
+        })
+    }
+
+    /// Asks `outcome`, which is told of the program's end, until it says something.
+    fn wait(
+        &mut self,
+        awaited: &str,
+        limit: Duration,
+        mut outcome: impl FnMut(Option<ExitStatus>) -> Option<Result<(), ExitStatus>>,
+    ) -> Result<()> {
+        let waited = interrupt::wait_for(limit, || outcome(self.ended()))?;
+        let (what, log, seconds) = (self.what(), self.log_tail(), limit.as_secs());
         match waited {
-            Waited::Done(status) if status.success() => Ok(()),
-            Waited::Done(status) => Err(ProcessError::Ended { what, status, awaited, log }),
-            Waited::TimedOut => Err(ProcessError::Late { what, awaited, seconds: limit.as_secs(), log }),
-            Waited::Interrupted => Err(interrupt::Interrupted.into()),
+            Some(Ok(())) => Ok(()),
+            Some(Err(status)) => {
+                bail!("{what} ended with {status} before {awaited}; the end of its log:\n{log}")
+            }
+            None => bail!("{what} did not get to {awaited} within {seconds} s; the end of its log:\n{log}"),
         }
     }
 
-    /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         // Our own child, not waited for yet: the number cannot be another's. That it has ended is no error.
         let _ = kill(Pid::from_raw(self.pid() as i32), signal);
     }
-
-    /// Ends it: SIGTERM, and SIGKILL when that does not help.
-    pub fn stop(&mut self) -> Option<ExitStatus> {
-        for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-            if self.ended().is_none() {
-                self.signal(signal);
-            }
-            let deadline = Instant::now() + STOP_TIMEOUT;
-            while Instant::now() < deadline {
-                if let Some(status) = self.ended() {
-                    self.forget();
-                    return Some(status);
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
-        None
-    }
-
-    fn forget(&self) {
-        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = record.processes.len();
-        record.processes.retain(|process| process.pid != self.child.id());
-        if record.processes.len() != before {
-            // A record that still names an ended process is harmless: its start time matches nothing.
-            let _ = record.save();
-        }
-    }
 }
 
 impl Drop for Process {
+    /// Ends it.
     fn drop(&mut self) {
-        self.stop();
+        if self.ended().is_none() && end(std::slice::from_ref(&self.entry)).is_ok() {
+            // A zombie, which this reaps. What not even SIGKILL ends stays in the record.
+            let _ = self.child.wait();
+        }
+        if self.ended().is_some() {
+            let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = record.processes.len();
+            record.processes.retain(|process| *process != self.entry);
+            if record.processes.len() != before {
+                // A record that still names an ended process is harmless: its start time matches nothing.
+                let _ = record.save();
+            }
+        }
     }
 }

@@ -3,32 +3,27 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anyhow::{Context, Result};
+
 /// A folder that holds `sumac` and `sumac-agg`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
     folder: PathBuf,
 }
 
-/// They are nowhere.
-#[derive(Debug, thiserror::Error)]
-#[error("no sumac and sumac-agg in {searched}; run `make build`, or name their folder in SUMAC_BIN_DIR")]
-pub struct NotFound {
-    searched: String,
-}
-
 impl Programs {
     /// The folder in `SUMAC_BIN_DIR`, the one of the running program, or cargo's release or debug folder when a test runs.
-    ///
-    /// # Errors
-    /// When neither has both programs.
-    pub fn find() -> Result<Programs, NotFound> {
+    pub fn find() -> Result<Programs> {
         let candidates = match std::env::var_os("SUMAC_BIN_DIR") {
             Some(folder) => vec![PathBuf::from(folder)],
             None => near_this_program(),
         };
         let searched: Vec<_> = candidates.iter().map(|folder| folder.display().to_string()).collect();
         let folder = candidates.into_iter().find(|folder| complete(folder));
-        folder.map(|folder| Programs { folder }).ok_or(NotFound { searched: searched.join(", ") })
+        folder.map(|folder| Programs { folder }).with_context(|| {
+            let searched = searched.join(", ");
+            format!("no sumac and sumac-agg in {searched}; run `make build`, or name their folder in SUMAC_BIN_DIR")
+        })
     }
 
     /// A command of the hosts' program.

@@ -5,11 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Result, anyhow, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use crate::command::CommandError;
 use crate::interrupt;
 use crate::namespace::Namespace;
 use crate::spec::LabSpec;
@@ -18,45 +18,7 @@ use crate::spec::LabSpec;
 pub const DIRECTORY: &str = "/run/sumac-lab";
 
 /// The time between SIGTERM and SIGKILL.
-const STOP_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The reason that a record could not be kept or executed.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// Its file.
-    #[error("{what} {path}: {source}; the lab needs root")]
-    File {
-        /// The action.
-        what: &'static str,
-        /// With which file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// Its contents.
-    #[error("{path} is not a lab's record: {source}; remove it by hand when no such lab is running")]
-    Format {
-        /// The file.
-        path: PathBuf,
-        source: serde_json::Error,
-    },
-    /// The name is unknown.
-    #[error("no lab is called {0}; `sumac-lab list` names those that exist")]
-    Unknown(String),
-    /// A lab of this name is there already.
-    #[error("a lab called {0} exists; choose another --name or `sumac-lab down --name {0}`")]
-    Exists(String),
-    /// A process of the lab does not go away.
-    #[error("{what} (pid {pid}) does not end, not even by SIGKILL")]
-    Immortal {
-        /// The description.
-        what: String,
-        pid: u32,
-    },
-    /// A namespace.
-    #[error(transparent)]
-    Command(#[from] CommandError),
-}
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A process that belongs to a lab; its start time tells it from a later one of the same number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,22 +26,17 @@ pub struct ProcessRecord {
     pub pid: u32,
     /// When it was started, in the kernel's ticks since boot.
     pub started: u64,
-    /// The description.
     pub what: String,
 }
 
 /// Everything of a lab that outlives its maker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The specification.
     pub spec: LabSpec,
-    /// The process that made it.
     pub owner: ProcessRecord,
-    /// Namespaces, by name.
     pub namespaces: Vec<String>,
     /// Folders in bpffs.
     pub pins: Vec<PathBuf>,
-    /// Running programs.
     pub processes: Vec<ProcessRecord>,
 }
 
@@ -95,30 +52,27 @@ impl Record {
     }
 
     /// Reads the record of a lab.
-    ///
-    /// # Errors
-    /// When there is none or it cannot be read.
-    pub fn load(name: &str) -> Result<Record, RecordError> {
+    pub fn load(name: &str) -> Result<Record> {
         let path = Record::path(name);
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(RecordError::Unknown(name.to_owned()));
+                bail!("no lab is called {name}; `sumac-lab list` names those that exist");
             }
-            Err(source) => return Err(RecordError::File { what: "reading", path, source }),
+            Err(source) => return Err(file_error("reading", &path, &source)),
             Ok(text) => text,
         };
-        serde_json::from_str(&text).map_err(|source| RecordError::Format { path, source })
+        serde_json::from_str(&text).map_err(|source| {
+            let path = path.display();
+            anyhow!("{path} is not a lab's record: {source}; remove it by hand when no such lab is running")
+        })
     }
 
     /// The names of all labs that have a record.
-    ///
-    /// # Errors
-    /// When the folder of records cannot be read.
-    pub fn names() -> Result<Vec<String>, RecordError> {
-        let path = PathBuf::from(DIRECTORY);
-        let entries = match fs::read_dir(&path) {
+    pub fn names() -> Result<Vec<String>> {
+        let path = Path::new(DIRECTORY);
+        let entries = match fs::read_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(RecordError::File { what: "listing", path, source }),
+            Err(source) => return Err(file_error("listing", path, &source)),
             Ok(entries) => entries,
         };
         let mut names: Vec<_> = entries
@@ -129,63 +83,36 @@ impl Record {
     }
 
     /// Writes a new lab's record, and makes its folder.
-    ///
-    /// # Errors
-    /// When there is one of this name, or the files cannot be made.
-    pub(crate) fn create(&self) -> Result<(), RecordError> {
-        if Record::path(&self.spec.name).exists() {
-            return Err(RecordError::Exists(self.spec.name.clone()));
+    pub(crate) fn create(&self) -> Result<()> {
+        let name = &self.spec.name;
+        if Record::path(name).exists() {
+            bail!("a lab called {name} exists; choose another --name or `sumac-lab down --name {name}`");
         }
-        let folder = Record::folder(&self.spec.name);
-        fs::create_dir_all(&folder).map_err(|source| RecordError::File {
-            what: "creating",
-            path: folder.clone(),
-            source,
-        })?;
+        let folder = Record::folder(name);
+        fs::create_dir_all(&folder).map_err(|source| file_error("creating", &folder, &source))?;
         self.save()
     }
 
-    /// Writes it again.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub(crate) fn save(&self) -> Result<(), RecordError> {
+    pub(crate) fn save(&self) -> Result<()> {
         let path = Record::path(&self.spec.name);
-        let error = |source| RecordError::File { what: "writing", path: path.clone(), source };
-        let text = serde_json::to_string_pretty(self).map_err(|e| error(e.into()))?;
+        let error = |source| file_error("writing", &path, &source);
+        let text = serde_json::to_string_pretty(self)?;
         // Renamed into place, so that a crash leaves the old record or the new one.
         let draft = path.with_extension("draft");
         fs::write(&draft, text).map_err(error)?;
         fs::rename(&draft, &path).map_err(error)
     }
 
-    /// Whether the process that made the lab is still there.
-    pub fn owner_lives(&self) -> bool {
-        self.owner.lives()
-    }
-
-    /// Ends the recorded processes and no others, and removes pins, namespaces, folder and record.
-    ///
-    /// # Errors
-    /// The first thing that could not be removed, after all others have been; the record stays then.
-    pub fn remove(&self) -> Result<(), RecordError> {
+    /// Ends the recorded processes and no others, and removes pins, namespaces, folder and record. Returns the first error
+    /// after it has tried everything; the record stays then.
+    pub fn remove(&self) -> Result<()> {
         let name = &self.spec.name;
-        let mut first: Result<(), RecordError> = Ok(());
-        let mut note = |result: Result<(), RecordError>| {
-            if first.is_ok() {
-                first = result;
-            }
-        };
-        note(end(&self.processes));
-        for path in self.pins.iter().chain([&Record::folder(name)]) {
-            note(remove_folder(path));
-        }
-        for namespace in &self.namespaces {
-            note(Namespace::named(namespace).delete().map_err(RecordError::from));
-        }
-        first?;
+        let mut results = vec![end(&self.processes)];
+        results.extend(self.pins.iter().chain([&Record::folder(name)]).map(|path| remove_folder(path)));
+        results.extend(self.namespaces.iter().map(|namespace| Namespace::named(namespace).delete()));
+        results.into_iter().collect::<Result<()>>()?;
         let path = Record::path(name);
-        fs::remove_file(&path).map_err(|source| RecordError::File { what: "removing", path, source })
+        fs::remove_file(&path).map_err(|source| file_error("removing", &path, &source))
     }
 }
 
@@ -210,7 +137,7 @@ impl ProcessRecord {
 }
 
 /// Asks processes to end, and makes them.
-fn end(processes: &[ProcessRecord]) -> Result<(), RecordError> {
+pub(crate) fn end(processes: &[ProcessRecord]) -> Result<()> {
     // Not interrupt::wait_for: after Ctrl-C is just when this has to be done with patience.
     let gone_within = |limit: Duration| {
         let deadline = std::time::Instant::now() + limit;
@@ -231,18 +158,22 @@ fn end(processes: &[ProcessRecord]) -> Result<(), RecordError> {
         }
     }
     match processes.iter().find(|process| process.lives()) {
-        Some(process) => Err(RecordError::Immortal { what: process.what.clone(), pid: process.pid }),
+        Some(ProcessRecord { what, pid, .. }) => {
+            bail!("{what} (pid {pid}) does not end, not even by SIGKILL")
+        }
         None => Ok(()),
     }
 }
 
-fn remove_folder(path: &Path) -> Result<(), RecordError> {
+fn remove_folder(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(RecordError::File { what: "removing", path: path.to_owned(), source })
-        }
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(file_error("removing", path, &source)),
         _ => Ok(()),
     }
+}
+
+fn file_error(what: &str, path: &Path, source: &io::Error) -> anyhow::Error {
+    anyhow!("{what} {}: {source}; the lab needs root", path.display())
 }
 
 /// When a process started, in ticks since boot; none when it is gone or a zombie.

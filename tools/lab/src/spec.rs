@@ -1,22 +1,24 @@
 //! The specification of a lab.
 
 use std::net::Ipv4Addr;
+use std::ops::{Range, RangeInclusive};
 
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::units::{Probability, Rate};
 
 /// The range of a lab's number of workers.
-pub const WORKERS: std::ops::RangeInclusive<u16> = 2..=16;
+pub const WORKERS: RangeInclusive<u16> = 2..=16;
 
 /// The largest MTU: jumbo frames. Up to 3506 a veth hands XDP programs a frame in one piece, above in several.
 pub const LARGEST_MTU: u32 = 9000;
 
 /// The range of an interface's number of queues, each with a shard of a job's slots.
-pub const QUEUES: std::ops::RangeInclusive<u16> = 1..=8;
+pub const QUEUES: RangeInclusive<u16> = 1..=8;
 
 /// The range of the number of racks in a lab of two levels.
-pub const RACKS: std::ops::RangeInclusive<u16> = 2..=8;
+pub const RACKS: RangeInclusive<u16> = 2..=8;
 
 /// The third byte of the subnet that joins the first rack to the root; those of workers are below.
 const UPLINKS: u8 = 100;
@@ -50,93 +52,81 @@ pub enum Napi {
 }
 
 /// The faults of a cable, in each direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 pub struct Faults {
-    /// Frames that vanish.
+    /// Part of the frames that vanish, per direction of every cable
+    #[arg(long, default_value = "0", value_name = "PROBABILITY")]
     pub loss: Probability,
-    /// Frames that arrive twice.
+    /// Part of the frames that arrive twice, per direction of every cable
+    #[arg(long, default_value = "0", value_name = "PROBABILITY")]
     pub duplicate: Probability,
-    /// Frames that later ones overtake.
+    /// Part of the frames that later ones overtake, per direction of every cable
+    #[arg(long, default_value = "0", value_name = "PROBABILITY")]
     pub reorder: Probability,
 }
 
 impl Faults {
-    /// Whether nothing goes wrong.
     pub fn is_none(&self) -> bool {
         *self == Faults::default()
     }
 }
 
-/// A lab before it is built.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A lab before it is built: on the command line, in the program, and in the lab's record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 pub struct LabSpec {
-    /// Its name, the prefix of its namespaces.
+    /// Name of the lab and prefix of its namespaces; by default from this process's number
+    #[arg(long, default_value_t = own_name(), hide_default_value = true)]
     pub name: String,
-    /// Number of worker hosts.
+    /// Number of worker hosts, 2 to 16
+    #[arg(long, default_value_t = 4)]
     pub workers: u16,
+    /// The topology of workers and aggregator
+    #[arg(long, value_enum, default_value_t)]
     pub topology: Topology,
-    /// Racks, each with an aggregator and an equal part of the workers, below a root; 0: one aggregator for all.
+    /// Two levels: this many racks, each with an aggregator and an equal part of the workers, below a root
+    #[arg(
+        long,
+        default_value_t = 0,
+        hide_default_value = true,
+        requires = "workers_per_rack",
+        conflicts_with = "workers"
+    )]
     pub racks: u16,
-    /// Workers, the last ones, that hang on the root itself beside its racks; only dynamic jobs can have them.
+    /// Workers, the last ones, that hang on the root itself, beside the racks'; only dynamic jobs can have them
+    #[arg(long, requires = "racks", default_value_t = 0, value_name = "WORKERS")]
     pub beside_root: u16,
     /// Hosts of their own for the parameter hosts of dynamic jobs, on the only aggregator or on the root.
+    #[arg(skip)]
     pub parameter_hosts: u16,
-    /// Queues of every interface.
+    /// Queues of every interface; a job has a shard of its slots on each
+    #[arg(long, visible_alias = "shards", default_value_t = 1)]
     pub queues: u16,
-    /// MTU of every interface.
+    /// MTU of every interface, at most 9000
+    #[arg(long, default_value_t = 1500)]
     pub mtu: u32,
-    /// The context of receive processing.
+    /// The context of receive processing
+    #[arg(long, value_enum, default_value_t)]
     pub napi: Napi,
-    /// Rate of each cable, each way; none: as fast as the machine can.
+    /// Rate of every cable, each way, such as 1gbit; by default as fast as the machine can
+    #[arg(long)]
     pub rate: Option<Rate>,
-    /// The faults of each cable.
+    #[command(flatten)]
     pub faults: Faults,
-    /// The queue at a cable's shaper above which it marks congestion, in units of 1024 bytes; none: no marks. Without a
-    /// rate there is no shaper.
+    /// Mark congestion (ECN) above this backlog of a cable with a rate, in KB of 1024 bytes; 0: never; by default 64
+    /// where there are parameter hosts
+    #[arg(long = "ecn-threshold", value_name = "KB", requires = "rate")]
     pub ecn_threshold_kb: Option<u32>,
 }
 
-/// The reason that a specification is invalid.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum SpecError {
-    /// A name that would not do as part of a namespace's or a file's name.
-    #[error("{0:?} cannot name a lab; use 1 to 20 letters, digits and dashes")]
-    Name(String),
-    /// Too few or too many.
-    #[error("a lab has {first} to {last} workers, not {0}", first = WORKERS.start(), last = WORKERS.end())]
-    Workers(u16),
-    /// Too small for IPv4 hosts or larger than jumbo frames.
-    #[error("MTU {0} is not between 576 and {LARGEST_MTU}")]
-    Mtu(u32),
-    /// Too few or too many.
-    #[error("an interface has {first} to {last} queues, not {0}", first = QUEUES.start(), last = QUEUES.end())]
-    Queues(u16),
-    /// Workers that cannot be dealt out.
-    #[error(
-        "{workers} workers cannot be in {racks} racks: there are {first} to {last} racks, all of one size",
-        first = RACKS.start(), last = RACKS.end()
-    )]
-    Racks {
-        /// The requested number of racks.
-        racks: u16,
-        workers: u16,
-    },
-    /// Two things that do not go together.
-    #[error("racks have a port for each worker; leave out --topology one-arm")]
-    OneArmedRacks,
-    /// Workers beside the root without racks.
-    #[error("workers beside the root need racks; with one aggregator they are just workers")]
-    BesideNothing,
-    /// More parameter hosts than a job can have.
-    #[error("a lab has at most {PARAMETER_HOSTS} parameter hosts, not {0}")]
-    ParameterHosts(u16),
+fn own_name() -> String {
+    format!("sumac{}", std::process::id())
 }
 
 impl LabSpec {
     /// A lab of `workers` on straight veths, one port each, MTU 1500, named after this process.
     pub fn new(workers: u16) -> LabSpec {
         LabSpec {
-            name: format!("sumac{}", std::process::id()),
+            name: own_name(),
             workers,
             topology: Topology::PerPort,
             racks: 0,
@@ -152,38 +142,37 @@ impl LabSpec {
     }
 
     /// Checks what the kernel would refuse half way through.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
-    pub fn check(&self) -> Result<(), SpecError> {
+    pub fn check(&self) -> Result<()> {
         check_name(&self.name)?;
-        if !WORKERS.contains(&self.workers) {
-            return Err(SpecError::Workers(self.workers));
-        }
-        if !(576..=LARGEST_MTU).contains(&self.mtu) {
-            return Err(SpecError::Mtu(self.mtu));
-        }
-        if !QUEUES.contains(&self.queues) {
-            return Err(SpecError::Queues(self.queues));
-        }
-        if self.parameter_hosts > PARAMETER_HOSTS {
-            return Err(SpecError::ParameterHosts(self.parameter_hosts));
-        }
-        self.check_racks()
-    }
-
-    fn check_racks(&self) -> Result<(), SpecError> {
-        let LabSpec { racks, workers, beside_root, topology, .. } = *self;
+        let LabSpec { racks, workers, beside_root, parameter_hosts, queues, mtu, .. } = *self;
+        let within = |range: RangeInclusive<u16>, value: u16, whose: &str, what: &str| {
+            let (first, last) = (range.start(), range.end());
+            ensure!(range.contains(&value), "{whose} has {first} to {last} {what}, not {value}");
+            Ok(())
+        };
+        within(WORKERS, workers, "a lab", "workers")?;
+        ensure!((576..=LARGEST_MTU).contains(&mtu), "MTU {mtu} is not between 576 and {LARGEST_MTU}");
+        within(QUEUES, queues, "an interface", "queues")?;
+        ensure!(
+            parameter_hosts <= PARAMETER_HOSTS,
+            "a lab has at most {PARAMETER_HOSTS} parameter hosts, not {parameter_hosts}"
+        );
         if racks == 0 {
-            return if beside_root == 0 { Ok(()) } else { Err(SpecError::BesideNothing) };
+            ensure!(
+                beside_root == 0,
+                "workers beside the root need racks; with one aggregator they are just workers"
+            );
+            return Ok(());
         }
         let in_racks = workers.saturating_sub(beside_root);
-        if !RACKS.contains(&racks) || in_racks == 0 || !in_racks.is_multiple_of(racks) {
-            return Err(SpecError::Racks { racks, workers: in_racks });
-        }
-        if topology == Topology::OneArm {
-            return Err(SpecError::OneArmedRacks);
-        }
+        ensure!(
+            RACKS.contains(&racks) && in_racks > 0 && in_racks.is_multiple_of(racks),
+            "{in_racks} workers cannot be in {racks} racks: there are {} to {} racks, all of one size",
+            RACKS.start(),
+            RACKS.end()
+        );
+        let has_ports = self.topology == Topology::PerPort;
+        ensure!(has_ports, "racks have a port for each worker; leave out --topology one-arm");
         Ok(())
     }
 
@@ -192,12 +181,21 @@ impl LabSpec {
         self.rate.is_some() || !self.faults.is_none()
     }
 
-    /// The address of a worker.
-    pub fn worker_ip(&self, rank: u16) -> Ipv4Addr {
+    /// The address of a host that has this subnet for itself, or this place on the switch.
+    fn leaf_ip(&self, subnet: u8, place: u8) -> Ipv4Addr {
         match self.topology {
-            Topology::PerPort => Ipv4Addr::new(10, 77, rank as u8, 2),
-            Topology::OneArm => Ipv4Addr::new(10, 77, 0, 10 + rank as u8),
+            Topology::PerPort => Ipv4Addr::new(10, 77, subnet, 2),
+            Topology::OneArm => Ipv4Addr::new(10, 77, 0, place),
         }
+    }
+
+    /// The aggregator's address as the host of this subnet sees it.
+    fn gateway(&self, subnet: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, if self.topology == Topology::PerPort { subnet } else { 0 }, 1)
+    }
+
+    pub fn worker_ip(&self, rank: u16) -> Ipv4Addr {
+        self.leaf_ip(rank as u8, 10 + rank as u8)
     }
 
     /// Returns the number of workers of each rack, or none with one aggregator.
@@ -206,7 +204,7 @@ impl LabSpec {
     }
 
     /// The workers that hang on the only aggregator, or on the root itself.
-    pub fn root_ranks(&self) -> std::ops::Range<u16> {
+    pub fn root_ranks(&self) -> Range<u16> {
         self.rack_size().map_or(0, |size| size * self.racks)..self.workers
     }
 
@@ -215,20 +213,13 @@ impl LabSpec {
         self.rack_size().map(|size| rank / size).filter(|rack| *rack < self.racks)
     }
 
-    /// The address of a parameter host.
     pub fn host_ip(&self, host: u16) -> Ipv4Addr {
-        match self.topology {
-            Topology::PerPort => Ipv4Addr::new(10, 77, HOSTS + host as u8, 2),
-            Topology::OneArm => Ipv4Addr::new(10, 77, 0, HOSTS + host as u8),
-        }
+        self.leaf_ip(HOSTS + host as u8, HOSTS + host as u8)
     }
 
     /// The address of the only aggregator, or of the root, as this parameter host sees it.
     pub fn host_gateway(&self, host: u16) -> Ipv4Addr {
-        match self.topology {
-            Topology::PerPort => Ipv4Addr::new(10, 77, HOSTS + host as u8, 1),
-            Topology::OneArm => self.aggregator_ip(0),
-        }
+        self.gateway(HOSTS + host as u8)
     }
 
     /// The interface of the only aggregator, or of the root, towards a parameter host.
@@ -251,10 +242,7 @@ impl LabSpec {
 
     /// The address of this worker's aggregator as the worker sees it, which is its gateway.
     pub fn aggregator_ip(&self, rank: u16) -> Ipv4Addr {
-        match self.topology {
-            Topology::PerPort => Ipv4Addr::new(10, 77, rank as u8, 1),
-            Topology::OneArm => Ipv4Addr::new(10, 77, 0, 1),
-        }
+        self.gateway(rank as u8)
     }
 
     /// The interfaces of the aggregator, or of the root towards racks and its own workers, and towards parameter hosts.
@@ -288,50 +276,56 @@ fn port(number: u16) -> String {
 }
 
 /// Checks that a name can be part of a namespace's and a file's name.
-///
-/// # Errors
-/// When it cannot.
-pub fn check_name(name: &str) -> Result<(), SpecError> {
+pub fn check_name(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    if (1..=20).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('-') {
-        Ok(())
-    } else {
-        Err(SpecError::Name(name.to_owned()))
-    }
+    let is_good = (1..=20).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('-');
+    ensure!(is_good, "{name:?} cannot name a lab; use 1 to 20 letters, digits and dashes");
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Why a specification is invalid; empty where it is not.
+    fn why(spec: &LabSpec) -> String {
+        spec.check().err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
     #[test]
     fn refuses_what_the_kernel_would() {
         let spec = LabSpec::new(4);
-        assert_eq!(spec.check(), Ok(()));
+        assert_eq!(why(&spec), "");
         for workers in [0, 1, 17] {
-            assert_eq!(LabSpec { workers, ..spec.clone() }.check(), Err(SpecError::Workers(workers)));
+            let expected = format!("a lab has 2 to 16 workers, not {workers}");
+            assert_eq!(why(&LabSpec { workers, ..spec.clone() }), expected);
         }
         for mtu in [100, 9001] {
-            assert_eq!(LabSpec { mtu, ..spec.clone() }.check(), Err(SpecError::Mtu(mtu)));
+            let expected = format!("MTU {mtu} is not between 576 and 9000");
+            assert_eq!(why(&LabSpec { mtu, ..spec.clone() }), expected);
         }
         for queues in [0, 9] {
-            assert_eq!(LabSpec { queues, ..spec.clone() }.check(), Err(SpecError::Queues(queues)));
+            let expected = format!("an interface has 1 to 8 queues, not {queues}");
+            assert_eq!(why(&LabSpec { queues, ..spec.clone() }), expected);
         }
         for name in ["", "../x", "a b", "-x", "abcdefghijklmnopqrstu"] {
-            assert!(LabSpec { name: name.into(), ..spec.clone() }.check().is_err(), "{name}");
+            let expected = format!("{name:?} cannot name a lab; use 1 to 20 letters, digits and dashes");
+            assert_eq!(why(&LabSpec { name: name.into(), ..spec.clone() }), expected);
         }
     }
 
     #[test]
     fn racks_are_of_one_size() {
         let racks = |racks, workers| LabSpec { racks, ..LabSpec::new(workers) };
-        assert_eq!(racks(2, 6).check(), Ok(()));
+        assert_eq!(why(&racks(2, 6)), "");
         for (count, workers) in [(1, 4), (2, 5), (9, 9)] {
-            let error = SpecError::Racks { racks: count, workers };
-            assert_eq!(racks(count, workers).check(), Err(error));
+            let expected = format!(
+                "{workers} workers cannot be in {count} racks: there are 2 to 8 racks, all of one size"
+            );
+            assert_eq!(why(&racks(count, workers)), expected);
         }
         let one_arm = LabSpec { topology: Topology::OneArm, ..racks(2, 4) };
-        assert_eq!(one_arm.check(), Err(SpecError::OneArmedRacks));
+        assert!(why(&one_arm).starts_with("racks have a port for each worker"));
         let spec = racks(2, 6);
         assert_eq!([0, 2, 3, 5].map(|rank| spec.rack_of(rank)), [0, 0, 1, 1].map(Some));
         assert_eq!([0, 2, 3, 5].map(|rank| spec.port_of(rank)), ["port0", "port2", "port0", "port2"]);
@@ -342,7 +336,7 @@ mod tests {
     #[test]
     fn workers_beside_the_root_have_ports_of_its_own() {
         let spec = LabSpec { racks: 2, beside_root: 2, parameter_hosts: 1, ..LabSpec::new(6) };
-        assert_eq!(spec.check(), Ok(()));
+        assert_eq!(why(&spec), "");
         assert_eq!(
             [0, 1, 2, 3, 4, 5].map(|rank| spec.rack_of(rank)),
             [Some(0), Some(0), Some(1), Some(1), None, None]
@@ -350,8 +344,9 @@ mod tests {
         assert_eq!([1, 2, 4, 5].map(|rank| spec.port_of(rank)), ["port1", "port0", "port2", "port3"]);
         assert_eq!(spec.aggregator_ports(), ["port0", "port1", "port2", "port3", "host0"]);
         assert_eq!((spec.root_ranks(), LabSpec::new(4).root_ranks()), (4..6, 0..4));
-        assert_eq!(LabSpec { racks: 0, ..spec.clone() }.check(), Err(SpecError::BesideNothing));
-        assert_eq!(LabSpec { parameter_hosts: 5, ..spec }.check(), Err(SpecError::ParameterHosts(5)));
+        assert!(why(&LabSpec { racks: 0, ..spec.clone() }).starts_with("workers beside the root need racks"));
+        let why = why(&LabSpec { parameter_hosts: 5, ..spec });
+        assert_eq!(why, "a lab has at most 4 parameter hosts, not 5");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use nix::sched::{CloneFlags, setns};
 use serde::Serialize;
 
@@ -18,23 +19,6 @@ const STEP: Duration = Duration::from_millis(10);
 
 /// The field of sent packets behind the name in /proc/net/dev.
 const SENT: usize = 9;
-
-/// The reason that there is no trace.
-#[derive(Debug, thiserror::Error)]
-pub enum TraceError {
-    /// The interface's counters.
-    #[error("reading the counters of {interface} in {host}: {source}")]
-    Counters {
-        /// The namespace.
-        host: String,
-        interface: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The thread that counts died.
-    #[error("the thread that counts frames panicked")]
-    Thread,
-}
 
 /// The frames that worker 0 sent during one allreduce.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -47,7 +31,6 @@ pub struct Trace {
     pub frames: Vec<f64>,
 }
 
-/// A count at a time.
 type Sample = (f64, u64);
 
 /// Counts what worker 0 sends until it is asked for the result.
@@ -59,12 +42,10 @@ pub struct Sampler {
     interface: &'static str,
 }
 
-/// All counts.
 #[derive(Debug)]
 pub struct Samples(Vec<Sample>);
 
 impl Sampler {
-    /// Begins to count.
     pub fn start(lab: &Lab) -> Sampler {
         let stop = Arc::new(AtomicBool::new(false));
         let (seen, path) = (stop.clone(), lab.worker(0).path());
@@ -84,18 +65,11 @@ impl Sampler {
         Sampler { stop, thread: Some(thread), host: lab.worker(0).name().to_owned(), interface }
     }
 
-    /// Ends counting.
-    ///
-    /// # Errors
-    /// When the counters could not be read.
-    pub fn finish(mut self) -> Result<Samples, TraceError> {
+    pub fn finish(mut self) -> Result<Samples> {
         self.stop.store(true, Ordering::Relaxed);
         let counted = self.thread.take().map(JoinHandle::join).and_then(Result::ok);
-        counted.ok_or(TraceError::Thread)?.map(Samples).map_err(|source| TraceError::Counters {
-            host: self.host.clone(),
-            interface: self.interface.to_owned(),
-            source,
-        })
+        let counted = counted.context("the thread that counts frames panicked")?.map(Samples);
+        counted.with_context(|| format!("reading the counters of {} in {}", self.interface, self.host))
     }
 }
 

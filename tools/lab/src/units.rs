@@ -3,26 +3,17 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A text that is no rate or probability.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum UnitError {
-    /// Not a rate.
-    #[error("{0:?} is not a rate; write for example 100mbit, 1gbit or 2.5gbit")]
-    Rate(String),
-    /// Not a probability.
-    #[error("{0:?} is not a probability; write for example 1% or 0.01, at most 50%")]
-    Probability(String),
-}
+use anyhow::{Result, anyhow, ensure};
 
 /// Bits per second of a cable, each way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Rate(pub u64);
 
 impl FromStr for Rate {
-    type Err = UnitError;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Rate, UnitError> {
-        let error = || UnitError::Rate(text.to_owned());
+    fn from_str(text: &str) -> Result<Rate> {
+        let error = || anyhow!("{text:?} is not a rate; write for example 100mbit, 1gbit or 2.5gbit");
         let lower = text.trim().to_ascii_lowercase();
         let digits = lower.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(lower.len());
         let (number, unit) = lower.split_at(digits);
@@ -35,7 +26,8 @@ impl FromStr for Rate {
         };
         let bits = number.parse::<f64>().map_err(|_| error())? * factor;
         // Less than 64 kbit/s does not carry the control plane; more than 1 Tbit/s no machine shapes.
-        if (64e3..=1e12).contains(&bits) { Ok(Rate(bits.round() as u64)) } else { Err(error()) }
+        ensure!((64e3..=1e12).contains(&bits), error());
+        Ok(Rate(bits.round() as u64))
     }
 }
 
@@ -56,27 +48,23 @@ impl fmt::Display for Rate {
 pub struct Probability(pub u32);
 
 impl Probability {
-    /// Whether it never happens.
     pub fn is_zero(self) -> bool {
         self.0 == 0
     }
 }
 
 impl FromStr for Probability {
-    type Err = UnitError;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Probability, UnitError> {
-        let error = || UnitError::Probability(text.to_owned());
+    fn from_str(text: &str) -> Result<Probability> {
+        let error = || anyhow!("{text:?} is not a probability; write for example 1% or 0.01, at most 50%");
         let trimmed = text.trim();
         let value = match trimmed.strip_suffix('%') {
             Some(percent) => percent.parse::<f64>().map_err(|_| error())? / 100.0,
             None => trimmed.parse::<f64>().map_err(|_| error())?,
         };
-        if (0.0..=0.5).contains(&value) {
-            Ok(Probability((value * 1e6).round() as u32))
-        } else {
-            Err(error())
-        }
+        ensure!((0.0..=0.5).contains(&value), error());
+        Ok(Probability((value * 1e6).round() as u32))
     }
 }
 
@@ -93,7 +81,7 @@ mod tests {
     #[test]
     fn rates() {
         for (text, bits) in [("1gbit", 1_000_000_000), ("100Mbit", 100_000_000), ("2.5gbit", 2_500_000_000)] {
-            assert_eq!(text.parse(), Ok(Rate(bits)), "{text}");
+            assert_eq!(text.parse().ok(), Some(Rate(bits)), "{text}");
         }
         for text in ["", "1", "gbit", "1gb", "-1gbit", "0gbit", "1e3gbit", "infgbit"] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
@@ -106,7 +94,7 @@ mod tests {
         for (text, millionths) in
             [("1%", 10_000), ("0.01%", 100), ("0.01", 10_000), ("0", 0), ("50%", 500_000)]
         {
-            assert_eq!(text.parse(), Ok(Probability(millionths)), "{text}");
+            assert_eq!(text.parse().ok(), Some(Probability(millionths)), "{text}");
         }
         for text in ["", "%", "51%", "-1%", "NaN", "1 percent"] {
             assert!(text.parse::<Probability>().is_err(), "{text}");

@@ -27,8 +27,9 @@
 
 use std::net::Ipv4Addr;
 
-use crate::cable::{Cable, CableError, FAR, NEAR};
-use crate::command::CommandError;
+use anyhow::Result;
+
+use crate::cable::{Cable, FAR, NEAR};
 use crate::namespace::{self, Link, Namespace};
 use crate::spec::{LabSpec, Topology};
 
@@ -78,7 +79,7 @@ impl Hosts {
     }
 
     /// Creates namespaces, interfaces, addresses and routes.
-    pub(crate) fn build(&self, spec: &LabSpec) -> Result<(), CableError> {
+    pub(crate) fn build(&self, spec: &LabSpec) -> Result<()> {
         for host in self.all() {
             host.create()?;
         }
@@ -107,7 +108,7 @@ impl Hosts {
         Ok(())
     }
 
-    fn build_switch(&self, switch: &Namespace, spec: &LabSpec) -> Result<(), CommandError> {
+    fn build_switch(&self, switch: &Namespace, spec: &LabSpec) -> Result<()> {
         switch.bridge_like_a_wire()?;
         let mtu = spec.mtu;
         switch.ip(&[
@@ -122,7 +123,7 @@ impl Hosts {
         self.aggregator.ip(&[format!("addr add {}/24 dev port0", spec.aggregator_ip(0))])
     }
 
-    fn plug_in_rack(&self, rack: u16, spec: &LabSpec) -> Result<(), CableError> {
+    fn plug_in_rack(&self, rack: u16, spec: &LabSpec) -> Result<()> {
         let number = usize::from(rack);
         let (host, port) = (&self.racks[number], format!("port{rack}"));
         let cable = self.cables.get(usize::from(spec.workers) + number);
@@ -132,10 +133,10 @@ impl Hosts {
         host.ip(&[format!("addr add {up}/24 dev {UPLINK}"), format!("route add default via {root}")])?;
         let workers = (0..spec.workers).filter(|rank| spec.rack_of(*rank) == Some(rack));
         let routes = workers.map(|rank| format!("route add {}/32 via {up}", spec.worker_ip(rank)));
-        Ok(self.aggregator.ip(&routes.collect::<Vec<_>>())?)
+        self.aggregator.ip(&routes.collect::<Vec<_>>())
     }
 
-    fn plug_in_worker(&self, rank: u16, spec: &LabSpec) -> Result<(), CableError> {
+    fn plug_in_worker(&self, rank: u16, spec: &LabSpec) -> Result<()> {
         let number = usize::from(rank);
         let leaf = Leaf {
             host: &self.workers[number],
@@ -148,7 +149,7 @@ impl Hosts {
         self.plug_in(&leaf, self.cables.get(number), spec, link(spec, number))
     }
 
-    fn plug_in_parameter_host(&self, host: u16, spec: &LabSpec) -> Result<(), CableError> {
+    fn plug_in_parameter_host(&self, host: u16, spec: &LabSpec) -> Result<()> {
         let number = usize::from(host);
         let leaf = Leaf {
             host: &self.parameter[number],
@@ -162,13 +163,7 @@ impl Hosts {
         self.plug_in(&leaf, cable, spec, link(spec, number))
     }
 
-    fn plug_in(
-        &self,
-        leaf: &Leaf<'_>,
-        cable: Option<&Cable>,
-        spec: &LabSpec,
-        link: Link,
-    ) -> Result<(), CableError> {
+    fn plug_in(&self, leaf: &Leaf<'_>, cable: Option<&Cable>, spec: &LabSpec, link: Link) -> Result<()> {
         let Leaf { host, name, address, gateway, aggregator, port } = leaf;
         let near = (*host, WORKER_PORT);
         match &self.switch {
@@ -182,7 +177,7 @@ impl Hosts {
             }
         }
         let address = format!("addr add {address}/24 dev {WORKER_PORT}");
-        Ok(host.ip(&[address, format!("route add default via {gateway}")])?)
+        host.ip(&[address, format!("route add default via {gateway}")])
     }
 
     /// The aggregator that a worker hangs on: its rack's, or the only one.
@@ -211,15 +206,9 @@ fn link(spec: &LabSpec, number: usize) -> Link {
 }
 
 /// Joins two interfaces, by a cable where there is one.
-fn join(
-    near: End<'_>,
-    far: End<'_>,
-    cable: Option<&Cable>,
-    spec: &LabSpec,
-    link: Link,
-) -> Result<(), CableError> {
+fn join(near: End<'_>, far: End<'_>, cable: Option<&Cable>, spec: &LabSpec, link: Link) -> Result<()> {
     match cable {
-        None => Ok(namespace::veth(near, far, link)?),
+        None => namespace::veth(near, far, link),
         Some(cable) => {
             namespace::veth(near, (cable.namespace(), NEAR), link)?;
             namespace::veth((cable.namespace(), FAR), far, link)?;

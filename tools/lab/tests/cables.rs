@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test says why it failed by panicking")]
 
 use std::process::Command;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -28,33 +29,51 @@ fn lab(test: &str, change: impl FnOnce(&mut LabSpec)) -> Option<Lab> {
     None
 }
 
-/// Sends numbered datagrams from w0 to w1 and returns the numbers in the order of their arrival. In bursts that overtake each
-/// other, and slowly: a veth drops what comes while its NAPI thread waits for a busy CPU and 256 frames are there already.
-fn numbers(lab: &Lab, count: u32) -> Vec<u32> {
-    const RECEIVER: &str = "import socket,struct,sys
+/// Has w1 print a line for each datagram and w0 send them, by Python; returns the lines. They are sent in bursts that overtake
+/// each other, and slowly: a veth drops what comes while its NAPI thread waits for a busy CPU and 256 frames are there already.
+fn datagrams<T: FromStr>(lab: &Lab, receive: &str, send: &str, count: u32, ecn: u8) -> Vec<T> {
+    let receiver = format!(
+        "import socket,struct
 s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.setsockopt(socket.SOL_SOCKET,33,1<<24)
-s.bind(('0.0.0.0',9)); s.settimeout(2); print('ready',flush=True)
+s.setsockopt(socket.IPPROTO_IP,13,1); s.bind(('0.0.0.0',9)); s.settimeout(2); print('ready',flush=True)
 try:
-  while True: print(struct.unpack('!I',s.recv(2000)[:4])[0])
-except socket.timeout: pass";
-    const SENDER: &str = "import socket,struct,sys,time
-s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)
-for i in range(int(sys.argv[2])):
-  s.sendto(struct.pack('!I',i)+bytes(1100),(sys.argv[1],9))
-  if i%20==19: time.sleep(0.004)";
-    let mut receiver = lab
-        .start(lab.worker(1), "receiver", Command::new("/usr/bin/python3").args(["-c", RECEIVER]))
-        .unwrap();
+  while True: print({receive})
+except socket.timeout: pass"
+    );
+    let sender = format!(
+        "import socket,struct,time
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.setsockopt(socket.SOL_SOCKET,32,1<<24)
+s.setsockopt(socket.IPPROTO_IP,socket.IP_TOS,{ecn})
+for i in range({count}):
+  s.sendto({send},('{}',9))
+  if i%20==19: time.sleep(0.004)",
+        lab.spec().worker_ip(1)
+    );
+    let python = |script: &str| {
+        let mut python = Command::new("/usr/bin/python3");
+        python.args(["-c", script]);
+        python
+    };
+    let what = format!("receiver{ecn}-{count}");
+    let mut receiver = lab.start(lab.worker(1), &what, &mut python(&receiver)).unwrap();
     let log = receiver.log().to_owned();
     let said = || std::fs::read_to_string(&log).unwrap_or_default();
     receiver.wait_until("its socket", Duration::from_secs(10), || said().starts_with("ready")).unwrap();
-    let to = lab.spec().worker_ip(1).to_string();
-    let mut sender = Command::new("/usr/bin/python3");
-    sender.args(["-c", SENDER, &to, &count.to_string()]);
-    let mut sender = lab.start(lab.worker(0), "sender", &mut sender).unwrap();
+    let mut sender = lab.start(lab.worker(0), "sender", &mut python(&sender)).unwrap();
     sender.wait_success("the end of its datagrams", Duration::from_secs(60)).unwrap();
     receiver.wait_success("the silence after the last", Duration::from_secs(60)).unwrap();
     said().lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// Sends numbered datagrams from w0 to w1 and returns the numbers in the order of their arrival.
+fn numbers(lab: &Lab, count: u32) -> Vec<u32> {
+    datagrams(lab, "struct.unpack('!I',s.recv(2000)[:4])[0]", "struct.pack('!I',i)+bytes(1100)", count, 0)
+}
+
+/// Sends a burst of 1000-byte datagrams from w0 to w1 much faster than the cables' rate, each with this ECN field, and returns the ECN
+/// fields that arrive, in order.
+fn fields(lab: &Lab, count: u32, ecn: u8) -> Vec<u8> {
+    datagrams(lab, "s.recvmsg(2000,100)[1][0][2][0]&3", "bytes(958)", count, ecn)
 }
 
 fn iperf(lab: &Lab, options: &[&str]) -> Value {
@@ -146,35 +165,6 @@ fn racks_reach_each_other_with_jumbo_frames_and_several_queues() {
             assert_eq!((&link["num_rx_queues"], &link["num_tx_queues"]), (&2.into(), &2.into()), "{link}");
         }
     }
-}
-
-/// Sends a burst of 1000-byte datagrams from w0 to w1 much faster than the cables' rate, each with this ECN field, and returns the ECN
-/// fields that arrive, in order.
-fn fields(lab: &Lab, count: u32, ecn: u8) -> Vec<u8> {
-    const RECEIVER: &str = "import socket
-s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.setsockopt(socket.SOL_SOCKET,33,1<<24)
-s.setsockopt(socket.IPPROTO_IP,13,1); s.bind(('0.0.0.0',9)); s.settimeout(2); print('ready',flush=True)
-try:
-  while True: print(s.recvmsg(2000,100)[1][0][2][0]&3)
-except socket.timeout: pass";
-    const SENDER: &str = "import socket,sys,time
-s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.setsockopt(socket.SOL_SOCKET,32,1<<24)
-s.setsockopt(socket.IPPROTO_IP,socket.IP_TOS,int(sys.argv[3]))
-for i in range(int(sys.argv[2])):
-  s.sendto(bytes(958),(sys.argv[1],9))
-  if i%20==19: time.sleep(0.004)";
-    let what = format!("receiver{ecn}-{count}");
-    let mut receiver = Command::new("/usr/bin/python3");
-    let mut receiver = lab.start(lab.worker(1), &what, receiver.args(["-c", RECEIVER])).unwrap();
-    let log = receiver.log().to_owned();
-    let said = || std::fs::read_to_string(&log).unwrap_or_default();
-    receiver.wait_until("its socket", Duration::from_secs(10), || said().starts_with("ready")).unwrap();
-    let mut sender = lab.worker(0).command("/usr/bin/python3");
-    let to = lab.spec().worker_ip(1).to_string();
-    sumac_lab::command::output(sender.args(["-c", SENDER, &to, &count.to_string(), &ecn.to_string()]))
-        .unwrap();
-    receiver.wait_success("the silence after the last", Duration::from_secs(60)).unwrap();
-    said().lines().filter_map(|line| line.parse().ok()).collect()
 }
 
 #[test]

@@ -26,14 +26,23 @@ fn name(test: &str) -> Option<String> {
     None
 }
 
-fn sumac_lab(arguments: &[&str]) -> Output {
-    Command::new(SUMAC_LAB).args(arguments).output().unwrap()
+fn sumac_lab(arguments: &str) -> Output {
+    Command::new(SUMAC_LAB).args(arguments.split_whitespace()).output().unwrap()
+}
+
+/// The report of a run in a lab of this name, which must succeed.
+fn run(name: &str, arguments: &str) -> Value {
+    let output = sumac_lab(&format!("run --json --name {name} {arguments}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{arguments}: {stderr}");
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// A run that goes on until it is ended, once its daemons stand.
 fn endless(name: &str) -> Child {
     let mut run = Command::new(SUMAC_LAB);
-    run.args(["run", "--name", name, "--workers", "2", "--elements", "100000", "--iterations", "1000000"]);
+    run.args(["run", "--name", name]);
+    run.args("--workers 2 --elements 100000 --iterations 1000000".split(' '));
     let child = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let running = || Record::load(name).is_ok_and(|record| record.processes.len() == 3);
     wait(running, "the lab's programs");
@@ -60,52 +69,38 @@ fn left(name: &str) -> Vec<String> {
 
 #[test]
 fn a_run_reports_what_it_promises() {
+    const KEYS: &str = "/chunk /modes/workers/0 /modes/aggregator/0 /ate_per_s /goodput_bits_per_s /link_efficiency \
+        /retransmits /frames/contributions /frames/results /drops /cpu_s/user /cpu_s/system";
     let Some(name) = name("json") else { return };
-    let run =
-        ["run", "--name", &name, "--workers", "2", "--elements", "100001", "--iterations", "2", "--json"];
-    let faults = ["--rate", "1gbit", "--loss", "1%", "--duplicate", "1%", "--reorder", "1%"];
-    let output = sumac_lab(&[&run[..], &faults[..]].concat());
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{stderr}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let keys = [
-        "workers",
-        "elements",
-        "chunk",
-        "backend",
-        "modes",
-        "ate_per_s",
-        "goodput_bits_per_s",
-        "link_efficiency",
-        "verified",
-        "max_abs_error",
-        "retransmits",
-        "frames",
-        "drops",
-    ];
-    for key in keys {
-        assert!(!report[key].is_null(), "{key} is missing in {report}");
+    let faults = "--rate 1gbit --loss 1% --duplicate 1% --reorder 1% --mtu 1500";
+    for backend in ["xdp", "udp"] {
+        let sums =
+            format!("--backend {backend} --workers 2 --elements 200001 --chunk 256 --iterations 3 --seed 1");
+        let report = run(&name, &format!("{sums} {faults}"));
+        for key in KEYS.split_whitespace() {
+            assert!(
+                report.pointer(key).is_some_and(|value| !value.is_null()),
+                "{key} is missing in {report}"
+            );
+        }
+        for key in ["median", "min", "max", "p99"] {
+            assert!(report["tat_s"][key].as_f64().unwrap() > 0.0, "{report}");
+        }
+        assert!(report["cpu_s"]["user"].is_number() && report["cpu_s"]["system"].is_number(), "{report}");
+        assert_eq!((&report["verified"], &report["backend"]), (&true.into(), &backend.into()), "{report}");
+        assert_eq!((&report["workers"], &report["elements"]), (&2.into(), &200_001.into()), "{report}");
+        // Half a step of 2^-20 per worker, and the rounding of the sum to a float.
+        assert!(report["max_abs_error"].as_f64().unwrap() < 1.1e-6, "{report}");
+        assert!(report["injected"]["up"]["lost"].as_u64().unwrap() > 0, "{report}");
+        assert_eq!(left(&name), Vec::<String>::new());
     }
-    for key in ["median", "min", "max", "p99"] {
-        assert!(report["tat_s"][key].as_f64().unwrap() > 0.0, "{report}");
-    }
-    assert!(report["cpu_s"]["user"].is_number() && report["cpu_s"]["system"].is_number(), "{report}");
-    assert_eq!(report["verified"], true);
-    // Half a step of 2^-20 per worker, and the rounding of the sum to a float.
-    assert!(report["max_abs_error"].as_f64().unwrap() < 1.1e-6, "{report}");
-    assert!(report["injected"]["up"]["lost"].as_u64().unwrap() > 0, "{report}");
-    assert_eq!(left(&name), Vec::<String>::new());
 }
 
 #[test]
 fn a_dynamic_run_reports_its_parameter_hosts() {
     let Some(name) = name("dyn") else { return };
-    let run = ["run", "--name", &name, "--mode", "dynamic", "--workers", "2", "--slots", "4096", "--json"];
-    let hosts = ["--queues", "2", "--parameter-hosts", "2", "--elements", "100001", "--iterations", "1"];
-    let output = sumac_lab(&[&run[..], &hosts[..]].concat());
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{stderr}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let hosts = "--mode dynamic --workers 2 --slots 4096 --queues 2 --parameter-hosts 2";
+    let report = run(&name, &format!("{hosts} --elements 100001 --iterations 1"));
     let dynamic = &report["dynamic"];
     for key in ["window", "collisions", "raw_chunks", "direct", "halvings", "cwnd"] {
         assert!(dynamic[key].is_u64(), "{key} is missing in {report}");
@@ -120,12 +115,8 @@ fn a_dynamic_run_reports_its_parameter_hosts() {
 fn several_jobs_sum_at_once() {
     let Some(name) = name("jobs") else { return };
     for mode in ["static", "dynamic"] {
-        let run = ["run", "--name", &name, "--mode", mode, "--workers", "2", "--slots", "64", "--json"];
-        let jobs = ["--jobs", "3", "--elements", "50000", "--iterations", "2"];
-        let output = sumac_lab(&[&run[..], &jobs[..]].concat());
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{mode}: {stderr}");
-        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let jobs = format!("--mode {mode} --workers 2 --slots 64 --jobs 3");
+        let report = run(&name, &format!("{jobs} --elements 50000 --iterations 2"));
         let jobs = report["jobs"].as_array().unwrap();
         let names: Vec<_> = jobs.iter().filter_map(|job| job["name"].as_str()).collect();
         assert_eq!(names, ["lab0", "lab1", "lab2"], "{mode}: {report}");
@@ -143,10 +134,8 @@ fn both_backends_sum_in_both_topologies() {
     let Some(name) = name("all") else { return };
     for backend in ["xdp", "udp"] {
         for topology in ["per-port", "one-arm"] {
-            let run = ["run", "--name", &name, "--workers", "3", "--elements", "50000", "--iterations", "1"];
-            let output = sumac_lab(&[&run[..], &["--backend", backend, "--topology", topology]].concat());
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(0), "{backend} {topology}: {stderr}");
+            let path = format!("--backend {backend} --topology {topology}");
+            run(&name, &format!("{path} --workers 3 --elements 50000 --iterations 1"));
         }
     }
 }
@@ -155,12 +144,8 @@ fn both_backends_sum_in_both_topologies() {
 fn a_process_drops_on_purpose_as_programs_do() {
     let Some(name) = name("drop") else { return };
     for backend in ["xdp", "udp"] {
-        let run = ["run", "--name", &name, "--workers", "2", "--elements", "100000", "--iterations", "1"];
-        let output =
-            sumac_lab(&[&run[..], &["--backend", backend, "--aggregator-drop", "5%", "--json"]].concat());
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{backend}: {stderr}");
-        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let drop = format!("--backend {backend} --aggregator-drop 5%");
+        let report = run(&name, &format!("{drop} --workers 2 --elements 100000 --iterations 1"));
         let dropped = &report["drops"]["aggregator"]["injected_drop"];
         assert!(dropped.as_u64() > Some(0), "{backend}: {report}");
     }
@@ -180,14 +165,14 @@ fn down_removes_what_a_killed_run_left() {
     let Some(name) = name("kill") else { return };
     let mut run = endless(&name);
     let processes = Record::load(&name).unwrap().processes;
-    assert!(!sumac_lab(&["down", "--name", &name]).status.success(), "the lab is in use");
+    assert!(!sumac_lab(&format!("down --name {name}")).status.success(), "the lab is in use");
     run.kill().unwrap();
     run.wait().unwrap();
     assert!(
         processes.iter().all(sumac_lab::record::ProcessRecord::lives),
         "daemons and aggregator outlive their lab"
     );
-    let down = sumac_lab(&["down", "--name", &name]);
+    let down = sumac_lab(&format!("down --name {name}"));
     assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
     assert!(!processes.iter().any(sumac_lab::record::ProcessRecord::lives), "a program outlived its lab");
     assert_eq!(left(&name), Vec::<String>::new());
@@ -196,40 +181,33 @@ fn down_removes_what_a_killed_run_left() {
 #[test]
 fn wrong_usage_is_told() {
     let wrong = [
-        &["run", "--rate", "fast"][..],
-        &["run", "--loss", "90%"],
-        &["run", "--chunk", "0"],
-        &["run", "--parameter-hosts", "2"],
-        &["run", "--no-aggregator"],
-        &["up", "--ecn-threshold", "64"],
-        &["up", "--workers", "17"],
-        &["run", "--elements", "0"],
-        &["run", "--jobs", "0"],
-        &["run", "--slots", "48"],
-        &["run", "--mode", "dynamic", "--slots", "0"],
-        &["run", "--mode", "dynamic", "--window", "100"],
-        &["run", "--mode", "dynamic", "--wire", "int16"],
-        &["run", "--mode", "dynamic", "--parameter-hosts", "5"],
-        &["run", "--mode", "dynamic", "--parameter-hosts", "2"],
-        &[
-            "run",
-            "--mode",
-            "dynamic",
-            "--workers",
-            "2",
-            "--queues",
-            "3",
-            "--parameter-hosts",
-            "3",
-            "--co-located",
-        ],
-        &["run", "--mode", "dynamic", "--racks", "2", "--workers-per-rack", "2", "--co-located"],
-        &["run", "--mode", "dynamic", "--no-aggregator", "--aggregator-drop", "1%"],
+        "run --rate fast",
+        "run --loss 90%",
+        "run --chunk 0",
+        "run --parameter-hosts 2",
+        "run --no-aggregator",
+        "up --ecn-threshold 64",
+        "up --workers 17",
+        "run --elements 0",
+        "run --jobs 0",
+        "run --slots 48",
+        "run --mode dynamic --slots 0",
+        "run --mode dynamic --window 100",
+        "run --mode dynamic --wire int16",
+        "run --mode dynamic --parameter-hosts 5",
+        "run --mode dynamic --parameter-hosts 2",
+        "run --mode dynamic --workers 2 --queues 3 --parameter-hosts 3 --co-located",
+        "run --mode dynamic --racks 2 --workers-per-rack 2 --co-located",
+        "run --mode dynamic --no-aggregator --aggregator-drop 1%",
+        // Each of two options that want each other, and both ways to say how many workers.
+        "up --racks 2",
+        "up --workers-per-rack 2",
+        "up --racks 2 --workers-per-rack 2 --workers 4",
     ];
     for wrong in wrong {
         assert_eq!(sumac_lab(wrong).status.code(), Some(2), "{wrong:?}");
     }
-    let unknown = sumac_lab(&["down", "--name", "no-such-lab"]);
+    let unknown = sumac_lab("down --name no-such-lab");
     assert_eq!(unknown.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("sumac-lab list"));
 }

@@ -1,7 +1,9 @@
 //! The results of a comparison.
 
 use serde::Serialize;
-use sumac_lab::run::{Report, Times};
+use sumac_lab::clock::Times;
+use sumac_lab::process::CpuTime;
+use sumac_lab::run::Report;
 use sumac_lab::spec::LabSpec;
 use sumac_lab::trace::Trace;
 
@@ -21,7 +23,6 @@ pub struct Comparison {
     pub rows: Vec<Row>,
 }
 
-/// One library.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Its name, with the version where it tells.
@@ -44,12 +45,10 @@ pub enum Outcome {
         install: &'static str,
     },
     Failed {
-        /// The reason.
         error: String,
     },
 }
 
-/// A library's measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measurement {
     /// Seconds of an allreduce, from the first worker's start to the last worker's sum.
@@ -57,7 +56,7 @@ pub struct Measurement {
     /// Its median as a multiple of Sumac's on XDP; none when that has no time.
     pub ratio: Option<f64>,
     /// CPU seconds of an allreduce: the library's processes.
-    pub cpu_s: Cpu,
+    pub cpu_s: CpuTime,
     /// CPU seconds of an allreduce: the whole machine, in whose interrupts XDP programs, veths and bridges run.
     pub machine_cpu_s: f64,
     /// Whether every element of every worker was right every time.
@@ -83,22 +82,13 @@ pub struct Details {
     pub retransmits: u64,
 }
 
-/// CPU seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Cpu {
-    /// In user mode.
-    pub user: f64,
-    /// In the kernel.
-    pub system: f64,
-}
-
 impl From<Report> for Measurement {
     fn from(report: Report) -> Measurement {
         let each = 1.0 / f64::from(report.iterations.max(1));
         Measurement {
             tat_s: report.tat_s,
             ratio: None,
-            cpu_s: Cpu { user: report.cpu_s.user * each, system: report.cpu_s.system * each },
+            cpu_s: CpuTime { user: report.cpu_s.user * each, system: report.cpu_s.system * each },
             machine_cpu_s: report.machine_cpu_s.total() * each,
             verified: report.verified,
             sumac: Some(Details {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use anyhow::Result;
+use sumac_lab::Lab;
 use sumac_lab::deployment::{Backend, Deployment, SumacOptions};
 use sumac_lab::interrupt;
-use sumac_lab::lab::{Lab, LabError};
-use sumac_lab::run::{Report, RunError, RunOptions, run_in};
+use sumac_lab::run::{Report, RunOptions, run_in};
 
 use super::comparison::{Comparison, Outcome, Row};
-use super::library::{Library, LibraryError, Measured};
+use super::library::{Library, Ran};
 use super::offloads::TcpOffloads;
 
 /// The libraries, in the order of the table's rows. They run in reverse order: attached XDP programs would be
@@ -26,16 +27,13 @@ pub enum Contender {
 }
 
 /// Builds a lab and lets each of `contenders` sum in it; `tell` hears whose turn it is. The backend in the options is
-/// not used.
-///
-/// # Errors
-/// When the lab does not come up or the user interrupts. A library that fails or is missing has a row that says so.
+/// not used. A library that fails or is missing has a row that says so.
 pub fn compare(
     options: &RunOptions,
     contenders: &[Contender],
     tcp_offloads: TcpOffloads,
     mut tell: impl FnMut(&str),
-) -> Result<Comparison, RunError> {
+) -> Result<Comparison> {
     tell("building the lab");
     let lab = Lab::up(options.lab.clone())?;
     let mut rows = Vec::new();
@@ -46,10 +44,10 @@ pub fn compare(
         offloads.set(&lab)?;
         let row = contender.run(&lab, options, offloads);
         // A run that the user interrupts is no failure.
-        interrupt::check().map_err(LabError::from)?;
+        interrupt::check()?;
         rows.push(row);
     }
-    lab.down().map_err(LabError::from)?;
+    lab.down()?;
     rows.reverse();
     let mut comparison = Comparison {
         lab: options.lab.clone(),
@@ -84,16 +82,14 @@ impl Contender {
                 path: path_of(&report),
                 outcome: Outcome::Measured(report.into()),
             },
-            Err(error) => without(Outcome::Failed { error: error.to_string() }),
+            Err(error) => without(Outcome::Failed { error: format!("{error:#}") }),
         };
         let other = |library: Library| match library.run(lab, options) {
-            Ok(Measured { version, measurement }) => Row {
-                library: version,
-                path: offloads.path().to_owned(),
-                outcome: Outcome::Measured(measurement),
-            },
-            Err(LibraryError::Missing { install }) => without(Outcome::Missing { install }),
-            Err(error) => without(Outcome::Failed { error: error.to_string() }),
+            Ok(Ran::Measured(library, measurement)) => {
+                Row { library, path: offloads.path().to_owned(), outcome: Outcome::Measured(measurement) }
+            }
+            Ok(Ran::Missing) => without(Outcome::Missing { install: library.install() }),
+            Err(error) => without(Outcome::Failed { error: format!("{error:#}") }),
         };
         match self {
             Contender::Xdp => sumac(Backend::Xdp),
@@ -104,7 +100,7 @@ impl Contender {
     }
 }
 
-fn sumac(lab: &Lab, options: &RunOptions, backend: Backend) -> Result<Report, RunError> {
+fn sumac(lab: &Lab, options: &RunOptions, backend: Backend) -> Result<Report> {
     let options = RunOptions { sumac: SumacOptions { backend, ..options.sumac.clone() }, ..options.clone() };
     let deployment = Deployment::start(lab, &options.sumac)?;
     run_in(&deployment, &options, &indicatif::ProgressBar::hidden())

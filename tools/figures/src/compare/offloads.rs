@@ -1,10 +1,10 @@
 //! The veths' offloads for the kernel's TCP while other libraries run. Sumac's own frames never exceed the MTU.
 
+use anyhow::Result;
 use serde::Serialize;
 
+use sumac_lab::Lab;
 use sumac_lab::cable::{FAR, NEAR};
-use sumac_lab::command::CommandError;
-use sumac_lab::lab::Lab;
 use sumac_lab::namespace::Namespace;
 
 /// The veths' offloads for TCP.
@@ -36,7 +36,7 @@ impl TcpOffloads {
     }
 
     /// Sets the veths of workers, aggregators and cables. What labs come with, and what Sumac needs, is `Gro`.
-    pub fn set(self, lab: &Lab) -> Result<(), CommandError> {
+    pub fn set(self, lab: &Lab) -> Result<()> {
         for rank in 0..lab.spec().workers {
             self.set_on(lab, lab.worker(rank), lab.worker_interface())?;
         }
@@ -56,7 +56,7 @@ impl TcpOffloads {
         Ok(())
     }
 
-    fn set_on(self, lab: &Lab, host: &Namespace, interface: &str) -> Result<(), CommandError> {
+    fn set_on(self, lab: &Lab, host: &Namespace, interface: &str) -> Result<()> {
         let whole = if self.exceed_the_mtu() { "on" } else { "off" };
         host.offload(interface, &["tx", whole, "tso", whole, "gso", whole, "gro", "off"])?;
         if self == TcpOffloads::None { Ok(()) } else { host.take_redirects(interface, lab.spec().napi) }

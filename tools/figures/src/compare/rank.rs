@@ -2,11 +2,11 @@
 
 use serde::Deserialize;
 
-use super::comparison::{Cpu, Measurement};
-use sumac_lab::clock::Span;
-use sumac_lab::run::Times;
+use super::comparison::Measurement;
+use sumac_lab::clock::{Span, Times, around};
+use sumac_lab::cpu::MachineTime;
+use sumac_lab::process::CpuTime;
 
-/// One rank's own account.
 #[derive(Clone, Debug, Deserialize)]
 pub struct RankResult {
     /// The library with its version.
@@ -14,18 +14,10 @@ pub struct RankResult {
     /// Begin and end of each measured allreduce, by the clock that all processes of the machine share.
     spans_s: Vec<Span>,
     /// Of this process, over all measured allreduces.
-    cpu_s: RankCpu,
+    cpu_s: CpuTime,
     /// Of the whole machine meanwhile.
-    machine_s: RankCpu,
+    machine_s: MachineTime,
     verified: bool,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-struct RankCpu {
-    user: f64,
-    system: f64,
-    #[serde(default)]
-    softirq: f64,
 }
 
 /// From the first rank's start to the last one's sum, for each allreduce; none when the ranks tell of no allreduce or of
@@ -35,25 +27,20 @@ pub fn spans(ranks: &[RankResult]) -> Option<Vec<Span>> {
     if count == 0 || ranks.iter().any(|rank| rank.spans_s.len() != count) {
         return None;
     }
-    let span = |iteration: usize| {
-        let spans = || ranks.iter().map(|rank| rank.spans_s[iteration]);
-        let begin = spans().map(|(begin, _)| begin).fold(f64::INFINITY, f64::min);
-        (begin, spans().map(|(_, end)| end).fold(f64::NEG_INFINITY, f64::max))
-    };
-    Some((0..count).map(span).collect())
+    let of = |iteration: usize| ranks.iter().map(|rank| rank.spans_s[iteration]).collect::<Vec<_>>();
+    Some((0..count).map(|iteration| around(&of(iteration))).collect())
 }
 
 /// Puts the ranks' accounts together; none as in [`spans`].
 pub fn together(ranks: &[RankResult]) -> Option<Measurement> {
     let (first, spans) = (ranks.first()?, spans(ranks)?);
     let each = 1.0 / spans.len() as f64;
-    let sum = |part: fn(&RankCpu) -> f64| ranks.iter().map(|rank| part(&rank.cpu_s)).sum::<f64>() * each;
-    let machine = first.machine_s;
+    let cpu = ranks.iter().fold(CpuTime::default(), |sum, rank| sum + rank.cpu_s);
     Some(Measurement {
         tat_s: Times::of_spans(&spans),
         ratio: None,
-        cpu_s: Cpu { user: sum(|cpu| cpu.user), system: sum(|cpu| cpu.system) },
-        machine_cpu_s: (machine.user + machine.system + machine.softirq) * each,
+        cpu_s: CpuTime { user: cpu.user * each, system: cpu.system * each },
+        machine_cpu_s: first.machine_s.total() * each,
         verified: ranks.iter().all(|rank| rank.verified),
         sumac: None,
         trace: None,
@@ -77,7 +64,7 @@ mod tests {
         let ranks = [rank(&[(10.0, 11.0), (20.0, 24.0)], true), rank(&[(10.5, 12.0), (19.0, 21.0)], true)];
         let together = together(&ranks).unwrap();
         assert_eq!((together.tat_s.min, together.tat_s.max), (2.0, 5.0));
-        assert_eq!(together.cpu_s, Cpu { user: 1.0, system: 2.0 });
+        assert_eq!(together.cpu_s, CpuTime { user: 1.0, system: 2.0 });
         assert_eq!(together.machine_cpu_s, 4.0);
         assert!(together.verified);
     }

@@ -92,9 +92,9 @@ fn line(f: &mut fmt::Formatter<'_>, cells: &[String; 11], widths: &[usize]) -> f
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::comparison::Cpu;
     use crate::compare::offloads::TcpOffloads;
-    use sumac_lab::run::Times;
+    use sumac_lab::clock::Times;
+    use sumac_lab::process::CpuTime;
     use sumac_lab::spec::{Faults, LabSpec};
     use sumac_lab::units::{Probability, Rate};
 
@@ -102,7 +102,7 @@ mod tests {
         let measurement = Measurement {
             tat_s: Times { median, min: median, max: median, p99: median },
             ratio: Some(median),
-            cpu_s: Cpu { user: 0.5, system: 0.25 },
+            cpu_s: CpuTime { user: 0.5, system: 0.25 },
             machine_cpu_s: 1.0,
             verified: library != "Wrong",
             sumac: None,

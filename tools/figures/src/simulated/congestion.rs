@@ -3,10 +3,10 @@
 use sumac_transport::DynamicParams;
 
 use super::{
-    Effort, all,
+    Effort,
     figure::{Figure, Series, Target, median, rounded},
     sharing::VERSIONS,
-    testbed::{Allocation, CABLES, ELEMENTS, Testbed, over_seeds},
+    testbed::{Allocation, CABLES, Testbed, over_seeds, tensors},
 };
 use sumac_sim::{
     events::{MILLI, Nanos, SECOND},
@@ -34,17 +34,12 @@ struct Outcome {
     series: Vec<f64>,
 }
 
-/// The figure.
-///
-/// # Errors
-/// When a job cannot be set up.
 pub fn figure15(effort: Effort) -> Result<Figure, SetupError> {
     let cases = [(true, NEED / 2), (false, NEED / 2), (true, NEED), (false, NEED)];
     let time = effort.of(8) as Nanos * 100 * MILLI;
-    let results = all(over_seeds(&cases, effort.seeds, |(congestion, slots), seed| {
-        run(*congestion, *slots, time, seed)
-    }))?;
-    let of = |case: usize, value: fn(&Outcome) -> f64| median(results[case].iter().map(value).collect());
+    let results =
+        over_seeds(&cases, effort.seeds, |(congestion, slots), seed| run(*congestion, *slots, time, seed))?;
+    let of = |case: usize, value: fn(&Outcome) -> f64| median(results[case].iter().map(value));
     let names = ["with, 50 % of slots", "without, 50 % of slots", "with, all slots", "without, all slots"];
     let rows = names.iter().enumerate().map(|(case, name)| {
         vec![
@@ -55,15 +50,12 @@ pub fn figure15(effort: Effort) -> Result<Figure, SetupError> {
             rounded(of(case, |outcome| outcome.duplicates)),
         ]
     });
-    let series = results.iter().zip(["with congestion control", "without"]).map(|(seeds, name)| {
-        let values = seeds.first().map(|outcome| outcome.series.clone()).unwrap_or_default();
-        Series { name: name.to_owned(), step_s: STEP as f64 / SECOND as f64, values }
-    });
+    let series = results.iter().zip(["with congestion control", "without"]);
+    let series = series.map(|(seeds, name)| Series::new(name, STEP, seeds.first().map(|run| &run.series)));
     let (with, without) = (of(0, |outcome| outcome.rate), of(1, |outcome| outcome.rate));
     Ok(Figure {
         figure: "fig15",
         title: "a job with half of its slots, with and without congestion control",
-        command: effort.command("fig15"),
         lab: format!(
             "One job of {WORKERS} workers and a parameter host, 10 Gbit/s, queues of 256 frames that mark above 64, {} of {NEED} slots; a step \
              is {} chunks and a pause of half the time that these take alone. Without congestion control the window is always 256.",
@@ -85,13 +77,13 @@ pub fn figure15(effort: Effort) -> Result<Figure, SetupError> {
             format!("{:.1} % less", (1.0 - without / with) * 100.0),
             without <= 0.7 * with,
         )],
+        ..Figure::default()
     })
 }
 
 fn run(congestion: bool, slots: u32, time: Nanos, seed: u64) -> Result<Outcome, SetupError> {
     let mut testbed = Testbed::new(CABLES, slots, seed);
-    let center = testbed.center;
-    let nodes: Vec<_> = (0..WORKERS).map(|_| testbed.host_at(center).0).collect();
+    let nodes = testbed.hosts(WORKERS);
     let parameter = testbed.parameter_host();
     let usual = DynamicParams::new(slots);
     let dynamic = match congestion {
@@ -103,15 +95,7 @@ fn run(congestion: bool, slots: u32, time: Nanos, seed: u64) -> Result<Outcome, 
     let sending = testbed.cables.time((TENSORS * CHUNKS) as u64);
     let from = 100 * MILLI + testbed.some_of(MILLI);
     // Small tensors, whose ends make the line over time.
-    let plan = StepPlan {
-        lanes: 1,
-        tensors: TENSORS * 20,
-        elements: CHUNKS * usize::from(ELEMENTS) / 20,
-        chunk: 4 * usize::from(ELEMENTS),
-        pause: sending / 2,
-        from,
-        until: 100 * SECOND,
-    };
+    let plan = StepPlan { pause: sending / 2, ..tensors(TENSORS * 20, CHUNKS / 20, from) };
     let running = testbed.start(job, &plan)?;
     let end = from + time;
     testbed.world.run(end);
@@ -126,6 +110,6 @@ fn run(congestion: bool, slots: u32, time: Nanos, seed: u64) -> Result<Outcome, 
         goodput: running.goodput(from, end),
         dropped: testbed.world.network.totals().dropped as f64,
         duplicates: duplicates * 100.0,
-        series: running.goodput_series(STEP, end).into_iter().map(|bytes| bytes * 8e-9).collect(),
+        series: running.goodput_series(STEP, end),
     })
 }

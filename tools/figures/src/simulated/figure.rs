@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use serde_json::Value;
+use sumac_sim::events::{Nanos, SECOND};
 
 /// A figure's numbers. Column names carry the units.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Figure {
     pub figure: &'static str,
     pub title: &'static str,
@@ -24,13 +25,19 @@ pub struct Figure {
     pub targets: Vec<Target>,
 }
 
-/// Values over time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Series {
     pub name: String,
     /// Seconds between values.
     pub step_s: f64,
     pub values: Vec<f64>,
+}
+
+impl Series {
+    pub fn new(name: &str, step: Nanos, values: Option<&Vec<f64>>) -> Series {
+        let values = values.cloned().unwrap_or_default();
+        Series { name: name.to_owned(), step_s: step as f64 / SECOND as f64, values }
+    }
 }
 
 /// A target and whether it was reached.
@@ -49,7 +56,6 @@ impl Target {
 }
 
 impl Figure {
-    /// The figure as text.
     pub fn table(&self) -> String {
         let mut out = format!("{}: {}\n{}\n\n", self.figure, self.title, self.lab);
         let cells: Vec<Vec<String>> = self.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
@@ -91,12 +97,12 @@ fn cell(value: &Value) -> String {
 }
 
 /// The median; of an even number of values, the lower one.
-pub fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Rounds to four decimals.
 pub fn rounded(value: f64) -> Value {
     serde_json::json!((value * 1e4).round() / 1e4)
 }

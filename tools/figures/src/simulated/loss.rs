@@ -6,9 +6,9 @@ use serde_json::json;
 use sumac_transport::{DynamicParams, Tuning};
 
 use super::{
-    Effort, all,
+    Effort,
     figure::{Figure, Target, median, rounded},
-    testbed::{Allocation, CABLES, CHUNK_BYTES, Cables, ELEMENTS, Testbed, over_seeds},
+    testbed::{Allocation, CABLES, CHUNK_BYTES, Cables, Testbed, over_seeds, tensors},
 };
 use sumac_sim::{
     events::{MICRO, MILLI, SECOND},
@@ -37,15 +37,11 @@ enum Who {
 
 const ALL: [Who; 3] = [Who::Dynamic, Who::Static, Who::Timer];
 
-/// The figure.
-///
-/// # Errors
-/// When a job cannot be set up.
 pub fn figure10(effort: Effort) -> Result<Figure, SetupError> {
     let cases: Vec<(Who, f64)> =
         ALL.into_iter().flat_map(|who| LOSSES.into_iter().map(move |loss| (who, loss))).collect();
-    let tensors = effort.of(48);
-    let results = all(over_seeds(&cases, effort.seeds, |(who, loss), seed| run(*who, *loss, tensors, seed)))?;
+    let count = effort.of(48);
+    let results = over_seeds(&cases, effort.seeds, |(who, loss), seed| run(*who, *loss, count, seed))?;
     let medians: Vec<f64> = results.into_iter().map(median).collect();
     let of = |who: usize, loss: usize| medians[who * LOSSES.len() + loss];
     let normal = |who, loss| of(who, loss) / of(who, 0);
@@ -64,7 +60,6 @@ pub fn figure10(effort: Effort) -> Result<Figure, SetupError> {
     Ok(Figure {
         figure: "fig10",
         title: "throughput against the loss of one worker's packets",
-        command: effort.command("fig10"),
         lab: format!(
             "One job of {WORKERS} workers, tensors of 4 MB without a pause, 10 Gbit/s; one worker loses a part of its packets in \
              each direction; no congestion control (as in the paper). A \
@@ -80,7 +75,6 @@ pub fn figure10(effort: Effort) -> Result<Figure, SetupError> {
             "timer_1ms",
         ],
         rows: rows.collect(),
-        series: Vec::new(),
         targets: vec![
             Target::new(
                 "0.1 % loss, dynamic and 1 ms timer",
@@ -95,11 +89,12 @@ pub fn figure10(effort: Effort) -> Result<Figure, SetupError> {
                 normal(0, 4) > normal(2, 4),
             ),
         ],
+        ..Figure::default()
     })
 }
 
 /// Bytes per second that a worker gets.
-fn run(who: Who, loss: f64, tensors: usize, seed: u64) -> Result<f64, SetupError> {
+fn run(who: Who, loss: f64, count: usize, seed: u64) -> Result<f64, SetupError> {
     let mut testbed = Testbed::new(SHORT, 4_096, seed);
     let center = testbed.center;
     let hosts: Vec<_> = (0..WORKERS).map(|_| testbed.host_at(center)).collect();
@@ -130,19 +125,11 @@ fn run(who: Who, loss: f64, tensors: usize, seed: u64) -> Result<f64, SetupError
             ..Tuning::default()
         };
     }
-    let plan = StepPlan {
-        lanes: 1,
-        tensors,
-        elements: CHUNKS * usize::from(ELEMENTS),
-        chunk: usize::from(ELEMENTS) * 4,
-        pause: 0,
-        from: MILLI * 100,
-        until: MILLI * 101,
-    };
+    let plan = StepPlan { until: MILLI * 101, ..tensors(count, CHUNKS, MILLI * 100) };
     let running = testbed.start(job, &plan)?;
     let log = running.logs.clone();
     testbed.world.run_until(100 * SECOND, |_| log.iter().all(|log| !log.borrow().steps.is_empty()));
     running.check()?;
     let ended = log[0].borrow().steps.first().copied().unwrap_or(100 * SECOND);
-    Ok((tensors * CHUNKS) as f64 * CHUNK_BYTES as f64 * SECOND as f64 / (ended - plan.from) as f64)
+    Ok((count * CHUNKS) as f64 * CHUNK_BYTES as f64 * SECOND as f64 / (ended - plan.from) as f64)
 }

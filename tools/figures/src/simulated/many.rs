@@ -6,15 +6,14 @@ use sumac_transport::DynamicParams;
 use sumac_wire::Reason;
 
 use super::{
-    Effort, all,
+    Effort,
     figure::{Figure, Target, median, rounded},
     sharing::VERSIONS,
-    testbed::{Allocation, CABLES, ELEMENTS, Running, Testbed, over_seeds},
+    testbed::{Allocation, CABLES, Running, Testbed, over_seeds, tensors},
 };
 use sumac_sim::{
-    events::{MILLI, Nanos, SECOND},
+    events::{MILLI, Nanos},
     job::SetupError,
-    trainer::StepPlan,
 };
 
 const JOBS: [usize; 5] = [1, 2, 4, 6, 8];
@@ -51,19 +50,14 @@ struct Outcome {
     at_first: f64,
 }
 
-/// The figure.
-///
-/// # Errors
-/// When a job cannot be set up.
 pub fn figure14(effort: Effort) -> Result<Figure, SetupError> {
     let variants = [Variant::Hashed, Variant::Linear, Variant::Static, Variant::AsMany];
     let cases: Vec<(Variant, usize)> =
         variants.into_iter().flat_map(|variant| JOBS.into_iter().map(move |jobs| (variant, jobs))).collect();
     let time = effort.of(8) as Nanos * 25 * MILLI;
-    let results =
-        all(over_seeds(&cases, effort.seeds, |(variant, jobs), seed| run(*variant, *jobs, time, seed)))?;
+    let results = over_seeds(&cases, effort.seeds, |(variant, jobs), seed| run(*variant, *jobs, time, seed))?;
     let of = |variant: usize, jobs: usize, value: fn(&Outcome) -> f64| {
-        median(results[variant * JOBS.len() + jobs].iter().map(value).collect())
+        median(results[variant * JOBS.len() + jobs].iter().map(value))
     };
     let gbps = |variant, jobs| of(variant, jobs, |outcome| outcome.goodput) * 8e-9;
     let rows = JOBS.iter().enumerate().map(|(at, jobs)| {
@@ -86,7 +80,6 @@ pub fn figure14(effort: Effort) -> Result<Figure, SetupError> {
     Ok(Figure {
         figure: "fig14",
         title: "throughput of each of many jobs that always send",
-        command: effort.command("fig14"),
         lab: format!(
             "Jobs of {WORKERS} workers and a parameter host each, one aggregator with {NEED} static slots for each job (what the static mode needs for \
              its peak, 100 %), or {SLOTS} dynamic ones in the same memory, 10 Gbit/s; tensors without a pause. Collisions: of all \
@@ -106,7 +99,6 @@ pub fn figure14(effort: Effort) -> Result<Figure, SetupError> {
             "its_collided_percent",
         ],
         rows: rows.collect(),
-        series: Vec::new(),
         targets: vec![
             Target::new(
                 "8 jobs, hashed, collisions after the warm-up",
@@ -133,13 +125,13 @@ pub fn figure14(effort: Effort) -> Result<Figure, SetupError> {
                 linear <= 0.75 * hashed,
             ),
         ],
+        ..Figure::default()
     })
 }
 
 fn run(variant: Variant, jobs: usize, time: Nanos, seed: u64) -> Result<Outcome, SetupError> {
     let slots = variant.slots() * jobs as u32;
     let mut testbed = Testbed::new(CABLES, slots, seed);
-    let center = testbed.center;
     let linear = variant == Variant::Linear;
     let usual = DynamicParams::new(slots);
     let positions = if variant == Variant::AsMany { POSITIONS } else { usual.window };
@@ -150,24 +142,14 @@ fn run(variant: Variant, jobs: usize, time: Nanos, seed: u64) -> Result<Outcome,
     let end = begin + 2 * time;
     let mut running: Vec<Running> = Vec::new();
     for _ in 0..jobs {
-        let nodes: Vec<_> = (0..WORKERS).map(|_| testbed.host_at(center).0).collect();
+        let nodes = testbed.hosts(WORKERS);
         let parameter = testbed.parameter_host();
         let mut job = testbed.job(&mode, &nodes, &[parameter]);
         job.tuning.linear_placement = linear;
         let from = begin + testbed.some_of(5 * MILLI);
         // Several tensors at a time, so that there is always something to send.
         let chunks = testbed.cables.rate / 8 * (2 * time / MILLI) / 1_000 / 1_562;
-        let tensors = chunks as usize / CHUNKS + 8;
-        let elements = CHUNKS * usize::from(ELEMENTS);
-        let plan = StepPlan {
-            lanes: 1,
-            tensors,
-            elements,
-            chunk: 4 * usize::from(ELEMENTS),
-            pause: 0,
-            from,
-            until: 100 * SECOND,
-        };
+        let plan = tensors(chunks as usize / CHUNKS + 8, CHUNKS, from);
         running.push(testbed.start(job, &plan)?);
     }
     testbed.world.run(begin + time);

@@ -15,8 +15,6 @@ pub mod testbed;
 
 pub use figure::Figure;
 
-use sumac_sim::job::SetupError;
-
 /// The amount of simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
@@ -28,7 +26,7 @@ pub struct Effort {
 
 impl Effort {
     /// The command line that reproduces a figure.
-    fn command(self, figure: &str) -> String {
+    pub fn command(self, figure: &str) -> String {
         let quick = if self.quick { " --quick" } else { "" };
         format!("sumac-figures {figure} --seeds {}{quick}", self.seeds)
     }
@@ -37,9 +35,4 @@ impl Effort {
     fn of(self, full: usize) -> usize {
         if self.quick { full.div_ceil(8) } else { full }
     }
-}
-
-/// All results, or the first error.
-fn all<R>(results: Vec<Vec<Result<R, SetupError>>>) -> Result<Vec<Vec<R>>, SetupError> {
-    results.into_iter().map(|seeds| seeds.into_iter().collect()).collect()
 }

@@ -3,9 +3,9 @@
 use sumac_transport::DynamicParams;
 
 use super::{
-    Effort, all,
+    Effort,
     figure::{Figure, Series, Target, median, rounded},
-    testbed::{Allocation, CABLES, ELEMENTS, Running, Testbed, over_seeds},
+    testbed::{Allocation, CABLES, Running, Testbed, over_seeds, tensors},
 };
 use sumac_sim::{
     events::{MILLI, Nanos, SECOND},
@@ -36,7 +36,6 @@ enum Neighbour {
 
 const TCP: Neighbour = Neighbour::Flow { is_capable: true };
 
-/// The job and its neighbour.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -69,14 +68,10 @@ struct Outcome {
     lines: [Vec<f64>; 2],
 }
 
-/// The figure.
-///
-/// # Errors
-/// When a job cannot be set up.
 pub fn figure16(effort: Effort) -> Result<Figure, SetupError> {
     let time = effort.of(8) as Nanos * 125 * MILLI;
-    let results = all(over_seeds(&CASES, effort.seeds, |case, seed| run(*case, time, seed)))?;
-    let of = |case: usize, value: fn(&Outcome) -> f64| median(results[case].iter().map(value).collect());
+    let results = over_seeds(&CASES, effort.seeds, |case, seed| run(*case, time, seed))?;
+    let of = |case: usize, value: fn(&Outcome) -> f64| median(results[case].iter().map(value));
     let rows = CASES.iter().enumerate().map(|(number, case)| {
         let (job, flow) = (of(number, |outcome| outcome.job), of(number, |outcome| outcome.neighbour));
         let share = if flow > 0.0 { job / (job + flow) * 100.0 } else { 100.0 };
@@ -91,9 +86,8 @@ pub fn figure16(effort: Effort) -> Result<Figure, SetupError> {
     let mut series = Vec::new();
     for case in [1, 3] {
         for (line, who) in ["job", "TCP"].into_iter().enumerate() {
-            let values = results[case].first().map(|outcome| outcome.lines[line].clone()).unwrap_or_default();
-            let name = format!("{}: {who}", CASES[case].name);
-            series.push(Series { name, step_s: STEP as f64 / SECOND as f64, values });
+            let values = results[case].first().map(|outcome| &outcome.lines[line]);
+            series.push(Series::new(&format!("{}: {who}", CASES[case].name), STEP, values));
         }
     }
     let job = |case| of(case, |outcome: &Outcome| outcome.job);
@@ -103,7 +97,6 @@ pub fn figure16(effort: Effort) -> Result<Figure, SetupError> {
     Ok(Figure {
         figure: "fig16",
         title: "a job beside a TCP-like flow, and beside another job, on one worker's cable",
-        command: effort.command("fig16"),
         lab: format!(
             "One job of {WORKERS} workers and a parameter host, slots enough, 10 Gbit/s; one worker's cable to the aggregator, with a queue of \
              256 frames that marks above 64, carries a greedy flow as well (a model of NewReno with ECN, one segment a packet, no SACK). The \
@@ -139,6 +132,7 @@ pub fn figure16(effort: Effort) -> Result<Figure, SetupError> {
                 full(&CASES[3], job(3), flow(3)) >= 0.85,
             ),
         ],
+        ..Figure::default()
     })
 }
 
@@ -173,31 +167,25 @@ fn run(case: Case, time: Nanos, seed: u64) -> Result<Outcome, SetupError> {
     Ok(Outcome {
         job: running.goodput(from, end),
         neighbour: other.map_or(flow, |other| other.goodput(from, end)),
-        lines: [in_gbps(&running, end), bytes.windows(2).map(line).collect()],
+        lines: [running.goodput_series(STEP, end), bytes.windows(2).map(line).collect()],
     })
 }
 
 /// A job one of whose workers is behind the cable that is shared.
 fn job(testbed: &mut Testbed, case: Case, edge: usize, time: Nanos) -> Result<Running, SetupError> {
     let first = fast_host(testbed, edge);
-    let center = testbed.center;
-    let others = (1..WORKERS).map(|_| testbed.host_at(center).0);
-    let nodes: Vec<_> = std::iter::once(first).chain(others).collect();
+    let nodes = [vec![first], testbed.hosts(WORKERS - 1)].concat();
     let parameter = testbed.parameter_host();
     let dynamic = DynamicParams { congestion: case.congestion, ..DynamicParams::new(1_024) };
     let job = testbed.job(&Allocation::Dynamic(dynamic), &nodes, &[parameter]);
     let sending = testbed.cables.time(4 * CHUNKS as u64);
     let always = case.pause == 0.0;
     // Small tensors, whose ends make the line over time.
-    let tensors = if always { (time / testbed.cables.time(CHUNKS as u64 / 20)) as usize * 2 } else { 80 };
+    let count = if always { (time / testbed.cables.time(CHUNKS as u64 / 20)) as usize * 2 } else { 80 };
     let plan = StepPlan {
-        lanes: 1,
-        tensors,
-        elements: CHUNKS * usize::from(ELEMENTS) / 20,
-        chunk: 4 * usize::from(ELEMENTS),
         pause: (sending as f64 * case.pause) as Nanos,
-        from: BEGIN + testbed.some_of(MILLI),
         until: BEGIN + time,
+        ..tensors(count, CHUNKS / 20, BEGIN + testbed.some_of(MILLI))
     };
     testbed.start(job, &plan)
 }
@@ -210,18 +198,12 @@ fn full(case: &Case, job: f64, neighbour: f64) -> f64 {
     job / CABLES.goodput() + neighbour / rate
 }
 
-fn in_gbps(running: &Running, end: Nanos) -> Vec<f64> {
-    running.goodput_series(STEP, end).into_iter().map(|bytes| bytes * 8e-9).collect()
-}
-
 /// A node behind whose cable to the aggregator several hosts are, and a host on the other side.
 fn cable_to_share(testbed: &mut Testbed) -> (usize, usize) {
     let edge = testbed.world.add_node();
     let cables = testbed.cables;
     testbed.world.network.connect(edge, testbed.center, cables.down(), cables.down());
-    let center = testbed.center;
-    let (sink, _) = testbed.host_at(center);
-    (edge, sink)
+    (edge, testbed.hosts(1)[0])
 }
 
 /// A host whose own cable is short and never the narrow place.

@@ -5,9 +5,9 @@ use serde_json::json;
 use sumac_transport::DynamicParams;
 
 use super::{
-    Effort, all,
+    Effort,
     figure::{Figure, Target, median, rounded},
-    testbed::{Allocation, CABLES, ELEMENTS, FRAMING, Testbed, over_seeds},
+    testbed::{Allocation, CABLES, ELEMENTS, FRAMING, Testbed, over_seeds, tensors},
 };
 use sumac_sim::{
     aggregator::{Aggregator, Capacity},
@@ -20,7 +20,6 @@ use sumac_sim::{
 const CHUNKS: usize = 4_000;
 const SLOTS: u32 = 1_024;
 
-/// The place of the sums.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Where {
     /// In the racks of w0 to w3, and these with w4 and w5 in the parameter host's rack.
@@ -40,18 +39,14 @@ const CASES: [(Where, &str); 4] = [
     (Where::Nowhere, "no aggregator"),
 ];
 
-/// The figure's table.
-///
-/// # Errors
-/// When a job cannot be set up.
 pub fn traffic(effort: Effort) -> Result<Figure, SetupError> {
     let chunks = effort.of(CHUNKS / 8) * 8;
-    let results = all(over_seeds(&CASES, effort.seeds, |(case, _), seed| run(*case, chunks, seed)))?;
+    let results = over_seeds(&CASES, effort.seeds, |(case, _), seed| run(*case, chunks, seed))?;
     let medians: Vec<(f64, f64)> = results
         .iter()
         .map(|seeds| {
-            let packets = seeds.iter().map(|(packets, _)| *packets).collect();
-            (median(packets), median(seeds.iter().map(|(_, time)| *time).collect()))
+            let packets = seeds.iter().map(|(packets, _)| *packets);
+            (median(packets), median(seeds.iter().map(|(_, time)| *time)))
         })
         .collect();
     let least = medians[0].0;
@@ -67,7 +62,6 @@ pub fn traffic(effort: Effort) -> Result<Figure, SetupError> {
     Ok(Figure {
         figure: "traffic",
         title: "packets into the parameter host, six workers in three racks",
-        command: effort.command("traffic"),
         lab: format!(
             "The topology of the paper's figure 9: w0 and w1 below SW0, w2 and w3 below SW1, w4, w5 and the parameter host below SW2, \
              10 Gbit/s; a tensor of {chunks} chunks, slots enough, after another one in which the job has learnt which slots \
@@ -75,13 +69,13 @@ pub fn traffic(effort: Effort) -> Result<Figure, SetupError> {
         ),
         columns: vec!["sums_are_made", "packets_per_chunk", "against_two_levels", "million_chunks_per_s"],
         rows: rows.collect(),
-        series: Vec::new(),
         targets: vec![Target::new(
             "each rack by itself against two levels",
             "3 times the traffic",
             format!("{times:.2} times"),
             (2.7..=3.3).contains(&times),
         )],
+        ..Figure::default()
     })
 }
 
@@ -123,15 +117,7 @@ fn run(case: Where, chunks: usize, seed: u64) -> Result<(f64, f64), SetupError> 
     };
     let from = 200 * MILLI + testbed.some_of(MILLI);
     let pause = 20 * MILLI;
-    let plan = StepPlan {
-        lanes: 1,
-        tensors: 1,
-        elements: chunks * usize::from(ELEMENTS),
-        chunk: 4 * usize::from(ELEMENTS),
-        pause,
-        from,
-        until: 100 * SECOND,
-    };
+    let plan = StepPlan { pause, ..tensors(1, chunks, from) };
     let running = testbed.start(job, &plan)?;
     let logs = running.logs.clone();
     let came_to = |steps: usize| {

@@ -6,9 +6,9 @@ use sumac_transport::DynamicParams;
 use sumac_wire::Reason;
 
 use super::{
-    Effort, all,
+    Effort,
     figure::{Figure, Target, median, rounded},
-    testbed::{Allocation, CABLES, ELEMENTS, Running, Testbed, over_seeds},
+    testbed::{Allocation, CABLES, Running, Testbed, over_seeds, tensors},
 };
 use sumac_sim::{
     events::{MILLI, Nanos, SECOND},
@@ -48,10 +48,6 @@ struct Outcome {
     collided: f64,
 }
 
-/// The figure.
-///
-/// # Errors
-/// When a job cannot be set up.
 pub fn figure13a(effort: Effort) -> Result<Figure, SetupError> {
     // In as much memory; in as many slots, which is half of that; and statically.
     let modes = PARTS.iter().flat_map(|(_, (lanes, lane_slots))| {
@@ -64,12 +60,11 @@ pub fn figure13a(effort: Effort) -> Result<Figure, SetupError> {
     let alone = (0, Allocation::Static(4, 64));
     let cases: Vec<(u32, Allocation)> = modes.chain([alone]).collect();
     let steps = effort.of(40);
-    let results =
-        all(over_seeds(&cases, effort.seeds, |(slots, mode), seed| run(*slots, mode, steps, seed)))?;
+    let results = over_seeds(&cases, effort.seeds, |(slots, mode), seed| run(*slots, mode, steps, seed))?;
     let medians: Vec<(f64, f64)> = results
         .iter()
         .map(|seeds| {
-            let of = |value: fn(&Outcome) -> f64| median(seeds.iter().map(value).collect());
+            let of = |value: fn(&Outcome) -> f64| median(seeds.iter().map(value));
             (of(|outcome| outcome.rate), of(|outcome| outcome.collided))
         })
         .collect();
@@ -93,7 +88,6 @@ pub fn figure13a(effort: Effort) -> Result<Figure, SetupError> {
     Ok(Figure {
         figure: "fig13a",
         title: "training throughput of three jobs against the slots that there are",
-        command: effort.command("fig13a"),
         lab: format!(
             "Three equal jobs of {WORKERS} workers and a parameter host each, one aggregator, 10 Gbit/s; a step alone is a \
              third sending ({} chunks), the rest computing. Steps per second, against a job with all the slots it can use. 100 % are the {NEED} slots of each \
@@ -112,7 +106,6 @@ pub fn figure13a(effort: Effort) -> Result<Figure, SetupError> {
             "dynamic_in_half_the_memory",
         ],
         rows: rows.collect(),
-        series: Vec::new(),
         targets: vec![
             Target::new(
                 "dynamic with half of what is needed",
@@ -127,31 +120,23 @@ pub fn figure13a(effort: Effort) -> Result<Figure, SetupError> {
                 third >= 1.38 * third_fixed,
             ),
         ],
+        ..Figure::default()
     })
 }
 
 fn run(slots: u32, mode: &Allocation, steps: usize, seed: u64) -> Result<Outcome, SetupError> {
     let mut testbed = Testbed::new(CABLES, slots, seed);
-    let center = testbed.center;
     let sending = testbed.cables.time((TENSORS * CHUNKS) as u64);
     let pause = (sending as f64 * OFF / (1.0 - OFF)) as Nanos;
     let mut jobs: Vec<Running> = Vec::new();
     for _ in 0..JOBS {
-        let nodes: Vec<_> = (0..WORKERS).map(|_| testbed.host_at(center).0).collect();
+        let nodes = testbed.hosts(WORKERS);
         let parameter = testbed.parameter_host();
         let job = testbed.job(mode, &nodes, &[parameter]);
         // No two trainers take the same time; all workers of one do, about.
         let pause = pause - pause / 20 + testbed.some_of(pause / 10);
         let from = 100 * MILLI + testbed.some_of(sending + pause);
-        let plan = StepPlan {
-            lanes: 1,
-            tensors: TENSORS * 5,
-            elements: CHUNKS * usize::from(ELEMENTS) / 5,
-            chunk: usize::from(ELEMENTS) * 4,
-            pause,
-            from,
-            until: 100 * SECOND,
-        };
+        let plan = StepPlan { pause, ..tensors(TENSORS * 5, CHUNKS / 5, from) };
         jobs.push(testbed.start(job, &plan)?);
     }
     let warm = steps / 4;

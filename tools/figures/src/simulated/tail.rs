@@ -9,9 +9,9 @@ use sumac_sim::{
 };
 
 use super::{
-    Effort, all,
+    Effort,
     figure::{Figure, Series, Target, median, rounded},
-    testbed::{Allocation, CABLES, Cables, ELEMENTS, Testbed, over_seeds},
+    testbed::{Allocation, CABLES, Cables, Testbed, over_seeds, tensors},
 };
 
 const WORKERS: usize = 4;
@@ -30,24 +30,18 @@ struct Run {
     end: f64,
 }
 
-/// # Errors
-/// When a job cannot be set up.
 pub fn figure7(effort: Effort) -> Result<Figure, SetupError> {
     let cases = [true, false];
     let chunks = effort.of(CHUNKS);
-    let results = all(over_seeds(&cases, effort.seeds, |stealing, seed| run(*stealing, chunks, seed)))?;
-    let ends: Vec<f64> =
-        results.iter().map(|seeds| median(seeds.iter().map(|run| run.end * 1e-6).collect())).collect();
+    let results = over_seeds(&cases, effort.seeds, |stealing, seed| run(*stealing, chunks, seed))?;
+    let end = |seeds: &Vec<Run>| median(seeds.iter().map(|run| run.end * 1e-6));
+    let ends: Vec<f64> = results.iter().map(end).collect();
     let names = ["with stealing", "without"];
-    let series = results.iter().zip(names).map(|(seeds, name)| Series {
-        name: name.to_owned(),
-        step_s: STEP as f64 / SECOND as f64,
-        values: seeds.first().map(|run| run.chunks.clone()).unwrap_or_default(),
-    });
+    let series = results.iter().zip(names);
+    let series = series.map(|(seeds, name)| Series::new(name, STEP, seeds.first().map(|run| &run.chunks)));
     Ok(Figure {
         figure: "tail",
         title: "the tail of an allreduce under loss, with work stealing and without",
-        command: effort.command("tail"),
         lab: format!(
             "One static job of {WORKERS} workers, {SLOTS} slots, 1 Gbit/s, {} % loss on every cable, {chunks} chunks. The series \
              are the chunks that worker 0 receives in each millisecond.",
@@ -62,6 +56,7 @@ pub fn figure7(effort: Effort) -> Result<Figure, SetupError> {
             format!("{:.2} and {:.2} ms", ends[0], ends[1]),
             ends[0] < ends[1],
         )],
+        ..Figure::default()
     })
 }
 
@@ -75,15 +70,7 @@ fn run(stealing: bool, chunks: usize, seed: u64) -> Result<Run, SetupError> {
     let nodes: Vec<_> = hosts.iter().map(|(node, _)| *node).collect();
     let mut job = testbed.job(&Allocation::Static(1, SLOTS), &nodes, &[]);
     job.stealing = stealing;
-    let plan = StepPlan {
-        lanes: 1,
-        tensors: 1,
-        elements: chunks * usize::from(ELEMENTS),
-        chunk: usize::from(ELEMENTS) * 4,
-        pause: SECOND,
-        from: START,
-        until: START + 1,
-    };
+    let plan = StepPlan { pause: SECOND, until: START + 1, ..tensors(1, chunks, START) };
     let running = testbed.start(job, &plan)?;
     let (first, logs) = (running.workers[0], running.logs.clone());
     let (mut received, mut series) = (0, Vec::new());

@@ -1,18 +1,26 @@
 //! The common part of the figures' labs: hosts around one aggregator, jobs on them, and numbers from what their trainers
 //! wrote down.
 
-use std::{cell::RefCell, rc::Rc};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    rc::Rc,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use sumac_transport::{DynamicParams, JobParams, Scale, Tuning};
+use sumac_transport::{DynamicParams, JobParams, Scale};
 use sumac_wire::Reason;
 
 use sumac_sim::{
     address::NodeId,
     aggregator::{Aggregator, Capacity},
     events::{MICRO, Nanos, SECOND},
-    job::{Attachment, Job, SetupError, Topology},
+    job::{Job, SetupError},
     link::{Faults, LinkSpec},
     network::LinkId,
     packet::Framing,
@@ -86,13 +94,9 @@ pub enum Allocation {
 
 /// Hosts around an aggregator.
 pub struct Testbed {
-    /// Everything.
     pub world: World,
-    /// The node of the aggregator.
     pub center: NodeId,
-    /// The cables' properties.
     pub cables: Cables,
-    /// Other random numbers.
     pub rng: ChaCha8Rng,
     jobs: u16,
     slots: u32,
@@ -105,15 +109,11 @@ pub struct Running {
     pub workers: Vec<usize>,
     /// The log of each worker's trainer.
     pub logs: Vec<Rc<RefCell<TrainerLog>>>,
-    /// The trainers' plan.
     pub plan: StepPlan,
 }
 
 impl Testbed {
     /// An aggregator with this many shared slots, and nobody around it.
-    ///
-    /// # Panics
-    /// Never on a machine that has memory for some thousand slots.
     pub fn new(cables: Cables, dynamic_slots: u32, seed: u64) -> Testbed {
         let mut world = World::new(FRAMING, seed);
         let center = world.add_node();
@@ -129,6 +129,11 @@ impl Testbed {
         let host = self.world.add_node();
         let link = self.world.network.connect(host, node, self.cables.up(), self.cables.down());
         (host, link)
+    }
+
+    /// Hosts on cables of their own to the aggregator.
+    pub fn hosts(&mut self, count: usize) -> Vec<NodeId> {
+        (0..count).map(|_| self.host_at(self.center).0).collect()
     }
 
     /// A host beside the aggregator that sums.
@@ -158,24 +163,11 @@ impl Testbed {
             dynamic,
             ..JobParams::new(self.jobs, nodes.len() as u16, slots, ELEMENTS)
         };
-        Job {
-            params,
-            tuning: Tuning::default(),
-            lanes,
-            workers: nodes.iter().map(|node| Attachment { node: *node, rack: None }).collect(),
-            topology: Topology { root: Some(self.center), racks: Vec::new() },
-            hosts: hosts.to_vec(),
-            first_slot,
-            stealing: true,
-            first_chunk: 0,
-            ring: self.ring(),
-        }
+        let (hosts, ring) = (hosts.to_vec(), self.ring());
+        Job { lanes, hosts, first_slot, ring, ..Job::below(Some(self.center), params, nodes) }
     }
 
     /// Has a job's trainers begin.
-    ///
-    /// # Errors
-    /// When the job cannot be.
     pub fn start(&mut self, job: Job, plan: &StepPlan) -> Result<Running, SetupError> {
         let logs: Vec<Rc<RefCell<TrainerLog>>> = job.workers.iter().map(|_| Rc::default()).collect();
         let plan = StepPlan { lanes: usize::from(job.lanes), ..plan.clone() };
@@ -194,6 +186,12 @@ impl Testbed {
         let aggregator = self.world.nodes[self.center].aggregator.as_ref();
         aggregator.map_or(0, |aggregator| aggregator.job_counter(job.job.params.job, reason))
     }
+}
+
+/// A plan of tensors without a pause, from this time on.
+pub fn tensors(tensors: usize, chunks: usize, from: Nanos) -> StepPlan {
+    let (elements, chunk) = (chunks * usize::from(ELEMENTS), 4 * usize::from(ELEMENTS));
+    StepPlan { lanes: 1, tensors, elements, chunk, pause: 0, from, until: 100 * SECOND }
 }
 
 impl Running {
@@ -219,15 +217,13 @@ impl Running {
         tensors as f64 * self.tensor_bytes() * SECOND as f64 / (until - from) as f64
     }
 
-    /// The same in each `step` from the beginning to `end`.
+    /// The same in each `step` from the beginning to `end`, in Gbit/s.
     pub fn goodput_series(&self, step: Nanos, end: Nanos) -> Vec<f64> {
-        (0..end / step).map(|number| self.goodput(number * step, (number + 1) * step)).collect()
+        let goodput = |number| self.goodput(number * step, (number + 1) * step) * 8e-9;
+        (0..end / step).map(goodput).collect()
     }
 
     /// Checks that no operation of any worker ended with an error.
-    ///
-    /// # Errors
-    /// When one did.
     pub fn check(&self) -> Result<(), SetupError> {
         let failed = self.logs.iter().find_map(|log| log.borrow().failed.first().cloned());
         failed.map_or(Ok(()), |why| Err(SetupError::Operation(why)))
@@ -242,35 +238,23 @@ impl Running {
 pub fn over_seeds<C: Sync, R: Send>(
     cases: &[C],
     seeds: u64,
-    run: impl Fn(&C, u64) -> R + Sync,
-) -> Vec<Vec<R>> {
-    use std::sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    };
+    run: impl Fn(&C, u64) -> Result<R, SetupError> + Sync,
+) -> Result<Vec<Vec<R>>, SetupError> {
     let next = AtomicU64::new(0);
-    let total = cases.len() as u64 * seeds;
-    let done: Mutex<Vec<(u64, R)>> = Mutex::new(Vec::new());
+    let done = Mutex::new(BTreeMap::new());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= total {
-                        return;
-                    }
-                    let result = run(&cases[(number / seeds) as usize], number % seeds);
-                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((number, result));
+                    let Some(case) = cases.get((number / seeds) as usize) else { return };
+                    let result = run(case, number % seeds);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).insert(number, result);
                 }
             });
         }
     });
-    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    done.sort_by_key(|(number, _)| *number);
-    let mut results: Vec<Vec<R>> = cases.iter().map(|_| Vec::new()).collect();
-    for (number, result) in done {
-        results[(number / seeds) as usize].push(result);
-    }
-    results
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner).into_values();
+    cases.iter().map(|_| done.by_ref().take(seeds as usize).collect()).collect()
 }

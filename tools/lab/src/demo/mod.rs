@@ -1,79 +1,38 @@
 //! The demo: a small network learns to read digits, every gradient summed by the aggregator, without and with loss.
 
 mod story;
-mod traces;
 mod training;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use crate::checkout::NoScript;
-use crate::deployment::{DeployError, Deployment, SumacOptions};
-use crate::interrupt;
-use crate::lab::{Lab, LabError};
-use crate::process::ProcessError;
+use anyhow::{Context, Result};
+
+use crate::deployment::{Deployment, SumacOptions};
+use crate::lab::Lab;
 use crate::spec::{Faults, LabSpec};
+use crate::traces::Traces;
 use crate::units::Probability;
 
-use traces::Traces;
 pub use training::Trained;
 
 /// The demo's options.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub struct DemoOptions {
-    /// Workers, each with its own host, daemon and trainer.
+    /// Workers, each with a host, a daemon and a trainer of its own
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=16))]
     pub workers: u16,
-    /// Passes over the training images.
+    /// Passes over the training images
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub epochs: u32,
-    /// Part of the frames lost in every direction of every cable, the second time.
+    /// Part of the frames lost in every direction of every cable, the second time
+    #[arg(long, default_value = "1%", value_name = "PROBABILITY")]
     pub loss: Probability,
 }
 
-/// The reason that there is no demo.
-#[derive(Debug, thiserror::Error)]
-pub enum DemoError {
-    /// The lab.
-    #[error(transparent)]
-    Lab(#[from] LabError),
-    /// Sumac in it.
-    #[error(transparent)]
-    Deploy(#[from] DeployError),
-    /// A trainer's process.
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    /// The trainer's script.
-    #[error(transparent)]
-    Script(#[from] NoScript),
-    /// Python without what the trainer needs.
-    #[error(
-        "the trainers need numpy and scikit-learn's digits in {python}: {why}; apt-get install python3-numpy python3-sklearn"
-    )]
-    Python {
-        /// The Python interpreter.
-        python: &'static str,
-        /// The text of its messages.
-        why: String,
-    },
-    /// A result that cannot be read.
-    #[error("reading the result of a training, {path}: {why}")]
-    Result {
-        /// Its file.
-        path: PathBuf,
-        /// The problem.
-        why: String,
-    },
-    /// The list of programs in the kernel cannot be had.
-    #[error("listing the programs in the kernel: {0}")]
-    Programs(String),
-    /// Ctrl-C.
-    #[error(transparent)]
-    Interrupted(#[from] interrupt::Interrupted),
-}
-
 /// Runs the demo and tells what happens on standard output. Returns whether all of it is as it should be.
-///
-/// # Errors
-/// When something does not come up or fails; whatever was built is removed then too.
-pub fn demo(options: &DemoOptions) -> Result<bool, DemoError> {
+/// Whatever was built is removed, after an error too.
+pub fn demo(options: &DemoOptions) -> Result<bool> {
     story::opening(options);
     training::check_python()?;
     let scratch = Scratch::new()?;
@@ -97,11 +56,7 @@ pub fn demo(options: &DemoOptions) -> Result<bool, DemoError> {
 }
 
 /// Trains in a lab of its own and removes it; what is left of it comes back beside the result.
-fn in_lab(
-    options: &DemoOptions,
-    faults: Faults,
-    single: &Trained,
-) -> Result<(Vec<Trained>, Vec<String>), DemoError> {
+fn in_lab(options: &DemoOptions, faults: Faults, single: &Trained) -> Result<(Vec<Trained>, Vec<String>)> {
     let spec = LabSpec { faults, ..LabSpec::new(options.workers) };
     let lab = Lab::up(spec)?;
     let deployment = Deployment::start(&lab, &SumacOptions::default())?;
@@ -109,8 +64,8 @@ fn in_lab(
     story::wire(&deployment, &trained)?;
     let traces = Traces::of(&lab)?;
     drop(deployment);
-    lab.down().map_err(LabError::from)?;
-    let left = traces.remaining()?;
+    lab.down()?;
+    let left = traces.remaining(Duration::from_secs(5))?;
     Ok((trained, left))
 }
 
@@ -118,10 +73,9 @@ fn in_lab(
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new() -> Result<Scratch, DemoError> {
+    fn new() -> Result<Scratch> {
         let path = std::env::temp_dir().join(format!("sumac-demo-{}", std::process::id()));
-        std::fs::create_dir_all(&path)
-            .map_err(|error| DemoError::Result { path: path.clone(), why: error.to_string() })?;
+        std::fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
         Ok(Scratch(path))
     }
 }

@@ -1,12 +1,12 @@
 //! The texts of the demo.
 
+use anyhow::{Result, anyhow};
 use serde_json::json;
 
+use super::DemoOptions;
 use super::training::{Epoch, Trained};
-use super::{DemoError, DemoOptions};
 use crate::cable::CableCounters;
-use crate::deployment::{DeployError, Deployment};
-use crate::lab::LabError;
+use crate::deployment::Deployment;
 use crate::run::{Frames, Modes};
 
 const EXPLANATION: &str = "
@@ -25,7 +25,6 @@ pub(super) fn opening(options: &DemoOptions) {
     );
 }
 
-/// Begins a part.
 pub(super) fn chapter(title: &str) {
     println!("\n{title}\n");
 }
@@ -39,13 +38,13 @@ pub(super) fn epoch(line: &str, single: Option<&Epoch>) {
 }
 
 /// Prints the network's counters of the training.
-pub(super) fn wire(deployment: &Deployment<'_>, trained: &[Trained]) -> Result<(), DemoError> {
+pub(super) fn wire(deployment: &Deployment<'_>, trained: &[Trained]) -> Result<()> {
     let aggregators = [deployment.aggregator_status()?];
-    let injected = deployment.lab().injected().map_err(LabError::from)?;
+    let injected = deployment.lab().injected()?;
     let mut stats = Vec::new();
     for (rank, result) in (0..).zip(trained) {
         let daemon = deployment.client(rank)?.stats_json();
-        let daemon = daemon.map_err(|source| DeployError::Client { rank, source: source.into() })?;
+        let daemon = daemon.map_err(|error| anyhow!("the daemon of worker {rank}: {error}"))?;
         // The trainer asked for its job's counters before it left the job, which took them along.
         stats.push(
             json!({ "jobs": [result.job], "ports": daemon["ports"], "host_program": daemon["host_program"] }),

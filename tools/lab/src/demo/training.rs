@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command};
 use std::time::Duration;
 
+use anyhow::{Context, Result, anyhow};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{DemoError, DemoOptions, story};
+use super::{DemoOptions, story};
 use crate::checkout::script;
 use crate::command;
 use crate::deployment::Deployment;
@@ -43,7 +44,6 @@ pub struct Epoch {
     pub epoch: u32,
     /// Part of the test images that are read right after it.
     pub accuracy: f64,
-    /// The time of its operations.
     pub allreduce_s: Option<Spent>,
 }
 
@@ -51,31 +51,28 @@ pub struct Epoch {
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Spent {
     pub count: u64,
-    /// The middle one.
     pub median: f64,
-    /// The longest.
     pub max: f64,
 }
 
 /// Checks that Python has what the trainers need.
-pub(super) fn check_python() -> Result<(), DemoError> {
+pub(super) fn check_python() -> Result<()> {
     let mut import = Command::new(PYTHON);
     import.args(["-c", "import numpy, sklearn.datasets"]);
-    match command::output(&mut import) {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            let text = error.to_string();
-            let why = text.lines().last().unwrap_or_default().to_owned();
-            Err(DemoError::Python { python: PYTHON, why })
-        }
-    }
+    command::output(&mut import).map(|_| ()).map_err(|error| {
+        let text = error.to_string();
+        let why = text.lines().last().unwrap_or_default();
+        anyhow!(
+            "the trainers need numpy and scikit-learn's digits in {PYTHON}: {why}; apt-get install python3-numpy python3-sklearn"
+        )
+    })
 }
 
 /// Trains in one process, `how` being `--single` (with the integers of all workers) or `--plain` (with floats).
-pub(super) fn alone(folder: &Path, options: &DemoOptions, how: &str) -> Result<Trained, DemoError> {
+pub(super) fn alone(folder: &Path, options: &DemoOptions, how: &str) -> Result<Trained> {
     let out = folder.join("alone.json");
     let mut train = trainer(options, &out)?;
-    command::output(train.arg(how)).map_err(crate::LabError::from)?;
+    command::output(train.arg(how))?;
     read(&out)
 }
 
@@ -84,7 +81,7 @@ pub(super) fn together(
     deployment: &Deployment<'_>,
     options: &DemoOptions,
     single: &Trained,
-) -> Result<Vec<Trained>, DemoError> {
+) -> Result<Vec<Trained>> {
     let lab = deployment.lab();
     let outs: Vec<PathBuf> =
         (0..options.workers).map(|rank| lab.folder().join(format!("trained{rank}.json"))).collect();
@@ -124,7 +121,7 @@ fn speak(out: ChildStdout, rank: u16, single: &Trained) {
     }
 }
 
-fn trainer(options: &DemoOptions, out: &Path) -> Result<Command, DemoError> {
+fn trainer(options: &DemoOptions, out: &Path) -> Result<Command> {
     let mut train = Command::new(PYTHON);
     // No caches of compiled Python in the checkout: the demo leaves nothing behind.
     train.arg("-B").arg(script("demo/train.py")?);
@@ -133,8 +130,8 @@ fn trainer(options: &DemoOptions, out: &Path) -> Result<Command, DemoError> {
     Ok(train)
 }
 
-fn read(path: &Path) -> Result<Trained, DemoError> {
-    let error = |why: String| DemoError::Result { path: path.to_owned(), why };
-    let text = std::fs::read_to_string(path).map_err(|source| error(source.to_string()))?;
-    serde_json::from_str(&text).map_err(|source| error(source.to_string()))
+fn read(path: &Path) -> Result<Trained> {
+    let what = || format!("reading the result of a training, {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(what)?;
+    serde_json::from_str(&text).with_context(what)
 }

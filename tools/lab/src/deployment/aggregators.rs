@@ -2,10 +2,11 @@
 
 use std::net::Ipv4Addr;
 
+use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::{Backend, CONTROL_PORT, DeployError, Deployment, START_LIMIT};
-use crate::command::{self, CommandError};
+use super::{Backend, CONTROL_PORT, Deployment, START_LIMIT};
+use crate::command;
 use crate::namespace::Namespace;
 use crate::process::Process;
 
@@ -21,34 +22,22 @@ impl<'lab> Deployment<'lab> {
     }
 
     /// `sumac-agg` with these arguments on the aggregator, or on the root; returns what it prints.
-    ///
-    /// # Errors
-    /// When it fails.
-    pub fn sumac_agg(&self, arguments: &[&str]) -> Result<String, DeployError> {
+    pub fn sumac_agg(&self, arguments: &[&str]) -> Result<String> {
         self.sumac_agg_on(self.lab.aggregator(), arguments)
     }
 
     /// `sumac-agg` with these arguments on the host of an aggregator; returns what it prints.
-    ///
-    /// # Errors
-    /// When it fails.
-    pub fn sumac_agg_on(&self, host: &Namespace, arguments: &[&str]) -> Result<String, DeployError> {
+    pub fn sumac_agg_on(&self, host: &Namespace, arguments: &[&str]) -> Result<String> {
         self.call(host, self.programs.sumac_agg(), arguments)
     }
 
     /// Puts the aggregators' programs on all their ports.
-    ///
-    /// # Errors
-    /// What `sumac-agg attach` says.
-    pub fn attach_aggregator(&self) -> Result<(), DeployError> {
+    pub fn attach_aggregator(&self) -> Result<()> {
         self.aggregator_hosts().try_for_each(|host| self.attach_aggregator_on(host))
     }
 
     /// Puts the program of one aggregator on all its ports.
-    ///
-    /// # Errors
-    /// What `sumac-agg attach` says.
-    pub fn attach_aggregator_on(&self, host: &Namespace) -> Result<(), DeployError> {
+    pub fn attach_aggregator_on(&self, host: &Namespace) -> Result<()> {
         let shards = self.lab.spec().queues.to_string();
         let shared = self.options.dynamic.map(|dynamic| dynamic.slots.to_string());
         let mut verb = vec!["attach", "--shards", &shards];
@@ -59,22 +48,16 @@ impl<'lab> Deployment<'lab> {
     }
 
     /// Takes them off.
-    ///
-    /// # Errors
-    /// What `sumac-agg detach` says.
-    pub fn detach_aggregator(&self) -> Result<(), DeployError> {
+    pub fn detach_aggregator(&self) -> Result<()> {
         self.aggregator_hosts().try_for_each(|host| self.detach_aggregator_on(host))
     }
 
     /// Takes the program of one aggregator off all its ports.
-    ///
-    /// # Errors
-    /// What `sumac-agg detach` says.
-    pub fn detach_aggregator_on(&self, host: &Namespace) -> Result<(), DeployError> {
+    pub fn detach_aggregator_on(&self, host: &Namespace) -> Result<()> {
         self.with_ports(host, &["detach"])
     }
 
-    fn with_ports(&self, host: &Namespace, verb: &[&str]) -> Result<(), DeployError> {
+    fn with_ports(&self, host: &Namespace, verb: &[&str]) -> Result<()> {
         let spec = self.lab.spec();
         let ports = if host.name() == self.lab.aggregator().name() {
             spec.aggregator_ports()
@@ -93,7 +76,7 @@ impl<'lab> Deployment<'lab> {
     }
 
     /// Lets an aggregator drop a part of the frames of jobs, each way, and count them; it must run.
-    fn drop_on_purpose(&self, host: &Namespace) -> Result<(), DeployError> {
+    fn drop_on_purpose(&self, host: &Namespace) -> Result<()> {
         let part = self.options.drop;
         if part.is_zero() || !self.options.has_aggregator() {
             return Ok(());
@@ -103,57 +86,43 @@ impl<'lab> Deployment<'lab> {
     }
 
     /// `sumac-agg` with these arguments of the aggregator of a host, be it a program or a process.
-    fn ask(&self, host: &Namespace, arguments: &[&str]) -> Result<String, DeployError> {
+    fn ask(&self, host: &Namespace, arguments: &[&str]) -> Result<String> {
         if self.options.backend == Backend::Xdp {
             return self.sumac_agg_on(host, arguments);
         }
         let mut command = host.command(self.programs.sumac_agg().get_program());
-        Ok(command::output(command.args(arguments).arg("--host"))?)
+        command::output(command.args(arguments).arg("--host"))
     }
 
     /// Returns the status of the aggregator, or of the root; null without one.
-    ///
-    /// # Errors
-    /// What `sumac-agg status` says.
-    pub fn aggregator_status(&self) -> Result<Value, DeployError> {
+    pub fn aggregator_status(&self) -> Result<Value> {
         self.aggregator_status_on(self.lab.aggregator())
     }
 
     /// Returns the racks, parameter hosts and jobs of the only control plane, or of the root's.
-    ///
-    /// # Errors
-    /// What `sumac-agg control` says.
-    pub fn control_status(&self) -> Result<Value, DeployError> {
+    pub fn control_status(&self) -> Result<Value> {
         let mut command = self.lab.aggregator().command(self.programs.sumac_agg().get_program());
-        parse(&command::output(command.args(["control", "--json"]))?, "sumac-agg control --json")
+        command::json(command.args(["control", "--json"]))
     }
 
     /// Returns the status of a host's aggregator; null without one.
-    ///
-    /// # Errors
-    /// What `sumac-agg status` says.
-    pub fn aggregator_status_on(&self, host: &Namespace) -> Result<Value, DeployError> {
+    pub fn aggregator_status_on(&self, host: &Namespace) -> Result<Value> {
         if !self.options.has_aggregator() {
             return Ok(Value::Null);
         }
-        parse(&self.ask(host, &["status", "--json"])?, "sumac-agg status --json")
+        let status = self.ask(host, &["status", "--json"])?;
+        serde_json::from_str(&status).context("the JSON of `sumac-agg status --json`")
     }
 
     /// Starts the control planes of all aggregators, which they must not have.
-    ///
-    /// # Errors
-    /// When one does not come to listen.
-    pub fn start_aggregator(&mut self) -> Result<(), DeployError> {
+    pub fn start_aggregator(&mut self) -> Result<()> {
         // The root first: a rack has nobody to ask without it.
         self.start_root()?;
         (0..self.lab.spec().racks).try_for_each(|rack| self.start_rack(rack))
     }
 
     /// Starts the only control plane, or the root's, and waits for the parameter hosts that run to come back to it.
-    ///
-    /// # Errors
-    /// When it does not come to listen.
-    pub fn start_root(&mut self) -> Result<(), DeployError> {
+    pub fn start_root(&mut self) -> Result<()> {
         let (lab, since) = (self.lab, self.root_log());
         self.start_control_plane(0, lab.aggregator(), None)?;
         let own = lab.parameter_hosts().iter().zip(&self.parameter_hosts);
@@ -164,10 +133,7 @@ impl<'lab> Deployment<'lab> {
     }
 
     /// Starts the control plane of a rack, which it must not have.
-    ///
-    /// # Errors
-    /// When it does not come to listen.
-    pub fn start_rack(&mut self, rack: u16) -> Result<(), DeployError> {
+    pub fn start_rack(&mut self, rack: u16) -> Result<()> {
         let place = usize::from(rack);
         let (host, root) = (&self.lab.racks()[place], self.lab.spec().root_ip(rack));
         self.start_control_plane(place + 1, host, Some(root))
@@ -178,7 +144,7 @@ impl<'lab> Deployment<'lab> {
         place: usize,
         host: &Namespace,
         parent: Option<Ipv4Addr>,
-    ) -> Result<(), DeployError> {
+    ) -> Result<()> {
         let mut serve = self.programs.sumac_agg();
         serve.args(["serve", "--listen", &format!("0.0.0.0:{CONTROL_PORT}"), "--state-dir"]);
         serve.arg(self.state_dir(place));
@@ -227,14 +193,14 @@ impl<'lab> Deployment<'lab> {
 
     /// Waits until that control plane knows these parameter hosts, as its log says behind `since`: jobs do not wait for
     /// them for long.
-    pub(super) fn wait_for_hosts(&mut self, hosts: &[&Namespace], since: usize) -> Result<(), DeployError> {
+    pub(super) fn wait_for_hosts(&mut self, hosts: &[&Namespace], since: usize) -> Result<()> {
         let entries: Vec<_> = hosts.iter().map(|host| format!("`{}` entered", host.name())).collect();
         let Some(root) = self.aggregators.first_mut().and_then(Option::as_mut) else { return Ok(()) };
         let log = root.log().to_owned();
-        Ok(root.wait_until("its parameter hosts", START_LIMIT, || {
+        root.wait_until("its parameter hosts", START_LIMIT, || {
             let said = std::fs::read_to_string(&log).unwrap_or_default();
             entries.iter().all(|entry| said.get(since..).is_some_and(|said| said.contains(entry)))
-        })?)
+        })
     }
 }
 
@@ -243,9 +209,4 @@ fn listens(host: &Namespace, port: u16) -> bool {
     let mut list = host.command("ss");
     list.args(["-Hltn", &format!("sport = :{port}")]);
     command::output(&mut list).is_ok_and(|text| !text.trim().is_empty())
-}
-
-fn parse(text: &str, line: &str) -> Result<Value, DeployError> {
-    serde_json::from_str(text)
-        .map_err(|error| CommandError::Output { line: line.to_owned(), why: format!("JSON: {error}") }.into())
 }

@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use sumac_client::{Client, ClientError, JobOptions, Mode};
+use anyhow::{Context, Result, anyhow, ensure};
+use sumac_client::{Client, JobOptions, Mode};
 
-use crate::command::{self, CommandError};
+use crate::command;
 use crate::lab::Lab;
 use crate::namespace::Namespace;
-use crate::process::{Process, ProcessError};
-use crate::programs::{NotFound, Programs};
+use crate::process::Process;
+use crate::programs::Programs;
 
 pub use options::{Backend, DynamicOptions, SumacOptions};
 
@@ -25,49 +26,6 @@ const CONTROL_PORT: u16 = 48600;
 
 /// The time until a program listens. It is long: sixteen daemons may start at once on one CPU.
 const START_LIMIT: Duration = Duration::from_secs(30);
-
-/// The reason that Sumac does not run in the lab.
-#[derive(Debug, thiserror::Error)]
-pub enum DeployError {
-    /// Its programs were not found.
-    #[error(transparent)]
-    Programs(#[from] NotFound),
-    /// A program did not come up.
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    /// A command failed.
-    #[error(transparent)]
-    Command(#[from] CommandError),
-    /// A file of the lab could not be written.
-    #[error("writing {path}: {source}")]
-    File {
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// Parameter hosts that have no worker to be on.
-    #[error("{hosts} parameter hosts cannot be on {workers} workers of the only aggregator or the root")]
-    CoLocated {
-        /// The requested number.
-        hosts: u16,
-        /// The maximum.
-        workers: usize,
-    },
-    /// A daemon does not talk.
-    #[error("the daemon of worker {rank}: {source}")]
-    Client {
-        rank: u16,
-        /// The text of its messages.
-        source: Box<ClientError>,
-    },
-    /// The daemon of a parameter host does not talk.
-    #[error("the parameter host at {socket}: {source}")]
-    Host {
-        socket: PathBuf,
-        /// The text of its messages.
-        source: Box<ClientError>,
-    },
-}
 
 /// Sumac running in a lab. Dropping it ends its programs; the XDP programs go with the lab.
 #[derive(Debug)]
@@ -84,10 +42,7 @@ pub struct Deployment<'lab> {
 
 impl<'lab> Deployment<'lab> {
     /// Attaches the programs and starts aggregator, parameter hosts and daemons; returns when all of them listen.
-    ///
-    /// # Errors
-    /// The first program that does not come up, with the end of its log.
-    pub fn start(lab: &'lab Lab, options: &SumacOptions) -> Result<Deployment<'lab>, DeployError> {
+    pub fn start(lab: &'lab Lab, options: &SumacOptions) -> Result<Deployment<'lab>> {
         let mut deployment = Deployment {
             lab,
             options: options.clone(),
@@ -97,9 +52,12 @@ impl<'lab> Deployment<'lab> {
             parameter_hosts: lab.parameter_hosts().iter().map(|_| None).collect(),
         };
         let (hosts, ranks) = (deployment.co_located(), lab.spec().root_ranks());
-        if hosts.end > ranks.end {
-            return Err(DeployError::CoLocated { hosts: hosts.len() as u16, workers: ranks.len() });
-        }
+        ensure!(
+            hosts.end <= ranks.end,
+            "{} parameter hosts cannot be on {} workers of the only aggregator or the root",
+            hosts.len(),
+            ranks.len()
+        );
         deployment.write_secrets()?;
         if options.backend == Backend::Xdp {
             deployment.attach_all()?;
@@ -114,7 +72,7 @@ impl<'lab> Deployment<'lab> {
         Ok(deployment)
     }
 
-    fn attach_all(&self) -> Result<(), DeployError> {
+    fn attach_all(&self) -> Result<()> {
         if self.options.has_aggregator() {
             self.attach_aggregator()?;
         }
@@ -124,7 +82,6 @@ impl<'lab> Deployment<'lab> {
         self.lab.parameter_hosts().iter().try_for_each(|host| self.attach_host(host))
     }
 
-    /// The lab that it runs in.
     pub fn lab(&self) -> &'lab Lab {
         self.lab
     }
@@ -133,7 +90,6 @@ impl<'lab> Deployment<'lab> {
         &self.options
     }
 
-    /// The socket of a worker's daemon.
     pub fn socket(&self, rank: u16) -> PathBuf {
         self.lab.folder().join(format!("w{rank}.sock"))
     }
@@ -149,16 +105,11 @@ impl<'lab> Deployment<'lab> {
     }
 
     /// A trainer's connection to a worker's daemon.
-    ///
-    /// # Errors
-    /// When it does not answer.
-    pub fn client(&self, rank: u16) -> Result<Client, DeployError> {
-        Client::connect(self.socket(rank))
-            .map_err(|source| DeployError::Client { rank, source: source.into() })
+    pub fn client(&self, rank: u16) -> Result<Client> {
+        Client::connect(self.socket(rank)).map_err(|error| anyhow!("the daemon of worker {rank}: {error}"))
     }
 
     /// A job's options, with those of a dynamic job over all parameter hosts where this is for dynamic jobs.
-    #[must_use]
     pub fn in_its_mode(&self, options: JobOptions) -> JobOptions {
         let Some(dynamic) = self.options.dynamic else { return options };
         let hosts = self.lab.spec().parameter_hosts + dynamic.co_located;
@@ -176,38 +127,28 @@ impl<'lab> Deployment<'lab> {
     }
 
     /// `sumac` with these arguments on a worker; returns what it prints.
-    ///
-    /// # Errors
-    /// When it fails.
-    pub fn sumac(&self, rank: u16, arguments: &[&str]) -> Result<String, DeployError> {
+    pub fn sumac(&self, rank: u16, arguments: &[&str]) -> Result<String> {
         self.call(self.lab.worker(rank), self.programs.sumac(), arguments)
     }
 
-    fn write_secrets(&self) -> Result<(), DeployError> {
+    fn write_secrets(&self) -> Result<()> {
         // Nobody outside the lab can reach its aggregators; that they are checked is what matters here.
         let (name, pid) = (&self.lab.spec().name, std::process::id());
         for (path, whose) in [(self.secret_file(), "jobs"), (self.rack_secret_file(), "racks")] {
             let secret = format!("{whose} of lab {name} of pid {pid}");
-            std::fs::write(&path, secret).map_err(|source| DeployError::File { path, source })?;
+            write(&path, &secret)?;
         }
         for place in 0..=usize::from(self.lab.spec().racks) {
-            self.write_token(place, &["--secret-file"], &self.secret_file(), self.token_file(place))?;
+            self.write_token(place, &["--secret-file"], &self.secret_file(), &self.token_file(place))?;
         }
-        self.write_token(0, &["--racks", "--secret-file"], &self.rack_secret_file(), self.rack_token_file())
+        self.write_token(0, &["--racks", "--secret-file"], &self.rack_secret_file(), &self.rack_token_file())
     }
 
     /// Writes what `sumac-agg token` prints for the aggregator at this place: 0 is the root, or the only one.
-    fn write_token(
-        &self,
-        place: usize,
-        options: &[&str],
-        secret: &Path,
-        path: PathBuf,
-    ) -> Result<(), DeployError> {
+    fn write_token(&self, place: usize, options: &[&str], secret: &Path, path: &Path) -> Result<()> {
         let mut token = self.programs.sumac_agg();
         token.args(["token", "--state-dir"]).arg(self.state_dir(place)).args(options).arg(secret);
-        let printed = command::output(&mut token)?;
-        std::fs::write(&path, printed).map_err(|source| DeployError::File { path, source })
+        write(path, &command::output(&mut token)?)
     }
 
     /// The state directory of the aggregator at this place.
@@ -225,9 +166,14 @@ impl<'lab> Deployment<'lab> {
         self.lab.folder().join("rack-token")
     }
 
-    fn call(&self, host: &Namespace, program: Command, arguments: &[&str]) -> Result<String, DeployError> {
+    fn call(&self, host: &Namespace, program: Command, arguments: &[&str]) -> Result<String> {
         let mut command = host.command(program.get_program());
         command.args(arguments).arg("--pin-root").arg(self.lab.pin_root());
-        Ok(command::output(&mut command)?)
+        command::output(&mut command)
     }
+}
+
+/// Writes a file of the lab.
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }

@@ -1,5 +1,6 @@
 //! Sumac's options in a lab.
 
+use clap::{ArgAction, Args, value_parser};
 use serde::{Deserialize, Serialize};
 
 use crate::units::Probability;
@@ -25,42 +26,57 @@ impl Backend {
     }
 }
 
-/// Sumac's options in a lab.
-#[derive(Clone, Debug, PartialEq)]
+/// Sumac's options in a lab, and those of them on the command line.
+#[derive(Clone, Debug, PartialEq, Args)]
 pub struct SumacOptions {
     /// The backend and the kind of aggregator.
+    #[arg(skip)]
     pub backend: Backend,
-    /// 32-bit words per packet; none: what the MTU allows.
+    /// 32-bit words per packet; by default what the MTU allows
+    #[arg(long, value_parser = value_parser!(u16).range(1..=2224))]
     pub chunk: Option<u16>,
-    /// Slots of each lane of a job; none: what the measured path needs.
+    /// Slots: of each lane of a static job, a power of two, by default what the measured path needs; with --mode dynamic
+    /// those of each shard that all jobs share, by default 1024
+    #[arg(long, value_parser = value_parser!(u32).range(1..))]
     pub slots: Option<u32>,
-    /// The factor for floats; none: block floating point.
+    /// Multiply floats with this number before they are rounded; by default block floating point, and 1e8 in dynamic jobs
+    #[arg(long, value_parser = scale)]
     pub scale: Option<f32>,
-    /// Whether packets carry checksums that the aggregator verifies.
+    /// Send contributions without UDP checksum
+    #[arg(long = "no-checksum", action = ArgAction::SetFalse)]
     pub checksum: bool,
-    /// Whether slots take chunks from each other.
+    /// Fix which chunks a slot takes, whatever was lost
+    #[arg(long = "no-stealing", action = ArgAction::SetFalse)]
     pub stealing: bool,
-    /// Part of the frames that the aggregators drop on purpose.
+    /// Part of the frames that the aggregators drop on purpose, each way
+    #[arg(long = "aggregator-drop", default_value = "0", value_name = "PROBABILITY")]
     pub drop: Probability,
     /// The options of dynamic jobs; none: all jobs are static.
+    #[arg(skip)]
     pub dynamic: Option<DynamicOptions>,
 }
 
 /// The options of dynamic jobs in a lab, beside its parameter hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Args)]
 pub struct DynamicOptions {
     /// Slots that they share, of each shard of each aggregator.
+    #[arg(skip = 1024u32)]
     pub slots: u32,
-    /// Whether there is an aggregator; else a control plane only, and the parameter hosts do all.
+    /// Run dynamic jobs without an aggregator: the parameter hosts do all
+    #[arg(long = "no-aggregator", action = ArgAction::SetFalse)]
     pub has_aggregator: bool,
     /// Workers, the first ones on the only aggregator or on the root itself, whose daemons are parameter hosts too. A
     /// rack's workers cannot be: the rack's aggregator would take the root's sums for its own workers'.
+    #[arg(skip)]
     pub co_located: u16,
-    /// Packets that a lane of the lab's own job may be ahead of its oldest without result; none: what the daemon chooses.
+    /// Packets that a lane of a dynamic job may be ahead of its oldest without result, a power of two
+    #[arg(long, value_parser = power_of_two)]
     pub window: Option<u32>,
-    /// Whether that job yields to congestion.
+    /// Have dynamic jobs send a whole window, whatever congestion they meet
+    #[arg(long = "no-congestion-control", action = ArgAction::SetFalse)]
     pub congestion_control: bool,
     /// Seconds that a dead worker's place in its job stays open; 0: its job fails.
+    #[arg(skip)]
     pub rejoin_grace: u32,
 }
 
@@ -97,4 +113,14 @@ impl Default for SumacOptions {
             dynamic: None,
         }
     }
+}
+
+fn power_of_two(text: &str) -> Result<u32, &'static str> {
+    let number = text.parse::<u32>().ok().filter(|number| number.is_power_of_two());
+    number.ok_or("not a power of two")
+}
+
+fn scale(text: &str) -> Result<f32, &'static str> {
+    let number = text.parse::<f32>().ok().filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or("not a positive number")
 }

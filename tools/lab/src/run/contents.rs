@@ -10,7 +10,6 @@ use super::reference_sum::{Reduced, ReferenceSum, Value};
 /// So many neighbours have the same magnitude: some packets lie within one, some do not.
 const NEIGHBOURS: usize = 1000;
 
-/// One round of an allreduce.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Contents {
     /// The seed of this run's values.
@@ -29,7 +28,6 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Both together.
     pub fn and(self, other: Comparison) -> Comparison {
         let first = [self.first_wrong, other.first_wrong].into_iter().flatten().min();
         Comparison {
@@ -47,7 +45,6 @@ impl Contents {
         T::of((self.random(rank, index) >> 32) as i32 >> 8, self.shift(rank, index))
     }
 
-    /// Fills a worker's tensor.
     pub fn fill<T: Value>(self, rank: u16, tensor: &mut [T]) {
         for (block, values) in tensor.chunks_mut(NEIGHBOURS).enumerate() {
             let first = block * NEIGHBOURS;

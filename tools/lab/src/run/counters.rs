@@ -49,11 +49,8 @@ pub struct Frames {
 /// Frames that were not taken, by reason.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Drops {
-    /// By the aggregators.
     pub aggregator: BTreeMap<String, u64>,
-    /// By the workers' XDP programs.
     pub host_program: BTreeMap<String, u64>,
-    /// By the workers' engines.
     pub engine: BTreeMap<String, u64>,
 }
 

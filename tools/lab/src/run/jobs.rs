@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::Value;
 use sumac_client::OpenReply;
@@ -10,8 +11,8 @@ use super::contents::{Comparison, Contents};
 use super::counters::list;
 use super::reference_sum::Value as Element;
 use super::trainers::in_parallel;
-use super::{Operation, RunOptions, Times, TrainError, Trainers};
-use crate::clock::Span;
+use super::{Operation, RunOptions, Trainers};
+use crate::clock::{Span, Times};
 use crate::deployment::Deployment;
 
 /// The jobs of a run, each with all workers.
@@ -39,42 +40,41 @@ pub struct JobReport {
 
 impl<T: Element> Jobs<T> {
     /// Opens them one after the other.
-    pub(super) fn join(deployment: &Deployment<'_>, options: &RunOptions) -> Result<Jobs<T>, TrainError> {
+    pub(super) fn join(deployment: &Deployment<'_>, options: &RunOptions) -> Result<Jobs<T>> {
         let name = |job: u16| if options.jobs == 1 { "lab".to_owned() } else { format!("lab{job}") };
         let join = |name: String| {
             Trainers::join(deployment, &name, options.operation).map(|trainers| (name, trainers))
         };
-        Ok(Jobs { all: (0..options.jobs).map(name).map(join).collect::<Result<_, _>>()? })
+        Ok(Jobs { all: (0..options.jobs).map(name).map(join).collect::<Result<_>>()? })
     }
 
-    fn first(&self) -> Result<&Trainers<T>, TrainError> {
-        self.all.first().map(|(_, trainers)| trainers).ok_or(TrainError::Nobody)
+    fn first(&self) -> Result<&Trainers<T>> {
+        self.all.first().map(|(_, trainers)| trainers).context("a job needs workers")
     }
 
-    /// Returns the terms of the first job.
-    pub(super) fn opened(&self) -> Result<&OpenReply, TrainError> {
+    pub(super) fn opened(&self) -> Result<&OpenReply> {
         self.first()?.opened()
     }
 
     /// Each daemon's statistics, of all jobs, as long as they are open.
-    pub(super) fn stats(&self) -> Result<Vec<Value>, TrainError> {
+    pub(super) fn stats(&self) -> Result<Vec<Value>> {
         self.first()?.stats()
     }
 
     /// Writes each worker's values, which differ from job to job.
-    pub(super) fn fill(&mut self, contents: Contents) -> Result<(), TrainError> {
+    pub(super) fn fill(&mut self, contents: Contents) -> Result<()> {
         (0..).zip(&mut self.all).try_for_each(|(job, (_, trainers))| trainers.fill(of_job(contents, job)))
     }
 
     /// Sums all tensors of all jobs at once; returns each job's start and end.
-    pub(super) fn allreduce(&mut self, limit: Duration) -> Result<Vec<Span>, TrainError> {
+    pub(super) fn allreduce(&mut self, limit: Duration) -> Result<Vec<Span>> {
         in_parallel(self.all.iter_mut().collect(), |(_, trainers): &mut (_, Trainers<T>)| {
             trainers.allreduce(limit)
         })
     }
 
     /// Compares every element of every worker of every job with the reference.
-    pub(super) fn compare(&self, contents: Contents) -> Result<Comparison, TrainError> {
+    pub(super) fn compare(&self, contents: Contents) -> Result<Comparison> {
         (0..).zip(&self.all).try_fold(Comparison::default(), |all, (job, (_, trainers))| {
             Ok(all.and(trainers.compare(of_job(contents, job))?))
         })
@@ -86,7 +86,7 @@ impl<T: Element> Jobs<T> {
         spans: &[Vec<Span>],
         stats: &[Value],
         operation: Operation,
-    ) -> Result<Vec<JobReport>, TrainError> {
+    ) -> Result<Vec<JobReport>> {
         let mut reports = Vec::new();
         for (place, (name, trainers)) in self.all.iter().enumerate() {
             let job = trainers.opened()?.wire_job;
@@ -111,8 +111,7 @@ impl<T: Element> Jobs<T> {
         Ok(reports)
     }
 
-    /// Leaves them.
-    pub(super) fn leave(self) -> Result<(), TrainError> {
+    pub(super) fn leave(self) -> Result<()> {
         self.all.into_iter().try_for_each(|(_, trainers)| trainers.leave())
     }
 }

@@ -6,11 +6,11 @@ mod dynamic;
 mod jobs;
 pub mod reference_sum;
 mod report;
-mod statistics;
 mod trainers;
 
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
@@ -18,25 +18,22 @@ pub use counters::{Drops, Frames, Modes, RoundTrips};
 pub use dynamic::{Dynamic, HostReport};
 pub use jobs::JobReport;
 pub use report::Report;
-pub use statistics::Times;
-pub use trainers::{TrainError, Trainers};
+pub use trainers::Trainers;
 
-use crate::cable::{CableCounters, CableError};
-use crate::clock::{self, Span};
-use crate::command::CommandError;
+use crate::cable::CableCounters;
+use crate::clock::{self, Span, Times};
 use crate::cpu::MachineTime;
-use crate::deployment::{DeployError, Deployment, SumacOptions};
+use crate::deployment::{Deployment, SumacOptions};
 use crate::interrupt;
-use crate::lab::{Lab, LabError};
+use crate::lab::Lab;
 use crate::process::{CpuTime, Process};
 use crate::spec::LabSpec;
-use crate::trace::{Sampler, Trace, TraceError};
+use crate::trace::{Sampler, Trace};
 use contents::{Comparison, Contents};
 use jobs::Jobs;
 use reference_sum::Value as Element;
 use sumac_client::{DType, OpenReply, Reduction, WireFormat, bf16, f16};
 
-/// The specification of a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     pub lab: LabSpec,
@@ -44,22 +41,19 @@ pub struct RunOptions {
     pub operation: Operation,
     /// Jobs that do so at the same time, each with all workers.
     pub jobs: u16,
-    /// Measured allreduces.
     pub iterations: u32,
     /// Allreduces before them, verified and not measured: the first one touches fresh memory everywhere.
     pub warmup: u32,
     /// The seed of the tensors' values.
     pub seed: u64,
-    /// The timeout of one allreduce.
     pub limit: Duration,
     /// Whether to count what worker 0 sends in each 10 ms.
     pub trace: bool,
 }
 
-/// An allreduce.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Operation {
-    /// Elements of the tensor that each worker brings.
+    /// Elements of each worker's tensor.
     pub elements: usize,
     /// Their type.
     pub dtype: DType,
@@ -76,40 +70,9 @@ impl Operation {
     }
 }
 
-/// The reason that a run has no report.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The lab.
-    #[error(transparent)]
-    Lab(#[from] LabError),
-    /// Sumac in it.
-    #[error(transparent)]
-    Deploy(#[from] DeployError),
-    /// A trainer.
-    #[error(transparent)]
-    Train(#[from] TrainError),
-    /// A counter that could not be read.
-    #[error(transparent)]
-    Command(#[from] CommandError),
-    /// A cable's.
-    #[error(transparent)]
-    Cable(#[from] CableError),
-    /// The frames of a worker could not be counted.
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-    /// Ctrl-C.
-    #[error(transparent)]
-    Interrupted(#[from] interrupt::Interrupted),
-    /// The run is empty.
-    #[error("a run needs at least one element, one iteration and one job")]
-    Nothing,
-}
-
 /// The measured part of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
-    /// The terms of the job.
-    pub(crate) opened: OpenReply,
     /// From the first job's start to the last one's end.
     pub(crate) spans: Vec<Span>,
     pub(crate) spans_of_jobs: Vec<Vec<Span>>,
@@ -119,22 +82,10 @@ pub(crate) struct Measured {
     pub(crate) comparison: Comparison,
 }
 
-impl Measured {
-    fn of(opened: OpenReply) -> Measured {
-        Measured {
-            opened,
-            spans: Vec::new(),
-            spans_of_jobs: Vec::new(),
-            trace: None,
-            cpu: CpuTime::default(),
-            machine: MachineTime::default(),
-            comparison: Comparison::default(),
-        }
-    }
-}
-
 /// All counters of a run.
 pub(crate) struct Counted {
+    /// The terms of the first job.
+    pub(crate) opened: OpenReply,
     /// The workers' daemons, by rank.
     pub(crate) stats: Vec<Value>,
     pub(crate) jobs: Vec<JobReport>,
@@ -142,18 +93,13 @@ pub(crate) struct Counted {
     pub(crate) parameter_hosts: Vec<Value>,
     /// The aggregators, the root first; null where nobody aggregates.
     pub(crate) aggregators: Vec<Value>,
-    /// The cables, during the run.
     pub(crate) injected: CableCounters,
 }
 
-/// Builds the lab, runs, measures, and removes the lab.
-///
-/// # Errors
-/// When the lab or Sumac in it does not come up, or an allreduce fails. A wrong sum is not an error: the report says it.
-pub fn run(options: &RunOptions) -> Result<Report, RunError> {
-    if options.operation.elements == 0 || options.iterations == 0 || options.jobs == 0 {
-        return Err(RunError::Nothing);
-    }
+/// Builds the lab, runs, measures, and removes the lab. A wrong sum is not an error: the report says it.
+pub fn run(options: &RunOptions) -> Result<Report> {
+    let is_empty = options.operation.elements == 0 || options.iterations == 0 || options.jobs == 0;
+    ensure!(!is_empty, "a run needs at least one element, one iteration and one job");
     let bar = progress(options);
     bar.set_message("building the lab");
     let lab = Lab::up(options.lab.clone())?;
@@ -163,19 +109,12 @@ pub fn run(options: &RunOptions) -> Result<Report, RunError> {
     bar.finish_and_clear();
     drop(deployment);
     let report = report?;
-    lab.down().map_err(LabError::from)?;
+    lab.down()?;
     Ok(report)
 }
 
 /// Runs in a lab that stands.
-///
-/// # Errors
-/// When an allreduce fails or counters cannot be read.
-pub fn run_in(
-    deployment: &Deployment<'_>,
-    options: &RunOptions,
-    bar: &ProgressBar,
-) -> Result<Report, RunError> {
+pub fn run_in(deployment: &Deployment<'_>, options: &RunOptions, bar: &ProgressBar) -> Result<Report> {
     match options.operation.dtype {
         DType::Float32 => run_with::<f32>(deployment, options, bar),
         DType::Float16 => run_with::<f16>(deployment, options, bar),
@@ -188,11 +127,11 @@ fn run_with<T: Element>(
     deployment: &Deployment<'_>,
     options: &RunOptions,
     bar: &ProgressBar,
-) -> Result<Report, RunError> {
+) -> Result<Report> {
     let mut jobs = Jobs::<T>::join(deployment, options)?;
     let sampler = options.trace.then(|| Sampler::start(deployment.lab()));
     let injected_before = deployment.lab().injected()?;
-    let mut measured = Measured::of(jobs.opened()?.clone());
+    let mut measured = Measured::default();
     for iteration in 0..options.warmup + options.iterations {
         interrupt::check()?;
         let contents = Contents { seed: options.seed, iteration };
@@ -221,10 +160,10 @@ fn run_with<T: Element>(
     let hosts = deployment.aggregator_hosts();
     let aggregators =
         hosts.map(|host| deployment.aggregator_status_on(host)).collect::<Result<Vec<_>, _>>()?;
-    let mut injected = deployment.lab().injected()?;
-    injected -= injected_before;
+    let injected = deployment.lab().injected()?.combine(injected_before, |now, before| now - before);
+    let opened = jobs.opened()?.clone();
     jobs.leave()?;
-    let counted = Counted { stats, jobs: reports, parameter_hosts, aggregators, injected };
+    let counted = Counted { opened, stats, jobs: reports, parameter_hosts, aggregators, injected };
     Ok(Report::new(deployment, options, &measured, &counted))
 }
 

@@ -44,46 +44,32 @@ impl Value for f32 {
     }
 }
 
-impl Value for f16 {
-    const HALF_STEP: f64 = 1.0 / 4096.0;
+macro_rules! half_precision {
+    ($($float:ty: $half_step:expr;)*) => {$(
+        impl Value for $float {
+            const HALF_STEP: f64 = $half_step;
 
-    fn of(random: i32, shift: u32) -> f16 {
-        f16::from_f32(f32::of(random, shift))
-    }
+            fn of(random: i32, shift: u32) -> $float {
+                <$float>::from_f32(f32::of(random, shift))
+            }
 
-    fn exact(self) -> f64 {
-        self.to_f64()
-    }
+            fn exact(self) -> f64 {
+                self.to_f64()
+            }
 
-    fn nearest(number: f64) -> f16 {
-        // Sums become floats of single precision first.
-        f16::from_f32(number as f32)
-    }
+            fn nearest(number: f64) -> $float {
+                // Sums become floats of single precision first.
+                <$float>::from_f32(number as f32)
+            }
 
-    fn same(self, other: f16) -> bool {
-        self.to_bits() == other.to_bits()
-    }
+            fn same(self, other: $float) -> bool {
+                self.to_bits() == other.to_bits()
+            }
+        }
+    )*};
 }
 
-impl Value for bf16 {
-    const HALF_STEP: f64 = 1.0 / 512.0;
-
-    fn of(random: i32, shift: u32) -> bf16 {
-        bf16::from_f32(f32::of(random, shift))
-    }
-
-    fn exact(self) -> f64 {
-        self.to_f64()
-    }
-
-    fn nearest(number: f64) -> bf16 {
-        bf16::from_f32(number as f32)
-    }
-
-    fn same(self, other: bf16) -> bool {
-        self.to_bits() == other.to_bits()
-    }
-}
+half_precision! { f16: 1.0 / 4096.0; bf16: 1.0 / 512.0; }
 
 impl Value for i32 {
     const HALF_STEP: f64 = 0.0;
@@ -123,7 +109,6 @@ pub struct ReferenceSum {
 /// The reduced values of a packet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reduced<T> {
-    /// The results.
     pub values: Vec<T>,
     /// In a dynamic job, where the sum of only some workers leaves the range of the integers: the results by way of floats. Who
     /// meets whom first decides which ones all workers get.

@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Serialize;
-use sumac_client::{DType, Reduction, Scale, WireFormat};
+use sumac_client::{DType, Scale};
 use sumac_wire::header::HEADER_LEN;
 
 use super::counters::{Drops, Frames, Modes, RoundTrips};
 use super::dynamic::{Dynamic, HostReport};
 use super::jobs::JobReport;
 use super::reference_sum::ReferenceSum;
-use super::{Counted, Measured, Operation, RunOptions, Times};
+use super::{Counted, Measured, Operation, RunOptions};
 use crate::cable::{BURST_BYTES, CableCounters};
+use crate::clock::Times;
 use crate::cpu::MachineTime;
 use crate::deployment::Deployment;
 use crate::process::CpuTime;
@@ -28,14 +29,8 @@ pub struct Report {
     pub workers: u16,
     /// Workers of each rack; none with one level.
     pub workers_per_rack: Option<u16>,
-    /// Elements of each worker's tensor.
-    pub elements: usize,
-    /// Their type.
-    pub dtype: DType,
-    /// The reduction of the workers' values.
-    pub reduction: Reduction,
-    /// The wire format of floats.
-    pub wire: WireFormat,
+    #[serde(flatten)]
+    pub operation: Operation,
     /// The factor for floats: a number, or `block`.
     pub scale: Scale,
     /// 32-bit words per packet.
@@ -104,11 +99,10 @@ impl Report {
         measured: &Measured,
         counted: &Counted,
     ) -> Report {
-        let Counted { stats, jobs, parameter_hosts, aggregators, injected } = counted;
+        let Counted { opened, stats, jobs, parameter_hosts, aggregators, injected } = counted;
         let spec = deployment.lab().spec();
         let times = Times::of_spans(&measured.spans);
-        let Operation { elements, dtype, reduction, wire } = options.operation;
-        let opened = &measured.opened;
+        let Operation { elements, dtype, reduction, .. } = options.operation;
         let summed = elements * usize::from(options.jobs);
         let of_a_job = wire_bytes(elements, ReferenceSum::of(opened, reduction), dtype);
         let bits = of_a_job as f64 * f64::from(options.jobs) * 8.0;
@@ -117,10 +111,7 @@ impl Report {
         Report {
             workers: spec.workers,
             workers_per_rack: spec.rack_size(),
-            elements,
-            dtype,
-            reduction,
-            wire,
+            operation: options.operation,
             scale: opened.scale,
             chunk: opened.elements,
             backend: options.sumac.backend.name(),
@@ -164,12 +155,9 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Times { median, min, max, .. } = self.tat_s;
         let join = |modes: &BTreeSet<String>| modes.iter().cloned().collect::<Vec<_>>().join("; ");
-        let dtype = self.dtype.name();
-        writeln!(
-            f,
-            "{} workers, {} {dtype} elements, packets of {} words",
-            self.workers, self.elements, self.chunk
-        )?;
+        let Operation { elements, dtype, .. } = self.operation;
+        let (workers, chunk, dtype) = (self.workers, self.chunk, dtype.name());
+        writeln!(f, "{workers} workers, {elements} {dtype} elements, packets of {chunk} words")?;
         writeln!(f, "  workers       {}", join(&self.modes.workers))?;
         writeln!(f, "  aggregator    {}", join(&self.modes.aggregator))?;
         writeln!(f, "  time          {median:.4} s median of {} ({min:.4} to {max:.4})", self.iterations)?;
@@ -238,6 +226,8 @@ fn write_dynamic(f: &mut fmt::Formatter<'_>, dynamic: &Dynamic, shards: u16) -> 
 
 #[cfg(test)]
 mod tests {
+    use sumac_client::{Reduction, WireFormat};
+
     use super::*;
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::{Barrier, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 use sumac_client::{Client, ClientError, Job, JobOptions, OpOptions, OpenReply, Tensor};
 
@@ -10,50 +11,19 @@ use super::Operation;
 use super::contents::{Comparison, Contents};
 use super::reference_sum::{ReferenceSum, Value as Element};
 use crate::clock::{Span, around, monotonic};
-use crate::deployment::{DeployError, Deployment};
+use crate::deployment::Deployment;
 use crate::interrupt;
 
 /// The interval at which a waiting trainer checks for an interrupt.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The join timeout.
 const JOIN_LIMIT: Duration = Duration::from_secs(30);
 
-/// The failure of a trainer.
-#[derive(Debug, thiserror::Error)]
-pub enum TrainError {
-    /// Its daemon could not be reached.
-    #[error(transparent)]
-    Deploy(#[from] DeployError),
-    /// Its daemon refused or failed.
-    #[error("worker {rank}, {doing}: {source}")]
-    Client {
-        /// The worker.
-        rank: u16,
-        /// The action.
-        doing: &'static str,
-        /// The client's error.
-        source: Box<ClientError>,
-    },
-    /// The sum did not come.
-    #[error(
-        "worker {rank} waited {seconds} s for its sum; `sumac stats` and the logs in the lab's folder tell more"
-    )]
-    Late {
-        /// The worker.
-        rank: u16,
-        /// The timeout, in seconds.
-        seconds: u64,
-    },
-    /// A lab without workers.
-    #[error("a job needs workers")]
-    Nobody,
-    /// A thread of the lab itself died.
-    #[error("a trainer's thread of the lab panicked")]
-    Thread,
-    /// Ctrl-C.
-    #[error(transparent)]
-    Interrupted(#[from] interrupt::Interrupted),
+const PANICKED: &str = "a trainer's thread of the lab panicked";
+
+/// Makes the error of a worker whose daemon refused or failed.
+fn failed(rank: u16, doing: &'static str) -> impl Fn(ClientError) -> anyhow::Error {
+    move |error| anyhow!("worker {rank}, {doing}: {error}")
 }
 
 struct Trainer<T> {
@@ -71,14 +41,7 @@ pub struct Trainers<T> {
 
 impl<T: Element> Trainers<T> {
     /// Connects to all daemons, joins the job `name` as all its workers and makes a tensor for each.
-    ///
-    /// # Errors
-    /// The first worker's that cannot.
-    pub fn join(
-        deployment: &Deployment<'_>,
-        name: &str,
-        operation: Operation,
-    ) -> Result<Trainers<T>, TrainError> {
+    pub fn join(deployment: &Deployment<'_>, name: &str, operation: Operation) -> Result<Trainers<T>> {
         let world = deployment.lab().spec().workers;
         let mut clients = Vec::new();
         for rank in 0..world {
@@ -86,30 +49,20 @@ impl<T: Element> Trainers<T> {
         }
         // A worker's join returns when all have joined, so they must come at the same time.
         let all = in_parallel(clients, |(rank, client)| {
-            let fail =
-                |doing| move |source: ClientError| TrainError::Client { rank, doing, source: source.into() };
-            let tensor = client.tensor::<T>(operation.elements).map_err(fail("making its tensor"))?;
+            let tensor = client.tensor::<T>(operation.elements).map_err(failed(rank, "making its tensor"))?;
             let options = JobOptions::new(name, rank, world).wire(operation.wire).timeout(JOIN_LIMIT);
             let options = deployment.in_its_mode(options);
-            let job = client.open(&options).map_err(fail("joining the job"))?;
+            let job = client.open(&options).map_err(failed(rank, "joining the job"))?;
             Ok(Trainer { rank, client, job, tensor: Some(tensor) })
         })?;
         Ok(Trainers { all, operation })
     }
 
-    /// The terms of the job.
-    ///
-    /// # Errors
-    /// When there are none.
-    pub fn opened(&self) -> Result<&OpenReply, TrainError> {
-        self.all.first().map(|trainer| trainer.job.opened()).ok_or(TrainError::Nobody)
+    pub fn opened(&self) -> Result<&OpenReply> {
+        self.all.first().map(|trainer| trainer.job.opened()).context("a job needs workers")
     }
 
-    /// Writes each worker's values.
-    ///
-    /// # Errors
-    /// Only when a thread dies.
-    pub fn fill(&mut self, contents: Contents) -> Result<(), TrainError> {
+    pub fn fill(&mut self, contents: Contents) -> Result<()> {
         in_parallel(self.all.iter_mut().collect(), |trainer: &mut Trainer<T>| {
             if let Some(tensor) = &mut trainer.tensor {
                 contents.fill(trainer.rank, tensor);
@@ -120,10 +73,7 @@ impl<T: Element> Trainers<T> {
     }
 
     /// Sums all tensors, all workers at once; returns the first one's start and the last one's end.
-    ///
-    /// # Errors
-    /// The first worker's that fails or takes longer than `limit`.
-    pub fn allreduce(&mut self, limit: Duration) -> Result<Span, TrainError> {
+    pub fn allreduce(&mut self, limit: Duration) -> Result<Span> {
         let start = Barrier::new(self.all.len());
         let options = OpOptions { reduction: self.operation.reduction, ..OpOptions::default() };
         let spans = in_parallel(self.all.iter_mut().collect(), |trainer: &mut Trainer<T>| {
@@ -134,10 +84,7 @@ impl<T: Element> Trainers<T> {
     }
 
     /// Compares every element of every worker with the reference, on all CPUs.
-    ///
-    /// # Errors
-    /// Only when a thread dies.
-    pub fn compare(&self, contents: Contents) -> Result<Comparison, TrainError> {
+    pub fn compare(&self, contents: Contents) -> Result<Comparison> {
         const PACKETS: usize = 100;
         let reference = ReferenceSum::of(self.opened()?, self.operation.reduction);
         let (block, elements) = (PACKETS * reference.packet::<T>(), self.operation.elements);
@@ -158,51 +105,33 @@ impl<T: Element> Trainers<T> {
     }
 
     /// Each daemon's statistics, as long as the job is open.
-    ///
-    /// # Errors
-    /// When one does not answer.
-    pub fn stats(&self) -> Result<Vec<Value>, TrainError> {
+    pub fn stats(&self) -> Result<Vec<Value>> {
         let ask = |trainer: &Trainer<T>| {
-            let rank = trainer.rank;
-            let fail = |source: ClientError| TrainError::Client {
-                rank,
-                doing: "asking for statistics",
-                source: source.into(),
-            };
-            trainer.client.stats_json().map_err(fail)
+            trainer.client.stats_json().map_err(failed(trainer.rank, "asking for statistics"))
         };
         self.all.iter().map(ask).collect()
     }
 
-    /// Leaves the job, all together.
-    ///
-    /// # Errors
-    /// The first worker's that is not let go.
-    pub fn leave(self) -> Result<(), TrainError> {
-        in_parallel(self.all, |trainer| {
-            let rank = trainer.rank;
-            trainer.job.close().map_err(|source| TrainError::Client {
-                rank,
-                doing: "leaving the job",
-                source: source.into(),
-            })
-        })
-        .map(|_| ())
+    pub fn leave(self) -> Result<()> {
+        in_parallel(self.all, |trainer| trainer.job.close().map_err(failed(trainer.rank, "leaving the job")))
+            .map(|_| ())
     }
 }
 
 impl<T: Element> Trainer<T> {
-    fn allreduce(&mut self, options: OpOptions<'_>, limit: Duration) -> Result<Span, TrainError> {
-        let rank = self.rank;
-        let fail = |source: ClientError| TrainError::Client { rank, doing: "summing", source: source.into() };
+    fn allreduce(&mut self, options: OpOptions<'_>, limit: Duration) -> Result<Span> {
+        let (rank, seconds) = (self.rank, limit.as_secs());
+        let fail = |error| failed(rank, "summing")(error);
         // An earlier operation that failed kept it; that error ended the run already.
-        let Some(tensor) = self.tensor.take() else { return Err(TrainError::Thread) };
+        let tensor = self.tensor.take().context(PANICKED)?;
         let (begin, deadline) = (monotonic(), Instant::now() + limit);
         let mut pending = self.job.allreduce_with(tensor, options).map_err(|failed| fail(failed.error))?;
         while !pending.wait_timeout(LOOK).map_err(|failed| fail(failed.error))? {
             interrupt::check()?;
             if Instant::now() > deadline {
-                return Err(TrainError::Late { rank, seconds: limit.as_secs() });
+                bail!(
+                    "worker {rank} waited {seconds} s for its sum; `sumac stats` and the logs in the lab's folder tell more"
+                );
             }
         }
         let end = monotonic();
@@ -214,12 +143,12 @@ impl<T: Element> Trainer<T> {
 /// Does `work` on every item in a thread of its own, and returns the results in the items' order.
 pub(super) fn in_parallel<I: Send, O: Send>(
     items: Vec<I>,
-    work: impl Fn(I) -> Result<O, TrainError> + Sync,
-) -> Result<Vec<O>, TrainError> {
+    work: impl Fn(I) -> Result<O> + Sync,
+) -> Result<Vec<O>> {
     std::thread::scope(|scope| {
         let work = &work;
         let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(move || work(item))).collect();
-        let results = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(TrainError::Thread)));
+        let results = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| bail!(PANICKED)));
         results.collect::<Vec<_>>().into_iter().collect()
     })
 }

@@ -1,23 +1,21 @@
 //! The traces of a lab on the machine, and the check that none remain.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::Result;
+use aya::programs::{ProgramInfo, loaded_programs};
 use serde_json::Value;
 
-use super::DemoError;
 use crate::command;
-use crate::interrupt::{self, Waited};
-use crate::lab::{Lab, LabError};
+use crate::interrupt;
+use crate::lab::Lab;
 use crate::namespace::Namespace;
 use crate::record::{ProcessRecord, Record};
 
-/// The kernel frees programs and namespaces a little after their last user.
-const GRACE: Duration = Duration::from_secs(5);
-
 /// Everything of a lab that somebody could find.
-pub(super) struct Traces {
+pub struct Traces {
     namespaces: Vec<Namespace>,
     processes: Vec<ProcessRecord>,
     programs: BTreeSet<u32>,
@@ -26,46 +24,38 @@ pub(super) struct Traces {
 
 impl Traces {
     /// Of a lab with everything running in it.
-    pub(super) fn of(lab: &Lab) -> Result<Traces, DemoError> {
+    pub fn of(lab: &Lab) -> Result<Traces> {
         let name = &lab.spec().name;
-        let record = Record::load(name).map_err(LabError::from)?;
+        let record = Record::load(name)?;
         let namespaces: Vec<_> = record.namespaces.iter().map(Namespace::named).collect();
-        let mut programs = BTreeSet::new();
+        let mut programs = pinned(&lab.pin_root())?;
         let mut processes = record.processes;
         for namespace in &namespaces {
-            programs.extend(attached(namespace).map_err(LabError::from)?);
-            let inside = namespace.pids().map_err(LabError::from)?;
+            programs.extend(attached(namespace)?);
+            let inside = namespace.pids()?;
             processes.extend(inside.into_iter().map(|pid| ProcessRecord::of(pid, namespace.name())));
         }
         Ok(Traces {
             namespaces,
             processes,
             programs,
-            files: vec![lab.pin_root(), lab.folder(), Record::path(name)],
+            files: [record.pins, vec![lab.folder(), Record::path(name)]].concat(),
         })
     }
 
-    /// Returns the traces that remain.
-    pub(super) fn remaining(&self) -> Result<Vec<String>, DemoError> {
-        let mut last = Vec::new();
-        let waited = interrupt::wait_for(GRACE, || match self.look() {
-            Ok(left) if left.is_empty() => Some(Ok(())),
-            Ok(left) => {
-                last = left;
-                None
-            }
-            Err(error) => Some(Err(error)),
-        });
-        match waited {
-            Waited::Done(Ok(())) => Ok(Vec::new()),
-            Waited::Done(Err(error)) => Err(error),
-            Waited::TimedOut => Ok(last),
-            Waited::Interrupted => Err(interrupt::Interrupted.into()),
-        }
+    /// Returns what remains after this time: the kernel frees programs and namespaces a little after their last user.
+    pub fn remaining(&self, grace: Duration) -> Result<Vec<String>> {
+        let mut left = Vec::new();
+        interrupt::wait_for(grace, || {
+            left = self.look();
+            left.is_empty().then_some(())
+        })?;
+        Ok(left)
     }
 
-    fn look(&self) -> Result<Vec<String>, DemoError> {
-        let loaded = loaded()?;
+    fn look(&self) -> Vec<String> {
+        // One that goes at this moment has no number any more.
+        let loaded = loaded_programs().filter_map(|program| Some(program.ok()?.id())).collect();
         let mut left = Vec::new();
         let spaces = self.namespaces.iter().filter(|namespace| namespace.exists());
         left.extend(spaces.map(|namespace| format!("namespace {}", namespace.name())));
@@ -73,12 +63,12 @@ impl Traces {
         left.extend(processes.map(|process| format!("process {} ({})", process.pid, process.what)));
         left.extend(self.programs.intersection(&loaded).map(|id| format!("program {id}")));
         left.extend(self.files.iter().filter(|path| path.exists()).map(|path| path.display().to_string()));
-        Ok(left)
+        left
     }
 }
 
 /// The numbers of the XDP programs on a host's interfaces.
-fn attached(host: &Namespace) -> Result<Vec<u32>, command::CommandError> {
+fn attached(host: &Namespace) -> Result<Vec<u32>> {
     let links = command::json(host.command("ip").args(["-json", "link", "show"]))?;
     let links = links.as_array().map(Vec::as_slice).unwrap_or_default();
     Ok(links.iter().filter_map(|link| number(&link["xdp"]["prog"]["id"])).collect())
@@ -88,11 +78,16 @@ fn number(value: &Value) -> Option<u32> {
     value.as_u64()?.try_into().ok()
 }
 
-/// The numbers of all programs in the kernel.
-fn loaded() -> Result<BTreeSet<u32>, DemoError> {
-    aya::programs::loaded_programs()
-        .map(|program| {
-            program.map(|program| program.id()).map_err(|error| DemoError::Programs(error.to_string()))
-        })
-        .collect()
+/// The numbers of all programs that are pinned below a folder: `prog` and `prog-out` are the names of such pins.
+fn pinned(folder: &Path) -> Result<BTreeSet<u32>> {
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(pinned(&path)?);
+        } else if entry.file_name().to_string_lossy().starts_with("prog") {
+            found.insert(ProgramInfo::from_pin(&path)?.id());
+        }
+    }
+    Ok(found)
 }
