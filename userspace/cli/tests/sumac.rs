@@ -18,12 +18,13 @@ use serde_json::Value;
 const SUMAC: &str = env!("CARGO_BIN_EXE_sumac");
 const NOBODY: u32 = 65534;
 
-/// Returns whether the test may run, and prints the reason if not.
-fn privileged(test: &str) -> bool {
+/// Returns whether the test of this thread may run, and prints the reason if not.
+fn privileged() -> bool {
     let set = sumac_loader::preflight::effective_capabilities().unwrap();
     if sumac_loader::preflight::missing(set).is_empty() {
         return true;
     }
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
     assert!(std::env::var_os("REQUIRE_PRIVILEGED").is_none(), "{test}: not privileged");
     println!("SKIP {test}: XDP programs and namespaces need root");
     false
@@ -43,14 +44,18 @@ fn shell(line: &str) {
 }
 
 impl Lab {
-    fn new() -> Self {
+    /// A lab, or none where this test may not have one.
+    fn new() -> Option<Self> {
+        if !privileged() {
+            return None;
+        }
         let name = format!("sumaccli{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let lab = Self { pins: format!("/sys/fs/bpf/{name}"), name };
         shell(&format!("ip netns add {}", lab.name));
         lab.inside("ip link add h0 type veth peer name h1");
         lab.inside("ip link set h0 up");
         lab.inside("ip link set h1 up");
-        lab
+        Some(lab)
     }
 
     fn inside(&self, line: &str) {
@@ -85,10 +90,7 @@ fn run(command: &mut Command) -> (i32, String, String) {
 
 #[test]
 fn an_attached_program_outlives_the_process() {
-    if !privileged("an_attached_program_outlives_the_process") {
-        return;
-    }
-    let lab = Lab::new();
+    let Some(lab) = Lab::new() else { return };
     let (code, out, error) = lab.sumac("attach h0 --mode copy --base-port 50000 --shards 4");
     assert_eq!(code, 0, "{error}");
     assert!(out.contains("in driver mode, queues 0 of 1, UDP ports 50000-50003"), "{out}");
@@ -115,10 +117,7 @@ fn an_attached_program_outlives_the_process() {
 
 #[test]
 fn steering_is_reported_and_ntuple_fails_without_rules() {
-    if !privileged("steering_is_reported_and_ntuple_fails_without_rules") {
-        return;
-    }
-    let lab = Lab::new();
+    let Some(lab) = Lab::new() else { return };
     let (code, out, error) = lab.sumac("attach h0 --shards 2 --steer ntuple");
     assert!(code == 0 && out.contains("one receive queue, nothing to steer"), "{out}{error}");
     assert_eq!(lab.json("status --json")["interfaces"][0]["steering"]["by"], "one_queue");
@@ -160,10 +159,7 @@ fn steering_is_reported_and_ntuple_fails_without_rules() {
 
 #[test]
 fn clean_lists_removed_pins() {
-    if !privileged("clean_lists_removed_pins") {
-        return;
-    }
-    let lab = Lab::new();
+    let Some(lab) = Lab::new() else { return };
     for end in ["h0", "h1"] {
         assert_eq!(lab.sumac(&format!("attach {end}")).0, 0);
     }
@@ -175,10 +171,7 @@ fn clean_lists_removed_pins() {
 
 #[test]
 fn broken_pins_need_attention() {
-    if !privileged("broken_pins_need_attention") {
-        return;
-    }
-    let lab = Lab::new();
+    let Some(lab) = Lab::new() else { return };
     assert_eq!(lab.sumac("attach h0").0, 0);
     lab.inside("ip link del h0");
     let (code, out, _) = lab.sumac("status");
@@ -188,10 +181,7 @@ fn broken_pins_need_attention() {
 
 #[test]
 fn doctor_finds_problems() {
-    if !privileged("doctor_finds_problems") {
-        return;
-    }
-    let lab = Lab::new();
+    let Some(lab) = Lab::new() else { return };
     let level = |report: &Value, name: &str| {
         let checks = report["checks"].as_array().unwrap();
         let check = checks.iter().find(|check| check["name"] == name);
@@ -227,10 +217,7 @@ fn doctor_finds_problems() {
 
 #[test]
 fn errors_name_the_remedy() {
-    if !privileged("errors_name_the_remedy") {
-        return;
-    }
-    let lab = Lab::new();
+    let Some(lab) = Lab::new() else { return };
     let table = [
         ("attach nope0", 1, "see `ip link`"),
         ("attach h0 --queues 1", 1, "h0 receives on 1 queue(s)"),
@@ -255,7 +242,7 @@ fn errors_name_the_remedy() {
 
 #[test]
 fn an_unprivileged_user_gets_the_missing_capabilities() {
-    if !privileged("an_unprivileged_user_gets_the_missing_capabilities") {
+    if !privileged() {
         return;
     }
     // A copy that every user may run, wherever the build directory is. Another process writes it: a file that
@@ -289,7 +276,7 @@ fn manual_pages_and_completions_are_written() {
 
 #[test]
 fn bench_xdp_measures_the_program() {
-    if !privileged("bench_xdp_measures_the_program") {
+    if !privileged() {
         return;
     }
     let (code, out, error) = run(Command::new(SUMAC).args(["bench-xdp", "--repeat", "1000", "--json"]));

@@ -3,20 +3,19 @@
 mod npy;
 
 use std::{
-    fs::File,
-    io::{self, Read},
-    path::PathBuf,
+    io,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
 
+use anyhow::{anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::de::{DeserializeOwned, IntoDeserializer as _, value::Error as ValueError};
 use sumac_client::{
     Client, ClientError, Job, JobOptions, JobSpec, Mode, NonFinitePolicy, OpOptions, Reduction, Scale,
     WireFormat, bf16, f16,
 };
-use thiserror::Error;
 
 use self::npy::{Form, Input, Output, Stored};
 
@@ -122,29 +121,15 @@ where
     })
 }
 
-/// An error of `sumac allreduce`.
-#[derive(Debug, Error)]
-enum AllreduceError {
-    #[error("cannot read {path}: {source}")]
-    Read { path: PathBuf, source: io::Error },
-    #[error(
-        "{path} has type {found}; expected an array of float32, float16, int32, or uint16 for bfloat16, for example \
-         numpy.save(.., a.astype(\"f4\"))"
-    )]
-    Type { path: PathBuf, found: String },
-    #[error("{path} is truncated: its header has {promised} elements")]
-    Short { path: PathBuf, promised: u64 },
-    #[error("cannot write {path}: {source}")]
-    Write { path: PathBuf, source: io::Error },
-    #[error(transparent)]
-    Client(#[from] ClientError),
+fn cannot_read(path: &Path, source: &io::Error) -> anyhow::Error {
+    anyhow!("cannot read {}: {source}", path.display())
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let read = |source| AllreduceError::Read { path: args.input.clone(), source };
-    let Input { form, array } = Input::open(&args.input).map_err(read)?;
+    let path = args.input.display();
+    let Input { form, array } = Input::open(&args.input).map_err(|error| cannot_read(&args.input, &error))?;
     // A type error has precedence: the count depends on the type.
-    let form = || form.map_err(|promised| AllreduceError::Short { path: args.input.clone(), promised });
+    let form = || form.map_err(|promised| anyhow!("{path} is truncated: its header has {promised} elements"));
     let array = match array.try_data::<f32>() {
         Ok(values) => return sum::<f32>(args, &form()?, values),
         Err(array) => array,
@@ -159,10 +144,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     match array.try_data::<u16>() {
         Ok(values) => sum::<bf16>(args, &form()?, values),
-        Err(array) => {
-            let found = array.dtype().descr();
-            Err(AllreduceError::Type { path: args.input.clone(), found }.into())
-        }
+        Err(array) => bail!(
+            "{path} has type {}; expected an array of float32, float16, int32, or uint16 for bfloat16, for example \
+             numpy.save(.., a.astype(\"f4\"))",
+            array.dtype().descr()
+        ),
     }
 }
 
@@ -171,14 +157,13 @@ fn sum<T: Stored>(
     form: &Form,
     values: impl Iterator<Item = io::Result<T::Raw>>,
 ) -> anyhow::Result<ExitCode> {
-    let client = Client::connect(&args.socket.path).map_err(AllreduceError::from)?;
+    let client = Client::connect(&args.socket.path)?;
     // Before the job is opened: an error of the files must not affect other workers.
-    let mut tensor = client.tensor::<T>(form.count).map_err(AllreduceError::from)?;
+    let mut tensor = client.tensor::<T>(form.count)?;
     for (element, value) in tensor.iter_mut().zip(values) {
-        let value = value.map_err(|source| AllreduceError::Read { path: args.input.clone(), source })?;
-        *element = T::from_raw(value);
+        *element = T::from_raw(value.map_err(|error| cannot_read(&args.input, &error))?);
     }
-    let write = |source| AllreduceError::Write { path: args.output.clone(), source };
+    let write = |error: io::Error| anyhow!("cannot write {}: {error}", args.output.display());
     let output = Output::create(&args.output).map_err(write)?;
     let job = open(&client, args)?;
     let opened = job.opened();
@@ -199,7 +184,7 @@ fn sum<T: Stored>(
     Ok(ExitCode::SUCCESS)
 }
 
-fn open(client: &Client, args: &Args) -> Result<Job, AllreduceError> {
+fn open(client: &Client, args: &Args) -> anyhow::Result<Job> {
     let spec = JobSpec {
         elements: args.chunk,
         slots: args.slots,
@@ -224,11 +209,8 @@ fn open(client: &Client, args: &Args) -> Result<Job, AllreduceError> {
     Ok(client.open(&options)?)
 }
 
-fn secret(args: &Args) -> Result<Option<String>, AllreduceError> {
+fn secret(args: &Args) -> anyhow::Result<Option<String>> {
     let Some(path) = &args.secret_file else { return Ok(args.secret.clone()) };
-    let mut secret = String::new();
-    File::open(path)
-        .and_then(|mut file| file.read_to_string(&mut secret))
-        .map_err(|source| AllreduceError::Read { path: path.clone(), source })?;
+    let secret = std::fs::read_to_string(path).map_err(|error| cannot_read(path, &error))?;
     Ok(Some(secret.trim_end().to_owned()))
 }
