@@ -1,12 +1,43 @@
-//! The reason that a running job ended for all of its workers.
+//! The reasons that a worker does not get into a job, or that a running job ended for all of its workers.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    time::Duration,
-};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+/// A reason for programs and for people.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct Reason<K> {
+    pub kind: K,
+    /// Names who or what is at fault, with the remedy.
+    pub message: String,
+    /// The rank at fault, or the ranks that it concerns.
+    pub ranks: Vec<u16>,
+}
+
+/// A refused join.
+pub type Refusal = Reason<RefusalKind>;
+/// The end of a running job.
+pub type JobFailure = Reason<FailureKind>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RefusalKind {
+    /// A parameter that no job can have.
+    Invalid,
+    Missing,
+    RankTaken,
+    /// Two ranks want different jobs under one name.
+    Mismatch,
+    PoolFull,
+    TooManyElements,
+    TooManyJobs,
+    /// There are not as many parameter hosts as a dynamic job needs.
+    Hosts,
+    /// There is no data plane, or it did not take the job.
+    Plane,
+    Stopping,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FailureKind {
@@ -26,21 +57,13 @@ pub enum FailureKind {
     NoMember,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
-#[error("{message}")]
-pub struct JobFailure {
-    pub kind: FailureKind,
-    /// For people; names who or what is at fault.
-    pub message: String,
-    /// The rank at fault, or the ranks that differ.
-    pub ranks: Vec<u16>,
+impl<K> Reason<K> {
+    pub(crate) fn new(kind: K, ranks: &[u16], message: impl Into<String>) -> Reason<K> {
+        Reason { kind, message: message.into(), ranks: ranks.to_vec() }
+    }
 }
 
 impl JobFailure {
-    fn new(kind: FailureKind, ranks: &[u16], message: String) -> JobFailure {
-        JobFailure { kind, message, ranks: ranks.to_vec() }
-    }
-
     #[must_use]
     pub fn culprit(&self) -> Option<u16> {
         match self.ranks[..] {
@@ -49,66 +72,78 @@ impl JobFailure {
         }
     }
 
-    pub(crate) fn silent(rank: u16, ip: Ipv4Addr) -> JobFailure {
-        JobFailure::new(FailureKind::Silent, &[rank], format!("rank {rank} ({ip}) stopped answering"))
-    }
-
-    /// A rank is alive, and does not receive its events.
-    pub(crate) fn lagging(rank: u16, ip: Ipv4Addr) -> JobFailure {
-        let message = format!("rank {rank} ({ip}) does not keep up with the job's events");
-        JobFailure::new(FailureKind::Silent, &[rank], message)
-    }
-
-    pub(crate) fn unmeasured(rank: u16, ip: Ipv4Addr, timeout: Duration) -> JobFailure {
-        let message = format!(
-            "rank {rank} ({ip}) has not measured its path within {timeout:?}: see its log, or give the number of slots"
-        );
-        JobFailure::new(FailureKind::Silent, &[rank], message)
-    }
-
-    pub(crate) fn left(rank: u16, ip: Ipv4Addr, reason: &str) -> JobFailure {
-        JobFailure::new(FailureKind::Left, &[rank], format!("rank {rank} ({ip}) left: {reason}"))
-    }
-
     pub fn state_lost(before: u64, after: u64) -> JobFailure {
         let message = format!("aggregator lost its state (instance {before:x} -> {after:x})");
         JobFailure::new(FailureKind::StateLost, &[], message)
-    }
-
-    pub(crate) fn plane_down(since: Duration, why: &str) -> JobFailure {
-        JobFailure::new(
-            FailureKind::PlaneDown,
-            &[],
-            format!("aggregator out of service for {since:.1?}: {why}"),
-        )
     }
 
     pub fn mismatch(ranks: &[u16], message: String) -> JobFailure {
         JobFailure::new(FailureKind::Mismatch, ranks, message)
     }
 
-    pub(crate) fn rack(name: &str, ip: Ipv4Addr, what: &str) -> JobFailure {
-        JobFailure::new(FailureKind::Rack, &[], format!("the aggregator of rack `{name}` ({ip}) {what}"))
-    }
-
-    pub(crate) fn parameter_host(name: &str, ip: Ipv4Addr, what: &str) -> JobFailure {
-        JobFailure::new(FailureKind::ParameterHost, &[], format!("the parameter host `{name}` ({ip}) {what}"))
-    }
-
     pub(crate) fn plane(what: &str) -> JobFailure {
         JobFailure::new(FailureKind::PlaneDown, &[], format!("the aggregator's data plane failed: {what}"))
     }
 
-    pub(crate) fn stopped() -> JobFailure {
-        JobFailure::new(FailureKind::Stopped, &[], "the aggregator's control plane was stopped".into())
-    }
-
-    pub(crate) fn aggregator_silent(endpoint: SocketAddr, since: Duration, last: &str) -> JobFailure {
-        let message = format!("aggregator {endpoint} stopped answering {since:.1?} ago ({last})");
-        JobFailure::new(FailureKind::AggregatorSilent, &[], message)
-    }
-
     pub(crate) fn no_member(message: impl Into<String>) -> JobFailure {
-        JobFailure::new(FailureKind::NoMember, &[], message.into())
+        JobFailure::new(FailureKind::NoMember, &[], message)
+    }
+}
+
+pub(crate) fn invalid<T>(message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::new(RefusalKind::Invalid, &[], message))
+}
+
+impl Refusal {
+    pub(crate) fn missing(job: &str, ranks: &[u16], waited: Duration) -> Refusal {
+        let message = format!(
+            "job `{job}`: after {waited:?} still waiting for ranks {ranks:?}; start them, or give a longer deadline"
+        );
+        Refusal::new(RefusalKind::Missing, ranks, message)
+    }
+
+    /// The job's earlier incarnation is not over.
+    pub(crate) fn held(job: &str, ranks: &[u16]) -> Refusal {
+        let message = format!(
+            "job `{job}` is still being run by ranks {ranks:?}; wait until they have left, or take another name"
+        );
+        Refusal::new(RefusalKind::RankTaken, ranks, message)
+    }
+
+    /// `holders` have the slots that are not free.
+    pub(crate) fn pool_full(
+        wanted: u32,
+        [free, largest, total]: [u32; 3],
+        holders: &[(String, u32)],
+    ) -> Refusal {
+        let holders: Vec<_> = holders.iter().map(|(job, slots)| format!("`{job}` {slots}")).collect();
+        let taken =
+            if holders.is_empty() { String::new() } else { format!(" (taken by {})", holders.join(", ")) };
+        let message = format!(
+            "{wanted} slots are not free: {free} of {total} are, at most {largest} together{taken}; ask for fewer, wait \
+             for a job to end, or attach the aggregator with more"
+        );
+        Refusal::new(RefusalKind::PoolFull, &[], message)
+    }
+
+    pub(crate) fn too_many_jobs(max: usize) -> Refusal {
+        let message =
+            format!("the aggregator runs {max} jobs already, which is all it can; wait until one ends");
+        Refusal::new(RefusalKind::TooManyJobs, &[], message)
+    }
+
+    pub(crate) fn no_aggregator() -> Refusal {
+        let message = "this control plane has no aggregator (`--plane none`): open the job with mode dynamic, or join \
+                       where there is one";
+        Refusal::new(RefusalKind::Plane, &[], message)
+    }
+
+    pub(crate) fn plane(what: &str) -> Refusal {
+        Refusal::new(RefusalKind::Plane, &[], format!("the aggregator could not take the job: {what}"))
+    }
+
+    pub(crate) fn stopping() -> Refusal {
+        let message = "the aggregator's control plane is being stopped; join again when it is back";
+        Refusal::new(RefusalKind::Stopping, &[], message)
     }
 }

@@ -9,18 +9,17 @@ use serde::{Deserialize, Serialize};
 use sumac_job::JobSpec;
 
 use crate::{
-    JobFailure, Secret,
+    JobFailure, Refusal, Secret,
     coordinator::{Grant, MemberId, Outcome},
     events::{Event, Post},
-    plane::{Installed, JobInstall, KnownJob, PlaneInfo, TakenOver},
-    refusal::Refusal,
+    plane::{DataPlane, Installed, JobInstall, KnownJob, PlaneError, PlaneInfo, TakenOver},
 };
 
 /// The longest that a join may wait for the other ranks.
 const MAX_JOIN_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 const DEFAULT_JOIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// The version of the control protocol that this build speaks.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 
 /// The first message of each stream. Its form never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,6 +73,13 @@ pub struct Reconnect {
     pub received: u64,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enter {
+    pub secret: Secret,
+    pub name: String,
+    pub is_parameter_host: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ClientMessage {
     Hello(Hello),
@@ -94,11 +100,7 @@ pub enum ClientMessage {
     },
     Leave(Outcome),
     /// A rack agent or parameter host offers itself.
-    Enter {
-        secret: Secret,
-        name: String,
-        is_parameter_host: bool,
-    },
+    Enter(Enter),
     /// It has removed all jobs but those that the coordinator knows.
     TakenOver {
         report: PlaneReport,
@@ -110,12 +112,11 @@ pub enum ClientMessage {
         command: u64,
         result: Result<Completion, String>,
     },
-    /// A message of a worker below the rack; `None`: the worker's stream has ended.
+    /// This stream, on the connection of a rack that has entered, is that of a worker below it.
     Relay {
-        stream: u64,
+        rack: Enter,
         /// The worker's address, and the rack's own towards it.
         ends: [Ipv4Addr; 2],
-        message: Option<Box<ClientMessage>>,
     },
 }
 
@@ -142,11 +143,6 @@ pub enum ServerMessage {
         number: u64,
         command: PlaneCommand,
     },
-    /// A message for a worker below the rack; `None`: its stream ends.
-    Relay {
-        stream: u64,
-        message: Option<Box<ServerMessage>>,
-    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -158,9 +154,15 @@ pub enum Status {
         /// Ranks that have left because their work is done.
         departed: Vec<u16>,
     },
+    Over(End),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum End {
     Refused(Refusal),
     Failed(JobFailure),
-    Left,
+    /// All have done their work; or this worker is no member any more.
+    Finished,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -184,13 +186,10 @@ pub enum DenialKind {
     Request,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlaneReport {
-    pub info: PlaneInfo,
-    pub instance: u64,
-}
+/// The instance of a data plane, and its state.
+pub type PlaneReport = (u64, PlaneInfo);
 
-/// A command for the data plane of a rack or parameter host; see [`crate::DataPlane`].
+/// A command for a data plane; see [`DataPlane`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "they are the methods of DataPlane")]
 pub enum PlaneCommand {
@@ -203,7 +202,23 @@ pub enum PlaneCommand {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "one for each command")]
 pub enum Completion {
-    Installed(Installed),
+    Installed(Installed, PlaneInfo),
     Renewed { resume: Vec<u32> },
     Done,
+}
+
+impl PlaneCommand {
+    pub(crate) fn execute<P: DataPlane>(self, plane: &P) -> Result<Completion, PlaneError> {
+        match self {
+            PlaneCommand::Install(job) => {
+                let installed = plane.install(&job)?;
+                Ok(Completion::Installed(installed, plane.info()?))
+            }
+            PlaneCommand::Renew(job) => plane.renew(&job).map(|resume| Completion::Renewed { resume }),
+            PlaneCommand::Resize { job, slots, reason } => {
+                plane.resize(job, slots, &reason).map(|()| Completion::Done)
+            }
+            PlaneCommand::Remove { job } => plane.remove(job).map(|()| Completion::Done),
+        }
+    }
 }

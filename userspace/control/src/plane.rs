@@ -1,11 +1,17 @@
 //! The interface to an aggregator's data plane, be it eBPF or a host process, and to a parameter host.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 pub use sumac_job::AggregatorKind as PlaneKind;
 use sumac_job::JobTerms;
+use sumac_wire::{CLASSES, DEFAULT_BASE_PORT, MAX_LANES, PAGE_ELEMENTS};
 use thiserror::Error;
+
+use crate::message::PlaneReport;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaneInfo {
@@ -173,4 +179,61 @@ pub trait DataPlane: Send + Sync + 'static {
     fn remove(&self, job: u16) -> Result<(), PlaneError>;
     /// Names the memory that holds the slots: another number means that their contents are lost.
     fn instance(&self) -> Result<u64, PlaneError>;
+}
+
+/// A control plane without an aggregator: workers of dynamic jobs send to their parameter hosts. Limits nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoDataPlane;
+
+impl DataPlane for NoDataPlane {
+    fn info(&self) -> Result<PlaneInfo, PlaneError> {
+        Ok(PlaneInfo {
+            kind: PlaneKind::None,
+            slots: 0,
+            max_elements: PAGE_ELEMENTS as u16,
+            narrowest: None,
+            base_port: DEFAULT_BASE_PORT,
+            shards: MAX_LANES as u16 / CLASSES,
+            dynamic_slots: 0,
+            address: None,
+            kept: Vec::new(),
+        })
+    }
+
+    fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError> {
+        Ok(TakenOver { jobs: known.iter().map(|known| known.job).collect(), last_epochs: Vec::new() })
+    }
+
+    fn install(&self, job: &JobInstall) -> Result<Installed, PlaneError> {
+        let aggregator_ips = vec![Ipv4Addr::UNSPECIFIED; job.workers.len()];
+        Ok(Installed { aggregator_ips, ..Installed::default() })
+    }
+
+    fn resize(&self, _: u16, _: u32, _: &str) -> Result<(), PlaneError> {
+        Ok(())
+    }
+
+    fn remove(&self, _: u16) -> Result<(), PlaneError> {
+        Ok(())
+    }
+
+    fn instance(&self) -> Result<u64, PlaneError> {
+        Ok(0)
+    }
+}
+
+pub(crate) fn report<P: DataPlane>(plane: &P) -> Result<PlaneReport, PlaneError> {
+    Ok((plane.instance()?, plane.info()?))
+}
+
+/// Calls into a data plane, off the asynchronous threads. The error is for people.
+pub(crate) async fn blocking<P: DataPlane, T: Send + 'static>(
+    plane: &Arc<P>,
+    call: impl FnOnce(&P) -> Result<T, PlaneError> + Send + 'static,
+) -> Result<T, String> {
+    let plane = plane.clone();
+    match tokio::task::spawn_blocking(move || call(&plane)).await {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(error) => Err(format!("the call into the data plane ended abnormally: {error}")),
+    }
 }

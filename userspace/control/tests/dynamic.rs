@@ -19,16 +19,16 @@ use std::{
 };
 
 use plane::{Call, FakePlane};
-use server::{HANGS, Rack, Server, StateDir, failure, join_at, options, request, until, with};
+use server::{
+    ANY, HANGS, Server, StateDir, failure, fault, join_at, options, problem_of, refusal, request, until, with,
+};
 use sumac_control::{
-    Endpoint, FailureKind, JoinError, JoinRequest, MemberState, NoDataPlane, Outcome, PlaneKind, RefusalKind,
-    events::{Event, Fault, Post},
-    join,
+    Endpoint, FailureKind, JoinRequest, MemberState, NoDataPlane, Outcome, PlaneKind, RefusalKind, join,
     plane::{ContributorBits, Level},
-    rack::ParameterHostAgent,
+    rack::offer_parameter_host,
     server::Listening,
 };
-use sumac_job::{AggregatorKind, Mode, OperationId, OperationOrder};
+use sumac_job::{AggregatorKind, Mode, OperationOrder};
 use tokio::{
     task::JoinHandle,
     time::{sleep, timeout},
@@ -43,8 +43,8 @@ struct Host {
 impl Host {
     fn enter(root: Endpoint, name: &str) -> Host {
         let plane = FakePlane::of(PlaneKind::Parameter, 1);
-        let agent = ParameterHostAgent::new(plane.clone(), root, name.into());
-        Host { plane, task: tokio::spawn(agent.run()) }
+        let task = tokio::spawn(offer_parameter_host(plane.clone(), root, name.into()));
+        Host { plane, task }
     }
 }
 
@@ -106,7 +106,7 @@ async fn a_job_comes_and_goes_at_its_aggregator_and_its_hosts() {
 async fn two_levels_with_a_worker_beside_the_rack_outlive_the_rack() {
     let server = Server::start(FakePlane::new(64)).await;
     let host = Host::enter(server.racks_endpoint(), "p");
-    let rack = Rack::start(&server.racks_endpoint(), "r").await;
+    let rack = Server::rack(&server, "r").await;
     let members =
         join_at(&[rack.endpoint(), rack.endpoint(), server.endpoint()], |rank| dynamic(rank, 3)).await;
     let places: Vec<_> = members
@@ -144,7 +144,7 @@ async fn two_levels_with_a_worker_beside_the_rack_outlive_the_rack() {
     for member in &members {
         assert_eq!(*member.watch().borrow(), MemberState::Running { departed: vec![] });
     }
-    let rack = Rack::start_at(address, &server.racks_endpoint(), "r", state_dir).await;
+    let rack = Server::rack_at(address, server.racks_endpoint(), "r", state_dir).await;
     until(|| rack.plane.calls().contains(&Call::Install(below.clone()))).await;
     for member in members {
         member.leave(Outcome::Done).await.unwrap();
@@ -165,10 +165,7 @@ async fn the_loss_of_a_host_is_named() {
     let failure = failure(&members[0]).await;
     assert_eq!(failure.kind, FailureKind::ParameterHost);
     assert_eq!(failure.message, "the parameter host `p` (127.0.0.1) stopped answering");
-    match join(&server.endpoint(), dynamic(0, 1)).await {
-        Err(JoinError::Refused(refused)) => assert_eq!(refused.kind, RefusalKind::Hosts, "{refused}"),
-        other => panic!("{other:?}"),
-    }
+    assert_eq!(refusal(&server.endpoint(), dynamic(0, 1)).await.kind, RefusalKind::Hosts);
     drop(members);
     server.stop().await;
 }
@@ -177,7 +174,7 @@ async fn the_loss_of_a_host_is_named() {
 async fn a_job_outlives_its_control_plane_and_is_taken_up_by_the_next() {
     let server = Server::start(FakePlane::new(64)).await;
     let host = Host::enter(server.racks_endpoint(), "p");
-    let rack = Rack::start(&server.racks_endpoint(), "r").await;
+    let rack = Server::rack(&server, "r").await;
     let mut members = join_at(&[rack.endpoint(), server.endpoint()], |rank| dynamic(rank, 2)).await;
     let terms = members[0].grant().terms.clone();
     let (address, before) = (server.address, server.plane.clone());
@@ -199,10 +196,8 @@ async fn a_job_outlives_its_control_plane_and_is_taken_up_by_the_next() {
     }
     // What one says the other hears again, and that one leaves.
     let mut heard = members[1].events();
-    let problem = "still here".to_owned();
-    members[0].post(Post::Fault(Fault { operation: OperationId(7), index: None, problem }));
-    let event = timeout(HANGS, heard.recv()).await.unwrap().unwrap();
-    assert!(matches!(event, Event::Fault { rank: 0, .. }), "{event:?}");
+    members[0].post(fault("still here"));
+    assert_eq!(problem_of(0, &mut heard).await, "still here");
     let left = members.remove(0);
     left.leave(Outcome::Failed("tired".into())).await.unwrap();
     assert!(failure(&members[0]).await.message.ends_with("left: tired"));
@@ -227,10 +222,8 @@ async fn a_job_in_order_of_names_ends_with_a_stop_and_outlives_a_kill() {
     let state_dir = server.kill().await;
     let server = Server::start_at(address, plane, state_dir, Duration::ZERO).await;
     let mut events = killed.events();
-    let problem = "still here".to_owned();
-    killed.post(Post::Fault(Fault { operation: OperationId(7), index: None, problem }));
-    let event = timeout(HANGS, events.recv()).await.unwrap().unwrap();
-    assert!(matches!(event, Event::Fault { rank: 0, .. }), "{event:?}");
+    killed.post(fault("still here"));
+    assert_eq!(problem_of(0, &mut events).await, "still here");
     killed.leave(Outcome::Done).await.unwrap();
     drop(host);
     server.stop().await;
@@ -240,8 +233,7 @@ async fn a_job_in_order_of_names_ends_with_a_stop_and_outlives_a_kill() {
 async fn no_aggregator_at_all() {
     let state_dir = StateDir::new();
     let options = options(&state_dir, Duration::ZERO);
-    let listening =
-        Listening::open("127.0.0.1:0".parse().unwrap(), Arc::new(NoDataPlane), options).await.unwrap();
+    let listening = Listening::open(ANY, Arc::new(NoDataPlane), options).await.unwrap();
     let endpoint = state_dir.endpoint(listening.address(), server::SECRET);
     let serving = tokio::spawn(listening.serve(std::future::pending()));
     let host = Host::enter(state_dir.endpoint(endpoint.address, server::RACKS), "p");
@@ -253,19 +245,15 @@ async fn no_aggregator_at_all() {
     );
     assert_eq!((placement.rack_rank, placement.rack_world, terms.slots), (1, 2, 0));
     assert_eq!(host.plane.job().upstream, []);
-    match join(&endpoint, with(request(0, 1), |spec| spec.job = "static".into())).await {
-        Err(JoinError::Refused(refused)) => {
-            assert_eq!(refused.kind, RefusalKind::Plane);
-            assert!(refused.message.contains("--plane none"), "{refused}");
-        }
-        other => panic!("{other:?}"),
-    }
+    let refused = refusal(&endpoint, with(request(0, 1), |spec| spec.job = "static".into())).await;
+    assert_eq!(refused.kind, RefusalKind::Plane);
+    assert!(refused.message.contains("--plane none"), "{refused}");
     serving.abort();
 }
 
 #[tokio::test]
 async fn a_worker_takes_a_dead_ones_place() {
-    let server = Server::start_with(FakePlane::new(64), HANGS).await;
+    let server = Server::start_at(ANY, FakePlane::new(64), StateDir::new(), HANGS).await;
     let host = Host::enter(server.racks_endpoint(), "p");
     let mut members = server.all(|rank| dynamic(rank, 2), 2).await;
     let first = members[0].grant().terms.clone();

@@ -18,14 +18,11 @@ use std::{
 };
 
 use plane::{Call, FakePlane};
-use server::{HANGS, RACKS, Rack, Server, failure, join_at, until, with};
+use server::{HANGS, Server, StateDir, failure, fault, join_at, problem_of, refusal, until, with};
 use sumac_control::{
-    FailureKind, JoinError, JoinRequest, MemberState, Outcome,
-    events::{Event, Fault, Post},
-    join,
+    FailureKind, JoinError, JoinRequest, MemberState, Outcome, join,
     plane::{JobInstall, Level},
 };
-use sumac_job::OperationId;
 use sumac_transport::PathMeasure;
 use tokio::time::timeout;
 
@@ -49,8 +46,7 @@ fn installed(plane: &FakePlane) -> JobInstall {
 #[tokio::test]
 async fn a_job_of_two_racks_comes_and_goes_on_all_planes() {
     let root = Server::start(FakePlane::new(1024)).await;
-    let (a, b) =
-        (Rack::start(&root.racks_endpoint(), "a").await, Rack::start(&root.racks_endpoint(), "b").await);
+    let (a, b) = (Server::rack(&root, "a").await, Server::rack(&root, "b").await);
     let endpoints = [a.endpoint(), a.endpoint(), b.endpoint(), b.endpoint()];
     let mut members = join_at(&endpoints, |rank| request(rank, 4)).await;
     let places: Vec<_> = members
@@ -92,12 +88,8 @@ async fn a_job_of_two_racks_comes_and_goes_on_all_planes() {
     }
 
     let mut events = members[3].events();
-    let problem = "over two racks".to_owned();
-    members[0].post(Post::Fault(Fault { operation: OperationId(1), index: None, problem: problem.clone() }));
-    match timeout(HANGS, events.recv()).await.unwrap().unwrap() {
-        Event::Fault { rank: 0, fault } => assert_eq!(fault.problem, problem),
-        other => panic!("{other:?}"),
-    }
+    members[0].post(fault("over two racks"));
+    assert_eq!(problem_of(0, &mut events).await, "over two racks");
 
     for member in members {
         member.leave(Outcome::Done).await.unwrap();
@@ -120,8 +112,7 @@ async fn a_job_of_two_racks_comes_and_goes_on_all_planes() {
 #[tokio::test]
 async fn a_rack_that_dies_fails_its_jobs_by_name_and_comes_back() {
     let root = Server::start(FakePlane::new(1024)).await;
-    let (a, b) =
-        (Rack::start(&root.racks_endpoint(), "a").await, Rack::start(&root.racks_endpoint(), "b").await);
+    let (a, b) = (Server::rack(&root, "a").await, Server::rack(&root, "b").await);
     let members = join_at(&[a.endpoint(), b.endpoint()], |rank| request(rank, 2)).await;
     b.kill().await;
     let told = failure(&members[0]).await;
@@ -129,7 +120,7 @@ async fn a_rack_that_dies_fails_its_jobs_by_name_and_comes_back() {
     assert_eq!(told.message, "the aggregator of rack `b` (127.0.0.1) stopped answering");
     assert_eq!(failure(&members[1]).await.kind, FailureKind::AggregatorSilent, "its own rack's is gone");
     drop(members);
-    let b = Rack::start(&root.racks_endpoint(), "b").await;
+    let b = Server::rack(&root, "b").await;
     let members = join_at(&[a.endpoint(), b.endpoint()], |rank| request(rank, 2)).await;
     assert_eq!(members[0].grant().terms.epoch, 2);
     drop(members);
@@ -141,8 +132,7 @@ async fn a_rack_that_dies_fails_its_jobs_by_name_and_comes_back() {
 #[tokio::test]
 async fn a_killed_root_takes_a_job_of_two_racks_up_again() {
     let root = Server::start(FakePlane::new(1024)).await;
-    let (a, b) =
-        (Rack::start(&root.racks_endpoint(), "a").await, Rack::start(&root.racks_endpoint(), "b").await);
+    let (a, b) = (Server::rack(&root, "a").await, Server::rack(&root, "b").await);
     let mut members = join_at(&[a.endpoint(), b.endpoint()], |rank| request(rank, 2)).await;
     let (address, plane) = (root.address, root.plane.clone());
     let state_dir = root.kill().await;
@@ -164,15 +154,11 @@ async fn a_killed_root_takes_a_job_of_two_racks_up_again() {
 #[tokio::test]
 async fn a_plane_of_a_rack_that_fails_is_quoted() {
     let root = Server::start(FakePlane::new(1024)).await;
-    let a = Rack::start(&root.racks_endpoint(), "a").await;
+    let a = Server::rack(&root, "a").await;
     a.plane.refuse_installs("no XDP program on any interface");
-    match join(&a.endpoint(), request(0, 1)).await {
-        Err(JoinError::Refused(refused)) => {
-            assert!(refused.message.contains("the rack at 127.0.0.1: "), "{refused}");
-            assert!(refused.message.contains("no XDP program"), "{refused}");
-        }
-        other => panic!("{other:?}"),
-    }
+    let refused = refusal(&a.endpoint(), request(0, 1)).await;
+    assert!(refused.message.contains("the rack at 127.0.0.1: "), "{refused}");
+    assert!(refused.message.contains("no XDP program"), "{refused}");
     // What was half done is undone.
     until(|| matches!(root.plane.calls().last(), Some(Call::Remove(_)))).await;
     a.stop().await;
@@ -183,8 +169,7 @@ async fn a_plane_of_a_rack_that_fails_is_quoted() {
 async fn a_rack_without_the_secret_gets_nowhere() {
     let root = Server::start(FakePlane::new(1024)).await;
     let endpoint = root.state_dir.endpoint(root.address, "another secret than the root's");
-    assert_ne!(RACKS, "another secret than the root's");
-    let a = Rack::start(&endpoint, "a").await;
+    let a = Server::rack_at(server::ANY, endpoint, "a", StateDir::new()).await;
     let hasty = with(request(0, 1), |spec| spec.timeout_s = Some(1.5));
     match join(&a.endpoint(), hasty).await {
         Err(JoinError::Unreachable { why, .. }) => {

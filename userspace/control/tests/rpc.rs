@@ -15,14 +15,13 @@ mod server;
 use std::{net::Ipv4Addr, time::Duration};
 
 use plane::{Call, FakePlane};
-use server::{HANGS, SECRET, Server, StateDir, failure, request, with};
+use server::{HANGS, SECRET, Server, StateDir, failure, fault, problem_of, refusal, request, with};
 use sumac_control::{
     FailureKind, JoinError, MemberState, Outcome, RefusalKind,
-    events::{Announcement, Event, Fault, Post},
+    events::{Announcement, Event, Post},
     join,
 };
-use sumac_job::{OperationId, OperationOrder, Scale};
-use sumac_transport::PathMeasure;
+use sumac_job::OperationOrder;
 use tokio::time::timeout;
 
 #[tokio::test]
@@ -117,56 +116,7 @@ async fn an_install_that_takes_long_hides_no_death() {
 }
 
 #[tokio::test]
-async fn a_member_that_gives_up_says_why() {
-    let server = Server::start(FakePlane::new(1024)).await;
-    let mut members = server.all(|rank| request(rank, 2), 2).await;
-    members.pop().unwrap().leave(Outcome::Failed("out of memory".into())).await.unwrap();
-    assert_eq!(failure(&members[0]).await.message, "rank 1 (10.77.1.2) left: out of memory");
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn workers_that_disagree_are_both_named() {
-    let server = Server::start(FakePlane::new(1024)).await;
-    let endpoint = server.endpoint();
-    let (three, four) = tokio::join!(join(&endpoint, request(0, 3)), join(&endpoint, request(1, 4)));
-    // Either may have been the first.
-    let messages = [
-        "job `train`: rank 0 wants world size 3, rank 1 wants 4; give all workers the same",
-        "job `train`: rank 1 wants world size 4, rank 0 wants 3; give all workers the same",
-    ];
-    for result in [three, four] {
-        match result {
-            Err(JoinError::Refused(refused)) => {
-                assert_eq!(refused.kind, RefusalKind::Mismatch);
-                assert!(messages.contains(&refused.message.as_str()), "{}", refused.message);
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn slots_follow_from_what_all_have_measured() {
-    let server = Server::start(FakePlane::new(1024)).await;
-    let members = server.all(|rank| with(request(rank, 2), |spec| spec.slots = None), 2).await;
-    let first = &members[0].grant().terms;
-    assert_eq!((first.slots, first.is_measured), (512, false));
-    let measure = |rtt_us: u64| PathMeasure { rtt_ns: rtt_us * 1000, bytes_per_s: 118_750_000 };
-    let both = async { tokio::join!(members[0].tune(measure(1200)), members[1].tune(measure(300))) };
-    let (zero, one) = timeout(HANGS, both).await.unwrap();
-    let (slots, reason) = zero.unwrap();
-    assert_eq!((slots, reason.clone()), one.unwrap());
-    assert_eq!(slots, 256);
-    assert_eq!(reason, "1.2 ms x 950 Mbit/s = 142 KB = 131 packets of 1.0 KB, next power of two 256");
-    assert!(server.plane.calls().contains(&Call::Resize(first.job, 256, reason)));
-    server.stop().await;
-}
-
-#[tokio::test]
 async fn members_receive_all_events_in_one_order() {
-    let fault = |problem: String| Post::Fault(Fault { operation: OperationId(5), index: None, problem });
     let server = Server::start(FakePlane::new(1024)).await;
     let named = |rank| with(request(rank, 3), |spec| spec.order = Some(OperationOrder::Name));
     let mut members = server.all(named, 3).await;
@@ -207,47 +157,10 @@ async fn members_receive_all_events_in_one_order() {
 
     // What was posted before a leave comes before the end.
     let last = members.pop().unwrap();
-    last.post(fault("before the end".into()));
+    last.post(fault("before the end"));
     last.leave(Outcome::Failed("tired".into())).await.unwrap();
     assert!(failure(&members[0]).await.message.ends_with("left: tired"));
-    match timeout(HANGS, receivers[0].recv()).await.unwrap().unwrap() {
-        Event::Fault { rank: 2, fault } => assert_eq!(fault.problem, "before the end"),
-        other => panic!("{other:?}"),
-    }
-    server.stop().await;
-}
-
-#[tokio::test]
-async fn refusals_say_what_to_do() {
-    let server = Server::start(FakePlane::new(96)).await;
-    let holder = join(&server.endpoint(), request(0, 1)).await.unwrap();
-    let other = with(request(0, 1), |spec| spec.job = "other".into());
-    let changed = |change: fn(&mut sumac_job::JobSpec)| with(other.clone(), change);
-    let table = [
-        ("rank taken", request(0, 1), RefusalKind::RankTaken, "rank 0 has joined already, from 10.77.0.2"),
-        (
-            "pool full",
-            other.clone(),
-            RefusalKind::PoolFull,
-            "64 slots are not free: 32 of 96 are, at most 32 together",
-        ),
-        ("elements", changed(|s| s.elements = Some(400)), RefusalKind::TooManyElements, "at most 360"),
-        ("world", changed(|s| s.world = 33), RefusalKind::Invalid, "1 to 32 workers"),
-        ("rank", changed(|s| s.rank = 1), RefusalKind::Invalid, "ranks count from 0"),
-        ("slots", changed(|s| s.slots = Some(33)), RefusalKind::Invalid, "such as 64"),
-        ("scale", changed(|s| s.scale = Some(Scale::Fixed(0.0))), RefusalKind::Invalid, "finite"),
-    ];
-    for (what, spec, kind, words) in table {
-        match join(&server.endpoint(), spec).await {
-            Err(JoinError::Refused(refused)) => {
-                assert_eq!(refused.kind, kind, "{what}");
-                assert!(refused.message.contains(words), "{what}: {}", refused.message);
-            }
-            other => panic!("{what}: {other:?}"),
-        }
-    }
-    let smaller = join(&server.endpoint(), changed(|s| s.slots = Some(16))).await.unwrap();
-    assert_ne!(smaller.grant().terms.job, holder.grant().terms.job);
+    assert_eq!(problem_of(2, &mut receivers[0]).await, "before the end");
     server.stop().await;
 }
 
@@ -298,11 +211,9 @@ async fn a_killed_server_takes_a_static_job_up_again() {
     let (address, before) = (server.address, members[0].grant().clone());
     let state_dir = server.kill().await;
     // What is reported meanwhile is not lost.
-    let problem = "while it was away".into();
-    members[0].post(Post::Fault(Fault { operation: OperationId(1), index: None, problem }));
+    members[0].post(fault("while it was away"));
     let server = Server::start_at(address, plane.clone(), state_dir, Duration::ZERO).await;
-    let event = timeout(HANGS, events.recv()).await.unwrap().unwrap();
-    assert!(matches!(event, Event::Fault { rank: 0, .. }), "{event:?}");
+    assert_eq!(problem_of(0, &mut events).await, "while it was away");
     tokio::time::sleep(Duration::from_secs(3)).await;
     for member in &members {
         assert_eq!(*member.watch().borrow(), MemberState::Running { departed: vec![] });
@@ -338,13 +249,9 @@ async fn a_plane_that_fails_is_quoted() {
     let plane = FakePlane::new(1024);
     plane.refuse_installs("no XDP program on any interface");
     let server = Server::start(plane.clone()).await;
-    match join(&server.endpoint(), request(0, 1)).await {
-        Err(JoinError::Refused(refused)) => {
-            assert_eq!(refused.kind, RefusalKind::Plane);
-            assert!(refused.message.contains("no XDP program"), "{refused}");
-        }
-        other => panic!("{other:?}"),
-    }
+    let refused = refusal(&server.endpoint(), request(0, 1)).await;
+    assert_eq!(refused.kind, RefusalKind::Plane);
+    assert!(refused.message.contains("no XDP program"), "{refused}");
     server.stop().await;
 }
 

@@ -10,23 +10,27 @@ use tokio::{
     io::AsyncBufReadExt as _,
     net::TcpStream,
     sync::mpsc,
+    task::JoinSet,
     time::{interval, timeout},
 };
 use tokio_rustls::TlsConnector;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Streaming, client::Grpc, transport};
+use tonic::{
+    Code, Streaming,
+    client::Grpc,
+    transport::{self, Channel},
+};
 
 use crate::{
     Secret,
     coordinator::SILENCE_TIMEOUT,
     message::{ClientMessage, Denial, Hello, ServerMessage},
-    rpc::{JsonCodec, MAX_MESSAGE, PATH},
+    rpc::{JsonCodec, MAX_MESSAGE, PATH, QUEUE_LEN},
     tls::{self, TlsError, Trust},
 };
 
 /// Interval of a side's keepalives.
 pub const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
-const QUEUE_LEN: usize = 256;
 
 /// The address of an aggregator's control plane, and what it takes to be let in.
 #[derive(Clone, Debug)]
@@ -52,9 +56,10 @@ pub enum ConnectError {
 #[derive(Debug)]
 pub struct Connection {
     pub outbound: mpsc::Sender<ClientMessage>,
+    pub channel: Channel,
     inbound: Streaming<ServerMessage>,
-    /// Ends the keep-alive messages when dropped.
-    _alive: mpsc::Sender<()>,
+    /// Sends keep-alive messages until dropped.
+    _alive: JoinSet<()>,
 }
 
 impl Connection {
@@ -77,37 +82,10 @@ impl Connection {
         let uri = format!("https://{}", endpoint.address);
         let channel = transport::Endpoint::from_shared(uri).map_err(|error| unreachable(&error))?;
         let channel = channel.connect_with_connector(connector).await.map_err(|error| unreachable(&error))?;
-        let (outbound, queue) = mpsc::channel(QUEUE_LEN);
-        // There is room for them.
-        for message in [ClientMessage::Hello(Hello::own())].into_iter().chain(first) {
-            let _ = outbound.try_send(message);
-        }
-        let mut grpc = Grpc::new(channel).max_decoding_message_size(MAX_MESSAGE);
-        grpc.ready().await.map_err(|error| unreachable(&error))?;
-        let codec = JsonCodec::<ClientMessage, ServerMessage>::default();
-        let request = tonic::Request::new(ReceiverStream::new(queue));
-        let response = grpc.streaming(request, PathAndQuery::from_static(PATH), codec).await;
-        let inbound = response.map_err(|status| failed(&status))?.into_inner();
-        let (alive, ended) = mpsc::channel(1);
-        Ok(Connection { outbound, inbound, _alive: alive }.keep_alive(ended))
-    }
-
-    /// Lets the other side know twice a second that this one is alive, also while it waits for something else.
-    fn keep_alive(self, mut ended: mpsc::Receiver<()>) -> Connection {
-        let outbound = self.outbound.downgrade();
-        tokio::spawn(async move {
-            let mut ticks = interval(ALIVE_INTERVAL);
-            loop {
-                tokio::select! {
-                    _ = ended.recv() => break,
-                    _ = ticks.tick() => {}
-                }
-                let Some(outbound) = outbound.upgrade() else { break };
-                // One in a full queue is as good as this one.
-                let _ = outbound.try_send(ClientMessage::Alive { received: 0 });
-            }
-        });
-        self
+        let (outbound, inbound) = open_stream(&channel, first).await.map_err(|status| failed(&status))?;
+        let mut alive = JoinSet::new();
+        alive.spawn(keep_alive(outbound.clone()));
+        Ok(Connection { outbound, channel, inbound, _alive: alive })
     }
 
     /// The next message; an error when the other side is silent for too long.
@@ -125,6 +103,34 @@ impl Connection {
         let sent = timeout(SILENCE_TIMEOUT, self.outbound.send(message)).await;
         sent.map_err(|_| no_answer())?
             .map_err(|_| ConnectError::Unreachable("the connection has ended".into()))
+    }
+}
+
+/// Opens a stream on a connection, and sends the first messages.
+pub async fn open_stream(
+    channel: &Channel,
+    first: Vec<ClientMessage>,
+) -> Result<(mpsc::Sender<ClientMessage>, Streaming<ServerMessage>), tonic::Status> {
+    let (outbound, queue) = mpsc::channel(QUEUE_LEN);
+    // There is room for them.
+    for message in [ClientMessage::Hello(Hello::own())].into_iter().chain(first) {
+        let _ = outbound.try_send(message);
+    }
+    let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+    grpc.ready().await.map_err(|error| tonic::Status::from_error(Box::new(error)))?;
+    let codec = JsonCodec::<ClientMessage, ServerMessage>::default();
+    let request = tonic::Request::new(ReceiverStream::new(queue));
+    let response = grpc.streaming(request, PathAndQuery::from_static(PATH), codec).await?;
+    Ok((outbound, response.into_inner()))
+}
+
+/// Lets the other side know twice a second that this one is alive, also while it waits for something else.
+async fn keep_alive(outbound: mpsc::Sender<ClientMessage>) {
+    let mut ticks = interval(ALIVE_INTERVAL);
+    loop {
+        ticks.tick().await;
+        // One in a full queue is as good as this one.
+        let _ = outbound.try_send(ClientMessage::Alive { received: 0 });
     }
 }
 

@@ -6,7 +6,11 @@ use sumac_job::{JobSpec, OperationOrder};
 use sumac_transport::PathMeasure;
 use thiserror::Error;
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{
+        mpsc,
+        oneshot::{self, error::RecvError},
+        watch,
+    },
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
@@ -16,10 +20,10 @@ use super::{
     connection::{ConnectError, Connection, no_answer},
 };
 use crate::{
-    JobFailure,
+    FailureKind, JobFailure,
     coordinator::{Grant, MemberId, Outcome, SILENCE_TIMEOUT},
     events::{Announcement, Event, Fault, OPERATION_NAME_LEN, Post, TEXT_LEN, shortened},
-    message::{ClientMessage, DenialKind, Reconnect, ServerMessage, Status},
+    message::{ClientMessage, DenialKind, End, Reconnect, ServerMessage, Status},
 };
 
 /// Time that a static job continues without its control plane, which may be restarting.
@@ -73,12 +77,15 @@ impl Member {
         let (renewed_to, renewed) = mpsc::unbounded_channel();
         let (leave, leave_order) = oneshot::channel();
         let mut stay = Stay {
+            membership: Reconnect {
+                secret: endpoint.secret.clone(),
+                job: spec.job.clone(),
+                rank: spec.rank,
+                session,
+                received: 0,
+            },
             endpoint,
-            job: spec.job.clone(),
-            rank: spec.rank,
-            session,
             outlives_control: grant.terms.is_dynamic() && grant.terms.order == OperationOrder::Submission,
-            received: 0,
             posted: 0,
             unconfirmed: VecDeque::new(),
             state: state_to,
@@ -185,12 +192,9 @@ impl Drop for Member {
 
 struct Stay {
     endpoint: Endpoint,
-    job: String,
-    rank: u16,
-    session: MemberId,
+    membership: Reconnect,
     /// Whether the job goes on while its control plane does not answer: parameter hosts and workers need none.
     outlives_control: bool,
-    received: u64,
     /// The number of the first post in `unconfirmed`.
     posted: u64,
     unconfirmed: VecDeque<Post>,
@@ -201,9 +205,14 @@ struct Stay {
 }
 
 enum Ended {
-    Left,
     Failed(JobFailure),
     Lost(ConnectError),
+}
+
+impl From<ConnectError> for Ended {
+    fn from(error: ConnectError) -> Ended {
+        Ended::Lost(error)
+    }
 }
 
 impl Stay {
@@ -224,100 +233,79 @@ impl Stay {
                 }
                 None => tokio::select! {
                     biased;
-                    order = &mut leave => {
-                        self.leave_lost(order.ok()).await;
-                        Ended::Left
-                    }
+                    order = &mut leave => return self.leave(None, order).await,
                     reconnected = self.reconnect() => match reconnected {
                         Ok(again) => {
                             connection = Some(again);
                             continue;
                         }
-                        Err(error) => Ended::Lost(error),
+                        Err(error) => Err(error.into()),
                     },
                 },
             };
-            match ended {
-                Ended::Left => return,
-                Ended::Failed(failure) => return self.fail(failure),
-                Ended::Lost(ConnectError::Denied(denial)) if denial.kind == DenialKind::Over => {
-                    let mut failure = JobFailure::no_member(denial.message);
-                    failure.ranks = vec![self.rank];
-                    return self.fail(failure);
+            let failure = match ended {
+                Ok(()) => return,
+                Err(Ended::Failed(failure)) => failure,
+                Err(Ended::Lost(ConnectError::Denied(denial))) if denial.kind == DenialKind::Over => {
+                    JobFailure::new(FailureKind::NoMember, &[self.membership.rank], denial.message)
                 }
-                Ended::Lost(error) => {
-                    let silence = lost_at.elapsed();
-                    let address = self.endpoint.address;
+                Err(Ended::Lost(error)) => {
+                    let (silence, address) = (lost_at.elapsed(), self.endpoint.address);
                     tracing::debug!(%error, %address, ?silence, "the control plane does not answer");
-                    if !self.outlives_control && silence >= RECONNECT_TIMEOUT {
-                        let error = error.to_string();
-                        return self.fail(JobFailure::aggregator_silent(address, silence, &error));
+                    if self.outlives_control || silence < RECONNECT_TIMEOUT {
+                        sleep(if silence < RECONNECT_TIMEOUT { RETRY } else { LOST_RETRY }).await;
+                        continue;
                     }
-                    sleep(if silence < RECONNECT_TIMEOUT { RETRY } else { LOST_RETRY }).await;
+                    let message =
+                        format!("aggregator {address} stopped answering {silence:.1?} ago ({error})");
+                    JobFailure::new(FailureKind::AggregatorSilent, &[], message)
                 }
-            }
+            };
+            self.state.send_replace(MemberState::Failed(failure));
+            return;
         }
     }
 
-    fn fail(&self, failure: JobFailure) {
-        self.state.send_replace(MemberState::Failed(failure));
-    }
-
     async fn reconnect(&self) -> Result<Connection, ConnectError> {
-        let reconnect = Reconnect {
-            secret: self.endpoint.secret.clone(),
-            job: self.job.clone(),
-            rank: self.rank,
-            session: self.session,
-            received: self.received,
-        };
-        let mut connection =
-            Connection::open(&self.endpoint, vec![ClientMessage::Reconnect(reconnect)]).await?;
+        let reconnect = ClientMessage::Reconnect(self.membership.clone());
+        let mut connection = Connection::open(&self.endpoint, vec![reconnect]).await?;
         loop {
             if let ServerMessage::Joined { .. } = connection.receive().await? {
-                tracing::info!(job = self.job, aggregator = %self.endpoint.address, "the control plane answers again");
+                let (job, aggregator) = (&self.membership.job, self.endpoint.address);
+                tracing::info!(job, %aggregator, "the control plane answers again");
                 return Ok(connection);
             }
         }
     }
 
+    /// Serves the membership until it has left.
     async fn serve(
         &mut self,
         mut connection: Connection,
         queue: &mut mpsc::UnboundedReceiver<Post>,
         leave: &mut oneshot::Receiver<LeaveOrder>,
-    ) -> Ended {
+    ) -> Result<(), Ended> {
         // Those that were not confirmed come first, once more.
-        if let Err(error) = self.send_posts(&connection, 0).await {
-            return Ended::Lost(error);
-        }
+        self.send_posts(&connection, 0).await?;
         loop {
             tokio::select! {
                 biased;
-                message = connection.receive() => match message.map(|message| self.on_message(message)) {
-                    Ok(None) => {
-                        let alive = ClientMessage::Alive { received: self.received };
-                        // One in a full queue is as good.
-                        let _ = connection.outbound.try_send(alive);
-                    }
-                    Ok(Some(ended)) => return ended,
-                    Err(error) => return Ended::Lost(error),
-                },
+                message = connection.receive() => {
+                    self.on_message(message?)?;
+                    let alive = ClientMessage::Alive { received: self.membership.received };
+                    // One in a full queue is as good.
+                    let _ = connection.outbound.try_send(alive);
+                }
                 Some(post) = queue.recv() => {
                     let sent = self.unconfirmed.len();
                     self.unconfirmed.push_back(post);
                     self.unconfirmed.extend(iter::from_fn(|| queue.try_recv().ok()));
-                    if let Err(error) = self.send_posts(&connection, sent).await {
-                        return Ended::Lost(error);
-                    }
+                    self.send_posts(&connection, sent).await?;
                 }
                 order = &mut *leave => {
-                    let Ok((outcome, answer)) = order else { return Ended::Left };
                     self.unconfirmed.extend(iter::from_fn(|| queue.try_recv().ok()));
-                    let left = self.leave(connection, outcome).await;
-                    // Whoever asked may have stopped waiting.
-                    let _ = answer.send(left.map_err(|error| LeaveError(error.to_string())));
-                    return Ended::Left;
+                    self.leave(Some(connection), order).await;
+                    return Ok(());
                 }
             }
         }
@@ -333,13 +321,29 @@ impl Stay {
         Ok(())
     }
 
-    async fn leave(&self, mut connection: Connection, outcome: Outcome) -> Result<(), ConnectError> {
+    /// Leaves over a connection, or another. There is no order when the member was dropped: the job is to notice.
+    async fn leave(&self, connection: Option<Connection>, order: Result<LeaveOrder, RecvError>) {
+        let Ok((outcome, answer)) = order else { return };
+        let left = match self.try_leave(connection, outcome).await {
+            // A membership that is over is as good as left.
+            Ok(()) | Err(ConnectError::Denied(_)) => Ok(()),
+            Err(error) => Err(LeaveError(error.to_string())),
+        };
+        // Whoever asked may have stopped waiting.
+        let _ = answer.send(left);
+    }
+
+    async fn try_leave(&self, connection: Option<Connection>, outcome: Outcome) -> Result<(), ConnectError> {
+        let mut connection = match connection {
+            Some(connection) => connection,
+            None => self.reconnect().await?,
+        };
         self.send_posts(&connection, 0).await?;
         connection.send(ClientMessage::Leave(outcome)).await?;
         let confirmed = async {
             loop {
                 let message = connection.receive().await?;
-                if let ServerMessage::Status(Status::Left | Status::Failed(_)) = message {
+                if let ServerMessage::Status(Status::Over(End::Finished | End::Failed(_))) = message {
                     return Ok(());
                 }
             }
@@ -347,29 +351,14 @@ impl Stay {
         timeout(SILENCE_TIMEOUT, confirmed).await.unwrap_or_else(|_| Err(no_answer()))
     }
 
-    async fn leave_lost(&self, order: Option<LeaveOrder>) {
-        let Some((outcome, answer)) = order else { return };
-        let left = match self.reconnect().await {
-            Ok(connection) => self.leave(connection, outcome).await,
-            // A membership that is over is as good as left.
-            Err(ConnectError::Denied(_)) => Ok(()),
-            Err(error) => Err(error),
-        };
-        let _ = answer.send(left.map_err(|error| LeaveError(error.to_string())));
-    }
-
-    fn on_message(&mut self, message: ServerMessage) -> Option<Ended> {
+    fn on_message(&mut self, message: ServerMessage) -> Result<(), Ended> {
         match message {
             ServerMessage::Alive { received } => {
                 while self.posted < received && self.unconfirmed.pop_front().is_some() {
                     self.posted += 1;
                 }
-                None
             }
-            ServerMessage::Event { number, event } => {
-                self.on_event(number, event);
-                None
-            }
+            ServerMessage::Event { number, event } => self.on_event(number, event),
             ServerMessage::Status(Status::Running { grant, departed }) => {
                 replace(&self.state, MemberState::Running { departed });
                 let is_renewed = grant.terms.epoch != self.current.borrow().terms.epoch;
@@ -377,24 +366,25 @@ impl Stay {
                     let _ = self.renewed.send((*grant).clone());
                 }
                 replace(&self.current, *grant);
-                None
             }
-            ServerMessage::Status(Status::Failed(failure)) => Some(Ended::Failed(failure)),
-            ServerMessage::Status(Status::Refused(refused)) => {
-                Some(Ended::Failed(JobFailure::no_member(refused.message)))
-            }
-            ServerMessage::Status(Status::Left) => {
-                let message = "the aggregator no longer counts this worker as a member of the job";
-                Some(Ended::Failed(JobFailure::no_member(message)))
+            ServerMessage::Status(Status::Over(end)) => {
+                return Err(Ended::Failed(match end {
+                    End::Failed(failure) => failure,
+                    End::Refused(refused) => JobFailure::no_member(refused.message),
+                    End::Finished => JobFailure::no_member(
+                        "the aggregator no longer counts this worker as a member of the job",
+                    ),
+                }));
             }
             // While the planes change to a replacement.
-            _ => None,
+            _ => {}
         }
+        Ok(())
     }
 
     fn on_event(&mut self, number: u64, event: Event) {
-        if number >= self.received {
-            self.received = number + 1;
+        if number >= self.membership.received {
+            self.membership.received = number + 1;
             // Nobody may be interested.
             let _ = self.events.send(event);
         }

@@ -16,7 +16,7 @@ pub use self::{
 use crate::{
     JobFailure, Refusal, RefusalKind,
     coordinator::MemberId,
-    message::{ClientMessage, Denial, DenialKind, JoinRequest, ServerMessage, Status},
+    message::{ClientMessage, Denial, DenialKind, End, JoinRequest, ServerMessage, Status},
 };
 
 const RETRY: Duration = Duration::from_millis(200);
@@ -60,37 +60,27 @@ impl From<Refusal> for JoinError {
 /// A rank that is taken is waited for: it may be this worker's own, of a process that died a
 /// moment ago. Dropping the future leaves the job.
 pub async fn join(endpoint: &Endpoint, request: JoinRequest) -> Result<Member, JoinError> {
-    let start = Instant::now();
-    loop {
-        let spec = &request.spec;
-        match join_once(endpoint, &request, start).await {
-            Err(JoinError::Refused(refused))
-                if refused.kind == RefusalKind::RankTaken
-                    && start.elapsed() + RETRY < request.timeout().min(TAKEN_TIMEOUT) =>
-            {
-                tracing::info!(job = spec.job, rank = spec.rank, %refused, "waiting for the rank");
-                sleep(RETRY).await;
-            }
-            result => return result,
-        }
-    }
-}
-
-async fn join_once(endpoint: &Endpoint, request: &JoinRequest, start: Instant) -> Result<Member, JoinError> {
+    let (start, spec) = (Instant::now(), &request.spec);
     let mut last_missing = Vec::new();
     loop {
         let left = request.timeout().saturating_sub(start.elapsed()).max(RETRY);
         let mut asked = request.clone();
         asked.spec.timeout_s = Some(left.as_secs_f64());
+        let is_early = |timeout| start.elapsed() + RETRY < timeout;
         match attempt(endpoint, &asked, start, &mut last_missing).await {
-            Err(JoinError::Unreachable { .. }) if start.elapsed() + RETRY < request.timeout() => {
-                sleep(RETRY).await;
+            Err(JoinError::Refused(refused))
+                if refused.kind == RefusalKind::RankTaken
+                    && is_early(request.timeout().min(TAKEN_TIMEOUT)) =>
+            {
+                tracing::info!(job = spec.job, rank = spec.rank, %refused, "waiting for the rank");
             }
+            Err(JoinError::Unreachable { .. }) if is_early(request.timeout()) => {}
             Err(JoinError::Unreachable { .. }) if !last_missing.is_empty() => {
-                return Err(missing(request, last_missing));
+                return Err(missing(&request, last_missing));
             }
             result => return result,
         }
+        sleep(RETRY).await;
     }
 }
 
@@ -139,9 +129,9 @@ async fn attempt(
                         (*grant, departed, events),
                     ));
                 }
-                (Status::Refused(refused), _) => return Err(refused.into()),
-                (Status::Failed(failure), _) => return Err(JoinError::Failed(failure)),
-                (Status::Running { .. } | Status::Left, _) => {
+                (Status::Over(End::Refused(refused)), _) => return Err(refused.into()),
+                (Status::Over(End::Failed(failure)), _) => return Err(JoinError::Failed(failure)),
+                (Status::Running { .. } | Status::Over(End::Finished), _) => {
                     let what = "this worker is no member of the job".into();
                     return Err(JoinError::Protocol { endpoint: endpoint.address, what });
                 }

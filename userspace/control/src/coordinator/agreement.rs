@@ -2,12 +2,12 @@
 
 use sumac_job::{JobTerms, Mode, Scale, WireFormat};
 use sumac_transport::limits::{MAX_WINDOW, MIN_WINDOW};
-use sumac_wire::{CLASSES, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
+use sumac_wire::{CLASSES, MAX_ELEMENTS, MAX_HOSTS, MAX_LANES, PAGE_ELEMENTS};
 
 use crate::{
+    failure::{Refusal, RefusalKind, invalid},
     message::JoinRequest,
     plane::{PlaneInfo, PlaneKind},
-    refusal::{Refusal, invalid},
 };
 
 /// Chunks of a lane that may be ahead of the first without a result, unless workers ask for another number.
@@ -72,7 +72,7 @@ impl JoinRequest {
         if spec.elements == Some(0) || self.host.max_elements == 0 {
             return invalid("chunks of 0 elements: give at least 1");
         }
-        if let Some(wanted) = spec.elements.filter(|wanted| *wanted > limits.elements) {
+        if let Some(wanted) = spec.elements.filter(|wanted| *wanted > limits.max_elements) {
             return Err(limits.refuse(wanted));
         }
         if let Some(Scale::Fixed(scale)) = spec.scale
@@ -127,47 +127,49 @@ impl JoinRequest {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Limits {
-    pub slots: u32,
-    pub elements: u16,
-    pub narrowest: Option<String>,
-    pub shards: u16,
-    pub dynamic_slots: u32,
-}
+/// What a job can have: a plane's own state, or the least of several.
+pub(super) type Limits = PlaneInfo;
 
-impl Limits {
-    pub fn of(plane: &PlaneInfo) -> Limits {
-        Limits {
-            slots: plane.slots,
-            elements: plane.max_elements.min(sumac_wire::MAX_ELEMENTS as u16),
-            narrowest: plane.narrowest.clone(),
-            shards: plane.shards.min(MAX_LANES as u16 / CLASSES),
-            dynamic_slots: match plane.kind {
-                PlaneKind::Ebpf | PlaneKind::Host => plane.dynamic_slots,
-                // A plane without slots of any kind limits none.
-                PlaneKind::None | PlaneKind::Parameter => u32::MAX,
-            },
-        }
+impl PlaneInfo {
+    pub(super) fn limits(&self) -> Limits {
+        let dynamic_slots = match self.kind {
+            PlaneKind::Ebpf | PlaneKind::Host => self.dynamic_slots,
+            // A plane without slots of any kind limits none.
+            PlaneKind::None | PlaneKind::Parameter => u32::MAX,
+        };
+        let max_elements = self.max_elements.min(MAX_ELEMENTS as u16);
+        let shards = self.shards.min(MAX_LANES as u16 / CLASSES);
+        Limits { max_elements, shards, dynamic_slots, ..self.clone() }
     }
 
-    pub fn at(self, title: &str) -> Limits {
+    pub(super) fn at(self, title: &str) -> Limits {
         let narrowest = self.narrowest.map(|port| format!("{port} at {title}"));
         Limits { narrowest, ..self }
     }
 
     fn refuse(&self, wanted: u16) -> Refusal {
-        Refusal::too_many_elements(wanted, self.elements, self.narrowest.as_deref())
+        let max = self.max_elements;
+        let limit = match &self.narrowest {
+            Some(port) => {
+                format!("since its port {port} carries no more; ask for fewer, or raise the MTU there")
+            }
+            None => "which its slots hold; ask for fewer, or attach it with larger --elements".into(),
+        };
+        let message =
+            format!("chunks of {wanted} elements are too large: the aggregator takes at most {max}, {limit}");
+        Refusal::new(RefusalKind::TooManyElements, &[], message)
     }
 
-    pub fn and(self, other: Limits) -> Limits {
-        let narrowest = if self.elements <= other.elements { self.narrowest } else { other.narrowest };
+    pub(super) fn and(self, other: Limits) -> Limits {
+        let narrowest =
+            if self.max_elements <= other.max_elements { self.narrowest } else { other.narrowest };
         Limits {
             slots: self.slots.min(other.slots),
-            elements: self.elements.min(other.elements),
+            max_elements: self.max_elements.min(other.max_elements),
             narrowest,
             shards: self.shards.min(other.shards),
             dynamic_slots: self.dynamic_slots.min(other.dynamic_slots),
+            ..self
         }
     }
 }
@@ -179,11 +181,12 @@ pub(super) fn agree<'a>(
 ) -> Result<JobTerms, Refusal> {
     let all = || ranks.clone().map(|(_, asked)| asked);
     let elements = all().find_map(|asked| asked.spec.elements);
-    if let Some(wanted) = elements.filter(|wanted| *wanted > limits.elements) {
+    if let Some(wanted) = elements.filter(|wanted| *wanted > limits.max_elements) {
         return Err(limits.refuse(wanted));
     }
-    let elements =
-        least(ranks.clone(), elements, limits.elements, "chunk elements", |asked| asked.host.max_elements)?;
+    let elements = least(ranks.clone(), elements, limits.max_elements, "chunk elements", |asked| {
+        asked.host.max_elements
+    })?;
     let shards = all().find_map(|asked| asked.spec.shards);
     if let Some(shards) = shards.filter(|shards| *shards > limits.shards) {
         return invalid(format!("{shards} shards: the aggregators have {}; ask for fewer", limits.shards));

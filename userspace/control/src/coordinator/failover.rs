@@ -1,12 +1,21 @@
-//! Aggregators that running dynamic jobs have lost and get back. Workers do without meanwhile, as they find out by
-//! themselves (fate sharing, ATP section 3.7).
+//! Running dynamic jobs that have lost an aggregator and get it back: workers do without meanwhile, as they find out by
+//! themselves (fate sharing, ATP section 3.7). And workers that take the ranks of dead ones (ATP appendix A.3): under
+//! another epoch, from the first chunks that are not summed.
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use sumac_job::Placement;
 
-use super::{Action, Coordinator, RackId, RunId, Time, run::InstallState, run::Run};
-use crate::plane::PlaneInfo;
+use super::{
+    Action, Coordinator, End, Join, MemberId, RackId, Record, RunId, Time,
+    names::Names,
+    racks::Rack,
+    run::{InstallState, Member, Phase, Run},
+};
+use crate::{
+    failure::{JobFailure, Refusal, invalid},
+    plane::{LastEpoch, PlaneInfo},
+};
 
 /// Time until an aggregator that did not take a job back is asked again.
 const RETRY: Time = Time::from_secs(1);
@@ -21,13 +30,144 @@ pub(super) enum Restoration {
     Ordered,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct KnownRack {
-    pub ip: Ipv4Addr,
-    pub base_port: u16,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Vacated {
+    /// The job fails if nobody takes it by then.
+    until: Time,
+    failure: JobFailure,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replaced {
+    /// Each worker's part, by rank; none where its aggregator did not answer, which changes nothing for it.
+    pub placements: Vec<Option<Placement>>,
+    /// Of each lane the first chunk that is not summed.
+    pub resume: Vec<u32>,
+    /// Aggregators that have the job no more.
+    pub lost: Vec<Option<RackId>>,
 }
 
 impl Coordinator {
+    /// Vacates a rank, if its job goes on without it for a while. `false`: it does not.
+    pub(super) fn offer_rank(&mut self, id: RunId, rank: u16, failure: &JobFailure) -> bool {
+        let (grace, until) = (self.rejoin_grace, self.last_tick + self.rejoin_grace);
+        let Some(run) = self.runs.get_mut(&id).filter(|run| !grace.is_zero() && run.outlives_control())
+        else {
+            return false;
+        };
+        let Some(member) = run.members.get_mut(&rank) else { return false };
+        if member.vacated.is_none() {
+            tracing::warn!(name = run.name, job = run.job, %failure, ?grace, "rank open for a new worker");
+            member.vacated = Some(Vacated { until, failure: failure.clone() });
+        }
+        true
+    }
+
+    pub(super) fn expire_vacated(&mut self, now: Time, id: RunId) {
+        let Some(run) = self.runs.get(&id).filter(|run| run.is_live()) else { return };
+        let overdue = run.members.iter().find_map(|(rank, member)| {
+            let vacated = member.vacated.as_ref().filter(|vacated| now >= vacated.until)?;
+            Some((*rank, vacated.failure.clone()))
+        });
+        if let Some((rank, failure)) = overdue {
+            self.end(id, End::Failed(failure));
+            self.vacate(id, rank);
+        }
+    }
+
+    /// The running job whose vacated rank a request is for.
+    pub(super) fn vacated_run(&self, request: &Join) -> Option<RunId> {
+        let id = self.names.get(&request.asked.spec.job)?.current?;
+        let run = self.runs.get(&id).filter(|run| run.outlives_control())?;
+        run.members.get(&request.rank())?.vacated.as_ref().map(|_| id)
+    }
+
+    pub(super) fn check_vacated(&self, id: RunId, request: &Join) -> Result<(), Refusal> {
+        let (Some(run), rank) = (self.runs.get(&id), request.rank()) else { return Ok(()) };
+        // After a restart its parameter hosts may not have entered again yet.
+        if run.next_epoch.is_some() || !self.has_hosts(run) {
+            return Err(Refusal::held(&run.name, &run.present()));
+        }
+        if let Some(refusal) = run.mismatch(rank, &request.asked) {
+            return Err(refusal);
+        }
+        let (Some(terms), Some(member)) = (&run.terms, run.members.get(&rank)) else { return Ok(()) };
+        let host = &request.asked.host;
+        if host.max_elements < terms.elements || host.max_shards < terms.shards {
+            return invalid(format!(
+                "rank {rank} can have {} elements and {} shards; the running job has {} and {}",
+                host.max_elements, host.max_shards, terms.elements, terms.shards
+            ));
+        }
+        if request.rack != member.rack {
+            return invalid(format!(
+                "rank {rank} joined at another aggregator before; let it join there again"
+            ));
+        }
+        if self.names.is_spent(run.job) { Err(Names::spent()) } else { Ok(()) }
+    }
+
+    pub(super) fn replace(&mut self, now: Time, id: RunId, request: &Join) -> Option<MemberId> {
+        let (new, rank) = (self.new_member(), request.rank());
+        let job = self.runs.get(&id)?.job;
+        let epoch = self.names.next_epoch(job);
+        self.records.push(Record::Epochs(vec![LastEpoch { job, epoch }]));
+        let run = self.runs.get_mut(&id)?;
+        let mut member = Member::new(now, new, request);
+        (member.received, member.first_event, member.is_new) = (run.log.end(), run.log.end(), true);
+        let before = run.members.insert(rank, member)?;
+        self.members.remove(&before.id);
+        self.members.insert(new, (id, rank));
+        (run.next_epoch, run.is_renewal_due) = (Some(epoch), true);
+        run.is_changed = true;
+        tracing::info!(name = run.name, job, rank, epoch, "a new worker takes a dead one's rank");
+        self.order_renewal(id);
+        Some(new)
+    }
+
+    fn has_hosts(&self, run: &Run) -> bool {
+        let is_there = |host: &RackId| self.racks.get(host).is_some_and(Rack::is_in_service);
+        run.shared.as_ref().is_some_and(|shared| shared.hosts.iter().all(is_there))
+    }
+
+    pub(super) fn order_renewal(&mut self, id: RunId) {
+        let Some(run) = self.runs.get(&id).filter(|run| run.is_renewal_due && self.has_hosts(run)) else {
+            return;
+        };
+        let Some(epoch) = run.next_epoch else { return };
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        run.is_renewal_due = false;
+        // A return to an aggregator comes with this.
+        run.shared.iter_mut().for_each(|shared| shared.missing_at.clear());
+        let order = run.order(false).map(|mut order| {
+            order.terms.epoch = epoch;
+            order
+        });
+        self.actions.retain(|action| !matches!(action, Action::Restore { run, .. } if *run == id));
+        self.actions.extend(order.map(|order| Action::Renew(id, order)));
+    }
+
+    pub fn on_replaced(&mut self, now: Time, id: RunId, result: Result<Replaced, String>) {
+        let Some(run) = self.runs.get_mut(&id).filter(|run| run.phase == Phase::Running) else { return };
+        let Some(epoch) = run.next_epoch.take() else { return };
+        let replaced = match result {
+            Ok(replaced) => replaced,
+            Err(what) => return self.end(id, End::Failed(JobFailure::plane(&what))),
+        };
+        for (known, placement) in run.placements.iter_mut().zip(replaced.placements) {
+            *known = placement.unwrap_or(*known);
+        }
+        if let Some(terms) = &mut run.terms {
+            (terms.epoch, terms.resume) = (epoch, replaced.resume);
+        }
+        if let Some(shared) = &mut run.shared {
+            shared.missing_at.extend(replaced.lost.into_iter().map(|at| (at, Restoration::Due(now))));
+        }
+        run.members.values_mut().for_each(|member| member.is_new = false);
+        tracing::info!(name = run.name, job = run.job, epoch, "job goes on");
+        run.changed();
+    }
+
     pub(super) fn mark_missing(&mut self, now: Time, at: Option<RackId>) {
         self.runs_with(|_| true).into_iter().for_each(|id| self.mark_run_missing(now, id, at));
     }
@@ -107,14 +247,11 @@ impl Coordinator {
     /// Whether an aggregator can have this run as its workers know it: the root expects a rack's sums from where it was.
     fn fits(&self, run: &Run, at: Option<RackId>, plane: &PlaneInfo) -> bool {
         let (Some(shared), Some(terms)) = (&run.shared, &run.terms) else { return false };
-        let port = match at {
-            None => Some(shared.root_port),
-            Some(rack) => {
-                let ip = self.racks.get(&rack).map(|rack| rack.ip);
-                shared.racks.get(&rack).filter(|known| Some(known.ip) == ip).map(|known| known.base_port)
-            }
+        let is_where_it_was = match at {
+            None => shared.root_port == plane.base_port,
+            Some(rack) => run.racks.get(&rack).copied() == self.address_of(rack),
         };
-        port == Some(plane.base_port)
+        is_where_it_was
             && plane.dynamic_slots >= terms.slots
             && plane.max_elements >= terms.elements
             && plane.shards >= terms.shards

@@ -8,14 +8,13 @@ use sumac_wire::MAX_HOSTS;
 use super::{
     Coordinator, RackId, RunId, Time,
     agreement::Limits,
-    failover::{KnownRack, MissingAt},
+    failover::MissingAt,
     racks::Rack,
     run::{InstallState, Phase, Run, Shared},
 };
 use crate::{
-    failure::{FailureKind, JobFailure},
+    failure::{FailureKind, JobFailure, Refusal, RefusalKind, invalid},
     plane::PlaneKind,
-    refusal::{Refusal, invalid},
 };
 
 /// Time that a job whose ranks are all there waits for parameter hosts: they start with the workers, and enter anew within
@@ -44,7 +43,12 @@ impl Coordinator {
     }
 
     pub(super) fn no_hosts(&self, run: &Run) -> Refusal {
-        Refusal::hosts(run.asked_hosts().unwrap_or(1), self.free_hosts(run).len())
+        let (wanted, registered) = (run.asked_hosts().unwrap_or(1), self.free_hosts(run).len());
+        let message = format!(
+            "a dynamic job needs {wanted} parameter hosts, and {registered} that can sum for it are registered here: \
+             start `sumac daemon --parameter-host` on a host for it (not on its workers below racks), or ask for fewer"
+        );
+        Refusal::new(RefusalKind::Hosts, &[], message)
     }
 
     /// The parameter hosts of a run: those that have the fewest jobs. None for a static one.
@@ -74,7 +78,6 @@ impl Coordinator {
     pub(super) fn share(
         &self,
         run: &Run,
-        racks: &[Option<RackId>],
         terms: &mut JobTerms,
         limits: &Limits,
         mut hosts: Vec<RackId>,
@@ -109,13 +112,8 @@ impl Coordinator {
             0 => "there is no aggregator".into(),
             slots => format!("up to {slots} of each shard, shared with other jobs"),
         };
-        terms.parameter_hosts = hosts.iter().filter_map(|host| self.host_address(*host)).collect();
-        let known = racks.iter().flatten().filter_map(|id| {
-            let rack = self.racks.get(id)?;
-            Some((*id, KnownRack { ip: rack.ip, base_port: rack.plane.base_port }))
-        });
-        let (racks, root_port) = (known.collect(), self.plane.base_port);
-        Ok(Shared { hosts, racks, root_port, missing_at: MissingAt::new() })
+        terms.parameter_hosts = hosts.iter().filter_map(|host| self.address_of(*host)).collect();
+        Ok(Shared { hosts, root_port: self.plane.base_port, missing_at: MissingAt::new() })
     }
 
     /// The parameter hosts that can take a run. One on a worker below a rack cannot: what the root sends to it, the rack's aggregator takes
@@ -123,16 +121,16 @@ impl Coordinator {
     fn free_hosts(&self, run: &Run) -> Vec<RackId> {
         let is_free = |rack: &Rack| rack.is_host() && rack.is_in_service() && !rack.keeps(run.job);
         let is_below_rack = |id: RackId| {
-            let ip = self.host_address(id).map(|address| *address.ip());
+            let ip = self.address_of(id).map(|address| *address.ip());
             run.members.values().any(|member| member.rack.is_some() && Some(member.worker.ip) == ip)
         };
         let free = self.racks.iter().filter(|(_, rack)| is_free(rack)).map(|(id, _)| *id);
         free.filter(|id| !is_below_rack(*id)).collect()
     }
 
-    /// The address of a parameter host, with its port for contributions of shard 0.
-    pub(super) fn host_address(&self, host: RackId) -> Option<SocketAddrV4> {
-        let rack = self.racks.get(&host)?;
+    /// The address of a rack or parameter host, with its port for contributions of shard 0.
+    pub(super) fn address_of(&self, id: RackId) -> Option<SocketAddrV4> {
+        let rack = self.racks.get(&id)?;
         Some(SocketAddrV4::new(rack.plane.address.unwrap_or(rack.ip), rack.plane.base_port))
     }
 
@@ -148,7 +146,7 @@ impl Coordinator {
             "the control plane was started anew, and the parameter hosts at {} did not come back with the job's sums",
             hosts.join(", ")
         );
-        JobFailure { kind: FailureKind::ParameterHost, message, ranks: Vec::new() }
+        JobFailure::new(FailureKind::ParameterHost, &[], message)
     }
 }
 

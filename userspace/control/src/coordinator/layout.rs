@@ -53,6 +53,11 @@ impl Layout {
         numbered.filter_map(|(number, child)| Some((number, child.rack?, child)))
     }
 
+    /// The aggregators that have the job: the root (`None`), and the racks.
+    pub fn aggregators(&self) -> impl Iterator<Item = Option<RackId>> {
+        std::iter::once(None).chain(self.racks().map(|(_, rack, _)| Some(rack)))
+    }
+
     pub fn has_racks(&self) -> bool {
         self.racks().next().is_some()
     }

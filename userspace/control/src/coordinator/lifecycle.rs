@@ -1,19 +1,18 @@
 //! The life of runs after the joins: starts, silence, leaves, the planes' answers, the end.
 
 use super::{
-    Action, Coordinator, HELD_UP, InstalledJob, MEASURE_TIMEOUT, MemberId, Outcome, PLANE_TIMEOUT,
+    Action, Coordinator, End, HELD_UP, InstalledJob, MEASURE_TIMEOUT, MemberId, Outcome, PLANE_TIMEOUT,
     RECONNECT_GRACE, Record, RunId, SILENCE_TIMEOUT, Time,
     agreement::Limits,
     hosts::HOSTS_TIMEOUT,
     layout::Layout,
     names::Names,
-    run::{End, InstallState, Member, Phase, Run, Tuning},
+    run::{InstallState, Member, Phase, Run},
 };
 use crate::{
-    failure::JobFailure,
+    failure::{FailureKind, JobFailure, Refusal},
     plane::{LastEpoch, PlaneInfo, PlaneKind},
     pool::{Pool, Range},
-    refusal::Refusal,
 };
 use sumac_job::{JobTerms, OperationOrder};
 
@@ -40,7 +39,7 @@ impl Coordinator {
         }
         match outcome {
             Outcome::Died(reason) | Outcome::Failed(reason) => {
-                let failure = JobFailure::left(rank, run.ip_of(rank), reason);
+                let failure = run.blame(FailureKind::Left, rank, &format!("left: {reason}"));
                 if matches!(outcome, Outcome::Died(_)) && self.offer_rank(run_id, rank, &failure) {
                     return;
                 }
@@ -130,7 +129,8 @@ impl Coordinator {
                 let (since, why) = self.plane_down.get_or_insert((now, why)).clone();
                 let away = now.saturating_sub(since);
                 if away >= PLANE_TIMEOUT {
-                    self.end_bound(&JobFailure::plane_down(away, &why));
+                    let message = format!("aggregator out of service for {away:.1?}: {why}");
+                    self.end_bound(&JobFailure::new(FailureKind::PlaneDown, &[], message));
                 }
             }
         }
@@ -195,11 +195,11 @@ impl Coordinator {
         };
         for rank in run.ranks(is_silent) {
             let Some(run) = self.runs.get(&id) else { return };
-            let failure = JobFailure::silent(rank, run.ip_of(rank));
+            let failure = run.blame(FailureKind::Silent, rank, "stopped answering");
             if self.offer_rank(id, rank, &failure) {
                 continue;
             }
-            if self.runs.get(&id).is_some_and(super::run::Run::is_live) {
+            if self.runs.get(&id).is_some_and(Run::is_live) {
                 self.end(id, End::Failed(failure));
             }
             self.vacate(id, rank);
@@ -232,7 +232,7 @@ impl Coordinator {
             self.no_hosts(run)
         } else if run.phase == Phase::Ready {
             let earlier = self.names.get(&job).and_then(|name| self.runs.get(&name.on_plane?));
-            match earlier.map(super::run::Run::present).unwrap_or_default() {
+            match earlier.map(Run::present).unwrap_or_default() {
                 ranks if ranks.is_empty() => Refusal::plane(&format!(
                     "it has not removed what ran as `{job}` before; see the log of `sumac-agg serve`"
                 )),
@@ -261,8 +261,11 @@ impl Coordinator {
                 self.remove(id);
                 continue;
             }
-            let stopped = JobFailure::stopped();
-            let end = if run.is_live() { End::Failed(stopped) } else { End::Refused(Refusal::stopping()) };
+            let stopped = "the aggregator's control plane was stopped";
+            let end = match run.is_live() {
+                true => End::Failed(JobFailure::new(FailureKind::Stopped, &[], stopped)),
+                false => End::Refused(Refusal::stopping()),
+            };
             self.end(id, end);
         }
     }
@@ -296,17 +299,14 @@ impl Coordinator {
         }
         let hosts = self.choose_hosts(run)?;
         let (mut terms, limits) = self.terms(run, &hosts)?;
-        let racks: Vec<_> = run.members.values().map(|member| member.rack).collect();
-        let layout = Layout::new(&racks, self.plane.kind != PlaneKind::None);
+        let below: Vec<_> = run.members.values().map(|member| member.rack).collect();
+        let racks = below.iter().flatten().filter_map(|id| Some((*id, self.address_of(*id)?))).collect();
+        let layout = Layout::new(&below, self.plane.kind != PlaneKind::None);
         (terms.job, terms.token, terms.fan_in_1) = (job, run.token, layout.fan_in_1());
         let asked = run.members.values().find_map(|member| member.asked.lane_slots());
-        let shared = match terms.is_dynamic() {
-            true => Some(self.share(run, &racks, &mut terms, &limits, hosts)?),
-            false => None,
-        };
-        let range = match terms.is_dynamic() {
-            true => None,
-            false => Some(self.find_room(asked, &mut terms, &limits)?),
+        let (shared, range) = match terms.is_dynamic() {
+            true => (Some(self.share(run, &mut terms, &limits, hosts)?), None),
+            false => (None, Some(self.find_room(asked, &mut terms, &limits)?)),
         };
         terms.epoch = self.names.next_epoch(job);
         self.records.push(Record::Epochs(vec![LastEpoch { job, epoch: terms.epoch }]));
@@ -314,8 +314,8 @@ impl Coordinator {
         if let Some(name) = self.names.get_mut(&run.name) {
             name.on_plane = Some(id);
         }
-        run.tuning = if terms.is_measured { Tuning::Done } else { Tuning::Measuring };
         (run.terms, run.range, run.layout, run.shared) = (Some(terms), range, layout, shared);
+        run.racks = racks;
         run.install = InstallState::Installed;
         run.enter(Phase::Installing);
         self.actions.extend(run.order(self.stealing).map(|order| Action::Install(id, order)));

@@ -22,7 +22,6 @@ pub mod overview;
 mod posts;
 mod racks;
 mod record;
-mod replace;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -38,25 +37,24 @@ use serde::{Deserialize, Serialize};
 use sumac_job::{JobTerms, Placement};
 use sumac_wire::{CLASSES, MAX_WORKERS};
 
-use self::{
-    agreement::Limits,
-    names::Names,
-    racks::Rack,
-    run::{End, InstallState, Member, Phase, Run},
-};
 pub use self::{
     agreement::{DEFAULT_WINDOW, DYNAMIC_SCALE},
-    layout::{Child, Layout},
+    failover::Replaced,
+    layout::{Child, Layout, Position},
     racks::{RACK_NAME_LEN, RackEntry, RackId},
     record::{Record, Restart},
-    replace::Replaced,
+};
+use self::{
+    names::Names,
+    racks::Rack,
+    run::{InstallState, Member, Phase, Run},
 };
 use crate::{
     JOB_NAME_LEN,
-    message::{Denial, DenialKind, JoinRequest, Status},
+    failure::{Refusal, RefusalKind, invalid},
+    message::{Denial, DenialKind, End, JoinRequest, Status},
     plane::{PlaneInfo, PlaneKind, WorkerInstall},
     pool::Pool,
-    refusal::{Refusal, invalid},
 };
 
 /// Time since some fixed moment.
@@ -128,6 +126,7 @@ pub struct JobOrder {
     pub workers: Vec<WorkerInstall>,
     pub layout: Layout,
     pub hosts: Vec<RackId>,
+    pub racks: BTreeMap<RackId, SocketAddrV4>,
     /// The root's address for each of its children, once it is installed there.
     pub parents: Vec<SocketAddrV4>,
 }
@@ -167,8 +166,11 @@ pub struct Coordinator {
     members: HashMap<MemberId, (RunId, u16)>,
     racks: BTreeMap<RackId, Rack>,
     lost_racks: Vec<RackId>,
-    stealing: bool,
-    rejoin_grace: Time,
+    /// Whether a completed slot takes the next chunk of its lane, however late it is; SwitchML as published does not.
+    pub stealing: bool,
+    /// A dead worker's rank in a dynamic job may be taken for so long; the job fails when nobody does. Not in jobs whose
+    /// order is by name: what the dead one has announced cannot be told from what the new one announces again.
+    pub rejoin_grace: Time,
     actions: VecDeque<Action>,
     records: Vec<Record>,
     random: Box<dyn RngCore + Send>,
@@ -250,7 +252,7 @@ impl Coordinator {
         if spec.rank >= world {
             return invalid(format!("rank {} in a world of {world}: ranks count from 0", spec.rank));
         }
-        request.asked.check(&Limits::of(&self.plane))?;
+        request.asked.check(&self.plane.limits())?;
         if let Some(slots) = request.asked.lane_slots()
             && slots.saturating_mul(CLASSES.into()) > self.plane.slots
         {
@@ -281,7 +283,14 @@ impl Coordinator {
             member.seen = member.seen.min(now);
         }
         match run.members.get(&rank) {
-            Some(member) if !member.departed => Err(Refusal::rank_taken(&job, rank, member.worker.ip)),
+            Some(member) if !member.departed => {
+                let message = format!(
+                    "job `{job}`: rank {rank} has joined already, from {}; give every worker a rank of its own (a dead \
+                     worker's rank is free 2 s after its last message)",
+                    member.worker.ip
+                );
+                Err(Refusal::new(RefusalKind::RankTaken, &[rank], message))
+            }
             // The rank has done its part and comes for the next incarnation.
             Some(_) => Ok(None),
             None if run.is_live() => Err(Refusal::held(&job, &run.present())),
@@ -370,9 +379,7 @@ impl Coordinator {
             Phase::Running => {
                 Status::Running { grant: Box::new(run.grant(*rank)?), departed: run.departed() }
             }
-            Phase::Over(End::Refused(refusal)) => Status::Refused(refusal.clone()),
-            Phase::Over(End::Failed(failure)) => Status::Failed(failure.clone()),
-            Phase::Over(End::Finished) => Status::Left,
+            Phase::Over(end) => Status::Over(end.clone()),
         };
         Some((run.revision, status))
     }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use sumac_wire::MAX_JOBS;
 
 use super::RunId;
-use crate::{plane::LastEpoch, refusal::Refusal};
+use crate::{failure::Refusal, plane::LastEpoch};
 
 #[derive(Debug)]
 pub(super) struct Name {

@@ -75,8 +75,8 @@ impl Coordinator {
         Some(Below {
             name: rack.name.clone(),
             ip: rack.ip,
-            sums_at: self.host_address(id).filter(|_| rack.is_host()),
-            away: rack.why_away().map(str::to_owned),
+            sums_at: self.address_of(id).filter(|_| rack.is_host()),
+            away: rack.away.as_ref().map(|(_, why)| why.clone()),
             jobs,
             kept: rack.plane.kept.clone(),
         })
@@ -113,7 +113,7 @@ impl Coordinator {
     }
 
     fn lost_racks_of<'a>(&'a self, run: &'a Run) -> impl Iterator<Item = String> + 'a {
-        let known = run.shared.iter().flat_map(|shared| shared.racks.keys());
+        let known = run.racks.keys().filter(|_| run.shared.is_some());
         let away = known.filter_map(|id| self.racks.get(id)).filter(|rack| !rack.is_connected);
         away.map(|rack| rack.name.clone())
     }

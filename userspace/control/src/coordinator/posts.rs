@@ -2,13 +2,10 @@
 
 use sumac_job::OperationOrder;
 
-use super::{
-    Action, Coordinator, End, MEASURE_TIMEOUT, MemberId, Phase, Record, RunId, Time,
-    run::{Run, Tuning},
-};
+use super::{Action, Coordinator, End, MEASURE_TIMEOUT, MemberId, Phase, Record, RunId, Time, run::Run};
 use crate::{
     events::{Event, Fault, Post, TEXT_LEN, printable},
-    failure::JobFailure,
+    failure::{FailureKind, JobFailure},
     tune,
 };
 
@@ -51,7 +48,7 @@ impl Coordinator {
     }
 
     pub(super) fn tune(&mut self, id: RunId) {
-        let Some(run) = self.runs.get_mut(&id).filter(|run| run.tuning == Tuning::Measuring) else { return };
+        let Some(run) = self.runs.get_mut(&id).filter(|run| run.is_measuring()) else { return };
         let present = run.members.values().filter(|member| !member.departed);
         let measures: Option<Vec<_>> = present.map(|member| member.measure).collect();
         let (Some(measures), Some(terms)) = (measures, &mut run.terms) else { return };
@@ -59,19 +56,21 @@ impl Coordinator {
         tracing::info!(name = run.name, job = run.job, slots, reason, "slots measured");
         // Also when it keeps all that it has: the planes show the reason.
         (terms.slots, terms.slots_reason) = (slots, reason);
-        run.tuning = Tuning::Resizing;
+        run.is_resizing = true;
         self.actions.extend(run.order(self.stealing).map(|order| Action::Resize(id, order)));
     }
 
     /// A worker that has not measured its path in time keeps the others from starting, though it is alive: ends the job.
     pub(super) fn expire_measures(&mut self, now: Time, id: RunId) {
-        let is_measuring = |run: &&Run| {
-            run.phase == Phase::Running && run.tuning == Tuning::Measuring && now >= run.measured_by
-        };
+        let is_measuring =
+            |run: &&Run| run.phase == Phase::Running && run.is_measuring() && now >= run.measured_by;
         let Some(run) = self.runs.get(&id).filter(is_measuring) else { return };
         let late = run.members.iter().find(|(_, member)| !member.departed && member.measure.is_none());
-        let Some((rank, member)) = late else { return };
-        let failure = JobFailure::unmeasured(*rank, member.worker.ip, MEASURE_TIMEOUT);
+        let Some((rank, _)) = late else { return };
+        let what = format!(
+            "has not measured its path within {MEASURE_TIMEOUT:?}: see its log, or give the number of slots"
+        );
+        let failure = run.blame(FailureKind::Silent, *rank, &what);
         self.end(id, End::Failed(failure));
     }
 
@@ -84,7 +83,7 @@ impl Coordinator {
             run.range = Some(self.pool.shrink(range, terms.slots * u32::from(terms.lanes())));
             terms.is_measured = true;
         }
-        run.tuning = Tuning::Done;
+        run.is_resizing = false;
         run.changed();
     }
 }
@@ -137,13 +136,5 @@ impl Run {
                 self.naming.announce(rank, self.world, announcement)
             }
         }
-    }
-
-    pub(super) fn tell(&mut self, event: Event) -> Result<(), JobFailure> {
-        if self.publish(event) {
-            return Ok(());
-        }
-        let slowest = self.slowest().unwrap_or_default();
-        Err(JobFailure::lagging(slowest, self.ip_of(slowest)))
     }
 }

@@ -13,9 +13,8 @@ use super::{
     hosts::MAX_PARAMETER_HOSTS,
 };
 use crate::{
-    failure::JobFailure,
+    failure::{FailureKind, JobFailure, Refusal, invalid},
     plane::{KnownJob, PlaneInfo, PlaneKind, TakenOver},
-    refusal::{Refusal, invalid},
 };
 
 /// Longest name of a rack, in bytes.
@@ -50,8 +49,9 @@ pub struct Rack {
     pub(super) seen: Time,
     #[serde(skip)]
     pub(super) since: Time,
+    /// Since when its data plane does not answer, and why.
     #[serde(skip)]
-    away: Option<(Time, String)>,
+    pub(super) away: Option<(Time, String)>,
 }
 
 impl Rack {
@@ -63,26 +63,24 @@ impl Rack {
         self.is_connected && self.away.is_none()
     }
 
-    pub fn why_away(&self) -> Option<&str> {
-        self.away.as_ref().map(|(_, why)| why.as_str())
-    }
-
     /// Whether it is a parameter host that keeps an unknown job under this number.
     pub fn keeps(&self, job: u16) -> bool {
         self.is_host() && self.plane.kept.contains(&job)
     }
 
     pub fn title(&self) -> String {
-        title(self.is_host(), &self.name)
+        let role = if self.is_host() { "parameter host" } else { "rack" };
+        format!("{role} `{}`", self.name)
     }
 }
 
-fn title(is_host: bool, name: &str) -> String {
-    let what = if is_host { "parameter host" } else { "rack" };
-    format!("{what} `{name}`")
-}
-
 impl Coordinator {
+    /// The rack of this name and address, if it has entered.
+    pub fn entered_rack(&self, name: &str, ip: Ipv4Addr) -> Option<RackId> {
+        let id = self.rack_named(name, false)?;
+        self.racks.get(&id).is_some_and(|rack| rack.is_connected && rack.ip == ip).then_some(id)
+    }
+
     /// The running jobs that the rack or parameter host of this name has. It is to remove all others.
     pub fn known_jobs(&self, name: &str, is_host: bool) -> Vec<KnownJob> {
         let Some(id) = self.rack_named(name, is_host) else { return Vec::new() };
@@ -114,13 +112,13 @@ impl Coordinator {
             return Err(format!("there are {most} {what} already, which is all that one root can have"));
         }
         self.names.raise(&jobs.last_epochs);
-        let (kind, slots) = (plane.kind.name(), plane.slots);
-        tracing::info!(name, %ip, kind, slots, kept = ?plane.kept, "{} entered", title(is_host, &name));
+        let rack = Rack { name, ip, plane, instance, is_connected: true, seen: now, since: now, away: None };
+        let PlaneInfo { kind, slots, kept, .. } = &rack.plane;
+        tracing::info!(%ip, kind = kind.name(), slots, ?kept, "{} entered", rack.title());
         let id = namesake.unwrap_or_else(|| {
             self.next_rack += 1;
             RackId(self.next_rack)
         });
-        let rack = Rack { name, ip, plane, instance, is_connected: true, seen: now, since: now, away: None };
         self.records.push(Record::Rack { id, rack: rack.clone() });
         let before = self.racks.insert(id, rack).map_or(0, |rack| rack.instance);
         self.rack_is_back(now, id, (before, instance), &jobs);
@@ -209,26 +207,32 @@ impl Coordinator {
         if run.is_live() && run.is_at_host(at) {
             let failure = match rack.instance {
                 0 => Coordinator::hosts_missing(run),
-                _ => JobFailure::parameter_host(&rack.name, rack.ip, what),
+                _ => {
+                    let message = format!("the {} ({}) {what}", rack.title(), rack.ip);
+                    JobFailure::new(FailureKind::ParameterHost, &[], message)
+                }
             };
             return self.end(id, End::Failed(failure));
         }
         if run.is_below(at) && !run.outlives_aggregators() {
-            let failure = JobFailure::rack(&rack.name, rack.ip, what);
-            let refusal = Refusal::plane(&failure.message);
-            self.end(id, if run.is_live() { End::Failed(failure) } else { End::Refused(refusal) });
+            let message = format!("the aggregator of {} ({}) {what}", rack.title(), rack.ip);
+            let end = match run.is_live() {
+                true => End::Failed(JobFailure::new(FailureKind::Rack, &[], message)),
+                false => End::Refused(Refusal::plane(&message)),
+            };
+            self.end(id, end);
         }
     }
 
     pub(super) fn limits(&self, run: &Run, hosts: &[RackId]) -> Result<Limits, Refusal> {
         let mut below: HashMap<Option<RackId>, (u16, usize)> = HashMap::new();
         let is_dynamic = run.is_dynamic();
-        let mut limits = Limits::of(&self.plane);
+        let mut limits = self.plane.limits();
         if is_dynamic {
-            limits.elements = limits.elements.min(PAGE_ELEMENTS as u16);
+            limits.max_elements = limits.max_elements.min(PAGE_ELEMENTS as u16);
         }
         for host in hosts.iter().filter_map(|host| self.racks.get(host)) {
-            limits = limits.and(Limits::of(&host.plane).at(&host.title()));
+            limits = limits.and(host.plane.limits().at(&host.title()));
         }
         for (rank, member) in &run.members {
             below.entry(member.rack).or_insert((*rank, 0)).1 += 1;
@@ -236,7 +240,7 @@ impl Coordinator {
                 let gone =
                     || Refusal::plane(&format!("rank {rank} is below a rack whose aggregator is gone"));
                 let rack = self.racks.get(&id).ok_or_else(gone)?;
-                limits = limits.and(Limits::of(&rack.plane).at(&rack.title()));
+                limits = limits.and(rack.plane.limits().at(&rack.title()));
             }
         }
         self.check_tree(&below, is_dynamic)?;

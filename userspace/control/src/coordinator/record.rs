@@ -6,9 +6,9 @@ use rand::RngCore;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Coordinator, Names, RackId, RunId, Time,
+    Coordinator, End, Names, RackId, RunId, Time,
     racks::Rack,
-    run::{End, InstallState, Phase, Run, Tuning},
+    run::{InstallState, Phase, Run},
 };
 use crate::{
     events::Post,
@@ -135,13 +135,6 @@ impl Coordinator {
         coordinator
     }
 
-    /// Every slot of a job takes each lane's slots-th chunk, however late it is: SwitchML as published.
-    #[must_use]
-    pub fn without_stealing(mut self) -> Coordinator {
-        self.stealing = false;
-        self
-    }
-
     fn restore_run(&mut self, now: Time, id: RunId, before: u64, taken: &TakenOver) {
         let Some(run) = self.runs.get_mut(&id) else { return };
         (run.phase, run.install, run.revision) = (Phase::Running, InstallState::Installed, 1);
@@ -161,9 +154,6 @@ impl Coordinator {
             _ => {}
         }
         let Some(run) = self.runs.get_mut(&id) else { return };
-        if run.tuning == Tuning::Resizing {
-            run.tuning = Tuning::Measuring;
-        }
         run.is_renewal_due = run.next_epoch.is_some();
         self.tune(id);
     }

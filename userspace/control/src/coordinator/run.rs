@@ -11,21 +11,19 @@ use sumac_transport::PathMeasure;
 
 use super::{
     Grant, JobOrder, Join, MemberId, Time,
-    failover::{KnownRack, MissingAt},
+    failover::{MissingAt, Vacated},
     layout::Layout,
     log::EventLog,
     mismatch::Mismatch,
     naming::Naming,
     racks::RackId,
-    replace::Vacated,
 };
 use crate::{
     events::{Event, ReportedOperation},
-    failure::JobFailure,
-    message::JoinRequest,
+    failure::{FailureKind, JobFailure, Refusal, RefusalKind},
+    message::{End, JoinRequest},
     plane::{KnownJob, WorkerInstall},
     pool::Range,
-    refusal::Refusal,
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -77,13 +75,6 @@ impl Member {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum End {
-    Refused(Refusal),
-    Failed(JobFailure),
-    Finished,
-}
-
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Phase {
     #[default]
@@ -106,19 +97,10 @@ pub(super) enum InstallState {
     RetryAt(Time),
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Tuning {
-    Measuring,
-    Resizing,
-    #[default]
-    Done,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Shared {
     /// The parameter hosts, in the order of [`JobTerms::parameter_hosts`].
     pub hosts: Vec<RackId>,
-    pub racks: BTreeMap<RackId, KnownRack>,
     pub root_port: u16,
     #[serde(skip)]
     pub missing_at: MissingAt,
@@ -140,8 +122,12 @@ pub(super) struct Run {
     /// The address to which each rank sends; known once it runs.
     pub placements: Vec<Placement>,
     pub range: Option<Range>,
-    pub tuning: Tuning,
+    /// The planes are giving it the number of slots that was measured.
+    #[serde(skip)]
+    pub is_resizing: bool,
     pub layout: Layout,
+    /// The racks that it was started with, and the addresses from which the root expects their sums.
+    pub racks: BTreeMap<RackId, SocketAddrV4>,
     /// The root's address for each of its children; empty without racks.
     pub parents: Vec<SocketAddrV4>,
     pub shared: Option<Shared>,
@@ -203,6 +189,11 @@ impl Run {
         matches!(self.phase, Phase::Installing | Phase::Running)
     }
 
+    /// Whether its workers measure their paths.
+    pub fn is_measuring(&self) -> bool {
+        !self.is_resizing && self.terms.as_ref().is_some_and(|terms| !terms.is_measured)
+    }
+
     pub fn outlives_aggregators(&self) -> bool {
         self.shared.is_some() && self.phase == Phase::Running
     }
@@ -229,7 +220,11 @@ impl Run {
     pub fn mismatch(&self, rank: u16, asked: &JoinRequest) -> Option<Refusal> {
         let differs = |(other, member): (&u16, &Member)| Some((*other, member.asked.difference(asked)?));
         let (other, (what, values)) = self.members.iter().find_map(differs)?;
-        Some(Refusal::mismatch(&self.name, what, [other, rank], &values))
+        let (job, [value, others]) = (&self.name, values);
+        let message = format!(
+            "job `{job}`: rank {other} wants {what} {value}, rank {rank} wants {others}; give all workers the same"
+        );
+        Some(Refusal::new(RefusalKind::Mismatch, &[other, rank], message))
     }
 
     pub fn order(&self, stealing: bool) -> Option<JobOrder> {
@@ -240,6 +235,7 @@ impl Run {
             workers: self.members.values().map(|member| member.worker.clone()).collect(),
             layout: self.layout.clone(),
             hosts: self.shared.iter().flat_map(|shared| shared.hosts.iter().copied()).collect(),
+            racks: self.racks.clone(),
             parents: self.parents.clone(),
         })
     }
@@ -254,20 +250,22 @@ impl Run {
         Some(KnownJob { job: self.job, epoch, token: self.token, next_epoch: self.next_epoch })
     }
 
-    /// Adds an event for all members. `false`: one of them does not receive.
-    pub fn publish(&mut self, event: Event) -> bool {
-        let connected = self.members.values().filter(|member| member.is_connected());
-        let received = connected.map(|member| member.received.max(member.first_event)).min();
+    /// Adds an event for all members. An error: one of them does not receive.
+    pub fn tell(&mut self, event: Event) -> Result<(), JobFailure> {
+        let connected = || self.members.iter().filter(|(_, member)| member.is_connected());
+        let received = connected().map(|(_, member)| member.received.max(member.first_event)).min();
+        let slowest = connected().min_by_key(|(_, member)| member.received).map(|(rank, _)| *rank);
         self.log.forget(received.unwrap_or(u64::MAX));
-        self.log.push(event)
+        if self.log.push(event) {
+            return Ok(());
+        }
+        let what = "does not keep up with the job's events";
+        Err(self.blame(FailureKind::Silent, slowest.unwrap_or_default(), what))
     }
 
-    pub fn slowest(&self) -> Option<u16> {
-        let connected = self.members.iter().filter(|(_, member)| member.is_connected());
-        connected.min_by_key(|(_, member)| member.received).map(|(rank, _)| *rank)
-    }
-
-    pub fn ip_of(&self, rank: u16) -> Ipv4Addr {
-        self.members.get(&rank).map_or(Ipv4Addr::UNSPECIFIED, |member| member.worker.ip)
+    /// The failure that a rank causes.
+    pub fn blame(&self, kind: FailureKind, rank: u16, what: &str) -> JobFailure {
+        let ip = self.members.get(&rank).map_or(Ipv4Addr::UNSPECIFIED, |member| member.worker.ip);
+        JobFailure::new(kind, &[rank], format!("rank {rank} ({ip}) {what}"))
     }
 }

@@ -20,7 +20,7 @@ use hyper_util::{
 use rustls::ServerConfig;
 use tokio::{
     net::TcpListener,
-    sync::{oneshot, watch},
+    sync::{Semaphore, oneshot, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -37,6 +37,10 @@ const MAX_CONNECTIONS: usize = 1024;
 const MAX_OF_ONE_ADDRESS: usize = 128;
 /// Connections that are not authenticated yet.
 const MAX_STRANGERS: usize = 256;
+/// Streams at once on a connection.
+const MAX_STREAMS: usize = 4;
+/// Further ones on that of a rack: its workers'.
+const MAX_RELAYED: usize = 256;
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Pause after the system could not accept: out of file descriptors, it would fail again at once.
@@ -100,9 +104,12 @@ pub async fn serve<H: SessionHandler>(
         let begin = move |inbound, outbound| {
             let what = "the control plane needs IPv4 addresses on both ends";
             let ends = ends.ok_or_else(|| Status::failed_precondition(what))?;
+            let permit = ticket.streams.clone().try_acquire_owned();
+            let permit = permit.map_err(|_| Status::unavailable("too many streams on one connection"))?;
             let peer = Peer { ends, ticket: ticket.clone() };
             let (handler, mut closed) = (handler.clone(), closed.clone());
             tokio::spawn(async move {
+                let _permit = permit;
                 tokio::select! {
                     () = handler.serve(peer, inbound, outbound) => {}
                     _ = closed.changed() => {}
@@ -118,7 +125,7 @@ pub async fn serve<H: SessionHandler>(
                 async move { Ok::<_, Infallible>(answer(request, begin).await) }
             });
             let mut server = http2::Builder::new(TokioExecutor::new());
-            server.timer(TokioTimer::new()).max_concurrent_streams(4);
+            server.timer(TokioTimer::new()).max_concurrent_streams((MAX_STREAMS + MAX_RELAYED) as u32);
             server.keep_alive_interval(Some(KEEPALIVE)).keep_alive_timeout(KEEPALIVE);
             let connection = server.serve_connection(TokioIo::new(stream), service);
             watcher.watch(connection).await.map_err(io::Error::other)
@@ -201,7 +208,8 @@ impl Table {
         let (keep, evicted) = oneshot::channel();
         let number = open.next;
         open.strangers.push_back((number, peer, keep));
-        Some((Arc::new(Ticket { table: self.clone(), number, peer }), evicted))
+        let streams = Arc::new(Semaphore::new(MAX_STREAMS));
+        Some((Arc::new(Ticket { table: self.clone(), number, peer, streams }), evicted))
     }
 }
 
@@ -210,9 +218,15 @@ pub struct Ticket {
     table: Arc<Table>,
     number: u64,
     peer: IpAddr,
+    streams: Arc<Semaphore>,
 }
 
 impl Ticket {
+    /// The connection is a rack's, which relays its workers' streams.
+    pub fn admit_relayed(&self) {
+        self.streams.add_permits(MAX_RELAYED);
+    }
+
     /// The connection is a member's, a rack's or a parameter host's.
     pub fn authenticate(&self) {
         let mut open = self.table.lock();

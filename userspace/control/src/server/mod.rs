@@ -2,10 +2,7 @@
 //! the one task that talks to the data planes.
 
 pub(crate) mod connections;
-pub(crate) mod driver;
-mod links;
 mod planes;
-mod rack_session;
 pub(crate) mod session;
 
 use std::{
@@ -19,19 +16,27 @@ use std::{
 
 use rand::{SeedableRng, rngs::OsRng, rngs::StdRng};
 use thiserror::Error;
-use tokio::{net::TcpListener, sync::watch};
+use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::MissedTickBehavior};
 
-use self::{links::Links, planes::Planes, session::Sessions};
+use self::{
+    planes::{Links, Planes},
+    session::Sessions,
+};
 use crate::{
     DataPlane, Identity, Secret, TlsError,
-    coordinator::{Action, Coordinator, Restart, Time, overview::Overview},
+    coordinator::{Action, Coordinator, Record, Restart, Time, overview::Overview},
     journal::{Journal, JournalError},
-    plane::PlaneError,
+    plane::{PlaneError, blocking, report},
     rate_limiter::RateLimiter,
 };
 
 /// Time that members have, when the server ends, to receive the end of their jobs.
 const STOP_TIMEOUT: Duration = Duration::from_millis(1200);
+
+/// Between two looks at the clock.
+const TICK: Duration = Duration::from_millis(100);
+/// Between two looks at the plane.
+const PLANE_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Error)]
 pub enum ServeError {
@@ -123,7 +128,7 @@ impl Shared {
 }
 
 impl State {
-    fn append(&mut self, records: &[crate::coordinator::Record]) -> Result<(), JournalError> {
+    fn append(&mut self, records: &[Record]) -> Result<(), JournalError> {
         if !records.is_empty() {
             self.journal.append(records)?;
         }
@@ -176,36 +181,20 @@ impl<P: DataPlane> Listening<P> {
     /// go on without.
     pub async fn serve(self, stop: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
         let Listening { listener, plane, options, overseer, .. } = self;
-        let links = Links::default();
-        let planes = Arc::new(Planes { local: plane, links: links.clone() });
         let tls = options.identity.server()?;
-        let started = {
-            let planes = planes.clone();
-            tokio::task::spawn_blocking(move || start(&*planes.local, options, links)).await??
-        };
+        let local = plane.clone();
+        let shared = tokio::task::spawn_blocking(move || start(&*plane, options)).await??;
         // It is set once: a control plane is served once.
-        let _ = overseer.0.set(started.clone());
-        let running = Running { shared: started.clone(), driver: tokio::spawn(driver::run(started, planes)) };
-        let shared = &running.shared;
+        let _ = overseer.0.set(shared.clone());
+        let mut driver = JoinSet::new();
+        driver.spawn(drive(shared.clone(), local));
         let stopping = async {
             stop.await;
             shared.update(|coordinator, _| coordinator.stop());
-            driver::wait_until_idle(shared, STOP_TIMEOUT).await;
+            wait_until_idle(&shared, STOP_TIMEOUT).await;
         };
         connections::serve(listener, tls, Sessions(shared.clone()), stopping).await;
         Ok(())
-    }
-}
-
-struct Running {
-    shared: Arc<Shared>,
-    driver: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.driver.abort();
-        self.shared.links.close_all();
     }
 }
 
@@ -216,16 +205,15 @@ pub(crate) async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr
     Ok((listener, address))
 }
 
-fn start<P: DataPlane>(plane: &P, options: ServerOptions, links: Links) -> Result<Arc<Shared>, ServeError> {
+fn start<P: DataPlane>(plane: &P, options: ServerOptions) -> Result<Arc<Shared>, ServeError> {
     let ServerOptions { secrets, state_dir, stealing, rejoin_grace, .. } = options;
     let (journal, records) = Journal::open(&state_dir)?;
     let restart = Restart::new(records);
     let taken = plane.take_over(&restart.known_jobs())?;
     let (info, instance) = (plane.info()?, plane.instance()?);
     let random = StdRng::try_from_rng(&mut OsRng).map_err(|error| ServeError::Random(error.to_string()))?;
-    let coordinator = Coordinator::restore(Time::ZERO, info, instance, &taken, restart, Box::new(random))
-        .with_rejoin_grace(rejoin_grace);
-    let mut coordinator = if stealing { coordinator } else { coordinator.without_stealing() };
+    let mut coordinator = Coordinator::restore(Time::ZERO, info, instance, &taken, restart, Box::new(random));
+    (coordinator.stealing, coordinator.rejoin_grace) = (stealing, rejoin_grace);
     coordinator.poll_records();
     let mut state = State { coordinator, journal };
     state.journal.compact(&state.coordinator.all_records())?;
@@ -235,7 +223,79 @@ fn start<P: DataPlane>(plane: &P, options: ServerOptions, links: Links) -> Resul
         state: Mutex::new(state),
         secrets,
         changed: watch::Sender::new(0),
-        links,
+        links: Links::default(),
         refused: RateLimiter::new(now),
     }))
+}
+
+/// Lets time pass for the coordinator and executes its commands on the data planes.
+async fn drive<P: DataPlane>(shared: Arc<Shared>, local: Arc<P>) {
+    let planes = Planes { local: local.clone(), links: &shared.links };
+    tokio::join!(pass_time(&shared), watch_plane(&shared, &local), execute_all(&shared, &planes));
+}
+
+async fn pass_time(shared: &Shared) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        shared.update(Coordinator::tick);
+    }
+}
+
+async fn watch_plane<P: DataPlane>(shared: &Shared, plane: &Arc<P>) {
+    loop {
+        tokio::time::sleep(PLANE_INTERVAL).await;
+        let report = blocking(plane, report).await;
+        shared.update(|coordinator, now| coordinator.on_plane(now, report));
+    }
+}
+
+async fn execute_all<P: DataPlane>(shared: &Shared, planes: &Planes<'_, P>) {
+    let mut changed = shared.changed.subscribe();
+    loop {
+        while let Some(action) = shared.poll_action() {
+            execute(shared, planes, action).await;
+        }
+        // The sender is part of `shared`.
+        let _ = changed.changed().await;
+    }
+}
+
+async fn execute<P: DataPlane>(shared: &Shared, planes: &Planes<'_, P>, action: Action) {
+    match action {
+        Action::Install(run, order) => {
+            let result = planes.install(order).await;
+            shared.update(|coordinator, _| coordinator.on_installed(run, result));
+        }
+        Action::Resize(run, order) => {
+            let result = planes.resize(&order).await;
+            shared.update(|coordinator, _| coordinator.on_resized(run, result));
+        }
+        Action::Restore { run, order, at } => {
+            let result = planes.restore(&order, at).await;
+            shared.update(|coordinator, now| coordinator.on_restored(now, run, at, result));
+        }
+        Action::Renew(run, order) => {
+            let result = planes.renew(&order).await;
+            shared.update(|coordinator, now| coordinator.on_replaced(now, run, result));
+        }
+        Action::Remove { run, job, from } => {
+            let result = planes.remove(job, &from).await;
+            shared.update(|coordinator, now| coordinator.on_removed(now, run, result));
+        }
+    }
+}
+
+/// Waits until the planes have no job left, and then until members had time to receive it; at most `longest`.
+async fn wait_until_idle(shared: &Shared, longest: Duration) {
+    let idle = async {
+        while !shared.lock().coordinator.is_idle() {
+            tokio::time::sleep(TICK / 4).await;
+        }
+        tokio::time::sleep(TICK * 2).await;
+    };
+    if tokio::time::timeout(longest, idle).await.is_err() {
+        tracing::warn!("ended before the data plane had removed all jobs");
+    }
 }

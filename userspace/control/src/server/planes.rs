@@ -1,94 +1,148 @@
 //! All data planes as one: this aggregator's own, those of the racks below it (SwitchML section 7), and the parameter
-//! hosts of dynamic jobs (ATP).
+//! hosts of dynamic jobs (ATP). `None` stands for this aggregator's own.
 
-use std::{net::SocketAddrV4, sync::Arc};
-
-use sumac_job::Placement;
-
-use super::links::{Links, Pending};
-use crate::{
-    DataPlane,
-    coordinator::{Child, InstalledJob, JobOrder, RackId, Replaced},
-    message::{Completion, PlaneCommand},
-    plane::{Installed, JobInstall, Level, PlaneError, PlaneInfo, PlaneKind, WorkerInstall},
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::SocketAddrV4,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-/// Executes commands on all planes that a job needs. Calls block.
-pub struct Planes<P> {
-    pub local: Arc<P>,
-    pub links: Links,
+use sumac_job::Placement;
+use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
+
+use crate::{
+    DataPlane,
+    coordinator::{Child, InstalledJob, JobOrder, Position, RackId, Replaced},
+    message::{Completion, PlaneCommand, ServerMessage},
+    plane::{Installed, JobInstall, Level, PlaneInfo, PlaneKind, WorkerInstall, blocking},
+    rpc::Queue,
+};
+
+/// Timeout of a command: a worker that does not answer ARP takes some seconds. A rack that dies ends it earlier.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
+
+pub type Outcome = Result<Completion, String>;
+
+struct Link {
+    /// The role and address, for people.
+    title: String,
+    outbound: Queue,
+    /// Ends the session when dropped.
+    _session: oneshot::Sender<()>,
+    last: u64,
+    open: BTreeMap<u64, oneshot::Sender<Outcome>>,
 }
 
-type Placements = Vec<Option<Placement>>;
+/// The connections of racks and parameter hosts.
+#[derive(Default)]
+pub struct Links(Mutex<HashMap<RackId, Link>>);
 
-impl<P: DataPlane> Planes<P> {
-    pub fn install(&self, order: &JobOrder) -> Result<InstalledJob, PlaneError> {
-        let (info, here, parents) = self.install_here(order)?;
-        let mut placements = placements_here(order, &info, &here);
-        let order = JobOrder { parents, ..order.clone() };
-        let sent = order.layout.racks().map(|at| Ok((at.2, self.send_rack(&order, at)?)));
-        for (child, pending) in sent.collect::<Result<Vec<_>, PlaneError>>()? {
-            let (installed, plane) = installed(pending, "installing the job at")?;
-            place(&order, &mut placements, child, &plane, &installed);
-        }
-        self.install_at_hosts(&order, &info, &here)?;
-        let placements = placements.into_iter().collect::<Option<Vec<_>>>().ok_or_else(incomplete)?;
-        Ok(InstalledJob { placements, parents: order.parents })
-    }
+/// A command under way.
+enum Pending {
+    /// At this aggregator's own plane.
+    Here(JoinHandle<Outcome>),
+    At(String, oneshot::Receiver<Outcome>),
+    Gone,
+}
 
-    /// Installs a job on this aggregator's own plane; returns where each child of the root finds it.
-    fn install_here(
-        &self,
-        order: &JobOrder,
-    ) -> Result<(PlaneInfo, Installed, Vec<SocketAddrV4>), PlaneError> {
-        let info = self.local.info()?;
-        if !order.layout.has_racks() {
-            let installed = self.local.install(&whole(order, Level::Only, order.workers.clone()))?;
-            return Ok((info, installed, Vec::new()));
-        }
-        let children = order.layout.children().iter();
-        let workers = children.map(|child| self.child(order, child)).collect::<Result<_, _>>()?;
-        let level = Level::Root { contributors: order.terms.world };
-        let installed = self.local.install(&whole(order, level, workers))?;
-        let parents = installed.aggregator_ips.iter().map(|ip| SocketAddrV4::new(*ip, info.base_port));
-        let parents = parents.collect();
-        Ok((info, installed, parents))
-    }
-
-    fn child(&self, order: &JobOrder, child: &Child) -> Result<WorkerInstall, PlaneError> {
-        let first = child.ranks.first().copied().ok_or_else(incomplete)?;
-        let Some(rack) = child.rack else {
-            return order.workers.get(first).cloned().ok_or_else(incomplete);
+impl Pending {
+    async fn wait(self, doing: &str) -> Outcome {
+        let (title, outcome) = match self {
+            Pending::Here(task) => return task.await.unwrap_or_else(|error| Err(error.to_string())),
+            Pending::At(title, outcome) => (title, outcome),
+            Pending::Gone => return Err(format!("{doing}: a rack or parameter host that is gone")),
         };
-        let gone = || PlaneError::Unavailable { what: format!("the rack of rank {first} is gone") };
-        let (ip, plane) = self.links.rack(rack).ok_or_else(gone)?;
-        // The plane finds the MAC address of the rack by itself.
-        Ok(WorkerInstall { ip, port: plane.base_port, mac: [0; 6], local_ip: ip })
-    }
-
-    fn send_rack(
-        &self,
-        order: &JobOrder,
-        (number, rack, child): (usize, RackId, &Child),
-    ) -> Result<Pending, PlaneError> {
-        let workers = child.ranks.iter().map(|rank| order.workers.get(*rank).cloned());
-        let level = Level::Rack {
-            rack: number as u16,
-            racks: order.layout.children().len() as u16,
-            contributors: order.terms.world,
-            parent: *order.parents.get(number).ok_or_else(incomplete)?,
+        let outcome = match timeout(COMMAND_TIMEOUT, outcome).await {
+            Ok(outcome) => outcome.unwrap_or_else(|_| Err("it is gone".into())),
+            Err(_) => Err(format!("no answer within {COMMAND_TIMEOUT:?}")),
         };
-        let job = whole(order, level, workers.collect::<Option<_>>().ok_or_else(incomplete)?);
-        Ok(self.links.command(rack, PlaneCommand::Install(Box::new(job))))
+        outcome.map_err(|what| format!("{doing}: {title}: {what}"))
+    }
+}
+
+impl Links {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RackId, Link>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn install_at_hosts(
+    /// A rack has entered, in place of its earlier connection. The receiver is closed when this one is not to go on.
+    pub fn open(&self, rack: RackId, title: String, outbound: Queue) -> oneshot::Receiver<()> {
+        let (session, closed) = oneshot::channel();
+        self.lock().insert(rack, Link { title, outbound, _session: session, last: 0, open: BTreeMap::new() });
+        closed
+    }
+
+    /// It is gone: its commands fail.
+    pub fn close(&self, rack: RackId) {
+        self.lock().remove(&rack);
+    }
+
+    fn has(&self, rack: RackId) -> bool {
+        self.lock().contains_key(&rack)
+    }
+
+    /// Sends a command. One for a rack that is gone fails.
+    fn command(&self, rack: RackId, command: PlaneCommand) -> Pending {
+        let mut links = self.lock();
+        let Some(link) = links.get_mut(&rack) else { return Pending::Gone };
+        let (sender, outcome) = oneshot::channel();
+        link.last += 1;
+        let message = ServerMessage::Command { number: link.last, command };
+        // With a full queue the rack does not read, and is about to be taken for dead.
+        if link.outbound.try_send(Ok(message)).is_ok() {
+            link.open.insert(link.last, sender);
+        }
+        Pending::At(link.title.clone(), outcome)
+    }
+
+    pub fn complete(&self, rack: RackId, command: u64, outcome: Outcome) {
+        let sender = self.lock().get_mut(&rack).and_then(|link| link.open.remove(&command));
+        // Whoever sent it may have stopped waiting.
+        let _ = sender.map(|sender| sender.send(outcome));
+    }
+}
+
+/// Executes commands on all planes that a job needs.
+pub struct Planes<'a, P> {
+    pub local: Arc<P>,
+    pub links: &'a Links,
+}
+
+impl<P: DataPlane> Planes<'_, P> {
+    fn send(&self, at: Option<RackId>, command: PlaneCommand) -> Pending {
+        let Some(rack) = at else {
+            let plane = self.local.clone();
+            let called = async move { blocking(&plane, |plane| command.execute(plane)).await };
+            return Pending::Here(tokio::spawn(called));
+        };
+        self.links.command(rack, command)
+    }
+
+    /// Sends one command to many.
+    fn send_all(
         &self,
-        order: &JobOrder,
-        info: &PlaneInfo,
-        here: &Installed,
-    ) -> Result<(), PlaneError> {
-        let send = |(number, host): (usize, &RackId)| {
+        to: impl Iterator<Item = Option<RackId>>,
+        command: &PlaneCommand,
+    ) -> Vec<(Option<RackId>, Pending)> {
+        to.map(|at| (at, self.send(at, command.clone()))).collect()
+    }
+
+    /// Installs a job: here first, as racks and parameter hosts need the addresses that it gets here.
+    pub async fn install(&self, mut order: JobOrder) -> Result<InstalledJob, String> {
+        let mut placements = vec![None; order.workers.len()];
+        let (here, info) = self.install_at(&order, None).await?;
+        place(&order, None, &here, &info, &mut placements);
+        if order.layout.has_racks() {
+            let parents = here.aggregator_ips.iter().map(|ip| SocketAddrV4::new(*ip, info.base_port));
+            order.parents = parents.collect();
+        }
+        let mut sent = Vec::new();
+        for (_, rack, _) in order.layout.racks() {
+            let at = Some(rack);
+            sent.push((at, self.send(at, PlaneCommand::Install(Box::new(part(&order, at)?)))));
+        }
+        for (number, host) in order.hosts.iter().enumerate() {
             let upstream = match info.kind {
                 PlaneKind::None => Vec::new(),
                 _ => {
@@ -96,65 +150,75 @@ impl<P: DataPlane> Planes<P> {
                     vec![SocketAddrV4::new(*ip, info.base_port)]
                 }
             };
-            let part = Box::new(host_part(order, upstream));
-            Ok(self.links.command(*host, PlaneCommand::Install(part)))
-        };
-        let sent = order.hosts.iter().enumerate().map(send).collect::<Result<Vec<_>, PlaneError>>()?;
-        sent.into_iter().try_for_each(|pending| installed(pending, "installing the job at").map(drop))
+            let part = Box::new(host_part(&order, upstream));
+            sent.push((Some(*host), self.send(Some(*host), PlaneCommand::Install(part))));
+        }
+        for (at, pending) in sent {
+            let (installed, plane) = installed(pending.wait("installing the job at").await)?;
+            place(&order, at, &installed, &plane, &mut placements);
+        }
+        let placements = placements.into_iter().collect::<Option<Vec<_>>>().ok_or_else(incomplete)?;
+        Ok(InstalledJob { placements, parents: order.parents })
     }
 
-    pub fn resize(&self, order: &JobOrder) -> Result<(), PlaneError> {
-        let terms = &order.terms;
-        let (job, slots, reason) = (terms.job, terms.slots, terms.slots_reason.clone());
-        let racks = order.layout.racks().map(|(_, rack, _)| rack);
-        let command = PlaneCommand::Resize { job, slots, reason: reason.clone() };
-        let sent: Vec<_> = racks.map(|rack| self.links.command(rack, command.clone())).collect();
-        self.local.resize(job, slots, &reason)?;
-        sent.into_iter().try_for_each(|pending| pending.wait("resizing the job at").map(drop))
+    async fn install_at(
+        &self,
+        order: &JobOrder,
+        at: Option<RackId>,
+    ) -> Result<(Installed, PlaneInfo), String> {
+        let pending = self.send(at, PlaneCommand::Install(Box::new(part(order, at)?)));
+        installed(pending.wait("installing the job at").await)
+    }
+
+    /// Installs a running job again. A rest of it there is removed first: an earlier command may have been executed whose
+    /// outcome was lost.
+    async fn reinstall(
+        &self,
+        order: &JobOrder,
+        at: Option<RackId>,
+    ) -> Result<(Installed, PlaneInfo), String> {
+        let removed = self.send(at, PlaneCommand::Remove { job: order.terms.job });
+        removed.wait("removing the job from").await?;
+        self.install_at(order, at).await
+    }
+
+    pub async fn restore(&self, order: &JobOrder, at: Option<RackId>) -> Result<(), String> {
+        self.reinstall(order, at).await.map(drop)
+    }
+
+    pub async fn resize(&self, order: &JobOrder) -> Result<(), String> {
+        let (job, slots, reason) = (order.terms.job, order.terms.slots, order.terms.slots_reason.clone());
+        let command = PlaneCommand::Resize { job, slots, reason };
+        for (_, pending) in self.send_all(order.layout.aggregators(), &command) {
+            pending.wait("resizing the job at").await?;
+        }
+        Ok(())
     }
 
     /// Removes a job. A rack or parameter host that is gone removes its jobs by itself.
-    pub fn remove(&self, job: u16, from: &[RackId]) -> Result<(), PlaneError> {
-        let command = |rack: &RackId| (*rack, self.links.command(*rack, PlaneCommand::Remove { job }));
-        let sent: Vec<_> = from.iter().map(command).collect();
-        self.local.remove(job)?;
-        for (rack, pending) in sent {
-            match pending.wait("removing the job from") {
-                Err(error) if self.links.rack(rack).is_some() => return Err(error),
+    pub async fn remove(&self, job: u16, from: &[RackId]) -> Result<(), String> {
+        let all = std::iter::once(None).chain(from.iter().copied().map(Some));
+        for (at, pending) in self.send_all(all, &PlaneCommand::Remove { job }) {
+            match pending.wait("removing the job from").await {
+                Err(error) if at.is_none_or(|rack| self.links.has(rack)) => return Err(error),
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Installs a running job again where it was lost: at a rack, or here. A rest of it there is removed first: an
-    /// earlier command may have been executed whose outcome was lost.
-    pub fn restore(&self, order: &JobOrder, at: Option<RackId>) -> Result<(), PlaneError> {
-        let Some(rack) = at else { return self.renew_here(order).map(|_| ()) };
-        let child = order.layout.racks().find(|(_, other, _)| *other == rack).ok_or_else(incomplete)?;
-        self.renew_rack(order, child).map(|_| ())
-    }
-
     /// Changes a job to the epoch of its terms. Parameter hosts must go on; the job does without an aggregator that does
     /// not answer.
-    pub fn renew(&self, order: &JobOrder) -> Result<Replaced, PlaneError> {
-        let resume = self.renew_hosts(order)?;
+    pub async fn renew(&self, order: &JobOrder) -> Result<Replaced, String> {
+        let resume = self.renew_hosts(order).await?;
         let none = vec![None; order.workers.len()];
         let mut replaced = Replaced { placements: none, resume, lost: Vec::new() };
-        let job = order.terms.job;
-        match self.renew_here(order) {
-            Ok((info, installed)) => replaced.placements = placements_here(order, &info, &installed),
-            Err(error) => {
-                tracing::warn!(job, %error, "the job goes on without this aggregator");
-                replaced.lost.push(None);
-            }
-        }
-        for (number, rack, child) in order.layout.racks() {
-            match self.renew_rack(order, (number, rack, child)) {
-                Ok((installed, plane)) => place(order, &mut replaced.placements, child, &plane, &installed),
+        for at in order.layout.aggregators() {
+            match self.reinstall(order, at).await {
+                Ok((installed, plane)) => place(order, at, &installed, &plane, &mut replaced.placements),
                 Err(error) => {
-                    tracing::warn!(job, %error, "the job goes on without a rack's aggregator");
-                    replaced.lost.push(Some(rack));
+                    tracing::warn!(job = order.terms.job, error, "the job goes on without an aggregator");
+                    replaced.lost.push(at);
                 }
             }
         }
@@ -162,14 +226,12 @@ impl<P: DataPlane> Planes<P> {
     }
 
     /// Renews at all parameter hosts; returns of each lane the first chunk that its own has not summed.
-    fn renew_hosts(&self, order: &JobOrder) -> Result<Vec<u32>, PlaneError> {
-        let part = Box::new(host_part(order, Vec::new()));
-        let send = |host: &RackId| self.links.command(*host, PlaneCommand::Renew(part.clone()));
-        let sent: Vec<_> = order.hosts.iter().map(send).collect();
-        let mut firsts = Vec::with_capacity(sent.len());
-        for pending in sent {
-            match pending.wait("going on with the job at")? {
-                (Completion::Renewed { resume }, _) => firsts.push(resume),
+    async fn renew_hosts(&self, order: &JobOrder) -> Result<Vec<u32>, String> {
+        let command = PlaneCommand::Renew(Box::new(host_part(order, Vec::new())));
+        let mut firsts = Vec::new();
+        for (_, pending) in self.send_all(order.hosts.iter().copied().map(Some), &command) {
+            match pending.wait("going on with the job at").await? {
+                Completion::Renewed { resume } => firsts.push(resume),
                 _ => return Err(incomplete()),
             }
         }
@@ -179,31 +241,47 @@ impl<P: DataPlane> Planes<P> {
         };
         (0..order.terms.lanes()).map(first_of).collect::<Option<_>>().ok_or_else(incomplete)
     }
+}
 
-    fn renew_here(&self, order: &JobOrder) -> Result<(PlaneInfo, Installed), PlaneError> {
-        self.local.remove(order.terms.job)?;
-        let (info, installed, _) = self.install_here(order)?;
-        Ok((info, installed))
-    }
-
-    fn renew_rack(
-        &self,
-        order: &JobOrder,
-        at: (usize, RackId, &Child),
-    ) -> Result<(Installed, PlaneInfo), PlaneError> {
-        // A rack executes commands one after the other.
-        let removed = self.links.command(at.1, PlaneCommand::Remove { job: order.terms.job });
-        let pending = self.send_rack(order, at)?;
-        removed.wait("removing the job from")?;
-        installed(pending, "installing the job again at")
+fn installed(outcome: Outcome) -> Result<(Installed, PlaneInfo), String> {
+    match outcome? {
+        Completion::Installed(installed, plane) => Ok((installed, plane)),
+        _ => Err(incomplete()),
     }
 }
 
-fn installed(pending: Pending, doing: &'static str) -> Result<(Installed, PlaneInfo), PlaneError> {
-    match pending.wait(doing)? {
-        (Completion::Installed(installed), plane) => Ok((installed, plane)),
-        _ => Err(incomplete()),
-    }
+/// A job as one aggregator has it.
+fn part(order: &JobOrder, at: Option<RackId>) -> Result<JobInstall, String> {
+    let (layout, contributors) = (&order.layout, order.terms.world);
+    let worker = |rank: &usize| order.workers.get(*rank).cloned();
+    let child = |child: &Child| match child.rack {
+        None => worker(child.ranks.first()?),
+        // The plane finds the MAC address of the rack by itself.
+        Some(rack) => order.racks.get(&rack).map(|address| {
+            let (ip, port) = (*address.ip(), address.port());
+            WorkerInstall { ip, port, mac: [0; 6], local_ip: ip }
+        }),
+    };
+    let (level, workers): (_, Option<Vec<_>>) = match at {
+        Some(rack) => {
+            let racks = layout.children().len() as u16;
+            let (number, _, child) =
+                layout.racks().find(|(_, other, _)| *other == rack).ok_or_else(incomplete)?;
+            let parent = *order.parents.get(number).ok_or_else(incomplete)?;
+            let level = Level::Rack { rack: number as u16, racks, contributors, parent };
+            (level, child.ranks.iter().map(worker).collect())
+        }
+        None if layout.has_racks() => {
+            (Level::Root { contributors }, layout.children().iter().map(child).collect())
+        }
+        None => (Level::Only, Some(order.workers.clone())),
+    };
+    Ok(whole(order, level, workers.ok_or_else(incomplete)?))
+}
+
+fn host_part(order: &JobOrder, upstream: Vec<SocketAddrV4>) -> JobInstall {
+    let contributors = order.layout.contributors();
+    JobInstall { contributors, upstream, ..whole(order, Level::Only, order.workers.clone()) }
 }
 
 fn whole(order: &JobOrder, level: Level, workers: Vec<WorkerInstall>) -> JobInstall {
@@ -218,65 +296,41 @@ fn whole(order: &JobOrder, level: Level, workers: Vec<WorkerInstall>) -> JobInst
     }
 }
 
-fn host_part(order: &JobOrder, upstream: Vec<SocketAddrV4>) -> JobInstall {
-    let contributors = order.layout.contributors();
-    JobInstall { contributors, upstream, ..whole(order, Level::Only, order.workers.clone()) }
-}
-
-/// The placements of the workers that send to this aggregator itself; none for those below racks.
-fn placements_here(order: &JobOrder, info: &PlaneInfo, installed: &Installed) -> Placements {
-    let of = |rank: usize| {
-        let position = order.layout.position(rank)?;
-        if order.layout.children().get(position.child)?.rack.is_some() {
-            return None;
-        }
-        // The root's answer is about its children.
-        let at = if order.layout.has_racks() { position.child } else { rank };
-        placement(order, rank, info, installed, at)
-    };
-    (0..order.workers.len()).map(of).collect()
-}
-
-/// Fills in the placements of the workers below a rack, whose plane's answer this is.
+/// Fills in the placements of the workers that send to an aggregator, whose answer this is.
 fn place(
     order: &JobOrder,
-    placements: &mut Placements,
-    child: &Child,
-    plane: &PlaneInfo,
+    at: Option<RackId>,
     installed: &Installed,
+    plane: &PlaneInfo,
+    placements: &mut [Option<Placement>],
 ) {
-    for (at, rank) in child.ranks.iter().enumerate() {
-        if let Some(found) = placements.get_mut(*rank) {
-            *found = placement(order, *rank, plane, installed, at);
+    let children = order.layout.children().iter().enumerate();
+    for (number, child) in children.filter(|(_, child)| child.rack == at) {
+        for (bit, rank) in child.ranks.iter().enumerate() {
+            let position = Position { child: number, bit, fan_in: child.ranks.len() };
+            let index = match at {
+                Some(_) => bit,
+                // The root's answer is about its children.
+                None if order.layout.has_racks() => number,
+                None => *rank,
+            };
+            if let Some(placement) = placements.get_mut(*rank) {
+                *placement = installed.aggregator_ips.get(index).map(|ip| Placement {
+                    rank: *rank as u16,
+                    aggregator_ip: *ip,
+                    base_port: plane.base_port,
+                    aggregator: plane.kind,
+                    result_group: installed.result_group,
+                    rack_rank: bit as u16,
+                    rack_world: child.ranks.len() as u16,
+                    bitmap_1: order.layout.bitmap_1(position),
+                    beside_root: order.layout.is_beside_racks(position),
+                });
+            }
         }
     }
 }
 
-/// The placement of the worker that a plane's answer has at index `at`.
-fn placement(
-    order: &JobOrder,
-    rank: usize,
-    plane: &PlaneInfo,
-    installed: &Installed,
-    at: usize,
-) -> Option<Placement> {
-    let position = order.layout.position(rank)?;
-    Some(Placement {
-        rank: u16::try_from(rank).ok()?,
-        aggregator_ip: installed.aggregator_ips.get(at).copied()?,
-        base_port: plane.base_port,
-        aggregator: plane.kind,
-        result_group: installed.result_group,
-        rack_rank: u16::try_from(position.bit).ok()?,
-        rack_world: u16::try_from(position.fan_in).ok()?,
-        bitmap_1: order.layout.bitmap_1(position),
-        beside_root: order.layout.is_beside_racks(position),
-    })
-}
-
-fn incomplete() -> PlaneError {
-    PlaneError::Failed {
-        doing: "installing a job",
-        what: "the plane's answer is not about all workers and parameter hosts".into(),
-    }
+fn incomplete() -> String {
+    "installing a job: the plane's answer is not about all workers and parameter hosts".into()
 }

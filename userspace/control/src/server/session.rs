@@ -1,67 +1,80 @@
-//! The stream of one worker, at this aggregator or relayed by a rack.
+//! The stream of one worker, at this aggregator or relayed by a rack; and that of a rack's agent or parameter host.
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use tokio::time::{interval, timeout};
 use tokio_stream::StreamExt as _;
-use tonic::Status as Error;
 
 use super::{
     Shared,
-    connections::{Peer, SessionHandler},
-    rack_session,
+    connections::{Peer, SessionHandler, Ticket},
 };
 use crate::{
+    Secret,
     client::connection::ALIVE_INTERVAL,
-    coordinator::{Join, MemberId, Outcome, RackId},
+    coordinator::{Join, MemberId, Outcome, RackEntry, RackId},
     events::printable,
     message::{
-        ClientMessage, Denial, DenialKind, Hello, JoinRequest, PROTOCOL_VERSION, Reconnect, ServerMessage,
-        Status,
+        ClientMessage, Denial, DenialKind, End, Enter, Hello, JoinRequest, PROTOCOL_VERSION, PlaneReport,
+        Reconnect, ServerMessage, Status,
     },
-    plane::WorkerInstall,
+    plane::{PlaneKind, TakenOver, WorkerInstall},
     rpc::{Inbound, Queue},
 };
 
 /// Time that a stream may be open before its first messages have come.
-pub const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
+const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest reason that is passed on, in bytes.
-pub const REASON_LEN: usize = 1024;
+const REASON_LEN: usize = 1024;
+/// Time that a plane may take to remove unknown jobs.
+const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub struct Sessions(pub Arc<Shared>);
 
 impl SessionHandler for Sessions {
-    async fn serve(&self, peer: Peer, mut inbound: Inbound, outbound: Queue) {
-        let (shared, [ip, local]) = (&self.0, peer.ends);
-        let authenticated = || peer.ticket.authenticate();
-        let denial = match first_messages(&mut inbound).await {
-            Ok(ClientMessage::Enter { secret, name, is_parameter_host }) => {
-                let entering = rack_session::Entering { secret, name, is_parameter_host, ip };
-                rack_session::serve(shared, entering, inbound, &outbound, authenticated).await
-            }
-            Ok(first) => {
-                let caller = Caller { peer: ip, local, rack: None };
-                let outbound = Outbound { sender: outbound.clone(), relay: None };
-                serve_worker(shared, caller, first, inbound, &outbound, authenticated).await
-            }
-            Err(denial) => Err(denial),
-        };
-        if let Err(denial) = denial {
-            shared.log_denial(ip, &denial);
+    async fn serve(&self, peer: Peer, inbound: Inbound, outbound: Queue) {
+        let [ip, local] = peer.ends;
+        let mut caller = Caller { peer: ip, local, rack: None };
+        if let Err(denial) = serve(&self.0, &peer, &mut caller, inbound, &outbound).await {
+            self.0.log_denial(caller.peer, &denial);
             // The client may be gone.
             let _ = outbound.send(Ok(ServerMessage::Denied(denial))).await;
         }
     }
 }
 
+async fn serve(
+    shared: &Shared,
+    peer: &Peer,
+    caller: &mut Caller,
+    mut inbound: Inbound,
+    outbound: &Queue,
+) -> Result<(), Denial> {
+    let mut first = first_messages(&mut inbound).await?;
+    if let ClientMessage::Relay { rack, ends } = first {
+        shared.check_racks_secret(&rack.secret)?;
+        let rack = shared.lock().coordinator.entered_rack(&rack.name, caller.peer);
+        *caller = Caller { peer: ends[0], local: ends[1], rack };
+        if rack.is_none() {
+            // It was lost. It will enter again, and its workers will try again.
+            return Ok(());
+        }
+        first = next_message(&mut inbound).await?;
+    }
+    match first {
+        ClientMessage::Enter(enter) if caller.rack.is_none() => {
+            shared.check_racks_secret(&enter.secret)?;
+            peer.ticket.authenticate();
+            peer.ticket.admit_relayed();
+            serve_rack(shared, enter, caller.peer, inbound, outbound).await
+        }
+        first => serve_worker(shared, *caller, first, inbound, outbound, &peer.ticket).await,
+    }
+}
+
 /// Reads the first message of a stream, and the one after it. A denial says what is wrong with them.
 pub async fn first_messages(inbound: &mut Inbound) -> Result<ClientMessage, Denial> {
-    let mut next = async || match timeout(FIRST_MESSAGE_TIMEOUT, inbound.next()).await {
-        Ok(Some(Ok(message))) => Ok(message),
-        Ok(Some(Err(error))) => Err(Denial::new(DenialKind::Request, error.message())),
-        Ok(None) | Err(_) => Err(Denial::new(DenialKind::Request, "no message came")),
-    };
-    let (hello, own) = (next().await?, Hello::own());
+    let (hello, own) = (next_message(inbound).await?, Hello::own());
     match hello {
         ClientMessage::Hello(hello) if hello.protocol == PROTOCOL_VERSION => {}
         ClientMessage::Hello(Hello { protocol, build }) => {
@@ -76,7 +89,15 @@ pub async fn first_messages(inbound: &mut Inbound) -> Result<ClientMessage, Deni
         }
         _ => return Err(Denial::new(DenialKind::Request, "the first message is no hello")),
     }
-    next().await
+    next_message(inbound).await
+}
+
+async fn next_message(inbound: &mut Inbound) -> Result<ClientMessage, Denial> {
+    match timeout(FIRST_MESSAGE_TIMEOUT, inbound.next()).await {
+        Ok(Some(Ok(message))) => Ok(message),
+        Ok(Some(Err(error))) => Err(Denial::new(DenialKind::Request, error.message())),
+        Ok(None) | Err(_) => Err(Denial::new(DenialKind::Request, "no message came")),
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -87,71 +108,49 @@ pub struct Caller {
     pub rack: Option<RackId>,
 }
 
-#[derive(Clone)]
-pub struct Outbound {
-    pub sender: Queue,
-    /// The stream's number at the rack that relays it.
-    pub relay: Option<u64>,
-}
-
-impl Outbound {
-    #[expect(clippy::unnecessary_wraps, reason = "the items of an answered stream are results")]
-    pub fn wrap(&self, message: ServerMessage) -> Result<ServerMessage, Error> {
-        Ok(match self.relay {
-            None => message,
-            Some(stream) => ServerMessage::Relay { stream, message: Some(Box::new(message)) },
-        })
-    }
-
-    /// Sends a message. `false`: the client is gone.
-    async fn send(&self, message: ServerMessage) -> bool {
-        self.sender.send(self.wrap(message)).await.is_ok()
-    }
-}
-
 #[derive(Default)]
 struct Sent {
     revision: u64,
     next_event: u64,
 }
 
-pub async fn serve_worker(
-    shared: &Arc<Shared>,
+async fn serve_worker(
+    shared: &Shared,
     caller: Caller,
     first: ClientMessage,
     inbound: Inbound,
-    outbound: &Outbound,
-    authenticated: impl Fn(),
+    outbound: &Queue,
+    ticket: &Ticket,
 ) -> Result<(), Denial> {
     let mut sent = Sent::default();
     let id = match first {
         ClientMessage::Join { secret, request } => {
             shared.check_secret(&request.spec.job, &secret)?;
-            authenticated();
+            ticket.authenticate();
             match shared.join(caller, *request) {
                 Ok(id) => id,
                 Err(status) => {
-                    outbound.send(ServerMessage::Status(status)).await;
+                    let _ = outbound.send(Ok(ServerMessage::Status(status))).await;
                     return Ok(());
                 }
             }
         }
         ClientMessage::Reconnect(Reconnect { secret, job, rank, session, received }) => {
             shared.check_secret(&job, &secret)?;
-            authenticated();
+            ticket.authenticate();
             shared.update(|coordinator, now| coordinator.reconnect(now, &job, rank, session, received))?;
             sent.next_event = received;
             session
         }
         _ => return Err(Denial::new(DenialKind::Request, "a worker's stream begins with a join")),
     };
-    outbound.send(ServerMessage::Joined { session: id }).await;
+    let _ = outbound.send(Ok(ServerMessage::Joined { session: id })).await;
     exchange(shared, id, inbound, outbound, sent).await;
     shared.update(|coordinator, _| coordinator.on_disconnected(id));
     Ok(())
 }
 
-async fn exchange(shared: &Shared, id: MemberId, mut inbound: Inbound, outbound: &Outbound, mut sent: Sent) {
+async fn exchange(shared: &Shared, id: MemberId, mut inbound: Inbound, outbound: &Queue, mut sent: Sent) {
     let mut changed = shared.changed.subscribe();
     let mut alive = interval(ALIVE_INTERVAL);
     let mut next = None;
@@ -164,17 +163,17 @@ async fn exchange(shared: &Shared, id: MemberId, mut inbound: Inbound, outbound:
             message = inbound.next() => match message {
                 Some(Ok(message)) => {
                     if !shared.on_message(id, message) {
-                        outbound.send(ServerMessage::Status(Status::Left)).await;
+                        let _ = outbound.send(Ok(ServerMessage::Status(Status::Over(End::Finished)))).await;
                         return;
                     }
                 }
                 Some(Err(_)) | None => return,
             },
-            permit = outbound.sender.reserve(), if next.is_some() => {
+            permit = outbound.reserve(), if next.is_some() => {
                 let Ok(permit) = permit else { return };
                 if let Some(message) = next.take() {
-                    let is_last = is_last(&message);
-                    permit.send(outbound.wrap(message));
+                    let is_last = matches!(message, ServerMessage::Status(Status::Over(_)));
+                    permit.send(Ok(message));
                     if is_last {
                         return;
                     }
@@ -184,19 +183,27 @@ async fn exchange(shared: &Shared, id: MemberId, mut inbound: Inbound, outbound:
             _ = alive.tick() => {
                 let received = shared.lock().coordinator.posted(id);
                 // With a full queue the client does not read anyway.
-                let _ = outbound.sender.try_send(outbound.wrap(ServerMessage::Alive { received }));
+                let _ = outbound.try_send(Ok(ServerMessage::Alive { received }));
             }
         }
     }
 }
 
-/// Whether nothing comes after a message.
-fn is_last(message: &ServerMessage) -> bool {
-    matches!(message, ServerMessage::Status(Status::Refused(_) | Status::Failed(_) | Status::Left))
-}
-
 impl Shared {
-    fn check_secret(&self, job: &str, given: &crate::Secret) -> Result<(), Denial> {
+    fn check_racks_secret(&self, given: &Secret) -> Result<(), Denial> {
+        let Some(secret) = &self.secrets.racks else {
+            let message = "this aggregator takes no racks and no parameter hosts: start it with --rack-secret-file FILE";
+            return Err(Denial::new(DenialKind::Request, message));
+        };
+        if secret == given {
+            return Ok(());
+        }
+        let message =
+            "the racks' secret is wrong: give the output of `sumac-agg token --racks` of this aggregator";
+        Err(Denial::new(DenialKind::Secret, message))
+    }
+
+    fn check_secret(&self, job: &str, given: &Secret) -> Result<(), Denial> {
         if self.secrets.accepts(job, given) {
             return Ok(());
         }
@@ -205,7 +212,7 @@ impl Shared {
         Err(Denial::new(DenialKind::Secret, message))
     }
 
-    pub fn log_denial(&self, peer: Ipv4Addr, denial: &Denial) {
+    fn log_denial(&self, peer: Ipv4Addr, denial: &Denial) {
         if let Some(suppressed) = self.refused.allow(std::time::Instant::now()) {
             tracing::warn!(%peer, why = denial.message, suppressed, "connection refused");
         }
@@ -228,7 +235,7 @@ impl Shared {
                 if let Some(suppressed) = self.refused.allow(std::time::Instant::now()) {
                     tracing::warn!(name, rank, %peer, %refusal, suppressed, "join refused");
                 }
-                Err(Status::Refused(refusal))
+                Err(Status::Over(End::Refused(refusal)))
             }
         }
     }
@@ -240,7 +247,7 @@ impl Shared {
             return Some(ServerMessage::Event { number, event });
         }
         let Some((revision, status)) = coordinator.status(id) else {
-            return Some(ServerMessage::Status(Status::Left));
+            return Some(ServerMessage::Status(Status::Over(End::Finished)));
         };
         if std::mem::replace(&mut sent.revision, revision) == revision {
             return None;
@@ -275,5 +282,77 @@ impl Shared {
             _ => {}
         }
         true
+    }
+}
+
+/// Serves a rack or parameter host whose secret is right: commands for its plane.
+async fn serve_rack(
+    shared: &Shared,
+    Enter { name, is_parameter_host, .. }: Enter,
+    ip: Ipv4Addr,
+    mut inbound: Inbound,
+    outbound: &Queue,
+) -> Result<(), Denial> {
+    let refuse = |message: &str| Denial::new(DenialKind::Request, message);
+    let known = shared.lock().coordinator.known_jobs(&name, is_parameter_host);
+    let _ = outbound.send(Ok(ServerMessage::Known(known))).await;
+    let Some(((instance, plane), jobs)) = taken_over(&mut inbound).await else {
+        return Err(refuse("the data plane was not taken over in time"));
+    };
+    if (plane.kind == PlaneKind::Parameter) != is_parameter_host {
+        return Err(refuse("a parameter host is no rack"));
+    }
+    let role = if is_parameter_host { "parameter host" } else { "rack" };
+    // Before the coordinator sends it commands.
+    let entered = shared.update(|coordinator, now| {
+        let id = coordinator.rack_enters(now, RackEntry { name, ip, plane, instance, jobs })?;
+        Ok::<_, String>((id, shared.links.open(id, format!("the {role} at {ip}"), outbound.clone())))
+    });
+    let (id, closed) = entered.map_err(|message| refuse(&message))?;
+    tokio::select! {
+        () = exchange_with_rack(shared, id, inbound, outbound) => {}
+        _ = closed => {}
+    }
+    Ok(())
+}
+
+async fn taken_over(inbound: &mut Inbound) -> Option<(PlaneReport, TakenOver)> {
+    let answer = async {
+        loop {
+            match inbound.next().await? {
+                Ok(ClientMessage::TakenOver { report, jobs }) => return Some((report, jobs)),
+                Ok(_) => {}
+                Err(_) => return None,
+            }
+        }
+    };
+    timeout(TAKE_OVER_TIMEOUT, answer).await.ok().flatten()
+}
+
+async fn exchange_with_rack(shared: &Shared, id: RackId, mut inbound: Inbound, outbound: &Queue) {
+    let mut alive = interval(ALIVE_INTERVAL);
+    loop {
+        let message = tokio::select! {
+            message = inbound.next() => message,
+            _ = alive.tick() => {
+                let _ = outbound.try_send(Ok(ServerMessage::Alive { received: 0 }));
+                continue;
+            }
+        };
+        let Some(Ok(message)) = message else { return };
+        shared.touch(|coordinator, now| coordinator.rack_heartbeat(now, id));
+        match message {
+            ClientMessage::Report(report) => {
+                let report = report.map_err(|why| printable(&why, REASON_LEN));
+                if !shared.update(|coordinator, now| coordinator.rack_reports(now, id, report)) {
+                    return;
+                }
+            }
+            ClientMessage::Completed { command, result } => {
+                let result = result.map_err(|why| printable(&why, REASON_LEN));
+                shared.links.complete(id, command, result);
+            }
+            _ => {}
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! A control plane on loopback, and workers for it.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    future::Future,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
     sync::{
         Arc,
@@ -11,14 +12,16 @@ use std::{
 };
 
 use sumac_control::{
-    DataPlane, Endpoint, Identity, JoinRequest, Member, Secret, Secrets, Trust, WorkerHost, join,
+    Endpoint, Identity, JoinError, JoinRequest, Member, Refusal, Secret, Secrets, Trust, WorkerHost,
+    events::{Event, Fault, Post},
+    join,
     rack::RackServer,
     server::{Listening, ServerOptions},
 };
-use sumac_job::{JobSpec, Scale};
+use sumac_job::{JobSpec, OperationId, Scale};
 use tokio::{
     runtime::{self, Runtime},
-    sync::oneshot,
+    sync::{mpsc, oneshot},
     task::JoinHandle,
     time::timeout,
 };
@@ -57,7 +60,7 @@ impl Drop for StateDir {
     }
 }
 
-/// A root. It has a runtime of its own, so that its connections end with it when it is killed.
+/// A root's control plane, or a rack's. It has a runtime of its own, so that its connections end with it when it is killed.
 pub struct Server {
     pub address: SocketAddr,
     pub plane: FakePlane,
@@ -67,13 +70,11 @@ pub struct Server {
     runtime: Runtime,
 }
 
+pub const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
 impl Server {
     pub async fn start(plane: FakePlane) -> Server {
-        Server::start_with(plane, Duration::ZERO).await
-    }
-
-    pub async fn start_with(plane: FakePlane, rejoin_grace: Duration) -> Server {
-        Server::start_at("127.0.0.1:0".parse().unwrap(), plane, StateDir::new(), rejoin_grace).await
+        Server::start_at(ANY, plane, StateDir::new(), Duration::ZERO).await
     }
 
     pub async fn start_at(
@@ -82,11 +83,44 @@ impl Server {
         state_dir: Arc<StateDir>,
         rejoin_grace: Duration,
     ) -> Server {
+        let (below, options) = (Arc::new(plane.clone()), options(&state_dir, rejoin_grace));
+        let serve = |opened: oneshot::Sender<SocketAddr>, stopped: oneshot::Receiver<()>| async move {
+            let listening = Listening::open(address, below, options).await.unwrap();
+            opened.send(listening.address()).unwrap();
+            listening.serve(async { drop(stopped.await) }).await.unwrap();
+        };
+        Server::run(plane, state_dir, serve).await
+    }
+
+    pub async fn rack(root: &Server, name: &str) -> Server {
+        Server::rack_at(ANY, root.racks_endpoint(), name, StateDir::new()).await
+    }
+
+    pub async fn rack_at(
+        address: SocketAddr,
+        root: Endpoint,
+        name: &str,
+        state_dir: Arc<StateDir>,
+    ) -> Server {
+        let plane = FakePlane::new(512);
+        let (below, name, identity) = (Arc::new(plane.clone()), name.to_owned(), state_dir.identity());
+        let serve = |opened: oneshot::Sender<SocketAddr>, stopped: oneshot::Receiver<()>| async move {
+            let rack = RackServer::open(address, below, identity, root, name).await.unwrap();
+            opened.send(rack.address()).unwrap();
+            rack.serve(async { drop(stopped.await) }).await.unwrap();
+        };
+        Server::run(plane, state_dir, serve).await
+    }
+
+    async fn run<F: Future<Output = ()> + Send + 'static>(
+        plane: FakePlane,
+        state_dir: Arc<StateDir>,
+        serve: impl FnOnce(oneshot::Sender<SocketAddr>, oneshot::Receiver<()>) -> F,
+    ) -> Server {
         let runtime = runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let options = options(&state_dir, rejoin_grace);
         let (opened, is_open) = oneshot::channel();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let task = runtime.spawn(serve(address, plane.clone(), options, opened, stopped));
+        let (stop, stopped) = oneshot::channel();
+        let task = runtime.spawn(serve(opened, stopped));
         let address = timeout(HANGS, is_open).await.unwrap().unwrap();
         Server { address, plane, state_dir, stop: Some(stop), task, runtime }
     }
@@ -128,18 +162,6 @@ pub fn options(state_dir: &StateDir, rejoin_grace: Duration) -> ServerOptions {
     };
     let (identity, state_dir) = (state_dir.identity(), state_dir.0.clone());
     ServerOptions { identity, secrets, state_dir, stealing: true, rejoin_grace }
-}
-
-async fn serve<P: DataPlane>(
-    address: SocketAddr,
-    plane: P,
-    options: ServerOptions,
-    opened: oneshot::Sender<SocketAddr>,
-    stopped: oneshot::Receiver<()>,
-) {
-    let listening = Listening::open(address, Arc::new(plane), options).await.unwrap();
-    opened.send(listening.address()).unwrap();
-    listening.serve(async { drop(stopped.await) }).await.unwrap();
 }
 
 /// Each rank joins at its endpoint.
@@ -197,56 +219,23 @@ pub async fn until(is_so: impl Fn() -> bool) {
     timeout(HANGS, waiting).await.expect("it does not come");
 }
 
-/// A rack's control plane. It has a runtime of its own, so that its connections end with it when it is killed.
-pub struct Rack {
-    pub address: SocketAddr,
-    pub plane: FakePlane,
-    pub state_dir: Arc<StateDir>,
-    stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<()>,
-    runtime: Runtime,
+/// The refusal of a join that is to be refused.
+pub async fn refusal(endpoint: &Endpoint, request: JoinRequest) -> Refusal {
+    match join(endpoint, request).await {
+        Err(JoinError::Refused(refused)) => refused,
+        other => panic!("{other:?}"),
+    }
 }
 
-impl Rack {
-    pub async fn start(root: &Endpoint, name: &str) -> Rack {
-        Rack::start_at("127.0.0.1:0".parse().unwrap(), root, name, StateDir::new()).await
-    }
+/// A report that all members receive.
+pub fn fault(problem: impl Into<String>) -> Post {
+    Post::Fault(Fault { operation: OperationId(5), index: None, problem: problem.into() })
+}
 
-    pub async fn start_at(
-        address: SocketAddr,
-        root: &Endpoint,
-        name: &str,
-        state_dir: Arc<StateDir>,
-    ) -> Rack {
-        let runtime = runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let plane = FakePlane::new(512);
-        let (opened, is_open) = oneshot::channel();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let (below, root, name, identity) =
-            (plane.clone(), root.clone(), name.to_owned(), state_dir.identity());
-        let task = runtime.spawn(async move {
-            let rack = RackServer::open(address, Arc::new(below), identity, root, name).await.unwrap();
-            opened.send(rack.address()).unwrap();
-            rack.serve(async { drop(stopped.await) }).await.unwrap();
-        });
-        let address = timeout(HANGS, is_open).await.unwrap().unwrap();
-        Rack { address, plane, state_dir, stop: Some(stop), task, runtime }
-    }
-
-    pub fn endpoint(&self) -> Endpoint {
-        self.state_dir.endpoint(self.address, SECRET)
-    }
-
-    pub async fn stop(mut self) {
-        drop(self.stop.take());
-        timeout(HANGS, &mut self.task).await.unwrap().unwrap();
-        self.runtime.shutdown_background();
-    }
-
-    /// As kill -9 does, but for the plane.
-    pub async fn kill(self) -> Arc<StateDir> {
-        let runtime = self.runtime;
-        tokio::task::spawn_blocking(move || runtime.shutdown_timeout(HANGS)).await.unwrap();
-        self.state_dir
+/// Receives the report of a rank.
+pub async fn problem_of(rank: u16, events: &mut mpsc::UnboundedReceiver<Event>) -> String {
+    match timeout(HANGS, events.recv()).await.unwrap().unwrap() {
+        Event::Fault { rank: of, fault } if of == rank => fault.problem,
+        other => panic!("{other:?}"),
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sumac_control::plane::{Installed, JobInstall, KnownJob, PlaneError, PlaneInfo, TakenOver};
-use sumac_control::rack::ParameterHostAgent;
+use sumac_control::rack::offer_parameter_host;
 use sumac_control::{DataPlane, Endpoint, PlaneKind, SecretError};
 use sumac_wire::PAGE_ELEMENTS;
 use tokio::task::JoinHandle;
@@ -62,8 +62,8 @@ impl ParameterHostTask {
     ) -> ParameterHostTask {
         tracing::info!(control = %control.address, name, "a parameter host of dynamic jobs");
         let plane = ParameterHostDataPlane::new(daemon.clone(), control.address);
-        let agent = ParameterHostAgent::new(plane, control, name);
-        ParameterHostTask { daemon, agent: runtime.spawn(agent.run()) }
+        let agent = runtime.spawn(offer_parameter_host(plane, control, name));
+        ParameterHostTask { daemon, agent }
     }
 }
 

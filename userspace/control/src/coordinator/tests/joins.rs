@@ -23,33 +23,46 @@ fn nobody_starts_before_all_have_joined() {
 #[test]
 fn refused_joins_change_nothing() {
     type Change = fn(&mut Join);
-    let table: [(&str, Change, RefusalKind); 17] = [
-        ("rank taken", |r| r.asked.spec.rank = 0, RefusalKind::RankTaken),
-        ("no name", |r| r.asked.spec.job = String::new(), RefusalKind::Invalid),
-        ("long name", |r| r.asked.spec.job = "x".repeat(65), RefusalKind::Invalid),
-        ("control characters", |r| r.asked.spec.job = "a\nb".into(), RefusalKind::Invalid),
-        ("world of none", |r| (r.asked.spec.world, r.asked.spec.rank) = (0, 0), RefusalKind::Invalid),
-        ("world of 33", |r| r.asked.spec.world = 33, RefusalKind::Invalid),
-        ("rank outside", |r| r.asked.spec.rank = 3, RefusalKind::Invalid),
-        ("no elements", |r| r.asked.spec.elements = Some(0), RefusalKind::Invalid),
-        ("elements", |r| r.asked.spec.elements = Some(361), RefusalKind::TooManyElements),
-        ("scale of zero", |r| r.asked.spec.scale = Some(Scale::Fixed(0.0)), RefusalKind::Invalid),
-        ("infinite scale", |r| r.asked.spec.scale = Some(Scale::Fixed(f32::INFINITY)), RefusalKind::Invalid),
-        ("slots of no power of two", |r| r.asked.spec.slots = Some(0), RefusalKind::Invalid),
-        ("more slots than there are", |r| r.asked.spec.slots = Some(256), RefusalKind::PoolFull),
-        ("no slots can be that many", |r| r.asked.spec.slots = Some(u32::MAX), RefusalKind::Invalid),
-        ("no shards", |r| r.asked.spec.shards = Some(0), RefusalKind::Invalid),
-        ("shards", |r| r.asked.spec.shards = Some(3), RefusalKind::Invalid),
-        ("no port", |r| r.worker.port = 0, RefusalKind::Invalid),
+    let table: [(Change, RefusalKind, &str); 18] = [
+        (|r| r.asked.spec.rank = 0, RefusalKind::RankTaken, "rank 0 has joined already, from 10.77.0.2"),
+        (|r| r.asked.spec.job = String::new(), RefusalKind::Invalid, "1 to 64 bytes"),
+        (|r| r.asked.spec.job = "x".repeat(65), RefusalKind::Invalid, "1 to 64 bytes"),
+        (|r| r.asked.spec.job = "a\nb".into(), RefusalKind::Invalid, "no control characters"),
+        (|r| (r.asked.spec.world, r.asked.spec.rank) = (0, 0), RefusalKind::Invalid, "1 to 32 workers"),
+        (|r| r.asked.spec.world = 33, RefusalKind::Invalid, "1 to 32 workers"),
+        (|r| r.asked.spec.rank = 3, RefusalKind::Invalid, "ranks count from 0"),
+        (|r| r.asked.spec.elements = Some(0), RefusalKind::Invalid, "chunks of 0 elements"),
+        (|r| r.asked.spec.elements = Some(361), RefusalKind::TooManyElements, "at most 360"),
+        (
+            |r| r.asked.spec.scale = Some(Scale::Fixed(0.0)),
+            RefusalKind::Invalid,
+            "a scale of 0: it must be finite",
+        ),
+        (
+            |r| r.asked.spec.scale = Some(Scale::Fixed(f32::INFINITY)),
+            RefusalKind::Invalid,
+            "a scale of inf: it must be finite",
+        ),
+        (|r| r.asked.spec.slots = Some(0), RefusalKind::Invalid, "0 slots: give a power of two, such as 1"),
+        (|r| r.asked.spec.slots = Some(33), RefusalKind::Invalid, "such as 64"),
+        (
+            |r| r.asked.spec.slots = Some(256),
+            RefusalKind::PoolFull,
+            "512 slots are not free: 256 of 256 are, at most 256 together",
+        ),
+        (|r| r.asked.spec.slots = Some(u32::MAX), RefusalKind::Invalid, "such as 2147483648"),
+        (|r| r.asked.spec.shards = Some(0), RefusalKind::Invalid, "0 shards"),
+        (|r| r.asked.spec.shards = Some(3), RefusalKind::Invalid, "3 shards: the aggregator has 2"),
+        (|r| r.worker.port = 0, RefusalKind::Invalid, "data address is missing"),
     ];
     let mut world = World::new();
     let zero = world.join(&request("a", 0, 3)).unwrap();
-    for (what, change, kind) in table {
+    for (change, kind, words) in table {
         let mut bad = request("a", 1, 3);
         change(&mut bad);
-        let refusal = world.join(&bad).expect_err(what);
-        assert_eq!(refusal.kind, kind, "{what}: {refusal}");
-        assert_eq!(world.status(zero), Status::Waiting(vec![1, 2]), "{what}");
+        let refusal = world.join(&bad).expect_err(words);
+        assert!(refusal.kind == kind && refusal.message.contains(words), "{words}: {refusal:?}");
+        assert_eq!(world.status(zero), Status::Waiting(vec![1, 2]), "{words}");
     }
     assert_eq!(world.coordinator.members.len(), 1);
     assert_eq!(world.coordinator.runs.len(), 1);
@@ -76,6 +89,10 @@ fn a_mismatch_ends_the_gathering_for_all_and_names_both() {
         assert_eq!((refusal.kind, refusal.ranks.clone()), (RefusalKind::Mismatch, vec![0, 2]), "{what}");
         assert!(refusal.to_string().contains(what), "{what}: {refusal}");
         assert_eq!(world.refusal(zero), refusal, "{what}");
+        if what == "world size" {
+            let both = "job `a`: rank 0 wants world size 3, rank 2 wants 4; give all workers the same";
+            assert_eq!(refusal.message, both);
+        }
     }
 }
 

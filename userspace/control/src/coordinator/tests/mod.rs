@@ -27,7 +27,6 @@ use crate::{
     journal,
     message::WorkerHost,
     plane::{LastEpoch, TakenOver},
-    refusal::{Refusal, RefusalKind},
 };
 
 const fn seconds(seconds: u64) -> Time {
@@ -265,8 +264,8 @@ impl World {
         let random = Box::new(ChaCha8Rng::seed_from_u64(self.seed));
         let grace = self.coordinator.rejoin_grace;
         self.coordinator =
-            Coordinator::restore(self.now, self.info.clone(), self.instance, &taken, restart, random)
-                .with_rejoin_grace(grace);
+            Coordinator::restore(self.now, self.info.clone(), self.instance, &taken, restart, random);
+        self.coordinator.rejoin_grace = grace;
         self.work();
     }
 
@@ -296,14 +295,14 @@ impl World {
 
     fn failure(&self, member: MemberId) -> JobFailure {
         match self.status(member) {
-            Status::Failed(failure) => failure,
+            Status::Over(End::Failed(failure)) => failure,
             other => panic!("{other:?}"),
         }
     }
 
     fn refusal(&self, member: MemberId) -> Refusal {
         match self.status(member) {
-            Status::Refused(refusal) => refusal,
+            Status::Over(End::Refused(refusal)) => refusal,
             other => panic!("{other:?}"),
         }
     }

@@ -64,7 +64,7 @@ fn every_member_receives_every_event_once() {
 #[test]
 fn names_are_released_in_one_order_for_all() {
     let mut world = World::new();
-    let members: Vec<_> = (0..3).map(|rank| world.join(&by_name("a", rank, 3)).unwrap()).collect();
+    let members = world.all((0..3).map(|rank| by_name("a", rank, 3)));
     world.post(members[1], 0, vec![announce("b", 0), announce("a", 0)]);
     world.post(members[0], 0, vec![announce("a", 0), announce("c", 7), announce("b", 0)]);
     world.post(members[1], 2, vec![announce("c", 7)]);
@@ -79,7 +79,7 @@ fn names_are_released_in_one_order_for_all() {
 #[test]
 fn unequal_operations_under_one_name_fail_the_job_naming_both() {
     let mut world = World::new();
-    let members: Vec<_> = (0..2).map(|rank| world.join(&by_name("a", rank, 2)).unwrap()).collect();
+    let members = world.all((0..2).map(|rank| by_name("a", rank, 2)));
     world.post(members[0], 0, vec![announce("g", 0)]);
     world.post(members[1], 0, vec![announce_as("g", 0, "a maximum of 5 int32")]);
     for member in members {
@@ -116,15 +116,20 @@ fn reports_write_no_lines_into_the_log() {
     assert_eq!(events(&world, members[1], 0), ["0: one WARN two [2J"]);
 }
 
+/// Two members that leave the number of slots open.
+fn measuring() -> (World, Vec<MemberId>) {
+    let mut world = World::new();
+    let members = world.all((0..2).map(|rank| wanting("a", rank, 2, |asked| asked.spec.slots = None)));
+    (world, members)
+}
+
 fn measure(rtt_us: u64, mbit: u64) -> Vec<Post> {
     vec![Post::Measure(PathMeasure { rtt_ns: rtt_us * 1000, bytes_per_s: mbit * 125_000 })]
 }
 
 #[test]
 fn slots_are_fixed_when_all_have_measured_and_the_rest_is_given_back() {
-    let mut world = World::new();
-    let open = |rank| wanting("a", rank, 2, |asked| asked.spec.slots = None);
-    let members: Vec<_> = (0..2).map(|rank| world.join(&open(rank)).unwrap()).collect();
+    let (mut world, members) = measuring();
     let grant = world.terms(members[0]);
     assert_eq!(
         (grant.slots, grant.is_measured, grant.slots_reason.as_str()),
@@ -166,9 +171,7 @@ fn a_plane_that_cannot_shrink_a_job_fails_it() {
 
 #[test]
 fn slots_are_fixed_without_those_who_have_left() {
-    let mut world = World::new();
-    let open = |rank| wanting("a", rank, 2, |asked| asked.spec.slots = None);
-    let members: Vec<_> = (0..2).map(|rank| world.join(&open(rank)).unwrap()).collect();
+    let (mut world, members) = measuring();
     world.post(members[0], 0, measure(500, 900));
     assert!(!world.terms(members[0]).is_measured, "rank 1 still measures");
     world.leave(members[1], Outcome::Done);
@@ -177,9 +180,7 @@ fn slots_are_fixed_without_those_who_have_left() {
 
 #[test]
 fn who_never_measures_is_named() {
-    let mut world = World::new();
-    let open = |rank| wanting("a", rank, 2, |asked| asked.spec.slots = None);
-    let members: Vec<_> = (0..2).map(|rank| world.join(&open(rank)).unwrap()).collect();
+    let (mut world, members) = measuring();
     world.post(members[0], 0, measure(500, 900));
     world.pass(seconds(29), &members);
     assert!(!world.terms(members[0]).is_measured);

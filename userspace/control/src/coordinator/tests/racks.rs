@@ -1,6 +1,6 @@
 //! Racks below this aggregator.
 
-use super::*;
+use super::{dynamic::below, *};
 
 const RACK: PlaneInfo = plane(160, 300);
 
@@ -10,53 +10,33 @@ fn entry(number: u8, last_epochs: Vec<LastEpoch>) -> RackEntry {
     RackEntry { name: format!("r{number}"), ip, plane: RACK, instance: 1, jobs }
 }
 
+fn entered() -> World {
+    let mut world = World::new();
+    for number in 0..2 {
+        let last = vec![LastEpoch { job: 1, epoch: 40 + u16::from(number) }];
+        assert_eq!(world.enter(entry(number, last)), u64::from(number) + 1);
+    }
+    world
+}
+
 /// Two racks, with as many workers each.
-struct Racks {
-    world: World,
-    members: Vec<MemberId>,
+fn running() -> (World, Vec<MemberId>) {
+    let mut world = entered();
+    let members = world.all((0..4).map(|rank| below(u64::from(rank % 2) + 1, request("a", rank, 4))));
+    (world, members)
 }
 
-fn below(rack: u64, request: Join) -> Join {
-    Join { rack: Some(RackId(rack + 1)), ..request }
-}
-
-impl Racks {
-    fn entered() -> World {
-        let mut world = World::new();
-        for number in 0..2 {
-            let last = vec![LastEpoch { job: 1, epoch: 40 + u16::from(number) }];
-            let id = world.coordinator.rack_enters(Time::ZERO, entry(number, last)).unwrap();
-            assert_eq!(id, RackId(u64::from(number) + 1));
-        }
-        world
-    }
-
-    fn running() -> Racks {
-        let mut world = Racks::entered();
-        let members =
-            (0..4).map(|rank| world.join(&below(u64::from(rank % 2), request("a", rank, 4))).unwrap());
-        Racks { members: members.collect(), world }
-    }
-
-    /// Time passes; members and these racks are alive.
-    fn pass(&mut self, time: Time, racks: &[u64]) {
-        let end = self.world.now + time;
-        while self.world.now < end {
-            let now = self.world.now;
-            for rack in racks {
-                assert!(self.world.coordinator.rack_reports(now, RackId(*rack + 1), Ok((1, RACK))));
-            }
-            let alive = self.members.clone();
-            self.world.pass(millis(100), &alive);
-        }
-    }
-}
+/// Both racks are in service.
+const BOTH: [(u64, PlaneInfo); 2] = [(1, RACK), (2, RACK)];
 
 #[test]
 fn a_job_gets_what_all_its_aggregators_have() {
-    let mut world = Racks::entered();
+    let mut world = entered();
     let ask = |rank: u16| {
-        below(u64::from(rank / 2), wanting("a", rank, 4, |w| (w.spec.elements, w.spec.slots) = (None, None)))
+        below(
+            u64::from(rank / 2) + 1,
+            wanting("a", rank, 4, |w| (w.spec.elements, w.spec.slots) = (None, None)),
+        )
     };
     for rank in 0..4 {
         world.coordinator.join(world.now, &ask(rank)).unwrap();
@@ -72,89 +52,80 @@ fn a_job_gets_what_all_its_aggregators_have() {
 
 #[test]
 fn a_silent_rack_fails_the_jobs_below_it_by_name() {
-    let mut racks = Racks::running();
-    let apart = racks.world.start("b", 1);
-    racks.members.extend(&apart);
-    racks.pass(seconds(5), &[0, 1]);
-    assert_eq!(racks.world.terms(racks.members[0]).job, 1);
-    racks.pass(seconds(3), &[0]);
-    let failure = racks.world.failure(racks.members[0]);
+    let (mut world, members) = running();
+    let apart = world.start("b", 1);
+    let all = [&members[..], &apart].concat();
+    world.pass_with(seconds(5), &all, &BOTH);
+    assert_eq!(world.terms(members[0]).job, 1);
+    world.pass_with(seconds(3), &all, &BOTH[..1]);
+    let failure = world.failure(members[0]);
     assert_eq!(failure.kind, FailureKind::Rack);
     assert_eq!(failure.message, "the aggregator of rack `r1` (10.77.100.11) stopped answering");
-    assert_eq!(racks.world.coordinator.poll_lost_rack(), Some(RackId(2)));
-    assert_eq!(racks.world.terms(apart[0]).job, 2, "who is not below it goes on");
-    assert!(!racks.world.coordinator.rack_reports(racks.world.now, RackId(2), Ok((1, RACK))));
-    let late = racks.world.join(&below(1, request("c", 0, 1))).unwrap();
-    assert_eq!(racks.world.refusal(late).kind, RefusalKind::Plane);
+    assert_eq!(world.coordinator.poll_lost_rack(), Some(RackId(2)));
+    assert_eq!(world.terms(apart[0]).job, 2, "who is not below it goes on");
+    assert!(!world.coordinator.rack_reports(world.now, RackId(2), Ok((1, RACK))));
+    let late = world.join(&below(2, request("c", 0, 1))).unwrap();
+    assert_eq!(world.refusal(late).kind, RefusalKind::Plane);
 }
 
 /// Its workers' streams run through it, so their last messages are older than its own.
 #[test]
 fn a_rack_that_dies_with_its_workers_streams_is_named() {
-    let mut racks = Racks::running();
-    let all = racks.members.clone();
-    racks.pass(millis(500), &[0, 1]);
+    let (mut world, members) = running();
+    world.pass_with(millis(500), &members, &BOTH);
     // The workers below the second rack (odd ranks) sent nothing in its last 300 ms.
-    racks.members = vec![all[0], all[2]];
-    racks.pass(millis(300), &[0, 1]);
-    racks.pass(seconds(3), &[0]);
-    let failure = racks.world.failure(all[0]);
+    let even = [members[0], members[2]];
+    world.pass_with(millis(300), &even, &BOTH);
+    world.pass_with(seconds(3), &even, &BOTH[..1]);
+    let failure = world.failure(members[0]);
     assert_eq!(failure.kind, FailureKind::Rack, "{failure}");
 
-    let mut racks = Racks::running();
-    racks.pass(millis(500), &[0, 1]);
-    racks.members.pop();
-    racks.pass(millis(2_200), &[0, 1]);
-    let failure = racks.world.failure(racks.members[0]);
+    let (mut world, members) = running();
+    world.pass_with(millis(500), &members, &BOTH);
+    world.pass_with(millis(2_200), &members[..3], &BOTH);
+    let failure = world.failure(members[0]);
     assert_eq!((failure.kind, failure.culprit()), (FailureKind::Silent, Some(3)), "{failure}");
 }
 
 #[test]
 fn a_rack_that_lost_its_state_or_is_away_fails_them_too() {
-    let mut racks = Racks::running();
-    racks.world.coordinator.rack_reports(racks.world.now, RackId(1), Ok((2, RACK)));
-    let failure = racks.world.failure(racks.members[3]);
+    let (mut world, members) = running();
+    world.coordinator.rack_reports(world.now, RackId(1), Ok((2, RACK)));
+    let failure = world.failure(members[3]);
     assert!(failure.message.contains("`r0` (10.77.100.10) lost its state (instance 1 -> 2)"), "{failure}");
 
-    let mut racks = Racks::running();
-    let away = |racks: &mut Racks| {
-        racks.world.coordinator.rack_reports(racks.world.now, RackId(1), Err("detached".into()));
-    };
-    for _ in 0..9 {
-        away(&mut racks);
-        racks.pass(seconds(1), &[1]);
+    let (mut world, members) = running();
+    for second in 0..11 {
+        assert_eq!(world.terms(members[0]).job, 1, "not yet, after {second} s");
+        world.coordinator.rack_reports(world.now, RackId(1), Err("detached".into()));
+        world.pass_with(seconds(1), &members, &BOTH[1..]);
     }
-    assert_eq!(racks.world.terms(racks.members[0]).job, 1, "not yet");
-    for _ in 0..2 {
-        away(&mut racks);
-        racks.pass(seconds(1), &[1]);
-    }
-    assert!(racks.world.failure(racks.members[0]).message.contains("detached"));
+    assert!(world.failure(members[0]).message.contains("detached"));
 }
 
 #[test]
 fn names_and_their_owners() {
-    let mut racks = Racks::running();
-    let now = racks.world.now;
-    let mut enter = |entry| racks.world.coordinator.rack_enters(now, entry);
+    let (mut world, members) = running();
+    let now = world.now;
+    let mut enter = |entry| world.coordinator.rack_enters(now, entry);
     let other = RackEntry { ip: Ipv4Addr::LOCALHOST, ..entry(0, vec![]) };
     assert!(enter(other).unwrap_err().contains("a rack `r0` is there already, at 10.77.100.10"));
     assert!(enter(RackEntry { name: String::new(), ..entry(0, vec![]) }).is_err());
     let jobs = TakenOver { jobs: vec![1], last_epochs: vec![] };
     assert_eq!(enter(RackEntry { jobs, ..entry(0, vec![]) }), Ok(RackId(1)), "its connection was lost");
-    assert_eq!(racks.world.terms(racks.members[0]).job, 1, "and the job goes on");
-    assert_eq!(racks.world.coordinator.known_jobs("r0", false).len(), 1);
-    assert_eq!(racks.world.coordinator.known_jobs("r0", true), []);
-    racks.world.coordinator.rack_enters(now, entry(0, vec![])).unwrap();
-    let failure = racks.world.failure(racks.members[0]);
+    assert_eq!(world.terms(members[0]).job, 1, "and the job goes on");
+    assert_eq!(world.coordinator.known_jobs("r0", false).len(), 1);
+    assert_eq!(world.coordinator.known_jobs("r0", true), []);
+    world.coordinator.rack_enters(now, entry(0, vec![])).unwrap();
+    let failure = world.failure(members[0]);
     assert!(failure.message.contains("`r0` (10.77.100.10) was started anew"), "{failure}");
 }
 
 #[test]
 fn workers_are_all_below_racks_or_none() {
-    let mut world = Racks::entered();
+    let mut world = entered();
     let zero = world.join(&request("a", 0, 2)).unwrap();
-    world.join(&below(1, request("a", 1, 2))).unwrap();
+    world.join(&below(2, request("a", 1, 2))).unwrap();
     let refusal = world.refusal(zero);
     assert_eq!(refusal.kind, RefusalKind::Invalid);
     assert!(
@@ -163,5 +134,5 @@ fn workers_are_all_below_racks_or_none() {
     );
     let refusal = world.join(&request("b", 0, 33)).unwrap_err();
     assert!(refusal.to_string().contains("1 to 32"), "{refusal}");
-    assert!(world.join(&below(0, request("b", 0, 33))).is_ok(), "more than 32 have room in two racks");
+    assert!(world.join(&below(1, request("b", 0, 33))).is_ok(), "more than 32 have room in two racks");
 }

@@ -167,7 +167,7 @@ impl Play {
                 "a member is gone, and its rank not only vacated"
             );
             for rack in run.members.values().filter_map(|member| member.rack) {
-                assert!(shared.racks.contains_key(&rack), "a rack that it does not know");
+                assert!(run.racks.contains_key(&rack), "a rack that it does not know");
             }
             assert_eq!(run.range, None);
         }

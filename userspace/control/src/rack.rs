@@ -1,0 +1,235 @@
+//! The aggregator of a rack: its workers join through it, and a root decides (SwitchML section 7). A parameter host is
+//! below the root in the same way, without workers of its own: it enters, reports, and executes commands.
+
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::{interval, sleep},
+};
+use tokio_stream::StreamExt as _;
+use tonic::{Status, transport::Channel};
+
+use crate::{
+    DataPlane, Endpoint, Identity,
+    client::connection::{ALIVE_INTERVAL, ConnectError, Connection, open_stream},
+    message::{ClientMessage, Enter, PlaneCommand, ServerMessage},
+    plane::{blocking, report},
+    rpc::{Inbound, Queue},
+    server::{
+        ServeError, bind,
+        connections::{self, Peer, SessionHandler},
+        session::first_messages,
+    },
+};
+
+const RETRY: Duration = Duration::from_millis(500);
+
+/// A rack's control plane that listens already; [`RackServer::serve`] runs it.
+pub struct RackServer<P> {
+    listener: TcpListener,
+    address: SocketAddr,
+    identity: Identity,
+    agent: RackAgent<P>,
+}
+
+impl<P: DataPlane> RackServer<P> {
+    pub async fn open(
+        address: SocketAddr,
+        plane: Arc<P>,
+        identity: Identity,
+        parent: Endpoint,
+        name: String,
+    ) -> Result<RackServer<P>, ServeError> {
+        let (listener, address) = bind(address).await?;
+        let agent = RackAgent::new(plane, parent, name, false);
+        Ok(RackServer { listener, address, identity, agent })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop` is ready. The root notices the end by its silence, and ends the rack's jobs by name.
+    pub async fn serve(self, stop: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
+        let tls = self.identity.server()?;
+        let agent = Arc::new(self.agent);
+        let mut running = JoinSet::new();
+        running.spawn({
+            let agent = agent.clone();
+            async move { agent.run().await }
+        });
+        connections::serve(self.listener, tls, agent.relay(), stop).await;
+        drop(running);
+        // Its jobs are to leave no packets unanswered: the root removes them elsewhere.
+        tokio::task::spawn_blocking(move || agent.plane.take_over(&[])).await??;
+        Ok(())
+    }
+}
+
+struct RackAgent<P> {
+    plane: Arc<P>,
+    parent: Endpoint,
+    enter: Enter,
+    /// The connection to the root, for the workers' streams; none while it is lost.
+    uplink: watch::Sender<Option<Channel>>,
+}
+
+/// Offers `plane` to the control plane at `parent` as a parameter host of this name (ATP section 3.6). Runs until aborted.
+pub async fn offer_parameter_host<P: DataPlane>(plane: P, parent: Endpoint, name: String) {
+    RackAgent::new(Arc::new(plane), parent, name, true).run().await;
+}
+
+impl<P: DataPlane> RackAgent<P> {
+    fn new(plane: Arc<P>, parent: Endpoint, name: String, is_parameter_host: bool) -> RackAgent<P> {
+        let enter = Enter { secret: parent.secret.clone(), name, is_parameter_host };
+        RackAgent { plane, parent, enter, uplink: watch::Sender::new(None) }
+    }
+
+    fn relay(&self) -> Relay {
+        Relay { uplink: self.uplink.subscribe(), rack: self.enter.clone() }
+    }
+
+    async fn run(&self) {
+        let mut logged = String::new();
+        loop {
+            let address = self.parent.address;
+            let mut has_entered = false;
+            let error = match self.enter().await {
+                Ok(connection) => self.serve(connection, &mut has_entered).await.to_string(),
+                Err(error) => error.to_string(),
+            };
+            if has_entered {
+                tracing::warn!(root = %address, error, "lost the root; entering again");
+            } else if error != logged {
+                tracing::warn!(root = %address, error, "cannot enter below the root; trying again");
+                logged = error;
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    async fn enter(&self) -> Result<Connection, ConnectError> {
+        let enter = ClientMessage::Enter(self.enter.clone());
+        let mut connection = Connection::open(&self.parent, vec![enter]).await?;
+        let known = loop {
+            if let ServerMessage::Known(known) = connection.receive().await? {
+                break known;
+            }
+        };
+        let taken = blocking(&self.plane, move |plane| Ok((plane.take_over(&known)?, report(plane)?))).await;
+        let (jobs, report) = taken.map_err(ConnectError::Unreachable)?;
+        connection.send(ClientMessage::TakenOver { report, jobs }).await?;
+        Ok(connection)
+    }
+
+    async fn serve(&self, mut connection: Connection, has_entered: &mut bool) -> ConnectError {
+        let (commands, queue) = mpsc::unbounded_channel();
+        let executor = tokio::spawn(execute_all(self.plane.clone(), queue, connection.outbound.clone()));
+        // Ends with this call, also when it is aborted.
+        let mut reporter = JoinSet::new();
+        reporter.spawn(report_all(self.plane.clone(), connection.outbound.clone()));
+        let error = loop {
+            let message = connection.receive().await;
+            if message.is_ok() && !std::mem::replace(has_entered, true) {
+                tracing::info!(root = %self.parent.address, name = self.enter.name, "below the root");
+                self.uplink.send_replace(Some(connection.channel.clone()));
+            }
+            match message {
+                // The receiver ends only after this sender.
+                Ok(ServerMessage::Command { number, command }) => drop(commands.send((number, command))),
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        self.uplink.send_replace(None);
+        drop((reporter, commands, connection));
+        // A command that is being executed ends by itself, before the rack enters again.
+        if let Err(error) = executor.await {
+            tracing::error!(%error, "the execution of commands ended abnormally");
+        }
+        error
+    }
+}
+
+async fn report_all<P: DataPlane>(plane: Arc<P>, outbound: mpsc::Sender<ClientMessage>) {
+    let mut ticks = interval(ALIVE_INTERVAL);
+    loop {
+        ticks.tick().await;
+        if outbound.send(ClientMessage::Report(blocking(&plane, report).await)).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn execute_all<P: DataPlane>(
+    plane: Arc<P>,
+    mut commands: mpsc::UnboundedReceiver<(u64, PlaneCommand)>,
+    outbound: mpsc::Sender<ClientMessage>,
+) {
+    while let Some((command, order)) = commands.recv().await {
+        let result = blocking(&plane, |plane| order.execute(plane)).await;
+        // The root may be lost meanwhile.
+        let _ = outbound.send(ClientMessage::Completed { command, result }).await;
+    }
+}
+
+/// Relays the streams of the rack's workers to the root, each over a stream of its own on the rack's connection.
+struct Relay {
+    /// The rack's connection to the root; none while it is lost.
+    uplink: watch::Receiver<Option<Channel>>,
+    rack: Enter,
+}
+
+impl SessionHandler for Relay {
+    async fn serve(&self, peer: Peer, mut inbound: Inbound, outbound: Queue) {
+        let relayed = match first_messages(&mut inbound).await {
+            Ok(first) => self.relay(&peer, first, inbound, &outbound).await,
+            Err(denial) => {
+                let _ = outbound.send(Ok(ServerMessage::Denied(denial))).await;
+                return;
+            }
+        };
+        if let Err(status) = relayed {
+            let _ = outbound.send(Err(status)).await;
+        }
+    }
+}
+
+impl Relay {
+    async fn relay(
+        &self,
+        peer: &Peer,
+        first: ClientMessage,
+        mut inbound: Inbound,
+        outbound: &Queue,
+    ) -> Result<(), Status> {
+        let no_uplink = || Status::unavailable("the rack's aggregator has no connection to its root");
+        let mut uplink = self.uplink.clone();
+        let channel = uplink.borrow_and_update().clone().ok_or_else(no_uplink)?;
+        let relay = ClientMessage::Relay { rack: self.rack.clone(), ends: peer.ends };
+        let (up, mut down) = open_stream(&channel, vec![relay, first]).await?;
+        loop {
+            tokio::select! {
+                message = inbound.next() => match message.transpose()? {
+                    Some(message) => up.send(message).await.map_err(|_| no_uplink())?,
+                    None => return Ok(()),
+                },
+                message = down.message() => {
+                    let Some(message) = message? else { return Ok(()) };
+                    if matches!(message, ServerMessage::Joined { .. }) {
+                        peer.ticket.authenticate();
+                    }
+                    // A worker that does not read loses its stream: the others' are on the same connection.
+                    if outbound.try_send(Ok(message)).is_err() {
+                        return Ok(());
+                    }
+                }
+                // The root is lost: all workers reconnect by themselves.
+                _ = uplink.changed() => return Ok(()),
+            }
+        }
+    }
+}
