@@ -108,10 +108,8 @@ pub enum ClientMessage {
     },
     /// The state of its data plane, or the reason that the plane does not answer.
     Report(Result<PlaneReport, String>),
-    Completed {
-        command: u64,
-        result: Result<Completion, String>,
-    },
+    /// The outcome of the oldest command that has none yet.
+    Completed(Result<Completion, String>),
     /// This stream, on the connection of a rack that has entered, is that of a worker below it.
     Relay {
         rack: Enter,
@@ -139,10 +137,7 @@ pub enum ServerMessage {
     Denied(Denial),
     /// The jobs that a rack agent or parameter host is to keep.
     Known(Vec<KnownJob>),
-    Command {
-        number: u64,
-        command: PlaneCommand,
-    },
+    Command(PlaneCommand),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -139,7 +139,7 @@ impl<P: DataPlane> RackAgent<P> {
             }
             match message {
                 // The receiver ends only after this sender.
-                Ok(ServerMessage::Command { number, command }) => drop(commands.send((number, command))),
+                Ok(ServerMessage::Command(command)) => drop(commands.send(command)),
                 Ok(_) => {}
                 Err(error) => break error,
             }
@@ -166,13 +166,13 @@ async fn report_all<P: DataPlane>(plane: Arc<P>, outbound: mpsc::Sender<ClientMe
 
 async fn execute_all<P: DataPlane>(
     plane: Arc<P>,
-    mut commands: mpsc::UnboundedReceiver<(u64, PlaneCommand)>,
+    mut commands: mpsc::UnboundedReceiver<PlaneCommand>,
     outbound: mpsc::Sender<ClientMessage>,
 ) {
-    while let Some((command, order)) = commands.recv().await {
-        let result = blocking(&plane, |plane| order.execute(plane)).await;
+    while let Some(command) = commands.recv().await {
+        let result = blocking(&plane, |plane| command.execute(plane)).await;
         // The root may be lost meanwhile.
-        let _ = outbound.send(ClientMessage::Completed { command, result }).await;
+        let _ = outbound.send(ClientMessage::Completed(result)).await;
     }
 }
 

@@ -157,20 +157,6 @@ async fn two_levels_with_a_worker_beside_the_rack_outlive_the_rack() {
 }
 
 #[tokio::test]
-async fn the_loss_of_a_host_is_named() {
-    let server = Server::start(FakePlane::new(64)).await;
-    let host = Host::enter(server.racks_endpoint(), "p");
-    let members = server.all(|rank| dynamic(rank, 1), 1).await;
-    drop(host);
-    let failure = failure(&members[0]).await;
-    assert_eq!(failure.kind, FailureKind::ParameterHost);
-    assert_eq!(failure.message, "the parameter host `p` (127.0.0.1) stopped answering");
-    assert_eq!(refusal(&server.endpoint(), dynamic(0, 1)).await.kind, RefusalKind::Hosts);
-    drop(members);
-    server.stop().await;
-}
-
-#[tokio::test]
 async fn a_job_outlives_its_control_plane_and_is_taken_up_by_the_next() {
     let server = Server::start(FakePlane::new(64)).await;
     let host = Host::enter(server.racks_endpoint(), "p");

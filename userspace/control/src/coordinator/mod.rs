@@ -351,6 +351,13 @@ impl Coordinator {
         self.runs.get_mut(run)?.members.get_mut(rank)
     }
 
+    /// A member, with its run.
+    fn lookup(&self, id: MemberId) -> Option<(&Run, &Member)> {
+        let (run, rank) = self.members.get(&id)?;
+        let run = self.runs.get(run)?;
+        Some((run, run.members.get(rank)?))
+    }
+
     /// A member is alive. `false`: no such member (any more).
     pub fn heartbeat(&mut self, now: Time, id: MemberId) -> bool {
         let Some(member) = self.member(id) else { return false };

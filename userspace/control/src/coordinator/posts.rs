@@ -26,8 +26,7 @@ impl Coordinator {
     }
 
     pub fn posted(&self, id: MemberId) -> u64 {
-        let member = self.members.get(&id).and_then(|(run, rank)| self.runs.get(run)?.members.get(rank));
-        member.map_or(0, |member| member.posted)
+        self.lookup(id).map_or(0, |(_, member)| member.posted)
     }
 
     pub fn on_received(&mut self, id: MemberId, received: u64) {
@@ -41,10 +40,8 @@ impl Coordinator {
 
     /// Returns the event from number `from` on that a member is to receive next, with its number.
     pub fn event(&self, id: MemberId, from: u64) -> Option<(u64, Event)> {
-        let (run, rank) = self.members.get(&id)?;
-        let run = self.runs.get(run)?;
-        let first = run.members.get(rank)?.first_event;
-        run.log.get(from.max(first)).map(|(number, event)| (number, event.clone()))
+        let (run, member) = self.lookup(id)?;
+        run.log.get(from.max(member.first_event)).map(|(number, event)| (number, event.clone()))
     }
 
     pub(super) fn tune(&mut self, id: RunId) {

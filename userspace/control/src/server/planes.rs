@@ -2,7 +2,7 @@
 //! hosts of dynamic jobs (ATP). `None` stands for this aggregator's own.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{HashMap, VecDeque},
     net::SocketAddrV4,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -30,8 +30,8 @@ struct Link {
     outbound: Queue,
     /// Ends the session when dropped.
     _session: oneshot::Sender<()>,
-    last: u64,
-    open: BTreeMap<u64, oneshot::Sender<Outcome>>,
+    /// The commands that are not completed yet; they are executed one after the other.
+    open: VecDeque<oneshot::Sender<Outcome>>,
 }
 
 /// The connections of racks and parameter hosts.
@@ -69,7 +69,7 @@ impl Links {
     /// A rack has entered, in place of its earlier connection. The receiver is closed when this one is not to go on.
     pub fn open(&self, rack: RackId, title: String, outbound: Queue) -> oneshot::Receiver<()> {
         let (session, closed) = oneshot::channel();
-        self.lock().insert(rack, Link { title, outbound, _session: session, last: 0, open: BTreeMap::new() });
+        self.lock().insert(rack, Link { title, outbound, _session: session, open: VecDeque::new() });
         closed
     }
 
@@ -87,17 +87,16 @@ impl Links {
         let mut links = self.lock();
         let Some(link) = links.get_mut(&rack) else { return Pending::Gone };
         let (sender, outcome) = oneshot::channel();
-        link.last += 1;
-        let message = ServerMessage::Command { number: link.last, command };
+        let message = ServerMessage::Command(command);
         // With a full queue the rack does not read, and is about to be taken for dead.
         if link.outbound.try_send(Ok(message)).is_ok() {
-            link.open.insert(link.last, sender);
+            link.open.push_back(sender);
         }
         Pending::At(link.title.clone(), outcome)
     }
 
-    pub fn complete(&self, rack: RackId, command: u64, outcome: Outcome) {
-        let sender = self.lock().get_mut(&rack).and_then(|link| link.open.remove(&command));
+    pub fn complete(&self, rack: RackId, outcome: Outcome) {
+        let sender = self.lock().get_mut(&rack).and_then(|link| link.open.pop_front());
         // Whoever sent it may have stopped waiting.
         let _ = sender.map(|sender| sender.send(outcome));
     }

@@ -348,9 +348,9 @@ async fn exchange_with_rack(shared: &Shared, id: RackId, mut inbound: Inbound, o
                     return;
                 }
             }
-            ClientMessage::Completed { command, result } => {
+            ClientMessage::Completed(result) => {
                 let result = result.map_err(|why| printable(&why, REASON_LEN));
-                shared.links.complete(id, command, result);
+                shared.links.complete(id, result);
             }
             _ => {}
         }
