@@ -185,12 +185,20 @@ struct Relay {
 
 impl SessionHandler for Relay {
     async fn serve(&self, peer: Peer, mut inbound: Inbound, outbound: Queue) {
-        let relayed = match first_messages(&mut inbound).await {
-            Ok(first) => self.relay(&peer, first, inbound, &outbound).await,
-            Err(denial) => {
+        let mut uplink = self.uplink.clone();
+        let channel = uplink.borrow_and_update().clone();
+        let relayed = match (first_messages(&mut inbound).await, channel) {
+            (Err(denial), _) => {
                 let _ = outbound.send(Ok(ServerMessage::Denied(denial))).await;
                 return;
             }
+            (_, None) => Err(Status::unavailable("the rack's aggregator has no connection to its root")),
+            (Ok(first), Some(channel)) => tokio::select! {
+                relayed = self.relay(&channel, &peer, first, inbound, &outbound) => relayed,
+                // The worker is gone, or the root is lost: all workers reconnect by themselves.
+                () = outbound.closed() => return,
+                _ = uplink.changed() => return,
+            },
         };
         if let Err(status) = relayed {
             let _ = outbound.send(Err(status)).await;
@@ -201,22 +209,22 @@ impl SessionHandler for Relay {
 impl Relay {
     async fn relay(
         &self,
+        channel: &Channel,
         peer: &Peer,
         first: ClientMessage,
         mut inbound: Inbound,
         outbound: &Queue,
     ) -> Result<(), Status> {
-        let no_uplink = || Status::unavailable("the rack's aggregator has no connection to its root");
-        let mut uplink = self.uplink.clone();
-        let channel = uplink.borrow_and_update().clone().ok_or_else(no_uplink)?;
         let relay = ClientMessage::Relay { rack: self.rack.clone(), ends: peer.ends };
-        let (up, mut down) = open_stream(&channel, vec![relay, first]).await?;
+        let (up, mut down) = open_stream(channel, vec![relay, first]).await?;
         loop {
             tokio::select! {
-                message = inbound.next() => match message.transpose()? {
-                    Some(message) => up.send(message).await.map_err(|_| no_uplink())?,
-                    None => return Ok(()),
-                },
+                message = inbound.next() => {
+                    let Some(message) = message.transpose()? else { return Ok(()) };
+                    if up.send(message).await.is_err() {
+                        return Ok(());
+                    }
+                }
                 message = down.message() => {
                     let Some(message) = message? else { return Ok(()) };
                     if matches!(message, ServerMessage::Joined { .. }) {
@@ -227,8 +235,6 @@ impl Relay {
                         return Ok(());
                     }
                 }
-                // The root is lost: all workers reconnect by themselves.
-                _ = uplink.changed() => return Ok(()),
             }
         }
     }
