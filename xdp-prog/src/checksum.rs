@@ -4,8 +4,9 @@ use aya_ebpf::{helpers::generated::bpf_xdp_load_bytes, programs::XdpContext};
 use sumac_wire::{PAGE_ELEMENTS, checksum, frame::Frame};
 
 use crate::{
+    headers::Headers,
     maps::{TAIL, TAIL_ELEMENTS},
-    packet::{Headers, Packet},
+    packet::Packet,
 };
 
 /// The elements in a block, for which there is one comparison with the frame's end.
@@ -27,7 +28,7 @@ pub fn is_intact<const JUMBO: bool>(
     }
     let sum = checksum::pseudo_header(frame.src_ip, frame.dst_ip, frame.udp_len) + headers.sum();
     if JUMBO && elements as usize > PAGE_ELEMENTS {
-        let Some(page) = sum_page(headers.elements(), packet.end()) else { return false };
+        let Some(page) = sum_page(headers.elements(), packet.end) else { return false };
         // After the Ethernet, IPv4, UDP and Sumac headers and the first page of elements.
         let at = frame.l4() + Headers::LEN + PAGE_ELEMENTS * WORD;
         return match sum_tail(ctx, at as u32, elements as usize - PAGE_ELEMENTS) {
@@ -35,7 +36,7 @@ pub fn is_intact<const JUMBO: bool>(
             None => false,
         };
     }
-    match sum_elements(headers.elements(), packet.end(), elements as usize) {
+    match sum_elements(headers.elements(), packet.end, elements as usize) {
         Some(elements) => checksum::is_intact(sum + elements),
         None => false,
     }

@@ -9,6 +9,7 @@ use sumac_wire::{
 
 use crate::{
     checksum,
+    headers::Headers,
     maps::{CONFIG, JOBS},
     packet::Packet,
     report,
@@ -29,8 +30,8 @@ pub fn classify<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet) -> Result<
 
 #[inline(always)]
 fn admit<const JUMBO: bool>(ctx: &XdpContext, packet: &Packet, frame: &Frame) -> Result<(), Reason> {
-    let headers = packet.headers(frame).ok_or(Reason::Truncated)?;
-    let header = Header::read(&headers, 0, frame.payload_len())?;
+    let headers = Headers::of(packet, frame).ok_or(Reason::Truncated)?;
+    let header = Header::read(&headers.sumac(), 0, frame.payload_len())?;
     let job = match job(&header, frame.src_ip) {
         Ok(job) => job,
         Err(reason) => {

@@ -5,7 +5,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | [`packet`] | the packet's bytes, with the verifier's checks |
+//! | [`packet`], [`headers`] | the packet's bytes and headers, with the verifier's checks |
 //! | [`classify`] | classification of a frame |
 //! | [`checksum`] | the UDP checksum over the payload |
 //! | [`maps`] | the maps |
@@ -15,6 +15,7 @@
 
 mod checksum;
 mod classify;
+mod headers;
 mod maps;
 mod packet;
 mod report;

@@ -50,7 +50,6 @@ const SUMAC_WORDS: usize = HEADER_LEN / 4;
 pub const ECN: u8 = 0b11;
 const ECT_0: u8 = 0b10;
 
-/// Hops that an answer may go.
 const HOPS: u8 = 64;
 
 /// The checksum's sum over UDP header and Sumac header, of a frame that has a checksum.

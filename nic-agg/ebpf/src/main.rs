@@ -2,7 +2,7 @@
 //!
 //! | module | stage |
 //! | --- | --- |
-//! | [`packet`] | checked pointers into the frame |
+//! | `host_packet`, [`packet`] | checked pointers into the frame |
 //! | [`pipeline`] | parse, admit, hand on; gives one verdict and one reason |
 //! | [`lock`] | one CPU at a time in a slot |
 //! | [`slot`] | the decision and what it does to the values, under the slot's lock |
@@ -30,6 +30,8 @@ mod drops;
 mod dynamic;
 mod egress;
 mod events;
+#[path = "../../../xdp-prog/src/packet.rs"]
+mod host_packet;
 mod lock;
 mod maps;
 mod own;
@@ -104,7 +106,6 @@ pub fn sumac_agg_replay(ctx: XdpContext) -> u32 {
     counted(pipeline::run::<false>(&ctx))
 }
 
-/// Counts the fate of a frame; returns its verdict.
 #[inline(always)]
 fn counted(outcome: pipeline::Outcome) -> u32 {
     maps::count(outcome.reason, outcome.job);

@@ -1,43 +1,16 @@
-//! Checked pointers into a frame. Everything here is inlined: the verifier follows a packet pointer
-//! through registers, not through calls.
-//!
-//! Loads are plain dereferences, never `read_unaligned`, of which LLVM makes loads of single bytes.
-//! BPF has no alignment to keep.
+//! Checked pointers into a frame: what the aggregator needs beside [`Packet`]'s loads.
 
-use aya_ebpf::{helpers::generated::bpf_xdp_get_buff_len, programs::XdpContext};
 use sumac_wire::{
-    bytes::Load,
     frame,
     header::{HEADER_LEN, offset},
 };
 
+pub use crate::host_packet::{Packet, SumacHeader};
+
 /// The offset of the type in the Ethernet header.
 const ETHERTYPE: usize = 12;
 
-/// A frame, or of a jumbo frame its first buffer, between its first byte and the one after its last.
-#[derive(Clone, Copy)]
-pub struct Packet {
-    data: usize,
-    end: usize,
-    /// Bytes of the whole frame, all buffers together.
-    len: usize,
-}
-
 impl Packet {
-    #[inline(always)]
-    pub fn new(ctx: &XdpContext) -> Packet {
-        let (data, end) = (ctx.data(), ctx.data_end());
-        Packet { data, end, len: end - data }
-    }
-
-    /// A frame that may have several buffers.
-    #[inline(always)]
-    pub fn jumbo(ctx: &XdpContext) -> Packet {
-        // SAFETY: the context is this run's.
-        let len = unsafe { bpf_xdp_get_buff_len(ctx.ctx) } as usize;
-        Packet { data: ctx.data(), end: ctx.data_end(), len }
-    }
-
     /// Whether the first buffer holds the first `count` elements.
     #[inline(always)]
     pub fn holds(self, count: usize) -> bool {
@@ -47,15 +20,10 @@ impl Packet {
     /// The frame's first `len` bytes, to be written to.
     #[inline(always)]
     pub fn writable(self, len: usize) -> Option<Writable> {
-        if self.data + len > self.end {
+        if self.start + len > self.end {
             return None;
         }
-        Some(Writable(self.data))
-    }
-
-    #[inline(always)]
-    pub fn end(self) -> usize {
-        self.end
+        Some(Writable(self.start))
     }
 
     /// The headers from IPv4 on, when the frame holds them all up to the first element.
@@ -68,7 +36,7 @@ impl Packet {
         if l3 + Headers::LEN > self.end {
             return None;
         }
-        Some(Headers { eth: self.data, l3 })
+        Some(Headers { eth: self.start, l3 })
     }
 
     /// The start of the elements: a new pointer at every call.
@@ -87,25 +55,10 @@ impl Packet {
     fn l3(self) -> usize {
         const TAG: usize = frame::VLAN_LEN;
         const _: () = assert!(0x81 >> 5 & TAG == TAG && 0x08 >> 5 & TAG == 0);
-        let high = (self.data + ETHERTYPE) as *const u8;
+        let high = (self.start + ETHERTYPE) as *const u8;
         // SAFETY: the caller knows that the frame holds an Ethernet header.
         let high = usize::from(unsafe { high.read_volatile() });
-        self.data + frame::ETH_LEN + (high >> 5 & TAG)
-    }
-}
-
-impl Load for Packet {
-    #[inline(always)]
-    fn size(&self) -> usize {
-        self.len
-    }
-    #[inline(always)]
-    fn load<T: Copy>(&self, at: usize) -> Option<T> {
-        if self.data + at + size_of::<T>() > self.end {
-            return None;
-        }
-        // SAFETY: the bytes lie before the end of the frame, as was just compared.
-        Some(unsafe { *((self.data + at) as *const T) })
+        self.start + frame::ETH_LEN + (high >> 5 & TAG)
     }
 }
 
@@ -204,7 +157,6 @@ impl Headers {
         sum
     }
 
-    /// Sends the frame back to where it came from.
     #[inline(always)]
     pub fn swap_macs(self) {
         let (to, from) = (self.mac(0), self.mac(6));
@@ -242,23 +194,5 @@ impl Headers {
             *p.add(1) = mac[1];
             *p.add(2) = mac[2];
         }
-    }
-}
-
-/// Sumac's header within [`Headers`]: its loads need no comparison any more.
-pub struct SumacHeader(usize);
-
-impl Load for SumacHeader {
-    #[inline(always)]
-    fn size(&self) -> usize {
-        HEADER_LEN
-    }
-    #[inline(always)]
-    fn load<T: Copy>(&self, at: usize) -> Option<T> {
-        if at + size_of::<T>() > HEADER_LEN {
-            return None;
-        }
-        // SAFETY: within the header, which lies within the frame.
-        Some(unsafe { *((self.0 + at) as *const T) })
     }
 }

@@ -176,7 +176,7 @@ impl Elements for Payload {
     /// be a state of its own for all that follows.
     #[inline(always)]
     fn each(self, mut visit: impl FnMut(usize, *mut u32)) -> Result<(), Reason> {
-        let (at, end) = (self.packet.elements(), self.packet.end());
+        let (at, end) = (self.packet.elements(), self.packet.end);
         let elements = self.elements();
         for stride in 0..PAGE_ELEMENTS / STRIDE {
             let first = stride * STRIDE;

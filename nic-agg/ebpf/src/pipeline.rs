@@ -167,7 +167,6 @@ fn report<const JUMBO: bool>(payload: Payload, work: &mut Work, ingress: u32) ->
     Ok(Outcome::new(Reason::Probed, send::back(payload.headers, work, ingress)?))
 }
 
-/// Lets a packet do what it wants to its slot, and sends what follows.
 #[inline(always)]
 fn take<const JUMBO: bool>(
     ctx: &XdpContext,

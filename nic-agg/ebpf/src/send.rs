@@ -17,7 +17,6 @@ use crate::{
     work::{Work, stage_ends},
 };
 
-/// Makes the frame what the plan says, and sends it.
 #[inline(always)]
 pub fn answer<const JUMBO: bool>(headers: Headers, work: &Work, ingress: u32) -> Result<Outcome, Reason> {
     let job = JOBS.get(u32::from(headers.job())).ok_or(Reason::Internal)?;

@@ -89,7 +89,6 @@ fn locked<const JUMBO: bool>(
     Ok(())
 }
 
-/// The passes that take the payload in.
 #[inline(always)]
 fn take_in<const JUMBO: bool>(slot: *mut Slot, work: &mut Work, payload: Payload) -> Result<(), Reason> {
     if work.plan & plan::ADD != 0 {

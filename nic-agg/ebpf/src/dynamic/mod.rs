@@ -172,7 +172,6 @@ fn report(payload: Payload, work: &mut Work) -> Result<Outcome, Reason> {
     Ok(Outcome::new(Reason::Probed, send::down(headers, work)?))
 }
 
-/// Lets a packet do what it wants to its slot, and sends what follows.
 #[inline(always)]
 fn take(payload: Payload, state: &State, work: &mut Work) -> Result<Outcome, Reason> {
     let headers = payload.headers;
@@ -218,7 +217,6 @@ fn count_effect(counters: &mut WorkerCounters, plan: u32, done: Result<(), Reaso
     }
 }
 
-/// Makes the frame what the plan says, and sends it.
 #[inline(always)]
 fn send_on(headers: Headers, work: &Work) -> Result<Outcome, Reason> {
     let is = |bits: u32| work.plan & bits != 0;
@@ -253,7 +251,6 @@ fn send_on(headers: Headers, work: &Work) -> Result<Outcome, Reason> {
     Ok(Outcome::new(reason, verdict))
 }
 
-/// Writes the header of what goes up.
 #[inline(always)]
 fn write(headers: Headers, work: &Work) -> Result<(), Reason> {
     let request = Header::fields(&headers.sumac(), 0).ok_or(Reason::Internal)?;

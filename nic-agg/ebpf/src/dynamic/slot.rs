@@ -86,7 +86,6 @@ fn look(meta: *const SlotMeta, work: &mut Work) {
     work.plan = plan::of_dynamic(action, chunk.contribution.flags, &before);
 }
 
-/// The passes that take the payload in.
 #[inline(always)]
 fn take_in(values: *mut u32, work: &mut Work, payload: Payload) -> Result<(), Reason> {
     if work.plan & plan::ADD != 0 {
