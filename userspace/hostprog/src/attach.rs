@@ -40,7 +40,6 @@ pub struct AttachOptions {
 }
 
 impl AttachOptions {
-    /// Returns the defaults for one interface.
     pub fn new(ifname: impl Into<String>) -> Self {
         Self {
             ifname: ifname.into(),

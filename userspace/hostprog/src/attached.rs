@@ -163,7 +163,6 @@ impl Attached {
         HostMode::from_number(self.config.mode)
     }
 
-    /// Returns whether the program runs in generic mode though another was asked for.
     pub fn fell_back(&self) -> bool {
         self.mode == BoundXdpMode::Generic && self.requested_mode() != HostMode::Generic
     }
@@ -179,7 +178,6 @@ impl Attached {
         report::examine(&self.interface, self.ports(), &self.queues(), &records)
     }
 
-    /// Returns the interface as it was when the handle was opened.
     pub fn interface(&self) -> &Interface {
         &self.interface
     }
@@ -188,12 +186,10 @@ impl Attached {
         self.program_id
     }
 
-    /// Returns the UDP destination port of shard 0, and the number of shards.
     pub fn ports(&self) -> (u16, u16) {
         (self.config.base_port, self.config.shards)
     }
 
-    /// Returns the queues that sockets shall be opened on, ascending.
     pub fn queues(&self) -> Vec<u32> {
         queues::from_bits(&self.config.queues)
     }
@@ -231,7 +227,6 @@ impl Attached {
         Ok(self.jobs.set(job.into(), &entry)?)
     }
 
-    /// Returns the jobs whose packets are admitted, with their numbers.
     pub fn jobs(&self) -> Result<Vec<(u16, HostJobEntry)>, MapError> {
         let mut found = Vec::new();
         for job in 0..self.jobs.len().min(MAX_JOBS as u32) {

@@ -35,7 +35,6 @@ pub struct HostPins {
 }
 
 impl HostPins {
-    /// Returns the pins for an interface of the calling thread's network namespace.
     pub fn here(pin_root: &Path, interface: &str) -> io::Result<Self> {
         if interface.is_empty() || interface.contains(['/', ':', '\0']) {
             let error = format!("{interface:?} is no name of an interface");
@@ -63,7 +62,6 @@ impl HostPins {
         self.directory.pin(name)
     }
 
-    /// Returns whether a program is pinned here.
     pub fn exist(&self) -> io::Result<bool> {
         self.pin(LINK).try_exists()
     }

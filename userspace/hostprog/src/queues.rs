@@ -98,7 +98,6 @@ pub(crate) fn to_bits(queues: &[u32]) -> [u64; MAX_QUEUES / 64] {
     bits
 }
 
-/// The inverse of [`to_bits`].
 pub(crate) fn from_bits(bits: &[u64; MAX_QUEUES / 64]) -> Vec<u32> {
     (0..MAX_QUEUES as u32).filter(|queue| bits[*queue as usize / 64] >> (queue % 64) & 1 == 1).collect()
 }

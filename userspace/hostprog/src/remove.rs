@@ -26,7 +26,6 @@ pub enum RemoveError {
         "{path} is not a directory of Sumac's pins: {reason}; give the one that programs were attached with"
     )]
     NotPins { path: PathBuf, reason: &'static str },
-    /// Program and pins are gone.
     #[error("the program is off {ifname}, but its rules may not be: {source}")]
     Rules { ifname: String, source: SteerError },
     #[error("could not read the pins at {path}: {source}; are you root?")]

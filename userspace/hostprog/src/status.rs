@@ -39,7 +39,6 @@ pub struct InterfaceStatus {
     pub state: State,
 }
 
-/// The state of an interface's program.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum State {

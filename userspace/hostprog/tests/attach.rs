@@ -17,7 +17,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -28,7 +28,11 @@ use sumac_hostprog::{
 use sumac_loader::{AttachError as LoaderError, BoundXdpMode, Interface, Variant};
 use sumac_wire::{Header, Reason, header::offset, tables::HostJobEntry};
 use sumac_xsk::{QueueConfig, XskQueue};
-use support::{AGGREGATOR, ENTRY, HOST, JOB, Namespace, PORT, header, needs_privileges, payload};
+use support::{
+    AGGREGATOR, ENTRY, HOST, JOB, PORT, header,
+    net::{Namespace, needs_privileges},
+    payload,
+};
 
 /// The two namespaces of the picture above; the calling thread is inside "host".
 struct Lab {
@@ -38,33 +42,22 @@ struct Lab {
 
 impl Lab {
     fn new() -> Self {
-        let lab = Self { host: Namespace::new(), peer: Namespace::new() };
+        let lab = Self { host: Namespace::new("host"), peer: Namespace::new("peer") };
         lab.connect();
         lab.host.enter();
         lab
     }
 
     fn connect(&self) {
-        let words = ["link", "add", "h0", "type", "veth", "peer", "name", "p0", "netns", &self.peer.name];
-        self.host.run("ip", &words);
+        self.host.run(&format!("ip link add h0 type veth peer name p0 netns {}", self.peer.name));
         for (namespace, end, address) in [(&self.host, "h0", HOST), (&self.peer, "p0", AGGREGATOR)] {
-            let address = format!("{}/24", Ipv4Addr::from_bits(address));
-            namespace.run("ip", &["addr", "add", &address, "dev", end]);
-            namespace.run("ip", &["link", "set", end, "up"]);
+            namespace.run(&format!("ip addr add {}/24 dev {end}", Ipv4Addr::from_bits(address)));
+            namespace.run(&format!("ip link set {end} up"));
         }
     }
 
     fn options(&self) -> AttachOptions {
         AttachOptions { pin_root: self.host.pins.clone(), ..AttachOptions::new("h0") }
-    }
-
-    /// Runs a thread inside "peer".
-    fn at_peer<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-        let file = std::fs::File::open(format!("/run/netns/{}", self.peer.name)).unwrap();
-        thread::spawn(move || {
-            nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-            work()
-        })
     }
 }
 
@@ -127,7 +120,7 @@ fn replacing_under_traffic_loses_no_frame() {
     let arrived = Arc::new(AtomicU32::new(0));
     let sender = {
         let (stop, arrived) = (stop.clone(), arrived.clone());
-        lab.at_peer(move || {
+        lab.peer.spawn(move || {
             let from = UdpSocket::bind((Ipv4Addr::from_bits(AGGREGATOR), 0)).unwrap();
             let mut sent = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -144,9 +137,7 @@ fn replacing_under_traffic_loses_no_frame() {
     };
     let replacing = {
         let (options, stop, arrived) = (lab.options(), stop.clone(), arrived.clone());
-        let file = std::fs::File::open(format!("/run/netns/{}", lab.host.name)).unwrap();
-        thread::spawn(move || {
-            nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        lab.host.spawn(move || {
             let mut ids = Vec::new();
             for shards in 1..=REPLACEMENTS {
                 let before = arrived.load(Ordering::Relaxed);
@@ -212,7 +203,7 @@ fn foreign_traffic_goes_on_through_everything() {
     let rounds = Arc::new(AtomicU32::new(0));
     let traffic = {
         let (stop, rounds) = (stop.clone(), rounds.clone());
-        lab.at_peer(move || {
+        lab.peer.spawn(move || {
             let mut stream = TcpStream::connect((here, 7001)).unwrap();
             let datagrams = UdpSocket::bind((Ipv4Addr::from_bits(AGGREGATOR), 0)).unwrap();
             datagrams.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
@@ -270,7 +261,7 @@ fn foreign_traffic_goes_on_through_everything() {
 fn the_mode_is_what_the_driver_can() {
     needs_privileges!("the_mode_is_what_the_driver_can");
     let lab = Lab::new();
-    lab.host.run("ip", &["link", "add", "b0", "type", "bridge"]);
+    lab.host.run("ip link add b0 type bridge");
     let on_bridge = AttachOptions { ifname: "b0".to_owned(), ..lab.options() };
     let error = attach(&AttachOptions { mode: HostMode::Copy, ..on_bridge.clone() }).unwrap_err().to_string();
     assert!(error.contains("b0 in driver mode") && error.contains("--mode generic"), "{error}");
@@ -283,13 +274,13 @@ fn the_mode_is_what_the_driver_can() {
     assert!(details.fell_back, "status reports it");
 
     for (end, namespace) in [("h0", &lab.host), ("p0", &lab.peer)] {
-        namespace.run("ip", &["link", "set", end, "mtu", "9000"]);
+        namespace.run(&format!("ip link set {end} mtu 9000"));
     }
     let jumbo = attach(&AttachOptions { mode: HostMode::Copy, ..lab.options() }).unwrap();
     assert_eq!((jumbo.mode(), programs()), (BoundXdpMode::Driver, vec![jumbo.program_id()]));
     // Less than a page again: another program, in its place.
     for (end, namespace) in [("h0", &lab.host), ("p0", &lab.peer)] {
-        namespace.run("ip", &["link", "set", end, "mtu", "3506"]);
+        namespace.run(&format!("ip link set {end} mtu 3506"));
     }
     let plain = attach(&lab.options()).unwrap();
     assert_eq!((plain.mode(), programs()), (BoundXdpMode::Driver, vec![plain.program_id()]));
@@ -323,7 +314,7 @@ fn pins_of_an_interface_that_is_gone_are_reported_and_replaced() {
     needs_privileges!("pins_of_an_interface_that_is_gone_are_reported_and_replaced");
     let lab = Lab::new();
     attach(&lab.options()).unwrap().add_job(JOB, ENTRY).unwrap();
-    lab.host.run("ip", &["link", "del", "h0"]);
+    lab.host.run("ip link del h0");
     let broken = |root| matches!(&status(root).unwrap().interfaces[..], [one] if matches!(one.state, State::Broken { .. }));
     assert!(broken(&lab.host.pins), "the interface is gone");
     lab.connect();
@@ -354,7 +345,7 @@ fn cleaning_reaches_every_namespace() {
     let options = lab.options();
     drop(attach(&options).unwrap());
     let at_peer = AttachOptions { ifname: "p0".to_owned(), ..options.clone() };
-    lab.at_peer(move || drop(attach(&at_peer).unwrap())).join().unwrap();
+    lab.peer.spawn(move || drop(attach(&at_peer).unwrap())).join().unwrap();
 
     let found = status(&options.pin_root).unwrap();
     let elsewhere =
@@ -362,7 +353,7 @@ fn cleaning_reaches_every_namespace() {
     assert_eq!((found.interfaces.len(), elsewhere.count()), (2, 1));
     let removed = clean(&options.pin_root).unwrap();
     assert_eq!(removed.iter().filter(|path| path.ends_with("link")).count(), 2, "{removed:?}");
-    let left = lab.at_peer(|| Interface::by_name("p0").unwrap().xdp);
+    let left = lab.peer.spawn(|| Interface::by_name("p0").unwrap().xdp);
     assert_eq!((programs(), left.join().unwrap()), (vec![], vec![]));
     assert_eq!(clean(&options.pin_root).unwrap(), Vec::<std::path::PathBuf>::new());
 }
@@ -390,15 +381,16 @@ fn a_burst_of_bad_tokens_is_reported_once() {
     let lab = Lab::new();
     let mut attached = attach(&lab.options()).unwrap();
     attached.add_job(JOB, ENTRY).unwrap();
-    lab.at_peer(|| {
-        let from = UdpSocket::bind((Ipv4Addr::from_bits(AGGREGATOR), 0)).unwrap();
-        for _ in 0..100 {
-            let packet = payload(&Header { token: 1, ..header(8) });
-            from.send_to(&packet, (Ipv4Addr::from_bits(HOST), PORT)).unwrap();
-        }
-    })
-    .join()
-    .unwrap();
+    lab.peer
+        .spawn(|| {
+            let from = UdpSocket::bind((Ipv4Addr::from_bits(AGGREGATOR), 0)).unwrap();
+            for _ in 0..100 {
+                let packet = payload(&Header { token: 1, ..header(8) });
+                from.send_to(&packet, (Ipv4Addr::from_bits(HOST), PORT)).unwrap();
+            }
+        })
+        .join()
+        .unwrap();
     eventually("all are counted", || count(&attached, Reason::BadToken) == 100);
 
     let text = Captured::default();

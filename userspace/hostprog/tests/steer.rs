@@ -5,7 +5,6 @@
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what went wrong by failing")]
-#![allow(dead_code, reason = "the other tests need the rest of what is shared")]
 
 mod support;
 
@@ -17,15 +16,17 @@ use sumac_hostprog::{
     steer::report::{QueueChoice, Steering},
 };
 use sumac_loader::Interface;
-use support::{Namespace, PORT, needs_privileges};
+use support::{
+    PORT,
+    net::{Namespace, needs_privileges},
+};
 
 /// Makes a namespace with h0 receiving on so many queues, and moves the calling thread into it.
 fn lab(queues: &str) -> Namespace {
-    let lab = Namespace::new();
-    let words = format!("link add h0 numrxqueues {queues} type veth peer name h1 numtxqueues {queues}");
-    lab.run("ip", &words.split(' ').collect::<Vec<_>>());
-    lab.run("ethtool", &["-L", "h0", "rx", queues]);
-    lab.run("ip", &["link", "set", "h0", "up"]);
+    let lab = Namespace::new("host");
+    lab.run(&format!("ip link add h0 numrxqueues {queues} type veth peer name h1 numtxqueues {queues}"));
+    lab.run(&format!("ethtool -L h0 rx {queues}"));
+    lab.run("ip link set h0 up");
     lab.enter();
     lab
 }
@@ -94,7 +95,7 @@ fn records_of_rules_that_are_gone_are_removed() {
     recorded(Steer::Off);
     detach("h0", &lab.pins).unwrap();
     recorded(Steer::Auto);
-    lab.run("ip", &["link", "del", "h0"]);
+    lab.run("ip link del h0");
     clean(&lab.pins).unwrap();
     assert!(!lab.pins.exists(), "pins are left");
 }

@@ -19,7 +19,11 @@ use sumac_wire::{
     tables::{HostJobEntry, job_flag},
 };
 use sumac_xsk::{LINK_HEADER, QueueConfig, XskQueue};
-use support::{AGGREGATOR, ENTRY, HOST, JOB, Namespace, PORT, header, needs_privileges, payload};
+use support::{
+    AGGREGATOR, ENTRY, HOST, JOB, PORT, header,
+    net::{Namespace, needs_privileges},
+    payload,
+};
 
 const DROP: u32 = 1;
 const PASS: u32 = 2;
@@ -39,13 +43,12 @@ impl Bench {
     }
 
     fn with_mtu(mtu: u32) -> Self {
-        let namespace = Namespace::new();
+        let namespace = Namespace::new("host");
         namespace.enter();
-        let link =
-            "link add h0 numrxqueues 2 numtxqueues 2 type veth peer name h1 numrxqueues 2 numtxqueues 2";
-        namespace.run("ip", &link.split(' ').collect::<Vec<_>>());
+        let two = "numrxqueues 2 numtxqueues 2";
+        namespace.run(&format!("ip link add h0 {two} type veth peer name h1 {two}"));
         for end in ["h0", "h1"] {
-            namespace.run("ip", &["link", "set", end, "mtu", &mtu.to_string(), "up"]);
+            namespace.run(&format!("ip link set {end} mtu {mtu} up"));
         }
         let options = AttachOptions { pin_root: namespace.pins.clone(), ..AttachOptions::new("h0") };
         let mut attached = attach(&options).unwrap();

@@ -143,7 +143,6 @@ impl<'a> XdpAttachment<'a> {
         })
     }
 
-    /// Attaches to an interface without a program.
     fn bind(&self, program: &mut Xdp, asked: XdpMode) -> Result<Bound, AttachError> {
         let mode = match asked {
             XdpMode::Generic => BoundXdpMode::Generic,
@@ -189,7 +188,6 @@ fn wait_for_release(interface: &str) {
     }
 }
 
-/// Returns the cause of a refusal, and a remedy.
 fn advice(refusal: Option<Errno>, interface: &str) -> String {
     match refusal {
         Some(Errno::EOPNOTSUPP) => "its driver has no XDP; use --mode generic".to_owned(),

@@ -77,7 +77,6 @@ impl Interface {
         }
     }
 
-    /// Returns the Ethernet address.
     pub fn mac(&self) -> Option<[u8; 6]> {
         let bytes = self.address.as_deref()?.split(':').map(|byte| u8::from_str_radix(byte, 16));
         bytes.collect::<Result<Vec<_>, _>>().ok()?.try_into().ok()

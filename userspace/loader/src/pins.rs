@@ -39,7 +39,6 @@ impl PinError {
     }
 }
 
-/// The directory of one attachment's pins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinDirectory {
     path: PathBuf,
@@ -194,7 +193,6 @@ pub fn encode_interface(name: &str) -> String {
     name.replace('.', ":")
 }
 
-/// The inverse of [`encode_interface`].
 pub fn decode_interface(name: &str) -> String {
     name.replace(':', ".")
 }

@@ -102,12 +102,10 @@ fn check_capabilities(set: u64) -> Result<(), PreflightError> {
     }
 }
 
-/// Returns the kernel's release (`uname -r`).
 pub fn kernel_release() -> String {
     uname().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Returns the major and minor number of a release.
 pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     match (numbers.next(), numbers.next()) {

@@ -75,7 +75,6 @@ pub fn find<'a>(ebpf: &'a mut Ebpf, program: &'static str) -> Result<&'a mut Xdp
     found.try_into().map_err(|source| LoadError::refused(program, source))
 }
 
-/// Loads a program of an object into the kernel.
 pub fn load<'a>(ebpf: &'a mut Ebpf, program: &'static str) -> Result<&'a mut Xdp, LoadError> {
     let xdp = find(ebpf, program)?;
     retry_interrupted(|| xdp.load()).map_err(|source| LoadError::refused(program, source))?;

@@ -13,7 +13,6 @@ const HEADROOM: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestRun {
-    /// An `xdp_action`.
     pub verdict: u32,
     pub frame: Vec<u8>,
     /// The kernel's mean over all repetitions, which includes the cost of an empty program.

@@ -4,7 +4,6 @@ use std::io;
 
 use rustix::io::Errno;
 
-/// The failed step of opening a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Creating the socket and registering its frames (`XDP_UMEM_REG`).
@@ -61,7 +60,6 @@ pub enum OpenError {
     System { step: Step, interface: String, queue: u32, source: io::Error },
 }
 
-/// One attempt to open a socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt<'a> {
     pub interface: &'a str,
@@ -71,7 +69,6 @@ pub(crate) struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Translates the kernel's error of a step.
     pub(crate) fn error(&self, step: Step, source: io::Error) -> OpenError {
         let interface = self.interface.to_owned();
         let queue = self.queue;

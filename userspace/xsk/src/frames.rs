@@ -15,7 +15,6 @@ use crate::{layout::UmemLayout, rings::Piece};
 enum State {
     /// On a free list.
     Free,
-    /// Held by a [`TxFrame`].
     Held,
     /// With the kernel for sending. The bits are the chunks that it has not completed.
     Sent(u32),
@@ -41,11 +40,9 @@ pub struct TxFrame {
 /// The number of frames in each state. A frame in none of them, or in two, is a bug.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Conservation {
-    /// All frames of the UMEM.
     pub frames: u32,
     /// Free for sending, or for receiving and not with the kernel.
     pub free: u32,
-    /// Held by tokens.
     pub held: u32,
     /// With the kernel for sending, and not completed.
     pub sent: u32,
@@ -79,7 +76,6 @@ pub(crate) struct FrameTable {
 }
 
 impl FrameTable {
-    /// Returns the table of a new UMEM, whose frames are all free.
     pub(crate) fn new(layout: UmemLayout) -> FrameTable {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         FrameTable {
@@ -97,30 +93,25 @@ impl FrameTable {
         self.layout
     }
 
-    /// Number of free frames for sending.
     pub(crate) fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// Takes a free frame for writing.
     pub(crate) fn take(&mut self) -> Option<TxFrame> {
         let index = self.free.pop()?;
         self.states[index as usize] = State::Held;
         Some(TxFrame { queue: self.queue, index, buffer: Vec::new() })
     }
 
-    /// Whether the token is of this queue.
     pub(crate) fn owns(&self, frame: &TxFrame) -> bool {
         frame.queue == self.queue
     }
 
-    /// Returns the first `count` chunks of a held frame.
     pub(crate) fn chunks(&self, frame: &TxFrame, count: u32) -> Range<u32> {
         let first = frame.index * self.layout.span;
         first..first + count.min(self.layout.span)
     }
 
-    /// Takes a frame back unsent.
     pub(crate) fn cancel(&mut self, frame: &TxFrame) {
         if self.owns(frame) {
             self.states[frame.index as usize] = State::Free;

@@ -18,7 +18,6 @@ pub(crate) const LARGEST_PACKET: u32 = 65_535 + 18;
 pub(crate) struct UmemLayout {
     /// Bytes of a chunk, a power of two.
     pub(crate) chunk: u32,
-    /// Chunks of a packet.
     pub(crate) span: u32,
     /// Packets that can be sent and not completed.
     pub(crate) sending: u32,
@@ -34,17 +33,14 @@ impl UmemLayout {
         UmemLayout { chunk, span, sending: frames, receiving: frames * span }
     }
 
-    /// Whether a packet may take several chunks.
     pub(crate) fn is_multi_buffer(self) -> bool {
         self.span > 1
     }
 
-    /// Bytes of a packet that a chunk holds.
     pub(crate) fn payload(self) -> usize {
         (self.chunk - HEADROOM) as usize
     }
 
-    /// Bytes of the longest packet that can be sent.
     pub(crate) fn packet(self) -> usize {
         self.span as usize * self.payload()
     }
@@ -58,7 +54,6 @@ impl UmemLayout {
         self.sending_chunks() + self.receiving
     }
 
-    /// Bytes of the UMEM.
     pub(crate) fn bytes(self) -> u64 {
         u64::from(self.chunks()) * u64::from(self.chunk)
     }

@@ -46,7 +46,6 @@ pub(crate) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Adds the bytes of a descriptor, `None` for a refused one, and calls `each` with a packet that is complete.
     pub(crate) fn add(&mut self, bytes: Option<&[u8]>, continues: bool, mut each: impl FnMut(&[u8])) {
         match bytes {
             Some(bytes) if !self.is_open && !continues => return each(bytes),

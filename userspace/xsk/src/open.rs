@@ -66,7 +66,6 @@ fn retry_while_busy(
     attempt(config, mode, fallback)
 }
 
-/// Makes one socket with one UMEM and binds it once.
 fn attempt(config: &QueueConfig, mode: BindFlags, fallback: Option<String>) -> Result<XskQueue, OpenError> {
     let layout = UmemLayout::for_packets(config.packet_size, config.frames);
     let attempt = Attempt {
@@ -124,7 +123,6 @@ fn bind(
     Ok(unsafe { Socket::new(socket, umem, &interface, config.queue) }?)
 }
 
-/// Returns the kernel's error under one of xsk-rs's.
 fn io_error(error: &dyn Error) -> io::Error {
     let code = error.source().and_then(|source| source.downcast_ref::<io::Error>()?.raw_os_error());
     code.map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)

@@ -34,7 +34,6 @@ pub struct XskQueue<R = XskRings> {
 }
 
 impl<R: FrameRings> XskQueue<R> {
-    /// Gives all chunks for receiving to the kernel.
     pub(crate) fn new(layout: UmemLayout, rings: R, bound: Bound) -> XskQueue<R> {
         let mut queue = XskQueue {
             rings,
@@ -131,7 +130,6 @@ impl<R: FrameRings> XskQueue<R> {
         Ok(())
     }
 
-    /// Returns a frame unsent.
     pub fn cancel(&mut self, frame: TxFrame) {
         self.frames.cancel(&frame);
         self.buffers.detach(frame);

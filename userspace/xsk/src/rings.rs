@@ -16,7 +16,6 @@ const CONTINUES: u32 = 1;
 /// Descriptors that are taken from a ring at once.
 const BATCH: usize = 64;
 
-/// A descriptor of the receive ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Start of its bytes in the UMEM.
@@ -40,7 +39,6 @@ pub trait FrameRings {
     /// Takes a batch of at most `limit` descriptors from the receive ring and returns their number.
     fn receive(&mut self, limit: usize) -> usize;
 
-    /// Returns a descriptor of the last batch.
     fn piece(&self, index: usize) -> Piece;
 
     /// Returns the bytes of a descriptor of the last batch.
@@ -73,7 +71,6 @@ pub trait FrameRings {
     /// Number of published descriptors that the kernel has not taken.
     fn pending(&mut self) -> u32;
 
-    /// Whether the driver waits for a wake-up after a fill.
     fn fill_needs_wakeup(&self) -> bool;
 }
 

@@ -1,12 +1,10 @@
 //! Changes to the rules of one interface, and their rollback.
 
-use std::io;
-
 use nix::errno::Errno;
 
 use super::{
     error::{SteerError, advice, unsupported},
-    flow_rules::PortRule,
+    flow_rules::{FlowRules, PortRule},
     records::RuleRecords,
 };
 
@@ -18,32 +16,13 @@ pub struct Change {
     pub(super) deleted: Vec<PortRule>,
 }
 
-/// A NIC's rules: the kernel's, or a test's.
-pub(super) trait Rules {
-    /// Returns the rules that match the UDP destination port alone. Rules of other kinds are left out.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` when the driver supports no rules, `ENODEV` when there is no such interface.
-    fn rules(&self) -> io::Result<Vec<PortRule>>;
-    /// Adds a rule and returns it with its location. Existing rules keep precedence where the table is ordered.
-    ///
-    /// # Errors
-    /// The driver's error; `ENOSPC` when its table is full.
-    fn insert(&self, port: u16, queue: u32) -> io::Result<PortRule>;
-    /// Removes the rule at a location, whatever it matches.
-    ///
-    /// # Errors
-    /// The driver's error; usually `ENOENT` when there is no rule.
-    fn delete(&self, location: u32) -> io::Result<()>;
-}
-
-pub(super) struct RuleTable<'a, R> {
+pub(super) struct RuleTable<'a> {
     pub(super) ifname: &'a str,
-    pub(super) rules: &'a R,
+    pub(super) rules: &'a FlowRules,
     pub(super) records: &'a RuleRecords,
 }
 
-impl<R: Rules> RuleTable<'_, R> {
+impl RuleTable<'_> {
     /// Deletes own rules that are not wanted, and inserts those that are missing: in this order, since many drivers take
     /// no second rule for the same packets.
     pub(super) fn change(&self, own: &[PortRule], wanted: &[(u16, u32)]) -> Result<Change, SteerError> {

@@ -43,7 +43,6 @@ pub(super) fn unsupported(ifname: &str, source: io::Error) -> SteerError {
     SteerError::Unsupported { ifname: ifname.to_owned(), advice: advice(ifname, &source), source }
 }
 
-/// Returns the cause of a refusal, or a remedy.
 pub(super) fn advice(ifname: &str, refusal: &io::Error) -> String {
     if interface::filters(ifname).is_ok_and(|filters| filters == Filters::Off) {
         return format!("its filters are switched off: ethtool -K {ifname} ntuple on, then attach again");

@@ -9,8 +9,6 @@ use std::{ffi::CString, io, os::fd::AsRawFd as _, os::unix::net::UnixDatagram};
 use nix::libc;
 use serde::Serialize;
 
-use super::change::Rules;
-
 const GET_HASH: u32 = 0x29;
 const COUNT_RULES: u32 = 0x2e;
 const GET_RULE: u32 = 0x2f;
@@ -18,20 +16,17 @@ const LIST_RULES: u32 = 0x30;
 const DELETE_RULE: u32 = 0x31;
 const INSERT_RULE: u32 = 0x32;
 
-/// `UDP_V4_FLOW`.
 const UDP4: u32 = 2;
 /// `FLOW_EXT`: the extended fields are valid. Some drivers set it on all rules, with empty masks.
 const EXTENDED: u32 = 1 << 31;
 /// `RX_CLS_LOC_SPECIAL` in the reply to `ETHTOOL_GRXCLSRLCNT`: the driver chooses the location itself.
 const DRIVER_CHOOSES: u64 = 1 << 31;
-/// `RX_CLS_LOC_ANY`.
 const ANY_LOCATION: u32 = u32::MAX;
 /// Offset of the destination port in `ethtool_tcpip4_spec`.
 const PORT: usize = 10;
 /// Most rules that are listed: the size of the largest NIC tables.
 const LISTED: usize = 8192;
 
-/// `ethtool_rx_flow_spec`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct FlowSpec {
@@ -132,6 +127,48 @@ impl FlowRules {
         Ok(HASHED.iter().filter(|(bit, _)| request.data & bit != 0).map(|(_, name)| *name).collect())
     }
 
+    /// Returns the rules that match the UDP destination port alone.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` when the driver supports no rules, `ENODEV` when there is no such interface.
+    pub(super) fn rules(&self) -> io::Result<Vec<PortRule>> {
+        let mut found = Vec::new();
+        for location in self.table()?.used {
+            let mut request = RxNfc::<1>::new(GET_RULE);
+            request.spec.location = location;
+            match self.ioctl(&mut request) {
+                Ok(()) => found.extend(request.spec.port_rule()),
+                // Removed since it was listed.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Adds a rule and returns it with its location. Existing rules keep precedence where the table is ordered.
+    ///
+    /// # Errors
+    /// The driver's error; `ENOSPC` when its table is full.
+    pub(super) fn insert(&self, port: u16, queue: u32) -> io::Result<PortRule> {
+        let table = self.table()?;
+        let mut request = RxNfc::<1>::new(INSERT_RULE);
+        request.spec = FlowSpec::to_queue(port, queue);
+        request.spec.location = match table.driver_chooses {
+            true => ANY_LOCATION,
+            false => table.last_free().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?,
+        };
+        self.ioctl(&mut request)?;
+        Ok(PortRule { location: request.spec.location, port, queue })
+    }
+
+    /// Removes the rule at a location, whatever it matches.
+    pub(super) fn delete(&self, location: u32) -> io::Result<()> {
+        let mut request = RxNfc::<1>::new(DELETE_RULE);
+        request.spec.location = location;
+        self.ioctl(&mut request)
+    }
+
     fn table(&self) -> io::Result<Table> {
         let mut request = RxNfc::<1>::new(COUNT_RULES);
         self.ioctl(&mut request)?;
@@ -161,41 +198,6 @@ impl FlowRules {
         #[expect(unsafe_code, reason = "no safe crate wraps SIOCETHTOOL's classification rules")]
         let result = unsafe { libc::ioctl(fd, libc::SIOCETHTOOL as libc::Ioctl, &raw mut ifreq) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
-}
-
-impl Rules for FlowRules {
-    fn rules(&self) -> io::Result<Vec<PortRule>> {
-        let mut found = Vec::new();
-        for location in self.table()?.used {
-            let mut request = RxNfc::<1>::new(GET_RULE);
-            request.spec.location = location;
-            match self.ioctl(&mut request) {
-                Ok(()) => found.extend(request.spec.port_rule()),
-                // Removed since it was listed.
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(found)
-    }
-
-    fn insert(&self, port: u16, queue: u32) -> io::Result<PortRule> {
-        let table = self.table()?;
-        let mut request = RxNfc::<1>::new(INSERT_RULE);
-        request.spec = FlowSpec::to_queue(port, queue);
-        request.spec.location = match table.driver_chooses {
-            true => ANY_LOCATION,
-            false => table.last_free().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?,
-        };
-        self.ioctl(&mut request)?;
-        Ok(PortRule { location: request.spec.location, port, queue })
-    }
-
-    fn delete(&self, location: u32) -> io::Result<()> {
-        let mut request = RxNfc::<1>::new(DELETE_RULE);
-        request.spec.location = location;
-        self.ioctl(&mut request)
     }
 }
 
@@ -245,4 +247,4 @@ impl FlowSpec {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

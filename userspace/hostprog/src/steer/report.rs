@@ -6,14 +6,12 @@ use serde::Serialize;
 use sumac_loader::Interface;
 
 use super::{
-    change::Rules as _,
     error::advice,
     flow_rules::{FlowRules, PortRule},
     records::RuleRecords,
     wanted,
 };
 
-/// The mechanism that chooses a packet's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueChoice {
@@ -115,7 +113,6 @@ impl Steering {
         format!("{self}; a packet on another queue than its shard's crosses threads")
     }
 
-    /// Returns whether every shard's packets arrive on its queue.
     pub fn is_whole(&self) -> bool {
         matches!(self.by, QueueChoice::OneQueue | QueueChoice::Rules)
     }
@@ -153,7 +150,6 @@ impl fmt::Display for RuleStatus {
     }
 }
 
-/// Formats numbers with commas, the first few of many.
 fn list(ports: &[u16]) -> String {
     const SHOWN: usize = 8;
     let mut shown: Vec<String> = ports.iter().take(SHOWN).map(u16::to_string).collect();

@@ -1,55 +1,18 @@
 //! Changes to the rules of a simulated NIC, and their records.
 
-use std::{cell::RefCell, fs, io};
+use std::fs;
 
 use clap::ValueEnum as _;
 
-use super::{change::Rules, flow_rules::PortRule, *};
+use super::{flow_rules::tests::FakeDriver, *};
 
-/// A NIC with four locations, used from the last down.
-#[derive(Default)]
-struct Nic {
-    rules: RefCell<Vec<PortRule>>,
-    /// A port whose rule is refused.
-    refuses: Option<u16>,
-    /// Its filters are switched off.
-    is_off: bool,
-    /// Rules cannot be deleted.
-    keeps: bool,
-}
-
-impl Rules for Nic {
-    fn rules(&self) -> io::Result<Vec<PortRule>> {
-        if self.is_off {
-            return Err(io::Error::from_raw_os_error(nix::libc::EOPNOTSUPP));
-        }
-        Ok(self.rules.borrow().clone())
-    }
-
-    fn insert(&self, port: u16, queue: u32) -> io::Result<PortRule> {
-        let mut rules = self.rules.borrow_mut();
-        if self.refuses == Some(port) || rules.iter().any(|rule| rule.port == port) {
-            return Err(io::Error::from_raw_os_error(nix::libc::EEXIST));
-        }
-        let free = (0..4).rev().find(|location| rules.iter().all(|rule| rule.location != *location));
-        let location = free.ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENOSPC))?;
-        let rule = PortRule { location, port, queue };
-        rules.push(rule);
-        Ok(rule)
-    }
-
-    fn delete(&self, location: u32) -> io::Result<()> {
-        if self.keeps {
-            return Err(io::Error::from_raw_os_error(nix::libc::EBUSY));
-        }
-        self.rules.borrow_mut().retain(|rule| rule.location != location);
-        Ok(())
-    }
+fn nic() -> FlowRules {
+    FlowRules::fake(FakeDriver::default())
 }
 
 /// Returns the ports and queues of the NIC's rules, in order.
-fn steered(nic: &Nic) -> Vec<(u16, u32)> {
-    let mut rules: Vec<_> = nic.rules.borrow().iter().map(|rule| (rule.port, rule.queue)).collect();
+fn steered(nic: &FlowRules) -> Vec<(u16, u32)> {
+    let mut rules: Vec<_> = nic.rules().unwrap().iter().map(|rule| (rule.port, rule.queue)).collect();
     rules.sort_unstable();
     rules
 }
@@ -64,11 +27,11 @@ impl Records {
         Records(RuleRecords::of_interface(&path))
     }
 
-    fn table<'a>(&'a self, nic: &'a Nic) -> RuleTable<'a, Nic> {
+    fn table<'a>(&'a self, nic: &'a FlowRules) -> RuleTable<'a> {
         RuleTable { ifname: "eth9", rules: nic, records: &self.0 }
     }
 
-    fn change(&self, nic: &Nic, wanted: &[(u16, u32)]) -> Result<Change, SteerError> {
+    fn change(&self, nic: &FlowRules, wanted: &[(u16, u32)]) -> Result<Change, SteerError> {
         self.table(nic).change(&self.0.read().unwrap(), wanted)
     }
 
@@ -104,7 +67,7 @@ fn values_are_displayed_as_they_are_parsed() {
 
 #[test]
 fn rules_are_inserted_once_changed_and_deleted() {
-    let (nic, records) = (Nic::default(), Records::new("life"));
+    let (nic, records) = (nic(), Records::new("life"));
     let two = [(48700, 0), (48701, 1)];
     assert_eq!(records.change(&nic, &two).unwrap().inserted.len(), 2);
     let again = records.change(&nic, &two).unwrap();
@@ -120,7 +83,7 @@ fn rules_are_inserted_once_changed_and_deleted() {
 
 #[test]
 fn rules_of_others_are_used_and_stay() {
-    let (nic, records) = (Nic::default(), Records::new("others"));
+    let (nic, records) = (nic(), Records::new("others"));
     nic.insert(48700, 0).unwrap();
     let _ = records.change(&nic, &[(48700, 0), (48701, 1)]).unwrap();
     assert_eq!(records.ports(), [48701]);
@@ -128,13 +91,13 @@ fn rules_of_others_are_used_and_stay() {
     assert_eq!(steered(&nic), [(48700, 0)]);
 
     let error = records.change(&nic, &[(48700, 1)]).unwrap_err().to_string();
-    assert!(error.contains("port 48700 to queue 0 and not 1") && error.contains("eth9 delete 3"), "{error}");
+    assert!(error.contains("port 48700 to queue 0 and not 1") && error.contains("eth9 delete 7"), "{error}");
     assert_eq!((steered(&nic), records.ports()), (vec![(48700, 0)], vec![]));
 }
 
 #[test]
 fn where_one_is_refused_wrong_own_rules_are_deleted() {
-    let (nic, records) = (Nic::default(), Records::new("misled"));
+    let (nic, records) = (nic(), Records::new("misled"));
     let _ = records.change(&nic, &[(48700, 0), (48701, 1)]).unwrap();
     nic.insert(48702, 3).unwrap();
     let wanted = [(48700, 0), (48701, 2), (48702, 0)];
@@ -145,11 +108,11 @@ fn where_one_is_refused_wrong_own_rules_are_deleted() {
 
 #[test]
 fn rules_that_others_deleted_are_inserted_again() {
-    let (nic, records) = (Nic::default(), Records::new("lost"));
+    let (nic, records) = (nic(), Records::new("lost"));
     let _ = records.change(&nic, &[(48700, 0), (48701, 1)]).unwrap();
-    nic.rules.borrow_mut().clear();
+    nic.rules().unwrap().iter().for_each(|rule| nic.delete(rule.location).unwrap());
     // At the location of an own one, and not own.
-    nic.rules.borrow_mut().push(PortRule { location: 3, port: 9, queue: 0 });
+    assert_eq!(nic.insert(9, 0).unwrap().location, 7);
     let _ = records.change(&nic, &[(48700, 0)]).unwrap();
     assert_eq!((steered(&nic), records.ports()), (vec![(9, 0), (48700, 0)], vec![48700]));
     let _ = records.change(&nic, &[]).unwrap();
@@ -158,24 +121,24 @@ fn rules_that_others_deleted_are_inserted_again() {
 
 #[test]
 fn a_refused_rule_leaves_all_as_it_was() {
-    let (mut nic, records) = (Nic::default(), Records::new("refused"));
+    let (nic, records) = (nic(), Records::new("refused"));
     let before = [(48700, 0), (48701, 1)];
     let _ = records.change(&nic, &before).unwrap();
-    nic.refuses = Some(48703);
+    nic.driver().refuses.set(Some(48703));
     let error = records.change(&nic, &[(48700, 1), (48702, 0), (48703, 1)]).unwrap_err().to_string();
     assert!(error.contains("port 48703 to queue 1") && error.contains("ethtool -n eth9"), "{error}");
     assert_eq!((steered(&nic), records.ports()), (before.to_vec(), vec![48700, 48701]));
 
-    nic.refuses = None;
-    let five: Vec<_> = (0..5).map(|shard| (48700 + shard, 0)).collect();
-    let error = records.change(&nic, &five).unwrap_err().to_string();
+    nic.driver().refuses.set(None);
+    let nine: Vec<_> = (0..9).map(|shard| (48700 + shard, 0)).collect();
+    let error = records.change(&nic, &nine).unwrap_err().to_string();
     assert!(error.contains("table is full"), "{error}");
     assert_eq!((steered(&nic), records.ports()), (before.to_vec(), vec![48700, 48701]));
 }
 
 #[test]
 fn a_change_is_undone_when_a_later_step_fails() {
-    let (nic, records) = (Nic::default(), Records::new("undone"));
+    let (nic, records) = (nic(), Records::new("undone"));
     let before = [(48700, 0), (48701, 1)];
     let _ = records.change(&nic, &before).unwrap();
     let made = records.change(&nic, &[(48700, 1), (48701, 1), (48702, 0)]).unwrap();
@@ -185,9 +148,9 @@ fn a_change_is_undone_when_a_later_step_fails() {
 
 #[test]
 fn filters_that_are_switched_off_hold_no_rules() {
-    let (mut nic, records) = (Nic::default(), Records::new("off"));
+    let (nic, records) = (nic(), Records::new("off"));
     let _ = records.change(&nic, &[(48700, 0)]).unwrap();
-    nic.is_off = true;
+    nic.driver().is_off.set(true);
     assert!(matches!(records.change(&nic, &[(48700, 0)]), Err(SteerError::Unsupported { .. })));
     assert_eq!(records.ports(), [48700]);
     let _ = records.change(&nic, &[]).unwrap();
@@ -196,10 +159,10 @@ fn filters_that_are_switched_off_hold_no_rules() {
 
 #[test]
 fn a_rule_that_stays_is_named_and_recorded() {
-    let (mut nic, records) = (Nic::default(), Records::new("stays"));
+    let (nic, records) = (nic(), Records::new("stays"));
     let _ = records.change(&nic, &[(48700, 0)]).unwrap();
-    nic.keeps = true;
+    nic.driver().keeps.set(true);
     let error = records.change(&nic, &[]).unwrap_err().to_string();
-    assert!(error.contains("could not remove rule 3 of eth9") && error.contains("delete 3"), "{error}");
+    assert!(error.contains("could not remove rule 7 of eth9") && error.contains("delete 7"), "{error}");
     assert_eq!((steered(&nic), records.ports()), (vec![(48700, 0)], vec![48700]));
 }

@@ -1,19 +1,38 @@
 //! The rules' byte layout, and requests against a fake driver.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     mem::{offset_of, size_of},
 };
 
 use super::*;
 
-/// A driver with a table of eight locations that returns a real driver's errors.
+/// A driver with a table of eight locations that returns a real driver's errors, and takes no second rule for the same port.
 #[derive(Debug, Default)]
-pub(super) struct FakeDriver {
+pub struct FakeDriver {
     rules: RefCell<[Option<FlowSpec>; 8]>,
     driver_chooses: bool,
     /// Whether only the reply to the list request has the table's size.
     hides_size: bool,
+    /// A port whose rule is refused.
+    pub refuses: Cell<Option<u16>>,
+    /// Its filters are switched off.
+    pub is_off: Cell<bool>,
+    /// Rules cannot be deleted.
+    pub keeps: Cell<bool>,
+}
+
+impl FlowRules {
+    pub fn fake(driver: FakeDriver) -> FlowRules {
+        FlowRules { device: Device::Fake(Box::new(driver)), name: [0; libc::IFNAMSIZ] }
+    }
+
+    pub fn driver(&self) -> &FakeDriver {
+        match &self.device {
+            Device::Fake(driver) => driver,
+            Device::Socket(_) => panic!("a kernel's driver"),
+        }
+    }
 }
 
 impl FakeDriver {
@@ -22,6 +41,7 @@ impl FakeDriver {
         let mut rules = self.rules.borrow_mut();
         let location = request.spec.location as usize;
         match request.command {
+            COUNT_RULES if self.is_off.get() => return refused(libc::EOPNOTSUPP),
             COUNT_RULES => {
                 request.count = rules.iter().flatten().count() as u32;
                 let size = if self.hides_size { 0 } else { 8 };
@@ -39,11 +59,17 @@ impl FakeDriver {
                 Some(rule) => request.spec = FlowSpec { location: location as u32, ..rule },
                 None => return refused(libc::ENOENT),
             },
+            DELETE_RULE if self.keeps.get() => return refused(libc::EBUSY),
             DELETE_RULE => match rules.get_mut(location).and_then(Option::take) {
                 Some(_) => {}
                 None => return refused(libc::ENOENT),
             },
             INSERT_RULE => {
+                let port = request.spec.port_rule().map(|rule| rule.port);
+                let is_there = |rule: &FlowSpec| rule.port_rule().map(|rule| rule.port) == port;
+                if port == self.refuses.get() || rules.iter().flatten().any(is_there) {
+                    return refused(libc::EEXIST);
+                }
                 let wanted = match request.spec.location {
                     ANY_LOCATION if self.driver_chooses => rules.iter().position(Option::is_none),
                     location => Some(location as usize),
@@ -60,10 +86,6 @@ impl FakeDriver {
     }
 }
 
-fn fake(driver: FakeDriver) -> FlowRules {
-    FlowRules { device: Device::Fake(Box::new(driver)), name: [0; libc::IFNAMSIZ] }
-}
-
 #[test]
 fn rules_are_inserted_listed_and_deleted() {
     let drivers = [
@@ -77,7 +99,7 @@ fn rules_are_inserted_listed_and_deleted() {
     ];
     for (what, driver, locations) in drivers {
         driver.rules.borrow_mut()[3] = Some(FlowSpec { flow_type: 1, ..FlowSpec::to_queue(80, 0) });
-        let flows = fake(driver);
+        let flows = FlowRules::fake(driver);
         assert_eq!(flows.rules().unwrap(), [], "{what}: a rule of another kind");
         let inserted = [flows.insert(48700, 0).unwrap(), flows.insert(48701, 1).unwrap()];
         let expected = [(locations[0], 48700, 0), (locations[1], 48701, 1)];
@@ -95,7 +117,7 @@ fn rules_are_inserted_listed_and_deleted() {
 #[test]
 fn a_full_table_is_an_error() {
     for driver_chooses in [false, true] {
-        let flows = fake(FakeDriver { driver_chooses, ..FakeDriver::default() });
+        let flows = FlowRules::fake(FakeDriver { driver_chooses, ..FakeDriver::default() });
         for port in 0..8 {
             flows.insert(port, 0).unwrap();
         }
@@ -105,7 +127,10 @@ fn a_full_table_is_an_error() {
 
 #[test]
 fn the_hash_is_reported_by_its_fields() {
-    assert_eq!(fake(FakeDriver::default()).udp4_hash().unwrap(), ["source address", "destination port"]);
+    assert_eq!(
+        FlowRules::fake(FakeDriver::default()).udp4_hash().unwrap(),
+        ["source address", "destination port"]
+    );
 }
 
 /// The rule that ethtool 6.1 hands to the kernel for `ethtool -N eth1 flow-type udp4 dst-port 48700 action 2 loc 7`:
