@@ -14,39 +14,12 @@ use sumac_wire::{
     frame::{IPV4_LEN, UDP_LEN},
     tables::WorkerEntry,
 };
-use thiserror::Error;
 
 use crate::{
     job::{self, AddJobError, Placed},
     pins::AggregatorPins,
-    tables::{TableError, Tables},
+    tables::{OpenError, Tables},
 };
-
-#[derive(Debug, Error)]
-pub enum OpenError {
-    #[error(
-        "no aggregator is attached in this network namespace (looked in {path}); attach one: sumac-agg attach IFACE..."
-    )]
-    NotAttached { path: String },
-    #[error(transparent)]
-    Pins(#[from] PinError),
-    #[error(transparent)]
-    Table(#[from] TableError),
-}
-
-#[derive(Debug, Error)]
-pub enum ChangeError {
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    #[error(transparent)]
-    Job(#[from] AddJobError),
-}
-
-impl From<TableError> for ChangeError {
-    fn from(error: TableError) -> ChangeError {
-        ChangeError::Open(error.into())
-    }
-}
 
 /// An attached aggregator, by its pins. Every call opens them anew, so that a long-lived handle does not access maps that
 /// were replaced meanwhile. Its callers must be threads of one network namespace.
@@ -56,7 +29,6 @@ pub struct Aggregator {
 }
 
 impl Aggregator {
-    /// Opens the aggregator of the calling thread's network namespace.
     pub fn open(pin_root: &Path) -> Result<Aggregator, OpenError> {
         let pins = AggregatorPins::here(pin_root).map_err(PinError::at(pin_root))?;
         let aggregator = Aggregator { pins };
@@ -72,7 +44,6 @@ impl Aggregator {
         &self.pins
     }
 
-    /// Opens the maps.
     pub fn tables(&self) -> Result<Tables, OpenError> {
         if !self.pins.map(sumac_agg_layout::name::STATE).exists() {
             return Err(OpenError::NotAttached { path: self.pins.path().display().to_string() });
@@ -85,7 +56,6 @@ impl Aggregator {
         Ok(self.tables()?.state.get(0)?)
     }
 
-    /// Returns the aggregator's own address, which workers use instead of the kernel's on their side.
     pub fn own_ip(&self) -> Result<Option<Ipv4Addr>, OpenError> {
         let own_ip = self.state()?.own_ip;
         Ok((own_ip != 0).then(|| Ipv4Addr::from_bits(own_ip)))
@@ -108,13 +78,13 @@ impl Aggregator {
     ///
     /// # Errors
     /// See [`AddJobError`]; then nothing is added.
-    pub fn add_job(&self, new: &NewJob) -> Result<Placed, ChangeError> {
+    pub fn add_job(&self, new: &NewJob) -> Result<Placed, AddJobError> {
         let _lock = self.lock()?;
         add_job(&mut self.tables()?, new)
     }
 
     /// As [`Aggregator::add_job`], in the first gap of the pool that is large enough.
-    pub fn add_job_anywhere(&self, mut new: NewJob) -> Result<Placed, ChangeError> {
+    pub fn add_job_anywhere(&self, mut new: NewJob) -> Result<Placed, AddJobError> {
         let _lock = self.lock()?;
         let mut tables = self.tables()?;
         job::place(&tables, &mut new)?;
@@ -122,12 +92,12 @@ impl Aggregator {
     }
 
     /// Reduces a job to the first of its slots: see [`job::resize`].
-    pub fn resize_job(&self, job: u16, lane_slots: u32) -> Result<(), ChangeError> {
+    pub fn resize_job(&self, job: u16, lane_slots: u32) -> Result<(), AddJobError> {
         let _lock = self.lock()?;
-        Ok(job::resize(&mut self.tables()?, job, lane_slots)?)
+        job::resize(&mut self.tables()?, job, lane_slots)
     }
 
-    pub fn remove_job(&self, job: u16) -> Result<bool, ChangeError> {
+    pub fn remove_job(&self, job: u16) -> Result<bool, AddJobError> {
         let _lock = self.lock()?;
         Ok(job::remove(&mut self.tables()?, job)?)
     }
@@ -138,7 +108,7 @@ impl Aggregator {
 }
 
 /// Adds a job, of which the frames of every worker, root and parameter host fit through an interface of the aggregator.
-fn add_job(tables: &mut Tables, new: &NewJob) -> Result<Placed, ChangeError> {
+fn add_job(tables: &mut Tables, new: &NewJob) -> Result<Placed, AddJobError> {
     let (ports, elements) = (tables.ports()?, new.entry.elements);
     let fits = |ifindex, none: AddJobError| {
         let Some(port) = Interface::by_index(ifindex).ok().filter(|_| ports.contains(&ifindex)) else {
@@ -156,5 +126,5 @@ fn add_job(tables: &mut Tables, new: &NewJob) -> Result<Placed, ChangeError> {
     for (rank, WorkerEntry { ip, ifindex, .. }) in new.workers.iter().enumerate() {
         fits(*ifindex, AddJobError::NoPort { rank, ip: (*ip).into(), ifindex: *ifindex })?;
     }
-    Ok(job::add(tables, new)?)
+    job::add(tables, new)
 }

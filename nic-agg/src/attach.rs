@@ -4,7 +4,10 @@ use std::{net::Ipv4Addr, num::ParseIntError, path::PathBuf, time::Duration};
 
 use aya::Ebpf;
 use sumac_agg_layout::{MAX_PORTS, State, state_flag};
-use sumac_hostprog::{Steer, SteerError};
+use sumac_hostprog::{
+    Steer, SteerError,
+    steer::{self, Change, records::RuleRecords, report},
+};
 use sumac_loader::{
     BoundXdpMode, DEFAULT_PIN_ROOT, Interface, LoadError, PinError, Variant, XdpAttachment, XdpMode,
     pins::PROGRAM,
@@ -18,7 +21,6 @@ use crate::{
     pool::{self, DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOT_TIMEOUT, DEFAULT_SLOTS, Pools},
     preflight::{self, NotReady},
     program,
-    steering::Steering,
     tables::{TableError, Tables},
 };
 
@@ -224,8 +226,8 @@ fn attach_locked(
         }
     });
     let attachments: Vec<_> = named.into_iter().chain(others).collect();
-    let steering = Steering::new(options.steer, options.base_port, options.shards);
-    Attaching { options, pins, variant, ebpf, tables, steering, added: Vec::new() }.run(attachments)
+    let (changes, added) = (Vec::new(), Vec::new());
+    Attaching { options, pins, variant, ebpf, tables, changes, added }.run(attachments)
 }
 
 fn wanted_state(options: &AttachOptions, variant: Variant, elements: u16) -> State {
@@ -248,7 +250,8 @@ struct Attaching<'a> {
     variant: Variant,
     ebpf: Ebpf,
     tables: Tables,
-    steering: Steering,
+    /// The changes to the NICs' rules so far, to be undone together.
+    changes: Vec<(Interface, RuleRecords, Change)>,
     /// The interfaces that had no program of this aggregator before.
     added: Vec<Interface>,
 }
@@ -289,7 +292,7 @@ impl Attaching<'_> {
             }
             None => {}
         }
-        let steering = self.steering.apply(&interface, self.pins)?;
+        let steering = self.steer(&interface)?;
         // `auto` keeps the mode of a program that is there.
         let mode = match (self.options.mode, former) {
             (XdpMode::Auto, Some(BoundXdpMode::Generic)) => XdpMode::Generic,
@@ -300,6 +303,20 @@ impl Attaching<'_> {
         Ok(AggregatorInterface { interface: interface.name, mode, fallback, steering })
     }
 
+    /// Directs each shard's packets to one queue by rules in the NIC, and so to one CPU: then no two CPUs wait for the same
+    /// slots. One shard needs no rules: the NIC spreads its packets. Returns the choice of queues if there are several shards.
+    fn steer(&mut self, interface: &Interface) -> Result<Option<String>, SteerError> {
+        let ports @ (base_port, shards) = (self.options.base_port, self.options.shards);
+        let queues: Vec<u32> = (0..interface.rx_queues).collect();
+        let has_several = shards > 1;
+        let wanted = if has_several { steer::wanted(base_port, shards, &queues) } else { Vec::new() };
+        let records = self.pins.rules(&interface.name);
+        let change = steer::apply(self.options.steer, interface, &wanted, &records)?;
+        let report = has_several.then(|| report::examine(interface, ports, &queues, &records).to_string());
+        self.changes.push((interface.clone(), records, change));
+        Ok(report)
+    }
+
     /// Detaches the interfaces that were added, and undoes the changes to the NICs' rules.
     fn roll_back(mut self) {
         for Interface { name, index, .. } in &self.added {
@@ -308,7 +325,9 @@ impl Attaching<'_> {
                 tracing::warn!("{name}: {error}");
             }
         }
-        self.steering.roll_back();
+        for (interface, records, change) in self.changes {
+            steer::roll_back(change, &interface, &records);
+        }
     }
 }
 

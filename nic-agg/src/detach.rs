@@ -1,26 +1,14 @@
 //! Detaches the programs from their interfaces, and removes the maps when no job needs them.
 
-use std::{io, path::Path};
+use std::path::{Path, PathBuf};
 
-use sumac_hostprog::steer::records::RuleRecords;
+use sumac_hostprog::steer::{self, records::RuleRecords};
 use sumac_loader::{Interface, PinError};
-use thiserror::Error;
 
 use crate::{
     pins::{AggregatorPins, link_pin},
-    steering::release,
     tables::Tables,
 };
-
-#[derive(Debug, Error)]
-#[error("{0}; what was removed before stays removed, run it again")]
-pub struct DetachError(#[from] PinError);
-
-impl DetachError {
-    fn at(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self(PinError::at(path)(source))
-    }
-}
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detached {
@@ -31,14 +19,14 @@ pub struct Detached {
 
 /// Detaches the programs from `interfaces`, or from all when none is given, and deletes the rules inserted into their
 /// NICs. After the last interface the maps are removed too, unless there are jobs: these continue once the programs are
-/// attached again.
-pub fn detach(pin_root: &Path, interfaces: &[String]) -> Result<Detached, DetachError> {
-    let pins = AggregatorPins::here(pin_root).map_err(DetachError::at(pin_root))?;
+/// attached again. After an error, what was removed before stays removed.
+pub fn detach(pin_root: &Path, interfaces: &[String]) -> Result<Detached, PinError> {
+    let pins = AggregatorPins::here(pin_root).map_err(PinError::at(pin_root))?;
     let mut detached = Detached::default();
-    let Some(_lock) = pins.directory.lock().map_err(DetachError::at(pins.path()))? else {
+    let Some(_lock) = pins.directory.lock().map_err(PinError::at(pins.path()))? else {
         return Ok(detached);
     };
-    let all = pins.interfaces().map_err(DetachError::at(pins.path()))?;
+    let all = pins.interfaces().map_err(PinError::at(pins.path()))?;
     let tables = Tables::open(&pins);
     let mut tables = tables.inspect_err(|error| tracing::warn!("{error}: no job is kept")).ok();
     for interface in all.iter().filter(|name| interfaces.is_empty() || interfaces.contains(name)) {
@@ -61,18 +49,25 @@ pub fn detach(pin_root: &Path, interfaces: &[String]) -> Result<Detached, Detach
 
 /// Removes everything of the aggregators below `pin_root`, jobs and slots included: of this network namespace, or of all,
 /// also of those that are gone. Returns the paths removed.
-pub fn clean(pin_root: &Path, all_namespaces: bool) -> Result<Vec<std::path::PathBuf>, DetachError> {
+pub fn clean(pin_root: &Path, all_namespaces: bool) -> Result<Vec<PathBuf>, PinError> {
     let all = if all_namespaces {
         AggregatorPins::list(pin_root)
     } else {
         AggregatorPins::here(pin_root).map(|pins| vec![pins])
     };
     let mut removed = Vec::new();
-    for pins in all.map_err(DetachError::at(pin_root))? {
-        let _lock = pins.directory.lock().map_err(DetachError::at(pins.path()))?;
-        let steered = RuleRecords::interfaces(pins.path()).map_err(DetachError::at(pins.path()))?;
+    for pins in all.map_err(PinError::at(pin_root))? {
+        let _lock = pins.directory.lock().map_err(PinError::at(pins.path()))?;
+        let steered = RuleRecords::interfaces(pins.path()).map_err(PinError::at(pins.path()))?;
         steered.iter().for_each(|interface| release(&pins, interface));
         removed.extend(pins.directory.remove_all()?);
     }
     Ok(removed)
+}
+
+/// Deletes the rules inserted for an interface. A rule that stays is a warning, and keeps nothing else.
+fn release(pins: &AggregatorPins, interface: &str) {
+    if let Err(error) = steer::remove(pins.directory.namespace(), interface, &pins.rules(interface)) {
+        tracing::warn!("{error}");
+    }
 }

@@ -9,7 +9,7 @@ use sumac_wire::MAX_JOBS;
 use thiserror::Error;
 
 use crate::{
-    aggregator::{Aggregator, ChangeError},
+    aggregator::Aggregator,
     job::AddJobError,
     tables::{TableError, Tables},
 };
@@ -49,7 +49,6 @@ pub fn percent(threshold: u32) -> f64 {
     (f64::from(threshold) / THRESHOLDS * 1e9).round() / 1e7
 }
 
-/// Returns the drops of frames that arrive and of frames that leave.
 pub fn drops(up: DropRate, down: DropRate) -> Drops {
     Drops { up: up.threshold(), down: down.threshold() }
 }
@@ -90,12 +89,12 @@ pub fn numbers(job: Option<u16>) -> Result<Range<u16>, JobError> {
 
 impl Aggregator {
     /// Sets the drops of one job, or of all, present and future.
-    pub fn set_drops(&self, job: Option<u16>, drops: Drops) -> Result<(), ChangeError> {
-        let numbers = numbers(job).map_err(AddJobError::from)?;
+    pub fn set_drops(&self, job: Option<u16>, drops: Drops) -> Result<(), AddJobError> {
+        let numbers = numbers(job)?;
         let _lock = self.lock()?;
         let mut tables = self.tables()?;
         for job in numbers {
-            tables.set_drops(job, drops)?;
+            tables.drops.set(job.into(), &drops)?;
         }
         Ok(flag(&mut tables)?)
     }
@@ -105,7 +104,7 @@ impl Aggregator {
 fn flag(tables: &mut Tables) -> Result<(), TableError> {
     let mut any = false;
     for job in 1..MAX_JOBS as u16 {
-        any |= tables.drops(job)? != Drops::default();
+        any |= tables.drops.get(job.into())? != Drops::default();
     }
     let state = tables.state.get(0)?;
     let flags = if any { state.flags | state_flag::DROPS } else { state.flags & !state_flag::DROPS };

@@ -18,7 +18,7 @@
 //! | [`control_status`] | the status of the control plane |
 //! | [`local`] | requests to a running `sumac-agg serve` |
 //! | [`preflight`] | requirements for attaching |
-//! | [`program`], [`pins`], `steering` | the object file; the names of pins; rules in the NICs |
+//! | [`program`], [`pins`] | the object file; the names of pins |
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
@@ -36,10 +36,10 @@ pub mod preflight;
 pub mod program;
 pub mod replay;
 pub mod status;
-mod steering;
 pub mod tables;
 
-pub use aggregator::{Aggregator, OpenError};
+pub use aggregator::Aggregator;
 pub use attach::{AttachError, AttachOptions, attach};
-pub use detach::{DetachError, clean, detach};
+pub use detach::{clean, detach};
 pub use job::AddJobError;
+pub use tables::OpenError;

@@ -28,17 +28,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a question: what is longer is none.
 const LONGEST_QUESTION: u64 = 4096;
 
-/// Returns the name of a host aggregator's socket, by its first UDP port.
 pub fn host_name(base_port: u16) -> String {
     format!("sumac-agg/host/{base_port}")
 }
 
-/// Returns the name of the socket of the process that serves an eBPF aggregator.
 pub fn ebpf_name(pins: &AggregatorPins) -> String {
     format!("sumac-agg/ebpf{}", pins.path().display())
 }
 
-/// Returns the name of a control plane's socket, by its TCP port.
 pub fn control_name(port: u16) -> String {
     format!("sumac-agg/control/{port}")
 }

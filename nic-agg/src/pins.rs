@@ -22,14 +22,12 @@ use sumac_loader::{
 
 pub const EGRESS: &str = "prog-out";
 
-/// The pins of one aggregator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AggregatorPins {
     pub directory: PinDirectory,
 }
 
 impl AggregatorPins {
-    /// Returns the pins for the calling thread's network namespace.
     pub fn here(pin_root: &Path) -> io::Result<AggregatorPins> {
         let namespace = namespace::current()?;
         let path = root(pin_root).join(namespace.to_string());

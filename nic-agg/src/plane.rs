@@ -19,9 +19,10 @@ use sumac_control::{
 use sumac_wire::tables::WorkerEntry;
 
 use crate::{
-    aggregator::{Aggregator, ChangeError, OpenError},
-    job::worker_entry,
+    aggregator::Aggregator,
+    job::{AddJobError, worker_entry},
     status::chunk_limit,
+    tables::OpenError,
 };
 
 /// An attached aggregator that takes jobs from a control plane.
@@ -31,7 +32,6 @@ pub struct EbpfPlane {
 }
 
 impl EbpfPlane {
-    /// Opens the aggregator of the calling thread's network namespace.
     pub fn open(pin_root: &Path) -> Result<EbpfPlane, OpenError> {
         Ok(EbpfPlane { aggregator: Aggregator::open(pin_root)?, reasons: SlotsReasons::default() })
     }
@@ -101,7 +101,7 @@ impl DataPlane for EbpfPlane {
         match self.aggregator.remove_job(job) {
             Ok(_) => Ok(()),
             // Where nothing is, the job is not either.
-            Err(ChangeError::Open(OpenError::NotAttached { .. })) => Ok(()),
+            Err(AddJobError::Open(OpenError::NotAttached { .. })) => Ok(()),
             Err(error) => Err(failed("removing a job", &error)),
         }
     }

@@ -12,10 +12,8 @@ pub const DEFAULT_DYNAMIC_SLOTS: u32 = 1024;
 /// The time without packets after which a dynamic job loses its slots to others.
 pub const DEFAULT_SLOT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The sizes of an aggregator's pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pools {
-    /// Slots for static jobs.
     pub slots: u32,
     /// Slots of each shard for dynamic jobs; zero: none are served.
     pub dynamic_slots: u32,
@@ -27,12 +25,10 @@ impl Pools {
         Pools { slots: state.slots, dynamic_slots: state.dynamic_slots, shards: state.shards }
     }
 
-    /// Returns the slots for dynamic jobs, of all shards.
     pub fn all_dynamic_slots(&self) -> u32 {
         self.dynamic_slots.saturating_mul(u32::from(self.shards))
     }
 
-    /// Returns the bytes of kernel memory that the pools take.
     pub fn memory(&self, variant: Variant) -> u64 {
         let tail = if variant == Variant::Jumbo { size_of::<Tail>() } else { 0 };
         let dynamic = u64::from(self.all_dynamic_slots()) * size_of::<DynamicSlot>() as u64;
@@ -40,7 +36,6 @@ impl Pools {
     }
 }
 
-/// Returns the variant of an aggregator's programs.
 pub fn variant_of(state: &State) -> Variant {
     if state.flags & state_flag::JUMBO != 0 { Variant::Jumbo } else { Variant::Plain }
 }

@@ -6,25 +6,20 @@
 
 use std::net::Ipv4Addr;
 
-use aya::{Ebpf, programs::ProgramError};
+use anyhow::{Context as _, bail};
+use aya::Ebpf;
 use serde::Serialize;
 use sumac_agg_host::NewJob;
 use sumac_agg_layout::{Replay, State, name};
-use sumac_loader::{LoadError, TestRun, map, program::find};
+use sumac_loader::{TestRun, map, program::find};
 use sumac_wire::{
     DEFAULT_BASE_PORT, Header, Kind, PAGE_ELEMENTS, Reason,
     admit::payload_len,
     frame::{self, Endpoints, OVERHEAD},
     tables::{JobEntry, WorkerEntry, job_flag},
 };
-use thiserror::Error;
 
-use crate::{
-    job::{self, AddJobError},
-    pool::Pools,
-    program,
-    tables::{TableError, Tables},
-};
+use crate::{job, pool::Pools, program, tables::Tables};
 
 const SLOTS: u32 = 64;
 const FIRST_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 10);
@@ -32,7 +27,6 @@ const AGGREGATOR_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const HOST_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const TOKEN: u64 = 0x5eed_f00d_cafe_1234;
 
-/// The cost of a frame in one job.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
     /// Whether the job is dynamic: then a parameter host's results are among the frames.
@@ -49,20 +43,6 @@ pub struct Measurement {
     pub ns_replay: u32,
 }
 
-#[derive(Debug, Error)]
-pub enum ReplayError {
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    #[error(transparent)]
-    Table(#[from] TableError),
-    #[error(transparent)]
-    Job(#[from] AddJobError),
-    #[error("the kernel did not run the aggregator's program: {0}")]
-    Run(#[from] ProgramError),
-    #[error("of {frames} replayed frames {accepted} were accepted: the times would be meaningless")]
-    Refused { frames: u64, accepted: u64 },
-}
-
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayOptions {
     pub dynamic: bool,
@@ -72,11 +52,7 @@ pub struct ReplayOptions {
 }
 
 /// Replays jobs of `workers` with frames of `elements`.
-pub fn replay(
-    workers: &[u8],
-    elements: &[u16],
-    options: ReplayOptions,
-) -> Result<Vec<Measurement>, ReplayError> {
+pub fn replay(workers: &[u8], elements: &[u16], options: ReplayOptions) -> anyhow::Result<Vec<Measurement>> {
     let mut measured = Vec::new();
     for elements in elements {
         for workers in workers {
@@ -86,7 +62,7 @@ pub fn replay(
     Ok(measured)
 }
 
-fn one(workers: u8, elements: u16, options: ReplayOptions) -> Result<Measurement, ReplayError> {
+fn one(workers: u8, elements: u16, options: ReplayOptions) -> anyhow::Result<Measurement> {
     let ReplayOptions { dynamic, checksum, repeat } = options;
     let job = job_of(workers, elements, options);
     let dynamic_slots = if dynamic { SLOTS } else { 0 };
@@ -98,10 +74,9 @@ fn one(workers: u8, elements: u16, options: ReplayOptions) -> Result<Measurement
         elements: PAGE_ELEMENTS as u16,
         base_port: DEFAULT_BASE_PORT,
         shards: 1,
-        flags: 0,
-        own_ip: 0,
         dynamic_slots,
         slot_timeout: u32::MAX,
+        ..State::default()
     };
     tables.state.set(0, &state)?;
     job::add(&mut tables, &job)?;
@@ -109,14 +84,13 @@ fn one(workers: u8, elements: u16, options: ReplayOptions) -> Result<Measurement
     let ns_replay = run(&mut ebpf, &job, &frame, true, repeat)?;
     let gross = run(&mut ebpf, &job, &frame, false, repeat)?;
     let counters = tables.counters()?;
-    let of =
-        |wanted| counters.iter().filter(|(reason, _)| *reason == wanted).map(|(_, count)| count).sum::<u64>();
-    let contributions =
-        of(Reason::Added) + of(Reason::Completed) + of(Reason::Forwarded) + of(Reason::Passed);
-    let accepted = contributions + of(Reason::Concluded);
+    use Reason::{Added, Completed, Concluded, Forwarded, Passed};
+    let is_accepted = |reason| matches!(reason, Added | Completed | Forwarded | Passed | Concluded);
+    let accepted =
+        counters.iter().filter(|(reason, _)| is_accepted(*reason)).map(|(_, count)| count).sum::<u64>();
     // The kernel adds a few runs to warm up.
     if accepted < u64::from(repeat) {
-        return Err(ReplayError::Refused { frames: u64::from(repeat), accepted });
+        bail!("of {repeat} replayed frames {accepted} were accepted: the times would be meaningless");
     }
     Ok(Measurement {
         dynamic,
@@ -129,7 +103,7 @@ fn one(workers: u8, elements: u16, options: ReplayOptions) -> Result<Measurement
     })
 }
 
-fn run(ebpf: &mut Ebpf, job: &NewJob, frame: &[u8], dry: bool, repeat: u32) -> Result<u32, ReplayError> {
+fn run(ebpf: &mut Ebpf, job: &NewJob, frame: &[u8], dry: bool, repeat: u32) -> anyhow::Result<u32> {
     let plan = Replay {
         turn: 0,
         world: job.workers.len() as u32,
@@ -140,7 +114,8 @@ fn run(ebpf: &mut Ebpf, job: &NewJob, frame: &[u8], dry: bool, repeat: u32) -> R
         dry: u32::from(dry),
     };
     map::write::<_, { size_of::<Replay>() }>(ebpf, name::REPLAY, 0, &plan)?;
-    let run = TestRun::of(find(ebpf, name::REPLAY_PROGRAM)?, frame, repeat)?;
+    let run = TestRun::of(find(ebpf, name::REPLAY_PROGRAM)?, frame, repeat)
+        .context("the kernel did not run the aggregator's program")?;
     Ok(u32::try_from(run.ns_per_frame).unwrap_or(u32::MAX))
 }
 

@@ -5,44 +5,65 @@ mod counters;
 use aya::{
     Ebpf,
     maps::{
-        Array, HashMap, Map, MapData, MapError, PerCpuArray,
+        HashMap, Map, MapData, MapError,
         xdp::{DevMapHash, XdpMapError},
     },
     programs::ProgramFd,
 };
 use sumac_agg_layout::{Drops, DynamicSlot, Injected, Lateness, MAX_PORTS, Slot, State, Tail, Times, name};
 pub use sumac_loader::map::TableError;
-use sumac_loader::map::{PerCpuTable, Table, open_pinned};
+use sumac_loader::{
+    PinError,
+    map::{PerCpuTable, Table, open_pinned},
+};
 use sumac_wire::{
     MAX_HOSTS, MAX_JOBS,
     reason::COUNTERS,
-    tables::{
-        EgressKey, JobEntry, WorkerCounters, WorkerEntry, job_flag, lane_index, parent_index, worker_index,
-    },
+    tables::{EgressKey, JobEntry, WorkerCounters, WorkerEntry, job_flag, parent_index},
 };
+use thiserror::Error;
 use zerocopy::transmute;
 
 use crate::pins::AggregatorPins;
 
 type Result<T> = std::result::Result<T, TableError>;
 
+#[derive(Debug, Error)]
+pub enum OpenError {
+    #[error(
+        "no aggregator is attached in this network namespace (looked in {path}); attach one: sumac-agg attach IFACE..."
+    )]
+    NotAttached { path: String },
+    #[error(transparent)]
+    Pins(#[from] PinError),
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
 /// All maps but the log's.
 pub struct Tables {
     /// Written by the loader, at index 0.
     pub state: Table<State, { size_of::<State>() }>,
-    jobs: Table<JobEntry, { size_of::<JobEntry>() }>,
-    workers: Table<WorkerEntry, { size_of::<WorkerEntry>() }>,
+    /// By job number.
+    pub entries: Table<JobEntry, { size_of::<JobEntry>() }>,
+    /// By [`sumac_wire::tables::worker_index`].
+    pub workers: Table<WorkerEntry, { size_of::<WorkerEntry>() }>,
     parents: Table<WorkerEntry, { size_of::<WorkerEntry>() }>,
-    lanes: Array<MapData, u32>,
+    /// The chunk that the next slot of a lane takes, by [`sumac_wire::tables::lane_index`].
+    pub lanes: Table<u32, 4>,
     egress: HashMap<MapData, [u8; size_of::<EgressKey>()], u32>,
     ports: DevMapHash<MapData>,
-    slots: Table<Slot, { size_of::<Slot>() }>,
-    tails: Table<Tail, { size_of::<Tail>() }>,
-    dynamic_slots: Table<DynamicSlot, { size_of::<DynamicSlot>() }>,
-    counters: PerCpuArray<MapData, u64>,
+    /// The pool, with the sums of both versions of each slot.
+    pub slots: Table<Slot, { size_of::<Slot>() }>,
+    /// The elements beyond the first page of each slot for jumbo frames.
+    pub tails: Table<Tail, { size_of::<Tail>() }>,
+    /// The slots for dynamic jobs, of one shard after the other.
+    pub dynamic_slots: Table<DynamicSlot, { size_of::<DynamicSlot>() }>,
+    counters: PerCpuTable<u64, 8>,
     job_counters: PerCpuTable<[u64; COUNTERS], { size_of::<[u64; COUNTERS]>() }>,
     worker_counters: PerCpuTable<WorkerCounters, { size_of::<WorkerCounters>() }>,
-    drops: Table<Drops, { size_of::<Drops>() }>,
+    /// By job number.
+    pub drops: Table<Drops, { size_of::<Drops>() }>,
     injected: PerCpuTable<Injected, { size_of::<Injected>() }>,
     times: PerCpuTable<Times, { size_of::<Times>() }>,
     lateness: PerCpuTable<Lateness, { size_of::<Lateness>() }>,
@@ -81,16 +102,16 @@ impl Tables {
         }
         Ok(Tables {
             state: table!(name::STATE, Table),
-            jobs: table!(name::JOBS, Table),
+            entries: table!(name::JOBS, Table),
             workers: table!(name::WORKERS, Table),
             parents: table!(name::PARENTS, Table),
-            lanes: open!(name::LANES),
+            lanes: table!(name::LANES, Table),
             egress: open!(name::EGRESS),
             ports: open!(name::PORTS),
             slots: table!(name::SLOTS, Table),
             tails: table!(name::TAILS, Table),
             dynamic_slots: table!(name::DYNAMIC_SLOTS, Table),
-            counters: open!(name::COUNTERS),
+            counters: table!(name::COUNTERS, PerCpuTable),
             job_counters: table!(name::JOB_COUNTERS, PerCpuTable),
             worker_counters: table!(name::WORKER_COUNTERS, PerCpuTable),
             drops: table!(name::DROPS, Table),
@@ -101,13 +122,11 @@ impl Tables {
         })
     }
 
-    pub fn job(&self, job: u16) -> Result<JobEntry> {
-        self.jobs.get(job.into())
-    }
-
     /// Returns all entries that were ever used, by number.
     pub fn jobs(&self) -> Result<Vec<(u16, JobEntry)>> {
-        let all = (0..MAX_JOBS as u16).map(|job| Ok((job, self.job(job)?))).collect::<Result<Vec<_>>>()?;
+        let all = (0..MAX_JOBS as u16)
+            .map(|job| Ok((job, self.entries.get(job.into())?)))
+            .collect::<Result<Vec<_>>>()?;
         Ok(all.into_iter().filter(|(_, entry)| *entry != JobEntry::default()).collect())
     }
 
@@ -115,18 +134,6 @@ impl Tables {
     pub fn active_jobs(&self) -> Vec<u16> {
         let jobs = self.jobs().unwrap_or_default().into_iter();
         jobs.filter(|(_, job)| job.flags & job_flag::ACTIVE != 0).map(|(number, _)| number).collect()
-    }
-
-    pub fn set_job(&mut self, job: u16, entry: JobEntry) -> Result<()> {
-        self.jobs.set(job.into(), &entry)
-    }
-
-    pub fn worker(&self, job: u16, rank: u16) -> Result<WorkerEntry> {
-        self.workers.get(worker_index(job, rank))
-    }
-
-    pub fn set_worker(&mut self, job: u16, rank: u16, entry: WorkerEntry) -> Result<()> {
-        self.workers.set(worker_index(job, rank), &entry)
     }
 
     /// Returns a job's parents: its root, or the parameter hosts of its shards in turn.
@@ -140,15 +147,6 @@ impl Tables {
             self.parents.set(parent_index(job, shard, MAX_HOSTS as u16), &entry)?;
         }
         Ok(())
-    }
-
-    /// Returns the chunk that the next slot of a lane takes.
-    pub fn lane(&self, job: u16, lane: u16) -> Result<u32> {
-        self.lanes.get(&lane_index(job, lane), 0).map_err(reading(name::LANES))
-    }
-
-    pub fn set_lane(&mut self, job: u16, lane: u16, seq: u32) -> Result<()> {
-        self.lanes.set(lane_index(job, lane), seq, 0).map_err(writing(name::LANES))
     }
 
     pub fn set_egress(&mut self, job: u16, ifindex: u32, rank: u16) -> Result<()> {
@@ -200,24 +198,5 @@ impl Tables {
         let [a, b, c, d, e, f] = mac;
         let value = u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]);
         self.own.insert(ifindex, value, 0).map_err(writing(name::OWN))
-    }
-
-    /// Returns a slot of the pool, with the sums of its two versions.
-    pub fn slot(&self, index: u32) -> Result<Slot> {
-        self.slots.get(index)
-    }
-
-    /// Returns the elements beyond the first page of a slot for jumbo frames.
-    pub fn tail(&self, index: u32) -> Result<Tail> {
-        self.tails.get(index)
-    }
-
-    /// Returns a slot for dynamic jobs; `index` counts over all shards.
-    pub fn dynamic_slot(&self, index: u32) -> Result<DynamicSlot> {
-        self.dynamic_slots.get(index)
-    }
-
-    pub fn pool_len(&self) -> u32 {
-        self.slots.len()
     }
 }

@@ -19,7 +19,7 @@ use sumac_job::JobSpec;
 use support::{
     frames::header,
     job_of, needs_privileges,
-    net::{Namespace, Pins, cable},
+    net::{Namespace, cable},
     serve::{endpoint, request},
 };
 
@@ -28,18 +28,17 @@ const BIN: &str = env!("CARGO_BIN_EXE_sumac-agg");
 struct Shell {
     middle: Namespace,
     worker: Namespace,
-    pins: Pins,
 }
 
 impl Shell {
     fn new() -> Shell {
         let (middle, worker) = (Namespace::new("agg"), Namespace::new("w"));
         cable((&middle, "p0", Some("10.79.0.1/24")), (&worker, "w", Some("10.79.0.2/24")));
-        Shell { middle, worker, pins: Pins::new() }
+        Shell { middle, worker }
     }
 
     fn run(&self, line: &str) -> Output {
-        self.middle.output(&format!("{BIN} {line} --pin-root {}", self.pins.0.display()))
+        self.middle.output(&format!("{BIN} {line} --pin-root {}", self.middle.pins.display()))
     }
 
     /// Returns the standard output of a line that succeeds.
@@ -115,7 +114,7 @@ fn rejected_jobs_and_bad_tokens_are_told_once() {
     let net = format!("--net=/run/netns/{}", shell.middle.name);
     let mut logs = Command::new("nsenter")
         .args([&net, BIN, "logs", "--pin-root"])
-        .arg(&shell.pins.0)
+        .arg(&shell.middle.pins)
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -242,7 +241,7 @@ fn the_reason_for_a_jobs_slots_is_shown() {
     let state_dir = secret.with_extension("state");
     let mut serve = Command::new("nsenter")
         .args([&format!("--net=/run/netns/{}", shell.middle.name), BIN, "serve", "--pin-root"])
-        .arg(&shell.pins.0)
+        .arg(&shell.middle.pins)
         .arg("--secret-file")
         .arg(&secret)
         .arg("--state-dir")

@@ -2,28 +2,23 @@
 //! XDP, and the aggregator going away under both.
 //!
 //! ```text
-//!  namespace sctl<pid>w0                namespace sctl<pid>agg
+//!  namespace of worker 0                namespace of the aggregator
 //!  10.98.0.2  to-agg ----- veth ------- w0  10.98.0.1   XDP aggregator,
-//!  namespace sctl<pid>w1                                control plane on TCP 48600
+//!  namespace of worker 1                                control plane on TCP 48600
 //!  10.98.1.2  to-agg ----- veth ------- w1  10.98.1.1
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
-#[allow(dead_code, reason = "each test file uses a part")]
-#[path = "support/serve.rs"]
-mod serve;
+mod support;
 
 use std::{
-    fs::File,
     net::{Ipv4Addr, SocketAddr, UdpSocket},
-    path::{Path, PathBuf},
-    process::Command,
+    path::PathBuf,
     sync::{Arc, Barrier, mpsc},
     thread,
     time::Duration,
 };
 
-use serve::{endpoint, request};
 use sumac_agg::{AttachOptions, attach, clean, detach, plane::EbpfPlane};
 use sumac_control::{
     FailureKind, Identity, JobFailure, Member, MemberState, Outcome, Secret, Secrets, join,
@@ -36,6 +31,11 @@ use sumac_wire::{
     header::{HEADER_LEN, flag},
     stream::place,
 };
+use support::{
+    needs_privileges,
+    net::{Namespace, cable},
+    serve::{endpoint, request},
+};
 use tokio::{runtime::Runtime, sync::oneshot};
 
 const WORKERS: u16 = 2;
@@ -44,81 +44,35 @@ const SECRET: &str = "a secret for this test";
 /// Ends a test that hangs; nothing here takes as long.
 const HANGS: Duration = Duration::from_secs(60);
 
-fn run(program: &str, arguments: &str) -> Result<(), String> {
-    let output =
-        Command::new(program).args(arguments.split(' ')).output().map_err(|error| error.to_string())?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr)))
-}
-
-/// The namespaces, cables and pins; all end with it.
+/// The aggregator's host, and those of the workers.
 struct Lab {
-    prefix: String,
-    pin_root: PathBuf,
+    agg: Namespace,
+    workers: Vec<Namespace>,
 }
 
 impl Lab {
-    fn new() -> Result<Lab, String> {
-        let prefix = format!("sctl{}", std::process::id());
-        let lab = Lab { pin_root: PathBuf::from("/sys/fs/bpf").join(&prefix), prefix };
-        let agg = lab.name("agg");
-        run("ip", &format!("netns add {agg}"))?;
-        for rank in 0..WORKERS {
-            let worker = lab.name(&format!("w{rank}"));
-            run("ip", &format!("netns add {worker}"))?;
-            run("ip", &format!("-n {agg} link add w{rank} type veth peer name to-agg netns {worker}"))?;
-            run("ip", &format!("-n {agg} addr add 10.98.{rank}.1/24 dev w{rank}"))?;
-            run("ip", &format!("-n {worker} addr add 10.98.{rank}.2/24 dev to-agg"))?;
-            run("ip", &format!("-n {agg} link set w{rank} up"))?;
-            run("ip", &format!("-n {worker} link set to-agg up"))?;
-            // Checksums in the packets, where XDP can see them, and NAPI for frames that XDP sends.
-            run("ip", &format!("netns exec {worker} ethtool -K to-agg tx off gro on"))?;
+    fn new() -> Lab {
+        let (agg, workers) = (Namespace::new("agg"), (0..WORKERS).map(|_| Namespace::new("w")).collect());
+        let lab = Lab { agg, workers };
+        for (rank, worker) in lab.workers.iter().enumerate() {
+            let (own, peer) = (format!("10.98.{rank}.1/24"), format!("10.98.{rank}.2/24"));
+            cable((&lab.agg, &format!("w{rank}"), Some(&own)), (worker, "to-agg", Some(&peer)));
         }
-        Ok(lab)
-    }
-
-    fn name(&self, host: &str) -> String {
-        format!("{}{host}", self.prefix)
-    }
-
-    /// Runs `body` on a thread of its own inside a host.
-    fn on<T: Send + 'static>(
-        &self,
-        host: &str,
-        body: impl FnOnce() -> T + Send + 'static,
-    ) -> thread::JoinHandle<T> {
-        let path = format!("/run/netns/{}", self.name(host));
-        thread::spawn(move || {
-            let namespace = File::open(path).unwrap();
-            nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-            body()
-        })
+        lab
     }
 
     fn attach(&self) {
         let options = AttachOptions {
             slots: 64,
             elements: Some(360),
-            pin_root: self.pin_root.clone(),
+            pin_root: self.agg.pins.clone(),
             ..AttachOptions::new((0..WORKERS).map(|rank| format!("w{rank}")).collect())
         };
-        self.on("agg", move || attach(&options).unwrap()).join().unwrap();
+        self.agg.inside(|| attach(&options).unwrap());
     }
-}
 
-impl Drop for Lab {
-    fn drop(&mut self) {
-        let root = self.pin_root.clone();
-        let cleaned = self.on("agg", move || clean(&root, false).is_ok()).join();
-        if !matches!(cleaned, Ok(true)) {
-            eprintln!("pins may be left in {}", self.pin_root.display());
-        }
-        let _ = std::fs::remove_dir_all(&self.pin_root);
-        for host in ["agg".to_string()].into_iter().chain((0..WORKERS).map(|rank| format!("w{rank}"))) {
-            let _ = run("ip", &format!("netns del {}", self.name(&host)));
-        }
+    fn detach(&self) -> Vec<u16> {
+        self.agg.inside(|| detach(&self.agg.pins, &[]).unwrap().kept_jobs)
     }
 }
 
@@ -133,10 +87,10 @@ fn runtime() -> Runtime {
 
 /// Serves on the aggregator's host until told to stop.
 fn start_server(lab: &Lab) -> (oneshot::Sender<()>, thread::JoinHandle<()>) {
-    let (pin_root, state_dir) = (lab.pin_root.clone(), state_dir());
+    let (pin_root, state_dir) = (lab.agg.pins.clone(), state_dir());
     let (stop, stopped) = oneshot::channel::<()>();
     let (ready, is_ready) = mpsc::channel();
-    let thread = lab.on("agg", move || {
+    let thread = lab.agg.spawn(move || {
         let plane = EbpfPlane::open(&pin_root).unwrap();
         let secrets = Secrets { default: Some(Secret::new(SECRET).unwrap()), ..Secrets::default() };
         let options = ServerOptions {
@@ -286,29 +240,23 @@ fn worker(rank: u16, step: &Barrier) {
 
 #[test]
 fn jobs_of_remote_workers_survive_a_new_attach_and_fail_with_the_state() {
-    const NAME: &str = "jobs_of_remote_workers_survive_a_new_attach_and_fail_with_the_state";
-    let lab = match Lab::new() {
-        Ok(lab) => lab,
-        Err(why) if std::env::var("REQUIRE_PRIVILEGED").is_ok_and(|value| value == "1") => panic!("{why}"),
-        Err(why) => return println!("SKIP {NAME}: {why}"),
-    };
+    needs_privileges!("jobs_of_remote_workers_survive_a_new_attach_and_fail_with_the_state");
+    let lab = Lab::new();
     lab.attach();
     let (stop, server) = start_server(&lab);
     let step = Arc::new(Barrier::new(usize::from(WORKERS) + 1));
-    let workers: Vec<_> = (0..WORKERS)
-        .map(|rank| {
-            let step = step.clone();
-            lab.on(&format!("w{rank}"), move || worker(rank, &step))
-        })
-        .collect();
+    let start = |(rank, host): (u16, &Namespace)| {
+        let step = step.clone();
+        host.spawn(move || worker(rank, &step))
+    };
+    let workers: Vec<_> = (0..).zip(&lab.workers).map(start).collect();
     step.wait();
-    let kept = off(&lab, |root| detach(root, &[]).unwrap().kept_jobs);
-    assert_eq!(kept.len(), 1, "the job's slots are kept");
+    assert_eq!(lab.detach().len(), 1, "the job's slots are kept");
     thread::sleep(Duration::from_secs(1));
     lab.attach();
     step.wait();
     step.wait();
-    off(&lab, |root| clean(root, false).unwrap());
+    lab.agg.inside(|| clean(&lab.agg.pins, false).unwrap());
     lab.attach();
     step.wait();
     for worker in workers {
@@ -316,12 +264,6 @@ fn jobs_of_remote_workers_survive_a_new_attach_and_fail_with_the_state() {
     }
     drop(stop);
     server.join().unwrap();
-    let kept = off(&lab, |root| detach(root, &[]).unwrap().kept_jobs);
-    assert!(kept.is_empty(), "the last leave removed the job");
+    assert!(lab.detach().is_empty(), "the last leave removed the job");
     let _ = std::fs::remove_dir_all(state_dir());
-}
-
-fn off<T: Send + 'static>(lab: &Lab, body: impl FnOnce(&Path) -> T + Send + 'static) -> T {
-    let root = lab.pin_root.clone();
-    lab.on("agg", move || body(&root)).join().unwrap()
 }

@@ -8,16 +8,17 @@ use std::{
     time::Duration,
 };
 
-use sumac_agg::{Aggregator, AttachOptions, attach, job::worker_entry};
+use sumac_agg::{Aggregator, AttachOptions, attach, job::worker_entry, status::Status};
 use sumac_agg_host::NewJob;
 use sumac_control::neighbour;
 use sumac_loader::{BoundXdpMode, XdpMode};
-use sumac_wire::{DEFAULT_BASE_PORT, Header, Kind, MAX_ELEMENTS, PAGE_ELEMENTS, header::HEADER_LEN};
+use sumac_wire::{
+    DEFAULT_BASE_PORT, Header, Kind, MAX_ELEMENTS, PAGE_ELEMENTS, header::HEADER_LEN, tables::worker_index,
+};
 use support::{
     frames::{header, sum, value},
     job_of,
-    net::{FRAME_TIMEOUT, Namespace, Pins, cable},
-    privileged,
+    net::{FRAME_TIMEOUT, Namespace, cable, privileged},
 };
 
 /// The most elements for an MTU of 1500.
@@ -108,16 +109,82 @@ impl Job {
     }
 }
 
-fn attach_to(namespace: &Namespace, pins: &Pins, interfaces: &[&str], mode: XdpMode) -> Aggregator {
-    namespace.inside(|| {
-        let interfaces = interfaces.iter().map(ToString::to_string).collect();
+/// The aggregator, its workers' hosts, and the bridge for those that share a port.
+struct Lab {
+    middle: Namespace,
+    _others: Vec<Namespace>,
+    sockets: Vec<UdpSocket>,
+    ips: Vec<Ipv4Addr>,
+    ports: Vec<String>,
+}
+
+const GROUP: Ipv4Addr = Ipv4Addr::new(239, 77, 0, 5);
+
+impl Lab {
+    /// Makes the hosts of `world` workers, the first `shared` of them behind one port, the others behind a port each.
+    fn new(world: u8, shared: u8, elements: u16) -> Lab {
+        let (middle, bridge) = (Namespace::new("agg"), Namespace::new("br"));
+        let mtu = if elements > ELEMENTS { 9000 } else { 1500 };
+        let join = |a: (&Namespace, &str, Option<&str>), b: (&Namespace, &str, Option<&str>)| {
+            cable(a, b);
+            for (namespace, end, _) in [a, b] {
+                namespace.run(&format!("ip link set {end} mtu {mtu}"));
+            }
+        };
+        let (mut others, mut sockets, mut ips, mut ports) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        if shared > 0 {
+            bridge.run("ip link add br0 type bridge mcast_snooping 0");
+            bridge.run("ip link set br0 up");
+            join((&middle, "p0", Some("10.77.0.1/24")), (&bridge, "agg", None));
+            bridge.run("ip link set agg master br0");
+            ports.push("p0".to_owned());
+        }
+        for rank in 0..world {
+            let namespace = Namespace::new("w");
+            let ip = Ipv4Addr::new(10, 77, if rank < shared { 0 } else { rank }, 10 + rank);
+            let own = format!("{ip}/24");
+            if rank < shared {
+                join((&bridge, &format!("b{rank}"), None), (&namespace, "w", Some(&own)));
+                bridge.run(&format!("ip link set b{rank} master br0"));
+            } else {
+                let port = format!("p{}", ports.len());
+                join((&middle, &port, Some(&format!("10.77.{rank}.1/24"))), (&namespace, "w", Some(&own)));
+                ports.push(port);
+            }
+            let socket = namespace.socket(Ipv4Addr::UNSPECIFIED, WORKER_PORT);
+            namespace.inside(|| socket.join_multicast_v4(&GROUP, &ip).unwrap());
+            sockets.push(socket);
+            ips.push(ip);
+            others.push(namespace);
+        }
+        others.push(bridge);
+        Lab { middle, _others: others, sockets, ips, ports }
+    }
+
+    /// Plays a job of `workers` of the hosts; the one behind the last port gets nothing if it is not among them.
+    fn play(self, workers: usize, mode: XdpMode, elements: u16) -> (Namespace, Aggregator, Status) {
+        let Lab { middle, _others, mut sockets, ips, ports } = self;
+        let strangers = sockets.split_off(workers);
         let options =
-            AttachOptions { slots: 64, mode, pin_root: pins.0.clone(), ..AttachOptions::new(interfaces) };
-        let (aggregator, bound) = attach(&options).unwrap();
+            AttachOptions { slots: 64, mode, pin_root: middle.pins.clone(), ..AttachOptions::new(ports) };
+        let (aggregator, bound) = middle.inside(|| attach(&options).unwrap());
         let expected = if mode == XdpMode::Generic { BoundXdpMode::Generic } else { BoundXdpMode::Driver };
         assert!(bound.iter().all(|port| port.mode == expected), "{bound:?}");
-        aggregator
-    })
+        Job::add(&middle, &aggregator, sockets, &ips[..workers], elements).play();
+        for stranger in strangers {
+            stranger.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            assert!(
+                stranger.recv(&mut [0; 4000]).is_err(),
+                "a port without a worker of the job got a result"
+            );
+        }
+        let status = middle.inside(|| aggregator.status().unwrap());
+        (middle, aggregator, status)
+    }
+}
+
+fn count(status: &Status, reason: &str) -> u64 {
+    status.counters.get(reason).copied().unwrap_or(0)
 }
 
 /// ```text
@@ -127,31 +194,9 @@ fn attach_to(namespace: &Namespace, pins: &Pins, interfaces: &[&str], mode: XdpM
 ///   [x ]==p3
 /// ```
 fn play_behind_ports_of_their_own(mode: XdpMode, elements: u16) {
-    let (middle, pins) = (Namespace::new("agg"), Pins::new());
-    let (mut namespaces, mut sockets, mut ips) = (Vec::new(), Vec::new(), Vec::new());
-    for rank in 0..4u8 {
-        let namespace = Namespace::new("w");
-        let (own, peer) = (format!("10.77.{rank}.2/24"), format!("10.77.{rank}.1/24"));
-        cable((&middle, &format!("p{rank}"), Some(&peer)), (&namespace, "w", Some(&own)));
-        if elements > ELEMENTS {
-            middle.run(&format!("ip link set p{rank} mtu 9000"));
-            namespace.run("ip link set w mtu 9000");
-        }
-        let ip = Ipv4Addr::new(10, 77, rank, 2);
-        sockets.push(namespace.socket(ip, WORKER_PORT));
-        ips.push(ip);
-        namespaces.push(namespace);
-    }
-    let stranger = sockets.pop().unwrap();
-    let aggregator = attach_to(&middle, &pins, &["p0", "p1", "p2", "p3"], mode);
-    let job = Job::add(&middle, &aggregator, sockets, &ips[..3], elements);
-    job.play();
-    stranger.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    assert!(stranger.recv(&mut [0; 4000]).is_err(), "a port without a worker of the job got a result");
-    let status = middle.inside(|| aggregator.status().unwrap());
-    let count = |reason| status.counters.get(reason).copied().unwrap_or(0);
-    assert_eq!((count("completed"), count("replied"), count("probed")), (50, 1, 3), "{status:?}");
-    assert_eq!((count("sent"), count("not_for_port")), (150, 50), "{status:?}");
+    let (_, _, status) = Lab::new(4, 0, elements).play(3, mode, elements);
+    let counts = ["completed", "replied", "probed", "sent", "not_for_port"].map(|of| count(&status, of));
+    assert_eq!(counts, [50, 1, 3, 150, 50], "{status:?}");
     assert!(status.jobs[0].workers.iter().all(|worker| worker.added == 50), "{status:?}");
 }
 
@@ -161,37 +206,8 @@ fn play_behind_ports_of_their_own(mode: XdpMode, elements: u16) {
 ///   [w2]==/
 /// ```
 fn play_behind_one_port(mode: XdpMode, elements: u16) {
-    let (middle, bridge, pins) = (Namespace::new("agg"), Namespace::new("br"), Pins::new());
-    bridge.run("ip link add br0 type bridge mcast_snooping 0");
-    bridge.run("ip link set br0 up");
-    cable((&middle, "p0", Some("10.77.0.1/24")), (&bridge, "agg", None));
-    bridge.run("ip link set agg master br0");
-    let is_long = elements > ELEMENTS;
-    if is_long {
-        bridge.run("ip link set agg mtu 9000");
-        middle.run("ip link set p0 mtu 9000");
-    }
-    let (mut namespaces, mut sockets, mut ips) = (Vec::new(), Vec::new(), Vec::new());
-    for rank in 0..3u8 {
-        let namespace = Namespace::new("w");
-        let ip = Ipv4Addr::new(10, 77, 0, 10 + rank);
-        cable((&bridge, &format!("b{rank}"), None), (&namespace, "w", Some(&format!("{ip}/24"))));
-        bridge.run(&format!("ip link set b{rank} master br0"));
-        if is_long {
-            bridge.run(&format!("ip link set b{rank} mtu 9000"));
-            namespace.run("ip link set w mtu 9000");
-        }
-        let socket = namespace.socket(Ipv4Addr::UNSPECIFIED, WORKER_PORT);
-        namespace.inside(|| socket.join_multicast_v4(&Ipv4Addr::new(239, 77, 0, 5), &ip).unwrap());
-        sockets.push(socket);
-        ips.push(ip);
-        namespaces.push(namespace);
-    }
-    let aggregator = attach_to(&middle, &pins, &["p0"], mode);
-    let job = Job::add(&middle, &aggregator, sockets, &ips, elements);
-    job.play();
-    let status = middle.inside(|| aggregator.status().unwrap());
-    assert_eq!(status.jobs[0].group, Some(Ipv4Addr::new(239, 77, 0, 5)));
+    let (_, _, status) = Lab::new(3, 3, elements).play(3, mode, elements);
+    assert_eq!(status.jobs[0].group, Some(GROUP));
     assert_eq!(status.counters.get("sent"), None, "{status:?}");
 }
 
@@ -202,100 +218,45 @@ fn play_behind_one_port(mode: XdpMode, elements: u16) {
 ///   [x ]=============p2
 /// ```
 fn play_behind_mixed_ports(mode: XdpMode) {
-    let (middle, bridge, pins) = (Namespace::new("agg"), Namespace::new("br"), Pins::new());
-    bridge.run("ip link add br0 type bridge mcast_snooping 0");
-    bridge.run("ip link set br0 up");
-    cable((&middle, "p0", Some("10.77.0.1/24")), (&bridge, "agg", None));
-    bridge.run("ip link set agg master br0");
-    let group = Ipv4Addr::new(239, 77, 0, 5);
-    let (mut namespaces, mut sockets, mut ips) = (Vec::new(), Vec::new(), Vec::new());
-    for rank in 0..4u8 {
-        let namespace = Namespace::new("w");
-        let shared = rank < 2;
-        let ip = Ipv4Addr::new(10, 77, if shared { 0 } else { rank }, 10 + rank);
-        if shared {
-            cable((&bridge, &format!("b{rank}"), None), (&namespace, "w", Some(&format!("{ip}/24"))));
-            bridge.run(&format!("ip link set b{rank} master br0"));
-        } else {
-            let (port, own) = (format!("p{}", rank - 1), format!("10.77.{rank}.1/24"));
-            cable((&middle, &port, Some(&own)), (&namespace, "w", Some(&format!("{ip}/24"))));
-        }
-        let socket = namespace.socket(Ipv4Addr::UNSPECIFIED, WORKER_PORT);
-        namespace.inside(|| socket.join_multicast_v4(&group, &ip).unwrap());
-        sockets.push(socket);
-        ips.push(ip);
-        namespaces.push(namespace);
-    }
-    let stranger = sockets.pop().unwrap();
-    let aggregator = attach_to(&middle, &pins, &["p0", "p1", "p2"], mode);
-    let job = Job::add(&middle, &aggregator, sockets, &ips[..3], ELEMENTS);
-    job.play();
-    stranger.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    assert!(stranger.recv(&mut [0; 4000]).is_err(), "a port without a worker of the job got a result");
-    let status = middle.inside(|| aggregator.status().unwrap());
-    assert_eq!((status.jobs[0].group, status.jobs[0].is_copied), (Some(group), true));
-    let count = |reason| status.counters.get(reason).copied().unwrap_or(0);
-    assert_eq!((count("completed"), count("sent"), count("not_for_port")), (50, 100, 50), "{status:?}");
+    let (middle, aggregator, status) = Lab::new(4, 2, ELEMENTS).play(3, mode, ELEMENTS);
+    assert_eq!((status.jobs[0].group, status.jobs[0].is_copied), (Some(GROUP), true));
+    let counts = ["completed", "sent", "not_for_port"].map(|of| count(&status, of));
+    assert_eq!(counts, [50, 100, 50], "{status:?}");
     middle.inside(|| aggregator.remove_job(5).unwrap());
     let tables = middle.inside(|| aggregator.tables().unwrap());
     for rank in 0..5 {
-        assert_eq!(tables.worker(5, rank).unwrap().ip, 0, "nothing is left of rank {rank}");
+        assert_eq!(
+            tables.workers.get(worker_index(5, rank)).unwrap().ip,
+            0,
+            "nothing is left of rank {rank}"
+        );
     }
 }
 
-#[test]
-fn some_workers_share_a_port() {
-    if privileged("some_workers_share_a_port") {
-        play_behind_mixed_ports(XdpMode::Driver);
-    }
+macro_rules! tests {
+    ($($(#[$doc:meta])* $name:ident: $play:expr;)*) => {
+        $(
+            $(#[$doc])*
+            #[test]
+            fn $name() {
+                if privileged(stringify!($name)) {
+                    $play;
+                }
+            }
+        )*
+    };
 }
 
-#[test]
-fn some_workers_share_a_port_in_generic_mode() {
-    if privileged("some_workers_share_a_port_in_generic_mode") {
-        play_behind_mixed_ports(XdpMode::Generic);
-    }
-}
-
-#[test]
-fn each_worker_behind_a_port_of_its_own() {
-    if privileged("each_worker_behind_a_port_of_its_own") {
-        play_behind_ports_of_their_own(XdpMode::Driver, ELEMENTS);
-    }
-}
-
-#[test]
-fn each_worker_behind_a_port_of_its_own_in_generic_mode() {
-    if privileged("each_worker_behind_a_port_of_its_own_in_generic_mode") {
+tests! {
+    some_workers_share_a_port: play_behind_mixed_ports(XdpMode::Driver);
+    some_workers_share_a_port_in_generic_mode: play_behind_mixed_ports(XdpMode::Generic);
+    each_worker_behind_a_port_of_its_own: play_behind_ports_of_their_own(XdpMode::Driver, ELEMENTS);
+    each_worker_behind_a_port_of_its_own_in_generic_mode:
         play_behind_ports_of_their_own(XdpMode::Generic, ELEMENTS);
-    }
-}
-
-#[test]
-fn all_workers_behind_one_port() {
-    if privileged("all_workers_behind_one_port") {
-        play_behind_one_port(XdpMode::Driver, ELEMENTS);
-    }
-}
-
-#[test]
-fn all_workers_behind_one_port_in_generic_mode() {
-    if privileged("all_workers_behind_one_port_in_generic_mode") {
-        play_behind_one_port(XdpMode::Generic, ELEMENTS);
-    }
-}
-
-#[test]
-fn long_frames_to_each_worker_behind_a_port_of_its_own() {
-    if privileged("long_frames_to_each_worker_behind_a_port_of_its_own") {
-        // The longest that the kernel copies to several interfaces.
+    all_workers_behind_one_port: play_behind_one_port(XdpMode::Driver, ELEMENTS);
+    all_workers_behind_one_port_in_generic_mode: play_behind_one_port(XdpMode::Generic, ELEMENTS);
+    /// The longest that the kernel copies to several interfaces.
+    long_frames_to_each_worker_behind_a_port_of_its_own:
         play_behind_ports_of_their_own(XdpMode::Driver, PAGE_ELEMENTS as u16);
-    }
-}
-
-#[test]
-fn jumbo_frames_to_all_workers_behind_one_port() {
-    if privileged("jumbo_frames_to_all_workers_behind_one_port") {
-        play_behind_one_port(XdpMode::Driver, MAX_ELEMENTS as u16);
-    }
+    jumbo_frames_to_all_workers_behind_one_port: play_behind_one_port(XdpMode::Driver, MAX_ELEMENTS as u16);
 }

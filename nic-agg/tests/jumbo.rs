@@ -107,7 +107,7 @@ fn damage_anywhere_is_refused_and_taken_back() {
     needs_privileges!("damage_anywhere_is_refused_and_taken_back");
     let job = job(2);
     let bench = Bench::of(Variant::Jumbo, std::slice::from_ref(&job));
-    let tail = |bench: &Bench| bench.tables.lock().unwrap().tail(16).unwrap().values;
+    let tail = |bench: &Bench| bench.tables.lock().unwrap().tails.get(16).unwrap().values;
     let good = contribution(&job, 1, 0, MAX_ELEMENTS as u16);
     for situation in ["stored", "added"] {
         let (pool, tail_before) = (bench.pool(), tail(&bench));

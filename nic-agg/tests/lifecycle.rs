@@ -14,8 +14,7 @@ use std::{
 };
 
 use sumac_agg::{
-    AddJobError, Aggregator, AttachError, AttachOptions, aggregator::ChangeError, attach, clean, detach,
-    job::worker_entry,
+    AddJobError, Aggregator, AttachError, AttachOptions, attach, clean, detach, job::worker_entry,
 };
 use sumac_agg_host::{JobError, NewJob};
 use sumac_control::neighbour;
@@ -30,7 +29,7 @@ use support::{
     dynamic,
     frames::{header, sum},
     job_of, needs_privileges,
-    net::{Namespace, Pins, cable},
+    net::{Namespace, cable},
     with_entry,
 };
 
@@ -38,7 +37,6 @@ const ELEMENTS: u16 = 64;
 
 struct Lab {
     middle: Namespace,
-    pins: Pins,
     sockets: Vec<UdpSocket>,
     _workers: Vec<Namespace>,
 }
@@ -54,7 +52,7 @@ impl Lab {
             sockets.push(worker.socket(Ipv4Addr::new(10, 78, rank, 2), DEFAULT_BASE_PORT));
             workers.push(worker);
         }
-        Lab { middle, pins: Pins::new(), sockets, _workers: workers }
+        Lab { middle, sockets, _workers: workers }
     }
 
     fn options(&self) -> AttachOptions {
@@ -62,7 +60,7 @@ impl Lab {
         AttachOptions {
             slots: 64,
             elements: Some(256),
-            pin_root: self.pins.0.clone(),
+            pin_root: self.middle.pins.clone(),
             ..AttachOptions::new(both)
         }
     }
@@ -124,7 +122,7 @@ fn a_job_goes_on_after_detach_and_attach() {
     let job = lab.job();
     lab.middle.inside(|| aggregator.add_job(&job).unwrap());
     lab.contribute(&job, 0, 0);
-    let detached = lab.middle.inside(|| detach(&lab.pins.0, &[]).unwrap());
+    let detached = lab.middle.inside(|| detach(&lab.middle.pins, &[]).unwrap());
     assert_eq!(detached.interfaces, ["p0", "p1"]);
     assert_eq!(detached.kept_jobs, [9]);
     assert_eq!(lab.bound(), [[], []]);
@@ -164,7 +162,7 @@ fn a_dynamic_job_goes_on_after_detach_and_attach() {
     for seq in 0..2 {
         contribute(0, seq);
         if seq == 0 {
-            lab.middle.inside(|| detach(&lab.pins.0, &[]).unwrap());
+            lab.middle.inside(|| detach(&lab.middle.pins, &[]).unwrap());
         }
         lab.attach(&lab.options()).unwrap();
         contribute(1, seq);
@@ -182,10 +180,7 @@ fn a_dynamic_job_goes_on_after_detach_and_attach() {
         aggregator.add_job(&job).unwrap();
         assert!(aggregator.remove_job(job.job).unwrap());
         let refused = aggregator.add_job(&fixed).unwrap_err();
-        assert!(
-            matches!(refused, ChangeError::Job(AddJobError::Job(JobError::EpochUsed { .. }))),
-            "{refused}"
-        );
+        assert!(matches!(refused, AddJobError::Job(JobError::EpochUsed { .. })), "{refused}");
     });
 }
 
@@ -227,7 +222,7 @@ fn the_bound_mode_is_the_one_asked_for() {
     assert_eq!(lab.bound(), [GENERIC, GENERIC], "auto keeps what is there");
     lab.attach(&AttachOptions { mode: XdpMode::Driver, ..lab.options() }).unwrap();
     assert_eq!(lab.bound(), [DRIVER, DRIVER]);
-    let detached = lab.middle.inside(|| detach(&lab.pins.0, &["p1".to_owned()]).unwrap());
+    let detached = lab.middle.inside(|| detach(&lab.middle.pins, &["p1".to_owned()]).unwrap());
     assert_eq!(detached.interfaces, ["p1"]);
     assert_eq!(lab.bound(), [DRIVER.to_vec(), vec![]]);
 }
@@ -236,15 +231,19 @@ fn the_bound_mode_is_the_one_asked_for() {
 fn an_interface_of_another_aggregator_is_refused() {
     needs_privileges!("an_interface_of_another_aggregator_is_refused");
     let lab = Lab::new();
-    let other = Pins::new();
-    lab.attach(&AttachOptions { interfaces: vec!["p1".into()], pin_root: other.0.clone(), ..lab.options() })
-        .unwrap();
+    let other = Namespace::new("other");
+    lab.attach(&AttachOptions {
+        interfaces: vec!["p1".into()],
+        pin_root: other.pins.clone(),
+        ..lab.options()
+    })
+    .unwrap();
     let refused = lab.attach(&lab.options()).unwrap_err();
     let is_occupied =
         matches!(&refused, AttachError::Attach(LoaderError::Occupied { interface, .. }) if interface == "p1");
     assert!(is_occupied, "{refused}");
     assert_eq!(lab.bound(), [vec![], DRIVER.to_vec()], "p0 was not touched either");
-    assert!(!lab.pins.0.exists(), "nothing is left of what failed");
+    assert!(!lab.middle.pins.exists(), "nothing is left of what failed");
 }
 
 /// A bridge has no XDP in its driver: the interface before it is detached again, the one attached earlier stays.
@@ -277,7 +276,7 @@ fn a_failed_change_of_mode_keeps_the_former_program() {
     assert!(matches!(refused, AttachError::Attach(LoaderError::Bind { .. })), "{refused}");
     let bound = lab.middle.inside(|| Interface::by_name("b0").unwrap().xdp);
     assert_eq!(bound.iter().map(|program| program.mode).collect::<Vec<_>>(), GENERIC);
-    assert_eq!(lab.middle.inside(|| detach(&lab.pins.0, &[]).unwrap()).interfaces, ["b0"]);
+    assert_eq!(lab.middle.inside(|| detach(&lab.middle.pins, &[]).unwrap()).interfaces, ["b0"]);
 }
 
 /// A veth has no rules: one shard needs none, for several the queues' choice is reported, or an error.
@@ -293,11 +292,11 @@ fn shards_are_steered_where_the_driver_can() {
     };
     let refused = on(2, Steer::Ntuple).unwrap_err();
     assert!(matches!(refused, AttachError::Steer(_)), "{refused}");
-    assert!(!lab.pins.0.exists(), "nothing is left of what failed");
+    assert!(!lab.middle.pins.exists(), "nothing is left of what failed");
     assert_eq!(on(1, Steer::Ntuple).unwrap(), None);
     let report = on(2, Steer::Auto).unwrap().unwrap();
     assert!(report.contains("no rules: the queue is that of the CPU"), "{report}");
-    assert_eq!(lab.middle.inside(|| detach(&lab.pins.0, &[]).unwrap()).interfaces, ["q0"]);
+    assert_eq!(lab.middle.inside(|| detach(&lab.middle.pins, &[]).unwrap()).interfaces, ["q0"]);
 }
 
 #[test]
@@ -305,10 +304,9 @@ fn jobs_need_ports_slots_and_a_new_epoch() {
     needs_privileges!("jobs_need_ports_slots_and_a_new_epoch");
     let lab = Lab::new();
     let aggregator = lab.attach(&lab.options()).unwrap();
-    let add = |job: &NewJob| match lab.middle.inside(|| aggregator.add_job_anywhere(job.clone())) {
-        Ok(placed) => Ok(placed.first_slot),
-        Err(ChangeError::Job(error)) => Err(error),
-        Err(ChangeError::Open(error)) => panic!("{error}"),
+    let add = |job: &NewJob| {
+        let placed = lab.middle.inside(|| aggregator.add_job_anywhere(job.clone()));
+        placed.map(|placed| placed.first_slot)
     };
     let job = lab.job();
     assert_eq!(add(&job).unwrap(), 0);
@@ -329,7 +327,7 @@ fn jobs_need_ports_slots_and_a_new_epoch() {
     );
     let next = with_entry(job.clone(), |entry| JobEntry { epoch: 2, ..entry });
     assert_eq!(add(&next).unwrap(), 0);
-    lab.middle.inside(|| detach(&lab.pins.0, &["p1".to_owned()]).unwrap());
+    lab.middle.inside(|| detach(&lab.middle.pins, &["p1".to_owned()]).unwrap());
     assert!(matches!(add(&NewJob { job: 13, ..job }), Err(AddJobError::NoPort { rank: 1, .. })));
 }
 
@@ -338,15 +336,15 @@ fn nothing_is_left() {
     needs_privileges!("nothing_is_left");
     let lab = Lab::new();
     let aggregator = lab.attach(&lab.options()).unwrap();
-    lab.middle.inside(|| detach(&lab.pins.0, &[]).unwrap());
-    assert!(!lab.pins.0.exists(), "without jobs nothing is kept");
+    lab.middle.inside(|| detach(&lab.middle.pins, &[]).unwrap());
+    assert!(!lab.middle.pins.exists(), "without jobs nothing is kept");
     assert!(lab.middle.inside(|| aggregator.state().is_err()));
-    assert_eq!(lab.middle.inside(|| detach(&lab.pins.0, &[]).unwrap()).interfaces, [""; 0], "twice");
+    assert_eq!(lab.middle.inside(|| detach(&lab.middle.pins, &[]).unwrap()).interfaces, [""; 0], "twice");
     lab.attach(&lab.options()).unwrap();
     let job = lab.job();
     lab.middle.inside(|| aggregator.add_job(&job).unwrap());
-    let removed = lab.middle.inside(|| clean(&lab.pins.0, false).unwrap());
+    let removed = lab.middle.inside(|| clean(&lab.middle.pins, false).unwrap());
     assert_eq!(removed.len(), 2 + 2 + sumac_agg_layout::name::KEPT.len() + 1, "{removed:?}");
-    assert!(!lab.pins.0.exists());
+    assert!(!lab.middle.pins.exists());
     assert_eq!(lab.bound(), [[], []]);
 }

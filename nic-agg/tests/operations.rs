@@ -24,7 +24,7 @@ fn bench() -> (NewJob, Bench) {
 impl Bench {
     fn set_drops(&self, job: u16, up: u32, down: u32) {
         let mut tables = self.tables.lock().unwrap();
-        tables.set_drops(job, Drops { up, down }).unwrap();
+        tables.drops.set(job.into(), &Drops { up, down }).unwrap();
         let state = tables.state.get(0).unwrap();
         tables.state.set(0, &State { flags: state.flags | state_flag::DROPS, ..state }).unwrap();
     }
@@ -239,8 +239,12 @@ fn slots_that_hold_something_are_not_given_back() {
         assert!(refused.contains("cannot be reduced"), "{what}: {refused}");
     }
     bench.show(&contribution(&job, 1, 0, ELEMENTS));
-    let before = bench.tables.lock().unwrap().job(job.job).unwrap();
+    let before = bench.tables.lock().unwrap().entries.get(job.job.into()).unwrap();
     let refused = resize(1).unwrap_err();
     assert!(refused.contains("rank 1 has contributed already"), "{refused}");
-    assert_eq!(bench.tables.lock().unwrap().job(job.job).unwrap(), before, "it goes on as it was");
+    assert_eq!(
+        bench.tables.lock().unwrap().entries.get(job.job.into()).unwrap(),
+        before,
+        "it goes on as it was"
+    );
 }

@@ -67,68 +67,53 @@ fn check_result(what: &str, job: &NewJob, got: &Answer, asked_by: usize, seq: u3
 #[test]
 fn table_of_cases() {
     needs_privileges!("table_of_cases");
+    use Reason::{Added, Completed, Duplicate, OutOfTurn, Replied, Stale};
     // Slots of 8, slot 3, three workers: as in sumac_wire's table. Each row: contributions as (rank, seq), the
     // outcome of the last, and both versions of the slot afterwards as (seq, seen).
-    type Row = (&'static str, &'static [(usize, u32)], u32, Reason, [(u32, u32); 2]);
+    type Row = (&'static str, &'static [(usize, u32)], Reason, [(u32, u32); 2]);
     let table: [Row; 14] = [
-        ("first ever", &[(0, 3)], DROP, Reason::Added, [(3, 1), (0, 0)]),
-        ("first ever, but not the slot's first", &[(1, 11)], DROP, Reason::OutOfTurn, [(0, 0), (0, 0)]),
-        ("first ever, from far ahead", &[(1, 16 + 3)], DROP, Reason::OutOfTurn, [(0, 0), (0, 0)]),
-        ("second worker", &[(0, 3), (1, 3)], DROP, Reason::Added, [(3, 3), (0, 0)]),
-        ("last worker", &[(0, 3), (1, 3), (2, 3)], REDIRECT, Reason::Completed, [(3, ALL), (0, 0)]),
-        ("sent again, slot waits", &[(0, 3), (1, 3), (1, 3)], DROP, Reason::Duplicate, [(3, 3), (0, 0)]),
-        (
-            "sent again, slot complete",
-            &[(0, 3), (1, 3), (2, 3), (1, 3)],
-            REDIRECT,
-            Reason::Replied,
-            [(3, ALL), (0, 0)],
-        ),
-        ("next chunk", &[(0, 3), (1, 3), (2, 3), (1, 11)], DROP, Reason::Added, [(3, ALL), (11, 2)]),
+        ("first ever", &[(0, 3)], Added, [(3, 1), (0, 0)]),
+        ("first ever, but not the slot's first", &[(1, 11)], OutOfTurn, [(0, 0), (0, 0)]),
+        ("first ever, from far ahead", &[(1, 16 + 3)], OutOfTurn, [(0, 0), (0, 0)]),
+        ("second worker", &[(0, 3), (1, 3)], Added, [(3, 3), (0, 0)]),
+        ("last worker", &[(0, 3), (1, 3), (2, 3)], Completed, [(3, ALL), (0, 0)]),
+        ("sent again, slot waits", &[(0, 3), (1, 3), (1, 3)], Duplicate, [(3, 3), (0, 0)]),
+        ("sent again, slot complete", &[(0, 3), (1, 3), (2, 3), (1, 3)], Replied, [(3, ALL), (0, 0)]),
+        ("next chunk", &[(0, 3), (1, 3), (2, 3), (1, 11)], Added, [(3, ALL), (11, 2)]),
         (
             "result lost, others moved on",
             &[(0, 3), (1, 3), (2, 3), (0, 11), (1, 11), (2, 3)],
-            REDIRECT,
-            Reason::Replied,
+            Replied,
             [(3, ALL), (11, 3)],
         ),
         (
             "chunk after next",
             &[(0, 3), (1, 3), (2, 3), (0, 11), (1, 11), (2, 11), (0, 19)],
-            DROP,
-            Reason::Added,
+            Added,
             [(19, 1), (11, ALL)],
         ),
         (
             "chunk after next completes",
             &[(0, 3), (1, 3), (2, 3), (0, 11), (1, 11), (2, 11), (0, 19), (2, 19), (1, 19)],
-            REDIRECT,
-            Reason::Completed,
+            Completed,
             [(19, ALL), (11, ALL)],
         ),
         (
             "delayed duplicate of the chunk before last",
             &[(0, 3), (1, 3), (2, 3), (0, 11), (1, 11), (2, 11), (0, 19), (1, 3)],
-            DROP,
-            Reason::Stale,
+            Stale,
             [(19, 1), (11, ALL)],
         ),
-        (
-            "next chunk before this one is complete",
-            &[(0, 3), (1, 3), (0, 11)],
-            DROP,
-            Reason::OutOfTurn,
-            [(3, 3), (0, 0)],
-        ),
+        ("next chunk before this one is complete", &[(0, 3), (1, 3), (0, 11)], OutOfTurn, [(3, 3), (0, 0)]),
         (
             "this version again before the other was used",
             &[(0, 3), (1, 3), (2, 3), (0, 19)],
-            DROP,
-            Reason::OutOfTurn,
+            OutOfTurn,
             [(3, ALL), (0, 0)],
         ),
     ];
-    for (what, contributions, verdict, reason, after) in table {
+    for (what, contributions, reason, after) in table {
+        let verdict = if matches!(reason, Completed | Replied) { REDIRECT } else { DROP };
         let job = job_of(3, 20);
         let bench = Bench::new(std::slice::from_ref(&job));
         let (last, before) = contributions.split_last().unwrap();

@@ -190,28 +190,8 @@ pub fn emit(frame: &mut [u8], to: &Endpoints, payload_len: usize, checksum: bool
     headers[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
     let ip = &mut headers[ETH_LEN..ETH_LEN + IPV4_LEN];
     // No identification and "do not fragment": an oversized packet must fail, not fall apart.
-    ip.copy_from_slice(&[
-        0x45,
-        to.dscp_ecn,
-        0,
-        0,
-        0,
-        0,
-        0x40,
-        0,
-        64,
-        PROTOCOL_UDP,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-    ]);
+    ip.fill(0);
+    (ip[0], ip[1], ip[6], ip[8], ip[9]) = (0x45, to.dscp_ecn, 0x40, 64, PROTOCOL_UDP);
     ip[2..4].copy_from_slice(&total_len.to_be_bytes());
     ip[12..16].copy_from_slice(&to.src_ip.to_be_bytes());
     ip[16..20].copy_from_slice(&to.dst_ip.to_be_bytes());

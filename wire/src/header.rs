@@ -12,55 +12,91 @@ pub const HEADER_LEN: usize = 64;
 /// `slot` of a packet that no aggregator shall touch.
 pub const NO_SLOT: u32 = u32::MAX;
 
-/// The offset of each field, in bytes from the start of the UDP payload.
-pub mod offset {
-    /// Version in the high four bits, [`super::Kind`] in the low four.
-    pub const VERSION_KIND: usize = 0;
-    /// [`super::Format`] of the elements.
-    pub const FORMAT: usize = 1;
-    /// [`super::flag`] bits.
-    pub const FLAGS: usize = 2;
+/// Defines the header's fields: offset, meaning, type, and the read from [`Bytes`].
+macro_rules! fields {
+    ($($(#[$doc:meta])* $offset:ident: $at:literal, $field:ident: $type:ty, $read:ident;)*) => {
+        /// The offset of each field, in bytes from the start of the UDP payload.
+        pub mod offset {
+            /// Version in the high four bits, [`super::Kind`] in the low four.
+            pub const VERSION_KIND: usize = 0;
+            $($(#[$doc])* pub const $offset: usize = $at;)*
+            /// Two bytes of zeros.
+            pub const RESERVED: usize = 62;
+        }
+
+        /// The header's fields in host order.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct Header {
+            /// A [`Kind`].
+            pub kind: u8,
+            $($(#[$doc])* pub $field: $type,)*
+        }
+
+        impl Header {
+            /// Every field as it stands in the packet, unchecked: of a header that [`Header::read`] has seen before.
+            #[inline(always)]
+            pub fn fields<B: Bytes + ?Sized>(bytes: &B, at: usize) -> Option<Header> {
+                Some(Header {
+                    kind: bytes.u8(at + offset::VERSION_KIND)? & 0x0f,
+                    $($field: bytes.$read(at + offset::$offset)? as $type,)*
+                })
+            }
+
+            /// The header's bytes, in network order.
+            pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
+                let mut out = [0; HEADER_LEN];
+                out[offset::VERSION_KIND] = VERSION << 4 | self.kind & 0x0f;
+                $(put(&mut out, offset::$offset, self.$field.to_be_bytes());)*
+                out
+            }
+        }
+    };
+}
+
+fields! {
+    /// [`Format`](crate::header::Format) of the elements.
+    FORMAT: 1, format: u8, u8;
+    /// [`flag`](crate::header::flag) bits.
+    FLAGS: 2, flags: u16, be16;
     /// The job.
-    pub const JOB: usize = 4;
+    JOB: 4, job: u16, be16;
     /// The job's incarnation.
-    pub const EPOCH: usize = 6;
+    EPOCH: 6, epoch: u16, be16;
     /// The chunk's number in the job's stream.
-    pub const SEQ: usize = 8;
+    SEQ: 8, seq: u32, be32;
     /// The slot, counted from the job's first.
-    pub const SLOT: usize = 12;
+    SLOT: 12, slot: u32, be32;
     /// Contributions that complete level 0.
-    pub const FAN_IN_0: usize = 16;
+    FAN_IN_0: 16, fan_in_0: u8, u8;
     /// Contributions that complete level 1.
-    pub const FAN_IN_1: usize = 17;
+    FAN_IN_1: 17, fan_in_1: u8, u8;
     /// Elements in the payload: 32-bit words, whatever they hold.
-    pub const ELEMENTS: usize = 18;
+    ELEMENTS: 18, elements: u16, be16;
     /// The worker below its first aggregator, one bit.
-    pub const BITMAP_0: usize = 20;
+    BITMAP_0: 20, bitmap_0: u32, be32;
     /// The sender's first aggregator below the second, one bit.
-    pub const BITMAP_1: usize = 24;
+    BITMAP_1: 24, bitmap_1: u32, be32;
     /// In a result: how many workers' values the sum holds.
-    pub const CONTRIBUTORS: usize = 28;
-    /// Block floating point: the exponent that this chunk is scaled by ([`super::exponent`]).
-    pub const EXPONENT: usize = 30;
+    CONTRIBUTORS: 28, contributors: u16, be16;
+    /// Block floating point: the exponent that this chunk is scaled by ([`exponent`](crate::header::exponent)).
+    EXPONENT: 30, exponent: i8, u8;
     /// Block floating point: the sender's exponent of the slot's next chunk; in a result the largest.
-    pub const NEXT_EXPONENT: usize = 31;
+    NEXT_EXPONENT: 31, next_exponent: i8, u8;
     /// The operation's signature: the same on two workers only if they mean the same operation.
-    pub const TENSOR: usize = 32;
+    TENSOR: 32, tensor: u32, be32;
     /// The first element's index in its tensor.
-    pub const OFFSET: usize = 36;
+    OFFSET: 36, offset: u32, be32;
     /// The sender's clock in microseconds, echoed.
-    pub const TIMESTAMP: usize = 40;
+    TIMESTAMP: 40, timestamp: u32, be32;
     /// In a result: the chunk that takes this version of the slot next.
-    pub const NEXT_SEQ: usize = 44;
+    NEXT_SEQ: 44, next_seq: u32, be32;
     /// The job's secret number.
-    pub const TOKEN: usize = 48;
+    TOKEN: 48, token: u64, be64;
     /// In a contribution, a question and a probe: how far the sender has received. It has the results of all earlier
     /// chunks: of the slot (static mode), of the lane (dynamic mode).
-    pub const RECEIVED: usize = 56;
+    RECEIVED: 56, received: u32, be32;
     /// The lane.
-    pub const LANE: usize = 60;
-    /// Two bytes of zeros.
-    pub const RESERVED: usize = 62;
+    LANE: 60, lane: u16, be16;
 }
 
 /// Bits of the flags field.
@@ -167,34 +203,6 @@ pub enum Format {
 /// Bytes of one element, in every format.
 pub const ELEMENT_LEN: usize = 4;
 
-/// The header's fields in host order. See [`offset`] for their meaning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is documented once, at its offset")]
-pub struct Header {
-    pub kind: u8,
-    pub format: u8,
-    pub flags: u16,
-    pub job: u16,
-    pub epoch: u16,
-    pub seq: u32,
-    pub slot: u32,
-    pub fan_in_0: u8,
-    pub fan_in_1: u8,
-    pub elements: u16,
-    pub bitmap_0: u32,
-    pub bitmap_1: u32,
-    pub contributors: u16,
-    pub exponent: i8,
-    pub next_exponent: i8,
-    pub tensor: u32,
-    pub offset: u32,
-    pub timestamp: u32,
-    pub next_seq: u32,
-    pub token: u64,
-    pub received: u32,
-    pub lane: u16,
-}
-
 impl Header {
     /// Reads the header at `at`, and holds the payload's length against the elements it announces.
     ///
@@ -223,63 +231,6 @@ impl Header {
     pub fn check_version<B: Bytes + ?Sized>(bytes: &B, at: usize) -> Result<(), Reason> {
         let version_kind = bytes.u8(at + offset::VERSION_KIND).ok_or(Reason::Truncated)?;
         if version_kind >> 4 == VERSION { Ok(()) } else { Err(Reason::BadVersion) }
-    }
-
-    /// Every field as it stands in the packet, unchecked: of a header that [`Header::read`] has seen before.
-    #[inline(always)]
-    pub fn fields<B: Bytes + ?Sized>(bytes: &B, at: usize) -> Option<Header> {
-        Some(Header {
-            kind: bytes.u8(at + offset::VERSION_KIND)? & 0x0f,
-            format: bytes.u8(at + offset::FORMAT)?,
-            flags: bytes.be16(at + offset::FLAGS)?,
-            job: bytes.be16(at + offset::JOB)?,
-            epoch: bytes.be16(at + offset::EPOCH)?,
-            seq: bytes.be32(at + offset::SEQ)?,
-            slot: bytes.be32(at + offset::SLOT)?,
-            fan_in_0: bytes.u8(at + offset::FAN_IN_0)?,
-            fan_in_1: bytes.u8(at + offset::FAN_IN_1)?,
-            elements: bytes.be16(at + offset::ELEMENTS)?,
-            bitmap_0: bytes.be32(at + offset::BITMAP_0)?,
-            bitmap_1: bytes.be32(at + offset::BITMAP_1)?,
-            contributors: bytes.be16(at + offset::CONTRIBUTORS)?,
-            exponent: bytes.u8(at + offset::EXPONENT)? as i8,
-            next_exponent: bytes.u8(at + offset::NEXT_EXPONENT)? as i8,
-            tensor: bytes.be32(at + offset::TENSOR)?,
-            offset: bytes.be32(at + offset::OFFSET)?,
-            timestamp: bytes.be32(at + offset::TIMESTAMP)?,
-            next_seq: bytes.be32(at + offset::NEXT_SEQ)?,
-            token: bytes.be64(at + offset::TOKEN)?,
-            received: bytes.be32(at + offset::RECEIVED)?,
-            lane: bytes.be16(at + offset::LANE)?,
-        })
-    }
-
-    /// The header's bytes, in network order.
-    pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
-        let mut out = [0; HEADER_LEN];
-        out[offset::VERSION_KIND] = VERSION << 4 | self.kind & 0x0f;
-        out[offset::FORMAT] = self.format;
-        put(&mut out, offset::FLAGS, self.flags.to_be_bytes());
-        put(&mut out, offset::JOB, self.job.to_be_bytes());
-        put(&mut out, offset::EPOCH, self.epoch.to_be_bytes());
-        put(&mut out, offset::SEQ, self.seq.to_be_bytes());
-        put(&mut out, offset::SLOT, self.slot.to_be_bytes());
-        out[offset::FAN_IN_0] = self.fan_in_0;
-        out[offset::FAN_IN_1] = self.fan_in_1;
-        put(&mut out, offset::ELEMENTS, self.elements.to_be_bytes());
-        put(&mut out, offset::BITMAP_0, self.bitmap_0.to_be_bytes());
-        put(&mut out, offset::BITMAP_1, self.bitmap_1.to_be_bytes());
-        put(&mut out, offset::CONTRIBUTORS, self.contributors.to_be_bytes());
-        out[offset::EXPONENT] = self.exponent as u8;
-        out[offset::NEXT_EXPONENT] = self.next_exponent as u8;
-        put(&mut out, offset::TENSOR, self.tensor.to_be_bytes());
-        put(&mut out, offset::OFFSET, self.offset.to_be_bytes());
-        put(&mut out, offset::TIMESTAMP, self.timestamp.to_be_bytes());
-        put(&mut out, offset::NEXT_SEQ, self.next_seq.to_be_bytes());
-        put(&mut out, offset::TOKEN, self.token.to_be_bytes());
-        put(&mut out, offset::RECEIVED, self.received.to_be_bytes());
-        put(&mut out, offset::LANE, self.lane.to_be_bytes());
-        out
     }
 
     /// Whether any bit of `flags` is set.

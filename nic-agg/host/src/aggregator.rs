@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 mod dynamic;
 mod static_mode;
 
-use sumac_agg_layout::{Drops, State};
+use sumac_agg_layout::State;
 use sumac_wire::{
     Header, MAX_ELEMENTS, MAX_JOBS, MAX_LANES, PAGE_ELEMENTS, Reason, admit,
     header::flag,
@@ -19,7 +19,7 @@ use crate::{
     job::{JobError, NewJob, check_range, endpoint},
     pool::{NoMemory, Pool},
     shared::SharedPool,
-    watch::{JobSeen, Watch, WorkerSeen},
+    watch::Watch,
 };
 
 /// The destination of the packet, which has become its own answer.
@@ -60,7 +60,7 @@ pub struct HostAggregator {
     /// The chunk that each lane's next completed slot takes, by [`lane_index`](sumac_wire::tables::lane_index).
     lanes: Vec<u32>,
     counters: [u64; COUNTERS],
-    watch: Watch,
+    pub watch: Watch,
 }
 
 impl HostAggregator {
@@ -107,7 +107,6 @@ impl HostAggregator {
         Ok(())
     }
 
-    /// Returns the sizes, as the eBPF aggregator's table has them.
     pub fn sizes(&self) -> State {
         State {
             slots: self.pool.slots(),
@@ -153,13 +152,11 @@ impl HostAggregator {
         before.entry.flags & job_flag::ACTIVE != 0
     }
 
-    /// Returns the entries of all job numbers that were ever used.
     pub fn entries(&self) -> impl Iterator<Item = (u16, &JobEntry)> {
         let entries = (0..).zip(&self.jobs).map(|(number, job)| (number, &job.entry));
         entries.filter(|(_, entry)| **entry != JobEntry::default())
     }
 
-    /// Returns the addresses of a job's workers, by rank.
     pub fn workers(&self, number: u16) -> &[SocketAddrV4] {
         self.jobs.get(usize::from(number)).map_or(&[], |job| &job.workers)
     }
@@ -182,23 +179,6 @@ impl HostAggregator {
     fn parent(&self, number: u16) -> Option<SocketAddrV4> {
         let job = self.jobs.get(usize::from(number))?;
         job.parents.get(usize::from(self.shard) % job.parents.len().max(1)).copied()
-    }
-
-    pub fn job_seen(&self, number: u16) -> JobSeen {
-        self.watch.job(number)
-    }
-
-    pub fn worker_seen(&self, job: u16, rank: u16) -> WorkerSeen {
-        self.watch.worker(job, rank)
-    }
-
-    pub fn drops(&self, job: u16) -> Drops {
-        self.watch.drops(job)
-    }
-
-    /// Sets the intentional drops of a job, present or future.
-    pub fn set_drops(&mut self, job: u16, drops: Drops) {
-        self.watch.set_drops(job, drops);
     }
 
     /// Whether the next copy of a job's result is to be sent, and not lost on purpose.

@@ -121,7 +121,6 @@ impl NewJob {
         self.entry.flags & job_flag::DYNAMIC != 0
     }
 
-    /// Returns the entry of an active job, with its numbers of workers and parents.
     pub fn active_entry(&self) -> JobEntry {
         let world = self.workers.len() as u16;
         let is_only = self.entry.flags & (job_flag::ROOT | job_flag::CHILD) == 0;
@@ -219,7 +218,6 @@ pub fn resized(job: u16, entry: &JobEntry, lane_slots: u32) -> Result<JobEntry, 
     Ok(JobEntry { slots: entry.slots / before * lane_slots, lane_slots_log2: log2(lane_slots)?, ..*entry })
 }
 
-/// Returns the logarithm of a lane's slots.
 pub fn log2(lane_slots: u32) -> Result<u16, JobError> {
     if !lane_slots.is_power_of_two() {
         return Err(JobError::LaneSlots(lane_slots));

@@ -7,8 +7,8 @@
 //! | `pool`, `shared` | slots of static jobs, and those that dynamic jobs share |
 //! | [`job`] | a job to aggregate for, and its checks: also the eBPF aggregator's |
 //! | [`watch`] | counters, times, stragglers, intentional drops |
-//! | [`udp`] | sockets and threads around the core |
-//! | [`plane`] | the data plane of the control plane |
+//! | [`plane`] | the running aggregator: a data plane of the control plane |
+//! | `udp` | a socket and a thread around each shard's core |
 //!
 //! One difference is the kernel's: it verifies UDP checksums before a socket sees the packet, and a socket cannot see
 //! whether there was one.
@@ -20,10 +20,11 @@ pub mod job;
 pub mod plane;
 mod pool;
 mod shared;
-pub mod udp;
+mod udp;
 pub mod watch;
 
 pub use aggregator::{Answer, HostAggregator};
 pub use job::{JobError, NewJob};
 pub use plane::HostDataPlane;
 pub use pool::NoMemory;
+pub use udp::StartError;

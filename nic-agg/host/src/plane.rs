@@ -2,20 +2,30 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use rand::{TryRngCore, rngs::OsRng};
+use sumac_agg_layout::{Drops, State};
 use sumac_control::plane::{
     DataPlane, Installed, JobInstall, KnownJob, LastEpoch, Level, PlaneError, PlaneInfo, PlaneKind, TakenOver,
 };
-use sumac_wire::tables::{JobEntry, job_flag};
+use sumac_wire::{
+    Reason,
+    tables::{JobEntry, job_flag},
+};
 
 use crate::{
-    job::{NewJob, endpoint, parents},
-    udp::{Running, StartError},
+    aggregator::HostAggregator,
+    job::{JobError, NewJob, endpoint, parents},
+    udp::{Shard, StartError, bind, lock},
+    watch::{JobSeen, WorkerSeen},
 };
 
 /// The reasons for the jobs' numbers of slots, for which the tables of jobs have no room.
@@ -63,16 +73,18 @@ pub fn failed(doing: &'static str, error: &dyn std::error::Error) -> PlaneError 
     PlaneError::Failed { doing, what: error.to_string() }
 }
 
-/// A host aggregator that takes jobs from a control plane.
+/// A running host aggregator, which takes jobs from a control plane. Ends when dropped.
 pub struct HostDataPlane {
-    running: Running,
+    shards: Vec<Shard>,
+    local: SocketAddrV4,
+    stop: Arc<AtomicBool>,
     instance: u64,
     pub reasons: SlotsReasons,
 }
 
 impl HostDataPlane {
-    /// Starts an aggregator with `slots` slots for chunks of at most `elements` in `shards` shards, on UDP `ip:port` and
-    /// the ports after it.
+    /// Binds `ip:port` (port 0: any) for the first of `shards` shards, the next ports for the others, and starts their
+    /// threads. Each has a pool of `slots` slots for chunks of at most `elements`.
     pub fn start(
         slots: u32,
         elements: u16,
@@ -80,25 +92,117 @@ impl HostDataPlane {
         ip: Ipv4Addr,
         port: u16,
     ) -> Result<HostDataPlane, StartError> {
-        let instance = OsRng.try_next_u64().map_err(|error| StartError::Setup {
-            what: "get a random number",
-            source: std::io::Error::other(error.to_string()),
-        })?;
-        let running = Running::start(slots, elements, shards, ip, port)?;
-        Ok(HostDataPlane { running, instance, reasons: SlotsReasons::default() })
+        let setup = |what| move |source| StartError::Setup { what, source };
+        let instance = OsRng.try_next_u64().map_err(|error| io::Error::other(error.to_string()));
+        let instance = instance.map_err(setup("get a random number"))?;
+        if shards == 0 {
+            return Err(StartError::Ports { shards, port });
+        }
+        let mut plane = HostDataPlane {
+            shards: Vec::new(),
+            local: SocketAddrV4::new(ip, port),
+            stop: Arc::new(AtomicBool::new(false)),
+            instance,
+            reasons: SlotsReasons::default(),
+        };
+        for shard in 0..shards {
+            let first = plane.local.port();
+            let port = if shard == 0 { first } else { first.checked_add(shard).unwrap_or(0) };
+            if port == 0 && shard > 0 {
+                return Err(StartError::Ports { shards, port: first });
+            }
+            let socket = bind(SocketAddrV4::new(ip, port))?;
+            if shard == 0 {
+                plane.local.set_port(socket.local_addr().map_err(setup("ask for the socket's port"))?.port());
+            }
+            let core = HostAggregator::of_shard(shard, shards, slots, elements)?;
+            plane.shards.push(Shard::start(shard, core, socket, plane.stop.clone())?);
+        }
+        Ok(plane)
     }
 
-    /// As [`Running::with_dynamic`].
+    /// With `slots` slots in each shard that dynamic jobs share. When nobody adds to one for `timeout`, others may take it.
+    ///
+    /// # Errors
+    /// When the slots do not fit half of the memory that this host has.
     pub fn with_dynamic(self, slots: u32, timeout: Duration) -> Result<HostDataPlane, StartError> {
-        Ok(HostDataPlane { running: self.running.with_dynamic(slots, timeout)?, ..self })
+        let timeout = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        for core in &mut self.lock_all() {
+            core.share(slots)?;
+            core.set_slot_timeout(timeout);
+        }
+        Ok(self)
     }
 
-    pub fn running(&self) -> &Running {
-        &self.running
+    pub fn local(&self) -> SocketAddrV4 {
+        self.local
+    }
+
+    /// Returns the sizes, which are the same in all shards.
+    pub fn sizes(&self) -> State {
+        let mut sizes = self.each(HostAggregator::sizes);
+        State { base_port: self.local.port(), ..sizes.next().unwrap_or_default() }
+    }
+
+    pub fn held(&self) -> u32 {
+        self.each(HostAggregator::held).sum()
+    }
+
+    /// Starts to aggregate for a job, in all shards or in none.
+    pub fn add_job(&self, new: &NewJob) -> Result<(), JobError> {
+        let mut cores = self.lock_all();
+        cores.iter().try_for_each(|core| core.check(new))?;
+        cores.iter_mut().try_for_each(|core| core.install(new))
+    }
+
+    /// Locks all shards, so that what one refuses no other has done. Threads hold one lock at a time: no deadlock.
+    fn lock_all(&self) -> Vec<MutexGuard<'_, HostAggregator>> {
+        self.shards.iter().map(|shard| lock(&shard.core)).collect()
+    }
+
+    fn each<T>(&self, read: impl Fn(&HostAggregator) -> T) -> impl Iterator<Item = T> {
+        self.shards.iter().map(move |shard| read(&lock(&shard.core)))
+    }
+
+    pub fn entries(&self) -> Vec<(u16, JobEntry)> {
+        let entries = |core: &HostAggregator| core.entries().map(|(job, entry)| (job, *entry)).collect();
+        self.each(entries).next().unwrap_or_default()
+    }
+
+    pub fn counter(&self, reason: Reason) -> u64 {
+        self.each(|core| core.counter(reason)).sum()
+    }
+
+    /// Returns the active jobs, as the first shard has them: by number, with workers and parents.
+    pub fn jobs(&self) -> Vec<(u16, JobEntry, Vec<SocketAddrV4>, Vec<SocketAddrV4>)> {
+        let jobs = |core: &HostAggregator| {
+            let active = core.entries().filter(|(_, entry)| entry.flags & job_flag::ACTIVE != 0);
+            active
+                .map(|(job, entry)| (job, *entry, core.workers(job).to_vec(), core.parents(job).to_vec()))
+                .collect()
+        };
+        self.each(jobs).next().unwrap_or_default()
+    }
+
+    pub fn job_seen(&self, job: u16) -> JobSeen {
+        self.each(|core| core.watch.job(job)).fold(JobSeen::default(), |sum, one| sum.and(&one))
+    }
+
+    pub fn worker_seen(&self, job: u16, rank: u16) -> WorkerSeen {
+        self.each(|core| core.watch.worker(job, rank)).fold(WorkerSeen::default(), |sum, one| sum.and(&one))
+    }
+
+    pub fn drops(&self, job: u16) -> Drops {
+        self.each(|core| core.watch.drops(job)).next().unwrap_or_default()
+    }
+
+    pub fn set_drops(&self, job: u16, drops: Drops) {
+        self.lock_all().iter_mut().for_each(|core| core.watch.set_drops(job, drops));
     }
 
     fn check_alive(&self) -> Result<(), PlaneError> {
-        if self.running.is_alive() {
+        let is_alive = |shard: &Shard| shard.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        if self.shards.iter().all(is_alive) {
             return Ok(());
         }
         let what = "an aggregating thread has ended; restart `sumac-agg serve`".into();
@@ -107,7 +211,7 @@ impl HostDataPlane {
 
     /// Returns the address that packets to another come from: the bound one, or by the kernel's routes.
     fn source_for(&self, address: SocketAddrV4) -> Result<Ipv4Addr, String> {
-        let bound = *self.running.local().ip();
+        let bound = *self.local.ip();
         if !bound.is_unspecified() {
             return Ok(bound);
         }
@@ -126,7 +230,7 @@ impl HostDataPlane {
 impl DataPlane for HostDataPlane {
     fn info(&self) -> Result<PlaneInfo, PlaneError> {
         self.check_alive()?;
-        let sizes = self.running.sizes();
+        let sizes = self.sizes();
         Ok(PlaneInfo {
             kind: PlaneKind::Host,
             slots: sizes.slots,
@@ -141,8 +245,10 @@ impl DataPlane for HostDataPlane {
     }
 
     fn take_over(&self, known: &[KnownJob]) -> Result<TakenOver, PlaneError> {
-        take_over(self.running.entries(), known, |job| {
-            self.running.remove(job);
+        take_over(self.entries(), known, |job| {
+            for core in &mut self.lock_all() {
+                core.remove(job);
+            }
             Ok(())
         })
     }
@@ -170,23 +276,26 @@ impl DataPlane for HostDataPlane {
         };
         let entries = |addresses: &[SocketAddrV4]| addresses.iter().copied().map(endpoint).collect();
         let new = NewJob::of(job, entries(&addresses), entries(parents(job)));
-        let installed = new.and_then(|new| self.running.install(&new));
+        let installed = new.and_then(|new| self.add_job(&new));
         installed.map_err(|error| failed("installing a job", &error))?;
         self.reasons.set(job.terms.job, Some(&job.terms.slots_reason));
         Ok(Installed { aggregator_ips, result_group: None, host_sides })
     }
 
     fn resize(&self, job: u16, slots: u32, reason: &str) -> Result<(), PlaneError> {
-        let resized = self.running.resize(job, slots);
+        // In all shards or in none.
+        let mut cores = self.lock_all();
+        let checked = cores.iter().try_for_each(|core| core.check_resize(job, slots).map(drop));
+        let resized = checked.and_then(|()| cores.iter_mut().try_for_each(|core| core.resize(job, slots)));
         resized.map_err(|error| failed("changing a job's slots", &error))?;
         self.reasons.set(job, Some(reason));
         Ok(())
     }
 
     fn remove(&self, job: u16) -> Result<(), PlaneError> {
-        let entry = self.running.entries().into_iter().find(|(number, _)| *number == job);
+        let entry = self.entries().into_iter().find(|(number, _)| *number == job);
         for rank in 0..entry.map_or(0, |(_, entry)| entry.world) {
-            let worker = self.running.worker_seen(job, rank).counters;
+            let worker = self.worker_seen(job, rank).counters;
             tracing::info!(
                 job,
                 rank,
@@ -197,7 +306,9 @@ impl DataPlane for HostDataPlane {
                 "a worker of a job that ends; `last`: how often the others waited for it"
             );
         }
-        self.running.remove(job);
+        for core in &mut self.lock_all() {
+            core.remove(job);
+        }
         self.reasons.set(job, None);
         Ok(())
     }
@@ -205,5 +316,16 @@ impl DataPlane for HostDataPlane {
     fn instance(&self) -> Result<u64, PlaneError> {
         self.check_alive()?;
         Ok(self.instance)
+    }
+}
+
+impl Drop for HostDataPlane {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.shards.iter_mut().filter_map(|shard| shard.thread.take()) {
+            if thread.join().is_err() {
+                tracing::error!("an aggregating thread panicked");
+            }
+        }
     }
 }

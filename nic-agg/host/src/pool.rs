@@ -68,7 +68,6 @@ fn filled<T: Clone>(count: u64, value: T) -> Option<Vec<T>> {
     Some(vec![value; count])
 }
 
-/// Returns the bytes of memory in this host; no bound when they are unknown.
 fn host_memory() -> u64 {
     use nix::unistd::{SysconfVar, sysconf};
 

@@ -9,10 +9,8 @@ use sumac_wire::{
 
 use crate::pool::{NoMemory, Pool};
 
-/// Milliseconds.
 pub const DEFAULT_TIMEOUT: u32 = 1000;
 
-/// The shared slots of one shard.
 pub struct SharedPool {
     pub pool: Pool<SlotMeta>,
     /// Milliseconds from any start; wraps.

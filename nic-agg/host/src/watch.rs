@@ -137,7 +137,6 @@ impl Watch {
         self.workers.get(worker_index(job, rank) as usize).copied().unwrap_or_default()
     }
 
-    /// The worker at an index of [`worker_index`].
     pub fn worker_mut(&mut self, index: usize) -> Option<&mut WorkerSeen> {
         self.workers.get_mut(index)
     }

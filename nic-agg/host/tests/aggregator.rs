@@ -36,7 +36,7 @@ fn the_last_of_three_brings_the_sum_to_all() {
         }
     }
     assert_eq!(aggregator.workers(JOB), [worker(0), worker(1), worker(2)]);
-    let counters = aggregator.worker_seen(JOB, 2).counters;
+    let counters = aggregator.watch.worker(JOB, 2).counters;
     assert_eq!((counters.added, counters.last), (1, 1));
 }
 
@@ -58,7 +58,7 @@ fn duplicates_are_not_added_and_late_ones_get_the_sum_again() {
         assert_eq!(elements(&again), elements(&sum));
         assert_eq!(read(&again).kind, Kind::Result as u8);
     }
-    let counters = aggregator.worker_seen(JOB, 0).counters;
+    let counters = aggregator.watch.worker(JOB, 0).counters;
     assert_eq!((counters.added, counters.last, counters.duplicates, counters.replies), (1, 0, 1, 2));
 }
 

@@ -47,7 +47,7 @@ fn a_sum_goes_to_the_host_and_its_result_to_all() {
     assert_eq!(elements(&sum), reference(3, 1, ELEMENTS));
     assert_eq!(conclude(&mut aggregator, &result(&last)), Answer::All(Reason::Concluded, JOB));
     assert_eq!((aggregator.held(), aggregator.ecn(JOB)), (0, 0b10));
-    let counters = aggregator.worker_seen(JOB, 1).counters;
+    let counters = aggregator.watch.worker(JOB, 1).counters;
     assert_eq!((counters.added, counters.last), (1, 1));
 }
 
@@ -277,7 +277,7 @@ fn orphans_are_taken_back() {
         assert_eq!(answer.reason(), Reason::Forwarded);
         assert_eq!(elements(&sum), reference(2, seq, ELEMENTS), "nothing of the dead job's is in it");
     }
-    assert_eq!(aggregator.job_seen(JOB + 1).counters[Reason::Reclaimed as usize], u64::from(SLOTS));
+    assert_eq!(aggregator.watch.job(JOB + 1).counters[Reason::Reclaimed as usize], u64::from(SLOTS));
 }
 
 /// An aggregator that was out of sight gets its job back as it was; what its slots still hold of it does no harm.

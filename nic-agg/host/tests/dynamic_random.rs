@@ -20,7 +20,6 @@ use sumac_wire::{
 
 const SLOTS: u32 = 3;
 const CHUNKS: u32 = 12;
-/// Milliseconds.
 const MAX_AGE_MICROS: u32 = 100;
 const ROOT: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 77, 99, 1), 48_500);
 

@@ -54,7 +54,7 @@ impl Socket {
 
     fn send(&self, plane: &HostDataPlane, tos: i32, header: &Header, values: &[i32]) {
         setsockopt(&self.0, sockopt::Ipv4Tos, &tos).unwrap();
-        self.0.send_to(&packet(header, values), plane.running().local()).unwrap();
+        self.0.send_to(&packet(header, values), plane.local()).unwrap();
     }
 
     /// A packet, and its TOS.
@@ -133,8 +133,10 @@ fn sums_go_up_and_results_down_and_marks_with_them() {
             assert_eq!(elements(&down), reference(2, seq, ELEMENTS));
         }
     }
-    let core = plane.running();
-    assert_eq!((core.counter(Reason::Forwarded), core.counter(Reason::Concluded), core.held()), (50, 50, 0));
+    assert_eq!(
+        (plane.counter(Reason::Forwarded), plane.counter(Reason::Concluded), plane.held()),
+        (50, 50, 0)
+    );
 }
 
 /// The clock of the slots is the thread's: a chunk that nobody completes is taken back.
@@ -146,12 +148,12 @@ fn a_silent_jobs_slot_is_taken_back() {
     install(&plane, &workers, SLOTS, vec![host.address()]).unwrap();
     let send = |seq| workers[0].send(&plane, 0, &contribution(2, 0, seq), &values(0, seq, ELEMENTS));
     let mut seq = 0;
-    while plane.running().counter(Reason::Reclaimed) == 0 {
+    while plane.counter(Reason::Reclaimed) == 0 {
         send(seq);
         seq += SLOTS;
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(plane.running().held(), 1);
+    assert_eq!(plane.held(), 1);
 }
 
 #[test]
@@ -167,7 +169,7 @@ fn what_a_dynamic_job_needs_is_checked() {
     ] {
         let refused = install(&plane, &workers, slots, hosts).unwrap_err().to_string();
         assert!(refused.contains(expected), "{what}: {refused}");
-        assert!(plane.running().jobs().is_empty(), "{what}");
+        assert!(plane.jobs().is_empty(), "{what}");
     }
     install(&plane, &workers, 8, hosts(4)).unwrap();
     let refused = plane.resize(JOB, 1, "").unwrap_err().to_string();

@@ -42,7 +42,7 @@ impl Worker {
     }
 
     fn send(&self, plane: &HostDataPlane, packet: &[u8]) {
-        self.socket.send_to(packet, plane.running().local()).unwrap();
+        self.socket.send_to(packet, plane.local()).unwrap();
     }
 
     fn receive(&self) -> Vec<u8> {
@@ -92,10 +92,9 @@ fn all_workers_get_all_sums() {
     // A worker that lost the last result asks again.
     workers[1].send(&plane, &contribution(3, 1, 199));
     assert_eq!(elements(&workers[1].receive()), reference(3, 199, 64));
-    let core = plane.running();
-    assert_eq!((core.counter(Reason::Added), core.counter(Reason::Completed)), (400, 200));
-    assert_eq!(core.counter(Reason::Replied), 1);
-    let workers = [0, 1, 2].map(|rank| core.worker_seen(JOB, rank).counters);
+    assert_eq!((plane.counter(Reason::Added), plane.counter(Reason::Completed)), (400, 200));
+    assert_eq!(plane.counter(Reason::Replied), 1);
+    let workers = [0, 1, 2].map(|rank| plane.worker_seen(JOB, rank).counters);
     assert_eq!(workers.iter().map(|worker| worker.last).sum::<u64>(), 200);
     assert_eq!((workers[1].added, workers[1].replies), (200, 1));
 }
@@ -118,7 +117,7 @@ fn jobs_come_and_go_while_it_runs() {
         plane.remove(JOB).unwrap();
         // Packets keep their order here: this one is refused before the next epoch's probe comes.
         workers[0].send(&plane, &probe(epoch));
-        while plane.running().counter(Reason::UnknownJob) < u64::from(epoch) {
+        while plane.counter(Reason::UnknownJob) < u64::from(epoch) {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -130,8 +129,7 @@ fn jobs_come_and_go_while_it_runs() {
     workers[1].send(&plane, &probe(9));
     workers[0].send(&plane, &probe(9));
     assert_eq!(read(&workers[0].receive()).epoch, 9);
-    let core = plane.running();
-    assert_eq!((core.counter(Reason::BadLength), core.counter(Reason::WrongSource)), (2, 1));
+    assert_eq!((plane.counter(Reason::BadLength), plane.counter(Reason::WrongSource)), (2, 1));
 }
 
 #[test]
@@ -152,16 +150,16 @@ fn a_job_is_installed_in_all_shards_or_in_none() {
     for (what, job, expected) in table {
         let refused = plane.install(&job).unwrap_err().to_string();
         assert!(refused.contains(expected), "{what}: {refused}");
-        assert!(plane.running().jobs().is_empty(), "{what}");
+        assert!(plane.jobs().is_empty(), "{what}");
     }
     plane.install(&good).unwrap();
-    assert_eq!(plane.running().jobs().len(), 1);
+    assert_eq!(plane.jobs().len(), 1);
 }
 
 #[test]
 fn a_port_that_is_taken_is_named() {
     let first = HostDataPlane::start(8, 64, 1, Ipv4Addr::LOCALHOST, 0).unwrap();
-    let port = first.running().local().port();
+    let port = first.local().port();
     let error = HostDataPlane::start(8, 64, 1, Ipv4Addr::LOCALHOST, port).err().unwrap().to_string();
     assert!(error.contains(&format!("127.0.0.1:{port}")), "{error}");
     drop(first);
@@ -176,7 +174,7 @@ fn every_shard_has_a_port_and_answers_to_one() {
         );
     };
     let (first, second) = (Worker::new(0), Worker::new(0));
-    let base = plane.running().local();
+    let base = plane.local();
     let mut install = first.install();
     // The second shard's results go to the next port.
     let other = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 1), 0)).unwrap();
@@ -194,7 +192,7 @@ fn every_shard_has_a_port_and_answers_to_one() {
     let (len, from) = other.recv_from(&mut buffer).unwrap();
     assert_eq!(from.port(), base.port() + 1);
     assert_eq!(elements(&buffer[..len]), reference(1, 0, 64));
-    while plane.running().counter(Reason::WrongSlot) < 1 {
+    while plane.counter(Reason::WrongSlot) < 1 {
         std::thread::sleep(Duration::from_millis(5));
     }
     // The second shard holds lane 3's chunk: nobody gives slots back, the first shard neither.
@@ -202,7 +200,7 @@ fn every_shard_has_a_port_and_answers_to_one() {
     assert!(refused.contains("has contributed already"), "{refused}");
     let lane_2 = sumac_wire::Header { slot: 2 * SLOTS, ..common::header(1, 0, 0, 64) };
     other.send_to(&common::packet(&lane_2, &common::values(0, 0, 64)), base).unwrap();
-    while plane.running().counter(Reason::Completed) < 2 {
+    while plane.counter(Reason::Completed) < 2 {
         std::thread::sleep(Duration::from_millis(5));
     }
     // Another job, of which nothing has come, gives slots back once.

@@ -2,8 +2,9 @@
 
 use std::io::{self, Write as _};
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use sumac_agg::{clean, detach};
+use sumac_loader::PinError;
 
 use super::options::PinRoot;
 
@@ -34,13 +35,14 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
+    let failed = |error: PinError| anyhow!("{error}; what was removed before stays removed, run it again");
     if args.all || args.all_namespaces {
-        for path in clean(&args.pins.pin_root, args.all_namespaces)? {
+        for path in clean(&args.pins.pin_root, args.all_namespaces).map_err(failed)? {
             writeln!(out, "removed {}", path.display())?;
         }
         return Ok(());
     }
-    let detached = detach(&args.pins.pin_root, &args.interfaces)?;
+    let detached = detach(&args.pins.pin_root, &args.interfaces).map_err(failed)?;
     for interface in &detached.interfaces {
         writeln!(out, "{interface}: detached")?;
     }

@@ -20,7 +20,7 @@ use std::{
 };
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use sumac_agg::{OpenError, aggregator::ChangeError};
+use sumac_agg::{AddJobError, OpenError};
 
 const HELP: &str = "\
 Examples:
@@ -108,8 +108,8 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     eprintln!("sumac-agg: {error:#}");
-    let open = error.downcast_ref::<OpenError>().or(match error.downcast_ref::<ChangeError>() {
-        Some(ChangeError::Open(open)) => Some(open),
+    let open = error.downcast_ref::<OpenError>().or(match error.downcast_ref::<AddJobError>() {
+        Some(AddJobError::Open(open)) => Some(open),
         _ => None,
     });
     match open {

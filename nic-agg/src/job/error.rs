@@ -6,7 +6,7 @@ use sumac_agg_host::JobError;
 use sumac_wire::{MAX_WORKERS, PAGE_ELEMENTS};
 use thiserror::Error;
 
-use crate::tables::TableError;
+use crate::tables::{OpenError, TableError};
 
 #[derive(Debug, Error)]
 pub enum AddJobError {
@@ -51,6 +51,8 @@ pub enum AddJobError {
     GroupPorts { ranks: [usize; 2] },
     #[error("{group} is no multicast address (224.0.0.0 to 239.255.255.255)")]
     Group { group: Ipv4Addr },
+    #[error(transparent)]
+    Open(#[from] OpenError),
     #[error(transparent)]
     Table(#[from] TableError),
 }

@@ -7,7 +7,6 @@ use sumac_wire::{MAX_WORKERS, tables::WorkerEntry};
 
 use super::error::AddJobError;
 
-/// Returns the ranks behind each interface, by its index.
 pub fn ranks_by_interface(new: &NewJob) -> BTreeMap<u32, Vec<usize>> {
     let mut interfaces: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (rank, worker) in new.workers.iter().enumerate() {

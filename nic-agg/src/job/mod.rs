@@ -19,7 +19,7 @@ use sumac_agg_layout::State;
 use sumac_control::neighbour::Neighbour;
 use sumac_wire::{
     MAX_JOBS, MAX_LANES, MAX_WORKERS, PAGE_ELEMENTS,
-    tables::{JobEntry, WorkerEntry, job_flag},
+    tables::{JobEntry, WorkerEntry, job_flag, lane_index, worker_index},
 };
 
 pub use self::error::AddJobError;
@@ -83,10 +83,13 @@ pub fn add(tables: &mut Tables, new: &NewJob) -> Result<Placed, AddJobError> {
 /// Checks a job against the tables; returns the aggregator's sizes.
 fn check(tables: &Tables, new: &NewJob) -> Result<State, AddJobError> {
     let state = tables.state.get(0)?;
-    let before = if usize::from(new.job) < MAX_JOBS { tables.job(new.job)? } else { JobEntry::default() };
-    new.check(&state, &before)?;
+    new.check(&state, &entry(tables, new.job)?)?;
     check_addresses(new)?;
     Ok(state)
+}
+
+fn entry(tables: &Tables, job: u16) -> Result<JobEntry, TableError> {
+    if usize::from(job) < MAX_JOBS { tables.entries.get(job.into()) } else { Ok(JobEntry::default()) }
 }
 
 fn check_addresses(new: &NewJob) -> Result<(), AddJobError> {
@@ -119,29 +122,29 @@ fn first_gap(slots: u32, pool: u32, jobs: &[(u16, JobEntry)]) -> Option<u32> {
 
 /// Removes a job, whose packets are refused from now on and whose slots are free. Returns whether it was there.
 pub fn remove(tables: &mut Tables, job: u16) -> Result<bool, TableError> {
-    let entry = if usize::from(job) < MAX_JOBS { tables.job(job)? } else { JobEntry::default() };
+    let entry = entry(tables, job)?;
     if entry.flags & job_flag::ACTIVE == 0 {
         return Ok(false);
     }
     // The epoch stays: it may not be used again while slots hold it.
-    tables.set_job(job, JobEntry { epoch: entry.epoch, ..JobEntry::default() })?;
+    tables.entries.set(job.into(), &JobEntry { epoch: entry.epoch, ..JobEntry::default() })?;
     thread::sleep(PROGRAM_TIMEOUT);
     tables.clear_egress(job)?;
     tables.set_parents(job, &[])?;
     for rank in 0..MAX_WORKERS as u16 {
-        tables.set_worker(job, rank, WorkerEntry::default())?;
+        tables.workers.set(worker_index(job, rank), &WorkerEntry::default())?;
     }
     Ok(true)
 }
 
 /// Reduces a job to the first of its slots, `lane_slots` in each lane, before any of its workers has contributed.
 pub fn resize(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), AddJobError> {
-    let entry = if usize::from(job) < MAX_JOBS { tables.job(job)? } else { JobEntry::default() };
+    let entry = entry(tables, job)?;
     let resized = resized(job, &entry, lane_slots)?;
     // Inactive meanwhile, as in `write`. Probes that arrive then are refused, and sent again.
-    tables.set_job(job, JobEntry { flags: entry.flags & !job_flag::ACTIVE, ..entry })?;
+    tables.entries.set(job.into(), &inactive(entry))?;
     if let Some(rank) = contributor(tables, job, entry.world)? {
-        tables.set_job(job, entry)?;
+        tables.entries.set(job.into(), &entry)?;
         return Err(AddJobError::Held { job, rank });
     }
     reset_lanes(tables, job, lane_slots)?;
@@ -151,8 +154,12 @@ pub fn resize(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), AddJ
 /// Writes an entry in two steps: the kernel copies it word by word, and a program that reads half of it must find it
 /// inactive.
 fn activate(tables: &mut Tables, job: u16, entry: JobEntry) -> Result<(), TableError> {
-    tables.set_job(job, JobEntry { flags: entry.flags & !job_flag::ACTIVE, ..entry })?;
-    tables.set_job(job, entry)
+    tables.entries.set(job.into(), &inactive(entry))?;
+    tables.entries.set(job.into(), &entry)
+}
+
+fn inactive(entry: JobEntry) -> JobEntry {
+    JobEntry { flags: entry.flags & !job_flag::ACTIVE, ..entry }
 }
 
 /// Returns a worker whose contributions were accepted, and are in slots.
@@ -167,7 +174,8 @@ fn contributor(tables: &Tables, job: u16, world: u16) -> Result<Option<u16>, Tab
 
 /// Sets each lane's next chunk: its slots take their first two chunks by number, and the next ones by order of completion.
 fn reset_lanes(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), TableError> {
-    (0..MAX_LANES as u16).try_for_each(|lane| tables.set_lane(job, lane, lane_slots.wrapping_mul(2)))
+    let first = lane_slots.wrapping_mul(2);
+    (0..MAX_LANES as u16).try_for_each(|lane| tables.lanes.set(lane_index(job, lane), &first))
 }
 
 fn write(
@@ -179,14 +187,15 @@ fn write(
     tables.clear_egress(new.job)?;
     tables.clear_counters(new.job)?;
     for (rank, worker) in (0..).zip(&new.workers) {
-        tables.set_worker(new.job, rank, *worker)?;
+        tables.workers.set(worker_index(new.job, rank), worker)?;
     }
     // After the workers' own entries; no contribution is of these ranks.
     let mut shared = new.workers.len() as u16;
     for (ifindex, ranks) in interfaces {
         match (&ranks[..], placed.group) {
             ([rank, _, ..], Some(group)) if placed.is_copied => {
-                tables.set_worker(new.job, shared, group_entry(group, &new.workers[*rank]))?;
+                let to_group = group_entry(group, &new.workers[*rank]);
+                tables.workers.set(worker_index(new.job, shared), &to_group)?;
                 tables.set_egress(new.job, *ifindex, shared)?;
                 shared += 1;
             }

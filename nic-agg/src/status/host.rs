@@ -13,16 +13,14 @@ use super::{
 };
 use crate::drops::{self, DropRule};
 
-/// Reads the status.
 pub fn status(plane: &HostDataPlane) -> Result<Status, PlaneError> {
-    let (instance, running) = (plane.instance()?, plane.running());
-    let sizes = running.sizes();
-    let jobs = running.jobs().into_iter();
+    let (instance, sizes) = (plane.instance()?, plane.sizes());
+    let jobs = plane.jobs().into_iter();
     let jobs: Vec<JobStatus> =
         jobs.map(|(number, entry, workers, parents)| job(plane, number, &entry, &workers, parents)).collect();
     let of_slot = size_of::<SlotMeta>() as u64 + 2 * 4 * u64::from(sizes.elements);
     let shared =
-        DynamicPool { slots: sizes.dynamic_slots, held: running.held(), timeout_ms: sizes.slot_timeout };
+        DynamicPool { slots: sizes.dynamic_slots, held: plane.held(), timeout_ms: sizes.slot_timeout };
     let of_dynamic = size_of::<dynamic::SlotMeta>() as u64 + 4 * PAGE_ELEMENTS as u64;
     let of_pool = u64::from(sizes.dynamic_slots) * of_dynamic;
     Ok(Status {
@@ -39,8 +37,8 @@ pub fn status(plane: &HostDataPlane) -> Result<Status, PlaneError> {
         shards: sizes.shards,
         own_ip: None,
         ports: Vec::new(),
-        drops: DropRule::of((1..MAX_JOBS as u16).map(|job| (job, running.drops(job)))),
-        counters: by_reason(|reason| running.counter(reason)),
+        drops: DropRule::of((1..MAX_JOBS as u16).map(|job| (job, plane.drops(job)))),
+        counters: by_reason(|reason| plane.counter(reason)),
         jobs,
     })
 }
@@ -52,14 +50,13 @@ fn job(
     addresses: &[SocketAddrV4],
     parents: Vec<SocketAddrV4>,
 ) -> JobStatus {
-    let running = plane.running();
     let workers = (0..)
         .zip(addresses)
-        .map(|(rank, address)| worker_status(rank, *address, None, running.worker_seen(number, rank)));
+        .map(|(rank, address)| worker_status(rank, *address, None, plane.worker_seen(number, rank)));
     let observed = Observed {
         parents,
-        seen: running.job_seen(number),
-        drops: running.drops(number),
+        seen: plane.job_seen(number),
+        drops: plane.drops(number),
         workers: workers.collect(),
     };
     let slots_reason = plane.reasons.all().remove(&number).filter(|reason| !reason.is_empty());
@@ -68,6 +65,6 @@ fn job(
 
 /// Sets the drops of one job, or of all, present and future.
 pub fn set_drops(plane: &HostDataPlane, job: Option<u16>, drops: Drops) -> Result<(), JobError> {
-    drops::numbers(job)?.for_each(|job| plane.running().set_drops(job, drops));
+    drops::numbers(job)?.for_each(|job| plane.set_drops(job, drops));
     Ok(())
 }

@@ -10,13 +10,13 @@ use sumac_agg_host::watch::{JobSeen, WorkerSeen};
 use sumac_agg_layout::{Drops, Injected, Times};
 use sumac_wire::{
     Reason,
-    tables::{JobEntry, WorkerEntry, job_flag},
+    tables::{JobEntry, WorkerEntry, job_flag, worker_index},
 };
 
 use crate::{
-    aggregator::{Aggregator, OpenError},
+    aggregator::Aggregator,
     drops::percent,
-    tables::{TableError, Tables},
+    tables::{OpenError, TableError, Tables},
 };
 
 /// A worker straggles when it is last this much more often than an even share.
@@ -135,7 +135,6 @@ impl Histogram {
 }
 
 impl Aggregator {
-    /// Reads the status of each job.
     pub fn jobs(&self) -> Result<Vec<JobStatus>, OpenError> {
         let tables = self.tables()?;
         let jobs = tables.jobs()?.into_iter().filter(|(_, entry)| entry.flags & job_flag::ACTIVE != 0);
@@ -143,7 +142,6 @@ impl Aggregator {
     }
 }
 
-/// Returns the number of slots that static jobs have.
 pub(crate) fn slots_used(jobs: &[JobStatus]) -> u32 {
     jobs.iter().filter(|job| !job.is_dynamic).map(|job| job.slots).sum()
 }
@@ -153,14 +151,14 @@ fn job(tables: &Tables, number: u16, entry: &JobEntry) -> Result<JobStatus, Tabl
     let observed = Observed {
         parents: parents.iter().map(|parent| SocketAddrV4::new(parent.ip.into(), parent.port)).collect(),
         seen: tables.job_seen(number)?,
-        drops: tables.drops(number)?,
+        drops: tables.drops.get(number.into())?,
         workers: (0..entry.world).map(|rank| worker(tables, number, rank)).collect::<Result<_, _>>()?,
     };
     Ok(job_status(number, entry, observed))
 }
 
 fn worker(tables: &Tables, job: u16, rank: u16) -> Result<WorkerStatus, TableError> {
-    let WorkerEntry { ip, port, mac, ifindex, .. } = tables.worker(job, rank)?;
+    let WorkerEntry { ip, port, mac, ifindex, .. } = tables.workers.get(worker_index(job, rank))?;
     let address = SocketAddrV4::new(ip.into(), port);
     Ok(worker_status(rank, address, Some((mac, ifindex)), tables.worker_seen(job, rank)?))
 }
@@ -174,7 +172,6 @@ pub(crate) struct Observed {
     pub workers: Vec<WorkerStatus>,
 }
 
-/// Returns the reasons for which anything was counted.
 pub(crate) fn by_reason(count: impl Fn(Reason) -> u64) -> BTreeMap<&'static str, u64> {
     let all = Reason::ALL.iter().map(|reason| (reason.name(), count(*reason)));
     all.filter(|(_, count)| *count > 0).collect()

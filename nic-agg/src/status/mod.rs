@@ -18,10 +18,10 @@ use sumac_wire::{
 
 use self::job::JobStatus;
 use crate::{
-    aggregator::{Aggregator, OpenError},
+    aggregator::Aggregator,
     drops::DropRule,
     pool::{Pools, variant_of},
-    tables::{TableError, Tables},
+    tables::{OpenError, TableError, Tables},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -89,14 +89,13 @@ pub struct InterfaceStatus {
 }
 
 impl Aggregator {
-    /// Reads the status.
     pub fn status(&self) -> Result<Status, OpenError> {
         let tables = self.tables()?;
         let state = tables.state.get(0)?;
         let (pools, variant) = (Pools::of(&state), variant_of(&state));
         let jobs = self.jobs()?;
         let counters = tables.counters()?.into_iter().filter(|(_, count)| *count > 0);
-        let drops = (1..MAX_JOBS as u16).map(|job| Ok((job, tables.drops(job)?)));
+        let drops = (1..MAX_JOBS as u16).map(|job| Ok((job, tables.drops.get(job.into())?)));
         let drops = drops.collect::<Result<Vec<_>, TableError>>()?;
         Ok(Status {
             plane: Plane::Ebpf,
@@ -126,7 +125,7 @@ fn dynamic_pool(tables: &Tables, state: &State) -> Result<Option<DynamicPool>, T
     }
     let mut held = 0;
     for index in 0..Pools::of(state).all_dynamic_slots() {
-        held += u32::from(tables.dynamic_slot(index)?.meta.owner != 0);
+        held += u32::from(tables.dynamic_slots.get(index)?.meta.owner != 0);
     }
     Ok(Some(DynamicPool { slots, held, timeout_ms }))
 }

@@ -1,18 +1,14 @@
-//! Counters of frames, jobs and workers, summed over all CPUs, and the intentional drops.
+//! Counters of frames, jobs and workers, summed over all CPUs.
 
 use sumac_agg_host::watch::{JobSeen, WorkerSeen};
-use sumac_agg_layout::{Drops, name};
 use sumac_wire::{MAX_WORKERS, Reason, tables::worker_index};
 
-use super::{Result, Tables, reading};
+use super::{Result, Tables};
 
 impl Tables {
     pub fn counters(&self) -> Result<Vec<(Reason, u64)>> {
-        let count = |reason: &Reason| {
-            let per_cpu = self.counters.get(&(*reason as u32), 0)?;
-            Ok((*reason, per_cpu.iter().sum()))
-        };
-        Reason::ALL.iter().map(count).collect::<std::result::Result<_, _>>().map_err(reading(name::COUNTERS))
+        let count = |reason: &Reason| Ok((*reason, self.counters.get(*reason as u32)?.iter().sum()));
+        Reason::ALL.iter().map(count).collect()
     }
 
     pub fn job_seen(&self, job: u16) -> Result<JobSeen> {
@@ -34,14 +30,6 @@ impl Tables {
         let all = self.worker_counters.get(index)?.into_iter().zip(self.lateness.get(index)?);
         let seen = all.map(|(counters, late)| WorkerSeen { counters, late });
         Ok(seen.fold(WorkerSeen::default(), |sum, one| sum.and(&one)))
-    }
-
-    pub fn drops(&self, job: u16) -> Result<Drops> {
-        self.drops.get(job.into())
-    }
-
-    pub fn set_drops(&mut self, job: u16, drops: Drops) -> Result<()> {
-        self.drops.set(job.into(), &drops)
     }
 
     pub fn clear_counters(&mut self, job: u16) -> Result<()> {

@@ -4,6 +4,7 @@
 pub mod dynamic;
 pub mod frames;
 pub mod model;
+#[path = "../../../userspace/hostprog/tests/support/net.rs"]
 pub mod net;
 pub mod serve;
 pub mod summed;
@@ -20,6 +21,9 @@ use sumac_wire::{
     tables::{JobEntry, WorkerEntry, job_flag},
 };
 
+#[allow(unused_imports, reason = "each test uses a part of it")]
+pub(crate) use net::needs_privileges;
+
 pub const DROP: u32 = 1;
 pub const PASS: u32 = 2;
 pub const REDIRECT: u32 = 4;
@@ -33,33 +37,6 @@ pub const SLOT_TIMEOUT: u32 = 60_000;
 pub const TOKEN: u64 = 0x5eed_f00d_cafe_1234;
 pub const AGGREGATOR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const AGGREGATOR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xff];
-
-/// Returns whether the test can run. Prints the reason when not, or panics when it must run.
-pub fn privileged(test: &str) -> bool {
-    let may = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
-        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let set = line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
-        set >> 12 & set >> 21 & 1 == 1
-    });
-    if !may {
-        let why = format!("SKIP {test}: needs CAP_SYS_ADMIN and CAP_NET_ADMIN to load XDP programs");
-        assert!(std::env::var_os("REQUIRE_PRIVILEGED").is_none_or(|value| value != "1"), "{why}");
-        println!("{why}");
-    }
-    may
-}
-
-/// Ends a test that cannot run: see [`privileged`].
-#[allow(unused_macros, reason = "each test uses a part of it")]
-macro_rules! needs_privileges {
-    ($test:literal) => {
-        if !$crate::support::privileged($test) {
-            return;
-        }
-    };
-}
-#[allow(unused_imports, reason = "each test uses a part of it")]
-pub(crate) use needs_privileges;
 
 /// Programs and maps of one test, without pins.
 pub struct Bench {
@@ -93,10 +70,9 @@ impl Bench {
             elements: if variant == Variant::Jumbo { MAX_ELEMENTS } else { PAGE_ELEMENTS } as u16,
             base_port: DEFAULT_BASE_PORT,
             shards: SHARDS,
-            flags: 0,
-            own_ip: 0,
             dynamic_slots,
             slot_timeout: SLOT_TIMEOUT,
+            ..State::default()
         };
         tables.state.set(0, &state).unwrap();
         for new in jobs {
@@ -128,19 +104,19 @@ impl Bench {
     }
 
     pub fn slot(&self, index: u32) -> Slot {
-        self.tables.lock().unwrap().slot(index).unwrap()
+        self.tables.lock().unwrap().slots.get(index).unwrap()
     }
 
     /// Returns a slot for dynamic jobs; `index` counts over all shards.
     pub fn dynamic_slot(&self, index: u32) -> DynamicSlot {
-        self.tables.lock().unwrap().dynamic_slot(index).unwrap()
+        self.tables.lock().unwrap().dynamic_slots.get(index).unwrap()
     }
 
     /// Returns all slots as bytes.
     pub fn pool(&self) -> Vec<u8> {
         let tables = self.tables.lock().unwrap();
-        (0..tables.pool_len())
-            .flat_map(|index| zerocopy::IntoBytes::as_bytes(&tables.slot(index).unwrap()).to_vec())
+        (0..tables.slots.len())
+            .flat_map(|index| zerocopy::IntoBytes::as_bytes(&tables.slots.get(index).unwrap()).to_vec())
             .collect()
     }
 }

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
+use sumac_agg_host::NewJob;
 use sumac_wire::{
     Header, Kind, Reason,
     admit::{self, dynamic::Down},
     dynamic::{self, Action, SlotMeta, owner},
     header::{NO_SLOT, flag},
-    tables::{JobEntry, WorkerEntry, parent_index},
+    tables::{JobEntry, parent_index},
 };
 
 /// Longer than any test.
@@ -38,13 +39,6 @@ pub enum To {
 /// The outcome of a packet.
 pub type Became = (Reason, Option<(Header, Vec<i32>, To)>);
 
-/// A job's entries in the tables.
-pub struct JobTables {
-    pub entry: JobEntry,
-    pub workers: Vec<WorkerEntry>,
-    pub parents: Vec<WorkerEntry>,
-}
-
 /// The slots that were used, by shard and number.
 #[derive(Default)]
 pub struct Model {
@@ -52,12 +46,12 @@ pub struct Model {
 }
 
 impl Model {
-    /// Handles a packet.
-    pub fn show(&mut self, job: &JobTables, sent: &Sent) -> Became {
+    /// Handles a packet of an active job.
+    pub fn show(&mut self, job: &NewJob, sent: &Sent) -> Became {
         self.take(job, sent).unwrap_or_else(|reason| (reason, None))
     }
 
-    fn take(&mut self, job: &JobTables, sent: &Sent) -> Result<Became, Reason> {
+    fn take(&mut self, job: &NewJob, sent: &Sent) -> Result<Became, Reason> {
         let (entry, header) = (&job.entry, &sent.header);
         if header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8 {
             return self.take_from_above(job, sent);
@@ -103,7 +97,7 @@ impl Model {
         Ok(became)
     }
 
-    fn take_from_above(&mut self, job: &JobTables, sent: &Sent) -> Result<Became, Reason> {
+    fn take_from_above(&mut self, job: &NewJob, sent: &Sent) -> Result<Became, Reason> {
         let header = &sent.header;
         let parent = &job.parents[index(&job.entry, sent.shard)];
         let down = admit::dynamic::result(header, sent.from, &job.entry, parent, sent.shard)?;
@@ -134,7 +128,7 @@ fn index(entry: &JobEntry, shard: u16) -> usize {
     (parent_index(1, shard, entry.hosts) - parent_index(1, 0, entry.hosts)) as usize
 }
 
-fn up(job: &JobTables, shard: u16) -> To {
+fn up(job: &NewJob, shard: u16) -> To {
     let parent = &job.parents[index(&job.entry, shard)];
     To::One(parent.ip, parent.port + shard)
 }

@@ -29,8 +29,9 @@ def words(name: str) -> str:
 
 class Protocol(unittest.TestCase):
     def test_header_fields_have_the_documented_offsets(self) -> None:
-        code = {int(at): words(name) for name, at in re.findall(r"const (\w+): usize = (\d+);", module("offset"))}
-        code[0] = "version type"
+        fields = HEADER.split("\nfields! {", 1)[1].split("\n}\n", 1)[0]
+        code = {int(at): words(name) for name, at in re.findall(r"^    (\w+): (\d+), ", fields, re.MULTILINE)}
+        code |= {0: "version type", 62: "reserved"}
         page = {int(at): words(name) for at, name in re.findall(r"^\| (\d+) \| \d+ \| ([^|]+) \|", section("Header"), re.MULTILINE)}
         self.assertEqual(page, code)
 

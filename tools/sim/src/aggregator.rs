@@ -98,7 +98,7 @@ impl Aggregator {
 
     /// Packets of one job by reason.
     pub fn job_counter(&self, job: u16, reason: Reason) -> u64 {
-        self.shards.iter().map(|shard| shard.job_seen(job).counters[reason as usize]).sum()
+        self.shards.iter().map(|shard| shard.watch.job(job).counters[reason as usize]).sum()
     }
 
     /// Dynamic slots that hold a chunk.
@@ -162,5 +162,5 @@ fn shards(capacity: &Capacity) -> Result<Vec<HostAggregator>, NoMemory> {
 fn added(shard: &HostAggregator, header: Option<&Header>) -> u64 {
     let rank = header.and_then(|header| admit::sender(header, shard.job(header.job)?).ok());
     let (Some(header), Some(rank)) = (header, rank) else { return 0 };
-    shard.worker_seen(header.job, rank).counters.added
+    shard.watch.worker(header.job, rank).counters.added
 }

@@ -52,149 +52,82 @@ fn step(before: &SlotMeta, c: &Contribution) -> (SlotMeta, Action) {
 #[test]
 fn table_of_cases() {
     let empty = Version::default();
-    let store = Action::Store(Then::Wait);
+    let only = |seq, seen| [version(seq, seen), empty];
+    let (none, newest) = ([empty; 2], [version(19, 7), version(11, 7)]);
+    let (store, out_of_turn) = (Action::Store(Then::Wait), Action::Ignore(Reason::OutOfTurn));
+    let (duplicate, stale) = (Action::Ignore(Reason::Duplicate), Action::Ignore(Reason::Stale));
     let partial = Version { seen: 3, ..version(11, ALL) };
-    type Case = (&'static str, [Version; 2], Contribution, Action, [Version; 2]);
+    let moved_on = [received(version(3, 7), 3), version(11, 3)];
+    let not_all = [received(version(3, 7), 3), partial];
+    type Case = (&'static str, [Version; 2], (u32, u8, u32), Action, [Version; 2]);
     let table: [Case; 20] = [
-        ("first ever", [empty, empty], contribution(3, 0, 1), store, [version(3, 1), empty]),
-        (
-            "first ever, but not the slot's first",
-            [empty, empty],
-            contribution(11, 1, 2),
-            Action::Ignore(Reason::OutOfTurn),
-            [empty, empty],
-        ),
-        (
-            "first ever, from far ahead",
-            [empty, empty],
-            contribution(1 << 20 | 3, 0, 2),
-            Action::Ignore(Reason::OutOfTurn),
-            [empty, empty],
-        ),
-        (
-            "second worker",
-            [version(3, 1), empty],
-            contribution(3, 0, 2),
-            Action::Add(Then::Wait),
-            [version(3, 3), empty],
-        ),
-        (
-            "last worker",
-            [version(3, 3), empty],
-            contribution(3, 0, 4),
-            Action::Add(Then::Complete),
-            [version(3, 7), empty],
-        ),
-        (
-            "sent again, slot waits",
-            [version(3, 3), empty],
-            contribution(3, 0, 2),
-            Action::Ignore(Reason::Duplicate),
-            [version(3, 3), empty],
-        ),
-        (
-            "sent again, slot complete",
-            [version(3, 7), empty],
-            contribution(3, 0, 2),
-            Action::Reply,
-            [version(3, 7), empty],
-        ),
-        (
-            "next chunk",
-            [version(3, 7), empty],
-            contribution(11, 1, 2),
-            store,
-            [received(version(3, 7), 2), version(11, 2)],
-        ),
-        (
-            "result lost, others moved on",
-            [received(version(3, 7), 3), version(11, 3)],
-            contribution(3, 0, 4),
-            Action::Reply,
-            [received(version(3, 7), 3), version(11, 3)],
-        ),
+        ("first ever", none, (3, 0, 1), store, only(3, 1)),
+        ("first ever, but not the slot's first", none, (11, 1, 2), out_of_turn, none),
+        ("first ever, from far ahead", none, (1 << 20 | 3, 0, 2), out_of_turn, none),
+        ("second worker", only(3, 1), (3, 0, 2), Action::Add(Then::Wait), only(3, 3)),
+        ("last worker", only(3, 3), (3, 0, 4), Action::Add(Then::Complete), only(3, 7)),
+        ("sent again, slot waits", only(3, 3), (3, 0, 2), duplicate, only(3, 3)),
+        ("sent again, slot complete", only(3, 7), (3, 0, 2), Action::Reply, only(3, 7)),
+        ("next chunk", only(3, 7), (11, 1, 2), store, [received(version(3, 7), 2), version(11, 2)]),
+        ("result lost, others moved on", moved_on, (3, 0, 4), Action::Reply, moved_on),
         (
             "chunk after next",
             [received(version(3, 7), 7), version(11, 7)],
-            contribution(19, 0, 1),
+            (19, 0, 1),
             store,
             [version(19, 1), received(version(11, 7), 1)],
         ),
         (
             "chunk after next, by the last sender that was not known to have the old result",
             [received(version(3, 7), 6), partial],
-            contribution(19, 0, 1),
+            (19, 0, 1),
             store,
             [version(19, 1), received(partial, 1)],
         ),
         (
             "chunk after next, but one sender may lack the old result",
-            [received(version(3, 7), 3), partial],
-            contribution(19, 0, 1),
+            not_all,
+            (19, 0, 1),
             Action::Postpone,
-            [received(version(3, 7), 3), received(partial, 1)],
+            [not_all[0], received(partial, 1)],
         ),
         (
             "contribution to a chunk that is complete without it",
-            [received(version(3, 7), 3), partial],
-            contribution(11, 1, 4),
+            not_all,
+            (11, 1, 4),
             Action::Reply,
             [received(version(3, 7), 7), partial],
         ),
         (
             "delayed duplicate of the chunk before last",
             [version(19, 1), version(11, 7)],
-            contribution(3, 0, 2),
-            Action::Ignore(Reason::Stale),
+            (3, 0, 2),
+            stale,
             [version(19, 1), version(11, 7)],
         ),
-        (
-            "next chunk before this one is complete",
-            [version(3, 3), empty],
-            contribution(11, 1, 1),
-            Action::Ignore(Reason::OutOfTurn),
-            [version(3, 3), empty],
-        ),
-        (
-            "this version again before the other was used",
-            [version(3, 7), empty],
-            contribution(19, 0, 1),
-            Action::Ignore(Reason::OutOfTurn),
-            [version(3, 7), empty],
-        ),
-        (
-            "two rounds ahead: the newest result is not known to have arrived",
-            [version(19, 7), version(11, 7)],
-            contribution(35, 0, 1),
-            Action::Ignore(Reason::OutOfTurn),
-            [version(19, 7), version(11, 7)],
-        ),
-        (
-            "from far ahead",
-            [version(19, 7), version(11, 7)],
-            contribution(1 << 20 | 3, 1, 1),
-            Action::Ignore(Reason::OutOfTurn),
-            [version(19, 7), version(11, 7)],
-        ),
+        ("next chunk before this one is complete", only(3, 3), (11, 1, 1), out_of_turn, only(3, 3)),
+        ("this version again before the other was used", only(3, 7), (19, 0, 1), out_of_turn, only(3, 7)),
+        ("two rounds ahead: may lack the newest result", newest, (35, 0, 1), out_of_turn, newest),
+        ("from far ahead", newest, (1 << 20 | 3, 1, 1), out_of_turn, newest),
         (
             "older than the other version, this one unused",
             [empty, version(11, 7)],
-            contribution(3, 0, 1),
-            Action::Ignore(Reason::OutOfTurn),
+            (3, 0, 1),
+            out_of_turn,
             [empty, version(11, 7)],
         ),
         (
             "over the wrap of seq",
             [received(version(u32::MAX - 12, 7), 7), version(u32::MAX - 4, 7)],
-            contribution(3, 0, 1),
+            (3, 0, 1),
             store,
             [version(3, 1), received(version(u32::MAX - 4, 7), 1)],
         ),
     ];
-    for (what, versions, c, action, after) in table {
+    for (what, versions, (seq, v, worker), action, after) in table {
         let before = SlotMeta { owner: OWNER, versions };
         let after = SlotMeta { owner: OWNER, versions: after };
-        assert_eq!(step(&before, &c), (after, action), "{what}");
+        assert_eq!(step(&before, &contribution(seq, v, worker)), (after, action), "{what}");
     }
 }
 

@@ -5,7 +5,6 @@
 //! is every behaviour of such a network at once.
 
 mod model;
-mod packet;
 
 use model::{KEPT, System};
 use stateright::{Checker, HasDiscoveries, Model};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use stateright::{Model, Property};
 use sumac_wire::{
-    MAX_WORKERS,
+    Header, Kind, MAX_WORKERS,
     dynamic::{
         self, Action, Contribution, SlotMeta, decide,
         host::{self, Bits, ChunkMeta, Outcome},
@@ -13,7 +13,16 @@ use sumac_wire::{
     header::flag,
 };
 
-use crate::packet::{EPOCH, JOB, Packet};
+const JOB: u16 = 3;
+const EPOCH: u16 = 1;
+
+/// A contribution, or what a level made of some, with a sum in the elements' stead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Packet {
+    header: Header,
+    /// The contributions in the sum.
+    sum: u64,
+}
 
 /// The system to check. All chunks have the same slot, the only one of each aggregator.
 #[derive(Clone, Copy, Debug)]
@@ -142,17 +151,22 @@ impl System {
     fn packet(&self, worker: usize, seq: u32, again: bool, received: u32) -> Packet {
         let (rack, rank, has_rack) = self.place(worker);
         let level = if has_rack { 0 } else { flag::LEVEL };
-        Packet {
+        let racks = self.racks.len() as u8 + self.direct as u8;
+        let header = Header {
+            kind: Kind::Contribution as u8,
             flags: level | if again { flag::RESEND } else { 0 },
+            job: JOB,
+            epoch: EPOCH,
             seq,
-            fan_in: [
-                if has_rack { self.racks[rack] as u8 } else { 1 },
-                if self.two_levels || !has_rack { self.racks.len() as u8 + self.direct as u8 } else { 0 },
-            ],
-            bitmap: [1 << rank, 1 << rack],
+            elements: 1,
+            fan_in_0: if has_rack { self.racks[rack] as u8 } else { 1 },
+            fan_in_1: if self.two_levels || !has_rack { racks } else { 0 },
+            bitmap_0: 1 << rank,
+            bitmap_1: 1 << rack,
             received,
-            sum: System::term(worker, seq),
-        }
+            ..Header::default()
+        };
+        Packet { header, sum: System::term(worker, seq) }
     }
 
     /// Chunks that a worker may send, or have sent.
@@ -162,8 +176,8 @@ impl System {
 
     /// Takes a packet at an aggregator; what it sends on.
     fn aggregate((meta, value): &mut Slot, packet: &Packet) -> Option<Packet> {
-        let header = packet.header();
-        let (after, action) = decide(meta, &Contribution::of(&header), 0, u32::MAX);
+        let header = &packet.header;
+        let (after, action) = decide(meta, &Contribution::of(header), 0, u32::MAX);
         let before = std::mem::replace(meta, after);
         match action {
             Action::Store => *value = packet.sum,
@@ -171,10 +185,10 @@ impl System {
             Action::Flush { adds: false } | Action::Pass | Action::Collide | Action::Drop => {}
         }
         let sent = match action {
-            Action::Complete => Some(Packet::new(&dynamic::sum(&header, &after), *value)),
-            Action::Flush { .. } => Some(Packet::new(&dynamic::flushed(&header, &before), *value)),
-            Action::Pass => Some(Packet::new(&dynamic::passed(&header), packet.sum)),
-            Action::Collide => Some(Packet::new(&dynamic::collided(&header), packet.sum)),
+            Action::Complete => Some(Packet { header: dynamic::sum(header, &after), sum: *value }),
+            Action::Flush { .. } => Some(Packet { header: dynamic::flushed(header, &before), sum: *value }),
+            Action::Pass => Some(Packet { header: dynamic::passed(header), ..*packet }),
+            Action::Collide => Some(Packet { header: dynamic::collided(header), ..*packet }),
             Action::Store | Action::Add | Action::Drop => None,
         };
         if meta.owner == 0 {
@@ -201,17 +215,17 @@ impl System {
 
     fn at_host(&self, state: &mut State, packet: &Packet) {
         let all = self.all();
-        let place = (packet.seq % self.kept()) as usize;
-        let header = packet.header();
+        let header = &packet.header;
+        let place = (header.seq % self.kept()) as usize;
         let received = self.note(state, packet, &all);
         let (chunk, value) = &mut state.host[place];
         let before = chunk.seq();
-        match chunk.absorb(&header, host::Job { all: &all, kept: self.kept(), received: &received }) {
+        match chunk.absorb(header, host::Job { all: &all, kept: self.kept(), received: &received }) {
             host::Action::Store => *value = packet.sum,
             host::Action::Add => *value += packet.sum,
             _ => return,
         }
-        if let Some(given_up) = before.filter(|seq| *seq != packet.seq) {
+        if let Some(given_up) = before.filter(|seq| *seq != header.seq) {
             state.is_early |= state.have.iter().any(|have| have >> given_up & 1 == 0);
         }
         self.settle(state, place, &all);
@@ -228,8 +242,8 @@ impl System {
             rack * MAX_WORKERS + rank as usize
         };
         (0..).zip(&state.received).for_each(|(worker, known)| received[index(worker)] = *known);
-        if let Some(bits) = host::holds(&packet.header(), all) {
-            host::note_received(&mut received, &bits, packet.received);
+        if let Some(bits) = host::holds(&packet.header, all) {
+            host::note_received(&mut received, &bits, packet.header.received);
         }
         (0..).zip(&mut state.received).for_each(|(worker, known)| *known = received[index(worker)]);
         received
@@ -406,7 +420,7 @@ impl Model for System {
             }),
             Property::sometimes("an aggregator completes a sum", |system: &Self, state: &State| {
                 system.aggregators().next().is_none()
-                    || state.last.iter().any(|packet| packet.flags & flag::RESEND == 0)
+                    || state.last.iter().any(|packet| !packet.header.has(flag::RESEND))
             }),
         ]
     }

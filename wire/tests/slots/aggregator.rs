@@ -75,7 +75,7 @@ impl Aggregator {
             ..Header::default()
         };
         let result = answer::result(&request, &meta.version(version), job);
-        Some(Sent::All(Packet::new(&result, values[usize::from(version)])))
+        Some(Sent::All(Packet::new(result, values[usize::from(version)])))
     }
 
     /// The chunk that takes the version of chunk `seq` next.
@@ -87,11 +87,10 @@ impl Aggregator {
 
     /// Takes a contribution, or a result of its parent's.
     pub fn receive(&mut self, job: &JobEntry, packet: &Packet) -> Result<Option<Sent>, Reason> {
-        let header = packet.header();
         if packet.is_result() {
-            self.conclude(job, &header, packet.sum)
+            self.conclude(job, &packet.header, packet.sum)
         } else {
-            self.contribute(job, &header, packet.sum)
+            self.contribute(job, &packet.header, packet.sum)
         }
     }
 
@@ -119,7 +118,7 @@ impl Aggregator {
         *meta = after;
         let values = values[usize::from(version)];
         let held = after.version(version);
-        let packet = |header: Header| Packet::new(&header, values);
+        let packet = |header: Header| Packet::new(header, values);
         Ok(match action {
             Action::Store(Then::Complete) | Action::Add(Then::Complete) => {
                 Some(Sent::All(packet(answer::result(header, &held, job))))
@@ -158,12 +157,12 @@ impl Aggregator {
             Action::Refuse => answer::refusal(header, &held, job),
             Action::Want => {
                 let asked_by = admit::rank(header.bitmap_0, job.world).ok_or(Reason::WrongWorker)?;
-                return Ok(Some(Sent::Worker(asked_by, Packet::new(&answer::wanted(header, job), 0))));
+                return Ok(Some(Sent::Worker(asked_by, Packet::new(answer::wanted(header, job), 0))));
             }
             Action::Ignore(reason) => return Err(reason),
             _ => return Err(Reason::Internal),
         };
         debug_assert_eq!(header.kind, Kind::Result as u8);
-        Ok(Some(Sent::All(Packet::new(&header, sum))))
+        Ok(Some(Sent::All(Packet::new(header, sum))))
     }
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use stateright::{Model, Property};
 use sumac_wire::{
-    Kind,
+    Header, Kind,
     header::{exponent, flag},
     tables::{JobEntry, job_flag},
 };
 
 use crate::{
     aggregator::{Aggregator, Sent},
-    packet::Packet,
+    packet::{JOB, Packet},
 };
 
 /// The property that the header's `received` field brings about.
@@ -136,59 +136,61 @@ impl System {
         }
         let version = if place.version == 1 { flag::POOL_VERSION } else { 0 };
         let round = self.rounds && place.agreed.is_none();
-        let packet = Packet {
+        let header = Header {
             kind: Kind::Contribution as u8,
             flags: version | if round { flag::EXPONENT } else { 0 },
+            job: JOB,
+            epoch: 1,
             seq: place.seq,
             slot,
             elements: u16::from(!round),
-            fan_in: [self.workers as u8, 0],
-            bitmap: [1 << (worker % self.workers), 0],
-            contributors: 0,
+            fan_in_0: self.workers as u8,
+            bitmap_0: 1 << (worker % self.workers),
             exponent: place.agreed.unwrap_or(exponent::NONE),
             next_exponent: exponent::NONE,
-            next_seq: 0,
             received: place.seq,
-            sum: if round { 0 } else { System::term(worker, place.seq) },
+            ..Header::default()
         };
+        let packet = |header| Packet::new(header, System::term(worker, place.seq));
+        let with = |next_exponent| packet(Header { next_exponent, ..header });
         if round {
-            return vec![Packet { next_exponent: System::exponent(worker, place.seq), ..packet }];
+            return vec![with(System::exponent(worker, place.seq))];
         }
-        let question = Packet { flags: version | flag::QUERY, elements: 0, sum: 0, ..packet };
+        let question = packet(Header { flags: version | flag::QUERY, elements: 0, ..header });
         if self.questions && !place.wanted {
             return vec![question];
         }
         let asks = self.questions.then_some(question);
         if !self.rounds {
-            return asks.into_iter().chain([packet]).collect();
+            return asks.into_iter().chain([packet(header)]).collect();
         }
-        let known = Packet { next_exponent: System::exponent(worker, place.next), ..packet };
-        asks.into_iter().chain([known, Packet { next_exponent: exponent::UNKNOWN, ..packet }]).collect()
+        let known = with(System::exponent(worker, place.next));
+        asks.into_iter().chain([known, with(exponent::UNKNOWN)]).collect()
     }
 
     /// Algorithm 4: a result of what the slot waits for moves it on.
     fn take(&self, state: &mut State, worker: u32, result: &Packet) {
-        let place = &state.places[worker as usize][result.slot as usize];
-        let version = u8::from(result.has(flag::POOL_VERSION));
-        if place.seq != result.seq || place.version != version {
+        let (header, version) = (&result.header, result.header.pool_version());
+        let place = &state.places[worker as usize][header.slot as usize];
+        if place.seq != header.seq || place.version != version {
             return;
         }
         let waits_for_round = self.rounds && place.agreed.is_none();
         if waits_for_round != result.is_round() {
             return;
         }
-        if result.has(flag::QUERY) {
-            state.places[worker as usize][result.slot as usize].wanted = true;
+        if header.has(flag::QUERY) {
+            state.places[worker as usize][header.slot as usize].wanted = true;
             return;
         }
-        let sent = self.packets(worker, result.slot, place);
+        let sent = self.packets(worker, header.slot, place);
         state.sent[worker as usize].extend(sent);
-        let place = &mut state.places[worker as usize][result.slot as usize];
+        let place = &mut state.places[worker as usize][header.slot as usize];
         if result.is_round() {
-            place.agreed = Some(result.exponent);
+            place.agreed = Some(header.exponent);
         } else {
-            let agreed = (result.next_exponent != exponent::UNKNOWN).then_some(result.next_exponent);
-            let (seq, next) = (place.next, result.next_seq);
+            let agreed = (header.next_exponent != exponent::UNKNOWN).then_some(header.next_exponent);
+            let (seq, next) = (place.next, header.next_seq);
             *place = Place { seq, next, version: 1 - version, agreed, wanted: false };
         }
     }
@@ -275,7 +277,7 @@ impl Model for System {
                 (None, worker, state.root.receive(&self.root_job(), &packet))
             }
             Step::Part(packet) => {
-                let rack = packet.bitmap[1].trailing_zeros();
+                let rack = packet.header.bitmap_1.trailing_zeros();
                 (None, rack, state.root.receive(&self.root_job(), &packet))
             }
             Step::Conclusion(rack, packet) => {
@@ -299,14 +301,14 @@ impl Model for System {
             Property::always("every sum holds every worker exactly once", |system: &Self, state: &State| {
                 let mut sums = state.results.iter().flatten().filter(|result| result.is_sum());
                 sums.all(|result| {
-                    let correct = system.correct(result.seq);
+                    let correct = system.correct(result.header.seq);
                     // Of a slot that was flushed: at most once.
                     result.sum == correct || system.flushes && result.sum & !correct == 0
                 })
             }),
             Property::always("all workers get the same sum", |_: &Self, state: &State| {
                 let sums = || state.results.iter().flatten().filter(|result| result.is_sum());
-                sums().all(|a| sums().all(|b| a.seq != b.seq || a.sum == b.sum))
+                sums().all(|a| sums().all(|b| a.header.seq != b.header.seq || a.sum == b.sum))
             }),
             Property::always(KEPT, |system: &Self, state: &State| {
                 let workers = state.places.iter().enumerate().all(|(worker, places)| {
@@ -326,6 +328,7 @@ impl Model for System {
             }),
             Property::always("all workers are told the same next chunk", |_: &Self, state: &State| {
                 let sums = || state.results.iter().flatten().filter(|result| result.is_sum());
+                let sums = || sums().map(|sum| sum.header);
                 sums().all(|a| sums().all(|b| a.seq != b.seq || a.next_seq == b.next_seq))
             }),
             Property::always("no chunk is in two slots", |_: &Self, state: &State| {

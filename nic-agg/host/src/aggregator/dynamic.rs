@@ -21,7 +21,6 @@ use crate::{
 const CAPABLE: u8 = 0b10;
 
 impl HostAggregator {
-    /// Returns the number of shared slots in use.
     pub fn held(&self) -> u32 {
         self.shared.held()
     }
@@ -36,13 +35,11 @@ impl HostAggregator {
         self.shared.timeout = timeout;
     }
 
-    /// Returns the ECN bits that a job's packets leave with.
     pub fn ecn(&self, job: u16) -> u8 {
         let is_dynamic = self.job(job).is_some_and(|job| job.flags & job_flag::DYNAMIC != 0);
         if is_dynamic { CAPABLE } else { 0 }
     }
 
-    /// Takes a packet of a dynamic job; `parent` is where this shard's sums go.
     pub(super) fn take_dynamic(
         &mut self,
         entry: &JobEntry,
@@ -73,7 +70,6 @@ impl HostAggregator {
         })
     }
 
-    /// Takes a packet from where sums go to.
     fn take_from_above(
         &mut self,
         entry: &JobEntry,

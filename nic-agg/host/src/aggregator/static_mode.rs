@@ -77,7 +77,6 @@ impl HostAggregator {
         self.reset_lanes(number, first.wrapping_add(2 * lane_slots));
     }
 
-    /// Takes a packet from below.
     pub(super) fn take_static(
         &mut self,
         entry: &JobEntry,

@@ -63,7 +63,6 @@ impl Pump {
         Pump { socket, core, stop, start: Instant::now(), ecn: 0 }
     }
 
-    /// Moves packets until it shall stop.
     pub fn run(mut self) {
         let mut buffers = vec![0; BATCH * CAPACITY];
         let mut arrivals = Vec::with_capacity(BATCH);

@@ -97,8 +97,7 @@ fn follow_instance(aggregator: &Aggregator, mut log: ProgramLog) {
 
 /// Logs the counters of the host aggregator.
 pub fn report(plane: &HostDataPlane) {
-    let running = plane.running();
-    for reason in Reason::ALL.iter().filter(|reason| running.counter(**reason) > 0) {
-        tracing::info!(reason = reason.name(), packets = running.counter(*reason), "host aggregator");
+    for reason in Reason::ALL.iter().filter(|reason| plane.counter(**reason) > 0) {
+        tracing::info!(reason = reason.name(), packets = plane.counter(*reason), "host aggregator");
     }
 }

@@ -189,7 +189,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         Plane::Host => {
             let plane = Arc::new(args.host_plane()?);
-            answer_questions(&local::host_name(plane.running().local().port()), {
+            answer_questions(&local::host_name(plane.local().port()), {
                 let plane = plane.clone();
                 move |question| answer_for_host(&plane, question)
             });

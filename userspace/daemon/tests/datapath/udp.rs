@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use sumac_agg_host::udp::Running;
+use sumac_agg_host::HostDataPlane;
 use sumac_daemon::datapath::{DatapathStats, Event, InstallError, Peer, Rejection, WorkerJob};
 use sumac_job::OperationId;
 use sumac_transport::{Arithmetic, DType, JobError, JobParams, OpError, Operation};
@@ -19,7 +19,7 @@ use crate::{
 const COUNT: usize = 20_000;
 
 /// Starts an aggregator and the workers of a job with so many lanes. One of `lose_every` packets is lost; 0: none.
-fn workers<const N: usize>(params: &JobParams, lanes: u16, lose_every: u32) -> (Running, [Worker; N]) {
+fn workers<const N: usize>(params: &JobParams, lanes: u16, lose_every: u32) -> (HostDataPlane, [Worker; N]) {
     let aggregator = aggregator::start(Ipv4Addr::LOCALHOST, 0, params.shards);
     let workers = [(); N].map(|()| Worker::start("udp", ios(params.shards)));
     aggregator::install(&aggregator, params, workers.iter().map(Worker::local).collect(), lose_every);

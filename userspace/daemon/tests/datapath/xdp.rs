@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sumac_agg_host::udp::Running;
+use sumac_agg_host::HostDataPlane;
 use sumac_daemon::datapath::{DatapathStats, FrameIo, ParameterJob, Peer, WorkerJob, XdpConfig, XdpFrameIo};
 use sumac_hostprog::{AttachOptions, Attached, attach, detach};
 use sumac_parameter::{HostJob, Worker as Member};
@@ -85,7 +85,7 @@ enum Sum {
 
 /// Keeps an aggregator at work.
 enum Adding {
-    Socket { _aggregator: Running },
+    Socket { _aggregator: HostDataPlane },
     Program { pins: PathBuf },
 }
 

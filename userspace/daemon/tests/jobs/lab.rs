@@ -75,7 +75,7 @@ impl Aggregator {
             Kind::Host { shared } => {
                 let start = || HostDataPlane::start(4096, 352, SHARDS, Ipv4Addr::LOCALHOST, data_port).ok();
                 let plane = retry(start).with_dynamic(shared, SLOT_TIMEOUT).unwrap();
-                let data_port = plane.running().local().port();
+                let data_port = plane.local().port();
                 Aggregator::with(address, data_port, plane, options)
             }
             Kind::None => Aggregator::with(address, 0, NoDataPlane, options),
