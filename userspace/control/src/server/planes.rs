@@ -98,7 +98,9 @@ impl Links {
     pub fn complete(&self, rack: RackId, outcome: Outcome) {
         let sender = self.lock().get_mut(&rack).and_then(|link| link.open.pop_front());
         // Whoever sent it may have stopped waiting.
-        let _ = sender.map(|sender| sender.send(outcome));
+        if let Some(sender) = sender {
+            let _ = sender.send(outcome);
+        }
     }
 }
 

@@ -55,7 +55,7 @@ floats!("avx2,f16c", __m256, f32, |from| _mm256_loadu_ps(from.cast()), |to, valu
     values
 ));
 floats!("avx2,f16c", __m256, f16, |from| _mm256_cvtph_ps(_mm_loadu_si128(from.cast())), |to, values| {
-    _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values))
+    _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values));
 });
 floats!(
     "avx2,f16c",
@@ -75,7 +75,7 @@ floats!("avx512f", __m512, f32, |from| _mm512_loadu_ps(from.cast()), |to, values
     values
 ));
 floats!("avx512f", __m512, f16, |from| _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())), |to, values| {
-    _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values))
+    _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values));
 });
 floats!(
     "avx512f",
