@@ -1,6 +1,5 @@
 //! The host aggregator's time per chunk, without sockets: all contributions of its workers, and in dynamic jobs the
 //! parameter host's result.
-#![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::expect_used, reason = "a benchmark that cannot go on")]
 
 use std::{

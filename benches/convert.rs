@@ -4,7 +4,6 @@
 //! cache. *memory*: a tensor several times larger than the caches, chunk by chunk into frames and
 //! back, as the engine does it; `copy` of the same pieces is what memory allows. The rates count the
 //! tensor's bytes.
-#![allow(missing_docs, reason = "criterion's macros")]
 
 use std::{hint::black_box, time::Duration};
 

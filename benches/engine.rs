@@ -2,7 +2,6 @@
 //!
 //! One worker, whose own contributions come straight back as results: header changed, elements as
 //! they are. `engine` minus `convert` is the price of slots, timers, headers and bookkeeping.
-#![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::expect_used, reason = "a benchmark that cannot go on")]
 
 use std::{

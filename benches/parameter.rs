@@ -2,7 +2,6 @@
 //! overflowed.
 //!
 //! Each turn sums one chunk and takes its result out, so that a chunk's price is its contributions' and one result's.
-#![allow(missing_docs, reason = "criterion's macros")]
 #![allow(clippy::expect_used, reason = "a benchmark that cannot go on")]
 
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -1,7 +1,6 @@
 //! The time of a packet's headers, and of its checksum.
 //!
 //! `cargo bench -p sumac-benches --bench wire`
-#![allow(missing_docs, reason = "criterion's macros")]
 
 use std::hint::black_box;
 

@@ -20,7 +20,6 @@
 //! | [`preflight`] | requirements for attaching |
 //! | [`program`], [`pins`] | the object file; the names of pins |
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 pub mod aggregator;
 pub mod attach;

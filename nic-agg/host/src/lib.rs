@@ -13,7 +13,6 @@
 //! One difference is the kernel's: it verifies UDP checksums before a socket sees the packet, and a socket cannot see
 //! whether there was one.
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 pub mod aggregator;
 pub mod job;

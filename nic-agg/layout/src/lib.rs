@@ -2,7 +2,6 @@
 //! Host order everywhere.
 #![no_std]
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 use core::mem::{offset_of, size_of};
 

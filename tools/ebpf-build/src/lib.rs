@@ -13,7 +13,6 @@
 //!
 //! and its library holds the object with `aya::include_bytes_aligned!(env!("SUMAC_XDP_OBJECT"))`.
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 mod dep_info;
 mod toolchain;

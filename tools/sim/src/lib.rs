@@ -19,7 +19,6 @@
 //! | [`observer`] | hooks for checks at every packet |
 //! | [`tcp`] | a competing flow |
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 pub mod address;
 pub mod aggregator;

@@ -15,7 +15,6 @@
 //! | `rpc` | one gRPC stream in each direction, JSON messages |
 //! | `tune` | the number of slots for a measured path |
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 pub mod client;
 pub mod coordinator;

@@ -186,7 +186,6 @@ pub type PlaneReport = (u64, PlaneInfo);
 
 /// A command for a data plane; see [`DataPlane`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "they are the methods of DataPlane")]
 pub enum PlaneCommand {
     Install(Box<JobInstall>),
     Renew(Box<JobInstall>),
@@ -195,7 +194,6 @@ pub enum PlaneCommand {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "one for each command")]
 pub enum Completion {
     Installed(Installed, PlaneInfo),
     Renewed { resume: Vec<u32> },

@@ -10,7 +10,6 @@
 //!                parameter host --------- control plane
 //! ```
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 /// Returns from the caller with an error unless a condition holds.
 macro_rules! ensure {

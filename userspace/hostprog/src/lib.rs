@@ -15,7 +15,6 @@
 //! | [`mod@measure`] | nanoseconds per frame |
 //! | [`program`], [`pins`], [`mode`], [`queues`] | object and variants; names of pins; options |
 #![deny(unsafe_code)]
-#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 pub mod attach;
 pub mod attached;

@@ -15,7 +15,6 @@
 //! | [`mod@test_run`] | `BPF_PROG_TEST_RUN`: verdict, frame and nanoseconds |
 //! | [`mod@mode`], [`mod@namespace`] | XDP modes; network namespaces |
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 pub mod attach;
 pub mod interface;

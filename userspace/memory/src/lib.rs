@@ -1,7 +1,6 @@
 //! Memory regions that the daemon and a trainer share.
 //!
 //! A [`SharedRegion`] maps a sealed memfd. A [`Lease`] grants one operation a range to read and a range to write.
-#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 mod lease;
 mod region;

@@ -17,7 +17,6 @@
 //! | `floats` | the sums of chunks that overflowed, in rank order |
 //! | `outbox` | packets to send, with their receivers |
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 mod floats;
 pub mod host;

@@ -11,7 +11,6 @@ use crate::limits::{
 
 /// Parameters that contradict the protocol.
 #[derive(Clone, Debug, PartialEq, Error)]
-#[expect(missing_docs, reason = "the messages describe them")]
 pub enum ParamError {
     #[error("job number 0 means no job; jobs count from 1")]
     Job,
@@ -64,7 +63,6 @@ pub enum ParamError {
 
 /// The reason for which an operation was refused; it is returned with its buffer.
 #[derive(Clone, Debug, PartialEq, Error)]
-#[expect(missing_docs, reason = "the messages describe them")]
 pub enum SubmitError {
     #[error(
         "operation {signature:08x}: {count} values from {base} on; packets address at most 2^32, split the tensor"
@@ -91,7 +89,6 @@ pub enum SubmitError {
 /// ([`base`](crate::Operation::base) and index). The engine knows tensors by their signatures only; names are added by its
 /// caller.
 #[derive(Clone, Debug, PartialEq, Error)]
-#[expect(missing_docs, reason = "the messages describe them")]
 pub enum OpError {
     /// A value of this worker was too large for the wire; all workers' operations fail.
     #[error(
@@ -124,7 +121,6 @@ pub enum OpError {
 
 /// The end of a job: everything outstanding and everything later fails with it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[expect(missing_docs, reason = "the messages describe them")]
 pub enum JobError {
     #[error(
         "no answer from the aggregator to {probes} probes in {waited_ms} ms; is its program attached, does it \

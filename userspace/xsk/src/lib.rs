@@ -16,7 +16,6 @@
 //! The invariant: *a frame belongs to one side at a time*. User space accesses a frame's bytes only through a token
 //! ([`TxFrame`], or the closure of [`XskQueue::receive`]) that exists once and is given up when the frame goes to the
 //! kernel. A descriptor that the kernel returns twice, or that names a frame it does not have, is refused and counted.
-#![allow(missing_docs, reason = "an internal crate; names carry the meaning")]
 
 pub mod config;
 pub mod error;

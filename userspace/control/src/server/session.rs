@@ -309,9 +309,11 @@ async fn serve_rack(
         Ok::<_, String>((id, shared.links.open(id, format!("the {role} at {ip}"), outbound.clone())))
     });
     let (id, closed) = entered.map_err(|message| refuse(&message))?;
+    // A completion that comes after the rack has entered anew belongs to none of the new session's commands.
     tokio::select! {
-        () = exchange_with_rack(shared, id, inbound, outbound) => {}
+        biased;
         _ = closed => {}
+        () = exchange_with_rack(shared, id, inbound, outbound) => {}
     }
     Ok(())
 }
@@ -353,6 +355,22 @@ async fn exchange_with_rack(shared: &Shared, id: RackId, mut inbound: Inbound, o
                 shared.links.complete(id, result);
             }
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn another_release_is_told_which_ones_do_not_fit() {
+        let other = Hello { protocol: PROTOCOL_VERSION - 1, build: "0.0.9".into() };
+        let mut inbound: Inbound = Box::pin(tokio_stream::iter([Ok(ClientMessage::Hello(other))]));
+        let denial = first_messages(&mut inbound).await.expect_err("another protocol");
+        assert_eq!(denial.kind, DenialKind::Version);
+        for part in ["release 0.0.9", &Hello::own().build, "install the same release on both"] {
+            assert!(denial.message.contains(part), "{}", denial.message);
         }
     }
 }
