@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sumac_parameter::{HostJob, ParameterHost, Worker};
 use sumac_wire::{
-    Header, Kind, Reason,
+    Header, Kind, Reason, Time,
     admit::payload_len,
     header::{HEADER_LEN, flag},
 };
@@ -68,7 +68,7 @@ fn turn(host: &mut ParameterHost, packets: &mut [Vec<u8>], seq: u32, out: &mut [
     let count = packets.len();
     for (at, packet) in packets.iter_mut().enumerate() {
         packet[8..12].copy_from_slice(&seq.to_be_bytes());
-        let reason = host.on_packet(AGGREGATOR, 0, packet, false);
+        let reason = host.on_packet(Time(0), AGGREGATOR, 0, packet, false);
         assert_eq!(reason, if at + 1 == count { Reason::Completed } else { Reason::Added });
     }
     let sent = host.poll_transmit(out).expect("the result");

@@ -15,6 +15,7 @@
 //! | [`slot`] | what a contribution does to its slot (SwitchML's Algorithm 3) |
 //! | [`stream`] | which slot and pool version a chunk takes (SwitchML's Algorithm 4) |
 //! | [`dynamic`] | what packets do to a shared slot and at the parameter host (ATP) |
+//! | [`time`] | the time that callers pass to engines |
 //! | [`reason`] | the one list of counters |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -29,9 +30,11 @@ pub mod reason;
 pub mod slot;
 pub mod stream;
 pub mod tables;
+pub mod time;
 
 pub use header::{Header, Kind};
 pub use reason::Reason;
+pub use time::Time;
 
 /// Most elements in one packet: a frame of 9,000 bytes.
 pub const MAX_ELEMENTS: usize = 2224;

@@ -3,10 +3,11 @@
 use std::net::SocketAddrV4;
 
 use sumac_parameter::ParameterHost;
-use sumac_wire::Reason;
+use sumac_wire::{Reason, Time};
 
 use crate::{
     address::{PORT, shard_of},
+    events::Nanos,
     packet::{Body, Packet, ecn},
 };
 
@@ -28,10 +29,18 @@ impl Parameter {
         Parameter { host: ParameterHost::new(), ring, is_dead: false, received: 0, ring_is_full: false }
     }
 
-    pub(crate) fn deliver(&mut self, source: SocketAddrV4, own: SocketAddrV4, payload: &[u8], marked: bool) {
+    pub(crate) fn deliver(
+        &mut self,
+        now: Nanos,
+        source: SocketAddrV4,
+        own: SocketAddrV4,
+        payload: &[u8],
+        marked: bool,
+    ) {
         if !self.is_dead {
             self.received += 1;
-            let _: Reason = self.host.on_packet(source, own.port() - PORT, payload, marked);
+            self.host.on_timeout(Time(now));
+            let _: Reason = self.host.on_packet(Time(now), source, own.port() - PORT, payload, marked);
         }
     }
 

@@ -273,7 +273,7 @@ impl World {
         let marked = packet.ecn == ecn::MARKED;
         let is_answer = header.kind == Kind::Result as u8 || header.kind == Kind::Report as u8;
         if let Some(parameter) = self.nodes[node].parameter.as_mut().filter(|_| !is_answer) {
-            parameter.deliver(packet.source, packet.destination, payload, marked);
+            parameter.deliver(self.now, packet.source, packet.destination, payload, marked);
             return self.pump_host(node);
         }
         let is_its = |worker: &Worker| worker.job == header.job && !worker.is_dead;

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, net::SocketAddrV4};
 
 use sumac_wire::{
-    Header, Kind, MAX_JOBS, Reason,
+    Header, Kind, MAX_JOBS, Reason, Time,
     admit::{dynamic as admit, payload_len},
     dynamic::host::{Action, Bits, Outcome, holds},
     header::{HEADER_LEN, flag},
@@ -34,6 +34,8 @@ pub struct ParameterHost {
     memory: u64,
     /// Bytes that those of the jobs here can take.
     reserved: u64,
+    /// Not later than the first lane's deadline.
+    timeout: Option<Time>,
 }
 
 #[derive(Debug)]
@@ -67,6 +69,7 @@ impl ParameterHost {
             counters: [0; COUNTERS],
             memory: bytes,
             reserved: 0,
+            timeout: None,
         }
     }
 
@@ -148,9 +151,16 @@ impl ParameterHost {
     }
 
     /// Parses a UDP payload and processes it: [`ParameterHost::on_parsed_packet`] for callers that have not parsed it.
-    pub fn on_packet(&mut self, from: SocketAddrV4, shard: u16, payload: &[u8], ce: bool) -> Reason {
+    pub fn on_packet(
+        &mut self,
+        now: Time,
+        from: SocketAddrV4,
+        shard: u16,
+        payload: &[u8],
+        ce: bool,
+    ) -> Reason {
         match Header::read(payload, 0, payload.len()) {
-            Ok(header) => self.on_parsed_packet(from, shard, header, &payload[HEADER_LEN..], ce),
+            Ok(header) => self.on_parsed_packet(now, from, shard, header, &payload[HEADER_LEN..], ce),
             Err(reason) => {
                 self.counters[reason as usize] += 1;
                 reason
@@ -162,19 +172,36 @@ impl ParameterHost {
     /// that it was counted by.
     pub fn on_parsed_packet(
         &mut self,
+        now: Time,
         from: SocketAddrV4,
         shard: u16,
         header: Header,
         elements: &[u8],
         ce: bool,
     ) -> Reason {
-        let reason = self.take(from, shard, header, elements, ce).unwrap_or_else(|reason| reason);
+        let reason = self.take(now, from, shard, header, elements, ce).unwrap_or_else(|reason| reason);
         self.counters[reason as usize] += 1;
         reason
     }
 
+    /// Returns the time of the next [`ParameterHost::on_timeout`].
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.timeout
+    }
+
+    /// Notes which jobs wait for which workers: those of lanes that have stalled.
+    pub fn on_timeout(&mut self, now: Time) {
+        if self.timeout.is_none_or(|timeout| timeout > now) {
+            return;
+        }
+        self.jobs.iter_mut().flatten().for_each(|job| job.on_timeout(now));
+        let rings = self.jobs.iter().flatten().flat_map(|job| &job.rings).flatten();
+        self.timeout = rings.filter_map(Ring::deadline).min();
+    }
+
     fn take(
         &mut self,
+        now: Time,
         from: SocketAddrV4,
         shard: u16,
         mut header: Header,
@@ -186,7 +213,8 @@ impl ParameterHost {
         if ce {
             header.flags |= flag::ECN_ECHO;
         }
-        let taken = job.take(&header, from, shard, elements, &mut self.outbox);
+        let taken = job.take(now, &header, from, shard, elements, &mut self.outbox);
+        self.timeout = self.timeout.or_else(|| job.deadline(&header));
         if taken.is_err_and(Reason::is_refusal) {
             job.stats.refused += 1;
         }
@@ -212,8 +240,22 @@ impl ParameterHost {
 }
 
 impl Job {
+    fn deadline(&self, header: &Header) -> Option<Time> {
+        self.rings.get(usize::from(header.lane))?.as_ref()?.deadline()
+    }
+
+    fn on_timeout(&mut self, now: Time) {
+        for ring in self.rings.iter_mut().flatten() {
+            if let Some(missing) = ring.on_timeout(now, self.members.all()) {
+                self.stats.stalls += 1;
+                self.stats.waiting_for = self.members.ranks(&missing);
+            }
+        }
+    }
+
     fn take(
         &mut self,
+        now: Time,
         header: &Header,
         from: SocketAddrV4,
         shard: u16,
@@ -251,7 +293,10 @@ impl Job {
         }
         self.count(header, &bits);
         let ring = ring(&mut self.rings, header).ok_or(Reason::WrongSlot)?;
-        let done = ring.absorb(header, elements, self.members.all(), rank);
+        let done = ring.absorb(now, header, elements, self.members.all(), rank);
+        if matches!(done, Done::Taken(_)) {
+            self.stats.waiting_for.clear();
+        }
         self.notice(header, &bits, source, done)?;
         match self.answer(header, &bits, source, done)? {
             None => Ok(Reason::Added),

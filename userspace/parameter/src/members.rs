@@ -109,6 +109,12 @@ impl Members {
         ranks.get(bits.trailing_zeros() as usize).copied().filter(|rank| *rank != NONE)
     }
 
+    /// Returns the ranks of these workers, in order.
+    pub(crate) fn ranks(&self, bits: &Bits) -> Vec<u16> {
+        let is_in = |worker: &Worker| bits[usize::from(worker.rack)] >> worker.bit & 1 == 1;
+        (0..).zip(&self.workers).filter(|(_, worker)| is_in(worker)).map(|(rank, _)| rank).collect()
+    }
+
     /// Returns the source of a packet with the values of `bits`.
     ///
     /// A worker sends its own values only. Packets through an aggregator are marked (`is_passed`), but so are those of a

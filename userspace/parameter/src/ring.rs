@@ -3,7 +3,7 @@
 
 use sumac_values as values;
 use sumac_wire::{
-    Header, MAX_WORKERS,
+    Header, MAX_WORKERS, Time,
     dynamic::host::{Action, Bits, ChunkMeta, Job, Outcome, note_received},
     header::flag,
 };
@@ -12,6 +12,9 @@ use crate::{
     floats::{FloatStock, Floats},
     members::Source,
 };
+
+/// Time without a contribution after which a lane with a chunk that is not complete is stalled, in nanoseconds.
+const STALL_TIMEOUT: u64 = 1_000_000_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
@@ -51,12 +54,14 @@ pub(crate) struct Ring {
     next: u32,
     /// The known prefix of results that each worker has received.
     received: Vec<u32>,
+    /// The last contribution; none once the lane is known to be stalled, or to wait for nothing.
+    last: Option<Time>,
 }
 
 impl Ring {
     pub(crate) fn new(kept: u32, elements: u16, racks: usize, stock: FloatStock) -> Ring {
         let received = vec![0; racks * MAX_WORKERS];
-        Ring { chunks: Vec::new(), kept, elements: elements.into(), stock, next: 0, received }
+        Ring { chunks: Vec::new(), kept, elements: elements.into(), stock, next: 0, received, last: None }
     }
 
     pub(crate) fn note_received(&mut self, bits: &Bits, received: u32) {
@@ -85,8 +90,27 @@ impl Ring {
         (seq & (self.kept - 1)) as usize
     }
 
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.last.map(|last| last.plus(STALL_TIMEOUT))
+    }
+
+    /// Returns the workers that the first chunk which is not complete waits for, once when the lane stalls.
+    pub(crate) fn on_timeout(&mut self, now: Time, all: &Bits) -> Option<Bits> {
+        self.deadline().filter(|deadline| *deadline <= now)?;
+        self.last = None;
+        let mut begun = (0..self.kept).filter_map(|ahead| self.get(self.next.wrapping_add(ahead)));
+        begun.find(|chunk| !chunk.meta.is_complete()).map(|chunk| chunk.meta.missing(all))
+    }
+
     /// Adds a contribution or a sum that was admitted; `rank`: of the only worker in it.
-    pub(crate) fn absorb(&mut self, header: &Header, payload: &[u8], all: &Bits, rank: Option<u16>) -> Done {
+    pub(crate) fn absorb(
+        &mut self,
+        now: Time,
+        header: &Header,
+        payload: &[u8],
+        all: &Bits,
+        rank: Option<u16>,
+    ) -> Done {
         if self.chunks.is_empty() {
             self.chunks.resize_with(self.kept as usize, Chunk::default);
         }
@@ -118,6 +142,7 @@ impl Ring {
         };
         let Some(chunk) = self.chunks.get_mut(place) else { return Done::NoRoom };
         chunk.meta = after;
+        self.last = Some(now);
         let outcome = chunk.meta.settle(all, overflowed);
         if outcome == Outcome::Complete {
             self.complete(place);

@@ -24,6 +24,8 @@ macro_rules! job_stats {
             pub world: u16,
             /// Workers whose last packet came without an aggregator.
             pub direct: u32,
+            /// Ranks that the oldest chunk of a stalled lane waits for: no contribution has come for a second.
+            pub waiting_for: Vec<u16>,
             $($(#[$doc])* pub $counter: u64,)*
         }
 
@@ -32,6 +34,9 @@ macro_rules! job_stats {
             pub fn merge(&mut self, other: &JobStats) {
                 // Each thread knows of its own shards only.
                 self.direct = self.direct.max(other.direct);
+                self.waiting_for.extend(&other.waiting_for);
+                self.waiting_for.sort_unstable();
+                self.waiting_for.dedup();
                 $(self.$counter += other.$counter;)*
             }
         }
@@ -58,6 +63,8 @@ job_stats! {
     replies,
     probes,
     refused,
+    /// Times that a lane stalled.
+    stalls,
     bytes_in,
     sent,
     bytes_out,

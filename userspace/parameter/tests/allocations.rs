@@ -11,7 +11,7 @@ use std::alloc::System;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use sumac_parameter::ParameterHost;
 use sumac_wire::{
-    Header,
+    Header, Time,
     header::{HEADER_LEN, flag},
 };
 use support::*;
@@ -32,7 +32,7 @@ fn chunk(host: &mut ParameterHost, packets: &mut [[Vec<u8>; 2]; 3], seq: u32) ->
                 packet[HEADER_LEN..HEADER_LEN + 4]
                     .copy_from_slice(&(if seq.is_multiple_of(3) { i32::MAX } else { 1 }).to_be_bytes());
             }
-            host.on_packet(*from, 1, packet, false);
+            host.on_packet(Time(0), *from, 1, packet, false);
         }
         while host.poll_transmit(&mut out).is_some() {
             count += 1;

@@ -304,6 +304,11 @@ impl ChunkMeta {
         self.complete
     }
 
+    /// The workers of `all` whose values it does not have.
+    pub fn missing(&self, all: &Bits) -> Bits {
+        core::array::from_fn(|rack| all[rack] & !self.seen[rack])
+    }
+
     /// Whether a slot was busy on some packet's way.
     pub fn has_collided(&self) -> bool {
         self.flags & flag::COLLISION != 0

@@ -142,7 +142,7 @@ impl Engines {
         let Received { from, header, elements, is_marked, .. } = received;
         let job = header.job;
         if matches!(Kind::from_number(header.kind), Some(Kind::Contribution | Kind::Probe)) {
-            return self.on_request(received);
+            return self.on_request(now, received);
         }
         let Some(entry) = self.jobs.iter_mut().find(|entry| entry.number == job) else {
             self.undelivered.unknown_job += 1;
@@ -164,10 +164,10 @@ impl Engines {
     }
 
     /// Passes a contribution or a probe to the parameter host.
-    fn on_request(&mut self, received: Received<'_>) {
+    fn on_request(&mut self, now: Time, received: Received<'_>) {
         match self.parameter_host.shard(&received) {
             Some((shard, thread)) if thread == self.thread => {
-                self.parameter_host.on_received(shard, received);
+                self.parameter_host.on_received(now, shard, received);
             }
             Some((_, thread)) => self.hand_off(thread, received),
             None => self.undelivered.unknown_job += 1,
@@ -187,6 +187,7 @@ impl Engines {
 
     pub(super) fn on_time(&mut self, now: Time) {
         self.jobs.iter_mut().flat_map(|job| &mut job.lanes).for_each(|lane| lane.on_time(now));
+        self.parameter_host.host.on_timeout(now);
     }
 
     /// Sends the engines' packets in turns with a flush after each. A lane of a lower class waits until those of higher
@@ -218,7 +219,9 @@ impl Engines {
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.jobs.iter().flat_map(|job| &job.lanes).filter_map(|lane| lane.engine.poll_timeout()).min()
+        let lanes = self.jobs.iter().flat_map(|job| &job.lanes);
+        let hosted = self.parameter_host.host.poll_timeout();
+        lanes.filter_map(|lane| lane.engine.poll_timeout()).chain(hosted).min()
     }
 
     pub(super) fn stats(&self) -> Vec<JobStats> {

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use nix::unistd::{SysconfVar, sysconf};
 use sumac_parameter::{ParameterHost, Sending, Worker};
-use sumac_wire::admit::payload_len;
+use sumac_wire::{Time, admit::payload_len};
 
 use super::frame_io::{FrameIo, Outgoing, Peer, Received, take_turn};
 use super::job::{InstallError, ParameterJob};
@@ -81,9 +81,9 @@ impl ThreadParameterHost {
         (shard < entry.shards).then(|| (shard, thread_of(shard, entry.shards, self.threads)))
     }
 
-    pub(super) fn on_received(&mut self, shard: u16, received: Received<'_>) {
+    pub(super) fn on_received(&mut self, now: Time, shard: u16, received: Received<'_>) {
         let Received { from, header, elements, is_marked, .. } = received;
-        self.host.on_parsed_packet(from, shard, header, elements, is_marked);
+        self.host.on_parsed_packet(now, from, shard, header, elements, is_marked);
     }
 
     /// Sends up to a turn of packets. Returns whether there may be more.

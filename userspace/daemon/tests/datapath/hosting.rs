@@ -166,6 +166,18 @@ fn ecn_marks_are_echoed_and_results_are_ecn_capable() {
     assert_eq!(hosted(&host).job(5).unwrap().marked, 1);
 }
 
+#[test]
+fn a_job_that_stalls_says_which_workers_it_waits_for() {
+    let (host, base, trainers) = start();
+    host.path.add_parameter_job(plan(&trainers)).unwrap();
+    trainers[0].send(base, &header(0, 0), &[1; 4]);
+    until(|| !hosted(&host).job(5).unwrap().waiting_for.is_empty());
+    assert_eq!(hosted(&host).job(5).unwrap().waiting_for, [1]);
+    trainers[1].send(base, &header(1, 0), &[1; 4]);
+    assert_eq!(trainers[1].receive(0).1, [2; 4]);
+    assert!(hosted(&host).job(5).unwrap().waiting_for.is_empty());
+}
+
 /// The DSCP and ECN byte of the next packet.
 fn tos(socket: &UdpSocket) -> u8 {
     use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};

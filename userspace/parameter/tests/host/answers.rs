@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_parameter::{HostError, HostJob, ParameterHost, Worker};
 use sumac_wire::{
-    Header, Kind, Reason, dynamic,
+    Header, Kind, Reason, Time, dynamic,
     header::{NO_SLOT, flag},
 };
 
@@ -170,8 +170,8 @@ fn marks_of_congestion_come_back() {
     let (mut host, _) = host(&[2]);
     let one = packet(&passed(header(&[2], 0, 0, 0)), &[1; 4]);
     let two = packet(&passed(header(&[2], 0, 1, 0)), &[1; 4]);
-    assert_eq!(host.on_packet(aggregator(), 1, &one, true), Reason::Added);
-    assert_eq!(host.on_packet(aggregator(), 1, &two, false), Reason::Completed);
+    assert_eq!(host.on_packet(Time(0), aggregator(), 1, &one, true), Reason::Added);
+    assert_eq!(host.on_packet(Time(0), aggregator(), 1, &two, false), Reason::Completed);
     let by_flag = Header { flags: flag::ECN_ECHO, bitmap_0: 0b11, ..header(&[2], 0, 0, 1) };
     assert_eq!(give(&mut host, aggregator(), &passed(by_flag), &[1; 4]), Reason::Completed);
     let none = Header { bitmap_0: 0b11, ..header(&[2], 0, 0, 2) };
@@ -179,6 +179,34 @@ fn marks_of_congestion_come_back() {
     let flags: Vec<u16> = sent(&mut host).iter().map(|sent| sent.header.flags).collect();
     assert_eq!(flags, [flag::ECN_ECHO, flag::ECN_ECHO, 0]);
     assert_eq!(host.stats().job(JOB).unwrap().marked, 2);
+}
+
+#[test]
+fn a_stalled_lane_names_the_workers_that_it_waits_for() {
+    const SECOND: u64 = 1_000_000_000;
+    let (mut host, _) = host(&[3]);
+    let contribute = |host: &mut ParameterHost, now, bit| {
+        give_at(host, now, aggregator(), &passed(header(&[3], 0, bit, 0)), &[1; 4])
+    };
+    let waiting = |host: &ParameterHost| {
+        let stats = host.stats();
+        let job = stats.job(JOB).unwrap();
+        (job.stalls, job.waiting_for.clone())
+    };
+    assert_eq!(host.poll_timeout(), None);
+    assert_eq!(contribute(&mut host, Time(5), 1), Reason::Added);
+    assert_eq!(host.poll_timeout(), Some(Time(5 + SECOND)));
+    host.on_timeout(Time(4 + SECOND));
+    assert_eq!(waiting(&host), (0, vec![]));
+    host.on_timeout(Time(5 + SECOND));
+    assert_eq!((waiting(&host), host.poll_timeout()), ((1, vec![0, 2]), None));
+    assert_eq!(contribute(&mut host, Time(9 * SECOND), 0), Reason::Added);
+    assert_eq!(waiting(&host), (1, vec![]), "it goes on");
+    host.on_timeout(Time(10 * SECOND));
+    assert_eq!(waiting(&host), (2, vec![2]));
+    assert_eq!(contribute(&mut host, Time(11 * SECOND), 2), Reason::Completed);
+    host.on_timeout(Time(12 * SECOND));
+    assert_eq!((waiting(&host), host.poll_timeout()), ((2, vec![]), None), "it waits for nothing");
 }
 
 #[test]
@@ -369,7 +397,7 @@ fn lanes_of_other_threads_take_no_memory_and_no_packets() {
     let of_lane_1 = passed(header(&[2], 0, 0, 0));
     assert_eq!(give(&mut host, aggregator(), &of_lane_1, &[1; 4]), Reason::WrongSlot);
     let of_lane_0 = packet(&Header { lane: 0, ..of_lane_1 }, &[1; 4]);
-    assert_eq!(host.on_packet(aggregator(), 0, &of_lane_0, false), Reason::Added);
+    assert_eq!(host.on_packet(Time(0), aggregator(), 0, &of_lane_0, false), Reason::Added);
     assert_eq!(host.renew(JOB, 8, job(&[2]).workers), Ok(vec![0; 4]));
 }
 

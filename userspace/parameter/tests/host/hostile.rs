@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 use proptest::{collection::vec, prelude::*, sample::Index};
 use sumac_parameter::ParameterHost;
 use sumac_wire::{
-    Header, Reason,
+    Header, Reason, Time,
     header::{HEADER_LEN, flag, offset},
 };
 
@@ -107,10 +107,10 @@ proptest! {
         for (from, bytes) in &stream {
             for (index, harm) in harms.by_ref().take(7) {
                 let (from, shard, bytes) = harmed(&stream[index.index(stream.len())], &harm);
-                let reason = harmed_host.on_packet(from, shard, &bytes, true);
+                let reason = harmed_host.on_packet(Time(0), from, shard, &bytes, true);
                 prop_assert!(reason.is_refusal(), "{:?} was {}", harm, reason.name());
             }
-            let reasons = [&mut quiet, &mut harmed_host].map(|host| host.on_packet(*from, 1, bytes, false));
+            let reasons = [&mut quiet, &mut harmed_host].map(|host| host.on_packet(Time(0), *from, 1, bytes, false));
             prop_assert_eq!(reasons[0], reasons[1]);
             prop_assert_eq!(sent(&mut quiet), sent(&mut harmed_host));
         }
@@ -142,7 +142,7 @@ proptest! {
                     exponent: good.exponent,
                     ..own
                 };
-                host.on_packet(*from, 1, &packet(&header, &vec![-1; elements.into()]), false);
+                host.on_packet(Time(0), *from, 1, &packet(&header, &vec![-1; elements.into()]), false);
                 sent(&mut host);
             }
         }

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sumac_parameter::{HostJob, ParameterHost, Sending, Worker};
 use sumac_wire::{
-    Header, Kind, Reason,
+    Header, Kind, Reason, Time,
     admit::payload_len,
     header::{HEADER_LEN, NO_SLOT, flag},
 };
@@ -125,5 +125,16 @@ pub fn aggregator() -> SocketAddrV4 {
 
 /// Hands a packet of shard 1 to a host.
 pub fn give(host: &mut ParameterHost, from: SocketAddrV4, header: &Header, values: &[i32]) -> Reason {
-    host.on_packet(from, 1, &packet(header, values), false)
+    give_at(host, Time(0), from, header, values)
+}
+
+/// The same at a time.
+pub fn give_at(
+    host: &mut ParameterHost,
+    now: Time,
+    from: SocketAddrV4,
+    header: &Header,
+    values: &[i32],
+) -> Reason {
+    host.on_packet(now, from, 1, &packet(header, values), false)
 }
