@@ -287,7 +287,7 @@ pub fn check_name(name: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Why a specification is invalid; empty where it is not.
+    /// The reasons for which a specification is invalid; empty where it is not.
     fn why(spec: &LabSpec) -> String {
         spec.check().err().map(|error| error.to_string()).unwrap_or_default()
     }

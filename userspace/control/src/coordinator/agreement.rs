@@ -127,7 +127,7 @@ impl JoinRequest {
     }
 }
 
-/// What a job can have: a plane's own state, or the least of several.
+/// The limits of a job: a plane's own, or the least of several.
 pub(super) type Limits = PlaneInfo;
 
 impl PlaneInfo {

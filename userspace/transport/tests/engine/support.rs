@@ -96,6 +96,21 @@ impl Sent {
 /// A change of a valid header.
 pub type Change = fn(&mut Header);
 
+/// Changes of a result's header that no mode accepts.
+pub const TAMPERED: [(&str, Change, Reason); 11] = [
+    ("another job", |h| h.job += 1, Reason::UnknownJob),
+    ("another epoch", |h| h.epoch += 1, Reason::WrongEpoch),
+    ("another token", |h| h.token ^= 1 << 63, Reason::BadToken),
+    ("a contribution", |h| h.kind = Kind::Contribution as u8, Reason::BadType),
+    ("a probe", |h| h.kind = Kind::Probe as u8, Reason::BadType),
+    ("a stop", |h| h.kind = Kind::Stop as u8, Reason::BadType),
+    ("a format", |h| h.format = 3, Reason::BadFormat),
+    ("raw bytes", |h| h.format = 2, Reason::BadFormat),
+    ("a partial sum", |h| h.flags |= flag::PARTIAL, Reason::BadType),
+    ("between aggregators", |h| h.flags |= flag::LEVEL, Reason::BadType),
+    ("one contributor", |h| h.contributors = 1, Reason::WrongWorker),
+];
+
 /// An engine, and the time.
 pub struct Lone {
     pub engine: Engine,
