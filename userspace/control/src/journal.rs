@@ -46,7 +46,7 @@ impl Journal {
     pub fn open(directory: &Path) -> Result<(Journal, Vec<Record>), JournalError> {
         let failed = |source| JournalError::Io { path: directory.to_owned(), source };
         fs::create_dir_all(directory).map_err(failed)?;
-        let lock = private().create(true).open(directory.join("lock")).map_err(failed)?;
+        let lock = private().open(directory.join("lock")).map_err(failed)?;
         // An earlier server may be about to end.
         let deadline = Instant::now() + LOCK_TIMEOUT;
         while lock.try_lock().is_err() {
@@ -55,7 +55,7 @@ impl Journal {
             }
             thread::sleep(LOCK_TIMEOUT / 100);
         }
-        let mut file = private().read(true).create(true).open(directory.join(FILE)).map_err(failed)?;
+        let mut file = private().read(true).open(directory.join(FILE)).map_err(failed)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
         let (records, len) = read(&bytes);
@@ -89,7 +89,7 @@ impl Journal {
     pub fn compact(&mut self, records: &[Record]) -> Result<(), JournalError> {
         let bytes = encode(records);
         let (path, part) = (self.directory.join(FILE), self.directory.join("journal.part"));
-        let replaced = private().create(true).truncate(true).open(&part).and_then(|mut file| {
+        let replaced = private().truncate(true).open(&part).and_then(|mut file| {
             file.write_all(&bytes)?;
             file.sync_data()?;
             fs::rename(&part, &path)?;
@@ -106,10 +106,10 @@ impl Journal {
     }
 }
 
-/// Opens files that only their owner can open.
+/// Options for files that only their owner can open, made where there are none.
 pub(crate) fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.write(true).mode(0o600);
+    options.write(true).create(true).mode(0o600);
     options
 }
 

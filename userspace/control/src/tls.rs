@@ -228,7 +228,7 @@ pub(crate) fn make_once(path: &Path, make: impl FnOnce() -> Result<(), TlsError>
     let lock = path.with_extension("lock");
     let locked = || {
         fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-        let file = private().create(true).open(&lock)?;
+        let file = private().open(&lock)?;
         file.lock()?;
         Ok(file)
     };
@@ -240,8 +240,7 @@ pub(crate) fn make_once(path: &Path, make: impl FnOnce() -> Result<(), TlsError>
 pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), TlsError> {
     let part = path.with_extension("part");
     let written = || {
-        let mut file = private().create(true).open(&part)?;
-        file.set_len(0)?;
+        let mut file = private().truncate(true).open(&part)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&part, path)
