@@ -29,6 +29,14 @@ demo: build ## train on real data over a lab of 4 workers, without and with pack
 test: setup ## everything: units, simulation, model checking, eBPF programs, end to end
 	@tools/test.sh
 
+KILLS ?= 500
+SEED ?= $(shell date +%s)
+
+.PHONY: chaos
+chaos: build ## kill 1,000 random processes under a loop of allreduces, half of them in each mode (KILLS=N SEED=S)
+	$(BIN)/sumac-lab chaos --mode static --kills $(KILLS) --seed $(SEED)
+	$(BIN)/sumac-lab chaos --mode dynamic --kills $(KILLS) --seed $(SEED)
+
 .PHONY: bench
 bench: build ## measure, and write docs/results.md's numbers as JSON (long; installs what it compares with)
 	@tools/setup.sh --compare

@@ -26,6 +26,12 @@ type Turn = MutexGuard<'static, ()>;
 /// Tests that have said that they cannot have a lab: each says so once, because these lines are counted.
 static SKIPPED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
+/// Runs a test that makes labs of its own, in its turn.
+pub fn in_turn(body: impl FnOnce()) {
+    let Some(_turn) = turn() else { return };
+    body();
+}
+
 /// Waits for this test's turn; `None`, after saying so, when this machine cannot have a lab.
 fn turn() -> Option<Turn> {
     if nix::unistd::geteuid().is_root() {

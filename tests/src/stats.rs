@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use sumac_client::Client;
+use sumac_lab::chaos::unaccounted;
 use sumac_lab::deployment::{Backend, Deployment};
 use sumac_lab::namespace::Namespace;
 use sumac_lab::process::Process;
@@ -33,12 +34,7 @@ pub fn assert_frames_conserved(sumac: &mut Deployment<'_>) {
 }
 
 fn assert_conserved(who: &str, stats: &Value) {
-    let frames = &stats["frames"];
-    let count = |key: &str| frames[key].as_u64().unwrap_or_else(|| panic!("frames.{key} in {stats}"));
-    let placed: u64 = ["free", "held", "sent", "filled", "reading"].map(count).iter().sum();
-    assert!(count("frames") > 0, "{who} has no frames");
-    assert_eq!(placed, count("frames"), "{who}: {frames}");
-    assert_eq!(count("misplaced"), 0, "{who}: {frames}");
+    assert_eq!(unaccounted(stats), None, "{who}");
 }
 
 /// Asserts that a daemon's packets move as it was told: driver XDP and AF_XDP in copy mode, which is what veths have,

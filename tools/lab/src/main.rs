@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand};
 use sumac_lab::Lab;
+use sumac_lab::chaos::trainer::{TrainerOptions, train};
+use sumac_lab::chaos::{ChaosOptions, chaos};
 use sumac_lab::demo::{DemoOptions, demo};
 use sumac_lab::options::LabOptions;
 use sumac_lab::record::Record;
@@ -40,6 +42,15 @@ Examples:
 
 Exit codes: 0 all weights are bit-identical and nothing is left, 1 otherwise, 2 wrong usage, 130 interrupted.";
 
+const CHAOS_EXAMPLES: &str = "\
+Examples:
+  sumac-lab chaos --kills 50
+  sumac-lab chaos --mode dynamic --kills 500 --seed 7 --json
+
+Half of the kills are in a lab of XDP programs, half in one of host aggregators, both of two racks below a root.
+The seed decides which processes are killed and when they are restarted.
+Exit codes: 0 every operation was right or failed by name, and nothing is left; 1 otherwise; 2 wrong usage, 130 interrupted.";
+
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Build a lab and leave it standing
@@ -51,6 +62,12 @@ enum Verb {
     /// Train a network over a lab, without and with loss, and show that nothing changes
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(DemoOptions),
+    /// Kill random processes under a loop of allreduces; show that every sum is right or fails by name, and nothing is left
+    #[command(after_help = CHAOS_EXAMPLES)]
+    Chaos(ChaosOptions),
+    /// Sum without end as one worker, and print a line for each sum or failure
+    #[command(hide = true)]
+    Trainer(TrainerOptions),
     /// Name the labs that exist
     List {
         /// Print the labs' records as JSON
@@ -80,6 +97,10 @@ struct Down {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Verb::Trainer(options) = cli.verb {
+        // Signals end it at once: it has nothing to remove.
+        return if train(&options).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     if let Err(error) = sumac_lab::interrupt::install() {
         eprintln!("sumac-lab: catching signals: {error}");
         return ExitCode::FAILURE;
@@ -89,6 +110,8 @@ fn main() -> ExitCode {
         Verb::Down(verb) => down(verb).map(|()| true),
         Verb::Run(verb) => verb.run(),
         Verb::Demo(options) => demo(&options),
+        Verb::Chaos(options) => kill_at_random(&options),
+        Verb::Trainer(options) => train(&options).map(|()| true),
         Verb::List { json } => list(json).map(|()| true),
     };
     match result {
@@ -99,6 +122,16 @@ fn main() -> ExitCode {
             if sumac_lab::interrupt::interrupted() { ExitCode::from(130) } else { ExitCode::FAILURE }
         }
     }
+}
+
+fn kill_at_random(options: &ChaosOptions) -> Result<bool> {
+    let report = chaos(options)?;
+    if options.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        println!("{report}");
+    }
+    Ok(report.is_good())
 }
 
 fn up(options: &Up) -> Result<()> {

@@ -31,6 +31,11 @@ impl Programs {
         Command::new(self.folder.join("sumac"))
     }
 
+    /// A command of the lab's own program, which runs trainers.
+    pub fn sumac_lab(&self) -> Command {
+        Command::new(self.folder.join("sumac-lab"))
+    }
+
     /// A command of the aggregator's program.
     pub fn sumac_agg(&self) -> Command {
         Command::new(self.folder.join("sumac-agg"))

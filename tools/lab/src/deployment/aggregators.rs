@@ -181,6 +181,16 @@ impl<'lab> Deployment<'lab> {
         self.drop_on_purpose(host)
     }
 
+    /// Ends the only control plane, or the root's.
+    pub fn stop_root(&mut self) {
+        self.aggregators[0] = None;
+    }
+
+    /// Ends the control plane of a rack.
+    pub fn stop_rack(&mut self, rack: u16) {
+        self.aggregators[usize::from(rack) + 1] = None;
+    }
+
     /// Ends the control planes of all aggregators.
     pub fn stop_aggregator(&mut self) {
         self.aggregators.iter_mut().for_each(|process| *process = None);

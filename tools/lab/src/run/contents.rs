@@ -62,12 +62,23 @@ impl Contents {
         elements: Range<usize>,
         results: &[&[T]],
     ) -> Comparison {
+        self.compare_of(results.len() as u16, reference, elements, results)
+    }
+
+    /// The same with the results of only some of so many workers.
+    pub fn compare_of<T: Value>(
+        self,
+        workers: u16,
+        reference: ReferenceSum,
+        elements: Range<usize>,
+        results: &[&[T]],
+    ) -> Comparison {
         let mut comparison = Comparison::default();
         for first in elements.clone().step_by(reference.packet::<T>()) {
             let packet = first..(first + reference.packet::<T>()).min(elements.end);
             let values = |rank| packet.clone().map(|index| self.value(rank, index)).collect();
-            let workers: Vec<Vec<T>> = (0..results.len() as u16).map(values).collect();
-            let Reduced { values, or_floats } = reference.reduce(&workers);
+            let inputs: Vec<Vec<T>> = (0..workers).map(values).collect();
+            let Reduced { values, or_floats } = reference.reduce(&inputs);
             // Where both are right, all workers must have the same: that which the first has.
             let is_first = |floats: &Vec<T>| {
                 let got = results.first().and_then(|first| first.get(packet.clone()));
@@ -75,7 +86,7 @@ impl Contents {
             };
             let expected = or_floats.filter(is_first).unwrap_or(values);
             for (at, expected) in expected.iter().enumerate() {
-                let exact = reference.exact(workers.iter().map(|values| values[at].exact()));
+                let exact = reference.exact(inputs.iter().map(|values| values[at].exact()));
                 for result in results {
                     comparison.hold(result.get(first + at), *expected, exact, first + at);
                 }
