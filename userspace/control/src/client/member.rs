@@ -24,10 +24,13 @@ use crate::{
     coordinator::{Grant, MemberId, Outcome, SILENCE_TIMEOUT},
     events::{Announcement, Event, Fault, OPERATION_NAME_LEN, Post, TEXT_LEN, shortened},
     message::{ClientMessage, DenialKind, End, Reconnect, ServerMessage, Status},
+    plane::PlaneKind,
 };
 
 /// Time that a static job continues without its control plane, which may be restarting.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same where the aggregator is the process itself, and its slots end with it.
+const HOST_RECONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 const LOST_RETRY: Duration = Duration::from_secs(1);
 const POSTS_PER_MESSAGE: usize = 64;
 /// Bytes of the longest character.
@@ -85,6 +88,10 @@ impl Member {
                 received: 0,
             },
             endpoint,
+            reconnect_timeout: match grant.placement.aggregator {
+                PlaneKind::Host => HOST_RECONNECT_TIMEOUT,
+                PlaneKind::Ebpf | PlaneKind::None | PlaneKind::Parameter => RECONNECT_TIMEOUT,
+            },
             outlives_control: grant.terms.is_dynamic() && grant.terms.order == OperationOrder::Submission,
             posted: 0,
             unconfirmed: VecDeque::new(),
@@ -193,6 +200,8 @@ impl Drop for Member {
 struct Stay {
     endpoint: Endpoint,
     membership: Reconnect,
+    /// The time without a connection after which a job that does not outlive its control plane fails.
+    reconnect_timeout: Duration,
     /// Whether the job goes on while its control plane does not answer: parameter hosts and workers need none.
     outlives_control: bool,
     /// The number of the first post in `unconfirmed`.
@@ -252,8 +261,8 @@ impl Stay {
                 Err(Ended::Lost(error)) => {
                     let (silence, address) = (lost_at.elapsed(), self.endpoint.address);
                     tracing::debug!(%error, %address, ?silence, "the control plane does not answer");
-                    if self.outlives_control || silence < RECONNECT_TIMEOUT {
-                        sleep(if silence < RECONNECT_TIMEOUT { RETRY } else { LOST_RETRY }).await;
+                    if self.outlives_control || silence < self.reconnect_timeout {
+                        sleep(if silence < self.reconnect_timeout { RETRY } else { LOST_RETRY }).await;
                         continue;
                     }
                     let message =

@@ -208,19 +208,20 @@ impl Coordinator {
 
     /// Whether a worker has sent nothing for too long. Messages of those below a rack do not arrive while the rack is
     /// away: a rack that died with its workers' streams is lost itself, and the loss of a rack does not end a job that
-    /// outlives it.
+    /// outlives it. When the rack is back, its workers need time to reconnect.
     fn is_silent(&self, now: Time, run: &Run, member: &Member) -> bool {
-        let is_silent = now.saturating_sub(member.seen) >= SILENCE_TIMEOUT;
+        let is_silent = |since: Time| now.saturating_sub(since) >= SILENCE_TIMEOUT;
         match member.rack.map(|rack| self.racks.get(&rack)) {
-            None => is_silent,
+            None => is_silent(member.seen),
             Some(Some(rack)) if rack.is_connected => {
+                let since = member.seen.max(rack.since);
                 if run.outlives_aggregators() {
-                    rack.seen.saturating_sub(member.seen.max(rack.since)) >= SILENCE_TIMEOUT
+                    rack.seen.saturating_sub(since) >= SILENCE_TIMEOUT
                 } else {
-                    is_silent && rack.seen.saturating_sub(member.seen) >= SILENCE_TIMEOUT / 2
+                    is_silent(since) && rack.seen.saturating_sub(since) >= SILENCE_TIMEOUT / 2
                 }
             }
-            Some(_) => is_silent && !run.outlives_aggregators(),
+            Some(_) => is_silent(member.seen) && !run.outlives_aggregators(),
         }
     }
 

@@ -87,6 +87,22 @@ fn a_rack_that_dies_with_its_workers_streams_is_named() {
     assert_eq!((failure.kind, failure.culprit()), (FailureKind::Silent, Some(3)), "{failure}");
 }
 
+/// Their streams ran through its former process.
+#[test]
+fn workers_have_time_to_reconnect_through_a_rack_that_is_back() {
+    let (mut world, members) = running();
+    let even = [members[0], members[2]];
+    world.pass_with(millis(1_700), &even, &BOTH[..1]);
+    let jobs = TakenOver { jobs: vec![1], last_epochs: vec![] };
+    let entered = world.coordinator.rack_enters(world.now, RackEntry { jobs, ..entry(1, vec![]) });
+    assert_eq!(entered, Ok(RackId(2)));
+    world.pass_with(millis(1_500), &even, &BOTH);
+    assert_eq!(world.terms(members[0]).job, 1, "the workers below it are not called silent yet");
+    world.pass_with(seconds(1), &even, &BOTH);
+    let failure = world.failure(members[0]);
+    assert_eq!((failure.kind, failure.culprit()), (FailureKind::Silent, Some(1)), "{failure}");
+}
+
 #[test]
 fn a_rack_that_lost_its_state_or_is_away_fails_them_too() {
     let (mut world, members) = running();
