@@ -15,7 +15,10 @@ use sumac_client::Client;
 
 use crate::{exit, options::Socket};
 
-/// Shows the running daemon's counters.
+/// The time between the two samples of a rate, without --watch.
+const SAMPLE: Duration = Duration::from_millis(200);
+
+/// Shows the running daemon's rates and counters. Counters that are zero are left out; --json has them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP, after_long_help = EXAMPLES)]
 pub struct Args {
@@ -49,31 +52,44 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let client = Client::connect(&args.socket.path)?;
-    let mut before: Option<(Instant, Vec<(String, Value)>)> = None;
+    let interval = Duration::from_secs_f64(args.interval);
+    if args.json {
+        return print_json(&client, args.watch.then_some(interval));
+    }
+    let (mut before, mut then, mut is_first) = (client.stats_json()?, Instant::now(), true);
+    // Rates need two samples.
+    thread::sleep(if args.watch { interval } else { SAMPLE });
     loop {
-        let stats = client.stats_json()?;
-        let now = Instant::now();
-        let mut out = io::stdout().lock();
-        if args.json {
-            serde_json::to_writer(&mut out, &stats).map_err(io::Error::from)?;
-            writeln!(out)?;
+        let (stats, now) = (client.stats_json()?, Instant::now());
+        let (elapsed, mut out) = (now - then, io::stdout().lock());
+        if is_first {
+            jobs::show(&mut out, &stats, &before, elapsed)?;
+            show_all(&mut out, &leaves(&stats))?;
         } else {
-            let leaves = leaves(&stats);
-            match &before {
-                None => {
-                    jobs::show(&mut out, &stats)?;
-                    show_all(&mut out, &leaves)?;
-                }
-                Some((then, old)) => show_changes(&mut out, old, &leaves, now - *then)?,
-            }
-            before = Some((now, leaves));
+            writeln!(out, "-- after {:.1} s", elapsed.as_secs_f64())?;
+            jobs::show_rates(&mut out, &stats, &before, elapsed)?;
+            show_changes(&mut out, &leaves(&before), &leaves(&stats), elapsed)?;
         }
         out.flush()?;
         drop(out);
         if !args.watch {
             return Ok(ExitCode::SUCCESS);
         }
-        thread::sleep(Duration::from_secs_f64(args.interval));
+        (before, then, is_first) = (stats, now, false);
+        thread::sleep(interval);
+    }
+}
+
+/// Prints the counters as one line of JSON; with an interval again and again.
+fn print_json(client: &Client, interval: Option<Duration>) -> anyhow::Result<ExitCode> {
+    loop {
+        let mut out = io::stdout().lock();
+        serde_json::to_writer(&mut out, &client.stats_json()?).map_err(io::Error::from)?;
+        writeln!(out)?;
+        out.flush()?;
+        drop(out);
+        let Some(interval) = interval else { return Ok(ExitCode::SUCCESS) };
+        thread::sleep(interval);
     }
 }
 
@@ -111,9 +127,20 @@ fn name(index: usize, items: &[Value]) -> String {
     }
 }
 
+/// Returns whether a counter has counted nothing, or a list or text is empty.
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
 fn show_all(out: &mut impl Write, leaves: &[(String, Value)]) -> io::Result<()> {
-    let width = leaves.iter().map(|(path, _)| path.len()).max().unwrap_or(0);
-    for (path, value) in leaves {
+    let shown = || leaves.iter().filter(|(_, value)| !is_zero(value));
+    let width = shown().map(|(path, _)| path.len()).max().unwrap_or(0);
+    for (path, value) in shown() {
         match value {
             Value::String(text) => writeln!(out, "{path:<width$}  {text}")?,
             other => writeln!(out, "{path:<width$}  {other}")?,
@@ -129,7 +156,6 @@ fn show_changes(
     elapsed: Duration,
 ) -> io::Result<()> {
     let seconds = elapsed.as_secs_f64();
-    writeln!(out, "-- after {seconds:.1} s")?;
     let mut is_unchanged = true;
     for (path, value) in new {
         let was = old.iter().find(|(other, _)| other == path).map(|(_, value)| value);
@@ -196,13 +222,21 @@ mod tests {
     }
 
     #[test]
+    fn zeros_are_left_out() {
+        let mut out = Vec::new();
+        let stats = json!({ "sent": 3, "lost": 0, "rate": 0.0, "error": "", "hosts": [], "on": false });
+        show_all(&mut out, &leaves(&stats)).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "on    false\nsent  3\n");
+    }
+
+    #[test]
     fn only_what_changes_is_shown_again() {
         let old = leaves(&json!({ "sent": 100, "backend": "xdp", "level": 5 }));
         let new = leaves(&json!({ "sent": 300, "backend": "xdp", "level": 4 }));
         let mut out = Vec::new();
         show_changes(&mut out, &old, &new, Duration::from_secs(2)).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert_eq!(text, "-- after 2.0 s\nlevel  4\nsent  300 (+100/s)\n");
+        assert_eq!(text, "level  4\nsent  300 (+100/s)\n");
     }
 
     #[test]

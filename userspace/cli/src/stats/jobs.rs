@@ -1,15 +1,56 @@
 //! The summary of each job, in front of all counters.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use serde_json::Value;
 
 /// Writes the jobs of a daemon's trainers, then those of its parameter host.
-pub(super) fn show(out: &mut impl Write, stats: &Value) -> io::Result<()> {
+/// `before`: the statistics `elapsed` earlier, for rates.
+pub(super) fn show(out: &mut impl Write, stats: &Value, before: &Value, elapsed: Duration) -> io::Result<()> {
     let (jobs, hosted) = (items(&stats["jobs"]), items(&stats["parameter_host"]));
-    jobs.iter().try_for_each(|job| show_job(out, job))?;
+    jobs.iter().try_for_each(|job| show_job(out, job, &rates(job, before, elapsed)))?;
     hosted.iter().try_for_each(|job| show_hosted(out, job))?;
     if jobs.is_empty() && hosted.is_empty() { Ok(()) } else { writeln!(out) }
+}
+
+/// Writes each job's rates.
+pub(super) fn show_rates(
+    out: &mut impl Write,
+    stats: &Value,
+    before: &Value,
+    elapsed: Duration,
+) -> io::Result<()> {
+    let mut jobs = items(&stats["jobs"]).iter();
+    jobs.try_for_each(|job| writeln!(out, "job {}: {}", text(job, "name"), rates(job, before, elapsed)))
+}
+
+/// Returns a job's rates, and the quantiles of its round trips.
+fn rates(job: &Value, before: &Value, elapsed: Duration) -> String {
+    let same = |other: &&Value| ["name", "epoch"].iter().all(|key| other[*key] == job[*key]);
+    let nothing = Value::Null;
+    let earlier = items(&before["jobs"]).iter().find(same).map_or(&nothing, |job| &job["engine"]);
+    let engine = &job["engine"];
+    let gbits = |field| {
+        let bytes = number(engine, field).saturating_sub(number(earlier, field));
+        bytes as f64 * 8e-9 / elapsed.as_secs_f64().max(1e-9)
+    };
+    let trips = &engine["round_trips"];
+    format!(
+        "{:.3} Gbit/s sent, {:.3} received; round trips {} (p50), {} (p99)",
+        gbits("bytes_sent"),
+        gbits("bytes_received"),
+        duration(number(trips, "p50_ns")),
+        duration(number(trips, "p99_ns")),
+    )
+}
+
+fn duration(nanos: u64) -> String {
+    match nanos {
+        0 => "none".to_owned(),
+        1..1_000_000 => format!("{:.1} us", nanos as f64 / 1e3),
+        _ => format!("{:.1} ms", nanos as f64 / 1e6),
+    }
 }
 
 fn items(list: &Value) -> &[Value] {
@@ -24,7 +65,7 @@ fn text<'a>(of: &'a Value, field: &str) -> &'a str {
     of[field].as_str().unwrap_or("?")
 }
 
-fn show_job(out: &mut impl Write, job: &Value) -> io::Result<()> {
+fn show_job(out: &mut impl Write, job: &Value, rates: &str) -> io::Result<()> {
     let (engine, n) = (&job["engine"], |field| number(job, field));
     writeln!(
         out,
@@ -37,16 +78,14 @@ fn show_job(out: &mut impl Write, job: &Value) -> io::Result<()> {
         n("operations_ended"),
         n("operations_submitted"),
     )?;
-    let trips = &engine["round_trips"];
+    writeln!(out, "  rates   {rates}")?;
     writeln!(
         out,
-        "  chunks  {} sent, {} results, {} in flight, {} retransmitted; round trips {:.1} ms (median), {:.1} ms (p99)",
+        "  chunks  {} sent, {} results, {} in flight, {} retransmitted",
         number(engine, "chunks_sent"),
         number(engine, "results"),
         number(engine, "in_flight"),
         number(engine, "resent"),
-        number(trips, "p50_ns") as f64 / 1e6,
-        number(trips, "p99_ns") as f64 / 1e6,
     )?;
     writeln!(out, "  slots   {}: {}", n("slots"), text(job, "slots_reason"))?;
     if job["dynamic"].is_object() { show_dynamic(out, job) } else { Ok(()) }
@@ -111,8 +150,26 @@ mod tests {
 
     fn shown(stats: &Value) -> String {
         let mut out = Vec::new();
-        show(&mut out, stats).unwrap();
+        show(&mut out, stats, &Value::Null, Duration::from_secs(1)).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn rates_come_first_and_are_those_of_the_time_between_two_samples() {
+        let job = |sent: u64, epoch: u64| {
+            let trips = json!({ "p50_ns": 65536, "p99_ns": 2097152 });
+            let engine = json!({ "bytes_sent": sent, "bytes_received": 0, "round_trips": trips });
+            json!({ "jobs": [{ "name": "a", "epoch": epoch, "engine": engine }] })
+        };
+        let mut out = Vec::new();
+        show(&mut out, &job(1_000_000_000, 1), &job(750_000_000, 1), Duration::from_secs(2)).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let first = "  rates   1.000 Gbit/s sent, 0.000 received; round trips 65.5 us (p50), 2.1 ms (p99)";
+        assert_eq!(text.lines().nth(1), Some(first));
+        let mut out = Vec::new();
+        show_rates(&mut out, &job(250_000_000, 2), &job(900_000_000, 1), Duration::from_secs(1)).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("job a: 2.000 Gbit/s sent"), "a new incarnation begins at zero: {text}");
     }
 
     #[test]
