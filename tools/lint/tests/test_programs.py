@@ -17,6 +17,7 @@ OWN = "own"
 PACKAGES = {
     # The eBPF crates build with Debian's tool chain.
     "cargo": "cargo-web",
+    "bash": ESSENTIAL,
     "cat": ESSENTIAL,
     "cp": ESSENTIAL,
     "ethtool": "ethtool",
@@ -25,6 +26,7 @@ PACKAGES = {
     "mpirun": "openmpi-bin",
     "nft": "nftables",
     "nsenter": "util-linux",
+    "setpriv": "util-linux",
     "ping": "iputils-ping",
     # numpy's package depends on the interpreter.
     "/usr/bin/python3": "python3-numpy",
