@@ -21,6 +21,7 @@ use nix::{
 use serve::{Serving, endpoint, request};
 use sumac_control::{
     Endpoint, FailureKind, Grant, Identity, JoinError, JoinToken, Member, PlaneKind, Secret,
+    tls::write_private,
 };
 use sumac_job::JobSpec;
 use sumac_wire::{
@@ -57,7 +58,8 @@ impl Server {
         Server::start_with(test, |files| {
             let fingerprint = Identity::of_state_dir(&root.state_dir).unwrap().fingerprint();
             let secret = Secret::new("the secret of the racks").unwrap();
-            fs::write(&files[2], JoinToken { fingerprint, secret }.to_string()).unwrap();
+            let token = JoinToken { fingerprint, secret }.to_string();
+            write_private(&files[2], token.as_bytes()).unwrap();
             let racks = files[2].display().to_string();
             ["--parent", &parent, "--rack-name", test, "--rack-secret-file", &racks].map(String::from).into()
         })
@@ -69,7 +71,7 @@ impl Server {
         fs::create_dir_all(&state_dir).unwrap();
         let file = |name: &str, secret: &str| {
             let path = state_dir.join(name);
-            fs::write(&path, secret).unwrap();
+            write_private(&path, secret.as_bytes()).unwrap();
             path
         };
         let files = [
@@ -145,11 +147,14 @@ async fn jobs_have_their_secrets_and_hear_of_the_end() {
 
 #[test]
 fn what_is_wrong_is_said() {
+    let secret = std::env::temp_dir().join(format!("sumac-serve-secret-{}", std::process::id()));
+    write_private(&secret, b"a secret of some length").unwrap();
+    let secret = secret.display().to_string();
     let table = [
         ("no state", vec!["--state-dir", "/proc/nowhere"], "--state-dir"),
         ("no file", vec!["--secret-file", "/nonexistent/secret"], "/nonexistent/secret"),
-        ("elements", vec!["--secret-file", "/proc/self/comm", "--elements", "9999"], "--elements 9999"),
-        ("address", vec!["--secret-file", "/proc/self/comm", "--listen", "192.0.2.1:1"], "192.0.2.1:1"),
+        ("elements", vec!["--secret-file", &secret, "--elements", "9999"], "--elements 9999"),
+        ("address", vec!["--secret-file", &secret, "--listen", "192.0.2.1:1"], "192.0.2.1:1"),
     ];
     for (what, arguments, words) in table {
         let output = Command::new(env!("CARGO_BIN_EXE_sumac-agg"))
@@ -161,6 +166,7 @@ fn what_is_wrong_is_said() {
         assert_eq!(output.status.code(), Some(1), "{what}: {said}");
         assert!(said.contains(words), "{what}: {said}");
     }
+    fs::remove_file(&secret).unwrap();
 }
 
 const WORLD: u16 = 4;

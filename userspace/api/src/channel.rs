@@ -33,6 +33,19 @@ pub enum FrameError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// The socket's permissions do not let this user in.
+    #[error(
+        "user {uid} may not connect to {path:?} ({found}); join that group (`usermod -aG`, and log in again), or set \
+         `socket_group` and `socket_mode` in the daemon's configuration"
+    )]
+    Forbidden {
+        /// The path.
+        path: String,
+        /// The user of this process.
+        uid: u32,
+        /// The socket's permissions, as far as this user can see them.
+        found: String,
+    },
     /// A message exceeds the limit and was dropped.
     #[error("a message of {length} bytes exceeds the limit of {MAX_MESSAGE} bytes")]
     TooLarge {
@@ -97,9 +110,11 @@ impl Channel {
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(|errno| FrameError::System { doing: "create", source: errno.into() })?;
-        rustix::net::connect(&socket, &address)
-            .map_err(|errno| FrameError::Connect { path: text(), source: errno.into() })?;
-        Ok(Channel { socket })
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => Ok(Channel { socket }),
+            Err(Errno::ACCESS) => Err(forbidden(path)),
+            Err(errno) => Err(FrameError::Connect { path: text(), source: errno.into() }),
+        }
     }
 
     /// Wraps a connected socket.
@@ -221,6 +236,19 @@ impl Channel {
         // It fails only if the peer has closed already.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
+}
+
+/// Returns the error for a socket, or a directory above it, that does not let this user in.
+fn forbidden(path: &Path) -> FrameError {
+    let found = match rustix::fs::stat(path) {
+        Ok(stat) => {
+            let mode = stat.st_mode & 0o777;
+            format!("its mode is {mode:04o}, its owner user {}, its group {}", stat.st_uid, stat.st_gid)
+        }
+        Err(_) => "a directory above it is closed to this user".to_owned(),
+    };
+    let uid = rustix::process::geteuid().as_raw();
+    FrameError::Forbidden { path: path.display().to_string(), uid, found }
 }
 
 impl AsFd for Channel {

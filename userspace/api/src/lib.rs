@@ -20,7 +20,7 @@ pub use failure::{Code, Failure};
 pub use open::{Attach, Open, Secret};
 pub use outbound::{
     CancelReply, DynamicReply, Event, HelloReply, JobStats, Limits, OpenReply, OperationReply, Outbound,
-    RegisterReply, StatsReply, WaitReply, body,
+    RegisterReply, SandboxReply, StatsReply, WaitReply, body,
 };
 pub use request::{Cancel, Close, Command, Hello, Register, Rejected, Request, Stats, Unregister, Wait};
 pub use sumac_job::{

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use sumac_job::JobSpec;
+use zeroize::ZeroizeOnDrop;
 
 /// A job's shared secret; never printed in logs.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ZeroizeOnDrop)]
 #[serde(transparent)]
 pub struct Secret(pub String);
 

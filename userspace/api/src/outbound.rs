@@ -173,6 +173,17 @@ pub struct JobStats {
     pub lanes: Vec<Value>,
 }
 
+/// The privileges of a daemon that has dropped those it does not need.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxReply {
+    /// The capabilities that it keeps.
+    pub capabilities: Vec<String>,
+    /// Whether no program that it executes may gain privileges.
+    pub no_new_privs: bool,
+    /// Whether its system calls are restricted; `false` if `seccomp` is false in its configuration.
+    pub seccomp: bool,
+}
+
 /// The answer to `stats`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatsReply {
@@ -181,6 +192,9 @@ pub struct StatsReply {
     /// The reason why the backend is not the requested one; else empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fallback: String,
+    /// The privileges that the daemon has left; absent if it keeps those of its process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxReply>,
     /// Open connections.
     pub clients: u32,
     /// The open jobs.

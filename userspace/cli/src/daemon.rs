@@ -2,14 +2,13 @@
 
 use std::{
     io::Write as _,
-    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use sumac_daemon::{
     Daemon,
-    config::{Config, ConfigError},
+    config::{Config, ConfigError, HostPort},
 };
 
 use crate::exit;
@@ -25,15 +24,15 @@ pub struct Args {
     #[arg(long, value_name = "FILE", required_unless_present = "parameter_host")]
     config: Option<PathBuf>,
     /// Also be a parameter host of dynamic jobs, for the control plane at this address.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    parameter_host: Option<SocketAddr>,
+    #[arg(long, value_name = "HOST:PORT")]
+    parameter_host: Option<HostPort>,
     /// A file with the output of `sumac-agg token --racks`.
     #[arg(long, value_name = "FILE", requires = "parameter_host")]
     parameter_host_secret: Option<PathBuf>,
     /// This parameter host's name there; default: the host's name.
     #[arg(long, value_name = "NAME", requires = "parameter_host")]
     parameter_host_name: Option<String>,
-    /// Check the configuration and exit.
+    /// Check the configuration, the secrets and certificates it names, host names, users and groups; then exit.
     #[arg(long)]
     check: bool,
 }
@@ -50,6 +49,12 @@ const EXAMPLES: &str = concat!(
     "  secret_file = \"/etc/sumac/token\"         the output of `sumac-agg token`, for jobs without their own\n",
     "  socket = \"/run/sumac/sumac.sock\"         the trainers' socket\n",
     "  socket_mode = \"0660\"                     its permissions\n",
+    "  socket_group = \"sumac\"                   the group that these let in\n",
+    "  [[allow]]                                who opens jobs under the daemon's secret, besides root\n",
+    "  groups = [\"ml\"]                          also `users`\n",
+    "  jobs = [\"{user}-*\"]                      names of jobs\n",
+    "  [control_planes.east]                    another that trainers may name\n",
+    "  address = \"east.example:48600\"           also `secret_file`\n",
     "  allow_uids = [1000]                      users that may connect\n",
     "  backend = \"auto\"                         auto, xdp, or udp\n",
     "  interface = \"eth1\"                       towards the aggregator; default: by route\n",
@@ -64,11 +69,13 @@ const EXAMPLES: &str = concat!(
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let name = args.config.as_deref().unwrap_or(Path::new("the command line"));
     let config = config(args, name)?;
+    sumac_daemon::limit_start()?;
     if args.check {
+        sumac_daemon::check(&config)?;
         writeln!(std::io::stdout().lock(), "{}: valid", name.display())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let daemon = Daemon::start(config)?;
+    let daemon = Daemon::prepare(config)?.confine()?.start()?;
     tracing::info!(backend = daemon.backend(), "ready");
     daemon.run()?;
     Ok(ExitCode::SUCCESS)
@@ -80,7 +87,7 @@ fn config(args: &Args, name: &Path) -> Result<Config, ConfigError> {
         Some(file) => Config::load(file)?,
         None => Config::parse("", name)?,
     };
-    let Some(control) = args.parameter_host else { return Ok(config) };
+    let Some(control) = args.parameter_host.clone() else { return Ok(config) };
     let mut host = config.parameter_host.take().unwrap_or_default();
     host.control = Some(control);
     if let Some(secret) = &args.parameter_host_secret {

@@ -159,7 +159,22 @@ fn show_daemon(out: &mut impl Write, stats: &Value, args: &Args) -> io::Result<(
         "" => writeln!(out)?,
         reason => writeln!(out, "; fell back: {reason}")?,
     }
+    show_sandbox(out, &stats["sandbox"])?;
     show_hosted(out, &stats["parameter_host"])
+}
+
+/// Prints the privileges that the daemon has left.
+fn show_sandbox(out: &mut impl Write, sandbox: &Value) -> io::Result<()> {
+    let Some(capabilities) = sandbox["capabilities"].as_array() else {
+        return writeln!(out, "  privileges: those of its process");
+    };
+    let names: Vec<_> = capabilities.iter().filter_map(Value::as_str).collect();
+    let names = if names.is_empty() { "no capabilities".to_owned() } else { names.join(" ") };
+    let filter = match sandbox["seccomp"].as_bool() {
+        Some(true) => "system calls are restricted",
+        _ => "system calls are not restricted (`seccomp` is false in its configuration)",
+    };
+    writeln!(out, "  privileges: {names}; {filter}")
 }
 
 /// Prints the jobs of a parameter host.
@@ -206,6 +221,20 @@ mod tests {
         let job =
             json!({ "job": 3, "epoch": 2, "world": 4, "completed": 70, "full_sums": 69, "partial_sums": 2 });
         assert!(shown(&json!([job])).contains("job 3: epoch 2, 4 workers (0 direct), 70 chunks summed"));
+    }
+
+    #[test]
+    fn privileges_and_the_opt_out_are_shown() {
+        let shown = |sandbox: &Value| {
+            let mut out = Vec::new();
+            show_sandbox(&mut out, sandbox).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let sandbox =
+            |seccomp: bool| json!({ "capabilities": ["CAP_BPF"], "no_new_privs": true, "seccomp": seccomp });
+        assert_eq!(shown(&sandbox(true)), "  privileges: CAP_BPF; system calls are restricted\n");
+        assert!(shown(&sandbox(false)).contains("`seccomp` is false"));
+        assert!(shown(&Value::Null).contains("those of its process"));
     }
 
     #[test]

@@ -257,6 +257,123 @@ fn an_unprivileged_user_gets_the_missing_capabilities() {
     assert!(code == 3 && out.contains("fail capabilities"), "{out}");
 }
 
+/// A daemon over UDP, ended when dropped.
+struct Daemon {
+    child: std::process::Child,
+    socket: std::path::PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Daemon {
+    fn start(further: &str) -> Daemon {
+        let directory = tempfile::tempdir().unwrap();
+        let (config, socket) = (directory.path().join("daemon.toml"), directory.path().join("sock"));
+        std::fs::write(&config, format!("backend = 'udp'\nsocket = {socket:?}\n{further}")).unwrap();
+        let child = Command::new(SUMAC).arg("daemon").arg("--config").arg(&config).spawn().unwrap();
+        let daemon = Daemon { child, socket, _directory: directory };
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while daemon.status()["daemon"]["running"] != true {
+            assert!(std::time::Instant::now() < deadline, "the daemon does not start");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        daemon
+    }
+
+    fn status(&self) -> Value {
+        let (_, out, error) =
+            run(Command::new(SUMAC).args(["status", "--json", "--socket"]).arg(&self.socket));
+        serde_json::from_str(&out).unwrap_or_else(|bad| panic!("{bad}: {out}{error}"))
+    }
+
+    /// Returns a field of each thread in /proc.
+    fn of_threads(&self, field: &str) -> Vec<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let texts = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).unwrap());
+        let value = |text: String| {
+            let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap().to_owned();
+            line.trim_start_matches(':').trim().to_owned()
+        };
+        texts.map(value).collect()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_running_daemon_has_dropped_its_privileges() {
+    const NET_ADMIN: u64 = 1 << 12;
+    let daemon = Daemon::start("");
+    let threads = daemon.of_threads("Name").len();
+    assert!(threads >= 4, "{threads} threads");
+    for (field, expected) in [("NoNewPrivs", "1"), ("Seccomp", "2")] {
+        assert_eq!(daemon.of_threads(field), vec![expected; threads], "{field}");
+    }
+    let is_root = rustix::process::geteuid().is_root();
+    for set in ["CapPrm", "CapEff", "CapInh", "CapAmb", "CapBnd"] {
+        // Without CAP_SETPCAP the bounding set cannot be reduced.
+        if set == "CapBnd" && !is_root {
+            continue;
+        }
+        for value in daemon.of_threads(set) {
+            let left = u64::from_str_radix(&value, 16).unwrap() & !NET_ADMIN;
+            assert_eq!(left, 0, "{set} {value}");
+        }
+    }
+    let sandbox = &daemon.status()["daemon"]["stats"]["sandbox"];
+    assert_eq!((&sandbox["seccomp"], &sandbox["no_new_privs"]), (&true.into(), &true.into()), "{sandbox}");
+    // The opt-out is reported.
+    let open = Daemon::start("seccomp = false");
+    assert_eq!(open.of_threads("Seccomp"), vec!["0"; threads]);
+    assert_eq!(open.status()["daemon"]["stats"]["sandbox"]["seccomp"], false);
+    let (_, out, _) = run(Command::new(SUMAC).args(["status", "--socket"]).arg(&open.socket));
+    assert!(out.contains("`seccomp` is false"), "{out}");
+}
+
+#[test]
+fn a_check_reads_secrets_and_resolves_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let (config, secret) = (directory.path().join("daemon.toml"), directory.path().join("token"));
+    let check = |text: &str| {
+        std::fs::write(&config, text).unwrap();
+        let (code, out, error) =
+            run(Command::new(SUMAC).args(["daemon", "--check", "--config"]).arg(&config));
+        assert_eq!(code == 0, out.contains("valid"), "{out}{error}");
+        (code, error)
+    };
+    std::fs::write(&secret, "a secret of some length").unwrap();
+    let mode =
+        |mode| std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    let with_secret = format!("aggregator = 'localhost:48600'\nsecret_file = {secret:?}\n");
+    mode(0o600);
+    assert_eq!(check(&with_secret).0, 0);
+    mode(0o644);
+    let (code, error) = check(&with_secret);
+    assert!(code == 1 && error.contains(&format!("chmod 600 {}", secret.display())), "{error}");
+    mode(0o600);
+    let missing = "/nonexistent/ca.pem";
+    let cases = [
+        (format!("{with_secret}tls_ca = '{missing}'"), missing),
+        (
+            "aggregator = 'localhost:48600'\nsecret_file = '/nonexistent/token'".to_owned(),
+            "/nonexistent/token",
+        ),
+        ("aggregator = 'nowhere.invalid:48600'".to_owned(), "cannot resolve nowhere.invalid:48600"),
+        ("socket_group = 'no-such-group-here'".to_owned(), "socket_group"),
+        ("[[allow]]\nusers = ['no-such-user-here']\njobs = ['*']".to_owned(), "allow, rule 1, users"),
+    ];
+    for (text, named) in cases {
+        let (code, error) = check(&text);
+        assert!(code == 1 && error.contains(named), "{text}: {code}: {error}");
+        let doubled = error.matches("(os error").count();
+        assert!(doubled < 2, "{error}");
+    }
+}
+
 #[test]
 fn manual_pages_and_completions_are_written() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,12 +1,13 @@
 //! Secrets of jobs and racks, and the join token that carries one with the server's fingerprint.
 
-use std::{fmt, fs, io, os::unix::fs::PermissionsExt as _, path::Path, str::FromStr};
+use std::{fmt, fs, io, io::Read as _, os::unix::fs::MetadataExt as _, path::Path, str::FromStr};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use rand::{TryRngCore as _, rngs::OsRng};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use subtle::ConstantTimeEq as _;
 use thiserror::Error;
+use zeroize::{ZeroizeOnDrop, Zeroizing};
 
 use crate::tls::{TlsError, make_once, write_private};
 
@@ -23,10 +24,19 @@ pub enum SecretError {
     Damaged,
     #[error("cannot read the shared secret from {path}: {source}; give the file to the user that runs this")]
     Unreadable { path: String, source: io::Error },
+    #[error(
+        "others than its owner can open {path} (mode {mode:04o}), which has a secret in it; run `chmod 600 {path}`"
+    )]
+    Exposed { path: String, mode: u32 },
+    #[error(
+        "{path}, which has a secret in it, belongs to user {owner}, who can replace it; run `chown {own} {path}` and \
+         `chmod 600 {path}`"
+    )]
+    Foreign { path: String, owner: u32, own: u32 },
 }
 
 /// A secret that the workers of a job share with the coordinator. It is sent inside TLS only, and never shown.
-#[derive(Clone)]
+#[derive(Clone, ZeroizeOnDrop)]
 pub struct Secret(Vec<u8>);
 
 impl PartialEq for Secret {
@@ -61,7 +71,7 @@ impl Secret {
             write_private(&path, BASE64.encode(bytes).as_bytes())
         })?;
         let read = fs::read(&path).map_err(|source| TlsError::Write { path: path.clone(), source })?;
-        Ok(Secret(read.trim_ascii_end().to_owned()))
+        Ok(Secret(Zeroizing::new(read).trim_ascii_end().to_owned()))
     }
 }
 
@@ -79,8 +89,8 @@ impl Serialize for Secret {
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let bytes = BASE64.decode(text).map_err(|_| D::Error::custom("a secret that is no base64"))?;
+        let text = Zeroizing::new(String::deserialize(deserializer)?);
+        let bytes = BASE64.decode(&*text).map_err(|_| D::Error::custom("a secret that is no base64"))?;
         Secret::new(bytes).map_err(D::Error::custom)
     }
 }
@@ -149,27 +159,48 @@ impl Credential {
         }
     }
 
-    /// Reads a file, without white space at its end. Warns when others than its owner may open it.
+    /// Reads a file, without white space at its end. It must be its owner's alone.
     pub fn from_file(path: &Path) -> Result<Credential, SecretError> {
-        let bytes = fs::read(path)
-            .map_err(|source| SecretError::Unreadable { path: path.display().to_string(), source })?;
-        if let Ok(metadata) = fs::metadata(path)
-            && open_to_others(metadata.permissions().mode())
-        {
-            let path = path.display();
-            tracing::warn!("others can open the shared secret in {path}; run `chmod 600 {path}`");
-        }
+        let mut file = fs::File::open(path).map_err(|source| unreadable(path, source))?;
+        check_owner(&file, path)?;
+        let mut bytes = Zeroizing::new(Vec::new());
+        file.read_to_end(&mut bytes).map_err(|source| unreadable(path, source))?;
         Credential::new(bytes.trim_ascii_end())
     }
 }
 
-fn open_to_others(mode: u32) -> bool {
-    mode & 0o077 != 0
+/// Checks that a file with a secret in it is its owner's alone, and that this is root or the user of this process.
+pub fn check_private(path: &Path) -> Result<(), SecretError> {
+    let file = fs::File::open(path).map_err(|source| unreadable(path, source))?;
+    check_owner(&file, path)
+}
+
+/// Checks an open file: its name may lead to another one by now.
+fn check_owner(file: &fs::File, path: &Path) -> Result<(), SecretError> {
+    let metadata = file.metadata().map_err(|source| unreadable(path, source))?;
+    // A pipe or terminal (`/dev/stdin`, a shell's `<(...)`) has the mode of its maker.
+    if !metadata.is_file() {
+        return Ok(());
+    }
+    let (mode, owner, own) = (metadata.mode() & 0o7777, metadata.uid(), rustix::process::geteuid().as_raw());
+    let path = || path.display().to_string();
+    if owner != 0 && owner != own {
+        return Err(SecretError::Foreign { path: path(), owner, own });
+    }
+    if mode & 0o077 != 0 {
+        return Err(SecretError::Exposed { path: path(), mode });
+    }
+    Ok(())
+}
+
+fn unreadable(path: &Path, source: io::Error) -> SecretError {
+    SecretError::Unreadable { path: path.display().to_string(), source }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn a_secret_is_not_shown_and_not_empty() {
@@ -218,15 +249,37 @@ mod tests {
     }
 
     #[test]
-    fn only_its_owner_should_be_able_to_open_the_file() {
-        assert!(!open_to_others(0o100600) && !open_to_others(0o100400));
-        assert!(open_to_others(0o100644) && open_to_others(0o100640));
+    fn a_file_that_others_can_open_is_refused_with_the_remedy() {
+        let path = std::env::temp_dir().join(format!("sumac-open-secret-{}", std::process::id()));
+        fs::write(&path, "correct horse battery").unwrap();
+        for (mode, is_private) in
+            [(0o600, true), (0o400, true), (0o640, false), (0o644, false), (0o602, false)]
+        {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            match Credential::from_file(&path) {
+                Ok(_) => assert!(is_private, "{mode:o}"),
+                Err(refused) => {
+                    let remedy = format!("chmod 600 {}", path.display());
+                    assert!(!is_private && refused.to_string().contains(&remedy), "{mode:o}: {refused}");
+                }
+            }
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+            assert!(matches!(
+                Credential::from_file(&path),
+                Err(SecretError::Foreign { owner: 65534, own: 0, .. })
+            ));
+        }
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn files_lose_their_newline() {
         let path = std::env::temp_dir().join(format!("sumac-secret-{}", std::process::id()));
         fs::write(&path, "correct horse battery\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let read = Credential::from_file(&path);
         fs::remove_file(&path).unwrap();
         assert_eq!(read.unwrap().secret, Secret::new("correct horse battery").unwrap());

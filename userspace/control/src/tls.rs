@@ -18,7 +18,10 @@ use rustls::{
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-use crate::{journal::private, secret::Fingerprint};
+use crate::{
+    journal::private,
+    secret::{Fingerprint, SecretError, check_private},
+};
 
 /// HTTP/2, which gRPC needs.
 const ALPN: &[u8] = b"h2";
@@ -31,6 +34,8 @@ pub enum TlsError {
     Read { path: PathBuf, source: rustls::pki_types::pem::Error },
     #[error("cannot write {path}: {source}; give a directory of your own with --state-dir")]
     Write { path: PathBuf, source: io::Error },
+    #[error("{0}")]
+    Secret(#[from] SecretError),
     #[error("the system gives no random numbers: {0}")]
     Random(String),
     #[error("cannot make a key: {0}")]
@@ -71,6 +76,7 @@ impl Identity {
             let path = path.to_owned();
             move |source| TlsError::Read { path, source }
         };
+        check_private(key)?;
         Ok(Identity {
             chain: certificates(certificate)?,
             key: Arc::new(PrivateKeyDer::from_pem_file(key).map_err(read(key))?),
@@ -237,7 +243,7 @@ pub(crate) fn make_once(path: &Path, make: impl FnOnce() -> Result<(), TlsError>
 }
 
 /// Writes a file that only its owner can open, whole or not at all.
-pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), TlsError> {
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), TlsError> {
     let part = path.with_extension("part");
     let written = || {
         let mut file = private().truncate(true).open(&part)?;

@@ -19,6 +19,7 @@ use server::{HANGS, SECRET, StateDir, options, request};
 use sumac_control::{
     Endpoint, Identity, JoinError, Secret, Trust, join,
     server::{Listening, ServerOptions},
+    tls::write_private,
 };
 use tokio::time::timeout;
 
@@ -45,7 +46,7 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let files = ["cert", "key"].map(|kind| self.file.with_extension(format!("{subject}.{kind}")));
         std::fs::write(&files[0], certificate.pem()).unwrap();
-        std::fs::write(&files[1], key.serialize_pem()).unwrap();
+        write_private(&files[1], key.serialize_pem().as_bytes()).unwrap();
         files
     }
 

@@ -1,23 +1,29 @@
 //! The daemon: its start from a configuration, its shutdown, and the state that all sessions share.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::Value;
-use sumac_api::{Code, Failure, Open, StatsReply};
+use sumac_api::{Code, Failure, Open, SandboxReply, StatsReply};
+use sumac_control::Endpoint;
+use sumac_sandbox::{Sandbox, SandboxError};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::backend::{Backend, BackendError};
+use crate::access::{AccessRules, UnknownPrincipal};
+use crate::backend::{Backend, BackendError, PreparedBackend};
 use crate::config::Config;
+use crate::control_planes::{ControlPlaneError, ControlPlanes};
 use crate::datapath::DatapathStats;
 use crate::job::{Job, JobHandle, Plan};
 use crate::jobs::JobTable;
 use crate::operations::Client;
 use crate::parameter::{self, ParameterHostError, ParameterHostTask, ParameterJobs};
-use crate::server::{ServeError, Server, Sessions};
+use crate::sandbox;
+use crate::server::{Permissions, ServeError, Server, Sessions, listen};
 use crate::session::MemoryBudget;
 
 /// The time for jobs to leave their coordinators at shutdown.
@@ -30,7 +36,11 @@ pub enum DaemonError {
     #[error(transparent)]
     Serve(#[from] ServeError),
     #[error(transparent)]
-    Secret(#[from] sumac_control::SecretError),
+    ControlPlane(#[from] ControlPlaneError),
+    #[error(transparent)]
+    Principal(#[from] UnknownPrincipal),
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
     #[error(transparent)]
     ParameterHost(#[from] ParameterHostError),
     #[error("cannot start the daemon's asynchronous part: {0}")]
@@ -45,12 +55,50 @@ pub struct Daemon {
     runtime: Option<Runtime>,
 }
 
-impl Daemon {
-    /// Starts the data path, then listens for trainers.
-    pub fn start(config: Config) -> Result<Daemon, DaemonError> {
-        // An unreadable secret fails the start, rather than the first job.
-        config.default_credential()?;
-        let role = parameter::registration(&config)?;
+/// The parts of a configuration that refer to other files, to names and to users: all resolved and read.
+struct Resolved {
+    control_planes: ControlPlanes,
+    permissions: Permissions,
+    role: Option<(Endpoint, String)>,
+}
+
+impl Resolved {
+    fn new(config: &Config) -> Result<Resolved, DaemonError> {
+        let rules = AccessRules::resolve(&config.allow, rustix::process::geteuid().as_raw())?;
+        Ok(Resolved {
+            control_planes: ControlPlanes::resolve(config, rules)?,
+            permissions: Permissions::of(config)?,
+            role: parameter::registration(config)?,
+        })
+    }
+}
+
+/// Checks what a start would read besides the configuration: host names, secrets, certificates, users and groups.
+pub fn check(config: &Config) -> Result<(), DaemonError> {
+    Resolved::new(config).map(drop)
+}
+
+/// A daemon whose sockets and maps are open, without threads: privileges are a thread's, and those that start later have no
+/// more than this one.
+pub struct PreparedDaemon {
+    config: Config,
+    resolved: Resolved,
+    backend: PreparedBackend,
+    listener: OwnedFd,
+    sandbox: Option<SandboxReply>,
+}
+
+impl PreparedDaemon {
+    /// Drops the privileges that a running daemon does not need, in this thread.
+    pub fn confine(mut self) -> Result<PreparedDaemon, DaemonError> {
+        let Sandbox { capabilities, no_new_privs, seccomp } =
+            sandbox::confine(self.backend.is_xdp(), self.config.seccomp)?;
+        self.sandbox = Some(SandboxReply { capabilities, no_new_privs, seccomp });
+        Ok(self)
+    }
+
+    pub fn start(self) -> Result<Daemon, DaemonError> {
+        let PreparedDaemon { config, resolved, backend, listener, sandbox } = self;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("sumac-control")
@@ -59,11 +107,39 @@ impl Daemon {
             .map_err(DaemonError::Runtime)?;
         let jobs = Arc::new(JobTable::default());
         let sink = jobs.clone();
-        let backend = Backend::start(&config, Arc::new(move |event| sink.deliver(event)))?;
-        let state = Arc::new(DaemonState::new(config, backend, jobs, runtime.handle().clone()));
-        let server = Server::start(state.clone())?;
-        let role = role.map(|role| ParameterHostTask::begin(state.clone(), runtime.handle(), role));
+        let backend = Backend::start(backend, &config, Arc::new(move |event| sink.deliver(event)))?;
+        let memory = Arc::new(MemoryBudget::new(config.memory_bytes()));
+        let state = Arc::new(DaemonState {
+            config,
+            control_planes: resolved.control_planes,
+            backend,
+            jobs,
+            parameter_jobs: ParameterJobs::default(),
+            sessions: Sessions::default(),
+            memory,
+            sandbox,
+            runtime: runtime.handle().clone(),
+        });
+        let server = Server::start(state.clone(), listener)?;
+        let role = resolved.role.map(|role| ParameterHostTask::begin(state.clone(), runtime.handle(), role));
         Ok(Daemon { state, server: Some(server), role, runtime: Some(runtime) })
+    }
+}
+
+impl Daemon {
+    /// Opens the data path's sockets and maps, and the socket for trainers.
+    pub fn prepare(config: Config) -> Result<PreparedDaemon, DaemonError> {
+        let resolved = Resolved::new(&config)?;
+        let control = resolved.control_planes.default_address();
+        let control = control.or(resolved.role.as_ref().map(|(endpoint, _)| endpoint.address));
+        let backend = Backend::set_up(&config, control)?;
+        let listener = listen(&config.socket, &resolved.permissions)?;
+        Ok(PreparedDaemon { config, resolved, backend, listener, sandbox: None })
+    }
+
+    /// Starts a daemon that keeps the privileges of the process.
+    pub fn start(config: Config) -> Result<Daemon, DaemonError> {
+        Daemon::prepare(config)?.start()
     }
 
     /// Returns `xdp` or `udp`.
@@ -112,27 +188,18 @@ impl Drop for Daemon {
 #[derive(Debug)]
 pub(crate) struct DaemonState {
     pub(crate) config: Config,
+    pub(crate) control_planes: ControlPlanes,
     pub(crate) backend: Backend,
     pub(crate) jobs: Arc<JobTable>,
     /// The jobs that this host is a parameter host of.
     pub(crate) parameter_jobs: ParameterJobs,
     pub(crate) sessions: Sessions,
     pub(crate) memory: Arc<MemoryBudget>,
+    sandbox: Option<SandboxReply>,
     runtime: tokio::runtime::Handle,
 }
 
 impl DaemonState {
-    pub(crate) fn new(
-        config: Config,
-        backend: Backend,
-        jobs: Arc<JobTable>,
-        runtime: tokio::runtime::Handle,
-    ) -> DaemonState {
-        let memory = Arc::new(MemoryBudget::new(config.memory_bytes()));
-        let (parameter_jobs, sessions) = (ParameterJobs::default(), Sessions::default());
-        DaemonState { config, backend, jobs, parameter_jobs, sessions, memory, runtime }
-    }
-
     /// Starts a job's task. The client is notified when the job is open, or cannot be opened.
     pub(crate) fn open(
         self: &Arc<DaemonState>,
@@ -140,7 +207,7 @@ impl DaemonState {
         client: Client,
         request: u64,
     ) -> Result<JobHandle, Failure> {
-        let plan = Plan::new(&self.config, &open)?;
+        let plan = Plan::new(&self.config, &self.control_planes, &open, &client.credentials)?;
         let (events, received) = mpsc::unbounded_channel();
         let handle = JobHandle(events.clone());
         let job = Job { daemon: self.clone(), plan, client, request, events };
@@ -154,6 +221,7 @@ impl DaemonState {
         Ok(StatsReply {
             backend: self.backend.name().to_owned(),
             fallback: self.backend.fallback.clone(),
+            sandbox: self.sandbox.clone(),
             clients: u32::try_from(self.sessions.len()).unwrap_or(u32::MAX),
             jobs: self.jobs.stats(DatapathStats::merge_jobs(&threads))?,
             parameter_host: hosted.map(|jobs| json_list(&jobs)).transpose()?,

@@ -20,8 +20,10 @@ macro_rules! ensure {
     };
 }
 
+mod access;
 mod backend;
 pub mod config;
+mod control_planes;
 mod daemon;
 pub mod datapath;
 mod explain;
@@ -30,11 +32,15 @@ mod jobs;
 mod operations;
 mod parameter;
 mod path;
+mod sandbox;
 mod server;
 mod session;
 mod wake_queue;
 
+pub use access::UnknownPrincipal;
 pub use backend::BackendError;
-pub use daemon::{Daemon, DaemonError};
+pub use control_planes::ControlPlaneError;
+pub use daemon::{Daemon, DaemonError, PreparedDaemon, check};
 pub use parameter::ParameterHostError;
+pub use sandbox::limit_start;
 pub use server::ServeError;

@@ -15,8 +15,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use sumac_api::{Channel, Code, Failure, FrameError, Outbound};
 
+use crate::access::{Credentials, UnknownPrincipal, gid};
+use crate::config::Config;
 use crate::daemon::DaemonState;
-use crate::session::{Credentials, Notification, Session};
+use crate::session::{Notification, Session};
 use crate::wake_queue::WakeQueue;
 
 /// The limit of connections: each has a thread.
@@ -38,6 +40,8 @@ pub enum ServeError {
     Foreign { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
     Path(#[from] FrameError),
+    #[error(transparent)]
+    Group(#[from] UnknownPrincipal),
     #[error("cannot {doing} {path}: {source}; see `socket` in the configuration")]
     System { doing: &'static str, path: PathBuf, source: std::io::Error },
 }
@@ -66,9 +70,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn start(daemon: Arc<DaemonState>) -> Result<Server, ServeError> {
-        let path = daemon.config.socket.clone();
-        let listener = Arc::new(listen(&path, daemon.config.mode_bits().unwrap_or(0o600))?);
+    pub(crate) fn start(daemon: Arc<DaemonState>, listener: OwnedFd) -> Result<Server, ServeError> {
+        let (path, listener) = (daemon.config.socket.clone(), Arc::new(listener));
         let acceptor = Acceptor { daemon: daemon.clone(), listener: listener.clone(), connections: 0 };
         let thread = std::thread::Builder::new().name("sumac-accept".into()).spawn(move || acceptor.run());
         let thread = thread.map_err(system("start the thread that accepts at", &path))?;
@@ -101,8 +104,22 @@ fn system<E: Into<std::io::Error>>(doing: &'static str, path: &Path) -> impl FnO
     move |source| ServeError::System { doing, path, source: source.into() }
 }
 
+/// The users that the kernel lets connect to the socket.
+pub(crate) struct Permissions {
+    mode: u32,
+    /// `None`: the group of the daemon's process.
+    group: Option<u32>,
+}
+
+impl Permissions {
+    pub(crate) fn of(config: &Config) -> Result<Permissions, UnknownPrincipal> {
+        let group = config.socket_group.as_ref().map(|group| gid(group, "socket_group")).transpose()?;
+        Ok(Permissions { mode: config.mode_bits().unwrap_or(0o600), group })
+    }
+}
+
 /// Creates the listening socket; the socket of a dead daemon is replaced.
-fn listen(path: &Path, mode: u32) -> Result<OwnedFd, ServeError> {
+pub(crate) fn listen(path: &Path, permissions: &Permissions) -> Result<OwnedFd, ServeError> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(system("create the directory", parent))?;
     }
@@ -113,7 +130,11 @@ fn listen(path: &Path, mode: u32) -> Result<OwnedFd, ServeError> {
         .map_err(system("create the socket", path))?;
     rustix::net::bind(&socket, &address).map_err(system("bind", path))?;
     // Before `listen`, so that no trainer connects under the permissions of the umask.
-    rustix::fs::chmod(path, Mode::from_bits_truncate(mode))
+    if let Some(group) = permissions.group {
+        rustix::fs::chown(path, None, Some(rustix::fs::Gid::from_raw(group)))
+            .map_err(system("give its group (`socket_group`) to", path))?;
+    }
+    rustix::fs::chmod(path, Mode::from_bits_truncate(permissions.mode))
         .map_err(system("set the permissions of", path))?;
     rustix::net::listen(&socket, BACKLOG).map_err(system("listen at", path))?;
     Ok(socket)
@@ -214,7 +235,7 @@ impl Acceptor {
         }
         let notes =
             WakeQueue::new().map_err(|error| Failure::new(Code::Limit, format!("no eventfd: {error}")))?;
-        Ok((Credentials { pid: peer.pid(), uid: peer.uid() }, Arc::new(notes)))
+        Ok((Credentials::new(peer.pid(), peer.uid(), peer.gid()), Arc::new(notes)))
     }
 }
 
@@ -239,7 +260,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("sumac-server-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join("s.sock");
-        let daemon = listen(&path, 0o600).unwrap();
+        let daemon = listen(&path, &Permissions { mode: 0o600, group: None }).unwrap();
         assert!(matches!(remove_stale(&path), Err(ServeError::Taken(_))));
         drop(daemon);
         remove_stale(&path).unwrap();

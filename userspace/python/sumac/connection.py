@@ -33,6 +33,19 @@ class Outcome(NamedTuple):
     """Ranges of elements that were not written."""
 
 
+def _forbidden(path: str) -> str:
+    """Returns the reason that this user may not connect to a socket, with the remedy."""
+    try:
+        found = os.stat(path)
+        seen = f"its mode is {found.st_mode & 0o777:04o}, its owner user {found.st_uid}, its group {found.st_gid}"
+    except OSError:
+        seen = "a directory above it is closed to this user"
+    return (
+        f"user {os.geteuid()} may not connect to {path} ({seen}); join that group (usermod -aG, and log in again), "
+        "or set socket_group and socket_mode in the daemon's configuration"
+    )
+
+
 class Connection:
     """Sends requests, and distributes replies and events to the threads that wait for them."""
 
@@ -42,6 +55,8 @@ class Connection:
             self._socket.connect(path)
         except OSError as error:
             self._socket.close()
+            if isinstance(error, PermissionError):
+                raise ConnectionLost(_forbidden(path)) from error
             raise ConnectionLost(
                 f"cannot connect to {path}: {error.strerror}; is the daemon running (sumac daemon --config FILE)?"
             ) from error

@@ -51,6 +51,7 @@ class Lab:
         self._net = f"127.{1 + (number * 8 + Lab._made) // 256 % 254}.{(number * 8 + Lab._made) % 256}"
         secret = self.path / "secret"
         secret.write_text(SECRET)
+        secret.chmod(0o600)
         try:
             self._start_all(secret)
         except BaseException:
@@ -69,6 +70,7 @@ class Lab:
         assert agg is not None
         command = [str(agg), "token", "--state-dir", state, "--secret-file", str(secret)]
         self.token.write_bytes(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        self.token.chmod(0o600)
         for rank in range(self.WORLD):
             self.daemons.append(self.start_daemon(rank, self.token))
         self._await_parameter_host()

@@ -28,6 +28,30 @@ class WithLab(unittest.TestCase):
         cls.addClassCleanup(cls.lab.stop)
 
 
+class Access(WithLab):
+    @unittest.skipUnless(os.geteuid() == 0, "needs root to become another user")
+    def test_a_closed_socket_names_its_permissions_and_the_keys_to_change(self) -> None:
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            try:
+                sumac.Client(self.lab.socket(0))
+                message = "connected"
+            except sumac.ConnectionLost as error:
+                message = str(error)
+            os.write(write, message.encode())
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            message = pipe.read()
+        os.waitpid(child, 0)
+        for named in ("user 65534", "socket_group", "socket_mode"):
+            self.assertIn(named, message)
+
+
 class Sums(WithLab):
     def test_floats_in_place(self) -> None:
         def work(_: sumac.Client, job: sumac.Job, rank: int) -> np.ndarray:

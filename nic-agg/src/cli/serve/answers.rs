@@ -66,10 +66,10 @@ pub fn answer_for_control(overseer: &Overseer, question: &Question) -> Result<St
 }
 
 /// Forwards the messages of the eBPF programs to the log, until the process ends.
-pub fn follow_log(aggregator: Aggregator) -> anyhow::Result<()> {
+pub fn follow_log(aggregator: Aggregator, mut first: Option<ProgramLog>) -> anyhow::Result<()> {
     let follow = move || {
         loop {
-            match aggregator.log() {
+            match first.take().map_or_else(|| aggregator.log(), Ok) {
                 Ok(log) => follow_instance(&aggregator, log),
                 Err(error) => tracing::debug!(%error, "no messages of the eBPF programs for now"),
             }

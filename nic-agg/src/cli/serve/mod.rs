@@ -24,6 +24,7 @@ use sumac_control::{
     server::{Listening, ServerOptions},
 };
 use sumac_loader::DEFAULT_PIN_ROOT;
+use sumac_sandbox::{Capability, NETWORK, START, Sandbox};
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -107,6 +108,10 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 0, conflicts_with = "parent")]
     rejoin_grace: u64,
 
+    /// Do not restrict system calls (seccomp)
+    #[arg(long)]
+    no_seccomp: bool,
+
     /// Directory of the eBPF aggregator's pins
     #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_ROOT)]
     pin_root: PathBuf,
@@ -169,17 +174,16 @@ enum Role {
 
 /// Serves until a signal ends it.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    sumac_sandbox::limit_capabilities(&[NETWORK, START].concat())?;
     let role = args.role()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .context("cannot start the control plane's threads")?;
     match args.plane {
         Plane::Ebpf => {
             args.refuse_host_options()?;
             let plane = EbpfPlane::open(&args.pin_root)?;
-            follow_log(plane.aggregator.clone())?;
+            // Programs are opened by number with CAP_SYS_ADMIN, which this process does not keep.
+            let log = plane.aggregator.log().ok();
+            let runtime = args.confined_runtime(&NETWORK)?;
+            follow_log(plane.aggregator.clone(), log)?;
             let plane = Arc::new(plane);
             answer_questions(&local::ebpf_name(plane.aggregator.pins()), {
                 let plane = plane.clone();
@@ -188,6 +192,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             runtime.block_on(serve(args.listen, plane, role))?;
         }
         Plane::Host => {
+            // For large socket buffers.
+            let runtime = args.confined_runtime(&[Capability::CAP_NET_ADMIN])?;
             let plane = Arc::new(args.host_plane()?);
             answer_questions(&local::host_name(plane.local().port()), {
                 let plane = plane.clone();
@@ -199,6 +205,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         Plane::None => {
             args.refuse_host_options()?;
+            let runtime = args.confined_runtime(&[])?;
             runtime.block_on(serve(args.listen, Arc::new(NoDataPlane), role))?;
         }
     }
@@ -206,6 +213,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
+    /// Drops privileges except these capabilities, and starts the control plane's threads, which have no more.
+    fn confined_runtime(&self, keep: &[Capability]) -> anyhow::Result<tokio::runtime::Runtime> {
+        // The port of `--listen` may be below 1024.
+        let keep = [keep, &[Capability::CAP_NET_BIND_SERVICE]].concat();
+        let Sandbox { capabilities, seccomp, .. } = sumac_sandbox::confine(&keep, !self.no_seccomp)?;
+        tracing::info!(?capabilities, seccomp, "privileges are dropped");
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .context("cannot start the control plane's threads")
+    }
+
     fn role(&self) -> anyhow::Result<Role> {
         let racks = self.rack_secret_file.as_deref().map(Credential::from_file).transpose()?;
         if let Some(address) = self.parent {
@@ -356,6 +376,7 @@ fn announce(control: SocketAddr, info: &PlaneInfo) {
 mod tests {
     use super::*;
     use clap::Parser as _;
+    use sumac_control::tls::write_private;
 
     #[derive(clap::Parser)]
     struct Line {
@@ -374,21 +395,23 @@ mod tests {
         let with = |line: &[&str]| args(&[line, &["--state-dir", &state]].concat()).role();
         let refused = |line: &[&str]| with(line).err().unwrap().to_string();
         let token = directory.join("token");
+        std::fs::create_dir_all(&directory).unwrap();
+        let given = directory.join("given");
+        write_private(&given, b"a secret of some length").unwrap();
+        let given = given.display().to_string();
+        let train = format!("train={given}");
         let default = |line: &[&str]| match with(line).unwrap() {
             Role::Root(options) => options.secrets,
             Role::Rack { .. } => panic!("a rack without a parent"),
         };
         assert!(default(&[]).default.is_some(), "made in the state directory");
         assert_eq!(default(&[]).default, default(&[]).default, "once");
-        assert!(default(&["--job-secret", "train=/proc/self/comm"]).default.is_none());
-        assert!(
-            default(&["--secret-file", "/proc/self/comm"]).racks.is_none(),
-            "no worker passes for a rack"
-        );
+        assert!(default(&["--job-secret", &train]).default.is_none());
+        assert!(default(&["--secret-file", &given]).racks.is_none(), "no worker passes for a rack");
         assert!(refused(&["--parent", "127.0.0.1:48600"]).contains("--rack-secret-file"));
         let bare = ["--plane", "none"];
         assert!(refused(&bare).contains("token --racks"), "no parameter host passes without");
-        let racks = ["--rack-secret-file", "/proc/self/comm"];
+        let racks = ["--rack-secret-file", &given];
         assert!(with(&[&bare[..], &racks].concat()).is_ok());
         let rack = [&["--plane", "none", "--parent", "127.0.0.1:48600"][..], &racks].concat();
         assert!(refused(&rack).contains("adds nothing"));
@@ -398,7 +421,7 @@ mod tests {
             fingerprint: sumac_control::Fingerprint([1; 32]),
             secret: Secret::new("the racks' secret").unwrap(),
         };
-        std::fs::write(&token, printed.to_string()).unwrap();
+        write_private(&token, printed.to_string().as_bytes()).unwrap();
         let line = ["--parent", "127.0.0.1:48600", "--rack-secret-file", token.to_str().unwrap()];
         assert!(matches!(with(&line).unwrap(), Role::Rack { .. }));
         std::fs::remove_dir_all(&directory).unwrap();

@@ -6,6 +6,9 @@ mod config;
 mod daemons;
 mod options;
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -173,7 +176,9 @@ impl<'lab> Deployment<'lab> {
     }
 }
 
-/// Writes a file of the lab.
+/// Writes a file of the lab, which only its owner can open: it may have a secret in it.
 fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+    let open = || OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    let written = open().and_then(|mut file| file.write_all(text.as_bytes()));
+    written.with_context(|| format!("writing {}", path.display()))
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, UdpSocket};
 
 use sumac_hostprog::{Attached, MapError};
-use sumac_loader::log::Follower;
+use sumac_loader::log::{Follower, ProgramLog};
 use sumac_wire::tables::HostJobEntry;
 
 /// A role of this host in a job. It may have both.
@@ -69,14 +69,26 @@ pub(super) struct AdmittedJobs {
     pub(super) program: Attached,
     pub(super) groups: Groups,
     jobs: HashMap<u16, Entries>,
+    log: Option<ProgramLog>,
     /// Logs the program's messages until it is dropped.
-    _messages: Option<Follower>,
+    messages: Option<Follower>,
 }
 
 impl AdmittedJobs {
     /// `program`: one whose table of jobs is empty.
-    pub(super) fn new(program: Attached, messages: Option<Follower>) -> AdmittedJobs {
-        AdmittedJobs { program, groups: Groups::default(), jobs: HashMap::new(), _messages: messages }
+    pub(super) fn new(program: Attached, log: Option<ProgramLog>) -> AdmittedJobs {
+        AdmittedJobs { program, groups: Groups::default(), jobs: HashMap::new(), log, messages: None }
+    }
+
+    /// Starts the thread that logs the program's messages.
+    pub(super) fn follow_log(&mut self) {
+        self.messages = self.log.take().and_then(|log| match log.follow() {
+            Ok(messages) => Some(messages),
+            Err(error) => {
+                tracing::warn!(%error, "the host program's messages will be missing here; see `sumac events`");
+                None
+            }
+        });
     }
 
     pub(super) fn admit(&mut self, job: u16, role: Role, entry: HostJobEntry) -> Result<(), AdmissionError> {

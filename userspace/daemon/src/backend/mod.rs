@@ -4,7 +4,7 @@ mod admission;
 mod setup;
 mod terms;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value};
@@ -16,7 +16,7 @@ use sumac_wire::MAX_ELEMENTS;
 use sumac_wire::header::{ELEMENT_LEN, HEADER_LEN};
 
 use self::admission::{AdmittedJobs, Role};
-use self::setup::{udp, xdp};
+use self::setup::{Setup, udp, xdp};
 use crate::config::{BackendChoice, Config};
 use crate::datapath::{Datapath, DatapathStats, EventSink, ParameterJob, Peer, WorkerJob};
 
@@ -41,6 +41,18 @@ pub(crate) struct Backend {
     pub(crate) fallback: String,
 }
 
+/// A backend whose sockets and maps are open, and whose threads are not started.
+pub(crate) struct PreparedBackend {
+    setup: Setup,
+    fallback: String,
+}
+
+impl PreparedBackend {
+    pub(crate) fn is_xdp(&self) -> bool {
+        self.setup.1.is_some()
+    }
+}
+
 impl std::fmt::Debug for Backend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Backend").field("name", &self.name()).finish_non_exhaustive()
@@ -48,18 +60,32 @@ impl std::fmt::Debug for Backend {
 }
 
 impl Backend {
-    /// Sets up the configured backend; `auto` falls back to UDP with a warning.
-    pub(crate) fn start(config: &Config, sink: EventSink) -> Result<Backend, BackendError> {
+    /// Sets up the configured backend, without threads; `auto` falls back to UDP with a warning.
+    pub(crate) fn set_up(
+        config: &Config,
+        control: Option<SocketAddr>,
+    ) -> Result<PreparedBackend, BackendError> {
         let mut fallback = String::new();
-        let (local, admitted, ios) = match config.backend {
+        let setup = match config.backend {
             BackendChoice::Udp => udp(config)?,
-            BackendChoice::Xdp => xdp(config)?,
-            BackendChoice::Auto => xdp(config).or_else(|error| {
+            BackendChoice::Xdp => xdp(config, control)?,
+            BackendChoice::Auto => xdp(config, control).or_else(|error| {
                 tracing::warn!(%error, "falling back to UDP; `sumac doctor` says what is missing");
                 fallback = error.to_string();
                 udp(config)
             })?,
         };
+        Ok(PreparedBackend { setup, fallback })
+    }
+
+    pub(crate) fn start(
+        PreparedBackend { setup: (local, admitted, ios), fallback }: PreparedBackend,
+        config: &Config,
+        sink: EventSink,
+    ) -> Result<Backend, BackendError> {
+        if let Some(admitted) = &admitted {
+            admitted.lock().unwrap_or_else(PoisonError::into_inner).follow_log();
+        }
         let datapath =
             Datapath::start("sumac-datapath", ios, &config.cpus, sink).map_err(BackendError::Thread)?;
         Ok(Backend { local, admitted, datapath, fallback })

@@ -5,7 +5,6 @@ use std::sync::Mutex;
 
 use sumac_control::neighbour;
 use sumac_hostprog::{AttachOptions, Attached, OpenError, Queues, attach};
-use sumac_loader::log::ProgramLog;
 
 use super::Local;
 use super::admission::AdmittedJobs;
@@ -23,7 +22,7 @@ pub enum BackendError {
 }
 
 /// A backend that is set up: this host's address, the program (XDP), and a queue or socket for each thread of the data path.
-pub(super) type Setup = (Local, Option<Mutex<AdmittedJobs>>, Vec<Box<dyn FrameIo>>);
+pub(crate) type Setup = (Local, Option<Mutex<AdmittedJobs>>, Vec<Box<dyn FrameIo>>);
 
 pub(super) fn udp(config: &Config) -> Result<Setup, BackendError> {
     let ip = config.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
@@ -35,9 +34,10 @@ pub(super) fn udp(config: &Config) -> Result<Setup, BackendError> {
     Ok((Local { ip, port, mac: [0; 6] }, None, ios))
 }
 
-pub(super) fn xdp(config: &Config) -> Result<Setup, BackendError> {
+/// `control`: the control plane, whose route is the data plane's unless the configuration says more.
+pub(super) fn xdp(config: &Config, control: Option<SocketAddr>) -> Result<Setup, BackendError> {
     let failed = |error: &dyn std::fmt::Display| BackendError::Xdp(error.to_string());
-    let route = match config.control() {
+    let route = match control {
         Some(SocketAddr::V4(endpoint)) => neighbour::resolve(*endpoint.ip()).map_err(|error| failed(&error)),
         _ => Err(BackendError::Xdp(
             "the configuration names no control plane (`aggregator`) with an IPv4 address".into(),
@@ -59,8 +59,9 @@ pub(super) fn xdp(config: &Config) -> Result<Setup, BackendError> {
     // Removes the jobs of a dead daemon. Only after the sockets are open, which shows that no other daemon serves the
     // interface.
     program.clear_jobs().map_err(|error| failed(&error))?;
-    let messages = match program.log().and_then(ProgramLog::follow) {
-        Ok(messages) => Some(messages),
+    // Programs are opened by number with CAP_SYS_ADMIN, which the daemon does not keep.
+    let log = match program.log() {
+        Ok(log) => Some(log),
         Err(error) => {
             tracing::warn!(%error, "the host program's messages will be missing here; see `sumac events`");
             None
@@ -69,7 +70,7 @@ pub(super) fn xdp(config: &Config) -> Result<Setup, BackendError> {
     let local = Local { ip, port: program.ports().0, mac: ios.first().map_or([0; 6], XdpFrameIo::mac) };
     tracing::info!(ifname, program = ?program.mode(), "packets move over AF_XDP");
     let ios = ios.into_iter().map(|io| Box::new(io) as Box<dyn FrameIo>).collect();
-    Ok((local, Some(Mutex::new(AdmittedJobs::new(program, messages))), ios))
+    Ok((local, Some(Mutex::new(AdmittedJobs::new(program, log))), ios))
 }
 
 /// Opens the program that is attached to the interface, or attaches it.

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use sumac_api::{Code, Failure, JobSpec, Mode, Open, OperationOrder, Scale, WireFormat};
 use sumac_control::coordinator::DYNAMIC_SCALE;
-use sumac_control::{Credential, Endpoint, JOB_NAME_LEN};
+use sumac_control::{Endpoint, JOB_NAME_LEN};
 use sumac_transport::limits::{MAX_WINDOW, MAX_WORLD, MIN_WINDOW};
 use sumac_wire::{MAX_HOSTS, PAGE_ELEMENTS};
 
+use crate::access::Credentials;
 use crate::config::Config;
+use crate::control_planes::ControlPlanes;
 
 /// The request to the control plane, checked.
 #[derive(Clone, Debug)]
@@ -19,7 +21,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(config: &Config, open: &Open) -> Result<Plan, Failure> {
+    pub(crate) fn new(
+        config: &Config,
+        control_planes: &ControlPlanes,
+        open: &Open,
+        credentials: &Credentials,
+    ) -> Result<Plan, Failure> {
         let asked = &open.spec;
         let is_dynamic = asked.mode == Some(Mode::Dynamic);
         let usual = if is_dynamic { Scale::Fixed(DYNAMIC_SCALE) } else { Scale::Block };
@@ -34,7 +41,8 @@ impl Plan {
             timeout_s: asked.timeout_s.or(Some(config.join_timeout().as_secs_f64())),
             ..asked.clone()
         };
-        Ok(Plan { endpoint: endpoint(config, open)?, spec, checksum: config.checksum })
+        let endpoint = control_planes.endpoint(config, open, credentials)?;
+        Ok(Plan { endpoint, spec, checksum: config.checksum })
     }
 
     pub(super) fn order(&self) -> OperationOrder {
@@ -103,31 +111,6 @@ fn check_mode(spec: &JobSpec) -> Result<(), String> {
 /// Returns whether a packet of this many elements fits a shared slot.
 fn fits_slot(elements: u16) -> bool {
     usize::from(elements) <= PAGE_ELEMENTS
-}
-
-/// Returns the control plane, and the credentials for it.
-fn endpoint(config: &Config, open: &Open) -> Result<Endpoint, Failure> {
-    let given = open.secret.as_ref().map(|secret| Credential::new(secret.0.as_bytes())).transpose();
-    let given = given.map_err(bad)?;
-    let own = config.default_credential().map_err(bad)?;
-    let fingerprint = own.as_ref().and_then(|own| own.fingerprint);
-    let mut credential = given.or(own).ok_or_else(|| {
-        bad("neither the job nor the daemon has a secret").hint(
-            "give `secret`, or secret_file in the daemon's configuration: what `sumac-agg token` prints",
-        )
-    })?;
-    credential.fingerprint = credential.fingerprint.or(fingerprint);
-    let address = match &open.aggregator {
-        Some(text) => text.parse().map_err(|_| {
-            bad(format!("aggregator {text:?} is not address:port")).hint("write it like 10.77.0.1:48600")
-        })?,
-        None => config.aggregator.ok_or_else(|| {
-            bad("neither the job nor the daemon has an aggregator")
-                .hint("give `aggregator`, or set it in the daemon's configuration")
-        })?,
-    };
-    let endpoint = config.endpoint(address, credential);
-    endpoint.map_err(|error| bad(error).hint("see `secret` in docs/api.md"))
 }
 
 #[cfg(test)]

@@ -31,10 +31,11 @@ use self::fragment::{LeasedFragment, arithmetic, divide};
 use self::in_flight::{InFlight, Named};
 use self::lanes::{Assignment, Lanes, append_range};
 use self::log::Log;
+use crate::access::Credentials;
 use crate::backend::{Backend, stopped};
 use crate::explain::bounded;
 use crate::job::JobEvent;
-use crate::session::{Credentials, LeasedBuffer, Notification, Outcome};
+use crate::session::{LeasedBuffer, Notification, Outcome};
 use crate::wake_queue::WakeQueue;
 
 pub(crate) use self::fragment::ElementRanges;

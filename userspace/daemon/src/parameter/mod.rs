@@ -21,7 +21,7 @@ use sumac_wire::PAGE_ELEMENTS;
 use tokio::task::JoinHandle;
 
 use crate::backend::host_job;
-use crate::config::{Config, EndpointError};
+use crate::config::{Config, EndpointError, ResolveError};
 use crate::daemon::DaemonState;
 use crate::path;
 
@@ -33,6 +33,8 @@ pub enum ParameterHostError {
     Secret(#[from] SecretError),
     #[error("parameter_host: {0}")]
     Endpoint(#[from] EndpointError),
+    #[error("parameter_host: {0}")]
+    Resolve(#[from] ResolveError),
     #[error("parameter_host needs a control plane and a secret; see `sumac daemon --check`")]
     Incomplete,
 }
@@ -40,7 +42,8 @@ pub enum ParameterHostError {
 /// Returns the control plane that this daemon registers with and its name there; `None` when it is no parameter host.
 pub(crate) fn registration(config: &Config) -> Result<Option<(Endpoint, String)>, ParameterHostError> {
     let Some(host) = &config.parameter_host else { return Ok(None) };
-    let control = host.control.or(config.aggregator).ok_or(ParameterHostError::Incomplete)?;
+    let control = host.control.as_ref().or(config.aggregator.as_ref());
+    let control = control.ok_or(ParameterHostError::Incomplete)?.resolve()?;
     let credential = host.credential()?.ok_or(ParameterHostError::Incomplete)?;
     let control = config.endpoint(control, credential)?;
     Ok(Some((control, host.name.clone().unwrap_or_else(host_name))))

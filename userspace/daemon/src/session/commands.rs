@@ -93,7 +93,7 @@ impl Session {
     }
 
     fn client(&self, handle: u64) -> Client {
-        Client { notes: self.notes.clone(), handle, credentials: self.credentials }
+        Client { notes: self.notes.clone(), handle, credentials: self.credentials.clone() }
     }
 
     fn job_handle(&mut self) -> Result<(u64, CompletionEvent), Failure> {

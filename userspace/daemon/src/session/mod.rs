@@ -22,6 +22,7 @@ use sumac_memory::SharedRegion;
 use self::completion_event::CompletionEvent;
 use self::memory::Reservation;
 use self::outstanding::Operations;
+use crate::access::Credentials;
 use crate::daemon::DaemonState;
 use crate::job::JobHandle;
 use crate::operations::{ClientId, JobOperations};
@@ -59,18 +60,6 @@ fn operations_that_fit(channel: &Channel) -> u32 {
     }
     let buffer = getsockopt(channel, sockopt::SndBuf).unwrap_or(0);
     u32::try_from(buffer / MESSAGE_COST).unwrap_or(u32::MAX).clamp(16, LIMITS.operations)
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Credentials {
-    pub(crate) pid: i32,
-    pub(crate) uid: u32,
-}
-
-impl std::fmt::Display for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "process {} of user {}", self.pid, self.uid)
-    }
 }
 
 #[derive(Debug)]

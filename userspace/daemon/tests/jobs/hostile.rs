@@ -246,7 +246,6 @@ fn invalid_jobs_are_refused_without_the_control_plane() {
         ("negative scale", json!({"scale": -1.0})),
         ("negative timeout", json!({"timeout_s": -1.0})),
         ("endless timeout", json!({"timeout_s": 1e300})),
-        ("no address", json!({"aggregator": "somewhere"})),
         ("empty secret", json!({"secret": ""})),
         ("no such mode", json!({"mode": "mixed"})),
         ("no such option", json!({"mode": "static", "linear": true})),

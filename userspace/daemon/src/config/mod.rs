@@ -1,13 +1,22 @@
 //! The daemon's configuration: a TOML file. Errors name the file and the key.
 
+mod access;
+mod host_port;
+
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
+use sumac_control::secret::check_private;
 use sumac_control::{Credential, Endpoint, Identity, SecretError, TlsError, Trust};
 use sumac_hostprog::{HostMode, Steer};
 use sumac_wire::MAX_ELEMENTS;
+
+pub(crate) use self::access::USER;
+pub use self::access::{AccessRule, Principal};
+pub use self::host_port::{HostPort, ResolveError};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -31,6 +40,8 @@ pub struct Config {
     /// The socket's permissions, octal digits in a string.
     #[serde(default = "default_socket_mode")]
     pub socket_mode: String,
+    /// The socket's group, whose members connect as `socket_mode` permits; absent: that of the daemon's process.
+    pub socket_group: Option<Principal>,
     /// The users that may connect besides root and the daemon's own; absent: all that `socket_mode` permits.
     pub allow_uids: Option<Vec<u32>>,
     #[serde(default)]
@@ -53,9 +64,17 @@ pub struct Config {
     pub shards: u16,
     /// This host's address in the data plane; absent: that of the route to the aggregator.
     pub address: Option<Ipv4Addr>,
-    pub aggregator: Option<SocketAddr>,
+    /// The control plane of jobs whose trainers name none.
+    pub aggregator: Option<HostPort>,
+    /// The secret for `aggregator`, and for no other control plane.
     pub secret: Option<String>,
     pub secret_file: Option<PathBuf>,
+    /// Further control planes, which trainers may name. There are no others.
+    #[serde(default)]
+    pub control_planes: BTreeMap<String, ControlPlaneConfig>,
+    /// The users that may open jobs under the daemon's secrets, besides root and the daemon's own.
+    #[serde(default)]
+    pub allow: Vec<AccessRule>,
     /// The authorities that sign the certificates of control planes, PEM; absent: the token's fingerprint counts.
     pub tls_ca: Option<PathBuf>,
     /// This host's own certificate, PEM, for control planes that ask for one.
@@ -76,6 +95,9 @@ pub struct Config {
     pub memory_mib: Option<u64>,
     #[serde(default = "default_join_timeout")]
     pub join_timeout_s: f64,
+    /// Whether system calls are restricted to those that the daemon uses (seccomp).
+    #[serde(default = "yes")]
+    pub seccomp: bool,
     /// Makes this daemon a parameter host of dynamic jobs, besides its service to trainers.
     pub parameter_host: Option<ParameterHost>,
 }
@@ -83,8 +105,18 @@ pub struct Config {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParameterHost {
-    pub control: Option<SocketAddr>,
+    pub control: Option<HostPort>,
     pub name: Option<String>,
+    pub secret: Option<String>,
+    pub secret_file: Option<PathBuf>,
+}
+
+/// A control plane besides `aggregator`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ControlPlaneConfig {
+    pub address: HostPort,
+    /// The secret for this control plane; without one trainers bring their own.
     pub secret: Option<String>,
     pub secret_file: Option<PathBuf>,
 }
@@ -118,6 +150,9 @@ pub enum ConfigError {
     /// Not TOML, an unknown key or a wrong type; the message shows the line.
     #[error("{file}: {source}")]
     Parse { file: PathBuf, source: Box<toml::de::Error> },
+    /// It has secrets in it.
+    #[error("{0}")]
+    Secret(#[from] SecretError),
     #[error("{file}: {key}: {problem}")]
     Value { file: PathBuf, key: &'static str, problem: String },
 }
@@ -138,7 +173,17 @@ impl Config {
     pub fn load(file: &Path) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(file)
             .map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
-        Config::parse(&text, file)
+        let config = Config::parse(&text, file)?;
+        if config.has_inline_secret() {
+            check_private(file)?;
+        }
+        Ok(config)
+    }
+
+    fn has_inline_secret(&self) -> bool {
+        self.secret.is_some()
+            || self.control_planes.values().any(|plane| plane.secret.is_some())
+            || self.parameter_host.as_ref().is_some_and(|host| host.secret.is_some())
     }
 
     /// Parses and checks the text of a file; messages name `file`.
@@ -190,9 +235,9 @@ impl Config {
         Ok(Endpoint { address, trust, secret: credential.secret })
     }
 
-    /// Returns the address of the control plane of jobs without one of their own, or of the parameter host.
-    pub fn control(&self) -> Option<SocketAddr> {
-        self.aggregator.or_else(|| self.parameter_host.as_ref()?.control)
+    /// Returns the control plane of jobs without one of their own, or of the parameter host.
+    pub fn control(&self) -> Option<&HostPort> {
+        self.aggregator.as_ref().or_else(|| self.parameter_host.as_ref()?.control.as_ref())
     }
 
     /// Returns the first invalid key with its problem as an error.
@@ -220,8 +265,16 @@ impl Config {
         let queues = self.queues.as_deref().unwrap_or(&[0]);
         let are_queues = !queues.is_empty() && !has_duplicates(queues);
         ensure!(are_queues, ("queues", "names no queue, or one twice; leave it out for all".into()));
+        for (name, plane) in &self.control_planes {
+            plane.check(name).map_err(|problem| ("control_planes", problem))?;
+        }
+        for (place, rule) in self.allow.iter().enumerate() {
+            rule.check().map_err(|problem| ("allow", format!("rule {}: {problem}", place + 1)))?;
+        }
         match &self.parameter_host {
-            Some(host) => host.check(self.aggregator).map_err(|problem| ("parameter_host", problem.into())),
+            Some(host) => {
+                host.check(self.aggregator.as_ref()).map_err(|problem| ("parameter_host", problem.into()))
+            }
             None => Ok(()),
         }
     }
@@ -233,9 +286,9 @@ impl ParameterHost {
     }
 
     /// Checks the table in a configuration with or without `aggregator`.
-    fn check(&self, aggregator: Option<SocketAddr>) -> Result<(), &'static str> {
+    fn check(&self, aggregator: Option<&HostPort>) -> Result<(), &'static str> {
         ensure!(
-            self.control.or(aggregator).is_some(),
+            self.control.as_ref().or(aggregator).is_some(),
             "has no `control`, and there is no `aggregator`; name the control plane's address:port"
         );
         match (&self.secret, &self.secret_file) {
@@ -243,6 +296,20 @@ impl ParameterHost {
             (None, None) => Err("has no secret; give in `secret_file` what `sumac-agg token --racks` prints"),
             _ => Ok(()),
         }
+    }
+}
+
+impl ControlPlaneConfig {
+    pub fn credential(&self) -> Result<Option<Credential>, SecretError> {
+        credential(self.secret.as_deref(), self.secret_file.as_deref())
+    }
+
+    fn check(&self, name: &str) -> Result<(), String> {
+        let is_name = !name.is_empty() && !name.contains(|c: char| c == ':' || c.is_control());
+        ensure!(is_name, format!("{name:?} is no name: it is empty, or has a colon as addresses have"));
+        let both = self.secret.is_some() && self.secret_file.is_some();
+        ensure!(!both, format!("{name} has `secret` beside `secret_file`; keep one of the two"));
+        Ok(())
     }
 }
 
@@ -261,95 +328,4 @@ fn has_duplicates(numbers: &[u32]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> Result<Config, ConfigError> {
-        Config::parse(text, Path::new("/etc/sumac/daemon.toml"))
-    }
-
-    #[test]
-    fn an_empty_file_is_the_defaults() {
-        let config = parse("").unwrap();
-        assert_eq!(config.mode_bits(), Some(0o660));
-        assert_eq!(config.backend, BackendChoice::Auto);
-        assert_eq!(config.join_timeout(), Duration::from_secs(60));
-        assert!(config.default_credential().unwrap().is_none());
-    }
-
-    #[test]
-    fn every_key_of_the_documentation_is_known() {
-        let text = r#"
-            socket = "/tmp/s.sock"
-            socket_mode = "0600"
-            allow_uids = [1000, 1001]
-            backend = "udp"
-            interface = "eth1"
-            mode = "copy"
-            steer = "ntuple"
-            queues = [0, 1]
-            pin_root = "/sys/fs/bpf/sumac"
-            base_port = 48700
-            shards = 1
-            address = "10.77.1.1"
-            aggregator = "10.77.0.1:48600"
-            secret = "a secret of some length"
-            tls_ca = "/etc/sumac/ca.pem"
-            tls_cert = "/etc/sumac/cert.pem"
-            tls_key = "/etc/sumac/key.pem"
-            cpus = [1]
-            slots = 128
-            elements = 352
-            scale = 65536.0
-            checksum = false
-            memory_mib = 100
-            join_timeout_s = 2.5
-            [parameter_host]
-            control = "10.77.0.1:48600"
-            name = "ph1"
-            secret = "another secret of some length"
-        "#;
-        let config = parse(text).unwrap();
-        assert_eq!(config.allow_uids, Some(vec![1000, 1001]));
-        assert_eq!(config.aggregator, Some("10.77.0.1:48600".parse().unwrap()));
-        assert!(config.default_credential().unwrap().is_some());
-        assert_eq!(config.memory_bytes(), 100 << 20);
-    }
-
-    #[test]
-    fn errors_name_the_file_and_the_key() {
-        let cases = [
-            ("unknown key", "sokcet = \"x\"", "sokcet"),
-            ("wrong type", "elements = \"many\"", "elements"),
-            ("not TOML", "elements =", "elements"),
-            ("unknown backend", "backend = \"rdma\"", "backend"),
-            ("mode not octal", "socket_mode = \"rw\"", "socket_mode"),
-            ("mode too large", "socket_mode = \"7777\"", "socket_mode"),
-            ("two secrets", "secret = \"a\"\nsecret_file = \"b\"", "secret"),
-            ("a certificate without key", "tls_cert = \"a\"", "tls_cert"),
-            ("port 0", "base_port = 0", "base_port"),
-            ("slots odd", "slots = 3", "slots"),
-            ("no elements", "elements = 0", "elements"),
-            ("too many elements", "elements = 2225", "elements"),
-            ("scale 0", "scale = 0.0", "scale"),
-            ("scale not a number", "scale = nan", "scale"),
-            ("negative timeout", "join_timeout_s = -1.0", "join_timeout_s"),
-            ("endless timeout", "join_timeout_s = inf", "join_timeout_s"),
-            ("no queue", "queues = []", "queues"),
-            ("a queue twice", "queues = [1, 1]", "queues"),
-            ("a parameter host of nobody", "[parameter_host]\nsecret = \"s\"", "parameter_host"),
-            ("one without secret", "[parameter_host]\ncontrol = \"10.77.0.1:48600\"", "parameter_host"),
-            (
-                "one with two",
-                "aggregator = \"10.77.0.1:1\"\n[parameter_host]\nsecret = \"a\"\nsecret_file = \"b\"",
-                "parameter_host",
-            ),
-            ("an unknown key of it", "[parameter_host]\nport = 1", "port"),
-        ];
-        for (name, text, key) in cases {
-            let message = parse(text).unwrap_err().to_string();
-            assert!(message.contains("/etc/sumac/daemon.toml"), "{name}: {message}");
-            assert!(message.contains(key), "{name}: {message}");
-        }
-    }
-}
+mod tests;

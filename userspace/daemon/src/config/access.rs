@@ -1,0 +1,51 @@
+//! The rules in the configuration by which users open jobs under the daemon's secrets.
+
+use std::fmt;
+
+use glob::Pattern;
+use serde::Deserialize;
+
+/// In a pattern of job names: the name of the user that opens the job.
+pub(crate) const USER: &str = "{user}";
+
+/// A user or a group, by name or by number.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Principal {
+    Id(u32),
+    Name(String),
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Principal::Id(id) => id.fmt(f),
+            Principal::Name(name) => name.fmt(f),
+        }
+    }
+}
+
+/// Lets users, and members of groups, open the jobs whose names match a pattern.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccessRule {
+    #[serde(default)]
+    pub users: Vec<Principal>,
+    #[serde(default)]
+    pub groups: Vec<Principal>,
+    /// Names of jobs, with `*` and `?`, and `{user}` for the name of the user.
+    pub jobs: Vec<String>,
+}
+
+impl AccessRule {
+    /// Returns the problem of a rule that cannot be meant.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let is_for_someone = !self.users.is_empty() || !self.groups.is_empty();
+        ensure!(is_for_someone, "has neither `users` nor `groups`".into());
+        ensure!(!self.jobs.is_empty(), "has no pattern in `jobs`; [\"*\"] is for all names".into());
+        self.jobs.iter().try_for_each(|job| match Pattern::new(job) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("{job:?} is no pattern: {error}")),
+        })
+    }
+}
