@@ -18,6 +18,7 @@ use sumac_wire::{
 use crate::{
     job::{self, AddJobError, Placed},
     pins::AggregatorPins,
+    recover,
     tables::{OpenError, Tables},
 };
 
@@ -32,6 +33,10 @@ impl Aggregator {
     pub fn open(pin_root: &Path) -> Result<Aggregator, OpenError> {
         let pins = AggregatorPins::here(pin_root).map_err(PinError::at(pin_root))?;
         let aggregator = Aggregator { pins };
+        recover::check_abi(&aggregator.pins)?;
+        if aggregator.pins.directory.is_interrupted()? {
+            aggregator.lock()?;
+        }
         aggregator.tables()?;
         Ok(aggregator)
     }
@@ -45,10 +50,10 @@ impl Aggregator {
     }
 
     pub fn tables(&self) -> Result<Tables, OpenError> {
-        if !self.pins.map(sumac_agg_layout::name::STATE).exists() {
-            return Err(OpenError::NotAttached { path: self.pins.path().display().to_string() });
+        match recover::check_abi(&self.pins)? {
+            true => Ok(Tables::open(&self.pins)?),
+            false => Err(OpenError::NotAttached { path: self.pins.path().display().to_string() }),
         }
-        Ok(Tables::open(&self.pins)?)
     }
 
     /// Returns the sizes and options, and the instance, which changes when the slots' contents are lost.
@@ -102,8 +107,13 @@ impl Aggregator {
         Ok(job::remove(&mut self.tables()?, job)?)
     }
 
+    /// Locks the pins, and completes or undoes an attachment that was killed.
     pub(crate) fn lock(&self) -> Result<Option<std::fs::File>, OpenError> {
-        Ok(self.pins.directory.lock().map_err(PinError::at(self.pins.path()))?)
+        let lock = self.pins.directory.lock().map_err(PinError::at(self.pins.path()))?;
+        if lock.is_some() {
+            recover::recover(&self.pins)?;
+        }
+        Ok(lock)
     }
 }
 

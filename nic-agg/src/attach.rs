@@ -9,8 +9,8 @@ use sumac_hostprog::{
     steer::{self, Change, records::RuleRecords, report},
 };
 use sumac_loader::{
-    BoundXdpMode, DEFAULT_PIN_ROOT, Interface, LoadError, PinError, Variant, XdpAttachment, XdpMode,
-    pins::PROGRAM,
+    AttachError as LoaderError, BoundXdpMode, DEFAULT_PIN_ROOT, Interface, LoadError, PinError, Variant,
+    XdpAttachment, XdpMode, attach, pins::PROGRAM,
 };
 use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS, PAGE_ELEMENTS};
 use thiserror::Error;
@@ -20,8 +20,8 @@ use crate::{
     pins::{self, AggregatorPins, link_pin},
     pool::{self, DEFAULT_DYNAMIC_SLOTS, DEFAULT_SLOT_TIMEOUT, DEFAULT_SLOTS, Pools},
     preflight::{self, NotReady},
-    program,
-    tables::{TableError, Tables},
+    program, recover,
+    tables::{OpenError, TableError, Tables},
 };
 
 // No doc comment: it would be the help text of the command that contains it.
@@ -116,6 +116,8 @@ pub enum AttachError {
     Table(#[from] TableError),
     #[error(transparent)]
     Steer(#[from] SteerError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
 }
 
 /// An interface of the aggregator, as it was bound.
@@ -129,30 +131,32 @@ pub struct AggregatorInterface {
     pub steering: Option<String>,
 }
 
+/// An aggregator that was just attached.
+#[derive(Debug)]
+pub struct Attachment {
+    pub aggregator: Aggregator,
+    pub state: State,
+    pub ports: Vec<AggregatorInterface>,
+}
+
 /// Attaches the aggregator to its interfaces and pins it there.
 ///
 /// A pool that is there already is kept, with its jobs. Programs of this aggregator are replaced in one step, also on
 /// interfaces that are not named.
 ///
 /// # Errors
-/// See [`AttachError`]. The interfaces that were attached before stay attached, and no others are.
-pub fn attach(options: &AttachOptions) -> Result<(Aggregator, Vec<AggregatorInterface>), AttachError> {
+/// See [`AttachError`]. Everything is then as it was before.
+pub fn attach(options: &AttachOptions) -> Result<Attachment, AttachError> {
     let pins = AggregatorPins::here(&options.pin_root).map_err(PinError::at(&options.pin_root))?;
-    let (variant, interfaces) = variant(options, &pins)?;
-    let elements = check(options, variant, interfaces)?;
-    preflight::check(&options.pin_root, options.pools(), variant)?;
-    let is_first = !pins.path().exists();
+    // The lock is on a bpffs.
+    sumac_loader::preflight::check(&options.pin_root).map_err(NotReady::from)?;
     let _lock = pins.directory.create_locked().map_err(PinError::at(pins.path()))?;
-    match attach_locked(options, &pins, variant, elements) {
-        Ok(bound) => Ok((Aggregator::new(pins), bound)),
-        Err(error) => {
-            if is_first {
-                // The first error is reported; `detach --all` finds leftovers.
-                let _ = pins.directory.remove_all();
-            }
-            Err(error)
-        }
+    let attached =
+        recover::recover(&pins).map_err(AttachError::from).and_then(|()| attach_locked(options, &pins));
+    if attached.is_err() {
+        pins.directory.remove_if_empty();
     }
+    attached.map(|(state, ports)| Attachment { aggregator: Aggregator::new(pins), state, ports })
 }
 
 /// Returns the variant that the interfaces need, and the number of interfaces.
@@ -201,33 +205,41 @@ fn check(options: &AttachOptions, variant: Variant, interfaces: usize) -> Result
 fn attach_locked(
     options: &AttachOptions,
     pins: &AggregatorPins,
-    variant: Variant,
-    elements: u16,
-) -> Result<Vec<AggregatorInterface>, AttachError> {
+) -> Result<(State, Vec<AggregatorInterface>), AttachError> {
+    let (variant, interfaces) = variant(options, pins)?;
+    let elements = check(options, variant, interfaces)?;
+    preflight::check(&options.pin_root, options.pools(), variant)?;
     let find = |name: &String| XdpAttachment::find(name, &pins.directory, &link_pin(name));
-    let named = options.interfaces.iter().map(find).collect::<Result<Vec<_>, _>>()?;
-    let wanted = wanted_state(options, variant, elements);
-    keep_or_drop_pool(&wanted, pins)?;
-    let ebpf = program::load_over(pins, variant, options.pools())?;
-    let mut tables = Tables::open(pins)?;
-    let before = tables.state.get(0)?;
-    let instance = if before.instance == 0 { rand::random_range(1..=u64::MAX) } else { before.instance };
-    let flags = wanted.flags | before.flags & state_flag::DROPS;
-    tables.state.set(0, &State { instance, flags, ..wanted })?;
-
+    let mut attachments = options.interfaces.iter().map(find).collect::<Result<Vec<_>, _>>()?;
     let others = pins.interfaces().map_err(PinError::at(pins.path()))?;
-    let others = others.into_iter().filter(|name| !options.interfaces.contains(name));
     // The others keep their links, but get the new programs: one broadcast has programs of one variant only.
-    let others = others.filter_map(|name| match find(&name) {
-        Ok(attachment) => attachment.bound_mode().is_some().then_some(attachment),
-        Err(error) => {
-            tracing::warn!("{name} keeps its present program: {error}");
-            None
+    for name in others.iter().filter(|name| !options.interfaces.contains(name)) {
+        match find(name) {
+            Ok(attachment) if attachment.bound_mode().is_some() => attachments.push(attachment),
+            Ok(_) => {}
+            // Its program is gone, with the interface.
+            Err(error @ (LoaderError::Interface { .. } | LoaderError::Occupied { .. })) => {
+                tracing::warn!("{name} is left as it is: {error}");
+            }
+            Err(error) => return Err(error.into()),
         }
-    });
-    let attachments: Vec<_> = named.into_iter().chain(others).collect();
-    let (changes, added) = (Vec::new(), Vec::new());
-    Attaching { options, pins, variant, ebpf, tables, changes, added }.run(attachments)
+    }
+    let wanted = wanted_state(options, variant, elements);
+    let keep = keeps_pool(&wanted, pins)?;
+    let changes = Vec::new();
+    let mut attaching = Attaching { options, pins, variant, keep, changes };
+    match attaching.run(&wanted, attachments) {
+        Ok((state, bound)) => {
+            for port in &bound {
+                attach::verify(&port.interface, &pins.directory, &link_pin(&port.interface))?;
+            }
+            Ok((state, bound))
+        }
+        Err(error) => {
+            attaching.roll_back();
+            Err(error)
+        }
+    }
 }
 
 fn wanted_state(options: &AttachOptions, variant: Variant, elements: u16) -> State {
@@ -248,45 +260,65 @@ struct Attaching<'a> {
     options: &'a AttachOptions,
     pins: &'a AggregatorPins,
     variant: Variant,
-    ebpf: Ebpf,
-    tables: Tables,
+    /// Whether the pool that is there is kept, with its jobs.
+    keep: bool,
     /// The changes to the NICs' rules so far, to be undone together.
     changes: Vec<(Interface, RuleRecords, Change)>,
-    /// The interfaces that had no program of this aggregator before.
-    added: Vec<Interface>,
+}
+
+/// What was loaded: the programs, and the maps under them.
+struct Loaded {
+    ebpf: Ebpf,
+    tables: Tables,
 }
 
 impl Attaching<'_> {
-    fn run(mut self, attachments: Vec<XdpAttachment<'_>>) -> Result<Vec<AggregatorInterface>, AttachError> {
-        let directory = &self.pins.directory;
-        let ingress = program::ingress(&mut self.ebpf, self.variant)?;
-        let ingress = directory.stage(PROGRAM, |path| ingress.pin(path))?;
-        let egress = program::egress(&mut self.ebpf, self.variant)?;
-        let egress = directory.stage(pins::EGRESS, |path| egress.pin(path))?;
-        let bound: Result<Vec<_>, _> =
-            attachments.into_iter().map(|attachment| self.bind(attachment)).collect();
-        match bound.and_then(|bound| Ok((bound, ingress.commit()?, egress.commit()?))) {
-            Ok((bound, (), ())) => Ok(bound),
-            Err(error) => {
-                self.roll_back();
-                Err(error)
-            }
+    fn run(
+        &mut self,
+        wanted: &State,
+        attachments: Vec<XdpAttachment<'_>>,
+    ) -> Result<(State, Vec<AggregatorInterface>), AttachError> {
+        let (directory, variant) = (&self.pins.directory, self.variant);
+        let ebpf = program::load_over(self.pins, variant, self.options.pools(), self.keep)?;
+        let tables = Tables::open_loaded(self.pins, self.keep)?;
+        let mut loaded = Loaded { ebpf, tables };
+        let before = loaded.tables.state.get(0)?;
+        let instance = if before.instance == 0 { rand::random_range(1..=u64::MAX) } else { before.instance };
+        let state = State { instance, flags: wanted.flags | before.flags & state_flag::DROPS, ..*wanted };
+        if !self.keep {
+            loaded.tables.state.set(0, &state)?;
         }
+        let ingress = program::ingress(&mut loaded.ebpf, variant)?;
+        directory.stage(PROGRAM, |path| ingress.pin(path))?;
+        let egress = program::egress(&mut loaded.ebpf, variant)?;
+        directory.stage(pins::EGRESS, |path| egress.pin(path))?;
+        directory.stage_abi(sumac_agg_layout::ABI)?;
+        let bound = attachments.into_iter().map(|attachment| self.bind(&mut loaded, attachment));
+        let bound = bound.collect::<Result<Vec<_>, _>>()?;
+        // Of a pool that is kept, only the time-out may be another.
+        loaded.tables.state.set(0, &state)?;
+        directory.commit().inspect_err(|_| {
+            if let Err(error) = loaded.tables.state.set(0, &before) {
+                tracing::warn!("{error}");
+            }
+        })?;
+        Ok((state, bound))
     }
 
-    fn bind(&mut self, attachment: XdpAttachment<'_>) -> Result<AggregatorInterface, AttachError> {
+    fn bind(
+        &mut self,
+        Loaded { ebpf, tables }: &mut Loaded,
+        attachment: XdpAttachment<'_>,
+    ) -> Result<AggregatorInterface, AttachError> {
         let interface = attachment.interface.clone();
         let former = attachment.bound_mode();
-        if former.is_none() {
-            self.added.push(interface.clone());
-        }
-        let egress = program::egress(&mut self.ebpf, self.variant)?;
+        let egress = program::egress(ebpf, self.variant)?;
         let egress = egress.fd().map_err(|source| LoadError::refused(pins::EGRESS, source))?;
-        if !self.tables.add_port(interface.index, egress)? {
+        if !tables.add_port(interface.index, egress)? {
             return Err(AttachError::TooManyInterfaces { interface: interface.name });
         }
         match interface.mac() {
-            Some(mac) => self.tables.set_own(interface.index, mac)?,
+            Some(mac) => tables.set_own(interface.index, mac)?,
             None if self.options.own_ip.is_some() => {
                 tracing::warn!("{} has no MAC address for replies to ARP", interface.name);
             }
@@ -298,7 +330,7 @@ impl Attaching<'_> {
             (XdpMode::Auto, Some(BoundXdpMode::Generic)) => XdpMode::Generic,
             (mode, _) => mode,
         };
-        let bound = attachment.attach(program::ingress(&mut self.ebpf, self.variant)?, mode)?;
+        let bound = attachment.attach(program::ingress(ebpf, self.variant)?, mode)?;
         let (mode, fallback) = (bound.mode, bound.fallback);
         Ok(AggregatorInterface { interface: interface.name, mode, fallback, steering })
     }
@@ -317,13 +349,10 @@ impl Attaching<'_> {
         Ok(report)
     }
 
-    /// Detaches the interfaces that were added, and undoes the changes to the NICs' rules.
-    fn roll_back(mut self) {
-        for Interface { name, index, .. } in &self.added {
-            let removed = self.pins.directory.remove_link(&link_pin(name)).map_err(AttachError::from);
-            if let Err(error) = removed.and_then(|_| Ok(self.tables.remove_port(*index)?)) {
-                tracing::warn!("{name}: {error}");
-            }
+    /// Restores programs, links and ports, and undoes the changes to the NICs' rules.
+    fn roll_back(self) {
+        if let Err(error) = recover::recover(self.pins) {
+            tracing::error!("{error}; the next command tries again");
         }
         for (interface, records, change) in self.changes {
             steer::roll_back(change, &interface, &records);
@@ -331,25 +360,23 @@ impl Attaching<'_> {
     }
 }
 
-/// Removes a pool that does not fit the options, unless it has jobs.
-fn keep_or_drop_pool(wanted: &State, pins: &AggregatorPins) -> Result<(), AttachError> {
-    if !pins.map(sumac_agg_layout::name::STATE).exists() {
-        return Ok(());
+/// Returns whether the pool that is there fits the options, so that it is kept with its jobs.
+///
+/// # Errors
+/// When it does not and has jobs, is another version's, or cannot be read.
+fn keeps_pool(wanted: &State, pins: &AggregatorPins) -> Result<bool, AttachError> {
+    if !recover::check_abi(pins)? {
+        return Ok(false);
     }
-    match Tables::open(pins).and_then(|tables| Ok((tables.state.get(0)?, tables))) {
-        Ok((state, _)) if fixed_part(&state) == fixed_part(wanted) => return Ok(()),
-        Ok((state, tables)) => {
-            let jobs = tables.active_jobs();
-            if !jobs.is_empty() {
-                return Err(AttachError::PoolInUse { have: options_of(&state), jobs });
-            }
-        }
-        Err(error) => tracing::warn!("{error}: the maps of another version are replaced"),
+    let tables = Tables::open(pins)?;
+    let state = tables.state.get(0)?;
+    if fixed_part(&state) == fixed_part(wanted) {
+        return Ok(true);
     }
-    for map in sumac_agg_layout::name::KEPT {
-        pins.directory.remove(&pins::map_pin(map))?;
+    match &tables.active_jobs()?[..] {
+        [] => Ok(false),
+        jobs => Err(AttachError::PoolInUse { have: options_of(&state), jobs: jobs.to_vec() }),
     }
-    Ok(())
 }
 
 /// Returns the part of an aggregator's state that a pool with jobs must keep.

@@ -7,7 +7,8 @@ use sumac_loader::{Interface, PinError};
 
 use crate::{
     pins::{AggregatorPins, link_pin},
-    tables::Tables,
+    recover,
+    tables::{OpenError, Tables},
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,15 +21,19 @@ pub struct Detached {
 /// Detaches the programs from `interfaces`, or from all when none is given, and deletes the rules inserted into their
 /// NICs. After the last interface the maps are removed too, unless there are jobs: these continue once the programs are
 /// attached again. After an error, what was removed before stays removed.
-pub fn detach(pin_root: &Path, interfaces: &[String]) -> Result<Detached, PinError> {
+///
+/// # Errors
+/// When the table of jobs cannot be read, and then nothing is removed; else the first pin that stays.
+pub fn detach(pin_root: &Path, interfaces: &[String]) -> Result<Detached, OpenError> {
     let pins = AggregatorPins::here(pin_root).map_err(PinError::at(pin_root))?;
     let mut detached = Detached::default();
     let Some(_lock) = pins.directory.lock().map_err(PinError::at(pins.path()))? else {
         return Ok(detached);
     };
+    recover::recover(&pins)?;
     let all = pins.interfaces().map_err(PinError::at(pins.path()))?;
-    let tables = Tables::open(&pins);
-    let mut tables = tables.inspect_err(|error| tracing::warn!("{error}: no job is kept")).ok();
+    let mut tables = if recover::check_abi(&pins)? { Some(Tables::open(&pins)?) } else { None };
+    let jobs = tables.as_ref().map_or(Ok(Vec::new()), Tables::active_jobs)?;
     for interface in all.iter().filter(|name| interfaces.is_empty() || interfaces.contains(name)) {
         pins.directory.remove_link(&link_pin(interface))?;
         release(&pins, interface);
@@ -40,7 +45,7 @@ pub fn detach(pin_root: &Path, interfaces: &[String]) -> Result<Detached, PinErr
         }
         detached.interfaces.push(interface.clone());
     }
-    detached.kept_jobs = tables.as_ref().map(Tables::active_jobs).unwrap_or_default();
+    detached.kept_jobs = jobs;
     if detached.kept_jobs.is_empty() && detached.interfaces.len() == all.len() {
         pins.directory.remove_all()?;
     }

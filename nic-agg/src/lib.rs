@@ -33,6 +33,7 @@ pub mod plane;
 pub mod pool;
 pub mod preflight;
 pub mod program;
+mod recover;
 pub mod replay;
 pub mod status;
 pub mod tables;

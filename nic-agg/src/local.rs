@@ -50,6 +50,8 @@ pub enum Question {
     Drop { job: Option<u16>, up: u32, down: u32 },
     /// The reason for each job's number of slots: a JSON object by job number.
     SlotsReasons,
+    /// The jobs' names: a JSON object by job number.
+    JobNames,
     /// The members and jobs of a control plane, as `sumac-agg control` prints them.
     Control { json: bool },
 }

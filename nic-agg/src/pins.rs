@@ -3,7 +3,7 @@
 //! ```text
 //! /sys/fs/bpf/sumac/agg/<inode of the network namespace>/
 //!     link-<interface> ...            one for each interface
-//!     prog  prog-out                  replaced together on every attachment
+//!     prog  prog-out  map-MODES  abi  replaced together on every attachment (see [`sumac_loader::replace`])
 //!     map-STATE  map-SLOTS  ...       kept across detach and attach while jobs exist
 //!     rule-<interface>-1022 ...       records of the rules inserted into the interface's NIC
 //! ```
@@ -17,6 +17,7 @@ use sumac_hostprog::steer::records::RuleRecords;
 pub use sumac_loader::DEFAULT_PIN_ROOT;
 use sumac_loader::{
     PinDirectory, namespace,
+    owner::{Owner, OwnerError},
     pins::{LINK, decode_interface, encode_interface, entries, file_name},
 };
 
@@ -50,6 +51,20 @@ impl AggregatorPins {
 
     pub fn map(&self, name: &str) -> PathBuf {
         self.directory.pin(&map_pin(name))
+    }
+
+    /// Returns the path of a map's pin: of the pool that is kept, or staged with a new one. The programs that the map of
+    /// modes leads to work only with the program that was loaded together with them.
+    pub(crate) fn map_of(&self, name: &str, keep: bool) -> PathBuf {
+        let is_kept = keep && name != sumac_agg_layout::name::MODES;
+        if is_kept { self.map(name) } else { self.directory.staged(&map_pin(name)) }
+    }
+
+    /// Takes the lock of the `serve` that installs the aggregator's jobs.
+    pub fn claim(&self) -> Result<Owner, OwnerError> {
+        let root = self.path().ancestors().nth(2).unwrap_or(self.path());
+        let name = format!("agg-{}", self.directory.namespace());
+        Owner::claim(root, &name, "the aggregator of this network namespace")
     }
 
     /// Returns the records of the rules inserted into an interface's NIC.

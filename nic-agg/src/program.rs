@@ -37,11 +37,16 @@ pub(crate) fn load_replay(pools: Pools) -> Result<Ebpf, LoadError> {
     load_with(&mut EbpfLoader::new(), Variant::Plain, pools, &[name::REPLAY_PROGRAM])
 }
 
-/// Loads the programs over the maps that are pinned already, and makes and pins those that are not.
-pub(crate) fn load_over(pins: &AggregatorPins, variant: Variant, pools: Pools) -> Result<Ebpf, LoadError> {
+/// Loads the programs over the pinned maps, if the pool is kept, and else over new ones, which it stages.
+pub(crate) fn load_over(
+    pins: &AggregatorPins,
+    variant: Variant,
+    pools: Pools,
+    keep: bool,
+) -> Result<Ebpf, LoadError> {
     let mut loader = EbpfLoader::new();
     for map in name::KEPT {
-        loader.map_pin_path(map, pins.map(map));
+        loader.map_pin_path(map, pins.map_of(map, keep));
     }
     load_with(&mut loader, variant, pools, &[ingress_name(variant), egress_name(variant)])
 }

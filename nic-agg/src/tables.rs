@@ -2,6 +2,8 @@
 
 mod counters;
 
+use std::io;
+
 use aya::{
     Ebpf,
     maps::{
@@ -34,6 +36,21 @@ pub enum OpenError {
         "no aggregator is attached in this network namespace (looked in {path}); attach one: sumac-agg attach IFACE..."
     )]
     NotAttached { path: String },
+    #[error(
+        "no bpffs at {path} in this mount namespace, which is not the machine's (`ip netns exec` makes one): whether an \
+         aggregator is attached is not to be seen from here; nsenter --net=/run/netns/NAME enters the network namespace alone"
+    )]
+    Hidden { path: String },
+    #[error("no access to {path}: {source}; run as root")]
+    Access { path: String, source: io::Error },
+    #[error(
+        "the aggregator at {path} was attached by another release: its maps have ABI version {found}, and this one works \
+         with {own}; use that release, or remove it with its jobs and attach again: sumac-agg detach --all",
+        own = sumac_agg_layout::ABI
+    )]
+    OtherAbi { path: String, found: String },
+    #[error("a former attach did not end, and could not be undone: {0}")]
+    Recover(Box<sumac_loader::AttachError>),
     #[error(transparent)]
     Pins(#[from] PinError),
     #[error(transparent)]
@@ -84,6 +101,11 @@ impl Tables {
         Tables::of(|name| open_pinned(&pins.map(name)))
     }
 
+    /// Opens the maps that programs were just loaded over.
+    pub(crate) fn open_loaded(pins: &AggregatorPins, keep: bool) -> Result<Tables> {
+        Tables::of(|name| open_pinned(&pins.map_of(name, keep)))
+    }
+
     /// Takes the maps of an object that was loaded without pins. The programs keep theirs.
     pub fn take(ebpf: &mut Ebpf) -> Result<Tables> {
         Tables::of(|name| ebpf.take_map(name).ok_or(MapError::ElementNotFound))
@@ -130,10 +152,10 @@ impl Tables {
         Ok(all.into_iter().filter(|(_, entry)| *entry != JobEntry::default()).collect())
     }
 
-    /// Returns the numbers of the active jobs. A table that cannot be read has none to keep.
-    pub fn active_jobs(&self) -> Vec<u16> {
-        let jobs = self.jobs().unwrap_or_default().into_iter();
-        jobs.filter(|(_, job)| job.flags & job_flag::ACTIVE != 0).map(|(number, _)| number).collect()
+    /// Returns the numbers of the active jobs.
+    pub fn active_jobs(&self) -> Result<Vec<u16>> {
+        let jobs = self.jobs()?.into_iter();
+        Ok(jobs.filter(|(_, job)| job.flags & job_flag::ACTIVE != 0).map(|(number, _)| number).collect())
     }
 
     /// Returns a job's parents: its root, or the parameter hosts of its shards in turn.

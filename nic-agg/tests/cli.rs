@@ -5,6 +5,8 @@
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends by panicking")]
 
+mod beside;
+mod faults;
 mod support;
 
 use std::{
@@ -83,6 +85,8 @@ fn verbs_in_their_usual_order() {
     assert!(!jobs.to_string().contains("24301"), "the token is shown: {jobs}");
     let status = shell.json("status --json");
     assert_eq!(status["slots_used"], 16);
+    let text = shell.done("job list");
+    assert!(!text.contains("duplicates"), "zeros are shown: {text}");
     assert_eq!(status["ports"][0]["interface"], "p0");
     let text = shell.done("status");
     assert!(
@@ -98,8 +102,8 @@ fn verbs_in_their_usual_order() {
     shell.done("attach p0 --slots 32 --elements 256");
     shell.done("job remove 7");
     assert_eq!(shell.fails("job remove 7").0, 1);
-    let again = shell.done("job add 7 --token 0x5eed --worker 10.79.0.2 --slots 16");
-    assert!(again.starts_with("job 7 epoch 2:"), "{again}");
+    let again = shell.json("job add 7 --token 0x5eed --worker 10.79.0.2 --slots 16 --json");
+    assert_eq!((&again["epoch"], &again["first_slot"]), (&2.into(), &0.into()), "{again}");
     let removed = shell.done("detach --all");
     assert!(removed.lines().next().unwrap().ends_with("link-p0"), "{removed}");
     assert_eq!(shell.fails("job list").0, 3);
@@ -140,7 +144,10 @@ fn rejected_jobs_and_bad_tokens_are_told_once() {
     let told = lines.map_while(Result::ok).count();
     // At most one of each per CPU and second, of 200.
     assert!(told <= 8, "{told} more messages");
+    shell.done("job remove 5");
     let status = shell.json("status --json");
+    let ended = serde_json::json!([{ "job": 5, "epoch": 1, "counters": { "bad_token": 100 } }]);
+    assert_eq!(status["ended"], ended, "the job's totals survive it");
     assert_eq!(
         (&status["counters"]["unknown_job"], &status["counters"]["bad_token"]),
         (&100.into(), &100.into())
@@ -263,12 +270,14 @@ fn the_reason_for_a_jobs_slots_is_shown() {
     let refused = shell.worker.inside(|| runtime.block_on(wide)).map(|_| ()).unwrap_err().to_string();
     assert!(refused.contains("at most 352, since its port p0 (MTU 1500) carries no more"), "{refused}");
     let shown = shell.json("status --json")["jobs"][0]["slots_reason"].clone();
+    let name = shell.json("status --json")["jobs"][0]["name"].clone();
     let text = shell.done("status");
     let ended = serve.kill().and_then(|()| serve.wait());
     std::fs::remove_file(&secret).unwrap();
     std::fs::remove_dir_all(&state_dir).unwrap();
     ended.unwrap();
-    assert_eq!(shown, "asked for when the job was opened");
+    assert_eq!((shown, name), ("asked for when the job was opened".into(), "train".into()));
+    assert!(text.contains("`train` epoch"), "{text}");
     assert!(text.contains("  slots: asked for when the job was opened"), "{text}");
     drop(member);
     let job = shell.json("status --json")["jobs"][0].clone();

@@ -167,7 +167,8 @@ impl Lab {
         let strangers = sockets.split_off(workers);
         let options =
             AttachOptions { slots: 64, mode, pin_root: middle.pins.clone(), ..AttachOptions::new(ports) };
-        let (aggregator, bound) = middle.inside(|| attach(&options).unwrap());
+        let attached = middle.inside(|| attach(&options).unwrap());
+        let (aggregator, bound) = (attached.aggregator, attached.ports);
         let expected = if mode == XdpMode::Generic { BoundXdpMode::Generic } else { BoundXdpMode::Driver };
         assert!(bound.iter().all(|port| port.mode == expected), "{bound:?}");
         Job::add(&middle, &aggregator, sockets, &ips[..workers], elements).play();

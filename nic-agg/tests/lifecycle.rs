@@ -66,7 +66,7 @@ impl Lab {
     }
 
     fn attach(&self, options: &AttachOptions) -> Result<Aggregator, AttachError> {
-        self.middle.inside(|| attach(options).map(|(aggregator, _)| aggregator))
+        self.middle.inside(|| attach(options).map(|attached| attached.aggregator))
     }
 
     fn job(&self) -> NewJob {
@@ -288,7 +288,7 @@ fn shards_are_steered_where_the_driver_can() {
     lab.middle.run("ethtool -L q0 rx 2");
     let on = |shards, steer| {
         let options = AttachOptions { interfaces: vec!["q0".into()], shards, steer, ..lab.options() };
-        lab.middle.inside(|| attach(&options).map(|(_, ports)| ports[0].steering.clone()))
+        lab.middle.inside(|| attach(&options).map(|attached| attached.ports[0].steering.clone()))
     };
     let refused = on(2, Steer::Ntuple).unwrap_err();
     assert!(matches!(refused, AttachError::Steer(_)), "{refused}");
@@ -344,7 +344,7 @@ fn nothing_is_left() {
     let job = lab.job();
     lab.middle.inside(|| aggregator.add_job(&job).unwrap());
     let removed = lab.middle.inside(|| clean(&lab.middle.pins, false).unwrap());
-    assert_eq!(removed.len(), 2 + 2 + sumac_agg_layout::name::KEPT.len() + 1, "{removed:?}");
+    assert_eq!(removed.len(), 2 + 2 + sumac_agg_layout::name::KEPT.len() + 2, "{removed:?}");
     assert!(!lab.middle.pins.exists());
     assert_eq!(lab.bound(), [[], []]);
 }

@@ -1,11 +1,14 @@
 //! `sumac-agg attach`: attaches the programs to interfaces.
 
-use std::io::{self, Write as _};
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+};
 
 use serde::Serialize;
 use sumac_agg::{
     AttachOptions,
-    attach::{AggregatorInterface, attach},
+    attach::{AggregatorInterface, Attachment, attach},
     pool::{Pools, variant_of},
 };
 use sumac_agg_layout::State;
@@ -45,16 +48,18 @@ struct Attached {
     slots: u32,
     dynamic_slots: u32,
     pool_bytes: u64,
+    /// The directory of the pins.
+    pins: PathBuf,
     ports: Vec<AggregatorInterface>,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let (aggregator, ports) = attach(&args.options)?;
-    let state = aggregator.state()?;
+    let Attachment { aggregator, state, ports } = attach(&args.options)?;
     let pool_bytes = Pools::of(&state).memory(variant_of(&state));
+    let pins = aggregator.pins().path().to_owned();
     if args.json {
         let State { instance, slots, dynamic_slots, .. } = state;
-        return print_json(&Attached { instance, slots, dynamic_slots, pool_bytes, ports });
+        return print_json(&Attached { instance, slots, dynamic_slots, pool_bytes, pins, ports });
     }
     let mut out = io::stdout().lock();
     for AggregatorInterface { interface, mode, fallback, steering } in &ports {
@@ -75,5 +80,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         "pool: {} slots of up to {} elements{dynamic}, {mib:.1} MiB{jumbo}",
         state.slots, state.elements
     )?;
+    writeln!(out, "pinned at {}", pins.display())?;
     Ok(())
 }

@@ -2,11 +2,13 @@
 
 use std::io::{self, Write as _};
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, bail};
 use sumac_agg::{clean, detach};
-use sumac_loader::PinError;
 
-use super::options::PinRoot;
+use super::options::{PinRoot, print_json};
+
+/// What an error leaves.
+const PARTIAL: &str = "not all was removed; run it again for the rest";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,22 +33,32 @@ pub struct Args {
     all_namespaces: bool,
     #[command(flatten)]
     pins: PinRoot,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    let failed = |error: PinError| anyhow!("{error}; what was removed before stays removed, run it again");
     if args.all || args.all_namespaces {
-        for path in clean(&args.pins.pin_root, args.all_namespaces).map_err(failed)? {
+        let removed = clean(&args.pins.pin_root, args.all_namespaces).context(PARTIAL)?;
+        if args.json {
+            return print_json(&serde_json::json!({ "removed": removed }));
+        }
+        for path in removed {
             writeln!(out, "removed {}", path.display())?;
         }
         return Ok(());
     }
-    let detached = detach(&args.pins.pin_root, &args.interfaces).map_err(failed)?;
-    for interface in &detached.interfaces {
-        writeln!(out, "{interface}: detached")?;
+    let detached = detach(&args.pins.pin_root, &args.interfaces).context(PARTIAL)?;
+    if args.json {
+        print_json(
+            &serde_json::json!({ "interfaces": detached.interfaces, "kept_jobs": detached.kept_jobs }),
+        )?;
+    } else {
+        detached.interfaces.iter().try_for_each(|interface| writeln!(out, "{interface}: detached"))?;
     }
-    if !detached.kept_jobs.is_empty() {
+    if !detached.kept_jobs.is_empty() && !args.json {
         let jobs = &detached.kept_jobs;
         writeln!(
             out,

@@ -106,6 +106,9 @@ struct AddArgs {
     /// The multicast group for results, when workers share a port
     #[arg(long, value_name = "IP")]
     group: Option<Ipv4Addr>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     pins: PinRoot,
 }
@@ -184,6 +187,13 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
     let placed = aggregator.add_job_anywhere(NewJob { job: args.job, entry, workers, parents })?;
     let to = Placed::destinations(placed.group, placed.is_copied);
     let first = placed.first_slot;
+    if args.json {
+        let first_slot = (!args.dynamic).then_some(first);
+        return print_json(&serde_json::json!({
+            "job": args.job, "epoch": epoch, "is_dynamic": args.dynamic, "first_slot": first_slot, "slots": slots,
+            "group": placed.group, "is_copied": placed.is_copied,
+        }));
+    }
     let slots = match args.dynamic {
         true => format!("dynamic, any of {slots} slots in each shard"),
         false => format!("slots {first} to {}", first + slots - 1),

@@ -20,7 +20,8 @@ use std::{
 };
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use sumac_agg::{AddJobError, OpenError};
+use sumac_agg::{AddJobError, OpenError, local::AskError};
+use sumac_loader::chain;
 
 const HELP: &str = "\
 Examples:
@@ -38,7 +39,7 @@ Exit codes:
   0  done
   1  failed; the reason and a remedy are on standard error
   2  the command line is wrong
-  3  no aggregator is attached in this network namespace";
+  3  no aggregator is attached in this network namespace, or no `sumac-agg serve` answers";
 
 /// In-network gradient aggregation: the aggregator's side.
 ///
@@ -68,7 +69,7 @@ enum Verb {
     Completions(generate::CompletionsArgs),
 }
 
-/// No aggregator is attached.
+/// No aggregator is attached, or none answers.
 const NOT_ATTACHED: u8 = 3;
 
 pub fn main() -> ExitCode {
@@ -107,15 +108,13 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("sumac-agg: {error:#}");
-    let open = error.downcast_ref::<OpenError>().or(match error.downcast_ref::<AddJobError>() {
-        Some(AddJobError::Open(open)) => Some(open),
-        _ => None,
+    eprintln!("sumac-agg: {}", chain(error.as_ref()));
+    let is_missing = error.chain().any(|cause| {
+        matches!(cause.downcast_ref(), Some(OpenError::NotAttached { .. }))
+            || matches!(cause.downcast_ref(), Some(AddJobError::Open(OpenError::NotAttached { .. })))
+            || matches!(cause.downcast_ref(), Some(AskError::Nobody { .. }))
     });
-    match open {
-        Some(OpenError::NotAttached { .. }) => ExitCode::from(NOT_ATTACHED),
-        _ => ExitCode::FAILURE,
-    }
+    if is_missing { ExitCode::from(NOT_ATTACHED) } else { ExitCode::FAILURE }
 }
 
 #[cfg(test)]

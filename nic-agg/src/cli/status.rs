@@ -8,7 +8,7 @@ use std::{
 use sumac_agg::{
     Aggregator,
     local::{self, AskError, Question},
-    status::text::text,
+    status::{text::text, with_rates},
 };
 
 use super::options::Target;
@@ -35,21 +35,25 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(port) => local::ask(&local::host_name(port), &Question::Status { json: args.json })?,
         None => {
             let aggregator = Aggregator::open(&args.target.pins.pin_root)?;
-            let mut status = aggregator.status()?;
-            let mut reasons = slots_reasons(&aggregator);
-            status.jobs.iter_mut().for_each(|job| job.slots_reason = reasons.remove(&job.job));
+            let mut status = with_rates(|| aggregator.status())?;
+            let mut reasons = notes(&aggregator, &Question::SlotsReasons);
+            let mut names = notes(&aggregator, &Question::JobNames);
+            for job in &mut status.jobs {
+                job.slots_reason = reasons.remove(&job.job);
+                job.name = names.remove(&job.job);
+            }
             text(&status, args.json)?
         }
     };
     Ok(io::stdout().lock().write_all(text.as_bytes())?)
 }
 
-/// Returns the reasons for the jobs' numbers of slots, which `sumac-agg serve` has if it opened them.
-fn slots_reasons(aggregator: &Aggregator) -> BTreeMap<u16, String> {
-    let answer = local::ask(&local::ebpf_name(aggregator.pins()), &Question::SlotsReasons);
-    let reasons = answer.map(|json| serde_json::from_str(&json));
-    match reasons {
-        Ok(Ok(reasons)) => reasons,
+/// Returns what `sumac-agg serve` knows about the jobs if it opened them: their names, or the reasons for their slots.
+fn notes(aggregator: &Aggregator, question: &Question) -> BTreeMap<u16, String> {
+    let answer = local::ask(&local::ebpf_name(aggregator.pins()), question);
+    let notes = answer.map(|json| serde_json::from_str(&json));
+    match notes {
+        Ok(Ok(notes)) => notes,
         Err(AskError::Nobody { .. }) => BTreeMap::new(),
         Ok(Err(error)) => unknown(&error),
         Err(error) => unknown(&error),
@@ -57,6 +61,6 @@ fn slots_reasons(aggregator: &Aggregator) -> BTreeMap<u16, String> {
 }
 
 fn unknown(error: &dyn std::error::Error) -> BTreeMap<u16, String> {
-    tracing::warn!("the reasons for the jobs' numbers of slots are unknown: {error}");
+    tracing::warn!("the names of jobs, or the reasons for their slots, are unknown: {error}");
     BTreeMap::new()
 }

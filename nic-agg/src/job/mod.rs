@@ -143,8 +143,20 @@ pub fn resize(tables: &mut Tables, job: u16, lane_slots: u32) -> Result<(), AddJ
     let resized = resized(job, &entry, lane_slots)?;
     // Inactive meanwhile, as in `write`. Probes that arrive then are refused, and sent again.
     tables.entries.set(job.into(), &inactive(entry))?;
-    if let Some(rank) = contributor(tables, job, entry.world)? {
-        tables.entries.set(job.into(), &entry)?;
+    resize_inactive(tables, job, lane_slots, resized).inspect_err(|_| {
+        if let Err(error) = tables.entries.set(job.into(), &entry) {
+            tracing::error!(job, "the job stays inactive: {error}");
+        }
+    })
+}
+
+fn resize_inactive(
+    tables: &mut Tables,
+    job: u16,
+    lane_slots: u32,
+    resized: JobEntry,
+) -> Result<(), AddJobError> {
+    if let Some(rank) = contributor(tables, job, resized.world)? {
         return Err(AddJobError::Held { job, rank });
     }
     reset_lanes(tables, job, lane_slots)?;

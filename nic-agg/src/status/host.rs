@@ -40,6 +40,7 @@ pub fn status(plane: &HostDataPlane) -> Result<Status, PlaneError> {
         drops: DropRule::of((1..MAX_JOBS as u16).map(|job| (job, plane.drops(job)))),
         counters: by_reason(|reason| plane.counter(reason)),
         jobs,
+        ended: Vec::new(),
     })
 }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddrV4},
+    time::Duration,
 };
 
 use serde::Serialize;
@@ -25,6 +26,10 @@ const STRAGGLER_RATIO: f64 = 1.5;
 #[derive(Clone, Debug, Serialize)]
 pub struct JobStatus {
     pub job: u16,
+    /// As its workers opened it; known while `sumac-agg serve` runs that installed it.
+    pub name: Option<String>,
+    /// Of the moment before the status; none of a job that stands still.
+    pub rate: Option<Rate>,
     pub epoch: u16,
     pub is_dynamic: bool,
     /// The destinations of a dynamic job's sums; none at a rack, whose sums go to its root.
@@ -54,6 +59,35 @@ pub struct JobStatus {
     pub straggler: Option<Straggler>,
     /// The workers by rank; at a root the racks.
     pub workers: Vec<WorkerStatus>,
+}
+
+/// The speed of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Rate {
+    pub chunks_per_s: f64,
+    /// Of the sums' words, without headers.
+    pub gbit_per_s: f64,
+}
+
+impl JobStatus {
+    /// Sets the rate by an earlier status of the same job.
+    pub(super) fn set_rate(&mut self, earlier: &JobStatus, elapsed: Duration) {
+        let complete = |job: &JobStatus| job.workers.iter().map(|worker| worker.last).sum::<u64>();
+        let chunks = complete(self).saturating_sub(complete(earlier));
+        if chunks > 0 && (earlier.job, earlier.epoch) == (self.job, self.epoch) {
+            let chunks_per_s = chunks as f64 / elapsed.as_secs_f64();
+            let bits = f64::from(u32::from(self.elements) * u32::BITS);
+            self.rate = Some(Rate { chunks_per_s, gbit_per_s: chunks_per_s * bits / 1e9 });
+        }
+    }
+}
+
+/// The counters of a job that is no more, until its number is used again.
+#[derive(Clone, Debug, Serialize)]
+pub struct EndedJob {
+    pub job: u16,
+    pub epoch: u16,
+    pub counters: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -142,6 +176,21 @@ impl Aggregator {
     }
 }
 
+/// Returns the totals of the jobs that were removed, of those that had any frames.
+pub(super) fn ended(tables: &Tables) -> Result<Vec<EndedJob>, TableError> {
+    let mut ended = Vec::new();
+    for (job, JobEntry { epoch, .. }) in
+        tables.jobs()?.into_iter().filter(|(_, entry)| entry.flags & job_flag::ACTIVE == 0)
+    {
+        let seen = tables.job_seen(job)?;
+        let counters = by_reason(|reason| seen.counters[reason as usize]);
+        if !counters.is_empty() {
+            ended.push(EndedJob { job, epoch, counters });
+        }
+    }
+    Ok(ended)
+}
+
 pub(crate) fn slots_used(jobs: &[JobStatus]) -> u32 {
     jobs.iter().filter(|job| !job.is_dynamic).map(|job| job.slots).sum()
 }
@@ -191,6 +240,8 @@ pub(crate) fn job_status(number: u16, entry: &JobEntry, observed: Observed) -> J
     let is_rack = matches!(level, LevelStatus::Rack { .. });
     JobStatus {
         job: number,
+        name: None,
+        rate: None,
         epoch: entry.epoch,
         is_dynamic,
         parameter_hosts: if is_dynamic && !is_rack { observed.parents } else { Vec::new() },
@@ -281,6 +332,25 @@ mod tests {
         assert_eq!(of(&[10, 10, 80, 0]), Some((2, 80.0)));
         assert_eq!(of(&[30, 70]), None, "two in turn");
         assert_eq!(of(&[10, 90]), Some((1, 90.0)));
+    }
+
+    #[test]
+    fn a_rate_is_of_the_chunks_that_were_completed_meanwhile() {
+        let status = |epoch, last| {
+            let entry =
+                JobEntry { epoch, elements: 250, slots: 8, lane_slots_log2: 3, ..JobEntry::default() };
+            let workers = vec![worker(0, last), worker(1, last)];
+            let observed =
+                Observed { parents: Vec::new(), seen: JobSeen::default(), drops: Drops::default(), workers };
+            job_status(7, &entry, observed)
+        };
+        let rate = |(epoch, before), now| {
+            let mut job = status(3, now);
+            job.set_rate(&status(epoch, before), Duration::from_millis(500));
+            job.rate
+        };
+        assert_eq!(rate((3, 10), 35), Some(Rate { chunks_per_s: 100.0, gbit_per_s: 100.0 * 8000.0 / 1e9 }));
+        assert_eq!((rate((3, 10), 10), rate((2, 0), 10)), (None, None), "still, or another job");
     }
 
     #[test]

@@ -4,7 +4,12 @@ pub mod host;
 pub mod job;
 pub mod text;
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    thread,
+    time::{Duration, Instant},
+};
 
 use serde::Serialize;
 use sumac_agg_layout::State;
@@ -16,7 +21,7 @@ use sumac_wire::{
     header::ELEMENT_LEN,
 };
 
-use self::job::JobStatus;
+use self::job::{EndedJob, JobStatus};
 use crate::{
     aggregator::Aggregator,
     drops::DropRule,
@@ -59,6 +64,28 @@ pub struct Status {
     /// Frames by reason, without those never counted.
     pub counters: BTreeMap<&'static str, u64>,
     pub jobs: Vec<JobStatus>,
+    /// Jobs that were removed, with their totals.
+    pub ended: Vec<EndedJob>,
+}
+
+/// The time over which rates are measured.
+const RATE_WINDOW: Duration = Duration::from_millis(200);
+
+/// Returns a status with the jobs' rates: that of the second of two looks.
+pub fn with_rates<E>(mut look: impl FnMut() -> Result<Status, E>) -> Result<Status, E> {
+    let (earlier, began) = (look()?, Instant::now());
+    if earlier.jobs.is_empty() {
+        return Ok(earlier);
+    }
+    thread::sleep(RATE_WINDOW);
+    let mut status = look()?;
+    let elapsed = began.elapsed();
+    for job in &mut status.jobs {
+        if let Some(before) = earlier.jobs.iter().find(|before| before.job == job.job) {
+            job.set_rate(before, elapsed);
+        }
+    }
+    Ok(status)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -114,6 +141,7 @@ impl Aggregator {
             drops: DropRule::of(drops),
             counters: counters.map(|(reason, count)| (reason.name(), count)).collect(),
             jobs,
+            ended: job::ended(&tables)?,
         })
     }
 }

@@ -1,10 +1,13 @@
 //! The status of an aggregator as text.
 
-use std::io::{self, Write};
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+};
 
 use super::{
     ChunkLimit, DynamicPool, Plane, Status,
-    job::{JobStatus, LevelStatus},
+    job::{JobStatus, LevelStatus, WorkerStatus},
 };
 use crate::job::Placed;
 
@@ -18,7 +21,13 @@ pub fn text(status: &Status, json: bool) -> io::Result<String> {
         for job in &status.jobs {
             write_job(&mut out, job)?;
         }
-        writeln!(out, "frames")?;
+        for ended in &status.ended {
+            let counters = counters(&ended.counters);
+            writeln!(out, "job {} epoch {}: ended; frames: {counters}", ended.job, ended.epoch)?;
+        }
+        if !status.counters.is_empty() {
+            writeln!(out, "frames")?;
+        }
         for (reason, count) in &status.counters {
             writeln!(out, "  {reason:<16}{count:>16}")?;
         }
@@ -82,13 +91,18 @@ pub fn write_job(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
     let to = Placed::destinations(job.group, job.is_copied);
     writeln!(
         out,
-        "job {} epoch {}: {}, {} elements, {}, results to {to}",
+        "job {}{} epoch {}: {}, {} elements, {}, results to {to}",
         job.job,
+        job.name.as_ref().map_or(String::new(), |name| format!(" `{name}`")),
         job.epoch,
         slots(job),
         job.elements,
         if job.checksum { "checksums" } else { "no checksums" },
     )?;
+    if let Some(rate) = job.rate {
+        writeln!(out, "  {:.3} Gbit/s of sums, {:.0} chunks/s", rate.gbit_per_s, rate.chunks_per_s)?;
+    }
+    write_times(out, job)?;
     if !job.parameter_hosts.is_empty() {
         let hosts: Vec<_> = job.parameter_hosts.iter().map(ToString::to_string).collect();
         writeln!(out, "  parameter hosts: {}", hosts.join(", "))?;
@@ -108,15 +122,6 @@ pub fn write_job(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
             drops.up_percent, drops.up, drops.down_percent, drops.down
         )?;
     }
-    let times = &job.aggregation;
-    if times.count > 0 {
-        let (p50, p99) = (time(times.p50_ns), time(times.p99_ns));
-        writeln!(
-            out,
-            "  chunks complete within {p50} (half), {p99} (99 %) of their first packet; {} seen",
-            times.count
-        )?;
-    }
     if let Some(slow) = &job.straggler {
         let (mean, max) = (time(slow.late_mean_ns), time(slow.late_max_ns));
         writeln!(
@@ -126,8 +131,25 @@ pub fn write_job(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
         )?;
     }
     write_workers(out, job)?;
-    let counters: Vec<_> = job.counters.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-    if counters.is_empty() { Ok(()) } else { writeln!(out, "  frames: {}", counters.join(", ")) }
+    if job.counters.is_empty() { Ok(()) } else { writeln!(out, "  frames: {}", counters(&job.counters)) }
+}
+
+fn write_times(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
+    let times = &job.aggregation;
+    if times.count == 0 {
+        return Ok(());
+    }
+    let (p50, p99) = (time(times.p50_ns), time(times.p99_ns));
+    writeln!(
+        out,
+        "  chunks complete within {p50} (half), {p99} (99 %) of their first packet; {} seen",
+        times.count
+    )
+}
+
+fn counters(counters: &BTreeMap<&'static str, u64>) -> String {
+    let all: Vec<_> = counters.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    all.join(", ")
 }
 
 fn slots(job: &JobStatus) -> String {
@@ -144,25 +166,32 @@ fn slots(job: &JobStatus) -> String {
     )
 }
 
+/// A column of the table of workers, which is left out where it is zero for all.
+type Column = (&'static str, fn(&WorkerStatus) -> u64, fn(u64) -> String);
+
+const COLUMNS: [Column; 6] = [
+    ("added", |worker| worker.added, |count| count.to_string()),
+    ("last", |worker| worker.last, |count| count.to_string()),
+    ("duplicates", |worker| worker.duplicates, |count| count.to_string()),
+    ("replies", |worker| worker.replies, |count| count.to_string()),
+    ("late", |worker| worker.late_mean_ns, time),
+    ("latest", |worker| worker.late_max_ns, time),
+];
+
 fn write_workers(out: &mut impl Write, job: &JobStatus) -> io::Result<()> {
-    writeln!(
-        out,
-        "  {:>4} {:<21} {:>12} {:>12} {:>12} {:>12} {:>10} {:>10}",
-        "rank", "address", "added", "last", "duplicates", "replies", "late", "latest"
-    )?;
+    let is_shown = |(_, value, _): &&Column| job.workers.iter().any(|worker| value(worker) > 0);
+    let shown: Vec<&Column> = COLUMNS.iter().filter(is_shown).collect();
+    write!(out, "  {:>4} {:<21}", "rank", "address")?;
+    shown.iter().try_for_each(|(name, ..)| write!(out, " {name:>12}"))?;
+    writeln!(out)?;
     for worker in &job.workers {
         let address = format!("{}:{}", worker.ip, worker.port);
-        writeln!(
-            out,
-            "  {:>4} {address:<21} {:>12} {:>12} {:>12} {:>12} {:>10} {:>10}",
-            worker.rank,
-            worker.added,
-            worker.last,
-            worker.duplicates,
-            worker.replies,
-            time(worker.late_mean_ns),
-            time(worker.late_max_ns)
-        )?;
+        write!(out, "  {:>4} {address:<21}", worker.rank)?;
+        for (_, value, text) in &shown {
+            let value = value(worker);
+            write!(out, " {:>12}", if value == 0 { "-".to_owned() } else { text(value) })?;
+        }
+        writeln!(out)?;
     }
     Ok(())
 }

@@ -36,6 +36,7 @@ PACKAGES = {
     "ss": "iproute2",
     "timeout": ESSENTIAL,
     "sleep": ESSENTIAL,
+    "strace": "strace",
     # The name of a test for a missing program.
     "sumac-no-such-program": OWN,
     "sysctl": "procps",

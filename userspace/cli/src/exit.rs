@@ -21,6 +21,6 @@ pub fn failed(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("sumac: {error}");
+    eprintln!("sumac: {}", sumac_loader::chain(error.as_ref()));
     ExitCode::FAILURE
 }

@@ -6,6 +6,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what went wrong by failing")]
 
+#[path = "../../../nic-agg/tests/faults/trace.rs"]
+mod trace;
+
 use std::{
     os::unix::process::CommandExt as _,
     path::Path,
@@ -14,6 +17,8 @@ use std::{
 };
 
 use serde_json::Value;
+use sumac_wire::tables::{HostJobEntry, job_flag};
+use trace::Traced;
 
 const SUMAC: &str = env!("CARGO_BIN_EXE_sumac");
 const NOBODY: u32 = 65534;
@@ -167,6 +172,61 @@ fn clean_lists_removed_pins() {
     assert_eq!((code, out.matches("/link\n").count()), (0, 2), "{out}{error}");
     let (code, out, _) = lab.sumac("clean");
     assert!(code == 0 && out.contains("nothing of Sumac's"), "{out}");
+}
+
+/// Failing system calls and kill -9 at steps of `attach` over an attached program: program, mode and ports belong together.
+#[test]
+fn an_attachment_that_fails_or_is_killed_is_done_or_undone() {
+    let Some(lab) = Lab::new() else { return };
+    // Ports, mode and program of the interface, as the status has them.
+    let seen = || {
+        let found = lab.json("status --json")["interfaces"][0].clone();
+        ["state", "program_id", "mode", "shards"].map(|field| found[field].clone())
+    };
+    for change in ["attach h0 --shards 2", "attach h0 --shards 2 --mode generic"] {
+        let ready = || {
+            assert_eq!(lab.sumac("attach h0 --shards 1 --mode copy").0, 0);
+            seen()
+        };
+        ready();
+        let traced = Traced::new(&lab.name, SUMAC, change, &lab.pins);
+        let mut before = ready();
+        for (step, fault) in traced.faults() {
+            let output = traced.run(&step, fault);
+            let case =
+                format!("{} {step:?} {fault:?}: {}", traced.line, String::from_utf8_lossy(&output.stderr));
+            let after = seen();
+            let is_new = after[0] == "attached" && after[1] != before[1] && after[3] == 2;
+            assert!(is_new || after == before, "neither old nor new: {before:?} {after:?} {case}");
+            assert_eq!(is_new && change.ends_with("generic"), after[2] == "generic", "{after:?} {case}");
+            if is_new {
+                before = ready();
+            }
+        }
+    }
+    assert_eq!(lab.sumac("detach h0").0, 0);
+    assert!(!Path::new(&lab.pins).exists(), "pins remain");
+}
+
+#[test]
+fn clean_asks_before_it_ends_a_job() {
+    let Some(lab) = Lab::new() else { return };
+    assert_eq!(lab.sumac("attach h0").0, 0);
+    let directory = std::fs::read_dir(format!("{}/host", lab.pins)).unwrap().next().unwrap().unwrap().path();
+    let entry = HostJobEntry { flags: job_flag::ACTIVE, world: 2, ..HostJobEntry::default() };
+    let map = sumac_loader::map::open_pinned(&directory.join("jobs")).unwrap();
+    let table = sumac_loader::map::Table::<HostJobEntry, { size_of::<HostJobEntry>() }>::new(map, "JOBS");
+    table.unwrap().set(7, &entry).unwrap();
+
+    let (code, out, _) = lab.sumac("clean --dry-run");
+    assert!(code == 0 && out.contains("would end jobs [7] of the host program on h0"), "{out}");
+    assert_eq!(out.matches("/link\n").count(), 1, "{out}");
+    let (code, _, error) = lab.sumac("clean");
+    assert!(code == 1 && error.contains("jobs [7]") && error.contains("--yes"), "{error}");
+    assert_eq!(lab.json("status --json")["interfaces"][0]["state"], "attached", "nothing was removed");
+    let (code, out, error) = lab.sumac("clean --yes");
+    assert!(code == 0 && out.contains("/link\n"), "{out}{error}");
+    assert!(!Path::new(&lab.pins).exists(), "pins remain");
 }
 
 #[test]

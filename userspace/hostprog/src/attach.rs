@@ -5,14 +5,15 @@
     reason = "an interface is attached once, and the error has all that it met"
 )]
 
-use std::{io, path::PathBuf};
+use std::path::PathBuf;
 
-use aya::{Ebpf, maps::MapError};
+use aya::maps::MapError;
 use sumac_loader::{
-    Bound, DEFAULT_PIN_ROOT, Interface, LoadError, PinError, Variant, XdpAttachment, XdpMode,
+    Bound, DEFAULT_PIN_ROOT, Interface, LoadError, PinError, Variant, XdpAttachment, chain,
     map::{self, TableError},
     pins::{LINK, PROGRAM},
     preflight::{self, PreflightError},
+    recover::recover,
 };
 use sumac_wire::{DEFAULT_BASE_PORT, tables::HostConfig};
 use thiserror::Error;
@@ -23,7 +24,7 @@ use crate::{
     pins::{self, HostPins},
     program,
     queues::{self, Queues, QueuesError},
-    steer::{self, Steer, SteerError, records::RuleRecords},
+    steer::{self, Change, Steer, SteerError, records::RuleRecords},
 };
 
 #[derive(Clone, Debug)]
@@ -68,7 +69,7 @@ pub enum AttachError {
     Pins(#[from] PinError),
     #[error(transparent)]
     Load(#[from] LoadError),
-    #[error("could not compare map {map} with this build's: {source}")]
+    #[error("could not compare map {map} with this build's: {}", chain(.source))]
     Layout { map: &'static str, source: MapError },
     #[error(transparent)]
     Settings(#[from] TableError),
@@ -93,16 +94,16 @@ pub fn attach(options: &AttachOptions) -> Result<Attached, AttachError> {
     })?;
     let config = settings(options, &interface)?;
     let pins = HostPins::here(&options.pin_root, &options.ifname).map_err(PinError::at(&options.pin_root))?;
-    let failed = |source: io::Error| PinError::at(pins.directory.path())(source);
-    let lock = pins.directory.create_locked().map_err(failed)?;
-    // Under the lock: another process may have attached until now.
-    let is_first = !pins.exist().map_err(failed)?;
-    let attached = attach_locked(options, &config, &pins);
-    if attached.is_err() && is_first {
-        // The first error is reported; `sumac clean` finds leftovers.
-        let _ = pins.directory.remove_all();
+    let _lock = pins.directory.create_locked().map_err(PinError::at(pins.directory.path()))?;
+    let attached = recover(&pins.directory).map_err(AttachError::from).and_then(|was_interrupted| {
+        if was_interrupted {
+            tracing::warn!("a former attach did not end: it was completed, or undone");
+        }
+        attach_locked(options, &config, &pins)
+    });
+    if attached.is_err() {
+        pins.directory.remove_if_empty();
     }
-    drop(lock);
     attached
 }
 
@@ -122,61 +123,71 @@ fn attach_locked(
 ) -> Result<Attached, AttachError> {
     let attachment = XdpAttachment::find(&options.ifname, &pins.directory, LINK)?;
     if attachment.was_stale {
-        tracing::info!(interface = options.ifname, "removing the pins of an interface that is gone");
-        for name in pins::ALL {
-            pins.directory.remove(name)?;
-        }
+        tracing::info!(interface = options.ifname, "replacing the pins of an interface that is gone");
     }
-    drop_incompatible(pins)?;
+    // What is left without a link is of an interface that is gone, or of a removal that did not end.
+    let keep = attachment.bound_mode().is_some() && is_compatible(pins)?;
     let interface = attachment.interface.clone();
-    let variant = Variant::for_mtu(interface.mtu);
-    let mut ebpf = program::load_over(pins, variant)?;
-    map::write::<_, { size_of::<HostConfig>() }>(&mut ebpf, pins::CONFIG.0, 0, config)?;
-    let wanted = steer::wanted(config.base_port, config.shards, &queues::from_bits(&config.queues));
     let records = RuleRecords::of_interface(pins.directory.path());
-    // Before the program: a change of rules can be undone.
-    let steered = steer::apply(options.steer, &interface, &wanted, &records)?;
-    match bind_and_pin(&mut ebpf, variant, attachment, options.mode.xdp(), pins) {
+    let mut steered = None;
+    match replace(options, config, pins, attachment, keep, &mut steered) {
+        // It looks at the interface and the pins again, as whoever comes next does.
         Ok(bound) => Ok(Attached::open_pins(pins.clone())?.with_fallback(bound.fallback)),
         Err(error) => {
-            steer::roll_back(steered, &interface, &records);
+            if let Err(stuck) = recover(&pins.directory) {
+                tracing::error!("{stuck}; the next `sumac attach` tries again to restore the former program");
+            }
+            if let Some(change) = steered {
+                steer::roll_back(change, &interface, &records);
+            }
             Err(error)
         }
     }
 }
 
-fn bind_and_pin(
-    ebpf: &mut Ebpf,
-    variant: Variant,
-    attachment: XdpAttachment<'_>,
-    mode: XdpMode,
+/// Loads, attaches and pins the program, and commits that it replaces the former one.
+fn replace(
+    options: &AttachOptions,
+    config: &HostConfig,
     pins: &HostPins,
+    attachment: XdpAttachment<'_>,
+    keep: bool,
+    steered: &mut Option<Change>,
 ) -> Result<Bound, AttachError> {
-    let xdp = program::xdp(ebpf, variant)?;
-    let program = pins.directory.stage(PROGRAM, |path| xdp.pin(path))?;
+    let (interface, directory) = (attachment.interface.clone(), &pins.directory);
+    let variant = Variant::for_mtu(interface.mtu);
+    let mut ebpf = program::load_over(pins, variant, keep)?;
+    map::write::<_, { size_of::<HostConfig>() }>(&mut ebpf, pins::CONFIG.0, 0, config)?;
+    let wanted = steer::wanted(config.base_port, config.shards, &queues::from_bits(&config.queues));
+    let records = RuleRecords::of_interface(directory.path());
+    // Before the program: a change of rules can be undone.
+    *steered = Some(steer::apply(options.steer, &interface, &wanted, &records)?);
+    let xdp = program::xdp(&mut ebpf, variant)?;
+    directory.stage(PROGRAM, |path| xdp.pin(path))?;
     let map = ebpf.map(pins::CONFIG.0).ok_or(LoadError::Missing { program: pins::CONFIG.0 })?;
-    let config = pins.directory.stage(pins::CONFIG.1, |path| map.pin(path))?;
-    let bound = attachment.attach(program::xdp(ebpf, variant)?, mode)?;
-    program.commit()?;
-    config.commit()?;
+    directory.stage(pins::CONFIG.1, |path| map.pin(path))?;
+    directory.stage_abi(program::ABI)?;
+    let bound = attachment.attach(program::xdp(&mut ebpf, variant)?, options.mode.xdp())?;
+    directory.commit()?;
     Ok(bound)
 }
 
-/// Removes kept maps that another build of Sumac laid out differently.
-fn drop_incompatible(pins: &HostPins) -> Result<(), AttachError> {
+/// Returns whether the maps have this build's layout, so that sockets and jobs in them are kept.
+fn is_compatible(pins: &HostPins) -> Result<bool, AttachError> {
+    if let Some(found) = pins.directory.other_abi(program::ABI)? {
+        tracing::warn!(
+            found,
+            own = program::ABI,
+            "the maps of another ABI version are replaced: restart the daemon, which sets sockets and jobs again"
+        );
+        return Ok(false);
+    }
     for (map, name) in pins::KEPT {
-        let path = pins.pin(name);
-        if !path.exists() {
-            continue;
-        }
-        let is_compatible = program::is_compatible(map, &path);
+        let is_compatible = program::is_compatible(map, &pins.pin(name));
         if !is_compatible.map_err(|source| AttachError::Layout { map, source })? {
-            tracing::warn!(
-                map = name,
-                "another version's map is replaced: sockets and jobs in it must be set again"
-            );
-            pins.directory.remove(name)?;
+            tracing::warn!(map = name, "another build's maps are replaced: restart the daemon");
+            return Ok(false);
         }
     }
-    Ok(())
+    Ok(true)
 }

@@ -16,7 +16,9 @@ use sumac_loader::{
     BoundXdpMode, Interface, PinError,
     log::{LogError, ProgramLog},
     map::{PerCpuTable, Table, TableError, open_pinned},
-    pins::LINK,
+    owner::{Owner, OwnerError},
+    pins::{LINK, permission},
+    recover::recover,
 };
 use sumac_wire::{
     MAX_JOBS, Reason,
@@ -49,7 +51,17 @@ pub enum OpenError {
          the new program gets its sockets and jobs"
     )]
     Renewed { ifname: String },
-    #[error("could not examine {subject}: {source}; try again as root")]
+    #[error(
+        "the host program on {ifname} was attached by another release: its maps have ABI version {found}, and this one \
+         works with {own}; attach it again with this release: sumac attach {ifname}",
+        own = crate::program::ABI
+    )]
+    OtherAbi { ifname: String, found: String },
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
+    #[error(transparent)]
+    Recover(Box<sumac_loader::AttachError>),
+    #[error("could not examine {subject}: {source}{}", permission(.source))]
     System { subject: String, source: io::Error },
     #[error(transparent)]
     Link(#[from] PinError),
@@ -79,6 +91,7 @@ pub struct Attached {
     program_id: u32,
     config: HostConfig,
     fallback: Option<String>,
+    owner: Option<Owner>,
     sockets_id: u32,
     sockets: XskMap<MapData>,
     jobs: Table<HostJobEntry, { size_of::<HostJobEntry>() }>,
@@ -101,7 +114,28 @@ impl Attached {
     pub fn open(ifname: &str, pin_root: impl AsRef<Path>) -> Result<Self, OpenError> {
         let pins = HostPins::here(pin_root.as_ref(), ifname)
             .map_err(|source| OpenError::System { subject: "the network namespace".to_owned(), source })?;
+        Self::open_settled(pins)
+    }
+
+    /// Opens the program after an `attach` that was killed, if there was one, is completed or undone.
+    pub(crate) fn open_settled(pins: HostPins) -> Result<Self, OpenError> {
+        let directory = &pins.directory;
+        let failed = |source| OpenError::System { subject: directory.path().display().to_string(), source };
+        if directory.is_interrupted()?
+            && let Some(_lock) = directory.lock().map_err(failed)?
+        {
+            recover(directory).map_err(|error| OpenError::Recover(Box::new(error)))?;
+        }
         Self::open_pins(pins)
+    }
+
+    /// Claims the program for this process, for the lifetime of the handle: sockets and jobs are one daemon's.
+    ///
+    /// # Errors
+    /// [`OpenError::Owner`], which names the process that has it.
+    pub fn claim(&mut self) -> Result<(), OpenError> {
+        self.owner = Some(self.pins.claim()?);
+        Ok(())
     }
 
     pub(crate) fn open_pins(pins: HostPins) -> Result<Self, OpenError> {
@@ -109,6 +143,9 @@ impl Attached {
         let closed = |source| OpenError::System { subject: path.display().to_string(), source };
         if !pins.exist().map_err(closed)? {
             return Err(OpenError::NotAttached { ifname, path });
+        }
+        if let Some(found) = pins.directory.other_abi(crate::program::ABI)? {
+            return Err(OpenError::OtherAbi { ifname, found });
         }
         let program_id = pins.directory.linked_program(LINK)?;
         let interface = Interface::by_name(&ifname)
@@ -128,6 +165,7 @@ impl Attached {
             program_id,
             config: config.get(0).map_err(|source| unopened(&pins, pins::CONFIG, source))?,
             fallback: None,
+            owner: None,
             sockets_id,
             sockets: open_map(&pins, pins::SOCKETS, |map, name| {
                 map.try_into().map_err(TableError::of("open", name))

@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`mod@attach`] | attaches the program to an interface, or replaces it there |
 //! | [`attached`] | the handle on an attached program: sockets, jobs, counters |
-//! | [`remove`] | detaches one interface, or cleans the whole machine |
+//! | [`remove`], [`mod@inventory`] | detaches one interface, or cleans the whole machine; what that would remove |
 //! | [`mod@status`] | the programs that are attached, by the kernel's account |
 //! | [`steer`] | rules in the NIC that direct each shard's packets to its queue |
 //! | [`doctor`] | frequent faults, with their remedies |
@@ -19,6 +19,7 @@
 pub mod attach;
 pub mod attached;
 pub mod doctor;
+pub mod inventory;
 pub mod measure;
 pub mod mode;
 pub mod pins;
@@ -30,6 +31,7 @@ pub mod steer;
 
 pub use attach::{AttachError, AttachOptions, attach};
 pub use attached::{Attached, MapError, OpenError};
+pub use inventory::inventory;
 pub use mode::HostMode;
 pub use queues::Queues;
 pub use remove::{RemoveError, clean, detach};

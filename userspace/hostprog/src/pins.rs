@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! /sys/fs/bpf/sumac/host/<inode of the network namespace>-<interface>/
-//!     link  prog  config                     replaced together with the program
-//!     xsks  jobs  counters  queues  log      kept when the program is replaced
+//!     link  prog  config  abi                replaced together with the program (see [`sumac_loader::replace`])
+//!     xsks  jobs  counters  queues  log      kept when the program is replaced, unless `abi` is another version's
 //!     rule-1022 ...                          records of the NIC's rules (see [`crate::steer::records`])
 //! ```
 
@@ -14,7 +14,8 @@ use std::{
 
 use sumac_loader::{
     PinDirectory, namespace,
-    pins::{LINK, PROGRAM, decode_interface, encode_interface, entries, file_name},
+    owner::{Owner, OwnerError},
+    pins::{LINK, decode_interface, encode_interface, entries, file_name},
 };
 
 pub type MapPin = (&'static str, &'static str);
@@ -26,7 +27,6 @@ pub const COUNTERS: MapPin = ("COUNTERS", "counters");
 pub const QUEUES: MapPin = ("QUEUES", "queues");
 /// The maps that outlive the program's replacement.
 pub const KEPT: [MapPin; 5] = [SOCKETS, JOBS, COUNTERS, QUEUES, ("AYA_LOGS", "log")];
-pub const ALL: [&str; 8] = [LINK, PROGRAM, CONFIG.1, KEPT[0].1, KEPT[1].1, KEPT[2].1, KEPT[3].1, KEPT[4].1];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPins {
@@ -60,6 +60,14 @@ impl HostPins {
 
     pub fn pin(&self, name: &str) -> PathBuf {
         self.directory.pin(name)
+    }
+
+    /// Takes the lock of the daemon that steers the interface's frames to its sockets.
+    pub fn claim(&self) -> Result<Owner, OwnerError> {
+        let path = self.directory.path();
+        let root = path.ancestors().nth(2).unwrap_or(path);
+        let name = format!("host-{}", file_name(path));
+        Owner::claim(root, &name, &format!("the host program on {}", self.interface))
     }
 
     pub fn exist(&self) -> io::Result<bool> {

@@ -16,6 +16,10 @@ use sumac_wire::{
 
 use crate::pins::{self, HostPins};
 
+/// The version of the layout and meaning of the maps that programs, daemons and commands share. It is incremented with
+/// every change to them that `is_compatible` does not see.
+pub const ABI: u32 = 1;
+
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("SUMAC_HOST_OBJECT"));
 
 /// A program's name in the object file and, cut to 15 letters, in the kernel's list of programs.
@@ -31,11 +35,11 @@ pub fn load(variant: Variant) -> Result<Ebpf, LoadError> {
     load_with(&mut EbpfLoader::new(), variant)
 }
 
-/// Loads the program over the maps that are pinned already, and pins those that are not.
-pub(crate) fn load_over(pins: &HostPins, variant: Variant) -> Result<Ebpf, LoadError> {
+/// Loads the program over the maps that are pinned, if they are to be kept, and else over new ones, which it stages.
+pub(crate) fn load_over(pins: &HostPins, variant: Variant, keep: bool) -> Result<Ebpf, LoadError> {
     let mut loader = EbpfLoader::new();
     for (map, pin) in pins::KEPT {
-        loader.map_pin_path(map, pins.pin(pin));
+        loader.map_pin_path(map, if keep { pins.pin(pin) } else { pins.directory.staged(pin) });
     }
     load_with(&mut loader, variant)
 }

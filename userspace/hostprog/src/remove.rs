@@ -8,7 +8,7 @@ use std::{
 
 use sumac_loader::{
     PinDirectory, PinError,
-    pins::{entries, file_name},
+    pins::{entries, file_name, permission},
     preflight,
 };
 use thiserror::Error;
@@ -28,14 +28,14 @@ pub enum RemoveError {
     NotPins { path: PathBuf, reason: &'static str },
     #[error("the program is off {ifname}, but its rules may not be: {source}")]
     Rules { ifname: String, source: SteerError },
-    #[error("could not read the pins at {path}: {source}; are you root?")]
+    #[error("could not read the pins at {path}: {source}{}", permission(.source))]
     Read { path: PathBuf, source: io::Error },
-    #[error("{0}; are you root?")]
+    #[error(transparent)]
     Pins(#[from] PinError),
 }
 
 impl RemoveError {
-    fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Read { path: path.to_owned(), source }
     }
 }
@@ -46,10 +46,8 @@ pub fn detach(ifname: &str, pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, 
     let root = pin_root.as_ref();
     let pins = HostPins::here(root, ifname).map_err(RemoveError::read(root))?;
     let path = pins.directory.path();
-    if !path.try_exists().map_err(RemoveError::read(path))? {
-        return Err(RemoveError::NotAttached { ifname: ifname.to_owned(), path: path.to_owned() });
-    }
-    remove(&pins)
+    remove(&pins)?
+        .ok_or_else(|| RemoveError::NotAttached { ifname: ifname.to_owned(), path: path.to_owned() })
 }
 
 /// Removes everything that Sumac has pinned below `pin_root`, in every network namespace: host programs, and what else
@@ -66,7 +64,7 @@ pub fn clean(pin_root: impl AsRef<Path>) -> Result<Vec<PathBuf>, RemoveError> {
     check_root(root)?;
     let mut removed = Vec::new();
     for pins in HostPins::list(root).map_err(RemoveError::read(root))? {
-        removed.extend(remove(&pins)?);
+        removed.extend(remove(&pins)?.unwrap_or_default());
     }
     let rules = delete_rules_of_aggregators(root);
     remove_tree(root, &mut removed)?;
@@ -89,7 +87,7 @@ fn delete_rules_of_aggregators(root: &Path) -> Result<(), RemoveError> {
 }
 
 /// Refuses directories that may hold other pins than Sumac's: a mistyped path must not empty them.
-fn check_root(root: &Path) -> Result<(), RemoveError> {
+pub(crate) fn check_root(root: &Path) -> Result<(), RemoveError> {
     let refuse = |reason| Err(RemoveError::NotPins { path: root.to_owned(), reason });
     if !preflight::is_on_bpffs(root) {
         return refuse("it is on no bpf file system");
@@ -101,15 +99,16 @@ fn check_root(root: &Path) -> Result<(), RemoveError> {
     Ok(())
 }
 
-fn remove(pins: &HostPins) -> Result<Vec<PathBuf>, RemoveError> {
+/// Removes the pins of one interface and its rules; `None` when there are none.
+fn remove(pins: &HostPins) -> Result<Option<Vec<PathBuf>>, RemoveError> {
     let directory = &pins.directory;
     // An attachment in progress must not lose its pins.
-    let _lock = directory.create_locked().map_err(PinError::at(directory.path()))?;
+    let Some(_lock) = directory.lock().map_err(RemoveError::read(directory.path()))? else { return Ok(None) };
     let records = RuleRecords::of_interface(directory.path());
     let rules = steer::remove(directory.namespace(), &pins.interface, &records);
     let removed = directory.remove_all()?;
     rules.map_err(|source| RemoveError::Rules { ifname: pins.interface.clone(), source })?;
-    Ok(removed)
+    Ok(Some(removed))
 }
 
 /// Removes a directory and its content, links before the maps beside them.

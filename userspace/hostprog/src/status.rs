@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, io, net::Ipv4Addr, path::Path};
 
 use serde::Serialize;
-use sumac_loader::{BoundXdpMode, namespace, pins::LINK};
+use sumac_loader::{
+    BoundXdpMode, namespace,
+    pins::{LINK, permission},
+};
 use sumac_wire::tables::{HostJobEntry, QueueCounters, job_flag};
 use thiserror::Error;
 
@@ -18,7 +21,7 @@ use crate::{
 pub enum StatusError {
     #[error("could not identify this network namespace: {0}; is /proc mounted?")]
     Namespace(#[source] io::Error),
-    #[error("could not list {path}: {source}; are you root?")]
+    #[error("could not list {path}: {source}{}", permission(.source))]
     List { path: std::path::PathBuf, source: io::Error },
 }
 
@@ -123,7 +126,7 @@ fn interface(pins: HostPins, here: u64) -> InterfaceStatus {
 }
 
 fn attached_here(pins: HostPins) -> State {
-    let details = Attached::open_pins(pins)
+    let details = Attached::open_settled(pins)
         .map_err(|error| error.to_string())
         .and_then(|attached| details(&attached).map_err(|error| error.to_string()));
     match details {

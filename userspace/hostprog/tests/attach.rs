@@ -99,7 +99,7 @@ fn what_is_attached_outlives_its_handle_and_leaves_nothing() {
     assert_eq!((details.mode, details.fell_back, details.jobs.len()), (BoundXdpMode::Driver, false, 1));
 
     let removed = detach("h0", root).unwrap();
-    assert_eq!(removed.len(), 9, "{removed:?}");
+    assert_eq!(removed.len(), 10, "{removed:?}");
     assert_eq!(programs(), []);
     assert!(!root.exists(), "pins are left");
     assert!(detach("h0", root).unwrap_err().to_string().contains("no host program on h0"));
@@ -336,6 +336,42 @@ fn a_handle_knows_when_its_program_is_another() {
     let renewed = attach(&lab.options()).unwrap();
     assert!(matches!(handle.check_current(), Err(OpenError::Renewed { .. })));
     renewed.check_current().unwrap();
+}
+
+#[test]
+fn another_releases_maps_are_refused_and_replaced_by_version() {
+    needs_privileges!("another_releases_maps_are_refused_and_replaced_by_version");
+    let lab = Lab::new();
+    let mut handle = attach(&lab.options()).unwrap();
+    handle.add_job(JOB, ENTRY).unwrap();
+    let abi = handle.pin_path().join("abi");
+    std::fs::remove_file(&abi).unwrap();
+    std::os::unix::fs::symlink("77", &abi).unwrap();
+    let refused = Attached::open("h0", &lab.host.pins).unwrap_err();
+    assert!(matches!(&refused, OpenError::OtherAbi { found, .. } if found == "77"), "{refused}");
+    let renewed = attach(&lab.options()).unwrap();
+    assert_eq!(
+        (programs(), renewed.jobs().unwrap()),
+        (vec![renewed.program_id()], vec![]),
+        "maps of this release"
+    );
+    assert!(
+        matches!(handle.check_current(), Err(OpenError::Renewed { .. })),
+        "no more writes to the former maps"
+    );
+}
+
+#[test]
+fn a_claimed_program_has_one_owner() {
+    needs_privileges!("a_claimed_program_has_one_owner");
+    let lab = Lab::new();
+    let mut first = attach(&lab.options()).unwrap();
+    first.claim().unwrap();
+    let mut second = Attached::open("h0", &lab.host.pins).unwrap();
+    let refused = second.claim().unwrap_err().to_string();
+    assert!(refused.contains(&format!("h0 is in use by process {}", std::process::id())), "{refused}");
+    drop(first);
+    second.claim().unwrap();
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Attaches XDP programs to interfaces: anew, in place of a former program, or in another mode.
 
 use std::{
-    error::Error as _,
-    io, thread,
+    io,
+    path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -15,10 +16,12 @@ use nix::errno::Errno;
 use thiserror::Error;
 
 use crate::{
+    chain::chain,
     interface::Interface,
     mode::{BoundXdpMode, XdpMode},
-    pins::{self, PinDirectory, PinError},
-    program::{self, errno},
+    pins::{PinDirectory, PinError},
+    program::{self, LoadError, ProgramOwner, errno},
+    replace::FormerLink,
 };
 
 /// The time within which the kernel detaches a program whose last handle was closed.
@@ -28,19 +31,22 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 pub enum AttachError {
     #[error("no interface {interface} in this network namespace: {source}; see `ip link`")]
     Interface { interface: String, source: io::Error },
-    #[error(
-        "{interface} carries XDP program {id} ({mode}) which is not Sumac's; if it is stale remove it: \
-         ip link set dev {interface} xdp off"
-    )]
-    Occupied { interface: String, id: u32, mode: BoundXdpMode },
-    #[error("could not attach to {interface} in {mode} mode: {advice} ({})", innermost(.source))]
+    #[error("{interface} carries XDP program {id} ({mode}), {}", .owner.advice(interface))]
+    Occupied { interface: String, id: u32, mode: BoundXdpMode, owner: ProgramOwner },
+    #[error("could not attach to {interface} in {mode} mode: {advice} ({})", chain(.source.as_ref()))]
     Bind { interface: String, mode: BoundXdpMode, source: Box<ProgramError>, advice: String },
     #[error(
         "could not attach to {interface}: this kernel makes no XDP link that outlives the process; 5.15 does"
     )]
     NoLink { interface: String },
+    #[error(
+        "the program on {interface} is gone again, or its link at {} is: did another command detach it?", .link.display()
+    )]
+    Gone { interface: String, link: PathBuf },
     #[error(transparent)]
     Pins(#[from] PinError),
+    #[error(transparent)]
+    Load(#[from] LoadError),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +59,7 @@ pub struct Bound {
 /// An interface, and the program of Sumac's on it, if there is one, by its pinned link.
 pub struct XdpAttachment<'a> {
     pub interface: Interface,
-    /// Whether a link was pinned whose interface is gone. Its pin was removed.
+    /// Whether a link is pinned whose interface is gone.
     pub was_stale: bool,
     pins: &'a PinDirectory,
     link: String,
@@ -70,7 +76,7 @@ impl<'a> XdpAttachment<'a> {
             .map_err(|source| AttachError::Interface { interface: interface.to_owned(), source })?;
         let (mut current, mut was_stale) = (None, false);
         let path = pins.pin(link);
-        if path.exists() {
+        if path.try_exists().map_err(PinError::at(&path))? {
             let id = pins.linked_program(link)?;
             match interface.xdp.iter().find(|program| program.id == id) {
                 Some(program) => {
@@ -78,13 +84,14 @@ impl<'a> XdpAttachment<'a> {
                         PinnedLink::from_pin(&path).map_err(|source| PinError::Link { path, source })?;
                     current = Some((pinned, *program));
                 }
-                None => was_stale = pins.remove(link)?,
+                None => was_stale = true,
             }
         }
         let id = current.as_ref().map(|(_, program)| program.id);
         if let Some(foreign) = interface.xdp.iter().find(|program| Some(program.id) != id) {
             let (id, mode) = (foreign.id, foreign.mode);
-            return Err(AttachError::Occupied { interface: interface.name, id, mode });
+            let owner = program::owner(id);
+            return Err(AttachError::Occupied { interface: interface.name, id, mode, owner });
         }
         let current = current.map(|(link, program)| (link, program.mode));
         Ok(Self { interface, was_stale, pins, link: link.to_owned(), current })
@@ -95,52 +102,45 @@ impl<'a> XdpAttachment<'a> {
         self.current.as_ref().map(|(_, mode)| *mode)
     }
 
-    /// Attaches `program` and pins its link.
+    /// Attaches `program`; a new link is pinned under its second name (see [`crate::replace`]). The caller has staged the
+    /// program, and after an error calls [`crate::recover::recover`].
     ///
     /// A program in an accepted mode is replaced in one step: no frame meets the interface without a program. Only a
-    /// change between driver and generic mode detaches in between; when the new program cannot be attached then, the
-    /// former one, pinned as [`pins::PROGRAM`], is attached again.
+    /// change between driver and generic mode detaches in between.
     pub fn attach(mut self, program: &mut Xdp, asked: XdpMode) -> Result<Bound, AttachError> {
         match self.current.take() {
             Some((link, mode)) if asked.accepts(mode) => self.replace(program, link, mode),
-            Some((link, mode)) => self.change_mode(program, link, mode, asked),
+            Some((link, mode)) => {
+                self.leave(link, mode)?;
+                self.bind(program, asked)
+            }
             None => self.bind(program, asked),
         }
     }
 
     fn replace(&self, program: &mut Xdp, link: PinnedLink, mode: BoundXdpMode) -> Result<Bound, AttachError> {
-        let link = XdpLink::try_from(FdLink::from(link))
-            .map_err(|source| PinError::Link { path: self.pins.pin(&self.link), source })?;
-        program.attach_to_link(link).map_err(|source| self.refused(mode, source))?;
+        relink(program, link, &self.pins.pin(&self.link))
+            .map_err(|error| error.on(&self.interface.name, mode))?;
         Ok(Bound { mode, fallback: None })
     }
 
-    fn change_mode(
-        &self,
-        program: &mut Xdp,
-        link: PinnedLink,
-        old_mode: BoundXdpMode,
-        asked: XdpMode,
-    ) -> Result<Bound, AttachError> {
-        let interface = &self.interface.name;
+    /// Detaches the former program, which [`crate::recover::recover`] finds by its record.
+    fn leave(&self, link: PinnedLink, mode: BoundXdpMode) -> Result<(), AttachError> {
+        let interface = self.interface.name.clone();
         tracing::warn!(
             interface,
-            "leaving {old_mode} mode: the interface has no program for a moment, and its frames go to the kernel"
+            "leaving {mode} mode: the interface has no program for a moment, and its frames go to the kernel"
         );
-        let mut former = program::open_pinned(&self.pins.pin(pins::PROGRAM));
+        self.pins.record_former(&FormerLink {
+            link: self.link.clone(),
+            interface: interface.clone(),
+            mode,
+        })?;
         let path = self.pins.pin(&self.link);
         // Unpinned before it is closed: the last handle detaches.
         drop(link.unpin().map_err(PinError::at(&path))?);
-        wait_for_release(interface);
-        self.bind(program, asked).inspect_err(|_| {
-            let restored = match &mut former {
-                Ok(former) => self.bind_in(former, old_mode).map_err(|error| error.to_string()),
-                Err(error) => Err(error.to_string()),
-            };
-            if let Err(error) = restored {
-                tracing::error!(interface, "the former program could not be attached again: {error}");
-            }
-        })
+        wait_for_release(&interface);
+        Ok(())
     }
 
     fn bind(&self, program: &mut Xdp, asked: XdpMode) -> Result<Bound, AttachError> {
@@ -148,39 +148,78 @@ impl<'a> XdpAttachment<'a> {
             XdpMode::Generic => BoundXdpMode::Generic,
             XdpMode::Auto | XdpMode::Driver => BoundXdpMode::Driver,
         };
-        match self.bind_in(program, mode) {
+        let pin = self.pins.staged(&self.link);
+        match bind(program, &self.interface, mode, &pin) {
             Err(error @ AttachError::Bind { .. }) if asked == XdpMode::Auto => {
                 tracing::warn!("{error}; falling back to generic mode, which is several times slower");
-                self.bind_in(program, BoundXdpMode::Generic)?;
+                bind(program, &self.interface, BoundXdpMode::Generic, &pin)?;
                 Ok(Bound { mode: BoundXdpMode::Generic, fallback: Some(error.to_string()) })
             }
             outcome => outcome.map(|()| Bound { mode, fallback: None }),
         }
     }
+}
 
-    fn bind_in(&self, program: &mut Xdp, mode: BoundXdpMode) -> Result<(), AttachError> {
-        let flag = if mode == BoundXdpMode::Generic { AyaMode::Skb } else { AyaMode::Driver };
-        let link = program
-            .attach_to_if_index(self.interface.index, flag)
-            .and_then(|id| program.take_link(id))
-            .map_err(|source| self.refused(mode, source))?;
-        let link = FdLink::try_from(link)
-            .map_err(|_| AttachError::NoLink { interface: self.interface.name.clone() })?;
-        let path = self.pins.pin(&self.link);
-        link.pin(&path).map_err(|source| PinError::Pin { path, source: Box::new(source) })?;
-        Ok(())
+/// Checks that an interface has the program of a pinned link, as whoever looks next finds it.
+///
+/// # Errors
+/// [`AttachError::Gone`], or what the look-up met.
+pub fn verify(interface: &str, pins: &PinDirectory, link: &str) -> Result<(), AttachError> {
+    let found = XdpAttachment::find(interface, pins, link)?;
+    match found.current {
+        Some(_) => Ok(()),
+        None => Err(AttachError::Gone { interface: interface.to_owned(), link: pins.pin(link) }),
     }
+}
 
-    fn refused(&self, mode: BoundXdpMode, source: ProgramError) -> AttachError {
-        let interface = self.interface.name.clone();
-        let advice = advice(errno(&source), &interface);
-        AttachError::Bind { interface, mode, source: Box::new(source), advice }
+/// Attaches a program to an interface, and pins the link.
+pub(crate) fn bind(
+    program: &mut Xdp,
+    interface: &Interface,
+    mode: BoundXdpMode,
+    pin: &Path,
+) -> Result<(), AttachError> {
+    let flag = if mode == BoundXdpMode::Generic { AyaMode::Skb } else { AyaMode::Driver };
+    let link = program
+        .attach_to_if_index(interface.index, flag)
+        .and_then(|id| program.take_link(id))
+        .map_err(|source| refused(&interface.name, mode, source))?;
+    let link =
+        FdLink::try_from(link).map_err(|_| AttachError::NoLink { interface: interface.name.clone() })?;
+    link.pin(pin).map_err(|source| PinError::Pin { path: pin.to_owned(), source: Box::new(source) })?;
+    Ok(())
+}
+
+/// The error of the replacement of a link's program.
+pub(crate) enum RelinkError {
+    Link(PinError),
+    Update(ProgramError),
+}
+
+impl RelinkError {
+    pub(crate) fn on(self, interface: &str, mode: BoundXdpMode) -> AttachError {
+        match self {
+            Self::Link(error) => error.into(),
+            Self::Update(source) => refused(interface, mode, source),
+        }
     }
+}
+
+/// Replaces a link's program in one step.
+pub(crate) fn relink(program: &mut Xdp, link: PinnedLink, pin: &Path) -> Result<(), RelinkError> {
+    let link = XdpLink::try_from(FdLink::from(link))
+        .map_err(|source| RelinkError::Link(PinError::Link { path: pin.to_owned(), source }))?;
+    program.attach_to_link(link).map(drop).map_err(RelinkError::Update)
+}
+
+fn refused(interface: &str, mode: BoundXdpMode, source: ProgramError) -> AttachError {
+    let advice = advice(errno(&source), interface);
+    AttachError::Bind { interface: interface.to_owned(), mode, source: Box::new(source), advice }
 }
 
 /// Waits until an interface has no program, for [`RELEASE_TIMEOUT`] at most. The kernel releases a pinned link only
 /// after all readers of its bpffs, and a process that was forked a moment ago holds its parent's handles.
-fn wait_for_release(interface: &str) {
+pub(crate) fn wait_for_release(interface: &str) {
     let deadline = Instant::now() + RELEASE_TIMEOUT;
     let is_bound = || Interface::by_name(interface).is_ok_and(|interface| !interface.xdp.is_empty());
     while is_bound() && Instant::now() < deadline {
@@ -203,17 +242,5 @@ fn advice(refusal: Option<Errno>, interface: &str) -> String {
         }
         Some(Errno::EPERM) => "not permitted; run as root".to_owned(),
         _ => "see dmesg".to_owned(),
-    }
-}
-
-/// Returns the text of an error's first cause: those around it name the system call only.
-fn innermost(error: &ProgramError) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    match error.source() {
-        Some(_) => format!("{error}: {cause}"),
-        None => error.to_string(),
     }
 }

@@ -11,8 +11,10 @@ use aya::{
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use crate::chain::chain;
+
 #[derive(Debug, Error)]
-#[error("could not {operation} map {map}: {source}")]
+#[error("could not {operation} map {map}: {}", chain(.source))]
 pub struct TableError {
     pub operation: &'static str,
     pub map: &'static str,

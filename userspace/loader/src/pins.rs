@@ -2,7 +2,7 @@
 //!
 //! Programs, links and maps are pinned, so that they outlive the process that attached them. Each attachment has a
 //! directory, named after the inode of its network namespace: several namespaces share one bpffs, and their interfaces
-//! share names. The names of pinned links begin with `link`.
+//! share names. The names of pinned links begin with `link`. [`crate::replace`] replaces several pins at once.
 
 use std::{
     ffi::OsStr,
@@ -12,8 +12,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use aya::programs::links::{FdLink, LinkError, PinnedLink};
+use aya::programs::{
+    ProgramError, ProgramInfo,
+    links::{FdLink, LinkError, PinnedLink},
+};
 use thiserror::Error;
+
+use crate::{chain::chain, replace::STAGED};
 
 pub const DEFAULT_PIN_ROOT: &str = "/sys/fs/bpf/sumac";
 
@@ -21,15 +26,27 @@ pub const DEFAULT_PIN_ROOT: &str = "/sys/fs/bpf/sumac";
 pub const PROGRAM: &str = "prog";
 /// The pin of a directory's only link, or the beginning of the names of several.
 pub const LINK: &str = "link";
+/// The record of the version of the maps' layout. Maps beside it are whole; without it they are leftovers of a removal.
+pub const ABI: &str = "abi";
 
 #[derive(Debug, Error)]
 pub enum PinError {
-    #[error("could not change the pins at {path}: {source}")]
+    #[error("could not change the pins at {path}: {source}{}", permission(.source))]
     File { path: PathBuf, source: io::Error },
-    #[error("could not pin at {path}: {source}")]
+    #[error("could not pin at {path}: {}", chain(.source.as_ref()))]
     Pin { path: PathBuf, source: Box<aya::pin::PinError> },
-    #[error("could not open the pinned link {path}: {source}; `sumac clean` removes it")]
+    #[error("could not open the pinned link {path}: {}", chain(.source))]
     Link { path: PathBuf, source: LinkError },
+    #[error("could not open the pinned program {path}: {}", chain(.source))]
+    Program { path: PathBuf, source: Box<ProgramError> },
+}
+
+/// Returns the remedy for an error of a missing permission.
+pub fn permission(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; run as root",
+        _ => "",
+    }
 }
 
 impl PinError {
@@ -63,8 +80,13 @@ impl PinDirectory {
         self.path.join(name)
     }
 
-    /// Makes the directory and locks it against other processes. The lock ends with the returned file.
+    /// Makes the directory and locks it against other processes. The lock ends with the returned file. After an error
+    /// there is nothing that was not there before.
     pub fn create_locked(&self) -> io::Result<File> {
+        self.try_create_locked().inspect_err(|_| self.remove_if_empty())
+    }
+
+    fn try_create_locked(&self) -> io::Result<File> {
         loop {
             match fs::create_dir_all(&self.path) {
                 // The former holder of the lock removed it after `create_dir_all` had found it.
@@ -119,23 +141,29 @@ impl PinDirectory {
     /// The first pin that stays; those removed before stay removed.
     pub fn remove_all(&self) -> Result<Vec<PathBuf>, PinError> {
         let removed = self.remove_pins()?;
-        // The parents are shared with other attachments.
-        for parent in self.path.ancestors().skip(1).take(2) {
-            if fs::remove_dir(parent).is_err() {
-                break;
-            }
-        }
+        self.remove_if_empty();
         Ok(removed)
     }
 
+    /// Removes the directory and its two parents, which are shared with other attachments, as far as they are empty.
+    pub fn remove_if_empty(&self) {
+        for directory in self.path.ancestors().take(3) {
+            match fs::remove_dir(directory) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => break,
+                _ => {}
+            }
+        }
+    }
+
     /// Removes every pin and the directory; returns the paths removed. Links go first, so that no frame meets a program
-    /// whose maps are gone.
+    /// whose maps are gone; then the record without which nobody takes the remaining maps for whole.
     pub fn remove_pins(&self) -> Result<Vec<PathBuf>, PinError> {
         let mut pins = entries(&self.path).map_err(PinError::at(&self.path))?;
-        pins.sort_by_key(|pin| (!file_name(pin).starts_with(LINK), pin.clone()));
+        let is_link = |name: &str| name.strip_prefix(STAGED).unwrap_or(name).starts_with(LINK);
+        pins.sort_by_key(|pin| (!is_link(file_name(pin)), file_name(pin) != ABI, pin.clone()));
         for pin in &pins {
             match file_name(pin) {
-                link if link.starts_with(LINK) => self.remove_link(link)?,
+                link if is_link(link) => self.remove_link(link)?,
                 name => self.remove(name)?,
             };
         }
@@ -147,16 +175,38 @@ impl PinDirectory {
         Ok(pins)
     }
 
-    /// Pins an object under a second name, from which [`StagedPin::commit`] moves it over the old pin.
-    pub fn stage(
-        &self,
-        name: &str,
-        pin: impl FnOnce(&Path) -> Result<(), aya::pin::PinError>,
-    ) -> Result<StagedPin, PinError> {
-        let (staged, target) = (self.pin(&format!("{name}-new")), self.pin(name));
-        self.remove(&format!("{name}-new"))?;
-        pin(&staged).map_err(|source| PinError::Pin { path: staged.clone(), source: Box::new(source) })?;
-        Ok(StagedPin { staged, target })
+    /// Returns the version of the layout of the maps here; `None` without a record.
+    pub fn abi(&self) -> Result<Option<String>, PinError> {
+        let path = self.pin(ABI);
+        match fs::read_link(&path) {
+            Ok(abi) => Ok(Some(abi.to_string_lossy().into_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(PinError::File { path, source }),
+        }
+    }
+
+    /// Returns the version of the maps here for a message, if it is another than `expected`.
+    pub fn other_abi(&self, expected: u32) -> Result<Option<String>, PinError> {
+        let found = self.abi()?;
+        Ok((found != Some(expected.to_string())).then(|| found.unwrap_or_else(|| "none".to_owned())))
+    }
+
+    /// Returns the names of the pinned links.
+    pub fn links(&self) -> Result<Vec<String>, PinError> {
+        let entries = entries(&self.path).map_err(PinError::at(&self.path))?;
+        Ok(entries
+            .iter()
+            .map(|path| file_name(path))
+            .filter(|name| name.starts_with(LINK))
+            .map(str::to_owned)
+            .collect())
+    }
+
+    /// Returns the kernel's number of a pinned program.
+    pub fn pinned_program(&self, name: &str) -> Result<u32, PinError> {
+        let path = self.pin(name);
+        let info = ProgramInfo::from_pin(&path);
+        info.map(|info| info.id()).map_err(|source| PinError::Program { path, source: Box::new(source) })
     }
 
     /// Returns the kernel's number of the program that a pinned link has.
@@ -164,27 +214,6 @@ impl PinDirectory {
         let path = self.pin(link);
         let id = PinnedLink::from_pin(&path).and_then(|link| Ok(FdLink::from(link).info()?.program_id()));
         id.map_err(|source| PinError::Link { path, source })
-    }
-}
-
-/// A pin under its second name; removed on drop unless it was committed.
-#[must_use = "it replaces nothing before it is committed"]
-pub struct StagedPin {
-    staged: PathBuf,
-    target: PathBuf,
-}
-
-impl StagedPin {
-    /// Moves the pin over the old one, which is never missing meanwhile.
-    pub fn commit(self) -> Result<(), PinError> {
-        fs::rename(&self.staged, &self.target).map_err(PinError::at(&self.target))
-    }
-}
-
-impl Drop for StagedPin {
-    fn drop(&mut self) {
-        // After a commit there is nothing under this name.
-        let _ = fs::remove_file(&self.staged);
     }
 }
 
@@ -246,32 +275,14 @@ mod tests {
         let pins = directory("pins");
         assert_eq!(pins.lock().unwrap().map(drop), None, "no directory to lock");
         drop(pins.create_locked().unwrap());
-        for name in ["link-eth0:7", "link-eth1", "map-JOBS", PROGRAM] {
+        for name in [ABI, "link-eth0:7", "link-eth1", "map-JOBS", "new-link-eth2", PROGRAM] {
             fs::write(pins.pin(name), "").unwrap();
         }
         let removed = pins.remove_all().unwrap();
-        assert_eq!(removed[..2], [pins.pin("link-eth0:7"), pins.pin("link-eth1")]);
-        assert_eq!(removed.len(), 5);
+        let first = ["link-eth0:7", "link-eth1", "new-link-eth2", ABI].map(|name| pins.pin(name));
+        assert_eq!(removed[..4], first, "links, then the record of the maps' version");
+        assert_eq!(removed.len(), 7);
         assert!(!pins.path().ancestors().nth(2).unwrap().exists());
         assert_eq!(pins.remove_all().unwrap(), Vec::<PathBuf>::new());
-    }
-
-    #[test]
-    fn a_staged_pin_replaces_only_when_committed() {
-        let pins = directory("pins-staged");
-        drop(pins.create_locked().unwrap());
-        let stage = |text: &'static str| {
-            pins.stage(PROGRAM, |path| {
-                fs::write(path, text).unwrap();
-                Ok(())
-            })
-            .unwrap()
-        };
-        stage("first").commit().unwrap();
-        drop(stage("second"));
-        assert_eq!(fs::read_to_string(pins.pin(PROGRAM)).unwrap(), "first");
-        stage("third").commit().unwrap();
-        assert_eq!(fs::read_to_string(pins.pin(PROGRAM)).unwrap(), "third");
-        assert_eq!(pins.remove_all().unwrap().len(), 2, "nothing is left under the second name");
     }
 }

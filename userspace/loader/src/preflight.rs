@@ -14,6 +14,8 @@ use nix::{
 };
 use thiserror::Error;
 
+use crate::mounts::{self, Lifetime};
+
 /// The oldest kernel that Sumac's programs load on.
 pub const OLDEST_KERNEL: (u32, u32) = (5, 15);
 
@@ -54,6 +56,12 @@ pub enum PreflightError {
     Kernel { found: String },
     #[error("no bpffs at {path}: {source}; mount it: mount -t bpf bpf /sys/fs/bpf")]
     BpfFs { path: PathBuf, source: io::Error },
+    #[error(
+        "the bpffs at {path} {state} in a mount namespace of its own, as `ip netns exec`, a container or a unit with its \
+         own mounts has: the program would end with this command. Enter the network namespace alone: \
+         nsenter --net=/run/netns/NAME COMMAND; or give the container or unit the machine's /sys/fs/bpf"
+    )]
+    PrivateMounts { path: PathBuf, state: &'static str },
     #[error("could not read {path}: {source}")]
     Read { path: &'static str, source: io::Error },
 }
@@ -65,7 +73,8 @@ pub fn check(pin_root: &Path) -> Result<(), PreflightError> {
     if kernel_version(&found).is_some_and(|version| version < OLDEST_KERNEL) {
         return Err(PreflightError::Kernel { found });
     }
-    ensure_bpffs(pin_root)
+    ensure_bpffs(pin_root)?;
+    check_lifetime(pin_root)
 }
 
 pub fn effective_capabilities() -> Result<u64, PreflightError> {
@@ -140,10 +149,32 @@ fn ensure_bpffs(pin_root: &Path) -> Result<(), PreflightError> {
     if !pin_root.starts_with(MOUNT_POINT) {
         return Err(failed(io::Error::new(io::ErrorKind::NotFound, "not a bpf file system")));
     }
+    if mounts::is_private() {
+        let path = PathBuf::from(MOUNT_POINT);
+        return Err(PreflightError::PrivateMounts { path, state: "is missing, and would be mounted" });
+    }
     mount(Some("bpf"), MOUNT_POINT, Some("bpf"), MsFlags::empty(), Some("mode=0700"))
         .map_err(|error| failed(error.into()))?;
     tracing::info!("mounted a bpffs at {MOUNT_POINT}, for pins");
     Ok(())
+}
+
+/// Refuses a bpffs that ends with the calling process, and names the process that another one ends with.
+fn check_lifetime(pin_root: &Path) -> Result<(), PreflightError> {
+    match mounts::lifetime(pin_root) {
+        Lifetime::Machine => Ok(()),
+        Lifetime::Processes { pid, name } => {
+            tracing::warn!(
+                "the bpffs at {} is of this mount namespace alone: pins and programs end with its last process, such as \
+                 {pid} ({name})",
+                pin_root.display()
+            );
+            Ok(())
+        }
+        Lifetime::Caller => {
+            Err(PreflightError::PrivateMounts { path: pin_root.to_owned(), state: "is mounted" })
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,13 +4,18 @@ use std::{error::Error, io, path::Path};
 
 use aya::{
     Ebpf, EbpfError, EbpfLoader,
-    programs::{ProgramError, Xdp},
+    programs::{ProgramError, Xdp, loaded_programs},
 };
 use aya_obj::programs::XdpAttachType;
-use nix::errno::Errno;
+use nix::{
+    errno::Errno,
+    sys::signal::{SigSet, SigmaskHow},
+};
 use thiserror::Error;
 
-/// The attempts to load one program, as libbpf makes them: the verifier gives up with `EAGAIN` while a signal is pending.
+use crate::chain::chain;
+
+/// The attempts to load one program, as libbpf makes them.
 const LOAD_ATTEMPTS: usize = 5;
 
 /// Lines of the verifier's log in an error. The log lists every state, by the megabyte; its end has the reason.
@@ -38,11 +43,10 @@ impl Variant {
 #[derive(Debug, Error)]
 pub enum LoadError {
     #[error(
-        "could not create or open the maps of an XDP program: {0}; `sumac clean` or `sumac-agg detach --all` removes \
-         those of another version"
+        "could not create or open the maps of an XDP program: {}", chain(.0.as_ref())
     )]
     Maps(#[source] Box<EbpfError>),
-    #[error("could not write map {map}: {source}")]
+    #[error("could not write map {map}: {}", chain(.source))]
     Map { map: &'static str, source: aya::maps::MapError },
     #[error("the kernel refused program {program}: {reason}")]
     Refused { program: String, reason: String, source: Box<ProgramError> },
@@ -59,7 +63,7 @@ impl LoadError {
                 let end = lines[lines.len().saturating_sub(VERIFIER_LINES)..].join("\n  ");
                 format!("{io_error}; the end of the verifier's log:\n  {end}")
             }
-            other => other.to_string(),
+            other => chain(other),
         };
         LoadError::Refused { program: program.into(), reason, source: Box::new(source) }
     }
@@ -67,6 +71,8 @@ impl LoadError {
 
 /// Creates the maps of an object, or opens those that `loader` has pins of.
 pub fn load_object(loader: &mut EbpfLoader<'_>, object: &[u8]) -> Result<Ebpf, LoadError> {
+    // aya probes the kernel's features once for the process, by loading small programs.
+    let _undisturbed = SignalsBlocked::new();
     loader.load(object).map_err(|error| LoadError::Maps(Box::new(error)))
 }
 
@@ -81,8 +87,10 @@ pub fn load<'a>(ebpf: &'a mut Ebpf, program: &'static str) -> Result<&'a mut Xdp
     Ok(xdp)
 }
 
-/// Repeats the loading of a program while signals interrupt its verification, [`LOAD_ATTEMPTS`] times at most.
+/// Loads a program with signals blocked, since the verifier gives up while one is pending. What cannot be blocked
+/// (a stop, the kernel's own notifications) is retried, [`LOAD_ATTEMPTS`] times at most.
 pub fn retry_interrupted(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
+    let _undisturbed = SignalsBlocked::new();
     for _ in 1..LOAD_ATTEMPTS {
         match load() {
             Err(error) if errno(&error) == Some(Errno::EAGAIN) => {}
@@ -92,9 +100,75 @@ pub fn retry_interrupted(mut load: impl FnMut() -> Result<(), ProgramError>) -> 
     load()
 }
 
+/// Blocks the calling thread's signals until it is dropped; they are delivered then, or to other threads.
+struct SignalsBlocked(Option<SigSet>);
+
+impl SignalsBlocked {
+    fn new() -> Self {
+        // Without it the attempts remain.
+        Self(SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok())
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        if let Some(former) = self.0 {
+            let _ = former.thread_set_mask();
+        }
+    }
+}
+
 pub fn open_pinned(pin: &Path) -> Result<Xdp, LoadError> {
     Xdp::from_pin(pin, XdpAttachType::Interface)
         .map_err(|source| LoadError::refused(pin.display().to_string(), source))
+}
+
+/// The owner of an XDP program that has no pin here, by the program's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgramOwner {
+    Aggregator,
+    Host,
+    Stranger,
+}
+
+impl ProgramOwner {
+    /// Begins the names of the aggregator's programs.
+    const AGGREGATOR: &str = "sumac_agg";
+    /// Begins the names of the host program's variants.
+    const HOST: &str = "sumac_host";
+
+    pub fn of_name(name: &str) -> Self {
+        match name {
+            name if name.starts_with(Self::AGGREGATOR) => Self::Aggregator,
+            name if name.starts_with(Self::HOST) => Self::Host,
+            _ => Self::Stranger,
+        }
+    }
+
+    /// Returns the remedy, as the end of a sentence about the program. A program of Sumac's is never to be removed by hand.
+    pub fn advice(self, interface: &str) -> String {
+        match self {
+            Self::Aggregator => format!(
+                "the aggregator's: {interface} is a port of it (`sumac-agg status`, with the --pin-root that it was attached \
+                 with); use another interface, or release this one: sumac-agg detach {interface}"
+            ),
+            Self::Host => format!(
+                "a worker's host program with other pins: see `sumac status` with the --pin-root, and in the mount \
+                 namespace, that it was attached with, and release it there: sumac detach {interface}"
+            ),
+            Self::Stranger => format!(
+                "which is not Sumac's: `bpftool net show dev {interface}` shows it; its owner must release it first"
+            ),
+        }
+    }
+}
+
+/// Returns the owner of a loaded program; a stranger's where programs cannot be listed.
+pub fn owner(id: u32) -> ProgramOwner {
+    let found = loaded_programs().filter_map(Result::ok).find(|program| program.id() == id);
+    found.map_or(ProgramOwner::Stranger, |program| {
+        program.name_as_str().map_or(ProgramOwner::Stranger, ProgramOwner::of_name)
+    })
 }
 
 /// Returns the system's error number among an error's causes.
@@ -136,6 +210,21 @@ mod tests {
             });
             let found = outcome.err().and_then(|error| errno(&error));
             assert_eq!((made, found), (attempts, expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn programs_are_known_by_their_names() {
+        let table = [
+            ("sumac_agg", ProgramOwner::Aggregator),
+            ("sumac_agg_jumbo", ProgramOwner::Aggregator),
+            ("sumac_host", ProgramOwner::Host),
+            ("sumac_host_jumb", ProgramOwner::Host),
+            ("xdp_dispatcher", ProgramOwner::Stranger),
+        ];
+        for (name, owner) in table {
+            assert_eq!(ProgramOwner::of_name(name), owner, "{name}");
+            assert!(!owner.advice("eth1").contains("xdp off"), "{name}: programs by link are not removed so");
         }
     }
 

@@ -1,6 +1,12 @@
 //! Beside the control plane: answers to the command line, the eBPF programs' messages, and the final counters.
 
-use std::{os::fd::AsFd as _, thread, time::Duration};
+use std::{
+    collections::BTreeMap,
+    os::fd::AsFd as _,
+    sync::{Arc, OnceLock},
+    thread,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -8,7 +14,7 @@ use sumac_agg::{
     Aggregator, control_status,
     local::{self, Question},
     plane::EbpfPlane,
-    status::{host as host_status, text as status_text},
+    status::{host as host_status, text as status_text, with_rates},
 };
 use sumac_agg_host::HostDataPlane;
 use sumac_agg_layout::Drops;
@@ -26,21 +32,43 @@ pub fn answer_questions(name: &str, answer: impl Fn(Question) -> Result<String, 
     }
 }
 
-pub fn answer_for_ebpf(plane: &EbpfPlane, question: &Question) -> Result<String, String> {
+/// The control plane of this process, once it listens; a rack's has none that decides.
+pub type Deciding = Arc<OnceLock<Overseer>>;
+
+/// Returns the names of the jobs, by number.
+fn names(deciding: &Deciding) -> BTreeMap<u16, String> {
+    let overview = deciding.get().and_then(Overseer::overview);
+    let jobs = overview.into_iter().flat_map(|overview| overview.jobs);
+    jobs.map(|job| (job.job, job.name)).collect()
+}
+
+pub fn answer_for_ebpf(
+    plane: &EbpfPlane,
+    deciding: &Deciding,
+    question: &Question,
+) -> Result<String, String> {
+    let json =
+        |notes: &BTreeMap<u16, String>| serde_json::to_string(notes).map_err(|error| error.to_string());
     match question {
-        Question::SlotsReasons => {
-            serde_json::to_string(&plane.reasons.all()).map_err(|error| error.to_string())
-        }
+        Question::SlotsReasons => json(&plane.reasons.all()),
+        Question::JobNames => json(&names(deciding)),
         Question::Status { .. } | Question::Drop { .. } | Question::Control { .. } => {
             Err("the eBPF aggregator tells that itself: ask without --host".into())
         }
     }
 }
 
-pub fn answer_for_host(plane: &HostDataPlane, question: Question) -> Result<String, String> {
+pub fn answer_for_host(
+    plane: &HostDataPlane,
+    deciding: &Deciding,
+    question: Question,
+) -> Result<String, String> {
     match question {
         Question::Status { json } => {
-            let status = host_status::status(plane).map_err(|error| error.to_string())?;
+            let status = with_rates(|| host_status::status(plane));
+            let mut status = status.map_err(|error| error.to_string())?;
+            let mut names = names(deciding);
+            status.jobs.iter_mut().for_each(|job| job.name = names.remove(&job.job));
             status_text::text(&status, json).map_err(|error| error.to_string())
         }
         Question::Drop { job, up, down } => {
@@ -48,7 +76,7 @@ pub fn answer_for_host(plane: &HostDataPlane, question: Question) -> Result<Stri
             let set = host_status::set_drops(plane, job, Drops { up, down });
             set.map(|()| String::new()).map_err(|error| error.to_string())
         }
-        Question::SlotsReasons => Err("a host aggregator's status has them".into()),
+        Question::SlotsReasons | Question::JobNames => Err("a host aggregator's status has them".into()),
         Question::Control { .. } => Err("its control plane tells that, by its TCP port".into()),
     }
 }

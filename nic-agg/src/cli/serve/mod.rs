@@ -29,7 +29,7 @@ use sumac_wire::{DEFAULT_BASE_PORT, MAX_ELEMENTS};
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::answers::{
-    answer_for_control, answer_for_ebpf, answer_for_host, answer_questions, follow_log, report,
+    Deciding, answer_for_control, answer_for_ebpf, answer_for_host, answer_questions, follow_log, report,
 };
 use super::identity::{StateDir, TlsFiles};
 
@@ -176,37 +176,39 @@ enum Role {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     sumac_sandbox::limit_capabilities(&[NETWORK, START].concat())?;
     let role = args.role()?;
+    let deciding = Deciding::default();
     match args.plane {
         Plane::Ebpf => {
             args.refuse_host_options()?;
             let plane = EbpfPlane::open(&args.pin_root)?;
+            let _owner = plane.aggregator.pins().claim()?;
             // Programs are opened by number with CAP_SYS_ADMIN, which this process does not keep.
             let log = plane.aggregator.log().ok();
             let runtime = args.confined_runtime(&NETWORK)?;
             follow_log(plane.aggregator.clone(), log)?;
             let plane = Arc::new(plane);
             answer_questions(&local::ebpf_name(plane.aggregator.pins()), {
-                let plane = plane.clone();
-                move |question| answer_for_ebpf(&plane, &question)
+                let (plane, deciding) = (plane.clone(), deciding.clone());
+                move |question| answer_for_ebpf(&plane, &deciding, &question)
             });
-            runtime.block_on(serve(args.listen, plane, role))?;
+            runtime.block_on(serve(args.listen, plane, role, &deciding))?;
         }
         Plane::Host => {
             // For large socket buffers.
             let runtime = args.confined_runtime(&[Capability::CAP_NET_ADMIN])?;
             let plane = Arc::new(args.host_plane()?);
             answer_questions(&local::host_name(plane.local().port()), {
-                let plane = plane.clone();
-                move |question| answer_for_host(&plane, question)
+                let (plane, deciding) = (plane.clone(), deciding.clone());
+                move |question| answer_for_host(&plane, &deciding, question)
             });
-            let served = runtime.block_on(serve(args.listen, plane.clone(), role));
+            let served = runtime.block_on(serve(args.listen, plane.clone(), role, &deciding));
             report(&plane);
             served?;
         }
         Plane::None => {
             args.refuse_host_options()?;
             let runtime = args.confined_runtime(&[])?;
-            runtime.block_on(serve(args.listen, Arc::new(NoDataPlane), role))?;
+            runtime.block_on(serve(args.listen, Arc::new(NoDataPlane), role, &deciding))?;
         }
     }
     Ok(())
@@ -334,7 +336,12 @@ impl Args {
     }
 }
 
-async fn serve<P: DataPlane>(listen: SocketAddr, plane: Arc<P>, role: Role) -> anyhow::Result<()> {
+async fn serve<P: DataPlane>(
+    listen: SocketAddr,
+    plane: Arc<P>,
+    role: Role,
+    deciding: &Deciding,
+) -> anyhow::Result<()> {
     let info = plane.info()?;
     // Before the socket: whoever sees it open may send a signal.
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -350,6 +357,7 @@ async fn serve<P: DataPlane>(listen: SocketAddr, plane: Arc<P>, role: Role) -> a
             let listening = Listening::open(listen, plane, options).await?;
             announce(listening.address(), &info);
             let overseer = listening.overseer();
+            let overseer = deciding.get_or_init(|| overseer).clone();
             answer_questions(&local::control_name(listening.address().port()), move |question| {
                 answer_for_control(&overseer, &question)
             });

@@ -54,10 +54,10 @@ pub(super) fn xdp(config: &Config, control: Option<SocketAddr>) -> Result<Setup,
     let mut queues = config.queues.clone();
     queues.iter_mut().for_each(|queues| queues.sort_unstable());
     let mut program = open_or_attach(config, queues.as_deref(), &ifname)?;
+    program.claim().map_err(|error| failed(&error))?;
     let io_config = XdpConfig { queues, ..XdpConfig::new(ip) };
     let ios = XdpFrameIo::open(&io_config, &mut program).map_err(|error| failed(&error))?;
-    // Removes the jobs of a dead daemon. Only after the sockets are open, which shows that no other daemon serves the
-    // interface.
+    // Removes the jobs of a dead daemon: no other has claimed the program.
     program.clear_jobs().map_err(|error| failed(&error))?;
     // Programs are opened by number with CAP_SYS_ADMIN, which the daemon does not keep.
     let log = match program.log() {

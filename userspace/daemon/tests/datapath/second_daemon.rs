@@ -9,11 +9,11 @@ use sumac_wire::tables::HostJobEntry;
 
 use crate::namespace::{in_namespace, run};
 
-fn config(name: &str, pins: &Path) -> Config {
+fn config(name: &str, queues: &str, pins: &Path) -> Config {
     let socket = std::env::temp_dir().join(format!("sumac-{name}-{}.sock", std::process::id()));
     let text = format!(
         "socket = {socket:?}\nbackend = \"xdp\"\ninterface = \"w1\"\naddress = \"10.0.1.2\"\npin_root = {pins:?}\n\
-         aggregator = \"127.0.0.1:48600\""
+         queues = {queues}\naggregator = \"127.0.0.1:48600\""
     );
     Config::parse(&text, "test.toml".as_ref()).unwrap()
 }
@@ -27,17 +27,22 @@ fn jobs(pins: &Path) -> Vec<u16> {
 fn the_living_daemons_jobs_stay() {
     in_namespace("second", |pins| {
         run("ip link set lo up");
-        run("ip link add w1 type veth peer name a1");
+        run("ip link add w1 numrxqueues 2 numtxqueues 2 type veth peer name a1 numrxqueues 2 numtxqueues 2");
         run("ip address add 10.0.1.2/24 dev w1");
         run("ip link set w1 up");
         run("ip link set a1 up");
-        let [first, second] = ["first", "second"].map(|name| config(name, pins));
+        let [first, second, beside] = [("first", "[0]"), ("second", "[0]"), ("beside", "[1]")]
+            .map(|(name, queues)| config(name, queues, pins));
 
         let daemon = Daemon::start(first.clone()).unwrap();
         Attached::open("w1", pins).unwrap().add_job(5, HostJobEntry::default()).unwrap();
-        let refused = Daemon::start(second).unwrap_err();
-        assert!(matches!(&refused, DaemonError::Backend(BackendError::Xdp(_))), "{refused}");
-        assert_eq!(jobs(pins), [5], "of the daemon that lives");
+        for other in [second, beside] {
+            let refused = Daemon::start(other).unwrap_err();
+            assert!(matches!(&refused, DaemonError::Backend(BackendError::Xdp(_))), "{refused}");
+            let holder = format!("in use by process {}", std::process::id());
+            assert!(refused.to_string().contains(&holder), "{refused}");
+            assert_eq!(jobs(pins), [5], "of the daemon that lives");
+        }
         daemon.stop();
 
         assert_eq!(jobs(pins), [5], "nobody has ended it");

@@ -123,7 +123,7 @@ fn attach_aggregator(pins: &Path) {
         slots: 64,
         ..sumac_agg::AttachOptions::new(ports.map(str::to_owned).to_vec())
     };
-    let (aggregator, _) = sumac_agg::attach(&options).unwrap();
+    let aggregator = sumac_agg::attach(&options).unwrap().aggregator;
     let worker = |n: u8| WorkerEntry {
         ip: Ipv4Addr::new(10, 0, n, 2).to_bits(),
         port: BASE_PORT,

@@ -1,7 +1,10 @@
 //! Checks of one interface: state, program, MTU, queues and rings.
 
 use nix::errno::Errno;
-use sumac_loader::{Interface, Variant, interface, preflight};
+use sumac_loader::{
+    BoundXdpMode, Interface, Variant, interface, preflight,
+    program::{self, ProgramOwner},
+};
 use sumac_wire::{
     MAX_ELEMENTS, admit,
     frame::{IPV4_LEN, UDP_LEN},
@@ -68,21 +71,25 @@ fn program(interface: &Interface, attached: &Result<Attached, OpenError>) -> Che
         ),
         Ok(attached) => Check::ok(format!("attached in {} mode", attached.mode())),
         Err(OpenError::NotAttached { .. }) => match interface.xdp.first() {
-            Some(foreign) => Check::fail(
-                format!("XDP program {} ({}) is on {name} and is not Sumac's", foreign.id, foreign.mode),
-                format!(
-                    "bpftool prog show id {}; when it is stale: ip link set dev {name} xdp off",
-                    foreign.id
-                ),
-            ),
+            Some(found) => occupied(name, found.id, found.mode, program::owner(found.id)),
             None => Check::warn("not attached: the daemon would use UDP", again),
         },
         Err(OpenError::Detached { path, .. }) => {
             Check::fail(format!("stale pins at {}: their program is not on {name}", path.display()), again)
         }
         Err(error @ OpenError::System { .. }) => Check::fail(error.to_string(), "run it as root"),
-        Err(error) => Check::fail(error.to_string(), format!("sumac clean, then {again}")),
+        Err(error) => Check::fail(error.to_string(), again),
     }
+}
+
+/// Returns the finding of a program that has no pins here.
+fn occupied(name: &str, id: u32, mode: BoundXdpMode, owner: ProgramOwner) -> Check {
+    let whose = match owner {
+        ProgramOwner::Aggregator => "Sumac's aggregator, which is no worker's host program",
+        ProgramOwner::Host => "Sumac's host program, pinned elsewhere",
+        ProgramOwner::Stranger => "not Sumac's",
+    };
+    Check::fail(format!("XDP program {id} ({mode}) is on {name}: {whose}"), owner.advice(name))
 }
 
 fn mtu(interface: &Interface, elements: u16) -> Check {
@@ -183,6 +190,15 @@ mod tests {
         }
         let remedy = mtu(&veth(1500), 360).remedy.unwrap();
         assert!(remedy.contains("at most 352 elements"), "{remedy}");
+    }
+
+    #[test]
+    fn the_aggregators_programs_are_never_to_be_removed_by_hand() {
+        for owner in [ProgramOwner::Aggregator, ProgramOwner::Host] {
+            let check = occupied("eth1", 7, BoundXdpMode::Driver, owner);
+            assert!(check.found.contains("Sumac's") && !check.found.contains("not Sumac's"), "{check:?}");
+            assert!(!check.remedy.unwrap().contains("xdp off"), "{owner:?}");
+        }
     }
 
     #[test]
