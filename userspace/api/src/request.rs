@@ -98,6 +98,19 @@ impl Command {
             CollectiveKind::Allgather => Command::Allgather(operation),
         }
     }
+
+    /// Whether it submits an operation.
+    #[must_use]
+    pub fn submits(&self) -> bool {
+        matches!(
+            self,
+            Command::Allreduce(_)
+                | Command::Broadcast(_)
+                | Command::Reduce(_)
+                | Command::ReduceScatter(_)
+                | Command::Allgather(_)
+        )
+    }
 }
 
 /// One message of a client.

@@ -38,6 +38,7 @@ pub use coordinator::{Grant, Outcome};
 pub use failure::{FailureKind, JobFailure, Refusal, RefusalKind};
 pub use message::{DenialKind, JoinRequest, WorkerHost};
 pub use plane::{DataPlane, NoDataPlane, PlaneKind};
+pub use rate_limiter::RateLimiter;
 pub use secret::{Credential, Fingerprint, JoinToken, Secret, SecretError};
 pub use server::Secrets;
 pub use tls::{Identity, TlsError, Trust};

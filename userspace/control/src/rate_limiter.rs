@@ -1,4 +1,4 @@
-//! Limits log messages about strangers, so that nobody who can reach the port fills the disk.
+//! Limits log messages that strangers or trainers can cause, so that nobody fills the disk.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -9,8 +9,10 @@ const WINDOW: Duration = Duration::from_secs(1);
 const PER_WINDOW: u32 = 5;
 
 /// Limits one kind of message to five a second, and counts the others.
+#[derive(Debug)]
 pub struct RateLimiter(Mutex<Window>);
 
+#[derive(Debug)]
 struct Window {
     began: Instant,
     allowed: u32,

@@ -21,10 +21,11 @@ use crate::datapath::DatapathStats;
 use crate::job::{Job, JobHandle, Plan};
 use crate::jobs::JobTable;
 use crate::operations::Client;
+use crate::pace::CommandPace;
 use crate::parameter::{self, ParameterHostError, ParameterHostTask, ParameterJobs};
+use crate::quotas::{Quotas, Reservation};
 use crate::sandbox;
 use crate::server::{Permissions, ServeError, Server, Sessions, listen};
-use crate::session::MemoryBudget;
 
 /// The time for jobs to leave their coordinators at shutdown.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -108,7 +109,7 @@ impl PreparedDaemon {
         let jobs = Arc::new(JobTable::default());
         let sink = jobs.clone();
         let backend = Backend::start(backend, &config, Arc::new(move |event| sink.deliver(event)))?;
-        let memory = Arc::new(MemoryBudget::new(config.memory_bytes()));
+        let quotas = Quotas::new(&config);
         let state = Arc::new(DaemonState {
             config,
             control_planes: resolved.control_planes,
@@ -116,7 +117,8 @@ impl PreparedDaemon {
             jobs,
             parameter_jobs: ParameterJobs::default(),
             sessions: Sessions::default(),
-            memory,
+            quotas,
+            pace: CommandPace::default(),
             sandbox,
             runtime: runtime.handle().clone(),
         });
@@ -194,7 +196,8 @@ pub(crate) struct DaemonState {
     /// The jobs that this host is a parameter host of.
     pub(crate) parameter_jobs: ParameterJobs,
     pub(crate) sessions: Sessions,
-    pub(crate) memory: Arc<MemoryBudget>,
+    pub(crate) quotas: Quotas,
+    pub(crate) pace: CommandPace,
     sandbox: Option<SandboxReply>,
     runtime: tokio::runtime::Handle,
 }
@@ -206,11 +209,12 @@ impl DaemonState {
         open: Open,
         client: Client,
         request: u64,
+        reserved: Arc<Reservation>,
     ) -> Result<JobHandle, Failure> {
         let plan = Plan::new(&self.config, &self.control_planes, &open, &client.credentials)?;
         let (events, received) = mpsc::unbounded_channel();
         let handle = JobHandle(events.clone());
-        let job = Job { daemon: self.clone(), plan, client, request, events };
+        let job = Job { daemon: self.clone(), plan, client, request, events, _reserved: reserved };
         self.runtime.spawn(job.run(received));
         Ok(handle)
     }

@@ -59,30 +59,6 @@ impl ActiveJob {
             None => denied(format!("user {} has opened it, not user {uid}", self.uid)),
         }
     }
-
-    fn stats(&self, name: &str, sum: LaneStats, lanes: &[LaneStats]) -> Result<JobStats, Failure> {
-        let (operations_submitted, operations_ended, clients) = self.operations.counts();
-        let reply = &self.reply;
-        Ok(JobStats {
-            name: name.to_owned(),
-            job: sum.job,
-            epoch: reply.epoch,
-            rank: reply.rank,
-            world: reply.world,
-            state: sum.state.to_owned(),
-            error: sum.error.unwrap_or_default(),
-            clients,
-            mode: reply.mode,
-            slots: reply.slots,
-            slots_reason: reply.slots_reason.clone(),
-            dynamic: reply.dynamic.clone(),
-            elements: reply.elements,
-            operations_submitted,
-            operations_ended,
-            engine: json(&sum.engine)?,
-            lanes: json_list(lanes)?,
-        })
-    }
 }
 
 /// A reserved name, released when dropped: a host is one worker of a job.
@@ -238,12 +214,46 @@ impl JobTable {
 
     /// Returns the statistics of the jobs that the data path has measured, from the sum of their lanes and the lanes.
     pub(crate) fn stats(&self, measured: Vec<(LaneStats, Vec<LaneStats>)>) -> Result<Vec<JobStats>, Failure> {
-        let rows = self.lock();
-        let stats = measured.into_iter().filter_map(|(sum, lanes)| {
+        // The data path's threads take the lock with every operation that ends: the JSON is made without it.
+        let job = |(sum, lanes): (LaneStats, Vec<LaneStats>)| {
+            let rows = self.lock();
             let mut jobs = rows.iter().filter_map(|(name, row)| Some((name, row.job.as_ref()?)));
             let (name, job) = jobs.find(|(_, job)| job.reply.wire_job == sum.job)?;
-            Some(job.stats(name, sum, &lanes))
-        });
+            Some((name.clone(), job.reply.clone(), job.operations.clone(), sum, lanes))
+        };
+        let jobs: Vec<_> = measured.into_iter().filter_map(job).collect();
+        let stats = jobs
+            .into_iter()
+            .map(|(name, reply, operations, sum, lanes)| job_stats(name, reply, &operations, sum, lanes));
         stats.collect()
     }
+}
+
+fn job_stats(
+    name: String,
+    reply: OpenReply,
+    operations: &JobOperations,
+    sum: LaneStats,
+    lanes: Vec<LaneStats>,
+) -> Result<JobStats, Failure> {
+    let (operations_submitted, operations_ended, clients) = operations.counts();
+    Ok(JobStats {
+        name,
+        job: sum.job,
+        epoch: reply.epoch,
+        rank: reply.rank,
+        world: reply.world,
+        state: sum.state.to_owned(),
+        error: sum.error.unwrap_or_default(),
+        clients,
+        mode: reply.mode,
+        slots: reply.slots,
+        slots_reason: reply.slots_reason,
+        dynamic: reply.dynamic,
+        elements: reply.elements,
+        operations_submitted,
+        operations_ended,
+        engine: json(&sum.engine)?,
+        lanes: json_list(lanes)?,
+    })
 }

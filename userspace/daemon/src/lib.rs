@@ -20,6 +20,20 @@ macro_rules! ensure {
     };
 }
 
+/// Logs a message that trainers can cause, at most five times a second at each place; the others are counted.
+macro_rules! log_limited {
+    ($level:ident, $($message:tt)*) => {{
+        use std::sync::LazyLock;
+        use std::time::Instant;
+
+        static LIMITER: LazyLock<sumac_control::RateLimiter> =
+            LazyLock::new(|| sumac_control::RateLimiter::new(Instant::now()));
+        if let Some(suppressed) = LIMITER.allow(Instant::now()) {
+            tracing::$level!(suppressed, $($message)*);
+        }
+    }};
+}
+
 mod access;
 mod backend;
 pub mod config;
@@ -30,8 +44,10 @@ mod explain;
 mod job;
 mod jobs;
 mod operations;
+mod pace;
 mod parameter;
 mod path;
+mod quotas;
 mod sandbox;
 mod server;
 mod session;

@@ -13,20 +13,26 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sumac_api::{Channel, Code, Failure, FrameError, Outbound};
 
 use crate::access::{Credentials, UnknownPrincipal, gid};
 use crate::config::Config;
 use crate::daemon::DaemonState;
+use crate::quotas::{CONNECTION_BYTES, Reservation};
 use crate::session::{Notification, Session};
 use crate::wake_queue::WakeQueue;
 
-/// The limit of connections: each has a thread.
-const MAX_CLIENTS: usize = 256;
 /// The length of the kernel's queue of connections that are not accepted yet.
 const BACKLOG: i32 = 64;
 /// The pause of the accepting thread when the process has no descriptors or threads left.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// The CPU time that a connection takes before its first command.
+const ACCEPT_COST: Duration = Duration::from_micros(100);
+/// The longest delay of a connection's first command; beyond it the connection is refused.
+const MAX_DELAY: Duration = Duration::from_secs(5);
+/// The pause after a refused connection, so that a flood of them takes little of a CPU.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
 /// The time for sessions to end when the daemon stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -72,6 +78,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn start(daemon: Arc<DaemonState>, listener: OwnedFd) -> Result<Server, ServeError> {
         let (path, listener) = (daemon.config.socket.clone(), Arc::new(listener));
+        allow_open_files();
         let acceptor = Acceptor { daemon: daemon.clone(), listener: listener.clone(), connections: 0 };
         let thread = std::thread::Builder::new().name("sumac-accept".into()).spawn(move || acceptor.run());
         let thread = thread.map_err(system("start the thread that accepts at", &path))?;
@@ -96,6 +103,14 @@ impl Server {
         while self.daemon.sessions.len() > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+/// Raises the soft limit of open files to the hard one: each connection and each job has some.
+fn allow_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::debug!(%error, "cannot raise the limit of open files");
     }
 }
 
@@ -187,7 +202,7 @@ impl Acceptor {
                 // Shut down by [`Server::stop`].
                 Err(Errno::INVAL) => return,
                 Err(errno) => {
-                    tracing::error!(%errno, "cannot accept a trainer; are there too many open files?");
+                    log_limited!(error, %errno, "cannot accept a trainer; are there too many open files?");
                     std::thread::sleep(RETRY_PAUSE);
                 }
             }
@@ -197,52 +212,71 @@ impl Acceptor {
     fn accept(&mut self, socket: OwnedFd) {
         let checked = self.check(&socket);
         let channel = Channel::from_socket(socket);
-        let (credentials, notes) = match checked {
-            Ok(checked) => checked,
+        let Admitted { credentials, notes, reserved, resume } = match checked {
+            Ok(admitted) => admitted,
             Err(failure) => {
-                tracing::warn!(%failure, "a connection was refused");
+                log_limited!(warn, %failure, "a connection was refused");
                 if let Ok(bytes) = Outbound::failed(None, failure).encode() {
                     // The connection ends in any case.
                     let _ = channel.try_send(&bytes, &[]);
                 }
+                std::thread::sleep(REFUSAL_PAUSE);
                 return;
             }
         };
         self.connections += 1;
-        let entry = SessionEntry { daemon: self.daemon.clone(), connection: self.connections };
+        let entry =
+            SessionEntry { daemon: self.daemon.clone(), connection: self.connections, _reserved: reserved };
         self.daemon.sessions.lock().insert(self.connections, notes.clone());
-        let session = Session::new(self.daemon.clone(), channel, credentials, notes);
+        let session = Session::new(self.daemon.clone(), channel, credentials, notes, resume);
         let spawned = std::thread::Builder::new().name("sumac-session".into()).spawn(move || {
             let _entry = entry;
             session.run();
         });
         if let Err(error) = spawned {
             // The closure is dropped, which closes the connection and removes its entry.
-            tracing::error!(%error, "no thread for a trainer");
+            log_limited!(error, %error, "no thread for a trainer");
         }
     }
 
     /// Checks the process at the other end of a connection (SO_PEERCRED), and creates its notification queue.
-    fn check(&self, socket: &OwnedFd) -> Result<(Credentials, Arc<WakeQueue<Notification>>), Failure> {
+    fn check(&self, socket: &OwnedFd) -> Result<Admitted, Failure> {
         let peer = getsockopt(socket, PeerCredentials).map_err(|error| {
             Failure::new(Code::Internal, format!("cannot read the credentials of the connection: {error}"))
         })?;
         let own = rustix::process::geteuid().as_raw();
         check_user(peer.uid(), own, self.daemon.config.allow_uids.as_deref())?;
-        if self.daemon.sessions.len() >= MAX_CLIENTS {
-            let message = format!("this daemon serves {MAX_CLIENTS} connections already");
-            return Err(Failure::new(Code::Limit, message));
+        let (quotas, uid) = (&self.daemon.quotas, peer.uid());
+        let now = Instant::now();
+        let resume = self.daemon.pace.charge(uid, ACCEPT_COST, now);
+        if resume.is_some_and(|resume| resume > now + MAX_DELAY) {
+            let message =
+                format!("the commands and connections of user {uid} take too much of this daemon's time");
+            return Err(Failure::new(Code::Limit, message).hint("connect again later, and less often"));
         }
+        let reserved = [quotas.connections.reserve(uid, 1)?, quotas.held.reserve(uid, CONNECTION_BYTES)?];
         let notes =
             WakeQueue::new().map_err(|error| Failure::new(Code::Limit, format!("no eventfd: {error}")))?;
-        Ok((Credentials::new(peer.pid(), peer.uid(), peer.gid()), Arc::new(notes)))
+        let credentials = Credentials::new(peer.pid(), uid, peer.gid());
+        Ok(Admitted { credentials, notes: Arc::new(notes), reserved, resume })
     }
+}
+
+/// A connection that may be served.
+struct Admitted {
+    credentials: Credentials,
+    notes: Arc<WakeQueue<Notification>>,
+    /// In its user's shares: one of the connections, and its bytes.
+    reserved: [Reservation; 2],
+    /// The time of its first command; see [`crate::pace`].
+    resume: Option<Instant>,
 }
 
 /// The entry of a session, removed when dropped.
 struct SessionEntry {
     daemon: Arc<DaemonState>,
     connection: u64,
+    _reserved: [Reservation; 2],
 }
 
 impl Drop for SessionEntry {

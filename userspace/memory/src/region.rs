@@ -1,16 +1,16 @@
-//! A memfd that two processes map.
+//! A memfd that two processes map: the trainer makes it and allocates its pages, the daemon maps it.
 
 use std::{
     io,
     ops::Range,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
     sync::Arc,
 };
 
-use memmap2::MmapOptions;
+use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::{
-    fs::{self, FallocateFlags, MemfdFlags, SealFlags},
-    io::retry_on_intr,
+    fs::{self, FallocateFlags, MemfdFlags, SealFlags, SeekFrom},
+    io::{Errno, retry_on_intr},
 };
 
 use crate::lease::{Lease, LeaseError, Lender};
@@ -29,6 +29,23 @@ pub enum RegionError {
         "the memfd lacks F_SEAL_SHRINK; create it with MFD_ALLOW_SEALING and add the seal before registering it"
     )]
     NotSealed,
+    /// Two mappings of one file would allow two exclusive leases on the same bytes.
+    #[error(
+        "the memfd is registered, or was (it has F_SEAL_WRITE or F_SEAL_FUTURE_WRITE); register each memfd once, and \
+         create a new one for another region"
+    )]
+    Registered,
+    /// Without the seal that the daemon adds, a hole could be punched later.
+    #[error(
+        "the memfd has F_SEAL_SEAL, so the daemon cannot add F_SEAL_FUTURE_WRITE; leave F_SEAL_SEAL to it"
+    )]
+    CannotSeal,
+    /// The first access would allocate the page, and charge it to the daemon.
+    #[error(
+        "the memfd's page at byte {at} is not allocated; write to every page before registering it, or map it with \
+         MAP_POPULATE"
+    )]
+    Hole { at: u64 },
     #[error("the memfd has {actual} bytes, {announced} were announced; call ftruncate(2) before sealing it")]
     TooShort { announced: u64, actual: u64 },
     #[error("cannot {action} a shared region of {size} bytes: {source}")]
@@ -51,10 +68,14 @@ const NAME: &str = "sumac-tensor";
 /// `HUGETLBFS_MAGIC` of `linux/magic.h`.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
+/// The seals that end all writable mappings to come. They also forbid to punch holes (`shmem_fallocate`).
+const NO_WRITABLE_MAPPINGS: SealFlags = SealFlags::WRITE.union(SealFlags::FUTURE_WRITE);
+
 impl SharedRegion {
-    /// Creates and maps `size` zero bytes, sealed against shrinking and growing.
+    /// Creates and maps `size` zero bytes for a trainer, sealed against shrinking and growing.
     ///
-    /// The descriptor is for the other process; the mapping does not depend on it.
+    /// All pages are allocated and zeroed here, so that the kernel charges them to this process and not to the daemon.
+    /// The descriptor is for the daemon; the mapping does not depend on it.
     pub fn create(size: usize) -> Result<(SharedRegion, OwnedFd), RegionError> {
         let announced = size as u64;
         let fail = |action| system_error(action, announced);
@@ -62,39 +83,57 @@ impl SharedRegion {
         let fd = fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(fail("create"))?;
         fs::ftruncate(&fd, announced).map_err(fail("size"))?;
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        fs::fcntl_add_seals(&fd, seals).map_err(fail("seal"))?;
-        let region = SharedRegion::from_fd(fd.as_fd(), size)?;
-        Ok((region, fd))
+        // It reports exhausted memory as an error; populating the mapping does not.
+        retry_on_intr(|| fs::fallocate(&fd, FallocateFlags::empty(), 0, announced))
+            .map_err(fail("allocate"))?;
+        let mapping = map(MmapOptions::new().populate(), &fd, size)?;
+        fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(fail("seal"))?;
+        Ok((SharedRegion { lender: Arc::new(Lender::new(mapping)) }, fd))
     }
 
-    /// Maps the first `size` bytes of a memfd that another process created.
+    /// Maps the first `size` bytes of a memfd that a trainer created, and seals it against further writable mappings.
     ///
-    /// Refuses every file whose later access could raise SIGBUS: one that is no memfd, can shrink, is too short, or
-    /// whose pages cannot be allocated. The pages are allocated here.
+    /// Refuses every file whose later access could raise SIGBUS or allocate a page: one that is no memfd, can shrink, is
+    /// too short, or has a hole. After the seal no hole can be punched (fallocate(2) and `MADV_REMOVE` return EPERM), and
+    /// no process maps the file for writing once more. Kernel and seal decide between concurrent registrations.
     pub fn from_fd(fd: BorrowedFd<'_>, size: usize) -> Result<SharedRegion, RegionError> {
         let announced = size as u64;
         let fail = |action| system_error(action, announced);
         check_size(announced)?;
-        // F_GET_SEALS fails on everything but a memfd, so it comes first.
+        // F_GET_SEALS fails on everything but a memfd, so it comes first: other files may block in any call.
         let seals = fs::fcntl_get_seals(fd).map_err(|_| RegionError::NotMemfd)?;
-        // Huge pages are not reserved by fallocate(2) alone and may run out at the time of access.
+        // Huge pages may run out at the time of access.
         if fs::fstatfs(fd).map_err(fail("examine"))?.f_type as u64 == HUGETLBFS_MAGIC {
             return Err(RegionError::NotMemfd);
         }
+        if seals.intersects(NO_WRITABLE_MAPPINGS) {
+            return Err(RegionError::Registered);
+        }
+        // Files of a tmpfs have F_SEAL_SEAL alone.
         if !seals.contains(SealFlags::SHRINK) {
             return Err(RegionError::NotSealed);
+        }
+        if seals.contains(SealFlags::SEAL) {
+            return Err(RegionError::CannotSeal);
         }
         let stat = fs::fstat(fd).map_err(fail("examine"))?;
         let actual = u64::try_from(stat.st_size).unwrap_or(0);
         if actual < announced {
             return Err(RegionError::TooShort { announced, actual });
         }
-        retry_on_intr(|| fs::fallocate(fd, FallocateFlags::empty(), 0, announced))
-            .map_err(fail("allocate"))?;
-        let mapping = MmapOptions::new().len(size).populate().map_raw(fd.as_raw_fd());
-        let mapping =
-            mapping.map_err(|source| RegionError::System { action: "map", size: announced, source })?;
+        let mapping = map(&mut MmapOptions::new(), &fd, size)?;
+        // F_SEAL_SEAL makes it fail for all but the first of concurrent registrations.
+        fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL).map_err(|errno| match errno {
+            Errno::PERM => RegionError::Registered,
+            errno => system_error("seal", announced)(errno),
+        })?;
+        // Only now can no page disappear any more.
+        let hole = fs::seek(fd, SeekFrom::Hole(0)).map_err(fail("examine"))?;
+        if hole < announced {
+            return Err(RegionError::Hole { at: hole });
+        }
+        // Enters the pages into this process's page table; without it (before Linux 5.14) the first accesses do.
+        let _ = mapping.advise(Advice::PopulateWrite);
         Ok(SharedRegion { lender: Arc::new(Lender::new(mapping)) })
     }
 
@@ -113,7 +152,12 @@ impl SharedRegion {
     }
 }
 
-fn system_error(action: &'static str, size: u64) -> impl Fn(rustix::io::Errno) -> RegionError {
+fn map(options: &mut MmapOptions, fd: &impl AsRawFd, size: usize) -> Result<MmapRaw, RegionError> {
+    let mapping = options.len(size).map_raw(fd.as_raw_fd());
+    mapping.map_err(|source| RegionError::System { action: "map", size: size as u64, source })
+}
+
+fn system_error(action: &'static str, size: u64) -> impl Fn(Errno) -> RegionError {
     move |errno| RegionError::System { action, size, source: errno.into() }
 }
 
@@ -127,12 +171,24 @@ fn check_size(size: u64) -> Result<(), RegionError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
+    /// A memfd whose pages are allocated, with these seals.
     fn memfd(size: u64, seals: SealFlags) -> OwnedFd {
-        let fd = fs::memfd_create(NAME, MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
-        fs::ftruncate(&fd, size).unwrap();
+        let fd = sparse(size);
+        rustix::io::pwrite(&fd, &vec![0; size as usize], 0).unwrap();
         fs::fcntl_add_seals(&fd, seals).unwrap();
         fd
+    }
+
+    fn sparse(size: u64) -> OwnedFd {
+        let fd = fs::memfd_create(NAME, MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+        fs::ftruncate(&fd, size).unwrap();
+        fd
+    }
+
+    fn open(fd: &OwnedFd, size: usize) -> Result<(), RegionError> {
+        SharedRegion::from_fd(fd.as_fd(), size).map(|_| ())
     }
 
     #[test]
@@ -150,7 +206,6 @@ mod tests {
 
     #[test]
     fn a_descriptor_that_could_raise_sigbus_is_refused() {
-        let open = |fd: &OwnedFd, size| SharedRegion::from_fd(fd.as_fd(), size).map(|_| ());
         assert!(matches!(open(&memfd(4096, SealFlags::empty()), 4096), Err(RegionError::NotSealed)));
         assert!(matches!(open(&memfd(4096, SealFlags::GROW), 4096), Err(RegionError::NotSealed)));
         let short = memfd(4095, SealFlags::SHRINK);
@@ -167,7 +222,56 @@ mod tests {
     #[test]
     fn the_seal_prevents_shrinking() {
         let (region, fd) = SharedRegion::create(8192).unwrap();
-        assert_eq!(fs::ftruncate(&fd, 4096), Err(rustix::io::Errno::PERM));
+        assert_eq!(fs::ftruncate(&fd, 4096), Err(Errno::PERM));
         assert_eq!(region.len(), 8192);
+    }
+
+    #[test]
+    fn a_file_with_a_hole_is_refused() {
+        let fd = sparse(3 * 4096);
+        rustix::io::pwrite(&fd, &[1; 4097], 0).unwrap();
+        fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        assert!(matches!(open(&fd, 3 * 4096), Err(RegionError::Hole { at: 8192 })));
+        assert_eq!(fs::fstat(&fd).unwrap().st_blocks, 16, "the daemon has allocated a page");
+        // Pages beyond those that are registered do not count.
+        let fd = sparse(3 * 4096);
+        rustix::io::pwrite(&fd, &[1; 4097], 0).unwrap();
+        fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        open(&fd, 8192).unwrap();
+    }
+
+    #[test]
+    fn no_hole_can_be_punched_under_the_daemon() {
+        let (_mine, fd) = SharedRegion::create(8192).unwrap();
+        let daemons = SharedRegion::from_fd(fd.as_fd(), 8192).unwrap();
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert_eq!(fs::fallocate(&fd, punch, 0, 4096), Err(Errno::PERM));
+        assert_eq!(fs::seek(&fd, SeekFrom::Hole(0)), Ok(8192));
+        assert_eq!(daemons.lease(0..8192, 0..8192).unwrap().input(0, 8192).map(<[u8]>::len), Some(8192));
+    }
+
+    #[test]
+    fn a_file_is_registered_once() {
+        let (_mine, fd) = SharedRegion::create(4096).unwrap();
+        let first = SharedRegion::from_fd(fd.as_fd(), 4096).unwrap();
+        assert!(matches!(open(&fd, 4096), Err(RegionError::Registered)));
+        drop(first);
+        // Its trainer may still write to it, and the kernel maps it no more.
+        assert!(matches!(open(&fd, 4096), Err(RegionError::Registered)));
+        let closed = memfd(4096, SealFlags::SHRINK | SealFlags::SEAL);
+        assert!(matches!(open(&closed, 4096), Err(RegionError::CannotSeal)));
+    }
+
+    #[test]
+    fn one_of_concurrent_registrations_succeeds() {
+        for _ in 0..50 {
+            let (_mine, fd) = SharedRegion::create(4096).unwrap();
+            let registered: usize = std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    (0..4).map(|_| scope.spawn(|| SharedRegion::from_fd(fd.as_fd(), 4096).ok())).collect();
+                threads.into_iter().filter_map(|thread| thread.join().unwrap()).count()
+            });
+            assert_eq!(registered, 1);
+        }
     }
 }

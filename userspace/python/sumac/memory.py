@@ -118,9 +118,11 @@ class Memory:
     def _register(self, size: int) -> tuple[mmap.mmap, int]:
         file = os.memfd_create("sumac-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(file, size)
+            # Allocated and zeroed here, so that the kernel charges the pages to this process. The file is mapped before it
+            # is registered: the daemon seals it against further writable mappings.
+            os.posix_fallocate(file, 0, size)
+            memory = mmap.mmap(file, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-            memory = mmap.mmap(file, size)
             reply, _ = self._connection.call("register", (file,), size=size)
         finally:
             os.close(file)

@@ -6,8 +6,10 @@
 use std::collections::VecDeque;
 
 const BITS: u64 = u64::BITS as u64;
+/// The table shrinks when it uses less than one word in this many.
+const SHRINK: usize = 8;
 
-/// A bit for each chunk from the first operation in progress to the end of the stream.
+/// A bit for each chunk from the first operation in progress to the last chunk with a result.
 #[derive(Debug)]
 pub(crate) struct ReceivedChunks {
     words: VecDeque<u64>,
@@ -19,14 +21,13 @@ impl ReceivedChunks {
         ReceivedChunks { words: VecDeque::new(), first: first / BITS }
     }
 
-    pub fn extend(&mut self, end: u64) {
-        let words = end.div_ceil(BITS).saturating_sub(self.first);
-        self.words.resize((words as usize).max(self.words.len()), 0);
-    }
-
     pub fn forget(&mut self, before: u64) {
         while self.first < before / BITS && self.words.pop_front().is_some() {
             self.first += 1;
+        }
+        // Queued operations take no memory, nor do those that have ended.
+        if self.words.len() < self.words.capacity() / SHRINK {
+            self.words.shrink_to(self.words.len() * 2);
         }
     }
 
@@ -41,10 +42,12 @@ impl ReceivedChunks {
     }
 
     pub fn insert(&mut self, seq: u64) {
-        let at = (seq / BITS).checked_sub(self.first);
-        if let Some(word) = at.and_then(|at| self.words.get_mut(at as usize)) {
-            *word |= 1 << (seq % BITS);
+        let Some(at) = (seq / BITS).checked_sub(self.first) else { return };
+        let at = at as usize;
+        if at >= self.words.len() {
+            self.words.resize(at + 1, 0);
         }
+        self.words[at] |= 1 << (seq % BITS);
     }
 }
 
@@ -56,6 +59,16 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn chunks_without_a_result_take_no_memory() {
+        let mut received = ReceivedChunks::new(0);
+        assert!(!received.contains(1 << 40));
+        (0..1 << 20).for_each(|seq| received.insert(seq));
+        assert!(received.words.capacity() as u64 <= (1 << 20) / BITS * 2);
+        received.forget(1 << 20);
+        assert!(received.words.capacity() < 64, "{}", received.words.capacity());
+    }
+
     proptest! {
         #[test]
         fn behaves_like_a_set(first in 0..1000u64, steps in proptest::collection::vec(1..200u64, 1..40)) {
@@ -64,7 +77,6 @@ mod tests {
             for (step, grow) in steps.into_iter().enumerate() {
                 let begin = end;
                 end += grow;
-                received.extend(end);
                 for seq in (begin..end).step_by(3) {
                     received.insert(seq);
                     set.insert(seq);

@@ -143,7 +143,6 @@ impl Stream {
         let first_seq = self.end - operation.skip.min(chunks).min(self.end);
         let remaining = first_seq + chunks - self.end;
         self.end = first_seq + chunks;
-        self.received.extend(self.end);
         if remaining == 0 {
             self.ended.push_back(number);
         }

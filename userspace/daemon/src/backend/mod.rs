@@ -157,7 +157,7 @@ impl Backend {
         match self.peer(address, terms.checksum) {
             Ok(peer) => Ok(Some(peer)),
             Err(error) if terms.is_dynamic() => {
-                tracing::warn!(job = terms.job, %error, "no path to the aggregator; sending straight to the parameter hosts");
+                log_limited!(warn, job = terms.job, %error, "no path to the aggregator; sending straight to the parameter hosts");
                 Ok(None)
             }
             Err(error) => Err(Failure::new(Code::Unreachable, format!("the data plane: {error}"))),
@@ -176,7 +176,7 @@ impl Backend {
         let path = |to: SocketAddrV4| match (self.peer(to, checksum), aggregator) {
             (Ok(peer), _) => Ok(peer),
             (Err(error), Some(aggregator)) => {
-                tracing::warn!(job, %error, "no path of its own to a {role}; sending to it by the aggregator");
+                log_limited!(warn, job, %error, "no path of its own to a {role}; sending to it by the aggregator");
                 Ok(Peer { ip: *to.ip(), base_port: to.port(), ..*aggregator })
             }
             (Err(error), None) => Err(Failure::new(Code::Unreachable, format!("the {role}: {error}"))),

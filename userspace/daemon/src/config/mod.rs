@@ -18,6 +18,9 @@ pub(crate) use self::access::USER;
 pub use self::access::{AccessRule, Principal};
 pub use self::host_port::{HostPort, ResolveError};
 
+/// The least default of `buffers_mib`, in bytes.
+const MIN_BUFFERS: u64 = 512 << 20;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendChoice {
@@ -91,8 +94,10 @@ pub struct Config {
     pub scale: Option<f32>,
     #[serde(default = "yes")]
     pub checksum: bool,
-    /// The daemon allocates registered memory, so without a limit a trainer could exhaust the host's.
+    /// The limit of trainers' memory that is mapped; absent: the host's memory.
     pub memory_mib: Option<u64>,
+    /// The limit of the daemon's own memory for trainers; absent: an eighth of the host's, at least [`MIN_BUFFERS`].
+    pub buffers_mib: Option<u64>,
     #[serde(default = "default_join_timeout")]
     pub join_timeout_s: f64,
     /// Whether system calls are restricted to those that the daemon uses (seccomp).
@@ -212,7 +217,14 @@ impl Config {
     pub fn memory_bytes(&self) -> u64 {
         match self.memory_mib {
             Some(mib) => mib.saturating_mul(1 << 20),
-            None => crate::datapath::host_memory() / 2,
+            None => crate::datapath::host_memory(),
+        }
+    }
+
+    pub fn buffer_bytes(&self) -> u64 {
+        match self.buffers_mib {
+            Some(mib) => mib.saturating_mul(1 << 20),
+            None => (crate::datapath::host_memory() / 8).max(MIN_BUFFERS),
         }
     }
 

@@ -42,6 +42,7 @@ fn every_key_of_the_documentation_is_known() {
         scale = 65536.0
         checksum = false
         memory_mib = 100
+        buffers_mib = 50
         join_timeout_s = 2.5
         seccomp = false
         [control_planes.east]
@@ -60,7 +61,7 @@ fn every_key_of_the_documentation_is_known() {
     assert_eq!(config.allow_uids, Some(vec![1000, 1001]));
     assert!(config.default_credential().unwrap().is_some());
     assert_eq!(config.aggregator.as_ref().unwrap().to_string(), "10.77.0.1:48600");
-    assert_eq!(config.memory_bytes(), 100 << 20);
+    assert_eq!((config.memory_bytes(), config.buffer_bytes()), (100 << 20, 50 << 20));
 }
 
 #[test]

@@ -197,8 +197,18 @@ impl Datapath {
         removed.is_some_and(|removed| removed.contains(&true))
     }
 
+    /// Returns the threads' reports, none older than this call; `None` when a thread has ended. It may wait for a few
+    /// milliseconds: a thread makes reports at intervals, however many are asked for.
     pub fn stats(&self) -> Option<Vec<DatapathStats>> {
-        self.on_all(|thread| thread.stats())
+        let ask = |link: &Link| {
+            let wanted = link.snapshot.ask();
+            if wanted.is_first {
+                link.wake();
+            }
+            wanted
+        };
+        let wanted: Vec<_> = self.links.iter().map(ask).collect();
+        self.links.iter().zip(wanted).map(|(link, wanted)| link.snapshot.wait(wanted)).collect()
     }
 
     /// Ends all jobs and the threads. The first call returns the threads' last reports.

@@ -17,6 +17,7 @@ use sumac_wire::Header;
 
 use super::frame_io::Received;
 use super::job::{Event, EventSink};
+use super::snapshot::Snapshot;
 use super::thread::DatapathThread;
 
 /// The capacity of a handoff queue. Packets beyond it are dropped, as in a NIC's queue, and retransmitted.
@@ -46,13 +47,15 @@ pub(super) struct Link {
     commands: Sender<Command>,
     pub(super) wake: Arc<EventFd>,
     pub(super) handoffs: Arc<ArrayQueue<Handoff>>,
+    pub(super) snapshot: Arc<Snapshot>,
 }
 
 impl Link {
     pub(super) fn new() -> io::Result<(Link, Receiver<Command>)> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let (commands, received) = channel();
-        Ok((Link { commands, wake, handoffs: Arc::new(ArrayQueue::new(HANDOFF_CAPACITY)) }, received))
+        let handoffs = Arc::new(ArrayQueue::new(HANDOFF_CAPACITY));
+        Ok((Link { commands, wake, handoffs, snapshot: Arc::default() }, received))
     }
 
     /// Queues a command. Returns `false` when the thread has ended.
@@ -71,7 +74,7 @@ impl Link {
         has_room
     }
 
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         // The counter can only be full of wake-ups that are still unread.
         let _ = self.wake.write(1);
     }

@@ -13,6 +13,7 @@ pub mod job;
 mod lane;
 mod links;
 mod parameter;
+mod snapshot;
 pub mod stats;
 mod thread;
 pub mod udp;

@@ -14,6 +14,8 @@ use super::stats::DatapathStats;
 
 /// The longest wait at shutdown for sent frames to complete.
 const QUIESCE_TIMEOUT: Duration = Duration::from_millis(500);
+/// The most commands in a round: those who send them do not stop packets.
+const COMMANDS: usize = 64;
 /// The pause after a failed system call, so that a lasting error does not occupy the CPU.
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
 
@@ -28,6 +30,8 @@ pub(super) struct DatapathThread {
     commands: Receiver<Command>,
     /// Ends the loop after the current command.
     pub(super) is_stopping: bool,
+    /// The time of the last published report.
+    published: Option<Instant>,
 }
 
 impl DatapathThread {
@@ -40,7 +44,7 @@ impl DatapathThread {
         commands: Receiver<Command>,
     ) -> DatapathThread {
         let stats = DatapathStats { name, ..DatapathStats::default() };
-        DatapathThread { io, engines, stats, start, link, commands, is_stopping: false }
+        DatapathThread { io, engines, stats, start, link, commands, is_stopping: false, published: None }
     }
 
     pub(super) fn now(&self) -> Time {
@@ -48,23 +52,41 @@ impl DatapathThread {
     }
 
     pub(super) fn run(mut self) -> DatapathStats {
-        while self.execute() {
+        loop {
+            let is_idle = self.execute();
+            if self.is_stopping {
+                break;
+            }
             self.stats.rounds += 1;
             let received = self.receive();
             let is_done = self.advance();
-            if received == 0 && is_done {
+            self.publish();
+            if received == 0 && is_done && is_idle {
                 self.sleep();
             }
         }
         self.finish()
     }
 
+    /// Executes commands. Returns `false` when there may be more.
     fn execute(&mut self) -> bool {
-        while !self.is_stopping {
+        for _ in 0..COMMANDS {
             let Ok(command) = self.commands.try_recv() else { return true };
             command(self);
+            if self.is_stopping {
+                break;
+            }
         }
         false
+    }
+
+    fn publish(&mut self) {
+        let Some(due) = self.link.snapshot.due(self.published) else { return };
+        let now = Instant::now();
+        if due <= now {
+            self.published = Some(now);
+            self.link.snapshot.publish(|| self.stats());
+        }
     }
 
     fn receive(&mut self) -> usize {
@@ -89,7 +111,8 @@ impl DatapathThread {
 
     fn sleep(&mut self) {
         self.stats.sleeps += 1;
-        let deadline = self.engines.deadline().map(|time| self.start + Duration::from_nanos(time.0));
+        let timer = self.engines.deadline().map(|time| self.start + Duration::from_nanos(time.0));
+        let deadline = timer.into_iter().chain(self.link.snapshot.due(self.published)).min();
         let outcome = self.io.wait(deadline, self.link.wake.as_fd());
         if self.check("wait", outcome) == Some(true) {
             // Resets the eventfd; the commands are in the channel.
@@ -133,5 +156,11 @@ impl DatapathThread {
             tracing::error!(datapath = self.stats.name, frames = ?stats.port.frames, "frames are missing; please report it");
         }
         stats
+    }
+}
+
+impl Drop for DatapathThread {
+    fn drop(&mut self) {
+        self.link.snapshot.end();
     }
 }

@@ -88,7 +88,7 @@ impl<'a> EventLoop<'a> {
         let renewed = blocking(move || daemon.backend.renew_job(&grant)).await;
         match renewed.and_then(|renewed| renewed) {
             Ok(()) => {
-                tracing::info!(job = self.job.plan.spec.job, epoch, "a worker was replaced; continuing");
+                log_limited!(info, job = self.job.plan.spec.job, epoch, "a worker was replaced; continuing");
                 self.job.daemon.jobs.with(job, |job| job.reply.epoch = epoch);
                 if let Some(point) = self.operations.resume_point(&resume) {
                     self.member.post(Post::ResumePoint { epoch, point });
@@ -202,7 +202,7 @@ impl<'a> EventLoop<'a> {
         }
         let rank = departed.first().copied().unwrap_or_default();
         let reason = format!("has left job {:?} while sums were outstanding here", self.job.plan.spec.job);
-        tracing::warn!(?departed, job = self.job.plan.spec.job, "sums wait for workers that have left");
+        log_limited!(warn, ?departed, job = self.job.plan.spec.job, "sums wait for workers that have left");
         Some(End::ours(JobError::Worker { rank, reason }))
     }
 }
@@ -216,7 +216,8 @@ async fn log_standstill(job: &Job, operations: &JobOperations) -> Infallible {
         let daemon = job.daemon.clone();
         let results = blocking(move || daemon.backend.results(number)).await.ok().flatten();
         if outstanding > 0 && results.is_some() && results == before {
-            tracing::warn!(
+            log_limited!(
+                warn,
                 job = job.plan.spec.job,
                 outstanding,
                 results,

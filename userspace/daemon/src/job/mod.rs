@@ -21,6 +21,7 @@ use crate::daemon::DaemonState;
 use crate::explain;
 use crate::jobs::ActiveJob;
 use crate::operations::{Client, ClientId, JobOperations, UnattributedFault};
+use crate::quotas::{Reservation, job_bytes};
 use crate::session::{Notification, OpenedJob};
 
 pub(crate) use self::plan::Plan;
@@ -82,6 +83,8 @@ pub(crate) struct Job {
     pub(crate) client: Client,
     pub(crate) request: u64,
     pub(crate) events: UnboundedSender<JobEvent>,
+    /// One of the jobs in its user's share: the task may outlast the session.
+    pub(crate) _reserved: Arc<Reservation>,
 }
 
 enum End {
@@ -126,8 +129,13 @@ impl Job {
             Ok(begins) => begins,
             Err(failure) => return self.abort(member, failure).await,
         };
+        let uid = self.client.credentials.uid;
+        let _held = match self.daemon.quotas.held.reserve(uid, job_bytes(&grant.terms)) {
+            Ok(held) => held,
+            Err(failure) => return self.abort(member, failure).await,
+        };
         let (name, wire_job, epoch) = (&self.plan.spec.job, grant.terms.job, grant.terms.epoch);
-        tracing::info!(job = name, wire_job, epoch, "all workers have joined");
+        log_limited!(info, job = name, wire_job, epoch, "all workers have joined");
         let mut reply = self.reply(&grant, &point);
         let operations = Arc::new(JobOperations::new(
             grant.terms.clone(),
@@ -195,12 +203,12 @@ impl Job {
                 let failure = Failure::new(Code::JobFailed, "the client that opened the job has closed it");
                 operations.end(&failure, |client| client != ClientId::OPENER);
                 leave(member, Outcome::Done).await;
-                tracing::info!(job = name, wire_job = job, "closed");
+                log_limited!(info, job = name, wire_job = job, "closed");
                 self.client.notify(Notification::Closed { request, job: self.client.handle });
             }
             End::Failed { error, failure, outcome } => {
                 let by = if outcome.is_some() { "by this host" } else { "for all workers" };
-                tracing::warn!(job = name, wire_job = job, %failure, "ended {by}");
+                log_limited!(warn, job = name, wire_job = job, %failure, "ended {by}");
                 self.daemon.backend.datapath.fail_job(job, &error);
                 self.clear(job).await;
                 if let Some(outcome) = outcome {
@@ -261,7 +269,7 @@ impl Job {
 
     fn notify_opened(&self, result: Result<Box<OpenedJob>, Failure>) {
         if let Err(failure) = &result {
-            tracing::warn!(job = self.plan.spec.job, rank = self.plan.spec.rank, %failure, "cannot open a job");
+            log_limited!(warn, job = self.plan.spec.job, rank = self.plan.spec.rank, %failure, "cannot open a job");
         }
         self.client.notify(Notification::Opened { request: self.request, job: self.client.handle, result });
     }
@@ -270,7 +278,7 @@ impl Job {
 async fn leave(member: Member, outcome: Outcome) {
     if let Err(error) = member.leave(outcome).await {
         // The coordinator detects it by the missing heartbeats.
-        tracing::warn!(%error, "cannot leave the job at its coordinator");
+        log_limited!(warn, %error, "cannot leave the job at its coordinator");
     }
 }
 

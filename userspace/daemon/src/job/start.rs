@@ -143,7 +143,7 @@ impl Job {
                 // While the slowest worker measures, this one's trainer may disconnect.
                 event = events.recv() => return Err(interruption(event)),
             };
-            tracing::info!(job = self.plan.spec.job, slots, reason, "the window is chosen");
+            log_limited!(info, job = self.plan.spec.job, slots, reason, "the window is chosen");
             (reply.slots, reply.slots_reason) = (slots, reason);
             let (daemon, job) = (self.daemon.clone(), reply.wire_job);
             daemon.jobs.with(job, |job| {

@@ -7,6 +7,7 @@ use sumac_api::Failure;
 use sumac_job::{OperationDescriptor, OperationId};
 
 use super::ClientId;
+use crate::quotas::Reservation;
 use crate::session::Outcome;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +48,8 @@ pub(super) struct InFlight {
     started: u64,
     finished: u64,
     end: FragmentEnd,
+    /// Dropped with the operation.
+    _held: Option<Reservation>,
 }
 
 impl InFlight {
@@ -56,9 +59,11 @@ impl InFlight {
         op: u64,
         fragments: usize,
         missed: Vec<(u64, u64)>,
+        held: impl Into<Option<Reservation>>,
     ) -> InFlight {
         let (started, finished, end) = (u64::MAX, 0, FragmentEnd::Complete);
-        InFlight { descriptor, client, op, missed, fragments_left: fragments, started, finished, end }
+        let (fragments_left, _held) = (fragments, held.into());
+        InFlight { descriptor, client, op, missed, fragments_left, started, finished, end, _held }
     }
 
     /// Records the end of a fragment, with its times on the data path's clock. Returns whether it was the last.
@@ -141,7 +146,7 @@ mod tests {
             name: None,
             is_urgent: false,
         };
-        InFlight::new(descriptor, ClientId::OPENER, 1, fragments, Vec::new())
+        InFlight::new(descriptor, ClientId::OPENER, 1, fragments, Vec::new(), None)
     }
 
     #[test]

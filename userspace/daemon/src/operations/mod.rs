@@ -35,12 +35,18 @@ use crate::access::Credentials;
 use crate::backend::{Backend, stopped};
 use crate::explain::bounded;
 use crate::job::JobEvent;
+use crate::quotas::{Reservation, operation_bytes};
 use crate::session::{LeasedBuffer, Notification, Outcome};
 use crate::wake_queue::WakeQueue;
 
 pub(crate) use self::fragment::ElementRanges;
 pub(crate) use self::in_flight::{FragmentEnd, UnattributedFault};
 pub(crate) use self::lanes::is_valid;
+
+/// The most chunks of an operation: the largest tensor has so many of 256 elements.
+const MAX_CHUNKS: u64 = 1 << 24;
+/// The most outstanding operations of a job, over all its connections.
+const MAX_OUTSTANDING: u64 = 4096;
 
 /// A connection of a job: its opener's, or one that attached.
 #[derive(Clone, Debug)]
@@ -72,6 +78,8 @@ pub(crate) struct Submission {
     pub(crate) client: ClientId,
     pub(crate) op: u64,
     pub(crate) ranges: ElementRanges,
+    /// Its part of its user's share of the daemon's memory.
+    pub(crate) held: Reservation,
 }
 
 #[derive(Debug)]
@@ -110,6 +118,8 @@ struct State {
     ended_with_job: usize,
     submitted: u64,
     ended: u64,
+    /// One cancellation ends the job; the task need not hear of more.
+    is_cancelled: bool,
     closed: Option<Failure>,
 }
 
@@ -141,6 +151,22 @@ impl JobOperations {
         JobOperations { terms, rank, events, state: Mutex::new(state) }
     }
 
+    /// Returns the bytes that the daemon holds for an operation until it ends. Refuses one of too many chunks.
+    pub(crate) fn held_bytes(&self, descriptor: &OperationDescriptor) -> Result<u64, Failure> {
+        let per_chunk = self.per_chunk(descriptor).max(1);
+        let chunks = descriptor.count.div_ceil(per_chunk);
+        if chunks > MAX_CHUNKS {
+            let message =
+                format!("{} elements in packets of {per_chunk} are {chunks} packets", descriptor.count);
+            return Err(Failure::new(
+                Code::Limit,
+                format!("{message}; an operation has at most {MAX_CHUNKS}"),
+            )
+            .hint("open the job with larger `elements`, or split the tensor"));
+        }
+        Ok(operation_bytes(chunks, self.terms.shards))
+    }
+
     /// Returns the elements of an operation's tensor in a full packet.
     fn per_chunk(&self, descriptor: &OperationDescriptor) -> u64 {
         let codec = Codec::new(self.terms.world, self.terms.wire, Scale::Block);
@@ -168,6 +194,11 @@ impl JobOperations {
         let mut state = self.lock();
         if let Some(failure) = &state.closed {
             return Err(failure.clone());
+        }
+        if state.submitted.saturating_sub(state.ended) >= MAX_OUTSTANDING {
+            let message =
+                format!("{MAX_OUTSTANDING} operations of this job are outstanding, the most it may have");
+            return Err(Failure::new(Code::Limit, message).hint("wait for one first"));
         }
         let prepared = self.prepare(submission, lease)?;
         state.submitted += 1;
@@ -199,7 +230,7 @@ impl JobOperations {
 
     /// Assigns an operation its id, and submits its fragments to their lanes.
     fn launch(&self, backend: &Backend, state: &mut State, prepared: Prepared) -> Result<(), Failure> {
-        let Prepared { submission: Submission { descriptor, priority, client, op, .. }, fragments } =
+        let Prepared { submission: Submission { descriptor, priority, client, op, held, .. }, fragments } =
             prepared;
         let id = state.next;
         state.next = id.next();
@@ -222,7 +253,7 @@ impl JobOperations {
             state.complete(client, op, Outcome { duration_ns: 0, error: None, missed });
             return Ok(());
         }
-        state.in_flight.insert(id, InFlight::new(descriptor, client, op, operations.len(), missed));
+        state.in_flight.insert(id, InFlight::new(descriptor, client, op, operations.len(), missed, held));
         for (lane, operation) in operations {
             if !backend.datapath.submit(self.terms.job, lane, id, operation) {
                 // The fragments that the data path took end with it.
@@ -236,14 +267,14 @@ impl JobOperations {
     pub(crate) fn release(&self, backend: &Backend, name: &str) {
         let mut state = self.lock();
         let Some((prepared, next)) = state.named.release(name) else {
-            return tracing::warn!(name, "a name was released that no operation here waits for");
+            return log_limited!(warn, name, "a name was released that no operation here waits for");
         };
         if let Some(next) = next {
             self.send(next.announcement());
         }
         if let Err(failure) = self.launch(backend, &mut state, prepared) {
             // The data path has stopped, so the job is about to end; its client is notified then.
-            tracing::error!(%failure, name, "cannot submit an operation to the data path");
+            log_limited!(error, %failure, name, "cannot submit an operation to the data path");
         }
     }
 
@@ -366,6 +397,9 @@ impl JobOperations {
     }
 
     pub(crate) fn cancel(&self) {
+        if std::mem::replace(&mut self.lock().is_cancelled, true) {
+            return;
+        }
         self.send(JobEvent::Cancel { by: format!("the trainer of rank {}", self.rank) });
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,15 @@ use sumac_api::{
     HelloReply, Open, OperationReply, Outbound, Register, RegisterReply, Request, Unregister, VERSION, Wait,
 };
 use sumac_job::{JobTerms, OperationOrder};
-use sumac_memory::{RegionError, SharedRegion};
 
 use super::completion_event::CompletionEvent;
+use super::memory::Region;
 use super::notifications::wait_reply;
 use super::outstanding::{Outstanding, WaitState};
 use super::tensor::Tensor;
 use super::{JobState, LIMITS, Session, SessionJob};
 use crate::operations::{Client, ClientId, ElementRanges, JobOperations, Submission};
+use crate::quotas::Reservation;
 
 /// The longest name of an operation in bytes.
 const NAME_LEN: usize = 128;
@@ -76,19 +77,20 @@ impl Session {
     }
 
     fn open(&mut self, id: u64, open: Open) -> Answer {
-        let (handle, completion) = self.job_handle()?;
+        let (handle, completion, reserved) = self.job_handle()?;
         let client = self.client(handle);
-        let job = self.daemon.open(open, client, id)?;
-        self.jobs.insert(handle, SessionJob { job: Some(job), completion, state: JobState::Opening });
+        let job = Some(self.daemon.open(open, client, id, reserved.clone())?);
+        self.jobs
+            .insert(handle, SessionJob { job, completion, state: JobState::Opening, _reserved: reserved });
         Ok(None)
     }
 
     /// Attaches to a job of this host; the reply follows like that of [`Session::open`].
     fn attach(&mut self, id: u64, attach: &Attach) -> Answer {
-        let (handle, completion) = self.job_handle()?;
+        let (handle, completion, reserved) = self.job_handle()?;
         let (operations, client) = self.daemon.jobs.attach(attach, self.client(handle), id)?;
         let state = JobState::Open { operations, client };
-        self.jobs.insert(handle, SessionJob { job: None, completion, state });
+        self.jobs.insert(handle, SessionJob { job: None, completion, state, _reserved: reserved });
         Ok(None)
     }
 
@@ -96,14 +98,15 @@ impl Session {
         Client { notes: self.notes.clone(), handle, credentials: self.credentials.clone() }
     }
 
-    fn job_handle(&mut self) -> Result<(u64, CompletionEvent), Failure> {
+    fn job_handle(&mut self) -> Result<(u64, CompletionEvent, Arc<Reservation>), Failure> {
         if self.jobs.len() >= LIMITS.jobs as usize {
             return Err(limit("jobs", LIMITS.jobs, "close one first"));
         }
+        let reserved = Arc::new(self.daemon.quotas.jobs.reserve(self.credentials.uid, 1)?);
         let completion = CompletionEvent::new().map_err(|error| {
             Failure::new(Code::Internal, format!("cannot make an eventfd for the job: {error}"))
         })?;
-        Ok((self.next_handle(), completion))
+        Ok((self.next_handle(), completion, reserved))
     }
 
     fn register(&mut self, id: u64, register: Register, fd: Option<OwnedFd>) -> Answer {
@@ -119,24 +122,14 @@ impl Session {
                 format!("a region has at most {} bytes, not {}", LIMITS.region_bytes, register.size);
             return Err(Failure::new(Code::Limit, message));
         }
-        let (size, memory) = (register.size, &self.daemon.memory);
-        let reservation = memory.reserve(size).ok_or_else(|| {
-            let message = format!("{size} bytes more exceed the {} of all regions", memory.limit);
-            Failure::new(Code::Limit, message)
-                .hint("register less, or raise memory_mib in the daemon's configuration")
-        })?;
-        let region = match usize::try_from(register.size) {
-            Ok(size) => SharedRegion::from_fd(fd.as_fd(), size),
-            Err(_) => Err(RegionError::Size { size: register.size }),
-        };
-        let region = region.map_err(|error| Failure::new(Code::BadRegion, error.to_string()))?;
+        let region = Region::register(&self.daemon.quotas, self.credentials.uid, &fd, register.size)?;
         let handle = self.next_handle();
-        self.regions.insert(handle, (region, reservation));
+        self.regions.insert(handle, region);
         now(id, &RegisterReply { region: handle })
     }
 
-    fn region(&self, handle: u64) -> Result<&SharedRegion, Failure> {
-        self.regions.get(&handle).map(|(region, _)| region).ok_or_else(|| {
+    fn region(&self, handle: u64) -> Result<&Arc<Region>, Failure> {
+        self.regions.get(&handle).ok_or_else(|| {
             Failure::new(Code::UnknownRegion, format!("this connection has no region {handle}"))
                 .hint("use the handle from the reply to register")
         })
@@ -222,14 +215,12 @@ impl Session {
         let operation = Outstanding { job: request.job, regions: [from, to], submitted: Instant::now() };
         let (from, to) = (self.region(from)?.clone(), self.region(to)?.clone());
         tensor.check(&from, &to)?;
+        let descriptor = request.descriptor(kind);
+        let bytes = operations.held_bytes(&descriptor)?;
+        let held = self.daemon.quotas.held.reserve(self.credentials.uid, bytes)?;
         let op = self.operations.start(operation);
-        let submission = Submission {
-            descriptor: request.descriptor(kind),
-            priority: request.priority,
-            client,
-            op,
-            ranges: tensor.ranges(),
-        };
+        let submission =
+            Submission { descriptor, held, priority: request.priority, client, op, ranges: tensor.ranges() };
         let lease =
             |fragment: &Range<u64>, ranges: &ElementRanges| tensor.lease(&from, &to, fragment, ranges);
         match operations.submit(&self.daemon.backend, submission, lease) {

@@ -29,7 +29,7 @@ impl CompletionEvent {
         }
         match rustix::io::write(&self.eventfd, &1u64.to_ne_bytes()) {
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(errno) => tracing::warn!(%errno, "cannot signal a trainer's eventfd"),
+            Err(errno) => log_limited!(warn, %errno, "cannot signal a trainer's eventfd"),
         }
     }
 

@@ -1,54 +1,39 @@
-//! The limit of the memory that all trainers together may register.
+//! A registered region, with what it counts in its user's shares.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A sum with a limit, shared by all sessions.
+use sumac_api::{Code, Failure};
+use sumac_memory::{RegionError, SharedRegion};
+
+use crate::quotas::{Quotas, Reservation};
+
+/// A mapping that counts until the last lease on it has ended: an operation may outlast the registration.
 #[derive(Debug)]
-pub(crate) struct MemoryBudget {
-    pub(super) limit: u64,
-    reserved: AtomicU64,
+pub(crate) struct Region {
+    pub(super) shared: SharedRegion,
+    /// One of the regions, and its bytes.
+    _reserved: [Reservation; 2],
 }
 
-/// Bytes of a budget, returned to it when dropped.
-#[derive(Debug)]
-pub(crate) struct Reservation {
-    budget: Arc<MemoryBudget>,
-    bytes: u64,
-}
-
-impl MemoryBudget {
-    pub(crate) fn new(limit: u64) -> MemoryBudget {
-        MemoryBudget { limit, reserved: AtomicU64::new(0) }
+impl Region {
+    pub(super) fn register(
+        quotas: &Quotas,
+        uid: u32,
+        fd: &OwnedFd,
+        size: u64,
+    ) -> Result<Arc<Region>, Failure> {
+        let reserved = [quotas.regions.reserve(uid, 1)?, quotas.mapped.reserve(uid, size)?];
+        let shared = match usize::try_from(size) {
+            Ok(size) => SharedRegion::from_fd(fd.as_fd(), size),
+            Err(_) => Err(RegionError::Size { size }),
+        };
+        let shared = shared.map_err(|error| Failure::new(Code::BadRegion, error.to_string()))?;
+        Ok(Arc::new(Region { shared, _reserved: reserved }))
     }
 
-    /// Reserves bytes; `None` when fewer are left.
-    pub(crate) fn reserve(self: &Arc<MemoryBudget>, bytes: u64) -> Option<Reservation> {
-        let add = |reserved: u64| reserved.checked_add(bytes).filter(|sum| *sum <= self.limit);
-        self.reserved.fetch_update(Ordering::AcqRel, Ordering::Acquire, add).ok()?;
-        Some(Reservation { budget: self.clone(), bytes })
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.budget.reserved.fetch_sub(self.bytes, Ordering::AcqRel);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reserved_bytes_return_when_dropped() {
-        let budget = Arc::new(MemoryBudget::new(100));
-        let first = budget.reserve(60).unwrap();
-        assert!(budget.reserve(41).is_none());
-        assert!(budget.reserve(u64::MAX).is_none());
-        let rest = budget.reserve(40).unwrap();
-        drop(first);
-        assert!(budget.reserve(60).is_some());
-        drop(rest);
+    /// Whether an operation still leases some of it.
+    pub(super) fn is_leased(self: &Arc<Region>) -> bool {
+        Arc::strong_count(self) > 1
     }
 }

@@ -17,18 +17,18 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use sumac_api::{Channel, Code, Failure, FrameError, Inbound, Limits, MAX_MESSAGE, Outbound, Request};
-use sumac_memory::SharedRegion;
 
 use self::completion_event::CompletionEvent;
-use self::memory::Reservation;
+use self::memory::Region;
 use self::outstanding::Operations;
 use crate::access::Credentials;
 use crate::daemon::DaemonState;
 use crate::job::JobHandle;
 use crate::operations::{ClientId, JobOperations};
+use crate::pace::thread_time;
+use crate::quotas::Reservation;
 use crate::wake_queue::WakeQueue;
 
-pub(crate) use self::memory::MemoryBudget;
 pub(crate) use self::notifications::{Notification, OpenedJob};
 pub(crate) use self::outstanding::Outcome;
 pub(crate) use self::tensor::LeasedBuffer;
@@ -47,7 +47,8 @@ const LIMITS: Limits = Limits {
 /// header. A completion is not longer, since [`crate::explain::MESSAGE_LEN`] bounds the message of its error.
 const MESSAGE_COST: usize = 2304;
 /// The size of a socket's buffer that is requested: the completions of all operations.
-const BUFFER: usize = LIMITS.operations as usize * MESSAGE_COST;
+/// The kernel doubles what it is asked for.
+const BUFFER: usize = LIMITS.operations as usize * MESSAGE_COST / 2;
 
 /// Returns the number of operations whose completions fit the socket's buffer beside some replies: a trainer that waits
 /// for the last of them before it reads loses none.
@@ -62,12 +63,17 @@ fn operations_that_fit(channel: &Channel) -> u32 {
     u32::try_from(buffer / MESSAGE_COST).unwrap_or(u32::MAX).clamp(16, LIMITS.operations)
 }
 
+/// The interval of looking for leases that have not ended when a connection has.
+const LEASE_INTERVAL: Duration = Duration::from_millis(5);
+
 #[derive(Debug)]
 pub(crate) struct SessionJob {
     /// `None` for a job that this connection has attached to.
     job: Option<JobHandle>,
     completion: CompletionEvent,
     state: JobState,
+    /// One of the jobs in the user's share.
+    _reserved: Arc<Reservation>,
 }
 
 #[derive(Debug)]
@@ -108,10 +114,11 @@ pub(crate) struct Session {
     limits: Limits,
     greeted: bool,
     handles: u64,
-    /// Each with its part of the memory budget.
-    regions: HashMap<u64, (SharedRegion, Reservation)>,
+    regions: HashMap<u64, Arc<Region>>,
     jobs: HashMap<u64, SessionJob>,
     operations: Operations,
+    /// The time from which the next command is read; see [`crate::pace`].
+    resume: Option<Instant>,
 }
 
 impl Session {
@@ -120,6 +127,7 @@ impl Session {
         channel: Channel,
         credentials: Credentials,
         notes: Arc<WakeQueue<Notification>>,
+        resume: Option<Instant>,
     ) -> Session {
         let limits = Limits { operations: operations_that_fit(&channel), ..LIMITS };
         Session {
@@ -133,6 +141,7 @@ impl Session {
             regions: HashMap::new(),
             jobs: HashMap::new(),
             operations: Operations::new(LIMITS.finished as usize),
+            resume,
         }
     }
 
@@ -160,19 +169,35 @@ impl Session {
                 .hint("it goes on; wait again, or cancel it");
             self.refuse(Some(request), failure)?;
         }
-        if is_readable { self.receive(buffer) } else { Ok(()) }
+        if !is_readable {
+            return Ok(());
+        }
+        let before = thread_time();
+        let was_submitted = self.receive(buffer)?;
+        if !was_submitted {
+            let cost = thread_time().saturating_sub(before);
+            self.resume = self.daemon.pace.charge(self.credentials.uid, cost, Instant::now());
+        }
+        Ok(())
     }
 
     /// Sleeps until a notification, a message or a deadline. Returns whether there are notifications, and a message.
-    fn wait_for_input(&self) -> Result<(bool, bool), End> {
-        let timeout = self.operations.deadline().and_then(|deadline| {
+    fn wait_for_input(&mut self) -> Result<(bool, bool), End> {
+        let now = Instant::now();
+        self.resume.take_if(|resume| *resume <= now);
+        let timeout = self.operations.deadline().into_iter().chain(self.resume).min().and_then(|deadline| {
             // Rounded up, so that the deadline has passed when the sleep ends.
-            let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_micros(50);
+            let left = deadline.saturating_duration_since(now) + Duration::from_micros(50);
             Timespec::try_from(left).ok()
         });
-        let mut poll =
-            [PollFd::new(&self.notes.wake, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
+        // A connection that is to wait is still watched for its end.
+        let (is_paused, commands) = match self.resume {
+            Some(_) => (true, PollFlags::RDHUP),
+            None => (false, PollFlags::IN),
+        };
+        let mut poll = [PollFd::new(&self.notes.wake, PollFlags::IN), PollFd::new(&self.channel, commands)];
         match rustix::event::poll(&mut poll, timeout.as_ref()) {
+            Ok(_) if is_paused && !poll[1].revents().is_empty() => Err(End::Gone),
             // After an error or a hang-up the read fails.
             Ok(_) => Ok((!poll[0].revents().is_empty(), !poll[1].revents().is_empty())),
             Err(Errno::INTR) => Ok((false, false)),
@@ -180,14 +205,15 @@ impl Session {
         }
     }
 
-    fn receive(&mut self, buffer: &mut [u8]) -> Result<(), End> {
-        match self.channel.try_receive(buffer) {
+    /// Executes the next command. Returns whether it has submitted an operation.
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<bool, End> {
+        let refused = match self.channel.try_receive(buffer) {
             Ok(Inbound::Message(message)) => match Request::parse(message.bytes) {
                 Ok(request) => {
-                    let id = request.id;
+                    let (id, submits) = (request.id, request.command.submits());
                     match self.command(request, message.fds) {
-                        Ok(Some(reply)) => self.send(&reply),
-                        Ok(None) => Ok(()),
+                        Ok(Some(reply)) => return self.send(&reply).map(|()| submits),
+                        Ok(None) => return Ok(false),
                         Err(failure) => self.refuse(Some(id), failure),
                     }
                 }
@@ -202,7 +228,8 @@ impl Session {
                 self.refuse(None, Failure::new(Code::UnexpectedFd, error.to_string()))
             }
             Err(error) => Err(End::Broken(error)),
-        }
+        };
+        refused.map(|()| false)
     }
 
     fn refuse(&self, id: Option<u64>, failure: Failure) -> Result<(), End> {
@@ -238,7 +265,7 @@ impl Session {
         self.channel.shutdown();
         let open = self.jobs.len();
         if open > 0 || matches!(end, End::Overrun | End::Broken(_)) {
-            tracing::warn!(peer = %self.credentials, jobs = open, "a trainer {end}");
+            log_limited!(warn, peer = %self.credentials, jobs = open, "a trainer {end}");
         } else {
             tracing::debug!(peer = %self.credentials, "a trainer {end}");
         }
@@ -249,7 +276,10 @@ impl Session {
                 (None, _) => {}
             }
         }
-        // Regions stay mapped until the data path has dropped the leases of its operations.
+        // The data path drops the leases of operations as their jobs end. It does not unmap: that takes long.
+        while self.regions.values().any(Region::is_leased) {
+            std::thread::sleep(LEASE_INTERVAL);
+        }
     }
 }
 

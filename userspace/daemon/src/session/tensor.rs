@@ -1,11 +1,13 @@
 //! The memory of an operation: ranges of a client's regions, checked as a whole and leased by fragment.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use sumac_api::{Code, Collective, CollectiveKind, Failure};
-use sumac_memory::{Lease, LeaseError, SharedRegion};
+use sumac_memory::{Lease, LeaseError};
 use sumac_transport::Buffer;
 
+use super::memory::Region;
 use crate::operations::ElementRanges;
 
 /// The input or the output of an operation.
@@ -61,7 +63,7 @@ impl Tensor {
     }
 
     /// Checks that both ranges lie in their regions, and are equal or disjoint.
-    pub(super) fn check(&self, from: &SharedRegion, to: &SharedRegion) -> Result<(), Failure> {
+    pub(super) fn check(&self, from: &Region, to: &Region) -> Result<(), Failure> {
         let input = self.bytes(&self.input, from)?;
         let output = self.bytes(&self.output, to)?;
         let is_shared = self.input.region == self.output.region;
@@ -80,7 +82,7 @@ impl Tensor {
         i128::from(range.start) - i128::from(range.elements.start) * i128::from(self.size)
     }
 
-    fn bytes(&self, range: &TensorRange, region: &SharedRegion) -> Result<Range<usize>, Failure> {
+    fn bytes(&self, range: &TensorRange, region: &Region) -> Result<Range<usize>, Failure> {
         let (start, size) = (range.start, self.size);
         if !start.is_multiple_of(size) {
             let message = format!("offset {start} is not a multiple of the element's {size} bytes");
@@ -91,11 +93,11 @@ impl Tensor {
             return Ok(0..0);
         }
         let end = count.checked_mul(size).and_then(|bytes| bytes.checked_add(start));
-        let end = end.filter(|end| *end <= region.len() as u64);
+        let end = end.filter(|end| *end <= region.shared.len() as u64);
         match (usize::try_from(start), end.map(usize::try_from)) {
             (Ok(start), Some(Ok(end))) => Ok(start..end),
             _ => {
-                let (len, handle) = (region.len(), range.region);
+                let (len, handle) = (region.shared.len(), range.region);
                 let place = format!("the {len} bytes of region {handle}");
                 let message = format!("{count} elements from byte {start} on do not lie in {place}");
                 Err(Failure::new(Code::OutOfRange, message))
@@ -106,8 +108,8 @@ impl Tensor {
     /// Leases the memory of a fragment: elements `fragment` of the tensor. `ranges` count from the fragment's start.
     pub(super) fn lease(
         &self,
-        from: &SharedRegion,
-        to: &SharedRegion,
+        from: &Arc<Region>,
+        to: &Arc<Region>,
         fragment: &Range<u64>,
         ranges: &ElementRanges,
     ) -> Result<LeasedBuffer, Failure> {
@@ -153,23 +155,27 @@ pub(crate) struct LeasedBuffer {
     output: Option<Lease>,
     /// Bytes of the fragment before its input and before its output.
     skips: [usize; 2],
+    /// The leases' regions, which count while they are leased. They are dropped last.
+    _regions: [Option<Arc<Region>>; 2],
 }
 
 impl LeasedBuffer {
     /// `to`: the output's region where it is not the input's.
     fn new(
-        from: &SharedRegion,
+        from: &Arc<Region>,
         input: Slice,
-        to: Option<&SharedRegion>,
+        to: Option<&Arc<Region>>,
         output: Slice,
     ) -> Result<LeasedBuffer, LeaseError> {
         let skips = [input.skip, output.skip];
         let (lease, output) = match to {
             _ if input.bytes.is_empty() && output.bytes.is_empty() => (None, None),
-            None => (Some(from.lease(input.bytes, output.bytes)?), None),
-            Some(to) => (Some(from.lease(input.bytes, 0..0)?), Some(to.lease(0..0, output.bytes)?)),
+            None => (Some(from.shared.lease(input.bytes, output.bytes)?), None),
+            Some(to) => {
+                (Some(from.shared.lease(input.bytes, 0..0)?), Some(to.shared.lease(0..0, output.bytes)?))
+            }
         };
-        Ok(LeasedBuffer { lease, output, skips })
+        Ok(LeasedBuffer { lease, output, skips, _regions: [Some(from.clone()), to.cloned()] })
     }
 }
 

@@ -203,9 +203,9 @@ fn messages_are_those_of_the_documentation() {
     let job = opened["ok"]["job"].clone();
     assert_eq!(fds.len(), 1, "{opened}");
     let file = memfd(4096, true);
-    let region = raw.register(&file, 4096)["ok"]["region"].clone();
     let ones: Vec<u8> = std::iter::repeat_n(1.0f32.to_ne_bytes(), 8).flatten().collect();
     rustix::io::pwrite(&file, &ones, 64).unwrap();
+    let region = raw.register(&file, 4096)["ok"]["region"].clone();
     let ask = json!({
         "cmd": "allreduce", "job": job, "region": region, "dtype": "float32", "offset": 64, "count": 8,
         "out_offset": 1024, "priority": 1,

@@ -161,12 +161,13 @@ impl Raw {
     }
 }
 
-/// A memfd of this size.
+/// A memfd of this size, whose pages are allocated.
 pub fn memfd(size: u64, sealed: bool) -> OwnedFd {
     use rustix::fs::{MemfdFlags, SealFlags};
 
     let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&file, size).unwrap();
+    rustix::io::pwrite(&file, &vec![0; size as usize], 0).unwrap();
     if sealed {
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
     }

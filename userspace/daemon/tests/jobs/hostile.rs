@@ -297,27 +297,14 @@ fn a_trainer_that_does_not_read_is_disconnected() {
 fn limits_are_enforced() {
     let alone = Alone::new("");
     let mut raw = alone.raw();
-    let file = memfd(4096, true);
     let refused = (0..10_000).find_map(|_| {
-        let reply = raw.register(&file, 4096);
+        let reply = raw.register(&memfd(4096, true), 4096);
         reply["error"].is_object().then_some(reply)
     });
     assert_eq!(code(&refused.expect("ten thousand regions")), "limit");
     // A connection's memory is released with it.
     drop(raw);
     serves(&alone.socket);
-}
-
-#[test]
-fn registered_memory_is_bounded_over_all_trainers() {
-    let alone = Alone::new("memory_mib = 1");
-    let (mut one, mut other) = (alone.raw(), alone.raw());
-    let file = memfd(1 << 20, true);
-    let region = one.register(&file, 1 << 20)["ok"]["region"].clone();
-    assert!(region.is_u64());
-    assert_eq!(code(&other.register(&file, 1)), "limit");
-    assert!(one.ask(json!({"cmd": "unregister", "region": region}))["ok"].is_object());
-    assert!(other.register(&file, 1 << 20)["ok"].is_object());
 }
 
 #[test]

@@ -15,5 +15,6 @@ mod kinds;
 mod lab;
 mod mismatch;
 mod partner;
+mod quotas;
 mod replace;
 mod resume;

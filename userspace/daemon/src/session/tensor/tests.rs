@@ -1,8 +1,13 @@
 use super::*;
+use crate::config::Config;
+use crate::quotas::Quotas;
 use sumac_api::DType;
+use sumac_memory::SharedRegion;
 
-fn region() -> SharedRegion {
-    SharedRegion::create(4096).unwrap().0
+fn region() -> Arc<Region> {
+    let config = Config::parse("memory_mib = 1", "test.toml".as_ref()).unwrap();
+    let (_trainers, fd) = SharedRegion::create(4096).unwrap();
+    Region::register(&Quotas::new(&config), 0, &fd, 4096).unwrap()
 }
 
 fn request(offset: u64, out_offset: Option<u64>) -> Collective {
@@ -105,7 +110,8 @@ fn an_output_in_another_region_leaves_the_input() {
     buffer.output(0, 4).copy_from_slice(b"abcd");
     assert_eq!(buffer.input(0, 4), [0; 4]);
     drop(buffer);
-    let reader = b.lease(16..20, 0..0).unwrap();
+    assert!(!b.is_leased());
+    let reader = b.shared.lease(16..20, 0..0).unwrap();
     assert_eq!(reader.input(0, 4), Some(&b"abcd"[..]));
 }
 
@@ -113,6 +119,7 @@ fn an_output_in_another_region_leaves_the_input() {
 fn an_output_range_is_leased_once() {
     let (a, b) = (region(), region());
     let first = LeasedBuffer::new(&a, slice(0..8), Some(&b), slice(16..24)).unwrap();
+    assert!(a.is_leased() && b.is_leased());
     assert!(LeasedBuffer::new(&b, slice(20..28), None, slice(20..28)).is_err());
     assert!(LeasedBuffer::new(&a, slice(0..8), None, slice(32..40)).is_ok());
     drop(first);
