@@ -6,6 +6,7 @@ use std::{io::Write, process::ExitCode};
 use clap::{Args, Parser, Subcommand};
 use sumac_figures::{
     compare::command::Compare,
+    flood::Flood,
     simulated::{self, Effort, Figure},
 };
 use sumac_sim::job::SetupError;
@@ -33,6 +34,8 @@ struct Cli {
 enum Command {
     /// Allreduce with Sumac, Gloo and Open MPI in the same lab
     Compare(Box<Compare>),
+    /// Allreduce in a lab beside connections that flood a daemon with requests for statistics
+    Flood(Box<Flood>),
     /// ATP's figure 10: throughput against packet loss, beside the static mode with a timer of 1 ms
     Fig10(Options),
     /// ATP's figure 13a: three jobs with on and off phases and fewer and fewer slots, dynamic against static
@@ -66,7 +69,8 @@ type Simulate = fn(Effort) -> Result<Figure, SetupError>;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Compare(compare) => in_lab(*compare),
+        Command::Compare(compare) => in_lab(|| compare.run()),
+        Command::Flood(flood) => in_lab(|| flood.run()),
         Command::Fig10(options) => simulate(simulated::loss::figure10, options),
         Command::Fig13a(options) => simulate(simulated::sharing::figure13a, options),
         Command::Fig14(options) => simulate(simulated::many::figure14, options),
@@ -81,9 +85,9 @@ fn main() -> ExitCode {
     })
 }
 
-fn in_lab(compare: Compare) -> anyhow::Result<ExitCode> {
+fn in_lab(run: impl FnOnce() -> anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     sumac_lab::interrupt::install()?;
-    compare.run()
+    run()
 }
 
 fn simulate(figure: Simulate, options: Options) -> anyhow::Result<ExitCode> {
