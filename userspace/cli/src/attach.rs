@@ -30,6 +30,9 @@ pub struct Args {
     /// Rules in the NIC that steer each shard's port to its queue.
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     steer: Steer,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     pin_root: PinRoot,
 }
@@ -55,7 +58,23 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         steer: args.steer,
         pin_root: args.pin_root.path.clone(),
     })?;
-    report(&args.interface, &attached)?;
+    if args.json {
+        let (base_port, shards) = attached.ports();
+        exit::print_json(&serde_json::json!({
+            "interface": args.interface,
+            "program_id": attached.program_id(),
+            "mode": attached.mode().to_string(),
+            "fallback": attached.fallback(),
+            "queues": attached.queues(),
+            "rx_queues": attached.interface().rx_queues,
+            "base_port": base_port,
+            "shards": shards,
+            "steering": attached.steering(),
+            "pins": attached.pin_path(),
+        }))?;
+    } else {
+        report(&args.interface, &attached)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

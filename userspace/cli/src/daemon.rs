@@ -35,6 +35,9 @@ pub struct Args {
     /// Check the configuration, the secrets and certificates it names, host names, users and groups; then exit.
     #[arg(long)]
     check: bool,
+    /// With --check: print one JSON object.
+    #[arg(long, requires = "check")]
+    json: bool,
 }
 
 const EXAMPLES: &str = concat!(
@@ -72,7 +75,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     sumac_daemon::limit_start()?;
     if args.check {
         sumac_daemon::check(&config)?;
-        writeln!(std::io::stdout().lock(), "{}: valid", name.display())?;
+        if args.json {
+            exit::print_json(&serde_json::json!({ "file": name, "valid": true }))?;
+        } else {
+            writeln!(std::io::stdout().lock(), "{}: valid", name.display())?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let daemon = Daemon::prepare(config)?.confine()?.start()?;

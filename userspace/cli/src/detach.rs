@@ -11,14 +11,22 @@ pub struct Args {
     /// The interface.
     #[arg(value_name = "IFACE")]
     interface: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     pin_root: PinRoot,
 }
 
 /// Detaches, and lists the removed pins.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let removed = sumac_hostprog::detach(&args.interface, &args.pin_root.path)?;
+    if args.json {
+        exit::print_json(&serde_json::json!({ "removed": removed }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut out = std::io::stdout().lock();
-    for path in sumac_hostprog::detach(&args.interface, &args.pin_root.path)? {
+    for path in removed {
         writeln!(out, "removed {}", path.display())?;
     }
     Ok(ExitCode::SUCCESS)

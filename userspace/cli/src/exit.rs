@@ -1,6 +1,9 @@
 //! Exit codes, the same for every command.
 
-use std::{io, process::ExitCode};
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
 
 /// The table of exit codes as a literal, for `concat!` in help texts.
 macro_rules! help_text {
@@ -15,6 +18,13 @@ pub const HELP: &str = help_text!();
 
 /// A finding needs attention.
 pub const ATTENTION: u8 = 3;
+
+/// Prints one JSON object, the output of a command with `--json`.
+pub fn print_json(object: &serde_json::Value) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, object).map_err(io::Error::from)?;
+    writeln!(out)
+}
 
 /// Prints the reason of a failure. A closed pipe (`sumac status | head`) is no failure.
 pub fn failed(error: &anyhow::Error) -> ExitCode {

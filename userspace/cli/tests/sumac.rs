@@ -112,6 +112,12 @@ fn an_attached_program_outlives_the_process() {
     assert_eq!(lab.sumac("attach h0 --mode auto").0, 0);
     assert_ne!(lab.json("status --json")["interfaces"][0]["program_id"], first, "replaced");
 
+    let attached = lab.json("attach h0 --json");
+    assert_eq!((&attached["interface"], &attached["base_port"]), (&"h0".into(), &48700.into()), "{attached}");
+    let removed = lab.json("detach h0 --json");
+    assert!(!removed["removed"].as_array().unwrap().is_empty(), "{removed}");
+    assert_eq!(lab.sumac("attach h0").0, 0);
+
     let (code, out, error) = lab.sumac("detach h0");
     assert!(code == 0 && out.contains("/link\n"), "{out}{error}");
     assert_eq!(lab.json("status --json")["interfaces"].as_array().unwrap().len(), 0);
@@ -289,6 +295,7 @@ fn errors_name_the_remedy() {
         ("clean --pin-root /sys/fs/bpf", 1, "the whole bpf file system"),
         ("clean --pin-root /tmp", 1, "on no bpf file system"),
         ("stats", 1, "is the daemon running"),
+        ("allreduce --job a --rank 0 --world 1 /nonexistent out", 1, "/nonexistent"),
         ("stats --interval 0.001 --watch", 2, "0.05 to 3600"),
         ("events h0", 1, "sumac attach h0"),
         ("fly", 2, "Usage"),
@@ -296,6 +303,7 @@ fn errors_name_the_remedy() {
     for (arguments, expected, text) in table {
         let (code, _, error) = lab.sumac(arguments);
         assert!(code == expected && error.contains(text), "{arguments}: {code}: {error}");
+        assert!(error.matches("(os error").count() < 2, "an error of the system twice: {error}");
     }
     assert!(!Path::new(&lab.pins).exists(), "pins remain");
 }

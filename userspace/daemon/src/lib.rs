@@ -60,3 +60,4 @@ pub use daemon::{Daemon, DaemonError, PreparedDaemon, check};
 pub use parameter::ParameterHostError;
 pub use sandbox::limit_start;
 pub use server::ServeError;
+pub use sumac_control::secret::check_private;

@@ -43,8 +43,8 @@ pub struct Args {
     /// A file with the join token, or the job's secret.
     #[arg(long, value_name = "FILE", conflicts_with = "secret")]
     secret_file: Option<PathBuf>,
-    /// The aggregator's control plane; default: the daemon's.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    /// A control plane of the daemon's configuration; default: its `aggregator`.
+    #[arg(long, value_name = "NAME or HOST:PORT")]
     aggregator: Option<String>,
     /// The reduction of the workers' values.
     #[arg(long, value_name = "OP", default_value = "sum", value_parser = one_of::<Reduction>(["sum", "mean", "min", "max"]))]
@@ -211,6 +211,7 @@ fn open(client: &Client, args: &Args) -> anyhow::Result<Job> {
 
 fn secret(args: &Args) -> anyhow::Result<Option<String>> {
     let Some(path) = &args.secret_file else { return Ok(args.secret.clone()) };
+    sumac_daemon::check_private(path)?;
     let secret = std::fs::read_to_string(path).map_err(|error| cannot_read(path, &error))?;
     Ok(Some(secret.trim_end().to_owned()))
 }
